@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/backend"
-	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/identity/token"
+	"github.com/sluicelimits/sluice/internal/limiter/store"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
 // The errors that [New] and [Limiter.Reload] return wrap one of these.
@@ -23,7 +23,7 @@ var (
 // and processes. Whoever opened it closes it, after the limiters.
 type Store interface {
 	// Backend is for this package alone; its type is internal, so stores cannot be made elsewhere.
-	Backend() backend.Backend
+	Backend() store.Backend
 }
 
 // DefaultMemory is how much memory counters take at most, bytes, where Config.Memory is 0. One takes some 200 bytes.

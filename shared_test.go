@@ -11,8 +11,8 @@ import (
 
 	"github.com/sluicelimits/sluice"
 	"github.com/sluicelimits/sluice/dynamodbstore"
-	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
-	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 	"github.com/sluicelimits/sluice/redisstore"
 )
 

@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/backend"
+	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/limiter/store"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/planfile"
 )
 
 // Errors in the decisions of reason Internal.
@@ -92,7 +92,7 @@ func (l *Limiter) openStores() (addresses limit.Store, err error) {
 	return l.store, nil
 }
 
-func named(b backend.Backend) resilience.NamedStore {
+func named(b store.Backend) resilience.NamedStore {
 	return resilience.NamedStore{Name: b.Name, Store: b.Counters}
 }
 

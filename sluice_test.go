@@ -25,8 +25,8 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/sluicelimits/sluice"
-	"github.com/sluicelimits/sluice/internal/answer"
-	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/request/answer"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 var (

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 // identifiedAs is a request for which the host's authentication returns the caller and the error.

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // ErrNotLoaded means that a part of the configuration could not be loaded in time, and that no earlier copy of it is in

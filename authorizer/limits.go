@@ -5,10 +5,10 @@ import (
 	"errors"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 // defaultRetryAfter is the wait that a client is told if nobody knows when a retry will succeed, because a store or the

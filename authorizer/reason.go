@@ -3,8 +3,8 @@ package authorizer
 import (
 	"errors"
 
-	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/identity/token"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
 // Reasons of [Answer.Reason] that no error of package identity or package token stands for.

@@ -30,7 +30,7 @@ func TestEachRefusalHasAReason(t *testing.T) {
 	// Not in the table: ErrBadToken, which the others wrap, and ErrKeysUnavailable, which says nothing about the
 	// credential. Twice in it: ErrUnknownKey, which both packages have.
 	const notInTable, twiceInTable = 2, 1
-	names := exportedErrors(t, "../internal/identity/*.go", "../internal/identity/token/*.go")
+	names := exportedErrors(t, "../internal/request/identity/*.go", "../internal/request/identity/token/*.go")
 	if want := len(reasons) - twiceInTable + notInTable; len(names) != want {
 		t.Errorf("the packages declare %d errors, %v; the table has reasons for %d", len(names), names, want)
 	}

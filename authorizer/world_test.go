@@ -18,14 +18,14 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/apigw"
-	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/identity/token"
-	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
+	"github.com/sluicelimits/sluice/internal/request/apigw"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 	"github.com/sluicelimits/sluice/internal/telemetry"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
 var (
@@ -271,7 +271,7 @@ func withBearer(text string, extra ...string) call {
 var goldenEvents = sync.OnceValue(func() map[apigw.Shape][]byte {
 	out := map[apigw.Shape][]byte{}
 	for _, s := range shapes {
-		data, err := os.ReadFile(filepath.Join("..", "internal", "apigw", "testdata", s.String()+".event.json"))
+		data, err := os.ReadFile(filepath.Join("..", "internal", "request", "apigw", "testdata", s.String()+".event.json"))
 		if err != nil {
 			panic(err)
 		}

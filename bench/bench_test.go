@@ -3,8 +3,8 @@ package bench
 import (
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
 // benchmark spends b.N units, rounded up so that each key gets the same share, and checks that it did.

@@ -5,7 +5,7 @@ import (
 	"iter"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/streams/reconcile"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cost"
+	"github.com/sluicelimits/sluice/internal/dev/cost"
 )
 
 // idleCostFigure is what the default deployment costs in a month in which nobody calls, by the cost command's own model: no number of

@@ -19,16 +19,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
-	"github.com/sluicelimits/sluice/internal/lambdahost"
+	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
-	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/route"
-	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
+	"github.com/sluicelimits/sluice/internal/plan/route"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
 // What a deployed function of the figures has in its plans file. Every tenant has three limits; those of the plan "narrow" admit
@@ -100,7 +100,7 @@ func deploy(signer *tokentest.Signer, wide, narrow int) (d *deployment, err erro
 	if err = os.WriteFile(filepath.Join(d.dir, "plans.yaml"), []byte(text.String()), 0o600); err != nil {
 		return d, err
 	}
-	golden, err := os.ReadFile(filepath.Join(tree(), "internal", "apigw", "testdata", "rest_request.event.json"))
+	golden, err := os.ReadFile(filepath.Join(tree(), "internal", "request", "apigw", "testdata", "rest_request.event.json"))
 	if err != nil {
 		return d, err
 	}

@@ -13,8 +13,8 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/cell"
-	"github.com/sluicelimits/sluice/internal/environ"
 )
 
 // inProcess is the authorizer as it is deployed, put together in this process: what it costs can be told from what the machine

@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // requestLoad is the whole decision about a request: address, key, tenant, plan, three limits, and the answer's headers.

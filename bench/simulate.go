@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/dev/simulate"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/simulate"
 )
 
 const (

@@ -13,7 +13,7 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
-	"github.com/sluicelimits/sluice/internal/livepage"
+	"github.com/sluicelimits/sluice/internal/dev/livepage"
 )
 
 // The faults that inspect looks for are found on a page that has them all: a check that finds nothing proves nothing.

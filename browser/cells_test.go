@@ -5,7 +5,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/livepage"
+	"github.com/sluicelimits/sluice/internal/dev/livepage"
 )
 
 // A person sees each cell, how far it is and what it may grant, without a fault of the page in any view; where there is only

@@ -14,7 +14,7 @@ import (
 
 	// The program is built by a child process, whose reading the test cache does not see. This import brings at least
 	// the report's own code and templates into the cache's key.
-	_ "github.com/sluicelimits/sluice/internal/simulate"
+	_ "github.com/sluicelimits/sluice/internal/dev/simulate"
 )
 
 const reportPlans = `

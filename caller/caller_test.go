@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/caller"
-	"github.com/sluicelimits/sluice/internal/layers"
 )
 
 // Guarantees that nobody is told from somebody: the zero Caller would be a tenant without a name.
@@ -18,6 +17,3 @@ func TestFromContext(t *testing.T) {
 		t.Errorf("FromContext = %+v, %v; want %+v", c, ok, want)
 	}
 }
-
-// Handlers that only read who calls link nothing with it.
-func TestLayers(t *testing.T) { layers.Only(t, layers.Std) }

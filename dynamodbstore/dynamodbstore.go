@@ -12,7 +12,7 @@ import (
 
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
-	"github.com/sluicelimits/sluice/internal/backend"
+	"github.com/sluicelimits/sluice/internal/limiter/store"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 )
 
@@ -64,6 +64,6 @@ func Create(ctx context.Context, c Creator, table string) error {
 }
 
 // Backend is for package sluice.
-func (s *Store) Backend() backend.Backend {
-	return backend.Backend{Name: "DynamoDB", Counters: s.inner, Metered: true}
+func (s *Store) Backend() store.Backend {
+	return store.Backend{Name: "DynamoDB", Counters: s.inner, Metered: true}
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/sluicelimits/sluice/internal/control/canonical"
+	"github.com/sluicelimits/sluice/events/canonical"
 )
 
 // Decode reads an event. Each field that the version has must be there, with its type and within its bounds, and once; other

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/control/canonical"
+	"github.com/sluicelimits/sluice/events/canonical"
 )
 
 // Encode is the event as JSON on one line: the same bytes each time. Times lose what is below a microsecond. The error wraps

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // Table is a control table.
@@ -57,17 +55,31 @@ func CheckKey(t Table, key string) error {
 	return fmt.Errorf("%.64q is no control table", t)
 }
 
+// Bounds of keys, which are those of package limit for the ids of limits and plans and for the names of owners. This
+// package imports nothing of Sluice, so it repeats them; a test holds both equal.
+const (
+	maxIDBytes   = 64
+	maxNameBytes = 128
+)
+
 func checkID(s string) error {
-	if !limit.ValidID(s) {
+	if !validID(s) {
 		return fmt.Errorf("%.64q is not 1 to 64 of A-Z a-z 0-9 . _ -", s)
 	}
 	return nil
 }
 
+// validID reports whether s is 1 to maxIDBytes of A-Z a-z 0-9 . _ -.
+func validID(s string) bool {
+	return s != "" && len(s) <= maxIDBytes && strings.IndexFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '_' && r != '-'
+	}) < 0
+}
+
 func checkName(s string) error {
 	switch {
-	case s == "" || len(s) > limit.MaxNameBytes:
-		return fmt.Errorf("%d bytes, want 1..%d", len(s), limit.MaxNameBytes)
+	case s == "" || len(s) > maxNameBytes:
+		return fmt.Errorf("%d bytes, want 1..%d", len(s), maxNameBytes)
 	case !utf8.ValidString(s):
 		return fmt.Errorf("not valid UTF-8")
 	case strings.ContainsFunc(s, unicode.IsControl):

@@ -19,7 +19,7 @@ import (
 	"github.com/aws/jsii-runtime-go"
 
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/admin/operations"
+	"github.com/sluicelimits/sluice/internal/control/operations"
 )
 
 // ControlPlaneProps say which control plane.
@@ -167,7 +167,7 @@ func (c *ControlPlane) secret(p *place) {
 	})
 	props := &awssecretsmanager.SecretProps{
 		SecretName:  jsii.String(p.name(config.Secret)),
-		Description: jsii.String("Sluice: peppers of API keys, and the key for addresses. See internal/secrets."),
+		Description: jsii.String("Sluice: peppers of API keys, and the key for addresses. See docs/deploy.md."),
 		GenerateSecretString: &awssecretsmanager.SecretStringGenerator{
 			SecretStringTemplate: jsii.String("{}"), GenerateStringKey: jsii.String("addressKey"),
 			PasswordLength: jsii.Number(addressKeyLength), ExcludePunctuation: jsii.Bool(true), IncludeSpace: jsii.Bool(false),

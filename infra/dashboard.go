@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluicelimits/sluice/infra/alarm"
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
 // A dashboard is of two columns; its body is CloudWatch's own form.

@@ -12,9 +12,9 @@
 //	cell.go         Cell: counters, config table, queue, authorizer, applier, reconcile, ops
 //	network.go      the VPC of a full cell, or the security groups in one that is there; cache.go its Valkey
 //	environment.go  what each function's variables are; checked at synth by the function's own reader of them
-//	function.go     one Lambda function with its role, log group and sources, from internal/grants
+//	function.go     one Lambda function with its role, log group and sources, from internal/aws/grants
 //	bundle.go       for which architecture functions are built, and that their zips are
-//	policy.go       what a role may do: internal/grants, with the ARNs of this deployment
+//	policy.go       what a role may do: internal/aws/grants, with the ARNs of this deployment
 //	alarm           which alarms there are, as data; no CDK
 //	alarms.go       the alarms, and the topic on which they are heard; dashboard.go draws what they look at
 //	killswitch.go   the mode of a cell's limits, in AppConfig

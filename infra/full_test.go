@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/environ"
-	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/aws/environ"
+	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
 // full is a deployment of full cells: one with every default, and one that differs from it in everything.

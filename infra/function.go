@@ -18,7 +18,7 @@ import (
 	"github.com/aws/jsii-runtime-go"
 
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
 // function is one Lambda with what belongs to it alone.
@@ -33,7 +33,7 @@ type function struct {
 func newFunction(scope constructs.Construct, p *place, name, lambdas string) (*function, error) {
 	of, ok := grants.Of(name)
 	if !ok {
-		return nil, fmt.Errorf("%s: internal/grants has no function of that name", name)
+		return nil, fmt.Errorf("%s: internal/aws/grants has no function of that name", name)
 	}
 	if name == config.Canary {
 		of.Schedule = time.Duration(p.deployment.Control.CanaryMinutes) * time.Minute

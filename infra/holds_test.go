@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/environ"
-	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/aws/environ"
+	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
 // hold is one thing that must hold of every template. It returns a line for each place where it does not, and how many places it
@@ -502,13 +502,13 @@ func sourceHolds(one *template, _ string, r *resource, wrong func(string, ...any
 	}
 	if q := of.Queue; q != nil {
 		if r.get("BatchSize") != float64(q.Batch) || r.get("ScalingConfig", "MaximumConcurrency") != float64(q.MaxConcurrent) || r.get("MaximumBatchingWindowInSeconds") != q.Window.Seconds() {
-			wrong("its numbers are not those of internal/grants")
+			wrong("its numbers are not those of internal/aws/grants")
 		}
 		return
 	}
 	s := of.Streams
 	if r.get("BatchSize") != float64(s.Batch) || r.get("MaximumRetryAttempts") != float64(s.Retries) || r.get("MaximumRecordAgeInSeconds") != s.MaxAge.Seconds() {
-		wrong("its numbers are not those of internal/grants")
+		wrong("its numbers are not those of internal/aws/grants")
 	}
 	if r.get("BisectBatchOnFunctionError") != true || r.get("StartingPosition") != "TRIM_HORIZON" {
 		wrong("a poison record stops it, or it begins in the middle")

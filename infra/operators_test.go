@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/admin/operations"
+	"github.com/sluicelimits/sluice/internal/control/operations"
 )
 
 const operatorARN = "arn:aws:iam::123456789012:role/operators"

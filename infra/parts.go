@@ -14,7 +14,7 @@ import (
 	"github.com/aws/jsii-runtime-go"
 
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/admin/operations"
+	"github.com/sluicelimits/sluice/internal/control/operations"
 )
 
 // keep is what happens to data when its stack goes, or another resource takes its place: it stays. What a failed first deployment

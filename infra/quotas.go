@@ -5,7 +5,7 @@ import (
 	"io"
 
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
 // Quota is what a deployment needs of a quota of the account in one region. What others in the account use comes on

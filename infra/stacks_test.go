@@ -16,7 +16,7 @@ import (
 
 	"github.com/sluicelimits/sluice/infra"
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
 // Guarantees that a cell that comes in the middle of the list changes nothing of the others but what they must know of it: the counters

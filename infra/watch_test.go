@@ -15,7 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/infra"
 	"github.com/sluicelimits/sluice/infra/alarm"
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/cost"
+	"github.com/sluicelimits/sluice/internal/dev/cost"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )

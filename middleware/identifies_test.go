@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice"
-	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/middleware"
 )
 

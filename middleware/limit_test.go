@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice"
-	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/middleware"
 )
 

@@ -14,7 +14,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/backend"
+	"github.com/sluicelimits/sluice/internal/limiter/store"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 )
 
@@ -89,4 +89,4 @@ func (s *Store) Ping(ctx context.Context) error { return s.inner.Ping(ctx) }
 func (s *Store) Close() error { return s.inner.Close() }
 
 // Backend is for package sluice.
-func (s *Store) Backend() backend.Backend { return backend.Backend{Name: "Redis", Counters: s.inner} }
+func (s *Store) Backend() store.Backend { return store.Backend{Name: "Redis", Counters: s.inner} }

@@ -20,7 +20,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
-	"github.com/sluicelimits/sluice/internal/livepage"
+	"github.com/sluicelimits/sluice/internal/dev/livepage"
 )
 
 // functionEnv makes the test binary a Lambda function: one for an API's authorizer and for what stands behind it.
@@ -263,7 +263,7 @@ func TestDevSigned(t *testing.T) {
 
 func readBuiltin(t *testing.T, name string) []byte {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("..", "..", "internal", "gateway", "stage", "builtin", name+".yaml"))
+	data, err := os.ReadFile(filepath.Join("..", "..", "internal", "dev", "gateway", "stage", "builtin", name+".yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sluicelimits/sluice/internal/audit"
-	"github.com/sluicelimits/sluice/internal/audit/kmskey"
+	"github.com/sluicelimits/sluice/internal/control/audit"
+	"github.com/sluicelimits/sluice/internal/control/audit/kmskey"
 )
 
 // anchorFlags say what is known of the anchors of an audit trail.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluicelimits/sluice/internal/audit"
+	"github.com/sluicelimits/sluice/internal/control/audit"
 )
 
 const verifyLong = `Check the audit trail: every version of every object in the archive, the hash chain of every item, and the live tables

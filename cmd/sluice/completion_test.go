@@ -16,7 +16,9 @@ func TestCompletionOffersFilesForFilesAlone(t *testing.T) {
 		"simulate --log": "0", "audit verify --db": "0", "dev --api": "0", "dev --function": "0", "dev --pepper": "0",
 		"key create --pepper": "0", "key hash --pepper": "0", "audit show --archive": "0", "audit verify --archive": "0",
 		"plan apply --prune": "8", "plan diff --prune": "8", // the value is optional and follows a "=": what comes next is a file
-		"dev --data": "16", "audit show --data": "16", "audit verify --data": "16", "simulate --temp-dir": "16",
+		"serve --config": "8", "serve --plans": "8", "serve --pepper": "0", "serve --tls-cert": "0", "serve --tls-key": "0", "serve --tls-client-ca": "0", "serve --redis-ca": "0",
+		"serve --redis-password-file": "0",
+		"dev --data":                  "16", "audit show --data": "16", "audit verify --data": "16", "simulate --temp-dir": "16",
 	}
 	directive := func(args ...string) string {
 		out := strings.TrimSpace(sluice(t, "", append([]string{"__complete"}, args...)...).stdout)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluicelimits/sluice/internal/cost"
+	"github.com/sluicelimits/sluice/internal/dev/cost"
 )
 
 const costLong = `Say what a month of a deployment costs, by line, from list prices of AWS and from what was measured here. Nothing is sent

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cost"
+	"github.com/sluicelimits/sluice/internal/dev/cost"
 )
 
 // The deployments whose bills documentation quotes.

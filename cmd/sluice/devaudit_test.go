@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
-	"github.com/sluicelimits/sluice/internal/devcells"
+	"github.com/sluicelimits/sluice/internal/dev/devcells"
 )
 
 // Guarantees that the audit trail is verified while the dev runs and operators change things, against the tables that it has open;

@@ -11,9 +11,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/livepage"
-	"github.com/sluicelimits/sluice/internal/ops"
+	"github.com/sluicelimits/sluice/internal/control/ops"
+	"github.com/sluicelimits/sluice/internal/dev/livepage"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // Guarantees through real requests that a quota is granted in every cell out of what its home cell counts, all of it and never more,

@@ -18,7 +18,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/devtoken"
+	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 )
 
 // behindNginx is a reverse proxy on this machine that does what stock nginx does with proxy_pass: the upstream's

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/doctor"
+	"github.com/sluicelimits/sluice/internal/dev/doctor"
 )
 
 // keyFile writes a key into a file that --key-file names.

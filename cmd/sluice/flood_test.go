@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // Guarantees that the gateway of `sluice dev` decides exactly about a tenant that it has not seen yet, after a flood of

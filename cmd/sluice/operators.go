@@ -14,8 +14,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/sluicelimits/sluice/internal/admin/call"
-	"github.com/sluicelimits/sluice/internal/devtoken"
+	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 )
 
 // operators says who may call the operators' API of this process: whoever can read its token, or nobody.

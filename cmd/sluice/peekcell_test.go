@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/livepage"
+	"github.com/sluicelimits/sluice/internal/dev/livepage"
 )
 
 // Guarantees that operators need not name a cell where it is clear which one is meant: the only one, also where a data

@@ -7,8 +7,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 const maxPepperBytes = 4096

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluicelimits/sluice/internal/admin/operations"
+	"github.com/sluicelimits/sluice/internal/control/operations"
 )
 
 // groups are all commands that have subcommands, at every level.

@@ -12,14 +12,14 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/kms"
 
-	"github.com/sluicelimits/sluice/internal/audit/bucket"
-	"github.com/sluicelimits/sluice/internal/audit/kmskey"
-	"github.com/sluicelimits/sluice/internal/awsio"
+	"github.com/sluicelimits/sluice/internal/aws/environ"
+	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
+	"github.com/sluicelimits/sluice/internal/control/audit/kmskey"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/internal/environ"
-	"github.com/sluicelimits/sluice/internal/function"
 	"github.com/sluicelimits/sluice/streams/anchor"
+	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
 func main() { function.Main(start) }

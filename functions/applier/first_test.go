@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/function/functiontest"
-	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
+	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
 )
 
 // Guarantees that the deployed binary stores the placement of every tenant before a cell's first shares, in the role that it has: by

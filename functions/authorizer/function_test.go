@@ -20,10 +20,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
-	"github.com/sluicelimits/sluice/internal/lambdahost"
-	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
+	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
 // built is the folder of the function's executable, as it is deployed but for the processor.
@@ -203,7 +203,7 @@ func (w *world) is(effect, decision string, headers ...string) *outcome {
 
 func event(t *testing.T, headers ...string) []byte {
 	t.Helper()
-	text, err := os.ReadFile("../../internal/apigw/testdata/rest_request.event.json")
+	text, err := os.ReadFile("../../internal/request/apigw/testdata/rest_request.event.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 )
 
 // Guarantees that a deployed cell that is one of several allows nobody before it has heard its shares, though it knows the tenant, and

@@ -1,7 +1,7 @@
 // Package alarm says which alarms a deployment has, on which metrics, and what is made of missing data. It is data, of which templates,
 // runbooks and tests are made.
 //
-// What internal/grants finds alarming about a function is taken from there. Here is what is of no single function, or needs arithmetic:
+// What internal/aws/grants finds alarming about a function is taken from there. Here is what is of no single function, or needs arithmetic:
 // the request path, the streams, and the queues of what somebody has to look at.
 package alarm
 
@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
 // Alarm is one of CloudWatch.
@@ -245,7 +245,7 @@ func canarySchedule(d *config.Deployment) time.Duration {
 	return time.Duration(d.Control.CanaryMinutes) * minute
 }
 
-// own is what internal/grants finds alarming about a function.
+// own is what internal/aws/grants finds alarming about a function.
 func own(d *config.Deployment, f *grants.Function, of *grants.Alarm, which string, at []Dimension) Alarm {
 	a := Alarm{Name: of.Metric, Of: which, Metrics: ours(d, of.Metric, cmp.Or(of.Stat, "SampleCount"), at), Above: of.Above, Unheard: of.Stat == "",
 		Period: 5 * minute, Points: 1, Within: 1, Missing: Good, Means: strings.ReplaceAll(of.Means, "`", "")}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluicelimits/sluice/infra/alarm"
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/aws/grants"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
@@ -234,7 +234,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// Guarantees that nothing that internal/grants finds alarming is left out, that the usual set is the smaller, and that no two alarms have one name.
+// Guarantees that nothing that internal/aws/grants finds alarming is left out, that the usual set is the smaller, and that no two alarms have one name.
 func TestAllAreThere(t *testing.T) {
 	d := deployment(t)
 	all := every(d)

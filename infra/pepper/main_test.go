@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/secrets"
+	"github.com/sluicelimits/sluice/internal/cell/secrets"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 const addressKey = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789ab" // as Secrets Manager makes it for the stack

@@ -16,8 +16,8 @@ import (
 	"github.com/aws/jsii-runtime-go"
 
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/gateway/stage"
-	"github.com/sluicelimits/sluice/internal/gateway/template"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/template"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files; then read the diff")

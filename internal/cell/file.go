@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/cell/secrets"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/secrets"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // file is the configuration that lies in the bundle: whole, in memory, and the same for as long as the process runs.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 )
 
 // Guarantees that the cell's part is told once a minute, from when a plan is known; and each time what was charged back.

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/cell/secrets"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/secrets"
 )
 
 // IPLimits are the limits before authentication that the cell enforces now. The error wraps [authorizer.ErrNotLoaded].

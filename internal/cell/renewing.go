@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/secrets"
+	"github.com/sluicelimits/sluice/internal/cell/secrets"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // renewing is a source in which a key that nobody knows has the secret looked at again: it may be the first one under a pepper

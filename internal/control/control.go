@@ -1,5 +1,9 @@
 // Package control is the control tables: what operators write, one version after the other, each linked to the one before.
 //
+// Below it is the rest of the control plane: the tables in DynamoDB (dynamo, row, streamrecord) and in a file (embedded),
+// operators' calls (admin, ops, call, client, operations), the audit trail (audit), and the documents that the tables become in
+// a cell (celldoc).
+//
 // # Items
 //
 // A table holds items by key. Each write makes the next version of an item: 1, 2, 3, without gaps, conditional on the version

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 // FuzzSplit guarantees that a plans file loses nothing on its way through documents: taken apart and compiled one by one,

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 // matcher finds the limits of a set for a request. A plan and all its tenants share one: nothing that an override may

@@ -31,7 +31,7 @@ func (r *reader) warnLasting(s *spec, e *Effective) {
 		r.warnAt(at, "the counter of an address stays in memory for up to %s: where addresses are counted in memory, %s uses up what "+
 			"the library has for them by default (%d addresses of some %d bytes), and later addresses share counters; "+
 			"prefer a shorter period, see ipLimits in docs/plans.md",
-			shortDuration(longest), pace(longest), addressesByDefault, addressBytes)
+			limit.DurationText(longest), pace(longest), addressesByDefault, addressBytes)
 	}
 }
 
@@ -40,7 +40,7 @@ func pace(lasts time.Duration) string {
 	if n := addressesByDefault / int64(lasts/time.Second); n > 0 {
 		return fmt.Sprintf("%d new addresses a second", n)
 	}
-	return fmt.Sprintf("a new address every %s", shortDuration((lasts / addressesByDefault).Round(time.Second)))
+	return fmt.Sprintf("a new address every %s", limit.DurationText((lasts / addressesByDefault).Round(time.Second)))
 }
 
 // lasts is how long a counter that was used up may be told from an unused one; see [limit.Tier.FreshAt].

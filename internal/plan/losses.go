@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 // Loss is something that limits no longer do after a change.
@@ -261,7 +261,7 @@ func periodText(t *limit.Tier) string {
 	if t.Calendar != nil {
 		return t.Calendar.Every.String()
 	}
-	return shortDuration(t.Period)
+	return limit.DurationText(t.Period)
 }
 
 // ruleText is a match in words, as in "GET, PUT /product/*".

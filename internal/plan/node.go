@@ -297,7 +297,7 @@ func (r *reader) duration(v value) (time.Duration, bool) {
 	if v.node.Kind == yaml.ScalarNode && v.node.ShortTag() == "!!int" {
 		n, ok := r.integer(v, math.MinInt64, math.MaxInt64)
 		if ok && (n < 1 || n > int64(limit.MaxPeriod/time.Second)) {
-			r.problem(v, "%d seconds is not within %s to %s", n, limit.MinPeriod, shortDuration(limit.MaxPeriod))
+			r.problem(v, "%d seconds is not within %s to %s", n, limit.MinPeriod, limit.DurationText(limit.MaxPeriod))
 			ok = false
 		}
 		return time.Duration(n) * time.Second, ok
@@ -313,7 +313,7 @@ func (r *reader) duration(v value) (time.Duration, bool) {
 		return 0, false
 	case d < limit.MinPeriod || d > limit.MaxPeriod || d%time.Millisecond != 0:
 		r.problem(v, "%s is not whole milliseconds within %s to %s",
-			clip(v.node.Value), limit.MinPeriod, shortDuration(limit.MaxPeriod))
+			clip(v.node.Value), limit.MinPeriod, limit.DurationText(limit.MaxPeriod))
 		return 0, false
 	}
 	return d, true

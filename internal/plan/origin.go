@@ -136,7 +136,7 @@ func (l *lister) tier(i int) {
 		}
 		return
 	}
-	l.add(prefix+"period", shortDuration(t.Period), markOf(&spec.period))
+	l.add(prefix+"period", limit.DurationText(t.Period), markOf(&spec.period))
 	if t.Algorithm.HasBurst() {
 		l.amount("burst", i, markOf(&spec.burst), func(t *limit.Tier) int64 { return t.Burst })
 	}
@@ -159,16 +159,4 @@ func (l *lister) amount(name string, i int, m mark, of func(*limit.Tier) int64) 
 		}
 	}
 	l.values = append(l.values, Value{name, strconv.FormatInt(n, 10), from})
-}
-
-// shortDuration writes 1m and 24h where time.Duration writes 1m0s and 24h0m0s.
-func shortDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }

@@ -2,12 +2,14 @@
 //
 // A file is read strictly and as a whole: every problem is reported at once, with its place, and a configuration comes
 // out only where there is none. What comes out is immutable.
+//
+// Below it, package route matches requests to the patterns of a plan, and package shares divides a limit between cells.
 package plan
 
 import (
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 // The prefix of IPv6 networks that are counted as one address, in bits.

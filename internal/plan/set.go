@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 // inlineMatches is the number of matches of one request that need no memory.

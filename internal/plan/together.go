@@ -2,7 +2,7 @@ package plan
 
 import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 // AcceptedBy asks whether a store can decide over the limits that may apply to one request, however they match. A path that can

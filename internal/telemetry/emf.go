@@ -4,7 +4,7 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 // Units of CloudWatch.

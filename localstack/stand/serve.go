@@ -17,10 +17,10 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
 
-	"github.com/sluicelimits/sluice/internal/gateway/front"
-	"github.com/sluicelimits/sluice/internal/gateway/stage"
-	"github.com/sluicelimits/sluice/internal/gateway/template"
-	"github.com/sluicelimits/sluice/internal/lambdaremote"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/template"
+	"github.com/sluicelimits/sluice/internal/dev/lambdaremote"
 )
 
 // backendURL is what the sample APIs' integrations call, as infra/sample has it.

@@ -11,8 +11,8 @@ import (
 	"context"
 
 	"github.com/sluicelimits/sluice/caller"
-	"github.com/sluicelimits/sluice/internal/answer"
-	"github.com/sluicelimits/sluice/internal/apigw"
+	"github.com/sluicelimits/sluice/internal/request/answer"
+	"github.com/sluicelimits/sluice/internal/request/apigw"
 )
 
 // Handler is a Lambda's handler: lambda.Handler of aws-lambda-go is one.

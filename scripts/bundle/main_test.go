@@ -10,14 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/sluicelimits/sluice/internal/layers"
 )
-
-// It runs wherever Go does, before anything else was built.
-func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std)
-}
 
 func put(t *testing.T, dir, name, text string, mode fs.FileMode, at time.Time) string {
 	t.Helper()

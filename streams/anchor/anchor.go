@@ -14,7 +14,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/audit"
+	"github.com/sluicelimits/sluice/internal/control/audit"
 )
 
 // Meter counts; a *telemetry.Meter is one.

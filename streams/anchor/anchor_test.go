@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/audit"
-	"github.com/sluicelimits/sluice/internal/audit/bucket"
-	"github.com/sluicelimits/sluice/internal/audit/folder"
-	"github.com/sluicelimits/sluice/internal/audit/s3test"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/audit"
+	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
+	"github.com/sluicelimits/sluice/internal/control/audit/folder"
+	"github.com/sluicelimits/sluice/internal/testkit/s3test"
 	"github.com/sluicelimits/sluice/streams/anchor"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )

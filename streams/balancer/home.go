@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
 // home works out which limits of pinned tenants are to be homed: see the package comment.

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"hash/maphash"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig"
-	"github.com/sluicelimits/sluice/internal/celldoc"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/control/celldoc"
 )
 
 // crossing tells whether the keys of a cell are those that it has under their hashes, in memory that does not grow with

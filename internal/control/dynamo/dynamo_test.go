@@ -28,7 +28,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/controltest"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/control/streamrecord"
-	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
 // childEnv makes the test binary a process that writes: it names the prefix of the tables.

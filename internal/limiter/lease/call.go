@@ -75,7 +75,7 @@ func (s *Store) decideByStore(
 	at, began := requestTime{now, clock.At(now)}, s.config.Clock()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if len(req.Charges) > 0 && len(req.Leases) == 0 { // a request that leases by itself is passed on
+	if len(req.Charges) > 0 && len(req.Leases) == 0 {
 		c.owner = s.findOrAddOwner(sh, hash, req, at.instant)
 	}
 	if c.owner == nil {

@@ -19,6 +19,7 @@ type counter struct {
 	flight      *singleflight.Call // the call under way that leases this counter, or nil
 	supply      supply
 	prefetchAt  int64 // the counter is not prefetched before this time
+	scarce      bool  // units were scarce at the store's last answer, see noteScarcity
 	isHomeQuota bool
 }
 
@@ -69,7 +70,7 @@ func (c *counter) spendable(t int64) int64 {
 }
 
 // spendableAt returns the first time from t on at which cost can be spent, if nothing else is spent before; 0 if the
-// lease ends before that, or has no ramp.
+// lease has fewer units, ends before that, or has no ramp.
 func (c *counter) spendableAt(t, cost int64) int64 {
 	r := &c.ramp
 	if r.locked == 0 || c.lease.Units < cost || t >= c.until {

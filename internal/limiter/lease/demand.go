@@ -85,6 +85,7 @@ type supply struct {
 	at        int64   // when that was, by the shard's clock
 	end       int64   // of the window that the last answer was about, by the store's clock; 0: there was no answer
 	left      int64   // units that the store had left at the last answer
+	leftAt    int64   // when that answer came, by the shard's clock
 	total     float64 // units per second that all processes use
 	saturated bool    // see View
 }
@@ -110,7 +111,7 @@ func (s *supply) noteAnswer(owner limit.Owner, t, storeNow int64, r *limit.Resul
 	if ok || end != s.end {
 		s.used, s.at = used, t
 	}
-	s.end, s.left = end, left
+	s.end, s.left, s.leftAt = end, left, t
 }
 
 // sampleRate returns how fast the counter was used since the answer before, or since its window began, and over which

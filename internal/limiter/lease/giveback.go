@@ -64,15 +64,16 @@ func (r *returnCall) firstLease(l *limit.Limit, v limit.Value) int {
 	return first
 }
 
-// spareUnits returns how many units of the lease will probably not be spent. It is 0 if the counter is not scarce,
-// since nobody lacks the units then.
+// spareUnits returns how many units of the lease are to be given back: those that will probably not be spent within
+// keepFor, or before the store runs out of units, whichever comes first. It is 0 if there is plenty, since no process
+// lacks the units then.
 func (o *ownerLeases) spareUnits(c *counter, t int64) int64 {
-	if t >= c.until || c.lease.Units == 0 || c.lease.At == 0 || c.flight != nil || c.lease.Other() {
+	if !c.scarce || t >= c.until || c.lease.Units == 0 || c.lease.At == 0 || c.flight != nil || c.lease.Other() {
 		return 0
 	}
 	k := o.shard.store.config.tuning
 	v := o.viewOf(c, t, 1, 0)
-	if float64(v.Left) >= k.plentyTimes*max(v.Total, v.Rate)*v.EndsIn.Seconds() {
+	if v.plenty(k) {
 		return 0
 	}
 	rate := v.Rate
@@ -81,12 +82,32 @@ func (o *ownerLeases) spareUnits(c *counter, t int64) int64 {
 	if pause := t - c.demand.lastRequest; pause > 0 {
 		rate = min(rate, 2e6/float64(pause))
 	}
-	expected := rate * min(v.EndsIn.Seconds(), k.keepFor.Seconds())
-	spare := c.lease.Units - wholeUnits(expected+math.Sqrt(expected))
+	seconds := min(v.EndsIn.Seconds(), k.keepFor.Seconds())
+	keep := rate*seconds + math.Sqrt(rate*seconds)
+	if runsOutIn := v.runsOutIn(); runsOutIn < seconds {
+		// Other processes are denied the units that are left in this lease when the store has none. A margin would
+		// leave some.
+		keep = rate * runsOutIn
+	}
+	spare := c.lease.Units - wholeUnits(keep)
 	if spare < 2 || spare < c.tier.Capacity()/k.returnParts { // not worth a call
 		return 0
 	}
 	return spare
+}
+
+// noteScarcity notes, when the store has answered, whether units of the counter are scarce, and until when those that are
+// leased can be spent. So the passes that look for spare units, several a second, skip what is not scarce.
+func (o *ownerLeases) noteScarcity(c *counter, t int64) {
+	v := o.viewOf(c, t, 1, 0)
+	if c.scarce = !v.plenty(o.shard.store.config.tuning); c.scarce {
+		o.shard.scarceUntil = max(o.shard.scarceUntil, c.until)
+	}
+}
+
+// plenty reports whether the store has left plentyTimes what all processes will probably use before a lease would end.
+func (v *View) plenty(k *tuning) bool {
+	return float64(v.Left) >= k.plentyTimes*max(v.Total, v.Rate)*v.EndsIn.Seconds()
 }
 
 // allUnits returns all units of the lease that can be given back.
@@ -115,6 +136,9 @@ func (s *Store) giveBackRegularly(ctx context.Context) {
 func (s *Store) GiveBackSpare(ctx context.Context, now time.Time) {
 	for i := range s.shards {
 		sh := &s.shards[i]
+		if !sh.hasScarce(now) {
+			continue
+		}
 		for _, r := range sh.collectReturns(now, (*ownerLeases).spareUnits) {
 			if ctx.Err() != nil {
 				return
@@ -122,6 +146,13 @@ func (s *Store) GiveBackSpare(ctx context.Context, now time.Time) {
 			_ = s.giveBack(ctx, sh, r, now) // what cannot be given back is counted as lost
 		}
 	}
+}
+
+// hasScarce reports whether any units of a scarce counter are leased in the shard.
+func (sh *shard) hasScarce(now time.Time) bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.scarceUntil > 0 && sh.clock.At(clock.At(now)) < sh.scarceUntil
 }
 
 // collectReturns takes units off the leases of a shard, as many of each counter as unitsOf returns, and writes the
@@ -149,7 +180,7 @@ func (sh *shard) collectReturns(now time.Time, unitsOf func(o *ownerLeases, c *c
 	return calls
 }
 
-// giveBack makes one call. The error names no owner: a log that it is written to is not to have their names.
+// giveBack makes one call. The error names no owner, because logs must not have their names.
 func (s *Store) giveBack(ctx context.Context, sh *shard, r *returnCall, now time.Time) error {
 	const deadline = 2 * time.Second // nobody waits for the call but Close
 	ctx, cancel := context.WithTimeout(ctx, deadline)

@@ -157,6 +157,28 @@ func TestNeverOver(t *testing.T) {
 	}
 }
 
+// Guarantees that a request with leases of its own goes to the wrapped store, also if the store has leased units of the
+// same counter: a correction must reach the counter.
+func TestRequestsWithLeasesArePassedOn(t *testing.T) {
+	now := noon
+	below := newMemory(t)
+	s := openAt(t, &now, below, tens{})
+	l := window(t, "l", time.Hour, 1000)
+	decide(t, s, request(l), now)
+	if n := leasedUnits(s, l); n != 10 {
+		t.Fatalf("%d units are leased", n)
+	}
+	req := request(l)
+	req.Leases = []limit.LeaseRequest{{Correction: 100, CorrectionAt: now.UnixMicro()}}
+	decide(t, s, req, now)
+	if n := used(t, below, l, now); n != 111 {
+		t.Errorf("%d units are used, want 111: a request, a lease of ten and a correction of 100", n)
+	}
+	if n := leasedUnits(s, l); n != 10 {
+		t.Errorf("%d units are leased afterwards, want the ten of before", n)
+	}
+}
+
 func BenchmarkLocal(b *testing.B) {
 	for _, n := range []int{1, 3} {
 		s := open(b, lease.Config{Store: newMemory(b)})

@@ -5,8 +5,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// decideLocally decides the request if that needs no call. If it needs one, decideLocally returns false and changes
-// nothing.
+// decideLocally decides the request if that needs no call. If it needs one, decideLocally returns false, and has
+// changed nothing but d.
 //
 // Nearly all requests are admitted here, by the first loop and the second: all counters of the request come first among
 // the owner's, in the order of the request's limits, and each has the units. The first loop need not check the limits.
@@ -73,8 +73,8 @@ func (o *ownerLeases) decideInAnyOrder(req *limit.Request, t int64, d *limit.Dec
 	return true
 }
 
-// decideCost returns whether the lease admits the cost (0), or until when the cost is denied by the store's clock.
-// known is false if only the store can tell.
+// decideCost returns 0 if the lease admits the cost, and otherwise the time by the store's clock until which the cost
+// is denied. known is false if only the store can tell; retryAt means nothing then.
 func (c *counter) decideCost(cost, t, storeOffset int64) (retryAt int64, known bool) {
 	if c.spendable(t) >= cost {
 		return 0, true

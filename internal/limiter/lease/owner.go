@@ -14,14 +14,15 @@ const shardCount = 256
 
 // shard holds the leases of the owners whose hash ends alike, under one lock.
 type shard struct {
-	mu         sync.Mutex
-	store      *Store
-	clock      clock.Timeline
-	owners     ownerTable
-	receipts   uint64   // ids of receipts that were given out
-	stats      Stats    // without Counters and Units
-	sweepOwner int      // index in the slots of owners, where the sweep goes on
-	_          [64]byte // keeps the mutexes of two shards off one cache line
+	mu          sync.Mutex
+	store       *Store
+	clock       clock.Timeline
+	owners      ownerTable
+	receipts    uint64   // ids of receipts that were given out
+	stats       Stats    // without Counters and Units
+	sweepOwner  int      // index in the slots of owners, where the sweep goes on
+	scarceUntil int64    // when the last lease of a scarce counter ends, see noteScarcity
+	_           [64]byte // keeps the mutexes of two shards off one cache line
 }
 
 // unlocked calls f without the lock, which the caller holds.

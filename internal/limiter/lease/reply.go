@@ -45,6 +45,7 @@ func (c *call) storeResult(i int, sent, t int64) {
 	}
 	if tc.mayLease {
 		counter.supply.noteAnswer(c.owner.owner, t, c.reply.Now, r, c.reply.Leased(i), max(tc.need, 1))
+		c.owner.noteScarcity(counter, t)
 	}
 	if tc.mayLease && isSame && !r.Never {
 		c.updateDenial(i, t)
@@ -72,6 +73,7 @@ func (tc *tierCall) noteReturned(stats *Stats, arrived bool) {
 // the tier.
 func (tc *tierCall) countAvailable(stats *Stats, t int64, charged bool, at int64, asksLease bool) {
 	tc.available = tc.reserved
+	// All units of one request must be counted in one window, slot or entry, because its receipt names only one.
 	if tc.reserved > 0 && (t >= tc.leaseUntil || tc.need > 0 && at != 0 && at != tc.leaseAt) {
 		stats.Lost += tc.reserved
 		tc.available = 0
@@ -111,7 +113,7 @@ func (c *call) updateLease(i int, sent, t int64) {
 	}
 	counter.lease.Keep(units+grant.Units, grant.At)
 	if units == 0 {
-		counter.until = t
+		counter.until = t // of the lease before; max, below, must not keep it
 	}
 	if grant.Units == 0 {
 		return
@@ -126,8 +128,8 @@ func (c *call) updateLease(i int, sent, t int64) {
 	}
 }
 
-// driftPart is the part of its life by which a lease ends early. NTP corrects a clock by at most 500 parts per million,
-// so two clocks drift apart by at most a thousandth.
+// driftPart is which part of its life a lease ends early: a thousandth. NTP corrects a clock by at most 500 parts per
+// million, so two clocks drift apart by at most a thousandth.
 const driftPart = 1000
 
 // leftover returns what the store said of result i. A store that denies has evaluated the result without the units that

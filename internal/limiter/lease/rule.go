@@ -29,6 +29,7 @@ type View struct {
 	Lacks      int64         // units of the cost that are not leased; 0 if the call is made for another counter
 	Spendable  int64         // units that are leased and can be spent, without those that are reserved for the request
 	Left       int64         // units that the store had left when it last answered in this window; else the capacity
+	LeftAge    time.Duration // how long ago the store had Left units; 0 if Left is the capacity
 	EndsIn     time.Duration // until a lease would end: with the window, period or slot, or after its longest life
 	RampEndsIn time.Duration // until a ramp would end; 0 for algorithms that have none
 	Rate       float64       // units per second that this process is asked for
@@ -38,9 +39,10 @@ type View struct {
 	MustFit    bool          // Need must not be lowered
 }
 
-// Adaptive is the rule in use. While there is plenty it makes one call in a window. If units are scarce, each process
-// leases only a part of the units that are left, so leases get smaller towards the limit. Once a token bucket or a
-// sliding window is used up, each process leases ramps. The zero Adaptive is ready for use.
+// Adaptive is the rule in use. While there is plenty it makes one call in a window, or in [Config.Life] if that is
+// shorter. If units are scarce, each process leases only a part of the units that are left, so leases get smaller
+// towards the limit. Once a token bucket or a sliding window is used up, each process leases ramps. The zero Adaptive
+// is ready for use.
 type Adaptive struct{ tuning *tuning }
 
 func (a Adaptive) constants() *tuning {
@@ -72,7 +74,9 @@ func (a Adaptive) SizeLease(v *View, ask *limit.LeaseRequest) {
 	ask.Ample = wholeUnits(expected + k.ampleDeviations*math.Sqrt(expected) + 1)
 	ask.Most = wholeUnits(scarce)
 	ask.Share = int64(math.Min(part/k.shareParts, 1) * limit.ShareOne)
-	ask.Least = wholeUnits(min(math.Ceil(float64(v.Tier.Capacity())*part/k.leastParts), expected+1))
+	if !runsOut(leasing) || part*float64(v.Instances) >= k.leastFrom {
+		ask.Least = wholeUnits(min(math.Ceil(float64(v.Tier.Capacity())*part/k.leastParts), expected+1))
+	}
 	if v.Instances <= 1 {
 		ask.Share = limit.ShareOne
 	}
@@ -85,6 +89,20 @@ func (v *View) totalRate() float64 {
 		return float64(max(v.Instances, 1)) * v.Rate
 	}
 	return max(v.Total, v.Rate)
+}
+
+// runsOut reports whether units that are used come free only when their window or period ends. Of token buckets and
+// sliding windows, units come free all the time.
+func runsOut(l limit.Leasing) bool { return l.Ends && !l.Refills && !l.Weighs }
+
+// runsOutIn estimates after how many seconds the store will have no units left, if all processes use as many units per
+// second as before. It is infinite if units come free all the time.
+func (v *View) runsOutIn() float64 {
+	total := v.totalRate()
+	if !runsOut(v.Tier.Leasing()) || total == 0 {
+		return math.Inf(1)
+	}
+	return max(float64(v.Left)/total-v.LeftAge.Seconds(), 0)
 }
 
 // sizeRamp asks for a part of what comes free until the slot ends. It reports false if that is too little to be worth
@@ -148,7 +166,7 @@ func (o *ownerLeases) viewOf(c *counter, t, cost, lacks int64) View {
 		}
 	}
 	if end == c.supply.end {
-		v.Left = c.supply.left
+		v.Left, v.LeftAge = c.supply.left, time.Duration(t-c.supply.leftAt)*time.Microsecond
 	}
 	return v
 }

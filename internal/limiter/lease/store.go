@@ -1,6 +1,7 @@
 // Package lease is the lease layer: a [limit.Store] that wraps another store and decides most requests without calling
 // it, from units that the store has charged in advance. A busy counter costs the store about one call per second and
-// process. The limits stay exact, because leased units are charged before they are spent.
+// process; a token bucket that fills in less than two seconds costs two calls in the time in which it fills, because
+// its leases end that often. The limits stay exact, because leased units are charged before they are spent.
 //
 // # What is held
 //
@@ -24,14 +25,15 @@
 // # How much is leased
 //
 // A [Rule] says how many units to lease; [Adaptive] is the one in use. If there is plenty, a lease lasts until the
-// window ends. If units are scarce, each process leases a part of what is left. If a token bucket or a sliding window
-// is used up, each process leases a part of what comes free, as a ramp.
+// window ends, but no longer than [Config.Life]. If units are scarce, each process leases a part of what is left. If a
+// token bucket or a sliding window is used up, each process leases a part of what comes free, as a ramp.
 //
 // # When units are given back
 //
-// Every [Config.GiveBackEvery] the layer gives back what it will probably not spend, if units are scarce. The units of
-// a lease that has ended, or whose limit has changed, are returned with the next call for the counter. [Store.Close]
-// gives back all the rest.
+// Every [Config.GiveBackEvery] the layer gives back what it will probably not spend in the next seconds, or before the
+// store runs out of units, if units are scarce. The units of a lease that has ended, or whose limit has changed, are
+// returned with the next call for the counter. If there is no call for a minute, they are lost: they count in the store
+// until its window or period ends. [Store.Close] gives back all the rest.
 //
 // # What happens when the store fails
 //
@@ -65,9 +67,9 @@ var _ limit.Store = (*Store)(nil)
 
 // Defaults of a [Config].
 const (
-	DefaultLife          = 10 * time.Second       // for so long the units of a process that died can be missing
-	DefaultHomeLife      = 60 * time.Second       // the same; a call to a home cell costs more
-	DefaultGiveBackEvery = 500 * time.Millisecond // a third of the time for which units are kept, see keepFor
+	DefaultLife          = 10 * time.Second       // a process leases what it expects to spend meanwhile
+	DefaultHomeLife      = 60 * time.Second       // the same of a home cell, to which calls cost more
+	DefaultGiveBackEvery = 200 * time.Millisecond // measured, see docs/benchmarks.md#leases
 	DefaultMaxCounters   = 200_000                // about 100 MB
 )
 
@@ -91,7 +93,7 @@ type Config struct {
 	HomeLife       time.Duration    // the same for home quotas; 0 selects DefaultHomeLife
 	GiveBackEvery  time.Duration    // how often spare units are given back; 0 selects the default; below 0: never
 	MaxCounters    int              // how many counters are held at most; others are not leased; 0 selects the default
-	Clock          func() time.Time // measures how long calls take; if nil, time.Now
+	Clock          func() time.Time // the time of what no request asks for, and how long calls take; if nil, time.Now
 
 	tuning *tuning // if nil, defaultTuning
 }
@@ -186,6 +188,8 @@ func (s *Store) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) erro
 // Decide charges all limits of the request or none, from leases if they suffice. See [limit.Store]. If the wrapped
 // store returns an error, what the call may have leased is lost, and later calls ask for no lease until one succeeds.
 // An error by which the store answered ([limit.Answered]) counts as success there.
+//
+// A request that has a LeaseRequest for each of its tiers is passed on to the wrapped store as it is.
 func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	if err := ctx.Err(); err != nil {
 		d.Clear(now.UnixMicro())
@@ -194,7 +198,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	hash, instant := s.hashOwner(req.Owner), clock.At(now)
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
-	if o := sh.owners.find(hash, req.Owner); o != nil && o.decideLocally(req, instant, d) {
+	if o := sh.owners.find(hash, req.Owner); o != nil && len(req.Leases) == 0 && o.decideLocally(req, instant, d) {
 		if s.config.Prefetch {
 			o.prefetchQuotas(req, now)
 		}
@@ -209,8 +213,9 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	return nil
 }
 
-// Peek writes to d what Decide would answer: what the wrapped store says, plus the units that are leased here and not
-// spent. The leases of other processes count as used. See [limit.Store].
+// Peek writes to d what the wrapped store says, plus the units that are leased here and not spent. The leases of other
+// processes count as used. Peek does not know of denials that are remembered here, so Decide may deny for a while what
+// Peek admits. See [limit.Store].
 func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	if err := s.config.Store.Peek(ctx, req, now, d); err != nil {
 		return err

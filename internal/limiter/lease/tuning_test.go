@@ -253,17 +253,18 @@ var variations = []variation{
 	{"plentyTimes", []float64{1, 1.5, 3, 4}, func(k *tuning) any { return &k.plentyTimes }},
 	{"ampleDeviations", []float64{0, 1, 2, 5}, func(k *tuning) any { return &k.ampleDeviations }},
 	{"scarceFor", []float64{0.5, 1, 4, 8}, func(k *tuning) any { return &k.scarceFor }},
-	{"shareParts", []float64{1, 1.25, 1.5, 2, 3, 4}, func(k *tuning) any { return &k.shareParts }},
-	{"leastParts", []float64{25, 50, 200, 400}, func(k *tuning) any { return &k.leastParts }},
+	{"shareParts", []float64{1, 1.5, 2, 2.2, 3, 4}, func(k *tuning) any { return &k.shareParts }},
+	{"leastParts", []float64{25, 50, 75, 200, 400}, func(k *tuning) any { return &k.leastParts }},
+	{"leastFrom", []float64{0, 0.35, 1, 1.4}, func(k *tuning) any { return &k.leastFrom }},
 	{"enoughPart", []float64{0, 0.25, 1, 2}, func(k *tuning) any { return &k.enoughPart }},
 	{"rampLeast", []float64{0, 1, 4, 8}, func(k *tuning) any { return &k.rampLeast }},
 	{"rampPart", []float64{0.5, 0.65, 0.9, 1}, func(k *tuning) any { return &k.rampPart }},
 	{"rampMore", []float64{1, 1.25, 2, 3}, func(k *tuning) any { return &k.rampMore }},
 	{"rampPlenty", []float64{0.9, 1, 1.25, 1.5}, func(k *tuning) any { return &k.rampPlenty }},
-	{"denyFor", []float64{0.5, 1, 4, 8}, func(k *tuning) any { return &k.denyFor }},
+	{"denyFor", []float64{0.5, 1, 2, 8}, func(k *tuning) any { return &k.denyFor }},
 	{"denyForMost", []float64{1, 2.5, 10}, func(k *tuning) any { return &k.denyForMost }},
-	{"keepFor", []float64{0.5, 1, 2, 3}, func(k *tuning) any { return &k.keepFor }},
-	{"returnParts", []float64{10, 25, 100, 1000}, func(k *tuning) any { return &k.returnParts }},
+	{"keepFor", []float64{0.5, 1, 1.5, 2, 4}, func(k *tuning) any { return &k.keepFor }},
+	{"returnParts", []float64{10, 25, 50, 100, 1000}, func(k *tuning) any { return &k.returnParts }},
 }
 
 func (v *variation) set(k *tuning, value float64) {

@@ -5,9 +5,10 @@ import (
 	"strconv"
 )
 
-// Algorithm names how a tier counts. A cost above the threshold, burst, rate or quota of a tier is never admitted. The
-// last column bounds what is admitted in any interval as long as the period or, where it names t, in any interval of
-// length t. In the rows of the buckets rate means rate/period, units per time.
+// Algorithm names how a tier counts. A cost above [Tier.Capacity] is never admitted: above the threshold or quota, the
+// burst of a token bucket, the rate of a leaky bucket. The last column bounds what is admitted in any interval as long
+// as the period or, where it names t, in any interval of length t. In the rows of the buckets rate means rate/period,
+// units per time.
 //
 //	fixed_window     count of the window ⌊now/period⌋ + cost ≤ threshold                    bound 2×, exact inside a window
 //	sliding_window   ⌈prev·(period−elapsed)/period⌉ + cur + cost ≤ threshold                bound 2× at worst
@@ -17,7 +18,9 @@ import (
 //	leaky_bucket     nextFree ≤ now; a charge sets nextFree = now + cost/rate               bound rate·t + largest cost
 //	quota            count of the calendar period + cost ≤ units                            exact inside a period
 //
-// Each algorithm is one file of this package, which holds all that the system does with it. To add one:
+// Each algorithm is one file of this package, with what some of them share in window.go and entries.go. No other Go
+// code knows its rules. What stands elsewhere are the names of its numbers, and its twins in Redis's Lua and in
+// DynamoDB's expressions. To add one:
 //
 //  1. Write its file: its Algorithm constant, a [kind] that describes it, a type that names the numbers of its [State], and the
 //     methods of the interface algorithm. quota.go (with windows of its own) and leakybucket.go (never leased) are
@@ -83,15 +86,17 @@ type kind struct {
 }
 
 // algorithm is one way to count, with the numbers of one tier. These methods are all that the rest of the system knows
-// of it. They are called under locks, so they never wait; those that may compute a calendar say so. An algorithm is
-// immutable and shared by all counters of its tier.
+// of it. An algorithm is immutable and shared by all counters of its tier. Its methods are called under locks, and so
+// never wait. The exceptions are leaseEnd, forgottenAt and window: they may compute a calendar, and must not be called
+// under a lock.
 //
 // Times are µs since 1970. Methods that get a Result and no State read the Result only: the State may have changed
 // since.
 type algorithm interface {
 	// evaluate writes to r the content of the counter as of now, before any charge, and whether r.need fits. It changes
-	// nothing but r. It returns false if s holds a time that lies more than MaxSkew after any that a correct clock
-	// could have written. r is then undefined, and the caller must call repair and then evaluate again.
+	// nothing but r. Of Admits, Never and RetryAt, which must be zero before, it sets one. It returns false if s holds
+	// a time that lies more than MaxSkew after any that a correct clock could have written. r is then undefined, and
+	// the caller must call repair and then evaluate again.
 	evaluate(s *State, now int64, r *Result) bool
 
 	// repair moves the times of a state for which evaluate returned false back to where a clock that shows now could
@@ -99,7 +104,8 @@ type algorithm interface {
 	// back.
 	repair(s *State, now int64, r *Result)
 
-	// charge takes r.need units from s, which must be the state for which evaluate filled r, and updates r.
+	// charge takes r.need units from s, which must be the state for which evaluate filled r. In r it notes what receipt
+	// will need; the numbers that used reads stay as they were before the charge.
 	charge(s *State, now int64, r *Result)
 
 	// freshAt returns a time from which on s is no different from a state that was never used. It is the earliest such
@@ -128,11 +134,12 @@ type algorithm interface {
 
 	// offer returns the lease that the request gets if it is admitted. The units of r.need are not part of it. If the
 	// algorithm keeps leased units apart (see [Leasing]) and ask wants a lease, offer sets r.leaseAt. The charge of
-	// r.need is then counted as leased, too.
+	// r.need must then be counted as leased, too, also if no more is granted: if another limit denies after this
+	// counter was charged, [Evaluation.KeepLease] makes it a lease of the caller.
 	offer(s *State, owner string, now int64, ask *LeaseRequest, r *Result) Lease
 
-	// chargeLease charges to s the units that offer granted. It is called after charge. If r.leaseAt is set, it also
-	// counts the units of r.need as leased.
+	// chargeLease charges to s the units that offer granted. It is called after charge. If r.leaseAt is set, the two
+	// together count r.need as leased: charge does so in logs, chargeLease in a token bucket.
 	chargeLease(s *State, r *Result, granted *Lease)
 
 	// returnUnspent takes off s units that were leased and not spent. The parameter at is [Lease].At: it names the
@@ -142,16 +149,15 @@ type algorithm interface {
 	// window is the window or calendar period that contains now. It is undefined for an algorithm that is not windowed.
 	returnUnspent(s *State, units, at, now int64, window span)
 
-	// replay charges to s units that were admitted without the store, at the time given by the parameter at. It does
-	// nothing if units that were admitted at that time no longer count. window is as for returnUnspent.
+	// replay charges to s units that were admitted without the store. The parameter at is [LeaseRequest].CorrectionAt.
+	// replay does nothing if units of that time no longer count. window is as for returnUnspent.
 	replay(s *State, units, at, now int64, window span)
 
 	// leasing says how the tier is leased.
 	leasing() Leasing
 
 	// leaseEnd returns when a lease, and when a ramp, that is granted now ends. Both are 0 if leases end when
-	// [LeaseRequest].Life is over, or if there are none. It may compute a calendar, so it must not be called under a
-	// lock.
+	// [LeaseRequest].Life is over, or if there are none.
 	leaseEnd(owner string, now int64) (lease, ramp int64)
 
 	// leasedInSlot returns how many units of a token bucket are leased in the slot of the decision: those that r says,
@@ -162,7 +168,7 @@ type algorithm interface {
 	counting() Counting
 
 	// forgottenAt returns a time from which on no unit counts any more that a request of the owner was charged before
-	// the time at, see [Tier.ForgottenAt]. It may compute a calendar, so it must not be called under a lock.
+	// another time, which is the parameter at. See [Tier.ForgottenAt].
 	forgottenAt(owner string, at int64) int64
 
 	// params returns the numbers of the tier, for stores that count elsewhere.
@@ -173,8 +179,7 @@ type algorithm interface {
 type windowed interface {
 	algorithm
 
-	// window returns the window or calendar period that contains now. It may compute a calendar, so it must not be
-	// called under a lock.
+	// window returns the window or calendar period that contains now.
 	window(owner string, now int64) span
 }
 
@@ -265,7 +270,8 @@ type Counting struct {
 	AtOnce int64
 
 	// Lasts is the longest time, µs, for which a counter with a charge differs from one without it. If Entries is set,
-	// each entry counts for that long from its own time on. 0 for a quota, whose periods differ in length.
+	// each entry counts for that long from its own time on. 0 for a quota, whose periods differ in length. A bucket
+	// whose level a replay has put below zero takes up to twice as long.
 	Lasts int64
 
 	// Windows is in how many windows units count: the present one, and those before it that still count. That many
@@ -281,9 +287,10 @@ type Counting struct {
 // Counting says how the tier counts.
 func (t *Tier) Counting() Counting { return t.counts.counting() }
 
-// ForgottenAt returns a time from which on no unit counts any more that requests of the owner were charged before the
-// time at, both µs since 1970. Units that were leased before at may count for longer, and so may a charge that
-// [Evaluation.Grow] counted together with a lease. A counter that takes over a part of the limit at the time at must
-// not grant units of that part before ForgottenAt. If the tier has a calendar, ForgottenAt must not be called under a
+// ForgottenAt returns a time from which on no unit counts any more that requests of the owner were charged before
+// another time, which is the parameter at. Both are µs since 1970. Units that were leased before then may count for
+// longer, and so may a charge that [Evaluation.Grow] counted together with a lease, or units of a bucket that was below
+// zero. If a counter takes over a part of the limit at some time, it must not grant units of that part before
+// ForgottenAt of that time. If the tier has a calendar, ForgottenAt must not be called under a
 // lock, see [Tier.CalendarPeriod].
 func (t *Tier) ForgottenAt(owner string, at int64) int64 { return t.counts.forgottenAt(owner, at) }

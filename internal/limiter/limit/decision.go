@@ -70,7 +70,7 @@ type Result struct {
 // words in registers, and larger ones in memory.
 type numbers struct {
 	a      int64
-	amount int64 // what is used or left, for each unit used as much more or less as perUnit of the algorithm says
+	amount int64 // what is used, or what is left; a unit that is used changes it by perUnit of the algorithm
 	c, d   int64
 }
 

@@ -98,7 +98,8 @@ func (e *Evaluation) Evaluate(i int, s *State, inPlace bool) {
 	}
 }
 
-// repair repairs the state, or a copy of it, and evaluates the repaired state, which it returns.
+// repair repairs the state, or a copy of it, and evaluates the repaired state, which it returns. No time in that is
+// ahead of now by more than a correct clock could have set it, so the second evaluate succeeds.
 func (e *Evaluation) repair(r *Result, s *State, inPlace bool) *State {
 	if !inPlace {
 		s = s.Clone()
@@ -121,7 +122,7 @@ func (e *Evaluation) evaluateLease(i int, s *State, inPlace bool) {
 		r.Admits, r.RetryAt = false, 0
 		counts.evaluate(s, e.Now, r)
 	}
-	if r.need == 0 && !r.Never { // the caller has leased the whole cost before: a full counter does not matter
+	if r.need == 0 && !r.Never { // nothing is charged for the cost, so a full counter does not matter
 		r.Admits, r.RetryAt = true, 0
 	}
 	e.granted[i] = Lease{}

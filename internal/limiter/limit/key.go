@@ -21,7 +21,7 @@ const (
 	AnyKey    OwnerKind = 'k' // a key that a user of the library has chosen
 )
 
-// Owner is who the counters of one decision belong to. All counters of an owner live together in a store, so one
+// Owner is who the counters of one decision belong to. A store keeps all its counters of an owner together, so a
 // decision over them is one atomic step.
 type Owner struct {
 	Kind OwnerKind

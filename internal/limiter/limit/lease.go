@@ -9,17 +9,18 @@ import (
 // the store. The bounds of the algorithms hold for units at the time at which they are spent, at any time until the
 // lease ends. The file of each algorithm says where leased units are counted, so that this is so.
 //
-// A ramp is a lease of units that are not free yet, but will be when the slot ends. They come free evenly: a token
-// bucket refills, and the previous window of a sliding window weighs less as time passes. The caller spends them as
-// evenly, along a straight line. The line begins at the time of the decision with the units that are free then, and
+// A ramp is a lease of units of which not all are free yet, but will be when the slot ends. They come free evenly: a
+// token bucket refills, and the previous window of a sliding window weighs less as time passes. The caller spends them
+// as evenly, along a straight line. The line begins at the time of the decision with the units that are free then, and
 // ends at the end of the slot with all units of the ramp. At both ends the units fit, and so they fit at each time
 // between them. All ramps of a counter end together, so the same is true of the sum of several ramps.
 //
 // ATTENTION: With the zero LeaseRequest any cost up to the tier's capacity is admitted, however full the counter is,
 // and nothing is charged, because Need is 0.
 type LeaseRequest struct {
-	// Need is how many units of the cost the caller cannot take from a lease that it has, 0..cost. The request is
-	// admitted if Need fits, and Need is charged.
+	// Need is how many units of the cost the counter must have room for, 0..cost. They are charged. The caller takes
+	// the others from a lease that it has, or from the ramp that it asks for. With 0, Admits of the result says nothing
+	// of the counter: the caller then has to look whether the lease that it got suffices.
 	Need int64
 
 	// The next five fields give the size of the lease, in units, if Need fits. left is what is left of the tier after
@@ -40,8 +41,9 @@ type LeaseRequest struct {
 
 	// Correction changes what is counted before Need is evaluated. Below zero it gives back units of a lease that were
 	// not spent, and CorrectionAt is the At of that [Lease]. Above zero it charges units that were admitted without the
-	// store, and CorrectionAt is the time at which they were admitted (µs since 1970). Nothing is corrected if units of
-	// that window, slot, entry or time no longer count.
+	// store, and CorrectionAt is the time at which they were admitted (µs since 1970). The caller has to leave out
+	// units that a token bucket has refilled since; CorrectionAt is then the time up to which it has done so. Nothing
+	// is corrected if units of that window, slot, entry or time no longer count.
 	//
 	// A correction takes effect only if the result is charged. After a denial it must be sent again, unless Lease(i) of
 	// the decision is not empty, see [Evaluation.KeepLease].
@@ -136,7 +138,7 @@ func (a *LeaseRequest) sound(t *Tier, cost int64) bool {
 type Leasing struct {
 	None    bool  // the tier has no leases
 	Ends    bool  // leases end at the end of a window, period or slot; otherwise when [LeaseRequest].Life is over
-	Longest int64 // the longest time from a grant to that end, µs; 0 for a quota, and if Ends is false
+	Longest int64 // from a grant to that end at most, µs, but see LeaseEnd; 0 for a quota, and if not Ends
 	Ramps   bool  // a lease may be a ramp
 	Step    int64 // the length of the steps in which the units of a ramp come free, µs; 0: continuously
 	Refills bool  // units come free all the time, so only what is leased tells how fast the counter is used
@@ -192,7 +194,8 @@ func (l *Leftover) result() Result {
 // Known reports whether the store has said anything of the counter.
 func (l *Leftover) Known() bool { return l.tier != nil }
 
-// Keep sets Units and At of l to those of an older lease that is still held. What l knows of the counter stays.
+// Keep sets Units and At of l, for instance to those of an older lease that is still held. What l knows of the counter
+// stays.
 func (l *Leftover) Keep(units, at int64) {
 	l.Units, l.At = units, at
 	if l.tier != nil && l.tier.Leasing().Apart {
@@ -267,7 +270,7 @@ func (e *Evaluation) FromLeftover(chargeIndex int, l *Leftover, retryAt int64) {
 		r.Admits, r.Never, r.RetryAt = false, true, 0
 	}
 	if !r.Admits {
-		// The lease may have units enough that are a ramp's and have not come free. Remaining must not promise them: it
+		// The lease may have enough units, of which too many are locked in a ramp. Remaining must not promise those: it
 		// is set to one less than the cost that is denied.
 		if left := r.Remaining(); left >= r.Cost {
 			r.addUsed(left - (r.Cost - 1))
@@ -280,8 +283,8 @@ func (e *Evaluation) FromLeftover(chargeIndex int, l *Leftover, retryAt int64) {
 }
 
 // SpendLeftover is FromLeftover and ChargeLeftover in one, for a request that all its tiers admit from leases. It makes
-// result i that of l's tier, and takes the cost off l.Units, which must be enough. The caller must have made room for the
-// results by [Evaluation.Expect].
+// result i that of l's tier, and takes the cost off l.Units, which must be enough. The caller must have made room for
+// the results by [Evaluation.Expect].
 func (e *Evaluation) SpendLeftover(i, chargeIndex int, l *Leftover) {
 	r, t, cost := &e.Results[i], l.tier, e.charges[chargeIndex].Cost
 	r.clear(t, int16(chargeIndex), cost, t.shadow)

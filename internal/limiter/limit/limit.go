@@ -4,11 +4,27 @@
 // repeat a decision exactly. The units that were charged are in a [State] for each counter. A [Store] keeps the states.
 // Every store passes the contract suite in limittest.
 //
-// The algorithms are exact: each admits what its formula in [Algorithm] says, to the unit. Values that a store in Lua
+// # Terms
+//
+// A [Limit] has tiers, and each [Tier] counts by one [Algorithm]. An [Owner] is whoever spends: a tenant, an address.
+// One tier, one owner and, if the limit tells values apart, one [Value] have one counter; its content is a [State]. A
+// [Request] charges the counters of one owner. The [Decision] has one [Result] for each tier. A shadow limit only
+// reports.
+//
+// Besides requests, a counter can serve leases (a process charges units ahead and spends them later, see
+// [LeaseRequest]), refunds of earlier charges ([Receipt]), and the replay of charges that were admitted without the
+// store ([LeaseRequest.Correction]).
+//
+// # Arithmetic
+//
+// The algorithms are exact: each admits what its formula in [Algorithm] says, to the unit. Only a sliding_window reads
+// the time in ticks, and so admits up to a tick's worth less, never more; see slidingWindow. Values that a store in Lua
 // computes as well stay below 2^53, because Lua counts in doubles, and both must get the same answers. Two values may
 // be larger. The total of a token bucket's refunds ([Refunds]) is sent to Lua in two parts. The product that converts a
 // token bucket's level to another rate has 128 bits here, and Lua divides it digit by digit. Each algorithm is one
 // file; see [Algorithm] for how to add one.
+//
+// # The sequence of a decision
 //
 // A store makes a decision in one sequence, whatever the algorithms are. The example of the package runs it.
 //
@@ -18,6 +34,8 @@
 //  3. [Evaluation.Settle] returns whether the request is allowed: whether all limits that enforce admit it.
 //  4. [Evaluation.Charge] charges one counter. After Settle it must be called for each Result for which
 //     [Evaluation.Charges] is true. In an allowed decision that is false only for shadow limits that would have denied.
+//
+// A store that bounds its memory asks [Evaluation.Room] between 3 and 4, and calls [Evaluation.Grow].
 //
 // [Program.Decide] is the same sequence in one call, for a store that keeps the states of an owner's counters side by
 // side.
@@ -29,8 +47,8 @@
 //
 // A charge has one cost, in units of its limit. Limits that count something else than requests (bytes, tokens of a
 // model) need nothing but their own cost in each [Charge]. If the true cost of a charge is known only afterwards, a
-// [LeaseRequest] can correct the counter: [LeaseRequest.Correction] takes off units that were charged too much, or
-// charges units that were missing.
+// [LeaseRequest] can correct the counter: [LeaseRequest.Correction] charges units that were missing, or takes off units
+// that were charged too much. Of a token bucket it takes off only units that are leased; a [Receipt] gives back others.
 package limit
 
 import (
@@ -72,7 +90,7 @@ const (
 // Mode says what a limit's outcome does to the request.
 type Mode uint8
 
-// The modes. Off limits must not be sent to a store.
+// The modes. Limits that are off must not be sent to a store.
 const (
 	Enforce Mode = iota // counted, and denies
 	Shadow              // counted apart, only reports what it would have denied

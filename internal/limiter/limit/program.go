@@ -2,8 +2,9 @@ package limit
 
 import "slices"
 
-// Program is what is the same in all decisions about one row of states, worked out once: which limits they are for, and
-// what each of the tiers needs. It is immutable, and safe for concurrent use. See [Program.Decide].
+// Program decides requests about one row of states. It holds what is the same for all these requests, worked out once:
+// which limits they are for, and what each of the tiers needs. It is immutable, and safe for concurrent use. See
+// [Program.Decide].
 type Program struct {
 	limits []*Limit // whole limits, in the order of their states
 	rules  []rule   // one for each of their tiers
@@ -20,8 +21,8 @@ type rule struct {
 }
 
 // NewProgram makes the Program for a row of states: state i is that of the counter of tiers[i]. No two of the tiers may
-// have one counter. The Program ends before the first limit whose tiers are not side by side and in their order, whose
-// states can grow, or which tells values apart.
+// have one counter, or Decide would charge it in two places. The Program ends before the first limit whose tiers are
+// not side by side and in their order, whose states can grow, or which tells values apart.
 func NewProgram(tiers []*Tier) *Program {
 	p := &Program{ends: []int{0}}
 	for len(p.rules) < len(tiers) {

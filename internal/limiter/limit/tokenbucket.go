@@ -66,7 +66,8 @@ const (
 	maxSlot = 2_000_000 // µs
 
 	// refundEra is more grains than a bucket can hold. A receipt from before it was added finds that more was refunded
-	// since its charge than the bucket holds, and gives nothing back.
+	// since its charge than the bucket holds. Its units and its headroom together are at most what the bucket holds, so
+	// it gives nothing back.
 	refundEra = maxExact
 
 	// refundEras is how many eras there are until the total begins at 0 again. A receipt from before that finds a
@@ -147,8 +148,9 @@ func newTokenBucket(t *Tier, _ *Limit, bad report) algorithm {
 	}
 	b.full = b.burst * b.den
 	b.fullIn = ceilDiv(b.full, b.num)
-	// A slot lasts for half of the time in which an empty bucket fills. Nothing refills in place of leased units until
-	// the slot ends, so leases of up to half of the bucket cost it no refill.
+	// A slot lasts for half of the time in which an empty bucket fills, within minSlot and maxSlot. Until it ends,
+	// nothing refills in place of leased units. If the level and the leased units together are at most half of the
+	// bucket, the bucket is not full before the slot ends, and so loses no refill.
 	b.slotLength = min(max(b.fullIn/2, minSlot), maxSlot)
 	return b
 }
@@ -269,8 +271,9 @@ func (b *tokenBucket) rescaled(level, rate int64) int64 {
 	return -int64(q)
 }
 
-// repair keeps the level and the leased units, and moves the times that are ahead of now. It drops what might still be
-// returned of an earlier slot, because nobody can tell when that ended.
+// repair keeps the level and the leased units, and moves those times that no correct clock could have set: a level's
+// time after now, a slot's end more than a slot's length after now. It drops what might still be returned of an earlier
+// slot, because nobody can tell when that ended.
 func (b *tokenBucket) repair(s *State, now int64, _ *Result) {
 	l := s.bucketLevel()
 	l.asOf = min(l.asOf, now)
@@ -311,11 +314,15 @@ func (b *tokenBucket) closeSlotAndEra(s *State, seen bucketSeen) {
 // lateAt is what may still be given back of the leases whose slot ended last, as of the time of seen. It is nothing
 // once a slot's length has passed since then.
 //
-// If the unspent units had not been leased, the level at the slot's end would be higher by that number, and it would
-// stay higher until the bucket without the lease was full. So what may come back is at most the least room that was
-// above the level at any time since. The level is highest, and the room least, just before something lowers the level,
-// and before that closeSlotAndEra always asks. The bucket does not know which units were spent, so it begins with all
-// leased ones; whoever gives back names how many were not.
+// If the unspent units had not been leased, the level at the slot's end would be higher by that number. It would stay
+// higher until it reached the top of the bucket, where refill is lost. So what may come back is at most the least room
+// that was above the level at any time since. For example, a bucket of 10 holds 4 when the slot ends, and 3 units were
+// not spent. It refills to 9, and then 5 are charged. With the 3 units it would have been full before the charge, and
+// would hold 5. It holds 4, so 1 unit may come back, for which there was room above the 9.
+//
+// The level only rises, by refill or by a refund, until something lowers it. Whatever lowers it calls lateAt before
+// that, by closeSlotAndEra, and so no room is missed. The bucket does not know which units were spent, so it begins
+// with all leased ones; whoever gives back names how many were not.
 func (b *tokenBucket) lateAt(s *State, seen bucketSeen) Late {
 	if s.extra == nil || s.bucketLevel().rate != b.rate {
 		return Late{}
@@ -388,10 +395,12 @@ func (b *tokenBucket) receipt(r *Result, e *ReceiptEntry) {
 
 // refund raises the level by what the bucket would hold more if the charge had not been made, or by less. Without the
 // charge, the bucket could have gained its headroom as of the charge before running over. Whatever it has gained beyond
-// that since then, by refill or by refunds of other charges, would have been lost, and is not given back. So what was
-// admitted and not refunded never exceeds burst + rate·t. Charges that came later would have made room for some of the
-// loss; they are not known, so a busy bucket gives back less than it might. If the rate was changed since the charge,
-// nothing is given back. The number of units is rounded down.
+// that since then, by refill or by refunds of other charges, would have been lost, and is not given back. For example,
+// a bucket of 10 holds 8, and 5 are charged. When 4 have been refilled it holds 7. Without the charge it would hold 10,
+// and would have lost 2 of the 4. So 3 units come back. What was admitted and not refunded never exceeds burst +
+// rate·t. Charges that came later would have made room for some of the loss; they are not known, so a busy bucket gives
+// back less than it might. If the rate was changed since the charge, nothing is given back. The number of units is
+// rounded down.
 func (b *tokenBucket) refund(s *State, e *ReceiptEntry, units, now int64) int64 {
 	if e.slotEnd != 0 {
 		return b.release(s, units, e.slotEnd, now)
@@ -428,7 +437,7 @@ func (b *tokenBucket) offer(s *State, owner string, now int64, ask *LeaseRequest
 	level := seen.level - r.need*b.den
 	left := min(floorTo(level, b.den)/b.den, b.burst-leased.Units-r.need)
 	granted.Upfront = max(left, 0)
-	if ask.Ramp { // what the bucket will hold at the end of the slot, if the present level stays at -full or above
+	if ask.Ramp { // what the bucket will hold at the end of the slot; but the lease must not put the level below -full
 		most := floorTo(b.full+level, b.den) / b.den
 		_, level = b.refilled(b.full, seen.asOf, level, granted.Until)
 		left = min(floorTo(level, b.den)/b.den, b.burst-leased.Units-r.need, most)
@@ -440,7 +449,8 @@ func (b *tokenBucket) offer(s *State, owner string, now int64, ask *LeaseRequest
 	return granted
 }
 
-// slotEnd is when the slot of now ends. Slots are shifted for each owner, so that not all leases end at once.
+// slotEnd is when the slot that contains now ends. Slots are shifted for each owner, so that not all leases end at
+// once.
 func (b *tokenBucket) slotEnd(owner string, now int64) int64 {
 	offset := b.slotOffset(owner)
 	return floorTo(now-offset, b.slotLength) + offset + b.slotLength
@@ -482,7 +492,8 @@ func (b *tokenBucket) returnUnspent(s *State, units, at, now int64, _ span) {
 	}
 }
 
-// release moves units that are leased in the slot that ends at until back to the level, and returns how many.
+// release moves units that are leased in the slot that ends at until back to the level, and returns how many. It need
+// not refill the bucket first: the level and the most that it may be rise by the same number.
 func (b *tokenBucket) release(s *State, units, until, now int64) int64 {
 	if s.extra == nil {
 		return 0
@@ -519,8 +530,9 @@ func (b *tokenBucket) releaseLate(s *State, units, until, now int64) {
 	x.refunds = x.refunds.plus(grains, seen.asOf)
 }
 
-// replay takes units that were admitted at the time at off the present level, which does not fall below -full. It does
-// not set off what has been refilled since then, and ignores units that are older than fullIn.
+// replay takes the units off the present level, which does not fall below -full. The parameter at is the time up to
+// which the caller has left out what was refilled since the units were admitted. What has been refilled after that is
+// not left out here. Units as of a time more than fullIn ago are ignored.
 func (b *tokenBucket) replay(s *State, units, at, now int64, _ span) {
 	if now-at >= b.fullIn || units == 0 {
 		return

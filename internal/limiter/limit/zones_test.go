@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/soak"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // goZones returns every time zone of Go's own zone data. That is the data of a program on a machine without zone files,

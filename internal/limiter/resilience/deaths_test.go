@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
-	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
 // unhurried is for tests in which no call may fail, however busy the machine is.

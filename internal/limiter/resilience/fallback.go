@@ -91,8 +91,8 @@ type FallbackConfig struct {
 //
 // When the store answers again, the units that backstop and open limits admitted are charged there, even if the store
 // has fewer left. The units of a window are charged in the window in which they were admitted, if it is still open. Of
-// a bucket, the units are charged that the instance's part has not refilled since. Before the replay, the store still
-// admits what it has left.
+// a bucket, only those units are charged that the instance's part of it has not refilled since. Before the replay, the
+// store still admits what it has left.
 //
 //   - A charge that was not sent stays pending.
 //   - A charge whose outcome is not known is not sent again, so its units may be missing in the store. Then too much
@@ -103,8 +103,8 @@ type FallbackConfig struct {
 // # Errors
 //
 // An error that is the request's own ([limit.ErrInvalidRequest] and the like) is returned. So is [context.Canceled] if
-// the caller gave up, and every error of a request that leases (Request.Leases), because the lease layer decides for
-// itself what to do then. Nothing is retried: a decision takes as long as the store takes to fail.
+// the caller gave up, and every error of a request that has LeaseRequests: whoever corrects a counter or leases units
+// has to know that the store did not do so. Nothing is retried: a decision takes as long as the store takes to fail.
 type Fallback struct {
 	config    FallbackConfig
 	local     *memory.Store // the instance's parts of limits
@@ -421,8 +421,8 @@ func (f *Fallback) addPending(req *limit.Request, now time.Time, x *scratch, cau
 }
 
 // Refund gives back what a decision charged, in the store or in the local store, whichever made the receipt. Units that
-// the local store takes back are no longer pending for the replay. If they have been replayed already, they stay
-// charged in the store. See [limit.Store].
+// were charged to the local store are then no longer pending for the replay. If they have been replayed already, they
+// stay charged in the store. See [limit.Store].
 func (f *Fallback) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
 	if err := limit.CheckRefund(r, units); err != nil {
 		return limit.Refund{}, err
@@ -446,7 +446,7 @@ func (f *Fallback) Refund(ctx context.Context, r *limit.Receipt, units int64, no
 		l := e.Tier.Limit()
 		for tier := range l.Tiers {
 			if &l.Tiers[tier] == e.Tier {
-				f.pending.cancel(r.Owner(), l.ID, tier, e.Value, e.At()+f.clockOffset.Load(), given)
+				f.pending.cancel(r.Owner(), l.ID, tier, e.Value, e.At()+f.clockOffset.Load(), given, back.Units[i])
 			}
 		}
 	}

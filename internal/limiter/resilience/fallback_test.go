@@ -11,11 +11,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -410,6 +410,36 @@ func TestRefundMeanwhile(t *testing.T) {
 		recoverFrom(t, s)
 		if err := inner.Peek(t.Context(), req, time.Now(), &d); err != nil || d.Results[0].Used() != 4 || d.Results[1].Used() != 4 {
 			t.Errorf("err %v, used %d and %d; want 4: twice three less two", err, d.Results[0].Used(), d.Results[1].Used())
+		}
+	})
+}
+
+// Guarantees that a refund to a bucket takes off no pending units of other decisions: what the bucket has refilled since
+// the charge is pending no longer.
+func TestRefundOfRefilledUnits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newMemory(t)
+		store := newFlaky(t, inner)
+		s := newStore(t, resilience.FallbackConfig{Store: store})
+		req := ask(newLimit(t, limit.Limit{ID: "l", MaxCost: 10,
+			Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Period: time.Hour, Threshold: 120, Burst: 10}}}))
+		req.Charges[0].Cost = 5
+		store.down.Store(true)
+		var first, d limit.Decision
+		if err := s.Decide(t.Context(), req, time.Now(), &first); err != nil || !first.Allowed {
+			t.Fatal(err, first.Allowed)
+		}
+		pass(2 * time.Minute) // refills four units
+		if err := s.Decide(t.Context(), req, time.Now(), &d); err != nil || !d.Allowed {
+			t.Fatal(err, d.Allowed)
+		}
+		if back, err := s.Refund(t.Context(), first.Receipt(), 0, time.Now()); err != nil || fmt.Sprint(back) != "{[1] false false}" {
+			t.Errorf("Refund = %v, %v; want the one unit that is not refilled", back, err)
+		}
+		store.down.Store(false)
+		recoverFrom(t, s)
+		if n := used(t, inner, req); n != 5 {
+			t.Errorf("%d units are charged in the store, want the 5 of the other decision", n)
 		}
 	})
 }

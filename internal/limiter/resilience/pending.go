@@ -178,8 +178,10 @@ func (o *ownerPending) dropExpired(owner limit.Owner, now int64) {
 }
 
 // cancel subtracts refunded units from the pending units of a tier, of the limit with the id. at is when they were
-// admitted, µs by the store's clock.
-func (p *pendingCharges) cancel(owner limit.Owner, id string, tier int, v limit.Value, at, units int64) {
+// admitted, µs by the store's clock. units is how many the refund named, and back how many of them the instance's part
+// took back. Of a window, all that the refund named are cancelled. Of a bucket it is what came back: pending units
+// refill as the part does, so units that have been refilled are pending no longer.
+func (p *pendingCharges) cancel(owner limit.Owner, id string, tier int, v limit.Value, at, units, back int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := p.byOwner[owner]
@@ -192,11 +194,14 @@ func (p *pendingCharges) cancel(owner limit.Owner, id string, tier int, v limit.
 			continue
 		}
 		bucket := l.limit.Tiers[tier].Algorithm.HasRate()
+		if bucket {
+			units = back
+		}
 		for j := range l.tiers[tier].slots {
 			if s := &l.tiers[tier].slots[j]; bucket || at >= s.from && at < s.until {
-				back := min(units, s.units)
-				s.units -= back
-				units -= back
+				cancelled := min(units, s.units)
+				s.units -= cancelled
+				units -= cancelled
 			}
 		}
 	}

@@ -23,7 +23,7 @@ type pendingTier struct {
 // slot holds the pending units that were admitted in one span of time. Times are µs by the store's clock.
 type slot struct {
 	from, until int64 // the span: from one time until before another
-	at          int64 // of a window, when the last unit was admitted; of a bucket, up to when units has been refilled
+	at          int64 // of a window, when the last unit was admitted; of a bucket, as of when units are pending
 	units       int64
 }
 
@@ -38,7 +38,7 @@ func slotSpan(t *limit.Tier, owner limit.Owner, at int64) (from, until int64) {
 		return t.CalendarPeriod(at)
 	}
 	p := t.Params(owner)
-	width := p.Period / slotsPerPeriod // periods are whole milliseconds, so windows begin where slots do
+	width := p.Period / slotsPerPeriod // no rest: a period is whole milliseconds, and 8 divides 1,000
 	from = at - mod(at-p.Offset, width)
 	return from, from + width
 }
@@ -60,7 +60,7 @@ func (s *slot) isCounted(t *limit.Tier, owner limit.Owner, now int64) bool {
 		return now < s.until
 	case counting.Entries:
 		return now < s.at+counting.Lasts
-	default:
+	default: // all units lie in the window that contains from; ForgottenAt asks for a time after that of the units
 		return now < t.ForgottenAt(owner.Name, s.from+1)
 	}
 }

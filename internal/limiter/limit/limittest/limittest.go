@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/soak"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // Config plugs a store into the suite.
@@ -41,7 +41,7 @@ type Config struct {
 	// Leases is set for a store that honours limit.Request.Leases; without it the cases named "leases: …" are skipped.
 	Leases bool
 
-	// KeepsAhead is set for a store that may lease although it denies: what Decision.Grant then says was charged.
+	// KeepsAhead is set for a store that may lease although it denies: what Decision.Lease then says was charged.
 	KeepsAhead bool
 
 	// Home is the cell that keeps limits of the suite (limit.Limit.Home); "" is the one that decides. Homed says which

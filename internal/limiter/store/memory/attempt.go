@@ -7,8 +7,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// attempt is one try at a decision for which decideInPlace lacks memory: the owner is new, or lacks a counter, or a
-// log needs more entries. It holds the lock of the stripe, so that nobody else adds or removes records there, and
+// attempt is one try at a decision for which there may be too little memory: the owner is new, or a counter is missing,
+// or a log needs more entries. It holds the lock of the stripe, so that nobody else adds or removes records there, and
 // then that of the record, if there is one.
 type attempt struct {
 	s      *Store
@@ -17,18 +17,18 @@ type attempt struct {
 	e      *limit.Evaluation
 	charge bool // false: Peek
 
-	// share means that the attempt needs no memory: values without a counter are counted in the counter of other values,
-	// addresses without one in shared counters, and sliding logs do not grow.
+	// share means that the attempt needs no memory: values without a counter are counted in the counter of other
+	// values, addresses without one in shared counters, and sliding logs do not grow.
 	share bool
 
 	owner *record    // nil if the owner has no record
 	group *group     // whose counters an address shares, or nil, see lockGroup
 	at    []position // of the results' counters
-	lacks bool       // a counter does not exist yet
+	lacks bool       // a counter is missing
 	grows bool       // the entries of a counter need to grow
 }
 
-// decideWithMemory decides a request that decideInPlace could not.
+// decideWithMemory decides a request for which a counter, or memory of a counter, is missing.
 func (s *Store) decideWithMemory(hash uint64, req *limit.Request, now int64, d *limit.Decision, charge bool) error {
 	st := s.stripe(hash)
 	begin := func(share bool) *attempt { // not under a lock, because it computes calendars
@@ -36,8 +36,8 @@ func (s *Store) decideWithMemory(hash uint64, req *limit.Request, now int64, d *
 	}
 	err := begin(false).decide()
 	if errors.Is(err, limit.ErrFull) {
-		// No attempt sweeps the counters of its own owner, because a decision holds their positions. They are swept here, and
-		// the decision begins anew.
+		// An attempt holds positions of its owner's counters, so it does not sweep them for room. They are swept here,
+		// and the decision begins anew.
 		if s.sweepOwner(st, hash, req.Owner, now) {
 			err = begin(false).decide()
 		}
@@ -89,7 +89,7 @@ func (a *attempt) decide() error {
 	if a.charge {
 		return a.write()
 	}
-	if (a.lacks || a.grows) && !a.share { // Peek is ErrFull wherever Decide would be
+	if (a.lacks || a.grows) && !a.share { // Peek returns ErrFull wherever Decide would
 		reserved, err := a.reserve()
 		a.s.count(e.Owner.Kind, -reserved)
 		return err
@@ -97,7 +97,7 @@ func (a *attempt) decide() error {
 	return nil
 }
 
-// evaluate fills the results, and notes the positions of their counters. In place of a counter that an address lacks it
+// evaluate fills the results, and notes the positions of their counters. If a counter of an address is missing, it
 // reads the shared one, because units that the shared one admitted may have been for this address.
 func (a *attempt) evaluate() error {
 	var unused limit.State
@@ -143,7 +143,7 @@ func sharesOther(e *limit.Evaluation, i int) bool {
 	return false
 }
 
-// write charges what evaluate has read. It makes the counters that lack, unless an address shares counters instead.
+// write charges what evaluate has read. It makes the missing counters, unless an address shares counters instead.
 func (a *attempt) write() error {
 	s, e, r := a.s, a.e, a.owner
 	var reserved, before int64
@@ -291,7 +291,8 @@ func (a *attempt) reserve() (int64, error) {
 	}
 	switch {
 	case a.share && budgetOf(e.Owner.Kind) == unidentified:
-		// The plans say how many counters anonymous calls need beside those of single values. They are few and always made.
+		// The plans say how many counters anonymous calls need beside those of single values. They are few and always
+		// made.
 		s.count(e.Owner.Kind, bytes)
 	case bytes > 0 && !s.reserve(a.stripe, e.Owner.Kind, e.Now, has, bytes, chosen && !e.Leases()):
 		return 0, limit.ErrFull

@@ -7,7 +7,8 @@ import (
 )
 
 // further holds those counters of one owner that do not lie behind its record: those of limits that tell values apart,
-// and those of tiers beyond the first mostStates. It is used under the lock of the record.
+// and those of tiers beyond the first mostStates. It is used under the lock of the record. A group of addresses that
+// share counters has one, too, under the group's lock.
 type further struct {
 	counters []counter      // of any tier and value, in no order
 	byHash   map[uint64]int // index in counters, once there are more than scanned

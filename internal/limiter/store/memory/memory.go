@@ -3,12 +3,13 @@
 //
 // Layout: an owner has one record, which has a mutex and, behind it in memory, the states of the owner's counters. A
 // table finds records without a lock. So a decision over every limit of a tenant is one look-up and one lock, which
-// nobody else uses but requests of the same tenant, and it reads two or three cache lines. See decideInPlace. Only
-// decisions that need memory (for a new owner, a new counter, more entries of a log) take a second lock, that of a
-// stripe. See attempt.
+// nobody else uses but requests of the same tenant, and it reads two or three cache lines. There are three ways, of
+// which each takes the requests that the one before cannot: decideInPlace, for counters that lie in the order of the
+// request; decideWithoutMemory, for counters in any order; and decideWithMemory, for a new owner, a missing counter, or
+// a log that needs more entries. Only the last takes a second lock, that of a stripe of the table. See attempt.
 //
 // The size is bounded in bytes. Room is made only by forgetting counters that are no different from unused ones (see
-// [limit.Tier.FreshAt]); if there are none, a decision that needs room is [limit.ErrFull] and charges nothing. A
+// [limit.Tier.FreshAt]); if there are none, a decision that needs room returns [limit.ErrFull] and charges nothing. A
 // counter still in use is never forgotten.
 //
 // Callers without a credential choose the keys of two sorts of counters: those of addresses, and those of single values
@@ -27,7 +28,7 @@
 //     one of 64 such counters.
 //   - A charge without room in a sliding log counts together with the last entry, which moves to the time of the
 //     charge.
-//   - An address shares the counters that it lacks with some of the other addresses, see sharedCounters.
+//   - An address without counters of its own shares some with other addresses, see sharedCounters.
 //   - A tenant that needs a first counter for a limit without values gets [limit.ErrFull].
 //
 // An eighth of the bound is set aside to remember which receipts were refunded, until they expire. If that is full, a
@@ -81,14 +82,14 @@ type Store struct {
 
 // Config sets up a store. The zero Config is fine.
 type Config struct {
-	// MaxBytes bounds the store's size, bytes; at least 4096; 0 means DefaultMaxBytes. Seven eighths are for counters, one
-	// eighth is for what the store remembers of refunds.
+	// MaxBytes bounds the store's size, bytes; at least 4096; 0 means DefaultMaxBytes. Seven eighths are for counters,
+	// one eighth is for what the store remembers of refunds.
 	MaxBytes int64
 
-	// UnidentifiedBytes bounds what counters take whose keys a caller without a credential can choose: those of addresses,
-	// and those of single values of anonymous calls. It is a part of MaxBytes, in bytes; 0 means a quarter of MaxBytes. An
-	// eighth of it is set aside for counters that addresses share. What is left of MaxBytes is free for tenants, whatever
-	// comes; tenants may also take what these callers leave.
+	// UnidentifiedBytes bounds what counters take whose keys a caller without a credential can choose: those of
+	// addresses, and those of single values of anonymous calls. It is a part of MaxBytes, in bytes; 0 means a quarter
+	// of MaxBytes. An eighth of it is set aside for counters that addresses share. What is left of MaxBytes is free for
+	// tenants, whatever comes; tenants may also take what these callers leave.
 	UnidentifiedBytes int64
 
 	// OneBudget lets everybody take all of MaxBytes, and has nobody share counters: whoever finds no room is
@@ -178,9 +179,9 @@ func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	return nil
 }
 
-// decideInPlace decides if the states behind r begin with those of the request's tiers, as they do for all requests
-// under one plan that count for the same limits. It reports false, and has charged nothing, if they do not, or if the
-// decision is not a simple one, see [limit.Program.Decide].
+// decideInPlace decides if the first states behind r are those of the request's tiers, in their order. They are for all
+// requests that count for the same limits of one plan. It reports false, and has charged nothing, if they do not, or if
+// the decision is not a simple one, see [limit.Program.Decide].
 func (s *Store) decideInPlace(r *record, req *limit.Request, now int64, d *limit.Decision, charge bool) (decided bool) {
 	r.mu.Lock()
 	if decided = r.layout.program.Decide(d, req, now, r.states(), charge); decided && charge && d.Allowed {
@@ -191,7 +192,7 @@ func (s *Store) decideInPlace(r *record, req *limit.Request, now int64, d *limit
 }
 
 // decideWithoutMemory decides from the counters that r has, wherever they are. It reports false, and has charged
-// nothing, if a counter lacks, needs more memory, or is of a limit that has changed. The results are then to be
+// nothing, if a counter is missing, needs more memory, or is of a limit that has changed. The results are then to be
 // evaluated anew.
 func (s *Store) decideWithoutMemory(r *record, e *limit.Evaluation, charge bool) (decided bool) {
 	var few [16]position

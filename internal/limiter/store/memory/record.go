@@ -13,7 +13,8 @@ import (
 //
 // The owner's name and kind never change, so they are read without the lock. When a record needs more states than it
 // has memory for, a larger one takes its place. The old record then has the layout [gone], as has a record that was
-// removed. Whoever locks such a record must look for the owner again.
+// removed. Whoever locks such a record must look for the owner again. decideInPlace and decideWithoutMemory need not:
+// gone has no tiers, so they find no counter and decide nothing.
 type record struct {
 	mu     sync.Mutex
 	layout *layout
@@ -34,7 +35,7 @@ type recordWith[States any] struct {
 // mostStates is how many states can lie behind a record. Further counters are in [further].
 const mostStates = 8
 
-// newRecord makes a record with memory for at least so many states. It has no counter yet.
+// newRecord makes a record with memory for at least that many states. It has no counter yet.
 func newRecord(owner limit.Owner, states int) *record {
 	var r *record
 	switch memoryFor(states) {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
-	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
 // Guarantees that a slot that moves to another node while its counters are charged takes their counts along. Decisions

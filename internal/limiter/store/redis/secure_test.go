@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
-	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
 // certificate writes a self-signed certificate for the loopback address, and returns its files and a pool that trusts

@@ -50,7 +50,7 @@
 // second part then denies:
 //
 //   - The caller keeps as a lease what was charged to a limit of the first part that the request leases.
-//     [limit.Decision.Grant] says so.
+//     [limit.Decision.Lease] says so.
 //   - What was charged to another limit of the first part, such as an exact quota, is kept as an unspent charge if the
 //     request leases nothing of the first part. Otherwise it is refunded after the decision.
 //   - Units that the request returned to the first part are charged again, because a denial changes nothing: out of

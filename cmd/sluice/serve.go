@@ -1,0 +1,470 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	awsdynamodb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/cell/planfile"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/server"
+	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
+	"github.com/sluicelimits/sluice/internal/server/limits"
+	"github.com/sluicelimits/sluice/internal/server/rls"
+)
+
+// realDynamoDB is the value of --dynamodb for the service of AWS, in place of the URL of DynamoDB Local.
+const realDynamoDB = "aws"
+
+// certificatesEvery is how often the files of certificates are read again. Those that renew them do so days ahead.
+const certificatesEvery = time.Minute
+
+type serveOptions struct {
+	configs                []string
+	plans, pepperFiles     []string
+	merge                  bool
+	countDenied            bool
+	shadow, quota          bool
+	metadata               bool
+	headers                string
+	names                  rls.Headers
+	nearLimit              float32
+	maxStats               int
+	grpc, http, debug      string
+	cert, key, clientCA    string
+	maxConnections         int
+	maxAge, drain, grace   time.Duration
+	storeMB                int64
+	logLevel, logFormat    string
+	redisCluster, redisTLS bool
+	redisCA, redisUser     string
+	redisPasswordFile      string
+	stores                 storeOptions
+}
+
+func newServeCommand() *cobra.Command {
+	var o serveOptions
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the rate limit service for Envoy (envoy.service.ratelimit.v3)",
+		Long: `Runs a rate limit service that takes the place of envoyproxy/ratelimit: Envoy asks it over gRPC whether a request may pass.
+It reads the configuration files of envoyproxy/ratelimit as they are, and finds limits as that server does.
+
+With --plans, the mapping of a file says which entries of a descriptor tell tenant, subject, method, path and address. The
+plan of the tenant then decides, as it does behind API Gateway. Sluice's own API is served, too: sluice.limits.v1 over
+gRPC, and /v1/check, check-batch, peek and refund over HTTP.
+
+A request charges all of its descriptors or none: when one of them denies, the others keep their units. --count-denied
+counts every request, as envoyproxy/ratelimit does.
+
+The files are looked at every second (SIGHUP rereads them, too). A change is in force at once and counters survive it; a
+file with anything wrong is reported, and the last good configuration stays. Certificates are read again every minute.
+
+Counters are in memory, in Redis or in DynamoDB. Of a shared store the service leases units ahead, so that most requests
+are decided without a call. While the store is away, limits are held approximately, each instance its part.
+
+Without TLS anybody who reaches the ports can spend the units of any descriptor: the default addresses are those of this
+machine alone.`,
+		Example: "  sluice serve --config limits.yaml\n" +
+			"  sluice serve --config /etc/sluice/limits --grpc :8081 --http :8080 --redis redis.internal:6379\n" +
+			"  sluice serve --config limits.yaml --grpc :8081 --tls-cert s.pem --tls-key s.key --tls-client-ca clients.pem",
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return &usageError{c.CommandPath(), err}
+			}
+			return o.run(c.Context(), c.ErrOrStderr())
+		},
+	}
+	o.flags(c.Flags())
+	_ = c.MarkFlagFilename("config", "yaml", "yml") // fails only for a flag that does not exist
+	_ = c.MarkFlagFilename("plans", planExtensions...)
+	for flag, words := range map[string][]string{
+		"log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"},
+		"headers": {"exact", "plain", "both", "none"},
+	} {
+		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // the same
+	}
+	return c
+}
+
+func (o *serveOptions) flags(f *pflag.FlagSet) {
+	f.StringArrayVar(&o.configs, "config", nil, "configuration `FILE`, or a folder of files *.yaml and *.yml; may be repeated")
+	f.StringArrayVar(&o.plans, "plans", nil, "plans `FILE`, for the mapping of a configuration file; may be repeated")
+	f.StringArrayVar(&o.pepperFiles, "pepper", nil, "pepper of API keys in the plans, as `ID=FILE`; may be repeated (\"dev\" is built in)")
+	f.BoolVar(&o.merge, "merge-domains", false, "let several files be for one domain (MERGE_DOMAIN_CONFIG)")
+	f.BoolVar(&o.countDenied, "count-denied", false, "count each request, also one that is denied, as envoyproxy/ratelimit does")
+	f.BoolVar(&o.shadow, "shadow-mode", false, "deny nothing: the overall code is always OK (SHADOW_MODE)")
+	f.BoolVar(&o.quota, "quota-mode", false, "every limit has quota_mode (QUOTA_MODE)")
+	f.BoolVar(&o.metadata, "dynamic-metadata", false, "answers have dynamic metadata (RESPONSE_DYNAMIC_METADATA)")
+	f.StringVar(&o.headers, "headers", "exact", "response headers, `WHICH`: exact (RateLimit, RateLimit-Policy, Retry-After), "+
+		"plain (LIMIT_RESPONSE_HEADERS_ENABLED), both or none")
+	f.StringVar(&o.names.Limit, "header-limit", "RateLimit-Limit", "`NAME` of a plain header (LIMIT_LIMIT_HEADER)")
+	f.StringVar(&o.names.Remaining, "header-remaining", "RateLimit-Remaining", "`NAME` of a plain header (LIMIT_REMAINING_HEADER)")
+	f.StringVar(&o.names.Reset, "header-reset", "RateLimit-Reset", "`NAME` of a plain header (LIMIT_RESET_HEADER)")
+	f.Float32Var(&o.nearLimit, "near-limit-ratio", 0.8, "`SHARE` of a limit from which on hits count as near_limit (NEAR_LIMIT_RATIO)")
+	f.IntVar(&o.maxStats, "max-stats", 10_000, "most names of statistics with values of requests in them, `N`")
+	f.StringVar(&o.grpc, "grpc", "127.0.0.1:8081", "`ADDRESS` of the gRPC server, or unix:PATH; empty: none")
+	f.StringVar(&o.http, "http", "127.0.0.1:8080", "`ADDRESS` of /json and /healthcheck; empty: none")
+	f.StringVar(&o.debug, "debug", "127.0.0.1:6070", "`ADDRESS` of /rlconfig, /stats, /metrics and /debug/pprof; empty: none")
+	f.StringVar(&o.cert, "tls-cert", "", "certificate of the gRPC and HTTP servers, PEM `FILE`")
+	f.StringVar(&o.key, "tls-key", "", "its key, PEM `FILE`")
+	f.StringVar(&o.clientCA, "tls-client-ca", "", "admit only clients with a certificate of these authorities, PEM `FILE`")
+	f.IntVar(&o.maxConnections, "max-connections", server.DefaultMaxConnections, "most connections of each server, `N`")
+	f.DurationVar(&o.maxAge, "max-connection-age", 0, "end a gRPC connection after `TIME`, so that clients find new servers; 0: never")
+	f.DurationVar(&o.drain, "drain", 0, "`TIME` between the first unhealthy answer and the end of service")
+	f.DurationVar(&o.grace, "grace", server.DefaultGrace, "how long requests in flight may take at the end, `TIME`")
+	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "memory for counters that are kept in memory, `MiB`")
+	f.StringVar(&o.logLevel, "log-level", "info", "`LEVEL`: debug, info, warn or error")
+	f.StringVar(&o.logFormat, "log-format", "text", "`FORMAT`: text or json")
+	o.stores.flags(f)
+	f.Lookup("redis").Usage = "keep counters in Redis at `HOST:PORT`; with --redis-cluster several, with commas"
+	f.Lookup("dynamodb").Usage = "keep counters in DynamoDB: `aws`, or the URL of DynamoDB Local; beside --redis: quotas only"
+	f.BoolVar(&o.redisCluster, "redis-cluster", false, "--redis is a cluster")
+	f.BoolVar(&o.redisTLS, "redis-tls", false, "connect to Redis with TLS")
+	f.StringVar(&o.redisCA, "redis-ca", "", "authorities of Redis's certificate, PEM `FILE` (default: those of the system)")
+	f.StringVar(&o.redisUser, "redis-user", "", "`NAME` of the user of Redis")
+	f.StringVar(&o.redisPasswordFile, "redis-password-file", "", "`FILE` with the password of Redis; read for each connection")
+}
+
+// check says what is wrong on the command line, and touches nothing.
+func (o *serveOptions) check() error {
+	var level slog.Level
+	which := map[string][2]bool{"exact": {true, false}, "plain": {false, true}, "both": {true, true}, "none": {}}
+	exactPlain, known := which[o.headers]
+	o.names.Exact, o.names.Plain = exactPlain[0], exactPlain[1]
+	switch {
+	case len(o.configs) == 0:
+		return errors.New("--config is missing")
+	case !known:
+		return fmt.Errorf("--headers %q is not exact, plain, both or none", o.headers)
+	case level.UnmarshalText([]byte(o.logLevel)) != nil:
+		return fmt.Errorf("--log-level %q is not debug, info, warn or error", o.logLevel)
+	case o.logFormat != "text" && o.logFormat != "json":
+		return fmt.Errorf("--log-format %q is not text or json", o.logFormat)
+	case (o.cert == "") != (o.key == ""):
+		return errors.New("--tls-cert and --tls-key go together")
+	case o.clientCA != "" && o.cert == "":
+		return errors.New("--tls-client-ca needs --tls-cert and --tls-key")
+	case o.grpc == "" && o.http == "":
+		return errors.New("--grpc and --http are both empty: nobody could ask")
+	}
+	return errors.Join(o.checkNumbers(), o.checkFiles(), o.checkStores())
+}
+
+func (o *serveOptions) checkNumbers() error {
+	switch {
+	case !(o.nearLimit >= 0 && o.nearLimit <= 1):
+		return fmt.Errorf("--near-limit-ratio %v is outside 0..1", o.nearLimit)
+	case o.maxStats < 1 || o.maxStats > 1_000_000:
+		return fmt.Errorf("--max-stats %d is outside 1..1000000", o.maxStats)
+	case o.maxConnections < 1:
+		return fmt.Errorf("--max-connections %d is below 1", o.maxConnections)
+	case o.maxAge < 0 || o.drain < 0 || o.grace <= 0:
+		return errors.New("--max-connection-age and --drain cannot be below 0, and --grace must be above")
+	case o.storeMB < 1 || o.storeMB > 1<<20:
+		return fmt.Errorf("--store-mb %d is outside 1..%d", o.storeMB, 1<<20)
+	}
+	return nil
+}
+
+func (o *serveOptions) checkFiles() error {
+	for _, text := range o.pepperFiles {
+		if _, err := parsePepper(text); err != nil {
+			return err
+		}
+	}
+	for _, p := range o.plans {
+		if p == "" || p == "-" {
+			return fmt.Errorf("--plans %q is not a file that can be watched", p)
+		}
+	}
+	return nil
+}
+
+func (o *serveOptions) checkStores() error {
+	if o.stores.redis == "" && (o.redisCluster || o.redisTLS || o.redisCA != "" || o.redisUser != "" || o.redisPasswordFile != "") {
+		return errors.New("--redis-cluster, --redis-tls, --redis-ca, --redis-user and --redis-password-file have no use without --redis")
+	}
+	if o.redisCA != "" && !o.redisTLS {
+		return errors.New("--redis-ca needs --redis-tls")
+	}
+	if o.redisUser != "" && o.redisPasswordFile == "" {
+		return errors.New("--redis-user needs --redis-password-file")
+	}
+	for _, one := range o.redisAddresses() {
+		each := o.stores
+		each.redis = one
+		if err := each.check(); err != nil {
+			return err
+		}
+	}
+	if o.redisPasswordFile != "" && !o.redisTLS && !o.redisOnThisMachine() {
+		return errors.New("--redis-password-file needs --redis-tls: the password would travel in plain text")
+	}
+	if len(o.redisAddresses()) > 1 && !o.redisCluster {
+		return errors.New("--redis has several addresses, which only a cluster has: --redis-cluster")
+	}
+	return nil
+}
+
+// redisAddresses are the addresses of --redis; one that is empty if there is no Redis.
+func (o *serveOptions) redisAddresses() []string { return strings.Split(o.stores.redis, ",") }
+
+// redisOnThisMachine reports whether what is sent to Redis stays on this machine. The nodes that a cluster names may be
+// anywhere.
+func (o *serveOptions) redisOnThisMachine() bool {
+	host, _, _ := net.SplitHostPort(o.stores.redis)
+	address, err := netip.ParseAddr(host)
+	return !o.redisCluster && (host == "localhost" || err == nil && address.IsLoopback())
+}
+
+func (o *serveOptions) logger(to io.Writer) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(o.logLevel)) // checked before
+	if o.logFormat == "json" {
+		return slog.New(slog.NewJSONHandler(to, &slog.HandlerOptions{Level: level}))
+	}
+	return slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level}))
+}
+
+// run serves until the context ends, and then until what is in flight is done.
+func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
+	log := o.logger(stderr)
+	metrics := new(server.Metrics)
+	counters, err := o.openCounters(ctx, metrics, log)
+	if err != nil {
+		return err
+	}
+	defer counters.close(log)
+	plans, byPlan, err := o.openPlans(counters, log)
+	if err != nil {
+		return err
+	}
+	service, err := rls.New(rls.Config{Store: counters.tenants, Plans: byPlan, CountDenied: o.countDenied, ShadowMode: o.shadow, QuotaMode: o.quota,
+		DynamicMetadata: o.metadata, PeekAfterDenial: counters.chain == nil, Headers: o.names, NearLimitRatio: o.nearLimit,
+		MaxStats: o.maxStats, Log: log})
+	if err != nil {
+		return err
+	}
+	files, err := server.OpenFiles(server.FilesConfig{Paths: o.configs, Apply: service.SetConfig, Log: log,
+		Options: envoyconfig.Options{MergeDomains: o.merge, Mapping: plans != nil, Accepts: counters.tenants.Accepts},
+		Failed:  func(error) { service.NoteConfigError() }})
+	if err != nil {
+		return err
+	}
+	own, err := openLimits(counters, byPlan)
+	if err != nil {
+		return err
+	}
+	config := server.Config{RateLimits: service, Limits: own, Metrics: metrics, Chain: counters.chain, GRPC: o.grpc, HTTP: o.http, Debug: o.debug, MaxConnections: o.maxConnections,
+		MaxAge: o.maxAge, DrainFor: o.drain, Grace: o.grace, Log: log}
+	var certificates *server.Certificates
+	if o.cert != "" {
+		if certificates, err = server.OpenCertificates(o.cert, o.key, o.clientCA, log); err != nil {
+			return err
+		}
+		config.TLS = certificates.Config()
+	}
+	s, err := server.Listen(config)
+	if err != nil {
+		return err
+	}
+	beside, end := context.WithCancel(ctx)
+	defer end()
+	go watchConfig(beside, files)
+	if plans != nil {
+		go watchPlans(beside, plans, log)
+	}
+	if certificates != nil {
+		go renew(beside, certificates)
+	}
+	return s.Serve(ctx, secondSignal(ctx))
+}
+
+// openPlans loads the plans, if there are any, and makes what decides by them.
+func (o *serveOptions) openPlans(c *counters, log *slog.Logger) (*planfile.Plans, *authorizer.Authorizer, error) {
+	if len(o.plans) == 0 {
+		return nil, nil, nil
+	}
+	peppers := map[string][]byte{identity.DevPepperID: identity.DevPepper()}
+	for _, text := range o.pepperFiles {
+		p, err := parsePepper(text)
+		if err != nil {
+			return nil, nil, err
+		}
+		if peppers[p.id], err = p.read(); err != nil {
+			return nil, nil, err
+		}
+	}
+	plans, err := planfile.Open(planfile.Config{Files: o.plans, Peppers: peppers, Accepts: c.tenants.Accepts,
+		AcceptsPlan: planAccepter(c.tenants), Log: log})
+	if err != nil {
+		return nil, nil, err
+	}
+	decides, err := authorizer.New(authorizer.Config{Source: authorizer.Current(plans.Current), Store: c.tenants, Log: log})
+	return plans, decides, err
+}
+
+// openLimits makes Sluice's own API, if there are plans.
+func openLimits(c *counters, byPlan *authorizer.Authorizer) (*limits.Service, error) {
+	if byPlan == nil {
+		return nil, nil
+	}
+	return limits.New(limits.Config{Plans: byPlan, Store: c.tenants})
+}
+
+// watchPlans reloads the plans when they change, and on SIGHUP, until the context ends.
+func watchPlans(ctx context.Context, plans *planfile.Plans, log *slog.Logger) {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	if err := plans.Watch(ctx, hangup, nil); err != nil {
+		log.Warn("changes of the plans are not seen; restart to load them", "error", err)
+	}
+}
+
+// watchConfig reloads the files when they change, and on SIGHUP, until the context ends.
+func watchConfig(ctx context.Context, files *server.Files) {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	files.Watch(ctx, server.CheckEvery, hangup)
+}
+
+// renew reads certificates again now and then, until the context ends.
+func renew(ctx context.Context, certificates *server.Certificates) {
+	tick := time.NewTicker(certificatesEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			_ = certificates.Reload() // logged there
+		}
+	}
+}
+
+// secondSignal returns a channel that is closed by a signal that comes after the context has ended.
+func secondSignal(ctx context.Context) <-chan struct{} {
+	came := make(chan struct{})
+	go func() {
+		<-ctx.Done()
+		again := make(chan os.Signal, 1)
+		signal.Notify(again, os.Interrupt, syscall.SIGTERM)
+		<-again
+		close(came)
+	}()
+	return came
+}
+
+// openCounters opens the stores: memory where nothing else is named, quotas in DynamoDB and rates in Redis where both
+// are.
+func (o *serveOptions) openCounters(ctx context.Context, m *server.Metrics, log *slog.Logger) (*counters, error) {
+	c := new(counters)
+	if o.stores.redis == "" && o.stores.dynamodb == "" {
+		own, err := memory.New(memory.Config{MaxBytes: o.storeMB << 20, Log: log})
+		if err != nil {
+			return nil, err
+		}
+		fallback, err := resilience.NewFallback(resilience.FallbackConfig{Store: own, Log: log})
+		if err != nil {
+			return nil, err
+		}
+		c.tenants, c.closers = fallback, append(c.closers, fallback.Close)
+		return c, nil
+	}
+	shared := resilience.ChainConfig{NoLeases: !o.stores.leases, MaxInstances: o.stores.maxInstances,
+		Observe: m.ObserveCall, Log: log}
+	if o.stores.dynamodb != "" {
+		s, err := o.openDynamoDB(ctx)
+		if err != nil {
+			return nil, err
+		}
+		shared.Rates = resilience.NamedStore{Name: "DynamoDB", Store: s}
+	}
+	if o.stores.redis != "" {
+		rates, err := o.openRedis(ctx)
+		if err != nil {
+			return nil, err
+		}
+		c.closers = append(c.closers, func(context.Context) error { return rates.Close() })
+		shared.Quotas, shared.Rates = shared.Rates, resilience.NamedStore{Name: "Redis", Store: rates}
+	}
+	var err error
+	if c.chain, err = resilience.NewChain(shared); err != nil {
+		c.close(log)
+		return nil, err
+	}
+	c.closers = append([]func(context.Context) error{c.chain.Close}, c.closers...)
+	c.tenants = c.chain.Fallback
+	return c, nil
+}
+
+// openRedis connects to Redis. A Redis that is away is no error: limits are held approximately until it is back, as
+// when it goes away later.
+func (o *serveOptions) openRedis(ctx context.Context) (*redis.Store, error) {
+	c := redis.Config{Addrs: o.redisAddresses(), Cluster: o.redisCluster, Namespace: o.stores.redisNamespace,
+		Deadline: o.stores.redisDeadline}
+	if o.redisTLS {
+		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+		if o.redisCA != "" {
+			pem, err := os.ReadFile(o.redisCA)
+			if err != nil {
+				return nil, fmt.Errorf("--redis-ca: %w", err)
+			}
+			if c.TLS.RootCAs = x509.NewCertPool(); !c.TLS.RootCAs.AppendCertsFromPEM(pem) {
+				return nil, fmt.Errorf("--redis-ca: %s has no certificate in PEM", o.redisCA)
+			}
+		}
+	}
+	if o.redisPasswordFile != "" {
+		c.Credentials = func(context.Context) (user, password string, err error) {
+			text, err := os.ReadFile(o.redisPasswordFile)
+			return o.redisUser, strings.TrimRight(string(text), "\r\n"), err
+		}
+		if _, _, err := c.Credentials(ctx); err != nil {
+			return nil, fmt.Errorf("--redis-password-file: %w", err)
+		}
+	}
+	s, err := redis.New(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("--redis: %w", err)
+	}
+	return s, nil
+}
+
+func (o *serveOptions) openDynamoDB(ctx context.Context) (limit.Store, error) {
+	if o.stores.dynamodb != realDynamoDB {
+		return o.stores.openDynamoDB(ctx)
+	}
+	config, err := awsconfig.LoadDefaultConfig(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("--dynamodb %s: %w", realDynamoDB, err)
+	}
+	return dynamodb.New(dynamodb.Config{Client: awsdynamodb.NewFromConfig(config), Table: o.stores.table,
+		Timeout: o.stores.dynamodbDeadline})
+}

@@ -1,0 +1,381 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
+	"github.com/sluicelimits/sluice/internal/server/limitsv1"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
+)
+
+// serving is a `sluice serve` in this process.
+type serving struct {
+	client      rlsv3.RateLimitServiceClient
+	own         limitsv1.LimitsClient
+	http, debug string
+	stderr      *output
+	stop        context.CancelFunc
+	done        chan error
+}
+
+// startServe runs the command on free ports and waits until it listens.
+func startServe(t *testing.T, args ...string) *serving {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &serving{stderr: newOutput(), stop: cancel, done: make(chan error, 1)}
+	root := newRootCommand()
+	root.SetArgs(append([]string{"serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--debug", "127.0.0.1:0"}, args...))
+	root.SetErr(s.stderr)
+	ended := make(chan struct{})
+	go func() {
+		s.done <- root.ExecuteContext(ctx)
+		close(ended)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	s.waitFor(t, "server=debug")
+	address := func(name string) string {
+		return regexp.MustCompile(`server=` + name + ` address=(\S+)`).FindStringSubmatch(s.stderr.String())[1]
+	}
+	s.http, s.debug = "http://"+address("HTTP"), "http://"+address("debug")
+	conn, err := grpc.NewClient(address("gRPC"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	s.client, s.own = rlsv3.NewRateLimitServiceClient(conn), limitsv1.NewLimitsClient(conn)
+	return s
+}
+
+// waitFor waits until the log has the text.
+func (s *serving) waitFor(t *testing.T, text string) {
+	t.Helper()
+	for !strings.Contains(s.stderr.String(), text) {
+		select {
+		case <-s.stderr.grew:
+		case err := <-s.done:
+			t.Fatalf("sluice serve ended: %v\n%s", err, s.stderr)
+		case <-time.After(10 * time.Second):
+			t.Fatalf("sluice serve does not say %q\n%s", text, s.stderr)
+		}
+	}
+}
+
+// ask asks for one unit of key=value, and returns the overall code.
+func (s *serving) ask(t *testing.T, key, value string) rlsv3.RateLimitResponse_Code {
+	t.Helper()
+	out, err := s.client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "api", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+		{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}}}}, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.GetOverallCode()
+}
+
+func limitsFile(t *testing.T, perYear int) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "limits.yaml")
+	writeLimits(t, name, perYear)
+	return name
+}
+
+func writeLimits(t *testing.T, name string, perYear int) {
+	t.Helper()
+	text := fmt.Sprintf("domain: api\ndescriptors: [{key: tenant, rate_limit: {unit: year, requests_per_unit: %d}}]\n", perYear)
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Guarantees that the service limits, that a changed file is in force without a restart and keeps the counters, that a
+// bad one is reported and ignored, and that a stop ends it in order.
+func TestServe(t *testing.T) {
+	file := limitsFile(t, 2)
+	s := startServe(t, "--config", file)
+	for i, want := range []rlsv3.RateLimitResponse_Code{1, 1, 2} {
+		if got := s.ask(t, "tenant", "acme"); got != want {
+			t.Errorf("request %d: %s, want %s", i, got, want)
+		}
+	}
+	writeLimits(t, file, 3)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	s.waitFor(t, "configuration reloaded")
+	for i, want := range []rlsv3.RateLimitResponse_Code{1, 2} {
+		if got := s.ask(t, "tenant", "acme"); got != want {
+			t.Errorf("request %d after the change: %s, want %s", i, got, want)
+		}
+	}
+	if err := os.WriteFile(file, []byte("domain: api\ndescriptor: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.waitFor(t, "config error, unknown key 'descriptor'") // it is seen without a signal
+	if got := s.ask(t, "tenant", "other"); got != rlsv3.RateLimitResponse_OK {
+		t.Errorf("after a bad file: %s", got)
+	}
+	if code, _, text := get(t, s.debug+"/stats", ""); code != http.StatusOK || !strings.Contains(text, "config_load_error: 1\n") {
+		t.Errorf("/stats: %d\n%s", code, text)
+	}
+	if code, _, text := get(t, s.http+"/healthcheck", ""); code != http.StatusOK || text != "OK" {
+		t.Errorf("/healthcheck: %d %s", code, text)
+	}
+	s.stop()
+	select {
+	case err := <-s.done:
+		if err != nil {
+			t.Errorf("serve ended with %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatalf("sluice serve does not stop\n%s", s.stderr)
+	}
+}
+
+// Guarantees that the mapping of a file decides by the plans of --plans, and that a file with a mapping needs them.
+func TestServePlans(t *testing.T) {
+	dir := t.TempDir()
+	file, plans := filepath.Join(dir, "limits.yaml"), filepath.Join(dir, "plans.yaml")
+	for name, text := range map[string]string{
+		file:  "domain: api\nsluice: {mapping: {tenant: tenant}}\n",
+		plans: "plans: [ { id: p, limits: [ { id: l, algorithm: fixed_window, threshold: 1, period: 8784h } ] } ]\ntenants: [ { id: acme, plan: p }, { id: globex, plan: p } ]\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := startServe(t, "--config", file, "--plans", plans)
+	for i, want := range []rlsv3.RateLimitResponse_Code{1, 2} {
+		if got := s.ask(t, "tenant", "acme"); got != want {
+			t.Errorf("request %d: %s, want %s", i, got, want)
+		}
+	}
+	for _, c := range []struct{ tenant, want string }{{"globex", `"allowed":true`}, {"acme", `"reason":"limited"`}} {
+		resp, err := http.Post(s.http+"/v1/check", "application/json", strings.NewReader(`{"call": {"tenant": "`+c.tenant+`"}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close() // it was read
+		if err != nil || !strings.Contains(strings.ReplaceAll(string(text), " ", ""), c.want) {
+			t.Errorf("check of %s: %s, %v", c.tenant, text, err)
+		}
+		d, err := s.own.Check(t.Context(), &limitsv1.CheckRequest{Call: &limitsv1.Call{Tenant: c.tenant}})
+		if err != nil || d.GetDecision().GetReason() != "limited" {
+			t.Errorf("second check of %s: %v, %v", c.tenant, d, err)
+		}
+	}
+	if got := s.ask(t, "tenant", "unknown"); got != rlsv3.RateLimitResponse_OVER_LIMIT {
+		t.Errorf("an unknown tenant: %s", got)
+	}
+	if got := sluice(t, "", "serve", "--config", file); got.code != exitFailed || !strings.Contains(got.stderr, "start the service with --plans") {
+		t.Errorf("without plans: exit %d, %s", got.code, got.stderr)
+	}
+}
+
+// Guarantees that two services on one Redis hold a limit together, to the unit, with leases and without, and that a
+// service that stops gives back what it has leased.
+func TestServeRedis(t *testing.T) {
+	for _, leases := range []string{"true", "false"} {
+		t.Run("leases="+leases, func(t *testing.T) {
+			redis := redistest.Start(t)
+			args := []string{"--config", limitsFile(t, 500), "--redis", redis.Addr, "--redis-deadline", "10s", "--leases=" + leases,
+				"--max-instances", "2"}
+			both := []*serving{startServe(t, args...), startServe(t, args...)}
+			var admitted atomic.Int64
+			var group sync.WaitGroup
+			for _, s := range both {
+				for range 4 {
+					group.Go(func() {
+						for range 50 {
+							if s.ask(t, "tenant", "acme") == rlsv3.RateLimitResponse_OK {
+								admitted.Add(1)
+							}
+						}
+					})
+				}
+			}
+			group.Wait()
+			both[0].stop()
+			if err := <-both[0].done; err != nil {
+				t.Errorf("the first service ended with %v", err)
+			}
+			if n := admitted.Load(); n > 500 || leases == "false" && n != 400 {
+				t.Errorf("admitted %d of 400 requests", n)
+			}
+			// A service that was denied remembers that for a moment, and then gets what the other one has given back.
+			for deadline := time.Now().Add(20 * time.Second); admitted.Load() < 500 && time.Now().Before(deadline); {
+				if both[1].ask(t, "tenant", "acme") == rlsv3.RateLimitResponse_OK {
+					admitted.Add(1)
+				}
+			}
+			for range 300 {
+				if both[1].ask(t, "tenant", "acme") == rlsv3.RateLimitResponse_OK {
+					admitted.Add(1)
+				}
+			}
+			if n := admitted.Load(); n != 500 {
+				t.Errorf("admitted %d, want 500", n)
+			}
+		})
+	}
+}
+
+// Guarantees that with a shared store /metrics tells of its calls, of leases and of the circuit breaker.
+func TestServeMetrics(t *testing.T) {
+	redis := redistest.Start(t)
+	s := startServe(t, "--config", limitsFile(t, 1000), "--redis", redis.Addr, "--redis-deadline", "10s")
+	for range 50 {
+		s.ask(t, "tenant", "acme")
+	}
+	_, _, text := get(t, s.debug+"/metrics", "")
+	for _, want := range []string{`sluice_store_call_seconds_count{store="Redis",failed="false"} `, `sluice_lease_decisions_total{how="admitted_from_leases"} `,
+		`sluice_breaker_open{store="Redis"} 0`, "sluice_instances 1", `sluice_fallback_decisions_total{policy="backstop"} 0`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+}
+
+// Guarantees that limits are still held while Redis is away: this instance admits no more than its part of the limit
+// again, and answers every request.
+func TestServeRedisAway(t *testing.T) {
+	redis := redistest.Start(t)
+	s := startServe(t, "--config", limitsFile(t, 10), "--redis", redis.Addr, "--redis-deadline", "2s", "--leases=false")
+	count := func(requests int) (admitted int) {
+		for range requests {
+			if s.ask(t, "tenant", "acme") == rlsv3.RateLimitResponse_OK {
+				admitted++
+			}
+		}
+		return admitted
+	}
+	if n := count(5); n != 5 {
+		t.Errorf("admitted %d of 5", n)
+	}
+	redis.Kill()
+	if n := count(100); n != 10 {
+		t.Errorf("while Redis is away, %d of 100 are admitted, want 10", n)
+	}
+}
+
+// Guarantees that a wrong command line is refused by name, with nothing done.
+func TestServeUsage(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"", "--config is missing"},
+		{"--config x --headers all", `--headers "all" is not exact, plain, both or none`},
+		{"--config x --tls-cert y", "--tls-cert and --tls-key go together"},
+		{"--config x --tls-client-ca y", "--tls-client-ca needs --tls-cert"},
+		{"--config x --grpc= --http=", "nobody could ask"},
+		{"--config x --near-limit-ratio NaN", "outside 0..1"},
+		{"--config x --grace 0s", "--grace must be above"},
+		{"--config x --redis-tls", "have no use without --redis"},
+		{"--config x --redis a:1,b:2", "--redis-cluster"},
+		{"--config x --redis a", "--redis is not HOST:PORT"},
+		{"--config x --redis a:1 --redis-password-file y", "would travel in plain text"},
+		{"--config x --redis 127.0.0.1:1 --redis-user y", "--redis-user needs --redis-password-file"},
+		{"--config x --redis a:1 --redis-ca y", "--redis-ca needs --redis-tls"},
+		{"--config x --log-format xml", `--log-format "xml" is not text or json`},
+	} {
+		got := sluice(t, "", append([]string{"serve"}, strings.Fields(c.args)...)...)
+		if got.code != exitUsage || !strings.Contains(got.stderr, c.want) {
+			t.Errorf("serve %s: exit %d, %s; want %s", c.args, got.code, got.stderr, c.want)
+		}
+	}
+	got := sluice(t, "", "serve", "--config", "/nowhere/limits.yaml")
+	if got.code != exitFailed || !strings.Contains(got.stderr, "/nowhere/limits.yaml") {
+		t.Errorf("a missing file: exit %d, %s", got.code, got.stderr)
+	}
+}
+
+// Guarantees that each row of the tables in docs/envoy.md names tests that there are, and that each flag that the page
+// names is one of the command.
+func TestEnvoyPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/envoy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]bool{} // package.Test
+	for _, dir := range []string{".", "../../internal/server", "../../internal/server/rls", "../../internal/server/envoyconfig", "../../internal/server/limits", "../../internal/server/limitsv1", "../../bench/envoypeer"} {
+		files, err := filepath.Glob(dir + "/*_test.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := filepath.Base(dir)
+		if dir == "." {
+			name = "sluice"
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`).FindAllStringSubmatch(string(text), -1) {
+				tests[name+"."+f[1]] = true
+			}
+		}
+	}
+	named, rows := regexp.MustCompile("`(\\w+\\.(?:Test|Fuzz)\\w+)`"), 0
+	for line := range strings.Lines(string(page)) {
+		if strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "|---") && !strings.HasPrefix(line, "| what |") &&
+			!strings.Contains(line, "/v1/") && !strings.HasPrefix(line, "| method |") {
+			if rows++; !named.MatchString(line) {
+				t.Errorf("a row names no test: %s", line)
+			}
+		}
+	}
+	for _, name := range named.FindAllStringSubmatch(string(page), -1) {
+		if !tests[name[1]] {
+			t.Errorf("there is no test %s", name[1])
+		}
+	}
+	if rows < 25 || len(tests) < 30 {
+		t.Errorf("%d rows and %d tests were found", rows, len(tests))
+	}
+	flags := newServeCommand().Flags()
+	for _, name := range regexp.MustCompile("--([a-z][a-z-]+)").FindAllStringSubmatch(string(page), -1) {
+		if flags.Lookup(name[1]) == nil {
+			t.Errorf("sluice serve has no flag --%s", name[1])
+		}
+	}
+}
+
+// Guarantees that the configuration examples of docs/envoy.md can be loaded.
+func TestEnvoyPageExamples(t *testing.T) {
+	page, err := os.ReadFile("../../docs/envoy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded := 0
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+		text := block[1]
+		if strings.HasPrefix(text, "- key:") {
+			text = "domain: api\ndescriptors:\n" + text
+		}
+		if !strings.Contains(text, "domain: api\n") || strings.HasPrefix(text, "http_filters") {
+			continue
+		}
+		if _, err := envoyconfig.Load([]envoyconfig.File{{Name: "page", Data: []byte(text)}}, envoyconfig.Options{Mapping: true}); err != nil {
+			t.Errorf("%v in\n%s", err, text)
+		}
+		loaded++
+	}
+	if loaded != 4 {
+		t.Errorf("%d examples were loaded", loaded)
+	}
+}

@@ -1,0 +1,263 @@
+// Package environ reads the settings of deployed functions from environment variables, strictly and all at once.
+//
+// A problem names its variable and never repeats the value, which may be a secret that was put in the wrong place. The
+// variables are described in docs/authorizer.md and docs/functions.md.
+package environ
+
+import (
+	"io/fs"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
+)
+
+// prefix is that of every variable of ours. Another one with it is a mistake.
+const prefix = "SLUICE_"
+
+// Settings are those of one authorizer. Each is within its bounds, and together they make sense.
+type Settings struct {
+	Cell     string // id of the cell
+	LogLevel slog.Level
+
+	Alone bool // with ConfigTable: there is no other cell
+
+	// Either of these two is set: a plans file, slash-separated and relative to the bundle, or the cell's config table.
+	ConfigFile, ConfigTable string
+
+	CountersTable    string // of DynamoDB
+	DynamoDBDeadline time.Duration
+	Homes            []CellTable // counters tables of other cells, from which their quotas are leased
+	HomeDeadline     time.Duration
+	Redis            *Redis // nil in a small cell: everything is in DynamoDB, but for ipLimits, which are in memory
+
+	Secret string // name or ARN of the secret that has peppers, the address key, and Redis's password
+
+	Issuers []token.Issuer // none accepts no JWT
+	Claims  []string       // further claims to keep
+
+	TrustedHops      int
+	RetryJitter      int      // percent
+	PassDenials      []string // ids of APIs
+	Leases           bool
+	MaxInstances     int        // the most environments that may run
+	KillSwitch       *AppConfig // nil: limits are enforced, always
+	MetricsNamespace string
+}
+
+// AppConfig is a configuration in AWS AppConfig, by ids.
+type AppConfig struct{ Application, Environment, Profile string }
+
+// RedisConnections are those of an environment to one node of Redis, at most: a function serves one call at a time, with a little beside
+// it; one on a managed instance several.
+const RedisConnections = 32
+
+// Redis is where rates are counted.
+type Redis struct {
+	Addrs    []string // host:port
+	Cluster  bool
+	TLS      bool
+	Deadline time.Duration
+
+	Auth       Auth
+	Secret     string // with AuthSecret: name or ARN of the secret with user and password; "": they are in Settings.Secret
+	Cache      string // with AuthIAM: the replication group's id, or the serverless cache's name
+	User       string // with AuthIAM
+	Serverless bool   // with AuthIAM: Cache is a serverless cache
+}
+
+// Auth says how we authenticate to Redis.
+type Auth int
+
+// The ways.
+const (
+	AuthNone   Auth = iota
+	AuthSecret      // user and password are in a secret
+	AuthIAM         // with a token made of the function's role
+)
+
+// Error is every problem of one environment, in the order of docs/authorizer.md; unknown variables come first.
+type Error struct{ Problems []Problem }
+
+// Problem is one thing that is wrong.
+type Problem struct{ Variable, Text string }
+
+// Error has a line for each problem.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString("the environment's settings are wrong:")
+	for _, p := range e.Problems {
+		b.WriteString("\n" + p.Variable + " " + p.Text)
+	}
+	return b.String()
+}
+
+// parser reads one environment.
+type parser struct {
+	Settings
+
+	problems
+
+	bundle fs.FS
+	redis  Redis
+}
+
+// problems are the variables of one function as they are given, and what is wrong with them.
+type problems struct {
+	given map[string]string
+	found []Problem
+}
+
+func (p *problems) wrong(variable, text string) {
+	p.found = append(p.found, Problem{variable, text})
+}
+
+// bad reports whether anything is known to be wrong with the variable.
+func (p *problems) bad(variable string) bool {
+	return slices.ContainsFunc(p.found, func(w Problem) bool { return w.Variable == variable })
+}
+
+// err is all that is wrong, or nil.
+func (p *problems) err() error {
+	if len(p.found) > 0 {
+		return &Error{p.found}
+	}
+	return nil
+}
+
+// read reads the function's variables from an environment.
+func (p *problems) read(function string, variables []variable, environ []string) {
+	p.given = make(map[string]string)
+	for _, e := range environ {
+		name, value, _ := strings.Cut(e, "=")
+		if !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		if !slices.ContainsFunc(variables, func(v variable) bool { return v.name == name }) {
+			p.wrong(shown(name), "is not a variable of the "+function)
+		} else {
+			p.given[name] = value
+		}
+	}
+	slices.SortFunc(p.found, func(a, b Problem) int { return strings.Compare(a.Variable, b.Variable) })
+	for _, v := range variables {
+		value := p.given[v.name]
+		switch {
+		case value == "" && v.required:
+			p.wrong(v.name, "is missing")
+			continue
+		case value == "":
+			value = v.otherwise
+		}
+		if value == "" {
+			continue
+		}
+		if text := v.read(strings.TrimSpace(value)); text != "" {
+			p.wrong(v.name, text)
+		}
+	}
+}
+
+// Parse reads variables as os.Environ has them; those that do not begin with SLUICE_ are not looked at, and an empty one
+// counts as not set. Files are read from bundle, which is the folder of the function's code. The error is an *[Error].
+func Parse(environ []string, bundle fs.FS) (*Settings, error) {
+	p := &parser{bundle: bundle}
+	p.read("authorizer", p.variables(), environ)
+	p.together()
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	return &p.Settings, nil
+}
+
+// shown is a name as far as it may be shown.
+func shown(name string) string {
+	const most = 64
+	clean := strings.Map(func(r rune) rune {
+		if r > ' ' && r < 0x7f {
+			return r
+		}
+		return '?'
+	}, name)
+	if len(clean) > most {
+		return clean[:most] + "…"
+	}
+	return clean
+}
+
+// together is what no variable can know by itself.
+func (p *parser) together() {
+	if (p.given["SLUICE_CONFIG_FILE"] == "") == (p.given["SLUICE_CONFIG_TABLE"] == "") {
+		p.wrong("SLUICE_CONFIG_FILE", "or SLUICE_CONFIG_TABLE must be set, and not both")
+	}
+	if p.given["SLUICE_ALONE"] != "" && p.given["SLUICE_CONFIG_TABLE"] == "" {
+		p.wrong("SLUICE_ALONE", "has no use without SLUICE_CONFIG_TABLE")
+	}
+	p.Homes = slices.DeleteFunc(p.Homes, func(c CellTable) bool { return c.Cell == p.Cell })
+	if p.given["SLUICE_HOMES"] != "" && p.given["SLUICE_CONFIG_TABLE"] == "" {
+		p.wrong("SLUICE_HOMES", "has no use without SLUICE_CONFIG_TABLE: a cell with a plans file is alone")
+	}
+	if p.given["SLUICE_HOMES"] == "" && p.given["SLUICE_HOME_DEADLINE"] != "" {
+		p.wrong("SLUICE_HOME_DEADLINE", "has no use without SLUICE_HOMES")
+	}
+	if p.given["SLUICE_ISSUERS"] != "" && p.given["SLUICE_ISSUERS_FILE"] != "" {
+		p.wrong("SLUICE_ISSUERS", "and SLUICE_ISSUERS_FILE must not both be set")
+	}
+	if len(p.Issuers) == 0 && p.given["SLUICE_CLAIMS"] != "" && !p.bad("SLUICE_ISSUERS") && !p.bad("SLUICE_ISSUERS_FILE") {
+		p.wrong("SLUICE_CLAIMS", "has no use without SLUICE_ISSUERS or SLUICE_ISSUERS_FILE")
+	}
+	p.aboutTokens()
+	if p.given["SLUICE_REDIS"] == "" {
+		for _, v := range p.variables() {
+			if strings.HasPrefix(v.name, "SLUICE_REDIS_") && p.given[v.name] != "" {
+				p.wrong(v.name, "has no use without SLUICE_REDIS")
+			}
+		}
+		return
+	}
+	p.aboutRedis()
+	p.Redis = &p.redis
+}
+
+// aboutTokens has the issuers checked by who will use them.
+func (p *parser) aboutTokens() {
+	if len(p.Issuers) == 0 {
+		return
+	}
+	where := "SLUICE_ISSUERS"
+	if p.given[where] == "" {
+		where = "SLUICE_ISSUERS_FILE"
+	}
+	v, err := token.New(token.Config{Issuers: p.Issuers, Claims: p.Claims})
+	if err != nil {
+		p.wrong(where, strings.ReplaceAll(err.Error(), "\n", "; "))
+		return
+	}
+	v.Close()
+}
+
+func (p *parser) aboutRedis() {
+	r := &p.redis
+	if len(r.Addrs) > 1 && !r.Cluster {
+		p.wrong("SLUICE_REDIS", "has several addresses, which only a cluster may have: set SLUICE_REDIS_CLUSTER, or give the primary's alone")
+	}
+	iam := []string{"SLUICE_REDIS_IAM_CACHE", "SLUICE_REDIS_IAM_USER"}
+	for _, name := range iam {
+		if r.Auth == AuthIAM && p.given[name] == "" {
+			p.wrong(name, "is missing, which SLUICE_REDIS_AUTH=iam needs")
+		}
+	}
+	for _, name := range append(iam, "SLUICE_REDIS_IAM_SERVERLESS") {
+		if r.Auth != AuthIAM && p.given[name] != "" && !p.bad("SLUICE_REDIS_AUTH") {
+			p.wrong(name, "has no use without SLUICE_REDIS_AUTH=iam")
+		}
+	}
+	if r.Auth != AuthSecret && r.Secret != "" && !p.bad("SLUICE_REDIS_AUTH") {
+		p.wrong("SLUICE_REDIS_SECRET", "has no use without SLUICE_REDIS_AUTH=secret")
+	}
+	if r.Auth != AuthNone && !r.TLS && !allLoopback(r.Addrs) && !p.bad("SLUICE_REDIS_TLS") {
+		p.wrong("SLUICE_REDIS_TLS", "must be true with SLUICE_REDIS_AUTH: a password must not travel in clear")
+	}
+}

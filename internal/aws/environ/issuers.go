@@ -1,0 +1,131 @@
+package environ
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
+)
+
+// issuer is a [token.Issuer] as it is written.
+type issuer struct {
+	Issuer        string   `json:"issuer"`
+	Audiences     []string `json:"audiences"`
+	JWKSURL       string   `json:"jwksUrl"`
+	Algorithms    []string `json:"algorithms"`
+	AudienceClaim string   `json:"audienceClaim"`
+	TenantClaim   string   `json:"tenantClaim"`
+	SubjectClaim  string   `json:"subjectClaim"`
+	Tenants       []string `json:"tenants"`
+	AllTenants    bool     `json:"allTenants"`
+}
+
+// members are the names in issuer. The decoder would take others that differ in case, and so two for one.
+var members = []string{"issuer", "audiences", "jwksUrl", "algorithms", "audienceClaim", "tenantClaim", "subjectClaim", "tenants", "allTenants"}
+
+const (
+	maxIssuersBytes = 1 << 20
+	maxDepth        = 8 // of the JSON; ours has three
+)
+
+// issuers reads a JSON array. Who may be whom must not hang on which of two members is read.
+func issuers(to *[]token.Issuer, text []byte) (wrong string) {
+	if err := once(json.NewDecoder(bytes.NewReader(text)), 0); err != nil {
+		return "is to be a JSON array of issuers: " + err.Error()
+	}
+	var read []issuer
+	var kind *json.UnmarshalTypeError
+	if err := json.Unmarshal(text, &read); errors.As(err, &kind) && kind.Field != "" {
+		return "is to be a JSON array of issuers: " + kind.Field + " is a " + kind.Value
+	} else if errors.As(err, &kind) {
+		return "is to be a JSON array of issuers, and is a " + kind.Value
+	} else if err != nil {
+		return "is to be a JSON array of issuers: " + err.Error()
+	}
+	if len(read) == 0 {
+		return "is to have an issuer at least; leave it out to accept no JWTs"
+	}
+	*to = make([]token.Issuer, len(read))
+	for i, r := range read {
+		(*to)[i] = token.Issuer(r)
+	}
+	return ""
+}
+
+// issuersFile reads them from a file of the bundle.
+func issuersFile(to *[]token.Issuer, bundle fs.FS, name string) (wrong string) {
+	if !fs.ValidPath(name) || name == "." {
+		return "is to be a path inside the bundle, without a slash in front and without . and .."
+	}
+	f, err := bundle.Open(name)
+	if err != nil {
+		return "names a file that cannot be read: " + reason(err)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxIssuersBytes+1))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return "names a file that cannot be read: " + reason(err)
+	}
+	if len(text) > maxIssuersBytes {
+		return fmt.Sprintf("names a file of more than %d bytes", maxIssuersBytes)
+	}
+	return issuers(to, text)
+}
+
+// reason is an error without the path, which is the operator's own.
+func reason(err error) string {
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		return at.Err.Error()
+	}
+	return err.Error()
+}
+
+// once reads one JSON value and refuses an object that has a member twice, or as an issuer one that is not known.
+func once(d *json.Decoder, depth int) error {
+	if depth > maxDepth {
+		return errors.New("it is nested too deep")
+	}
+	t, err := d.Token()
+	if err != nil {
+		return broken(err)
+	}
+	open, ok := t.(json.Delim)
+	if !ok {
+		return nil
+	}
+	seen := make(map[string]bool)
+	for d.More() {
+		if open == '{' {
+			t, err := d.Token()
+			if err != nil {
+				return broken(err)
+			}
+			name, _ := t.(string)
+			if depth == 1 && !slices.Contains(members, name) {
+				return fmt.Errorf("a member %.32q is not known", name)
+			}
+			if seen[name] {
+				return fmt.Errorf("a member %.32q is there twice", name)
+			}
+			seen[name] = true
+		}
+		if err := once(d, depth+1); err != nil {
+			return err
+		}
+	}
+	_, err = d.Token()
+	return broken(err)
+}
+
+// broken names what the decoder calls an end of file.
+func broken(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

@@ -1,0 +1,202 @@
+package grants
+
+import (
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
+)
+
+// What several functions have. What each reserves counts against the account's quota: Assumption: quotas.
+var (
+	readItem  = []string{"dynamodb:GetItem"}
+	writeItem = []string{"dynamodb:PutItem"}
+	counting  = []string{"dynamodb:GetItem", "dynamodb:UpdateItem"}
+	follow    = []string{"dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:Query"} // the config table, as a reader
+	apply     = []string{"dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:PutItem", "dynamodb:UpdateItem"}
+	list      = []string{"dynamodb:GetItem", "dynamodb:Scan"}
+	scan      = []string{"dynamodb:Scan"}
+	edit      = []string{"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:Scan"}
+	stream    = []string{"dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator", "dynamodb:ListStreams"}
+	send      = []string{"sqs:SendMessage"}
+	secret    = []string{"secretsmanager:GetSecretValue"}
+	connect   = []string{"elasticache:Connect"}
+	watch     = []string{"appconfig:StartConfigurationSession", "appconfig:GetLatestConfiguration"}
+	logs      = Grant{On: Logs, Actions: []string{"logs:CreateLogStream", "logs:PutLogEvents"}}
+
+	// network is what Lambda does for a function in a VPC, by the function's role.
+	network = Grant{On: Network, With: "SLUICE_REDIS", Actions: []string{
+		"ec2:CreateNetworkInterface", "ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets", "ec2:DeleteNetworkInterface",
+		"ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses",
+	}}
+)
+
+func authorizer() Function {
+	return Function{
+		Name: "authorizer", PerCell: true, MemoryMB: 512, Timeout: 10 * time.Second, API: true,
+		Grants: []Grant{
+			{On: Counters, Actions: counting},
+			{On: Config, Actions: follow, With: "SLUICE_CONFIG_TABLE"},
+			{On: Secret, Actions: secret},
+			{On: Switch, Actions: watch, With: "SLUICE_KILL_SWITCH"},
+			{On: Login, Actions: secret, With: "SLUICE_REDIS_SECRET"},
+			{On: Cache, Actions: connect, With: "SLUICE_REDIS_AUTH=iam"},
+			network, logs,
+		},
+	}
+}
+
+func publisher() Function {
+	return Function{
+		Name: "publisher", MemoryMB: 512, Timeout: time.Minute, Reserved: 3 * Shards,
+		Streams: &Streams{Of: []events.Table{events.Plans, events.Tenants, events.Keys}, Batch: 500, Retries: 20, MaxAge: 6 * time.Hour, Silence: true},
+		Grants: []Grant{
+			{On: PlansStream, Actions: stream}, {On: TenantsStream, Actions: stream}, {On: KeysStream, Actions: stream},
+			{On: Topic, Actions: []string{"sns:Publish"}},
+			{On: Kept, Actions: send},
+			{On: Failed, Actions: send},
+			logs,
+		},
+	}
+}
+
+func balancer() Function {
+	return Function{
+		// A call on the schedule waits for the end of a grace, of 18 s. Meanwhile the stream's may come.
+		Name: "balancer", MemoryMB: 512, Timeout: time.Minute, Reserved: Shards + 1, Schedule: time.Minute,
+		Streams: &Streams{Of: []events.Table{events.Cells}, Batch: 500, Retries: 20, MaxAge: 6 * time.Hour},
+		Grants: []Grant{
+			{On: CellsStream, Actions: stream},
+			{On: Cells, Actions: list},
+			{On: Cells, Actions: writeItem, Keys: []string{events.SharesKey, shares.PlacementPrefix + "*"}},
+			{On: Plans, Actions: []string{"dynamodb:Scan"}},
+			{On: Topic, Actions: []string{"sns:Publish"}},
+			{On: Kept, Actions: send},
+			{On: Failed, Actions: send},
+			logs,
+		},
+		Alarms: []Alarm{
+			{Metric: "active_cell_count", Silence: true, Means: "the balancer does not run, or cannot: no change of the shares goes on"},
+			{Metric: "shares_refused", Stat: "Sum", Means: "a request of an operator cannot be carried out"},
+			{Metric: "shares_unread", Stat: "Maximum", Means: "an item of the cells table makes no sense, and was left out"},
+		},
+	}
+}
+
+func applier() Function {
+	return Function{
+		// More than two calls at once contend for the head of one table.
+		Name: "applier", PerCell: true, MemoryMB: 256, Timeout: 30 * time.Second, Reserved: 2,
+		Queue: &Queue{Batch: 100, Window: time.Second, MaxConcurrent: 2, Visibility: 6*30*time.Second + time.Second, Retention: 4 * 24 * time.Hour, MaxReceives: 1000},
+		Grants: []Grant{
+			{On: Changes, Actions: []string{"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}},
+			{On: Config, Actions: apply},
+			{On: Kept, Actions: send},
+			{On: Plans, Actions: readItem}, {On: Tenants, Actions: readItem}, {On: Keys, Actions: readItem},
+			{On: Cells, Actions: list},
+			{On: Cells, Actions: writeItem, Keys: []string{AckKey}}, // Assumption: shares-acknowledged
+			logs,
+		},
+	}
+}
+
+func reconcile() Function {
+	return Function{
+		Name: "reconcile", PerCell: true, MemoryMB: 512, Timeout: 5 * time.Minute, Reserved: 1, Schedule: 15 * time.Minute,
+		Grants: []Grant{
+			{On: Plans, Actions: list}, {On: Tenants, Actions: list}, {On: Keys, Actions: list}, {On: Cells, Actions: list},
+			{On: Cells, Actions: writeItem, Keys: []string{AckKey}},
+			{On: Config, Actions: append([]string{"dynamodb:Query", "dynamodb:DeleteItem"}, apply...)}, // of what was forged
+			logs,
+		},
+		Alarms: []Alarm{
+			{Metric: "drift", Stat: "Maximum", Silence: true,
+				Means: "the cell is not what the control tables are: `drift_missing` and the like beside it tell how; or nobody compares them any more"},
+		},
+	}
+}
+
+func canary() Function {
+	return Function{
+		// Longer than SLUICE_CANARY_WAIT, and within a period of the schedule. Each run is a change on record for good.
+		Name: "canary", MemoryMB: 256, Timeout: time.Minute, Reserved: 1, Schedule: 5 * time.Minute,
+		Grants: []Grant{
+			{On: Plans, Actions: append(append([]string{}, readItem...), writeItem...), Keys: []string{events.CanaryKey}},
+			{On: AllConfig, Actions: []string{"dynamodb:GetItem", "dynamodb:Query"}},
+			logs,
+		},
+		Alarms: []Alarm{
+			{Metric: "propagation_seconds", Stat: "p99", Above: 5, Silence: true,
+				Means: "by cell: a change takes too long until it is enforced, or was not within `SLUICE_CANARY_WAIT` (`canary_missed` tells it); or no canary runs"},
+		},
+	}
+}
+
+func archiver() Function {
+	all := []events.Table{events.Plans, events.Tenants, events.Keys, events.Cells, events.Operations}
+	return Function{
+		// What is not kept is tried again for most of the day that a stream holds it.
+		Name: "archiver", MemoryMB: 512, Timeout: time.Minute, Reserved: len(all) * Shards,
+		Streams: &Streams{Of: all, Batch: 100, Retries: 10_000, MaxAge: 20 * time.Hour, Silence: true},
+		Grants: []Grant{
+			{On: PlansStream, Actions: stream}, {On: TenantsStream, Actions: stream}, {On: KeysStream, Actions: stream},
+			{On: CellsStream, Actions: stream}, {On: OperationsStream, Actions: stream},
+			{On: Objects, Actions: []string{"s3:PutObject", "s3:GetObject"}},
+			{On: Failed, Actions: send},
+			logs,
+		},
+		Alarms: []Alarm{
+			{Metric: "records_unequal", Stat: "Sum", Means: "the archive has another record of that version, or an object that cannot be read: it or the change was written past Sluice"},
+			{Metric: "records_unreadable", Stat: "Sum", Means: "a record makes no sense; it is kept whole under rejected/"},
+		},
+	}
+}
+
+func anchor() Function {
+	return Function{
+		// It reads every table, and keeps the heads of all items in memory to sort them.
+		Name: "anchor", MemoryMB: 512, Timeout: 5 * time.Minute, Reserved: 1, Schedule: time.Hour,
+		Grants: []Grant{
+			{On: Plans, Actions: scan}, {On: Tenants, Actions: scan}, {On: Keys, Actions: scan}, {On: Cells,
+				Actions: scan},
+			{On: Operations, Actions: scan},
+			{On: Anchors, Actions: []string{"s3:PutObject", "s3:GetObject", "s3:GetObjectVersion"}},
+			{On: Names, Actions: []string{"s3:ListBucketVersions"}},
+			{On: Signing, Actions: []string{"kms:Sign"}},
+			logs,
+		},
+		Alarms: []Alarm{
+			{Metric: "anchor_missing", Stat: "Maximum", Silence: true,
+				Means: "the audit trail has no anchor of today: what was changed since the last one could be rewritten unnoticed"},
+			{Metric: "anchor_taken", Stat: "Maximum",
+				Means: "an object has the name of an anchor and is none: somebody put it there past Sluice"},
+		},
+	}
+}
+
+func admin() Function {
+	return Function{
+		Name: "admin", MemoryMB: 512, Timeout: 29 * time.Second, Reserved: 10, API: true, // API Gateway waits no longer
+		Grants: []Grant{
+			{On: Plans, Actions: edit}, {On: Tenants, Actions: edit}, {On: Keys, Actions: edit}, {On: Cells, Actions: edit},
+			{On: AllConfig, Actions: []string{"dynamodb:GetItem", "dynamodb:Query"}, With: "SLUICE_STATUS_CELLS"},
+			{On: Secret, Actions: secret, With: "SLUICE_SECRET"},
+			logs,
+		},
+	}
+}
+
+func ops() Function {
+	return Function{
+		Name: "ops", PerCell: true, MemoryMB: 256, Timeout: 29 * time.Second, Reserved: 2, API: true,
+		Grants: []Grant{
+			{On: Operations, Actions: append(append([]string{}, readItem...), writeItem...)},
+			{On: Counters, Actions: counting},
+			{On: Config, Actions: follow},
+			{On: Secret, Actions: secret},
+			{On: Login, Actions: secret, With: "SLUICE_REDIS_SECRET"},
+			{On: Cache, Actions: connect, With: "SLUICE_REDIS_AUTH=iam"},
+			network, logs,
+		},
+	}
+}

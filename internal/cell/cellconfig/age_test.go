@@ -1,0 +1,555 @@
+package cellconfig_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
+)
+
+// forgedVersion is higher than any version that an honest change will have.
+const forgedVersion = 1 << 50
+
+// hashOf is the document of the key that is presented as a digit.
+func hashOf(digit string) cellconfig.Ref {
+	return cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat(digit, 64)}
+}
+
+// says is what a request at now is decided by, in words.
+func (w *world) says(now time.Time) string {
+	c, join := w.begin(now)
+	defer join()
+	anonymous, _, err := c.Anonymous(context.Background())
+	if err != nil {
+		anonymous = err.Error()
+	}
+	out := ""
+	for _, tenant := range []string{"t", "u", "none"} {
+		out += tenant + " " + threshold(c, tenant, now) + ", "
+	}
+	out += fmt.Sprintf("anonymous %q", anonymous)
+	for _, presented := range []string{"a", "b", "c"} {
+		key, err := c.Key(context.Background(), presented, now)
+		if err != nil {
+			out += ", " + presented + " " + strings.TrimSuffix(err.Error(), " API key")
+		} else {
+			out += ", " + presented + " " + key.ID
+		}
+	}
+	return out
+}
+
+// Guarantees that an environment which has loaded what somebody forged, together with log entries, gives it up within
+// MaxAge after the rows were put back without an entry, whatever its traffic. Nothing else would tell: the table is
+// right by then, and all that reconcile compares.
+func TestForgedAndPutBack(t *testing.T) {
+	const (
+		honest = `t 5, u 7, none unknown, anonymous "p", a k, b unknown, c l`
+		forged = `t 500, u unknown, none 500, anonymous "q", a revoked, b evil, c unknown`
+	)
+	for name, every := range map[string]time.Duration{
+		"a request a second": time.Second, "a request a minute": time.Minute, "a request an hour": time.Hour,
+	} {
+		for _, hidden := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", later changes are hidden: ", hidden), func(t *testing.T) {
+				w := newWorld(t)
+				w.seed()
+				w.apply(cellconfigtest.Plan("q", 7, 1), cellconfigtest.Tenant("u", "q", 1), settings(1, `{"anonymousPlan":"p"}`),
+					cellconfigtest.Key("l", "t", 'c', 1))
+				if got := w.says(noon); got != honest {
+					t.Fatalf("at first %s\nwant %s", got, honest)
+				}
+				refs := []cellconfig.Ref{
+					{Kind: plan.KindPlan, ID: "p"}, {Kind: plan.KindTenant, ID: "u"}, {Kind: plan.KindTenant, ID: "none"},
+					{Kind: plan.KindSettings, ID: plan.SettingsID}, hashOf("a"), hashOf("b"), hashOf("c"),
+				}
+				before := w.there(refs...)
+				w.apply(cellconfigtest.Plan("p", 500, forgedVersion), cellconfigtest.Gone(refs[1], forgedVersion),
+					cellconfigtest.Tenant("none", "p", forgedVersion), settings(forgedVersion, `{"anonymousPlan":"q"}`),
+					revoked("k", "t", 'a', forgedVersion), cellconfigtest.Key("evil", "t", 'b', forgedVersion),
+					cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindKey, ID: "l"}, forgedVersion))
+				now := noon.Add(time.Minute)
+				if got := w.says(now); got != forged {
+					t.Fatalf("after the forgery %s\nwant %s", got, forged)
+				}
+				w.rewrite(before...)
+				back := now
+				for now = now.Add(every); now.Sub(back) < cellconfig.MaxAge; now = now.Add(every) {
+					w.says(now)
+				}
+				if got := w.says(now); got != honest {
+					t.Fatalf("%s after the rows were put back %s\nwant %s", now.Sub(back), got, honest)
+				}
+				w.commit(hidden, cellconfigtest.Plan("p", 6, 2), cellconfigtest.Tenant("u", "p", 2)) // by an operator
+				for end := now.Add(cellconfig.MaxAge); now.Before(end); now = now.Add(every) {
+					w.says(now)
+				}
+				if got := w.says(now); !strings.HasPrefix(got, "t 6, u 6,") {
+					t.Errorf("after honest changes %s, want 6 for both", got)
+				}
+				if s := w.r.Stats(now); s.Resets == 0 || !strings.Contains(w.logged(), "without a log entry") {
+					t.Errorf("%d resets\n%s", s.Resets, w.logged())
+				}
+			})
+		}
+	}
+}
+
+// Guarantees the same of a cell's shares and placements.
+func TestForgedSharesArePutBack(t *testing.T) {
+	pinned := newBalanced(t, "eu-1", "us-1")
+	before := pinned.document(1)
+	pinned.do(shares.Request{Kind: shares.Place, Tenant: "t", Cells: []string{"eu-1"}})
+	for name, c := range map[string]struct {
+		honest cellconfig.Document // shares
+		forged []cellconfig.Document
+	}{
+		"shares":    {before, []cellconfig.Document{newBalanced(t, "eu-1").document(forgedVersion)}},
+		"placement": {pinned.document(1), []cellconfig.Document{pinned.placement("t", forgedVersion)}},
+		"both":      {before, []cellconfig.Document{pinned.document(forgedVersion), pinned.placement("t", forgedVersion)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, inCell("eu-1"))
+			w.apply(cellconfigtest.Plan("p", 100, 1), cellconfigtest.Tenant("t", "p", 1), c.honest)
+			first := w.at(noon, "t")
+			var refs []cellconfig.Ref
+			for _, d := range c.forged {
+				refs = append(refs, d.Ref)
+			}
+			rows := w.there(refs...)
+			w.apply(c.forged...)
+			now := noon.Add(time.Minute)
+			if got := w.at(now, "t"); got == first {
+				t.Fatalf("the forgery changes nothing: %s", got)
+			}
+			w.rewrite(rows...)
+			w.want(now.Add(cellconfig.MaxAge), "t", first)
+		})
+	}
+}
+
+// Guarantees that a change which an entry of the log leaves out, or whose entry was taken away, arrives within MaxAge:
+// a revocation, too.
+func TestHiddenChanges(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.want(noon, "t", "5")
+	w.want(noon, "later", "unknown")
+	if got := w.keyAt(noon, "a"); got != "k" {
+		t.Fatal(got)
+	}
+	gone := revoked("k", "t", 'a', 2)
+	w.commit(true, gone, cellconfig.Document{Ref: hashOf("a"), Version: 2, Body: gone.Body}, cellconfigtest.Plan("p", 6, 2),
+		cellconfigtest.Tenant("later", "p", 1))
+	now := noon.Add(cellconfig.MaxAge)
+	if got := w.keyAt(now, "a"); got != "revoked API key" {
+		t.Errorf("the key is %q", got)
+	}
+	w.want(now, "t", "6")
+	w.want(now, "later", "6")
+}
+
+// Guarantees that a log entry which names versions that the table does not have keeps nobody from being served for
+// longer than MaxAge.
+func TestEntryOfNothing(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.want(noon, "t", "5")
+	if got := w.keyAt(noon, "a"); got != "k" {
+		t.Fatal(got)
+	}
+	was := w.there(cellconfig.Ref{Kind: plan.KindTenant, ID: "t"}, hashOf("a"))
+	w.commit(false, cellconfigtest.Tenant("t", "p", forgedVersion), settings(forgedVersion, `{}`),
+		cellconfig.Document{Ref: was[1].Ref, Version: forgedVersion, Body: was[1].Body})
+	w.rewrite(append(was, cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID}})...)
+	for at := range int(cellconfig.MaxAge / time.Second) {
+		w.at(noon.Add(time.Duration(at)*time.Second), "t")
+	}
+	now := noon.Add(cellconfig.MaxAge)
+	w.want(now, "t", "5")
+	if got := w.keyAt(now, "a"); got != "k" {
+		t.Errorf("the key is %q", got)
+	}
+	if s := w.r.Stats(now); s.Stale {
+		t.Errorf("the copy is stale: %+v\n%s", s, w.logged())
+	}
+}
+
+// Guarantees that a table which cannot be read takes nothing away, however old the copy is.
+func TestAgeWithoutATable(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.apply(settings(1, `{"anonymousPlan":"p"}`))
+	const want = `t 5, u unknown, none unknown, anonymous "p", a k, b unknown, c unknown`
+	check := func(now time.Time) {
+		t.Helper()
+		if got := w.says(now); got != want {
+			t.Fatalf("%s: %s\nwant %s", now.Sub(noon), got, want)
+		}
+	}
+	check(noon)
+	w.away(true)
+	now := noon
+	for ; now.Sub(noon) < 3*cellconfig.MaxAge; now = now.Add(700 * time.Millisecond) {
+		check(now)
+	}
+	check(now.Add(24 * time.Hour))
+	w.away(false)
+	w.mu.Lock() // the head can be read, and no document
+	w.onGet = func(context.Context, []cellconfig.Document) error { return errAway }
+	w.mu.Unlock()
+	for now = now.Add(25 * time.Hour); now.Sub(noon) < 26*time.Hour; now = now.Add(20 * time.Second) {
+		check(now)
+	}
+	w.away(false)
+	w.apply(cellconfigtest.Plan("p", 6, 2))
+	w.want(now.Add(10*time.Second), "t", "6")
+	if s := w.r.Stats(now); s.Resets != 0 {
+		t.Errorf("the copy was dropped: %+v\n%s", s, w.logged())
+	}
+}
+
+// Guarantees that a document which the table does not have is not used although the copy cannot be dropped yet, since
+// the head cannot be read, and that the copy is dropped as soon as it can.
+func TestForgedWithoutAHead(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.want(noon, "t", "5")
+	was := w.there(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"})
+	w.apply(cellconfigtest.Plan("p", 500, forgedVersion))
+	now := noon.Add(time.Minute)
+	w.want(now, "t", "500")
+	w.rewrite(was...)
+	w.mu.Lock()
+	w.onHead = func(context.Context, *cellconfig.Head) error { return errAway }
+	w.mu.Unlock()
+	now = now.Add(cellconfig.MaxAge)
+	w.want(now, "t", "not loaded")
+	w.away(false)
+	w.want(now.Add(cellconfig.PollEvery), "t", "5")
+}
+
+// Guarantees that a log which cannot be read holds up nothing for longer than MaxAge: neither what is put right, nor
+// what is changed.
+func TestUnreadableLog(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.apply(cellconfigtest.Tenant("u", "p", 1))
+	w.want(noon, "t", "5")
+	was := w.there(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"})
+	w.apply(cellconfigtest.Plan("p", 500, forgedVersion))
+	now := noon.Add(time.Minute)
+	w.want(now, "t", "500")
+	w.mu.Lock()
+	w.onLog = func(context.Context, *[]cellconfig.Entry) error { return errors.New("attribute v is no number") }
+	w.mu.Unlock()
+	w.commit(false, was...)
+	for end := now.Add(cellconfig.MaxAge); now.Before(end); now = now.Add(time.Second) {
+		w.at(now, "t")
+	}
+	w.want(now, "t", "5")
+	w.commit(false, cellconfigtest.Plan("p", 6, 2))
+	w.want(now.Add(cellconfig.MaxAge), "t", "6")
+}
+
+// Guarantees that a tenant is served by the limits that it had where all is old, the table cannot be read, and the
+// copy does not know any more that its plan was deleted.
+func TestAgeOfAPlanThatIsGone(t *testing.T) {
+	w := newWorld(t, func(c *cellconfig.Config) { c.MaxAbsent = 16 })
+	w.seed()
+	w.want(noon, "t", "5")
+	w.apply(cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"}, 2))
+	now := noon.Add(10 * time.Second)
+	w.want(now, "t", "5")
+	for i := range 30 {
+		w.want(now, fmt.Sprint(i), "unknown")
+	}
+	w.away(true)
+	w.want(now, "t", "5")
+	w.want(now.Add(cellconfig.MaxAge), "t", "5")
+}
+
+// Guarantees that a read which comes back when nobody waits for it any more undoes nothing that a later one has found.
+func TestLateReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(c *cellconfig.Config) { c.Timeout, c.FirstTimeout = 0, 100*time.Millisecond })
+		w.seed()
+		if err := w.r.Load(t.Context(), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		var first atomic.Bool
+		w.mu.Lock()
+		w.onGet = func(_ context.Context, d []cellconfig.Document) error {
+			if d[0].Kind == plan.KindTenant && !first.Swap(true) {
+				<-time.After(500 * time.Millisecond)
+			}
+			return nil
+		}
+		w.mu.Unlock()
+		w.want(time.Now(), "t", "not loaded")
+		w.apply(cellconfigtest.Tenant("t", "q", 2), cellconfigtest.Plan("q", 7, 1))
+		w.want(time.Now(), "t", "7")
+		<-time.After(time.Second)
+		w.want(time.Now(), "t", "7")
+		<-time.After(time.Second)
+		if s := w.r.Stats(time.Now()); s.Resets != 0 {
+			t.Errorf("%+v\n%s", s, w.logged())
+		}
+	})
+}
+
+// Guarantees that one row which was changed past the log is enough for all of the copy to be dropped, for nobody knows
+// what else was: within 14 minutes where there are requests.
+func TestOneRowPastTheLog(t *testing.T) {
+	for name, change := range map[string]cellconfig.Document{
+		"another plan":       cellconfigtest.Plan("p", 500, 2),
+		"an older plan":      cellconfigtest.Plan("p", 500, 1),
+		"no plan":            {Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "p"}},
+		"the content":        cellconfigtest.Tenant("t", "q", 2),
+		"a tombstone":        cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindTenant, ID: "t"}, 2),
+		"a key":              {Ref: hashOf("a"), Version: 1, Body: revoked("k", "t", 'a', 1).Body},
+		"no key":             {Ref: hashOf("a")},
+		"settings":           settings(2, `{"anonymousPlan":"p"}`),
+		"older settings":     settings(1, `{"anonymousPlan":"p"}`),
+		"settings as before": settings(2, `{"routes":[]}`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.seed()
+			w.says(noon)
+			w.apply(settings(2, `{}`), cellconfigtest.Plan("p", 5, 2), cellconfigtest.Tenant("t", "p", 2))
+			now := noon
+			for ; now.Sub(noon) < 16*time.Minute; now = now.Add(time.Second) {
+				if now == noon.Add(time.Minute) {
+					w.rewrite(change)
+				}
+				w.says(now)
+			}
+			if s := w.r.Stats(now); s.Resets != 1 {
+				t.Errorf("%d resets, want 1\n%s", s.Resets, w.logged())
+			}
+		})
+	}
+}
+
+// Guarantees that a row which is no document, and that requests need, keeps nothing else from being read again.
+func TestAgeBesideABadRow(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.apply(cellconfigtest.Plan("q", 7, 1), cellconfigtest.Tenant("u", "q", 1))
+	was := w.there(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"})
+	w.says(noon)
+	w.apply(cellconfigtest.Plan("p", 500, forgedVersion))
+	now := noon.Add(time.Minute)
+	if got := w.says(now); !strings.HasPrefix(got, "t 500, u 7,") {
+		t.Fatal(got)
+	}
+	w.rewrite(was...)
+	w.mu.Lock()
+	w.onGet = func(_ context.Context, d []cellconfig.Document) error {
+		for i := range d {
+			if d[i].ID == "q" {
+				return &cellconfig.BadRow{Kind: plan.KindPlan, Ref: d[i].Ref, Err: errors.New("attribute v is no number")}
+			}
+		}
+		return nil
+	}
+	w.mu.Unlock()
+	before := w.read.Load()
+	for end := now.Add(cellconfig.MaxAge); now.Before(end); now = now.Add(time.Second) {
+		w.says(now)
+	}
+	w.want(now, "t", "5")
+	w.away(false)
+	w.want(now.Add(10*time.Second), "u", "7")
+	if n := w.read.Load() - before; n > 500 {
+		t.Errorf("%d documents were read in a quarter of an hour", n)
+	}
+}
+
+// Guarantees that a table that hangs costs requests little, though all that they need is old.
+func TestAgeWithAHangingTable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(c *cellconfig.Config) { c.Timeout, c.FirstTimeout = 0, 0 })
+		w.seed()
+		w.want(time.Now(), "t", "5")
+		w.hang()
+		<-time.After(cellconfig.MaxAge)
+		for range 10 { // as after a thaw
+			w.at(time.Now(), "t")
+			<-time.After(time.Second)
+		}
+		var total time.Duration
+		const requests = 200
+		for range requests {
+			<-time.After(50 * time.Millisecond)
+			began := time.Now()
+			w.want(began, "t", "5")
+			total += time.Since(began)
+		}
+		if total > requests*25*time.Millisecond {
+			t.Errorf("%d requests waited %s in all", requests, total)
+		}
+	})
+}
+
+// Guarantees what the age of documents costs: one in use is read again every 10 to 14 minutes, beside requests, and not
+// compiled again where it is as it was. What nobody uses costs nothing.
+func TestCostOfAge(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	for i := range 300 {
+		w.apply(cellconfigtest.Tenant(fmt.Sprint(i), "p", 1))
+	}
+	for i := range 300 {
+		w.want(noon, fmt.Sprint(i), "5")
+	}
+	c, _ := w.begin(noon)
+	first, err := c.Tenant(t.Context(), "0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, gets := w.read.Load(), w.gets.Load()
+	const used, hours = 50, 10
+	for second := range hours * 3600 {
+		now := noon.Add(time.Duration(second) * time.Second)
+		c, join := w.begin(now)
+		if got := threshold(c, fmt.Sprint(second%used), now); got != "5" {
+			t.Fatal(got)
+		}
+		join()
+	}
+	// 50 tenants, their plan, and the settings.
+	read, most := w.read.Load()-before, int64((used+2)*hours*6)
+	if read > most || read < most*10/15 {
+		t.Errorf("%d documents were read again in %d h, want %d to %d", read, hours, most*10/15, most)
+	}
+	if calls := w.gets.Load() - gets; calls > hours*3600/2 {
+		t.Errorf("%d calls in %d h", calls, hours)
+	}
+	now := noon.Add(hours * time.Hour)
+	c, _ = w.begin(now)
+	if again, err := c.Tenant(t.Context(), "0"); err != nil || again != first {
+		t.Errorf("a tenant that is as it was was compiled again, %v", err)
+	}
+	if s := w.r.Stats(now); s.Resets != 0 || s.BadDocuments != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Guarantees that a request does not wait while a document that it uses, and that is not yet too old, is read again.
+func TestAgeBesideRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.seed()
+		w.want(time.Now(), "t", "5")
+		w.mu.Lock()
+		w.onGet = func(context.Context, []cellconfig.Document) error {
+			<-time.After(80 * time.Millisecond)
+			return nil
+		}
+		w.mu.Unlock()
+		before := w.read.Load()
+		for range 3600 {
+			<-time.After(time.Second)
+			began := time.Now()
+			c, join := w.begin(began)
+			if got := threshold(c, "t", began); got != "5" {
+				t.Fatal(got)
+			}
+			if waited := time.Since(began); waited > 0 {
+				t.Fatalf("a request waited %s", waited)
+			}
+			join()
+		}
+		if n := w.read.Load() - before; n < 6 {
+			t.Errorf("%d documents were read again, want each of three at least twice", n)
+		}
+	})
+}
+
+// Guarantees that an honest table never has the copy dropped, and that nothing in it goes back to an earlier version:
+// with changes at any time, reads that fail or that take long, and pauses of any length.
+func TestAgeNeverFlaps(t *testing.T) {
+	for seed := range soak.Times(uint64(200)) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 7))
+			w := newWorld(t, func(c *cellconfig.Config) {
+				c.Timeout, c.FirstTimeout, c.MaxDocuments = 100*time.Millisecond, time.Second, 16
+			})
+			w.apply(cellconfigtest.Plan("p", 1, 1))
+			const tenants = 20
+			for i := range tenants {
+				w.apply(cellconfigtest.Tenant(fmt.Sprint(i), "p", 1))
+			}
+			var slow, failing atomic.Int64
+			w.mu.Lock()
+			w.onGet = func(context.Context, []cellconfig.Document) error {
+				if n := slow.Load(); n > 0 {
+					<-time.After(time.Duration(n)) // what was read arrives late, though nobody waits for it any more
+				}
+				if failing.Load() > 0 {
+					return errAway
+				}
+				return nil
+			}
+			w.mu.Unlock()
+			version, seen := int64(1), map[string]int64{}
+			defer func() { <-time.After(10 * time.Second) }() // for reads that nobody waits for any more
+			for range 150 {
+				switch random.IntN(8) {
+				case 0, 1:
+					version++
+					w.apply(cellconfigtest.Plan("p", version, version))
+				case 2:
+					w.apply(cellconfigtest.Plan("p", version+1, version+1), settings(version, `{"anonymousPlan":"p"}`))
+					version++
+				case 3:
+					slow.Store(random.Int64N(int64(200 * time.Millisecond)))
+				case 4:
+					failing.Store(random.Int64N(2))
+				case 5:
+					slow.Store(0)
+					failing.Store(0)
+				}
+				pause := time.Duration(random.Int64N(int64(2 * time.Second)))
+				if random.IntN(3) == 0 {
+					pause = time.Duration(random.Int64N(int64(2 * cellconfig.MaxAge)))
+				}
+				<-time.After(pause)
+				now := time.Now()
+				tenant := fmt.Sprint(random.IntN(tenants))
+				got := w.at(now, tenant)
+				if got == "not loaded" {
+					continue
+				}
+				var n int64
+				if _, err := fmt.Sscan(got, &n); err != nil || n > version {
+					t.Fatalf("seed %d: threshold %q", seed, got)
+				}
+				if n < seen[tenant] {
+					t.Fatalf("seed %d: threshold %d after %d", seed, n, seen[tenant])
+				}
+				seen[tenant] = n
+			}
+			slow.Store(0)
+			failing.Store(0)
+			<-time.After(10 * time.Second)
+			w.want(time.Now(), "0", fmt.Sprint(version))
+			if s := w.r.Stats(time.Now()); s.Resets != 0 || s.BadDocuments != 0 {
+				t.Fatalf("seed %d: %+v\n%s", seed, s, w.logged())
+			}
+		})
+	}
+}

@@ -1,0 +1,141 @@
+package cellconfig_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+)
+
+// warm is a reader with the tenant and its key in the cache, whose hashes cost nothing.
+func warm(tb testing.TB) *world {
+	tb.Helper()
+	var known []identity.KeyHash
+	w := newWorld(tb, func(c *cellconfig.Config) {
+		c.Hashes = func(context.Context, time.Time, string) ([]identity.KeyHash, error) { return known, nil }
+	})
+	known, _ = hashes(tb.Context(), noon, "a")
+	w.seed()
+	w.want(noon, "t", "5")
+	if got := w.keyAt(noon, "a"); got != "k" {
+		tb.Fatal(got)
+	}
+	return w
+}
+
+// request is what a request asks of its configuration.
+func request(tb testing.TB, w *world) {
+	c, join := w.r.Begin(context.Background(), noon)
+	key, err := c.Key(context.Background(), "a", noon)
+	if err != nil || join != nil {
+		tb.Fatal(err)
+	}
+	tenant, err := c.Tenant(context.Background(), key.Tenant)
+	if err != nil || len(tenant.Limits(noon).Limits) != 1 || len(c.IPLimits().Limits) != 0 {
+		tb.Fatal(err)
+	}
+}
+
+// Guarantees that a request whose documents are in the cache allocates nothing for its configuration.
+func TestAllocations(t *testing.T) {
+	w := warm(t)
+	if n := testing.AllocsPerRun(1000, func() { request(t, w) }); n != 0 {
+		t.Errorf("%v allocations, want none", n)
+	}
+}
+
+// A request's configuration from a warm cache: settings, key and tenant, without the hash of the key.
+func BenchmarkWarm(b *testing.B) {
+	w := warm(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		request(b, w)
+	}
+}
+
+// The same, on all processors at once.
+func BenchmarkWarmParallel(b *testing.B) {
+	w := warm(b)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			request(b, w)
+		}
+	})
+}
+
+// A tenant that is not in the cache, from a table in memory.
+func BenchmarkMiss(b *testing.B) {
+	w := newWorld(b)
+	w.seed()
+	const tenants = 1000
+	for i := range tenants {
+		w.apply(cellconfigtest.Tenant(fmt.Sprintf("t%d", i), "p", 1))
+	}
+	r := w.reader(func(c *cellconfig.Config) { c.MaxDocuments = 16 })
+	if err := r.Load(b.Context(), noon); err != nil {
+		b.Fatal(err)
+	}
+	i := 0
+	for b.Loop() {
+		i++
+		c, _ := r.Begin(context.Background(), noon)
+		if got, err := c.Tenant(context.Background(), fmt.Sprintf("t%d", i%tenants)); err != nil || got == nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// Guarantees that 10,000 tenants of one plan fit the cache's default bound, and that its estimate of what they take is not below
+// what they do take: a bound that is passed unseen is none.
+func TestMemory(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	const tenants = 10_000
+	documents := make([]cellconfig.Document, tenants)
+	for i := range documents {
+		documents[i] = cellconfigtest.Tenant(fmt.Sprintf("tenant-%05d", i), "p", 1)
+	}
+	w.apply(documents...)
+	weigh(t, w, "tenants", func() {
+		for i := range tenants {
+			w.want(noon, fmt.Sprintf("tenant-%05d", i), "5")
+		}
+	})
+	if n := w.r.Stats(noon).Documents; n != tenants+1 {
+		t.Errorf("%d documents in the cache, want the tenants and their plan", n)
+	}
+	var limits []string
+	for i := range 1000 {
+		limits = append(limits, fmt.Sprintf(`{"id":"l%d","per":"endpoint","match":{"methods":["GET"],"pathPattern":"/v1/r%d/*/x"},"tiers":[{"period":1,"threshold":5},{"period":60,"threshold":99}]}`, i, i))
+	}
+	w.apply(body(plan.KindPlan, "big", 1, `{"id":"big","limits":[`+strings.Join(limits, ",")+`]}`),
+		body(plan.KindTenant, "big", 1, `{"id":"big","plan":"big","overrides":[{"id":"l1","tiers":[{"period":1,"threshold":5}]}]}`))
+	weigh(t, w, "a plan of 1,000 limits", func() { w.want(noon.Add(time.Minute), "big", "5") })
+}
+
+// weigh compares what the cache says that it takes with what it takes.
+func weigh(t *testing.T, w *world, what string, load func()) {
+	t.Helper()
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before, said := heap(), w.r.Stats(noon).Bytes
+	load()
+	took, said := heap()-before, w.r.Stats(noon).Bytes-said
+	t.Logf("%s take %d bytes, said to be %d", what, took, said)
+	if took > said || said > 8*max(took, 1) {
+		t.Errorf("%s take %d bytes, said to be %d; want an estimate that is above, and not by much", what, took, said)
+	}
+	runtime.KeepAlive(w)
+}

@@ -1,0 +1,282 @@
+package cellconfig_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
+)
+
+// leasing is a cell with one environment that leases from the cell's counters.
+type leasing struct {
+	*world
+	leases *lease.Store
+	stuck  *plan.Set   // what it goes on with, if it hears nothing any more
+	spent  []time.Time // of each unit
+}
+
+const epochPlan = `{"id":"p","limits":[{"id":"l","algorithm":%q,%s}]}`
+
+func newLeasing(t *testing.T, cell, limits string, now *time.Time) *leasing {
+	t.Helper()
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &leasing{world: newWorld(t, inCell(cell))}
+	l.leases, err = lease.New(lease.Config{Store: store, Instances: func() int { return 1 }, GiveBackEvery: -1, Clock: func() time.Time { return *now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.apply(body(plan.KindPlan, "p", 1, limits), cellconfigtest.Tenant("t", "p", 1))
+	return l
+}
+
+// spend is how many of so many requests are admitted at now.
+func (l *leasing) spend(now time.Time, requests int) (admitted int) {
+	l.t.Helper()
+	c, join := l.begin(now)
+	defer join()
+	set := l.stuck
+	if set == nil {
+		t, err := c.Tenant(l.t.Context(), "t")
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		set = t.Limits(now)
+	}
+	charges := set.AppendCharges(nil, &plan.Attributes{Method: "GET"})
+	if set.Withheld(charges) != nil {
+		return 0
+	}
+	var d limit.Decision
+	for range requests {
+		req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "t"}, Charges: charges}
+		if err := l.leases.Decide(l.t.Context(), req, now, &d); err != nil {
+			l.t.Fatal(err)
+		}
+		if d.Allowed {
+			admitted++
+			l.spent = append(l.spent, now)
+		}
+	}
+	return admitted
+}
+
+func (l *leasing) hears(d cellconfig.Document) {
+	l.t.Helper()
+	l.apply(d)
+}
+
+// between is what the cells granted together in a time.
+func between(from time.Time, d time.Duration, cells ...*leasing) (n int) {
+	for _, c := range cells {
+		for _, at := range c.spent {
+			if !at.Before(from) && at.Before(from.Add(d)) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// phases is the balancer of two cells, one transition at a time.
+type phases struct {
+	*balanced
+	now     *time.Time
+	version int64
+}
+
+// step asks, or lets all cells acknowledge, and returns the document that follows.
+func (p *phases) step(requests ...shares.Request) cellconfig.Document {
+	p.t.Helper()
+	in := shares.Input{Requests: requests}
+	for i := range in.Requests {
+		p.serial++
+		in.Requests[i].ID = fmt.Sprint(p.serial)
+	}
+	for _, cell := range p.state.Awaited() {
+		in.Acks = append(in.Acks, shares.Ack{Cell: cell, Epoch: p.state.Epoch, Phase: p.state.Phase})
+	}
+	p.balanced.now = *p.now
+	p.balanced.step(in)
+	p.version++
+	return p.document(p.version)
+}
+
+// Guarantees that a change of the shares' epoch ends leases that were granted by the shares before: an instance that holds units of the
+// whole limit spends no more than its cell's share of the new epoch, and exactly that, so what it had not spent is returned and not
+// lost; that nothing is leased of a limit that the cell does not grant any more; and that the cells together pass the limit in no window,
+// from the one in which the epoch changes on, and grant all of it once they are at rest.
+func TestLeasesThroughEpochs(t *testing.T) {
+	const whole, share, period = 100, 25, time.Minute
+	for _, tt := range []struct {
+		algorithm, numbers string
+		most               int // in any window of the clock
+	}{
+		{"fixed_window", `"threshold":100,"period":"1m"`, whole},
+		{"sliding_window", `"threshold":100,"period":"1m"`, whole},
+		{"sliding_buckets", `"threshold":100,"period":"1m","buckets":6`, whole},
+		{"sliding_log", `"threshold":100,"period":"1m"`, whole},
+		{"token_bucket", `"rate":100,"period":"1m","burst":100`, 2 * whole},
+	} {
+		t.Run(tt.algorithm, func(t *testing.T) {
+			start, bucket := noon, tt.algorithm == "token_bucket"
+			now := start
+			limits := fmt.Sprintf(epochPlan, tt.algorithm, tt.numbers)
+			eu, us := newLeasing(t, "eu-1", limits, &now), newLeasing(t, "us-1", limits, &now)
+			p := &phases{balanced: newBalanced(t), now: &now}
+			tell := func(d cellconfig.Document) { eu.hears(d); us.hears(d) }
+
+			now = start.Add(-time.Hour)
+			tell(p.step(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1}))
+			now = start
+			spent, held := 0, 0
+			enough := func() bool { // of a bucket only little is leased ahead
+				return spent+held > share || bucket && spent >= share/2 && held > 0
+			}
+			for spent < share-1 && !enough() { // as fast as that, the instance leases ahead
+				n := 5
+				if spent >= share-n {
+					n = 1
+				}
+				if eu.spend(now, n) != n {
+					t.Fatal("there is room")
+				}
+				now = now.Add(100 * time.Millisecond)
+				spent, held = len(eu.spent), int(eu.leases.Stats().Units)
+			}
+			if !enough() {
+				t.Fatalf("%d are spent and %d are leased: by these no share is passed", spent, held)
+			}
+
+			// The epoch changes in the middle of the window. The cell knows with its next poll.
+			tell(p.step(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 3}))
+			now = now.Add(2 * time.Second)
+			eu.spend(now, whole) // in the meantime: beside the poll, or after it
+			now = now.Add(2 * time.Second)
+			eu.spend(now, whole)
+			refill := 0
+			if bucket {
+				refill = 4 // of the time that has passed, at most
+			}
+			if got := len(eu.spent); got > share+refill || got < share-2 {
+				t.Errorf("%d were spent, %d held, and of the new share of %d the cell granted %d: want all of it and no more", spent, held, share, got)
+			}
+			if n := us.spend(now, whole); n != 0 {
+				t.Errorf("the cell that joins grants %d before it grows", n)
+			}
+
+			// It grows after the grace, from the first window that begins after it.
+			tell(p.step())
+			now = now.Add(shares.Settings{}.Grace())
+			tell(p.step())
+			if p.state.Phase != shares.Grow {
+				t.Fatalf("phase %s", p.state.Phase)
+			}
+			tell(p.step())
+			for now.Before(start.Add(6 * period)) {
+				now = now.Add(5 * time.Second)
+				eu.spend(now, 7)
+				us.spend(now, 7)
+			}
+			// And the first cell is drained, with units in hand.
+			before := len(eu.spent)
+			tell(p.step(shares.Request{Kind: shares.Drain, Cell: "eu-1"}))
+			now = now.Add(4 * time.Second)
+			if eu.spend(now, whole) != 0 || len(eu.spent) != before {
+				t.Error("a drained cell grants what it has leased")
+			}
+			tell(p.step())
+			now = now.Add(shares.Settings{}.Grace())
+			tell(p.step())
+			tell(p.step())
+			for now.Before(start.Add(12 * period)) {
+				now = now.Add(5 * time.Second)
+				eu.spend(now, 14)
+				us.spend(now, 14)
+			}
+			for w := range 12 {
+				if n := between(start.Add(time.Duration(w)*period), period, eu, us); n > tt.most {
+					t.Errorf("window %d: the cells grant %d, want at most %d", w, n, tt.most)
+				}
+			}
+			if n := between(start.Add(11*period), period, eu, us); n < 8*whole/10 { // leases of a log are stamped at their end
+				t.Errorf("at rest the cells grant %d of %d", n, whole)
+			}
+		})
+	}
+}
+
+// Guarantees that the test above can fail: an instance that goes on with the limit of the epoch before spends what it has leased by it,
+// and more.
+func TestLeasesOfTheEpochBefore(t *testing.T) {
+	now := noon
+	limits := fmt.Sprintf(epochPlan, "fixed_window", `"threshold":100,"period":"1m"`)
+	eu := newLeasing(t, "eu-1", limits, &now)
+	p := &phases{balanced: newBalanced(t), now: &now}
+	eu.hears(p.step(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1}))
+	eu.spend(now, 10)
+	c, _ := eu.begin(now)
+	known, err := c.Tenant(t.Context(), "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eu.stuck = known.Limits(now)
+	eu.hears(p.step(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1}))
+	now = now.Add(4 * time.Second)
+	if eu.spend(now, 100); len(eu.spent) <= 50 {
+		t.Errorf("%d were granted by the limit of the epoch before: nobody finds a lease that goes on", len(eu.spent))
+	}
+}
+
+// Guarantees that a cell which ran alone and is added by itself, and the second one after it, keep the limit in every window; and what
+// it costs to add both at once: in the window that is open the second one's part on top, and nothing in the next.
+func TestAloneAndThenNot(t *testing.T) {
+	const whole, period = 100, time.Minute
+	limits := fmt.Sprintf(epochPlan, "fixed_window", `"threshold":100,"period":"1m"`)
+	eu1 := shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1}
+	us1 := shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1}
+	for _, tt := range []struct {
+		name  string
+		asked [][]shares.Request
+		most  int
+	}{
+		{"one after the other", [][]shares.Request{{eu1}, {us1}}, whole},
+		{"both at once", [][]shares.Request{{eu1, us1}}, whole + whole/2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			now := noon
+			eu, us := newLeasing(t, "eu-1", limits, &now), newLeasing(t, "us-1", limits, &now)
+			eu.r = eu.reader(inCell("eu-1"), alone)
+			if eu.spend(now, whole+10) != whole {
+				t.Fatal("alone it grants all")
+			}
+			p := &phases{balanced: newBalanced(t), now: &now}
+			for _, requests := range tt.asked {
+				d := p.step(requests...)
+				eu.hears(d)
+				us.hears(d)
+				now = now.Add(4 * time.Second)
+				eu.spend(now, whole)
+				us.spend(now, whole)
+			}
+			if n := between(noon, period, eu, us); n != tt.most {
+				t.Errorf("the cells grant %d of %d in the window in which they join, want %d", n, whole, tt.most)
+			}
+			now = noon.Add(period + 4*time.Second)
+			eu.spend(now, whole)
+			us.spend(now, whole)
+			if n := between(noon.Add(period), period, eu, us); n > whole {
+				t.Errorf("the cells grant %d in the next window", n)
+			}
+		})
+	}
+}

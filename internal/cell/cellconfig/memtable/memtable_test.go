@@ -1,0 +1,49 @@
+package memtable_test
+
+import (
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
+)
+
+// Guarantees that the table in memory does what every table must.
+func TestContract(t *testing.T) {
+	cellconfigtest.Run(t, func(t *testing.T, handles int) []cellconfig.Store {
+		one, err := memtable.New(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := make([]cellconfig.Store, handles)
+		for i := range out {
+			out[i] = one
+		}
+		return out
+	})
+}
+
+// Guarantees that the log is bounded, and that what is left has no gap: at least as many entries as were asked for.
+func TestLogIsBounded(t *testing.T) {
+	table, err := memtable.New(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for v := range int64(50) {
+		if _, err := table.Apply(t.Context(), []cellconfig.Document{cellconfigtest.Tenant("t", "p", v+1)}); err != nil {
+			t.Fatal(err)
+		}
+		log, err := table.Log(t.Context(), 0, v+1)
+		if err != nil || int64(len(log)) < min(v+1, 4) || len(log) > 8 {
+			t.Fatalf("%d entries after %d changes, %v; want 4 to 8", len(log), v+1, err)
+		}
+		for i := range log {
+			if want := v + 2 - int64(len(log)-i); log[i].Seq != want {
+				t.Fatalf("entry %d is number %d, want %d", i, log[i].Seq, want)
+			}
+		}
+	}
+	if _, err := memtable.New(-1); err == nil {
+		t.Error("a log of -1 entries is accepted")
+	}
+}

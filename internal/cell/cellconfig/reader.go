@@ -1,0 +1,623 @@
+package cellconfig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/singleflight"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+)
+
+var _ authorizer.Source = (*Reader)(nil)
+
+// The ages of a copy.
+const (
+	PollEvery  = time.Second      // the log is not polled more often
+	Fresh      = 2 * time.Second  // a copy that is older is renewed in front of a decision
+	StaleAfter = 30 * time.Second // decisions on one that is older are marked
+	MaxAge     = 15 * time.Minute // a document is used no longer without another look at the table, if that can be read
+
+	thawed    = 5 * time.Second // without a request: what failed before says nothing about now
+	maxBehind = 500             // log entries; who is further behind starts anew
+)
+
+// Config sets up a [Reader].
+type Config struct {
+	Table Table // required
+
+	// Cell is the id of the cell, whose share of each limit tenants are given; see package shares. Before the table has shares
+	// nothing is loaded: a cell that is one of several must not grant what others grant, too. Where Cell is "", shares are not
+	// looked at, and a tenant has the whole of each limit.
+	Cell string
+
+	// Alone says that there is no other cell: as long as the table has no shares, a tenant has the whole of each limit. Once it has
+	// some, they count.
+	Alone bool
+
+	// Reaches says whether there is a way to the counters of another cell: quotas, and limits too small to be divided,
+	// that are kept there are then given to the store with that limit.Limit.Home. Of such limits of any other cell this
+	// one grants nothing, and the log says so. nil is of none. Of limits that the cell keeps itself for all cells, the
+	// Home is Cell.
+	Reaches func(home string) bool
+
+	// Hashes are what the presented key may be stored under. nil knows no key. An error other than identity.ErrMalformedKey is
+	// taken for authorizer.ErrNotLoaded.
+	Hashes func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error)
+
+	// Holds reports whether the table holds a document of the kind that is not deleted, for a table that knows this
+	// without a read. If nil, the table may hold documents of every kind.
+	Holds func(Kind) bool
+
+	// Accepts says whether the store can keep a limit; a document with one that it cannot keep does not compile. nil is any.
+	Accepts func(*limit.Limit) error
+
+	// OnApply is called for each log entry that was seen, with the time of that: for how long changes take to arrive. It is not
+	// called for what a first or fresh start passes over. It may be called by several goroutines at once.
+	OnApply func(e Entry, now time.Time)
+
+	Log *slog.Logger // default slog.Default()
+
+	// Timeout bounds one read of the table, 1 ms to 10 s; 0 is 100 ms. A poll is at most two of it, and a request that finds
+	// nothing in the cache waits for at most five in all: a poll, its key, its tenant and the tenant's plan.
+	Timeout time.Duration
+
+	// FirstTimeout bounds the first poll, which opens the connections, and in its stead each read in the first two seconds of
+	// requests after a start or a thaw, when the process is slow by itself; 1 ms to 60 s; 0 is 1 s. One below Timeout is Timeout.
+	FirstTimeout time.Duration
+
+	MaxDocuments int   // in the cache, 16 or more; 0 is 20,000
+	MaxAbsent    int   // ids and hashes that are known to be nobody's, 16 or more; 0 is 10,000
+	MaxBytes     int64 // of the cache, by an estimate of what documents take compiled, 1 MiB or more; 0 is 64 MiB
+}
+
+// Reader keeps a copy of what requests need of a table. It is safe for concurrent use. Make it with [New].
+type Reader struct {
+	c    Config
+	gate *gate
+
+	mu        sync.Mutex
+	known     *simplelru.LRU[cacheKey, *entry]
+	absent    *simplelru.LRU[cacheKey, *age]
+	aging     []cacheKey   // to be read again with the next poll
+	seed      maphash.Seed // of sum
+	bytes     int64
+	flights   map[cacheKey]*flight
+	poll      *poll // the one under way, or nil
+	loaded    bool
+	doubted   bool // the table was changed past its log: the next poll drops the copy
+	head      Head
+	central             // shares of nil: every limit is whole here
+	told      [2]int64  // versions of the settings and shares that were refused last
+	fresh     *view     // of the settings in force
+	stale     *view     // the same, marked
+	synced    time.Time // when the last poll that succeeded began: the copy holds all that was written before
+	tried     time.Time // when the last poll began
+	begun     time.Time // the last request
+	woke      time.Time // the first one since the process began, or thawed
+	failing   bool      // the last poll failed
+	polls     int64
+	failures  int64
+	resets    int64
+	bad       int64
+	documents int64 // read
+}
+
+// New makes a reader. It reads nothing yet. The error names the field.
+func New(c Config) (*Reader, error) {
+	set := func(d *time.Duration, to time.Duration) {
+		if *d == 0 {
+			*d = to
+		}
+	}
+	set(&c.Timeout, 100*time.Millisecond)
+	set(&c.FirstTimeout, time.Second)
+	if c.MaxDocuments == 0 {
+		c.MaxDocuments = 20_000
+	}
+	if c.MaxAbsent == 0 {
+		c.MaxAbsent = 10_000
+	}
+	if c.MaxBytes == 0 {
+		c.MaxBytes = 64 << 20
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	switch {
+	case c.Table == nil:
+		return nil, errors.New("cellconfig: Table is missing")
+	case c.Timeout < time.Millisecond || c.Timeout > 10*time.Second:
+		return nil, fmt.Errorf("cellconfig: Timeout %s is outside 1ms..10s", c.Timeout)
+	case c.FirstTimeout < time.Millisecond || c.FirstTimeout > time.Minute:
+		return nil, fmt.Errorf("cellconfig: FirstTimeout %s is outside 1ms..1m", c.FirstTimeout)
+	case c.MaxDocuments < 16:
+		return nil, fmt.Errorf("cellconfig: MaxDocuments %d is below 16", c.MaxDocuments)
+	case c.MaxAbsent < 16:
+		return nil, fmt.Errorf("cellconfig: MaxAbsent %d is below 16", c.MaxAbsent)
+	case c.MaxBytes < 1<<20:
+		return nil, fmt.Errorf("cellconfig: MaxBytes %d is below 1 MiB", c.MaxBytes)
+	}
+	c.FirstTimeout = max(c.FirstTimeout, c.Timeout)
+	gate, err := newGate()
+	if err != nil {
+		return nil, err
+	}
+	r := &Reader{c: c, gate: gate, flights: map[cacheKey]*flight{}, seed: maphash.MakeSeed()}
+	size := c.MaxDocuments
+	if c.Cell != "" { // for each tenant, whether it has a placement
+		size *= 2
+	}
+	if r.known, err = simplelru.NewLRU(size, func(_ cacheKey, e *entry) { r.bytes -= e.size }); err != nil {
+		return nil, fmt.Errorf("cellconfig: %w", err)
+	}
+	if r.absent, err = simplelru.NewLRU[cacheKey, *age](c.MaxAbsent, nil); err != nil {
+		return nil, fmt.Errorf("cellconfig: %w", err)
+	}
+	r.unloaded(errors.New("not read yet"))
+	return r, nil
+}
+
+// holds reports whether the table may hold a document of the kind.
+func (r *Reader) holds(kind Kind) bool { return r.c.Holds == nil || r.c.Holds(kind) }
+
+// Begin implements [authorizer.Source].
+func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configuration, func()) {
+	r.mu.Lock()
+	if clock.Between(r.begun, now) > thawed {
+		r.gate.breaker.Reset() // what failed before says nothing about now
+		r.woke = now
+	}
+	r.begun = now
+	front := !r.loaded || r.doubted || clock.Between(r.synced, now) > Fresh
+	p, mine := r.due(now, false)
+	if p != nil && front {
+		r.mu.Unlock()
+		_ = p.wait(ctx) // the copy that is here is used on
+		r.mu.Lock()
+	}
+	v := r.fresh
+	if clock.Between(r.synced, now) > StaleAfter {
+		v = r.stale
+	}
+	r.mu.Unlock()
+	if mine && (!front || len(p.aging) > 0) {
+		return v, func() { p.join(ctx) }
+	}
+	return v, nil
+}
+
+// Load brings the copy up to what was written before the call; it is what a process does before its first request. The error
+// says why the copy is not up to date.
+func (r *Reader) Load(ctx context.Context, now time.Time) error {
+	for {
+		r.mu.Lock()
+		p, mine := r.due(now, true)
+		r.mu.Unlock()
+		_ = p.Wait(ctx)
+		ended, err := p.Result()
+		if !ended {
+			return fmt.Errorf("read the cell configuration: %w", context.DeadlineExceeded)
+		}
+		if mine { // one that was under way may have read the head too early
+			return err
+		}
+	}
+}
+
+// poll is one look at the log, for all who wait.
+type poll struct {
+	*singleflight.Call
+
+	began time.Time // by the clock of the request that began it
+
+	aging   []cacheKey    // documents that are read again after it
+	renewed chan struct{} // when that is done
+}
+
+// join waits for all of the poll, which a process may be frozen after.
+func (p *poll) join(ctx context.Context) {
+	_ = p.wait(ctx)
+	if len(p.aging) == 0 {
+		return
+	}
+	select {
+	case <-p.renewed:
+	case <-ctx.Done():
+	}
+}
+
+// wait waits for the end of the poll and returns its error, or why there is none to wait for.
+func (p *poll) wait(ctx context.Context) error {
+	_ = p.Wait(ctx) // the result says whether the poll has ended
+	ended, err := p.Result()
+	if !ended {
+		return context.DeadlineExceeded
+	}
+	return err
+}
+
+// due is the poll that is under way, or a new one where it is time or forced; mine says that it is new. r.mu is held.
+func (r *Reader) due(now time.Time, force bool) (p *poll, mine bool) {
+	timeout := 2 * r.c.Timeout
+	if !r.loaded {
+		timeout = r.c.FirstTimeout
+	}
+	// One that began too long ago is of a process that was frozen since: its connection is gone.
+	if r.poll != nil && clock.Between(r.poll.began, now) < timeout+PollEvery {
+		return r.poll, false
+	}
+	if !force && clock.Between(r.tried, now) < PollEvery {
+		return nil, false
+	}
+	return r.start(now, timeout), true
+}
+
+// start begins a poll. r.mu is held.
+func (r *Reader) start(now time.Time, timeout time.Duration) *poll {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	p := &poll{Call: singleflight.Begin(clock.At(now), ctx.Done()), began: now, aging: r.aging, renewed: make(chan struct{})}
+	r.poll, r.tried, r.aging = p, now, nil
+	r.polls++
+	each := min(r.c.Timeout, timeout)
+	if !r.loaded { // connections are to be opened
+		each = timeout
+	}
+	go func() {
+		defer cancel()
+		err := r.sync(ctx, p, each)
+		p.End(err)
+		if err == nil {
+			r.renew(p.aging)
+		}
+		close(p.renewed)
+	}()
+	return p
+}
+
+// sync is a poll. What it found is forgotten if another one took its place.
+func (r *Reader) sync(ctx context.Context, p *poll, timeout time.Duration) error {
+	start := time.Now()
+	entries, err := r.follow(ctx, p, timeout)
+	r.mu.Lock()
+	if r.poll == p {
+		r.poll = nil
+		if err != nil {
+			r.failures++
+			if !r.loaded {
+				r.unloaded(err)
+			}
+		}
+		if failing := err != nil; failing != r.failing {
+			r.failing = failing
+			defer r.tell(err)
+		}
+	}
+	r.mu.Unlock()
+	if r.c.OnApply != nil {
+		for _, e := range entries {
+			r.c.OnApply(e, p.began.Add(time.Since(start)))
+		}
+	}
+	return err
+}
+
+func (r *Reader) tell(err error) {
+	if err != nil {
+		r.c.Log.Warn("the cell configuration cannot be read; decisions go on with what is here", "error", err)
+		return
+	}
+	r.c.Log.Info("the cell configuration is read again")
+}
+
+// base is what a poll starts from.
+type base struct {
+	loaded  bool
+	doubted bool
+	head    Head
+	central
+	synced time.Time
+}
+
+// central is what is not read when it is needed, but with the log, or when it is getting old.
+type central struct {
+	settings   *plan.Settings
+	shares     *sharing
+	documents  [len(centralRefs)]centralDocument
+	centralAge age
+}
+
+// centralDocument is the version and content of a document that was looked at last.
+type centralDocument struct {
+	version int64
+	sum     uint64
+}
+
+// follow reads the log up to the head and puts it into force; the entries are those that were new. What is written between its
+// reads may make it start again.
+func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]Entry, error) {
+	for range 3 {
+		r.mu.Lock()
+		from := base{r.loaded, r.doubted, r.head, r.central, r.synced}
+		r.mu.Unlock()
+		var head Head
+		err := r.gate.do(ctx, timeout, func(ctx context.Context) (err error) { head, err = r.c.Table.Head(ctx); return err })
+		if err != nil {
+			return nil, fmt.Errorf("read the head: %w", err)
+		}
+		entries, anew, err := r.entries(ctx, p, timeout, &from, head)
+		if err != nil {
+			return nil, err
+		}
+		now := from.central
+		need, named := centralVersions(entries)
+		if anew != "" || named || clock.Between(from.centralAge.read, p.began) >= from.centralAge.renew {
+			least := need
+			if clock.Between(from.synced, p.began) >= tooOld { // the log has said for too long what the table does not have
+				least = [len(need)]int64{}
+			}
+			var ahead bool
+			now, ahead, err = r.readCentral(ctx, timeout, head, from.central, least)
+			switch {
+			case err != nil && (anew != "" || named):
+				return nil, err
+			case err != nil: // what is here stays, and the next poll looks again
+				now = from.central
+			case ahead:
+				continue
+			default:
+				if anew == "" && from.unnamed(&now, need) {
+					anew = errUnnamed.Error()
+				}
+				now.centralAge = newAge(p.began)
+			}
+		}
+		return entries, r.advance(p, head, now, entries, anew)
+	}
+	return nil, errors.New("read the settings: they change faster than they can be read")
+}
+
+// entries are those from the known head to the new one; where that is not the way on, anew says why.
+func (r *Reader) entries(ctx context.Context, p *poll, timeout time.Duration, from *base, head Head) (entries []Entry, anew string, err error) {
+	switch {
+	case !from.loaded:
+		return nil, "it is read for the first time", nil
+	case from.doubted:
+		return nil, errUnnamed.Error(), nil
+	case head.Incarnation != from.head.Incarnation:
+		return nil, "it was repaired, or is another table", nil
+	case head.Seq < from.head.Seq:
+		return nil, "its head went back", nil
+	case head.Retention > 0 && clock.Between(from.synced, p.began) > head.Retention/2:
+		return nil, "the copy is older than half of the log", nil
+	case head.Seq-from.head.Seq > maxBehind:
+		return nil, "the copy is far behind", nil
+	case head.Seq == from.head.Seq:
+		return nil, "", nil
+	}
+	err = r.gate.do(ctx, timeout, func(ctx context.Context) (err error) {
+		entries, err = r.c.Table.Log(ctx, from.head.Seq, head.Seq)
+		return err
+	})
+	if err != nil && clock.Between(from.synced, p.began) >= tooOld {
+		return nil, "its log cannot be read", nil
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("read the log: %w", err)
+	}
+	if int64(len(entries)) != head.Seq-from.head.Seq {
+		return nil, "its log has a gap", nil
+	}
+	for i := range entries {
+		if entries[i].Seq != from.head.Seq+1+int64(i) {
+			return nil, "its log has a gap", nil
+		}
+	}
+	return entries, "", nil
+}
+
+// central are the documents that are read with the log. The second is only where there is a cell.
+var centralRefs = [...]Ref{{plan.KindSettings, plan.SettingsID}, {KindShares, SharesID}}
+
+// centralVersions are the newest versions of them that the entries name.
+func centralVersions(entries []Entry) (need [2]int64, named bool) {
+	for i := range entries {
+		for _, c := range entries[i].Changes {
+			for j := range centralRefs {
+				if c.Ref == centralRefs[j] {
+					need[j], named = max(need[j], c.Version), true
+				}
+			}
+		}
+	}
+	return need, named
+}
+
+// unnamed reports whether what was read differs from what was there though the log did not say so. need are the
+// versions that it says.
+func (c *central) unnamed(now *central, need [len(centralRefs)]int64) bool {
+	for i := range c.documents {
+		if was, is := c.documents[i], now.documents[i]; was != is && (is.version != need[i] || is.version <= was.version) {
+			return true
+		}
+	}
+	return false
+}
+
+// errNoShares is a cell that does not know what it may grant, or does not any more.
+var errNoShares = errors.New("there are no shares: what this cell may grant of each limit is not known, and it is not alone")
+
+// readCentral reads the settings and the shares, at least versions need. ahead says that they are of a later state than head.
+// One that does not compile leaves the last good one in force; where there is none, that is an error.
+func (r *Reader) readCentral(ctx context.Context, timeout time.Duration, head Head, before central, need [2]int64) (now central, ahead bool, err error) {
+	refs := centralRefs[:]
+	if r.c.Cell == "" {
+		refs = refs[:1]
+	}
+	var got []Document
+	err = r.gate.do(ctx, timeout, func(ctx context.Context) (err error) {
+		if got, err = r.c.Table.Get(ctx, refs...); err == nil && len(got) != len(refs) {
+			err = fmt.Errorf("%d documents for %d", len(got), len(refs))
+		}
+		return err
+	})
+	if err != nil {
+		return before, false, fmt.Errorf("read the settings: %w", err)
+	}
+	for i := range got {
+		if got[i].Seq > head.Seq {
+			return before, true, nil
+		}
+		if got[i].Version < need[i] {
+			return before, false, fmt.Errorf("read the %s: version %d, and the log says %d", refs[i].Kind, got[i].Version, need[i])
+		}
+	}
+	now = central{settings: plan.NoSettings()}
+	for i := range got {
+		now.documents[i] = centralDocument{got[i].Version, r.sum(&got[i])}
+	}
+	if before.settings != nil && now.documents == before.documents {
+		return before, false, nil
+	}
+	if d := &got[0]; d.Version > 0 && !d.Deleted {
+		if now.settings, err = r.compileSettings(*d); err != nil {
+			r.refuseOnce(0, d, err)
+			if now.settings = before.settings; before.settings == nil {
+				return before, false, err
+			}
+		}
+	}
+	if len(got) > 1 {
+		if now.shares, err = r.heard(&got[1], before.shares); err != nil {
+			return before, false, err
+		}
+	}
+	return now, false, nil
+}
+
+// heard are the shares of the document, or those of before where it has none that are good. Without either a cell
+// that is not alone does not know what it may grant, which is an error. A cell that is alone has the whole of each
+// limit if the table has no shares, also after a repair has removed some that were forged.
+func (r *Reader) heard(d *Document, before *sharing) (*sharing, error) {
+	s, err := readShares(&r.c, d)
+	if err == nil && (s != nil || r.c.Alone && (before == nil || d.Version == 0)) {
+		return s, nil
+	}
+	if err == nil {
+		err = errNoShares
+	}
+	if d.Version > 0 { // a cell that has just begun has heard nothing yet
+		r.refuseOnce(1, d, err)
+	}
+	if before == nil {
+		return nil, err
+	}
+	return before, nil
+}
+
+// refuseOnce tells of a document that is read with each poll where no good one is in force.
+func (r *Reader) refuseOnce(which int, d *Document, err error) {
+	r.mu.Lock()
+	told := r.told[which] == d.Version
+	r.told[which] = d.Version
+	r.mu.Unlock()
+	if !told {
+		r.refuse(d.Ref, d.Version, err)
+	}
+}
+
+// advance puts a new state into force: what the log names is read again before it is used.
+func (r *Reader) advance(p *poll, head Head, now central, entries []Entry, anew string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.poll != p {
+		return errors.New("another poll took its place")
+	}
+	if anew != "" {
+		r.doubted = false
+		if r.loaded {
+			r.resets++
+			r.c.Log.Warn("the copy of the cell configuration is dropped: "+anew, "entry", head.Seq)
+		}
+		r.known.Purge()
+		r.absent.Purge()
+		for _, f := range r.flights {
+			f.void = true
+		}
+	}
+	for i := range entries {
+		for _, c := range entries[i].Changes {
+			r.supersede(c)
+		}
+	}
+	r.loaded, r.head, r.synced = true, head, p.began
+	if r.fresh.settings != now.settings || !r.fresh.loaded {
+		r.fresh = &view{r: r, settings: now.settings, loaded: true}
+		r.stale = &view{r: r, settings: now.settings, loaded: true, stale: true}
+	}
+	r.central = now
+	return nil
+}
+
+// unloaded is the state before anything was read. r.mu is held.
+func (r *Reader) unloaded(err error) {
+	r.fresh = &view{r: r, settings: plan.NoSettings(), stale: true, err: fmt.Errorf("%w: %w", authorizer.ErrNotLoaded, err)}
+	r.stale = r.fresh
+}
+
+// refuse tells of a document that does not compile.
+func (r *Reader) refuse(ref Ref, version int64, err error) {
+	r.mu.Lock()
+	r.bad++
+	r.mu.Unlock()
+	what := "a document of the cell configuration is not good; the last good one stays"
+	if errors.Is(err, errUnplaced) {
+		what = "a placement is not known; nothing is decided about its tenant"
+	}
+	r.c.Log.Error(what, "document", ref.name(), "version", version, "error", err)
+}
+
+// Stats is what a reader holds, and what it did since it was made.
+type Stats struct {
+	Loaded   bool
+	Seq      int64         // of the last log entry that is in force
+	Age      time.Duration // of the copy: since the last poll that succeeded began; 0 where nothing was loaded
+	Stale    bool
+	Polls    int64
+	Failures int64 // of polls
+	Resets   int64 // times that the whole copy was dropped
+
+	Documents    int   // in the cache
+	Absent       int   // known to be nobody's
+	Bytes        int64 // of the cache, estimated
+	Reads        int64 // documents that were read, those that are not there included
+	ReadFailures int64 // reads of the table that failed
+	Refused      int64 // reads that were not tried, since the table kept failing
+	BadDocuments int64 // versions of documents that do not compile
+}
+
+// Stats tells what the reader holds at now.
+func (r *Reader) Stats(now time.Time) Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := Stats{
+		Loaded: r.loaded, Seq: r.head.Seq, Stale: true, Polls: r.polls, Failures: r.failures, Resets: r.resets,
+		Documents: r.known.Len(), Absent: r.absent.Len(), Bytes: r.bytes, Reads: r.documents,
+		ReadFailures: r.gate.failures.Load(), Refused: r.gate.refused.Load(), BadDocuments: r.bad,
+	}
+	if r.loaded {
+		s.Age = max(clock.Between(r.synced, now), 0)
+		s.Stale = s.Age > StaleAfter
+	}
+	return s
+}

@@ -1,0 +1,1038 @@
+package cellconfig_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/plan/route"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
+)
+
+// Guarantees that nothing is decided on a configuration that was never there, and that it is found as soon as it is.
+func TestBeforeTheFirstDocument(t *testing.T) {
+	w := newWorld(t)
+	c, _ := w.begin(noon)
+	path := route.Clean("/any")
+	if got := threshold(c, "t", noon); got != "not loaded" || !c.Stale() || len(c.IPLimits().Limits) != 0 || !c.Routed("GET", &path) {
+		t.Errorf("tenant %q, stale %v", got, c.Stale())
+	}
+	if _, _, err := c.Anonymous(t.Context()); !errors.Is(err, authorizer.ErrNotLoaded) || !errors.Is(err, cellconfig.ErrEmpty) {
+		t.Errorf("anonymous: %v, want ErrNotLoaded since the table is empty", err)
+	}
+	if _, err := c.Key(t.Context(), "a", noon); !errors.Is(err, authorizer.ErrNotLoaded) {
+		t.Errorf("key: %v, want ErrNotLoaded", err)
+	}
+	if err := w.r.Load(t.Context(), noon); !errors.Is(err, cellconfig.ErrEmpty) {
+		t.Errorf("Load: %v, want ErrEmpty", err)
+	}
+	w.seed()
+	w.want(noon.Add(time.Second), "t", "5")
+	if got := w.keyAt(noon.Add(time.Second), "a"); got != "k" {
+		t.Errorf("key is %q", got)
+	}
+}
+
+// Guarantees that a request reads what it needs and nothing else, once: the second of the same reads nothing.
+func TestLazy(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	for i := range 100 {
+		w.apply(cellconfigtest.Tenant(fmt.Sprintf("other%d", i), "p", 1))
+	}
+	w.want(noon, "t", "5")
+	if n := w.read.Load(); n != 3 {
+		t.Errorf("%d documents were read, want the settings, the tenant and its plan", n)
+	}
+	for range 10 {
+		w.want(noon, "t", "5")
+		w.want(noon, "nobody", "unknown")
+		if got := w.keyAt(noon, "a"); got != "k" {
+			t.Errorf("key is %q", got)
+		}
+		if got := w.keyAt(noon, "b"); got != "unknown API key" {
+			t.Errorf("a key that is not there is %q", got)
+		}
+	}
+	if n := w.read.Load(); n != 6 || w.heads.Load() != 1 {
+		t.Errorf("%d documents and %d heads were read, want three documents more and one head", n, w.heads.Load())
+	}
+}
+
+// Guarantees what a poll costs a request: none within a second, one beside the decision up to two, one before it after that.
+func TestPolls(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.want(noon, "t", "5")
+	w.apply(cellconfigtest.Plan("p", 6, 2))
+	w.want(noon.Add(999*time.Millisecond), "t", "5")
+	if n := w.heads.Load(); n != 1 {
+		t.Fatalf("%d polls within a second, want 1", n)
+	}
+	// Beside: the decision may see either, the answer waits for the poll, and the next request sees the change.
+	c, join := w.r.Begin(t.Context(), noon.Add(time.Second))
+	if join == nil || c.Stale() {
+		t.Fatal("no poll after a second")
+	}
+	join()
+	if n := w.heads.Load(); n != 2 {
+		t.Fatalf("%d polls, want 2", n)
+	}
+	w.want(noon.Add(time.Second), "t", "6")
+	w.apply(cellconfigtest.Plan("p", 7, 3))
+	c, join = w.r.Begin(t.Context(), noon.Add(3001*time.Millisecond))
+	if got := threshold(c, "t", noon); got != "7" || join != nil {
+		t.Errorf("a copy older than 2 s decides %q, join %v; want 7 and nothing to join", got, join != nil)
+	}
+	// The wall clock alone may tell that time passed, or be set back: neither makes a copy young that is not.
+	w.apply(cellconfigtest.Plan("p", 8, 4))
+	w.want(noon.AddDate(0, 0, 1), "t", "8")
+}
+
+// Guarantees that concurrent requests share one poll, and one read of what all of them miss.
+func TestShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.seed()
+		if err := w.r.Load(t.Context(), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		slow := func(ctx context.Context) error {
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		}
+		w.onHead = func(ctx context.Context, _ *cellconfig.Head) error { return slow(ctx) }
+		w.onGet = func(ctx context.Context, _ []cellconfig.Document) error { return slow(ctx) }
+		<-time.After(5 * time.Second)
+		heads, gets := w.heads.Load(), w.gets.Load()
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() {
+				if got := w.at(time.Now(), "t"); got != "5" {
+					t.Errorf("tenant is %q", got)
+				}
+				if got := w.keyAt(time.Now(), "a"); got != "k" {
+					t.Errorf("key is %q", got)
+				}
+			})
+		}
+		wg.Wait()
+		if h, g := w.heads.Load()-heads, w.gets.Load()-gets; h != 1 || g != 3 {
+			t.Errorf("50 requests polled %d times and read %d times, want 1 and 3 (tenant, plan, key)", h, g)
+		}
+	})
+}
+
+// Guarantees that a revoked key stops within two seconds of its log entry, at whatever times requests come.
+func TestRevokedKeyStops(t *testing.T) {
+	for seed := range soak.Times(uint64(300)) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		w := newWorld(t)
+		w.seed()
+		now := noon
+		pause := func() time.Duration {
+			if random.IntN(5) == 0 {
+				return time.Duration(random.Int64N(int64(24 * time.Hour))) // frozen
+			}
+			return time.Duration(random.Int64N(int64(1500 * time.Millisecond)))
+		}
+		for range random.IntN(5) {
+			if got := w.keyAt(now, "a"); got != "k" {
+				t.Fatalf("seed %d: a good key is %q", seed, got)
+			}
+			now = now.Add(pause())
+		}
+		w.apply(revoked("k", "t", 'a', 2))
+		at, stopped := now, false
+		for range 6 {
+			got := w.keyAt(now, "a")
+			if stopped = got == "revoked API key"; !stopped && got != "k" {
+				t.Fatalf("seed %d: the key is %q", seed, got)
+			}
+			if !stopped && now.Sub(at) > cellconfig.Fresh {
+				t.Fatalf("seed %d: %s after it was revoked the key is good", seed, now.Sub(at))
+			}
+			now = now.Add(pause())
+		}
+		if now = now.Add(3 * time.Second); w.keyAt(now, "a") != "revoked API key" {
+			t.Fatalf("seed %d: the key is good for ever", seed)
+		}
+	}
+}
+
+// Guarantees that a deleted key is nobody's, and a new one is found although it was known to be absent.
+func TestKeysComeAndGo(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	if got := w.keyAt(noon, "b"); got != "unknown API key" {
+		t.Fatalf("key is %q", got)
+	}
+	w.apply(cellconfigtest.Key("new", "t", 'b', 1), cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindKey, ID: "k"}, 2))
+	now := noon.Add(3 * time.Second)
+	if a, b := w.keyAt(now, "a"), w.keyAt(now, "b"); a != "unknown API key" || b != "new" {
+		t.Errorf("keys are %q and %q, want unknown and new", a, b)
+	}
+	w.apply(cellconfigtest.Key("new", "t", 'c', 2)) // replaced by another
+	now = now.Add(3 * time.Second)
+	if b, c := w.keyAt(now, "b"), w.keyAt(now, "c"); b != "unknown API key" || c != "new" {
+		t.Errorf("keys are %q and %q, want unknown and new", b, c)
+	}
+	if got := w.keyAt(now, ""); got != "malformed API key" {
+		t.Errorf("no key is %q", got)
+	}
+	if got := w.keyAt(now, "peppers away"); got != "not loaded" {
+		t.Errorf("without peppers a key is %q, want not loaded", got)
+	}
+	expired := body(plan.KindKey, "new", 3, strings.Replace(string(cellconfigtest.Key("new", "t", 'c', 3).Body), "{", `{"expires":"2026-06-15T12:00:20Z",`, 1))
+	w.apply(expired)
+	for after, want := range map[time.Duration]string{19 * time.Second: "new", 20 * time.Second: "expired API key"} {
+		if got := w.keyAt(noon.Add(after), "c"); got != want {
+			t.Errorf("the key after %s is %q, want %q", after, got, want)
+		}
+	}
+}
+
+// Guarantees that without a table what is here goes on being used, is marked after 30 s, and what is not here is not made up.
+func TestAway(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.apply(cellconfigtest.Tenant("other", "p", 1))
+	w.want(noon, "t", "5")
+	if got := w.keyAt(noon, "a"); got != "k" {
+		t.Fatal(got)
+	}
+	w.away(true)
+	for second := range 60 {
+		now := noon.Add(time.Duration(second) * time.Second)
+		w.want(now, "t", "5")
+		if got := w.keyAt(now, "a"); got != "k" {
+			t.Fatalf("after %d s the key is %q", second, got)
+		}
+		w.want(now, "other", "not loaded")
+		c, _ := w.begin(now)
+		s := w.r.Stats(now)
+		if want := second > 30; c.Stale() != want || s.Stale != want || s.Age != now.Sub(noon) {
+			t.Fatalf("after %d s stale is %v, and by its stats %v at an age of %s", second, c.Stale(), s.Stale, s.Age)
+		}
+	}
+	if n := strings.Count(w.logged(), "cannot be read"); n != 1 {
+		t.Errorf("a minute without a table is logged %d times\n%s", n, w.logged())
+	}
+	w.away(false)
+	now := noon.Add(2 * time.Minute)
+	w.want(now, "other", "5")
+	if c, _ := w.begin(now); c.Stale() || !strings.Contains(w.logged(), "is read again") {
+		t.Errorf("the table is back, stale %v\n%s", c.Stale(), w.logged())
+	}
+}
+
+// Guarantees that a table which does not answer costs each request a bounded time, and soon next to none.
+func TestHanging(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(c *cellconfig.Config) { c.Timeout, c.FirstTimeout = 0, 0 })
+		w.seed()
+		w.want(time.Now(), "t", "5")
+		<-time.After(2 * time.Second) // it has begun
+		w.want(time.Now(), "t", "5")
+		w.hang()
+		var total, longest time.Duration
+		const requests = 200
+		for i := range requests {
+			<-time.After(50 * time.Millisecond)
+			began := time.Now()
+			w.want(began, "t", "5")
+			w.want(began, fmt.Sprintf("unknown%d", i), "not loaded")
+			took := time.Since(began)
+			total, longest = total+took, max(longest, took)
+		}
+		if longest > 500*time.Millisecond || total > requests*25*time.Millisecond {
+			t.Errorf("%d requests waited %s in all and %s at most", requests, total, longest)
+		}
+		if s := w.r.Stats(time.Now()); s.Refused == 0 || s.ReadFailures == 0 || s.Failures == 0 {
+			t.Errorf("stats %+v, want failures and refusals", s)
+		}
+	})
+}
+
+// Guarantees that a table to which nothing was ever written has answered: once it is filled, nobody waits for a table that was
+// thought to be failing.
+func TestAnEmptyTableAnswers(t *testing.T) {
+	w := newWorld(t)
+	for i := range 20 {
+		w.want(noon.Add(time.Duration(2*i)*time.Second), "t", "not loaded")
+	}
+	if s := w.r.Stats(noon); s.Refused != 0 || s.ReadFailures != 0 || s.Polls < 20 {
+		t.Errorf("%+v, want polls and no failure of the table", s)
+	}
+	w.seed()
+	w.want(noon.Add(41*time.Second), "t", "5")
+}
+
+// Guarantees that a good key is not turned away because the process has only just begun, or thawed, and is slow by itself: a read may
+// take longer then, and only then.
+func TestSlowBeginning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(c *cellconfig.Config) { c.Timeout, c.FirstTimeout = 0, 0 })
+		w.seed()
+		for i := range 20 {
+			w.apply(cellconfigtest.Tenant(fmt.Sprint(i), "p", 1))
+		}
+		w.mu.Lock()
+		w.onGet = func(ctx context.Context, _ []cellconfig.Document) error {
+			select {
+			case <-time.After(400 * time.Millisecond):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		w.mu.Unlock()
+		for i, c := range []struct {
+			pause time.Duration
+			want  string
+		}{
+			{0, "5"}, {0, "5"}, // a tenant and its plan, and another tenant
+			{2 * time.Second, "not loaded"},
+			{time.Second, "not loaded"},
+			{6 * time.Second, "5"}, // as after a thaw
+			{2 * time.Second, "not loaded"},
+		} {
+			<-time.After(c.pause)
+			w.want(time.Now(), fmt.Sprint(i), c.want)
+		}
+	})
+}
+
+// Guarantees that a process which was frozen while the table was away asks it when it thaws: what failed yesterday says
+// nothing about today.
+func TestThaws(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.want(noon, "t", "5")
+	w.away(true)
+	for i := range 20 {
+		w.want(noon.Add(time.Duration(i)*time.Second), "t", "5")
+		w.want(noon.Add(time.Duration(i)*time.Second), "nobody", map[bool]string{true: "unknown", false: "not loaded"}[false])
+	}
+	if w.r.Stats(noon).Refused == 0 {
+		t.Fatal("the table is asked all the time")
+	}
+	w.away(false)
+	w.apply(cellconfigtest.Plan("p", 9, 2), revoked("k", "t", 'a', 2))
+	now := noon.AddDate(0, 0, 1)
+	w.want(now, "t", "9")
+	if got := w.keyAt(now, "a"); got != "revoked API key" {
+		t.Errorf("yesterday's key is %q", got)
+	}
+}
+
+// Guarantees that a poll which was under way when the process froze is not waited for by those who come after the thaw.
+func TestThawsInAPoll(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.want(noon, "t", "5")
+	release := make(chan struct{})
+	var first atomic.Bool
+	w.mu.Lock()
+	w.onHead = func(_ context.Context, h *cellconfig.Head) error {
+		if !first.Swap(true) {
+			old := *h
+			<-release // its connection is gone, and nobody said so
+			*h = old
+		}
+		return nil
+	}
+	w.mu.Unlock()
+	_, join := w.r.Begin(t.Context(), noon.Add(time.Second))
+	for !first.Load() { // the poll has read its head
+		select {
+		case <-t.Context().Done():
+			t.Fatal("no poll")
+		default:
+		}
+	}
+	w.apply(cellconfigtest.Plan("p", 9, 2))
+	w.want(noon.AddDate(0, 0, 1), "t", "9")
+	close(release)
+	join()
+	w.want(noon.AddDate(0, 0, 1), "t", "9")
+	if s := w.r.Stats(noon.AddDate(0, 0, 1)); s.Seq != 2 || s.Age != 0 {
+		t.Errorf("the old poll took the copy back: %+v", s)
+	}
+}
+
+// Guarantees that the copy is dropped where the log cannot say what changed.
+func TestStartsAnew(t *testing.T) {
+	for name, c := range map[string]struct {
+		tamper func(w *world)
+		after  time.Duration
+		says   string
+	}{
+		"gap": {after: 3 * time.Second, says: "gap", tamper: func(w *world) {
+			w.onLog = func(_ context.Context, e *[]cellconfig.Entry) error { *e = (*e)[1:]; return nil }
+		}},
+		"hole": {after: 3 * time.Second, says: "gap", tamper: func(w *world) {
+			w.onLog = func(_ context.Context, e *[]cellconfig.Entry) error { (*e)[0].Seq = 7; return nil }
+		}},
+		"another table": {after: 3 * time.Second, says: "another table", tamper: func(w *world) {
+			w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Incarnation = "restored"; return nil }
+		}},
+		"older than half the log": {after: 13 * time.Hour, says: "older than half", tamper: func(w *world) {
+			w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Retention = 24 * time.Hour; return nil }
+		}},
+		"far behind": {after: 3 * time.Second, says: "far behind", tamper: func(w *world) {
+			for v := range int64(600) {
+				w.apply(cellconfigtest.Tenant("busy", "p", v+1))
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.seed()
+			w.want(noon, "t", "5")
+			w.want(noon, "nobody", "unknown")
+			w.apply(cellconfigtest.Plan("p", 6, 2))
+			w.apply(cellconfigtest.Tenant("nobody", "p", 1), settings(1, `{"anonymousPlan":"p"}`))
+			c.tamper(w)
+			now := noon.Add(c.after)
+			w.want(now, "t", "6")
+			w.want(now, "nobody", "6")
+			view, _ := w.begin(now)
+			if id, set, err := view.Anonymous(t.Context()); id != "p" || set == nil || err != nil {
+				t.Errorf("anonymous: %q, %v", id, err)
+			}
+			if s := w.r.Stats(now); s.Resets != 1 || !strings.Contains(w.logged(), c.says) {
+				t.Errorf("%d resets\n%s", s.Resets, w.logged())
+			}
+		})
+	}
+	t.Run("the head went back", func(t *testing.T) {
+		w := newWorld(t)
+		w.seed()
+		w.apply(cellconfigtest.Plan("p", 6, 2))
+		w.want(noon, "t", "6")
+		other, err := memtableOf(t, cellconfigtest.Plan("p", 4, 1), cellconfigtest.Tenant("t", "p", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, err := w.table.Head(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.table = other
+		w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Incarnation = before.Incarnation; return nil }
+		w.want(noon.Add(3*time.Second), "t", "4")
+		if !strings.Contains(w.logged(), "went back") {
+			t.Error(w.logged())
+		}
+	})
+}
+
+// Guarantees that a table which was emptied takes nothing away: it is not read until there is something in it.
+func TestEmptied(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.want(noon, "t", "5")
+	empty, err := memtableOf(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.table = empty
+	w.want(noon.Add(time.Minute), "t", "5")
+	if c, _ := w.begin(noon.Add(time.Minute)); !c.Stale() {
+		t.Error("a copy of a table that is gone is not stale")
+	}
+}
+
+// Guarantees that a document older than its log entry says is not believed, and is believed once it is new.
+func TestOlderThanItsEntry(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.want(noon, "t", "5")
+	was, err := w.table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "t"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.apply(body(plan.KindTenant, "t", 2, `{"id":"t","plan":"p","suspended":true}`))
+	var left atomic.Int64
+	left.Store(1 << 40)
+	w.onGet = func(_ context.Context, d []cellconfig.Document) error {
+		if d[0].Kind == plan.KindTenant && left.Add(-1) >= 0 {
+			d[0] = was[0]
+		}
+		return nil
+	}
+	now := noon.Add(3 * time.Second)
+	w.want(now, "t", "not loaded")
+	left.Store(2) // tried again in the same request
+	c, _ := w.begin(now)
+	if got, err := c.Tenant(t.Context(), "t"); err != nil || !got.Suspended {
+		t.Errorf("tenant %+v, %v; want the suspended one", got, err)
+	}
+	plans, err := w.table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindPlan, ID: "p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.apply(cellconfigtest.Plan("p", 6, 2))
+	w.onGet = func(_ context.Context, d []cellconfig.Document) error { copy(d, plans); return nil }
+	w.want(noon.Add(6*time.Second), "t", "not loaded")
+	w.onGet = nil
+	w.want(noon.Add(6*time.Second), "t", "6")
+}
+
+// Guarantees that a key which is known to have changed is not used as it was when it cannot be read, and a tenant is.
+func TestChangedAndUnreadable(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.want(noon, "t", "5")
+	if got := w.keyAt(noon, "a"); got != "k" {
+		t.Fatal(got)
+	}
+	w.apply(revoked("k", "t", 'a', 2), cellconfigtest.Tenant("t", "q", 2), cellconfigtest.Plan("p", 6, 2), cellconfigtest.Plan("q", 7, 1))
+	w.onGet = func(context.Context, []cellconfig.Document) error { return errAway }
+	now := noon.Add(3 * time.Second)
+	if got := w.keyAt(now, "a"); got != "not loaded" {
+		t.Errorf("the key is %q, want not loaded", got)
+	}
+	w.want(now, "t", "5")
+	w.away(false)
+	w.want(now, "t", "7")
+	if got := w.keyAt(now, "a"); got != "revoked API key" {
+		t.Errorf("the key is %q", got)
+	}
+}
+
+// Guarantees that a cell counts IPv6 by the prefix of its settings, and by /64 where settings from before have none.
+func TestIPv6Prefix(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	for i, c := range []struct {
+		body string
+		want int
+	}{{`{"anonymousPlan":"p"}`, 64}, {`{"ipv6Prefix":48}`, 48}, {`{"ipv6Prefix":129}`, 48}, {`{}`, 64}} {
+		w.apply(settings(int64(i+1), c.body))
+		view, _ := w.begin(noon.Add(time.Duration(3+3*i) * time.Second))
+		if got := view.IPv6Prefix(); got != c.want {
+			t.Errorf("settings %s: addresses are counted by /%d, want /%d", c.body, got, c.want)
+		}
+	}
+}
+
+// Guarantees that a bad document never replaces a good one, is told of once for each version, and costs only those who need
+// it where there was no good one.
+func TestBadDocuments(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.apply(settings(1, `{"anonymousPlan":"p"}`), cellconfigtest.Plan("q", 8, 1), cellconfigtest.Tenant("u", "q", 1))
+	w.want(noon, "t", "5")
+	if got := w.keyAt(noon, "a"); got != "k" {
+		t.Fatal(got)
+	}
+	bad := body(plan.KindKey, "k", 2, strings.Replace(string(cellconfigtest.Key("k", "t", 'a', 2).Body), "{", `{"odd":1,`, 1))
+	w.apply(body(plan.KindPlan, "p", 2, `{"id":"p","limits":[{"id":"all"}]}`), body(plan.KindTenant, "t", 2, `{"id":"t","plan":7}`), bad,
+		settings(2, `{"anonymousPlan":"p","routes":7}`))
+	for i := range 3 {
+		now := noon.Add(time.Duration(3+3*i) * time.Second)
+		w.want(now, "t", "5")
+		if got := w.keyAt(now, "a"); got != "k" {
+			t.Errorf("the key is %q", got)
+		}
+		c, _ := w.begin(now)
+		if id, set, err := c.Anonymous(t.Context()); id != "p" || set == nil || err != nil {
+			t.Errorf("anonymous: %q, %v", id, err)
+		}
+	}
+	if s := w.r.Stats(noon); s.BadDocuments != 4 || strings.Count(w.logged(), "is not good") != 4 || !strings.Contains(w.logged(), "version=2") {
+		t.Errorf("%d bad documents, want 4, each logged once\n%s", s.BadDocuments, w.logged())
+	}
+	if strings.Contains(w.logged(), strings.Repeat("a", 64)) {
+		t.Error("the log shows the hash of a key")
+	}
+	w.apply(settings(3, `{}`))
+	now := noon.Add(20 * time.Second)
+	fresh := w.reader()
+	c, _ := fresh.Begin(t.Context(), now)
+	if got := threshold(c, "t", now); got != "not loaded" {
+		t.Errorf("a tenant without any good document is %q", got)
+	}
+	if _, err := c.Key(t.Context(), "a", now); !errors.Is(err, authorizer.ErrNotLoaded) {
+		t.Errorf("a key without any good document: %v", err)
+	}
+	if got := threshold(c, "u", now); got != "8" {
+		t.Errorf("the other tenant is %q, want 8", got)
+	}
+	w.apply(cellconfigtest.Plan("p", 9, 3), cellconfigtest.Tenant("t", "p", 3), cellconfigtest.Key("k", "t", 'a', 3))
+	w.want(noon.Add(30*time.Second), "t", "9")
+	if got := w.keyAt(noon.Add(30*time.Second), "a"); got != "k" {
+		t.Errorf("the good key is %q", got)
+	}
+}
+
+// Guarantees that settings which never were good leave the whole configuration unloaded: without them nobody knows which
+// limits protect it.
+func TestBadSettingsAtFirst(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.apply(settings(1, `{"ipLimits":[{}]}`))
+	for i := range 4 {
+		w.want(noon.Add(time.Duration(i-3)*time.Second), "t", "not loaded")
+	}
+	if n := strings.Count(w.logged(), "is not good"); n != 1 || w.r.Stats(noon).BadDocuments != 1 {
+		t.Errorf("one bad document is logged %d times and counted as %d", n, w.r.Stats(noon).BadDocuments)
+	}
+	w.apply(settings(2, `{"ipLimits":[{"id":"x","tiers":[{"period":1,"threshold":4}]}],"routes":[{"pathPattern":"/a"}]}`))
+	now := noon.Add(2 * time.Second)
+	w.want(now, "t", "5")
+	c, _ := w.begin(now)
+	a, b := route.Clean("/a"), route.Clean("/b")
+	if len(c.IPLimits().Limits) != 1 || !c.Routed("GET", &a) || c.Routed("GET", &b) {
+		t.Error("the settings are not those of the document")
+	}
+}
+
+// Guarantees that a tenant which does not go with its plan keeps its last limits, and gets the new ones when it does.
+func TestTenantAndPlanDisagree(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	override := func(version, threshold int64, id string) cellconfig.Document {
+		return body(plan.KindTenant, "t", version, fmt.Sprintf(`{"id":"t","plan":"p","overrides":[{"id":%q,"tiers":[{"period":1,"threshold":%d}]}]}`, id, threshold))
+	}
+	w.apply(override(2, 50, "all"))
+	w.want(noon, "t", "50")
+	w.apply(body(plan.KindPlan, "p", 2, `{"id":"p","limits":[{"id":"renamed","tiers":[{"period":1,"threshold":1}]}]}`))
+	for i := range 3 {
+		w.want(noon.Add(time.Duration(3+i)*time.Second), "t", "50")
+	}
+	if n := w.r.Stats(noon).BadDocuments; n != 1 {
+		t.Errorf("%d bad documents, want 1", n)
+	}
+	w.apply(override(3, 60, "renamed"))
+	w.want(noon.Add(10*time.Second), "t", "60")
+	w.apply(cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"}, 3))
+	w.want(noon.Add(20*time.Second), "t", "60")
+	w.want(noon.Add(21*time.Second), "t", "60")
+	if n := w.r.Stats(noon).BadDocuments; n != 2 {
+		t.Errorf("%d bad documents, want 2", n)
+	}
+	w.apply(cellconfigtest.Tenant("new", "p", 1))
+	w.want(noon.Add(30*time.Second), "new", "not loaded")
+	w.apply(cellconfigtest.Plan("p", 3, 4), cellconfigtest.Tenant("t", "p", 4))
+	w.want(noon.Add(40*time.Second), "new", "3")
+	w.want(noon.Add(40*time.Second), "t", "3")
+	w.apply(body(plan.KindTenant, "t", 5, `{"id":"t"}`), cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindTenant, ID: "new"}, 2))
+	w.want(noon.Add(50*time.Second), "t", "no limits")
+	w.want(noon.Add(50*time.Second), "new", "unknown")
+}
+
+// Guarantees that a limit which the store cannot keep is found when it is read, and not in each request.
+func TestAccepts(t *testing.T) {
+	refuse := func(l *limit.Limit) error {
+		if l.Tiers[0].Threshold > 100 {
+			return errors.New("too large for the store")
+		}
+		return nil
+	}
+	w := newWorld(t, func(c *cellconfig.Config) { c.Accepts = refuse })
+	w.seed()
+	w.apply(cellconfigtest.Plan("large", 101, 1), cellconfigtest.Tenant("l", "large", 1),
+		body(plan.KindTenant, "o", 1, `{"id":"o","plan":"p","overrides":[{"id":"all","tiers":[{"period":1,"threshold":101}]}]}`))
+	w.want(noon, "t", "5")
+	w.want(noon, "l", "not loaded")
+	w.want(noon, "o", "not loaded")
+	w.apply(settings(1, `{"ipLimits":[{"id":"x","tiers":[{"period":1,"threshold":101}]}]}`))
+	w.want(noon.Add(3*time.Second), "t", "5")
+	if c, _ := w.begin(noon.Add(3 * time.Second)); len(c.IPLimits().Limits) != 0 || !strings.Contains(w.logged(), "too large for the store") {
+		t.Errorf("ipLimits that the store cannot keep are in force\n%s", w.logged())
+	}
+}
+
+// Guarantees that a tenant is never resolved against a plan of another state of the table: here each state's tenant overrides a
+// limit that only the same state's plan has.
+func TestOneState(t *testing.T) {
+	w := newWorld(t)
+	state := func(v int64) []cellconfig.Document {
+		return []cellconfig.Document{
+			body(plan.KindPlan, "p", v, fmt.Sprintf(`{"id":"p","limits":[{"id":"l%d","tiers":[{"period":1,"threshold":1}]}]}`, v)),
+			body(plan.KindTenant, "t", v, fmt.Sprintf(`{"id":"t","plan":"p","overrides":[{"id":"l%d","tiers":[{"period":1,"threshold":%d}]}]}`, v, v)),
+		}
+	}
+	w.apply(state(1)...)
+	var stop atomic.Bool
+	var writer, readers sync.WaitGroup
+	writer.Go(func() {
+		for v := int64(2); !stop.Load() && v < 4000; v++ {
+			if _, err := w.table.Apply(context.Background(), state(v)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 4 {
+		readers.Go(func() {
+			for i := range 200 {
+				now := noon.Add(time.Duration(i) * 700 * time.Millisecond)
+				r := w.r
+				if i%3 == 0 {
+					r = w.reader() // nothing in its cache: documents are read while they change
+				}
+				c, join := r.Begin(t.Context(), now)
+				// A table that changes as fast as it is read may not be caught up with.
+				if got := threshold(c, "t", now); got == "unknown" || got == "no limits" {
+					t.Errorf("tenant is %q", got)
+				}
+				if join != nil {
+					join()
+				}
+			}
+		})
+	}
+	readers.Wait()
+	stop.Store(true)
+	writer.Wait()
+	if strings.Contains(w.logged(), "does not go with its plan") {
+		t.Errorf("a tenant met a plan of another state\n%.2000s", w.logged())
+	}
+	if w.at(noon.Add(time.Hour), "t") == "not loaded" {
+		t.Error("a table that is quiet again is not loaded")
+	}
+}
+
+// Guarantees that a document which is ahead of the log is used with what changed beside it.
+func TestAheadOfTheHead(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.want(noon, "t", "5") // the plan is in the cache
+	w.apply(cellconfigtest.Plan("p", 6, 2), cellconfigtest.Tenant("new", "p", 1))
+	w.want(noon.Add(time.Millisecond), "new", "6") // and not 5, with which there never was such a tenant
+	if n := w.heads.Load(); n != 2 {
+		t.Errorf("%d polls, want one more", n)
+	}
+	w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Seq = 2; return nil } // a head that stands still
+	w.apply(cellconfigtest.Tenant("newer", "p", 1))
+	w.want(noon.Add(2*time.Millisecond), "newer", "not loaded")
+}
+
+// Guarantees that ids and keys that nobody has push nothing out of the cache, however many come.
+func TestFloodOfUnknown(t *testing.T) {
+	w := newWorld(t, func(c *cellconfig.Config) { c.MaxDocuments, c.MaxAbsent = 16, 50 })
+	w.seed()
+	w.want(noon, "t", "5")
+	if got := w.keyAt(noon, "a"); got != "k" {
+		t.Fatal(got)
+	}
+	for i := range 2000 {
+		w.want(noon, fmt.Sprintf("nobody%d", i), "unknown")
+		if got := w.keyAt(noon, fmt.Sprintf("unknown key %d", i)); got != "unknown API key" {
+			t.Fatal(got)
+		}
+	}
+	before := w.read.Load()
+	w.want(noon, "t", "5")
+	if got := w.keyAt(noon, "a"); got != "k" || w.read.Load() != before {
+		t.Errorf("the key is %q after %d more reads", got, w.read.Load()-before)
+	}
+	if s := w.r.Stats(noon); s.Absent > 50 || s.Documents > 16 || s.Documents != 3 {
+		t.Errorf("stats %+v, want 3 documents and at most 50 that are absent", s)
+	}
+}
+
+// Guarantees that the cache is bounded by number and by bytes, and what was pushed out is read again.
+func TestBounds(t *testing.T) {
+	w := newWorld(t, func(c *cellconfig.Config) { c.MaxDocuments, c.MaxBytes = 100, 1<<20 })
+	w.seed()
+	for i := range 300 {
+		w.apply(cellconfigtest.Tenant(fmt.Sprintf("t%d", i), "p", 1))
+	}
+	for round := range 2 {
+		for i := range 300 {
+			w.want(noon, fmt.Sprintf("t%d", i), "5")
+			if s := w.r.Stats(noon); s.Documents > 100 || s.Bytes > 1<<20 || s.Bytes <= 0 {
+				t.Fatalf("round %d: stats %+v", round, s)
+			}
+		}
+	}
+	long := strings.Repeat(`{"period":1,"threshold":5},`, 1)
+	for i := range 20 {
+		var limits []string
+		for j := range 200 {
+			limits = append(limits, fmt.Sprintf(`{"id":"l%d","tiers":[%s]}`, j, strings.TrimSuffix(long, ",")))
+		}
+		id := fmt.Sprintf("big%d", i)
+		w.apply(body(plan.KindPlan, id, 1, `{"id":"`+id+`","limits":[`+strings.Join(limits, ",")+`]}`), cellconfigtest.Tenant(id, id, 1))
+	}
+	for i := range 20 {
+		w.want(noon.Add(10*time.Second), fmt.Sprintf("big%d", i), "5")
+		if s := w.r.Stats(noon); s.Bytes > 1<<20 || s.Documents < 2 {
+			t.Fatalf("stats %+v, want at most 1 MiB and what is in use", s)
+		}
+	}
+	w.apply(cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindTenant, ID: "t1"}, 2))
+	w.want(noon.Add(20*time.Second), "t1", "unknown")
+}
+
+// Guarantees that each change is told of once, in order, with the time at which it was seen.
+func TestOnApply(t *testing.T) {
+	var mu sync.Mutex
+	var seen []int64
+	w := newWorld(t, func(c *cellconfig.Config) {
+		c.OnApply = func(e cellconfig.Entry, now time.Time) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen = append(seen, e.Seq)
+			if now.Before(noon.Add(3*time.Second)) || now.After(noon.Add(2*time.Minute)) || e.At.IsZero() || len(e.Changes) == 0 {
+				t.Errorf("entry %+v was seen at %s", e, now)
+			}
+		}
+	})
+	w.seed()
+	w.want(noon, "t", "5")
+	for v := range int64(3) {
+		w.apply(cellconfigtest.Plan("p", 6, v+2))
+	}
+	w.want(noon.Add(3*time.Second), "t", "6")
+	w.want(noon.Add(6*time.Second), "t", "6")
+	if !slices.Equal(seen, []int64{2, 3, 4}) {
+		t.Errorf("entries %v were told of, want 2 to 4 once", seen)
+	}
+}
+
+// Guarantees that a request keeps the settings that it began with.
+func TestPinnedSettings(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	c, _ := w.begin(noon)
+	w.apply(settings(1, `{"ipLimits":[{"id":"x","tiers":[{"period":1,"threshold":4}]}],"anonymousPlan":"p"}`))
+	if err := w.r.Load(t.Context(), noon.Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if id, set, err := c.Anonymous(t.Context()); len(c.IPLimits().Limits) != 0 || id != "" || set != nil || err != nil {
+		t.Error("a request under way has other settings than at its beginning")
+	}
+	if c, _ = w.begin(noon.Add(time.Second)); len(c.IPLimits().Limits) != 1 {
+		t.Error("the next request has the old settings")
+	}
+	w.apply(settings(2, `{"anonymousPlan":"gone"}`))
+	c, _ = w.begin(noon.Add(5 * time.Second))
+	if _, _, err := c.Anonymous(t.Context()); !errors.Is(err, authorizer.ErrNotLoaded) {
+		t.Errorf("an anonymousPlan that is not there: %v, want ErrNotLoaded", err)
+	}
+}
+
+// Guarantees that a table that panics is one that fails.
+func TestPanics(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.want(noon, "t", "5")
+	w.onHead = func(context.Context, *cellconfig.Head) error { panic("head") }
+	w.onGet = func(context.Context, []cellconfig.Document) error { panic("get") }
+	now := noon.Add(10 * time.Second)
+	w.want(now, "t", "5")
+	w.want(now, "other", "not loaded")
+	w.away(false)
+	w.onGet = func(_ context.Context, d []cellconfig.Document) error { d[0].Body = nil; return nil }
+	w.apply(cellconfigtest.Tenant("other", "p", 1))
+	w.want(now.Add(10*time.Second), "other", "not loaded")
+}
+
+// Guarantees that a request that is given up waits for nothing more, and takes nothing from the others.
+func TestGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.seed()
+		if err := w.r.Load(t.Context(), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		w.onGet = func(context.Context, []cellconfig.Document) error {
+			<-time.After(50 * time.Millisecond)
+			return nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		c, _ := w.r.Begin(ctx, time.Now())
+		began := time.Now()
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			<-time.After(10 * time.Millisecond)
+			if got := w.at(time.Now(), "t"); got != "5" {
+				t.Errorf("the other request has %q", got)
+			}
+		})
+		time.AfterFunc(20*time.Millisecond, cancel)
+		if _, err := c.Tenant(ctx, "t"); !errors.Is(err, authorizer.ErrNotLoaded) || time.Since(began) != 20*time.Millisecond {
+			t.Errorf("%v after %s, want ErrNotLoaded after 20ms", err, time.Since(began))
+		}
+		wg.Wait()
+	})
+}
+
+// Guarantees that a set-up which cannot work is refused with the field's name.
+func TestConfig(t *testing.T) {
+	w := newWorld(t)
+	for want, c := range map[string]cellconfig.Config{
+		"Table":        {},
+		"Timeout":      {Table: w, Timeout: time.Microsecond},
+		"Timeout 11s":  {Table: w, Timeout: 11 * time.Second},
+		"FirstTimeout": {Table: w, FirstTimeout: time.Hour},
+		"MaxDocuments": {Table: w, MaxDocuments: 3},
+		"MaxAbsent":    {Table: w, MaxAbsent: -1},
+		"MaxBytes":     {Table: w, MaxBytes: 1000},
+	} {
+		if _, err := cellconfig.New(c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New(%+v): %v, want it to name %s", c, err, want)
+		}
+	}
+}
+
+// Guarantees that what was read before a change and arrives after it is not taken for what is: be it that the log names it, or
+// that the whole copy was dropped meanwhile.
+func TestChangedWhileRead(t *testing.T) {
+	for name, restore := range map[string]bool{"named by the log": false, "another table": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.seed()
+			if err := w.r.Load(t.Context(), noon); err != nil {
+				t.Fatal(err)
+			}
+			var once sync.Once
+			w.onGet = func(ctx context.Context, d []cellconfig.Document) error {
+				if d[0].Kind != plan.KindTenant {
+					return nil
+				}
+				once.Do(func() { // this read has the tenant as it was
+					w.apply(cellconfigtest.Plan("q", 8, 1), cellconfigtest.Tenant("t", "q", 2))
+					if restore {
+						w.mu.Lock()
+						w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Incarnation = "restored"; return nil }
+						w.mu.Unlock()
+					}
+					if err := w.r.Load(ctx, noon.Add(time.Second)); err != nil {
+						t.Error(err)
+					}
+				})
+				return nil
+			}
+			c, _ := w.begin(noon)
+			if got := threshold(c, "t", noon); got != "8" {
+				t.Errorf("tenant is %q, want 8", got)
+			}
+		})
+	}
+}
+
+// Guarantees that a key is found only by the hash under its own pepper.
+func TestPepperOfAnotherKey(t *testing.T) {
+	w := newWorld(t, func(c *cellconfig.Config) {
+		c.Hashes = func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error) {
+			all, err := hashes(ctx, now, presented)
+			return all[:1], err // under the pepper old, and the same hash
+		}
+	})
+	w.seed()
+	if got := w.keyAt(noon, "a"); got != "unknown API key" {
+		t.Errorf("the key is %q, want unknown", got)
+	}
+}
+
+// Guarantees that settings are of the same state as the head, and at least as new as the log says.
+func TestSettingsOfTheHead(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.apply(settings(1, `{"anonymousPlan":"p"}`))
+	w.want(noon, "t", "5")
+	was, err := w.table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	anonymous := func(now time.Time) string {
+		c, _ := w.begin(now)
+		id, _, err := c.Anonymous(t.Context())
+		if err != nil {
+			return err.Error()
+		}
+		return id
+	}
+	w.apply(settings(2, `{}`))
+	w.onGet = func(_ context.Context, d []cellconfig.Document) error { copy(d, was); return nil }
+	if got := anonymous(noon.Add(3 * time.Second)); got != "p" || w.r.Stats(noon).Failures != 1 {
+		t.Errorf("settings that are older than the log says: anonymousPlan %q after %d failures", got, w.r.Stats(noon).Failures)
+	}
+	var once sync.Once
+	w.onGet = func(_ context.Context, d []cellconfig.Document) error {
+		var err error
+		once.Do(func() { // the settings change between the head and their reading
+			w.apply(cellconfigtest.Plan("q", 8, 1), settings(3, `{"anonymousPlan":"q"}`))
+			var now []cellconfig.Document
+			now, err = w.table.Get(context.Background(), d[0].Ref)
+			copy(d, now)
+		})
+		return err
+	}
+	if w.begin(noon.Add(6 * time.Second)); w.r.Stats(noon).Seq != 4 {
+		t.Errorf("settings of entry 4 are in force at entry %d", w.r.Stats(noon).Seq)
+	}
+	if got := anonymous(noon.Add(6 * time.Second)); got != "q" {
+		t.Errorf("anonymousPlan %q, want q", got)
+	}
+}
+
+// Guarantees that a cell whose table may hold a key or a plan says that it has one, and that a cell whose table knows
+// better says what the table knows.
+func TestWhatATableHolds(t *testing.T) {
+	table, err := memtableOf(t, settings(1, `{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unknowing, err := cellconfig.New(cellconfig.Config{Table: table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	knowing, err := cellconfig.New(cellconfig.Config{Table: table, Holds: table.Holds})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := func(d cellconfig.Document) cellconfig.Document {
+		d.Deleted, d.Body = true, nil
+		return d
+	}
+	for _, step := range []struct {
+		apply       cellconfig.Document
+		keys, plans bool
+	}{
+		{settings(2, `{}`), false, false},
+		{cellconfigtest.Plan("p", 5, 1), false, true},
+		{cellconfigtest.Plan("p", 6, 2), false, true},
+		{gone(cellconfigtest.Plan("p", 6, 3)), false, false},
+		{cellconfigtest.Tenant("t", "p", 1), false, true},
+		{gone(cellconfigtest.Tenant("t", "p", 2)), false, false},
+		{cellconfigtest.Key("k", "t", 'a', 1), true, false},
+		{revoked("k", "t", 'a', 2), true, false},
+		{gone(cellconfigtest.Key("k", "t", 'a', 3)), false, false},
+		{gone(cellconfigtest.Key("k", "t", 'a', 4)), false, false},
+	} {
+		if _, err := table.Apply(t.Context(), []cellconfig.Document{step.apply}); err != nil {
+			t.Fatal(err)
+		}
+		if c, _ := knowing.Begin(t.Context(), noon); c.HasKeys() != step.keys || c.HasPlans() != step.plans {
+			t.Errorf("after %s, deleted %v: keys %v, plans %v", step.apply.Ref, step.apply.Deleted, c.HasKeys(), c.HasPlans())
+		}
+		if c, _ := unknowing.Begin(t.Context(), noon); !c.HasKeys() || !c.HasPlans() {
+			t.Errorf("a table that does not know what it holds says that it has nothing")
+		}
+	}
+}

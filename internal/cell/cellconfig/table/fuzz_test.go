@@ -1,0 +1,51 @@
+package table
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+)
+
+// FuzzItem guarantees that every document comes back from its item as it was, and that no item, whatever its attributes hold,
+// stops the program or takes more memory than a body may.
+func FuzzItem(f *testing.F) {
+	f.Add("tenant", "t", int64(1), int64(2), false, []byte(`{}`))
+	f.Add("tenant", "#", int64(1<<62), int64(1), true, []byte(nil))
+	f.Add("plan", "p", int64(3), int64(9), false, bytes.Repeat([]byte("a long body "), 1000))
+	f.Add("log", "1", int64(-1), int64(0), false, []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, kind, id string, version, seq int64, deleted bool, body []byte) {
+		raw := map[string]types.AttributeValue{
+			"pk": text(kind), "sk": text(id), "v": number(version), "n": number(seq), "gz": &types.AttributeValueMemberB{Value: body},
+			"changes": &types.AttributeValueMemberL{Value: []types.AttributeValue{text(id)}},
+		}
+		if d, err := documentOf(cellconfig.Ref{}, raw); err == nil && (d.Version != version || len(d.Body) > cellconfig.MaxBodyBytes) {
+			t.Fatalf("%v gives %+v", raw, d)
+		}
+		if e, err := entryOf(raw); err == nil {
+			t.Fatalf("%v gives the entry %+v", raw, e)
+		}
+		d := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.Kind(kind), ID: id}, Version: version, Seq: seq, Deleted: deleted, Body: body}
+		if deleted {
+			d.Body = nil
+		}
+		if version < 1 || seq < 0 || id == "" || bytes.ContainsRune([]byte(kind), '#') ||
+			len(body) > cellconfig.MaxBodyBytes {
+			return // Check refuses these
+		}
+		item, err := documentItem(&d)
+		if err != nil {
+			return // too large, even packed
+		}
+		ref, err := refOf(item)
+		if err != nil || ref != d.Ref {
+			t.Fatalf("%+v is named %+v, %v", d.Ref, ref, err)
+		}
+		back, err := documentOf(ref, item)
+		if err != nil || back.Version != version || back.Seq != seq || back.Deleted != deleted || !bytes.Equal(back.Body, d.Body) {
+			t.Fatalf("%+v comes back as %+v, %v", d, back, err)
+		}
+	})
+}

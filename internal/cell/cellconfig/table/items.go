@@ -1,0 +1,154 @@
+package table
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+)
+
+// item reads attributes; bad is the first that is not what it should be.
+type item struct {
+	attributes map[string]types.AttributeValue
+	bad        error
+}
+
+func (i *item) text(name string) string {
+	s, ok := i.attributes[name].(*types.AttributeValueMemberS)
+	if !ok || s.Value == "" {
+		i.refuse(name, "no text")
+		return ""
+	}
+	return s.Value
+}
+
+// number is a number from 0 up.
+func (i *item) number(name string) int64 {
+	s, ok := i.attributes[name].(*types.AttributeValueMemberN)
+	if !ok {
+		i.refuse(name, "no number")
+		return 0
+	}
+	n, err := strconv.ParseInt(s.Value, 10, 64)
+	if err != nil || n < 0 {
+		i.refuse(name, "no whole number from 0 up")
+		return 0
+	}
+	return n
+}
+
+func (i *item) boolean(name string) bool {
+	b, ok := i.attributes[name].(*types.AttributeValueMemberBOOL)
+	return ok && b.Value
+}
+
+func (i *item) refuse(name, why string) {
+	if i.bad == nil {
+		i.bad = fmt.Errorf("an item is not of this layout: its attribute %s is %s", name, why)
+	}
+}
+
+// refOf is the name of a document by its item's key. The error is a *cellconfig.BadRow if no document has that key:
+// an item in another shard than its id's would otherwise be taken for the document of that id, which Get reads
+// elsewhere.
+func refOf(attributes map[string]types.AttributeValue) (cellconfig.Ref, error) {
+	i := item{attributes, nil}
+	pk, sk := i.text("pk"), i.text("sk")
+	kind, _, _ := strings.Cut(pk, "#")
+	ref := cellconfig.Ref{Kind: cellconfig.Kind(kind), ID: sk}
+	if i.bad == nil && rowKey(documentKey(ref)) != [2]string{pk, sk} {
+		i.refuse("pk", "not the partition of its sk")
+	}
+	if i.bad != nil {
+		return cellconfig.Ref{}, &cellconfig.BadRow{Kind: ref.Kind, Key: [2]string{pk, sk}, Err: i.bad}
+	}
+	return ref, nil
+}
+
+// rowKey is the key of an item as text.
+func rowKey(attributes map[string]types.AttributeValue) [2]string {
+	i := item{attributes, nil}
+	return [2]string{i.text("pk"), i.text("sk")}
+}
+
+// documentOf is the document of an item; of none, one that never was. The error is a *cellconfig.BadRow.
+func documentOf(ref cellconfig.Ref, attributes map[string]types.AttributeValue) (cellconfig.Document, error) {
+	d := cellconfig.Document{Ref: ref}
+	if len(attributes) == 0 {
+		return d, nil
+	}
+	i := item{attributes, nil}
+	d.Version, d.Seq, d.Deleted = i.number("v"), i.number("n"), i.boolean("d")
+	if packed, ok := attributes["gz"].(*types.AttributeValueMemberB); ok {
+		var err error
+		if d.Body, err = unpack(packed.Value); err != nil {
+			i.refuse("gz", "no gzip of a body")
+		}
+	} else if body, ok := attributes["body"].(*types.AttributeValueMemberB); ok {
+		d.Body = body.Value
+	} else if !d.Deleted {
+		i.refuse("body", "missing")
+	}
+	if d.Version == 0 {
+		i.refuse("v", "no version: it would pass for a document that never was")
+	}
+	if i.bad != nil {
+		bad := &cellconfig.BadRow{Kind: ref.Kind, Ref: ref, Key: rowKey(documentKey(ref)), Err: i.bad}
+		return cellconfig.Document{Ref: ref}, bad
+	}
+	return d, nil
+}
+
+var errTooLarge = errors.New("larger than a body may be")
+
+// unpack never takes more memory than a body may have, whatever was packed.
+func unpack(packed []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(io.LimitReader(r, cellconfig.MaxBodyBytes+1))
+	if err == nil && len(body) > cellconfig.MaxBodyBytes {
+		err = errTooLarge
+	}
+	return body, err
+}
+
+func entryOf(attributes map[string]types.AttributeValue) (cellconfig.Entry, error) {
+	i := item{attributes, nil}
+	var e cellconfig.Entry
+	var err error
+	if e.Seq, err = strconv.ParseInt(i.text("sk"), 10, 64); err != nil {
+		i.refuse("sk", "no number")
+	}
+	e.At = time.UnixMicro(i.number("at")).UTC()
+	list, ok := attributes["changes"].(*types.AttributeValueMemberL)
+	if !ok {
+		i.refuse("changes", "no list")
+		return e, i.bad
+	}
+	for _, one := range list.Value {
+		m, ok := one.(*types.AttributeValueMemberM)
+		if !ok {
+			i.refuse("changes", "no list of maps")
+			break
+		}
+		c := item{m.Value, nil}
+		e.Changes = append(e.Changes, cellconfig.Change{
+			Ref:     cellconfig.Ref{Kind: cellconfig.Kind(c.text("k")), ID: c.text("i")},
+			Version: c.number("v"), Deleted: c.boolean("d"),
+		})
+		if c.bad != nil && i.bad == nil {
+			i.bad = c.bad
+		}
+	}
+	return e, i.bad
+}

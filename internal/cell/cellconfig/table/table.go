@@ -1,0 +1,358 @@
+// Package table keeps a cell's configuration in one DynamoDB table, with its change log.
+//
+// # Layout
+//
+// The keys are pk and sk, both text. Every read is consistent.
+//
+//	head      pk "head", sk "head": inc (incarnation, S), n (number of the last log entry, N), ret (retention of the log,
+//	          seconds, N), at (when it moved, µs since 1970, N)
+//	log       pk "log", sk the entry's number with leading zeros: at (µs, N), changes (L of M: k kind, i id, v version, d
+//	          whether it is a tombstone), ttl (when DynamoDB may drop it, seconds, N)
+//	documents pk kind#x, sk id: v (version, N), n (the log entry that it came with, N), and body (JSON, B), or gz (the same
+//	          with gzip, B), or d (BOOL) where it is a tombstone. x is one hex digit, a hash of the id: a kind is listed by 16
+//	          queries, and no kind is all on one partition.
+//
+// A step is one TransactWriteItems: its documents, its log entry, and the head from n to n+1, on the condition that the head is
+// still at n. Whoever comes second is refused and looks again. So an item needs no condition of its own, and the log has no
+// gap, until its entries' time is over. The step of a repair also gives the head another inc, and may delete items of
+// documents; in its log entry a document that was removed has v 0 and d.
+//
+// An item among the documents that is not of this layout, or lies in another shard than that of its id, is no document.
+// List names it as a *cellconfig.BadRow.
+//
+// Each reader's poll reads the head: one read unit per second and process, all of one partition, which gives 3,000 a second.
+package table
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"iter"
+	"strconv"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+)
+
+var _ cellconfig.Store = (*Table)(nil)
+
+// DefaultRetention is how long log entries stay.
+const DefaultRetention = 24 * time.Hour
+
+const (
+	gzipFrom     = 1 << 10   // bytes of a body, from which it is packed
+	maxItemBytes = 390 << 10 // DynamoDB takes 400 KB, names and keys included
+	batch        = 100       // items of one BatchGetItem
+	shards       = 16
+	headKey      = "head"
+	logKey       = "log"
+)
+
+// client is the part of *dynamodb.Client that is used here.
+type client interface {
+	GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error)
+	BatchGetItem(context.Context, *dynamodb.BatchGetItemInput, ...func(*dynamodb.Options)) (*dynamodb.BatchGetItemOutput, error)
+	Query(context.Context, *dynamodb.QueryInput, ...func(*dynamodb.Options)) (*dynamodb.QueryOutput, error)
+	TransactWriteItems(context.Context, *dynamodb.TransactWriteItemsInput, ...func(*dynamodb.Options)) (*dynamodb.TransactWriteItemsOutput, error)
+}
+
+// Config sets up a [Table].
+type Config struct {
+	Client    client        // required
+	Table     string        // required
+	Retention time.Duration // of log entries that are written, a minute or more; 0 is DefaultRetention
+}
+
+// Table is a cell config table in DynamoDB. It is safe for concurrent use. Make it with [New].
+type Table struct{ c Config }
+
+// New makes one. It calls nothing yet. The error names the field.
+func New(c Config) (*Table, error) {
+	if c.Retention == 0 {
+		c.Retention = DefaultRetention
+	}
+	switch {
+	case c.Client == nil:
+		return nil, errors.New("cell config table: Client is missing")
+	case c.Table == "":
+		return nil, errors.New("cell config table: Table is missing")
+	case c.Retention < time.Minute:
+		return nil, fmt.Errorf("cell config table: Retention %s is below 1m", c.Retention)
+	}
+	return &Table{c}, nil
+}
+
+// Apply writes documents where they are newer; see [cellconfig.Apply].
+func (t *Table) Apply(ctx context.Context, documents []cellconfig.Document) (int, error) {
+	return cellconfig.Apply(ctx, t, documents, time.Now)
+}
+
+// Head implements [cellconfig.Table].
+func (t *Table) Head(ctx context.Context) (cellconfig.Head, error) {
+	out, err := t.c.Client.GetItem(ctx, &dynamodb.GetItemInput{
+		TableName: &t.c.Table, ConsistentRead: aws.Bool(true), Key: key(headKey, headKey),
+	})
+	if err != nil {
+		return cellconfig.Head{}, fmt.Errorf("head of %s: %w", t.c.Table, err)
+	}
+	if len(out.Item) == 0 {
+		return cellconfig.Head{}, fmt.Errorf("head of %s: %w", t.c.Table, cellconfig.ErrEmpty)
+	}
+	i := item{out.Item, nil}
+	head := cellconfig.Head{Incarnation: i.text("inc"), Seq: i.number("n"), Retention: time.Duration(i.number("ret")) * time.Second}
+	if i.bad != nil {
+		return cellconfig.Head{}, fmt.Errorf("head of %s: %w", t.c.Table, i.bad)
+	}
+	return head, nil
+}
+
+// Log implements [cellconfig.Table].
+func (t *Table) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry, error) {
+	if upTo <= after {
+		return nil, nil
+	}
+	pages := dynamodb.NewQueryPaginator(t.c.Client, &dynamodb.QueryInput{
+		TableName: &t.c.Table, ConsistentRead: aws.Bool(true),
+		KeyConditionExpression:   aws.String("#p = :p AND #s BETWEEN :a AND :b"),
+		ExpressionAttributeNames: map[string]string{"#p": "pk", "#s": "sk"},
+		ExpressionAttributeValues: map[string]types.AttributeValue{
+			":p": text(logKey), ":a": text(logNumber(after + 1)), ":b": text(logNumber(upTo)),
+		},
+	})
+	var out []cellconfig.Entry
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("log of %s after %d: %w", t.c.Table, after, err)
+		}
+		for _, attributes := range page.Items {
+			e, err := entryOf(attributes)
+			if err != nil {
+				return nil, fmt.Errorf("log of %s after %d: %w", t.c.Table, after, err)
+			}
+			out = append(out, e)
+		}
+	}
+	return out, nil
+}
+
+// Get implements [cellconfig.Table].
+func (t *Table) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+	if len(refs) == 1 {
+		out, err := t.c.Client.GetItem(ctx, &dynamodb.GetItemInput{
+			TableName: &t.c.Table, ConsistentRead: aws.Bool(true), Key: documentKey(refs[0]),
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read a %s of %s: %w", refs[0].Kind, t.c.Table, err)
+		}
+		d, err := documentOf(refs[0], out.Item)
+		return []cellconfig.Document{d}, err
+	}
+	found := make(map[cellconfig.Ref]cellconfig.Document, len(refs))
+	var keys []map[string]types.AttributeValue
+	for _, ref := range refs {
+		if _, twice := found[ref]; !twice { // BatchGetItem refuses a key that is there twice
+			found[ref] = cellconfig.Document{Ref: ref}
+			keys = append(keys, documentKey(ref))
+		}
+	}
+	for wait := 5 * time.Millisecond; len(keys) > 0; {
+		n := min(len(keys), batch)
+		out, err := t.c.Client.BatchGetItem(ctx, &dynamodb.BatchGetItemInput{RequestItems: map[string]types.KeysAndAttributes{
+			t.c.Table: {Keys: keys[:n], ConsistentRead: aws.Bool(true)},
+		}})
+		if err != nil {
+			return nil, fmt.Errorf("read %d documents of %s: %w", len(refs), t.c.Table, err)
+		}
+		for _, attributes := range out.Responses[t.c.Table] {
+			ref, err := refOf(attributes)
+			if err != nil {
+				return nil, fmt.Errorf("read %d documents of %s: %w", len(refs), t.c.Table, err)
+			}
+			if found[ref], err = documentOf(ref, attributes); err != nil {
+				return nil, err
+			}
+		}
+		left := out.UnprocessedKeys[t.c.Table].Keys
+		keys = append(keys[n:], left...)
+		if len(left) > 0 {
+			select {
+			case <-ctx.Done():
+				return nil, fmt.Errorf("read %d documents of %s: %w", len(refs), t.c.Table, ctx.Err())
+			case <-time.After(wait):
+				wait = min(2*wait, time.Second)
+			}
+		}
+	}
+	out := make([]cellconfig.Document, len(refs))
+	for i, ref := range refs {
+		out[i] = found[ref]
+	}
+	return out, nil
+}
+
+// List implements [cellconfig.Lister].
+func (t *Table) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
+	return func(yield func(cellconfig.Document, error) bool) {
+		for shard := range uint32(shards) {
+			pages := dynamodb.NewQueryPaginator(t.c.Client, &dynamodb.QueryInput{
+				TableName: &t.c.Table, ConsistentRead: aws.Bool(true), KeyConditionExpression: aws.String("#p = :p"),
+				ExpressionAttributeNames:  map[string]string{"#p": "pk"},
+				ExpressionAttributeValues: map[string]types.AttributeValue{":p": text(partition(kind, shard))},
+			})
+			for pages.HasMorePages() {
+				page, err := pages.NextPage(ctx)
+				if err != nil {
+					yield(cellconfig.Document{}, fmt.Errorf("list each %s of %s: %w", kind, t.c.Table, err))
+					return
+				}
+				for _, attributes := range page.Items {
+					ref, err := refOf(attributes)
+					var d cellconfig.Document
+					if err == nil {
+						d, err = documentOf(ref, attributes)
+					}
+					if !yield(d, err) { // an error here is about one item alone
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// Commit implements [cellconfig.Store].
+func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
+	items := make([]types.TransactWriteItem, 0, len(step.Documents)+len(step.Rows)+2)
+	for i := range step.Documents {
+		d := &step.Documents[i]
+		if d.Version == 0 {
+			items = append(items, types.TransactWriteItem{Delete: &types.Delete{TableName: &t.c.Table, Key: documentKey(d.Ref)}})
+			continue
+		}
+		attributes, err := documentItem(d)
+		if err != nil {
+			return err
+		}
+		items = append(items, types.TransactWriteItem{Put: &types.Put{TableName: &t.c.Table, Item: attributes}})
+	}
+	for i := range step.Rows {
+		row := key(step.Rows[i].Key[0], step.Rows[i].Key[1])
+		items = append(items, types.TransactWriteItem{Delete: &types.Delete{TableName: &t.c.Table, Key: row}})
+	}
+	items = append(items,
+		types.TransactWriteItem{Put: &types.Put{TableName: &t.c.Table, Item: entryItem(&step.Entry, t.c.Retention)}},
+		t.headStep(&step))
+	_, err := t.c.Client.TransactWriteItems(ctx, &dynamodb.TransactWriteItemsInput{TransactItems: items})
+	var canceled *types.TransactionCanceledException
+	if errors.As(err, &canceled) {
+		for _, r := range canceled.CancellationReasons {
+			if code := aws.ToString(r.Code); code == "ConditionalCheckFailed" || code == "TransactionConflict" {
+				return fmt.Errorf("commit entry %d of %s: %w", step.Entry.Seq, t.c.Table, cellconfig.ErrConflict)
+			}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("commit entry %d of %s: %w", step.Entry.Seq, t.c.Table, err)
+	}
+	return nil
+}
+
+// headStep moves the head, where it is where the step begins.
+func (t *Table) headStep(step *cellconfig.Step) types.TransactWriteItem {
+	values := map[string]types.AttributeValue{
+		":n": number(step.Entry.Seq), ":at": number(step.Entry.At.UnixMicro()), ":ret": number(int64(t.c.Retention / time.Second)),
+	}
+	condition := "attribute_not_exists(#p)"
+	names := map[string]string{"#n": "n", "#at": "at", "#ret": "ret", "#inc": "inc"}
+	if step.Incarnation == "" {
+		names["#p"] = "pk"
+		values[":inc"] = text(rand.Text())
+	} else {
+		condition = "#n = :before AND #inc = :inc"
+		values[":before"], values[":inc"] = number(step.Entry.Seq-1), text(step.Incarnation)
+		if step.Repair {
+			condition = "#n = :before AND #inc = :was"
+			values[":was"], values[":inc"] = text(step.Incarnation), text(rand.Text())
+		}
+	}
+	return types.TransactWriteItem{Update: &types.Update{
+		TableName: &t.c.Table, Key: key(headKey, headKey), ConditionExpression: &condition,
+		UpdateExpression:         aws.String("SET #n = :n, #at = :at, #ret = :ret, #inc = :inc"),
+		ExpressionAttributeNames: names, ExpressionAttributeValues: values,
+	}}
+}
+
+func key(pk, sk string) map[string]types.AttributeValue {
+	return map[string]types.AttributeValue{"pk": text(pk), "sk": text(sk)}
+}
+
+func text(s string) types.AttributeValue { return &types.AttributeValueMemberS{Value: s} }
+
+func number(n int64) types.AttributeValue {
+	return &types.AttributeValueMemberN{Value: strconv.FormatInt(n, 10)}
+}
+
+func logNumber(seq int64) string { return fmt.Sprintf("%019d", seq) }
+
+func partition(kind cellconfig.Kind, shard uint32) string {
+	return string(kind) + "#" + strconv.FormatUint(uint64(shard), 16)
+}
+
+func documentKey(ref cellconfig.Ref) map[string]types.AttributeValue {
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, ref.ID) // a hash takes everything
+	return key(partition(ref.Kind, h.Sum32()%shards), ref.ID)
+}
+
+func documentItem(d *cellconfig.Document) (map[string]types.AttributeValue, error) {
+	out := documentKey(d.Ref)
+	out["v"], out["n"] = number(d.Version), number(d.Seq)
+	switch {
+	case d.Deleted:
+		out["d"] = &types.AttributeValueMemberBOOL{Value: true}
+	case len(d.Body) < gzipFrom:
+		out["body"] = &types.AttributeValueMemberB{Value: d.Body}
+	default:
+		var packed bytes.Buffer
+		w, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(d.Body); err != nil {
+			return nil, err
+		}
+		if err := w.Close(); err != nil {
+			return nil, err
+		}
+		if packed.Len() > maxItemBytes {
+			return nil, fmt.Errorf("%w %s %q: %d bytes packed, want at most %d", cellconfig.ErrInvalid, d.Kind, d.ID, packed.Len(), maxItemBytes)
+		}
+		out["gz"] = &types.AttributeValueMemberB{Value: packed.Bytes()}
+	}
+	return out, nil
+}
+
+func entryItem(e *cellconfig.Entry, retention time.Duration) map[string]types.AttributeValue {
+	out := key(logKey, logNumber(e.Seq))
+	out["at"], out["ttl"] = number(e.At.UnixMicro()), number(e.At.Add(retention).Unix())
+	changes := make([]types.AttributeValue, len(e.Changes))
+	for i, c := range e.Changes {
+		m := map[string]types.AttributeValue{"k": text(string(c.Kind)), "i": text(c.ID), "v": number(c.Version)}
+		if c.Deleted {
+			m["d"] = &types.AttributeValueMemberBOOL{Value: true}
+		}
+		changes[i] = &types.AttributeValueMemberM{Value: m}
+	}
+	out["changes"] = &types.AttributeValueMemberL{Value: changes}
+	return out
+}

@@ -1,0 +1,419 @@
+package table_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+)
+
+// childEnv makes the test binary a process that writes to the table that it names.
+const childEnv = "SLUICE_TEST_CONFIG_WRITER"
+
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(childEnv); spec != "" {
+		os.Exit(child(spec))
+	}
+	os.Exit(m.Run())
+}
+
+var tables atomic.Int64
+
+// endpoint is the DynamoDB to test against: SLUICE_DYNAMODB, as scripts/dynamodb-local.sh prints it.
+func endpoint(tb testing.TB) string {
+	tb.Helper()
+	if url := os.Getenv("SLUICE_DYNAMODB"); url != "" {
+		return url
+	}
+	const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
+	if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
+		tb.Fatal(message)
+	}
+	tb.Skip(message)
+	return ""
+}
+
+// newTable is the name of a new table, and a client of it.
+func newTable(tb testing.TB) (*dynamodb.Client, string) {
+	tb.Helper()
+	c, done := dynamodbtest.Connect(endpoint(tb))
+	name := fmt.Sprintf("cellconfig-%d-%d-%d", os.Getpid(), time.Now().UnixNano(), tables.Add(1))
+	if err := table.Create(tb.Context(), c, name); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if _, err := c.DeleteTable(context.Background(), &dynamodb.DeleteTableInput{TableName: &name}); err != nil {
+			tb.Error(err)
+		}
+		done()
+	})
+	return c, name
+}
+
+func open(tb testing.TB, c table.Config) *table.Table {
+	tb.Helper()
+	t, err := table.New(c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return t
+}
+
+// Guarantees that the table in DynamoDB does what every table must.
+func TestContract(t *testing.T) {
+	endpoint(t)
+	cellconfigtest.Run(t, func(t *testing.T, handles int) []cellconfig.Store {
+		c, name := newTable(t)
+		out := make([]cellconfig.Store, handles)
+		for i := range out {
+			out[i] = open(t, table.Config{Client: c, Table: name})
+		}
+		return out
+	})
+}
+
+const (
+	processes = 3
+	writes    = 15
+)
+
+// child writes documents of its own and one that all processes write.
+func child(spec string) int {
+	name, who, _ := strings.Cut(spec, " ")
+	c, done := dynamodbtest.Connect(os.Getenv("SLUICE_DYNAMODB"))
+	defer done()
+	t, err := table.New(table.Config{Client: c, Table: name})
+	for i := 0; err == nil && i < writes; i++ {
+		_, err = t.Apply(context.Background(), []cellconfig.Document{
+			cellconfigtest.Tenant(fmt.Sprintf("%s-%d", who, i), "p", 1), cellconfigtest.Tenant("all", "p"+who, int64(i)+1),
+		})
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// Guarantees that appliers in several processes lose nothing: the log has no gap, each document is there, and what all of
+// them wrote only went forward.
+func TestProcesses(t *testing.T) {
+	c, name := newTable(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for p := range processes {
+		wg.Go(func() {
+			cmd := exec.Command(self)
+			cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d", childEnv, name, p), "SLUICE_DYNAMODB="+endpoint(t))
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("process %d: %v\n%s", p, err, out)
+			}
+		})
+	}
+	wg.Wait()
+	store := open(t, table.Config{Client: c, Table: name})
+	head, err := store.Head(t.Context())
+	if err != nil || head.Seq != processes*writes || head.Retention != table.DefaultRetention {
+		t.Fatalf("head %+v, %v; want %d entries kept for %s", head, err, processes*writes, table.DefaultRetention)
+	}
+	log, err := store.Log(t.Context(), 0, head.Seq)
+	if err != nil || len(log) != processes*writes {
+		t.Fatalf("%d entries, %v; want %d", len(log), err, processes*writes)
+	}
+	last, own := int64(0), 0
+	for i, e := range log {
+		if e.Seq != int64(i)+1 {
+			t.Fatalf("entry %d is number %d", i+1, e.Seq)
+		}
+		for _, change := range e.Changes {
+			if change.ID != "all" {
+				own++
+			} else if last++; change.Version != last {
+				t.Fatalf("entry %d takes the shared document to version %d, want %d", e.Seq, change.Version, last)
+			}
+		}
+	}
+	if last != writes || own != processes*writes {
+		t.Errorf("the shared document is at %d and %d others are there, want %d and %d", last, own, writes, processes*writes)
+	}
+}
+
+// Guarantees that a log entry carries its end of life, so that a table does not grow for ever, and the head says how long.
+func TestRetention(t *testing.T) {
+	c, name := newTable(t)
+	store := open(t, table.Config{Client: c, Table: name, Retention: 90 * time.Minute})
+	if _, err := store.Apply(t.Context(), []cellconfig.Document{cellconfigtest.Plan("p", 1, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	head, err := store.Head(t.Context())
+	if err != nil || head.Retention != 90*time.Minute {
+		t.Errorf("head %+v, %v; want a retention of 90m", head, err)
+	}
+	log, err := store.Log(t.Context(), 0, 1)
+	if err != nil || len(log) != 1 {
+		t.Fatalf("log %v, %v", log, err)
+	}
+	out, err := c.GetItem(t.Context(), &dynamodb.GetItemInput{TableName: &name, Key: map[string]types.AttributeValue{
+		"pk": &types.AttributeValueMemberS{Value: "log"}, "sk": &types.AttributeValueMemberS{Value: "0000000000000000001"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprint(log[0].At.Add(90 * time.Minute).Unix())
+	if ttl, ok := out.Item["ttl"].(*types.AttributeValueMemberN); !ok || ttl.Value != want {
+		t.Errorf("the entry's ttl is %v, want %s", out.Item["ttl"], want)
+	}
+	described, err := c.DescribeTimeToLive(t.Context(), &dynamodb.DescribeTimeToLiveInput{TableName: &name})
+	if err != nil || aws.ToString(described.TimeToLiveDescription.AttributeName) != "ttl" {
+		t.Errorf("time to live of the table: %+v, %v; want by ttl", described, err)
+	}
+	if err := table.Create(t.Context(), c, name); err != nil {
+		t.Errorf("creating a table that is there: %v", err)
+	}
+}
+
+// Guarantees that items which are not of the layout are errors that say so, and never a panic or an empty document.
+func TestForeignItems(t *testing.T) {
+	s := func(v string) types.AttributeValue { return &types.AttributeValueMemberS{Value: v} }
+	n := func(v string) types.AttributeValue { return &types.AttributeValueMemberN{Value: v} }
+	b := func(v string) types.AttributeValue { return &types.AttributeValueMemberB{Value: []byte(v)} }
+	for name, attributes := range map[string]map[string]types.AttributeValue{
+		"no number":       {"pk": s("tenant#0"), "sk": s("t"), "v": s("1"), "n": n("1"), "body": b("{}"), "at": n("1")},
+		"a fraction":      {"pk": s("tenant#0"), "sk": s("t"), "v": n("1.5"), "n": n("1"), "body": b("{}"), "inc": s("i")},
+		"a negative":      {"pk": s("tenant#0"), "sk": s("t"), "v": n("-1"), "n": n("-1"), "body": b("{}"), "inc": s("i")},
+		"no version":      {"pk": s("log"), "sk": s("t"), "v": n("0"), "n": n("1"), "body": b("{}"), "at": n("-1")},
+		"no body":         {"pk": s("tenant#0"), "sk": s("t"), "v": n("1"), "n": n("1"), "inc": s("")},
+		"no gzip":         {"pk": s("tenant#0"), "sk": s("t"), "v": n("1"), "n": n("1"), "gz": b("{}"), "at": n("1")},
+		"changes of text": {"pk": s("log"), "sk": s("1"), "v": n("1"), "n": n("1"), "at": n("1"), "changes": &types.AttributeValueMemberL{Value: []types.AttributeValue{s("x")}}},
+		"changes unnamed": {"pk": s("log"), "sk": s("1"), "v": n("1"), "n": n("1"), "at": n("1"), "changes": &types.AttributeValueMemberL{Value: []types.AttributeValue{&types.AttributeValueMemberM{}}}},
+	} {
+		store := open(t, table.Config{Client: canned{attributes}, Table: "x"})
+		ref := cellconfig.Ref{Kind: "tenant", ID: "t"}
+		for what, call := range map[string]func() error{
+			"Get":  func() error { _, err := store.Get(t.Context(), ref); return err },
+			"Head": func() error { _, err := store.Head(t.Context()); return err },
+			"Log":  func() error { _, err := store.Log(t.Context(), 0, 1); return err },
+			"Gets": func() error { _, err := store.Get(t.Context(), ref, cellconfig.Ref{Kind: "plan", ID: "p"}); return err },
+			"List": func() error {
+				var last error
+				for _, err := range store.List(t.Context(), "tenant") {
+					last = err
+				}
+				return last
+			},
+		} {
+			if err := call(); err == nil || !strings.Contains(err.Error(), "an item is not of this layout") {
+				t.Errorf("%s: %s = %v, want an error about the layout", name, what, err)
+			}
+		}
+	}
+}
+
+// raw puts an item of a document's form under any key; "" for the body leaves all attributes but the key out.
+func raw(tb testing.TB, c *dynamodb.Client, name, pk, sk, body string) {
+	tb.Helper()
+	item := map[string]types.AttributeValue{
+		"pk": &types.AttributeValueMemberS{Value: pk}, "sk": &types.AttributeValueMemberS{Value: sk},
+	}
+	if body != "" {
+		item["v"], item["n"] = &types.AttributeValueMemberN{Value: "1"}, &types.AttributeValueMemberN{Value: "1"}
+		item["body"] = &types.AttributeValueMemberB{Value: []byte(body)}
+	}
+	if _, err := c.PutItem(tb.Context(), &dynamodb.PutItemInput{TableName: &name, Item: item}); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Guarantees that an item in another shard than its id's is not listed as the document of that id, which lies
+// elsewhere; that neither it nor an item without attributes ends a list; and that both can be deleted, and nothing
+// else is. Otherwise whoever writes such items hides others from those who compare the table.
+func TestRowsThatAreNoDocuments(t *testing.T) {
+	c, name := newTable(t)
+	store := open(t, table.Config{Client: c, Table: name})
+	var documents []cellconfig.Document
+	want := map[cellconfig.Ref]string{}
+	for i := range 40 {
+		d := cellconfigtest.Tenant(fmt.Sprintf("t%02d", i), "p", 1)
+		documents = append(documents, d)
+		want[d.Ref] = string(d.Body)
+	}
+	if _, err := store.Apply(t.Context(), documents); err != nil {
+		t.Fatal(err)
+	}
+	for shard := range 16 { // one of them is where t00 belongs, and is not to be written over
+		pk := fmt.Sprintf("tenant#%x", shard)
+		key := map[string]types.AttributeValue{
+			"pk": &types.AttributeValueMemberS{Value: pk}, "sk": &types.AttributeValueMemberS{Value: "t00"},
+		}
+		out, err := c.GetItem(t.Context(), &dynamodb.GetItemInput{TableName: &name, Key: key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(out.Item) == 0 {
+			raw(t, c, name, pk, "t00", `{"id":"t00","plan":"forged"}`)
+			continue
+		}
+		raw(t, c, name, pk, "t00", "")
+		delete(want, documents[0].Ref)
+	}
+	list := func() (bad []cellconfig.BadRow) {
+		t.Helper()
+		got := map[cellconfig.Ref]string{}
+		for d, err := range store.List(t.Context(), "tenant") {
+			var row *cellconfig.BadRow
+			switch {
+			case errors.As(err, &row):
+				bad = append(bad, *row)
+			case err != nil:
+				t.Fatal(err)
+			case got[d.Ref] != "":
+				t.Errorf("%v is listed twice", d.Ref)
+			default:
+				got[d.Ref] = string(d.Body)
+			}
+		}
+		if !maps.Equal(got, want) {
+			t.Fatalf("%d documents are listed, want %d: %v", len(got), len(want), got)
+		}
+		return bad
+	}
+	bad := list()
+	if len(bad) != 16 || strings.Contains(bad[0].Error(), "t00") {
+		t.Fatalf("%d rows are no documents, want 16: %v", len(bad), bad)
+	}
+	var row *cellconfig.BadRow
+	_, err := store.Get(t.Context(), documents[1].Ref, documents[0].Ref)
+	if !errors.As(err, &row) || row.Ref != documents[0].Ref {
+		t.Errorf("Get says of the row %v", err)
+	}
+	mended := documents[1] // can be read, and is not to be deleted
+	bad = append(bad, cellconfig.BadRow{Kind: "tenant", Ref: mended.Ref, Key: [2]string{"tenant#0", mended.ID}})
+	before, err := store.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := cellconfig.DeleteRows(t.Context(), store, bad, time.Now); n != 16 || err != nil {
+		t.Fatalf("%d rows were deleted, %v; want 16", n, err)
+	}
+	head, err := store.Head(t.Context())
+	if err != nil || head.Incarnation == before.Incarnation || head.Seq != before.Seq+1 {
+		t.Errorf("the head is %+v, %v; want another incarnation, since readers may have a copy", head, err)
+	}
+	if left := list(); len(left) != 0 {
+		t.Errorf("left are %v", left)
+	}
+	if got, err := store.Get(t.Context(), documents[0].Ref); err != nil || got[0].Version != 0 {
+		t.Errorf("in the place of the row there is %+v, %v", got, err)
+	}
+}
+
+// canned is a table that holds one item, wherever one looks.
+type canned struct {
+	item map[string]types.AttributeValue
+}
+
+func (c canned) GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error) {
+	return &dynamodb.GetItemOutput{Item: c.item}, nil
+}
+
+func (c canned) BatchGetItem(_ context.Context, in *dynamodb.BatchGetItemInput, _ ...func(*dynamodb.Options)) (*dynamodb.BatchGetItemOutput, error) {
+	out := &dynamodb.BatchGetItemOutput{Responses: map[string][]map[string]types.AttributeValue{}}
+	for name := range in.RequestItems {
+		out.Responses[name] = []map[string]types.AttributeValue{c.item}
+	}
+	return out, nil
+}
+
+func (c canned) Query(context.Context, *dynamodb.QueryInput, ...func(*dynamodb.Options)) (*dynamodb.QueryOutput, error) {
+	return &dynamodb.QueryOutput{Items: []map[string]types.AttributeValue{c.item}}, nil
+}
+
+func (c canned) TransactWriteItems(context.Context, *dynamodb.TransactWriteItemsInput, ...func(*dynamodb.Options)) (*dynamodb.TransactWriteItemsOutput, error) {
+	return nil, errors.New("nothing is written here")
+}
+
+// grudging answers a BatchGetItem with one document of those asked for, as DynamoDB may, and refuses the first transaction.
+type grudging struct {
+	*dynamodb.Client
+	answers  atomic.Int64
+	canceled atomic.Bool
+}
+
+func (g *grudging) BatchGetItem(ctx context.Context, in *dynamodb.BatchGetItemInput, o ...func(*dynamodb.Options)) (*dynamodb.BatchGetItemOutput, error) {
+	g.answers.Add(1)
+	left := map[string]types.KeysAndAttributes{}
+	for name, k := range in.RequestItems {
+		if len(k.Keys) > 1 {
+			left[name] = types.KeysAndAttributes{Keys: k.Keys[1:], ConsistentRead: k.ConsistentRead}
+		}
+		k.Keys = k.Keys[:1]
+		in.RequestItems[name] = k
+	}
+	out, err := g.Client.BatchGetItem(ctx, in, o...)
+	if err == nil && len(left) > 0 {
+		out.UnprocessedKeys = left
+	}
+	return out, err
+}
+
+func (g *grudging) TransactWriteItems(ctx context.Context, in *dynamodb.TransactWriteItemsInput, o ...func(*dynamodb.Options)) (*dynamodb.TransactWriteItemsOutput, error) {
+	if !g.canceled.Swap(true) {
+		return nil, &types.TransactionCanceledException{CancellationReasons: []types.CancellationReason{{Code: aws.String("TransactionConflict")}}}
+	}
+	return g.Client.TransactWriteItems(ctx, in, o...)
+}
+
+// Guarantees that keys which DynamoDB leaves unprocessed are asked for again, and a transaction that met another is tried again.
+func TestUnprocessed(t *testing.T) {
+	c, name := newTable(t)
+	g := &grudging{Client: c}
+	store := open(t, table.Config{Client: g, Table: name})
+	documents := []cellconfig.Document{cellconfigtest.Plan("p", 1, 1), cellconfigtest.Tenant("a", "p", 1), cellconfigtest.Tenant("b", "p", 1)}
+	if n, err := store.Apply(t.Context(), documents); n != 3 || err != nil {
+		t.Fatalf("Apply = %d, %v", n, err)
+	}
+	g.answers.Store(0)
+	got, err := store.Get(t.Context(), documents[0].Ref, documents[1].Ref, documents[2].Ref)
+	if err != nil || g.answers.Load() != 3 {
+		t.Fatalf("Get: %v after %d answers, want 3", err, g.answers.Load())
+	}
+	for i := range got {
+		if !bytes.Equal(got[i].Body, documents[i].Body) {
+			t.Errorf("document %+v, want %s", got[i], documents[i].Body)
+		}
+	}
+}
+
+// Guarantees that a set-up which cannot work is refused with the field's name.
+func TestConfig(t *testing.T) {
+	for want, c := range map[string]table.Config{
+		"Client":    {Table: "t"},
+		"Table":     {Client: canned{}},
+		"Retention": {Client: canned{}, Table: "t", Retention: time.Second},
+	} {
+		if _, err := table.New(c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New(%+v): %v, want it to name %s", c, err, want)
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package killswitch_test
+
+import (
+	"encoding/json"
+	"maps"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/cell/killswitch"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// Guarantees that a document is what it must be and nothing else, and that the error says where it is not without repeating it: a
+// mistake in it must not turn limits off, and what was pasted into it by mistake must not be in a log.
+func TestParse(t *testing.T) {
+	for _, tt := range []struct {
+		document, wrong string
+		want            limit.Mode
+	}{
+		{`{"mode":"enforce"}`, "", limit.Enforce},
+		{`{"mode":"shadow"}`, "", limit.Shadow},
+		{" {\n \"mode\" : \"off\"\n}\n", "", limit.Off},
+		{`{"m\u006fde":"\u006fff"}`, "", limit.Off},
+		{"", "the document is empty", limit.Enforce},
+		{" \n", "the document is empty", limit.Enforce},
+		{"{}", `the document has no "mode"`, limit.Enforce},
+		{"off", "byte 0: the document is not JSON", limit.Enforce},
+		{"mode: off", "byte 0: the document is not JSON", limit.Enforce},
+		{`"off"`, "the document is no object", limit.Enforce},
+		{`["off"]`, "the document is no object", limit.Enforce},
+		{"null", "the document is no object", limit.Enforce},
+		{`{"mode":"off"`, "byte 13: the document is not JSON", limit.Enforce},
+		{`{"mode":"off",}`, "byte 14: the document is not JSON", limit.Enforce},
+		{`{"mode":"off"} x`, "byte 15: the document goes on after its end", limit.Enforce},
+		{`{"mode":"off"}{"mode":"off"}`, "byte 15: the document goes on after its end", limit.Enforce},
+		{`{"mode":"off","hunter2":1}`, `byte 23: a member that is not "mode"`, limit.Enforce},
+		{`{"Mode":"off"}`, `byte 7: a member that is not "mode"`, limit.Enforce},
+		{`{"mode":"off","mode":"enforce"}`, `byte 20: "mode" for the second time`, limit.Enforce},
+		{`{"mode":"hunter2"}`, `byte 17: "mode" is to be "enforce", "shadow" or "off"`, limit.Enforce},
+		{`{"mode":"OFF"}`, `byte 13: "mode" is to be "enforce", "shadow" or "off"`, limit.Enforce},
+		{`{"mode":""}`, `byte 10: "mode" is to be "enforce", "shadow" or "off"`, limit.Enforce},
+		{`{"mode":2}`, `byte 9: "mode" is to be "enforce", "shadow" or "off"`, limit.Enforce},
+		{`{"mode":null}`, `byte 12: "mode" is to be "enforce", "shadow" or "off"`, limit.Enforce},
+		{`{"mode":{"mode":"off"}}`, `byte 9: "mode" is to be "enforce", "shadow" or "off"`, limit.Enforce},
+		{"\ufeff" + `{"mode":"off"}`, "byte 0: the document is not JSON", limit.Enforce},
+		{strings.Repeat(" ", killswitch.MaxDocumentBytes) + `{}`, "the document has 4098 bytes, want at most 4096", limit.Enforce},
+	} {
+		got, err := killswitch.Parse([]byte(tt.document))
+		wrong := ""
+		if err != nil {
+			wrong = err.Error()
+		}
+		if got != tt.want || wrong != tt.wrong {
+			t.Errorf("%.40q: %s, %q; want %s, %q", tt.document, got, wrong, tt.want, tt.wrong)
+		}
+	}
+}
+
+// problems are all that Parse says, without its numbers.
+var problems = regexp.MustCompile(`^(byte \d+: )?(the document (has \d+ bytes, want at most 4096|is empty|has no "mode"|is not JSON|is no object|goes on after its end)|` +
+	`a member that is not "mode"|"mode" for the second time|"mode" is to be "enforce", "shadow" or "off")$`)
+
+// FuzzParse guarantees that whatever is deployed is either one of three documents, however it is written, or an error that repeats nothing
+// of it and enforces.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{`{"mode":"shadow"}`, `{"mode":"off"}`, `{"Mode":"off"}`, `{"mode":"off","mode":"off"}`, `{"mode":"x"}`, `[]`, `{"mode"`, `{"mode":"off"}}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, document []byte) {
+		mode, err := killswitch.Parse(document)
+		if err != nil {
+			if mode != limit.Enforce || !problems.MatchString(err.Error()) {
+				t.Fatalf("%q: %s, %q", document, mode, err)
+			}
+			return
+		}
+		var whole map[string]string
+		if json.Unmarshal(document, &whole) != nil || !maps.Equal(whole, map[string]string{"mode": mode.String()}) || mode > limit.Off {
+			t.Fatalf("%q is taken for %s", document, mode)
+		}
+	})
+}

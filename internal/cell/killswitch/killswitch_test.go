@@ -1,0 +1,384 @@
+package killswitch_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/appconfigdata"
+	"go.uber.org/goleak"
+
+	"github.com/sluicelimits/sluice/internal/cell/killswitch"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/testkit/killswitchtest"
+)
+
+// Guarantees that nothing goes on after Close: a Lambda that was told to end has little time.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// wait is what those who come by a poll wait for it.
+const wait = 50 * time.Millisecond
+
+// world is a switch over the SDK's own client, which reaches the stand-in without a network, so that time can be virtual.
+type world struct {
+	*killswitch.Switch
+	t       *testing.T
+	service killswitchtest.AppConfig
+	made    int // clients
+
+	mu  sync.Mutex
+	log bytes.Buffer
+}
+
+// RoundTrip hands a call to the stand-in. It ends with its context, as one over a network does.
+func (w *world) RoundTrip(r *http.Request) (response *http.Response, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			if p != http.ErrAbortHandler { //nolint:errorlint // it is the very value
+				panic(p)
+			}
+			response, err = nil, errors.New("the connection was closed")
+		}
+	}()
+	out := httptest.NewRecorder()
+	w.service.ServeHTTP(out, r)
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	return out.Result(), nil
+}
+
+func (w *world) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if bytes.Contains(p, []byte("not-to-be-seen")) {
+		w.t.Errorf("a line holds a token or a part of a document: %s", p)
+	}
+	return w.log.Write(p)
+}
+
+// lines are how many lines were written that have this text.
+func (w *world) lines(text string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Count(w.log.String(), text)
+}
+
+// virtually runs a test of a switch in virtual time.
+func virtually(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t}
+		var err error
+		w.Switch, err = killswitch.New(killswitch.Config{
+			Application: killswitchtest.Application, Environment: killswitchtest.Environment, Profile: killswitchtest.Profile, Wait: wait,
+			Log: slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug})),
+			Client: func() killswitch.Client {
+				w.made++
+				return appconfigdata.New(appconfigdata.Options{
+					Region: "eu-west-1", HTTPClient: &http.Client{Transport: w}, BaseEndpoint: aws.String("http://appconfig.example"),
+					Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+						return aws.Credentials{AccessKeyID: "AKIDEXAMPLE", SecretAccessKey: "not-to-be-seen-key"}, nil
+					}),
+				})
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		test(t, w)
+	})
+}
+
+// poll is a call that comes by, and how long it is held up.
+func (w *world) poll() time.Duration {
+	began := time.Now()
+	w.Poll(w.t.Context(), began)
+	return time.Since(began)
+}
+
+// busy are calls, ten in a second.
+func (w *world) busy(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		w.poll()
+		<-time.After(100 * time.Millisecond)
+	}
+}
+
+func (w *world) is(want limit.Mode) {
+	w.t.Helper()
+	if got := w.Mode(); got != want {
+		w.t.Errorf("the mode is %s, want %s", got, want)
+	}
+}
+
+func document(m limit.Mode) string { return fmt.Sprintf(`{"mode":%q}`, m) }
+
+// Guarantees that a busy environment acts by a new mode within 18 s, the bound that the documentation states, and that AppConfig is
+// not asked more often than it grants.
+func TestBusyHearsWithinTheBound(t *testing.T) {
+	virtually(t, func(t *testing.T, w *world) {
+		w.is(limit.Enforce)
+		if w.made != 0 {
+			t.Error("a client is made before anybody polls")
+		}
+		w.service.Set(document(limit.Enforce))
+		began := time.Now()
+		w.busy(time.Second)
+		for i, mode := range []limit.Mode{limit.Shadow, limit.Off, limit.Enforce, limit.Shadow} {
+			w.busy(time.Duration(i) * 4 * time.Second) // at any time between two polls
+			w.service.Set(document(mode))
+			w.busy(18*time.Second + 200*time.Millisecond)
+			w.is(mode)
+		}
+		if n, most := w.service.Calls(killswitchtest.Configuration), int(time.Since(began)/(15*time.Second))+1; n > most || n < 4 {
+			t.Errorf("asked %d times in %s, want at most %d", n, time.Since(began), most)
+		}
+		if n := w.service.Calls(killswitchtest.Session); n != 1 || w.made != 1 || w.Failures() != 0 {
+			t.Errorf("%d sessions, %d clients and %d failures, want one session", n, w.made, w.Failures())
+		}
+		if n := w.lines("the kill switch was set"); n != 4 {
+			t.Errorf("%d lines, want one for each change", n)
+		}
+	})
+}
+
+// Guarantees that AppConfig is asked as seldom as it says.
+func TestIntervalIsTheServices(t *testing.T) {
+	virtually(t, func(t *testing.T, w *world) {
+		w.service.Interval = 5 * time.Minute
+		w.service.Set(document(limit.Shadow))
+		w.busy(14 * time.Minute)
+		if n := w.service.Calls(killswitchtest.Configuration); n != 3 || w.Failures() != 0 {
+			t.Errorf("asked %d times in 14 min, %d of them too early; want 3 times", n, w.Failures())
+		}
+		w.is(limit.Shadow)
+	})
+}
+
+// Guarantees that an environment that thaws hears the mode beside its first call, however long it was frozen: after a day its session is
+// over, and another begins.
+func TestThawHearsAtOnce(t *testing.T) {
+	for _, frozen := range []time.Duration{time.Minute, time.Hour, 25 * time.Hour} {
+		virtually(t, func(t *testing.T, w *world) {
+			w.service.Set(document(limit.Enforce))
+			w.poll()
+			w.service.Set(document(limit.Off))
+			<-time.After(frozen)
+			w.is(limit.Enforce)
+			w.poll()
+			w.is(limit.Off)
+			if w.Failures() != 0 {
+				t.Errorf("%d failures after %s", w.Failures(), frozen)
+			}
+		})
+	}
+}
+
+// Guarantees that a poll which a freeze cut is given up when the environment thaws, and does not keep it from hearing.
+func TestFreezeWithinAPoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cut{}
+		s, err := killswitch.New(killswitch.Config{Application: "a", Environment: "e", Profile: "p", Wait: wait, Client: func() killswitch.Client { return c }, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		now := time.Now()
+		s.Poll(t.Context(), now)
+		if c.begun.Load() != 1 || s.Mode() != limit.Enforce {
+			t.Fatalf("%d sessions, mode %s", c.begun.Load(), s.Mode())
+		}
+		// The wall clock goes on while the process, and its monotonic clock with it, stands still.
+		s.Poll(t.Context(), now.Round(0).Add(time.Hour))
+		if c.begun.Load() != 2 || s.Mode() != limit.Off {
+			t.Errorf("%d sessions, mode %s; want a second one, and off", c.begun.Load(), s.Mode())
+		}
+	})
+}
+
+// cut is a client whose first call never ends by itself.
+type cut struct{ begun atomic.Int64 }
+
+func (c *cut) StartConfigurationSession(ctx context.Context, _ *appconfigdata.StartConfigurationSessionInput, _ ...func(*appconfigdata.Options)) (*appconfigdata.StartConfigurationSessionOutput, error) {
+	if c.begun.Add(1) == 1 {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return &appconfigdata.StartConfigurationSessionOutput{InitialConfigurationToken: aws.String("t")}, nil
+}
+
+func (c *cut) GetLatestConfiguration(context.Context, *appconfigdata.GetLatestConfigurationInput, ...func(*appconfigdata.Options)) (*appconfigdata.GetLatestConfigurationOutput, error) {
+	return &appconfigdata.GetLatestConfigurationOutput{Configuration: []byte(`{"mode":"off"}`)}, nil
+}
+
+// faults are what can be wrong with AppConfig.
+var faults = map[string]killswitchtest.Fault{
+	"down": killswitchtest.Down(), "throttles": killswitchtest.Throttled(), "drops": {Drop: true}, "hangs": {Hang: true}, "slow": {Delay: time.Minute},
+	"no access":          {Code: "AccessDeniedException", Message: "User is not authorized", Status: http.StatusForbidden},
+	"rubbish in 500":     {Body: "<html>not-to-be-seen", Status: http.StatusInternalServerError},
+	"rubbish in session": {On: killswitchtest.Session, Body: "<html>not-to-be-seen"},
+	"no token":           {On: killswitchtest.Session, Body: "{}"},
+	"no session":         {On: killswitchtest.Session, Code: "ResourceNotFoundException", Status: http.StatusNotFound},
+	"bad requests":       {Code: "BadRequestException", Message: "it is bad", Status: http.StatusBadRequest},
+}
+
+// Guarantees that whatever AppConfig does, the mode stays what was heard last, it is logged once, counted, and over with the fault.
+func TestFaultsKeepTheMode(t *testing.T) {
+	for name, fault := range faults {
+		for _, known := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, heard before: %v", name, known), func(t *testing.T) {
+				virtually(t, func(t *testing.T, w *world) {
+					want := limit.Enforce
+					if known {
+						want = limit.Shadow
+						w.service.Set(document(want))
+						w.busy(time.Second)
+						w.is(want)
+					}
+					w.service.Expire() // so that sessions are begun, too
+					w.service.Fail(fault, -1)
+					w.service.Set(document(limit.Off))
+					w.busy(3 * time.Minute)
+					w.is(want)
+					failures := w.Failures()
+					if failures < 3 || w.lines("the kill switch cannot be read") != 1 {
+						t.Errorf("%d failures, %d lines; want several, and one line", failures, w.lines("the kill switch cannot be read"))
+					}
+					w.service.Fail(killswitchtest.Fault{}, 0)
+					w.busy(72*time.Second + 200*time.Millisecond)
+					w.is(limit.Off)
+					if w.Failures() > failures+1 || w.lines("can be read again") != 1 {
+						t.Errorf("%d failures after %d, %d lines; want none after the fault, and one line", w.Failures(), failures, w.lines("can be read again"))
+					}
+				})
+			})
+		}
+	}
+}
+
+// Guarantees that an answer that is lost takes no mode with it: its token is used up, and a new session has the whole document again.
+func TestLostAnswer(t *testing.T) {
+	virtually(t, func(t *testing.T, w *world) {
+		w.service.Set(document(limit.Enforce))
+		w.busy(time.Second)
+		w.service.Fail(killswitchtest.Fault{Lose: true, On: killswitchtest.Configuration}, 1)
+		w.service.Set(document(limit.Shadow))
+		w.busy(20 * time.Second)
+		w.is(limit.Shadow)
+		if n := w.service.Calls(killswitchtest.Session); n != 2 || w.Failures() != 0 {
+			t.Errorf("%d sessions, %d failures; want a second session within the same poll", n, w.Failures())
+		}
+	})
+}
+
+// Guarantees that a document which cannot be used leaves the mode as it is, for as long as it is there: it is logged once, counted at each
+// poll, never shown, and the next good one is heard as soon as always.
+func TestBadDocumentKeepsTheMode(t *testing.T) {
+	for _, bad := range []string{`{"mode":"not-to-be-seen"}`, `{"mode":"off","not-to-be-seen":1}`, "not-to-be-seen", "", `{"mode":"off"`, strings.Repeat("x", 1<<20)} {
+		for _, known := range []bool{true, false} {
+			virtually(t, func(t *testing.T, w *world) {
+				want := limit.Enforce
+				if known {
+					want = limit.Shadow
+					w.service.Set(document(want))
+					w.busy(time.Second)
+				}
+				w.service.Set(bad)
+				w.service.Expire() // an empty document is told from "as before" in a new session only
+				w.busy(2 * time.Minute)
+				w.is(want)
+				if n := w.Failures(); n < 6 || w.lines("level=ERROR") != 1 {
+					t.Errorf("%.40q: %d counted, %d lines; want each poll, and one line", bad, n, w.lines("level=ERROR"))
+				}
+				w.service.Expire()
+				w.busy(time.Minute)
+				if n := w.lines("level=ERROR"); n != 1 {
+					t.Errorf("%.40q: %d lines for one document", bad, n)
+				}
+				w.service.Set(bad + " ")
+				w.busy(20 * time.Second)
+				w.service.Set(document(limit.Off))
+				w.busy(18*time.Second + 200*time.Millisecond)
+				w.is(limit.Off)
+				n := w.Failures()
+				w.busy(time.Minute)
+				if w.Failures() != n {
+					t.Errorf("%.40q: still counted when it is gone", bad)
+				}
+			})
+		}
+	}
+}
+
+// Guarantees that an AppConfig that hangs holds up one call for a moment, and not each one after the other.
+func TestPollHoldsNobodyUp(t *testing.T) {
+	virtually(t, func(t *testing.T, w *world) {
+		w.service.Fail(killswitchtest.Fault{Hang: true}, -1)
+		w.Begin(time.Now())
+		if w.Mode() != limit.Enforce {
+			t.Error("it waits for the mode")
+		}
+		held, longest, calls := time.Duration(0), time.Duration(0), 0
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); calls++ {
+			took := w.poll()
+			held += took
+			longest = max(longest, took)
+			<-time.After(10 * time.Millisecond)
+		}
+		if held > wait || longest == 0 || calls < 100 {
+			t.Errorf("%d calls were held up for %s together, want some, and at most %s", calls, held, wait)
+		}
+	})
+}
+
+// Guarantees that calls of many goroutines see one mode or the other, and share a poll.
+func TestManyAtOnce(t *testing.T) {
+	virtually(t, func(t *testing.T, w *world) {
+		w.service.Set(document(limit.Shadow))
+		var all sync.WaitGroup
+		for range 64 {
+			all.Go(func() {
+				for range 20 {
+					w.poll()
+					if m := w.Mode(); m != limit.Shadow {
+						t.Errorf("mode %s after a poll", m)
+					}
+					<-time.After(time.Second)
+				}
+			})
+		}
+		all.Wait()
+		if n := w.service.Calls(killswitchtest.Configuration); n != 2 {
+			t.Errorf("asked %d times in 20 s, want 2", n)
+		}
+	})
+}
+
+// Guarantees that what is missing in a configuration is named.
+func TestConfig(t *testing.T) {
+	client := func() killswitch.Client { return &cut{} }
+	for want, c := range map[string]killswitch.Config{
+		"Client":      {Application: "a", Environment: "e", Profile: "p", Wait: wait},
+		"Application": {Client: client, Environment: "e", Profile: "p", Wait: wait},
+		"Environment": {Client: client, Application: "a", Profile: "p", Wait: wait},
+		"Profile":     {Client: client, Application: "a", Environment: "e", Wait: wait},
+		"Wait":        {Client: client, Application: "a", Environment: "e", Profile: "p"},
+	} {
+		if _, err := killswitch.New(c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("without %s: %v", want, err)
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package killswitch
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/appconfigdata"
+	"github.com/aws/aws-sdk-go-v2/service/appconfigdata/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/refresh"
+)
+
+// attempts are for one call: a connection that a freeze cut needs a second.
+const attempts = 2
+
+var (
+	errAnswer  = errors.New("the answer cannot be read")
+	errNothing = errors.New("a new session has no document")
+)
+
+// read is one poll. A token that AppConfig refuses, such as one of more than a day ago, is one of a session that is over: another
+// is begun, and its first answer has the whole document.
+func (s *Switch) read(ctx context.Context, before *heard) (*heard, error) {
+	if before != nil && before.token != "" {
+		out, err := s.latest(ctx, before.token)
+		if err == nil {
+			return s.take(before, out, false), nil
+		}
+		if !sessionOver(err) {
+			return nil, tellable(err)
+		}
+	}
+	begun, err := s.client().StartConfigurationSession(ctx, &appconfigdata.StartConfigurationSessionInput{
+		ApplicationIdentifier: &s.c.Application, EnvironmentIdentifier: &s.c.Environment, ConfigurationProfileIdentifier: &s.c.Profile,
+		RequiredMinimumPollIntervalInSeconds: aws.Int32(int32(Every / time.Second)),
+	}, options)
+	if err != nil {
+		return nil, tellable(err)
+	}
+	if aws.ToString(begun.InitialConfigurationToken) == "" {
+		return nil, errAnswer
+	}
+	out, err := s.latest(ctx, *begun.InitialConfigurationToken)
+	if err != nil {
+		return nil, tellable(err)
+	}
+	return s.take(before, out, true), nil
+}
+
+func (s *Switch) latest(ctx context.Context, token string) (*appconfigdata.GetLatestConfigurationOutput, error) {
+	return s.client().GetLatestConfiguration(ctx, &appconfigdata.GetLatestConfigurationInput{ConfigurationToken: &token}, options)
+}
+
+// sessionOver reports whether a call failed for its token, or for what was there when its session began and is not any more.
+func sessionOver(err error) bool {
+	var bad *types.BadRequestException
+	var gone *types.ResourceNotFoundException
+	return errors.As(err, &bad) || errors.As(err, &gone)
+}
+
+// take is what an answer changes. An empty one is "as before", unless it is the first of a session.
+func (s *Switch) take(before *heard, out *appconfigdata.GetLatestConfigurationOutput, first bool) *heard {
+	now := &heard{mode: limit.Enforce}
+	if before != nil {
+		*now = *before
+	}
+	now.token = aws.ToString(out.NextPollConfigurationToken)
+	now.every = Every
+	if s := out.NextPollIntervalInSeconds; s > 0 {
+		now.every = min(max(time.Duration(s)*time.Second, least), most)
+	}
+	if len(out.Configuration) > 0 {
+		now.document = sha256.Sum256(out.Configuration)
+		var mode limit.Mode
+		if mode, now.wrong = Parse(out.Configuration); now.wrong == nil {
+			now.mode = mode
+		}
+	} else if first {
+		now.document, now.wrong = [32]byte{}, errNothing
+	}
+	if now.wrong != nil {
+		s.bad.Add(1)
+	}
+	return now
+}
+
+// ended tells of a poll: each change, and the first of failures that come one after the other.
+func (s *Switch) ended(e refresh.End[heard]) {
+	before := e.Before
+	if before == nil {
+		before = new(heard)
+	}
+	if e.Err != nil {
+		if e.Failures == 1 {
+			s.c.Log.Warn("the kill switch cannot be read", "in_force", before.mode.String(), "error", e.Err)
+		}
+		return
+	}
+	if e.Failures > 0 {
+		s.c.Log.Info("the kill switch can be read again", "in_force", e.Value.mode.String(), "failures", e.Failures)
+	}
+	if w := e.Value.wrong; w != nil && (before.wrong == nil || before.document != e.Value.document) {
+		s.c.Log.Error("the kill switch's document cannot be used", "in_force", e.Value.mode.String(), "error", w)
+	}
+	if e.Value.mode != before.mode {
+		s.c.Log.Warn("the kill switch was set", "in_force", e.Value.mode.String(), "before", before.mode.String())
+	}
+}
+
+// options keep a client that is told to log bodies from logging tokens, and bound its attempts: more would end with the time for a
+// poll, and without the cause of the failure.
+func options(o *appconfigdata.Options) {
+	o.ClientLogMode = 0
+	o.RetryMaxAttempts = cmp.Or(o.RetryMaxAttempts, attempts)
+}
+
+// tellable is an error of the client without the token, which is in the URL of a call, and without what could hold a part of an answer.
+func tellable(err error) error {
+	var unread *smithy.DeserializationError
+	if errors.As(err, &unread) {
+		return errAnswer
+	}
+	var api smithy.APIError
+	if errors.As(err, &api) {
+		return fmt.Errorf("%.100s: %.300s", api.ErrorCode(), api.ErrorMessage())
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return context.DeadlineExceeded
+	}
+	return errors.New("AppConfig cannot be reached")
+}

@@ -1,0 +1,272 @@
+// Package planfile holds the configuration that a plans file sets, and replaces it when the file changes.
+package planfile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+)
+
+// settle is how long after a file changed it is read: an editor writes in several steps.
+const settle = 100 * time.Millisecond
+
+// Plans holds the configuration that is in force, and replaces it when its files change. A configuration with anything
+// wrong never replaces a good one. It is safe for concurrent use. Make it with [Open].
+type Plans struct {
+	c       Config
+	current atomic.Pointer[authorizer.Snapshot]
+
+	mu       sync.Mutex // over a reload
+	loadedAt time.Time
+	lastErr  error
+	seen     []fileState
+}
+
+// Config sets up [Plans]: either Files or Source.
+type Config struct {
+	Files   []string                 // watched
+	Source  plan.Source              // where there are no files
+	Peppers map[string][]byte        // by id
+	Accepts func(*limit.Limit) error // whether the store can keep a tenant's limit; default: any
+
+	// AcceptsPlan is [limit.PlanAccepter] of the store; default: any.
+	AcceptsPlan func(all []*limit.Limit, together ...[]*limit.Limit) error
+
+	// Apply is given what each configuration was read from, once it is known to be good, before it is in force. What it refuses
+	// goes as one with something wrong. nil: nothing else is to be done.
+	Apply func([]plan.Source) error
+
+	Now func() time.Time // default time.Now
+	Log *slog.Logger     // default slog.Default()
+}
+
+// fileState tells whether a file changed; the zero fileState is a file that cannot be looked at.
+type fileState struct {
+	size     int64
+	modified time.Time
+	inode    os.FileInfo
+}
+
+// Open loads the configuration for the first time. The error is a *plan.Error, or says which file or key is wrong.
+func Open(c Config) (*Plans, error) {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	p := &Plans{c: c}
+	if err := p.load(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Current is the configuration in force.
+func (p *Plans) Current() *authorizer.Snapshot { return p.current.Load() }
+
+// Status is when the configuration in force was loaded, and what was wrong with a later one, if anything.
+func (p *Plans) Status() (loadedAt time.Time, lastErr error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.loadedAt, p.lastErr
+}
+
+func (p *Plans) load() error {
+	p.seen = p.look() // before reading: a change in between is then seen as one
+	sources, err := p.read()
+	if err != nil {
+		return err
+	}
+	cfg, err := plan.Parse(sources...)
+	if err != nil {
+		return err
+	}
+	stored := cfg.Keys()
+	keys := make([]identity.Key, len(stored))
+	for i, k := range stored {
+		keys[i] = identity.Key{ID: k.ID, Tenant: k.Tenant, Subject: k.Subject, Hash: k.Hash, Pepper: k.Pepper,
+			ExpiresAt: k.ExpiresAt, Revoked: k.Revoked}
+	}
+	found, err := identity.NewKeys(keys, p.c.Peppers)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.Name(), err)
+	}
+	if err := p.accepted(cfg); err != nil {
+		return fmt.Errorf("%s: %w", p.Name(), err)
+	}
+	if p.c.Apply != nil {
+		if err := p.c.Apply(sources); err != nil {
+			return err
+		}
+	}
+	p.current.Store(&authorizer.Snapshot{Config: cfg, Keys: found})
+	p.loadedAt = p.c.Now()
+	for _, w := range cfg.Warnings() {
+		p.c.Log.Warn(w.String())
+	}
+	return nil
+}
+
+// accepted asks the store about every limit of a plan and of a tenant.
+func (p *Plans) accepted(cfg *plan.Config) error {
+	var errs []error
+	refused := make(map[string]bool)
+	check := func(where string, set *plan.Set) {
+		refuse := func(err error) {
+			if err != nil && !refused[err.Error()] {
+				refused[err.Error()] = true // a plan's limit once, and not for each of its tenants
+				errs = append(errs, fmt.Errorf("%s: %w", where, err))
+			}
+		}
+		if p.c.Accepts != nil {
+			for _, e := range set.Limits {
+				refuse(p.c.Accepts(e.Limit))
+			}
+		}
+		if p.c.AcceptsPlan != nil {
+			refuse(set.AcceptedBy(p.c.AcceptsPlan))
+		}
+	}
+	for _, pl := range cfg.Plans() {
+		check("plan "+pl.ID, pl.Set())
+	}
+	now := p.c.Now()
+	for _, t := range cfg.Tenants() {
+		check(fmt.Sprintf("tenant %q", t.ID), t.Limits(now))
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Plans) read() ([]plan.Source, error) {
+	if len(p.c.Files) == 0 {
+		return []plan.Source{p.c.Source}, nil
+	}
+	return plan.ReadFiles(os.Stdin, p.c.Files...)
+}
+
+// Name is what the configuration was loaded from.
+func (p *Plans) Name() string {
+	if len(p.c.Files) == 0 {
+		return p.c.Source.Name
+	}
+	return strings.Join(p.c.Files, ", ")
+}
+
+// Reload reads the files again, now. Where anything is wrong, the configuration in force stays, and the log says what.
+func (p *Plans) Reload() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lastErr = p.load()
+	if p.lastErr == nil {
+		p.c.Log.Info("plans reloaded", "file", p.Name())
+		return nil
+	}
+	var bad *plan.Error
+	if !errors.As(p.lastErr, &bad) {
+		p.c.Log.Error("plans not reloaded, the last good ones stay in force", "file", p.Name(), "error", p.lastErr)
+		return p.lastErr
+	}
+	p.c.Log.Error("plans not reloaded, the last good ones stay in force", "file", p.Name(), "problems", len(bad.Problems))
+	for _, problem := range bad.Problems {
+		p.c.Log.Error(problem.String())
+	}
+	return p.lastErr
+}
+
+// Watch reloads when a file changes, until the context ends; a value on now reloads at once. It watches the folders, since
+// an editor replaces a file and a mounted volume replaces a link. ready, if not nil, is closed once it watches. The error
+// says why watching is not possible; without files there is nothing to watch and it only waits.
+func (p *Plans) Watch(ctx context.Context, now <-chan os.Signal, ready chan<- struct{}) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", p.Name(), err)
+	}
+	defer func() { _ = w.Close() }() // nothing more is watched either way
+	if err := p.watchFolders(w); err != nil {
+		return err
+	}
+	if ready != nil {
+		close(ready)
+	}
+	settled := p.recheck(nil) // what changed before the watch began
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-now:
+			_ = p.Reload() // logged there
+		case <-w.Events: // of any file in the folders: whether it is about ours, the files themselves say
+			settled = p.recheck(settled)
+		case err := <-w.Errors:
+			p.c.Log.Warn("watching the plans", "file", p.Name(), "error", err)
+			settled = p.recheck(settled) // events may be lost
+		case <-settled:
+			settled = nil
+			if p.changed() {
+				_ = p.Reload() // logged there
+				if err := p.watchFolders(w); err != nil {
+					p.c.Log.Warn("watching the plans", "file", p.Name(), "error", err)
+				}
+			}
+		}
+	}
+}
+
+// recheck is a channel that fires when the files should be looked at; one that runs already is kept, so that a folder in
+// which something always changes cannot put it off forever.
+func (p *Plans) recheck(running <-chan time.Time) <-chan time.Time {
+	if running != nil || len(p.c.Files) == 0 {
+		return running
+	}
+	return time.After(settle)
+}
+
+func (p *Plans) watchFolders(w *fsnotify.Watcher) error {
+	for _, f := range p.c.Files {
+		names := []string{f}
+		if target, err := filepath.EvalSymlinks(f); err == nil {
+			names = append(names, target)
+		}
+		for _, name := range names {
+			if err := w.Add(filepath.Dir(name)); err != nil {
+				return fmt.Errorf("watch %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (p *Plans) changed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !slices.EqualFunc(p.seen, p.look(), func(a, b fileState) bool {
+		return a.size == b.size && a.modified.Equal(b.modified) && (a.inode == nil) == (b.inode == nil) &&
+			(a.inode == nil || os.SameFile(a.inode, b.inode))
+	})
+}
+
+func (p *Plans) look() []fileState {
+	states := make([]fileState, len(p.c.Files))
+	for i, f := range p.c.Files {
+		if info, err := os.Stat(f); err == nil {
+			states[i] = fileState{info.Size(), info.ModTime(), info}
+		}
+	}
+	return states
+}

@@ -1,0 +1,208 @@
+package planfile_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/cell/planfile"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+)
+
+const onePlan = "plans:\n  - id: free\n    limits:\n      - { id: burst, algorithm: token_bucket, rate: 1, period: 1s, burst: 5 }\n"
+
+// watched is plans that watch a file, and the signal that makes them read it again.
+type watched struct {
+	*planfile.Plans
+	file   string
+	signal chan os.Signal
+	logs   *logs
+}
+
+// logs is a buffer that goroutines may share.
+type logs struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logs) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func watch(t *testing.T, file string) *watched {
+	t.Helper()
+	l := new(logs)
+	p, err := planfile.Open(planfile.Config{Files: []string{file}, Log: slog.New(slog.NewTextHandler(l, nil)),
+		Peppers: map[string][]byte{"dev": identity.DevPepper()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &watched{p, file, make(chan os.Signal), l}
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- p.Watch(ctx, w.signal, ready) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Watch: %v", err)
+		}
+	})
+	<-ready
+	return w
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newFile(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "plans.yaml")
+	write(t, file, onePlan)
+	return file
+}
+
+// eventually polls until the condition holds: file events have no other end to wait for.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(10 * time.Second); !holds(); {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("10 s and still not: %s", what)
+		}
+	}
+}
+
+func (w *watched) plans() int { return len(w.Current().Config.Plans()) }
+
+func two(id string) string {
+	return onePlan + strings.Replace(onePlan[len("plans:\n"):], "free", id, 1)
+}
+
+// Guarantees that an edit takes effect while it runs, that a bad file changes nothing and is reported with its
+// place, and that a good one after it is taken. If a bad file got through, a typo would lift or drop every limit.
+func TestHotReload(t *testing.T) {
+	w := watch(t, newFile(t))
+	write(t, w.file, two("pro"))
+	eventually(t, "two plans in force", func() bool { return w.plans() == 2 })
+
+	write(t, w.file, two("pro")+"      - { id: burst, rat: 1 }\n")
+	eventually(t, "the bad file reported", func() bool { _, err := w.Status(); return err != nil })
+	if w.plans() != 2 {
+		t.Errorf("%d plans after a bad file, want the 2 of the last good one", w.plans())
+	}
+	if _, err := w.Status(); !strings.Contains(err.Error(), "plans.yaml:8:") {
+		t.Errorf("status = %v, want the file and line 8", err)
+	}
+	if text := w.logs.String(); !strings.Contains(text, "plans.yaml:8:") || !strings.Contains(text, "last good") {
+		t.Errorf("the log does not say where: %s", text)
+	}
+
+	write(t, w.file, onePlan)
+	eventually(t, "the good file in force", func() bool { _, err := w.Status(); return err == nil && w.plans() == 1 })
+}
+
+// Guarantees that a key under a pepper that is not known here is an error of the file, not a key that never works.
+func TestReloadRefusesUnknownPepper(t *testing.T) {
+	w := watch(t, newFile(t))
+	write(t, w.file, onePlan+"tenants: [ { id: acme, plan: free } ]\nkeys: [ { id: k, tenant: acme, hash: "+
+		identity.HashKey(identity.DevPepper(), "k")+", pepper: prod } ]\n")
+	eventually(t, "the unknown pepper reported", func() bool {
+		_, err := w.Status()
+		return err != nil && strings.Contains(err.Error(), `pepper "prod" is not known`)
+	})
+}
+
+// Guarantees that files replaced by renaming, as editors do, and by turning a link, as mounted volumes do, are seen.
+func TestReloadSeesRenamesAndLinks(t *testing.T) {
+	dir := t.TempDir()
+	for _, v := range []string{"v1", "v2"} {
+		if err := os.Mkdir(filepath.Join(dir, v), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(dir, "v1", "plans.yaml"), onePlan)
+	write(t, filepath.Join(dir, "v2", "plans.yaml"), two("pro"))
+	link := filepath.Join(dir, "plans.yaml")
+	if err := os.Symlink(filepath.Join("v1", "plans.yaml"), link); err != nil {
+		t.Skip(err)
+	}
+	w := watch(t, link)
+	if err := os.Symlink(filepath.Join("v2", "plans.yaml"), link+".new"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(link+".new", link); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the link's new target in force", func() bool { return w.plans() == 2 })
+	write(t, filepath.Join(dir, "v2", "other"), onePlan)
+	if err := os.Rename(filepath.Join(dir, "v2", "other"), filepath.Join(dir, "v2", "plans.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the renamed file in force", func() bool { return w.plans() == 1 })
+	if err := os.Remove(link); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the missing file reported", func() bool { _, err := w.Status(); return err != nil })
+	if w.plans() != 1 {
+		t.Errorf("%d plans without a file, want the last good 1", w.plans())
+	}
+}
+
+func TestReloadOnSignal(t *testing.T) {
+	w := watch(t, newFile(t))
+	before, _ := w.Status()
+	w.signal <- syscall.SIGHUP
+	eventually(t, "a reload", func() bool { at, _ := w.Status(); return at.After(before) })
+}
+
+// Guarantees that a configuration which is refused where it is to be applied does not replace the one in force, and is reported;
+// and that what is applied is what was read.
+func TestApplyMayRefuse(t *testing.T) {
+	file := newFile(t)
+	var applied [][]plan.Source
+	refuse := error(nil)
+	p, err := planfile.Open(planfile.Config{Files: []string{file}, Log: slog.New(slog.DiscardHandler),
+		Apply: func(sources []plan.Source) error {
+			applied = append(applied, sources)
+			return refuse
+		}})
+	if err != nil || len(applied) != 1 || len(applied[0]) != 1 || applied[0][0].Name != file || string(applied[0][0].Data) != onePlan {
+		t.Fatalf("applied %v, %v", applied, err)
+	}
+	refuse = errors.New("not today")
+	write(t, file, two("pro"))
+	if err := p.Reload(); !errors.Is(err, refuse) || len(p.Current().Config.Plans()) != 1 {
+		t.Errorf("a refused file gives %v, and %d plans are in force, want 1", err, len(p.Current().Config.Plans()))
+	}
+	if _, err := p.Status(); !errors.Is(err, refuse) {
+		t.Errorf("status = %v, want why it was refused", err)
+	}
+	write(t, file, "plans: 3\n")
+	if err := p.Reload(); err == nil || len(applied) != 2 {
+		t.Errorf("a bad file: %v, and %d were to be applied, want 2", err, len(applied))
+	}
+}

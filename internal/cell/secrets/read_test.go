@@ -1,0 +1,590 @@
+package secrets_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
+	"github.com/aws/smithy-go/logging"
+
+	"github.com/sluicelimits/sluice/internal/cell/secrets"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
+)
+
+// broken is each way in which the secret cannot be read, and a part of the cause that is told.
+var broken = map[string]struct {
+	arrange func(*secretstest.Manager)
+	cause   string
+}{
+	"down":                  {fails(secretstest.Down()), "InternalServiceError"},
+	"throttled":             {fails(secretstest.Throttled()), "ThrottlingException: Rate exceeded"},
+	"forbidden":             {fails(secretstest.Fault{Code: "AccessDeniedException", Message: "not authorized to perform: secretsmanager:GetSecretValue"}), "AccessDeniedException: not authorized"},
+	"a long story":          {fails(secretstest.Fault{Code: "X", Message: strings.Repeat("x", 9000)}), "X: xxx"},
+	"dropped":               {fails(secretstest.Fault{Drop: true}), "EOF"},
+	"hangs":                 {fails(secretstest.Fault{Hang: true}), "longer than"},
+	"removed":               {func(m *secretstest.Manager) { m.Remove(name) }, "ResourceNotFoundException"},
+	"binary":                {func(m *secretstest.Manager) { m.SetBinary(name, pepper2) }, "it is binary"},
+	"garbage inside":        {func(m *secretstest.Manager) { m.Set(name, string(pepper2)) }, "not JSON at byte 1"},
+	"another form":          {func(m *secretstest.Manager) { m.Set(name, `{"redis":{"password":1}}`) }, "redis.password: not a string"},
+	"garbage":               {fails(secretstest.Fault{Body: `{"SecretString": PEPPER-two`}), "the answer cannot be read"},
+	"a proxy's page":        {fails(secretstest.Fault{Body: "<html>PEPPER-two is not here", Status: http.StatusBadGateway}), "the answer cannot be read (status 502)"},
+	"an error that is none": {fails(secretstest.Fault{Body: `{"__type": {"PEPPER-two": 1}, "Message": [PEPPER-two`, Status: http.StatusBadRequest}), "the answer cannot be read (status 400)"},
+	"another type": {fails(secretstest.Fault{Body: `{"SecretString": {"PEPPER-two": "PEPPER-two"}, "VersionId": "x", "VersionStages": ["AWSCURRENT"]}`}),
+		"the answer cannot be read"},
+	"an empty answer": {fails(secretstest.Fault{Body: `{}`}), "not of the stage"},
+	"no value":        {fails(secretstest.Fault{Body: `{"VersionId": "x", "VersionStages": ["AWSCURRENT"]}`}), "the answer cannot be read"},
+	"no version":      {fails(secretstest.Fault{Body: `{"SecretString": "{}", "VersionStages": ["AWSCURRENT"]}`}), "the answer cannot be read"},
+	"a pending one": {func(m *secretstest.Manager) {
+		m.Stage(name, form{AddressKey: pepper2}.text())
+		m.Fail(secretstest.Fault{Stage: secretstest.Pending}, -1)
+	}, "not of the stage AWSCURRENT"},
+}
+
+func fails(f secretstest.Fault) func(*secretstest.Manager) {
+	return func(m *secretstest.Manager) { m.Fail(f, -1) }
+}
+
+// Guarantees that a secret that cannot be had is an error that says why within the wait, and shows nothing of an answer.
+func TestUnavailable(t *testing.T) {
+	for what, b := range broken {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := new(secretstest.Manager)
+				m.Set(name, whole().text())
+				b.arrange(m)
+				s, log := open(t, sdk(m), func(c *secrets.Config) { c.Wait = secrets.ReadTimeout + time.Second })
+				if what == "hangs" {
+					s, log = open(t, sdk(m))
+				}
+				began := time.Now()
+				wantUnavailable(t, s, b.cause)
+				if took := time.Since(began); took > secrets.ReadTimeout {
+					t.Errorf("Get took %v, want at most %v", took, secrets.ReadTimeout)
+				}
+				pass(secrets.ReadTimeout)
+				if n := log.count("the secret cannot be read"); n != 1 {
+					t.Errorf("the log says %d times that it cannot be read, want once: %s", n, log)
+				}
+				if len(log.String()) > 1000 {
+					t.Errorf("the log line has %d bytes", len(log.String()))
+				}
+			})
+		})
+	}
+}
+
+// Guarantees that a Secrets Manager that fails later costs nothing but the news: values that were read stay in use, nobody
+// waits longer than half a second for others, and it is told again and again, but not with each request.
+func TestLastKnownGood(t *testing.T) {
+	for what, b := range broken {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := new(secretstest.Manager)
+				first := m.Set(name, whole().text())
+				s, log := open(t, sdk(m))
+				good := get(t, s)
+				b.arrange(m)
+				for range 200 {
+					pass(time.Minute)
+					began := time.Now()
+					if v := get(t, s); v != good {
+						t.Fatalf("Get = %v, want what was read before", v)
+					}
+					if took := time.Since(began); took > secrets.ReplaceWait {
+						t.Fatalf("Get took %v although there are values", took)
+					}
+				}
+				pass(secrets.ReadTimeout) // which ends a read under way
+				stats := s.Stats()
+				if stats.Failures < 50 || stats.Failures > 200 || stats.Version != first || time.Since(stats.From) < 3*time.Hour {
+					t.Errorf("Stats = %+v, want failures and the age of the values", stats)
+				}
+				if n := log.count("the secret cannot be read"); int64(n) != stats.Failures || log.count(first) < n {
+					t.Errorf("the log says %d times that it cannot be read, want %d times, with the version in use", n, stats.Failures)
+				}
+				m.Fail(secretstest.Fault{}, 0)
+				again := m.Set(name, form{Peppers: map[string][]byte{"p2": pepper2}}.text())
+				pass(2 * secrets.MaxBackoff)
+				get(t, s)
+				synctest.Wait()
+				if v := get(t, s); v.Version() != again || time.Since(s.Stats().From) > time.Minute {
+					t.Errorf("Get = %v, want version %s: %s", v, again, log)
+				}
+			})
+		})
+	}
+}
+
+// Guarantees that a Secrets Manager that is away is asked less and less often, at times that differ between instances, and
+// that those who ask meanwhile are told at once.
+func TestBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gaps [2][]time.Duration
+		for i := range gaps {
+			m := new(secretstest.Manager) // which answers at once that there is no such secret
+			s, _ := open(t, sdk(m))
+			var last time.Time
+			for range 3000 {
+				began, before := time.Now(), m.Calls()
+				wantUnavailable(t, s, "ResourceNotFoundException")
+				if took := time.Since(began); took != 0 {
+					t.Fatalf("Get took %v, want to be told at once", took)
+				}
+				if m.Calls() > before {
+					if !last.IsZero() {
+						gaps[i] = append(gaps[i], began.Sub(last))
+					}
+					last = began
+				}
+				pass(200 * time.Millisecond)
+			}
+		}
+		for n, gap := range gaps[0] {
+			least := min(time.Second<<n, secrets.MaxBackoff)
+			if gap < least || gap > least*6/5+200*time.Millisecond {
+				t.Errorf("read %d came after %v, want %v and up to a fifth more", n+2, gap, least)
+			}
+		}
+		if len(gaps[0]) < 12 || len(gaps[0]) > 16 {
+			t.Errorf("%d reads in ten minutes, want about 14", len(gaps[0])+1)
+		}
+		if fmt.Sprint(gaps[0]) == fmt.Sprint(gaps[1]) {
+			t.Errorf("two instances ask at the same times: %v", gaps[0])
+		}
+	})
+}
+
+// Guarantees that what is AWSPENDING is never used, that a version which became AWSCURRENT is within a refresh, and that an
+// unchanged one is prepared once.
+func TestRotation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := new(secretstest.Manager)
+		first := m.Set(name, whole().text())
+		s, log := open(t, sdk(m))
+		was := get(t, s)
+		if was.Version() != first {
+			t.Fatalf("the version is %s, want %s", was.Version(), first)
+		}
+		next := whole()
+		next.Peppers = map[string][]byte{"p1": pepper1, "p2": pepper2}
+		next.Redis.Password = passwords[1]
+		second := m.Stage(name, next.text())
+		refresh := func() *secrets.Values {
+			pass(secrets.DefaultRefresh * 6 / 5)
+			get(t, s)
+			synctest.Wait()
+			return get(t, s)
+		}
+		calls := m.Calls()
+		for range 5 {
+			if v := refresh(); v != was {
+				t.Fatalf("while it rotates Get = %v, want the same values as before", v)
+			}
+		}
+		if n := m.Calls() - calls; n != 5 {
+			t.Errorf("%d reads in 5 refreshes", n)
+		}
+		if !m.Finish(name) {
+			t.Fatal("the stand-in has no rotation to finish")
+		}
+		if v := refresh(); v.Version() != second {
+			t.Errorf("after the rotation Get = %v, want version %s", v, second)
+		}
+		if _, password, err := s.RedisCredentials(t.Context()); password != passwords[1] || err != nil {
+			t.Errorf("after the rotation the password is not the new one: %v", err)
+		}
+		if n := log.count(second); n != 1 {
+			t.Errorf("the log tells of the new version %d times, want once: %s", n, log)
+		}
+	})
+}
+
+// Guarantees what a refresh costs the caller: nothing while the values are young enough, and a bounded wait where they are
+// so old that the environment was frozen; a clock set back does not stop refreshes.
+func TestUpkeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := new(secretstest.Manager)
+		m.Set(name, whole().text())
+		s, _ := open(t, sdk(m))
+		get(t, s)
+		var last string
+		step := func(what string, after time.Duration, delay, wait time.Duration, renewed bool) {
+			t.Helper()
+			pass(after)
+			version := m.Set(name, whole().text())
+			m.Fail(secretstest.Fault{Delay: delay}, -1)
+			began := time.Now()
+			v := get(t, s)
+			if took := time.Since(began); took != wait || (v.Version() == version) != renewed {
+				t.Errorf("%s: Get took %v and the new version is there: %v; want %v, %v", what, took, v.Version() == version, wait, renewed)
+			}
+			pass(secrets.ReadTimeout)
+			last = version
+		}
+		const slow = 200 * time.Millisecond
+		step("young", secrets.DefaultRefresh/2, slow, 0, false)
+		step("old", secrets.DefaultRefresh*7/10, slow, 0, false)
+		if v := get(t, s); v.Version() != last {
+			t.Errorf("what was read beside is not there: %v", v)
+		}
+		step("thawed", 24*time.Hour, slow, slow, true)
+		step("thawed, and Secrets Manager is slow", 24*time.Hour, 3*time.Second, secrets.ReplaceWait, false)
+		calls := m.Calls()
+		if _, err := s.Get(t.Context(), time.Now().Add(-time.Hour)); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if m.Calls() == calls {
+			t.Error("after the clock was set back by an hour nothing is read")
+		}
+	})
+}
+
+// Guarantees that each read holds callers up only while it is young: with a Secrets Manager that hangs, those who come later
+// are not held up one after the other.
+func TestOnlyAYoungReadIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := new(secretstest.Manager)
+		m.Set(name, whole().text())
+		s, _ := open(t, sdk(m))
+		get(t, s)
+		pass(24 * time.Hour)
+		m.Fail(secretstest.Fault{Hang: true}, -1)
+		var waited time.Duration
+		for range 40 {
+			began := time.Now()
+			get(t, s)
+			waited += time.Since(began)
+			pass(100 * time.Millisecond)
+		}
+		if waited != secrets.ReplaceWait {
+			t.Errorf("40 calls one after the other waited %v, want %v once", waited, secrets.ReplaceWait)
+		}
+	})
+}
+
+// Guarantees that a read which a freeze cut does not stand in the way of the next: the caller's clock jumps, this process's
+// does not, and the answer never comes.
+func TestFrozenRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := new(secretstest.Manager)
+		m.Set(name, whole().text())
+		s, log := open(t, sdk(m))
+		m.Fail(secretstest.Fault{Hang: true}, 1)
+		s.Warm(time.Now())
+		synctest.Wait()
+		if v, err := s.Get(t.Context(), time.Now().Add(time.Hour)); err != nil {
+			t.Errorf("Get after the thaw = %v, %v; want values", v, err)
+		}
+		m.Fail(secretstest.Fault{Hang: true}, 1)
+		thaw := time.Now().Add(2 * time.Hour)
+		get2 := func(at time.Time) *secrets.Values {
+			v, err := s.Get(t.Context(), at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return v
+		}
+		get2(thaw) // begins a read that hangs, and waits for it in vain
+		version := m.Set(name, whole().text())
+		if v := get2(thaw.Add(time.Hour)); v.Version() != version {
+			t.Errorf("after the second thaw Get = %v, want %s", v, version)
+		}
+		thaw = thaw.Add(2 * time.Hour)
+		m.Fail(secretstest.Fault{Hang: true}, -1)
+		calls := m.Calls()
+		for n := range 40 { // frozen after each request, of which there is one in ten seconds
+			get2(thaw.Add(time.Duration(n) * 10 * time.Second))
+		}
+		synctest.Wait()
+		if n, most := m.Calls()-calls, 400/30+1; n > most || n < most/2 {
+			t.Errorf("%d reads in 400 seconds of freezes, want one per cooldown", n)
+		}
+		m.Fail(secretstest.Fault{}, 0)
+		get2(thaw.Add(time.Hour)) // gives the last of them up
+		pass(secrets.ReadTimeout)
+		if f := s.Stats().Failures; f != 0 || log.count("cannot be read") != 0 {
+			t.Errorf("%d failures, want none for reads that were given up: %s", f, log)
+		}
+	})
+}
+
+// Guarantees that Get waits for values that are overdue also where the naming of an address, which comes first in a request
+// and waits for nothing, began to read them.
+func TestOverdueBesideAnonymise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := new(secretstest.Manager)
+		m.Set(name, whole().text())
+		s, _ := open(t, sdk(m))
+		get(t, s)
+		pass(24 * time.Hour)
+		version := m.Set(name, whole().text())
+		m.Fail(secretstest.Fault{Delay: 100 * time.Millisecond}, -1)
+		s.Anonymise(loopback)
+		if v := get(t, s); v.Version() != version {
+			t.Errorf("Get = %v, want %s, which is under way", v, version)
+		}
+	})
+}
+
+// Guarantees that the log tells what changed, and no more: a version once, failures as they add up, and their end once.
+func TestTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := new(secretstest.Manager)
+		m.Set(name, whole().text())
+		s, log := open(t, sdk(m))
+		look := func() {
+			get(t, s)
+			pass(secrets.DefaultRefresh * 6 / 5)
+		}
+		want := func(when string, fresh, failed, again int) {
+			t.Helper()
+			f, x, a := log.count("has a version that is new here"), log.count("cannot be read"), log.count("can be read again")
+			if f != fresh || x != failed || a != again {
+				t.Errorf("%s the log tells of %d versions, %d failures and %d times of their end; want %d, %d, %d: %s", when, f, x, a, fresh, failed, again, log)
+			}
+		}
+		for range 4 {
+			look()
+		}
+		want("without a change", 1, 0, 0)
+		m.Remove(name)
+		for range 3 {
+			look()
+		}
+		want("while it is away", 1, 3, 0)
+		for n := 1; n <= 3; n++ {
+			if log.count(fmt.Sprintf(`"failures":%d`, n)) != 1 {
+				t.Errorf("the log does not count failure %d: %s", n, log)
+			}
+		}
+		m.Set(name, whole().text())
+		look()
+		want("with another version", 2, 3, 0)
+		m.Fail(secretstest.Fault{Code: "AccessDeniedException"}, 1)
+		for range 4 {
+			look()
+		}
+		want("after a failure", 2, 4, 1)
+	})
+}
+
+func TestWarm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := new(secretstest.Manager)
+		m.Set(name, whole().text())
+		m.Fail(secretstest.Fault{Delay: time.Second}, -1)
+		s, _ := open(t, sdk(m))
+		began := time.Now()
+		s.Warm(began)
+		s.Warm(began)
+		if took := time.Since(began); took != 0 {
+			t.Errorf("Warm took %v", took)
+		}
+		pass(900 * time.Millisecond)
+		get(t, s)
+		if took := time.Since(began); took != time.Second || m.Calls() != 1 {
+			t.Errorf("the values are there after %v and %d reads, want a second and one", took, m.Calls())
+		}
+		pass(time.Minute)
+		s.Warm(time.Now())
+		synctest.Wait()
+		if n := m.Calls(); n != 1 {
+			t.Errorf("%d reads, want none for values that are there", n)
+		}
+	})
+}
+
+// Guarantees that a new pepper is found by the first key that needs it, and that a flood of keys which nobody knows costs
+// one read per cooldown, whether Secrets Manager answers or not.
+func TestRenew(t *testing.T) {
+	for what, fault := range map[string]secretstest.Fault{"well": {}, "down": secretstest.Down(), "hangs": {Hang: true}} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := new(secretstest.Manager)
+				m.Set(name, whole().text())
+				s, _ := open(t, sdk(m, func(o *secretsmanager.Options) { o.RetryMaxAttempts = 1 }))
+				renew := func() *secrets.Values {
+					v, err := s.Renew(t.Context(), time.Now())
+					if err != nil {
+						t.Fatal(err)
+					}
+					return v
+				}
+				renew() // before there is anything it is Get
+				pass(secrets.DefaultCooldown)
+				second := m.Set(name, whole().text())
+				if v := renew(); v.Version() != second {
+					t.Errorf("Renew = %v, want %s at once", v, second)
+				}
+				m.Fail(fault, -1)
+				before := m.Calls()
+				const minutes = 10
+				var waited time.Duration
+				last := time.Now()
+				for range minutes * 60 * 10 {
+					began, calls := time.Now(), m.Calls()
+					if v := renew(); v.Version() != second {
+						t.Fatalf("Renew = %v, want what was read before", v)
+					}
+					if m.Calls() > calls {
+						if gap := began.Sub(last); gap < secrets.DefaultCooldown {
+							t.Errorf("a read comes %v after the one before", gap)
+						}
+						last = began
+					}
+					waited += time.Since(began)
+					pass(100 * time.Millisecond)
+				}
+				reads := m.Calls() - before
+				if most := int(minutes*time.Minute/secrets.DefaultCooldown) + 2; reads < 5 || reads > most { // waits add some time
+					t.Errorf("%d reads in %d minutes, want at most %d", reads, minutes, most)
+				}
+				if most := time.Duration(reads) * secrets.ReplaceWait; waited > most {
+					t.Errorf("callers waited %v over %d reads, want at most %v", waited, reads, most)
+				}
+			})
+		})
+	}
+}
+
+// Guarantees that Close ends what is under way and returns after it, that nothing begins afterwards, and that values which
+// are there stay.
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := new(secretstest.Manager)
+		m.Set(name, whole().text())
+		m.Fail(secretstest.Fault{Hang: true}, -1)
+		s, log := open(t, sdk(m))
+		s.Warm(time.Now())
+		synctest.Wait()
+		s.Close()
+		s.Close()
+		calls := m.Calls()
+		wantUnavailable(t, s, "")
+		if _, _, err := s.RedisCredentials(t.Context()); !errors.Is(err, secrets.ErrUnavailable) {
+			t.Errorf("RedisCredentials after Close = %v", err)
+		}
+		fresh, _ := open(t, sdk(m))
+		fresh.Close()
+		wantUnavailable(t, fresh, "cut off")
+		if m.Calls() != calls || log.String() != "" {
+			t.Errorf("after Close there are %d reads and a log: %s", m.Calls()-calls, log)
+		}
+		m.Fail(secretstest.Fault{}, 0)
+		had, _ := open(t, sdk(m))
+		v := get(t, had)
+		had.Close()
+		pass(time.Hour)
+		if get(t, had) != v {
+			t.Error("Close took the values away")
+		}
+	})
+}
+
+// panics is a client with a mistake, which may say anything.
+type panics struct{}
+
+func (panics) GetSecretValue(context.Context, *secretsmanager.GetSecretValueInput, ...func(*secretsmanager.Options)) (*secretsmanager.GetSecretValueOutput, error) {
+	panic(string(pepper1))
+}
+
+// Guarantees that a mistake of a client does not end the process, which may have good values, and that nothing of it is told.
+func TestPanic(t *testing.T) {
+	s, _ := open(t, panics{})
+	wantUnavailable(t, s, "panicked")
+}
+
+// Guarantees that a client that was told to log what it sends and receives does not log secrets.
+func TestClientLogsNothing(t *testing.T) {
+	m := new(secretstest.Manager)
+	m.Set(name, whole().text())
+	log := new(lines)
+	loud := sdk(m, func(o *secretsmanager.Options) {
+		o.ClientLogMode = aws.LogResponseWithBody | aws.LogRequestWithBody
+		o.Logger = logging.NewStandardLogger(log)
+	})
+	if _, err := loud.GetSecretValue(t.Context(), &secretsmanager.GetSecretValueInput{SecretId: aws.String(name)}); err != nil || shown(log.String()) == "" {
+		t.Fatalf("the client logs nothing by itself, so this test says nothing: %v", err)
+	}
+	log.b.Reset()
+	s, _ := open(t, loud)
+	get(t, s)
+	wantSilent(t, "the client's log", log.String())
+}
+
+// Guarantees that reads, rotations, failures and all that uses the values go on at once without a race.
+func TestConcurrently(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := new(secretstest.Manager)
+		m.Set(name, whole().text())
+		s, _ := open(t, sdk(m), func(c *secrets.Config) { c.Cooldown = time.Second })
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				for range 200 {
+					v := get(t, s)
+					if hashes, err := v.Peppers().Hashes("a-key-made-elsewhere"); err != nil || len(hashes) != 1 {
+						t.Errorf("%d hashes, %v", len(hashes), err)
+					}
+					if _, _, err := s.RedisCredentials(t.Context()); err != nil {
+						t.Error(err)
+					}
+					if _, err := s.Renew(t.Context(), time.Now()); err != nil {
+						t.Error(err)
+					}
+					if s.Anonymise(loopback) == "" || s.Stats().Version == "" {
+						t.Error("no name or version")
+					}
+					timer := time.NewTimer(5 * time.Second)
+					<-timer.C
+				}
+			})
+		}
+		all.Go(func() {
+			for i := range 100 {
+				m.Fail([]secretstest.Fault{{}, secretstest.Down(), {Hang: true}, {Delay: time.Second}}[i%4], -1)
+				m.Set(name, whole().text())
+				timer := time.NewTimer(9 * time.Second)
+				<-timer.C
+			}
+		})
+		all.Wait()
+	})
+}
+
+// Guarantees over a real connection that the client of the SDK and the stand-in understand each other.
+func TestOverHTTP(t *testing.T) {
+	m := new(secretstest.Manager)
+	m.Set(name, whole().text())
+	url, stop, err := m.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	client := sdk(m, func(o *secretsmanager.Options) {
+		o.BaseEndpoint, o.HTTPClient = &url, &http.Client{Transport: transport}
+	})
+	m.Fail(secretstest.Fault{Drop: true}, 1) // as a connection that a freeze cut: the client tries again
+	patient := func(c *secrets.Config) { c.ID, c.Wait = secretstest.ARN(name), 30*time.Second }
+	s, _ := open(t, client, patient, func(c *secrets.Config) { c.Log = slog.New(slog.DiscardHandler) })
+	v := get(t, s)
+	if hashes, err := v.Peppers().Hashes("a-key-made-elsewhere"); err != nil || len(hashes) != 1 || m.Calls() != 2 {
+		t.Errorf("%d hashes, %v after %d calls; want one after two", len(hashes), err, m.Calls())
+	}
+}

@@ -1,0 +1,178 @@
+package secrets_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
+	"go.uber.org/goleak"
+
+	"github.com/sluicelimits/sluice/internal/cell/secrets"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
+)
+
+// Guarantees that nothing goes on after Close: a Lambda that was told to end has little time.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const name = "sluice/eu-1"
+
+// What tests keep secret. Nothing that is told or printed may hold any of it.
+var (
+	pepper1    = []byte("PEPPER-one-is-not-for-logs")
+	pepper2    = []byte("PEPPER-two-is-not-for-logs")
+	addressKey = []byte("ADDRESSES-are-named-with-this-key")
+	passwords  = []string{"PASSWORD-first-one", "PASSWORD-second-one"}
+)
+
+// form is a secret in the making.
+type form struct {
+	Peppers    map[string][]byte `json:"peppers,omitempty"`
+	AddressKey []byte            `json:"addressKey,omitempty"`
+	Redis      *redisForm        `json:"redis,omitempty"`
+}
+
+type redisForm struct {
+	Username string `json:"username,omitempty"`
+	Password string `json:"password"`
+}
+
+func (f form) text() string {
+	b, err := json.Marshal(f)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+func whole() form {
+	return form{Peppers: map[string][]byte{"p1": pepper1}, AddressKey: addressKey, Redis: &redisForm{"sluice", passwords[0]}}
+}
+
+// shown is what of the secrets a text holds, in any form that they have on their way; "" if nothing.
+func shown(text string) string {
+	for _, secret := range append([]string{string(pepper1), string(pepper2), string(addressKey)}, passwords...) {
+		for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(secret)), secret[:9]} {
+			if strings.Contains(text, form) {
+				return form
+			}
+		}
+	}
+	return ""
+}
+
+func wantSilent(t *testing.T, what, text string) {
+	t.Helper()
+	if secret := shown(text); secret != "" {
+		t.Errorf("%s shows %q: %s", what, secret, text)
+	}
+}
+
+// inside is a transport that calls the stand-in without a network, so that a bubble's clock stands for both.
+type inside struct{ m *secretstest.Manager }
+
+func (i inside) RoundTrip(r *http.Request) (resp *http.Response, err error) {
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case http.ErrAbortHandler:
+			resp, err = nil, io.ErrUnexpectedEOF
+		default:
+			panic(p)
+		}
+	}()
+	w := httptest.NewRecorder()
+	i.m.ServeHTTP(w, r)
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	return w.Result(), nil
+}
+
+// sdk is the real client.
+func sdk(m *secretstest.Manager, change ...func(*secretsmanager.Options)) *secretsmanager.Client {
+	return secretsmanager.New(secretsmanager.Options{
+		Region: "eu-west-1", BaseEndpoint: aws.String("http://secrets.test"), HTTPClient: &http.Client{Transport: inside{m}},
+		Credentials: credentials.NewStaticCredentialsProvider("local", "local", ""),
+	}, change...)
+}
+
+// lines collects what is logged.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *lines) count(part string) int { return strings.Count(l.String(), part) }
+
+// open makes a cache, which is closed at the end, when its log is looked through.
+func open(t *testing.T, client secrets.Client, change ...func(*secrets.Config)) (*secrets.Cache, *lines) {
+	t.Helper()
+	log := new(lines)
+	c := secrets.Config{Client: client, ID: name, Log: slog.New(slog.NewJSONHandler(log, nil))}
+	for _, f := range change {
+		f(&c)
+	}
+	s, err := secrets.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Close()
+		wantSilent(t, "the log", log.String())
+	})
+	return s, log
+}
+
+func pass(d time.Duration) {
+	timer := time.NewTimer(d)
+	<-timer.C
+	synctest.Wait()
+}
+
+// get is what Get returns now, which must be there.
+func get(t *testing.T, s *secrets.Cache) *secrets.Values {
+	t.Helper()
+	v, err := s.Get(context.Background(), time.Now())
+	if err != nil {
+		t.Fatalf("Get = %v, want values", err)
+	}
+	return v
+}
+
+// wantUnavailable fails unless nothing is there, for the cause.
+func wantUnavailable(t *testing.T, s *secrets.Cache, cause string) {
+	t.Helper()
+	v, err := s.Get(context.Background(), time.Now())
+	if !errors.Is(err, secrets.ErrUnavailable) || !strings.Contains(err.Error(), cause) || !strings.Contains(err.Error(), name) || v != nil {
+		t.Errorf("Get = %v, %v; want ErrUnavailable, the secret's name and %q", v, err, cause)
+	}
+	if err != nil {
+		wantSilent(t, "the error", err.Error())
+	}
+}

@@ -1,0 +1,246 @@
+package secrets_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/cell/secrets"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
+)
+
+var _ authorizer.Sources = (*secrets.Cache)(nil)
+
+var loopback = netip.MustParseAddr("127.0.0.1")
+
+// Guarantees that operators name an address as the cell does, or know that they cannot: a name of their own process would find the
+// counter of nobody.
+func TestAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		named, err := identity.NewAnonymiserFrom(addressKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for text, want := range map[string]string{whole().text(): named.Anonymise(loopback), (form{Peppers: whole().Peppers}).text(): ""} {
+			m := new(secretstest.Manager)
+			m.Set(name, text)
+			s, _ := open(t, sdk(m))
+			values, err := s.Get(t.Context(), time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := values.Addresses(); (got == nil) != (want == "") || got != nil && got.Anonymise(loopback) != want {
+				t.Errorf("the key names addresses unlike the cell, want %q", want)
+			}
+		}
+	})
+}
+
+// Guarantees that addresses always have a name, that it is the secret's as soon as there is one and follows it, and that
+// names which only this process gives are told of once.
+func TestAnonymise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		named, err := identity.NewAnonymiserFrom(addressKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := new(secretstest.Manager)
+		m.Set(name, whole().text())
+		m.Fail(secretstest.Fault{Delay: time.Second}, -1)
+		s, log := open(t, sdk(m))
+		began := time.Now()
+		own := s.Anonymise(loopback)
+		if again := s.Anonymise(loopback); len(own) != 32 || again != own || own == named.Anonymise(loopback) || time.Since(began) != 0 {
+			t.Errorf("before the secret is read the name is %q, then %q, after %v; want one of this process, at once", own, again, time.Since(began))
+		}
+		pass(2 * time.Second)
+		if got := s.Anonymise(loopback); got != named.Anonymise(loopback) {
+			t.Errorf("the name is %q, want that of the secret's key: nobody else may have asked for it", got)
+		}
+		m.Fail(secretstest.Fault{}, 0)
+		m.Set(name, form{AddressKey: append([]byte("x"), addressKey...)}.text())
+		pass(secrets.DefaultRefresh * 6 / 5)
+		s.Anonymise(loopback)
+		synctest.Wait()
+		if got := s.Anonymise(loopback); got == own || got == named.Anonymise(loopback) {
+			t.Errorf("with a new key the name is still %q", got)
+		}
+		m.Set(name, form{Peppers: whole().Peppers}.text())
+		pass(secrets.DefaultRefresh * 6 / 5)
+		s.Anonymise(loopback)
+		synctest.Wait()
+		if got := s.Anonymise(loopback); got != own || s.Anonymise(loopback) != own {
+			t.Errorf("without a key the name is %q, want this process's own, %q", got, own)
+		}
+		if n, k := log.count("not read yet"), log.count("has no addressKey"); n != 1 || k != 1 {
+			t.Errorf("the log tells %d and %d times of names of this process alone, want once of each reason: %s", n, k, log)
+		}
+		other, _ := open(t, sdk(new(secretstest.Manager)))
+		if other.Anonymise(loopback) == own {
+			t.Error("two processes without the key give one name")
+		}
+	})
+}
+
+// Guarantees that a connection waits for the first login and not for a later one, that it looks for a new one at most once
+// per cooldown, and that a secret without one is told apart from one that is away.
+func TestRedisCredentials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := new(secretstest.Manager)
+		m.Set(name, whole().text())
+		m.Fail(secretstest.Fault{Delay: time.Second}, -1)
+		s, _ := open(t, sdk(m))
+		login := func(want string, after time.Duration) {
+			t.Helper()
+			began := time.Now()
+			user, password, err := s.RedisCredentials(t.Context())
+			if user != "sluice" || password != want || err != nil || time.Since(began) != after {
+				t.Errorf("the login is %q, %q, %v after %v; want %q after %v", user, password, err, time.Since(began), want, after)
+			}
+		}
+		login(passwords[0], time.Second)
+		next := whole()
+		next.Redis.Password = passwords[1]
+		m.Set(name, next.text())
+		for range 10 {
+			login(passwords[0], 0)
+		}
+		pass(secrets.DefaultCooldown)
+		login(passwords[0], 0) // refused, if the old one is not good any more
+		pass(time.Second)
+		login(passwords[1], 0)
+		if n := m.Calls(); n != 2 {
+			t.Errorf("%d reads, want 2", n)
+		}
+		m.Fail(secretstest.Fault{}, 0)
+		m.Set(name, form{AddressKey: addressKey}.text())
+		pass(secrets.DefaultCooldown)
+		if _, err := s.Renew(t.Context(), time.Now()); err != nil {
+			t.Error(err)
+		}
+		if _, _, err := s.RedisCredentials(t.Context()); !errors.Is(err, secrets.ErrNoRedis) {
+			t.Errorf("without a login: %v, want ErrNoRedis", err)
+		}
+		none, _ := open(t, sdk(new(secretstest.Manager)))
+		if _, _, err := none.RedisCredentials(t.Context()); !errors.Is(err, secrets.ErrUnavailable) {
+			t.Errorf("without a secret: %v, want ErrUnavailable", err)
+		}
+	})
+}
+
+// Guarantees that a real Redis lets us in again after its user's password was replaced, though the old one was good for no
+// moment longer.
+func TestRedisPasswordRotates(t *testing.T) {
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	do := func(args ...any) {
+		t.Helper()
+		if err := admin.Do(t.Context(), args...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do("ACL", "SETUSER", "sluice", "on", ">"+passwords[0], "~*", "+@all")
+	m := new(secretstest.Manager)
+	m.Set(name, whole().text())
+	s, _ := open(t, sdk(m), func(c *secrets.Config) { c.Cooldown = time.Nanosecond })
+	store, err := redis.New(t.Context(), redis.Config{Addrs: []string{server.Addr}, Credentials: s.RedisCredentials})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	entered := func() (err error) {
+		for range 1000 { // a dial that failed may hold the next one up for a moment
+			if err = store.Ping(t.Context()); err == nil {
+				return nil
+			}
+		}
+		return err
+	}
+	if err := entered(); err != nil {
+		t.Fatalf("with the first password: %v", err)
+	}
+	next := whole()
+	next.Redis.Password = passwords[1]
+	m.Set(name, next.text())
+	do("ACL", "SETUSER", "sluice", "resetpass", ">"+passwords[1])
+	do("CLIENT", "KILL", "USER", "sluice")
+	if err := entered(); err != nil {
+		t.Errorf("after the rotation: %v", err)
+	}
+}
+
+// Guarantees that a pepper which everybody knows is told of, since keys hashed with it are protected by nothing.
+func TestPublicPepper(t *testing.T) {
+	for want, pepper := range map[int][]byte{0: pepper1, 1: identity.DevPepper()} {
+		m := new(secretstest.Manager)
+		m.Set(name, form{Peppers: map[string][]byte{"p1": pepper}}.text())
+		s, log := open(t, sdk(m))
+		get(t, s)
+		s.Close()
+		if n := log.count("the public one"); n != want {
+			t.Errorf("the log says %d times that the pepper is public, want %d", n, want)
+		}
+	}
+}
+
+// Guarantees that values which are there cost a request nothing that a collector has to find again.
+func TestGetAllocatesNothing(t *testing.T) {
+	m := new(secretstest.Manager)
+	m.Set(name, whole().text())
+	s, _ := open(t, sdk(m))
+	get(t, s)
+	s.Close() // what goes on beside would be counted
+	now := time.Now()
+	if n := testing.AllocsPerRun(100, func() {
+		if v, err := s.Get(t.Context(), now); err != nil || v == nil {
+			t.Error(v, err)
+		}
+	}); n > 0 {
+		t.Errorf("Get allocates %v times, want 0", n)
+	}
+}
+
+func BenchmarkGet(b *testing.B) {
+	m := new(secretstest.Manager)
+	m.Set(name, whole().text())
+	s, err := secrets.New(secrets.Config{Client: sdk(m), ID: name})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	b.ReportAllocs()
+	for b.Loop() {
+		if v, err := s.Get(b.Context(), time.Now()); err != nil || v == nil {
+			b.Fatal(v, err)
+		}
+	}
+}
+
+func BenchmarkAnonymise(b *testing.B) {
+	m := new(secretstest.Manager)
+	m.Set(name, whole().text())
+	s, err := secrets.New(secrets.Config{Client: sdk(m), ID: name})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Get(b.Context(), time.Now()); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if len(s.Anonymise(loopback)) != 32 {
+			b.Fatal("wrong length")
+		}
+	}
+}

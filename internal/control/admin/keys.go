@@ -1,0 +1,102 @@
+package admin
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/events/canonical"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+)
+
+// CreateKeyRequest asks for a key. Hash and pepper are those of a key that was made elsewhere; without them one is made.
+type CreateKeyRequest struct {
+	Tenant  string     `json:"tenant"`
+	Subject string     `json:"subject,omitempty"`
+	ID      string     `json:"id,omitempty"` // empty: a random one
+	Expires *time.Time `json:"expires,omitempty"`
+	Hash    string     `json:"hash,omitempty"`   // 64 hex digits
+	Pepper  string     `json:"pepper,omitempty"` // id of the pepper
+	Reason  string     `json:"reason"`
+}
+
+// CreateKeyResponse is the new key. It is the only place that ever has its text.
+type CreateKeyResponse struct {
+	Key  string     `json:"key,omitempty"` // empty where it was made elsewhere
+	Item *call.Item `json:"item"`
+}
+
+// CreateKey stores a key as its hash. Where the answer is lost, the key is: revoke it, and create another.
+func (s *Service) CreateKey(ctx context.Context, actor string, r *CreateKeyRequest) (*CreateKeyResponse, error) {
+	if err := checkReason(r.Reason); err != nil {
+		return nil, err
+	}
+	if r.Expires != nil && !r.Expires.After(s.c.Now()) {
+		return nil, call.Refuse(call.Invalid, "expires: %s is over", r.Expires.UTC().Format(time.RFC3339))
+	}
+	text, hash, pepper := "", r.Hash, r.Pepper
+	switch {
+	case (hash == "") != (pepper == ""):
+		return nil, call.Refuse(call.Invalid, "hash and pepper go together")
+	case hash == "":
+		if s.c.Hash == nil {
+			return nil, call.Refuse(call.Unsupported, "no pepper is at hand here: make the key on your side, and send its hash and the pepper's id")
+		}
+		text = identity.NewKey()
+		var err error
+		if pepper, hash, err = s.c.Hash(ctx, text); err != nil {
+			return nil, s.failed(ctx, "read the pepper", err)
+		}
+	}
+	id := r.ID
+	if id == "" {
+		id = "key-" + randomID()
+	}
+	body := tree{"id": id, "tenant": r.Tenant, "hash": hash, "pepper": pepper}
+	if r.Subject != "" {
+		body["subject"] = r.Subject
+	}
+	if r.Expires != nil {
+		body["expires"] = r.Expires.UTC().Format(time.RFC3339Nano)
+	}
+	raw, err := canonical.Marshal(body)
+	if err != nil {
+		return nil, call.Refuse(call.Invalid, "the key: %v", err)
+	}
+	request := &ApplyRequest{Reason: r.Reason, Changes: []Change{{Table: control.Keys, Key: id, Body: raw}}}
+	_, err = s.apply(ctx, actor, request, text != "")
+	if err != nil {
+		return nil, err
+	}
+	item, err := s.Get(ctx, actor, &GetRequest{control.Keys, id})
+	if err != nil {
+		return nil, err
+	}
+	return &CreateKeyResponse{text, item}, nil
+}
+
+// randomID is 10 characters that say nothing.
+func randomID() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))[:10]
+}
+
+// KeyRequest names a key by its id.
+type KeyRequest struct {
+	ID     string `json:"id"`
+	Reason string `json:"reason"`
+	Expect *int64 `json:"expect,omitempty"`
+}
+
+// RevokeKey has the key refused from now on. There is no way back: create another.
+func (s *Service) RevokeKey(ctx context.Context, actor string, r *KeyRequest) (*call.Item, error) {
+	return s.change(ctx, actor, change{control.Keys, r.ID, "key", r.Reason, r.Expect, false, func(body tree) error {
+		body["revoked"] = true
+		return nil
+	}})
+}

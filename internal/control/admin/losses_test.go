@@ -1,0 +1,146 @@
+package admin_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/call"
+)
+
+const lossy = plans + `
+  - { id: gone, plan: free, suspended: true, cells: [eu-1], boosts: [ { id: burst, factor: 2, until: 2026-12-01T00:00:00Z } ] }
+ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 50, period: 1s } ]
+ipv6Prefix: 48
+anonymousPlan: free
+routes: [ { methods: [PUT, GET], pathPattern: "/product/*" } ]
+keys: [ { id: k1, tenant: acme, hash: 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0, pepper: dev, expires: 2030-01-01T00:00:00Z } ]
+`
+
+// Guarantees that the server holds the rule, whoever calls: a change which removes or weakens something is refused,
+// with everything that is lost, unless the call says that the operator has agreed to that; yes alone, which commands
+// send that do not show it, is not enough. What is tried here is what a command of before sends for a file that does
+// not name what is there.
+func TestNothingIsLostWithoutAgreement(t *testing.T) {
+	const key = `"hash":"0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0","pepper":"dev"`
+	for name, c := range map[string]struct {
+		change string
+		want   []string // all of it
+	}{
+		"settings": {`{"table":"plans","key":"` + events.SettingsKey + `","expect":1,"body":{}}`, []string{
+			"removes settings: ipLimits: limit per-address (token_bucket: 50 per 1s)",
+			"weakens settings: ipv6Prefix rises from 48 to 64, so a network of IPv6 has more counters",
+			"removes settings: anonymousPlan (free), so calls without a credential get 401",
+			"removes settings: the route GET, PUT /product/*",
+			"weakens settings: no route is declared, so every request is let through",
+		}},
+		"another anonymous plan": {`{"table":"plans","key":"` + events.SettingsKey + `","expect":1,"body":{"anonymousPlan":"pro","ipv6Prefix":40,"ipLimits":[{"id":"per-address","algorithm":"token_bucket","rate":50,"period":"1s"}],` +
+			`"routes":[{"methods":["PUT","GET"],"pathPattern":"/product/*"}]}}`, []string{
+			"weakens settings: calls without a credential: limit burst: rate rises from 10 to 100 per 1s",
+			"weakens settings: calls without a credential: limit burst: burst rises from 20 to 200",
+		}},
+		"an override": {`{"table":"tenants","key":"acme","expect":1,"body":{"id":"acme","plan":"pro"}}`, []string{
+			`removes tenant "acme": the override of limit burst (rate 500)`,
+		}},
+		"a setting of an override": {`{"table":"tenants","key":"acme","expect":1,"body":{"id":"acme","plan":"pro","overrides":[{"id":"burst","burst":100}]}}`, []string{
+			`removes tenant "acme": rate 500 of the override of limit burst`,
+		}},
+		"a suspension, a boost and cells": {`{"table":"tenants","key":"gone","expect":1,"body":{"id":"gone","plan":"free"}}`, []string{
+			`weakens tenant "gone": it is resumed`,
+			`removes tenant "gone": cells (eu-1), so every cell serves it`,
+			`removes tenant "gone": the boost of limit burst ×2 until 2026-12-01T00:00:00Z`,
+		}},
+		"a longer boost": {`{"table":"tenants","key":"gone","expect":1,"body":{"id":"gone","plan":"free","suspended":true,"cells":["eu-1"],"boosts":[{"id":"burst","factor":2.5,"until":"2026-12-01T00:00:00Z"}]}}`, []string{
+			`weakens tenant "gone": the boost of limit burst ×2 until 2026-12-01T00:00:00Z becomes one of limit burst ×2.5 until 2026-12-01T00:00:00Z`,
+		}},
+		"a tenant": {`{"table":"tenants","key":"acme","expect":1,"delete":true}`, []string{`removes tenant "acme"`}},
+		"a limit": {`{"table":"plans","key":"pro","expect":1,"body":{"id":"pro","limits":[{"id":"burst","algorithm":"token_bucket","rate":101,"period":"1s","burst":200}]}}`, []string{
+			`weakens plan "pro": limit burst: rate rises from 100 to 101 per 1s`,
+			`removes plan "pro": limit writes (fixed_window: 60 per 1m, mode shadow)`,
+		}},
+		"a key that never ends": {`{"table":"keys","key":"k1","expect":1,"body":{"id":"k1","tenant":"acme",` + key + `}}`, []string{
+			`weakens key "k1": it never expires, and did at 2030-01-01T00:00:00Z`,
+		}},
+		"another tenant's key": {`{"table":"keys","key":"k1","expect":1,"body":{"id":"k1","tenant":"gone","expires":"2030-01-01T00:00:00Z",` + key + `}}`, []string{
+			`weakens key "k1": it is a key of tenant "gone", and was one of "acme"`,
+		}},
+		"a stricter plan":   {`{"table":"plans","key":"free","expect":1,"body":{"id":"free","limits":[{"id":"burst","algorithm":"token_bucket","rate":9,"period":"1s","burst":20}]}}`, nil},
+		"a stricter tenant": {`{"table":"tenants","key":"acme","expect":1,"body":{"id":"acme","plan":"pro","suspended":true,"overrides":[{"id":"burst","rate":400}]}}`, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.seed(lossy)
+			h := call.Local(admin.NewMux(w.Service), "ann@local")
+			body := func(more string) string { return fmt.Sprintf(`{"reason":"nightly","changes":[%s]%s}`, c.change, more) }
+			var dry admin.ApplyResponse
+			if err := json.Unmarshal([]byte(post(t, h, "/apply", body(`,"dry_run":true`))), &dry); err != nil {
+				t.Fatal(err)
+			}
+			var lines []string
+			for _, l := range dry.Losses {
+				lines = append(lines, l.String())
+			}
+			if got, want := strings.Join(lines, "\n"), strings.Join(c.want, "\n"); got != want {
+				t.Errorf("a dry run says\n%s\nwant\n%s", got, want)
+			}
+			if c.want != nil {
+				answer := post(t, h, "/apply", body(`,"yes":true`))
+				if !strings.Contains(answer, `"code":"confirm"`) || w.tables.puts != 0 {
+					t.Errorf("with yes alone: %s, and %d items are written", answer, w.tables.puts)
+				}
+				var refused struct{ Error call.Error }
+				if err := json.Unmarshal([]byte(answer), &refused); err != nil || strings.Join(refused.Error.Problems, "\n") != strings.Join(c.want, "\n") {
+					t.Errorf("with yes alone it says %q, %v; want %q", refused.Error.Problems, err, c.want)
+				}
+			}
+			more := `,"yes":true,"accept_losses":true`
+			if c.want == nil {
+				more = ""
+			}
+			if answer := post(t, h, "/apply", body(more)); !strings.Contains(answer, `"written":1`) {
+				t.Errorf("with agreement: %s", answer)
+			}
+		})
+	}
+}
+
+// Guarantees that what an operation is asked for by name needs no further agreement: ending an override, a boost and a
+// suspension.
+func TestOperationsThatNameWhatEnds(t *testing.T) {
+	w := newWorld(t)
+	w.seed(lossy)
+	ctx := t.Context()
+	if _, err := w.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Drop: []string{"burst"}, Reason: "x"}); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.RemoveBoost(ctx, ann, &admin.UnboostRequest{Tenant: "gone", Limit: "burst", Reason: "x"}); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.Resume(ctx, ann, &admin.TenantRequest{Tenant: "gone", Reason: "x"}); err != nil {
+		t.Error(err)
+	}
+	if got := w.body(control.Tenants, "gone"); got != `{"cells":["eu-1"],"id":"gone","plan":"free"}` {
+		t.Errorf("gone is %s", got)
+	}
+}
+
+// Guarantees that the first settings of a server need agreement, too, where they let in calls without a credential.
+func TestTheFirstSettings(t *testing.T) {
+	w := newWorld(t)
+	if err := w.apply(control.Plans, "free", 0, `{"id":"free","limits":[]}`); err != nil {
+		t.Fatal(err)
+	}
+	w.tables.puts = 0
+	const says = "weakens settings: anonymousPlan goes from none to free, so calls without a credential are let in"
+	change := admin.Change{Table: control.Plans, Key: events.SettingsKey, Body: json.RawMessage(`{"anonymousPlan":"free"}`)}
+	_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Yes: true, Changes: []admin.Change{change}})
+	w.refused(err, call.Confirm, says)
+	change.Body = json.RawMessage(`{"ipLimits":[{"id":"a","algorithm":"token_bucket","rate":1,"period":"1s"}]}`)
+	if _, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Changes: []admin.Change{change}}); err != nil {
+		t.Errorf("without: %v", err)
+	}
+}

@@ -1,0 +1,576 @@
+package admin_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+)
+
+// Guarantees that each operation on a tenant changes what it names and nothing else, with actor and reason.
+func TestTenantOperations(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	ctx := t.Context()
+	until := noon.Add(48 * time.Hour)
+	for _, step := range []struct {
+		name string
+		do   func() (*call.Item, error)
+		want string
+	}{
+		{"suspend", func() (*call.Item, error) {
+			return w.Suspend(ctx, bob, &admin.TenantRequest{Tenant: "acme", Reason: "invoice"})
+		}, `{"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro","suspended":true}`},
+		{"boost", func() (*call.Item, error) {
+			return w.AddBoost(ctx, bob, &admin.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "1.5", Until: until, Reason: "launch"})
+		}, `{"boosts":[{"factor":1.5,"id":"burst","until":"2026-11-23T12:00:00Z"}],"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro","suspended":true}`},
+		{"resume", func() (*call.Item, error) {
+			return w.Resume(ctx, bob, &admin.TenantRequest{Tenant: "acme", Reason: "paid", Expect: new(int64(3))})
+		}, `{"boosts":[{"factor":1.5,"id":"burst","until":"2026-11-23T12:00:00Z"}],"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`},
+		{"boost again", func() (*call.Item, error) {
+			return w.AddBoost(ctx, bob, &admin.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "2", From: &noon, Until: until, Reason: "more"})
+		}, `{"boosts":[{"factor":2,"from":"2026-11-21T12:00:00Z","id":"burst","until":"2026-11-23T12:00:00Z"}],"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`},
+		{"end of boost", func() (*call.Item, error) {
+			return w.RemoveBoost(ctx, bob, &admin.UnboostRequest{Tenant: "acme", Limit: "burst", Reason: "over"})
+		}, `{"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`},
+		{"override", func() (*call.Item, error) {
+			return w.SetTenant(ctx, bob, &admin.SetTenantRequest{Tenant: "acme", Reason: "x", Overrides: []json.RawMessage{
+				json.RawMessage(`{"id":"burst","burst":900}`), json.RawMessage(`{"id":"writes","mode":"off"}`)}})
+		}, `{"id":"acme","overrides":[{"burst":900,"id":"burst","rate":500},{"id":"writes","mode":"off"}],"plan":"pro"}`},
+		{"drop", func() (*call.Item, error) {
+			return w.SetTenant(ctx, bob, &admin.SetTenantRequest{Tenant: "acme", Reason: "x", Drop: []string{"burst", "writes"}, Plan: new("free"), Yes: true})
+		}, `{"id":"acme","plan":"free"}`},
+		{"create", func() (*call.Item, error) {
+			return w.SetTenant(ctx, bob, &admin.SetTenantRequest{Tenant: "new", Reason: "x", Plan: new("free"), Create: true})
+		}, `{"id":"new","plan":"free"}`},
+		{"not created twice", func() (*call.Item, error) {
+			return w.SetTenant(ctx, bob, &admin.SetTenantRequest{Tenant: "new", Reason: "x", Plan: new("pro"), Create: true})
+		}, `{"id":"new","plan":"pro"}`},
+	} {
+		item, err := step.do()
+		if err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		if string(item.Body) != step.want || item.Actor != bob || item.Reason == "" {
+			t.Errorf("%s gives %s by %s, want %s", step.name, item.Body, item.Actor, step.want)
+		}
+	}
+}
+
+// Guarantees that what cannot be done to a tenant is refused, and nothing is written.
+func TestTenantRefusals(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	ctx := t.Context()
+	boost := func(change func(*admin.BoostRequest)) error {
+		r := &admin.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "2", Until: noon.Add(time.Hour), Reason: "x"}
+		change(r)
+		_, err := w.AddBoost(ctx, ann, r)
+		return err
+	}
+	w.refused(boost(func(r *admin.BoostRequest) { r.Factor = "1" }), call.Invalid, "factor")
+	w.refused(boost(func(r *admin.BoostRequest) { r.Factor = "101" }), call.Invalid, "factor")
+	w.refused(boost(func(r *admin.BoostRequest) { r.Factor = "" }), call.Invalid, "factor is missing")
+	w.refused(boost(func(r *admin.BoostRequest) { r.Until = noon }), call.Invalid, "is over")
+	w.refused(boost(func(r *admin.BoostRequest) { r.Until = time.Time{} }), call.Invalid, "until is missing")
+	w.refused(boost(func(r *admin.BoostRequest) { r.Until = noon.AddDate(2, 0, 0) }), call.Invalid, "until")
+	w.refused(boost(func(r *admin.BoostRequest) { r.Limit = "none" }), call.Invalid, `no limit "none"`)
+	w.refused(boost(func(r *admin.BoostRequest) { r.Tenant = "none" }), call.NotFound, `no tenant "none"`)
+	w.refused(boost(func(r *admin.BoostRequest) { r.Reason = "" }), call.Invalid, "reason")
+	_, err := w.RemoveBoost(ctx, ann, &admin.UnboostRequest{Tenant: "acme", Limit: "burst", Reason: "x"})
+	w.refused(err, call.NotFound, "no boost")
+	_, err = w.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Reason: "x"})
+	w.refused(err, call.Invalid, "nothing to set")
+	_, err = w.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Reason: "x", Drop: []string{"writes"}})
+	w.refused(err, call.NotFound, "no override")
+	_, err = w.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Reason: "x", Overrides: []json.RawMessage{json.RawMessage("3")}})
+	w.refused(err, call.Invalid, "want an object")
+	_, err = w.Suspend(ctx, ann, &admin.TenantRequest{Tenant: "a\nb", Reason: "x"})
+	w.refused(err, call.Invalid, "control character")
+	if _, err = w.Apply(ctx, ann, &admin.ApplyRequest{Reason: "gone", AcceptLosses: true,
+		Changes: []admin.Change{{Table: control.Tenants, Key: "b & <c>", Expect: 1, Delete: true}}}); err != nil {
+		t.Fatal(err)
+	}
+	w.tables.puts = 0
+	_, err = w.Suspend(ctx, ann, &admin.TenantRequest{Tenant: "b & <c>", Reason: "x"})
+	w.refused(err, call.NotFound, "was deleted by "+ann)
+}
+
+// Guarantees that a promoted shadow enforces, and that only a shadow can be promoted.
+func TestPromote(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	item, err := w.Promote(t.Context(), ann, &admin.PromoteRequest{Plan: "pro", Limit: "writes", Reason: "a quiet week"})
+	if err != nil || strings.Contains(string(item.Body), "shadow") {
+		t.Fatalf("promote: %v, %v", item, err)
+	}
+	w.tables.puts = 0
+	_, err = w.Promote(t.Context(), ann, &admin.PromoteRequest{Plan: "pro", Limit: "writes", Reason: "again"})
+	w.refused(err, call.Invalid, "its mode is enforce")
+	_, err = w.Promote(t.Context(), ann, &admin.PromoteRequest{Plan: "pro", Limit: "none", Reason: "x"})
+	w.refused(err, call.NotFound, `no limit "none"`)
+	_, err = w.Promote(t.Context(), ann, &admin.PromoteRequest{Plan: "none", Limit: "x", Reason: "x"})
+	w.refused(err, call.NotFound, `no plan "none"`)
+}
+
+// Guarantees that the text of a key is in the answer to its creation and nowhere else: not in any table, its history, a log
+// line or an error, so that who reads these has no key.
+func TestAKeyIsShownOnce(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	var log bytes.Buffer
+	w.config.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	w.remake()
+	mux := admin.NewMux(w.Service)
+	answer := post(t, call.Local(mux, "ann@local"), "/keys/create", `{"tenant":"acme","subject":"ci","id":"k1","expires":"2027-01-01T00:00:00Z","reason":"pipeline"}`)
+	var made struct{ Key string }
+	if err := json.Unmarshal([]byte(answer), &made); err != nil || identity.CheckKey(made.Key) != nil {
+		t.Fatalf("created %s: %v", answer, err)
+	}
+	if n := strings.Count(answer, made.Key); n != 1 {
+		t.Errorf("the answer has the key %d times", n)
+	}
+	want := `"hash":"` + identity.HashKey([]byte("a pepper of 16 bytes"), made.Key) + `"`
+	if body := w.body(control.Keys, "k1"); !strings.Contains(body, want) {
+		t.Errorf("stored is %s, want %s in it", body, want)
+	}
+	again := post(t, call.Local(mux, "ann@local"), "/keys/create", `{"tenant":"acme","id":"k1","reason":"again"}`)
+	if !strings.Contains(again, `"conflict"`) || strings.Contains(again, "slk_") {
+		t.Errorf("a second k1: %s", again)
+	}
+	w.tables.failAt = 1
+	failed := post(t, call.Local(mux, "ann@local"), "/keys/create", `{"tenant":"acme","reason":"again"}`)
+	everything := log.String() + failed
+	for _, c := range w.tables.changes {
+		everything += string(c.Body) + c.Reason + c.Actor
+	}
+	everything += post(t, call.Local(mux, "ann@local"), "/documents/list", `{"table":"keys"}`)
+	secret := strings.TrimPrefix(made.Key, "slk_")
+	if strings.Contains(everything, secret) || strings.Contains(everything, "slk_") || strings.Contains(everything, "a pepper of") {
+		t.Errorf("the key or its pepper is in\n%s", everything)
+	}
+}
+
+// Guarantees that keys are made and revoked within their bounds, and that a key that was made elsewhere is stored by its hash.
+func TestKeys(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	ctx := t.Context()
+	hash := strings.Repeat("0a", 32)
+	made, err := w.CreateKey(ctx, ann, &admin.CreateKeyRequest{Tenant: "acme", Hash: hash, Pepper: "mine", Reason: "x"})
+	if err != nil || made.Key != "" || !strings.HasPrefix(made.Item.Key, "key-") || !strings.Contains(string(made.Item.Body), hash) {
+		t.Fatalf("of a hash: %+v, %v", made, err)
+	}
+	item, err := w.RevokeKey(ctx, bob, &admin.KeyRequest{ID: made.Item.Key, Reason: "leaked"})
+	if err != nil || !strings.Contains(string(item.Body), `"revoked":true`) || item.Actor != bob {
+		t.Errorf("revoke: %+v, %v", item, err)
+	}
+	w.tables.puts = 0
+	if item, err := w.RevokeKey(ctx, bob, &admin.KeyRequest{ID: made.Item.Key, Reason: "again"}); err != nil || item.Version != 2 || w.tables.puts != 0 {
+		t.Errorf("a second revoke: %+v, %v, %d writes", item, err, w.tables.puts)
+	}
+	create := func(r admin.CreateKeyRequest) error {
+		r.Reason = "x"
+		_, err := w.CreateKey(ctx, ann, &r)
+		return err
+	}
+	w.refused(create(admin.CreateKeyRequest{Tenant: "nobody"}), call.Invalid, `there is no tenant "nobody"`)
+	w.refused(create(admin.CreateKeyRequest{}), call.Invalid, "tenant")
+	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", ID: "no id"}), call.Invalid, "id")
+	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", Hash: hash}), call.Invalid, "go together")
+	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", Hash: "ab", Pepper: "p"}), call.Invalid, "hex digits")
+	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", Expires: &noon}), call.Invalid, "is over")
+	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", Subject: strings.Repeat("s", 129)}), call.Invalid, "subject")
+	_, err = w.RevokeKey(ctx, ann, &admin.KeyRequest{ID: "none", Reason: "x"})
+	w.refused(err, call.NotFound, `no key "none"`)
+	w.config.Hash = func(context.Context, string) (string, string, error) { return "", "", errors.New("secret is away") }
+	w.remake()
+	w.refused(create(admin.CreateKeyRequest{Tenant: "acme"}), call.Unavailable, "pepper")
+	w.config.Hash = nil
+	w.remake()
+	w.refused(create(admin.CreateKeyRequest{Tenant: "acme"}), call.Unsupported, "make the key on your side")
+}
+
+// Guarantees that no two keys have one hash, whichever way the second comes, also where the first is revoked: requests
+// find keys by the hash alone, and a new cell would take whichever of the two it reads first, so that the caller of one
+// tenant would be another's.
+func TestTwoKeysOfOneHash(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	ctx := t.Context()
+	hash, other, third := strings.Repeat("0a", 32), strings.Repeat("0b", 32), strings.Repeat("0c", 32)
+	create := func(id, hash, pepper string) error {
+		_, err := w.CreateKey(ctx, ann, &admin.CreateKeyRequest{ID: id, Tenant: "acme", Hash: hash, Pepper: pepper, Reason: "x"})
+		return err
+	}
+	change := func(id, hash string, expect int64) admin.Change {
+		return admin.Change{Table: control.Keys, Key: id, Expect: expect,
+			Body: fmt.Appendf(nil, `{"hash":%q,"id":%q,"pepper":"mine","tenant":"b & <c>"}`, hash, id)}
+	}
+	apply := func(dry bool, changes ...admin.Change) error {
+		_, err := w.Apply(ctx, bob, &admin.ApplyRequest{Reason: "x", Changes: changes, DryRun: dry, AcceptLosses: true})
+		return err
+	}
+	if err := errors.Join(create("first", hash, "mine"), create("old", other, "mine")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.RevokeKey(ctx, ann, &admin.KeyRequest{ID: "old", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	w.tables.puts = 0
+	const says = `key "first" has its hash`
+	w.refused(create("second", hash, "mine"), call.Invalid, says)
+	w.refused(create("second", hash, "theirs"), call.Invalid, says)
+	w.refused(create("second", other, "mine"), call.Invalid, `key "old" has its hash`)
+	w.refused(apply(false, change("second", hash, 0)), call.Invalid, says)
+	w.refused(apply(true, change("second", hash, 0)), call.Invalid, says)
+	w.refused(apply(false, change("second", third, 0), change("third", third, 0)), call.Invalid, `key "second" has its hash`)
+	err := create("second", hash, "mine")
+	if strings.Contains(fmt.Sprint(err), hash) {
+		t.Errorf("the refusal shows the hash: %v", err)
+	}
+	if err := apply(false, change("second", third, 0)); err != nil {
+		t.Fatal(err)
+	}
+	w.tables.puts = 0
+	w.refused(apply(false, change("second", hash, 1)), call.Invalid, says)
+	w.refused(apply(false, change("first", strings.Repeat("0d", 32), 1), change("second", hash, 1)), call.Invalid, says)
+}
+
+// Guarantees that cells are asked for in a form that the balancer's own package reads, one request for each version.
+func TestCells(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	request := func() shares.Request {
+		doc, err := admin.ReadCell([]byte(w.body(control.Cells, "eu-1")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return doc.Request
+	}
+	steps := []struct {
+		do   func() (*call.Item, error)
+		want shares.Request
+	}{
+		{func() (*call.Item, error) {
+			return w.AddCell(ctx, ann, &admin.AddCellRequest{Cell: "eu-1", Ops: opsURL, Reason: "x"})
+		}, shares.Request{ID: "eu-1@1", Kind: shares.Join, Cell: "eu-1", Weight: 1}},
+		{func() (*call.Item, error) {
+			return w.AddCell(ctx, ann, &admin.AddCellRequest{Cell: "eu-1", Weight: 3, Reason: "x"})
+		}, shares.Request{ID: "eu-1@2", Kind: shares.Weigh, Cell: "eu-1", Weight: 3}},
+		{func() (*call.Item, error) {
+			return w.DrainCell(ctx, ann, &admin.CellRequest{Cell: "eu-1", Reason: "x"})
+		}, shares.Request{ID: "eu-1@3", Kind: shares.Drain, Cell: "eu-1"}},
+		{func() (*call.Item, error) {
+			return w.RemoveCell(ctx, ann, &admin.CellRequest{Cell: "eu-1", Reason: "x"})
+		}, shares.Request{ID: "eu-1@4", Kind: shares.Remove, Cell: "eu-1"}},
+		{func() (*call.Item, error) {
+			return w.AddCell(ctx, ann, &admin.AddCellRequest{Cell: "eu-1", Reason: "x"})
+		}, shares.Request{ID: "eu-1@5", Kind: shares.Join, Cell: "eu-1", Weight: 1}},
+		{func() (*call.Item, error) {
+			return w.RemoveCell(ctx, ann, &admin.CellRequest{Cell: "eu-1", Force: true, Reason: "x"})
+		}, shares.Request{ID: "eu-1@6", Kind: shares.Force, Cell: "eu-1"}},
+	}
+	var state shares.State
+	if list, err := w.Service.Cells(ctx, ann, &admin.CellsRequest{Tenant: "acme"}); err != nil || list.Home != "" || list.Alone != "" {
+		t.Errorf("before there is a cell: %+v, %v", list, err)
+	}
+	for i, s := range steps {
+		if _, err := s.do(); err != nil {
+			t.Fatalf("step %d: %v", i+1, err)
+		}
+		got := request()
+		if got.ID != s.want.ID || got.Kind != s.want.Kind || got.Cell != s.want.Cell || got.Weight != s.want.Weight {
+			t.Errorf("step %d asks for %+v, want %+v", i+1, got, s.want)
+		}
+	}
+	if !strings.Contains(w.body(control.Cells, "eu-1"), opsURL) {
+		t.Error("the cell's ops function was forgotten")
+	}
+	next, out := state.Step(shares.Settings{}, shares.Input{Requests: []shares.Request{steps[0].want}}, noon)
+	if len(out.Refused) > 0 {
+		t.Errorf("the balancer refuses %+v", out.Refused)
+	}
+	body, err := json.Marshal(next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.tables.Put(ctx, control.Change{Table: control.Cells, Key: events.SharesKey, Body: body, Actor: "balancer", Reason: "step", Now: noon}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := w.Service.Cells(ctx, ann, &admin.CellsRequest{Tenant: "acme"})
+	if err == nil && list.Home != "eu-1" {
+		t.Errorf("the home of a tenant is %q, and there is one cell", list.Home)
+	}
+	if err != nil || len(list.Cells) != 1 || list.Epoch != 1 || list.Cells[0].State != "active" || list.Cells[0].Asked != shares.Force || list.Cells[0].Share != 1 {
+		t.Errorf("listed are %+v, %v", list, err)
+	}
+}
+
+// Guarantees that items which cannot be read are listed by name, a placement with its tenant, and that they hide no
+// cell.
+func TestUnreadableCells(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	w.seed(plans)
+	if _, err := w.AddCell(ctx, ann, &admin.AddCellRequest{Cell: "eu-1", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	put := func(key, body string) {
+		t.Helper()
+		if _, err := w.tables.Put(ctx, control.Change{Table: control.Cells, Key: key, Body: []byte(body), Actor: "somebody",
+			Reason: "x", Now: noon}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(shares.PlacementKey("acme"), `{"version":2,"tenant":"acme"}`) // which has a pin, since it has an override
+	put(shares.PlacementKey("nobody"), `{}`)
+	put("us-1", `{"id":7}`)
+	put(shares.AckKey("eu-1"), `{}`)
+	if _, err := w.tables.Put(ctx, control.Change{Table: control.Cells, Key: shares.PlacementKey("nobody"), Expect: 1,
+		Delete: true, Actor: "somebody", Reason: "x", Now: noon}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := w.Service.Cells(ctx, ann, &admin.CellsRequest{})
+	if err != nil || len(list.Cells) != 1 || list.Cells[0].Cell != "eu-1" {
+		t.Fatalf("listed are %+v, %v", list, err)
+	}
+	var got []string
+	for _, u := range list.Unreadable {
+		got = append(got, fmt.Sprintf("%s %d of %q: %t", u.Key, u.Version, u.Tenant, u.Error != ""))
+	}
+	want := []string{shares.PlacementKey("acme") + ` 1 of "acme": true`,
+		shares.PlacementKey("nobody") + ` 2 of "": true`, `us-1 1 of "": true`}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("unreadable are %q, want %q", got, want)
+	}
+}
+
+// Guarantees that a row of the cells' table which cannot be read at all hides nothing else, and is told.
+func TestUnreadableRowOfCells(t *testing.T) {
+	w := newWorldOn(t, &serial{Tables: badRow{inMemory{}}})
+	if _, err := w.AddCell(t.Context(), ann, &admin.AddCellRequest{Cell: "eu-1", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := w.Service.Cells(t.Context(), ann, &admin.CellsRequest{})
+	if err != nil || len(list.Cells) != 1 || len(list.Unreadable) != 1 || !strings.Contains(list.Unreadable[0].Error,
+		`cells/"odd"`) {
+		t.Errorf("listed are %+v, %v", list, err)
+	}
+	w.seed(plans)
+	if _, err := w.SetTenant(t.Context(), ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"eu-1"},
+		Reason: "x"}); err != nil {
+		t.Errorf("a tenant cannot be pinned: %v", err)
+	}
+	_, err = w.SetTenant(t.Context(), ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"us-1"}, Reason: "x"})
+	if codeOf(err) != call.Invalid {
+		t.Errorf("a tenant is pinned to a cell that nobody added: %v", err)
+	}
+}
+
+// badRow are tables with a row that is none of an item.
+type badRow struct{ inMemory }
+
+func (b badRow) List(ctx context.Context, t control.Table, after string, most int) ([]control.Item, string, error) {
+	items, next, err := b.inMemory.List(ctx, t, after, most)
+	if err == nil && t == control.Cells && after == "" {
+		err = fmt.Errorf("cells/%q: %w: attribute layout is 2", "odd", control.ErrBadItem)
+	}
+	return items, next, err
+}
+
+// Guarantees that bad requests for cells are refused.
+func TestCellRefusals(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	for says, r := range map[string]admin.AddCellRequest{
+		"no name of a cell": {Cell: "a b"},
+		"begins with pin.":  {Cell: "pin.x"},
+		"no name":           {Cell: events.SharesKey},
+		"weight":            {Cell: "c", Weight: -1},
+		"weight: 100":       {Cell: "c", Weight: shares.MaxWeight + 1},
+		"ops":               {Cell: "c", Ops: "ftp://x"},
+	} {
+		r.Reason = "x"
+		_, err := w.AddCell(ctx, ann, &r)
+		w.refused(err, call.Invalid, strings.Split(says, "begins")[0])
+	}
+	_, err := w.DrainCell(ctx, ann, &admin.CellRequest{Cell: "none", Reason: "x"})
+	w.refused(err, call.NotFound, `no cell "none"`)
+	if _, err := w.AddCell(ctx, ann, &admin.AddCellRequest{Cell: "c", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	w.tables.puts = 0
+	_, err = w.RemoveCell(ctx, ann, &admin.CellRequest{Cell: "c", Reason: "x"})
+	w.refused(err, call.Invalid, "drain it first")
+	_, err = w.DrainCell(ctx, ann, &admin.CellRequest{Cell: "c", Force: true, Reason: "x"})
+	w.refused(err, call.Invalid, "force")
+	_, err = w.DrainCell(ctx, ann, &admin.CellRequest{Cell: "c", Expect: new(int64(7)), Reason: "x"})
+	w.refused(err, call.Conflict, "version 7")
+}
+
+// opsURL is the URL of the operators' API of a cell.
+const opsURL = "https://abc123.execute-api.eu-west-1.amazonaws.com/v1"
+
+// Guarantees that whoever may add cells cannot have operators' signed calls go to any server: the URL must be one of
+// API Gateway, in the region of the cell. A URL that takes the place of another is an explicit choice.
+func TestOpsURLs(t *testing.T) {
+	w := newWorld(t)
+	w.config.Regions = map[string]string{"eu-1": "eu-west-1"}
+	w.remake()
+	add := func(r admin.AddCellRequest) error {
+		r.Reason = "x"
+		_, err := w.AddCell(t.Context(), ann, &r)
+		return err
+	}
+	for _, bad := range []string{
+		"https://evil.example.com/v1", strings.Replace(opsURL, "abc123", "evil.example.com/abc123", 1),
+		strings.Replace(opsURL, ".com/", ".com.evil.example.com/", 1), strings.Replace(opsURL, ".com/", ".com:8443/", 1),
+		strings.Replace(opsURL, "https:", "http:", 1), strings.Replace(opsURL, "abc123", "u@abc123", 1), opsURL + "/tenants",
+		"http://127.0.0.1:8080/ops", "http://localhost:8080/ops",
+	} {
+		w.refused(add(admin.AddCellRequest{Cell: "eu-1", Ops: bad}), call.Invalid, "ops: ")
+	}
+	elsewhere := strings.Replace(opsURL, "eu-west-1", "us-east-1", 1)
+	w.refused(add(admin.AddCellRequest{Cell: "eu-1", Ops: elsewhere}), call.Invalid, "cell eu-1 is in eu-west-1")
+	if err := add(admin.AddCellRequest{Cell: "us-1", Ops: elsewhere}); err != nil {
+		t.Errorf("a cell whose region is not known: %v", err)
+	}
+
+	for _, r := range []admin.AddCellRequest{
+		{Cell: "eu-1"}, {Cell: "eu-1", Ops: opsURL}, {Cell: "eu-1", Ops: opsURL + "/"}, {Cell: "eu-1", Weight: 2},
+	} {
+		if err := add(r); err != nil {
+			t.Fatalf("%+v: %v", r, err)
+		}
+	}
+	w.tables.puts = 0
+	other := strings.Replace(opsURL, "abc123", "def456", 1)
+	w.refused(add(admin.AddCellRequest{Cell: "eu-1", Ops: other}), call.Confirm, other+", and no longer to "+opsURL)
+	if _, err := w.RemoveCell(t.Context(), ann, &admin.CellRequest{Cell: "eu-1", Force: true, Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	w.tables.puts = 0
+	w.refused(add(admin.AddCellRequest{Cell: "eu-1", Ops: other}), call.Confirm, "no longer to")
+	if err := add(admin.AddCellRequest{Cell: "eu-1", Ops: other, Yes: true}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := w.Service.Cells(t.Context(), ann, &admin.CellsRequest{})
+	if err != nil || list.Cells[0].Ops != other || list.Cells[0].Region != "eu-west-1" || list.Cells[1].Region != "" {
+		t.Errorf("listed are %+v, %v", list, err)
+	}
+}
+
+// Guarantees that a control plane which runs in one process with its cells takes URLs of this machine, too, and no
+// others than those and API Gateway's.
+func TestLocalOpsURLs(t *testing.T) {
+	w := newWorld(t)
+	w.config.Local = true
+	w.remake()
+	for _, bad := range []string{
+		"http://192.0.2.1/ops", "http://u@127.0.0.1/ops", "http://127.0.0.1/ops?a=b", "ftp://127.0.0.1/", "127.0.0.1",
+	} {
+		_, err := w.AddCell(t.Context(), ann, &admin.AddCellRequest{Cell: "eu-1", Ops: bad, Reason: "x"})
+		w.refused(err, call.Invalid, "ops: ")
+	}
+	for _, good := range []string{opsURL, "http://127.0.0.1:8080/ops/eu-1", "http://[::1]:8080", "http://localhost/ops"} {
+		r := &admin.AddCellRequest{Cell: "eu-1", Ops: good, Yes: true, Reason: "x"}
+		if _, err := w.AddCell(t.Context(), ann, r); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Guarantees that a tenant's pin is asked of the balancer, once, before the tenant says so, and that a cell which is not there
+// cannot be named.
+func TestPins(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	ctx := t.Context()
+	if _, err := w.AddCell(ctx, ann, &admin.AddCellRequest{Cell: "eu-1", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	w.tables.puts, w.tables.changes = 0, nil
+	set := func(cells ...string) error {
+		_, err := w.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Reason: "x", Cells: &cells})
+		return err
+	}
+	w.refused(set("us-1"), call.Invalid, `there is no cell "us-1"`)
+	if err := set("eu-1"); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.tables.changes) != 2 || w.tables.changes[0].Key != admin.PinKey("acme") {
+		t.Errorf("a pin writes %+v, want the pin first", w.tables.changes)
+	}
+	doc, err := admin.ReadCell([]byte(w.body(control.Cells, admin.PinKey("acme"))))
+	if err != nil || doc.Request.Kind != shares.Place || doc.Request.Tenant != "acme" || strings.Join(doc.Request.Cells, ",") != "eu-1" {
+		t.Errorf("the pin is %+v, %v", doc, err)
+	}
+	if err := set(); err != nil {
+		t.Fatal(err)
+	}
+	if doc, err := admin.ReadCell([]byte(w.body(control.Cells, admin.PinKey("acme")))); err != nil || len(doc.Request.Cells) != 0 {
+		t.Errorf("unpinned it is %+v, %v", doc, err)
+	}
+}
+
+// Guarantees that the balancer is told which limits a tenant has for itself, before they count: by overrides and boosts, whoever sets
+// them; that what decides nothing of it writes no pin; and that a tenant without any more has a pin that says so.
+func TestPinsOfTheirOwn(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	ctx := t.Context()
+	own := func() string {
+		doc, err := admin.ReadCell([]byte(w.body(control.Cells, admin.PinKey("acme"))))
+		if err != nil || doc.Request.Kind != shares.Place || doc.Request.Tenant != "acme" {
+			t.Fatalf("the pin is %+v, %v", doc, err)
+		}
+		return string(doc.Tenant)
+	}
+	want := func(why, want string) {
+		t.Helper()
+		if got := own(); got != want {
+			t.Errorf("%s: the pin says %s, want %s", why, got, want)
+		}
+	}
+	want("of a plans file", `{"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`)
+	w.tables.changes = nil
+	if _, err := w.AddBoost(ctx, ann, &admin.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "2", Until: noon.Add(time.Hour), Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.tables.changes) != 2 || w.tables.changes[0].Key != admin.PinKey("acme") {
+		t.Errorf("a boost writes %+v, want the pin first", w.tables.changes)
+	}
+	want("a boost", `{"boosts":[{"factor":2,"id":"burst","until":"`+noon.Add(time.Hour).UTC().Format(time.RFC3339)+`"}],"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`)
+	w.tables.changes = nil
+	if _, err := w.Suspend(ctx, ann, &admin.TenantRequest{Tenant: "acme", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.tables.changes) != 1 {
+		t.Errorf("a suspension writes %+v, want the tenant alone", w.tables.changes)
+	}
+	if _, err := w.RemoveBoost(ctx, ann, &admin.UnboostRequest{Tenant: "acme", Limit: "burst", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Drop: []string{"burst"}, Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	want("nothing of its own", "")
+	if _, err := w.tables.Get(ctx, control.Cells, admin.PinKey("b & <c>")); !errors.Is(err, control.ErrNotFound) {
+		t.Errorf("a tenant that is as its plan has a pin: %v", err)
+	}
+}

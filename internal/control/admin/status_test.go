@@ -1,0 +1,205 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/call"
+)
+
+// cellTable is a cell's copy.
+type cellTable struct {
+	head      int64
+	later     int64 // written while it is compared
+	documents []cellconfig.Document
+	rows      []cellconfig.BadRow
+	err       error
+}
+
+func (c *cellTable) Head(context.Context) (cellconfig.Head, error) {
+	if c.head == 0 && c.err == nil {
+		return cellconfig.Head{}, cellconfig.ErrEmpty
+	}
+	head := cellconfig.Head{Incarnation: "i", Seq: c.head}
+	c.head += c.later
+	return head, c.err
+}
+
+func (c *cellTable) Log(_ context.Context, after, upTo int64) ([]cellconfig.Entry, error) {
+	if after != upTo-1 {
+		return nil, errors.New("more than the last entry was asked for")
+	}
+	return []cellconfig.Entry{{Seq: upTo, At: noon.Add(-time.Minute)}}, nil
+}
+
+func (c *cellTable) List(_ context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
+	return func(yield func(cellconfig.Document, error) bool) {
+		for _, row := range c.rows {
+			if row.Kind == kind && !yield(cellconfig.Document{}, fmt.Errorf("list: %w", &row)) {
+				return
+			}
+		}
+		for _, d := range c.documents {
+			if d.Kind == kind && !yield(d, nil) {
+				return
+			}
+		}
+	}
+}
+
+// copied is a copy of all that is stored.
+func (w *world) copied() *cellTable {
+	w.Helper()
+	c := &cellTable{head: 7}
+	for _, t := range []control.Table{control.Plans, control.Tenants, control.Keys} {
+		for item, err := range control.All(w.Context(), w.tables, t) {
+			if err != nil {
+				w.Fatal(err)
+			}
+			d, _ := admin.DocumentOf(t, item.Key, item.Body)
+			c.documents = append(c.documents, cellconfig.Document{Ref: cellconfig.Ref{Kind: d.Kind, ID: d.ID}, Version: item.Version, Deleted: item.Deleted, Body: item.Body})
+			if hash := c.documents[len(c.documents)-1].KeyHash(); hash != "" {
+				c.documents = append(c.documents, cellconfig.Document{
+					Ref: cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash}, Version: 7, Seq: 7, Body: item.Body})
+			}
+		}
+	}
+	return c
+}
+
+// Guarantees that the status shows what only requests meet: a key of nobody's under a hash, a revocation that is undone
+// there, a key that is not found by its hash, and documents of a number above that of the last log entry, with which no
+// environment can begin; and rows that are no documents. And that it takes for none of these what is written meanwhile.
+func TestConfigStatusOfForgedRows(t *testing.T) {
+	w := newWorld(t)
+	hash := func(digit string) string { return strings.Repeat(digit, 64) }
+	w.seed(plans + `keys:
+  - { id: a, tenant: acme, hash: "` + hash("a") + `", pepper: p1 }
+  - { id: b, tenant: acme, hash: "` + hash("b") + `", pepper: p1 }
+`)
+	good, busy, forged := w.copied(), w.copied(), w.copied()
+	fresh := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash("c")}, Version: 8, Seq: 8,
+		Body: []byte(`{"id":"c"}`)}
+	busy.documents, busy.later = append(busy.documents, fresh), 1
+	ahead := func(kind cellconfig.Kind, id string) {
+		d := cellconfig.Document{Ref: cellconfig.Ref{Kind: kind, ID: id}, Version: 1, Seq: 99}
+		forged.documents = append(forged.documents, d)
+	}
+	for i := range forged.documents {
+		switch d := &forged.documents[i]; d.ID {
+		case hash("a"):
+			d.Body = []byte(strings.Replace(string(d.Body), "acme", "evil", 1))
+		case hash("b"):
+			d.Deleted = true
+		case "free":
+			d.Seq = 99
+		}
+	}
+	hidden := cellconfig.Document{Ref: fresh.Ref, Version: 7, Seq: 7, Body: []byte(`{}`)}
+	forged.documents = append(forged.documents, hidden)
+	ahead(cellconfig.KindShares, cellconfig.SharesID)
+	ahead(cellconfig.KindKeyHash, hash("d"))
+	stray := errors.New("it lies elsewhere")
+	forged.rows = []cellconfig.BadRow{{Kind: "tenant", Key: [2]string{"tenant#0", "acme"}, Err: stray},
+		{Kind: cellconfig.KindKeyHash, Key: [2]string{"keyhash#0", hash("e")}, Err: stray}}
+	w.config.CellTables = map[string]admin.CellTable{"a-good": good, "b-busy": busy, "c-forged": forged}
+	w.tables.damaged = events.CanaryKey
+	w.remake()
+	out, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range out.Cells {
+		if c.Documents != 7 || c.Behind != 0 || c.Cell != "c-forged" && c.Drifted != 0 {
+			t.Errorf("%+v", c)
+		}
+	}
+	const want = `tenant "acme" is a row that is no document: it lies elsewhere
+a key under its hash is a row that is no document: it lies elsewhere
+key "a" has another content under its hash
+a key is found by its hash and is not among the cell's keys
+key "b" is not found by its hash
+plan "free" says that it came with log entry 99, and the last one is 7: nobody can load it
+a key under its hash says that it came with log entry 99, and the last one is 7: nobody can load it
+shares "shares" says that it came with log entry 99, and the last one is 7: nobody can load it`
+	if got := strings.Join(out.Cells[2].Drift, "\n"); got != want || out.Cells[2].Drifted != 8 {
+		t.Errorf("got %d\n%s\nwant\n%s", out.Cells[2].Drifted, got, want)
+	}
+	w.tables.damaged = "pro"
+	if _, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{}); err == nil {
+		t.Error("cells are compared with a plan that cannot be read")
+	}
+}
+
+// Guarantees that the status tells a cell that has all from one that lags, has drifted, is empty or does not answer: else an
+// operator trusts a change that has not arrived.
+func TestConfigStatus(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	late, drifted := w.copied(), w.copied()
+	now := noon.Add(90 * time.Second)
+	w.config.Now = func() time.Time { return now }
+	w.remake()
+	if _, err := w.Suspend(t.Context(), ann, &admin.TenantRequest{Tenant: "acme", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	same := w.copied()
+	for i := range drifted.documents {
+		switch d := &drifted.documents[i]; d.ID {
+		case "pro":
+			d.Body = []byte(`{"id":"pro","limits":[]}`)
+		case "free":
+			d.Version = 9
+		case "acme":
+			d.ID = "acne"
+		}
+	}
+	w.config.CellTables = map[string]admin.CellTable{"a-same": same, "b-late": late, "c-drifted": drifted, "d-empty": &cellTable{}, "e-away": &cellTable{err: errAway}}
+	w.config.Now = func() time.Time { return now.Add(10 * time.Second) }
+	w.remake()
+	out, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{})
+	if err != nil || out.Documents != 5 {
+		t.Fatalf("got %+v, %v", out, err)
+	}
+	var got []string
+	for _, c := range out.Cells {
+		got = append(got, fmt.Sprintf("%s head %d has %d, %d behind for %gs (%s), drift %q %s", c.Cell, c.Head, c.Documents, c.Behind, c.LagS, c.Oldest, c.Drift, c.Error))
+	}
+	const want = `a-same head 7 has 5, 0 behind for 0s (), drift [] 
+b-late head 7 has 5, 1 behind for 10s (tenant "acme"), drift [] 
+c-drifted head 7 has 5, 1 behind for 10s (tenant "acme"), drift ["plan \"free\" has version 9, the control table 1" "plan \"pro\" of version 1 has another content" "tenant \"acne\" is in no control table"] 
+d-empty head 0 has 0, 5 behind for 100s (settings), drift [] 
+e-away head 0 has 0, 0 behind for 0s (), drift [] the table did not answer`
+	if all := strings.Join(got, "\n"); all != want {
+		t.Errorf("got\n%s\nwant\n%s", all, want)
+	}
+	if one, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{Cell: "b-late"}); err != nil || len(one.Cells) != 1 {
+		t.Errorf("of one cell: %+v, %v", one, err)
+	}
+	if _, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{Cell: "none"}); codeOf(err) != call.NotFound {
+		t.Errorf("of a cell that is not there: %v", err)
+	}
+}
+
+// Guarantees that what cannot be had here is said, with where it is.
+func TestShadowReport(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.ShadowReport(t.Context(), ann, &admin.ShadowReportRequest{})
+	w.refused(err, call.Unsupported, "shadow_denied")
+	w.config.Shadow = func(context.Context) (*admin.ShadowReport, error) {
+		return &admin.ShadowReport{Window: "ten minutes", Limits: []admin.ShadowLimit{{Limit: "writes", Admitted: 5, Denied: 2}}}, nil
+	}
+	w.remake()
+	if r, err := w.ShadowReport(t.Context(), ann, &admin.ShadowReportRequest{}); err != nil || r.Limits[0].Denied != 2 {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}

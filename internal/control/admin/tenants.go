@@ -1,0 +1,297 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/events/canonical"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/call"
+)
+
+// tree is a stored document, to be edited. Numbers stay as they are written.
+type tree = map[string]any
+
+// change is one edit of one stored document.
+type change struct {
+	table  control.Table
+	key    string
+	what   string // "tenant", "plan"
+	reason string
+	expect *int64
+	yes    bool // counters may start afresh
+	edit   func(body tree) error
+}
+
+// change reads a document, edits it, and applies it as any other change is applied.
+func (s *Service) change(ctx context.Context, actor string, c change) (*call.Item, error) {
+	if err := checkReason(c.reason); err != nil {
+		return nil, err
+	}
+	have, err := s.live(ctx, c.table, c.key, c.what)
+	if err != nil {
+		return nil, err
+	}
+	if err := seen(c.table, c.key, have, c.expect); err != nil {
+		return nil, err
+	}
+	decoder := json.NewDecoder(strings.NewReader(string(have.Body)))
+	decoder.UseNumber()
+	var body tree
+	if err := decoder.Decode(&body); err != nil {
+		return nil, call.Refuse(call.Internal, "%s cannot be read", name(c.table, c.key))
+	}
+	if err := c.edit(body); err != nil {
+		return nil, err
+	}
+	text, err := canonical.Marshal(body)
+	if err != nil {
+		return nil, call.Refuse(call.Invalid, "%s: %v", name(c.table, c.key), err)
+	}
+	// The command names what it changes, so nothing is lost that its operator has not asked for.
+	_, err = s.Apply(ctx, actor, &ApplyRequest{Reason: c.reason, Yes: c.yes, AcceptLosses: true,
+		Changes: []Change{{Table: c.table, Key: c.key, Expect: have.Version, Body: text}}})
+	if err != nil {
+		return nil, err
+	}
+	item, err := s.item(ctx, c.table, c.key)
+	if err != nil || item == nil {
+		return nil, err
+	}
+	return call.ItemOf(item), nil
+}
+
+// listOf is a member of a document that is a list of objects.
+func listOf(body tree, name string) []any {
+	list, _ := body[name].([]any)
+	return list
+}
+
+func setList(body tree, name string, list []any) {
+	if len(list) == 0 {
+		delete(body, name)
+		return
+	}
+	body[name] = list
+}
+
+// find is the object of a list with the id; -1 where there is none.
+func find(list []any, id string) int {
+	return slices.IndexFunc(list, func(v any) bool {
+		one, ok := v.(tree)
+		return ok && one["id"] == id
+	})
+}
+
+// SetTenantRequest changes what it names, and leaves the rest. Plan and cells that are null stay.
+type SetTenantRequest struct {
+	Tenant string    `json:"tenant"`
+	Reason string    `json:"reason"`
+	Expect *int64    `json:"expect,omitempty"`
+	Create bool      `json:"create,omitempty"` // where there is none yet
+	Plan   *string   `json:"plan,omitempty"`
+	Cells  *[]string `json:"cells,omitempty"` // the home cell first; empty: all
+	// Overrides are settings of limits, as in a plans file, each with its id; what a limit's override does not name stays.
+	Overrides []json.RawMessage `json:"overrides,omitempty"`
+	Drop      []string          `json:"drop,omitempty"` // limits whose overrides end
+	Yes       bool              `json:"yes,omitempty"`  // counters may start afresh
+}
+
+// SetTenant changes a tenant, or makes one.
+func (s *Service) SetTenant(ctx context.Context, actor string, r *SetTenantRequest) (*call.Item, error) {
+	if r.Plan == nil && r.Cells == nil && len(r.Overrides) == 0 && len(r.Drop) == 0 {
+		return nil, call.Refuse(call.Invalid, "none of plan, cells, overrides and drop is there: nothing to set")
+	}
+	if r.Create {
+		if made, err := s.createTenant(ctx, actor, r); made != nil || err != nil {
+			return made, err
+		}
+	}
+	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, r.Yes, r.into})
+}
+
+// createTenant makes a tenant where there is none; nil where there is.
+func (s *Service) createTenant(ctx context.Context, actor string, r *SetTenantRequest) (*call.Item, error) {
+	if err := control.CheckGet(control.Tenants, r.Tenant); err != nil {
+		return nil, call.Refuse(call.Invalid, "tenant: %v", err)
+	}
+	have, err := s.item(ctx, control.Tenants, r.Tenant)
+	if err != nil || have != nil && !have.Deleted {
+		return nil, err
+	}
+	if err := seen(control.Tenants, r.Tenant, have, r.Expect); err != nil {
+		return nil, err
+	}
+	body := tree{"id": r.Tenant}
+	if err := r.into(body); err != nil {
+		return nil, err
+	}
+	text, err := canonical.Marshal(body)
+	if err != nil {
+		return nil, call.Refuse(call.Invalid, "tenant: %v", err)
+	}
+	c := Change{Table: control.Tenants, Key: r.Tenant, Body: text}
+	if have != nil {
+		c.Expect = have.Version
+	}
+	if _, err := s.Apply(ctx, actor, &ApplyRequest{Reason: r.Reason, Changes: []Change{c}}); err != nil {
+		return nil, err
+	}
+	return s.Get(ctx, actor, &GetRequest{control.Tenants, r.Tenant})
+}
+
+func (r *SetTenantRequest) into(body tree) error {
+	if r.Plan != nil {
+		body["plan"] = *r.Plan
+	}
+	if r.Cells != nil {
+		cells := make([]any, len(*r.Cells))
+		for i, c := range *r.Cells {
+			cells[i] = c
+		}
+		setList(body, "cells", cells)
+	}
+	list := listOf(body, "overrides")
+	for _, id := range r.Drop {
+		i := find(list, id)
+		if i < 0 {
+			return call.Refuse(call.NotFound, "tenant %q has no override of limit %q", r.Tenant, id)
+		}
+		list = slices.Delete(list, i, i+1)
+	}
+	for i, raw := range r.Overrides {
+		decoder := json.NewDecoder(strings.NewReader(string(raw)))
+		decoder.UseNumber()
+		var settings tree
+		if err := decoder.Decode(&settings); err != nil || settings == nil {
+			return call.Refuse(call.Invalid, "overrides[%d]: want an object", i)
+		}
+		id, _ := settings["id"].(string)
+		if at := find(list, id); at >= 0 {
+			maps.Copy(list[at].(tree), settings)
+		} else {
+			list = append(list, settings)
+		}
+	}
+	setList(body, "overrides", list)
+	return nil
+}
+
+// TenantRequest names a tenant.
+type TenantRequest struct {
+	Tenant string `json:"tenant"`
+	Reason string `json:"reason"`
+	Expect *int64 `json:"expect,omitempty"`
+}
+
+// Suspend has every call of the tenant refused.
+func (s *Service) Suspend(ctx context.Context, actor string, r *TenantRequest) (*call.Item, error) {
+	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false, func(body tree) error {
+		body["suspended"] = true
+		return nil
+	}})
+}
+
+// Resume ends a suspension.
+func (s *Service) Resume(ctx context.Context, actor string, r *TenantRequest) (*call.Item, error) {
+	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false, func(body tree) error {
+		delete(body, "suspended")
+		return nil
+	}})
+}
+
+// BoostRequest is a temporary raise of a limit of a tenant.
+type BoostRequest struct {
+	Tenant string      `json:"tenant"`
+	Limit  string      `json:"limit"`
+	Factor json.Number `json:"factor"` // above 1, at most 100, three digits after the point
+	From   *time.Time  `json:"from,omitempty"`
+	Until  time.Time   `json:"until"`
+	Reason string      `json:"reason"`
+	Expect *int64      `json:"expect,omitempty"`
+}
+
+// AddBoost adds a boost, or replaces that of the same limit. Boosts of the tenant that are over are left out.
+func (s *Service) AddBoost(ctx context.Context, actor string, r *BoostRequest) (*call.Item, error) {
+	now := s.c.Now()
+	switch {
+	case r.Until.IsZero():
+		return nil, call.Refuse(call.Invalid, "until is missing")
+	case !r.Until.After(now):
+		return nil, call.Refuse(call.Invalid, "until: %s is over", r.Until.UTC().Format(time.RFC3339))
+	case r.Factor == "":
+		return nil, call.Refuse(call.Invalid, "factor is missing")
+	}
+	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false, func(body tree) error {
+		boost := tree{"id": r.Limit, "factor": r.Factor, "until": r.Until.UTC().Format(time.RFC3339Nano)}
+		if r.From != nil {
+			boost["from"] = r.From.UTC().Format(time.RFC3339Nano)
+		}
+		var list []any
+		for _, one := range listOf(body, "boosts") {
+			old, _ := one.(tree)
+			text, _ := old["until"].(string)
+			if until, err := time.Parse(time.RFC3339, text); old["id"] != r.Limit && (err != nil || until.After(now)) {
+				list = append(list, one)
+			}
+		}
+		setList(body, "boosts", append(list, boost))
+		return nil
+	}})
+}
+
+// UnboostRequest names a boost.
+type UnboostRequest struct {
+	Tenant string `json:"tenant"`
+	Limit  string `json:"limit"`
+	Reason string `json:"reason"`
+	Expect *int64 `json:"expect,omitempty"`
+}
+
+// RemoveBoost ends a boost before its time.
+func (s *Service) RemoveBoost(ctx context.Context, actor string, r *UnboostRequest) (*call.Item, error) {
+	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false, func(body tree) error {
+		list := listOf(body, "boosts")
+		i := find(list, r.Limit)
+		if i < 0 {
+			return call.Refuse(call.NotFound, "tenant %q has no boost of limit %q", r.Tenant, r.Limit)
+		}
+		setList(body, "boosts", slices.Delete(list, i, i+1))
+		return nil
+	}})
+}
+
+// PromoteRequest names a shadow limit.
+type PromoteRequest struct {
+	Plan   string `json:"plan"`
+	Limit  string `json:"limit"`
+	Reason string `json:"reason"`
+	Expect *int64 `json:"expect,omitempty"`
+}
+
+// Promote has a shadow limit of a plan enforce. Its enforcing counters begin empty: a shadow's are counted apart. Tenants
+// whose override says what mode the limit has keep that.
+func (s *Service) Promote(ctx context.Context, actor string, r *PromoteRequest) (*call.Item, error) {
+	return s.change(ctx, actor, change{control.Plans, r.Plan, "plan", r.Reason, r.Expect, true, func(body tree) error {
+		list := listOf(body, "limits")
+		i := find(list, r.Limit)
+		if i < 0 {
+			return call.Refuse(call.NotFound, "plan %q has no limit %q", r.Plan, r.Limit)
+		}
+		l, _ := list[i].(tree)
+		if l["mode"] != "shadow" {
+			mode := "enforce"
+			if m, ok := l["mode"]; ok {
+				mode = fmt.Sprint(m)
+			}
+			return call.Refuse(call.Invalid, "limit %q of plan %q is not a shadow: its mode is %s", r.Limit, r.Plan, mode)
+		}
+		delete(l, "mode")
+		return nil
+	}})
+}

@@ -1,0 +1,331 @@
+// Package bucket is the archive of the audit trail as an S3 bucket with Object Lock.
+//
+// An object is written with If-None-Match: * (but to cover what took its name) and its SHA-256, which S3 compares with what
+// arrived. S3 locks it with the bucket's default retention: no writer chooses how long a lock lasts. The bucket has versions, without which there is
+// no Object Lock: a delete hides an object behind a marker, a write of the same name by somebody else comes on top, and
+// both show in the list of versions. Until its retention ends, nobody removes a version, but in GOVERNANCE mode those
+// who may bypass it.
+//
+// What it needs to write: s3:PutObject, s3:GetObject. To verify: s3:ListBucketVersions,
+// s3:GetObjectVersion, s3:GetObjectRetention (without it S3 does not tell of locks), s3:GetBucketObjectLockConfiguration.
+package bucket
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/sluicelimits/sluice/internal/aws/awsenv"
+	"github.com/sluicelimits/sluice/internal/control/audit"
+)
+
+var _ audit.Archive = (*Archive)(nil)
+
+// client is the part of *s3.Client that this package uses. Its retries are safe: an object is made once.
+type client interface {
+	PutObject(context.Context, *s3.PutObjectInput, ...func(*s3.Options)) (*s3.PutObjectOutput, error)
+	GetObject(context.Context, *s3.GetObjectInput, ...func(*s3.Options)) (*s3.GetObjectOutput, error)
+	HeadObject(context.Context, *s3.HeadObjectInput, ...func(*s3.Options)) (*s3.HeadObjectOutput, error)
+	ListObjectVersions(context.Context, *s3.ListObjectVersionsInput, ...func(*s3.Options)) (*s3.ListObjectVersionsOutput, error)
+	GetObjectLockConfiguration(context.Context, *s3.GetObjectLockConfigurationInput, ...func(*s3.Options)) (*s3.GetObjectLockConfigurationOutput, error)
+}
+
+// NewClient makes the client of a function. It calls nobody.
+func NewClient(env *awsenv.Env) *s3.Client {
+	return s3.NewFromConfig(env.Config(""), func(o *s3.Options) {
+		o.BaseEndpoint = env.Endpoint("S3")
+		o.EndpointOptions.UseFIPSEndpoint = env.FIPS()
+		o.EndpointOptions.UseDualStackEndpoint = env.DualStack()
+		o.UsePathStyle = o.BaseEndpoint != nil // a stand-in has no name for each bucket
+	})
+}
+
+// Config says which bucket. Both are required.
+type Config struct {
+	Client client // a *s3.Client
+	Bucket string
+}
+
+// Archive is a bucket. It is safe for concurrent use.
+type Archive struct{ c Config }
+
+// New makes an archive. It calls nobody.
+func New(c Config) (*Archive, error) {
+	switch {
+	case c.Client == nil:
+		return nil, errors.New("audit bucket: no Client")
+	case c.Bucket == "":
+		return nil, errors.New("audit bucket: no Bucket")
+	}
+	return &Archive{c}, nil
+}
+
+const (
+	putTries    = 6                     // of a write that meets others of the same name
+	firstPause  = 20 * time.Millisecond // before the second; it doubles, and half of it is random
+	mostPerPage = 1000
+)
+
+// Put implements [audit.Archive].
+func (a *Archive) Put(ctx context.Context, name string, data []byte) (made bool, err error) {
+	if err := audit.CheckPut(name, data); err != nil {
+		return false, err
+	}
+	pause := firstPause
+	for try := 1; ; try++ {
+		err = a.put(ctx, name, data, aws.String("*"))
+		switch status(err) {
+		case 0:
+			if err == nil {
+				return true, nil
+			}
+		case http.StatusPreconditionFailed: // there is one, which an earlier try of ours may have made
+			if err = a.compare(ctx, name, data); err == nil || errors.Is(err, audit.ErrUnequal) {
+				return false, err
+			}
+			if !errors.Is(err, audit.ErrNotFound) { // removed, or hidden, since
+				return false, fmt.Errorf("put %s: %w", name, err)
+			}
+		case http.StatusConflict: // somebody is writing, or removing, the same name at this moment
+		default:
+			return false, fmt.Errorf("put %s: %w", name, err)
+		}
+		if try == putTries || status(err) == 0 && !errors.Is(err, audit.ErrNotFound) {
+			return false, fmt.Errorf("put %s: %w", name, err)
+		}
+		if err := wait(ctx, pause/2+rand.N(pause/2)); err != nil {
+			return false, fmt.Errorf("put %s: %w", name, err)
+		}
+		pause *= 2
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// put puts a version. unless is nil, or * where the name must have none.
+func (a *Archive) put(ctx context.Context, name string, data []byte, unless *string) error {
+	sum := sha256.Sum256(data)
+	_, err := a.c.Client.PutObject(ctx, &s3.PutObjectInput{
+		Bucket: &a.c.Bucket, Key: &name, Body: bytes.NewReader(data), ContentType: aws.String("application/json"),
+		IfNoneMatch: unless, ChecksumAlgorithm: types.ChecksumAlgorithmSha256,
+		ChecksumSHA256: aws.String(base64.StdEncoding.EncodeToString(sum[:])),
+	})
+	return err
+}
+
+// Cover implements [audit.Archive]: without a condition S3 makes another version, and keeps those before.
+func (a *Archive) Cover(ctx context.Context, name string, data []byte) error {
+	err := audit.CheckPut(name, data)
+	if err == nil {
+		err = a.put(ctx, name, data, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("put a version over %s: %w", name, err)
+	}
+	return nil
+}
+
+// compare returns nil iff the newest version of the name has this content. The error wraps ErrUnequal or ErrUnreadable if it
+// is sure that a Put cannot be done.
+func (a *Archive) compare(ctx context.Context, name string, data []byte) error {
+	o, err := a.Get(ctx, audit.Entry{Name: name})
+	if errors.Is(err, audit.ErrTooLarge) || err == nil && !bytes.Equal(o.Data, data) {
+		return fmt.Errorf("put %s: %w", name, audit.ErrUnequal)
+	}
+	return err
+}
+
+// status is that of S3's answer; 0 where there was none.
+func status(err error) int {
+	var r *awshttp.ResponseError
+	if errors.As(err, &r) {
+		return r.HTTPStatusCode()
+	}
+	return 0
+}
+
+// Get implements [audit.Archive]. An entry without a version is the newest one.
+func (a *Archive) Get(ctx context.Context, e audit.Entry) (audit.Object, error) {
+	in := &s3.GetObjectInput{Bucket: &a.c.Bucket, Key: &e.Name, ChecksumMode: types.ChecksumModeEnabled}
+	if e.Version != "" {
+		in.VersionId = &e.Version
+	}
+	out, err := a.c.Client.GetObject(ctx, in)
+	if status(err) == http.StatusNotFound && code(err) != "NoSuchBucket" {
+		err = fmt.Errorf("%w: %w", audit.ErrNotFound, err)
+	}
+	if why := a.unreadable(ctx, in, err); why != "" {
+		err = fmt.Errorf("%w: %s: %w", audit.ErrUnreadable, why, err)
+	}
+	if err != nil {
+		return audit.Object{}, fmt.Errorf("get %.200q: %w", e.Name, err)
+	}
+	data, err := io.ReadAll(io.LimitReader(out.Body, audit.MaxBytes+1))
+	if closed := out.Body.Close(); err == nil && len(data) <= audit.MaxBytes {
+		err = closed
+	}
+	if err == nil && len(data) > audit.MaxBytes {
+		err = fmt.Errorf("%w: more than %d bytes", audit.ErrTooLarge, audit.MaxBytes)
+	}
+	if err != nil {
+		return audit.Object{}, fmt.Errorf("get %.200q: %w", e.Name, err)
+	}
+	return audit.Object{
+		Data: data, Locked: out.ObjectLockMode != "", LockMode: string(out.ObjectLockMode), LockedUntil: aws.ToTime(out.ObjectLockRetainUntilDate),
+	}, nil
+}
+
+// unreadable says why nobody who reads the archive can read this object, if that is what the error of a GetObject means;
+// otherwise it is empty. It errs on the side of an error that is tried again: S3 that is away, or a right that the reader
+// lacks, must never look as if somebody had made the object so.
+func (a *Archive) unreadable(ctx context.Context, in *s3.GetObjectInput, err error) string {
+	switch code(err) {
+	case "InvalidObjectState":
+		return "its class of storage has to be restored first"
+	case "InvalidRequest": // of many things: the text tells which
+		var api smithy.APIError
+		if errors.As(err, &api) && strings.Contains(strings.ToLower(api.ErrorMessage()), "server side encryption") {
+			return "its writer encrypted it with a key that only the writer has"
+		}
+	case "KMS.DisabledException", "KMS.NotFoundException", "KMS.KMSInvalidStateException", "KMS.InvalidStateException":
+		return "its key in KMS decrypts nothing"
+	case "AccessDenied":
+		// S3 denies the object, or KMS its key. HeadObject needs the same right as GetObject, and no key of KMS.
+		out, err := a.c.Client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: in.Bucket, Key: in.Key, VersionId: in.VersionId})
+		kms := []types.ServerSideEncryption{types.ServerSideEncryptionAwsKms, types.ServerSideEncryptionAwsKmsDsse}
+		if err == nil && slices.Contains(kms, out.ServerSideEncryption) {
+			return "its key in KMS is not that of the archive"
+		}
+	}
+	return ""
+}
+
+func code(err error) string {
+	var api smithy.APIError
+	if errors.As(err, &api) {
+		return api.ErrorCode()
+	}
+	return ""
+}
+
+// List implements [audit.Archive], page by page.
+func (a *Archive) List(ctx context.Context, prefix, after string) iter.Seq2[audit.Entry, error] {
+	return func(yield func(audit.Entry, error) bool) {
+		in := &s3.ListObjectVersionsInput{Bucket: &a.c.Bucket, Prefix: &prefix, MaxKeys: aws.Int32(mostPerPage), EncodingType: types.EncodingTypeUrl}
+		if after != "" {
+			in.KeyMarker = &after
+		}
+		for {
+			out, err := a.c.Client.ListObjectVersions(ctx, in)
+			var page []audit.Entry
+			if err == nil {
+				page, err = entries(out)
+			}
+			if err != nil {
+				yield(audit.Entry{}, fmt.Errorf("list %s: %w", prefix, err))
+				return
+			}
+			for _, e := range page {
+				if !yield(e, nil) {
+					return
+				}
+			}
+			if !aws.ToBool(out.IsTruncated) {
+				return
+			}
+			marker, err := url.QueryUnescape(aws.ToString(out.NextKeyMarker))
+			if err != nil || marker == "" {
+				yield(audit.Entry{}, fmt.Errorf("list %s: a page that is not the last says %.200q comes next", prefix, aws.ToString(out.NextKeyMarker)))
+				return
+			}
+			in.KeyMarker, in.VersionIdMarker = &marker, out.NextVersionIdMarker
+		}
+	}
+}
+
+// entries are a page in the order of names. The client has taken versions and markers apart, each newest first within a name.
+func entries(out *s3.ListObjectVersionsOutput) ([]audit.Entry, error) {
+	page := make([]audit.Entry, 0, len(out.Versions)+len(out.DeleteMarkers))
+	versions, markers := out.Versions, out.DeleteMarkers
+	for len(versions)+len(markers) > 0 {
+		var v audit.Entry
+		var d audit.Entry
+		var err, failed error
+		if len(versions) > 0 {
+			v, err = entry(versions[0].Key, versions[0].VersionId, versions[0].LastModified)
+			v.SizeBytes = aws.ToInt64(versions[0].Size)
+		}
+		if len(markers) > 0 {
+			d, failed = entry(markers[0].Key, markers[0].VersionId, markers[0].LastModified)
+			d.DeleteMarker = true
+		}
+		switch {
+		case err != nil || failed != nil:
+			return nil, errors.Join(err, failed)
+		case len(markers) == 0 || len(versions) > 0 && (v.Name < d.Name || v.Name == d.Name && v.PutAt.After(d.PutAt)):
+			page, versions = append(page, v), versions[1:]
+		default:
+			page, markers = append(page, d), markers[1:]
+		}
+	}
+	return page, nil
+}
+
+func entry(name, version *string, at *time.Time) (audit.Entry, error) {
+	decoded, err := url.QueryUnescape(aws.ToString(name))
+	if err != nil {
+		return audit.Entry{}, fmt.Errorf("the name %.200q: %w", aws.ToString(name), err)
+	}
+	return audit.Entry{Name: decoded, Version: aws.ToString(version), PutAt: aws.ToTime(at).UTC()}, nil
+}
+
+// Lock implements [audit.Archive]: the bucket's default retention.
+func (a *Archive) Lock(ctx context.Context) (audit.Lock, error) {
+	out, err := a.c.Client.GetObjectLockConfiguration(ctx, &s3.GetObjectLockConfigurationInput{Bucket: &a.c.Bucket})
+	if code(err) == "ObjectLockConfigurationNotFoundError" {
+		return audit.Lock{}, nil
+	}
+	if status(err) == http.StatusForbidden {
+		err = fmt.Errorf("%w: %w", audit.ErrDenied, err)
+	}
+	if err != nil {
+		return audit.Lock{}, fmt.Errorf("read the Object Lock configuration of bucket %s: %w", a.c.Bucket, err)
+	}
+	c := out.ObjectLockConfiguration
+	if c == nil || c.ObjectLockEnabled != types.ObjectLockEnabledEnabled {
+		return audit.Lock{}, nil
+	}
+	l := audit.Lock{Enabled: true}
+	if c.Rule != nil && c.Rule.DefaultRetention != nil {
+		r := c.Rule.DefaultRetention // which has days or years, and a year is 365 days at the least
+		l.Mode = string(r.Mode)
+		l.Period = time.Duration(aws.ToInt32(r.Days)+365*aws.ToInt32(r.Years)) * 24 * time.Hour
+	}
+	return l, nil
+}

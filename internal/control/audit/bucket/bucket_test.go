@@ -1,0 +1,339 @@
+package bucket_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/sluicelimits/sluice/internal/control/audit"
+	"github.com/sluicelimits/sluice/internal/control/audit/audittest"
+	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
+	"github.com/sluicelimits/sluice/internal/testkit/s3test"
+)
+
+func open(t *testing.T, b *s3test.Bucket) *bucket.Archive {
+	t.Helper()
+	a, err := bucket.New(bucket.Config{Client: b.Client(), Bucket: s3test.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func TestContract(t *testing.T) {
+	for _, mode := range []string{"", "GOVERNANCE", "COMPLIANCE"} {
+		t.Run("mode "+mode, func(t *testing.T) {
+			audittest.Run(t, func(t *testing.T) func() audit.Archive {
+				b := s3test.New(t, s3test.Config{Lock: mode != "", Mode: mode, Days: 1, PageSize: 3})
+				return func() audit.Archive { return open(t, b) }
+			})
+		})
+	}
+}
+
+// careless puts without a condition.
+type careless struct{ *s3.Client }
+
+func (c careless) PutObject(ctx context.Context, in *s3.PutObjectInput, o ...func(*s3.Options)) (*s3.PutObjectOutput, error) {
+	in.IfNoneMatch = nil
+	return c.Client.PutObject(ctx, in, o...)
+}
+
+// shortsighted reads the first page of a list.
+type shortsighted struct{ *s3.Client }
+
+func (c shortsighted) ListObjectVersions(ctx context.Context, in *s3.ListObjectVersionsInput, o ...func(*s3.Options)) (*s3.ListObjectVersionsOutput, error) {
+	out, err := c.Client.ListObjectVersions(ctx, in, o...)
+	if err == nil {
+		out.IsTruncated = aws.Bool(false)
+	}
+	return out, err
+}
+
+// Twins: the contract finds an archive that overwrites, and one that forgets what is behind the first page.
+func TestContractFindsBrokenArchives(t *testing.T) {
+	for want, c := range map[string]bucket.Config{
+		"of several writers": {Bucket: s3test.Name, Client: careless{}},
+		"lists":              {Bucket: s3test.Name, Client: shortsighted{}},
+	} {
+		broken := audittest.Broken(t, func(t *testing.T) func() audit.Archive {
+			client := s3test.New(t, s3test.Config{PageSize: 3}).Client()
+			if _, ok := c.Client.(careless); ok {
+				c.Client = careless{client}
+			} else {
+				c.Client = shortsighted{client}
+			}
+			a, err := bucket.New(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return func() audit.Archive { return a }
+		})
+		if !strings.Contains(strings.Join(broken, "\n"), want) {
+			t.Errorf("the contract finds %q wrong, want one with %q", broken, want)
+		}
+	}
+}
+
+// Guarantees that a kept record cannot be removed while its retention lasts: in COMPLIANCE by nobody, in GOVERNANCE by
+// those who may; and that this retention is the bucket's own, which the writer does not choose.
+func TestLocks(t *testing.T) {
+	for _, mode := range []string{"GOVERNANCE", "COMPLIANCE"} {
+		now := time.Now()
+		b := s3test.New(t, s3test.Config{
+			Lock: true, Mode: mode, Days: 1, Now: func() time.Time { return now },
+			Fault: func(r *http.Request) *s3test.Fault {
+				if r.Header.Get("X-Amz-Object-Lock-Mode") != "" {
+					t.Error("a writer chooses a lock")
+				}
+				return nil
+			},
+		})
+		a := open(t, b)
+		want := audit.Lock{Enabled: true, Mode: mode, Period: 24 * time.Hour}
+		if lock, err := a.Lock(t.Context()); err != nil || lock != want {
+			t.Fatalf("the lock of the bucket: %+v, %v, want %+v", lock, err, want)
+		}
+		if _, err := a.Put(t.Context(), "audit/a/1", []byte("one")); err != nil {
+			t.Fatal(err)
+		}
+		e := only(t, a)
+		o, err := a.Get(t.Context(), e)
+		if err != nil || !o.Locked || o.LockMode != mode || o.LockedUntil.Sub(now).Abs() < 23*time.Hour {
+			t.Errorf("%s: the object is %+v, %v", mode, o, err)
+		}
+		remove := func(bypass bool) error {
+			_, err := b.Client().DeleteObject(t.Context(), &s3.DeleteObjectInput{
+				Bucket: aws.String(s3test.Name), Key: &e.Name, VersionId: &e.Version, BypassGovernanceRetention: &bypass,
+			})
+			return err
+		}
+		if remove(false) == nil {
+			t.Errorf("%s: a locked version is removed", mode)
+		}
+		if err := remove(true); (err == nil) != (mode == "GOVERNANCE") {
+			t.Errorf("%s: a bypass returns %v", mode, err)
+		}
+		if now = now.Add(25 * time.Hour); mode == "COMPLIANCE" && remove(false) != nil {
+			t.Error("a version whose retention has ended is not removed")
+		}
+	}
+	for _, lockable := range []bool{false, true} {
+		plain := open(t, s3test.New(t, s3test.Config{Lock: lockable}))
+		if lock, err := plain.Lock(t.Context()); err != nil || lock != (audit.Lock{Enabled: lockable}) {
+			t.Errorf("the lock of a bucket without a default, Object Lock %t: %+v, %v", lockable, lock, err)
+		}
+	}
+	denied := open(t, s3test.New(t, s3test.Config{Fault: func(*http.Request) *s3test.Fault {
+		return &s3test.Fault{Status: http.StatusForbidden, Code: "AccessDenied"}
+	}}))
+	if lock, err := denied.Lock(t.Context()); !errors.Is(err, audit.ErrDenied) {
+		t.Errorf("the lock of a bucket that may not be asked: %+v, %v, want ErrDenied", lock, err)
+	}
+}
+
+// only is the one entry of an archive.
+func only(t *testing.T, a audit.Archive) audit.Entry {
+	t.Helper()
+	var all []audit.Entry
+	for e, err := range a.List(t.Context(), "", "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, e)
+	}
+	if len(all) != 1 {
+		t.Fatalf("the archive has %v, want one entry", all)
+	}
+	return all[0]
+}
+
+// Guarantees that what hides or covers an object shows, newest first, and that the object behind can still be read.
+func TestVersions(t *testing.T) {
+	for _, size := range []int{1, 2, 3, 1000} {
+		b := s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1, PageSize: size})
+		a := open(t, b)
+		for _, name := range []string{"audit/a/1", "audit/a/2 +%&", "audit/a/3"} {
+			if _, err := a.Put(t.Context(), name, []byte("first")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.Overwrite("audit/a/2 +%&", []byte("second"))
+		b.Hide("audit/a/3")
+		var got []string
+		for e, err := range a.List(t.Context(), "audit/", "") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.DeleteMarker {
+				got = append(got, e.Name+" hidden")
+				continue
+			}
+			o, err := a.Get(t.Context(), e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, e.Name+" "+string(o.Data))
+		}
+		want := "audit/a/1 first, audit/a/2 +%& second, audit/a/2 +%& first, audit/a/3 hidden, audit/a/3 first"
+		if got := strings.Join(got, ", "); got != want {
+			t.Errorf("pages of %d:\ngot  %s\nwant %s", size, got, want)
+		}
+		if _, err := a.Get(t.Context(), audit.Entry{Name: "audit/a/3"}); !errors.Is(err, audit.ErrNotFound) {
+			t.Errorf("a hidden object without a version: %v, want ErrNotFound", err)
+		}
+	}
+}
+
+// Guarantees that a write meets refusals, conflicts, throttling and lost answers with what each needs: another try where that
+// helps, an error where it does not, and one object in the end.
+func TestFaults(t *testing.T) {
+	const forever = 1 << 30
+	tests := []struct {
+		name  string
+		fault s3test.Fault
+		times int64 // of the first writes
+		fails bool
+		made  bool
+	}{
+		{"throttled twice", s3test.Fault{Status: 503, Code: "SlowDown"}, 2, false, true},
+		{"throttled on and on", s3test.Fault{Status: 503, Code: "SlowDown"}, forever, true, false},
+		{"two writers at once", s3test.Fault{Status: 409, Code: "ConditionalRequestConflict"}, 3, false, true},
+		{"writers without end", s3test.Fault{Status: 409, Code: "ConditionalRequestConflict"}, forever, true, false},
+		{"refused", s3test.Fault{Status: 403, Code: "AccessDenied"}, forever, true, false},
+		{"an answer that is lost", s3test.Fault{Lost: true}, 1, false, false},
+		{"an error inside S3", s3test.Fault{Status: 500, Code: "InternalError"}, 1, false, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var puts atomic.Int64
+			fault := func(r *http.Request) *s3test.Fault {
+				if r.Method == http.MethodPut && puts.Add(1) <= tt.times {
+					return &tt.fault
+				}
+				return nil
+			}
+			b := s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1, Fault: fault})
+			made, err := open(t, b).Put(t.Context(), "audit/a/1", []byte("one"))
+			if (err != nil) != tt.fails || made != tt.made || errors.Is(err, audit.ErrUnequal) {
+				t.Errorf("made %t, %v; want made %t, an error: %t", made, err, tt.made, tt.fails)
+			}
+			if n := len(b.Versions("audit/a/1")); (n == 0) != tt.fails || n > 1 {
+				t.Errorf("there are %d versions", n)
+			}
+		})
+	}
+}
+
+// Guarantees that an object whose content S3 gives to none of its readers is told from an S3 that refuses, throttles or
+// is away: a writer can make such an object, and nobody can make S3 answer so.
+func TestUnreadable(t *testing.T) {
+	const name = "audit/a/1"
+	sealed := func(how s3test.Seal, fault *s3test.Fault) (get, put error) {
+		b := s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1, Fault: func(r *http.Request) *s3test.Fault {
+			if r.Method == http.MethodPut {
+				return nil
+			}
+			return fault
+		}})
+		b.Overwrite(name, []byte("one"))
+		b.Seal(name, how)
+		once := func(o *s3.Options) { o.RetryMaxAttempts = 1 }
+		a, err := bucket.New(bucket.Config{Client: b.Client(once), Bucket: s3test.Name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, get = a.Get(t.Context(), audit.Entry{Name: name, Version: "v00000001"})
+		made, put := a.Put(t.Context(), name, []byte("one"))
+		if made || len(b.Versions(name)) != 1 {
+			t.Errorf("%q: a put makes another version", how)
+		}
+		return get, put
+	}
+	for _, how := range []s3test.Seal{s3test.Archived, s3test.CustomerKey, s3test.ForeignKey, s3test.DisabledKey} {
+		get, put := sealed(how, nil)
+		if !errors.Is(get, audit.ErrUnreadable) || !errors.Is(put, audit.ErrUnreadable) {
+			t.Errorf("%s: get %v, put %v; want ErrUnreadable", how, get, put)
+		}
+	}
+	for what, fault := range map[string]s3test.Fault{
+		"refused": {Status: 403, Code: "AccessDenied"}, "throttled": {Status: 503, Code: "SlowDown"},
+		"no bucket": {Status: 404, Code: "NoSuchBucket"}, "another wrong request": {Status: 400, Code: "InvalidRequest"},
+		"credentials that ended": {Status: 400, Code: "ExpiredToken"}, "KMS is busy": {Status: 400, Code: "KMS.ThrottlingException"},
+	} {
+		for _, how := range []s3test.Seal{"", s3test.ForeignKey} {
+			get, put := sealed(how, &fault)
+			if get == nil || put == nil || errors.Is(get, audit.ErrUnreadable) || errors.Is(put, audit.ErrUnreadable) ||
+				errors.Is(put, audit.ErrUnequal) {
+				t.Errorf("%s: get %v, put %v; want errors to try again", what, get, put)
+			}
+		}
+	}
+}
+
+// Guarantees that an object of an ordinary key that is refused by itself is not taken for unreadable: the reader may lack
+// a right.
+func TestRefusedAlone(t *testing.T) {
+	b := s3test.New(t, s3test.Config{Fault: func(r *http.Request) *s3test.Fault {
+		if r.Method == http.MethodGet {
+			return &s3test.Fault{Status: http.StatusForbidden, Code: "AccessDenied"}
+		}
+		return nil
+	}})
+	b.Overwrite("audit/a/1", []byte("one"))
+	if _, err := open(t, b).Get(t.Context(), audit.Entry{Name: "audit/a/1"}); err == nil || errors.Is(err, audit.ErrUnreadable) {
+		t.Errorf("get %v, want an error that is not ErrUnreadable", err)
+	}
+}
+
+// Guarantees that an object that is hidden between two tries is written again, and does not count as kept.
+func TestHiddenInBetween(t *testing.T) {
+	var b *s3test.Bucket
+	var gets atomic.Int64
+	b = s3test.New(t, s3test.Config{Fault: func(r *http.Request) *s3test.Fault {
+		if r.Method == http.MethodGet && gets.Add(1) == 1 {
+			b.Hide("audit/a/1")
+		}
+		return nil
+	}})
+	a := open(t, b)
+	b.Overwrite("audit/a/1", []byte("one"))
+	if made, err := a.Put(t.Context(), "audit/a/1", []byte("one")); err != nil || !made {
+		t.Errorf("made %t, %v", made, err)
+	}
+}
+
+// Guarantees that a wrong configuration and a wrong bucket are errors, never an archive that keeps nothing.
+func TestConfig(t *testing.T) {
+	client := s3test.New(t, s3test.Config{}).Client()
+	for name, c := range map[string]bucket.Config{
+		"no client": {Bucket: "b"},
+		"no bucket": {Client: client},
+	} {
+		if _, err := bucket.New(c); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+	a, err := bucket.New(bucket.Config{Client: client, Bucket: "another-bucket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, put := a.Put(t.Context(), "audit/a/1", nil)
+	_, get := a.Get(t.Context(), audit.Entry{Name: "audit/a/1"})
+	_, lock := a.Lock(t.Context())
+	var list error
+	for _, err := range a.List(t.Context(), "", "") {
+		list = err
+	}
+	if put == nil || get == nil || errors.Is(get, audit.ErrNotFound) || lock == nil ||
+		errors.Is(lock, audit.ErrDenied) || list == nil {
+		t.Errorf("of a bucket that is not there: put %v, get %v, lock %v, list %v", put, get, lock, list)
+	}
+}

@@ -1,0 +1,95 @@
+package folder_test
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/control/audit"
+	"github.com/sluicelimits/sluice/internal/control/audit/audittest"
+	"github.com/sluicelimits/sluice/internal/control/audit/folder"
+)
+
+func open(t *testing.T, dir string) audit.Archive {
+	t.Helper()
+	a, err := folder.New(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func TestContract(t *testing.T) {
+	audittest.Run(t, func(t *testing.T) func() audit.Archive {
+		dir := filepath.Join(t.TempDir(), "data")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		return func() audit.Archive { return open(t, dir) }
+	})
+}
+
+// Guarantees that no name leads out of the folder, and that a name that files being written have is none of an object.
+func TestNames(t *testing.T) {
+	dir := t.TempDir()
+	a := open(t, filepath.Join(dir, "archive"))
+	for _, name := range []string{"../x", "audit/../../x", "/x", "audit//x", "audit/./x", `audit\x`, "audit/\x00", ".", "audit/.begun-1"} {
+		if made, err := a.Put(t.Context(), name, []byte("x")); err == nil || made {
+			t.Errorf("an object %q is taken", name)
+		}
+		if _, err := a.Get(t.Context(), audit.Entry{Name: name}); err == nil {
+			t.Errorf("an object %q is read", name)
+		}
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 0 {
+		t.Errorf("names that are refused left %v, %v", left, err)
+	}
+}
+
+// Guarantees that files cannot be written by mistake, that a crash in the middle of a write shows nothing, and that nothing is
+// left of a write.
+func TestFiles(t *testing.T) {
+	dir := t.TempDir()
+	a := open(t, dir)
+	if _, err := a.Put(t.Context(), "audit/a/1", []byte("one")); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(dir, "audit", "a", "1"))
+	if err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o400 {
+		t.Errorf("the file is %v, %v; want -r--------", info.Mode(), err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "audit", "a", ".begun-123"), []byte("on"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for e, err := range a.List(t.Context(), "", "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, e.Name)
+	}
+	if got := strings.Join(names, " "); got != "audit/a/1" {
+		t.Errorf("the list is %s", got)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "audit", "a", ".begun-*")); len(left) != 1 {
+		t.Errorf("files being written are left: %v", left)
+	}
+}
+
+// Guarantees that a folder that is not there is an error and no empty archive: a wrong path must not look like a good one.
+func TestNoFolder(t *testing.T) {
+	if _, err := folder.New(""); err == nil {
+		t.Error("a folder without a name is taken")
+	}
+	a := open(t, filepath.Join(t.TempDir(), "none"))
+	var failed error
+	for _, err := range a.List(t.Context(), "", "") {
+		failed = err
+	}
+	if failed == nil {
+		t.Error("a folder that is not there is listed as an empty one")
+	}
+}

@@ -1,0 +1,11 @@
+package livetables
+
+import (
+	"github.com/sluicelimits/sluice/internal/control/audit"
+	"github.com/sluicelimits/sluice/internal/control/call"
+)
+
+// RegisterPaged is Register with pages that end after so many bytes.
+func RegisterPaged(m *call.Mux, of string, tables audit.Tables, pageBytes int) {
+	register(m, &served{of, tables, pageBytes})
+}

@@ -1,0 +1,98 @@
+package audit_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/audit"
+)
+
+// told are findings or notices in one line, but for the notice that there are no anchors.
+func told(all []audit.Finding) string {
+	var lines []string
+	for _, f := range all {
+		if f.Kind == audit.NoAnchors {
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("%d %s at %s/%s/%d", f.Count, f.Kind, f.Table, f.Key, f.Version))
+	}
+	return strings.Join(lines, "; ")
+}
+
+// Guarantees that the time at which the archive's clock says that an object was put is compared with the time of the
+// change: a delay that an outage of the archiver explains is a notice, and anything else is a finding.
+func TestPutTimes(t *testing.T) {
+	const late, early, delayed = string(audit.Late), string(audit.Early), string(audit.Delayed)
+	for _, tt := range []struct {
+		after            time.Duration // the change, the object is put
+		finding, notices string
+	}{
+		{-2 * time.Hour, early, ""},
+		{-audit.MostSkew - time.Second, early, ""},
+		{-audit.MostSkew, "", ""},
+		{0, "", ""},
+		{time.Hour, "", ""},
+		{time.Hour + time.Second, "", delayed},
+		{20 * time.Hour, "", delayed},
+		{24 * time.Hour, "", delayed},
+		{24*time.Hour + time.Second, late, ""},
+		{90 * 24 * time.Hour, late, ""},
+	} {
+		w := newWorld(t)
+		w.keep(w.write(control.Tenants, "acme", `{"n":1}`, noon))
+		w.keepAt(w.write(control.Tenants, "acme", `{"n":2}`, noon.Add(time.Minute)), noon.Add(time.Minute+tt.after))
+		r := w.verify()
+		place := func(kind string) string {
+			if kind == "" {
+				return ""
+			}
+			return "1 " + kind + " at tenants/acme/2"
+		}
+		if got, want := told(r.Findings), place(tt.finding); got != want {
+			t.Errorf("put %v after its change: found %q, want %q", tt.after, got, want)
+		}
+		if got, want := told(r.Notices), place(tt.notices); got != want {
+			t.Errorf("put %v after its change: noticed %q, want %q", tt.after, got, want)
+		}
+	}
+}
+
+// Guarantees that a history that was written anew long after, with every hash computed again, is found by the times at
+// which its objects were put.
+func TestVerifyFindsAHistoryWrittenAnew(t *testing.T) {
+	w := newWorld(t)
+	for i, plan := range []string{"free", "basic", "pro"} {
+		r := w.write(control.Tenants, "acme", `{"id":"acme","plan":"`+plan+`"}`, noon.Add(time.Duration(i)*time.Hour))
+		w.keepAt(r, noon.Add(90*24*time.Hour))
+	}
+	if got, want := told(w.verify().Findings), "3 archived late at tenants/acme/1"; got != want {
+		t.Errorf("found %q, want %q", got, want)
+	}
+}
+
+// Guarantees that the caller can say how late an object may be, for a trail that an operator put back from a stream.
+func TestPutTimesHaveATolerance(t *testing.T) {
+	w := newWorld(t)
+	w.keepAt(w.write(control.Tenants, "acme", `{"n":1}`, noon), noon.Add(48*time.Hour))
+	for late, want := range map[time.Duration]bool{48 * time.Hour: true, 47 * time.Hour: false} {
+		c := audit.VerifyConfig{Archive: w.archive, Tables: w, Grace: -1, Late: late}
+		r, err := audit.Verify(t.Context(), c)
+		if err != nil || r.OK() != want {
+			t.Errorf("with %v: %v, %v; want OK to be %t", late, r, err, want)
+		}
+	}
+}
+
+// Guarantees that nothing is made of the times of files, which anybody can set, and that this is said.
+func TestPutTimesOfFilesAreNotCompared(t *testing.T) {
+	w := newWorld(t)
+	memory(t, w)
+	w.keep(w.write(control.Tenants, "acme", `{"n":1}`, noon.Add(-365*24*time.Hour)))
+	r := w.verify()
+	if !r.OK() || told(r.Notices) != "1 put times not known at //0" {
+		t.Errorf("found %q, noticed %q", told(r.Findings), told(r.Notices))
+	}
+}

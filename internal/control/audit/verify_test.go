@@ -1,0 +1,782 @@
+package audit_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/audit"
+	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
+	"github.com/sluicelimits/sluice/internal/control/audit/folder"
+	"github.com/sluicelimits/sluice/internal/testkit/s3test"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
+)
+
+// tampering does something to a world and says what must be found, and where.
+type tampering struct {
+	name string
+	do   func(w *world, r *rand.Rand) (control.BreakKind, string)
+}
+
+// rewrite changes the record of a version in its place, and computes its hash again if asked.
+func (w *world) rewrite(r *control.Record, rehash bool, change func(*events.AuditRecord)) string {
+	record := r.Audit()
+	change(record)
+	if rehash {
+		i := control.FromAudit(record)
+		record.Hash = i.ComputeHash()
+	}
+	w.bucket.Alter(nameOf(r), func([]byte) []byte { return encode(w.t, record) })
+	return nameOf(r)
+}
+
+func ruled(by string) func(*events.AuditRecord) {
+	return func(r *events.AuditRecord) { r.Actor = by }
+}
+
+var tamperings = []tampering{
+	{"a version between two is removed", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 2)
+		name := nameOf(&h[r.IntN(len(h)-1)])
+		w.bucket.Erase(name)
+		return control.MissingVersion, name
+	}},
+	{"the newest versions are removed", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 2)
+		from := 1 + r.IntN(len(h)-1)
+		for i := range h[from:] {
+			w.bucket.Erase(nameOf(&h[from+i]))
+		}
+		return control.MissingTail, nameOf(&h[from])
+	}},
+	{"all versions of an item are removed", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		for i := range h {
+			w.bucket.Erase(nameOf(&h[i]))
+		}
+		return control.MissingTail, nameOf(&h[0])
+	}},
+	{"a hash is another", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		return control.WrongHash, w.rewrite(&h[r.IntN(len(h))], false, func(r *events.AuditRecord) { r.Hash = strings.Repeat("0", 64) })
+	}},
+	{"an actor is another", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		return control.Altered, w.rewrite(&h[r.IntN(len(h))], false, ruled("nobody"))
+	}},
+	{"a time is another", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		return control.Altered, w.rewrite(&h[r.IntN(len(h))], false, func(r *events.AuditRecord) { r.Time = r.Time.Add(time.Microsecond) })
+	}},
+	{"a body is another", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		return control.Altered, w.rewrite(&h[r.IntN(len(h))], false, func(r *events.AuditRecord) { r.Deleted, r.After = false, []byte(`{"mine":1}`) })
+	}},
+	{"what was before is another", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 2)
+		return control.Altered, w.rewrite(&h[1+r.IntN(len(h)-1)], false, func(r *events.AuditRecord) { r.Before = []byte(`{"mine":1}`) })
+	}},
+	{"an object is cut off", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		name := nameOf(&h[r.IntN(len(h))])
+		w.bucket.Alter(name, func(b []byte) []byte { return b[:len(b)/2] })
+		return control.Altered, name
+	}},
+	{"an object is empty", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		name := nameOf(&h[r.IntN(len(h))])
+		w.bucket.Alter(name, func([]byte) []byte { return nil })
+		return control.Altered, name
+	}},
+	{"an object is far too large", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		name := nameOf(&h[r.IntN(len(h))])
+		w.bucket.Alter(name, func([]byte) []byte { return bytes.Repeat([]byte(" "), events.MaxAuditBytes+1) })
+		return control.Altered, name
+	}},
+	{"an object is that of another version", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 2)
+		name := nameOf(&h[0])
+		w.bucket.Alter(name, func([]byte) []byte { return encode(w.t, h[1].Audit()) })
+		return control.Altered, name
+	}},
+	{"a version is made anew, with its hash", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 2)
+		at := r.IntN(len(h) - 1)
+		w.rewrite(&h[at], true, ruled("nobody"))
+		return control.BrokenLink, nameOf(&h[at+1])
+	}},
+	{"the newest version is made anew, with its hash", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		return control.WrongHead, w.rewrite(&h[len(h)-1], true, ruled("nobody"))
+	}},
+	{"the live table is altered by hand", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		p, h := w.some(r, 1)
+		i := w.live[p]
+		i.Reason = "another"
+		w.live[p] = i
+		return control.WrongHead, nameOf(&h[len(h)-1])
+	}},
+	{"an item of the live table cannot be read", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		p, h := w.some(r, 1)
+		w.bad[p] = true
+		return audit.BadHead, nameOf(&h[len(h)-1])
+	}},
+	{"an item is removed from the live table", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		p, h := w.some(r, 1)
+		delete(w.live, p)
+		return control.Unknown, nameOf(&h[len(h)-1])
+	}},
+	{"the live table is set back", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		p, h := w.some(r, 2)
+		w.live[p] = h[len(h)-2].New
+		return control.Unknown, nameOf(&h[len(h)-1])
+	}},
+	{"a version is made up", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		p, _ := w.some(r, 1)
+		now := w.live[p]
+		made := w.write(p.table, p.key, `{"made":"up"}`, noon)
+		w.keep(made)
+		w.live[p] = now
+		return control.Unknown, nameOf(made)
+	}},
+	{"what is no record is put behind the newest version", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		p, _ := w.some(r, 1)
+		name := control.ObjectName(p.table, p.key, w.live[p].Version+1)
+		w.bucket.Overwrite(name, []byte("{}"))
+		return control.Unknown, name // and Altered
+	}},
+	{"a delete marker hides a version", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		name := nameOf(&h[r.IntN(len(h))])
+		w.bucket.Hide(name)
+		return audit.Hidden, name
+	}},
+	{"a version is hidden, and written again as it was", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		i := r.IntN(len(h))
+		w.bucket.Hide(nameOf(&h[i]))
+		w.keep(&h[i])
+		return audit.Hidden, nameOf(&h[i])
+	}},
+	{"another content is put on top", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		i := r.IntN(len(h))
+		record := h[i].Audit()
+		record.Reason = "becausE" // of the same size
+		w.bucket.Overwrite(nameOf(&h[i]), encode(w.t, record))
+		return audit.Replaced, nameOf(&h[i])
+	}},
+	{"many contents are put on top, the last as it was", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		i := r.IntN(len(h))
+		for n := range 20 {
+			w.bucket.Overwrite(nameOf(&h[i]), fmt.Append(nil, n))
+		}
+		w.bucket.Overwrite(nameOf(&h[i]), encode(w.t, h[i].Audit()))
+		return audit.Replaced, nameOf(&h[i])
+	}},
+	{"an object that no item has", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 2)
+		bad := []string{"audit/x", "audit/plans/", "audit/nothing/a/0000000000000001.json", nameOf(&h[0]) + ".bak", "audit/tenants/\x01 +%/1",
+			control.ObjectFolder(h[0].New.Table, h[0].New.Key) + "0"}
+		name := bad[r.IntN(len(bad))]
+		w.bucket.Overwrite(name, []byte("x"))
+		return audit.BadName, name
+	}},
+	{"a retention is gone", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		name := nameOf(&h[r.IntN(len(h))])
+		w.bucket.Unlock(name)
+		return audit.Unlocked, name
+	}},
+	{"a retention is shorter than the bucket's", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		i := r.IntN(len(h))
+		w.bucket.Lock(nameOf(&h[i]), "GOVERNANCE", h[i].New.ChangedAt.Add(23*time.Hour))
+		return audit.WeakLock, nameOf(&h[i])
+	}},
+	{"a retention is in another mode than the bucket's", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		i := r.IntN(len(h))
+		w.bucket.Lock(nameOf(&h[i]), "COMPLIANCE", h[i].New.ChangedAt.Add(48*time.Hour))
+		return audit.WeakLock, nameOf(&h[i])
+	}},
+}
+
+// Guarantees that an archive that is as it was written is found so, whatever its history, and that each way of tampering with it
+// is named by its kind and its place, and nothing else is.
+func TestVerifyNamesWhatWasDone(t *testing.T) {
+	for _, tt := range tamperings {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range soak.Times(uint64(2)) {
+				r := rand.New(rand.NewPCG(seed, 7))
+				w := newWorld(t)
+				w.random(r, 12+r.IntN(20))
+				clean := w.verify()
+				if !clean.OK() || clean.Objects == 0 || clean.Items != int64(len(w.live)) || clean.Objects != int64(len(w.bucket.Names())) {
+					t.Fatalf("seed %d: a clean archive of %d items gives %+v", seed, len(w.live), clean)
+				}
+				kind, object := tt.do(w, r)
+				report := w.verify()
+				if strings.HasPrefix(tt.name, "what is no record") && len(report.Findings) == 2 && report.Findings[0].Kind == control.Altered {
+					report.Findings = report.Findings[1:]
+				}
+				if len(report.Findings) != 1 || report.Findings[0].Kind != kind || report.Findings[0].Object != object || report.Findings[0].Count != 1 {
+					t.Fatalf("seed %d: found %+v\nwant one %q at %s", seed, report.Findings, kind, object)
+				}
+			}
+		})
+	}
+}
+
+// Guarantees that versions which are missing behind one that is spoiled are named, from the first of them on, and that
+// the spoiled one is not counted among them: it is there.
+func TestVerifyNamesATailBehindASpoiltVersion(t *testing.T) {
+	for spoilt := 1; spoilt <= 3; spoilt++ {
+		w := newWorld(t)
+		var all []*control.Record
+		for i := range 6 {
+			r := w.write(control.Tenants, "acme", fmt.Sprintf(`{"n":%d}`, i), noon)
+			w.keep(r)
+			all = append(all, r)
+		}
+		for i := 4 - spoilt; i < 4; i++ { // of the versions 1 to 6
+			w.bucket.Alter(nameOf(all[i]), func([]byte) []byte { return []byte("{}") })
+		}
+		w.bucket.Erase(nameOf(all[4]))
+		w.bucket.Erase(nameOf(all[5]))
+		got := map[control.BreakKind]audit.Finding{}
+		for _, f := range w.verify().Findings {
+			got[f.Kind] = f
+		}
+		tail, altered := got[control.MissingTail], got[control.Altered]
+		if len(got) != 2 || altered.Object != nameOf(all[4-spoilt]) || altered.Count != int64(spoilt) ||
+			tail.Object != nameOf(all[4]) || tail.Count != 1 || tail.Detail != "versions 5 to 6 are not there" {
+			t.Errorf("%d of the versions are spoilt, and 5 and 6 are missing; found is %+v", spoilt, got)
+		}
+	}
+}
+
+// Guarantees that an object that cannot be read is a finding, with its version and why, and not the end of the check; and
+// that a record which the archiver has put over such an object is the record, so that nothing else is found.
+func TestVerifyNamesAnUnreadableObject(t *testing.T) {
+	for _, how := range []s3test.Seal{s3test.Archived, s3test.CustomerKey, s3test.ForeignKey, s3test.DisabledKey} {
+		for at := range 3 {
+			w := newWorld(t)
+			var all []*control.Record
+			for i := range 3 {
+				all = append(all, w.write(control.Tenants, "acme", fmt.Sprintf(`{"n":%d}`, i), noon))
+				w.keep(all[i])
+			}
+			name := nameOf(all[at])
+			w.bucket.Seal(name, how)
+			check := func(what string) {
+				f := w.verify().Findings
+				if len(f) != 1 || f[0].Kind != audit.BadObject || f[0].Object != name || f[0].Count != 1 ||
+					f[0].Version != int64(at+1) || !strings.Contains(f[0].Detail, fmt.Sprintf("v%08d", at+1)) {
+					t.Errorf("%s, version %d, %s: found %+v", how, at+1, what, f)
+				}
+			}
+			check("alone")
+			shown := 0
+			show := func(s audit.Shown) bool {
+				shown++
+				if s.Name == name && (!errors.Is(s.Err, audit.ErrUnreadable) || s.Unread) {
+					t.Errorf("%s: shown is %+v", how, s)
+				}
+				return true
+			}
+			if err := audit.Show(t.Context(), w.archive, audit.Filter{}, show); err != nil || shown != 3 {
+				t.Errorf("%s: show has %d of 3, %v", how, shown, err)
+			}
+			if err := w.archive.Cover(t.Context(), name, encode(t, all[at].Audit())); err != nil {
+				t.Fatal(err)
+			}
+			check("below the record")
+			show = func(s audit.Shown) bool {
+				if s.Err != nil || s.Record == nil || s.Others || s.Unread != (s.Name == name) {
+					t.Errorf("%s: below the record, shown is %+v", how, s)
+				}
+				return true
+			}
+			if err := audit.Show(t.Context(), w.archive, audit.Filter{}, show); err != nil {
+				t.Error(err)
+			}
+			w.bucket.Overwrite(name, encode(t, all[at].Audit()))
+			w.bucket.Seal(name, how)
+			if f := w.verify().Findings; len(f) != 1 || f[0].Kind != audit.BadObject || f[0].Count != 2 {
+				t.Errorf("%s: below and on top of the record: found %+v", how, f)
+			}
+		}
+	}
+}
+
+// Guarantees that several ways at once are told apart, the first of each by name and how many there are.
+func TestVerifyNamesTheFirstOfEachKind(t *testing.T) {
+	w := newWorld(t)
+	for i := range 5 {
+		for range 3 {
+			w.keep(w.write(control.Tenants, fmt.Sprintf("t%d", i), fmt.Sprintf(`{"n":%d}`, i), noon))
+		}
+	}
+	for i := range 4 {
+		w.bucket.Hide(control.ObjectName(control.Tenants, fmt.Sprintf("t%d", 4-i), 2))
+		w.bucket.Unlock(control.ObjectName(control.Tenants, fmt.Sprintf("t%d", i), 3))
+	}
+	w.bucket.Erase(control.ObjectName(control.Tenants, "t2", 2))
+	w.bucket.Erase(control.ObjectName(control.Tenants, "t1", 1))
+	var got []string
+	for _, f := range w.verify().Findings {
+		got = append(got, fmt.Sprintf("%d %s from %s/%s/%d on", f.Count, f.Kind, f.Table, f.Key, f.Version))
+	}
+	want := "2 missing version from tenants/t1/1 on; 3 delete marker from tenants/t1/2 on; 4 not locked from tenants/t0/3 on"
+	if got := strings.Join(got, "; "); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// Twin: each of what an archive tells beside its records is needed: without it, Verify finds nothing.
+func TestVerifyGoesByWhatTheArchiveTells(t *testing.T) {
+	blind := map[control.BreakKind]func(audit.Archive) audit.Archive{
+		audit.Hidden: func(a audit.Archive) audit.Archive {
+			return &blinded{Archive: a, drop: func(e audit.Entry) bool { return e.DeleteMarker }}
+		},
+		audit.Replaced: func(a audit.Archive) audit.Archive {
+			var oldest = map[string]bool{}
+			return &blinded{Archive: a, drop: func(e audit.Entry) bool {
+				top := !oldest[e.Name]
+				oldest[e.Name] = true
+				return top && e.Version > "v00000020"
+			}}
+		},
+		audit.BadName: func(a audit.Archive) audit.Archive {
+			return &blinded{Archive: a, drop: func(e audit.Entry) bool { _, _, _, err := control.ParseObjectName(e.Name); return err != nil }}
+		},
+		audit.Unlocked: func(a audit.Archive) audit.Archive { return &blinded{Archive: a, lockless: true} },
+		audit.WeakLock: func(a audit.Archive) audit.Archive { return &blinded{Archive: a, lockless: true} },
+	}
+	for _, tt := range tamperings {
+		w := newWorld(t)
+		r := rand.New(rand.NewPCG(1, 2))
+		w.random(r, 20)
+		kind, _ := tt.do(w, r)
+		if blind[kind] == nil || strings.Contains(tt.name, "as it was") {
+			continue
+		}
+		w.archive = blind[kind](w.archive)
+		if got := w.verify(); !got.OK() {
+			t.Errorf("%s: found %+v by something else", tt.name, got.Findings)
+		}
+	}
+}
+
+type blinded struct {
+	audit.Archive
+	drop     func(audit.Entry) bool
+	lockless bool
+}
+
+func (b *blinded) List(ctx context.Context, prefix, after string) iter.Seq2[audit.Entry, error] {
+	return func(yield func(audit.Entry, error) bool) {
+		for e, err := range b.Archive.List(ctx, prefix, after) {
+			if (b.drop == nil || !b.drop(e)) && !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+func (b *blinded) Lock(ctx context.Context) (audit.Lock, error) {
+	if b.lockless {
+		return audit.Lock{}, nil
+	}
+	return b.Archive.Lock(ctx)
+}
+
+// Guarantees that the report says what was checked.
+func TestReport(t *testing.T) {
+	w := newWorld(t)
+	var size int64
+	for i := range 3 {
+		r := w.write(control.Plans, "pro", fmt.Sprintf(`{"n":%d}`, i), noon.Add(time.Duration(i)*time.Hour))
+		w.keep(r)
+		size += int64(len(encode(t, r.Audit())))
+	}
+	w.bucket.Overwrite(nameOf(&w.history[place{control.Plans, "pro"}][0]), encode(t, w.history[place{control.Plans, "pro"}][0].Audit()))
+	rejected := audit.Rejected{Reason: audit.Unreadable, Raw: []byte("x")}
+	w.bucket.Overwrite(rejected.Name(), []byte("{}"))
+	if err := audit.Reject(t.Context(), w.archive, rejected); err != nil {
+		t.Fatal(err)
+	}
+	r := w.verify()
+	if !r.OK() || r.Objects != 3 || r.Items != 1 || r.Bytes != size || !r.From.Equal(noon) || !r.To.Equal(noon.Add(2*time.Hour)) || !r.Locks ||
+		strings.Join(r.Modes, " ") != "GOVERNANCE" || r.LockedUntil.IsZero() || r.Repeated != 1 || r.Rejected != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Guarantees that a folder, whose files nothing locks, is verified all the same.
+func TestVerifyFolder(t *testing.T) {
+	w := newWorld(t)
+	a, err := folder.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.archive = a
+	w.random(rand.New(rand.NewPCG(1, 1)), 40)
+	if r := w.verify(); !r.OK() || r.Locks || r.Items != int64(len(w.live)) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// late is an archive that gets what is missing while it is asked.
+type late struct {
+	audit.Archive
+	lists atomic.Int64
+	then  func(list int64)
+}
+
+func (l *late) List(ctx context.Context, prefix, after string) iter.Seq2[audit.Entry, error] {
+	l.then(l.lists.Add(1))
+	return l.Archive.List(ctx, prefix, after)
+}
+
+// memory is an archive without a network, for tests in virtual time.
+func memory(t *testing.T, w *world) {
+	a, err := folder.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.archive = a
+}
+
+// Guarantees that a version that was written a moment ago is waited for, at the end and in the middle, and is a break only when it
+// does not come; also from a writer whose clock is an hour ahead.
+func TestVerifyWaitsForTheArchiver(t *testing.T) {
+	for _, ahead := range []time.Duration{0, time.Hour} {
+		for _, comes := range []bool{true, false} {
+			w := newWorld(t)
+			memory(t, w)
+			synctest.Test(t, func(*testing.T) {
+				var records []*control.Record
+				for i := range 6 {
+					records = append(records, w.write(control.Plans, "pro", fmt.Sprintf(`{"n":%d}`, i), time.Now().Add(ahead)))
+				}
+				for _, i := range []int{0, 1, 3} { // 2, 4 and 5 are on their way
+					w.keep(records[i])
+				}
+				l := &late{Archive: w.archive, then: func(list int64) {
+					switch {
+					case list == 5 && comes:
+						w.keep(records[2])
+					case list == 9 && comes:
+						w.keep(records[5])
+					case list == 11 && comes:
+						w.keep(records[4])
+					}
+				}}
+				began := time.Now()
+				r, err := audit.Verify(context.Background(), audit.VerifyConfig{Archive: l, Tables: w, Grace: 10 * time.Second})
+				if err != nil {
+					t.Fatal(err)
+				}
+				took := time.Since(began)
+				if comes && (!r.OK() || r.Objects != 6 || took > 5*time.Second) {
+					t.Errorf("ahead %v: what comes late is a break, after %v: %+v", ahead, took, r)
+				}
+				if !comes && (len(r.Findings) != 2 || r.Objects != 3 || took < 9*time.Second || took > 21*time.Second) {
+					t.Errorf("ahead %v: what does not come: after %v %+v", ahead, took, r)
+				}
+			})
+		}
+	}
+}
+
+// Guarantees that changes that go on beside a check are no breaks: new versions, new items, and an archiver in another order.
+func TestVerifyBesideWriters(t *testing.T) {
+	w := newWorld(t)
+	w.random(rand.New(rand.NewPCG(3, 3)), 20)
+	const rounds = 60
+	wrote := make(chan struct{})
+	go func() {
+		defer close(wrote)
+		for n := range rounds {
+			x := w.write(control.Tenants, "acme", fmt.Sprintf(`{"w":%d}`, n), time.Now())
+			y := w.write(control.Tenants, "acme", fmt.Sprintf(`{"v":%d}`, n), time.Now())
+			z := w.write(control.Tenants, fmt.Sprintf("new-%d", n), `{"z":1}`, time.Now())
+			w.keep(z)
+			w.keep(y)
+			w.keep(x)
+		}
+	}()
+	beside := 0
+	for writing := true; writing; {
+		r, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: w.archive, Tables: w})
+		if err != nil || !r.OK() {
+			t.Fatalf("beside writers: %+v, %v", r, err)
+		}
+		select {
+		case <-wrote:
+			writing = false
+		default:
+			beside++
+		}
+	}
+	t.Logf("%d checks ended while items were written", beside)
+	if r := w.verify(); !r.OK() || r.Objects != 20+3*rounds {
+		t.Errorf("at the end: %+v", r)
+	}
+}
+
+// refusing is a copy of the archive in another bucket, which refuses to be asked for something: get is its objects.
+func (w *world) refusing(c s3test.Config, refused string) audit.Archive {
+	w.t.Helper()
+	c.Now = w.now
+	c.Fault = func(r *http.Request) *s3test.Fault {
+		q := r.URL.Query()
+		if q.Has(refused) || refused == "get" && r.Method == http.MethodGet && !q.Has("versions") && !q.Has("object-lock") {
+			return &s3test.Fault{Status: 403, Code: "AccessDenied"}
+		}
+		return nil
+	}
+	b := s3test.New(w.t, c)
+	for _, name := range w.bucket.Names() {
+		b.Overwrite(name, w.bucket.Versions(name)[0])
+	}
+	a, err := bucket.New(bucket.Config{Client: b.Client(), Bucket: s3test.Name})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return a
+}
+
+// Guarantees that it is said when nobody may know how the bucket locks, and when it locks nothing by itself; and that
+// objects without any lock are found all the same.
+func TestVerifyTheBucketsLock(t *testing.T) {
+	for _, tt := range []struct {
+		mode, refused     string
+		findings, notices []control.BreakKind
+	}{
+		{"GOVERNANCE", "nothing", nil, nil},
+		{"GOVERNANCE", "object-lock", nil, []control.BreakKind{audit.LockUnread}},
+		{"", "object-lock", []control.BreakKind{audit.Unlocked}, []control.BreakKind{audit.LockUnread}},
+		{"", "nothing", []control.BreakKind{audit.Unlocked, audit.NoLock}, nil},
+	} {
+		w := newWorld(t)
+		w.keep(w.write(control.Plans, "pro", `{"n":1}`, noon))
+		w.archive = w.refusing(s3test.Config{Lock: true, Mode: tt.mode, Days: 1}, tt.refused)
+		r := w.verify()
+		if got := kindsOf(r.Findings); !slices.Equal(got, tt.findings) {
+			t.Errorf("the default is %q, %s is refused: found %q, want %q", tt.mode, tt.refused, got, tt.findings)
+		}
+		if got := kindsOf(r.Notices); !slices.Equal(got, append(tt.notices, audit.NoAnchors)) {
+			t.Errorf("the default is %q, %s is refused: notices %q, want %q", tt.mode, tt.refused, got, tt.notices)
+		}
+	}
+}
+
+// Guarantees that objects that the bucket locked otherwise in earlier days are taken as they are, if the operator says
+// so; and that this goes for those days alone.
+func TestVerifyEarlierLocks(t *testing.T) {
+	w := newWorld(t)
+	r := w.write(control.Plans, "pro", `{"n":1}`, noon)
+	w.keep(r)
+	w.bucket.Lock(nameOf(r), "GOVERNANCE", noon.Add(time.Hour))
+	lock := audit.Lock{Enabled: true, Mode: "GOVERNANCE", Period: time.Hour}
+	for _, tt := range []struct {
+		audit.EarlierLock
+		want bool
+	}{
+		{audit.EarlierLock{Lock: lock, Until: noon.Add(time.Minute)}, true},
+		{audit.EarlierLock{Lock: lock, Until: noon}, false}, // it was put a second later
+		{audit.EarlierLock{Lock: audit.Lock{Mode: "COMPLIANCE", Period: time.Hour}, Until: noon.Add(day)}, false},
+		{audit.EarlierLock{Lock: audit.Lock{Mode: "GOVERNANCE", Period: 2 * time.Hour}, Until: noon.Add(day)}, false},
+	} {
+		report, err := audit.Verify(t.Context(), audit.VerifyConfig{
+			Archive: w.archive, Tables: w, Grace: -1, EarlierLocks: []audit.EarlierLock{tt.EarlierLock},
+		})
+		if err != nil || report.OK() != tt.want {
+			t.Errorf("with %+v: %+v, %v, want it to hold: %t", tt.EarlierLock, report, err, tt.want)
+		}
+	}
+}
+
+func kindsOf(all []audit.Finding) (kinds []control.BreakKind) {
+	for _, f := range all {
+		kinds = append(kinds, f.Kind)
+	}
+	return kinds
+}
+
+// Guarantees that a check that could not be done is an error, and says nothing good of the archive.
+func TestVerifyFails(t *testing.T) {
+	for _, refused := range []string{"versions", "get"} {
+		w := newWorld(t)
+		w.random(rand.New(rand.NewPCG(4, 4)), 10)
+		a := w.refusing(s3test.Config{Lock: true}, refused)
+		if r, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: a, Tables: w}); err == nil || r != nil {
+			t.Errorf("%s is refused: %+v, %v", refused, r, err)
+		}
+	}
+	w := newWorld(t)
+	w.random(rand.New(rand.NewPCG(4, 4)), 10)
+	if r, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: w.archive, Tables: away{}}); err == nil || r != nil {
+		t.Errorf("the tables are away: %+v, %v", r, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if r, err := audit.Verify(ctx, audit.VerifyConfig{Archive: w.archive, Tables: w}); !errors.Is(err, context.Canceled) || r != nil {
+		t.Errorf("cancelled: %+v, %v", r, err)
+	}
+	if _, err := audit.Verify(t.Context(), audit.VerifyConfig{}); err == nil {
+		t.Error("a check of nothing is done")
+	}
+}
+
+type away struct{}
+
+func (away) Get(context.Context, control.Table, string) (control.Item, error) {
+	return control.Item{}, errors.New("throttled")
+}
+
+func (away) List(context.Context, control.Table, string, int) ([]control.Item, string, error) {
+	return nil, "", errors.New("throttled")
+}
+
+// endless is an archive, and its tables, of items that are made when they are asked for: three versions of each.
+type endless struct {
+	items int
+	peak  atomic.Uint64
+	gets  atomic.Int64
+}
+
+func key(n int) string { return fmt.Sprintf("t%08d", n) }
+
+func (*endless) versions(n int) (control.Item, []*events.AuditRecord) {
+	var last *control.Item
+	var all []*events.AuditRecord
+	for v := range 3 {
+		c, _ := control.Change{Table: control.Tenants, Key: key(n), Expect: int64(v), Body: fmt.Appendf(nil, `{"plan":"pro","n":%d}`, v), Actor: "ann", Reason: "r", Now: noon}.Check()
+		next, _, err := control.Next(last, c)
+		if err != nil {
+			panic(err)
+		}
+		r := control.Record{Old: last, New: next}
+		all, last = append(all, r.Audit()), &next
+	}
+	return *last, all
+}
+
+func (e *endless) Put(context.Context, string, []byte) (bool, error) {
+	return false, errors.New("read only")
+}
+func (*endless) Cover(context.Context, string, []byte) error { return errors.New("read only") }
+func (*endless) Lock(context.Context) (audit.Lock, error)    { return audit.Lock{}, nil }
+
+func (e *endless) Get(_ context.Context, at audit.Entry) (audit.Object, error) {
+	if e.gets.Add(1)%200 == 0 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		for old := e.peak.Load(); m.HeapAlloc > old && !e.peak.CompareAndSwap(old, m.HeapAlloc); old = e.peak.Load() {
+		}
+	}
+	_, k, v, err := control.ParseObjectName(at.Name)
+	if err != nil {
+		return audit.Object{}, err
+	}
+	var n int
+	_, _ = fmt.Sscanf(k, "t%d", &n)
+	_, all := e.versions(n)
+	data, err := events.Encode(all[v-1])
+	return audit.Object{Data: data}, err
+}
+
+func (e *endless) List(_ context.Context, prefix, _ string) iter.Seq2[audit.Entry, error] {
+	return func(yield func(audit.Entry, error) bool) {
+		for n := 0; n < e.items && prefix == control.ObjectPrefix; n++ {
+			for v := range int64(3) {
+				if !yield(audit.Entry{Name: control.ObjectName(control.Tenants, key(n), v+1), SizeBytes: 400}, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+type endlessTables struct{ *endless }
+
+func (e endlessTables) Get(_ context.Context, _ control.Table, k string) (control.Item, error) {
+	var n int
+	_, _ = fmt.Sscanf(k, "t%d", &n)
+	i, _ := e.versions(n)
+	return i, nil
+}
+
+func (e endlessTables) List(_ context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error) {
+	var n int
+	if _, err := fmt.Sscanf(after, "t%d", &n); err == nil {
+		n++
+	}
+	for ; t == control.Tenants && n < e.items; n++ {
+		if len(items) == most {
+			return items, items[most-1].Key, nil
+		}
+		items = append(items, control.Item{Table: t, Key: key(n), Version: 3})
+	}
+	return items, "", nil
+}
+
+// Guarantees that memory does not grow with the archive: ten times the objects take no more.
+func TestVerifyMemory(t *testing.T) {
+	peak := func(items int) uint64 {
+		e := &endless{items: items}
+		r, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: e, Tables: endlessTables{e}})
+		if err != nil || !r.OK() || r.Objects != 3*int64(items) || r.Items != int64(items) {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		return e.peak.Load()
+	}
+	few, many := peak(150), peak(1_500)
+	if many > few+few/2+1<<20 {
+		t.Errorf("450 objects take %d bytes at most, 4,500 take %d", few, many)
+	}
+}
+
+// BenchmarkVerify is the time of one object, without the network.
+func BenchmarkVerify(b *testing.B) {
+	e := &endless{items: max(b.N/3, 1)}
+	r, err := audit.Verify(b.Context(), audit.VerifyConfig{Archive: e, Tables: endlessTables{e}})
+	if err != nil || !r.OK() {
+		b.Fatalf("%+v, %v", r, err)
+	}
+	b.ReportMetric(float64(e.peak.Load())/(1<<20), "peak-MiB")
+}
+
+// Guarantees that a file which took the name of a rejected record does not stop those behind it: a folder has no versions.
+func TestRejectIntoAFolder(t *testing.T) {
+	a, err := folder.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := audit.Rejected{Reason: audit.Unreadable, Raw: []byte("x")}
+	_, put := a.Put(t.Context(), r.Name(), []byte("{}"))
+	if err := errors.Join(put, audit.Reject(t.Context(), a, r)); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,335 @@
+// Package call is how an operator's call reaches an operation: JSON in, JSON out, and who calls.
+//
+// Who calls is never read from the call. Behind API Gateway it is the IAM identity that API Gateway checked, see
+// [Lambda]; on one's own machine it is the user whose process answers, see [Local].
+//
+// Every operation is a POST of one JSON object to a path of its own, so that an IAM policy can permit or deny each by
+// itself. There is one spelling of each path, and any other is not found: a policy names paths as they are sent, so a
+// slash more would lead past its Deny. The answer is one JSON object: the operation's own, or {"error": …}, see
+// [Error].
+package call
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/events/canonical"
+	"github.com/sluicelimits/sluice/internal/control"
+)
+
+// MaxBodyBytes is the largest call. Lambda takes 6 MB with the event around it, in which each quotation mark of the call
+// takes two bytes.
+const MaxBodyBytes = 3 << 20
+
+// Code says what became of a call that was not carried out.
+type Code string
+
+// The codes, with their HTTP statuses.
+const (
+	Invalid      Code = "invalid"            // 400: the call, or what it would make; nothing was written
+	Unauthorized Code = "unauthorized"       // 401: the token of RequireToken is missing or wrong
+	Forbidden    Code = "forbidden"          // 403: who calls is not known
+	NotFound     Code = "not_found"          // 404
+	Method       Code = "method_not_allowed" // 405
+	Conflict     Code = "conflict"           // 409: changed by another; Conflicts say what is there now
+	Confirm      Code = "confirm"            // 409: it loses something that Problems name, and the call does not say that it may
+	TooLarge     Code = "too_large"          // 413
+	MediaType    Code = "media_type"         // 415
+	Internal     Code = "internal"           // 500
+	Unsupported  Code = "unsupported"        // 501: not to be had here; the message says what is
+	Unavailable  Code = "unavailable"        // 503: what the operation needs did not answer; it may be repeated
+)
+
+var statuses = map[Code]int{
+	Invalid: http.StatusBadRequest, Unauthorized: http.StatusUnauthorized, Forbidden: http.StatusForbidden, NotFound: http.StatusNotFound, Method: http.StatusMethodNotAllowed,
+	Conflict: http.StatusConflict, Confirm: http.StatusConflict, TooLarge: http.StatusRequestEntityTooLarge,
+	MediaType: http.StatusUnsupportedMediaType, Internal: http.StatusInternalServerError,
+	Unsupported: http.StatusNotImplemented, Unavailable: http.StatusServiceUnavailable,
+}
+
+// Item is a version of an item of a control table, as calls show it.
+type Item struct {
+	Table     control.Table   `json:"table"`
+	Key       string          `json:"key"`
+	Version   int64           `json:"version"`
+	Deleted   bool            `json:"deleted,omitempty"`
+	Actor     string          `json:"actor"`
+	Reason    string          `json:"reason"`
+	ChangedAt time.Time       `json:"changed_at"`
+	Hash      string          `json:"hash"`
+	Body      json.RawMessage `json:"body,omitempty"` // absent of a tombstone
+}
+
+// ItemOf is the item as calls show it.
+func ItemOf(i *control.Item) *Item {
+	return &Item{i.Table, i.Key, i.Version, i.Deleted, i.Actor, i.Reason, i.ChangedAt, i.Hash, i.Body}
+}
+
+// Clash is an item that another changed.
+type Clash struct {
+	Table  control.Table `json:"table"`
+	Key    string        `json:"key"`
+	Expect int64         `json:"expect"` // the version that the caller saw; 0: none
+	Have   *Item         `json:"have"`   // what is there now; null where there is nothing
+}
+
+// String says it in one line.
+func (c Clash) String() string {
+	saw, name := fmt.Sprintf("version %d", c.Expect), fmt.Sprintf("%s/%q", c.Table, c.Key)
+	if c.Expect == 0 {
+		saw = "none"
+	}
+	if c.Have == nil {
+		return fmt.Sprintf("%s: you saw %s, and there is none", name, saw)
+	}
+	what := fmt.Sprintf("it is now version %d", c.Have.Version)
+	if c.Have.Deleted {
+		what = fmt.Sprintf("it was deleted with version %d", c.Have.Version)
+	}
+	return fmt.Sprintf("%s: you saw %s, and %s, by %s at %s: %s", name, saw, what, c.Have.Actor,
+		c.Have.ChangedAt.Format(time.RFC3339), c.Have.Reason)
+}
+
+// Error is a call that was not carried out.
+type Error struct {
+	Code      Code     `json:"code"`
+	Message   string   `json:"message"`             // one sentence; holds no secret
+	Problems  []string `json:"problems,omitempty"`  // with Invalid and Confirm: each thing by itself
+	Conflicts []Clash  `json:"conflicts,omitempty"` // with Conflict
+	Written   int      `json:"written,omitempty"`   // items that were written before it came to this
+}
+
+// Error is the message, and below it each problem and conflict on a line of its own.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Message)
+	for _, p := range e.Problems {
+		b.WriteString("\n  " + p)
+	}
+	for _, c := range e.Conflicts {
+		b.WriteString("\n  " + c.String())
+	}
+	if e.Written > 0 {
+		fmt.Fprintf(&b, "\n  written before that: %d", e.Written)
+	}
+	return b.String()
+}
+
+// Refuse makes an Error.
+func Refuse(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// operation is one entry of a Mux.
+type operation func(ctx context.Context, actor string, body []byte) (any, error)
+
+// Mux knows operations by their paths. Register all before the first call; then it is safe for concurrent use.
+type Mux struct {
+	operations map[string]operation
+	log        *slog.Logger
+}
+
+// NewMux makes an empty one. A nil log is slog.Default().
+func NewMux(log *slog.Logger) *Mux {
+	if log == nil {
+		log = slog.Default()
+	}
+	return &Mux{map[string]operation{}, log}
+}
+
+// Register adds an operation. Its request is a struct: members that it does not have are refused, as are names in another
+// case, names that come twice, and texts that are not UTF-8. The path begins with a slash, as in "/keys/create".
+func Register[Request, Response any](m *Mux, path string, do func(ctx context.Context, actor string, r *Request) (Response, error)) {
+	if _, there := m.operations[path]; there {
+		panic("call: " + path + " is registered twice") // a mistake in the program
+	}
+	m.operations[path] = func(ctx context.Context, actor string, body []byte) (any, error) {
+		var r Request
+		if err := decode(body, &r); err != nil {
+			return nil, err
+		}
+		return do(ctx, actor, &r)
+	}
+}
+
+// Paths are the paths of all operations, sorted.
+func (m *Mux) Paths() []string {
+	var paths []string
+	for p := range m.operations {
+		paths = append(paths, p)
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// input is a call, whichever way it came.
+type input struct {
+	actor, method, path, mediaType string
+	body                           []byte
+}
+
+// do carries out a call. It does not panic.
+func (m *Mux) do(ctx context.Context, in *input) (status int, answer []byte) {
+	out, err := m.call(ctx, in)
+	if err == nil {
+		if answer, err = json.Marshal(out); err == nil {
+			return http.StatusOK, answer
+		}
+	}
+	var refused *Error
+	switch {
+	case errors.As(err, &refused):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		refused = Refuse(Unavailable, "the time for the call was over")
+	default:
+		m.log.ErrorContext(ctx, "an operator's call failed", "operation", in.path, "actor", in.actor, "error", err)
+		refused = Refuse(Internal, "the operation failed; the log of the function says why")
+	}
+	return refused.answer()
+}
+
+// answer is the status and the body that tell of an error.
+func (e *Error) answer() (status int, body []byte) {
+	body, err := json.Marshal(struct {
+		Error *Error `json:"error"`
+	}{e})
+	if err != nil { // not reached: texts, numbers, and bodies that were stored as JSON
+		return http.StatusInternalServerError, []byte(`{"error":{"code":"internal","message":"the answer cannot be written"}}`)
+	}
+	return statuses[e.Code], body
+}
+
+func (m *Mux) call(ctx context.Context, in *input) (out any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			m.log.ErrorContext(ctx, "an operator's call panicked", "operation", in.path, "panic", fmt.Sprint(p))
+			out, err = nil, Refuse(Internal, "the operation failed; the log of the function says why")
+		}
+	}()
+	operation, ok := m.operations[in.path] // exactly: IAM decides on a path as it was sent
+	mediaType, _, _ := strings.Cut(in.mediaType, ";")
+	switch {
+	case events.CheckText(in.actor) != nil:
+		return nil, Refuse(Forbidden, "who calls is not known")
+	case !ok:
+		return nil, Refuse(NotFound, "there is no operation %.80q", in.path)
+	case in.method != http.MethodPost:
+		return nil, Refuse(Method, "an operation is a POST")
+	case !strings.EqualFold(strings.TrimSpace(mediaType), "application/json"):
+		return nil, Refuse(MediaType, "the content type is not application/json")
+	case len(in.body) > MaxBodyBytes:
+		return nil, Refuse(TooLarge, "the call has %d bytes, want at most %d", len(in.body), MaxBodyBytes)
+	}
+	return operation(ctx, in.actor, in.body)
+}
+
+// decode reads a JSON object into a struct, strictly.
+func decode(body []byte, into any) error {
+	clean, err := canonical.Object(body)
+	if err != nil {
+		return Refuse(Invalid, "the call is not a JSON object: %v", strings.TrimPrefix(err.Error(), canonical.ErrInvalid.Error()+": "))
+	}
+	if err := checkNames(reflect.TypeOf(into).Elem(), clean, ""); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(clean, into); err != nil {
+		var mistyped *json.UnmarshalTypeError
+		if errors.As(err, &mistyped) {
+			return Refuse(Invalid, "%s: want %s, and it is a %s", mistyped.Field, kindName(mistyped.Type), strings.Fields(mistyped.Value + " value")[0])
+		}
+		return unread(reflect.TypeOf(into).Elem(), clean)
+	}
+	return nil
+}
+
+// unread is the refusal of a call of which one member cannot be read, be it a time or a number: it names that.
+func unread(t reflect.Type, object []byte) error {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(object, &members); err != nil {
+		return Refuse(Invalid, "the call is not a JSON object")
+	}
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		value, there := members[name]
+		if !there || json.Unmarshal(value, reflect.New(t.Field(i).Type).Interface()) == nil {
+			continue
+		}
+		if t.Field(i).Type == reflect.TypeFor[json.Number]() {
+			return Refuse(Invalid, "%s: want a number", name)
+		}
+		return Refuse(Invalid, "%s: want a time as in 2027-01-01T00:00:00Z", name)
+	}
+	return Refuse(Invalid, "the call cannot be read")
+}
+
+func kindName(t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return "a text"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	default:
+		return "an integer"
+	}
+}
+
+var rawType = reflect.TypeFor[json.RawMessage]()
+
+// checkNames refuses members that t does not have. encoding/json would take "Reason" for reason, and leave others out.
+func checkNames(t reflect.Type, raw []byte, at string) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case t == rawType:
+	case t.Kind() == reflect.Slice:
+		var list []json.RawMessage
+		if json.Unmarshal(raw, &list) != nil {
+			return nil //nolint:nilerr // its type is what is wrong; json.Unmarshal says so
+		}
+		for i, one := range list {
+			if err := checkNames(t.Elem(), one, fmt.Sprintf("%s[%d]", strings.TrimSuffix(at, "."), i)); err != nil {
+				return err
+			}
+		}
+	case t.Kind() == reflect.Struct && t != reflect.TypeFor[time.Time]():
+		var members map[string]json.RawMessage
+		if json.Unmarshal(raw, &members) != nil {
+			return nil //nolint:nilerr // as above
+		}
+		known := map[string]reflect.Type{}
+		for i := range t.NumField() {
+			name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+			known[name] = t.Field(i).Type
+		}
+		if at != "" {
+			at = strings.TrimSuffix(at, ".") + "."
+		}
+		for name, value := range members {
+			inner, ok := known[name]
+			if !ok {
+				return Refuse(Invalid, "%s%.64s: there is no such member", at, name)
+			}
+			if err := checkNames(inner, value, at+name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

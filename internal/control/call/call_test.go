@@ -1,0 +1,110 @@
+package call_test
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/control/call"
+)
+
+// spellings are paths of a call of /keys/create, and whether they are the one spelling that there is.
+var spellings = map[string]bool{
+	"/keys/create":      true,
+	"/keys/create/":     false,
+	"/keys/create////":  false,
+	"//keys/create":     false,
+	"/keys//create":     false,
+	"/./keys/create":    false,
+	"/x/../keys/create": false,
+	"/KEYS/CREATE":      false,
+	"/Keys/create":      false,
+	"/keys%2Fcreate":    false,
+	"/keys/%63reate":    false,
+	"/keys/create;x":    false,
+	"/keys/create%20":   false,
+	"/keys/creat":       false,
+	"/create":           false,
+}
+
+// creating is a mux whose one operation counts its calls.
+func creating(ran *int) *call.Mux {
+	m := call.NewMux(slog.New(slog.DiscardHandler))
+	call.Register(m, "/keys/create", func(context.Context, string, *struct{}) (string, error) {
+		*ran++
+		return "made", nil
+	})
+	return m
+}
+
+func judge(t *testing.T, what, spelling string, status, ran int) {
+	t.Helper()
+	want := http.StatusNotFound
+	if spellings[spelling] {
+		want = http.StatusOK
+	}
+	if status != want || ran != 0 && want != http.StatusOK {
+		t.Errorf("%s %q: status %d, ran %d times; want %d", what, spelling, status, ran, want)
+	}
+}
+
+// TestLambdaPaths guarantees that an operation has one path: an IAM policy names it as it is sent, so with a second
+// spelling a caller would pass the Deny of an operation.
+func TestLambdaPaths(t *testing.T) {
+	for sent := range spellings {
+		decoded, err := url.PathUnescape(sent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		proxied := func(proxy string) map[string]any {
+			return map[string]any{
+				"resource": "/{proxy+}", "path": sent, "pathParameters": map[string]string{"proxy": proxy},
+			}
+		}
+		for kind, routed := range map[string]map[string]any{
+			"{proxy+} as it was sent":         proxied(sent[1:]),
+			"{proxy+} decoded":                proxied(decoded[1:]),
+			"a resource for the path":         {"resource": "/keys/create", "path": sent},
+			"a path of a domain":              {"resource": "/keys/create", "path": "/operators" + sent},
+			"a path that API Gateway decodes": {"resource": "/keys/create", "path": decoded},
+		} {
+			event := map[string]any{
+				"httpMethod": "POST", "headers": map[string]string{"Content-Type": "application/json"}, "body": "{}",
+				"requestContext": map[string]any{"apiId": "a1b2c3", "stage": "v1", "requestId": "r1", "path": "/v1" + sent, "identity": map[string]string{
+					"accountId": "123456789012", "caller": "AIDAEXAMPLE", "userArn": "arn:aws:iam::123456789012:user/eve"}},
+			}
+			maps.Copy(event, routed)
+			payload, err := json.Marshal(event)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ran := 0
+			out, err := call.Lambda(creating(&ran), "a1b2c3/v1").Invoke(t.Context(), payload)
+			var answer struct{ StatusCode int }
+			if err != nil || json.Unmarshal(out, &answer) != nil {
+				t.Fatalf("%s %q: %s, %v", kind, sent, out, err)
+			}
+			judge(t, kind, sent, answer.StatusCode, ran)
+		}
+	}
+}
+
+// TestLocalPaths guarantees the same of a process on one's own machine, which stands in for the deployed function.
+func TestLocalPaths(t *testing.T) {
+	for sent := range spellings {
+		ran := 0
+		h := http.StripPrefix("/admin", call.Local(creating(&ran), "ann@local"))
+		r := httptest.NewRequest(http.MethodPost, "http://localhost/admin"+sent, strings.NewReader("{}"))
+		r.RemoteAddr = "127.0.0.1:5"
+		r.Header.Set("Content-Type", "application/json")
+		answer := httptest.NewRecorder()
+		h.ServeHTTP(answer, r)
+		judge(t, "local", sent, answer.Code, ran)
+	}
+}

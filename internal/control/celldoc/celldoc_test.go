@@ -1,0 +1,106 @@
+package celldoc_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/control/celldoc"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
+)
+
+// Guarantees that each item that cells are told of is one document, and that this is the item again: what reconcile finds on one
+// side is looked for under the right name on the other.
+func TestItems(t *testing.T) {
+	for _, tt := range []struct {
+		table events.Table
+		key   string
+		want  cellconfig.Ref // none: in no cell
+	}{
+		{events.Plans, "pro", cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}},
+		{events.Plans, "settings", cellconfig.Ref{Kind: plan.KindPlan, ID: "settings"}},
+		{events.Plans, events.SettingsKey, cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID}},
+		{events.Plans, events.CanaryKey, cellconfig.Ref{Kind: celldoc.KindCanary, ID: celldoc.CanaryID}},
+		{events.Tenants, "@settings", cellconfig.Ref{Kind: plan.KindTenant, ID: "@settings"}},
+		{events.Keys, "k1", cellconfig.Ref{Kind: plan.KindKey, ID: "k1"}},
+		{events.Cells, events.SharesKey, cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID}},
+		{events.Cells, shares.PlacementKey("acme"), cellconfig.Ref{Kind: celldoc.KindPlacement, ID: shares.PlacementKey("acme")}},
+		{events.Cells, shares.AckKey("eu-1"), cellconfig.Ref{}},
+		{events.Cells, "eu-1", cellconfig.Ref{}},
+		{events.Operations, "op", cellconfig.Ref{}},
+	} {
+		ref, ok := celldoc.Ref(tt.table, tt.key)
+		if ref != tt.want || ok != (tt.want != cellconfig.Ref{}) {
+			t.Errorf("Ref(%s, %q) = %+v, %t; want %+v", tt.table, tt.key, ref, ok, tt.want)
+		}
+		if !ok {
+			continue
+		}
+		if table, key, ok := celldoc.Item(ref); table != tt.table || key != tt.key || !ok {
+			t.Errorf("Item(%+v) = %s, %q, %t; want %s, %q", ref, table, key, ok, tt.table, tt.key)
+		}
+		if !slices.Contains(celldoc.Kinds(tt.table), ref.Kind) {
+			t.Errorf("%s is not among the kinds of %s", ref.Kind, tt.table)
+		}
+	}
+}
+
+// Guarantees that a document which no item can be is told apart, so that nothing in a cell's table passes for another.
+func TestNoItems(t *testing.T) {
+	for _, r := range []cellconfig.Ref{
+		{}, {Kind: "keyhash", ID: "00"}, {Kind: plan.KindSettings, ID: "other"}, {Kind: plan.KindPlan, ID: "no id"}, {Kind: plan.KindPlan, ID: events.SettingsKey},
+		{Kind: celldoc.KindShares, ID: "eu-1"}, {Kind: celldoc.KindPlacement, ID: "eu-1"}, {Kind: plan.KindTenant, ID: "a\x00b"},
+	} {
+		if table, key, ok := celldoc.Item(r); ok {
+			t.Errorf("%+v is the item %s %q", r, table, key)
+		}
+	}
+	if got := celldoc.Kinds(events.Operations); got != nil {
+		t.Errorf("operations have documents: %v", got)
+	}
+}
+
+// Guarantees that shares and placements that this version cannot read are told from those that it can, deleted ones
+// included, and that documents of other kinds are nobody's affair here.
+func TestReadable(t *testing.T) {
+	placement := shares.PlacementKey("acme")
+	for _, tt := range []struct {
+		ref  cellconfig.Ref
+		body string // "": deleted
+		want bool
+	}{
+		{cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID}, `{"version":1}`, true},
+		{cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID}, `{"version":2}`, false},
+		{cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID}, ``, false},
+		{cellconfig.Ref{Kind: celldoc.KindPlacement, ID: placement},
+			`{"version":1,"tenant":"acme","generations":[{"epoch":0,"from":1}]}`, true},
+		{cellconfig.Ref{Kind: celldoc.KindPlacement, ID: placement},
+			`{"version":1,"tenant":"other","generations":[{"epoch":0,"from":1}]}`, false},
+		{cellconfig.Ref{Kind: celldoc.KindPlacement, ID: placement}, `{"version":2,"tenant":"acme"}`, false},
+		{cellconfig.Ref{Kind: celldoc.KindPlacement, ID: placement}, ``, false},
+		{cellconfig.Ref{Kind: plan.KindTenant, ID: "acme"}, ``, true},
+		{cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, `{"version":2}`, true},
+	} {
+		d := cellconfig.Document{Ref: tt.ref, Version: 3, Deleted: tt.body == "", Body: []byte(tt.body)}
+		if err := celldoc.Readable(&d); (err == nil) != tt.want {
+			t.Errorf("%s %q: %v, want readable %t", tt.ref.Kind, tt.body, err, tt.want)
+		}
+		if u := celldoc.Unknown(d); u.Ref != tt.ref || u.Version != 3 || !u.Deleted || u.Body != nil {
+			t.Errorf("unknown is %+v", u)
+		}
+	}
+}
+
+// Guarantees that a tombstone has no body, and that version and body go over as they are.
+func TestOf(t *testing.T) {
+	d := celldoc.Of(&events.Changed{Type: events.TenantChanged, Key: "acme", ItemVersion: 7, Body: []byte(`{"id":"acme"}`)})
+	if d.ID != "acme" || d.Version != 7 || d.Deleted || string(d.Body) != `{"id":"acme"}` || d.Check() != nil {
+		t.Errorf("%+v", d)
+	}
+	d = celldoc.Of(&events.Changed{Type: events.TenantChanged, Key: "acme", ItemVersion: 8, Deleted: true})
+	if d.Version != 8 || !d.Deleted || d.Body != nil || d.Check() != nil {
+		t.Errorf("%+v", d)
+	}
+}

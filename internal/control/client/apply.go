@@ -1,0 +1,196 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/plan"
+)
+
+// Bounds of one call of an Apply.
+const (
+	callChanges = 250
+	callBytes   = 1 << 20
+)
+
+// Result is what came of an Apply.
+type Result struct {
+	Written   int       `json:"written"`
+	Unchanged int       `json:"unchanged"` // written by another, or an earlier try, meanwhile; those of the diff not included
+	Calls     int       `json:"calls"`
+	Documents []Outcome `json:"documents"` // all that the diff names, in its order
+}
+
+// Outcome is what became of one document.
+type Outcome struct {
+	Kind  plan.Kind `json:"kind"`
+	ID    string    `json:"id"`
+	State State     `json:"state"`
+}
+
+// State says whether a document was written.
+type State string
+
+// The states.
+const (
+	Written    State = "written"
+	Already    State = "already so" // by another, or an earlier try, meanwhile
+	NotWritten State = "not written"
+	NotKnown   State = "not known" // the answer was lost, and so was the one to a second look
+)
+
+// lookAgain is how long a second look may take.
+const lookAgain = 10 * time.Second
+
+// Apply writes a diff, in as many calls as it takes; progress is told of documents that are done. Each document is
+// written on the condition that it is still at the version that was compared. yes: the operator agrees to all that the
+// diff removes and weakens, and to counters that begin anew. Where it ends with an error, what it wrote stays, and the
+// result says what that is: compare again, and apply what is left.
+func (d *Diff) Apply(ctx context.Context, remote Remote, reason string, yes bool, progress func(done int)) (Result, error) {
+	states := make(map[*Edit]State, len(d.Edits))
+	out, err := d.write(ctx, remote, &admin.ApplyRequest{Reason: reason, Yes: yes}, states, progress)
+	for i := range d.Edits {
+		e := &d.Edits[i]
+		state, tried := states[e]
+		if !tried {
+			state = NotWritten
+		}
+		out.Documents = append(out.Documents, Outcome{e.Kind, e.ID, state})
+	}
+	return out, err
+}
+
+// write is Apply. It says what became of the edits that it came to.
+func (d *Diff) write(
+	ctx context.Context, remote Remote, r *admin.ApplyRequest, states map[*Edit]State, progress func(done int),
+) (out Result, err error) {
+	batches, err := d.batches()
+	if err != nil {
+		return out, err
+	}
+	for _, batch := range batches {
+		r.Changes, r.AcceptLosses = nil, false
+		for _, e := range batch {
+			r.Changes = append(r.Changes, e.change)
+			r.AcceptLosses = r.AcceptLosses || r.Yes && len(e.Losses) > 0 // an older endpoint refuses the member: only if needed
+		}
+		answer, err := remote.Apply(ctx, r)
+		out.Calls++
+		if err == nil && len(answer.Results) != len(batch) {
+			err = errors.New("the answer of the admin endpoint is not about the changes of the call")
+		}
+		if err != nil {
+			d.failed(ctx, remote, batch, err, states)
+			seen := 0
+			for _, e := range batch {
+				if states[e] == Written {
+					seen++
+				}
+			}
+			var refused *call.Error
+			if errors.As(err, &refused) {
+				out.Written += max(seen, refused.Written)
+				refused.Written = out.Written
+				if refused.Code == call.Invalid && strings.HasPrefix(refused.Message, "accept_losses: ") {
+					refused.Message = "the admin endpoint is older than this command, and cannot be told that what is removed and weakened " +
+						"is agreed to: deploy it first; nothing of this call was written"
+				}
+				return out, err
+			}
+			out.Written += seen
+			return out, err
+		}
+		for i, e := range batch {
+			if states[e] = Written; answer.Results[i].Unchanged {
+				states[e] = Already
+			}
+		}
+		out.Written += answer.Written
+		out.Unchanged += len(answer.Results) - answer.Written
+		if progress != nil {
+			progress(len(batch))
+		}
+	}
+	return out, nil
+}
+
+// failed finds out what became of a call that ended with an error: its answer may be lost, or it was cut in the middle.
+func (d *Diff) failed(ctx context.Context, remote Remote, batch []*Edit, err error, states map[*Edit]State) {
+	var refused *call.Error
+	certain := errors.As(err, &refused) && refused.Code != call.Unavailable && refused.Code != call.Internal
+	if certain && refused.Written == 0 {
+		return // nothing of it was written
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookAgain)
+	defer cancel()
+	stored, _, err := load(ctx, remote, control.Plans, control.Tenants, control.Keys)
+	for _, e := range batch {
+		have := stored[at(e.change.Table, e.change.Key)]
+		switch {
+		case err != nil:
+			states[e] = NotKnown
+		case have == nil || have.Version <= e.Version:
+			states[e] = NotWritten
+		case have.Deleted == e.change.Delete && (have.Deleted || bytes.Equal(have.Body, e.change.Body)):
+			states[e] = Written
+		default:
+			states[e] = NotWritten // another has changed it
+		}
+	}
+}
+
+// batches are the calls: plans, with the tenants that must be written together with them, and the settings; then the other
+// tenants; keys; deletes, of tenants before plans.
+func (d *Diff) batches() ([][]*Edit, error) {
+	var together, tenants, keys, deletes []*Edit
+	for i := range d.Edits {
+		switch e := &d.Edits[i]; {
+		case e.Action == Delete:
+			deletes = append(deletes, e)
+		case e.Kind == plan.KindKey:
+			keys = append(keys, e)
+		case e.Kind == plan.KindTenant && !d.first[e.ID]:
+			tenants = append(tenants, e)
+		default:
+			together = append(together, e)
+		}
+	}
+	var out [][]*Edit
+	if len(together) > 0 {
+		if n := len(together); n > admin.MaxChanges || size(together) > call.MaxBodyBytes*3/4 {
+			return nil, fmt.Errorf("%d plans and tenants that only fit them together are too much for one call: apply the file in parts", n)
+		}
+		out = append(out, together)
+	}
+	for _, rest := range [][]*Edit{tenants, keys, deletes} {
+		out = append(out, split(rest)...)
+	}
+	return out, nil
+}
+
+func size(edits []*Edit) int {
+	n := 0
+	for _, e := range edits {
+		n += len(e.change.Body) + len(e.change.Key) + 100
+	}
+	return n
+}
+
+func split(edits []*Edit) (out [][]*Edit) {
+	for len(edits) > 0 {
+		n, bytes := 0, 0
+		for n < len(edits) && n < callChanges && (n == 0 || bytes+size(edits[n:n+1]) <= callBytes) {
+			bytes += size(edits[n : n+1])
+			n++
+		}
+		out, edits = append(out, edits[:n]), edits[n:]
+	}
+	return out
+}

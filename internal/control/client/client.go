@@ -1,0 +1,169 @@
+// Package client is the operator's side of packages admin and ops: their calls over HTTP, and plans files brought to the
+// control tables.
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/request/loopback"
+)
+
+// Sign signs a request, as AWS's signature version 4 does. bodyHash is hex of SHA-256 of the body.
+type Sign func(ctx context.Context, r *http.Request, bodyHash string) error
+
+// Client calls operations at one endpoint. It is safe for concurrent use. Make it with New.
+type Client struct {
+	base        *url.URL
+	sign        Sign
+	token, hint string // see WithToken
+	http        *http.Client
+}
+
+// maxAnswerBytes bounds what is read of an answer.
+const maxAnswerBytes = 16 << 20
+
+// New makes a client. The endpoint is a URL, of https unless it is this machine's; sign may be nil only there. Where it is not nil, every
+// call is signed.
+func New(endpoint string, sign Sign) (*Client, error) {
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("endpoint %.200q: want a URL such as https://abc.execute-api.eu-west-1.amazonaws.com/prod", endpoint)
+	}
+	if !Local(u) && u.Scheme != "https" {
+		return nil, fmt.Errorf("endpoint %.200q: want https, for it is not this machine's", endpoint)
+	}
+	if !Local(u) && sign == nil {
+		return nil, fmt.Errorf("endpoint %.200q: calls to it have to be signed", endpoint)
+	}
+	return &Client{base: u, sign: sign, http: &http.Client{
+		Timeout:       time.Minute,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // what was signed is for one place
+	}}, nil
+}
+
+// Local reports whether the URL is of this machine: calls to it need no signature.
+func Local(u *url.URL) bool {
+	return loopback.Host(u.Hostname())
+}
+
+// WithToken has calls carry a bearer token, or none if it is "". hint is the error of a call that is refused for its
+// token: it says where the token came from, or why there is none, and what to do. The client must be one of this
+// machine that does not sign.
+func (c *Client) WithToken(token, hint string) (*Client, error) {
+	if !Local(c.base) || c.sign != nil {
+		return nil, fmt.Errorf("endpoint %s: a token is sent only to this machine, and not with a signature",
+			c.base.Redacted())
+	}
+	with := *c
+	with.token, with.hint = token, hint
+	return &with, nil
+}
+
+// Signs reports whether the client signs its calls.
+func (c *Client) Signs() bool { return c.sign != nil }
+
+// At is a client of the path below this one's endpoint.
+func (c *Client) At(path ...string) *Client {
+	below := *c
+	below.base = c.base.JoinPath(path...)
+	return &below
+}
+
+// Do calls an operation. The error is a *call.Error where the operation says so.
+func Do[Response any](ctx context.Context, c *Client, path string, request any) (*Response, error) {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return nil, err
+	}
+	to := c.base.JoinPath(path)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if c.token != "" {
+		r.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	if c.sign != nil {
+		sum := sha256.Sum256(body)
+		if err := c.sign(ctx, r, hex.EncodeToString(sum[:])); err != nil {
+			return nil, fmt.Errorf("sign the call: %w", err)
+		}
+	}
+	res, err := c.http.Do(r)
+	if err != nil {
+		var failed *url.Error
+		if errors.As(err, &failed) {
+			err = failed.Err
+		}
+		if Local(to) && errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, fmt.Errorf("call %s: %w (is 'sluice dev' running there? --endpoint or SLUICE_ENDPOINT say where else)", to.Redacted(), err)
+		}
+		return nil, fmt.Errorf("call %s: %w", to.Redacted(), err)
+	}
+	defer func() { _ = res.Body.Close() }() // it was read, or is of no use
+	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("call %s: read the answer: %w", to.Redacted(), err)
+	case len(answer) > maxAnswerBytes:
+		return nil, fmt.Errorf("call %s: the answer is larger than %d MiB", to.Redacted(), maxAnswerBytes>>20)
+	case res.StatusCode != http.StatusOK:
+		return nil, c.refusal(to, res.StatusCode, answer)
+	}
+	out := new(Response)
+	if err := json.Unmarshal(answer, out); err != nil {
+		return nil, fmt.Errorf("call %s: the answer is not Sluice's", to.Redacted())
+	}
+	return out, nil
+}
+
+// refusal is what an answer that is not 200 says. API Gateway's own answers have a message.
+func (c *Client) refusal(to *url.URL, status int, answer []byte) error {
+	var said struct {
+		Error   *call.Error
+		Message string
+	}
+	_ = json.Unmarshal(answer, &said) // what is not JSON says nothing
+	if said.Error != nil && said.Error.Code != "" {
+		if said.Error.Code == call.Unauthorized && c.hint != "" {
+			said.Error.Message = fmt.Sprintf("call %s: %s", to.Redacted(), c.hint)
+		}
+		return said.Error
+	}
+	text := fmt.Sprintf("call %s: %d %s", to.Redacted(), status, http.StatusText(status))
+	if said.Message != "" && len(said.Message) < 500 {
+		text += ": " + strings.ReplaceAll(said.Message, "\n", " ")
+	}
+	switch status {
+	case http.StatusForbidden:
+		text += " (your IAM identity may not call it, or the credentials have ended)"
+	case http.StatusUnauthorized, http.StatusNotFound:
+		text += " (is this Sluice's admin endpoint?)"
+	}
+	return errors.New(text)
+}
+
+// List implements Remote.
+func (c *Client) List(ctx context.Context, r *admin.ListRequest) (*admin.ListResponse, error) {
+	return Do[admin.ListResponse](ctx, c, "documents/list", r)
+}
+
+// Apply implements Remote.
+func (c *Client) Apply(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
+	return Do[admin.ApplyResponse](ctx, c, "apply", r)
+}

@@ -1,0 +1,477 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/plan"
+)
+
+// world is control tables behind HTTP, as `sluice dev` has them.
+type world struct {
+	*testing.T
+	tables *tables
+	client *client.Client
+	calls  atomic.Int64
+	reads  atomic.Int64
+	cut    atomic.Int64 // after how many applies the connection breaks; 0: never
+}
+
+// tables count what is written, and cannot read some tenants.
+type tables struct {
+	control.Tables
+	puts    int64
+	w       chan struct{}
+	damaged string // what the keys of those begin with; "" is none
+}
+
+func (c *tables) damage(t control.Table, key string) error {
+	if c.damaged == "" || t != control.Tenants || !strings.HasPrefix(key, c.damaged) {
+		return nil
+	}
+	return fmt.Errorf("%s/%q: %w: layout is missing", t, key, control.ErrBadItem)
+}
+
+func (c *tables) Get(ctx context.Context, t control.Table, key string) (control.Item, error) {
+	if err := c.damage(t, key); err != nil {
+		return control.Item{}, err
+	}
+	return c.Tables.Get(ctx, t, key)
+}
+
+func (c *tables) List(ctx context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error) {
+	all, next, err := c.Tables.List(ctx, t, after, most)
+	for _, i := range all {
+		if bad := c.damage(t, i.Key); bad != nil {
+			err = errors.Join(err, bad)
+		} else {
+			items = append(items, i)
+		}
+	}
+	return items, next, err
+}
+
+func (c *tables) Put(ctx context.Context, change control.Change) (control.Item, error) {
+	<-c.w
+	c.puts++
+	c.w <- struct{}{}
+	if err := c.damage(change.Table, change.Key); err != nil {
+		return control.Item{}, err
+	}
+	return c.Tables.Put(ctx, change)
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	file, err := embedded.Open(filepath.Join(t.TempDir(), "control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	w := &world{T: t, tables: &tables{Tables: file, w: make(chan struct{}, 1)}}
+	w.tables.w <- struct{}{}
+	s, err := admin.New(admin.Config{Tables: w.tables, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := call.Local(admin.NewMux(s), "ann@local")
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/apply":
+			if n, cut := w.calls.Add(1), w.cut.Load(); cut > 0 && n > cut {
+				panic(http.ErrAbortHandler)
+			}
+		case "/documents/list":
+			w.reads.Add(1)
+		}
+		h.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(server.Close)
+	if w.client, err = client.New(server.URL, nil); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) compare(text string, prune bool) *client.Diff {
+	w.Helper()
+	draft, err := plan.ReadDraft(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(text)})
+	if err != nil {
+		w.Fatal(err)
+	}
+	var sections []client.Section
+	if prune {
+		sections = client.Sections()
+	}
+	d, err := client.Compare(w.Context(), w.client, draft, sections...)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return d
+}
+
+func (w *world) apply(text string) client.Result {
+	w.Helper()
+	d := w.compare(text, false)
+	if len(d.Problems) > 0 {
+		w.Fatal(d.Problems)
+	}
+	r, err := d.Apply(w.Context(), w.client, "why", true, nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return r
+}
+
+// many is a plans file with n tenants, of which every tenth has an override, and so a pin: see pins.
+func many(n int, rate int64) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: %d, period: 1s, burst: 1000 } ] } ]\ntenants:\n", rate)
+	for i := range n {
+		overrides := ""
+		if i%10 == 0 {
+			overrides = ", overrides: [ { id: burst, rate: 500 } ]"
+		}
+		fmt.Fprintf(&b, "  - { id: tenant-%05d, plan: pro%s }\n", i, overrides)
+	}
+	return b.String()
+}
+
+// pins are what n tenants of many have in the table of cells.
+func pins(n int64) int64 { return n / 10 }
+
+// Guarantees that items which cannot be read stand in the way of no other change: they are named and left alone, and only a file that
+// names one of them, or a prune, which cannot know what it would delete, is refused. Somebody who writes to a table past Sluice would
+// otherwise take every operator's hands off it.
+func TestDamagedItems(t *testing.T) {
+	const file = `
+plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: %d, period: 1s, burst: 1000 } ] } ]
+tenants: [ { id: acme, plan: pro }%s ]
+`
+	w := newWorld(t)
+	w.apply(fmt.Sprintf(file, 100, ", { id: bad-1, plan: pro }, { id: bad-2, plan: pro }"))
+	w.tables.damaged = "bad-"
+	text := fmt.Sprintf(file, 200, "")
+	d := w.compare(text, false)
+	if len(d.Damaged) != 2 || !strings.Contains(d.Damaged[0], "bad-1") || !strings.Contains(d.Damaged[1], "bad-2") || len(d.Edits) != 1 {
+		t.Fatalf("damaged %q, edits %+v", d.Damaged, d.Edits)
+	}
+	if r := w.apply(text); r.Written != 1 {
+		t.Errorf("%d were written, want the plan", r.Written)
+	}
+	if item, err := w.tables.Get(t.Context(), control.Plans, "pro"); err != nil || item.Version != 2 {
+		t.Errorf("the plan is at version %d: %v", item.Version, err)
+	}
+
+	draft, err := plan.ReadDraft(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Compare(t.Context(), w.client, draft, client.Sections()...); err == nil || !strings.Contains(err.Error(), "bad-1") {
+		t.Errorf("a prune: %v", err)
+	}
+	_, err = w.client.Apply(t.Context(), &admin.ApplyRequest{Reason: "why", Changes: []admin.Change{{Table: control.Plans, Key: "pro", Expect: 2, Delete: true}}})
+	if err == nil || !strings.Contains(err.Error(), "bad-1") { // who may be on it
+		t.Errorf("a plan deleted: %v", err)
+	}
+	d = w.compare(fmt.Sprintf(file, 200, ", { id: bad-2, plan: pro, suspended: true }"), false)
+	if _, err := d.Apply(t.Context(), w.client, "why", true, nil); err == nil || !strings.Contains(err.Error(), "bad-2") {
+		t.Errorf("a file that names one: %v", err)
+	}
+}
+
+// Guarantees that 10,000 tenants are applied in few calls, that an apply which was cut is taken up where it was, that one which
+// changes a plan of all of them writes one item, and that one which changes nothing writes nothing.
+func TestApplyOfTenThousandTenants(t *testing.T) {
+	w := newWorld(t)
+	const n, half = manyTenants, manyTenants / 2
+	w.cut.Store(1 + half/250) // the plan, and half of the tenants
+	d := w.compare(many(n, 100), false)
+	result, err := d.Apply(t.Context(), w.client, "first", false, nil)
+	if err == nil || result.Written != 1+half || w.tables.puts != 1+half+pins(half) {
+		t.Fatalf("cut in the middle: %+v, %d writes, %v", result, w.tables.puts, err)
+	}
+	w.cut.Store(0)
+	w.calls.Store(0)
+	w.tables.puts = 0
+	d = w.compare(many(n, 100), false)
+	if d.Unchanged != 1+half || len(d.Edits) != n-half {
+		t.Errorf("after the cut %d differ and %d do not", len(d.Edits), d.Unchanged)
+	}
+	progress, began := 0, time.Now()
+	if result, err = d.Apply(t.Context(), w.client, "second", false, func(done int) { progress += done }); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(began)
+	if result.Written != half || w.tables.puts != half+pins(half) || w.calls.Load() != half/250 || progress != half {
+		t.Errorf("resumed: %+v, %d writes in %d calls, progress %d", result, w.tables.puts, w.calls.Load(), progress)
+	}
+	t.Logf("%d tenants in %s: %.0f/s", half, took.Round(time.Millisecond), half/took.Seconds())
+	w.tables.puts = 0
+	w.reads.Store(0)
+	if d := w.compare(many(n, 100), false); len(d.Edits) != 0 || d.Unchanged != n+1 || w.reads.Load() > 16 {
+		t.Errorf("applied again, %d differ, read in %d pages", len(d.Edits), w.reads.Load())
+	}
+	if r := w.apply(many(n, 200)); r.Written != 1 || w.tables.puts != 1 {
+		t.Errorf("a change of the plan of all wrote %d items", w.tables.puts)
+	}
+}
+
+const small = `
+plans:
+  - { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }, { id: "day", quota: { units: 5, every: day } } ] }
+  - { id: "free", limits: [ { id: burst, algorithm: token_bucket, rate: 1, period: 1s } ] }
+tenants: [ { id: acme, plan: pro, overrides: [ { id: burst, rate: 500 } ] }, { id: "<b> & \u2028c", plan: free } ]
+`
+
+// Guarantees that a diff names each value that changes, and leaves what commands set: an older file must not undo a suspension.
+func TestDiff(t *testing.T) {
+	w := newWorld(t)
+	w.apply(small)
+	for path, request := range map[string]any{
+		"tenants/suspend": admin.TenantRequest{Tenant: "acme", Reason: "x"},
+		"boosts/add":      admin.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "2", Until: time.Now().Add(time.Hour), Reason: "x"},
+	} {
+		if _, err := client.Do[call.Item](t.Context(), w.client, path, request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d := w.compare(small, false); len(d.Edits) != 0 || d.Unchanged != 4 {
+		t.Errorf("of the same file, %+v differ", d.Edits)
+	}
+	d := w.compare(strings.NewReplacer("rate: 500", "rate: 600, burst: 700", "every: day", "every: week", `- { id: "free"`, `- { id: "new"`, "plan: free", "plan: new").Replace(small), false)
+	var got []string
+	for _, e := range d.Edits {
+		got = append(got, fmt.Sprintf("%s %s %s %v", e.Action, e.Kind, e.ID, e.Fields))
+	}
+	got = append(got, d.Afresh...)
+	const want = `change plan pro [{limits[day].quota.every "day" "week"}]
+create plan new []
+change tenant acme [{overrides[burst].burst  700} {overrides[burst].rate 500 600}]
+change tenant <b> & ` + "\u2028" + `c [{plan "free" "new"}]
+plan "pro": limit day starts afresh: it was a quota of day UTC per tenant, and is a quota of week UTC per tenant`
+	if all := strings.Join(got, "\n"); all != want || d.Elsewhere != 1 || len(d.Problems) != 0 {
+		t.Errorf("got\n%s\n%d elsewhere, problems %q; want\n%s", all, d.Elsewhere, d.Problems, want)
+	}
+}
+
+// Guarantees that pruning deletes tenants before their plans, and that a plan which a tenant outside the file is on stays a problem.
+func TestPrune(t *testing.T) {
+	w := newWorld(t)
+	w.apply(small)
+	only := "plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }, { id: day, quota: { units: 5, every: day } } ] } ]\n"
+	d := w.compare(only, true)
+	if len(d.Edits) != 3 || d.Edits[2].Kind != plan.KindPlan || d.Edits[2].Action != client.Delete || len(d.Problems) != 0 {
+		t.Fatalf("%+v, %q", d.Edits, d.Problems)
+	}
+	if r, err := d.Apply(t.Context(), w.client, "gone", true, nil); err != nil || r.Written != 3 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if d := w.compare(small, false); len(d.Edits) != 3 || d.Edits[0].Action != client.Create || d.Edits[0].Version != 2 {
+		t.Errorf("what was deleted is made again: %+v", d.Edits)
+	}
+	w.apply(small)
+}
+
+// Guarantees that a plan change which breaks the override of a tenant that the file does not have is a problem that names it,
+// and that one which comes with the tenant's own change is written together with it.
+func TestPlanAndOverride(t *testing.T) {
+	w := newWorld(t)
+	w.apply(small)
+	without := "plans: [ { id: pro, limits: [ { id: other, algorithm: token_bucket, rate: 100, period: 1s } ] } ]\n"
+	d := w.compare(without, false)
+	if len(d.Problems) != 1 || !strings.Contains(d.Problems[0], `plan pro has no limit "burst"`) || !strings.Contains(d.Problems[0], "acme") {
+		t.Errorf("problems %q", d.Problems)
+	}
+	if _, err := d.Apply(t.Context(), w.client, "x", true, nil); codeOf(err) != call.Invalid {
+		t.Errorf("applied all the same: %v", err)
+	}
+	w.calls.Store(0)
+	if r := w.apply(without + "tenants: [ { id: acme, plan: pro, overrides: [ { id: other, rate: 7 } ] } ]\n"); r.Written != 2 || w.calls.Load() != 1 {
+		t.Errorf("both: %+v in %d calls", r, w.calls.Load())
+	}
+}
+
+// Guarantees that what another operator changed after the comparison is not overwritten.
+func TestChangedMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	w.apply(small)
+	d := w.compare(strings.ReplaceAll(small, "rate: 500", "rate: 600"), false)
+	if _, err := client.Do[call.Item](t.Context(), w.client, "tenants/suspend", admin.TenantRequest{Tenant: "acme", Reason: "mine"}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.Apply(t.Context(), w.client, "x", false, nil)
+	if codeOf(err) != call.Conflict || !strings.Contains(err.Error(), "by ann@local") || !strings.Contains(err.Error(), "mine") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func codeOf(err error) call.Code {
+	var e *call.Error
+	if !errors.As(err, &e) {
+		return ""
+	}
+	return e.Code
+}
+
+// Guarantees that calls go to nowhere but the endpoint: signed or to this machine, over TLS or not at all, and never where an
+// answer points to.
+func TestEndpoints(t *testing.T) {
+	sign := func(context.Context, *http.Request, string) error { return errors.New("no credentials") }
+	for endpoint, says := range map[string]string{
+		"http://example.com/prod": "https", "ftp://localhost/": "URL", "": "URL", "localhost:8080": "URL", "https://u:p@example.com": "URL", "https://x/?a=b": "URL",
+		"http://localhost.example.com/": "https", "http://127.0.0.1.example.com/": "https",
+	} {
+		if _, err := client.New(endpoint, sign); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v, want an error with %q", endpoint, err, says)
+		}
+	}
+	if _, err := client.New("https://example.com/prod", nil); err == nil {
+		t.Error("an endpoint far away is called without a signature")
+	}
+	c, err := client.New("https://example.invalid/prod", sign)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil || !strings.Contains(err.Error(), "no credentials") {
+		t.Errorf("unsigned: %v", err)
+	}
+	if _, err := c.WithToken("token", "hint"); err == nil {
+		t.Error("a token goes to another machine")
+	}
+	if c, err = client.New("http://127.0.0.1:1/prod", sign); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.WithToken("token", "hint"); err == nil {
+		t.Error("a token goes beside a signature")
+	}
+	for name, answer := range map[string]http.HandlerFunc{
+		"302": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://example.com/", http.StatusFound)
+		},
+		"may not call it": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = w.Write([]byte(`{"message":"Missing Authentication Token"}`))
+		},
+		"admin endpoint":                 http.NotFound,
+		"Unauthorized (is this Sluice's": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
+		"not Sluice's":                   func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
+		"larger than":                    func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 17<<20)) },
+	} {
+		server := httptest.NewServer(answer)
+		c, err := client.New(server.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+		server.Close()
+		if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil || !strings.Contains(err.Error(), "is 'sluice dev' running") {
+			t.Errorf("nobody listens: %v", err)
+		}
+	}
+}
+
+// disturbed is a client whose applies go wrong.
+type disturbed struct {
+	*client.Client
+	apply func(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error)
+}
+
+func (d disturbed) Apply(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
+	return d.apply(ctx, r)
+}
+
+// Guarantees that somebody who breaks off an apply is told what it had written by then, though the answer to its last
+// call is lost.
+func TestAnApplyThatIsBrokenOff(t *testing.T) {
+	w := newWorld(t)
+	d := w.compare(small, false)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	calls := 0
+	result, err := d.Apply(ctx, disturbed{w.client, func(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
+		if calls++; calls == 2 {
+			cancel()
+			return nil, ctx.Err()
+		}
+		if _, err := w.client.Apply(ctx, r); err != nil {
+			return nil, err
+		}
+		return w.client.Apply(ctx, r) // it is repeated, by whoever: all is so already
+	}}, "x", false, nil)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	var states []string
+	for _, o := range result.Documents {
+		states = append(states, fmt.Sprintf("%s %s: %s", o.Kind, o.ID, o.State))
+	}
+	const want = "plan pro: already so\nplan free: already so\ntenant acme: not written\ntenant <b> & \u2028c: not written"
+	if got := strings.Join(states, "\n"); got != want || result.Unchanged != 2 {
+		t.Errorf("%+v\n%s\nwant\n%s", result, got, want)
+	}
+}
+
+// Guarantees that an endpoint of before, which does not know that losses can be accepted, is asked for nothing that it
+// does not know unless something is lost, and that its refusal then says what to do.
+func TestAnOlderEndpoint(t *testing.T) {
+	w := newWorld(t)
+	w.apply(small)
+	older := disturbed{w.client, func(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
+		if r.AcceptLosses {
+			return nil, call.Refuse(call.Invalid, "accept_losses: there is no such member")
+		}
+		return w.client.Apply(ctx, r)
+	}}
+	d := w.compare(strings.ReplaceAll(small, "rate: 100", "rate: 90"), false)
+	if r, err := d.Apply(t.Context(), older, "stricter", true, nil); err != nil || r.Written != 1 {
+		t.Errorf("nothing is lost: %+v, %v", r, err)
+	}
+	d = w.compare(small, false)
+	if _, err := d.Apply(t.Context(), older, "looser", true, nil); codeOf(err) != call.Invalid || !strings.Contains(err.Error(), "deploy it first") {
+		t.Errorf("something is lost: %v", err)
+	}
+	if _, err := d.Apply(t.Context(), w.client, "looser", false, nil); codeOf(err) != call.Confirm {
+		t.Errorf("nobody agrees: %v", err)
+	}
+	if r, err := d.Apply(t.Context(), w.client, "looser", true, nil); err != nil || r.Written != 1 {
+		t.Errorf("somebody agrees: %+v, %v", r, err)
+	}
+}
+
+// Guarantees that of the settings the entries of the files take the place of the stored ones of the same name, in their
+// places, and that nothing is lost by an entry that is written otherwise and means the same.
+func TestSettingsAreLaidOver(t *testing.T) {
+	w := newWorld(t)
+	const base = `
+ipLimits: [ { id: a, algorithm: token_bucket, rate: 1, period: 1s }, { id: b, algorithm: token_bucket, rate: 2, period: 1s } ]
+routes: [ { methods: [GET, PUT], pathPattern: "/a/*" }, { pathPattern: "/b" } ]
+`
+	w.apply(base)
+	if d := w.compare(`routes: [ { methods: [PUT, GET], pathPattern: "/a/*/" } ]`, false); len(d.Edits) != 1 || len(d.Losses()) != 0 {
+		t.Errorf("the same route, written otherwise: %+v", d.Edits)
+	}
+	w.apply("ipLimits: [ { id: c, algorithm: token_bucket, rate: 3, period: 1s }, { id: a, algorithm: token_bucket, rate: 4, period: 1s } ]")
+	item, err := w.tables.Get(t.Context(), control.Plans, "@settings")
+	const want = `{"ipLimits":[{"algorithm":"token_bucket","id":"a","period":"1s","rate":4},{"algorithm":"token_bucket","id":"b","period":"1s","rate":2},` +
+		`{"algorithm":"token_bucket","id":"c","period":"1s","rate":3}],"routes":[{"methods":["GET","PUT"],"pathPattern":"/a/*"},{"pathPattern":"/b"}]}`
+	if err != nil || string(item.Body) != want {
+		t.Errorf("stored is %s, %v; want %s", item.Body, err, want)
+	}
+}

@@ -1,0 +1,609 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/events/canonical"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/plan"
+)
+
+// Remote is what bringing a plans file to the control tables needs.
+type Remote interface {
+	List(ctx context.Context, r *admin.ListRequest) (*admin.ListResponse, error)
+	Apply(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error)
+}
+
+// Action is what a change does.
+type Action string
+
+// The actions.
+const (
+	Create Action = "create"
+	Change Action = "change"
+	Delete Action = "delete"
+)
+
+// Field is one value that a change changes.
+type Field struct {
+	Path   string `json:"path"`             // as in limits[burst].rate
+	Before string `json:"before,omitempty"` // JSON; empty: there was none
+	After  string `json:"after,omitempty"`  // JSON; empty: there will be none
+}
+
+// Author is who made a version.
+type Author struct {
+	Version   int64     `json:"version"`
+	Actor     string    `json:"actor"`
+	Reason    string    `json:"reason"`
+	ChangedAt time.Time `json:"changed_at"`
+}
+
+func authorOf(i *call.Item) *Author { return &Author{i.Version, i.Actor, i.Reason, i.ChangedAt} }
+
+// Edit is one document that differs.
+type Edit struct {
+	Action  Action       `json:"action"`
+	Kind    plan.Kind    `json:"kind"`
+	ID      string       `json:"id"`
+	Version int64        `json:"version"`          // that is there now; 0: none
+	Fields  []Field      `json:"fields,omitempty"` // of a change
+	Losses  []admin.Loss `json:"losses,omitempty"` // what the edit removes and weakens
+
+	Was *Author `json:"was,omitempty"` // of a change and a delete: who made the version that is there
+	// Own is who last changed the plan, the cells, the overrides or the boosts of a tenant, where the edit changes one
+	// of them and this is known: see admin.PinOf. Others may have changed something else since then: see Was.
+	Own *Author `json:"own,omitempty"`
+
+	change admin.Change
+	before []byte // the body that is there; nil for none
+}
+
+func (e *Edit) document() plan.Document {
+	return plan.Document{Kind: e.Kind, ID: e.ID, Body: e.change.Body}
+}
+
+// Section is a section of a plans file whose entries a prune removes.
+type Section string
+
+// The sections, by their names in a plans file.
+const (
+	Plans         Section = "plans"
+	Tenants       Section = "tenants"
+	IPLimits      Section = "ipLimits"
+	IPv6Prefix    Section = "ipv6Prefix"
+	AnonymousPlan Section = "anonymousPlan"
+	Routes        Section = "routes"
+)
+
+// Sections are all sections that can be pruned. API keys are not among them: a key is revoked, by its own command.
+func Sections() []Section {
+	return []Section{Plans, Tenants, IPLimits, IPv6Prefix, AnonymousPlan, Routes}
+}
+
+// Diff is how plans files differ from the control tables.
+type Diff struct {
+	Edits     []Edit          `json:"changes"`           // plans, settings, tenants, keys; then deletes
+	Unchanged int             `json:"unchanged"`         // documents
+	Elsewhere int             `json:"elsewhere"`         // plans and tenants that the files do not have, and that stay
+	Stay      map[Section]int `json:"stay"`              // entries that the files do not have, and that stay
+	Afresh    []string        `json:"afresh"`            // counters that would begin anew, one sentence each
+	Problems  []string        `json:"problems"`          // why it cannot be applied, one sentence each
+	Damaged   []string        `json:"damaged,omitempty"` // items that cannot be read and are left alone, one sentence each
+	first     map[string]bool
+	stored    map[string]*call.Item
+	prune     []Section
+}
+
+// Losses returns what all edits remove and weaken, in their order.
+func (d *Diff) Losses() (all []admin.Loss) {
+	for i := range d.Edits {
+		all = append(all, d.Edits[i].Losses...)
+	}
+	return all
+}
+
+func at(t control.Table, key string) string { return string(t) + "\x00" + key }
+
+// Compare reads the control tables and compares them with files that are laid over them. What the files do not name
+// stays: documents, entries of the settings, and members of a tenant or key. Of the sections to prune, what the files
+// do not have is removed. The error is a *plan.Error where the files do not fit what is there, as far as a line of them
+// is to blame; others are Problems.
+//
+// Items that cannot be read, which somebody wrote past Sluice, are in nobody's way: the diff names them. The tables refuse the change of a
+// file that has one of them. With a prune they are an error.
+func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Section) (*Diff, error) {
+	d := &Diff{prune: prune, Edits: []Edit{}, Stay: map[Section]int{}, Afresh: []string{}, Problems: []string{},
+		first: map[string]bool{}}
+	var err error
+	if d.stored, d.Damaged, err = load(ctx, remote, control.Plans, control.Tenants, control.Keys); err != nil {
+		return nil, err
+	}
+	if len(prune) > 0 && len(d.Damaged) > 0 {
+		return nil, fmt.Errorf("what a prune would delete is not known, as an item cannot be read: %s", d.Damaged[0])
+	}
+	named := map[string]bool{}
+	for _, doc := range draft.Documents() {
+		t, key := admin.Place(doc)
+		named[at(t, key)] = true
+	}
+	if err := draft.Check(d.base(named)); err != nil {
+		return nil, err
+	}
+	for _, doc := range draft.Documents() {
+		if err := d.compare(doc); err != nil {
+			return nil, err
+		}
+	}
+	d.Edits = append(d.Edits, d.deletes(named)...)
+	if err := d.depend(draft); err != nil {
+		return nil, err
+	}
+	return d, d.authors(ctx, remote)
+}
+
+func (d *Diff) prunes(s Section) bool { return slices.Contains(d.prune, s) }
+
+// live goes through the stored documents, but tombstones, in the order of their keys.
+func (d *Diff) live(f func(item *call.Item, doc plan.Document)) {
+	for _, key := range slices.Sorted(maps.Keys(d.stored)) {
+		item := d.stored[key]
+		if doc, ok := admin.DocumentOf(item.Table, item.Key, item.Body); ok && !item.Deleted {
+			f(item, doc)
+		}
+	}
+}
+
+// base is what stays of the stored documents, for the files to name.
+func (d *Diff) base(named map[string]bool) plan.Base {
+	b := plan.Base{Plans: map[string]*plan.Plan{}, Tenants: map[string]string{}}
+	b.Pruned = d.prunes(Plans) || d.prunes(Tenants)
+	d.live(func(item *call.Item, doc plan.Document) {
+		stays := named[at(item.Table, item.Key)]
+		switch {
+		case doc.Kind == plan.KindPlan && (stays || !d.prunes(Plans)):
+			b.Plans[doc.ID], _ = plan.CompilePlan(doc) // nil is there, and cannot be read
+		case doc.Kind == plan.KindTenant && (stays || !d.prunes(Tenants)):
+			var t struct{ Plan string }
+			_ = json.Unmarshal(item.Body, &t) // one that cannot be read has none
+			b.Tenants[doc.ID] = t.Plan
+		case doc.Kind == plan.KindSettings && !d.prunes(Routes):
+			b.Settings, _ = plan.CompileSettings(doc) // as above
+		}
+	})
+	return b
+}
+
+// deletes are the plans and tenants that a prune removes: tenants before the plans that they are on. It counts those
+// that stay.
+func (d *Diff) deletes(named map[string]bool) []Edit {
+	var plans, tenants []Edit
+	d.live(func(item *call.Item, doc plan.Document) {
+		into, section := &plans, Plans
+		if doc.Kind == plan.KindTenant {
+			into, section = &tenants, Tenants
+		}
+		switch {
+		case doc.Kind == plan.KindSettings, doc.Kind == plan.KindKey, named[at(item.Table, item.Key)]:
+		case !d.prunes(section):
+			d.Elsewhere++
+			d.Stay[section]++
+		default:
+			*into = append(*into, Edit{Action: Delete, Kind: doc.Kind, ID: doc.ID, Version: item.Version, Was: authorOf(item),
+				change: admin.Change{Table: item.Table, Key: item.Key, Expect: item.Version, Delete: true}, before: item.Body})
+		}
+	})
+	return append(tenants, plans...)
+}
+
+// load reads tables. Of the items that cannot be read it returns what is wrong.
+func load(
+	ctx context.Context, remote Remote, tables ...control.Table,
+) (stored map[string]*call.Item, damaged []string, err error) {
+	stored = map[string]*call.Item{}
+	for _, t := range tables {
+		for after := ""; ; {
+			page, err := remote.List(ctx, &admin.ListRequest{Table: t, After: after, Most: control.MaxPage})
+			if err != nil {
+				return nil, nil, err
+			}
+			for _, lines := range page.Damaged {
+				damaged = append(damaged, strings.Split(lines, "\n")...)
+			}
+			for _, item := range page.Items {
+				if !item.Deleted {
+					if item.Body, err = canonical.Object(item.Body); err != nil { // on the way < became \u003c
+						return nil, nil, fmt.Errorf("%s/%q: %w", item.Table, item.Key, err)
+					}
+				}
+				stored[at(item.Table, item.Key)] = item
+			}
+			if after = page.Next; after == "" {
+				break
+			}
+		}
+	}
+	return stored, damaged, nil
+}
+
+// compare adds the edit that makes a document what the files say, if it is not.
+func (d *Diff) compare(doc plan.Document) error {
+	t, key := admin.Place(doc)
+	body, err := canonical.Object(doc.Body)
+	if err != nil {
+		return fmt.Errorf("%s: %w", doc.Name(), err)
+	}
+	have := d.stored[at(t, key)]
+	edit := Edit{Action: Create, Kind: doc.Kind, ID: doc.ID}
+	asks := doc.Kind != plan.KindSettings || string(body) != "{}"
+	if have != nil {
+		edit.Version = have.Version
+	}
+	if have != nil && !have.Deleted {
+		if body, err = d.lay(doc, body, have.Body); err != nil {
+			return fmt.Errorf("%s: %w", doc.Name(), err)
+		}
+		if bytes.Equal(body, have.Body) {
+			if asks {
+				d.Unchanged++
+			}
+			return nil
+		}
+		edit.Action, edit.before, edit.Fields, edit.Was = Change, have.Body, Fields(have.Body, body), authorOf(have)
+	} else if !asks {
+		return nil // no settings, and none are asked for
+	}
+	edit.change = admin.Change{Table: t, Key: key, Expect: edit.Version, Body: body}
+	d.Edits = append(d.Edits, edit)
+	return nil
+}
+
+// lay returns the body of a document that is laid over the stored one.
+func (d *Diff) lay(doc plan.Document, body, stored []byte) ([]byte, error) {
+	if doc.Kind == plan.KindPlan {
+		return body, nil // its limits, which are all that it has, are required
+	}
+	var now, before map[string]json.RawMessage
+	if err := json.Unmarshal(body, &now); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(stored, &before); err != nil {
+		return nil, err
+	}
+	if doc.Kind == plan.KindSettings {
+		if err := d.laySettings(now, before); err != nil {
+			return nil, err
+		}
+		return canonical.Marshal(now)
+	}
+	for name, value := range before {
+		if _, named := now[name]; !named {
+			now[name] = value
+		}
+	}
+	for name, value := range now { // commands leave these out, and files may write them: it is the same
+		switch have, there := before[name]; {
+		case !empty(value):
+		case there && empty(have):
+			now[name] = have
+		default:
+			delete(now, name)
+		}
+	}
+	return canonical.Marshal(now)
+}
+
+// empty reports whether a member of a tenant or key says no more than its absence.
+func empty(value json.RawMessage) bool {
+	return string(value) == "[]" || string(value) == "false"
+}
+
+// laySettings adds to the sections of the files what stays of the stored ones, and counts it.
+func (d *Diff) laySettings(now, before map[string]json.RawMessage) error {
+	for _, section := range []Section{IPv6Prefix, AnonymousPlan} {
+		if name := string(section); now[name] == nil && before[name] != nil && !d.prunes(section) {
+			now[name] = before[name]
+			d.Stay[section]++
+		}
+	}
+	for section, name := range map[Section]func(json.RawMessage) (string, error){IPLimits: idOf, Routes: routeOf} {
+		var entries, stored []json.RawMessage
+		for _, list := range []struct {
+			raw  json.RawMessage
+			into *[]json.RawMessage
+		}{{now[string(section)], &entries}, {before[string(section)], &stored}} {
+			if list.raw == nil {
+				continue
+			}
+			if err := json.Unmarshal(list.raw, list.into); err != nil {
+				return err
+			}
+		}
+		all, stay, err := merge(entries, stored, name, d.prunes(section))
+		if err != nil {
+			return err
+		}
+		delete(now, string(section))
+		if len(all) > 0 {
+			if now[string(section)], err = json.Marshal(all); err != nil {
+				return err
+			}
+		}
+		if stay > 0 {
+			d.Stay[section] = stay
+		}
+	}
+	return nil
+}
+
+// merge puts entries in the place of the stored ones of the same name, and new ones behind them. It counts the stored
+// ones that are not among the entries: these stay, unless they are pruned.
+func merge(
+	entries, stored []json.RawMessage, name func(json.RawMessage) (string, error), prune bool,
+) (all []json.RawMessage, stay int, err error) {
+	named := map[string]json.RawMessage{}
+	order := make([]string, len(entries))
+	for i, e := range entries {
+		if order[i], err = name(e); err != nil {
+			return nil, 0, err
+		}
+		named[order[i]] = e
+	}
+	placed := map[string]bool{}
+	for _, old := range stored {
+		id, err := name(old)
+		if err != nil {
+			return nil, 0, err
+		}
+		placed[id] = true
+		switch e, there := named[id]; {
+		case there:
+			all = append(all, e)
+		case !prune:
+			all = append(all, old)
+			stay++
+		}
+	}
+	for i, e := range entries {
+		if !placed[order[i]] {
+			all = append(all, e)
+		}
+	}
+	return all, stay, nil
+}
+
+// idOf is the id of an entry.
+func idOf(entry json.RawMessage) (string, error) {
+	var named struct{ ID string }
+	err := json.Unmarshal(entry, &named)
+	return named.ID, err
+}
+
+// routeOf names a route by what it matches: it has no id.
+func routeOf(entry json.RawMessage) (string, error) {
+	body := slices.Concat([]byte(`{"routes":[`), entry, []byte(`]}`))
+	s, err := plan.CompileSettings(plan.Document{Kind: plan.KindSettings, ID: plan.SettingsID, Body: body})
+	if err != nil {
+		return string(entry), nil //nolint:nilerr // one that cannot be read is no other than itself
+	}
+	return s.Routes()[0], nil
+}
+
+// authors finds who last changed what tenants have for themselves, where an edit touches that.
+func (d *Diff) authors(ctx context.Context, remote Remote) error {
+	var about []*Edit
+	for i := range d.Edits {
+		e := &d.Edits[i]
+		touched := slices.ContainsFunc(e.Fields, func(f Field) bool {
+			name, _, _ := strings.Cut(f.Path, "[")
+			return name == "overrides" || name == "boosts" || name == "cells" || name == "plan"
+		})
+		if e.Kind == plan.KindTenant && (touched || e.Action == Delete) {
+			about = append(about, e)
+		}
+	}
+	if len(about) == 0 {
+		return nil
+	}
+	pins, _, err := load(ctx, remote, control.Cells)
+	if err != nil {
+		return err
+	}
+	for _, e := range about {
+		if pin := pins[at(control.Cells, admin.PinKey(e.ID))]; pin != nil && admin.PinOf(pin.Body, e.ID, e.before) {
+			e.Own = authorOf(pin)
+		}
+	}
+	return nil
+}
+
+// depend finds what the edits mean for other documents: whose counters begin anew, what is lost, who no longer fits,
+// and who must be written together with a plan.
+func (d *Diff) depend(draft *plan.Draft) error {
+	will := map[string]*plan.Plan{} // the plans as they will be; without those that there will not be
+	d.live(func(_ *call.Item, doc plan.Document) {
+		if doc.Kind == plan.KindPlan {
+			if p, err := plan.CompilePlan(doc); err == nil {
+				will[doc.ID] = p
+			}
+		}
+	})
+	was, changed, edited := maps.Clone(will), map[string]bool{}, map[string]*Edit{}
+	for i := range d.Edits {
+		e := &d.Edits[i]
+		edited[at(e.change.Table, e.change.Key)] = e
+		if e.Kind == plan.KindSettings {
+			d.settings(e)
+		}
+		if e.Kind != plan.KindPlan {
+			continue
+		}
+		changed[e.ID] = was[e.ID] != nil
+		delete(will, e.ID)
+		if p, err := plan.CompilePlan(e.document()); err == nil {
+			will[e.ID] = p
+			if old := was[e.ID]; old != nil {
+				d.afresh(e, old.Set(), p.Set())
+			}
+		}
+	}
+	d.live(func(item *call.Item, doc plan.Document) {
+		if doc.Kind == plan.KindTenant {
+			d.tenant(draft, item, edited[at(item.Table, item.Key)], will, changed)
+		}
+	})
+	d.anonymous(edited, was, will)
+	return d.losses(was, will)
+}
+
+// anonymous looks for the plan of calls without a credential, which stays or is named, among the plans as they will be.
+func (d *Diff) anonymous(edited map[string]*Edit, was, will map[string]*plan.Plan) {
+	place := at(admin.Place(plan.Document{Kind: plan.KindSettings}))
+	var settings struct{ AnonymousPlan string }
+	if e := edited[place]; e != nil {
+		_ = json.Unmarshal(e.change.Body, &settings) // it was made here
+	} else if item := d.stored[place]; item != nil && !item.Deleted {
+		_ = json.Unmarshal(item.Body, &settings) // what cannot be read names none
+	}
+	if id := settings.AnonymousPlan; was[id] != nil && will[id] == nil {
+		d.Problems = append(d.Problems, fmt.Sprintf("settings: anonymousPlan: there will be no plan %q", id))
+	}
+}
+
+// losses finds what the edits remove and weaken.
+func (d *Diff) losses(was, will map[string]*plan.Plan) error {
+	in := func(plans map[string]*plan.Plan) admin.Plans {
+		return func(id string) (*plan.Plan, error) { return plans[id], nil }
+	}
+	now := time.Now()
+	for i := range d.Edits {
+		e := &d.Edits[i]
+		var err error
+		if e.Losses, err = admin.Losses(e.document(), e.before, in(was), in(will), now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settings finds whose counters begin anew by a change of the settings.
+func (d *Diff) settings(e *Edit) {
+	old := e.document()
+	old.Body = e.before
+	before, err := plan.CompileSettings(old)
+	if err != nil {
+		return // there were none, or they were damaged and are replaced
+	}
+	after, err := plan.CompileSettings(e.document())
+	if err != nil {
+		return // the server says what is wrong with them
+	}
+	for _, line := range admin.AfreshSettings(before, after) {
+		d.Afresh = append(d.Afresh, e.document().Name()+": "+line)
+	}
+}
+
+func (d *Diff) afresh(e *Edit, before, after *plan.Set) {
+	for _, line := range admin.Afresh(before, after) {
+		d.Afresh = append(d.Afresh, e.document().Name()+": "+line)
+	}
+}
+
+// tenant looks at a stored tenant under the plans as they will be. e is its edit, or nil.
+func (d *Diff) tenant(draft *plan.Draft, item *call.Item, e *Edit, plans map[string]*plan.Plan, changed map[string]bool) {
+	var t struct {
+		Plan              string
+		Overrides, Boosts []json.RawMessage
+	}
+	if json.Unmarshal(item.Body, &t) != nil || e == nil && !changed[t.Plan] || e != nil && e.Action == Delete {
+		return
+	}
+	doc := plan.Document{Kind: plan.KindTenant, ID: item.Key, Body: item.Body}
+	if e == nil {
+		if plans[t.Plan] == nil {
+			d.Problems = append(d.Problems, fmt.Sprintf("plan %q cannot be deleted: tenant %q is on it", t.Plan, item.Key))
+		} else if len(t.Overrides)+len(t.Boosts) > 0 {
+			if _, err := compile(doc, plans); err != nil {
+				d.Problems = append(d.Problems, err.Error())
+			}
+		}
+		return
+	}
+	var to struct{ Plan string }
+	if json.Unmarshal(e.change.Body, &to) != nil || plans[to.Plan] == nil {
+		return // the tables refuse it
+	}
+	after, err := compile(e.document(), plans)
+	if err != nil {
+		d.Problems = append(d.Problems, strings.Split(draft.Kept(item.Key, err).Error(), "\n")...)
+		return
+	}
+	if plans[t.Plan] == nil {
+		return
+	}
+	before, err := compile(doc, plans)
+	if err != nil {
+		d.first[item.Key] = true // the plan must not be written without it
+		return
+	}
+	now := time.Now()
+	d.afresh(e, before.Limits(now), after.Limits(now))
+}
+
+func compile(doc plan.Document, plans map[string]*plan.Plan) (*plan.Tenant, error) {
+	t, err := plan.ReadTenant(doc)
+	if err != nil {
+		return nil, err
+	}
+	return t.Compile(plans[t.PlanID()])
+}
+
+// Fields lists what differs between two bodies, by path.
+func Fields(before, after []byte) []Field {
+	was, is := map[string]string{}, map[string]string{}
+	flatten(was, "", before)
+	flatten(is, "", after)
+	paths := slices.Concat(slices.Collect(maps.Keys(was)), slices.Collect(maps.Keys(is)))
+	slices.Sort(paths)
+	var out []Field
+	for _, p := range slices.Compact(paths) {
+		if was[p] != is[p] {
+			out = append(out, Field{p, was[p], is[p]})
+		}
+	}
+	return out
+}
+
+// flatten writes the values of a JSON text by their paths. Objects in lists go by their id, where they have one.
+func flatten(into map[string]string, path string, raw json.RawMessage) {
+	var object map[string]json.RawMessage
+	if json.Unmarshal(raw, &object) == nil && object != nil {
+		for name, value := range object {
+			flatten(into, strings.TrimPrefix(path+"."+name, "."), value)
+		}
+		return
+	}
+	var list []json.RawMessage
+	if json.Unmarshal(raw, &list) == nil && len(list) > 0 && list[0] != nil && list[0][0] == '{' {
+		for i, one := range list {
+			var named struct{ ID string }
+			label := strconv.Itoa(i)
+			if json.Unmarshal(one, &named) == nil && named.ID != "" {
+				label = named.ID
+			}
+			flatten(into, path+"["+label+"]", one)
+		}
+		return
+	}
+	into[path] = string(raw)
+}

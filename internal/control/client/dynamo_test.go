@@ -1,0 +1,100 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/client"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+)
+
+// writes is a client of DynamoDB that adds up what writes cost: a unit for each begun KB of the item.
+type writes struct {
+	*sdk.Client
+	mu    sync.Mutex
+	units float64
+	calls int
+}
+
+func (w *writes) PutItem(ctx context.Context, in *sdk.PutItemInput, o ...func(*sdk.Options)) (*sdk.PutItemOutput, error) {
+	out, err := w.Client.PutItem(ctx, in, o...)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls++
+	w.units += math.Ceil(float64(dynamodbtest.ItemSize(in.Item)) / 1024)
+	return out, err
+}
+
+// direct is a service without HTTP in between.
+type direct struct{ *admin.Service }
+
+func (d direct) List(ctx context.Context, r *admin.ListRequest) (*admin.ListResponse, error) {
+	return d.Service.List(ctx, "ann", r)
+}
+
+func (d direct) Apply(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
+	return d.Service.Apply(ctx, "ann", r)
+}
+
+// Guarantees what an apply of many tenants costs in DynamoDB: one write unit for each, another for one that has an override, once, and
+// none when it is repeated.
+func TestWriteUnitsOfAnApply(t *testing.T) {
+	url := os.Getenv("SLUICE_DYNAMODB")
+	if url == "" {
+		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
+		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
+			t.Fatal(message)
+		}
+		t.Skip(message)
+	}
+	connection, done := dynamodbtest.Connect(url)
+	t.Cleanup(done)
+	names := dynamo.Names(fmt.Sprintf("apply-%d-%d-", os.Getpid(), time.Now().UnixNano()))
+	if err := dynamo.Create(t.Context(), connection, names); err != nil {
+		t.Fatal(err)
+	}
+	metered := &writes{Client: connection}
+	tables, err := dynamo.New(metered, names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := admin.New(admin.Config{Tables: tables, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 200
+	all := 1 + n + int(pins(n))
+	draft, err := plan.ReadDraft(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(many(n, 100))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{n + 1, 0} {
+		d, err := client.Compare(t.Context(), direct{s}, draft)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		r, err := d.Apply(t.Context(), direct{s}, "why", true, nil)
+		if err != nil || r.Written != want || metered.calls != all || metered.units != float64(all) {
+			t.Fatalf("apply %d: %+v, %v; %d writes of %g units", i+1, r, err, metered.calls, metered.units)
+		}
+		t.Logf("apply %d: %d written in %s", i+1, r.Written, time.Since(began).Round(time.Millisecond))
+	}
+	if item, err := tables.Get(t.Context(), control.Tenants, "tenant-00000"); err != nil || item.Version != 1 {
+		t.Errorf("got %+v, %v", item, err)
+	}
+}

@@ -1,0 +1,92 @@
+package ops
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"time"
+
+	"github.com/sluicelimits/sluice/events/canonical"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/call"
+)
+
+// The states of an operation.
+const (
+	begun   = "begun"   // version 1
+	done    = "done"    // version 2
+	refused = "refused" // version 2: nothing was changed, or nothing is known to have been
+)
+
+// record is the body of an item of operations.
+type record struct {
+	ID       string    `json:"id"`
+	Cell     string    `json:"cell"`
+	Does     string    `json:"operation"` // peek, reset or refund
+	Counters Counters  `json:"counters"`  // what was asked for
+	State    string    `json:"state"`
+	Found    []Counter `json:"found,omitempty"` // with done
+	Error    string    `json:"error,omitempty"` // with refused
+}
+
+// audited carries out an operation between two records: nothing is done before the first is stored.
+func (s *Service) audited(ctx context.Context, actor, does string, r *Counters, do func(*counters, context.Context) (*Response, error)) (*Response, error) {
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	asked := *r
+	var err error
+	if asked.Address, err = s.nameOf(ctx, r); err != nil { // the address itself goes no further
+		return nil, err
+	}
+	k, err := s.find(ctx, &asked, asked.Address)
+	if err != nil {
+		return nil, err
+	}
+	rec := record{ID: operationID(s.c.Now()), Cell: s.c.Cell, Does: does, Counters: asked, State: begun}
+	if err := s.write(ctx, actor, &rec, 0); err != nil {
+		return nil, err
+	}
+	out, failed := do(k, ctx)
+	if rec.State = done; failed != nil {
+		rec.State, rec.Error = refused, "the operation did not end in time"
+		var e *call.Error
+		if errors.As(failed, &e) {
+			rec.Error = e.Message
+		}
+	} else {
+		out.Operation, rec.Found = rec.ID, out.Counters
+	}
+	// The outcome is worth a moment even where the caller's time is over: the effect is there.
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if err := s.write(last, actor, &rec, 1); err != nil && failed == nil {
+		out.Notes = append([]string{"the outcome could not be recorded: the operation stands in operations as begun"}, out.Notes...)
+	}
+	return out, failed
+}
+
+func (s *Service) write(ctx context.Context, actor string, rec *record, expect int64) error {
+	body, err := canonical.Marshal(rec)
+	if err != nil {
+		return call.Refuse(call.Invalid, "%v", err)
+	}
+	_, err = s.c.Tables.Put(ctx, control.Change{Table: control.Operations, Key: rec.ID, Expect: expect, Body: body, Actor: actor,
+		Reason: rec.Counters.Reason, Now: s.c.Now()})
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, control.ErrInvalid):
+		return call.Refuse(call.Invalid, "%v", err)
+	}
+	s.c.Log.ErrorContext(ctx, "an operation could not be recorded", "operation", rec.ID, "error", err)
+	return call.Refuse(call.Unavailable, "the operation could not be recorded, and so was not begun; try again")
+}
+
+// operationID sorts by time, and says nothing else.
+func operationID(now time.Time) string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return now.UTC().Format("20060102T150405Z") + "-" + hex.EncodeToString(b[:])
+}

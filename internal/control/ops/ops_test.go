@@ -1,0 +1,240 @@
+package ops_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/control/operations"
+	"github.com/sluicelimits/sluice/internal/control/ops"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+)
+
+const actor = "arn:aws:iam::123456789012:user/ann"
+
+// Guarantees that the list of operations, from which the cell's API and the page about permissions are made, has each,
+// under its own path.
+func TestOperationsAreListed(t *testing.T) {
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []string
+	for _, o := range operations.Cell() {
+		listed = append(listed, o.Path)
+	}
+	slices.Sort(listed)
+	if paths := ops.NewMux(newWorld(t, store).s).Paths(); !slices.Equal(paths, listed) {
+		t.Errorf("the operations are %v, and listed are %v", paths, listed)
+	}
+}
+
+// Guarantees that a reset counter is as if it had never been used, on every store, for each algorithm that is promised, and
+// that no other counter changes: an operator who helps one tenant must not harm or help another.
+func TestResetEmptiesOneCounter(t *testing.T) {
+	eachStore(t, func(t *testing.T, store limit.Store) {
+		w := newWorld(t, store)
+		all := w.has("fixed", "sliding", "buckets", "log", "bucket", "long", "silent")
+		for _, tenant := range []string{"acme", "other"} {
+			for _, id := range all {
+				if !w.spend(tenant, id, 700) {
+					t.Fatalf("%s of %s denied the first 700 of 1000", id, tenant)
+				}
+			}
+		}
+		for i, id := range all {
+			r, err := w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Reason: "their loop is fixed"})
+			if err != nil {
+				t.Fatalf("reset of %s: %v", id, err)
+			}
+			if c := r.Counters[0]; len(r.Counters) != 1 || c.Limit != id || c.Used != 0 || c.Remaining != 1000 || *c.UsedBefore != 700 {
+				t.Errorf("reset of %s gives %+v, used before %d", id, c, *c.UsedBefore)
+			}
+			for j, later := range all {
+				want := int64(700)
+				if j <= i {
+					want = 0
+				}
+				if got := w.used("acme", later); got != want {
+					t.Errorf("after the reset of %s, %d of %s are used, want %d", id, got, later, want)
+				}
+				if got := w.used("other", later); got != 700 {
+					t.Errorf("after the reset of %s of acme, %d of %s of another tenant are used, want 700", id, got, later)
+				}
+			}
+			if id != "silent" && (!w.spend("acme", id, 1000) || w.spend("acme", id, 1)) {
+				t.Errorf("after the reset, %s does not admit exactly its 1000", id)
+			}
+			if r, err := w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Reason: "again"}); err != nil || r.Counters[0].Used != 0 {
+				t.Errorf("second reset of %s: %+v, %v", id, r, err)
+			}
+		}
+	})
+}
+
+func (w *world) used(tenant, id string) int64 {
+	w.Helper()
+	r, err := w.s.Peek(w.Context(), actor, &ops.Counters{Tenant: tenant, Limit: id})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return r.Counters[0].Used
+}
+
+// Guarantees that a refund gives back what is asked for, never more than there is, on every store; so that units cannot be
+// made by giving them back.
+func TestRefundGivesBack(t *testing.T) {
+	eachStore(t, func(t *testing.T, store limit.Store) {
+		w := newWorld(t, store)
+		for _, id := range w.has("fixed", "sliding", "buckets", "log", "long", "silent") {
+			w.spend("acme", id, 700)
+			for _, step := range []struct{ units, used int64 }{{100, 600}, {1, 599}, {limit.MaxUnits, 0}, {5, 0}} {
+				r, err := w.s.Refund(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Units: step.units, Reason: "our fault"})
+				if err != nil || r.Counters[0].Used != step.used {
+					t.Fatalf("refund of %d to %s: %+v, %v; want %d used", step.units, id, r, err, step.used)
+				}
+			}
+			if id != "silent" && (!w.spend("acme", id, 1000) || w.spend("acme", id, 1)) {
+				t.Errorf("after refunds, %s does not admit exactly its 1000", id)
+			}
+		}
+	})
+}
+
+// Guarantees that each use is on record, by who asked and why, before it has its effect, and with what came of it.
+func TestEachUseIsRecorded(t *testing.T) {
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, store)
+	w.spend("acme", "fixed", 5)
+	for does, f := range map[string]func(context.Context, string, *ops.Counters) (*ops.Response, error){"peek": w.s.Peek, "reset": w.s.Reset} {
+		r, err := f(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "fixed", Reason: "why " + does})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := "1 begun by " + actor + ": why " + does + "\n2 done by " + actor + ": why " + does
+		if got := strings.Join(w.record(r.Operation), "\n"); got != want {
+			t.Errorf("%s left\n%s\nwant\n%s", does, got, want)
+		}
+	}
+	w.spend("acme", "fixed", 5)
+	s := w.service(store, away{})
+	if _, err := s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "fixed", Reason: "x"}); codeOf(err) != call.Unavailable {
+		t.Errorf("a reset that cannot be recorded: %v", err)
+	}
+	if got := w.used("acme", "fixed"); got != 5 {
+		t.Errorf("a reset that could not be recorded changed the counter: %d are used, want 5", got)
+	}
+}
+
+// Guarantees that a store that fails leaves a record that says so.
+func TestAFailureIsRecorded(t *testing.T) {
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, store)
+	_, err = w.service(broken{store}, w.tables).Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "fixed", Reason: "x"})
+	if codeOf(err) != call.Unavailable {
+		t.Fatalf("a reset without a store: %v", err)
+	}
+	items, _, err := w.tables.List(t.Context(), control.Operations, "", 10)
+	if err != nil || len(items) != 1 || !strings.Contains(string(items[0].Body), `"state":"refused"`) || items[0].Version != 2 {
+		t.Errorf("it left %+v, %v", items, err)
+	}
+}
+
+// broken is a store that can only be looked at.
+type broken struct{ limit.Store }
+
+func (broken) Decide(context.Context, *limit.Request, time.Time, *limit.Decision) error {
+	return errAway
+}
+
+// away is tables that do not answer.
+type away struct{ control.Tables }
+
+func (away) Put(context.Context, control.Change) (control.Item, error) {
+	return control.Item{}, errAway
+}
+
+func codeOf(err error) call.Code {
+	var e *call.Error
+	if !errors.As(err, &e) {
+		return ""
+	}
+	return e.Code
+}
+
+// Guarantees that counters per value are found the way a request finds them.
+func TestCountersOfARequest(t *testing.T) {
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, store)
+	w.spend("acme", "person", 9)
+	for subject, want := range map[string]int64{"ann": 9, "bob": 0} {
+		r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "person", Path: "/things/1", Subject: subject})
+		if err != nil || r.Counters[0].Used != want {
+			t.Errorf("peek of %s: %+v, %v; want %d used", subject, r, err, want)
+		}
+	}
+	r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Method: "PUT", Path: "/things/1"})
+	if err != nil || len(r.Counters) != 11 {
+		t.Errorf("peek of a PUT shows %d counters, %v; want 11", len(r.Counters), err)
+	}
+	if r, err = w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Path: "/"}); err != nil || len(r.Counters) != 10 {
+		t.Errorf("peek of a GET of / shows %d counters, %v; want 10", len(r.Counters), err)
+	}
+}
+
+// Guarantees that what cannot be done is refused in words, and changes and records nothing.
+func TestRefusals(t *testing.T) {
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, store)
+	type do = func(context.Context, string, *ops.Counters) (*ops.Response, error)
+	for name, c := range map[string]struct {
+		do   do
+		r    ops.Counters
+		code call.Code
+		says string
+	}{
+		"tenant":         {w.s.Peek, ops.Counters{}, call.Invalid, "tenant"},
+		"nobody":         {w.s.Peek, ops.Counters{Tenant: "nobody"}, call.NotFound, "knows no tenant"},
+		"unknown limit":  {w.s.Peek, ops.Counters{Tenant: "acme", Limit: "x"}, call.NotFound, "no limit"},
+		"a key":          {w.s.Peek, ops.Counters{Tenant: "acme", Path: "/", APIKey: "slk_secret"}, call.Invalid, "not the key"},
+		"no path":        {w.s.Peek, ops.Counters{Tenant: "acme", Limit: "person"}, call.Invalid, "needs a path"},
+		"subject only":   {w.s.Peek, ops.Counters{Tenant: "acme", Subject: "ann"}, call.Invalid, "path is missing"},
+		"odd path":       {w.s.Peek, ops.Counters{Tenant: "acme", Path: "x"}, call.Invalid, "path"},
+		"long subject":   {w.s.Peek, ops.Counters{Tenant: "acme", Path: "/", Subject: strings.Repeat("s", 200)}, call.Invalid, "subject"},
+		"two line why":   {w.s.Peek, ops.Counters{Tenant: "acme", Reason: "a\nb"}, call.Invalid, "reason"},
+		"peeked units":   {w.s.Peek, ops.Counters{Tenant: "acme", Units: 1}, call.Invalid, "units"},
+		"no reason":      {w.s.Reset, ops.Counters{Tenant: "acme", Limit: "fixed"}, call.Invalid, "reason"},
+		"all limits":     {w.s.Reset, ops.Counters{Tenant: "acme", Reason: "x"}, call.Invalid, "limit is missing"},
+		"no units":       {w.s.Refund, ops.Counters{Tenant: "acme", Limit: "fixed", Reason: "x"}, call.Invalid, "units"},
+		"negative units": {w.s.Refund, ops.Counters{Tenant: "acme", Limit: "fixed", Reason: "x", Units: -1}, call.Invalid, "units"},
+		"bucket":         {w.s.Refund, ops.Counters{Tenant: "acme", Limit: "bucket", Reason: "x", Units: 1}, call.Unsupported, "token_bucket cannot be refunded without a receipt"},
+		"address only":   {w.s.Peek, ops.Counters{Tenant: "acme", Address: "203.0.113.77"}, call.Invalid, "path is missing"},
+		"whose subject":  {w.s.Peek, ops.Counters{Address: "203.0.113.77", Path: "/", Subject: "ann"}, call.Invalid, "tenant is missing"},
+		"no limit of ip": {w.s.Reset, ops.Counters{Address: "203.0.113.77", Limit: "fixed", Reason: "x"}, call.NotFound, "ipLimits have no limit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := c.do(t.Context(), actor, &c.r)
+			if codeOf(err) != c.code || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("%v, want %s with %q", err, c.code, c.says)
+			}
+		})
+	}
+}

@@ -1,0 +1,159 @@
+package ops
+
+import (
+	"context"
+	"slices"
+
+	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// Logs and buckets count units under the times at which they came, of which a result tells the newest: by when it leaves.
+
+// mostStamps bounds the calls of an operation: all that a counter can have, and as many again that came meanwhile.
+const mostStamps = 2 * limit.MaxLogEntries
+
+func stamped(t *limit.Tier) bool { return t.Counting().Entries }
+
+func (k *counters) anyStamped() bool {
+	for _, c := range k.req.Charges {
+		for i := range c.Limit.Tiers {
+			if stamped(&c.Limit.Tiers[i]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// newest is the newest stamp of a counter of which something is used, µs since 1970.
+func newest(r *limit.Result) int64 { return r.ResetAt() - r.Tier.Counting().Lasts }
+
+// unstamp empties all logs and buckets.
+func (k *counters) unstamp(ctx context.Context) error {
+	if !k.anyStamped() {
+		return nil
+	}
+	d, err := k.peek(ctx, k.req)
+	for range mostStamps {
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(d.Results, func(r limit.Result) bool { return stamped(r.Tier) && r.Used() > 0 }) {
+			return nil
+		}
+		d, err = k.adjust(ctx, func(i int, t *limit.Tier) limit.LeaseRequest {
+			if r := &d.Results[i]; stamped(t) && r.Used() > 0 {
+				return limit.LeaseRequest{Correction: -limit.MaxUnits, CorrectionAt: newest(r)}
+			}
+			return limit.LeaseRequest{}
+		})
+	}
+	return call.Refuse(call.Conflict, "the counters are used as fast as they are emptied; most of what was in them is gone")
+}
+
+// refund gives units back to each tier.
+func (k *counters) refund(ctx context.Context, units, now int64) error {
+	for _, c := range k.req.Charges {
+		for i := range c.Limit.Tiers {
+			if t := &c.Limit.Tiers[i]; t.Leasing().Refills {
+				return call.Refuse(call.Unsupported, "limit %s: a %s cannot be refunded without a receipt: what it has refilled "+
+					"since the units were charged has made up for them, and nobody knows how much that is. Reset it, or boost "+
+					"the limit; nothing was changed", c.Limit.ID, t.Algorithm)
+			}
+		}
+	}
+	_, err := k.adjust(ctx, func(_ int, t *limit.Tier) limit.LeaseRequest {
+		if stamped(t) {
+			return limit.LeaseRequest{}
+		}
+		return limit.LeaseRequest{Correction: -units, CorrectionAt: now}
+	})
+	if err != nil || !k.anyStamped() {
+		return err
+	}
+	d, err := k.peek(ctx, k.req)
+	if err != nil {
+		return err
+	}
+	for i := range d.Results {
+		if stamped(d.Results[i].Tier) {
+			if err := k.refundStamps(ctx, i, units, &d.Results[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// refundStamps gives units back to the tier of result i, the newest first. No step gives back more than is known to be in a stamp,
+// so others who charge meanwhile cannot make it too many.
+func (k *counters) refundStamps(ctx context.Context, i int, units int64, r *limit.Result) error {
+	for range mostStamps {
+		if units == 0 || r.Used() <= 0 {
+			return nil
+		}
+		back, at, err := k.inNewest(ctx, i, units, r)
+		if err != nil {
+			return err
+		}
+		d, err := k.adjust(ctx, func(j int, _ *limit.Tier) limit.LeaseRequest {
+			if j == i {
+				return limit.LeaseRequest{Correction: -back, CorrectionAt: at}
+			}
+			return limit.LeaseRequest{}
+		})
+		if err != nil {
+			return err
+		}
+		r, units = &d.Results[i], units-back
+	}
+	return call.Refuse(call.Conflict, "the counter changes too fast; %d of the units were not given back", units)
+}
+
+// inNewest is how many of the wanted units, at least one of which there is, are in the newest stamp, and that stamp.
+func (k *counters) inNewest(ctx context.Context, i int, want int64, r *limit.Result) (units, at int64, err error) {
+	at = newest(r)
+	if r.Tier.Counting().EachCharge { // most of its stamps have one
+		return 1, at, nil
+	}
+	has := func(units int64) (bool, error) {
+		there, stamp, err := k.newestHas(ctx, i, units)
+		return there && stamp == at, err
+	}
+	least, most := int64(1), min(want, r.Used(), r.Tier.Threshold) // between
+	if all, err := has(most); all || err != nil {
+		return most, at, err
+	}
+	for most--; least < most; {
+		middle := (least + most + 1) / 2
+		if more, err := has(middle); err != nil {
+			return 0, 0, err
+		} else if more {
+			least = middle
+		} else {
+			most = middle - 1
+		}
+	}
+	return least, at, nil
+}
+
+// newestHas asks whether the newest stamp has so many units, 1..threshold, and which stamp it is: a cost for which all but one less
+// of them must leave fits when the newest does.
+func (k *counters) newestHas(ctx context.Context, i int, units int64) (has bool, at int64, err error) {
+	asked := limit.Request{Owner: k.req.Owner, Charges: slices.Clone(k.req.Charges)}
+	for c, first := 0, 0; c < len(asked.Charges); c++ {
+		tiers := asked.Charges[c].Limit.Tiers
+		if i < first+len(tiers) {
+			asked.Charges[c].Cost = tiers[i-first].Threshold - units + 1
+			break
+		}
+		first += len(tiers)
+	}
+	d, err := k.peek(ctx, &asked)
+	if err != nil {
+		return false, 0, err
+	}
+	r := &d.Results[i]
+	return r.Used() >= units && !r.Admits && r.RetryAt == r.ResetAt(), newest(r), nil
+}

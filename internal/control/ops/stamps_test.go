@@ -1,0 +1,178 @@
+package ops_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/control/call"
+	"github.com/sluicelimits/sluice/internal/control/ops"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/plan"
+)
+
+// Guarantees that a leaky bucket's slot is free after a reset, and nearer after a refund, on every store; and that neither is credit
+// for later.
+func TestALeakyBucketIsFreed(t *testing.T) {
+	eachStore(t, func(t *testing.T, store limit.Store) {
+		w := newWorld(t, store)
+		if !w.spend("acme", "leaky", 500) || !w.spend("other", "leaky", 500) || w.spend("acme", "leaky", 1) {
+			t.Fatal("500 of 1000 a day are not followed by half a day of waiting")
+		}
+		slot := func(tenant string) time.Duration {
+			r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: tenant, Limit: "leaky"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r.Counters[0].ResetAt.Sub(r.At).Round(time.Hour)
+		}
+		r, err := w.s.Refund(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "leaky", Units: 250, Reason: "our fault"})
+		if err != nil || slot("acme") != 6*time.Hour || r.Counters[0].Used != 1000 {
+			t.Fatalf("refund of 250: %+v, %v, and the slot is %s away, want 6h", r, err, slot("acme"))
+		}
+		for range 2 {
+			r, err = w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "leaky", Reason: "their loop is fixed"})
+			if err != nil || r.Counters[0].Used != 0 || slot("acme") != 0 {
+				t.Fatalf("reset: %+v, %v, and the slot is %s away", r, err, slot("acme"))
+			}
+		}
+		if !w.spend("acme", "leaky", 1000) || w.spend("acme", "leaky", 1) || slot("acme") != 24*time.Hour {
+			t.Errorf("after the reset the whole rate is not admitted once; the slot is %s away, want 24h", slot("acme"))
+		}
+		if slot("other") != 12*time.Hour {
+			t.Errorf("another tenant's slot is %s away, want 12h", slot("other"))
+		}
+	})
+}
+
+// clocked is a world of which the test makes the time; a millisecond goes by whenever somebody looks.
+func clocked(t *testing.T) (*world, *time.Time) {
+	t.Helper()
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, store)
+	now := time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
+	w.now = func() time.Time {
+		now = now.Add(time.Millisecond)
+		return now
+	}
+	w.s = w.service(store, w.tables)
+	return w, &now
+}
+
+// Guarantees that what comes back of stamps are the newest units, which would have counted for the longest.
+func TestARefundTakesTheNewestStamps(t *testing.T) {
+	for _, id := range []string{"buckets", "log"} {
+		w, now := clocked(t)
+		start := *now
+		for _, units := range []int64{300, 200, 5} {
+			w.spend("acme", id, units)
+			*now = now.Add(2 * time.Hour)
+		}
+		r, err := w.s.Refund(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Units: 100, Reason: "our fault"})
+		if err != nil || r.Counters[0].Used != 405 {
+			t.Fatalf("%s: a refund of 100 of 505: %+v, %v", id, r, err)
+		}
+		*now = start.Add(25*time.Hour + time.Minute) // the 300 have left
+		if got := w.used("acme", id); got != 105 {
+			t.Errorf("%s: %d of the later 205 count yet, want 105", id, got)
+		}
+	}
+}
+
+// busy is a store in which another client charges before each correction, at the same time and a little later.
+type busy struct {
+	limit.Store
+	more  []limit.Charge
+	spent int64
+}
+
+func (b *busy) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if len(req.Leases) > 0 && len(b.more) > 0 {
+		var other limit.Decision
+		if err := b.Store.Decide(ctx, &limit.Request{Owner: req.Owner, Charges: b.more[:1]}, now, &other); err != nil {
+			return err
+		}
+		if other.Allowed {
+			b.spent += b.more[0].Cost
+		}
+		b.more = b.more[1:]
+	}
+	return b.Store.Decide(ctx, req, now, d)
+}
+
+// Guarantees that a refund gives back exactly what it was asked for, whatever others charge between its steps: a refund that took
+// their charges for its own would make units. And that a reset ends.
+func TestOthersChargeMeanwhile(t *testing.T) {
+	for _, id := range []string{"buckets", "log"} {
+		w, now := clocked(t)
+		for _, units := range []int64{40, 30, 20} {
+			w.spend("acme", id, units)
+			*now = now.Add(90 * time.Minute)
+		}
+		tenant, _ := w.config.Tenant("acme")
+		set := tenant.Limits(*now)
+		i := slices.IndexFunc(set.Limits, func(e *plan.Effective) bool { return e.Limit.ID == id })
+		charge := limit.Charge{Limit: set.Limits[i].Limit, Cost: 7}
+		b := &busy{Store: w.store, more: slices.Repeat([]limit.Charge{charge}, 5)}
+		s := w.service(b, w.tables)
+		r, err := s.Refund(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Units: 60, Reason: "our fault"})
+		if want := 90 + b.spent - 60; err != nil || b.spent < 14 || r.Counters[0].Used != want {
+			t.Errorf("%s: a refund of 60 of 90 while %d are charged: %+v, %v, want %d used", id, b.spent, r, err, want)
+		}
+		b.more = slices.Repeat([]limit.Charge{charge}, 5)
+		if r, err = s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Reason: "x"}); err != nil || r.Counters[0].Used != 0 {
+			t.Errorf("%s: a reset while others charge: %+v, %v", id, r, err)
+		}
+		if id == "buckets" { // what others charge is in the bucket that is emptied
+			continue
+		}
+		w.spend("acme", id, 1)
+		b.more = slices.Repeat([]limit.Charge{{Limit: charge.Limit, Cost: 1}}, 100_000)
+		if _, err = s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Reason: "x"}); codeOf(err) != call.Conflict {
+			t.Errorf("%s: a reset while others charge for ever: %v", id, err)
+		}
+	}
+}
+
+// Guarantees what a reset means for leases that are out, as the package says: a token bucket's count as used until they end; those
+// of other algorithms may be spent on top, or come back once from what was counted since, and no more than they are.
+func TestResetWithLeasesOut(t *testing.T) {
+	for _, id := range []string{"fixed", "sliding", "buckets", "log", "long", "bucket"} {
+		w, now := clocked(t)
+		owner := limit.Owner{Kind: limit.Tenant, Name: "acme"}
+		tenant, _ := w.config.Tenant("acme")
+		set := tenant.Limits(*now)
+		ahead := limit.LeaseRequest{Need: 600, Ample: 100, Share: limit.ShareOne}
+		if id == "buckets" || id == "log" {
+			ahead.Life = (10 * time.Second).Microseconds()
+		}
+		g := w.decide(owner, set, id, ahead, 600).Lease(0)
+		r, err := w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Reason: "x"})
+		used := int64(0)
+		if id == "bucket" {
+			used = 100 + 600 // the need of a decision that leases is held with it
+		}
+		if err != nil || g.Units != 100 || *r.Counters[0].UsedBefore != 700 || r.Counters[0].Used != used || len(r.Notes) == 0 {
+			t.Fatalf("%s: with %d leased, a reset gives %+v, %v; want %d used", id, g.Units, r, err, used)
+		}
+		admitted := int64(0)
+		take := func() {
+			for _, units := range []int64{500, 100, 10, 1} {
+				for w.spend("acme", id, units) {
+					admitted += units
+				}
+			}
+		}
+		take()
+		w.decide(owner, set, id, limit.LeaseRequest{Correction: -g.Units, CorrectionAt: g.At}, 0) // who leased spent nothing
+		take()
+		if want := 1000 - used; admitted < want || admitted > 1000+g.Units {
+			t.Errorf("%s: %d are admitted after a reset with %d leased, want %d..%d", id, admitted, g.Units, want, 1000+g.Units)
+		}
+	}
+}

@@ -1,0 +1,231 @@
+package accesslog_test
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/dev/accesslog"
+)
+
+const stamp = "[17/May/2015:10:05:03 +0000]"
+
+// TestParse holds what is read from a line. A field that slips to its neighbour would charge the wrong counter.
+func TestParse(t *testing.T) {
+	at := time.Date(2015, 5, 17, 10, 5, 3, 0, time.UTC).UnixMicro()
+	long := strings.Repeat("a", 300)
+	cases := []struct {
+		name, text string
+		want       string // host|ident|user|method|target|path|protocol|status|bytes|referer|agent|truncated
+	}{
+		{"combined", `198.51.100.7 - ann ` + stamp + ` "GET /a/b?c=d HTTP/1.1" 200 512 "https://x.example/" "curl/8"`,
+			"198.51.100.7||ann|GET|/a/b?c=d|/a/b|HTTP/1.1|200|512|https://x.example/|curl/8|false"},
+		{"common", `h.example id - ` + stamp + ` "HEAD / HTTP/2.0" 304 -`, "h.example|id||HEAD|/|/|HTTP/2.0|304|-1|||false"},
+		{"IPv6", `2001:db8::1 - - ` + stamp + ` "GET / HTTP/1.1" 200 0 "-" "-"`, "2001:db8::1|||GET|/|/|HTTP/1.1|200|0|||false"},
+		{"IPv6 with zone", `fe80::1%eth0 - - ` + stamp + ` "GET / HTTP/1.1" 200 0`, "fe80::1%eth0|||GET|/|/|HTTP/1.1|200|0|||false"},
+		{"no protocol", `1.2.3.4 - - ` + stamp + ` "GET /old" 200 1`, "1.2.3.4|||GET|/old|/old||200|1|||false"},
+		{"spaces in the target", `1.2.3.4 - - ` + stamp + ` "GET /a b  c HTTP/1.0" 200 1`, "1.2.3.4|||GET|/a b  c|/a b  c|HTTP/1.0|200|1|||false"},
+		{"absolute form", `1.2.3.4 - - ` + stamp + ` "GET HTTP://h:80/p?q HTTP/1.1" 200 1`, "1.2.3.4|||GET|HTTP://h:80/p?q|/p|HTTP/1.1|200|1|||false"},
+		{"absolute form, no path", `1.2.3.4 - - ` + stamp + ` "GET http://h HTTP/1.1" 200 1`, "1.2.3.4|||GET|http://h|/|HTTP/1.1|200|1|||false"},
+		{"user with spaces", `1.2.3.4 - ann of york ` + stamp + ` "GET / HTTP/1.1" 200 1`, "1.2.3.4||ann of york|GET|/|/|HTTP/1.1|200|1|||false"},
+		{"user who looks like a time", `1.2.3.4 - x [01/Jan/2000:00:00:00 +0000] y ` + stamp + ` "GET / HTTP/1.1" 200 1`,
+			"1.2.3.4||x [01/Jan/2000:00:00:00 +0000] y|GET|/|/|HTTP/1.1|200|1|||false"},
+		{"user with an escaped quote", `1.2.3.4 - a\"[01/Jan/2000:00:00:00 +0000] \"GET ` + stamp + ` "GET / HTTP/1.1" 200 1`,
+			`1.2.3.4||a\"[01/Jan/2000:00:00:00 +0000] \"GET|GET|/|/|HTTP/1.1|200|1|||false`},
+		{"escaped quotes", `1.2.3.4 - - ` + stamp + ` "GET /\"x\\" 200 1 "r\"r" "a\\"`, `1.2.3.4|||GET|/\"x\\|/\"x\\||200|1|r\"r|a\\|false`},
+		{"agent cut", `1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1" 200 1 "-" "Mozilla/5.0 (Maci`, "1.2.3.4|||GET|/|/|HTTP/1.1|200|1||Mozilla/5.0 (Maci|true"},
+		{"cut after the request", `1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1"`, "1.2.3.4|||GET|/|/|HTTP/1.1|0|-1|||false"},
+		{"cut in the request", `1.2.3.4 - - ` + stamp + ` "GET /abc`, "1.2.3.4|||GET|/abc|/abc||0|-1|||true"},
+		{"more fields", `1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1" 200 1 "r" "a" "203.0.113.9" 0.004 -`, "1.2.3.4|||GET|/|/|HTTP/1.1|200|1|r|a|false"},
+		{"odd numbers", `1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1" 20x 99999999999999999999 "r" "a"`, "1.2.3.4|||GET|/|/|HTTP/1.1|0|-1|r|a|false"},
+		{"long target", `1.2.3.4 - - ` + stamp + ` "GET /` + long + ` HTTP/1.1" 200 1`, "1.2.3.4|||GET|/" + long + "|/" + long + "|HTTP/1.1|200|1|||false"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			var p accesslog.Parser
+			var l accesslog.Line
+			if why := p.Parse([]byte(c.text), &l); why != accesslog.OK {
+				t.Fatalf("Parse(%q) = %s, want ok", c.text, why)
+			}
+			got := fmt.Sprintf("%s|%s|%s|%s|%s|%s|%s|%d|%d|%s|%s|%t", l.Host, l.Ident, l.User, l.Method, l.Target, l.Path,
+				l.Protocol, l.Status, l.Bytes, l.Referer, l.Agent, l.Truncated)
+			if got != c.want {
+				t.Errorf("Parse(%q)\n got %s\nwant %s", c.text, got, c.want)
+			}
+			if l.Time != at {
+				t.Errorf("Parse(%q) time = %d, want %d", c.text, l.Time, at)
+			}
+		})
+	}
+}
+
+// TestParseSkips holds which lines are not replayed, and that each says why: a line dropped in silence would make a limit
+// look harmless.
+func TestParseSkips(t *testing.T) {
+	cases := []struct {
+		name, text string
+		want       accesslog.Reason
+	}{
+		{"empty", "", accesslog.Blank},
+		{"spaces", " \t ", accesslog.Blank},
+		{"one word", "hello", accesslog.BadAddress},
+		{"no address", `- - - ` + stamp + ` "GET / HTTP/1.1" 200 1`, accesslog.BadAddress},
+		{"virtual host first", `shop.example:443 1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1" 200 1`, accesslog.BadAddress},
+		{"forwarded list", `1.2.3.4, 5.6.7.8 - - ` + stamp + ` "GET / HTTP/1.1" 200 1`, accesslog.BadAddress},
+		{"binary address", "\x16\x03\x01 - - " + stamp + ` "GET / HTTP/1.1" 200 1`, accesslog.BadAddress},
+		{"address too long", strings.Repeat("a", 254) + ` - - ` + stamp + ` "GET / HTTP/1.1" 200 1`, accesslog.BadAddress},
+		{"comment", "#Fields: date time", accesslog.BadAddress},
+		{"words only", "the quick brown fox", accesslog.BadTime},
+		{"no time", `1.2.3.4 - - "GET / HTTP/1.1" 200 1`, accesslog.BadTime},
+		{"no zone", `1.2.3.4 - - [17/May/2015:10:05:03] "GET / HTTP/1.1" 200 1`, accesslog.BadTime},
+		{"31 April", `1.2.3.4 - - [31/Apr/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1`, accesslog.BadTime},
+		{"29 February 2015", `1.2.3.4 - - [29/Feb/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1`, accesslog.BadTime},
+		{"hour 24", `1.2.3.4 - - [17/May/2015:24:05:03 +0000] "GET / HTTP/1.1" 200 1`, accesslog.BadTime},
+		{"before 1970", `1.2.3.4 - - [17/May/1969:10:05:03 +0000] "GET / HTTP/1.1" 200 1`, accesslog.BadTime},
+		{"cut in the time", `1.2.3.4 - - [17/May/2015:10:`, accesslog.BadTime},
+		{"cut after the time", `1.2.3.4 - - ` + stamp, accesslog.BadRequest},
+		{"request not quoted", `1.2.3.4 - - ` + stamp + ` GET / HTTP/1.1 200 1`, accesslog.BadRequest},
+		{"no request", `1.2.3.4 - - ` + stamp + ` "-" 408 -`, accesslog.BadRequest},
+		{"empty request", `1.2.3.4 - - ` + stamp + ` "" 400 0`, accesslog.BadRequest},
+		{"TLS greeting", `1.2.3.4 - - ` + stamp + ` "\x16\x03\x01\x02" 400 0`, accesslog.BadRequest},
+		{"TLS greeting with a space", `1.2.3.4 - - ` + stamp + ` "\x16\x03 \x01\x02" 400 0`, accesslog.BadRequest},
+		{"method only", `1.2.3.4 - - ` + stamp + ` "GET " 400 0`, accesslog.BadRequest},
+		{"server-wide", `1.2.3.4 - - ` + stamp + ` "OPTIONS * HTTP/1.0" 200 0`, accesslog.BadTarget},
+		{"authority", `1.2.3.4 - - ` + stamp + ` "CONNECT h:443 HTTP/1.1" 405 0`, accesslog.BadTarget},
+		{"no slash", `1.2.3.4 - - ` + stamp + ` "GET a/b HTTP/1.1" 400 0`, accesslog.BadTarget},
+		{"other scheme", `1.2.3.4 - - ` + stamp + ` "GET ftp://h/a HTTP/1.1" 400 0`, accesslog.BadTarget},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			var p accesslog.Parser
+			var l accesslog.Line
+			if got := p.Parse([]byte(c.text), &l); got != c.want {
+				t.Errorf("Parse(%q) = %s, want %s", c.text, got, c.want)
+			}
+		})
+	}
+	if got, want := len(accesslog.Reasons()), 6; got != want {
+		t.Errorf("%d reasons, want %d", got, want)
+	}
+	for _, r := range accesslog.Reasons() {
+		if r.String() == "" || r.Explain() == "" {
+			t.Errorf("reason %d has no name or no explanation", r)
+		}
+	}
+}
+
+// TestParseTime compares the hand-written time with package time, day by day over leap years and centuries, in several
+// zones, through one parser: a stale cached stamp would move requests between windows.
+func TestParseTime(t *testing.T) {
+	var p accesslog.Parser
+	var l accesslog.Line
+	zones := []*time.Location{time.UTC, time.FixedZone("", 5*3600+1800), time.FixedZone("", -9*3600-1800), time.FixedZone("", 14*3600)}
+	n := 0
+	for at := time.Date(1970, 1, 2, 3, 4, 5, 0, time.UTC); at.Year() < 2420; at = at.Add(65*time.Hour + 59*time.Minute + 37*time.Second) {
+		in := at.In(zones[n%len(zones)])
+		n++
+		for range 2 { // the second time from the parser's memory
+			text := `1.2.3.4 - - [` + in.Format("02/Jan/2006:15:04:05 -0700") + `] "GET / HTTP/1.1" 200 1`
+			if why := p.Parse([]byte(text), &l); why != accesslog.OK || l.Time != at.UnixMicro() {
+				t.Fatalf("Parse(%q) = %s, time %d; want %d", text, why, l.Time, at.UnixMicro())
+			}
+		}
+	}
+	text := `1.2.3.4 - - [17/May/2015:10:05:03.250 +0000] "GET / HTTP/1.1" 200 1`
+	want := time.Date(2015, 5, 17, 10, 5, 3, 250e6, time.UTC).UnixMicro()
+	if why := p.Parse([]byte(text), &l); why != accesslog.OK || l.Time != want {
+		t.Errorf("Parse(%q) = %s, time %d; want %d", text, why, l.Time, want)
+	}
+}
+
+// TestParseAllocates nothing: a log of a billion lines must not keep the garbage collector busy.
+func TestParseAllocates(t *testing.T) {
+	lines := [][]byte{
+		[]byte(`198.51.100.7 - ann ` + stamp + ` "GET /a/b?c=d HTTP/1.1" 200 512 "https://x.example/" "curl/8"`),
+		[]byte(`2001:db8::1 - a b [18/May/2015:10:05:03 +0100] "GET http://h/ HTTP/1.1" 200 1`),
+		[]byte(`rubbish`),
+	}
+	var p accesslog.Parser
+	var l accesslog.Line
+	if got := testing.AllocsPerRun(200, func() {
+		for _, text := range lines {
+			p.Parse(text, &l)
+		}
+	}); got != 0 {
+		t.Errorf("parsing three lines allocates %v times, want 0", got)
+	}
+}
+
+func TestUnescape(t *testing.T) {
+	cases := []struct{ in, want string }{
+		{`/plain`, "/plain"},
+		{`/\"q\\`, `/"q\`},
+		{`\x16\x03\xfF`, "\x16\x03\xff"},
+		{`\n\r\t\b\v\f`, "\n\r\t\b\v\f"},
+		{`\x1`, `\x1`},
+		{`\xzz\q\`, `\xzz\q\`},
+	}
+	for _, c := range cases {
+		if got := string(accesslog.Unescape(nil, []byte(c.in))); got != c.want {
+			t.Errorf("Unescape(%q) = %q, want %q", c.in, got, c.want)
+		}
+	}
+}
+
+// FuzzParseLine holds, for any bytes: no panic; what is accepted has all a replay needs; and written out again it reads
+// the same, so no field has leaked into another.
+func FuzzParseLine(f *testing.F) {
+	f.Add([]byte(`198.51.100.7 - ann ` + stamp + ` "GET /a/b?c=d HTTP/1.1" 200 512 "https://x.example/" "curl/8"`))
+	f.Add([]byte(`::1 - - ` + stamp + ` "GET http://h HTTP/1.1" 200 -`))
+	f.Add([]byte(`1.2.3.4 - x [01/Jan/2000:00:00:00 +0000] "y ` + stamp + ` "GET / HTTP/1.1" 200 1 "r\"" "\\`))
+	f.Add([]byte(`1.2.3.4 - - [17/May/2015:10:05:03.250 +0000] "GET /`))
+	f.Add([]byte(`1.2.3.4 - - ` + stamp + ` "\x16\x03\x01" 400 0`))
+	f.Add([]byte{0xef, 0xbb, 0xbf, 0, '[', ']', '"'})
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var p accesslog.Parser
+		var l, again accesslog.Line
+		if p.Parse(text, &l) != accesslog.OK {
+			return
+		}
+		if len(l.Host) == 0 || l.Time <= 0 || len(l.Method) == 0 || len(l.Path) == 0 || l.Path[0] != '/' {
+			t.Fatalf("Parse(%q) accepts %+v", text, l)
+		}
+		out := format(&l)
+		if why := p.Parse(out, &again); why != accesslog.OK {
+			t.Fatalf("Parse(%q) is fine, but written out as %q it is %s", text, out, why)
+		}
+		again.Truncated = l.Truncated
+		if !reflect.DeepEqual(l, again) {
+			t.Fatalf("Parse(%q)\n gave %+v\nwritten out as %q\n gave %+v", text, l, out, again)
+		}
+	})
+}
+
+// format writes a line in the Combined Log Format, closing what was cut.
+func format(l *accesslog.Line) []byte {
+	var b bytes.Buffer
+	dash := func(text []byte) []byte {
+		if text == nil {
+			return []byte("-")
+		}
+		return text
+	}
+	at := time.UnixMicro(l.Time).UTC().Format("02/Jan/2006:15:04:05.000000 -0700")
+	fmt.Fprintf(&b, `%s %s %s [%s] "%s %s`, l.Host, dash(l.Ident), dash(l.User), at, l.Method, l.Target)
+	if l.Protocol != nil {
+		fmt.Fprintf(&b, " %s", l.Protocol)
+	}
+	if bytes.HasSuffix(b.Bytes(), []byte(`\`)) {
+		b.WriteByte(' ') // a backslash that escapes nothing must not escape the closing quote
+	}
+	size := "-"
+	if l.Bytes >= 0 {
+		size = strconv.FormatInt(l.Bytes, 10)
+	}
+	fmt.Fprintf(&b, `" %03d %s "%s" "%s"`, l.Status, size, dash(l.Referer), dash(l.Agent))
+	return b.Bytes()
+}

@@ -1,0 +1,120 @@
+package cost
+
+import (
+	"math/big"
+
+	"github.com/sluicelimits/sluice/internal/aws/grants"
+)
+
+// Usage is what a workload comes to, before prices.
+type Usage struct {
+	Environments int64 // of the authorizer in each cell, at the busiest time
+	MemoryMB     int64 // of the authorizer
+	Shards       int64 // of the cache in each full cell
+	Nodes        int64 // of all caches
+	AlarmMetrics int64
+
+	Metrics   *big.Rat // each by the share of a month's hours in which it is written
+	MeanMs    *big.Rat // billed for a request
+	CallShare *big.Rat // of the admitted requests that call a store
+	Changes   *big.Rat // in a month, those of the canary included
+
+	perCell  *big.Rat // requests a second of a cell
+	admitted *big.Rat // of these
+	denied   *big.Rat
+	calls    *big.Rat // of the rates' store a second and cell; write units, where that is DynamoDB
+	quotas   *big.Rat // write units of quotas a second and cell, in a full one
+	polls    *big.Rat // of the config table a second and cell
+	beats    *big.Rat // a second and cell
+	runs     *big.Rat // of the canary in a month
+}
+
+// usage derives what the lines are made of.
+func usage(w *Workload) *Usage {
+	u := &Usage{}
+	authorizer, _ := grants.Of("authorizer")
+	u.MemoryMB = int64(authorizer.MemoryMB)
+	cells := num(w.Cells)
+	u.perCell = over(w.RPS, cells)
+	u.denied = product(u.perCell, w.DeniedShare)
+	u.admitted = minus(u.perCell, u.denied)
+
+	storeMs := int64(dynamoMs)
+	if w.Profile == Full {
+		storeMs = redisMs
+	}
+	most := num(localMs + storeMs)
+	if w.Duration > 0 {
+		most = frac(w.Duration.Microseconds(), 1000)
+	}
+	u.Environments = environments(product(u.perCell, over(most, num(1000)), w.Peak))
+	u.calls, u.quotas = storeCalls(w, u)
+	u.CallShare = new(big.Rat)
+	if u.admitted.Sign() > 0 {
+		u.CallShare = least(num(1), over(u.calls, u.perCell))
+	}
+	u.polls = least(num(u.Environments), u.perCell)
+	u.beats = least(over(num(u.Environments), beatEvery), u.perCell)
+
+	u.MeanMs = most
+	if w.Duration == 0 { // a poll of the config table goes beside the store's call, and takes at least as long
+		u.MeanMs = sum(num(localMs), product(u.CallShare, num(storeMs)))
+		if u.perCell.Sign() > 0 {
+			longer := minus(num(localMs+dynamoMs), u.MeanMs)
+			u.MeanMs = sum(u.MeanMs, product(over(u.polls, u.perCell), longer))
+		}
+	}
+	if w.Profile == Full {
+		u.Shards = max(1, up(over(product(u.calls, w.Peak), num(callsPerShard))).Int64())
+		u.Nodes = 2 * u.Shards * w.Cells // each with a replica in another zone
+	}
+	u.AlarmMetrics = alarmMetrics(w, u.Shards)
+	u.runs = new(big.Rat)
+	if w.Canary > 0 {
+		u.runs = every(w.Canary)
+	}
+	u.Changes = sum(u.runs, over(num(w.Changes*hours), num(24)))
+	u.Metrics = metrics(w, u)
+	return u
+}
+
+// asking returns the calls per second of a cell if each environment makes one call in so many seconds. Environments
+// call beside requests only, so there are at most as many calls as requests.
+func (u *Usage) asking(seconds int64) *big.Rat {
+	return least(over(num(u.Environments), num(seconds)), u.perCell)
+}
+
+// environments is how many a load of so many requests at once needs: the mean and some standard deviations of a Poisson number.
+func environments(load *big.Rat) int64 {
+	if load.Sign() == 0 {
+		return 0
+	}
+	return up(sum(load, product(num(burst), root(load)))).Int64()
+}
+
+// storeCalls is what a cell's stores are called, a second, and what its quotas cost in a store of their own. Each tenant asks in each
+// environment as often as in any other, which is when leases save least.
+func storeCalls(w *Workload, u *Usage) (rates, quotas *big.Rat) {
+	exact := product(u.admitted, exactUnits)
+	if w.Profile == Full {
+		exact = u.admitted
+	}
+	pairs := num(w.Tenants * u.Environments)
+	rates = exact
+	if w.Leases {
+		units := leasedUnits
+		if u.denied.Sign() > 0 {
+			units = bindingUnits
+		}
+		rates = least(exact, product(pairs, units))
+	}
+	rates = sum(rates, product(u.denied, deniedUnits))
+	quotas = new(big.Rat)
+	if w.Profile == Full && w.Quotas {
+		quotas = product(u.admitted, exactUnits)
+		if w.Leases {
+			quotas = least(quotas, product(pairs, quotaCalls))
+		}
+	}
+	return rates, quotas
+}

@@ -1,0 +1,136 @@
+package cost
+
+import (
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/aws/grants"
+)
+
+// Profile is how a cell is made.
+type Profile string
+
+// The profiles.
+const (
+	Small Profile = "small" // DynamoDB only, no VPC
+	Full  Profile = "full"  // ElastiCache in a VPC, DynamoDB for quotas
+)
+
+// Profiles lists them.
+func Profiles() []Profile { return []Profile{Small, Full} }
+
+// API is the kind of API in front.
+type API string
+
+// The kinds of APIs.
+const (
+	REST      API = "rest"
+	HTTP      API = "http"
+	WebSocket API = "websocket"
+)
+
+// APIs lists them.
+func APIs() []API { return []API{REST, HTTP, WebSocket} }
+
+// Bounds of a workload.
+const (
+	MaxRPS     = 1_000_000_000
+	MaxTenants = 10_000_000
+	MaxCells   = 1_000
+	MaxNAT     = 12
+	MaxChanges = 10_000_000
+	MaxPeak    = 1_000
+)
+
+// Workload is what is asked of a deployment, and how it is made. [NewWorkload] has the defaults.
+type Workload struct {
+	RPS     *big.Rat // requests a second on average over the month, all cells together, denied ones included; 0..MaxRPS
+	Tenants int64    // that are active, each in every cell; 1..MaxTenants
+	Cells   int64    // all in the region and one account; 1..MaxCells
+
+	Region      string
+	Profile     Profile
+	API         API
+	Leases      bool
+	DeniedShare *big.Rat      // of the requests, 0..1
+	Peak        *big.Rat      // of the busiest time to the average: for how much environments are there; 1..MaxPeak
+	Duration    time.Duration // billed for a request on average, 1 ms..10 s; 0: by what stores are called for
+	Changes     int64         // of plans, tenants and keys a day, 0..MaxChanges
+	Canary      time.Duration // between two runs, 1 min..24 h; 0: none
+
+	Node   string // type of the cache's nodes, in a full cell
+	Quotas bool   // requests are under a quota, too, in a full cell
+	NAT    int64  // NAT gateways in each full cell, 0..MaxNAT
+
+	WAF          bool // a web ACL with a rate rule on the API
+	Dashboard    bool // of CloudWatch, one in all
+	CustomerKeys bool // KMS keys of one's own, one beside the control tables and one in each cell
+	Anchors      bool // the audit trail has signed anchors, which need a key of KMS
+	PlatformLogs bool // Lambda's own lines for each call of the authorizer are kept, as they are unless its LoggingConfig says otherwise
+	FreeTier     bool // what AWS gives away each month without an end date is taken off
+}
+
+// NewWorkload is so many requests a second in one small cell of us-east-1.
+func NewWorkload(rps *big.Rat) Workload {
+	canary, _ := grants.Of("canary")
+	return Workload{
+		RPS: rps, Tenants: 100, Cells: 1, Region: "us-east-1", Profile: Small, API: REST, Leases: true,
+		DeniedShare: new(big.Rat), Peak: num(2), Changes: 10, Canary: canary.Schedule, Node: "cache.r7g.large",
+		PlatformLogs: true,
+	}
+}
+
+// WorkloadError says which number of a workload makes no sense. It begins with the name of the command's flag.
+type WorkloadError struct{ text string }
+
+func (e *WorkloadError) Error() string { return e.text }
+
+// check returns what makes no sense, the first of it, in terms of the command's flags.
+func (w *Workload) check(p *Prices) error {
+	bad := func(format string, args ...any) error { return &WorkloadError{fmt.Sprintf(format, args...)} }
+	within := func(name string, v *big.Rat, low, high int64) error {
+		if v == nil || v.Cmp(num(low)) < 0 || v.Cmp(num(high)) > 0 {
+			return bad("%s is outside %d..%d", name, low, high)
+		}
+		return nil
+	}
+	for _, err := range []error{
+		within("rps", w.RPS, 0, MaxRPS),
+		within("tenants", num(w.Tenants), 1, MaxTenants),
+		within("cells", num(w.Cells), 1, MaxCells),
+		within("denied-share", w.DeniedShare, 0, 1),
+		within("peak", w.Peak, 1, MaxPeak),
+		within("changes", num(w.Changes), 0, MaxChanges),
+		within("nat", num(w.NAT), 0, MaxNAT),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	return w.made(p)
+}
+
+// made checks how the deployment is made.
+func (w *Workload) made(p *Prices) error {
+	bad := func(format string, args ...any) error { return &WorkloadError{fmt.Sprintf(format, args...)} }
+	switch {
+	case !slices.Contains(p.regions, w.Region):
+		return bad("region %q has no prices; there are %s, and --price-file adds others", clip(w.Region), strings.Join(p.regions, ", "))
+	case !slices.Contains(Profiles(), w.Profile):
+		return bad("profile %q is neither small nor full", clip(string(w.Profile)))
+	case !slices.Contains(APIs(), w.API):
+		return bad("api %q is none of rest, http and websocket", clip(string(w.API)))
+	case w.Duration != 0 && (w.Duration < time.Millisecond || w.Duration > 10*time.Second):
+		return bad("duration %s is outside 1ms..10s", w.Duration)
+	case w.Canary != 0 && (w.Canary < time.Minute || w.Canary > 24*time.Hour):
+		return bad("canary %s is outside 1m..24h; 0 is none", w.Canary)
+	case w.Profile == Full && !p.hasNode(w.Node, w.Region):
+		return bad("node %q has no price in %s; there are %s, and --price-file adds others", clip(w.Node), w.Region, strings.Join(p.Nodes(), ", "))
+	case w.Profile == Small && (w.Quotas || w.NAT > 0):
+		return bad("quotas and nat are for --profile full: a small cell has its quotas with the rest, and no VPC")
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package devcells
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/streams/acknowledge"
+)
+
+// What a reader may keep: everything, since its table is in the same memory. Past that it reads again.
+const (
+	keptDocuments = 200_000
+	keptBytes     = 1 << 30
+	readTimeout   = time.Second // the table answers at once; a machine may not
+)
+
+// Cell is the configuration of one cell: its table, the applier that fills it, and a reader for its authorizer.
+type Cell struct {
+	Name   string
+	Reader *cellconfig.Reader // an [authorizer.Source]
+
+	table   *memtable.Table
+	store   *told                     // the table, as changes are written to it
+	heard   *acknowledge.Acknowledger // nil: the cell is alone
+	applied chan struct{}             // has room for one: the table changed
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	checked Checked
+}
+
+var _ authorizer.Source = (*cellconfig.Reader)(nil)
+
+// AddCell makes a cell, brings it up to what the control tables hold, and has it told of every change. Its reader knows of a
+// change when it was applied, and not only with the next poll.
+func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
+	table, err := memtable.New(0)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cell{Name: name, table: table, applied: make(chan struct{}, 1)}
+	c.store = &told{table, c.applied}
+	sharedAs := ""
+	if p.c.Several {
+		sharedAs = name
+		c.heard, err = acknowledge.New(acknowledge.Config{Cell: name, Tables: p.tables, Store: c.store, Now: p.c.Now})
+		if err != nil {
+			return nil, err
+		}
+	}
+	c.Reader, err = cellconfig.New(cellconfig.Config{
+		Table: table, Cell: sharedAs, Accepts: p.c.Accepts, Reaches: p.c.Reaches, Log: p.c.Log, Timeout: readTimeout, FirstTimeout: 10 * readTimeout,
+		Holds: table.Holds, MaxDocuments: keptDocuments, MaxBytes: keptBytes,
+		OnApply: func(e cellconfig.Entry, now time.Time) {
+			p.board.Meter("authorizer", name).Took("propagation_seconds", now.Sub(e.At))
+		},
+		Hashes: func(_ context.Context, _ time.Time, presented string) ([]identity.KeyHash, error) {
+			return p.peppers.Hashes(presented)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := p.pump.Add(ctx, name, c.store); err != nil {
+		return nil, err
+	}
+	run, stop := context.WithCancel(context.Background())
+	c.stop = stop
+	if err := p.follow(run, c); err != nil { // before the first request
+		c.store.tell() // look again
+	}
+	c.running.Go(func() { p.followAll(run, c) })
+	p.mu.Lock()
+	p.cells[name] = c
+	p.mu.Unlock()
+	if err := p.serveOperators(); err != nil {
+		return nil, fmt.Errorf("cell %s: %w", name, err)
+	}
+	return c, nil
+}
+
+// followAll follows what is applied until ctx ends.
+func (p *Plane) followAll(ctx context.Context, c *Cell) {
+	var again <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.applied:
+		case <-again:
+		}
+		again = nil
+		if err := p.follow(ctx, c); err != nil && ctx.Err() == nil {
+			p.c.Log.Warn("a cell's shares are not acknowledged yet", "cell", c.Name, "error", err)
+			again = time.After(lookEvery)
+		}
+	}
+}
+
+// follow has the reader look at what was applied, and the balancer hear of it where it concerns shares. A reader whose table has
+// nothing in it looks again by itself.
+func (p *Plane) follow(ctx context.Context, c *Cell) error {
+	if err := c.Reader.Load(ctx, p.c.Now()); err != nil || c.heard == nil {
+		return nil //nolint:nilerr // the reader has logged it, and goes on with what it has
+	}
+	wrote, err := c.heard.Run(ctx)
+	if wrote {
+		p.poke()
+	}
+	return err
+}
+
+// told is a table that tells of what is written to it.
+type told struct {
+	*memtable.Table
+	applied chan<- struct{}
+}
+
+// Commit implements [cellconfig.Store].
+func (t *told) Commit(ctx context.Context, step cellconfig.Step) error {
+	err := t.Table.Commit(ctx, step)
+	t.tell()
+	return err
+}
+
+func (t *told) tell() {
+	select {
+	case t.applied <- struct{}{}:
+	default: // it is to look already
+	}
+}
+
+// RemoveCell ends a cell: it is told of nothing more.
+func (p *Plane) RemoveCell(name string) error {
+	p.mu.Lock()
+	c := p.cells[name]
+	delete(p.cells, name)
+	p.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	p.pump.Remove(name)
+	c.close()
+	return p.serveOperators()
+}
+
+// Store is the cell's config table, as its applier writes it.
+func (c *Cell) Store() cellconfig.Store { return c.store }
+
+func (c *Cell) close() {
+	c.stop()
+	c.running.Wait()
+}
+
+// Settle waits until every cell has applied what was written before the call, and knows of it.
+func (p *Plane) Settle(ctx context.Context) error {
+	if err := p.pump.Settle(ctx); err != nil {
+		return err
+	}
+	for _, c := range p.all() {
+		if _, err := c.table.Head(ctx); err != nil {
+			continue // nothing was ever written
+		}
+		if err := c.Reader.Load(ctx, p.c.Now()); err != nil {
+			return fmt.Errorf("cell %s: %w", c.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,307 @@
+package devtoken_test
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/dev/devtoken"
+)
+
+// folder is one that tokens can lie in.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "state", "sluice")
+	if err := devtoken.MakeFolder(dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// write writes a file as the process at an address does.
+func write(t *testing.T, file, token, addr string) {
+	t.Helper()
+	if err := devtoken.Write(file, token, netip.MustParseAddrPort(addr)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func file(dir, addr string) string { return devtoken.File(dir, netip.MustParseAddrPort(addr)) }
+
+// Guarantees that the user's own processes find a token, and that nobody else can read it, whatever was there before.
+func TestOnlyTheUserReadsAToken(t *testing.T) {
+	parent := t.TempDir()
+	dir := filepath.Join(parent, "sluice")
+	if err := os.Mkdir(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := devtoken.MakeFolder(dir); err != nil {
+		t.Fatal(err)
+	}
+	name, token := file(dir, "127.0.0.1:8080"), devtoken.New()
+	if err := os.WriteFile(name, []byte("of an earlier process"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(name, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	write(t, name, token, "127.0.0.1:8080")
+	for path, want := range map[string]fs.FileMode{dir: 0o700 | fs.ModeDir, name: 0o600} {
+		if info, err := os.Lstat(path); err != nil || info.Mode() != want {
+			t.Errorf("%s has mode %v, %v; want %v", path, info.Mode(), err, want)
+		}
+	}
+	if got, err := devtoken.Read(name); got.Secret != token || err != nil {
+		t.Errorf("read %v, %v", got, err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("in the folder are %v, %v; want the token alone", left, err)
+	}
+	if token == devtoken.New() {
+		t.Error("two processes have one token")
+	}
+}
+
+// Guarantees that a token is not written through a symbolic link to where others could read it, or over somebody's
+// file.
+func TestNoTokenThroughALink(t *testing.T) {
+	dir, elsewhere := folder(t), filepath.Join(t.TempDir(), "elsewhere")
+	name := file(dir, "127.0.0.1:8080")
+	if err := os.Symlink(elsewhere, name); err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range []string{"", "precious"} {
+		if target != "" {
+			if err := os.WriteFile(elsewhere, []byte(target), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := devtoken.Write(name, devtoken.New()); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("written through a link: %v", err)
+		}
+		if text, err := os.ReadFile(elsewhere); string(text) != target || (err == nil) != (target != "") {
+			t.Errorf("behind the link is %q, %v", text, err)
+		}
+	}
+	write(t, elsewhere, devtoken.New(), "127.0.0.1:8080")
+	if found := devtoken.Find(dir, "127.0.0.1", 8080); found.Token != "" || !strings.Contains(found.Err.Error(), name) {
+		t.Errorf("read through a link: %v", found.Err)
+	}
+	link := filepath.Join(t.TempDir(), "sluice")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := devtoken.MakeFolder(link); err == nil || !strings.Contains(err.Error(), link) {
+		t.Errorf("a folder behind a link: %v", err)
+	}
+}
+
+// Guarantees that a caller gets the token of the process at the address that it calls, and of no other.
+func TestFind(t *testing.T) {
+	dir := folder(t)
+	tokens := map[string]string{}
+	for i, addr := range []string{
+		"127.0.0.1:8080", "[::1]:8080", "127.0.0.1:8081", "[::]:8082", "0.0.0.0:8083", "127.0.0.5:8080",
+	} {
+		tokens[addr] = devtoken.New()
+		write(t, file(dir, addr), tokens[addr], addr)
+		at := time.Unix(int64(1000-i), 0)
+		if err := os.Chtimes(file(dir, addr), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		host string
+		port uint16
+		of   string
+		at   string
+	}{
+		{"127.0.0.1", 8080, "127.0.0.1:8080", "127.0.0.1"},
+		{"localhost", 8080, "127.0.0.1:8080", "127.0.0.1"}, // the newer of two
+		{"::1", 8080, "[::1]:8080", "::1"},
+		{"127.0.0.5", 8080, "127.0.0.5:8080", "127.0.0.5"},
+		{"localhost", 8081, "127.0.0.1:8081", "127.0.0.1"},
+		{"localhost", 8082, "[::]:8082", "127.0.0.1"},
+		{"::1", 8082, "[::]:8082", "::1"},
+		{"127.0.0.1", 8083, "0.0.0.0:8083", "127.0.0.1"},
+		{"127.0.0.6", 8080, "", "127.0.0.6"},
+		{"::1", 8081, "", "::1"},
+		{"localhost", 8084, "", "127.0.0.1"},
+	} {
+		found := devtoken.Find(dir, c.host, c.port)
+		if found.Token != tokens[c.of] || found.Host.String() != c.at || (found.Err == nil) != (c.of != "") {
+			t.Errorf("%s port %d: %q at %s, %v; want that of %q at %s",
+				c.host, c.port, found.File, found.Host, found.Err, c.of, c.at)
+		}
+		if c.of == "" && !errors.Is(found.Err, fs.ErrNotExist) {
+			t.Errorf("%s port %d: %v", c.host, c.port, found.Err)
+		}
+	}
+}
+
+// Guarantees that the file of a process which was killed does not hide the token of one that runs.
+func TestANewFileCountsMore(t *testing.T) {
+	for _, order := range [][2]string{{"127.0.0.1:8080", "[::]:8080"}, {"[::]:8080", "127.0.0.1:8080"}} {
+		dir, token := folder(t), devtoken.New()
+		write(t, file(dir, order[0]), devtoken.New(), order[0])
+		long := time.Now().Add(-time.Hour)
+		if err := os.Chtimes(file(dir, order[0]), long, long); err != nil {
+			t.Fatal(err)
+		}
+		write(t, file(dir, order[1]), token, order[1])
+		if found := devtoken.Find(dir, "127.0.0.1", 8080); found.Token != token {
+			t.Errorf("%q: found %s, %v", order, found.File, found.Err)
+		}
+	}
+}
+
+// Guarantees that what is no token is never taken for one, so that no other file's content is sent to anybody, nor
+// shown; and that a file which does not say where its token may be sent is refused.
+func TestWhatIsNoToken(t *testing.T) {
+	name := file(folder(t), "127.0.0.1:8080")
+	token := devtoken.New()
+	const at = "\naddress 127.0.0.1:8080"
+	for _, text := range []string{
+		"", "\n", "secret", "secret" + at, token[:len(token)-1] + at, token + "x" + at, "sldev3_" + token[7:] + at,
+		strings.ToUpper(token) + at, token, token + "\n" + token, token + at + "\n" + token, token + at + "0000",
+		token + "\naddress", token + "\naddress localhost:8080", token + "\naddress 127.0.0.1",
+		token + "\nAddress 127.0.0.1:1",
+		token + at + "\nboot", token + at + "\nboot a\nboot a", token + at + "\nsecret x", token + "\nboot a",
+		token + strings.Repeat(at, 2000), strings.Repeat("x", 1<<16), "sldev1_" + token[7:], "sldev1_" + token[7:] + at,
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := devtoken.Read(name)
+		if got.Secret != "" || err == nil || !strings.Contains(err.Error(), name) ||
+			strings.Contains(err.Error(), "secret") ||
+			strings.Contains(err.Error(), "earlier version") != strings.HasPrefix(text, "sldev1_") {
+			t.Errorf("%.60q is %v, %v", text, got, err)
+		}
+	}
+	if err := os.WriteFile(name, []byte(" "+token+"\r\naddress 127.0.0.1:8080\r\n\r\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := devtoken.Read(name); got.Secret != token || err != nil {
+		t.Errorf("with white space around it: %v, %v", got, err)
+	}
+	if got, err := devtoken.Read(filepath.Dir(name)); got.Secret != "" || err == nil {
+		t.Errorf("of a folder: %v, %v", got, err)
+	}
+}
+
+// Guarantees that the token of a file is for the addresses in it alone, whatever the file is called.
+func TestATokenIsForItsAddresses(t *testing.T) {
+	name, token := filepath.Join(folder(t), "x"), devtoken.New()
+	var all []netip.AddrPort
+	for _, addr := range []string{"127.0.0.1:8080", "[::ffff:127.0.0.2]:8080", "[::1]:8081", "0.0.0.0:8082", "[::]:8083"} {
+		all = append(all, netip.MustParseAddrPort(addr))
+	}
+	if err := devtoken.Write(name, token, all...); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		host string
+		port uint16
+		at   string // "" if the token is not sent
+	}{
+		{"127.0.0.1", 8080, "127.0.0.1"}, {"127.0.0.2", 8080, "127.0.0.2"}, {"localhost", 8080, "127.0.0.1"},
+		{"localhost", 8081, "::1"}, {"::1", 8081, "::1"}, {"localhost", 8082, "127.0.0.1"}, {"::1", 8083, "::1"},
+		{"::1", 8080, ""}, {"127.0.0.1", 8081, ""}, {"127.0.0.3", 8080, ""}, {"localhost", 80, ""}, {"localhost", 8084, ""},
+	} {
+		found := devtoken.Open(name, c.host, c.port)
+		sent := found.Token == token && found.Host.String() == c.at && found.Err == nil
+		refused := found.Token == "" && errors.Is(found.Err, devtoken.ErrElsewhere) &&
+			strings.Contains(found.Err.Error(), name)
+		if c.at != "" && !sent || c.at == "" && !refused {
+			t.Errorf("%s port %d: %+v, want it at %q", c.host, c.port, found, c.at)
+		}
+	}
+	moved := file(filepath.Dir(name), "127.0.0.1:9090") // a file under the name of another address
+	write(t, moved, token, "127.0.0.1:8080")
+	found := devtoken.Find(filepath.Dir(name), "localhost", 9090)
+	if found.Token != "" || !errors.Is(found.Err, devtoken.ErrElsewhere) {
+		t.Errorf("by another name: %+v", found)
+	}
+}
+
+// Guarantees that a file which another user can have put there, or can read, is not believed.
+func TestFilesOfOthers(t *testing.T) {
+	for _, c := range []struct {
+		uid, self int
+		mode      fs.FileMode
+		believed  bool
+	}{
+		{1000, 1000, 0o600, true}, {1000, 1000, 0o400, true}, {0, 1000, 0o600, true}, {0, 0, 0o600, true},
+		{1001, 1000, 0o600, false}, {1000, 0, 0o600, false}, {1000, 1000, 0o640, false}, {1000, 1000, 0o602, false},
+		{0, 1000, 0o644, false},
+	} {
+		if err := devtoken.CheckOwner(c.uid, c.self, c.mode); (err == nil) != c.believed {
+			t.Errorf("a file of %d with mode %#o, read by %d: %v", c.uid, c.mode, c.self, err)
+		}
+	}
+	name := file(folder(t), "127.0.0.1:8080")
+	write(t, name, devtoken.New(), "127.0.0.1:8080")
+	if os.Geteuid() == 0 { // nobody else may give a file away
+		if err := os.Chown(name, 12345, -1); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := devtoken.Read(name); got.Secret != "" || err == nil || !strings.Contains(err.Error(), "user 12345") {
+			t.Errorf("a file of another user: %v, %v", got, err)
+		}
+	}
+	write(t, name, devtoken.New(), "127.0.0.1:8080")
+	if err := os.Chmod(name, 0o604); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := devtoken.Read(name); runtime.GOOS != "windows" && (got.Secret != "" || err == nil) {
+		t.Errorf("a file that all can read: %v, %v", got, err)
+	}
+}
+
+// Guarantees that a process which ends takes its own token away, and not that of its successor.
+func TestRemove(t *testing.T) {
+	const at = "127.0.0.1:8080"
+	name, mine, theirs := file(folder(t), at), devtoken.New(), devtoken.New()
+	write(t, name, theirs, at)
+	if err := devtoken.Remove(name, mine); err != nil {
+		t.Error(err)
+	}
+	if got, err := devtoken.Read(name); got.Secret != theirs {
+		t.Errorf("the successor's is %v, %v", got, err)
+	}
+	for range 2 {
+		if err := devtoken.Remove(name, theirs); err != nil {
+			t.Error(err)
+		}
+		if _, err := devtoken.Read(name); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("still there: %v", err)
+		}
+	}
+}
+
+// Guarantees that the folder is one of the user's own, and the same for whoever looks.
+func TestFolder(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", filepath.Join(t.TempDir(), "x"))
+	if dir, err := devtoken.Folder(); err != nil || dir != filepath.Join(os.Getenv("XDG_STATE_HOME"), "sluice") {
+		t.Errorf("%q, %v", dir, err)
+	}
+	t.Setenv("XDG_STATE_HOME", "relative")
+	t.Setenv("HOME", t.TempDir())
+	if dir, err := devtoken.Folder(); err != nil || !strings.HasPrefix(dir, os.Getenv("HOME")) {
+		t.Errorf("%q, %v", dir, err)
+	}
+	t.Setenv("HOME", "")
+	if dir, err := devtoken.Folder(); err == nil {
+		t.Errorf("without a home: %q", dir)
+	}
+}

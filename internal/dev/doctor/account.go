@@ -1,0 +1,201 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/service/cloudwatch"
+	"github.com/aws/aws-sdk-go-v2/service/iam"
+	"github.com/aws/aws-sdk-go-v2/service/kms"
+	"github.com/aws/aws-sdk-go-v2/service/lambda"
+	"github.com/aws/aws-sdk-go-v2/service/servicequotas"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
+	"github.com/aws/smithy-go"
+
+	"github.com/sluicelimits/sluice/internal/control/admin"
+)
+
+// Operators is the operators' API.
+type Operators struct {
+	Dated *Answer // to a call that nobody signed, for its Date; nil if there was none
+	Cells func(context.Context) (*admin.CellsResponse, error)
+}
+
+// Account is the AWS account that Sluice is deployed to, or will be.
+type Account struct {
+	Prefix    string // of every name, as in the deployment file
+	Region    string // the control plane's
+	Namespace string // of metrics
+	Cells     []Cell
+	In        func(region string) Services
+}
+
+// Cell is one of the deployment.
+type Cell struct{ ID, Region string }
+
+// Services are what is asked in one region. Each is the part of the SDK's client that is used, and each call only
+// reads.
+type Services struct {
+	Lambda interface {
+		GetAccountSettings(context.Context, *lambda.GetAccountSettingsInput, ...func(*lambda.Options)) (
+			*lambda.GetAccountSettingsOutput, error)
+		GetFunctionConfiguration(context.Context, *lambda.GetFunctionConfigurationInput, ...func(*lambda.Options)) (
+			*lambda.GetFunctionConfigurationOutput, error)
+		GetFunctionConcurrency(context.Context, *lambda.GetFunctionConcurrencyInput, ...func(*lambda.Options)) (
+			*lambda.GetFunctionConcurrencyOutput, error)
+	}
+	Metrics interface {
+		GetMetricStatistics(context.Context, *cloudwatch.GetMetricStatisticsInput, ...func(*cloudwatch.Options)) (
+			*cloudwatch.GetMetricStatisticsOutput, error)
+		DescribeAlarms(context.Context, *cloudwatch.DescribeAlarmsInput, ...func(*cloudwatch.Options)) (
+			*cloudwatch.DescribeAlarmsOutput, error)
+		DescribeAlarmHistory(context.Context, *cloudwatch.DescribeAlarmHistoryInput, ...func(*cloudwatch.Options)) (
+			*cloudwatch.DescribeAlarmHistoryOutput, error)
+	}
+	Topics interface {
+		GetTopicAttributes(context.Context, *sns.GetTopicAttributesInput, ...func(*sns.Options)) (
+			*sns.GetTopicAttributesOutput, error)
+	}
+	Keys interface {
+		DescribeKey(context.Context, *kms.DescribeKeyInput, ...func(*kms.Options)) (
+			*kms.DescribeKeyOutput, error)
+		GetKeyPolicy(context.Context, *kms.GetKeyPolicyInput, ...func(*kms.Options)) (
+			*kms.GetKeyPolicyOutput, error)
+	}
+	Roles interface {
+		SimulatePrincipalPolicy(context.Context, *iam.SimulatePrincipalPolicyInput, ...func(*iam.Options)) (
+			*iam.SimulatePrincipalPolicyOutput, error)
+	}
+	Quotas interface {
+		GetServiceQuota(context.Context, *servicequotas.GetServiceQuotaInput, ...func(*servicequotas.Options)) (
+			*servicequotas.GetServiceQuotaOutput, error)
+	}
+}
+
+// ofTheAccount are the assumptions that show in the account, and at the operators' API.
+func ofTheAccount() []Assumption {
+	return []Assumption{{
+		ID: "emf-metrics",
+		Says: "CloudWatch makes metrics of the functions' lines in the embedded metric format, also where Lambda takes " +
+			"log lines as JSON.",
+		Code: []string{"infra/function.go", "infra/config/config.go"},
+		Worse: "With the log format JSON all metrics are gone. So it is not the default (`platformLogs: true`), and " +
+			"the alarms on silence ring within three quarters of an hour.",
+		How: "The balancer's log format, and whether CloudWatch has its `active_cell_count` of the last hour, which is " +
+			"told every minute.",
+		Do: "see whether the balancer runs (docs/runbooks/active_cell_count.md); if it does and the log format is JSON, set " +
+			"`platformLogs: true` in the deployment file and deploy",
+		check: emfMetrics,
+	}, {
+		ID: "leading-keys",
+		Says: "`dynamodb:LeadingKeys` with `ForAllValues:StringLike` and `Null: false` lets a role write the keys that " +
+			"it names, and no others.",
+		Code: []string{"infra/policy.go", "internal/aws/grants/grants.go"},
+		Worse: "The condition does not bind: a function that was taken over can write any item of the cells table. " +
+			"Each item's hash and the audit trail show it afterwards.",
+		How: "IAM's simulator is asked whether the balancer's role may put `@shares`, which it has to, and a cell's " +
+			"name, which it must not. That DynamoDB names the key shows in `shares-acknowledged`: without it no share " +
+			"could be written.",
+		Do:    "treat each function's role as one that may write the whole cells table, and report it as an issue of Sluice",
+		check: leadingKeys,
+	}, {
+		ID: "alarm-topics",
+		Says: "CloudWatch can publish an alarm on a topic that is encrypted with a key of one's own whose policy lets " +
+			"it in.",
+		Code: []string{"infra/alarms.go"},
+		Worse: "With AWS's own key for topics (`alias/aws/sns`) an alarm is lost without a word. So a topic that the " +
+			"templates make has a key of its own.",
+		How: "The topics of the deployment's alarms, their keys, the keys' policies, and whether the alarms' history " +
+			"of two weeks has an action that failed.",
+		Do: "give the topic a key whose policy allows cloudwatch.amazonaws.com kms:Decrypt and kms:GenerateDataKey*, " +
+			"then `aws cloudwatch set-alarm-state` as docs/operate.md says",
+		check: alarmTopics,
+	}, {
+		ID: "stream-age",
+		Says: "Lambda tells `IteratorAge` of the functions that read streams, by `FunctionName`, whenever a change of " +
+			"the canary comes by.",
+		Code: []string{"infra/alarm/alarm.go"},
+		Worse: "It is told of busy streams alone, or not at all. The alarm on it takes missing data for bad, so that " +
+			"it rings although all is well rather than the other way round.",
+		How: "CloudWatch has an `IteratorAge` of the publisher and of the archiver in the last hour.",
+		Do: "see whether the canary runs (docs/runbooks/iterator_age.md); if it does, take that alarm out and report " +
+			"it as an issue of Sluice",
+		check: streamAge,
+	}, {
+		ID: "shares-acknowledged",
+		Says: "A cell's role can write the cell's one acknowledgement into the cells table, from another region, too, " +
+			"and the balancer sees it within two minutes.",
+		Code: []string{"infra/cell.go", "internal/aws/grants/functions.go"},
+		Worse: "A change of the shares waits for the cell, and nobody grants what moves. Nothing is admitted twice for " +
+			"it. `shares_awaited` rings.",
+		How: "`cell list` of the operators' API: no cell is awaited or waiting for longer than two minutes, and no " +
+			"item of the table is unreadable.",
+		Do:    "see docs/runbooks/shares_awaited.md: the log of the cell's applier says why it cannot write",
+		check: sharesAcknowledged,
+	}, {
+		ID: "quotas",
+		Says: "The account's quotas are enough for what the functions reserve and, in full cells, for VPCs and Elastic " +
+			"IPs.",
+		Code: []string{"internal/aws/grants/functions.go", "infra/network.go"},
+		Worse: "New accounts have 10 concurrent executions, and CloudFormation refuses the stack. That is why " +
+			"synth prints the quotas, and why tables are made after the functions.",
+		How: "Lambda's concurrency in each region beside what is reserved there and the 100 that Lambda keeps, with " +
+			"100 for an authorizer that is not deployed yet; quotas of VPCs and addresses beside those of full cells. " +
+			"What else uses them is not looked at.",
+		Do:    "ask for more: Service Quotas, in that region (docs/deploy.md, Before)",
+		check: quotas,
+	}}
+}
+
+// function is the name of one of the deployment's functions.
+func (a *Account) function(cell, name string) string {
+	if cell == "" {
+		return a.Prefix + "-" + name
+	}
+	return a.Prefix + "-" + cell + "-" + name
+}
+
+// regions are the control plane's and those of the cells.
+func (a *Account) regions() []string {
+	all := []string{a.Region}
+	for _, c := range a.Cells {
+		all = append(all, c.Region)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// noAccount is the finding where there is no account to look at.
+func noAccount() Finding {
+	return unknown("give --prefix and --region (and --cell for each cell), with AWS credentials that may read",
+		"no account was given")
+}
+
+// failed is the finding where a call failed. action is what the call needs.
+func failed(err error, action string) Finding {
+	var api smithy.APIError
+	if errors.As(err, &api) {
+		switch code := api.ErrorCode(); {
+		case strings.Contains(code, "AccessDenied"), strings.Contains(code, "Authoriz"),
+			strings.Contains(code, "NotAuthorized"):
+			return unknown("allow "+action+" to who runs this", "%s is not permitted", action)
+		case notThere(err):
+			return unknown("see that --prefix, --region and --cell are those of the deployment, and that it is deployed",
+				"%s: it is not there", action)
+		}
+	}
+	text := err.Error()
+	if api != nil { // without what the SDK says around it
+		text = api.ErrorCode() + ": " + api.ErrorMessage()
+	}
+	text, _, _ = strings.Cut(text, "\n")
+	return unknown("see that the region and the credentials are right", "%s: %.150s", action, text)
+}
+
+func notThere(err error) bool {
+	var api smithy.APIError
+	return errors.As(err, &api) && (strings.Contains(api.ErrorCode(), "NotFound") ||
+		strings.Contains(api.ErrorCode(), "NoSuch"))
+}

@@ -1,0 +1,186 @@
+package doctor_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/cloudwatch"
+	cwtypes "github.com/aws/aws-sdk-go-v2/service/cloudwatch/types"
+	"github.com/aws/aws-sdk-go-v2/service/iam"
+	iamtypes "github.com/aws/aws-sdk-go-v2/service/iam/types"
+	"github.com/aws/aws-sdk-go-v2/service/kms"
+	kmstypes "github.com/aws/aws-sdk-go-v2/service/kms/types"
+	"github.com/aws/aws-sdk-go-v2/service/lambda"
+	lambdatypes "github.com/aws/aws-sdk-go-v2/service/lambda/types"
+	"github.com/aws/aws-sdk-go-v2/service/servicequotas"
+	sqtypes "github.com/aws/aws-sdk-go-v2/service/servicequotas/types"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
+	"github.com/aws/smithy-go"
+
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/dev/doctor"
+)
+
+// fake is a stand-in for an account. Each field that is an error is that of one kind of calls.
+type fake struct {
+	anyError, functionError, keyError, quotaError error
+
+	role, vpc           string
+	executions          int32
+	metrics             map[string]float64 // times that each was told
+	topics              []string
+	topicKey, keyPolicy string
+	history             string
+	mayPut              []string
+	quotas              map[string]float64
+}
+
+var (
+	refusal = &smithy.GenericAPIError{Code: "AccessDeniedException", Message: "not authorized to perform that"}
+	missing = &smithy.GenericAPIError{Code: "ResourceNotFoundException", Message: "Function not found"}
+)
+
+// denied refuses every call, gone has no function, and full is of a full cell.
+func denied(a *fake) { a.anyError = refusal }
+func gone(a *fake)   { a.functionError = missing }
+func full(a *fake)   { a.vpc = "vpc-1" }
+
+// account is of one in which every assumption is true, with a change.
+func account(change func(*fake)) func(*testing.T) *doctor.Target {
+	return func(*testing.T) *doctor.Target {
+		f := &fake{
+			role: "arn:aws:iam::123456789012:role/balancer", executions: 254,
+			metrics: map[string]float64{"active_cell_count": 60, "IteratorAge": 12},
+			topics:  []string{"arn:aws:sns:eu-west-1:123456789012:sluice-alarms"}, topicKey: "alias/alarms",
+			keyPolicy: `{"Statement":[{"Principal":{"Service":"cloudwatch.amazonaws.com"},` +
+				`"Action":["kms:Decrypt","kms:GenerateDataKey"]}]}`,
+			history: "Successfully executed action arn:aws:sns:eu-west-1:1:alarms", mayPut: []string{"@shares"},
+			quotas: map[string]float64{"L-F678F1CE": 5, "L-0263D0A3": 5},
+		}
+		if change != nil {
+			change(f)
+		}
+		in := func(string) doctor.Services {
+			return doctor.Services{Lambda: f, Metrics: f, Topics: f, Keys: f, Roles: f, Quotas: f}
+		}
+		return &doctor.Target{Now: now, Account: &doctor.Account{Prefix: "sluice", Region: "eu-west-1", Namespace: "Sluice",
+			Cells: []doctor.Cell{{ID: "eu-1", Region: "eu-west-1"}}, In: in}}
+	}
+}
+
+func (f *fake) GetAccountSettings(
+	context.Context, *lambda.GetAccountSettingsInput, ...func(*lambda.Options),
+) (*lambda.GetAccountSettingsOutput, error) {
+	limit := &lambdatypes.AccountLimit{ConcurrentExecutions: f.executions}
+	return &lambda.GetAccountSettingsOutput{AccountLimit: limit}, f.anyError
+}
+
+func (f *fake) GetFunctionConfiguration(
+	context.Context, *lambda.GetFunctionConfigurationInput, ...func(*lambda.Options),
+) (*lambda.GetFunctionConfigurationOutput, error) {
+	out := &lambda.GetFunctionConfigurationOutput{Role: &f.role,
+		LoggingConfig: &lambdatypes.LoggingConfig{LogFormat: lambdatypes.LogFormatJson}}
+	if f.vpc != "" {
+		out.VpcConfig = &lambdatypes.VpcConfigResponse{VpcId: &f.vpc, SubnetIds: []string{"a", "b"}}
+	}
+	return out, errors.Join(f.anyError, f.functionError)
+}
+
+func (f *fake) GetFunctionConcurrency(
+	context.Context, *lambda.GetFunctionConcurrencyInput, ...func(*lambda.Options),
+) (*lambda.GetFunctionConcurrencyOutput, error) {
+	return &lambda.GetFunctionConcurrencyOutput{ReservedConcurrentExecutions: aws.Int32(100)},
+		errors.Join(f.anyError, f.functionError)
+}
+
+func (f *fake) GetMetricStatistics(
+	_ context.Context, in *cloudwatch.GetMetricStatisticsInput, _ ...func(*cloudwatch.Options),
+) (*cloudwatch.GetMetricStatisticsOutput, error) {
+	out := &cloudwatch.GetMetricStatisticsOutput{}
+	if times := f.metrics[*in.MetricName]; times > 0 {
+		out.Datapoints = []cwtypes.Datapoint{{SampleCount: &times, Maximum: aws.Float64(250)}}
+	}
+	return out, f.anyError
+}
+
+func (f *fake) DescribeAlarms(
+	context.Context, *cloudwatch.DescribeAlarmsInput, ...func(*cloudwatch.Options),
+) (*cloudwatch.DescribeAlarmsOutput, error) {
+	return &cloudwatch.DescribeAlarmsOutput{MetricAlarms: []cwtypes.MetricAlarm{{AlarmActions: f.topics}}}, f.anyError
+}
+
+func (f *fake) DescribeAlarmHistory(
+	context.Context, *cloudwatch.DescribeAlarmHistoryInput, ...func(*cloudwatch.Options),
+) (*cloudwatch.DescribeAlarmHistoryOutput, error) {
+	item := cwtypes.AlarmHistoryItem{AlarmName: aws.String("sluice-kept"), HistorySummary: &f.history}
+	return &cloudwatch.DescribeAlarmHistoryOutput{AlarmHistoryItems: []cwtypes.AlarmHistoryItem{item}}, f.anyError
+}
+
+func (f *fake) GetTopicAttributes(
+	context.Context, *sns.GetTopicAttributesInput, ...func(*sns.Options),
+) (*sns.GetTopicAttributesOutput, error) {
+	return &sns.GetTopicAttributesOutput{Attributes: map[string]string{"KmsMasterKeyId": f.topicKey}}, f.anyError
+}
+
+func (f *fake) DescribeKey(
+	context.Context, *kms.DescribeKeyInput, ...func(*kms.Options),
+) (*kms.DescribeKeyOutput, error) {
+	return &kms.DescribeKeyOutput{KeyMetadata: &kmstypes.KeyMetadata{KeyId: aws.String("key")}},
+		errors.Join(f.anyError, f.keyError)
+}
+
+func (f *fake) GetKeyPolicy(
+	context.Context, *kms.GetKeyPolicyInput, ...func(*kms.Options),
+) (*kms.GetKeyPolicyOutput, error) {
+	return &kms.GetKeyPolicyOutput{Policy: &f.keyPolicy}, f.anyError
+}
+
+func (f *fake) SimulatePrincipalPolicy(
+	_ context.Context, in *iam.SimulatePrincipalPolicyInput, _ ...func(*iam.Options),
+) (*iam.SimulatePrincipalPolicyOutput, error) {
+	decision := iamtypes.PolicyEvaluationDecisionTypeImplicitDeny
+	if in.ResourceArns[0] == "arn:aws:dynamodb:eu-west-1:123456789012:table/sluice-cells" &&
+		slices.Contains(f.mayPut, in.ContextEntries[0].ContextKeyValues[0]) {
+		decision = iamtypes.PolicyEvaluationDecisionTypeAllowed
+	}
+	results := []iamtypes.EvaluationResult{{EvalDecision: decision}}
+	return &iam.SimulatePrincipalPolicyOutput{EvaluationResults: results}, f.anyError
+}
+
+func (f *fake) GetServiceQuota(
+	_ context.Context, in *servicequotas.GetServiceQuotaInput, _ ...func(*servicequotas.Options),
+) (*servicequotas.GetServiceQuotaOutput, error) {
+	quota := &sqtypes.ServiceQuota{Value: aws.Float64(f.quotas[*in.QuotaCode])}
+	return &servicequotas.GetServiceQuotaOutput{Quota: quota}, errors.Join(f.anyError, f.quotaError)
+}
+
+// cell is the one of an operators' API.
+type cell struct {
+	state                            string
+	awaited, unreadable, alone, down bool
+	ago                              time.Duration // since it was asked for
+}
+
+func operators(c cell) func(*testing.T) *doctor.Target {
+	return func(*testing.T) *doctor.Target {
+		out := &admin.CellsResponse{Epoch: 3, Cells: []admin.CellRow{{Cell: "eu-1", State: c.state, Awaited: c.awaited,
+			ChangedAt: now.Add(-c.ago)}}}
+		if c.unreadable {
+			out.Unreadable = []admin.UnreadableCell{{Key: "ack.1", Error: "bad hash"}}
+		}
+		if c.alone {
+			out.Alone = "eu-1"
+		}
+		return &doctor.Target{Now: now, Operators: &doctor.Operators{Cells: func(context.Context) (*admin.CellsResponse,
+			error) {
+			if c.down {
+				return nil, errors.New("connection refused")
+			}
+			return out, nil
+		}}}
+	}
+}

@@ -1,0 +1,322 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/request/answer"
+)
+
+// ofTheAPI are the assumptions that show in an API's answers.
+func ofTheAPI() []Assumption {
+	const (
+		attachREST = "infra/attach_rest.go"
+		attachHTTP = "infra/attach_http.go"
+		encoder    = "internal/request/apigw/answer.go"
+		mappings   = "internal/dev/gateway/stage/mapping.go"
+	)
+	return []Assumption{{
+		ID: "missing-credential",
+		Says: "A call without a credential is answered with 401 by REST and WebSocket APIs, whose authorizer returns the " +
+			"error \"Unauthorized\", and with 403 by HTTP APIs, or 401 by the middleware behind them.",
+		Code:  []string{encoder, "internal/dev/gateway/stage/authorize.go"},
+		Worse: "It is answered with 500. Nobody passes either way; clients cannot tell that a credential is missing.",
+		How:   "One call without a credential. It counts against `ipLimits`, and is charged to no tenant.",
+		Do:    "tell clients that this API answers a missing credential with that status; limits are not touched by it",
+		check: missingCredential,
+	}, {
+		ID:   "denial-headers",
+		Says: "A gateway response's header can be set from `context.authorizer`.",
+		Code: []string{attachREST, "internal/dev/gateway/stage/builtin/rest.yaml"},
+		Worse: "The headers are missing. The body has the limit, what is left and the wait, so a client can still know " +
+			"when to try again.",
+		How:   "Calls with a key until one is refused by a limit; its headers are compared with its body.",
+		Do:    "have clients read `limit`, `remaining` and `retry-after-ms` in the body, and report it as an issue of Sluice",
+		check: denialHeaders,
+	}, {
+		ID: "denial-body",
+		Says: "A gateway response's template puts `$context.authorizer.problemMembers` into the body as it is, without " +
+			"escapes.",
+		Code: []string{attachREST, "internal/dev/gateway/stage/builtin/rest.yaml", mappings},
+		Worse: "The body cannot be read as JSON. The status and the headers say what a client needs; the problem's " +
+			"text has no character that would need an escape.",
+		How:   "Calls with a key until one is refused; its body has to be a problem of ours.",
+		Do:    "have clients read the headers instead of the body, and report it as an issue of Sluice",
+		check: denialBody,
+	}, {
+		ID:   "absent-values",
+		Says: "A header that is mapped from a value which the authorizer's context does not have is left out.",
+		Code: []string{attachREST, attachHTTP, mappings},
+		Worse: "What the client sent under that name stays, or an empty header is sent. So one value, `caller`, is " +
+			"always there, and the middleware believes no other without it.",
+		How: "All answers are looked at for empty headers and for ones with the name of a variable. It takes a refusal " +
+			"without a wait or without a limit, as that of a suspended tenant, to see it hold.",
+		Do:    "have clients ignore the empty header; behind a proxy of yours, remove it",
+		check: absentValues,
+	}, {
+		ID: "cache-off",
+		Says: "With a result TTL of 0 and no identity source, the authorizer is asked for each call and none of its " +
+			"answers is used for another one.",
+		Code:  []string{attachREST, attachHTTP, encoder},
+		Worse: "A policy names the one call that it was asked for, so that a cached one lets no other route pass.",
+		How: "Two calls with a key: what is left has to differ, or the `instance` of two refusals. It cannot tell " +
+			"where the limit refills faster than calls are made.",
+		Do:    "set the authorizer's result TTL to 0 and deploy the API; until then limits do not hold on it",
+		check: cacheOff,
+	}, {
+		ID: "foreign-denials",
+		Says: "A call that API Gateway itself denies (ACCESS_DENIED by a resource policy, say) gets a body that says " +
+			"so, though the authorizer gave none.",
+		Code: []string{attachREST, "internal/dev/gateway/stage/builtin/rest.yaml"},
+		Worse: "The body is no JSON: API Gateway's `message`, and behind it the name of a variable. The status is 429 " +
+			"in any case, since an API has one for ACCESS_DENIED, whoever denies. Such an answer has no `Retry-After`.",
+		How: "Only seen where the API denies `doctor` by a policy of its own: run it from an address that the policy " +
+			"denies.",
+		Do:    "tell those whom the policy denies to look for `X-Amzn-Errortype`, and report it as an issue of Sluice",
+		check: foreignDenials,
+	}, {
+		ID:   "clocks",
+		Says: "The clocks of API Gateway, of Lambda's environments and of DynamoDB differ by less than 5 s.",
+		Code: []string{"internal/plan/shares/state.go"},
+		Worse: "5 s. A cell with a clock that is further off may count in another window than the others, so that more " +
+			"than a limit is admitted while shares move.",
+		How: "The `Date` of the answers of the API and of the operators' API, compared with this machine's clock. A " +
+			"`Date` has whole seconds. The clock of a Lambda environment cannot be seen from outside.",
+		Do:    "see first whether the clock of this machine is right (`timedatectl`); if it is, report it to AWS",
+		check: clocks,
+	}}
+}
+
+func missingCredential(_ context.Context, t *Target) Finding {
+	if f := t.ready(); f != nil {
+		return *f
+	}
+	status, passed := t.Calls.Anonymous.Status, false
+	for _, a := range t.Calls.Keyed {
+		passed = passed || a.Status < http.StatusMultipleChoices
+	}
+	switch {
+	case status == http.StatusUnauthorized, status == http.StatusForbidden && t.Calls.kind() == httpAPI:
+		return holds("%s answered %d to a call without a credential", t.Calls.kind(), status)
+	case status == http.StatusTooManyRequests:
+		return unknown("wait a minute and run it again",
+			"the call without a credential was answered 429: ipLimits were used up, or a policy denies it")
+	case status >= http.StatusInternalServerError, passed && status >= http.StatusBadRequest:
+		return violated("%s answered %d to a call without a credential", t.Calls.kind(), status)
+	case status < http.StatusBadRequest:
+		return unknown(giveURL,
+			"a call without a credential was answered %d: the plans let it pass, or the route has no authorizer", status)
+	}
+	return unknown(giveURL, "a call without a credential was answered %d, as where there is no such route", status)
+}
+
+func denialHeaders(_ context.Context, t *Target) Finding {
+	refusals, f := t.refusals()
+	if f != nil {
+		return *f
+	}
+	seen := 0
+	for _, r := range refusals {
+		p, ok := r.problem()
+		if !ok || p.Limit == nil || p.Remaining == nil {
+			continue // a body that cannot be read is denial-body's affair
+		}
+		seen++
+		for name, want := range map[string]int64{"X-RateLimit-Limit": *p.Limit, "X-RateLimit-Remaining": *p.Remaining} {
+			if got := r.Header.Get(name); got != strconv.FormatInt(want, 10) {
+				return violated("a refusal has %s: %.40q, and %d in its body", name, got, want)
+			}
+		}
+		for _, name := range []string{"RateLimit", "RateLimit-Policy"} {
+			if _, err := httpsfv.UnmarshalList(r.Header.Values(name)); err != nil || r.Header.Get(name) == "" {
+				return violated("a refusal has %s: %.40q", name, r.Header.Get(name))
+			}
+		}
+		if wait, err := strconv.ParseInt(r.Header.Get("Retry-After"), 10, 64); p.RetryAfterMs != nil &&
+			(err != nil || wait*1000 < *p.RetryAfterMs) {
+			return violated("a refusal has Retry-After: %.40q, and a wait of %d ms in its body", r.Header.Get("Retry-After"),
+				*p.RetryAfterMs)
+		}
+	}
+	if seen == 0 {
+		return unknown(giveKey, "no refusal by a limit with a body that can be read was seen")
+	}
+	return holds("the headers of a refusal say the same as its body: RateLimit: %.80s", refusals[0].Header.Get("RateLimit"))
+}
+
+func denialBody(_ context.Context, t *Target) Finding {
+	refusals, f := t.refusals()
+	if f != nil {
+		return *f
+	}
+	var p problem
+	for _, r := range refusals {
+		var ok bool
+		if p, ok = r.problem(); !ok {
+			return violated("the body of a refusal is no problem of ours: %.80q", r.Body)
+		}
+		if kind := r.Header.Get("Content-Type"); !strings.HasPrefix(kind, answer.ContentType) {
+			return violated("a refusal has Content-Type: %.80q", kind)
+		}
+	}
+	return holds("the body of a refusal is a problem: %q", p.Title)
+}
+
+func absentValues(_ context.Context, t *Target) Finding {
+	if f := t.ready(); f != nil {
+		return *f
+	}
+	for _, a := range t.Calls.all() {
+		for _, name := range answer.Names {
+			for _, v := range a.Header.Values(name) {
+				if v == "" || v == "null" || strings.Contains(v, "context.") {
+					return violated("an answer %d has %s: %q", a.Status, name, v)
+				}
+			}
+		}
+	}
+	refusals, f := t.refusals()
+	if f != nil {
+		return *f
+	}
+	for _, r := range refusals {
+		if p, ok := r.problem(); ok && (p.Limit == nil || p.RetryAfterMs == nil) {
+			return holds("a refusal without all values has no empty header: %q", p.Title)
+		}
+	}
+	return unknown("give the key of a suspended tenant", "every refusal had all values")
+}
+
+func cacheOff(_ context.Context, t *Target) Finding {
+	if f := t.ready(); f != nil {
+		return *f
+	}
+	c := t.Calls
+	switch {
+	case !c.HasKey || c.Charge < 2:
+		return unknown(giveKey+", at least 2", "it takes two calls with a key")
+	case len(c.Keyed) < 2:
+		return unknown("run it again", "the API did not answer two calls with the key: %v", c.Err)
+	case c.badKey():
+		return unknown(giveGoodKey, "a call with the key was answered 401")
+	}
+	cached := ""
+	for i := 1; i < len(c.Keyed); i++ {
+		same, differs := compare(&c.Keyed[i-1], &c.Keyed[i])
+		if differs != "" {
+			return holds("two calls in a row differ: %.100s", differs)
+		}
+		cached = cmp.Or(cached, same)
+	}
+	if cached != "" {
+		return violated("two calls in a row have the same %.100s", cached)
+	}
+	return unknown("give a key whose plan has a quota, or a limit that --charge reaches; calls that pass, and all calls "+
+		"of an HTTP API, tell what is left where the backend has the middleware",
+		"the answers do not tell what is left, or the limits refill between two calls")
+}
+
+// compare says what two answers in a row have in common that they should not, or what differs. Both are "" if the
+// answers do not tell.
+func compare(before, after *Answer) (same, differs string) {
+	p, refused := before.problem()
+	q, again := after.problem()
+	if refused && again && p.Instance != "" {
+		if p.Instance == q.Instance {
+			return "instance: " + p.Instance, ""
+		}
+		return "", "instance: " + q.Instance
+	}
+	left := after.Header.Get("RateLimit")
+	switch {
+	case refused || again || left == "" || before.Header.Get("RateLimit") == "":
+	case left != before.Header.Get("RateLimit"):
+		return "", "RateLimit: " + left
+	case slow(after, after.Got.Sub(before.Sent)):
+		return "RateLimit: " + left, ""
+	}
+	return "", ""
+}
+
+// slow reports whether some limit of an answer gives less than one unit back in that time, so that what is left has
+// to change with a call.
+func slow(a *Answer, d time.Duration) bool {
+	list, err := httpsfv.UnmarshalList(a.Header.Values("RateLimit-Policy"))
+	if err != nil {
+		return false
+	}
+	for _, member := range list {
+		item, ok := member.(httpsfv.Item)
+		if !ok {
+			continue
+		}
+		q, _ := item.Params.Get("q")
+		w, _ := item.Params.Get("w")
+		units, isInt := q.(int64)
+		seconds, areInt := w.(int64)
+		if isInt && areInt && float64(units)*d.Seconds() < float64(seconds) {
+			return true
+		}
+	}
+	return false
+}
+
+func foreignDenials(_ context.Context, t *Target) Finding {
+	if f := t.ready(); f != nil {
+		return *f
+	}
+	for _, a := range t.Calls.all() {
+		if !a.denied() || a.ours() {
+			continue
+		}
+		var body map[string]any
+		if err := json.Unmarshal(a.Body, &body); err != nil || len(body) == 0 {
+			return violated("a call that API Gateway itself denied was answered %d with the body %.80q", a.Status, a.Body)
+		}
+		return holds("a call that API Gateway itself denied was answered %d with the body %.120s", a.Status, a.Body)
+	}
+	return unknown("run it from an address that a resource policy of the API denies",
+		"no call was denied by API Gateway itself")
+}
+
+// maxSkew is as much as stores repair, and shares reckon with.
+const maxSkew = limit.MaxSkew
+
+func clocks(_ context.Context, t *Target) Finding {
+	seen := map[string]*Answer{}
+	if t.Calls != nil && t.Calls.Anonymous != nil {
+		seen["the API"] = t.Calls.Anonymous
+	}
+	if t.Operators != nil && t.Operators.Dated != nil {
+		seen["the operators' API"] = t.Operators.Dated
+	}
+	worst := time.Duration(-1)
+	for who, a := range seen {
+		date, err := http.ParseTime(a.Header.Get("Date"))
+		if err != nil {
+			continue
+		}
+		// The answer's second, which began at date, overlaps the call. Of all offsets that explain it, these are the ends.
+		low, high := date.Sub(a.Got), date.Add(time.Second).Sub(a.Sent)
+		switch {
+		case low > maxSkew || high < -maxSkew:
+			return violated("the clock of %s is %s off this machine's", who, low.Round(time.Second))
+		case low < -maxSkew || high > maxSkew:
+			return unknown("run it again over a faster connection", "%s took %s to answer, which hides an offset", who,
+				a.Got.Sub(a.Sent).Round(time.Millisecond))
+		}
+		worst = max(worst, low.Abs(), high.Abs())
+	}
+	if worst < 0 {
+		return unknown(giveURL, "no answer with a Date was seen")
+	}
+	return holds("at most %s off this machine's clock", worst.Round(100*time.Millisecond))
+}

@@ -1,0 +1,307 @@
+package doctor_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/dev/doctor"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+)
+
+// reply is what a stand-in for an API answers. n counts the calls with a key from 0; it is -1 for a call without.
+type reply struct {
+	n      int
+	status int
+	header http.Header
+	body   string
+}
+
+const (
+	problems = "https://github.com/sluicelimits/sluice/blob/main/docs/problems.md#"
+	quota    = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+)
+
+// good answers as a REST API does of which every assumption is true: 401 without a key, two calls that pass, then
+// refusals.
+func good(r *reply) {
+	h := r.header
+	h.Set("X-Amz-Apigw-Id", "id")
+	h.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	switch {
+	case r.n < 0:
+		r.status = http.StatusUnauthorized
+	case r.n < 2:
+		h.Set("RateLimit", fmt.Sprintf(`"burst";r=%d;t=60`, 1-r.n))
+		h.Set("RateLimit-Policy", `"burst";q=2;w=120`)
+	default:
+		r.status = http.StatusTooManyRequests
+		for name, value := range map[string]string{"X-Amzn-Errortype": "AccessDeniedException",
+			"Content-Type":      "application/problem+json",
+			"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "60", "RateLimit": `"burst";r=0;t=60`,
+			"RateLimit-Policy": `"burst";q=2;w=120`, "Retry-After": "60"} {
+			h.Set(name, value)
+		}
+		r.body = fmt.Sprintf(`{"type":%q,"title":"Rate limit exceeded","status":429,"instance":"urn:uuid:%d",`+
+			`"limit":2,"remaining":0,"retry-after-ms":59200}`, quota, r.n)
+	}
+}
+
+// suspended has what is not refused by a limit: no headers, and no wait.
+func suspended(r *reply) {
+	if r.n >= 2 {
+		for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit",
+			"RateLimit-Policy", "Retry-After"} {
+			r.header.Del(name)
+		}
+		r.body = fmt.Sprintf(`{"type":"%stenant-suspended","title":"Tenant suspended","status":403,`+
+			`"instance":"urn:uuid:%d"}`, problems, r.n)
+	}
+}
+
+// foreign has a resource policy deny all calls, with that body.
+func foreign(body string) func(*reply) {
+	return func(r *reply) {
+		r.header = http.Header{"X-Amz-Apigw-Id": {"id"}, "X-Amzn-Errortype": {"AccessDeniedException"}}
+		r.status, r.body = http.StatusTooManyRequests, body
+	}
+}
+
+// refused changes the refusals alone.
+func refused(change func(*reply)) func(*reply) {
+	return func(r *reply) {
+		if r.n >= 2 {
+			change(r)
+		}
+	}
+}
+
+// set sets a header of refusals; "" takes it out.
+func set(name, value string) func(*reply) {
+	return refused(func(r *reply) {
+		if r.header.Set(name, value); value == "" {
+			r.header.Del(name)
+		}
+	})
+}
+
+// api makes the calls to a good API with changes, with up to charge calls that have a key.
+func api(charge int, changes ...func(*reply)) func(*testing.T) *doctor.Target {
+	return func(t *testing.T) *doctor.Target {
+		calls := 0
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			r := &reply{n: -1, status: http.StatusOK, header: http.Header{}}
+			if req.Header.Get(identity.APIKeyHeader) != "" {
+				r.n, calls = calls, calls+1
+			}
+			good(r)
+			for _, change := range changes {
+				change(r)
+			}
+			for name, lines := range r.header {
+				w.Header()[name] = lines
+			}
+			w.WriteHeader(r.status)
+			fmt.Fprint(w, r.body)
+		}))
+		t.Cleanup(s.Close)
+		to, err := url.Parse(s.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := ""
+		if charge > 0 {
+			key = "key"
+		}
+		got := doctor.Call(t.Context(), s.Client(), to, key, charge)
+		if got.Err != nil {
+			t.Fatal(got.Err)
+		}
+		return &doctor.Target{Calls: got, Now: now}
+	}
+}
+
+func status(code int) func(*reply) {
+	return func(r *reply) {
+		if r.n < 0 {
+			r.status = code
+		}
+	}
+}
+
+// httpAPI is of another kind, which has no gateway responses.
+func httpAPI(r *reply) {
+	r.header.Del("X-Amz-Apigw-Id")
+	r.header.Set("Apigw-Requestid", "id")
+}
+
+// unknownKey answers calls with the key as if there were no such key.
+func unknownKey(r *reply) {
+	r.n, r.header = -1, http.Header{}
+	good(r)
+}
+
+func noGateway(r *reply) { r.header.Del("X-Amz-Apigw-Id") }
+
+// cached answers every call with a key as the nth.
+func cached(n int) func(*reply) {
+	return func(r *reply) {
+		if r.n >= 0 {
+			r.n, r.status, r.header, r.body = n, http.StatusOK, http.Header{}, ""
+			good(r)
+		}
+	}
+}
+
+func late(by time.Duration) func(*reply) {
+	return func(r *reply) { r.header.Set("Date", time.Now().Add(by).UTC().Format(http.TimeFormat)) }
+}
+
+type targets = map[string]func(*testing.T) *doctor.Target
+
+// all are the stand-ins, by the ids of assumptions.
+var all = map[string]standIns{
+	"missing-credential": {
+		holds: api(0),
+		too:   targets{"HTTP API": api(0, httpAPI, status(403)), "its middleware": api(0, httpAPI, status(401))},
+		violates: targets{"500": api(0, status(500)), "HTTP API 500": api(0, httpAPI, status(500)),
+			"403 where a key passes": api(1, status(403))},
+		untold: targets{"no gateway": api(0, noGateway), "it passes": api(0, status(200)),
+			"no such route": api(0, status(403)),
+			"ipLimits":      api(0, status(429))},
+	},
+	"denial-headers": {
+		holds: api(9),
+		violates: targets{
+			"missing": api(9, set("X-RateLimit-Limit", "")), "another's": api(9, set("X-RateLimit-Remaining", "1")),
+			"no list":   api(9, set("RateLimit", `$context.authorizer.rateLimit"`)),
+			"no policy": api(9, set("RateLimit-Policy", "")),
+			"no wait":   api(9, set("Retry-After", "")), "too early": api(9, set("Retry-After", "59")),
+			"name of the variable": api(9, set("X-RateLimit-Limit", "context.authorizer.rateLimitLimit")),
+		},
+		untold: targets{"no key": api(0), "none refused": api(2), "HTTP API": api(9, httpAPI),
+			"no limit refused":           api(9, suspended),
+			"a body that cannot be read": api(9, refused(func(r *reply) { r.body = `"` + r.body }))},
+	},
+	"denial-body": {
+		holds: api(9),
+		violates: targets{
+			"escaped":      api(9, refused(func(r *reply) { r.body = strings.ReplaceAll(r.body, `"`, `\"`) })),
+			"a string":     api(9, refused(func(r *reply) { r.body = fmt.Sprintf("%q", r.body) })),
+			"the variable": api(9, refused(func(r *reply) { r.body = `{"message":"m"$context.authorizer.problemMembers}` })),
+			"empty":        api(9, refused(func(r *reply) { r.body = "" })),
+			"another type": api(9, set("Content-Type", "application/json")),
+		},
+		untold: targets{"no key": api(0), "bad key": api(9, unknownKey), "HTTP API": api(9, httpAPI)},
+	},
+	"absent-values": {
+		holds: api(9, suspended),
+		violates: targets{
+			"empty":        api(9, suspended, refused(func(r *reply) { r.header["Retry-After"] = []string{""} })),
+			"the variable": api(9, suspended, set("Retry-After", "context.authorizer.retryAfter")),
+			"null":         api(9, suspended, set("RateLimit", "null")),
+		},
+		untold: targets{"no key": api(0), "nothing was absent": api(9)},
+	},
+	"cache-off": {
+		holds:    api(2),
+		violates: targets{"allowed": api(2, cached(0)), "refused": api(9, cached(2))},
+		untold: targets{"no key": api(0), "bad key": api(9, unknownKey), "one call": api(1), "no headers": api(2,
+			func(r *reply) { r.header.Del("RateLimit") }),
+			"it refills": api(2, cached(0), func(r *reply) { r.header.Set("RateLimit-Policy", `"burst";q=100000;w=1`) })},
+	},
+	"foreign-denials": {
+		holds: api(0, foreign(`{"message":"User is not authorized"}`)),
+		violates: targets{"empty": api(0, foreign("")), "no JSON": api(0,
+			foreign(`{"message":"m"$context.authorizer.problemMembers}`))},
+		untold: targets{"none": api(9)},
+	},
+	"clocks": {
+		holds:    api(0),
+		violates: targets{"ahead": api(0, late(time.Minute)), "behind": api(0, late(-time.Minute))},
+		untold:   targets{"no Date": api(0, func(r *reply) { r.header["Date"] = nil })},
+	},
+	"emf-metrics": {
+		holds:    account(nil),
+		violates: targets{"no metric": account(func(a *fake) { delete(a.metrics, "active_cell_count") })},
+		untold:   targets{"not permitted": account(denied), "not deployed": account(gone)},
+	},
+	"leading-keys": {
+		holds: account(nil),
+		violates: targets{"it may all": account(func(a *fake) { a.mayPut = []string{"@shares", "a-cell"} }),
+			"it may nothing": account(func(a *fake) { a.mayPut = nil })},
+		untold: targets{"not permitted": account(denied), "not deployed": account(gone),
+			"no role": account(func(a *fake) { a.role = "" })},
+	},
+	"alarm-topics": {
+		holds: account(nil),
+		violates: targets{"AWS's key": account(func(a *fake) { a.topicKey = "alias/aws/sns" }),
+			"the key's policy": account(func(a *fake) { a.keyPolicy = `{"Principal":{"AWS":"1"},"Action":"kms:*"}` }),
+			"an action failed": account(func(a *fake) { a.history = "Failed to execute action arn:aws:sns:a" })},
+		untold: targets{"not permitted": account(denied), "no topic": account(func(a *fake) { a.topics = nil }),
+			"the key not permitted": account(func(a *fake) { a.keyError = refusal })},
+	},
+	"stream-age": {
+		holds:    account(nil),
+		violates: targets{"no metric": account(func(a *fake) { delete(a.metrics, "IteratorAge") })},
+		untold:   targets{"not permitted": account(denied)},
+	},
+	"shares-acknowledged": {
+		holds: operators(cell{state: "active"}),
+		violates: targets{"awaited": operators(cell{state: "active", awaited: true, ago: time.Hour}),
+			"waiting":    operators(cell{state: "waiting", ago: time.Hour}),
+			"unreadable": operators(cell{state: "active", unreadable: true})},
+		untold: targets{"changing": operators(cell{state: "active", awaited: true, ago: time.Second}),
+			"none serves":   operators(cell{state: "drained"}),
+			"it runs alone": operators(cell{alone: true}), "no answer": operators(cell{down: true})},
+	},
+	"quotas": {
+		holds: account(nil),
+		violates: targets{"executions": account(func(a *fake) { a.executions = 238 }),
+			"a new account": account(func(a *fake) { gone(a); a.executions = 10 }),
+			"VPCs":          account(func(a *fake) { full(a); a.quotas["L-F678F1CE"] = 0 }),
+			"addresses":     account(func(a *fake) { full(a); a.quotas["L-0263D0A3"] = 1 })},
+		untold: targets{"not permitted": account(denied),
+			"quotas not permitted": account(func(a *fake) { full(a); a.quotaError = refusal })},
+	},
+}
+
+// Guarantees that no call carries the key unless calls may be charged, and that no more are made than were allowed.
+func TestCallsAreCounted(t *testing.T) {
+	for _, c := range []struct{ charge, want int }{{0, 0}, {1, 1}, {3, 3}, {100, 4}} { // two pass, two are refused
+		if got := api(c.charge)(t).Calls; len(got.Keyed) != c.want {
+			t.Errorf("--charge %d made %d calls with the key, want %d", c.charge, len(got.Keyed), c.want)
+		}
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(identity.APIKeyHeader) != "" {
+			t.Error("a call carried the key, and none may be charged")
+		}
+	}))
+	defer s.Close()
+	to, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doctor.Call(t.Context(), s.Client(), to, "key", 0)
+}
+
+// Guarantees that an API that does not answer is one of which nothing can be told.
+func TestNoAnswer(t *testing.T) {
+	s := httptest.NewServer(http.NotFoundHandler())
+	to, err := url.Parse(s.URL)
+	s.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := &doctor.Target{Calls: doctor.Call(t.Context(), http.DefaultClient, to, "key", 9), Now: now}
+	for _, a := range doctor.Assumptions() {
+		if got := a.Check(t.Context(), target); got.Result != doctor.CouldNotTell {
+			t.Errorf("%s: %+v", a.ID, got)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+// Package gateway is the local HTTP gateway: it asks the authorizer about every request and passes what is allowed to an
+// upstream, or to a built-in echo.
+package gateway
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
+	"github.com/sluicelimits/sluice/internal/dev/livepage"
+	"github.com/sluicelimits/sluice/internal/plan/route"
+	"github.com/sluicelimits/sluice/internal/request/answer"
+	"github.com/sluicelimits/sluice/internal/request/forward"
+)
+
+// Config sets up a [Gateway].
+type Config struct {
+	Authorizer   *authorizer.Authorizer // required
+	Upstream     *url.URL               // nil is the echo
+	TrustedHops  int                    // as the authorizer's: with it the upstream sees the whole X-Forwarded-For
+	Recorder     *livepage.Recorder     // nil records nothing
+	LivePage     http.Handler           // at /_sluice/, with the prefix stripped; nil is none
+	Audience     front.Audience         // of the live page; default Loopback
+	MaxBodyBytes int64                  // of a request; 0 is front.DefaultMaxBodyBytes, below 0 no bound
+	Log          *slog.Logger           // default slog.Default()
+}
+
+// Gateway is an http.Handler. It is safe for concurrent use. Make it with [New].
+type Gateway struct {
+	*front.Front
+	serving
+}
+
+// serving is what a gateway does with a request that reaches it.
+type serving struct {
+	c       Config
+	backend http.Handler
+}
+
+// New makes a gateway.
+func New(c Config) (*Gateway, error) {
+	if c.Authorizer == nil {
+		return nil, errors.New("gateway: Authorizer is missing")
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	g := &Gateway{serving: serving{c: c}}
+	g.backend = &front.Echo{Message: "Allowed. There is no upstream (--upstream), so this is what it would have seen.", Refuse: g.Refuse}
+	if c.Upstream != nil {
+		if err := front.CheckUpstream(c.Upstream); err != nil {
+			return nil, err
+		}
+		g.backend = front.NewProxy(front.Proxy{Rewrite: g.rewrite, Refuse: g.Refuse, Log: c.Log})
+	}
+	g.Front = front.New(front.Config{Handler: &g.serving, LivePage: c.LivePage, Audience: c.Audience, MaxBodyBytes: c.MaxBodyBytes, Log: c.Log})
+	return g, nil
+}
+
+// rewrite makes the upstream's request of one that may pass.
+func (g *serving) rewrite(p *httputil.ProxyRequest) {
+	p.SetURL(g.c.Upstream)
+	for _, name := range forward.Names { // a client can name any header in Connection, and that takes it out
+		if v := p.In.Header[name]; v != nil {
+			p.Out.Header[name] = v
+		}
+	}
+	if g.c.TrustedHops > 0 { // what the operator's own proxies said; else it is a client's claim, and is dropped
+		p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
+	}
+	p.SetXForwarded()
+}
+
+// Serve implements [front.Handler]: it asks the authorizer and does what that says. A path that leads above the root is
+// refused before.
+func (g *serving) Serve(w *front.Response, r *http.Request) {
+	path := r.URL.EscapedPath()
+	if clean := route.Clean(path); clean.Climbs() { // it would lead out of the upstream's own path
+		g.Refuse(w, r, answer.BadRequest, answer.NewInstance())
+		return
+	}
+	req := authorizer.Request{Method: r.Method, Path: path, Header: r.Header, Peer: r.RemoteAddr}
+	a := g.c.Authorizer.Authorize(r.Context(), &req)
+	defer a.Release()
+	g.observe(a, r)
+	w.Last = &a.Header
+	a.Header.Set(w.Header())
+	if !a.Allowed() {
+		g.logDenied(a, r)
+		answer.Write(w, a.Kind, a.AppendProblem(make([]byte, 0, 768)))
+		return
+	}
+	cleanHeaders(r.Header, a)
+	g.backend.ServeHTTP(w, r)
+}
+
+// Refuse implements [front.Handler]: it answers with a problem, and with the limits where some were asked about.
+func (g *serving) Refuse(w *front.Response, _ *http.Request, k answer.Kind, instance string) {
+	if w.Last == nil {
+		w.Last = new(answer.Header)
+	}
+	p := answer.Problem{Kind: k, Instance: instance}
+	answer.Write(w, k, p.Append(nil))
+}
+
+func (g *serving) logDenied(a *authorizer.Answer, r *http.Request) {
+	g.c.Log.DebugContext(r.Context(), "denied", "outcome", a.Kind.String(), "tenant", a.Tenant, "method", r.Method,
+		"path", front.Bounded(a.Path()), "source", a.Source, "instance", a.Instance)
+}
+
+// observe tells the live page.
+func (g *serving) observe(a *authorizer.Answer, r *http.Request) {
+	if g.c.Recorder == nil {
+		return
+	}
+	g.c.Recorder.Observe(&livepage.Observation{At: a.At, Outcome: outcome(a), Tenant: a.Tenant, Method: r.Method,
+		Path: a.Path(), Decision: a.Decision(), IPDecision: a.IPDecision(), Denied: denied(a)})
+}
+
+// denied is what a decision does not tell of a denial.
+func denied(a *authorizer.Answer) (d livepage.Denied) {
+	switch {
+	case a.Kind == answer.NotHere:
+		d.Limit, d.Reason = a.NotGranted, livepage.NotGranted
+		d.Wait, _ = a.RetryAfter()
+	case a.Kind == answer.NeverFits && a.Decision() == nil:
+		d.Reason, d.Never = livepage.Uncountable, true
+	}
+	return d
+}
+
+func outcome(a *authorizer.Answer) livepage.Outcome {
+	switch a.Kind {
+	case answer.Allowed:
+		return livepage.Allowed
+	case answer.IPLimited:
+		return livepage.IPLimited
+	case answer.Limited, answer.NeverFits, answer.NotHere:
+		return livepage.Limited
+	case answer.NoCredential, answer.BadCredential:
+		return livepage.Unauthorized
+	case answer.NoRoute:
+		return livepage.NotFound
+	case answer.Unavailable, answer.Unidentified:
+		return livepage.StoreFailed
+	default:
+		return livepage.Forbidden
+	}
+}

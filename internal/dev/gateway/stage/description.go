@@ -1,0 +1,481 @@
+package stage
+
+import (
+	"cmp"
+	"embed"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
+)
+
+// Kind is the kind of an API.
+type Kind string
+
+// The kinds.
+const (
+	REST      Kind = "REST"
+	HTTP      Kind = "HTTP"
+	WebSocket Kind = "WebSocket"
+)
+
+// Description is one stage of one API, as far as this package serves it. Whatever it cannot say is not served: its reader
+// refuses the rest. Names of types and mappings are API Gateway's own.
+type Description struct {
+	Kind           Kind                       `yaml:"kind"`
+	API            string                     `yaml:"api"`     // id; default "local"
+	Stage          string                     `yaml:"stage"`   // default "$default" of an HTTP API, else "dev"
+	Region         string                     `yaml:"region"`  // default "us-east-1"
+	Account        string                     `yaml:"account"` // default "000000000000"
+	Domain         *Domain                    `yaml:"domain"`  // nil: the API's own domain
+	StageVariables map[string]string          `yaml:"stageVariables"`
+	Authorizers    map[string]Authorizer      `yaml:"authorizers"` // by name
+	Routes         []Route                    `yaml:"routes"`
+	Responses      map[string]GatewayResponse `yaml:"gatewayResponses"`  // by type; REST APIs only
+	ResourcePolicy []Denial                   `yaml:"resourcePolicy"`    // REST APIs whose routes all have AWS_IAM only
+	CORS           *CORS                      `yaml:"corsConfiguration"` // HTTP APIs only; nil is none
+}
+
+// Domain is a custom domain that is mapped to the stage. Requests then come below BasePath instead of below the stage's name.
+type Domain struct {
+	Name     string `yaml:"name"`
+	BasePath string `yaml:"basePath"` // "" or segments without a slash at either end, as in "v1"
+}
+
+// Authorizer is a Lambda authorizer.
+type Authorizer struct {
+	Function       string   `yaml:"function"`              // a name of Config.Functions
+	Type           string   `yaml:"type"`                  // REST APIs: TOKEN or REQUEST, default REQUEST; others: REQUEST
+	Payload        string   `yaml:"payloadFormatVersion"`  // HTTP APIs: "1.0" or "2.0", which must be given
+	Simple         bool     `yaml:"enableSimpleResponses"` // HTTP APIs with payload 2.0
+	IdentitySource []string `yaml:"identitySource"`        // expressions; a request that lacks one is a 401 without a call
+	TTLSeconds     *int     `yaml:"resultTtlInSeconds"`    // must be given and 0: API Gateway's default on REST APIs is 300
+	TimeoutMillis  int      `yaml:"timeoutInMillis"`       // until the call is given up, at most maxAuthorizerMillis; 0 is that
+}
+
+// Route is what is done with the requests that match its key.
+type Route struct {
+	Key           string      `yaml:"route"`         // "GET /product/{id}", "ANY /{proxy+}"; HTTP APIs also "$default"; WebSocket "$connect"
+	Authorizer    string      `yaml:"authorizer"`    // a name of Authorizers; "" lets everybody pass
+	Authorization string      `yaml:"authorization"` // REST APIs: AWS_IAM, without an Authorizer; "" is by the Authorizer, if there is one
+	Integration   Integration `yaml:"integration"`
+}
+
+// The types of integrations. Echo is ours: it answers with the request that an HTTP_PROXY would have made, or passes it to
+// Config.Upstream. With a URL it is the request to that URL, of which the host is not asked.
+const (
+	HTTPProxy = "HTTP_PROXY"
+	AWSProxy  = "AWS_PROXY"
+	Mock      = "MOCK" // REST and WebSocket APIs: answers with a status and no body
+	Echo      = "ECHO"
+)
+
+// Integration is what stands behind a route.
+type Integration struct {
+	Type          string `yaml:"type"`
+	URL           string `yaml:"url"`                  // HTTP_PROXY, ECHO may have one; may hold {name} of a path parameter
+	Method        string `yaml:"httpMethod"`           // HTTP_PROXY and ECHO: the method of the backend's request; "" is the client's
+	StatusCode    string `yaml:"statusCode"`           // MOCK on a REST API: what it answers, default "200"
+	Function      string `yaml:"function"`             // AWS_PROXY: a name of Config.Functions
+	Payload       string `yaml:"payloadFormatVersion"` // AWS_PROXY of an HTTP API: "1.0" or "2.0", which must be given
+	TimeoutMillis int    `yaml:"timeoutInMillis"`      // 50..30000; default 29000, of an HTTP API 30000
+
+	// RequestParameters map the request: on a REST API "integration.request.header.X" (and querystring, path) to
+	// "context.authorizer.NAME", "method.request.header.X", "'literal'" and the like; on an HTTP API "overwrite:header.x",
+	// "append:header.x", "remove:header.x" or "overwrite:path" to "$context.authorizer.NAME", "$request.header.x" and the like.
+	RequestParameters map[string]string `yaml:"requestParameters"`
+
+	// ResponseParameters map the answer's headers: of a MOCK on a REST API "method.response.header.X"; on an HTTP API, by the
+	// status of the integration's answer, "overwrite:header.x" and the like, and "overwrite:statuscode".
+	ResponseParameters map[string]map[string]string `yaml:"responseParameters"`
+}
+
+// GatewayResponse is what a REST API answers where it does not come to an integration.
+type GatewayResponse struct {
+	StatusCode string            `yaml:"statusCode"`         // "" is the type's own; of DEFAULT_4XX and _5XX, that of the type it stands for
+	Parameters map[string]string `yaml:"responseParameters"` // "gatewayresponse.header.X" to "context.authorizer.NAME", "'literal'", …
+	Templates  map[string]string `yaml:"responseTemplates"`  // by content type; $context.NAME is replaced, nothing else
+}
+
+const (
+	maxAuthorizerMillis     = 29_000 // REST and WebSocket APIs
+	maxHTTPAuthorizerMillis = 10_000
+	maxRESTMillis           = 29_000
+	maxHTTPMillis           = 30_000
+	minMillis               = 50
+)
+
+//go:embed builtin/*.yaml
+var builtin embed.FS
+
+// Builtin lists the names of the descriptions that are part of the program.
+func Builtin() []string { return []string{"http", "rest", "websocket"} }
+
+// ReadBuiltin is the text of a description that is part of the program.
+func ReadBuiltin(name string) ([]byte, bool) {
+	if !slices.Contains(Builtin(), name) {
+		return nil, false
+	}
+	data, err := builtin.ReadFile("builtin/" + name + ".yaml")
+	return data, err == nil
+}
+
+// Functions are the names of all functions, those of authorizers first.
+func (d *Description) Functions() (authorizers, integrations []string) {
+	for _, name := range slices.Sorted(maps.Keys(d.Authorizers)) {
+		authorizers = append(authorizers, d.Authorizers[name].Function)
+	}
+	for i := range d.Routes {
+		if f := d.Routes[i].Integration.Function; f != "" {
+			integrations = append(integrations, f)
+		}
+	}
+	slices.Sort(authorizers)
+	slices.Sort(integrations)
+	return slices.Compact(authorizers), slices.Compact(integrations)
+}
+
+// Prefix is what the paths of all requests begin with: "/stage", "/base/path" or "".
+func (d *Description) Prefix() string {
+	switch {
+	case d.Domain != nil && d.Domain.BasePath != "":
+		return "/" + d.Domain.BasePath
+	case d.Domain != nil || d.Stage == defaultStage:
+		return ""
+	}
+	return "/" + d.Stage
+}
+
+const defaultStage = "$default"
+
+// Check fills in defaults and says what is wrong, in an *[Error]. [New] calls it, too.
+func (d *Description) Check() error {
+	c := &checker{d: d}
+	c.check()
+	if len(c.problems) > 0 {
+		return &Error{c.problems}
+	}
+	return nil
+}
+
+type checker struct {
+	d        *Description
+	problems []Problem
+}
+
+func (c *checker) problem(path, format string, args ...any) {
+	if len(c.problems) < maxProblems {
+		c.problems = append(c.problems, Problem{Path: path, Message: fmt.Sprintf(format, args...)})
+	}
+}
+
+var (
+	plainName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+	basePath  = regexp.MustCompile(`^[A-Za-z0-9_.~-]+(/[A-Za-z0-9_.~-]+)*$`)
+	hostName  = regexp.MustCompile(`^[A-Za-z0-9.-]{1,253}$`)
+	number12  = regexp.MustCompile(`^[0-9]{12}$`)
+)
+
+func (c *checker) check() {
+	d := c.d
+	for _, f := range []struct {
+		field *string
+		value string
+	}{{&d.API, "local"}, {&d.Region, "us-east-1"}, {&d.Account, "000000000000"}} {
+		if *f.field == "" {
+			*f.field = f.value
+		}
+	}
+	switch d.Kind {
+	case REST, WebSocket, HTTP:
+	default:
+		c.problem("kind", "want REST, HTTP or WebSocket, got %s", shown(string(d.Kind)))
+		return
+	}
+	switch {
+	case d.Stage == "" && d.Kind == HTTP:
+		d.Stage = defaultStage
+	case d.Stage == "":
+		d.Stage = "dev"
+	}
+	c.names()
+	for _, name := range slices.Sorted(maps.Keys(d.Authorizers)) {
+		a := d.Authorizers[name]
+		c.authorizer("authorizers."+name, &a)
+		d.Authorizers[name] = a
+	}
+	c.routes()
+	c.resourcePolicy()
+	c.responses()
+	c.cors()
+}
+
+// names checks what ARNs, hosts and paths are made of.
+func (c *checker) names() {
+	d := c.d
+	for _, f := range []struct {
+		at, value string
+		form      *regexp.Regexp
+		want      string
+	}{
+		{"api", d.API, plainName, "the id of an API"},
+		{"region", d.Region, plainName, "a region"},
+		{"account", d.Account, number12, "12 digits"},
+	} {
+		if !f.form.MatchString(f.value) {
+			c.problem(f.at, "%s is not %s", shown(f.value), f.want)
+		}
+	}
+	if !plainName.MatchString(d.Stage) && (d.Kind != HTTP || d.Stage != defaultStage) {
+		c.problem("stage", "%s is not the name of a stage", shown(d.Stage))
+	}
+	if m := d.Domain; m != nil {
+		if !hostName.MatchString(m.Name) {
+			c.problem("domain.name", "%s is not the name of a host", shown(m.Name))
+		}
+		if m.BasePath != "" && !basePath.MatchString(m.BasePath) {
+			c.problem("domain.basePath", "%s is not segments without a slash at either end", shown(m.BasePath))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.StageVariables)) {
+		if !plainName.MatchString(name) {
+			c.problem("stageVariables."+name, "not the name of a stage variable")
+		}
+	}
+}
+
+func (c *checker) authorizer(at string, a *Authorizer) {
+	most := maxAuthorizerMillis
+	if c.d.Kind == HTTP {
+		most = maxHTTPAuthorizerMillis
+	}
+	switch {
+	case a.Function == "":
+		c.problem(at+".function", "missing")
+	case a.TTLSeconds == nil:
+		c.problem(at+".resultTtlInSeconds", "missing: write 0, since API Gateway's own default may cache answers, and ours are about one request")
+	case *a.TTLSeconds != 0:
+		c.problem(at+".resultTtlInSeconds", "%d: answers of this authorizer are about one request and must not be cached; want 0", *a.TTLSeconds)
+	case a.TimeoutMillis < 0 || a.TimeoutMillis > most:
+		c.problem(at+".timeoutInMillis", "%d is outside 0..%d", a.TimeoutMillis, most)
+	}
+	if a.TimeoutMillis == 0 {
+		a.TimeoutMillis = most
+	}
+	c.authorizerForm(at, a)
+	for i, s := range a.IdentitySource {
+		if _, err := c.d.identityValue(s); err != nil {
+			c.problem(at+".identitySource["+strconv.Itoa(i)+"]", "%v", err)
+		}
+	}
+}
+
+// authorizerForm checks what the API's kind has to do with.
+func (c *checker) authorizerForm(at string, a *Authorizer) {
+	if a.Type == "" {
+		a.Type = "REQUEST"
+	}
+	switch {
+	case a.Type == "TOKEN" && c.d.Kind == REST:
+		if len(a.IdentitySource) != 1 || !strings.HasPrefix(a.IdentitySource[0], "method.request.header.") {
+			c.problem(at+".identitySource", "a TOKEN authorizer has exactly one, method.request.header.NAME")
+		}
+	case a.Type != "REQUEST":
+		c.problem(at+".type", "%s is not known for a %s API", shown(a.Type), c.d.Kind)
+	}
+	switch {
+	case c.d.Kind == HTTP && a.Payload != "1.0" && a.Payload != "2.0":
+		c.problem(at+".payloadFormatVersion", `want "1.0" or "2.0", got %s`, shown(a.Payload))
+	case c.d.Kind != HTTP && (a.Payload != "" || a.Simple):
+		c.problem(at+".payloadFormatVersion", "payload formats and simple responses are of HTTP APIs only")
+	case a.Simple && a.Payload != "2.0":
+		c.problem(at+".enableSimpleResponses", "simple responses need payload 2.0")
+	}
+}
+
+func (c *checker) routes() {
+	if len(c.d.Routes) == 0 {
+		c.problem("routes", "missing: nothing would be served")
+	}
+	seen := make(map[string]int)
+	for i := range c.d.Routes {
+		r, at := &c.d.Routes[i], "routes["+strconv.Itoa(i)+"]"
+		t, err := c.d.parseKey(r.Key)
+		if err != nil {
+			c.problem(at+".route", "%v", err)
+		} else if first, twice := seen[t.identity()]; twice {
+			c.problem(at+".route", "%s matches the same requests as routes[%d]", shown(r.Key), first)
+		} else {
+			seen[t.identity()] = i
+		}
+		if _, ok := c.d.Authorizers[r.Authorizer]; r.Authorizer != "" && !ok {
+			c.problem(at+".authorizer", "%s is none of authorizers", shown(r.Authorizer))
+		}
+		c.authorization(at+".authorization", r)
+		c.integration(at+".integration", &r.Integration, t)
+	}
+}
+
+func (c *checker) authorization(at string, r *Route) {
+	switch {
+	case r.Authorization == "":
+	case r.Authorization != AWSIAM:
+		c.problem(at, "%s is not known; there is %s", shown(r.Authorization), AWSIAM)
+	case c.d.Kind != REST:
+		c.problem(at, "%s is served for REST APIs only", AWSIAM)
+	case r.Authorizer != "":
+		c.problem(at, "a route with an authorizer has no %s beside it", AWSIAM)
+	}
+}
+
+func (c *checker) integration(at string, g *Integration, t *target) {
+	most := maxRESTMillis
+	if c.d.Kind == HTTP {
+		most = maxHTTPMillis
+	}
+	if g.TimeoutMillis == 0 {
+		g.TimeoutMillis = most
+	}
+	if g.TimeoutMillis < minMillis || g.TimeoutMillis > most {
+		c.problem(at+".timeoutInMillis", "%d is outside %d..%d", g.TimeoutMillis, minMillis, most)
+	}
+	if !c.integrationType(at, g) {
+		return
+	}
+	switch v2 := c.d.Kind == HTTP && g.Type == AWSProxy; {
+	case v2 && g.Payload != "1.0" && g.Payload != "2.0":
+		c.problem(at+".payloadFormatVersion", `want "1.0" or "2.0", got %s`, shown(g.Payload))
+	case !v2 && g.Payload != "":
+		c.problem(at+".payloadFormatVersion", "only %s of an HTTP API has one", AWSProxy)
+	}
+	if _, err := c.d.requestMappings(g, t); err != nil {
+		c.problem(at+".requestParameters", "%v", err)
+	}
+	if _, err := c.d.responseMappings(g); err != nil {
+		c.problem(at+".responseParameters", "%v", err)
+	}
+}
+
+// integrationType checks the type and what belongs to it; it reports false for one that is none.
+func (c *checker) integrationType(at string, g *Integration) bool {
+	switch g.Type {
+	case HTTPProxy:
+		if err := checkURL(g.URL); err != nil {
+			c.problem(at+".url", "%v", err)
+		}
+	case AWSProxy:
+		if g.Function == "" {
+			c.problem(at+".function", "missing")
+		}
+	case Echo:
+		if err := checkURL(g.URL); err != nil && g.URL != "" {
+			c.problem(at+".url", "%v", err)
+		}
+	case Mock:
+		if g.StatusCode = cmp.Or(g.StatusCode, "200"); !isStatus(g.StatusCode) {
+			c.problem(at+".statusCode", "%s is not a status of 200 to 599", shown(g.StatusCode))
+		}
+	default:
+		c.problem(at+".type", "%s is not known; there are %s, %s, %s and %s", shown(g.Type), HTTPProxy, AWSProxy, Mock, Echo)
+		return false
+	}
+	c.integrationMembers(at, g)
+	switch {
+	case c.d.Kind == HTTP && g.Type == Mock:
+		c.problem(at+".type", "an HTTP API has no %s", Mock)
+	case c.d.Kind == WebSocket && g.Type != Mock:
+		c.problem(at+".type", "only %s is served for a WebSocket API: connections are authorized, and no messages passed", Mock)
+	}
+	return true
+}
+
+// integrationMembers refuses what the type has no use for.
+func (c *checker) integrationMembers(at string, g *Integration) {
+	proxies := g.Type == HTTPProxy || g.Type == Echo
+	switch {
+	case g.URL != "" && !proxies:
+		c.problem(at+".url", "only %s and %s have one", HTTPProxy, Echo)
+	case g.Method != "" && !proxies:
+		c.problem(at+".httpMethod", "only %s and %s have one", HTTPProxy, Echo)
+	case g.Method != "" && !slices.Contains(methods, g.Method):
+		c.problem(at+".httpMethod", "%s is none of %s", shown(g.Method), strings.Join(methods, ", "))
+	case g.StatusCode != "" && g.Type != Mock:
+		c.problem(at+".statusCode", "only %s has one", Mock)
+	case g.Function != "" && g.Type != AWSProxy:
+		c.problem(at+".function", "only %s has one", AWSProxy)
+	}
+}
+
+var placeholder = regexp.MustCompile(`\{([A-Za-z0-9._-]+)\}`)
+
+func checkURL(s string) error {
+	u, err := url.Parse(placeholder.ReplaceAllString(s, "x"))
+	if err != nil {
+		return fmt.Errorf("%s is not a URL", shown(s))
+	}
+	return front.CheckUpstream(u)
+}
+
+func (c *checker) responses() {
+	if c.d.Kind != REST && len(c.d.Responses) > 0 {
+		c.problem("gatewayResponses", "a %s API has none: its answers cannot be changed", c.d.Kind)
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.d.Responses)) {
+		g, at := c.d.Responses[name], "gatewayResponses."+name
+		if _, ok := failures[name]; !ok && name != default4XX && name != default5XX {
+			c.problem(at, "not known, or for what is not served here; there are %s, %s, %s", default4XX, default5XX,
+				strings.Join(slices.Sorted(maps.Keys(failures)), ", "))
+			continue
+		}
+		if g.StatusCode != "" && !isStatus(g.StatusCode) {
+			c.problem(at+".statusCode", "%s is not a status of 200 to 599", shown(g.StatusCode))
+		}
+		if _, err := c.d.gatewayHeaders(g.Parameters); err != nil {
+			c.problem(at+".responseParameters", "%v", err)
+		}
+		for _, contentType := range slices.Sorted(maps.Keys(g.Templates)) {
+			if !strings.Contains(contentType, "/") || !sendable(contentType) {
+				c.problem(at+".responseTemplates", "%s is not a content type", shown(contentType))
+			}
+			if _, err := parseTemplate(g.Templates[contentType]); err != nil {
+				c.problem(at+".responseTemplates", "%s: %v", contentType, err)
+			}
+		}
+	}
+}
+
+func isStatus(s string) bool {
+	code, err := strconv.Atoi(s)
+	return err == nil && len(s) == 3 && code >= 200 && code <= 599
+}
+
+// headerName reports whether a header may be set: a token, in canonical form.
+func headerName(s string) (string, bool) {
+	if s == "" || len(s) > 128 {
+		return "", false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if c <= ' ' || c >= 0x7f || strings.IndexByte(`()<>@,;:\"/[]?={}`, c) >= 0 {
+			return "", false
+		}
+	}
+	return http.CanonicalHeaderKey(s), true
+}
+
+// sendable reports whether a value may stand in a header: nothing that ends a line, and no other control character.
+func sendable(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}

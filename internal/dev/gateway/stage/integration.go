@@ -1,0 +1,358 @@
+package stage
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
+	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
+	paths "github.com/sluicelimits/sluice/internal/plan/route"
+)
+
+type callKey struct{}
+
+// callOf is the call that a request is part of.
+func callOf(ctx context.Context) *call {
+	c, _ := ctx.Value(callKey{}).(*call)
+	return c
+}
+
+// integrate passes an authorized request to what stands behind its route.
+func (c *call) integrate(w *front.Response) {
+	switch c.route.Integration.Type {
+	case Mock:
+		c.send(w, c.finish(c.route.mockStatus, w.Header()), nil)
+	case AWSProxy:
+		c.invokeBackend(w)
+	default:
+		c.proxy(w)
+	}
+}
+
+// proxy makes the integration's request and passes it on: to its URL, to the upstream that stands for echoes, or to the echo.
+func (c *call) proxy(w *front.Response) {
+	r := c.r.WithContext(context.WithValue(c.r.Context(), callKey{}, c))
+	r.Header = c.header.Clone()
+	delete(r.Header, "Host")
+	if m := c.route.Integration.Method; m != "" {
+		r.Method = m
+	}
+	c.apply(c.route.requestChanges, r.Header, false)
+	target := c.target()
+	if c.leavesUpstream(target) {
+		c.fail(w, failureOf(badRequest))
+		return
+	}
+	u, err := url.Parse(target)
+	if err != nil || u.Host == "" {
+		c.s.c.Log.Warn("the integration's URL is none after its parameters were filled in", "route", c.route.Key, "request", c.id)
+		c.fail(w, failureOf(apiConfiguration))
+		return
+	}
+	u.RawQuery = c.integrationQuery()
+	r.URL = u
+	if _, echoes := c.route.backend.(*front.Echo); echoes {
+		w.Last = finisher{c} // a proxy's answer is mapped before it is sent
+	}
+	c.route.backend.ServeHTTP(w, r)
+}
+
+// target is the integration's URL. Without one, which is to an upstream that stands for echoes or an echo, the path is kept.
+func (c *call) target() string {
+	g := &c.route.Integration
+	if g.Type == Echo && g.URL == "" {
+		return c.echo()
+	}
+	out := placeholder.ReplaceAllStringFunc(g.URL, func(name string) string {
+		v := c.parameters[name[1:len(name)-1]]
+		for _, m := range c.route.requestChanges {
+			if m.where == "path" && "{"+m.name+"}" == name {
+				v, _ = m.value(c)
+			}
+		}
+		if c.s.d.Kind != HTTP {
+			v = unescape(v) // HTTP APIs have decoded it
+		}
+		return (&url.URL{Path: v}).EscapedPath() // slashes stay, {proxy+} holds some
+	})
+	for _, m := range c.route.requestChanges {
+		if m.where == "path" && m.name == "" { // overwrite:path
+			if u, err := url.Parse(out); err == nil {
+				v, _ := m.value(c)
+				u.Path, u.RawPath = "/"+strings.TrimPrefix(v, "/"), ""
+				out = u.String()
+			}
+		}
+	}
+	return c.upstream(g, out)
+}
+
+// echo is the URL of an echo that has none: the client's path.
+func (c *call) echo() string {
+	base := "http://echo"
+	if c.s.c.Upstream != nil {
+		base = strings.TrimSuffix(c.s.c.Upstream.String(), "/")
+	}
+	path := c.path
+	if c.s.d.Kind == HTTP {
+		path = (&url.URL{Path: path}).EscapedPath() // was decoded
+	}
+	for _, m := range c.route.requestChanges {
+		if v, ok := m.value(c); m.where == "path" && ok {
+			path = v
+		}
+	}
+	if !strings.HasPrefix(path, "/") {
+		path = "/" + path
+	}
+	return base + path
+}
+
+// upstream puts the upstream that stands for echoes in the place of a URL's host.
+func (c *call) upstream(g *Integration, to string) string {
+	u, err := url.Parse(to)
+	if g.Type != Echo || c.s.c.Upstream == nil || err != nil {
+		return to
+	}
+	return strings.TrimSuffix(c.s.c.Upstream.String(), "/") + u.EscapedPath()
+}
+
+// leavesUpstream reports whether ".." in the path of an echo leads out of the path of the upstream that stands for it.
+// API Gateway has no such upstream, and hands the paths of other integrations on.
+func (c *call) leavesUpstream(target string) bool {
+	if c.s.c.Upstream == nil || c.route.Integration.Type != Echo {
+		return false
+	}
+	path := paths.Clean(strings.TrimPrefix(target, strings.TrimSuffix(c.s.c.Upstream.String(), "/")))
+	return path.Climbs()
+}
+
+func (c *call) integrationQuery() string {
+	out := c.r.URL.RawQuery
+	for _, m := range c.route.requestChanges {
+		if v, ok := m.value(c); m.where == "querystring" && ok {
+			if out != "" {
+				out += "&"
+			}
+			out += url.QueryEscape(m.name) + "=" + url.QueryEscape(v)
+		}
+	}
+	return out
+}
+
+// readyProxy makes the backend of a route. Requests reach it with their URL and headers as they are to leave.
+func (s *serving) readyProxy(r *route) {
+	if r.Integration.Type == Echo && s.c.Upstream == nil {
+		r.backend = &front.Echo{Message: "Allowed. There is no upstream, so this is the request that it would have seen.", Refuse: s.Refuse, Tenant: tenantOfCaller}
+		return
+	}
+	r.backend = front.NewProxy(front.Proxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.Host = ""
+			for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Proto"} {
+				p.Out.Header[name] = p.In.Header[name]
+			}
+			for _, m := range r.requestChanges { // a client can name any header in Connection, and that takes it out
+				if v := p.In.Header[m.name]; v != nil && m.where == "header" {
+					p.Out.Header[m.name] = v
+				}
+			}
+		},
+		Modify: func(resp *http.Response) error {
+			if c := callOf(resp.Request.Context()); c != nil && resp.StatusCode >= 200 {
+				resp.StatusCode = c.finish(resp.StatusCode, resp.Header)
+			}
+			return nil
+		},
+		Refuse: s.Refuse, Timeout: time.Duration(r.Integration.TimeoutMillis) * time.Millisecond, Log: s.c.Log,
+	})
+}
+
+// finisher maps the headers of an echo's answer.
+type finisher struct{ c *call }
+
+// Set implements what [front.Response] asks for.
+func (f finisher) Set(h http.Header) {
+	if f.c.failure.name == "" {
+		_ = f.c.finish(http.StatusOK, h) // the echo's status is 200, and stays so
+	}
+}
+
+// invokeBackend calls the function behind a route.
+func (c *call) invokeBackend(w *front.Response) {
+	g := &c.route.Integration
+	var body []byte
+	if c.r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(c.r.Body); err != nil {
+			c.fail(w, failureFor(bodyKind(err)))
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(lambdahost.WithTraceID(c.r.Context(), c.trace), time.Duration(g.TimeoutMillis)*time.Millisecond)
+	defer cancel()
+	out, err := invoke(ctx, c.route.function, c.proxyEvent(g.Payload, body).bytes())
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		c.s.c.Log.Warn("the function behind a route did not answer in time", "route", c.route.Key, "request", c.id)
+		c.fail(w, failureOf(integrationTimeout))
+		return
+	case err != nil:
+		c.backendFailed(w, err)
+		return
+	}
+	reply, err := readReply(out, c.s.d.Kind == HTTP && g.Payload == "2.0")
+	if err != nil {
+		c.backendFailed(w, err)
+		return
+	}
+	reply.send(c, w)
+}
+
+// backendFailed answers where a function failed or answered with something that is no answer: 502 on a REST API, 500 on an HTTP
+// API.
+func (c *call) backendFailed(w *front.Response, err error) {
+	c.s.c.Log.Warn("the function behind a route gave no answer", "route", c.route.Key, "request", c.id, "error", err)
+	f := failureOf(apiConfiguration)
+	f.status = http.StatusBadGateway
+	f.name = "" // no type of its own: only DEFAULT_5XX changes it
+	c.fail(w, f)
+}
+
+// reply is a function's answer to a proxy event.
+type reply struct {
+	status  int
+	headers http.Header
+	body    []byte
+}
+
+// proxyReply is the form of a function's answer.
+type proxyReply struct {
+	Status  *json.Number               `json:"statusCode"`
+	Headers map[string]json.RawMessage `json:"headers"`
+	Multi   map[string][]string        `json:"multiValueHeaders"`
+	Cookies []string                   `json:"cookies"`
+	Body    *string                    `json:"body"`
+	Base64  bool                       `json:"isBase64Encoded"`
+}
+
+// readReply reads a function's answer. To payload 2.0 anything that is JSON and no such answer is the body itself.
+func readReply(out []byte, v2 bool) (*reply, error) {
+	var in proxyReply
+	err := json.Unmarshal(out, &in)
+	formed := err == nil && in.Status != nil
+	switch {
+	case !formed && v2 && json.Valid(out):
+		return &reply{http.StatusOK, http.Header{"Content-Type": {"application/json"}}, out}, nil
+	case err != nil:
+		return nil, errors.New("the function's answer is not readable: " + describeJSON(err))
+	case !formed:
+		return nil, errors.New("the function's answer has no statusCode")
+	}
+	r := &reply{headers: make(http.Header)}
+	if r.status, err = strconv.Atoi(in.Status.String()); err != nil || r.status < 200 || r.status > 599 {
+		return nil, errors.New("the function's answer has a statusCode that is not 200 to 599")
+	}
+	if err := r.readHeaders(&in); err != nil {
+		return nil, err
+	}
+	if in.Body != nil {
+		r.body = []byte(*in.Body)
+	}
+	if in.Base64 {
+		if r.body, err = base64.StdEncoding.DecodeString(string(r.body)); err != nil {
+			return nil, errors.New("the function's answer has a body that is not base64")
+		}
+	}
+	return r, nil
+}
+
+// readHeaders takes both forms; a line that both name is sent once.
+func (p *reply) readHeaders(in *proxyReply) error {
+	for name, lines := range in.Multi {
+		for _, l := range lines {
+			if err := p.add(name, l); err != nil {
+				return err
+			}
+		}
+	}
+	for name, raw := range in.Headers {
+		text := strings.TrimSpace(string(raw))
+		switch {
+		case text == "null" || text == "":
+			continue
+		case text[0] == '{' || text[0] == '[':
+			return errors.New("the function's answer has a header that is no text")
+		case text[0] == '"':
+			if err := json.Unmarshal(raw, &text); err != nil {
+				return errors.New("the function's answer has a header that is no text")
+			}
+		}
+		canonical, _ := headerName(name)
+		if lines := p.headers[canonical]; len(lines) > 0 && lines[len(lines)-1] == text {
+			continue
+		}
+		if err := p.add(name, text); err != nil {
+			return err
+		}
+	}
+	for _, cookie := range in.Cookies {
+		if err := p.add("Set-Cookie", cookie); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *reply) add(name, value string) error {
+	canonical, ok := headerName(name)
+	if !ok || !sendable(value) {
+		return errors.New("the function's answer has a header that cannot be sent")
+	}
+	p.headers[canonical] = append(p.headers[canonical], value)
+	return nil
+}
+
+// unsent are headers that describe a connection or a length, which are this server's to write.
+var unsent = []string{"Connection", "Content-Length", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
+func (p *reply) send(c *call, w *front.Response) {
+	for _, name := range unsent {
+		delete(p.headers, name)
+	}
+	h := w.Header()
+	for name, lines := range p.headers {
+		h[name] = lines
+	}
+	if h["Content-Type"] == nil {
+		h["Content-Type"] = []string{"application/json"}
+		if c.s.d.Kind == HTTP {
+			h["Content-Type"] = []string{"text/plain;charset=UTF-8"}
+		}
+	}
+	status := c.finish(p.status, h)
+	c.send(w, status, p.body)
+}
+
+// tenantOfCaller is the tenant as a backend has it that believes X-Sluice-Caller alone, as Sluice's middleware does.
+func tenantOfCaller(h http.Header) string {
+	lines := h["X-Sluice-Caller"]
+	if len(lines) != 1 {
+		return ""
+	}
+	for member := range strings.SplitSeq(lines[0], ";") {
+		if tenant, ok := strings.CutPrefix(member, "t="); ok {
+			return tenant
+		}
+	}
+	return ""
+}

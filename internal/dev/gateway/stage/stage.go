@@ -1,0 +1,266 @@
+// Package stage is one stage of one API, served as API Gateway serves it: routes, authorizer, gateway responses, mappings.
+//
+// It is driven by a [Description] and does what no emulator does: it turns an authorizer's Deny into the gateway response that is
+// set up for it, with status, headers and body from the authorizer's context. Whatever a description cannot say is refused when
+// it is read, not ignored when it is served.
+//
+// It follows AWS's documentation, and where that is silent what others have observed; it has not been compared with API Gateway
+// itself. Where it knowingly differs:
+//
+//   - Names of headers come in canonical form. API Gateway hands a REST API's on as the client wrote them.
+//   - An HTTP API's path is decoded and cut at an encoded question mark, as observed. On a custom domain, payload 2.0 has the
+//     stage in rawPath, unless that is $default, and never the base path.
+//   - The status of a request whose headers are too large is not documented: 431 here, with a REST API's DEFAULT_4XX.
+//   - Scheme and port are always https and 443, as with API Gateway, whatever this process listens on.
+//   - Of a WebSocket API only $connect is served: a connection that is authorized gets its 101, and is then closed.
+//   - Who signs a request with the credentials of [Config] may call every route with AWS_IAM: the signature is checked, an IAM policy is
+//     not evaluated. Only signature version 4 is known, in the Authorization header or in the query, and the body's digest is
+//     always its own: UNSIGNED-PAYLOAD is a wrong signature. The answer to a wrong one does not show what would have been signed.
+//   - A policy with conditions is refused as an invalid answer, since only IAM can evaluate it.
+//   - An upstream that stands for echoes (Config.Upstream) gets no path that leads above the root: such a call is a bad
+//     request. All other integrations get ".." as it came, since API Gateway is not documented to resolve or refuse it.
+//   - Authorizer results are never cached, binary media types are not known, and nothing is throttled.
+package stage
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
+	"github.com/sluicelimits/sluice/internal/request/answer"
+)
+
+// Config sets up a [Stage].
+type Config struct {
+	Description  *Description          // required
+	Functions    map[string]Function   // by the names in the description; each must be there
+	Credentials  map[string]Credential // of those who may sign, by the ids of their access keys; required where a route has AWS_IAM
+	Upstream     *url.URL              // where ECHO integrations lead; nil is the echo
+	Observe      func(Observation)     // is told about every request that came to an authorizer; nil is nobody
+	LivePage     http.Handler          // at /_sluice/, with the prefix stripped; nil is none
+	Audience     front.Audience        // of the live page; default Loopback
+	MaxBodyBytes int64                 // of a request; 0 is front.DefaultMaxBodyBytes, below 0 no bound
+	Now          func() time.Time      // default time.Now
+	Log          *slog.Logger          // default slog.Default()
+}
+
+// Observation is what an authorizer said about a request.
+type Observation struct {
+	At      time.Time
+	Method  string
+	Path    string            // without stage and base path
+	Status  int               // 200 where the request went on to its integration; else that of the failure, before any mapping
+	Context map[string]string // the authorizer's; nil where it gave none
+}
+
+// Stage is an http.Handler. It is safe for concurrent use. Make it with [New].
+type Stage struct {
+	*front.Front
+	serving
+}
+
+// serving is what a stage does with a request that reaches it.
+type serving struct {
+	c         Config
+	d         *Description
+	routes    []*route
+	responses map[string]*gatewayResponse // by type
+}
+
+// route is one of a description, ready.
+type route struct {
+	Route
+	id              string
+	target          *target
+	authorizer      *authorizer // nil lets everybody pass
+	function        Function    // of AWS_PROXY
+	backend         http.Handler
+	mockStatus      int
+	requestChanges  []change
+	responseChanges map[int][]change // by status
+}
+
+// New makes a stage. The error is an *[Error] about the description, or names the function that is missing.
+func New(c Config) (*Stage, error) {
+	if c.Description == nil {
+		return nil, errors.New("stage: Description is missing")
+	}
+	if c.Upstream != nil {
+		if err := front.CheckUpstream(c.Upstream); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.Description.Check(); err != nil {
+		return nil, err
+	}
+	if err := checkCredentials(c.Credentials); err != nil {
+		return nil, err
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	s := &Stage{serving: serving{c: c, d: c.Description}}
+	if err := s.ready(); err != nil {
+		return nil, err
+	}
+	s.Front = front.New(front.Config{Handler: &s.serving, LivePage: c.LivePage, Audience: c.Audience, MaxBodyBytes: c.MaxBodyBytes, Log: c.Log})
+	return s, nil
+}
+
+func (s *serving) ready() error {
+	authorizers := make(map[string]*authorizer, len(s.d.Authorizers))
+	for name, from := range s.d.Authorizers {
+		a := &authorizer{Authorizer: from, function: s.c.Functions[from.Function]}
+		if a.function == nil {
+			return fmt.Errorf("stage: there is no function %s, which authorizer %s names", shown(from.Function), name)
+		}
+		for _, expression := range from.IdentitySource {
+			v, err := s.d.identityValue(expression)
+			if err != nil {
+				return err
+			}
+			a.sources = append(a.sources, v)
+		}
+		authorizers[name] = a
+	}
+	for i := range s.d.Routes {
+		r := &route{Route: s.d.Routes[i], id: fmt.Sprintf("r%05d", i+1), authorizer: authorizers[s.d.Routes[i].Authorizer]}
+		if r.Authorization == AWSIAM && len(s.c.Credentials) == 0 {
+			return fmt.Errorf("stage: route %s has authorization %s, and there are no Credentials: nobody could call it", shown(r.Key), AWSIAM)
+		}
+		var err error
+		if r.target, err = s.d.parseKey(r.Key); err != nil {
+			return err
+		}
+		if r.requestChanges, err = s.d.requestMappings(&r.Integration, r.target); err != nil {
+			return err
+		}
+		if r.responseChanges, err = s.d.responseMappings(&r.Integration); err != nil {
+			return err
+		}
+		switch r.Integration.Type {
+		case Mock:
+			if r.mockStatus, err = strconv.Atoi(r.Integration.StatusCode); err != nil {
+				return err
+			}
+		case AWSProxy:
+			if r.function = s.c.Functions[r.Integration.Function]; r.function == nil {
+				return fmt.Errorf("stage: there is no function %s, which route %s names", shown(r.Integration.Function), shown(r.Key))
+			}
+		case HTTPProxy, Echo:
+			s.readyProxy(r)
+		}
+		s.routes = append(s.routes, r)
+	}
+	return s.readyResponses()
+}
+
+// Serve implements [front.Handler].
+func (s *serving) Serve(w *front.Response, r *http.Request) {
+	c, below := s.newCall(r)
+	switch {
+	case c.tooLarge():
+		f := failureOf(badRequest)
+		f.name, f.status, f.message = "", http.StatusRequestHeaderFieldsTooLarge, "Request Header Fields Too Large"
+		f.httpStatus, f.httpMessage = f.status, f.message
+		c.fail(w, f)
+		return
+	case !below:
+		c.outside(w)
+		return
+	}
+	method := r.Method
+	if s.d.Kind == WebSocket {
+		if !upgrades(r) {
+			f := failureOf(badRequest)
+			f.httpStatus, f.httpMessage = http.StatusUpgradeRequired, "Upgrade Required"
+			c.fail(w, f)
+			return
+		}
+		method = ""
+	}
+	c.route, c.parameters = s.find(method, c.path)
+	switch {
+	case c.route == nil && c.preflight():
+	case c.route == nil:
+		c.fail(w, failureOf(missingToken))
+		return
+	case !c.authorized(w):
+		return
+	}
+	if c.preflight() {
+		s.d.CORS.share(w.Header(), c.r.Header.Get("Origin"), true)
+		c.send(w, http.StatusNoContent, nil)
+		return
+	}
+	if s.d.Kind == WebSocket {
+		c.connect(w)
+		return
+	}
+	c.integrate(w)
+}
+
+// outside answers a request that is not below the stage: API Gateway has no such API, and says Forbidden whatever its kind, but
+// for an HTTP API, where the stage $default would have it.
+func (c *call) outside(w *front.Response) {
+	w.Header()["X-Amzn-Errortype"] = []string{"ForbiddenException"}
+	w.Header()["Content-Type"] = []string{"application/json"}
+	if c.s.d.Kind == HTTP {
+		c.send(w, http.StatusNotFound, []byte(`{"message":"Not Found"}`))
+		return
+	}
+	c.send(w, http.StatusForbidden, []byte(`{"message":"Forbidden"}`))
+}
+
+// authorized asks the authorizer and answers where the request may not pass.
+func (c *call) authorized(w *front.Response) bool {
+	refused := c.authorize(c.r.Context())
+	f := failure{status: http.StatusOK, httpStatus: http.StatusOK}
+	if refused != nil {
+		f = refused.failure
+		if refused.cause != nil {
+			c.s.c.Log.Warn("the authorizer failed", "failure", f.name, "authorizer", c.route.Authorizer, "request", c.id, "error", refused.cause)
+		}
+	}
+	if c.s.c.Observe != nil && c.route.authorizer != nil {
+		o := Observation{At: c.now, Method: c.r.Method, Path: c.path, Status: f.status}
+		for name, v := range c.granted.context {
+			if o.Context == nil {
+				o.Context = make(map[string]string, len(c.granted.context))
+			}
+			o.Context[name] = v.text
+		}
+		c.s.c.Observe(o)
+	}
+	if refused != nil {
+		c.fail(w, f)
+	}
+	return refused == nil
+}
+
+// Refuse implements [front.Handler].
+func (s *serving) Refuse(w *front.Response, r *http.Request, kind answer.Kind, _ string) {
+	c := callOf(r.Context())
+	if c == nil {
+		c, _ = s.newCall(r)
+	}
+	c.fail(w, failureFor(kind))
+}
+
+func hasToken(lines []string, token string) bool {
+	for one := range strings.SplitSeq(strings.Join(lines, ","), ",") {
+		if strings.EqualFold(strings.TrimSpace(one), token) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,122 @@
+package gateway_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/dev/gateway"
+)
+
+// sendTarget sends a request with a target as it is, which http.Client would not, and returns the status of the answer.
+func sendTarget(t *testing.T, at, target string) int {
+	t.Helper()
+	c, err := net.Dial("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", target); err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(res.Body.Close(), c.Close()); err != nil {
+		t.Error(err)
+	}
+	return res.StatusCode
+}
+
+// Guarantees that a request target which is a URL inside a URL is refused. Go reads such a target without a path, so
+// only limits without a path counted it, and the reverse proxy handed the inner URL on as it was.
+func TestOpaqueTargets(t *testing.T) {
+	reached := 0
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached++ }))
+	defer upstream.Close()
+	to, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFixture(t, []byte(`
+plans:
+  - id: public
+    limits: [ { id: product, match: { pathPattern: "/product/**" }, tiers: [ { period: 1h, threshold: 1 } ] } ]
+anonymousPlan: public
+`), func(c *gateway.Config) { c.Upstream = to })
+	at := strings.TrimPrefix(f.serve(t), "http://")
+	for _, tt := range []struct {
+		target string
+		status int
+	}{
+		{"/product/1", http.StatusOK},
+		{"http://other/product/1", http.StatusTooManyRequests},
+		{"x:http://other/product/1", http.StatusBadRequest},
+		{"http:http://other/product/1", http.StatusBadRequest},
+		{"x:y:http://other/product/1", http.StatusBadRequest},
+		{"x:product/1", http.StatusBadRequest},
+		{"x:http://other/_sluice/admin/apply", http.StatusBadRequest},
+	} {
+		if status := sendTarget(t, at, tt.target); status != tt.status {
+			t.Errorf("%s: %d, want %d", tt.target, status, tt.status)
+		}
+	}
+	if reached != 1 {
+		t.Errorf("%d requests reached the upstream, want 1", reached)
+	}
+}
+
+// Guarantees that no spelling of ".." leads out of the path of the upstream and back in: there "/../api/product/1" is
+// product 1, and no limit of products has counted it.
+func TestPathsAboveTheRoot(t *testing.T) {
+	reached := map[string]int{}
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		reached[r.RequestURI]++
+	}))
+	defer upstream.Close()
+	to, err := url.Parse(upstream.URL + "/api")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFixture(t, []byte(`
+plans:
+  - id: public
+    limits: [ { id: product, match: { pathPattern: "/product/*" }, tiers: [ { period: 1h, threshold: 1 } ] } ]
+anonymousPlan: public
+`), func(c *gateway.Config) { c.Upstream = to })
+	at := strings.TrimPrefix(f.serve(t), "http://")
+	for _, target := range []string{
+		"/../api/product/1", "/..//api/product/1", "//../api/product/1", "/./../api/product/1", "/x/../../api/product/1",
+		"/x//../../api/product/1", "/%2e%2e/api/product/1", "/.%2E/api/product/1", "/%252e%252e/api/product/1",
+		"/..%2Fapi/product/1", "/..%2fapi%2fproduct%2f1", "/..%252fapi/product/1", "/..;/api/product/1",
+		"/..;x=1/api/product/1", "/..%3bx/api/product/1", `/..\api\product\1`, `/\..\api/product/1`, "/..%5capi/product/1",
+		"/x/..%2F..%2Fapi/product/1", "/..?x=/api/product/1", "/..%3F/api/product/1", "/..%23/api/product/1",
+		"/..%00/api/product/1", "http://other/../api/product/1", "//other/../../api/product/1", "/..", "/../secret",
+		"/%2e%2e/secret;" + strings.Repeat("a", 16_500),
+	} {
+		if status := sendTarget(t, at, target); status != http.StatusBadRequest {
+			t.Errorf("%s: %d, want 400", target, status)
+		}
+	}
+	if len(reached) > 0 {
+		t.Errorf("these reached the upstream: %v", reached)
+	}
+	for _, tt := range []struct { // ".." that stays below the root is counted as ever, and names with dots are names
+		target string
+		status int
+	}{
+		{"/x/../product/1", http.StatusOK}, {"/product/2", http.StatusTooManyRequests},
+		{"/x/%2e%2e/product/1", http.StatusTooManyRequests}, {"/..a/.../b..", http.StatusOK},
+		{"/a/../b?c=/../../d", http.StatusOK},
+	} {
+		if status := sendTarget(t, at, tt.target); status != tt.status {
+			t.Errorf("%s: %d, want %d", tt.target, status, tt.status)
+		}
+	}
+}

@@ -1,0 +1,340 @@
+package template
+
+import (
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
+)
+
+// rest reads a REST API.
+func (r *reader) rest(d *stage.Description) {
+	d.Kind, d.Responses = stage.REST, make(map[string]stage.GatewayResponse)
+	p := r.properties(r.api)
+	p.only("ApiKeySourceType", "the local gateway knows no usage plans; want HEADER", "HEADER")
+	if p.flag("DisableExecuteApiEndpoint") {
+		p.problem("DisableExecuteApiEndpoint", "the local gateway serves that endpoint")
+	}
+	if e := p.part("EndpointConfiguration"); e != nil {
+		for _, t := range e.texts("Types") {
+			if t != "EDGE" && t != "REGIONAL" {
+				e.problem("Types", "%s: the local gateway serves EDGE and REGIONAL", shown(t))
+			}
+		}
+		e.end("IpAddressType")
+	}
+	d.ResourcePolicy = r.resourcePolicy(p)
+	p.end("Name", "Description", "Tags", "FailOnWarnings")
+
+	authorizers := r.of(restType("Authorizer"), "RestApiId")
+	for _, res := range authorizers {
+		r.restAuthorizer(d, res)
+	}
+	methods, responses := r.of(restType("Method"), "RestApiId"), r.of(restType("GatewayResponse"), "RestApiId")
+	for _, res := range methods {
+		r.method(d, res)
+	}
+	for _, res := range responses {
+		r.gatewayResponse(d, res)
+	}
+	for _, res := range r.of(restType("Resource"), "RestApiId") {
+		p := r.properties(res)
+		p.text("RestApiId")
+		p.text("ParentId")
+		p.text("PathPart")
+		p.end()
+	}
+	if deployment := r.restStage(d); deployment != nil {
+		r.deployed(deployment, methods, responses)
+	}
+}
+
+// restStage reads the stage and returns what it serves.
+func (r *reader) restStage(d *stage.Description) (deployment *resource) {
+	stages := make(map[string]*resource)
+	for _, res := range r.of(restType("Deployment"), "RestApiId") {
+		p := r.properties(res)
+		p.text("RestApiId")
+		if name := p.text("StageName"); name != "" {
+			stages[name] = res
+		}
+		p.end("Description")
+	}
+	for _, res := range r.of(restType("Stage"), "RestApiId") {
+		name := r.quiet(orNull(res.properties().field("StageName")))
+		stages[name] = res
+	}
+	res := r.pick(stages)
+	switch {
+	case res == nil:
+		return nil
+	case res.is(restType("Deployment")):
+		d.Stage = r.quiet(res.properties().field("StageName"))
+		return res
+	}
+	r.places["stage"] = at{res.node, res.path() + ".Properties.StageName"}
+	r.places["stageVariables"] = at{res.node, res.path() + ".Properties.Variables"}
+	p := r.properties(res)
+	d.Stage, d.StageVariables = p.text("StageName"), p.table("Variables")
+	p.text("RestApiId")
+	if p.flag("CacheClusterEnabled") {
+		p.problem("CacheClusterEnabled", "the local gateway caches nothing")
+	}
+	for _, s := range p.parts("MethodSettings") {
+		if s.flag("CachingEnabled") {
+			s.problem("CachingEnabled", "the local gateway caches nothing")
+		}
+		s.end("HttpMethod", "ResourcePath", "LoggingLevel", "DataTraceEnabled", "MetricsEnabled", "ThrottlingBurstLimit", "ThrottlingRateLimit")
+	}
+	id := p.text("DeploymentId")
+	p.end("AccessLogSetting", "Description", "DocumentationVersion", "Tags", "TracingEnabled")
+	deployment = r.resources[id]
+	if deployment == nil || !deployment.is(restType("Deployment")) {
+		p.problem("DeploymentId", "%s is no deployment of this template", shown(id))
+		return nil
+	}
+	return deployment
+}
+
+func orNull(n *node) *node {
+	if n == nil {
+		return new(node)
+	}
+	return n
+}
+
+func (r *reader) restAuthorizer(d *stage.Description, res *resource) {
+	r.places["authorizers."+res.id] = at{res.node, res.path() + ".Properties"}
+	p := r.properties(res)
+	p.text("RestApiId")
+	a := stage.Authorizer{Type: p.text("Type"), TTLSeconds: p.integer("AuthorizerResultTtlInSeconds"), Function: r.authorizerFunction(p, res)}
+	r.places["authorizers."+res.id+".resultTtlInSeconds"] = at{p.n.field("AuthorizerResultTtlInSeconds"), p.path + ".AuthorizerResultTtlInSeconds"}
+	if s := p.text("IdentitySource"); s != "" {
+		for one := range strings.SplitSeq(s, ",") {
+			a.IdentitySource = append(a.IdentitySource, strings.TrimSpace(one))
+		}
+	}
+	p.end("AuthType", "Name")
+	d.Authorizers[res.id] = a
+}
+
+// authorizerFunction is the function of an authorizer, which the API must be allowed to invoke.
+func (r *reader) authorizerFunction(p *properties, res *resource) string {
+	uri := p.text("AuthorizerUri")
+	if uri == "" {
+		p.problem("AuthorizerUri", "missing")
+		return ""
+	}
+	name, err := lambda(uri)
+	if err != nil {
+		p.problem("AuthorizerUri", "%v", err)
+		return ""
+	}
+	credentials := "AuthorizerCredentials"
+	if res.is(v2Type("Authorizer")) {
+		credentials = "AuthorizerCredentialsArn"
+	}
+	p.seen = append(p.seen, credentials)
+	if p.n.field(credentials).absent() && !r.mayInvoke(name, "arn:aws:execute-api:"+r.o.Region+":"+r.o.Account+":"+r.api.id+"/authorizers/"+res.id) {
+		p.problem("AuthorizerUri", "no AWS::Lambda::Permission lets API Gateway invoke %s for this authorizer: every call would be a 500", shown(name))
+	}
+	return name
+}
+
+// mayInvoke reports whether a permission of the template is for the function and the source.
+func (r *reader) mayInvoke(function, source string) bool {
+	for _, res := range r.order {
+		if !res.is("AWS::Lambda::Permission") {
+			continue
+		}
+		value := func(name string) string { return r.quiet(orNull(res.properties().field(name))) }
+		of := value("FunctionName")
+		if name, err := lambda(of); err == nil {
+			of = name
+		}
+		if of == function && value("Principal") == "apigateway.amazonaws.com" && slices.Contains([]string{"lambda:InvokeFunction", "lambda:*"}, value("Action")) &&
+			arnLike(value("SourceArn"), source) {
+			return true
+		}
+	}
+	return false
+}
+
+// arnLike matches as ArnLike does: * and ? within each of the first five parts, and over slashes in the last. "" is no condition.
+func arnLike(pattern, arn string) bool {
+	if pattern == "" {
+		return true
+	}
+	p, a := strings.SplitN(pattern, ":", 6), strings.SplitN(arn, ":", 6)
+	if len(p) != len(a) {
+		return false
+	}
+	for i := range p {
+		expression := regexp.QuoteMeta(p[i])
+		expression = strings.ReplaceAll(strings.ReplaceAll(expression, `\*`, ".*"), `\?`, ".")
+		if ok, err := regexp.MatchString("^(?:"+expression+")$", a[i]); err != nil || !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *reader) method(d *stage.Description, res *resource) {
+	p := r.properties(res)
+	p.text("RestApiId")
+	path := r.resourcePath(p, p.text("ResourceId"))
+	route := stage.Route{Key: p.text("HttpMethod") + " " + path}
+	route.Authorizer, route.Authorization = r.authorized(p)
+	declared := p.table("RequestParameters")
+	statuses := make(map[string][]string) // the headers that a method response declares
+	for _, m := range p.parts("MethodResponses") {
+		status := m.text("StatusCode")
+		statuses[status] = []string{}
+		for name := range m.table("ResponseParameters") {
+			statuses[status] = append(statuses[status], name)
+		}
+		m.end("ResponseModels")
+	}
+	if g := p.part("Integration"); g == nil {
+		p.problem("Integration", "missing")
+	} else {
+		route.Integration = r.restIntegration(g, statuses)
+		for key, source := range route.Integration.RequestParameters {
+			if _, ok := declared[source]; strings.HasPrefix(source, "method.request.") && !ok {
+				g.problem("RequestParameters", "%s: the method does not declare %s in its RequestParameters", key, source)
+			}
+		}
+	}
+	p.end("OperationName", "RequestModels")
+	r.route(d, res, route)
+}
+
+// authorized is who may call a method or route: whom an authorizer lets pass, or who signs. Neither lets everybody pass.
+func (r *reader) authorized(p *properties) (authorizer, authorization string) {
+	if p.flag("ApiKeyRequired") {
+		p.problem("ApiKeyRequired", "the local gateway knows no usage plans")
+	}
+	id := p.text("AuthorizerId")
+	switch kind := p.text("AuthorizationType"); {
+	case kind == "CUSTOM" && id == "":
+		p.problem("AuthorizerId", "missing, and AuthorizationType is CUSTOM")
+	case kind == "CUSTOM":
+		return id, ""
+	case kind == stage.AWSIAM && r.api.is(restType("RestApi")):
+		return "", stage.AWSIAM
+	case kind != "NONE" && kind != "":
+		p.problem("AuthorizationType", "%s: the local gateway knows CUSTOM and NONE, and of a REST API %s", shown(kind), stage.AWSIAM)
+	}
+	return "", ""
+}
+
+// resourcePath is a resource's path, by its parents.
+func (r *reader) resourcePath(p *properties, id string) string {
+	var parts []string
+	for id != r.api.id+"/" {
+		res := r.resources[id]
+		if res == nil || !res.is(restType("Resource")) || len(parts) > maxDepth {
+			p.problem("ResourceId", "%s leads to no resource of the API", shown(id))
+			return "/"
+		}
+		parts = append(parts, r.quiet(orNull(res.properties().field("PathPart"))))
+		id = r.quiet(orNull(res.properties().field("ParentId")))
+	}
+	slices.Reverse(parts)
+	return "/" + strings.Join(parts, "/")
+}
+
+func (r *reader) restIntegration(p *properties, statuses map[string][]string) (g stage.Integration) {
+	kind := p.text("Type")
+	p.only("ConnectionType", "the local gateway knows INTERNET", "INTERNET")
+	g.RequestParameters = p.table("RequestParameters")
+	method, uri, responses := p.text("IntegrationHttpMethod"), p.text("Uri"), p.parts("IntegrationResponses")
+	if i := p.integer("TimeoutInMillis"); i != nil {
+		g.TimeoutMillis = *i
+	}
+	if len(responses) > 0 && kind != stage.Mock {
+		p.problem("IntegrationResponses", "what a proxy answers passes as it is")
+	}
+	passedOver := []string{"CacheKeyParameters", "CacheNamespace"}
+	switch kind {
+	case stage.Mock:
+		g.Type = stage.Mock
+		r.mock(p, &g, responses, statuses)
+	case stage.AWSProxy:
+		g.Type = stage.AWSProxy
+		var err error
+		if g.Function, err = lambda(uri); err != nil {
+			p.problem("Uri", "%v", err)
+		}
+		if method != http.MethodPost {
+			p.problem("IntegrationHttpMethod", "%s: functions are invoked by POST", shown(method))
+		}
+		passedOver = append(passedOver, "PassthroughBehavior")
+	case stage.HTTPProxy:
+		r.proxy(&g, uri, method)
+		passedOver = append(passedOver, "PassthroughBehavior")
+	default:
+		p.problem("Type", "%s: the local gateway knows %s, %s and %s", shown(kind), stage.AWSProxy, stage.HTTPProxy, stage.Mock)
+	}
+	p.end(passedOver...)
+	return g
+}
+
+// proxy is an integration with a URL, or the echo of what it would be sent.
+func (r *reader) proxy(g *stage.Integration, uri, method string) {
+	g.Type, g.URL = stage.Echo, uri
+	if target, ok := r.target(uri); ok {
+		g.Type, g.URL = stage.HTTPProxy, target
+	}
+	if method != "ANY" {
+		g.Method = method
+	}
+}
+
+// mockStatus is a MOCK's template that chooses its response: the only form that is read.
+var mockStatus = regexp.MustCompile(`^\s*\{\s*"?statusCode"?\s*:\s*"?([0-9]{3})"?\s*\}\s*$`)
+
+// mock reads what a MOCK answers: its templates choose a status, and the response without a pattern is for every status.
+func (r *reader) mock(p *properties, g *stage.Integration, responses []*properties, statuses map[string][]string) {
+	p.only("PassthroughBehavior", "the local gateway does not look at what a MOCK is sent", "WHEN_NO_MATCH", "WHEN_NO_TEMPLATES", "NEVER")
+	templates := p.table("RequestTemplates")
+	for name, t := range templates {
+		if !mockStatus.MatchString(t) {
+			p.problem("RequestTemplates", `%s: the local gateway knows {"statusCode": 200} and the like`, name)
+		}
+	}
+	if len(templates) == 0 || len(responses) != 1 {
+		p.problem("IntegrationResponses", "want one, and a request template that has a statusCode, got %d and %d", len(responses), len(templates))
+		return
+	}
+	one := responses[0]
+	g.StatusCode = one.text("StatusCode")
+	parameters := one.table("ResponseParameters")
+	declared, ok := statuses[g.StatusCode]
+	if !ok {
+		one.problem("StatusCode", "%s has no method response", shown(g.StatusCode))
+	}
+	for name := range parameters {
+		if !slices.Contains(declared, name) {
+			one.problem("ResponseParameters", "the method response of %s does not declare %s", g.StatusCode, name)
+		}
+	}
+	if len(parameters) > 0 {
+		g.ResponseParameters = map[string]map[string]string{g.StatusCode: parameters}
+	}
+	one.end()
+}
+
+func (r *reader) gatewayResponse(d *stage.Description, res *resource) {
+	p := r.properties(res)
+	p.text("RestApiId")
+	kind := p.text("ResponseType")
+	if _, twice := d.Responses[kind]; twice {
+		p.problem("ResponseType", "%s is there twice", kind)
+	}
+	r.places["gatewayResponses."+kind] = at{res.node, res.path() + ".Properties"}
+	d.Responses[kind] = stage.GatewayResponse{StatusCode: p.text("StatusCode"), Parameters: p.table("ResponseParameters"), Templates: p.table("ResponseTemplates")}
+	p.end()
+}

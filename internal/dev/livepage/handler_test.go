@@ -1,0 +1,287 @@
+package livepage_test
+
+import (
+	"encoding/json"
+	"flag"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/dev/livepage"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// mounted serves the page as the gateway does.
+func mounted(r *livepage.Recorder, s livepage.Status) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/_sluice/", http.StripPrefix("/_sluice", livepage.Handler(r, func() livepage.Status { return s })))
+	return mux
+}
+
+func get(h http.Handler, method, target string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(method, target, nil))
+	return w
+}
+
+// read is data.json as served.
+func read(t *testing.T, r *livepage.Recorder, s livepage.Status) livepage.Data {
+	t.Helper()
+	w := get(mounted(r, s), "GET", "/_sluice/data.json")
+	var d livepage.Data
+	if err := json.Unmarshal(w.Body.Bytes(), &d); err != nil {
+		t.Fatalf("data.json: %v in %.300s", err, w.Body)
+	}
+	return d
+}
+
+// The page is served next to an API that strangers call. Each answer forbids what could turn a stranger's text into a
+// script, a frame or a cached secret.
+func TestHandlerAnswers(t *testing.T) {
+	tests := []struct {
+		name, method, target string
+		status               int
+		contentType, cache   string
+	}{
+		{"page", "GET", "/_sluice/", 200, "text/html; charset=utf-8", "no-cache"},
+		{"page with a query", "GET", "/_sluice/?x=</script>", 200, "text/html; charset=utf-8", "no-cache"},
+		{"style", "GET", "/_sluice/page.css", 200, "text/css; charset=utf-8", "no-cache"},
+		{"script", "GET", "/_sluice/page.js", 200, "text/javascript; charset=utf-8", "no-cache"},
+		{"icon", "GET", "/_sluice/icon.svg", 200, "image/svg+xml", "no-cache"},
+		{"data", "GET", "/_sluice/data.json", 200, "application/json", "no-store"},
+		{"head of the page", "HEAD", "/_sluice/", 200, "text/html; charset=utf-8", "no-cache"},
+		{"unknown", "GET", "/_sluice/plans.yaml", 404, "text/plain; charset=utf-8", "no-store"},
+		{"the file by its own name", "GET", "/_sluice/page/index.html", 404, "text/plain; charset=utf-8", "no-store"},
+		{"encoded way out", "GET", "/_sluice/%2e%2e%2fhandler.go", 404, "text/plain; charset=utf-8", "no-store"},
+		{"post", "POST", "/_sluice/data.json", 405, "text/plain; charset=utf-8", ""},
+		{"delete", "DELETE", "/_sluice/", 405, "text/plain; charset=utf-8", ""},
+		{"options", "OPTIONS", "/_sluice/data.json", 405, "text/plain; charset=utf-8", ""},
+	}
+	h := mounted(livepage.NewRecorder(), livepage.Status{Now: noon})
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := get(h, tt.method, tt.target)
+			header := w.Result().Header
+			if w.Code != tt.status || header.Get("Content-Type") != tt.contentType || header.Get("Cache-Control") != tt.cache {
+				t.Errorf("%s %s: %d, %q, %q, want %d, %q, %q", tt.method, tt.target, w.Code, header.Get("Content-Type"),
+					header.Get("Cache-Control"), tt.status, tt.contentType, tt.cache)
+			}
+			policy := header.Get("Content-Security-Policy")
+			for _, want := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "frame-ancestors 'none'"} {
+				if !strings.Contains(policy, want) {
+					t.Errorf("%s %s: policy %q lacks %q", tt.method, tt.target, policy, want)
+				}
+			}
+			if strings.Contains(policy, "unsafe") || strings.Contains(policy, "*") {
+				t.Errorf("%s %s: policy %q opens what it should close", tt.method, tt.target, policy)
+			}
+			if got := header.Get("X-Content-Type-Options"); got != "nosniff" {
+				t.Errorf("%s %s: X-Content-Type-Options is %q, want nosniff", tt.method, tt.target, got)
+			}
+			if tt.status == 405 && header.Get("Allow") != "GET, HEAD" {
+				t.Errorf("%s %s: Allow is %q, want GET, HEAD", tt.method, tt.target, header.Get("Allow"))
+			}
+		})
+	}
+}
+
+// A browser that has the page asks whether it changed, and is not sent it again.
+func TestPageIsRevalidated(t *testing.T) {
+	h := mounted(livepage.NewRecorder(), livepage.Status{Now: noon})
+	req := httptest.NewRequest("GET", "/_sluice/page.js", nil)
+	req.Header.Set("If-None-Match", get(h, "GET", "/_sluice/page.js").Header().Get("ETag"))
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, req)
+	if w.Code != http.StatusNotModified || w.Body.Len() != 0 {
+		t.Errorf("a request with the script's tag gets %d and %d bytes, want 304 and none", w.Code, w.Body.Len())
+	}
+}
+
+// The page's links are relative, so without the last slash it would load nothing. The redirect never leads off the host,
+// whatever is asked for.
+func TestRedirectToTheSlash(t *testing.T) {
+	h := http.StripPrefix("/_sluice", livepage.Handler(livepage.NewRecorder(), func() livepage.Status { return livepage.Status{} }))
+	w := get(h, "GET", "/_sluice")
+	if w.Code != http.StatusMovedPermanently || w.Header().Get("Location") != "./_sluice/" {
+		t.Errorf("/_sluice gets %d to %q, want 301 to ./_sluice/", w.Code, w.Header().Get("Location"))
+	}
+	bare := livepage.Handler(livepage.NewRecorder(), func() livepage.Status { return livepage.Status{} })
+	for _, target := range []string{"//evil.example/x", "/\\evil.example", "/x/https:%2f%2fevil.example", "/%0d%0aSet-Cookie:a=b"} {
+		req := httptest.NewRequest("GET", "/", nil)
+		req.RequestURI, req.URL.Path = target, ""
+		w := httptest.NewRecorder()
+		bare.ServeHTTP(w, req)
+		at := w.Header().Get("Location")
+		if at != "" && (!strings.HasPrefix(at, "./") || strings.Count(at, "/") != 2 || strings.ContainsAny(at, "\r\n\\")) {
+			t.Errorf("%q redirects to %q, want one segment below this one", target, at)
+		}
+	}
+}
+
+// What tenants choose to be called cannot end the document that it is read into, even where a browser is talked into
+// reading data.json as a page.
+func TestDataEscapesMarkup(t *testing.T) {
+	const name = "</script><img src=x onerror=alert(1)>\u2028"
+	r := livepage.NewRecorder()
+	r.Observe(&livepage.Observation{At: noon, Outcome: livepage.Limited, Tenant: name, Method: "GET", Path: "/<b>\xff"})
+	s := livepage.Status{Now: noon, Tenants: []livepage.TenantStatus{{ID: name, Plan: "free"}}}
+	body := get(mounted(r, s), "GET", "/_sluice/data.json").Body.String()
+	if i := strings.IndexAny(body, "<>&\u2028"); i >= 0 {
+		t.Errorf("data.json holds markup as it came: %.80s", body[i:])
+	}
+	d := read(t, r, s)
+	if len(d.Tenants) != 1 || d.Tenants[0].ID != name || d.Denials[0].Tenant != name || d.Denials[0].Path != "/<b>\ufffd" {
+		t.Errorf("after decoding: tenant %q, denial %+v, want the name as it was", d.Tenants[0].ID, d.Denials[0])
+	}
+}
+
+// The page is small, and nothing in it would need the policy to be looser: it is what a person sees while all is on fire.
+func TestPageIsSmallAndPlain(t *testing.T) {
+	h := mounted(livepage.NewRecorder(), livepage.Status{})
+	total := 0
+	for _, file := range []string{"", "page.css", "page.js", "icon.svg"} {
+		body := get(h, "GET", "/_sluice/"+file).Body.String()
+		total += len(body)
+		body = strings.ReplaceAll(body, "http://www.w3.org/2000/svg", "") // a name, not a place
+		for what, pattern := range map[string]string{
+			"an address of another host": `(?:https?:)?//[a-z0-9-]+\.[a-z]`,
+			"an inline style or handler": `<[^>]+\s(style|on[a-z]+)=`,
+			"markup made of text":        `innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function`,
+			"an inline script":           `<script(?:>|[^>]*[^"]>)`,
+		} {
+			if found := regexp.MustCompile(pattern).FindString(body); found != "" {
+				t.Errorf("%q holds %s: %s", file, what, found)
+			}
+		}
+	}
+	if total == 0 || total > 44<<10 {
+		t.Errorf("the page is %d bytes, want 1 to %d", total, 44<<10)
+	}
+}
+
+// data.json is a contract between the binary and a page that a browser may still have open from the build before.
+func TestDataGolden(t *testing.T) {
+	s := newStore(t)
+	burst := newLimit(t, "burst", limit.Enforce, limit.Tier{Algorithm: limit.TokenBucket, Threshold: 1, Period: time.Second, Burst: 2})
+	trial := newLimit(t, "trial", limit.Shadow, window(1, time.Minute))
+	address := newLimit(t, "per-address", limit.Enforce, window(50, time.Second))
+	acme := limit.Owner{Kind: limit.Tenant, Name: "acme"}
+	r := livepage.NewRecorder()
+	for i := range 4 {
+		at := after(time.Duration(i) * 250 * time.Millisecond)
+		o := livepage.Observation{At: at, Outcome: livepage.Allowed, Tenant: "acme", Method: "GET", Path: "/product/*"}
+		o.IPDecision = decided(t, s, limit.Owner{Kind: limit.Address, Name: "h"}, at, address)
+		if o.Decision = decided(t, s, acme, at, burst, trial); !o.Decision.Allowed {
+			o.Outcome = livepage.Limited
+		}
+		r.Observe(&o)
+	}
+	r.Observe(&livepage.Observation{At: after(time.Second), Outcome: livepage.Unauthorized, Method: "GET", Path: "/"})
+	now := after(1500 * time.Millisecond)
+	var peek limit.Decision
+	req := limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: burst, Cost: 1}, {Limit: trial, Cost: 1}}}
+	if err := s.Peek(t.Context(), &req, now, &peek); err != nil {
+		t.Fatal(err)
+	}
+	status := livepage.Status{
+		PlansFile: "plans.yaml", LoadedAt: noon.Add(-time.Hour), LastError: "plans.yaml:3:5: plans[0].id: missing",
+		Upstream: "http://127.0.0.1:9000", Listen: "127.0.0.1:8080", Now: now, StoreBytes: 4096, RoutesCount: 3, TenantsTotal: 12,
+		Try: []string{"curl -i http://127.0.0.1:8080/"},
+		Tenants: []livepage.TenantStatus{
+			{ID: "acme", Plan: "pro", Limits: []livepage.LimitStatus{
+				livepage.StatusOf(&burst.Tiers[0], &peek.Results[0], now, "every route"),
+				livepage.StatusOf(&trial.Tiers[0], &peek.Results[1], now, "GET /product/*"),
+				{ID: "lent", Tier: "1m", Mode: "enforce", Per: "tenant", Capacity: 50, Used: 3, Leased: 20, Counted: livepage.CountedHere},
+			}},
+			{ID: "globex", Plan: "free", Suspended: true},
+		},
+		IPLimits: []livepage.LimitStatus{livepage.StatusOf(&address.Tiers[0], nil, now, "every route")},
+		Cells: []livepage.CellStatus{
+			{Name: "cell-1", URL: "http://127.0.0.1:8080", Here: true, State: "active", Weight: 2, Epoch: 3, Phase: "grow", Head: 9, Behind: 1, AgeMs: 20,
+				Limits: []livepage.CellLimit{{Tenant: "acme", ID: "burst", Tier: "1s", Capacity: 3, Share: 2}}},
+			{Name: "cell-2", State: "waiting", Await: true},
+		},
+	}
+	golden(t, "data.json", get(mounted(r, status), "GET", "/_sluice/data.json").Body.Bytes())
+}
+
+// The shared store is in data.json in each of its states; where there is none, or no leases, that is null and not zeros.
+func TestDataOfTheStore(t *testing.T) {
+	leases := &livepage.LeaseStatus{Counters: 3, Units: 40, Local: 900, Denied: 30, Early: 2, Calls: 100, Waited: 7, Returned: 12, Lost: 5}
+	outage := livepage.OutageStatus{Failures: 60, Backstop: 50, Open: 6, Closed: 4, ChargedBack: 44, Dropped: 1, Waiting: 2}
+	breaker := func(state string) []livepage.BreakerStatus {
+		return []livepage.BreakerStatus{{Name: "Redis", State: state, Opened: 1, Probes: 2, Refused: 3}}
+	}
+	const lease = `{"counters":3,"units":40,"local":900,"denied":30,"early":2,"calls":100,"waited":7,"returned":12,"lost":5}`
+	const none = `{"failures":0,"backstop":0,"open":0,"closed":0,"charged_back":0,"dropped":0,"waiting":0}`
+	const some = `{"failures":60,"backstop":50,"open":6,"closed":4,"charged_back":44,"dropped":1,"waiting":2}`
+	redis := func(state string) string {
+		return `[{"name":"Redis","state":"` + state + `","opened":1,"probes":2,"refused":3}]`
+	}
+	tests := []struct {
+		name  string
+		store *livepage.StoreStatus
+		want  string
+	}{
+		{"all in this process", nil, `null`},
+		{"in use", &livepage.StoreStatus{Instances: 3, Breakers: breaker("closed"), Leases: leases},
+			`{"instances":3,"breakers":` + redis("closed") + `,"leases":` + lease + `,"outage":` + none + `}`},
+		{"away", &livepage.StoreStatus{Instances: 3, Breakers: breaker("open"), Leases: leases, Outage: outage},
+			`{"instances":3,"breakers":` + redis("open") + `,"leases":` + lease + `,"outage":` + some + `}`},
+		{"being tried, without leases", &livepage.StoreStatus{Instances: 1, Breakers: breaker("probing"), Outage: outage},
+			`{"instances":1,"breakers":` + redis("probing") + `,"leases":null,"outage":` + some + `}`},
+		{"nothing known", &livepage.StoreStatus{}, `{"instances":0,"breakers":[],"leases":null,"outage":` + none + `}`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			body := get(mounted(livepage.NewRecorder(), livepage.Status{Now: noon, Store: tt.store}), "GET", "/_sluice/data.json").Body.Bytes()
+			var d struct{ Store json.RawMessage }
+			if err := json.Unmarshal(body, &d); err != nil {
+				t.Fatal(err)
+			}
+			if string(d.Store) != tt.want {
+				t.Errorf("store is\n%s, want\n%s", d.Store, tt.want)
+			}
+		})
+	}
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	var value any
+	if err := json.Unmarshal(got, &value); err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.MarshalIndent(value, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Lists of plain numbers on one line each: 60 cells are read as a row.
+	got = regexp.MustCompile(`\[[\s\d,]+\]`).ReplaceAllFunc(got, func(list []byte) []byte {
+		return []byte(strings.Join(strings.Fields(string(list)), ""))
+	})
+	got = append(got, '\n')
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != string(want) {
+		t.Errorf("%s differs (rewrite with -update, then read the diff):\ngot\n%s\nwant\n%s", file, got, want)
+	}
+}

@@ -1,0 +1,226 @@
+package livepage
+
+import (
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// Bounds of what a Recorder remembers. The tables take at most about 2 MB together.
+const (
+	MaxTenants = 256 // tenants counted apart; the rest are counted together
+	MaxLimits  = 256 // limits counted apart, by id; the rest are counted together
+	MaxDenials = 200 // newest denials kept
+
+	maxNameBytes   = limit.MaxNameBytes
+	maxPathBytes   = 200
+	maxMethodBytes = 24
+
+	maxBackSeconds = 5 // disorder between requests in flight; a clock that is further back was set back
+)
+
+// Kind says what a row of counts is about.
+type Kind string
+
+// The kinds of rows.
+const (
+	KindTenant    Kind = "tenant"
+	KindAnonymous Kind = "anonymous" // calls without a credential, under the anonymous plan
+	KindNobody    Kind = "nobody"    // requests that ended before their tenant was known
+	KindLimit     Kind = "limit"     // a limit of plans
+	KindIPLimit   Kind = "ip_limit"  // a limit before authentication
+	KindOthers    Kind = "others"    // all that came after the table was full
+)
+
+// The lanes of a request's outcome. Limits count what they allowed, denied and, as a shadow, would have denied.
+const (
+	laneAllowed = iota
+	laneLimited
+	laneIPLimited
+	laneUnauthorized
+	laneForbidden
+	laneNotFound
+	laneStoreFailed
+	outcomes
+	laneDegraded = outcomes // beside the outcome's own lane
+
+	laneDenied       = laneLimited
+	laneShadowDenied = laneIPLimited
+)
+
+// Recorder remembers bounded counts of the last ten minutes. It is safe for concurrent use.
+type Recorder struct {
+	mu      sync.Mutex
+	all     series
+	tenants table
+	limits  table
+	denials [MaxDenials]denial
+	denied  int64 // denials ever; the newest is at (denied-1) % MaxDenials
+	newest  int64 // second of the newest observation, shifted
+	shift   int64 // seconds added to the clock, so that recorded time never runs back
+	started bool
+}
+
+type denial struct {
+	at           time.Time
+	who          name
+	method, path string
+	limit, tier  string
+	reason       string
+	byAddress    bool
+	never        bool
+	degraded     bool
+	wait         time.Duration
+}
+
+// NewRecorder makes an empty recorder.
+func NewRecorder() *Recorder {
+	return &Recorder{
+		tenants: table{rows: make(map[name]*series), most: MaxTenants},
+		limits:  table{rows: make(map[name]*series), most: MaxLimits},
+	}
+}
+
+// Observe counts a request. It takes a lock for well under a microsecond.
+func (r *Recorder) Observe(o *Observation) {
+	lane := laneOf(o.Outcome)
+	who := whose(o)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	second := r.second(o.At)
+	of := r.tenants.at(who, second)
+	r.all.add(second, lane)
+	of.add(second, lane)
+	if degraded(o, lane) {
+		r.all.add(second, laneDegraded)
+		of.add(second, laneDegraded)
+	}
+	r.countLimits(o.Decision, second)
+	r.countLimits(o.IPDecision, second)
+	if lane == laneLimited || lane == laneIPLimited {
+		r.deny(o, who)
+	}
+}
+
+// degraded reports whether any part of the request was decided without the store.
+func degraded(o *Observation, lane int) bool {
+	return lane == laneStoreFailed || o.Decision != nil && o.Decision.Degraded || o.IPDecision != nil && o.IPDecision.Degraded
+}
+
+func laneOf(o Outcome) int {
+	switch o {
+	case Allowed:
+		return laneAllowed
+	case Limited:
+		return laneLimited
+	case IPLimited:
+		return laneIPLimited
+	case Unauthorized:
+		return laneUnauthorized
+	case Forbidden:
+		return laneForbidden
+	case NotFound:
+		return laneNotFound
+	default:
+		return laneStoreFailed
+	}
+}
+
+func whose(o *Observation) name {
+	switch {
+	case o.Tenant != "":
+		return name{KindTenant, o.Tenant}
+	case o.Decision != nil && o.Decision.Owner.Kind == limit.Anonymous:
+		return name{KindAnonymous, ""}
+	default:
+		return name{KindNobody, ""}
+	}
+}
+
+// second is the recorded time of an observation. It follows the observations' clock, but where that is set back, time goes
+// on from the newest observation: the last minutes stay on the page, and the new ones are not hidden behind them.
+func (r *Recorder) second(at time.Time) int64 {
+	s := at.Unix() + r.shift
+	if r.started && s < r.newest-maxBackSeconds {
+		r.shift += r.newest - s
+		s = r.newest
+	}
+	r.newest, r.started = max(r.newest, s), true
+	return s
+}
+
+// countLimits counts each limit of a decision once, whatever its number of tiers. An admitted request counts as allowed
+// by each limit, but for a shadow that would have denied it; a denied one counts against the limit that bound.
+func (r *Recorder) countLimits(d *limit.Decision, second int64) {
+	switch {
+	case d == nil:
+		return
+	case !d.Allowed:
+		if b := d.Binding(); b != nil {
+			r.limits.at(limitName(d, b.Limit()), second).add(second, laneDenied)
+		}
+		return
+	}
+	for i := 0; i < len(d.Results); {
+		l, admits := d.Results[i].Limit(), true
+		for ; i < len(d.Results) && d.Results[i].Limit() == l; i++ {
+			admits = admits && d.Results[i].Admits
+		}
+		lane := laneAllowed
+		if !admits { // it was admitted, so this is a shadow
+			lane = laneShadowDenied
+		}
+		r.limits.at(limitName(d, l), second).add(second, lane)
+	}
+}
+
+func limitName(d *limit.Decision, l *limit.Limit) name {
+	if d.Owner.Kind == limit.Address {
+		return name{KindIPLimit, l.ID}
+	}
+	return name{KindLimit, l.ID}
+}
+
+func (r *Recorder) deny(o *Observation, who name) {
+	d := &r.denials[r.denied%MaxDenials]
+	r.denied++
+	*d = denial{
+		at: o.At, who: name{who.kind, cut(who.text, maxNameBytes)}, byAddress: o.Outcome == IPLimited,
+		method: cut(o.Method, maxMethodBytes), path: cut(o.Path, maxPathBytes),
+	}
+	d.limit, d.tier, d.reason = cut(o.Denied.Limit, maxNameBytes), cut(o.Denied.Tier, maxNameBytes), o.Denied.Reason
+	d.never, d.wait = o.Denied.Never, o.Denied.Wait
+	if o.Decision == nil {
+		return
+	}
+	d.degraded = o.Decision.Degraded
+	if d.reason == "" {
+		d.never, d.wait = o.Decision.Never, o.Decision.RetryAfter()
+	}
+	if b := o.Decision.Binding(); b != nil {
+		d.limit, d.tier = b.Limit().ID, TierName(b.Tier)
+	}
+}
+
+// cut bounds a text that is kept to n bytes, at the start of a character, and frees what it was a part of.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return clone(s)
+	}
+	for n -= len("…"); n > 0 && !utf8.RuneStart(s[n]); n-- {
+	}
+	return s[:n] + "…"
+}
+
+func clone(s string) string { return strings.Clone(s) }
+
+// TierName is a tier's window as a person would write it: "1s", "10m", "24h", "month".
+func TierName(t *limit.Tier) string {
+	if t.Calendar != nil {
+		return t.Calendar.Every.String()
+	}
+	return limit.DurationText(t.Period)
+}

@@ -1,0 +1,84 @@
+package lease_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// Guarantees that a process gives back what it will not have spent when the store runs out of units: other processes
+// are denied these units.
+func TestUnitsAreGivenBackBeforeTheStoreRunsOut(t *testing.T) {
+	const threshold, perSecond = 330, 50 // units; half of them are asked for here, half of another process
+	below, now := newMemory(t), noon.Truncate(10*time.Second)
+	s := openAt(t, &now, below, sixties{})
+	l := window(t, "a", 10*time.Second, threshold)
+	for left := int64(threshold); left >= 40; left = threshold - used(t, below, l, now) {
+		decide(t, s, request(l), now)
+		decide(t, below, request(l), now)
+		now = now.Add(2 * time.Second / perSecond)
+	}
+	before, left := leasedUnits(s, l), threshold-used(t, below, l, now)
+	s.GiveBackSpare(t.Context(), now)
+	after := leasedUnits(s, l)
+	t.Logf("the store had %d units left; %d were leased before the return, and %d after it", left, before, after)
+	// Until the store runs out, each process spends half of what the store has left. A third more is for the error of
+	// the estimates.
+	if most := left/2 + left/3; before < 2*most || after > most {
+		t.Errorf("with %d units left, %d were leased before the return, and %d after it; want at most %d",
+			left, before, after, most)
+	}
+}
+
+// sixties is a rule that leases 60 units at a time.
+type sixties struct{ greedy }
+
+func (sixties) SizeLease(_ *lease.View, a *limit.LeaseRequest) {
+	a.Most, a.Ample, a.Share = 60, 60, limit.ShareOne
+}
+
+// Guarantees that a process which gets few of the requests leases no least number of units of a window: it would spend
+// them late, and other processes are denied meanwhile. What a token bucket has leased is soon refilled.
+func TestLeastUnitsNeedRequests(t *testing.T) {
+	tests := []struct {
+		algorithm limit.Algorithm
+		rate      float64 // of 40 units per second that three processes are asked for together
+		leases    bool
+	}{
+		{limit.FixedWindow, 4, false},
+		{limit.FixedWindow, 13, true},
+		{limit.FixedWindow, 32, true},
+		{limit.TokenBucket, 4, true},
+	}
+	for _, tt := range tests {
+		l := newLimit(t, "a", nil, limit.Tier{Algorithm: tt.algorithm, Period: 10 * time.Second, Threshold: 300})
+		v := lease.View{Tier: &l.Tiers[0], Cost: 1, Lacks: 1, Left: 20, EndsIn: 5 * time.Second, Rate: tt.rate, Total: 40,
+			Instances: 3}
+		var ask limit.LeaseRequest
+		if (lease.Adaptive{}).SizeLease(&v, &ask); ask.Least > 0 != tt.leases {
+			t.Errorf("%s, asked for %g units per second: at least %d units are leased; want some: %t",
+				tt.algorithm, tt.rate, ask.Least, tt.leases)
+		}
+	}
+}
+
+// BenchmarkGiveBackSpare is one look for spare units over nearly as many leases as there may be, of which none is scarce.
+func BenchmarkGiveBackSpare(b *testing.B) {
+	now := noon
+	s := openAt(b, &now, newMemory(b), tens{})
+	l := window(b, "l", time.Hour, 1<<40)
+	for i := range lease.DefaultMaxCounters - 1 {
+		req := request(l)
+		req.Owner.Name = strconv.Itoa(i)
+		decide(b, s, req, now)
+	}
+	for b.Loop() {
+		s.GiveBackSpare(b.Context(), now)
+	}
+	if n := s.Stats().Units; n == 0 {
+		b.Error("nothing is leased")
+	}
+}

@@ -1,0 +1,149 @@
+package token
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"github.com/sluicelimits/sluice/internal/limiter/refresh"
+)
+
+// source keeps an issuer's keys.
+type source struct {
+	issuer     string
+	url        string
+	algorithms []jose.SignatureAlgorithm
+	c          *Config
+	keys       *refresh.Cache[keySet]
+}
+
+func newSource(c *Config, i *issuer) *source {
+	s := &source{issuer: i.Issuer.Issuer, url: i.JWKSURL, algorithms: i.algorithms, c: c}
+	s.keys = refresh.New(refresh.Config[keySet]{Read: s.fetch, Ended: s.ended, Wait: c.Wait, Refresh: c.Refresh, Cooldown: c.Cooldown})
+	return s
+}
+
+// key is the key that a token names. An unknown kid fetches the set again, at most once per cooldown: nothing is
+// remembered of the kid itself, so a flood of them takes no memory.
+func (s *source) key(ctx context.Context, kid string, a jose.SignatureAlgorithm, now time.Time) (*key, error) {
+	if _, err := s.keys.First(ctx, now); err != nil {
+		return nil, s.unavailable(err)
+	}
+	set := s.upkeep(ctx, now)
+	if k := set.find(kid, a); k != nil {
+		return k, nil
+	}
+	if kid == "" || set.kids[kid] {
+		return nil, ErrUnknownKey
+	}
+	err := s.keys.Renew(ctx, now)
+	if k := s.keys.Value().find(kid, a); k != nil {
+		return k, nil
+	}
+	if err != nil {
+		return nil, s.unavailable(err)
+	}
+	return nil, ErrUnknownKey
+}
+
+// upkeep replaces keys that are old, and is the set to use: the new one if it is there in time.
+func (s *source) upkeep(ctx context.Context, now time.Time) *keySet {
+	if reading, overdue := s.keys.Upkeep(now); overdue && reading.Began {
+		s.keys.Await(ctx, reading)
+	}
+	return s.keys.Value()
+}
+
+func (s *source) unavailable(cause error) error {
+	return fmt.Errorf("%w: issuer %q: %w", ErrKeysUnavailable, s.issuer, cause)
+}
+
+// ended tells of a fetch, and takes the keys that it did not find again from the tokens that were verified with them.
+func (s *source) ended(e refresh.End[keySet]) {
+	if e.Err != nil {
+		s.c.Log.Warn("keys cannot be fetched", "issuer", s.issuer, "in_use", e.Before != nil, "failures", e.Failures, "error", e.Err)
+		return
+	}
+	if e.Before != nil {
+		e.Before.retire(e.Value)
+	}
+	if e.Failures > 0 {
+		s.c.Log.Info("keys are available again", "issuer", s.issuer, "failures", e.Failures)
+	}
+}
+
+func (s *source) fetch(ctx context.Context, before *keySet) (*keySet, error) {
+	body, err := s.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return parseKeys(body, s.algorithms, before)
+}
+
+func (s *source) get(ctx context.Context) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", "application/jwk-set+json, application/json")
+	resp, err := s.c.Client.Do(req)
+	if err != nil {
+		var outer *url.Error
+		if errors.As(err, &outer) {
+			err = outer.Err // the address may hold what is no log's business
+		}
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }() // it was read, or is of no use
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("status %d", resp.StatusCode)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxSetBytes+1)) // decompressed, so a small answer stays small
+	switch {
+	case err != nil:
+		return nil, err
+	case len(body) > maxSetBytes:
+		return nil, fmt.Errorf("it is larger than %d bytes", maxSetBytes)
+	}
+	return body, nil
+}
+
+// guarded is the client without what could lead it elsewhere: a redirect would let whoever answers once choose who answers.
+func guarded(c *http.Client) *http.Client {
+	if c == nil {
+		c = &http.Client{Transport: &http.Transport{
+			Proxy:                  http.ProxyFromEnvironment,
+			TLSHandshakeTimeout:    refresh.ReadTimeout,
+			DisableKeepAlives:      true, // the next fetch is a quarter of an hour away
+			MaxResponseHeaderBytes: 64 << 10,
+		}}
+	}
+	out := *c
+	out.Jar = nil
+	out.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &out
+}
+
+// checkURL refuses addresses over which anyone on the way could answer with keys of their own.
+func checkURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil {
+		return errors.New("JWKSURL is not a URL")
+	}
+	ip := net.ParseIP(u.Hostname())
+	loopback := u.Hostname() == "localhost" || (ip != nil && ip.IsLoopback())
+	switch {
+	case u.Host == "" || u.Opaque != "" || (u.Scheme != "https" && (u.Scheme != "http" || !loopback)):
+		return errors.New("JWKSURL is not an https URL")
+	case u.User != nil || u.Fragment != "":
+		return errors.New("JWKSURL has a user or a fragment")
+	}
+	return nil
+}

@@ -1,0 +1,677 @@
+package token_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
+)
+
+// broken is each way in which an issuer fails to answer with keys, and a part of the cause that is told.
+var broken = map[string]struct {
+	respond responder
+	cause   string
+}{
+	"500":            {answer(http.StatusInternalServerError, document(good)), "status 500"},
+	"404":            {answer(http.StatusNotFound, document(good)), "status 404"},
+	"204":            {answer(http.StatusNoContent, ""), "status 204"},
+	"redirect":       {redirect, "status 302"},
+	"nothing":        {answer(http.StatusOK, ""), "not a JWK set"},
+	"not JSON":       {answer(http.StatusOK, "<html>down for maintenance</html>"), "not a JWK set"},
+	"cut off":        {answer(http.StatusOK, document(good)[:40]), "not a JWK set"},
+	"null":           {answer(http.StatusOK, "null"), "no key"},
+	"no set":         {answer(http.StatusOK, "{}"), "no key"},
+	"empty set":      {answer(http.StatusOK, `{"keys":[]}`), "no key"},
+	"keys is text":   {answer(http.StatusOK, `{"keys":"none"}`), "not a JWK set"},
+	"keys twice":     {answer(http.StatusOK, `{"keys":[],"keys":[]}`), "not a JWK set"},
+	"only rubbish":   {answer(http.StatusOK, `{"keys":[1,null,{},[],"x"]}`), "no key"},
+	"too many keys":  {answer(http.StatusOK, keysOf(strings.Split(strings.Repeat("{} ", 256)+"{}", " ")...)), "too many keys"},
+	"huge":           {answer(http.StatusOK, strings.Replace(document(good), "{", `{"x":"`+strings.Repeat("x", 256<<10)+`",`, 1)), "larger than"},
+	"refused":        {func(*http.Request) (reply, error) { return reply{}, errors.New("connection refused") }, "connection refused"},
+	"never answered": {hang, "longer than"},
+}
+
+func redirect(*http.Request) (reply, error) {
+	return reply{Status: http.StatusFound, Location: "https://evil.example/jwks"}, nil
+}
+
+// Guarantees that keys that cannot be had are told apart from a bad token, within the wait, and that what the issuer
+// answered is not repeated.
+func TestKeysUnavailable(t *testing.T) {
+	for name, b := range broken {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAuthority(b.respond)
+				v := newVerifier(t, config(a))
+				text := good.Sign(claims(time.Now(), nil))
+				began := time.Now()
+				err := verify(v, text, began)
+				if !errors.Is(err, token.ErrKeysUnavailable) || errors.Is(err, token.ErrBadToken) || !strings.Contains(err.Error(), b.cause) ||
+					!strings.Contains(err.Error(), issuerName) {
+					t.Errorf("Verify = %v; want ErrKeysUnavailable, the issuer and %q", err, b.cause)
+				}
+				wantSilent(t, err, text)
+				if took := time.Since(began); took > token.DefaultWait {
+					t.Errorf("Verify took %v, want at most %v", took, token.DefaultWait)
+				}
+				for _, r := range a.Requests() {
+					if r.URL != jwksURL {
+						t.Errorf("keys were asked for at %s", r.URL)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Guarantees that an issuer that fails later costs nothing but the news: what was good stays good, remembered or not, for
+// as long as it lasts, and no request waits longer than half a second.
+func TestLastKnownGood(t *testing.T) {
+	for name, b := range broken {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := publishing(good)
+				v := newVerifier(t, config(a))
+				long := with("exp", time.Now().Add(1000*time.Hour).Unix())
+				text := good.Sign(claims(time.Now(), long))
+				if err := verify(v, text, time.Now()); err != nil {
+					t.Fatal(err)
+				}
+				a.Set(b.respond)
+				for range 20 {
+					pass(time.Hour)
+					fresh := good.Sign(claims(time.Now(), with("exp", time.Now().Add(time.Minute).Unix())))
+					for _, text := range []string{text, fresh} {
+						began := time.Now()
+						if err := verify(v, text, began); err != nil {
+							t.Fatalf("Verify = %v, want the last keys to do", err)
+						}
+						if took := time.Since(began); took > 500*time.Millisecond {
+							t.Fatalf("Verify took %v although there are keys", took)
+						}
+					}
+				}
+				if s := v.Stats(); s.Failures == 0 || s.KeysFrom.After(time.Now().Add(-19*time.Hour)) {
+					t.Errorf("Stats = %+v, want failures and the age of the keys", s)
+				}
+				a.Set(answer(http.StatusOK, document(good, newEC("k2", elliptic.P256()))))
+				pass(time.Hour)
+				if err := verify(v, text, time.Now()); err != nil {
+					t.Errorf("Verify = %v after the issuer is back", err)
+				}
+				synctest.Wait()
+				if s := v.Stats(); s.KeysFrom.Before(time.Now().Add(-time.Minute)) {
+					t.Errorf("Stats = %+v, want new keys", s)
+				}
+			})
+		})
+	}
+}
+
+// Guarantees that an issuer that is away is asked less and less often, at times that differ between instances, and that
+// those who ask meanwhile are told at once.
+func TestBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gaps [2][]time.Duration
+		for i := range gaps {
+			a := newAuthority(answer(http.StatusServiceUnavailable, ""))
+			v := newVerifier(t, config(a))
+			text := good.Sign(claims(time.Now(), nil))
+			for range 3000 {
+				began := time.Now()
+				if err := verify(v, text, began); !errors.Is(err, token.ErrKeysUnavailable) {
+					t.Fatalf("Verify = %v, want ErrKeysUnavailable", err)
+				}
+				if took := time.Since(began); took != 0 {
+					t.Fatalf("Verify took %v, want to be told at once", took)
+				}
+				pass(200 * time.Millisecond)
+			}
+			asked := a.Requests()
+			for n := 1; n < len(asked); n++ {
+				gaps[i] = append(gaps[i], asked[n].At.Sub(asked[n-1].At))
+			}
+		}
+		for n, gap := range gaps[0] {
+			least := min(time.Second<<n, time.Minute)
+			if gap < least || gap > least*6/5+200*time.Millisecond {
+				t.Errorf("fetch %d came after %v, want %v and up to a fifth more", n+2, gap, least)
+			}
+		}
+		if len(gaps[0]) < 12 || len(gaps[0]) > 16 {
+			t.Errorf("%d fetches in ten minutes, want about 14", len(gaps[0])+1)
+		}
+		if fmt.Sprint(gaps[0]) == fmt.Sprint(gaps[1]) {
+			t.Errorf("two instances ask at the same times: %v", gaps[0])
+		}
+	})
+}
+
+// Guarantees that a flood of tokens with keys nobody knows costs the issuer one request per cooldown, whether it answers
+// or not, and us no memory; and that good tokens pass meanwhile.
+func TestFloodOfUnknownKeys(t *testing.T) {
+	for name, respond := range map[string]responder{
+		"issuer up": answer(http.StatusOK, document(good)), "issuer down": answer(http.StatusBadGateway, ""), "issuer hangs": hang,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := publishing(good)
+				v := newVerifier(t, config(a))
+				known := good.Sign(claims(time.Now(), nil))
+				if err := verify(v, known, time.Now()); err != nil {
+					t.Fatal(err)
+				}
+				a.Set(respond)
+				const minutes = 2
+				var flood sync.WaitGroup
+				for worker := range 8 {
+					flood.Go(func() {
+						for i := range minutes * 60 {
+							began := time.Now()
+							text := attacker.Sign(claims(began, nil), with("kid", fmt.Sprint(worker, "-", i)))
+							if err := verify(v, text, began); !errors.Is(err, token.ErrUnknownKey) && !errors.Is(err, token.ErrKeysUnavailable) {
+								t.Errorf("Verify = %v, want ErrUnknownKey or ErrKeysUnavailable", err)
+							}
+							if took := time.Since(began); took > token.DefaultWait {
+								t.Errorf("an unknown key held a request for %v", took)
+							}
+							began = time.Now()
+							if err := verify(v, known, began); err != nil || time.Since(began) > 0 {
+								t.Errorf("a good token: %v after %v", err, time.Since(began))
+							}
+							pass(time.Second)
+						}
+					})
+				}
+				flood.Wait()
+				asked := a.Requests()
+				for n := 1; n < len(asked); n++ {
+					if gap := asked[n].At.Sub(asked[n-1].At); gap < token.DefaultCooldown {
+						t.Errorf("fetch %d came after %v, want at least the cooldown", n+1, gap)
+					}
+				}
+				if n := a.Fetches(); n < 2 {
+					t.Errorf("%d fetches, want that unknown keys cause some", n)
+				}
+				if n := v.Stats().Remembered; n != 1 {
+					t.Errorf("%d tokens remembered, want 1", n)
+				}
+			})
+		})
+	}
+}
+
+// Guarantees that an unknown key is not held against its bearer while nobody can know whether it exists, and that a known
+// key under an algorithm that is not its own asks nobody.
+func TestUnknownKeyAndTheIssuerAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := publishing(good)
+		v := newVerifier(t, config(a))
+		check := func(text string, want error, fetches int) {
+			t.Helper()
+			if err := verify(v, text, time.Now()); !errors.Is(err, want) || a.Fetches() != fetches {
+				t.Errorf("Verify = %v after %d fetches, want %v after %d", err, a.Fetches(), want, fetches)
+			}
+		}
+		next := newEC("k2", elliptic.P256()).Sign(claims(time.Now(), nil))
+		check(next, token.ErrUnknownKey, 1)
+		pass(token.DefaultCooldown)
+		check(keyed("k1", "RS256", rsaKey()).Sign(claims(time.Now(), nil)), token.ErrUnknownKey, 1)
+		a.Set(answer(http.StatusInternalServerError, ""))
+		check(next, token.ErrKeysUnavailable, 2)
+		check(next, token.ErrKeysUnavailable, 2)
+		a.Set(answer(http.StatusOK, document(good)))
+		pass(token.DefaultCooldown)
+		check(next, token.ErrUnknownKey, 3)
+	})
+}
+
+// Guarantees that a clock that was ahead and is set right does not keep new keys away until it is where it was.
+func TestClockSetBack(t *testing.T) {
+	next := newEC("k2", elliptic.P256())
+	a := publishing(good)
+	v := newVerifier(t, config(a))
+	if err := verify(v, good.Sign(claims(noon.Add(24*time.Hour), nil)), noon.Add(24*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	a.Set(answer(http.StatusOK, document(good, next)))
+	if err := verify(v, next.Sign(claims(noon, nil)), noon); err != nil {
+		t.Errorf("Verify = %v, want the new key", err)
+	}
+}
+
+// Guarantees that all who wait share one fetch, and that nobody waits longer than allowed: Config.Wait, or ctx if that ends
+// before. Those who come after the fetch are served.
+func TestOneFetchAndABoundedWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var open atomic.Bool
+		a := newAuthority(func(r *http.Request) (reply, error) {
+			pass(3 * time.Second)
+			open.Store(true)
+			return answer(http.StatusOK, document(good))(r)
+		})
+		v := newVerifier(t, config(a))
+		text := good.Sign(claims(time.Now(), nil))
+		began := time.Now()
+		var waiting sync.WaitGroup
+		for i := range 100 {
+			waiting.Go(func() {
+				ctx, cancel, want := t.Context(), context.CancelFunc(func() {}), token.DefaultWait
+				if i%2 == 0 {
+					want = 100 * time.Millisecond
+					ctx, cancel = context.WithTimeout(ctx, want)
+				}
+				defer cancel()
+				_, err := v.Verify(ctx, text, began)
+				if !errors.Is(err, token.ErrKeysUnavailable) || time.Since(began) != want {
+					t.Errorf("Verify = %v after %v, want ErrKeysUnavailable after %v", err, time.Since(began), want)
+				}
+				if i%2 == 0 && !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("Verify = %v, want that it wraps the context's error", err)
+				}
+			})
+		}
+		waiting.Wait()
+		if err := verify(v, text, time.Now()); err != nil || !open.Load() {
+			t.Errorf("Verify = %v, want to be served by the fetch under way", err)
+		}
+		if n := a.Fetches(); n != 1 {
+			t.Errorf("%d fetches for 101 requests, want 1", n)
+		}
+	})
+}
+
+// Guarantees that rotation is seamless: the old key does until the set is replaced, a new one is found within the cooldown,
+// and tokens of a key that was withdrawn stop, remembered or not, within the refresh interval and a fifth.
+func TestRotation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		next := newEC("k2", elliptic.P256())
+		a := publishing(good)
+		v := newVerifier(t, config(a))
+		sign := func(s *signer) string {
+			return s.Sign(claims(time.Now(), with("exp", time.Now().Add(24*time.Hour).Unix())))
+		}
+		old := sign(good)
+		check := func(when, text string, want error) {
+			t.Helper()
+			if err := verify(v, text, time.Now()); !errors.Is(err, want) {
+				t.Errorf("%s: Verify = %v, want %v", when, err, want)
+			}
+		}
+		check("at first", old, nil)
+
+		a.Set(answer(http.StatusOK, document(good, next)))
+		rotated := sign(next)
+		check("a new key, at once", rotated, token.ErrUnknownKey)
+		pass(token.DefaultCooldown)
+		check("a new key, a cooldown later", rotated, nil)
+		check("the old key", sign(good), nil)
+
+		a.Set(answer(http.StatusOK, document(next)))
+		check("withdrawn, not yet noticed", old, nil)
+		check("withdrawn, not yet noticed, first sight", sign(good), nil)
+		pass(token.DefaultRefresh * 6 / 5)
+		check("what makes it be noticed", rotated, nil)
+		synctest.Wait()
+		check("withdrawn, remembered", old, token.ErrUnknownKey)
+		check("withdrawn, first sight", sign(good), token.ErrUnknownKey)
+		check("the new key", rotated, nil)
+
+		usurper := newEC("k2", elliptic.P256())
+		a.Set(answer(http.StatusOK, document(usurper)))
+		pass(token.DefaultRefresh * 6 / 5)
+		if err := verify(v, rotated, time.Now()); err != nil && !errors.Is(err, token.ErrSignature) { // it is noticed beside this call
+			t.Errorf("what makes it be noticed: Verify = %v", err)
+		}
+		synctest.Wait()
+		check("another key under the name", rotated, token.ErrSignature)
+		check("the key that has the name", sign(usurper), nil)
+	})
+}
+
+// Guarantees that keys are replaced beside requests while they are fresh enough, and in front of the one that asks for
+// them once they are not: an environment thawed after a day must not trust what was withdrawn meanwhile.
+func TestOldKeysAreReplacedInFront(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slowly := func(keys ...*signer) responder {
+			return func(r *http.Request) (reply, error) {
+				pass(200 * time.Millisecond)
+				return answer(http.StatusOK, document(keys...))(r)
+			}
+		}
+		next := newEC("k2", elliptic.P256())
+		a := publishing(good)
+		v := newVerifier(t, config(a))
+		old := good.Sign(claims(time.Now(), with("exp", time.Now().Add(100*time.Hour).Unix())))
+		step := func(after time.Duration, want error, wait time.Duration) {
+			t.Helper()
+			pass(after)
+			began := time.Now()
+			if err := verify(v, old, began); !errors.Is(err, want) || time.Since(began) != wait {
+				t.Errorf("Verify = %v after %v, want %v after %v", err, time.Since(began), want, wait)
+			}
+		}
+		step(0, nil, 0)
+		a.Set(slowly(good))
+		step(token.DefaultRefresh*6/5, nil, 0)
+		step(time.Second, nil, 0)
+		if n := a.Fetches(); n != 2 {
+			t.Errorf("%d fetches, want one beside", n)
+		}
+		a.Set(slowly(next))
+		var beside sync.WaitGroup
+		beside.Go(func() {
+			pass(24*time.Hour + 100*time.Millisecond)
+			step(0, nil, 0) // only who begins the fetch waits for it
+		})
+		step(24*time.Hour, token.ErrUnknownKey, 200*time.Millisecond)
+		beside.Wait()
+		if n := a.Fetches(); n != 3 {
+			t.Errorf("%d fetches, want one in front", n)
+		}
+	})
+}
+
+// Guarantees that a fetch which a freeze cut does not stand in the way of the next: the clock of requests jumps, this
+// process's does not, and the answer never comes. Keys that were withdrawn meanwhile verify nothing, and fetches that were
+// given up are neither counted nor told of, and come once per cooldown.
+func TestFrozenFetch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		next := newEC("k2", elliptic.P256())
+		a := newAuthority(hang)
+		var lines bytes.Buffer
+		v := newVerifier(t, config(a, func(c *token.Config) { c.Log = slog.New(slog.NewTextHandler(&lines, nil)) }))
+		start := time.Now()
+		text := good.Sign(claims(start, with("exp", start.Add(1000*time.Hour).Unix())))
+		unknown := attacker.Sign(claims(start, with("exp", start.Add(1000*time.Hour).Unix())), with("kid", "nobody's"))
+		step := func(what, text string, after time.Duration, want error, wait time.Duration) {
+			t.Helper()
+			began := time.Now()
+			if err := verify(v, text, start.Add(after)); !errors.Is(err, want) || time.Since(began) != wait {
+				t.Errorf("%s: Verify = %v after %v, want %v after %v", what, err, time.Since(began), want, wait)
+			}
+		}
+		v.Warm(start)
+		synctest.Wait()
+		a.Set(answer(http.StatusOK, document(good)))
+		step("thawed after Warm", text, time.Hour, nil, 0)
+		a.Set(hang)
+		step("the issuer hangs", text, 2*time.Hour, nil, 500*time.Millisecond)
+		a.Set(answer(http.StatusOK, document(next)))
+		step("thawed, and the key was withdrawn", text, 3*time.Hour, token.ErrUnknownKey, 0)
+		a.Set(hang)
+		fetches := a.Fetches()
+		for n := range 40 { // frozen after each request, of which there is one in ten seconds
+			if err := verify(v, unknown, start.Add(4*time.Hour+time.Duration(n)*10*time.Second)); !errors.Is(err, token.ErrKeysUnavailable) {
+				t.Errorf("an unknown key, while nobody can know whether it exists: Verify = %v, want ErrKeysUnavailable", err)
+			}
+		}
+		synctest.Wait()
+		if n := a.Fetches() - fetches; n != 14 {
+			t.Errorf("%d fetches in 400 seconds of freezes, want 14, one per cooldown", n)
+		}
+		a.Set(answer(http.StatusOK, document(next)))
+		step("which gives the last of them up", text, 5*time.Hour, token.ErrUnknownKey, 0)
+		synctest.Wait()
+		if s := v.Stats(); s.Failures != 0 || s.Fetches != 3 || lines.String() != "" {
+			t.Errorf("Stats = %+v and the log %q, want three fetches and nothing of those that were given up", s, lines.String())
+		}
+	})
+}
+
+func TestWarm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := publishing(good)
+		v := newVerifier(t, config(a))
+		v.Warm(time.Now())
+		synctest.Wait()
+		v.Warm(time.Now())
+		synctest.Wait()
+		if n := a.Fetches(); n != 1 {
+			t.Errorf("%d fetches, want 1", n)
+		}
+		if err := verify(v, good.Sign(claims(time.Now(), nil)), time.Now()); err != nil || a.Fetches() != 1 {
+			t.Errorf("Verify = %v after %d fetches, want that Warm's did", err, a.Fetches())
+		}
+		pass(token.DefaultCooldown)
+		v.Warm(time.Now())
+		synctest.Wait()
+		if n := a.Fetches(); n != 1 {
+			t.Errorf("%d fetches, want none for keys that are there", n)
+		}
+	})
+}
+
+// Guarantees that Close ends what is under way and returns after it, and that Verify then says so.
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(func(r *http.Request) (reply, error) {
+			<-r.Context().Done()
+			pass(time.Second)
+			return reply{}, r.Context().Err()
+		})
+		v := newVerifier(t, config(a))
+		v.Warm(time.Now())
+		synctest.Wait()
+		began := time.Now()
+		v.Close()
+		v.Close()
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("Close took %v, want the second that the fetch takes to end", took)
+		}
+		began = time.Now()
+		if err := verify(v, good.Sign(claims(began, nil)), began); !errors.Is(err, token.ErrKeysUnavailable) || time.Since(began) != 0 {
+			t.Errorf("Verify after Close = %v, want ErrKeysUnavailable at once", err)
+		}
+		fresh := newVerifier(t, config(publishing(good)))
+		fresh.Close()
+		if err := verify(fresh, good.Sign(claims(began, nil)), began); !errors.Is(err, token.ErrKeysUnavailable) {
+			t.Errorf("Verify after Close = %v, want ErrKeysUnavailable", err)
+		}
+	})
+}
+
+// Guarantees that keys that are weak, secret, or meant for something else verify nothing, and do not keep others from it.
+func TestUnusableKeysAreLeftOut(t *testing.T) {
+	weak := must(rsa.GenerateKey(rand.Reader, 1024))
+	public := func(s *signer) string { return jwkWith(s) }
+	rsaSigner := keyed("k1", "RS256", rsaKey())
+	one := &rsa.PublicKey{N: rsaKey().N, E: 1}
+	even := &rsa.PublicKey{N: rsaKey().N, E: 65536}
+	long := &rsa.PublicKey{N: new(big.Int).SetBit(big.NewInt(1), 16000, 1), E: 65537}
+	raw := func(key any) string {
+		return string(must(jose.JSONWebKey{Key: key, KeyID: "k1", Algorithm: "RS256", Use: "sig"}.MarshalJSON()))
+	}
+	for name, c := range map[string]struct {
+		by  *signer
+		jwk string
+	}{
+		"RSA of 1024 bits":         {keyed("k1", "RS256", weak), public(keyed("k1", "RS256", weak))},
+		"RSA of 16000 bits":        {rsaSigner, raw(long)},
+		"RSA with exponent 1":      {rsaSigner, raw(one)},
+		"RSA with an even one":     {rsaSigner, raw(even)},
+		"for encryption":           {good, jwkWith(good, "use", "enc")},
+		"for another use":          {good, jwkWith(good, "use", "tls")},
+		"only for signing":         {good, jwkWith(good, "key_ops", []string{"sign"})},
+		"for no operation":         {good, jwkWith(good, "key_ops", []string{})},
+		"of another algorithm":     {rsaSigner, jwkWith(rsaSigner, "alg", "RSA-OAEP")},
+		"of one that is not taken": {rsaSigner, jwkWith(rsaSigner, "alg", "RS512")},
+		"a private one":            {good, string(must(jose.JSONWebKey{Key: good.Private, KeyID: "k1", Algorithm: "ES256", Use: "sig"}.MarshalJSON()))},
+		"a secret":                 {good, `{"kty":"oct","kid":"k1","k":"AAAA","alg":"HS256"}`},
+		"not on its curve":         {good, jwkWith(good, "x", encode(strings.Repeat("\x01", 32)))},
+		"a curve nobody knows":     {good, jwkWith(good, "crv", "P-111")},
+		"a kind nobody knows":      {good, jwkWith(good, "kty", "XYZ")},
+		"a name too long":          {good, jwkWith(good, "kid", strings.Repeat("k", 300))},
+		"a member twice":           {good, strings.Replace(jwkWith(good), "{", `{"kid":"k1",`, 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			other := newEC("other", elliptic.P256())
+			alone := newVerifier(t, config(newAuthority(answer(http.StatusOK, keysOf(c.jwk)))))
+			if err := verify(alone, c.by.Sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrKeysUnavailable) {
+				t.Errorf("alone: Verify = %v, want ErrKeysUnavailable", err)
+			}
+			beside := newVerifier(t, config(newAuthority(answer(http.StatusOK, keysOf(c.jwk, public(other))))))
+			if err := verify(beside, c.by.Sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrUnknownKey) {
+				t.Errorf("beside another: Verify = %v, want ErrUnknownKey", err)
+			}
+			if err := verify(beside, other.Sign(claims(noon, nil)), noon); err != nil {
+				t.Errorf("the other: Verify = %v, want nil", err)
+			}
+		})
+	}
+}
+
+// Guarantees what a set may leave open: a key without "alg" and "use" does for each algorithm of its kind that the issuer
+// is allowed, one without "kid" for tokens without, as long as there is no choice, and of two with one name the first.
+func TestNamesInASet(t *testing.T) {
+	bare := keyed("k1", "RS256", rsaKey())
+	v := newVerifier(t, config(newAuthority(answer(http.StatusOK, keysOf(jwkWith(bare, "alg", absent{}, "use", absent{}, "key_ops", []string{"verify"})))), all))
+	for _, alg := range []string{"RS256", "PS512"} {
+		if err := verify(v, keyed("k1", alg, rsaKey()).Sign(claims(noon, nil)), noon); err != nil {
+			t.Errorf("%s: Verify = %v, want nil", alg, err)
+		}
+	}
+	nameless := newVerifier(t, config(newAuthority(answer(http.StatusOK, keysOf(jwkWith(good, "kid", absent{}), jwkWith(bare))))))
+	if err := verify(nameless, good.Sign(claims(noon, nil), with("kid", absent{})), noon); err != nil {
+		t.Errorf("without names: Verify = %v, want nil", err)
+	}
+	two := newVerifier(t, config(publishing(good, newEC("k2", elliptic.P256()))))
+	if err := verify(two, good.Sign(claims(noon, nil), with("kid", absent{})), noon); !errors.Is(err, token.ErrUnknownKey) {
+		t.Errorf("without a name, of two: Verify = %v, want ErrUnknownKey", err)
+	}
+	same := newVerifier(t, config(publishing(good, attacker)))
+	if err := verify(same, good.Sign(claims(noon, nil)), noon); err != nil {
+		t.Errorf("the first of one name: Verify = %v, want nil", err)
+	}
+	if err := verify(same, attacker.Sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrSignature) {
+		t.Errorf("the second of one name: Verify = %v, want ErrSignature", err)
+	}
+}
+
+// Guarantees over a real connection, with the client that is the default, that redirects are not followed, that a small
+// answer cannot grow large, and that a served set does.
+func TestOverHTTP(t *testing.T) {
+	var elsewhere atomic.Int64
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		elsewhere.Add(1)
+		_, _ = w.Write([]byte(document(attacker)))
+	}))
+	defer other.Close()
+	var bomb bytes.Buffer
+	z := gzip.NewWriter(&bomb)
+	if _, err := z.Write(make([]byte, 4<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	issuer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/redirect":
+			http.Redirect(w, r, other.URL, http.StatusPermanentRedirect)
+		case "/bomb":
+			w.Header().Set("Content-Encoding", "gzip")
+			_, _ = w.Write(bomb.Bytes())
+		case "/secret":
+			w.WriteHeader(http.StatusForbidden)
+		default:
+			_, _ = w.Write([]byte(document(good)))
+		}
+	}))
+	defer issuer.Close()
+	for path, c := range map[string]struct {
+		by    *signer
+		want  error
+		cause string
+	}{
+		"/jwks":             {good, nil, ""},
+		"/redirect":         {attacker, token.ErrKeysUnavailable, "status 308"},
+		"/bomb":             {good, token.ErrKeysUnavailable, "larger than"},
+		"/secret?code=abcd": {good, token.ErrKeysUnavailable, "status 403"},
+	} {
+		var lines bytes.Buffer
+		v := newVerifier(t, config(nil, func(c *token.Config) {
+			c.Client, c.Issuers[0].JWKSURL, c.Wait = nil, issuer.URL+path, 30*time.Second
+			c.Log = slog.New(slog.NewTextHandler(&lines, nil))
+		}))
+		text := c.by.Sign(claims(noon, nil))
+		err := verify(v, text, noon)
+		if !errors.Is(err, c.want) || (err != nil && !strings.Contains(err.Error(), c.cause)) {
+			t.Errorf("%s: Verify = %v, want %v, %q", path, err, c.want, c.cause)
+		}
+		v.Close() // which waits for the log line
+		if strings.Contains(lines.String(), "abcd") || (c.want != nil && !strings.Contains(lines.String(), c.cause)) {
+			t.Errorf("%s: the log says %q, want the cause and no query", path, lines.String())
+		}
+		wantSilent(t, errors.New(lines.String()), text)
+	}
+	issuer.Close()
+	v := newVerifier(t, config(nil, func(c *token.Config) { c.Client, c.Issuers[0].JWKSURL = nil, issuer.URL+"/jwks?code=abcd" }))
+	if err := verify(v, good.Sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrKeysUnavailable) || strings.Contains(err.Error(), "abcd") {
+		t.Errorf("nobody listens: Verify = %v, want ErrKeysUnavailable without the query", err)
+	}
+	if n := elsewhere.Load(); n != 0 {
+		t.Errorf("a redirect was followed %d times", n)
+	}
+}
+
+// Guarantees that verification, rotation, failures and expiry at once neither race nor let a forged token pass.
+func TestConcurrently(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		next := newEC("k2", elliptic.P256())
+		a := publishing(good)
+		v := newVerifier(t, config(a, func(c *token.Config) { c.MaxRemembered = 50 }))
+		var tokens []string
+		for i := range 100 {
+			tokens = append(tokens, good.Sign(claims(time.Now(), with("jti", fmt.Sprint(i), "exp", time.Now().Add(10*time.Hour).Unix()))))
+		}
+		forged := attacker.Sign(claims(time.Now(), with("exp", time.Now().Add(10*time.Hour).Unix())))
+		if err := verify(v, tokens[0], time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for worker := range 8 {
+			all.Go(func() {
+				for i := range 60 {
+					if err := verify(v, tokens[(worker*31+i)%len(tokens)], time.Now()); err != nil {
+						t.Errorf("Verify = %v, want nil", err)
+					}
+					if err := verify(v, forged, time.Now()); !errors.Is(err, token.ErrSignature) {
+						t.Errorf("Verify of a forged token = %v, want ErrSignature", err)
+					}
+					v.Stats()
+					pass(time.Minute)
+				}
+			})
+		}
+		all.Go(func() {
+			for i := range 30 {
+				respond := answer(http.StatusOK, document(good, next))
+				if i%2 == 0 {
+					respond = answer(http.StatusInternalServerError, "")
+				}
+				a.Set(respond)
+				pass(2 * time.Minute)
+			}
+		})
+		all.Wait()
+	})
+}

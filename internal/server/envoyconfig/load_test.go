@@ -1,0 +1,259 @@
+package envoyconfig_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
+)
+
+func load(t testing.TB, text string) *envoyconfig.Config {
+	t.Helper()
+	c, err := envoyconfig.Load([]envoyconfig.File{{Name: "test.yaml", Data: []byte(text)}}, envoyconfig.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Guarantees that a file that envoyproxy/ratelimit refuses is refused in the same words.
+func TestErrors(t *testing.T) {
+	one := func(descriptor string) string { return "domain: d\ndescriptors:\n  - " + descriptor + "\n" }
+	for _, c := range []struct{ name, text, want string }{
+		{"empty file", "", "config file cannot have empty domain"},
+		{"null file", "~", "config file cannot have empty domain"},
+		{"no domain", "descriptors: []", "config file cannot have empty domain"},
+		{"empty key", one("value: x"), "descriptor has empty key"},
+		{"duplicate key", one("key: a\n  - key: a"), "duplicate descriptor composite key 'd.a'"},
+		{"duplicate composite key", one("{key: a_b}\n  - {key: a, value: b}"), "duplicate descriptor composite key 'd.a_b'"},
+		{"duplicate key below", one("{key: x, descriptors: [{key: a}, {key: a}]}"), "duplicate descriptor composite key 'd.x.a'"},
+		{"unit", one("{key: a, rate_limit: {unit: foo, requests_per_unit: 5}}"), "invalid rate limit unit 'foo'"},
+		{"unit unknown", one("{key: a, rate_limit: {unit: unknown, requests_per_unit: 5}}"), "invalid rate limit unit 'unknown'"},
+		{"no unit", one("{key: a, rate_limit: {}}"), "invalid rate limit unit ''"},
+		{"unlimited and unit", one("{key: a, rate_limit: {unlimited: true, unit: DAY}}"), "should not specify rate limit unit when unlimited"},
+		{"replaces nothing", one("{key: a, rate_limit: {unit: day, name: n, replaces: [{name: ''}]}}"), "should not have an empty replaces entry"},
+		{"replaces itself", one("{key: a, rate_limit: {unit: day, name: n, replaces: [{name: n}]}}"), "replaces should not contain name of same descriptor"},
+		{"shared, no wildcard", one("{key: a, value: b, share_threshold: true}"), "share_threshold can only be used with wildcard values (containing '*'), but found key 'a_b'"},
+		{"metadata", one(`{key: a, metadata: {at: !!binary "/w=="}}`), "error parsing metadata: proto:"},
+		{"number as a key", "domain: d\n1: x", "config error, key is not of type string: 1"},
+		{"unknown key", one("{key: a, rate_limit: {unit: day, requests_per_units: 1}}"), "config error, unknown key 'requests_per_units'"},
+		{"unknown key at the top", "domain: d\nfoo: x", "config error, unknown key 'foo'"},
+		{"list of texts", one("a"), "config error, yaml file contains list of type other than map: a"},
+		{"list of lists", one("[a, b]"), "config error, yaml file contains list of type other than map: [a b]"},
+		{"fraction", one("{key: a, rate_limit: {unit: day, requests_per_unit: 1.5}}"), "error checking config"},
+		{"below zero", one("{key: a, rate_limit: {unit: day, requests_per_unit: -1}}"),
+			"error loading config file: yaml: unmarshal errors:\n  line 3: cannot unmarshal !!int `-1` into uint32"},
+		{"above 32 bits", one("{key: a, rate_limit: {unit: day, requests_per_unit: 4294967296}}"),
+			"error loading config file: yaml: unmarshal errors:\n  line 3: cannot unmarshal !!int `4294967296` into uint32"},
+		{"not YAML", "domain: [", "error loading config file: yaml: line 1: did not find expected node content"},
+		{"a text for a list", "domain: d\ndescriptors: foo", "error loading config file: yaml: unmarshal errors:\n  line 2: cannot unmarshal !!str `foo` into a list of descriptors"},
+		{"not a mapping", "- a", "error loading config file: yaml: unmarshal errors:\n  line 1: cannot unmarshal !!seq into a mapping"},
+		{"too large", strings.Repeat("#", envoyconfig.MaxFileBytes+1), "error loading config file: the file is larger than 16 MiB"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := envoyconfig.Load([]envoyconfig.File{{Name: "a.yaml", Data: []byte(c.text)}}, envoyconfig.Options{})
+			if err == nil || !strings.HasPrefix(err.Error(), "a.yaml: "+c.want) {
+				t.Errorf("error %v, want a.yaml: %s", err, c.want)
+			}
+		})
+	}
+}
+
+// Guarantees that what is wrong under the key "sluice" is refused, and not ignored.
+func TestExtensionErrors(t *testing.T) {
+	const window = "rate_limit: {unit: day, requests_per_unit: 5}, "
+	for _, c := range []struct{ descriptor, want string }{
+		{"sluice: 1", "want a mapping"},
+		{"sluice: {}", "give it limits, or the descriptor a rate_limit"},
+		{window + "sluice: {limit: []}", `unknown key "limit"`},
+		{window + "sluice: {exact: yess}", "exact: line 3: cannot unmarshal !!str `yess` into bool"},
+		{window + "sluice: {exact: true, exact: false}", "exact is there twice"},
+		{window + "sluice: {onStoreFailure: never}", `onStoreFailure "never" is not backstop, open or closed`},
+		{"sluice: {limits: []}", "want a list of limits"},
+		{"sluice: {limits: [1]}", "limits: "},
+		{"sluice: {limits: [{id: a, per: subject, threshold: 1}]}", `a limit of a descriptor has no "per"`},
+		{"sluice: {limits: [{id: a, algorithm: fixed_window, threshold: 0, period: 1s}]}", "limits: 0 is outside 1 to"},
+		{"sluice: {limits: [{id: rate_limit, algorithm: fixed_window, threshold: 1, period: 1s}]}", "choose another"},
+		{"rate_limit: {unlimited: true}, sluice: {limits: [{id: a, algorithm: fixed_window, threshold: 1, period: 1s}]}",
+			"cannot be beside unlimited"},
+		{"rate_limit: {requests_per_unit: 5}, sluice: {limits: [{id: a, algorithm: fixed_window, threshold: 1, period: 1s}]}",
+			"invalid rate limit unit ''"},
+	} {
+		text := "domain: d\ndescriptors:\n  - {key: a, " + c.descriptor + "}\n"
+		_, err := envoyconfig.Load([]envoyconfig.File{{Name: "a.yaml", Data: []byte(text)}}, envoyconfig.Options{})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want one with %q", c.descriptor, err, c.want)
+		}
+	}
+	_, err := envoyconfig.Load([]envoyconfig.File{{Name: "a.yaml", Data: []byte("domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, sluice: {}}}]\n")}}, envoyconfig.Options{})
+	if err == nil || !strings.Contains(err.Error(), "unknown key 'sluice'") {
+		t.Errorf("sluice in rate_limit: %v", err)
+	}
+}
+
+// Guarantees that a descriptor can have several limits, of any algorithm, with or without a window of its own.
+func TestExtension(t *testing.T) {
+	c := load(t, `
+domain: d
+descriptors:
+  - key: both
+    rate_limit: {unit: minute, requests_per_unit: 5, name: n}
+    sluice:
+      exact: true
+      onStoreFailure: closed
+      countDenied: true
+      limits:
+        - {id: burst, algorithm: token_bucket, rate: 1, period: 1s, burst: 7}
+        - {id: monthly, quota: {units: 9, every: month, timezone: Europe/Paris}}
+  - key: only
+    sluice: {limits: [{id: tiers, tiers: [{period: 1s, threshold: 2}, {period: 10s, threshold: 9}]}]}
+  - key: named
+    rate_limit: {name: x, replaces: [{name: n}]}
+    sluice: {limits: [{id: log, algorithm: sliding_log, threshold: 2, period: 1s}]}
+`)
+	var m envoyconfig.Match
+	c.Match("d", []envoyconfig.Entry{{Key: "both", Value: "x"}}, &m)
+	r := m.Rule
+	if len(r.Limits) != 3 || !r.CountDenied {
+		t.Fatalf("rule %+v", r)
+	}
+	w := r.Limits[0]
+	if w.ID != envoyconfig.WindowID || !w.Exact || w.OnStoreFailure != limit.Closed ||
+		w.Tiers[0].Algorithm != limit.FixedWindow || w.Tiers[0].Threshold != 5 || w.Tiers[0].Period != time.Minute {
+		t.Errorf("window %+v", w)
+	}
+	if b := r.Limits[1]; b.ID != "burst" || b.Exact || b.Tiers[0].Algorithm != limit.TokenBucket || b.Tiers[0].Burst != 7 {
+		t.Errorf("bucket %+v", b)
+	}
+	if q := r.Limits[2]; q.ID != "monthly" || q.Tiers[0].Algorithm != limit.Quota {
+		t.Errorf("quota %+v", q)
+	}
+	c.Match("d", []envoyconfig.Entry{{Key: "only", Value: "x"}}, &m)
+	if r = m.Rule; r.Unit != envoyconfig.Unknown || r.DeniesAll() || len(r.Limits) != 1 || len(r.Limits[0].Tiers) != 2 {
+		t.Errorf("only: %+v", r)
+	}
+	c.Match("d", []envoyconfig.Entry{{Key: "named", Value: "x"}}, &m)
+	if r = m.Rule; r.Name != "x" || len(r.Replaces) != 1 || len(r.Limits) != 1 {
+		t.Errorf("named: %+v", r)
+	}
+}
+
+// Guarantees that a file of any depth of aliases is read in a time that its length bounds.
+func TestAliases(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("domain: d\ndescriptors:\n  - &a0 {key: k0}\n")
+	for i := range 60 {
+		n := string(rune('0'+i%10)) + string(rune('a'+i/10))
+		prev := "a0"
+		if i > 0 {
+			prev = "b" + string(rune('0'+(i-1)%10)) + string(rune('a'+(i-1)/10))
+		}
+		b.WriteString("  - &b" + n + " {key: k" + n + ", descriptors: [*" + prev + "], metadata: {x: *" + prev + ", y: *" + prev + "}}\n")
+	}
+	_, err := envoyconfig.Load([]envoyconfig.File{{Name: "a.yaml", Data: []byte(b.String())}}, envoyconfig.Options{})
+	if err == nil || !strings.Contains(err.Error(), "excessive aliasing") {
+		t.Errorf("error %v", err)
+	}
+	c := load(t, "domain: d\ndescriptors:\n  - &a {key: a, rate_limit: &r {unit: day, requests_per_unit: 3}}\n"+
+		"  - {<<: *a, key: b}\n  - {key: c, rate_limit: *r}\n")
+	for _, key := range []string{"a", "b", "c"} {
+		var m envoyconfig.Match
+		if c.Match("d", []envoyconfig.Entry{{Key: key}}, &m); m.Rule == nil || m.Rule.RequestsPerUnit != 3 {
+			t.Errorf("%s: %+v", key, m.Rule)
+		}
+	}
+}
+
+// Guarantees that several files for one domain are refused, or merged on request, and that all files or none count.
+func TestFiles(t *testing.T) {
+	file := func(name, text string) envoyconfig.File { return envoyconfig.File{Name: name, Data: []byte(text)} }
+	a := file("a", "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}}]")
+	b := file("b", "domain: d\ndescriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 2}}]")
+	other := file("c", "domain: e\ndescriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 3}}]")
+	if _, err := envoyconfig.Load([]envoyconfig.File{a, other, b}, envoyconfig.Options{}); err == nil ||
+		err.Error() != "b: duplicate domain 'd' in config file" {
+		t.Errorf("two files for one domain: %v", err)
+	}
+	merge := envoyconfig.Options{MergeDomains: true}
+	if _, err := envoyconfig.Load([]envoyconfig.File{a, a}, merge); err == nil ||
+		err.Error() != "a: duplicate descriptor composite key 'd.a'" {
+		t.Errorf("merged duplicates: %v", err)
+	}
+	c, err := envoyconfig.Load([]envoyconfig.File{a, other, b}, merge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "d.a: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false\n" +
+		"d.b: unit=DAY requests_per_unit=2, shadow_mode: false, quota_mode: false\n" +
+		"e.b: unit=DAY requests_per_unit=3, shadow_mode: false, quota_mode: false\n"
+	if got := c.Dump(); got != want || c.Rules() != 3 {
+		t.Errorf("%d rules:\n%s", c.Rules(), got)
+	}
+	refuse := envoyconfig.Options{Accepts: func(*limit.Limit) error { return errors.New("the store cannot keep this") }}
+	if _, err := envoyconfig.Load([]envoyconfig.File{a}, refuse); err == nil || err.Error() != "a: d.a: the store cannot keep this" {
+		t.Errorf("a limit that the store refuses: %v", err)
+	}
+}
+
+// Guarantees that a key at a place where it has no effect is reported, since envoyproxy/ratelimit ignores it silently.
+func TestWarnings(t *testing.T) {
+	c := load(t, "domain: d\ndescriptors:\n  - key: a\n    rate_limit:\n      unit: day\n      shadow_mode: true\n    name: n\n")
+	got := strings.Join(c.Warnings(), "; ")
+	if want := "test.yaml:6: shadow_mode has no effect in rate_limit; test.yaml:7: name has no effect in a descriptor"; got != want {
+		t.Errorf("warnings %q, want %q", got, want)
+	}
+}
+
+// Guarantees that metadata is read as it is, whatever keys it has.
+func TestMetadata(t *testing.T) {
+	c := load(t, "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day}\n    metadata: {x: [1, {2: b}], foo: {bar: yes}, day: 2020-01-02}\n")
+	var m envoyconfig.Match
+	c.Match("d", []envoyconfig.Entry{{Key: "a"}}, &m)
+	got, err := m.Rule.Metadata.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := strings.ReplaceAll(string(got), " ", ""); text != `{"day":"2020-01-02","foo":{"bar":true},"x":[1,{"2":"b"}]}` {
+		t.Errorf("metadata %s", text)
+	}
+	if !m.Rule.DeniesAll() {
+		t.Error("a limit of 0 admits")
+	}
+}
+
+// Guarantees that no file, whatever is in it, makes Load panic, and that what it accepts can be asked for anything.
+func FuzzLoad(f *testing.F) {
+	f.Add("domain: d\ndescriptors:\n  - key: a\n    value: 'b*'\n    share_threshold: true\n    rate_limit: {unit: day, requests_per_unit: 3}", "a", "bc")
+	f.Add("domain: d\ndescriptors: [{key: a, sluice: {limits: [{id: x, quota: {units: 1, every: day}}]}}]", "a", "")
+	f.Add("a: &a [*a]", "", "")
+	f.Add("domain: d\ndescriptors: [{<<: [{key: x}, {key: y}], metadata: {? [1] : 2}}]", "x", "y")
+	f.Add("? {a: b}\n: c", "", "")
+	f.Fuzz(func(t *testing.T, text, key, value string) {
+		c, err := envoyconfig.Load([]envoyconfig.File{{Name: "f", Data: []byte(text)}}, envoyconfig.Options{})
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "f: ") {
+				t.Errorf("the error does not name the file: %v", err)
+			}
+			return
+		}
+		rules := 0
+		c.EachRule(func(r *envoyconfig.Rule) {
+			rules++
+			if len(r.Limits) == 0 && !r.Unlimited && !r.DeniesAll() {
+				t.Errorf("rule %s counts nothing", r.Path)
+			}
+		})
+		if rules != c.Rules() {
+			t.Errorf("%d rules, and Rules is %d", rules, c.Rules())
+		}
+		var m envoyconfig.Match
+		for _, domain := range c.Domains() {
+			if !c.Match(domain, []envoyconfig.Entry{{Key: key, Value: value}}, &m) {
+				t.Errorf("domain %q is not known", domain)
+			}
+		}
+	})
+}

@@ -1,0 +1,85 @@
+package limits
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluicelimits/sluice/internal/server/limitsv1"
+)
+
+// maxBodyBytes bounds a request over HTTP.
+const maxBodyBytes = 4 << 20
+
+// Register adds the API over HTTP to mux: POST /v1/check, /v1/check-batch, /v1/peek and /v1/refund, each with the JSON form
+// of its message, and GET /v1/openapi.yaml. A decision is 200, also one that denies.
+func (s *Service) Register(mux *http.ServeMux) {
+	handle(mux, "check", s.Check)
+	handle(mux, "check-batch", s.CheckBatch)
+	handle(mux, "peek", s.Peek)
+	handle(mux, "refund", s.Refund)
+	mux.HandleFunc("GET /v1/openapi.yaml", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/yaml")
+		_, _ = w.Write(limitsv1.OpenAPI) // a client that has gone needs no answer
+	})
+}
+
+// message is a pointer to a message of type M.
+type message[M any] interface {
+	*M
+	proto.Message
+}
+
+func handle[M any, In message[M], Out proto.Message](
+	mux *http.ServeMux, name string, method func(context.Context, In) (Out, error),
+) {
+	mux.HandleFunc("POST /v1/"+name, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
+		in := In(new(M))
+		if err == nil {
+			err = protojson.Unmarshal(body, in)
+		}
+		if err != nil {
+			writeError(w, status.Error(codes.InvalidArgument, "the body is not the JSON form of the request: "+err.Error()))
+			return
+		}
+		out, err := method(r.Context(), in)
+		if err != nil {
+			writeError(w, err)
+			return
+		}
+		write(w, http.StatusOK, out)
+	})
+}
+
+// statuses are those of HTTP for the errors of the API.
+var statuses = map[codes.Code]int{
+	codes.InvalidArgument: http.StatusBadRequest, codes.NotFound: http.StatusNotFound,
+	codes.ResourceExhausted: http.StatusTooManyRequests, codes.Unavailable: http.StatusServiceUnavailable,
+}
+
+func writeError(w http.ResponseWriter, err error) {
+	s := status.Convert(err)
+	code, ok := statuses[s.Code()]
+	if !ok {
+		code = http.StatusInternalServerError
+	}
+	write(w, code, &limitsv1.Error{Code: strings.ToLower(s.Code().String()), Message: s.Message()})
+}
+
+func write(w http.ResponseWriter, code int, m proto.Message) {
+	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
+	if err != nil { // a text that is no UTF-8, which no message has that came in
+		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = w.Write(text) // as above
+}

@@ -1,0 +1,184 @@
+package rls_test
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/sluicelimits/sluice"
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
+	"github.com/sluicelimits/sluice/internal/server/rls"
+)
+
+const plans = `
+anonymousPlan: nobody
+ipLimits: [ { id: ip, algorithm: fixed_window, threshold: 8, period: 1h } ]
+plans:
+  - id: basic
+    limits:
+      - { id: burst, algorithm: token_bucket, rate: 1, period: 10s, burst: 4 }
+      - { id: writes, match: { methods: [POST] }, algorithm: fixed_window, threshold: 2, period: 1h }
+      - { id: each, per: subject, match: { pathPattern: "/items/*" }, algorithm: sliding_window, threshold: 3, period: 1m, cost: 2 }
+  - id: nobody
+    limits: [ { id: few, algorithm: fixed_window, threshold: 1, period: 1h } ]
+tenants:
+  - { id: acme, plan: basic }
+  - { id: globex, plan: basic, overrides: [ { id: burst, burst: 6 } ] }
+  - { id: gone, plan: basic, suspended: true }
+`
+
+const mappingFile = `
+domain: d
+sluice:
+  mapping: {tenant: tenant, subject: user, method: method, path: path, address: remote_address}
+descriptors:
+  - {key: a, rate_limit: {unit: hour, requests_per_unit: 3}}
+`
+
+// newPlanned is a service whose domain d is mapped to the plans.
+func newPlanned(t *testing.T, c rls.Config) *world {
+	t.Helper()
+	own, err := memory.New(memory.Config{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := resilience.NewFallback(resilience.FallbackConfig{Store: own, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := plan.Parse(plan.Source{Name: "plans", Data: []byte(plans)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := identity.NewKeys(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, now: start, store: store}
+	now := func() time.Time { return w.now }
+	c.Store, c.Now, c.Log = store, now, slog.New(slog.DiscardHandler)
+	c.Plans, err = authorizer.New(authorizer.Config{Store: store, Now: now, Log: c.Log,
+		Source: authorizer.Current(func() *authorizer.Snapshot { return &authorizer.Snapshot{Config: parsed, Keys: keys} })})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.Service, err = rls.New(c); err != nil {
+		t.Fatal(err)
+	}
+	config, err := envoyconfig.Load([]envoyconfig.File{{Name: "test", Data: []byte(mappingFile)}}, envoyconfig.Options{Mapping: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.SetConfig(config)
+	return w
+}
+
+// Guarantees that a mapped descriptor is decided, and told to clients, exactly as the library decides a call with the
+// same tenant, subject, method, path and address, for random calls over time.
+func TestMappedLikeLibrary(t *testing.T) {
+	w := newPlanned(t, rls.Config{Headers: rls.Headers{Exact: true}})
+	library, err := sluice.New(sluice.Config{PlansData: []byte(plans), Now: func() time.Time { return w.now }, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = library.Close(t.Context()) }()
+	rng := rand.New(rand.NewPCG(5, 6))
+	one := func(of ...string) string { return of[rng.IntN(len(of))] }
+	reasons := map[sluice.Reason]int{}
+	ietf := []string{"RateLimit", "RateLimit-Policy", "Retry-After"}
+	for step := range 3000 {
+		w.now = w.now.Add(time.Duration(rng.IntN(5000)) * time.Millisecond)
+		tenant, user, method := one("acme", "globex", "gone", "unknown", ""), one("", "u1", "u2"), one("GET", "POST")
+		path, address := one("/", "/items/1", "/items/2?x=/y"), one("", "10.0.0.1", "10.0.0.2", "10.0.0.3")
+		entries := []string{"tenant=" + tenant, "method=" + method, "path=" + path}
+		if user != "" {
+			entries = append(entries, "user="+user)
+		}
+		if address != "" {
+			entries = append(entries, "remote_address="+address)
+		}
+		path, _, _ = strings.Cut(path, "?")
+		got := w.ask(descriptor(strings.Join(entries, ",")))
+		want := library.Decide(t.Context(), sluice.Identity{Tenant: tenant, Subject: user, Anonymous: tenant == ""},
+			sluice.Request{Method: method, Path: path, Peer: address})
+		reasons[want.Reason]++
+		told := http.Header{}
+		want.SetHeaders(told)
+		wantText := fmt.Sprint(want.Allowed)
+		for _, name := range ietf {
+			wantText += fmt.Sprint(" ", map[string][]string(told)[name])
+		}
+		header := map[string][]string{}
+		for _, h := range got.GetResponseHeadersToAdd() {
+			header[h.GetKey()] = []string{h.GetValue()}
+		}
+		gotText := fmt.Sprint(got.GetOverallCode() == rlsv3.RateLimitResponse_OK)
+		for _, name := range ietf {
+			gotText += fmt.Sprint(" ", header[name])
+		}
+		if gotText != wantText {
+			t.Fatalf("step %d, %v, %s:\n got %s\nwant %s", step, entries, want.Reason, gotText, wantText)
+		}
+		if hasBody := len(got.GetRawBody()) > 0; hasBody == want.Allowed {
+			t.Fatalf("step %d: body %q of %s", step, got.GetRawBody(), want.Reason)
+		}
+	}
+	for _, r := range []sluice.Reason{sluice.Allowed, sluice.Limited, sluice.AddressLimited, sluice.UnknownTenant, sluice.SuspendedTenant} {
+		if reasons[r] < 20 {
+			t.Errorf("%d decisions are %s: the calls are no test", reasons[r], r)
+		}
+	}
+}
+
+// Guarantees that a mapped descriptor and another one of the same request are charged together or not at all.
+func TestMappedAllOrNothing(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		w := newPlanned(t, rls.Config{PeekAfterDenial: true})
+		both := func() *rlsv3.RateLimitResponse {
+			list := []*ratelimitv3.RateLimitDescriptor{descriptor("tenant=acme,method=GET"), descriptor("a=x")}
+			if first {
+				list[0], list[1] = list[1], list[0]
+			}
+			return w.ask(list...)
+		}
+		for i, want := range []rlsv3.RateLimitResponse_Code{1, 1, 1, 2, 2, 2, 2} {
+			if got := both().GetOverallCode(); got != want {
+				t.Errorf("request %d: %s", i, got)
+			}
+		}
+		w.want("ok: ok 0", descriptor("tenant=acme")) // the fourth unit of burst is still there
+		w.want("over: over 0", descriptor("tenant=acme"))
+	}
+}
+
+// Guarantees hits of a mapped descriptor: none looks, several are charged, negative ones are refused; and the statistics.
+func TestMappedHits(t *testing.T) {
+	w := newPlanned(t, rls.Config{})
+	w.want("ok: ok 4", hits("tenant=acme", 0))
+	w.want("ok: ok 1", hits("tenant=acme", 3))
+	w.want("over: over 0", hits("tenant=acme", 2))
+	w.want("over: over -", hits("tenant=unknown", 1))
+	if _, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{negative("tenant=acme", 1)}}); err == nil || !strings.Contains(err.Error(), "refund the receipt") {
+		t.Errorf("negative hits: %v", err)
+	}
+	got := map[string]int64{}
+	w.Stats().Each(func(name string, n int64) { got[name] = n })
+	for name, want := range map[string]int64{"plan_basic.over_limit": 2, "plan_basic.within_limit": 3, "unknown_tenant.over_limit": 1} {
+		if n := got["ratelimit.service.rate_limit.d."+name]; n != want {
+			t.Errorf("%s is %d, want %d: %v", name, n, want, got)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package rls
+
+import (
+	"math"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/request/answer"
+	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
+)
+
+// response makes the answer of a call that is decided, and counts what became of each descriptor.
+func (c *call) response() *rlsv3.RateLimitResponse {
+	s := c.service
+	out := &rlsv3.RateLimitResponse{
+		OverallCode: rlsv3.RateLimitResponse_OK,
+		Statuses:    make([]*rlsv3.RateLimitResponse_DescriptorStatus, len(c.items)),
+	}
+	for i := range c.items {
+		it := &c.items[i]
+		out.Statuses[i] = it.status(c.now)
+		if it.counts() {
+			it.countOutcome(s.config.NearLimitRatio, c.countsDenied(it))
+		}
+	}
+	if c.denied {
+		out.OverallCode = rlsv3.RateLimitResponse_OVER_LIMIT
+	}
+	if c.denied && s.config.ShadowMode {
+		out.OverallCode = rlsv3.RateLimitResponse_OK
+		s.stats.GlobalShadowMode.Add(1)
+	}
+	out.ResponseHeadersToAdd = c.headers(out)
+	if out.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
+		c.addProblem(out)
+	}
+	if s.config.DynamicMetadata {
+		out.DynamicMetadata = c.metadata()
+	}
+	return out
+}
+
+// addProblem adds the body of a denial by a plan, application/problem+json.
+func (c *call) addProblem(out *rlsv3.RateLimitResponse) {
+	for i := range c.items {
+		it := &c.items[i]
+		if it.planned != nil && it.state == over {
+			out.RawBody = it.planned.answer.AppendProblem(nil)
+			out.ResponseHeadersToAdd = append(out.ResponseHeadersToAdd,
+				&corev3.HeaderValue{Key: "Content-Type", Value: answer.ContentType})
+			return
+		}
+	}
+}
+
+// status is the answer about one descriptor at the time now.
+func (it *item) status(now time.Time) *rlsv3.RateLimitResponse_DescriptorStatus {
+	out := &rlsv3.RateLimitResponse_DescriptorStatus{Code: rlsv3.RateLimitResponse_OK}
+	if it.unlimited {
+		out.LimitRemaining = math.MaxUint32
+		return out
+	}
+	if !it.counts() || it.state == undecided {
+		return out
+	}
+	if it.state == over && !it.rule.ShadowMode {
+		out.Code = rlsv3.RateLimitResponse_OVER_LIMIT
+	}
+	r := it.binding()
+	if r == nil {
+		if unit := it.rule.Unit.Length(); unit > 0 { // not of a plan
+			out.CurrentLimit = it.windowOfRule()
+			left := unit.Microseconds() - now.UnixMicro()%unit.Microseconds()
+			out.DurationUntilReset = &durationpb.Duration{Seconds: ceilSeconds(left)}
+		}
+		return out
+	}
+	out.CurrentLimit = currentLimit(r, it.rule.Name)
+	if it.state != over {
+		// A lease that is held beside a counter that was given back too much could make it more than the limit.
+		out.LimitRemaining = uint32(min(r.Remaining(), r.Tier.Capacity(), math.MaxUint32))
+	}
+	out.DurationUntilReset = &durationpb.Duration{Seconds: ceilSeconds(r.MoreAt() - it.decidedAt())}
+	return out
+}
+
+// binding is the result that the answer about the item is taken from, or nil if nothing is known of its counters.
+func (it *item) binding() *limit.Result {
+	switch {
+	case !it.known:
+		return nil
+	case it.planned != nil:
+		_, r := answer.Binding(it.planned.answer.IPDecision(), it.planned.answer.Decision())
+		return r
+	}
+	return it.decision.Binding()
+}
+
+// decidedAt is the time of the decision that binding is part of, by the store's clock, µs since 1970.
+func (it *item) decidedAt() int64 {
+	if it.planned != nil {
+		d, _ := it.planStands()
+		return d.Now
+	}
+	return it.decision.Now
+}
+
+// windowOfRule is the limit of a rule whose counters are not known.
+func (it *item) windowOfRule() *rlsv3.RateLimitResponse_RateLimit {
+	return &rlsv3.RateLimitResponse_RateLimit{
+		Name: it.rule.Name, RequestsPerUnit: it.rule.RequestsPerUnit, Unit: rlsv3.RateLimitResponse_RateLimit_Unit(it.rule.Unit),
+	}
+}
+
+// currentLimit describes the limit of a result: what it admits at once, and its period.
+func currentLimit(r *limit.Result, name string) *rlsv3.RateLimitResponse_RateLimit {
+	out := &rlsv3.RateLimitResponse_RateLimit{
+		Name: name, RequestsPerUnit: uint32(min(r.Tier.Capacity(), math.MaxUint32)),
+	}
+	if c := r.Tier.Calendar; c != nil {
+		out.Unit = calendarUnits[c.Every]
+		return out
+	}
+	unit, times := unitsOf(r.Tier.Period)
+	out.Unit = rlsv3.RateLimitResponse_RateLimit_Unit(unit)
+	if times > 1 {
+		out.UnitMultiplier = wrapperspb.UInt32(times)
+	}
+	return out
+}
+
+var calendarUnits = map[limit.Every]rlsv3.RateLimitResponse_RateLimit_Unit{
+	limit.Day: rlsv3.RateLimitResponse_RateLimit_DAY, limit.Week: rlsv3.RateLimitResponse_RateLimit_WEEK,
+	limit.Month: rlsv3.RateLimitResponse_RateLimit_MONTH, limit.Year: rlsv3.RateLimitResponse_RateLimit_YEAR,
+}
+
+// unitsOf writes a period as a number of units. A period that is no whole number of seconds is Unknown.
+func unitsOf(period time.Duration) (unit envoyconfig.Unit, times uint32) {
+	if u := envoyconfig.UnitOf(period); u != envoyconfig.Unknown {
+		return u, 1
+	}
+	for _, u := range [...]envoyconfig.Unit{envoyconfig.Day, envoyconfig.Hour, envoyconfig.Minute, envoyconfig.Second} {
+		if period%u.Length() == 0 {
+			return u, uint32(period / u.Length())
+		}
+	}
+	return envoyconfig.Unknown, 0
+}
+
+// ceilSeconds is µs in whole seconds, rounded up, never negative.
+func ceilSeconds(us int64) int64 {
+	if us <= 0 {
+		return 0
+	}
+	return (us-1)/1e6 + 1
+}

@@ -1,0 +1,550 @@
+package rls_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
+	"github.com/sluicelimits/sluice/internal/server/rls"
+)
+
+// start is 10 s after the beginning of a minute, an hour and a day.
+var start = time.Date(2026, 3, 1, 0, 0, 10, 0, time.UTC)
+
+// world is a service with a clock that the test sets.
+type world struct {
+	*rls.Service
+	t     testing.TB
+	now   time.Time
+	store limit.Store
+}
+
+func newWorld(t testing.TB, c rls.Config, yaml string) *world {
+	t.Helper()
+	w := &world{t: t, now: start}
+	if c.Store == nil {
+		store, err := memory.New(memory.Config{Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Store = store
+	}
+	c.Now, c.Log = func() time.Time { return w.now }, slog.New(slog.DiscardHandler)
+	w.store = c.Store
+	var err error
+	if w.Service, err = rls.New(c); err != nil {
+		t.Fatal(err)
+	}
+	w.load(yaml)
+	return w
+}
+
+func (w *world) load(yaml string) {
+	w.t.Helper()
+	config, err := envoyconfig.Load([]envoyconfig.File{{Name: "test", Data: []byte(yaml)}}, envoyconfig.Options{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.SetConfig(config)
+}
+
+// descriptor is made of entries as in "key=value,key=value".
+func descriptor(entries string) *ratelimitv3.RateLimitDescriptor {
+	d := new(ratelimitv3.RateLimitDescriptor)
+	for pair := range strings.SplitSeq(entries, ",") {
+		key, value, _ := strings.Cut(pair, "=")
+		d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: key, Value: value})
+	}
+	return d
+}
+
+func hits(entries string, n uint64) *ratelimitv3.RateLimitDescriptor {
+	d := descriptor(entries)
+	d.HitsAddend = wrapperspb.UInt64(n)
+	return d
+}
+
+func negative(entries string, n uint64) *ratelimitv3.RateLimitDescriptor {
+	d := hits(entries, n)
+	d.IsNegativeHits = true
+	return d
+}
+
+func (w *world) ask(descriptors ...*ratelimitv3.RateLimitDescriptor) *rlsv3.RateLimitResponse {
+	w.t.Helper()
+	out, err := w.ShouldRateLimit(w.t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: descriptors})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return out
+}
+
+// says writes an answer in short: the overall code, and of each status the code and what remains, or "-" if it has no
+// limit.
+func says(r *rlsv3.RateLimitResponse) string {
+	code := func(c rlsv3.RateLimitResponse_Code) string {
+		if c == rlsv3.RateLimitResponse_OK {
+			return "ok"
+		}
+		return "over"
+	}
+	out := code(r.GetOverallCode()) + ":"
+	for _, s := range r.GetStatuses() {
+		out += " " + code(s.GetCode())
+		if s.GetCurrentLimit() != nil || s.GetLimitRemaining() > 0 {
+			out += fmt.Sprint(" ", s.GetLimitRemaining())
+		} else {
+			out += " -"
+		}
+	}
+	return out
+}
+
+func (w *world) want(want string, descriptors ...*ratelimitv3.RateLimitDescriptor) *rlsv3.RateLimitResponse {
+	w.t.Helper()
+	out := w.ask(descriptors...)
+	if got := says(out); got != want {
+		w.t.Errorf("%v: %q, want %q", descriptors, got, want)
+	}
+	return out
+}
+
+const file = `
+domain: d
+descriptors:
+  - {key: a, rate_limit: {unit: minute, requests_per_unit: 3}}
+  - {key: b, rate_limit: {unit: hour, requests_per_unit: 5, name: b}}
+  - {key: zero, rate_limit: {unit: second, requests_per_unit: 0}}
+  - {key: free, rate_limit: {unlimited: true, replaces: [{name: b}]}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: q1, quota_mode: true, metadata: {from: q1, m: {x: 1}}, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: q2, quota_mode: true, metadata: {from: q2, m: {y: 2}}, rate_limit: {unit: minute, requests_per_unit: 2}}
+  - {key: nothing}
+  - key: mixed
+    rate_limit: {unit: minute, requests_per_unit: 10}
+    sluice: {limits: [{id: burst, algorithm: token_bucket, rate: 1, period: 10s, burst: 2}]}
+  - {key: tokens, rate_limit: {unit: minute, requests_per_unit: 10}, sluice: {countDenied: true}}
+  - {key: bucket, sluice: {limits: [{id: x, algorithm: token_bucket, rate: 1, period: 1s, burst: 2}]}}
+  - {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 2}}
+  - {key: part, value: 'x*', share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 2}}
+`
+
+// Guarantees the statuses of one descriptor: what remains, when the window ends, and that the next window is new.
+func TestOneDescriptor(t *testing.T) {
+	w := newWorld(t, rls.Config{}, file)
+	for _, want := range []string{"ok: ok 2", "ok: ok 1", "ok: ok 0", "over: over 0"} {
+		s := w.want(want, descriptor("a=x")).GetStatuses()[0]
+		if l := s.GetCurrentLimit(); l.GetRequestsPerUnit() != 3 || l.GetUnit() != rlsv3.RateLimitResponse_RateLimit_MINUTE ||
+			l.GetName() != "" || l.GetUnitMultiplier() != nil || s.GetDurationUntilReset().GetSeconds() != 50 {
+			t.Errorf("status %v", s)
+		}
+	}
+	w.want("ok: ok 2", descriptor("a=y"))
+	w.now = w.now.Add(49*time.Second + 999*time.Millisecond)
+	if s := w.want("over: over 0", descriptor("a=x")).GetStatuses()[0]; s.GetDurationUntilReset().GetSeconds() != 1 {
+		t.Errorf("just before the end of the window: %v", s)
+	}
+	w.now = w.now.Add(time.Millisecond)
+	if s := w.want("ok: ok 2", descriptor("a=x")).GetStatuses()[0]; s.GetDurationUntilReset().GetSeconds() != 60 {
+		t.Errorf("at the beginning of a window: %v", s)
+	}
+	w.want("ok: ok -", descriptor("nothing=x"))
+	w.want("ok: ok -", descriptor("unknown=x"))
+	w.want("ok: ok 4294967295", descriptor("free=x"))
+	if s := w.want("over: over 0", descriptor("zero=x")).GetStatuses()[0]; s.GetDurationUntilReset().GetSeconds() != 1 {
+		t.Errorf("a limit of 0: %v", s)
+	}
+	w.want("ok: ok 0", hits("zero=x", 0))
+	w.want("ok: ok 1", descriptor("part=x1"))
+	w.want("ok: ok 0", descriptor("part=x2"))
+	w.want("over: over 0", descriptor("part=x3"))
+}
+
+// Guarantees that a request that is denied by one of its descriptors charges none of the others, whichever comes first.
+func TestAllOrNothing(t *testing.T) {
+	for _, order := range []bool{false, true} {
+		w := newWorld(t, rls.Config{PeekAfterDenial: true}, file)
+		both := func(want string) {
+			t.Helper()
+			a, b := descriptor("a=x"), descriptor("b=x")
+			if order {
+				w.want(strings.ReplaceAll(want, "A", " ok"), a, b)
+			} else {
+				parts := strings.Fields(want) // overall, code, left, code, left
+				w.want(strings.Join([]string{parts[0], parts[3], parts[4], parts[1], parts[2]}, " "), b, a)
+			}
+		}
+		both("ok: ok 2 ok 4")
+		both("ok: ok 1 ok 3")
+		both("ok: ok 0 ok 2")
+		for range 20 {
+			both("over: over 0 ok 2")
+		}
+		w.want("ok: ok 1", descriptor("b=x"))
+		w.want("ok: ok 0", descriptor("b=x"))
+		both("over: over 0 over 0")
+	}
+}
+
+// Guarantees that without PeekAfterDenial the descriptors that were not asked after a denial have no limit in the answer,
+// and cost the store nothing; and that the one that denied last is asked first.
+func TestAfterDenial(t *testing.T) {
+	inner, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &failing{Store: inner, from: 1 << 30}
+	w := newWorld(t, rls.Config{Store: store}, file)
+	for range 3 {
+		w.ask(descriptor("a=x"), descriptor("b=x"))
+	}
+	w.want("over: over 0 ok -", descriptor("a=x"), descriptor("b=x"))
+	w.want("over: ok 5 over 0", descriptor("b=y"), hits("a=y", 4)) // b is charged, and refunded
+	before := store.calls
+	w.want("over: ok - over 0", descriptor("b=x"), descriptor("a=x"))
+	if n := store.calls - before; n != 1 {
+		t.Errorf("%d calls for a request that is denied again", n)
+	}
+	w.want("ok: ok 1", descriptor("b=x"))
+}
+
+// Guarantees that with CountDenied every request is counted, as envoyproxy/ratelimit does: the units of a rule are spent
+// also if another one denies, and hits beyond the limit count.
+func TestCountDenied(t *testing.T) {
+	w := newWorld(t, rls.Config{CountDenied: true}, file)
+	for _, want := range []string{"ok: ok 2 ok 4", "ok: ok 1 ok 3", "ok: ok 0 ok 2", "over: over 0 ok 1", "over: over 0 ok 0", "over: over 0 over 0"} {
+		w.want(want, descriptor("a=x"), descriptor("b=x"))
+	}
+	w.want("over: over 0", hits("b=x", 0))
+	w.want("ok: ok 0", negative("b=x", 1))
+	w.want("over: over 0", descriptor("b=x"))
+	w.want("ok: ok 3", negative("b=x", 4))
+
+	w = newWorld(t, rls.Config{}, file)
+	w.want("ok: ok 2", hits("tokens=x", 8))
+	w.want("over: over 0", hits("tokens=x", 8))
+	w.want("over: over 0", hits("tokens=x", 0))
+}
+
+// Guarantees hits per descriptor and per request, and that a cost that never fits denies without charging.
+func TestHits(t *testing.T) {
+	w := newWorld(t, rls.Config{}, file)
+	w.want("ok: ok 1", hits("b=x", 4))
+	w.want("ok: ok 1", hits("b=x", 0))
+	w.want("over: over 0", hits("b=x", 2))
+	w.want("over: over 0", hits("b=x", 1<<60))
+	w.want("ok: ok 0", hits("b=x", 1))
+	w.want("ok: ok 0", hits("b=x", 0))
+	out, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{
+		Domain: "d", HitsAddend: 2, Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor("b=y"), hits("b=z", 5)}})
+	if err != nil || says(out) != "ok: ok 3 ok 0" {
+		t.Errorf("%v, %v", out, err)
+	}
+}
+
+// Guarantees negative hits: they are subtracted, never below 0, and the answer is OK; and that limits that cannot know
+// which hits still count refuse them.
+func TestNegativeHits(t *testing.T) {
+	w := newWorld(t, rls.Config{}, "domain: d\ndescriptors: [{key: key1, value: foo, rate_limit: {unit: minute, requests_per_unit: 50}}, "+
+		"{key: bucket, sluice: {limits: [{id: x, algorithm: token_bucket, rate: 1, period: 1s, burst: 2}]}}]")
+	w.want("ok: ok 45", hits("key1=foo", 5))
+	w.want("ok: ok 48", negative("key1=foo", 3))
+	w.want("ok: ok 47", hits("key1=foo", 1))
+	w.want("ok: ok 50", negative("key1=foo", 1000))
+	w.want("ok: ok 49", descriptor("key1=foo"))
+	_, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{negative("bucket=x", 1)}})
+	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "token_bucket") {
+		t.Errorf("negative hits of a token bucket: %v", err)
+	}
+}
+
+// Guarantees that shadow_mode never denies, that quota_mode denies only if all such rules do, and the service's own
+// shadow mode.
+func TestModes(t *testing.T) {
+	w := newWorld(t, rls.Config{}, file)
+	w.want("ok: ok 0 ok 2", descriptor("shadow=x"), descriptor("a=x"))
+	w.want("ok: ok 0 ok 1", descriptor("shadow=x"), descriptor("a=x"))
+	w.want("ok: ok 0", descriptor("shadow=x"))
+
+	w.want("ok: ok 0 ok 1", descriptor("q1=x"), descriptor("q2=x"))
+	w.want("ok: over 0 ok 0", descriptor("q1=x"), descriptor("q2=x"))
+	w.want("over: over 0 over 0 ok 1", descriptor("q1=x"), descriptor("q2=x"), descriptor("a=x"))
+	w.want("ok: ok 0", descriptor("a=x")) // the quotas' denial gave its unit back
+	w.want("over: over 0", descriptor("q1=x"))
+
+	w = newWorld(t, rls.Config{ShadowMode: true}, file)
+	for _, want := range []string{"ok: ok 2 ok 4", "ok: ok 1 ok 3", "ok: ok 0 ok 2", "ok: over 0 ok 1"} {
+		w.want(want, descriptor("a=x"), descriptor("b=x"))
+	}
+	w = newWorld(t, rls.Config{QuotaMode: true}, file)
+	for range 3 {
+		w.ask(descriptor("a=x"))
+	}
+	w.want("over: over 0", descriptor("a=x"))
+	w.want("ok: over 0 ok 4", descriptor("a=x"), descriptor("b=x"))
+	w.want("ok: over 0 ok -", descriptor("a=x"), descriptor("unknown=x"))
+}
+
+// Guarantees that a rule drops those that it replaces, whichever comes first, also if it is unlimited.
+func TestReplaces(t *testing.T) {
+	w := newWorld(t, rls.Config{}, file)
+	w.want("ok: ok - ok 4294967295", descriptor("b=x"), descriptor("free=x"))
+	w.want("ok: ok 4294967295 ok -", descriptor("free=x"), descriptor("b=x"))
+	w.want("ok: ok 4", descriptor("b=x"))
+}
+
+// Guarantees that a request can bring its own limit, which counts with the configured one of the same unit, and that a
+// limit without a unit is an error.
+func TestOverride(t *testing.T) {
+	w := newWorld(t, rls.Config{}, file)
+	own := func(entries string, n uint32, unit typev3.RateLimitUnit) *ratelimitv3.RateLimitDescriptor {
+		d := descriptor(entries)
+		d.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: n, Unit: unit}
+		return d
+	}
+	w.want("ok: ok 2", descriptor("a=x"))
+	w.want("ok: ok 8", own("a=x", 10, typev3.RateLimitUnit_MINUTE))
+	w.want("ok: ok 9", own("a=x", 10, typev3.RateLimitUnit_HOUR))
+	w.want("ok: ok 0", descriptor("a=x"))
+	w.want("ok: ok 6", own("unknown=x", 7, typev3.RateLimitUnit_DAY))
+	w.want("over: over 0", own("unknown=x", 0, typev3.RateLimitUnit_DAY))
+	_, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{own("a=x", 1, 0)}})
+	if err == nil || !strings.Contains(err.Error(), "invalid rate limit unit 'UNKNOWN'") {
+		t.Errorf("a limit without a unit: %v", err)
+	}
+	out, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "e", Descriptors: []*ratelimitv3.RateLimitDescriptor{own("a=x", 0, 1)}})
+	if err != nil || says(out) != "ok: ok -" {
+		t.Errorf("an unknown domain: %v, %v", out, err)
+	}
+}
+
+// Guarantees that several limits of one descriptor are charged together or not at all, and how they are told.
+func TestSeveralLimits(t *testing.T) {
+	w := newWorld(t, rls.Config{Headers: rls.Headers{Exact: true}}, file)
+	w.want("ok: ok 1", descriptor("mixed=x"))
+	w.want("ok: ok 0", descriptor("mixed=x"))
+	out := w.want("over: over 0", descriptor("mixed=x"))
+	s := out.GetStatuses()[0]
+	if l := s.GetCurrentLimit(); l.GetRequestsPerUnit() != 2 || l.GetUnit() != rlsv3.RateLimitResponse_RateLimit_SECOND ||
+		l.GetUnitMultiplier().GetValue() != 10 || s.GetDurationUntilReset().GetSeconds() != 10 {
+		t.Errorf("status %v", s)
+	}
+	const want = `RateLimit: "mixed/burst";r=0;t=10, "mixed";r=8;t=50` + "\n" +
+		`RateLimit-Policy: "mixed/burst";q=2;w=20, "mixed";q=10;w=60` + "\nRetry-After: 10\n"
+	if got := headers(out); got != want {
+		t.Errorf("headers\n%s want\n%s", got, want)
+	}
+	w.now = w.now.Add(10 * time.Second)
+	w.want("ok: ok 0", descriptor("mixed=x"))
+}
+
+func headers(r *rlsv3.RateLimitResponse) string {
+	var b strings.Builder
+	for _, h := range r.GetResponseHeadersToAdd() {
+		fmt.Fprintf(&b, "%s: %s\n", h.GetKey(), h.GetValue())
+	}
+	return b.String()
+}
+
+// Guarantees the headers: those of envoyproxy/ratelimit, of the limit with least left or of the last that denied, and
+// the exact ones.
+func TestHeaders(t *testing.T) {
+	w := newWorld(t, rls.Config{PeekAfterDenial: true, Headers: rls.Headers{Plain: true, Exact: true, Limit: "X-Limit"}}, file)
+	a, b := descriptor("a=x"), descriptor("b=x")
+	if got, want := headers(w.ask(b, a)), "X-Limit: 3\nRateLimit-Remaining: 2\nRateLimit-Reset: 50\n"+
+		"RateLimit: \"a\";r=2;t=50, \"b\";r=4;t=3590\nRateLimit-Policy: \"a\";q=3;w=60, \"b\";q=5;w=3600\n"; got != want {
+		t.Errorf("admitted:\n%s want\n%s", got, want)
+	}
+	w.ask(a)
+	w.ask(a)
+	if got, want := headers(w.ask(b, a)), "X-Limit: 3\nRateLimit-Remaining: 0\nRateLimit-Reset: 50\n"+
+		"RateLimit: \"a\";r=0;t=50, \"b\";r=4;t=3590\nRateLimit-Policy: \"a\";q=3;w=60, \"b\";q=5;w=3600\nRetry-After: 50\n"; got != want {
+		t.Errorf("denied:\n%s want\n%s", got, want)
+	}
+	if got := headers(w.ask(descriptor("free=x"), descriptor("unknown=x"))); got != "" {
+		t.Errorf("nothing limited: %s", got)
+	}
+	if got := headers(w.ask(hits("b=x", 6))); strings.Contains(got, "Retry-After") {
+		t.Errorf("a cost that never fits: %s", got)
+	}
+}
+
+// Guarantees the dynamic metadata: the request, and the metadata of rules that do not deny, merged, the first one first.
+func TestDynamicMetadata(t *testing.T) {
+	w := newWorld(t, rls.Config{DynamicMetadata: true}, file)
+	text := func(r *rlsv3.RateLimitResponse) string {
+		b, err := protojson.Marshal(r.GetDynamicMetadata())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.ReplaceAll(string(b), " ", "")
+	}
+	const want = `{"descriptors":[{"entries":["q1=x"]},{"entries":["q2=x"],"hitsAddend":1}],"domain":"d",` +
+		`"metadata":{"from":"q1","m":{"x":1,"y":2}}}`
+	if got := text(w.ask(descriptor("q1=x"), hits("q2=x", 1))); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	if got := text(w.ask(descriptor("q1=x"), hits("q2=x", 1))); !strings.Contains(got, `"metadata":{"from":"q2","m":{"y":2}}`) {
+		t.Errorf("one rule denies: %s", got)
+	}
+}
+
+// Guarantees the errors of requests that are wrong in themselves.
+func TestBadRequests(t *testing.T) {
+	w := newWorld(t, rls.Config{}, file)
+	one := []*ratelimitv3.RateLimitDescriptor{descriptor("a=x")}
+	many := make([]*ratelimitv3.RateLimitDescriptor, 10_000)
+	for i := range many {
+		many[i] = one[0]
+	}
+	for _, c := range []struct {
+		request *rlsv3.RateLimitRequest
+		want    string
+	}{
+		{&rlsv3.RateLimitRequest{Descriptors: one}, "rate limit domain must not be empty"},
+		{&rlsv3.RateLimitRequest{Domain: "d"}, "rate limit descriptor list must not be empty"},
+		{&rlsv3.RateLimitRequest{Domain: "d", Descriptors: many}, "10000 descriptors, want at most 1000"},
+	} {
+		if _, err := w.ShouldRateLimit(t.Context(), c.request); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error %v, want %q", err, c.want)
+		}
+	}
+	if n := w.Stats().ServiceError.Load(); n != 3 {
+		t.Errorf("%d service errors", n)
+	}
+	if out := w.ask(many[:1000]...); out.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT {
+		t.Error("1000 times the same descriptor of a limit of 3 is admitted")
+	}
+	w.want("ok: ok 2", many[0]) // and none of it was charged
+	w.want("ok: ok - ok -", &ratelimitv3.RateLimitDescriptor{}, nil)
+	fresh, err := rls.New(rls.Config{Store: w.store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fresh.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: one}); err == nil ||
+		!strings.Contains(err.Error(), "no rate limit configuration loaded") {
+		t.Errorf("without a configuration: %v", err)
+	}
+}
+
+// Guarantees that long keys, and keys that look alike when they are joined, have counters of their own.
+func TestKeysAreApart(t *testing.T) {
+	w := newWorld(t, rls.Config{}, "domain: d\ndescriptors: [{key: a_b, rate_limit: {unit: day, requests_per_unit: 1}}, "+
+		"{key: a, rate_limit: {unit: day, requests_per_unit: 1}, descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 1}}]}]")
+	long := strings.Repeat("x", 100_000)
+	for _, entries := range []string{"a=b_c", "a_b=c", "a=z,c=", "a=z,c=1", "a=" + long, "a=" + long + "y", "a=1:b"} {
+		w.want("ok: ok 0", descriptor(entries))
+	}
+}
+
+// failing is a store that fails from the given call on.
+type failing struct {
+	limit.Store
+	calls, from int
+}
+
+var errAway = errors.New("the store is away")
+
+func (f *failing) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if f.calls++; f.calls >= f.from {
+		return errAway
+	}
+	return f.Store.Decide(ctx, req, now, d)
+}
+
+// Guarantees that a request on which the store fails halfway is an error that tells clients nothing of the store, and
+// that it charges nothing.
+func TestStoreFails(t *testing.T) {
+	inner, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &failing{Store: inner, from: 2}
+	w := newWorld(t, rls.Config{Store: store}, file)
+	_, err = w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor("a=x"), descriptor("b=x")}})
+	if status.Code(err) != codes.Unknown || strings.Contains(err.Error(), "away") || w.Stats().StoreError.Load() != 1 {
+		t.Errorf("error %v, %d counted", err, w.Stats().StoreError.Load())
+	}
+	store.from = 1 << 30
+	w.want("ok: ok 2 ok 4", descriptor("a=x"), descriptor("b=x"))
+}
+
+// Guarantees the names and numbers of statistics, that they survive a new configuration, and that values of requests
+// cannot make ever more of them.
+func TestStats(t *testing.T) {
+	const yaml = "domain: d\ndescriptors:\n  - {key: a, rate_limit: {unit: minute, requests_per_unit: 10}}\n" +
+		"  - {key: ip, value_to_metric: true, rate_limit: {unit: minute, requests_per_unit: 10}}\n" +
+		"  - {key: s, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}\n"
+	w := newWorld(t, rls.Config{MaxStats: 3}, yaml)
+	w.ask(hits("a=x", 9))
+	w.load(yaml)
+	w.ask(hits("a=x", 2))
+	w.ask(negative("a=x", 2))
+	w.ask(descriptor("s=x"))
+	w.ask(descriptor("s=x"))
+	for i := range 50 {
+		w.ask(descriptor(fmt.Sprint("ip=10.0.0.", i)))
+	}
+	_, _ = w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "other", Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor("a=x")}})
+	got := map[string]int64{}
+	w.Stats().Each(func(name string, n int64) { got[name] = n })
+	for name, want := range map[string]int64{
+		"d.a.total_hits": 11, "d.a.within_limit": 9, "d.a.near_limit": 1, "d.a.over_limit": 2, "d.a.total_negative_hits": 2,
+		"d.s.shadow_mode": 1, "d.s.total_hits": 2, "d.ip_10_0_0_0.total_hits": 1, "d.ip_10_0_0_2.within_limit": 1,
+		"d.ip.total_hits": 47, "other.domain_not_found": 1,
+	} {
+		if n, ok := got["ratelimit.service.rate_limit."+name]; !ok || n != want {
+			t.Errorf("%s is %d, want %d", name, n, want)
+		}
+	}
+	if _, ok := got["ratelimit.service.rate_limit.d.ip_10_0_0_3.total_hits"]; ok || got["ratelimit.service.config_load_success"] != 2 {
+		t.Errorf("statistics %v", got)
+	}
+}
+
+// Guarantees that concurrent requests over two descriptors never get more than either limit, and that what denied
+// requests give back is not lost.
+func TestConcurrent(t *testing.T) {
+	w := newWorld(t, rls.Config{}, "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 500}}, "+
+		"{key: b, rate_limit: {unit: day, requests_per_unit: 300}}]")
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	admitted := 0
+	for range 8 {
+		group.Go(func() {
+			for i := range 100 {
+				list := []*ratelimitv3.RateLimitDescriptor{descriptor("a=x"), descriptor("b=x")}
+				if i%2 == 0 {
+					list[0], list[1] = list[1], list[0]
+				}
+				if w.ask(list...).GetOverallCode() == rlsv3.RateLimitResponse_OK {
+					mu.Lock()
+					admitted++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	group.Wait()
+	if admitted != 300 {
+		t.Errorf("admitted %d, want 300", admitted)
+	}
+	w.want("ok: ok 200", hits("a=x", 0))
+}

@@ -1,0 +1,200 @@
+package rls
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
+)
+
+const (
+	defaultMaxStats  = 10_000
+	maxStatsKeyBytes = 512 // a longer name is counted under that of its rule
+)
+
+// Stats are the statistics of a [Service], under the names that envoyproxy/ratelimit has for them.
+type Stats struct {
+	ConfigLoadSuccess, ConfigLoadError atomic.Int64
+	ServiceError                       atomic.Int64 // requests that are wrong in themselves
+	StoreError                         atomic.Int64 // requests on which the store did not decide
+	GlobalShadowMode                   atomic.Int64 // requests that the service's shadow mode let pass
+	RefundError                        atomic.Int64 // charges that could not be given back after another rule had denied
+
+	max    int
+	mu     sync.RWMutex
+	rules  map[string]*Counts // by the path of a rule
+	values map[string]*Counts // by a name with values of requests in it, at most max
+
+	unknownDomains map[string]*atomic.Int64 // at most max
+}
+
+// Counts are the statistics of one rule, or of one descriptor.
+type Counts struct {
+	TotalHits, TotalNegativeHits atomic.Int64
+	WithinLimit, NearLimit       atomic.Int64
+	OverLimit                    atomic.Int64
+	OverLimitWithLocalCache      atomic.Int64 // always 0: there is no local cache; the lease layer takes its place
+	ShadowMode                   atomic.Int64
+}
+
+// each calls f for each count and its name.
+func (c *Counts) each(f func(name string, n int64)) {
+	f("near_limit", c.NearLimit.Load())
+	f("over_limit", c.OverLimit.Load())
+	f("over_limit_with_local_cache", c.OverLimitWithLocalCache.Load())
+	f("shadow_mode", c.ShadowMode.Load())
+	f("total_hits", c.TotalHits.Load())
+	f("total_negative_hits", c.TotalNegativeHits.Load())
+	f("within_limit", c.WithinLimit.Load())
+}
+
+func newStats(most int) *Stats {
+	if most == 0 {
+		most = defaultMaxStats
+	}
+	return &Stats{max: most, rules: map[string]*Counts{}, values: map[string]*Counts{},
+		unknownDomains: map[string]*atomic.Int64{}}
+}
+
+// setRules returns the counts of each rule of a configuration. Rules that were there before go on counting, and those
+// that are gone are forgotten.
+func (s *Stats) setRules(c *envoyconfig.Config) map[*envoyconfig.Rule]*Counts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	byPath, byRule := map[string]*Counts{}, make(map[*envoyconfig.Rule]*Counts, c.Rules())
+	c.EachRule(func(r *envoyconfig.Rule) {
+		counts := s.rules[r.Path]
+		if counts == nil {
+			counts = new(Counts)
+		}
+		byPath[r.Path], byRule[r] = counts, counts
+	})
+	s.rules = byPath
+	return byRule
+}
+
+// dynamic returns the counts of a name that has values of requests in it. If there is no room for another name, it
+// returns those of the rule, which may be nil.
+func (s *Stats) dynamic(name string, ofRule *Counts) *Counts {
+	if len(name) > maxStatsKeyBytes {
+		return ofRule
+	}
+	s.mu.RLock()
+	counts, known := s.values[name]
+	full := len(s.values) >= s.max
+	s.mu.RUnlock()
+	if known {
+		return counts
+	}
+	if full {
+		return ofRule
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if counts = s.values[name]; counts == nil && len(s.values) < s.max {
+		counts = new(Counts)
+		s.values[strings.Clone(name)] = counts
+	}
+	if counts == nil {
+		return ofRule
+	}
+	return counts
+}
+
+// domainNotFound counts a request for a domain that no file is for.
+func (s *Stats) domainNotFound(domain string) {
+	if len(domain) > maxStatsKeyBytes {
+		return
+	}
+	s.mu.RLock()
+	n := s.unknownDomains[domain]
+	s.mu.RUnlock()
+	if n == nil {
+		s.mu.Lock()
+		if n = s.unknownDomains[domain]; n == nil {
+			if len(s.unknownDomains) >= s.max {
+				s.mu.Unlock()
+				return
+			}
+			n = new(atomic.Int64)
+			s.unknownDomains[strings.Clone(domain)] = n
+		}
+		s.mu.Unlock()
+	}
+	n.Add(1)
+}
+
+// The beginnings of the names of all statistics.
+const (
+	serviceScope = "ratelimit.service."
+	rulesScope   = serviceScope + "rate_limit."
+)
+
+// Each calls f for each statistic that has a name of envoyproxy/ratelimit, in the order of the names.
+func (s *Stats) Each(f func(name string, n int64)) {
+	all := map[string]int64{
+		serviceScope + "call.should_rate_limit.redis_error":   s.StoreError.Load(),
+		serviceScope + "call.should_rate_limit.service_error": s.ServiceError.Load(),
+		serviceScope + "config_load_error":                    s.ConfigLoadError.Load(),
+		serviceScope + "config_load_success":                  s.ConfigLoadSuccess.Load(),
+		serviceScope + "global_shadow_mode":                   s.GlobalShadowMode.Load(),
+		serviceScope + "sluice.refund_error":                  s.RefundError.Load(),
+	}
+	s.mu.RLock()
+	for _, counts := range []map[string]*Counts{s.rules, s.values} {
+		for key, c := range counts {
+			c.each(func(name string, n int64) { all[rulesScope+cleanName(key)+"."+name] += n })
+		}
+	}
+	for domain, n := range s.unknownDomains {
+		all[rulesScope+cleanName(domain)+".domain_not_found"] += n.Load()
+	}
+	s.mu.RUnlock()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		f(name, all[name])
+	}
+}
+
+// EachCount calls f for each count of a rule or a descriptor, with the name of its statistics, in the order of the
+// names.
+func (s *Stats) EachCount(f func(key, what string, n int64)) {
+	all := map[[2]string]int64{}
+	s.mu.RLock()
+	for _, counts := range []map[string]*Counts{s.rules, s.values} {
+		for key, c := range counts {
+			c.each(func(what string, n int64) { all[[2]string{strings.ToValidUTF8(cleanName(key), "_"), what}] += n })
+		}
+	}
+	s.mu.RUnlock()
+	keys := slices.SortedFunc(maps.Keys(all), func(a, b [2]string) int {
+		return cmp.Or(strings.Compare(a[0], b[0]), strings.Compare(a[1], b[1]))
+	})
+	for _, k := range keys {
+		f(k[0], k[1], all[k])
+	}
+}
+
+// Write lists the statistics, one line each.
+func (s *Stats) Write(w io.Writer) {
+	s.Each(func(name string, n int64) { fmt.Fprintf(w, "%s: %d\n", name, n) })
+}
+
+var (
+	ipv4        = regexp.MustCompile(`\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`)
+	unsafeNames = strings.NewReplacer(":", "_", "|", "_")
+)
+
+// cleanName replaces what the protocol of statsd cannot have in a name, and the dots of addresses, as
+// envoyproxy/ratelimit does.
+func cleanName(name string) string {
+	return ipv4.ReplaceAllStringFunc(unsafeNames.Replace(name), func(address string) string {
+		return strings.ReplaceAll(address, ".", "_")
+	})
+}

@@ -1,0 +1,321 @@
+// Package server runs the rate limit service: a gRPC server for Envoy, an HTTP server for clients without gRPC, and a
+// third one, for operators, that tells how the service stands.
+//
+//	gRPC    envoy.service.ratelimit.v3, sluice.limits.v1, grpc.health.v1, reflection
+//	HTTP    POST /json, GET /healthcheck, POST /v1/…
+//	debug   GET /rlconfig, /stats, /metrics, /debug/pprof/
+//
+// The paths and their answers are those of envoyproxy/ratelimit, except for /metrics, in Prometheus's text format, and for
+// /v1, which is Sluice's own API (package limits).
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"golang.org/x/net/netutil"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/server/limits"
+	"github.com/sluicelimits/sluice/internal/server/limitsv1"
+	"github.com/sluicelimits/sluice/internal/server/rls"
+)
+
+// Bounds on what clients can hold.
+const (
+	// DefaultMaxConnections is how many connections each of the servers has at most, where nothing else is said.
+	DefaultMaxConnections = 10_000
+
+	maxStreams      = 1000     // requests at once on one connection
+	maxRequestBytes = 4 << 20  // of one request; gRPC's own default
+	maxHeaderBytes  = 64 << 10 // of one request
+	handshakeWithin = 5 * time.Second
+	requestWithin   = 10 * time.Second // until a request over HTTP has arrived, and until its answer is taken
+	idleFor         = 2 * time.Minute  // an HTTP connection without requests is closed
+
+	// A gRPC connection that says nothing for so long is asked whether it is still there, and closed if it is not.
+	pingAfter, pingWithin = 30 * time.Second, 10 * time.Second
+
+	// A client may ask so often whether the server is still there. Envoy's shortest setting is 1 s.
+	leastPingInterval = time.Second
+)
+
+// DefaultGrace is how long requests in flight may take once the server stops.
+const DefaultGrace = 15 * time.Second
+
+// HealthName is the name of the service in grpc.health.v1, beside "" for the server as a whole.
+const HealthName = "ratelimit"
+
+// Config sets up a [Server].
+type Config struct {
+	RateLimits *rls.Service    // required
+	Limits     *limits.Service // Sluice's own API; nil: it is not served
+
+	Metrics *Metrics          // told at /metrics; if nil, a new one
+	Chain   *resilience.Chain // the stores, for Metrics; nil if counters are in memory
+
+	// Addresses to listen on: host:port, or for GRPC also unix:PATH. Where one is "", that server does not run.
+	GRPC, HTTP, Debug string
+
+	TLS            *tls.Config   // of GRPC and HTTP; if nil, plain text
+	MaxConnections int           // of each server; 0 selects DefaultMaxConnections
+	MaxAge         time.Duration // a gRPC connection ends after so long, so that clients find new servers; 0: never
+
+	// DrainFor is how long the server still takes requests after it has begun to say that it is not healthy, so that
+	// balancers have time to see it.
+	DrainFor time.Duration
+	Grace    time.Duration // 0 selects DefaultGrace
+
+	Log *slog.Logger // if nil, slog.Default()
+}
+
+// Server runs the servers. Make it with [Listen].
+type Server struct {
+	c       Config
+	health  *health.Server
+	serving atomic.Bool
+	grpc    *grpc.Server
+	parts   []part
+}
+
+// part is one of the servers.
+type part struct {
+	name     string
+	listener net.Listener
+	serve    func(net.Listener) error
+	stop     func(context.Context) error // waits for requests in flight
+	cut      func()                      // ends at once
+}
+
+// Listen opens the listeners. The error names the address. Call [Server.Serve] next.
+func Listen(c Config) (*Server, error) {
+	if c.RateLimits == nil {
+		return nil, errors.New("server: RateLimits is missing")
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.Metrics == nil {
+		c.Metrics = new(Metrics)
+	}
+	if c.MaxConnections == 0 {
+		c.MaxConnections = DefaultMaxConnections
+	}
+	if c.Grace == 0 {
+		c.Grace = DefaultGrace
+	}
+	s := &Server{c: c, health: health.NewServer()}
+	s.setServing(false)
+	err := errors.Join(s.addGRPC(), s.addHTTP("HTTP", c.HTTP, s.clientHandler(), c.TLS),
+		s.addHTTP("debug", c.Debug, s.debugHandler(), nil))
+	if err == nil && len(s.parts) == 0 {
+		err = errors.New("server: no address to listen on")
+	}
+	if err != nil {
+		for _, p := range s.parts {
+			_ = p.listener.Close() // nothing was served
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
+// Addr returns where the server "gRPC", "HTTP" or "debug" listens, or nil if it does not run.
+func (s *Server) Addr(name string) net.Addr {
+	for _, p := range s.parts {
+		if p.name == name {
+			return p.listener.Addr()
+		}
+	}
+	return nil
+}
+
+func (s *Server) listen(name, address string, encrypted *tls.Config) (net.Listener, error) {
+	network := "tcp"
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		network, address = "unix", path
+	}
+	listener, err := net.Listen(network, address)
+	if err != nil {
+		return nil, fmt.Errorf("%s server: %w", name, err)
+	}
+	listener = netutil.LimitListener(listener, s.c.MaxConnections)
+	if encrypted != nil {
+		listener = tls.NewListener(listener, encrypted)
+	}
+	return listener, nil
+}
+
+func (s *Server) addGRPC() error {
+	if s.c.GRPC == "" {
+		return nil
+	}
+	listener, err := s.listen("gRPC", s.c.GRPC, nil)
+	if err != nil {
+		return err
+	}
+	options := []grpc.ServerOption{
+		grpc.ConnectionTimeout(handshakeWithin),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxRecvMsgSize(maxRequestBytes),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingWithin, MaxConnectionAge: s.c.MaxAge,
+			MaxConnectionAgeGrace: s.c.Grace}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
+		grpc.ChainUnaryInterceptor(s.c.Metrics.intercept, s.recoverPanic),
+	}
+	if s.c.TLS != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(s.c.TLS)))
+	}
+	s.grpc = grpc.NewServer(options...)
+	rlsv3.RegisterRateLimitServiceServer(s.grpc, s.c.RateLimits)
+	if s.c.Limits != nil {
+		limitsv1.RegisterLimitsServer(s.grpc, s.c.Limits)
+	}
+	healthv1.RegisterHealthServer(s.grpc, s.health)
+	reflection.Register(s.grpc)
+	s.parts = append(s.parts, part{name: "gRPC", listener: listener, serve: s.grpc.Serve, cut: s.grpc.Stop,
+		stop: func(ctx context.Context) error {
+			done := make(chan struct{})
+			go func() { s.grpc.GracefulStop(); close(done) }()
+			select {
+			case <-done:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}})
+	return nil
+}
+
+func (s *Server) addHTTP(name, address string, handler http.Handler, encrypted *tls.Config) error {
+	if address == "" {
+		return nil
+	}
+	listener, err := s.listen(name, address, encrypted)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: handshakeWithin, ReadTimeout: requestWithin,
+		IdleTimeout: idleFor, MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(s.c.Log.Handler(), slog.LevelDebug)}
+	if name != "debug" { // a profile takes as long as the operator says
+		server.WriteTimeout = requestWithin
+	}
+	s.parts = append(s.parts, part{name: name, listener: listener, serve: server.Serve, stop: server.Shutdown,
+		cut: func() { _ = server.Close() }})
+	return nil
+}
+
+// recoverPanic makes an error of a panic, and logs it. One request must not end the server.
+func (s *Server) recoverPanic(
+	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
+) (out any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.c.Log.Error("a request made the server panic", "panic", p, "stack", string(debug.Stack()))
+			out, err = nil, status.Error(codes.Internal, "internal error")
+		}
+	}()
+	return handle(ctx, req)
+}
+
+// setServing says whether the server is healthy.
+func (s *Server) setServing(is bool) {
+	state := healthv1.HealthCheckResponse_NOT_SERVING
+	if is {
+		state = healthv1.HealthCheckResponse_SERVING
+	}
+	s.serving.Store(is)
+	s.health.SetServingStatus("", state)
+	s.health.SetServingStatus(HealthName, state)
+}
+
+// Serve serves until the context ends. Then it says that it is not healthy, takes requests for Config.DrainFor, and
+// waits for what is in flight, for Config.Grace at most. A value on again ends all waiting.
+func (s *Server) Serve(ctx context.Context, again <-chan struct{}) error {
+	failed := make(chan error, len(s.parts))
+	var running sync.WaitGroup
+	for _, p := range s.parts {
+		s.c.Log.Info("listening", "server", p.name, "address", p.listener.Addr().String())
+		running.Go(func() {
+			if err := p.serve(p.listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
+				failed <- fmt.Errorf("%s server: %w", p.name, err)
+			}
+		})
+	}
+	s.setServing(true)
+	var err error
+	select {
+	case err = <-failed:
+	case <-ctx.Done():
+	}
+	s.setServing(false)
+	if err == nil {
+		err = s.drain(again)
+	} else {
+		s.cut()
+	}
+	running.Wait()
+	return err
+}
+
+// drain waits for what is in flight.
+func (s *Server) drain(again <-chan struct{}) error {
+	s.c.Log.Info("stopping: not healthy any more; requests in flight may finish", "drain", s.c.DrainFor, "grace", s.c.Grace)
+	if s.c.DrainFor > 0 {
+		wait := time.NewTimer(s.c.DrainFor)
+		defer wait.Stop()
+		select {
+		case <-wait.C:
+		case <-again:
+			s.cut()
+			return errCut
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.c.Grace)
+	defer cancel()
+	stopped := make(chan error, len(s.parts))
+	for _, p := range s.parts {
+		go func() { stopped <- p.stop(ctx) }()
+	}
+	for range s.parts {
+		select {
+		case err := <-stopped:
+			if err != nil {
+				s.cut()
+				return fmt.Errorf("requests were still in flight after %s and were cut off", s.c.Grace)
+			}
+		case <-again:
+			s.cut()
+			return errCut
+		}
+	}
+	return nil
+}
+
+var errCut = errors.New("stopped at once by a second signal; requests in flight were cut off")
+
+func (s *Server) cut() {
+	for _, p := range s.parts {
+		p.cut()
+	}
+}

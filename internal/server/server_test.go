@@ -1,0 +1,453 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/server"
+	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
+	"github.com/sluicelimits/sluice/internal/server/rls"
+)
+
+const file = "domain: d\ndescriptors:\n  - {key: a, rate_limit: {unit: year, requests_per_unit: 2}}\n"
+
+// service makes a service with the file in force, on a store, or on one in memory.
+func service(t testing.TB, store limit.Store) *rls.Service {
+	t.Helper()
+	if store == nil {
+		var err error
+		if store, err = memory.New(memory.Config{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := rls.New(rls.Config{Store: store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := envoyconfig.Load([]envoyconfig.File{{Name: "f", Data: []byte(file)}}, envoyconfig.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetConfig(config)
+	return s
+}
+
+// running is a server, with what ends it.
+type running struct {
+	*server.Server
+	stop  context.CancelFunc
+	again chan struct{}
+	ended chan error
+}
+
+func start(t testing.TB, c server.Config) *running {
+	t.Helper()
+	c.GRPC, c.HTTP, c.Debug, c.Log = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", slog.New(slog.DiscardHandler)
+	s, err := server.Listen(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	r := &running{Server: s, stop: stop, again: make(chan struct{}), ended: make(chan error, 1)}
+	done := make(chan struct{})
+	go func() {
+		r.ended <- s.Serve(ctx, r.again)
+		close(done)
+	}()
+	t.Cleanup(func() { stop(); <-done })
+	return r
+}
+
+func (r *running) dial(t testing.TB, c credentials.TransportCredentials) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(r.Addr("gRPC").String(), grpc.WithTransportCredentials(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func request(value string) *rlsv3.RateLimitRequest {
+	return &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+		{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "a", Value: value}}}}}
+}
+
+func (r *running) http(t testing.TB, server, method, path, body string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.Addr(server).String()+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// Guarantees what clients over gRPC and HTTP get, and what operators see.
+func TestServe(t *testing.T) {
+	r := start(t, server.Config{RateLimits: service(t, nil)})
+	conn := r.dial(t, insecure.NewCredentials())
+	client := rlsv3.NewRateLimitServiceClient(conn)
+	for i, want := range []rlsv3.RateLimitResponse_Code{1, 1, 2} {
+		out, err := client.ShouldRateLimit(t.Context(), request("x"), grpc.WaitForReady(true))
+		if err != nil || out.GetOverallCode() != want {
+			t.Errorf("request %d: %v, %v; want %s", i, out, err, want)
+		}
+	}
+	if _, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{}); status.Code(err) != codes.Unknown ||
+		status.Convert(err).Message() != "rate limit domain must not be empty" {
+		t.Errorf("an empty request: %v", err)
+	}
+	if _, err := client.ShouldRateLimit(t.Context(), request(strings.Repeat("x", 5<<20))); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a request of 5 MiB: %v", err)
+	}
+	for _, name := range []string{"", server.HealthName} {
+		h, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: name})
+		if err != nil || h.GetStatus() != healthv1.HealthCheckResponse_SERVING {
+			t.Errorf("health of %q: %v, %v", name, h, err)
+		}
+	}
+	if names := reflected(t, conn); !strings.Contains(names, "envoy.service.ratelimit.v3.RateLimitService") {
+		t.Errorf("reflection lists %s", names)
+	}
+
+	const body = `{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "x"}]}]}`
+	for _, c := range []struct {
+		server, method, path, body string
+		status                     int
+		want                       string
+	}{
+		{"HTTP", "POST", "/json", body, 429, `"overallCode":"OVER_LIMIT"`},
+		{"HTTP", "POST", "/json", strings.ReplaceAll(body, "x", "y"), 200, `"overallCode":"OK"`},
+		{"HTTP", "POST", "/json", "{", 400, "Bad Request"},
+		{"HTTP", "POST", "/json", "{}", 400, "Bad Request"},
+		{"HTTP", "POST", "/json", strings.ReplaceAll(body, "x", "\xff"), 400, "Bad Request"},
+		{"HTTP", "GET", "/healthcheck", "", 200, "OK"},
+		{"HTTP", "GET", "/rlconfig", "", 404, ""},
+		{"debug", "GET", "/rlconfig", "", 200, "d.a: unit=YEAR requests_per_unit=2, shadow_mode: false, quota_mode: false\n"},
+		{"debug", "GET", "/stats", "", 200, "ratelimit.service.rate_limit.d.a.over_limit: 2\n"},
+		{"debug", "GET", "/", "", 200, "/rlconfig"},
+		{"debug", "GET", "/debug/pprof/goroutine?debug=1", "", 200, "goroutine"},
+	} {
+		code, text := r.http(t, c.server, c.method, c.path, c.body)
+		if code != c.status || !strings.Contains(strings.ReplaceAll(text, `": "`, `":"`), c.want) {
+			t.Errorf("%s %s %.50q: %d %s; want %d with %s", c.method, c.path, c.body, code, text, c.status, c.want)
+		}
+	}
+}
+
+func reflected(t *testing.T, conn *grpc.ClientConn) string {
+	t.Helper()
+	stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}); err != nil {
+		t.Fatal(err)
+	}
+	out, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = stream.CloseSend() // the stream ends with the connection
+	return out.String()
+}
+
+// gate is a store whose decisions wait until they are let through.
+type gate struct {
+	limit.Store
+	arrived, open chan struct{}
+}
+
+func (g *gate) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	g.arrived <- struct{}{}
+	<-g.open
+	return g.Store.Decide(ctx, req, now, d)
+}
+
+// Guarantees that a stop says that the server is not healthy, lets the request in flight finish, and takes no new one;
+// and that a second signal ends the wait.
+func TestDrain(t *testing.T) {
+	for _, cut := range []bool{false, true} {
+		inner, err := memory.New(memory.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := &gate{inner, make(chan struct{}), make(chan struct{})}
+		r := start(t, server.Config{RateLimits: service(t, g)})
+		conn := r.dial(t, insecure.NewCredentials())
+		watch, err := healthv1.NewHealthClient(conn).Watch(t.Context(), &healthv1.HealthCheckRequest{}, grpc.WaitForReady(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		health := func(want healthv1.HealthCheckResponse_ServingStatus) {
+			t.Helper()
+			for {
+				h, err := watch.Recv()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if h.GetStatus() == want {
+					return
+				}
+			}
+		}
+		health(healthv1.HealthCheckResponse_SERVING)
+		var answer error
+		var asked sync.WaitGroup
+		asked.Go(func() {
+			_, answer = rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), request("x"))
+		})
+		<-g.arrived
+		r.stop()
+		health(healthv1.HealthCheckResponse_NOT_SERVING)
+		if cut {
+			close(r.again)
+			if err := <-r.ended; err == nil || !strings.Contains(err.Error(), "second signal") {
+				t.Errorf("cut: %v", err)
+			}
+			asked.Wait()
+			if answer == nil {
+				t.Error("the request was answered although it was cut off")
+			}
+			close(g.open)
+			continue
+		}
+		close(g.open)
+		asked.Wait()
+		if answer != nil {
+			t.Errorf("the request in flight: %v", answer)
+		}
+		// The health check's own stream is still open, so that the server has to wait for it: end it.
+		_ = conn.Close()
+		if err := <-r.ended; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	}
+}
+
+// Guarantees that an address that is taken, or none at all, is an error that names it, and that nothing is left open.
+func TestListenErrors(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	s := service(t, nil)
+	if _, err := server.Listen(server.Config{RateLimits: s, GRPC: "127.0.0.1:0", HTTP: taken.Addr().String()}); err == nil ||
+		!strings.Contains(err.Error(), "HTTP server: listen tcp "+taken.Addr().String()) {
+		t.Errorf("a taken address: %v", err)
+	}
+	if _, err := server.Listen(server.Config{RateLimits: s}); err == nil {
+		t.Error("no address is no error")
+	}
+	if _, err := server.Listen(server.Config{GRPC: "127.0.0.1:0"}); err == nil {
+		t.Error("no service is no error")
+	}
+}
+
+// Guarantees that gRPC also listens on a Unix socket.
+func TestUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rls.sock")
+	s, err := server.Listen(server.Config{RateLimits: service(t, nil), GRPC: "unix:" + path, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, nil) }()
+	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), request("x"), grpc.WaitForReady(true)); err != nil || out.GetOverallCode() != rlsv3.RateLimitResponse_OK {
+		t.Errorf("%v, %v", out, err)
+	}
+	_ = conn.Close()
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// authority signs certificates for a test.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  []byte
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{t: t}
+	a.cert, a.key, a.pem = a.sign("authority", nil)
+	return a
+}
+
+// sign makes a certificate; with a nil parent, of an authority.
+func (a *authority) sign(name string, parent *authority) (*x509.Certificate, *ecdsa.PrivateKey, []byte) {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	signer, signKey := template, key
+	if parent == nil {
+		template.IsCA, template.BasicConstraintsValid = true, true
+	} else {
+		signer, signKey = parent.cert, parent.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, signer, &key.PublicKey, signKey)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// files writes a certificate and its key, signed by the authority.
+func (a *authority) files(dir, name string) (cert, key string) {
+	a.t.Helper()
+	_, private, text := a.sign(name, a)
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	cert, key = filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key")
+	write(a.t, cert, text)
+	write(a.t, key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	return cert, key
+}
+
+func write(t testing.TB, name string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(name, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Guarantees that with mutual TLS only clients of the right authority are answered, over gRPC and HTTP, and that a new
+// certificate is in force for new connections, and a bad one is not.
+func TestMutualTLS(t *testing.T) {
+	dir := t.TempDir()
+	servers, clients, others := newAuthority(t), newAuthority(t), newAuthority(t)
+	cert, key := servers.files(dir, "server")
+	trusted := filepath.Join(dir, "clients.pem")
+	write(t, trusted, clients.pem)
+	log := new(bytes.Buffer)
+	certs, err := server.OpenCertificates(cert, key, trusted, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, server.Config{RateLimits: service(t, nil), TLS: certs.Config()})
+	ask := func(of *authority, name string) error {
+		roots := x509.NewCertPool()
+		roots.AddCert(servers.cert)
+		config := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+		if of != nil {
+			pair, err := tls.LoadX509KeyPair(of.files(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			config.Certificates = []tls.Certificate{pair}
+		}
+		_, err := rlsv3.NewRateLimitServiceClient(r.dial(t, credentials.NewTLS(config))).ShouldRateLimit(t.Context(), request(name))
+		get := &http.Client{Transport: &http.Transport{TLSClientConfig: config.Clone()}}
+		defer get.CloseIdleConnections()
+		resp, httpErr := get.Get("https://" + r.Addr("HTTP").String() + "/healthcheck")
+		if httpErr == nil {
+			_ = resp.Body.Close() // its content does not matter
+		}
+		if (err == nil) != (httpErr == nil) {
+			t.Errorf("%s: gRPC says %v, HTTP says %v", name, err, httpErr)
+		}
+		return err
+	}
+	if err := ask(clients, "friend"); err != nil {
+		t.Errorf("a client of the authority: %v", err)
+	}
+	if err := ask(others, "stranger"); err == nil {
+		t.Error("a client of another authority is answered")
+	}
+	if err := ask(nil, "nobody"); err == nil {
+		t.Error("a client without a certificate is answered")
+	}
+	write(t, trusted, others.pem)
+	if err := certs.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(others, "new"); err != nil {
+		t.Errorf("a client of the new authority: %v", err)
+	}
+	if err := ask(clients, "old"); err == nil {
+		t.Error("a client of the old authority is answered")
+	}
+	write(t, trusted, []byte("nothing"))
+	if err := certs.Reload(); err == nil || !strings.Contains(log.String(), "last good ones stay in force") {
+		t.Errorf("a bad file: %v, log %s", err, log)
+	}
+	if err := ask(others, "still"); err != nil {
+		t.Errorf("after a bad file: %v", err)
+	}
+	if _, err := server.OpenCertificates(cert, cert, "", slog.Default()); err == nil {
+		t.Error("a key that is none is accepted")
+	}
+}
+
+// Guarantees that no body makes /json panic or answer anything but 200, 429 or 400.
+func FuzzJSON(f *testing.F) {
+	r := start(f, server.Config{RateLimits: service(f, nil)})
+	f.Add(`{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "x"}], "hitsAddend": "3", "isNegativeHits": true}], "hitsAddend": 5}`)
+	f.Add(`{"domain": "d", "descriptors": [{"limit": {"unit": 77}}, {}]}`)
+	f.Add(`{"descriptors": null}`)
+	f.Fuzz(func(t *testing.T, body string) {
+		if code, text := r.http(t, "HTTP", "POST", "/json", body); code != 200 && code != 429 && code != 400 {
+			t.Errorf("%q: %d %s", body, code, text)
+		}
+	})
+}

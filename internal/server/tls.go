@@ -1,0 +1,70 @@
+package server
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+)
+
+// Certificates are the files of a server's certificate, and of the authorities whose clients it admits. They are read
+// again by [Certificates.Reload]. Make them with [OpenCertificates].
+type Certificates struct {
+	cert, key, clients string
+	log                *slog.Logger
+	current            atomic.Pointer[tls.Config]
+}
+
+// OpenCertificates reads a certificate and its key, in PEM. If clients is not "", it is a file of authorities, and only
+// clients with a certificate of one of them are admitted (mutual TLS).
+func OpenCertificates(cert, key, clients string, log *slog.Logger) (*Certificates, error) {
+	c := &Certificates{cert: cert, key: key, clients: clients, log: log}
+	if err := c.load(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Certificates) load() error {
+	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+	if err != nil {
+		return fmt.Errorf("certificate %s with key %s: %w", c.cert, c.key, err)
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
+	if c.clients != "" {
+		pem, err := os.ReadFile(c.clients)
+		if err != nil {
+			return fmt.Errorf("authorities of clients: %w", err)
+		}
+		config.ClientCAs = x509.NewCertPool()
+		if !config.ClientCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("authorities of clients: %s has no certificate in PEM", c.clients)
+		}
+		config.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	c.current.Store(config)
+	return nil
+}
+
+// Reload reads the files again. If anything is wrong, what was read before stays in force, and the log says what.
+func (c *Certificates) Reload() error {
+	err := c.load()
+	if err != nil {
+		c.log.Error("certificates not reloaded, the last good ones stay in force", "error", err)
+	}
+	return err
+}
+
+// Config returns the configuration of a server. Each new connection uses what was read last.
+func (c *Certificates) Config() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			if now := c.current.Load(); now != nil {
+				return now, nil
+			}
+			return nil, errors.New("no certificate")
+		}}
+}

@@ -1,0 +1,120 @@
+//go:build unix
+
+package endtoend_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/template"
+	"github.com/sluicelimits/sluice/internal/request/answer"
+)
+
+const few = `
+plans:
+  - { id: pro, limits: [ { id: burst, tiers: [ { period: ` + year + `, threshold: 3 } ] } ] }
+tenants:
+  - { id: acme, plan: pro }
+  - { id: globex, plan: pro }
+  - { id: initech, plan: pro }
+  - { id: umbrella, plan: pro }
+`
+
+// Guarantees that what the constructs of infra make of an API works as a whole: the local gateway, made from the template that they
+// synthesize, gives with the deployed binary 429s with headers and body on a REST API, 403s on an HTTP API and true 429s where denials
+// are passed on, and refuses connections of a WebSocket API. Who may not be anybody is refused, and an excepted route tells nothing.
+func TestAttachedTemplate(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("../../../infra/testdata/attach.template.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := func(prefix string) string {
+		m := regexp.MustCompile(`"(` + prefix + `[0-9A-F]{8})": \{`).FindSubmatch(data)
+		if m == nil {
+			t.Fatalf("the template has no API %s…", prefix)
+		}
+		return string(m[1])
+	}
+	w := newWorld(t, few, "acme", "globex", "initech", "umbrella")
+	w.redis()
+	w.env["SLUICE_PASS_DENIALS"] = id("Http")
+	w.start(2)
+	service, orders := w.backend(), w.function(behind)
+	read := func(prefix string) *stage.Description {
+		d, err := template.Parse("attach.template.json", data, template.Options{API: id(prefix), Targets: map[string]string{"https://shop.example.com": service}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	serve := func(d *stage.Description) *api {
+		return w.serveAPI(d, map[string]stage.Function{"sluice-eu-1-authorizer": w.host, "orders": orders})
+	}
+	// use is a tenant's three calls, and one more.
+	use := func(a *api, tenant string, allowed, denied int) (first, last *reply) {
+		t.Helper()
+		first = a.is(allowed, "GET", "/product/1", w.key(tenant)...)
+		if got := first.seen(t); got.Tenant != tenant || got.Path != "/v1/product/1" {
+			t.Errorf("the service saw %+v", got)
+		}
+		if got := a.is(allowed, "POST", "/orders", w.key(tenant)...).seen(t); got.Tenant != tenant {
+			t.Errorf("the function saw %+v", got)
+		}
+		a.is(allowed, "GET", "/product/2", w.key(tenant)...)
+		return first, a.is(denied, "GET", "/product/1", w.key(tenant)...)
+	}
+	rest := serve(read("Rest"))
+	first, denied := use(rest, "acme", 200, 429)
+	wantLimits(t, first)
+	wantDenial(t, denied)
+	if denied.header.Get("Access-Control-Allow-Origin") != "https://app.example.com" {
+		t.Errorf("a denial for the page's origin: %s", denied)
+	}
+	none := rest.is(401, "GET", "/product/1")
+	if !strings.Contains(none.body, "#bad-credential") || none.header.Get("Www-Authenticate") == "" || none.header.Get("Content-Type") != answer.ContentType {
+		t.Errorf("no credential: %s", none)
+	}
+	if got := rest.is(204, "OPTIONS", "/product/1"); got.header.Get("Access-Control-Allow-Origin") != "https://app.example.com" {
+		t.Errorf("a preflight: %s", got)
+	}
+	forged := []string{"X-Sluice-Caller", "d=allowed;t=acme"}
+	if got := rest.is(403, "GET", "/healthz", forged...); !strings.Contains(got.body, "no-decision") {
+		t.Errorf("an excepted route, with a decision that a client wrote: %s", got)
+	}
+	open := read("Rest")
+	for i := range open.Routes {
+		delete(open.Routes[i].Integration.RequestParameters, "integration.request.header.x-sluice-caller")
+	}
+	if got := serve(open).is(200, "GET", "/healthz", forged...).seen(t); got.Tenant != "acme" { // so it is that which refuses
+		t.Errorf("without the mapping: %+v", got)
+	}
+
+	http := serve(read("Http"))
+	_, denied = use(http, "globex", 200, 429)
+	if got := denied.problem(t); got.Status != 429 || denied.header.Get("Retry-After") == "" {
+		t.Errorf("a denial that is passed on: %s", denied)
+	}
+	denied = http.is(429, "GET", "/product/1", append(w.key("globex"), "Origin", "https://app.example.com")...)
+	denied.header["Access-Control-Expose-Headers"] = []string{strings.ReplaceAll(denied.header.Get("Access-Control-Expose-Headers"), ",", ", ")} // as the API's setting writes it
+	wantDenial(t, denied)
+	http.is(401, "GET", "/product/1", forged...)
+	if got := http.is(403, "GET", "/healthz", forged...); !strings.Contains(got.body, "no-decision") {
+		t.Errorf("an excepted route, with a decision that a client wrote: %s", got)
+	}
+	other := read("Http") // denials of which are not passed on
+	other.API = apiID
+	if _, denied := use(serve(other), "initech", 200, 403); !strings.Contains(denied.body, `"Forbidden"`) {
+		t.Errorf("a denial: %s", denied)
+	}
+
+	socket := serve(read("Socket"))
+	for range 3 {
+		socket.is(101, "GET", "", append(w.key("umbrella"), handshake...)...)
+	}
+	socket.is(403, "GET", "", append(w.key("umbrella"), handshake...)...)
+	socket.is(401, "GET", "", handshake...)
+}

@@ -1,0 +1,509 @@
+//go:build unix
+
+package endtoend_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
+	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
+	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
+	"github.com/sluicelimits/sluice/middleware"
+)
+
+const (
+	patient    = 60 * time.Second // how long tests wait for what must come, on a machine that does much else
+	secretName = "sluice/eu-1"
+	apiID      = "a1b2c3d4e5"
+	prodPepper = "p1"
+)
+
+// client is the address that this test's clients have, where a loopback interface has more than one: 127.0.0.1 stands in lines
+// for other reasons.
+var client = map[bool]string{true: "127.83.12.7"}[runtime.GOOS == "linux"]
+
+// world is one cell: a bundle, AWS's services, and the environments of its authorizer.
+type world struct {
+	t       *testing.T
+	dir     string
+	env     map[string]string
+	secrets *secretstest.Manager
+	pepper  []byte
+	keys    map[string]string // the API key, by tenant
+	entries string            // of the keys, for a plans file
+	host    *lambdahost.Host
+	sink    *sink // where lines go; &told unless a test has its own
+
+	mu    sync.Mutex
+	lines []string // of this cell's authorizer
+}
+
+// newWorld is a cell with a secret, a key for each tenant, and plans in a file; no store answers unless the test gives it one.
+func newWorld(t *testing.T, plans string, tenants ...string) *world {
+	t.Helper()
+	w := &world{t: t, dir: t.TempDir(), secrets: &secretstest.Manager{}, pepper: []byte(rand.Text()), keys: make(map[string]string), sink: &told}
+	told.secret("a client's address", client)
+	told.secret("a pepper", string(w.pepper))
+	addressKey := bytes.Repeat([]byte(rand.Text())[:16], 2)
+	told.secret("the key of addresses", string(addressKey))
+	w.secrets.Set(secretName, fmt.Sprintf(`{"peppers":{%q:%q},"addressKey":%q}`, prodPepper, base64.StdEncoding.EncodeToString(w.pepper),
+		base64.StdEncoding.EncodeToString(addressKey)))
+	manager, stop, err := w.secrets.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stop() })
+	w.env = map[string]string{
+		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": told.secret("AWS's secret key", rand.Text()),
+		"AWS_SESSION_TOKEN": told.secret("AWS's session token", rand.Text()),
+		"AWS_ENDPOINT_URL":  nobody(t), "AWS_ENDPOINT_URL_SECRETS_MANAGER": manager,
+		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_FILE": "plans.yaml", "SLUICE_COUNTERS_TABLE": "counters", "SLUICE_SECRET": secretName,
+		"SLUICE_LOG_LEVEL": "debug", // the most that it can tell
+	}
+	for i, tenant := range tenants {
+		w.keys[tenant] = told.secret("an API key", identity.NewKey())
+		w.entries += w.entry(fmt.Sprintf("k%d", i), tenant, w.keys[tenant])
+	}
+	if err := os.Link(built, filepath.Join(w.dir, "bootstrap")); err != nil {
+		t.Fatal(err)
+	}
+	w.file("plans.yaml", w.plans(plans))
+	return w
+}
+
+// entry is a key in a plans file.
+func (w *world) entry(id, tenant, key string) string {
+	return fmt.Sprintf("  - { id: %s, tenant: %q, subject: ci, pepper: %s, hash: %q }\n", id, tenant, prodPepper, identity.HashKey(w.pepper, key))
+}
+
+// plans is a plans file with the cell's keys.
+func (w *world) plans(text string) string {
+	if w.entries == "" {
+		return text
+	}
+	return text + "\nkeys:\n" + w.entries
+}
+
+func (w *world) file(name, text string) {
+	w.t.Helper()
+	if err := os.WriteFile(filepath.Join(w.dir, name), []byte(text), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// nobody is a URL at which nobody listens.
+func nobody(t *testing.T) string {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return "http://" + l.Addr().String()
+}
+
+// redis counts in a Redis server, with a deadline that a machine which does much else can hold.
+func (w *world) redis() *redistest.Server {
+	w.t.Helper()
+	s := redistest.Start(w.t)
+	w.env["SLUICE_REDIS"], w.env["SLUICE_REDIS_TLS"], w.env["SLUICE_REDIS_DEADLINE"] = s.Addr, "false", "2s"
+	return s
+}
+
+// dynamodb counts in a table of its own. It returns the endpoint.
+func (w *world) dynamodb() string {
+	w.t.Helper()
+	endpoint := os.Getenv("SLUICE_DYNAMODB")
+	if endpoint == "" {
+		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
+		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
+			w.t.Fatal(message)
+		}
+		w.t.Skip(message)
+	}
+	c, done := dynamodbtest.Connect(endpoint)
+	w.t.Cleanup(done)
+	w.env["SLUICE_COUNTERS_TABLE"] = "endtoend-" + strings.ToLower(rand.Text())
+	w.env["SLUICE_DYNAMODB_DEADLINE"], w.env["AWS_ENDPOINT_URL_DYNAMODB"] = "5s", endpoint
+	if err := dynamodb.Create(w.t.Context(), c, w.env["SLUICE_COUNTERS_TABLE"]); err != nil {
+		w.t.Fatal(err)
+	}
+	return endpoint
+}
+
+// issuer is one whose keys are fetched over HTTP, and whose tokens may be any tenant's.
+func (w *world) issuer(signers ...*tokentest.Signer) *tokentest.Authority {
+	w.t.Helper()
+	a := tokentest.Publishing(signers...)
+	s := httptest.NewServer(a)
+	w.t.Cleanup(s.Close)
+	w.env["SLUICE_ISSUERS"] = fmt.Sprintf(`[{"issuer":%q,"audiences":[%q],"jwksUrl":%q,"allTenants":true}]`, tokentest.Issuer, tokentest.Audience, s.URL)
+	return a
+}
+
+func newSigner(kid string) *tokentest.Signer { return tokentest.NewEC(kid, elliptic.P256()) }
+
+// bearer is the header of a token, which no line may hold.
+func bearer(token string) []string {
+	return []string{"Authorization", "Bearer " + told.secret("a token", token)}
+}
+
+// key is the header of a tenant's API key.
+func (w *world) key(tenant string) []string {
+	w.t.Helper()
+	if w.keys[tenant] == "" {
+		w.t.Fatalf("%s has no key", tenant)
+	}
+	return []string{"X-Api-Key", w.keys[tenant]}
+}
+
+// start runs the authorizer in so many environments, at most. Each is stopped by SIGSTOP while it has no call.
+func (w *world) start(environments int) {
+	w.t.Helper()
+	host, err := lambdahost.Start(context.Background(), lambdahost.Config{
+		Binary: filepath.Join(w.dir, "bootstrap"), Name: "authorizer", Env: w.env, Environments: environments, Queue: 1000, InitTimeout: patient,
+		Timeout: 10 * time.Second, Grace: patient, Freeze: true, Log: w.sink.log(),
+		Output: func(l lambdahost.Line) {
+			w.sink.line(l)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.lines = append(w.lines, l.Text)
+		},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.host = host
+	w.t.Cleanup(func() { w.close() })
+}
+
+// close ends the authorizer as Lambda does, waits for that, and looks at what it said.
+func (w *world) close() {
+	w.t.Helper()
+	closeHost(w.t, w.host)
+	if s := w.host.Stats(); s.Exits > 0 || s.Timeouts > 0 {
+		w.t.Errorf("an environment ended by itself or hung: %+v", s)
+	}
+	for _, leak := range w.sink.leaks() {
+		w.t.Errorf("a log line tells %s", leak)
+	}
+}
+
+func closeHost(t *testing.T, h *lambdahost.Host) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patient)
+	defer cancel()
+	if err := h.Close(ctx); err != nil {
+		t.Errorf("a function does not end: %v", err)
+	}
+}
+
+// function runs this binary as the Lambda function of that name.
+func (w *world) function(name string) *lambdahost.Host {
+	w.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	host, err := lambdahost.Start(context.Background(), lambdahost.Config{Binary: self, Name: name, Env: map[string]string{functionVar: name},
+		Environments: 2, Queue: 1000, InitTimeout: patient, Timeout: 10 * time.Second, Grace: patient, Freeze: true, Log: w.sink.log(), Output: w.sink.line})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { closeHost(w.t, host) })
+	return host
+}
+
+// output is what the authorizer wrote so far.
+func (w *world) output() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.lines)
+}
+
+// metric adds one up over the authorizer's metrics so far.
+func (w *world) metric(name string) (total float64) {
+	w.t.Helper()
+	for _, l := range w.output() {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(l), &m); err != nil {
+			w.t.Fatalf("a line is not JSON: %s", l)
+		}
+		if m["_aws"] != nil {
+			n, _ := m[name].(float64)
+			total += n
+		}
+	}
+	return total
+}
+
+// api is one that is served.
+type api struct {
+	w      *world
+	d      *stage.Description
+	base   string // with the stage's prefix
+	client *http.Transport
+}
+
+// serve serves an API of the description. Its function "authorizer" is the cell's, "backend" the given one.
+func (w *world) serve(description string, backend stage.Function) *api {
+	w.t.Helper()
+	d, err := stage.Parse("api.yaml", []byte(description))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return w.serveAPI(d, map[string]stage.Function{"authorizer": w.host, "backend": backend})
+}
+
+// serveAPI serves an API with its functions.
+func (w *world) serveAPI(d *stage.Description, functions map[string]stage.Function) *api {
+	w.t.Helper()
+	s, err := stage.New(stage.Config{Description: d, Functions: functions, Log: w.sink.log()})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(s)
+	server.Config = front.NewServer(s, 0, w.sink.log())
+	server.Start()
+	from := &net.Dialer{}
+	if client != "" {
+		from.LocalAddr = &net.TCPAddr{IP: net.ParseIP(client)}
+	}
+	a := &api{w: w, d: d, base: server.URL + d.Prefix(), client: &http.Transport{DialContext: from.DialContext, MaxIdleConnsPerHost: 64}}
+	w.t.Cleanup(func() { a.client.CloseIdleConnections(); server.Close() })
+	return a
+}
+
+// reply is an answer as the client sees it.
+type reply struct {
+	status int
+	header http.Header
+	body   string
+	sent   time.Time
+	took   time.Duration
+}
+
+func (r *reply) String() string { return fmt.Sprintf("%d %v %s", r.status, r.header, r.body) }
+
+// try sends a request; header is name, value, name, value…
+func (a *api) try(method, path string, header ...string) (*reply, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patient)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, a.base+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header[header[i]] = append(r.Header[header[i]], header[i+1])
+	}
+	began := time.Now()
+	res, err := a.client.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode == http.StatusSwitchingProtocols {
+		return &reply{res.StatusCode, res.Header, "", began, time.Since(began)}, nil
+	}
+	body, err := io.ReadAll(res.Body)
+	return &reply{res.StatusCode, res.Header, string(body), began, time.Since(began)}, err
+}
+
+func (a *api) send(method, path string, header ...string) *reply {
+	a.w.t.Helper()
+	got, err := a.try(method, path, header...)
+	if err != nil {
+		a.w.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return got
+}
+
+// is sends a request, and fails unless the answer has the status.
+func (a *api) is(want int, method, path string, header ...string) *reply {
+	a.w.t.Helper()
+	got := a.send(method, path, header...)
+	if got.status != want {
+		lines := a.w.output()
+		a.w.t.Fatalf("%s %.200s: %s, want %d; the function said last\n%s", method, path, got, want, strings.Join(lines[max(0, len(lines)-5):], "\n"))
+	}
+	return got
+}
+
+// comes sends a request until the answer has the status: a table that is slow on a busy machine leaves a caller unknown for a moment.
+func (a *api) comes(want int, method, path string, header ...string) {
+	a.w.t.Helper()
+	wait(a.w.t, func() error {
+		if got := a.send(method, path, header...); got.status != want {
+			return fmt.Errorf("%s %.200s: %s, want %d", method, path, got, want)
+		}
+		return nil
+	})
+}
+
+// seen is what a backend tells of a request.
+type seen struct {
+	Tenant, Subject, Plan, KeyID string
+	StoreFailed                  bool
+	Path                         string
+	Header                       map[string]string
+}
+
+func (r *reply) seen(t *testing.T) (s seen) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(r.body), &s); err != nil {
+		t.Fatalf("%v in %s", err, r)
+	}
+	return s
+}
+
+// tell is the answer of every backend: who calls, by our middleware, and what headers came with it.
+func tell(ctx context.Context, path string, header map[string]string) []byte {
+	who, ok := middleware.FromContext(ctx)
+	if !ok {
+		return []byte(`"our middleware is not in front of this"`)
+	}
+	out, err := json.Marshal(seen{who.Tenant, who.Subject, who.Plan, who.KeyID, who.StoreFailed, path, header})
+	if err != nil { // not reached: texts always marshal
+		panic(err)
+	}
+	return out
+}
+
+// backend is a web service with our middleware. It returns its URL.
+func (w *world) backend() string {
+	w.t.Helper()
+	s := httptest.NewServer(middleware.Behind(middleware.MappedHeaders)(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		header := make(map[string]string)
+		for name, lines := range r.Header {
+			header[name] = strings.Join(lines, ",")
+		}
+		_, _ = rw.Write(tell(r.Context(), r.URL.EscapedPath(), header))
+	})))
+	w.t.Cleanup(s.Close)
+	return s.URL
+}
+
+// backendLambda is a Lambda behind our wrapper, of any payload.
+func backendLambda(ctx context.Context, event []byte) ([]byte, error) {
+	var e struct {
+		Path, RawPath string
+		Headers       map[string]string
+	}
+	if err := json.Unmarshal(event, &e); err != nil {
+		return nil, err
+	}
+	return json.Marshal(map[string]any{"statusCode": http.StatusOK, "body": string(tell(ctx, e.Path+e.RawPath, e.Headers))})
+}
+
+func wait(t *testing.T, f func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patient)
+	defer cancel()
+	if err := redistest.Until(ctx, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// load sends requests from several clients until stopped, and adds up what came back.
+type load struct {
+	stop chan struct{}
+	done sync.WaitGroup
+
+	mu      sync.Mutex
+	counts  map[string]int // by what the observer calls it
+	errs    []error
+	longest time.Duration
+}
+
+// begin starts clients; each sends what next says, one request after the other, and observe names what came back.
+func (a *api) begin(clients int, next func(client, n int) (path string, header []string), observe func(r *reply) string) *load {
+	l := &load{stop: make(chan struct{}), counts: make(map[string]int)}
+	for c := range clients {
+		l.done.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-l.stop:
+					return
+				default:
+				}
+				path, header := next(c, n)
+				got, err := a.try("GET", path, header...)
+				l.mu.Lock()
+				if err != nil {
+					l.errs = append(l.errs, err)
+				} else {
+					l.counts[observe(got)]++
+					l.longest = max(l.longest, got.took)
+				}
+				l.mu.Unlock()
+			}
+		})
+	}
+	a.w.t.Cleanup(func() { _, _, _ = l.end() })
+	return l
+}
+
+// so is what was counted so far.
+func (l *load) so() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.counts)
+}
+
+// end stops the clients and returns what was counted.
+func (l *load) end() (counts map[string]int, longest time.Duration, err error) {
+	select {
+	case <-l.stop:
+	default:
+		close(l.stop)
+	}
+	l.done.Wait()
+	return l.so(), l.longest, errors.Join(l.errs...)
+}
+
+// until waits for a condition on what was counted.
+func (l *load) until(t *testing.T, what string, ok func(counts map[string]int) bool) map[string]int {
+	t.Helper()
+	var counts map[string]int
+	wait(t, func() error {
+		if counts = l.so(); !ok(counts) {
+			return fmt.Errorf("%s: %v", what, counts)
+		}
+		return nil
+	})
+	return counts
+}
+
+// cutLast is strings.Cut at the last separator.
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}

@@ -1,0 +1,75 @@
+package functiontest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+)
+
+// Stores are control tables and a cell's table in DynamoDB, new for each test.
+type Stores struct {
+	URL     string
+	Names   map[control.Table]string
+	Control *dynamo.Tables
+	Config  string // the cell's table
+	Cell    *table.Table
+}
+
+// NewStores makes them in the DynamoDB of SLUICE_DYNAMODB, as scripts/dynamodb-local.sh prints it. Without one the test is skipped,
+// unless REQUIRE_STORES names dynamodb.
+func NewStores(t testing.TB) *Stores {
+	t.Helper()
+	url := os.Getenv("SLUICE_DYNAMODB")
+	if url == "" {
+		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
+		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
+			t.Fatal(message)
+		}
+		t.Skip(message)
+	}
+	c, done := dynamodbtest.Connect(url)
+	t.Cleanup(done)
+	prefix := fmt.Sprintf("function-%d-%d-", os.Getpid(), time.Now().UnixNano())
+	s := &Stores{URL: url, Names: dynamo.Names(prefix), Config: prefix + "config"}
+	err := dynamo.Create(t.Context(), c, s.Names)
+	if err == nil {
+		err = table.Create(t.Context(), c, s.Config)
+	}
+	t.Cleanup(func() {
+		for _, name := range s.Names {
+			_, _ = c.DeleteTable(context.Background(), &sdk.DeleteTableInput{TableName: &name}) // it may not have been made
+		}
+		_, _ = c.DeleteTable(context.Background(), &sdk.DeleteTableInput{TableName: &s.Config}) // the same
+	})
+	if err == nil {
+		s.Control, err = dynamo.New(c, s.Names)
+	}
+	if err == nil {
+		s.Cell, err = table.New(table.Config{Client: c, Table: s.Config})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Put writes the first version of an item.
+func (s *Stores) Put(t testing.TB, table control.Table, key, body string) control.Item {
+	t.Helper()
+	i, err := s.Control.Put(t.Context(), control.Change{Table: table, Key: key, Body: []byte(body), Actor: "tester", Reason: "test", Now: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}

@@ -1,0 +1,212 @@
+// Package functiontest runs a function's real binary, and what it needs of SNS and SQS, for tests.
+package functiontest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
+)
+
+// patient is how long a start or a call may take on a machine that does much else.
+const patient = 60 * time.Second
+
+// Function is a function that runs.
+type Function struct {
+	*Role // nil where there is no DynamoDB
+
+	t    testing.TB
+	host *lambdahost.Host
+
+	mu    sync.Mutex
+	lines []string
+}
+
+// Start builds the function of the test's folder and starts it with these variables beside Lambda's. Its services are looked for at
+// the endpoint, where there may be nobody; DynamoDB where AWS_ENDPOINT_URL_DYNAMODB says, if it is there, as the function's [Role].
+func Start(t testing.TB, endpoint string, env map[string]string) *Function {
+	t.Helper()
+	bootstrap := filepath.Join(t.TempDir(), "bootstrap")
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2", "-o", bootstrap, ".") //nolint:gosec // the test names its own folder
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	all := map[string]string{
+		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen-key", "AWS_SESSION_TOKEN": "not-to-be-seen-token",
+		"AWS_ENDPOINT_URL": endpoint,
+	}
+	for name, value := range env {
+		all[name] = value
+	}
+	f := &Function{t: t}
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if to := env["AWS_ENDPOINT_URL_DYNAMODB"]; to != "" {
+		f.Role = NewRole(t, filepath.Base(dir), env, to)
+		all["AWS_ENDPOINT_URL_DYNAMODB"] = f.Role.URL
+	}
+	f.host, err = lambdahost.Start(context.Background(), lambdahost.Config{
+		Binary: bootstrap, Env: all, Name: "sluice-test", MemoryMB: 256, InitTimeout: patient, Timeout: patient,
+		Output: func(l lambdahost.Line) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.lines = append(f.lines, l.Text)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patient)
+		defer cancel()
+		_ = f.host.Close(ctx)
+	})
+	return f
+}
+
+// Call calls the function, and fails the test unless it answers.
+func (f *Function) Call(payload string) string {
+	f.t.Helper()
+	out, err := f.host.Invoke(context.Background(), []byte(payload))
+	if err != nil {
+		f.t.Fatalf("%v\n%s", err, strings.Join(f.Lines(), "\n"))
+	}
+	return string(out)
+}
+
+// Refusal is why the function does not start; it fails the test where it does.
+func (f *Function) Refusal() string {
+	f.t.Helper()
+	out, err := f.host.Invoke(context.Background(), []byte(`{}`))
+	var e *lambdahost.Error
+	if !errors.As(err, &e) || e.Kind != lambdahost.InitFailed || e.Type != "Sluice.Configuration" {
+		f.t.Fatalf("%s, %v, want a failed init", out, err)
+	}
+	return e.Message
+}
+
+// Lines are what the function has written.
+func (f *Function) Lines() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.lines)
+}
+
+// Metric is the sum of a count in all lines of metrics; it waits for a first one, since lines come after the answer.
+func (f *Function) Metric(name string) float64 {
+	f.t.Helper()
+	deadline := time.After(patient)
+	for {
+		sum, found := 0.0, false
+		for _, l := range f.Lines() {
+			var m map[string]any
+			if json.Unmarshal([]byte(l), &m) != nil {
+				f.t.Fatalf("a line is no JSON: %s", l)
+			}
+			if n, ok := m[name].(float64); ok {
+				sum, found = sum+n, true
+			}
+		}
+		if found {
+			return sum
+		}
+		select {
+		case <-deadline:
+			f.t.Fatalf("no metric %s\n%s", name, strings.Join(f.Lines(), "\n"))
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// AWS is SNS and SQS as far as functions use them.
+type AWS struct {
+	URL string
+
+	mu        sync.Mutex
+	published []string
+	kept      []string
+	throttle  int // calls of SNS to come
+}
+
+// StartAWS starts it on a loopback port.
+func StartAWS(t testing.TB) *AWS {
+	a := &AWS{}
+	s := httptest.NewServer(a)
+	t.Cleanup(s.Close)
+	a.URL = s.URL
+	return a
+}
+
+// Throttle has SNS refuse its next n calls.
+func (a *AWS) Throttle(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.throttle = n
+}
+
+// Published are the messages that SNS took.
+func (a *AWS) Published() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.published)
+}
+
+// Kept are the messages that SQS took.
+func (a *AWS) Kept() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.kept)
+}
+
+// ServeHTTP implements [http.Handler]: SNS in AWS's query protocol, SQS in its JSON protocol.
+func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r.Header.Get("X-Amz-Target") == "AmazonSQS.SendMessage" {
+		var in struct{ MessageBody string }
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		a.kept = append(a.kept, in.MessageBody)
+		w.Header().Set("Content-Type", "application/x-amz-json-1.0")
+		fmt.Fprint(w, `{"MessageId":"m"}`)
+		return
+	}
+	if r.FormValue("Action") != "PublishBatch" {
+		http.Error(w, "no such action", http.StatusNotImplemented)
+		return
+	}
+	w.Header().Set("Content-Type", "text/xml")
+	if a.throttle > 0 {
+		a.throttle--
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprint(w, `<ErrorResponse><Error><Type>Sender</Type><Code>Throttled</Code><Message>slow down</Message></Error></ErrorResponse>`)
+		return
+	}
+	var members strings.Builder
+	for i := 1; ; i++ {
+		prefix := fmt.Sprintf("PublishBatchRequestEntries.member.%d.", i)
+		if !r.Form.Has(prefix + "Id") {
+			break
+		}
+		a.published = append(a.published, r.FormValue(prefix+"Message"))
+		fmt.Fprintf(&members, "<member><Id>%s</Id><MessageId>m</MessageId></member>", r.FormValue(prefix+"Id"))
+	}
+	fmt.Fprintf(w, `<PublishBatchResponse><PublishBatchResult><Successful>%s</Successful><Failed/></PublishBatchResult></PublishBatchResponse>`, members.String())
+}

@@ -1,0 +1,366 @@
+package repotest
+
+// This file is the list of who may import what. The folder of a package decides its group; a package whose folder is in
+// no group fails TestImportRules, and so does an import that breaks one of the rules below.
+//
+// Folders are relative to the repository. "x" is the folder x alone, "x/..." is x and everything below it, "." is the
+// folder of the library, and "std" is every package of the standard library.
+
+// group is a set of folders that may import the same groups.
+type group struct {
+	name    string
+	folders []string
+	may     []string // the other groups that its packages may import; each comes later in the list
+}
+
+// groups are in the order of the imports: a group imports only groups that come after it. A folder whose name ends in
+// "test" holds what only tests use, wherever it is: it is in the group testkit.
+//
+// Test files are in no group: they may import what they need. A few imports are forbidden to them, too: see everywhere.
+var groups = []group{
+	{"bench", []string{"bench/..."}, []string{"testkit", "dev", "streams", "control", "server", "library", "pacer",
+		"cell", "authorizer", "aws", "telemetry", "request", "plan", "limiter", "events", "caller"}},
+	{"browser", []string{"browser"}, []string{"testkit"}},
+	{"testkit", []string{"internal/testkit/..."}, []string{"dev", "streams", "control", "server", "library", "pacer",
+		"cell", "authorizer", "aws", "telemetry", "request", "plan", "limiter", "events", "caller"}},
+	{"cmd", []string{"cmd/..."}, []string{"dev", "control", "server", "library", "pacer", "cell", "authorizer", "aws",
+		"telemetry", "request", "plan", "limiter", "events", "caller"}},
+	{"examples", []string{"examples/..."}, []string{"library"}},
+	{"localstack", []string{"localstack/..."}, []string{"dev", "control"}},
+	{"scripts", []string{"scripts/..."}, nil},
+	{"dev", []string{"internal/dev/..."}, []string{"streams", "control", "server", "cell", "authorizer", "aws",
+		"telemetry", "request", "plan", "limiter", "events", "caller"}},
+	{"functions", []string{"functions/..."}, []string{"streams", "control", "cell", "authorizer", "aws", "telemetry",
+		"request", "plan", "limiter", "events"}},
+	{"infra", []string{"infra/..."}, []string{"control", "cell", "aws", "telemetry", "request", "plan", "limiter",
+		"events"}},
+	{"streams", []string{"streams/..."}, []string{"control", "cell", "aws", "plan", "limiter", "events"}},
+	{"control", []string{"internal/control/..."}, []string{"cell", "aws", "request", "plan", "limiter", "events"}},
+	{"server", []string{"internal/server/..."}, []string{"cell", "authorizer", "aws", "telemetry", "request", "plan",
+		"limiter", "events", "caller"}},
+	{"library", []string{".", "middleware/...", "redisstore", "dynamodbstore"}, []string{"cell", "authorizer", "request",
+		"plan", "limiter", "caller"}},
+	{"pacer", []string{"pacer/..."}, []string{"request", "plan", "limiter", "caller"}},
+	{"cell", []string{"internal/cell/..."}, []string{"authorizer", "aws", "telemetry", "request", "plan", "limiter"}},
+	{"authorizer", []string{"authorizer"}, []string{"telemetry", "request", "plan", "limiter"}},
+	{"aws", []string{"internal/aws/..."}, []string{"telemetry", "request", "plan", "limiter", "events"}},
+	{"telemetry", []string{"internal/telemetry"}, []string{"request", "limiter"}},
+	{"request", []string{"internal/request/..."}, []string{"limiter", "caller"}},
+	{"plan", []string{"internal/plan/..."}, []string{"limiter"}},
+	{"limiter", []string{"internal/limiter/..."}, nil},
+	{"events", []string{"events/..."}, nil},
+	{"caller", []string{"caller"}, nil},
+}
+
+// only lists, for packages that need few imports, each import that they may have, whatever their group may. A package
+// with an empty list imports nothing.
+var only = map[string][]string{
+	"caller":           {"std"},
+	"events":           {"std", "events/canonical"},
+	"events/canonical": {"std"},
+	"infra/alarm":      {"std", "infra/config", "internal/aws/grants"},
+	"infra/config":     {"std", "internal/request/identity", "go.yaml.in/yaml/v3"},
+	"infra/sample": {
+		"std", "infra", "infra/config", "github.com/aws/aws-cdk-go/...", "github.com/aws/constructs-go/...",
+		"github.com/aws/jsii-runtime-go",
+	},
+	"internal/aws": {},
+	"internal/aws/awsenv": {
+		"std", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/aws/transport/http",
+		"github.com/aws/aws-sdk-go-v2/service/dynamodb",
+	},
+	"internal/aws/elasticache": {"std", "github.com/aws/aws-sdk-go-v2/aws/..."},
+	"internal/aws/environ":     {"std", "internal/request/identity", "internal/request/identity/token"},
+	"internal/aws/executeapi":  {"std"},
+	"internal/aws/grants":      {"std", "events", "internal/plan/shares"},
+	"internal/cell/cellconfig": {
+		"std", "authorizer", "internal/limiter/clock", "internal/limiter/limit", "internal/limiter/resilience",
+		"internal/limiter/singleflight", "internal/plan", "internal/plan/route", "internal/plan/shares",
+		"internal/request/identity", "github.com/hashicorp/golang-lru/v2/...",
+	},
+	"internal/cell/cellconfig/cellconfigtest": {"std", "internal/cell/cellconfig", "internal/plan"},
+	"internal/cell/cellconfig/filetable": {
+		"std", "internal/cell/cellconfig", "internal/cell/cellconfig/memtable", "internal/plan",
+	},
+	"internal/cell/cellconfig/memtable": {"std", "internal/cell/cellconfig"},
+	"internal/cell/cellconfig/table": {
+		"std", "internal/cell/cellconfig", "github.com/aws/aws-sdk-go-v2/aws/...",
+		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...",
+	},
+	"internal/cell/secrets": {
+		"std", "internal/limiter/limit", "internal/limiter/refresh", "internal/request/identity",
+		"github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/secretsmanager",
+		"github.com/aws/smithy-go",
+	},
+	"internal/control": {"std", "events", "events/canonical"},
+	"internal/control/admin": {
+		"std", "events", "events/canonical", "internal/aws/executeapi", "internal/cell/cellconfig",
+		"internal/control", "internal/control/call", "internal/limiter/limit", "internal/plan",
+		"internal/plan/shares", "internal/request/identity", "internal/request/loopback",
+	},
+	"internal/control/audit":           {"std", "events", "internal/control"},
+	"internal/control/audit/audittest": {"std", "internal/control/audit"},
+	"internal/control/audit/bucket": {
+		"std", "internal/aws/awsenv", "internal/control/audit", "github.com/aws/aws-sdk-go-v2/...",
+		"github.com/aws/smithy-go",
+	},
+	"internal/control/audit/folder": {"std", "internal/control/audit"},
+	"internal/control/audit/kmskey": {"std", "internal/control/audit", "github.com/aws/aws-sdk-go-v2/..."},
+	"internal/control/call": {
+		"std", "events", "events/canonical", "internal/control", "internal/request/loopback",
+	},
+	"internal/control/celldoc": {
+		"std", "events", "internal/cell/cellconfig", "internal/plan", "internal/plan/shares",
+	},
+	"internal/control/client": {
+		"std", "events/canonical", "internal/control", "internal/control/admin", "internal/control/call",
+		"internal/plan", "internal/request/loopback",
+	},
+	"internal/control/controltest": {"std", "events", "internal/control"},
+	"internal/control/dynamo": {
+		"std", "events", "internal/control", "internal/control/row", "github.com/aws/aws-sdk-go-v2/aws",
+		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...",
+	},
+	"internal/control/embedded":   {"std", "events", "internal/control", "go.etcd.io/bbolt/..."},
+	"internal/control/operations": {"std"},
+	"internal/control/ops": {
+		"std", "events", "events/canonical", "internal/control", "internal/control/call", "internal/limiter/limit",
+		"internal/plan", "internal/plan/route", "internal/request/identity",
+	},
+	"internal/control/row":          {"std", "internal/control"},
+	"internal/control/streamrecord": {"std", "internal/control", "internal/control/row"},
+	"internal/dev":                  {},
+	"internal/dev/accesslog":        {"std"},
+	"internal/dev/cost":             {"std", "internal/aws/grants", "internal/telemetry", "go.yaml.in/yaml/v3"},
+	"internal/dev/devtoken":         {"std"},
+	"internal/dev/doctor": {
+		"std", "events", "internal/aws/grants", "internal/control/admin", "internal/limiter/limit",
+		"internal/request/answer", "internal/request/identity", "github.com/aws/aws-sdk-go-v2/aws",
+		"github.com/aws/aws-sdk-go-v2/service/...", "github.com/aws/smithy-go", "github.com/dunglas/httpsfv",
+	},
+	"internal/dev/gateway/front":    {"std", "internal/request/answer", "internal/request/loopback"},
+	"internal/dev/gateway/template": {"std", "internal/dev/gateway/stage"},
+	"internal/dev/lambdahost":       {"std"},
+	"internal/dev/lambdaremote": {
+		"std", "internal/dev/lambdahost", "github.com/aws/aws-sdk-go-v2/...", "github.com/aws/smithy-go/...",
+	},
+	"internal/dev/livepage": {"std", "internal/limiter/limit"},
+	"internal/dev/simulate": {
+		"std", "internal/dev/accesslog", "internal/limiter/limit", "internal/limiter/store/memory", "internal/plan",
+		"internal/plan/route", "internal/request/identity",
+	},
+	"internal/limiter":       {},
+	"internal/limiter/clock": {"std"},
+	"internal/limiter/lease": {
+		"std", "internal/limiter/clock", "internal/limiter/limit", "internal/limiter/singleflight",
+	},
+	"internal/limiter/limit":   {"std"},
+	"internal/limiter/refresh": {"std", "internal/limiter/clock", "internal/limiter/singleflight"},
+	"internal/limiter/resilience": {
+		"std", "internal/limiter/clock", "internal/limiter/lease", "internal/limiter/limit",
+		"internal/limiter/store/memory", "internal/limiter/store/router", "github.com/hashicorp/golang-lru/v2",
+		"github.com/sony/gobreaker/v2",
+	},
+	"internal/limiter/singleflight": {"std", "internal/limiter/clock"},
+	"internal/limiter/store":        {"internal/limiter/limit"},
+	"internal/limiter/store/dynamodb": {
+		"std", "internal/limiter/limit", "github.com/aws/aws-sdk-go-v2/aws/...",
+		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...", "github.com/aws/smithy-go/...",
+		"github.com/hashicorp/golang-lru/v2/...",
+	},
+	"internal/limiter/store/memory": {"std", "internal/limiter/limit"},
+	"internal/limiter/store/redis":  {"std", "internal/limiter/limit", "github.com/redis/go-redis/v9/..."},
+	"internal/limiter/store/router": {"std", "internal/limiter/limit"},
+	"internal/plan":                 {"std", "internal/limiter/limit", "internal/plan/route", "go.yaml.in/yaml/v3"},
+	"internal/plan/route":           {"std"},
+	"internal/plan/shares":          {"std", "internal/limiter/limit"},
+	"internal/request":              {},
+	"internal/request/answer":       {"std", "internal/limiter/limit"},
+	"internal/request/apigw":        {"std", "internal/request/answer"},
+	"internal/request/forward":      {"std", "caller", "internal/request/apigw"},
+	"internal/request/identity/token": {
+		"std", "internal/limiter/refresh", "github.com/go-jose/go-jose/v4/...", "github.com/hashicorp/golang-lru/v2",
+	},
+	"internal/request/loopback": {"std"},
+	"internal/server/envoyconfig": {
+		"std", "internal/limiter/limit", "internal/plan", "go.yaml.in/yaml/v3",
+		"google.golang.org/protobuf/types/known/structpb",
+	},
+	"internal/server/limitsv1": {"std", "google.golang.org/grpc/...", "google.golang.org/protobuf/..."},
+	"internal/telemetry":       {"std", "internal/request/answer"},
+	"internal/testkit":         {},
+	"internal/testkit/dynamodbtest": {
+		"std", "github.com/aws/aws-sdk-go-v2/aws/...", "github.com/aws/aws-sdk-go-v2/credentials/...",
+		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...",
+	},
+	"internal/testkit/endtoend":       {},
+	"internal/testkit/killswitchtest": {"std"},
+	"internal/testkit/s3test":         {"std", "github.com/aws/aws-sdk-go-v2/..."},
+	"internal/testkit/secretstest":    {"std"},
+	"internal/testkit/soak":           {"std"},
+	"internal/testkit/stored":         {},
+	"internal/testkit/tokentest":      {"std", "github.com/go-jose/go-jose/v4"},
+	"localstack":                      {},
+	"localstack/stand": {
+		"std", "internal/control/client", "internal/dev/gateway/front", "internal/dev/gateway/stage",
+		"internal/dev/gateway/template", "internal/dev/lambdaremote", "github.com/aws/aws-sdk-go-v2/...",
+		"github.com/redis/go-redis/v9", "go.yaml.in/yaml/v3",
+	},
+	"middleware/lambdaproxy": {
+		"std", "caller", "internal/request/answer", "internal/request/apigw", "github.com/tidwall/gjson",
+	},
+	"scripts/bundle": {"std"},
+	"streams/anchor": {"std", "events", "internal/control", "internal/control/audit"},
+	"streams/applier": {
+		"std", "events", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc", "streams/kept",
+		"streams/sqsevent",
+	},
+	"streams/archiver": {"std", "events", "internal/control", "internal/control/audit", "streams/streamevent"},
+	"streams/balancer": {
+		"std", "events", "internal/control", "internal/limiter/limit", "internal/plan", "internal/plan/shares",
+	},
+	"streams/canary": {
+		"std", "events", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc",
+	},
+	"streams/kept":        {"std"},
+	"streams/publisher":   {"std", "events", "internal/control", "streams/kept", "streams/streamevent"},
+	"streams/reconcile":   {"std", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc"},
+	"streams/sqsevent":    {"std"},
+	"streams/streamevent": {"std", "internal/control"},
+	"streams/streamstest": {"std", "internal/control", "streams/kept"},
+}
+
+// ban says what packages must not import, directly or through other packages of the repository.
+type ban struct {
+	packages []string
+	except   []string
+	never    []string
+	why      string
+}
+
+// Modules that rules name more than once.
+const (
+	anyAWS    = "github.com/aws/..."
+	awsSDK    = "github.com/aws/aws-sdk-go-v2/..."
+	awsClient = "github.com/aws/aws-sdk-go-v2/aws/..."
+	awsConfig = "github.com/aws/aws-sdk-go-v2/config/..."
+	awsLambda = "github.com/aws/aws-lambda-go/..."
+	goRedis   = "github.com/redis/go-redis/v9/..."
+	cobra     = "github.com/spf13/..."
+	bbolt     = "go.etcd.io/bbolt/..."
+	envoyAPI  = "github.com/envoyproxy/go-control-plane/envoy/..."
+)
+
+// cdk is what only infra may import.
+var cdk = []string{
+	"github.com/aws/aws-cdk-go/...", "github.com/aws/constructs-go/...", "github.com/aws/jsii-runtime-go/...",
+}
+
+// bans are about packages that are reached through others, which neither groups nor only can see.
+var bans = []ban{
+	// The core can be replayed and does no I/O.
+	{packages: []string{"internal/limiter/limit"}, never: []string{"os/...", "net/...", "log/..."},
+		why: "the core does no I/O"},
+	{packages: []string{"internal/limiter/limit"}, never: []string{"math/rand/...", "crypto/rand/..."},
+		why: "a decision can be replayed"},
+	{packages: []string{"internal/limiter/limit"}, never: []string{"unsafe"}, why: "the language holds the bounds"},
+	{packages: []string{"internal/plan/shares"}, never: []string{"os/...", "net/...", "log/..."},
+		why: "package shares does no I/O: what happened is in its output"},
+	{packages: []string{"internal/plan/shares"}, never: []string{"math/rand/v2/...", "crypto/rand/..."},
+		why: "a step of the shares can be replayed"},
+
+	// Who uses the library links only the store that it opens.
+	{packages: []string{".", "middleware/..."}, never: []string{goRedis, anyAWS},
+		why: "a program links the client of the store that it opens, and no other"},
+	{packages: []string{"."}, never: []string{"internal/limiter/store/redis/...", "internal/limiter/store/dynamodb/...",
+		"redisstore/...", "dynamodbstore/..."}, why: "the store is handed to the library"},
+	{packages: []string{"."}, never: []string{"middleware/..."}, why: "the middleware stands on the library"},
+	{packages: []string{"."}, never: []string{cobra}, why: "only programs have command lines"},
+	{packages: []string{"redisstore"}, never: []string{anyAWS, "internal/limiter/store/dynamodb/..."},
+		why: "one store does not bring another"},
+	{packages: []string{"dynamodbstore"}, never: []string{goRedis, "internal/limiter/store/redis/..."},
+		why: "one store does not bring another"},
+	{packages: []string{"middleware/lambdaproxy"}, never: []string{anyAWS},
+		why: "it takes a lambda.Handler as it is, without its module"},
+	{packages: []string{"middleware/lambdaproxy"}, never: []string{"authorizer/...", "internal/plan/...",
+		"internal/request/identity/..."}, why: "a service behind the gateway verifies and decides nothing"},
+
+	// The authorizer runs in a Lambda function, in the local gateway and in the library.
+	{packages: []string{"authorizer"}, never: []string{awsSDK, awsLambda, cobra},
+		why: "whoever makes the authorizer hands it the stores and the events"},
+	{packages: []string{"internal/request/identity"}, never: []string{"internal/limiter/store/..."},
+		why: "identity is settled before anything is counted"},
+
+	// A cell.
+	{packages: []string{"internal/cell"}, never: []string{awsConfig, awsLambda},
+		why: "the function brings what Lambda gives it"},
+	{packages: []string{"internal/cell/killswitch"}, never: []string{awsConfig, awsLambda, "authorizer/...",
+		"internal/cell", "internal/limiter/store/..."},
+		why: "the kill switch is read beside decisions and knows nothing of them"},
+	{packages: []string{"internal/cell/planfile"}, never: []string{awsSDK, goRedis, "internal/limiter/store/redis/...",
+		"internal/limiter/store/dynamodb/..."}, why: "files are neither on AWS nor in Redis"},
+
+	// Functions start fast and hold only their own part.
+	{packages: []string{"functions/...", "internal/aws/function", "streams/awsio"}, never: []string{awsConfig},
+		why: "the SDK's loader adds 8 ms to a cold start; see internal/aws/awsenv"},
+	{packages: []string{"functions/..."}, never: []string{cobra}, why: "a function has no command line"},
+	{packages: []string{"functions/..."}, never: []string{bbolt, "streams/local/..."},
+		why: "it is for one process on a developer's machine"},
+	{packages: []string{"functions/..."}, except: []string{"functions/authorizer", "functions/ops"},
+		never: []string{"internal/cell"}, why: "package cell is the authorizer"},
+	{packages: []string{"functions/authorizer", "internal/cell", "internal/aws/function"},
+		never: []string{"internal/control/..."}, why: "the data path never needs the control plane"},
+	{packages: []string{"streams/awsio"}, never: []string{awsLambda, "internal/cell"},
+		why: "whoever starts it knows how it is invoked"},
+	{packages: []string{"streams/acknowledge"}, never: []string{anyAWS}, why: "tables are behind interfaces"},
+	{packages: []string{"streams/local"}, never: []string{anyAWS, "streams/awsio/..."},
+		why: "it is what runs without AWS"},
+
+	// The control plane.
+	{packages: []string{"internal/control/admin"}, never: []string{anyAWS},
+		why: "the operations run in one process, too"},
+	{packages: []string{"internal/control/audit/livetables"}, never: []string{awsClient, "internal/control/dynamo/..."},
+		why: "its calls go to this machine, and tables are handed to it"},
+
+	// The rate limit service.
+	{packages: []string{"internal/server/..."}, never: []string{"internal/limiter/store/redis/...",
+		"internal/limiter/store/dynamodb/...", goRedis}, why: "a store is handed in"},
+	{packages: []string{"internal/server/..."}, never: []string{anyAWS}, why: "the service runs anywhere"},
+	{packages: []string{"internal/server/limits", "middleware/grpclimit"}, never: []string{envoyAPI},
+		why: "it knows nothing of Envoy"},
+	{packages: []string{"internal/server/limits"}, never: []string{"internal/server/rls"},
+		why: "the two services stand beside each other"},
+	{packages: []string{"middleware/grpclimit"}, never: []string{"internal/server/..."},
+		why: "the rate limit service is a server of its own"},
+
+	// A developer's machine.
+	{packages: []string{"internal/dev/cost"}, never: []string{anyAWS}, why: "a bill is known without an account"},
+	{packages: []string{"internal/dev/devcells"}, never: []string{awsClient, goRedis, "internal/limiter/store/redis/...",
+		"internal/limiter/store/dynamodb/...", "internal/control/dynamo/...", "internal/control/audit/bucket/..."},
+		why: "the cells of one process need no AWS and no Redis; stores of counters are handed to them"},
+	{packages: []string{"internal/dev/devcells"}, never: []string{"internal/dev/gateway/..."},
+		why: "programs serve requests"},
+	{packages: []string{"internal/dev/gateway"}, never: []string{"internal/dev/simulate/..."},
+		why: "a simulation is no part of the request path"},
+	{packages: []string{"internal/dev/gateway", "internal/dev/gateway/stage"}, never: []string{cobra},
+		why: "only programs have command lines"},
+	{packages: []string{"internal/dev/gateway/stage"}, never: []string{"authorizer/...", "internal/request/apigw/..."},
+		why: "the authorizer is a function to it, as to API Gateway; each side takes the events from AWS's documentation"},
+
+	// What tests use.
+	{packages: []string{"internal/testkit/functiontest"}, never: []string{"streams/...", "internal/aws/function/..."},
+		why: "what is tested is the binary of the function"},
+	{packages: []string{"internal/testkit/killswitchtest", "internal/testkit/secretstest"},
+		never: []string{"testing/...", "net/http/httptest/..."}, why: "programs can be run against it, too"},
+}
+
+// everywhere are bans on direct imports, test files included.
+var everywhere = []ban{
+	{except: []string{"infra/..."}, never: cdk, why: "CDK brings Node and a runtime of its own: it belongs to infra"},
+	{except: []string{"internal/limiter/resilience"}, never: []string{"github.com/sony/gobreaker/..."},
+		why: "resilience.Breaker is the one circuit breaker: it knows of freezes"},
+	{never: []string{"io/ioutil"}, why: "os and io have it"},
+	{never: []string{"math/rand"}, why: "math/rand/v2 needs no seed"},
+	{never: []string{"github.com/pkg/errors/..."}, why: "fmt.Errorf with %w does it"},
+	{never: []string{"github.com/stretchr/testify/..."}, why: "tests print input, got and want themselves"},
+}

@@ -1,0 +1,198 @@
+// Package grpclimit puts Sluice in front of the methods of a gRPC server, by interceptors.
+//
+// A call is a request with the method POST and the full method as its path, such as "/shop.v1.Orders/Get", so that plans
+// can match it by pathPattern. Credentials are in its metadata: x-api-key, authorization. Handlers find out who calls by
+// middleware.FromContext.
+//
+// A call that is denied ends with a status: ResourceExhausted over a limit, with the exact wait as
+// google.rpc.RetryInfo, if waiting helps; Unauthenticated without a good credential; PermissionDenied for tenants that
+// may not call; NotFound for methods that the plans do not declare; Unavailable if the store is away and a limit is
+// closed, or if the caller could not be looked up in time; Internal for a call that the limiter cannot decide. Answers,
+// denials included, have the rate-limit headers as metadata: ratelimit, ratelimit-policy, retry-after and so on.
+package grpclimit
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/sluicelimits/sluice"
+	"github.com/sluicelimits/sluice/caller"
+)
+
+// Option changes [Unary] and [Stream].
+type Option func(*options)
+
+type options struct {
+	identify   func(ctx context.Context, method string) (sluice.Identity, error)
+	cost       func(method string, message any) int64
+	exempt     []string
+	perMessage bool
+}
+
+// WithIdentity is for a server with an authentication of its own: f says who calls, and credentials in the metadata are
+// not looked at. It is called after the ipLimits let the call pass. Its error is sluice.ErrNoCredential or
+// ErrUnidentified, or wraps one of them; any other is a credential that is refused.
+func WithIdentity(f func(ctx context.Context, method string) (sluice.Identity, error)) Option {
+	return func(o *options) { o.identify = f }
+}
+
+// WithCost says how many units a call spends of each limit, 1..2^40; 0 is what the plan says. The message is that of a
+// unary call or, with PerMessage, of a stream; nil if a stream begins. Never let a client choose the cost.
+func WithCost(f func(method string, message any) int64) Option {
+	return func(o *options) { o.cost = f }
+}
+
+// Exempt lets calls of these methods pass without looking at them, such as those of health checks. A name that ends in
+// "/" is that of a service and is for all of its methods: "/grpc.health.v1.Health/".
+func Exempt(methods ...string) Option {
+	return func(o *options) { o.exempt = append(o.exempt, methods...) }
+}
+
+// PerMessage makes a call of each message that the server receives on a stream, in addition to the stream itself. A
+// message that is denied ends the stream, if the handler returns the error of RecvMsg.
+func PerMessage() Option { return func(o *options) { o.perMessage = true } }
+
+func read(opts []Option) *options {
+	o := new(options)
+	for _, opt := range opts {
+		opt(o)
+	}
+	return o
+}
+
+func (o *options) exempts(method string) bool {
+	return slices.ContainsFunc(o.exempt, func(e string) bool {
+		return e == method || strings.HasSuffix(e, "/") && strings.HasPrefix(method, e)
+	})
+}
+
+// Unary returns an interceptor that decides about each unary call before its handler.
+func Unary(limiter *sluice.Limiter, opts ...Option) grpc.UnaryServerInterceptor {
+	o := read(opts)
+	return func(ctx context.Context, message any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		if o.exempts(info.FullMethod) {
+			return handle(ctx, message)
+		}
+		d := o.ask(ctx, limiter, info.FullMethod, message)
+		// It fails only if headers were sent before, which nobody has done yet.
+		_ = grpc.SetHeader(ctx, headers(&d))
+		if !d.Allowed {
+			return nil, denial(&d)
+		}
+		return handle(withCaller(ctx, &d), message)
+	}
+}
+
+// Stream returns an interceptor that decides about each stream before its handler and, with [PerMessage], about each
+// message that arrives on it.
+func Stream(limiter *sluice.Limiter, opts ...Option) grpc.StreamServerInterceptor {
+	o := read(opts)
+	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		if o.exempts(info.FullMethod) {
+			return handle(server, stream)
+		}
+		d := o.ask(stream.Context(), limiter, info.FullMethod, nil)
+		_ = stream.SetHeader(headers(&d)) // as above
+		if !d.Allowed {
+			return denial(&d)
+		}
+		return handle(server, &limited{ServerStream: stream, ctx: withCaller(stream.Context(), &d), options: o, limiter: limiter,
+			method: info.FullMethod})
+	}
+}
+
+// limited is a stream whose handler knows who calls.
+type limited struct {
+	grpc.ServerStream
+
+	ctx     context.Context
+	options *options
+	limiter *sluice.Limiter
+	method  string
+}
+
+// Context is that of the stream, with who calls.
+func (s *limited) Context() context.Context { return s.ctx }
+
+// RecvMsg receives a message and, with PerMessage, decides about it.
+func (s *limited) RecvMsg(message any) error {
+	if err := s.ServerStream.RecvMsg(message); err != nil || !s.options.perMessage {
+		return err
+	}
+	if d := s.options.ask(s.ServerStream.Context(), s.limiter, s.method, message); !d.Allowed {
+		return denial(&d)
+	}
+	return nil
+}
+
+// ask decides about a call.
+func (o *options) ask(ctx context.Context, limiter *sluice.Limiter, method string, message any) sluice.Decision {
+	req := sluice.Request{Method: http.MethodPost, Path: method, Header: http.Header{}}
+	md, _ := metadata.FromIncomingContext(ctx)
+	for name, values := range md {
+		if !strings.HasPrefix(name, ":") && !strings.HasSuffix(name, "-bin") {
+			req.Header[http.CanonicalHeaderKey(name)] = values
+		}
+	}
+	if p, ok := peer.FromContext(ctx); ok {
+		req.Peer = p.Addr.String()
+	}
+	if o.cost != nil {
+		req.Cost = o.cost(method, message)
+	}
+	if o.identify != nil {
+		req.Identify = func(ctx context.Context) (sluice.Identity, error) { return o.identify(ctx, method) }
+	}
+	return limiter.Authorize(ctx, req)
+}
+
+func withCaller(ctx context.Context, d *sluice.Decision) context.Context {
+	return caller.NewContext(ctx, caller.Caller{
+		Tenant: d.Tenant, Subject: d.Subject, Plan: d.Plan, KeyID: d.KeyID, Anonymous: d.Anonymous, StoreFailed: d.StoreFailed,
+	})
+}
+
+// headers are the rate-limit headers as metadata.
+func headers(d *sluice.Decision) metadata.MD {
+	h, md := http.Header{}, metadata.MD{}
+	d.SetHeaders(h)
+	for name, values := range h {
+		if name != "Access-Control-Expose-Headers" { // for browsers
+			md[strings.ToLower(name)] = values
+		}
+	}
+	return md
+}
+
+// codeOf has a code for each reason; the others are over a limit.
+var codeOf = map[sluice.Reason]codes.Code{
+	sluice.NoCredential: codes.Unauthenticated, sluice.BadCredential: codes.Unauthenticated,
+	sluice.UnknownTenant: codes.PermissionDenied, sluice.SuspendedTenant: codes.PermissionDenied,
+	sluice.NoPlan: codes.PermissionDenied, sluice.NoRoute: codes.NotFound,
+	sluice.Unavailable: codes.Unavailable, sluice.Unidentified: codes.Unavailable, sluice.Internal: codes.Internal,
+}
+
+// denial is the status of a call that is denied.
+func denial(d *sluice.Decision) error {
+	code, ok := codeOf[d.Reason]
+	if !ok {
+		code = codes.ResourceExhausted
+	}
+	s := status.New(code, "sluice: "+string(d.Reason))
+	if d.RetryAfter > 0 {
+		if with, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryAfter)}); err == nil {
+			s = with
+		}
+	}
+	return s.Err()
+}

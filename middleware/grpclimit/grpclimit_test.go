@@ -1,0 +1,215 @@
+package grpclimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/reflection"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluicelimits/sluice"
+	"github.com/sluicelimits/sluice/middleware"
+	"github.com/sluicelimits/sluice/middleware/grpclimit"
+)
+
+const plans = `
+routes: [ { methods: [POST], pathPattern: "/grpc.health.v1.Health/*" }, { methods: [POST], pathPattern: "/grpc.reflection.v1.ServerReflection/*" } ]
+plans:
+  - id: basic
+    limits:
+      - { id: all, algorithm: fixed_window, threshold: 3, period: 1h }
+      - { id: check, match: { pathPattern: "/grpc.health.v1.Health/Check" }, algorithm: fixed_window, threshold: 2, period: 1h }
+tenants: [ { id: acme, plan: basic }, { id: gone, plan: basic, suspended: true } ]
+`
+
+// who is the metadata that says who calls, for the identity of the tests.
+const who = "x-who"
+
+func identity(ctx context.Context, _ string) (sluice.Identity, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	switch values := md.Get(who); {
+	case len(values) == 0:
+		return sluice.Identity{}, sluice.ErrNoCredential
+	case values[0] == "bad":
+		return sluice.Identity{}, errors.New("a bad credential")
+	default:
+		return sluice.Identity{Tenant: values[0], Subject: "hank"}, nil
+	}
+}
+
+// healthServer remembers who has called.
+type healthServer struct {
+	*health.Server
+	called []string
+}
+
+func (h *healthServer) Check(ctx context.Context, req *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
+	c, ok := middleware.FromContext(ctx)
+	h.called = append(h.called, fmt.Sprint(c.Tenant, "/", c.Subject, "/", c.Plan, "/", ok))
+	return h.Server.Check(ctx, req)
+}
+
+// serve runs a server behind the interceptors, whose limits are those of plans at one moment.
+func serve(t *testing.T, opts ...grpclimit.Option) (*grpc.ClientConn, *healthServer) {
+	t.Helper()
+	now := time.Date(2026, 3, 1, 0, 0, 10, 0, time.UTC)
+	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans), Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.UnaryInterceptor(grpclimit.Unary(limiter, opts...)), grpc.StreamInterceptor(grpclimit.Stream(limiter, opts...)))
+	h := &healthServer{Server: health.NewServer()}
+	healthv1.RegisterHealthServer(server, h)
+	reflection.Register(server)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = conn.Close()
+		server.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		_ = limiter.Close(context.Background())
+	})
+	return conn, h
+}
+
+func as(t *testing.T, name string) context.Context {
+	if name == "" {
+		return t.Context()
+	}
+	return metadata.AppendToOutgoingContext(t.Context(), who, name)
+}
+
+// Guarantees what unary calls get: the status of each reason, the headers, the exact wait, and that handlers know who
+// calls.
+func TestUnary(t *testing.T) {
+	conn, h := serve(t, grpclimit.WithIdentity(identity))
+	client := healthv1.NewHealthClient(conn)
+	for i, want := range []struct {
+		who  string
+		code codes.Code
+		left string
+	}{
+		{"acme", codes.OK, `"check";r=1;t=3590, "all";r=2;t=3590`},
+		{"acme", codes.OK, `"check";r=0;t=3590, "all";r=1;t=3590`},
+		{"acme", codes.ResourceExhausted, `"check";r=0;t=3590, "all";r=1;t=3590`},
+		{"", codes.Unauthenticated, ""},
+		{"bad", codes.Unauthenticated, ""},
+		{"gone", codes.PermissionDenied, ""},
+		{"nobody", codes.PermissionDenied, ""},
+	} {
+		var md metadata.MD
+		_, err := client.Check(as(t, want.who), &healthv1.HealthCheckRequest{}, grpc.Header(&md))
+		if status.Code(err) != want.code {
+			t.Errorf("call %d: %v, want %s", i, err, want.code)
+		}
+		if got := fmt.Sprint(md.Get("ratelimit")); want.left != "" && got != "["+want.left+"]" {
+			t.Errorf("call %d: ratelimit %s, want %s", i, got, want.left)
+		}
+		if want.code != codes.ResourceExhausted {
+			continue
+		}
+		details := status.Convert(err).Details()
+		if len(details) != 1 || details[0].(*errdetails.RetryInfo).GetRetryDelay().AsDuration() != 3590*time.Second ||
+			fmt.Sprint(md.Get("retry-after")) != "[3590]" {
+			t.Errorf("call %d: details %v, retry-after %v", i, details, md.Get("retry-after"))
+		}
+	}
+	if got := fmt.Sprint(h.called); got != "[acme/hank/basic/true acme/hank/basic/true]" {
+		t.Errorf("handlers were called by %s", got)
+	}
+	if err := conn.Invoke(as(t, "acme"), "/other.Service/Method", &healthv1.HealthCheckRequest{}, new(healthv1.HealthCheckResponse)); status.Code(err) != codes.Unimplemented {
+		t.Errorf("an unknown method: %v", err) // no interceptor is called for it
+	}
+}
+
+// Guarantees that exempt methods pass, costs are charged, and that a server without WithIdentity reads credentials of the
+// metadata.
+func TestOptions(t *testing.T) {
+	conn, _ := serve(t, grpclimit.WithIdentity(identity), grpclimit.Exempt("/grpc.health.v1.Health/"))
+	for range 5 {
+		if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
+			t.Error(err)
+		}
+	}
+	cost := func(_ string, message any) int64 {
+		return int64(len(message.(*healthv1.HealthCheckRequest).GetService()))
+	}
+	conn, _ = serve(t, grpclimit.WithIdentity(identity), grpclimit.WithCost(cost))
+	client := healthv1.NewHealthClient(conn)
+	for _, c := range []struct {
+		service string
+		want    codes.Code
+	}{{"xxx", codes.ResourceExhausted}, {"xx", codes.NotFound}, {"", codes.ResourceExhausted}} { // NotFound is the handler's
+		if _, err := client.Check(as(t, "acme"), &healthv1.HealthCheckRequest{Service: c.service}); status.Code(err) != c.want {
+			t.Errorf("%q: %v, want %s", c.service, err, c.want)
+		}
+	}
+	conn, _ = serve(t)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-api-key", "sk_no_such_key")
+	if _, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("a bad key: %v", err)
+	}
+}
+
+// Guarantees that a stream is one call, or, with PerMessage, one and each message that arrives.
+func TestStream(t *testing.T) {
+	for _, perMessage := range []bool{false, true} {
+		opts := []grpclimit.Option{grpclimit.WithIdentity(identity)}
+		if perMessage {
+			opts = append(opts, grpclimit.PerMessage())
+		}
+		conn, _ := serve(t, opts...)
+		stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(as(t, "acme"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answered := 0
+		for range 5 {
+			if err := stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}); err != nil {
+				break
+			}
+			if _, err = stream.Recv(); err != nil {
+				break
+			}
+			answered++
+		}
+		want, code := 5, codes.OK
+		if perMessage {
+			want, code = 2, codes.ResourceExhausted // the limit is 3, and the stream is one
+		}
+		if answered != want || status.Code(err) != code {
+			t.Errorf("per message %v: %d answers, %v; want %d, %s", perMessage, answered, err, want, code)
+		}
+	}
+	conn, _ := serve(t, grpclimit.WithIdentity(identity))
+	stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(as(t, "gone"))
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a suspended tenant: %v", err)
+	}
+}

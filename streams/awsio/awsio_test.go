@@ -1,0 +1,191 @@
+package awsio_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
+	snstypes "github.com/aws/aws-sdk-go-v2/service/sns/types"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/streams/awsio"
+	"github.com/sluicelimits/sluice/streams/kept"
+	"github.com/sluicelimits/sluice/streams/publisher"
+)
+
+// topic is SNS as far as it is used: it refuses what SNS refuses.
+type topic struct {
+	t      *testing.T
+	taken  []snstypes.PublishBatchRequestEntry
+	err    error
+	calls  int
+	bad    string                                                  // a message that no batch may have
+	answer func(in *sns.PublishBatchInput) *sns.PublishBatchOutput // nil takes all
+}
+
+func (s *topic) PublishBatch(_ context.Context, in *sns.PublishBatchInput, _ ...func(*sns.Options)) (*sns.PublishBatchOutput, error) {
+	s.calls++
+	if s.err != nil {
+		return nil, s.err
+	}
+	for _, e := range in.PublishBatchRequestEntries {
+		if s.bad != "" && *e.Message == s.bad {
+			return nil, &snstypes.InvalidParameterException{}
+		}
+	}
+	bytes, ids := 0, map[string]bool{}
+	for _, e := range in.PublishBatchRequestEntries {
+		bytes += len(*e.Message)
+		for name, v := range e.MessageAttributes {
+			bytes += len(name) + len(*v.DataType) + len(*v.StringValue)
+		}
+		ids[*e.Id] = true
+	}
+	if n := len(in.PublishBatchRequestEntries); *in.TopicArn != "arn:t" || n == 0 || n > 10 || len(ids) != n || bytes > 256<<10 {
+		s.t.Errorf("SNS refuses a batch of %d messages, %d ids, %d bytes", n, len(ids), bytes)
+	}
+	if s.answer != nil {
+		return s.answer(in), nil
+	}
+	s.taken = append(s.taken, in.PublishBatchRequestEntries...)
+	out := &sns.PublishBatchOutput{}
+	for _, e := range in.PublishBatchRequestEntries {
+		out.Successful = append(out.Successful, snstypes.PublishBatchResultEntry{Id: e.Id})
+	}
+	return out, nil
+}
+
+func message(body string) publisher.Message {
+	return publisher.Message{Body: []byte(body), Attributes: events.Attributes(events.Header{Type: events.PlanChanged, Version: 1})}
+}
+
+// Guarantees that messages go out as they are, with what a subscriber's filter goes by, and that the largest batch fits.
+func TestPublish(t *testing.T) {
+	s := &topic{t: t}
+	largest := strings.Repeat("x", events.MaxBytes)
+	if errs := awsio.NewTopic(s, "arn:t").Publish(t.Context(), []publisher.Message{message("one"), message(largest)}); errs != nil {
+		t.Fatal(errs)
+	}
+	if len(s.taken) != 2 || *s.taken[0].Message != "one" || *s.taken[0].MessageAttributes["type"].StringValue != "plan.changed" {
+		t.Errorf("%d messages", len(s.taken))
+	}
+}
+
+// Guarantees that each message is told apart: taken, refused for ever, or to go again; and that nothing counts as taken that SNS did
+// not say was.
+func TestPublishInPart(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		failed []snstypes.BatchResultErrorEntry
+		taken  []string
+		want   string // for each of three messages: taken, refused, again
+	}{
+		{"one refused", []snstypes.BatchResultErrorEntry{{Id: aws.String("1"), Code: aws.String("InvalidParameter"), SenderFault: true}}, []string{"0", "2"}, "taken refused taken"},
+		{"one fails", []snstypes.BatchResultErrorEntry{{Id: aws.String("0"), Code: aws.String("InternalFailure")}}, []string{"1", "2"}, "again taken taken"},
+		{"throttled is nobody's fault", []snstypes.BatchResultErrorEntry{{Id: aws.String("2"), Code: aws.String("Throttled"), SenderFault: true}}, []string{"0", "1"}, "taken taken again"},
+		{"a key is missing", []snstypes.BatchResultErrorEntry{{Id: aws.String("2"), Code: aws.String("KMSDisabled"), SenderFault: true}}, []string{"0", "1"}, "taken taken again"},
+		{"not named", nil, []string{"0", "2"}, "taken again taken"},
+		{"named oddly", []snstypes.BatchResultErrorEntry{{Id: aws.String("9")}, {}}, []string{"x", "-1", "0"}, "taken again again"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &topic{t: t, answer: func(*sns.PublishBatchInput) *sns.PublishBatchOutput {
+				out := &sns.PublishBatchOutput{Failed: tt.failed}
+				for _, id := range tt.taken {
+					out.Successful = append(out.Successful, snstypes.PublishBatchResultEntry{Id: aws.String(id)})
+				}
+				return out
+			}}
+			errs := awsio.NewTopic(s, "arn:t").Publish(t.Context(), []publisher.Message{message("a"), message("b"), message("c")})
+			var got []string
+			for _, err := range errs {
+				switch {
+				case err == nil:
+					got = append(got, "taken")
+				case errors.Is(err, publisher.ErrRefused):
+					got = append(got, "refused")
+				default:
+					got = append(got, "again")
+				}
+			}
+			if strings.Join(got, " ") != tt.want {
+				t.Errorf("got %v, want %s", errs, tt.want)
+			}
+		})
+	}
+}
+
+// Guarantees that a call which fails as a whole condemns no message, for the fault may be the topic's, and that one message which SNS
+// will not have in a batch holds up no other.
+func TestPublishFails(t *testing.T) {
+	s := &topic{t: t, err: &snstypes.InvalidParameterException{Message: aws.String("m")}}
+	topic := awsio.NewTopic(s, "arn:t")
+	for n := 1; n <= 2; n++ {
+		errs := topic.Publish(t.Context(), []publisher.Message{message("a"), message("b")}[:n])
+		if len(errs) != n || errs[0] == nil || errors.Is(errs[0], publisher.ErrRefused) {
+			t.Errorf("%d messages: %v", n, errs)
+		}
+	}
+	s.err = &snstypes.ThrottledException{}
+	if errs := topic.Publish(t.Context(), []publisher.Message{message("a"), message("b")}); len(errs) != 2 || errs[1] == nil || s.calls != 5 { // 1 and 3 before it
+		t.Errorf("throttled: %v, after %d calls", errs, s.calls)
+	}
+	s.err, s.bad = nil, "b"
+	errs := topic.Publish(t.Context(), []publisher.Message{message("a"), message("b"), message("c")})
+	if len(errs) != 3 || errs[0] != nil || errs[1] == nil || errs[2] != nil || len(s.taken) != 2 {
+		t.Errorf("one of three: %v, %d taken", errs, len(s.taken))
+	}
+}
+
+// queue is SQS as far as it is used.
+type queue struct {
+	bodies []string
+	err    error
+}
+
+func (q *queue) SendMessage(_ context.Context, in *sqs.SendMessageInput, _ ...func(*sqs.Options)) (*sqs.SendMessageOutput, error) {
+	if *in.QueueUrl != "https://q" || len(*in.MessageBody) > 256<<10 {
+		return nil, fmt.Errorf("SQS refuses %d bytes for %s", len(*in.MessageBody), *in.QueueUrl)
+	}
+	if q.err == nil {
+		q.bodies = append(q.bodies, *in.MessageBody)
+	}
+	return &sqs.SendMessageOutput{}, q.err
+}
+
+// Guarantees that what is kept can be read again from the queue, and that a queue which is away is an error.
+func TestKeep(t *testing.T) {
+	q := &queue{}
+	k := awsio.NewQueue(q, "https://q")
+	i := kept.Item{By: "applier", ID: "m1", Reason: "why", At: time.Unix(0, 0), Data: bytes.Repeat([]byte("x"), 1<<20)}
+	if err := k.Keep(t.Context(), i); err != nil {
+		t.Fatal(err)
+	}
+	got, omitted, err := kept.Decode([]byte(q.bodies[0]))
+	if err != nil || omitted || !bytes.Equal(got.Data, i.Data) || !json.Valid([]byte(q.bodies[0])) {
+		t.Errorf("%v, omitted %t", err, omitted)
+	}
+	q.err = errors.New("away")
+	if err := k.Keep(t.Context(), i); !errors.Is(err, q.err) {
+		t.Errorf("%v, want %v", err, q.err)
+	}
+}
+
+// Guarantees that a table, topic or queue is looked for where its ARN says.
+func TestRegion(t *testing.T) {
+	for in, want := range map[string]string{
+		"arn:aws:dynamodb:eu-west-1:123456789012:table/config": "eu-west-1", "config": "", "": "", "arn:aws:s3": "",
+		"arn:aws-cn:sns:cn-north-1:123456789012:topic": "cn-north-1",
+	} {
+		if got := awsio.Region(in); got != want {
+			t.Errorf("Region(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
