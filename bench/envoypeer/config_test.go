@@ -30,7 +30,8 @@ func loadPeer(files []envoyconfig.File, merge bool) (c peer.RateLimitConfig, err
 	manager := stats.NewStatManager(gostats.NewStore(gostats.NewNullSink(), false), settings.Settings{})
 	var roots []peer.RateLimitConfigToLoad
 	for _, f := range files {
-		roots = append(roots, peer.RateLimitConfigToLoad{Name: f.Name, ConfigYaml: peer.ConfigFileContentToYaml(f.Name, string(f.Data))})
+		roots = append(roots, peer.RateLimitConfigToLoad{Name: f.Name, ConfigYaml: peer.ConfigFileContentToYaml(f.Name,
+			string(f.Data))})
 	}
 	return peer.NewRateLimitConfigImpl(roots, manager, merge), nil
 }
@@ -55,8 +56,9 @@ func findPeer(c peer.RateLimitConfig, domain string, entries []envoyconfig.Entry
 	if l == nil {
 		return found{}
 	}
-	return found{limited: true, requests: l.Limit.RequestsPerUnit, unit: l.Limit.Unit.String(), unlimited: l.Unlimited, shadow: l.ShadowMode,
-		quota: l.QuotaMode, name: l.Name, replaces: strings.Join(l.Replaces, ","), statsKey: l.Stats.GetKey(),
+	return found{limited: true, requests: l.Limit.RequestsPerUnit, unit: l.Limit.Unit.String(), unlimited: l.Unlimited,
+		shadow: l.ShadowMode,
+		quota:  l.QuotaMode, name: l.Name, replaces: strings.Join(l.Replaces, ","), statsKey: l.Stats.GetKey(),
 		shared: strings.Join(l.ShareThresholdKeyPattern, ",")}
 }
 
@@ -67,8 +69,9 @@ func findOurs(c *envoyconfig.Config, domain string, entries []envoyconfig.Entry)
 	if r == nil {
 		return found{}
 	}
-	return found{limited: true, requests: r.RequestsPerUnit, unit: r.Unit.String(), unlimited: r.Unlimited, shadow: r.ShadowMode,
-		quota: r.QuotaMode, name: r.Name, replaces: strings.Join(r.Replaces, ","), statsKey: m.StatsKey,
+	return found{limited: true, requests: r.RequestsPerUnit, unit: r.Unit.String(), unlimited: r.Unlimited,
+		shadow: r.ShadowMode,
+		quota:  r.QuotaMode, name: r.Name, replaces: strings.Join(r.Replaces, ","), statsKey: m.StatsKey,
 		shared: strings.Join(m.Shared, ",")}
 }
 
@@ -205,28 +208,42 @@ func TestDefectsLikePeer(t *testing.T) {
 	const good = "domain: d\ndescriptors:\n  - key: a\n    value: b\n    rate_limit:\n      unit: day\n      requests_per_unit: 5\n      name: n\n"
 	refused := 0
 	for _, c := range []struct{ old, new string }{
-		{"domain: d", ""}, {"domain: d", "domain:"}, {"domain: d", "domain: 5"}, {"domain: d", "domain: 1.5"}, {"domain: d", "domain: yes"},
-		{"domain: d", "domain: d\nfoo: bar"}, {"domain: d", "domain: d\n1: bar"}, {"domain: d", "domain: d\n1.5: bar"}, {"domain: d", "domain: d\n~: bar"},
-		{"domain: d", "domain: d\ntrue: bar"}, {"domain: d", "domain: d\nyes: bar"}, {"domain: d", "domain: d\n2020-01-02: bar"}, {"domain: d", "domain: 2020-01-02"}, {"domain: d", "domain: d\nunit: day"},
-		{"key: a", "key:"}, {"key: a", "key: ''"}, {"key: a", "key: 5"}, {"key: a", "keys: a"}, {"key: a", "key: [x]"}, {"key: a", "key: {key: x}"},
-		{"value: b", "value: ~"}, {"value: b", "value: 07"}, {"value: b", "value: 1e3"}, {"value: b", "value: b\n    shadow_mode: 5"},
-		{"value: b", "value: b\n    shadow_mode: maybe"}, {"value: b", "value: b\n    shadow_mode: on"}, {"value: b", "value: b\n    value: c"},
+		{"domain: d", ""}, {"domain: d", "domain:"}, {"domain: d", "domain: 5"}, {"domain: d", "domain: 1.5"}, {"domain: d",
+			"domain: yes"},
+		{"domain: d", "domain: d\nfoo: bar"}, {"domain: d", "domain: d\n1: bar"}, {"domain: d",
+			"domain: d\n1.5: bar"}, {"domain: d", "domain: d\n~: bar"},
+		{"domain: d", "domain: d\ntrue: bar"}, {"domain: d", "domain: d\nyes: bar"}, {"domain: d",
+			"domain: d\n2020-01-02: bar"}, {"domain: d", "domain: 2020-01-02"}, {"domain: d", "domain: d\nunit: day"},
+		{"key: a", "key:"}, {"key: a", "key: ''"}, {"key: a", "key: 5"}, {"key: a", "keys: a"}, {"key: a",
+			"key: [x]"}, {"key: a", "key: {key: x}"},
+		{"value: b", "value: ~"}, {"value: b", "value: 07"}, {"value: b", "value: 1e3"}, {"value: b",
+			"value: b\n    shadow_mode: 5"},
+		{"value: b", "value: b\n    shadow_mode: maybe"}, {"value: b", "value: b\n    shadow_mode: on"}, {"value: b",
+			"value: b\n    value: c"},
 		{"value: b", "value: b\n    unlimited: true"}, {"value: b", "value: b\n    detailed_metric: 'true'"},
-		{"unit: day", "unit: days"}, {"unit: day", "unit: 5"}, {"unit: day", "unit: ~"}, {"unit: day", "unit: day\n      unlimited: true"},
-		{"unit: day", "unlimited: true"}, {"unit: day", "unlimited: true\n      unit: unknown"}, {"unit: day", "unit: day\n      shadow_mode: true"},
-		{"unit: 5", "unit: -5"}, {"unit: 5", "unit: 4294967296"}, {"unit: 5", "unit: 0x10"}, {"unit: 5", "unit: 010"}, {"unit: 5", "unit: 1_000"},
-		{"unit: 5", "unit: '5'"}, {"unit: 5", "unit: 5.0"}, {"unit: 5", "unit: 99999999999999999999"}, {"unit: 5", "unit: 18446744073709551615"},
+		{"unit: day", "unit: days"}, {"unit: day", "unit: 5"}, {"unit: day", "unit: ~"}, {"unit: day",
+			"unit: day\n      unlimited: true"},
+		{"unit: day", "unlimited: true"}, {"unit: day", "unlimited: true\n      unit: unknown"}, {"unit: day",
+			"unit: day\n      shadow_mode: true"},
+		{"unit: 5", "unit: -5"}, {"unit: 5", "unit: 4294967296"}, {"unit: 5", "unit: 0x10"}, {"unit: 5",
+			"unit: 010"}, {"unit: 5", "unit: 1_000"},
+		{"unit: 5", "unit: '5'"}, {"unit: 5", "unit: 5.0"}, {"unit: 5", "unit: 99999999999999999999"}, {"unit: 5",
+			"unit: 18446744073709551615"},
 		{"unit: 5", "unit: ~"}, {"unit: 5", "unit: five"}, {"unit: 5", "unit: true"},
-		{"name: n", "name: n\n      replaces: [{name: n}]"}, {"name: n", "name: n\n      replaces: [{name: ''}]"}, {"name: n", "name: n\n      replaces: [{}]"},
-		{"name: n", "name: n\n      replaces: [x]"}, {"name: n", "name: n\n      replaces: {name: x}"}, {"name: n", "name: n\n      replaces: [[x, z]]"},
+		{"name: n", "name: n\n      replaces: [{name: n}]"}, {"name: n",
+			"name: n\n      replaces: [{name: ''}]"}, {"name: n", "name: n\n      replaces: [{}]"},
+		{"name: n", "name: n\n      replaces: [x]"}, {"name: n", "name: n\n      replaces: {name: x}"}, {"name: n",
+			"name: n\n      replaces: [[x, z]]"},
 		{"name: n", "name: n\n      replaces: x"}, {"name: n", "replaces: [{name: ''}]"},
 		{"  - key: a", "  - key: a\n  - 5\n  - key: c"}, {"  - key: a", "  - key: c\n  - key: c\n  - key: a"},
 		{"  - key: a", "  - ~\n  - key: a"},
 		{"  - key: a", "  - &x {key: c, rate_limit: {unit: day}}\n  - {<<: *x, key: e}\n  - key: a"},
 		{"  - key: a", "  - &x {key: c, keys: d}\n  - {<<: *x, key: e}\n  - key: a"},
 		{"rate_limit:", "descriptors: [{key: c}, {key: c}]\n    rate_limit:"},
-		{"rate_limit:", "descriptors: {key: c}\n    rate_limit:"}, {good, "- a"}, {good, "a"}, {good, "~"}, {good, "5"}, {good, ""},
-		{good, "domain: d\ndescriptors: ~"}, {good, "domain: d\ndescriptors: []"}, {good, "domain: d\ndescriptors: [{key: a, rate_limit: []}]"},
+		{"rate_limit:", "descriptors: {key: c}\n    rate_limit:"}, {good, "- a"}, {good, "a"}, {good, "~"}, {good,
+			"5"}, {good, ""},
+		{good, "domain: d\ndescriptors: ~"}, {good, "domain: d\ndescriptors: []"}, {good,
+			"domain: d\ndescriptors: [{key: a, rate_limit: []}]"},
 		{good, "domain: d\ndescriptors: [{key: a, rate_limit: x}]"}, {good, "domain: d\n---\ndomain: e"},
 	} {
 		if !strings.Contains(good, c.old) {

@@ -65,7 +65,8 @@ func startPeer(t *testing.T, text string, at *clock) (peer.RateLimitServiceServe
 	logrus.SetLevel(logrus.ErrorLevel)
 	manager := stats.NewStatManager(gostats.NewStore(gostats.NewNullSink(), false), settings.Settings{})
 	root := peerconfig.ConfigFileContentToYaml("f", text)
-	config := peerconfig.NewRateLimitConfigImpl([]peerconfig.RateLimitConfigToLoad{{Name: "f", ConfigYaml: root}}, manager, false)
+	config := peerconfig.NewRateLimitConfigImpl([]peerconfig.RateLimitConfigToLoad{{Name: "f", ConfigYaml: root}},
+		manager, false)
 	events := make(chan provider.ConfigUpdateEvent, 1)
 	events <- loaded{config}
 	cache := redis.NewFixedRateLimitCacheImpl(counters{}, nil, at, nil, 0, nil, 0.8, "", manager, false)
@@ -126,7 +127,9 @@ func (w *writer) request() *rlsv3.RateLimitRequest {
 		if w.chance(30) {
 			d.HitsAddend = wrapperspb.UInt64(uint64(w.rng.IntN(5)))
 		}
-		if w.chance(10) { // a limit of 0 counts nothing here, and the peer would count it with others; under a key that the file does not have, so that no two units meet in one of the peer's keys
+		// A limit of 0 counts nothing here, and the peer would count it with others. The key is one that the file does not
+		// have, so that no two units meet in one of the peer's keys.
+		if w.chance(10) {
 			unit := typev3.RateLimitUnit(1 + w.rng.IntN(6))
 			d.Entries = []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "own", Value: unit.String()}}
 			d.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(1 + w.rng.IntN(4)), Unit: unit}
@@ -180,7 +183,8 @@ func startOurs(t *testing.T, text string, at *clock) *rls.Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := rls.New(rls.Config{Store: store, CountDenied: true, Headers: rls.Headers{Plain: true}, Now: func() time.Time { return at.now }})
+	s, err := rls.New(rls.Config{Store: store, CountDenied: true, Headers: rls.Headers{Plain: true},
+		Now: func() time.Time { return at.now }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,10 @@ func startEnvoy(t *testing.T, services ...int) *envoy {
 		}
 		t.Skip("no Envoy: set SLUICE_ENVOY=$(scripts/envoy)")
 	}
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_,
+			_ = io.WriteString(w, "hello")
+	}))
 	t.Cleanup(upstream.Close)
 	dir := t.TempDir()
 	config, admin := filepath.Join(dir, "envoy.yaml"), filepath.Join(dir, "admin")
@@ -222,7 +225,8 @@ func TestEnvoy(t *testing.T) {
 	port := redistest.FreePort(t)
 	e := startEnvoy(t, port)
 	redis := redistest.Start(t)
-	args := []string{"--config", envoyLimitsFile(t), "--redis", redis.Addr, "--redis-deadline", "10s", "--leases=false", "--headers", "both"}
+	args := []string{"--config", envoyLimitsFile(t), "--redis", redis.Addr, "--redis-deadline", "10s", "--leases=false",
+		"--headers", "both"}
 	service := serveProcess(t, port, args...)
 	e.ready(t)
 
@@ -312,7 +316,8 @@ func TestEnvoyRollingRestart(t *testing.T) {
 	ports := []int{redistest.FreePort(t), redistest.FreePort(t)}
 	e := startEnvoy(t, ports...)
 	redis := redistest.Start(t)
-	args := []string{"--config", envoyLimitsFile(t), "--redis", redis.Addr, "--redis-deadline", "10s", "--drain", "1s", "--leases=false"}
+	args := []string{"--config", envoyLimitsFile(t), "--redis", redis.Addr, "--redis-deadline", "10s", "--drain", "1s",
+		"--leases=false"}
 	services := []*servingProcess{serveProcess(t, ports[0], args...), serveProcess(t, ports[1], args...)}
 	e.ready(t)
 	admitted, denied := 0, 0

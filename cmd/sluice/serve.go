@@ -69,12 +69,12 @@ func newServeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the rate limit service for Envoy (envoy.service.ratelimit.v3)",
-		Long: `Runs a rate limit service that takes the place of envoyproxy/ratelimit: Envoy asks it over gRPC whether a request may pass.
-It reads the configuration files of envoyproxy/ratelimit as they are, and finds limits as that server does.
+		Long: `Runs a rate limit service that takes the place of envoyproxy/ratelimit: Envoy asks it over gRPC whether a request
+may pass. It reads the configuration files of envoyproxy/ratelimit as they are, and finds limits as that server does.
 
-With --plans, the mapping of a file says which entries of a descriptor tell tenant, subject, method, path and address. The
-plan of the tenant then decides, as it does behind API Gateway. Sluice's own API is served, too: sluice.limits.v1 over
-gRPC, and /v1/check, check-batch, peek and refund over HTTP.
+With --plans, the mapping of a file says which entries of a descriptor tell tenant, subject, method, path and address.
+The plan of the tenant then decides, as it does behind API Gateway. Sluice's own API is served, too: sluice.limits.v1
+over gRPC, and /v1/check, check-batch, peek and refund over HTTP.
 
 A request charges all of its descriptors or none: when one of them denies, the others keep their units. --count-denied
 counts every request, as envoyproxy/ratelimit does.
@@ -111,29 +111,37 @@ machine alone.`,
 }
 
 func (o *serveOptions) flags(f *pflag.FlagSet) {
-	f.StringArrayVar(&o.configs, "config", nil, "configuration `FILE`, or a folder of files *.yaml and *.yml; may be repeated")
+	f.StringArrayVar(&o.configs, "config", nil,
+		"configuration `FILE`, or a folder of files *.yaml and *.yml; may be repeated")
 	f.StringArrayVar(&o.plans, "plans", nil, "plans `FILE`, for the mapping of a configuration file; may be repeated")
-	f.StringArrayVar(&o.pepperFiles, "pepper", nil, "pepper of API keys in the plans, as `ID=FILE`; may be repeated (\"dev\" is built in)")
+	f.StringArrayVar(&o.pepperFiles, "pepper", nil,
+		"pepper of API keys in the plans, as `ID=FILE`; may be repeated (\"dev\" is built in)")
 	f.BoolVar(&o.merge, "merge-domains", false, "let several files be for one domain (MERGE_DOMAIN_CONFIG)")
-	f.BoolVar(&o.countDenied, "count-denied", false, "count each request, also one that is denied, as envoyproxy/ratelimit does")
+	f.BoolVar(&o.countDenied, "count-denied", false,
+		"count each request, also one that is denied, as envoyproxy/ratelimit does")
 	f.BoolVar(&o.shadow, "shadow-mode", false, "deny nothing: the overall code is always OK (SHADOW_MODE)")
 	f.BoolVar(&o.quota, "quota-mode", false, "every limit has quota_mode (QUOTA_MODE)")
 	f.BoolVar(&o.metadata, "dynamic-metadata", false, "answers have dynamic metadata (RESPONSE_DYNAMIC_METADATA)")
-	f.StringVar(&o.headers, "headers", "exact", "response headers, `WHICH`: exact (RateLimit, RateLimit-Policy, Retry-After), "+
-		"plain (LIMIT_RESPONSE_HEADERS_ENABLED), both or none")
+	f.StringVar(&o.headers, "headers", "exact",
+		"response headers, `WHICH`: exact (RateLimit, RateLimit-Policy, Retry-After), "+
+			"plain (LIMIT_RESPONSE_HEADERS_ENABLED), both or none")
 	f.StringVar(&o.names.Limit, "header-limit", "RateLimit-Limit", "`NAME` of a plain header (LIMIT_LIMIT_HEADER)")
-	f.StringVar(&o.names.Remaining, "header-remaining", "RateLimit-Remaining", "`NAME` of a plain header (LIMIT_REMAINING_HEADER)")
+	f.StringVar(&o.names.Remaining, "header-remaining", "RateLimit-Remaining",
+		"`NAME` of a plain header (LIMIT_REMAINING_HEADER)")
 	f.StringVar(&o.names.Reset, "header-reset", "RateLimit-Reset", "`NAME` of a plain header (LIMIT_RESET_HEADER)")
-	f.Float32Var(&o.nearLimit, "near-limit-ratio", 0.8, "`SHARE` of a limit from which on hits count as near_limit (NEAR_LIMIT_RATIO)")
+	f.Float32Var(&o.nearLimit, "near-limit-ratio", 0.8,
+		"`SHARE` of a limit from which on hits count as near_limit (NEAR_LIMIT_RATIO)")
 	f.IntVar(&o.maxStats, "max-stats", 10_000, "most names of statistics with values of requests in them, `N`")
 	f.StringVar(&o.grpc, "grpc", "127.0.0.1:8081", "`ADDRESS` of the gRPC server, or unix:PATH; empty: none")
 	f.StringVar(&o.http, "http", "127.0.0.1:8080", "`ADDRESS` of /json and /healthcheck; empty: none")
-	f.StringVar(&o.debug, "debug", "127.0.0.1:6070", "`ADDRESS` of /rlconfig, /stats, /metrics and /debug/pprof; empty: none")
+	f.StringVar(&o.debug, "debug", "127.0.0.1:6070",
+		"`ADDRESS` of /rlconfig, /stats, /metrics and /debug/pprof; empty: none")
 	f.StringVar(&o.cert, "tls-cert", "", "certificate of the gRPC and HTTP servers, PEM `FILE`")
 	f.StringVar(&o.key, "tls-key", "", "its key, PEM `FILE`")
 	f.StringVar(&o.clientCA, "tls-client-ca", "", "admit only clients with a certificate of these authorities, PEM `FILE`")
 	f.IntVar(&o.maxConnections, "max-connections", server.DefaultMaxConnections, "most connections of each server, `N`")
-	f.DurationVar(&o.maxAge, "max-connection-age", 0, "end a gRPC connection after `TIME`, so that clients find new servers; 0: never")
+	f.DurationVar(&o.maxAge, "max-connection-age", 0,
+		"end a gRPC connection after `TIME`, so that clients find new servers; 0: never")
 	f.DurationVar(&o.drain, "drain", 0, "`TIME` between the first unhealthy answer and the end of service")
 	f.DurationVar(&o.grace, "grace", server.DefaultGrace, "how long requests in flight may take at the end, `TIME`")
 	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "memory for counters that are kept in memory, `MiB`")
@@ -141,12 +149,15 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.logFormat, "log-format", "text", "`FORMAT`: text or json")
 	o.stores.flags(f)
 	f.Lookup("redis").Usage = "keep counters in Redis at `HOST:PORT`; with --redis-cluster several, with commas"
-	f.Lookup("dynamodb").Usage = "keep counters in DynamoDB: `aws`, or the URL of DynamoDB Local; beside --redis: quotas only"
+	f.Lookup("dynamodb").Usage = "keep counters in DynamoDB: `aws`, or the URL of DynamoDB Local; " +
+		"beside --redis: quotas only"
 	f.BoolVar(&o.redisCluster, "redis-cluster", false, "--redis is a cluster")
 	f.BoolVar(&o.redisTLS, "redis-tls", false, "connect to Redis with TLS")
-	f.StringVar(&o.redisCA, "redis-ca", "", "authorities of Redis's certificate, PEM `FILE` (default: those of the system)")
+	f.StringVar(&o.redisCA, "redis-ca", "",
+		"authorities of Redis's certificate, PEM `FILE` (default: those of the system)")
 	f.StringVar(&o.redisUser, "redis-user", "", "`NAME` of the user of Redis")
-	f.StringVar(&o.redisPasswordFile, "redis-password-file", "", "`FILE` with the password of Redis; read for each connection")
+	f.StringVar(&o.redisPasswordFile, "redis-password-file", "",
+		"`FILE` with the password of Redis; read for each connection")
 }
 
 // check says what is wrong on the command line, and touches nothing.
@@ -205,8 +216,10 @@ func (o *serveOptions) checkFiles() error {
 }
 
 func (o *serveOptions) checkStores() error {
-	if o.stores.redis == "" && (o.redisCluster || o.redisTLS || o.redisCA != "" || o.redisUser != "" || o.redisPasswordFile != "") {
-		return errors.New("--redis-cluster, --redis-tls, --redis-ca, --redis-user and --redis-password-file have no use without --redis")
+	if o.stores.redis == "" && (o.redisCluster || o.redisTLS || o.redisCA != "" || o.redisUser != "" ||
+		o.redisPasswordFile != "") {
+		return errors.New("--redis-cluster, --redis-tls, --redis-ca, --redis-user and --redis-password-file have no use " +
+			"without --redis")
 	}
 	if o.redisCA != "" && !o.redisTLS {
 		return errors.New("--redis-ca needs --redis-tls")
@@ -263,7 +276,8 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	service, err := rls.New(rls.Config{Store: counters.tenants, Plans: byPlan, CountDenied: o.countDenied, ShadowMode: o.shadow, QuotaMode: o.quota,
+	service, err := rls.New(rls.Config{Store: counters.tenants, Plans: byPlan, CountDenied: o.countDenied,
+		ShadowMode: o.shadow, QuotaMode: o.quota,
 		DynamicMetadata: o.metadata, PeekAfterDenial: counters.chain == nil, Headers: o.names, NearLimitRatio: o.nearLimit,
 		MaxStats: o.maxStats, Log: log})
 	if err != nil {
@@ -279,7 +293,8 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	config := server.Config{RateLimits: service, Limits: own, Metrics: metrics, Chain: counters.chain, GRPC: o.grpc, HTTP: o.http, Debug: o.debug, MaxConnections: o.maxConnections,
+	config := server.Config{RateLimits: service, Limits: own, Metrics: metrics, Chain: counters.chain, GRPC: o.grpc,
+		HTTP: o.http, Debug: o.debug, MaxConnections: o.maxConnections,
 		MaxAge: o.maxAge, DrainFor: o.drain, Grace: o.grace, Log: log}
 	var certificates *server.Certificates
 	if o.cert != "" {
@@ -324,7 +339,8 @@ func (o *serveOptions) openPlans(c *counters, log *slog.Logger) (*planfile.Plans
 	if err != nil {
 		return nil, nil, err
 	}
-	decides, err := authorizer.New(authorizer.Config{Source: authorizer.Current(plans.Current), Store: c.tenants, Log: log})
+	decides, err := authorizer.New(authorizer.Config{Source: authorizer.Current(plans.Current), Store: c.tenants,
+		Log: log})
 	return plans, decides, err
 }
 

@@ -41,7 +41,8 @@ func startServe(t *testing.T, args ...string) *serving {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &serving{stderr: newOutput(), stop: cancel, done: make(chan error, 1)}
 	root := newRootCommand()
-	root.SetArgs(append([]string{"serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--debug", "127.0.0.1:0"}, args...))
+	root.SetArgs(append([]string{"serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--debug", "127.0.0.1:0"},
+		args...))
 	root.SetErr(s.stderr)
 	ended := make(chan struct{})
 	go func() {
@@ -80,8 +81,9 @@ func (s *serving) waitFor(t *testing.T, text string) {
 // ask asks for one unit of key=value, and returns the overall code.
 func (s *serving) ask(t *testing.T, key, value string) rlsv3.RateLimitResponse_Code {
 	t.Helper()
-	out, err := s.client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "api", Descriptors: []*ratelimitv3.RateLimitDescriptor{
-		{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}}}}, grpc.WaitForReady(true))
+	out, err := s.client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "api",
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{
+			{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}}}}, grpc.WaitForReady(true))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +99,8 @@ func limitsFile(t *testing.T, perYear int) string {
 
 func writeLimits(t *testing.T, name string, perYear int) {
 	t.Helper()
-	text := fmt.Sprintf("domain: api\ndescriptors: [{key: tenant, rate_limit: {unit: year, requests_per_unit: %d}}]\n", perYear)
+	text := fmt.Sprintf("domain: api\ndescriptors: [{key: tenant, rate_limit: {unit: year, requests_per_unit: %d}}]\n",
+		perYear)
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +133,8 @@ func TestServe(t *testing.T) {
 	if got := s.ask(t, "tenant", "other"); got != rlsv3.RateLimitResponse_OK {
 		t.Errorf("after a bad file: %s", got)
 	}
-	if code, _, text := get(t, s.debug+"/stats", ""); code != http.StatusOK || !strings.Contains(text, "config_load_error: 1\n") {
+	if code, _, text := get(t, s.debug+"/stats", ""); code != http.StatusOK || !strings.Contains(text,
+		"config_load_error: 1\n") {
 		t.Errorf("/stats: %d\n%s", code, text)
 	}
 	if code, _, text := get(t, s.http+"/healthcheck", ""); code != http.StatusOK || text != "OK" {
@@ -166,7 +170,8 @@ func TestServePlans(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ tenant, want string }{{"globex", `"allowed":true`}, {"acme", `"reason":"limited"`}} {
-		resp, err := http.Post(s.http+"/v1/check", "application/json", strings.NewReader(`{"call": {"tenant": "`+c.tenant+`"}}`))
+		resp, err := http.Post(s.http+"/v1/check", "application/json",
+			strings.NewReader(`{"call": {"tenant": "`+c.tenant+`"}}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +188,8 @@ func TestServePlans(t *testing.T) {
 	if got := s.ask(t, "tenant", "unknown"); got != rlsv3.RateLimitResponse_OVER_LIMIT {
 		t.Errorf("an unknown tenant: %s", got)
 	}
-	if got := sluice(t, "", "serve", "--config", file); got.code != exitFailed || !strings.Contains(got.stderr, "start the service with --plans") {
+	if got := sluice(t, "", "serve", "--config", file); got.code != exitFailed || !strings.Contains(got.stderr,
+		"start the service with --plans") {
 		t.Errorf("without plans: exit %d, %s", got.code, got.stderr)
 	}
 }
@@ -194,7 +200,8 @@ func TestServeRedis(t *testing.T) {
 	for _, leases := range []string{"true", "false"} {
 		t.Run("leases="+leases, func(t *testing.T) {
 			redis := redistest.Start(t)
-			args := []string{"--config", limitsFile(t, 500), "--redis", redis.Addr, "--redis-deadline", "10s", "--leases=" + leases,
+			args := []string{"--config", limitsFile(t, 500), "--redis", redis.Addr, "--redis-deadline", "10s", "--leases=" +
+				leases,
 				"--max-instances", "2"}
 			both := []*serving{startServe(t, args...), startServe(t, args...)}
 			var admitted atomic.Int64
@@ -244,7 +251,8 @@ func TestServeMetrics(t *testing.T) {
 		s.ask(t, "tenant", "acme")
 	}
 	_, _, text := get(t, s.debug+"/metrics", "")
-	for _, want := range []string{`sluice_store_call_seconds_count{store="Redis",failed="false"} `, `sluice_lease_decisions_total{how="admitted_from_leases"} `,
+	for _, want := range []string{`sluice_store_call_seconds_count{store="Redis",failed="false"} `,
+		`sluice_lease_decisions_total{how="admitted_from_leases"} `,
 		`sluice_breaker_open{store="Redis"} 0`, "sluice_instances 1", `sluice_fallback_decisions_total{policy="backstop"} 0`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in\n%s", want, text)
@@ -311,7 +319,8 @@ func TestEnvoyPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	tests := map[string]bool{} // package.Test
-	for _, dir := range []string{".", "../../internal/server", "../../internal/server/rls", "../../internal/server/envoyconfig", "../../internal/server/limits", "../../internal/server/limitsv1", "../../bench/envoypeer"} {
+	for _, dir := range []string{".", "../../internal/server", "../../internal/server/rls",
+		"../../internal/server/envoyconfig", "../../internal/server/limits", "../../internal/server/limitsv1", "../../bench/envoypeer"} {
 		files, err := filepath.Glob(dir + "/*_test.go")
 		if err != nil {
 			t.Fatal(err)
@@ -370,7 +379,8 @@ func TestEnvoyPageExamples(t *testing.T) {
 		if !strings.Contains(text, "domain: api\n") || strings.HasPrefix(text, "http_filters") {
 			continue
 		}
-		if _, err := envoyconfig.Load([]envoyconfig.File{{Name: "page", Data: []byte(text)}}, envoyconfig.Options{Mapping: true}); err != nil {
+		if _, err := envoyconfig.Load([]envoyconfig.File{{Name: "page", Data: []byte(text)}},
+			envoyconfig.Options{Mapping: true}); err != nil {
 			t.Errorf("%v in\n%s", err, text)
 		}
 		loaded++

@@ -31,7 +31,8 @@ func watch(t *testing.T, files map[string]string) (*watched, error) {
 		write(t, filepath.Join(w.dir, name), []byte(text))
 	}
 	var err error
-	w.Files, err = server.OpenFiles(server.FilesConfig{Paths: []string{w.dir}, Log: slog.New(slog.NewTextHandler(&w.log, nil)),
+	w.Files, err = server.OpenFiles(server.FilesConfig{Paths: []string{w.dir}, Log: slog.New(slog.NewTextHandler(&w.log,
+		nil)),
 		Apply: func(c *envoyconfig.Config) { w.current = c.Dump() }, Failed: func(error) { w.failed++ }})
 	return w, err
 }
@@ -56,7 +57,8 @@ func (w *watched) check(t *testing.T, want ...string) {
 // Guarantees that files of a folder are read together, that a change, a new and a removed file are seen, and that one
 // bad file leaves all of the old configuration in force until it is mended.
 func TestFiles(t *testing.T) {
-	w, err := watch(t, map[string]string{"a.yaml": domain("a", "1"), "b.yml": domain("b", "2"), ".hidden.yaml": "no", "c.txt": "no"})
+	w, err := watch(t, map[string]string{"a.yaml": domain("a", "1"), "b.yml": domain("b", "2"), ".hidden.yaml": "no",
+		"c.txt": "no"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,10 +98,12 @@ func TestFilesErrors(t *testing.T) {
 	if _, err := watch(t, nil); err == nil || !strings.Contains(err.Error(), "no file *.yaml or *.yml in") {
 		t.Errorf("an empty folder: %v", err)
 	}
-	if _, err := watch(t, map[string]string{"a.yaml": "domain: ''"}); err == nil || !strings.Contains(err.Error(), "a.yaml: config file cannot have empty domain") {
+	if _, err := watch(t, map[string]string{"a.yaml": "domain: ''"}); err == nil || !strings.Contains(err.Error(),
+		"a.yaml: config file cannot have empty domain") {
 		t.Errorf("a bad file: %v", err)
 	}
-	if _, err := server.OpenFiles(server.FilesConfig{Paths: []string{"/nowhere/a.yaml"}}); err == nil || !strings.Contains(err.Error(), "/nowhere/a.yaml") {
+	if _, err := server.OpenFiles(server.FilesConfig{Paths: []string{"/nowhere/a.yaml"}}); err == nil ||
+		!strings.Contains(err.Error(), "/nowhere/a.yaml") {
 		t.Errorf("a missing file: %v", err)
 	}
 }

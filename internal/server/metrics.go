@@ -41,7 +41,8 @@ type callLabels struct {
 }
 
 // bounds are the upper ends of the histograms' buckets, in seconds: from a decision in memory to a call that times out.
-var bounds = [...]float64{25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 20e-3, 50e-3, 100e-3, 250e-3, 1, 2.5, 10}
+var bounds = [...]float64{25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 20e-3, 50e-3, 100e-3,
+	250e-3, 1, 2.5, 10}
 
 // histogram counts durations.
 type histogram struct {
@@ -232,9 +233,11 @@ func writeStats(e exposition, s *rls.Stats) {
 	e.family("sluice_rate_limit_errors_total", "counter", "Requests of Envoy that were not decided.")
 	e.sample("sluice_rate_limit_errors_total", float64(s.ServiceError.Load()), "cause", "request")
 	e.sample("sluice_rate_limit_errors_total", float64(s.StoreError.Load()), "cause", "store")
-	e.family("sluice_refund_errors_total", "counter", "Charges that could not be given back after another limit had denied.")
+	e.family("sluice_refund_errors_total", "counter",
+		"Charges that could not be given back after another limit had denied.")
 	e.sample("sluice_refund_errors_total", float64(s.RefundError.Load()))
-	e.family("sluice_hits_total", "counter", "Hits by the name of the statistics of a descriptor, and what became of them.")
+	e.family("sluice_hits_total", "counter",
+		"Hits by the name of the statistics of a descriptor, and what became of them.")
 	s.EachCount(func(key, what string, n int64) {
 		e.sample("sluice_hits_total", float64(n), "key", key, "outcome", what)
 	})
@@ -243,7 +246,8 @@ func writeStats(e exposition, s *rls.Stats) {
 func writeChain(e exposition, c *resilience.Chain) {
 	if c.Leases != nil {
 		s := c.Leases.Stats()
-		e.family("sluice_lease_decisions_total", "counter", "Decisions of the lease layer: from leases alone, and those that called a store.")
+		e.family("sluice_lease_decisions_total", "counter",
+			"Decisions of the lease layer: from leases alone, and those that called a store.")
 		e.sample("sluice_lease_decisions_total", float64(s.Local-s.Denied), "how", "admitted_from_leases")
 		e.sample("sluice_lease_decisions_total", float64(s.Denied), "how", "denied_from_memory")
 		e.sample("sluice_lease_decisions_total", float64(s.Calls), "how", "called")
@@ -251,7 +255,8 @@ func writeChain(e exposition, c *resilience.Chain) {
 		e.sample("sluice_lease_units_lost_total", float64(s.Lost))
 	}
 	f := c.Fallback.Stats()
-	e.family("sluice_fallback_decisions_total", "counter", "Decisions that the store did not make, by what applied instead.")
+	e.family("sluice_fallback_decisions_total", "counter",
+		"Decisions that the store did not make, by what applied instead.")
 	e.sample("sluice_fallback_decisions_total", float64(f.Backstop), "policy", "backstop")
 	e.sample("sluice_fallback_decisions_total", float64(f.Open), "policy", "open")
 	e.sample("sluice_fallback_decisions_total", float64(f.Closed), "policy", "closed")

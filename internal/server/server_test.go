@@ -105,7 +105,8 @@ func request(value string) *rlsv3.RateLimitRequest {
 
 func (r *running) http(t testing.TB, server, method, path, body string) (int, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.Addr(server).String()+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.Addr(server).String()+path,
+		strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,8 @@ func TestServe(t *testing.T) {
 		status.Convert(err).Message() != "rate limit domain must not be empty" {
 		t.Errorf("an empty request: %v", err)
 	}
-	if _, err := client.ShouldRateLimit(t.Context(), request(strings.Repeat("x", 5<<20))); status.Code(err) != codes.ResourceExhausted {
+	if _, err := client.ShouldRateLimit(t.Context(), request(strings.Repeat("x",
+		5<<20))); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a request of 5 MiB: %v", err)
 	}
 	for _, name := range []string{"", server.HealthName} {
@@ -214,7 +216,8 @@ func TestDrain(t *testing.T) {
 		g := &gate{inner, make(chan struct{}), make(chan struct{})}
 		r := start(t, server.Config{RateLimits: service(t, g)})
 		conn := r.dial(t, insecure.NewCredentials())
-		watch, err := healthv1.NewHealthClient(conn).Watch(t.Context(), &healthv1.HealthCheckRequest{}, grpc.WaitForReady(true))
+		watch, err := healthv1.NewHealthClient(conn).Watch(t.Context(), &healthv1.HealthCheckRequest{},
+			grpc.WaitForReady(true))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -272,7 +275,8 @@ func TestListenErrors(t *testing.T) {
 	}
 	defer func() { _ = taken.Close() }()
 	s := service(t, nil)
-	if _, err := server.Listen(server.Config{RateLimits: s, GRPC: "127.0.0.1:0", HTTP: taken.Addr().String()}); err == nil ||
+	if _, err := server.Listen(server.Config{RateLimits: s, GRPC: "127.0.0.1:0",
+		HTTP: taken.Addr().String()}); err == nil ||
 		!strings.Contains(err.Error(), "HTTP server: listen tcp "+taken.Addr().String()) {
 		t.Errorf("a taken address: %v", err)
 	}
@@ -287,7 +291,8 @@ func TestListenErrors(t *testing.T) {
 // Guarantees that gRPC also listens on a Unix socket.
 func TestUnixSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rls.sock")
-	s, err := server.Listen(server.Config{RateLimits: service(t, nil), GRPC: "unix:" + path, Log: slog.New(slog.DiscardHandler)})
+	s, err := server.Listen(server.Config{RateLimits: service(t, nil), GRPC: "unix:" + path,
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +303,8 @@ func TestUnixSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), request("x"), grpc.WaitForReady(true)); err != nil || out.GetOverallCode() != rlsv3.RateLimitResponse_OK {
+	if out, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), request("x"),
+		grpc.WaitForReady(true)); err != nil || out.GetOverallCode() != rlsv3.RateLimitResponse_OK {
 		t.Errorf("%v, %v", out, err)
 	}
 	_ = conn.Close()
@@ -331,7 +337,8 @@ func (a *authority) sign(name string, parent *authority) (*x509.Certificate, *ec
 		a.t.Fatal(err)
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0,
+			1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	signer, signKey := template, key
 	if parent == nil {
@@ -396,7 +403,8 @@ func TestMutualTLS(t *testing.T) {
 			}
 			config.Certificates = []tls.Certificate{pair}
 		}
-		_, err := rlsv3.NewRateLimitServiceClient(r.dial(t, credentials.NewTLS(config))).ShouldRateLimit(t.Context(), request(name))
+		_, err := rlsv3.NewRateLimitServiceClient(r.dial(t, credentials.NewTLS(config))).ShouldRateLimit(t.Context(),
+			request(name))
 		get := &http.Client{Transport: &http.Transport{TLSClientConfig: config.Clone()}}
 		defer get.CloseIdleConnections()
 		resp, httpErr := get.Get("https://" + r.Addr("HTTP").String() + "/healthcheck")

@@ -1,8 +1,8 @@
 // Package grpclimit puts Sluice in front of the methods of a gRPC server, by interceptors.
 //
-// A call is a request with the method POST and the full method as its path, such as "/shop.v1.Orders/Get", so that plans
-// can match it by pathPattern. Credentials are in its metadata: x-api-key, authorization. Handlers find out who calls by
-// middleware.FromContext.
+// A call is a request with the method POST and the full method as its path, such as "/shop.v1.Orders/Get", so that
+// plans can match it by pathPattern. Credentials are in its metadata: x-api-key, authorization. Handlers find out who
+// calls by middleware.FromContext.
 //
 // A call that is denied ends with a status: ResourceExhausted over a limit, with the exact wait as
 // google.rpc.RetryInfo, if waiting helps; Unauthenticated without a good credential; PermissionDenied for tenants that
@@ -106,8 +106,9 @@ func Stream(limiter *sluice.Limiter, opts ...Option) grpc.StreamServerIntercepto
 		if !d.Allowed {
 			return denial(&d)
 		}
-		return handle(server, &limited{ServerStream: stream, ctx: withCaller(stream.Context(), &d), options: o, limiter: limiter,
-			method: info.FullMethod})
+		return handle(server, &limited{ServerStream: stream, ctx: withCaller(stream.Context(), &d), options: o,
+			limiter: limiter,
+			method:  info.FullMethod})
 	}
 }
 
@@ -158,7 +159,8 @@ func (o *options) ask(ctx context.Context, limiter *sluice.Limiter, method strin
 
 func withCaller(ctx context.Context, d *sluice.Decision) context.Context {
 	return caller.NewContext(ctx, caller.Caller{
-		Tenant: d.Tenant, Subject: d.Subject, Plan: d.Plan, KeyID: d.KeyID, Anonymous: d.Anonymous, StoreFailed: d.StoreFailed,
+		Tenant: d.Tenant, Subject: d.Subject, Plan: d.Plan, KeyID: d.KeyID, Anonymous: d.Anonymous,
+		StoreFailed: d.StoreFailed,
 	})
 }
 

@@ -26,12 +26,18 @@ import (
 )
 
 const plans = `
-routes: [ { methods: [POST], pathPattern: "/grpc.health.v1.Health/*" }, { methods: [POST], pathPattern: "/grpc.reflection.v1.ServerReflection/*" } ]
+routes:
+  - { methods: [POST], pathPattern: "/grpc.health.v1.Health/*" }
+  - { methods: [POST], pathPattern: "/grpc.reflection.v1.ServerReflection/*" }
 plans:
   - id: basic
     limits:
       - { id: all, algorithm: fixed_window, threshold: 3, period: 1h }
-      - { id: check, match: { pathPattern: "/grpc.health.v1.Health/Check" }, algorithm: fixed_window, threshold: 2, period: 1h }
+      - id: check
+        match: { pathPattern: "/grpc.health.v1.Health/Check" }
+        algorithm: fixed_window
+        threshold: 2
+        period: 1h
 tenants: [ { id: acme, plan: basic }, { id: gone, plan: basic, suspended: true } ]
 `
 
@@ -56,7 +62,8 @@ type healthServer struct {
 	called []string
 }
 
-func (h *healthServer) Check(ctx context.Context, req *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
+func (h *healthServer) Check(ctx context.Context, req *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse,
+	error) {
 	c, ok := middleware.FromContext(ctx)
 	h.called = append(h.called, fmt.Sprint(c.Tenant, "/", c.Subject, "/", c.Plan, "/", ok))
 	return h.Server.Check(ctx, req)
@@ -66,11 +73,13 @@ func (h *healthServer) Check(ctx context.Context, req *healthv1.HealthCheckReque
 func serve(t *testing.T, opts ...grpclimit.Option) (*grpc.ClientConn, *healthServer) {
 	t.Helper()
 	now := time.Date(2026, 3, 1, 0, 0, 10, 0, time.UTC)
-	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans), Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler)})
+	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans), Now: func() time.Time { return now },
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.UnaryInterceptor(grpclimit.Unary(limiter, opts...)), grpc.StreamInterceptor(grpclimit.Stream(limiter, opts...)))
+	server := grpc.NewServer(grpc.UnaryInterceptor(grpclimit.Unary(limiter, opts...)),
+		grpc.StreamInterceptor(grpclimit.Stream(limiter, opts...)))
 	h := &healthServer{Server: health.NewServer()}
 	healthv1.RegisterHealthServer(server, h)
 	reflection.Register(server)
@@ -140,13 +149,14 @@ func TestUnary(t *testing.T) {
 	if got := fmt.Sprint(h.called); got != "[acme/hank/basic/true acme/hank/basic/true]" {
 		t.Errorf("handlers were called by %s", got)
 	}
-	if err := conn.Invoke(as(t, "acme"), "/other.Service/Method", &healthv1.HealthCheckRequest{}, new(healthv1.HealthCheckResponse)); status.Code(err) != codes.Unimplemented {
+	if err := conn.Invoke(as(t, "acme"), "/other.Service/Method", &healthv1.HealthCheckRequest{},
+		new(healthv1.HealthCheckResponse)); status.Code(err) != codes.Unimplemented {
 		t.Errorf("an unknown method: %v", err) // no interceptor is called for it
 	}
 }
 
-// Guarantees that exempt methods pass, costs are charged, and that a server without WithIdentity reads credentials of the
-// metadata.
+// Guarantees that exempt methods pass, costs are charged, and that a server without WithIdentity reads credentials of
+// the metadata.
 func TestOptions(t *testing.T) {
 	conn, _ := serve(t, grpclimit.WithIdentity(identity), grpclimit.Exempt("/grpc.health.v1.Health/"))
 	for range 5 {
@@ -162,14 +172,17 @@ func TestOptions(t *testing.T) {
 	for _, c := range []struct {
 		service string
 		want    codes.Code
-	}{{"xxx", codes.ResourceExhausted}, {"xx", codes.NotFound}, {"", codes.ResourceExhausted}} { // NotFound is the handler's
-		if _, err := client.Check(as(t, "acme"), &healthv1.HealthCheckRequest{Service: c.service}); status.Code(err) != c.want {
+	}{{"xxx", codes.ResourceExhausted}, {"xx", codes.NotFound}, {"",
+		codes.ResourceExhausted}} { // NotFound is the handler's
+		if _, err := client.Check(as(t, "acme"),
+			&healthv1.HealthCheckRequest{Service: c.service}); status.Code(err) != c.want {
 			t.Errorf("%q: %v, want %s", c.service, err, c.want)
 		}
 	}
 	conn, _ = serve(t)
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-api-key", "sk_no_such_key")
-	if _, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}); status.Code(err) != codes.Unauthenticated {
+	if _, err := healthv1.NewHealthClient(conn).Check(ctx,
+		&healthv1.HealthCheckRequest{}); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("a bad key: %v", err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package envoyconfig reads the configuration files of envoyproxy/ratelimit, and finds the limit of a descriptor as that
-// server does.
+// Package envoyconfig reads the configuration files of envoyproxy/ratelimit, and finds the limit of a descriptor as
+// that server does.
 //
 // A file has a domain and a tree of descriptors. [Load] accepts and refuses what envoyproxy/ratelimit does, with the
 // same texts. [Config.Match] walks the tree along the entries of a request's descriptor. At each level it takes the
@@ -8,11 +8,11 @@
 // only if it is found at the request's last entry.
 //
 // Keys and values are compared as envoyproxy/ratelimit does: joined by "_". A descriptor with the key "a" and the value
-// "b_c" is therefore the same as one with the key "a_b" and the value "c", in a file and in a request. Counters are kept
-// apart nevertheless, see [AppendKey].
+// "b_c" is therefore the same as one with the key "a_b" and the value "c", in a file and in a request. Counters are
+// kept apart nevertheless, see [AppendKey].
 //
-// The key "sluice" of a descriptor, and of a file, holds what envoyproxy/ratelimit has no words for, see [extension] and
-// [Mapping].
+// The key "sluice" of a descriptor, and of a file, holds what envoyproxy/ratelimit has no words for, see [extension]
+// and [Mapping].
 package envoyconfig
 
 import (

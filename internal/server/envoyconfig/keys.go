@@ -10,7 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// extensionKey is the key of a descriptor, or of a file, under which everything stands that envoyproxy/ratelimit has no words for.
+// extensionKey is the key of a descriptor, or of a file, under which everything stands that envoyproxy/ratelimit has no
+// words for.
 const extensionKey = "sluice"
 
 // place is where a mapping stands in a file.
@@ -174,8 +175,8 @@ func (k *keyChecker) value(key string, n *yaml.Node, at place) error {
 	return nil
 }
 
-// readAsVersion11 gives the texts in metadata the meaning that they have in envoyproxy/ratelimit, whose package for YAML
-// follows version 1.1: yes and no, on and off are booleans, and a date is a text.
+// readAsVersion11 gives the texts in metadata the meaning that they have in envoyproxy/ratelimit, whose package for
+// YAML follows version 1.1: yes and no, on and off are booleans, and a date is a text.
 func (k *keyChecker) readAsVersion11(n *yaml.Node) {
 	if n = resolve(n); k.seen[n] {
 		return

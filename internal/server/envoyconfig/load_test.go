@@ -29,17 +29,24 @@ func TestErrors(t *testing.T) {
 		{"empty key", one("value: x"), "descriptor has empty key"},
 		{"duplicate key", one("key: a\n  - key: a"), "duplicate descriptor composite key 'd.a'"},
 		{"duplicate composite key", one("{key: a_b}\n  - {key: a, value: b}"), "duplicate descriptor composite key 'd.a_b'"},
-		{"duplicate key below", one("{key: x, descriptors: [{key: a}, {key: a}]}"), "duplicate descriptor composite key 'd.x.a'"},
+		{"duplicate key below", one("{key: x, descriptors: [{key: a}, {key: a}]}"),
+			"duplicate descriptor composite key 'd.x.a'"},
 		{"unit", one("{key: a, rate_limit: {unit: foo, requests_per_unit: 5}}"), "invalid rate limit unit 'foo'"},
-		{"unit unknown", one("{key: a, rate_limit: {unit: unknown, requests_per_unit: 5}}"), "invalid rate limit unit 'unknown'"},
+		{"unit unknown", one("{key: a, rate_limit: {unit: unknown, requests_per_unit: 5}}"),
+			"invalid rate limit unit 'unknown'"},
 		{"no unit", one("{key: a, rate_limit: {}}"), "invalid rate limit unit ''"},
-		{"unlimited and unit", one("{key: a, rate_limit: {unlimited: true, unit: DAY}}"), "should not specify rate limit unit when unlimited"},
-		{"replaces nothing", one("{key: a, rate_limit: {unit: day, name: n, replaces: [{name: ''}]}}"), "should not have an empty replaces entry"},
-		{"replaces itself", one("{key: a, rate_limit: {unit: day, name: n, replaces: [{name: n}]}}"), "replaces should not contain name of same descriptor"},
-		{"shared, no wildcard", one("{key: a, value: b, share_threshold: true}"), "share_threshold can only be used with wildcard values (containing '*'), but found key 'a_b'"},
+		{"unlimited and unit", one("{key: a, rate_limit: {unlimited: true, unit: DAY}}"),
+			"should not specify rate limit unit when unlimited"},
+		{"replaces nothing", one("{key: a, rate_limit: {unit: day, name: n, replaces: [{name: ''}]}}"),
+			"should not have an empty replaces entry"},
+		{"replaces itself", one("{key: a, rate_limit: {unit: day, name: n, replaces: [{name: n}]}}"),
+			"replaces should not contain name of same descriptor"},
+		{"shared, no wildcard", one("{key: a, value: b, share_threshold: true}"),
+			"share_threshold can only be used with wildcard values (containing '*'), but found key 'a_b'"},
 		{"metadata", one(`{key: a, metadata: {at: !!binary "/w=="}}`), "error parsing metadata: proto:"},
 		{"number as a key", "domain: d\n1: x", "config error, key is not of type string: 1"},
-		{"unknown key", one("{key: a, rate_limit: {unit: day, requests_per_units: 1}}"), "config error, unknown key 'requests_per_units'"},
+		{"unknown key", one("{key: a, rate_limit: {unit: day, requests_per_units: 1}}"),
+			"config error, unknown key 'requests_per_units'"},
 		{"unknown key at the top", "domain: d\nfoo: x", "config error, unknown key 'foo'"},
 		{"list of texts", one("a"), "config error, yaml file contains list of type other than map: a"},
 		{"list of lists", one("[a, b]"), "config error, yaml file contains list of type other than map: [a b]"},
@@ -49,9 +56,12 @@ func TestErrors(t *testing.T) {
 		{"above 32 bits", one("{key: a, rate_limit: {unit: day, requests_per_unit: 4294967296}}"),
 			"error loading config file: yaml: unmarshal errors:\n  line 3: cannot unmarshal !!int `4294967296` into uint32"},
 		{"not YAML", "domain: [", "error loading config file: yaml: line 1: did not find expected node content"},
-		{"a text for a list", "domain: d\ndescriptors: foo", "error loading config file: yaml: unmarshal errors:\n  line 2: cannot unmarshal !!str `foo` into a list of descriptors"},
-		{"not a mapping", "- a", "error loading config file: yaml: unmarshal errors:\n  line 1: cannot unmarshal !!seq into a mapping"},
-		{"too large", strings.Repeat("#", envoyconfig.MaxFileBytes+1), "error loading config file: the file is larger than 16 MiB"},
+		{"a text for a list", "domain: d\ndescriptors: foo",
+			"error loading config file: yaml: unmarshal errors:\n  line 2: cannot unmarshal !!str `foo` into a list of descriptors"},
+		{"not a mapping", "- a",
+			"error loading config file: yaml: unmarshal errors:\n  line 1: cannot unmarshal !!seq into a mapping"},
+		{"too large", strings.Repeat("#", envoyconfig.MaxFileBytes+1),
+			"error loading config file: the file is larger than 16 MiB"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := envoyconfig.Load([]envoyconfig.File{{Name: "a.yaml", Data: []byte(c.text)}}, envoyconfig.Options{})
@@ -88,7 +98,8 @@ func TestExtensionErrors(t *testing.T) {
 			t.Errorf("%s: error %v, want one with %q", c.descriptor, err, c.want)
 		}
 	}
-	_, err := envoyconfig.Load([]envoyconfig.File{{Name: "a.yaml", Data: []byte("domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, sluice: {}}}]\n")}}, envoyconfig.Options{})
+	_, err := envoyconfig.Load([]envoyconfig.File{{Name: "a.yaml",
+		Data: []byte("domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, sluice: {}}}]\n")}}, envoyconfig.Options{})
 	if err == nil || !strings.Contains(err.Error(), "unknown key 'sluice'") {
 		t.Errorf("sluice in rate_limit: %v", err)
 	}
@@ -151,7 +162,8 @@ func TestAliases(t *testing.T) {
 		if i > 0 {
 			prev = "b" + string(rune('0'+(i-1)%10)) + string(rune('a'+(i-1)/10))
 		}
-		b.WriteString("  - &b" + n + " {key: k" + n + ", descriptors: [*" + prev + "], metadata: {x: *" + prev + ", y: *" + prev + "}}\n")
+		b.WriteString("  - &b" + n + " {key: k" + n + ", descriptors: [*" + prev + "], metadata: {x: *" + prev + ", y: *" +
+			prev + "}}\n")
 	}
 	_, err := envoyconfig.Load([]envoyconfig.File{{Name: "a.yaml", Data: []byte(b.String())}}, envoyconfig.Options{})
 	if err == nil || !strings.Contains(err.Error(), "excessive aliasing") {
@@ -193,14 +205,16 @@ func TestFiles(t *testing.T) {
 		t.Errorf("%d rules:\n%s", c.Rules(), got)
 	}
 	refuse := envoyconfig.Options{Accepts: func(*limit.Limit) error { return errors.New("the store cannot keep this") }}
-	if _, err := envoyconfig.Load([]envoyconfig.File{a}, refuse); err == nil || err.Error() != "a: d.a: the store cannot keep this" {
+	if _, err := envoyconfig.Load([]envoyconfig.File{a}, refuse); err == nil ||
+		err.Error() != "a: d.a: the store cannot keep this" {
 		t.Errorf("a limit that the store refuses: %v", err)
 	}
 }
 
 // Guarantees that a key at a place where it has no effect is reported, since envoyproxy/ratelimit ignores it silently.
 func TestWarnings(t *testing.T) {
-	c := load(t, "domain: d\ndescriptors:\n  - key: a\n    rate_limit:\n      unit: day\n      shadow_mode: true\n    name: n\n")
+	c := load(t,
+		"domain: d\ndescriptors:\n  - key: a\n    rate_limit:\n      unit: day\n      shadow_mode: true\n    name: n\n")
 	got := strings.Join(c.Warnings(), "; ")
 	if want := "test.yaml:6: shadow_mode has no effect in rate_limit; test.yaml:7: name has no effect in a descriptor"; got != want {
 		t.Errorf("warnings %q, want %q", got, want)
@@ -209,14 +223,16 @@ func TestWarnings(t *testing.T) {
 
 // Guarantees that metadata is read as it is, whatever keys it has.
 func TestMetadata(t *testing.T) {
-	c := load(t, "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day}\n    metadata: {x: [1, {2: b}], foo: {bar: yes}, day: 2020-01-02}\n")
+	c := load(t,
+		"domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day}\n    metadata: {x: [1, {2: b}], foo: {bar: yes}, day: 2020-01-02}\n")
 	var m envoyconfig.Match
 	c.Match("d", []envoyconfig.Entry{{Key: "a"}}, &m)
 	got, err := m.Rule.Metadata.MarshalJSON()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := strings.ReplaceAll(string(got), " ", ""); text != `{"day":"2020-01-02","foo":{"bar":true},"x":[1,{"2":"b"}]}` {
+	if text := strings.ReplaceAll(string(got), " ",
+		""); text != `{"day":"2020-01-02","foo":{"bar":true},"x":[1,{"2":"b"}]}` {
 		t.Errorf("metadata %s", text)
 	}
 	if !m.Rule.DeniesAll() {

@@ -6,14 +6,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Mapping says which entries of a request's descriptors tell who calls, and what. It stands beside the domain of a file:
+// Mapping says which entries of a request's descriptors tell who calls, and what. It stands beside the domain of a
+// file:
 //
 //	domain: api
 //	sluice:
 //	  mapping: {tenant: tenant, subject: user, method: method, path: path, address: remote_address}
 //
-// Each value is the key of an entry; a name that is left out is not told. A descriptor all of whose entries have keys of
-// the mapping is decided by the plan of its tenant, and not by the descriptors of the file.
+// Each value is the key of an entry; a name that is left out is not told. A descriptor all of whose entries have keys
+// of the mapping is decided by the plan of its tenant, and not by the descriptors of the file.
 type Mapping struct {
 	Tenant, Subject, Method, Path, Address string
 }
@@ -42,8 +43,8 @@ func (m *Mapping) field(c *Call, key string) *string {
 	return nil
 }
 
-// Read reads a descriptor. It reports false if the descriptor is not mapped: it has no entry, or one with a key that the
-// mapping does not name, or two with the same key.
+// Read reads a descriptor. It reports false if the descriptor is not mapped: it has no entry, or one with a key that
+// the mapping does not name, or two with the same key.
 func (m *Mapping) Read(entries []Entry) (c Call, mapped bool) {
 	for i := range entries {
 		field := m.field(&c, entries[i].Key)

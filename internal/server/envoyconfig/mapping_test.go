@@ -8,7 +8,8 @@ import (
 )
 
 func loadMapping(text string, allowed bool) (*envoyconfig.Config, error) {
-	return envoyconfig.Load([]envoyconfig.File{{Name: "f", Data: []byte(text)}}, envoyconfig.Options{Mapping: allowed, MergeDomains: true})
+	return envoyconfig.Load([]envoyconfig.File{{Name: "f", Data: []byte(text)}}, envoyconfig.Options{Mapping: allowed,
+		MergeDomains: true})
 }
 
 // Guarantees which descriptors are mapped, and to what.
@@ -25,7 +26,8 @@ func TestMapping(t *testing.T) {
 		want    envoyconfig.Call
 		mapped  bool
 	}{
-		{entries("t=acme", "p=/x", "m=GET", "s=u", "a=10.0.0.1"), envoyconfig.Call{Tenant: "acme", Subject: "u", Method: "GET", Path: "/x", Address: "10.0.0.1"}, true},
+		{entries("t=acme", "p=/x", "m=GET", "s=u", "a=10.0.0.1"), envoyconfig.Call{Tenant: "acme", Subject: "u",
+			Method: "GET", Path: "/x", Address: "10.0.0.1"}, true},
 		{entries("a=10.0.0.1"), envoyconfig.Call{Address: "10.0.0.1"}, true},
 		{entries("t="), envoyconfig.Call{}, true},
 		{entries("t=acme", "x=y"), envoyconfig.Call{}, false},
@@ -53,12 +55,14 @@ func TestMappingErrors(t *testing.T) {
 		{"{mapping: {path: p}}", "give it the key of tenant or of address", true},
 		{"{mapping: {tenant: t}}", "start the service with --plans", false},
 	} {
-		if _, err := loadMapping("domain: d\nsluice: "+c.sluice+"\n", c.allowed); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := loadMapping("domain: d\nsluice: "+c.sluice+"\n", c.allowed); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want one with %q", c.sluice, err, c.want)
 		}
 	}
 	one := envoyconfig.File{Name: "f", Data: []byte("domain: d\nsluice: {mapping: {tenant: t}}\n")}
-	if _, err := envoyconfig.Load([]envoyconfig.File{one, one}, envoyconfig.Options{Mapping: true, MergeDomains: true}); err == nil ||
+	if _, err := envoyconfig.Load([]envoyconfig.File{one, one}, envoyconfig.Options{Mapping: true,
+		MergeDomains: true}); err == nil ||
 		!strings.Contains(err.Error(), "has a mapping in another file") {
 		t.Errorf("two mappings: %v", err)
 	}

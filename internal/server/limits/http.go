@@ -17,8 +17,8 @@ import (
 // maxBodyBytes bounds a request over HTTP.
 const maxBodyBytes = 4 << 20
 
-// Register adds the API over HTTP to mux: POST /v1/check, /v1/check-batch, /v1/peek and /v1/refund, each with the JSON form
-// of its message, and GET /v1/openapi.yaml. A decision is 200, also one that denies.
+// Register adds the API over HTTP to mux: POST /v1/check, /v1/check-batch, /v1/peek and /v1/refund, each with the JSON
+// form of its message, and GET /v1/openapi.yaml. A decision is 200, also one that denies.
 func (s *Service) Register(mux *http.ServeMux) {
 	handle(mux, "check", s.Check)
 	handle(mux, "check-batch", s.CheckBatch)

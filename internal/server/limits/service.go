@@ -1,4 +1,5 @@
-// Package limits serves Sluice's own API (package limitsv1) over gRPC and HTTP: it checks calls by the plan of a tenant.
+// Package limits serves Sluice's own API (package limitsv1) over gRPC and HTTP: it checks calls by the plan of a
+// tenant.
 //
 // The decisions are those of package authorizer. The service keeps the receipts of what it has charged for as long as
 // they can be refunded, a bounded number of them.
@@ -137,8 +138,9 @@ func (s *Service) Refund(ctx context.Context, req *limitsv1.RefundRequest) (*lim
 	}
 	receipt, ok := s.receipts.Get(req.GetReceipt())
 	if !ok {
-		return nil, status.Errorf(codes.NotFound, "no such receipt here: it is of another instance, older than %s, or one of "+
-			"too many", limit.MaxReceiptAge)
+		return nil, status.Errorf(codes.NotFound,
+			"no such receipt here: it is of another instance, older than %s, or one of "+
+				"too many", limit.MaxReceiptAge)
 	}
 	back, err := s.c.Store.Refund(ctx, receipt, req.GetUnits(), s.c.Now())
 	if errors.Is(err, limit.ErrRefundsFull) {
@@ -228,8 +230,8 @@ func addLimits(out *limitsv1.Decision, a *authorizer.Answer) {
 	}
 }
 
-// keep keeps a receipt until it is refunded or too old, and writes its name to the decision. The name cannot be guessed:
-// whoever knows it may refund.
+// keep keeps a receipt until it is refunded or too old, and writes its name to the decision. The name cannot be
+// guessed: whoever knows it may refund.
 func (s *Service) keep(d *limitsv1.Decision, receipt *limit.Receipt) {
 	if receipt == nil {
 		return

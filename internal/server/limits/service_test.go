@@ -35,7 +35,13 @@ plans:
     limits:
       - { id: burst, algorithm: token_bucket, rate: 1, period: 10s, burst: 4 }
       - { id: writes, match: { methods: [POST] }, algorithm: fixed_window, threshold: 2, period: 1h }
-      - { id: each, per: subject, match: { pathPattern: "/items/*" }, algorithm: sliding_window, threshold: 3, period: 1m, cost: 2 }
+      - id: each
+        per: subject
+        match: { pathPattern: "/items/*" }
+        algorithm: sliding_window
+        threshold: 3
+        period: 1m
+        cost: 2
       - { id: role, per: "claim:role", algorithm: fixed_window, threshold: 6, period: 1m }
       - { id: quiet, mode: shadow, algorithm: fixed_window, threshold: 1, period: 1m }
   - id: nobody
@@ -75,7 +81,8 @@ func newWorld(t *testing.T, maxReceipts int) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.Service, err = limits.New(limits.Config{Plans: decides, Store: store, MaxReceipts: maxReceipts, Now: now}); err != nil {
+	if w.Service, err = limits.New(limits.Config{Plans: decides, Store: store, MaxReceipts: maxReceipts,
+		Now: now}); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -112,7 +119,8 @@ func left(d *limitsv1.Decision, policy string) int64 {
 // Guarantees that a check and a peek are decided as the library decides the same call, for random calls over time.
 func TestLikeLibrary(t *testing.T) {
 	w := newWorld(t, 0)
-	library, err := sluice.New(sluice.Config{PlansData: []byte(plans), Now: func() time.Time { return w.now }, Log: slog.New(slog.DiscardHandler)})
+	library, err := sluice.New(sluice.Config{PlansData: []byte(plans), Now: func() time.Time { return w.now },
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +130,8 @@ func TestLikeLibrary(t *testing.T) {
 	reasons := map[string]int{}
 	for step := range 3000 {
 		w.now = w.now.Add(time.Duration(rng.IntN(5000)) * time.Millisecond)
-		c := &limitsv1.Call{Tenant: one("acme", "acme", "gone", "unknown", ""), Subject: one("", "u"), Method: one("GET", "POST"), Path: one("/", "/items/1"),
+		c := &limitsv1.Call{Tenant: one("acme", "acme", "gone", "unknown", ""), Subject: one("", "u"), Method: one("GET",
+			"POST"), Path: one("/", "/items/1"),
 			Address: one("", "10.0.0.1", "10.0.0.2"), Cost: rng.Int64N(3), Claims: map[string]string{"role": one("a", "b")}}
 		who := sluice.Identity{Tenant: c.Tenant, Subject: c.Subject, Claims: c.Claims, Anonymous: c.Tenant == ""}
 		req := sluice.Request{Method: c.Method, Path: c.Path, Peer: c.Address, Cost: c.Cost}
@@ -145,12 +154,14 @@ func TestLikeLibrary(t *testing.T) {
 		for name, values := range header {
 			told[name] = values[0]
 		}
-		gotText := fmt.Sprint(d.GetAllowed(), d.GetReason(), d.GetStatus(), d.GetTenant(), d.GetPlan(), d.GetRetryAfter().AsDuration(), d.GetHeaders(), d.GetProblem() == "")
+		gotText := fmt.Sprint(d.GetAllowed(), d.GetReason(), d.GetStatus(), d.GetTenant(), d.GetPlan(),
+			d.GetRetryAfter().AsDuration(), d.GetHeaders(), d.GetProblem() == "")
 		wantText := fmt.Sprint(l.Allowed, l.Reason, l.Status(), l.Tenant, l.Plan, l.RetryAfter, told, l.Problem() == nil)
 		if gotText != wantText {
 			t.Fatalf("step %d, %v:\n got %s\nwant %s", step, c, gotText, wantText)
 		}
-		if l.Limit != "" && (len(d.GetLimits()) == 0 || d.GetLimits()[0].GetPolicy() != l.Limit || d.GetLimits()[0].GetRemaining() != l.Remaining) {
+		if l.Limit != "" && (len(d.GetLimits()) == 0 || d.GetLimits()[0].GetPolicy() != l.Limit ||
+			d.GetLimits()[0].GetRemaining() != l.Remaining) {
 			t.Fatalf("step %d: limits %v, want first %s with %d left", step, d.GetLimits(), l.Limit, l.Remaining)
 		}
 		reasons[d.GetReason()]++
@@ -193,7 +204,8 @@ func TestRefund(t *testing.T) {
 		}
 	}
 	for _, units := range []int64{-1, limit.MaxUnits + 1} {
-		if _, err := w.Refund(t.Context(), &limitsv1.RefundRequest{Receipt: "x", Units: units}); status.Code(err) != codes.InvalidArgument {
+		if _, err := w.Refund(t.Context(), &limitsv1.RefundRequest{Receipt: "x",
+			Units: units}); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%d units: %v", units, err)
 		}
 	}
@@ -201,7 +213,8 @@ func TestRefund(t *testing.T) {
 
 // Guarantees batches: each call by itself, or all or none.
 func TestBatch(t *testing.T) {
-	calls := []*limitsv1.Call{{Tenant: "acme", Cost: 2}, {Tenant: "acme", Cost: 3}, {Tenant: "acme", Cost: 1}, {Tenant: "unknown"}}
+	calls := []*limitsv1.Call{{Tenant: "acme", Cost: 2}, {Tenant: "acme", Cost: 3}, {Tenant: "acme", Cost: 1},
+		{Tenant: "unknown"}}
 	for _, all := range []bool{false, true} {
 		w := newWorld(t, 0)
 		out, err := w.CheckBatch(t.Context(), &limitsv1.CheckBatchRequest{Calls: calls, AllOrNothing: all})
@@ -224,8 +237,10 @@ func TestBatch(t *testing.T) {
 		}
 	}
 	w := newWorld(t, 0)
-	for _, bad := range [][]*limitsv1.Call{nil, make([]*limitsv1.Call, limits.MaxCalls+1), {{Tenant: "acme"}, nil}, {{Cost: -1}}} {
-		if _, err := w.CheckBatch(t.Context(), &limitsv1.CheckBatchRequest{Calls: bad}); status.Code(err) != codes.InvalidArgument {
+	for _, bad := range [][]*limitsv1.Call{nil, make([]*limitsv1.Call, limits.MaxCalls+1), {{Tenant: "acme"}, nil},
+		{{Cost: -1}}} {
+		if _, err := w.CheckBatch(t.Context(),
+			&limitsv1.CheckBatchRequest{Calls: bad}); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%d calls: %v", len(bad), err)
 		}
 	}
@@ -259,13 +274,15 @@ func TestHTTP(t *testing.T) {
 	if code != 200 || d["allowed"] != true || d["receipt"] == "" {
 		t.Errorf("check: %d %v", code, out)
 	}
-	if code, out := post("/v1/peek", `{"call": {"tenant": "acme"}}`); code != 200 || out["decision"].(map[string]any)["retryAfter"] != "10s" {
+	if code, out := post("/v1/peek", `{"call": {"tenant": "acme"}}`); code != 200 ||
+		out["decision"].(map[string]any)["retryAfter"] != "10s" {
 		t.Errorf("peek: %d %v", code, out)
 	}
 	if code, out := post("/v1/refund", fmt.Sprintf(`{"receipt": %q}`, d["receipt"])); code != 200 || out["units"] != "4" {
 		t.Errorf("refund: %d %v", code, out)
 	}
-	if code, out := post("/v1/check-batch", `{"calls": [{"tenant": "acme"}, {"tenant": "gone"}]}`); code != 200 || len(out["decisions"].([]any)) != 2 {
+	if code, out := post("/v1/check-batch", `{"calls": [{"tenant": "acme"}, {"tenant": "gone"}]}`); code != 200 ||
+		len(out["decisions"].([]any)) != 2 {
 		t.Errorf("batch: %d %v", code, out)
 	}
 	for _, bad := range []struct {
@@ -273,8 +290,10 @@ func TestHTTP(t *testing.T) {
 		status     int
 		code       string
 	}{
-		{"/v1/check", "{", 400, "invalidargument"}, {"/v1/check", "{}", 400, "invalidargument"}, {"/v1/check", `{"call": {"cost": "-1"}}`, 400, "invalidargument"},
-		{"/v1/check", `{"calls": {}}`, 400, "invalidargument"}, {"/v1/refund", `{"receipt": "x"}`, 404, "notfound"}, {"/v1/check-batch", `{}`, 400, "invalidargument"},
+		{"/v1/check", "{", 400, "invalidargument"}, {"/v1/check", "{}", 400, "invalidargument"}, {"/v1/check",
+			`{"call": {"cost": "-1"}}`, 400, "invalidargument"},
+		{"/v1/check", `{"calls": {}}`, 400, "invalidargument"}, {"/v1/refund", `{"receipt": "x"}`, 404,
+			"notfound"}, {"/v1/check-batch", `{}`, 400, "invalidargument"},
 		{"/v1/peek", strings.Repeat(" ", 5<<20), 400, "invalidargument"},
 	} {
 		if code, out := post(bad.path, bad.body); code != bad.status || out["code"] != bad.code || out["message"] == "" {

@@ -1,5 +1,5 @@
-// Package limitsv1 is the protocol of Sluice's own API: limits.proto, the code that scripts/proto generates from it, and
-// openapi.yaml, which describes the same over HTTP.
+// Package limitsv1 is the protocol of Sluice's own API: limits.proto, the code that scripts/proto generates from it,
+// and openapi.yaml, which describes the same over HTTP.
 package limitsv1
 
 import _ "embed"

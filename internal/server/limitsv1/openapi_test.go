@@ -23,10 +23,12 @@ func TestOpenAPI(t *testing.T) {
 	if err := yaml.Unmarshal(limitsv1.OpenAPI, &page); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"/v1/check", "/v1/check-batch", "/v1/peek", "/v1/refund"}; !slices.Equal(slices.Sorted(maps.Keys(page.Paths)), want) {
+	if want := []string{"/v1/check", "/v1/check-batch", "/v1/peek",
+		"/v1/refund"}; !slices.Equal(slices.Sorted(maps.Keys(page.Paths)), want) {
 		t.Errorf("paths %v, want %v", slices.Sorted(maps.Keys(page.Paths)), want)
 	}
-	types := map[protoreflect.Kind]string{protoreflect.StringKind: "string", protoreflect.BoolKind: "boolean", protoreflect.Int32Kind: "integer", protoreflect.Int64Kind: "string"}
+	types := map[protoreflect.Kind]string{protoreflect.StringKind: "string", protoreflect.BoolKind: "boolean",
+		protoreflect.Int32Kind: "integer", protoreflect.Int64Kind: "string"}
 	messages := limitsv1.File_internal_server_limitsv1_limits_proto.Messages()
 	for i := range messages.Len() {
 		m := messages.Get(i)

@@ -83,8 +83,8 @@ func (c *call) giveBack(it *item) error {
 	return c.correct(it, -it.hits, &c.corrected)
 }
 
-// correct changes what the item's counters have, whether it fits or not. A correction names a time by the store's clock,
-// which a look tells if there was no decision before.
+// correct changes what the item's counters have, whether it fits or not. A correction names a time by the store's
+// clock, which a look tells if there was no decision before.
 func (c *call) correct(it *item, units int64, d *limit.Decision) error {
 	c.askFor(it, 1)
 	if !c.service.clockKnown.Load() {

@@ -32,6 +32,8 @@ type call struct {
 	ask        limit.Request
 	corrected  limit.Decision
 	replacedBy []string // names of rules that do not apply
+
+	left, policies []byte // values of headers
 }
 
 func (c *call) release() {

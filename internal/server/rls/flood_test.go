@@ -12,8 +12,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
 
-// Guarantees that a flood of new addresses, or of other new values, neither makes errors, nor lets anybody over a limit,
-// nor takes the counters of others.
+// Guarantees that a flood of new addresses, or of other new values, neither makes errors, nor lets anybody over a
+// limit, nor takes the counters of others.
 func TestFlood(t *testing.T) {
 	for key, least := range map[string]int{"remote_address": 100, "a": 1000} { // addresses share counters
 		quiet := slog.New(slog.DiscardHandler)

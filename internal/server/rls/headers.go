@@ -30,6 +30,9 @@ type Headers struct {
 // never left out.
 const maxFieldBytes = 3072
 
+// mostHeaders is how many headers an answer can have.
+const mostHeaders = 6
+
 func named(name, preset string) string {
 	if name == "" {
 		return preset
@@ -39,8 +42,15 @@ func named(name, preset string) string {
 
 func (c *call) headers(out *rlsv3.RateLimitResponse) []*corev3.HeaderValue {
 	h := &c.service.config.Headers
-	var list []*corev3.HeaderValue
-	add := func(name, value string) { list = append(list, &corev3.HeaderValue{Key: name, Value: value}) }
+	if !h.Plain && !h.Exact {
+		return nil
+	}
+	memory, list := make([]corev3.HeaderValue, mostHeaders), make([]*corev3.HeaderValue, 0, mostHeaders)
+	add := func(name, value string) {
+		v := &memory[len(list)]
+		v.Key, v.Value = name, value
+		list = append(list, v)
+	}
 	if h.Plain {
 		if s := c.telling(out); s != nil {
 			add(named(h.Limit, "RateLimit-Limit"), strconv.FormatUint(uint64(s.GetCurrentLimit().GetRequestsPerUnit()), 10))
@@ -109,7 +119,7 @@ func (c *call) retryAfter() (seconds int64, ok bool) {
 // fields writes the values of RateLimit and RateLimit-Policy, the limit that binds first.
 func (c *call) fields() (left, policies string) {
 	first := c.first()
-	var l, p []byte
+	l, p := c.left[:0], c.policies[:0]
 	for pass := range 2 {
 		for i := range c.items {
 			it := &c.items[i]
@@ -135,6 +145,7 @@ func (c *call) fields() (left, policies string) {
 			}
 		}
 	}
+	c.left, c.policies = l, p
 	return string(l), string(p)
 }
 

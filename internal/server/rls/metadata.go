@@ -41,7 +41,8 @@ func describe(d *ratelimitv3.RateLimitDescriptor) *structpb.Struct {
 	}
 	fields := map[string]*structpb.Value{"entries": structpb.NewListValue(&structpb.ListValue{Values: entries})}
 	if o := d.GetLimit(); o != nil {
-		fields["limit"] = structpb.NewStringValue(fmt.Sprintf("requests_per_unit:%d unit:%s", o.GetRequestsPerUnit(), o.GetUnit()))
+		fields["limit"] = structpb.NewStringValue(fmt.Sprintf("requests_per_unit:%d unit:%s", o.GetRequestsPerUnit(),
+			o.GetUnit()))
 	}
 	if n := d.GetHitsAddend(); n != nil {
 		fields["hitsAddend"] = structpb.NewNumberValue(float64(n.GetValue()))

@@ -83,5 +83,6 @@ func (it *item) planStands() (*limit.Decision, bool) {
 
 // refusesNegative is the error of negative hits for a descriptor that a plan decides.
 func refusesNegative() error {
-	return status.Error(codes.InvalidArgument, "negative hits are not for descriptors of a mapping: refund the receipt of a decision")
+	return status.Error(codes.InvalidArgument,
+		"negative hits are not for descriptors of a mapping: refund the receipt of a decision")
 }

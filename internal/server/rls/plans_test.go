@@ -30,7 +30,13 @@ plans:
     limits:
       - { id: burst, algorithm: token_bucket, rate: 1, period: 10s, burst: 4 }
       - { id: writes, match: { methods: [POST] }, algorithm: fixed_window, threshold: 2, period: 1h }
-      - { id: each, per: subject, match: { pathPattern: "/items/*" }, algorithm: sliding_window, threshold: 3, period: 1m, cost: 2 }
+      - id: each
+        per: subject
+        match: { pathPattern: "/items/*" }
+        algorithm: sliding_window
+        threshold: 3
+        period: 1m
+        cost: 2
   - id: nobody
     limits: [ { id: few, algorithm: fixed_window, threshold: 1, period: 1h } ]
 tenants:
@@ -77,7 +83,8 @@ func newPlanned(t *testing.T, c rls.Config) *world {
 	if w.Service, err = rls.New(c); err != nil {
 		t.Fatal(err)
 	}
-	config, err := envoyconfig.Load([]envoyconfig.File{{Name: "test", Data: []byte(mappingFile)}}, envoyconfig.Options{Mapping: true})
+	config, err := envoyconfig.Load([]envoyconfig.File{{Name: "test", Data: []byte(mappingFile)}},
+		envoyconfig.Options{Mapping: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +96,8 @@ func newPlanned(t *testing.T, c rls.Config) *world {
 // same tenant, subject, method, path and address, for random calls over time.
 func TestMappedLikeLibrary(t *testing.T) {
 	w := newPlanned(t, rls.Config{Headers: rls.Headers{Exact: true}})
-	library, err := sluice.New(sluice.Config{PlansData: []byte(plans), Now: func() time.Time { return w.now }, Log: slog.New(slog.DiscardHandler)})
+	library, err := sluice.New(sluice.Config{PlansData: []byte(plans), Now: func() time.Time { return w.now },
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +143,8 @@ func TestMappedLikeLibrary(t *testing.T) {
 			t.Fatalf("step %d: body %q of %s", step, got.GetRawBody(), want.Reason)
 		}
 	}
-	for _, r := range []sluice.Reason{sluice.Allowed, sluice.Limited, sluice.AddressLimited, sluice.UnknownTenant, sluice.SuspendedTenant} {
+	for _, r := range []sluice.Reason{sluice.Allowed, sluice.Limited, sluice.AddressLimited, sluice.UnknownTenant,
+		sluice.SuspendedTenant} {
 		if reasons[r] < 20 {
 			t.Errorf("%d decisions are %s: the calls are no test", reasons[r], r)
 		}
@@ -163,7 +172,8 @@ func TestMappedAllOrNothing(t *testing.T) {
 	}
 }
 
-// Guarantees hits of a mapped descriptor: none looks, several are charged, negative ones are refused; and the statistics.
+// Guarantees hits of a mapped descriptor: none looks, several are charged, negative ones are refused; and the
+// statistics.
 func TestMappedHits(t *testing.T) {
 	w := newPlanned(t, rls.Config{})
 	w.want("ok: ok 4", hits("tenant=acme", 0))
@@ -171,12 +181,14 @@ func TestMappedHits(t *testing.T) {
 	w.want("over: over 0", hits("tenant=acme", 2))
 	w.want("over: over -", hits("tenant=unknown", 1))
 	if _, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
-		Descriptors: []*ratelimitv3.RateLimitDescriptor{negative("tenant=acme", 1)}}); err == nil || !strings.Contains(err.Error(), "refund the receipt") {
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{negative("tenant=acme", 1)}}); err == nil ||
+		!strings.Contains(err.Error(), "refund the receipt") {
 		t.Errorf("negative hits: %v", err)
 	}
 	got := map[string]int64{}
 	w.Stats().Each(func(name string, n int64) { got[name] = n })
-	for name, want := range map[string]int64{"plan_basic.over_limit": 2, "plan_basic.within_limit": 3, "unknown_tenant.over_limit": 1} {
+	for name, want := range map[string]int64{"plan_basic.over_limit": 2, "plan_basic.within_limit": 3,
+		"unknown_tenant.over_limit": 1} {
 		if n := got["ratelimit.service.rate_limit.d."+name]; n != want {
 			t.Errorf("%s is %d, want %d: %v", name, n, want, got)
 		}

@@ -24,7 +24,8 @@ func onRedis(t *testing.T, server *redistest.Server, leases bool) limit.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain, err := resilience.NewChain(resilience.ChainConfig{Rates: resilience.NamedStore{Name: "Redis", Store: store}, NoLeases: !leases,
+	chain, err := resilience.NewChain(resilience.ChainConfig{Rates: resilience.NamedStore{Name: "Redis", Store: store},
+		NoLeases:     !leases,
 		MaxInstances: 2, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +45,8 @@ func TestCorrectionsOnRedis(t *testing.T) {
 	for _, leases := range []bool{true, false} {
 		server := redistest.Start(t)
 		w := newWorld(t, rls.Config{Store: onRedis(t, server, leases), CountDenied: true}, yaml)
-		for _, want := range []string{"ok: ok 2 ok 4", "ok: ok 1 ok 3", "ok: ok 0 ok 2", "over: over 0 ok 1", "over: over 0 ok 0", "over: over 0 over 0"} {
+		for _, want := range []string{"ok: ok 2 ok 4", "ok: ok 1 ok 3", "ok: ok 0 ok 2", "over: over 0 ok 1",
+			"over: over 0 ok 0", "over: over 0 over 0"} {
 			w.want(want, descriptor("a=x"), descriptor("b=x"))
 		}
 		w.want("over: over 0", hits("b=x", 0))

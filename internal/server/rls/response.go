@@ -21,9 +21,10 @@ func (c *call) response() *rlsv3.RateLimitResponse {
 		OverallCode: rlsv3.RateLimitResponse_OK,
 		Statuses:    make([]*rlsv3.RateLimitResponse_DescriptorStatus, len(c.items)),
 	}
+	memory := newStatuses(len(c.items))
 	for i := range c.items {
 		it := &c.items[i]
-		out.Statuses[i] = it.status(c.now)
+		out.Statuses[i] = it.status(c.now, memory, i)
 		if it.counts() {
 			it.countOutcome(s.config.NearLimitRatio, c.countsDenied(it))
 		}
@@ -58,9 +59,22 @@ func (c *call) addProblem(out *rlsv3.RateLimitResponse) {
 	}
 }
 
-// status is the answer about one descriptor at the time now.
-func (it *item) status(now time.Time) *rlsv3.RateLimitResponse_DescriptorStatus {
-	out := &rlsv3.RateLimitResponse_DescriptorStatus{Code: rlsv3.RateLimitResponse_OK}
+// statuses is the memory of the statuses of one answer: few allocations, however many descriptors there are.
+type statuses struct {
+	statuses []rlsv3.RateLimitResponse_DescriptorStatus
+	limits   []rlsv3.RateLimitResponse_RateLimit
+	resets   []durationpb.Duration
+}
+
+func newStatuses(n int) *statuses {
+	return &statuses{make([]rlsv3.RateLimitResponse_DescriptorStatus, n), make([]rlsv3.RateLimitResponse_RateLimit, n),
+		make([]durationpb.Duration, n)}
+}
+
+// status is the answer about one descriptor at the time now, in place i of the memory.
+func (it *item) status(now time.Time, memory *statuses, i int) *rlsv3.RateLimitResponse_DescriptorStatus {
+	out := &memory.statuses[i]
+	out.Code = rlsv3.RateLimitResponse_OK
 	if it.unlimited {
 		out.LimitRemaining = math.MaxUint32
 		return out
@@ -74,18 +88,20 @@ func (it *item) status(now time.Time) *rlsv3.RateLimitResponse_DescriptorStatus 
 	r := it.binding()
 	if r == nil {
 		if unit := it.rule.Unit.Length(); unit > 0 { // not of a plan
-			out.CurrentLimit = it.windowOfRule()
+			out.CurrentLimit, out.DurationUntilReset = &memory.limits[i], &memory.resets[i]
+			it.windowOfRule(out.CurrentLimit)
 			left := unit.Microseconds() - now.UnixMicro()%unit.Microseconds()
-			out.DurationUntilReset = &durationpb.Duration{Seconds: ceilSeconds(left)}
+			out.DurationUntilReset.Seconds = ceilSeconds(left)
 		}
 		return out
 	}
-	out.CurrentLimit = currentLimit(r, it.rule.Name)
+	out.CurrentLimit, out.DurationUntilReset = &memory.limits[i], &memory.resets[i]
+	describeLimit(out.CurrentLimit, r, it.rule.Name)
 	if it.state != over {
 		// A lease that is held beside a counter that was given back too much could make it more than the limit.
 		out.LimitRemaining = uint32(min(r.Remaining(), r.Tier.Capacity(), math.MaxUint32))
 	}
-	out.DurationUntilReset = &durationpb.Duration{Seconds: ceilSeconds(r.MoreAt() - it.decidedAt())}
+	out.DurationUntilReset.Seconds = ceilSeconds(r.MoreAt() - it.decidedAt())
 	return out
 }
 
@@ -110,28 +126,24 @@ func (it *item) decidedAt() int64 {
 	return it.decision.Now
 }
 
-// windowOfRule is the limit of a rule whose counters are not known.
-func (it *item) windowOfRule() *rlsv3.RateLimitResponse_RateLimit {
-	return &rlsv3.RateLimitResponse_RateLimit{
-		Name: it.rule.Name, RequestsPerUnit: it.rule.RequestsPerUnit, Unit: rlsv3.RateLimitResponse_RateLimit_Unit(it.rule.Unit),
-	}
+// windowOfRule writes to out the limit of a rule whose counters are not known.
+func (it *item) windowOfRule(out *rlsv3.RateLimitResponse_RateLimit) {
+	out.Name, out.RequestsPerUnit = it.rule.Name, it.rule.RequestsPerUnit
+	out.Unit = rlsv3.RateLimitResponse_RateLimit_Unit(it.rule.Unit)
 }
 
-// currentLimit describes the limit of a result: what it admits at once, and its period.
-func currentLimit(r *limit.Result, name string) *rlsv3.RateLimitResponse_RateLimit {
-	out := &rlsv3.RateLimitResponse_RateLimit{
-		Name: name, RequestsPerUnit: uint32(min(r.Tier.Capacity(), math.MaxUint32)),
-	}
+// describeLimit writes to out the limit of a result: what it admits at once, and its period.
+func describeLimit(out *rlsv3.RateLimitResponse_RateLimit, r *limit.Result, name string) {
+	out.Name, out.RequestsPerUnit = name, uint32(min(r.Tier.Capacity(), math.MaxUint32))
 	if c := r.Tier.Calendar; c != nil {
 		out.Unit = calendarUnits[c.Every]
-		return out
+		return
 	}
 	unit, times := unitsOf(r.Tier.Period)
 	out.Unit = rlsv3.RateLimitResponse_RateLimit_Unit(unit)
 	if times > 1 {
 		out.UnitMultiplier = wrapperspb.UInt32(times)
 	}
-	return out
 }
 
 var calendarUnits = map[limit.Every]rlsv3.RateLimitResponse_RateLimit_Unit{

@@ -22,8 +22,8 @@
 //
 // # Tenants and plans
 //
-// A file can map the entries of descriptors to tenant, subject, method, path and address ([envoyconfig.Mapping]). Such a
-// descriptor is decided by package authorizer, as behind API Gateway: by the plan of the tenant, from the same plans
+// A file can map the entries of descriptors to tenant, subject, method, path and address ([envoyconfig.Mapping]). Such
+// a descriptor is decided by package authorizer, as behind API Gateway: by the plan of the tenant, from the same plans
 // files. Envoy has found out who calls. What has no limit to tell, such as an unknown tenant, is denied, too.
 //
 // # What is not asked

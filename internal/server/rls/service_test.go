@@ -202,8 +202,8 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
-// Guarantees that without PeekAfterDenial the descriptors that were not asked after a denial have no limit in the answer,
-// and cost the store nothing; and that the one that denied last is asked first.
+// Guarantees that without PeekAfterDenial the descriptors that were not asked after a denial have no limit in the
+// answer, and cost the store nothing; and that the one that denied last is asked first.
 func TestAfterDenial(t *testing.T) {
 	inner, err := memory.New(memory.Config{})
 	if err != nil {
@@ -224,11 +224,12 @@ func TestAfterDenial(t *testing.T) {
 	w.want("ok: ok 1", descriptor("b=x"))
 }
 
-// Guarantees that with CountDenied every request is counted, as envoyproxy/ratelimit does: the units of a rule are spent
-// also if another one denies, and hits beyond the limit count.
+// Guarantees that with CountDenied every request is counted, as envoyproxy/ratelimit does: the units of a rule are
+// spent also if another one denies, and hits beyond the limit count.
 func TestCountDenied(t *testing.T) {
 	w := newWorld(t, rls.Config{CountDenied: true}, file)
-	for _, want := range []string{"ok: ok 2 ok 4", "ok: ok 1 ok 3", "ok: ok 0 ok 2", "over: over 0 ok 1", "over: over 0 ok 0", "over: over 0 over 0"} {
+	for _, want := range []string{"ok: ok 2 ok 4", "ok: ok 1 ok 3", "ok: ok 0 ok 2", "over: over 0 ok 1",
+		"over: over 0 ok 0", "over: over 0 over 0"} {
 		w.want(want, descriptor("a=x"), descriptor("b=x"))
 	}
 	w.want("over: over 0", hits("b=x", 0))
@@ -261,14 +262,16 @@ func TestHits(t *testing.T) {
 // Guarantees negative hits: they are subtracted, never below 0, and the answer is OK; and that limits that cannot know
 // which hits still count refuse them.
 func TestNegativeHits(t *testing.T) {
-	w := newWorld(t, rls.Config{}, "domain: d\ndescriptors: [{key: key1, value: foo, rate_limit: {unit: minute, requests_per_unit: 50}}, "+
-		"{key: bucket, sluice: {limits: [{id: x, algorithm: token_bucket, rate: 1, period: 1s, burst: 2}]}}]")
+	w := newWorld(t, rls.Config{},
+		"domain: d\ndescriptors: [{key: key1, value: foo, rate_limit: {unit: minute, requests_per_unit: 50}}, "+
+			"{key: bucket, sluice: {limits: [{id: x, algorithm: token_bucket, rate: 1, period: 1s, burst: 2}]}}]")
 	w.want("ok: ok 45", hits("key1=foo", 5))
 	w.want("ok: ok 48", negative("key1=foo", 3))
 	w.want("ok: ok 47", hits("key1=foo", 1))
 	w.want("ok: ok 50", negative("key1=foo", 1000))
 	w.want("ok: ok 49", descriptor("key1=foo"))
-	_, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{negative("bucket=x", 1)}})
+	_, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{negative("bucket=x", 1)}})
 	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "token_bucket") {
 		t.Errorf("negative hits of a token bucket: %v", err)
 	}
@@ -324,11 +327,13 @@ func TestOverride(t *testing.T) {
 	w.want("ok: ok 0", descriptor("a=x"))
 	w.want("ok: ok 6", own("unknown=x", 7, typev3.RateLimitUnit_DAY))
 	w.want("over: over 0", own("unknown=x", 0, typev3.RateLimitUnit_DAY))
-	_, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{own("a=x", 1, 0)}})
+	_, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{own("a=x", 1, 0)}})
 	if err == nil || !strings.Contains(err.Error(), "invalid rate limit unit 'UNKNOWN'") {
 		t.Errorf("a limit without a unit: %v", err)
 	}
-	out, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "e", Descriptors: []*ratelimitv3.RateLimitDescriptor{own("a=x", 0, 1)}})
+	out, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "e",
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{own("a=x", 0, 1)}})
 	if err != nil || says(out) != "ok: ok -" {
 		t.Errorf("an unknown domain: %v, %v", out, err)
 	}
@@ -365,7 +370,8 @@ func headers(r *rlsv3.RateLimitResponse) string {
 // Guarantees the headers: those of envoyproxy/ratelimit, of the limit with least left or of the last that denied, and
 // the exact ones.
 func TestHeaders(t *testing.T) {
-	w := newWorld(t, rls.Config{PeekAfterDenial: true, Headers: rls.Headers{Plain: true, Exact: true, Limit: "X-Limit"}}, file)
+	w := newWorld(t, rls.Config{PeekAfterDenial: true, Headers: rls.Headers{Plain: true, Exact: true, Limit: "X-Limit"}},
+		file)
 	a, b := descriptor("a=x"), descriptor("b=x")
 	if got, want := headers(w.ask(b, a)), "X-Limit: 3\nRateLimit-Remaining: 2\nRateLimit-Reset: 50\n"+
 		"RateLimit: \"a\";r=2;t=50, \"b\";r=4;t=3590\nRateLimit-Policy: \"a\";q=3;w=60, \"b\";q=5;w=3600\n"; got != want {
@@ -385,7 +391,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// Guarantees the dynamic metadata: the request, and the metadata of rules that do not deny, merged, the first one first.
+// Guarantees the dynamic metadata: the request, and the metadata of rules that do not deny, merged, the first one
+// first.
 func TestDynamicMetadata(t *testing.T) {
 	w := newWorld(t, rls.Config{DynamicMetadata: true}, file)
 	text := func(r *rlsv3.RateLimitResponse) string {
@@ -400,7 +407,8 @@ func TestDynamicMetadata(t *testing.T) {
 	if got := text(w.ask(descriptor("q1=x"), hits("q2=x", 1))); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
-	if got := text(w.ask(descriptor("q1=x"), hits("q2=x", 1))); !strings.Contains(got, `"metadata":{"from":"q2","m":{"y":2}}`) {
+	if got := text(w.ask(descriptor("q1=x"), hits("q2=x", 1))); !strings.Contains(got,
+		`"metadata":{"from":"q2","m":{"y":2}}`) {
 		t.Errorf("one rule denies: %s", got)
 	}
 }
@@ -502,7 +510,8 @@ func TestStats(t *testing.T) {
 	for i := range 50 {
 		w.ask(descriptor(fmt.Sprint("ip=10.0.0.", i)))
 	}
-	_, _ = w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "other", Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor("a=x")}})
+	_, _ = w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "other",
+		Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor("a=x")}})
 	got := map[string]int64{}
 	w.Stats().Each(func(name string, n int64) { got[name] = n })
 	for name, want := range map[string]int64{
@@ -514,7 +523,8 @@ func TestStats(t *testing.T) {
 			t.Errorf("%s is %d, want %d", name, n, want)
 		}
 	}
-	if _, ok := got["ratelimit.service.rate_limit.d.ip_10_0_0_3.total_hits"]; ok || got["ratelimit.service.config_load_success"] != 2 {
+	if _, ok := got["ratelimit.service.rate_limit.d.ip_10_0_0_3.total_hits"]; ok ||
+		got["ratelimit.service.config_load_success"] != 2 {
 		t.Errorf("statistics %v", got)
 	}
 }
