@@ -1,0 +1,118 @@
+package pacer
+
+import (
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
+)
+
+// clockStep is the smallest step of the wall clock that counts as a jump. Smaller ones are followed.
+const clockStep = time.Millisecond
+
+// supply holds the units of the provider's open window. It does no locking, and reads no clock.
+type supply struct {
+	limit Limit
+	guard Guard
+
+	read   clock.Instant // the latest reading of both clocks; zero before the first
+	number int64         // of the open window
+	serial uint64        // how many windows were opened: unlike numbers, serials never come twice
+	opens  time.Duration // by the monotonic clock: units of the window are granted in [opens, closes)
+	closes time.Duration
+	units  int64 // that may be granted in the window
+	used   int64 // that were granted, and not given back
+}
+
+// advance takes a reading of the clocks into account.
+func (s *supply) advance(now clock.Instant) {
+	period := s.limit.Period
+	number := floorDiv(now.Wall, period)
+	last := s.read
+	s.read = now
+	switch {
+	case last == clock.Instant{}:
+		s.open(number, s.limit.Units)
+	case s.jumped(last, now):
+		s.open(number, 0)
+	case number > s.number:
+		s.open(number, s.limit.Units)
+	}
+	begin := now.Mono + time.Duration(s.number)*period - now.Wall
+	s.opens = begin + s.guard.ClockError
+	s.closes = begin + period - s.guard.ClockError - s.guard.MaxDelay
+}
+
+// jumped reports whether the wall clock was set, or the monotonic clock stood still, between two readings.
+func (s *supply) jumped(last, now clock.Instant) bool {
+	step := (now.Wall - last.Wall) - (now.Mono - last.Mono)
+	return max(step, -step) > max(clockStep, s.guard.ClockError)
+}
+
+func (s *supply) open(number, units int64) {
+	s.number, s.units, s.used = number, units, 0
+	s.serial++
+}
+
+// setLimit changes the limit. What was granted in the open window counts towards the new limit. If the period changes,
+// windows have other numbers, so nothing is granted until one of the new windows begins.
+func (s *supply) setLimit(l Limit) {
+	old := s.limit
+	s.limit = l
+	switch {
+	case s.read == clock.Instant{}:
+	case old.Period != l.Period:
+		s.open(floorDiv(s.read.Wall, l.Period), 0)
+		s.advance(s.read)
+	case s.units > 0: // otherwise the window is lost, see advance
+		s.units = l.Units
+	}
+}
+
+// take grants units, if they are free now.
+func (s *supply) take(cost int64, now time.Duration) bool {
+	if now < s.opens || now >= s.closes || cost > s.units-s.used {
+		return false
+	}
+	s.used += cost
+	return true
+}
+
+// giveBack returns units of the window with the given serial. It reports whether they can still be granted to others.
+func (s *supply) giveBack(units int64, serial uint64, now time.Duration) bool {
+	if serial != s.serial || now >= s.closes {
+		return false
+	}
+	s.used = max(s.used-units, 0)
+	return true
+}
+
+// overspend takes units that were spent without a grant. They count in the open window, in which others get less.
+func (s *supply) overspend(units int64) {
+	if s.used < 1<<61 { // beyond that the sum could overflow, and no limit is as large
+		s.used += units
+	}
+}
+
+// freeAt is the earliest time at which so many units can all have been granted, if nobody else takes any.
+func (s *supply) freeAt(units int64, now time.Duration) time.Duration {
+	left := int64(0)
+	if now < s.closes {
+		left = max(s.units-s.used, 0)
+	}
+	if units <= left {
+		return max(now, s.opens)
+	}
+	windows := times((units-left+s.limit.Units-1)/s.limit.Units, s.limit.Period)
+	if windows > never-s.opens {
+		return never
+	}
+	return s.opens + windows
+}
+
+func floorDiv(wall, period time.Duration) int64 {
+	number := int64(wall / period)
+	if wall%period < 0 {
+		number--
+	}
+	return number
+}
