@@ -32,11 +32,11 @@ func PerSecond(units int64) Limit { return Limit{Units: units, Period: time.Seco
 func (l Limit) String() string { return fmt.Sprintf("%d per %s", l.Units, l.Period) }
 
 // Guard says which times of a window are not used, so that every request arrives at the provider in the window that it
-// was granted for. Requests of window k are granted from its beginning plus ClockError to its end minus ClockError and
-// MaxDelay. The zero Guard uses the whole window, and promises nothing about the provider's count.
+// was granted for. Units of a window are granted, and requests may be sent, from its beginning plus ClockError to its end
+// minus ClockError and MaxDelay. The zero Guard uses the whole window, and promises nothing about the provider's count.
 type Guard struct {
 	ClockError time.Duration // the most by which this machine's clock and the provider's may differ, in either direction
-	MaxDelay   time.Duration // the longest time from a grant until the request arrives at the provider
+	MaxDelay   time.Duration // the longest time from sending a request until the provider counts it
 }
 
 // Errors of a pacer.

@@ -79,9 +79,9 @@ type Status struct {
 //
 // A pacer has one timer, which runs only while requests wait, and no goroutine.
 type Pacer struct {
-	origin     time.Time // a reading of both clocks
-	originMono time.Duration
+	origin     time.Time // monotonic times are counted from here
 	maxWaiting int
+	waiters    sync.Pool // *waiter; of this pacer alone, because testing/synctest does not let tests share channels
 
 	mu      sync.Mutex
 	core    core
@@ -119,9 +119,9 @@ func New(c Config) (*Pacer, error) {
 		return nil, err
 	}
 	now := time.Now()
-	p := &Pacer{origin: now, originMono: clock.At(now).Mono, maxWaiting: c.MaxWaiting, timerAt: never}
+	p := &Pacer{origin: now, maxWaiting: c.MaxWaiting, timerAt: never}
 	p.core = core{queue: newQueue(), supply: supply{limit: c.Limit, guard: c.Guard}}
-	p.core.supply.advance(clock.At(now))
+	p.core.supply.advance(clock.Instant{Wall: time.Duration(now.UnixNano())})
 	return p, nil
 }
 
@@ -150,11 +150,14 @@ func (p *Pacer) acquireSlowly(ctx context.Context, key string, cost int64, now t
 	if deadline, ok := ctx.Deadline(); ok {
 		latest = after(now, time.Until(deadline))
 	}
-	w := waiters.Get().(*waiter) //nolint:errcheck // the pool has nothing else
+	w, ok := p.waiters.Get().(*waiter)
+	if !ok {
+		w = &waiter{done: make(chan struct{}, 1)}
+	}
 	t, err := p.enqueue(key, cost, latest, never, now, w)
 	if err != nil {
 		p.mu.Unlock()
-		waiters.Put(w)
+		p.waiters.Put(w)
 		return Permit{}, err
 	}
 	p.serveAndUnlock(now)
@@ -162,14 +165,14 @@ func (p *Pacer) acquireSlowly(ctx context.Context, key string, cost int64, now t
 	case <-w.done:
 	case <-ctx.Done():
 		if p.Cancel(t) {
-			waiters.Put(w)
+			p.waiters.Put(w)
 			return Permit{}, fmt.Errorf("pacer: wait for %d units for key %q: %w", cost, key, context.Cause(ctx))
 		}
 		<-w.done // the grant came first: it must not be lost
 	}
 	permit, err := w.permit, w.err
 	w.permit, w.err = Permit{}, nil
-	waiters.Put(w)
+	p.waiters.Put(w)
 	return permit, err
 }
 
@@ -179,8 +182,6 @@ type waiter struct {
 	permit Permit
 	err    error
 }
-
-var waiters = sync.Pool{New: func() any { return &waiter{done: make(chan struct{}, 1)} }}
 
 func (w *waiter) Wake(p Permit, err error) {
 	w.permit, w.err = p, err
@@ -201,14 +202,6 @@ func (p *Pacer) Enqueue(key string, cost int64, maxWait time.Duration, w Waker) 
 	}
 	p.serveAndUnlock(now)
 	return t, nil
-}
-
-// after is now + d, or never if that is too large.
-func after(now, d time.Duration) time.Duration {
-	if d > never-now {
-		return never
-	}
-	return now + d
 }
 
 // enqueue appends a ticket to the queue of its key. latest is the time after which a grant is too late; at expires the
@@ -264,9 +257,9 @@ func (p *Pacer) SetLimit(l Limit) error {
 		p.mu.Unlock()
 		return err
 	}
-	p.now()
+	p.readBoth()
 	p.core.supply.setLimit(l)
-	now := p.readBoth().Mono
+	now := p.readBoth().Mono // for the edges of the new windows
 	p.serveAndUnlock(now)
 	return nil
 }
@@ -306,7 +299,7 @@ func (p *Pacer) Close() {
 
 // now reads the clocks, and takes the reading into account. It returns the monotonic time.
 func (p *Pacer) now() time.Duration {
-	mono := p.originMono + time.Since(p.origin)
+	mono := time.Since(p.origin)
 	if mono < p.readAt {
 		return mono
 	}
@@ -317,13 +310,13 @@ func (p *Pacer) now() time.Duration {
 // held up between the readings of the two.
 func (p *Pacer) readBoth() clock.Instant {
 	s := &p.core.supply
-	now := clock.Read()
+	now := p.instant()
 	if s.jumped(s.read, now) {
-		now = clock.Read()
+		now = p.instant()
 	}
 	s.advance(now)
 	p.readAt = now.Mono + wallInterval
-	for _, edge := range [...]time.Duration{s.opens, s.closes, s.opens + s.limit.Period} {
+	for _, edge := range [...]time.Duration{s.opens, s.closes, s.begin + s.limit.Period} {
 		if edge > now.Mono {
 			p.readAt = min(p.readAt, edge)
 		}
@@ -331,19 +324,20 @@ func (p *Pacer) readBoth() clock.Instant {
 	return now
 }
 
-// timeOf is the time of day at a monotonic time.
-func (p *Pacer) timeOf(mono time.Duration) time.Time {
-	if mono == never {
-		return p.origin.Add(never)
-	}
-	return p.origin.Add(mono - p.originMono)
+// instant is one reading of both clocks.
+func (p *Pacer) instant() clock.Instant {
+	now := time.Now()
+	return clock.Instant{Mono: now.Sub(p.origin), Wall: time.Duration(now.UnixNano())}
 }
+
+// timeOf is the time of day at a monotonic time.
+func (p *Pacer) timeOf(mono time.Duration) time.Time { return p.origin.Add(mono) }
 
 // serveAndUnlock wakes whoever's turn it is, sets the timer, and releases the lock. Wakers are called without the lock,
 // in the order of their grants. If another goroutine is at it already, that one does the work.
 func (p *Pacer) serveAndUnlock(now time.Duration) {
-	defer p.mu.Unlock()
 	if p.serving {
+		p.mu.Unlock()
 		return
 	}
 	p.serving = true
@@ -372,6 +366,7 @@ func (p *Pacer) serveAndUnlock(now time.Duration) {
 	}
 	p.serving = false
 	p.setTimer(now)
+	p.mu.Unlock()
 }
 
 // setTimer has the timer fire when there is something to do. A timer that fires before that is left as it is.

@@ -2,7 +2,6 @@ package pacer
 
 import (
 	"math"
-	"math/bits"
 	"time"
 )
 
@@ -252,13 +251,4 @@ func (q *queue) allocate() uint32 {
 	i := q.free
 	q.free = q.at(i).next
 	return i
-}
-
-// times multiplies a number of periods by their length. The result is never if it is too large.
-func times(n int64, d time.Duration) time.Duration {
-	high, low := bits.Mul64(uint64(n), uint64(d))
-	if high != 0 || low > math.MaxInt64 {
-		return never
-	}
-	return time.Duration(low)
 }

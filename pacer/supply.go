@@ -1,6 +1,8 @@
 package pacer
 
 import (
+	"math"
+	"math/bits"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
@@ -17,7 +19,8 @@ type supply struct {
 	read   clock.Instant // the latest reading of both clocks; zero before the first
 	number int64         // of the open window
 	serial uint64        // how many windows were opened: unlike numbers, serials never come twice
-	opens  time.Duration // by the monotonic clock: units of the window are granted in [opens, closes)
+	begin  time.Duration // of the window, by the monotonic clock
+	opens  time.Duration // units of the window are granted in [opens, closes)
 	closes time.Duration
 	units  int64 // that may be granted in the window
 	used   int64 // that were granted, and not given back
@@ -37,9 +40,9 @@ func (s *supply) advance(now clock.Instant) {
 	case number > s.number:
 		s.open(number, s.limit.Units)
 	}
-	begin := now.Mono + time.Duration(s.number)*period - now.Wall
-	s.opens = begin + s.guard.ClockError
-	s.closes = begin + period - s.guard.ClockError - s.guard.MaxDelay
+	s.begin = now.Mono + time.Duration(s.number)*period - now.Wall
+	s.opens = s.begin + s.guard.ClockError
+	s.closes = s.begin + period - s.guard.ClockError - s.guard.MaxDelay
 }
 
 // jumped reports whether the wall clock was set, or the monotonic clock stood still, between two readings.
@@ -102,11 +105,25 @@ func (s *supply) freeAt(units int64, now time.Duration) time.Duration {
 	if units <= left {
 		return max(now, s.opens)
 	}
-	windows := times((units-left+s.limit.Units-1)/s.limit.Units, s.limit.Period)
-	if windows > never-s.opens {
+	windows := (units - left + s.limit.Units - 1) / s.limit.Units
+	return after(s.opens, times(windows, s.limit.Period))
+}
+
+// after is t + d, or never if that is too large.
+func after(t, d time.Duration) time.Duration {
+	if t > 0 && d > never-t {
 		return never
 	}
-	return s.opens + windows
+	return t + d
+}
+
+// times is n·d, or never if that is too large. Neither may be negative.
+func times(n int64, d time.Duration) time.Duration {
+	high, low := bits.Mul64(uint64(n), uint64(d))
+	if high != 0 || low > math.MaxInt64 {
+		return never
+	}
+	return time.Duration(low)
 }
 
 func floorDiv(wall, period time.Duration) int64 {
