@@ -19,7 +19,7 @@ type outcome struct {
 	err    error
 }
 
-// grant takes units for a request that finds nobody waiting.
+// grant takes units, if they are free now.
 func (c *core) grant(cost int64, now time.Duration) (Permit, bool) {
 	if !c.supply.take(cost, now) {
 		return Permit{}, false
@@ -30,12 +30,13 @@ func (c *core) grant(cost int64, now time.Duration) (Permit, bool) {
 
 // earliest is when a new ticket could be served at the earliest, see [LateError].
 func (c *core) earliest(key string, cost int64, now time.Duration) time.Duration {
-	return c.supply.freeAt(c.queue.unitsBefore(key)+cost, now)
+	return c.supply.freeAt(c.queue.unitsBefore(key), cost, now)
 }
 
 // serve grants what can be granted and removes what has expired, until out is full. It returns how many outcomes it has
 // written.
 func (c *core) serve(now time.Duration, out []outcome) (n int) {
+	c.supply.pass(now, c.queue.waiting > 0)
 	for n < len(out) {
 		i := c.queue.expired(now)
 		if i != 0 {
@@ -72,7 +73,7 @@ func (c *core) nextServe(now time.Duration) time.Duration {
 	if i == 0 {
 		return never
 	}
-	at := c.supply.freeAt(c.queue.at(i).cost, now)
+	at := c.supply.readyAt(c.queue.at(i).cost, now)
 	if deadline := c.queue.nextDeadline(); deadline < at {
 		at = deadline + 1 // a ticket has expired after its deadline
 	}

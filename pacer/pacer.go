@@ -12,8 +12,9 @@ import (
 
 // Config sets up a [Pacer]. Only Limit is required.
 type Config struct {
-	Limit Limit
-	Guard Guard
+	Limit     Limit
+	Guard     Guard
+	Smoothing Smoothing // FrontLoaded, the default, or Spread
 
 	// MaxWaiting is how many requests may wait at once, 1..2^31; 0 means DefaultMaxWaiting. Those beyond it fail with
 	// ErrFull. A waiting ticket takes 64 bytes, and its key some 150 more.
@@ -115,12 +116,15 @@ func New(c Config) (*Pacer, error) {
 	if c.MaxWaiting < 1 || c.MaxWaiting > 1<<31 {
 		return nil, fmt.Errorf("%w: MaxWaiting of %d is not within 1..%d", ErrConfig, c.MaxWaiting, 1<<31)
 	}
+	if c.Smoothing > Spread {
+		return nil, fmt.Errorf("%w: %s is neither FrontLoaded nor Spread", ErrConfig, c.Smoothing)
+	}
 	if err := errors.Join(c.Limit.check(), c.Guard.check(c.Limit.Period)); err != nil {
 		return nil, err
 	}
 	now := time.Now()
 	p := &Pacer{origin: now, maxWaiting: c.MaxWaiting, timerAt: never}
-	p.core = core{queue: newQueue(), supply: supply{limit: c.Limit, guard: c.Guard}}
+	p.core = core{queue: newQueue(), supply: supply{limit: c.Limit, guard: c.Guard, smoothing: c.Smoothing}}
 	p.core.supply.advance(clock.Instant{Wall: time.Duration(now.UnixNano())})
 	return p, nil
 }
@@ -135,6 +139,7 @@ func (p *Pacer) Acquire(ctx context.Context, key string, cost int64) (Permit, er
 	p.mu.Lock()
 	now := p.now()
 	if p.core.queue.waiting == 0 && cost > 0 && !p.closed {
+		p.core.supply.pass(now, false)
 		if permit, ok := p.core.grant(cost, now); ok {
 			p.mu.Unlock()
 			permit.pacer = p
@@ -216,6 +221,9 @@ func (p *Pacer) enqueue(key string, cost int64, latest, expires, now time.Durati
 		return Ticket{}, p.core.neverError(cost)
 	case p.core.queue.waiting >= p.maxWaiting:
 		return Ticket{}, fmt.Errorf("%w: %d", ErrFull, p.core.queue.waiting)
+	}
+	if p.core.queue.waiting == 0 {
+		p.core.supply.pass(now, false)
 	}
 	earliest := p.core.earliest(key, cost, now)
 	if earliest > latest {

@@ -13,8 +13,9 @@ const clockStep = time.Millisecond
 
 // supply holds the units of the provider's open window. It does no locking, and reads no clock.
 type supply struct {
-	limit Limit
-	guard Guard
+	limit     Limit
+	guard     Guard
+	smoothing Smoothing
 
 	read   clock.Instant // the latest reading of both clocks; zero before the first
 	number int64         // of the open window
@@ -24,6 +25,7 @@ type supply struct {
 	closes time.Duration
 	units  int64 // that may be granted in the window
 	used   int64 // that were granted, and not given back
+	smooth smoother
 }
 
 // advance takes a reading of the clocks into account.
@@ -32,6 +34,7 @@ func (s *supply) advance(now clock.Instant) {
 	number := floorDiv(now.Wall, period)
 	last := s.read
 	s.read = now
+	opened := true
 	switch {
 	case last == clock.Instant{}:
 		s.open(number, s.limit.Units)
@@ -39,10 +42,15 @@ func (s *supply) advance(now clock.Instant) {
 		s.open(number, 0)
 	case number > s.number:
 		s.open(number, s.limit.Units)
+	default:
+		opened = false
 	}
 	s.begin = now.Mono + time.Duration(s.number)*period - now.Wall
 	s.opens = s.begin + s.guard.ClockError
 	s.closes = s.begin + period - s.guard.ClockError - s.guard.MaxDelay
+	if opened {
+		s.smooth.begin(s.opens)
+	}
 }
 
 // jumped reports whether the wall clock was set, or the monotonic clock stood still, between two readings.
@@ -71,14 +79,29 @@ func (s *supply) setLimit(l Limit) {
 	}
 }
 
-// take grants units, if they are free now.
+// take grants units, if they are free now. Under Spread, pass must have been called with the same time.
 func (s *supply) take(cost int64, now time.Duration) bool {
 	if now < s.opens || now >= s.closes || cost > s.units-s.used {
 		return false
 	}
+	if s.smoothing == Spread {
+		if !s.smooth.due(s.line(), s.used, now) {
+			return false
+		}
+		s.smooth.credit -= float64(cost)
+	}
 	s.used += cost
 	return true
 }
+
+// pass accounts for the time until now, in which requests waited or not.
+func (s *supply) pass(now time.Duration, waiting bool) {
+	if s.smoothing == Spread {
+		s.smooth.update(s.line(), s.used, now, waiting)
+	}
+}
+
+func (s *supply) line() line { return line{s.opens, s.closes, s.units} }
 
 // giveBack returns units of the window with the given serial. It reports whether they can still be granted to others.
 func (s *supply) giveBack(units int64, serial uint64, now time.Duration) bool {
@@ -86,6 +109,7 @@ func (s *supply) giveBack(units int64, serial uint64, now time.Duration) bool {
 		return false
 	}
 	s.used = max(s.used-units, 0)
+	s.smooth.credit += float64(units)
 	return true
 }
 
@@ -96,17 +120,38 @@ func (s *supply) overspend(units int64) {
 	}
 }
 
-// freeAt is the earliest time at which so many units can all have been granted, if nobody else takes any.
-func (s *supply) freeAt(units int64, now time.Duration) time.Duration {
+// freeAt is the earliest time at which a cost can be granted after all units before it, if nobody else takes any.
+func (s *supply) freeAt(before, cost int64, now time.Duration) time.Duration {
 	left := int64(0)
 	if now < s.closes {
 		left = max(s.units-s.used, 0)
 	}
-	if units <= left {
-		return max(now, s.opens)
+	missing := before + cost - left
+	if missing <= 0 {
+		at := max(now, s.opens)
+		if s.smoothing == Spread {
+			at = max(at, s.line().reached(s.used+before))
+		}
+		return at
 	}
-	windows := (units - left + s.limit.Units - 1) / s.limit.Units
-	return after(s.opens, times(windows, s.limit.Period))
+	windows := (missing + s.limit.Units - 1) / s.limit.Units
+	opens := after(s.opens, times(windows, s.limit.Period))
+	if s.smoothing == FrontLoaded || opens == never {
+		return opens
+	}
+	ahead := max(missing-(windows-1)*s.limit.Units-cost, 0) // units that the window grants before these
+	return line{opens, opens + s.closes - s.opens, s.limit.Units}.reached(ahead)
+}
+
+// readyAt is when to try next to grant the cost that is first in the queue.
+func (s *supply) readyAt(cost int64, now time.Duration) time.Duration {
+	if s.smoothing == Spread && now >= s.opens && now < s.closes && cost <= s.units-s.used {
+		if at := s.smooth.dueAt(s.line(), s.used, now); at < s.closes {
+			return at
+		}
+		return after(s.opens, s.limit.Period)
+	}
+	return s.freeAt(0, cost, now)
 }
 
 // after is t + d, or never if that is too large.

@@ -26,7 +26,7 @@ func TestClockJumps(t *testing.T) {
 			if s.take(1, 500*ms) {
 				t.Error("a unit in the window of the jump")
 			}
-			next := s.freeAt(1, 500*ms)
+			next := s.freeAt(0, 1, 500*ms)
 			if until := wall + next + jump; until%time.Second != 0 || next <= 500*ms || next > 1500*ms {
 				t.Errorf("the next unit comes at %s by the wall clock, %s after the jump", until, next-500*ms)
 			}
