@@ -43,8 +43,7 @@ type Ticket struct {
 	// carries a reading of the monotonic clock.
 	Earliest time.Time
 
-	node   uint32
-	serial uint64
+	place place
 }
 
 // Forever is a longest wait that never ends.
@@ -86,10 +85,11 @@ type Pacer struct {
 
 	mu      sync.Mutex
 	core    core
-	readAt  time.Duration // the monotonic time until which the latest reading of the wall clock is used
-	timer   *time.Timer   // nil until somebody waits
-	timerAt time.Duration // when the timer fires; never: it is stopped
-	serving bool          // a goroutine is waking tickets, and looks again when it has woken them
+	readAt  time.Duration      // the monotonic time until which the latest reading of the wall clock is used
+	timer   *time.Timer        // nil until somebody waits
+	timerAt time.Duration      // when the timer fires; never: it is stopped
+	serving bool               // a goroutine is waking tickets, and looks again when it has woken them
+	batch   [wakeBatch]outcome // of that goroutine. On its stack it would double what a goroutine in Acquire takes
 	closed  bool
 }
 
@@ -146,11 +146,18 @@ func (p *Pacer) Acquire(ctx context.Context, key string, cost int64) (Permit, er
 			return permit, nil
 		}
 	}
-	return p.acquireSlowly(ctx, key, cost, now)
+	w, t, err := p.enter(ctx, key, cost, now)
+	if err != nil {
+		return Permit{}, err
+	}
+	return p.wait(ctx, w, t, key, cost)
 }
 
-// acquireSlowly takes a place in the queue. It is called with the lock held.
-func (p *Pacer) acquireSlowly(ctx context.Context, key string, cost int64, now time.Duration) (Permit, error) {
+// A goroutine that is blocked in Acquire has a stack of 2 KiB only if none of the calls before it needed more than about
+// 1 KiB, because the runtime does not give that back. So what builds errors is not inlined into the functions below.
+
+// enter takes a place in the queue for a goroutine. It is called with the lock held, and releases it.
+func (p *Pacer) enter(ctx context.Context, key string, cost int64, now time.Duration) (*waiter, place, error) {
 	latest := never
 	if deadline, ok := ctx.Deadline(); ok {
 		latest = after(now, time.Until(deadline))
@@ -159,19 +166,25 @@ func (p *Pacer) acquireSlowly(ctx context.Context, key string, cost int64, now t
 	if !ok {
 		w = &waiter{done: make(chan struct{}, 1)}
 	}
-	t, err := p.enqueue(key, cost, latest, never, now, w)
+	_, err := p.enqueue(key, cost, latest, never, now, w)
 	if err != nil {
 		p.mu.Unlock()
 		p.waiters.Put(w)
-		return Permit{}, err
+		return nil, place{}, err
 	}
+	t := p.core.queue.latest
 	p.serveAndUnlock(now)
+	return w, t, nil
+}
+
+// wait waits for the turn of a goroutine, or for the end of its context.
+func (p *Pacer) wait(ctx context.Context, w *waiter, t place, key string, cost int64) (Permit, error) {
 	select {
 	case <-w.done:
 	case <-ctx.Done():
-		if p.Cancel(t) {
+		if p.cancel(t) {
 			p.waiters.Put(w)
-			return Permit{}, fmt.Errorf("pacer: wait for %d units for key %q: %w", cost, key, context.Cause(ctx))
+			return Permit{}, endedError(ctx, key, cost)
 		}
 		<-w.done // the grant came first: it must not be lost
 	}
@@ -179,6 +192,11 @@ func (p *Pacer) acquireSlowly(ctx context.Context, key string, cost int64, now t
 	w.permit, w.err = Permit{}, nil
 	p.waiters.Put(w)
 	return permit, err
+}
+
+//go:noinline
+func endedError(ctx context.Context, key string, cost int64) error {
+	return fmt.Errorf("pacer: wait for %d units for key %q: %w", cost, key, context.Cause(ctx))
 }
 
 // waiter is the waker of a goroutine in Acquire.
@@ -200,56 +218,72 @@ func (p *Pacer) Enqueue(key string, cost int64, maxWait time.Duration, w Waker) 
 	p.mu.Lock()
 	now := p.now()
 	latest := after(now, max(maxWait, 0))
-	t, err := p.enqueue(key, cost, latest, latest, now, w)
+	earliest, err := p.enqueue(key, cost, latest, latest, now, w)
 	if err != nil {
 		p.mu.Unlock()
 		return Ticket{}, err
 	}
+	t := Ticket{Earliest: p.timeOf(earliest), place: p.core.queue.latest}
 	p.serveAndUnlock(now)
 	return t, nil
 }
 
-// enqueue appends a ticket to the queue of its key. latest is the time after which a grant is too late; at expires the
-// ticket leaves the queue by itself.
-func (p *Pacer) enqueue(key string, cost int64, latest, expires, now time.Duration, w Waker) (Ticket, error) {
-	switch {
-	case p.closed:
-		return Ticket{}, ErrClosed
-	case cost < 1 || cost > MaxUnits:
-		return Ticket{}, fmt.Errorf("%w: %d units are not within 1..%d", ErrCost, cost, int64(MaxUnits))
-	case cost > p.core.supply.limit.Units:
-		return Ticket{}, p.core.neverError(cost)
-	case p.core.queue.waiting >= p.maxWaiting:
-		return Ticket{}, fmt.Errorf("%w: %d", ErrFull, p.core.queue.waiting)
+// enqueue appends a ticket to the queue of its key, and returns the earliest time of its grant. latest is the time after
+// which a grant is too late; at expires the ticket leaves the queue by itself.
+func (p *Pacer) enqueue(key string, cost int64, latest, expires, now time.Duration, w Waker) (time.Duration, error) {
+	if p.closed || cost < 1 || cost > p.core.supply.limit.Units || p.core.queue.waiting >= p.maxWaiting {
+		return 0, p.refusal(cost)
 	}
 	if p.core.queue.waiting == 0 {
 		p.core.supply.pass(now, false)
 	}
 	earliest := p.core.earliest(key, cost, now)
 	if earliest > latest {
-		p.core.counts.Refused++
-		return Ticket{}, &LateError{Key: key, Cost: cost, Earliest: p.timeOf(earliest), Late: earliest - latest}
+		return 0, p.lateError(key, cost, earliest, latest)
 	}
-	node := p.core.queue.push(key, cost, expires, w)
-	return Ticket{Earliest: p.timeOf(earliest), node: node, serial: p.core.queue.serial}, nil
+	p.core.queue.push(key, cost, expires, w)
+	return earliest, nil
+}
+
+// refusal says why no ticket with the cost can be taken.
+//
+//go:noinline
+func (p *Pacer) refusal(cost int64) error {
+	switch {
+	case p.closed:
+		return ErrClosed
+	case cost < 1 || cost > MaxUnits:
+		return fmt.Errorf("%w: %d units are not within 1..%d", ErrCost, cost, int64(MaxUnits))
+	case cost > p.core.supply.limit.Units:
+		return p.core.neverError(cost)
+	}
+	return fmt.Errorf("%w: %d", ErrFull, p.core.queue.waiting)
+}
+
+//go:noinline
+func (p *Pacer) lateError(key string, cost int64, earliest, latest time.Duration) error {
+	p.core.counts.Refused++
+	return &LateError{Key: key, Cost: cost, Earliest: p.timeOf(earliest), Late: earliest - latest}
 }
 
 // Cancel takes a ticket out of the queue, so that those behind it move up. It reports whether it did: then the ticket's
 // waker is never called. Otherwise the waker has been called or is about to be, and what it is granted is the caller's
 // to use or to release. To cancel a ticket that is canceled already does nothing.
-func (p *Pacer) Cancel(t Ticket) bool {
+func (p *Pacer) Cancel(t Ticket) bool { return p.cancel(t.place) }
+
+func (p *Pacer) cancel(t place) bool {
 	p.mu.Lock()
-	now := p.now()
-	i := p.core.queue.find(t.node, t.serial)
+	q := p.core.queue
+	i := q.find(t)
 	if i == 0 {
 		p.mu.Unlock()
 		return false
 	}
-	first := i == p.core.queue.next()
-	p.core.queue.remove(i)
+	first, cost := i == q.next(), q.at(i).cost
+	q.remove(i)
 	p.core.counts.Canceled++
-	if first {
-		p.serveAndUnlock(now) // the next one may cost less
+	if next := q.next(); first && next != 0 && q.at(next).cost < cost {
+		p.serveAndUnlock(p.now()) // the units that are left may be enough for it
 	} else {
 		p.mu.Unlock()
 	}
@@ -349,26 +383,25 @@ func (p *Pacer) serveAndUnlock(now time.Duration) {
 		return
 	}
 	p.serving = true
-	var batch [wakeBatch]outcome
 	for {
 		var n int
 		if p.closed {
-			n = p.core.cancelAll(batch[:], ErrClosed)
+			n = p.core.cancelAll(p.batch[:], ErrClosed)
 		} else {
-			n = p.core.serve(now, batch[:])
+			n = p.core.serve(now, p.batch[:])
 		}
 		if n == 0 {
 			break
 		}
 		p.mu.Unlock()
-		for i := range batch[:n] {
-			o := &batch[i]
+		for i := range n {
+			o := &p.batch[i]
 			if o.err == nil {
 				o.permit.pacer = p
 			}
 			o.waker.Wake(o.permit, o.err)
 		}
-		clear(batch[:n])
+		clear(p.batch[:n])
 		p.mu.Lock()
 		now = p.now()
 	}

@@ -57,7 +57,7 @@ type queue struct {
 	free      uint32     // first free node; 0: none
 	waiting   int
 	units     int64 // cost of all waiting tickets
-	serial    uint64
+	latest    place // of the ticket that was pushed last
 	deadlines indexedHeap[uint32]
 }
 
@@ -79,21 +79,27 @@ func newQueue() *queue {
 
 func (q *queue) at(i uint32) *ticket { return &q.slabs[i/slabSize][i%slabSize] }
 
+// place is where a ticket is. The serial tells whether it still is there.
+type place struct {
+	node   uint32
+	serial uint64
+}
+
 // find returns the node of a ticket that still waits, or 0.
-func (q *queue) find(i uint32, serial uint64) uint32 {
-	if serial == 0 || int(i/slabSize) >= len(q.slabs) || q.at(i).serial != serial {
+func (q *queue) find(t place) uint32 {
+	if t.serial == 0 || int(t.node/slabSize) >= len(q.slabs) || q.at(t.node).serial != t.serial {
 		return 0
 	}
-	return i
+	return t.node
 }
 
 // push appends a ticket to the queue of its key.
-func (q *queue) push(key string, cost int64, deadline time.Duration, w Waker) uint32 {
+func (q *queue) push(key string, cost int64, deadline time.Duration, w Waker) {
 	i := q.allocate()
-	q.serial++
+	q.latest = place{i, q.latest.serial + 1}
 	k := q.keys[key]
 	t := q.at(i)
-	*t = ticket{waker: w, cost: cost, deadline: deadline, serial: q.serial}
+	*t = ticket{waker: w, cost: cost, deadline: deadline, serial: q.latest.serial}
 	if k == nil {
 		k = q.spare
 		if q.spare = nil; k == nil {
@@ -120,7 +126,6 @@ func (q *queue) push(key string, cost int64, deadline time.Duration, w Waker) ui
 	if deadline != never {
 		q.deadlines.push(i)
 	}
-	return i
 }
 
 // next returns the ticket that is served next, or 0 if none waits.

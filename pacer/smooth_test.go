@@ -78,7 +78,8 @@ func TestStepsOfTheLimit(t *testing.T) {
 		begin := time.Duration(i) * time.Second
 		for at := time.Duration(0); at < time.Second; at += interval {
 			got := r.rate(begin+at, begin+at+interval)
-			if got > limit+unit || at >= settled && got < limit-unit {
+			last := at+interval == time.Second // in which the line ends
+			if got > limit+unit || at >= settled && got < limit-unit && !last {
 				t.Errorf("%s after a step to %.0f/s the rate is %.0f/s", at, limit, got)
 			}
 		}
@@ -115,7 +116,7 @@ func TestStepOfTheDemand(t *testing.T) {
 				switch got := r.rate(r.now-20*ms, r.now); {
 				case got > 2*limit+unit:
 					t.Errorf("at %s the rate is %.0f/s, want at most twice the limit", r.now, got)
-				case r.now > tt.settled && (got > limit+unit || got < limit-unit):
+				case r.now > tt.settled && (got > limit+unit || got < limit-unit) && r.now < time.Second:
 					t.Errorf("at %s the rate is %.0f/s, want that of the limit", r.now, got)
 				case r.now < tt.settled && got < limit-unit && r.now > tt.begin+20*ms:
 					t.Errorf("at %s the rate is %.0f/s, below that of the limit", r.now, got)
@@ -140,7 +141,7 @@ func TestLostTicks(t *testing.T) {
 			var sum int64
 			for i, n := range r.granted[window*1000 : (window+1)*1000] {
 				sum += n
-				if ahead := float64(sum) - float64(units)*float64(i)/1000; ahead > 1 {
+				if ahead := float64(sum) - float64(units)*min(float64(i)/998, 1); ahead > 1 {
 					t.Fatalf("limit %d: after %d ms progress is %.2f units ahead of the line", units, i, ahead)
 				}
 			}
@@ -175,8 +176,8 @@ func TestSpreadAfterIdling(t *testing.T) {
 	}
 }
 
-// No ticket is served before the time that it was told. If all cost one unit, each is served soon after
-// it: the last unit of a window is lost if it comes due after the last tick, which makes those that follow late by one.
+// No ticket is served before the time that it was told. If all cost one unit, each is served within
+// two ticks of that time.
 func TestEarliestUnderSpread(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 9))
@@ -195,7 +196,7 @@ func TestEarliestUnderSpread(t *testing.T) {
 				if r.now < told {
 					t.Errorf("seed %d: ticket %d is served at %s, and was told %s", seed, i, r.now, told)
 				}
-				if late := r.now - told; late > 5*ms && seed%2 == 0 {
+				if late := r.now - told; late > 2*ms && seed%2 == 0 {
 					t.Errorf("seed %d: ticket %d is served at %s, %s after what it was told", seed, i, r.now, late)
 				}
 				served++

@@ -11,6 +11,10 @@ import (
 // clockStep is the smallest step of the wall clock that counts as a jump. Smaller ones are followed.
 const clockStep = time.Millisecond
 
+// lineMargin is how long before the end of a window the line of Spread ends, but at most 2 % of the window. Two
+// milliseconds are four times the shortest sleep of the timer.
+const lineMargin = 2 * time.Millisecond
+
 // supply holds the units of the provider's open window. It does no locking, and reads no clock.
 type supply struct {
 	limit     Limit
@@ -101,7 +105,14 @@ func (s *supply) pass(now time.Duration, waiting bool) {
 	}
 }
 
-func (s *supply) line() line { return line{s.opens, s.closes, s.units} }
+func (s *supply) line() line { return s.lineFrom(s.opens, s.units) }
+
+// lineFrom is the line of progress through a window that opens at a time. The line ends a little before the window
+// closes. Otherwise the units that are due after the last tick of the timer would be lost.
+func (s *supply) lineFrom(opens time.Duration, units int64) line {
+	usable := s.closes - s.opens
+	return line{opens, opens + usable - min(lineMargin, usable/50), units}
+}
 
 // giveBack returns units of the window with the given serial. It reports whether they can still be granted to others.
 func (s *supply) giveBack(units int64, serial uint64, now time.Duration) bool {
@@ -140,7 +151,7 @@ func (s *supply) freeAt(before, cost int64, now time.Duration) time.Duration {
 		return opens
 	}
 	ahead := max(missing-(windows-1)*s.limit.Units-cost, 0) // units that the window grants before these
-	return line{opens, opens + s.closes - s.opens, s.limit.Units}.reached(ahead)
+	return s.lineFrom(opens, s.limit.Units).reached(ahead)
 }
 
 // readyAt is when to try next to grant the cost that is first in the queue.
