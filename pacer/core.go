@@ -25,7 +25,7 @@ func (c *core) grant(cost int64, now time.Duration) (Permit, bool) {
 		return Permit{}, false
 	}
 	c.counts.Granted += cost
-	return Permit{cost: cost, serial: c.supply.serial, useBy: c.supply.closes}, true
+	return Permit{cost: cost, serial: c.supply.serial, useBy: c.supply.closes, total: c.counts.Granted}, true
 }
 
 // earliest is when a new ticket could be served at the earliest, see [LateError].

@@ -30,4 +30,9 @@
 // If the wall clock is set, or the machine is suspended, the pacer grants nothing until the next window begins,
 // because it cannot know what the provider counted in the present one. A pacer that starts cannot know either what an
 // earlier process spent in the present window: it assumes that this was nothing.
+//
+// # What a provider says
+//
+// [Pacer.Observe] obeys what replies say about the provider's limits, and can find out a limit that the provider does not
+// state ([Learning]). [Transport] does this for an [net/http.Client].
 package pacer

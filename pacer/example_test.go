@@ -106,3 +106,21 @@ func ExamplePacer_SetWeight() {
 	// interactive
 	// interactive
 }
+
+// An HTTP client that waits for its turn, obeys Retry-After, and finds out the provider's limit by itself.
+func ExampleTransport() {
+	p, err := pacer.New(pacer.Config{
+		Limit:     pacer.PerSecond(1000), // the most that the client ever sends
+		Smoothing: pacer.Spread,
+		Learning:  &pacer.Learning{Start: 50},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer p.Close()
+	client := &http.Client{Transport: &pacer.Transport{
+		Pacer: p,
+		Key:   func(r *http.Request) string { return r.Header.Get("X-Customer") },
+	}}
+	_ = client
+}

@@ -16,6 +16,10 @@ type Config struct {
 	Guard     Guard
 	Smoothing Smoothing // FrontLoaded, the default, or Spread
 
+	// Learning has the pacer find out the provider's limit from its replies, see [Pacer.Observe]. If nil, refusals do not
+	// change the rate.
+	Learning *Learning
+
 	// MaxWaiting is how many requests may wait at once, 1..2^31; 0 means DefaultMaxWaiting. Those beyond it fail with
 	// ErrFull. A waiting ticket takes 64 bytes, and its key some 150 more.
 	MaxWaiting int
@@ -66,6 +70,7 @@ type Status struct {
 	Counts
 
 	Limit        Limit
+	Learned      int64 // units in each window that were learned; 0: none were, because Config.Learning is nil
 	Waiting      int   // tickets in the queue
 	WaitingUnits int64 // their cost
 	WaitingKeys  int   // keys with tickets in the queue
@@ -81,10 +86,12 @@ type Status struct {
 type Pacer struct {
 	origin     time.Time // monotonic times are counted from here
 	maxWaiting int
+	learning   Learning
 	waiters    sync.Pool // *waiter; of this pacer alone, because testing/synctest does not let tests share channels
 
 	mu      sync.Mutex
 	core    core
+	learner *learner           // nil: none
 	readAt  time.Duration      // the monotonic time until which the latest reading of the wall clock is used
 	timer   *time.Timer        // nil until somebody waits
 	timerAt time.Duration      // when the timer fires; never: it is stopped
@@ -119,12 +126,16 @@ func New(c Config) (*Pacer, error) {
 	if c.Smoothing > Spread {
 		return nil, fmt.Errorf("%w: %s is neither FrontLoaded nor Spread", ErrConfig, c.Smoothing)
 	}
-	if err := errors.Join(c.Limit.check(), c.Guard.check(c.Limit.Period)); err != nil {
+	if err := errors.Join(c.Limit.check(), c.Guard.check(c.Limit.Period), c.Learning.check(c.Limit)); err != nil {
 		return nil, err
 	}
 	now := time.Now()
 	p := &Pacer{origin: now, maxWaiting: c.MaxWaiting, timerAt: never}
 	p.core = core{queue: newQueue(), supply: supply{limit: c.Limit, guard: c.Guard, smoothing: c.Smoothing}}
+	if c.Learning != nil {
+		p.learning = *c.Learning
+		p.learn(&p.learning)
+	}
 	p.core.supply.advance(clock.Instant{Wall: time.Duration(now.UnixNano())})
 	return p, nil
 }
@@ -291,8 +302,9 @@ func (p *Pacer) cancel(t place) bool {
 }
 
 // SetLimit replaces the limit, at once and for all who wait: what was granted in the open window counts towards the
-// new limit. If the period changes, nothing is granted until a window of the new period begins. The error wraps
-// ErrConfig; the old limit then stays.
+// new limit. If the period changes, nothing is granted until a window of the new period begins. A pacer that learns
+// begins to learn anew, from Learning.Start or the new limit if that is less. The error wraps ErrConfig; the old limit
+// then stays.
 func (p *Pacer) SetLimit(l Limit) error {
 	p.mu.Lock()
 	if err := errors.Join(l.check(), p.core.supply.guard.check(l.Period)); err != nil {
@@ -301,9 +313,19 @@ func (p *Pacer) SetLimit(l Limit) error {
 	}
 	p.readBoth()
 	p.core.supply.setLimit(l)
+	if p.learner != nil {
+		p.learn(&Learning{Start: min(p.learning.Start, l.Units), Bans: p.learning.Bans})
+		p.core.supply.resize()
+	}
 	now := p.readBoth().Mono // for the edges of the new windows
 	p.serveAndUnlock(now)
 	return nil
+}
+
+// learn begins to learn.
+func (p *Pacer) learn(l *Learning) {
+	p.learner = newLearner(*l, p.core.supply.limit, time.Since(p.origin))
+	p.core.supply.learned = int64(p.learner.rate)
 }
 
 // SetWeight gives a key a weight, 1..MaxWeight, for all that is granted from now on. Keys have weight 1. A weight other
@@ -325,7 +347,7 @@ func (p *Pacer) Status() Status {
 	p.now()
 	q, s := p.core.queue, &p.core.supply
 	return Status{
-		Counts: p.core.counts, Limit: s.limit,
+		Counts: p.core.counts, Limit: s.limit, Learned: s.learned,
 		Waiting: q.waiting, WaitingUnits: q.units, WaitingKeys: len(q.busy.items),
 		Window: s.number, Units: s.units, Used: s.used,
 	}
@@ -355,6 +377,10 @@ func (p *Pacer) readBoth() clock.Instant {
 	now := p.instant()
 	if s.jumped(s.read, now) {
 		now = p.instant()
+	}
+	if p.learner != nil && p.learner.judge(now.Mono) {
+		s.learned = int64(p.learner.rate)
+		s.resize()
 	}
 	s.advance(now)
 	p.readAt = now.Mono + wallInterval

@@ -12,6 +12,7 @@ type Permit struct {
 	cost   int64
 	serial uint64        // of the window
 	useBy  time.Duration // by the monotonic clock
+	total  int64         // units that the pacer had granted with this permit, since it was made
 }
 
 // Cost is the number of units that are granted and not given back.

@@ -30,6 +30,18 @@ type supply struct {
 	units  int64 // that may be granted in the window
 	used   int64 // that were granted, and not given back
 	smooth smoother
+
+	pausedUntil time.Duration // nothing is granted before
+	learned     int64         // units per window that were learned; 0: no bound
+	stated      int64         // units per window that the provider states; 0: no bound
+	budgets     []budget      // what the provider says is left, in the order in which its replies say it
+}
+
+// budget is what a provider says is left of one of its limits.
+type budget struct {
+	left  int64
+	until time.Duration
+	total int64 // that the pacer had granted with the request of the reply
 }
 
 // advance takes a reading of the clocks into account.
@@ -41,11 +53,11 @@ func (s *supply) advance(now clock.Instant) {
 	opened := true
 	switch {
 	case last == clock.Instant{}:
-		s.open(number, s.limit.Units)
+		s.open(number, s.each())
 	case s.jumped(last, now):
 		s.open(number, 0)
 	case number > s.number:
-		s.open(number, s.limit.Units)
+		s.open(number, s.each())
 	default:
 		opened = false
 	}
@@ -78,14 +90,70 @@ func (s *supply) setLimit(l Limit) {
 	case old.Period != l.Period:
 		s.open(floorDiv(s.read.Wall, l.Period), 0)
 		s.advance(s.read)
-	case s.units > 0: // otherwise the window is lost, see advance
-		s.units = l.Units
+	default:
+		s.resize()
 	}
+}
+
+// each is how many units each window has.
+func (s *supply) each() int64 {
+	units := s.limit.Units
+	for _, bound := range [...]int64{s.learned, s.stated} {
+		if bound > 0 {
+			units = min(units, bound)
+		}
+	}
+	return units
+}
+
+// resize applies changed bounds to the open window, unless it is lost, see advance.
+func (s *supply) resize() {
+	if s.units > 0 {
+		s.units = s.each()
+	}
+}
+
+// advise applies what a reply says that was received at a time. The request of the reply was granted when the pacer had
+// granted so many units in total, and now it has granted granted.
+func (s *supply) advise(a *Advice, received time.Duration, total, granted int64) {
+	if a.RetryAfter > 0 {
+		s.pausedUntil = max(s.pausedUntil, received+min(a.RetryAfter, LongestPause))
+	}
+	if len(a.Limits) > 0 {
+		s.stated = MaxUnits
+		for _, l := range a.Limits {
+			perWindow := float64(l.Units) * (float64(s.limit.Period) / float64(l.Period))
+			s.stated = min(s.stated, int64(min(max(perWindow, 1), MaxUnits)))
+		}
+		s.resize()
+	}
+	for i, l := range a.Left {
+		if i == len(s.budgets) {
+			s.budgets = append(s.budgets, budget{})
+		}
+		if b := &s.budgets[i]; total >= b.total {
+			*b = budget{max(l.Units-(granted-total), 0), received + min(l.Until, LongestPause), total}
+		}
+	}
+}
+
+// budgeted is until when the budgets do not have a number of units; the result may be in the past.
+func (s *supply) budgeted(units int64, now time.Duration) time.Duration {
+	until := s.pausedUntil
+	for i := range s.budgets {
+		if b := &s.budgets[i]; b.until > now && units > b.left {
+			until = max(until, b.until)
+		}
+	}
+	return until
 }
 
 // take grants units, if they are free now. Under Spread, pass must have been called with the same time.
 func (s *supply) take(cost int64, now time.Duration) bool {
-	if now < s.opens || now >= s.closes || cost > s.units-s.used {
+	if now < s.opens || now >= s.closes || !s.fits(cost) {
+		return false
+	}
+	if (s.pausedUntil > now || len(s.budgets) > 0) && s.budgeted(cost, now) > now {
 		return false
 	}
 	if s.smoothing == Spread {
@@ -95,7 +163,16 @@ func (s *supply) take(cost int64, now time.Duration) bool {
 		s.smooth.credit -= float64(cost)
 	}
 	s.used += cost
+	for i := range s.budgets {
+		s.budgets[i].left -= cost
+	}
 	return true
+}
+
+// fits reports whether the open window has room for a cost. One that is above what was learned or stated, and not above
+// the limit, needs a window of its own.
+func (s *supply) fits(cost int64) bool {
+	return cost <= s.units-s.used || s.used == 0 && s.units > 0 && cost > s.units && cost <= s.limit.Units
 }
 
 // pass accounts for the time until now, in which requests waited or not.
@@ -133,30 +210,30 @@ func (s *supply) overspend(units int64) {
 
 // freeAt is the earliest time at which a cost can be granted after all units before it, if nobody else takes any.
 func (s *supply) freeAt(before, cost int64, now time.Duration) time.Duration {
-	left := int64(0)
-	if now < s.closes {
-		left = max(s.units-s.used, 0)
+	from := max(now, s.budgeted(before+cost, now))
+	each := s.each()
+	cost = min(cost, each)
+	opens, closes, units, used := s.opens, s.closes, s.units, s.used
+	if from >= closes { // in which window from lies, or which comes after it
+		ahead := times(int64((from-closes)/s.limit.Period)+1, s.limit.Period)
+		opens, units, used = after(opens, ahead), each, 0
 	}
-	missing := before + cost - left
-	if missing <= 0 {
-		at := max(now, s.opens)
-		if s.smoothing == Spread {
-			at = max(at, s.line().reached(s.used+before))
-		}
-		return at
+	if missing := before + cost - max(units-used, 0); missing > 0 {
+		windows := (missing + each - 1) / each
+		opens, units = after(opens, times(windows, s.limit.Period)), each
+		used = max(missing-(windows-1)*each-cost, 0) // units that this window grants before these
+		before = 0
 	}
-	windows := (missing + s.limit.Units - 1) / s.limit.Units
-	opens := after(s.opens, times(windows, s.limit.Period))
-	if s.smoothing == FrontLoaded || opens == never {
-		return opens
+	at := max(from, opens)
+	if s.smoothing == Spread && opens != never {
+		at = max(at, s.lineFrom(opens, units).reached(used+before))
 	}
-	ahead := max(missing-(windows-1)*s.limit.Units-cost, 0) // units that the window grants before these
-	return s.lineFrom(opens, s.limit.Units).reached(ahead)
+	return at
 }
 
 // readyAt is when to try next to grant the cost that is first in the queue.
 func (s *supply) readyAt(cost int64, now time.Duration) time.Duration {
-	if s.smoothing == Spread && now >= s.opens && now < s.closes && cost <= s.units-s.used {
+	if s.smoothing == Spread && now >= s.opens && now < s.closes && s.fits(cost) && s.budgeted(cost, now) <= now {
 		if at := s.smooth.dueAt(s.line(), s.used, now); at < s.closes {
 			return at
 		}
