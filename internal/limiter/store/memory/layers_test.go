@@ -7,4 +7,6 @@ import (
 )
 
 // Stores know the core, never what stands above it.
-func TestLayers(t *testing.T) { layers.Only(t, layers.Std, "./internal/limiter/limit") }
+func TestLayers(t *testing.T) {
+	layers.Only(t, layers.Std, "./internal/limiter/limit", "./internal/limiter/ledger")
+}
