@@ -88,10 +88,26 @@ var broken = []struct {
 	{"units in flight are not taken off", "supply.go", "l.Units-(granted-total)", "l.Units"},
 	{"an old reply is believed", "supply.go", "total >= b.total", "total >= 0"},
 	{"a reply raises the limit", "supply.go", "units = min(units, bound)", "units = bound"},
+	{"units that are given back are spent nevertheless", "share.go", "\tc.supply.units -= excess\n", ""},
+	{"leased units are spent in another window", "supply.go", "s.next.window != number", "s.next.window == 0"},
+	{"a reply counts for both windows", "share.go", "sh.window != claim.Window", "sh.window < 0"},
+	{"what is leased late counts twice", "share.go",
+		"c.supply.nextUnits(claim.Window) + got.Units",
+		"c.supply.nextUnits(claim.Window) + 2*got.Units"},
+	{"a changed limit is not heard of", "share.go", "c.supply.limit.Units = got.Limit", "_ = got.Limit"},
+	{"Close gives nothing back", "share.go", "units = min(units, held); units > 0", "units = min(units, held); units < 0"},
+	{"an empty ledger leases at once", ledgerFile, "c.Window >= e.First", "c.Window >= 0"},
+	{"an empty ledger forgets clocks that are ahead", ledgerFile, "\t\t\te.First++\n", ""},
+	{"the ledger leases what is not left", ledgerFile, "left := max(limit-r.Leased, 0)", "left := limit"},
+	{"a window that is open gets another limit", ledgerFile, "if r := e.look(window); r.Limit != 0 {", "if r := e.look(window); r.Limit < 0 {"},
+	{"a limit changes in a window that was leased", ledgerFile, "if from <= latest {", "if from < latest {"},
+	{"units come back in any window", ledgerFile, "case r.Limit != 0 && r.Window > window:\n\t\treturn nil", "case r.Limit != 0 && r.Window > window:\n\t\treturn r"},
 	{"Close leaves tickets behind", "core.go",
 		"\t\tout[n] = outcome{waker: c.queue.at(i).waker, err: err}\n",
 		"\t\t_ = err\n\t\tout[n] = outcome{waker: WakerFunc(func(Permit, error) {})}\n"},
 }
+
+const ledgerFile = "../internal/limiter/ledger/ledger.go"
 
 // Each test of the guarantees can fail: with a mistake planted in the code, some test does.
 func TestMistakesAreFound(t *testing.T) {
@@ -117,7 +133,7 @@ func TestMistakesAreFound(t *testing.T) {
 				t.Fatalf("%s has %q %d times, want once", b.file, b.old, n)
 			}
 			temp := t.TempDir()
-			changed, overlay := filepath.Join(temp, b.file), filepath.Join(temp, "overlay.json")
+			changed, overlay := filepath.Join(temp, "changed.go"), filepath.Join(temp, "overlay.json")
 			replaced, err := json.Marshal(map[string]map[string]string{"Replace": {path: changed}})
 			if err != nil {
 				t.Fatal(err)
@@ -129,7 +145,7 @@ func TestMistakesAreFound(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := exec.CommandContext(t.Context(), "go", "test", "-short", "-vet=off", "-count=1", "-failfast", "-timeout=1m",
-				"-overlay="+overlay, ".")
+				"-overlay="+overlay, ".", "../internal/limiter/ledger")
 			c.Env = append(os.Environ(), "SLUICE_PACER_BROKEN=1")
 			out, err := c.CombinedOutput()
 			if err == nil || strings.Contains(string(out), "[build failed]") || !strings.Contains(string(out), "FAIL") {

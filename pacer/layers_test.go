@@ -8,5 +8,5 @@ import (
 
 // A client that limits itself links no client of a store, no AWS and no server of ours.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./internal/limiter/clock", "github.com/dunglas/httpsfv")
+	layers.Only(t, layers.Std, "./internal/limiter/clock", "./internal/limiter/ledger", "github.com/dunglas/httpsfv")
 }

@@ -20,6 +20,9 @@ type Config struct {
 	// change the rate.
 	Learning *Learning
 
+	// Shared has the pacer share the limit with others. If nil, the limit is the pacer's alone.
+	Shared *Shared
+
 	// MaxWaiting is how many requests may wait at once, 1..2^31; 0 means DefaultMaxWaiting. Those beyond it fail with
 	// ErrFull. A waiting ticket takes 64 bytes, and its key some 150 more.
 	MaxWaiting int
@@ -55,6 +58,7 @@ const Forever = never
 
 // Counts are numbers of units and requests since the pacer was made.
 type Counts struct {
+	Asked    int64 // units that were asked for, less what was refused at once
 	Granted  int64 // units that were granted
 	Returned int64 // of Granted: units that were given back in time to be granted again
 	Lost     int64 // of Granted: units that were given back after their window had closed
@@ -63,6 +67,9 @@ type Counts struct {
 	Refused  int64 // requests that failed at once, because they would have come too late
 	Expired  int64 // tickets whose longest wait passed
 	Canceled int64 // tickets that were canceled, also by the end of a context
+
+	LedgerCalls  int64 // calls to the ledger of a shared limit
+	LedgerErrors int64 // of LedgerCalls: those that failed
 }
 
 // Status is what a pacer is doing.
@@ -82,7 +89,8 @@ type Status struct {
 
 // Pacer makes requests wait until they fit under a limit. It is safe for concurrent use. Make it with [New].
 //
-// A pacer has one timer, which runs only while requests wait, and no goroutine.
+// A pacer has one timer, which runs only while requests wait. One that shares its limit has a goroutine, too, which Close
+// ends.
 type Pacer struct {
 	origin     time.Time // monotonic times are counted from here
 	maxWaiting int
@@ -92,6 +100,7 @@ type Pacer struct {
 	mu      sync.Mutex
 	core    core
 	learner *learner           // nil: none
+	share   *shareRun          // nil: the limit is the pacer's alone
 	readAt  time.Duration      // the monotonic time until which the latest reading of the wall clock is used
 	timer   *time.Timer        // nil until somebody waits
 	timerAt time.Duration      // when the timer fires; never: it is stopped
@@ -126,7 +135,7 @@ func New(c Config) (*Pacer, error) {
 	if c.Smoothing > Spread {
 		return nil, fmt.Errorf("%w: %s is neither FrontLoaded nor Spread", ErrConfig, c.Smoothing)
 	}
-	if err := errors.Join(c.Limit.check(), c.Guard.check(c.Limit.Period), c.Learning.check(c.Limit)); err != nil {
+	if err := errors.Join(c.Limit.check(), c.Guard.check(c.Limit.Period), c.Learning.check(c.Limit), c.Shared.check(&c)); err != nil {
 		return nil, err
 	}
 	now := time.Now()
@@ -136,7 +145,11 @@ func New(c Config) (*Pacer, error) {
 		p.learning = *c.Learning
 		p.learn(&p.learning)
 	}
+	p.core.supply.shared = c.Shared != nil
 	p.core.supply.advance(clock.Instant{Wall: time.Duration(now.UnixNano())})
+	if c.Shared != nil {
+		p.beginSharing(c.Shared, c.Limit.Units)
+	}
 	return p, nil
 }
 
@@ -152,6 +165,7 @@ func (p *Pacer) Acquire(ctx context.Context, key string, cost int64) (Permit, er
 	if p.core.queue.waiting == 0 && cost > 0 && !p.closed {
 		p.core.supply.pass(now, false)
 		if permit, ok := p.core.grant(cost, now); ok {
+			p.core.counts.Asked += cost
 			p.mu.Unlock()
 			permit.pacer = p
 			return permit, nil
@@ -253,6 +267,7 @@ func (p *Pacer) enqueue(key string, cost int64, latest, expires, now time.Durati
 		return 0, p.lateError(key, cost, earliest, latest)
 	}
 	p.core.queue.push(key, cost, expires, w)
+	p.core.counts.Asked += cost
 	return earliest, nil
 }
 
@@ -304,9 +319,13 @@ func (p *Pacer) cancel(t place) bool {
 // SetLimit replaces the limit, at once and for all who wait: what was granted in the open window counts towards the
 // new limit. If the period changes, nothing is granted until a window of the new period begins. A pacer that learns
 // begins to learn anew, from Learning.Start or the new limit if that is less. The error wraps ErrConfig; the old limit
-// then stays.
+// then stays. A shared limit is changed by [Pacer.SetSharedLimit].
 func (p *Pacer) SetLimit(l Limit) error {
 	p.mu.Lock()
+	if p.share != nil {
+		p.mu.Unlock()
+		return fmt.Errorf("%w: the limit is shared with others, so SetSharedLimit changes it", ErrConfig)
+	}
 	if err := errors.Join(l.check(), p.core.supply.guard.check(l.Period)); err != nil {
 		p.mu.Unlock()
 		return err
@@ -353,12 +372,16 @@ func (p *Pacer) Status() Status {
 	}
 }
 
-// Close fails all who wait and all who come with ErrClosed.
+// Close fails all who wait and all who come with ErrClosed. Units that a shared limit has leased to the pacer are given
+// back, as far as its ledger answers within a period.
 func (p *Pacer) Close() {
 	p.mu.Lock()
-	now := p.now()
+	now, first := p.now(), !p.closed
 	p.closed = true
 	p.serveAndUnlock(now)
+	if p.share != nil && first {
+		p.endSharing()
+	}
 }
 
 // now reads the clocks, and takes the reading into account. It returns the monotonic time.
@@ -433,6 +456,9 @@ func (p *Pacer) serveAndUnlock(now time.Duration) {
 	}
 	p.serving = false
 	p.setTimer(now)
+	if p.share != nil && !p.closed {
+		p.share.look(&p.core, now)
+	}
 	p.mu.Unlock()
 }
 

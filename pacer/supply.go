@@ -31,10 +31,24 @@ type supply struct {
 	used   int64 // that were granted, and not given back
 	smooth smoother
 
+	shared bool  // units are leased from a ledger
+	next   lease // what was leased of a window that has not opened yet
+
 	pausedUntil time.Duration // nothing is granted before
 	learned     int64         // units per window that were learned; 0: no bound
 	stated      int64         // units per window that the provider states; 0: no bound
 	budgets     []budget      // what the provider says is left, in the order in which its replies say it
+}
+
+// lease is what a ledger has leased of a window, and the limit of the window; 0: it is not known.
+type lease struct{ window, units, limit int64 }
+
+// nextUnits is what was leased of a window that has not opened yet.
+func (s *supply) nextUnits(window int64) int64 {
+	if s.next.window == window {
+		return s.next.units
+	}
+	return 0
 }
 
 // budget is what a provider says is left of one of its limits.
@@ -53,11 +67,11 @@ func (s *supply) advance(now clock.Instant) {
 	opened := true
 	switch {
 	case last == clock.Instant{}:
-		s.open(number, s.each())
+		s.open(number, s.ready(number))
 	case s.jumped(last, now):
 		s.open(number, 0)
 	case number > s.number:
-		s.open(number, s.each())
+		s.open(number, s.ready(number))
 	default:
 		opened = false
 	}
@@ -95,6 +109,20 @@ func (s *supply) setLimit(l Limit) {
 	}
 }
 
+// ready is how many units a window has when it opens.
+func (s *supply) ready(number int64) int64 {
+	if !s.shared {
+		return s.each()
+	}
+	if s.next.window != number {
+		return 0
+	}
+	if s.next.limit > 0 {
+		s.limit.Units = s.next.limit
+	}
+	return s.next.units
+}
+
 // each is how many units each window has.
 func (s *supply) each() int64 {
 	units := s.limit.Units
@@ -108,7 +136,7 @@ func (s *supply) each() int64 {
 
 // resize applies changed bounds to the open window, unless it is lost, see advance.
 func (s *supply) resize() {
-	if s.units > 0 {
+	if s.units > 0 && !s.shared {
 		s.units = s.each()
 	}
 }

@@ -7,6 +7,4 @@ import (
 )
 
 // Stores know the core, never what stands above it.
-func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./internal/limiter/limit", "./internal/limiter/ledger")
-}
+func TestLayers(t *testing.T) { layers.Only(t, layers.Std, "./internal/limiter/limit") }
