@@ -99,19 +99,24 @@ func TestLearns(t *testing.T) {
 	for name, kind := range map[string]func(*int) func() bool{"window": windowed, "bucket": bucketed} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				limit := 1000
+				scale, workers := 10, 100
+				if testing.Short() {
+					scale, workers = 2, 20
+				}
+				limit := 100 * scale
 				at := &provider{admit: kind(&limit), delay: 5 * time.Millisecond}
-				p := open(t, pacer.Config{Limit: pacer.PerSecond(5000), Smoothing: pacer.Spread, Learning: &pacer.Learning{}})
+				p := open(t, pacer.Config{Limit: pacer.PerSecond(int64(500 * scale)), Smoothing: pacer.Spread,
+					Learning: &pacer.Learning{}})
 				client := &http.Client{Transport: &pacer.Transport{Pacer: p, Base: at}}
 				// phase is half a minute to learn, and then a minute in which the use and the refusals are counted.
 				phase := func(to int, leastUsed float64, mostRefused int) {
 					t.Helper()
 					limit = to
 					before := at.refused
-					saturate(t, client, 100, 30*time.Second)
+					saturate(t, client, workers, 30*time.Second)
 					learning := at.refused - before
 					before = at.refused
-					used := float64(saturate(t, client, 100, time.Minute)) / 60 / float64(to)
+					used := float64(saturate(t, client, workers, time.Minute)) / 60 / float64(to)
 					t.Logf("%s, limit %d: %d refused while it learned; then %.1f %% used, %d refused in a minute", name, to, learning,
 						100*used, at.refused-before)
 					if used < leastUsed || at.refused-before > mostRefused {
@@ -119,9 +124,9 @@ func TestLearns(t *testing.T) {
 							at.refused-before, 100*leastUsed, mostRefused)
 					}
 				}
-				phase(1000, 0.9, 400)
-				phase(400, 0.9, 400)
-				phase(1500, 0.9, 400)
+				phase(100*scale, 0.9, 40*scale)
+				phase(40*scale, 0.9, 40*scale)
+				phase(150*scale, 0.9, 40*scale)
 			})
 		})
 	}

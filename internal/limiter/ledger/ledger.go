@@ -46,7 +46,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 )
 
 // Errors of a [Ledger] that answered. Any other error means that the store could not answer: it is not known whether the
@@ -261,10 +260,18 @@ func part(units, need, sum int64, c *Claim) int64 {
 	return whole * c.Unit
 }
 
-// SetLimit plans a change of the limit.
-func (e *Entry) SetLimit(units, from int64) error {
+// CheckLimit reports what is wrong with the arguments of SetLimit.
+func CheckLimit(units, from int64) error {
 	if units < 1 || units > MaxUnits || from < -maxWindow || from > maxWindow {
 		return fmt.Errorf("%w: a limit of %d from window %d on", ErrInvalid, units, from)
+	}
+	return nil
+}
+
+// SetLimit plans a change of the limit.
+func (e *Entry) SetLimit(units, from int64) error {
+	if err := CheckLimit(units, from); err != nil {
+		return err
 	}
 	latest := e.latest()
 	if from <= latest {
@@ -287,6 +294,3 @@ func (e *Entry) latest() int64 {
 	}
 	return latest
 }
-
-// KeepFor is how long a store must remember an entry after its last claim, if its windows have this length.
-func KeepFor(period time.Duration) time.Duration { return (windows + 1) * period }
