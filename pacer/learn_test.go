@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,26 +18,30 @@ import (
 // provider is an HTTP server in virtual time that limits its clients by itself.
 type provider struct {
 	admit func() bool
-	reply func(h http.Header, admitted bool) // sets header fields; nil: none
-	delay time.Duration                      // each way
+	delay time.Duration // each way
 
-	requests, refused int
+	mu      sync.Mutex
+	refused int
 }
 
 func (p *provider) RoundTrip(*http.Request) (*http.Response, error) {
 	<-time.After(p.delay)
-	p.requests++
 	r := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(""))}
-	admitted := p.admit()
-	if !admitted {
+	p.mu.Lock()
+	if !p.admit() {
 		p.refused++
 		r.StatusCode = http.StatusTooManyRequests
 	}
-	if p.reply != nil {
-		p.reply(r.Header, admitted)
-	}
+	p.mu.Unlock()
 	<-time.After(p.delay)
 	return r, nil
+}
+
+// refusals is how many requests were refused.
+func (p *provider) refusals() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refused
 }
 
 // windowed admits so many requests in each second.
@@ -111,17 +116,19 @@ func TestLearns(t *testing.T) {
 				// phase is half a minute to learn, and then a minute in which the use and the refusals are counted.
 				phase := func(to int, leastUsed float64, mostRefused int) {
 					t.Helper()
+					at.mu.Lock()
 					limit = to
-					before := at.refused
+					at.mu.Unlock()
+					before := at.refusals()
 					saturate(t, client, workers, 30*time.Second)
-					learning := at.refused - before
-					before = at.refused
+					learning := at.refusals() - before
+					before = at.refusals()
 					used := float64(saturate(t, client, workers, time.Minute)) / 60 / float64(to)
 					t.Logf("%s, limit %d: %d refused while it learned; then %.1f %% used, %d refused in a minute", name, to, learning,
-						100*used, at.refused-before)
-					if used < leastUsed || at.refused-before > mostRefused {
+						100*used, at.refusals()-before)
+					if used < leastUsed || at.refusals()-before > mostRefused {
 						t.Errorf("limit %d: %.1f %% are used and %d refused in a minute, want %.0f %% and %d", to, 100*used,
-							at.refused-before, 100*leastUsed, mostRefused)
+							at.refusals()-before, 100*leastUsed, mostRefused)
 					}
 				}
 				phase(100*scale, 0.9, 40*scale)
@@ -135,18 +142,18 @@ func TestLearns(t *testing.T) {
 // A provider that bans is never probed: after the first refusal the rate does not rise again.
 func TestNeverProbesWhoBans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limit := 300
+		limit := 30
 		at := &provider{admit: windowed(&limit), delay: time.Millisecond}
-		p := open(t, pacer.Config{Limit: pacer.PerSecond(500), Learning: &pacer.Learning{Bans: true}})
+		p := open(t, pacer.Config{Limit: pacer.PerSecond(50), Learning: &pacer.Learning{Bans: true}})
 		client := &http.Client{Transport: &pacer.Transport{Pacer: p, Base: at}}
-		saturate(t, client, 50, 10*time.Second)
-		refused, learned := at.refused, p.Status().Learned
-		if refused == 0 || learned > 300 || learned < 200 {
+		saturate(t, client, 5, 10*time.Second)
+		refused, learned := at.refusals(), p.Status().Learned
+		if refused == 0 || learned > 30 || learned < 20 {
 			t.Errorf("%d were refused, and %d per second learned", refused, learned)
 		}
-		saturate(t, client, 50, 5*time.Minute)
-		if at.refused != refused || p.Status().Learned != learned {
-			t.Errorf("%d more were refused, and the rate is %d, was %d", at.refused-refused, p.Status().Learned, learned)
+		saturate(t, client, 5, 5*time.Minute)
+		if at.refusals() != refused || p.Status().Learned != learned {
+			t.Errorf("%d more were refused, and the rate is %d, was %d", at.refusals()-refused, p.Status().Learned, learned)
 		}
 	})
 }
