@@ -50,6 +50,8 @@ func Figures() []Figure {
 		{Name: "pacer_cancel_ms", Unit: "ms", Goal: 100, Digits: 0, Measure: pacerTicketsFigure(cancelTime)},
 		{Name: "pacer_acquire_bytes", Unit: "bytes", Goal: 400, Digits: 0, Measure: pacerBlockedFigure},
 		{Name: "pacer_wake_p99_ms", Unit: "ms", Goal: 5, Digits: 2, Measure: pacerWakeFigure},
+		{Name: "pacer_over", Unit: "units", None: true, Measure: pacerSharedFigure(overLimit)},
+		{Name: "pacer_used_pct", Unit: "%", Goal: 99, Floor: true, Digits: 2, Measure: pacerSharedFigure(usedOfLimit)},
 		{Name: "redis_3_limits", Unit: "x", Goal: 0.85, Digits: 2, Measure: redisFigure},
 		{Name: "redis_leased_hot_key", Unit: "x", Goal: 400, Floor: true, Digits: 0, Measure: redisHotFigure},
 		{Name: "lease_local_3", Unit: "x", Digits: 2, Measure: leaseLocalFigure},
