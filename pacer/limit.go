@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -27,6 +29,32 @@ type Limit struct {
 
 // PerSecond is a limit with windows of one second.
 func PerSecond(units int64) Limit { return Limit{Units: units, Period: time.Second} }
+
+// ParseLimit reads a limit such as "100/s", "5000/m", "1/h", "2/d" or "10/500ms": units, and a period that is s, m, min, h,
+// d, or a duration of package time. The error wraps ErrConfig.
+func ParseLimit(text string) (Limit, error) {
+	number, period, ok := strings.Cut(text, "/")
+	units, err := strconv.ParseInt(number, 10, 64)
+	if !ok || err != nil {
+		return Limit{}, fmt.Errorf("%w: %q is not a limit such as 100/s", ErrConfig, text)
+	}
+	l := Limit{Units: units}
+	switch period {
+	case "s":
+		l.Period = time.Second
+	case "m", "min":
+		l.Period = time.Minute
+	case "h":
+		l.Period = time.Hour
+	case "d":
+		l.Period = 24 * time.Hour
+	default:
+		if l.Period, err = time.ParseDuration(period); err != nil {
+			return Limit{}, fmt.Errorf("%w: the period %q of %q is not s, m, h, d or a duration such as 500ms", ErrConfig, period, text)
+		}
+	}
+	return l, l.check()
+}
 
 // String is the limit as people write it, such as "100 per 1s".
 func (l Limit) String() string { return fmt.Sprintf("%d per %s", l.Units, l.Period) }

@@ -93,7 +93,7 @@ func newRootCommand() *cobra.Command {
 		}
 		return &usageError{c.CommandPath(), err}
 	})
-	root.AddCommand(newDevCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(), newKeyCommand())
+	root.AddCommand(newDevCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(), newPaceCommand(), newKeyCommand())
 	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newPeekCommand(), newResetCommand(), newRefundCommand(),
 		newShadowCommand(), newCellCommand(), newConfigCommand(), newAuditCommand(), newCostCommand(time.Now),
 		newDoctorCommand())
