@@ -181,6 +181,21 @@ func (p *Pacer) Acquire(ctx context.Context, key string, cost int64) (Permit, er
 // A goroutine that is blocked in Acquire has a stack of 2 KiB only if none of the calls before it needed more than about
 // 1 KiB, because the runtime does not give that back. So what builds errors is not inlined into the functions below.
 
+// TryAcquire grants cost units if that is possible at once: if nobody waits, and the units are free.
+func (p *Pacer) TryAcquire(cost int64) (Permit, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := p.now(); p.core.queue.waiting == 0 && cost > 0 && !p.closed {
+		p.core.supply.pass(now, false)
+		if permit, ok := p.core.grant(cost, now); ok {
+			p.core.counts.Asked += cost
+			permit.pacer = p
+			return permit, true
+		}
+	}
+	return Permit{}, false
+}
+
 // enter takes a place in the queue for a goroutine. It is called with the lock held, and releases it.
 func (p *Pacer) enter(ctx context.Context, key string, cost int64, now time.Duration) (*waiter, place, error) {
 	latest := never
