@@ -131,6 +131,7 @@ type comparison struct {
 	low, high    float64 // quartiles of the ratio
 	processor    float64 // processor time of ours ÷ that of theirs
 	ours, theirs float64 // ns per operation
+	oursOnCPU    float64 // ns of processor time per operation
 	rounds       int     // that count
 	dropped      int     // that do not, because the machine was busy
 	busy         bool    // the machine was never calm for long enough, so the least disturbed rounds count
@@ -269,6 +270,7 @@ func summary(calm, disturbed []round) comparison {
 	c.ratio, c.low, c.high = ratios[n/2], ratios[n/4], ratios[n-1-n/4]
 	c.processor = median(of(func(r round) float64 { return r.ours.processor / r.theirs.processor }))
 	c.ours = median(of(func(r round) float64 { return r.ours.wall }))
+	c.oursOnCPU = median(of(func(r round) float64 { return r.ours.processor }))
 	c.theirs = median(of(func(r round) float64 { return r.theirs.wall }))
 	return c
 }

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/limiter/ledger"
 	"github.com/sluicelimits/sluice/internal/limiter/store"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 )
@@ -90,3 +91,6 @@ func (s *Store) Close() error { return s.inner.Close() }
 
 // Backend is for package sluice.
 func (s *Store) Backend() store.Backend { return store.Backend{Name: "Redis", Counters: s.inner} }
+
+// Ledger shares limits of providers between processes, for package pacer.
+func (s *Store) Ledger() ledger.Ledger { return s.inner.Ledger() }

@@ -154,8 +154,10 @@ var only = map[string][]string{
 	"internal/limiter/lease": {
 		"std", "internal/limiter/clock", "internal/limiter/limit", "internal/limiter/singleflight",
 	},
-	"internal/limiter/limit":   {"std"},
-	"internal/limiter/refresh": {"std", "internal/limiter/clock", "internal/limiter/singleflight"},
+	"internal/limiter/ledger":            {"std"},
+	"internal/limiter/ledger/ledgertest": {"std", "internal/limiter/ledger", "internal/testkit/soak"},
+	"internal/limiter/limit":             {"std"},
+	"internal/limiter/refresh":           {"std", "internal/limiter/clock", "internal/limiter/singleflight"},
 	"internal/limiter/resilience": {
 		"std", "internal/limiter/clock", "internal/limiter/lease", "internal/limiter/limit",
 		"internal/limiter/store/memory", "internal/limiter/store/router", "github.com/hashicorp/golang-lru/v2",
@@ -164,12 +166,14 @@ var only = map[string][]string{
 	"internal/limiter/singleflight": {"std", "internal/limiter/clock"},
 	"internal/limiter/store":        {"internal/limiter/limit"},
 	"internal/limiter/store/dynamodb": {
-		"std", "internal/limiter/limit", "github.com/aws/aws-sdk-go-v2/aws/...",
+		"std", "internal/limiter/ledger", "internal/limiter/limit", "github.com/aws/aws-sdk-go-v2/aws/...",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...", "github.com/aws/smithy-go/...",
 		"github.com/hashicorp/golang-lru/v2/...",
 	},
 	"internal/limiter/store/memory": {"std", "internal/limiter/limit"},
-	"internal/limiter/store/redis":  {"std", "internal/limiter/limit", "github.com/redis/go-redis/v9/..."},
+	"internal/limiter/store/redis": {
+		"std", "internal/limiter/ledger", "internal/limiter/limit", "github.com/redis/go-redis/v9/...",
+	},
 	"internal/limiter/store/router": {"std", "internal/limiter/limit"},
 	"internal/plan":                 {"std", "internal/limiter/limit", "internal/plan/route", "go.yaml.in/yaml/v3"},
 	"internal/plan/route":           {"std"},
@@ -208,6 +212,10 @@ var only = map[string][]string{
 	},
 	"middleware/lambdaproxy": {
 		"std", "caller", "internal/request/answer", "internal/request/apigw", "github.com/tidwall/gjson",
+	},
+	"pacer": {"std", "internal/limiter/clock", "internal/limiter/ledger", "github.com/dunglas/httpsfv"},
+	"pacer/sqsworker": {
+		"std", "pacer", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/sqs/...",
 	},
 	"scripts/bundle": {"std"},
 	"streams/anchor": {"std", "events", "internal/control", "internal/control/audit"},

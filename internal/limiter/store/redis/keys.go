@@ -7,14 +7,17 @@ import (
 )
 
 // namespacePart returns the part of each key that names the namespace: its netstring, or nothing if the namespace is
-// empty. A cluster hashes only the part of a key up to the first "}". A "}" in the namespace is therefore escaped:
-// otherwise all owners of the namespace would share one slot.
+// empty.
 func namespacePart(namespace string) string {
 	if namespace == "" {
 		return ""
 	}
-	return string(limit.AppendNetstring(nil, strings.NewReplacer("%", "%25", "}", "%7D").Replace(namespace)))
+	return string(limit.AppendNetstring(nil, hashable(namespace)))
 }
+
+// hashable escapes each "}" in a text. A cluster hashes only the part of a key up to the first "}", so without that all
+// owners of a namespace, or all ledgers, would share one slot.
+func hashable(text string) string { return strings.NewReplacer("%", "%25", "}", "%7D").Replace(text) }
 
 // appendPrefix appends the beginning of every key of an owner: "{rl:", the namespace, the owner's part and "}". A
 // cluster does not hash what follows the first "}", so all keys of an owner share a slot. A "}" in the owner's name

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluicelimits/sluice/pacer"
+	"github.com/sluicelimits/sluice/redisstore"
+)
+
+const paceLong = `Pass on lines of standard input no faster than a limit, or run a command for each of them.
+
+Without a command, each line is written to standard output when its turn has come. With a command, the command is run once
+for each line, with the line as its last argument, or in place of each argument that is {}. Up to --parallel commands run at
+the same time.
+
+A limit is a number of lines and a period: 100/s, 5000/m, 1/h, 2/d, 10/500ms. It holds in each window of that length by this
+machine's clock: windows of a second begin with the second. Lines of a window are passed on as soon as it begins, or evenly
+over the window with --spread.
+
+With --redis, all processes that give the same --name share the limit: together they never exceed it in any window. Lines
+wait while Redis is away. A shared limit begins after two to three windows.
+
+The exit code is 1 if a command failed; all lines are tried nevertheless.`
+
+const paceExample = `  sluice pace --limit 100/s < urls.txt | xargs -n 1 curl -sO
+  sluice pace --limit 5/s --parallel 10 -- curl -sO < urls.txt
+  sluice pace --limit 50/s --redis 127.0.0.1:6379 --name provider -- ./send --id {} < ids.txt`
+
+// paceFlags is the command line of pace.
+type paceFlags struct {
+	limit       string
+	spread      bool
+	parallel    int
+	redis, name string
+}
+
+func newPaceCommand() *cobra.Command {
+	var f paceFlags
+	c := &cobra.Command{
+		Use:     "pace --limit LIMIT [-- COMMAND [ARGUMENT...]]",
+		Short:   "Pass on lines, or run a command for each, no faster than a limit",
+		Long:    paceLong,
+		Example: paceExample,
+		Args:    cobra.ArbitraryArgs,
+		RunE:    func(c *cobra.Command, command []string) error { return f.run(c, command) },
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.limit, "limit", "", "the `LIMIT`, such as 100/s")
+	flags.BoolVar(&f.spread, "spread", false, "pass lines on evenly over each window")
+	flags.IntVar(&f.parallel, "parallel", 1, "run up to `N` commands at the same time")
+	flags.StringVar(&f.redis, "redis", "", "share the limit through the Redis at `HOST:PORT`")
+	flags.StringVar(&f.name, "name", "", "share it with all processes that give the same `NAME`")
+	return c
+}
+
+func (f *paceFlags) run(c *cobra.Command, command []string) error {
+	config, err := f.config(command)
+	if err != nil {
+		return &usageError{c.CommandPath(), err}
+	}
+	if f.redis != "" {
+		store, err := redisstore.New(c.Context(), redisstore.Config{Addrs: []string{f.redis}})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = store.Close() }()
+		if err := store.Ping(c.Context()); err != nil {
+			return err
+		}
+		config.Shared = &pacer.Shared{Ledger: store.Ledger(), Key: f.name}
+	}
+	p, err := pacer.New(config)
+	if err != nil {
+		return &usageError{c.CommandPath(), err}
+	}
+	defer p.Close()
+	l := &pacedLines{p: p, in: c.InOrStdin(), out: c.OutOrStdout(), errs: c.ErrOrStderr(), command: command,
+		slots: make(chan struct{}, f.parallel)}
+	return l.run(c.Context())
+}
+
+func (f *paceFlags) config(command []string) (c pacer.Config, err error) {
+	switch {
+	case f.limit == "":
+		return c, errors.New("--limit is needed, such as --limit 100/s")
+	case f.parallel < 1 || f.parallel > 10_000:
+		return c, fmt.Errorf("--parallel %d is outside 1..10000", f.parallel)
+	case f.parallel > 1 && len(command) == 0:
+		return c, errors.New("--parallel has no use without a command")
+	case (f.redis == "") != (f.name == ""):
+		return c, errors.New("--redis and --name go together: where the limit is shared, and under which name")
+	}
+	if c.Limit, err = pacer.ParseLimit(f.limit); err != nil {
+		return c, fmt.Errorf("--limit: %w", err)
+	}
+	if f.spread {
+		c.Smoothing = pacer.Spread
+	}
+	return c, nil
+}
+
+// pacedLines passes on lines.
+type pacedLines struct {
+	p         *pacer.Pacer
+	in        io.Reader
+	out, errs io.Writer
+	command   []string      // none: lines are written to out
+	slots     chan struct{} // one for each command that may run
+
+	mu     sync.Mutex // held to write to out and errs
+	ran    int
+	failed int
+}
+
+// run passes on all lines. It ends early if ctx does; commands that run are waited for.
+func (l *pacedLines) run(ctx context.Context) error {
+	in := bufio.NewReader(l.in)
+	var running sync.WaitGroup
+	var stopped error
+	for stopped == nil {
+		line, err := in.ReadString('\n')
+		if err != nil && err != io.EOF {
+			stopped = fmt.Errorf("read standard input: %w", err)
+			break
+		}
+		if line == "" {
+			break
+		}
+		stopped = l.pass(ctx, strings.TrimSuffix(line, "\n"), &running)
+	}
+	running.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("interrupted")
+	case stopped != nil:
+		return stopped
+	case l.failed > 0:
+		return fmt.Errorf("%d of %d commands failed", l.failed, l.ran)
+	}
+	return nil
+}
+
+// pass passes on one line when its turn has come. A command first waits until it may run at all, so that no turn is
+// wasted.
+func (l *pacedLines) pass(ctx context.Context, line string, running *sync.WaitGroup) error {
+	select {
+	case l.slots <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if _, err := l.p.Acquire(ctx, "", 1); err != nil {
+		<-l.slots
+		return err
+	}
+	if len(l.command) == 0 {
+		defer func() { <-l.slots }()
+		if _, err := fmt.Fprintln(l.out, line); err != nil {
+			return fmt.Errorf("write a line: %w", err)
+		}
+		return nil
+	}
+	running.Go(func() {
+		defer func() { <-l.slots }()
+		l.start(ctx, line)
+	})
+	return nil
+}
+
+// start runs the command for a line. What it writes is passed on when it has ended, so that commands do not mix.
+func (l *pacedLines) start(ctx context.Context, line string) {
+	args := slices.Clone(l.command[1:])
+	placed := false
+	for i := range args {
+		if args[i] == "{}" {
+			args[i], placed = line, true
+		}
+	}
+	if !placed {
+		args = append(args, line)
+	}
+	var out, errs strings.Builder
+	c := exec.CommandContext(ctx, l.command[0], args...) //nolint:gosec // to run the user's command is its purpose
+	c.Stdout, c.Stderr = &out, &errs
+	err := c.Run()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ran++
+	fmt.Fprint(l.out, out.String())
+	fmt.Fprint(l.errs, errs.String())
+	if err != nil {
+		l.failed++
+		fmt.Fprintf(l.errs, "sluice: %s for %q: %v\n", l.command[0], line, err)
+	}
+}

@@ -1,0 +1,277 @@
+package dynamodb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/internal/limiter/ledger"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// Ledger is a [ledger.Ledger] in the table of a store. An entry is one item, and a call is one read and one write of it:
+//
+//	item            PK                            SK
+//	entry           namespace, "l", ledger's key  "l"
+//
+//	attribute       type   meaning
+//	v               N      layout version of the item, 1
+//	ttl             N      when DynamoDB may delete the item, seconds since 1970. An item with a limit has none
+//	f, u, x, y      N      First, Units, Next and From of [ledger.Entry]
+//	w0, l0, g0,     N      window, limit, leased units, need and surprise of the first record; w1, l1, … of the others
+//	n0, s0
+//
+// A call reads the item, asks the core what the claim may lease, and writes that on a condition that keeps the limit:
+// what is leased already is no more than leaves room for the units. So calls of many instances at the same time do not
+// disturb each other as long as there is room. If the condition does not hold, the reply has the item as it is, and the
+// call goes by that.
+//
+// A record of a new window, and a change of the limit, are written on the condition that nothing was changed meanwhile
+// that they depend on.
+type Ledger struct{ store *Store }
+
+var _ ledger.Ledger = (*Ledger)(nil)
+
+const (
+	ledgerSortKey = "l"
+	ledgerVersion = 1
+	ledgerTries   = 10              // of one call, which each find that another one came first
+	ledgerKeep    = 2 * 24 * 3600   // seconds after its last window in which an item without a limit is kept
+	ledgerTimeout = 2 * time.Second // of one call, unless its context ends before
+	records       = 4               // of an entry
+	ledgerHead    = "fuxy"          // the attributes before the records
+	ledgerFields  = "wlgns"         // the attributes of a record
+)
+
+// Ledger returns the ledger of the store.
+func (s *Store) Ledger() *Ledger { return &Ledger{s} }
+
+// Claim implements [ledger.Ledger].
+func (l *Ledger) Claim(ctx context.Context, key string, c ledger.Claim) (lease ledger.Lease, err error) {
+	if err := c.Check(); err != nil {
+		return lease, err
+	}
+	err = l.change(ctx, key, func(e *ledger.Entry) (*ledgerUpdate, error) {
+		before := *e
+		lease = e.Claim(&c)
+		return claimUpdate(&before, e, &c, lease.Units), nil
+	})
+	if err != nil {
+		return ledger.Lease{}, err
+	}
+	return lease, nil
+}
+
+// SetLimit implements [ledger.Ledger].
+func (l *Ledger) SetLimit(ctx context.Context, key string, units, from int64) error {
+	return l.change(ctx, key, func(e *ledger.Entry) (*ledgerUpdate, error) {
+		before := *e
+		if err := e.SetLimit(units, from); err != nil {
+			return nil, err
+		}
+		u := new(ledgerUpdate)
+		for i, r := range before.Records {
+			u.expect(field("w", i), r.Window, r.Limit != 0)
+		}
+		u.expectPlan(&before)
+		u.set("u", e.Units)
+		u.set("x", e.Next)
+		u.set("y", e.From)
+		u.set(attrVersion, ledgerVersion)
+		u.remove = []string{attrTTL}
+		return u, nil
+	})
+}
+
+// change reads an entry and writes what decide makes of it, until the write's condition holds.
+func (l *Ledger) change(ctx context.Context, key string, decide func(*ledger.Entry) (*ledgerUpdate, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
+	defer cancel()
+	err := l.tryChange(ctx, key, decide)
+	if err != nil && !errors.Is(err, ledger.ErrInvalid) && !errors.Is(err, ledger.ErrTooSoon) {
+		return fmt.Errorf("dynamodb store: ledger %q: %w", key, err)
+	}
+	return err
+}
+
+func (l *Ledger) tryChange(ctx context.Context, key string, decide func(*ledger.Entry) (*ledgerUpdate, error)) error {
+	s := l.store
+	id := itemKey{string(limit.AppendNetstring([]byte(s.namespace+"l"), key)), ledgerSortKey}
+	read, err := s.client.GetItem(ctx, &dynamodb.GetItemInput{TableName: s.tableName, Key: id.attributes(),
+		ConsistentRead: aws.Bool(true)}, s.callOptions...)
+	if err != nil {
+		return err
+	}
+	item := read.Item
+	for range ledgerTries {
+		e, err := ledgerEntry(item)
+		if err != nil {
+			return id.wrapError(err)
+		}
+		u, err := decide(&e)
+		if err != nil || u.empty() {
+			return err
+		}
+		_, err = s.client.UpdateItem(ctx, u.input(s.tableName, id), s.callOptions...)
+		var changed *types.ConditionalCheckFailedException
+		if !errors.As(err, &changed) {
+			return err
+		}
+		item = changed.Item
+	}
+	return ErrUndecided
+}
+
+// claimUpdate is the write that makes an entry what it is after a claim.
+func claimUpdate(before, after *ledger.Entry, c *ledger.Claim, units int64) *ledgerUpdate {
+	u := new(ledgerUpdate)
+	i := int(uint64(c.Window) % records)
+	old, r := before.Records[i], after.Records[i]
+	if r.Window != c.Window || r.Limit == 0 { // too old to be remembered: nothing changes
+		return u
+	}
+	if old.Window == r.Window && old.Limit != 0 {
+		change := r.Leased - old.Leased
+		if old == r {
+			return u
+		}
+		u.expect(field("w", i), r.Window, true)
+		if change > 0 {
+			u.atMost(field("g", i), r.Limit-change)
+		} else if change < 0 {
+			u.atLeast(field("g", i), -change)
+		}
+		u.add(field("g", i), change)
+		u.add(field("n", i), r.Need-old.Need)
+		u.add(field("s", i), r.Surprise-old.Surprise)
+		if units > 0 { // the units are leased, so no other claim may have been the first meanwhile
+			u.expect("f", before.First, before.First != 0)
+		}
+		return u
+	}
+	u.expect(field("w", i), old.Window, old.Limit != 0)
+	u.expectPlan(before)
+	u.expect("f", before.First, before.First != 0)
+	u.set("f", after.First)
+	for j, value := range [...]int64{r.Window, r.Limit, r.Leased, r.Need, r.Surprise} {
+		u.set(field(ledgerFields[j:j+1], i), value)
+	}
+	if before.Units == 0 && before.Next == 0 {
+		u.set(attrTTL, time.Now().Unix()+ledgerKeep)
+	}
+	u.set(attrVersion, ledgerVersion)
+	return u
+}
+
+func field(name string, record int) string { return name + strconv.Itoa(record) }
+
+// ledgerEntry reads an item. No item is an entry without any claim.
+func ledgerEntry(item map[string]types.AttributeValue) (e ledger.Entry, err error) {
+	if len(item) == 0 {
+		return e, nil
+	}
+	number := func(name string) (n int64) {
+		value, ok := item[name]
+		if !ok || err != nil {
+			return 0
+		}
+		text, ok := value.(*types.AttributeValueMemberN)
+		if ok {
+			n, err = strconv.ParseInt(text.Value, 10, 64)
+		}
+		if !ok || err != nil {
+			err = fmt.Errorf("%w: attribute %s is %v", ErrBadItem, name, value)
+		}
+		return n
+	}
+	if version := number(attrVersion); err == nil && version != ledgerVersion {
+		return e, fmt.Errorf("%w: a ledger of version %d", ErrBadItem, version)
+	}
+	e.First, e.Units, e.Next, e.From = number("f"), number("u"), number("x"), number("y")
+	for i := range e.Records {
+		e.Records[i] = ledger.Record{Window: number(field("w", i)), Limit: number(field("l", i)), Leased: number(field("g", i)),
+			Need: number(field("n", i)), Surprise: number(field("s", i))}
+	}
+	return e, err
+}
+
+// ledgerUpdate builds one write.
+type ledgerUpdate struct {
+	conditions, sets []string
+	remove           []string
+	names            map[string]string
+	values           map[string]types.AttributeValue
+}
+
+func (u *ledgerUpdate) empty() bool { return len(u.sets) == 0 }
+
+// name and value return placeholders.
+func (u *ledgerUpdate) name(attribute string) string {
+	if u.names == nil {
+		u.names, u.values = map[string]string{}, map[string]types.AttributeValue{}
+	}
+	u.names["#"+attribute] = attribute
+	return "#" + attribute
+}
+
+func (u *ledgerUpdate) value(n int64) string {
+	placeholder := ":" + strconv.Itoa(len(u.values))
+	u.values[placeholder] = &types.AttributeValueMemberN{Value: strconv.FormatInt(n, 10)}
+	return placeholder
+}
+
+// expect demands that an attribute has a value, or that it does not exist.
+func (u *ledgerUpdate) expect(attribute string, n int64, exists bool) {
+	if !exists {
+		u.conditions = append(u.conditions, "attribute_not_exists("+u.name(attribute)+")")
+		return
+	}
+	u.conditions = append(u.conditions, u.name(attribute)+" = "+u.value(n))
+}
+
+// expectPlan demands that the limit and its planned change are those of an entry.
+func (u *ledgerUpdate) expectPlan(e *ledger.Entry) {
+	planned := e.Units != 0 || e.Next != 0 // the three are written together
+	u.expect("u", e.Units, planned)
+	u.expect("x", e.Next, planned)
+	u.expect("y", e.From, planned)
+}
+
+func (u *ledgerUpdate) atMost(attribute string, n int64) {
+	u.conditions = append(u.conditions, u.name(attribute)+" <= "+u.value(n))
+}
+
+func (u *ledgerUpdate) atLeast(attribute string, n int64) {
+	u.conditions = append(u.conditions, u.name(attribute)+" >= "+u.value(n))
+}
+
+func (u *ledgerUpdate) set(attribute string, n int64) {
+	u.sets = append(u.sets, u.name(attribute)+" = "+u.value(n))
+}
+
+func (u *ledgerUpdate) add(attribute string, n int64) {
+	if n != 0 {
+		name := u.name(attribute)
+		u.sets = append(u.sets, name+" = "+name+" + "+u.value(n))
+	}
+}
+
+func (u *ledgerUpdate) input(table *string, key itemKey) *dynamodb.UpdateItemInput {
+	expression := "SET " + strings.Join(u.sets, ", ")
+	for _, attribute := range u.remove {
+		expression += " REMOVE " + u.name(attribute)
+	}
+	return &dynamodb.UpdateItemInput{
+		TableName: table, Key: key.attributes(),
+		ConditionExpression: aws.String(strings.Join(u.conditions, " AND ")), UpdateExpression: aws.String(expression),
+		ExpressionAttributeNames: u.names, ExpressionAttributeValues: u.values,
+		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
+	}
+}

@@ -1,0 +1,78 @@
+package redis
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/ledger"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+//go:embed ledger.lua
+var ledgerSource string
+
+var ledgerScript = sync.OnceValue(func() *script { return newScript(ledgerSource) })
+
+// ledgerDeadline is the time limit of a call to a ledger, unless its context ends before. Nobody waits for the call
+// alone, so it may take longer than a decision.
+const ledgerDeadline = 250 * time.Millisecond
+
+// Ledger is a [ledger.Ledger] on the server or cluster of a store. Each call is one round trip, and the script ledger.lua
+// does what package ledger says. An entry is one key, {rl:NAMESPACEl, the netstring of the ledger's key, and "}". An entry
+// to which a limit was set never expires. Others expire a day after their last call.
+type Ledger struct{ store *Store }
+
+var _ ledger.Ledger = (*Ledger)(nil)
+
+// Ledger returns the ledger of the store. It is closed with the store.
+func (s *Store) Ledger() *Ledger { return &Ledger{s} }
+
+// Claim implements [ledger.Ledger].
+func (l *Ledger) Claim(ctx context.Context, key string, c ledger.Claim) (lease ledger.Lease, err error) {
+	if err := c.Check(); err != nil {
+		return lease, err
+	}
+	reply, err := l.call(ctx, key, "claim", c.Window, c.Limit, int64(c.Stage), c.Need, c.Told, c.Held, c.Want, c.Return, c.Unit,
+		c.Round)
+	if err == nil {
+		_, err = fmt.Sscan(reply, &lease.Units, &lease.Limit, &lease.NextLimit, &lease.Left, &lease.Need)
+	}
+	if err != nil {
+		return ledger.Lease{}, fmt.Errorf("redis store: ledger %q: %w", key, err)
+	}
+	return lease, nil
+}
+
+// SetLimit implements [ledger.Ledger].
+func (l *Ledger) SetLimit(ctx context.Context, key string, units, from int64) error {
+	if err := ledger.CheckLimit(units, from); err != nil {
+		return err
+	}
+	reply, err := l.call(ctx, key, "limit", units, from)
+	if err != nil {
+		return fmt.Errorf("redis store: ledger %q: %w", key, err)
+	}
+	if earliest, soon := strings.CutPrefix(reply, "soon "); soon {
+		return fmt.Errorf("%w: from window %d on, and the earliest possible one is %s", ledger.ErrTooSoon, from, earliest)
+	}
+	return nil
+}
+
+// call runs the script.
+func (l *Ledger) call(ctx context.Context, key, operation string, numbers ...int64) (string, error) {
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	name := append(limit.AppendNetstring(append(append([]byte("{rl:"), l.store.namespacePart...), 'l'), hashable(key)), '}')
+	args := []any{nil, nil, 1, string(name), operation}
+	for _, n := range numbers {
+		args = append(args, n)
+	}
+	within := withTimeout(ctx, ledgerDeadline)
+	defer within.release()
+	return l.store.runScript(within, ledgerScript(), args)
+}

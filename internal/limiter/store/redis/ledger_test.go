@@ -1,0 +1,64 @@
+package redis_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/sluicelimits/sluice/internal/limiter/ledger"
+	"github.com/sluicelimits/sluice/internal/limiter/ledger/ledgertest"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
+)
+
+func TestLedgerContract(t *testing.T) {
+	addr := address(t)
+	spaces := map[ledger.Ledger]string{}
+	connect := func(tb testing.TB, namespace string) ledger.Ledger {
+		l := open(tb, redis.Config{Addrs: []string{addr}, Namespace: namespace}).Ledger()
+		spaces[l] = namespace
+		return l
+	}
+	ledgertest.Run(t, ledgertest.Config{
+		New:  func(tb testing.TB) ledger.Ledger { return connect(tb, newSpace()) },
+		Peer: func(tb testing.TB, l ledger.Ledger) ledger.Ledger { return connect(tb, spaces[l]) },
+	})
+}
+
+// An entry that nobody has set a limit of expires, and one with a limit does not. What is no entry is an error, and is left
+// as it is.
+func TestLedgerEntries(t *testing.T) {
+	addr := address(t)
+	client := goredis.NewClient(&goredis.Options{Addr: addr})
+	t.Cleanup(func() { _ = client.Close() })
+	space := newSpace()
+	l := open(t, redis.Config{Addrs: []string{addr}, Namespace: space}).Ledger()
+	claim := ledger.Claim{Window: 5, Limit: 10, Unit: 1}
+	if _, err := l.Claim(t.Context(), "api", claim); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := client.Keys(t.Context(), "*"+space+"*").Result()
+	if err != nil || len(keys) != 1 || !strings.HasSuffix(keys[0], "l3:api,}") {
+		t.Fatalf("keys %q, %v", keys, err)
+	}
+	if ttl := client.TTL(t.Context(), keys[0]).Val(); ttl.Hours() < 23 || ttl.Hours() > 24 {
+		t.Errorf("an entry without a limit expires after %s", ttl)
+	}
+	if err := l.SetLimit(t.Context(), "api", 20, 9); err != nil {
+		t.Fatal(err)
+	}
+	if ttl := client.TTL(t.Context(), keys[0]).Val(); ttl != -1 {
+		t.Errorf("an entry with a limit expires after %s", ttl)
+	}
+	if err := client.Set(t.Context(), keys[0], "something else", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Claim(t.Context(), "api", claim); !errors.Is(err, limit.ErrUnreadable) {
+		t.Errorf("a key that is no entry: %v, want ErrUnreadable", err)
+	}
+	if text := client.Get(t.Context(), keys[0]).Val(); text != "something else" {
+		t.Errorf("a key that is no entry was changed to %q", text)
+	}
+}

@@ -1,0 +1,188 @@
+package pacer
+
+import (
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+)
+
+// Advice is what a reply of a provider says about its limits.
+type Advice struct {
+	// Refused means that the request was refused because of a limit: the status is 429 (Too Many Requests) or 503
+	// (Service Unavailable), by which many providers ask for fewer requests.
+	Refused bool
+
+	RetryAfter time.Duration // nothing is to be sent for so long, 0..MaxPeriod
+	Limits     []Limit       // limits that the provider states, with a period; at most maxAdvised
+	Left       []Left        // what the provider says is left; at most maxAdvised
+}
+
+// Left is how many units a provider says are left of a limit, until the limit has units again.
+type Left struct {
+	Units int64         // 0..MaxUnits
+	Until time.Duration // from the reply on, 0..MaxPeriod
+}
+
+// maxAdvised bounds what is believed of one reply. No real provider states more limits.
+const maxAdvised = 16
+
+// ParseAdvice reads the status and the header of a reply that was received at the given time. It understands
+//
+//   - Retry-After, in seconds or as a date (RFC 9110);
+//   - RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-08 and later ("default";r=50;t=30), and of
+//     draft 07 (limit=100, remaining=50, reset=30);
+//   - RateLimit-Limit, -Remaining and -Reset of earlier drafts, and the same names with X-RateLimit or X-Rate-Limit in
+//     front, where a reset may be a number of seconds, a time since 1970 in seconds or milliseconds, or a date;
+//   - X-RateLimit-Reset-After, in seconds.
+//
+// Whatever it does not understand, and numbers outside their bounds, it takes as not said. It never fails.
+func ParseAdvice(status int, h http.Header, received time.Time) Advice {
+	a := Advice{Refused: status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable}
+	if wait, ok := parseWait(h.Get("Retry-After"), received); ok {
+		a.RetryAfter = wait
+	}
+	a.addStructured(h)
+	for _, prefix := range [...]string{"Ratelimit-", "X-Ratelimit-", "X-Rate-Limit-"} {
+		a.addFields(h, prefix, received)
+	}
+	return a
+}
+
+func (a *Advice) addLimit(units int64, period time.Duration) {
+	l := Limit{Units: units, Period: period}
+	if len(a.Limits) < maxAdvised && l.check() == nil {
+		a.Limits = append(a.Limits, l)
+	}
+}
+
+func (a *Advice) addLeft(units int64, until time.Duration) {
+	if len(a.Left) < maxAdvised && units >= 0 && units <= MaxUnits && until >= 0 && until <= MaxPeriod {
+		a.Left = append(a.Left, Left{units, until})
+	}
+}
+
+// addStructured reads the RateLimit and RateLimit-Policy fields, which are structured fields (RFC 9651).
+func (a *Advice) addStructured(h http.Header) {
+	for _, item := range listItems(h.Values("RateLimit-Policy")) {
+		units, ok := integerOf(item, "q")
+		if !ok { // until draft 07 the item itself is the number
+			units, ok = item.Value.(int64)
+		}
+		if seconds, hasPeriod := integerOf(item, "w"); ok && hasPeriod {
+			a.addLimit(units, inSeconds(seconds))
+		}
+	}
+	fields := h.Values("RateLimit")
+	for _, item := range listItems(fields) {
+		units, ok := integerOf(item, "r")
+		if until, hasTime := integerOf(item, "t"); ok && hasTime {
+			a.addLeft(units, inSeconds(until))
+		}
+	}
+	if dictionary, err := httpsfv.UnmarshalDictionary(fields); err == nil {
+		member := func(name string) (int64, bool) {
+			m, _ := dictionary.Get(name)
+			item, _ := m.(httpsfv.Item)
+			n, ok := item.Value.(int64)
+			return n, ok
+		}
+		units, ok := member("remaining")
+		if until, hasTime := member("reset"); ok && hasTime {
+			a.addLeft(units, inSeconds(until))
+		}
+	}
+}
+
+// listItems parses a structured field that is a list of items. What is not is empty.
+func listItems(values []string) (items []httpsfv.Item) {
+	list, err := httpsfv.UnmarshalList(values)
+	if err != nil {
+		return nil
+	}
+	for _, member := range list {
+		if item, ok := member.(httpsfv.Item); ok && len(items) < maxAdvised {
+			items = append(items, item)
+		}
+	}
+	return items
+}
+
+func integerOf(item httpsfv.Item, name string) (int64, bool) {
+	if item.Params == nil {
+		return 0, false
+	}
+	value, _ := item.Params.Get(name)
+	n, ok := value.(int64)
+	return n, ok
+}
+
+// addFields reads the fields that have a name each.
+func (a *Advice) addFields(h http.Header, prefix string, received time.Time) {
+	units, ok := parseUnits(h.Get(prefix + "Remaining"))
+	if ok {
+		until, known := parseWait(h.Get(prefix+"Reset-After"), received)
+		if !known {
+			until, known = parseWait(h.Get(prefix+"Reset"), received)
+		}
+		if known {
+			a.addLeft(units, until)
+		}
+	}
+	// "100, 100;w=60": the number that counts now, and after it all limits with their periods.
+	for _, item := range listItems(h.Values(prefix + "Limit")) {
+		number, isNumber := item.Value.(int64)
+		for _, name := range [...]string{"w", "window"} {
+			if seconds, ok := integerOf(item, name); ok && isNumber {
+				a.addLimit(number, inSeconds(seconds))
+			}
+		}
+	}
+}
+
+func parseUnits(text string) (int64, bool) {
+	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+	return n, err == nil && n >= 0 && n <= MaxUnits
+}
+
+// inSeconds is a number of seconds, or -1 if it is out of bounds.
+func inSeconds(n int64) time.Duration {
+	if n < 0 || n > int64(MaxPeriod/time.Second) {
+		return -1
+	}
+	return time.Duration(n) * time.Second
+}
+
+// parseWait reads how long to wait: a number of seconds, perhaps with a fraction; a time in seconds or milliseconds since
+// 1970; or a date. A time in the past is no wait. It reports whether the text is one of these, and within MaxPeriod.
+func parseWait(text string, received time.Time) (time.Duration, bool) {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return 0, false
+	}
+	// Numbers that are larger than the longest wait are times. 1e11 seconds since 1970 are the year 5138, and as many
+	// milliseconds the year 1973.
+	const largestSeconds = 1e11
+	var until time.Time
+	if n, err := strconv.ParseFloat(text, 64); err == nil {
+		switch {
+		case math.IsNaN(n) || n < 0 || n > 1000*largestSeconds:
+			return 0, false
+		case n <= MaxPeriod.Seconds():
+			return time.Duration(n * float64(time.Second)), true
+		case n <= largestSeconds:
+			until = time.Unix(int64(n), 0)
+		default:
+			until = time.UnixMilli(int64(n))
+		}
+	} else if until, err = http.ParseTime(text); err != nil {
+		if until, err = time.Parse(time.RFC3339, text); err != nil {
+			return 0, false
+		}
+	}
+	wait := max(until.Sub(received), 0)
+	return wait, wait <= MaxPeriod
+}

@@ -1,0 +1,161 @@
+package pacer
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Learning has a pacer find out a provider's limit from its replies, see [Pacer.Observe]. Config.Limit is then the most
+// that the pacer ever sends, and what it learns is at most that.
+//
+// Replies are judged once in each interval, which is the longer of the limit's period and a second:
+//
+//   - Before the first refusal the rate grows by half in each interval.
+//   - If requests were refused, the rate falls to 99 % of what was accepted in the interval, but to no less than 70 %
+//     of itself. Requests that were sent before the rate fell do not make it fall again.
+//   - Then the rate climbs back to 99 % of what it was at the refusal, by a quarter of the gap in each interval. It stays
+//     there for ten intervals. After that it probes: it grows by 1 %, and by 1.3 times as much in each further interval,
+//     up to 25 %.
+//
+// The rate grows only after intervals in which most of it was used. Otherwise nothing was learned.
+type Learning struct {
+	// Start is the rate to begin with, in units per period, 1..Config.Limit.Units; 0 means a tenth of Config.Limit.Units.
+	Start int64
+
+	// Bans means that the provider punishes those who exceed its limit. The rate then begins at Config.Limit, unless Start
+	// is set, and only ever falls. SetLimit makes it begin anew.
+	Bans bool
+}
+
+// The constants of the rule, found by simulation of fixed windows and token buckets whose limit falls to 40 % and rises
+// to 375 %, with delays of 2 to 12 ms (docs/consumer.md).
+const (
+	learnGrowth    = 1.5   // per interval, before the first refusal
+	learnAccepted  = 0.99  // of what was accepted, after a refusal
+	learnLeast     = 0.7   // of the rate, after a refusal
+	learnTarget    = 0.99  // of the rate that was refused
+	learnClimb     = 0.25  // of the gap to the target, per interval
+	learnHold      = 10    // intervals at the target
+	learnProbe     = 0.01  // of the rate, at first
+	learnProbeMore = 1.3   // of the last probe
+	learnProbeMost = 0.25  // of the rate
+	learnUsed      = 0.9   // of the rate: less is no evidence
+	learnReached   = 0.995 // of the target: the climb is over
+)
+
+// shortestJudgement is the shortest interval in which replies are judged.
+const shortestJudgement = time.Second
+
+// LongestPause bounds how long a provider can make a pacer pause by one reply.
+const LongestPause = time.Hour
+
+func (l *Learning) check(limit Limit) error {
+	if l != nil && (l.Start < 0 || l.Start > limit.Units) {
+		return fmt.Errorf("%w: to learn from %d units is not within 0..%d", ErrConfig, l.Start, limit.Units)
+	}
+	return nil
+}
+
+// learner applies the rule of [Learning]. It reads no clock; its times are monotonic.
+type learner struct {
+	rate   float64 // units per period
+	most   float64 // units per period; the configured limit
+	bans   bool
+	target float64 // what the rate climbs to; 0 before the first refusal
+	held   int     // intervals at the target
+	probe  float64 // the last one, as a part of the rate; 0 while it does not probe
+
+	interval time.Duration
+	perJudge float64 // periods per interval
+	judgeAt  time.Duration
+	cutAt    time.Duration // when the rate fell last: refusals of requests that were sent before do not count
+
+	accepted float64 // units in the present interval
+	refused  float64 // units in the present interval
+}
+
+func newLearner(l Learning, limit Limit, now time.Duration) *learner {
+	r := &learner{rate: float64(l.Start), most: float64(limit.Units), bans: l.Bans, cutAt: -never}
+	if l.Start == 0 {
+		if r.rate = r.most; !l.Bans {
+			r.rate = max(r.most/10, 1)
+		}
+	}
+	r.interval = max(limit.Period, shortestJudgement)
+	r.perJudge = float64(r.interval) / float64(limit.Period)
+	r.judgeAt = now + r.interval
+	return r
+}
+
+// observe counts a reply to a request that was sent at a time.
+func (r *learner) observe(refused bool, cost int64, sent time.Duration) {
+	switch {
+	case !refused:
+		r.accepted += float64(cost)
+	case sent >= r.cutAt:
+		r.refused += float64(cost)
+	}
+}
+
+// judge changes the rate once per interval, and reports whether it did.
+func (r *learner) judge(now time.Duration) bool {
+	if now < r.judgeAt {
+		return false
+	}
+	idle := now-r.judgeAt >= r.interval // nobody asked for an interval or more: what was counted is spread over longer
+	accepted, refused := r.accepted/r.perJudge, r.refused
+	r.accepted, r.refused, r.judgeAt = 0, 0, now+r.interval
+	switch {
+	case refused > 0:
+		r.target = learnTarget * r.rate
+		r.rate = max(learnAccepted*accepted, learnLeast*r.rate, 1)
+		r.target = max(r.target, r.rate)
+		r.held, r.probe, r.cutAt = 0, 0, now
+	case r.bans || idle || accepted < learnUsed*r.rate:
+		return false
+	case r.target == 0:
+		r.rate *= learnGrowth
+	case r.probe == 0 && r.rate < learnReached*r.target:
+		r.rate += learnClimb * (r.target - r.rate)
+	case r.held < learnHold:
+		r.held++
+	default:
+		r.probe = min(max(r.probe*learnProbeMore, learnProbe), learnProbeMost)
+		r.rate *= 1 + r.probe
+	}
+	r.rate = min(r.rate, r.most)
+	return true
+}
+
+// Reply is what [Pacer.Observe] learns from.
+type Reply struct {
+	Status   int
+	Header   http.Header
+	Permit   Permit    // of the request
+	Sent     time.Time // with a reading of the monotonic clock, as time.Now gives it
+	Received time.Time // the same
+}
+
+// Observe learns from a reply of the provider. It can only make the pacer send less than Config.Limit:
+//
+//   - After a Retry-After nothing is granted for so long, LongestPause at most.
+//   - No more units are granted than the provider says are left, until it says that there are new ones, for LongestPause
+//     at most. Units that were granted after the request of the reply are taken off, because the provider may not have
+//     counted them yet.
+//   - A limit that the provider states bounds what is granted in each window, until a reply states another.
+//   - With Config.Learning, refusals lower the rate. Without refusals the rate rises again.
+//
+// The stated and the learned limit are never less than one unit in each window. A request that costs more than the two
+// gets a window of its own.
+func (p *Pacer) Observe(r Reply) {
+	a := ParseAdvice(r.Status, r.Header, r.Received)
+	p.mu.Lock()
+	now := p.now()
+	received := min(max(r.Received.Sub(p.origin), 0), now)
+	if p.learner != nil {
+		p.learner.observe(a.Refused, r.Permit.cost, r.Sent.Sub(p.origin))
+	}
+	p.core.supply.advise(&a, received, r.Permit.total, p.core.counts.Granted)
+	p.serveAndUnlock(now)
+}

@@ -1,0 +1,300 @@
+package pacer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/pacer"
+)
+
+// provider is an HTTP server in virtual time that limits its clients by itself.
+type provider struct {
+	admit func() bool
+	delay time.Duration // each way
+
+	mu      sync.Mutex
+	refused int
+}
+
+func (p *provider) RoundTrip(*http.Request) (*http.Response, error) {
+	<-time.After(p.delay)
+	r := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(""))}
+	p.mu.Lock()
+	if !p.admit() {
+		p.refused++
+		r.StatusCode = http.StatusTooManyRequests
+	}
+	p.mu.Unlock()
+	<-time.After(p.delay)
+	return r, nil
+}
+
+// refusals is how many requests were refused.
+func (p *provider) refusals() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refused
+}
+
+// windowed admits so many requests in each second.
+func windowed(limit *int) func() bool {
+	var window int64
+	var n int
+	return func() bool {
+		if now := time.Now().Unix(); now != window {
+			window, n = now, 0
+		}
+		n++
+		return n <= *limit
+	}
+}
+
+// bucketed admits so many requests per second, and a tenth of a second's at once.
+func bucketed(limit *int) func() bool {
+	last, tokens := time.Now(), 0.0
+	return func() bool {
+		now := time.Now()
+		tokens = min(tokens+now.Sub(last).Seconds()*float64(*limit), float64(*limit)/10)
+		if last = now; tokens < 1 {
+			return false
+		}
+		tokens--
+		return true
+	}
+}
+
+// saturate sends so many requests at once, all the time, until the time is over. It returns how many were not refused.
+func saturate(t *testing.T, c *http.Client, workers int, d time.Duration) (accepted int) {
+	t.Helper()
+	end := time.Now().Add(d)
+	results := make(chan int, workers)
+	for range workers {
+		go func() {
+			n := 0
+			for time.Now().Before(end) {
+				r, err := c.Get("http://provider.test/")
+				if err != nil {
+					t.Error(err)
+					break
+				}
+				if r.Body.Close(); r.StatusCode == http.StatusOK {
+					n++
+				}
+			}
+			results <- n
+		}()
+	}
+	for range workers {
+		accepted += <-results
+	}
+	return accepted
+}
+
+// A limit that falls to 40 % and rises to 375 % of that without notice is found again, against providers that count in
+// windows and in buckets. Nearly all of it is used, with few refusals.
+func TestLearns(t *testing.T) {
+	for name, kind := range map[string]func(*int) func() bool{"window": windowed, "bucket": bucketed} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				scale, workers := 10, 100
+				if testing.Short() {
+					scale, workers = 2, 20
+				}
+				limit := 100 * scale
+				at := &provider{admit: kind(&limit), delay: 5 * time.Millisecond}
+				p := open(t, pacer.Config{Limit: pacer.PerSecond(int64(500 * scale)), Smoothing: pacer.Spread,
+					Learning: &pacer.Learning{}})
+				client := &http.Client{Transport: &pacer.Transport{Pacer: p, Base: at}}
+				// phase is half a minute to learn, and then a minute in which the use and the refusals are counted.
+				phase := func(to int, leastUsed float64, mostRefused int) {
+					t.Helper()
+					at.mu.Lock()
+					limit = to
+					at.mu.Unlock()
+					before := at.refusals()
+					saturate(t, client, workers, 30*time.Second)
+					learning := at.refusals() - before
+					before = at.refusals()
+					used := float64(saturate(t, client, workers, time.Minute)) / 60 / float64(to)
+					t.Logf("%s, limit %d: %d refused while it learned; then %.1f %% used, %d refused in a minute", name, to, learning,
+						100*used, at.refusals()-before)
+					if used < leastUsed || at.refusals()-before > mostRefused {
+						t.Errorf("limit %d: %.1f %% are used and %d refused in a minute, want %.0f %% and %d", to, 100*used,
+							at.refusals()-before, 100*leastUsed, mostRefused)
+					}
+				}
+				phase(100*scale, 0.9, 40*scale)
+				phase(40*scale, 0.9, 40*scale)
+				phase(150*scale, 0.9, 40*scale)
+			})
+		})
+	}
+}
+
+// A provider that bans is never probed: after the first refusal the rate does not rise again.
+func TestNeverProbesWhoBans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := 30
+		at := &provider{admit: windowed(&limit), delay: time.Millisecond}
+		p := open(t, pacer.Config{Limit: pacer.PerSecond(50), Learning: &pacer.Learning{Bans: true}})
+		client := &http.Client{Transport: &pacer.Transport{Pacer: p, Base: at}}
+		saturate(t, client, 5, 10*time.Second)
+		refused, learned := at.refusals(), p.Status().Learned
+		if refused == 0 || learned > 30 || learned < 20 {
+			t.Errorf("%d were refused, and %d per second learned", refused, learned)
+		}
+		saturate(t, client, 5, 5*time.Minute)
+		if at.refusals() != refused || p.Status().Learned != learned {
+			t.Errorf("%d more were refused, and the rate is %d, was %d", at.refusals()-refused, p.Status().Learned, learned)
+		}
+	})
+}
+
+// A provider that is idle, or of which little is asked, teaches nothing: the rate does not rise.
+func TestLearnsNothingFromLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := 1000
+		at := &provider{admit: windowed(&limit), delay: time.Millisecond}
+		p := open(t, pacer.Config{Limit: pacer.PerSecond(1000), Learning: &pacer.Learning{Start: 20}})
+		client := &http.Client{Transport: &pacer.Transport{Pacer: p, Base: at}}
+		for range 120 {
+			saturate(t, client, 1, time.Nanosecond)
+			pass(500 * time.Millisecond)
+		}
+		if n := p.Status().Learned; n != 20 {
+			t.Errorf("from two requests a second the pacer learned a rate of %d, want 20", n)
+		}
+	})
+}
+
+// What a provider says is obeyed: its Retry-After, and how much is left. Nothing is refused then.
+func TestObeysHeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		p := open(t, pacer.Config{Limit: pacer.PerSecond(100)})
+		observe := func(status int, pairs ...string) {
+			h := http.Header{}
+			for i := 0; i < len(pairs); i += 2 {
+				h.Set(pairs[i], pairs[i+1])
+			}
+			permit := acquire(t, p, "a", 1)
+			p.Observe(pacer.Reply{Status: status, Header: h, Permit: permit, Sent: time.Now(), Received: time.Now()})
+		}
+		at := func(want time.Duration) {
+			t.Helper()
+			acquire(t, p, "a", 1)
+			if got := time.Since(began); got != want {
+				t.Errorf("granted after %s, want %s", got, want)
+			}
+		}
+		observe(429, "Retry-After", "7")
+		ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
+		defer cancel()
+		var late *pacer.LateError
+		if _, err := p.Acquire(ctx, "a", 1); !errors.As(err, &late) || late.Late != time.Second {
+			t.Errorf("while the provider asks for a pause: %v, want a LateError by a second", err)
+		}
+		at(7 * time.Second)
+		observe(200, "RateLimit", `"default";r=2;t=5`)
+		at(7 * time.Second)
+		at(7 * time.Second)
+		at(12 * time.Second) // the third
+		observe(200, "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "3")
+		at(15 * time.Second)
+		observe(200, "RateLimit-Policy", `"slow";q=30;w=10`)
+		at(15 * time.Second)
+		at(16 * time.Second) // three per second, of which the window has had three
+		at(16 * time.Second)
+		at(16 * time.Second)
+		at(17 * time.Second)
+		observe(200, "RateLimit-Policy", `"fast";q=1000000;w=1`) // above Config.Limit, which stays
+		if s := p.Status(); s.Units != 100 {
+			t.Errorf("the window has %d units, want 100", s.Units)
+		}
+	})
+}
+
+// A provider that lies makes the pacer pause for an hour at most, never send more than the limit, and never stop for good.
+func TestLyingProvider(t *testing.T) {
+	for _, lie := range []struct{ name, value string }{
+		{"Retry-After", "31536000"}, {"RateLimit", `"a";r=0;t=31536000`}, {"RateLimit-Policy", `"a";q=1;w=31536000`},
+		{"RateLimit-Policy", `"a";q=1000000000000;w=1`}, {"Retry-After", "-1"}, {"X-RateLimit-Remaining", "99999999999999999999"},
+	} {
+		t.Run(fmt.Sprint(lie), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := open(t, pacer.Config{Limit: pacer.PerSecond(10), Learning: &pacer.Learning{Start: 10}})
+				permit := acquire(t, p, "a", 1)
+				began := time.Now()
+				p.Observe(pacer.Reply{Status: 200, Header: http.Header{http.CanonicalHeaderKey(lie.name): {lie.value}},
+					Permit: permit, Sent: began, Received: began})
+				acquire(t, p, "a", 1)
+				if d := time.Since(began); d > pacer.LongestPause {
+					t.Errorf("a pause of %s", d)
+				}
+				acquire(t, p, "b", 10) // more than one unit in each window: it has one to itself
+				if s := p.Status(); s.Units > 10 || s.Limit.Units != 10 {
+					t.Errorf("status %+v, want at most 10 units", s)
+				}
+			})
+		})
+	}
+}
+
+// A reply that is older than the latest, or that says how much is left of what others have taken since, is not believed
+// too much.
+func TestUnitsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := open(t, pacer.Config{Limit: pacer.PerSecond(100)})
+		left := func(permit pacer.Permit, n string) {
+			p.Observe(pacer.Reply{Status: 200, Header: http.Header{"Ratelimit": {`"a";r=` + n + `;t=60`}}, Permit: permit,
+				Sent: time.Now(), Received: time.Now()})
+		}
+		first := acquire(t, p, "a", 1)
+		second := acquire(t, p, "a", 1)
+		acquire(t, p, "a", 3)
+		left(second, "5") // of which 3 are on their way
+		left(first, "90") // which is old
+		acquire(t, p, "a", 2)
+		var late *pacer.LateError
+		if _, err := p.Enqueue("a", 1, time.Minute-1, nil); !errors.As(err, &late) {
+			t.Errorf("a sixth unit of five that were left: %v, want a LateError", err)
+		}
+	})
+}
+
+// A request that never is sent has its body closed, and the error is the pacer's.
+func TestTransportRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := open(t, pacer.Config{Limit: pacer.PerSecond(1)})
+		acquire(t, p, "", 1)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+		defer cancel()
+		body := &closed{Reader: strings.NewReader("text")}
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://provider.test/", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, cost := "", int64(0)
+		transport := &pacer.Transport{Pacer: p, Base: &provider{}, Key: func(*http.Request) string { key = "called"; return "a" },
+			Cost: func(*http.Request) int64 { cost++; return 1 }}
+		var late *pacer.LateError
+		if _, err := transport.RoundTrip(r); !errors.As(err, &late) || late.Key != "a" || !body.closed || key == "" || cost != 1 {
+			t.Errorf("RoundTrip: %v; body closed: %t", err, body.closed)
+		}
+	})
+}
+
+type closed struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closed) Close() error { c.closed = true; return nil }

@@ -1,0 +1,147 @@
+package pacer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bounds of what a pacer accepts.
+const (
+	MaxUnits  = 1 << 40 // largest limit and cost, in units
+	MaxWeight = 1 << 20 // largest weight of a key
+
+	MinPeriod = time.Millisecond
+	MaxPeriod = 366 * 24 * time.Hour
+
+	// DefaultMaxWaiting is how many requests may wait if Config.MaxWaiting is 0. They take 256 MiB.
+	DefaultMaxWaiting = 1 << 22
+)
+
+// Limit is what a provider allows.
+type Limit struct {
+	Units  int64         // units in each window, 1..MaxUnits
+	Period time.Duration // length of a window, MinPeriod..MaxPeriod
+}
+
+// PerSecond is a limit with windows of one second.
+func PerSecond(units int64) Limit { return Limit{Units: units, Period: time.Second} }
+
+// ParseLimit reads a limit such as "100/s", "5000/m", "1/h", "2/d" or "10/500ms": units, and a period that is s, m, min, h,
+// d, or a duration of package time. The error wraps ErrConfig.
+func ParseLimit(text string) (Limit, error) {
+	number, period, ok := strings.Cut(text, "/")
+	units, err := strconv.ParseInt(number, 10, 64)
+	if !ok || err != nil {
+		return Limit{}, fmt.Errorf("%w: %q is not a limit such as 100/s", ErrConfig, text)
+	}
+	l := Limit{Units: units}
+	switch period {
+	case "s":
+		l.Period = time.Second
+	case "m", "min":
+		l.Period = time.Minute
+	case "h":
+		l.Period = time.Hour
+	case "d":
+		l.Period = 24 * time.Hour
+	default:
+		if l.Period, err = time.ParseDuration(period); err != nil {
+			return Limit{}, fmt.Errorf("%w: the period %q of %q is not s, m, h, d or a duration such as 500ms", ErrConfig, period, text)
+		}
+	}
+	return l, l.check()
+}
+
+// String is the limit as people write it, such as "100 per 1s".
+func (l Limit) String() string { return fmt.Sprintf("%d per %s", l.Units, l.Period) }
+
+// Guard says which times of a window are not used, so that every request arrives at the provider in the window that it
+// was granted for. Units of a window are granted, and requests may be sent, from its beginning plus ClockError to its end
+// minus ClockError and MaxDelay. The zero Guard uses the whole window, and promises nothing about the provider's count.
+type Guard struct {
+	ClockError time.Duration // the most by which this machine's clock and the provider's may differ, in either direction
+	MaxDelay   time.Duration // the longest time from sending a request until the provider counts it
+}
+
+// Errors of a pacer.
+var (
+	// ErrConfig means that a limit, a guard or a bound is out of its range. The error says which.
+	ErrConfig = errors.New("pacer: bad configuration")
+
+	// ErrCost means that a cost is not within 1..MaxUnits.
+	ErrCost = errors.New("pacer: bad cost")
+
+	// ErrNever means that a cost is larger than the limit, so that no window has room for it. A request that already
+	// waits fails with it when it is next and the limit was lowered below its cost.
+	ErrNever = errors.New("pacer: cost above the limit")
+
+	// ErrWeight means that a weight is not within 1..MaxWeight.
+	ErrWeight = errors.New("pacer: bad weight")
+
+	// ErrFull means that Config.MaxWaiting requests wait already.
+	ErrFull = errors.New("pacer: too many requests wait")
+
+	// ErrExpired means that a ticket's longest wait has passed before its turn came.
+	ErrExpired error = timeoutError("pacer: the longest wait has passed")
+
+	// ErrClosed means that the pacer was closed.
+	ErrClosed = errors.New("pacer: closed")
+)
+
+// timeoutError is an error that is also [context.DeadlineExceeded].
+type timeoutError string
+
+func (e timeoutError) Error() string { return string(e) }
+
+// Is reports whether target is context.DeadlineExceeded.
+func (timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// LateError means that a request would wait longer than it may. It is returned at once, and no place in the queue is
+// taken. It is also [context.DeadlineExceeded].
+type LateError struct {
+	Key  string
+	Cost int64
+
+	// Earliest is the earliest possible time of the grant: the time at which the request would be served if nobody but
+	// the requests of its own key that came before it took any units.
+	Earliest time.Time
+
+	// Late is how far Earliest lies beyond the time until which the request may wait.
+	Late time.Duration
+}
+
+// Error says when the request could be served.
+func (e *LateError) Error() string {
+	return fmt.Sprintf("pacer: %d units for key %q are free at %s at the earliest, %s too late", e.Cost, e.Key,
+		e.Earliest.Format(time.RFC3339Nano), e.Late)
+}
+
+// Is reports whether target is context.DeadlineExceeded.
+func (*LateError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+func (l Limit) check() error {
+	if l.Units < 1 || l.Units > MaxUnits {
+		return fmt.Errorf("%w: the limit of %d units is not within 1..%d", ErrConfig, l.Units, int64(MaxUnits))
+	}
+	if l.Period < MinPeriod || l.Period > MaxPeriod {
+		return fmt.Errorf("%w: the period of %s is not within %s..%s", ErrConfig, l.Period, MinPeriod, MaxPeriod)
+	}
+	return nil
+}
+
+func (g Guard) check(period time.Duration) error {
+	if g.ClockError < 0 || g.MaxDelay < 0 {
+		return fmt.Errorf("%w: the guard %+v has a negative time", ErrConfig, g)
+	}
+	if g.ClockError >= period || g.MaxDelay >= period || g.unused() >= period {
+		return fmt.Errorf("%w: the guard leaves out %s of each window, which is %s long", ErrConfig, g.unused(), period)
+	}
+	return nil
+}
+
+// unused is how much of each window is left out.
+func (g Guard) unused() time.Duration { return 2*g.ClockError + g.MaxDelay }

@@ -1,0 +1,507 @@
+package pacer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
+)
+
+// Config sets up a [Pacer]. Only Limit is required.
+type Config struct {
+	Limit     Limit
+	Guard     Guard
+	Smoothing Smoothing // FrontLoaded, the default, or Spread
+
+	// Learning has the pacer find out the provider's limit from its replies, see [Pacer.Observe]. If nil, refusals do not
+	// change the rate.
+	Learning *Learning
+
+	// Shared has the pacer share the limit with others. If nil, the limit is the pacer's alone.
+	Shared *Shared
+
+	// MaxWaiting is how many requests may wait at once, 1..2^31; 0 means DefaultMaxWaiting. Those beyond it fail with
+	// ErrFull. A waiting ticket takes 64 bytes, and its key some 150 more.
+	MaxWaiting int
+}
+
+// Waker is called when the turn of a ticket has come.
+type Waker interface {
+	// Wake is called once for each ticket that Enqueue accepted, unless Cancel returned true. If err is nil, the permit
+	// is granted. Otherwise err wraps ErrExpired, ErrNever or ErrClosed, and nothing is granted.
+	//
+	// Wake may be called before Enqueue returns, and by any goroutine that uses the pacer. It must not block or panic,
+	// because nobody else is woken until it returns. It may call methods of the pacer.
+	Wake(p Permit, err error)
+}
+
+// WakerFunc is a function that is a [Waker].
+type WakerFunc func(p Permit, err error)
+
+// Wake calls f.
+func (f WakerFunc) Wake(p Permit, err error) { f(p, err) }
+
+// Ticket is a place in the queue.
+type Ticket struct {
+	// Earliest is the earliest possible time of the grant as it looked when the ticket was made, see [LateError]. It
+	// carries a reading of the monotonic clock.
+	Earliest time.Time
+
+	place place
+}
+
+// Forever is a longest wait that never ends.
+const Forever = never
+
+// Counts are numbers of units and requests since the pacer was made.
+type Counts struct {
+	Asked    int64 // units that were asked for, less what was refused at once
+	Granted  int64 // units that were granted
+	Returned int64 // of Granted: units that were given back in time to be granted again
+	Lost     int64 // of Granted: units that were given back after their window had closed
+	Excess   int64 // units that were spent beyond what was granted, see [Permit.Settle]
+
+	Refused  int64 // requests that failed at once, because they would have come too late
+	Expired  int64 // tickets whose longest wait passed
+	Canceled int64 // tickets that were canceled, also by the end of a context
+
+	LedgerCalls  int64 // calls to the ledger of a shared limit
+	LedgerErrors int64 // of LedgerCalls: those that failed
+}
+
+// Status is what a pacer is doing.
+type Status struct {
+	Counts
+
+	Limit        Limit
+	Learned      int64 // units in each window that were learned; 0: none were, because Config.Learning is nil
+	Waiting      int   // tickets in the queue
+	WaitingUnits int64 // their cost
+	WaitingKeys  int   // keys with tickets in the queue
+
+	Window int64 // number of the provider's window
+	Units  int64 // units that may be granted in the window
+	Used   int64 // units of the window that are granted
+}
+
+// Pacer makes requests wait until they fit under a limit. It is safe for concurrent use. Make it with [New].
+//
+// A pacer has one timer, which runs only while requests wait. One that shares its limit has a goroutine, too, which Close
+// ends.
+type Pacer struct {
+	origin     time.Time // monotonic times are counted from here
+	maxWaiting int
+	learning   Learning
+	waiters    sync.Pool // *waiter; of this pacer alone, because testing/synctest does not let tests share channels
+
+	mu      sync.Mutex
+	core    core
+	learner *learner           // nil: none
+	share   *shareRun          // nil: the limit is the pacer's alone
+	readAt  time.Duration      // the monotonic time until which the latest reading of the wall clock is used
+	timer   *time.Timer        // nil until somebody waits
+	timerAt time.Duration      // when the timer fires; never: it is stopped
+	serving bool               // a goroutine is waking tickets, and looks again when it has woken them
+	batch   [wakeBatch]outcome // of that goroutine. On its stack it would double what a goroutine in Acquire takes
+	closed  bool
+}
+
+const (
+	// wallInterval is how long one reading of the wall clock is used. To read only the monotonic clock saves half of
+	// the time that both take.
+	wallInterval = 10 * time.Millisecond
+
+	// shortestSleep bounds how often the timer fires. An idle Go program rounds its timers to a millisecond, so a
+	// shorter sleep would gain little. All that came due during a sleep is served after it.
+	shortestSleep = 500 * time.Microsecond
+
+	// longestSleep bounds how late a pacer notices that the wall clock was set forward.
+	longestSleep = time.Second
+
+	wakeBatch = 32 // how many tickets are taken out of the queue before the lock is released to wake them
+)
+
+// New makes a pacer. The error wraps ErrConfig.
+func New(c Config) (*Pacer, error) {
+	if c.MaxWaiting == 0 {
+		c.MaxWaiting = DefaultMaxWaiting
+	}
+	if c.MaxWaiting < 1 || c.MaxWaiting > 1<<31 {
+		return nil, fmt.Errorf("%w: MaxWaiting of %d is not within 1..%d", ErrConfig, c.MaxWaiting, 1<<31)
+	}
+	if c.Smoothing > Spread {
+		return nil, fmt.Errorf("%w: %s is neither FrontLoaded nor Spread", ErrConfig, c.Smoothing)
+	}
+	if err := errors.Join(c.Limit.check(), c.Guard.check(c.Limit.Period), c.Learning.check(c.Limit), c.Shared.check(&c)); err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	p := &Pacer{origin: now, maxWaiting: c.MaxWaiting, timerAt: never}
+	p.core = core{queue: newQueue(), supply: supply{limit: c.Limit, guard: c.Guard, smoothing: c.Smoothing}}
+	if c.Learning != nil {
+		p.learning = *c.Learning
+		p.learn(&p.learning)
+	}
+	p.core.supply.shared = c.Shared != nil
+	p.core.supply.advance(clock.Instant{Wall: time.Duration(now.UnixNano())})
+	if c.Shared != nil {
+		p.beginSharing(c.Shared, c.Limit.Units)
+	}
+	return p, nil
+}
+
+// Acquire waits until cost units of a key are granted, or until ctx ends. Any text is a key. If the context has a
+// deadline that lies before the earliest possible time of the grant, Acquire fails at once with a [*LateError]. Other
+// errors wrap ErrCost, ErrNever, ErrFull, ErrClosed, or the cause of the context's end.
+func (p *Pacer) Acquire(ctx context.Context, key string, cost int64) (Permit, error) {
+	if ctx.Err() != nil {
+		return Permit{}, context.Cause(ctx)
+	}
+	p.mu.Lock()
+	now := p.now()
+	if p.core.queue.waiting == 0 && cost > 0 && !p.closed {
+		p.core.supply.pass(now, false)
+		if permit, ok := p.core.grant(cost, now); ok {
+			p.core.counts.Asked += cost
+			p.mu.Unlock()
+			permit.pacer = p
+			return permit, nil
+		}
+	}
+	w, t, err := p.enter(ctx, key, cost, now)
+	if err != nil {
+		return Permit{}, err
+	}
+	return p.wait(ctx, w, t, key, cost)
+}
+
+// A goroutine that is blocked in Acquire has a stack of 2 KiB only if none of the calls before it needed more than about
+// 1 KiB, because the runtime does not give that back. So what builds errors is not inlined into the functions below.
+
+// TryAcquire grants cost units if that is possible at once: if nobody waits, and the units are free.
+func (p *Pacer) TryAcquire(cost int64) (Permit, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := p.now(); p.core.queue.waiting == 0 && cost > 0 && !p.closed {
+		p.core.supply.pass(now, false)
+		if permit, ok := p.core.grant(cost, now); ok {
+			p.core.counts.Asked += cost
+			permit.pacer = p
+			return permit, true
+		}
+	}
+	return Permit{}, false
+}
+
+// enter takes a place in the queue for a goroutine. It is called with the lock held, and releases it.
+func (p *Pacer) enter(ctx context.Context, key string, cost int64, now time.Duration) (*waiter, place, error) {
+	latest := never
+	if deadline, ok := ctx.Deadline(); ok {
+		latest = after(now, time.Until(deadline))
+	}
+	w, ok := p.waiters.Get().(*waiter)
+	if !ok {
+		w = &waiter{done: make(chan struct{}, 1)}
+	}
+	_, err := p.enqueue(key, cost, latest, never, now, w)
+	if err != nil {
+		p.mu.Unlock()
+		p.waiters.Put(w)
+		return nil, place{}, err
+	}
+	t := p.core.queue.latest
+	p.serveAndUnlock(now)
+	return w, t, nil
+}
+
+// wait waits for the turn of a goroutine, or for the end of its context.
+func (p *Pacer) wait(ctx context.Context, w *waiter, t place, key string, cost int64) (Permit, error) {
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		if p.cancel(t) {
+			p.waiters.Put(w)
+			return Permit{}, endedError(ctx, key, cost)
+		}
+		<-w.done // the grant came first: it must not be lost
+	}
+	permit, err := w.permit, w.err
+	w.permit, w.err = Permit{}, nil
+	p.waiters.Put(w)
+	return permit, err
+}
+
+//go:noinline
+func endedError(ctx context.Context, key string, cost int64) error {
+	return fmt.Errorf("pacer: wait for %d units for key %q: %w", cost, key, context.Cause(ctx))
+}
+
+// waiter is the waker of a goroutine in Acquire.
+type waiter struct {
+	done   chan struct{}
+	permit Permit
+	err    error
+}
+
+func (w *waiter) Wake(p Permit, err error) {
+	w.permit, w.err = p, err
+	w.done <- struct{}{}
+}
+
+// Enqueue is Acquire without a goroutine: it returns at once, and w is woken later. maxWait is the longest wait, 0 or
+// more; Forever has no end. If the earliest possible time of the grant lies beyond it, Enqueue fails with a [*LateError]
+// and w is not woken. Other errors wrap ErrCost, ErrNever, ErrFull or ErrClosed.
+func (p *Pacer) Enqueue(key string, cost int64, maxWait time.Duration, w Waker) (Ticket, error) {
+	p.mu.Lock()
+	now := p.now()
+	latest := after(now, max(maxWait, 0))
+	earliest, err := p.enqueue(key, cost, latest, latest, now, w)
+	if err != nil {
+		p.mu.Unlock()
+		return Ticket{}, err
+	}
+	t := Ticket{Earliest: p.timeOf(earliest), place: p.core.queue.latest}
+	p.serveAndUnlock(now)
+	return t, nil
+}
+
+// enqueue appends a ticket to the queue of its key, and returns the earliest time of its grant. latest is the time after
+// which a grant is too late; at expires the ticket leaves the queue by itself.
+func (p *Pacer) enqueue(key string, cost int64, latest, expires, now time.Duration, w Waker) (time.Duration, error) {
+	if p.closed || cost < 1 || cost > p.core.supply.limit.Units || p.core.queue.waiting >= p.maxWaiting {
+		return 0, p.refusal(cost)
+	}
+	if p.core.queue.waiting == 0 {
+		p.core.supply.pass(now, false)
+	}
+	earliest := p.core.earliest(key, cost, now)
+	if earliest > latest {
+		return 0, p.lateError(key, cost, earliest, latest)
+	}
+	p.core.queue.push(key, cost, expires, w)
+	p.core.counts.Asked += cost
+	return earliest, nil
+}
+
+// refusal says why no ticket with the cost can be taken.
+//
+//go:noinline
+func (p *Pacer) refusal(cost int64) error {
+	switch {
+	case p.closed:
+		return ErrClosed
+	case cost < 1 || cost > MaxUnits:
+		return fmt.Errorf("%w: %d units are not within 1..%d", ErrCost, cost, int64(MaxUnits))
+	case cost > p.core.supply.limit.Units:
+		return p.core.neverError(cost)
+	}
+	return fmt.Errorf("%w: %d", ErrFull, p.core.queue.waiting)
+}
+
+//go:noinline
+func (p *Pacer) lateError(key string, cost int64, earliest, latest time.Duration) error {
+	p.core.counts.Refused++
+	return &LateError{Key: key, Cost: cost, Earliest: p.timeOf(earliest), Late: earliest - latest}
+}
+
+// Cancel takes a ticket out of the queue, so that those behind it move up. It reports whether it did: then the ticket's
+// waker is never called. Otherwise the waker has been called or is about to be, and what it is granted is the caller's
+// to use or to release. To cancel a ticket that is canceled already does nothing.
+func (p *Pacer) Cancel(t Ticket) bool { return p.cancel(t.place) }
+
+func (p *Pacer) cancel(t place) bool {
+	p.mu.Lock()
+	q := p.core.queue
+	i := q.find(t)
+	if i == 0 {
+		p.mu.Unlock()
+		return false
+	}
+	first, cost := i == q.next(), q.at(i).cost
+	q.remove(i)
+	p.core.counts.Canceled++
+	if next := q.next(); first && next != 0 && q.at(next).cost < cost {
+		p.serveAndUnlock(p.now()) // the units that are left may be enough for it
+	} else {
+		p.mu.Unlock()
+	}
+	return true
+}
+
+// SetLimit replaces the limit, at once and for all who wait: what was granted in the open window counts towards the
+// new limit. If the period changes, nothing is granted until a window of the new period begins. A pacer that learns
+// begins to learn anew, from Learning.Start or the new limit if that is less. The error wraps ErrConfig; the old limit
+// then stays. A shared limit is changed by [Pacer.SetSharedLimit].
+func (p *Pacer) SetLimit(l Limit) error {
+	p.mu.Lock()
+	if p.share != nil {
+		p.mu.Unlock()
+		return fmt.Errorf("%w: the limit is shared with others, so SetSharedLimit changes it", ErrConfig)
+	}
+	if err := errors.Join(l.check(), p.core.supply.guard.check(l.Period)); err != nil {
+		p.mu.Unlock()
+		return err
+	}
+	p.readBoth()
+	p.core.supply.setLimit(l)
+	if p.learner != nil {
+		p.learn(&Learning{Start: min(p.learning.Start, l.Units), Bans: p.learning.Bans})
+		p.core.supply.resize()
+	}
+	now := p.readBoth().Mono // for the edges of the new windows
+	p.serveAndUnlock(now)
+	return nil
+}
+
+// learn begins to learn.
+func (p *Pacer) learn(l *Learning) {
+	p.learner = newLearner(*l, p.core.supply.limit, time.Since(p.origin))
+	p.core.supply.learned = int64(p.learner.rate)
+}
+
+// SetWeight gives a key a weight, 1..MaxWeight, for all that is granted from now on. Keys have weight 1. A weight other
+// than 1 is remembered for good. The error wraps ErrWeight.
+func (p *Pacer) SetWeight(key string, weight int64) error {
+	if weight < 1 || weight > MaxWeight {
+		return fmt.Errorf("%w: %d for key %q is not within 1..%d", ErrWeight, weight, key, MaxWeight)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.core.queue.setWeight(key, weight)
+	return nil
+}
+
+// Status says what the pacer is doing.
+func (p *Pacer) Status() Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now()
+	q, s := p.core.queue, &p.core.supply
+	return Status{
+		Counts: p.core.counts, Limit: s.limit, Learned: s.learned,
+		Waiting: q.waiting, WaitingUnits: q.units, WaitingKeys: len(q.busy.items),
+		Window: s.number, Units: s.units, Used: s.used,
+	}
+}
+
+// Close fails all who wait and all who come with ErrClosed. Units that a shared limit has leased to the pacer are given
+// back, as far as its ledger answers within a period.
+func (p *Pacer) Close() {
+	p.mu.Lock()
+	now, first := p.now(), !p.closed
+	p.closed = true
+	p.serveAndUnlock(now)
+	if p.share != nil && first {
+		p.endSharing()
+	}
+}
+
+// now reads the clocks, and takes the reading into account. It returns the monotonic time.
+func (p *Pacer) now() time.Duration {
+	mono := time.Since(p.origin)
+	if mono < p.readAt {
+		return mono
+	}
+	return p.readBoth().Mono
+}
+
+// readBoth reads both clocks. If one of them seems to have jumped, it reads them once more: the goroutine may have been
+// held up between the readings of the two.
+func (p *Pacer) readBoth() clock.Instant {
+	s := &p.core.supply
+	now := p.instant()
+	if s.jumped(s.read, now) {
+		now = p.instant()
+	}
+	if p.learner != nil && p.learner.judge(now.Mono) {
+		s.learned = int64(p.learner.rate)
+		s.resize()
+	}
+	s.advance(now)
+	p.readAt = now.Mono + wallInterval
+	for _, edge := range [...]time.Duration{s.opens, s.closes, s.begin + s.limit.Period} {
+		if edge > now.Mono {
+			p.readAt = min(p.readAt, edge)
+		}
+	}
+	return now
+}
+
+// instant is one reading of both clocks.
+func (p *Pacer) instant() clock.Instant {
+	now := time.Now()
+	return clock.Instant{Mono: now.Sub(p.origin), Wall: time.Duration(now.UnixNano())}
+}
+
+// timeOf is the time of day at a monotonic time.
+func (p *Pacer) timeOf(mono time.Duration) time.Time { return p.origin.Add(mono) }
+
+// serveAndUnlock wakes whoever's turn it is, sets the timer, and releases the lock. Wakers are called without the lock,
+// in the order of their grants. If another goroutine is at it already, that one does the work.
+func (p *Pacer) serveAndUnlock(now time.Duration) {
+	if p.serving {
+		p.mu.Unlock()
+		return
+	}
+	p.serving = true
+	for {
+		var n int
+		if p.closed {
+			n = p.core.cancelAll(p.batch[:], ErrClosed)
+		} else {
+			n = p.core.serve(now, p.batch[:])
+		}
+		if n == 0 {
+			break
+		}
+		p.mu.Unlock()
+		for i := range n {
+			o := &p.batch[i]
+			if o.err == nil {
+				o.permit.pacer = p
+			}
+			o.waker.Wake(o.permit, o.err)
+		}
+		clear(p.batch[:n])
+		p.mu.Lock()
+		now = p.now()
+	}
+	p.serving = false
+	p.setTimer(now)
+	if p.share != nil && !p.closed {
+		p.share.look(&p.core, now)
+	}
+	p.mu.Unlock()
+}
+
+// setTimer has the timer fire when there is something to do. A timer that fires before that is left as it is.
+func (p *Pacer) setTimer(now time.Duration) {
+	at := p.core.nextServe(now)
+	if at == never {
+		if p.timerAt != never {
+			p.timer.Stop()
+			p.timerAt = never
+		}
+		return
+	}
+	at = min(max(at, now+shortestSleep), now+longestSleep)
+	if p.timerAt <= at {
+		return
+	}
+	p.timerAt = at
+	if p.timer == nil {
+		p.timer = time.AfterFunc(at-now, p.fire)
+		return
+	}
+	p.timer.Reset(at - now)
+}
+
+func (p *Pacer) fire() {
+	p.mu.Lock()
+	now := p.now()
+	p.timerAt = never
+	p.serveAndUnlock(now)
+}

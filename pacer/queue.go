@@ -1,0 +1,259 @@
+package pacer
+
+import (
+	"math"
+	"time"
+)
+
+// ticket is one waiting request. It takes 64 bytes, so a slab of them has no gaps.
+type ticket struct {
+	waker    Waker
+	key      *keyQueue
+	cost     int64
+	deadline time.Duration // the monotonic time after which the ticket has expired; never: the largest value
+	serial   uint64        // of all tickets; 0 while the node is free
+	next     uint32        // the ticket behind this one, of the same key; in a free node, the next free one; 0: none
+	prev     uint32        // the ticket before this one; 0: none
+	expiry   uint32        // 1 + the position in the heap of deadlines; 0: not in it
+}
+
+const never = time.Duration(math.MaxInt64)
+
+// keyQueue holds the waiting tickets of one key, in the order in which they came.
+//
+// A key is remembered after its last ticket has left, until the virtual time reaches its start tag. If a ticket comes
+// before that, the key continues at its tag. Otherwise a key could jump the queue by letting its own queue run empty.
+type keyQueue struct {
+	name     string
+	weight   int64
+	start    int64  // the start tag of the first ticket, or of the next one that comes
+	rest     int64  // what the tag has yet to advance, in fractions of a tag that are too small for it
+	oldest   uint64 // serial of the first ticket: of keys with the same tag, the one that has waited longest is first
+	head     uint32 // the first ticket; 0: none
+	tail     uint32
+	units    int64 // cost of all tickets
+	position int   // in the heap of keys that have tickets, or else in that of keys that have none
+}
+
+// tagBits is how many bits of a tag are fractions of unit/weight. The largest cost, 2^40, then advances a tag by at most
+// 2^60. All tags in the heap lie within that distance of the virtual time, so they can be compared after they overflow.
+const tagBits = 20
+
+// before reports whether tag a comes before tag b. Tags may overflow.
+func before(a, b int64) bool { return a-b < 0 }
+
+const slabSize = 1024 // tickets: 64 KiB
+
+// queue holds all waiting tickets. It does no locking, and reads no clock.
+type queue struct {
+	keys    map[string]*keyQueue   // those in one of the two heaps
+	weights map[string]int64       // those that are not 1
+	busy    indexedHeap[*keyQueue] // keys with tickets; the first is served next
+	idle    indexedHeap[*keyQueue] // keys without tickets whose start tag is after the virtual time
+	virtual int64                  // the virtual time: start tag of the ticket that was served last
+	spare   *keyQueue              // for the next key, where one after the other waits alone
+
+	slabs     [][]ticket // node i is slabs[i/slabSize][i%slabSize]
+	free      uint32     // first free node; 0: none
+	waiting   int
+	units     int64 // cost of all waiting tickets
+	latest    place // of the ticket that was pushed last
+	deadlines indexedHeap[uint32]
+}
+
+func newQueue() *queue {
+	q := &queue{keys: make(map[string]*keyQueue), weights: make(map[string]int64)}
+	q.busy.less = func(a, b *keyQueue) bool {
+		if a.start != b.start {
+			return before(a.start, b.start)
+		}
+		return a.oldest < b.oldest
+	}
+	q.idle.less = func(a, b *keyQueue) bool { return before(a.start, b.start) }
+	q.busy.place = func(k *keyQueue, position int) { k.position = position }
+	q.idle.place = q.busy.place
+	q.deadlines.less = func(a, b uint32) bool { return q.at(a).deadline < q.at(b).deadline }
+	q.deadlines.place = func(i uint32, position int) { q.at(i).expiry = uint32(position + 1) }
+	return q
+}
+
+func (q *queue) at(i uint32) *ticket { return &q.slabs[i/slabSize][i%slabSize] }
+
+// place is where a ticket is. The serial tells whether it still is there.
+type place struct {
+	node   uint32
+	serial uint64
+}
+
+// find returns the node of a ticket that still waits, or 0.
+func (q *queue) find(t place) uint32 {
+	if t.serial == 0 || int(t.node/slabSize) >= len(q.slabs) || q.at(t.node).serial != t.serial {
+		return 0
+	}
+	return t.node
+}
+
+// push appends a ticket to the queue of its key.
+func (q *queue) push(key string, cost int64, deadline time.Duration, w Waker) {
+	i := q.allocate()
+	q.latest = place{i, q.latest.serial + 1}
+	k := q.keys[key]
+	t := q.at(i)
+	*t = ticket{waker: w, cost: cost, deadline: deadline, serial: q.latest.serial}
+	if k == nil {
+		k = q.spare
+		if q.spare = nil; k == nil {
+			k = new(keyQueue)
+		}
+		*k = keyQueue{name: key, weight: 1, start: q.virtual, oldest: t.serial, head: i}
+		if weight, ok := q.weights[key]; ok {
+			k.weight = weight
+		}
+		q.keys[key] = k
+		q.busy.push(k)
+	} else if k.head == 0 {
+		q.idle.remove(k.position)
+		k.head, k.oldest = i, t.serial
+		q.busy.push(k)
+	} else {
+		t.prev = k.tail
+		q.at(k.tail).next = i
+	}
+	t.key, k.tail = k, i
+	k.units += cost
+	q.units += cost
+	q.waiting++
+	if deadline != never {
+		q.deadlines.push(i)
+	}
+}
+
+// next returns the ticket that is served next, or 0 if none waits.
+func (q *queue) next() uint32 {
+	if q.waiting == 0 {
+		return 0
+	}
+	return q.busy.items[0].head
+}
+
+// serve takes out the ticket that next has returned, and advances the tag of its key.
+func (q *queue) serve(i uint32) {
+	t := q.at(i)
+	k := t.key
+	q.virtual = k.start
+	// cost·2^tagBits is at most 2^60, and the rest is smaller than a weight.
+	total := t.cost<<tagBits + k.rest
+	k.start, k.rest = k.start+total/k.weight, total%k.weight
+	q.remove(i)
+	for len(q.idle.items) > 0 && !before(q.virtual, q.idle.items[0].start) {
+		reached := q.idle.items[0]
+		q.idle.remove(0)
+		delete(q.keys, reached.name)
+	}
+}
+
+// remove takes a ticket out. Those behind it move up.
+func (q *queue) remove(i uint32) {
+	t := q.at(i)
+	k := t.key
+	if t.expiry != 0 {
+		q.deadlines.remove(int(t.expiry - 1))
+	}
+	first := t.prev == 0
+	if first {
+		k.head = t.next
+	} else {
+		q.at(t.prev).next = t.next
+	}
+	if t.next == 0 {
+		k.tail = t.prev
+	} else {
+		q.at(t.next).prev = t.prev
+	}
+	k.units -= t.cost
+	q.units -= t.cost
+	q.waiting--
+	*t = ticket{next: q.free}
+	q.free = i
+	switch {
+	case q.waiting == 0:
+		q.reset(k)
+	case k.head == 0:
+		q.busy.remove(k.position)
+		q.idle.push(k)
+	case first:
+		k.oldest = q.at(k.head).serial
+		q.busy.fix(k.position)
+	}
+}
+
+// reset forgets all keys when nobody waits, and gives back memory. Every key that comes next starts at the same tag.
+func (q *queue) reset(last *keyQueue) {
+	if cap(q.idle.items) > slabSize {
+		q.keys = make(map[string]*keyQueue) // a map keeps the room of the most keys that it ever had
+	}
+	clear(q.keys)
+	q.busy.empty()
+	q.idle.empty()
+	q.deadlines.empty()
+	if len(q.slabs) > 1 {
+		q.slabs, q.free = nil, 0
+	}
+	q.spare = last
+}
+
+// expired returns a ticket whose deadline has passed, or 0.
+func (q *queue) expired(now time.Duration) uint32 {
+	if len(q.deadlines.items) > 0 && q.at(q.deadlines.items[0]).deadline < now {
+		return q.deadlines.items[0]
+	}
+	return 0
+}
+
+// nextDeadline is the earliest deadline, or never.
+func (q *queue) nextDeadline() time.Duration {
+	if len(q.deadlines.items) == 0 {
+		return never
+	}
+	return q.at(q.deadlines.items[0]).deadline
+}
+
+// unitsBefore is what waits ahead of a new ticket of a key.
+func (q *queue) unitsBefore(key string) int64 {
+	if k := q.keys[key]; k != nil {
+		return k.units
+	}
+	return 0
+}
+
+// setWeight changes the weight of a key for what is served from now on.
+func (q *queue) setWeight(key string, weight int64) {
+	if weight == 1 {
+		delete(q.weights, key)
+	} else {
+		q.weights[key] = weight
+	}
+	if k := q.keys[key]; k != nil {
+		k.weight, k.rest = weight, 0
+	}
+}
+
+// allocate returns a free node. Node 0 is never used.
+func (q *queue) allocate() uint32 {
+	if q.free == 0 {
+		base := uint32(len(q.slabs) * slabSize)
+		slab := make([]ticket, slabSize)
+		for i := range slab {
+			slab[i].next = base + uint32(i) + 1
+		}
+		slab[slabSize-1].next = 0
+		q.slabs = append(q.slabs, slab)
+		q.free = base
+		if base == 0 {
+			q.free = 1
+		}
+	}
+	i := q.free
+	q.free = q.at(i).next
+	return i
+}

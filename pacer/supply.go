@@ -1,0 +1,296 @@
+package pacer
+
+import (
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
+)
+
+// clockStep is the smallest step of the wall clock that counts as a jump. Smaller ones are followed.
+const clockStep = time.Millisecond
+
+// lineMargin is how long before the end of a window the line of Spread ends, but at most 2 % of the window. Two
+// milliseconds are four times the shortest sleep of the timer.
+const lineMargin = 2 * time.Millisecond
+
+// supply holds the units of the provider's open window. It does no locking, and reads no clock.
+type supply struct {
+	limit     Limit
+	guard     Guard
+	smoothing Smoothing
+
+	read   clock.Instant // the latest reading of both clocks; zero before the first
+	number int64         // of the open window
+	serial uint64        // how many windows were opened: unlike numbers, serials never come twice
+	begin  time.Duration // of the window, by the monotonic clock
+	opens  time.Duration // units of the window are granted in [opens, closes)
+	closes time.Duration
+	units  int64 // that may be granted in the window
+	used   int64 // that were granted, and not given back
+	smooth smoother
+
+	shared bool  // units are leased from a ledger
+	next   lease // what was leased of a window that has not opened yet
+
+	pausedUntil time.Duration // nothing is granted before
+	learned     int64         // units per window that were learned; 0: no bound
+	stated      int64         // units per window that the provider states; 0: no bound
+	budgets     []budget      // what the provider says is left, in the order in which its replies say it
+}
+
+// lease is what a ledger has leased of a window, and the limit of the window; 0: it is not known.
+type lease struct{ window, units, limit int64 }
+
+// nextUnits is what was leased of a window that has not opened yet.
+func (s *supply) nextUnits(window int64) int64 {
+	if s.next.window == window {
+		return s.next.units
+	}
+	return 0
+}
+
+// budget is what a provider says is left of one of its limits.
+type budget struct {
+	left  int64
+	until time.Duration
+	total int64 // that the pacer had granted with the request of the reply
+}
+
+// advance takes a reading of the clocks into account.
+func (s *supply) advance(now clock.Instant) {
+	period := s.limit.Period
+	number := floorDiv(now.Wall, period)
+	last := s.read
+	s.read = now
+	opened := true
+	switch {
+	case last == clock.Instant{}:
+		s.open(number, s.ready(number))
+	case s.jumped(last, now):
+		s.open(number, 0)
+	case number > s.number:
+		s.open(number, s.ready(number))
+	default:
+		opened = false
+	}
+	s.begin = now.Mono + time.Duration(s.number)*period - now.Wall
+	s.opens = s.begin + s.guard.ClockError
+	s.closes = s.begin + period - s.guard.ClockError - s.guard.MaxDelay
+	if opened {
+		s.smooth.begin(s.opens)
+	}
+}
+
+// jumped reports whether the wall clock was set, or the monotonic clock stood still, between two readings.
+func (s *supply) jumped(last, now clock.Instant) bool {
+	step := (now.Wall - last.Wall) - (now.Mono - last.Mono)
+	return max(step, -step) > max(clockStep, s.guard.ClockError)
+}
+
+func (s *supply) open(number, units int64) {
+	s.number, s.units, s.used = number, units, 0
+	s.serial++
+}
+
+// setLimit changes the limit. What was granted in the open window counts towards the new limit. If the period changes,
+// windows have other numbers, so nothing is granted until one of the new windows begins.
+func (s *supply) setLimit(l Limit) {
+	old := s.limit
+	s.limit = l
+	switch {
+	case s.read == clock.Instant{}:
+	case old.Period != l.Period:
+		s.open(floorDiv(s.read.Wall, l.Period), 0)
+		s.advance(s.read)
+	default:
+		s.resize()
+	}
+}
+
+// ready is how many units a window has when it opens.
+func (s *supply) ready(number int64) int64 {
+	if !s.shared {
+		return s.each()
+	}
+	if s.next.window != number {
+		return 0
+	}
+	if s.next.limit > 0 {
+		s.limit.Units = s.next.limit
+	}
+	return s.next.units
+}
+
+// each is how many units each window has.
+func (s *supply) each() int64 {
+	units := s.limit.Units
+	for _, bound := range [...]int64{s.learned, s.stated} {
+		if bound > 0 {
+			units = min(units, bound)
+		}
+	}
+	return units
+}
+
+// resize applies changed bounds to the open window, unless it is lost, see advance.
+func (s *supply) resize() {
+	if s.units > 0 && !s.shared {
+		s.units = s.each()
+	}
+}
+
+// advise applies what a reply says that was received at a time. The request of the reply was granted when the pacer had
+// granted so many units in total, and now it has granted granted.
+func (s *supply) advise(a *Advice, received time.Duration, total, granted int64) {
+	if a.RetryAfter > 0 {
+		s.pausedUntil = max(s.pausedUntil, received+min(a.RetryAfter, LongestPause))
+	}
+	if len(a.Limits) > 0 {
+		s.stated = MaxUnits
+		for _, l := range a.Limits {
+			perWindow := float64(l.Units) * (float64(s.limit.Period) / float64(l.Period))
+			s.stated = min(s.stated, int64(min(max(perWindow, 1), MaxUnits)))
+		}
+		s.resize()
+	}
+	for i, l := range a.Left {
+		if i == len(s.budgets) {
+			s.budgets = append(s.budgets, budget{})
+		}
+		if b := &s.budgets[i]; total >= b.total {
+			*b = budget{max(l.Units-(granted-total), 0), received + min(l.Until, LongestPause), total}
+		}
+	}
+}
+
+// budgeted is until when the budgets do not have a number of units; the result may be in the past.
+func (s *supply) budgeted(units int64, now time.Duration) time.Duration {
+	until := s.pausedUntil
+	for i := range s.budgets {
+		if b := &s.budgets[i]; b.until > now && units > b.left {
+			until = max(until, b.until)
+		}
+	}
+	return until
+}
+
+// take grants units, if they are free now. Under Spread, pass must have been called with the same time.
+func (s *supply) take(cost int64, now time.Duration) bool {
+	if now < s.opens || now >= s.closes || !s.fits(cost) {
+		return false
+	}
+	if (s.pausedUntil > now || len(s.budgets) > 0) && s.budgeted(cost, now) > now {
+		return false
+	}
+	if s.smoothing == Spread {
+		if !s.smooth.due(s.line(), s.used, now) {
+			return false
+		}
+		s.smooth.credit -= float64(cost)
+	}
+	s.used += cost
+	for i := range s.budgets {
+		s.budgets[i].left -= cost
+	}
+	return true
+}
+
+// fits reports whether the open window has room for a cost. One that is above what was learned or stated, and not above
+// the limit, needs a window of its own.
+func (s *supply) fits(cost int64) bool {
+	return cost <= s.units-s.used || s.used == 0 && s.units > 0 && cost > s.units && cost <= s.limit.Units
+}
+
+// pass accounts for the time until now, in which requests waited or not.
+func (s *supply) pass(now time.Duration, waiting bool) {
+	if s.smoothing == Spread {
+		s.smooth.update(s.line(), s.used, now, waiting)
+	}
+}
+
+func (s *supply) line() line { return s.lineFrom(s.opens, s.units) }
+
+// lineFrom is the line of progress through a window that opens at a time. The line ends a little before the window
+// closes. Otherwise the units that are due after the last tick of the timer would be lost.
+func (s *supply) lineFrom(opens time.Duration, units int64) line {
+	usable := s.closes - s.opens
+	return line{opens, opens + usable - min(lineMargin, usable/50), units}
+}
+
+// giveBack returns units of the window with the given serial. It reports whether they can still be granted to others.
+func (s *supply) giveBack(units int64, serial uint64, now time.Duration) bool {
+	if serial != s.serial || now >= s.closes {
+		return false
+	}
+	s.used = max(s.used-units, 0)
+	s.smooth.credit += float64(units)
+	return true
+}
+
+// overspend takes units that were spent without a grant. They count in the open window, in which others get less.
+func (s *supply) overspend(units int64) {
+	if s.used < 1<<61 { // beyond that the sum could overflow, and no limit is as large
+		s.used += units
+	}
+}
+
+// freeAt is the earliest time at which a cost can be granted after all units before it, if nobody else takes any.
+func (s *supply) freeAt(before, cost int64, now time.Duration) time.Duration {
+	from := max(now, s.budgeted(before+cost, now))
+	each := s.each()
+	cost = min(cost, each)
+	opens, closes, units, used := s.opens, s.closes, s.units, s.used
+	if from >= closes { // in which window from lies, or which comes after it
+		ahead := times(int64((from-closes)/s.limit.Period)+1, s.limit.Period)
+		opens, units, used = after(opens, ahead), each, 0
+	}
+	if missing := before + cost - max(units-used, 0); missing > 0 {
+		windows := (missing + each - 1) / each
+		opens, units = after(opens, times(windows, s.limit.Period)), each
+		used = max(missing-(windows-1)*each-cost, 0) // units that this window grants before these
+		before = 0
+	}
+	at := max(from, opens)
+	if s.smoothing == Spread && opens != never {
+		at = max(at, s.lineFrom(opens, units).reached(used+before))
+	}
+	return at
+}
+
+// readyAt is when to try next to grant the cost that is first in the queue.
+func (s *supply) readyAt(cost int64, now time.Duration) time.Duration {
+	if s.smoothing == Spread && now >= s.opens && now < s.closes && s.fits(cost) && s.budgeted(cost, now) <= now {
+		if at := s.smooth.dueAt(s.line(), s.used, now); at < s.closes {
+			return at
+		}
+		return after(s.opens, s.limit.Period)
+	}
+	return s.freeAt(0, cost, now)
+}
+
+// after is t + d, or never if that is too large.
+func after(t, d time.Duration) time.Duration {
+	if t > 0 && d > never-t {
+		return never
+	}
+	return t + d
+}
+
+// times is n·d, or never if that is too large. Neither may be negative.
+func times(n int64, d time.Duration) time.Duration {
+	high, low := bits.Mul64(uint64(n), uint64(d))
+	if high != 0 || low > math.MaxInt64 {
+		return never
+	}
+	return time.Duration(low)
+}
+
+func floorDiv(wall, period time.Duration) int64 {
+	number := int64(wall / period)
+	if wall%period < 0 {
+		number--
+	}
+	return number
+}

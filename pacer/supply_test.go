@@ -1,0 +1,135 @@
+package pacer
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
+)
+
+const ms = time.Millisecond
+
+// A clock that jumps costs the rest of its window, and never lets more through than the limit.
+func TestClockJumps(t *testing.T) {
+	for _, jump := range []time.Duration{time.Hour, -time.Hour, 300 * ms, -300 * ms, 2 * ms, 400 * 24 * time.Hour} {
+		t.Run(fmt.Sprint(jump), func(t *testing.T) {
+			s := supply{limit: PerSecond(10)}
+			wall := 1_000_000 * time.Second
+			s.advance(clock.Instant{Wall: wall})
+			if !s.take(4, 0) {
+				t.Fatal("no units at the start")
+			}
+			s.advance(clock.Instant{Mono: 500 * ms, Wall: wall + 500*ms + jump})
+			if s.take(1, 500*ms) {
+				t.Error("a unit in the window of the jump")
+			}
+			next := s.freeAt(0, 1, 500*ms)
+			if until := wall + next + jump; until%time.Second != 0 || next <= 500*ms || next > 1500*ms {
+				t.Errorf("the next unit comes at %s by the wall clock, %s after the jump", until, next-500*ms)
+			}
+			s.advance(clock.Instant{Mono: next, Wall: wall + next + jump})
+			if !s.take(10, next) || s.take(1, next) {
+				t.Error("the window after the jump has not 10 units")
+			}
+		})
+	}
+}
+
+// Small steps of the wall clock, forwards and backwards, are followed. No window is opened twice, whichever way the clock
+// goes over its edge.
+func TestClockDrifts(t *testing.T) {
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 3))
+		s := supply{limit: Limit{Units: 10, Period: 20 * ms}, guard: Guard{ClockError: 3 * ms}}
+		mono, offset := time.Duration(0), 1_000_000*time.Second
+		granted := map[int64]int64{}
+		for range 50_000 {
+			mono += time.Duration(random.Int64N(int64(ms)))
+			offset += time.Duration(random.Int64N(int64(6*ms))) - 3*ms
+			wall := mono + offset
+			s.advance(clock.Instant{Mono: mono, Wall: wall})
+			if s.take(1, mono) {
+				granted[int64(wall/(20*ms))]++
+				if into := wall % (20 * ms); into < 3*ms || into >= 17*ms {
+					t.Fatalf("seed %d: a unit %s into a window of which the first and last 3 ms are not used", seed, into)
+				}
+			}
+		}
+		for window, n := range granted {
+			if n > 10 {
+				t.Errorf("seed %d: window %d has %d units, want 10", seed, window, n)
+			}
+		}
+		if len(granted) < 500 {
+			t.Errorf("seed %d: units in %d windows only", seed, len(granted))
+		}
+	}
+}
+
+// Windows before 1970 have numbers, too.
+func TestWindowsBefore1970(t *testing.T) {
+	s := supply{limit: PerSecond(1)}
+	for i := range 5 {
+		wall := time.Duration(i-3)*time.Second + 999*ms
+		mono := time.Duration(i) * time.Second
+		s.advance(clock.Instant{Mono: mono, Wall: wall})
+		if s.number != int64(i-3) || !s.take(1, mono) || s.take(1, mono) {
+			t.Errorf("%s: window %d with other than one unit", wall, s.number)
+		}
+	}
+}
+
+// Tags may overflow: the order of keys does not change.
+func TestTagsOverflow(t *testing.T) {
+	for _, first := range []int64{0, -1 << 63, 1<<63 - 1, 1<<63 - 1<<40} {
+		q := newQueue()
+		q.virtual = first
+		if q.setWeight("b", 2); q.weights["b"] != 2 {
+			t.Fatal("no weight")
+		}
+		for range 30 {
+			q.push("a", MaxUnits, never, nil)
+			q.push("b", MaxUnits, never, nil)
+		}
+		got := ""
+		for range 12 {
+			i := q.next()
+			got += q.at(i).key.name
+			q.serve(i)
+		}
+		if want := "abbabbabbabb"; got != want {
+			t.Errorf("from tag %d: %s, want %s", first, got, want)
+		}
+	}
+}
+
+// A ticket takes 64 bytes: the documented figure.
+func TestTicketSize(t *testing.T) {
+	if n := unsafe.Sizeof(ticket{}); n != 64 {
+		t.Errorf("a ticket takes %d bytes, want 64", n)
+	}
+}
+
+// Memory is given back when nobody waits, and tickets of that time are not mistaken for new ones.
+func TestQueueShrinks(t *testing.T) {
+	q := newQueue()
+	q.push("first", 1, never, nil)
+	first := q.latest
+	for i := range 10 * slabSize {
+		q.push(fmt.Sprint(i), 1, time.Duration(i), nil)
+	}
+	for i := q.next(); i != 0; i = q.next() {
+		q.remove(i)
+	}
+	if len(q.slabs) != 0 || len(q.keys) != 0 || cap(q.busy.items) > slabSize || cap(q.idle.items) > slabSize ||
+		cap(q.deadlines.items) > slabSize || q.units != 0 || q.nextDeadline() != never {
+		t.Errorf("an empty queue keeps %d slabs, %d keys, room for %d, %d and %d, %d units", len(q.slabs), len(q.keys),
+			cap(q.busy.items), cap(q.idle.items), cap(q.deadlines.items), q.units)
+	}
+	if q.push("first", 1, never, nil); q.find(first) != 0 || q.find(q.latest) == 0 || q.latest.node != first.node {
+		t.Error("an old ticket is taken for a new one")
+	}
+}

@@ -1,0 +1,55 @@
+package pacer
+
+import (
+	"net/http"
+	"time"
+)
+
+// Transport is an [http.RoundTripper] whose requests wait for their turn, and which learns from the replies. It sends each
+// request once: whether to try again after a refusal is for its caller to decide.
+type Transport struct {
+	Pacer *Pacer
+
+	// Base sends the requests. If nil, http.DefaultTransport does.
+	Base http.RoundTripper
+
+	// Key returns the key of a request. If nil, all requests have the key "".
+	Key func(*http.Request) string
+
+	// Cost returns the cost of a request, in units. If nil, each costs 1.
+	Cost func(*http.Request) int64
+}
+
+// RoundTrip waits until the request may be sent, and sends it. Its errors are those of [Pacer.Acquire] and of Base.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	key, cost := "", int64(1)
+	if t.Key != nil {
+		key = t.Key(r)
+	}
+	if t.Cost != nil {
+		cost = t.Cost(r)
+	}
+	base := t.Base
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	var permit Permit
+	sent := time.Now()
+	for useBy := (time.Time{}); !sent.Before(useBy); sent = time.Now() {
+		permit.Release() // it came too late to be used
+		var err error
+		if permit, err = t.Pacer.Acquire(r.Context(), key, cost); err != nil {
+			if r.Body != nil {
+				_ = r.Body.Close() // a RoundTripper closes the body of a request also if it does not send it
+			}
+			return nil, err
+		}
+		useBy = permit.UseBy()
+	}
+	resp, err := base.RoundTrip(r)
+	if err != nil {
+		return nil, err // the provider may have counted the request, so its units are spent
+	}
+	t.Pacer.Observe(Reply{Status: resp.StatusCode, Header: resp.Header, Permit: permit, Sent: sent, Received: time.Now()})
+	return resp, nil
+}
