@@ -14,8 +14,7 @@
 //   - Scheme and port are always https and 443, as with API Gateway, whatever this process listens on.
 //   - Of a WebSocket API only $connect is served: a connection that is authorized gets its 101, and is then closed.
 //   - Who signs a request with the credentials of [Config] may call every route with AWS_IAM: the signature is checked, an IAM policy is
-//     not evaluated. Only signature version 4 is known, in the Authorization header or in the query, and the body's digest is
-//     always its own: UNSIGNED-PAYLOAD is a wrong signature. The answer to a wrong one does not show what would have been signed.
+//     not evaluated. Only signature version 4 in the Authorization header is known, and the body's digest is always its own: UNSIGNED-PAYLOAD is a wrong signature. The answer to a wrong one does not show what would have been signed.
 //   - A policy with conditions is refused as an invalid answer, since only IAM can evaluate it.
 //   - An upstream that stands for echoes (Config.Upstream) gets no path that leads above the root: such a call is a bad
 //     request. All other integrations get ".." as it came, since API Gateway is not documented to resolve or refuse it.
