@@ -18,6 +18,7 @@
 //   - A policy with conditions is refused as an invalid answer, since only IAM can evaluate it.
 //   - An upstream that stands for echoes (Config.Upstream) gets no path that leads above the root: such a call is a bad
 //     request. All other integrations get ".." as it came, since API Gateway is not documented to resolve or refuse it.
+//   - Authorizers are of type REQUEST and have no identity sources, since Sluice must see requests without a credential, too.
 //   - Authorizer results are never cached, binary media types are not known, and nothing is throttled.
 package stage
 
@@ -121,13 +122,6 @@ func (s *serving) ready() error {
 		a := &authorizer{Authorizer: from, function: s.c.Functions[from.Function]}
 		if a.function == nil {
 			return fmt.Errorf("stage: there is no function %s, which authorizer %s names", shown(from.Function), name)
-		}
-		for _, expression := range from.IdentitySource {
-			v, err := s.d.identityValue(expression)
-			if err != nil {
-				return err
-			}
-			a.sources = append(a.sources, v)
 		}
 		authorizers[name] = a
 	}

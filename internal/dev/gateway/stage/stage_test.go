@@ -313,33 +313,6 @@ func TestAuthorizerThatIgnoresItsContext(t *testing.T) {
 	ended.Wait()
 }
 
-// Guarantees that a request that lacks an identity source is a 401 and costs no call, and that none is needed where none is named.
-func TestIdentitySource(t *testing.T) {
-	for _, c := range []struct {
-		name, source string
-		header       []string
-		query        string
-		status       int
-	}{
-		{"no source", ``, nil, "", 200},
-		{"header there", `method.request.header.Auth`, []string{"Auth", "x"}, "", 200},
-		{"header missing", `method.request.header.Auth`, nil, "", 401},
-		{"header empty", `method.request.header.Auth`, []string{"Auth", ""}, "", 401},
-		{"both there", `method.request.header.Auth, method.request.querystring.q`, []string{"Auth", "x"}, "?q=1", 200},
-		{"one missing", `method.request.header.Auth, method.request.querystring.q`, []string{"Auth", "x"}, "?p=1", 401},
-		{"of the stage", `stageVariables.v, context.stage`, nil, "", 200},
-		{"missing of the stage", `stageVariables.w`, nil, "", 401},
-	} {
-		f := &answers{out: policy("Allow", all, "{}")}
-		base, _ := serve(t, describe(t, `{kind: REST, stageVariables: {v: x}, authorizers: {a: {function: authorizer, resultTtlInSeconds: 0, identitySource: [`+c.source+`]}},
-			routes: [{route: ANY /a, authorizer: a, integration: {type: ECHO}}]}`), f, nil, nil)
-		got := send(t, "GET", base+"/dev/a"+c.query, "", c.header...)
-		if called := f.calls() == 1; got.status != c.status || called != (c.status == 200) {
-			t.Errorf("%s: %d after %d calls, want %d", c.name, got.status, f.calls(), c.status)
-		}
-	}
-}
-
 const mapped = `
 kind: REST
 stageVariables: { v: of the stage }

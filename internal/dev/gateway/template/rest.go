@@ -112,9 +112,7 @@ func (r *reader) restAuthorizer(d *stage.Description, res *resource) {
 	a := stage.Authorizer{Type: p.text("Type"), TTLSeconds: p.integer("AuthorizerResultTtlInSeconds"), Function: r.authorizerFunction(p, res)}
 	r.places["authorizers."+res.id+".resultTtlInSeconds"] = at{p.n.field("AuthorizerResultTtlInSeconds"), p.path + ".AuthorizerResultTtlInSeconds"}
 	if s := p.text("IdentitySource"); s != "" {
-		for one := range strings.SplitSeq(s, ",") {
-			a.IdentitySource = append(a.IdentitySource, strings.TrimSpace(one))
-		}
+		a.IdentitySource = []string{s}
 	}
 	p.end("AuthType", "Name")
 	d.Authorizers[res.id] = a

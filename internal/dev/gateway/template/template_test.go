@@ -211,6 +211,8 @@ func TestRefused(t *testing.T) {
 		{"a Sub that is open", `${Live}/inv`, `${Live/inv`, "is not closed"},
 		{"a cached result", `"AuthorizerResultTtlInSeconds": 0`, `"AuthorizerResultTtlInSeconds": 300`, "Resources.Auth.Properties.AuthorizerResultTtlInSeconds: 300: answers"},
 		{"the default of five minutes", `"AuthorizerResultTtlInSeconds": 0, `, ``, "Resources.Auth.Properties.AuthorizerResultTtlInSeconds: missing"},
+		{"a token authorizer", `"Type": "REQUEST"`, `"Type": "TOKEN"`, `Resources.Auth.Properties: type: "TOKEN": the local gateway knows REQUEST`},
+		{"an identity source", `"Type": "REQUEST"`, `"Type": "REQUEST", "IdentitySource": "method.request.header.A"`, "Resources.Auth.Properties: identitySource: the local gateway knows none"},
 		{"a number", `"AuthorizerResultTtlInSeconds": 0`, `"AuthorizerResultTtlInSeconds": "0.5"`, "want a whole number"},
 		{"a part of a property", `"IntegrationHttpMethod": "ANY"`, `"IntegrationHttpMethod": "ANY", "TlsConfig": {}`, "Resources.Get.Properties.Integration.TlsConfig: not known"},
 		{"a VPC link", `"IntegrationHttpMethod": "ANY"`, `"IntegrationHttpMethod": "ANY", "ConnectionType": "VPC_LINK"`, "Integration.ConnectionType: "},
