@@ -146,7 +146,7 @@ func (r *reader) mayInvoke(function, source string) bool {
 			of = name
 		}
 		if of == function && value("Principal") == "apigateway.amazonaws.com" && slices.Contains([]string{"lambda:InvokeFunction", "lambda:*"}, value("Action")) &&
-			(value("SourceArn") == "" || stage.LikeARN(value("SourceArn"), source)) {
+			(res.properties().field("SourceArn").absent() || stage.LikeARN(value("SourceArn"), source)) {
 			return true
 		}
 	}

@@ -227,6 +227,7 @@ func TestRefused(t *testing.T) {
 		{"no permission", `"AWS::Lambda::Permission"`, `"AWS::Lambda::Url"`, `Resources.Auth.Properties.AuthorizerUri: no AWS::Lambda::Permission lets API Gateway invoke "Function" for this authorizer`},
 		{"a permission for another", `/authorizers/${Auth}`, `/authorizers/other`, "no AWS::Lambda::Permission"},
 		{"a permission for routes", `${Api}/authorizers/${Auth}`, `${Api}/*/GET/a`, "no AWS::Lambda::Permission"},
+		{"a permission for what is not known", `"SourceArn": {"Fn::Sub": "arn`, `"SourceArn": {"Fn::ImportValue": "arn`, "no AWS::Lambda::Permission"},
 		{"no function", `functions/${Live}/invocations`, `functions/${Live}`, "AuthorizerUri: "},
 		{"a response twice", `"Deployment": {`, `"Again": {"Type": "AWS::ApiGateway::GatewayResponse", "Properties": {"RestApiId": {"Ref": "Api"}, "ResponseType": "ACCESS_DENIED"}}, "Deployment": {`, "Resources.Again.Properties.ResponseType: ACCESS_DENIED is there twice"},
 		{"a response that does not exist", `"ResponseType": "ACCESS_DENIED"`, `"ResponseType": "DENIED"`, "Resources.Denied.Properties: not known"},
