@@ -17,6 +17,7 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
 	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
+	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 )
 
 // operators is an API as infra makes those of operators, with an open route and one to a service beside.
@@ -119,7 +120,7 @@ func (s signing) send(t testing.TB, base string) reply {
 }
 
 // served starts the operators' API.
-func served(t testing.TB) (base string, f *answers, log *logs) {
+func served(t testing.TB) (base string, f *answers, log *logtest.Buffer) {
 	t.Helper()
 	f = &answers{out: `{"statusCode":200,"body":"done"}`}
 	base, log = serve(t, describe(t, operators), nil, f, func(c *stage.Config) {

@@ -24,6 +24,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
+	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 )
 
 // The server waits half a second before it closes a connection on which it refused a body, and there is nothing to wait for that by.
@@ -75,24 +76,6 @@ func (a *answers) calls() int {
 	return len(a.events)
 }
 
-// logs is a buffer that goroutines may share.
-type logs struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logs) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 func describe(t testing.TB, text string) *stage.Description {
 	t.Helper()
 	d, err := stage.Parse("api.yaml", []byte(text))
@@ -112,9 +95,9 @@ func builtin(t testing.TB, name string) *stage.Description {
 }
 
 // serve starts a real server for the API; authorizer is its function of that name, backend the one of that name.
-func serve(t testing.TB, d *stage.Description, authorizer, backend stage.Function, change func(*stage.Config)) (base string, log *logs) {
+func serve(t testing.TB, d *stage.Description, authorizer, backend stage.Function, change func(*stage.Config)) (base string, log *logtest.Buffer) {
 	t.Helper()
-	log = new(logs)
+	log = new(logtest.Buffer)
 	c := stage.Config{Description: d, Functions: map[string]stage.Function{"authorizer": authorizer, "backend": backend},
 		Now: func() time.Time { return noon }, Log: slog.New(slog.NewTextHandler(log, nil))}
 	if change != nil {
