@@ -18,7 +18,8 @@ const maxFieldBytes = 3072
 const maxRetryAfter = 10 * 366 * 86400
 
 // ExposeHeaders is the value of Access-Control-Expose-Headers: what scripts in browsers may read.
-const ExposeHeaders = "RateLimit, RateLimit-Policy, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset"
+const ExposeHeaders = "RateLimit, RateLimit-Policy, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, " +
+	"X-RateLimit-Reset"
 
 // expose is shared by all responses: its capacity is its length, so whoever appends to it copies it.
 var expose = []string{ExposeHeaders}[:1:1]
@@ -31,7 +32,8 @@ type Header struct {
 }
 
 // Names are the headers of [Header] as they are spelled on the wire, in the order of [Header.Each].
-var Names = [...]string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit", "RateLimit-Policy", "Retry-After"}
+var Names = [...]string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit",
+	"RateLimit-Policy", "Retry-After"}
 
 // Each calls f for every header that is sent.
 func (h *Header) Each(f func(name, value string)) {
@@ -85,8 +87,8 @@ func (w Wait) micros() int64 { return min(max(w.Micros, 1), maxRetryAfter*1e6) }
 
 // Encoder makes headers. The zero Encoder is ready for use and safe for concurrent use.
 type Encoder struct {
-	// JitterPercent lengthens Retry-After by a random share of the wait of up to this much, 0..100, so that clients that
-	// were denied together do not return together. It is never shortened. 0, the default, is none.
+	// JitterPercent lengthens Retry-After by a random share of the wait of up to this much, 0..100, so that clients
+	// that were denied together do not return together. It is never shortened. 0, the default, is none.
 	JitterPercent int
 }
 
@@ -192,8 +194,8 @@ func appendQuotedName(b []byte, t *limit.Tier, ip bool) []byte {
 	return append(b, '"')
 }
 
-// Binding is the result that decided a denial, or that has least left by ratio over both decisions; the plan's on a tie. It
-// is nil where neither has an enforcing result; either decision may be nil.
+// Binding is the result that decided a denial, or that has least left by ratio over both decisions; the plan's on a
+// tie. It is nil where neither has an enforcing result; either decision may be nil.
 func Binding(ip, plan *limit.Decision) (*limit.Decision, *limit.Result) {
 	if ip != nil && !ip.Allowed {
 		return ip, ip.Binding()

@@ -9,8 +9,8 @@ import (
 )
 
 // appendName writes the name of a tier's policy: the limit's id; with several tiers "id/period", as in
-// "put-product/10s", and "id/period.2" for a second tier of that period. An ipLimit has "ip:" before it. Neither sign can
-// stand in an id, so no two policies share a name.
+// "put-product/10s", and "id/period.2" for a second tier of that period. An ipLimit has "ip:" before it. Neither sign
+// can stand in an id, so no two policies share a name.
 func appendName(b []byte, t *limit.Tier, ip bool) []byte {
 	l := t.Limit()
 	if ip {
@@ -58,8 +58,9 @@ func appendPeriod(b []byte, t *limit.Tier) []byte {
 	return append(b, t.Period.String()...) // not reached: periods are whole milliseconds
 }
 
-// window is the w of a policy, whole seconds rounded up, so that q in w is never more than the limit gives: the length of
-// the window; for a token bucket the time in which an empty one fills, since its q is the burst and q/w then is its rate.
+// window is the w of a policy, whole seconds rounded up, so that q in w is never more than the limit gives: the length
+// of the window; for a token bucket the time in which an empty one fills, since its q is the burst and q/w then is its
+// rate.
 func window(t *limit.Tier, now int64) int64 {
 	switch {
 	case t.Calendar != nil:

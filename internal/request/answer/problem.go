@@ -161,7 +161,8 @@ func (p *Problem) appendPolicies(b []byte) []byte {
 	return strconv.AppendInt(b, r.Remaining(), 10)
 }
 
-// Write answers with a problem of ours: its body, a line end, and nothing for caches. Rate-limit headers are set before.
+// Write answers with a problem of ours: its body, a line end, and nothing for caches. Rate-limit headers are set
+// before.
 func Write(w http.ResponseWriter, k Kind, body []byte) {
 	Describe(w.Header(), k)
 	w.WriteHeader(k.Status())

@@ -17,19 +17,20 @@ import (
 //nolint:staticcheck // the text is API Gateway's, capital letter and all
 var ErrUnauthorized = errors.New("Unauthorized")
 
-// What API Gateway takes. The size of a result is documented for WebSocket APIs, and kept for all. The length is that of a
-// policy's Resource, in characters; bytes are never fewer.
+// What API Gateway takes. The size of a result is documented for WebSocket APIs, and kept for all. The length is that
+// of a policy's Resource, in characters; bytes are never fewer.
 const (
 	MaxAnswerBytes   = 8 << 10
 	maxResourceBytes = 512
 )
 
 // The names of values in the context: in mapping templates $context.authorizer.NAME, in header mappings
-// context.authorizer.NAME, in a Lambda proxy event requestContext.authorizer.NAME (payload 2.0: authorizer.lambda.NAME).
+// context.authorizer.NAME, in a Lambda proxy event requestContext.authorizer.NAME (payload 2.0:
+// authorizer.lambda.NAME).
 //
-// They are listed in the order in which they are written, and further values follow in theirs. One that there is no more room
-// for is left out whole, so where the bounds cut, they cut what stands later. A backend that sees the calls which were denied, by [Encoder.PassDenials], must take any decision but
-// "allowed", and none, for a denial.
+// They are listed in the order in which they are written, and further values follow in theirs. One that there is no
+// more room for is left out whole, so where the bounds cut, they cut what stands later. A backend that sees the calls
+// which were denied, by [Encoder.PassDenials], must take any decision but "allowed", and none, for a denial.
 const (
 	ContextDecision    = "decision"   // answer.Kind's name: "allowed", "limited", …; always there
 	ContextHTTPStatus  = "httpStatus" // number: what the client is to get, 200 where allowed; always there
@@ -40,31 +41,40 @@ const (
 	ContextAnonymous   = "anonymous"   // true; else left out
 	ContextStoreFailed = "storeFailed" // true where limits were checked without their store; else left out
 	ContextMode        = "mode"        // "shadow" or "off" where limits deny nobody; else left out
-	ContextSpared      = "spared"      // answer.Kind's name: in shadow, what a limit's denial would have been; else left out
-	ContextConfigStale = "configStale" // true where the decision was made on a configuration that is older than it may be; else left out
-	ContextBinding     = "binding"     // name of the limit that denied or has least left, as in rateLimit: "burst", "put-product/10s", "ip:per-address"
-	ContextRetryAfter  = "retryAfter"  // the value of the header Retry-After; so the next three, and rateLimit and -Policy
+	// answer.Kind's name: in shadow, what a limit's denial would have been; else left out
+	ContextSpared = "spared"
+	// true where the decision was made on a configuration that is older than it may be; else left out
+	ContextConfigStale = "configStale"
+	// name of the limit that denied or has least left, as in rateLimit: "burst", "put-product/10s", "ip:per-address"
+	ContextBinding = "binding"
+	// the value of the header Retry-After; so the next three, and rateLimit and -Policy
+	ContextRetryAfter  = "retryAfter"
 	ContextLimit       = "rateLimitLimit"
 	ContextRemaining   = "rateLimitRemaining"
 	ContextReset       = "rateLimitReset"
 	ContextProblemType = "problemType" // URI of the problem's type; a denial only, as are instance and problem
 	ContextInstance    = "instance"
-	ContextRateLimit   = "rateLimit"       // the binding limit first; where there is no room for all, as many as there is
-	ContextPolicy      = "rateLimitPolicy" // then lists the same as rateLimit
-	ContextProblem     = "problem"         // application/problem+json, the whole body; a JSON text in a string
+	// the binding limit first; where there is no room for all, as many as there is
+	ContextRateLimit = "rateLimit"
+	ContextPolicy    = "rateLimitPolicy" // then lists the same as rateLimit
+	ContextProblem   = "problem"         // application/problem+json, the whole body; a JSON text in a string
 
-	// ContextProblemMembers is the members of the problem, with a comma before each one, for the gateway responses of REST APIs.
-	// It has a body begin an object and end it, so that a denial which is not the authorizer's is answered with JSON, too.
+	// ContextProblemMembers is the members of the problem, with a comma before each one, for the gateway responses of
+	// REST APIs. It has a body begin an object and end it, so that a denial which is not the authorizer's is answered
+	// with JSON, too.
 	ContextProblemMembers = "problemMembers"
 
 	ContextLeftOut = "leftOut" // number of values that there was no room for, or whose names were bad; else left out
 )
 
 // taken are the names that a Value cannot have: ours, and those that API Gateway itself fills in beside a context.
-var taken = []string{ContextDecision, ContextHTTPStatus, ContextCaller, ContextTenant, ContextSubject, ContextPlan, ContextKeyID, ContextAnonymous,
-	ContextStoreFailed, ContextMode, ContextSpared, ContextConfigStale, ContextBinding, ContextRetryAfter, ContextLimit, ContextRemaining, ContextReset, ContextProblemType, ContextInstance,
+var taken = []string{ContextDecision, ContextHTTPStatus, ContextCaller, ContextTenant, ContextSubject, ContextPlan,
+	ContextKeyID, ContextAnonymous,
+	ContextStoreFailed, ContextMode, ContextSpared, ContextConfigStale, ContextBinding, ContextRetryAfter, ContextLimit,
+	ContextRemaining, ContextReset, ContextProblemType, ContextInstance,
 	ContextRateLimit, ContextPolicy, ContextProblem, ContextProblemMembers, ContextLeftOut,
-	"principalId", "integrationLatency", "integrationStatus", "latency", "requestId", "status", "error", "claims", "scopes"}
+	"principalId", "integrationLatency", "integrationStatus", "latency", "requestId", "status", "error", "claims",
+	"scopes"}
 
 // Answer is the outcome of one request. The strings may hold anything; what is written of them is printable ASCII.
 type Answer struct {
@@ -86,8 +96,8 @@ type Value struct {
 	quoted     bool
 }
 
-// Text is a value of printable ASCII; bytes that are not come percent-encoded, so that it can stand in a header. The name
-// is of A-Z a-z 0-9 _, at most 64 of them, begins with a letter, and is none of the Context constants.
+// Text is a value of printable ASCII; bytes that are not come percent-encoded, so that it can stand in a header. The
+// name is of A-Z a-z 0-9 _, at most 64 of them, begins with a letter, and is none of the Context constants.
 func Text(name, value string) Value { return Value{name, ascii(value), true} }
 
 // Name is a value that somebody chose: all but A-Z a-z 0-9 - . _ ~ is percent-encoded, so that each has one spelling.
@@ -103,16 +113,16 @@ func Bool(name string, value bool) Value { return Value{name, strconv.FormatBool
 
 // Encoder writes answers. The zero Encoder is ready for use. It is safe for concurrent use once it is filled in.
 type Encoder struct {
-	// PassDenials names, by id, the APIs in whose backend our middleware stands: a denial lets the request through to it,
-	// with the decision in the context, so that the client gets the true 429, 403 or 401. Without that middleware it is an
-	// open door, so the default, none, is a Deny, which an HTTP API answers with 403. It goes for HTTP and WebSocket APIs;
-	// on REST APIs a gateway response does it, and the entry has no effect. No or a bad credential is a 401 of a REST or
-	// WebSocket API either way.
+	// PassDenials names, by id, the APIs in whose backend our middleware stands: a denial lets the request through to
+	// it, with the decision in the context, so that the client gets the true 429, 403 or 401. Without that middleware
+	// it is an open door, so the default, none, is a Deny, which an HTTP API answers with 403. It goes for HTTP and
+	// WebSocket APIs; on REST APIs a gateway response does it, and the entry has no effect. No or a bad credential is a
+	// 401 of a REST or WebSocket API either way.
 	PassDenials []string
 }
 
-// Append appends the answer to the event, at most MaxAnswerBytes of JSON, or returns ErrUnauthorized, which is then the answer.
-// Assumption: missing-credential.
+// Append appends the answer to the event, at most MaxAnswerBytes of JSON, or returns ErrUnauthorized, which is then the
+// answer. Assumption: missing-credential.
 func (n *Encoder) Append(b []byte, e *Event, a *Answer) ([]byte, error) {
 	if e.Unauthorized(a.Kind) {
 		return b, ErrUnauthorized
@@ -129,8 +139,8 @@ func (n *Encoder) Append(b []byte, e *Event, a *Answer) ([]byte, error) {
 	return append(w.b, '}'), nil
 }
 
-// Unauthorized reports whether the answer to the event is [ErrUnauthorized]: where no credential or a bad one came, by an
-// API of a kind that documents what it makes of that error.
+// Unauthorized reports whether the answer to the event is [ErrUnauthorized]: where no credential or a bad one came, by
+// an API of a kind that documents what it makes of that error.
 func (e *Event) Unauthorized(k answer.Kind) bool {
 	return (k == answer.NoCredential || k == answer.BadCredential) && e.Shape != HTTP1 && e.Shape != HTTP2
 }
@@ -200,9 +210,9 @@ func principal(a *Answer) string {
 	return tenant + "/" + subject
 }
 
-// resource is the ARN as a policy may name it. One that is too long ends in a wildcard: a policy is about the one request it
-// was asked for, as long as results are not cached (Assumption: cache-off). "${" would begin a policy variable, so "?", which is any one
-// character, stands for its dollar.
+// resource is the ARN as a policy may name it. One that is too long ends in a wildcard: a policy is about the one
+// request it was asked for, as long as results are not cached (Assumption: cache-off). "${" would begin a policy
+// variable, so "?", which is any one character, stands for its dollar.
 func resource(arn string) string {
 	if strings.Contains(arn, "${") {
 		arn = strings.ReplaceAll(arn, "${", "?{")
@@ -351,8 +361,8 @@ func goodName(s string) bool {
 	return s != "" && len(s) <= 64
 }
 
-// lists writes the two lists of limits. They are cut between items, and after the same one, to leave room for what follows; the
-// first item of each is the binding limit.
+// lists writes the two lists of limits. They are cut between items, and after the same one, to leave room for what
+// follows; the first item of each is the binding limit.
 func (w *writer) lists(rateLimit, policy string, bodies []Value) {
 	room := w.room() - len(`,"`+ContextRateLimit+`":"","`+ContextPolicy+`":""`)
 	for i, v := range bodies {

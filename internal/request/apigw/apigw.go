@@ -1,19 +1,21 @@
 // Package apigw knows what API Gateway sends to a Lambda authorizer, and what it takes as an answer.
 //
-// There are five shapes of event, told apart by what they hold: see [Shape]. What comes out of [Parse] is the same for all;
-// what an [Encoder] writes is what the shape's gateway reads. Nothing is decided here.
+// There are five shapes of event, told apart by what they hold: see [Shape]. What comes out of [Parse] is the same for
+// all; what an [Encoder] writes is what the shape's gateway reads. Nothing is decided here.
 //
 // What users find in their logs and mapping templates:
 //
-//   - principalId is "tenant" or "tenant/subject", each percent-encoded so that the slash is unambiguous; "(anonymous)" for a
-//     call without a credential under the anonymousPlan; "(unknown)" where the call was answered before it was known who
-//     sent it. The simple response of payload 2.0 has no principalId: the context has the tenant and the subject there, too.
-//   - usageIdentifierKey is not sent. It would make API Gateway's usage plans count beside our limits, and its value is an
-//     API key in clear, of which we hold only a hash. So an API must not set apiKeySource to AUTHORIZER.
+//   - principalId is "tenant" or "tenant/subject", each percent-encoded so that the slash is unambiguous; "(anonymous)"
+//     for a call without a credential under the anonymousPlan; "(unknown)" where the call was answered before it was
+//     known who sent it. The simple response of payload 2.0 has no principalId: the context has the tenant and the
+//     subject there, too.
+//   - usageIdentifierKey is not sent. It would make API Gateway's usage plans count beside our limits, and its value is
+//     an API key in clear, of which we hold only a hash. So an API must not set apiKeySource to AUTHORIZER.
 //   - The context holds scalars under the names of the Context constants: strings of printable ASCII, whole numbers and
 //     booleans. REST APIs hand all of them on as strings.
 //
-// Results must not be cached (TTL 0): an answer is about one request. A policy names the one method and path that was asked for.
+// Results must not be cached (TTL 0): an answer is about one request. A policy names the one method and path that was
+// asked for.
 package apigw
 
 import "log/slog"
@@ -49,8 +51,9 @@ type Event struct {
 	ARN string
 
 	API, Stage string // the API's id and the stage's name; both are the operator's
-	RequestID  string // the gateway's, for logs, if it has the form of those that gateways make; else "", as where HasContext is false
-	Trace      string // X-Amzn-Trace-Id, at most 256 bytes of its own alphabet; else ""
+	// the gateway's, for logs, if it has the form of those that gateways make; else "", as where HasContext is false
+	RequestID string
+	Trace     string // X-Amzn-Trace-Id, at most 256 bytes of its own alphabet; else ""
 
 	Method string
 
@@ -59,24 +62,24 @@ type Event struct {
 	Path string
 
 	// Header has names in canonical form. Lines of one name stand in the order of the event; names that differ only in
-	// case are one. HTTP APIs join lines with commas. Of a TOKEN event it is the token alone, as Authorization: the event
-	// does not say which header it came from, so a token without a scheme counts as a bearer token.
+	// case are one. HTTP APIs join lines with commas. Of a TOKEN event it is the token alone, as Authorization: the
+	// event does not say which header it came from, so a token without a scheme counts as a bearer token.
 	Header map[string][]string
 
 	Cookies []string // of payload 2.0, which splits them; they are in Header["Cookie"] as well, as in the other shapes
 	Peer    string   // the address that the gateway saw; "" where HasContext is false
 
-	// Route is what the request matched in the API's own routing: "/product/{id}" (REST, payload 1.0), "GET /product/{id}"
-	// or "$default" (payload 2.0), "$connect"; "" where HasContext is false.
+	// Route is what the request matched in the API's own routing: "/product/{id}" (REST, payload 1.0), "GET
+	// /product/{id}" or "$default" (payload 2.0), "$connect"; "" where HasContext is false.
 	Route string
 
-	// HasContext is false for a TOKEN event, which has no address, no route template and no request id. Limits by address
-	// and calls without a credential cannot be served from it.
+	// HasContext is false for a TOKEN event, which has no address, no route template and no request id. Limits by
+	// address and calls without a credential cannot be served from it.
 	HasContext bool
 }
 
-// String says which request it is, without what a log must not hold: token, headers, address. Fields that are logged are
-// picked one by one.
+// String says which request it is, without what a log must not hold: token, headers, address. Fields that are logged
+// are picked one by one.
 func (e *Event) String() string {
 	return e.Shape.String() + " " + e.API + "/" + e.Stage + " " + e.RequestID
 }

@@ -8,19 +8,19 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// ContextCaller is the decision and who calls in one text, always there: "d=allowed;t=acme;s=ci;p=pro;k=k1". It is for gateways
-// that hand the context on in headers. A value that is left out of the context may leave a client's own header of that name
-// in place; this one is never left out, so what overwrites one header with it leaves nothing to forge.
+// ContextCaller is the decision and who calls in one text, always there: "d=allowed;t=acme;s=ci;p=pro;k=k1". It is for
+// gateways that hand the context on in headers. A value that is left out of the context may leave a client's own header
+// of that name in place; this one is never left out, so what overwrites one header with it leaves nothing to forge.
 //
-// The members: d the decision, t tenant, s subject, p plan, k key id (each percent-encoded, left out where it is ""), a=1
-// anonymous, f=1 the store failed.
+// The members: d the decision, t tenant, s subject, p plan, k key id (each percent-encoded, left out where it is ""),
+// a=1 anonymous, f=1 the store failed.
 const ContextCaller = "caller"
 
 // maxCallerBytes is longer than any text that the encoder writes.
 const maxCallerBytes = 4<<10 - 1
 
-// ErrContext is a context that is missing or not one of ours. Nothing of it may be believed, and the request is to be denied. What
-// wraps it holds no value of the context.
+// ErrContext is a context that is missing or not one of ours. Nothing of it may be believed, and the request is to be
+// denied. What wraps it holds no value of the context.
 var ErrContext = errors.New("not a decision of the authorizer")
 
 func distrust(format string, args ...any) error {
@@ -34,7 +34,8 @@ func caller(a *Answer) Value {
 	b.Grow(rest + len(a.Kind.String()) + len(a.Tenant) + len(a.Subject) + len(a.Plan) + len(a.KeyID))
 	b.WriteString("d=")
 	b.WriteString(a.Kind.String())
-	for _, m := range [...]struct{ name, value string }{{";t=", a.Tenant}, {";s=", a.Subject}, {";p=", a.Plan}, {";k=", a.KeyID}} {
+	for _, m := range [...]struct{ name, value string }{{";t=", a.Tenant}, {";s=", a.Subject}, {";p=", a.Plan},
+		{";k=", a.KeyID}} {
 		if text := encode(m.value); text != "" && len(text) <= maxNameBytes {
 			b.WriteString(m.name)
 			b.WriteString(text)

@@ -9,9 +9,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// ReadContext reads the context of an authorizer's answer as a backend is given it: the JSON object requestContext.authorizer, or
-// what is below "lambda" in it where that is there (payload 2.0). REST APIs make strings of numbers and truth values. What it
-// does not know it passes over, since API Gateway adds to it. The error wraps ErrContext.
+// ReadContext reads the context of an authorizer's answer as a backend is given it: the JSON object
+// requestContext.authorizer, or what is below "lambda" in it where that is there (payload 2.0). REST APIs make strings
+// of numbers and truth values. What it does not know it passes over, since API Gateway adds to it. The error wraps
+// ErrContext.
 //
 // Values is empty. Problem is nil where the denial has no body of its own; see [Answer.Body].
 func ReadContext(data []byte) (*Answer, error) {
@@ -25,10 +26,13 @@ func ReadContext(data []byte) (*Answer, error) {
 	}
 	f := r.fields(object)
 	a := &Answer{
-		Tenant: r.name(f, ContextTenant), Subject: r.name(f, ContextSubject), Plan: r.name(f, ContextPlan), KeyID: r.name(f, ContextKeyID),
+		Tenant: r.name(f, ContextTenant), Subject: r.name(f, ContextSubject), Plan: r.name(f, ContextPlan),
+		KeyID:     r.name(f, ContextKeyID),
 		Anonymous: r.flag(f, ContextAnonymous), StoreFailed: r.flag(f, ContextStoreFailed),
-		Header: answer.Header{Limit: r.line(f, ContextLimit), Remaining: r.line(f, ContextRemaining), Reset: r.line(f, ContextReset),
-			RateLimit: r.line(f, ContextRateLimit), Policy: r.line(f, ContextPolicy), RetryAfter: r.line(f, ContextRetryAfter)},
+		Header: answer.Header{Limit: r.line(f, ContextLimit), Remaining: r.line(f, ContextRemaining),
+			Reset:     r.line(f, ContextReset),
+			RateLimit: r.line(f, ContextRateLimit), Policy: r.line(f, ContextPolicy),
+			RetryAfter: r.line(f, ContextRetryAfter)},
 		Instance: r.line(f, ContextInstance),
 	}
 	if problem := r.line(f, ContextProblem); problem != "" {
@@ -64,8 +68,9 @@ func ReadRequestContext(data []byte) (*Answer, error) {
 	return ReadContext([]byte(context.raw))
 }
 
-// ReadProxyEvent is ReadContext of an event as API Gateway sends it to a Lambda behind it, which may be as large as a Lambda
-// takes, and the version of its format: "2.0", "1.0", or "" of REST and WebSocket APIs. The error wraps ErrContext.
+// ReadProxyEvent is ReadContext of an event as API Gateway sends it to a Lambda behind it, which may be as large as a
+// Lambda takes, and the version of its format: "2.0", "1.0", or "" of REST and WebSocket APIs. The error wraps
+// ErrContext.
 func ReadProxyEvent(data []byte) (a *Answer, version string, err error) {
 	root, ok := parse(data, math.MaxInt)
 	if !ok {
@@ -188,8 +193,8 @@ func (a *Answer) Body() []byte {
 // value is a JSON value as it is written, without white space around it.
 type value struct{ raw string }
 
-// parse is the value that a text is. It is false for what has more bytes than most, is not JSON, or is nested deeper than
-// [tooDeep] allows.
+// parse is the value that a text is. It is false for what has more bytes than most, is not JSON, or is nested deeper
+// than [tooDeep] allows.
 func parse(data []byte, most int) (value, bool) {
 	if len(data) > most || tooDeep(data) {
 		return value{}, false

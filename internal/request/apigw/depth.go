@@ -8,8 +8,8 @@ const maxDepth = 32
 // maxBrackets is how many brackets a text opens at most that is not looked through for how deep they are.
 const maxBrackets = 1000
 
-// tooDeep is what keeps the validator, which recurses, from a stack that a small function's memory does not hold. Few events
-// open as many brackets as could be a danger, so few are looked through.
+// tooDeep is what keeps the validator, which recurses, from a stack that a small function's memory does not hold. Few
+// events open as many brackets as could be a danger, so few are looked through.
 func tooDeep(data []byte) bool {
 	if bytes.Count(data, []byte("["))+bytes.Count(data, []byte("{")) <= maxBrackets {
 		return false

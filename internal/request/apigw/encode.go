@@ -10,13 +10,14 @@ var unreserved, visible, unescaped = func() (u, v, j charset) {
 	for c := byte(' '); c <= '~'; c++ {
 		v[c] = true
 		j[c] = !strings.ContainsRune(`"\<>&`, rune(c))
-		u[c] = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_' || c == '~'
+		u[c] = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' ||
+			c == '_' || c == '~'
 	}
 	return u, v, j
 }()
 
-// EncodeName is how names that somebody chose leave, in a context, a header or a log line: everything but A-Z a-z 0-9 - . _ ~
-// is percent-encoded, so that each has one spelling and none can end a line.
+// EncodeName is how names that somebody chose leave, in a context, a header or a log line: everything but A-Z a-z 0-9 -
+// . _ ~ is percent-encoded, so that each has one spelling and none can end a line.
 func EncodeName(name string) string { return encode(name) }
 
 func encode(s string) string { return escape(s, &unreserved) }

@@ -7,12 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// reader reads JSON (RFC 8259) from front to back and checks all of it on the way, also what nobody asks for. It is here
-// because an event is read for each call that a client makes: what libraries do in one pass to check and in another for
-// each level took most of an authorizer's time. A fuzz target holds it to encoding/json's readings.
+// reader reads JSON (RFC 8259) from front to back and checks all of it on the way, also what nobody asks for. It is
+// here because an event is read for each call that a client makes: what libraries do in one pass to check and in
+// another for each level took most of an authorizer's time. A fuzz target holds it to encoding/json's readings.
 //
-// Each method stands at the first byte of what it reads, and behind it and the white space after it when it returns true.
-// Where one returns false the text is no JSON, or deep is set.
+// Each method stands at the first byte of what it reads, and behind it and the white space after it when it returns
+// true. Where one returns false the text is no JSON, or deep is set.
 type reader struct {
 	s        string
 	i        int
@@ -77,8 +77,8 @@ func (r *reader) skip() bool {
 	return r.number()
 }
 
-// skipObject reads an object that nobody needs, and returns how many members it has. It is [reader.object] without calls
-// of a function for each member, as skipArray is [reader.array]: most of an event is skipped.
+// skipObject reads an object that nobody needs, and returns how many members it has. It is [reader.object] without
+// calls of a function for each member, as skipArray is [reader.array]: most of an event is skipped.
 func (r *reader) skipObject() (members int, ok bool) {
 	if !r.enter('{') {
 		return 0, false
@@ -239,12 +239,14 @@ const (
 	highs = 0x8080808080808080
 )
 
-// plainUntil is the first byte from i on that is a quote, a backslash or a control character; the length where there is none.
+// plainUntil is the first byte from i on that is a quote, a backslash or a control character; the length where there is
+// none.
 func plainUntil(s string, i int) int {
 	for ; i+8 <= len(s); i += 8 {
 		b := s[i : i+8]
 		w := uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
-			uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56 // the compiler makes one load of it
+			// the compiler makes one load of it
+			uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
 		quote, slash := w^(lows*'"'), w^(lows*'\\')
 		// Each term has the high bit of the first byte that it looks for, and of none before.
 		found := ((quote-lows)&^quote | (slash-lows)&^slash | (w-lows*' ')&^w) & highs
@@ -289,7 +291,8 @@ func hex4(s string) rune {
 	return n
 }
 
-// unescape is the text of a string that [reader.quoted] read. Half a surrogate pair is U+FFFD. Bytes that are no UTF-8 stay.
+// unescape is the text of a string that [reader.quoted] read. Half a surrogate pair is U+FFFD. Bytes that are no UTF-8
+// stay.
 func unescape(raw string) string {
 	b := make([]byte, 0, len(raw))
 	for {

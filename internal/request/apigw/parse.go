@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// MaxEventBytes bounds an event. API Gateway takes 10,240 bytes of headers and as much of path and query; an event holds each
-// up to four times, and escaped.
+// MaxEventBytes bounds an event. API Gateway takes 10,240 bytes of headers and as much of path and query; an event
+// holds each up to four times, and escaped.
 const MaxEventBytes = 512 << 10
 
-// ErrEvent is an event that is not one of the five shapes, or not whole. What wraps it names the field; it never holds a
-// value of the event.
+// ErrEvent is an event that is not one of the five shapes, or not whole. What wraps it names the field; it never holds
+// a value of the event.
 var ErrEvent = errors.New("not an API Gateway authorizer event")
 
 func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrEvent}, args...)...)
 }
 
-// Parse reads an event. It keeps no part of data. Fields that it does not know are passed over, because API Gateway adds some
-// from time to time.
+// Parse reads an event. It keeps no part of data. Fields that it does not know are passed over, because API Gateway
+// adds some from time to time.
 func Parse(data []byte) (*Event, error) {
 	if len(data) > MaxEventBytes {
 		return nil, refuse("%d bytes, at most %d are read", len(data), MaxEventBytes)
@@ -58,7 +58,8 @@ type field struct {
 	set   bool
 }
 
-// part is an object or a list that is looked into later: when it is known which shape the event has. The zero part is absent.
+// part is an object or a list that is looked into later: when it is known which shape the event has. The zero part is
+// absent.
 type part struct {
 	first   byte // of its text
 	text    string
@@ -164,8 +165,8 @@ func (p *raw) wrong(format string, args ...any) {
 	}
 }
 
-// readField reads a string. A field that stands there twice is refused, here and in what follows, since readers differ on which
-// one counts.
+// readField reads a string. A field that stands there twice is refused, here and in what follows, since readers differ
+// on which one counts.
 func (p *raw) readField(r *reader, name string, to *field) bool {
 	switch r.next() {
 	case '"':
@@ -203,7 +204,8 @@ func (p *raw) readPart(r *reader, name string, to *part) bool {
 	return ok
 }
 
-// readMulti reads multiValueHeaders at once, and notes no part, because all shapes that have it take their headers from it.
+// readMulti reads multiValueHeaders at once, and notes no part, because all shapes that have it take their headers from
+// it.
 func (p *raw) readMulti(r *reader) bool {
 	const name = "multiValueHeaders"
 	first := r.next()
@@ -265,7 +267,8 @@ func (p *raw) httpShape() (Shape, error) {
 	switch p.version.value {
 	case "1.0":
 		return HTTP1, p.without("version is 1.0", names{
-			{"routeArn", p.routeARN.set}, {"rawPath", p.rawPath.set}, {"requestContext.eventType", p.eventType.set}, {"requestContext.http", p.http}})
+			{"routeArn", p.routeARN.set}, {"rawPath", p.rawPath.set}, {"requestContext.eventType", p.eventType.set},
+			{"requestContext.http", p.http}})
 	case "2.0":
 		return HTTP2, p.without("version is 2.0", names{
 			{"methodArn", p.methodARN.set}, {"path", p.path.set}, {"httpMethod", p.httpMethod.set},
@@ -279,7 +282,8 @@ func (p *raw) socketShape() (Shape, error) {
 		return 0, refuse("a WebSocket event that is not of $connect, the only route that is authorized")
 	}
 	return WebSocket, p.without("requestContext.eventType is CONNECT", names{
-		{"routeArn", p.routeARN.set}, {"path", p.path.set}, {"httpMethod", p.httpMethod.set}, {"rawPath", p.rawPath.set},
+		{"routeArn", p.routeARN.set}, {"path", p.path.set}, {"httpMethod", p.httpMethod.set},
+		{"rawPath", p.rawPath.set},
 		{"requestContext.http", p.http}})
 }
 
@@ -287,7 +291,8 @@ func (p *raw) socketShape() (Shape, error) {
 func (p *raw) notOurs() error {
 	switch {
 	case p.context && (p.httpMethod.set || p.rawPath.set || p.eventType.set):
-		return refuse("type is missing: it looks like the event of an integration or a function URL, not of an authorizer")
+		return refuse(
+			"type is missing: it looks like the event of an integration or a function URL, not of an authorizer")
 	case p.methodARN.set || p.routeARN.set:
 		return refuse("type is missing")
 	}
@@ -309,14 +314,16 @@ func (p *raw) without(because string, fields names) error {
 	return nil
 }
 
-// ownRequestID is the gateway's request id, or "" for a text of another form: on REST APIs a client can send its own, and may put
-// into it what logs must not have. REST APIs make UUIDs; the others some 15 base64 digits and "=".
+// ownRequestID is the gateway's request id, or "" for a text of another form: on REST APIs a client can send its own,
+// and may put into it what logs must not have. REST APIs make UUIDs; the others some 15 base64 digits and "=".
 func ownRequestID(id string) string {
-	if len(id) == 36 && id[8] == '-' && id[13] == '-' && id[18] == '-' && id[23] == '-' && madeOf(id[:8]+id[9:13]+id[14:18]+id[19:23]+id[24:], "0123456789abcdef") {
+	if len(id) == 36 && id[8] == '-' && id[13] == '-' && id[18] == '-' && id[23] == '-' &&
+		madeOf(id[:8]+id[9:13]+id[14:18]+id[19:23]+id[24:], "0123456789abcdef") {
 		return id
 	}
 	const base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_"
-	if digits, padded := strings.CutSuffix(id, "="); padded && len(digits) >= 12 && len(digits) <= 20 && madeOf(digits, base64) {
+	if digits, padded := strings.CutSuffix(id, "="); padded && len(digits) >= 12 && len(digits) <= 20 &&
+		madeOf(digits, base64) {
 		return id
 	}
 	return ""
@@ -326,7 +333,8 @@ func madeOf(text, alphabet string) bool { return strings.Trim(text, alphabet) ==
 
 // event fills in an event of a known shape.
 func (p *raw) event(shape Shape) (*Event, error) {
-	e := &Event{Shape: shape, API: p.api.value, Stage: p.stage.value, RequestID: ownRequestID(p.requestID.value), HasContext: shape != RESTToken}
+	e := &Event{Shape: shape, API: p.api.value, Stage: p.stage.value, RequestID: ownRequestID(p.requestID.value),
+		HasContext: shape != RESTToken}
 	arnField, given := "methodArn", p.methodARN
 	if shape == HTTP2 {
 		arnField, given = "routeArn", p.routeARN
@@ -432,8 +440,8 @@ func (l *lines) wrong(format string, args ...any) {
 	}
 }
 
-// read reads an object of headers whose values begin with first: a string, or a list of strings. about is how many members it
-// may have, for the size of what is allocated. It reports whether the text is JSON.
+// read reads an object of headers whose values begin with first: a string, or a list of strings. about is how many
+// members it may have, for the size of what is allocated. It reports whether the text is JSON.
 func (l *lines) read(r *reader, name string, first byte, about int) bool {
 	l.header = make(map[string][]string, about)
 	all := make([]string, 0, about+4) // the one allocation for all values, as long as few names have several
@@ -463,7 +471,8 @@ func (l *lines) read(r *reader, name string, first byte, about int) bool {
 	})
 }
 
-// readHeaders takes multiValueHeaders where there are any, which hold every line; headers hold only the last of each name.
+// readHeaders takes multiValueHeaders where there are any, which hold every line; headers hold only the last of each
+// name.
 func (p *raw) readHeaders(e *Event) error {
 	from := &p.multi
 	if !from.set || from.err == nil && from.members == 0 {
@@ -498,8 +507,8 @@ func (p *raw) readCookies(e *Event) error {
 	return nil
 }
 
-// appendStrings reads a list of strings. good is false if the list holds anything else, which is passed over; ok is whether it
-// is JSON.
+// appendStrings reads a list of strings. good is false if the list holds anything else, which is passed over; ok is
+// whether it is JSON.
 func appendStrings(to []string, r *reader) (_ []string, good, ok bool) {
 	good = true
 	ok = r.array(func() bool {
@@ -514,19 +523,26 @@ func appendStrings(to []string, r *reader) (_ []string, good, ok bool) {
 	return to, good, ok
 }
 
-// usual are the names that most events have, in the two spellings in which they come: each as the client or API Gateway writes
-// it, and in lower case, as HTTP/2 and HTTP APIs have it.
+// usual are the names that most events have, in the two spellings in which they come: each as the client or API Gateway
+// writes it, and in lower case, as HTTP/2 and HTTP APIs have it.
 var usual = func() map[string]string {
 	out := map[string]string{}
-	for _, name := range strings.Fields(`Accept Accept-Encoding Accept-Language Authorization Cache-Control Content-Length Content-Type Cookie
-		Cloudfront-Forwarded-Proto Cloudfront-Is-Desktop-Viewer Cloudfront-Is-Mobile-Viewer Cloudfront-Is-Smarttv-Viewer Cloudfront-Is-Tablet-Viewer
-		Cloudfront-Viewer-Asn Cloudfront-Viewer-Country Forwarded Host If-None-Match Origin Priority Referer Sec-Ch-Ua Sec-Ch-Ua-Mobile Sec-Ch-Ua-Platform
-		Sec-Fetch-Dest Sec-Fetch-Mode Sec-Fetch-Site Sec-Fetch-User Sec-Websocket-Extensions Sec-Websocket-Key Sec-Websocket-Version Traceparent Tracestate
-		User-Agent Via X-Amz-Cf-Id X-Amzn-Trace-Id X-Api-Key X-Forwarded-For X-Forwarded-Host X-Forwarded-Port X-Forwarded-Proto X-Request-Id`) {
+	for _, name := range strings.Fields(`
+		Accept Accept-Encoding Accept-Language Authorization Cache-Control Content-Length Content-Type Cookie
+		Cloudfront-Forwarded-Proto Cloudfront-Is-Desktop-Viewer Cloudfront-Is-Mobile-Viewer
+		Cloudfront-Is-Smarttv-Viewer Cloudfront-Is-Tablet-Viewer Cloudfront-Viewer-Asn Cloudfront-Viewer-Country
+		Forwarded Host If-None-Match Origin Priority Referer Sec-Ch-Ua Sec-Ch-Ua-Mobile Sec-Ch-Ua-Platform
+		Sec-Fetch-Dest Sec-Fetch-Mode Sec-Fetch-Site Sec-Fetch-User Sec-Websocket-Extensions Sec-Websocket-Key
+		Sec-Websocket-Version Traceparent Tracestate User-Agent Via X-Amz-Cf-Id X-Amzn-Trace-Id X-Api-Key
+		X-Forwarded-For X-Forwarded-Host X-Forwarded-Port X-Forwarded-Proto X-Request-Id
+	`) {
 		out[name], out[strings.ToLower(name)] = name, name
 	}
-	for _, name := range strings.Fields(`CloudFront-Forwarded-Proto CloudFront-Is-Desktop-Viewer CloudFront-Is-Mobile-Viewer CloudFront-Is-SmartTV-Viewer
-		CloudFront-Is-Tablet-Viewer CloudFront-Viewer-ASN CloudFront-Viewer-Country Sec-WebSocket-Extensions Sec-WebSocket-Key Sec-WebSocket-Version`) {
+	for _, name := range strings.Fields(`
+		CloudFront-Forwarded-Proto CloudFront-Is-Desktop-Viewer CloudFront-Is-Mobile-Viewer
+		CloudFront-Is-SmartTV-Viewer CloudFront-Is-Tablet-Viewer CloudFront-Viewer-ASN CloudFront-Viewer-Country
+		Sec-WebSocket-Extensions Sec-WebSocket-Key Sec-WebSocket-Version
+	`) {
 		out[name] = textproto.CanonicalMIMEHeaderKey(name)
 	}
 	return out
@@ -540,14 +556,16 @@ func canonical(name string) string {
 	return textproto.CanonicalMIMEHeaderKey(name)
 }
 
-// trace takes the trace header if it is one: what a client sends there is handed on by the gateway, and it ends in logs.
+// trace takes the trace header if it is one: what a client sends there is handed on by the gateway, and it ends in
+// logs.
 func trace(lines []string) string {
 	if len(lines) != 1 || len(lines[0]) > 256 {
 		return ""
 	}
 	for i := range len(lines[0]) {
 		switch c := lines[0][i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '=', c == ';', c == ':', c == '-', c == '_':
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '=', c == ';', c == ':', c == '-',
+			c == '_':
 		default:
 			return ""
 		}

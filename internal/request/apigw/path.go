@@ -34,12 +34,13 @@ func splitARN(s string, shape Shape) (a arn, ok bool) {
 // maxCuts bounds how many segments a base path may have.
 const maxCuts = 16
 
-// requestPath takes stage and base path off a path as it was sent. How much that is the ARN tells, which has neither: REST
-// APIs leave the base path of a custom domain in the path; HTTP APIs do so too, and on their own domain leave the stage in,
-// unless it is $default.
+// requestPath takes stage and base path off a path as it was sent. How much that is the ARN tells, which has neither:
+// REST APIs leave the base path of a custom domain in the path; HTTP APIs do so too, and on their own domain leave the
+// stage in, unless it is $default.
 //
-// An ARN's path may be decoded where the sent one is not. Where the two cannot be brought together, a REST API's request
-// counts as what the ARN says, which is what the gateway itself goes by; of an HTTP API's the stage is taken off.
+// An ARN's path may be decoded where the sent one is not. Where the two cannot be brought together, a REST API's
+// request counts as what the ARN says, which is what the gateway itself goes by; of an HTTP API's the stage is taken
+// off.
 func requestPath(e *Event, sent string, a arn) string {
 	if a.method == e.Method {
 		if strings.TrimSuffix(sent, "/") == strings.TrimSuffix(a.path, "/") {

@@ -22,8 +22,8 @@ const (
 // Names are all of them.
 var Names = [...]string{Tenant, Subject, Plan, KeyID, Anonymous, StoreFailed}
 
-// Write takes out of a request's headers what a service must only believe from us, and writes who calls. A client can have any
-// header taken out on the way by naming it in Connection, so ours are taken out of that.
+// Write takes out of a request's headers what a service must only believe from us, and writes who calls. A client can
+// have any header taken out on the way by naming it in Connection, so ours are taken out of that.
 func Write(h http.Header, c *caller.Caller) {
 	for name := range h {
 		if Ours(name) {
@@ -71,8 +71,8 @@ func keepOurs(h http.Header) {
 	}
 }
 
-// Ours reports whether a client may not send the header. Every byte that is no letter and no digit counts as a dash: many
-// backends make no difference between a dash and an underscore, and some between a dash and none of them.
+// Ours reports whether a client may not send the header. Every byte that is no letter and no digit counts as a dash:
+// many backends make no difference between a dash and an underscore, and some between a dash and none of them.
 func Ours(name string) bool {
 	for _, prefix := range [...]string{"x-sluice-", "x-ratelimit-", "ratelimit"} {
 		if len(name) >= len(prefix) && sameName(name[:len(prefix)], prefix) {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// ErrBadCredential is a credential that is there and cannot be read: two of one kind, a scheme that is not Bearer, nothing
-// after it.
+// ErrBadCredential is a credential that is there and cannot be read: two of one kind, a scheme that is not Bearer,
+// nothing after it.
 var ErrBadCredential = errors.New("bad credential")
 
 // APIKeyHeader carries a key. "Authorization: Bearer <key>" does as well.
@@ -22,8 +22,8 @@ type Credentials struct {
 // Any reports whether there is any credential. Only a request without one may be anonymous.
 func (c Credentials) Any() bool { return c.Key != "" || c.Bearer != "" }
 
-// FindCredentials reads what is presented from headers whose names are in canonical form. ErrBadCredential is a credential
-// that is there and empty, malformed, or there twice.
+// FindCredentials reads what is presented from headers whose names are in canonical form. ErrBadCredential is a
+// credential that is there and empty, malformed, or there twice.
 func FindCredentials(header map[string][]string) (Credentials, error) {
 	keys, auths := header[APIKeyHeader], header["Authorization"]
 	if len(keys) > 1 || len(auths) > 1 {

@@ -30,8 +30,8 @@ const (
 // digits are base 62: a key is one word to a double click, and needs no escaping in a shell, a URL or a header.
 const digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// ErrMalformedKey is a text that cannot be a key: empty, too long, with odd characters, or, where it begins as keys made
-// by [NewKey] do, with a wrong length or checksum.
+// ErrMalformedKey is a text that cannot be a key: empty, too long, with odd characters, or, where it begins as keys
+// made by [NewKey] do, with a wrong length or checksum.
 var ErrMalformedKey = errors.New("malformed API key")
 
 // NewKey makes a key of 256 random bits: "slk_", 43 base 62 digits, and a checksum of six, so that a typo is refused

@@ -47,8 +47,8 @@ type stored struct {
 	hash [sha256.Size]byte
 }
 
-// NewKeys prepares the keys for look-ups. Only peppers that a key uses are kept, at most MaxPeppers. The error joins all
-// that is wrong: a pepper that is not known or too short, a hash that is not one, two keys with one hash or one id.
+// NewKeys prepares the keys for look-ups. Only peppers that a key uses are kept, at most MaxPeppers. The error joins
+// all that is wrong: a pepper that is not known or too short, a hash that is not one, two keys with one hash or one id.
 func NewKeys(keys []Key, peppers map[string][]byte) (*Keys, error) {
 	k := &Keys{byHash: make(map[[sha256.Size]byte]*stored, len(keys))}
 	var errs []error
@@ -108,9 +108,9 @@ func (k *Keys) usePepper(id string, peppers map[string][]byte) error {
 // Len returns how many keys are stored, revoked and expired ones included.
 func (k *Keys) Len() int { return len(k.byHash) }
 
-// Verify finds the presented key, which must be valid at now. The error is ErrMalformedKey, ErrUnknownKey, ErrExpiredKey
-// or ErrRevokedKey. A key that cannot be one costs no hash; any other costs one hash for each pepper, found or not, so
-// the time says nothing about what is stored.
+// Verify finds the presented key, which must be valid at now. The error is ErrMalformedKey, ErrUnknownKey,
+// ErrExpiredKey or ErrRevokedKey. A key that cannot be one costs no hash; any other costs one hash for each pepper,
+// found or not, so the time says nothing about what is stored.
 func (k *Keys) Verify(presented string, now time.Time) (*Key, error) {
 	var memory [MaxPeppers]KeyHash
 	hashes, err := k.peppers.AppendHashes(memory[:0], presented)
@@ -120,8 +120,10 @@ func (k *Keys) Verify(presented string, now time.Time) (*Key, error) {
 	var found *stored
 	for i := range hashes {
 		h := &hashes[i]
-		// The map compares hashes under a secret pepper, which a caller can neither choose nor learn from the time it takes.
-		if s := k.byHash[h.Hash]; s != nil && s.Pepper == h.Pepper && subtle.ConstantTimeCompare(s.hash[:], h.Hash[:]) == 1 {
+		// The map compares hashes under a secret pepper, which a caller can neither choose nor learn from the time it
+		// takes.
+		if s := k.byHash[h.Hash]; s != nil && s.Pepper == h.Pepper &&
+			subtle.ConstantTimeCompare(s.hash[:], h.Hash[:]) == 1 {
 			found = s
 		}
 	}

@@ -16,8 +16,8 @@ import (
 // MaxPeppers bounds the hashes that one presented key can cost.
 const MaxPeppers = 8
 
-// Peppers hash presented keys, under each pepper that stored keys may have been hashed with. It is immutable and safe for
-// concurrent use.
+// Peppers hash presented keys, under each pepper that stored keys may have been hashed with. It is immutable and safe
+// for concurrent use.
 type Peppers struct{ list []*pepper }
 
 // KeyHash is what a presented key is stored as, if it is stored under that pepper.
@@ -27,7 +27,8 @@ type KeyHash struct {
 }
 
 // NewPeppers prepares peppers, by id, for hashing: at most MaxPeppers, each at least MinPepperBytes long, with an id of
-// [A-Za-z0-9._-]{1,64}. None at all is no error: then no key is known. The error joins all that is wrong, and holds ids only.
+// [A-Za-z0-9._-]{1,64}. None at all is no error: then no key is known. The error joins all that is wrong, and holds ids
+// only.
 func NewPeppers(peppers map[string][]byte) (*Peppers, error) {
 	p := &Peppers{list: make([]*pepper, 0, len(peppers))}
 	var errs []error
@@ -50,8 +51,8 @@ func NewPeppers(peppers map[string][]byte) (*Peppers, error) {
 	return p, nil
 }
 
-// Hashes is what the presented key is stored as under each pepper, by id in ascending order. The error is ErrMalformedKey,
-// and costs no hash.
+// Hashes is what the presented key is stored as under each pepper, by id in ascending order. The error is
+// ErrMalformedKey, and costs no hash.
 func (p *Peppers) Hashes(presented string) ([]KeyHash, error) {
 	return p.AppendHashes(make([]KeyHash, 0, len(p.list)), presented)
 }

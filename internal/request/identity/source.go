@@ -16,13 +16,13 @@ const MaxHops = 16
 
 // SourceIP is the address that a request counts against, in the form of [Plain].
 //
-// With no trusted hops it is the peer's. With N it is the Nth entry of X-Forwarded-For from the right, over all lines in
-// their order: the one that the outermost of the operator's own proxies wrote about whom it saw. What stands left of it is
-// what a client claims, and is never looked at. An empty element is an entry like any other: to skip it would move one
-// place to the left.
+// With no trusted hops it is the peer's. With N it is the Nth entry of X-Forwarded-For from the right, over all lines
+// in their order: the one that the outermost of the operator's own proxies wrote about whom it saw. What stands left of
+// it is what a client claims, and is never looked at. An empty element is an entry like any other: to skip it would
+// move one place to the left.
 //
-// Where that entry is missing or is no address, the answer is the peer's address. That is safe: whoever came through the
-// proxies did not get to write the entry, so it is missing only for one who went around them (then the peer is the
+// Where that entry is missing or is no address, the answer is the peer's address. That is safe: whoever came through
+// the proxies did not get to write the entry, so it is missing only for one who went around them (then the peer is the
 // caller), or where the proxies are set up wrong (then the callers share the proxy's counter: limited too early, never
 // too late).
 //
@@ -42,8 +42,9 @@ func SourceIP(peer string, forwardedFor []string, hops int) netip.Addr {
 	return own
 }
 
-// BeforeGateway is what X-Forwarded-For held when the request came to a gateway that adds the address of its peer, as API Gateway
-// does: the lines without that last entry. Where the last entry is not the peer, nothing was added and nothing is taken.
+// BeforeGateway is what X-Forwarded-For held when the request came to a gateway that adds the address of its peer, as
+// API Gateway does: the lines without that last entry. Where the last entry is not the peer, nothing was added and
+// nothing is taken.
 func BeforeGateway(forwardedFor []string, peer string) []string {
 	if len(forwardedFor) == 0 {
 		return forwardedFor
@@ -77,7 +78,8 @@ func fromRight(lines []string, n int) (string, bool) {
 	return "", false
 }
 
-// parseAddr reads an address with or without port, brackets, quotes and zone. It returns the zero Addr for anything else.
+// parseAddr reads an address with or without port, brackets, quotes and zone. It returns the zero Addr for anything
+// else.
 func parseAddr(s string) netip.Addr {
 	s = strings.Trim(s, " \t")
 	if len(s) > 100 { // the longest address with zone and port that means anything is far shorter
@@ -128,13 +130,14 @@ func (z *Anonymiser) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "add
 // MinAddressKeyBytes is the least length of an Anonymiser's key.
 const MinAddressKeyBytes = 32
 
-// NewAnonymiserFrom names addresses alike wherever the key is the same. A key shorter than MinAddressKeyBytes is an error.
+// NewAnonymiserFrom names addresses alike wherever the key is the same. A key shorter than MinAddressKeyBytes is an
+// error.
 func NewAnonymiserFrom(key []byte) (*Anonymiser, error) {
 	if len(key) < MinAddressKeyBytes {
 		return nil, fmt.Errorf("address key has %d bytes, want at least %d", len(key), MinAddressKeyBytes)
 	}
-	// As HKDF extracts: any length becomes the fixed one. The key is the message, since as HMAC's key it would be padded with
-	// zeros, and two keys could be one. The label keeps the outcome from being of use elsewhere.
+	// As HKDF extracts: any length becomes the fixed one. The key is the message, since as HMAC's key it would be
+	// padded with zeros, and two keys could be one. The label keeps the outcome from being of use elsewhere.
 	m := hmac.New(sha256.New, []byte("sluice: names of addresses, 1"))
 	m.Write(key)
 	a := new(Anonymiser)

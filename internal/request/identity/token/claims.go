@@ -29,8 +29,8 @@ type Claims struct {
 
 type keptClaim struct{ name, value string }
 
-// Claim is the value of a claim that Config.Claims names: a text of at most 256 bytes, or a number or boolean as it stands in
-// the token. Others, and claims that are not there, are reported as absent.
+// Claim is the value of a claim that Config.Claims names: a text of at most 256 bytes, or a number or boolean as it
+// stands in the token. Others, and claims that are not there, are reported as absent.
 func (c *Claims) Claim(name string) (string, bool) {
 	for i := range c.kept {
 		if c.kept[i].name == name {
@@ -56,7 +56,8 @@ func (v validity) check(now time.Time) error {
 // payload is a token's claims, not read yet.
 type payload map[string]json.RawMessage
 
-// parsePayload splits the payload. go-jose's JSON refuses a duplicate member, whichever of the two others would believe.
+// parsePayload splits the payload. go-jose's JSON refuses a duplicate member, whichever of the two others would
+// believe.
 func parsePayload(b []byte) (payload, error) {
 	var p payload
 	if !utf8.Valid(b) || json.Unmarshal(b, &p) != nil || p == nil {
@@ -159,8 +160,8 @@ func (p payload) scalar(name string) (string, bool) {
 	return string(raw), len(raw) <= maxTextBytes
 }
 
-// nameable reports whether s is 1 to most bytes of text. A replacement character is what a broken escape becomes: two texts
-// that differ in one would be the same.
+// nameable reports whether s is 1 to most bytes of text. A replacement character is what a broken escape becomes: two
+// texts that differ in one would be the same.
 func nameable(s string, most int) bool {
 	return s != "" && len(s) <= most && utf8.ValidString(s) && !strings.ContainsRune(s, utf8.RuneError) &&
 		strings.IndexFunc(s, unicode.IsControl) < 0

@@ -48,9 +48,9 @@ type keySet struct {
 
 var errNoKeys = errors.New("it holds no key that can be used")
 
-// parseKeys reads a JWK set. Keys that cannot be used (too weak, for encryption, secret, of another kind or algorithm) are
-// left out, as RFC 7517 has it; a set without any is an error, so that it never replaces a good one. Keys that old has are
-// taken over.
+// parseKeys reads a JWK set. Keys that cannot be used (too weak, for encryption, secret, of another kind or algorithm)
+// are left out, as RFC 7517 has it; a set without any is an error, so that it never replaces a good one. Keys that old
+// has are taken over.
 func parseKeys(b []byte, accepted []jose.SignatureAlgorithm, old *keySet) (*keySet, error) {
 	var document struct {
 		Keys []json.RawMessage `json:"keys"`

@@ -26,7 +26,8 @@ type source struct {
 
 func newSource(c *Config, i *issuer) *source {
 	s := &source{issuer: i.Issuer.Issuer, url: i.JWKSURL, algorithms: i.algorithms, c: c}
-	s.keys = refresh.New(refresh.Config[keySet]{Read: s.fetch, Ended: s.ended, Wait: c.Wait, Refresh: c.Refresh, Cooldown: c.Cooldown})
+	s.keys = refresh.New(refresh.Config[keySet]{Read: s.fetch, Ended: s.ended, Wait: c.Wait, Refresh: c.Refresh,
+		Cooldown: c.Cooldown})
 	return s
 }
 
@@ -68,7 +69,8 @@ func (s *source) unavailable(cause error) error {
 // ended tells of a fetch, and takes the keys that it did not find again from the tokens that were verified with them.
 func (s *source) ended(e refresh.End[keySet]) {
 	if e.Err != nil {
-		s.c.Log.Warn("keys cannot be fetched", "issuer", s.issuer, "in_use", e.Before != nil, "failures", e.Failures, "error", e.Err)
+		s.c.Log.Warn("keys cannot be fetched", "issuer", s.issuer, "in_use", e.Before != nil, "failures", e.Failures,
+			"error", e.Err)
 		return
 	}
 	if e.Before != nil {
@@ -115,7 +117,8 @@ func (s *source) get(ctx context.Context) ([]byte, error) {
 	return body, nil
 }
 
-// guarded is the client without what could lead it elsewhere: a redirect would let whoever answers once choose who answers.
+// guarded is the client without what could lead it elsewhere: a redirect would let whoever answers once choose who
+// answers.
 func guarded(c *http.Client) *http.Client {
 	if c == nil {
 		c = &http.Client{Transport: &http.Transport{

@@ -1,11 +1,11 @@
 // Package token verifies JWTs: who issued one, for which tenant and subject, until when.
 //
-// Signatures and keys are go-jose's (v4): released often, without dependencies, its JSON refuses duplicate members, and its
-// parser takes a list of algorithms. It adds 0.3 MB and 10 µs of initialisation to a Lambda; jwx adds 1.5 MB and 0.6 ms,
-// and golang-jwt 0.07 MB but no keys, for which keyfunc refreshes in goroutines that a frozen Lambda stops.
+// Signatures and keys are go-jose's (v4): released often, without dependencies, its JSON refuses duplicate members, and
+// its parser takes a list of algorithms. It adds 0.3 MB and 10 µs of initialisation to a Lambda; jwx adds 1.5 MB and
+// 0.6 ms, and golang-jwt 0.07 MB but no keys, for which keyfunc refreshes in goroutines that a frozen Lambda stops.
 //
-// What a token says chooses among what is configured and nothing else: "iss" an issuer, "kid" a key that its own key set
-// holds. Header members that name or carry other keys ("jku", "x5u", "jwk", "x5c") are never used.
+// What a token says chooses among what is configured and nothing else: "iss" an issuer, "kid" a key that its own key
+// set holds. Header members that name or carry other keys ("jku", "x5u", "jwk", "x5c") are never used.
 package token
 
 import (
@@ -23,8 +23,8 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// ErrBadToken is a token that is refused. Every error of [Verifier.Verify] wraps it or [ErrKeysUnavailable], none holds any
-// part of the token.
+// ErrBadToken is a token that is refused. Every error of [Verifier.Verify] wraps it or [ErrKeysUnavailable], none holds
+// any part of the token.
 var ErrBadToken = errors.New("bad token")
 
 // Why a token is refused. Each wraps ErrBadToken.
@@ -71,16 +71,16 @@ type Issuer struct {
 	Audiences []string // required; one of them must be in the audience claim
 	JWKSURL   string   // required; https, or http on a loopback address
 
-	// Algorithms that are accepted; default RS256 and ES256. Possible are RS, PS and ES with 256, 384 and 512, and EdDSA
-	// (Ed25519), RSA with keys of 2048 to 4096 bits. Symmetric ones are not: their secret would have to be here.
+	// Algorithms that are accepted; default RS256 and ES256. Possible are RS, PS and ES with 256, 384 and 512, and
+	// EdDSA (Ed25519), RSA with keys of 2048 to 4096 bits. Symmetric ones are not: their secret would have to be here.
 	Algorithms []string
 
 	AudienceClaim string // default "aud"; access tokens of Cognito have "client_id"
 	TenantClaim   string // default "tenant_id"; a member of the payload itself, never of one inside it
 	SubjectClaim  string // default "sub"
 
-	// Tenants that the issuer may speak for. Whoever holds its key can be any of them, so all tenants are only those of an
-	// issuer that says AllTenants.
+	// Tenants that the issuer may speak for. Whoever holds its key can be any of them, so all tenants are only those of
+	// an issuer that says AllTenants.
 	Tenants    []string
 	AllTenants bool
 }
@@ -93,16 +93,18 @@ type Config struct {
 
 	Leeway        time.Duration // that clocks may differ by, at most 5 min; 0 is DefaultLeeway, 1 ns as good as none
 	MaxTokenBytes int           // of a token, at most 64 KiB; a longer one is refused unread
-	MaxRemembered int           // verified tokens to remember, at most 1<<20; one takes up to 1 KiB and what Claims keeps
+	// verified tokens to remember, at most 1<<20; one takes up to 1 KiB and what Claims keeps
+	MaxRemembered int
 	Wait          time.Duration // that Verify waits for keys at most, up to 30 s
 
-	// Refresh is the age at which keys are fetched again, up to a fifth later so that instances spread, at most 24 h. The
-	// fetch goes beside verification. At twice this age the request that begins it waits for it, half a second at most: an
-	// environment that is frozen after each request would never end one otherwise. Keys that cannot be replaced are used on.
+	// Refresh is the age at which keys are fetched again, up to a fifth later so that instances spread, at most 24 h.
+	// The fetch goes beside verification. At twice this age the request that begins it waits for it, half a second at
+	// most: an environment that is frozen after each request would never end one otherwise. Keys that cannot be
+	// replaced are used on.
 	Refresh time.Duration
 
-	// Cooldown is the least time between two fetches because of an unknown key, at most Refresh. It is how late a new key
-	// can be, where its issuer signs with it at once, and all that a flood of unknown keys costs the issuer.
+	// Cooldown is the least time between two fetches because of an unknown key, at most Refresh. It is how late a new
+	// key can be, where its issuer signs with it at once, and all that a flood of unknown keys costs the issuer.
 	Cooldown time.Duration
 
 	Client *http.Client // to fetch keys with; redirects are never followed; default one with a pool of its own
@@ -139,8 +141,8 @@ var (
 	defaultAlgorithms = []string{string(jose.RS256), string(jose.ES256)}
 )
 
-// New checks the configuration and makes a verifier, which fetches nothing yet; see [Verifier.Warm]. The error names the
-// field and joins all that is wrong.
+// New checks the configuration and makes a verifier, which fetches nothing yet; see [Verifier.Warm]. The error names
+// the field and joins all that is wrong.
 func New(c Config) (*Verifier, error) {
 	c.Claims = slices.Clone(c.Claims)
 	v := &Verifier{c: c, issuers: make(map[string]*issuer, len(c.Issuers))}
@@ -232,7 +234,8 @@ func prepare(in Issuer) (*issuer, error) {
 		}
 		i.algorithms = append(i.algorithms, a)
 	}
-	for claim, standard := range map[*string]string{&i.AudienceClaim: "aud", &i.TenantClaim: "tenant_id", &i.SubjectClaim: "sub"} {
+	for claim, standard := range map[*string]string{&i.AudienceClaim: "aud", &i.TenantClaim: "tenant_id",
+		&i.SubjectClaim: "sub"} {
 		if *claim == "" {
 			*claim = standard
 		}
@@ -240,8 +243,8 @@ func prepare(in Issuer) (*issuer, error) {
 	return i, checkURL(i.JWKSURL)
 }
 
-// Warm begins to fetch the keys that are not there yet, and does not wait: for the initialisation of a Lambda, whose first
-// request would otherwise wait for all of it.
+// Warm begins to fetch the keys that are not there yet, and does not wait: for the initialisation of a Lambda, whose
+// first request would otherwise wait for all of it.
 func (v *Verifier) Warm(now time.Time) {
 	for _, i := range v.issuers {
 		i.source.keys.Warm(now)
@@ -261,8 +264,8 @@ func Shaped(text string) bool {
 	return strings.HasPrefix(text, "ey") && strings.Count(text, ".") == 2
 }
 
-// Verify says what the token claims, if it is good at now. Other errors than [ErrKeysUnavailable] wrap [ErrBadToken]. It
-// waits at most Config.Wait for keys, and not longer than ctx; ErrKeysUnavailable then wraps ctx's error.
+// Verify says what the token claims, if it is good at now. Other errors than [ErrKeysUnavailable] wrap [ErrBadToken].
+// It waits at most Config.Wait for keys, and not longer than ctx; ErrKeysUnavailable then wraps ctx's error.
 //
 // A token that was verified before costs a hash and a look-up, until it expires or its key leaves the issuer's set.
 func (v *Verifier) Verify(ctx context.Context, token string, now time.Time) (Claims, error) {
@@ -286,8 +289,8 @@ func (v *Verifier) Verify(ctx context.Context, token string, now time.Time) (Cla
 	return r.claims, nil
 }
 
-// first verifies a token that is not remembered. What costs least comes first, the signature last: refusing a token that
-// is expired or for somebody else takes no key.
+// first verifies a token that is not remembered. What costs least comes first, the signature last: refusing a token
+// that is expired or for somebody else takes no key.
 func (v *Verifier) first(ctx context.Context, token string, now time.Time) (r remembered, err error) {
 	if !compact(token) {
 		return r, ErrMalformed
@@ -334,8 +337,8 @@ func (v *Verifier) first(ctx context.Context, token string, now time.Time) (r re
 	return r, nil
 }
 
-// compact reports whether token has three parts of base64url. Decoders skip line ends, so without this one token could be
-// written in many ways.
+// compact reports whether token has three parts of base64url. Decoders skip line ends, so without this one token could
+// be written in many ways.
 func compact(token string) bool {
 	dots := 0
 	for i := range len(token) {
@@ -350,8 +353,8 @@ func compact(token string) bool {
 	return dots == 2
 }
 
-// plain reports whether the header is that of an access or ID token which needs no extension to be understood. Other kinds
-// (a logout token, a security event) may be signed with the same key for the same audience.
+// plain reports whether the header is that of an access or ID token which needs no extension to be understood. Other
+// kinds (a logout token, a security event) may be signed with the same key for the same audience.
 func plain(h *jose.Header) bool {
 	if len(h.KeyID) > maxTextBytes {
 		return false
