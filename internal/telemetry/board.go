@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Board has the metrics of a process in which there is nobody to read lines: it keeps their numbers since its start, for people to
-// look at. It is safe for concurrent use. Make it with [NewBoard].
+// Board has the metrics of a process in which there is nobody to read lines: it keeps their numbers since its start,
+// for people to look at. It is safe for concurrent use. Make it with [NewBoard].
 type Board struct {
 	known map[string]Metric // by their names
 
@@ -49,7 +49,8 @@ func (b *Board) Meter(function, cell string) *Tally {
 	defer b.mu.Unlock()
 	of := meterOf{function, cell}
 	if b.meters[of] == nil {
-		b.meters[of] = &Tally{board: b, counts: map[string]*tallied{}, levels: map[string]float64{}, times: map[string]*histogram{}}
+		b.meters[of] = &Tally{board: b, counts: map[string]*tallied{}, levels: map[string]float64{},
+			times: map[string]*histogram{}}
 	}
 	return b.meters[of]
 }
@@ -100,14 +101,16 @@ func (t *Tally) told(of meterOf) (all []Told) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for name, c := range t.counts {
-		out := Told{Function: of.function, Cell: of.cell, Name: name, Unit: unitCount, Form: cmp.Or(t.board.known[name].Form, Counted), Value: float64(c.sum), N: c.n}
+		out := Told{Function: of.function, Cell: of.cell, Name: name, Unit: unitCount,
+			Form: cmp.Or(t.board.known[name].Form, Counted), Value: float64(c.sum), N: c.n}
 		if out.Form == Level {
 			out.Value = float64(c.last)
 		}
 		all = append(all, out)
 	}
 	for name, value := range t.levels {
-		all = append(all, Told{Function: of.function, Cell: of.cell, Name: name, Unit: cmp.Or(t.board.known[name].Unit, unitNone), Form: Level, Value: value, N: 1})
+		all = append(all, Told{Function: of.function, Cell: of.cell, Name: name,
+			Unit: cmp.Or(t.board.known[name].Unit, unitNone), Form: Level, Value: value, N: 1})
 	}
 	for name, h := range t.times {
 		out := Told{Function: of.function, Cell: of.cell, Name: name, Unit: unitSeconds, Form: Spread, N: h.sum()}

@@ -38,11 +38,12 @@ type lineBuilder struct {
 	line        []byte
 	definitions []byte // of the metrics
 	numbers     []byte // members that are one number
-	arrays      []byte // members with values and counts; they come last, where a reader that stops early has seen the rest
+	// members with values and counts; they come last, where a reader that stops early has seen the rest
+	arrays []byte
 }
 
-// build returns the line; it is valid until the next call. What is never absent is so because an alarm on it must be able to
-// tell "none" from "not known".
+// build returns the line; it is valid until the next call. What is never absent is so because an alarm on it must be
+// able to tell "none" from "not known".
 func (l *lineBuilder) build(r *Recorder, b *bucket, grown Totals, stand Gauges, lost int64) []byte {
 	l.definitions, l.numbers, l.arrays = l.definitions[:0], l.numbers[:0], l.arrays[:0]
 	l.decisions(b)
@@ -192,8 +193,8 @@ func (l *lineBuilder) latency(name string, h *histogram) {
 	l.distribution(name, unitMicros, stepValues[:], h[:])
 }
 
-// distribution is a metric with how often it had each value; values that it never had are left out, and so is a metric that
-// has none.
+// distribution is a metric with how often it had each value; values that it never had are left out, and so is a metric
+// that has none.
 func (l *lineBuilder) distribution(name, unit string, values []string, counts []int64) {
 	begun := false
 	for i, n := range counts {

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// A latency is counted in one of 100 steps, each a fifth wider than the one before: as many values as one metric of an EMF
-// document may have. They reach from 1 µs to 69 s. Each step is told by the value whose relative error is the least at both
-// its ends, 1/11; written with four digits that is at most 9.2 %. What took less than 1 µs is told as 1 µs, what took longer
-// than 69 s as 63.3 s.
+// A latency is counted in one of 100 steps, each a fifth wider than the one before: as many values as one metric of an
+// EMF document may have. They reach from 1 µs to 69 s. Each step is told by the value whose relative error is the least
+// at both its ends, 1/11; written with four digits that is at most 9.2 %. What took less than 1 µs is told as 1 µs,
+// what took longer than 69 s as 63.3 s.
 const (
 	steps      = 100
 	stepGrowth = 1.2

@@ -12,10 +12,10 @@ import (
 // maxMeters is how many metrics one meter may have; an EMF document may have 100.
 const maxMeters = 64
 
-// Meter counts what a function does that is none of the authorizer's affair, and writes it as one EMF line when it is told to:
-// for functions that are called once for many things. It has the dimensions of its Config, and no others. Names of metrics are
-// the program's own words, never anything that came in. Its zero value is not used; a nil Meter counts nothing. It is safe for
-// concurrent use.
+// Meter counts what a function does that is none of the authorizer's affair, and writes it as one EMF line when it is
+// told to: for functions that are called once for many things. It has the dimensions of its Config, and no others.
+// Names of metrics are the program's own words, never anything that came in. Its zero value is not used; a nil Meter
+// counts nothing. It is safe for concurrent use.
 type Meter struct {
 	c    Config
 	head string
@@ -60,8 +60,8 @@ var metered = sync.OnceValue(func() map[string]Metric {
 	return all
 })
 
-// Count adds to a count. Adding 0 has the line tell 0: as a metric where the list says that it is always told ([Metric].Always),
-// otherwise as a member that costs nothing.
+// Count adds to a count. Adding 0 has the line tell 0: as a metric where the list says that it is always told
+// ([Metric].Always), otherwise as a member that costs nothing.
 func (m *Meter) Count(name string, n int64) {
 	if m == nil {
 		return
@@ -77,7 +77,8 @@ func (m *Meter) Count(name string, n int64) {
 	}
 }
 
-// Took adds a time to a distribution of seconds. A negative one, of a clock that is behind another, counts as the shortest.
+// Took adds a time to a distribution of seconds. A negative one, of a clock that is behind another, counts as the
+// shortest.
 func (m *Meter) Took(name string, d time.Duration) {
 	if m == nil {
 		return
@@ -103,8 +104,9 @@ func (m *Meter) room(name string) bool {
 	return true
 }
 
-// Flush writes what was counted since the last one as a line with the time now, and begins anew. Where nothing was, it writes
-// nothing; where none of it is a metric, a line of JSON without a directive. The error is the writer's; what was counted is then lost.
+// Flush writes what was counted since the last one as a line with the time now, and begins anew. Where nothing was, it
+// writes nothing; where none of it is a metric, a line of JSON without a directive. The error is the writer's; what was
+// counted is then lost.
 func (m *Meter) Flush(now time.Time) error {
 	if m == nil {
 		return nil

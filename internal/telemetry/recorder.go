@@ -26,7 +26,8 @@ const (
 	storeCount
 )
 
-var storeNames = [storeCount]string{Redis: "redis", DynamoDB: "dynamodb", Memory: "memory", Home: "home", OtherStore: "other"}
+var storeNames = [storeCount]string{Redis: "redis", DynamoDB: "dynamodb", Memory: "memory", Home: "home",
+	OtherStore: "other"}
 
 // String is the store's name in those of its metrics.
 func (s Store) String() string { return storeNames[min(s, OtherStore)] }
@@ -36,28 +37,32 @@ type Decision struct {
 	Kind answer.Kind
 	Took time.Duration // of the limiter's step, without identity and configuration
 
-	// Limit is the id of the limit that denied; "" where none did. Ids are the operator's, of [A-Za-z0-9._-], also with "ip:"
-	// before them. The first 32 of each second are told apart, the rest are counted together, and so is what is no id.
+	// Limit is the id of the limit that denied; "" where none did. Ids are the operator's, of [A-Za-z0-9._-], also with
+	// "ip:" before them. The first 32 of each second are told apart, the rest are counted together, and so is what is
+	// no id.
 	Limit string
 
 	ConfigStale bool // decided on a configuration that is older than it may be
 
-	Mode   uint8       // of the cell's limits, as limit.Mode: 0 enforced, 1 in shadow, 2 off
-	Spared answer.Kind // of what was allowed in shadow, the denial that it would have been, of Limit; else answer.Allowed
+	Mode uint8 // of the cell's limits, as limit.Mode: 0 enforced, 1 in shadow, 2 off
+	// of what was allowed in shadow, the denial that it would have been, of Limit; else answer.Allowed
+	Spared answer.Kind
 
-	// Fullest is what the fullest counter that was charged has taken in, in thousandths of what its limit holds; 0 where the
-	// store charged none.
+	// Fullest is what the fullest counter that was charged has taken in, in thousandths of what its limit holds; 0
+	// where the store charged none.
 	Fullest int64
 }
 
 // Gauges is how things stand.
 type Gauges struct {
-	LimitEffective int64 // what the cell grants, in hundredths of a percent of what all cells do; below 0: not known, or not looked at
-	ChargedBack    int64 // Decision.Fullest of what was charged since the last time without a decision: after an outage; 0 where nothing was
+	// what the cell grants, in hundredths of a percent of what all cells do; below 0: not known, or not looked at
+	LimitEffective int64
+	// Decision.Fullest of what was charged since the last time without a decision: after an outage; 0 where nothing was
+	ChargedBack int64
 }
 
-// Totals is what other parts have counted since their start; lease.Stats and resilience.FallbackStats have these numbers. The metrics
-// are by how much they grew. One that shrank was counted from 0 again.
+// Totals is what other parts have counted since their start; lease.Stats and resilience.FallbackStats have these
+// numbers. The metrics are by how much they grew. One that shrank was counted from 0 again.
 type Totals struct {
 	Backstop   int64 // decisions made by a backstop
 	LeaseLocal int64 // decisions from leases, without a call
@@ -72,14 +77,15 @@ type Totals struct {
 type Config struct {
 	Writer io.Writer // required; each line is one Write
 
-	Namespace string // of the metrics in CloudWatch: 1..255 of [A-Za-z0-9._#/:-], not beginning with "AWS/"; default "Sluice"
+	// of the metrics in CloudWatch: 1..255 of [A-Za-z0-9._#/:-], not beginning with "AWS/"; default "Sluice"
+	Namespace string
 
-	// Cell and Function are the dimensions, "" for none: 1..128 of [A-Za-z0-9._-], and no addresses. There are no others, so
-	// that no request can make a metric of its own.
+	// Cell and Function are the dimensions, "" for none: 1..128 of [A-Za-z0-9._-], and no addresses. There are no
+	// others, so that no request can make a metric of its own.
 	Cell, Function string
 
-	// Totals is asked once for each line, after its second and beside decisions. It must not wait for the recorder; nil where
-	// there is nothing to ask.
+	// Totals is asked once for each line, after its second and beside decisions. It must not wait for the recorder; nil
+	// where there is nothing to ask.
 	Totals func() Totals
 
 	// Gauges is asked in the same way, with the time of the line; nil where there is nothing to ask.
@@ -89,21 +95,24 @@ type Config struct {
 const (
 	maxWaiting = 8       // lines that wait for a slow writer; a further one is lost
 	maxRecords = 1 << 20 // in one line: it bounds what a clock that stands still can gather
-	setBack    = 3       // s by which a clock has to go on before the second under way to count as one that was set back
-	maxLimits  = 32      // limits that are told apart in a second
-	maxLimitID = 80      // bytes of a limit's id
+	// s by which a clock has to go on before the second under way to count as one that was set back
+	setBack    = 3
+	maxLimits  = 32 // limits that are told apart in a second
+	maxLimitID = 80 // bytes of a limit's id
 	maxSecond  = 253402300799
 )
 
-// Recorder counts decisions and writes a line for each second in which there was one. It is safe for concurrent use. Recording
-// never waits for the writer and never fails; it takes a lock for as long as some additions take. Make it with [New].
+// Recorder counts decisions and writes a line for each second in which there was one. It is safe for concurrent use.
+// Recording never waits for the writer and never fails; it takes a lock for as long as some additions take. Make it
+// with [New].
 //
-// Time is an argument, and all calls must have it from one clock. A second ends with the first record of another one, or
-// with [Recorder.Flush]. A record of an earlier one, of a call that others overtook, counts in the second under way. So do
-// those of a clock that was set back, for at most three seconds, and then in lines of their own, which have the time of the
-// last one until the clock has reached it again: no line has a time before that of the last one.
+// Time is an argument, and all calls must have it from one clock. A second ends with the first record of another one,
+// or with [Recorder.Flush]. A record of an earlier one, of a call that others overtook, counts in the second under way.
+// So do those of a clock that was set back, for at most three seconds, and then in lines of their own, which have the
+// time of the last one until the clock has reached it again: no line has a time before that of the last one.
 //
-// Writing is done beside the caller. On Lambda it may so happen after the environment thaws; the line's time is its second's.
+// Writing is done beside the caller. On Lambda it may so happen after the environment thaws; the line's time is its
+// second's.
 type Recorder struct {
 	c    Config
 	head string // of the directive: namespace and dimensions
@@ -256,8 +265,8 @@ func (r *Recorder) ColdStart(now time.Time) {
 	r.mu.Unlock()
 }
 
-// Propagated counts a change of the configuration, and how long it took from its write until it was in force here. Latencies
-// below 1 µs, of a writer whose clock is ahead, count as 1 µs; above 63 s as 63 s.
+// Propagated counts a change of the configuration, and how long it took from its write until it was in force here.
+// Latencies below 1 µs, of a writer whose clock is ahead, count as 1 µs; above 63 s as 63 s.
 func (r *Recorder) Propagated(now time.Time, took time.Duration) {
 	r.mu.Lock()
 	r.at(now).propagation.add(took)
@@ -309,8 +318,8 @@ func (r *Recorder) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Run ends each second when it is over, also where nothing more is recorded, until ctx ends. Flush then. A Lambda function
-// cannot run it, and need not: between two requests it does not run at all.
+// Run ends each second when it is over, also where nothing more is recorded, until ctx ends. Flush then. A Lambda
+// function cannot run it, and need not: between two requests it does not run at all.
 func (r *Recorder) Run(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -391,8 +400,8 @@ func (r *Recorder) release(b *bucket) {
 	r.free = append(r.free, b)
 }
 
-// end hands the bucket of the second under way over to be written; mu is held. The goroutine that writes ends when it has
-// nothing left to do.
+// end hands the bucket of the second under way over to be written; mu is held. The goroutine that writes ends when it
+// has nothing left to do.
 func (r *Recorder) end() {
 	b := r.open
 	if r.open = nil; b == nil {

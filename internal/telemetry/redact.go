@@ -11,15 +11,17 @@ import (
 // redacted stands for a value that is not told.
 const redacted = "[redacted]"
 
-// sensitive is what a key holds, in lower case and without its separators, that tells a value which is not to be logged.
+// sensitive is what a key holds, in lower case and without its separators, that tells a value which is not to be
+// logged.
 var sensitive = []string{
-	"authorization", "bearer", "cookie", "token", "jwt", "apikey", "secret", "password", "passwd", "passphrase", "pepper",
+	"authorization", "bearer", "cookie", "token", "jwt", "apikey", "secret", "password", "passwd", "passphrase",
+	"pepper",
 	"credential", "privatekey", "signature", "sessionid",
 	"forwarded", "remoteaddr", "remoteip", "sourceip", "clientip", "realip",
 }
 
-// Sensitive reports whether values under this key are never logged: those of authorization, cookie, token, x-api-key and the
-// like, and those of a client's address, as in x-forwarded-for. Case and separators make no difference, and so
+// Sensitive reports whether values under this key are never logged: those of authorization, cookie, token, x-api-key
+// and the like, and those of a client's address, as in x-forwarded-for. Case and separators make no difference, and so
 // "X-Api-Key", "xApiKey" and "x_api_key" are one. It rather takes a key too many.
 func Sensitive(key string) bool {
 	plain := strings.Map(func(r rune) rune {
@@ -43,8 +45,8 @@ func redact(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// redactAny redacts members of what will become JSON. It looks at the JSON, not at the value: names are what their tags say,
-// and values write themselves as they like.
+// redactAny redacts members of what will become JSON. It looks at the JSON, not at the value: names are what their tags
+// say, and values write themselves as they like.
 func redactAny(v slog.Value) slog.Value {
 	_, writesItself := v.Any().(json.Marshaler)
 	if _, isError := v.Any().(error); isError && !writesItself {

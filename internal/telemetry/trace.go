@@ -16,8 +16,8 @@ type Trace struct {
 const maxXRayBytes = 1024
 
 // ParseXRay reads the header X-Amzn-Trace-Id, which in Lambda is also the variable _X_AMZN_TRACE_ID:
-// "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1", in any order, with fields that it does not
-// know. A Parent that is malformed is left out. The error does not repeat the header.
+// "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1", in any order, with fields that it does
+// not know. A Parent that is malformed is left out. The error does not repeat the header.
 func ParseXRay(header string) (Trace, error) {
 	if len(header) > maxXRayBytes {
 		return Trace{}, errors.New("X-Ray trace header: longer than 1024 bytes")
@@ -60,8 +60,9 @@ func rootID(root string) string {
 	return ""
 }
 
-// ParseTraceparent reads the header traceparent of W3C Trace Context: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".
-// Of a later version than 00 it reads what 00 has, as that specification asks. The error does not repeat the header.
+// ParseTraceparent reads the header traceparent of W3C Trace Context:
+// "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01". Of a later version than 00 it reads what 00 has, as that
+// specification asks. The error does not repeat the header.
 func ParseTraceparent(header string) (Trace, error) {
 	const size = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	if len(header) < size || header[2] != '-' || header[35] != '-' || header[52] != '-' {
@@ -85,8 +86,8 @@ func ParseTraceparent(header string) (Trace, error) {
 	return t, nil
 }
 
-// FindTrace reads the headers of a request, "" where there is none. X-Ray's comes first: the gateway sets it, the other is
-// the client's. A header that is malformed counts as absent, for a request must not fail on it.
+// FindTrace reads the headers of a request, "" where there is none. X-Ray's comes first: the gateway sets it, the other
+// is the client's. A header that is malformed counts as absent, for a request must not fail on it.
 func FindTrace(xray, traceparent string) Trace {
 	if t, err := ParseXRay(xray); err == nil {
 		return t
