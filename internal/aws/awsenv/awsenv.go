@@ -1,8 +1,8 @@
 // Package awsenv is what clients of AWS are made with in a Lambda function: region, credentials and endpoints, from the
 // environment that Lambda gives it.
 //
-// There are always a region and credentials in it, and they stay for as long as the environment. The SDK's own loader looks for
-// much else and in files; it adds 8 ms to a cold start and 1.9 MB.
+// There are always a region and credentials in it, and they stay for as long as the environment. The SDK's own loader
+// looks for much else and in files; it adds 8 ms to a cold start and 1.9 MB.
 package awsenv
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 )
 
-// idle is how long a connection to AWS waits for its next use. Go measures it by the time of day, so a process that was frozen
-// for longer opens a new one instead of a request that a gateway on the way has forgotten.
+// idle is how long a connection to AWS waits for its next use. Go measures it by the time of day, so a process that was
+// frozen for longer opens a new one instead of a request that a gateway on the way has forgotten.
 const idle = 30 * time.Second
 
 // Env is a function's environment. Make it with New.
@@ -32,16 +32,20 @@ func New(env func(string) string) (*Env, error) {
 	e := &Env{env: env, config: aws.Config{
 		Region: env("AWS_REGION"),
 		Credentials: given{aws.Credentials{
-			AccessKeyID: env("AWS_ACCESS_KEY_ID"), SecretAccessKey: env("AWS_SECRET_ACCESS_KEY"), SessionToken: env("AWS_SESSION_TOKEN"),
-			Source: "environment",
+			AccessKeyID: env("AWS_ACCESS_KEY_ID"), SecretAccessKey: env("AWS_SECRET_ACCESS_KEY"),
+			SessionToken: env("AWS_SESSION_TOKEN"),
+			Source:       "environment",
 		}},
-		HTTPClient: awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) { t.IdleConnTimeout = idle }),
+		HTTPClient: awshttp.NewBuildableClient().WithTransportOptions(
+			func(t *http.Transport) { t.IdleConnTimeout = idle }),
 	}}
 	if e.config.Region == "" {
 		return nil, errors.New("AWS_REGION is not set, as Lambda does")
 	}
 	if env("AWS_ACCESS_KEY_ID") == "" || env("AWS_SECRET_ACCESS_KEY") == "" {
-		return nil, errors.New("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set, as Lambda does for a function with a role")
+		return nil,
+			errors.New(
+				"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set, as Lambda does for a function with a role")
 	}
 	return e, nil
 }
@@ -62,8 +66,8 @@ func (e *Env) Config(region string) aws.Config {
 	return c
 }
 
-// Endpoint is where a service is, by the variables that every AWS SDK honours; nil for its own place. The service is named as in
-// them: SECRETS_MANAGER is that of AWS_ENDPOINT_URL_SECRETS_MANAGER.
+// Endpoint is where a service is, by the variables that every AWS SDK honours; nil for its own place. The service is
+// named as in them: SECRETS_MANAGER is that of AWS_ENDPOINT_URL_SECRETS_MANAGER.
 func (e *Env) Endpoint(service string) *string {
 	if e.env("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") == "true" {
 		return nil

@@ -1,6 +1,6 @@
 // Package elasticache makes the passwords with which an IAM role connects to ElastiCache: tokens that are signed here,
-// without a call to anybody, and are good for 15 minutes. A connection that was opened with one outlives it (the service
-// itself ends connections after 12 hours).
+// without a call to anybody, and are good for 15 minutes. A connection that was opened with one outlives it (the
+// service itself ends connections after 12 hours).
 package elasticache
 
 import (
@@ -54,7 +54,8 @@ func New(c Config) (*Signer, error) {
 		name    string
 		present bool
 	}{
-		{"Cache", c.Cache != ""}, {"User", c.User != ""}, {"Region", c.Region != ""}, {"Credentials", c.Credentials != nil},
+		{"Cache", c.Cache != ""}, {"User", c.User != ""}, {"Region", c.Region != ""},
+		{"Credentials", c.Credentials != nil},
 	} {
 		if !f.present {
 			missing = append(missing, f.name)
@@ -70,7 +71,8 @@ func New(c Config) (*Signer, error) {
 	return &Signer{config: c, signer: v4.NewSigner()}, nil
 }
 
-// Credentials returns the user, and a token that is good for some minutes yet. It has the form that the Redis store takes.
+// Credentials returns the user, and a token that is good for some minutes yet. It has the form that the Redis store
+// takes.
 func (s *Signer) Credentials(ctx context.Context) (user, password string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +103,8 @@ func (s *Signer) sign(ctx context.Context, now time.Time) (token string, until t
 			until = end
 		}
 	}
-	query := url.Values{"Action": {"connect"}, "User": {s.config.User}, "X-Amz-Expires": {fmt.Sprint(int(Life.Seconds()))}}
+	query := url.Values{"Action": {"connect"}, "User": {s.config.User},
+		"X-Amz-Expires": {fmt.Sprint(int(Life.Seconds()))}}
 	if s.config.Serverless {
 		query.Set("ResourceType", "ServerlessCache")
 	}

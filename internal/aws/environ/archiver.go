@@ -54,7 +54,8 @@ func ParseArchiver(environ []string) (*Archiver, error) {
 
 func (s *Archiver) variables() []variable {
 	return append([]variable{
-		table("PLANS", &s.Tables.Plans, nameAlone), table("TENANTS", &s.Tables.Tenants, nameAlone), table("KEYS", &s.Tables.Keys, nameAlone),
+		table("PLANS", &s.Tables.Plans, nameAlone), table("TENANTS", &s.Tables.Tenants, nameAlone),
+		table("KEYS", &s.Tables.Keys, nameAlone),
 		table("CELLS", &s.Tables.Cells, nameAlone), table("OPERATIONS", &s.Operations, nameAlone),
 		auditBucket(&s.Bucket),
 	}, s.common()...)

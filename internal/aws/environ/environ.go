@@ -50,8 +50,8 @@ type Settings struct {
 // AppConfig is a configuration in AWS AppConfig, by ids.
 type AppConfig struct{ Application, Environment, Profile string }
 
-// RedisConnections are those of an environment to one node of Redis, at most: a function serves one call at a time, with a little beside
-// it; one on a managed instance several.
+// RedisConnections are those of an environment to one node of Redis, at most: a function serves one call at a time,
+// with a little beside it; one on a managed instance several.
 const RedisConnections = 32
 
 // Redis is where rates are counted.
@@ -61,8 +61,9 @@ type Redis struct {
 	TLS      bool
 	Deadline time.Duration
 
-	Auth       Auth
-	Secret     string // with AuthSecret: name or ARN of the secret with user and password; "": they are in Settings.Secret
+	Auth Auth
+	// with AuthSecret: name or ARN of the secret with user and password; "": they are in Settings.Secret
+	Secret     string
 	Cache      string // with AuthIAM: the replication group's id, or the serverless cache's name
 	User       string // with AuthIAM
 	Serverless bool   // with AuthIAM: Cache is a serverless cache
@@ -160,8 +161,9 @@ func (p *problems) read(function string, variables []variable, environ []string)
 	}
 }
 
-// Parse reads variables as os.Environ has them; those that do not begin with SLUICE_ are not looked at, and an empty one
-// counts as not set. Files are read from bundle, which is the folder of the function's code. The error is an *[Error].
+// Parse reads variables as os.Environ has them; those that do not begin with SLUICE_ are not looked at, and an empty
+// one counts as not set. Files are read from bundle, which is the folder of the function's code. The error is an
+// *[Error].
 func Parse(environ []string, bundle fs.FS) (*Settings, error) {
 	p := &parser{bundle: bundle}
 	p.read("authorizer", p.variables(), environ)
@@ -205,7 +207,8 @@ func (p *parser) together() {
 	if p.given["SLUICE_ISSUERS"] != "" && p.given["SLUICE_ISSUERS_FILE"] != "" {
 		p.wrong("SLUICE_ISSUERS", "and SLUICE_ISSUERS_FILE must not both be set")
 	}
-	if len(p.Issuers) == 0 && p.given["SLUICE_CLAIMS"] != "" && !p.bad("SLUICE_ISSUERS") && !p.bad("SLUICE_ISSUERS_FILE") {
+	if len(p.Issuers) == 0 && p.given["SLUICE_CLAIMS"] != "" && !p.bad("SLUICE_ISSUERS") &&
+		!p.bad("SLUICE_ISSUERS_FILE") {
 		p.wrong("SLUICE_CLAIMS", "has no use without SLUICE_ISSUERS or SLUICE_ISSUERS_FILE")
 	}
 	p.aboutTokens()
@@ -241,7 +244,8 @@ func (p *parser) aboutTokens() {
 func (p *parser) aboutRedis() {
 	r := &p.redis
 	if len(r.Addrs) > 1 && !r.Cluster {
-		p.wrong("SLUICE_REDIS", "has several addresses, which only a cluster may have: set SLUICE_REDIS_CLUSTER, or give the primary's alone")
+		p.wrong("SLUICE_REDIS", "has several addresses, which only a cluster may have: set SLUICE_REDIS_CLUSTER, or "+
+			"give the primary's alone")
 	}
 	iam := []string{"SLUICE_REDIS_IAM_CACHE", "SLUICE_REDIS_IAM_USER"}
 	for _, name := range iam {

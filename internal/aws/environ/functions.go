@@ -83,7 +83,8 @@ func ParsePublisher(environ []string) (*Publisher, error) {
 
 func (s *Publisher) variables() []variable {
 	return append([]variable{
-		table("PLANS", &s.Tables.Plans, nameAlone), table("TENANTS", &s.Tables.Tenants, nameAlone), table("KEYS", &s.Tables.Keys, nameAlone),
+		table("PLANS", &s.Tables.Plans, nameAlone), table("TENANTS", &s.Tables.Tenants, nameAlone),
+		table("KEYS", &s.Tables.Keys, nameAlone),
 		topic(&s.Topic), keptQueue(&s.KeptQueue),
 	}, s.common()...)
 }
@@ -96,7 +97,8 @@ func ParseBalancer(environ []string) (*Balancer, error) {
 
 func (s *Balancer) variables() []variable {
 	return append([]variable{
-		table("CELLS", &s.Tables.Cells, nameAlone), table("PLANS", &s.Tables.Plans, tableName), topic(&s.Topic), keptQueue(&s.KeptQueue),
+		table("CELLS", &s.Tables.Cells, nameAlone), table("PLANS", &s.Tables.Plans, tableName), topic(&s.Topic),
+		keptQueue(&s.KeptQueue),
 	}, s.common()...)
 }
 
@@ -123,7 +125,8 @@ func ParseReconcile(environ []string) (*Reconcile, error) {
 func (s *Reconcile) variables() []variable {
 	return append([]variable{
 		cell(&s.Cell), configTable(&s.ConfigTable),
-		table("PLANS", &s.Tables.Plans, tableName), table("TENANTS", &s.Tables.Tenants, tableName), table("KEYS", &s.Tables.Keys, tableName),
+		table("PLANS", &s.Tables.Plans, tableName), table("TENANTS", &s.Tables.Tenants, tableName),
+		table("KEYS", &s.Tables.Keys, tableName),
 		table("CELLS", &s.Tables.Cells, tableName),
 		{"SLUICE_GRACE", "2m", false, "How old a change must be to be missed: a younger one may be under way.",
 			func(v string) string { return within(&s.Grace, v, 0, maxGrace) }},
@@ -139,9 +142,11 @@ func ParseCanary(environ []string) (*Canary, error) {
 func (s *Canary) variables() []variable {
 	return append([]variable{
 		table("PLANS", &s.Plans, tableName),
-		{"SLUICE_CANARY_CELLS", "", true, "The cells that are watched, separated by commas: `eu-1=` and the name or ARN of its config table.",
+		{"SLUICE_CANARY_CELLS", "", true,
+			"The cells that are watched, separated by commas: `eu-1=` and the name or ARN of its config table.",
 			func(v string) string { return cells(&s.Cells, v, "config") }},
-		{"SLUICE_CANARY_WAIT", "30s", false, "How long a change is waited for in all cells; less than the function's timeout.",
+		{"SLUICE_CANARY_WAIT", "30s", false,
+			"How long a change is waited for in all cells; less than the function's timeout.",
 			func(v string) string { return within(&s.Wait, v, minWait, maxWait) }},
 	}, s.common()...)
 }
@@ -156,8 +161,8 @@ func parse[S any](function string, environ []string, into *S, variables []variab
 	return into, nil
 }
 
-// FunctionTable is the variables of a function other than the authorizer as a table in Markdown, for the documentation; "" where
-// there is none of that name. That of ops has what it has beside the authorizer's.
+// FunctionTable is the variables of a function other than the authorizer as a table in Markdown, for the documentation;
+// "" where there is none of that name. That of ops has what it has beside the authorizer's.
 func FunctionTable(function string) string {
 	switch function {
 	case "publisher":
@@ -184,8 +189,10 @@ func FunctionTable(function string) string {
 
 func (c *Common) common() []variable {
 	return []variable{
-		{"SLUICE_METRICS_NAMESPACE", "Sluice", false, "Of the metrics in CloudWatch.", func(v string) string { return namespace(&c.MetricsNamespace, v) }},
-		{"SLUICE_LOG_LEVEL", "info", false, "`debug`, `info`, `warn` or `error`.", func(v string) string { return level(&c.LogLevel, v) }},
+		{"SLUICE_METRICS_NAMESPACE", "Sluice", false, "Of the metrics in CloudWatch.",
+			func(v string) string { return namespace(&c.MetricsNamespace, v) }},
+		{"SLUICE_LOG_LEVEL", "info", false, "`debug`, `info`, `warn` or `error`.",
+			func(v string) string { return level(&c.LogLevel, v) }},
 	}
 }
 
@@ -200,12 +207,13 @@ func configTable(to *string) variable {
 }
 
 func topic(to *string) variable {
-	return variable{"SLUICE_TOPIC", "", true, "ARN of the topic on which changes are published.", func(v string) string {
-		if !strings.HasPrefix(v, "arn:") || strings.HasSuffix(v, ".fifo") {
-			return "is to be the ARN of a standard topic"
-		}
-		return match(to, v, topicARN, "the ARN of a standard topic")
-	}}
+	return variable{"SLUICE_TOPIC", "", true, "ARN of the topic on which changes are published.",
+		func(v string) string {
+			if !strings.HasPrefix(v, "arn:") || strings.HasSuffix(v, ".fifo") {
+				return "is to be the ARN of a standard topic"
+			}
+			return match(to, v, topicARN, "the ARN of a standard topic")
+		}}
 }
 
 func keptQueue(to *string) variable {
@@ -224,7 +232,8 @@ func table(name string, to *string, of shape) variable {
 	if of == nameAlone {
 		want = "a table's name"
 	}
-	return variable{"SLUICE_" + name + "_TABLE", "", true, "The control table of " + strings.ToLower(name) + ", " + strings.TrimPrefix(want, "a table's ") + ".",
+	return variable{"SLUICE_" + name + "_TABLE", "", true, "The control table of " + strings.ToLower(name) + ", " +
+		strings.TrimPrefix(want, "a table's ") + ".",
 		func(v string) string { return match(to, v, of, want) }}
 }
 

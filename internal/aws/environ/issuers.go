@@ -26,7 +26,8 @@ type issuer struct {
 }
 
 // members are the names in issuer. The decoder would take others that differ in case, and so two for one.
-var members = []string{"issuer", "audiences", "jwksUrl", "algorithms", "audienceClaim", "tenantClaim", "subjectClaim", "tenants", "allTenants"}
+var members = []string{"issuer", "audiences", "jwksUrl", "algorithms", "audienceClaim", "tenantClaim", "subjectClaim",
+	"tenants", "allTenants"}
 
 const (
 	maxIssuersBytes = 1 << 20

@@ -33,9 +33,11 @@ func (s *Admin) variables() []variable {
 		operatorsAPI(&s.API),
 		table("PLANS", &s.Tables.Plans, tableName), table("TENANTS", &s.Tables.Tenants, tableName),
 		table("KEYS", &s.Tables.Keys, tableName), table("CELLS", &s.Tables.Cells, tableName),
-		{"SLUICE_STATUS_CELLS", "", false, "The cells whose configuration has a status, separated by commas: `eu-1=` and the name or ARN of its config table.",
+		{"SLUICE_STATUS_CELLS", "", false, "The cells whose configuration has a status, separated by commas: `eu-1=` " +
+			"and the name or ARN of its config table.",
 			func(v string) string { return cells(&s.CellTable, v, "config") }},
-		{"SLUICE_SECRET", "", false, "The secret with the peppers of keys: its name or ARN. Not set: keys are made by the caller.",
+		{"SLUICE_SECRET", "", false,
+			"The secret with the peppers of keys: its name or ARN. Not set: keys are made by the caller.",
 			func(v string) string { return match(&s.Secret, v, secretName, "a secret's name or ARN") }},
 		{"SLUICE_KEY_PEPPER", "", false, "With SLUICE_SECRET: the id of the pepper that new keys are hashed with.",
 			func(v string) string { return match(&s.Pepper, v, cellName, "1 to 64 of A-Z a-z 0-9 . _ -") }},
@@ -76,7 +78,8 @@ func ParseOps(environ []string, bundle fs.FS) (*Ops, error) {
 		return nil, &all
 	}
 	if s.ConfigTable == "" {
-		return nil, &Error{[]Problem{{"SLUICE_CONFIG_TABLE", "is not set: an ops function reads the cell's config table"}}}
+		return nil,
+			&Error{[]Problem{{"SLUICE_CONFIG_TABLE", "is not set: an ops function reads the cell's config table"}}}
 	}
 	return s, nil
 }

@@ -34,8 +34,8 @@ const (
 	maxAddrs       = 100
 )
 
-// shape is which texts a value may be: of ASCII letters, digits and further characters. Regular expressions would be compiled at
-// each cold start.
+// shape is which texts a value may be: of ASCII letters, digits and further characters. Regular expressions would be
+// compiled at each cold start.
 type shape struct {
 	further     string
 	least, most int // characters
@@ -77,27 +77,36 @@ func (p *parser) variables() []variable {
 			}},
 		{"SLUICE_CONFIG_TABLE", "", false, "The cell's config table, by name or ARN.",
 			func(v string) string { return match(&p.ConfigTable, v, tableName, "a table's name or ARN") }},
-		{"SLUICE_ALONE", "false", false, "With a config table: `true` where there is no other cell; see [below](#one-cell-and-several).",
+		{"SLUICE_ALONE", "false", false,
+			"With a config table: `true` where there is no other cell; see [below](#one-cell-and-several).",
 			func(v string) string { return boolean(&p.Alone, v) }},
-		{"SLUICE_COUNTERS_TABLE", "", true, "The DynamoDB table of quotas; in a small cell of everything but `ipLimits`.",
+		{"SLUICE_COUNTERS_TABLE", "", true,
+			"The DynamoDB table of quotas; in a small cell of everything but `ipLimits`.",
 			func(v string) string {
 				return match(&p.CountersTable, v, tableName, "a table's name or ARN")
 			}},
-		{"SLUICE_DYNAMODB_DEADLINE", "100ms", false, "How long a decision waits for DynamoDB, and within 100 ms to 1 s each read of the configuration.",
+		{"SLUICE_DYNAMODB_DEADLINE", "100ms", false,
+			"How long a decision waits for DynamoDB, and within 100 ms to 1 s each read of the configuration.",
 			func(v string) string { return deadline(&p.DynamoDBDeadline, v) }},
-		{"SLUICE_HOMES", "", false, "Of the other cells, separated by commas: `us-1=` and the name or ARN of the counters table; see [below](#quotas-of-other-cells). The cell's own entry is left out, so that all cells can have the same.",
+		{"SLUICE_HOMES", "", false, "Of the other cells, separated by commas: `us-1=` and the name or ARN of the " +
+			"counters table; see [below](#quotas-of-other-cells). The cell's own entry is left out, so that all " +
+			"cells can have the same.",
 			func(v string) string { return cells(&p.Homes, v, "counters") }},
-		{"SLUICE_HOME_DEADLINE", "500ms", false, "How long a decision waits for the counters table of another cell: three times the way there and back, for a new connection.",
+		{"SLUICE_HOME_DEADLINE", "500ms", false, "How long a decision waits for the counters table of another cell: " +
+			"three times the way there and back, for a new connection.",
 			func(v string) string { return deadline(&p.HomeDeadline, v) }},
-		{"SLUICE_SECRET", "", true, "The secret with the peppers, the key for addresses, and Redis's password: its name or ARN.",
+		{"SLUICE_SECRET", "", true,
+			"The secret with the peppers, the key for addresses, and Redis's password: its name or ARN.",
 			func(v string) string { return match(&p.Secret, v, secretName, "a secret's name or ARN") }},
-		{"SLUICE_REDIS", "", false, "`host:port` of the primary, or of some nodes of a cluster, separated by commas. Not set is a small cell.",
+		{"SLUICE_REDIS", "", false,
+			"`host:port` of the primary, or of some nodes of a cluster, separated by commas. Not set is a small cell.",
 			func(v string) string { return addresses(&p.redis.Addrs, v) }},
 		{"SLUICE_REDIS_CLUSTER", "false", false, "`true` in cluster mode.",
 			func(v string) string { return boolean(&p.redis.Cluster, v) }},
 		{"SLUICE_REDIS_TLS", "true", false, "`false` connects in plain text.",
 			func(v string) string { return boolean(&p.redis.TLS, v) }},
-		{"SLUICE_REDIS_AUTH", "none", false, "`none`, `secret` (user and password are in a secret), or `iam` (by the function's role).",
+		{"SLUICE_REDIS_AUTH", "none", false,
+			"`none`, `secret` (user and password are in a secret), or `iam` (by the function's role).",
 			func(v string) string {
 				way := slices.Index([]string{"none", "secret", "iam"}, v)
 				if way < 0 {
@@ -106,7 +115,8 @@ func (p *parser) variables() []variable {
 				p.redis.Auth = Auth(way)
 				return ""
 			}},
-		{"SLUICE_REDIS_SECRET", "", false, "With `secret`: the secret with Redis's user and password, its name or ARN. Not set: they are in `SLUICE_SECRET`.",
+		{"SLUICE_REDIS_SECRET", "", false, "With `secret`: the secret with Redis's user and password, its name or " +
+			"ARN. Not set: they are in `SLUICE_SECRET`.",
 			func(v string) string { return match(&p.redis.Secret, v, secretName, "a secret's name or ARN") }},
 		{"SLUICE_REDIS_IAM_CACHE", "", false, "With `iam`: the replication group's id, or the serverless cache's name.",
 			func(v string) string {
@@ -128,19 +138,26 @@ func (p *parser) variables() []variable {
 			func(v string) string {
 				return list(&p.Claims, v, claimName, maxClaims, "names of claims, separated by commas")
 			}},
-		{"SLUICE_TRUSTED_HOPS", "0", false, "How many proxies of your own stand in front of the API, itself not counted: the address of a client is then the entry of `X-Forwarded-For` that the outermost wrote. Above 0, close every way around them (the default endpoint of the API): who takes one writes that entry.",
+		{"SLUICE_TRUSTED_HOPS", "0", false, "How many proxies of your own stand in front of the API, itself not " +
+			"counted: the address of a client is then the entry of `X-Forwarded-For` that the outermost wrote. Above " +
+			"0, close every way around them (the default endpoint of the API): who takes one writes that entry.",
 			func(v string) string { return integer(&p.TrustedHops, v, 0, identity.MaxHops) }},
 		{"SLUICE_RETRY_JITTER", "0", false, "Percent by which waits that clients are told are lengthened, at random.",
 			func(v string) string { return integer(&p.RetryJitter, v, 0, maxJitter) }},
-		{"SLUICE_PASS_DENIALS", "", false, "Ids of HTTP and WebSocket APIs, separated by commas, whose denials go through to our middleware in the backend. **Without that middleware it is an open door, for callers without a credential, too.**",
+		{"SLUICE_PASS_DENIALS", "", false, "Ids of HTTP and WebSocket APIs, separated by commas, whose denials go " +
+			"through to our middleware in the backend. **Without that middleware it is an open door, for callers " +
+			"without a credential, too.**",
 			func(v string) string {
 				return list(&p.PassDenials, v, apiID, maxPassDenials, "ids of APIs, separated by commas")
 			}},
 		{"SLUICE_LEASES", "true", false, "`false` asks the stores for each decision.",
 			func(v string) string { return boolean(&p.Leases, v) }},
-		{"SLUICE_MAX_INSTANCES", "1000", false, "The function's reserved concurrency: what limits are divided by while a store is away and nobody has counted.",
+		{"SLUICE_MAX_INSTANCES", "1000", false, "The function's reserved concurrency: what limits are divided by " +
+			"while a store is away and nobody has counted.",
 			func(v string) string { return integer(&p.MaxInstances, v, 1, maxInstances) }},
-		{"SLUICE_KILL_SWITCH", "", false, "`application/environment/profile`: the ids, in AppConfig, of the configuration with the mode of the cell's limits; see [below](#the-kill-switch). Not set: limits are enforced.",
+		{"SLUICE_KILL_SWITCH", "", false, "`application/environment/profile`: the ids, in AppConfig, of the " +
+			"configuration with the mode of the cell's limits; see [below](#the-kill-switch). Not set: limits are " +
+			"enforced.",
 			func(v string) string { return appConfig(&p.KillSwitch, v) }},
 		{"SLUICE_METRICS_NAMESPACE", "Sluice", false, "Of the metrics in CloudWatch.",
 			func(v string) string { return namespace(&p.MetricsNamespace, v) }},
@@ -227,7 +244,8 @@ func list(to *[]string, v string, of shape, most int, want string) string {
 
 func appConfig(to **AppConfig, v string) string {
 	ids := strings.Split(v, "/")
-	wrong := len(ids) != 3 || slices.ContainsFunc(ids, func(id string) bool { return !configID.fits(id) || id != strings.ToLower(id) })
+	wrong := len(ids) != 3 || slices.ContainsFunc(ids,
+		func(id string) bool { return !configID.fits(id) || id != strings.ToLower(id) })
 	if wrong {
 		return "is to be application/environment/profile, each an id of AppConfig: 4 to 7 of a-z 0-9"
 	}

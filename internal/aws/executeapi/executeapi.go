@@ -45,7 +45,8 @@ var partitions = []struct{ regions, domain string }{
 // an error. A slash may follow the stage's name, and nothing else.
 func ParseStage(text string) (Stage, error) {
 	u, err := url.Parse(text)
-	if err != nil || len(text) > maxURLBytes || u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.ForceQuery ||
+	if err != nil || len(text) > maxURLBytes || u.Scheme != "https" || u.User != nil || u.RawQuery != "" ||
+		u.ForceQuery ||
 		strings.Contains(text, "#") {
 		return Stage{}, wrong(text)
 	}

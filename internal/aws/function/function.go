@@ -1,6 +1,7 @@
 // Package function starts the Lambda functions of the control plane: what is the same in all of their mains.
 //
-// A function that cannot start says why in its log and to Lambda, which tells those who call it. Starting waits for no network.
+// A function that cannot start says why in its log and to Lambda, which tells those who call it. Starting waits for no
+// network.
 package function
 
 import (
@@ -11,7 +12,8 @@ import (
 	"net/http"
 	"os"
 	"time"
-	_ "time/tzdata" // Lambda has no zone files; what reads plans has this by package plan, and no function is to do without
+	// Lambda has no zone files; what reads plans has this by package plan, and no function is to do without
+	_ "time/tzdata"
 
 	"github.com/aws/aws-lambda-go/lambda"
 	"github.com/aws/aws-lambda-go/lambdacontext"
@@ -46,7 +48,8 @@ func Start(c environ.Common) (*Process, error) {
 // Meter makes a meter of the function, for a cell or "" for none; it is written after each call.
 func (p *Process) Meter(cell string) (*telemetry.Meter, error) {
 	m, err := telemetry.NewMeter(telemetry.Config{
-		Writer: os.Stdout, Namespace: p.common.MetricsNamespace, Cell: cell, Function: os.Getenv("AWS_LAMBDA_FUNCTION_NAME"),
+		Writer: os.Stdout, Namespace: p.common.MetricsNamespace, Cell: cell,
+		Function: os.Getenv("AWS_LAMBDA_FUNCTION_NAME"),
 	})
 	if err == nil {
 		p.meters = append(p.meters, m)
@@ -90,10 +93,12 @@ func (i *invoked) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 // Refuse says why the function does not start, in the log and to Lambda, and ends the process.
 func Refuse(err error) {
 	slog.Error("the function does not start", "error", err)
-	body, _ := json.Marshal(map[string]string{"errorType": "Sluice.Configuration", "errorMessage": err.Error()}) //nolint:errchkjson // two texts
+	report := map[string]string{"errorType": "Sluice.Configuration", "errorMessage": err.Error()}
+	body, _ := json.Marshal(report) //nolint:errchkjson // texts always have a JSON form
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	url := "http://" + os.Getenv("AWS_LAMBDA_RUNTIME_API") + "/2018-06-01/runtime/init/error"
-	req, failed := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body)) //nolint:gosec // Lambda names the host
+	req, failed := http.NewRequestWithContext( //nolint:gosec // Lambda names the host
+		ctx, http.MethodPost, url, bytes.NewReader(body))
 	if failed == nil {
 		direct := http.Client{Transport: &http.Transport{}} // whatever proxy the environment names
 		if res, failed := direct.Do(req); failed == nil {   //nolint:gosec // the same

@@ -14,7 +14,8 @@ func (f *Function) SettingsTable() string {
 		reserved = "`SLUICE_MAX_INSTANCES`"
 	}
 	return "| memory | timeout | reserved concurrency | called by |\n|---|---|---|---|\n" +
-		fmt.Sprintf("| %d MB | %s | %s | %s |\n", f.MemoryMB, span(f.Timeout), reserved, strings.Join(f.callers(), "; "))
+		fmt.Sprintf("| %d MB | %s | %s | %s |\n", f.MemoryMB, span(f.Timeout), reserved,
+			strings.Join(f.callers(), "; "))
 }
 
 func (f *Function) callers() (out []string) {
@@ -28,11 +29,14 @@ func (f *Function) callers() (out []string) {
 		for i, t := range s.Of {
 			names[i] = string(t)
 		}
-		out = append(out, fmt.Sprintf("streams of %s: batch %d, window %s, %d retries, %s of age", strings.Join(names, ", "), s.Batch, span(s.Window), s.Retries, span(s.MaxAge)))
+		out = append(out, fmt.Sprintf("streams of %s: batch %d, window %s, %d retries, %s of age",
+			strings.Join(names, ", "), s.Batch, span(s.Window), s.Retries, span(s.MaxAge)))
 	}
 	if q := f.Queue; q != nil {
-		out = append(out, fmt.Sprintf("the cell's queue: batch %d, window %s, maximum concurrency %d; visibility %s, retention %s, %d receives",
-			q.Batch, span(q.Window), q.MaxConcurrent, span(q.Visibility), span(q.Retention), q.MaxReceives))
+		out = append(out,
+			fmt.Sprintf("the cell's queue: batch %d, window %s, maximum concurrency %d; visibility %s, retention %s, "+
+				"%d receives",
+				q.Batch, span(q.Window), q.MaxConcurrent, span(q.Visibility), span(q.Retention), q.MaxReceives))
 	}
 	if f.Schedule > 0 {
 		out = append(out, "a schedule: every "+span(f.Schedule))
