@@ -1,24 +1,25 @@
-// Package acknowledge tells the balancer what a cell knows of the shares. It belongs to the cell's applier, which calls it after
-// the shares or a placement came, and to its reconcile, which makes up for calls that were lost.
+// Package acknowledge tells the balancer what a cell knows of the shares. It belongs to the cell's applier, which calls
+// it after the shares or a placement came, and to its reconcile, which makes up for calls that were lost.
 //
-// An acknowledgement says that the cell's configuration table holds the document of an epoch and phase, and all that goes with it.
-// Every environment of the cell that polls then knows it, and the balancer's grace is longer than one that does not poll may
-// decide. So the cell acknowledges
+// An acknowledgement says that the cell's configuration table holds the document of an epoch and phase, and all that
+// goes with it. Every environment of the cell that polls then knows it, and the balancer's grace is longer than one
+// that does not poll may decide. So the cell acknowledges
 //
-//   - a shrink as soon as it is stored. A cell that joins was not told of the placements from before: it fetches them first.
+//   - a shrink as soon as it is stored. A cell that joins was not told of the placements from before: it fetches them
+//     first.
 //   - a growth once the placements of its transition are stored, too: the next document is without them.
-//   - nothing where it is not awaited, by the document it has, with one exception: where the last acknowledgement was written by
-//     software that could not ask other cells for limits too small to be divided, it is written once more and says that this
-//     software can (balancer.Ack.Asks).
-//   - nothing that the control tables do not have: such shares were forged, and an acknowledgement of a high epoch would
-//     be newer than all that follow.
+//   - nothing where it is not awaited, by the document it has, with one exception: where the last acknowledgement was
+//     written by software that could not ask other cells for limits too small to be divided, it is written once more
+//     and says that this software can (balancer.Ack.Asks).
+//   - nothing that the control tables do not have: such shares were forged, and an acknowledgement of a high epoch
+//     would be newer than all that follow.
 //
-// A cell whose table has no shares yet, since it is new or was lost, was not told of the placements from before either. With shares
-// alone it would grant to a tenant that is pinned elsewhere; so before the first are stored it fetches every placement: see
-// [Acknowledger.Prepare].
+// A cell whose table has no shares yet, since it is new or was lost, was not told of the placements from before either.
+// With shares alone it would grant to a tenant that is pinned elsewhere; so before the first are stored it fetches
+// every placement: see [Acknowledger.Prepare].
 //
-// It looks at what is stored, not at what came: so it may be called as often and as late as one likes, and by several at once. An
-// acknowledgement is never replaced by an older one.
+// It looks at what is stored, not at what came: so it may be called as often and as late as one likes, and by several
+// at once. An acknowledgement is never replaced by an older one.
 package acknowledge
 
 import (
@@ -44,8 +45,9 @@ const attempts = 4
 
 // Config sets up an Acknowledger. All but the last are required.
 type Config struct {
-	Cell   string           // its id
-	Tables control.Tables   // those of the control plane; only cells is used, and written under shares.AckKey of the cell
+	Cell string // its id
+	// those of the control plane; only cells is used, and written under shares.AckKey of the cell
+	Tables control.Tables
 	Store  cellconfig.Store // of the cell
 
 	Now func() time.Time // default time.Now
@@ -70,8 +72,8 @@ func New(c Config) (*Acknowledger, error) {
 	return &Acknowledger{c}, nil
 }
 
-// Concerned reports whether messages bring something after which Run is to be called, be it old or new: an acknowledgement that
-// failed is tried again with them.
+// Concerned reports whether messages bring something after which Run is to be called, be it old or new: an
+// acknowledgement that failed is tried again with them.
 func Concerned(messages []byte) bool { return bytes.Contains(messages, []byte(events.SharesChanged)) }
 
 // Run acknowledges what the cell has, if it is awaited, and reports whether it wrote. The error says why it could not:
@@ -123,8 +125,9 @@ func (a *Acknowledger) unasked(s *shares.State) bool {
 	return !last.Kept && slices.ContainsFunc(last.Cells, func(w shares.Weight) bool { return w.Cell == a.c.Cell })
 }
 
-// Prepare stores the placement of every tenant where the cell has no shares yet. It is called before messages are applied that are
-// [Concerned]: the shares that they bring may be the cell's first. The error says why it could not: then they must not be applied.
+// Prepare stores the placement of every tenant where the cell has no shares yet. It is called before messages are
+// applied that are [Concerned]: the shares that they bring may be the cell's first. The error says why it could not:
+// then they must not be applied.
 func (a *Acknowledger) Prepare(ctx context.Context) error {
 	got, err := a.c.Store.Get(ctx, cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID})
 	switch {
@@ -183,7 +186,8 @@ func (a *Acknowledger) newest(ctx context.Context) (int64, error) {
 
 // complete reports whether what goes with the state is stored, and fetches what is not.
 func (a *Acknowledger) complete(ctx context.Context, s *shares.State) (bool, error) {
-	joins := slices.ContainsFunc(s.Members, func(m shares.Member) bool { return m.Cell == a.c.Cell && m.State == shares.Joining })
+	joins := slices.ContainsFunc(s.Members,
+		func(m shares.Member) bool { return m.Cell == a.c.Cell && m.State == shares.Joining })
 	if joins {
 		if err := a.fetchAll(ctx); err != nil {
 			return false, err
@@ -246,7 +250,8 @@ func document(item *control.Item) (d cellconfig.Document, err error) {
 	d = celldoc.Of(item.Event())
 	if err = item.Verify(); err == nil {
 		if err = celldoc.Readable(&d); err != nil {
-			err = fmt.Errorf("%s/%.140q: %w: version %d: %w", item.Table, item.Key, control.ErrBadItem, item.Version, err)
+			err = fmt.Errorf("%s/%.140q: %w: version %d: %w", item.Table, item.Key, control.ErrBadItem, item.Version,
+				err)
 		}
 	}
 	return d, err
@@ -305,7 +310,8 @@ func (a *Acknowledger) write(ctx context.Context, s *shares.State) (bool, error)
 		}
 	}
 	now := a.c.Now()
-	body, err := json.Marshal(balancer.Ack{Cell: a.c.Cell, Epoch: s.Epoch, Phase: s.Phase, AtUS: now.UnixMicro(), Asks: true})
+	body, err := json.Marshal(balancer.Ack{Cell: a.c.Cell, Epoch: s.Epoch, Phase: s.Phase, AtUS: now.UnixMicro(),
+		Asks: true})
 	if err != nil {
 		return false, err
 	}

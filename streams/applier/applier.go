@@ -5,12 +5,12 @@
 //   - What is applied is an item of the control tables, and never a message: see below.
 //   - A document is replaced iff the item is newer than it. Messages may come twice, in any order, late, and to several
 //     appliers at once; one that died after it had written is repeated harmlessly.
-//   - What one call brings is written in as few transactions as it fits, each with its entry of the change log. A message is done
-//     when its transaction is.
-//   - An event of an unknown type or version, and a message that is no event or no document, are kept ([kept.Keeper]) and
-//     counted, and are then done: they stop nothing. One that cannot even be kept comes again.
-//   - Shares and placements that this version cannot read are kept, too, and never replace those that it can: what the cell
-//     knows of its shares stays in force. Reconcile brings them when they can be read.
+//   - What one call brings is written in as few transactions as it fits, each with its entry of the change log. A
+//     message is done when its transaction is.
+//   - An event of an unknown type or version, and a message that is no event or no document, are kept ([kept.Keeper])
+//     and counted, and are then done: they stop nothing. One that cannot even be kept comes again.
+//   - Shares and placements that this version cannot read are kept, too, and never replace those that it can: what the
+//     cell knows of its shares stays in force. Reconcile brings them when they can be read.
 //   - Where the table does not take a transaction, all messages that are not known to be done come again.
 //
 // # What is believed
@@ -144,8 +144,8 @@ type unreadable struct {
 	why error
 }
 
-// Handle applies what messages bring, and returns the ids of those that must come again; the error is why, and nil where there
-// are none.
+// Handle applies what messages bring, and returns the ids of those that must come again; the error is why, and nil
+// where there are none.
 func (a *Applier) Handle(ctx context.Context, messages []sqsevent.Message) (failed []string, err error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
@@ -178,7 +178,8 @@ func (a *Applier) Handle(ctx context.Context, messages []sqsevent.Message) (fail
 	if len(r.failed) == 0 {
 		return nil, nil
 	}
-	a.c.Log.WarnContext(ctx, "messages have to come again", "messages", len(r.failed), "of", len(messages), "error", r.cause)
+	a.c.Log.WarnContext(ctx, "messages have to come again", "messages", len(r.failed), "of", len(messages), "error",
+		r.cause)
 	return r.failed, fmt.Errorf("apply %d of %d messages: %w", len(r.failed), len(messages), r.cause)
 }
 
@@ -200,7 +201,8 @@ func (r *run) read(ctx context.Context, m *sqsevent.Message) (told, bool) {
 		return told{m, e, item{table, key}}, true
 	case *events.Raw:
 		r.c.Meter.Count("events_unknown", 1)
-		r.keep(ctx, m, "", fmt.Errorf("an event of an unknown type or version: %s version %d", e.Head.Type, e.Head.Version))
+		r.keep(ctx, m, "", fmt.Errorf("an event of an unknown type or version: %s version %d", e.Head.Type,
+			e.Head.Version))
 	default: // of other subscribers
 		r.c.Meter.Count("messages_other", 1)
 	}
@@ -321,8 +323,8 @@ func (r *run) again(m *sqsevent.Message, why error) {
 	r.cause = why
 }
 
-// apply applies the changes together. Where a document is refused, which nothing before it could see, it is found by halves, so
-// that the others are applied.
+// apply applies the changes together. Where a document is refused, which nothing before it could see, it is found by
+// halves, so that the others are applied.
 func (r *run) apply(ctx context.Context, changes []change) {
 	if len(changes) == 0 {
 		return

@@ -1,21 +1,21 @@
-// Package archiver keeps the audit trail: each version of each item of the control tables becomes an object that is never
-// overwritten (package audit has the archive).
+// Package archiver keeps the audit trail: each version of each item of the control tables becomes an object that is
+// never overwritten (package audit has the archive).
 //
 // It holds:
 //
-//   - The order in which records come means nothing, nor how often they come. A stream that is read again from its beginning
-//     changes nothing.
-//   - A record whose name has an unequal object is an alarm: somebody wrote one of the two past this program. The object stays
-//     what it is, the record is rejected, and those behind it go on.
-//   - A record whose name has an object that nobody can read is the same alarm: somebody put it there. The record is kept over
-//     it, as the next version of the name, since nobody can compare the two, and those behind it go on.
-//   - A record that cannot be read is rejected in the same way. Rejected records are kept in the archive (audit.Reject), whole and
-//     under the same lock; one that cannot even be kept is delivered again.
-//   - An archive that refuses, throttles or does not answer loses nothing: what is not there when the time is over is delivered
-//     again, from the first such record of the batch on.
+//   - The order in which records come means nothing, nor how often they come. A stream that is read again from its
+//     beginning changes nothing.
+//   - A record whose name has an unequal object is an alarm: somebody wrote one of the two past this program. The
+//     object stays what it is, the record is rejected, and those behind it go on.
+//   - A record whose name has an object that nobody can read is the same alarm: somebody put it there. The record is
+//     kept over it, as the next version of the name, since nobody can compare the two, and those behind it go on.
+//   - A record that cannot be read is rejected in the same way. Rejected records are kept in the archive
+//     (audit.Reject), whole and under the same lock; one that cannot even be kept is delivered again.
+//   - An archive that refuses, throttles or does not answer loses nothing: what is not there when the time is over is
+//     delivered again, from the first such record of the batch on.
 //
-// Metrics: records_read, objects_made, objects_equal (they were there), records_unequal and records_unreadable (both are to be
-// alarms), records_again (delivered again), archive_seconds (from the write of a change to when it was kept).
+// Metrics: records_read, objects_made, objects_equal (they were there), records_unequal and records_unreadable (both
+// are to be alarms), records_again (delivered again), archive_seconds (from the write of a change to when it was kept).
 package archiver
 
 import (
@@ -78,8 +78,8 @@ func New(c Config) (*Archiver, error) {
 	return &Archiver{c}, nil
 }
 
-// Handle keeps what a batch of records tells, and returns how many of them, from the first on, need not come again: all behind
-// them must. The error is why, and nil where all are done.
+// Handle keeps what a batch of records tells, and returns how many of them, from the first on, need not come again: all
+// behind them must. The error is why, and nil where all are done.
 func (a *Archiver) Handle(ctx context.Context, deliveries []control.Delivery) (done int, err error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
@@ -109,7 +109,8 @@ func (a *Archiver) Handle(ctx context.Context, deliveries []control.Delivery) (d
 	if again == 0 {
 		return done, nil
 	}
-	a.c.Log.WarnContext(ctx, "records have to come again", "records", again, "of", len(deliveries), "error", failed[done])
+	a.c.Log.WarnContext(ctx, "records have to come again", "records", again, "of", len(deliveries), "error",
+		failed[done])
 	return done, fmt.Errorf("archive %d of %d records: %w", again, len(deliveries), failed[done])
 }
 
@@ -160,30 +161,36 @@ func (a *Archiver) made(r *events.AuditRecord) {
 }
 
 // cover keeps a record over an object that nobody can read, and raises the alarm.
-func (a *Archiver) cover(ctx context.Context, d *control.Delivery, r *events.AuditRecord, why error, data []byte) error {
+func (a *Archiver) cover(ctx context.Context, d *control.Delivery, r *events.AuditRecord, why error,
+	data []byte) error {
 	object := control.ObjectName(r.Table, r.Key, r.ItemVersion)
 	if err := a.c.Archive.Cover(ctx, object, data); err != nil {
 		return err
 	}
 	a.made(r)
 	a.c.Meter.Count("records_unequal", 1)
-	a.c.Log.ErrorContext(ctx, "an object that cannot be read has the name of this version: somebody put it there past this "+
-		"program, and the record was put over it", "table", r.Table, "item", fmt.Sprintf("%q", r.Key),
+	a.c.Log.ErrorContext(ctx,
+		"an object that cannot be read has the name of this version: somebody put it there past this "+
+			"program, and the record was put over it", "table", r.Table, "item", fmt.Sprintf("%q", r.Key),
 		"version", r.ItemVersion, "sequence", d.Sequence, "object", object, "error", why)
 	return nil
 }
 
 // unequal raises the alarm. What the object says is for people to compare: it may be anything.
-func (a *Archiver) unequal(ctx context.Context, d *control.Delivery, r *events.AuditRecord, why error, data []byte) error {
+func (a *Archiver) unequal(ctx context.Context, d *control.Delivery, r *events.AuditRecord, why error,
+	data []byte) error {
 	err := audit.Reject(ctx, a.c.Archive, audit.Rejected{
-		Reason: audit.Unequal, Table: r.Table, Key: r.Key, Version: r.ItemVersion, Sequence: d.Sequence, Error: why.Error(), Raw: data,
+		Reason: audit.Unequal, Table: r.Table, Key: r.Key, Version: r.ItemVersion, Sequence: d.Sequence,
+		Error: why.Error(), Raw: data,
 	})
 	if err != nil {
 		return err
 	}
 	a.c.Meter.Count("records_unequal", 1)
-	a.c.Log.ErrorContext(ctx, "the archive has another record of this version: one of the two was not written by this program",
-		"table", r.Table, "item", fmt.Sprintf("%q", r.Key), "version", r.ItemVersion, "sequence", d.Sequence, "hash", r.Hash)
+	a.c.Log.ErrorContext(ctx,
+		"the archive has another record of this version: one of the two was not written by this program",
+		"table", r.Table, "item", fmt.Sprintf("%q", r.Key), "version", r.ItemVersion, "sequence", d.Sequence, "hash",
+		r.Hash)
 	return nil
 }
 
@@ -202,7 +209,8 @@ func (a *Archiver) unreadable(ctx context.Context, d *control.Delivery, why erro
 		return err
 	}
 	a.c.Meter.Count("records_unreadable", 1)
-	a.c.Log.ErrorContext(ctx, "a record cannot be read, and was rejected", "table", r.Table, "item", fmt.Sprintf("%.140q", r.Key),
+	a.c.Log.ErrorContext(ctx, "a record cannot be read, and was rejected", "table", r.Table, "item",
+		fmt.Sprintf("%.140q", r.Key),
 		"sequence", d.Sequence, "object", r.Name(), "error", r.Error)
 	return nil
 }

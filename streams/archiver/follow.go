@@ -17,8 +17,8 @@ const (
 	lastWait  = 10 * time.Second
 )
 
-// Follow keeps what a feed tells, from where the last run stopped on, until ctx ends, and returns why it did: ctx's own error, or
-// the feed's. What the archive does not take is tried again with growing waits.
+// Follow keeps what a feed tells, from where the last run stopped on, until ctx ends, and returns why it did: ctx's own
+// error, or the feed's. What the archive does not take is tried again with growing waits.
 func (a *Archiver) Follow(ctx context.Context, feed control.Feed) error {
 	at, err := feed.Cursor(ctx, Consumer)
 	if err != nil {

@@ -56,8 +56,8 @@ type Topic struct {
 // NewTopic makes a topic over an *sns.Client, whose retries are harmless: what is published twice is applied once.
 func NewTopic(client batchClient, arn string) *Topic { return &Topic{client, arn} }
 
-// Publish implements [publisher.Topic] with one PublishBatch. Where SNS refuses that as a whole, which does not say whose fault it
-// is, each message is published by itself, so that one holds up no other.
+// Publish implements [publisher.Topic] with one PublishBatch. Where SNS refuses that as a whole, which does not say
+// whose fault it is, each message is published by itself, so that one holds up no other.
 func (t *Topic) Publish(ctx context.Context, messages []publisher.Message) []error {
 	errs, whole := t.publish(ctx, messages)
 	var api smithy.APIError
@@ -71,14 +71,16 @@ func (t *Topic) Publish(ctx context.Context, messages []publisher.Message) []err
 	return errs
 }
 
-// publish is one call. whole is its error where it failed as a whole: it is then that of each message, and no message is refused for
-// ever by it, since it may as well be the topic's.
+// publish is one call. whole is its error where it failed as a whole: it is then that of each message, and no message
+// is refused for ever by it, since it may as well be the topic's.
 func (t *Topic) publish(ctx context.Context, messages []publisher.Message) (errs []error, whole error) {
-	in := &sns.PublishBatchInput{TopicArn: &t.arn, PublishBatchRequestEntries: make([]snstypes.PublishBatchRequestEntry, len(messages))}
+	in := &sns.PublishBatchInput{TopicArn: &t.arn,
+		PublishBatchRequestEntries: make([]snstypes.PublishBatchRequestEntry, len(messages))}
 	for i, m := range messages {
 		attributes := make(map[string]snstypes.MessageAttributeValue, len(m.Attributes))
 		for name, value := range m.Attributes {
-			attributes[name] = snstypes.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(value)}
+			attributes[name] = snstypes.MessageAttributeValue{DataType: aws.String("String"),
+				StringValue: aws.String(value)}
 		}
 		in.PublishBatchRequestEntries[i] = snstypes.PublishBatchRequestEntry{
 			Id: aws.String(strconv.Itoa(i)), Message: aws.String(string(m.Body)), MessageAttributes: attributes,
@@ -115,10 +117,11 @@ func failure(f *snstypes.BatchResultErrorEntry) error {
 	return err
 }
 
-// refusals are the errors of a message. Others that SNS calls the sender's fault go by: a key that is not there, a role that may not,
-// or a rate that is too high.
+// refusals are the errors of a message. Others that SNS calls the sender's fault go by: a key that is not there, a role
+// that may not, or a rate that is too high.
 var refusals = map[string]bool{
-	"InvalidParameter": true, "InvalidParameterValue": true, "ParameterValueInvalid": true, "ValidationException": true, "ValidationError": true,
+	"InvalidParameter": true, "InvalidParameterValue": true, "ParameterValueInvalid": true, "ValidationException": true,
+	"ValidationError":     true,
 	"BatchRequestTooLong": true, // of a batch alone
 }
 
@@ -157,7 +160,8 @@ func (q *Queue) Keep(ctx context.Context, i kept.Item) error {
 	if err != nil {
 		return err
 	}
-	if _, err := q.client.SendMessage(ctx, &sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String(string(body))}); err != nil {
+	if _, err := q.client.SendMessage(ctx,
+		&sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String(string(body))}); err != nil {
 		return fmt.Errorf("send what is kept to the queue: %w", err)
 	}
 	return nil

@@ -1,5 +1,5 @@
-// Package balancer is the one authority on what share of each limit a cell has: it carries out what operators ask for in the
-// control table of the cells, by the rules of package shares.
+// Package balancer is the one authority on what share of each limit a cell has: it carries out what operators ask for
+// in the control table of the cells, by the rules of package shares.
 //
 // # The table
 //
@@ -15,32 +15,33 @@
 //
 // # How it works
 //
-// Whatever wakes it, a record of the stream, a schedule, its own last write, the balancer does the same: it reads the state,
-// then all that is asked for and acknowledged, and writes the state that follows, under the condition that nobody else has.
-// So it does not matter which records come, how often, in which order, or whether they can be read; and of two balancers at
-// once one finds that the state has moved, and reads again. The state is read first: what is asked for is then at least as
-// new as what the state was made of.
+// Whatever wakes it, a record of the stream, a schedule, its own last write, the balancer does the same: it reads the
+// state, then all that is asked for and acknowledged, and writes the state that follows, under the condition that
+// nobody else has. So it does not matter which records come, how often, in which order, or whether they can be read;
+// and of two balancers at once one finds that the state has moved, and reads again. The state is read first: what is
+// asked for is then at least as new as what the state was made of.
 //
 // A wish is what a cell or a tenant's pin is to be, not an event: it stands until it is so. A cell that is asked to be
-// removed is drained first, a pin waits until the cells that it names serve, and a drain of the last cell that serves until
-// there is another. Wishes that are replaced before anybody has seen them are never carried out.
+// removed is drained first, a pin waits until the cells that it names serve, and a drain of the last cell that serves
+// until there is another. Wishes that are replaced before anybody has seen them are never carried out.
 //
-// A tenant's placement is an item of its own, so the number of pins is not bounded by the size of the state: it is written once
-// its transition grows, and before that can end. One transition takes [shares.MaxPlaced] of them, and lasts about half a
-// minute, so 10,000 new pins take an hour and a half. Each look reads the whole table: 10,000 pins cost some 1,500 read units.
+// A tenant's placement is an item of its own, so the number of pins is not bounded by the size of the state: it is
+// written once its transition grows, and before that can end. One transition takes [shares.MaxPlaced] of them, and
+// lasts about half a minute, so 10,000 new pins take an hour and a half. Each look reads the whole table: 10,000 pins
+// cost some 1,500 read units.
 //
-// A tenants' document names its cells, too, but is not read here: a third reader of that stream would throttle the other two.
-// Admin writes the pin beside it, with what of the document decides which limits the tenant has for itself.
+// A tenants' document names its cells, too, but is not read here: a third reader of that stream would throttle the
+// other two. Admin writes the pin beside it, with what of the document decides which limits the tenant has for itself.
 //
 // # Limits that are too small
 //
-// Limits of plans that cannot be divided between the cells ([shares.NeedsHome]) are homed by the transition that
-// makes them so: they are counted in the tenant's home cell, which every cell asks, once every cell that serves has
-// acknowledged something with software that can ask ([Ack].Asks). A
-// tenant's own, by an override, or since few cells serve the tenant, are homed by its placement: at each look they are worked out
-// for the cells that serve and for those that are asked for, so that a join and what it makes too small are one transition, up to
-// [shares.MaxPlaced] tenants. Those beyond follow in the next ones; until then no limit is passed, but costs above a cell's share
-// are denied. Of a boost the least number counts, so that its end moves nothing. A limit whose plan or override cannot be read stays
+// Limits of plans that cannot be divided between the cells ([shares.NeedsHome]) are homed by the transition that makes
+// them so: they are counted in the tenant's home cell, which every cell asks, once every cell that serves has
+// acknowledged something with software that can ask ([Ack].Asks). A tenant's own, by an override, or since few cells
+// serve the tenant, are homed by its placement: at each look they are worked out for the cells that serve and for those
+// that are asked for, so that a join and what it makes too small are one transition, up to [shares.MaxPlaced] tenants.
+// Those beyond follow in the next ones; until then no limit is passed, but costs above a cell's share are denied. Of a
+// boost the least number counts, so that its end moves nothing. A limit whose plan or override cannot be read stays
 // where it is.
 //
 // # Items that cannot be read
@@ -60,8 +61,8 @@
 //
 // # Clocks
 //
-// A clock that is ahead makes what grows count later, and one that is behind waits longer; neither shortens the grace, which is
-// counted from the last acknowledgement by the cell's clock or this one's, whichever is later.
+// A clock that is ahead makes what grows count later, and one that is behind waits longer; neither shortens the grace,
+// which is counted from the last acknowledgement by the cell's clock or this one's, whichever is later.
 package balancer
 
 import (
@@ -103,7 +104,8 @@ type Ack struct {
 type Wish struct {
 	Request shares.Request `json:"request"`
 
-	// Tenant is, of a pin, the id, plan, overrides and boosts of the tenant's document; nil where all its limits are its plan's.
+	// Tenant is, of a pin, the id, plan, overrides and boosts of the tenant's document; nil where all its limits are
+	// its plan's.
 	Tenant json.RawMessage `json:"tenant,omitempty"`
 }
 
@@ -119,8 +121,9 @@ type Config struct {
 	Meter    Meter
 	Settings shares.Settings // what the grace is made of
 
-	// Publish tells cells what a batch of the stream brings, and answers for Lambda; a *publisher.Publisher's Invoke. The stream of
-	// the cells has two readers, this one and the archive, so there is no publisher of its own. nil where somebody else does.
+	// Publish tells cells what a batch of the stream brings, and answers for Lambda; a *publisher.Publisher's Invoke.
+	// The stream of the cells has two readers, this one and the archive, so there is no publisher of its own. nil where
+	// somebody else does.
 	Publish func(ctx context.Context, event []byte) ([]byte, error)
 
 	Log   *slog.Logger     // default slog.Default()
@@ -165,8 +168,8 @@ type Result struct {
 // errMoved is a look that others have overtaken.
 var errMoved = errors.New("others write at the same time")
 
-// Run looks once and does what is due. The error says what could not be read or written: look again. What was written before
-// an error is in order.
+// Run looks once and does what is due. The error says what could not be read or written: look again. What was written
+// before an error is in order.
 func (b *Balancer) Run(ctx context.Context) (r Result, err error) {
 	for range attempts {
 		if r, err = b.look(ctx); !errors.Is(err, errMoved) {
@@ -231,7 +234,8 @@ func (b *Balancer) look(ctx context.Context) (Result, error) {
 	}
 	r.Changed = true
 	if out.Publish != nil {
-		b.c.Log.InfoContext(ctx, "the shares change", "epoch", next.Epoch, "phase", next.Phase, "awaited", strings.Join(r.Awaited, " "))
+		b.c.Log.InfoContext(ctx, "the shares change", "epoch", next.Epoch, "phase", next.Phase, "awaited",
+			strings.Join(r.Awaited, " "))
 		b.c.Meter.Count("shares_changes", 1)
 	}
 	return r, nil
@@ -257,7 +261,8 @@ func (b *Balancer) state(ctx context.Context) (*shares.State, int64, error) {
 	case err != nil:
 		return nil, 0, fmt.Errorf("read the shares: %w", err)
 	case item.Deleted:
-		return nil, 0, errors.New("the shares were deleted: what each cell may grant is not known any more; write the last version of them again")
+		return nil, 0, errors.New("the shares were deleted: what each cell may grant is not known any more; write " +
+			"the last version of them again")
 	}
 	if err := item.Verify(); err != nil {
 		return nil, 0, fmt.Errorf("read the shares: %w; write the last version of them in the archive again", err)
@@ -365,7 +370,8 @@ func (b *Balancer) plans(ctx context.Context) (plans map[string]*plan.Plan, whol
 		p, err := plan.CompilePlan(plan.Document{Kind: plan.KindPlan, ID: item.Key, Body: item.Body})
 		if err = errors.Join(item.Verify(), err); err != nil {
 			whole = false
-			b.c.Log.ErrorContext(ctx, "a plan cannot be read; limits are divided as they were", "plan", item.Key, "error", err)
+			b.c.Log.ErrorContext(ctx, "a plan cannot be read; limits are divided as they were", "plan", item.Key,
+				"error", err)
 			continue
 		}
 		plans[p.ID] = p
@@ -399,7 +405,8 @@ func (b *Balancer) tell(ctx context.Context, out *shares.Output) {
 		b.c.Log.WarnContext(ctx, "a request about cells is refused", "request", r.ID, "reason", r.Reason)
 	}
 	if n := len(out.Divided); n > 0 {
-		b.c.Log.ErrorContext(ctx, "too many limits are too small to be divided: large costs of some are denied", "limits", n,
+		b.c.Log.ErrorContext(ctx, "too many limits are too small to be divided: large costs of some are denied",
+			"limits", n,
 			"first", out.Divided[0].Plan+"/"+out.Divided[0].Limit)
 	}
 }

@@ -26,7 +26,8 @@ func (b *Balancer) home(ctx context.Context, s *shares.State, t *table, plans ma
 			continue
 		}
 		if n := len(homed) - shares.MaxPlaced; n > 0 {
-			b.c.Log.ErrorContext(ctx, "too many limits of a tenant are too small to be divided: large costs of some are denied",
+			b.c.Log.ErrorContext(ctx,
+				"too many limits of a tenant are too small to be divided: large costs of some are denied",
 				"pin", w.key, "limits", n, "first", homed[shares.MaxPlaced])
 			homed = homed[:shares.MaxPlaced]
 		}
@@ -63,8 +64,8 @@ func (t *table) wished(s *shares.State) (cells []shares.Weight) {
 	return cells
 }
 
-// homed are the ids, ascending, of the tenant's limits that one of the fleets cannot divide. Those that are the plan's own are left
-// to the plan, unless few cells serve the tenant.
+// homed are the ids, ascending, of the tenant's limits that one of the fleets cannot divide. Those that are the plan's
+// own are left to the plan, unless few cells serve the tenant.
 func (w *wish) homed(plans map[string]*plan.Plan, fleets [][]shares.Weight) (ids []string, err error) {
 	defer func() { // a pin is what others wrote: it may not end the process
 		if p := recover(); p != nil {
@@ -85,7 +86,8 @@ func (w *wish) homed(plans map[string]*plan.Plan, fleets [][]shares.Weight) (ids
 	}
 	for _, cells := range fleets {
 		if len(w.Cells) > 0 {
-			cells = slices.DeleteFunc(slices.Clone(cells), func(c shares.Weight) bool { return !slices.Contains(w.Cells, c.Cell) })
+			cells = slices.DeleteFunc(slices.Clone(cells),
+				func(c shares.Weight) bool { return !slices.Contains(w.Cells, c.Cell) })
 		}
 		for _, set := range tenant.Sets() {
 			for i, e := range set.Limits {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Invoke handles what Lambda calls with, a batch of the stream or the schedule's event, and answers in JSON. The balancer itself
-// does not read the records, which only say that it is time to look: one that cannot be read is the publisher's to keep, and
-// stops nothing. The error has Lambda call again.
+// Invoke handles what Lambda calls with, a batch of the stream or the schedule's event, and answers in JSON. The
+// balancer itself does not read the records, which only say that it is time to look: one that cannot be read is the
+// publisher's to keep, and stops nothing. The error has Lambda call again.
 //
 // On the schedule it also waits for the end of a grace that is near enough, since schedules come once a minute.
 func (b *Balancer) Invoke(ctx context.Context, event []byte) (answer []byte, err error) {

@@ -234,8 +234,8 @@ func (b *Balancer) known(
 	return out, nil
 }
 
-// requests are what brings the state nearer to the wishes: those of cells first, and of pins no more than one transition takes,
-// so that they never fill the queue.
+// requests are what brings the state nearer to the wishes: those of cells first, and of pins no more than one
+// transition takes, so that they never fill the queue.
 func (b *Balancer) requests(ctx context.Context, s *shares.State, t *table) ([]shares.Request, error) {
 	var out []shares.Request
 	add := func(w *wish, r shares.Request) {
@@ -250,7 +250,8 @@ func (b *Balancer) requests(ctx context.Context, s *shares.State, t *table) ([]s
 		r, ok := cellRequest(s, &t.cells[i].Request)
 		if ok && r.Kind == shares.Join && t.rows > 0 {
 			b.c.Log.ErrorContext(ctx,
-				"no cell joins while a row of the cells cannot be read: it may be a placement, and the cell would lack it",
+				"no cell joins while a row of the cells cannot be read: it may be a placement, and the cell would "+
+					"lack it",
 				"cell", r.Cell)
 			continue
 		}
@@ -270,7 +271,8 @@ func (b *Balancer) requests(ctx context.Context, s *shares.State, t *table) ([]s
 	}
 	for i := 0; i < len(t.pins) && room > 0; i++ {
 		w := &t.pins[i]
-		if t.isPlaced(s, &w.Request) || slices.ContainsFunc(w.Cells, func(cell string) bool { return !serves(s, cell) }) {
+		if t.isPlaced(s, &w.Request) || slices.ContainsFunc(w.Cells,
+			func(cell string) bool { return !serves(s, cell) }) {
 			continue
 		}
 		unknown, err := b.unknown(ctx, t, w.Tenant)
@@ -297,7 +299,8 @@ func cellRequest(s *shares.State, want *shares.Request) (shares.Request, bool) {
 	at := slices.IndexFunc(s.Members, func(m shares.Member) bool { return m.Cell == want.Cell })
 	if at < 0 {
 		join := want.Kind == shares.Join || want.Kind == shares.Weigh
-		return shares.Request{Kind: shares.Join, Cell: want.Cell, Weight: want.Weight}, join && len(s.Members) < shares.MaxCells
+		return shares.Request{Kind: shares.Join, Cell: want.Cell, Weight: want.Weight}, join &&
+			len(s.Members) < shares.MaxCells
 	}
 	m := &s.Members[at]
 	r := shares.Request{Cell: want.Cell}
@@ -324,11 +327,13 @@ func cellRequest(s *shares.State, want *shares.Request) (shares.Request, bool) {
 }
 
 func serves(s *shares.State, cell string) bool {
-	return slices.ContainsFunc(s.Members, func(m shares.Member) bool { return m.Cell == cell && m.Weight > 0 && !m.Forced })
+	return slices.ContainsFunc(s.Members,
+		func(m shares.Member) bool { return m.Cell == cell && m.Weight > 0 && !m.Forced })
 }
 
 func othersServe(s *shares.State, cell string) bool {
-	return slices.ContainsFunc(s.Members, func(m shares.Member) bool { return m.Cell != cell && m.Weight > 0 && !m.Forced })
+	return slices.ContainsFunc(s.Members,
+		func(m shares.Member) bool { return m.Cell != cell && m.Weight > 0 && !m.Forced })
 }
 
 // placement is the tenant's, once the transition under way has ended; nil where it has none.

@@ -1,14 +1,14 @@
-// Package canary measures how long a change takes from its write in the control tables until cells enforce it, with a change of
-// its own that goes the way of a plan's: the goal is 5 s at p99.
+// Package canary measures how long a change takes from its write in the control tables until cells enforce it, with a
+// change of its own that goes the way of a plan's: the goal is 5 s at p99.
 //
-// A run writes the next version of the canary (events.CanaryKey), and then watches each cell as an authorizer does, which polls
-// the change log once per second. A cell that does not have the change within the time is counted as missed, with that time: an
-// outage must not make the distribution look better.
+// A run writes the next version of the canary (events.CanaryKey), and then watches each cell as an authorizer does,
+// which polls the change log once per second. A cell that does not have the change within the time is counted as
+// missed, with that time: an outage must not make the distribution look better.
 //
 // Its changes are on record as others are: each run is a version of the item, and an object in the archive.
 //
-// Metrics, for each cell: propagation_seconds (from the write to when a reader of the cell enforces it; told in each run, so its
-// silence means that none runs), canary_applied_seconds (to when it is in the cell's table), canary_missed.
+// Metrics, for each cell: propagation_seconds (from the write to when a reader of the cell enforces it; told in each
+// run, so its silence means that none runs), canary_applied_seconds (to when it is in the cell's table), canary_missed.
 package canary
 
 import (
@@ -72,7 +72,8 @@ type Seen struct {
 	Applied  time.Duration `json:"applied_ns"`  // from the write to when the cell's table had it; 0 where it had not
 	Enforced time.Duration `json:"enforced_ns"` // from the write to when a reader had it; 0 where none had
 	Missed   bool          `json:"missed"`
-	Err      error         `json:"-"` // of the last look, where it was missed; context.Canceled where the run was called off
+	// of the last look, where it was missed; context.Canceled where the run was called off
+	Err error `json:"-"`
 }
 
 // Canary measures. Make it with New.
@@ -94,7 +95,8 @@ func New(c Config) (*Canary, error) {
 		return nil, fmt.Errorf("canary: Wait %s is below 1s", c.Wait)
 	}
 	for i, cell := range c.Cells {
-		if cell.ID == "" || cell.Table == nil || cell.Meter == nil || slices.ContainsFunc(c.Cells[:i], func(o Cell) bool { return o.ID == cell.ID }) {
+		if cell.ID == "" || cell.Table == nil || cell.Meter == nil ||
+			slices.ContainsFunc(c.Cells[:i], func(o Cell) bool { return o.ID == cell.ID }) {
 			return nil, fmt.Errorf("canary: Cells[%d] has no id of its own, no Table or no Meter", i)
 		}
 	}
@@ -107,8 +109,8 @@ func New(c Config) (*Canary, error) {
 	return &Canary{c}, nil
 }
 
-// Run writes a change and watches it, and returns what became of it in each cell, in the order of Config.Cells. The error is for a
-// change that could not be written.
+// Run writes a change and watches it, and returns what became of it in each cell, in the order of Config.Cells. The
+// error is for a change that could not be written.
 func (c *Canary) Run(ctx context.Context) ([]Seen, error) {
 	readers := make([]*watcher, len(c.c.Cells))
 	var all sync.WaitGroup
@@ -215,7 +217,8 @@ func (w *watcher) watch(ctx context.Context, version int64, began time.Time) See
 			seen.Missed, seen.Err = true, err
 			w.cell.Meter.Count("canary_missed", 1)
 			w.cell.Meter.Took("propagation_seconds", w.c.Wait)
-			w.c.Log.ErrorContext(ctx, "a change was not enforced in time", "cell", w.cell.ID, "version", version, "applied", seen.Applied != 0,
+			w.c.Log.ErrorContext(ctx, "a change was not enforced in time", "cell", w.cell.ID, "version", version,
+				"applied", seen.Applied != 0,
 				"waited", w.c.Wait, "error", err)
 			return seen
 		case <-ticker.C:
@@ -223,8 +226,8 @@ func (w *watcher) watch(ctx context.Context, version int64, began time.Time) See
 	}
 }
 
-// look does what a request does, which has the reader poll the log where a second has gone by, and reports whether the reader has the
-// version in force: all up to the log's entry with which the table got it.
+// look does what a request does, which has the reader poll the log where a second has gone by, and reports whether the
+// reader has the version in force: all up to the log's entry with which the table got it.
 func (w *watcher) look(ctx context.Context, version int64) (bool, error) {
 	if _, join := w.reader.Begin(ctx, w.c.Now()); join != nil {
 		join()

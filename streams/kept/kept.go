@@ -1,5 +1,5 @@
-// Package kept is what becomes of records and messages that cannot be used: they are kept for people to look at, so that one of
-// them stops nothing behind it and none is lost.
+// Package kept is what becomes of records and messages that cannot be used: they are kept for people to look at, so
+// that one of them stops nothing behind it and none is lost.
 package kept
 
 import (
@@ -56,13 +56,14 @@ type form struct {
 	Omitted bool      `json:"omitted,omitempty"` // the data is too large
 }
 
-// Encode is the item as JSON of at most MaxBytes, data in gzip. Data that does not fit even so is left out, and the item says so
-// with its size and SHA-256: of a record there is the item in its table, under the key.
+// Encode is the item as JSON of at most MaxBytes, data in gzip. Data that does not fit even so is left out, and the
+// item says so with its size and SHA-256: of a record there is the item in its table, under the key.
 func (i *Item) Encode() ([]byte, error) {
 	sum := sha256.Sum256(i.Data)
 	f := form{
-		Kept: 1, By: i.By, Cell: i.Cell, ID: cut(i.ID, 256), Table: cut(i.Table, 256), Key: cut(i.Key, 512), Reason: cut(i.Reason, MaxReasonBytes),
-		At: i.At.UTC(), Bytes: len(i.Data), SHA256: hex.EncodeToString(sum[:]),
+		Kept: 1, By: i.By, Cell: i.Cell, ID: cut(i.ID, 256), Table: cut(i.Table, 256), Key: cut(i.Key, 512),
+		Reason: cut(i.Reason, MaxReasonBytes),
+		At:     i.At.UTC(), Bytes: len(i.Data), SHA256: hex.EncodeToString(sum[:]),
 	}
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)
@@ -125,7 +126,8 @@ type Log struct{ Log *slog.Logger }
 
 // Keep implements [Keeper].
 func (l Log) Keep(ctx context.Context, i Item) error {
-	l.Log.ErrorContext(ctx, "a change was not used", "by", i.By, "cell", i.Cell, "id", i.ID, "table", i.Table, "item", fmt.Sprintf("%q", i.Key),
+	l.Log.ErrorContext(ctx, "a change was not used", "by", i.By, "cell", i.Cell, "id", i.ID, "table", i.Table, "item",
+		fmt.Sprintf("%q", i.Key),
 		"reason", cut(i.Reason, MaxReasonBytes), "bytes", len(i.Data))
 	return nil
 }

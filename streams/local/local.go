@@ -1,9 +1,9 @@
-// Package local carries changes from the control tables to cells within one process: the feed, the publisher, a topic, a queue for
-// each cell, and its applier. The publisher and the appliers are those that are deployed.
+// Package local carries changes from the control tables to cells within one process: the feed, the publisher, a topic,
+// a queue for each cell, and its applier. The publisher and the appliers are those that are deployed.
 //
-// A change is applied in each cell at least once. The feed's cursor moves on when every cell has applied what is before it, so what
-// was under way when the process ended is delivered again by the next one. A cell that is added is reconciled with the control
-// tables first, so it may be empty, as one in memory is after each start.
+// A change is applied in each cell at least once. The feed's cursor moves on when every cell has applied what is before
+// it, so what was under way when the process ended is delivered again by the next one. A cell that is added is
+// reconciled with the control tables first, so it may be empty, as one in memory is after each start.
 package local
 
 import (
@@ -141,8 +141,8 @@ func (g *group) done() {
 	}
 }
 
-// Add adds a cell and brings it up to what the control tables have; from then on it is told of changes. Its error is for a cell that
-// is there already, or that could not be brought up, and was not added.
+// Add adds a cell and brings it up to what the control tables have; from then on it is told of changes. Its error is
+// for a cell that is there already, or that could not be brought up, and was not added.
 func (p *Pump) Add(ctx context.Context, id string, store cellconfig.Store) error {
 	a, err := applier.New(applier.Config{
 		Cell: id, Tables: p.c.Tables, Store: store, Keep: p.c.Keep, Meter: p.c.Cells(id), Log: p.c.Log, Now: p.c.Now,
@@ -158,7 +158,8 @@ func (p *Pump) Add(ctx context.Context, id string, store cellconfig.Store) error
 	}
 	p.cells[id] = c // what is published from now on waits in its queue
 	p.mu.Unlock()
-	r, err := reconcile.New(reconcile.Config{Tables: p.c.Tables, Store: store, Meter: nothing{}, Log: slog.New(slog.DiscardHandler), Now: p.c.Now})
+	r, err := reconcile.New(reconcile.Config{Tables: p.c.Tables, Store: store, Meter: nothing{},
+		Log: slog.New(slog.DiscardHandler), Now: p.c.Now})
 	if err == nil {
 		var result reconcile.Result
 		if result, err = r.Run(ctx); err == nil && !result.Finished {
@@ -394,8 +395,8 @@ func (p *Pump) move(to string) {
 	p.moved = make(chan struct{})
 }
 
-// Settle waits, while Run runs, until every cell has applied all that was written. Where others write all the time it goes on
-// waiting. The error is that of ctx, or of the feed.
+// Settle waits, while Run runs, until every cell has applied all that was written. Where others write all the time it
+// goes on waiting. The error is that of ctx, or of the feed.
 func (p *Pump) Settle(ctx context.Context) error {
 	for {
 		p.mu.Lock()

@@ -1,19 +1,20 @@
-// Package publisher tells cells and subscribers what changed in the control tables: each change is one event on a topic, whatever
-// the number of tenants that it concerns.
+// Package publisher tells cells and subscribers what changed in the control tables: each change is one event on a
+// topic, whatever the number of tenants that it concerns.
 //
 // It holds:
 //
-//   - A change is published at least once, the same event each time. Those of one item are published in the order in which they
-//     were made, each after the one before has arrived; those of different items go together, packed to what one call takes.
-//   - What a call did not take is published again with growing waits until the time is over. A topic that refuses one event does
-//     not hold up the others.
-//   - A record that cannot be read, and an event that the topic will never take, are kept ([kept.Keeper]) and counted, and
-//     stop nothing behind them. One that cannot even be kept is delivered again.
-//   - What is not done when the time is over is delivered again, from the first such record of the batch on. Records behind it
-//     that were published are then published twice, which is harmless.
+//   - A change is published at least once, the same event each time. Those of one item are published in the order in
+//     which they were made, each after the one before has arrived; those of different items go together, packed to what
+//     one call takes.
+//   - What a call did not take is published again with growing waits until the time is over. A topic that refuses one
+//     event does not hold up the others.
+//   - A record that cannot be read, and an event that the topic will never take, are kept ([kept.Keeper]) and counted,
+//     and stop nothing behind them. One that cannot even be kept is delivered again.
+//   - What is not done when the time is over is delivered again, from the first such record of the batch on. Records
+//     behind it that were published are then published twice, which is harmless.
 //
-// Metrics: records_read, events_published, publish_calls, publish_retries (events that a call did not take), records_kept,
-// records_again (delivered again), publish_seconds (from the write of a change to when the topic had it).
+// Metrics: records_read, events_published, publish_calls, publish_retries (events that a call did not take),
+// records_kept, records_again (delivered again), publish_seconds (from the write of a change to when the topic had it).
 package publisher
 
 import (
@@ -41,9 +42,10 @@ type Message struct {
 
 // Topic takes messages.
 type Topic interface {
-	// Publish publishes messages: at most events.MaxBatchEntries, and together of at most events.MaxBatchBytes. It returns nil
-	// where all were taken, or else an error for each message, nil for those that were. One that wraps ErrRefused is for ever;
-	// any other message may be published again, and one that was taken all the same is then there twice.
+	// Publish publishes messages: at most events.MaxBatchEntries, and together of at most events.MaxBatchBytes. It
+	// returns nil where all were taken, or else an error for each message, nil for those that were. One that wraps
+	// ErrRefused is for ever; any other message may be published again, and one that was taken all the same is then
+	// there twice.
 	Publish(ctx context.Context, messages []Message) []error
 }
 
@@ -119,8 +121,8 @@ type run struct {
 	cause      error // the last
 }
 
-// Handle publishes what a batch of records tells, and returns how many of them, from the first on, need not come again: all
-// behind them must. The error is why, and nil where all are done.
+// Handle publishes what a batch of records tells, and returns how many of them, from the first on, need not come again:
+// all behind them must. The error is why, and nil where all are done.
 func (p *Publisher) Handle(ctx context.Context, deliveries []control.Delivery) (done int, err error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
@@ -180,7 +182,8 @@ func (r *run) prepare(ctx context.Context, i int) *waiting {
 
 // keep keeps what a record brought; where that cannot be done, it must come again.
 func (r *run) keep(ctx context.Context, at int, why error, data []byte) {
-	k := kept.Item{By: "publisher", ID: r.deliveries[at].Sequence, At: r.c.Now(), Data: data, Reason: "no reason is known"}
+	k := kept.Item{By: "publisher", ID: r.deliveries[at].Sequence, At: r.c.Now(), Data: data,
+		Reason: "no reason is known"}
 	if why != nil {
 		k.Reason = why.Error()
 	}
@@ -199,7 +202,8 @@ func (r *run) keep(ctx context.Context, at int, why error, data []byte) {
 	r.c.Log.ErrorContext(ctx, "a record was kept and not published", "table", k.Table, "sequence", k.ID, "error", why)
 }
 
-// round publishes the first event of each item that has any, and reports whether one of them has to go again after a wait.
+// round publishes the first event of each item that has any, and reports whether one of them has to go again after a
+// wait.
 func (r *run) round(ctx context.Context, queue []*waiting) (failed bool) {
 	had := make(map[item]bool, len(queue))
 	var batch []*waiting

@@ -1,9 +1,10 @@
-// Package reconcile compares the control tables with a cell's copy on a schedule, repairs what the cell has missed, and reports
-// what it finds.
+// Package reconcile compares the control tables with a cell's copy on a schedule, repairs what the cell has missed, and
+// reports what it finds.
 //
-// It reads every item of the control tables once and every document of the cell once, both as pages in whatever order they come,
-// and keeps of them a sketch whose size does not grow with their number. What the sketch shows to differ is read again, one by one:
-// much of it is under way. So where nothing differs, there is at most one read for each item and no write.
+// It reads every item of the control tables once and every document of the cell once, both as pages in whatever order
+// they come, and keeps of them a sketch whose size does not grow with their number. What the sketch shows to differ is
+// read again, one by one: much of it is under way. So where nothing differs, there is at most one read for each item
+// and no write.
 //
 //	missing     the cell has never had the item         applied
 //	older       the cell has an older version           applied
@@ -44,18 +45,19 @@
 //
 // Rows that are no documents ([cellconfig.BadRow]) are deleted wherever a run meets them, and the run goes on.
 //
-// Where more differs than the sketch can show, as in an empty cell, the control tables are gone through once more, page by page
-// against the cell. If the cell then has more documents than items were found for, its documents are gone through, too.
+// Where more differs than the sketch can show, as in an empty cell, the control tables are gone through once more, page
+// by page against the cell. If the cell then has more documents than items were found for, its documents are gone
+// through, too.
 //
 // # Cells and tenants
 //
-// The control table of the cells comes before that of tenants: a cell must not know a tenant before it knows what it may grant. Of
-// that table the shares come last where the cell has none yet, after the placement of every tenant: by a document of the shares
-// alone it would grant to a tenant that is pinned to another cell. So they are not written where an item of that table cannot be
-// read, or was refused, for it may be such a placement, nor where a placement is taken to be under way. Of a placement
-// whose item can be read and whose body cannot, such a cell learns that it does not know it (celldoc.Unknown), and so
-// serves all other tenants. A cell that has shares keeps what it has of shares and placements until newer ones can be
-// read.
+// The control table of the cells comes before that of tenants: a cell must not know a tenant before it knows what it
+// may grant. Of that table the shares come last where the cell has none yet, after the placement of every tenant: by a
+// document of the shares alone it would grant to a tenant that is pinned to another cell. So they are not written where
+// an item of that table cannot be read, or was refused, for it may be such a placement, nor where a placement is taken
+// to be under way. Of a placement whose item can be read and whose body cannot, such a cell learns that it does not
+// know it (celldoc.Unknown), and so serves all other tenants. A cell that has shares keeps what it has of shares and
+// placements until newer ones can be read.
 //
 // # Keys
 //
@@ -65,8 +67,8 @@
 //
 // # Time
 //
-// A run ends before its time does. Where it could not do all, it leaves in the cell's table where it was (a document of KindState),
-// and the next run goes on there.
+// A run ends before its time does. Where it could not do all, it leaves in the cell's table where it was (a document of
+// KindState), and the next run goes on there.
 //
 // That document is in the table that is compared, so whoever can forge there can forge it. It therefore decides only
 // where a run begins, and never what a run leaves out: a run that begins in the middle goes on to the last table, then
@@ -147,11 +149,12 @@ type Result struct {
 	Items        int64 // of the control tables that cells are told of, and read
 	Documents    int64 // of the cell that were read
 	ControlReads int64 // of items; each page counts as the items that it has
-	CellReads    int64 // of documents, the same, and those before a write; that of where the last run was is not counted
-	Repaired     int64 // documents that were written
-	UnderWay     int64 // differences that are too young to be drift
-	Drift        map[Drift]int64
-	Finished     bool
+	// of documents, the same, and those before a write; that of where the last run was is not counted
+	CellReads int64
+	Repaired  int64 // documents that were written
+	UnderWay  int64 // differences that are too young to be drift
+	Drift     map[Drift]int64
+	Finished  bool
 }
 
 // ReadsPerItem is how often an item or document was read, on average; 0 where there is none.
@@ -171,8 +174,8 @@ type state struct {
 	// Lacking: something of this table did not reach the cell.
 	Lacking bool `json:"lacking,omitempty"`
 
-	// Documents are those that the cell had of this table when it was compared, and Matched those of them that Bulk mode
-	// has found the items of, up to After.
+	// Documents are those that the cell had of this table when it was compared, and Matched those of them that Bulk
+	// mode has found the items of, up to After.
 	Documents int64 `json:"documents,omitempty"`
 	Matched   int64 `json:"matched,omitempty"`
 }
@@ -301,8 +304,9 @@ func shown(ref cellconfig.Ref) cellconfig.Ref {
 // errLate has a run end, and the next one go on.
 var errLate = errors.New("the time is over")
 
-// Run compares and repairs, and returns what it did. Where its time was over before it was through, the result is not Finished,
-// and that is no error; the next run goes on. An error leaves the rest to the next run, too. Two runs at once do no harm.
+// Run compares and repairs, and returns what it did. Where its time was over before it was through, the result is not
+// Finished, and that is no error; the next run goes on. An error leaves the rest to the next run, too. Two runs at once
+// do no harm.
 func (r *Reconciler) Run(ctx context.Context) (Result, error) {
 	result := Result{Drift: map[Drift]int64{}}
 	end := ctx
@@ -353,10 +357,12 @@ func (r *Reconciler) count(result *Result, err error) {
 	m.Count("reconcile_unfinished", unfinished)
 }
 
-// noRuns is the version from which on a saved state was forged: each run raises the version by one, so no run gets there.
+// noRuns is the version from which on a saved state was forged: each run raises the version by one, so no run gets
+// there.
 const noRuns = 1<<53 - 1
 
-var errNoRuns = fmt.Errorf("the saved state has version %d or above, which no run reaches: it was forged, and is removed",
+var errNoRuns = fmt.Errorf(
+	"the saved state has version %d or above, which no run reaches: it was forged, and is removed",
 	int64(noRuns))
 
 // load has the run begin where the last one was, if that was not through. The package comment says why the state that
@@ -546,7 +552,8 @@ func (r *run) number(ctx context.Context, all []cellconfig.Replacement) error {
 	all = slices.DeleteFunc(all, func(one cellconfig.Replacement) bool { return one.Found.Seq <= head.Seq })
 	for i := range all {
 		r.report(ctx, Altered, shown(all[i].Found.Ref),
-			fmt.Errorf("its sequence number is %d, and the last log entry has %d: it was forged, and is written again", all[i].Found.Seq, head.Seq))
+			fmt.Errorf("its sequence number is %d, and the last log entry has %d: it was forged, and is written again",
+				all[i].Found.Seq, head.Seq))
 	}
 	return r.replace(ctx, all)
 }
@@ -709,7 +716,8 @@ func (r *run) settle(ctx context.Context, refs map[cellconfig.Ref]bool) error {
 		return err
 	}
 	if r.Lacking && len(shares.newer)+len(shares.replaced) > 0 {
-		r.c.Log.ErrorContext(ctx, "the cell is not given its first shares, since a placement may be missing there: it grants nothing until a later run writes them. See what this run "+
+		r.c.Log.ErrorContext(ctx, "the cell is not given its first shares, since a placement may be missing there: "+
+			"it grants nothing until a later run writes them. See what this run "+
 			"reports as unreadable or refused")
 		return nil
 	}
@@ -859,7 +867,8 @@ func (r *run) report(ctx context.Context, d Drift, ref cellconfig.Ref, err error
 	}
 	attrs := []slog.Attr{slog.String("drift", string(d)), slog.String("table", string(r.Table))}
 	if ref.Kind != "" {
-		attrs = append(attrs, slog.String("kind", string(ref.Kind)), slog.String("document", fmt.Sprintf("%.140q", ref.ID)))
+		attrs = append(attrs, slog.String("kind", string(ref.Kind)),
+			slog.String("document", fmt.Sprintf("%.140q", ref.ID)))
 	}
 	if err != nil {
 		attrs = append(attrs, slog.Any("error", err))

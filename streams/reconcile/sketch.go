@@ -14,8 +14,8 @@ const (
 	entryLen = 1 + 1 + maxID + 8 + 8
 )
 
-// entry is a version of a document on one side, as bytes of one length: kind, length of the id, the id, version and whether it is
-// deleted, and a hash of its body.
+// entry is a version of a document on one side, as bytes of one length: kind, length of the id, the id, version and
+// whether it is deleted, and a hash of its body.
 type entry [entryLen]byte
 
 // side is where an entry was seen.
@@ -26,9 +26,10 @@ const (
 	inCell    side = -1
 )
 
-// sketch tells in which entries two sides differ, in memory that does not grow with them: an invertible Bloom lookup table
-// (Goodrich and Mitzenmacher, 2011). Each entry is added to one row of each table; what both sides have cancels out, in whatever
-// order it comes; a row with one entry left shows it, and taking it out of its other rows shows others.
+// sketch tells in which entries two sides differ, in memory that does not grow with them: an invertible Bloom lookup
+// table (Goodrich and Mitzenmacher, 2011). Each entry is added to one row of each table; what both sides have cancels
+// out, in whatever order it comes; a row with one entry left shows it, and taking it out of its other rows shows
+// others.
 type sketch struct {
 	seed maphash.Seed
 	rows [tables * rows]row
@@ -67,7 +68,8 @@ func place(h uint64, table int) int {
 	return table*rows + int(h%rows)
 }
 
-// differences takes out all entries that only one side has; false where they are too many. The sketch is empty after it.
+// differences takes out all entries that only one side has; false where they are too many. The sketch is empty after
+// it.
 func (s *sketch) differences() (map[entry]side, bool) {
 	found := map[entry]side{}
 	look := make([]int, len(s.rows))

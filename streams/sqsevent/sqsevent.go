@@ -1,4 +1,5 @@
-// Package sqsevent reads the event with which SQS calls a Lambda function, and writes which of its messages are to come again.
+// Package sqsevent reads the event with which SQS calls a Lambda function, and writes which of its messages are to come
+// again.
 package sqsevent
 
 import (
@@ -46,7 +47,8 @@ func Parse(event []byte) ([]Message, error) {
 		case r.EventSource != "aws:sqs":
 			return nil, fmt.Errorf("%w: message %d comes from %.40q, want aws:sqs", ErrMalformed, i, r.EventSource)
 		case r.MessageID == "" || len(r.MessageID) > maxIDBytes:
-			return nil, fmt.Errorf("%w: message %d has an id of %d bytes, want 1..%d", ErrMalformed, i, len(r.MessageID), maxIDBytes)
+			return nil, fmt.Errorf("%w: message %d has an id of %d bytes, want 1..%d", ErrMalformed, i,
+				len(r.MessageID), maxIDBytes)
 		case seen[r.MessageID]:
 			return nil, fmt.Errorf("%w: message %d has the id of another", ErrMalformed, i)
 		case r.Body == nil:

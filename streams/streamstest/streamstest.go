@@ -1,5 +1,5 @@
-// Package streamstest is what tests of the streams have in common: counts that can be read, a place where things are kept that can
-// be away, and histories of items.
+// Package streamstest is what tests of the streams have in common: counts that can be read, a place where things are
+// kept that can be away, and histories of items.
 package streamstest
 
 import (
@@ -99,15 +99,16 @@ func (k *Keeper) Items() []kept.Item {
 // Written is when histories were written.
 var Written = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// History is the records of one item: a version with each body, and a tombstone for an empty one. Their sequence numbers are
-// table/key/version.
+// History is the records of one item: a version with each body, and a tombstone for an empty one. Their sequence
+// numbers are table/key/version.
 func History(t testing.TB, table control.Table, key string, bodies ...string) []control.Delivery {
 	t.Helper()
 	var current *control.Item
 	var out []control.Delivery
 	for i, body := range bodies {
 		c, err := control.Change{
-			Table: table, Key: key, Expect: int64(i), Body: []byte(body), Delete: body == "", Actor: "tester", Reason: "test", Now: Written,
+			Table: table, Key: key, Expect: int64(i), Body: []byte(body), Delete: body == "", Actor: "tester",
+			Reason: "test", Now: Written,
 		}.Check()
 		if err != nil {
 			t.Fatal(err)
