@@ -41,14 +41,16 @@ func start() (*function.Process, function.Handler, error) {
 	c := admin.Config{Log: process.Log, AcceptsPlan: counters.AcceptsPlan,
 		CellTables: map[string]admin.CellTable{}, Regions: map[string]string{}}
 	if c.Tables, err = dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
-		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys, control.Cells: s.Tables.Cells,
+		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
+		control.Cells: s.Tables.Cells,
 	}); err != nil {
 		return nil, nil, err
 	}
 	for _, t := range s.CellTable {
 		// A name is of a table in the function's own region.
 		c.Regions[t.Cell] = cmp.Or(awsio.Region(t.Table), process.Config("").Region)
-		if c.CellTables[t.Cell], err = table.New(table.Config{Client: process.DynamoDB(awsio.Region(t.Table)), Table: t.Table}); err != nil {
+		if c.CellTables[t.Cell], err = table.New(table.Config{Client: process.DynamoDB(awsio.Region(t.Table)),
+			Table: t.Table}); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -65,7 +67,8 @@ func start() (*function.Process, function.Handler, error) {
 }
 
 // hashes is what new keys are stored as, under one pepper of a secret.
-func hashes(process *function.Process, id, pepper string) (func(context.Context, string) (string, string, error), error) {
+func hashes(process *function.Process, id, pepper string) (func(context.Context, string) (string, string, error),
+	error) {
 	client := secretsmanager.NewFromConfig(process.Config(""), func(o *secretsmanager.Options) {
 		o.BaseEndpoint = process.Endpoint("SECRETS_MANAGER")
 		o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = process.FIPS(), process.DualStack()

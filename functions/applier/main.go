@@ -1,8 +1,8 @@
 // Command applier is the Lambda behind a cell's queue: it brings changes into the cell's configuration, as the
 // control tables have them.
 //
-// Its event source is the queue, subscribed to the topic with raw delivery, with ReportBatchItemFailures; docs/functions.md has the
-// numbers.
+// Its event source is the queue, subscribed to the topic with raw delivery, with ReportBatchItemFailures;
+// docs/functions.md has the numbers.
 package main
 
 import (
@@ -67,7 +67,8 @@ func start() (*function.Process, function.Handler, error) {
 		answer, err := a.Invoke(ctx, event)
 		if err == nil {
 			if _, err = heard.Run(ctx); errors.Is(err, control.ErrBadItem) {
-				process.Log.ErrorContext(ctx, "the shares are not acknowledged", "error", err) // to have it again changes nothing
+				// to have it again changes nothing
+				process.Log.ErrorContext(ctx, "the shares are not acknowledged", "error", err)
 				err = nil
 			}
 		}

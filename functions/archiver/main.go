@@ -1,9 +1,9 @@
-// Command archiver is the Lambda behind the streams of the control tables that keeps the audit trail: each version of each item
-// as an object that nobody can rewrite.
+// Command archiver is the Lambda behind the streams of the control tables that keeps the audit trail: each version of
+// each item as an object that nobody can rewrite.
 //
-// Its event sources are the streams of all five tables, with ReportBatchItemFailures, bisecting on errors, bounded retries and
-// age, and a destination for what fails. Its role may put objects into the bucket and read them, and nothing else of S3: the
-// bucket's default retention locks them.
+// Its event sources are the streams of all five tables, with ReportBatchItemFailures, bisecting on errors, bounded
+// retries and age, and a destination for what fails. Its role may put objects into the bucket and read them, and
+// nothing else of S3: the bucket's default retention locks them.
 package main
 
 import (
@@ -34,7 +34,8 @@ func start() (*function.Process, function.Handler, error) {
 		return nil, nil, err
 	}
 	decoder, err := streamrecord.New(map[control.Table]string{
-		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys, control.Cells: s.Tables.Cells,
+		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
+		control.Cells:      s.Tables.Cells,
 		control.Operations: s.Operations,
 	})
 	if err != nil {
@@ -48,5 +49,6 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return process, func(ctx context.Context, event []byte) ([]byte, error) { return a.Invoke(ctx, decoder, event) }, nil
+	return process, func(ctx context.Context, event []byte) ([]byte, error) { return a.Invoke(ctx, decoder, event) },
+		nil
 }

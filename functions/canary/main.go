@@ -36,12 +36,14 @@ func start() (*function.Process, function.Handler, error) {
 		if cells[i].Meter, err = process.Meter(c.Cell); err != nil {
 			return nil, nil, err
 		}
-		if cells[i].Table, err = table.New(table.Config{Client: process.DynamoDB(awsio.Region(c.Table)), Table: c.Table}); err != nil {
+		if cells[i].Table, err = table.New(table.Config{Client: process.DynamoDB(awsio.Region(c.Table)),
+			Table: c.Table}); err != nil {
 			return nil, nil, err
 		}
 	}
 	c, err := canary.New(canary.Config{
-		Tables: tables, Cells: cells, Actor: "function:" + os.Getenv("AWS_LAMBDA_FUNCTION_NAME"), Log: process.Log, Wait: s.Wait,
+		Tables: tables, Cells: cells, Actor: "function:" + os.Getenv("AWS_LAMBDA_FUNCTION_NAME"), Log: process.Log,
+		Wait: s.Wait,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -39,12 +39,14 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Operations)), map[control.Table]string{control.Operations: s.Operations})
+	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Operations)),
+		map[control.Table]string{control.Operations: s.Operations})
 	if err != nil {
 		return nil, nil, err
 	}
-	c := ops.Config{Cell: s.Cell, Store: counters.Store, Tables: tables, Tenant: counters.Tenant, NameAddress: names.Name,
-		IPv6Prefix: counters.IPv6Prefix, Log: process.Log}
+	c := ops.Config{Cell: s.Cell, Store: counters.Store, Tables: tables, Tenant: counters.Tenant,
+		NameAddress: names.Name,
+		IPv6Prefix:  counters.IPv6Prefix, Log: process.Log}
 	if s.Redis != nil { // else instances count addresses in their own memory
 		c.IPLimits, c.Addresses = counters.IPLimits, counters.Store
 	}

@@ -1,7 +1,8 @@
-// Command publisher is the Lambda behind the streams of the control tables: it tells cells and subscribers what changed.
+// Command publisher is the Lambda behind the streams of the control tables: it tells cells and subscribers what
+// changed.
 //
-// Its event sources are the streams of plans, tenants and keys, with ReportBatchItemFailures, bisecting on errors, bounded retries
-// and age, and a destination for what fails; docs/functions.md has the numbers.
+// Its event sources are the streams of plans, tenants and keys, with ReportBatchItemFailures, bisecting on errors,
+// bounded retries and age, and a destination for what fails; docs/functions.md has the numbers.
 package main
 
 import (
@@ -45,5 +46,6 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return process, func(ctx context.Context, event []byte) ([]byte, error) { return p.Invoke(ctx, decoder, event) }, nil
+	return process, func(ctx context.Context, event []byte) ([]byte, error) { return p.Invoke(ctx, decoder, event) },
+		nil
 }

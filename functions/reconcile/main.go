@@ -1,5 +1,5 @@
-// Command reconcile is the Lambda that compares the control tables with a cell's copy on a schedule, repairs what the cell has
-// missed, and reports drift.
+// Command reconcile is the Lambda that compares the control tables with a cell's copy on a schedule, repairs what the
+// cell has missed, and reports drift.
 package main
 
 import (
@@ -33,7 +33,8 @@ func start() (*function.Process, function.Handler, error) {
 		return nil, nil, err
 	}
 	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
-		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys, control.Cells: s.Tables.Cells,
+		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
+		control.Cells: s.Tables.Cells,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -42,7 +43,8 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	r, err := reconcile.New(reconcile.Config{Tables: tables, Store: store, Meter: meter, Log: process.Log, Grace: s.Grace})
+	r, err := reconcile.New(reconcile.Config{Tables: tables, Store: store, Meter: meter, Log: process.Log,
+		Grace: s.Grace})
 	if err != nil {
 		return nil, nil, err
 	}
