@@ -15,15 +15,16 @@ const (
 type Batch struct{ From, To int }
 
 // Batches cuts a list of messages into as few batches as there can be without changing the order. Each fits into one
-// PublishBatch. The error wraps ErrTooLarge and names the message that fits into none, which an event of [Encode] always does
-// unless it is an audit record.
+// PublishBatch. The error wraps ErrTooLarge and names the message that fits into none, which an event of [Encode]
+// always does unless it is an audit record.
 func Batches(messages [][]byte) ([]Batch, error) {
 	var batches []Batch
 	size := 0
 	for i, m := range messages {
 		n := len(m) + AttributeBytes
 		if n > MaxBatchBytes {
-			return nil, fmt.Errorf("%w: message %d has %d bytes, want at most %d", ErrTooLarge, i, len(m), MaxBatchBytes-AttributeBytes)
+			return nil, fmt.Errorf("%w: message %d has %d bytes, want at most %d", ErrTooLarge, i, len(m),
+				MaxBatchBytes-AttributeBytes)
 		}
 		size += n
 		if last := len(batches) - 1; last >= 0 && size <= MaxBatchBytes && i-batches[last].From < MaxBatchEntries {
@@ -36,8 +37,8 @@ func Batches(messages [][]byte) ([]Batch, error) {
 	return batches, nil
 }
 
-// Attributes are those that a message carries beside the event, all of them strings, so that a subscriber's filter can go by
-// them. They never say what the event does not.
+// Attributes are those that a message carries beside the event, all of them strings, so that a subscriber's filter can
+// go by them. They never say what the event does not.
 func Attributes(h Header) map[string]string {
 	return map[string]string{"type": string(h.Type), "version": fmt.Sprint(h.Version)}
 }

@@ -92,14 +92,16 @@ func (e *Throttled) check() error {
 	return nil
 }
 
-// check returns an error unless the data is an event that says what the head says, and which this package does not know.
+// check returns an error unless the data is an event that says what the head says, and which this package does not
+// know.
 func (e *Raw) check() error {
 	again, err := Decode(e.Data)
 	if err != nil {
 		return err
 	}
 	if r, ok := again.(*Raw); !ok || r.Head != e.Head {
-		return fmt.Errorf("%w: a raw event of type %.64q, version %d, whose data says otherwise", ErrMalformed, e.Head.Type, e.Head.Version)
+		return fmt.Errorf("%w: a raw event of type %.64q, version %d, whose data says otherwise", ErrMalformed,
+			e.Head.Type, e.Head.Version)
 	}
 	return nil
 }

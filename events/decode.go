@@ -13,9 +13,9 @@ import (
 	"github.com/sluicelimits/sluice/events/canonical"
 )
 
-// Decode reads an event. Each field that the version has must be there, with its type and within its bounds, and once; other
-// fields are left alone. A type or version that is not known gives a [Raw]. The error wraps ErrMalformed and names the
-// field, or ErrTooLarge. The event does not share memory with data.
+// Decode reads an event. Each field that the version has must be there, with its type and within its bounds, and once;
+// other fields are left alone. A type or version that is not known gives a [Raw]. The error wraps ErrMalformed and
+// names the field, or ErrTooLarge. The event does not share memory with data.
 func Decode(data []byte) (Event, error) {
 	if len(data) > MaxAuditBytes {
 		return nil, fmt.Errorf("%w: %d bytes, want at most %d", ErrTooLarge, len(data), MaxAuditBytes)
@@ -120,13 +120,16 @@ func (r *reader) event(t Type, version int64) Event {
 		}
 	case AuditRecorded:
 		return &AuditRecord{
-			Table: Table(r.text("table")), Key: r.text("key"), ItemVersion: r.integer("item_version"), Time: r.time("time"),
+			Table: Table(r.text("table")), Key: r.text("key"), ItemVersion: r.integer("item_version"),
+			Time:  r.time("time"),
 			Actor: r.text("actor"), Reason: r.text("reason"), Deleted: r.boolean("deleted"),
-			Before: r.document("before"), After: r.document("after"), PrevHash: r.text("prev_hash"), Hash: r.text("hash"),
+			Before: r.document("before"), After: r.document("after"), PrevHash: r.text("prev_hash"),
+			Hash: r.text("hash"),
 		}
 	case TenantThrottled:
 		return &Throttled{
-			Time: r.time("time"), Cell: r.text("cell"), Tenant: r.text("tenant"), Plan: r.text("plan"), Limit: r.text("limit"),
+			Time: r.time("time"), Cell: r.text("cell"), Tenant: r.text("tenant"), Plan: r.text("plan"),
+			Limit:     r.text("limit"),
 			Threshold: r.integer("threshold"), WindowStart: r.time("window_start"), WindowEnd: r.time("window_end"),
 		}
 	}
@@ -204,8 +207,8 @@ func (r *reader) time(name string) time.Time {
 	return t
 }
 
-// body is nil for null. It is brought back to canonical form: what carries events may spell JSON anew, as some event source mappings
-// do, and the document is the same.
+// body is nil for null. It is brought back to canonical form: what carries events may spell JSON anew, as some event
+// source mappings do, and the document is the same.
 func (r *reader) body(name string) json.RawMessage {
 	v := r.take(name)
 	if v == nil || string(v) == "null" {
@@ -216,7 +219,8 @@ func (r *reader) body(name string) json.RawMessage {
 	return body
 }
 
-// document is nil for null. It stays as it is, since records are compared byte by byte; that it is canonical is checked with the event.
+// document is nil for null. It stays as it is, since records are compared byte by byte; that it is canonical is checked
+// with the event.
 func (r *reader) document(name string) json.RawMessage {
 	v := r.take(name)
 	if string(v) == "null" {

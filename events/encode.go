@@ -9,8 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/events/canonical"
 )
 
-// Encode is the event as JSON on one line: the same bytes each time. Times lose what is below a microsecond. The error wraps
-// ErrMalformed and names the field, or ErrTooLarge.
+// Encode is the event as JSON on one line: the same bytes each time. Times lose what is below a microsecond. The error
+// wraps ErrMalformed and names the field, or ErrTooLarge.
 func Encode(e Event) ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, err

@@ -1,15 +1,15 @@
 // Package events is what travels between Sluice's functions and to its subscribers: types, versions and their JSON.
 //
-// An event is a JSON object that begins with its type, version, id and time. There is one for each change of a document,
-// whatever the number of tenants that it concerns. Fields are only ever added to a version, so a reader leaves alone those
-// that it does not know; removing or retyping one makes the next version. A type or version that a reader does not know is a
-// [Raw] event: it is counted and kept, and is no error.
+// An event is a JSON object that begins with its type, version, id and time. There is one for each change of a
+// document, whatever the number of tenants that it concerns. Fields are only ever added to a version, so a reader
+// leaves alone those that it does not know; removing or retyping one makes the next version. A type or version that a
+// reader does not know is a [Raw] event: it is counted and kept, and is no error.
 //
-// Delivery is at least once and in any order. The id names a version of a document, the same in each delivery; whoever keeps
-// documents applies an event iff its item version is newer than what it has.
+// Delivery is at least once and in any order. The id names a version of a document, the same in each delivery; whoever
+// keeps documents applies an event iff its item version is newer than what it has.
 //
-// Subscribe queues to the topic with raw message delivery. Without it SNS wraps the event in another JSON text, in which
-// each quotation mark takes two bytes, and a large event no longer fits.
+// Subscribe queues to the topic with raw message delivery. Without it SNS wraps the event in another JSON text, in
+// which each quotation mark takes two bytes, and a large event no longer fits.
 package events
 
 import (
@@ -29,7 +29,8 @@ const (
 	SettingsChanged Type = "settings.changed" // Changed: ipLimits, ipv6Prefix, anonymousPlan and routes
 	TenantChanged   Type = "tenant.changed"   // Changed: a tenant
 	KeyChanged      Type = "key.changed"      // Changed: an API key, as its hash
-	SharesChanged   Type = "shares.changed"   // Changed: the cells' shares of all tenants; or where one tenant is served, see PlacementPrefix
+	// Changed: the cells' shares of all tenants; or where one tenant is served, see PlacementPrefix
+	SharesChanged   Type = "shares.changed"
 	Canary          Type = "canary"           // Changed: nothing but a mark whose way through the system is timed
 	AuditRecorded   Type = "audit.record"     // AuditRecord
 	TenantThrottled Type = "tenant.throttled" // Throttled
@@ -80,13 +81,14 @@ type Event interface {
 
 // Changed tells the new version of a document of the control tables, whole.
 type Changed struct {
-	Type        Type            // one of those that say so
-	Key         string          // the document's id; SettingsKey, CanaryKey or SharesKey where there is one only
-	ItemVersion int64           // of the document, 1..MaxVersion, without gaps
-	Time        time.Time       // when it was written, by the writer's clock, which may go back: versions decide
-	Deleted     bool            // it is gone
-	Hash        string          // of the item, hex; see package control
-	Body        json.RawMessage // as in the control table: a canonical JSON object of at most MaxBodyBytes; nil iff Deleted
+	Type        Type      // one of those that say so
+	Key         string    // the document's id; SettingsKey, CanaryKey or SharesKey where there is one only
+	ItemVersion int64     // of the document, 1..MaxVersion, without gaps
+	Time        time.Time // when it was written, by the writer's clock, which may go back: versions decide
+	Deleted     bool      // it is gone
+	Hash        string    // of the item, hex; see package control
+	// as in the control table: a canonical JSON object of at most MaxBodyBytes; nil iff Deleted
+	Body json.RawMessage
 }
 
 // Header implements [Event].
@@ -94,8 +96,8 @@ func (e *Changed) Header() Header {
 	return Header{e.Type, Version, itemID(e.Type.table(), e.Key, e.ItemVersion), instant(e.Time)}
 }
 
-// AuditRecord is a version of an item of any control table as it is archived: who wrote it, when and why, what it was before,
-// and its link of the hash chain.
+// AuditRecord is a version of an item of any control table as it is archived: who wrote it, when and why, what it was
+// before, and its link of the hash chain.
 type AuditRecord struct {
 	Table         Table
 	Key           string
@@ -114,7 +116,8 @@ func (e *AuditRecord) Header() Header {
 	return Header{AuditRecorded, Version, itemID(e.Table, e.Key, e.ItemVersion), instant(e.Time)}
 }
 
-// Throttled tells that a tenant met a limit: one event for each cell, tenant, limit and window, at the first denial in it.
+// Throttled tells that a tenant met a limit: one event for each cell, tenant, limit and window, at the first denial in
+// it.
 type Throttled struct {
 	Time        time.Time // of the denial
 	Cell        string
@@ -158,8 +161,8 @@ func (t Type) table() Table {
 	}
 }
 
-// ChangedType is the type of event for a document of a control table; false where its changes are none: those of operations,
-// and of single cells, which only the balancer reads.
+// ChangedType is the type of event for a document of a control table; false where its changes are none: those of
+// operations, and of single cells, which only the balancer reads.
 func ChangedType(t Table, key string) (Type, bool) {
 	switch t {
 	case Plans:

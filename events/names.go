@@ -30,11 +30,12 @@ const (
 	SharesKey   = "@shares"   // in Cells
 )
 
-// PlacementPrefix begins the keys, in Cells, of the placements of tenants that not every cell serves. No cell is called so.
+// PlacementPrefix begins the keys, in Cells, of the placements of tenants that not every cell serves. No cell is called
+// so.
 const PlacementPrefix = "placed."
 
-// CheckKey returns an error unless an item of the table can have the key: an id of 1 to 64 of A-Z a-z 0-9 . _ - in plans,
-// cells and operations, or else 1 to 128 bytes of UTF-8 without control characters.
+// CheckKey returns an error unless an item of the table can have the key: an id of 1 to 64 of A-Z a-z 0-9 . _ - in
+// plans, cells and operations, or else 1 to 128 bytes of UTF-8 without control characters.
 func CheckKey(t Table, key string) error {
 	switch t {
 	case Plans:
@@ -88,8 +89,8 @@ func checkName(s string) error {
 	return nil
 }
 
-// CheckText returns an error unless s can be an actor or a reason: 1 to MaxTextChars characters of UTF-8 without control
-// characters or line ends, so that it is one line wherever it is shown.
+// CheckText returns an error unless s can be an actor or a reason: 1 to MaxTextChars characters of UTF-8 without
+// control characters or line ends, so that it is one line wherever it is shown.
 func CheckText(s string) error {
 	switch {
 	case len(s) > utf8.UTFMax*MaxTextChars || utf8.RuneCountInString(s) > MaxTextChars:

@@ -1,9 +1,9 @@
 // Package canonical writes a JSON object in the one form that is hashed, stored and compared.
 //
 // It is a subset of RFC 8785: members sorted by the UTF-16 code units of their names, no white space, the shortest
-// escapes, no name twice, no lone surrogate. Numbers differ. RFC 8785 reads them as doubles, which would round what it does
-// not hold; here they stay as they are written, and a spelling that could mean the same in two ways, an exponent or a
-// negative zero, is refused. Integers up to 2^53 are written as RFC 8785 writes them.
+// escapes, no name twice, no lone surrogate. Numbers differ. RFC 8785 reads them as doubles, which would round what it
+// does not hold; here they stay as they are written, and a spelling that could mean the same in two ways, an exponent
+// or a negative zero, is refused. Integers up to 2^53 are written as RFC 8785 writes them.
 package canonical
 
 import (
@@ -65,8 +65,8 @@ func Marshal(v any) ([]byte, error) {
 	return Object(b.Bytes())
 }
 
-// String reads a JSON string, which data must be from its first byte to its last. Where encoding/json would put U+FFFD for
-// bytes that are not UTF-8 and for lone surrogates, it is an error.
+// String reads a JSON string, which data must be from its first byte to its last. Where encoding/json would put U+FFFD
+// for bytes that are not UTF-8 and for lone surrogates, it is an error.
 func String(data []byte) (string, error) {
 	if !utf8.Valid(data) {
 		return "", fmt.Errorf("%w: not valid UTF-8", ErrInvalid)
@@ -394,7 +394,8 @@ func (w *writer) hex() (r rune, ok bool) {
 	return r, true
 }
 
-// compare orders names by their UTF-16 code units: a rune that takes two comes before those from U+E000 on that take one.
+// compare orders names by their UTF-16 code units: a rune that takes two comes before those from U+E000 on that take
+// one.
 func compare(a, b []byte) int {
 	for len(a) > 0 && len(b) > 0 {
 		ra, na := utf8.DecodeRune(a)
