@@ -1,9 +1,10 @@
-// Package middleware puts Sluice in front of any http.Handler: [Limit] limits by itself; [Behind] stands in a service behind API
-// Gateway, where Sluice's authorizer has decided already, and gives clients the answer that the gateway cannot.
+// Package middleware puts Sluice in front of any http.Handler: [Limit] limits by itself; [Behind] stands in a service
+// behind API Gateway, where Sluice's authorizer has decided already, and gives clients the answer that the gateway
+// cannot.
 //
-// Both remove from a request the headers by which services believe Sluice (X-Sluice-…, RateLimit…, X-RateLimit-…), write who
-// calls in their place, percent-encoded, and tell handlers by [FromContext]. Both set the rate-limit headers of each answer at the
-// last moment, over what the handler said. Handlers flush, hijack and stream as they do without.
+// Both remove from a request the headers by which services believe Sluice (X-Sluice-…, RateLimit…, X-RateLimit-…),
+// write who calls in their place, percent-encoded, and tell handlers by [FromContext]. Both set the rate-limit headers
+// of each answer at the last moment, over what the handler said. Handlers flush, hijack and stream as they do without.
 //
 // Answers that are not the handler's have a body of type application/problem+json. Preflight requests of CORS carry no
 // credential: handlers for those stand in front.
@@ -39,9 +40,9 @@ type options struct {
 	observe  func(*http.Request, *sluice.Decision)
 }
 
-// WithIdentity is for a program with an authentication of its own: f says who calls, and API keys and tokens are not looked at. It
-// is called after the ipLimits let the request pass. Its error is sluice.ErrNoCredential or ErrUnidentified, or wraps one of them; any
-// other is a 401.
+// WithIdentity is for a program with an authentication of its own: f says who calls, and API keys and tokens are not
+// looked at. It is called after the ipLimits let the request pass. Its error is sluice.ErrNoCredential or
+// ErrUnidentified, or wraps one of them; any other is a 401.
 func WithIdentity(f func(*http.Request) (sluice.Identity, error)) Option {
 	return func(o *options) { o.identify = f }
 }
@@ -51,8 +52,8 @@ func WithObserver(f func(*http.Request, *sluice.Decision)) Option {
 	return func(o *options) { o.observe = f }
 }
 
-// Limit decides about each request before the handler: 401 without a good credential, 403 for tenants that may not call, 404 for
-// routes that the plans do not declare, 429 over a limit.
+// Limit decides about each request before the handler: 401 without a good credential, 403 for tenants that may not
+// call, 404 for routes that the plans do not declare, 429 over a limit.
 //
 // Two kinds of requests are a 400 and reach neither the limits nor the handler: a target that is a URL inside a URL,
 // and a path that leads above the root in any way in which a server might read it, as "/../a" and "/..%2Fa" do. A
@@ -89,8 +90,9 @@ func Limit(limiter *sluice.Limiter, opts ...Option) func(http.Handler) http.Hand
 				return
 			}
 			ctx := context.WithValue(r.Context(), decisionKey{}, &d)
-			pass(next, w, r.WithContext(ctx), d.SetHeaders, &Caller{Tenant: d.Tenant, Subject: d.Subject, Plan: d.Plan, KeyID: d.KeyID,
-				Anonymous: d.Anonymous, StoreFailed: d.StoreFailed})
+			pass(next, w, r.WithContext(ctx), d.SetHeaders,
+				&Caller{Tenant: d.Tenant, Subject: d.Subject, Plan: d.Plan, KeyID: d.KeyID,
+					Anonymous: d.Anonymous, StoreFailed: d.StoreFailed})
 		})
 	}
 }
@@ -119,7 +121,8 @@ func Decision(ctx context.Context) (*sluice.Decision, bool) {
 	return d, ok
 }
 
-// pass hands a request on. The request's headers are copied before they are changed: who stands in front still reads them.
+// pass hands a request on. The request's headers are copied before they are changed: who stands in front still reads
+// them.
 func pass(next http.Handler, w http.ResponseWriter, r *http.Request, last func(http.Header), who *Caller) {
 	r = r.WithContext(caller.NewContext(r.Context(), *who))
 	r.Header = maps.Clone(r.Header)
@@ -192,7 +195,8 @@ func (b both) Flush()                                       { _ = b.flush() } //
 func (b both) FlushError() error                            { return b.flush() }
 func (b both) Hijack() (net.Conn, *bufio.ReadWriter, error) { return b.hijack() }
 
-// wrap offers a handler what the server's writer can do, and nothing that it cannot: handlers decide by that how to answer.
+// wrap offers a handler what the server's writer can do, and nothing that it cannot: handlers decide by that how to
+// answer.
 func wrap(w *writer) http.ResponseWriter {
 	flushes, hijacks := can[http.Flusher](w.ResponseWriter), can[http.Hijacker](w.ResponseWriter)
 	switch {

@@ -48,8 +48,8 @@ func appendMember(b []byte, name, value string) []byte {
 	return gjson.AppendJSONString(b, value)
 }
 
-// addHeaders adds the rate-limit headers to a handler's response. What it cannot read it returns as it is: the gateway has a
-// meaning for it, or an error.
+// addHeaders adds the rate-limit headers to a handler's response. What it cannot read it returns as it is: the gateway
+// has a meaning for it, or an error.
 func addHeaders(response []byte, h *answer.Header, inferred bool) []byte {
 	if !gjson.ValidBytes(response) {
 		return response
@@ -97,7 +97,8 @@ type parts struct {
 	status         bool
 }
 
-// read takes the response apart. It reports false for one whose headers are not what they should be, or are there twice.
+// read takes the response apart. It reports false for one whose headers are not what they should be, or are there
+// twice.
 func (p *parts) read(root gjson.Result) bool {
 	ok := true
 	object := func(into *gjson.Result, v gjson.Result) {
