@@ -1,8 +1,8 @@
-// Package redisstore keeps the counters of package sluice in Redis or Valkey (ElastiCache, node-based or cluster), so that
-// all processes that share a server hold each limit together.
+// Package redisstore keeps the counters of package sluice in Redis or Valkey (ElastiCache, node-based or cluster), so
+// that all processes that share a server hold each limit together.
 //
-// A decision is one round trip at most, by one script, on the server's clock. It opens connections of its own and takes no client
-// of yours: a client that sends a command again, as clients do by default, would charge twice.
+// A decision is one round trip at most, by one script, on the server's clock. It opens connections of its own and takes
+// no client of yours: a client that sends a command again, as clients do by default, would charge twice.
 package redisstore
 
 import (
@@ -42,8 +42,8 @@ type Config struct {
 	// same namespace, "" included, hold each limit together.
 	Namespace string
 
-	// Deadline of one decision, connecting included, 1 ms or more; default DefaultDeadline. One that is not answered by then is
-	// decided by each limit's onStoreFailure.
+	// Deadline of one decision, connecting included, 1 ms or more; default DefaultDeadline. One that is not answered by
+	// then is decided by each limit's onStoreFailure.
 	Deadline time.Duration
 	PoolSize int // connections per node; 0 is ten for each CPU
 }
@@ -67,7 +67,8 @@ func New(ctx context.Context, c Config) (*Store, error) {
 }
 
 var errPlaintextPassword = errors.New("redisstore: Credentials without TLS would send a password in plain text: " +
-	"set TLS (&tls.Config{} verifies the server by its name), or AllowPlaintextPassword where nobody can listen on the way")
+	"set TLS (&tls.Config{} verifies the server by its name), or AllowPlaintextPassword where nobody can listen on " +
+	"the way")
 
 // onThisMachine reports whether all that is sent goes to a loopback address.
 func (c *Config) onThisMachine() bool {
