@@ -15,12 +15,14 @@ import (
 
 // The errors that [New] and [Limiter.Reload] return wrap one of these.
 var (
-	ErrConfig = errors.New("sluice: bad configuration") // a field of Config is out of its range, or fields contradict each other
-	ErrPlans  = errors.New("sluice: bad plans")         // plans that cannot be read, or are not valid: the text has a line for each problem
+	// a field of Config is out of its range, or fields contradict each other
+	ErrConfig = errors.New("sluice: bad configuration")
+	// plans that cannot be read, or are not valid: the text has a line for each problem
+	ErrPlans = errors.New("sluice: bad plans")
 )
 
-// Store is where counters are kept: a store of package redisstore or dynamodbstore. It may be shared by any number of limiters
-// and processes. Whoever opened it closes it, after the limiters.
+// Store is where counters are kept: a store of package redisstore or dynamodbstore. It may be shared by any number of
+// limiters and processes. Whoever opened it closes it, after the limiters.
 type Store interface {
 	// Backend is for this package alone; its type is internal, so stores cannot be made elsewhere.
 	Backend() store.Backend
@@ -31,8 +33,9 @@ const DefaultMemory = 64 << 20
 
 // Config sets up a [Limiter]. What is left zero has the default that is named.
 type Config struct {
-	// Plans are the plans files, YAML or JSON, read as one. They are watched: a file that changes is in force a moment later,
-	// and one with anything wrong changes nothing and is reported in the log. Either Plans or PlansData is required.
+	// Plans are the plans files, YAML or JSON, read as one. They are watched: a file that changes is in force a moment
+	// later, and one with anything wrong changes nothing and is reported in the log. Either Plans or PlansData is
+	// required.
 	Plans []string
 
 	// PlansData is a plans file's content, for plans that the program brings along.
@@ -41,33 +44,34 @@ type Config struct {
 	// Store keeps the counters; nil is this process's memory.
 	Store Store
 
-	// Quotas is where quotas (limits over calendar periods) are counted; nil is Store. It is for rates in Redis with quotas in
-	// DynamoDB, where they survive a restart. Only with a Store.
+	// Quotas is where quotas (limits over calendar periods) are counted; nil is Store. It is for rates in Redis with
+	// quotas in DynamoDB, where they survive a restart. Only with a Store.
 	Quotas Store
 
-	// NoLeases has each decision ask the Store. By default units are charged ahead and spent locally, which is as exact, and costs
-	// a busy tenant about one call per second and process. Single limits say `exact: true` instead.
+	// NoLeases has each decision ask the Store. By default units are charged ahead and spent locally, which is as
+	// exact, and costs a busy tenant about one call per second and process. Single limits say `exact: true` instead.
 	NoLeases bool
 
-	// MaxInstances is the most processes that may share Store, 1 or more; default 1. While the store is away, a process that has
-	// not counted them yet divides each limit by it.
+	// MaxInstances is the most processes that may share Store, 1 or more; default 1. While the store is away, a process
+	// that has not counted them yet divides each limit by it.
 	MaxInstances int
 
 	// Memory bounds the counters kept in this process, bytes, at least 64 KB; default DefaultMemory. An eighth of it is
 	// set aside to remember refunds. Counters that still matter are never forgotten.
 	//
 	// The counters of addresses and of anonymous calls take at most a quarter, unless there is a Store. When that is in
-	// use, new addresses are spread over groups at random, and the addresses of a group share one counter of each limit.
+	// use, new addresses are spread over groups at random, and the addresses of a group share one counter of each
+	// limit.
 	//
 	// The values that a tenant's limits count apart (`per`), and the entries of its sliding logs, take at most as much
-	// memory as they leave to others. Beyond that, new values of a limit share one counter, as those beyond maxValues do,
-	// and the new entries of a log are counted together. When all is in use, the onStoreFailure of each limit decides
-	// about tenants that are new.
+	// memory as they leave to others. Beyond that, new values of a limit share one counter, as those beyond maxValues
+	// do, and the new entries of a log are counted together. When all is in use, the onStoreFailure of each limit
+	// decides about tenants that are new.
 	Memory int64
 
-	// Peppers are the secrets under which the API keys of the plans are hashed, by id, at least 16 bytes each. See `sluice key`.
-	// Where the plans have no key and there are no Issuers, [Limiter.Authorize] looks at no credential: they are the
-	// program's own.
+	// Peppers are the secrets under which the API keys of the plans are hashed, by id, at least 16 bytes each. See
+	// `sluice key`. Where the plans have no key and there are no Issuers, [Limiter.Authorize] looks at no credential:
+	// they are the program's own.
 	Peppers map[string][]byte
 
 	// Issuers are those whose JWTs are accepted; none is accepted by default.
@@ -79,12 +83,12 @@ type Config struct {
 	// HTTPClient fetches the issuers' keys; default one of its own.
 	HTTPClient *http.Client
 
-	// TrustedHops is how many proxies of your own stand in front, N of 0..16: the address that counts is the Nth entry of
-	// X-Forwarded-For from the right. Default 0, the connection's other end.
+	// TrustedHops is how many proxies of your own stand in front, N of 0..16: the address that counts is the Nth entry
+	// of X-Forwarded-For from the right. Default 0, the connection's other end.
 	TrustedHops int
 
-	// RetryJitter lengthens each Retry-After by a random share of up to so many percent, 0..100, so that clients that were denied
-	// together do not come back together. Default 0.
+	// RetryJitter lengthens each Retry-After by a random share of up to so many percent, 0..100, so that clients that
+	// were denied together do not come back together. Default 0.
 	RetryJitter int
 
 	Now func() time.Time // default time.Now; for tests and replays
@@ -97,16 +101,16 @@ type Issuer struct {
 	Audiences []string // required; one of them must be in the audience claim
 	JWKSURL   string   // required; https, or http on a loopback address
 
-	// Algorithms that are accepted, of RS, PS and ES with 256, 384 and 512, and EdDSA; default RS256 and ES256. Symmetric ones
-	// never are.
+	// Algorithms that are accepted, of RS, PS and ES with 256, 384 and 512, and EdDSA; default RS256 and ES256.
+	// Symmetric ones never are.
 	Algorithms []string
 
 	AudienceClaim string // default "aud"; access tokens of Cognito have "client_id"
 	TenantClaim   string // default "tenant_id"; a member of the payload itself, never of one inside it
 	SubjectClaim  string // default "sub"
 
-	// Tenants are those that the issuer may speak for; AllTenants is all. One of the two is required, since whoever holds an
-	// issuer's key can be any of its tenants.
+	// Tenants are those that the issuer may speak for; AllTenants is all. One of the two is required, since whoever
+	// holds an issuer's key can be any of its tenants.
 	Tenants    []string
 	AllTenants bool
 }
@@ -140,7 +144,8 @@ func (c *Config) complete() error {
 		{c.NoLeases && c.Store == nil, "NoLeases is set without Store, and memory has no leases"},
 		{c.MaxInstances < 1, fmt.Sprintf("MaxInstances %d is below 1", c.MaxInstances)},
 		{c.Memory < minMemory, fmt.Sprintf("Memory %d is below %d", c.Memory, minMemory)},
-		{c.TrustedHops < 0 || c.TrustedHops > identity.MaxHops, fmt.Sprintf("TrustedHops %d is outside 0..%d", c.TrustedHops, identity.MaxHops)},
+		{c.TrustedHops < 0 || c.TrustedHops > identity.MaxHops,
+			fmt.Sprintf("TrustedHops %d is outside 0..%d", c.TrustedHops, identity.MaxHops)},
 		{c.RetryJitter < 0 || c.RetryJitter > 100, fmt.Sprintf("RetryJitter %d is outside 0..100", c.RetryJitter)},
 		{len(c.TokenClaims) > 0 && len(c.Issuers) == 0, "TokenClaims is set without Issuers"},
 	} {
@@ -171,7 +176,8 @@ func (c *Config) tokenVerifier() (authorizer.Tokens, error) {
 
 // Errors that a [Request.Identify] returns; any other is a credential that is refused.
 var (
-	// ErrNoCredential says that nothing says who calls. The call is then anonymous where the plans have an anonymousPlan.
+	// ErrNoCredential says that nothing says who calls. The call is then anonymous where the plans have an
+	// anonymousPlan.
 	ErrNoCredential = authorizer.ErrNoCredential
 
 	// ErrUnidentified says that who calls could not be looked up. The client is told to come back in a second.

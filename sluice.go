@@ -38,8 +38,9 @@ type Limiter struct {
 	running sync.WaitGroup
 }
 
-// New reads the plans and makes a limiter. It starts goroutines that watch the plans files and, with a Store, count the processes
-// that share it: close the limiter to end them. The error wraps ErrConfig or ErrPlans. A Store that does not answer is none.
+// New reads the plans and makes a limiter. It starts goroutines that watch the plans files and, with a Store, count the
+// processes that share it: close the limiter to end them. The error wraps ErrConfig or ErrPlans. A Store that does not
+// answer is none.
 func New(c Config) (*Limiter, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
@@ -105,12 +106,14 @@ func acceptsPlan(s limit.Store) func(all []*limit.Limit, together ...[]*limit.Li
 // begin loads the plans, and watches them where they are files.
 func (l *Limiter) begin(tokens authorizer.Tokens, addresses limit.Store) error {
 	var err error
-	l.plans, err = planfile.Open(planfile.Config{Files: l.c.Plans, Source: plan.Source{Name: "plans", Data: l.c.PlansData},
+	l.plans, err = planfile.Open(planfile.Config{Files: l.c.Plans,
+		Source:  plan.Source{Name: "plans", Data: l.c.PlansData},
 		Peppers: l.c.Peppers, Accepts: l.store.Accepts, AcceptsPlan: acceptsPlan(l.store), Now: l.c.Now, Log: l.c.Log})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrPlans, err)
 	}
-	l.authorizer, err = authorizer.New(authorizer.Config{Source: authorizer.Current(l.plans.Current), Tokens: tokens, Store: l.store,
+	l.authorizer, err = authorizer.New(authorizer.Config{Source: authorizer.Current(l.plans.Current), Tokens: tokens,
+		Store:     l.store,
 		Addresses: addresses, Now: l.c.Now, Log: l.c.Log, TrustedHops: l.c.TrustedHops, Jitter: l.c.RetryJitter})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
@@ -127,8 +130,8 @@ func (l *Limiter) begin(tokens authorizer.Tokens, addresses limit.Store) error {
 	return nil
 }
 
-// Close stops watching the plans, charges what is still owed to the Store and gives back what was leased of it, as far as it
-// answers before ctx ends. It does not close the Store. No decision may be under way; those after it are denied.
+// Close stops watching the plans, charges what is still owed to the Store and gives back what was leased of it, as far
+// as it answers before ctx ends. It does not close the Store. No decision may be under way; those after it are denied.
 func (l *Limiter) Close(ctx context.Context) error {
 	if l.closed.Swap(true) {
 		return nil
@@ -152,29 +155,33 @@ type Identity struct {
 	KeyID   string            // names the credential, never the credential itself, for limits `per: api_key`
 	Claims  map[string]string // for limits `per: claim:NAME`
 
-	// Plan is the id of the plan that applies where the plans do not list the tenant. Where they do, what they say applies.
+	// Plan is the id of the plan that applies where the plans do not list the tenant. Where they do, what they say
+	// applies.
 	Plan string
 
-	// Anonymous is a call without a credential, under the plans' anonymousPlan. The other fields are then not looked at.
+	// Anonymous is a call without a credential, under the plans' anonymousPlan. The other fields are then not looked
+	// at.
 	Anonymous bool
 }
 
 // Request is what is asked for. The zero Request is for any path and any method.
 type Request struct {
-	Method string      // as "GET"; where it is "", limits that name methods do not apply
-	Path   string      // percent-encoded as sent, without the query; "" is "/"
-	Header http.Header // credentials, X-Forwarded-For, and costs in trusted headers; names in canonical form, may be nil
+	Method string // as "GET"; where it is "", limits that name methods do not apply
+	Path   string // percent-encoded as sent, without the query; "" is "/"
+	// credentials, X-Forwarded-For, and costs in trusted headers; names in canonical form, may be nil
+	Header http.Header
 
-	// Peer is the address of the connection's other end, with or without port. Where it is "", Decide applies no ipLimits, and
-	// Authorize denies if there are any: they are what protects it.
+	// Peer is the address of the connection's other end, with or without port. Where it is "", Decide applies no
+	// ipLimits, and Authorize denies if there are any: they are what protects it.
 	Peer string
 
-	// Cost is the units that are spent of each limit of the plan that applies, 1..2^40; 0 is what the plan says. Never let a client choose it.
+	// Cost is the units that are spent of each limit of the plan that applies, 1..2^40; 0 is what the plan says. Never
+	// let a client choose it.
 	Cost int64
 
-	// Identify finds out who calls, for [Limiter.Authorize]; nil reads API keys and JWTs from Header. It is called once, after
-	// ipLimits and routes let the request pass. Its error is ErrNoCredential or ErrUnidentified, or wraps one of them; any other
-	// is a credential that is refused.
+	// Identify finds out who calls, for [Limiter.Authorize]; nil reads API keys and JWTs from Header. It is called
+	// once, after ipLimits and routes let the request pass. Its error is ErrNoCredential or ErrUnidentified, or wraps
+	// one of them; any other is a credential that is refused.
 	Identify func(context.Context) (Identity, error)
 }
 
@@ -201,8 +208,8 @@ func (l *Limiter) Decide(ctx context.Context, who Identity, r Request) Decision 
 	return l.decide(ctx, &req, false)
 }
 
-// Authorize finds out who calls, and charges every limit that applies, or none: first ipLimits, which count each attempt, then
-// routes, credentials, the tenant, the limits of its plan.
+// Authorize finds out who calls, and charges every limit that applies, or none: first ipLimits, which count each
+// attempt, then routes, credentials, the tenant, the limits of its plan.
 func (l *Limiter) Authorize(ctx context.Context, r Request) Decision {
 	req := r.inner()
 	req.Sourceless = r.Peer == ""
@@ -218,8 +225,8 @@ func (l *Limiter) Authorize(ctx context.Context, r Request) Decision {
 	return l.decide(ctx, &req, false)
 }
 
-// Peek says what Decide would, and charges nothing, anywhere. What a client can trigger must not peek: it would learn for
-// nothing what a request would tell it at a price.
+// Peek says what Decide would, and charges nothing, anywhere. What a client can trigger must not peek: it would learn
+// for nothing what a request would tell it at a price.
 func (l *Limiter) Peek(ctx context.Context, who Identity, r Request) Decision {
 	req := l.known(who, r)
 	return l.decide(ctx, &req, true)
@@ -240,7 +247,8 @@ func (l *Limiter) caller(who *Identity) (authorizer.Caller, error) {
 	if who.Anonymous {
 		return authorizer.Caller{}, ErrNoCredential
 	}
-	c := authorizer.Caller{Tenant: who.Tenant, Subject: who.Subject, KeyID: who.KeyID, Claims: who.Claims, Plan: who.Plan}
+	c := authorizer.Caller{Tenant: who.Tenant, Subject: who.Subject, KeyID: who.KeyID, Claims: who.Claims,
+		Plan: who.Plan}
 	if who.Plan != "" {
 		for _, p := range l.plans.Current().Config.Plans() {
 			if p.ID == who.Plan {
@@ -277,8 +285,9 @@ type Refunded struct {
 // MaxReceiptAge is how long after its decision a receipt can be refunded.
 const MaxReceiptAge = limit.MaxReceiptAge
 
-// Refund gives back what a decision charged: at most so many units of each limit, 0 for all, in the windows that were charged and
-// are still open, once for each receipt, within MaxReceiptAge of the decision. What ipLimits counted is not given back.
+// Refund gives back what a decision charged: at most so many units of each limit, 0 for all, in the windows that were
+// charged and are still open, once for each receipt, within MaxReceiptAge of the decision. What ipLimits counted is not
+// given back.
 //
 // The error wraps ErrRefund if the units are outside 0..2^40, if the limiter is closed, or if the store of counters
 // refused or did not answer. If it also wraps ErrRefundsFull, try again later. After any other error of a store it is
@@ -320,8 +329,8 @@ func (l *Limiter) Reload() error {
 	return nil
 }
 
-// PlansStatus is when the plans in force were loaded, and what was wrong with later ones, if anything (it wraps ErrPlans): for
-// health checks.
+// PlansStatus is when the plans in force were loaded, and what was wrong with later ones, if anything (it wraps
+// ErrPlans): for health checks.
 func (l *Limiter) PlansStatus() (loadedAt time.Time, err error) {
 	if loadedAt, err = l.plans.Status(); err != nil {
 		err = fmt.Errorf("%w: %w", ErrPlans, err)
