@@ -395,7 +395,7 @@ func TestMetricsPage(t *testing.T) {
 		always := ""
 		switch {
 		case m.Always:
-			always = " Always told."
+			always = " Always written."
 		case m.LineOnly:
 			always = " In the line only."
 		}
@@ -418,22 +418,35 @@ func TestMetricsPage(t *testing.T) {
 
 const metricsHead = `# Metrics
 
-What Sluice's functions tell CloudWatch, as lines in the embedded metric format in their logs. The namespace is ` + "`SLUICE_METRICS_NAMESPACE`" + `,
-` + "`Sluice`" + ` unless said otherwise. The dimensions are ` + "`cell` and `function`" + ` (the function's name in AWS) for the authorizer, applier, reconcile and canary, and
-` + "`function`" + ` alone for the others: never a tenant, never an address. The page is made of the list that alarms are made of.
+This page lists what Sluice's functions report to CloudWatch, for operators who build dashboards and alarms. It is
+generated from the list of which the alarms are made.
 
-The form says which statistic tells something: of a *count* the Sum; of a *level* the Maximum or Minimum, never the Sum; of a *spread* a
-percentile, whose relative error is at most 9.2 %; of a *rate* the Average.
+The functions write metrics in the embedded metric format to their logs. The namespace is
+` + "`SLUICE_METRICS_NAMESPACE`" + `, by default ` + "`Sluice`" + `. The dimensions of the authorizer, applier, reconcile and canary are
+` + "`cell`" + ` and ` + "`function`" + ` (the function's name in AWS). The other functions have the dimension ` + "`function`" + ` alone. No
+tenant and no address is ever a dimension.
 
-CloudWatch bills a metric for each hour in which it is told, so few are told where nobody uses Sluice. What is *always told* is told as 0,
-too, with each line, batch or run, so that its absence means that nothing ran. What is *in the line only* is no metric, but a number of
-the line's JSON: an alarm cannot be on it, Logs Insights finds it (of a spread the longest). All others are metrics where they are not 0, and
-their alarms take missing data for 0; a 0 that was counted stands in the line. In the log group of a function (not yet tried on AWS):
+The form says which statistic is useful:
+
+- a *count*: Sum;
+- a *level*: Maximum or Minimum, never Sum;
+- a *spread*: percentiles, with a relative error of at most 9.2 %;
+- a *rate*: Average.
+
+CloudWatch charges for each hour in which a metric is written, so few are written if nobody uses Sluice:
+
+- *always written*: the metric is in each line, batch or run, even if it is 0. If it is missing, nothing ran.
+- *in the line only*: the number is not a metric, but a member of the JSON line. No alarm can use it. Logs Insights
+  finds it. Of a spread, the line has the maximum.
+- All others are metrics if they are not 0, and their alarms take missing data for 0. A 0 that was counted is in the
+  line.
+
+A query over the log group of a function (not yet tried on AWS):
 
     filter ispresent(records_read) | stats sum(records_read), sum(objects_made), max(archive_seconds) by bin(1h)
 
-The age of a stream's iterator is not among them: CloudWatch has it itself, as
-` + "`IteratorAge`" + ` in the namespace ` + "`AWS/Lambda`" + ` with the dimension ` + "`FunctionName`" + `.
+The age of a stream's iterator is not in the list. CloudWatch has it as ` + "`IteratorAge`" + ` in the namespace
+` + "`AWS/Lambda`" + `, with the dimension ` + "`FunctionName`" + `.
 
 | metric | function | unit | form | what it says |
 |---|---|---|---|---|

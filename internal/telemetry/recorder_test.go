@@ -665,7 +665,7 @@ func TestNewNamesTheField(t *testing.T) {
 		{telemetry.Config{Namespace: `a"b`}, "Namespace"},
 		{telemetry.Config{Namespace: strings.Repeat("n", 256)}, "Namespace"},
 		{telemetry.Config{Cell: "é"}, "Cell"},
-		{telemetry.Config{Cell: "203.0.113.7"}, "Cell is an address"},
+		{telemetry.Config{Cell: "203.0.113.7"}, "Cell is an IP address"},
 		{telemetry.Config{Function: `x","tenant":"acme`}, "Function"},
 		{telemetry.Config{Function: strings.Repeat("f", 129)}, "Function"},
 	} {
