@@ -58,7 +58,7 @@ func TestForgedMessages(t *testing.T) {
 	w.meter.Want(t, map[string]int64{"events_forged": n, "messages_kept": n, "documents_applied": 1,
 		"messages_again": 0})
 	items := w.keep.Items()
-	for i, want := range []string{"no item keys/\"backdoor\"", "has version 1", "is at version 1",
+	for i, want := range []string{"no item keys/\"backdoor\"", "has version 1", "has version 1",
 		"another content"} {
 		why := items[i].Reason
 		if !strings.Contains(why, want) || !strings.Contains(why, "forged") || items[i].ID != all[i].ID {

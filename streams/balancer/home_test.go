@@ -192,8 +192,8 @@ func TestPinsThatMakeNoSense(t *testing.T) {
 	w.settle()
 	w.wantHomed("its pin cannot be read", "small", "burst")
 	w.wantHomed("its pin can be read", "other", "burst")
-	if got := strings.Count(w.log.String(), "what a tenant has for itself cannot be read"); got == 0 {
-		t.Error("nobody is told of pins that cannot be read")
+	if got := strings.Count(w.log.String(), "the overrides or boosts of a tenant cannot be read"); got == 0 {
+		t.Error("the log reports no pin that cannot be read")
 	}
 	if _, err := w.tables.Get(t.Context(), control.Cells, events.SharesKey); err != nil {
 		t.Fatal(err)
