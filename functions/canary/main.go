@@ -1,4 +1,5 @@
-// Command canary is the Lambda that measures on a schedule how long a change takes until every cell enforces it.
+// Command canary is the Lambda function that measures on a schedule how long it takes until every cell enforces a
+// change.
 package main
 
 import (
@@ -48,7 +49,7 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return process, func(ctx context.Context, _ []byte) ([]byte, error) { // a schedule's event says nothing
+	return process, func(ctx context.Context, _ []byte) ([]byte, error) { // the event of a schedule has no content
 		seen, err := c.Run(ctx)
 		if err != nil {
 			return nil, err

@@ -1,5 +1,5 @@
-// Command reconcile is the Lambda that compares the control tables with a cell's copy on a schedule, repairs what the
-// cell has missed, and reports drift.
+// Command reconcile is the Lambda function that compares the control tables with a cell's copy on a schedule, repairs
+// what the cell lacks, and reports differences.
 package main
 
 import (
@@ -52,12 +52,12 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return process, func(ctx context.Context, _ []byte) ([]byte, error) { // a schedule's event says nothing
+	return process, func(ctx context.Context, _ []byte) ([]byte, error) { // the event of a schedule has no content
 		result, err := r.Run(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if _, err := heard.Run(ctx); err != nil { // what was lost, or just repaired
+		if _, err := heard.Run(ctx); err != nil { // in case an acknowledgement was lost, or its shares were repaired
 			return nil, err
 		}
 		return json.Marshal(result)

@@ -4,21 +4,21 @@ import (
 	"strings"
 )
 
-// Archiver are the settings of the archiver.
+// Archiver holds the settings of the archiver.
 type Archiver struct {
 	Common
-	Bucket     string        // of the audit trail; its default retention locks what is put into it
+	Bucket     string        // of the audit trail; the bucket's default retention locks each object
 	Tables     ControlTables // by name
 	Operations string        // the table of operations, by name
 }
 
-// Anchor are the settings of the function that makes the audit trail's anchors.
+// Anchor holds the settings of the function that makes the anchors of the audit trail.
 type Anchor struct {
 	Common
 	Bucket     string // of the audit trail
 	Tables     ControlTables
 	Operations string // the table of operations
-	Key        string // of KMS, by ARN
+	Key        string // ARN of the KMS key
 }
 
 // ParseAnchor reads the anchor function's settings, as Parse does.

@@ -177,24 +177,24 @@ func TestProblems(t *testing.T) {
 			"SLUICE_REDIS_IAM_USER has no use without SLUICE_REDIS_AUTH=iam"},
 		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_IAM_SERVERLESS=true"}, "SLUICE_REDIS_IAM_SERVERLESS has no use"},
 		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_DEADLINE=1us"}, "SLUICE_REDIS_DEADLINE is to be a time"},
-		{[]string{"SLUICE_ISSUERS=" + marker}, "SLUICE_ISSUERS is to be a JSON array of issuers: invalid"},
-		{[]string{"SLUICE_ISSUERS=[" + issuer}, "SLUICE_ISSUERS is to be a JSON array of issuers: unexpected"},
-		{[]string{"SLUICE_ISSUERS=" + issuer}, "SLUICE_ISSUERS is to be a JSON array of issuers"},
+		{[]string{"SLUICE_ISSUERS=" + marker}, "SLUICE_ISSUERS must be a JSON array of issuers: invalid"},
+		{[]string{"SLUICE_ISSUERS=[" + issuer}, "SLUICE_ISSUERS must be a JSON array of issuers: unexpected"},
+		{[]string{"SLUICE_ISSUERS=" + issuer}, "SLUICE_ISSUERS must be a JSON array of issuers"},
 		{[]string{"SLUICE_ISSUERS=[]"}, "SLUICE_ISSUERS is to have an issuer"},
 		{[]string{"SLUICE_ISSUERS=null"}, "SLUICE_ISSUERS is to have an issuer"},
-		{[]string{"SLUICE_ISSUERS=[" + issuer + "] x"}, "SLUICE_ISSUERS is to be a JSON array of issuers: invalid"},
+		{[]string{"SLUICE_ISSUERS=[" + issuer + "] x"}, "SLUICE_ISSUERS must be a JSON array of issuers: invalid"},
 		{[]string{`SLUICE_ISSUERS=[{"issuer":3}]`},
-			"SLUICE_ISSUERS is to be a JSON array of issuers: issuer is a number"},
+			"SLUICE_ISSUERS must be a JSON array of issuers: issuer is a number"},
 		{[]string{`SLUICE_ISSUERS=[{"jwks":"` + marker + `"}]`},
-			`SLUICE_ISSUERS is to be a JSON array of issuers: a member "jwks" is not known`},
+			`SLUICE_ISSUERS must be a JSON array of issuers: unknown member "jwks"`},
 		{[]string{`SLUICE_ISSUERS=[{"Issuer":"` + marker + `"}]`},
-			`SLUICE_ISSUERS is to be a JSON array of issuers: a member "Issuer" is not known`},
+			`SLUICE_ISSUERS must be a JSON array of issuers: unknown member "Issuer"`},
 		{[]string{`SLUICE_ISSUERS=[{"allTenants":false,"allTenants":true}]`},
-			`SLUICE_ISSUERS is to be a JSON array of issuers: a member "allTenants" is there twice`},
+			`SLUICE_ISSUERS must be a JSON array of issuers: member "allTenants" occurs twice`},
 		{[]string{"SLUICE_ISSUERS=[" + issuer + "," + issuer + "]"}, "SLUICE_ISSUERS token: issuer 1"},
 		{[]string{`SLUICE_ISSUERS=[{"issuer":"i"}]`}, `SLUICE_ISSUERS token: issuer 0 ("i"): no Audiences`},
 		{[]string{"SLUICE_ISSUERS=[" + strings.Repeat("[", 50)},
-			"SLUICE_ISSUERS is to be a JSON array of issuers: it is nested"},
+			"SLUICE_ISSUERS must be a JSON array of issuers: it is nested"},
 		{[]string{"SLUICE_ISSUERS=[" + issuer + "]", "SLUICE_ISSUERS_FILE=issuers.json"},
 			"SLUICE_ISSUERS and SLUICE_ISSUERS_FILE must not both"},
 		{[]string{"SLUICE_ISSUERS_FILE=" + marker},
@@ -259,7 +259,7 @@ SLUICE_CELL is to be 1 to 64 of A-Z a-z 0-9 . _ -
 SLUICE_COUNTERS_TABLE is missing
 SLUICE_SECRET is missing
 SLUICE_REDIS is to be host:port, several separated by commas
-SLUICE_ISSUERS is to be a JSON array of issuers: unexpected EOF
+SLUICE_ISSUERS must be a JSON array of issuers: unexpected EOF
 SLUICE_TRUSTED_HOPS is to be a whole number, 0 to 16
 SLUICE_CONFIG_FILE or SLUICE_CONFIG_TABLE must be set, and not both
 SLUICE_REDIS_IAM_CACHE is missing, which SLUICE_REDIS_AUTH=iam needs

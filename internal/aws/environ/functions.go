@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Common is what every function but the authorizer has, beside its own.
+// Common holds the settings that all functions but the authorizer have.
 type Common struct {
 	LogLevel         slog.Level
 	MetricsNamespace string
@@ -17,23 +17,23 @@ type Common struct {
 // ControlTables are the names or ARNs of the control tables that a function uses; "" for the others.
 type ControlTables struct{ Plans, Tenants, Keys, Cells string }
 
-// Publisher are the settings of the publisher.
+// Publisher holds the settings of the publisher.
 type Publisher struct {
 	Common
-	Tables    ControlTables // by name; Cells is not read by it
+	Tables    ControlTables // by name; Cells is not used
 	Topic     string        // ARN
 	KeptQueue string        // URL
 }
 
-// Balancer are the settings of the balancer.
+// Balancer holds the settings of the balancer.
 type Balancer struct {
 	Common
-	Tables    ControlTables // Cells by name; Tenants and Keys are not read by it
+	Tables    ControlTables // Cells by name; Tenants and Keys are not used
 	Topic     string        // ARN
 	KeptQueue string        // URL
 }
 
-// Applier are the settings of a cell's applier.
+// Applier holds the settings of a cell's applier.
 type Applier struct {
 	Common
 	Cell        string
@@ -42,7 +42,7 @@ type Applier struct {
 	KeptQueue   string        // URL
 }
 
-// Reconcile are the settings of a cell's reconcile.
+// Reconcile holds the settings of a cell's reconcile function.
 type Reconcile struct {
 	Common
 	Cell        string
@@ -51,28 +51,28 @@ type Reconcile struct {
 	Grace       time.Duration
 }
 
-// Canary are the settings of the canary.
+// Canary holds the settings of the canary.
 type Canary struct {
 	Common
-	Plans string // the table
+	Plans string // name or ARN of the table
 	Cells []CellTable
 	Wait  time.Duration
 }
 
-// CellTable is a cell and its config table, or its counters table, by name or ARN.
+// CellTable is a cell and one of its tables, by name or ARN: its config table or its counters table.
 type CellTable struct{ Cell, Table string }
 
 const (
 	maxGrace = time.Hour
 	minWait  = time.Second
 	maxWait  = 10 * time.Minute
-	maxCells = 50 // of one canary
+	maxCells = 50 // cells that one canary can watch
 )
 
 var (
 	topicARN  = shape{":_./-", 20, 512}
 	queueURL  = shape{":/._-", 12, 512}
-	nameAlone = shape{"_.-", 3, 255} // of a table: a stream's records name it so
+	nameAlone = shape{"_.-", 3, 255} // a table's name without an ARN, as the records of its stream name it
 )
 
 // ParsePublisher reads the publisher's settings, as Parse does.
@@ -151,7 +151,7 @@ func (s *Canary) variables() []variable {
 	}, s.common()...)
 }
 
-// parse reads variables into what they are of.
+// parse reads variables into the fields to which they belong.
 func parse[S any](function string, environ []string, into *S, variables []variable) (*S, error) {
 	p := &problems{}
 	p.read(function, variables, environ)
@@ -161,8 +161,9 @@ func parse[S any](function string, environ []string, into *S, variables []variab
 	return into, nil
 }
 
-// FunctionTable is the variables of a function other than the authorizer as a table in Markdown, for the documentation;
-// "" where there is none of that name. That of ops has what it has beside the authorizer's.
+// FunctionTable returns the variables of a function other than the authorizer as a Markdown table for the
+// documentation, or "" if there is no such function. The table of ops has only the variables that the authorizer does
+// not have.
 func FunctionTable(function string) string {
 	switch function {
 	case "publisher":
@@ -181,7 +182,7 @@ func FunctionTable(function string) string {
 		return markdown(new(Anchor).variables())
 	case "admin":
 		return markdown(new(Admin).variables())
-	case "ops": // beside those of the authorizer
+	case "ops": // only those that the authorizer does not have
 		return markdown(new(Ops).variables())
 	}
 	return ""
@@ -226,7 +227,7 @@ func keptQueue(to *string) variable {
 		}}
 }
 
-// table is the variable of a control table.
+// table returns the variable of a control table.
 func table(name string, to *string, of shape) variable {
 	want := "a table's name or ARN"
 	if of == nameAlone {
@@ -246,7 +247,7 @@ func within(to *time.Duration, v string, least, most time.Duration) string {
 	return ""
 }
 
-// cells reads cells and a table of each; such says what the tables are for.
+// cells reads cells with a table of each. such names the kind of the tables.
 func cells(to *[]CellTable, v, such string) string {
 	want := "is to be 1 to 50 cells, each once, such as eu-1=" + such + "-eu-1, separated by commas"
 	var all []CellTable

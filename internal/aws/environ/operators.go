@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Admin are the settings of the admin function.
+// Admin holds the settings of the admin function.
 type Admin struct {
 	Common
-	API       string // the one API that is answered: its id and stage, as a1b2c3/v1
+	API       string // the only API whose events are accepted: its id and stage, as in a1b2c3/v1
 	Tables    ControlTables
-	CellTable []CellTable // for the status of the cells' configuration; none: there is no status
-	Secret    string      // that has the peppers of new keys; "": keys are made elsewhere
-	Pepper    string      // id of the pepper that new keys are hashed with, with Secret
+	CellTable []CellTable // for the status of the cells' configuration; if empty, there is no status
+	Secret    string      // holds the peppers of new keys; if "", callers make their keys
+	Pepper    string      // id of the pepper with which new keys are hashed, if Secret is set
 }
 
 // ParseAdmin reads the admin function's settings, as [Parse] does.
@@ -44,11 +44,11 @@ func (s *Admin) variables() []variable {
 	}, s.common()...)
 }
 
-// Ops are the settings of a cell's ops function: those of its authorizer, and the table of operations.
+// Ops holds the settings of a cell's ops function: those of its authorizer, and the table of operations.
 type Ops struct {
 	*Settings
-	API        string // as of [Admin]
-	Operations string // the control table, by name or ARN
+	API        string // see [Admin]
+	Operations string // name or ARN of the control table
 }
 
 // ParseOps reads a cell's ops settings, as [Parse] does.
@@ -84,12 +84,12 @@ func ParseOps(environ []string, bundle fs.FS) (*Ops, error) {
 	return s, nil
 }
 
-// variables are those that the authorizer does not have.
+// variables returns the variables that the authorizer does not have.
 func (s *Ops) variables() []variable {
 	return []variable{operatorsAPI(&s.API), table("OPERATIONS", &s.Operations, tableName)}
 }
 
-// operatorsAPI is the variable that names the API in front of a function for operators.
+// operatorsAPI returns the variable that names the API in front of a function for operators.
 func operatorsAPI(to *string) variable {
 	return variable{"SLUICE_API", "", true,
 		"The API in front of the function: its id and stage, as in `a1b2c3/v1`. Events of others are refused.",

@@ -14,10 +14,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// variable is one setting. read puts the value where it belongs, or says what is wrong with it without repeating it.
+// variable is a setting. Its read function stores the value, or returns what is wrong with it without repeating the
+// value.
 type variable struct {
 	name      string
-	otherwise string // the value where it is not set
+	otherwise string // the value if it is not set
 	required  bool
 	text      string // for the table in the documentation
 	read      func(value string) (wrong string)
@@ -28,14 +29,14 @@ const (
 	maxInstances   = 1_000_000
 	maxJitter      = 100
 	minDeadline    = time.Millisecond
-	maxDeadline    = 5 * time.Second // of an answer: API Gateway waits longer, people do not
+	maxDeadline    = 5 * time.Second // of an answer: API Gateway waits longer, but people do not
 	maxPassDenials = 100
 	maxClaims      = 16
 	maxAddrs       = 100
 )
 
-// shape is which texts a value may be: of ASCII letters, digits and further characters. Regular expressions would be
-// compiled at each cold start.
+// shape describes which texts a value may be: ASCII letters, digits and further characters. A regular expression would
+// be compiled at each cold start.
 type shape struct {
 	further     string
 	least, most int // characters
@@ -50,7 +51,7 @@ var (
 	metricName = shape{"._#/:-", 1, 255}
 	cacheName  = shape{"._-", 1, 128}
 	configID   = shape{"", 4, 7}                                    // of AppConfig
-	claimName  = shape{"!\"#$%&'()*+-./:;<=>?@[\\]^_`{|}~", 1, 256} // no comma, which separates them
+	claimName  = shape{"!\"#$%&'()*+-./:;<=>?@[\\]^_`{|}~", 1, 256} // no comma, because commas separate claims
 )
 
 func (s shape) fits(v string) bool {
@@ -62,7 +63,7 @@ func (s shape) fits(v string) bool {
 	return len(v) >= s.least && len(v) <= s.most
 }
 
-// variables are those of the authorizer, in the order of the documentation.
+// variables returns the variables of the authorizer, in the order of the documentation.
 func (p *parser) variables() []variable {
 	return []variable{
 		{"SLUICE_CELL", "", true, "The cell's id, in metrics and for `cells:` of a tenant.",
@@ -166,7 +167,7 @@ func (p *parser) variables() []variable {
 	}
 }
 
-// Table is the variables of the authorizer as a table in Markdown, for the documentation.
+// Table returns the variables of the authorizer as a Markdown table for the documentation.
 func Table() string { return markdown(new(parser).variables()) }
 
 func markdown(variables []variable) string {

@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// What several functions have. What each reserves counts against the account's quota: Assumption: quotas.
+// Values that several functions share. Reserved concurrency counts against the account's quota: Assumption: quotas.
 var (
 	readItem  = []string{"dynamodb:GetItem"}
 	writeItem = []string{"dynamodb:PutItem"}
@@ -25,7 +25,7 @@ var (
 	watch   = []string{"appconfig:StartConfigurationSession", "appconfig:GetLatestConfiguration"}
 	logs    = Grant{On: Logs, Actions: []string{"logs:CreateLogStream", "logs:PutLogEvents"}}
 
-	// network is what Lambda does for a function in a VPC, by the function's role.
+	// network is what Lambda does for a function in a VPC, with the function's role.
 	network = Grant{On: Network, With: "SLUICE_REDIS", Actions: []string{
 		"ec2:CreateNetworkInterface", "ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets",
 		"ec2:DeleteNetworkInterface",
@@ -65,7 +65,7 @@ func publisher() Function {
 
 func balancer() Function {
 	return Function{
-		// A call on the schedule waits for the end of a grace, of 18 s. Meanwhile the stream's may come.
+		// A call on the schedule waits for the end of a grace, 18 s. Calls of the stream may arrive meanwhile.
 		Name: "balancer", MemoryMB: 512, Timeout: time.Minute, Reserved: Shards + 1, Schedule: time.Minute,
 		Streams: &Streams{Of: []events.Table{events.Cells}, Batch: 500, Retries: 20, MaxAge: 6 * time.Hour},
 		Grants: []Grant{
@@ -90,7 +90,7 @@ func balancer() Function {
 
 func applier() Function {
 	return Function{
-		// More than two calls at once contend for the head of one table.
+		// More than two concurrent calls contend for the head of one table.
 		Name: "applier", PerCell: true, MemoryMB: 256, Timeout: 30 * time.Second, Reserved: 2,
 		Queue: &Queue{Batch: 100, Window: time.Second, MaxConcurrent: 2, Visibility: 6*30*time.Second + time.Second,
 			Retention: 4 * 24 * time.Hour, MaxReceives: 1000},
@@ -114,7 +114,7 @@ func reconcile() Function {
 			{On: Plans, Actions: list}, {On: Tenants, Actions: list}, {On: Keys, Actions: list},
 			{On: Cells, Actions: list},
 			{On: Cells, Actions: writeItem, Keys: []string{AckKey}},
-			// of what was forged
+			// to repair what was forged
 			{On: Config, Actions: append([]string{"dynamodb:Query", "dynamodb:DeleteItem"}, apply...)},
 			logs,
 		},
@@ -128,7 +128,8 @@ func reconcile() Function {
 
 func canary() Function {
 	return Function{
-		// Longer than SLUICE_CANARY_WAIT, and within a period of the schedule. Each run is a change on record for good.
+		// The timeout is longer than SLUICE_CANARY_WAIT and shorter than the schedule's period. Each run is a change
+		// that the audit trail keeps forever.
 		Name: "canary", MemoryMB: 256, Timeout: time.Minute, Reserved: 1, Schedule: 5 * time.Minute,
 		Grants: []Grant{
 			{On: Plans, Actions: append(append([]string{}, readItem...), writeItem...),
@@ -147,7 +148,7 @@ func canary() Function {
 func archiver() Function {
 	all := []events.Table{events.Plans, events.Tenants, events.Keys, events.Cells, events.Operations}
 	return Function{
-		// What is not kept is tried again for most of the day that a stream holds it.
+		// The archiver retries records for most of the day for which a stream keeps them.
 		Name: "archiver", MemoryMB: 512, Timeout: time.Minute, Reserved: len(all) * Shards,
 		Streams: &Streams{Of: all, Batch: 100, Retries: 10_000, MaxAge: 20 * time.Hour, Silence: true},
 		Grants: []Grant{
@@ -168,7 +169,7 @@ func archiver() Function {
 
 func anchor() Function {
 	return Function{
-		// It reads every table, and keeps the heads of all items in memory to sort them.
+		// The anchor function reads every table, and keeps the heads of all items in memory to sort them.
 		Name: "anchor", MemoryMB: 512, Timeout: 5 * time.Minute, Reserved: 1, Schedule: time.Hour,
 		Grants: []Grant{
 			{On: Plans, Actions: scan}, {On: Tenants, Actions: scan}, {On: Keys, Actions: scan}, {On: Cells,
@@ -191,7 +192,7 @@ func anchor() Function {
 
 func admin() Function {
 	return Function{
-		Name: "admin", MemoryMB: 512, Timeout: 29 * time.Second, Reserved: 10, API: true, // API Gateway waits no longer
+		Name: "admin", MemoryMB: 512, Timeout: 29 * time.Second, Reserved: 10, API: true, // the timeout of API Gateway
 		Grants: []Grant{
 			{On: Plans, Actions: edit}, {On: Tenants, Actions: edit}, {On: Keys, Actions: edit},
 			{On: Cells, Actions: edit},

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// SettingsTable is memory, time, concurrency and what calls the function, in Markdown, for the documentation.
+// SettingsTable returns memory, timeout, concurrency and what calls the function, as a Markdown table for the
+// documentation.
 func (f *Function) SettingsTable() string {
 	reserved := strconv.Itoa(f.Reserved)
 	if f.Reserved == 0 {
@@ -44,7 +45,7 @@ func (f *Function) callers() (out []string) {
 	return out
 }
 
-// span is a time as people write it.
+// span returns a duration as people write it.
 func span(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour && d%(24*time.Hour) == 0:
@@ -58,7 +59,7 @@ func span(d time.Duration) string {
 	}
 }
 
-// RoleTable is what the function's role may do, in Markdown.
+// RoleTable returns what the function's role may do, as a Markdown table.
 func (f *Function) RoleTable() string {
 	var b strings.Builder
 	b.WriteString("| on | its role may | |\n|---|---|---|\n")
@@ -80,7 +81,7 @@ func (f *Function) RoleTable() string {
 
 func quoted(all []string) string { return "`" + strings.Join(all, "`, `") + "`" }
 
-// AlarmTable is what is alarming in the function's own metrics, in Markdown; "" where there is nothing.
+// AlarmTable returns the alarms on the function's own metrics as a Markdown table, or "" if there are none.
 func (f *Function) AlarmTable() string {
 	if len(f.Alarms) == 0 {
 		return ""
