@@ -34,7 +34,7 @@ func (s *Anchor) variables() []variable {
 		table("CELLS", &s.Tables.Cells, tableName), table("OPERATIONS", &s.Operations, tableName),
 		{"SLUICE_ANCHOR_KEY", "", true, "ARN of the key in KMS that signs anchors: ECC_NIST_P256, SIGN_VERIFY.",
 			func(v string) string {
-				const want = "is to be the ARN of a key in KMS"
+				const want = "must be the ARN of a key in KMS"
 				if !strings.HasPrefix(v, "arn:") || !strings.Contains(v, ":key/") {
 					return want
 				}

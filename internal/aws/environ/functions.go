@@ -211,7 +211,7 @@ func topic(to *string) variable {
 	return variable{"SLUICE_TOPIC", "", true, "ARN of the topic on which changes are published.",
 		func(v string) string {
 			if !strings.HasPrefix(v, "arn:") || strings.HasSuffix(v, ".fifo") {
-				return "is to be the ARN of a standard topic"
+				return "must be the ARN of a standard topic"
 			}
 			return match(to, v, topicARN, "the ARN of a standard topic")
 		}}
@@ -221,7 +221,7 @@ func keptQueue(to *string) variable {
 	return variable{"SLUICE_KEPT_QUEUE", "", true, "URL of the SQS queue in which is kept what cannot be used.",
 		func(v string) string {
 			if !strings.HasPrefix(v, "https://") && !strings.HasPrefix(v, "http://") || strings.HasSuffix(v, ".fifo") {
-				return "is to be the URL of a standard queue"
+				return "must be the URL of a standard queue"
 			}
 			return match(to, v, queueURL, "the URL of a standard queue")
 		}}
@@ -241,7 +241,7 @@ func table(name string, to *string, of shape) variable {
 func within(to *time.Duration, v string, least, most time.Duration) string {
 	d, err := time.ParseDuration(v)
 	if err != nil || d < least || d > most {
-		return fmt.Sprintf("is to be a time such as 30s, %s to %s", least, most)
+		return fmt.Sprintf("must be a time such as 30s, %s to %s", least, most)
 	}
 	*to = d
 	return ""
@@ -249,7 +249,7 @@ func within(to *time.Duration, v string, least, most time.Duration) string {
 
 // cells reads cells with a table of each. such names the kind of the tables.
 func cells(to *[]CellTable, v, such string) string {
-	want := "is to be 1 to 50 cells, each once, such as eu-1=" + such + "-eu-1, separated by commas"
+	want := "must be 1 to 50 cells, each once, such as eu-1=" + such + "-eu-1, separated by commas"
 	var all []CellTable
 	for one := range strings.SplitSeq(v, ",") {
 		id, table, _ := strings.Cut(strings.TrimSpace(one), "=")

@@ -112,29 +112,29 @@ func TestFunctionSettings(t *testing.T) {
 	}
 }
 
-// Guarantees that a wrong setting of a function is named, says what it is to be, and is not repeated.
+// Guarantees that a wrong setting of a function is named, says what it must be, and is not repeated.
 func TestFunctionProblems(t *testing.T) {
 	for _, tt := range []struct{ function, change, want string }{
 		{"publisher", "SLUICE_PLANS_TABLE=arn:aws:dynamodb:eu-west-1:1:table/" + marker,
-			"SLUICE_PLANS_TABLE is to be a table's name"},
-		{"publisher", "SLUICE_TOPIC=" + marker, "SLUICE_TOPIC is to be the ARN"},
-		{"publisher", "SLUICE_TOPIC=" + topic + marker + ".fifo", "SLUICE_TOPIC is to be the ARN of a standard topic"},
-		{"publisher", "SLUICE_TOPIC=arn:" + marker, "SLUICE_TOPIC is to be"},
-		{"publisher", "SLUICE_KEPT_QUEUE=" + marker, "SLUICE_KEPT_QUEUE is to be the URL"},
+			"SLUICE_PLANS_TABLE must be a table's name"},
+		{"publisher", "SLUICE_TOPIC=" + marker, "SLUICE_TOPIC must be the ARN"},
+		{"publisher", "SLUICE_TOPIC=" + topic + marker + ".fifo", "SLUICE_TOPIC must be the ARN of a standard topic"},
+		{"publisher", "SLUICE_TOPIC=arn:" + marker, "SLUICE_TOPIC must be"},
+		{"publisher", "SLUICE_KEPT_QUEUE=" + marker, "SLUICE_KEPT_QUEUE must be the URL"},
 		{"applier", "SLUICE_KEPT_QUEUE=" + queue + marker + ".fifo",
-			"SLUICE_KEPT_QUEUE is to be the URL of a standard queue"},
-		{"applier", "SLUICE_CELL=" + marker + "!", "SLUICE_CELL is to be 1 to 64"},
-		{"applier", "SLUICE_CONFIG_TABLE=" + marker + "?", "SLUICE_CONFIG_TABLE is to be"},
-		{"applier", "SLUICE_LOG_LEVEL=" + marker, "SLUICE_LOG_LEVEL is to be"},
+			"SLUICE_KEPT_QUEUE must be the URL of a standard queue"},
+		{"applier", "SLUICE_CELL=" + marker + "!", "SLUICE_CELL must be 1 to 64"},
+		{"applier", "SLUICE_CONFIG_TABLE=" + marker + "?", "SLUICE_CONFIG_TABLE must be"},
+		{"applier", "SLUICE_LOG_LEVEL=" + marker, "SLUICE_LOG_LEVEL must be"},
 		{"applier", "SLUICE_METRICS_NAMESPACE=AWS/" + marker, "SLUICE_METRICS_NAMESPACE must not"},
-		{"reconcile", "SLUICE_GRACE=-1s", "SLUICE_GRACE is to be a time such as 30s, 0s to 1h0m0s"},
-		{"reconcile", "SLUICE_GRACE=" + marker, "SLUICE_GRACE is to be"},
-		{"anchor", "SLUICE_ANCHOR_KEY=" + marker, "SLUICE_ANCHOR_KEY is to be the ARN of a key in KMS"},
-		{"canary", "SLUICE_CANARY_WAIT=999ms", "SLUICE_CANARY_WAIT is to be a time such as 30s, 1s to 10m0s"},
-		{"canary", "SLUICE_CANARY_CELLS=" + marker, "SLUICE_CANARY_CELLS is to be 1 to 50 cells"},
-		{"canary", "SLUICE_CANARY_CELLS=a=config,a=config", "SLUICE_CANARY_CELLS is to be"},
-		{"canary", "SLUICE_CANARY_CELLS=a=config,", "SLUICE_CANARY_CELLS is to be"},
-		{"canary", "SLUICE_CANARY_CELLS=" + strings.Repeat("a=config,", 60), "SLUICE_CANARY_CELLS is to be"},
+		{"reconcile", "SLUICE_GRACE=-1s", "SLUICE_GRACE must be a time such as 30s, 0s to 1h0m0s"},
+		{"reconcile", "SLUICE_GRACE=" + marker, "SLUICE_GRACE must be"},
+		{"anchor", "SLUICE_ANCHOR_KEY=" + marker, "SLUICE_ANCHOR_KEY must be the ARN of a key in KMS"},
+		{"canary", "SLUICE_CANARY_WAIT=999ms", "SLUICE_CANARY_WAIT must be a time such as 30s, 1s to 10m0s"},
+		{"canary", "SLUICE_CANARY_CELLS=" + marker, "SLUICE_CANARY_CELLS must be 1 to 50 cells"},
+		{"canary", "SLUICE_CANARY_CELLS=a=config,a=config", "SLUICE_CANARY_CELLS must be"},
+		{"canary", "SLUICE_CANARY_CELLS=a=config,", "SLUICE_CANARY_CELLS must be"},
+		{"canary", "SLUICE_CANARY_CELLS=" + strings.Repeat("a=config,", 60), "SLUICE_CANARY_CELLS must be"},
 	} {
 		f := functions[tt.function]
 		_, err := f.parse(append(append([]string{}, f.least...), tt.change)) // the last one of a name counts

@@ -46,7 +46,7 @@ func issuers(to *[]token.Issuer, text []byte) (wrong string) {
 	if err := json.Unmarshal(text, &read); errors.As(err, &kind) && kind.Field != "" {
 		return "must be a JSON array of issuers: " + kind.Field + " is a " + kind.Value
 	} else if errors.As(err, &kind) {
-		return "is to be a JSON array of issuers, and is a " + kind.Value
+		return "must be a JSON array of issuers, and its value is of type " + kind.Value
 	} else if err != nil {
 		return "must be a JSON array of issuers: " + err.Error()
 	}
@@ -63,7 +63,7 @@ func issuers(to *[]token.Issuer, text []byte) (wrong string) {
 // issuersFile reads issuers from a file of the bundle.
 func issuersFile(to *[]token.Issuer, bundle fs.FS, name string) (wrong string) {
 	if !fs.ValidPath(name) || name == "." {
-		return "is to be a path inside the bundle, without a slash in front and without . and .."
+		return "must be a path inside the bundle, without a slash in front and without . and .."
 	}
 	f, err := bundle.Open(name)
 	if err != nil {

@@ -94,7 +94,7 @@ func operatorsAPI(to *string) variable {
 	return variable{"SLUICE_API", "", true,
 		"The API in front of the function: its id and stage, as in `a1b2c3/v1`. Events of others are refused.",
 		func(v string) string {
-			const want = "is to be an API's id and stage, as in a1b2c3/v1"
+			const want = "must be an API's id and stage, as in a1b2c3/v1"
 			id, stage, ok := strings.Cut(v, "/")
 			if !ok || !apiID.fits(id) || !stageName.fits(stage) {
 				return want

@@ -71,7 +71,7 @@ func (p *parser) variables() []variable {
 		{"SLUICE_CONFIG_FILE", "", false, "A plans file beside `bootstrap` in the zip. Either this or the next.",
 			func(v string) string {
 				if !fs.ValidPath(v) || v == "." {
-					return "is to be a path inside the bundle, without a slash in front and without . and .."
+					return "must be a path inside the bundle, without a slash in front and without . and .."
 				}
 				p.ConfigFile = v
 				return ""
@@ -111,7 +111,7 @@ func (p *parser) variables() []variable {
 			func(v string) string {
 				way := slices.Index([]string{"none", "secret", "iam"}, v)
 				if way < 0 {
-					return "is to be none, secret or iam"
+					return "must be none, secret or iam"
 				}
 				p.redis.Auth = Auth(way)
 				return ""
@@ -188,7 +188,7 @@ func markdown(variables []variable) string {
 
 func match(to *string, v string, of shape, want string) string {
 	if !of.fits(v) {
-		return "is to be " + want
+		return "must be " + want
 	}
 	*to = v
 	return ""
@@ -201,7 +201,7 @@ func boolean(to *bool, v string) string {
 	case "false":
 		*to = false
 	default:
-		return "is to be true or false"
+		return "must be true or false"
 	}
 	return ""
 }
@@ -209,7 +209,7 @@ func boolean(to *bool, v string) string {
 func integer(to *int, v string, least, most int) string {
 	n, err := strconv.Atoi(v)
 	if err != nil || n < least || n > most {
-		return fmt.Sprintf("is to be a whole number, %d to %d", least, most)
+		return fmt.Sprintf("must be a whole number, %d to %d", least, most)
 	}
 	*to = n
 	return ""
@@ -218,7 +218,7 @@ func integer(to *int, v string, least, most int) string {
 func deadline(to *time.Duration, v string) string {
 	d, err := time.ParseDuration(v)
 	if err != nil || d < minDeadline || d > maxDeadline {
-		return fmt.Sprintf("is to be a time such as 8ms, %s to %s", minDeadline, maxDeadline)
+		return fmt.Sprintf("must be a time such as 8ms, %s to %s", minDeadline, maxDeadline)
 	}
 	*to = d
 	return ""
@@ -229,7 +229,7 @@ func list(to *[]string, v string, of shape, most int, want string) string {
 	for item := range strings.SplitSeq(v, ",") {
 		item = strings.TrimSpace(item)
 		if !of.fits(item) {
-			return "is to be " + want
+			return "must be " + want
 		}
 		if slices.Contains(all, item) {
 			return fmt.Sprintf("has its entry %d twice", slices.Index(all, item)+1)
@@ -248,7 +248,7 @@ func appConfig(to **AppConfig, v string) string {
 	wrong := len(ids) != 3 || slices.ContainsFunc(ids,
 		func(id string) bool { return !configID.fits(id) || id != strings.ToLower(id) })
 	if wrong {
-		return "is to be application/environment/profile, each an id of AppConfig: 4 to 7 of a-z 0-9"
+		return "must be application/environment/profile, each an id of AppConfig: 4 to 7 of a-z 0-9"
 	}
 	*to = &AppConfig{Application: ids[0], Environment: ids[1], Profile: ids[2]}
 	return ""
@@ -261,7 +261,7 @@ func addresses(to *[]string, v string) string {
 		host, port, err := net.SplitHostPort(a)
 		n, bad := strconv.ParseUint(port, 10, 16)
 		if err != nil || bad != nil || n == 0 || host == "" || strings.ContainsAny(host, "@/?# \t") {
-			return "is to be host:port, several separated by commas"
+			return "must be host:port, several separated by commas"
 		}
 		all = append(all, a)
 	}
@@ -290,7 +290,7 @@ func namespace(to *string, v string) string {
 func level(to *slog.Level, v string) string {
 	i := slices.Index([]string{"debug", "info", "warn", "error"}, v)
 	if i < 0 {
-		return "is to be debug, info, warn or error"
+		return "must be debug, info, warn or error"
 	}
 	*to = []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError}[i]
 	return ""

@@ -1,23 +1,24 @@
-// Package answer turns decisions into what a client reads: rate-limit headers and problem bodies.
+// Package answer turns decisions into answers for clients: rate-limit headers and problem bodies.
 //
-// Headers: X-RateLimit-Limit, -Remaining and -Reset for the binding limit; RateLimit and RateLimit-Policy
-// (draft-ietf-httpapi-ratelimit-headers-11, structured fields) for every enforcing one; Retry-After on a denial that
-// waiting helps. Bodies: application/problem+json (RFC 9457). Shadow limits appear in neither.
+// The headers are X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset for the binding limit; RateLimit and
+// RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers-11, structured fields) for every enforcing limit; and
+// Retry-After on a denial if a wait helps. The bodies are application/problem+json (RFC 9457). Shadow limits occur in
+// neither.
 package answer
 
 import "net/http"
 
-// Kind is what became of a request, and so which answer it gets.
+// Kind is the outcome of a request. It determines the answer.
 type Kind uint8
 
-// The kinds. All but Allowed are answered by us, with a problem body.
+// The kinds. Sluice answers all but Allowed itself, with a problem body.
 const (
 	Allowed         Kind = iota
 	Limited              // 429 by a limit of the plan
 	IPLimited            // 429 by an ipLimit, before authentication
-	NeverFits            // 429, the cost is above what a limit can ever hold: no wait helps
-	Unavailable          // 429, the counters could not be asked and a limit says to deny then
-	Unidentified         // 429, what says who calls could not be looked up in time
+	NeverFits            // 429, the cost is above what a limit can ever hold, so no wait helps
+	Unavailable          // 429, the store of counters did not answer, and a limit says to deny then
+	Unidentified         // 429, the caller could not be looked up in time
 	NoCredential         // 401
 	BadCredential        // 401
 	UnknownTenant        // 403, the key is good but its tenant is not configured
@@ -26,20 +27,20 @@ const (
 	NoRoute              // 404, routes are declared and none matches
 	TooLarge             // 413
 	BadRequest           // 400
-	LocalOnly            // 403, the live page is for this machine
+	LocalOnly            // 403, the live page answers this machine only
 	UpstreamDown         // 502
 	UpstreamTimeout      // 504
 	Internal             // 500
-	NotHere              // 429, of a limit of the plan this cell grants nothing, or less than the cost, and others do
-	NoDecision           // 403, a backend was reached without a decision of the authorizer that it could read
+	NotHere              // 429, this cell grants nothing of a limit, or less than the cost, and other cells do
+	NoDecision           // 403, a backend received a request without a readable decision of the authorizer
 	SlowBody             // 408, the request body kept the gateway waiting too long
 	kindCount
 )
 
-// docs is the page that describes each problem type that is ours.
+// docs is the page that describes our own problem types.
 const docs = "https://github.com/sluicelimits/sluice/blob/main/docs/problems.md#"
 
-// quotaExceeded is the registered problem type of the rate-limit header draft.
+// quotaExceeded is the problem type that the draft of the rate-limit headers registers.
 const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
 type kind struct {
@@ -47,7 +48,7 @@ type kind struct {
 	status int
 	typ    string // problem type URI
 	title  string
-	detail string // fixed: never an error's text
+	detail string // fixed text, never that of an error
 }
 
 var kinds = [kindCount]kind{
@@ -96,7 +97,7 @@ var kinds = [kindCount]kind{
 		"The request body did not arrive in the time for which the gateway waits."},
 }
 
-// Kinds lists all kinds, for tables of tests.
+// Kinds returns all kinds, for tables and tests.
 func Kinds() []Kind {
 	all := make([]Kind, kindCount)
 	for i := range all {
@@ -105,10 +106,10 @@ func Kinds() []Kind {
 	return all
 }
 
-// String is a stable name for logs and metrics.
+// String returns a stable name for logs and metrics.
 func (k Kind) String() string { return k.row().name }
 
-// ParseKind is the inverse of String. It reports false for an unknown name.
+// ParseKind is the inverse of String. It returns false for an unknown name.
 func ParseKind(name string) (Kind, bool) {
 	for i := range kinds {
 		if kinds[i].name == name {
@@ -118,10 +119,10 @@ func ParseKind(name string) (Kind, bool) {
 	return Internal, false
 }
 
-// Status is the HTTP status of the answer; 200 for Allowed, where the upstream has the last word.
+// Status returns the HTTP status of the answer. It is 200 for Allowed, but the upstream decides then.
 func (k Kind) Status() int { return k.row().status }
 
-// Type is the URI of the problem type; "" for Allowed.
+// Type returns the URI of the problem type, or "" for Allowed.
 func (k Kind) Type() string { return k.row().typ }
 
 func (k Kind) row() *kind {

@@ -154,13 +154,13 @@ func TestNewKeysRefuses(t *testing.T) {
 		keys []identity.Key
 		want string
 	}{
-		{"unknown pepper", []identity.Key{{ID: "k", Hash: hash("1"), Pepper: "prod"}}, `pepper "prod" is not known`},
+		{"unknown pepper", []identity.Key{{ID: "k", Hash: hash("1"), Pepper: "prod"}}, `pepper "prod" is unknown`},
 		{"short pepper", []identity.Key{{ID: "k", Hash: hash("1"), Pepper: "short"}}, "want at least 16"},
 		{"not hex", []identity.Key{{ID: "k", Hash: "xyz", Pepper: "dev"}}, "hash is not 64 hex digits"},
 		{"same hash", []identity.Key{{ID: "k", Hash: hash("1"), Pepper: "dev"},
 			{ID: "l", Hash: hash("1"), Pepper: "dev"}}, `keys[1] ("l"): key "k" has the same hash`},
 		{"same id", []identity.Key{{ID: "k", Hash: hash("1"), Pepper: "dev"},
-			{ID: "k", Hash: hash("2"), Pepper: "dev"}}, "same id"},
+			{ID: "k", Hash: hash("2"), Pepper: "dev"}}, "another key has this id"},
 		{"too many peppers", many, "9 peppers, want at most 8"},
 	} {
 		if _, err := identity.NewKeys(c.keys, pepper); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -420,7 +420,7 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{"no issuers", "no issuers", func(c *token.Config) { c.Issuers = nil }},
 		{"no name", "its name is missing", func(c *token.Config) { c.Issuers[0].Issuer = "" }},
-		{"same name", `issuer 1 ("` + issuerName + `"): another one has the same`,
+		{"same name", `issuer 1 ("` + issuerName + `"): another issuer has the same`,
 			func(c *token.Config) { c.Issuers = append(c.Issuers, c.Issuers[0]) }},
 		{"no audience", "Audiences", func(c *token.Config) { c.Issuers[0].Audiences = nil }},
 		{"empty audience", "Audiences", func(c *token.Config) { c.Issuers[0].Audiences = []string{"a", ""} }},
