@@ -15,103 +15,109 @@ import (
 
 // The errors that [New] and [Limiter.Reload] return wrap one of these.
 var (
-	ErrConfig = errors.New("sluice: bad configuration") // a field of Config is out of its range, or fields contradict each other
-	ErrPlans  = errors.New("sluice: bad plans")         // plans that cannot be read, or are not valid: the text has a line for each problem
+	// ErrConfig means that a field of Config is out of its range, or that fields contradict each other.
+	ErrConfig = errors.New("sluice: bad configuration")
+	// ErrPlans means that plans cannot be read, or are not valid. The text has a line for each problem.
+	ErrPlans = errors.New("sluice: bad plans")
 )
 
-// Store is where counters are kept: a store of package redisstore or dynamodbstore. It may be shared by any number of limiters
-// and processes. Whoever opened it closes it, after the limiters.
+// Store keeps counters. Open one with package redisstore or dynamodbstore. Any number of limiters and processes may
+// share it. Whoever opened it closes it, after the limiters.
 type Store interface {
-	// Backend is for this package alone; its type is internal, so stores cannot be made elsewhere.
+	// Backend is for this package alone. Its type is internal, so other packages cannot implement Store.
 	Backend() store.Backend
 }
 
-// DefaultMemory is how much memory counters take at most, bytes, where Config.Memory is 0. One takes some 200 bytes.
+// DefaultMemory is the most memory that counters take if Config.Memory is 0, in bytes. A counter takes about 200 bytes.
 const DefaultMemory = 64 << 20
 
-// Config sets up a [Limiter]. What is left zero has the default that is named.
+// Config sets up a [Limiter]. A field that is zero has the default that its comment names.
 type Config struct {
-	// Plans are the plans files, YAML or JSON, read as one. They are watched: a file that changes is in force a moment later,
-	// and one with anything wrong changes nothing and is reported in the log. Either Plans or PlansData is required.
+	// Plans are the names of the plans files, YAML or JSON. They are read as one file, and watched. A changed file is
+	// in force a moment later. A file with any mistake changes nothing, and the log reports it. Either Plans or
+	// PlansData is required.
 	Plans []string
 
-	// PlansData is a plans file's content, for plans that the program brings along.
+	// PlansData is the content of a plans file, for plans that the program itself contains.
 	PlansData []byte
 
-	// Store keeps the counters; nil is this process's memory.
+	// Store keeps the counters. If nil, the memory of this process keeps them.
 	Store Store
 
-	// Quotas is where quotas (limits over calendar periods) are counted; nil is Store. It is for rates in Redis with quotas in
-	// DynamoDB, where they survive a restart. Only with a Store.
+	// Quotas counts quotas, which are limits over calendar periods. If nil, Store counts them. It is for rates in Redis
+	// with quotas in DynamoDB, which keeps them when Redis restarts. It requires Store.
 	Quotas Store
 
-	// NoLeases has each decision ask the Store. By default units are charged ahead and spent locally, which is as exact, and costs
-	// a busy tenant about one call per second and process. Single limits say `exact: true` instead.
+	// NoLeases makes each decision ask the Store. By default, units are leased: charged ahead and spent locally. That
+	// is as exact, and a busy tenant then costs about one call per second and process. A single limit can say `exact:
+	// true` instead.
 	NoLeases bool
 
-	// MaxInstances is the most processes that may share Store, 1 or more; default 1. While the store is away, a process that has
-	// not counted them yet divides each limit by it.
+	// MaxInstances is the most processes that may share Store, 1 or more; default 1. While the Store does not answer, a
+	// process that does not know the instance count yet divides each limit by it.
 	MaxInstances int
 
-	// Memory bounds the counters kept in this process, bytes, at least 64 KB; default DefaultMemory. An eighth of it is
-	// set aside to remember refunds. Counters that still matter are never forgotten.
+	// Memory bounds the counters in this process, in bytes, at least 64 KB; default DefaultMemory. An eighth of it is
+	// reserved for remembering refunds. A counter is never forgotten while it can still deny a request.
 	//
-	// The counters of addresses and of anonymous calls take at most a quarter, unless there is a Store. When that is in
-	// use, new addresses are spread over groups at random, and the addresses of a group share one counter of each limit.
+	// Without a Store, the counters of addresses and of anonymous calls take at most a quarter of it. When that quarter
+	// is full, new addresses are put into groups at random, and the addresses of a group share one counter of each
+	// limit.
 	//
-	// The values that a tenant's limits count apart (`per`), and the entries of its sliding logs, take at most as much
-	// memory as they leave to others. Beyond that, new values of a limit share one counter, as those beyond maxValues do,
-	// and the new entries of a log are counted together. When all is in use, the onStoreFailure of each limit decides
-	// about tenants that are new.
+	// The values by which the limits of a tenant count (`per`), and the entries of its sliding logs, take at most as
+	// much memory as they leave free for others. After that, new values of a limit share one counter, as values above
+	// maxValues do, and new entries of a log are counted together. When all memory is full, the onStoreFailure of each
+	// limit decides about new tenants.
 	Memory int64
 
-	// Peppers are the secrets under which the API keys of the plans are hashed, by id, at least 16 bytes each. See `sluice key`.
-	// Where the plans have no key and there are no Issuers, [Limiter.Authorize] looks at no credential: they are the
-	// program's own.
+	// Peppers are the secrets with which the API keys of the plans are hashed, by id, at least 16 bytes each. See
+	// `sluice key`. If the plans have no key and there are no Issuers, [Limiter.Authorize] ignores credentials, because
+	// they are meant for the program.
 	Peppers map[string][]byte
 
-	// Issuers are those whose JWTs are accepted; none is accepted by default.
+	// Issuers are the issuers whose JWTs are accepted. By default, no JWT is accepted.
 	Issuers []Issuer
 
-	// TokenClaims are the further claims of a JWT that are kept for limits `per: claim:NAME`, at most 16.
+	// TokenClaims names further claims of a JWT, which limits `per: claim:NAME` use; at most 16.
 	TokenClaims []string
 
-	// HTTPClient fetches the issuers' keys; default one of its own.
+	// HTTPClient fetches the keys of the issuers. By default, the limiter makes a client.
 	HTTPClient *http.Client
 
-	// TrustedHops is how many proxies of your own stand in front, N of 0..16: the address that counts is the Nth entry of
-	// X-Forwarded-For from the right. Default 0, the connection's other end.
+	// TrustedHops is how many of your own proxies are in front of the program, 0..16. If it is N, the client's address
+	// is the Nth entry of X-Forwarded-For from the right. If it is 0, the default, the client's address is that of the
+	// connection's other end.
 	TrustedHops int
 
-	// RetryJitter lengthens each Retry-After by a random share of up to so many percent, 0..100, so that clients that were denied
-	// together do not come back together. Default 0.
+	// RetryJitter lengthens each Retry-After by a random part, of at most this many percent, 0..100; default 0. It
+	// keeps clients that were denied together from returning together.
 	RetryJitter int
 
 	Now func() time.Time // default time.Now; for tests and replays
 	Log *slog.Logger     // default slog.Default()
 }
 
-// Issuer is one whose JWTs are accepted.
+// Issuer is an issuer whose JWTs are accepted.
 type Issuer struct {
-	Issuer    string   // required; "iss", compared byte by byte
-	Audiences []string // required; one of them must be in the audience claim
+	Issuer    string   // required; the value of the claim "iss", compared byte by byte
+	Audiences []string // required; the audience claim must contain one of them
 	JWKSURL   string   // required; https, or http on a loopback address
 
-	// Algorithms that are accepted, of RS, PS and ES with 256, 384 and 512, and EdDSA; default RS256 and ES256. Symmetric ones
-	// never are.
+	// Algorithms are the accepted algorithms: RS, PS and ES with 256, 384 or 512, and EdDSA; default RS256 and ES256.
+	// Symmetric algorithms are never accepted.
 	Algorithms []string
 
 	AudienceClaim string // default "aud"; access tokens of Cognito have "client_id"
-	TenantClaim   string // default "tenant_id"; a member of the payload itself, never of one inside it
+	TenantClaim   string // default "tenant_id"; a direct member of the payload, not a nested one
 	SubjectClaim  string // default "sub"
 
-	// Tenants are those that the issuer may speak for; AllTenants is all. One of the two is required, since whoever holds an
-	// issuer's key can be any of its tenants.
+	// Tenants are the tenants that the issuer may name. AllTenants allows all of them. One of the two is required,
+	// because whoever holds an issuer's key can pretend to be any of its tenants.
 	Tenants    []string
 	AllTenants bool
 }
 
-// complete fills in defaults and says what is out of range. The error wraps ErrConfig and names the field.
+// complete fills in defaults and checks ranges. The error wraps ErrConfig and names the field.
 func (c *Config) complete() error {
 	if c.Memory == 0 {
 		c.Memory = DefaultMemory
@@ -140,7 +146,8 @@ func (c *Config) complete() error {
 		{c.NoLeases && c.Store == nil, "NoLeases is set without Store, and memory has no leases"},
 		{c.MaxInstances < 1, fmt.Sprintf("MaxInstances %d is below 1", c.MaxInstances)},
 		{c.Memory < minMemory, fmt.Sprintf("Memory %d is below %d", c.Memory, minMemory)},
-		{c.TrustedHops < 0 || c.TrustedHops > identity.MaxHops, fmt.Sprintf("TrustedHops %d is outside 0..%d", c.TrustedHops, identity.MaxHops)},
+		{c.TrustedHops < 0 || c.TrustedHops > identity.MaxHops,
+			fmt.Sprintf("TrustedHops %d is outside 0..%d", c.TrustedHops, identity.MaxHops)},
 		{c.RetryJitter < 0 || c.RetryJitter > 100, fmt.Sprintf("RetryJitter %d is outside 0..100", c.RetryJitter)},
 		{len(c.TokenClaims) > 0 && len(c.Issuers) == 0, "TokenClaims is set without Issuers"},
 	} {
@@ -156,7 +163,7 @@ const minMemory = 64 << 10
 // tokenVerifier returns the verifier of JWTs, or nil if there are no Issuers.
 func (c *Config) tokenVerifier() (authorizer.Tokens, error) {
 	if len(c.Issuers) == 0 {
-		return nil, nil //nolint:nilnil // no issuers is no verifier
+		return nil, nil //nolint:nilnil // without issuers there is no verifier
 	}
 	issuers := make([]token.Issuer, len(c.Issuers))
 	for i, issuer := range c.Issuers {
@@ -169,11 +176,12 @@ func (c *Config) tokenVerifier() (authorizer.Tokens, error) {
 	return v, nil
 }
 
-// Errors that a [Request.Identify] returns; any other is a credential that is refused.
+// Errors that a [Request.Identify] returns. Any other error refuses the credential.
 var (
-	// ErrNoCredential says that nothing says who calls. The call is then anonymous where the plans have an anonymousPlan.
+	// ErrNoCredential says that the request does not say who calls. The call is then anonymous if the plans have an
+	// anonymousPlan, and denied otherwise.
 	ErrNoCredential = authorizer.ErrNoCredential
 
-	// ErrUnidentified says that who calls could not be looked up. The client is told to come back in a second.
+	// ErrUnidentified says that the caller could not be looked up. The client is told to retry after a second.
 	ErrUnidentified = authorizer.ErrNotLoaded
 )

@@ -10,20 +10,22 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// Reason is why a request was denied. The texts are stable, for logs and metrics.
+// Reason says why a request was denied. The texts are stable, for logs and metrics.
 type Reason string
 
 // The reasons, with the HTTP status of each.
 const (
-	Allowed         Reason = "allowed"
-	Limited         Reason = "limited"          // 429, a limit of the plan
-	AddressLimited  Reason = "ip_limited"       // 429, one of the ipLimits
-	NeverFits       Reason = "never_fits"       // 429, the cost is above what a limit can ever hold: no wait helps
-	Unavailable     Reason = "unavailable"      // 429, the Store did not answer, and a limit says `onStoreFailure: closed`
-	Unidentified    Reason = "unidentified"     // 429, who calls could not be looked up in time
-	NoCredential    Reason = "no_credential"    // 401, nothing says who calls, and the plans have no anonymousPlan
-	BadCredential   Reason = "bad_credential"   // 401
-	UnknownTenant   Reason = "unknown_tenant"   // 403, the plans do not list the tenant, and no Identity.Plan was given; or its name is "" or too long
+	Allowed        Reason = "allowed"
+	Limited        Reason = "limited"    // 429, a limit of the plan
+	AddressLimited Reason = "ip_limited" // 429, one of the ipLimits
+	NeverFits      Reason = "never_fits" // 429, the cost is above what a limit can ever hold: no wait helps
+	// 429: the Store did not answer, and a limit says `onStoreFailure: closed`
+	Unavailable   Reason = "unavailable"
+	Unidentified  Reason = "unidentified"   // 429, who calls could not be looked up in time
+	NoCredential  Reason = "no_credential"  // 401, nothing says who calls, and the plans have no anonymousPlan
+	BadCredential Reason = "bad_credential" // 401
+	// 403: the plans do not list the tenant, and Identity.Plan is not given; or the tenant's name is "" or too long
+	UnknownTenant   Reason = "unknown_tenant"
 	SuspendedTenant Reason = "suspended_tenant" // 403
 	NoPlan          Reason = "no_plan"          // 403, the tenant has no plan, or one that is not there
 	NoRoute         Reason = "no_route"         // 404, the plans declare routes and none matches
@@ -36,27 +38,29 @@ type Decision struct {
 	Allowed bool
 	Reason  Reason
 
-	Tenant, Subject, KeyID, Plan string // "" where not known
-	Anonymous                    bool   // the caller is not identified: under the anonymousPlan, or under ipLimits alone
-	StoreFailed                  bool   // the Store did not answer, and each limit's onStoreFailure was applied
+	Tenant, Subject, KeyID, Plan string // "" if not known
+	// Anonymous says that the caller is not identified: the anonymousPlan applies, or ipLimits alone.
+	Anonymous   bool
+	StoreFailed bool // the Store did not answer, and each limit's onStoreFailure was applied
 
-	// Limit is the binding limit: the one that denied, or that has least left. It is "" where none was asked. It is named as in
-	// the headers: the limit's id, with several tiers "id/period", one of the ipLimits "ip:id".
+	// Limit is the binding limit: the one that denied, or else the one with the smallest part left. It is "" if no
+	// limit was checked. It is named as in the headers: the id of the limit, "id/period" if the limit has several
+	// tiers, and "ip:id" for one of the ipLimits.
 	Limit      string
-	Capacity   int64         // the most units that Limit ever holds
-	Remaining  int64         // of these, how many are left
-	ResetAfter time.Duration // until Limit is as if it had never been used, if nobody spends
+	Capacity   int64         // the most units that Limit can hold
+	Remaining  int64         // how many of these units are left
+	ResetAfter time.Duration // until Limit is as if it had never been used, if nobody spends meanwhile
 
-	// RetryAfter is the exact wait until this request fits all limits, if nobody else spends; 0 where it was allowed, or no
-	// wait helps.
+	// RetryAfter is the exact wait until this request fits all limits, if nobody else spends. It is 0 if the request is
+	// allowed, or if no wait helps.
 	RetryAfter time.Duration
 
-	// Shadowed are the ids of the limits in mode shadow that would have denied.
+	// Shadowed are the ids of the limits in mode shadow that would have denied the request.
 	Shadowed []string
 
-	// Err says why the reason is Unidentified or Internal, where that is known, and is the error of Request.Identify where that
-	// refused. With the reason NoCredential it is set if the configuration has no way to identify anybody. For logs,
-	// not for clients.
+	// Err says why the reason is Unidentified or Internal, if that is known. If Request.Identify refused the caller,
+	// Err is its error. If the reason is NoCredential, Err is set if the configuration has no way to identify anybody.
+	// It is for logs, not for clients.
 	Err error
 
 	kind    answer.Kind
@@ -65,25 +69,28 @@ type Decision struct {
 	receipt Receipt
 }
 
-// Receipt is the proof of what a decision charged. The zero Receipt is of nothing.
+// Receipt is the proof of what a decision charged. The zero Receipt is for a decision that charged nothing.
 type Receipt struct{ inner *limit.Receipt }
 
-// Receipt is for [Limiter.Refund]; the zero Receipt where nothing was charged.
+// Receipt returns the receipt for [Limiter.Refund]. It is the zero Receipt if nothing was charged.
 func (d *Decision) Receipt() Receipt { return d.receipt }
 
-// Status is the HTTP status of the answer: 200 where it is allowed.
+// Status returns the HTTP status of the answer. It is 200 if the request is allowed.
 func (d *Decision) Status() int { return d.kind.Status() }
 
-// SetHeaders puts X-RateLimit-Limit, -Remaining and -Reset, RateLimit, RateLimit-Policy and, on a denial that waiting helps,
-// Retry-After into the headers of a response, in place of what stands there, and names them in Access-Control-Expose-Headers.
+// SetHeaders sets X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, RateLimit and RateLimit-Policy in the
+// headers of a response, and Retry-After if the request is denied and a wait helps. It replaces values that are there,
+// and adds the names to Access-Control-Expose-Headers.
 func (d *Decision) SetHeaders(h http.Header) { d.header.Set(h) }
 
-// Problem is the body of a denial, application/problem+json (RFC 9457); nil where it is allowed.
+// Problem returns the body of a denial, of type application/problem+json (RFC 9457). It is nil if the request is
+// allowed.
 func (d *Decision) Problem() []byte { return slices.Clone(d.problem) }
 
-// decisionOf copies what outlives the answer.
+// decisionOf copies what is needed after the answer is released.
 func decisionOf(a *authorizer.Answer, peek bool) Decision {
-	d := Decision{Allowed: a.Allowed(), Reason: Reason(a.Kind.String()), Tenant: a.Tenant, Subject: a.Subject, KeyID: a.KeyID, Plan: a.Plan,
+	d := Decision{Allowed: a.Allowed(), Reason: Reason(a.Kind.String()), Tenant: a.Tenant, Subject: a.Subject,
+		KeyID: a.KeyID, Plan: a.Plan,
 		Anonymous: a.Anonymous, StoreFailed: a.StoreFailed, Err: a.Err, kind: a.Kind, header: a.Header}
 	all := a.Decision()
 	if in, r := answer.Binding(a.IPDecision(), all); r != nil {
@@ -110,7 +117,7 @@ func decisionOf(a *authorizer.Answer, peek bool) Decision {
 	return d
 }
 
-// refusal is the outcome where nothing could be asked.
+// refusal returns the decision about a request that no limiter could check.
 func refusal(err error) Decision {
 	p := answer.Problem{Kind: answer.Internal, Instance: answer.NewInstance()}
 	return Decision{Reason: Internal, Err: err, kind: answer.Internal, problem: p.Append(nil)}

@@ -19,8 +19,8 @@ func flat(code string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Guarantees that the code in docs/library.md is that of the examples, which compile and run, and that what it and Behind's comment tell
-// to map is the same.
+// Guarantees that the code in docs/library.md is that of the examples, which compile and run, and that what it and
+// Behind's comment tell to map is the same.
 func TestLibraryPage(t *testing.T) {
 	page, err := os.ReadFile("docs/library.md")
 	if err != nil {
@@ -47,7 +47,9 @@ func TestLibraryPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mapped := regexp.MustCompile("\\| `(overwrite:header\\.[a-z-]+)` \\| `(\\$context\\.authorizer\\.[A-Za-z]+)` \\|").FindAllStringSubmatch(string(page), -1)
+	mapped := regexp.MustCompile(
+		"\\| `(overwrite:header\\.[a-z-]+)` \\| `(\\$context\\.authorizer\\.[A-Za-z]+)` \\|").FindAllStringSubmatch(
+		string(page), -1)
 	if len(mapped) != 8 {
 		t.Errorf("docs/library.md maps %d headers", len(mapped))
 	}

@@ -28,7 +28,8 @@ func Example() {
 	defer func() { _ = limiter.Close(context.Background()) }()
 
 	for range 3 {
-		d := limiter.Decide(context.Background(), sluice.Identity{Tenant: "acme"}, sluice.Request{Method: "GET", Path: "/product/1"})
+		d := limiter.Decide(context.Background(), sluice.Identity{Tenant: "acme"},
+			sluice.Request{Method: "GET", Path: "/product/1"})
 		fmt.Println(d.Allowed, d.Reason, d.Limit, d.Remaining, d.RetryAfter > 0)
 	}
 	// Output:
@@ -58,7 +59,8 @@ func ExampleLimiter_Decide_plan() {
 
 // Work that failed through no fault of the caller need not count.
 func ExampleLimiter_Refund() {
-	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans), Now: func() time.Time { return time.Unix(1_800_000_000, 0) }})
+	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans),
+		Now: func() time.Time { return time.Unix(1_800_000_000, 0) }})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -85,11 +87,13 @@ func ExampleLimiter_Refund() {
 
 // Everything that is wrong with plans is said at once, with its place.
 func ExampleNew_badPlans() {
-	_, err := sluice.New(sluice.Config{PlansData: []byte("plans:\n  - id: free\n    limits: [ { id: burst, rat: 1 } ]\n")})
+	const plans = "plans:\n  - id: free\n    limits: [ { id: burst, algorithm: fixed_window, threshold: 5, perod: 1s " +
+		"} ]\n"
+	_, err := sluice.New(sluice.Config{PlansData: []byte(plans)})
 	if err != nil {
 		fmt.Fprintln(os.Stdout, err)
 	}
 	// Output:
-	// sluice: bad plans: plans:3:15: plans[0].limits[0]: the limit counts nothing: give it algorithm (with rate or threshold, and period), tiers, or quota
-	// plans:3:28: plans[0].limits[0]: unknown key "rat" in a limit (did you mean "rate"?)
+	// sluice: bad plans: plans:3:15: plans[0].limits[0]: period is missing: a duration such as 1s
+	// plans:3:67: plans[0].limits[0]: unknown key "perod" in a limit (did you mean "period"?)
 }

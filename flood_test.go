@@ -44,7 +44,8 @@ ipLimits:
 		for n := range 4 {
 			d := l.Decide(t.Context(), who, sluice.Request{Path: "/"})
 			if d.StoreFailed || d.Allowed != (n < 3) {
-				t.Fatalf("%s, request %d of 3 an hour: allowed %t, %s, decided without the store %t", who.Tenant, n+1, d.Allowed,
+				t.Fatalf("%s, request %d of 3 an hour: allowed %t, %s, decided without the store %t", who.Tenant, n+1,
+					d.Allowed,
 					d.Reason, d.StoreFailed)
 			}
 		}
@@ -81,7 +82,8 @@ plans:
 	for i := range 200 {
 		for n := range 2 {
 			if d := ask(fmt.Sprint("tenant-", i), 1); d.StoreFailed || d.Allowed != (n == 0) {
-				t.Fatalf("tenant %d, request %d of 1 a day: allowed %t, decided without the store %t", i, n+1, d.Allowed,
+				t.Fatalf("tenant %d, request %d of 1 a day: allowed %t, decided without the store %t", i, n+1,
+					d.Allowed,
 					d.StoreFailed)
 			}
 		}
@@ -96,13 +98,15 @@ plans:
 func TestAddressesByDefault(t *testing.T) {
 	const addressesByDefault = 130_000 // also in package plan, which knows no store
 	var log bytes.Buffer
-	l := open(t, "ipLimits: [ { id: daily, algorithm: fixed_window, threshold: 9, period: 24h } ]\n", func(c *sluice.Config) {
-		c.Log = slog.New(slog.NewTextHandler(&log, nil))
-	})
+	l := open(t, "ipLimits: [ { id: daily, algorithm: fixed_window, threshold: 9, period: 24h } ]\n",
+		func(c *sluice.Config) {
+			c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		})
 	for i := range 140_000 {
 		addr := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 		l.Authorize(t.Context(), sluice.Request{Path: "/", Peer: addr.String()})
-		if shared := strings.Contains(log.String(), "new ones share counters"); i < addressesByDefault && shared || i == 139_999 && !shared {
+		if shared := strings.Contains(log.String(), "new ones share counters"); i < addressesByDefault && shared ||
+			i == 139_999 && !shared {
 			t.Fatalf("after %d addresses the log says that new ones share counters: %t", i+1, shared)
 		}
 	}

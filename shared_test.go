@@ -33,14 +33,17 @@ func openRedis(t testing.TB, addr string) *redisstore.Store {
 }
 
 // daily is a limit that two limiters hold together: its window does not end while a test runs, whatever the time is.
-const daily = "plans: [ { id: p, limits: [ { id: total, algorithm: token_bucket, rate: 1, period: 1h, burst: 500 } ] } ]\ntenants: [ { id: acme, plan: p } ]\n"
+const daily = "plans: [ { id: p, limits: [ { id: total, algorithm: token_bucket, rate: 1, period: 1h, burst: 500 } ] " +
+	"} ]\ntenants: [ { id: acme, plan: p } ]\n"
 
-// together opens two limiters, each with a store of its own as two processes have, and holds that they admit what one may. without is how
-// many of the 2,000 requests may be decided without the store: what it does not answer in time, it does not count.
+// together opens two limiters, each with a store of its own as two processes have, and holds that they admit what one
+// may. without is how many of the 2,000 requests may be decided without the store: what it does not answer in time, it
+// does not count.
 func together(t *testing.T, goroutines int, without int64, store func() sluice.Store) {
 	for _, leases := range []bool{true, false} {
 		t.Run(fmt.Sprintf("leases=%t", leases), func(t *testing.T) {
-			text := strings.ReplaceAll(daily, "id: total", fmt.Sprintf("id: total%d-%t", time.Now().UnixNano(), leases)) // stores outlive tests
+			// stores outlive tests
+			text := strings.ReplaceAll(daily, "id: total", fmt.Sprintf("id: total%d-%t", time.Now().UnixNano(), leases))
 			var two []*sluice.Limiter
 			for range 2 {
 				two = append(two, open(t, text, func(c *sluice.Config) {
@@ -78,10 +81,11 @@ func TestSharedDynamoDB(t *testing.T) {
 	if err := dynamodbstore.Create(t.Context(), client, table); err != nil {
 		t.Fatal(err)
 	}
-	// One for each limiter: more who write one item at once than it takes is a failure of the store, which has its own answer. A machine
-	// that does much else has it happen to two as well.
+	// One for each limiter: more who write one item at once than it takes is a failure of the store, which has its own
+	// answer. A machine that does much else has it happen to two as well.
 	together(t, 2, 40, func() sluice.Store {
-		s, err := dynamodbstore.New(dynamodbstore.Config{Client: client, Table: table, Namespace: t.Name(), Timeout: patient})
+		s, err := dynamodbstore.New(dynamodbstore.Config{Client: client, Table: table, Namespace: t.Name(),
+			Timeout: patient})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,15 +93,17 @@ func TestSharedDynamoDB(t *testing.T) {
 	})
 }
 
-// Guarantees that a store that goes away turns into no error: the limits are held here, decisions say so, and the limiter
-// closes in time. One that has to have its store (closed) denies with a wait.
+// Guarantees that a store that goes away turns into no error: the limits are held here, decisions say so, and the
+// limiter closes in time. One that has to have its store (closed) denies with a wait.
 func TestRedisGone(t *testing.T) {
 	server := redistest.Start(t)
 	text := "plans: [ { id: p, limits: [ { id: l, algorithm: fixed_window, threshold: 10, period: 1h } ] }, " +
-		"{ id: strict, limits: [ { id: l, algorithm: fixed_window, threshold: 10, period: 1h, onStoreFailure: closed } ] } ]\n" +
+		"{ id: strict, limits: [ { id: l, algorithm: fixed_window, threshold: 10, period: 1h, onStoreFailure: closed " +
+		"} ] } ]\n" +
 		"tenants: [ { id: acme, plan: p }, { id: strict, plan: strict } ]\n"
 	store := openRedis(t, server.Addr)
-	l, err := sluice.New(sluice.Config{PlansData: []byte(text), Store: store, NoLeases: true, Log: quiet, MaxInstances: 5})
+	l, err := sluice.New(sluice.Config{PlansData: []byte(text), Store: store, NoLeases: true, Log: quiet,
+		MaxInstances: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +124,8 @@ func TestRedisGone(t *testing.T) {
 	if allowed == 0 || allowed > 20 {
 		t.Errorf("%d of 50 admitted without Redis, want some, and at most twice the limit of 10", allowed)
 	}
-	if d := l.Decide(t.Context(), sluice.Identity{Tenant: "strict"}, sluice.Request{}); d.Reason != sluice.Unavailable || d.RetryAfter != time.Second {
+	if d := l.Decide(t.Context(), sluice.Identity{Tenant: "strict"},
+		sluice.Request{}); d.Reason != sluice.Unavailable || d.RetryAfter != time.Second {
 		t.Errorf("a limit that is closed without Redis: %+v", d)
 	}
 	if n := l.StoreFailures(); n != 51 {
@@ -134,13 +141,16 @@ func TestRedisGone(t *testing.T) {
 
 // Guarantees that what cannot be a store is refused when it is opened, by the field's name.
 func TestStoreErrors(t *testing.T) {
-	if _, err := redisstore.New(t.Context(), redisstore.Config{}); err == nil || !strings.Contains(err.Error(), "no address") {
+	if _, err := redisstore.New(t.Context(), redisstore.Config{}); err == nil ||
+		!strings.Contains(err.Error(), "no address") {
 		t.Errorf("redisstore.New without an address: %v", err)
 	}
-	if _, err := dynamodbstore.New(dynamodbstore.Config{Table: "t"}); err == nil || !strings.Contains(err.Error(), "Client") {
+	if _, err := dynamodbstore.New(dynamodbstore.Config{Table: "t"}); err == nil ||
+		!strings.Contains(err.Error(), "Client") {
 		t.Errorf("dynamodbstore.New without a client: %v", err)
 	}
-	if _, err := sluice.New(sluice.Config{PlansData: []byte(daily), Quotas: &redisstore.Store{}}); err == nil || !strings.Contains(err.Error(), "Quotas") {
+	if _, err := sluice.New(sluice.Config{PlansData: []byte(daily), Quotas: &redisstore.Store{}}); err == nil ||
+		!strings.Contains(err.Error(), "Quotas") {
 		t.Errorf("Quotas without Store: %v", err)
 	}
 }

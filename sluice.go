@@ -19,7 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Errors in the decisions of reason Internal.
+// Errors that [Decision.Err] wraps if the reason is Internal.
 var (
 	ErrClosed = errors.New("sluice: the limiter is closed")
 	ErrCost   = errors.New("sluice: a cost is 1..2^40 units")
@@ -31,15 +31,16 @@ type Limiter struct {
 	plans      *planfile.Plans
 	authorizer *authorizer.Authorizer
 	store      *resilience.Fallback
-	chain      *resilience.Chain // nil where counters are in memory only
+	chain      *resilience.Chain // nil if counters are in memory only
 
 	closed  atomic.Bool
 	stop    context.CancelFunc
 	running sync.WaitGroup
 }
 
-// New reads the plans and makes a limiter. It starts goroutines that watch the plans files and, with a Store, count the processes
-// that share it: close the limiter to end them. The error wraps ErrConfig or ErrPlans. A Store that does not answer is none.
+// New reads the plans and makes a limiter. It starts goroutines that watch the plans files and, if there is a Store,
+// count the processes that share it. Close the limiter to end them. The error wraps ErrConfig or ErrPlans. A Store that
+// does not answer is no error.
 func New(c Config) (*Limiter, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
@@ -61,11 +62,12 @@ func New(c Config) (*Limiter, error) {
 	return l, nil
 }
 
-// openStores puts over the counters what answers when they do not, and returns where addresses are counted.
+// openStores wraps the store of counters in the store chain, which decides if the store does not answer. It returns the
+// store that counts addresses.
 func (l *Limiter) openStores() (addresses limit.Store, err error) {
 	counters := memory.Config{MaxBytes: l.c.Memory, Log: l.c.Log}
 	if l.c.Store != nil {
-		counters.UnidentifiedBytes = l.c.Memory // it counts addresses alone, if anything
+		counters.UnidentifiedBytes = l.c.Memory // in this process, only addresses are counted
 	}
 	own, err := memory.New(counters)
 	if err != nil {
@@ -102,15 +104,17 @@ func acceptsPlan(s limit.Store) func(all []*limit.Limit, together ...[]*limit.Li
 	}
 }
 
-// begin loads the plans, and watches them where they are files.
+// begin loads the plans, and watches the plans files if there are any.
 func (l *Limiter) begin(tokens authorizer.Tokens, addresses limit.Store) error {
 	var err error
-	l.plans, err = planfile.Open(planfile.Config{Files: l.c.Plans, Source: plan.Source{Name: "plans", Data: l.c.PlansData},
+	l.plans, err = planfile.Open(planfile.Config{Files: l.c.Plans,
+		Source:  plan.Source{Name: "plans", Data: l.c.PlansData},
 		Peppers: l.c.Peppers, Accepts: l.store.Accepts, AcceptsPlan: acceptsPlan(l.store), Now: l.c.Now, Log: l.c.Log})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrPlans, err)
 	}
-	l.authorizer, err = authorizer.New(authorizer.Config{Source: authorizer.Current(l.plans.Current), Tokens: tokens, Store: l.store,
+	l.authorizer, err = authorizer.New(authorizer.Config{Source: authorizer.Current(l.plans.Current), Tokens: tokens,
+		Store:     l.store,
 		Addresses: addresses, Now: l.c.Now, Log: l.c.Log, TrustedHops: l.c.TrustedHops, Jitter: l.c.RetryJitter})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
@@ -127,8 +131,9 @@ func (l *Limiter) begin(tokens authorizer.Tokens, addresses limit.Store) error {
 	return nil
 }
 
-// Close stops watching the plans, charges what is still owed to the Store and gives back what was leased of it, as far as it
-// answers before ctx ends. It does not close the Store. No decision may be under way; those after it are denied.
+// Close stops watching the plans, replays pending units to the Store, and gives unused leased units back to it, as far
+// as the Store answers before ctx ends. It does not close the Store. No decision may be under way. Later decisions are
+// denied.
 func (l *Limiter) Close(ctx context.Context) error {
 	if l.closed.Swap(true) {
 		return nil
@@ -145,41 +150,46 @@ func (l *Limiter) closeStores(ctx context.Context) error {
 	return l.store.Close(ctx)
 }
 
-// Identity is who calls, as the program itself has verified.
+// Identity says who calls. The program itself has verified it.
 type Identity struct {
-	Tenant  string            // who pays and is limited, 1..128 bytes of any text
-	Subject string            // who acts inside the tenant, for limits `per: subject`; "" is nobody in particular
+	Tenant  string            // who pays and is limited; 1..128 bytes of any text
+	Subject string            // who acts inside the tenant, for limits `per: subject`; "" if nobody in particular
 	KeyID   string            // names the credential, never the credential itself, for limits `per: api_key`
 	Claims  map[string]string // for limits `per: claim:NAME`
 
-	// Plan is the id of the plan that applies where the plans do not list the tenant. Where they do, what they say applies.
+	// Plan is the id of the plan that applies if the plans files do not list the tenant. If they do, the plan that they
+	// name applies.
 	Plan string
 
-	// Anonymous is a call without a credential, under the plans' anonymousPlan. The other fields are then not looked at.
+	// Anonymous says that the call has no credential. The anonymousPlan applies, and the other fields are ignored.
 	Anonymous bool
 }
 
-// Request is what is asked for. The zero Request is for any path and any method.
+// Request holds the parts of an HTTP request that a decision depends on. The zero Request has any method and the path
+// "/".
 type Request struct {
-	Method string      // as "GET"; where it is "", limits that name methods do not apply
-	Path   string      // percent-encoded as sent, without the query; "" is "/"
-	Header http.Header // credentials, X-Forwarded-For, and costs in trusted headers; names in canonical form, may be nil
+	Method string // such as "GET"; if "", limits that name methods do not apply
+	Path   string // percent-encoded as sent, without the query; "" means "/"
+	// Header holds credentials, X-Forwarded-For, and costs in trusted headers. Names are in canonical form. It may be
+	// nil.
+	Header http.Header
 
-	// Peer is the address of the connection's other end, with or without port. Where it is "", Decide applies no ipLimits, and
-	// Authorize denies if there are any: they are what protects it.
+	// Peer is the address of the other end of the connection, with or without port. If it is "", Decide applies no
+	// ipLimits. Authorize denies the request if there are ipLimits, because they protect it.
 	Peer string
 
-	// Cost is the units that are spent of each limit of the plan that applies, 1..2^40; 0 is what the plan says. Never let a client choose it.
+	// Cost is how many units the request spends of each limit that applies, 1..2^40. 0 means the cost that the plan
+	// says. Never let a client choose it.
 	Cost int64
 
-	// Identify finds out who calls, for [Limiter.Authorize]; nil reads API keys and JWTs from Header. It is called once, after
-	// ipLimits and routes let the request pass. Its error is ErrNoCredential or ErrUnidentified, or wraps one of them; any other
-	// is a credential that is refused.
+	// Identify finds out who calls, for [Limiter.Authorize]. If nil, API keys and JWTs are read from Header. It is
+	// called once, after ipLimits and routes let the request pass. Its error is ErrNoCredential or ErrUnidentified, or
+	// wraps one of them. Any other error refuses the credential.
 	Identify func(context.Context) (Identity, error)
 }
 
-// RequestOf is the request as a server received it. If its target is a URL inside a URL, such as x:http://host/path,
-// Path is that of the innermost URL, since a reverse proxy would hand that URL on.
+// RequestOf returns the request as a server received it. If its target is a URL inside a URL, such as
+// x:http://host/path, Path is the path of the innermost URL, because a reverse proxy would forward that URL.
 func RequestOf(r *http.Request) Request {
 	return Request{Method: r.Method, Path: innermost(r.URL).EscapedPath(), Header: r.Header, Peer: r.RemoteAddr}
 }
@@ -195,14 +205,14 @@ func innermost(u *url.URL) *url.URL {
 	return u
 }
 
-// Decide charges every limit that applies to the caller, or none. Credentials in the header are not looked at.
+// Decide charges every limit that applies to the caller, or none. It ignores credentials in the header.
 func (l *Limiter) Decide(ctx context.Context, who Identity, r Request) Decision {
 	req := l.known(who, r)
 	return l.decide(ctx, &req, false)
 }
 
-// Authorize finds out who calls, and charges every limit that applies, or none: first ipLimits, which count each attempt, then
-// routes, credentials, the tenant, the limits of its plan.
+// Authorize finds out who calls, and charges every limit that applies, or none. It checks in this order: ipLimits,
+// which count each attempt; routes; credentials; the tenant; the limits of its plan.
 func (l *Limiter) Authorize(ctx context.Context, r Request) Decision {
 	req := r.inner()
 	req.Sourceless = r.Peer == ""
@@ -218,8 +228,8 @@ func (l *Limiter) Authorize(ctx context.Context, r Request) Decision {
 	return l.decide(ctx, &req, false)
 }
 
-// Peek says what Decide would, and charges nothing, anywhere. What a client can trigger must not peek: it would learn for
-// nothing what a request would tell it at a price.
+// Peek returns what Decide would return, and charges nothing. Do not peek on behalf of a client: it would learn for
+// free what costs it units otherwise.
 func (l *Limiter) Peek(ctx context.Context, who Identity, r Request) Decision {
 	req := l.known(who, r)
 	return l.decide(ctx, &req, true)
@@ -240,7 +250,8 @@ func (l *Limiter) caller(who *Identity) (authorizer.Caller, error) {
 	if who.Anonymous {
 		return authorizer.Caller{}, ErrNoCredential
 	}
-	c := authorizer.Caller{Tenant: who.Tenant, Subject: who.Subject, KeyID: who.KeyID, Claims: who.Claims, Plan: who.Plan}
+	c := authorizer.Caller{Tenant: who.Tenant, Subject: who.Subject, KeyID: who.KeyID, Claims: who.Claims,
+		Plan: who.Plan}
 	if who.Plan != "" {
 		for _, p := range l.plans.Current().Config.Plans() {
 			if p.ID == who.Plan {
@@ -267,22 +278,24 @@ func (l *Limiter) decide(ctx context.Context, req *authorizer.Request, peek bool
 	return decisionOf(a, peek)
 }
 
-// Refunded is what a refund gave back.
+// Refunded says what a refund gave back.
 type Refunded struct {
-	Units    int64 // the most that one limit got back
-	Repeated bool  // the receipt was refunded before, and nothing was given back
-	Expired  bool  // the receipt is older than MaxReceiptAge, and nothing was given back
+	Units    int64 // the most units that any one limit got back
+	Repeated bool  // the receipt was refunded before; nothing was given back
+	Expired  bool  // the receipt is older than MaxReceiptAge; nothing was given back
 }
 
 // MaxReceiptAge is how long after its decision a receipt can be refunded.
 const MaxReceiptAge = limit.MaxReceiptAge
 
-// Refund gives back what a decision charged: at most so many units of each limit, 0 for all, in the windows that were charged and
-// are still open, once for each receipt, within MaxReceiptAge of the decision. What ipLimits counted is not given back.
+// Refund gives back what a decision charged: at most the given units of each limit, or all of them if units is 0. Each
+// receipt is refunded once, within MaxReceiptAge of the decision, and only in the windows that are still open. What
+// ipLimits counted is not given back.
 //
 // The error wraps ErrRefund if the units are outside 0..2^40, if the limiter is closed, or if the store of counters
-// refused or did not answer. If it also wraps ErrRefundsFull, try again later. After any other error of a store it is
-// not known whether anything was given back. To try again is always safe: no receipt gives anything back twice.
+// refused or did not answer. If the error also wraps ErrRefundsFull, try again later. After any other error of a store
+// it is not known whether anything was given back. It is always safe to try again, because no receipt gives anything
+// back twice.
 func (l *Limiter) Refund(ctx context.Context, r Receipt, units int64) (Refunded, error) {
 	if r.inner == nil {
 		return Refunded{}, nil
@@ -303,16 +316,16 @@ func (l *Limiter) Refund(ctx context.Context, r Receipt, units int64) (Refunded,
 
 // Errors of [Limiter.Refund].
 var (
-	// ErrRefund is in each of them.
+	// ErrRefund is wrapped by each error of Refund.
 	ErrRefund = errors.New("sluice: refund")
 
-	// ErrRefundsFull means that the counters in memory remember as many refunds as they have room for, an eighth of
-	// Config.Memory. Room comes free within 2·MaxReceiptAge. The receipt stays valid until it expires, and decisions go
-	// on.
+	// ErrRefundsFull means that the counters in memory remember as many refunds as an eighth of Config.Memory holds.
+	// Memory becomes free within 2·MaxReceiptAge. The receipt stays valid until it expires, and decisions are made as
+	// before.
 	ErrRefundsFull = limit.ErrRefundsFull
 )
 
-// Reload reads the plans files now. Where anything is wrong the plans in force stay, and the error wraps ErrPlans.
+// Reload reads the plans files. If anything in them is wrong, the plans in force stay, and the error wraps ErrPlans.
 func (l *Limiter) Reload() error {
 	if err := l.plans.Reload(); err != nil {
 		return fmt.Errorf("%w: %w", ErrPlans, err)
@@ -320,8 +333,8 @@ func (l *Limiter) Reload() error {
 	return nil
 }
 
-// PlansStatus is when the plans in force were loaded, and what was wrong with later ones, if anything (it wraps ErrPlans): for
-// health checks.
+// PlansStatus returns when the plans in force were loaded, and what is wrong with newer plans files, if anything. The
+// error wraps ErrPlans. It is for health checks.
 func (l *Limiter) PlansStatus() (loadedAt time.Time, err error) {
 	if loadedAt, err = l.plans.Status(); err != nil {
 		err = fmt.Errorf("%w: %w", ErrPlans, err)
@@ -329,5 +342,5 @@ func (l *Limiter) PlansStatus() (loadedAt time.Time, err error) {
 	return loadedAt, err
 }
 
-// StoreFailures is how many times the Store did not decide, since the start.
+// StoreFailures returns how many times the Store failed to decide, since the start.
 func (l *Limiter) StoreFailures() int64 { return l.authorizer.Failures() }

@@ -35,7 +35,8 @@ var (
 	acme  = sluice.Identity{Tenant: "acme"}
 )
 
-const hourly = "plans: [ { id: p, limits: [ { id: hourly, algorithm: fixed_window, threshold: 500, period: 1h } ] } ]\ntenants: [ { id: acme, plan: p } ]\n"
+const hourly = "plans: [ { id: p, limits: [ { id: hourly, algorithm: fixed_window, threshold: 500, period: 1h } ] } " +
+	"]\ntenants: [ { id: acme, plan: p } ]\n"
 
 // open makes a limiter on a clock that stands at noon.
 func open(t testing.TB, text string, change func(*sluice.Config)) *sluice.Limiter {
@@ -56,8 +57,8 @@ func open(t testing.TB, text string, change func(*sluice.Config)) *sluice.Limite
 	return l
 }
 
-// hammered is how many requests were allowed by the limiters' store, or their own memory; how many were decided without a store that did
-// not answer; and how many of those were allowed. These are paid to the store later.
+// hammered is how many requests were allowed by the limiters' store, or their own memory; how many were decided without
+// a store that did not answer; and how many of those were allowed. These are paid to the store later.
 type hammered struct{ allowed, without, owed int64 }
 
 // hammer has goroutines spend each limiter in turn, 2,000 requests in all.
@@ -96,11 +97,15 @@ func TestExact(t *testing.T) {
 	}
 }
 
-// Guarantees that each kind of refusal has its reason, and that reasons are the names that the headers, logs and contexts use.
+// Guarantees that each kind of refusal has its reason, and that reasons are the names that the headers, logs and
+// contexts use.
 func TestReasons(t *testing.T) {
-	reasons := []sluice.Reason{sluice.Allowed, sluice.Limited, sluice.AddressLimited, sluice.NeverFits, sluice.Unavailable, sluice.Unidentified,
-		sluice.NoCredential, sluice.BadCredential, sluice.UnknownTenant, sluice.SuspendedTenant, sluice.NoPlan, sluice.NoRoute, sluice.NotHere, sluice.Internal}
-	gateways := []answer.Kind{answer.TooLarge, answer.SlowBody, answer.BadRequest, answer.LocalOnly, answer.UpstreamDown,
+	reasons := []sluice.Reason{sluice.Allowed, sluice.Limited, sluice.AddressLimited, sluice.NeverFits,
+		sluice.Unavailable, sluice.Unidentified,
+		sluice.NoCredential, sluice.BadCredential, sluice.UnknownTenant, sluice.SuspendedTenant, sluice.NoPlan,
+		sluice.NoRoute, sluice.NotHere, sluice.Internal}
+	gateways := []answer.Kind{answer.TooLarge, answer.SlowBody, answer.BadRequest, answer.LocalOnly,
+		answer.UpstreamDown,
 		answer.UpstreamTimeout, answer.NoDecision}
 	for _, k := range answer.Kinds() {
 		if slices.Contains(reasons, sluice.Reason(k.String())) == slices.Contains(gateways, k) {
@@ -114,7 +119,8 @@ func TestOutcomes(t *testing.T) {
 	const text = `
 plans:
   - id: small
-    limits: [ { id: burst, algorithm: token_bucket, rate: 1, period: 1s, burst: 5 }, { id: tried, algorithm: fixed_window, threshold: 1, period: 1m, mode: shadow } ]
+    limits: [ { id: burst, algorithm: token_bucket, rate: 1, period: 1s, burst: 5 },
+              { id: tried, algorithm: fixed_window, threshold: 1, period: 1m, mode: shadow } ]
 tenants: [ { id: acme, plan: small }, { id: initech, plan: small, suspended: true } ]
 ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1, period: 10s, burst: 3 } ]
 `
@@ -127,8 +133,10 @@ ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1, period: 10s, bu
 		ask  func(*sluice.Limiter) sluice.Decision
 		want sluice.Reason
 	}{
-		{"allowed", func(l *sluice.Limiter) sluice.Decision { return l.Decide(t.Context(), acme, from) }, sluice.Allowed},
-		{"nobody", func(l *sluice.Limiter) sluice.Decision { return l.Decide(t.Context(), sluice.Identity{}, from) }, sluice.UnknownTenant},
+		{"allowed", func(l *sluice.Limiter) sluice.Decision { return l.Decide(t.Context(), acme, from) },
+			sluice.Allowed},
+		{"nobody", func(l *sluice.Limiter) sluice.Decision { return l.Decide(t.Context(), sluice.Identity{}, from) },
+			sluice.UnknownTenant},
 		{"anonymous without a plan", func(l *sluice.Limiter) sluice.Decision {
 			return l.Decide(t.Context(), sluice.Identity{Tenant: "acme", Anonymous: true}, from)
 		}, sluice.NoCredential},
@@ -141,8 +149,12 @@ ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1, period: 10s, bu
 		{"suspended, whatever plan it brings", func(l *sluice.Limiter) sluice.Decision {
 			return l.Decide(t.Context(), sluice.Identity{Tenant: "initech", Plan: "small"}, from)
 		}, sluice.SuspendedTenant},
-		{"too much", func(l *sluice.Limiter) sluice.Decision { return l.Decide(t.Context(), acme, sluice.Request{Cost: 6}) }, sluice.NeverFits},
-		{"a negative cost", func(l *sluice.Limiter) sluice.Decision { return l.Decide(t.Context(), acme, sluice.Request{Cost: -1}) }, sluice.Internal},
+		{"too much",
+			func(l *sluice.Limiter) sluice.Decision { return l.Decide(t.Context(), acme, sluice.Request{Cost: 6}) },
+			sluice.NeverFits},
+		{"a negative cost",
+			func(l *sluice.Limiter) sluice.Decision { return l.Decide(t.Context(), acme, sluice.Request{Cost: -1}) },
+			sluice.Internal},
 		{"an address over its limit", func(l *sluice.Limiter) sluice.Decision {
 			for range 3 {
 				l.Decide(t.Context(), acme, from)
@@ -155,8 +167,11 @@ ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1, period: 10s, bu
 			}
 			return l.Decide(t.Context(), acme, sluice.Request{})
 		}, sluice.Allowed},
-		{"no address, and nobody known", func(l *sluice.Limiter) sluice.Decision { return l.Authorize(t.Context(), sluice.Request{}) }, sluice.Internal},
-		{"no credential", func(l *sluice.Limiter) sluice.Decision { return l.Authorize(t.Context(), from) }, sluice.NoCredential},
+		{"no address, and nobody known",
+			func(l *sluice.Limiter) sluice.Decision { return l.Authorize(t.Context(), sluice.Request{}) },
+			sluice.Internal},
+		{"no credential", func(l *sluice.Limiter) sluice.Decision { return l.Authorize(t.Context(), from) },
+			sluice.NoCredential},
 		{"own authentication refuses", func(l *sluice.Limiter) sluice.Decision {
 			return l.Authorize(t.Context(), sluice.Request{Peer: from.Peer, Identify: failing(errors.New("expired"))})
 		}, sluice.BadCredential},
@@ -169,14 +184,16 @@ ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1, period: 10s, bu
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := c.ask(open(t, text, nil))
-			if d.Reason != c.want || d.Allowed != (c.want == sluice.Allowed) || (len(d.Problem()) > 0) == d.Allowed || d.Status() < 200 {
+			if d.Reason != c.want || d.Allowed != (c.want == sluice.Allowed) || (len(d.Problem()) > 0) == d.Allowed ||
+				d.Status() < 200 {
 				t.Fatalf("%+v, want %s", d, c.want)
 			}
 			var problem struct {
 				Status int
 				Detail string
 			}
-			if err := json.Unmarshal(d.Problem(), &problem); !d.Allowed && (err != nil || problem.Status != d.Status() || problem.Detail == "") {
+			if err := json.Unmarshal(d.Problem(), &problem); !d.Allowed &&
+				(err != nil || problem.Status != d.Status() || problem.Detail == "") {
 				t.Errorf("problem %s, %v", d.Problem(), err)
 			}
 			if r := d.Receipt(); d.Allowed == (r == sluice.Receipt{}) {
@@ -186,7 +203,8 @@ ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1, period: 10s, bu
 	}
 }
 
-// Guarantees that the numbers of a decision are exact, and those of the binding limit; that a shadow is told and never denies.
+// Guarantees that the numbers of a decision are exact, and those of the binding limit; that a shadow is told and never
+// denies.
 func TestDecision(t *testing.T) {
 	const text = `
 plans:
@@ -198,16 +216,19 @@ plans:
 tenants: [ { id: acme, plan: p } ]
 `
 	l := open(t, text, nil)
-	if d := l.Decide(t.Context(), acme, sluice.Request{}); d.Limit != "slow/10s" || d.Capacity != 2 || d.Remaining != 1 || d.ResetAfter != 10*time.Second || d.Shadowed != nil {
+	if d := l.Decide(t.Context(), acme, sluice.Request{}); d.Limit != "slow/10s" || d.Capacity != 2 ||
+		d.Remaining != 1 || d.ResetAfter != 10*time.Second || d.Shadowed != nil {
 		t.Errorf("first: %+v", d)
 	}
-	if d := l.Decide(t.Context(), acme, sluice.Request{}); !d.Allowed || !slices.Equal(d.Shadowed, []string{"tried"}) || d.RetryAfter != 0 {
+	if d := l.Decide(t.Context(), acme, sluice.Request{}); !d.Allowed || !slices.Equal(d.Shadowed, []string{"tried"}) ||
+		d.RetryAfter != 0 {
 		t.Errorf("second: %+v, want it allowed, and the shadow told", d)
 	}
 	d := l.Decide(t.Context(), acme, sluice.Request{})
 	h := make(http.Header)
 	d.SetHeaders(h)
-	if d.Allowed || d.Limit != "slow/10s" || d.RetryAfter != 10*time.Second || h.Get("Retry-After") != "10" || h["X-RateLimit-Remaining"][0] != "0" {
+	if d.Allowed || d.Limit != "slow/10s" || d.RetryAfter != 10*time.Second || h.Get("Retry-After") != "10" ||
+		h["X-RateLimit-Remaining"][0] != "0" {
 		t.Errorf("third: %+v with %v", d, h)
 	}
 	p := d.Problem()
@@ -221,13 +242,15 @@ tenants: [ { id: acme, plan: p } ]
 func TestKeys(t *testing.T) {
 	pepper := []byte("sixteen bytes or more")
 	key := identity.NewKey()
-	l := open(t, hourly+"keys: [ { id: k1, tenant: acme, subject: ci, pepper: mine, hash: "+identity.HashKey(pepper, key)+" } ]\n",
+	l := open(t, hourly+"keys: [ { id: k1, tenant: acme, subject: ci, pepper: mine, hash: "+
+		identity.HashKey(pepper, key)+" } ]\n",
 		func(c *sluice.Config) { c.Peppers = map[string][]byte{"mine": pepper} })
 	d := l.Authorize(t.Context(), sluice.Request{Header: http.Header{"X-Api-Key": {key}}, Peer: "192.0.2.1"})
 	if !d.Allowed || d.Tenant != "acme" || d.Subject != "ci" || d.KeyID != "k1" {
 		t.Errorf("%+v", d)
 	}
-	if d := l.Authorize(t.Context(), sluice.Request{Header: http.Header{"X-Api-Key": {identity.NewKey()}}}); d.Reason != sluice.BadCredential {
+	if d := l.Authorize(t.Context(),
+		sluice.Request{Header: http.Header{"X-Api-Key": {identity.NewKey()}}}); d.Reason != sluice.BadCredential {
 		t.Errorf("an unknown key: %+v", d)
 	}
 }
@@ -239,15 +262,18 @@ func TestTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	keys := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &private.PublicKey, KeyID: "1", Algorithm: "ES256", Use: "sig"}}})
+		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{
+			Keys: []jose.JSONWebKey{{Key: &private.PublicKey, KeyID: "1", Algorithm: "ES256", Use: "sig"}}})
 	}))
 	defer keys.Close()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: private, KeyID: "1"}}, nil)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256,
+		Key: jose.JSONWebKey{Key: private, KeyID: "1"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sign := func(region string) http.Header {
-		payload, _ := json.Marshal(map[string]any{"iss": "https://id.example", "aud": "api", "sub": "u1", "tenant_id": "acme", "exp": noon.Add(time.Hour).Unix(), "region": region})
+		payload, _ := json.Marshal(map[string]any{"iss": "https://id.example", "aud": "api", "sub": "u1",
+			"tenant_id": "acme", "exp": noon.Add(time.Hour).Unix(), "region": region})
 		signed, err := signer.Sign(payload)
 		if err != nil {
 			t.Fatal(err)
@@ -258,12 +284,15 @@ func TestTokens(t *testing.T) {
 		}
 		return http.Header{"Authorization": {"Bearer " + token}}
 	}
-	l := open(t, strings.Replace(hourly, "{ id: hourly", "{ per: \"claim:region\", id: hourly", 1), func(c *sluice.Config) {
-		c.Issuers = []sluice.Issuer{{Issuer: "https://id.example", Audiences: []string{"api"}, JWKSURL: keys.URL, AllTenants: true}}
-		c.TokenClaims = []string{"region"}
-	})
+	l := open(t, strings.Replace(hourly, "{ id: hourly", "{ per: \"claim:region\", id: hourly", 1),
+		func(c *sluice.Config) {
+			c.Issuers = []sluice.Issuer{{Issuer: "https://id.example", Audiences: []string{"api"}, JWKSURL: keys.URL,
+				AllTenants: true}}
+			c.TokenClaims = []string{"region"}
+		})
 	for _, region := range []string{"north", "south"} {
-		if d := l.Authorize(t.Context(), sluice.Request{Header: sign(region)}); !d.Allowed || d.Tenant != "acme" || d.Subject != "u1" || d.Remaining != 499 {
+		if d := l.Authorize(t.Context(), sluice.Request{Header: sign(region)}); !d.Allowed || d.Tenant != "acme" ||
+			d.Subject != "u1" || d.Remaining != 499 {
 			t.Errorf("%s: %+v, want 499 left of a counter of its own", region, d)
 		}
 	}
@@ -288,14 +317,18 @@ func TestConfigErrors(t *testing.T) {
 		{"stdin", sluice.Config{Plans: []string{"-"}}, sluice.ErrConfig, "watched"},
 		{"no such file", sluice.Config{Plans: []string{"nowhere.yaml"}}, sluice.ErrPlans, "nowhere.yaml"},
 		{"bad plans", sluice.Config{PlansData: []byte("plans: 1\n")}, sluice.ErrPlans, "plans:1:"},
-		{"unknown pepper", sluice.Config{PlansData: []byte(hourly + "keys: [ { id: k, tenant: acme, pepper: other, hash: " + strings.Repeat("ab", 32) + " } ]\n")}, sluice.ErrPlans, "other"},
+		{"unknown pepper",
+			sluice.Config{PlansData: []byte(hourly + "keys: [ { id: k, tenant: acme, pepper: other, hash: " +
+				strings.Repeat("ab", 32) + " } ]\n")}, sluice.ErrPlans, "other"},
 		{"hops", sluice.Config{PlansData: good, TrustedHops: 17}, sluice.ErrConfig, "TrustedHops"},
 		{"jitter", sluice.Config{PlansData: good, RetryJitter: 101}, sluice.ErrConfig, "RetryJitter"},
 		{"memory", sluice.Config{PlansData: good, Memory: 1}, sluice.ErrConfig, "Memory"},
 		{"instances", sluice.Config{PlansData: good, MaxInstances: -1}, sluice.ErrConfig, "MaxInstances"},
 		{"leases of nothing", sluice.Config{PlansData: good, NoLeases: true}, sluice.ErrConfig, "NoLeases"},
-		{"claims of nobody", sluice.Config{PlansData: good, TokenClaims: []string{"a"}}, sluice.ErrConfig, "TokenClaims"},
-		{"issuer", sluice.Config{PlansData: good, Issuers: []sluice.Issuer{{Issuer: "i"}}}, sluice.ErrConfig, "Issuers"},
+		{"claims of nobody", sluice.Config{PlansData: good, TokenClaims: []string{"a"}}, sluice.ErrConfig,
+			"TokenClaims"},
+		{"issuer", sluice.Config{PlansData: good, Issuers: []sluice.Issuer{{Issuer: "i"}}}, sluice.ErrConfig,
+			"Issuers"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.config.Log = quiet
@@ -307,7 +340,8 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
-// Guarantees that plans are read again on demand, that bad ones change nothing and are told, and that consumption stays.
+// Guarantees that plans are read again on demand, that bad ones change nothing and are told, and that consumption
+// stays.
 func TestReload(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "plans.yaml")
 	write := func(text string) {
@@ -339,7 +373,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// Guarantees that a peek charges nothing and is no receipt, and that a refund is bounded, and refuses what it cannot do.
+// Guarantees that a peek charges nothing and is no receipt, and that a refund is bounded, and refuses what it cannot
+// do.
 func TestPeekAndRefund(t *testing.T) {
 	l := open(t, hourly, nil)
 	if d := l.Peek(t.Context(), acme, sluice.Request{Cost: 500}); !d.Allowed || d.Receipt() != (sluice.Receipt{}) {
@@ -360,10 +395,11 @@ func TestPeekAndRefund(t *testing.T) {
 	}
 }
 
-// Guarantees that refunds which are too many to be remembered are refused with an error that says to try again, and that
-// decisions go on.
+// Guarantees that refunds which are too many to be remembered are refused with an error that says to try again, and
+// that decisions go on.
 func TestTooManyRefunds(t *testing.T) {
-	monthly := strings.Replace(hourly, "algorithm: fixed_window, threshold: 500, period: 1h", "quota: { units: 1000000, every: month }", 1)
+	monthly := strings.Replace(hourly, "algorithm: fixed_window, threshold: 500, period: 1h",
+		"quota: { units: 1000000, every: month }", 1)
 	l := open(t, monthly, func(c *sluice.Config) { c.Memory = 64 << 10 })
 	left, refused := int64(1_000_000), 0
 	for i := range 64 * 300 {

@@ -32,7 +32,8 @@ plans:
       - { id: burst, algorithm: token_bucket, rate: 1, period: 1s, burst: 5 }
   - id: costly
     limits:
-      - { id: units, algorithm: token_bucket, rate: 10, period: 1s, burst: 10, cost: { trustedHeader: x-query-cost, max: 100, default: 1 } }
+      - { id: units, algorithm: token_bucket, rate: 10, period: 1s, burst: 10,
+          cost: { trustedHeader: x-query-cost, max: 100, default: 1 } }
   - id: open
     limits: [ { id: l, algorithm: token_bucket, rate: 1, period: 1s, burst: 2, onStoreFailure: open } ]
   - id: closed
@@ -83,7 +84,8 @@ func newFixture(t testing.TB, text string, store limit.Store, hops int) *fixture
 	}
 	f := &fixture{now: noon, snap: &authorizer.Snapshot{Config: cfg, Keys: found}}
 	f.Authorizer, err = authorizer.New(authorizer.Config{
-		Source: authorizer.Current(func() *authorizer.Snapshot { return f.snap }), Store: store, Now: func() time.Time { return f.now },
+		Source: authorizer.Current(func() *authorizer.Snapshot { return f.snap }), Store: store,
+		Now: func() time.Time { return f.now },
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), TrustedHops: hops,
 	})
 	if err != nil {
@@ -95,8 +97,10 @@ func newFixture(t testing.TB, text string, store limit.Store, hops int) *fixture
 // limitFallbackBytes gives the fixture an authorizer on the store, whose fallback limiter counts in so many bytes.
 func (f *fixture) limitFallbackBytes(t *testing.T, store limit.Store, bytes int64) {
 	t.Helper()
-	z, err := authorizer.New(authorizer.Config{Source: authorizer.Current(func() *authorizer.Snapshot { return f.snap }), Store: store,
-		Now: func() time.Time { return f.now }, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), BackstopBytes: bytes})
+	z, err := authorizer.New(authorizer.Config{
+		Source: authorizer.Current(func() *authorizer.Snapshot { return f.snap }), Store: store,
+		Now: func() time.Time { return f.now }, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		BackstopBytes: bytes})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +131,8 @@ func (f *fixture) ask(t testing.TB, req *authorizer.Request, want answer.Kind) a
 	a := f.Authorize(context.Background(), req)
 	defer a.Release()
 	if a.Kind != want {
-		t.Fatalf("%s %s with %v: %s, want %s (%s)", req.Method, req.Path, req.Header, a.Kind, want, a.AppendProblem(nil))
+		t.Fatalf("%s %s with %v: %s, want %s (%s)", req.Method, req.Path, req.Header, a.Kind, want,
+			a.AppendProblem(nil))
 	}
 	return a.Header
 }
@@ -143,20 +148,28 @@ func TestOutcomes(t *testing.T) {
 		{"no credential", plans, request(""), answer.NoCredential},
 		{"no credential, anonymous plan", plans + "anonymousPlan: small", request(""), answer.Allowed},
 		{"unknown key", plans, request("", "X-Api-Key", identity.NewKey()), answer.BadCredential},
-		{"unknown key is never anonymous", plans + "anonymousPlan: small", request("", "X-Api-Key", identity.NewKey()), answer.BadCredential},
-		{"malformed key is never anonymous", plans + "anonymousPlan: small", request("", "X-Api-Key", "slk_x"), answer.BadCredential},
-		{"empty key is never anonymous", plans + "anonymousPlan: small", request("", "X-Api-Key", ""), answer.BadCredential},
-		{"basic is never anonymous", plans + "anonymousPlan: small", request("", "Authorization", "Basic eDp5"), answer.BadCredential},
+		{"unknown key is never anonymous", plans + "anonymousPlan: small", request("", "X-Api-Key", identity.NewKey()),
+			answer.BadCredential},
+		{"malformed key is never anonymous", plans + "anonymousPlan: small", request("", "X-Api-Key", "slk_x"),
+			answer.BadCredential},
+		{"empty key is never anonymous", plans + "anonymousPlan: small", request("", "X-Api-Key", ""),
+			answer.BadCredential},
+		{"basic is never anonymous", plans + "anonymousPlan: small", request("", "Authorization", "Basic eDp5"),
+			answer.BadCredential},
 		{"oversized key", plans, request("", "X-Api-Key", strings.Repeat("k", 1<<16)), answer.BadCredential},
 		{"unknown tenant", plans, request("nobody"), answer.UnknownTenant},
 		{"suspended", plans, request("initech"), answer.SuspendedTenant},
-		{"undeclared route", plans + `routes: [ { methods: [GET], pathPattern: "/order/*" } ]`, request("acme"), answer.NoRoute},
-		{"undeclared route comes before the key", plans + `routes: [ { methods: [GET], pathPattern: "/order/*" } ]`, request(""), answer.NoRoute},
+		{"undeclared route", plans + `routes: [ { methods: [GET], pathPattern: "/order/*" } ]`, request("acme"),
+			answer.NoRoute},
+		{"undeclared route comes before the key", plans + `routes: [ { methods: [GET], pathPattern: "/order/*" } ]`,
+			request(""), answer.NoRoute},
 		{"a reading is no declared route", plans + `routes: [ { methods: [GET], pathPattern: "/product/*" } ]`,
 			requestTo("/product/..%2Fadmin", "acme"), answer.NoRoute},
-		{"declared route", plans + `routes: [ { methods: [GET], pathPattern: "/product/*" } ]`, request("acme"), answer.Allowed},
+		{"declared route", plans + `routes: [ { methods: [GET], pathPattern: "/product/*" } ]`, request("acme"),
+			answer.Allowed},
 		{"never fits", plans, request("globex", "X-Query-Cost", "11"), answer.NeverFits},
-		{"two cost headers are no integer", plans, request("globex", "X-Query-Cost", "11", "X-Query-Cost", "11"), answer.Allowed},
+		{"two cost headers are no integer", plans, request("globex", "X-Query-Cost", "11", "X-Query-Cost", "11"),
+			answer.Allowed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t, c.plans, nil, 0)
@@ -237,7 +250,8 @@ func TestIPLimitsCountEveryAttempt(t *testing.T) {
 		for range 8 {
 			f.ask(t, c.req, c.want)
 		}
-		if h := f.ask(t, c.req, answer.IPLimited); h.RetryAfter != "10" || !strings.Contains(h.Policy, `"ip:per-address"`) {
+		if h := f.ask(t, c.req, answer.IPLimited); h.RetryAfter != "10" ||
+			!strings.Contains(h.Policy, `"ip:per-address"`) {
 			t.Errorf("%s: headers %+v", name, h)
 		}
 		// Everybody behind the same address is denied; another address is not.
@@ -381,11 +395,13 @@ func TestOutageStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := newFixture(t, ipPlans, nil, 0)
-	if f.Authorizer, err = authorizer.New(authorizer.Config{Source: authorizer.Current(func() *authorizer.Snapshot { return f.snap }), Store: tenants,
+	if f.Authorizer, err = authorizer.New(authorizer.Config{
+		Source: authorizer.Current(func() *authorizer.Snapshot { return f.snap }), Store: tenants,
 		Addresses: addresses, Now: func() time.Time { return f.now }, Log: quiet}); err != nil {
 		t.Fatal(err)
 	}
-	if h := f.ask(t, request("acme"), answer.Allowed); h.Limit != "1" || h.Policy != `"burst";q=1;w=1, "ip:per-address";q=4;w=40` {
+	if h := f.ask(t, request("acme"), answer.Allowed); h.Limit != "1" ||
+		h.Policy != `"burst";q=1;w=1, "ip:per-address";q=4;w=40` {
 		t.Errorf("%+v: want a fifth of 5, and half of 8", h)
 	}
 	a := f.Authorize(context.Background(), request("acme"))
@@ -394,7 +410,8 @@ func TestOutageStore(t *testing.T) {
 	}
 	a.Release()
 	a = f.Authorize(context.Background(), request("strict"))
-	if wait := retryAfterMs(t, a); a.Kind != answer.Unavailable || !a.StoreFailed || wait != 1000 || a.IPDecision() == nil {
+	if wait := retryAfterMs(t, a); a.Kind != answer.Unavailable || !a.StoreFailed || wait != 1000 ||
+		a.IPDecision() == nil {
 		t.Errorf("%s, marked %v, wait %d ms; want unavailable, marked, 1000", a.Kind, a.StoreFailed, wait)
 	}
 	a.Release()
@@ -433,7 +450,8 @@ func TestFailedStoreOfAddresses(t *testing.T) {
 	a := f.Authorize(t.Context(), request("acme"))
 	defer a.Release()
 	if d := a.Decision(); !a.Allowed() || !a.StoreFailed || d == nil || d.Degraded {
-		t.Errorf("%s, StoreFailed %t, decision %+v; want allowed by the store of tenants, and StoreFailed", a.Kind, a.StoreFailed, d)
+		t.Errorf("%s, StoreFailed %t, decision %+v; want allowed by the store of tenants, and StoreFailed", a.Kind,
+			a.StoreFailed, d)
 	}
 }
 
@@ -553,7 +571,8 @@ plans:
   - id: pro
     limits:
       - { id: burst, algorithm: token_bucket, rate: 1000000000, period: 1s, burst: 1000000000 }
-      - { id: get, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: 10s, threshold: 1000000000 } ] }
+      - { id: get, match: { methods: [GET], pathPattern: "/product/*" },
+          tiers: [ { period: 10s, threshold: 1000000000 } ] }
       - { id: monthly, quota: { units: 1000000000000, every: month, timezone: Europe/Paris, anchorDay: 15 } }
 tenants: [ { id: acme, plan: pro } ]
 ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1000000000, period: 1s, burst: 1000000000 } ]

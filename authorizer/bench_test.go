@@ -44,7 +44,8 @@ func benchEvent(b *testing.B, s apigw.Shape, c call) []byte {
 }
 
 func benchToken() string {
-	return signer.Sign(tokentest.Claims(noon, tokentest.With("scope", "read:product write:product read:order", "client_id", "catalogue-sync", "token_use", "access")))
+	return signer.Sign(tokentest.Claims(noon, tokentest.With("scope", "read:product write:product read:order",
+		"client_id", "catalogue-sync", "token_use", "access")))
 }
 
 // BenchmarkInvoke measures one event through the handler. The counters are in memory, and the JWT is in the verifier's
@@ -59,7 +60,8 @@ func BenchmarkInvoke(b *testing.B) {
 				b.ReportAllocs()
 				b.ReportMetric(float64(len(event)), "event-bytes")
 				for b.Loop() {
-					if out, err := w.Invoke(context.Background(), event); err != nil || !strings.Contains(string(out[:min(len(out), 600)]), `"decision":"allowed"`) {
+					if out, err := w.Invoke(context.Background(), event); err != nil ||
+						!strings.Contains(string(out[:min(len(out), 600)]), `"decision":"allowed"`) {
 						b.Fatal(string(out), err)
 					}
 				}
@@ -107,8 +109,10 @@ func BenchmarkInvokeSteps(b *testing.B) {
 		}
 	})
 	b.Run("encode", func(b *testing.B) {
-		a := w.authorizer.Authorize(context.Background(), &authorizer.Request{Method: parsed.Method, Path: parsed.Path, Header: parsed.Header, Peer: parsed.Peer})
-		out := apigw.Answer{Kind: answer.Allowed, Header: a.Header, Tenant: a.Tenant, Subject: a.Subject, Plan: a.Plan, KeyID: a.KeyID}
+		a := w.authorizer.Authorize(context.Background(),
+			&authorizer.Request{Method: parsed.Method, Path: parsed.Path, Header: parsed.Header, Peer: parsed.Peer})
+		out := apigw.Answer{Kind: answer.Allowed, Header: a.Header, Tenant: a.Tenant, Subject: a.Subject, Plan: a.Plan,
+			KeyID: a.KeyID}
 		b.ReportAllocs()
 		for b.Loop() {
 			if _, err := new(apigw.Encoder).Append(make([]byte, 0, 1536), parsed, &out); err != nil {

@@ -15,7 +15,8 @@ import (
 
 // identifiedAs is a request for which the host's authentication returns the caller and the error.
 func identifiedAs(c authorizer.Caller, err error) *authorizer.Request {
-	return &authorizer.Request{Method: "GET", Path: "/", Peer: "198.51.100.9:1", Identify: func(context.Context) (authorizer.Caller, error) { return c, err }}
+	return &authorizer.Request{Method: "GET", Path: "/", Peer: "198.51.100.9:1",
+		Identify: func(context.Context) (authorizer.Caller, error) { return c, err }}
 }
 
 // Guarantees the answer to each result of a host's own authentication. If it fails, the call must not count as
@@ -31,17 +32,26 @@ func TestIdentify(t *testing.T) {
 	}{
 		{"configured", plans, identifiedAs(authorizer.Caller{Tenant: "acme"}, nil), answer.Allowed},
 		{"suspended", plans, identifiedAs(authorizer.Caller{Tenant: "initech"}, nil), answer.SuspendedTenant},
-		{"suspended, with a plan of the host's", plans, identifiedAs(authorizer.Caller{Tenant: "initech", Plan: "small", Limits: small}, nil), answer.SuspendedTenant},
+		{"suspended, with a plan of the host's", plans,
+			identifiedAs(authorizer.Caller{Tenant: "initech", Plan: "small", Limits: small}, nil),
+			answer.SuspendedTenant},
 		{"not configured", plans, identifiedAs(authorizer.Caller{Tenant: "new"}, nil), answer.UnknownTenant},
-		{"not configured, with a plan", plans, identifiedAs(authorizer.Caller{Tenant: "new", Plan: "small", Limits: small}, nil), answer.Allowed},
-		{"not configured, with an unknown plan", plans, identifiedAs(authorizer.Caller{Tenant: "new", Plan: "large"}, nil), answer.NoPlan},
+		{"not configured, with a plan", plans,
+			identifiedAs(authorizer.Caller{Tenant: "new", Plan: "small", Limits: small}, nil), answer.Allowed},
+		{"not configured, with an unknown plan", plans,
+			identifiedAs(authorizer.Caller{Tenant: "new", Plan: "large"}, nil), answer.NoPlan},
 		{"nobody", plans, identifiedAs(authorizer.Caller{}, nil), answer.UnknownTenant},
-		{"nobody is not anonymous", plans + "anonymousPlan: small", identifiedAs(authorizer.Caller{}, nil), answer.UnknownTenant},
-		{"too long a name", plans, identifiedAs(authorizer.Caller{Tenant: strings.Repeat("a", 129), Plan: "small", Limits: small}, nil), answer.UnknownTenant},
+		{"nobody is not anonymous", plans + "anonymousPlan: small", identifiedAs(authorizer.Caller{}, nil),
+			answer.UnknownTenant},
+		{"too long a name", plans, identifiedAs(authorizer.Caller{Tenant: strings.Repeat("a", 129), Plan: "small",
+			Limits: small}, nil), answer.UnknownTenant},
 		{"no credential", plans, identifiedAs(authorizer.Caller{}, authorizer.ErrNoCredential), answer.NoCredential},
-		{"no credential, anonymous plan", plans + "anonymousPlan: small", identifiedAs(authorizer.Caller{}, authorizer.ErrNoCredential), answer.Allowed},
-		{"refused", plans + "anonymousPlan: small", identifiedAs(authorizer.Caller{Tenant: "acme"}, errors.New("expired")), answer.BadCredential},
-		{"not looked up", plans, identifiedAs(authorizer.Caller{}, fmt.Errorf("directory: %w", authorizer.ErrNotLoaded)), answer.Unidentified},
+		{"no credential, anonymous plan", plans + "anonymousPlan: small",
+			identifiedAs(authorizer.Caller{}, authorizer.ErrNoCredential), answer.Allowed},
+		{"refused", plans + "anonymousPlan: small",
+			identifiedAs(authorizer.Caller{Tenant: "acme"}, errors.New("expired")), answer.BadCredential},
+		{"not looked up", plans, identifiedAs(authorizer.Caller{},
+			fmt.Errorf("directory: %w", authorizer.ErrNotLoaded)), answer.Unidentified},
 	} {
 		t.Run(c.name, func(t *testing.T) { newFixture(t, c.plans, nil, 0).ask(t, c.req, c.want) })
 	}
@@ -84,14 +94,17 @@ func TestIdentifyIsCutOff(t *testing.T) {
 
 // Guarantees that an answer holds nothing of an earlier one's caller, although answers are pooled.
 func TestCallersDoNotMix(t *testing.T) {
-	const text = "plans: [ { id: p, limits: [ { id: l, per: \"claim:region\", algorithm: fixed_window, threshold: 1, period: 1h } ] } ]\ntenants: [ { id: acme, plan: p } ]\n"
+	const text = "plans: [ { id: p, limits: [ { id: l, per: \"claim:region\", algorithm: fixed_window, threshold: 1, " +
+		"period: 1h } ] } ]\ntenants: [ { id: acme, plan: p } ]\n"
 	f := newFixture(t, text, nil, 0)
 	north := identifiedAs(authorizer.Caller{Tenant: "acme", Claims: map[string]string{"region": "north"}}, nil)
 	f.ask(t, north, answer.Allowed)
 	f.ask(t, north, answer.Limited)
-	f.ask(t, identifiedAs(authorizer.Caller{Tenant: "acme", Claims: map[string]string{"region": "south"}}, nil), answer.Allowed)
-	f.ask(t, identifiedAs(authorizer.Caller{Tenant: "acme"}, nil), answer.Allowed) // calls without a region have a counter
-	f.ask(t, request("acme"), answer.Limited)                                      // an API key has no claims, either
+	f.ask(t, identifiedAs(authorizer.Caller{Tenant: "acme", Claims: map[string]string{"region": "south"}}, nil),
+		answer.Allowed)
+	// calls without a region have a counter
+	f.ask(t, identifiedAs(authorizer.Caller{Tenant: "acme"}, nil), answer.Allowed)
+	f.ask(t, request("acme"), answer.Limited) // an API key has no claims, either
 }
 
 // Guarantees that Request.Cost is charged, and that a cost which no counter can count is NeverFits and charges nothing.
@@ -101,7 +114,8 @@ func TestCostOfTheCaller(t *testing.T) {
 	for _, c := range []struct {
 		cost int64
 		want answer.Kind
-	}{{6, answer.NeverFits}, {limit.MaxUnits + 1, answer.NeverFits}, {-1, answer.NeverFits}, {4, answer.Allowed}, {2, answer.Limited}, {0, answer.Allowed}, {0, answer.Limited}} {
+	}{{6, answer.NeverFits}, {limit.MaxUnits + 1, answer.NeverFits}, {-1, answer.NeverFits}, {4, answer.Allowed},
+		{2, answer.Limited}, {0, answer.Allowed}, {0, answer.Limited}} {
 		req.Cost = c.cost
 		f.ask(t, req, c.want)
 	}

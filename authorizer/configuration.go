@@ -36,8 +36,8 @@ type Configuration interface {
 	// Routed reports whether the request is for a declared route. If no route is declared, it is true for each request.
 	Routed(method string, path *route.Path) bool
 
-	// Anonymous returns the id and the limits of the plan for calls without a credential. The limits are nil if there is
-	// no such plan. The error wraps ErrNotLoaded.
+	// Anonymous returns the id and the limits of the plan for calls without a credential. The limits are nil if there
+	// is no such plan. The error wraps ErrNotLoaded.
 	Anonymous(ctx context.Context) (planID string, set *plan.Set, err error)
 
 	// Key returns the stored key that the presented text is, if that key is valid at now. The error is one of package

@@ -18,12 +18,14 @@ import (
 func FuzzInvoke(f *testing.F) {
 	good := signer.Sign(tokentest.Claims(noon, tokentest.With("exp", noon.AddDate(30, 0, 0).Unix())))
 	for _, s := range shapes {
-		for _, c := range []call{withKey("acme"), withHeader(), withBearer(good), withBearer("s3cr3t"), withBearer(good, "X-Api-Key", identity.ExampleKey("globex"))} {
+		for _, c := range []call{withKey("acme"), withHeader(), withBearer(good), withBearer("s3cr3t"),
+			withBearer(good, "X-Api-Key", identity.ExampleKey("globex"))} {
 			f.Add(c.event(f, s))
 		}
 	}
 	all := newWorld(f, allPlans, func(c *setup) {
-		c.level = slog.LevelError + 1 // logs hold an event's stage and route, which are no secrets but may look like them
+		// logs hold an event's stage and route, which are no secrets but may look like them
+		c.level = slog.LevelError + 1
 		c.handler.Recorder = nil
 	})
 	f.Fuzz(func(t *testing.T, event []byte) {
@@ -31,7 +33,8 @@ func FuzzInvoke(f *testing.F) {
 		w := &world{t: t, Handler: all.Handler}
 		out, err := w.Invoke(context.Background(), event)
 		if err != nil && !errors.Is(err, apigw.ErrUnauthorized) {
-			if !errors.Is(err, apigw.ErrEvent) || strings.Contains(err.Error(), "s3cr3t") || len(err.Error()) > 200 || out != nil {
+			if !errors.Is(err, apigw.ErrEvent) || strings.Contains(err.Error(), "s3cr3t") || len(err.Error()) > 200 ||
+				out != nil {
 				t.Fatalf("%s, %v", out, err)
 			}
 			return

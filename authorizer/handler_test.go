@@ -62,8 +62,10 @@ type outcome struct {
 var errNotLoaded = fmt.Errorf("tenant documents: %w", authorizer.ErrNotLoaded)
 
 func outcomes() []outcome {
-	limitedBy := map[string]any{"binding": "burst", "retryAfter": "1", "rateLimitLimit": "5", "rateLimitRemaining": "0", "rateLimit": `"burst";r=0;t=1`,
-		"rateLimitPolicy": `"burst";q=5;w=5`, "tenant": "acme", "subject": "ci", "plan": "small", "keyId": "k-acme", "problemType": answer.Limited.Type()}
+	limitedBy := map[string]any{"binding": "burst", "retryAfter": "1", "rateLimitLimit": "5", "rateLimitRemaining": "0",
+		"rateLimit":       `"burst";r=0;t=1`,
+		"rateLimitPolicy": `"burst";q=5;w=5`, "tenant": "acme", "subject": "ci", "plan": "small", "keyId": "k-acme",
+		"problemType": answer.Limited.Type()}
 	spend := func(w *world) {
 		for _, s := range shapes[:1] {
 			for range 5 {
@@ -73,63 +75,121 @@ func outcomes() []outcome {
 	}
 	good := signer.Sign(tokentest.Claims(noon, nil))
 	return []outcome{
-		{name: "a key", call: withKey("acme"), want: "allowed", status: 200, context: map[string]any{"tenant": "acme", "subject": "ci", "keyId": "k-acme", "rateLimitRemaining": "4", "binding": "burst"}},
+		{name: "a key", call: withKey("acme"), want: "allowed", status: 200, context: map[string]any{"tenant": "acme",
+			"subject": "ci", "keyId": "k-acme", "rateLimitRemaining": "4", "binding": "burst"}},
 		{name: "a key as a bearer token", call: withBearer(identity.ExampleKey("acme")), want: "allowed"},
-		{name: "over the limit", prepare: spend, call: withKey("acme"), want: "limited", status: 429, context: limitedBy, problem: `"binding-policy":"burst"`},
-		{name: "more than ever fits", call: withKey("globex", "X-Query-Cost", "50"), want: "never_fits", status: 429, notOn: []apigw.Shape{apigw.RESTToken}, problem: "cost-above-limit"},
-		{name: "a cost that fits", call: withKey("globex", "x-query-cost", "7"), want: "allowed", notOn: []apigw.Shape{apigw.RESTToken}, context: map[string]any{"rateLimitRemaining": "3"}},
-		{name: "a doubled cost counts as none", call: withKey("globex", "X-Query-Cost", "7", "X-Query-Cost", "8"), want: "allowed", notOn: []apigw.Shape{apigw.RESTToken}, context: map[string]any{"rateLimitRemaining": "9"}},
+		{name: "over the limit", prepare: spend, call: withKey("acme"), want: "limited", status: 429,
+			context: limitedBy, problem: `"binding-policy":"burst"`},
+		{name: "more than ever fits", call: withKey("globex", "X-Query-Cost", "50"), want: "never_fits", status: 429,
+			notOn: []apigw.Shape{apigw.RESTToken}, problem: "cost-above-limit"},
+		{name: "a cost that fits", call: withKey("globex", "x-query-cost", "7"), want: "allowed",
+			notOn: []apigw.Shape{apigw.RESTToken}, context: map[string]any{"rateLimitRemaining": "3"}},
+		{name: "a doubled cost counts as none", call: withKey("globex", "X-Query-Cost", "7", "X-Query-Cost", "8"),
+			want: "allowed", notOn: []apigw.Shape{apigw.RESTToken}, context: map[string]any{"rateLimitRemaining": "9"}},
 		{name: "no credential", call: withHeader(), want: "unauthorized"},
 		{name: "an unknown key", call: withHeader("X-Api-Key", identity.NewKey()), want: "unauthorized"},
 		{name: "a malformed key", call: withHeader("X-Api-Key", "slk_x"), want: "unauthorized"},
 		{name: "an expired key", call: withKey("expired"), want: "unauthorized"},
 		{name: "a revoked key", call: withKey("revoked"), want: "unauthorized"},
 		{name: "another scheme", call: withHeader("Authorization", "Basic YTpi"), want: "unauthorized"},
-		{name: "bad, with an anonymous plan", plans: "anonymousPlan: small", call: withHeader("X-Api-Key", identity.NewKey()), want: "unauthorized"},
-		{name: "an anonymous plan", plans: "anonymousPlan: small", call: withHeader(), want: "allowed", notOn: []apigw.Shape{apigw.RESTToken}, context: map[string]any{"anonymous": true, "plan": "small"}, namesNobody: true},
-		{name: "suspended", call: withKey("initech"), want: "suspended_tenant", status: 403, problem: "tenant-suspended"},
+		{name: "bad, with an anonymous plan", plans: "anonymousPlan: small",
+			call: withHeader("X-Api-Key", identity.NewKey()), want: "unauthorized"},
+		{name: "an anonymous plan", plans: "anonymousPlan: small", call: withHeader(), want: "allowed",
+			notOn: []apigw.Shape{apigw.RESTToken}, context: map[string]any{"anonymous": true, "plan": "small"},
+			namesNobody: true},
+		{name: "suspended", call: withKey("initech"), want: "suspended_tenant", status: 403,
+			problem: "tenant-suspended"},
 		{name: "no plan", call: withKey("planless"), want: "no_plan", status: 403, problem: "no-plan"},
-		{name: "an unknown tenant", call: withKey("nobody"), want: "unknown_tenant", status: 403, problem: "unknown-tenant"},
-		{name: "no such route", plans: "routes: [ { methods: [GET], pathPattern: /elsewhere } ]", call: withKey("acme"), want: "no_route", status: 404},
-		{name: "over the address's limit", plans: addressLimit, notOn: []apigw.Shape{apigw.RESTToken}, prepare: func(w *world) {
-			w.expect(apigw.HTTP2, withHeader(), "unauthorized")
-			w.expect(apigw.RESTRequest, withHeader("X-Api-Key", "slk_x"), "unauthorized")
-		}, call: withKey("acme"), want: "ip_limited", status: 429, context: map[string]any{"binding": "ip:per-address", "retryAfter": "3600"}, namesNobody: true},
-		{name: "an address's limit on a shape without addresses", plans: addressLimit, notOn: shapesExcept(apigw.RESTToken), call: withKey("acme"), want: "internal", status: 500, namesNobody: true},
-		{name: "the store is away", prepare: (*world).takeStoreAway, call: withKey("acme"), want: "allowed", context: map[string]any{"storeFailed": true, "rateLimitRemaining": "4"}},
-		{name: "the store is away, closed", prepare: (*world).takeStoreAway, call: withKey("strict"), want: "unavailable", status: 429, context: map[string]any{"storeFailed": true, "retryAfter": "1"}},
-		{name: "keys are not loaded", prepare: func(w *world) { w.configuration.keyErr = errNotLoaded }, call: withKey("acme"), want: "unidentified", status: 429, context: map[string]any{"retryAfter": "1"}, namesNobody: true},
-		{name: "the tenant is not loaded", prepare: func(w *world) { w.configuration.tenantErr = errNotLoaded }, call: withKey("acme"), want: "unidentified", status: 429, namesNobody: true},
-		{name: "the anonymous plan is not loaded", prepare: func(w *world) { w.configuration.anonymousErr = errNotLoaded }, call: withHeader(), want: "unidentified", status: 429, namesNobody: true, notOn: []apigw.Shape{apigw.RESTToken}},
-		{name: "a stale configuration", prepare: func(w *world) { w.configuration.stale = true }, call: withKey("acme"), want: "allowed", context: map[string]any{"configStale": true}},
+		{name: "an unknown tenant", call: withKey("nobody"), want: "unknown_tenant", status: 403,
+			problem: "unknown-tenant"},
+		{name: "no such route", plans: "routes: [ { methods: [GET], pathPattern: /elsewhere } ]", call: withKey("acme"),
+			want: "no_route", status: 404},
+		{name: "over the address's limit", plans: addressLimit, notOn: []apigw.Shape{apigw.RESTToken},
+			prepare: func(w *world) {
+				w.expect(apigw.HTTP2, withHeader(), "unauthorized")
+				w.expect(apigw.RESTRequest, withHeader("X-Api-Key", "slk_x"), "unauthorized")
+			}, call: withKey("acme"), want: "ip_limited", status: 429,
+			context: map[string]any{"binding": "ip:per-address", "retryAfter": "3600"}, namesNobody: true},
+		{name: "an address's limit on a shape without addresses", plans: addressLimit,
+			notOn: shapesExcept(apigw.RESTToken), call: withKey("acme"), want: "internal", status: 500,
+			namesNobody: true},
+		{name: "the store is away", prepare: (*world).takeStoreAway, call: withKey("acme"), want: "allowed",
+			context: map[string]any{"storeFailed": true, "rateLimitRemaining": "4"}},
+		{name: "the store is away, closed", prepare: (*world).takeStoreAway, call: withKey("strict"),
+			want: "unavailable", status: 429, context: map[string]any{"storeFailed": true, "retryAfter": "1"}},
+		{name: "keys are not loaded", prepare: func(w *world) { w.configuration.keyErr = errNotLoaded },
+			call: withKey("acme"), want: "unidentified", status: 429, context: map[string]any{"retryAfter": "1"},
+			namesNobody: true},
+		{name: "the tenant is not loaded", prepare: func(w *world) { w.configuration.tenantErr = errNotLoaded },
+			call: withKey("acme"), want: "unidentified", status: 429, namesNobody: true},
+		{name: "the anonymous plan is not loaded",
+			prepare: func(w *world) { w.configuration.anonymousErr = errNotLoaded }, call: withHeader(),
+			want: "unidentified", status: 429, namesNobody: true, notOn: []apigw.Shape{apigw.RESTToken}},
+		{name: "a stale configuration", prepare: func(w *world) { w.configuration.stale = true }, call: withKey("acme"),
+			want: "allowed", context: map[string]any{"configStale": true}},
 
-		{name: "a token", call: withBearer(good), want: "allowed", status: 200, context: map[string]any{"tenant": "acme", "subject": "user-1"}},
-		{name: "the issuer answers 500", prepare: func(w *world) { w.authority.Set(tokentest.Answer(http.StatusInternalServerError, "")) }, call: withBearer(good), want: "unidentified", status: 429, namesNobody: true},
-		{name: "the issuer publishes nothing", prepare: func(w *world) { w.authority.Set(tokentest.Answer(http.StatusOK, `{"keys":[]}`)) }, call: withBearer(good), want: "unidentified", namesNobody: true},
-		{name: "a token where none is accepted", set: func(c *setup) { c.tokens.Issuers = nil }, call: withBearer(good), want: "unauthorized"},
-		{name: "a token of alg none", call: withBearer(tokentest.Unsigned("k1", tokentest.Claims(noon, nil))), want: "unauthorized"},
-		{name: "a token by the public key", call: withBearer(tokentest.HS256("rsa", tokentest.NewRSA("rsa").PublicPEM(), tokentest.Claims(noon, nil))), want: "unauthorized"},
+		{name: "a token", call: withBearer(good), want: "allowed", status: 200,
+			context: map[string]any{"tenant": "acme", "subject": "user-1"}},
+		{name: "the issuer answers 500",
+			prepare: func(w *world) { w.authority.Set(tokentest.Answer(http.StatusInternalServerError, "")) },
+			call:    withBearer(good), want: "unidentified", status: 429, namesNobody: true},
+		{name: "the issuer publishes nothing",
+			prepare: func(w *world) { w.authority.Set(tokentest.Answer(http.StatusOK, `{"keys":[]}`)) },
+			call:    withBearer(good), want: "unidentified", namesNobody: true},
+		{name: "a token where none is accepted", set: func(c *setup) { c.tokens.Issuers = nil }, call: withBearer(good),
+			want: "unauthorized"},
+		{name: "a token of alg none", call: withBearer(tokentest.Unsigned("k1", tokentest.Claims(noon, nil))),
+			want: "unauthorized"},
+		{name: "a token by the public key",
+			call: withBearer(tokentest.HS256("rsa", tokentest.NewRSA("rsa").PublicPEM(), tokentest.Claims(noon, nil))),
+			want: "unauthorized"},
 		{name: "a forged token", call: withBearer(thief.Sign(tokentest.Claims(noon, nil))), want: "unauthorized"},
-		{name: "an expired token", call: withBearer(signer.Sign(tokentest.Claims(noon.Add(-2*time.Hour), nil))), want: "unauthorized"},
-		{name: "a token of the future", call: withBearer(signer.Sign(tokentest.Claims(noon.Add(2*time.Hour), nil))), want: "unauthorized"},
-		{name: "a token of another issuer", call: withBearer(signer.Sign(tokentest.Claims(noon, tokentest.With("iss", "https://evil.example/")))), want: "unauthorized"},
-		{name: "a token for another audience", call: withBearer(signer.Sign(tokentest.Claims(noon, tokentest.With("aud", "elsewhere")))), want: "unauthorized"},
-		{name: "a token with a path for a kid", call: withBearer(signer.Sign(tokentest.Claims(noon, nil), tokentest.With("kid", "../../etc/passwd"))), want: "unauthorized"},
-		{name: "a token without a tenant", call: withBearer(signer.Sign(tokentest.Claims(noon, tokentest.With("tenant_id", tokentest.Absent{})))), want: "unauthorized"},
+		{name: "an expired token", call: withBearer(signer.Sign(tokentest.Claims(noon.Add(-2*time.Hour), nil))),
+			want: "unauthorized"},
+		{name: "a token of the future", call: withBearer(signer.Sign(tokentest.Claims(noon.Add(2*time.Hour), nil))),
+			want: "unauthorized"},
+		{name: "a token of another issuer",
+			call: withBearer(signer.Sign(tokentest.Claims(noon, tokentest.With("iss", "https://evil.example/")))),
+			want: "unauthorized"},
+		{name: "a token for another audience",
+			call: withBearer(signer.Sign(tokentest.Claims(noon, tokentest.With("aud", "elsewhere")))),
+			want: "unauthorized"},
+		{name: "a token with a path for a kid",
+			call: withBearer(signer.Sign(tokentest.Claims(noon, nil), tokentest.With("kid", "../../etc/passwd"))),
+			want: "unauthorized"},
+		{name: "a token without a tenant",
+			call: withBearer(signer.Sign(tokentest.Claims(noon, tokentest.With("tenant_id", tokentest.Absent{})))),
+			want: "unauthorized"},
 		{name: "a token of 100 KB", call: withBearer(good + strings.Repeat("a", 100<<10)), want: "unauthorized"},
-		{name: "a token for a suspended tenant", call: withBearer(signer.Sign(tokentest.Claims(noon, tokentest.With("tenant_id", "initech")))), want: "suspended_tenant", status: 403},
-		{name: "a token for an unknown tenant", call: withBearer(signer.Sign(tokentest.Claims(noon, tokentest.With("tenant_id", "else")))), want: "unknown_tenant", status: 403},
+		{name: "a token for a suspended tenant",
+			call: withBearer(signer.Sign(tokentest.Claims(noon, tokentest.With("tenant_id", "initech")))),
+			want: "suspended_tenant", status: 403},
+		{name: "a token for an unknown tenant",
+			call: withBearer(signer.Sign(tokentest.Claims(noon, tokentest.With("tenant_id", "else")))),
+			want: "unknown_tenant", status: 403},
 
-		{name: "token and key agree", call: withBearer(good, "X-Api-Key", identity.ExampleKey("acme")), want: "allowed", notOn: []apigw.Shape{apigw.RESTToken}, context: map[string]any{"tenant": "acme", "subject": "user-1", "keyId": "k-acme"}},
-		{name: "token and key disagree", call: withBearer(good, "X-Api-Key", identity.ExampleKey("globex")), want: "unauthorized", notOn: []apigw.Shape{apigw.RESTToken}},
-		{name: "a good token and a bad key", call: withBearer(good, "X-Api-Key", identity.NewKey()), want: "unauthorized", notOn: []apigw.Shape{apigw.RESTToken}},
-		{name: "a bad token and a good key", call: withBearer(thief.Sign(tokentest.Claims(noon, nil)), "X-Api-Key", identity.ExampleKey("acme")), want: "unauthorized", notOn: []apigw.Shape{apigw.RESTToken}},
-		{name: "two keys", call: withKey("acme", "X-Api-Key", identity.ExampleKey("acme")), want: "unauthorized", notOn: []apigw.Shape{apigw.RESTToken}},
-		{name: "two different keys in two places", call: withBearer(identity.ExampleKey("acme"), "X-Api-Key", identity.ExampleKey("globex")), want: "unauthorized", notOn: []apigw.Shape{apigw.RESTToken}},
-		{name: "two bearer keys", call: withHeader("Authorization", "Bearer "+identity.ExampleKey("acme"), "Authorization", "Bearer "+identity.ExampleKey("acme")), want: "unauthorized", notOn: []apigw.Shape{apigw.RESTToken}},
-		{name: "two bearer tokens", call: withHeader("Authorization", "Bearer "+good, "Authorization", "Bearer "+good), want: "unauthorized", notOn: []apigw.Shape{apigw.RESTToken}},
-		{name: "a bearer token and a bare one", call: withHeader("Authorization", "Bearer "+good, "Authorization", good), want: "unauthorized", notOn: []apigw.Shape{apigw.RESTToken}},
-		{name: "a tenant in a header", call: withKey("acme", "X-Tenant-Id", "globex", "Tenant", "globex", "X-Sluice-Tenant", "globex"), want: "allowed", context: map[string]any{"tenant": "acme"}},
+		{name: "token and key agree", call: withBearer(good, "X-Api-Key", identity.ExampleKey("acme")), want: "allowed",
+			notOn:   []apigw.Shape{apigw.RESTToken},
+			context: map[string]any{"tenant": "acme", "subject": "user-1", "keyId": "k-acme"}},
+		{name: "token and key disagree", call: withBearer(good, "X-Api-Key", identity.ExampleKey("globex")),
+			want: "unauthorized", notOn: []apigw.Shape{apigw.RESTToken}},
+		{name: "a good token and a bad key", call: withBearer(good, "X-Api-Key", identity.NewKey()),
+			want: "unauthorized", notOn: []apigw.Shape{apigw.RESTToken}},
+		{name: "a bad token and a good key", call: withBearer(thief.Sign(tokentest.Claims(noon, nil)), "X-Api-Key",
+			identity.ExampleKey("acme")), want: "unauthorized", notOn: []apigw.Shape{apigw.RESTToken}},
+		{name: "two keys", call: withKey("acme", "X-Api-Key", identity.ExampleKey("acme")), want: "unauthorized",
+			notOn: []apigw.Shape{apigw.RESTToken}},
+		{name: "two different keys in two places", call: withBearer(identity.ExampleKey("acme"), "X-Api-Key",
+			identity.ExampleKey("globex")), want: "unauthorized", notOn: []apigw.Shape{apigw.RESTToken}},
+		{name: "two bearer keys", call: withHeader("Authorization", "Bearer "+identity.ExampleKey("acme"),
+			"Authorization", "Bearer "+identity.ExampleKey("acme")), want: "unauthorized",
+			notOn: []apigw.Shape{apigw.RESTToken}},
+		{name: "two bearer tokens", call: withHeader("Authorization", "Bearer "+good, "Authorization", "Bearer "+good),
+			want: "unauthorized", notOn: []apigw.Shape{apigw.RESTToken}},
+		{name: "a bearer token and a bare one", call: withHeader("Authorization", "Bearer "+good, "Authorization",
+			good), want: "unauthorized", notOn: []apigw.Shape{apigw.RESTToken}},
+		{name: "a tenant in a header", call: withKey("acme", "X-Tenant-Id", "globex", "Tenant", "globex",
+			"X-Sluice-Tenant", "globex"), want: "allowed", context: map[string]any{"tenant": "acme"}},
 		{name: "a tenant in a header and nothing else", call: withHeader("X-Tenant-Id", "acme"), want: "unauthorized"},
 	}
 }
@@ -222,15 +282,18 @@ func TestHandlerCountsByIdentity(t *testing.T) {
 		ask(withBearer(person("cid", "us"), key...), "limited", "machine") // three for each key
 		ask(withBearer(person("cid", "eu")), "allowed", "regional")        // the fourth of the region
 		ask(withBearer(person("dan", "eu")), "limited", "regional")
-		ask(withBearer(person("dan", "")), "allowed", "machine") // no region; and the third call without a key: these share a counter
+		// no region; and the third call without a key: these share a counter
+		ask(withBearer(person("dan", "")), "allowed", "machine")
 	}
 }
 
 // Guarantees that no two callers share a counter or a principal because a name contains a separator: subject "b/ci" of
 // tenant "a" and subject "ci" of tenant "a/b" are two.
 func TestHandlerKeepsTenantsApart(t *testing.T) {
-	names := [][2]string{{"a", "b/ci"}, {"a/b", "ci"}, {"a:b", "c"}, {"a", "b:c"}, {"a|b", "c"}, {"a%2Fb", "ci"}, {"A", "b/ci"}, {"a,", "b"}}
-	text := "plans: [ { id: p, limits: [ { id: l, per: subject, algorithm: fixed_window, threshold: 1, period: 1h } ] } ]\ntenants:\n"
+	names := [][2]string{{"a", "b/ci"}, {"a/b", "ci"}, {"a:b", "c"}, {"a", "b:c"}, {"a|b", "c"}, {"a%2Fb", "ci"},
+		{"A", "b/ci"}, {"a,", "b"}}
+	text := "plans: [ { id: p, limits: [ { id: l, per: subject, algorithm: fixed_window, threshold: 1, period: 1h } " +
+		"] } ]\ntenants:\n"
 	seen := map[string]bool{}
 	for _, n := range names {
 		if quoted, _ := json.Marshal(n[0]); !seen[n[0]] {
@@ -259,7 +322,8 @@ func TestHandlerKeepsTenantsApart(t *testing.T) {
 // Guarantees that a name which an issuer chose is encoded as printable ASCII, in the answer and in the log, so it
 // cannot end a line, add a header, or end a JSON string. Names with control characters are refused.
 func TestHandlerEncodesNames(t *testing.T) {
-	nasty := []string{"evil X-Admin: 1", `a","isAuthorized":true,"b":"`, "é\u2028", "<script>", "${jndi:x}", strings.Repeat("ü", 64)}
+	nasty := []string{"evil X-Admin: 1", `a","isAuthorized":true,"b":"`, "é\u2028", "<script>", "${jndi:x}",
+		strings.Repeat("ü", 64)}
 	text := "plans: [ { id: p, limits: [ { id: l, algorithm: fixed_window, threshold: 1, period: 1h } ] } ]\ntenants:\n"
 	for _, n := range nasty {
 		quoted, _ := json.Marshal(n)
@@ -275,7 +339,8 @@ func TestHandlerEncodesNames(t *testing.T) {
 					t.Errorf("%s: %q is %v", s, n, r.context["tenant"])
 				}
 				for name, v := range r.context {
-					if text, ok := v.(string); ok && strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c > '~' }) {
+					if text, ok := v.(string); ok &&
+						strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c > '~' }) {
 						t.Errorf("%s: %s holds %q", s, name, text)
 					}
 				}
@@ -288,7 +353,8 @@ func TestHandlerEncodesNames(t *testing.T) {
 				w.expect(s, withBearer(signer.Sign(tokentest.Claims(noon, by))), "unauthorized")
 			}
 		}
-		if lines := w.records("denied"); len(lines) != len(nasty) || lines[0]["tenant"] != "evil%20X-Admin%3A%201" || lines[0]["level"] != "INFO" {
+		if lines := w.records("denied"); len(lines) != len(nasty) || lines[0]["tenant"] != "evil%20X-Admin%3A%201" ||
+			lines[0]["level"] != "INFO" {
 			t.Errorf("%s: %d lines, the first %v", s, len(lines), lines)
 		}
 	}
@@ -301,17 +367,25 @@ func TestHandlerPathAliases(t *testing.T) {
 plans:
   - id: p
     limits:
-      - { id: put, match: { methods: [PUT], pathPattern: "/v1/organizations/{orgId}/product/*" }, algorithm: fixed_window, threshold: 3, period: 1h }
+      - { id: put, match: { methods: [PUT], pathPattern: "/v1/organizations/{orgId}/product/*" },
+          algorithm: fixed_window, threshold: 3, period: 1h }
 tenants: [ { id: acme, plan: p } ]
 `
 	const plain = "/v1/organizations/o1/product/42"
 	for _, c := range []call{
-		{path: plain + "/"}, {path: "//v1/organizations/o1/product/42"}, {path: "/v1//organizations///o1/product/42"}, {path: "/v1/./organizations/o1/product/42"},
-		{path: "/v1/x/../organizations/o1/product/42"}, {path: "/v1/%2e/organizations/o1/product/42"}, {path: "/v1/x/%2E%2e/organizations/o1/product/42"},
-		{path: "/v1/organ%69zations/o1/pr%6Fduct/42"}, {path: "/v1/organizations/o1/%70roduct/42", arn: plain}, {path: "/v1/organizations;v=1/o1/product;x/42"},
-		{path: "/v1/organizations/o1%2Fproduct%2F42"}, {path: "/v1/organizations/o1%2Fproduct/42", arn: plain}, {path: "/v1%2forganizations/o1/product/42"}, {path: "/v1/organizations/o1/product/42%3Fx"},
-		{path: `/v1\organizations\o1\product\42`}, {path: "/v1/organizations/o1/product/%2534%2532"}, {path: plain, base: "/shop"}, {path: plain + "/", base: "/shop/v2", arn: plain},
-		{path: plain, stage: "$default"}, {path: "/v1/organizations/o1/product/é", arn: "/v1/organizations/o1/product/é"}, {path: "/v1/organizations/o1/product/%C3%A9", arn: "/v1/organizations/o1/product/é"},
+		{path: plain + "/"}, {path: "//v1/organizations/o1/product/42"}, {path: "/v1//organizations///o1/product/42"},
+		{path: "/v1/./organizations/o1/product/42"},
+		{path: "/v1/x/../organizations/o1/product/42"}, {path: "/v1/%2e/organizations/o1/product/42"},
+		{path: "/v1/x/%2E%2e/organizations/o1/product/42"},
+		{path: "/v1/organ%69zations/o1/pr%6Fduct/42"}, {path: "/v1/organizations/o1/%70roduct/42", arn: plain},
+		{path: "/v1/organizations;v=1/o1/product;x/42"},
+		{path: "/v1/organizations/o1%2Fproduct%2F42"}, {path: "/v1/organizations/o1%2Fproduct/42", arn: plain},
+		{path: "/v1%2forganizations/o1/product/42"}, {path: "/v1/organizations/o1/product/42%3Fx"},
+		{path: `/v1\organizations\o1\product\42`}, {path: "/v1/organizations/o1/product/%2534%2532"},
+		{path: plain, base: "/shop"}, {path: plain + "/", base: "/shop/v2", arn: plain},
+		{path: plain, stage: "$default"},
+		{path: "/v1/organizations/o1/product/é", arn: "/v1/organizations/o1/product/é"},
+		{path: "/v1/organizations/o1/product/%C3%A9", arn: "/v1/organizations/o1/product/é"},
 		{path: "/v1/organizations/o1/product/42", method: "put"},
 	} {
 		for _, s := range shapesExcept(apigw.WebSocket) {
@@ -349,8 +423,10 @@ tenants: [ { id: acme, plan: p } ]
 // Guarantees that a client cannot change the address by which it is counted, whatever it writes into X-Forwarded-For,
 // with any number of the operator's proxies, and that an IPv4 address in IPv6 form is the same address.
 func TestHandlerForgedForwardedFor(t *testing.T) {
-	own := []string{"203.0.113.77", "10.0.0.1", "10.0.0.2"} // client, then the operator's proxies as they saw each other
-	forged := []string{"", "1.2.3.4", "::ffff:198.51.100.9", "garbage", ",,,", "1.2.3.4, 5.6.7.8, 9.9.9.9, 7.7.7.7", "[::1]:80", strings.Repeat("9", 300), "\"_hidden\"", "127.0.0.1"}
+	// client, then the operator's proxies as they saw each other
+	own := []string{"203.0.113.77", "10.0.0.1", "10.0.0.2"}
+	forged := []string{"", "1.2.3.4", "::ffff:198.51.100.9", "garbage", ",,,", "1.2.3.4, 5.6.7.8, 9.9.9.9, 7.7.7.7",
+		"[::1]:80", strings.Repeat("9", 300), "\"_hidden\"", "127.0.0.1"}
 	for hops := range 3 {
 		for _, s := range shapesExcept(apigw.RESTToken) {
 			w := newWorld(t, allPlans+addressLimit, func(c *setup) { c.authorizer.TrustedHops = hops })
@@ -374,7 +450,8 @@ func TestHandlerForgedForwardedFor(t *testing.T) {
 			}
 			if hops > 0 {
 				own := append([]string{"203.0.113.78"}, own[1:hops]...)
-				w.expect(s, withHeader("X-Forwarded-For", "203.0.113.77, "+strings.Join(own, ", ")), "unauthorized") // another client
+				// another client
+				w.expect(s, withHeader("X-Forwarded-For", "203.0.113.77, "+strings.Join(own, ", ")), "unauthorized")
 			}
 		}
 	}
@@ -387,7 +464,8 @@ func TestHandlerLeavesOutTheGateway(t *testing.T) {
 	for hops, through := range map[int]string{1: "%s, " + gateways, 2: "%s, 10.0.0.1, " + gateways} {
 		for _, s := range shapesExcept(apigw.RESTToken) {
 			w := newWorld(t, allPlans+addressLimit, func(c *setup) { c.authorizer.TrustedHops = hops })
-			for i, client := range []string{"203.0.113.77", "1.2.3.4, 203.0.113.77", "5.6.7.8, 203.0.113.77", "203.0.113.78", "203.0.113.79"} {
+			for i, client := range []string{"203.0.113.77", "1.2.3.4, 203.0.113.77", "5.6.7.8, 203.0.113.77",
+				"203.0.113.78", "203.0.113.79"} {
 				want := "unauthorized"
 				if i == 2 {
 					want = "ip_limited"
@@ -404,7 +482,8 @@ func TestHandlerLeavesOutTheGateway(t *testing.T) {
 func TestHandlerCountsIPv6ByNetwork(t *testing.T) {
 	for _, s := range shapesExcept(apigw.RESTToken) {
 		w := newWorld(t, allPlans+addressLimit)
-		for i, peer := range []string{"2001:db8:1:2::99", "2001:db8:1:2:ffff::1", "2001:db8:1:2::1", "2001:db8:1:3::1"} {
+		for i, peer := range []string{"2001:db8:1:2::99", "2001:db8:1:2:ffff::1", "2001:db8:1:2::1",
+			"2001:db8:1:3::1"} {
 			want := "unauthorized"
 			if i == 2 {
 				want = "ip_limited"
@@ -418,10 +497,13 @@ func TestHandlerCountsIPv6ByNetwork(t *testing.T) {
 // the error holds nothing of the event.
 func TestHandlerRefusesOtherEvents(t *testing.T) {
 	w := newWorld(t, allPlans)
-	for _, event := range []string{"", "null", "[]", `{"Records":[{"body":"s3cr3t"}]}`, `{"type":"TOKEN","authorizationToken":"s3cr3t"`, `{"version":"2.0","rawPath":"/s3cr3t","requestContext":{}}`,
-		`{"type":"REQUEST","requestContext":{},"methodArn":"s3cr3t"}`, strings.Repeat("[", 1<<20), string(withBearer("s3cr3t"+strings.Repeat("a", 1<<20)).event(t, apigw.RESTToken))} {
+	for _, event := range []string{"", "null", "[]", `{"Records":[{"body":"s3cr3t"}]}`,
+		`{"type":"TOKEN","authorizationToken":"s3cr3t"`, `{"version":"2.0","rawPath":"/s3cr3t","requestContext":{}}`,
+		`{"type":"REQUEST","requestContext":{},"methodArn":"s3cr3t"}`, strings.Repeat("[", 1<<20),
+		string(withBearer("s3cr3t"+strings.Repeat("a", 1<<20)).event(t, apigw.RESTToken))} {
 		out, err := w.Invoke(context.Background(), []byte(event))
-		if out != nil || !errors.Is(err, apigw.ErrEvent) || strings.Contains(err.Error(), "s3cr3t") || err.Error() == "Unauthorized" {
+		if out != nil || !errors.Is(err, apigw.ErrEvent) || strings.Contains(err.Error(), "s3cr3t") ||
+			err.Error() == "Unauthorized" {
 			t.Errorf("%.40s: %s, %v", event, out, err)
 		}
 	}
@@ -442,12 +524,14 @@ func TestHandlerRefusesOtherEvents(t *testing.T) {
 // where the panic was and not its value.
 func TestHandlerCatchesPanics(t *testing.T) {
 	var index []int
-	for _, p := range []any{"s3cr3t", errors.New("s3cr3t of 203.0.113.7"), 7, panicValueOf(func() { _ = index[len(index)+3] })} {
+	for _, p := range []any{"s3cr3t", errors.New("s3cr3t of 203.0.113.7"), 7,
+		panicValueOf(func() { _ = index[len(index)+3] })} {
 		w := newWorld(t, allPlans, passDenials)
 		w.configuration.panicValue = p
 		for _, s := range shapes {
 			out, err := w.Invoke(context.Background(), withKey("acme").event(t, s))
-			if out != nil || err == nil || err.Error() == "Unauthorized" || secretIn(err.Error()) != "" || !strings.Contains(err.Error(), "urn:uuid:") {
+			if out != nil || err == nil || err.Error() == "Unauthorized" || secretIn(err.Error()) != "" ||
+				!strings.Contains(err.Error(), "urn:uuid:") {
 				t.Errorf("%s: %s, %v", s, out, err)
 			}
 		}
@@ -492,13 +576,15 @@ ipLimits: [ { id: per-address, algorithm: fixed_window, threshold: 6, period: 1h
 	w.expect(apigw.HTTP1, withHeader(), "unauthorized")
 	w.expect(apigw.HTTP1, withKey("acme"), "ip_limited")
 	n, limits := w.metrics()
-	for name, want := range map[string]float64{"decisions": 7, "decisions_allowed": 3, "decisions_limited": 1, "decisions_ip_limited": 1, "decisions_no_credential": 2,
+	for name, want := range map[string]float64{"decisions": 7, "decisions_allowed": 3, "decisions_limited": 1,
+		"decisions_ip_limited": 1, "decisions_no_credential": 2,
 		"enforce_denied": 2, "shadow_denied": 2, "cold_starts": 1, "config_stale": 1, "over_admission_ratio": 1} {
 		if n[name] != want {
 			t.Errorf("%s = %v, want %v", name, n[name], want)
 		}
 	}
-	if limits["hour"]["denied"] != 1 || limits["ip:per-address"]["denied"] != 1 || limits["strict"]["shadow_denied"] != 2 || len(limits) != 3 {
+	if limits["hour"]["denied"] != 1 || limits["ip:per-address"]["denied"] != 1 ||
+		limits["strict"]["shadow_denied"] != 2 || len(limits) != 3 {
 		t.Errorf("limits: %v", limits)
 	}
 	if !strings.Contains(w.lines.String(), `"limiter_latency":{"Values":[`) {
@@ -533,25 +619,31 @@ func TestHandlerLogs(t *testing.T) {
 	if len(lines) != 2 || len(w.records("denied")) != 0 {
 		t.Fatalf("%d lines, and of denials %d: %s", len(lines), len(w.records("denied")), w.log)
 	}
-	for name, want := range map[string]any{"level": "INFO", "cell": "eu-1", "outcome": "no_credential", "reason": "no_credential", "request_id": "UaB3eExampleDubA=", "route": "POST /search",
-		"shape": "http_2", "stage": "prod", "api": apiID(apigw.HTTP2), "xray_trace_id": "1-69206f10-5f84a1c21bd2f3b94c0e7a66", "trace_id": "69206f105f84a1c21bd2f3b94c0e7a66",
+	for name, want := range map[string]any{"level": "INFO", "cell": "eu-1", "outcome": "no_credential",
+		"reason": "no_credential", "request_id": "UaB3eExampleDubA=", "route": "POST /search",
+		"shape": "http_2", "stage": "prod", "api": apiID(apigw.HTTP2),
+		"xray_trace_id": "1-69206f10-5f84a1c21bd2f3b94c0e7a66", "trace_id": "69206f105f84a1c21bd2f3b94c0e7a66",
 		"traceparent_id": "0af7651916cd43dd8448eb211c80319c", "lambda_request_id": "lambda-7"} {
 		if lines[0][name] != want {
 			t.Errorf("%s = %v, want %v", name, lines[0][name], want)
 		}
 	}
-	if lines[1]["reason"] != "key_expired" || lines[1]["xray_trace_id"] != "1-5759e988-bd862e3fe1be46a994272793" { // a TOKEN event has no trace
+	// a TOKEN event has no trace
+	if lines[1]["reason"] != "key_expired" || lines[1]["xray_trace_id"] != "1-5759e988-bd862e3fe1be46a994272793" {
 		t.Errorf("the second line: %v", lines[1])
 	}
 	if _, err := w.Invoke(ctx, []byte("{}")); err == nil || len(w.records("the event is not answered")) != 1 {
 		t.Errorf("an empty event: %v, %s", err, w.log)
 	}
-	if got := w.records("the event is not answered")[0]; got["xray_trace_id"] != "1-5759e988-bd862e3fe1be46a994272793" || got["lambda_request_id"] != "lambda-7" {
+	if got := w.records(
+		"the event is not answered")[0]; got["xray_trace_id"] != "1-5759e988-bd862e3fe1be46a994272793" ||
+		got["lambda_request_id"] != "lambda-7" {
 		t.Errorf("an empty event: %v", got)
 	}
 	t.Setenv("_X_AMZN_TRACE_ID", "Root=1-00000001-bd862e3fe1be46a994272793")
 	w.advance(time.Second)
-	if _, err := w.Invoke(context.WithValue(context.Background(), invocation{}, ""), withHeader().event(t, apigw.RESTToken)); err == nil {
+	if _, err := w.Invoke(context.WithValue(context.Background(), invocation{}, ""),
+		withHeader().event(t, apigw.RESTToken)); err == nil {
 		t.Error("no credential is one")
 	}
 	lines = w.records("not identified")
@@ -573,13 +665,15 @@ func TestHandlerWarns(t *testing.T) {
 		}
 		w.advance(time.Second)
 	}
-	for message, level := range map[string]string{"could not be decided": "WARN", "decided on a configuration that is older than it may be": "WARN"} {
+	for message, level := range map[string]string{"could not be decided": "WARN",
+		"decided on a configuration that is older than it may be": "WARN"} {
 		lines := w.records(message)
 		if len(lines) != 2 || lines[0]["level"] != level || lines[1]["more"] != 4.0 {
 			t.Errorf("%s: %v; want two lines, the second with 4 more", message, lines)
 		}
 	}
-	if line := w.records("could not be decided")[0]; !strings.Contains(fmt.Sprint(line["error"]), "tenant documents") || line["outcome"] != "unidentified" {
+	if line := w.records("could not be decided")[0]; !strings.Contains(fmt.Sprint(line["error"]), "tenant documents") ||
+		line["outcome"] != "unidentified" {
 		t.Errorf("why is not told: %v", line)
 	}
 	w.configuration.keyErr = nil
@@ -588,7 +682,8 @@ func TestHandlerWarns(t *testing.T) {
 	}
 	w.expect(apigw.RESTRequest, withKey("acme"), "limited")
 	lines := w.records("denied")
-	if len(lines) != 1 || lines[0]["limit"] != "burst" || lines[0]["tenant"] != "acme" || lines[0]["key_id"] != "k-acme" || lines[0]["plan"] != "small" ||
+	if len(lines) != 1 || lines[0]["limit"] != "burst" || lines[0]["tenant"] != "acme" ||
+		lines[0]["key_id"] != "k-acme" || lines[0]["plan"] != "small" ||
 		lines[0]["route"] != "/v1/organizations/{orgId}/product/{id}" || len(fmt.Sprint(lines[0]["source"])) != 32 {
 		t.Errorf("a denial: %v", lines)
 	}
@@ -612,9 +707,11 @@ func TestHandlerLogsPartOfALongRoute(t *testing.T) {
 
 // Guarantees that InvocationID may panic, even while a panic is logged: that ends one request and not the process.
 func TestHandlerSurvivesItsHooks(t *testing.T) {
-	w := newWorld(t, allPlans, func(c *setup) { c.handler.InvocationID = func(context.Context) string { panic("s3cr3t") } })
+	w := newWorld(t, allPlans,
+		func(c *setup) { c.handler.InvocationID = func(context.Context) string { panic("s3cr3t") } })
 	for range 3 {
-		if out, err := w.Invoke(context.Background(), withKey("initech").event(t, apigw.HTTP2)); out != nil || err == nil {
+		if out, err := w.Invoke(context.Background(), withKey("initech").event(t, apigw.HTTP2)); out != nil ||
+			err == nil {
 			t.Errorf("Invoke = %s, %v", out, err)
 		}
 	}
@@ -681,7 +778,8 @@ func TestHandlerFollowsKeyRotation(t *testing.T) {
 		w := newWorld(t, allPlans, func(c *setup) { c.authorizer.Now = time.Now })
 		next := tokentest.NewEC("k2", elliptic.P256())
 		text := func(s *tokentest.Signer) call {
-			return withBearer(s.Sign(tokentest.Claims(time.Now(), tokentest.With("exp", time.Now().Add(24*time.Hour).Unix(), "tenant_id", "globex"))))
+			return withBearer(s.Sign(tokentest.Claims(time.Now(),
+				tokentest.With("exp", time.Now().Add(24*time.Hour).Unix(), "tenant_id", "globex"))))
 		}
 		old := text(signer)
 		w.expect(apigw.HTTP2, old, "allowed")
@@ -721,7 +819,8 @@ func TestHandlerAnswerFits(t *testing.T) {
 		if i >= 900 {
 			pattern = fmt.Sprintf("/other/%d", i)
 		}
-		fmt.Fprintf(&text, "      - { id: %s-%04d, match: { pathPattern: %q }, algorithm: fixed_window, threshold: %d, period: 1h }\n", strings.Repeat("x", 59), i, pattern, 1+i%2)
+		fmt.Fprintf(&text, "      - { id: %s-%04d, match: { pathPattern: %q }, algorithm: fixed_window, threshold: "+
+			"%d, period: 1h }\n", strings.Repeat("x", 59), i, pattern, 1+i%2)
 	}
 	fmt.Fprintf(&text, "tenants: [ { id: %q, plan: p } ]\n", name)
 	for _, s := range shapesExcept(apigw.WebSocket) {
@@ -730,7 +829,8 @@ func TestHandlerAnswerFits(t *testing.T) {
 		c.path = "/" + strings.Repeat("%20a", 500)
 		for _, want := range []string{"allowed", "limited"} {
 			r := w.expect(s, c, want)
-			if len(r.text) < 4000 || r.context["tenant"] != apigw.EncodeName(name) || s != apigw.HTTP2 && r.context["leftOut"] == nil || r.context["binding"] == nil || r.context["rateLimitLimit"] == nil {
+			if len(r.text) < 4000 || r.context["tenant"] != apigw.EncodeName(name) || s != apigw.HTTP2 &&
+				r.context["leftOut"] == nil || r.context["binding"] == nil || r.context["rateLimitLimit"] == nil {
 				t.Errorf("%s: %d bytes: %s", s, len(r.text), r.text)
 			}
 			if want == "limited" && (r.context["retryAfter"] == nil || r.context["problemType"] == nil) {
@@ -743,7 +843,8 @@ func TestHandlerAnswerFits(t *testing.T) {
 // Guarantees that one handler serves many requests at once: exactly as many pass as the plan allows, each answer is
 // about its own request, and every request is counted.
 func TestHandlerConcurrency(t *testing.T) {
-	const text = "plans: [ { id: p, limits: [ { id: l, algorithm: fixed_window, threshold: 500, period: 1h } ] } ]\ntenants: [ { id: acme, plan: p }, { id: globex, plan: p } ]\n"
+	const text = "plans: [ { id: p, limits: [ { id: l, algorithm: fixed_window, threshold: 500, period: 1h } ] } " +
+		"]\ntenants: [ { id: acme, plan: p }, { id: globex, plan: p } ]\n"
 	w := newWorld(t, text, func(c *setup) {
 		c.level = slog.LevelError
 		c.handler.Beside = []func(context.Context, time.Time){func(context.Context, time.Time) {}}
@@ -769,7 +870,8 @@ func TestHandlerConcurrency(t *testing.T) {
 				if strings.Contains(string(out), `"decision":"allowed"`) {
 					passed[which].Add(1)
 				}
-				if _, err := w.Invoke(context.Background(), bad); err != apigw.ErrUnauthorized { //nolint:errorlint // unwrapped
+				_, err = w.Invoke(context.Background(), bad)
+				if err != apigw.ErrUnauthorized { //nolint:errorlint // it must not be wrapped; see world.read
 					t.Errorf("a bad key: %v", err)
 				}
 				w.advance(time.Millisecond)
@@ -794,7 +896,8 @@ func TestNewHandlerRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, c := range map[string]authorizer.HandlerConfig{
-		"Authorizer is missing": {}, "does not Measure": {Authorizer: z, Recorder: w.recorder}, "Beside[0]": {Authorizer: z, Beside: make([]func(context.Context, time.Time), 1)},
+		"Authorizer is missing": {}, "does not Measure": {Authorizer: z, Recorder: w.recorder},
+		"Beside[0]":    {Authorizer: z, Beside: make([]func(context.Context, time.Time), 1)},
 		"Deadline 1ms": {Authorizer: z, Deadline: time.Millisecond}, "Deadline -1ns": {Authorizer: z, Deadline: -1},
 	} {
 		if _, err := authorizer.NewHandler(c); err == nil || !strings.Contains(err.Error(), want) {

@@ -34,7 +34,8 @@ ipLimits:
 func TestShadowIsEnforceWithoutDenials(t *testing.T) {
 	for seed := range uint64(2) {
 		random := rand.New(rand.NewPCG(seed, 8))
-		enforcing, shadow := newWorld(t, modePlans, withMode(limit.Enforce)), newWorld(t, modePlans, withMode(limit.Shadow))
+		enforcing, shadow := newWorld(t, modePlans, withMode(limit.Enforce)),
+			newWorld(t, modePlans, withMode(limit.Shadow))
 		worlds := []*world{enforcing, shadow}
 		if seed%2 == 1 { // for the whole test: it is random when a breaker calls a store that answers again
 			enforcing.takeStoreAway()
@@ -68,9 +69,11 @@ func TestShadowIsEnforceWithoutDenials(t *testing.T) {
 			if s.decision == "unauthorized" {
 				continue
 			}
-			for _, name := range []string{"rateLimit", "rateLimitPolicy", "rateLimitRemaining", "rateLimitReset", "storeFailed", "binding"} {
+			for _, name := range []string{"rateLimit", "rateLimitPolicy", "rateLimitRemaining", "rateLimitReset",
+				"storeFailed", "binding"} {
 				if s.context[name] != e.context[name] {
-					t.Fatalf("seed %d, %s: %s is %v in shadow, and %v where enforced", seed, e.decision, name, s.context[name], e.context[name])
+					t.Fatalf("seed %d, %s: %s is %v in shadow, and %v where enforced", seed, e.decision, name,
+						s.context[name], e.context[name])
 				}
 			}
 			if s.context["mode"] != "shadow" || e.context["mode"] != nil || s.allow && s.context["retryAfter"] != nil {
@@ -86,7 +89,8 @@ func TestShadowIsEnforceWithoutDenials(t *testing.T) {
 
 // refusals are the decisions on keys that are denied for another reason than a limit.
 var refusals = map[string]string{
-	identity.ExampleKey("initech"): "suspended_tenant", identity.ExampleKey("nobody"): "unknown_tenant", identity.ExampleKey("revoked"): "unauthorized",
+	identity.ExampleKey("initech"): "suspended_tenant", identity.ExampleKey("nobody"): "unknown_tenant",
+	identity.ExampleKey("revoked"): "unauthorized",
 }
 
 // compareCounts compares the metrics of the two handlers. refused is how many calls an ipLimit denied in enforce and a
@@ -96,7 +100,8 @@ func compareCounts(t *testing.T, enforcing, shadow *world, refused int) {
 	e, byEnforce := enforcing.metrics()
 	s, byShadow := shadow.metrics()
 	if e["enforce_denied"] == 0 || s["enforce_denied"] != 0 || s["kill_switch"] == 0 || e["kill_switch"] != 0 {
-		t.Errorf("enforce_denied %v and %v, kill_switch %v and %v", e["enforce_denied"], s["enforce_denied"], e["kill_switch"], s["kill_switch"])
+		t.Errorf("enforce_denied %v and %v, kill_switch %v and %v", e["enforce_denied"], s["enforce_denied"],
+			e["kill_switch"], s["kill_switch"])
 	}
 	if s["kill_switch_spared"]+float64(refused) != e["enforce_denied"] || e["kill_switch_spared"] != 0 {
 		t.Errorf("%v were spared, and enforce denied %v", s["kill_switch_spared"], e["enforce_denied"])
@@ -109,7 +114,8 @@ func compareCounts(t *testing.T, enforcing, shadow *world, refused int) {
 			t.Errorf("limit %s: enforce denied %d, shadow tells %v", id, n["denied"], byShadow[id])
 		}
 	}
-	if lines := shadow.records("passed in shadow"); len(lines) != int(s["kill_switch_spared"]) || lines[0]["mode"] != "shadow" || lines[0]["outcome"] == "allowed" {
+	if lines := shadow.records("passed in shadow"); len(lines) != int(s["kill_switch_spared"]) ||
+		lines[0]["mode"] != "shadow" || lines[0]["outcome"] == "allowed" {
 		t.Errorf("%d lines on %v calls: %v", len(lines), s["kill_switch_spared"], lines[:min(len(lines), 1)])
 	}
 }
@@ -130,7 +136,8 @@ func TestModesOfEachOutcome(t *testing.T) {
 					c.prepare(w)
 				}
 				want := c.want
-				if slices.Contains(limitDecisions, want) || want == "internal" { // ipLimits of an authorizer that sees no address
+				// ipLimits of an authorizer that sees no address
+				if slices.Contains(limitDecisions, want) || want == "internal" {
 					want = "allowed"
 					passed++
 				} else if want != "allowed" {
@@ -217,7 +224,8 @@ func TestModeOfOneRequest(t *testing.T) {
 	})
 	for i := 1; i <= 30; i++ {
 		r := w.send(apigw.RESTRequest, withKey("acme"))
-		if want := limit.Mode(i % 3); n != i || r.context["mode"] != map[limit.Mode]any{limit.Shadow: "shadow", limit.Off: "off"}[want] {
+		if want := limit.Mode(i % 3); n != i ||
+			r.context["mode"] != map[limit.Mode]any{limit.Shadow: "shadow", limit.Off: "off"}[want] {
 			t.Fatalf("request %d, which was asked for %d times: %s, want %s", i, n, r.text, want)
 		}
 	}

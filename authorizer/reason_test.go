@@ -15,7 +15,8 @@ import (
 func TestReasons(t *testing.T) {
 	seen := map[string]bool{}
 	for _, r := range reasons {
-		if got := reasonOf(fmt.Errorf("wrapped: %w", r.err)); got != r.name || seen[got] || strings.Trim(got, "abcdefghijklmnopqrstuvwxyz_") != "" {
+		if got := reasonOf(fmt.Errorf("wrapped: %w", r.err)); got != r.name || seen[got] ||
+			strings.Trim(got, "abcdefghijklmnopqrstuvwxyz_") != "" {
 			t.Errorf("%v is %q, want %q and no other's", r.err, got, r.name)
 		}
 		seen[r.name] = true

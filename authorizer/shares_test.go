@@ -27,17 +27,20 @@ func TestNothingIsGrantedHere(t *testing.T) {
 	store.down.Store(&away)
 	f := newFixture(t, plans, store, 0)
 	until := noon.Add(7 * time.Second)
-	req := requestWithShare(f, 2, func(*plan.Effective) plan.Share { return plan.Share{Why: "share 0/1", Until: until.UnixMicro()} })
+	req := requestWithShare(f, 2,
+		func(*plan.Effective) plan.Share { return plan.Share{Why: "share 0/1", Until: until.UnixMicro()} })
 	for _, cost := range []int64{0, 1, limit.MaxUnits} {
 		req.Cost = cost
 		a := f.Authorize(t.Context(), req)
 		if a.NotGranted != "l" {
 			t.Errorf("cost %d: it names the limit %q, want l", cost, a.NotGranted)
 		}
-		if a.Kind != answer.NotHere || a.Kind.Status() != 429 || a.Header.RetryAfter != "7" || a.StoreFailed || a.Decision() != nil {
+		if a.Kind != answer.NotHere || a.Kind.Status() != 429 || a.Header.RetryAfter != "7" || a.StoreFailed ||
+			a.Decision() != nil {
 			t.Errorf("cost %d: %s, retry after %q", cost, a.Kind, a.Header.RetryAfter)
 		}
-		if body := string(a.AppendProblem(nil)); !strings.Contains(body, "not-granted-here") || !strings.Contains(body, `"retry-after-ms":7000`) ||
+		if body := string(a.AppendProblem(nil)); !strings.Contains(body, "not-granted-here") ||
+			!strings.Contains(body, `"retry-after-ms":7000`) ||
 			!strings.Contains(body, "The limit is 'l'; this cell grants it in 7000 ms.") {
 			t.Errorf("body %s", body)
 		}

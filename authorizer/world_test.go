@@ -106,7 +106,8 @@ func (b *failingConfiguration) Anonymous(ctx context.Context) (string, *plan.Set
 
 // tenantsWithKeys are the names from which newWorld makes one API key each. Most are tenants of the plans; "nobody" is
 // a tenant that no plan file has, and "expired" and "revoked" are keys of acme.
-var tenantsWithKeys = []string{"acme", "globex", "initech", "planless", "lax", "strict", "people", "a", "a/b", "nobody", "expired", "revoked"}
+var tenantsWithKeys = []string{"acme", "globex", "initech", "planless", "lax", "strict", "people", "a", "a/b", "nobody",
+	"expired", "revoked"}
 
 func newWorld(t testing.TB, text string, settings ...func(*setup)) *world {
 	t.Helper()
@@ -118,7 +119,8 @@ func newWorld(t testing.TB, text string, settings ...func(*setup)) *world {
 	}
 	var keys []identity.Key
 	for _, name := range tenantsWithKeys {
-		k := identity.Key{ID: "k-" + name, Tenant: name, Subject: "ci", Pepper: "dev", Hash: identity.HashKey(identity.DevPepper(), identity.ExampleKey(name))}
+		k := identity.Key{ID: "k-" + name, Tenant: name, Subject: "ci", Pepper: "dev",
+			Hash: identity.HashKey(identity.DevPepper(), identity.ExampleKey(name))}
 		switch name {
 		case "expired":
 			k.Tenant, k.ExpiresAt = "acme", noon
@@ -138,19 +140,23 @@ func newWorld(t testing.TB, text string, settings ...func(*setup)) *world {
 		t.Fatal(err)
 	}
 	w.store = &failingStore{Store: inner}
-	if w.recorder, err = telemetry.New(telemetry.Config{Writer: w.lines, Cell: "eu-1", Function: "authorizer"}); err != nil {
+	if w.recorder, err = telemetry.New(telemetry.Config{Writer: w.lines, Cell: "eu-1",
+		Function: "authorizer"}); err != nil {
 		t.Fatal(err)
 	}
 	s := setup{level: slog.LevelDebug}
-	s.tokens = token.Config{Claims: []string{"region"}, Client: &http.Client{Transport: w.authority}, Issuers: []token.Issuer{{
-		Issuer: tokentest.Issuer, Audiences: []string{tokentest.Audience}, JWKSURL: tokentest.JWKSURL, AllTenants: true,
-	}}}
+	s.tokens = token.Config{Claims: []string{"region"}, Client: &http.Client{Transport: w.authority},
+		Issuers: []token.Issuer{{
+			Issuer: tokentest.Issuer, Audiences: []string{tokentest.Audience}, JWKSURL: tokentest.JWKSURL,
+			AllTenants: true,
+		}}}
 	s.authorizer = authorizer.Config{Source: &w.configuration, Store: w.store, Now: w.clock, Measure: true}
 	s.handler = authorizer.HandlerConfig{Recorder: w.recorder, Cell: "eu-1"}
 	for _, change := range settings {
 		change(&s)
 	}
-	log := slog.New(twoLogHandlers{telemetry.NewHandler(w.log, s.level), slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: s.level})})
+	log := slog.New(twoLogHandlers{telemetry.NewHandler(w.log, s.level),
+		slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: s.level})})
 	s.tokens.Log, s.authorizer.Log, s.handler.Log = log, log, log
 	if len(s.tokens.Issuers) > 0 {
 		v, err := token.New(s.tokens)
@@ -224,7 +230,8 @@ func (g *secretGuard) String() string {
 	return g.text.String()
 }
 
-var secretPattern = regexp.MustCompile(`slk_|\beyJ|s3cr3t|Bearer|\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b|[0-9a-f]{1,4}(:[0-9a-f]{0,4}){3,}|BEGIN CERTIFICATE|session=`)
+var secretPattern = regexp.MustCompile(`slk_|\beyJ|s3cr3t|Bearer|\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b|[0-9a-f]{1,` +
+	`4}(:[0-9a-f]{0,4}){3,}|BEGIN CERTIFICATE|session=`)
 
 // secretIn returns the first part of the text that no log may hold: a key, a token, a cookie, a certificate, or an
 // address. It returns "" if the text has no such part.
@@ -233,13 +240,15 @@ func secretIn(text string) string { return secretPattern.FindString(text) }
 // Guarantees that secretIn, on which the other tests rely, finds each kind of secret and nothing else.
 func TestGuardFindsSecrets(t *testing.T) {
 	text := signer.Sign(tokentest.Claims(noon, nil))
-	for _, line := range []string{identity.ExampleKey("acme"), identity.NewKey(), text, "addr 203.0.113.7:1", "[2001:db8:1:2::99]:443", "::ffff:203.0.113.7",
+	for _, line := range []string{identity.ExampleKey("acme"), identity.NewKey(), text, "addr 203.0.113.7:1",
+		"[2001:db8:1:2::99]:443", "::ffff:203.0.113.7",
 		"Authorization: Bearer x", "session=s3cr3t"} {
 		if secretIn("before "+line+" after") == "" {
 			t.Errorf("%q passes", line)
 		}
 	}
-	for _, line := range []string{"2026-03-01T12:00:00.000Z", `"instance":"urn:uuid:0b0e9d3c-7a66-4d3e-8a41-6f5e4d3c2b1a"`, "Root=1-69206f10-5f84a1c21bd2f3b94c0e7a66",
+	for _, line := range []string{"2026-03-01T12:00:00.000Z",
+		`"instance":"urn:uuid:0b0e9d3c-7a66-4d3e-8a41-6f5e4d3c2b1a"`, "Root=1-69206f10-5f84a1c21bd2f3b94c0e7a66",
 		"tenant=acme source=00112233445566778899aabbccddeeff"} {
 		if found := secretIn(line); found != "" {
 			t.Errorf("%q in %q is no secret", found, line)
@@ -271,7 +280,8 @@ func withBearer(text string, extra ...string) call {
 var goldenEvents = sync.OnceValue(func() map[apigw.Shape][]byte {
 	out := map[apigw.Shape][]byte{}
 	for _, s := range shapes {
-		data, err := os.ReadFile(filepath.Join("..", "internal", "request", "apigw", "testdata", s.String()+".event.json"))
+		data, err := os.ReadFile(filepath.Join("..", "internal", "request", "apigw", "testdata",
+			s.String()+".event.json"))
 		if err != nil {
 			panic(err)
 		}
@@ -289,7 +299,8 @@ func (c call) event(t testing.TB, shape apigw.Shape) []byte {
 	}
 	c.setDefaults()
 	context, _ := e["requestContext"].(map[string]any)
-	arn := "arn:aws:execute-api:eu-west-1:210987654321:" + apiID(shape) + "/" + c.stage + "/" + c.method + "/" + strings.TrimPrefix(c.arn, "/")
+	arn := "arn:aws:execute-api:eu-west-1:210987654321:" + apiID(shape) + "/" + c.stage + "/" + c.method + "/" +
+		strings.TrimPrefix(c.arn, "/")
 	lines := c.headerLines()
 	switch shape {
 	case apigw.RESTToken:
@@ -326,7 +337,8 @@ func (c call) event(t testing.TB, shape apigw.Shape) []byte {
 }
 
 func (c *call) setDefaults() {
-	for field, standard := range map[*string]string{&c.method: "GET", &c.path: "/product/1", &c.peer: "198.51.100.9", &c.stage: "prod"} {
+	for field, standard := range map[*string]string{&c.method: "GET", &c.path: "/product/1", &c.peer: "198.51.100.9",
+		&c.stage: "prod"} {
 		if *field == "" {
 			*field = standard
 		}
@@ -346,7 +358,8 @@ func (c *call) eventPath() string {
 }
 
 func (c *call) headerLines() map[string][]string {
-	h := http.Header{"Accept": {"application/json"}, "User-Agent": {"catalogue-sync/7.1"}, "X-Amzn-Trace-Id": {"Root=1-69206f10-5f84a1c21bd2f3b94c0e7a66"}}
+	h := http.Header{"Accept": {"application/json"}, "User-Agent": {"catalogue-sync/7.1"},
+		"X-Amzn-Trace-Id": {"Root=1-69206f10-5f84a1c21bd2f3b94c0e7a66"}}
 	for i := 0; i < len(c.header); i += 2 {
 		h.Add(c.header[i], c.header[i+1])
 	}
@@ -401,7 +414,8 @@ func (w *world) send(shape apigw.Shape, c call) reply {
 func (w *world) read(out []byte, err error) reply {
 	w.t.Helper()
 	if err != nil {
-		if err != apigw.ErrUnauthorized || out != nil { //nolint:errorlint // the very error, unwrapped, is what the runtime makes "Unauthorized" of
+		// Lambda answers "Unauthorized" only for this very error. A wrapped error has another text.
+		if err != apigw.ErrUnauthorized || out != nil { //nolint:errorlint // it must not be wrapped
 			w.t.Fatalf("Invoke = %s, %v", out, err)
 		}
 		return reply{decision: "unauthorized"}
@@ -451,7 +465,8 @@ func (w *world) expect(shape apigw.Shape, c call, decision string) reply {
 	w.t.Helper()
 	r := w.send(shape, c)
 	if r.decision != decision || r.allow != (decision == "allowed") {
-		w.t.Fatalf("%s, %s %s: %s (allow %v), want %s: %s\n%s", shape, c.method, c.path, r.decision, r.allow, decision, r.text, w.log)
+		w.t.Fatalf("%s, %s %s: %s (allow %v), want %s: %s\n%s", shape, c.method, c.path, r.decision, r.allow, decision,
+			r.text, w.log)
 	}
 	return r
 }

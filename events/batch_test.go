@@ -9,8 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/events"
 )
 
-// Guarantees that batches hold every message once and in order, that each batch fits into one call of SNS, and that there are
-// as few as there can be: one more call for each would cost money and time at each burst of changes.
+// Guarantees that batches hold every message once and in order, that each batch fits into one call of SNS, and that
+// there are as few as there can be: one more call for each would cost money and time at each burst of changes.
 func TestBatches(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 500 {
@@ -31,7 +31,8 @@ func TestBatches(t *testing.T) {
 			if b.From != at || b.To <= b.From {
 				t.Fatalf("batch %+v follows message %d of %d", b, at, len(messages))
 			}
-			if size := total(messages[b.From:b.To]); size > events.MaxBatchBytes || b.To-b.From > events.MaxBatchEntries {
+			if size := total(messages[b.From:b.To]); size > events.MaxBatchBytes ||
+				b.To-b.From > events.MaxBatchEntries {
 				t.Fatalf("batch %+v has %d bytes", b, size)
 			}
 			at = b.To

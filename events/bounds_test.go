@@ -8,8 +8,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Guarantees that a key of the tables of plans and cells is exactly an id of package limit, and that a tenant's name is at
-// most as long as the name of an owner there: this package repeats these bounds, because it imports nothing of Sluice.
+// Guarantees that a key of the tables of plans and cells is exactly an id of package limit, and that a tenant's name is
+// at most as long as the name of an owner there: this package repeats these bounds, because it imports nothing of
+// Sluice.
 func TestBoundsAreThoseOfTheCore(t *testing.T) {
 	ids := []string{"", "é", "a\x80", "ſ"}
 	for c := range rune(0x100) {

@@ -9,10 +9,10 @@ import (
 	"github.com/sluicelimits/sluice/events/canonical"
 )
 
-// hashChars is hex of SHA-256.
+// hashChars is the length of a SHA-256 hash in hex.
 const hashChars = 64
 
-// in puts a field's name before what is wrong with it.
+// in adds the name of a field to an error about its value.
 func in(field string, err error) error {
 	if err == nil || errors.Is(err, ErrTooLarge) || errors.Is(err, ErrMalformed) {
 		return err
@@ -32,13 +32,13 @@ func first(errs ...error) error {
 func (e *Changed) check() error {
 	table := e.Type.table()
 	if table == "" {
-		return in("type", fmt.Errorf("%.64q is no type of a changed document", e.Type))
+		return in("type", fmt.Errorf("%.64q is not the type of a changed document", e.Type))
 	}
 	if err := in("key", CheckKey(table, e.Key)); err != nil {
 		return err
 	}
 	if t, ok := ChangedType(table, e.Key); !ok || t != e.Type {
-		return in("key", fmt.Errorf("%q in an event %s", e.Key, e.Type))
+		return in("key", fmt.Errorf("an event of type %s cannot have the key %q", e.Type, e.Key))
 	}
 	return first(
 		in("item_version", checkVersion(e.ItemVersion)),
@@ -66,7 +66,7 @@ func (e *AuditRecord) check() error {
 	case e.ItemVersion > 1:
 		return in("prev_hash", checkHash(e.PrevHash))
 	case e.PrevHash != "" || e.Before != nil || e.Deleted:
-		return fmt.Errorf("%w: version 1 has no version before, and is not deleted", ErrMalformed)
+		return fmt.Errorf("%w: version 1 has a previous version, or is deleted", ErrMalformed)
 	}
 	return nil
 }
@@ -92,14 +92,17 @@ func (e *Throttled) check() error {
 	return nil
 }
 
-// check returns an error unless the data is an event that says what the head says, and which this package does not know.
+// check returns an error unless the data is an event with the same header, of a type or version that this package does
+// not know.
 func (e *Raw) check() error {
 	again, err := Decode(e.Data)
 	if err != nil {
 		return err
 	}
 	if r, ok := again.(*Raw); !ok || r.Head != e.Head {
-		return fmt.Errorf("%w: a raw event of type %.64q, version %d, whose data says otherwise", ErrMalformed, e.Head.Type, e.Head.Version)
+		return fmt.Errorf("%w: a raw event of type %.64q, version %d, whose data has another header or a known type",
+			ErrMalformed,
+			e.Head.Type, e.Head.Version)
 	}
 	return nil
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/sluicelimits/sluice/events/canonical"
 )
 
-// Decode reads an event. Each field that the version has must be there, with its type and within its bounds, and once; other
-// fields are left alone. A type or version that is not known gives a [Raw]. The error wraps ErrMalformed and names the
-// field, or ErrTooLarge. The event does not share memory with data.
+// Decode reads an event. Each field that the version has must be there exactly once, with its type and within its
+// bounds. Other fields are ignored. An unknown type or version gives a [Raw]. The error wraps ErrMalformed and names
+// the field, or wraps ErrTooLarge. The event does not share memory with data.
 func Decode(data []byte) (Event, error) {
 	if len(data) > MaxAuditBytes {
 		return nil, fmt.Errorf("%w: %d bytes, want at most %d", ErrTooLarge, len(data), MaxAuditBytes)
@@ -49,12 +49,12 @@ func Decode(data []byte) (Event, error) {
 		return nil, err
 	}
 	if e.Header().ID != id {
-		return nil, in("id", errors.New("not that of the event's own fields"))
+		return nil, in("id", errors.New("is not the id that follows from the event's other fields"))
 	}
 	return e, nil
 }
 
-// checkType keeps what is counted and logged for unknown types small and plain.
+// checkType bounds the length and the characters of unknown types, because they are counted and logged.
 func checkType(t Type) error {
 	if t == "" || len(t) > MaxTypeBytes {
 		return fmt.Errorf("%d bytes, want 1..%d", len(t), MaxTypeBytes)
@@ -67,7 +67,7 @@ func checkType(t Type) error {
 	return nil
 }
 
-// reader takes the fields of a JSON object by name, and remembers the first error.
+// reader reads the fields of a JSON object by name, and keeps the first error.
 type reader struct {
 	fields map[string]json.RawMessage
 	err    error
@@ -94,7 +94,7 @@ func (r *reader) open(data []byte) error {
 			return fmt.Errorf("%.64q: not valid JSON", name)
 		}
 		if _, twice := r.fields[name]; twice {
-			return fmt.Errorf("%.64q: there twice", name)
+			return fmt.Errorf("%.64q: occurs twice", name)
 		}
 		r.fields[name] = value
 	}
@@ -102,12 +102,12 @@ func (r *reader) open(data []byte) error {
 		return errors.New("not valid JSON")
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows the event")
+		return errors.New("data follows the event")
 	}
 	return nil
 }
 
-// event reads the fields of a type and version; nil where these are not known.
+// event reads the fields of a type and version. It returns nil if they are not known.
 func (r *reader) event(t Type, version int64) Event {
 	if version != Version {
 		return nil
@@ -120,20 +120,23 @@ func (r *reader) event(t Type, version int64) Event {
 		}
 	case AuditRecorded:
 		return &AuditRecord{
-			Table: Table(r.text("table")), Key: r.text("key"), ItemVersion: r.integer("item_version"), Time: r.time("time"),
+			Table: Table(r.text("table")), Key: r.text("key"), ItemVersion: r.integer("item_version"),
+			Time:  r.time("time"),
 			Actor: r.text("actor"), Reason: r.text("reason"), Deleted: r.boolean("deleted"),
-			Before: r.document("before"), After: r.document("after"), PrevHash: r.text("prev_hash"), Hash: r.text("hash"),
+			Before: r.document("before"), After: r.document("after"), PrevHash: r.text("prev_hash"),
+			Hash: r.text("hash"),
 		}
 	case TenantThrottled:
 		return &Throttled{
-			Time: r.time("time"), Cell: r.text("cell"), Tenant: r.text("tenant"), Plan: r.text("plan"), Limit: r.text("limit"),
+			Time: r.time("time"), Cell: r.text("cell"), Tenant: r.text("tenant"), Plan: r.text("plan"),
+			Limit:     r.text("limit"),
 			Threshold: r.integer("threshold"), WindowStart: r.time("window_start"), WindowEnd: r.time("window_end"),
 		}
 	}
 	return nil
 }
 
-// header is what can be said of an event that is not known.
+// header returns what can be read of the header of an unknown event.
 func (r *reader) header(t Type, version int64) Header {
 	h := Header{Type: t, Version: int(version)}
 	if id := r.text("id"); r.err == nil {
@@ -177,7 +180,7 @@ func (r *reader) integer(name string) int64 {
 	}
 	n, err := strconv.ParseInt(string(v), 10, 64)
 	if err != nil {
-		r.fail(name, errors.New("not an integer of 64 bits"))
+		r.fail(name, errors.New("not a 64-bit integer"))
 	}
 	return n
 }
@@ -197,15 +200,15 @@ func (r *reader) time(name string) time.Time {
 		return time.Time{}
 	}
 	t, err := time.Parse(timeLayout, s)
-	if err != nil || t.Format(timeLayout) != s { // Parse takes a comma for the point
+	if err != nil || t.Format(timeLayout) != s { // time.Parse also accepts a comma as the decimal point
 		r.fail(name, fmt.Errorf("want a time like %s", timeLayout))
 		return time.Time{}
 	}
 	return t
 }
 
-// body is nil for null. It is brought back to canonical form: what carries events may spell JSON anew, as some event source mappings
-// do, and the document is the same.
+// body returns nil for null. It restores the canonical form, because what transports events may write JSON in another
+// form, as some event source mappings do.
 func (r *reader) body(name string) json.RawMessage {
 	v := r.take(name)
 	if v == nil || string(v) == "null" {
@@ -216,7 +219,8 @@ func (r *reader) body(name string) json.RawMessage {
 	return body
 }
 
-// document is nil for null. It stays as it is, since records are compared byte by byte; that it is canonical is checked with the event.
+// document returns nil for null. It does not change the document, because records are compared byte by byte. The
+// event's check requires the canonical form.
 func (r *reader) document(name string) json.RawMessage {
 	v := r.take(name)
 	if string(v) == "null" {

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/events/canonical"
 )
 
-// Encode is the event as JSON on one line: the same bytes each time. Times lose what is below a microsecond. The error wraps
-// ErrMalformed and names the field, or ErrTooLarge.
+// Encode returns the event as JSON on one line. The same event always gives the same bytes. Times are cut to
+// microseconds. The error wraps ErrMalformed and names the field, or wraps ErrTooLarge.
 func Encode(e Event) ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func Encode(e Event) ([]byte, error) {
 	return w.out, nil
 }
 
-// checkSize holds an event to the bound of its type.
+// checkSize checks that an event is within the bound of its type.
 func checkSize(t Type, size int) error {
 	most := MaxBytes
 	if t == AuditRecorded {
@@ -78,7 +78,7 @@ func (e *Throttled) fields(w *writer) {
 
 func (e *Raw) fields(*writer) {}
 
-// writer writes the fields of an object in the order of its calls. A body is copied as it is, where encoding/json would
+// writer writes the fields of an object in the order of its calls. It copies a body as it is: encoding/json would
 // escape it again.
 type writer struct{ out []byte }
 

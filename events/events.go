@@ -1,15 +1,16 @@
-// Package events is what travels between Sluice's functions and to its subscribers: types, versions and their JSON.
+// Package events defines the events that Sluice's functions send to each other and to subscribers: types, versions and
+// JSON.
 //
-// An event is a JSON object that begins with its type, version, id and time. There is one for each change of a document,
-// whatever the number of tenants that it concerns. Fields are only ever added to a version, so a reader leaves alone those
-// that it does not know; removing or retyping one makes the next version. A type or version that a reader does not know is a
-// [Raw] event: it is counted and kept, and is no error.
+// An event is a JSON object that begins with its type, version, id and time. Each change of a document is one event,
+// however many tenants it concerns. A version only ever gains fields, so a reader ignores fields that it does not know.
+// To remove a field or change its type makes the next version. A type or version that a reader does not know is a [Raw]
+// event: the reader counts and keeps it, and returns no error.
 //
-// Delivery is at least once and in any order. The id names a version of a document, the same in each delivery; whoever keeps
-// documents applies an event iff its item version is newer than what it has.
+// Delivery is at least once and in any order. The id names a version of a document and is the same in each delivery. A
+// reader that keeps documents applies an event if and only if its item version is newer than the version that it has.
 //
-// Subscribe queues to the topic with raw message delivery. Without it SNS wraps the event in another JSON text, in which
-// each quotation mark takes two bytes, and a large event no longer fits.
+// Subscribe queues to the topic with raw message delivery. Without it SNS wraps the event in another JSON text, in
+// which each quotation mark takes two bytes, and a large event no longer fits.
 package events
 
 import (
@@ -20,73 +21,78 @@ import (
 	"time"
 )
 
-// Type says what an event is about, and with the version which fields it has.
+// Type says what an event is about. Type and version together determine its fields.
 type Type string
 
-// The types. All of them are at version 1.
+// The types. All of them have version 1.
 const (
-	PlanChanged     Type = "plan.changed"     // Changed: a plan
-	SettingsChanged Type = "settings.changed" // Changed: ipLimits, ipv6Prefix, anonymousPlan and routes
-	TenantChanged   Type = "tenant.changed"   // Changed: a tenant
-	KeyChanged      Type = "key.changed"      // Changed: an API key, as its hash
-	SharesChanged   Type = "shares.changed"   // Changed: the cells' shares of all tenants; or where one tenant is served, see PlacementPrefix
-	Canary          Type = "canary"           // Changed: nothing but a mark whose way through the system is timed
+	PlanChanged Type = "plan.changed" // Changed: a plan
+	// Changed: the settings, which are ipLimits, ipv6Prefix, anonymousPlan and routes
+	SettingsChanged Type = "settings.changed"
+	TenantChanged   Type = "tenant.changed" // Changed: a tenant
+	KeyChanged      Type = "key.changed"    // Changed: an API key, as its hash
+	// Changed: the cells' shares of all limits; or the placement of one tenant, see PlacementPrefix
+	SharesChanged Type = "shares.changed"
+	// Changed: a mark without other content; canaries measure how long it takes to reach cells
+	Canary          Type = "canary"
 	AuditRecorded   Type = "audit.record"     // AuditRecord
 	TenantThrottled Type = "tenant.throttled" // Throttled
 )
 
-// Version is that of every type in this package.
+// Version is the version of every type in this package.
 const Version = 1
 
-// Bounds of an encoded event. A message of SNS and of SQS may have 256 KB (262,144 bytes), attributes included.
+// Bounds of an encoded event. A message of SNS or SQS holds at most 256 KB (262,144 bytes), attributes included.
 const (
 	MaxBodyBytes  = 200 << 10 // of a document
 	MaxBytes      = 220 << 10 // of an event that is published
-	MaxAuditBytes = 440 << 10 // of an audit record, which is an object in S3 and never a message: two documents
+	MaxAuditBytes = 440 << 10 // of an audit record: two documents. It is an object in S3 and never a message
 	MaxTypeBytes  = 64
 	MaxTextChars  = 512       // of an actor and of a reason, in characters
-	MaxVersion    = 1<<53 - 1 // of an item: what a double holds
+	MaxVersion    = 1<<53 - 1 // of an item; the largest integer that every double can hold exactly
 	MaxUnits      = 1<<53 - 1 // of a limit
 )
 
-// Errors of [Encode], [Decode] and [Batches]. What wraps them names the field.
+// Errors of [Encode], [Decode] and [Batches]. Errors that wrap ErrMalformed name the field.
 var (
 	ErrMalformed = errors.New("malformed event")
 	ErrTooLarge  = errors.New("event too large")
 )
 
-// timeLayout is RFC 3339 in UTC with microseconds, always of one length: 2026-11-21T18:00:00.000000Z.
+// timeLayout is RFC 3339 in UTC with microseconds. All times have the same length: 2026-11-21T18:00:00.000000Z.
 const timeLayout = "2006-01-02T15:04:05.000000Z"
 
-// Header is what every event begins with.
+// Header holds the fields with which every event begins.
 type Header struct {
 	Type    Type
-	Version int       // 1..
-	ID      string    // names what the event tells, the same in each delivery
-	Time    time.Time // when it happened, UTC, in microseconds: never when it was published
+	Version int       // 1 or more
+	ID      string    // names what the event reports; the same in each delivery
+	Time    time.Time // when the change happened, not when it was published; UTC, in microseconds
 }
 
 // Event is a [Changed], an [AuditRecord], a [Throttled] or a [Raw].
 type Event interface {
-	// Header is what the event begins with.
+	// Header returns the event's header.
 	Header() Header
 
-	// check returns the first field that is out of bounds, as an error.
+	// check returns an error about the first field that is out of its bounds.
 	check() error
 
-	// fields writes what follows the header.
+	// fields writes the fields after the header.
 	fields(*writer)
 }
 
-// Changed tells the new version of a document of the control tables, whole.
+// Changed reports a new version of a document of the control tables. It holds the whole document.
 type Changed struct {
-	Type        Type            // one of those that say so
-	Key         string          // the document's id; SettingsKey, CanaryKey or SharesKey where there is one only
-	ItemVersion int64           // of the document, 1..MaxVersion, without gaps
-	Time        time.Time       // when it was written, by the writer's clock, which may go back: versions decide
-	Deleted     bool            // it is gone
-	Hash        string          // of the item, hex; see package control
-	Body        json.RawMessage // as in the control table: a canonical JSON object of at most MaxBodyBytes; nil iff Deleted
+	Type        Type      // one of the types whose comment says Changed
+	Key         string    // the document's id; for documents that exist once, SettingsKey, CanaryKey or SharesKey
+	ItemVersion int64     // of the document, 1..MaxVersion, without gaps
+	Time        time.Time // when it was written, by the writer's clock, which may go back: only versions order changes
+	Deleted     bool      // the document was deleted
+	Hash        string    // of the item, hex; see package control
+	// Body is the document as in the control table: a canonical JSON object of at most MaxBodyBytes. It is nil if and
+	// only if Deleted is true.
+	Body json.RawMessage
 }
 
 // Header implements [Event].
@@ -94,8 +100,8 @@ func (e *Changed) Header() Header {
 	return Header{e.Type, Version, itemID(e.Type.table(), e.Key, e.ItemVersion), instant(e.Time)}
 }
 
-// AuditRecord is a version of an item of any control table as it is archived: who wrote it, when and why, what it was before,
-// and its link of the hash chain.
+// AuditRecord is the archived form of a version of an item of any control table: who wrote it, when and why, the body
+// before and after, and its link in the hash chain.
 type AuditRecord struct {
 	Table         Table
 	Key           string
@@ -103,10 +109,10 @@ type AuditRecord struct {
 	Time          time.Time // when it was written, by the writer's clock
 	Actor, Reason string    // 1..MaxTextChars characters, no control characters
 	Deleted       bool
-	Before        json.RawMessage // the body of the version before; nil where there was none, or it was deleted
-	After         json.RawMessage // the body; nil iff Deleted
-	PrevHash      string          // of the version before; empty iff ItemVersion is 1
-	Hash          string          // over all fields but Before; see package control
+	Before        json.RawMessage // the body of the previous version; nil if there was none, or it was deleted
+	After         json.RawMessage // the body; nil if and only if Deleted is true
+	PrevHash      string          // of the previous version; empty if and only if ItemVersion is 1
+	Hash          string          // over all fields except Before; see package control
 }
 
 // Header implements [Event].
@@ -114,7 +120,8 @@ func (e *AuditRecord) Header() Header {
 	return Header{AuditRecorded, Version, itemID(e.Table, e.Key, e.ItemVersion), instant(e.Time)}
 }
 
-// Throttled tells that a tenant met a limit: one event for each cell, tenant, limit and window, at the first denial in it.
+// Throttled reports that a limit denied a request of a tenant. It is sent once for each cell, tenant, limit and window,
+// at the first denial in the window.
 type Throttled struct {
 	Time        time.Time // of the denial
 	Cell        string
@@ -122,27 +129,27 @@ type Throttled struct {
 	Plan        string
 	Limit       string    // id of the limit
 	Threshold   int64     // units per window that the cell enforced, 1..MaxUnits
-	WindowStart time.Time // of the limit's period, by the wall clock
+	WindowStart time.Time // of the limit's window, by the wall clock
 	WindowEnd   time.Time // after WindowStart
 }
 
 // Header implements [Event].
 func (e *Throttled) Header() Header {
-	// Neither a cell nor a limit holds a slash, so no two of these ids meet, whatever the tenant is called.
+	// Names of cells and ids of limits hold no slash, so two of these ids are never equal, whatever the tenant's name.
 	id := fmt.Sprintf("throttled/%s/%s/%d/%s", e.Cell, e.Limit, instant(e.WindowStart).UnixMicro(), e.Tenant)
 	return Header{TenantThrottled, Version, id, instant(e.Time)}
 }
 
-// Raw is an event of a type or version that this package does not know, whole.
+// Raw is a whole event of a type or version that this package does not know.
 type Raw struct {
-	Head Header          // id and time are left empty where they are not what this package knows them to be
+	Head Header          // id and time are zero if they are not of the form that this package knows
 	Data json.RawMessage // the event: a JSON object
 }
 
 // Header implements [Event].
 func (e *Raw) Header() Header { return e.Head }
 
-// table is where the documents of a type of [Changed] are kept; empty for others.
+// table returns the control table that keeps the documents of a type of [Changed], or "" for other types.
 func (t Type) table() Table {
 	switch t {
 	case PlanChanged, SettingsChanged, Canary:
@@ -158,8 +165,8 @@ func (t Type) table() Table {
 	}
 }
 
-// ChangedType is the type of event for a document of a control table; false where its changes are none: those of operations,
-// and of single cells, which only the balancer reads.
+// ChangedType returns the type of event for a change of a document. It returns false if changes of the document are not
+// published: operations, and single cells, which only the balancer reads.
 func ChangedType(t Table, key string) (Type, bool) {
 	switch t {
 	case Plans:
@@ -181,10 +188,11 @@ func ChangedType(t Table, key string) (Type, bool) {
 	return "", false
 }
 
-// itemID is injective: a table's name holds no slash, and the version is what follows the last one.
+// itemID never returns the same id for two versions: a table's name holds no slash, and the version follows the last
+// one.
 func itemID(t Table, key string, version int64) string {
 	return fmt.Sprintf("%s/%s/%d", t, key, version)
 }
 
-// instant is t as an event can hold it.
+// instant returns t in the precision of events.
 func instant(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }

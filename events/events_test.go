@@ -26,26 +26,32 @@ func hash(c string) string { return strings.Repeat(c, 64) }
 // examples holds one event for each type and form. The name is that of the golden file.
 func examples() map[string]events.Event {
 	changed := func(t events.Type, key string, version int64, body string) *events.Changed {
-		return &events.Changed{Type: t, Key: key, ItemVersion: version, Time: noon, Hash: hash("a"), Body: json.RawMessage(body)}
+		return &events.Changed{Type: t, Key: key, ItemVersion: version, Time: noon, Hash: hash("a"),
+			Body: json.RawMessage(body)}
 	}
 	gone := changed(events.TenantChanged, "acme/Zürich \"1\"", 4, "")
 	gone.Deleted, gone.Body = true, nil
 	return map[string]events.Event{
-		"plan.changed.v1": changed(events.PlanChanged, "pro", 3, `{"id":"pro","limits":[{"burst":200,"id":"burst","period":"1s","rate":100}]}`),
+		"plan.changed.v1": changed(events.PlanChanged, "pro", 3,
+			`{"id":"pro","limits":[{"burst":200,"id":"burst","period":"1s","rate":100}]}`),
 		"settings.changed.v1": changed(events.SettingsChanged, events.SettingsKey, 1,
 			`{"anonymousPlan":"public","ipLimits":[],"routes":[{"methods":["GET"],"pathPattern":"/product/*"}]}`),
-		"tenant.changed.v1":         changed(events.TenantChanged, "acme", 2, `{"id":"acme","note":"<&>","plan":"pro"}`),
+		"tenant.changed.v1": changed(events.TenantChanged, "acme", 2,
+			`{"id":"acme","note":"<&>","plan":"pro"}`),
 		"tenant.changed.v1.deleted": gone,
-		"key.changed.v1":            changed(events.KeyChanged, "k1", 1, `{"hash":"`+hash("b")+`","id":"k1","pepper":"p1","tenant":"acme"}`),
-		"shares.changed.v1":         changed(events.SharesChanged, events.SharesKey, 9, `{"epoch":4}`),
-		"canary.v1":                 changed(events.Canary, events.CanaryKey, 1440, `{}`),
+		"key.changed.v1": changed(events.KeyChanged, "k1", 1, `{"hash":"`+hash("b")+
+			`","id":"k1","pepper":"p1","tenant":"acme"}`),
+		"shares.changed.v1": changed(events.SharesChanged, events.SharesKey, 9, `{"epoch":4}`),
+		"canary.v1":         changed(events.Canary, events.CanaryKey, 1440, `{}`),
 		"audit.record.v1": &events.AuditRecord{
-			Table: events.Tenants, Key: "acme", ItemVersion: 2, Time: noon, Actor: "arn:aws:sts::123456789012:assumed-role/ops/jo",
+			Table: events.Tenants, Key: "acme", ItemVersion: 2, Time: noon,
+			Actor:  "arn:aws:sts::123456789012:assumed-role/ops/jo",
 			Reason: "ticket 4711: more for \"acme\"", Before: json.RawMessage(`{"id":"acme","plan":"free"}`),
 			After: json.RawMessage(`{"id":"acme","plan":"pro"}`), PrevHash: hash("c"), Hash: hash("d"),
 		},
 		"audit.record.v1.first": &events.AuditRecord{
-			Table: events.Operations, Key: "op-1", ItemVersion: 1, Time: noon, Actor: "a", Reason: "r", After: json.RawMessage(`{}`), Hash: hash("d"),
+			Table: events.Operations, Key: "op-1", ItemVersion: 1, Time: noon, Actor: "a", Reason: "r",
+			After: json.RawMessage(`{}`), Hash: hash("d"),
 		},
 		"audit.record.v1.deleted": &events.AuditRecord{
 			Table: events.Cells, Key: "eu-1", ItemVersion: 7, Time: noon, Actor: "a", Reason: "r", Deleted: true,
@@ -58,8 +64,8 @@ func examples() map[string]events.Event {
 	}
 }
 
-// published are the golden files that are out in the world, with the SHA-256 of each. An entry is added with a new type or
-// version, and is never changed: subscribers depend on every byte.
+// published are the golden files that are out in the world, with the SHA-256 of each. An entry is added with a new type
+// or version, and is never changed: subscribers depend on every byte.
 var published = map[string]string{
 	"audit.record.v1":           "cd9b398db2f46185d59ae74177b9e1e739d66158cd92b414da284bf1d7c76776",
 	"audit.record.v1.deleted":   "8bf79d8fb7cd789f403999e5d6f85303328a574f39c0cfe088e77ffbd241f53c",
@@ -74,8 +80,8 @@ var published = map[string]string{
 	"tenant.throttled.v1":       "43ed9e37daa30530c9de6002b3122d79917ab77adcaf441ef36682adb1f421a8",
 }
 
-// Guarantees what subscribers depend on, byte for byte: each event is written as its golden file, read from it, and the file
-// is the one that was published.
+// Guarantees what subscribers depend on, byte for byte: each event is written as its golden file, read from it, and the
+// file is the one that was published.
 func TestGolden(t *testing.T) {
 	for name, e := range examples() {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +103,8 @@ func TestGolden(t *testing.T) {
 			}
 			sum := sha256.Sum256(want)
 			if hex := hex.EncodeToString(sum[:]); published[name] != hex {
-				t.Errorf("%s has the SHA-256 %s, and was published as %q: fields are only ever added, in a version of their own "+
+				t.Errorf("%s has the SHA-256 %s, and was published as %q: fields are only ever added, in a version "+
+					"of their own "+
 					"golden file; a published one never changes", path, hex, published[name])
 			}
 			read, err := events.Decode(want)
@@ -148,7 +155,8 @@ func TestFieldsThatAreAdded(t *testing.T) {
 	}
 }
 
-// Guarantees that what this reader does not know is kept whole, so that it can be counted and kept, and goes on as it came.
+// Guarantees that what this reader does not know is kept whole, so that it can be counted and kept, and goes on as it
+// came.
 func TestUnknown(t *testing.T) {
 	tests := []struct {
 		name, data string
@@ -156,9 +164,11 @@ func TestUnknown(t *testing.T) {
 	}{
 		{"a type", `{"type":"cell.moved","version":1,"id":"x","time":"2026-11-21T12:00:00.123456Z","to":[1e3]}`,
 			events.Header{Type: "cell.moved", Version: 1, ID: "x", Time: noon}},
-		{"a version", ` { "version": 2, "type": "plan.changed", "id": "plans/pro/3", "time": "2026-11-21T12:00:00.123456Z"} `,
+		{"a version",
+			` { "version": 2, "type": "plan.changed", "id": "plans/pro/3", "time": "2026-11-21T12:00:00.123456Z"} `,
 			events.Header{Type: events.PlanChanged, Version: 2, ID: "plans/pro/3", Time: noon}},
-		{"another id and time", `{"type":"plan.changed","version":3,"id":17,"time":"noon"}`, events.Header{Type: events.PlanChanged, Version: 3}},
+		{"another id and time", `{"type":"plan.changed","version":3,"id":17,"time":"noon"}`,
+			events.Header{Type: events.PlanChanged, Version: 3}},
 		{"no id and time", `{"type":"plan.changed","version":3}`, events.Header{Type: events.PlanChanged, Version: 3}},
 	}
 	for _, tt := range tests {
@@ -174,7 +184,8 @@ func TestUnknown(t *testing.T) {
 			}
 		})
 	}
-	lies := &events.Raw{Head: events.Header{Type: "other", Version: 1}, Data: json.RawMessage(`{"type":"cell.moved","version":1}`)}
+	lies := &events.Raw{Head: events.Header{Type: "other", Version: 1},
+		Data: json.RawMessage(`{"type":"cell.moved","version":1}`)}
 	if got, err := events.Encode(lies); !errors.Is(err, events.ErrMalformed) {
 		t.Errorf("Encode of a raw event whose data is another = %s, %v", got, err)
 	}
@@ -209,14 +220,16 @@ func set(t *testing.T, data []byte, field, value string) []byte {
 	return b.Bytes()
 }
 
-// Guarantees that every field of every type is there, has its type, and is within its bounds, and that the error names it.
+// Guarantees that every field of every type is there, has its type, and is within its bounds, and that the error names
+// it.
 func TestEveryField(t *testing.T) {
 	long := `"` + strings.Repeat("x", 600) + `"`
 	bad := map[string][]string{
-		"type":         {``, `null`, `1`, `""`, `"Plan.Changed"`, `"a b"`, long, `"\ud800"`},
-		"version":      {``, `null`, `"1"`, `0`, `-1`, `1.0`, `1e0`, `9007199254740992`, `99999999999999999999`},
-		"id":           {``, `null`, `1`, `""`, `"plans/other/3"`},
-		"time":         {``, `null`, `1`, `""`, `"2026-11-21T12:00:00Z"`, `"2026-11-21T12:00:00.123456+00:00"`, `"2026-11-21T12:00:00,123456Z"`, `"2026-13-21T12:00:00.123456Z"`, `"1969-11-21T12:00:00.123456Z"`},
+		"type":    {``, `null`, `1`, `""`, `"Plan.Changed"`, `"a b"`, long, `"\ud800"`},
+		"version": {``, `null`, `"1"`, `0`, `-1`, `1.0`, `1e0`, `9007199254740992`, `99999999999999999999`},
+		"id":      {``, `null`, `1`, `""`, `"plans/other/3"`},
+		"time": {``, `null`, `1`, `""`, `"2026-11-21T12:00:00Z"`, `"2026-11-21T12:00:00.123456+00:00"`,
+			`"2026-11-21T12:00:00,123456Z"`, `"2026-13-21T12:00:00.123456Z"`, `"1969-11-21T12:00:00.123456Z"`},
 		"key":          {``, `null`, `1`, `""`, `"a\u0000"`, long},
 		"item_version": {``, `null`, `"3"`, `0`, `-3`, `3.0`, `9007199254740992`},
 		"deleted":      {``, `null`, `"false"`, `0`},
@@ -258,7 +271,8 @@ func TestEveryField(t *testing.T) {
 				got, err := events.Decode(set(t, data, field, value))
 				if !errors.Is(err, events.ErrMalformed) {
 					t.Errorf("%s with %s = %s is read as %+v, %v; want an error", name, field, value, got, err)
-				} else if !strings.Contains(err.Error(), field) && !strings.Contains(err.Error(), "id:") && !strings.Contains(err.Error(), "window_end") &&
+				} else if !strings.Contains(err.Error(), field) && !strings.Contains(err.Error(), "id:") &&
+					!strings.Contains(err.Error(), "window_end") &&
 					!strings.Contains(err.Error(), "version 1") {
 					t.Errorf("%s with %s = %s: the error does not name the field: %v", name, field, value, err)
 				}
@@ -341,10 +355,12 @@ func TestFieldsThatContradict(t *testing.T) {
 // Guarantees that no text which could be read in two ways, or is no event at all, gets in.
 func TestDecodeRefuses(t *testing.T) {
 	for _, data := range []string{
-		"", "null", "1", "[]", `"plan.changed"`, "{}", "{", `{"type":"plan.changed"`, `{"type":"plan.changed","version":1`,
+		"", "null", "1", "[]", `"plan.changed"`, "{}", "{", `{"type":"plan.changed"`,
+		`{"type":"plan.changed","version":1`,
 		`{"type":"plan.changed","version":1}`, `{"type":"a","version":1} {}`, `{"type":"a","version":1}x`,
 		`{"type":"a","version":1,"type":"b"}`, `{"type":"a","version":1,"x":1,"x":1}`, `{"Type":"a","version":1}`,
-		`{"type":"a","version":1,"x":}`, `{"type":"a" "version":1}`, `{1:2}`, "{\"type\":\"a\",\"version\":1,\"x\":\"\xff\"}",
+		`{"type":"a","version":1,"x":}`, `{"type":"a" "version":1}`, `{1:2}`,
+		"{\"type\":\"a\",\"version\":1,\"x\":\"\xff\"}",
 	} {
 		if e, err := events.Decode([]byte(data)); !errors.Is(err, events.ErrMalformed) {
 			t.Errorf("Decode(%s) = %+v, %v; want an error", data, e, err)
@@ -352,15 +368,16 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// Guarantees that the largest document fits into a message with everything around it, and that one byte more is an error
-// that says so.
+// Guarantees that the largest document fits into a message with everything around it, and that one byte more is an
+// error that says so.
 func TestSizes(t *testing.T) {
 	body := func(n int) json.RawMessage {
 		return json.RawMessage(`{"a":"` + strings.Repeat("x", n-len(`{"a":""}`)) + `"}`)
 	}
 	worst := strings.Repeat(`\`, 128) // a name that is twice as long in JSON
 	e := &events.Changed{
-		Type: events.TenantChanged, Key: worst, ItemVersion: events.MaxVersion, Time: noon, Hash: hash("a"), Body: body(events.MaxBodyBytes),
+		Type: events.TenantChanged, Key: worst, ItemVersion: events.MaxVersion, Time: noon, Hash: hash("a"),
+		Body: body(events.MaxBodyBytes),
 	}
 	data, err := events.Encode(e)
 	if err != nil || len(data) > events.MaxBytes {
@@ -370,12 +387,15 @@ func TestSizes(t *testing.T) {
 		t.Errorf("the largest document is not read back: %v", err)
 	}
 	e.Body = body(events.MaxBodyBytes + 1)
-	if _, err := events.Encode(e); !errors.Is(err, events.ErrTooLarge) || !strings.Contains(err.Error(), "body has 204801 bytes") {
+	if _, err := events.Encode(e); !errors.Is(err, events.ErrTooLarge) ||
+		!strings.Contains(err.Error(), "body has 204801 bytes") {
 		t.Errorf("a document that is too large: %v", err)
 	}
 	record := &events.AuditRecord{
-		Table: events.Tenants, Key: worst, ItemVersion: events.MaxVersion, Time: noon, Actor: strings.Repeat("\U0001f600", 512),
-		Reason: strings.Repeat(`"`, 512), Before: body(events.MaxBodyBytes), After: body(events.MaxBodyBytes), PrevHash: hash("a"), Hash: hash("b"),
+		Table: events.Tenants, Key: worst, ItemVersion: events.MaxVersion, Time: noon,
+		Actor:  strings.Repeat("\U0001f600", 512),
+		Reason: strings.Repeat(`"`, 512), Before: body(events.MaxBodyBytes), After: body(events.MaxBodyBytes),
+		PrevHash: hash("a"), Hash: hash("b"),
 	}
 	data, err = events.Encode(record)
 	if err != nil || len(data) > events.MaxAuditBytes {
@@ -387,7 +407,8 @@ func TestSizes(t *testing.T) {
 	for _, tt := range []struct {
 		typ  string
 		size int
-	}{{"plan.changed", events.MaxBytes + 1}, {"cell.moved", events.MaxBytes + 1}, {"audit.record", events.MaxAuditBytes + 1}} {
+	}{{"plan.changed", events.MaxBytes + 1}, {"cell.moved", events.MaxBytes + 1},
+		{"audit.record", events.MaxAuditBytes + 1}} {
 		data := []byte(`{"type":"` + tt.typ + `","version":2,"x":""}`)
 		data = bytes.Replace(data, []byte(`""`), []byte(`"`+strings.Repeat("x", tt.size-len(data))+`"`), 1)
 		if e, err := events.Decode(data); !errors.Is(err, events.ErrTooLarge) {
@@ -418,8 +439,8 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// FuzzDecode guarantees that any bytes are an event, an unknown one, or a clear error, and that what is read is written and
-// read again as the same.
+// FuzzDecode guarantees that any bytes are an event, an unknown one, or a clear error, and that what is read is written
+// and read again as the same.
 func FuzzDecode(f *testing.F) {
 	for _, e := range examples() {
 		data, err := events.Encode(e)
@@ -462,16 +483,18 @@ func BenchmarkEncodeDecode(b *testing.B) {
 	}
 }
 
-// Guarantees that an event is what it was after something on its way spelled its JSON anew: with white space, with other escapes, with
-// members in another order. LocalStack's event source mapping of a queue does, with every message.
+// Guarantees that an event is what it was after something on its way spelled its JSON anew: with white space, with
+// other escapes, with members in another order. LocalStack's event source mapping of a queue does, with every message.
 func TestSpelledAnew(t *testing.T) {
 	body := `{"id":"acme","plan":"pro","é<":["\u001f",1.50]}`
-	want := &events.Changed{Type: events.TenantChanged, Key: "acmé", ItemVersion: 7, Time: noon, Hash: hash("a"), Body: json.RawMessage(body)}
+	want := &events.Changed{Type: events.TenantChanged, Key: "acmé", ItemVersion: 7, Time: noon, Hash: hash("a"),
+		Body: json.RawMessage(body)}
 	data, err := events.Encode(want)
 	if err != nil {
 		t.Fatal(err)
 	}
-	anew := strings.NewReplacer(body, `{ "plan": "pro", "\u00e9\u003c": [ "\u001F" ,1.50],`+"\n\t"+`"id": "\u0061cme"}`, "acmé", `acm\u00e9`, `":`, `": `, `,"`, `, "`).
+	anew := strings.NewReplacer(body, `{ "plan": "pro", "\u00e9\u003c": [ "\u001F" ,1.50],`+"\n\t"+`"id": "\u0061cme"}`,
+		"acmé", `acm\u00e9`, `":`, `": `, `,"`, `, "`).
 		Replace(string(data))
 	if anew == string(data) || strings.Contains(anew, body) {
 		t.Fatalf("not spelled anew: %s", anew)

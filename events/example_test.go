@@ -9,9 +9,12 @@ import (
 // A subscriber keeps the newest version of each plan that it is told of. What it does not know it counts, and goes on.
 func ExampleDecode() {
 	messages := []string{
-		`{"type":"plan.changed","version":1,"id":"plans/pro/2","time":"2026-11-21T12:00:00.000000Z","key":"pro","item_version":2,"deleted":false,` +
-			`"hash":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","body":{"id":"pro","limits":[]}}`,
-		`{"type":"plan.changed","version":1,"id":"plans/pro/1","time":"2026-11-21T11:00:00.000000Z","key":"pro","item_version":1,"deleted":false,` +
+		`{"type":"plan.changed","version":1,"id":"plans/pro/2","time":"2026-11-21T12:00:00.000000Z","key":"pro",` +
+			`"item_version":2,"deleted":false,` +
+			`"hash":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",` +
+			`"body":{"id":"pro","limits":[]}}`,
+		`{"type":"plan.changed","version":1,"id":"plans/pro/1","time":"2026-11-21T11:00:00.000000Z","key":"pro",` +
+			`"item_version":1,"deleted":false,` +
 			`"hash":"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb","body":{"id":"pro"}}`,
 		`{"type":"plan.retired","version":1}`,
 		`{"type":"plan.changed","version":1}`,

@@ -16,25 +16,27 @@ const (
 	Plans      Table = "plans"      // plans by id; and SettingsKey, CanaryKey
 	Tenants    Table = "tenants"    // by id
 	Keys       Table = "keys"       // API keys by id
-	Cells      Table = "cells"      // by name; and SharesKey, and what begins with PlacementPrefix
-	Operations Table = "operations" // what was done to a cell's counters, by the operation's id
+	Cells      Table = "cells"      // by name; and SharesKey, and keys that begin with PlacementPrefix
+	Operations Table = "operations" // operators' changes of a cell's counters, by the operation's id
 )
 
 // AllTables lists the control tables.
 func AllTables() []Table { return []Table{Plans, Tenants, Keys, Cells, Operations} }
 
-// Keys of the documents that are there once. No plan and no cell can be called so.
+// Keys of the documents that exist once. No plan and no cell can have these names.
 const (
 	SettingsKey = "@settings" // in Plans: ipLimits, ipv6Prefix, anonymousPlan, routes
-	CanaryKey   = "@canary"   // in Plans, since they go the way of a plan's change
+	CanaryKey   = "@canary"   // in Plans, because the canary measures how long changes of plans take
 	SharesKey   = "@shares"   // in Cells
 )
 
-// PlacementPrefix begins the keys, in Cells, of the placements of tenants that not every cell serves. No cell is called so.
+// PlacementPrefix begins the keys, in Cells, of the placements of tenants that not every cell serves. No cell has such
+// a name.
 const PlacementPrefix = "placed."
 
-// CheckKey returns an error unless an item of the table can have the key: an id of 1 to 64 of A-Z a-z 0-9 . _ - in plans,
-// cells and operations, or else 1 to 128 bytes of UTF-8 without control characters.
+// CheckKey returns an error unless an item of the table can have the key. In plans, cells and operations, a key is an
+// id of 1..64 characters of A-Z a-z 0-9 . _ -. In the other tables, a key is 1..128 bytes of UTF-8 without control
+// characters.
 func CheckKey(t Table, key string) error {
 	switch t {
 	case Plans:
@@ -52,11 +54,11 @@ func CheckKey(t Table, key string) error {
 	case Tenants, Keys:
 		return checkName(key)
 	}
-	return fmt.Errorf("%.64q is no control table", t)
+	return fmt.Errorf("%.64q is not a control table", t)
 }
 
-// Bounds of keys, which are those of package limit for the ids of limits and plans and for the names of owners. This
-// package imports nothing of Sluice, so it repeats them; a test holds both equal.
+// Bounds of keys. They equal those of package limit for the ids of limits and plans and for the names of owners. This
+// package imports nothing of Sluice, so it repeats them, and a test checks that they are equal.
 const (
 	maxIDBytes   = 64
 	maxNameBytes = 128
@@ -64,12 +66,12 @@ const (
 
 func checkID(s string) error {
 	if !validID(s) {
-		return fmt.Errorf("%.64q is not 1 to 64 of A-Z a-z 0-9 . _ -", s)
+		return fmt.Errorf("%.64q is not 1..64 characters of A-Z a-z 0-9 . _ -", s)
 	}
 	return nil
 }
 
-// validID reports whether s is 1 to maxIDBytes of A-Z a-z 0-9 . _ -.
+// validID reports whether s is 1..maxIDBytes characters of A-Z a-z 0-9 . _ -.
 func validID(s string) bool {
 	return s != "" && len(s) <= maxIDBytes && strings.IndexFunc(s, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '_' && r != '-'
@@ -88,8 +90,8 @@ func checkName(s string) error {
 	return nil
 }
 
-// CheckText returns an error unless s can be an actor or a reason: 1 to MaxTextChars characters of UTF-8 without control
-// characters or line ends, so that it is one line wherever it is shown.
+// CheckText returns an error unless s can be an actor or a reason: 1..MaxTextChars characters of UTF-8 without control
+// characters and line ends, so that it is always shown as one line.
 func CheckText(s string) error {
 	switch {
 	case len(s) > utf8.UTFMax*MaxTextChars || utf8.RuneCountInString(s) > MaxTextChars:
@@ -107,7 +109,7 @@ func CheckText(s string) error {
 // CheckTable returns an error unless t is a control table.
 func CheckTable(t Table) error {
 	if !slices.Contains(AllTables(), t) {
-		return fmt.Errorf("%.64q is no control table", t)
+		return fmt.Errorf("%.64q is not a control table", t)
 	}
 	return nil
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // texts are what names, actors and reasons may hold, and JSON has to escape, or encoding/json would change.
-var texts = []string{"a", "/", "\"", "\\", "<&>", "é", "e\u0301", "😀", "\u200d", "\ufeff", " x", "%", "{", "ﬁ", "\ufffd", "{{", "1"}
+var texts = []string{"a", "/", "\"", "\\", "<&>", "é", "e\u0301", "😀", "\u200d", "\ufeff", " x", "%", "{", "ﬁ",
+	"\ufffd", "{{", "1"}
 
 func random(r *rand.Rand, most int) string {
 	var b strings.Builder
@@ -36,7 +37,8 @@ func randomBody(t *testing.T, r *rand.Rand) json.RawMessage {
 	t.Helper()
 	m := map[string]any{}
 	for range r.IntN(5) {
-		m[random(r, 4)] = []any{random(r, 4) + "\u2028\x00\n", r.Int64N(1 << 53), r.IntN(2) == 0, nil, map[string]any{random(r, 2): 1}}
+		m[random(r, 4)] = []any{random(r, 4) + "\u2028\x00\n", r.Int64N(1 << 53), r.IntN(2) == 0, nil,
+			map[string]any{random(r, 2): 1}}
 	}
 	body, err := canonical.Marshal(m)
 	if err != nil {
@@ -58,18 +60,22 @@ func randomEvent(t *testing.T, r *rand.Rand) events.Event {
 			t   events.Type
 			key string
 		}{
-			{events.PlanChanged, randomID(r)}, {events.SettingsChanged, events.SettingsKey}, {events.Canary, events.CanaryKey},
-			{events.TenantChanged, random(r, 9)}, {events.KeyChanged, random(r, 9)}, {events.SharesChanged, events.SharesKey},
+			{events.PlanChanged, randomID(r)}, {events.SettingsChanged, events.SettingsKey},
+			{events.Canary, events.CanaryKey},
+			{events.TenantChanged, random(r, 9)}, {events.KeyChanged, random(r, 9)},
+			{events.SharesChanged, events.SharesKey},
 		}
 		one := all[r.IntN(len(all))]
-		e := &events.Changed{Type: one.t, Key: one.key, ItemVersion: 1 + r.Int64N(events.MaxVersion), Time: randomTime(r), Hash: hex}
+		e := &events.Changed{Type: one.t, Key: one.key, ItemVersion: 1 + r.Int64N(events.MaxVersion),
+			Time: randomTime(r), Hash: hex}
 		if e.Deleted = r.IntN(3) == 0; !e.Deleted {
 			e.Body = randomBody(t, r)
 		}
 		return e
 	case 1:
 		e := &events.AuditRecord{
-			Table: events.Tenants, Key: random(r, 9), ItemVersion: 1, Time: randomTime(r), Actor: random(r, 99) + ".", Reason: random(r, 99) + ".", Hash: hex,
+			Table: events.Tenants, Key: random(r, 9), ItemVersion: 1, Time: randomTime(r), Actor: random(r, 99) + ".",
+			Reason: random(r, 99) + ".", Hash: hex,
 		}
 		if r.IntN(2) == 0 {
 			e.ItemVersion, e.PrevHash, e.Deleted = 2+r.Int64N(events.MaxVersion-1), hex, r.IntN(3) == 0
@@ -85,13 +91,14 @@ func randomEvent(t *testing.T, r *rand.Rand) events.Event {
 		start := randomTime(r)
 		return &events.Throttled{
 			Time: randomTime(r), Cell: randomID(r), Tenant: random(r, 9), Plan: randomID(r), Limit: randomID(r),
-			Threshold: 1 + r.Int64N(events.MaxUnits), WindowStart: start, WindowEnd: start.Add(time.Duration(1+r.IntN(1e9)) * time.Microsecond),
+			Threshold: 1 + r.Int64N(events.MaxUnits), WindowStart: start,
+			WindowEnd: start.Add(time.Duration(1+r.IntN(1e9)) * time.Microsecond),
 		}
 	}
 }
 
-// Guarantees that any event comes out as it went in, whatever it holds, and that encoding/json reads the same from it: a
-// subscriber need not be written in Go, nor with this package.
+// Guarantees that any event comes out as it went in, whatever it holds, and that encoding/json reads the same from it:
+// a subscriber need not be written in Go, nor with this package.
 func TestRoundTrip(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 9))
 	for range 1000 {

@@ -8,15 +8,16 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/apigw"
 )
 
-// Source is where a service behind API Gateway finds what the authorizer decided. Use the one that your gateway writes, and no
-// other: what it does not write, a client can.
+// Source says where a service behind API Gateway finds the authorizer's decision. Use the source that your gateway
+// writes, and no other: a client can write what the gateway does not.
 type Source uint8
 
 // The sources.
 const (
-	// MappedHeaders are headers that the gateway overwrites with values of the authorizer's context. X-Sluice-Caller is required:
-	// it holds the decision and who calls, and is always there, so a client's own never gets through a mapping that has it. The
-	// service must not be reachable around the gateway, nor by a route without the authorizer, where the value is absent. As parameter mappings of an HTTP API's integration:
+	// MappedHeaders are headers that the gateway overwrites with values of the authorizer's context. X-Sluice-Caller is
+	// required. It holds the decision and the caller. It always has a value, so the mapping always replaces what a
+	// client sends. The service must not be reachable around the gateway, or by a route without the authorizer, where
+	// the value is absent. For an HTTP API, set these parameter mappings of the integration:
 	//
 	//	overwrite:header.x-sluice-caller            $context.authorizer.caller
 	//	overwrite:header.x-sluice-limit             $context.authorizer.rateLimitLimit
@@ -27,15 +28,15 @@ const (
 	//	overwrite:header.x-sluice-retry-after       $context.authorizer.retryAfter
 	//	overwrite:header.x-sluice-problem           $context.authorizer.problem
 	//
-	// as request parameters of a REST API's integration:
+	// For a REST API, set request parameters of the integration:
 	//
 	//	integration.request.header.x-sluice-caller  context.authorizer.caller
 	//
-	// and so on. All but the first only shape the answer that this very client gets.
+	// and the others in the same way. All headers but the first only affect the answer to the client that sends them.
 	MappedHeaders Source = iota + 1
 
-	// LambdaWebAdapter is the header x-amzn-request-context that the AWS Lambda Web Adapter writes, over a client's own, when it
-	// runs a web service as a Lambda behind API Gateway.
+	// LambdaWebAdapter is the header x-amzn-request-context. The AWS Lambda Web Adapter writes it, over a client's own,
+	// when it runs a web service as a Lambda function behind API Gateway.
 	LambdaWebAdapter
 )
 
@@ -53,13 +54,13 @@ const (
 	adapterHeader = "X-Amzn-Request-Context"
 )
 
-// maxLineBytes is longer than any line that the authorizer writes.
+// maxLineBytes is more than the length of any header that the authorizer writes.
 const maxLineBytes = 8 << 10
 
-// Behind stands in a service behind API Gateway with Sluice's authorizer. Requests that were allowed reach the handler, and their
-// answers get the rate-limit headers. Where the authorizer passes denials on (the only way to a true 429 or 403 on an HTTP API), it
-// answers them. A request without a decision, with two, or with one that it does not understand gets a 403 and never reaches
-// the handler, and so does each one where the source is unknown.
+// Behind is for a service behind API Gateway with Sluice's authorizer. Requests that were allowed reach the handler,
+// and their answers get the rate-limit headers. If the authorizer passes denials on, which is the only way to a true
+// 429 or 403 on an HTTP API, Behind answers them. It answers 403, without calling the handler, if a request has no
+// decision, two decisions, or one that cannot be read, and if the source is unknown.
 func Behind(source Source) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -72,14 +73,15 @@ func Behind(source Source) func(http.Handler) http.Handler {
 				a.Header.Set(w.Header())
 				answer.Write(w, a.Kind, a.Body())
 			default:
-				pass(next, w, r, a.Header.Set, &Caller{Tenant: a.Tenant, Subject: a.Subject, Plan: a.Plan, KeyID: a.KeyID,
-					Anonymous: a.Anonymous, StoreFailed: a.StoreFailed})
+				pass(next, w, r, a.Header.Set,
+					&Caller{Tenant: a.Tenant, Subject: a.Subject, Plan: a.Plan, KeyID: a.KeyID,
+						Anonymous: a.Anonymous, StoreFailed: a.StoreFailed})
 			}
 		})
 	}
 }
 
-// read finds the decision in a request's headers.
+// read returns the decision that the headers of a request hold.
 func (s Source) read(h http.Header) (*apigw.Answer, error) {
 	switch s {
 	case MappedHeaders:
@@ -94,7 +96,8 @@ func (s Source) read(h http.Header) (*apigw.Answer, error) {
 	return nil, apigw.ErrContext
 }
 
-// only is the one line of a header. Two are one too many: a mapping overwrites, so somebody else wrote the second.
+// only returns the value of a header that occurs once. A second value is an error: a mapping overwrites, so somebody
+// else wrote one of the two.
 func only(h http.Header, name string) (string, error) {
 	if lines := h[name]; len(lines) == 1 {
 		return lines[0], nil
@@ -111,16 +114,19 @@ func readMapped(h http.Header) (*apigw.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.Header = answer.Header{Limit: oneLine(h, limitHeader), Remaining: oneLine(h, remainingHeader), Reset: oneLine(h, resetHeader),
-		RateLimit: oneLine(h, rateLimitHeader), Policy: oneLine(h, policyHeader), RetryAfter: oneLine(h, retryAfterHeader)}
+	a.Header = answer.Header{Limit: oneLine(h, limitHeader), Remaining: oneLine(h, remainingHeader),
+		Reset:     oneLine(h, resetHeader),
+		RateLimit: oneLine(h, rateLimitHeader), Policy: oneLine(h, policyHeader),
+		RetryAfter: oneLine(h, retryAfterHeader)}
 	a.Problem = []byte(oneLine(h, problemHeader))
 	return &a, nil
 }
 
-// oneLine is the one line of a header that may be left out, if the authorizer could have written it; "" otherwise.
+// oneLine returns the value of an optional header if the authorizer could have written it, and "" otherwise.
 func oneLine(h http.Header, name string) string {
 	line, err := only(h, name)
-	if err != nil || len(line) > maxLineBytes || strings.IndexFunc(line, func(c rune) bool { return c < ' ' || c > '~' }) >= 0 {
+	if err != nil || len(line) > maxLineBytes ||
+		strings.IndexFunc(line, func(c rune) bool { return c < ' ' || c > '~' }) >= 0 {
 		return ""
 	}
 	return line

@@ -19,15 +19,18 @@ import (
 
 // mapping is what docs tell to set on an integration, by header and name in the authorizer's context.
 var mapping = map[string]string{
-	"x-sluice-caller": apigw.ContextCaller, "x-sluice-limit": apigw.ContextLimit, "x-sluice-remaining": apigw.ContextRemaining,
-	"x-sluice-reset": apigw.ContextReset, "x-sluice-ratelimit": apigw.ContextRateLimit, "x-sluice-ratelimit-policy": apigw.ContextPolicy,
-	"x-sluice-retry-after": apigw.ContextRetryAfter, "x-sluice-problem": apigw.ContextProblem,
+	"x-sluice-caller": apigw.ContextCaller, "x-sluice-limit": apigw.ContextLimit,
+	"x-sluice-remaining": apigw.ContextRemaining,
+	"x-sluice-reset":     apigw.ContextReset, "x-sluice-ratelimit": apigw.ContextRateLimit,
+	"x-sluice-ratelimit-policy": apigw.ContextPolicy,
+	"x-sluice-retry-after":      apigw.ContextRetryAfter, "x-sluice-problem": apigw.ContextProblem,
 }
 
 // contextOf is what the authorizer answers an HTTP API that passes denials on.
 func contextOf(t testing.TB, a *apigw.Answer) gjson.Result {
 	t.Helper()
-	b, err := (&apigw.Encoder{PassDenials: []string{"api"}}).Append(nil, &apigw.Event{Shape: apigw.HTTP2, API: "api"}, a)
+	b, err := (&apigw.Encoder{PassDenials: []string{"api"}}).Append(nil, &apigw.Event{Shape: apigw.HTTP2, API: "api"},
+		a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,14 +56,18 @@ func adapted(t testing.TB, a *apigw.Answer, rest bool) *http.Request {
 	if !rest {
 		authorizer = `{"lambda":` + authorizer + `}`
 	}
-	return request(t, "GET", "/product/1", "X-Amzn-Request-Context", `{"accountId":"1","authorizer":`+authorizer+`,"stage":"prod"}`)
+	return request(t, "GET", "/product/1", "X-Amzn-Request-Context", `{"accountId":"1","authorizer":`+authorizer+
+		`,"stage":"prod"}`)
 }
 
 var (
-	allowed = apigw.Answer{Kind: answer.Allowed, Tenant: "a;t=b\r\né", Subject: "ci", Plan: "pro", KeyID: "k1", StoreFailed: true,
-		Header: answer.Header{Limit: "5", Remaining: "4", Reset: "1", RateLimit: `"burst";r=4;t=1`, Policy: `"burst";q=5;w=5`}}
+	allowed = apigw.Answer{Kind: answer.Allowed, Tenant: "a;t=b\r\né", Subject: "ci", Plan: "pro", KeyID: "k1",
+		StoreFailed: true,
+		Header: answer.Header{Limit: "5", Remaining: "4", Reset: "1", RateLimit: `"burst";r=4;t=1`,
+			Policy: `"burst";q=5;w=5`}}
 	denied = apigw.Answer{Kind: answer.Limited, Tenant: "acme", Plan: "pro", Instance: "urn:uuid:1",
-		Header:  answer.Header{Limit: "5", Remaining: "0", Reset: "5", RateLimit: `"burst";r=0;t=1`, Policy: `"burst";q=5;w=5`, RetryAfter: "1"},
+		Header: answer.Header{Limit: "5", Remaining: "0", Reset: "5", RateLimit: `"burst";r=0;t=1`,
+			Policy: `"burst";q=5;w=5`, RetryAfter: "1"},
 		Problem: []byte(`{"type":"t","status":429,"retry-after-ms":681}`)}
 )
 
@@ -71,7 +78,8 @@ func TestBehindAllowed(t *testing.T) {
 		source middleware.Source
 		r      *http.Request
 	}{
-		{"mapped headers", middleware.MappedHeaders, mapped(t, &allowed, "X-Sluice-Tenant", "evil", "X-Sluice-Anonymous", "true")},
+		{"mapped headers", middleware.MappedHeaders,
+			mapped(t, &allowed, "X-Sluice-Tenant", "evil", "X-Sluice-Anonymous", "true")},
 		{"adapter, HTTP API", middleware.LambdaWebAdapter, adapted(t, &allowed, false)},
 		{"adapter, REST API", middleware.LambdaWebAdapter, adapted(t, &allowed, true)},
 	} {
@@ -80,25 +88,28 @@ func TestBehindAllowed(t *testing.T) {
 			w := httptest.NewRecorder()
 			middleware.Behind(c.source)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				called = true
-				want := middleware.Caller{Tenant: "a;t=b\r\né", Subject: "ci", Plan: "pro", KeyID: "k1", StoreFailed: true}
+				want := middleware.Caller{Tenant: "a;t=b\r\né", Subject: "ci", Plan: "pro", KeyID: "k1",
+					StoreFailed: true}
 				if who, found := middleware.FromContext(r.Context()); !found || who != want {
 					t.Errorf("caller %+v, %v", who, found)
 				}
-				if r.Header.Get("X-Sluice-Tenant") != "a%3Bt%3Db%0D%0A%C3%A9" || r.Header.Get("X-Sluice-Anonymous") != "" || r.Header.Get("X-Sluice-Caller") != "" {
+				if r.Header.Get("X-Sluice-Tenant") != "a%3Bt%3Db%0D%0A%C3%A9" ||
+					r.Header.Get("X-Sluice-Anonymous") != "" || r.Header.Get("X-Sluice-Caller") != "" {
 					t.Errorf("the handler sees %v", r.Header)
 				}
 				w.WriteHeader(http.StatusCreated)
 			})).ServeHTTP(w, c.r)
 			h := w.Result().Header
-			if !called || w.Code != http.StatusCreated || h["X-RateLimit-Remaining"][0] != "4" || h["RateLimit"][0] != `"burst";r=4;t=1` || h["Retry-After"] != nil {
+			if !called || w.Code != http.StatusCreated || h["X-RateLimit-Remaining"][0] != "4" ||
+				h["RateLimit"][0] != `"burst";r=4;t=1` || h["Retry-After"] != nil {
 				t.Errorf("called %v, %d %v", called, w.Code, h)
 			}
 		})
 	}
 }
 
-// Guarantees that a denial which the gateway passes on is answered with its own status, headers and body, and never reaches the handler;
-// of each kind there is.
+// Guarantees that a denial which the gateway passes on is answered with its own status, headers and body, and never
+// reaches the handler; of each kind there is.
 func TestBehindDenied(t *testing.T) {
 	for _, k := range answer.Kinds() {
 		if k == answer.Allowed || k == answer.NoCredential || k == answer.BadCredential {
@@ -106,9 +117,11 @@ func TestBehindDenied(t *testing.T) {
 		}
 		a := denied
 		a.Kind, a.Problem = k, (&answer.Problem{Kind: k, Instance: a.Instance}).Append(nil)
-		for source, r := range map[middleware.Source]*http.Request{middleware.MappedHeaders: mapped(t, &a), middleware.LambdaWebAdapter: adapted(t, &a, false)} {
+		for source, r := range map[middleware.Source]*http.Request{middleware.MappedHeaders: mapped(t, &a),
+			middleware.LambdaWebAdapter: adapted(t, &a, false)} {
 			w := refused(t, source, r)
-			if w.Code != k.Status() || w.Body.String() != string(a.Problem)+"\n" || w.Header().Get("Retry-After") != "1" || w.Header()["X-RateLimit-Remaining"][0] != "0" {
+			if w.Code != k.Status() || w.Body.String() != string(a.Problem)+"\n" ||
+				w.Header().Get("Retry-After") != "1" || w.Header()["X-RateLimit-Remaining"][0] != "0" {
 				t.Errorf("%s from %d: %d %v %s", k, source, w.Code, w.Header(), w.Body)
 			}
 		}
@@ -125,7 +138,8 @@ func refused(t *testing.T, source middleware.Source, r *http.Request) *httptest.
 	return w
 }
 
-// Guarantees that a request whose decision is missing, doubled, garbled or not understood is a 403, and never an open door.
+// Guarantees that a request whose decision is missing, doubled, garbled or not understood is a 403, and never an open
+// door.
 func TestBehindWithoutDecision(t *testing.T) {
 	good := "d=allowed;t=acme"
 	for _, c := range []struct {
@@ -143,14 +157,20 @@ func TestBehindWithoutDecision(t *testing.T) {
 		{"nobody", middleware.MappedHeaders, []string{"X-Sluice-Caller", "d=allowed"}},
 		{"unknown decision", middleware.MappedHeaders, []string{"X-Sluice-Caller", "d=maybe;t=acme"}},
 		{"an unresolved variable", middleware.MappedHeaders, []string{"X-Sluice-Caller", "$context.authorizer.caller"}},
-		{"the other source's", middleware.MappedHeaders, []string{"X-Amzn-Request-Context", `{"authorizer":{"decision":"allowed","tenant":"acme"}}`}},
+		{"the other source's", middleware.MappedHeaders,
+			[]string{"X-Amzn-Request-Context", `{"authorizer":{"decision":"allowed","tenant":"acme"}}`}},
 		{"the other source's", middleware.LambdaWebAdapter, []string{"X-Sluice-Caller", good}},
-		{"doubled", middleware.LambdaWebAdapter, []string{"X-Amzn-Request-Context", `{"authorizer":{"decision":"allowed","tenant":"acme"}}`, "X-Amzn-Request-Context", "{}"}},
-		{"no authorizer", middleware.LambdaWebAdapter, []string{"X-Amzn-Request-Context", `{"decision":"allowed","tenant":"acme"}`}},
+		{"doubled", middleware.LambdaWebAdapter, []string{"X-Amzn-Request-Context",
+			`{"authorizer":{"decision":"allowed","tenant":"acme"}}`, "X-Amzn-Request-Context", "{}"}},
+		{"no authorizer", middleware.LambdaWebAdapter,
+			[]string{"X-Amzn-Request-Context", `{"decision":"allowed","tenant":"acme"}`}},
 		{"null", middleware.LambdaWebAdapter, []string{"X-Amzn-Request-Context", `{"authorizer":null}`}},
-		{"two authorizers", middleware.LambdaWebAdapter, []string{"X-Amzn-Request-Context", `{"authorizer":{"decision":"allowed","tenant":"a"},"authorizer":{}}`}},
-		{"a JWT authorizer's", middleware.LambdaWebAdapter, []string{"X-Amzn-Request-Context", `{"authorizer":{"jwt":{"claims":{"decision":"allowed","tenant":"a"}}}}`}},
-		{"garbage", middleware.LambdaWebAdapter, []string{"X-Amzn-Request-Context", `{"authorizer":{"decision":"allowed"`}},
+		{"two authorizers", middleware.LambdaWebAdapter,
+			[]string{"X-Amzn-Request-Context", `{"authorizer":{"decision":"allowed","tenant":"a"},"authorizer":{}}`}},
+		{"a JWT authorizer's", middleware.LambdaWebAdapter, []string{"X-Amzn-Request-Context",
+			`{"authorizer":{"jwt":{"claims":{"decision":"allowed","tenant":"a"}}}}`}},
+		{"garbage", middleware.LambdaWebAdapter,
+			[]string{"X-Amzn-Request-Context", `{"authorizer":{"decision":"allowed"`}},
 		{"deep", middleware.LambdaWebAdapter, []string{"X-Amzn-Request-Context", strings.Repeat("[", 5000)}},
 		{"no source", 0, []string{"X-Sluice-Caller", good}},
 		{"an unknown source", 9, []string{"X-Sluice-Caller", good}},
@@ -158,7 +178,8 @@ func TestBehindWithoutDecision(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := refused(t, c.source, request(t, "GET", "/", c.header...))
 			var p struct{ Type, Instance string }
-			if err := json.Unmarshal(w.Body.Bytes(), &p); w.Code != http.StatusForbidden || err != nil || !strings.HasSuffix(p.Type, "#no-decision") || p.Instance == "" ||
+			if err := json.Unmarshal(w.Body.Bytes(), &p); w.Code != http.StatusForbidden || err != nil ||
+				!strings.HasSuffix(p.Type, "#no-decision") || p.Instance == "" ||
 				w.Header().Get("Content-Type") != answer.ContentType {
 				t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
 			}
@@ -166,20 +187,23 @@ func TestBehindWithoutDecision(t *testing.T) {
 	}
 }
 
-// Guarantees that headers which a mapping leaves out, and a client wrote, change nothing but that client's own answer, and cannot
-// end a line of it.
+// Guarantees that headers which a mapping leaves out, and a client wrote, change nothing but that client's own answer,
+// and cannot end a line of it.
 func TestBehindForgedSides(t *testing.T) {
 	plain := apigw.Answer{Kind: answer.Allowed, Tenant: "acme"}
 	w := httptest.NewRecorder()
-	middleware.Behind(middleware.MappedHeaders)(ok).ServeHTTP(w, mapped(t, &plain, "X-Sluice-Limit", "9\r\nSet-Cookie: a=b", "X-Sluice-Remaining", "\x00",
-		"X-Sluice-Reset", strings.Repeat("9", 9000), "X-Sluice-Ratelimit", "a", "X-Sluice-Ratelimit", "b", "X-Sluice-Retry-After", "é"))
+	middleware.Behind(middleware.MappedHeaders)(ok).ServeHTTP(w,
+		mapped(t, &plain, "X-Sluice-Limit", "9\r\nSet-Cookie: a=b", "X-Sluice-Remaining", "\x00",
+			"X-Sluice-Reset", strings.Repeat("9", 9000), "X-Sluice-Ratelimit", "a", "X-Sluice-Ratelimit", "b",
+			"X-Sluice-Retry-After", "é"))
 	for _, name := range answer.Names {
 		if v := w.Header()[name]; v != nil {
 			t.Errorf("%s: %q", name, v)
 		}
 	}
 	limited := apigw.Answer{Kind: answer.Limited, Tenant: "acme"}
-	if w := refused(t, middleware.MappedHeaders, mapped(t, &limited, "X-Sluice-Problem", "<script>")); w.Code != 429 || !json.Valid(w.Body.Bytes()) {
+	if w := refused(t, middleware.MappedHeaders, mapped(t, &limited, "X-Sluice-Problem", "<script>")); w.Code != 429 ||
+		!json.Valid(w.Body.Bytes()) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
@@ -192,14 +216,16 @@ func FuzzBehind(f *testing.F) {
 		for source := range middleware.LambdaWebAdapter + 2 {
 			reached := false
 			w := httptest.NewRecorder()
-			r := &http.Request{Method: "GET", Header: http.Header{"X-Sluice-Caller": {caller}, "X-Sluice-Ratelimit": {line}, "X-Amzn-Request-Context": {context}}}
+			r := &http.Request{Method: "GET", Header: http.Header{"X-Sluice-Caller": {caller},
+				"X-Sluice-Ratelimit": {line}, "X-Amzn-Request-Context": {context}}}
 			middleware.Behind(source)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				reached = true
 				if who, found := middleware.FromContext(r.Context()); !found || who.Tenant == "" == !who.Anonymous {
 					t.Errorf("from %d, %q, %q: reached by %+v", source, caller, context, who)
 				}
 			})).ServeHTTP(w, r.WithContext(t.Context()))
-			said := source == middleware.MappedHeaders && strings.Contains(caller, "d=allowed") || source == middleware.LambdaWebAdapter && gjson.Valid(context)
+			said := source == middleware.MappedHeaders && strings.Contains(caller, "d=allowed") ||
+				source == middleware.LambdaWebAdapter && gjson.Valid(context)
 			if reached && !said || !reached && w.Code < 400 {
 				t.Errorf("from %d, %q, %q: reached %v, %d", source, caller, context, reached, w.Code)
 			}

@@ -15,9 +15,10 @@ import (
 // Parts of a plans file.
 const (
 	onlyAddresses = "ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1, period: 1h, burst: 100 } ]\n"
-	onePlan       = "plans: [ { id: p, limits: [ { id: burst, algorithm: token_bucket, rate: 1, period: 1h, burst: 100 } ] } ]\n"
-	oneTenant     = "tenants: [ { id: acme, plan: p } ]\n"
-	anonymous     = "anonymousPlan: p\n"
+	onePlan       = "plans: [ { id: p, limits: [ { id: burst, algorithm: token_bucket, rate: 1, period: 1h, burst: " +
+		"100 } ] } ]\n"
+	oneTenant = "tenants: [ { id: acme, plan: p } ]\n"
+	anonymous = "anonymousPlan: p\n"
 )
 
 // theHosts are credentials of the host application, which mean nothing to a limiter without issuers and keys.
@@ -36,9 +37,11 @@ var theHosts = map[string][]string{
 // Guarantees that a limiter without issuers and without keys does not judge credentials: they reach the handler as they
 // were sent. With an issuer or a key, a bad credential is refused and never anonymous.
 func TestWhoIsIdentified(t *testing.T) {
-	key := "keys: [ { id: k, tenant: acme, pepper: dev, hash: " + identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")) + " } ]\n"
+	key := "keys: [ { id: k, tenant: acme, pepper: dev, hash: " +
+		identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")) + " } ]\n"
 	revoked := strings.Replace(key, "id: k,", "id: k, revoked: true,", 1)
-	issuers := []sluice.Issuer{{Issuer: "https://id.example", Audiences: []string{"api"}, JWKSURL: "https://id.example/keys", AllTenants: true}}
+	issuers := []sluice.Issuer{{Issuer: "https://id.example", Audiences: []string{"api"},
+		JWKSURL: "https://id.example/keys", AllTenants: true}}
 	const passes, refused = sluice.Allowed, sluice.NoCredential
 	for _, c := range []struct {
 		name, plans string
@@ -55,14 +58,16 @@ func TestWhoIsIdentified(t *testing.T) {
 
 		{"a key", onePlan + oneTenant + key, nil, refused, sluice.BadCredential},
 		{"a key and an anonymousPlan", onePlan + oneTenant + key + anonymous, nil, passes, sluice.BadCredential},
-		{"a revoked key and an anonymousPlan", onePlan + oneTenant + revoked + anonymous, nil, passes, sluice.BadCredential},
+		{"a revoked key and an anonymousPlan", onePlan + oneTenant + revoked + anonymous, nil, passes,
+			sluice.BadCredential},
 		{"an issuer", onePlan + oneTenant, issuers, refused, sluice.BadCredential},
 		{"an issuer and addresses only", onlyAddresses, issuers, refused, sluice.BadCredential},
 		{"an issuer and an anonymousPlan", onePlan + anonymous, issuers, passes, sluice.BadCredential},
 		{"an issuer and a key", onePlan + oneTenant + key, issuers, refused, sluice.BadCredential},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			limiter, err := sluice.New(sluice.Config{PlansData: []byte(c.plans), Issuers: c.issuers, Log: slog.New(slog.DiscardHandler),
+			limiter, err := sluice.New(sluice.Config{PlansData: []byte(c.plans), Issuers: c.issuers,
+				Log:     slog.New(slog.DiscardHandler),
 				Peppers: map[string][]byte{"dev": identity.DevPepper()}})
 			if err != nil {
 				t.Fatal(err)
@@ -77,7 +82,8 @@ func TestWhoIsIdentified(t *testing.T) {
 				var why error
 				var seen http.Header
 				var who middleware.Caller
-				h := middleware.Limit(limiter, middleware.WithObserver(func(_ *http.Request, d *sluice.Decision) { got, why = d.Reason, d.Err }))(
+				h := middleware.Limit(limiter,
+					middleware.WithObserver(func(_ *http.Request, d *sluice.Decision) { got, why = d.Reason, d.Err }))(
 					http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 						seen = r.Header
 						who, _ = middleware.FromContext(r.Context())
@@ -111,7 +117,8 @@ func TestWhoIsIdentified(t *testing.T) {
 
 // Guarantees that addresses are limited whatever credential is sent.
 func TestOnlyAddressesAreLimited(t *testing.T) {
-	limiter, err := sluice.New(sluice.Config{PlansData: []byte(strings.Replace(onlyAddresses, "100", "2", 1)), Log: slog.New(slog.DiscardHandler)})
+	limiter, err := sluice.New(sluice.Config{PlansData: []byte(strings.Replace(onlyAddresses, "100", "2", 1)),
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

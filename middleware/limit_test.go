@@ -33,10 +33,12 @@ func newLimiter(t testing.TB, text string) *sluice.Limiter {
 	t.Helper()
 	var keys strings.Builder
 	for _, tenant := range []string{"acme", "initech"} {
-		keys.WriteString("  - { id: k-" + tenant + ", tenant: " + tenant + ", subject: ci, pepper: dev, hash: " + identity.HashKey(identity.DevPepper(), identity.ExampleKey(tenant)) + " }\n")
+		keys.WriteString("  - { id: k-" + tenant + ", tenant: " + tenant + ", subject: ci, pepper: dev, hash: " +
+			identity.HashKey(identity.DevPepper(), identity.ExampleKey(tenant)) + " }\n")
 	}
-	l, err := sluice.New(sluice.Config{PlansData: []byte(text + "keys:\n" + keys.String()), Peppers: map[string][]byte{"dev": identity.DevPepper()},
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	l, err := sluice.New(sluice.Config{PlansData: []byte(text + "keys:\n" + keys.String()),
+		Peppers: map[string][]byte{"dev": identity.DevPepper()},
+		Log:     slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +97,8 @@ var ok = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = 
 func TestLimitAnswers(t *testing.T) {
 	url := serve(t, middleware.Limit(newLimiter(t, limits))(ok)).URL
 	for range 5 {
-		if resp, body := do(t, request(t, "GET", url+"/product/1", key("acme")...)); resp.StatusCode != 200 || body != "ok" || resp.Header.Get("X-Ratelimit-Limit") != "5" {
+		if resp, body := do(t, request(t, "GET", url+"/product/1", key("acme")...)); resp.StatusCode != 200 ||
+			body != "ok" || resp.Header.Get("X-Ratelimit-Limit") != "5" {
 			t.Fatalf("%s %s %v", resp.Status, body, resp.Header)
 		}
 	}
@@ -108,7 +111,8 @@ func TestLimitAnswers(t *testing.T) {
 	}{
 		{"limited", "/product/1", key("acme"), 429, "quota-exceeded", ""},
 		{"no credential", "/product/1", nil, 401, "no-credential", `Bearer realm="sluice"`},
-		{"bad credential", "/product/1", []string{"X-Api-Key", "slk_x"}, 401, "bad-credential", `error="invalid_token"`},
+		{"bad credential", "/product/1", []string{"X-Api-Key", "slk_x"}, 401, "bad-credential",
+			`error="invalid_token"`},
 		{"two keys", "/product/1", append(key("acme"), key("acme")...), 401, "bad-credential", "Bearer"},
 		{"suspended", "/product/1", key("initech"), 403, "tenant-suspended", ""},
 		{"no route", "/other", key("acme"), 404, "no-route", ""},
@@ -117,8 +121,10 @@ func TestLimitAnswers(t *testing.T) {
 			for _, method := range []string{"GET", "HEAD", "OPTIONS", "POST"} {
 				resp, body := do(t, request(t, method, url+c.path, c.header...))
 				h := resp.Header
-				if resp.StatusCode != c.status || h.Get("Content-Type") != "application/problem+json" || h.Get("Cache-Control") != "no-store" ||
-					!strings.Contains(h.Get("WWW-Authenticate"), c.challenge) || !strings.Contains(h.Get("Access-Control-Expose-Headers"), "Retry-After") {
+				if resp.StatusCode != c.status || h.Get("Content-Type") != "application/problem+json" ||
+					h.Get("Cache-Control") != "no-store" ||
+					!strings.Contains(h.Get("WWW-Authenticate"), c.challenge) ||
+					!strings.Contains(h.Get("Access-Control-Expose-Headers"), "Retry-After") {
 					t.Errorf("%s: %s %v", method, resp.Status, h)
 				}
 				if (h.Get("Retry-After") != "") != (c.status == 429) {
@@ -134,7 +140,8 @@ func TestLimitAnswers(t *testing.T) {
 					Type, Title, Instance string
 					Status                int
 				}
-				if err := json.Unmarshal([]byte(body), &p); err != nil || p.Status != c.status || !strings.Contains(p.Type, c.typ) || p.Title == "" || p.Instance == "" {
+				if err := json.Unmarshal([]byte(body), &p); err != nil || p.Status != c.status ||
+					!strings.Contains(p.Type, c.typ) || p.Title == "" || p.Instance == "" {
 					t.Errorf("%s: %s, %v", method, body, err)
 				}
 			}
@@ -163,8 +170,9 @@ func TestLimitIsExact(t *testing.T) {
 	}
 }
 
-// Guarantees that what a client says about who it is never reaches the handler, under any spelling, nor by having our header
-// taken out behind us; that who stands in front still sees what the client sent; and that names cannot end a line.
+// Guarantees that what a client says about who it is never reaches the handler, under any spelling, nor by having our
+// header taken out behind us; that who stands in front still sees what the client sent; and that names cannot end a
+// line.
 func TestForgedHeaders(t *testing.T) {
 	const evil = "evil\r\nX-Admin: 1"
 	var seen, behindProxy http.Header
@@ -180,25 +188,30 @@ func TestForgedHeaders(t *testing.T) {
 		who, _ = middleware.FromContext(r.Context())
 		proxy.ServeHTTP(w, r)
 	})
-	limit := middleware.Limit(newLimiter(t, limits), middleware.WithIdentity(func(*http.Request) (sluice.Identity, error) {
-		return sluice.Identity{Tenant: evil, Subject: "é", Plan: "p"}, nil
-	}))(next)
+	limit := middleware.Limit(newLimiter(t, limits),
+		middleware.WithIdentity(func(*http.Request) (sluice.Identity, error) {
+			return sluice.Identity{Tenant: evil, Subject: "é", Plan: "p"}, nil
+		}))(next)
 	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		limit.ServeHTTP(w, r)
 		if r.Header.Get("X-Sluice-Tenant") != "acme" {
 			t.Errorf("the request of who stands in front was changed: %v", r.Header)
 		}
 	})
-	resp, _ := do(t, request(t, "GET", serve(t, outer).URL+"/product/1", "X-Sluice-Tenant", "acme", "x_sluice_tenant", "acme", "X-Sluice-Anonymous", "true",
-		"X-Sluice-Caller", "d=allowed;t=acme", "X-Ratelimit-Remaining", "99", "X-Own", "kept", "Connection", "X-Sluice-Tenant"))
+	resp, _ := do(t, request(t, "GET", serve(t, outer).URL+"/product/1", "X-Sluice-Tenant", "acme", "x_sluice_tenant",
+		"acme", "X-Sluice-Anonymous", "true",
+		"X-Sluice-Caller", "d=allowed;t=acme", "X-Ratelimit-Remaining", "99", "X-Own", "kept", "Connection",
+		"X-Sluice-Tenant"))
 	if resp.StatusCode != 200 {
 		t.Fatal(resp.Status)
 	}
 	for _, h := range []http.Header{seen, behindProxy} {
 		for name, values := range h {
 			lower := strings.ReplaceAll(strings.ToLower(name), "_", "-")
-			ours := strings.HasPrefix(lower, "x-sluice-") || strings.HasPrefix(lower, "x-ratelimit") || lower == "x-admin"
-			if ours && (name != "X-Sluice-Tenant" || values[0] != "evil%0D%0AX-Admin%3A%201") && (name != "X-Sluice-Subject" || values[0] != "%C3%A9") &&
+			ours := strings.HasPrefix(lower, "x-sluice-") || strings.HasPrefix(lower, "x-ratelimit") ||
+				lower == "x-admin"
+			if ours && (name != "X-Sluice-Tenant" || values[0] != "evil%0D%0AX-Admin%3A%201") &&
+				(name != "X-Sluice-Subject" || values[0] != "%C3%A9") &&
 				(name != "X-Sluice-Plan" || values[0] != "p") || ours && len(values) != 1 {
 				t.Errorf("the handler sees %s: %q", name, values)
 			}
@@ -212,7 +225,8 @@ func TestForgedHeaders(t *testing.T) {
 	}
 }
 
-// Guarantees that our headers are those of the answer, whatever the handler or what it proxies says, and interim answers have none.
+// Guarantees that our headers are those of the answer, whatever the handler or what it proxies says, and interim
+// answers have none.
 func TestHeadersHaveTheLastWord(t *testing.T) {
 	next := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		h := w.Header()
@@ -224,55 +238,64 @@ func TestHeadersHaveTheLastWord(t *testing.T) {
 		h.Set("Access-Control-Expose-Headers", "X-Own")
 		w.WriteHeader(http.StatusTeapot)
 	})
-	resp, _ := do(t, request(t, "GET", serve(t, middleware.Limit(newLimiter(t, limits))(next)).URL+"/product/1", key("acme")...))
+	resp, _ := do(t, request(t, "GET", serve(t, middleware.Limit(newLimiter(t, limits))(next)).URL+"/product/1",
+		key("acme")...))
 	h := resp.Header
-	if resp.StatusCode != http.StatusTeapot || len(h.Values("X-Ratelimit-Limit")) != 1 || h.Get("X-Ratelimit-Limit") != "5" ||
-		len(h.Values("X-Ratelimit-Remaining")) != 1 || !strings.HasPrefix(h.Get("Ratelimit"), `"burst";r=4`) || len(h.Values("Access-Control-Expose-Headers")) != 2 {
+	if resp.StatusCode != http.StatusTeapot || len(h.Values("X-Ratelimit-Limit")) != 1 ||
+		h.Get("X-Ratelimit-Limit") != "5" ||
+		len(h.Values("X-Ratelimit-Remaining")) != 1 || !strings.HasPrefix(h.Get("Ratelimit"), `"burst";r=4`) ||
+		len(h.Values("Access-Control-Expose-Headers")) != 2 {
 		t.Errorf("%s %v", resp.Status, h)
 	}
 }
 
-// Guarantees that a handler's panic reaches the server as it does without us, that nothing is half told, and that the next request is served.
+// Guarantees that a handler's panic reaches the server as it does without us, that nothing is half told, and that the
+// next request is served.
 func TestPanic(t *testing.T) {
-	url := serve(t, middleware.Limit(newLimiter(t, limits))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == "POST" {
-			panic("on purpose")
-		}
-		ok(w, r)
-	}))).URL
+	url := serve(t,
+		middleware.Limit(newLimiter(t, limits))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == "POST" {
+				panic("on purpose")
+			}
+			ok(w, r)
+		}))).URL
 	if resp, err := http.DefaultTransport.RoundTrip(request(t, "POST", url+"/product/1", key("acme")...)); err == nil {
 		resp.Body.Close()
 		t.Errorf("a panicking handler was answered with %s", resp.Status)
 	}
-	if resp, _ := do(t, request(t, "GET", url+"/product/1", key("acme")...)); resp.StatusCode != 200 || resp.Header.Get("X-Ratelimit-Remaining") != "3" {
-		t.Errorf("after a panic: %s, %s left; want 3, for the request that panicked was made", resp.Status, resp.Header.Get("X-Ratelimit-Remaining"))
+	if resp, _ := do(t, request(t, "GET", url+"/product/1", key("acme")...)); resp.StatusCode != 200 ||
+		resp.Header.Get("X-Ratelimit-Remaining") != "3" {
+		t.Errorf("after a panic: %s, %s left; want 3, for the request that panicked was made", resp.Status,
+			resp.Header.Get("X-Ratelimit-Remaining"))
 	}
 }
 
 // Guarantees that a stream is sent piece by piece: by Flusher, by ResponseController, and from a reader.
 func TestStreams(t *testing.T) {
 	release := make(chan struct{})
-	url := serve(t, middleware.Limit(newLimiter(t, limits))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		flush := http.NewResponseController(w).Flush
-		if f, is := w.(http.Flusher); is && r.URL.RawQuery == "flusher" {
-			flush = func() error { f.Flush(); return nil }
-		}
-		if _, err := io.Copy(w, struct{ io.Reader }{strings.NewReader("one\n")}); err != nil {
-			t.Error(err)
-		}
-		if err := flush(); err != nil {
-			t.Error(err)
-		}
-		<-release
-		_, _ = io.WriteString(w, "two\n")
-	}))).URL
+	url := serve(t,
+		middleware.Limit(newLimiter(t, limits))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			flush := http.NewResponseController(w).Flush
+			if f, is := w.(http.Flusher); is && r.URL.RawQuery == "flusher" {
+				flush = func() error { f.Flush(); return nil }
+			}
+			if _, err := io.Copy(w, struct{ io.Reader }{strings.NewReader("one\n")}); err != nil {
+				t.Error(err)
+			}
+			if err := flush(); err != nil {
+				t.Error(err)
+			}
+			<-release
+			_, _ = io.WriteString(w, "two\n")
+		}))).URL
 	for _, query := range []string{"flusher", "controller"} {
 		resp, err := http.DefaultTransport.RoundTrip(request(t, "GET", url+"/stream?"+query, key("acme")...))
 		if err != nil {
 			t.Fatal(err)
 		}
 		in := bufio.NewReader(resp.Body)
-		if line, err := in.ReadString('\n'); line != "one\n" || err != nil || resp.Header.Get("X-Ratelimit-Limit") != "5" {
+		if line, err := in.ReadString('\n'); line != "one\n" || err != nil ||
+			resp.Header.Get("X-Ratelimit-Limit") != "5" {
 			t.Errorf("%s: %q, %v, %v", query, line, err, resp.Header)
 		}
 		release <- struct{}{}
@@ -285,30 +308,34 @@ func TestStreams(t *testing.T) {
 
 // Guarantees that a handler can take the connection, and set its deadlines.
 func TestHijack(t *testing.T) {
-	url := serve(t, middleware.Limit(newLimiter(t, limits))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
-			t.Errorf("SetWriteDeadline: %v", err)
-		}
-		hijack := http.NewResponseController(w).Hijack
-		if h, is := w.(http.Hijacker); is && r.URL.RawQuery == "hijacker" {
-			hijack = h.Hijack
-		}
-		conn, _, err := hijack()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer conn.Close()
-		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhello")
-	}))).URL
+	url := serve(t,
+		middleware.Limit(newLimiter(t, limits))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
+				t.Errorf("SetWriteDeadline: %v", err)
+			}
+			hijack := http.NewResponseController(w).Hijack
+			if h, is := w.(http.Hijacker); is && r.URL.RawQuery == "hijacker" {
+				hijack = h.Hijack
+			}
+			conn, _, err := hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			_, _ = io.WriteString(conn,
+				"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhello")
+		}))).URL
 	for _, query := range []string{"hijacker", "controller"} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		_, _ = io.WriteString(conn, "GET /stream?"+query+" HTTP/1.1\r\nHost: x\r\nX-API-Key: "+identity.ExampleKey("acme")+"\r\n\r\n")
-		if all, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(all), "HTTP/1.1 101 ") || !strings.HasSuffix(string(all), "\r\n\r\nhello") {
+		_, _ = io.WriteString(conn, "GET /stream?"+query+" HTTP/1.1\r\nHost: x\r\nX-API-Key: "+
+			identity.ExampleKey("acme")+"\r\n\r\n")
+		if all, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(all), "HTTP/1.1 101 ") ||
+			!strings.HasSuffix(string(all), "\r\n\r\nhello") {
 			t.Errorf("%s: %q, %v", query, all, err)
 		}
 	}
@@ -317,7 +344,8 @@ func TestHijack(t *testing.T) {
 // plainWriter can nothing but write.
 type plainWriter struct{ http.ResponseWriter }
 
-// Guarantees that a handler is offered what the server's writer can do and nothing else: it decides by that how to answer.
+// Guarantees that a handler is offered what the server's writer can do and nothing else: it decides by that how to
+// answer.
 func TestNothingIsPromised(t *testing.T) {
 	for _, c := range []struct {
 		name             string
@@ -340,11 +368,14 @@ func TestNothingIsPromised(t *testing.T) {
 	}
 }
 
-// Guarantees that an observer is told of each request once, before it is answered, and may refund nothing that was not charged.
+// Guarantees that an observer is told of each request once, before it is answered, and may refund nothing that was not
+// charged.
 func TestObserver(t *testing.T) {
 	var seen []sluice.Reason
-	h := middleware.Limit(newLimiter(t, limits), middleware.WithObserver(func(_ *http.Request, d *sluice.Decision) { seen = append(seen, d.Reason) }))(ok)
-	for _, r := range []*http.Request{request(t, "GET", "/product/1", key("acme")...), request(t, "GET", "/product/1"), request(t, "GET", "/x", key("acme")...)} {
+	h := middleware.Limit(newLimiter(t, limits),
+		middleware.WithObserver(func(_ *http.Request, d *sluice.Decision) { seen = append(seen, d.Reason) }))(ok)
+	for _, r := range []*http.Request{request(t, "GET", "/product/1", key("acme")...), request(t, "GET", "/product/1"),
+		request(t, "GET", "/x", key("acme")...)} {
 		h.ServeHTTP(httptest.NewRecorder(), r)
 	}
 	if len(seen) != 3 || seen[0] != sluice.Allowed || seen[1] != sluice.NoCredential || seen[2] != sluice.NoRoute {
@@ -359,7 +390,8 @@ func TestObserver(t *testing.T) {
 // limit could count, and a reverse proxy behind the middleware would hand the inner URL on.
 func TestOpaqueTargets(t *testing.T) {
 	reached := 0
-	h := middleware.Limit(newLimiter(t, limits))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached++ }))
+	h := middleware.Limit(newLimiter(t, limits))(
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached++ }))
 	for _, target := range []string{"x:http://other/product/1", "x:y:http://other/product/1", "x:product/1"} {
 		u, err := url.Parse(target)
 		if err != nil {
@@ -381,7 +413,8 @@ func TestOpaqueTargets(t *testing.T) {
 // Guarantees that a path which leads above the root reaches no handler: a reverse proxy with a base path would turn it
 // into one that no limit has counted.
 func TestPathsAboveTheRoot(t *testing.T) {
-	backend := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the backend was reached") }))
+	backend := serve(t,
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the backend was reached") }))
 	to, err := url.Parse(backend.URL + "/api")
 	if err != nil {
 		t.Fatal(err)

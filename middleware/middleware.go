@@ -1,12 +1,14 @@
-// Package middleware puts Sluice in front of any http.Handler: [Limit] limits by itself; [Behind] stands in a service behind API
-// Gateway, where Sluice's authorizer has decided already, and gives clients the answer that the gateway cannot.
+// Package middleware puts Sluice in front of any http.Handler. [Limit] decides by itself. [Behind] is for a service
+// behind API Gateway, where Sluice's authorizer has decided already. It gives clients the answer that the gateway
+// cannot give.
 //
-// Both remove from a request the headers by which services believe Sluice (X-Sluice-…, RateLimit…, X-RateLimit-…), write who
-// calls in their place, percent-encoded, and tell handlers by [FromContext]. Both set the rate-limit headers of each answer at the
-// last moment, over what the handler said. Handlers flush, hijack and stream as they do without.
+// Both remove from a request the headers by which services trust Sluice (X-Sluice-…, RateLimit…, X-RateLimit-…), write
+// the caller in their place, percent-encoded, and tell it to handlers by [FromContext]. Both set the rate-limit headers
+// of each answer last, and so replace what the handler wrote there. Handlers can flush, hijack and stream as without
+// them.
 //
-// Answers that are not the handler's have a body of type application/problem+json. Preflight requests of CORS carry no
-// credential: handlers for those stand in front.
+// Answers that the handler does not write have a body of type application/problem+json. CORS preflight requests carry
+// no credential: put the handler for them in front.
 package middleware
 
 import (
@@ -25,10 +27,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/forward"
 )
 
-// Caller is who calls.
+// Caller says who calls.
 type Caller = caller.Caller
 
-// FromContext is who calls; false where neither Limit nor Behind stands before the handler.
+// FromContext returns the caller. It returns false if neither Limit nor Behind is in front of the handler.
 func FromContext(ctx context.Context) (Caller, bool) { return caller.FromContext(ctx) }
 
 // Option changes [Limit].
@@ -39,31 +41,32 @@ type options struct {
 	observe  func(*http.Request, *sluice.Decision)
 }
 
-// WithIdentity is for a program with an authentication of its own: f says who calls, and API keys and tokens are not looked at. It
-// is called after the ipLimits let the request pass. Its error is sluice.ErrNoCredential or ErrUnidentified, or wraps one of them; any
-// other is a 401.
+// WithIdentity is for a program with an authentication of its own. f returns who calls, and API keys and tokens are
+// ignored. f is called after the ipLimits let the request pass. Its error is sluice.ErrNoCredential or ErrUnidentified,
+// or wraps one of them. Any other error is answered with a 401.
 func WithIdentity(f func(*http.Request) (sluice.Identity, error)) Option {
 	return func(o *options) { o.identify = f }
 }
 
-// WithObserver has f called with each decision, before it is answered or handed on, for logs and metrics.
+// WithObserver calls f with each decision, before the request is answered or reaches the handler. It is for logs and
+// metrics.
 func WithObserver(f func(*http.Request, *sluice.Decision)) Option {
 	return func(o *options) { o.observe = f }
 }
 
-// Limit decides about each request before the handler: 401 without a good credential, 403 for tenants that may not call, 404 for
-// routes that the plans do not declare, 429 over a limit.
+// Limit decides about each request before the handler. It answers 401 without a good credential, 403 to tenants that
+// may not call, 404 for routes that the plans do not declare, and 429 over a limit.
 //
-// Two kinds of requests are a 400 and reach neither the limits nor the handler: a target that is a URL inside a URL,
-// and a path that leads above the root in any way in which a server might read it, as "/../a" and "/..%2Fa" do. A
-// reverse proxy with a base path behind Limit would turn the latter into a path that no limit has counted. If a proxy
-// replaces the beginning of a path by another one, put Limit behind the part that does so: it must see the path that
-// the backend serves.
+// Two kinds of requests are answered with 400 and reach neither the limits nor the handler: a target that is a URL
+// inside a URL, and a path that leads above the root in any way in which a server might read it, as "/../a" and
+// "/..%2Fa" do. A reverse proxy with a base path behind Limit would turn the second kind into a path that no limit has
+// counted. If a proxy replaces the beginning of a path, put Limit behind that proxy: Limit must see the path that the
+// backend serves.
 //
-// Without issuers of tokens and without API keys in the plans, no credential is judged, and the handler gets each as it
-// was sent. Requests are then under the anonymousPlan. Plans that consist of ipLimits and routes alone limit addresses
-// and nothing else; plans or tenants without an anonymousPlan are a 401 for everybody, since nothing can tell who
-// calls.
+// Without issuers of tokens and without API keys in the plans, credentials are not checked, and the handler gets each
+// as it was sent. The anonymousPlan applies to all requests. Plans that consist of ipLimits and routes alone limit
+// addresses and nothing else. If there are plans or tenants but no anonymousPlan, everybody gets a 401, because nobody
+// can be identified.
 func Limit(limiter *sluice.Limiter, opts ...Option) func(http.Handler) http.Handler {
 	var o options
 	for _, opt := range opts {
@@ -89,14 +92,15 @@ func Limit(limiter *sluice.Limiter, opts ...Option) func(http.Handler) http.Hand
 				return
 			}
 			ctx := context.WithValue(r.Context(), decisionKey{}, &d)
-			pass(next, w, r.WithContext(ctx), d.SetHeaders, &Caller{Tenant: d.Tenant, Subject: d.Subject, Plan: d.Plan, KeyID: d.KeyID,
-				Anonymous: d.Anonymous, StoreFailed: d.StoreFailed})
+			pass(next, w, r.WithContext(ctx), d.SetHeaders,
+				&Caller{Tenant: d.Tenant, Subject: d.Subject, Plan: d.Plan, KeyID: d.KeyID,
+					Anonymous: d.Anonymous, StoreFailed: d.StoreFailed})
 		})
 	}
 }
 
-// uncountable reports whether a handler may read another path in a URL than the limits do: a reverse proxy hands on a
-// URL inside a URL as it is, and one with a base path is led out of it by a path that climbs above the root.
+// uncountable reports whether a handler may read another path in a URL than the limits do. A reverse proxy forwards a
+// URL inside a URL as it is, and a path that leads above the root leaves the base path of a reverse proxy.
 func uncountable(u *url.URL) bool {
 	path := route.Clean(u.EscapedPath())
 	return u.Opaque != "" || path.Climbs()
@@ -104,7 +108,7 @@ func uncountable(u *url.URL) bool {
 
 func refuse(w http.ResponseWriter, reason sluice.Reason, d *sluice.Decision) {
 	kind, ok := answer.ParseKind(string(reason))
-	if !ok || kind == answer.Allowed { // not reached: a reason is the name of a kind
+	if !ok || kind == answer.Allowed { // not reached: each reason is the name of a kind
 		kind = answer.Internal
 	}
 	d.SetHeaders(w.Header())
@@ -113,13 +117,15 @@ func refuse(w http.ResponseWriter, reason sluice.Reason, d *sluice.Decision) {
 
 type decisionKey struct{}
 
-// Decision is what Limit decided about the request of a handler, for refunds; false behind anything but Limit.
+// Decision returns what Limit decided about the request of a handler, for refunds. It returns false if Limit is not in
+// front of the handler.
 func Decision(ctx context.Context) (*sluice.Decision, bool) {
 	d, ok := ctx.Value(decisionKey{}).(*sluice.Decision)
 	return d, ok
 }
 
-// pass hands a request on. The request's headers are copied before they are changed: who stands in front still reads them.
+// pass calls the handler. It copies the request's headers before it changes them, because handlers in front still read
+// them.
 func pass(next http.Handler, w http.ResponseWriter, r *http.Request, last func(http.Header), who *Caller) {
 	r = r.WithContext(caller.NewContext(r.Context(), *who))
 	r.Header = maps.Clone(r.Header)
@@ -127,21 +133,21 @@ func pass(next http.Handler, w http.ResponseWriter, r *http.Request, last func(h
 		r.Header = make(http.Header)
 	}
 	forward.Write(r.Header, who)
-	last(w.Header()) // for a handler that looks, or hijacks
+	last(w.Header()) // for a handler that reads these headers, or hijacks
 	next.ServeHTTP(wrap(&writer{ResponseWriter: w, last: last}), r)
 }
 
-// writer sets the rate-limit headers at the last moment.
+// writer sets the rate-limit headers just before the response begins.
 type writer struct {
 	http.ResponseWriter
 	last func(http.Header)
 	sent bool
 }
 
-// Unwrap lets http.ResponseController reach what the server's own writer can do.
+// Unwrap lets http.ResponseController use the methods of the server's own writer.
 func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// WriteHeader adds the headers to the final answer. An interim one (1xx) passes as it is.
+// WriteHeader adds the headers to the final answer. It passes an interim answer (1xx) unchanged.
 func (w *writer) WriteHeader(status int) {
 	if status >= 200 {
 		w.begin()
@@ -161,13 +167,13 @@ func (w *writer) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// ReadFrom keeps sendfile for handlers that copy a file.
+// ReadFrom keeps sendfile available to handlers that copy a file.
 func (w *writer) ReadFrom(r io.Reader) (int64, error) {
 	w.begin()
 	return io.Copy(w.ResponseWriter, r)
 }
 
-// FlushError and the next are what http.ResponseController and handlers that ask for the interfaces find.
+// flush and hijack do the work of the methods that http.ResponseController and handlers look for.
 func (w *writer) flush() error {
 	w.begin()
 	return http.NewResponseController(w.ResponseWriter).Flush()
@@ -192,7 +198,8 @@ func (b both) Flush()                                       { _ = b.flush() } //
 func (b both) FlushError() error                            { return b.flush() }
 func (b both) Hijack() (net.Conn, *bufio.ReadWriter, error) { return b.hijack() }
 
-// wrap offers a handler what the server's writer can do, and nothing that it cannot: handlers decide by that how to answer.
+// wrap returns a writer that implements the interfaces that the server's writer implements, and no others. Handlers
+// choose by these interfaces how to answer.
 func wrap(w *writer) http.ResponseWriter {
 	flushes, hijacks := can[http.Flusher](w.ResponseWriter), can[http.Hijacker](w.ResponseWriter)
 	switch {
@@ -206,7 +213,7 @@ func wrap(w *writer) http.ResponseWriter {
 	return w
 }
 
-// can reports whether a writer, or one that it wraps, has the interface.
+// can reports whether a writer, or a writer that it wraps, implements the interface T.
 func can[T any](w http.ResponseWriter) bool {
 	for {
 		if _, ok := w.(T); ok {

@@ -8,7 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/redisstore"
 )
 
-// It needs a Redis and a plans file, so it is compiled and not run; sluice's own tests run the same on a Redis of theirs.
+// It needs a Redis and a plans file, so it is compiled and not run; sluice's own tests run the same on a Redis of
+// theirs.
 func Example() {
 	ctx := context.Background()
 	store, err := redisstore.New(ctx, redisstore.Config{Addrs: []string{"127.0.0.1:6379"}})

@@ -20,7 +20,8 @@ const patient = 20 * time.Second // a deadline for tests that are not about dead
 
 func connect(t *testing.T, addr, namespace string) *redisstore.Store {
 	t.Helper()
-	s, err := redisstore.New(t.Context(), redisstore.Config{Addrs: []string{addr}, Namespace: namespace, Deadline: patient})
+	s, err := redisstore.New(t.Context(),
+		redisstore.Config{Addrs: []string{addr}, Namespace: namespace, Deadline: patient})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,10 +35,12 @@ func connect(t *testing.T, addr, namespace string) *redisstore.Store {
 // Guarantees that programs with different namespaces share no counter of one Redis, and that those with the same
 // namespace do.
 func TestNamespace(t *testing.T) {
-	const plans = "plans: [ { id: p, limits: [ { id: total, algorithm: token_bucket, rate: 1, period: 1h, burst: 5 } ] } ]\ntenants: [ { id: acme, plan: p } ]\n"
+	const plans = "plans: [ { id: p, limits: [ { id: total, algorithm: token_bucket, rate: 1, period: 1h, burst: 5 } " +
+		"] } ]\ntenants: [ { id: acme, plan: p } ]\n"
 	addr := redistest.Start(t).Addr
 	admitted := func(namespace string) (n int) {
-		l, err := sluice.New(sluice.Config{PlansData: []byte(plans), Store: connect(t, addr, namespace), NoLeases: true})
+		l, err := sluice.New(sluice.Config{PlansData: []byte(plans), Store: connect(t, addr, namespace),
+			NoLeases: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +59,8 @@ func TestNamespace(t *testing.T) {
 	for _, step := range []struct {
 		namespace string
 		want      int
-	}{{"", 5}, {"billing", 5}, {"search", 5}, {"billing", 0}, {"search", 0}, {"", 0}, {"Billing", 5}, {strings.Repeat("n", 64), 5}} {
+	}{{"", 5}, {"billing", 5}, {"search", 5}, {"billing", 0}, {"search", 0}, {"", 0}, {"Billing", 5},
+		{strings.Repeat("n", 64), 5}} {
 		if got := admitted(step.namespace); got != step.want {
 			t.Errorf("namespace %q admits %d, want %d", step.namespace, got, step.want)
 		}
@@ -67,11 +71,13 @@ func TestNamespace(t *testing.T) {
 // a key of its own on the server, which begins as every key of the store does.
 func TestNamespacesAreInjective(t *testing.T) {
 	addr := redistest.Start(t).Addr
-	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 5, Period: time.Hour}}})
+	l, err := limit.New(limit.Limit{ID: "l",
+		Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 5, Period: time.Hour}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	texts := []string{"", "a", "aa", "1", "1:", "1:a,", "t1:a,", "4:t1:a", ",", "}", "%7D", "%", "%25", "a}", "a%7D", "t", "i", "0:,", "1:a,t1:a,", "\x00", "é"}
+	texts := []string{"", "a", "aa", "1", "1:", "1:a,", "t1:a,", "4:t1:a", ",", "}", "%7D", "%", "%25", "a}", "a%7D",
+		"t", "i", "0:,", "1:a,t1:a,", "\x00", "é"}
 	pairs := 0
 	for _, namespace := range texts {
 		s := connect(t, addr, namespace).Backend().Counters
@@ -80,10 +86,12 @@ func TestNamespacesAreInjective(t *testing.T) {
 				if name == "" {
 					continue
 				}
-				req := &limit.Request{Owner: limit.Owner{Kind: kind, Name: name}, Charges: []limit.Charge{{Limit: l, Cost: 1}}}
+				req := &limit.Request{Owner: limit.Owner{Kind: kind, Name: name},
+					Charges: []limit.Charge{{Limit: l, Cost: 1}}}
 				var d limit.Decision
 				if err := s.Decide(t.Context(), req, time.Now(), &d); err != nil || d.Results[0].Remaining() != 4 {
-					t.Fatalf("namespace %q, %c %q: %d left of 5, %v: the counter is another one's", namespace, kind, name, d.Results[0].Remaining(), err)
+					t.Fatalf("namespace %q, %c %q: %d left of 5, %v: the counter is another one's", namespace, kind,
+						name, d.Results[0].Remaining(), err)
 				}
 				pairs++
 			}
@@ -106,14 +114,16 @@ func TestNamespacesAreInjective(t *testing.T) {
 // Guarantees that in a cluster a namespace does not put all its owners into one slot.
 func TestNamespaceSpreadsOverSlots(t *testing.T) {
 	server := redistest.Start(t)
-	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 5, Period: time.Hour}}})
+	l, err := limit.New(limit.Limit{ID: "l",
+		Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 5, Period: time.Hour}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := connect(t, server.Addr, "a}b").Backend().Counters
 	for i := range 20 {
 		var d limit.Decision
-		req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint("tenant-", i)}, Charges: []limit.Charge{{Limit: l, Cost: 1}}}
+		req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint("tenant-", i)},
+			Charges: []limit.Charge{{Limit: l, Cost: 1}}}
 		if err := s.Decide(t.Context(), req, time.Now(), &d); err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +146,8 @@ func TestNamespaceSpreadsOverSlots(t *testing.T) {
 
 // Guarantees that a namespace that is too long is refused by name.
 func TestNamespaceTooLong(t *testing.T) {
-	_, err := redisstore.New(t.Context(), redisstore.Config{Addrs: []string{"127.0.0.1:1"}, Namespace: strings.Repeat("n", 65)})
+	_, err := redisstore.New(t.Context(),
+		redisstore.Config{Addrs: []string{"127.0.0.1:1"}, Namespace: strings.Repeat("n", 65)})
 	if err == nil || !strings.Contains(err.Error(), "namespace has 65 bytes, want at most 64") {
 		t.Errorf("a namespace of 65 bytes: %v", err)
 	}

@@ -1,9 +1,9 @@
 // Package canonical writes a JSON object in the one form that is hashed, stored and compared.
 //
-// It is a subset of RFC 8785: members sorted by the UTF-16 code units of their names, no white space, the shortest
-// escapes, no name twice, no lone surrogate. Numbers differ. RFC 8785 reads them as doubles, which would round what it does
-// not hold; here they stay as they are written, and a spelling that could mean the same in two ways, an exponent or a
-// negative zero, is refused. Integers up to 2^53 are written as RFC 8785 writes them.
+// The form is a subset of RFC 8785: members sorted by the UTF-16 code units of their names, no white space, the
+// shortest escapes, no repeated name, no lone surrogate. Numbers differ. RFC 8785 reads them as doubles, which rounds
+// numbers that a double cannot hold. Here numbers stay as they are written, and a number that could be spelled in two
+// ways is refused: one with an exponent, and a negative zero. Integers up to 2^53 are written as RFC 8785 writes them.
 package canonical
 
 import (
@@ -19,11 +19,12 @@ import (
 
 // Bounds.
 const (
-	MaxDepth       = 64 // of objects and lists in each other
-	MaxNumberBytes = 32 // of one number
+	MaxDepth       = 64 // levels of nested objects and lists
+	MaxNumberBytes = 32 // of one number, as written
 )
 
-// ErrInvalid is wrapped by the error for what has no canonical form. The error says where, and repeats no value.
+// ErrInvalid is wrapped by the error for data that has no canonical form. The error says where the fault is, and
+// repeats no value.
 var ErrInvalid = errors.New("not canonical JSON")
 
 // Object returns the canonical form of data, which is a JSON object.
@@ -49,12 +50,12 @@ func Object(data []byte) ([]byte, error) {
 func Check(data []byte) error {
 	want, err := Object(data)
 	if err == nil && !bytes.Equal(want, data) {
-		err = fmt.Errorf("%w: spelled in another way than the canonical one", ErrInvalid)
+		err = fmt.Errorf("%w: not in canonical form", ErrInvalid)
 	}
 	return err
 }
 
-// Marshal is json.Marshal of v, which must become an object, in canonical form.
+// Marshal returns the canonical form of the object that json.Marshal makes of v.
 func Marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -65,8 +66,8 @@ func Marshal(v any) ([]byte, error) {
 	return Object(b.Bytes())
 }
 
-// String reads a JSON string, which data must be from its first byte to its last. Where encoding/json would put U+FFFD for
-// bytes that are not UTF-8 and for lone surrogates, it is an error.
+// String reads a JSON string, which must be all of data. It returns an error for bytes that are not UTF-8 and for lone
+// surrogates, where encoding/json puts U+FFFD.
 func String(data []byte) (string, error) {
 	if !utf8.Valid(data) {
 		return "", fmt.Errorf("%w: not valid UTF-8", ErrInvalid)
@@ -111,7 +112,7 @@ func appendString(dst, s []byte) []byte {
 	return append(dst, '"')
 }
 
-// writer reads in from at on, and appends the canonical form to out.
+// writer reads in from position at, and appends the canonical form to out.
 type writer struct {
 	in  []byte
 	at  int
@@ -133,7 +134,7 @@ func (w *writer) space() {
 	}
 }
 
-// next skips white space and returns the byte behind it; 0 at the end.
+// next skips white space and returns the byte after it, or 0 at the end.
 func (w *writer) next() byte {
 	if w.space(); w.at < len(w.in) {
 		return w.in[w.at]
@@ -169,7 +170,7 @@ func (w *writer) value(depth int) error {
 	return w.errorf("want a value")
 }
 
-// member is one of an object's, whose canonical form is out[from:to].
+// member is a member of an object. Its canonical form is out[from:to].
 type member struct {
 	name     []byte
 	from, to int
@@ -226,7 +227,8 @@ func (w *writer) member(depth int) (member, error) {
 	return m, err
 }
 
-// sort puts the members of out[start:] in order. Most that are read were written by this package, and are.
+// sort sorts the members of out[start:]. Most objects that are read were written by this package, and are sorted
+// already.
 func (w *writer) sort(start int, members []member) error {
 	order := func(a, b member) int { return compare(a.name, b.name) }
 	if !slices.IsSortedFunc(members, order) {
@@ -276,7 +278,7 @@ func (w *writer) digits() (n int) {
 	return n
 }
 
-// number takes what JSON takes, without exponents.
+// number reads a JSON number without an exponent.
 func (w *writer) number() error {
 	start := w.at
 	if w.in[w.at] == '-' {
@@ -305,11 +307,11 @@ func (w *writer) number() error {
 	return nil
 }
 
-// text reads a string. What it returns may be part of in.
+// text reads a string. The result may share memory with in.
 func (w *writer) text() ([]byte, error) {
 	w.at++
 	start := w.at
-	var s []byte // what was read up to the last escape; nil: none was met
+	var s []byte // what was read up to the last escape; nil if there was none
 	for w.at < len(w.in) {
 		switch c := w.in[w.at]; {
 		case c == '"':
@@ -394,7 +396,8 @@ func (w *writer) hex() (r rune, ok bool) {
 	return r, true
 }
 
-// compare orders names by their UTF-16 code units: a rune that takes two comes before those from U+E000 on that take one.
+// compare orders names by their UTF-16 code units. A rune that takes two code units comes before the runes from U+E000
+// on that take one.
 func compare(a, b []byte) int {
 	for len(a) > 0 && len(b) > 0 {
 		ra, na := utf8.DecodeRune(a)
@@ -407,7 +410,7 @@ func compare(a, b []byte) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// unit is the first UTF-16 code unit of r.
+// unit returns the first UTF-16 code unit of r.
 func unit(r rune) rune {
 	if r < 0x10000 {
 		return r

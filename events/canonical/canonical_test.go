@@ -12,15 +12,18 @@ import (
 	"github.com/sluicelimits/sluice/events/canonical"
 )
 
-// Guarantees the form that every hash of the audit chain is computed over. Whoever changes it breaks every chain there is.
+// Guarantees the form that every hash of the audit chain is computed over. Whoever changes it breaks every chain there
+// is.
 func TestObject(t *testing.T) {
 	tests := []struct{ name, in, want string }{
 		{"sorted and compact", "{ \"b\" : 1 ,\n\t\"a\" : [ true , false , null ] }", `{"a":[true,false,null],"b":1}`},
 		{"empty", " {} ", `{}`},
 		{"sorted inside", `{"a":[{"z":1,"y":{"d":0,"c":0}}]}`, `{"a":[{"y":{"c":0,"d":0},"z":1}]}`},
 		{"a name that begins another", `{"aa":1,"a":2,"":3}`, `{"":3,"a":2,"aa":1}`},
-		{"integers and decimals as written", `{"a":9007199254740993,"b":-1.50,"c":0,"d":0.10}`, `{"a":9007199254740993,"b":-1.50,"c":0,"d":0.10}`},
-		{"shortest escapes", `{"a":"\u0041\/\u00e9\u20ac\u000F\u0008\f\n\r\t\"\\\u2028<>&"}`, "{\"a\":\"A/é€\\u000f\\b\\f\\n\\r\\t\\\"\\\\\u2028<>&\"}"},
+		{"integers and decimals as written", `{"a":9007199254740993,"b":-1.50,"c":0,"d":0.10}`,
+			`{"a":9007199254740993,"b":-1.50,"c":0,"d":0.10}`},
+		{"shortest escapes", `{"a":"\u0041\/\u00e9\u20ac\u000F\u0008\f\n\r\t\"\\\u2028<>&"}`,
+			"{\"a\":\"A/é€\\u000f\\b\\f\\n\\r\\t\\\"\\\\\u2028<>&\"}"},
 		{"a surrogate pair", `{"a":"\ud83d\ude00"}`, `{"a":"😀"}`},
 		// The members of RFC 8785, 3.2.3, whose order is by UTF-16 code units: the emoji before U+FB33.
 		{"order of RFC 8785",
@@ -177,7 +180,9 @@ func BenchmarkObject(b *testing.B) {
 		if i > 0 {
 			text.WriteByte(',')
 		}
-		text.WriteString(`{"id":"put-product","match":{"methods":["PUT"],"pathPattern":"/v1/organizations/{orgId}/product/*"},"tiers":[{"period":"1s","threshold":20},{"period":"10s","threshold":100}]}`)
+		text.WriteString(`{"id":"put-product","match":{"methods":["PUT"],` +
+			`"pathPattern":"/v1/organizations/{orgId}/product/*"},"tiers":[{"period":"1s","threshold":20},` +
+			`{"period":"10s","threshold":100}]}`)
 	}
 	text.WriteString(`]}`)
 	in := []byte(text.String())

@@ -1,8 +1,8 @@
-// Command admin is the Lambda behind the operators' REST API: what they change in the control tables.
+// Command admin is the Lambda function behind the operators' REST API for changes in the control tables.
 //
-// Its methods have AWS_IAM authorization, and an event without the caller's identity is refused, as is an event of
-// another API. Its role may read and write items of the control tables, and read the cells' config
-// tables and the secret of peppers where these are set.
+// The methods of the API have AWS_IAM authorization. The function refuses an event without the caller's identity, and
+// an event of another API. Its role may read and write items of the control tables. If they are configured, it may also
+// read the cells' config tables and the secret with the peppers.
 package main
 
 import (
@@ -34,11 +34,11 @@ func start(process *function.Process, s *environ.Admin) (function.Handler, error
 	if err != nil {
 		return nil, err
 	}
-	// A plan may be that of a tenant in any cell, and a small one keeps all counters in DynamoDB.
+	// A plan may be used in any cell, and a small cell keeps all counters in DynamoDB.
 	c := admin.Config{Tables: tables, Log: process.Log, AcceptsPlan: counters.AcceptsPlan,
 		CellTables: map[string]admin.CellTable{}, Regions: map[string]string{}}
 	for _, t := range s.CellTable {
-		// A name is of a table in the function's own region.
+		// A table that is given by name is in the function's own region.
 		c.Regions[t.Cell] = cmp.Or(awsio.Region(t.Table), process.Config("").Region)
 		if c.CellTables[t.Cell], err = table.New(table.Config{Client: process.DynamoDB(awsio.Region(t.Table)), Table: t.Table}); err != nil {
 			return nil, err
@@ -56,8 +56,9 @@ func start(process *function.Process, s *environ.Admin) (function.Handler, error
 	return call.Lambda(admin.NewMux(service), s.API).Invoke, nil
 }
 
-// hashes is what new keys are stored as, under one pepper of a secret.
-func hashes(process *function.Process, id, pepper string) (func(context.Context, string) (string, string, error), error) {
+// hashes returns a function that hashes new keys with one pepper of a secret.
+func hashes(process *function.Process, id, pepper string) (func(context.Context, string) (string, string, error),
+	error) {
 	client := secretsmanager.NewFromConfig(process.Config(""), func(o *secretsmanager.Options) {
 		o.BaseEndpoint = process.Endpoint("SECRETS_MANAGER")
 		o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = process.FIPS(), process.DualStack()

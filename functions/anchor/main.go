@@ -1,8 +1,8 @@
-// Command anchor is the Lambda that signs once a day what the newest version of every item of the control tables is,
-// on a schedule of an hour: package audit says what that proves.
+// Command anchor is the Lambda function that signs the newest version of every item of the control tables once a day.
+// It runs every hour. Package audit says what an anchor proves.
 //
-// Its role may read the control tables, and put objects below anchors/ into the audit bucket; it alone may sign with
-// the key.
+// Its role may read the control tables, and put objects below anchors/ into the audit bucket. No other role may sign
+// with the key.
 package main
 
 import (

@@ -12,15 +12,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
 )
 
-// Guarantees that the deployed binary stores the placement of every tenant before a cell's first shares, in the role that it has: by
-// shares alone a cell whose table is new would grant to a tenant that is pinned elsewhere.
+// Guarantees that the deployed binary stores the placement of every tenant before a cell's first shares, in the role
+// that it has: by shares alone a cell whose table is new would grant to a tenant that is pinned elsewhere.
 func TestFirstShares(t *testing.T) {
 	stores := functiontest.NewStores(t)
 	f := functiontest.Start(t, functiontest.StartAWS(t).URL, envOf(stores))
 	placement := shares.PlacementKey("acme")
-	stores.Put(t, control.Cells, placement, `{"generations":[{"cells":["us-1"],"epoch":0,"from":1}],"tenant":"acme","version":1}`)
-	state := stores.Put(t, control.Cells, events.SharesKey, `{"epoch":1,"generations":[{"cells":[{"cell":"eu-1","weight":1},{"cell":"us-1","weight":1}],"epoch":1,"from":1}],`+
-		`"members":[{"cell":"eu-1","state":"active","weight":1},{"cell":"us-1","state":"active","weight":1}],"phase":"steady","skew_us":0,"version":1}`)
+	stores.Put(t, control.Cells, placement,
+		`{"generations":[{"cells":["us-1"],"epoch":0,"from":1}],"tenant":"acme","version":1}`)
+	state := stores.Put(t, control.Cells, events.SharesKey, `{"epoch":1,"generations":[{"cells":[{"cell":"eu-1",`+
+		`"weight":1},{"cell":"us-1","weight":1}],"epoch":1,"from":1}],`+
+		`"members":[{"cell":"eu-1","state":"active","weight":1},{"cell":"us-1","state":"active","weight":1}],`+
+		`"phase":"steady","skew_us":0,"version":1}`)
 	body, err := events.Encode(state.Event())
 	if err != nil {
 		t.Fatal(err)

@@ -20,7 +20,8 @@ import (
 
 func env(table string) map[string]string {
 	return map[string]string{
-		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_TABLE": table, "SLUICE_KEPT_QUEUE": "https://sqs.eu-west-1.amazonaws.com/123456789012/kept",
+		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_TABLE": table,
+		"SLUICE_KEPT_QUEUE":  "https://sqs.eu-west-1.amazonaws.com/123456789012/kept",
 		"SLUICE_PLANS_TABLE": "plans", "SLUICE_TENANTS_TABLE": "tenants", "SLUICE_KEYS_TABLE": "keys",
 		"SLUICE_CELLS_TABLE": "cells",
 	}
@@ -44,7 +45,8 @@ func batch(t *testing.T, bodies ...string) string {
 	t.Helper()
 	records := []map[string]string{}
 	for i, body := range bodies {
-		records = append(records, map[string]string{"messageId": string(rune('a' + i)), "body": body, "eventSource": "aws:sqs"})
+		records = append(records, map[string]string{"messageId": string(rune('a' + i)), "body": body,
+			"eventSource": "aws:sqs"})
 	}
 	out, err := json.Marshal(map[string]any{"Records": records})
 	if err != nil {
@@ -106,8 +108,8 @@ func TestFunction(t *testing.T) {
 	}
 }
 
-// Guarantees that the deployed binary tells the balancer, in its role, that the cell knows of its shares: without that no cell's share
-// could grow.
+// Guarantees that the deployed binary tells the balancer, in its role, that the cell knows of its shares: without that
+// no cell's share could grow.
 func TestAcknowledges(t *testing.T) {
 	stores := functiontest.NewStores(t)
 	f := functiontest.Start(t, functiontest.StartAWS(t).URL, envOf(stores))
@@ -116,7 +118,8 @@ func TestAcknowledges(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, cell := range []string{"us-1", "eu-1"} { // the second takes of the first one's share, and both are to know
-		stores.Put(t, control.Cells, cell, `{"id":"`+cell+`","request":{"id":"","kind":"join","cell":"`+cell+`","weight":1}}`)
+		stores.Put(t, control.Cells, cell, `{"id":"`+cell+`","request":{"id":"","kind":"join","cell":"`+cell+
+			`","weight":1}}`)
 		if r, err := b.Run(t.Context()); err != nil || len(r.Awaited) != 2*i {
 			t.Fatalf("the shares are %+v, %v; want that %d cells are awaited", r, err, 2*i)
 		}
@@ -136,7 +139,8 @@ func TestAcknowledges(t *testing.T) {
 	if err != nil || ack.Actor != "sluice cell eu-1" || !strings.Contains(string(ack.Body), `"cell":"eu-1"`) {
 		t.Errorf("the acknowledgement is %+v, %v", ack, err)
 	}
-	for _, what := range []string{"dynamodb:Scan on the cells table", "dynamodb:GetItem on the cells table", "dynamodb:PutItem on the cells table"} {
+	for _, what := range []string{"dynamodb:Scan on the cells table", "dynamodb:GetItem on the cells table",
+		"dynamodb:PutItem on the cells table"} {
 		if slices.Contains(f.Unused(), what) {
 			t.Errorf("granted, and not needed: %s", what)
 		}
@@ -156,7 +160,8 @@ func TestBadEnvironment(t *testing.T) {
 	e := env("")
 	e["SLUICE_KEPT_QUEUE"] = "kept"
 	told := functiontest.Start(t, "http://127.0.0.1:9", e).Refusal()
-	if !strings.Contains(told, "SLUICE_CONFIG_TABLE is missing") || !strings.Contains(told, "SLUICE_KEPT_QUEUE is to be") {
+	if !strings.Contains(told, "SLUICE_CONFIG_TABLE is missing") ||
+		!strings.Contains(told, "SLUICE_KEPT_QUEUE is to be") {
 		t.Errorf("told %s", told)
 	}
 }

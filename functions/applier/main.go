@@ -1,8 +1,8 @@
-// Command applier is the Lambda behind a cell's queue: it brings changes into the cell's configuration, as the
+// Command applier is the Lambda function behind a cell's queue. It writes changes to the cell's configuration, as the
 // control tables have them.
 //
-// Its event source is the queue, subscribed to the topic with raw delivery, with ReportBatchItemFailures; docs/functions.md has the
-// numbers.
+// Its event source is the queue, which is subscribed to the topic with raw delivery, with ReportBatchItemFailures.
+// docs/functions.md has the numbers.
 package main
 
 import (
@@ -53,12 +53,13 @@ func start(process *function.Process, s *environ.Applier) (function.Handler, err
 			return a.Invoke(ctx, event)
 		}
 		if err := heard.Prepare(ctx); err != nil {
-			return nil, err // all messages come again
+			return nil, err // all messages are delivered again
 		}
 		answer, err := a.Invoke(ctx, event)
 		if err == nil {
 			if _, err = heard.Run(ctx); errors.Is(err, control.ErrBadItem) {
-				process.Log.ErrorContext(ctx, "the shares are not acknowledged", "error", err) // to have it again changes nothing
+				// Another delivery of the messages would not help.
+				process.Log.ErrorContext(ctx, "the shares are not acknowledged", "error", err)
 				err = nil
 			}
 		}

@@ -23,11 +23,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/s3test"
 )
 
-// Guarantees that the binary that is deployed starts without asking anybody, keeps what a stream brings in the bucket with its
-// lock, answers as Lambda reads it, and writes its metrics.
+// Guarantees that the binary that is deployed starts without asking anybody, keeps what a stream brings in the bucket
+// with its lock, answers as Lambda reads it, and writes its metrics.
 func TestFunction(t *testing.T) {
 	built := filepath.Join(t.TempDir(), "bootstrap")
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2", "-o", built, ".")
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2", "-o",
+		built, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
@@ -45,8 +46,10 @@ func TestFunction(t *testing.T) {
 	host, err := lambdahost.Start(ctx, lambdahost.Config{
 		Binary: built, Timeout: 30 * time.Second,
 		Env: map[string]string{
-			"AWS_ENDPOINT_URL": "http://" + nobody.Addr().String(), "AWS_ENDPOINT_URL_S3": b.URL(), "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local",
-			"AWS_REGION": "eu-west-1", "SLUICE_PLANS_TABLE": "t-plans", "SLUICE_TENANTS_TABLE": "t-tenants", "SLUICE_KEYS_TABLE": "t-keys", "SLUICE_CELLS_TABLE": "t-cells",
+			"AWS_ENDPOINT_URL": "http://" + nobody.Addr().String(), "AWS_ENDPOINT_URL_S3": b.URL(),
+			"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local",
+			"AWS_REGION": "eu-west-1", "SLUICE_PLANS_TABLE": "t-plans", "SLUICE_TENANTS_TABLE": "t-tenants",
+			"SLUICE_KEYS_TABLE": "t-keys", "SLUICE_CELLS_TABLE": "t-cells",
 			"SLUICE_OPERATIONS_TABLE": "t-operations", "SLUICE_AUDIT_BUCKET": s3test.Name,
 		},
 		Output: func(l lambdahost.Line) {
@@ -58,7 +61,8 @@ func TestFunction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := control.Change{Table: control.Operations, Key: "op-1", Body: []byte(`{"did":"reset"}`), Actor: "ann", Reason: "because", Now: time.Now()}.Check()
+	c, err := control.Change{Table: control.Operations, Key: "op-1", Body: []byte(`{"did":"reset"}`), Actor: "ann",
+		Reason: "because", Now: time.Now()}.Check()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +78,10 @@ func TestFunction(t *testing.T) {
 		}
 	}
 	event, err := json.Marshal(map[string]any{"Records": []any{map[string]any{
-		"eventName": "INSERT", "eventSource": "aws:dynamodb", "eventSourceARN": "arn:aws:dynamodb:eu-west-1:123456789012:table/t-operations/stream/2026",
-		"dynamodb": map[string]any{"SequenceNumber": "1", "Keys": map[string]any{"id": map[string]any{"S": "op-1"}}, "NewImage": image},
+		"eventName": "INSERT", "eventSource": "aws:dynamodb",
+		"eventSourceARN": "arn:aws:dynamodb:eu-west-1:123456789012:table/t-operations/stream/2026",
+		"dynamodb": map[string]any{"SequenceNumber": "1", "Keys": map[string]any{"id": map[string]any{"S": "op-1"}},
+			"NewImage": image},
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +96,8 @@ func TestFunction(t *testing.T) {
 	}
 	record := (&control.Record{New: item}).Audit()
 	want, err := events.Encode(record)
-	if v := b.Versions(control.ObjectName(control.Operations, "op-1", 1)); err != nil || len(v) != 1 || !bytes.Equal(v[0], want) {
+	if v := b.Versions(control.ObjectName(control.Operations, "op-1", 1)); err != nil || len(v) != 1 ||
+		!bytes.Equal(v[0], want) {
 		t.Errorf("the bucket has %q, %v", v, err)
 	}
 	mu.Lock()

@@ -1,9 +1,9 @@
-// Command archiver is the Lambda behind the streams of the control tables that keeps the audit trail: each version of each item
-// as an object that nobody can rewrite.
+// Command archiver is the Lambda function that keeps the audit trail: it stores each version of each item of the
+// control tables as an object that nobody can overwrite.
 //
-// Its event sources are the streams of all five tables, with ReportBatchItemFailures, bisecting on errors, bounded retries and
-// age, and a destination for what fails. Its role may put objects into the bucket and read them, and nothing else of S3: the
-// bucket's default retention locks them.
+// Its event sources are the streams of all five tables, with ReportBatchItemFailures, bisecting on errors, bounded
+// retries and age, and a queue for records that failed too often. Its role may put objects into the bucket and read
+// them, and nothing else of S3. The bucket's default retention locks the objects.
 package main
 
 import (
@@ -25,7 +25,8 @@ func start(process *function.Process, s *environ.Archiver) (function.Handler, er
 		return nil, err
 	}
 	decoder, err := streamrecord.New(map[control.Table]string{
-		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys, control.Cells: s.Tables.Cells,
+		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
+		control.Cells:      s.Tables.Cells,
 		control.Operations: s.Operations,
 	})
 	if err != nil {

@@ -38,7 +38,8 @@ func TestMain(m *testing.M) {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		built = filepath.Join(dir, "bootstrap")
-		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2", "-ldflags=-s -w -buildid=", "-o", built, ".")
+		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2",
+			"-ldflags=-s -w -buildid=", "-o", built, ".")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
@@ -93,11 +94,14 @@ func newWorld(t *testing.T, limits string) *world {
 	}
 	t.Cleanup(func() { _ = stop() })
 	base64 := base64.StdEncoding.EncodeToString
-	w.secrets.Set(secretName, fmt.Sprintf(`{"peppers":{"p1":%q},"addressKey":%q}`, base64([]byte(pepper)), base64(bytes.Repeat([]byte("k"), 32))))
+	w.secrets.Set(secretName, fmt.Sprintf(`{"peppers":{"p1":%q},"addressKey":%q}`, base64([]byte(pepper)),
+		base64(bytes.Repeat([]byte("k"), 32))))
 	w.env = map[string]string{
-		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen-key", "AWS_SESSION_TOKEN": "not-to-be-seen-token",
-		"AWS_ENDPOINT_URL": nobody(t), "AWS_ENDPOINT_URL_SECRETS_MANAGER": url,
-		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_FILE": "plans.yaml", "SLUICE_COUNTERS_TABLE": "counters", "SLUICE_SECRET": secretName,
+		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen-key",
+		"AWS_SESSION_TOKEN": "not-to-be-seen-token",
+		"AWS_ENDPOINT_URL":  nobody(t), "AWS_ENDPOINT_URL_SECRETS_MANAGER": url,
+		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_FILE": "plans.yaml", "SLUICE_COUNTERS_TABLE": "counters",
+		"SLUICE_SECRET": secretName,
 	}
 	if err := os.Link(built, filepath.Join(w.dir, "bootstrap")); err != nil {
 		t.Fatal(err)
@@ -127,7 +131,8 @@ func (w *world) file(name, text string) {
 func (w *world) start() {
 	w.t.Helper()
 	host, err := lambdahost.Start(context.Background(), lambdahost.Config{
-		Binary: filepath.Join(w.dir, "bootstrap"), Name: "authorizer", Env: w.env, Environments: 1, Queue: 1000, InitTimeout: patient, Timeout: patient,
+		Binary: filepath.Join(w.dir, "bootstrap"), Name: "authorizer", Env: w.env, Environments: 1, Queue: 1000,
+		InitTimeout: patient, Timeout: patient,
 		Freeze: true, // nothing may need to run between two calls
 		Output: func(l lambdahost.Line) {
 			w.mu.Lock()
@@ -236,21 +241,25 @@ func (w *world) refusal() *lambdahost.Error {
 	return e
 }
 
-// Guarantees that whoever deploys wrong settings is told all of them at once, by Lambda and in the log, and reads no secret there.
+// Guarantees that whoever deploys wrong settings is told all of them at once, by Lambda and in the log, and reads no
+// secret there.
 func TestBadEnvironment(t *testing.T) {
 	w := newWorld(t, ten)
 	delete(w.env, "SLUICE_SECRET")
-	w.env["SLUICE_CEL"], w.env["SLUICE_REDIS_DEADLINE"], w.env["SLUICE_COUNTERS_TABLE"] = "eu-1", "9h", "not-to-be-seen {}"
+	w.env["SLUICE_CEL"], w.env["SLUICE_REDIS_DEADLINE"], w.env["SLUICE_COUNTERS_TABLE"] = "eu-1", "9h",
+		"not-to-be-seen {}"
 	w.start()
 	told := w.refusal().Message
-	for _, want := range []string{"SLUICE_CEL ", "SLUICE_REDIS_DEADLINE ", "SLUICE_COUNTERS_TABLE ", "SLUICE_SECRET is missing"} {
+	for _, want := range []string{"SLUICE_CEL ", "SLUICE_REDIS_DEADLINE ", "SLUICE_COUNTERS_TABLE ",
+		"SLUICE_SECRET is missing"} {
 		if !strings.Contains(told, want) {
 			t.Errorf("Lambda is not told of %q: %s", want, told)
 		}
 	}
 	w.close()
 	lines := w.output()
-	if len(lines) != 1 || !strings.Contains(lines[0], "SLUICE_SECRET is missing") || strings.Contains(told+lines[0], "not-to-be-seen") {
+	if len(lines) != 1 || !strings.Contains(lines[0], "SLUICE_SECRET is missing") ||
+		strings.Contains(told+lines[0], "not-to-be-seen") {
 		t.Errorf("told %s\nlogged %q", told, lines)
 	}
 	checkLines(t, lines)

@@ -16,9 +16,9 @@ import (
 
 const yearly = `      - { id: year, quota: { units: 120, every: year } }`
 
-// Guarantees that deployed cells grant one quota between them, out of the counters table of the tenant's home cell, nearly all of it and no
-// unit more; that the other one leases there, and gives back at its end what it did not spend; and that a cell without a way to the
-// home grants nothing and says so in its log.
+// Guarantees that deployed cells grant one quota between them, out of the counters table of the tenant's home cell,
+// nearly all of it and no unit more; that the other one leases there, and gives back at its end what it did not spend;
+// and that a cell without a way to the home grants nothing and says so in its log.
 func TestCellsShareAQuota(t *testing.T) {
 	eu, us, lost := newWorld(t, yearly), newWorld(t, yearly), newWorld(t, yearly)
 	us.key, lost.key = eu.key, eu.key
@@ -27,9 +27,14 @@ func TestCellsShareAQuota(t *testing.T) {
 	us.withDynamoDB()
 	lost.withDynamoDB()
 	config := newConfigTable(t, client)
-	config.apply(1, plans(yearly, eu.key), cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1, Body: []byte(
-		`{"version":1,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active","weight":1},{"cell":"us-1","state":"active","weight":1}],` +
-			`"generations":[{"epoch":1,"from":1,"cells":[{"cell":"eu-1","weight":1},{"cell":"us-1","weight":1}]}]}`)})
+	config.apply(1, plans(yearly, eu.key),
+		cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1,
+			Body: []byte(
+				`{"version":1,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active",` +
+					`"weight":1},` +
+					`{"cell":"us-1","state":"active","weight":1}],` +
+					`"generations":[{"epoch":1,"from":1,"cells":[{"cell":"eu-1","weight":1},{"cell":"us-1",` +
+					`"weight":1}]}]}`)})
 	homes := "eu-1=" + eu.env["SLUICE_COUNTERS_TABLE"] + ",us-1=" + us.env["SLUICE_COUNTERS_TABLE"]
 	for name, w := range map[string]*world{"eu-1": eu, "us-1": us, "ap-1": lost} {
 		delete(w.env, "SLUICE_CONFIG_FILE")
@@ -48,7 +53,8 @@ func TestCellsShareAQuota(t *testing.T) {
 			both.Go(func() {
 				for range most {
 					o, err := w.call("x-api-key", w.key)
-					if err != nil || o.effect() != "Allow" && o.Context["decision"] != "limited" || o.Context["storeFailed"] != nil {
+					if err != nil || o.effect() != "Allow" && o.Context["decision"] != "limited" ||
+						o.Context["storeFailed"] != nil {
 						t.Errorf("%s answers %+v, %v\n%s", w.env["SLUICE_CELL"], o, err, strings.Join(w.output(), "\n"))
 						return
 					}
@@ -78,7 +84,8 @@ func TestCellsShareAQuota(t *testing.T) {
 	}
 	counted := map[*world]int64{}
 	for _, w := range []*world{eu, us} {
-		store, err := dynamodb.New(dynamodb.Config{Client: client, Table: w.env["SLUICE_COUNTERS_TABLE"], Timeout: patient})
+		store, err := dynamodb.New(dynamodb.Config{Client: client, Table: w.env["SLUICE_COUNTERS_TABLE"],
+			Timeout: patient})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,9 +96,11 @@ func TestCellsShareAQuota(t *testing.T) {
 		home, other = us, eu
 	}
 	if counted[home] != int64(sum) || counted[other] != 0 {
-		t.Errorf("%d and %d counted after the end, want the %d that were spent in one table", counted[eu], counted[us], sum)
+		t.Errorf("%d and %d counted after the end, want the %d that were spent in one table", counted[eu], counted[us],
+			sum)
 	}
-	if here, there := names(checkLines(t, home.output())), names(checkLines(t, other.output())); slices.Contains(here, "store_latency_home") ||
+	if here, there := names(checkLines(t, home.output())),
+		names(checkLines(t, other.output())); slices.Contains(here, "store_latency_home") ||
 		!slices.Contains(there, "store_latency_home") {
 		t.Errorf("metrics of the home %v, of the other cell %v; want the home's latency in the other's", here, there)
 	}
@@ -118,10 +127,14 @@ func TestCellsShareASmallLimit(t *testing.T) {
 		defer done()
 		us.withDynamoDB()
 		config := newConfigTable(t, client)
-		config.apply(1, plans(tiny, eu.key), cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1, Body: []byte(
-			`{"version":1,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active","weight":1},{"cell":"us-1","state":"active","weight":1}],` +
-				`"generations":[{"epoch":1,"from":1,"cells":[{"cell":"eu-1","weight":1},{"cell":"us-1","weight":1}],` +
-				`"homed":[{"plan":"pro","limit":"tiny"}],"kept":true}]}`)})
+		config.apply(1, plans(tiny, eu.key),
+			cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1,
+				Body: []byte(
+					`{"version":1,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active",` +
+						`"weight":1},{"cell":"us-1","state":"active","weight":1}],` +
+						`"generations":[{"epoch":1,"from":1,"cells":[{"cell":"eu-1","weight":1},{"cell":"us-1",` +
+						`"weight":1}],` +
+						`"homed":[{"plan":"pro","limit":"tiny"}],"kept":true}]}`)})
 		homes := "eu-1=" + eu.env["SLUICE_COUNTERS_TABLE"] + ",us-1=" + us.env["SLUICE_COUNTERS_TABLE"]
 		for name, w := range map[string]*world{"eu-1": eu, "us-1": us} {
 			if withRedis {
@@ -137,13 +150,16 @@ func TestCellsShareASmallLimit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if admitted := o.effect() == "Allow"; admitted != (i < 5) || o.Context["storeFailed"] != nil || !admitted && o.Context["decision"] != "limited" {
-				t.Errorf("with Redis %t: call %d, of cell %s, is answered %+v\n%s", withRedis, i+1, w.env["SLUICE_CELL"], o, strings.Join(w.output(), "\n"))
+			if admitted := o.effect() == "Allow"; admitted != (i < 5) || o.Context["storeFailed"] != nil || !admitted &&
+				o.Context["decision"] != "limited" {
+				t.Errorf("with Redis %t: call %d, of cell %s, is answered %+v\n%s", withRedis, i+1,
+					w.env["SLUICE_CELL"], o, strings.Join(w.output(), "\n"))
 			}
 		}
 		var counted []int64
 		for _, w := range []*world{eu, us} {
-			store, err := dynamodb.New(dynamodb.Config{Client: client, Table: w.env["SLUICE_COUNTERS_TABLE"], Timeout: patient})
+			store, err := dynamodb.New(dynamodb.Config{Client: client, Table: w.env["SLUICE_COUNTERS_TABLE"],
+				Timeout: patient})
 			if err != nil {
 				t.Fatal(err)
 			}

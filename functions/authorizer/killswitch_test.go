@@ -50,7 +50,8 @@ func (w *world) until(mode string, headers ...string) *outcome {
 // stays calls until the function has logged a line, and fails where an answer is in another mode.
 func (w *world) stays(mode, line string, headers ...string) {
 	w.t.Helper()
-	for end := time.Now().Add(patient); !strings.Contains(strings.Join(w.output(), "\n"), line); <-time.After(20 * time.Millisecond) {
+	for end := time.Now().Add(patient); !strings.Contains(strings.Join(w.output(), "\n"),
+		line); <-time.After(20 * time.Millisecond) {
 		if o := w.is("Allow", "allowed", headers...); o.Context["mode"] != mode {
 			w.t.Fatalf("in another mode than %s: %v", mode, o.Context)
 		}
@@ -60,9 +61,9 @@ func (w *world) stays(mode, line string, headers ...string) {
 	}
 }
 
-// Guarantees that one deployment in AppConfig changes what the running binary does, though it is frozen between two calls: in shadow a
-// tenant who is over the limit passes, is marked, and charged nothing; in off, too, and without the limits; then limits deny again. A bad
-// credential is refused throughout, and AppConfig's failure changes nothing.
+// Guarantees that one deployment in AppConfig changes what the running binary does, though it is frozen between two
+// calls: in shadow a tenant who is over the limit passes, is marked, and charged nothing; in off, too, and without the
+// limits; then limits deny again. A bad credential is refused throughout, and AppConfig's failure changes nothing.
 func TestKillSwitch(t *testing.T) {
 	w := newWorld(t, ten)
 	w.withRedis()
@@ -76,7 +77,8 @@ func TestKillSwitch(t *testing.T) {
 
 	a.Set(`{"mode":"shadow"}`)
 	o := w.until("shadow", key...)
-	if o.effect() != "Allow" || o.Context["decision"] != "allowed" || o.Context["spared"] != "limited" || o.Context["rateLimitRemaining"] != "0" || o.Context["retryAfter"] != nil {
+	if o.effect() != "Allow" || o.Context["decision"] != "allowed" || o.Context["spared"] != "limited" ||
+		o.Context["rateLimitRemaining"] != "0" || o.Context["retryAfter"] != nil {
 		t.Errorf("in shadow, over the limit: %s %v", o.effect(), o.Context)
 	}
 	w.unauthorized()
@@ -88,7 +90,8 @@ func TestKillSwitch(t *testing.T) {
 	a.Fail(killswitchtest.Fault{}, 0)
 	w.stays("shadow", "the kill switch's document cannot be used", key...)
 	a.Set(`{"mode":"off"}`)
-	if o := w.until("off", key...); o.effect() != "Allow" || o.Context["spared"] != nil || o.Context["rateLimit"] != nil || o.Context["tenant"] != "acme" {
+	if o := w.until("off", key...); o.effect() != "Allow" || o.Context["spared"] != nil ||
+		o.Context["rateLimit"] != nil || o.Context["tenant"] != "acme" {
 		t.Errorf("in off: %s %v", o.effect(), o.Context)
 	}
 	w.unauthorized("x-api-key", identity.NewKey())
@@ -99,26 +102,30 @@ func TestKillSwitch(t *testing.T) {
 	w.close()
 
 	metrics := checkLines(t, w.output())
-	if sum(metrics, "kill_switch_spared") == 0 || sum(metrics, "enforce_denied") < 2 || sum(metrics, "kill_switch") == 0 {
+	if sum(metrics, "kill_switch_spared") == 0 || sum(metrics, "enforce_denied") < 2 ||
+		sum(metrics, "kill_switch") == 0 {
 		t.Errorf("metrics: %v", metrics)
 	}
 	if n := sum(metrics, "kill_switch_unheard"); n < 2 {
 		t.Errorf("%v polls are told to have come to nothing", n)
 	}
-	for text, want := range map[string]int{"the kill switch was set": 3, "cannot be used": 1, "the kill switch cannot be read": 1} {
+	for text, want := range map[string]int{"the kill switch was set": 3, "cannot be used": 1,
+		"the kill switch cannot be read": 1} {
 		if n := strings.Count(strings.Join(w.output(), "\n"), text); n != want {
 			t.Errorf("%d lines say %q, want %d\n%s", n, text, want, strings.Join(w.output(), "\n"))
 		}
 	}
-	if text := strings.Join(w.output(), "\n"); strings.Contains(text, "not-to-be-seen") || strings.Contains(text, "mistake") {
+	if text := strings.Join(w.output(), "\n"); strings.Contains(text, "not-to-be-seen") ||
+		strings.Contains(text, "mistake") {
 		t.Errorf("a token, or a part of a document, is in the output:\n%s", text)
 	}
 }
 
-// Guarantees that a cell that is off lets its tenants pass with its stores dead, asks these for no call, and still refuses a bad
-// credential. That it is asked where limits are enforced shows that the count sees it.
+// Guarantees that a cell that is off lets its tenants pass with its stores dead, asks these for no call, and still
+// refuses a bad credential. That it is asked where limits are enforced shows that the count sees it.
 func TestKillSwitchOffWithoutStores(t *testing.T) {
-	for _, of := range [][2]string{{"off", "redis"}, {"off", "dynamodb"}, {"enforce", "redis"}, {"enforce", "dynamodb"}} {
+	for _, of := range [][2]string{{"off", "redis"}, {"off", "dynamodb"}, {"enforce", "redis"},
+		{"enforce", "dynamodb"}} {
 		w := newWorld(t, "      - { id: strict, tiers: [ { period: 1h, threshold: 10 } ], onStoreFailure: closed }")
 		connections := dead(t)
 		w.env["AWS_ENDPOINT_URL_DYNAMODB"] = "http://" + connections.addr
@@ -180,7 +187,8 @@ func dead(t *testing.T) *refusing {
 	return r
 }
 
-// settle calls until what began with the function, which connects to its stores, is over: a second without a connection.
+// settle calls until what began with the function, which connects to its stores, is over: a second without a
+// connection.
 func (w *world) settle(r *refusing) {
 	w.t.Helper()
 	seen, since := r.n.Load(), time.Now()

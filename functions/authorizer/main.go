@@ -1,4 +1,4 @@
-// Command authorizer is the Lambda in front of every call of an API: API Gateway asks it whether a request may pass.
+// Command authorizer is the Lambda authorizer of an API: API Gateway asks it about each request.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// ending is what Lambda leaves a function for its end, with something to spare: after 500 ms it is killed.
+// ending is how long the function takes for its end at most. Lambda kills it 500 ms after SIGTERM.
 const ending = 400 * time.Millisecond
 
 func main() {
@@ -24,11 +24,12 @@ func main() {
 	if err != nil {
 		function.Refuse(err)
 	}
-	// SIGTERM takes an extension, which is registered first: some 0.7 ms of a cold start, for leases that come back at its end.
+	// Lambda sends SIGTERM only if an extension is registered, which takes about 0.7 ms of a cold start. It lets the
+	// function give leased units back.
 	lambda.StartWithOptions(f, lambda.WithEnableSIGTERM(func() { end(f) }))
 }
 
-// start reads the settings and makes the function of them.
+// start reads the settings and makes the function.
 func start() (*cell.Function, error) {
 	slog.SetDefault(slog.New(telemetry.NewHandler(os.Stdout, slog.LevelInfo)))
 	bundle := os.DirFS(os.Getenv("LAMBDA_TASK_ROOT"))
@@ -38,10 +39,11 @@ func start() (*cell.Function, error) {
 	}
 	log := slog.New(telemetry.NewHandler(os.Stdout, s.LogLevel))
 	slog.SetDefault(log)
-	return cell.New(cell.Config{Settings: s, Env: os.Getenv, Bundle: bundle, Output: os.Stdout, Log: log, InvocationID: invocation})
+	return cell.New(cell.Config{Settings: s, Env: os.Getenv, Bundle: bundle, Output: os.Stdout, Log: log,
+		InvocationID: invocation})
 }
 
-// invocation is the call's id in Lambda's own log lines.
+// invocation returns the id of the invocation in Lambda's own log lines.
 func invocation(ctx context.Context) string {
 	if c, ok := lambdacontext.FromContext(ctx); ok {
 		return c.AwsRequestID
@@ -49,7 +51,7 @@ func invocation(ctx context.Context) string {
 	return ""
 }
 
-// end is what SIGTERM asks for. What the stores were charged ahead goes back to them.
+// end handles SIGTERM: it gives leased units back to the stores.
 func end(f *cell.Function) {
 	ctx, cancel := context.WithTimeout(context.Background(), ending)
 	err := f.Close(ctx)

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 )
 
-// Guarantees that a deployed cell that is one of several allows nobody before it has heard its shares, though it knows the tenant, and
-// does once it has: a new cell must not grant what others grant already.
+// Guarantees that a deployed cell that is one of several allows nobody before it has heard its shares, though it knows
+// the tenant, and does once it has: a new cell must not grant what others grant already.
 func TestConfigTableWithoutShares(t *testing.T) {
 	w := newWorld(t, ten)
 	config := w.withConfigTable()
@@ -22,9 +22,11 @@ func TestConfigTableWithoutShares(t *testing.T) {
 			t.Fatalf("allowed before there are shares: %v", o.Context)
 		}
 	}
-	config.put(cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1, Body: []byte(
-		`{"version":1,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active","weight":1}],` +
-			`"generations":[{"epoch":1,"from":1,"cells":[{"cell":"eu-1","weight":1}]}]}`)})
+	config.put(cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID},
+		Version: 1, Body: []byte(
+			`{"version":1,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active",` +
+				`"weight":1}],` +
+				`"generations":[{"epoch":1,"from":1,"cells":[{"cell":"eu-1","weight":1}]}]}`)})
 	for end := time.Now().Add(patient); ; <-time.After(100 * time.Millisecond) {
 		if o, err := w.call("x-api-key", w.key); err == nil && o.effect() == "Allow" {
 			break

@@ -109,7 +109,8 @@ func (c *configTable) apply(version int64, text string, more ...cellconfig.Docum
 		c.t.Fatal(err)
 	}
 	for _, d := range split {
-		more = append(more, cellconfig.Document{Ref: cellconfig.Ref{Kind: d.Kind, ID: d.ID}, Version: version, Body: d.Body})
+		more = append(more, cellconfig.Document{Ref: cellconfig.Ref{Kind: d.Kind, ID: d.ID}, Version: version,
+			Body: d.Body})
 	}
 	c.put(more...)
 }
@@ -141,20 +142,23 @@ func (w *world) used(s limit.Store, limits string) int64 {
 
 const thousand = `      - { id: burst, tiers: [ { period: 24h, threshold: 100000 } ] }`
 
-// Guarantees that the deployed binary answers REST's events: allowed with what the backend is to know, denied over the limit, and
-// 401 without a credential or with a bad one; and that what it writes are log lines and metrics, without the key or the address.
+// Guarantees that the deployed binary answers REST's events: allowed with what the backend is to know, denied over the
+// limit, and 401 without a credential or with a bad one; and that what it writes are log lines and metrics, without the
+// key or the address.
 func TestRedis(t *testing.T) {
 	w := newWorld(t, ten)
 	w.withRedis()
 	w.start()
 	for range 10 {
 		o := w.is("Allow", "allowed", "x-api-key", w.key)
-		if o.PrincipalID != "acme/ci" || o.Context["tenant"] != "acme" || o.Context["rateLimitLimit"] != "10" || o.Context["storeFailed"] != nil {
+		if o.PrincipalID != "acme/ci" || o.Context["tenant"] != "acme" || o.Context["rateLimitLimit"] != "10" ||
+			o.Context["storeFailed"] != nil {
 			t.Fatalf("%+v", o)
 		}
 	}
 	o := w.is("Deny", "limited", "x-api-key", w.key)
-	if o.Context["httpStatus"] != 429.0 || o.Context["retryAfter"] == nil || !strings.Contains(fmt.Sprint(o.Context["problem"]), "violated-policies") {
+	if o.Context["httpStatus"] != 429.0 || o.Context["retryAfter"] == nil ||
+		!strings.Contains(fmt.Sprint(o.Context["problem"]), "violated-policies") {
 		t.Errorf("a denial's context: %v", o.Context)
 	}
 	w.unauthorized()
@@ -163,12 +167,14 @@ func TestRedis(t *testing.T) {
 
 	lines := w.output()
 	metrics := checkLines(t, lines)
-	for name, want := range map[string]float64{"decisions": 13, "enforce_denied": 1, "cold_starts": 1, "requests_served_by_backstop": 0, "config_stale": 0} {
+	for name, want := range map[string]float64{"decisions": 13, "enforce_denied": 1, "cold_starts": 1,
+		"requests_served_by_backstop": 0, "config_stale": 0} {
 		if got := sum(metrics, name); got != want {
 			t.Errorf("metric %s: %v, want %v", name, got, want)
 		}
 	}
-	if all := names(metrics); !slices.Contains(all, "store_latency_redis") || slices.Contains(all, "store_latency_dynamodb") {
+	if all := names(metrics); !slices.Contains(all, "store_latency_redis") ||
+		slices.Contains(all, "store_latency_dynamodb") {
 		t.Errorf("metrics %v, want the latency of Redis, which is what was asked", all)
 	}
 	for _, l := range lines {
@@ -198,12 +204,13 @@ func TestEndReturnsLeases(t *testing.T) {
 	leased = w.used(store, thousand) > calls
 	w.close()
 	if got := w.used(store, thousand); got != calls || !leased {
-		t.Errorf("%d counted after the end, leased before: %v; want the %d that were spent\n%s", got, leased, calls, strings.Join(w.output(), "\n"))
+		t.Errorf("%d counted after the end, leased before: %v; want the %d that were spent\n%s", got, leased, calls,
+			strings.Join(w.output(), "\n"))
 	}
 }
 
-// Guarantees that the last metrics are written by a function that Lambda ends while Redis does not answer: returning what is leased
-// takes all the time there is, and nothing that was counted is lost to it.
+// Guarantees that the last metrics are written by a function that Lambda ends while Redis does not answer: returning
+// what is leased takes all the time there is, and nothing that was counted is lost to it.
 func TestEndWhileRedisHangs(t *testing.T) {
 	w := newWorld(t, thousand)
 	server := w.withRedis()
@@ -244,15 +251,16 @@ func TestRedisPasswordFromASecret(t *testing.T) {
 	}
 }
 
-// Guarantees that the first call waits for the connections that began with the function, where these take longer than a decision
-// waits for Redis: a cold start is no outage.
+// Guarantees that the first call waits for the connections that began with the function, where these take longer than a
+// decision waits for Redis: a cold start is no outage.
 func TestFirstCallWaitsForConnections(t *testing.T) {
 	const password = "not-to-be-seen-password"
 	w := newWorld(t, ten)
 	w.file("plans.yaml", plans(ten, w.key)+"ipLimits: [ { id: address, tiers: [ { period: 24h, threshold: 50 } ] } ]\n")
 	w.withRedis("--requirepass", password)
 	w.env["SLUICE_REDIS_AUTH"], w.env["SLUICE_REDIS_DEADLINE"] = "secret", "250ms"
-	w.secrets.Set(secretName, fmt.Sprintf(`{"peppers":{"p1":"bm90LXRoZS1kZXYtcGVwcGVyLW9mLWV2ZXJ5b25l"},"redis":{"password":%q}}`, password))
+	w.secrets.Set(secretName,
+		fmt.Sprintf(`{"peppers":{"p1":"bm90LXRoZS1kZXYtcGVwcGVyLW9mLWV2ZXJ5b25l"},"redis":{"password":%q}}`, password))
 	w.secrets.Fail(secretstest.Fault{Delay: 400 * time.Millisecond}, 1) // without it nobody can log in
 	w.start()
 	if o := w.is("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != nil {
@@ -260,7 +268,8 @@ func TestFirstCallWaitsForConnections(t *testing.T) {
 	}
 }
 
-// Guarantees that without Redis calls are decided by the backstop, none is an error, and each is marked and counted as such.
+// Guarantees that without Redis calls are decided by the backstop, none is an error, and each is marked and counted as
+// such.
 func TestRedisAway(t *testing.T) {
 	w := newWorld(t, ten)
 	server := w.withRedis()
@@ -283,7 +292,8 @@ func TestRedisAway(t *testing.T) {
 	}
 }
 
-// Guarantees that a secret which cannot be read is no reason to let anybody in, and that the function recovers by itself.
+// Guarantees that a secret which cannot be read is no reason to let anybody in, and that the function recovers by
+// itself.
 func TestSecretAway(t *testing.T) {
 	w := newWorld(t, ten)
 	w.withRedis()
@@ -309,7 +319,8 @@ func TestSecretAway(t *testing.T) {
 // Guarantees that a small cell keeps its limits in DynamoDB, and gives back there what it leased.
 func TestSmallCell(t *testing.T) {
 	w := newWorld(t, thousand)
-	w.file("plans.yaml", plans(thousand, w.key)+"ipLimits: [ { id: address, tiers: [ { period: 24h, threshold: 50 } ] } ]\n")
+	w.file("plans.yaml", plans(thousand, w.key)+
+		"ipLimits: [ { id: address, tiers: [ { period: 24h, threshold: 50 } ] } ]\n")
 	url := w.withDynamoDB()
 	w.start()
 	const calls = 50
@@ -327,7 +338,8 @@ func TestSmallCell(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := w.used(store, thousand); got != calls {
-		t.Errorf("%d counted after the end, want the %d that were spent\n%s", got, calls, strings.Join(w.output(), "\n"))
+		t.Errorf("%d counted after the end, want the %d that were spent\n%s", got, calls,
+			strings.Join(w.output(), "\n"))
 	}
 	metrics := checkLines(t, w.output())
 	if all := names(metrics); !slices.Contains(all, "store_latency_dynamodb") {
@@ -335,7 +347,8 @@ func TestSmallCell(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell's config table is what calls are decided by, and a change in it within seconds: a revoked key stops.
+// Guarantees that a cell's config table is what calls are decided by, and a change in it within seconds: a revoked key
+// stops.
 func TestConfigTable(t *testing.T) {
 	w := newWorld(t, ten)
 	config := w.withConfigTable()

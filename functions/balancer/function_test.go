@@ -18,7 +18,8 @@ import (
 func env() map[string]string {
 	return map[string]string{
 		"SLUICE_PLANS_TABLE": "plans", "SLUICE_CELLS_TABLE": "cells",
-		"SLUICE_TOPIC": "arn:aws:sns:eu-west-1:123456789012:changes", "SLUICE_KEPT_QUEUE": "https://sqs.eu-west-1.amazonaws.com/123456789012/kept",
+		"SLUICE_TOPIC":      "arn:aws:sns:eu-west-1:123456789012:changes",
+		"SLUICE_KEPT_QUEUE": "https://sqs.eu-west-1.amazonaws.com/123456789012/kept",
 	}
 }
 
@@ -36,32 +37,38 @@ func state(t *testing.T, stores *functiontest.Stores) (*shares.State, control.It
 	return s, item
 }
 
-// Guarantees that the deployed binary, in its role, divides shares over DynamoDB when the stream brings that cells are asked for, and
-// goes on when the schedule calls; that it publishes what the stream brings, and keeps a poison record; and that a batch which comes
-// again changes nothing.
+// Guarantees that the deployed binary, in its role, divides shares over DynamoDB when the stream brings that cells are
+// asked for, and goes on when the schedule calls; that it publishes what the stream brings, and keeps a poison record;
+// and that a batch which comes again changes nothing.
 func TestFunction(t *testing.T) {
 	stores, aws := functiontest.NewStores(t), functiontest.StartAWS(t)
 	e := env()
-	e["AWS_ENDPOINT_URL_DYNAMODB"], e["SLUICE_PLANS_TABLE"], e["SLUICE_CELLS_TABLE"] = stores.URL, stores.Names[control.Plans], stores.Names[control.Cells]
+	e["AWS_ENDPOINT_URL_DYNAMODB"], e["SLUICE_PLANS_TABLE"], e["SLUICE_CELLS_TABLE"] = stores.URL,
+		stores.Names[control.Plans], stores.Names[control.Cells]
 	f := functiontest.Start(t, aws.URL, e)
 	record := func(sequence int, i control.Item) string {
-		return functiontest.RecordOf(t, sequence, stores.Names[control.Cells], control.Delivery{Record: &control.Record{New: i}})
+		return functiontest.RecordOf(t, sequence, stores.Names[control.Cells],
+			control.Delivery{Record: &control.Record{New: i}})
 	}
 	const idle = `{"batchItemFailures":[]}`
 	if got := f.Call(`{"source":"aws.events"}`); got != idle { // no cell yet
 		t.Fatalf("answered %s", got)
 	}
-	stores.Put(t, control.Plans, "pro", `{"id":"pro","limits":[{"id":"burst","algorithm":"token_bucket","rate":100,"period":"1s"}]}`)
-	first := stores.Put(t, control.Cells, "eu-1", `{"id":"eu-1","request":{"id":"","kind":"join","cell":"eu-1","weight":1}}`)
+	stores.Put(t, control.Plans, "pro",
+		`{"id":"pro","limits":[{"id":"burst","algorithm":"token_bucket","rate":100,"period":"1s"}]}`)
+	first := stores.Put(t, control.Cells, "eu-1",
+		`{"id":"eu-1","request":{"id":"","kind":"join","cell":"eu-1","weight":1}}`)
 	good := record(1, first)
-	poison := strings.Replace(strings.Replace(good, `"eu-1"`, `"odd"`, 1), `"SequenceNumber":"1"`, `"SequenceNumber":"2"`, 1)
+	poison := strings.Replace(strings.Replace(good, `"eu-1"`, `"odd"`, 1), `"SequenceNumber":"1"`,
+		`"SequenceNumber":"2"`, 1)
 	for range 2 {
 		if got := f.Call(`{"Records":[` + good + "," + poison + `]}`); got != idle {
 			t.Fatalf("answered %s", got)
 		}
 	}
 	s, item := state(t, stores)
-	if s.Epoch != 1 || len(s.Members) != 1 || s.Members[0].Cell != "eu-1" || item.Actor != balancer.Actor || item.Version != 1 {
+	if s.Epoch != 1 || len(s.Members) != 1 || s.Members[0].Cell != "eu-1" || item.Actor != balancer.Actor ||
+		item.Version != 1 {
 		t.Fatalf("the shares are %+v, version %d by %s", s, item.Version, item.Actor)
 	}
 	if all := aws.Kept(); len(all) != 2 {
@@ -90,7 +97,8 @@ func TestFunction(t *testing.T) {
 	if got := f.Call(`{"source":"aws.events"}`); got != idle {
 		t.Fatalf("answered %s", got)
 	}
-	if s, item = state(t, stores); item.Version < 2 || item.ChangedAt.Before(before.Add(-time.Minute)) || len(s.Members)+len(s.Queue) < 2 {
+	if s, item = state(t, stores); item.Version < 2 || item.ChangedAt.Before(before.Add(-time.Minute)) ||
+		len(s.Members)+len(s.Queue) < 2 {
 		t.Errorf("the schedule's call left %+v, version %d", s, item.Version)
 	}
 	for name, want := range map[string]float64{"records_read": 5, "records_kept": 2, "shares_unread": 0} {
@@ -109,7 +117,8 @@ func TestBadEnvironment(t *testing.T) {
 	delete(e, "SLUICE_PLANS_TABLE")
 	e["SLUICE_TOPIC"], e["SLUICE_CELL"] = "hunter2", "hunter2"
 	told := functiontest.Start(t, "http://127.0.0.1:9", e).Refusal()
-	for _, want := range []string{"SLUICE_PLANS_TABLE is missing", "SLUICE_TOPIC is to be", "SLUICE_CELL is not a variable of the balancer"} {
+	for _, want := range []string{"SLUICE_PLANS_TABLE is missing", "SLUICE_TOPIC is to be",
+		"SLUICE_CELL is not a variable of the balancer"} {
 		if !strings.Contains(told, want) {
 			t.Errorf("Lambda is not told of %q: %s", want, told)
 		}

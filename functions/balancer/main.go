@@ -1,8 +1,9 @@
-// Command balancer is the Lambda that decides what share of each limit a cell has.
+// Command balancer is the Lambda function that decides what share of each limit a cell has.
 //
-// Its event sources are the stream of the control table of cells, with ReportBatchItemFailures, bisecting on errors, bounded retries
-// and age, and a destination for what fails; and a schedule, once a minute. It publishes what the stream brings, as the publisher
-// does of the other tables. Its timeout is to be longer than the grace, of 18 seconds, by some.
+// Its event sources are the stream of the control table of cells, with ReportBatchItemFailures, bisecting on errors,
+// bounded retries and age, and a queue for records that failed too often; and a schedule, once a minute. It publishes
+// the changes in the stream, as the publisher does for the other tables. Its timeout must be several seconds longer
+// than the grace, which is 18 seconds.
 package main
 
 import (

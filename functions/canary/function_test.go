@@ -25,7 +25,9 @@ func TestFunction(t *testing.T) {
 		"AWS_ENDPOINT_URL_DYNAMODB": stores.URL,
 		"SLUICE_PLANS_TABLE":        stores.Names[control.Plans], "SLUICE_CANARY_CELLS": "eu-1=" + stores.Config,
 	})
-	if _, err := stores.Cell.Apply(t.Context(), []cellconfig.Document{{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 1, Body: []byte(`{"id":"pro"}`)}}); err != nil {
+	if _, err := stores.Cell.Apply(t.Context(),
+		[]cellconfig.Document{{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 1,
+			Body: []byte(`{"id":"pro"}`)}}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -39,10 +41,12 @@ func TestFunction(t *testing.T) {
 		}
 	}()
 	var seen []canary.Seen
-	if err := json.Unmarshal([]byte(f.Call(`{}`)), &seen); err != nil || len(seen) != 1 || seen[0].Missed || seen[0].Enforced <= 0 || seen[0].Applied <= 0 {
+	if err := json.Unmarshal([]byte(f.Call(`{}`)), &seen); err != nil || len(seen) != 1 || seen[0].Missed ||
+		seen[0].Enforced <= 0 || seen[0].Applied <= 0 {
 		t.Errorf("%+v, %v", seen, err)
 	}
-	if i, err := stores.Control.Get(ctx, control.Plans, events.CanaryKey); err != nil || i.Actor != "function:sluice-test" {
+	if i, err := stores.Control.Get(ctx, control.Plans, events.CanaryKey); err != nil ||
+		i.Actor != "function:sluice-test" {
 		t.Errorf("%+v, %v", i, err)
 	}
 	if got := f.Metric("canary_missed"); got != 0 {
@@ -55,8 +59,10 @@ func TestFunction(t *testing.T) {
 
 // Guarantees that wrong settings stop the function, all of them named.
 func TestBadEnvironment(t *testing.T) {
-	told := functiontest.Start(t, "http://127.0.0.1:9", map[string]string{"SLUICE_CANARY_CELLS": "eu-1=a,eu-1=b"}).Refusal()
-	if !strings.Contains(told, "SLUICE_PLANS_TABLE is missing") || !strings.Contains(told, "SLUICE_CANARY_CELLS is to be") {
+	told := functiontest.Start(t, "http://127.0.0.1:9",
+		map[string]string{"SLUICE_CANARY_CELLS": "eu-1=a,eu-1=b"}).Refusal()
+	if !strings.Contains(told, "SLUICE_PLANS_TABLE is missing") ||
+		!strings.Contains(told, "SLUICE_CANARY_CELLS is to be") {
 		t.Errorf("told %s", told)
 	}
 }

@@ -1,4 +1,5 @@
-// Command canary is the Lambda that measures on a schedule how long a change takes until every cell enforces it.
+// Command canary is the Lambda function that measures on a schedule how long it takes until every cell enforces a
+// change.
 package main
 
 import (
@@ -31,7 +32,8 @@ func start(process *function.Process, s *environ.Canary) (function.Handler, erro
 		}
 	}
 	c, err := canary.New(canary.Config{
-		Tables: tables, Cells: cells, Actor: "function:" + os.Getenv("AWS_LAMBDA_FUNCTION_NAME"), Log: process.Log, Wait: s.Wait,
+		Tables: tables, Cells: cells, Actor: "function:" + os.Getenv("AWS_LAMBDA_FUNCTION_NAME"), Log: process.Log,
+		Wait: s.Wait,
 	})
 	if err != nil {
 		return nil, err

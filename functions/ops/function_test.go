@@ -43,17 +43,20 @@ type deployed struct {
 func deploy(t *testing.T, name string, env map[string]string) *deployed {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "bootstrap")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2", "-o", binary, "../"+name)
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-tags",
+		"lambda.norpc,nethttpomithttp2", "-o", binary, "../"+name)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	host, err := lambdahost.Start(t.Context(), lambdahost.Config{Binary: binary, Name: name, Env: env, InitTimeout: patient, Timeout: patient, Queue: 10,
-		Output: func(l lambdahost.Line) {
-			if strings.Contains(l.Text, "not-to-be-seen") || strings.Contains(l.Text, "slk_") || strings.Contains(l.Text, address) {
-				t.Errorf("%s wrote a secret: %s", name, l.Text)
-			}
-		}})
+	host, err := lambdahost.Start(t.Context(),
+		lambdahost.Config{Binary: binary, Name: name, Env: env, InitTimeout: patient, Timeout: patient, Queue: 10,
+			Output: func(l lambdahost.Line) {
+				if strings.Contains(l.Text, "not-to-be-seen") || strings.Contains(l.Text, "slk_") ||
+					strings.Contains(l.Text, address) {
+					t.Errorf("%s wrote a secret: %s", name, l.Text)
+				}
+			}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,8 +74,9 @@ func deploy(t *testing.T, name string, env map[string]string) *deployed {
 func (f *deployed) post(path, body string, status int, into any) {
 	f.t.Helper()
 	event, err := json.Marshal(map[string]any{
-		"httpMethod": "POST", "path": "/any/base" + path, "pathParameters": map[string]string{"proxy": strings.TrimPrefix(path, "/")},
-		"headers": map[string]string{"content-type": "application/json"}, "body": body,
+		"httpMethod": "POST", "path": "/any/base" + path,
+		"pathParameters": map[string]string{"proxy": strings.TrimPrefix(path, "/")},
+		"headers":        map[string]string{"content-type": "application/json"}, "body": body,
 		"requestContext": map[string]any{
 			"apiId": "abc123", "stage": "v1", "requestId": "00000000-0000-0000-0000-000000000000",
 			"identity": map[string]string{"accountId": "123456789012", "caller": "AIDAEXAMPLE", "userArn": ann},
@@ -102,8 +106,8 @@ const (
 	address = "203.0.113.77"
 )
 
-// Guarantees that the two operators' functions, as they are deployed, do their work over DynamoDB: a plan and a key are written
-// by the signed caller, and a counter of the cell is looked at and emptied, on record.
+// Guarantees that the two operators' functions, as they are deployed, do their work over DynamoDB: a plan and a key are
+// written by the signed caller, and a counter of the cell is looked at and emptied, on record.
 func TestOperatorsFunctions(t *testing.T) {
 	url := os.Getenv("SLUICE_DYNAMODB")
 	if url == "" {
@@ -118,7 +122,8 @@ func TestOperatorsFunctions(t *testing.T) {
 	prefix := fmt.Sprintf("operators-%d-%d-", os.Getpid(), time.Now().UnixNano())
 	names := dynamo.Names(prefix)
 	for _, err := range []error{
-		dynamo.Create(t.Context(), client, names), table.Create(t.Context(), client, prefix+"config"), dynamodb.Create(t.Context(), client, prefix+"counters"),
+		dynamo.Create(t.Context(), client, names), table.Create(t.Context(), client, prefix+"config"),
+		dynamodb.Create(t.Context(), client, prefix+"counters"),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -132,7 +137,8 @@ func TestOperatorsFunctions(t *testing.T) {
 	t.Cleanup(func() { _ = stop() })
 	pepper := []byte("not-to-be-seen-pepper")
 	addressKey := []byte("not-to-be-seen-key-of-addresses-of-this-cell")
-	manager.Set("sluice", `{"peppers":{"p1":"`+base64.StdEncoding.EncodeToString(pepper)+`"},"addressKey":"`+base64.StdEncoding.EncodeToString(addressKey)+`"}`)
+	manager.Set("sluice", `{"peppers":{"p1":"`+base64.StdEncoding.EncodeToString(pepper)+`"},"addressKey":"`+
+		base64.StdEncoding.EncodeToString(addressKey)+`"}`)
 	roles := map[string]*functiontest.Role{}
 	env := func(name string, more map[string]string) map[string]string {
 		all := map[string]string{"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen-key",
@@ -143,16 +149,21 @@ func TestOperatorsFunctions(t *testing.T) {
 		all["AWS_ENDPOINT_URL_DYNAMODB"] = roles[name].URL
 		return all
 	}
-	admin := deploy(t, "admin", env("admin", map[string]string{"SLUICE_PLANS_TABLE": names[control.Plans], "SLUICE_TENANTS_TABLE": names[control.Tenants],
-		"SLUICE_KEYS_TABLE": names[control.Keys], "SLUICE_CELLS_TABLE": names[control.Cells], "SLUICE_KEY_PEPPER": "p1", "SLUICE_STATUS_CELLS": "eu-1=" + prefix + "config"}))
-	ops := deploy(t, "ops", env("ops", map[string]string{"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_TABLE": prefix + "config", "SLUICE_COUNTERS_TABLE": prefix + "counters",
+	admin := deploy(t, "admin", env("admin",
+		map[string]string{"SLUICE_PLANS_TABLE": names[control.Plans], "SLUICE_TENANTS_TABLE": names[control.Tenants],
+			"SLUICE_KEYS_TABLE": names[control.Keys], "SLUICE_CELLS_TABLE": names[control.Cells],
+			"SLUICE_KEY_PEPPER":   "p1",
+			"SLUICE_STATUS_CELLS": "eu-1=" + prefix + "config"}))
+	ops := deploy(t, "ops", env("ops", map[string]string{"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_TABLE": prefix +
+		"config", "SLUICE_COUNTERS_TABLE": prefix + "counters",
 		"SLUICE_MAX_INSTANCES": "10", "SLUICE_OPERATIONS_TABLE": names[control.Operations]}))
 
 	const pro = `{"id":"pro","limits":[{"algorithm":"token_bucket","burst":100,"id":"burst","period":"24h","rate":1},` +
 		`{"algorithm":"leaky_bucket","id":"client","per":"ip","period":"24h","rate":100}]}`
 	const acme = `{"id":"acme","plan":"pro"}`
 	var applied struct{ Written int }
-	admin.post("/apply", `{"reason":"first","changes":[{"table":"plans","key":"pro","expect":0,"body":`+pro+`},{"table":"tenants","key":"acme","expect":0,"body":`+acme+`}]}`, 200, &applied)
+	admin.post("/apply", `{"reason":"first","changes":[{"table":"plans","key":"pro","expect":0,"body":`+pro+
+		`},{"table":"tenants","key":"acme","expect":0,"body":`+acme+`}]}`, 200, &applied)
 	var key struct {
 		Key  string
 		Item struct {
@@ -177,7 +188,8 @@ func TestOperatorsFunctions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := config.Apply(t.Context(), []cellconfig.Document{
-		{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 1, Body: []byte(pro)}, {Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: "acme"}, Version: 1, Body: []byte(acme)},
+		{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 1, Body: []byte(pro)},
+		{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: "acme"}, Version: 1, Body: []byte(acme)},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +215,8 @@ func TestOperatorsFunctions(t *testing.T) {
 		t.Fatal(err)
 	}
 	item, err := tables.Get(t.Context(), control.Operations, counters.Operation)
-	if err != nil || item.Version != 2 || item.Actor != ann || item.Reason != "their loop is fixed" || !strings.Contains(string(item.Body), `"state":"done"`) {
+	if err != nil || item.Version != 2 || item.Actor != ann || item.Reason != "their loop is fixed" ||
+		!strings.Contains(string(item.Body), `"state":"done"`) {
 		t.Errorf("on record is %+v, %v", item, err)
 	}
 
@@ -217,11 +230,13 @@ func TestOperatorsFunctions(t *testing.T) {
 		t.Errorf("after the reset the slot of an address is %+v", counters)
 	}
 	item, err = tables.Get(t.Context(), control.Operations, counters.Operation)
-	if err != nil || !strings.Contains(string(item.Body), addresses.Anonymise(netip.MustParseAddr(address))) || strings.Contains(string(item.Body), address) {
+	if err != nil || !strings.Contains(string(item.Body), addresses.Anonymise(netip.MustParseAddr(address))) ||
+		strings.Contains(string(item.Body), address) {
 		t.Errorf("on record is %s, %v", item.Body, err)
 	}
-	if _, err := config.Apply(t.Context(), []cellconfig.Document{{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 2,
-		Body: []byte(strings.Replace(pro, `"burst":100`, `"burst":200`, 1))}}); err != nil {
+	if _, err := config.Apply(t.Context(),
+		[]cellconfig.Document{{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 2,
+			Body: []byte(strings.Replace(pro, `"burst":100`, `"burst":200`, 1))}}); err != nil {
 		t.Fatal(err)
 	}
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -265,9 +280,10 @@ func spend(t *testing.T, url, counters, pro string, client limit.Value) {
 		t.Fatal(err)
 	}
 	var d limit.Decision
-	if err := store.Decide(t.Context(), &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: []limit.Charge{
-		{Limit: p.Set().Limits[0].Limit, Cost: 70}, {Limit: p.Set().Limits[1].Limit, Value: client, Cost: 1},
-	}}, time.Now(), &d); err != nil || !d.Allowed {
+	if err := store.Decide(t.Context(), &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"},
+		Charges: []limit.Charge{
+			{Limit: p.Set().Limits[0].Limit, Cost: 70}, {Limit: p.Set().Limits[1].Limit, Value: client, Cost: 1},
+		}}, time.Now(), &d); err != nil || !d.Allowed {
 		t.Fatalf("spend: %v, allowed %v", err, d.Allowed)
 	}
 }

@@ -1,8 +1,8 @@
-// Command ops is the Lambda behind a cell's REST API for operators: what touches the cell's counters.
+// Command ops is the Lambda function behind a cell's REST API for operations on the cell's counters.
 //
-// Its methods have AWS_IAM authorization, and an event without the caller's identity is refused, as is an event of
-// another API. It has the settings of the cell's authorizer and the control table of operations,
-// which it writes to before it does anything.
+// The methods of the API have AWS_IAM authorization. The function refuses an event without the caller's identity, and
+// an event of another API. It has the settings of the cell's authorizer. It writes each operation to the control table
+// of operations before it does anything.
 package main
 
 import (
@@ -35,13 +35,15 @@ func start(process *function.Process, s *environ.Ops) (function.Handler, error) 
 	if err != nil {
 		return nil, err
 	}
-	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Operations)), map[control.Table]string{control.Operations: s.Operations})
+	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Operations)),
+		map[control.Table]string{control.Operations: s.Operations})
 	if err != nil {
 		return nil, err
 	}
-	c := ops.Config{Cell: s.Cell, Store: counters.Store, Tables: tables, Tenant: counters.Tenant, NameAddress: names.Name,
-		IPv6Prefix: counters.IPv6Prefix, Log: process.Log}
-	if s.Redis != nil { // else instances count addresses in their own memory
+	c := ops.Config{Cell: s.Cell, Store: counters.Store, Tables: tables, Tenant: counters.Tenant,
+		NameAddress: names.Name,
+		IPv6Prefix:  counters.IPv6Prefix, Log: process.Log}
+	if s.Redis != nil { // otherwise instances count addresses in their own memory
 		c.IPLimits, c.Addresses = counters.IPLimits, counters.Store
 	}
 	service, err := ops.New(c)

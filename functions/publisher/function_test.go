@@ -17,19 +17,23 @@ import (
 func env() map[string]string {
 	return map[string]string{
 		"SLUICE_PLANS_TABLE": "plans", "SLUICE_TENANTS_TABLE": "tenants", "SLUICE_KEYS_TABLE": "keys",
-		"SLUICE_TOPIC": "arn:aws:sns:eu-west-1:123456789012:changes", "SLUICE_KEPT_QUEUE": "https://sqs.eu-west-1.amazonaws.com/123456789012/kept",
+		"SLUICE_TOPIC":      "arn:aws:sns:eu-west-1:123456789012:changes",
+		"SLUICE_KEPT_QUEUE": "https://sqs.eu-west-1.amazonaws.com/123456789012/kept",
 	}
 }
 
-// Guarantees that the deployed binary publishes what a stream brings, through SNS that throttles, keeps a poison record, and counts.
+// Guarantees that the deployed binary publishes what a stream brings, through SNS that throttles, keeps a poison
+// record, and counts.
 func TestFunction(t *testing.T) {
 	aws := functiontest.StartAWS(t)
 	f := functiontest.Start(t, aws.URL, env())
 	h := streamstest.History(t, control.Tenants, "acme", `{"id":"acme","plan":"pro"}`, `{"id":"acme","plan":"free"}`)
 	good := []string{functiontest.Record(t, 1, h[0]), functiontest.Record(t, 3, h[1])}
-	poison := strings.Replace(strings.Replace(good[0], `"acme"`, `"odd"`, 1), `"SequenceNumber":"1"`, `"SequenceNumber":"2"`, 1)
+	poison := strings.Replace(strings.Replace(good[0], `"acme"`, `"odd"`, 1), `"SequenceNumber":"1"`,
+		`"SequenceNumber":"2"`, 1)
 	aws.Throttle(1)
-	if got := f.Call(`{"Records":[` + good[0] + "," + poison + "," + good[1] + `]}`); got != `{"batchItemFailures":[]}` {
+	if got := f.Call(`{"Records":[` + good[0] + "," + poison + "," + good[1] +
+		`]}`); got != `{"batchItemFailures":[]}` {
 		t.Errorf("answered %s", got)
 	}
 	published := aws.Published()
@@ -47,7 +51,8 @@ func TestFunction(t *testing.T) {
 	} else if i, _, err := kept.Decode([]byte(all[0])); err != nil || i.ID != "2" {
 		t.Errorf("kept %+v, %v", i, err)
 	}
-	for name, want := range map[string]float64{"records_read": 3, "events_published": 2, "records_kept": 1, "records_again": 0} {
+	for name, want := range map[string]float64{"records_read": 3, "events_published": 2, "records_kept": 1,
+		"records_again": 0} {
 		if got := f.Metric(name); got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
 		}
@@ -60,7 +65,8 @@ func TestBadEnvironment(t *testing.T) {
 	delete(e, "SLUICE_PLANS_TABLE")
 	e["SLUICE_TOPIC"], e["SLUICE_CELL"] = "hunter2", "hunter2"
 	told := functiontest.Start(t, "http://127.0.0.1:9", e).Refusal()
-	for _, want := range []string{"SLUICE_PLANS_TABLE is missing", "SLUICE_TOPIC is to be", "SLUICE_CELL is not a variable of the publisher"} {
+	for _, want := range []string{"SLUICE_PLANS_TABLE is missing", "SLUICE_TOPIC is to be",
+		"SLUICE_CELL is not a variable of the publisher"} {
 		if !strings.Contains(told, want) {
 			t.Errorf("Lambda is not told of %q: %s", want, told)
 		}

@@ -1,7 +1,7 @@
-// Command publisher is the Lambda behind the streams of the control tables: it tells cells and subscribers what changed.
+// Command publisher is the Lambda function that publishes the changes of the control tables to cells and subscribers.
 //
-// Its event sources are the streams of plans, tenants and keys, with ReportBatchItemFailures, bisecting on errors, bounded retries
-// and age, and a destination for what fails; docs/functions.md has the numbers.
+// Its event sources are the streams of plans, tenants and keys, with ReportBatchItemFailures, bisecting on errors,
+// bounded retries and age, and a queue for records that failed too often. docs/functions.md has the numbers.
 package main
 
 import (

@@ -44,14 +44,16 @@ func TestFunction(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, cell := range []string{"us-1", "eu-1"} { // the second takes of the first one's share, and both are to know
-		stores.Put(t, control.Cells, cell, `{"id":"`+cell+`","request":{"id":"","kind":"join","cell":"`+cell+`","weight":1}}`)
+		stores.Put(t, control.Cells, cell, `{"id":"`+cell+`","request":{"id":"","kind":"join","cell":"`+cell+
+			`","weight":1}}`)
 		if r, err := b.Run(t.Context()); err != nil || len(r.Awaited) != 2*i {
 			t.Fatalf("the shares are %+v, %v; want that %d cells are awaited", r, err, 2*i)
 		}
 	}
 	for _, want := range []int64{5, 0} {
 		var got reconcile.Result
-		if err := json.Unmarshal([]byte(f.Call(`{"source":"aws.events"}`)), &got); err != nil || !got.Finished || got.Repaired != want || got.Drift[reconcile.Missing] != want {
+		if err := json.Unmarshal([]byte(f.Call(`{"source":"aws.events"}`)), &got); err != nil || !got.Finished ||
+			got.Repaired != want || got.Drift[reconcile.Missing] != want {
 			t.Errorf("%+v, %v; want %d repaired", got, err, want)
 		}
 	}
@@ -79,7 +81,8 @@ func TestFunction(t *testing.T) {
 	if got := f.Metric("drift"); got != 7 {
 		t.Errorf("drift is %v, want 7", got)
 	}
-	if ack, err := stores.Control.Get(t.Context(), control.Cells, shares.AckKey("eu-1")); err != nil || ack.Actor != "sluice cell eu-1" {
+	if ack, err := stores.Control.Get(t.Context(), control.Cells, shares.AckKey("eu-1")); err != nil ||
+		ack.Actor != "sluice cell eu-1" {
 		t.Errorf("the shares' message was lost, and the acknowledgement is %+v, %v", ack, err)
 	}
 	if unused := f.Unused(); len(unused) > 0 {
@@ -192,8 +195,10 @@ func text(s string) types.AttributeValue { return &types.AttributeValueMemberS{V
 
 // Guarantees that wrong settings stop the function, all of them named.
 func TestBadEnvironment(t *testing.T) {
-	told := functiontest.Start(t, "http://127.0.0.1:9", map[string]string{"SLUICE_CELL": "eu-1", "SLUICE_GRACE": "2h"}).Refusal()
-	for _, want := range []string{"SLUICE_CONFIG_TABLE", "SLUICE_PLANS_TABLE", "SLUICE_TENANTS_TABLE", "SLUICE_KEYS_TABLE", "SLUICE_CELLS_TABLE", "SLUICE_GRACE is to be"} {
+	told := functiontest.Start(t, "http://127.0.0.1:9",
+		map[string]string{"SLUICE_CELL": "eu-1", "SLUICE_GRACE": "2h"}).Refusal()
+	for _, want := range []string{"SLUICE_CONFIG_TABLE", "SLUICE_PLANS_TABLE", "SLUICE_TENANTS_TABLE",
+		"SLUICE_KEYS_TABLE", "SLUICE_CELLS_TABLE", "SLUICE_GRACE is to be"} {
 		if !strings.Contains(told, want) {
 			t.Errorf("Lambda is not told of %s: %s", want, told)
 		}

@@ -1,5 +1,5 @@
-// Command reconcile is the Lambda that compares the control tables with a cell's copy on a schedule, repairs what the cell has
-// missed, and reports drift.
+// Command reconcile is the Lambda function that compares the control tables with a cell's copy on a schedule, repairs
+// what the cell lacks, and reports differences.
 package main
 
 import (
@@ -23,7 +23,8 @@ func start(process *function.Process, s *environ.Reconcile) (function.Handler, e
 		return nil, err
 	}
 	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
-		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys, control.Cells: s.Tables.Cells,
+		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
+		control.Cells: s.Tables.Cells,
 	})
 	if err != nil {
 		return nil, err
@@ -32,7 +33,8 @@ func start(process *function.Process, s *environ.Reconcile) (function.Handler, e
 	if err != nil {
 		return nil, err
 	}
-	r, err := reconcile.New(reconcile.Config{Tables: tables, Store: store, Meter: meter, Log: process.Log, Grace: s.Grace})
+	r, err := reconcile.New(reconcile.Config{Tables: tables, Store: store, Meter: meter, Log: process.Log,
+		Grace: s.Grace})
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +45,7 @@ func start(process *function.Process, s *environ.Reconcile) (function.Handler, e
 	return function.Scheduled(func(ctx context.Context) (reconcile.Result, error) {
 		result, err := r.Run(ctx)
 		if err == nil {
-			_, err = heard.Run(ctx) // what was lost, or just repaired
+			_, err = heard.Run(ctx) // in case an acknowledgement was lost, or its shares were repaired
 		}
 		return result, err
 	}), nil

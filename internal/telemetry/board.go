@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Board has the metrics of a process in which there is nobody to read lines: it keeps their numbers since its start, for people to
-// look at. It is safe for concurrent use. Make it with [NewBoard].
+// Board keeps the metrics of a process that writes no lines, such as a local control plane. It keeps the numbers since
+// its start, for people to look at. It is safe for concurrent use. Make it with [NewBoard].
 type Board struct {
-	known map[string]Metric // by their names
+	known map[string]Metric // by name
 
 	mu     sync.Mutex
 	meters map[meterOf]*Tally
@@ -20,21 +20,22 @@ type Board struct {
 
 type meterOf struct{ function, cell string }
 
-// Told is how a metric of a board stands.
+// Told is the current value of a metric on a board.
 type Told struct {
 	Function string `json:"function"`
-	Cell     string `json:"cell,omitempty"` // empty where it is of none
+	Cell     string `json:"cell,omitempty"` // "" if the metric belongs to no cell
 	Name     string `json:"name"`
 	Unit     string `json:"unit"`
 	Form     Form   `json:"form"`
 
-	Value float64 `json:"value"` // of a count the sum, of a level the newest; of a spread the median
-	N     int64   `json:"n"`     // how often it was told; 1 of what is looked up when it is asked for
+	Value float64 `json:"value"` // of a count, the sum; of a level, the newest value; of a spread, the median
+	N     int64   `json:"n"`     // how many values were recorded; 1 for a level that is looked up
 	P99   float64 `json:"p99,omitempty"`
-	Most  float64 `json:"most,omitempty"` // of a spread; like the others with a relative error of at most 9.2 %
+	// of a spread, the maximum; its relative error is at most 9.2 %, as that of the other two
+	Most float64 `json:"most,omitempty"`
 }
 
-// NewBoard makes one without numbers.
+// NewBoard returns a board without numbers.
 func NewBoard() *Board {
 	b := &Board{known: map[string]Metric{}, meters: map[meterOf]*Tally{}}
 	for _, m := range Metrics() {
@@ -43,18 +44,19 @@ func NewBoard() *Board {
 	return b
 }
 
-// Meter is the one of a function, and of a cell or "". Metrics of cells that are gone stay.
+// Meter returns the tally of a function, and of a cell or "". It keeps the metrics of cells that were removed.
 func (b *Board) Meter(function, cell string) *Tally {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	of := meterOf{function, cell}
 	if b.meters[of] == nil {
-		b.meters[of] = &Tally{board: b, counts: map[string]*tallied{}, levels: map[string]float64{}, times: map[string]*histogram{}}
+		b.meters[of] = &Tally{board: b, counts: map[string]*tallied{}, levels: map[string]float64{},
+			times: map[string]*histogram{}}
 	}
 	return b.meters[of]
 }
 
-// Tally counts what a [Meter] would write.
+// Tally counts for a board what a [Meter] would write.
 type Tally struct {
 	board *Board
 
@@ -66,7 +68,7 @@ type Tally struct {
 
 type tallied struct{ sum, last, n int64 }
 
-// Count adds to a count, or says how a level stands.
+// Count adds n to a count, or sets a level to n.
 func (t *Tally) Count(name string, n int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,14 +80,14 @@ func (t *Tally) Count(name string, n int64) {
 	c.sum, c.last, c.n = c.sum+n, n, c.n+1
 }
 
-// Stands says how a level stands that is no whole number, in the unit that the metric has.
+// Stands sets a level that is not a whole number, in the unit of the metric.
 func (t *Tally) Stands(name string, value float64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.levels[name] = value
 }
 
-// Took adds a time to a distribution.
+// Took adds a duration to a distribution.
 func (t *Tally) Took(name string, d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -95,19 +97,21 @@ func (t *Tally) Took(name string, d time.Duration) {
 	t.times[name].add(d)
 }
 
-// told is all of a tally.
+// told returns all metrics of a tally.
 func (t *Tally) told(of meterOf) (all []Told) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for name, c := range t.counts {
-		out := Told{Function: of.function, Cell: of.cell, Name: name, Unit: unitCount, Form: cmp.Or(t.board.known[name].Form, Counted), Value: float64(c.sum), N: c.n}
+		out := Told{Function: of.function, Cell: of.cell, Name: name, Unit: unitCount,
+			Form: cmp.Or(t.board.known[name].Form, Counted), Value: float64(c.sum), N: c.n}
 		if out.Form == Level {
 			out.Value = float64(c.last)
 		}
 		all = append(all, out)
 	}
 	for name, value := range t.levels {
-		all = append(all, Told{Function: of.function, Cell: of.cell, Name: name, Unit: cmp.Or(t.board.known[name].Unit, unitNone), Form: Level, Value: value, N: 1})
+		all = append(all, Told{Function: of.function, Cell: of.cell, Name: name,
+			Unit: cmp.Or(t.board.known[name].Unit, unitNone), Form: Level, Value: value, N: 1})
 	}
 	for name, h := range t.times {
 		out := Told{Function: of.function, Cell: of.cell, Name: name, Unit: unitSeconds, Form: Spread, N: h.sum()}
@@ -117,7 +121,7 @@ func (t *Tally) told(of meterOf) (all []Told) {
 	return all
 }
 
-// All is every metric that was told, by function, cell and name.
+// All returns every metric that has a value, ordered by function, cell and name.
 func (b *Board) All() []Told {
 	b.mu.Lock()
 	meters := make(map[meterOf]*Tally, len(b.meters))
@@ -142,12 +146,12 @@ func (h *histogram) sum() (n int64) {
 	return n
 }
 
-// seconds is the time that a part of all did not pass.
+// seconds returns the quantile of a part between 0 and 1.
 func (h *histogram) seconds(part float64) float64 {
 	rank, seen := max(int64(math.Ceil(part*float64(h.sum()))), 1), int64(0)
 	for i, n := range h {
 		if seen += n; seen >= rank {
-			v, _ := strconv.ParseFloat(stepSeconds[i], 64) // it was written so
+			v, _ := strconv.ParseFloat(stepSeconds[i], 64) // stepSeconds holds valid numbers
 			return v
 		}
 	}

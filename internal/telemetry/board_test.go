@@ -11,8 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// Guarantees that people see of a count its sum, of a level how it stands, and of times their percentiles, for each function and cell
-// apart, however many count at once.
+// Guarantees that people see of a count its sum, of a level how it stands, and of times their percentiles, for each
+// function and cell apart, however many count at once.
 func TestBoard(t *testing.T) {
 	b := telemetry.NewBoard()
 	if all := b.All(); all == nil || len(all) != 0 {
@@ -36,17 +36,21 @@ func TestBoard(t *testing.T) {
 	b.Meter("authorizer", "us-1").Stands("per_cell_limit_effective", 10)
 	b.Meter("authorizer", "us-1").Stands("per_cell_limit_effective", 33.33)
 	all := b.All()
-	if len(all) != 5 || all[3] != (telemetry.Told{Function: "authorizer", Cell: "us-1", Name: "per_cell_limit_effective", Unit: "Percent", Form: telemetry.Level, Value: 33.33, N: 1}) {
+	if len(all) != 5 || all[3] != (telemetry.Told{Function: "authorizer", Cell: "us-1",
+		Name: "per_cell_limit_effective", Unit: "Percent", Form: telemetry.Level, Value: 33.33, N: 1}) {
 		t.Fatalf("%+v, want five, and of the authorizer what was said last", all)
 	}
 	all = slices.Delete(all, 3, 4)
-	if got := all[0]; got.Name != "apply_seconds" || got.N != 800 || got.Unit != "Seconds" || got.Form != telemetry.Spread ||
+	if got := all[0]; got.Name != "apply_seconds" || got.N != 800 || got.Unit != "Seconds" ||
+		got.Form != telemetry.Spread ||
 		math.Abs(got.Value/0.5-1) > 0.1 || math.Abs(got.P99/0.99-1) > 0.1 || math.Abs(got.Most-1) > 0.1 {
 		t.Errorf("%+v, want times of 10 ms to 1 s", got)
 	}
 	for i, want := range []telemetry.Told{
-		{Function: "applier", Cell: "eu-1", Name: "documents_applied", Unit: "Count", Form: telemetry.Counted, Value: 1600, N: 800},
-		{Function: "applier", Cell: "us-1", Name: "documents_applied", Unit: "Count", Form: telemetry.Counted, Value: 1, N: 1},
+		{Function: "applier", Cell: "eu-1", Name: "documents_applied", Unit: "Count", Form: telemetry.Counted,
+			Value: 1600, N: 800},
+		{Function: "applier", Cell: "us-1", Name: "documents_applied", Unit: "Count", Form: telemetry.Counted, Value: 1,
+			N: 1},
 		{Function: "balancer", Name: "active_cell_count", Unit: "Count", Form: telemetry.Level, Value: 2, N: 3},
 	} {
 		if fmt.Sprint(all[i+1]) != fmt.Sprint(want) {

@@ -1,16 +1,18 @@
-// Package telemetry says what happened: counts and latencies as CloudWatch metrics, and log lines that name their request.
+// Package telemetry reports what happened: counts and latencies as CloudWatch metrics, and log lines that name their
+// request.
 //
-// Metrics are lines in CloudWatch's embedded metric format (EMF), one for each second and instance in which there was
-// something to count. A [Recorder] gathers and writes those of the authorizer, a [Meter] those of other functions. [Metrics] is the
-// list of all of them.
+// Metrics are lines in CloudWatch's embedded metric format (EMF). The [Recorder] of the authorizer writes a line for
+// each second and instance in which something happened. A [Meter] writes the lines of the other functions. [Metrics]
+// lists all metrics.
 //
-// Some stand in each line (Metric.Always), the others where they are not 0; a Meter's 0, and what is usual where nobody uses Sluice
-// (Metric.LineOnly), are members of the line and no metrics, which CloudWatch would bill for each hour. The dimensions are cell and function, and no
-// others: a tenant or an address never makes a metric. Which limits denied stands in the member "limits", which is no metric.
+// Some metrics are in each line (Metric.Always), the others only if they are not 0. CloudWatch charges for each hour in
+// which a metric is written. So a Meter writes a 0, and numbers that occur even if nobody uses Sluice
+// (Metric.LineOnly), as plain members of the line. The dimensions are cell and function, and no others: no tenant or
+// address ever causes a new metric. The member "limits" says which limits denied, and is not a metric.
 //
-// Latencies have values and counts, from which CloudWatch derives any percentile, with a relative error of at most 9.2 %
-// between 1 µs and 69 s. That form of a metric is not in the format's published specification, which has numbers and arrays
-// of them; AWS's own exporters write it.
+// Latencies have values and counts, from which CloudWatch computes any percentile. The relative error is at most 9.2 %
+// between 1 µs and 69 s. The published specification of the format does not have values and counts, only numbers and
+// arrays of numbers. AWS's own exporters write them.
 //
-// The logs are of log/slog, as JSON: see [NewHandler].
+// Logs are written by log/slog as JSON: see [NewHandler].
 package telemetry

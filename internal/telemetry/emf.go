@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// Units of CloudWatch.
+// Units, as CloudWatch names them.
 const (
 	unitCount   = "Count"
 	unitMicros  = "Microseconds"
@@ -16,8 +16,8 @@ const (
 	unitNone    = "None"
 )
 
-// headOf is what all lines have in common: the namespace and the dimensions as the directive names them, and the
-// dimensions as members. What it writes was checked to need no escapes.
+// headOf returns what all lines have in common: the namespace and the names of the dimensions for the directive, and
+// the dimensions as members. The configuration was checked, so no text needs escapes.
 func headOf(c *Config) (head, members string) {
 	names := ""
 	for _, d := range []struct{ name, value string }{{"cell", c.Cell}, {"function", c.Function}} {
@@ -33,16 +33,17 @@ func headOf(c *Config) (head, members string) {
 	return `"Namespace":"` + c.Namespace + `","Dimensions":[[` + names + `]]`, members
 }
 
-// lineBuilder builds the line of a bucket: an EMF document and a line end. Its slices are used again for the next one.
+// lineBuilder builds the line of a bucket: an EMF document and a line end. It reuses its slices for the next line.
 type lineBuilder struct {
 	line        []byte
-	definitions []byte // of the metrics
-	numbers     []byte // members that are one number
-	arrays      []byte // members with values and counts; they come last, where a reader that stops early has seen the rest
+	definitions []byte // the definitions of the metrics
+	numbers     []byte // members with a number
+	// Members with values and counts. They come last, so that a reader of a truncated line still sees the numbers.
+	arrays []byte
 }
 
-// build returns the line; it is valid until the next call. What is never absent is so because an alarm on it must be able to
-// tell "none" from "not known".
+// build returns the line. It is valid until the next call. A metric that is in each line is there so that an alarm can
+// tell 0 from missing data.
 func (l *lineBuilder) build(r *Recorder, b *bucket, grown Totals, stand Gauges, lost int64) []byte {
 	l.definitions, l.numbers, l.arrays = l.definitions[:0], l.numbers[:0], l.arrays[:0]
 	l.decisions(b)
@@ -84,12 +85,12 @@ func (l *lineBuilder) build(r *Recorder, b *bucket, grown Totals, stand Gauges, 
 	return l.line
 }
 
-// finish appends what follows the time stamp.
+// finish appends everything that follows the time stamp.
 func (l *lineBuilder) finish(out []byte, head, members string) []byte {
 	return l.members(l.directive(out, head), members)
 }
 
-// directive appends the rest of it, in which every metric is named.
+// directive appends the rest of the EMF directive, which names all metrics.
 func (l *lineBuilder) directive(out []byte, head string) []byte {
 	out = append(out, `,"CloudWatchMetrics":[{`...)
 	out = append(out, head...)
@@ -114,7 +115,7 @@ func (l *lineBuilder) decisions(b *bucket) {
 		switch answer.Kind(k) {
 		case answer.Limited, answer.IPLimited, answer.NeverFits, answer.Unavailable, answer.NotHere:
 			denied += n
-		default: // no limit denied it
+		default: // not denied by a limit
 		}
 	}
 	l.number("decisions", unitCount, all)
@@ -125,7 +126,7 @@ func (l *lineBuilder) decisions(b *bucket) {
 	l.number("shadow_denied", unitCount, b.shadowDenied)
 }
 
-// define begins a metric.
+// define appends the definition of a metric.
 func (l *lineBuilder) define(name, unit string) {
 	l.definitions = append(l.definitions, `{"Name":"`...)
 	l.definitions = append(l.definitions, name...)
@@ -134,19 +135,20 @@ func (l *lineBuilder) define(name, unit string) {
 	l.definitions = append(l.definitions, `"},`...)
 }
 
-// member begins a member of the document.
+// member appends the name of a member of the document.
 func member(to []byte, name string) []byte {
 	to = append(to, '"')
 	to = append(to, name...)
 	return append(to, '"', ':')
 }
 
-// member is a number that is no metric.
+// member appends a number that is not a metric.
 func (l *lineBuilder) member(name string, n int64) {
 	l.numbers = append(strconv.AppendInt(member(l.numbers, name), n, 10), ',')
 }
 
-// longest is a member with the longest of times, in seconds; absent where there is none.
+// longest appends the longest of the times, in seconds, as a member that is not a metric. It appends nothing if there
+// is no time.
 func (l *lineBuilder) longest(name string, h *histogram) {
 	for i := len(h) - 1; i >= 0; i-- {
 		if h[i] > 0 {
@@ -161,22 +163,22 @@ func (l *lineBuilder) number(name, unit string, n int64) {
 	l.numbers = append(strconv.AppendInt(member(l.numbers, name), n, 10), ',')
 }
 
-// decimal is a number of 0 or more that has so many digits after its point.
+// decimal appends a metric whose value is n/10^digits. n is 0 or more.
 func (l *lineBuilder) decimal(name, unit string, n int64, digits int) {
 	l.define(name, unit)
 	l.numbers = strconv.AppendFloat(member(l.numbers, name), float64(n)/math.Pow10(digits), 'f', -1, 64)
 	l.numbers = append(l.numbers, ',')
 }
 
-// some is a count that is absent where it is 0.
+// some appends a count if it is not 0.
 func (l *lineBuilder) some(name string, n int64) {
 	if n != 0 {
 		l.number(name, unitCount, n)
 	}
 }
 
-// hitRate tells each decision from a lease as 100 % and each call as 0 %: the average over any time and any number of
-// instances is then the true rate, and not an average of rates.
+// hitRate writes 100 % for each decision from a lease and 0 % for each call. The average over any time and any number
+// of instances is then the true rate, and not an average of rates.
 func (l *lineBuilder) hitRate(local, calls int64) {
 	values, counts := make([]string, 0, 2), make([]int64, 0, 2)
 	if calls > 0 {
@@ -192,8 +194,8 @@ func (l *lineBuilder) latency(name string, h *histogram) {
 	l.distribution(name, unitMicros, stepValues[:], h[:])
 }
 
-// distribution is a metric with how often it had each value; values that it never had are left out, and so is a metric that
-// has none.
+// distribution appends a metric with the number of times that each value occurred. It leaves out values that never
+// occurred. It appends nothing if no value occurred.
 func (l *lineBuilder) distribution(name, unit string, values []string, counts []int64) {
 	begun := false
 	for i, n := range counts {
@@ -221,7 +223,8 @@ func (l *lineBuilder) distribution(name, unit string, values []string, counts []
 	l.arrays = append(l.arrays, '}', ',')
 }
 
-// limits tells which limits denied. It is a property and no metric: a plan's ids would make metrics without end.
+// limits appends which limits denied, as a member. It is not a metric, because the ids in plans would cause too many
+// metrics.
 func (l *lineBuilder) limits(b *bucket) {
 	if b.limitCount == 0 && b.otherLimits == (limitBucket{}) {
 		return
@@ -237,7 +240,7 @@ func (l *lineBuilder) limits(b *bucket) {
 	l.arrays = append(l.arrays, ',')
 }
 
-// otherLimits is no limit's id, for those have no brackets.
+// otherLimits cannot be the id of a limit, because ids have no brackets.
 const otherLimits = "(other)"
 
 func (l *lineBuilder) limit(counted *limitBucket, id string) {

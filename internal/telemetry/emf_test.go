@@ -154,8 +154,10 @@ func (d *document) checkDimensions() error {
 				return fmt.Errorf("dimension %q: twice, or no text among the members", name)
 			}
 			for _, s := range []string{name, value} {
-				if strings.TrimSpace(s) == "" || len(s) > 250 || s[0] == ':' || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) {
-					return fmt.Errorf("dimension %q=%q: not 1..250 printable ASCII characters that begin with no colon", name, value)
+				if strings.TrimSpace(s) == "" || len(s) > 250 || s[0] == ':' ||
+					strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) {
+					return fmt.Errorf("dimension %q=%q: not 1..250 printable ASCII characters that begin with no colon",
+						name, value)
 				}
 			}
 		}
@@ -190,7 +192,8 @@ func checkTarget(raw json.RawMessage) error {
 		return fmt.Errorf("%d values, want 1..100", n)
 	}
 	for i, x := range v.Values {
-		if math.Abs(x) > math.Ldexp(1, 360) || v.Counts != nil && (v.Counts[i] < 1 || slices.Contains(v.Values[:i], x)) {
+		if math.Abs(x) > math.Ldexp(1, 360) || v.Counts != nil &&
+			(v.Counts[i] < 1 || slices.Contains(v.Values[:i], x)) {
 			return fmt.Errorf("value %v: too large, twice, or without a count", x)
 		}
 	}
@@ -227,8 +230,10 @@ func noDuplicates(d *json.Decoder) error {
 // The twin of every test that parses lines: it proves that each rule can be broken.
 func TestParseEMFRefuses(t *testing.T) {
 	const good = `{"_aws":{"Timestamp":1700000000000,"CloudWatchMetrics":[{"Namespace":"N","Dimensions":[["cell"]],` +
-		`"Metrics":[{"Name":"a","Unit":"Count"},{"Name":"b","Unit":"Percent","StorageResolution":1}]}]},"cell":"c","a":1,"b":{"Values":[0,100],"Counts":[1,2]},"more":{"x":[]}}` + "\n"
-	if d, err := parseEMF([]byte(good)); err != nil || d.number(t, "a") != 1 || d.distribution(t, "b").Counts[1] != 2 || d.Timestamp != 1.7e12 {
+		`"Metrics":[{"Name":"a","Unit":"Count"},{"Name":"b","Unit":"Percent","StorageResolution":1}]}]},"cell":"c",` +
+		`"a":1,"b":{"Values":[0,100],"Counts":[1,2]},"more":{"x":[]}}` + "\n"
+	if d, err := parseEMF([]byte(good)); err != nil || d.number(t, "a") != 1 || d.distribution(t, "b").Counts[1] != 2 ||
+		d.Timestamp != 1.7e12 {
 		t.Fatalf("parseEMF of a good line = %+v, %v", d, err)
 	}
 	hundred := strings.TrimSuffix(strings.Repeat("1,", 101), ",")
@@ -252,7 +257,8 @@ func TestParseEMFRefuses(t *testing.T) {
 		{"dimension is empty", `"cell":"c"`, `"cell":" "`},
 		{"dimension is not ASCII", `"cell":"c"`, `"cell":"é"`},
 		{"no metrics", `{"Name":"a","Unit":"Count"},{"Name":"b","Unit":"Percent","StorageResolution":1}`, ``},
-		{"101 metrics", `{"Name":"a","Unit":"Count"}`, strings.TrimSuffix(strings.Repeat(`{"Name":"a","Unit":"Count"},`, 100), ",")},
+		{"101 metrics", `{"Name":"a","Unit":"Count"}`,
+			strings.TrimSuffix(strings.Repeat(`{"Name":"a","Unit":"Count"},`, 100), ",")},
 		{"metric twice", `"Name":"b"`, `"Name":"a"`},
 		{"metric is no member", `"a":1`, `"A":1`},
 		{"metric is text", `"a":1`, `"a":"1"`},

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// A latency is counted in one of 100 steps, each a fifth wider than the one before: as many values as one metric of an EMF
-// document may have. They reach from 1 µs to 69 s. Each step is told by the value whose relative error is the least at both
-// its ends, 1/11; written with four digits that is at most 9.2 %. What took less than 1 µs is told as 1 µs, what took longer
-// than 69 s as 63.3 s.
+// A latency is counted in one of 100 steps, each a fifth wider than the one before, because a metric of an EMF document
+// may have 100 values. The steps cover 1 µs to 69 s. Each step is reported as the value with the least relative error
+// at both of its ends, which is 1/11, and 9.2 % after rounding to four digits. Latencies below 1 µs are reported as 1
+// µs, and latencies above 69 s as 63.3 s.
 const (
 	steps      = 100
 	stepGrowth = 1.2
@@ -20,9 +20,9 @@ type histogram [steps]int64
 
 var (
 	stepEnds    [steps]time.Duration // the longest latency of each step
-	stepValues  [steps]string        // what it is told as, µs
+	stepValues  [steps]string        // the value that is reported for it, µs
 	stepSeconds [steps]string        // the same, s
-	firstSteps  [65]uint8            // by the number of a latency's bits: where to begin to look
+	firstSteps  [65]uint8            // index: bits of a latency in ns; value: the first step to look at
 )
 
 func init() {
@@ -44,13 +44,13 @@ func init() {
 	}
 }
 
-// fourDigits writes a positive number with four digits that count.
+// fourDigits writes a positive number with four significant digits.
 func fourDigits(v float64) string {
-	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'e', 3, 64), 64) // it was just written
+	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'e', 3, 64), 64) // FormatFloat writes valid numbers
 	return strconv.FormatFloat(rounded, 'f', -1, 64)
 }
 
-// add counts a latency. A negative one, of a clock that was set back, is none at all and counts as the shortest.
+// add counts a latency. A negative latency, which occurs after a clock was set back, counts as the shortest.
 func (h *histogram) add(took time.Duration) { h[stepOf(took)]++ }
 
 func stepOf(took time.Duration) int {

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Origin is what log lines about a request say of it.
+// Origin says which request log lines belong to.
 type Origin struct {
-	RequestID string // of Lambda or of the gateway; at most 128 bytes are told
+	RequestID string // of Lambda or of the gateway; log lines have its first 128 bytes
 	Trace     Trace
 }
 
@@ -17,15 +17,16 @@ const maxRequestID = 128
 
 type originKey struct{}
 
-// WithOrigin is ctx for all that is done for a request. Lines that are logged with it have request_id, trace_id (W3C) and
-// xray_trace_id (the same one in X-Ray's form), as far as they are known.
+// WithOrigin returns a context for all work on a request. Lines that are logged with it have request_id, trace_id (in
+// W3C's form) and xray_trace_id (the same id in X-Ray's form), if they are known.
 func WithOrigin(ctx context.Context, o Origin) context.Context {
 	if len(o.RequestID) > maxRequestID {
 		o.RequestID = strings.ToValidUTF8(o.RequestID[:maxRequestID], "")
 	}
 	var attrs []slog.Attr
 	for _, a := range []slog.Attr{
-		slog.String("request_id", o.RequestID), slog.String("trace_id", o.Trace.ID), slog.String("xray_trace_id", o.Trace.XRay()),
+		slog.String("request_id", o.RequestID), slog.String("trace_id", o.Trace.ID),
+		slog.String("xray_trace_id", o.Trace.XRay()),
 	} {
 		if a.Value.String() != "" {
 			attrs = append(attrs, a)
@@ -34,19 +35,19 @@ func WithOrigin(ctx context.Context, o Origin) context.Context {
 	return context.WithValue(ctx, originKey{}, attrs)
 }
 
-// NewHandler makes a handler that writes JSON lines to w, each with what [WithOrigin] noted, at the top of the line even
-// where the logger is in a group. Lines below level are not written; nil is slog.LevelInfo.
+// NewHandler returns a handler that writes JSON lines to w. It adds the fields of [WithOrigin] at the top of each line,
+// even if the logger has a group. Lines below level are not written; nil means slog.LevelInfo.
 //
-// The value of each attribute whose key tells that it is a secret, or the address of a client, is replaced by "[redacted]":
-// see [Sensitive]. So is everything in a group of such a name, and each member of such a name in maps, structs and whatever
-// else becomes JSON. What a key does not tell is not found out: no handler can save a line whose message holds a token.
+// The handler replaces the value of each attribute whose key names a secret or a client's address by "[redacted]": see
+// [Sensitive]. It redacts everything in a group with such a name, and each member with such a name in maps, structs and
+// other values that become JSON. It looks at keys only: a token in the text of a message is logged.
 func NewHandler(w io.Writer, level slog.Leveler) slog.Handler {
 	base := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: redact})
 	return &handler{Handler: base, base: base}
 }
 
-// handler is a slog.Handler with what was added to base. It remembers how that was added, for what is to stand above all
-// groups has to come before the first of them.
+// handler is a slog.Handler that adds attributes and groups to base. It remembers them in order, because attributes at
+// the top of the line must be added before the first group.
 type handler struct {
 	slog.Handler
 	base    slog.Handler

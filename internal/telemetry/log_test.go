@@ -56,18 +56,21 @@ func (h inContext) WithAttrs(a []slog.Attr) slog.Handler {
 }
 func (h inContext) WithGroup(n string) slog.Handler { return inContext{h.Handler.WithGroup(n), h.ctx} }
 
-// Guarantees that every line of a request can be found by its ids, whichever logger wrote it; in a group they would have
-// another name, and a search would miss them.
+// Guarantees that every line of a request can be found by its ids, whichever logger wrote it; in a group they would
+// have another name, and a search would miss them.
 func TestLinesNameTheirRequest(t *testing.T) {
 	ctx := telemetry.WithOrigin(context.Background(), origin)
 	log, out := newLogger(nil)
 	for name, l := range map[string]*slog.Logger{
-		"plain": log, "attributes": log.With("a", 1), "group": log.WithGroup("g"), "no group": slog.New(log.Handler().WithGroup("")), "all": log.With("a", 1).WithGroup("g").With("b", 2).WithGroup("h"),
+		"plain": log, "attributes": log.With("a", 1), "group": log.WithGroup("g"),
+		"no group": slog.New(log.Handler().WithGroup("")),
+		"all":      log.With("a", 1).WithGroup("g").With("b", 2).WithGroup("h"),
 	} {
 		out.Reset()
 		l.InfoContext(ctx, "decided", "k", "v")
 		m := decoded(t, out.Bytes())
-		if m["request_id"] != origin.RequestID || m["trace_id"] != traceID || m["xray_trace_id"] != rootID || m["msg"] != "decided" {
+		if m["request_id"] != origin.RequestID || m["trace_id"] != traceID || m["xray_trace_id"] != rootID ||
+			m["msg"] != "decided" {
 			t.Errorf("%s: %s", name, out)
 		}
 		inner := m
@@ -86,8 +89,10 @@ func TestLinesNameTheirRequest(t *testing.T) {
 		want []string
 	}{
 		"no request": {context.Background(), nil},
-		"no trace":   {telemetry.WithOrigin(context.Background(), telemetry.Origin{RequestID: "r"}), []string{"request_id"}},
-		"no id":      {telemetry.WithOrigin(context.Background(), telemetry.Origin{Trace: origin.Trace}), []string{"trace_id", "xray_trace_id"}},
+		"no trace": {telemetry.WithOrigin(context.Background(), telemetry.Origin{RequestID: "r"}),
+			[]string{"request_id"}},
+		"no id": {telemetry.WithOrigin(context.Background(), telemetry.Origin{Trace: origin.Trace}),
+			[]string{"trace_id", "xray_trace_id"}},
 	} {
 		out.Reset()
 		log.InfoContext(c.ctx, "decided")
@@ -103,8 +108,10 @@ func TestLinesNameTheirRequest(t *testing.T) {
 	}
 
 	out.Reset()
-	log.InfoContext(telemetry.WithOrigin(context.Background(), telemetry.Origin{RequestID: strings.Repeat("é\n", 1<<20)}), "decided")
-	if id := decoded(t, out.Bytes())["request_id"].(string); len(id) < 100 || len(id) > 128 || bytes.Count(out.Bytes(), []byte("\n")) != 1 {
+	log.InfoContext(telemetry.WithOrigin(context.Background(),
+		telemetry.Origin{RequestID: strings.Repeat("é\n", 1<<20)}), "decided")
+	if id := decoded(t, out.Bytes())["request_id"].(string); len(id) < 100 || len(id) > 128 ||
+		bytes.Count(out.Bytes(), []byte("\n")) != 1 {
 		t.Errorf("a request id of 3 MB is told in %d bytes: %.200s", len(id), out)
 	}
 }
@@ -176,7 +183,9 @@ func carriers() map[string]func(*slog.Logger) {
 		"deep": func(l *slog.Logger) {
 			l.Info("m", "c", []any{credential{Tenant: "kept", Nested: []map[string]any{{"x-api-key": secret}}}})
 		},
-		"raw":      func(l *slog.Logger) { l.Info("m", "body", json.RawMessage(`{"password":"`+secret+`","k":"kept"}`)) },
+		"raw": func(l *slog.Logger) {
+			l.Info("m", "body", json.RawMessage(`{"password":"`+secret+`","k":"kept"}`))
+		},
 		"own JSON": func(l *slog.Logger) { l.Info("m", "body", writesItself{}, "k", "kept") },
 		"no JSON":  func(l *slog.Logger) { l.Info("m", "body", refuses{}, "k", "kept") },
 		"a list":   func(l *slog.Logger) { l.Info("m", "token", []string{secret}, "k", "kept") },
@@ -187,20 +196,25 @@ func carriers() map[string]func(*slog.Logger) {
 			l.Info("m", "v", valuer{slog.GroupValue(slog.String("token", secret))}, "k", "kept")
 		},
 		"valuer, map": func(l *slog.Logger) { l.Info("m", "v", valuer{slog.AnyValue(header)}) },
-		"form":        func(l *slog.Logger) { l.Info("m", "form", url.Values{"client_secret": {secret}, "k": {"kept"}}) },
+		"form": func(l *slog.Logger) {
+			l.Info("m", "form", url.Values{"client_secret": {secret}, "k": {"kept"}})
+		},
 	}
 	for _, key := range []string{
-		"authorization", "Authorization", "proxy-authorization", "cookie", "Set-Cookie", "token", "id_token", "refreshToken", "X-Amz-Security-Token",
-		"x-api-key", "X-API-Key", "x_api_key", "xApiKey", "apikey", "API KEY", "client_secret", "SecretString", "password", "db.password", "pepper",
-		"credential", "private_key", "X-Amz-Signature", "jwt", "session-id", "X-Forwarded-For", "Forwarded", "remote_addr", "sourceIp", "client_ip", "X-Real-IP",
+		"authorization", "Authorization", "proxy-authorization", "cookie", "Set-Cookie", "token", "id_token",
+		"refreshToken", "X-Amz-Security-Token",
+		"x-api-key", "X-API-Key", "x_api_key", "xApiKey", "apikey", "API KEY", "client_secret", "SecretString",
+		"password", "db.password", "pepper",
+		"credential", "private_key", "X-Amz-Signature", "jwt", "session-id", "X-Forwarded-For", "Forwarded",
+		"remote_addr", "sourceIp", "client_ip", "X-Real-IP",
 	} {
 		carriers["key "+key] = func(l *slog.Logger) { l.Info("m", key, secret, "k", "kept") }
 	}
 	return carriers
 }
 
-// Guarantees that no secret under a key that tells it comes into a line, in whatever shape, and that what stands beside it is
-// not lost with it. The twin: slog's own handler writes every one of them.
+// Guarantees that no secret under a key that tells it comes into a line, in whatever shape, and that what stands beside
+// it is not lost with it. The twin: slog's own handler writes every one of them.
 func TestRedaction(t *testing.T) {
 	ctx := telemetry.WithOrigin(context.Background(), origin)
 	for name, write := range carriers() {
@@ -228,7 +242,8 @@ func TestRedaction(t *testing.T) {
 // Guarantees that what is no secret is written as slog writes it.
 func TestNothingElseIsRedacted(t *testing.T) {
 	write := func(l *slog.Logger) {
-		l.Info("the store did not decide", "error", fmt.Errorf("spend 1: %w", errors.New("timeout")), "store", "redis", "failures", 3,
+		l.Info("the store did not decide", "error", fmt.Errorf("spend 1: %w", errors.New("timeout")), "store", "redis",
+			"failures", 3,
 			"tenant", "acme", "key_id", "k1", "n", json.RawMessage(`{"b":12345678901234567890,"a":1.50}`), "nil", nil,
 			"struct", struct{ B, A int }{1, 2}, "list", []string{"<x>"}, "ip_limits", 2, "outcome", "ip_limited")
 	}

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// maxMeters is how many metrics one meter may have; an EMF document may have 100.
+// maxMeters is how many metrics one meter may have. An EMF document may have 100.
 const maxMeters = 64
 
-// Meter counts what a function does that is none of the authorizer's affair, and writes it as one EMF line when it is told to:
-// for functions that are called once for many things. It has the dimensions of its Config, and no others. Names of metrics are
-// the program's own words, never anything that came in. Its zero value is not used; a nil Meter counts nothing. It is safe for
-// concurrent use.
+// Meter counts what a function other than the authorizer does, and writes it as one EMF line when Flush is called. It
+// is for functions that handle many things in one invocation. It has the dimensions of its Config, and no others. Names
+// of metrics are constants of the program, never input. A nil Meter counts nothing. A zero Meter must not be used. It
+// is safe for concurrent use.
 type Meter struct {
 	c    Config
 	head string
@@ -24,7 +24,7 @@ type Meter struct {
 	mu     sync.Mutex
 	counts []meterCount
 	times  []meterTimes
-	lost   int64 // names that were none, or too many
+	lost   int64 // metrics whose names are not valid, or that are too many
 }
 
 type meterCount struct {
@@ -37,10 +37,10 @@ type meterTimes struct {
 	took histogram
 }
 
-// NewMeter checks the configuration, of which Totals is not used, and makes a meter. The error names the field.
+// NewMeter checks the configuration and makes a meter. Totals and Gauges must be nil. The error names the field.
 func NewMeter(c Config) (*Meter, error) {
 	if c.Totals != nil || c.Gauges != nil {
-		return nil, errors.New("telemetry: Totals and Gauges are for a Recorder")
+		return nil, errors.New("telemetry: a Meter takes no Totals and Gauges; they are for a Recorder")
 	}
 	r, err := New(c)
 	if err != nil {
@@ -49,7 +49,7 @@ func NewMeter(c Config) (*Meter, error) {
 	return &Meter{c: r.c, head: r.head, dims: r.dims}, nil
 }
 
-// metered are the numbers that a Meter writes, by name; their functions tell those of one name alike.
+// metered returns the metrics that a Meter writes, by name. Metrics of one name are the same in each function.
 var metered = sync.OnceValue(func() map[string]Metric {
 	all := map[string]Metric{}
 	for _, m := range Metrics() {
@@ -60,8 +60,8 @@ var metered = sync.OnceValue(func() map[string]Metric {
 	return all
 })
 
-// Count adds to a count. Adding 0 has the line tell 0: as a metric where the list says that it is always told ([Metric].Always),
-// otherwise as a member that costs nothing.
+// Count adds n to a count. If the sum is 0, the line has a metric if the list says that it is always written
+// ([Metric].Always), and otherwise a plain member, which costs nothing.
 func (m *Meter) Count(name string, n int64) {
 	if m == nil {
 		return
@@ -77,7 +77,8 @@ func (m *Meter) Count(name string, n int64) {
 	}
 }
 
-// Took adds a time to a distribution of seconds. A negative one, of a clock that is behind another, counts as the shortest.
+// Took adds a duration to a distribution of seconds. A negative duration, which occurs if clocks differ, counts as the
+// shortest.
 func (m *Meter) Took(name string, d time.Duration) {
 	if m == nil {
 		return
@@ -94,7 +95,7 @@ func (m *Meter) Took(name string, d time.Duration) {
 	}
 }
 
-// room reports whether there may be another metric of this name.
+// room reports whether the meter accepts another metric with this name.
 func (m *Meter) room(name string) bool {
 	if !isName(name, maxLimitID, "_") || len(m.counts)+len(m.times) >= maxMeters {
 		m.lost++
@@ -103,8 +104,9 @@ func (m *Meter) room(name string) bool {
 	return true
 }
 
-// Flush writes what was counted since the last one as a line with the time now, and begins anew. Where nothing was, it writes
-// nothing; where none of it is a metric, a line of JSON without a directive. The error is the writer's; what was counted is then lost.
+// Flush writes what was counted since the last call as a line with the time now. It writes nothing if nothing was
+// counted. If the line has no metric, it is plain JSON without an EMF directive. The error is the writer's, and what
+// was counted is then lost.
 func (m *Meter) Flush(now time.Time) error {
 	if m == nil {
 		return nil

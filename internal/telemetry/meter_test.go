@@ -14,8 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// Guarantees that a function's counts become one line that CloudWatch reads, in which a 0 is no metric, and that the next line begins
-// anew.
+// Guarantees that a function's counts become one line that CloudWatch reads, in which a 0 is no metric, and that the
+// next line begins anew.
 func TestMeter(t *testing.T) {
 	var out bytes.Buffer
 	m, err := telemetry.NewMeter(telemetry.Config{Writer: &out, Cell: "eu-1", Function: "applier"})
@@ -35,9 +35,11 @@ func TestMeter(t *testing.T) {
 	if err := m.Flush(now); err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"_aws":{"Timestamp":1700000000000,"CloudWatchMetrics":[{"Namespace":"Sluice","Dimensions":[["cell","function"]],` +
+	const want = `{"_aws":{"Timestamp":1700000000000,"CloudWatchMetrics":[{"Namespace":"Sluice",` +
+		`"Dimensions":[["cell","function"]],` +
 		`"Metrics":[{"Name":"events_applied","Unit":"Count"},{"Name":"waited_seconds","Unit":"Seconds"}]}]},` +
-		`"cell":"eu-1","function":"applier","events_applied":5,"events_kept":0,"waited_seconds":{"Values":[0.000001,1.964],"Counts":[1,2]}}` + "\n"
+		`"cell":"eu-1","function":"applier","events_applied":5,"events_kept":0,"waited_seconds":{"Values":[0.000001,` +
+		`1.964],"Counts":[1,2]}}` + "\n"
 	if got := out.String(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -48,8 +50,9 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-// Guarantees that a line tells as a metric what the list says, and the rest as plain numbers: of what is always told the 0, too, of
-// faults only those that there are, and of what is usual nothing; a line without any metric has no directive, which would be none.
+// Guarantees that a line tells as a metric what the list says, and the rest as plain numbers: of what is always told
+// the 0, too, of faults only those that there are, and of what is usual nothing; a line without any metric has no
+// directive, which would be none.
 func TestMeterTellsByTheList(t *testing.T) {
 	var out bytes.Buffer
 	m, err := telemetry.NewMeter(telemetry.Config{Writer: &out, Function: "f"})
@@ -78,8 +81,9 @@ func TestMeterTellsByTheList(t *testing.T) {
 			m.Count("drift_older", 0)
 			m.Count("drift_older", 2)
 		},
-			`{"_aws":{"Timestamp":0,"CloudWatchMetrics":[{"Namespace":"Sluice","Dimensions":[["function"]],"Metrics":[{"Name":"drift","Unit":"Count"},` +
-				`{"Name":"drift_older","Unit":"Count"}]}]},"function":"f","drift":0,"drift_missing":0,"drift_older":2}`},
+			`{"_aws":{"Timestamp":0,"CloudWatchMetrics":[{"Namespace":"Sluice","Dimensions":[["function"]],` +
+				`"Metrics":[{"Name":"drift","Unit":"Count"},{"Name":"drift_older","Unit":"Count"}]}]},` +
+				`"function":"f","drift":0,"drift_missing":0,"drift_older":2}`},
 		{func() { m.Count("not_listed", 0) }, `{"function":"f","not_listed":0}`},
 	} {
 		out.Reset()
@@ -135,7 +139,8 @@ type refusing struct{}
 
 func (refusing) Write([]byte) (int, error) { return 0, errors.New("full") }
 
-// Guarantees that whoever counts nothing need not ask, that many may count at once, and that bad settings and writers are told.
+// Guarantees that whoever counts nothing need not ask, that many may count at once, and that bad settings and writers
+// are told.
 func TestMeterEdges(t *testing.T) {
 	var none *telemetry.Meter
 	none.Count("a", 1)
@@ -146,7 +151,8 @@ func TestMeterEdges(t *testing.T) {
 	if _, err := telemetry.NewMeter(telemetry.Config{}); err == nil {
 		t.Error("a meter without a writer")
 	}
-	if _, err := telemetry.NewMeter(telemetry.Config{Writer: refusing{}, Totals: func() telemetry.Totals { return telemetry.Totals{} }}); err == nil {
+	if _, err := telemetry.NewMeter(telemetry.Config{Writer: refusing{},
+		Totals: func() telemetry.Totals { return telemetry.Totals{} }}); err == nil {
 		t.Error("a meter with totals, which it would never ask")
 	}
 	m, err := telemetry.NewMeter(telemetry.Config{Writer: refusing{}})

@@ -50,13 +50,15 @@ func TestMetricsAreWhole(t *testing.T) {
 	all := telemetry.Metrics()
 	form := regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
 	for _, m := range all {
-		if !form.MatchString(m.Name) || !slices.Contains(units, m.Unit) || !strings.HasSuffix(m.Meaning, ".") || len(m.Functions) == 0 {
+		if !form.MatchString(m.Name) || !slices.Contains(units, m.Unit) || !strings.HasSuffix(m.Meaning, ".") ||
+			len(m.Functions) == 0 {
 			t.Errorf("%+v: not a name, a unit of CloudWatch, functions and a sentence", m)
 		}
 		if d := strings.Join(m.Dimensions, " "); d != "function" && d != "cell function" {
 			t.Errorf("%s has the dimensions %q", m.Name, d)
 		}
-		if !slices.Contains([]telemetry.Form{telemetry.Counted, telemetry.Level, telemetry.Spread, telemetry.Averaged}, m.Form) {
+		if !slices.Contains([]telemetry.Form{telemetry.Counted, telemetry.Level, telemetry.Spread, telemetry.Averaged},
+			m.Form) {
 			t.Errorf("%s has the form %q", m.Name, m.Form)
 		}
 	}
@@ -70,8 +72,8 @@ func TestMetricsAreWhole(t *testing.T) {
 	}
 }
 
-// Guarantees that the authorizer's lines have the metrics of the list, under their names and units, those and no others; and that
-// those which the list says are always told are.
+// Guarantees that the authorizer's lines have the metrics of the list, under their names and units, those and no
+// others; and that those which the list says are always told are.
 func TestRecorderWritesTheList(t *testing.T) {
 	var out lines
 	r := newRecorder(t, telemetry.Config{
@@ -118,8 +120,8 @@ func TestRecorderWritesTheList(t *testing.T) {
 	}
 }
 
-// meters are the names in a folder's calls of Count and Took, with the unit that each has. A name must be a text, one of a list of
-// texts that is gone through, or a text with a value of a type of texts behind it.
+// meters are the names in a folder's calls of Count and Took, with the unit that each has. A name must be a text, one
+// of a list of texts that is gone through, or a text with a value of a type of texts behind it.
 func meters(dir string) (map[string]string, error) {
 	names := map[string]string{}
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -228,15 +230,17 @@ func differences(list map[string]telemetry.Metric, counts map[string]string) (wr
 		}
 	}
 	for name := range list {
-		if _, there := counts[name]; !there && name != "telemetry_names_lost" { // which Flush writes, see TestMeterNames
+		// which Flush writes, see TestMeterNames
+		if _, there := counts[name]; !there && name != "telemetry_names_lost" {
 			wrong = append(wrong, name+" is listed, and counted by nobody")
 		}
 	}
 	return wrong
 }
 
-// Guarantees that what the other functions count is in the list, and that nothing is in it which nobody counts: an alarm on a
-// metric that is never written would never ring. It looks at the source, for no test can make every function count everything.
+// Guarantees that what the other functions count is in the list, and that nothing is in it which nobody counts: an
+// alarm on a metric that is never written would never ring. It looks at the source, for no test can make every function
+// count everything.
 func TestMetersWriteTheList(t *testing.T) {
 	all := telemetry.Metrics()
 	for _, f := range functionsOf(all) {
@@ -262,7 +266,8 @@ func TestMetersWriteTheList(t *testing.T) {
 		whole := bytes.Contains(main, []byte(`process.Meter("")`))
 		for _, m := range list {
 			if whole == slices.Contains(m.Dimensions, "cell") {
-				t.Errorf("%s is listed with the dimensions %v, and its function has a meter of a cell: %t", m.Name, m.Dimensions, !whole)
+				t.Errorf("%s is listed with the dimensions %v, and its function has a meter of a cell: %t", m.Name,
+					m.Dimensions, !whole)
 			}
 		}
 	}
@@ -278,11 +283,12 @@ func TestMetersWriteTheList(t *testing.T) {
 	}
 }
 
-// Proves that the check of the list can fail: for a name that is misspelt in the source, one that is forgotten in the list, and
-// another unit.
+// Proves that the check of the list can fail: for a name that is misspelt in the source, one that is forgotten in the
+// list, and another unit.
 func TestDifferences(t *testing.T) {
 	dir := t.TempDir()
-	const source = "package p\ntype Drift string\nconst A Drift = \"a\"\nfunc f(m M, d Drift) {\n\tm.Count(\"right\", 1)\n\tm.Count(\"misspelt\", 1)\n\tm.Took(\"unit\", 1)\n" +
+	const source = "package p\ntype Drift string\nconst A Drift = \"a\"\nfunc f(m M, d Drift) " +
+		"{\n\tm.Count(\"right\", 1)\n\tm.Count(\"misspelt\", 1)\n\tm.Took(\"unit\", 1)\n" +
 		"\tm.Count(\"drift_\"+string(d), 1)\n\tfor _, n := range []string{\"listed\"} {\n\t\tm.Count(n, 0)\n\t}\n}\n"
 	write := func(text string) map[string]string {
 		t.Helper()
@@ -303,7 +309,8 @@ func TestDifferences(t *testing.T) {
 	got := differences(list, write(source))
 	slices.Sort(got)
 	want := []string{
-		`misspelt is counted in Count, and listed in ""`, "spelt is listed, and counted by nobody", `unit is counted in Seconds, and listed in "Count"`,
+		`misspelt is counted in Count, and listed in ""`, "spelt is listed, and counted by nobody",
+		`unit is counted in Seconds, and listed in "Count"`,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
@@ -336,8 +343,8 @@ func alarmed(page string) map[string][]string {
 	return names
 }
 
-// Guarantees that every alarm that the docs ask for is on a metric of CloudWatch that this function writes, and that those which the
-// design asks for are there.
+// Guarantees that every alarm that the docs ask for is on a metric of CloudWatch that this function writes, and that
+// those which the design asks for are there.
 func TestAlarmsAreOnMetricsThatThereAre(t *testing.T) {
 	page, err := os.ReadFile("../../docs/functions.md")
 	if err != nil {
@@ -361,12 +368,16 @@ func TestAlarmsAreOnMetricsThatThereAre(t *testing.T) {
 			}
 		}
 	}
-	if got := alarmed("## a\n`no_alarm`\n\nAlarms: `x_y` above 0,\n`z_w` too\n\n`not_this`\n\n| alarm | what |\n|---|---|\n| `in_table` (Sum) above 0 | x |\n\n`nor_this`\n")["a"]; !slices.Equal(got, []string{"x_y", "z_w", "in_table"}) {
+	if got := alarmed("## a\n`no_alarm`\n\nAlarms: `x_y` above 0,\n`z_w` too\n\n`not_this`\n\n| alarm | what " +
+		"|\n|---|---|\n| `in_table` (Sum) above 0 | x |\n\n`nor_this`\n")["a"]; !slices.Equal(got,
+		[]string{"x_y", "z_w", "in_table"}) {
 		t.Errorf("alarms are read as %v", got)
 	}
 	for _, name := range []string{
-		"decisions", "limiter_latency", "store_latency_redis", "store_latency_dynamodb", "store_errors_redis", "store_errors_dynamodb",
-		"requests_served_by_backstop", "config_stale", "propagation_seconds", "active_cell_count", "per_cell_limit_effective",
+		"decisions", "limiter_latency", "store_latency_redis", "store_latency_dynamodb", "store_errors_redis",
+		"store_errors_dynamodb",
+		"requests_served_by_backstop", "config_stale", "propagation_seconds", "active_cell_count",
+		"per_cell_limit_effective",
 		"over_admission_ratio", "lease_hit_rate", "early_denials", "drift", "canary_missed",
 	} {
 		if !slices.ContainsFunc(all, func(m telemetry.Metric) bool { return m.Name == name && !m.LineOnly }) {
@@ -384,11 +395,12 @@ func TestMetricsPage(t *testing.T) {
 		always := ""
 		switch {
 		case m.Always:
-			always = " Always told."
+			always = " Always written."
 		case m.LineOnly:
 			always = " In the line only."
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s%s |\n", m.Name, strings.Join(m.Functions, ", "), m.Unit, m.Form, m.Meaning, always)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s%s |\n", m.Name, strings.Join(m.Functions, ", "), m.Unit, m.Form,
+			m.Meaning, always)
 	}
 	if *update {
 		if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
@@ -406,34 +418,46 @@ func TestMetricsPage(t *testing.T) {
 
 const metricsHead = `# Metrics
 
-This page lists the metrics of Sluice's functions. It is for whoever watches a deployment, or adds an alarm.
+This page lists what Sluice's functions report to CloudWatch, for operators who build dashboards and alarms. It is
+generated from the list of which the alarms are made.
 
-The functions tell CloudWatch their metrics as lines in the embedded metric format in their logs. The namespace is ` + "`SLUICE_METRICS_NAMESPACE`" + `,
-` + "`Sluice`" + ` unless said otherwise. The dimensions are ` + "`cell` and `function`" + ` (the function's name in AWS) for the authorizer, applier, reconcile and canary, and
-` + "`function`" + ` alone for the others: never a tenant, never an address. The page is made of the list that alarms are made of.
+The functions write metrics in the embedded metric format to their logs. The namespace is
+` + "`SLUICE_METRICS_NAMESPACE`" + `, by default ` + "`Sluice`" + `. The dimensions of the authorizer, applier, reconcile and canary are
+` + "`cell`" + ` and ` + "`function`" + ` (the function's name in AWS). The other functions have the dimension ` + "`function`" + ` alone. No
+tenant and no address is ever a dimension.
 
-The form says which statistic tells something: of a *count* the Sum; of a *level* the Maximum or Minimum, never the Sum; of a *spread* a
-percentile, whose relative error is at most 9.2 %; of a *rate* the Average.
+The form says which statistic is useful:
 
-CloudWatch bills a metric for each hour in which it is told, so few are told where nobody uses Sluice. What is *always told* is told as 0,
-too, with each line, batch or run, so that its absence means that nothing ran. What is *in the line only* is no metric, but a number of
-the line's JSON: an alarm cannot be on it, Logs Insights finds it (of a spread the longest). All others are metrics where they are not 0, and
-their alarms take missing data for 0; a 0 that was counted stands in the line. In the log group of a function (not yet tried on AWS):
+- a *count*: Sum;
+- a *level*: Maximum or Minimum, never Sum;
+- a *spread*: percentiles, with a relative error of at most 9.2 %;
+- a *rate*: Average.
+
+CloudWatch charges for each hour in which a metric is written, so few are written if nobody uses Sluice:
+
+- *always written*: the metric is in each line, batch or run, even if it is 0. If it is missing, nothing ran.
+- *in the line only*: the number is not a metric, but a member of the JSON line. No alarm can use it. Logs Insights
+  finds it. Of a spread, the line has the maximum.
+- All others are metrics if they are not 0, and their alarms take missing data for 0. A 0 that was counted is in the
+  line.
+
+A query over the log group of a function (not yet tried on AWS):
 
     filter ispresent(records_read) | stats sum(records_read), sum(objects_made), max(archive_seconds) by bin(1h)
 
-The age of a stream's iterator is not among them: CloudWatch has it itself, as
-` + "`IteratorAge`" + ` in the namespace ` + "`AWS/Lambda`" + ` with the dimension ` + "`FunctionName`" + `.
+The age of a stream's iterator is not in the list. CloudWatch has it as ` + "`IteratorAge`" + ` in the namespace
+` + "`AWS/Lambda`" + `, with the dimension ` + "`FunctionName`" + `.
 
 | metric | function | unit | form | what it says |
 |---|---|---|---|---|
 `
 
-// Guarantees that a line tells the fullest counter of its second, whether a request filled it or what an outage admitted, and the
-// cell's part of the limits where it is known; and neither where nobody knows.
+// Guarantees that a line tells the fullest counter of its second, whether a request filled it or what an outage
+// admitted, and the cell's part of the limits where it is known; and neither where nobody knows.
 func TestGauges(t *testing.T) {
 	var out lines
-	asked, stand := []time.Time{}, []telemetry.Gauges{{LimitEffective: 3334}, {LimitEffective: -1, ChargedBack: 2250}, {LimitEffective: 10000}, {LimitEffective: -1}}
+	asked, stand := []time.Time{}, []telemetry.Gauges{{LimitEffective: 3334}, {LimitEffective: -1, ChargedBack: 2250},
+		{LimitEffective: 10000}, {LimitEffective: -1}}
 	r := newRecorder(t, telemetry.Config{Writer: &out, Gauges: func(now time.Time) telemetry.Gauges {
 		asked = append(asked, now)
 		return stand[len(asked)-1]
@@ -448,14 +472,16 @@ func TestGauges(t *testing.T) {
 	}
 	docs := out.flushed(t, r)
 	for i, want := range []struct{ over, part float64 }{{0.875, 33.34}, {2.25, 0}, {1.001, 100}, {0, 0}} {
-		if over, part := docs[i].number(t, "over_admission_ratio"), docs[i].number(t, "per_cell_limit_effective"); over != want.over || part != want.part {
+		if over, part := docs[i].number(t, "over_admission_ratio"),
+			docs[i].number(t, "per_cell_limit_effective"); over != want.over || part != want.part {
 			t.Errorf("line %d: over_admission_ratio %v, per_cell_limit_effective %v, want %v", i, over, part, want)
 		}
 		if !asked[i].Equal(noon.Add(time.Duration(i) * time.Second)) {
 			t.Errorf("line %d asks for %s", i, asked[i])
 		}
 	}
-	if _, err := telemetry.NewMeter(telemetry.Config{Writer: &out, Gauges: func(time.Time) telemetry.Gauges { return telemetry.Gauges{} }}); err == nil {
+	if _, err := telemetry.NewMeter(telemetry.Config{Writer: &out,
+		Gauges: func(time.Time) telemetry.Gauges { return telemetry.Gauges{} }}); err == nil {
 		t.Error("a meter with gauges, which it would never ask")
 	}
 }

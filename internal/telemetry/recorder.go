@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// Store is a kind of store, as far as metrics tell them apart.
+// Store is a kind of store. Metrics distinguish stores by it.
 type Store uint8
 
 // The stores.
@@ -21,106 +21,120 @@ const (
 	Redis Store = iota
 	DynamoDB
 	Memory
-	Home // the DynamoDB of another cell, which keeps quotas
+	Home // the DynamoDB table of another cell, which counts limits for this cell
 	OtherStore
 	storeCount
 )
 
-var storeNames = [storeCount]string{Redis: "redis", DynamoDB: "dynamodb", Memory: "memory", Home: "home", OtherStore: "other"}
+var storeNames = [storeCount]string{Redis: "redis", DynamoDB: "dynamodb", Memory: "memory", Home: "home",
+	OtherStore: "other"}
 
-// String is the store's name in those of its metrics.
+// String returns the store's name as it occurs in the names of metrics.
 func (s Store) String() string { return storeNames[min(s, OtherStore)] }
 
-// Decision is what is counted of one decision. It has no place for a tenant or an address.
+// Decision holds what is counted of one decision. It has no field for a tenant or an address.
 type Decision struct {
 	Kind answer.Kind
-	Took time.Duration // of the limiter's step, without identity and configuration
+	Took time.Duration // how long the stores took, without identification and configuration
 
-	// Limit is the id of the limit that denied; "" where none did. Ids are the operator's, of [A-Za-z0-9._-], also with "ip:"
-	// before them. The first 32 of each second are told apart, the rest are counted together, and so is what is no id.
+	// Limit is the id of the limit that denied; "" if none did. Ids are chosen by the operator, of characters
+	// [A-Za-z0-9._-], perhaps with "ip:" in front. The first 32 limits of each second are counted separately. All
+	// others are counted together, and so is any value that cannot be an id.
 	Limit string
 
-	ConfigStale bool // decided on a configuration that is older than it may be
+	ConfigStale bool // the decision used a configuration that is older than it may be
 
-	Mode   uint8       // of the cell's limits, as limit.Mode: 0 enforced, 1 in shadow, 2 off
-	Spared answer.Kind // of what was allowed in shadow, the denial that it would have been, of Limit; else answer.Allowed
+	Mode uint8 // mode of the cell's limits, as in limit.Mode: 0 enforce, 1 shadow, 2 off
+	// Spared is, of a request that was allowed in shadow, the denial by Limit that was not enforced; otherwise
+	// answer.Allowed.
+	Spared answer.Kind
 
-	// Fullest is what the fullest counter that was charged has taken in, in thousandths of what its limit holds; 0 where the
-	// store charged none.
+	// Fullest is how full the fullest charged counter is, in thousandths of what its limit holds; 0 if the store
+	// charged no counter.
 	Fullest int64
 }
 
-// Gauges is how things stand.
+// Gauges holds current values.
 type Gauges struct {
-	LimitEffective int64 // what the cell grants, in hundredths of a percent of what all cells do; below 0: not known, or not looked at
-	ChargedBack    int64 // Decision.Fullest of what was charged since the last time without a decision: after an outage; 0 where nothing was
+	// LimitEffective is what the cell grants, in hundredths of a percent of what all cells grant. It is below 0 if that
+	// is not known or was not computed.
+	LimitEffective int64
+	// ChargedBack is the highest Decision.Fullest of the counters that were replayed after an outage, since the last
+	// line; 0 if there were none.
+	ChargedBack int64
 }
 
-// Totals is what other parts have counted since their start; lease.Stats and resilience.FallbackStats have these numbers. The metrics
-// are by how much they grew. One that shrank was counted from 0 again.
+// Totals holds what other parts have counted since their start. lease.Stats and resilience.FallbackStats have these
+// numbers. The metrics report by how much they grew. A total that is smaller than before was counted from 0 again.
 type Totals struct {
-	Backstop   int64 // decisions made by a backstop
+	Backstop   int64 // decisions by the fallback limiter
 	LeaseLocal int64 // decisions from leases, without a call
-	LeaseCalls int64 // calls of the store beneath the leases
-	Early      int64 // denials from leases that turned out to be early
-	Unheard    int64 // polls of the kill switch that came to nothing
+	LeaseCalls int64 // calls of the lease layer to its store
+	Early      int64 // denials from leases that would not have been necessary
+	Unheard    int64 // polls of the kill switch that failed
 
-	Undecidable int64 // requests that a store answered and could not decide
+	Undecidable int64 // requests that a store answered, but could not decide
 }
 
 // Config sets up a [Recorder].
 type Config struct {
 	Writer io.Writer // required; each line is one Write
 
-	Namespace string // of the metrics in CloudWatch: 1..255 of [A-Za-z0-9._#/:-], not beginning with "AWS/"; default "Sluice"
+	// Namespace is the namespace of the metrics in CloudWatch: 1..255 characters of [A-Za-z0-9._#/:-], not beginning
+	// with "AWS/"; default "Sluice".
+	Namespace string
 
-	// Cell and Function are the dimensions, "" for none: 1..128 of [A-Za-z0-9._-], and no addresses. There are no others, so
-	// that no request can make a metric of its own.
+	// Cell and Function are the dimensions; "" leaves one out. Each is 1..128 characters of [A-Za-z0-9._-], and not an
+	// address. There are no other dimensions, so no request can cause a new metric.
 	Cell, Function string
 
-	// Totals is asked once for each line, after its second and beside decisions. It must not wait for the recorder; nil where
-	// there is nothing to ask.
+	// Totals is called once for each line, after the line's second, while decisions go on. It must not wait for the
+	// recorder. It may be nil.
 	Totals func() Totals
 
-	// Gauges is asked in the same way, with the time of the line; nil where there is nothing to ask.
+	// Gauges is called in the same way, with the time of the line. It may be nil.
 	Gauges func(now time.Time) Gauges
 }
 
 const (
-	maxWaiting = 8       // lines that wait for a slow writer; a further one is lost
-	maxRecords = 1 << 20 // in one line: it bounds what a clock that stands still can gather
-	setBack    = 3       // s by which a clock has to go on before the second under way to count as one that was set back
-	maxLimits  = 32      // limits that are told apart in a second
-	maxLimitID = 80      // bytes of a limit's id
+	maxWaiting = 8       // lines that wait for a slow writer; further lines are lost
+	maxRecords = 1 << 20 // in one line; bounds a line whose clock does not move
+	// s by which a clock must advance beyond a second before the current one, to count as a clock that was set back
+	setBack    = 3
+	maxLimits  = 32 // limits that are counted separately in a second
+	maxLimitID = 80 // bytes of a limit's id
 	maxSecond  = 253402300799
 )
 
-// Recorder counts decisions and writes a line for each second in which there was one. It is safe for concurrent use. Recording
-// never waits for the writer and never fails; it takes a lock for as long as some additions take. Make it with [New].
+// Recorder counts decisions, and writes a line for each second in which there was a decision. It is safe for concurrent
+// use. Recording never waits for the writer and never fails. It holds a lock while it adds a few numbers. Make it with
+// [New].
 //
-// Time is an argument, and all calls must have it from one clock. A second ends with the first record of another one, or
-// with [Recorder.Flush]. A record of an earlier one, of a call that others overtook, counts in the second under way. So do
-// those of a clock that was set back, for at most three seconds, and then in lines of their own, which have the time of the
-// last one until the clock has reached it again: no line has a time before that of the last one.
+// Time is an argument, and all calls must take it from one clock. A second ends with the first record of a later
+// second, or with [Recorder.Flush]. A record of an earlier second, from a call that others overtook, counts in the
+// current second. Records of a clock that was set back also count in the current second, for at most three seconds.
+// After that they get lines of their own, with the time of the last line, until the clock reaches that time again. No
+// line has an earlier time than the line before it.
 //
-// Writing is done beside the caller. On Lambda it may so happen after the environment thaws; the line's time is its second's.
+// A goroutine of its own writes the lines. On Lambda, it may write a line only after the environment thaws. The time in
+// the line is that of the line's second all the same.
 type Recorder struct {
 	c    Config
 	head string // of the directive: namespace and dimensions
 	dims string // the dimensions as members
 
 	mu    sync.Mutex
-	open  *bucket       // of the second under way; nil where nothing was recorded in it
-	last  int64         // the newest line's time, s since 1970
+	open  *bucket       // of the current second; nil if nothing was recorded in it
+	last  int64         // time of the newest line, s since 1970
 	queue []*bucket     // to be written, oldest first
-	free  []*bucket     // written, to be used again
-	done  chan struct{} // closed when nothing waits any more; nil where nothing does
+	free  []*bucket     // buckets that were written and can be reused
+	done  chan struct{} // closed when the queue is empty; nil if the queue is empty already
 	lost  int64         // lines that were not written
-	cause error         // why, of the last one
+	cause error         // why the last lost line was lost
 
-	// What follows is the writing goroutine's; there is one at a time.
+	// Only the writing goroutine uses these fields. There is one such goroutine at a time.
 	line    lineBuilder
-	told    int64 // of lost, how many lines have told
+	told    int64 // how many of the lost lines were reported
 	before  Totals
 	partial bool // the last write ended within a line
 }
@@ -129,7 +143,7 @@ type Recorder struct {
 type bucket struct {
 	second  int64 // the line's time, s since 1970
 	clock   int64 // the recording clock's second
-	back    int64 // the earliest second that was recorded since there was a record of clock
+	back    int64 // the earliest second that was recorded since the last record of the second clock
 	records int
 
 	kinds        []int64 // by answer.Kind
@@ -138,7 +152,7 @@ type bucket struct {
 	refused      int64
 	panics       int64
 	configStale  bool
-	mode         uint8 // the farthest from enforcing
+	mode         uint8 // the highest mode
 	spared       int64
 	fullest      int64 // thousandths
 	limiter      histogram
@@ -159,7 +173,7 @@ type limitBucket struct {
 	denied, shadow int64
 }
 
-// kindCount is how many outcomes there are.
+// kindCount is the number of kinds of answers.
 var kindCount = len(answer.Kinds())
 
 // New checks the configuration and makes a recorder. The error names the field.
@@ -171,19 +185,19 @@ func New(c Config) (*Recorder, error) {
 	case c.Writer == nil:
 		return nil, errors.New("telemetry: Writer is missing")
 	case strings.HasPrefix(c.Namespace, "AWS/"):
-		return nil, errors.New("telemetry: Namespace begins with AWS/, which is Amazon's own")
+		return nil, errors.New("telemetry: Namespace begins with AWS/, which is reserved for AWS")
 	case !isName(c.Namespace, 255, "._#/:-"):
-		return nil, errors.New("telemetry: Namespace is not 1..255 of [A-Za-z0-9._#/:-]")
+		return nil, errors.New("telemetry: Namespace is not 1..255 characters of [A-Za-z0-9._#/:-]")
 	}
 	for _, d := range []struct{ field, value string }{{"Cell", c.Cell}, {"Function", c.Function}} {
 		if d.value == "" {
 			continue
 		}
 		if !isName(d.value, 128, "._-") {
-			return nil, fmt.Errorf("telemetry: %s is not 1..128 of [A-Za-z0-9._-]", d.field)
+			return nil, fmt.Errorf("telemetry: %s is not 1..128 characters of [A-Za-z0-9._-]", d.field)
 		}
 		if _, err := netip.ParseAddr(d.value); err == nil {
-			return nil, fmt.Errorf("telemetry: %s is an address; a metric has none", d.field)
+			return nil, fmt.Errorf("telemetry: %s is an IP address, which must not occur in metrics", d.field)
 		}
 	}
 	r := &Recorder{c: c}
@@ -191,7 +205,7 @@ func New(c Config) (*Recorder, error) {
 	return r, nil
 }
 
-// isName reports whether s is 1..most letters, digits and characters of also.
+// isName reports whether s is 1..most characters, each a letter, a digit, or a character of also.
 func isName(s string, most int, also string) bool {
 	for _, c := range []byte(s) {
 		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
@@ -229,7 +243,7 @@ func (r *Recorder) Decision(now time.Time, d Decision) {
 	r.mu.Unlock()
 }
 
-// ShadowDenied counts that a shadow limit would have denied.
+// ShadowDenied counts a request that a limit in mode shadow would have denied.
 func (r *Recorder) ShadowDenied(now time.Time, limit string) {
 	r.mu.Lock()
 	b := r.at(now)
@@ -238,7 +252,7 @@ func (r *Recorder) ShadowDenied(now time.Time, limit string) {
 	r.mu.Unlock()
 }
 
-// StoreCall counts a call of a store, and how long it took, whether it failed or not.
+// StoreCall counts a call of a store, failed or not, and how long it took.
 func (r *Recorder) StoreCall(now time.Time, s Store, took time.Duration, failed bool) {
 	r.mu.Lock()
 	b := &r.at(now).stores[min(s, OtherStore)]
@@ -249,45 +263,47 @@ func (r *Recorder) StoreCall(now time.Time, s Store, took time.Duration, failed 
 	r.mu.Unlock()
 }
 
-// ColdStart counts that an instance started.
+// ColdStart counts the start of an instance.
 func (r *Recorder) ColdStart(now time.Time) {
 	r.mu.Lock()
 	r.at(now).coldStarts++
 	r.mu.Unlock()
 }
 
-// Propagated counts a change of the configuration, and how long it took from its write until it was in force here. Latencies
-// below 1 µs, of a writer whose clock is ahead, count as 1 µs; above 63 s as 63 s.
+// Propagated counts a change of the configuration, and how long it took from the write until the change was in force in
+// this process. Times below 1 µs, which occur if the writer's clock is ahead, count as 1 µs. Times above 63 s count as
+// 63 s.
 func (r *Recorder) Propagated(now time.Time, took time.Duration) {
 	r.mu.Lock()
 	r.at(now).propagation.add(took)
 	r.mu.Unlock()
 }
 
-// EventRefused counts an event that is none that the function answers: it is attached to the wrong thing.
+// EventRefused counts an event that the function does not handle: the function is attached to the wrong source of
+// events.
 func (r *Recorder) EventRefused(now time.Time) {
 	r.mu.Lock()
 	r.at(now).refused++
 	r.mu.Unlock()
 }
 
-// Panic counts a request that ended in a panic which was caught.
+// Panic counts a request that ended in a panic that was caught.
 func (r *Recorder) Panic(now time.Time) {
 	r.mu.Lock()
 	r.at(now).panics++
 	r.mu.Unlock()
 }
 
-// Lost is how many lines were not written: the writer failed, or so many waited for it that there was no room.
+// Lost returns how many lines were not written, because the writer failed or was too slow.
 func (r *Recorder) Lost() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.lost
 }
 
-// Flush ends the second under way and waits until everything is written, at most until ctx ends. The error says that it
-// ended first, or that lines were lost meanwhile; recording goes on either way. Call it on SIGTERM, for what was
-// recorded since the last line is lost otherwise.
+// Flush ends the current second and waits until all lines are written, or until ctx ends. It returns an error if ctx
+// ended first, or if lines were lost meanwhile. Recording goes on in either case. Call it on SIGTERM: otherwise, what
+// was recorded since the last line is lost.
 func (r *Recorder) Flush(ctx context.Context) error {
 	r.mu.Lock()
 	lost := r.lost
@@ -309,8 +325,8 @@ func (r *Recorder) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Run ends each second when it is over, also where nothing more is recorded, until ctx ends. Flush then. A Lambda function
-// cannot run it, and need not: between two requests it does not run at all.
+// Run ends each second when it is over, even if nothing more is recorded, until ctx ends. Call Flush then. A Lambda
+// function cannot call Run, because it does not run between two requests, and does not need it.
 func (r *Recorder) Run(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -328,7 +344,7 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// at is the bucket for a record; mu is held.
+// at returns the bucket for a record. The caller holds r.mu.
 func (r *Recorder) at(now time.Time) *bucket {
 	s := clampedSecond(now)
 	if r.open != nil && (!r.open.holds(s) || r.open.records >= maxRecords) {
@@ -343,11 +359,11 @@ func (r *Recorder) at(now time.Time) *bucket {
 	return r.open
 }
 
-// clampedSecond keeps to the years 1970 to 9999: a time stamp outside them would be no number that others read.
+// clampedSecond limits the time to the years 1970 to 9999. Readers cannot parse other time stamps.
 func clampedSecond(now time.Time) int64 { return min(max(now.Unix(), 0), maxSecond) }
 
-// holds reports whether a record of the second s counts in b. Single calls are late by any time; what goes on second by
-// second is the clock.
+// holds reports whether a record of the second s counts in b. A single call may be late by any time. A clock is taken
+// to have been set back if its seconds advance while they are earlier than the current second.
 func (b *bucket) holds(s int64) bool {
 	switch {
 	case s > b.clock:
@@ -359,7 +375,7 @@ func (b *bucket) holds(s int64) bool {
 	return s-b.back < setBack
 }
 
-// limit is the counter for a limit.
+// limit returns the counter for a limit.
 func (b *bucket) limit(id string) *limitBucket {
 	for i := range b.limitCount {
 		if b.limits[i].id == id {
@@ -384,15 +400,15 @@ func (r *Recorder) newBucket() *bucket {
 	return &bucket{kinds: make([]int64, kindCount)}
 }
 
-// release empties a bucket that no line needs any more; mu is held.
+// release empties a bucket for reuse. The caller holds r.mu.
 func (r *Recorder) release(b *bucket) {
 	clear(b.kinds)
 	*b = bucket{kinds: b.kinds}
 	r.free = append(r.free, b)
 }
 
-// end hands the bucket of the second under way over to be written; mu is held. The goroutine that writes ends when it has
-// nothing left to do.
+// end puts the bucket of the current second into the queue. The caller holds r.mu. The goroutine that writes ends when
+// the queue is empty.
 func (r *Recorder) end() {
 	b := r.open
 	if r.open = nil; b == nil {
@@ -413,7 +429,7 @@ func (r *Recorder) end() {
 
 var errSlow = errors.New("the writer is too slow")
 
-// write writes what waits.
+// write writes the queue.
 func (r *Recorder) write(done chan struct{}) {
 	defer close(done)
 	for {
@@ -424,7 +440,7 @@ func (r *Recorder) write(done chan struct{}) {
 			return
 		}
 		b, lost := r.queue[0], r.lost
-		r.mu.Unlock() // b keeps its place: what is being written waits, too
+		r.mu.Unlock() // b stays in the queue while it is written, so that it counts as waiting
 
 		err := r.writeLine(b, lost)
 
@@ -439,7 +455,7 @@ func (r *Recorder) write(done chan struct{}) {
 	}
 }
 
-// writeLine writes a bucket's line. After a write that ended within a line, it begins with a line end.
+// writeLine writes the line of a bucket. If the last write ended within a line, it writes a line end first.
 func (r *Recorder) writeLine(b *bucket, lost int64) error {
 	var grown Totals
 	if r.c.Totals != nil {

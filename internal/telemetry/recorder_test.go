@@ -79,13 +79,16 @@ func (l *lines) flushed(t testing.TB, r *telemetry.Recorder) []*document {
 func TestGolden(t *testing.T) {
 	var out lines
 	totals := telemetry.Totals{Backstop: 3, LeaseLocal: 90, LeaseCalls: 10, Early: 1}
-	r := newRecorder(t, telemetry.Config{Writer: &out, Cell: "eu-1", Function: "authorizer", Totals: func() telemetry.Totals { return totals }})
+	r := newRecorder(t, telemetry.Config{Writer: &out, Cell: "eu-1", Function: "authorizer",
+		Totals: func() telemetry.Totals { return totals }})
 	r.ColdStart(noon)
 	for i := range 100 {
-		r.Decision(noon.Add(time.Duration(i)*time.Millisecond), telemetry.Decision{Kind: answer.Allowed, Took: time.Duration(i) * 10 * time.Microsecond})
+		r.Decision(noon.Add(time.Duration(i)*time.Millisecond),
+			telemetry.Decision{Kind: answer.Allowed, Took: time.Duration(i) * 10 * time.Microsecond})
 	}
 	r.Decision(noon, telemetry.Decision{Kind: answer.Limited, Took: 3 * time.Microsecond, Limit: "burst"})
-	r.Decision(noon, telemetry.Decision{Kind: answer.IPLimited, Took: time.Microsecond, Limit: "ip:per-address", ConfigStale: true})
+	r.Decision(noon, telemetry.Decision{Kind: answer.IPLimited, Took: time.Microsecond, Limit: "ip:per-address",
+		ConfigStale: true})
 	r.Decision(noon, telemetry.Decision{Kind: answer.NoCredential})
 	r.ShadowDenied(noon, "burst")
 	r.StoreCall(noon, telemetry.Redis, 800*time.Microsecond, false)
@@ -116,9 +119,11 @@ func TestGolden(t *testing.T) {
 func TestFullestLineFits(t *testing.T) {
 	var out lines
 	r := newRecorder(t, telemetry.Config{
-		Writer: &out, Namespace: strings.Repeat("n", 255), Cell: strings.Repeat("c", 128), Function: strings.Repeat("f", 128),
+		Writer: &out, Namespace: strings.Repeat("n", 255), Cell: strings.Repeat("c", 128),
+		Function: strings.Repeat("f", 128),
 		Totals: func() telemetry.Totals {
-			return telemetry.Totals{Backstop: math.MaxInt64, LeaseLocal: math.MaxInt64, LeaseCalls: math.MaxInt64, Early: math.MaxInt64}
+			return telemetry.Totals{Backstop: math.MaxInt64, LeaseLocal: math.MaxInt64, LeaseCalls: math.MaxInt64,
+				Early: math.MaxInt64}
 		},
 	})
 	r.ColdStart(noon)
@@ -142,15 +147,16 @@ func TestFullestLineFits(t *testing.T) {
 		t.Errorf("the limiter's latency has %d values, want all 100: the line is not the fullest", n)
 	}
 	var limits map[string]map[string]int64
-	if err := json.Unmarshal(d.Root["limits"], &limits); err != nil || len(limits) != 33 || limits["(other)"]["shadow_denied"] != 68 {
+	if err := json.Unmarshal(d.Root["limits"], &limits); err != nil || len(limits) != 33 ||
+		limits["(other)"]["shadow_denied"] != 68 {
 		t.Errorf("%d limits, %v, %v; want 32 and the other 68 together", len(limits), limits["(other)"], err)
 	}
 	t.Logf("%d bytes, %d metrics", len(out.writes[0]), len(d.Units))
 }
 
-// Guarantees that requests cannot make metrics: whatever they bring, the names are those that the package comment lists, and
-// the dimensions are the configured ones. CloudWatch bills each metric, and a tenant's name in one would be told to
-// whoever reads the dashboard.
+// Guarantees that requests cannot make metrics: whatever they bring, the names are those that the package comment
+// lists, and the dimensions are the configured ones. CloudWatch bills each metric, and a tenant's name in one would be
+// told to whoever reads the dashboard.
 func TestNoInputMakesAMetric(t *testing.T) {
 	var out lines
 	r := newRecorder(t, telemetry.Config{Writer: &out, Cell: "eu-1"})
@@ -160,11 +166,13 @@ func TestNoInputMakesAMetric(t *testing.T) {
 		for i := range id {
 			id[i] = byte(random.Uint32())
 		}
-		r.Decision(noon, telemetry.Decision{Kind: answer.Kind(random.IntN(256)), Limit: string(id), Took: time.Duration(random.Int64())})
+		r.Decision(noon, telemetry.Decision{Kind: answer.Kind(random.IntN(256)), Limit: string(id),
+			Took: time.Duration(random.Int64())})
 		r.ShadowDenied(noon, "203.0.113.7, evil\"}\n")
 		r.StoreCall(noon, telemetry.Store(random.IntN(256)), -time.Duration(random.Int64()), false)
 	}
-	known := []string{"decisions", "enforce_denied", "shadow_denied", "requests_served_by_backstop", "config_stale", "limiter_latency"}
+	known := []string{"decisions", "enforce_denied", "shadow_denied", "requests_served_by_backstop", "config_stale",
+		"limiter_latency"}
 	for _, k := range answer.Kinds() {
 		known = append(known, "decisions_"+k.String())
 	}
@@ -177,7 +185,8 @@ func TestNoInputMakesAMetric(t *testing.T) {
 			t.Errorf("there is a metric %q", name)
 		}
 	}
-	if len(docs) != 1 || !slices.Equal(docs[0].Dimensions[0], []string{"cell"}) || bytes.Contains(out.writes[0], []byte("203.0.113.7")) {
+	if len(docs) != 1 || !slices.Equal(docs[0].Dimensions[0], []string{"cell"}) ||
+		bytes.Contains(out.writes[0], []byte("203.0.113.7")) {
 		t.Errorf("%d lines, dimensions %v, in %.3000s", len(docs), docs[0].Dimensions, out.writes[0])
 	}
 	if got := docs[0].number(t, "decisions"); got != 5000 {
@@ -185,14 +194,16 @@ func TestNoInputMakesAMetric(t *testing.T) {
 	}
 }
 
-// Guarantees that a second's first record writes the line of the one before, and that nothing is counted twice or not at all.
+// Guarantees that a second's first record writes the line of the one before, and that nothing is counted twice or not
+// at all.
 func TestOneLineForEachSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out lines
 		r := newRecorder(t, telemetry.Config{Writer: &out})
 		for i := range 10 {
 			for range i + 1 {
-				r.Decision(noon.Add(time.Duration(i)*time.Second+time.Duration(i)*90*time.Millisecond), telemetry.Decision{Took: time.Millisecond})
+				r.Decision(noon.Add(time.Duration(i)*time.Second+time.Duration(i)*90*time.Millisecond),
+					telemetry.Decision{Took: time.Millisecond})
 			}
 			synctest.Wait()
 			if len(out.writes) != i {
@@ -202,8 +213,10 @@ func TestOneLineForEachSecond(t *testing.T) {
 		docs := out.flushed(t, r)
 		for i, d := range docs {
 			n := float64(i + 1)
-			if want := noon.Add(time.Duration(i) * time.Second).UnixMilli(); d.Timestamp != want || d.number(t, "decisions") != n || d.distribution(t, "limiter_latency").Counts[0] != n {
-				t.Errorf("line %d: time %d, %v decisions; want %d and %v", i, d.Timestamp, d.number(t, "decisions"), want, n)
+			if want := noon.Add(time.Duration(i) * time.Second).UnixMilli(); d.Timestamp != want ||
+				d.number(t, "decisions") != n || d.distribution(t, "limiter_latency").Counts[0] != n {
+				t.Errorf("line %d: time %d, %v decisions; want %d and %v", i, d.Timestamp, d.number(t, "decisions"),
+					want, n)
 			}
 		}
 		if again := out.flushed(t, r); len(docs) != 10 || len(again) != 10 {
@@ -228,10 +241,14 @@ func TestClocks(t *testing.T) {
 		{"overtaken at the edge", at(0, time.Second, 900*time.Millisecond, time.Second), []int64{0, 1}},
 		{"a leap ahead", at(0, time.Hour, time.Hour+time.Second), []int64{0, 3600, 3601}},
 		{"back by one second", at(0, time.Second, 0, time.Second, 2*time.Second), []int64{0, 1, 2}},
-		{"back by an hour", at(0, -3600*time.Second, -3599*time.Second, -3598*time.Second, -3597*time.Second, -3596*time.Second, time.Second), []int64{0, 0, 0, 1}},
-		{"back twice", at(0, -9*time.Second, -20*time.Second, -18*time.Second, -17*time.Second, time.Second), []int64{0, 0, 1}},
-		{"ahead and back", at(0, time.Hour, 1*time.Second, 2*time.Second, 3*time.Second, 4*time.Second, time.Hour), []int64{0, 3600, 3600, 3600}},
-		{"calls that took long", at(0, 10*time.Second, 4*time.Second, 10*time.Second, time.Second, 10*time.Second, 8*time.Second, 11*time.Second), []int64{0, 10, 11}},
+		{"back by an hour", at(0, -3600*time.Second, -3599*time.Second, -3598*time.Second, -3597*time.Second,
+			-3596*time.Second, time.Second), []int64{0, 0, 0, 1}},
+		{"back twice", at(0, -9*time.Second, -20*time.Second, -18*time.Second, -17*time.Second, time.Second),
+			[]int64{0, 0, 1}},
+		{"ahead and back", at(0, time.Hour, 1*time.Second, 2*time.Second, 3*time.Second, 4*time.Second, time.Hour),
+			[]int64{0, 3600, 3600, 3600}},
+		{"calls that took long", at(0, 10*time.Second, 4*time.Second, 10*time.Second, time.Second, 10*time.Second,
+			8*time.Second, 11*time.Second), []int64{0, 10, 11}},
 		{"before 1970", []time.Time{{}, time.Unix(-1, 0), noon}, []int64{-noon.Unix(), 0}},
 		{"after 9999", []time.Time{noon, time.Unix(1<<60, 0)}, []int64{0, 253402300799 - noon.Unix()}},
 	} {
@@ -316,13 +333,15 @@ func TestClockSetBackGoesOn(t *testing.T) {
 				want = 31
 			}
 			if got := d.number(t, "cold_starts"); got != want || d.Timestamp != noon.UnixMilli() {
-				t.Errorf("line %d: %v records at %d, want %v at the last line's time, %d", i, got, d.Timestamp, want, noon.UnixMilli())
+				t.Errorf("line %d: %v records at %d, want %v at the last line's time, %d", i, got, d.Timestamp, want,
+					noon.UnixMilli())
 			}
 		}
 	})
 }
 
-// Guarantees that the metrics of what others count are by how much it grew, and that the hit rate's average is the rate.
+// Guarantees that the metrics of what others count are by how much it grew, and that the hit rate's average is the
+// rate.
 func TestTotals(t *testing.T) {
 	var out lines
 	var totals telemetry.Totals
@@ -350,8 +369,10 @@ func TestTotals(t *testing.T) {
 		if samples > 0 {
 			sum /= samples
 		}
-		if d.number(t, "requests_served_by_backstop") != step.backstop || d.number(t, "early_denials") != step.early || samples != step.samples || sum != step.hitRate {
-			t.Errorf("step %d: backstop %v, early %v, hit rate %v of %v; want %+v", i, d.number(t, "requests_served_by_backstop"), d.number(t, "early_denials"), sum, samples, step)
+		if d.number(t, "requests_served_by_backstop") != step.backstop || d.number(t, "early_denials") != step.early ||
+			samples != step.samples || sum != step.hitRate {
+			t.Errorf("step %d: backstop %v, early %v, hit rate %v of %v; want %+v", i,
+				d.number(t, "requests_served_by_backstop"), d.number(t, "early_denials"), sum, samples, step)
 		}
 		if _, there := d.Root["requests_served_by_backstop"]; !there {
 			t.Errorf("step %d: requests_served_by_backstop is absent: an alarm cannot tell none from not known", i)
@@ -398,8 +419,8 @@ var (
 	errDisk  = errors.New("no space left")
 )
 
-// Guarantees that a line which could not be written is lost, counted and told by the next, and that half a line does not
-// spoil the next one.
+// Guarantees that a line which could not be written is lost, counted and told by the next, and that half a line does
+// not spoil the next one.
 func TestFailingWriter(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -456,8 +477,8 @@ func (s *stuck) Write(p []byte) (int, error) {
 	return s.lines.Write(p)
 }
 
-// Guarantees that a writer which hangs holds up no decision, takes a bounded memory, and that what it takes in the end is in
-// order. If it did, a full pipe would stop the API.
+// Guarantees that a writer which hangs holds up no decision, takes a bounded memory, and that what it takes in the end
+// is in order. If it did, a full pipe would stop the API.
 func TestStuckWriter(t *testing.T) {
 	w := &stuck{letGo: make(chan struct{})}
 	r := newRecorder(t, telemetry.Config{Writer: w})
@@ -488,8 +509,8 @@ func TestStuckWriter(t *testing.T) {
 	}
 }
 
-// Guarantees that concurrent requests in one instance lose and double nothing. Under the race detector it is the test that
-// they do not race.
+// Guarantees that concurrent requests in one instance lose and double nothing. Under the race detector it is the test
+// that they do not race.
 func TestConcurrency(t *testing.T) {
 	var out lines
 	var sampled int64
@@ -519,7 +540,8 @@ func TestConcurrency(t *testing.T) {
 	const want = workers * seconds * each
 	sums := make(map[string]float64)
 	for _, d := range docs {
-		for _, name := range []string{"decisions", "enforce_denied", "shadow_denied", "store_errors_redis", "requests_served_by_backstop"} {
+		for _, name := range []string{"decisions", "enforce_denied", "shadow_denied", "store_errors_redis",
+			"requests_served_by_backstop"} {
 			sums[name] += d.number(t, name)
 		}
 		for _, n := range d.distribution(t, "limiter_latency").Counts { // none, where a flush fell between two records
@@ -537,8 +559,8 @@ func TestConcurrency(t *testing.T) {
 	}
 }
 
-// Guarantees that a process which runs all the time tells of a second soon after it, though nothing more happens, and says
-// nothing while there is nothing to say.
+// Guarantees that a process which runs all the time tells of a second soon after it, though nothing more happens, and
+// says nothing while there is nothing to say.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out lines
@@ -578,7 +600,8 @@ func TestRunEndsWholeSeconds(t *testing.T) {
 		}
 		<-time.After(time.Second)
 		if docs := out.flushed(t, r); len(docs) != 1 || docs[0].number(t, "decisions") != 8 {
-			t.Errorf("%d lines, the first with %v decisions; want 1 with all 8", len(docs), docs[0].number(t, "decisions"))
+			t.Errorf("%d lines, the first with %v decisions; want 1 with all 8", len(docs),
+				docs[0].number(t, "decisions"))
 		}
 	})
 }
@@ -604,7 +627,8 @@ func TestLatencyError(t *testing.T) {
 		}
 	}
 	for took, want := range map[time.Duration]float64{
-		-time.Hour: 1, 0: 1, 1: 1, time.Microsecond: 1, math.MinInt64: 1, 70 * time.Second: 63.3e6, math.MaxInt64: 63.3e6,
+		-time.Hour: 1, 0: 1, 1: 1, time.Microsecond: 1, math.MinInt64: 1, 70 * time.Second: 63.3e6,
+		math.MaxInt64: 63.3e6,
 	} {
 		if got := told(took).Values[0]; math.Abs(got-want) > 0.01*want {
 			t.Errorf("%v is told as %v µs, want %v", took, got, want)
@@ -641,7 +665,7 @@ func TestNewNamesTheField(t *testing.T) {
 		{telemetry.Config{Namespace: `a"b`}, "Namespace"},
 		{telemetry.Config{Namespace: strings.Repeat("n", 256)}, "Namespace"},
 		{telemetry.Config{Cell: "é"}, "Cell"},
-		{telemetry.Config{Cell: "203.0.113.7"}, "Cell is an address"},
+		{telemetry.Config{Cell: "203.0.113.7"}, "Cell is an IP address"},
 		{telemetry.Config{Function: `x","tenant":"acme`}, "Function"},
 		{telemetry.Config{Function: strings.Repeat("f", 129)}, "Function"},
 	} {

@@ -8,19 +8,21 @@ import (
 	"strings"
 )
 
-// redacted stands for a value that is not told.
+// redacted replaces values that must not be logged.
 const redacted = "[redacted]"
 
-// sensitive is what a key holds, in lower case and without its separators, that tells a value which is not to be logged.
+// sensitive lists parts of keys, in lower case and without separators. A value is not logged if its key contains one of
+// them.
 var sensitive = []string{
-	"authorization", "bearer", "cookie", "token", "jwt", "apikey", "secret", "password", "passwd", "passphrase", "pepper",
+	"authorization", "bearer", "cookie", "token", "jwt", "apikey", "secret", "password", "passwd", "passphrase",
+	"pepper",
 	"credential", "privatekey", "signature", "sessionid",
 	"forwarded", "remoteaddr", "remoteip", "sourceip", "clientip", "realip",
 }
 
-// Sensitive reports whether values under this key are never logged: those of authorization, cookie, token, x-api-key and the
-// like, and those of a client's address, as in x-forwarded-for. Case and separators make no difference, and so
-// "X-Api-Key", "xApiKey" and "x_api_key" are one. It rather takes a key too many.
+// Sensitive reports whether values under this key are never logged: those of authorization, cookie, token, x-api-key
+// and similar keys, and those of keys for a client's address, such as x-forwarded-for. Case and separators make no
+// difference: "X-Api-Key", "xApiKey" and "x_api_key" are equal. In doubt, a key is sensitive.
 func Sensitive(key string) bool {
 	plain := strings.Map(func(r rune) rune {
 		switch r {
@@ -32,7 +34,7 @@ func Sensitive(key string) bool {
 	return slices.ContainsFunc(sensitive, func(s string) bool { return strings.Contains(plain, s) })
 }
 
-// redact is for slog.HandlerOptions.
+// redact has the signature of slog.HandlerOptions.ReplaceAttr.
 func redact(groups []string, a slog.Attr) slog.Attr {
 	if Sensitive(a.Key) || slices.ContainsFunc(groups, Sensitive) {
 		return slog.String(a.Key, redacted)
@@ -43,12 +45,12 @@ func redact(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// redactAny redacts members of what will become JSON. It looks at the JSON, not at the value: names are what their tags say,
-// and values write themselves as they like.
+// redactAny redacts members of a value that will become JSON. It looks at the JSON, not at the value, because tags and
+// marshalers determine the names.
 func redactAny(v slog.Value) slog.Value {
 	_, writesItself := v.Any().(json.Marshaler)
 	if _, isError := v.Any().(error); isError && !writesItself {
-		return v // its text is logged, and that has no keys
+		return v // its text is logged, and a text has no keys
 	}
 	text, err := json.Marshal(v.Any())
 	if err != nil {
@@ -63,7 +65,7 @@ func redactAny(v slog.Value) slog.Value {
 	return slog.AnyValue(tree)
 }
 
-// redactTree redacts in place, and reports whether there was something to redact.
+// redactTree redacts in place. It reports whether it redacted anything.
 func redactTree(tree any) (found bool) {
 	switch t := tree.(type) {
 	case map[string]any:

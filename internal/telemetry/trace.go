@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// Trace says to which trace a request belongs. The zero value is none.
+// Trace says which trace a request belongs to. The zero value means no trace.
 type Trace struct {
-	ID      string // 32 lower-case hexadecimal digits, not all zero, as W3C Trace Context has it; "" none
-	Parent  string // who called: 16 lower-case hexadecimal digits, not all zero; "" not said
+	ID      string // 32 lower-case hexadecimal digits, not all zero, as in W3C Trace Context; "" if there is none
+	Parent  string // id of the caller's span: 16 lower-case hexadecimal digits, not all zero; "" if unknown
 	Sampled bool
 }
 
-// maxXRayBytes bounds the header of X-Ray; a lineage of many functions makes it longest.
+// maxXRayBytes bounds the X-Ray header. Its field Lineage makes it long if many functions call each other.
 const maxXRayBytes = 1024
 
-// ParseXRay reads the header X-Amzn-Trace-Id, which in Lambda is also the variable _X_AMZN_TRACE_ID:
-// "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1", in any order, with fields that it does not
-// know. A Parent that is malformed is left out. The error does not repeat the header.
+// ParseXRay reads the header X-Amzn-Trace-Id, which Lambda also passes as the variable _X_AMZN_TRACE_ID:
+// "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1". Fields may be in any order, and unknown
+// fields are ignored. A malformed Parent is left out. The error does not repeat the header.
 func ParseXRay(header string) (Trace, error) {
 	if len(header) > maxXRayBytes {
 		return Trace{}, errors.New("X-Ray trace header: longer than 1024 bytes")
@@ -47,7 +47,7 @@ func ParseXRay(header string) (Trace, error) {
 	return t, nil
 }
 
-// rootID is the id in "1-5759e988-bd862e3fe1be46a994272793" without its dashes, or "".
+// rootID returns the id in "1-5759e988-bd862e3fe1be46a994272793" without its dashes, or "" if root has another form.
 func rootID(root string) string {
 	const digits = len("5759e988-bd862e3fe1be46a994272793")
 	root, ok := strings.CutPrefix(root, "1-")
@@ -60,8 +60,9 @@ func rootID(root string) string {
 	return ""
 }
 
-// ParseTraceparent reads the header traceparent of W3C Trace Context: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".
-// Of a later version than 00 it reads what 00 has, as that specification asks. The error does not repeat the header.
+// ParseTraceparent reads the header traceparent of W3C Trace Context:
+// "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01". Of versions later than 00, it reads the fields of version
+// 00, as the specification asks. The error does not repeat the header.
 func ParseTraceparent(header string) (Trace, error) {
 	const size = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	if len(header) < size || header[2] != '-' || header[35] != '-' || header[52] != '-' {
@@ -71,7 +72,7 @@ func ParseTraceparent(header string) (Trace, error) {
 	t := Trace{ID: header[3:35], Parent: header[36:52]}
 	switch {
 	case !isHex(version) || version == "ff":
-		return Trace{}, errors.New("traceparent: no such version")
+		return Trace{}, errors.New("traceparent: the version is not 2 lower-case hexadecimal digits other than ff")
 	case version == "00" && len(header) > size, len(header) > size && header[size] != '-':
 		return Trace{}, errors.New("traceparent: too long")
 	case !isID(t.ID, 32):
@@ -85,8 +86,9 @@ func ParseTraceparent(header string) (Trace, error) {
 	return t, nil
 }
 
-// FindTrace reads the headers of a request, "" where there is none. X-Ray's comes first: the gateway sets it, the other is
-// the client's. A header that is malformed counts as absent, for a request must not fail on it.
+// FindTrace reads both trace headers of a request; "" means that a header is missing. The X-Ray header is preferred,
+// because the gateway sets it and the client sets the other. A malformed header counts as missing: a request must not
+// fail because of it.
 func FindTrace(xray, traceparent string) Trace {
 	if t, err := ParseXRay(xray); err == nil {
 		return t
@@ -97,7 +99,7 @@ func FindTrace(xray, traceparent string) Trace {
 	return Trace{}
 }
 
-// XRay is the id as X-Ray writes it, "1-5759e988-bd862e3fe1be46a994272793"; "" for none.
+// XRay returns the id in the form of X-Ray, "1-5759e988-bd862e3fe1be46a994272793", or "" if there is no trace.
 func (t Trace) XRay() string {
 	if len(t.ID) != 32 {
 		return ""
@@ -105,7 +107,7 @@ func (t Trace) XRay() string {
 	return "1-" + t.ID[:8] + "-" + t.ID[8:]
 }
 
-// isID reports whether s is n digits, not all of them zero.
+// isID reports whether s is n lower-case hexadecimal digits, not all of them zero.
 func isID(s string, n int) bool { return len(s) == n && isHex(s) && strings.Trim(s, "0") != "" }
 
 func isHex(s string) bool {
@@ -117,7 +119,7 @@ func isHex(s string) bool {
 	return true
 }
 
-// digit is the value of a lower-case hexadecimal digit; above 15 for anything else.
+// digit returns the value of a lower-case hexadecimal digit, and more than 15 for any other byte.
 func digit(c byte) byte {
 	switch {
 	case '0' <= c && c <= '9':

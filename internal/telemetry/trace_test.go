@@ -19,8 +19,10 @@ func TestParseXRay(t *testing.T) {
 		name, header string
 		want         telemetry.Trace // zero: an error
 	}{
-		{"whole", "Root=" + rootID + ";Parent=" + parentID + ";Sampled=1", telemetry.Trace{ID: traceID, Parent: parentID, Sampled: true}},
-		{"of Lambda", "Root=" + rootID + ";Parent=" + parentID + ";Sampled=0;Lineage=a87bd80c:1|68fd508a:5|c512fbe3:2", telemetry.Trace{ID: traceID, Parent: parentID}},
+		{"whole", "Root=" + rootID + ";Parent=" + parentID + ";Sampled=1",
+			telemetry.Trace{ID: traceID, Parent: parentID, Sampled: true}},
+		{"of Lambda", "Root=" + rootID + ";Parent=" + parentID + ";Sampled=0;Lineage=a87bd80c:1|68fd508a:5|c512fbe3:2",
+			telemetry.Trace{ID: traceID, Parent: parentID}},
 		{"of a load balancer", "Self=1-67891234-12456789abcdef012345678f;Root=" + rootID, telemetry.Trace{ID: traceID}},
 		{"spaces", "Sampled=1; Root=" + rootID + " ;", telemetry.Trace{ID: traceID, Sampled: true}},
 		{"decision asked for", "Root=" + rootID + ";Sampled=?", telemetry.Trace{ID: traceID}},
@@ -81,7 +83,8 @@ func check(t *testing.T, name, header string, got telemetry.Trace, err error, wa
 	}
 }
 
-// Guarantees that a client's traceparent never displaces the gateway's trace, and that a malformed header is as good as none.
+// Guarantees that a client's traceparent never displaces the gateway's trace, and that a malformed header is as good as
+// none.
 func TestFindTrace(t *testing.T) {
 	const xray, w3c = "Root=" + rootID, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for _, c := range []struct{ xray, traceparent, id, root string }{
@@ -92,7 +95,8 @@ func TestFindTrace(t *testing.T) {
 		{"rubbish", "rubbish", "", ""},
 	} {
 		if got := telemetry.FindTrace(c.xray, c.traceparent); got.ID != c.id || got.XRay() != c.root {
-			t.Errorf("FindTrace(%q, %q) = %+v, in X-Ray's form %q; want %q, %q", c.xray, c.traceparent, got, got.XRay(), c.id, c.root)
+			t.Errorf("FindTrace(%q, %q) = %+v, in X-Ray's form %q; want %q, %q", c.xray, c.traceparent, got, got.XRay(),
+				c.id, c.root)
 		}
 	}
 }
@@ -111,7 +115,8 @@ func wellFormed(t *testing.T, header string, got telemetry.Trace, err error) boo
 		}
 		return false
 	}
-	if !idForm.MatchString(got.ID) || strings.Trim(got.ID, "0") == "" || got.Parent != "" && !parentForm.MatchString(got.Parent) {
+	if !idForm.MatchString(got.ID) || strings.Trim(got.ID, "0") == "" || got.Parent != "" &&
+		!parentForm.MatchString(got.Parent) {
 		t.Fatalf("%q is %+v", header, got)
 	}
 	return true

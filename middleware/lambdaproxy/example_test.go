@@ -17,9 +17,11 @@ func ExampleWrap() {
 
 	for _, authorizer := range []string{
 		`{"lambda":{"decision":"allowed","tenant":"acme","rateLimitRemaining":"41"}}`,
-		`{"lambda":{"decision":"limited","tenant":"acme","rateLimitRemaining":"0","retryAfter":"3","problem":"{\"status\":429}"}}`,
+		`{"lambda":{"decision":"limited","tenant":"acme","rateLimitRemaining":"0","retryAfter":"3",` +
+			`"problem":"{\"status\":429}"}}`,
 	} {
-		answer, err := handler.Invoke(context.Background(), []byte(`{"version":"2.0","requestContext":{"authorizer":`+authorizer+`}}`))
+		answer, err := handler.Invoke(context.Background(),
+			[]byte(`{"version":"2.0","requestContext":{"authorizer":`+authorizer+`}}`))
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -1,8 +1,8 @@
-// Package lambdaproxy puts Sluice's answers around a Lambda behind API Gateway: it reads what the authorizer decided from the
-// event, answers what was denied, and adds the rate-limit headers to what the handler answers.
+// Package lambdaproxy wraps a Lambda function behind API Gateway. It reads the authorizer's decision from the event,
+// answers denied requests, and adds the rate-limit headers to the handler's answers.
 //
-// It takes the events of REST APIs, HTTP APIs (payload 1.0 and 2.0) and WebSocket APIs with Lambda proxy integrations, and links
-// neither a limiter nor aws-lambda-go. There:
+// It takes the events of REST APIs, HTTP APIs (payload 1.0 and 2.0) and WebSocket APIs with Lambda proxy integrations.
+// It links neither a limiter nor aws-lambda-go. With aws-lambda-go:
 //
 //	lambda.StartHandler(lambdaproxy.Wrap(lambda.NewHandler(handle)))
 package lambdaproxy
@@ -15,12 +15,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/apigw"
 )
 
-// Handler is a Lambda's handler: lambda.Handler of aws-lambda-go is one.
+// Handler is the handler of a Lambda function. lambda.Handler of aws-lambda-go implements it.
 type Handler interface {
 	Invoke(ctx context.Context, payload []byte) ([]byte, error)
 }
 
-// HandlerFunc makes a Handler of a func.
+// HandlerFunc makes a Handler of a function.
 type HandlerFunc func(ctx context.Context, payload []byte) ([]byte, error)
 
 // Invoke implements [Handler].
@@ -28,14 +28,14 @@ func (f HandlerFunc) Invoke(ctx context.Context, payload []byte) ([]byte, error)
 	return f(ctx, payload)
 }
 
-// Wrap stands before a handler of proxy events. Calls that were allowed reach it, with the event as it came and who calls in the
-// context ([caller.FromContext]). Calls that were denied, which come here only where the authorizer passes denials on, are
-// answered with their 429 or 403. A call without a decision, or with one that cannot be read, is answered with a 403 and never
-// reaches the handler.
+// Wrap puts itself in front of a handler of proxy events. Calls that were allowed reach the handler, with the event
+// unchanged and the caller in the context ([caller.FromContext]). Calls that were denied arrive only if the authorizer
+// passes denials on. They are answered with their 429 or 403. A call without a decision, or with a decision that cannot
+// be read, is answered with a 403 and never reaches the handler.
 //
-// The handler's response gets the rate-limit headers, in place of its own of these names; all else of it is handed on byte for
-// byte. In payload 2.0 a response without a statusCode, which API Gateway takes for a body, is written out as the response that it
-// stands for. What is no response of a proxy, and errors, pass unchanged.
+// The rate-limit headers replace the headers of these names in the handler's response. The rest of the response is
+// unchanged, byte for byte. In payload 2.0, API Gateway takes a response without a statusCode for a body: Wrap writes
+// it as the complete response that it means. Anything that is not a proxy response passes unchanged, and so do errors.
 func Wrap(next Handler) Handler { return &wrapped{next} }
 
 type wrapped struct{ next Handler }
@@ -45,7 +45,8 @@ func (h *wrapped) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	a, version, err := apigw.ReadProxyEvent(payload)
 	switch {
 	case err != nil:
-		return refusal(&apigw.Answer{Kind: answer.NoDecision, Instance: answer.NewInstance()}), nil //nolint:nilerr // a denial is the answer; an error would be a 502
+		denial := &apigw.Answer{Kind: answer.NoDecision, Instance: answer.NewInstance()}
+		return refusal(denial), nil //nolint:nilerr // the denial is the answer; an error would become a 502
 	case a.Kind != answer.Allowed:
 		return refusal(a), nil
 	}

@@ -19,24 +19,30 @@ import (
 
 var (
 	allowed = apigw.Answer{Kind: answer.Allowed, Tenant: "a/é", Subject: "ci", Plan: "pro", KeyID: "k1",
-		Header: answer.Header{Limit: "5", Remaining: "4", Reset: "1", RateLimit: `"burst";r=4;t=1`, Policy: `"burst";q=5;w=5`}}
+		Header: answer.Header{Limit: "5", Remaining: "4", Reset: "1", RateLimit: `"burst";r=4;t=1`,
+			Policy: `"burst";q=5;w=5`}}
 	denied = apigw.Answer{Kind: answer.Limited, Tenant: "acme", Instance: "urn:uuid:1",
-		Header:  answer.Header{Limit: "5", Remaining: "0", Reset: "5", RateLimit: `"burst";r=0;t=1`, Policy: `"burst";q=5;w=5`, RetryAfter: "1"},
+		Header: answer.Header{Limit: "5", Remaining: "0", Reset: "5", RateLimit: `"burst";r=0;t=1`,
+			Policy: `"burst";q=5;w=5`, RetryAfter: "1"},
 		Problem: []byte(`{"type":"t","title":"<é>","status":429}`)}
 )
 
 // shapes are the events of a Lambda behind each kind of API, with %s for the authorizer's context.
 var shapes = map[string]string{
-	"REST":             `{"resource":"/p/{id}","path":"/p/1","httpMethod":"GET","headers":{},"multiValueHeaders":{},"requestContext":{"apiId":"a","authorizer":%s},"body":null,"isBase64Encoded":false}`,
-	"HTTP, format 1.0": `{"version":"1.0","resource":"/p","path":"/p/1","httpMethod":"GET","requestContext":{"authorizer":%s},"body":"e30="}`,
-	"HTTP, format 2.0": `{"version":"2.0","routeKey":"GET /p","rawPath":"/p/1","requestContext":{"authorizer":{"lambda":%s},"http":{"method":"GET"}}}`,
-	"WebSocket":        `{"requestContext":{"routeKey":"$connect","eventType":"CONNECT","authorizer":%s}}`,
+	"REST": `{"resource":"/p/{id}","path":"/p/1","httpMethod":"GET","headers":{},"multiValueHeaders":{},` +
+		`"requestContext":{"apiId":"a","authorizer":%s},"body":null,"isBase64Encoded":false}`,
+	"HTTP, format 1.0": `{"version":"1.0","resource":"/p","path":"/p/1","httpMethod":"GET",` +
+		`"requestContext":{"authorizer":%s},"body":"e30="}`,
+	"HTTP, format 2.0": `{"version":"2.0","routeKey":"GET /p","rawPath":"/p/1",` +
+		`"requestContext":{"authorizer":{"lambda":%s},"http":{"method":"GET"}}}`,
+	"WebSocket": `{"requestContext":{"routeKey":"$connect","eventType":"CONNECT","authorizer":%s}}`,
 }
 
 // event is what API Gateway sends where the authorizer answered so.
 func event(t testing.TB, shape string, a *apigw.Answer) []byte {
 	t.Helper()
-	b, err := (&apigw.Encoder{PassDenials: []string{"api"}}).Append(nil, &apigw.Event{Shape: apigw.HTTP2, API: "api"}, a)
+	b, err := (&apigw.Encoder{PassDenials: []string{"api"}}).Append(nil, &apigw.Event{Shape: apigw.HTTP2, API: "api"},
+		a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,17 +86,21 @@ func invoke(t testing.TB, h *handler, payload []byte) (response, string) {
 	return r, string(b)
 }
 
-// Guarantees that a call that was allowed reaches the handler with the event as it came and who calls, and the client gets the headers.
+// Guarantees that a call that was allowed reaches the handler with the event as it came and who calls, and the client
+// gets the headers.
 func TestAllowed(t *testing.T) {
 	for shape := range shapes {
 		h := &handler{answer: `{"statusCode":201,"body":"ok","headers":{"X-Own":"1"}}`}
 		payload := event(t, shape, &allowed)
 		r, text := invoke(t, h, payload)
-		if h.calls != 1 || h.payload != string(payload) || h.who != (caller.Caller{Tenant: "a/é", Subject: "ci", Plan: "pro", KeyID: "k1"}) {
+		if h.calls != 1 || h.payload != string(payload) ||
+			h.who != (caller.Caller{Tenant: "a/é", Subject: "ci", Plan: "pro", KeyID: "k1"}) {
 			t.Errorf("%s: the handler got %+v", shape, h)
 		}
-		want := map[string]string{"X-Own": "1", "X-RateLimit-Limit": "5", "X-RateLimit-Remaining": "4", "X-RateLimit-Reset": "1",
-			"RateLimit": `"burst";r=4;t=1`, "RateLimit-Policy": `"burst";q=5;w=5`, "Access-Control-Expose-Headers": answer.ExposeHeaders}
+		want := map[string]string{"X-Own": "1", "X-RateLimit-Limit": "5", "X-RateLimit-Remaining": "4",
+			"X-RateLimit-Reset": "1",
+			"RateLimit":         `"burst";r=4;t=1`, "RateLimit-Policy": `"burst";q=5;w=5`,
+			"Access-Control-Expose-Headers": answer.ExposeHeaders}
 		if r.StatusCode != 201 || r.Body != "ok" || !reflect.DeepEqual(r.Headers, want) {
 			t.Errorf("%s: %s", shape, text)
 		}
@@ -107,8 +117,10 @@ func TestDenied(t *testing.T) {
 			a, h := denied, &handler{}
 			a.Kind = k
 			r, text := invoke(t, h, event(t, shape, &a))
-			if h.calls != 0 || r.StatusCode != k.Status() || r.Headers["Content-Type"] != answer.ContentType || r.Headers["Retry-After"] != "1" ||
-				r.Headers["Cache-Control"] != "no-store" || r.IsBase64Encoded || r.Body != `{"type":"t","title":"<%C3%A9>","status":429}`+"\n" {
+			if h.calls != 0 || r.StatusCode != k.Status() || r.Headers["Content-Type"] != answer.ContentType ||
+				r.Headers["Retry-After"] != "1" ||
+				r.Headers["Cache-Control"] != "no-store" || r.IsBase64Encoded ||
+				r.Body != `{"type":"t","title":"<%C3%A9>","status":429}`+"\n" {
 				t.Errorf("%s, %s: called %d times, %s", shape, k, h.calls, text)
 			}
 		}
@@ -118,8 +130,10 @@ func TestDenied(t *testing.T) {
 // Guarantees that an event without a decision, or with one that cannot be read, is a 403 and never reaches the handler.
 func TestWithoutDecision(t *testing.T) {
 	for _, payload := range []string{
-		"", "null", "[]", `"x"`, "{}", "{", `{"requestContext":null}`, `{"requestContext":{}}`, `{"requestContext":{"authorizer":{}}}`,
-		`{"requestContext":{"authorizer":null}}`, `{"requestContext":{"authorizer":"allowed"}}`, `{"requestContext":{"authorizer":{"decision":"yes","tenant":"a"}}}`,
+		"", "null", "[]", `"x"`, "{}", "{", `{"requestContext":null}`, `{"requestContext":{}}`,
+		`{"requestContext":{"authorizer":{}}}`,
+		`{"requestContext":{"authorizer":null}}`, `{"requestContext":{"authorizer":"allowed"}}`,
+		`{"requestContext":{"authorizer":{"decision":"yes","tenant":"a"}}}`,
 		`{"requestContext":{"decision":"allowed","tenant":"a"}}`, `{"authorizer":{"decision":"allowed","tenant":"a"}}`,
 		`{"requestContext":{"authorizer":{"decision":"allowed","tenant":"a"}},"requestContext":{}}`,
 		`{"requestContext":{"authorizer":{"jwt":{"claims":{"decision":"allowed","tenant":"a"}}}}}`,
@@ -135,7 +149,8 @@ func TestWithoutDecision(t *testing.T) {
 	}
 }
 
-const ours = `"X-RateLimit-Limit":"5","X-RateLimit-Remaining":"4","X-RateLimit-Reset":"1","RateLimit":"\"burst\";r=4;t=1","RateLimit-Policy":"\"burst\";q=5;w=5"`
+const ours = `"X-RateLimit-Limit":"5","X-RateLimit-Remaining":"4","X-RateLimit-Reset":"1",` +
+	`"RateLimit":"\"burst\";r=4;t=1","RateLimit-Policy":"\"burst\";q=5;w=5"`
 
 // Guarantees what becomes of each form of response, byte for byte.
 func TestResponses(t *testing.T) {
@@ -143,23 +158,40 @@ func TestResponses(t *testing.T) {
 	binary := base64.StdEncoding.EncodeToString([]byte("\x00\xff"))
 	for _, c := range []struct{ name, shape, answer, want string }{
 		{"no headers", "REST", `{"statusCode":204}`, `{"statusCode":204,"headers":{` + ours + `,` + expose + `}}`},
-		{"null headers", "REST", `{"statusCode":204,"headers":null,"multiValueHeaders":null}`, `{"statusCode":204,"headers":{` + ours + `,` + expose + `},"multiValueHeaders":null}`},
-		{"binary, unknown members, spaces and numbers", "REST", ` { "statusCode" : 2e2 , "x" : [1.0, {"a": "\u00e9"}] , "body":"` + binary + `", "isBase64Encoded":true , "headers":{} } `,
-			`{"statusCode":2e2,"x":[1.0, {"a": "\u00e9"}],"body":"` + binary + `","isBase64Encoded":true,"headers":{` + ours + `,` + expose + `}}`},
-		{"ours replaced under any spelling", "REST", `{"statusCode":200,"headers":{"x-ratelimit-limit":"9","RATELIMIT":"x","retry-after":"7","A":"b"},"multiValueHeaders":{"X-Ratelimit-Limit":["9"],"Set-Cookie":["a=1","b=2"]}}`,
-			`{"statusCode":200,"headers":{"retry-after":"7","A":"b",` + ours + `,` + expose + `},"multiValueHeaders":{"Set-Cookie":["a=1","b=2"]}}`},
-		{"exposes more", "HTTP, format 1.0", `{"statusCode":200,"headers":{"access-control-expose-headers":"X-A"},"multiValueHeaders":{"Access-Control-Expose-Headers":["X-B","X-C"]}}`,
-			`{"statusCode":200,"headers":{` + ours + `,"Access-Control-Expose-Headers":"X-A, X-B, X-C, ` + answer.ExposeHeaders + `"},"multiValueHeaders":{}}`},
-		{"cookies", "HTTP, format 2.0", `{"cookies":["a=1"],"statusCode":200,"body":"x"}`, `{"cookies":["a=1"],"statusCode":200,"body":"x","headers":{` + ours + `,` + expose + `}}`},
-		{"a text for a body", "HTTP, format 2.0", `"h\u00e9 \"x\""`, `{"statusCode":200,"headers":{"content-type":"application/json",` + ours + `,` + expose + `},"isBase64Encoded":false,"body":"hé \"x\""}`},
-		{"an object for a body", "HTTP, format 2.0", ` {"a": 1} `, `{"statusCode":200,"headers":{"content-type":"application/json",` + ours + `,` + expose + `},"isBase64Encoded":false,"body":"{\"a\": 1}"}`},
-		{"a list for a body", "HTTP, format 2.0", `[1]`, `{"statusCode":200,"headers":{"content-type":"application/json",` + ours + `,` + expose + `},"isBase64Encoded":false,"body":"[1]"}`},
+		{"null headers", "REST", `{"statusCode":204,"headers":null,"multiValueHeaders":null}`,
+			`{"statusCode":204,"headers":{` + ours + `,` + expose + `},"multiValueHeaders":null}`},
+		{"binary, unknown members, spaces and numbers", "REST",
+			` { "statusCode" : 2e2 , "x" : [1.0, {"a": "\u00e9"}] , "body":"` + binary +
+				`", "isBase64Encoded":true , "headers":{} } `,
+			`{"statusCode":2e2,"x":[1.0, {"a": "\u00e9"}],"body":"` + binary + `","isBase64Encoded":true,"headers":{` +
+				ours + `,` + expose + `}}`},
+		{"ours replaced under any spelling", "REST", `{"statusCode":200,"headers":{"x-ratelimit-limit":"9",` +
+			`"RATELIMIT":"x","retry-after":"7","A":"b"},"multiValueHeaders":{"X-Ratelimit-Limit":["9"],` +
+			`"Set-Cookie":["a=1","b=2"]}}`,
+			`{"statusCode":200,"headers":{"retry-after":"7","A":"b",` + ours + `,` + expose +
+				`},"multiValueHeaders":{"Set-Cookie":["a=1","b=2"]}}`},
+		{"exposes more", "HTTP, format 1.0", `{"statusCode":200,"headers":{"access-control-expose-headers":"X-A"},` +
+			`"multiValueHeaders":{"Access-Control-Expose-Headers":["X-B","X-C"]}}`,
+			`{"statusCode":200,"headers":{` + ours + `,"Access-Control-Expose-Headers":"X-A, X-B, X-C, ` +
+				answer.ExposeHeaders + `"},"multiValueHeaders":{}}`},
+		{"cookies", "HTTP, format 2.0", `{"cookies":["a=1"],"statusCode":200,"body":"x"}`,
+			`{"cookies":["a=1"],"statusCode":200,"body":"x","headers":{` + ours + `,` + expose + `}}`},
+		{"a text for a body", "HTTP, format 2.0", `"h\u00e9 \"x\""`,
+			`{"statusCode":200,"headers":{"content-type":"application/json",` + ours + `,` + expose +
+				`},"isBase64Encoded":false,"body":"hé \"x\""}`},
+		{"an object for a body", "HTTP, format 2.0", ` {"a": 1} `,
+			`{"statusCode":200,"headers":{"content-type":"application/json",` + ours + `,` + expose +
+				`},"isBase64Encoded":false,"body":"{\"a\": 1}"}`},
+		{"a list for a body", "HTTP, format 2.0", `[1]`,
+			`{"statusCode":200,"headers":{"content-type":"application/json",` + ours + `,` + expose +
+				`},"isBase64Encoded":false,"body":"[1]"}`},
 		{"a text of a REST API, an error there", "REST", `"hello"`, `"hello"`},
 		{"no status of a REST API, an error there", "REST", `{"a":1}`, `{"a":1}`},
 		{"null", "HTTP, format 2.0", `null`, `null`},
 		{"no JSON", "HTTP, format 2.0", `{`, `{`},
 		{"headers that are none", "REST", `{"statusCode":200,"headers":[]}`, `{"statusCode":200,"headers":[]}`},
-		{"headers twice", "REST", `{"statusCode":200,"headers":{},"headers":{}}`, `{"statusCode":200,"headers":{},"headers":{}}`},
+		{"headers twice", "REST", `{"statusCode":200,"headers":{},"headers":{}}`,
+			`{"statusCode":200,"headers":{},"headers":{}}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := lambdaproxy.Wrap(&handler{answer: c.answer}).Invoke(t.Context(), event(t, c.shape, &allowed))
@@ -194,7 +226,8 @@ func FuzzEvent(f *testing.F) {
 			t.Errorf("%q is answered with %s", payload, text)
 		case h.calls > 0 && (h.who.Tenant == "") != h.who.Anonymous:
 			t.Errorf("%q is allowed for %+v", payload, h.who)
-		case h.calls > 0 && !strings.Contains(gjson.GetBytes(payload, "requestContext.authorizer").Raw, "allowed") && !strings.Contains(string(payload), `\u`):
+		case h.calls > 0 && !strings.Contains(gjson.GetBytes(payload, "requestContext.authorizer").Raw, "allowed") &&
+			!strings.Contains(string(payload), `\u`):
 			t.Errorf("%q is allowed", payload)
 		}
 	})
@@ -202,7 +235,8 @@ func FuzzEvent(f *testing.F) {
 
 // Guarantees that whatever a handler answers is still what it said: valid where it was, every other member as it was.
 func FuzzResponse(f *testing.F) {
-	for _, s := range []string{`{"statusCode":200,"headers":{"A":"b"},"multiValueHeaders":{"C":["d"]},"body":"x"}`, `"text"`, `{"a":1}`, `[]`, `{`, `{"statusCode":1,"headers":null}`,
+	for _, s := range []string{`{"statusCode":200,"headers":{"A":"b"},"multiValueHeaders":{"C":["d"]},"body":"x"}`,
+		`"text"`, `{"a":1}`, `[]`, `{`, `{"statusCode":1,"headers":null}`,
 		`{"statusCode":200,"headers":{"Access-Control-Expose-Headers":"X"}}`} {
 		f.Add([]byte(s), true)
 		f.Add([]byte(s), false)

@@ -19,7 +19,7 @@ const (
 	multiKey   = "multiValueHeaders"
 )
 
-// refusal is a denial, as all kinds of API take it.
+// refusal returns a denial as a response that all kinds of API accept.
 func refusal(a *apigw.Answer) []byte {
 	h := make(http.Header)
 	a.Header.Set(h)
@@ -48,8 +48,8 @@ func appendMember(b []byte, name, value string) []byte {
 	return gjson.AppendJSONString(b, value)
 }
 
-// addHeaders adds the rate-limit headers to a handler's response. What it cannot read it returns as it is: the gateway has a
-// meaning for it, or an error.
+// addHeaders adds the rate-limit headers to a handler's response. It returns a response that it cannot read unchanged,
+// because the gateway may have a meaning or an error for it.
 func addHeaders(response []byte, h *answer.Header, inferred bool) []byte {
 	if !gjson.ValidBytes(response) {
 		return response
@@ -74,7 +74,7 @@ func addHeaders(response []byte, h *answer.Header, inferred bool) []byte {
 	return parts.join(h)
 }
 
-// explicit is the response that API Gateway takes a plain value for, in payload 2.0.
+// explicit returns the complete response that API Gateway, in payload 2.0, makes of a plain value.
 func explicit(v gjson.Result, h *answer.Header) []byte {
 	body := strings.TrimSpace(v.Raw)
 	if v.Type == gjson.String {
@@ -87,7 +87,7 @@ func explicit(v gjson.Result, h *answer.Header) []byte {
 	return append(b, '}')
 }
 
-// member is one of an object's, as it was written.
+// member is a member of a JSON object, as it was written.
 type member struct{ key, value gjson.Result }
 
 // parts are the members of a response.
@@ -97,7 +97,7 @@ type parts struct {
 	status         bool
 }
 
-// read takes the response apart. It reports false for one whose headers are not what they should be, or are there twice.
+// read takes the response apart. It returns false if the headers are not of the right type, or occur twice.
 func (p *parts) read(root gjson.Result) bool {
 	ok := true
 	object := func(into *gjson.Result, v gjson.Result) {
@@ -121,7 +121,7 @@ func (p *parts) read(root gjson.Result) bool {
 	return ok
 }
 
-// join writes the response with the headers in it.
+// join writes the response with the rate-limit headers.
 func (p *parts) join(h *answer.Header) []byte {
 	var exposed []string
 	collect := func(key, v gjson.Result) bool {
@@ -155,7 +155,7 @@ func (p *parts) join(h *answer.Header) []byte {
 		switch m.key.Str {
 		case headersKey:
 			out.Write(withHeaders(m.value, h, expose))
-		case multiKey: // what stands there beats headers
+		case multiKey: // the gateway prefers these to headers
 			out.Write(without(m.value, h))
 		default:
 			out.WriteString(m.value.Raw)
@@ -169,7 +169,7 @@ func (p *parts) join(h *answer.Header) []byte {
 	return out.Bytes()
 }
 
-// withHeaders is the object of headers with ours in place of what it had under their names.
+// withHeaders returns the object of headers, in which ours replace those of the same names.
 func withHeaders(headers gjson.Result, h *answer.Header, expose string) []byte {
 	b := without(headers, h)
 	if b = b[:len(b)-1]; b[0] == 'n' { // null
@@ -191,7 +191,8 @@ func appendHeaders(b []byte, h *answer.Header, expose string, more bool) []byte 
 	return b
 }
 
-// without is the object without our headers, under any spelling; null stays null, and nothing is an empty object.
+// without returns the object without our headers, in any spelling. It returns null for null, and an empty object if
+// there is none.
 func without(headers gjson.Result, h *answer.Header) []byte {
 	if headers.Exists() && headers.Type == gjson.Null {
 		return []byte("null")
@@ -209,7 +210,7 @@ func without(headers gjson.Result, h *answer.Header) []byte {
 	return append(b, '}')
 }
 
-// replaced reports whether ours take the place of a header. A handler's own Retry-After stays where we have none.
+// replaced reports whether our headers replace this one. A handler's own Retry-After stays if we have none.
 func replaced(name string, h *answer.Header) bool {
 	if strings.EqualFold(name, exposeName) {
 		return true

@@ -1,24 +1,25 @@
-// Package acknowledge tells the balancer what a cell knows of the shares. It belongs to the cell's applier, which calls it after
-// the shares or a placement came, and to its reconcile, which makes up for calls that were lost.
+// Package acknowledge tells the balancer which shares a cell knows. The cell's applier calls it after the shares or a
+// placement arrived. The cell's reconcile calls it, too, in case such a call was lost.
 //
-// An acknowledgement says that the cell's configuration table holds the document of an epoch and phase, and all that goes with it.
-// Every environment of the cell that polls then knows it, and the balancer's grace is longer than one that does not poll may
-// decide. So the cell acknowledges
+// An acknowledgement says that the cell's configuration table holds the document of an epoch and phase, and everything
+// that belongs to it. Every environment of the cell that polls then knows it. The balancer's grace is longer than an
+// environment may decide without a poll. The cell acknowledges
 //
-//   - a shrink as soon as it is stored. A cell that joins was not told of the placements from before: it fetches them first.
-//   - a growth once the placements of its transition are stored, too: the next document is without them.
-//   - nothing where it is not awaited, by the document it has, with one exception: where the last acknowledgement was written by
-//     software that could not ask other cells for limits too small to be divided, it is written once more and says that this
-//     software can (balancer.Ack.Asks).
-//   - nothing that the control tables do not have: such shares were forged, and an acknowledgement of a high epoch would
-//     be newer than all that follow.
+//   - a shrink as soon as it is stored. A cell that joins has not received the placements from before, and fetches them
+//     first.
+//   - a growth once the placements of its transition are stored, too, because the next document does not have them.
+//   - nothing if the stored document does not await the cell, with one exception: if software that could not ask other
+//     cells for limits too small to be divided wrote the last acknowledgement, the cell writes it once more and says
+//     that its software can (balancer.Ack.Asks).
+//   - nothing that the control tables do not have: such shares were forged, and an acknowledgement of a high epoch
+//     would be newer than all later ones.
 //
-// A cell whose table has no shares yet, since it is new or was lost, was not told of the placements from before either. With shares
-// alone it would grant to a tenant that is pinned elsewhere; so before the first are stored it fetches every placement: see
-// [Acknowledger.Prepare].
+// A cell whose table has no shares, because the cell is new or lost its table, has not received the placements from
+// before either. With shares alone it would grant units to a tenant that is pinned to other cells. It therefore fetches
+// every placement before it stores its first shares: see [Acknowledger.Prepare].
 //
-// It looks at what is stored, not at what came: so it may be called as often and as late as one likes, and by several at once. An
-// acknowledgement is never replaced by an older one.
+// The package reads what is stored, not what arrived. It may be called at any time, any number of times, and
+// concurrently. An older acknowledgement never replaces a newer one.
 package acknowledge
 
 import (
@@ -39,13 +40,15 @@ import (
 	"github.com/sluicelimits/sluice/streams/balancer"
 )
 
-// attempts bound how often others may come in between.
+// attempts is how often a write is tried if others write at the same time.
 const attempts = 4
 
-// Config sets up an Acknowledger. All but the last are required.
+// Config sets up an Acknowledger. All fields but the last are required.
 type Config struct {
-	Cell   string           // its id
-	Tables control.Tables   // those of the control plane; only cells is used, and written under shares.AckKey of the cell
+	Cell string // its id
+	// Tables are the control tables. Only the table of cells is used, and only the key shares.AckKey of the cell is
+	// written.
+	Tables control.Tables
 	Store  cellconfig.Store // of the cell
 
 	Now func() time.Time // default time.Now
@@ -70,13 +73,12 @@ func New(c Config) (*Acknowledger, error) {
 	return &Acknowledger{c}, nil
 }
 
-// Concerned reports whether messages bring something after which Run is to be called, be it old or new: an acknowledgement that
-// failed is tried again with them.
+// Concerned reports whether messages bring something after which Run must be called, be it new or old: they also repeat
+// an acknowledgement that failed.
 func Concerned(messages []byte) bool { return bytes.Contains(messages, []byte(events.SharesChanged)) }
 
-// Run acknowledges what the cell has, if it is awaited, and reports whether it wrote. The error says why it could not:
-// call again. One that wraps control.ErrBadItem is about something that cannot be read; its mending is a change of
-// which the cell is told.
+// Run acknowledges what the cell has, if the balancer awaits it, and reports whether it wrote. After an error, call it
+// again. If the error wraps control.ErrBadItem, something cannot be read, and its repair is a change that calls Run.
 func (a *Acknowledger) Run(ctx context.Context) (wrote bool, err error) {
 	state, err := a.state(ctx)
 	if err != nil {
@@ -90,7 +92,7 @@ func (a *Acknowledger) Run(ctx context.Context) (wrote bool, err error) {
 		return false, fmt.Errorf("acknowledge: %w", err)
 	}
 	if state.Document().Revision() > newest {
-		return false, nil // reconcile takes it back
+		return false, nil // reconcile removes the forged shares
 	}
 	ready, err := a.complete(ctx, state)
 	if err != nil {
@@ -114,7 +116,7 @@ func (a *Acknowledger) awaited(s *shares.State) bool {
 	return s.Transition != nil && slices.Contains(s.Transition.Awaiting, a.c.Cell)
 }
 
-// unasked reports whether the balancer may be waiting to hear that this cell's software can ask other cells.
+// unasked reports whether the balancer may be waiting to learn that this cell's software can ask other cells.
 func (a *Acknowledger) unasked(s *shares.State) bool {
 	if s.Phase != shares.Steady {
 		return false
@@ -123,15 +125,16 @@ func (a *Acknowledger) unasked(s *shares.State) bool {
 	return !last.Kept && slices.ContainsFunc(last.Cells, func(w shares.Weight) bool { return w.Cell == a.c.Cell })
 }
 
-// Prepare stores the placement of every tenant where the cell has no shares yet. It is called before messages are applied that are
-// [Concerned]: the shares that they bring may be the cell's first. The error says why it could not: then they must not be applied.
+// Prepare stores the placement of every tenant if the cell has no shares yet. It must be called before [Concerned]
+// messages are applied, because they may bring the cell's first shares. If it returns an error, the messages must not
+// be applied.
 func (a *Acknowledger) Prepare(ctx context.Context) error {
 	got, err := a.c.Store.Get(ctx, cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID})
 	switch {
 	case err != nil:
 	case len(got) != 1:
-		err = fmt.Errorf("%d documents for one", len(got))
-	case got[0].Version == 0 || got[0].Deleted: // a tombstone says only that there are some
+		err = fmt.Errorf("the store returned %d documents for one name", len(got))
+	case got[0].Version == 0 || got[0].Deleted: // a tombstone says only that shares exist
 		err = a.fetchAll(ctx)
 	}
 	if err != nil {
@@ -140,14 +143,14 @@ func (a *Acknowledger) Prepare(ctx context.Context) error {
 	return nil
 }
 
-// state is what the cell knows; nil where it knows of no shares.
+// state returns the shares that the cell knows, or nil if it knows none.
 func (a *Acknowledger) state(ctx context.Context) (*shares.State, error) {
 	got, err := a.c.Store.Get(ctx, cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID})
 	switch {
 	case err != nil:
 		return nil, err
 	case len(got) != 1:
-		return nil, fmt.Errorf("%d documents for one", len(got))
+		return nil, fmt.Errorf("the store returned %d documents for one name", len(got))
 	case got[0].Version == 0 || got[0].Deleted:
 		return nil, nil
 	}
@@ -158,7 +161,7 @@ func (a *Acknowledger) state(ctx context.Context) (*shares.State, error) {
 	return state, nil
 }
 
-// newest is the revision of the shares in the control tables; 0 where there are none.
+// newest returns the revision of the shares in the control tables, or 0 if there are none.
 func (a *Acknowledger) newest(ctx context.Context) (int64, error) {
 	item, err := a.c.Tables.Get(ctx, control.Cells, events.SharesKey)
 	switch {
@@ -181,9 +184,10 @@ func (a *Acknowledger) newest(ctx context.Context) (int64, error) {
 	return 0, nil
 }
 
-// complete reports whether what goes with the state is stored, and fetches what is not.
+// complete reports whether everything that belongs to the state is stored. It fetches what is missing.
 func (a *Acknowledger) complete(ctx context.Context, s *shares.State) (bool, error) {
-	joins := slices.ContainsFunc(s.Members, func(m shares.Member) bool { return m.Cell == a.c.Cell && m.State == shares.Joining })
+	joins := slices.ContainsFunc(s.Members,
+		func(m shares.Member) bool { return m.Cell == a.c.Cell && m.State == shares.Joining })
 	if joins {
 		if err := a.fetchAll(ctx); err != nil {
 			return false, err
@@ -207,25 +211,25 @@ func (a *Acknowledger) complete(ctx context.Context, s *shares.State) (bool, err
 	return true, nil
 }
 
-// placed reports whether the cell has the placement, or a later one. One that the cell cannot read is none of these.
+// placed reports whether the cell has the placement, or a later one that it can read.
 func (a *Acknowledger) placed(ctx context.Context, p *shares.Placement) (bool, error) {
 	got, err := a.c.Store.Get(ctx, cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: shares.PlacementKey(p.Tenant)})
 	switch {
 	case err != nil:
 		return false, err
 	case len(got) != 1:
-		return false, fmt.Errorf("%d documents for one", len(got))
+		return false, fmt.Errorf("the store returned %d documents for one name", len(got))
 	case got[0].Version == 0 || got[0].Deleted:
 		return false, nil
 	}
 	have, err := shares.ReadPlacement(got[0].ID, got[0].Body)
 	if err != nil {
-		return false, nil //nolint:nilerr // what is there now is fetched
+		return false, nil //nolint:nilerr // the current placement is fetched
 	}
 	return have.Generations[len(have.Generations)-1].Epoch >= p.Generations[len(p.Generations)-1].Epoch, nil
 }
 
-// fetch stores the placement under a key, if the control table has one that can be read.
+// fetch stores the placement under a key, if the control table has a placement that can be read.
 func (a *Acknowledger) fetch(ctx context.Context, key string) error {
 	item, err := a.c.Tables.Get(ctx, control.Cells, key)
 	if errors.Is(err, control.ErrNotFound) {
@@ -241,12 +245,13 @@ func (a *Acknowledger) fetch(ctx context.Context, key string) error {
 	return a.apply(ctx, []cellconfig.Document{d})
 }
 
-// document is the document of an item. The error wraps control.ErrBadItem if it cannot be read.
+// document returns the document of an item. The error wraps control.ErrBadItem if the item cannot be read.
 func document(item *control.Item) (d cellconfig.Document, err error) {
 	d = celldoc.Of(item.Event())
 	if err = item.Verify(); err == nil {
 		if err = celldoc.Readable(&d); err != nil {
-			err = fmt.Errorf("%s/%.140q: %w: version %d: %w", item.Table, item.Key, control.ErrBadItem, item.Version, err)
+			err = fmt.Errorf("%s/%.140q: %w: version %d: %w", item.Table, item.Key, control.ErrBadItem, item.Version,
+				err)
 		}
 	}
 	return d, err
@@ -255,9 +260,9 @@ func document(item *control.Item) (d cellconfig.Document, err error) {
 // fetchPage is how many placements are stored at once.
 const fetchPage = 200
 
-// fetchAll stores every placement that there is. Of one that cannot be read the cell learns that it does not know it,
-// even if it has an older one: a cell that was not awaited may have missed those in between. So nothing is granted to
-// that tenant, and the cell serves all others.
+// fetchAll stores every placement. If a placement cannot be read, the cell stores that it does not know it, even if it
+// has an older one, because it may have missed placements in between. Nothing is then granted to that tenant, and the
+// cell serves all others.
 func (a *Acknowledger) fetchAll(ctx context.Context) error {
 	var page []cellconfig.Document
 	for item, err := range control.All(ctx, a.c.Tables, control.Cells) {
@@ -289,7 +294,7 @@ func (a *Acknowledger) apply(ctx context.Context, documents []cellconfig.Documen
 	return err
 }
 
-// write writes the acknowledgement, unless it or a newer one is there.
+// write writes the acknowledgement, unless the same or a newer one is stored.
 func (a *Acknowledger) write(ctx context.Context, s *shares.State) (bool, error) {
 	key := shares.AckKey(a.c.Cell)
 	item, err := a.c.Tables.Get(ctx, control.Cells, key)
@@ -305,7 +310,8 @@ func (a *Acknowledger) write(ctx context.Context, s *shares.State) (bool, error)
 		}
 	}
 	now := a.c.Now()
-	body, err := json.Marshal(balancer.Ack{Cell: a.c.Cell, Epoch: s.Epoch, Phase: s.Phase, AtUS: now.UnixMicro(), Asks: true})
+	body, err := json.Marshal(balancer.Ack{Cell: a.c.Cell, Epoch: s.Epoch, Phase: s.Phase, AtUS: now.UnixMicro(),
+		Asks: true})
 	if err != nil {
 		return false, err
 	}

@@ -36,7 +36,8 @@ func (w *world) balance(cells ...*cell) *shares.State {
 		w.t.Fatal(err)
 	}
 	for _, c := range cells {
-		if _, err := cellconfig.Apply(w.t.Context(), c.table, []cellconfig.Document{celldoc.Of(item.Event())}, time.Now); err != nil {
+		if _, err := cellconfig.Apply(w.t.Context(), c.table, []cellconfig.Document{celldoc.Of(item.Event())},
+			time.Now); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -75,15 +76,16 @@ func (w *world) hear(c *cell) bool {
 
 func (w *world) has(c *cell, tenant string) bool {
 	w.t.Helper()
-	got, err := c.table.Get(w.t.Context(), cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: shares.PlacementKey(tenant)})
+	got, err := c.table.Get(w.t.Context(),
+		cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: shares.PlacementKey(tenant)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return got[0].Version > 0
 }
 
-// Guarantees that a cell acknowledges what it has stored, once, and not what it has not: and that what it acknowledged is never
-// replaced by something older.
+// Guarantees that a cell acknowledges what it has stored, once, and not what it has not: and that what it acknowledged
+// is never replaced by something older.
 func TestAcknowledgesWhatIsStored(t *testing.T) {
 	w := quiet(t)
 	eu := w.cell("eu-1", 1)
@@ -99,7 +101,8 @@ func TestAcknowledgesWhatIsStored(t *testing.T) {
 	if !w.hear(us) || w.hear(us) {
 		t.Error("a cell acknowledges what it has heard of once")
 	}
-	if a, v := w.ack(us); a.Epoch != 2 || a.Phase != shares.Shrink || v != 1 || a.AtUS != w.now.Add(us.skew).UnixMicro() {
+	if a, v := w.ack(us); a.Epoch != 2 || a.Phase != shares.Shrink || v != 1 ||
+		a.AtUS != w.now.Add(us.skew).UnixMicro() {
 		t.Errorf("%+v, version %d", a, v)
 	}
 	w.put(control.Cells, shares.AckKey("eu-1"), `{"cell":"eu-1","epoch":9,"phase":"grow","at_us":1}`)
@@ -119,9 +122,11 @@ func TestSaysThatItAsks(t *testing.T) {
 	w := quiet(t)
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "initech"}) // it has no limit of its own
 	eu := w.cell("eu-1", 1)
-	before := strings.NewReplacer("\n", "", "\t", "").Replace(`{"version":1,"epoch":3,"phase":"steady","skew_us":2000000,
+	noSpace := strings.NewReplacer("\n", "", "\t", "")
+	before := noSpace.Replace(`{"version":1,"epoch":3,"phase":"steady","skew_us":2000000,
 		"members":[{"cell":"eu-1","state":"active","weight":1},{"cell":"us-1","state":"active","weight":9}],
-		"generations":[{"epoch":3,"from":1,"cells":[{"cell":"eu-1","weight":1},{"cell":"us-1","weight":9}],"homed":[{"plan":"pro","limit":"tiny"}]}]}`)
+		"generations":[{"epoch":3,"from":1,"cells":[{"cell":"eu-1","weight":1},{"cell":"us-1","weight":9}],
+		"homed":[{"plan":"pro","limit":"tiny"}]}]}`)
 	w.put(control.Cells, events.SharesKey, before)
 	us := w.cell("us-1", 9)
 	w.put(control.Cells, shares.AckKey("eu-1"), `{"cell":"eu-1","epoch":3,"phase":"grow","at_us":1}`)
@@ -191,8 +196,9 @@ func TestForgedSharesAreNotAcknowledged(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell which joins has every placement from before when it acknowledges, and that a growth is acknowledged with the
-// placements of its transition: the next document is without them, and a cell that lacked one would grant what it may not.
+// Guarantees that a cell which joins has every placement from before when it acknowledges, and that a growth is
+// acknowledged with the placements of its transition: the next document is without them, and a cell that lacked one
+// would grant what it may not.
 func TestPlacementsComeFirst(t *testing.T) {
 	w := quiet(t)
 	eu, us := w.cell("eu-1", 1), w.cell("us-1", 1)
@@ -207,7 +213,8 @@ func TestPlacementsComeFirst(t *testing.T) {
 	if s := w.balance(eu, us); s.Phase != shares.Grow {
 		t.Fatalf("phase %s", s.Phase)
 	}
-	if w.hear(eu) || w.has(eu, "acme") { // the balancer has not stored it yet: it does so before it can end the transition
+	// the balancer has not stored it yet: it does so before it can end the transition
+	if w.hear(eu) || w.has(eu, "acme") {
 		t.Fatal("a growth was acknowledged without its placement")
 	}
 	w.balance()
@@ -223,7 +230,8 @@ func TestPlacementsComeFirst(t *testing.T) {
 	fresh := newWorld(t, 2).cell("ap-1", 1).table // as if nothing had come but the shares
 	empty.table = fresh
 	var err error
-	if empty.heard, err = acknowledge.New(acknowledge.Config{Cell: "ap-1", Tables: w.tables, Store: fresh}); err != nil {
+	if empty.heard, err = acknowledge.New(acknowledge.Config{Cell: "ap-1", Tables: w.tables,
+		Store: fresh}); err != nil {
 		t.Fatal(err)
 	}
 	w.balance(&empty)
@@ -232,8 +240,9 @@ func TestPlacementsComeFirst(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell whose table was lost while it serves grants nothing before it has heard its shares, and then nothing to a
-// tenant that is pinned to another cell: the placements come first. By the shares alone it would grant it, which is shown, too.
+// Guarantees that a cell whose table was lost while it serves grants nothing before it has heard its shares, and then
+// nothing to a tenant that is pinned to another cell: the placements come first. By the shares alone it would grant it,
+// which is shown, too.
 func TestLostTable(t *testing.T) {
 	w := quiet(t)
 	w.cell("eu-1", 1)
@@ -292,7 +301,8 @@ func TestPrepare(t *testing.T) {
 		cell *cell
 		want error
 	}{{"a cell that has shares", eu, nil}, {"a cell that has none", w.empty("eu-1"), away}} {
-		a, err := acknowledge.New(acknowledge.Config{Cell: "eu-1", Tables: unread{w.tables, away}, Store: tt.cell.table})
+		a, err := acknowledge.New(acknowledge.Config{Cell: "eu-1", Tables: unread{w.tables, away},
+			Store: tt.cell.table})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -459,13 +469,15 @@ func (u unread) List(context.Context, control.Table, string, int) ([]control.Ite
 func TestNewNeeds(t *testing.T) {
 	w := quiet(t)
 	for missing, c := range map[string]acknowledge.Config{
-		"Cell": {Tables: w.tables, Store: w.cell("a", 1).table}, "Tables": {Cell: "a", Store: w.cell("b", 1).table}, "Store": {Cell: "a", Tables: w.tables},
+		"Cell": {Tables: w.tables, Store: w.cell("a", 1).table}, "Tables": {Cell: "a", Store: w.cell("b", 1).table},
+		"Store": {Cell: "a", Tables: w.tables},
 	} {
 		if _, err := acknowledge.New(c); err == nil || !strings.Contains(err.Error(), missing) {
 			t.Errorf("without %s: %v", missing, err)
 		}
 	}
-	if !acknowledge.Concerned([]byte(`{"Records":[{"body":"{\"type\":\"shares.changed\"}"}]}`)) || acknowledge.Concerned([]byte(`{"type":"plan.changed"}`)) {
+	if !acknowledge.Concerned([]byte(`{"Records":[{"body":"{\"type\":\"shares.changed\"}"}]}`)) ||
+		acknowledge.Concerned([]byte(`{"type":"plan.changed"}`)) {
 		t.Error("which messages concern the shares")
 	}
 }

@@ -13,9 +13,10 @@ import (
 	"github.com/sluicelimits/sluice/streams/balancer"
 )
 
-// Guarantees that what cells grant together never passes a limit, while cells join, drain, change their weights and lag, a tenant is
-// pinned and freed, and messages between them are lost, repeated and reordered: over the real control tables, balancer, configuration
-// readers, leases and stores. It also shows that the shares do move, and that the whole of a limit is granted when they are at rest.
+// Guarantees that what cells grant together never passes a limit, while cells join, drain, change their weights and
+// lag, a tenant is pinned and freed, and messages between them are lost, repeated and reordered: over the real control
+// tables, balancer, configuration readers, leases and stores. It also shows that the shares do move, and that the whole
+// of a limit is granted when they are at rest.
 func TestCellsTogetherKeepTheLimits(t *testing.T) {
 	seeds := uint64(3)
 	if testing.Short() {
@@ -44,7 +45,8 @@ func TestCellsTogetherKeepTheLimits(t *testing.T) {
 			t.Errorf("seed %d: %s", seed, word)
 		}
 		if w.epochs < 6 || !w.phases[shares.Shrink] || !w.phases[shares.Grow] || w.denied == 0 {
-			t.Fatalf("seed %d: epoch %d, phases %v, %d denied since nothing is granted there: nothing was tried", seed, w.epochs, w.phases, w.denied)
+			t.Fatalf("seed %d: epoch %d, phases %v, %d denied since nothing is granted there: nothing was tried", seed,
+				w.epochs, w.phases, w.denied)
 		}
 		w.loss = 0
 		w.run(60*time.Second, true) // at rest: whole windows follow
@@ -55,11 +57,13 @@ func TestCellsTogetherKeepTheLimits(t *testing.T) {
 		}
 		for tenant, most := range map[string]int64{"acme": 61, "globex": 61, "initech": 2} {
 			if n := w.total("/window of "+tenant, rest); n < most*2 {
-				t.Errorf("seed %d: %d units of %s since the shares are at rest, want all of several windows", seed, n, tenant)
+				t.Errorf("seed %d: %d units of %s since the shares are at rest, want all of several windows", seed, n,
+					tenant)
 			}
 		}
 		for _, c := range w.cells { // a limit that is too small to be divided is granted by each
-			for name, at := range map[string][2]string{"/tiny of globex": {"globex", "/tiny"}, "/window of initech": {"initech", "/window"}} {
+			for name, at := range map[string][2]string{"/tiny of globex": {"globex", "/tiny"},
+				"/window of initech": {"initech", "/window"}} {
 				w.run(20*time.Second, false)
 				before := w.total(name, begins)
 				w.spend(c, c.envs[0], at[0], at[1])
@@ -114,7 +118,8 @@ func TestCellsTogetherKeepTheLimitsOfUnreadablePlacements(t *testing.T) {
 		w.run(40*time.Second, true)
 		for _, tenant := range []string{"acme", "globex"} {
 			if n := w.total("/window of "+tenant, rest); n < 122 {
-				t.Errorf("seed %d: %d units of %s since the item is mended, want all of several windows", seed, n, tenant)
+				t.Errorf("seed %d: %d units of %s since the item is mended, want all of several windows", seed, n,
+					tenant)
 			}
 		}
 		if p, err := w.tables.Get(t.Context(), control.Cells, key); err != nil || !strings.Contains(string(p.Body),

@@ -29,16 +29,17 @@ import (
 	"github.com/sluicelimits/sluice/streams/balancer"
 )
 
-// The world of these tests is the real pieces in virtual time: control tables, balancer, cells with their configuration tables,
-// environments that read these and lease from the cell's store. Between the control tables and the cells messages are lost,
-// repeated and reordered.
+// The world of these tests is the real pieces in virtual time: control tables, balancer, cells with their configuration
+// tables, environments that read these and lease from the cell's store. Between the control tables and the cells
+// messages are lost, repeated and reordered.
 
 var begins = time.Date(2026, 11, 21, 18, 0, 0, 0, time.UTC)
 
 const tick = 250 * time.Millisecond
 
 // grace is short, so that a run holds many transitions; leases live as long as it says.
-var grace = shares.Settings{Copy: 2 * time.Second, Lease: time.Second, Decision: 500 * time.Millisecond, Skew: 2 * time.Second}
+var grace = shares.Settings{Copy: 2 * time.Second, Lease: time.Second, Decision: 500 * time.Millisecond,
+	Skew: 2 * time.Second}
 
 // the limits, each on a path of its own.
 const pro = `{"id":"pro","limits":[
@@ -124,7 +125,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 }
 
 func (w *world) balancer() *balancer.Balancer {
-	b, err := balancer.New(balancer.Config{Tables: w.tables, Meter: nothing{}, Settings: grace, Log: slog.New(slog.DiscardHandler),
+	b, err := balancer.New(balancer.Config{Tables: w.tables, Meter: nothing{}, Settings: grace,
+		Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return w.now }})
 	if err != nil {
 		w.t.Fatal(err)
@@ -139,8 +141,9 @@ func (w *world) put(table control.Table, key, body string) {
 	if err != nil && !errors.Is(err, control.ErrNotFound) {
 		w.t.Fatal(err)
 	}
-	if _, err := w.tables.Put(w.t.Context(), control.Change{Table: table, Key: key, Expect: item.Version, Body: []byte(body),
-		Actor: "an operator", Reason: "a test", Now: w.now}); err != nil {
+	if _, err := w.tables.Put(w.t.Context(),
+		control.Change{Table: table, Key: key, Expect: item.Version, Body: []byte(body),
+			Actor: "an operator", Reason: "a test", Now: w.now}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -148,7 +151,8 @@ func (w *world) put(table control.Table, key, body string) {
 // own writes a tenant that has limits of its own, and its pin, which says so.
 func (w *world) own(tenant, body string) {
 	w.t.Helper()
-	pin, err := json.Marshal(balancer.Wish{Request: shares.Request{Kind: shares.Place, Tenant: tenant}, Tenant: []byte(body)})
+	pin, err := json.Marshal(balancer.Wish{Request: shares.Request{Kind: shares.Place, Tenant: tenant},
+		Tenant: []byte(body)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -188,7 +192,8 @@ func (w *world) empty(id string) *cell {
 		w.t.Fatal(err)
 	}
 	c := &cell{id: id, table: table, skew: time.Duration(w.r.IntN(1000)-500) * time.Millisecond}
-	if c.heard, err = acknowledge.New(acknowledge.Config{Cell: id, Tables: w.tables, Store: table, Now: func() time.Time { return w.now.Add(c.skew) }}); err != nil {
+	if c.heard, err = acknowledge.New(acknowledge.Config{Cell: id, Tables: w.tables, Store: table,
+		Now: func() time.Time { return w.now.Add(c.skew) }}); err != nil {
 		w.t.Fatal(err)
 	}
 	rates, err := memory.New(memory.Config{})
@@ -203,8 +208,9 @@ func (w *world) empty(id string) *cell {
 	began := slices.ContainsFunc(w.cells, func(other *cell) bool { return other.id == id })
 	for range 2 {
 		e := &environment{}
-		if e.reader, err = cellconfig.New(cellconfig.Config{Table: table, Cell: id, Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second,
-			Reaches: func(string) bool { return true }, Log: slog.New(slog.DiscardHandler)}); err != nil {
+		if e.reader, err = cellconfig.New(cellconfig.Config{Table: table, Cell: id, Timeout: 10 * time.Second,
+			FirstTimeout: 10 * time.Second,
+			Reaches:      func(string) bool { return true }, Log: slog.New(slog.DiscardHandler)}); err != nil {
 			w.t.Fatal(err)
 		}
 		others := map[string]router.Backend{}
@@ -222,11 +228,13 @@ func (w *world) empty(id string) *cell {
 				}
 			}
 		}
-		if e.homes, err = router.New(router.Config{Cell: id, Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: c.kept}, Homes: others, HoldFor: -1}); err != nil {
+		if e.homes, err = router.New(router.Config{Cell: id, Rates: router.Backend{Store: rates},
+			Quotas: router.Backend{Store: c.kept}, Homes: others, HoldFor: -1}); err != nil {
 			w.t.Fatal(err)
 		}
-		if e.leases, err = lease.New(lease.Config{Store: e.homes, Instances: func() int { return 2 }, Life: grace.Lease, GiveBackEvery: -1,
-			Clock: func() time.Time { return w.now.Add(c.skew) }}); err != nil {
+		if e.leases, err = lease.New(lease.Config{Store: e.homes, Instances: func() int { return 2 }, Life: grace.Lease,
+			GiveBackEvery: -1,
+			Clock:         func() time.Time { return w.now.Add(c.skew) }}); err != nil {
 			w.t.Fatal(err)
 		}
 		c.envs = append(c.envs, e)
@@ -252,7 +260,8 @@ func (w *world) reconcile(c *cell) {
 
 // apply stores documents as an applier does: what cannot be read replaces nothing.
 func (w *world) apply(c *cell, docs []cellconfig.Document) {
-	docs = slices.DeleteFunc(slices.Clone(docs), func(d cellconfig.Document) bool { return celldoc.Readable(&d) != nil })
+	docs = slices.DeleteFunc(slices.Clone(docs),
+		func(d cellconfig.Document) bool { return celldoc.Readable(&d) != nil })
 	if _, err := cellconfig.Apply(w.t.Context(), c.table, docs, func() time.Time { return w.now }); err != nil {
 		w.t.Fatal(err)
 	}
@@ -410,7 +419,8 @@ func (w *world) over() []string {
 			}
 			for start, n := range sums {
 				if n > most {
-					out = append(out, fmt.Sprintf("%s: %d of %d in the window of +%s", name, n, most, start.Sub(begins)))
+					out = append(out, fmt.Sprintf("%s: %d of %d in the window of +%s", name, n, most,
+						start.Sub(begins)))
 				}
 			}
 			continue

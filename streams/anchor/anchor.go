@@ -1,11 +1,12 @@
-// Package anchor signs, once a day, what the newest version of every item of the control tables is, and puts that
-// into the audit trail's archive; package audit says what an anchor is and what it proves.
+// Package anchor signs, once a day, the newest version of every item of the control tables, and puts the signed anchor
+// into the archive of the audit trail. Package audit says what an anchor is and what it proves.
 //
-// It runs every hour, and does something in the first run of a day, in UTC: so a run that fails is made up for by the
-// next one.
+// The function runs every hour, and makes the anchor in the first run of a day, in UTC. If a run fails, the next run
+// makes the anchor.
 //
-// Metrics: anchor_missing (1 where the day has no anchor after a run, else 0; told in each run, so its silence means
-// that none runs), anchor_taken (1 where an object has the name of an anchor, of today or the last one, and is none).
+// Metrics: anchor_missing (1 if the day has no anchor after a run, otherwise 0; written by each run, so missing data
+// means that no run took place), anchor_taken (1 if an object has the name of an anchor, of today or of the last day
+// with an anchor, and is not one).
 package anchor
 
 import (
@@ -17,12 +18,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/audit"
 )
 
-// Meter counts; a *telemetry.Meter is one.
+// Meter counts. *telemetry.Meter implements it.
 type Meter interface {
 	Count(name string, n int64)
 }
 
-// Config sets up an Anchorer. All but the last two are required.
+// Config sets up an Anchorer. All fields but the last two are required.
 type Config struct {
 	Archive audit.Archive
 	Tables  audit.Tables
@@ -50,7 +51,7 @@ func New(c Config) (*Anchorer, error) {
 	return &Anchorer{c}, nil
 }
 
-// Run makes the anchor of today, if there is none. After an error the next run tries again.
+// Run makes the anchor of today, if there is none. After an error, the next run tries again.
 func (a *Anchorer) Run(ctx context.Context) (audit.Anchored, error) {
 	done, err := audit.WriteAnchor(ctx, audit.AnchorConfig{
 		Archive: a.c.Archive, Tables: a.c.Tables, Signer: a.c.Signer, Now: a.c.Now,
@@ -62,17 +63,19 @@ func (a *Anchorer) Run(ctx context.Context) (audit.Anchored, error) {
 	a.c.Meter.Count("anchor_missing", 0)
 	if done.Unread > 0 {
 		a.c.Log.WarnContext(ctx,
-			"items of the tables cannot be read and are not anchored: sluice audit verify names them",
+			"items of the control tables cannot be read and are not in the anchor: sluice audit verify names them",
 			"day", done.Day, "pages", done.Unread)
 	}
 	if done.Bad != "" {
 		a.c.Meter.Count("anchor_taken", 1)
-		a.c.Log.ErrorContext(ctx, "an object has the name of an anchor and is none, so it was passed over: "+
-			"sluice audit verify names each, and CloudTrail who put it", "day", done.Day, "object", done.Bad)
+		a.c.Log.ErrorContext(ctx, "an object has the name of an anchor and is not one; it was ignored: "+
+			"sluice audit verify names each such object, and CloudTrail says who put it there", "day", done.Day,
+			"object", done.Bad)
 	}
 	if done.Future != "" {
-		a.c.Log.WarnContext(ctx, "an object claims to be the anchor of a later day than today, and was left out: "+
-			"sluice audit verify names each, and CloudTrail who put it", "day", done.Day, "object", done.Future)
+		a.c.Log.WarnContext(ctx, "an object claims to be the anchor of a day in the future; it was ignored: "+
+			"sluice audit verify names each such object, and CloudTrail says who put it there", "day", done.Day,
+			"object", done.Future)
 	}
 	return done, nil
 }

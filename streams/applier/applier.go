@@ -1,42 +1,43 @@
-// Package applier brings the changes that a cell's queue carries into the cell's configuration.
+// Package applier writes the changes that arrive in a cell's queue to the cell's configuration.
 //
-// It holds:
+// Guarantees:
 //
-//   - What is applied is an item of the control tables, and never a message: see below.
-//   - A document is replaced iff the item is newer than it. Messages may come twice, in any order, late, and to several
-//     appliers at once; one that died after it had written is repeated harmlessly.
-//   - What one call brings is written in as few transactions as it fits, each with its entry of the change log. A message is done
-//     when its transaction is.
-//   - An event of an unknown type or version, and a message that is no event or no document, are kept ([kept.Keeper]) and
-//     counted, and are then done: they stop nothing. One that cannot even be kept comes again.
-//   - Shares and placements that this version cannot read are kept, too, and never replace those that it can: what the cell
-//     knows of its shares stays in force. Reconcile brings them when they can be read.
-//   - Where the table does not take a transaction, all messages that are not known to be done come again.
+//   - Only items of the control tables are applied, never the content of a message: see below.
+//   - A document is replaced if and only if the item is newer. Messages may arrive twice, in any order, late, and at
+//     several appliers at once. If an applier ends after its write, repeating the write is harmless.
+//   - The changes of one call are written in as few transactions as possible, each with its entry of the change log. A
+//     message is finished when its transaction is.
+//   - An event of an unknown type or version, and a message that is not an event or not a document, become dead letters
+//     ([kept.Keeper]). They are counted and finished, and do not hold up others. A message that cannot even be kept is
+//     delivered again.
+//   - Shares and placements that this version cannot read become dead letters, too, and never replace documents that it
+//     can read: the shares that the cell knows stay in force. Reconcile writes newer ones when they can be read.
+//   - If the table does not accept a transaction, all messages that are not known to be finished are delivered again.
 //
-// # What is believed
+// # What is trusted
 //
-// A message says only that an item has changed. Whoever may publish on the topic, or send to the queue, could
-// otherwise make an API key or remove a limit. So the applier reads each item that messages name from its control
-// table, consistently, and applies what is there, which may be newer than the message. Nothing is applied that the
-// control tables do not have: no version above theirs, and no other content. An event that was true once does no harm
-// when somebody sends it again.
+// A message only says that an item has changed. Otherwise, whoever may publish to the topic or send to the queue could
+// make an API key or remove a limit. The applier therefore reads each item that messages name from its control table,
+// with a consistent read, and applies what it finds, which may be newer than the message. It applies nothing that the
+// control tables do not have: no higher version, and no other content. A true event that somebody sends again does no
+// harm.
 //
-// A message is kept and counted as forged (events_forged) if there is no such item, if the item has a lower version,
-// or if the item has another content in the same version. Messages of every release are settled in this way, however
-// long they lay in the queue. They need no mark of who sent them.
+// A message becomes a dead letter and counts as forged (events_forged) if there is no such item, if the item has a
+// lower version, or if the item has another content in the same version. This works for messages of every release,
+// however long they were in the queue. Messages need no signature.
 //
-// The alternative is a signature by the publisher and the balancer. It saves the read, which is 1 read unit for each
-// 4 KB and a round trip to the control region. It needs a key that somebody makes, that only two roles may use, that
-// every cell knows, and that is replaced from time to time; and messages of the release before would have to be
-// settled by reading all the same. A signature also says that a version was written, not that it is still there:
-// after a restore of the control tables, signed events would bring back what was lost.
+// The alternative is a signature by the publisher and the balancer. It saves the read, which costs 1 read unit for each
+// 4 KB and a round trip to the control region. But it needs a key that is made, that only two roles may use, that every
+// cell knows, and that is replaced from time to time, and messages without a signature from the previous release would
+// still need the read. A signature also proves only that a version was written, not that it still exists: after a
+// restore of the control tables, signed events would bring back what was lost.
 //
-// While the control region does not answer, messages wait in the queue and come again. Nothing can be changed then
-// either, and no decision waits for that.
+// While the control region does not answer, messages wait in the queue and are delivered again. Nothing can be changed
+// during that time, and no decision waits for it.
 //
-// Metrics: messages_read, documents_applied, messages_old (nothing newer in them), messages_other (events that are no
-// document's), events_unknown, events_forged, messages_kept (those of both included), messages_again, apply_seconds
-// (from the write of a change in the control tables to when the cell had it).
+// Metrics: messages_read, documents_applied, messages_old (nothing newer in them), messages_other (events without a
+// document), events_unknown, events_forged, messages_kept (dead letters, including the two before), messages_again,
+// apply_seconds (from the write of a change in the control tables to when it was in the cell's table).
 package applier
 
 import (
@@ -56,28 +57,28 @@ import (
 	"github.com/sluicelimits/sluice/streams/sqsevent"
 )
 
-// Meter counts; a *telemetry.Meter is one.
+// Meter counts. *telemetry.Meter implements it.
 type Meter interface {
 	Count(name string, n int64)
 	Took(name string, d time.Duration)
 }
 
-// Tables is the part of control.Tables that is used.
+// Tables is the part of control.Tables that the applier uses.
 type Tables interface {
 	Get(ctx context.Context, t control.Table, key string) (control.Item, error)
 }
 
-// Config sets up an Applier. All but the last three are required.
+// Config sets up an Applier. All fields but the last three are required.
 type Config struct {
-	Cell   string // its id, for what is kept
-	Tables Tables // those of the control plane
+	Cell   string // id of the cell, for dead letters
+	Tables Tables // the control tables
 	Store  cellconfig.Store
 	Keep   kept.Keeper
 	Meter  Meter
 
 	Log   *slog.Logger     // default slog.Default()
-	Now   func() time.Time // default time.Now; of log entries, too
-	Spare time.Duration    // of a call's time is left for its answer; 0 is 1 s
+	Now   func() time.Time // default time.Now; log entries have this time, too
+	Spare time.Duration    // the part of a call's time that is kept for its answer; 0 means 1 s
 }
 
 // Applier applies events to one cell. It is safe for concurrent use. Make it with New.
@@ -109,27 +110,27 @@ func New(c Config) (*Applier, error) {
 	return &Applier{c}, nil
 }
 
-// told is a message that says that an item has changed.
+// told is a message that reports the change of an item.
 type told struct {
 	message *sqsevent.Message
 	event   *events.Changed
 	item    item
 }
 
-// item names one of a control table.
+// item identifies an item of a control table.
 type item struct {
 	table control.Table
 	key   string
 }
 
-// change is a message's document, as the control tables have it.
+// change is the document of a message, as the control tables have it.
 type change struct {
 	message  *sqsevent.Message
 	document cellconfig.Document
 	written  time.Time
 }
 
-// run is the work on one batch.
+// run is the state of one call of Handle.
 type run struct {
 	*Applier
 	failed     []string
@@ -137,15 +138,15 @@ type run struct {
 	unreadable []unreadable
 }
 
-// unreadable is a document that this version cannot read, and why.
+// unreadable is a document that this version cannot read, and the reason.
 type unreadable struct {
 	change
 	key string // of the item
 	why error
 }
 
-// Handle applies what messages bring, and returns the ids of those that must come again; the error is why, and nil where there
-// are none.
+// Handle applies the changes that messages report. It returns the ids of the messages that must be delivered again, and
+// the error says why. It is nil if there are none.
 func (a *Applier) Handle(ctx context.Context, messages []sqsevent.Message) (failed []string, err error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
@@ -178,11 +179,13 @@ func (a *Applier) Handle(ctx context.Context, messages []sqsevent.Message) (fail
 	if len(r.failed) == 0 {
 		return nil, nil
 	}
-	a.c.Log.WarnContext(ctx, "messages have to come again", "messages", len(r.failed), "of", len(messages), "error", r.cause)
+	a.c.Log.WarnContext(ctx, "messages must be delivered again", "messages", len(r.failed), "of", len(messages),
+		"error",
+		r.cause)
 	return r.failed, fmt.Errorf("apply %d of %d messages: %w", len(r.failed), len(messages), r.cause)
 }
 
-// read is what a message says; false where that is nothing about an item that the cell has.
+// read decodes a message. It returns false if the message reports no change of an item that the cell has.
 func (r *run) read(ctx context.Context, m *sqsevent.Message) (told, bool) {
 	e, err := events.Decode(m.Body)
 	if err != nil {
@@ -194,23 +197,24 @@ func (r *run) read(ctx context.Context, m *sqsevent.Message) (told, bool) {
 		d := celldoc.Of(e)
 		table, key, ok := celldoc.Item(d.Ref)
 		if !ok {
-			r.keep(ctx, m, e.Key, fmt.Errorf("no item is a document of kind %s", d.Kind))
+			r.keep(ctx, m, e.Key, fmt.Errorf("no control table has documents of kind %s", d.Kind))
 			return told{}, false
 		}
 		return told{m, e, item{table, key}}, true
 	case *events.Raw:
 		r.c.Meter.Count("events_unknown", 1)
-		r.keep(ctx, m, "", fmt.Errorf("an event of an unknown type or version: %s version %d", e.Head.Type, e.Head.Version))
-	default: // of other subscribers
+		r.keep(ctx, m, "", fmt.Errorf("an event of an unknown type or version: %s version %d", e.Head.Type,
+			e.Head.Version))
+	default: // an event for other subscribers
 		r.c.Meter.Count("messages_other", 1)
 	}
 	return told{}, false
 }
 
-// readsAtOnce is how many items are read at the same time: the control tables may be far away.
+// readsAtOnce is how many items are read concurrently, because the control tables may be far away.
 const readsAtOnce = 16
 
-// found is an item as it was read.
+// found is the result of reading an item.
 type found struct {
 	control.Item
 	err error
@@ -238,8 +242,8 @@ func (a *Applier) look(ctx context.Context, all []told) map[item]*found {
 	return items
 }
 
-// settle is the document that a cell is to have after a message, from the item that the message names; false where
-// there is none.
+// settle compares the item that a message names with the message, and returns the document that the cell must have. It
+// returns false if there is none.
 func (r *run) settle(ctx context.Context, t *told, f *found) (change, bool) {
 	switch {
 	case errors.Is(f.err, control.ErrBadItem):
@@ -255,7 +259,7 @@ func (r *run) settle(ctx context.Context, t *told, f *found) (change, bool) {
 		return change{}, false
 	}
 	c := change{t.message, celldoc.Of(f.Event()), f.ChangedAt}
-	err := f.Verify() // as the publisher does: what was written by hand reaches no cell
+	err := f.Verify() // like the publisher: an item that Sluice did not write reaches no cell
 	if err == nil {
 		err = c.document.Check()
 	}
@@ -270,15 +274,15 @@ func (r *run) settle(ctx context.Context, t *told, f *found) (change, bool) {
 	return c, true
 }
 
-// forged says why a message is not true; nil where nothing speaks against it. Of an item that is newer than the
-// message there is nothing to compare, and the message is not used.
+// forged returns why a message cannot be true, or nil if nothing speaks against it. If the item is newer than the
+// message, there is nothing to compare, and the message is not used.
 func forged(t *told, f *found) error {
 	const forged = "the event was forged, or the control tables were restored to an earlier time"
 	switch e := t.event; {
 	case f.err != nil:
 		return fmt.Errorf("%s: there is no item %s/%q", forged, t.item.table, t.item.key)
 	case e.ItemVersion > f.Version:
-		return fmt.Errorf("%s: it tells of version %d, and %s/%q is at version %d",
+		return fmt.Errorf("%s: it reports version %d, and %s/%q has version %d",
 			forged, e.ItemVersion, t.item.table, t.item.key, f.Version)
 	case e.ItemVersion == f.Version && (e.Hash != f.Hash || e.Deleted != f.Deleted || !bytes.Equal(e.Body, f.Body)):
 		return fmt.Errorf("%s: version %d of %s/%q has another content", forged, f.Version, t.item.table, t.item.key)
@@ -286,9 +290,9 @@ func forged(t *told, f *found) error {
 	return nil
 }
 
-// leave keeps the message of a document that this version cannot read: what the cell has stays. A cell that has no
-// shares at all is told that there are some and that it does not know them. Otherwise one that may be alone would take
-// them for absent.
+// leave keeps the message of a document that this version cannot read as a dead letter, and leaves the cell's document
+// as it is. A cell without any shares, however, is told that shares exist that it cannot read. Otherwise it might
+// believe that it is the only cell.
 func (r *run) leave(ctx context.Context, u *unreadable) {
 	if u.document.Kind == celldoc.KindShares {
 		got, err := r.c.Store.Get(ctx, u.document.Ref)
@@ -300,10 +304,10 @@ func (r *run) leave(ctx context.Context, u *unreadable) {
 			return
 		}
 	}
-	r.keep(ctx, u.message, u.key, fmt.Errorf("%w; what the cell has stays in force", u.why))
+	r.keep(ctx, u.message, u.key, fmt.Errorf("%w; the cell keeps the document that it has", u.why))
 }
 
-// keep keeps a message; where that cannot be done, it must come again.
+// keep keeps a message as a dead letter. If that fails, the message must be delivered again.
 func (r *run) keep(ctx context.Context, m *sqsevent.Message, key string, why error) {
 	err := r.c.Keep.Keep(ctx, kept.Item{
 		By: "applier", Cell: r.c.Cell, ID: m.ID, Key: key, Reason: why.Error(), At: r.c.Now(), Data: m.Body,
@@ -313,7 +317,7 @@ func (r *run) keep(ctx context.Context, m *sqsevent.Message, key string, why err
 		return
 	}
 	r.c.Meter.Count("messages_kept", 1)
-	r.c.Log.ErrorContext(ctx, "a message was kept and not applied", "message", m.ID, "error", why)
+	r.c.Log.ErrorContext(ctx, "a message was not applied and became a dead letter", "message", m.ID, "error", why)
 }
 
 func (r *run) again(m *sqsevent.Message, why error) {
@@ -321,8 +325,8 @@ func (r *run) again(m *sqsevent.Message, why error) {
 	r.cause = why
 }
 
-// apply applies the changes together. Where a document is refused, which nothing before it could see, it is found by halves, so
-// that the others are applied.
+// apply writes the changes together. If the store refuses a document, apply finds it by halving the list, so that all
+// others are written.
 func (r *run) apply(ctx context.Context, changes []change) {
 	if len(changes) == 0 {
 		return
@@ -342,7 +346,7 @@ func (r *run) apply(ctx context.Context, changes []change) {
 		case seen.committed[v] == written:
 			r.c.Meter.Took("apply_seconds", now.Sub(c.written))
 			seen.committed[v] = counted
-		case seen.committed[v] == counted: // a duplicate in the same batch
+		case seen.committed[v] == counted: // repeated in the same batch
 			r.c.Meter.Count("messages_old", 1)
 		case err != nil:
 			left = append(left, c)
@@ -364,13 +368,13 @@ func (r *run) apply(ctx context.Context, changes []change) {
 	}
 }
 
-// version is one of a document.
+// version identifies a version of a document.
 type version struct {
 	ref     cellconfig.Ref
 	version int64
 }
 
-// state is what became of a version: nothing that is known, or it was written, or that was also counted.
+// state says whether a version was written, and whether it was counted.
 type state int
 
 const (
@@ -400,12 +404,12 @@ func (w *watched) Commit(ctx context.Context, step cellconfig.Step) error {
 	return nil
 }
 
-// Invoke handles the event of an SQS queue and answers in JSON. The error is for what is no such event.
+// Invoke handles the event of an SQS queue and answers in JSON. It returns an error if the event is not one of a queue.
 func (a *Applier) Invoke(ctx context.Context, event []byte) ([]byte, error) {
 	messages, err := sqsevent.Parse(event)
 	if err != nil {
 		return nil, fmt.Errorf("applier: %w", err)
 	}
-	failed, _ := a.Handle(ctx, messages) // the error was logged, and the answer says it
+	failed, _ := a.Handle(ctx, messages) // the error was logged, and the answer names the messages
 	return sqsevent.Answer(failed)
 }

@@ -167,10 +167,12 @@ func tenant(t *testing.T, id string, versions int) []control.Delivery {
 }
 
 func key(t *testing.T, id, hash string) []control.Delivery {
-	return streamstest.History(t, control.Keys, id, fmt.Sprintf(`{"id":%q,"hash":%q,"pepper":"p","tenant":"acme"}`, id, strings.Repeat(hash, 64)))
+	return streamstest.History(t, control.Keys, id,
+		fmt.Sprintf(`{"id":%q,"hash":%q,"pepper":"p","tenant":"acme"}`, id, strings.Repeat(hash, 64)))
 }
 
-// Guarantees that what one call brings is one transaction, with each document as it was written, and that the time it took is told.
+// Guarantees that what one call brings is one transaction, with each document as it was written, and that the time it
+// took is told.
 func TestApply(t *testing.T) {
 	w := newWorld(t)
 	w.handle(w.messages(slices.Concat(
@@ -191,7 +193,8 @@ func TestApply(t *testing.T) {
 	if w.head() != 1 {
 		t.Errorf("%d transactions, want 1", w.head())
 	}
-	w.meter.Want(t, map[string]int64{"messages_read": 7, "documents_applied": 6, "messages_old": 1, "messages_kept": 0, "messages_again": 0, "events_unknown": 0})
+	w.meter.Want(t, map[string]int64{"messages_read": 7, "documents_applied": 6, "messages_old": 1, "messages_kept": 0,
+		"messages_again": 0, "events_unknown": 0})
 	if took := w.meter.Times("apply_seconds"); len(took) != 6 || took[0] != 2*time.Second {
 		t.Errorf("apply_seconds %v", took)
 	}
@@ -214,7 +217,8 @@ func TestSameBatchTwice(t *testing.T) {
 	}
 }
 
-// Guarantees that batches in reverse end in the newest versions, a tombstone included, and that no older one comes back.
+// Guarantees that batches in reverse end in the newest versions, a tombstone included, and that no older one comes
+// back.
 func TestBatchesInReverse(t *testing.T) {
 	w := newWorld(t)
 	gone := streamstest.History(t, control.Tenants, "gone", `{"id":"gone"}`, "")
@@ -235,13 +239,17 @@ func TestBatchesInReverse(t *testing.T) {
 // Guarantees that an event of an unknown version or type is kept, counted and done, and the others are applied.
 func TestRecordOfAnUnknownVersion(t *testing.T) {
 	w := newWorld(t)
-	const next = `{"type":"tenant.changed","version":2,"id":"tenants/a/1","time":"2026-11-21T18:00:00.000000Z","what":"ever"}`
+	const next = `{"type":"tenant.changed","version":2,"id":"tenants/a/1","time":"2026-11-21T18:00:00.000000Z",` +
+		`"what":"ever"}`
 	const odd = `{"type":"moon.changed","version":1,"id":"x","time":"2026-11-21T18:00:00.000000Z"}`
-	w.handle(slices.Concat([]sqsevent.Message{w.message(next)}, w.messages(tenant(t, "b", 1)...), []sqsevent.Message{w.message(odd)}))
+	w.handle(slices.Concat([]sqsevent.Message{w.message(next)}, w.messages(tenant(t, "b", 1)...),
+		[]sqsevent.Message{w.message(odd)}))
 	w.at(plan.KindTenant, "b", 1)
-	w.meter.Want(t, map[string]int64{"events_unknown": 2, "messages_kept": 2, "documents_applied": 1, "messages_again": 0})
+	w.meter.Want(t, map[string]int64{"events_unknown": 2, "messages_kept": 2, "documents_applied": 1,
+		"messages_again": 0})
 	items := w.keep.Items()
-	if len(items) != 2 || string(items[0].Data) != next || items[0].Cell != "eu-1" || !strings.Contains(items[0].Reason, "tenant.changed version 2") {
+	if len(items) != 2 || string(items[0].Data) != next || items[0].Cell != "eu-1" ||
+		!strings.Contains(items[0].Reason, "tenant.changed version 2") {
 		t.Errorf("kept %+v", items)
 	}
 }
@@ -265,7 +273,8 @@ func TestPoisonMessages(t *testing.T) {
 // the cell has: what it knows of its shares stays in force, after a restart too. What comes after them is applied.
 func TestUnreadableShares(t *testing.T) {
 	placement := shares.PlacementKey("acme")
-	const first, second = `{"version":1,"tenant":"acme","generations":[{"epoch":0,"from":1}]}`, `{"version":1,"tenant":"acme","generations":[{"epoch":3,"from":7}]}`
+	const first, second = `{"version":1,"tenant":"acme","generations":[{"epoch":0,"from":1}]}`,
+		`{"version":1,"tenant":"acme","generations":[{"epoch":3,"from":7}]}`
 	for _, tt := range []struct {
 		name             string
 		key              string
@@ -333,8 +342,8 @@ func TestPoisonThatCannotBeKept(t *testing.T) {
 	w.handle([]sqsevent.Message{bad})
 }
 
-// Guarantees that a document which is refused only within its transaction, here two keys of one hash, is found among others, and
-// costs none of them.
+// Guarantees that a document which is refused only within its transaction, here two keys of one hash, is found among
+// others, and costs none of them.
 func TestRefusedDocument(t *testing.T) {
 	w := newWorld(t)
 	w.handle(w.messages(key(t, "k1", "a")...))
@@ -348,7 +357,8 @@ func TestRefusedDocument(t *testing.T) {
 		w.at(plan.KindTenant, fmt.Sprintf("t%d", i), 1)
 	}
 	w.at(plan.KindKey, "k2", 0)
-	if items := w.keep.Items(); len(items) != 2 || items[0].ID != thief[0].ID || items[0].Key != "k2" || strings.Contains(items[0].Reason, "aaaa") {
+	if items := w.keep.Items(); len(items) != 2 || items[0].ID != thief[0].ID || items[0].Key != "k2" ||
+		strings.Contains(items[0].Reason, "aaaa") {
 		t.Errorf("kept %+v", items)
 	}
 }
@@ -357,7 +367,8 @@ func TestRefusedDocument(t *testing.T) {
 func TestOtherEvents(t *testing.T) {
 	w := newWorld(t)
 	at := streamstest.Written
-	body, err := events.Encode(&events.Throttled{Time: at, Cell: "eu-1", Tenant: "acme", Plan: "pro", Limit: "burst", Threshold: 5, WindowStart: at, WindowEnd: at.Add(time.Second)})
+	body, err := events.Encode(&events.Throttled{Time: at, Cell: "eu-1", Tenant: "acme", Plan: "pro", Limit: "burst",
+		Threshold: 5, WindowStart: at, WindowEnd: at.Add(time.Second)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -401,16 +412,18 @@ func TestOneOfSeveralTransactionsFails(t *testing.T) {
 	w.at(plan.KindTenant, "t095", 1)
 }
 
-// Guarantees that an applier which dies in the middle of a transaction leaves all of it or nothing, and that its messages, which come
-// again, end in the same state either way.
+// Guarantees that an applier which dies in the middle of a transaction leaves all of it or nothing, and that its
+// messages, which come again, end in the same state either way.
 func TestApplierDiesInMidTransaction(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		died func(w *world)
 		head int64 // after its death
 	}{
-		{"before it is written", func(w *world) { w.before = func(*cellconfig.Step) error { return context.Canceled } }, 0},
-		{"after it is written", func(w *world) { w.after = func(*cellconfig.Step) error { return context.Canceled } }, 1},
+		{"before it is written", func(w *world) { w.before = func(*cellconfig.Step) error { return context.Canceled } },
+			0},
+		{"after it is written", func(w *world) { w.after = func(*cellconfig.Step) error { return context.Canceled } },
+			1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -436,8 +449,8 @@ func TestApplierDiesInMidTransaction(t *testing.T) {
 	}
 }
 
-// Guarantees that two appliers at once, with the same and with other messages, lose nothing, leave no gap in the log, and end in the
-// newest versions.
+// Guarantees that two appliers at once, with the same and with other messages, lose nothing, leave no gap in the log,
+// and end in the newest versions.
 func TestTwoAppliersAtOnce(t *testing.T) {
 	w := newWorld(t)
 	const tenants, versions = 8, 6
@@ -483,8 +496,8 @@ func TestTwoAppliersAtOnce(t *testing.T) {
 	}
 }
 
-// Guarantees that clocks decide nothing: versions written by a clock an hour behind, and then ahead, and applied by one an hour behind,
-// win by their numbers.
+// Guarantees that clocks decide nothing: versions written by a clock an hour behind, and then ahead, and applied by one
+// an hour behind, win by their numbers.
 func TestClocksAnHourOff(t *testing.T) {
 	w := newWorld(t)
 	w.now = streamstest.Written.Add(-time.Hour)
@@ -509,7 +522,8 @@ func TestTimeIsOver(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // less than what is spared for the answer
 	defer cancel()
 	batch := w.messages(tenant(t, "a", 1)...)
-	if failed, err := w.applier.Handle(ctx, batch); len(failed) != 1 || !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+	if failed, err := w.applier.Handle(ctx, batch); len(failed) != 1 || !errors.Is(err, context.DeadlineExceeded) ||
+		ctx.Err() != nil {
 		t.Errorf("%q, %v", failed, err)
 	}
 }
@@ -519,13 +533,15 @@ func TestInvoke(t *testing.T) {
 	w := newWorld(t)
 	m := w.messages(tenant(t, "a", 1)...)[0]
 	event, err := json.Marshal(map[string]any{"Records": []map[string]string{
-		{"messageId": m.ID, "body": string(m.Body), "eventSource": "aws:sqs"}, {"messageId": "bad", "body": "{", "eventSource": "aws:sqs"},
+		{"messageId": m.ID, "body": string(m.Body), "eventSource": "aws:sqs"},
+		{"messageId": "bad", "body": "{", "eventSource": "aws:sqs"},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.keep.Away(errAway)
-	if out, err := w.applier.Invoke(t.Context(), event); err != nil || string(out) != `{"batchItemFailures":[{"itemIdentifier":"bad"}]}` {
+	if out, err := w.applier.Invoke(t.Context(), event); err != nil ||
+		string(out) != `{"batchItemFailures":[{"itemIdentifier":"bad"}]}` {
 		t.Errorf("%s, %v", out, err)
 	}
 	w.keep.Away(nil)
@@ -560,7 +576,8 @@ func FuzzHandle(f *testing.F) {
 func TestNewRefuses(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []applier.Config{
-		{Tables: tables{w}, Store: w, Keep: &w.keep, Meter: &w.meter}, {Cell: "c", Store: w, Keep: &w.keep, Meter: &w.meter},
+		{Tables: tables{w}, Store: w, Keep: &w.keep, Meter: &w.meter},
+		{Cell: "c", Store: w, Keep: &w.keep, Meter: &w.meter},
 		{Cell: "c", Tables: tables{w}, Keep: &w.keep, Meter: &w.meter},
 		{Cell: "c", Tables: tables{w}, Store: w, Meter: &w.meter},
 		{Cell: "c", Tables: tables{w}, Store: w, Keep: &w.keep},

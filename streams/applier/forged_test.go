@@ -16,9 +16,10 @@ import (
 
 // forged is a message that nobody of ours published.
 func (w *world) forged(typ, table, key, body string, version int64) sqsevent.Message {
-	return w.message(fmt.Sprintf(`{"type":%q,"version":1,"id":"%s/%s/%d","time":"2026-11-21T12:00:00.000000Z","key":%q,`+
-		`"item_version":%d,"deleted":%t,"hash":%q,"body":%s}`,
-		typ, table, key, version, key, version, body == "null", strings.Repeat("a", 64), body))
+	return w.message(
+		fmt.Sprintf(`{"type":%q,"version":1,"id":"%s/%s/%d","time":"2026-11-21T12:00:00.000000Z","key":%q,`+
+			`"item_version":%d,"deleted":%t,"hash":%q,"body":%s}`,
+			typ, table, key, version, key, version, body == "null", strings.Repeat("a", 64), body))
 }
 
 // Guarantees that whoever may publish on the topic, or send to the queue, can make no API key with it, remove no
@@ -54,9 +55,11 @@ func TestForgedMessages(t *testing.T) {
 		t.Errorf("%d transactions, want 1", w.head())
 	}
 	n := int64(len(all))
-	w.meter.Want(t, map[string]int64{"events_forged": n, "messages_kept": n, "documents_applied": 1, "messages_again": 0})
+	w.meter.Want(t, map[string]int64{"events_forged": n, "messages_kept": n, "documents_applied": 1,
+		"messages_again": 0})
 	items := w.keep.Items()
-	for i, want := range []string{"no item keys/\"backdoor\"", "is at version 1", "is at version 1", "another content"} {
+	for i, want := range []string{"no item keys/\"backdoor\"", "has version 1", "has version 1",
+		"another content"} {
 		why := items[i].Reason
 		if !strings.Contains(why, want) || !strings.Contains(why, "forged") || items[i].ID != all[i].ID {
 			t.Errorf("kept because %q, want that it says %q", why, want)
@@ -114,7 +117,8 @@ func TestItemsThatAreNotOurs(t *testing.T) {
 	w.handle(byHand)
 	w.away = fmt.Errorf("get: %w", control.ErrBadItem)
 	w.handle(w.messages(tenant(t, "b", 1)...))
-	w.meter.Want(t, map[string]int64{"messages_kept": 3, "events_forged": 0, "documents_applied": 0, "messages_again": 0})
+	w.meter.Want(t, map[string]int64{"messages_kept": 3, "events_forged": 0, "documents_applied": 0,
+		"messages_again": 0})
 }
 
 // Guarantees that an item is read once for all messages of a batch that are about it.

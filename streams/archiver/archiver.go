@@ -1,21 +1,21 @@
-// Package archiver keeps the audit trail: each version of each item of the control tables becomes an object that is never
-// overwritten (package audit has the archive).
+// Package archiver keeps the audit trail: each version of each item of the control tables becomes an object that is
+// never overwritten. Package audit describes the archive.
 //
-// It holds:
+// Guarantees:
 //
-//   - The order in which records come means nothing, nor how often they come. A stream that is read again from its beginning
-//     changes nothing.
-//   - A record whose name has an unequal object is an alarm: somebody wrote one of the two past this program. The object stays
-//     what it is, the record is rejected, and those behind it go on.
-//   - A record whose name has an object that nobody can read is the same alarm: somebody put it there. The record is kept over
-//     it, as the next version of the name, since nobody can compare the two, and those behind it go on.
-//   - A record that cannot be read is rejected in the same way. Rejected records are kept in the archive (audit.Reject), whole and
-//     under the same lock; one that cannot even be kept is delivered again.
-//   - An archive that refuses, throttles or does not answer loses nothing: what is not there when the time is over is delivered
-//     again, from the first such record of the batch on.
+//   - The order in which records arrive does not matter, nor how often they arrive. Reading a stream again from its
+//     beginning changes nothing.
+//   - If the object of a record exists and has another content, one of the two was not written by this program. The
+//     archiver raises an alarm, leaves the object, rejects the record, and goes on.
+//   - If the object of a record exists and cannot be read, somebody else put it there. The archiver raises the same
+//     alarm, and writes the record as a new version of the object, because the two cannot be compared. It goes on.
+//   - A record that cannot be read is rejected. Rejected records are stored in the archive (audit.Reject), complete and
+//     under the same lock. A record that cannot even be stored there is delivered again.
+//   - If the archive refuses, throttles or does not answer, nothing is lost: when the time is over, the batch is
+//     delivered again from the first record that is not stored.
 //
-// Metrics: records_read, objects_made, objects_equal (they were there), records_unequal and records_unreadable (both are to be
-// alarms), records_again (delivered again), archive_seconds (from the write of a change to when it was kept).
+// Metrics: records_read, objects_made, objects_equal (they existed), records_unequal and records_unreadable (both need
+// alarms), records_again (delivered again), archive_seconds (from the write of a change to when it was in the archive).
 package archiver
 
 import (
@@ -33,7 +33,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/streamevent"
 )
 
-// Meter counts; a *telemetry.Meter is one.
+// Meter counts. *telemetry.Meter implements it.
 type Meter interface {
 	Count(name string, n int64)
 	Took(name string, d time.Duration)
@@ -46,11 +46,11 @@ type Config struct {
 
 	Log      *slog.Logger     // default slog.Default()
 	Now      func() time.Time // default time.Now
-	Parallel int              // objects that are written at once; 0 is 8
-	Spare    time.Duration    // of a call's time is left for its answer; 0 is 1 s
+	Parallel int              // objects that are written concurrently; 0 means 8
+	Spare    time.Duration    // the part of a call's time that is kept for its answer; 0 means 1 s
 }
 
-// Archiver keeps changes. It is safe for concurrent use. Make it with [New].
+// Archiver archives changes. It is safe for concurrent use. Make it with [New].
 type Archiver struct{ c Config }
 
 // New makes an archiver. The error names the field that is missing.
@@ -78,8 +78,8 @@ func New(c Config) (*Archiver, error) {
 	return &Archiver{c}, nil
 }
 
-// Handle keeps what a batch of records tells, and returns how many of them, from the first on, need not come again: all behind
-// them must. The error is why, and nil where all are done.
+// Handle archives a batch of records. It returns how many records, from the first on, are finished. All later ones must
+// be delivered again, and the error says why. It is nil if all are finished.
 func (a *Archiver) Handle(ctx context.Context, deliveries []control.Delivery) (done int, err error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
@@ -109,14 +109,16 @@ func (a *Archiver) Handle(ctx context.Context, deliveries []control.Delivery) (d
 	if again == 0 {
 		return done, nil
 	}
-	a.c.Log.WarnContext(ctx, "records have to come again", "records", again, "of", len(deliveries), "error", failed[done])
+	a.c.Log.WarnContext(ctx, "records must be delivered again", "records", again, "of", len(deliveries), "error",
+		failed[done])
 	return done, fmt.Errorf("archive %d of %d records: %w", again, len(deliveries), failed[done])
 }
 
-// one keeps a record, or rejects it. An error has it delivered again.
+// one archives or rejects a record. If it returns an error, the record is delivered again.
 func (a *Archiver) one(ctx context.Context, d *control.Delivery) (err error) {
 	defer func() {
-		if p := recover(); p != nil { // a goroutine's panic would end the process, and the batch with it, each time
+		// a panic in a goroutine would end the process, and would do so again with each delivery
+		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
@@ -133,7 +135,7 @@ func (a *Archiver) one(ctx context.Context, d *control.Delivery) (err error) {
 	}
 	if err != nil {
 		raw, failed := json.Marshal(d.Record)
-		if failed != nil { // a body that is no JSON
+		if failed != nil { // the body is not JSON
 			raw = d.Record.New.Body
 		}
 		return a.unreadable(ctx, d, err, raw)
@@ -159,31 +161,37 @@ func (a *Archiver) made(r *events.AuditRecord) {
 	a.c.Meter.Took("archive_seconds", a.c.Now().Sub(r.Time))
 }
 
-// cover keeps a record over an object that nobody can read, and raises the alarm.
-func (a *Archiver) cover(ctx context.Context, d *control.Delivery, r *events.AuditRecord, why error, data []byte) error {
+// cover archives a record over an object that cannot be read, and raises the alarm.
+func (a *Archiver) cover(ctx context.Context, d *control.Delivery, r *events.AuditRecord, why error,
+	data []byte) error {
 	object := control.ObjectName(r.Table, r.Key, r.ItemVersion)
 	if err := a.c.Archive.Cover(ctx, object, data); err != nil {
 		return err
 	}
 	a.made(r)
 	a.c.Meter.Count("records_unequal", 1)
-	a.c.Log.ErrorContext(ctx, "an object that cannot be read has the name of this version: somebody put it there past this "+
-		"program, and the record was put over it", "table", r.Table, "item", fmt.Sprintf("%q", r.Key),
+	a.c.Log.ErrorContext(ctx,
+		"an object that cannot be read has the name of this version: somebody put it there past this "+
+			"program, and the record was put over it", "table", r.Table, "item", fmt.Sprintf("%q", r.Key),
 		"version", r.ItemVersion, "sequence", d.Sequence, "object", object, "error", why)
 	return nil
 }
 
-// unequal raises the alarm. What the object says is for people to compare: it may be anything.
-func (a *Archiver) unequal(ctx context.Context, d *control.Delivery, r *events.AuditRecord, why error, data []byte) error {
+// unequal rejects a record and raises the alarm. People must compare the record with the object.
+func (a *Archiver) unequal(ctx context.Context, d *control.Delivery, r *events.AuditRecord, why error,
+	data []byte) error {
 	err := audit.Reject(ctx, a.c.Archive, audit.Rejected{
-		Reason: audit.Unequal, Table: r.Table, Key: r.Key, Version: r.ItemVersion, Sequence: d.Sequence, Error: why.Error(), Raw: data,
+		Reason: audit.Unequal, Table: r.Table, Key: r.Key, Version: r.ItemVersion, Sequence: d.Sequence,
+		Error: why.Error(), Raw: data,
 	})
 	if err != nil {
 		return err
 	}
 	a.c.Meter.Count("records_unequal", 1)
-	a.c.Log.ErrorContext(ctx, "the archive has another record of this version: one of the two was not written by this program",
-		"table", r.Table, "item", fmt.Sprintf("%q", r.Key), "version", r.ItemVersion, "sequence", d.Sequence, "hash", r.Hash)
+	a.c.Log.ErrorContext(ctx,
+		"the archive has another record of this version: one of the two was not written by this program",
+		"table", r.Table, "item", fmt.Sprintf("%q", r.Key), "version", r.ItemVersion, "sequence", d.Sequence, "hash",
+		r.Hash)
 	return nil
 }
 
@@ -202,7 +210,8 @@ func (a *Archiver) unreadable(ctx context.Context, d *control.Delivery, why erro
 		return err
 	}
 	a.c.Meter.Count("records_unreadable", 1)
-	a.c.Log.ErrorContext(ctx, "a record cannot be read, and was rejected", "table", r.Table, "item", fmt.Sprintf("%.140q", r.Key),
+	a.c.Log.ErrorContext(ctx, "a record cannot be read, and was rejected", "table", r.Table, "item",
+		fmt.Sprintf("%.140q", r.Key),
 		"sequence", d.Sequence, "object", r.Name(), "error", r.Error)
 	return nil
 }

@@ -78,7 +78,8 @@ func newWorld(t *testing.T, c s3test.Config) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Archiver, err = archiver.New(archiver.Config{Archive: archive, Meter: w.counts, Log: slog.New(slog.NewJSONHandler(w.log, nil))})
+	w.Archiver, err = archiver.New(archiver.Config{Archive: archive, Meter: w.counts,
+		Log: slog.New(slog.NewJSONHandler(w.log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +92,8 @@ func history(t *testing.T, key string, n int) []control.Delivery {
 	var all []control.Delivery
 	var last *control.Item
 	for v := range n {
-		c, err := control.Change{Table: control.Tenants, Key: key, Expect: int64(v), Body: fmt.Appendf(nil, `{"n":%d}`, v), Actor: "ann", Reason: "because", Now: noon}.Check()
+		c, err := control.Change{Table: control.Tenants, Key: key, Expect: int64(v),
+			Body: fmt.Appendf(nil, `{"n":%d}`, v), Actor: "ann", Reason: "because", Now: noon}.Check()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +102,8 @@ func history(t *testing.T, key string, n int) []control.Delivery {
 			t.Fatal(err)
 		}
 		sequence := fmt.Sprintf("%s-%06d", key, v+1)
-		all = append(all, control.Delivery{Sequence: sequence, Record: &control.Record{Sequence: sequence, Old: last, New: next}})
+		all = append(all, control.Delivery{Sequence: sequence,
+			Record: &control.Record{Sequence: sequence, Old: last, New: next}})
 		last = &next
 	}
 	return all
@@ -129,7 +132,8 @@ func (w *world) kept(t *testing.T, all []control.Delivery, rejected int) {
 		}
 	}
 	if other != rejected || len(w.bucket.Names()) != len(all)+rejected {
-		t.Errorf("the bucket has %d objects, %d of them rejected records; want %d and %d", len(w.bucket.Names()), other, len(all)+rejected, rejected)
+		t.Errorf("the bucket has %d objects, %d of them rejected records; want %d and %d", len(w.bucket.Names()), other,
+			len(all)+rejected, rejected)
 	}
 	for _, d := range all {
 		if v := w.bucket.Versions(name(d)); len(v) != 1 || !bytes.Equal(v[0], want(t, d)) {
@@ -138,7 +142,8 @@ func (w *world) kept(t *testing.T, all []control.Delivery, rejected int) {
 	}
 }
 
-// Guarantees that the order of records, how often they come, and a stream that is read again from its beginning change nothing.
+// Guarantees that the order of records, how often they come, and a stream that is read again from its beginning change
+// nothing.
 func TestAnyOrderAnyNumber(t *testing.T) {
 	w := newWorld(t, s3test.Config{})
 	all := append(history(t, "acme", 8), history(t, "Ünïcode/..", 8)...)
@@ -160,15 +165,16 @@ func TestAnyOrderAnyNumber(t *testing.T) {
 	}
 }
 
-// Guarantees that a record that cannot be read, wherever it is in a batch, is kept whole and counted, once however often it
-// comes, and stops nothing.
+// Guarantees that a record that cannot be read, wherever it is in a batch, is kept whole and counted, once however
+// often it comes, and stops nothing.
 func TestPoison(t *testing.T) {
 	w := newWorld(t, s3test.Config{})
 	all := history(t, "acme", 5)
 	altered := *all[4].Record
 	altered.New.Reason = "another"
 	batch := slices.Concat(all[:2], []control.Delivery{
-		{Sequence: "s1", Raw: []byte(`{"poison":"\u0000"`), Err: &control.RecordError{Table: control.Tenants, Key: "acme", Sequence: "s1", Err: control.ErrBadItem}},
+		{Sequence: "s1", Raw: []byte(`{"poison":"\u0000"`),
+			Err: &control.RecordError{Table: control.Tenants, Key: "acme", Sequence: "s1", Err: control.ErrBadItem}},
 		{Raw: []byte{0xff}},
 		{Sequence: "s3", Record: &altered}, // its hash is another
 		{Sequence: "s4", Record: &control.Record{}},
@@ -179,14 +185,17 @@ func TestPoison(t *testing.T) {
 		}
 	}
 	w.kept(t, all[:4], 4)
-	if got := w.counts.String(); got != "archive_seconds=4 objects_equal=4 objects_made=4 records_read=16 records_unreadable=8" {
+	if got := w.counts.String(); got != "archive_seconds=4 objects_equal=4 objects_made=4 records_read=16 "+
+		"records_unreadable=8" {
 		t.Error(got)
 	}
 	var whole bool
 	for _, n := range w.bucket.Names() {
 		var r audit.Rejected
-		if strings.HasPrefix(n, audit.RejectedPrefix) && json.Unmarshal(w.bucket.Versions(n)[0], &r) == nil && r.Key == "acme" && r.Sequence == "s1" {
-			whole = string(r.Raw) == `{"poison":"\u0000"` && r.Reason == audit.Unreadable && r.Table == control.Tenants && strings.Contains(r.Error, "cannot be read")
+		if strings.HasPrefix(n, audit.RejectedPrefix) && json.Unmarshal(w.bucket.Versions(n)[0], &r) == nil &&
+			r.Key == "acme" && r.Sequence == "s1" {
+			whole = string(r.Raw) == `{"poison":"\u0000"` && r.Reason == audit.Unreadable &&
+				r.Table == control.Tenants && strings.Contains(r.Error, "cannot be read")
 		}
 	}
 	if !whole {
@@ -194,7 +203,8 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// Guarantees that an unequal object is an alarm, stays what it is, and holds up nothing: what should be there is kept beside.
+// Guarantees that an unequal object is an alarm, stays what it is, and holds up nothing: what should be there is kept
+// beside.
 func TestUnequal(t *testing.T) {
 	w := newWorld(t, s3test.Config{})
 	all := history(t, "acme", 3)
@@ -209,16 +219,18 @@ func TestUnequal(t *testing.T) {
 	}
 	r := audit.Rejected{Raw: want(t, all[1])}
 	var kept audit.Rejected
-	if v := w.bucket.Versions(r.Name()); len(v) != 1 || json.Unmarshal(v[0], &kept) != nil || kept.Version != 2 || kept.Reason != audit.Unequal {
+	if v := w.bucket.Versions(r.Name()); len(v) != 1 || json.Unmarshal(v[0], &kept) != nil || kept.Version != 2 ||
+		kept.Reason != audit.Unequal {
 		t.Errorf("the record is kept as %q", v)
 	}
-	if got := w.counts.String(); !strings.Contains(got, "records_unequal=3") || !strings.Contains(w.log.String(), `"level":"ERROR","msg":"the archive has another record`) {
+	if got := w.counts.String(); !strings.Contains(got, "records_unequal=3") ||
+		!strings.Contains(w.log.String(), `"level":"ERROR","msg":"the archive has another record`) {
 		t.Errorf("no alarm: %s %s", got, w.log)
 	}
 }
 
-// Guarantees that a version whose name was taken by an object that nobody can read is an alarm, and holds up nothing: the
-// record is kept over it, once, however often it comes, and so is a record that cannot be archived.
+// Guarantees that a version whose name was taken by an object that nobody can read is an alarm, and holds up nothing:
+// the record is kept over it, once, however often it comes, and so is a record that cannot be archived.
 func TestUnreadableObject(t *testing.T) {
 	for _, how := range []s3test.Seal{s3test.Archived, s3test.CustomerKey, s3test.ForeignKey, s3test.DisabledKey} {
 		w := newWorld(t, s3test.Config{})
@@ -239,12 +251,14 @@ func TestUnreadableObject(t *testing.T) {
 			t.Errorf("%s: the versions are %q", how, v)
 		}
 		var kept audit.Rejected
-		if v := w.bucket.Versions(rejected); len(v) != 2 || json.Unmarshal(v[1], &kept) != nil || string(kept.Raw) != "x" {
+		if v := w.bucket.Versions(rejected); len(v) != 2 || json.Unmarshal(v[1], &kept) != nil ||
+			string(kept.Raw) != "x" {
 			t.Errorf("%s: the rejected record is kept as %q", how, v)
 		}
 		got := w.counts.String()
 		if !strings.Contains(got, "objects_made=3") || !strings.Contains(got, "records_unequal=1") ||
-			!strings.Contains(w.log.String(), `"level":"ERROR","msg":"an object that cannot be read has the name of this version`) {
+			!strings.Contains(w.log.String(),
+				`"level":"ERROR","msg":"an object that cannot be read has the name of this version`) {
 			t.Errorf("%s: no alarm: %s %s", how, got, w.log)
 		}
 	}
@@ -256,7 +270,8 @@ func TestRejectedWhoseNameWasTaken(t *testing.T) {
 	w := newWorld(t, s3test.Config{})
 	poison := control.Delivery{Sequence: "p", Raw: []byte("x")}
 	rejected := (&audit.Rejected{Raw: poison.Raw}).Name()
-	for _, taken := range [][]byte{[]byte("{}"), nil, []byte(`{"layout":1,"raw":"eQ=="}`), make([]byte, audit.MaxBytes+1)} {
+	for _, taken := range [][]byte{[]byte("{}"), nil, []byte(`{"layout":1,"raw":"eQ=="}`),
+		make([]byte, audit.MaxBytes+1)} {
 		w.bucket.Overwrite(rejected, taken)
 		before := len(w.bucket.Versions(rejected))
 		for range 2 {
@@ -265,17 +280,19 @@ func TestRejectedWhoseNameWasTaken(t *testing.T) {
 			}
 		}
 		var kept audit.Rejected
-		if v := w.bucket.Versions(rejected); len(v) != before+1 || json.Unmarshal(v[before], &kept) != nil || string(kept.Raw) != "x" {
+		if v := w.bucket.Versions(rejected); len(v) != before+1 || json.Unmarshal(v[before], &kept) != nil ||
+			string(kept.Raw) != "x" {
 			t.Errorf("over %.40q it is kept in %d versions", taken, len(v)-before)
 		}
 	}
 }
 
-// Guarantees that while S3 refuses, throttles, or does not answer, nothing is done with and nothing lost: records come again
-// from the first one on that is not kept, and are then kept once.
+// Guarantees that while S3 refuses, throttles, or does not answer, nothing is done with and nothing lost: records come
+// again from the first one on that is not kept, and are then kept once.
 func TestArchiveIsAway(t *testing.T) {
 	faults := map[string]s3test.Fault{
-		"refusing": {Status: 403, Code: "AccessDenied"}, "throttling": {Status: 503, Code: "SlowDown"}, "conflicts": {Status: 409, Code: "ConditionalRequestConflict"},
+		"refusing": {Status: 403, Code: "AccessDenied"}, "throttling": {Status: 503, Code: "SlowDown"},
+		"conflicts":    {Status: 409, Code: "ConditionalRequestConflict"},
 		"lost answers": {Lost: true}, "no bucket": {Status: 404, Code: "NoSuchBucket"},
 	}
 	for what, fault := range faults {
@@ -290,7 +307,8 @@ func TestArchiveIsAway(t *testing.T) {
 				}
 				return nil
 			}})
-			poison := control.Delivery{Sequence: "p", Raw: []byte("x"), Err: &control.RecordError{Err: control.ErrBadItem}}
+			poison := control.Delivery{Sequence: "p", Raw: []byte("x"),
+				Err: &control.RecordError{Err: control.ErrBadItem}}
 			batch := []control.Delivery{all[0], poison, all[1], all[2], all[3]}
 			if done, err := w.Handle(t.Context(), batch); err == nil || done != 3 || errors.Is(err, audit.ErrUnequal) {
 				t.Fatalf("%d are done, %v; want 3 and an error", done, err)
@@ -309,7 +327,9 @@ func TestArchiveIsAway(t *testing.T) {
 
 // Guarantees that a record that can neither be archived nor rejected comes again.
 func TestNothingCanBeKept(t *testing.T) {
-	w := newWorld(t, s3test.Config{Fault: func(*http.Request) *s3test.Fault { return &s3test.Fault{Status: 403, Code: "AccessDenied"} }})
+	w := newWorld(t,
+		s3test.Config{
+			Fault: func(*http.Request) *s3test.Fault { return &s3test.Fault{Status: 403, Code: "AccessDenied"} }})
 	poison := control.Delivery{Sequence: "p", Raw: []byte("x")}
 	if done, err := w.Handle(t.Context(), []control.Delivery{poison}); done != 0 || err == nil {
 		t.Errorf("%d are done, %v", done, err)
@@ -321,17 +341,18 @@ type rows struct{ item control.Item }
 
 func (r *rows) Get(context.Context, control.Table, string) (control.Item, error) { return r.item, nil }
 
-func (r *rows) List(_ context.Context, t control.Table, _ string, _ int) (items []control.Item, next string, err error) {
+func (r *rows) List(_ context.Context, t control.Table, _ string, _ int) (items []control.Item, next string,
+	err error) {
 	if t == r.item.Table {
 		items = append(items, r.item)
 	}
 	return items, "", nil
 }
 
-// Guarantees what the runbook on forged documents says of an item that somebody who can write a control table has put at
-// the last version, which no command changes: the error says that it was forged, verify finds it, and when the row of
-// before is put back by hand, commands write the next version, the archive has both writes among the rejected records,
-// and verify finds nothing more.
+// Guarantees what the runbook on forged documents says of an item that somebody who can write a control table has put
+// at the last version, which no command changes: the error says that it was forged, verify finds it, and when the row
+// of before is put back by hand, commands write the next version, the archive has both writes among the rejected
+// records, and verify finds nothing more.
 func TestLastVersionIsTakenBack(t *testing.T) {
 	w := newWorld(t, s3test.Config{Now: func() time.Time { return noon }})
 	all := history(t, "acme", 3)
@@ -340,7 +361,8 @@ func TestLastVersionIsTakenBack(t *testing.T) {
 	forged.Version, forged.Body = events.MaxVersion, []byte(`{"plan":"gold"}`)
 	forged.Hash = forged.ComputeHash()
 	change := control.Change{
-		Table: control.Tenants, Key: "acme", Expect: forged.Version, Body: []byte(`{"n":3}`), Actor: "ann", Reason: "r", Now: noon,
+		Table: control.Tenants, Key: "acme", Expect: forged.Version, Body: []byte(`{"n":3}`), Actor: "ann", Reason: "r",
+		Now: noon,
 	}
 	if _, err := change.Check(); !errors.Is(err, control.ErrInvalid) || !strings.Contains(err.Error(), "was forged") {
 		t.Errorf("a change of the last version: %v", err)
@@ -405,14 +427,16 @@ func (s stuck) Put(ctx context.Context, _ string, _ []byte) (bool, error) {
 func TestStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, panics := range []bool{false, true} {
-			a, err := archiver.New(archiver.Config{Archive: stuck{panics: panics}, Meter: &counts{}, Log: slog.New(slog.DiscardHandler)})
+			a, err := archiver.New(archiver.Config{Archive: stuck{panics: panics}, Meter: &counts{},
+				Log: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			began := time.Now()
 			done, err := a.Handle(ctx, history(t, "acme", 30))
-			if took := time.Since(began); done != 0 || err == nil || took > 9*time.Second || !panics && took != 9*time.Second {
+			if took := time.Since(began); done != 0 || err == nil || took > 9*time.Second || !panics &&
+				took != 9*time.Second {
 				t.Errorf("panics %t: %d are done after %v, %v", panics, done, took, err)
 			}
 			cancel()
@@ -420,8 +444,8 @@ func TestStuck(t *testing.T) {
 	})
 }
 
-// Guarantees what Lambda reads: nothing to do again, or the sequence number of the first record that is; and that what is no batch
-// is an error.
+// Guarantees what Lambda reads: nothing to do again, or the sequence number of the first record that is; and that what
+// is no batch is an error.
 func TestInvoke(t *testing.T) {
 	const arn = "arn:aws:dynamodb:eu-west-1:123456789012:table/tenants/stream/2026-11-21T00:00:00.000"
 	all := history(t, "acme", 3)
@@ -437,12 +461,14 @@ func TestInvoke(t *testing.T) {
 			}
 			return out
 		}
-		change := map[string]any{"SequenceNumber": fmt.Sprint(100 + i), "Keys": map[string]any{"id": map[string]any{"S": "acme"}}, "NewImage": image(&d.Record.New)}
+		change := map[string]any{"SequenceNumber": fmt.Sprint(100 + i),
+			"Keys": map[string]any{"id": map[string]any{"S": "acme"}}, "NewImage": image(&d.Record.New)}
 		event := "INSERT"
 		if d.Record.Old != nil {
 			event, change["OldImage"] = "MODIFY", image(d.Record.Old)
 		}
-		records = append(records, map[string]any{"eventName": event, "eventSource": "aws:dynamodb", "eventSourceARN": arn, "dynamodb": change})
+		records = append(records, map[string]any{"eventName": event, "eventSource": "aws:dynamodb",
+			"eventSourceARN": arn, "dynamodb": change})
 	}
 	event, err := json.Marshal(map[string]any{"Records": records})
 	if err != nil {
@@ -460,7 +486,8 @@ func TestInvoke(t *testing.T) {
 		return nil
 	}})
 	away.Store(true)
-	if got, err := w.Invoke(t.Context(), decoder, event); err != nil || string(got) != `{"batchItemFailures":[{"itemIdentifier":"101"}]}` {
+	if got, err := w.Invoke(t.Context(), decoder, event); err != nil ||
+		string(got) != `{"batchItemFailures":[{"itemIdentifier":"101"}]}` {
 		t.Errorf("%s, %v", got, err)
 	}
 	if got, err := w.Invoke(t.Context(), decoder, []byte(`{"Records":[{}]}`)); err == nil {
@@ -476,8 +503,8 @@ func TestInvoke(t *testing.T) {
 	}
 }
 
-// Guarantees that in one process, too, everything is archived from the first change on, through failures and restarts, and that
-// the archive then verifies.
+// Guarantees that in one process, too, everything is archived from the first change on, through failures and restarts,
+// and that the archive then verifies.
 func TestFollow(t *testing.T) {
 	dir := t.TempDir()
 	tables, err := embedded.Open(filepath.Join(dir, "control.db"))
@@ -492,7 +519,8 @@ func TestFollow(t *testing.T) {
 	fragile := &fragile{Archive: archive}
 	write := func(n int) {
 		for v := range 4 {
-			c := control.Change{Table: control.Plans, Key: fmt.Sprintf("p%d", n), Expect: int64(v), Body: fmt.Appendf(nil, `{"n":%d}`, v), Actor: "ann", Reason: "r", Now: time.Now()}
+			c := control.Change{Table: control.Plans, Key: fmt.Sprintf("p%d", n), Expect: int64(v),
+				Body: fmt.Appendf(nil, `{"n":%d}`, v), Actor: "ann", Reason: "r", Now: time.Now()}
 			if _, err := tables.Put(t.Context(), c); err != nil {
 				t.Fatal(err)
 			}
@@ -538,7 +566,8 @@ func (f *fragile) Put(ctx context.Context, name string, data []byte) (bool, erro
 
 // Guarantees that an archiver without an archive, or whose work nobody counts, is not made.
 func TestConfig(t *testing.T) {
-	for _, c := range []archiver.Config{{}, {Archive: stuck{}}, {Meter: &counts{}}, {Archive: stuck{}, Meter: &counts{}, Parallel: -1}} {
+	for _, c := range []archiver.Config{{}, {Archive: stuck{}}, {Meter: &counts{}},
+		{Archive: stuck{}, Meter: &counts{}, Parallel: -1}} {
 		if _, err := archiver.New(c); err == nil {
 			t.Errorf("%+v is taken", c)
 		}

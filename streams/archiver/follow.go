@@ -10,15 +10,16 @@ import (
 // Consumer is the archiver's name at a feed.
 const Consumer = "archiver"
 
-// perRead is how many records are read of a feed at once, and the waits are those before what failed is tried again.
+// perRead is how many records are read from a feed at once. The others are the waits before a failed record is tried
+// again.
 const (
 	perRead   = 100
 	firstWait = 100 * time.Millisecond
 	lastWait  = 10 * time.Second
 )
 
-// Follow keeps what a feed tells, from where the last run stopped on, until ctx ends, and returns why it did: ctx's own error, or
-// the feed's. What the archive does not take is tried again with growing waits.
+// Follow archives what a feed brings, from where the last run stopped, until ctx ends or the feed fails. It returns the
+// error of ctx or of the feed. It tries records that the archive does not accept again, with growing waits.
 func (a *Archiver) Follow(ctx context.Context, feed control.Feed) error {
 	at, err := feed.Cursor(ctx, Consumer)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package awsio is what the functions of the control plane say to SNS and SQS.
+// Package awsio sends what the functions of the control plane publish to SNS, and their dead letters to SQS.
 package awsio
 
 import (
@@ -23,10 +23,10 @@ var (
 	_ kept.Keeper     = (*Queue)(nil)
 )
 
-// Region is that of an ARN; "" for a name.
+// Region returns the region of an ARN, or "" for a name.
 func Region(nameOrARN string) string { return awsenv.Region(nameOrARN) }
 
-// SNS is a client of SNS in the region; "" is the function's own.
+// SNS returns a client of SNS in the region. If the region is "", it is the function's own.
 func SNS(e *awsenv.Env, region string) *sns.Client {
 	return sns.NewFromConfig(e.Config(region), func(o *sns.Options) {
 		o.BaseEndpoint = e.Endpoint("SNS")
@@ -34,7 +34,7 @@ func SNS(e *awsenv.Env, region string) *sns.Client {
 	})
 }
 
-// SQS is a client of SQS in the function's region.
+// SQS returns a client of SQS in the function's region.
 func SQS(e *awsenv.Env) *sqs.Client {
 	return sqs.NewFromConfig(e.Config(""), func(o *sqs.Options) {
 		o.BaseEndpoint = e.Endpoint("SQS")
@@ -42,7 +42,7 @@ func SQS(e *awsenv.Env) *sqs.Client {
 	})
 }
 
-// batchClient is the part of *sns.Client that is used.
+// batchClient is the part of *sns.Client that Topic uses.
 type batchClient interface {
 	PublishBatch(context.Context, *sns.PublishBatchInput, ...func(*sns.Options)) (*sns.PublishBatchOutput, error)
 }
@@ -53,11 +53,11 @@ type Topic struct {
 	arn    string
 }
 
-// NewTopic makes a topic over an *sns.Client, whose retries are harmless: what is published twice is applied once.
+// NewTopic makes a topic with an *sns.Client. The client may retry: an event that is published twice is applied once.
 func NewTopic(client batchClient, arn string) *Topic { return &Topic{client, arn} }
 
-// Publish implements [publisher.Topic] with one PublishBatch. Where SNS refuses that as a whole, which does not say whose fault it
-// is, each message is published by itself, so that one holds up no other.
+// Publish implements [publisher.Topic] with one PublishBatch call. If SNS refuses the call as a whole, no message is
+// known to be at fault. Publish then sends each message by itself, so that one message does not hold up the others.
 func (t *Topic) Publish(ctx context.Context, messages []publisher.Message) []error {
 	errs, whole := t.publish(ctx, messages)
 	var api smithy.APIError
@@ -71,14 +71,16 @@ func (t *Topic) Publish(ctx context.Context, messages []publisher.Message) []err
 	return errs
 }
 
-// publish is one call. whole is its error where it failed as a whole: it is then that of each message, and no message is refused for
-// ever by it, since it may as well be the topic's.
+// publish makes one call. If the call failed as a whole, whole is its error, and each message has this error. It does
+// not wrap publisher.ErrRefused, because the fault may be the topic's.
 func (t *Topic) publish(ctx context.Context, messages []publisher.Message) (errs []error, whole error) {
-	in := &sns.PublishBatchInput{TopicArn: &t.arn, PublishBatchRequestEntries: make([]snstypes.PublishBatchRequestEntry, len(messages))}
+	in := &sns.PublishBatchInput{TopicArn: &t.arn,
+		PublishBatchRequestEntries: make([]snstypes.PublishBatchRequestEntry, len(messages))}
 	for i, m := range messages {
 		attributes := make(map[string]snstypes.MessageAttributeValue, len(m.Attributes))
 		for name, value := range m.Attributes {
-			attributes[name] = snstypes.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(value)}
+			attributes[name] = snstypes.MessageAttributeValue{DataType: aws.String("String"),
+				StringValue: aws.String(value)}
 		}
 		in.PublishBatchRequestEntries[i] = snstypes.PublishBatchRequestEntry{
 			Id: aws.String(strconv.Itoa(i)), Message: aws.String(string(m.Body)), MessageAttributes: attributes,
@@ -91,7 +93,7 @@ func (t *Topic) publish(ctx context.Context, messages []publisher.Message) (errs
 	if len(out.Failed) == 0 && len(out.Successful) == len(messages) {
 		return nil, nil
 	}
-	errs = all(len(messages), errors.New("the answer does not name it"))
+	errs = all(len(messages), errors.New("the answer of SNS does not mention the message"))
 	for _, s := range out.Successful {
 		if i, ok := place(s.Id, errs); ok {
 			errs[i] = nil
@@ -105,7 +107,7 @@ func (t *Topic) publish(ctx context.Context, messages []publisher.Message) (errs
 	return errs, nil
 }
 
-// failure is why one message was not taken. The sender's fault stays one, however often it is published.
+// failure returns why one message was not accepted. A fault of the message remains however often it is published.
 func failure(f *snstypes.BatchResultErrorEntry) error {
 	code := aws.ToString(f.Code)
 	err := fmt.Errorf("publish: %s: %s", code, aws.ToString(f.Message))
@@ -115,14 +117,15 @@ func failure(f *snstypes.BatchResultErrorEntry) error {
 	return err
 }
 
-// refusals are the errors of a message. Others that SNS calls the sender's fault go by: a key that is not there, a role that may not,
-// or a rate that is too high.
+// refusals are the error codes that concern the message. SNS also blames the sender for errors that can pass: a missing
+// KMS key, a role without permission, a rate that is too high.
 var refusals = map[string]bool{
-	"InvalidParameter": true, "InvalidParameterValue": true, "ParameterValueInvalid": true, "ValidationException": true, "ValidationError": true,
+	"InvalidParameter": true, "InvalidParameterValue": true, "ParameterValueInvalid": true, "ValidationException": true,
+	"ValidationError":     true,
 	"BatchRequestTooLong": true, // of a batch alone
 }
 
-// all is an error for each of n messages.
+// all returns the error for each of n messages.
 func all(n int, err error) []error {
 	err = fmt.Errorf("publish to the topic: %w", err)
 	errs := make([]error, n)
@@ -137,18 +140,18 @@ func place(id *string, of []error) (int, bool) {
 	return i, err == nil && i >= 0 && i < len(of)
 }
 
-// sendClient is the part of *sqs.Client that is used.
+// sendClient is the part of *sqs.Client that Queue uses.
 type sendClient interface {
 	SendMessage(context.Context, *sqs.SendMessageInput, ...func(*sqs.Options)) (*sqs.SendMessageOutput, error)
 }
 
-// Queue is the SQS queue in which is kept what cannot be used. It is safe for concurrent use. Make it with NewQueue.
+// Queue is the SQS queue of dead letters. It is safe for concurrent use. Make it with NewQueue.
 type Queue struct {
 	client sendClient
 	url    string
 }
 
-// NewQueue makes a queue over an *sqs.Client.
+// NewQueue makes a queue with an *sqs.Client.
 func NewQueue(client sendClient, url string) *Queue { return &Queue{client, url} }
 
 // Keep implements [kept.Keeper].
@@ -157,8 +160,9 @@ func (q *Queue) Keep(ctx context.Context, i kept.Item) error {
 	if err != nil {
 		return err
 	}
-	if _, err := q.client.SendMessage(ctx, &sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String(string(body))}); err != nil {
-		return fmt.Errorf("send what is kept to the queue: %w", err)
+	if _, err := q.client.SendMessage(ctx,
+		&sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String(string(body))}); err != nil {
+		return fmt.Errorf("send a dead letter to the queue: %w", err)
 	}
 	return nil
 }

@@ -31,7 +31,8 @@ type topic struct {
 	answer func(in *sns.PublishBatchInput) *sns.PublishBatchOutput // nil takes all
 }
 
-func (s *topic) PublishBatch(_ context.Context, in *sns.PublishBatchInput, _ ...func(*sns.Options)) (*sns.PublishBatchOutput, error) {
+func (s *topic) PublishBatch(_ context.Context, in *sns.PublishBatchInput,
+	_ ...func(*sns.Options)) (*sns.PublishBatchOutput, error) {
 	s.calls++
 	if s.err != nil {
 		return nil, s.err
@@ -49,7 +50,8 @@ func (s *topic) PublishBatch(_ context.Context, in *sns.PublishBatchInput, _ ...
 		}
 		ids[*e.Id] = true
 	}
-	if n := len(in.PublishBatchRequestEntries); *in.TopicArn != "arn:t" || n == 0 || n > 10 || len(ids) != n || bytes > 256<<10 {
+	if n := len(in.PublishBatchRequestEntries); *in.TopicArn != "arn:t" || n == 0 || n > 10 || len(ids) != n ||
+		bytes > 256<<10 {
 		s.t.Errorf("SNS refuses a batch of %d messages, %d ids, %d bytes", n, len(ids), bytes)
 	}
 	if s.answer != nil {
@@ -64,23 +66,27 @@ func (s *topic) PublishBatch(_ context.Context, in *sns.PublishBatchInput, _ ...
 }
 
 func message(body string) publisher.Message {
-	return publisher.Message{Body: []byte(body), Attributes: events.Attributes(events.Header{Type: events.PlanChanged, Version: 1})}
+	return publisher.Message{Body: []byte(body),
+		Attributes: events.Attributes(events.Header{Type: events.PlanChanged, Version: 1})}
 }
 
-// Guarantees that messages go out as they are, with what a subscriber's filter goes by, and that the largest batch fits.
+// Guarantees that messages go out as they are, with what a subscriber's filter goes by, and that the largest batch
+// fits.
 func TestPublish(t *testing.T) {
 	s := &topic{t: t}
 	largest := strings.Repeat("x", events.MaxBytes)
-	if errs := awsio.NewTopic(s, "arn:t").Publish(t.Context(), []publisher.Message{message("one"), message(largest)}); errs != nil {
+	if errs := awsio.NewTopic(s, "arn:t").Publish(t.Context(),
+		[]publisher.Message{message("one"), message(largest)}); errs != nil {
 		t.Fatal(errs)
 	}
-	if len(s.taken) != 2 || *s.taken[0].Message != "one" || *s.taken[0].MessageAttributes["type"].StringValue != "plan.changed" {
+	if len(s.taken) != 2 || *s.taken[0].Message != "one" ||
+		*s.taken[0].MessageAttributes["type"].StringValue != "plan.changed" {
 		t.Errorf("%d messages", len(s.taken))
 	}
 }
 
-// Guarantees that each message is told apart: taken, refused for ever, or to go again; and that nothing counts as taken that SNS did
-// not say was.
+// Guarantees that each message is told apart: taken, refused for ever, or to go again; and that nothing counts as taken
+// that SNS did not say was.
 func TestPublishInPart(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -88,12 +94,17 @@ func TestPublishInPart(t *testing.T) {
 		taken  []string
 		want   string // for each of three messages: taken, refused, again
 	}{
-		{"one refused", []snstypes.BatchResultErrorEntry{{Id: aws.String("1"), Code: aws.String("InvalidParameter"), SenderFault: true}}, []string{"0", "2"}, "taken refused taken"},
-		{"one fails", []snstypes.BatchResultErrorEntry{{Id: aws.String("0"), Code: aws.String("InternalFailure")}}, []string{"1", "2"}, "again taken taken"},
-		{"throttled is nobody's fault", []snstypes.BatchResultErrorEntry{{Id: aws.String("2"), Code: aws.String("Throttled"), SenderFault: true}}, []string{"0", "1"}, "taken taken again"},
-		{"a key is missing", []snstypes.BatchResultErrorEntry{{Id: aws.String("2"), Code: aws.String("KMSDisabled"), SenderFault: true}}, []string{"0", "1"}, "taken taken again"},
+		{"one refused", []snstypes.BatchResultErrorEntry{{Id: aws.String("1"), Code: aws.String("InvalidParameter"),
+			SenderFault: true}}, []string{"0", "2"}, "taken refused taken"},
+		{"one fails", []snstypes.BatchResultErrorEntry{{Id: aws.String("0"), Code: aws.String("InternalFailure")}},
+			[]string{"1", "2"}, "again taken taken"},
+		{"throttled is nobody's fault", []snstypes.BatchResultErrorEntry{{Id: aws.String("2"),
+			Code: aws.String("Throttled"), SenderFault: true}}, []string{"0", "1"}, "taken taken again"},
+		{"a key is missing", []snstypes.BatchResultErrorEntry{{Id: aws.String("2"), Code: aws.String("KMSDisabled"),
+			SenderFault: true}}, []string{"0", "1"}, "taken taken again"},
 		{"not named", nil, []string{"0", "2"}, "taken again taken"},
-		{"named oddly", []snstypes.BatchResultErrorEntry{{Id: aws.String("9")}, {}}, []string{"x", "-1", "0"}, "taken again again"},
+		{"named oddly", []snstypes.BatchResultErrorEntry{{Id: aws.String("9")}, {}}, []string{"x", "-1", "0"},
+			"taken again again"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &topic{t: t, answer: func(*sns.PublishBatchInput) *sns.PublishBatchOutput {
@@ -103,7 +114,8 @@ func TestPublishInPart(t *testing.T) {
 				}
 				return out
 			}}
-			errs := awsio.NewTopic(s, "arn:t").Publish(t.Context(), []publisher.Message{message("a"), message("b"), message("c")})
+			errs := awsio.NewTopic(s, "arn:t").Publish(t.Context(),
+				[]publisher.Message{message("a"), message("b"), message("c")})
 			var got []string
 			for _, err := range errs {
 				switch {
@@ -122,8 +134,8 @@ func TestPublishInPart(t *testing.T) {
 	}
 }
 
-// Guarantees that a call which fails as a whole condemns no message, for the fault may be the topic's, and that one message which SNS
-// will not have in a batch holds up no other.
+// Guarantees that a call which fails as a whole condemns no message, for the fault may be the topic's, and that one
+// message which SNS will not have in a batch holds up no other.
 func TestPublishFails(t *testing.T) {
 	s := &topic{t: t, err: &snstypes.InvalidParameterException{Message: aws.String("m")}}
 	topic := awsio.NewTopic(s, "arn:t")
@@ -134,7 +146,9 @@ func TestPublishFails(t *testing.T) {
 		}
 	}
 	s.err = &snstypes.ThrottledException{}
-	if errs := topic.Publish(t.Context(), []publisher.Message{message("a"), message("b")}); len(errs) != 2 || errs[1] == nil || s.calls != 5 { // 1 and 3 before it
+	// 1 and 3 before it
+	if errs := topic.Publish(t.Context(), []publisher.Message{message("a"), message("b")}); len(errs) != 2 ||
+		errs[1] == nil || s.calls != 5 {
 		t.Errorf("throttled: %v, after %d calls", errs, s.calls)
 	}
 	s.err, s.bad = nil, "b"
@@ -150,7 +164,8 @@ type queue struct {
 	err    error
 }
 
-func (q *queue) SendMessage(_ context.Context, in *sqs.SendMessageInput, _ ...func(*sqs.Options)) (*sqs.SendMessageOutput, error) {
+func (q *queue) SendMessage(_ context.Context, in *sqs.SendMessageInput,
+	_ ...func(*sqs.Options)) (*sqs.SendMessageOutput, error) {
 	if *in.QueueUrl != "https://q" || len(*in.MessageBody) > 256<<10 {
 		return nil, fmt.Errorf("SQS refuses %d bytes for %s", len(*in.MessageBody), *in.QueueUrl)
 	}

@@ -1,5 +1,5 @@
-// Package balancer is the one authority on what share of each limit a cell has: it carries out what operators ask for in the
-// control table of the cells, by the rules of package shares.
+// Package balancer decides what share of each limit a cell has. It is the only writer of the shares, and carries out
+// what operators ask for in the control table of the cells, by the rules of package shares.
 //
 // # The table
 //
@@ -10,58 +10,61 @@
 //	placed.…         shares.Placement: where a tenant is served               this package only
 //	ack.…            [Ack]: what a cell has heard of last                     each cell's applier, its own only
 //
-// Cells are told of the state and of placements as of any other item: what the stream brings is published first, see
-// [Config.Publish].
+// Cells receive the state and the placements like any other item: the balancer publishes what the stream brings first,
+// see [Config.Publish].
 //
 // # How it works
 //
-// Whatever wakes it, a record of the stream, a schedule, its own last write, the balancer does the same: it reads the state,
-// then all that is asked for and acknowledged, and writes the state that follows, under the condition that nobody else has.
-// So it does not matter which records come, how often, in which order, or whether they can be read; and of two balancers at
-// once one finds that the state has moved, and reads again. The state is read first: what is asked for is then at least as
-// new as what the state was made of.
+// Whatever calls it, be it a record of the stream, the schedule, or its own last write, the balancer does the same. It
+// reads the state, then all wishes and acknowledgements, and writes the next state under the condition that nobody else
+// has written it meanwhile. It therefore does not matter which records arrive, how often, in which order, or whether
+// they can be read. If two balancers run at once, one of them finds that the state has changed, and starts again. The
+// state is read first, so the wishes are at least as new as those from which the state was made.
 //
-// A wish is what a cell or a tenant's pin is to be, not an event: it stands until it is so. A cell that is asked to be
-// removed is drained first, a pin waits until the cells that it names serve, and a drain of the last cell that serves until
-// there is another. Wishes that are replaced before anybody has seen them are never carried out.
+// A wish is the desired state of a cell or of a tenant's pin. It stays until the actual state matches it. A cell that
+// is to be removed is drained first. A pin waits until the cells that it names serve. The last cell that serves is
+// drained only when another cell serves. A wish that is replaced before the balancer reads it is never carried out.
 //
-// A tenant's placement is an item of its own, so the number of pins is not bounded by the size of the state: it is written once
-// its transition grows, and before that can end. One transition takes [shares.MaxPlaced] of them, and lasts about half a
-// minute, so 10,000 new pins take an hour and a half. Each look reads the whole table: 10,000 pins cost some 1,500 read units.
+// A tenant's placement is an item of its own, so the size of the state does not bound the number of pins. It is written
+// when its transition is in the growth phase, before that phase can end. One transition takes [shares.MaxPlaced]
+// placements and lasts about half a minute, so 10,000 new pins take an hour and a half. Each run reads the whole table:
+// 10,000 pins cost about 1,500 read units.
 //
-// A tenants' document names its cells, too, but is not read here: a third reader of that stream would throttle the other two.
-// Admin writes the pin beside it, with what of the document decides which limits the tenant has for itself.
+// A tenant's document names its cells, too, but the balancer does not read it: a third reader of the tenants' stream
+// would throttle the other two. Admin writes the pin together with the tenant, and copies into it what decides which
+// limits the tenant has for itself.
 //
 // # Limits that are too small
 //
-// Limits of plans that cannot be divided between the cells ([shares.NeedsHome]) are homed by the transition that
-// makes them so: they are counted in the tenant's home cell, which every cell asks, once every cell that serves has
-// acknowledged something with software that can ask ([Ack].Asks). A
-// tenant's own, by an override, or since few cells serve the tenant, are homed by its placement: at each look they are worked out
-// for the cells that serve and for those that are asked for, so that a join and what it makes too small are one transition, up to
-// [shares.MaxPlaced] tenants. Those beyond follow in the next ones; until then no limit is passed, but costs above a cell's share
-// are denied. Of a boost the least number counts, so that its end moves nothing. A limit whose plan or override cannot be read stays
-// where it is.
+// Some limits cannot be divided between the cells, because they are too small ([shares.NeedsHome]). Such a limit is
+// homed: the tenant's home cell counts it, and every cell asks that cell. Limits of plans are homed by the transition
+// that makes them too small, once every serving cell has acknowledged something with software that can ask
+// ([Ack].Asks). Limits of one tenant, because of an override or because few cells serve the tenant, are homed by its
+// placement. Each run determines them for the cells that serve and for the cells that are asked for, so that a join and
+// the limits that it makes too small are one transition, for up to [shares.MaxPlaced] tenants. Further tenants follow
+// in the next transitions. Until then, no limit is exceeded, but costs above a cell's share are denied. Of a boost, the
+// lower number counts, so that its end changes nothing. If the plan or override of a limit cannot be read, the limit
+// stays where it is.
 //
 // # Items that cannot be read
 //
-// A placement that is absent means the default: every cell serves the tenant. One that cannot be read is not absent. It
-// may be of a newer layout, written past Sluice, or deleted, and the cells still grant by the one before it. So nothing
-// changes for its tenant: no request about the tenant is carried out, until the item can be read again. All other
-// tenants and cells go on. Each look logs the item and counts it in shares_unread.
+// If there is no placement, the default applies: every cell serves the tenant. A placement that cannot be read is not
+// absent. It may have a newer layout, have been written outside Sluice, or have been deleted, and the cells still grant
+// by the version before. Nothing therefore changes for its tenant: no request about the tenant is carried out until the
+// item can be read again. All other tenants and cells proceed. Each run logs the item and counts it in shares_unread.
+// The state has the placements of the current transition. If such a placement becomes unreadable, it is written again
+// from the state, and the transition proceeds. If the item cannot be overwritten, because the row does not have this
+// layout, the growth waits for it.
 //
-// The state has the placements of a transition under way. So a placement that becomes unreadable then is written again
-// from the state, and the transition goes on. If the item cannot even be written over, because the row is not of this
-// layout, then the growth waits for it.
-//
-// While a row of the table cannot be read at all and may be a placement, no cell joins: a cell that joins must be told
-// every placement, and cannot be. A state that cannot be read stops all changes. Cells, pins and acknowledgements that
-// cannot be read ask for nothing. An item whose hash is not that of its fields counts as one that cannot be read.
+// While a row of the table cannot be read at all and may be a placement, no cell joins, because a cell that joins must
+// receive every placement. A state that cannot be read stops all changes. Cells, pins and acknowledgements that cannot
+// be read ask for nothing. An item whose hash does not match its fields counts as unreadable.
 //
 // # Clocks
 //
-// A clock that is ahead makes what grows count later, and one that is behind waits longer; neither shortens the grace, which is
-// counted from the last acknowledgement by the cell's clock or this one's, whichever is later.
+// If the balancer's clock is ahead, growth takes effect later; if it is behind, the balancer waits longer. Neither
+// shortens the grace, which is counted from the last acknowledgement by the cell's clock or the balancer's, whichever
+// is later.
 package balancer
 
 import (
@@ -81,10 +84,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// Actor is who writes the state and placements, in the audit.
+// Actor is the actor of the state and the placements in the audit trail.
 const Actor = "sluice balancer"
 
-// attempts bound how often one look begins anew, since others write at the same time.
+// attempts is how often one run starts again if others write at the same time.
 const attempts = 8
 
 // Ack is the body of a cell's acknowledgement, under [shares.AckKey].
@@ -99,15 +102,16 @@ type Ack struct {
 	Asks bool `json:"asks,omitempty"`
 }
 
-// Wish is the part that is read here of the body of a cell, or of a tenant's pin.
+// Wish is the part of the body of a cell, or of a tenant's pin, that the balancer reads.
 type Wish struct {
 	Request shares.Request `json:"request"`
 
-	// Tenant is, of a pin, the id, plan, overrides and boosts of the tenant's document; nil where all its limits are its plan's.
+	// Tenant is, in a pin, the id, plan, overrides and boosts of the tenant's document. It is nil if all limits of the
+	// tenant are those of its plan.
 	Tenant json.RawMessage `json:"tenant,omitempty"`
 }
 
-// Meter counts; a *telemetry.Meter is one.
+// Meter counts. *telemetry.Meter implements it.
 type Meter interface {
 	Count(name string, n int64)
 	Took(name string, d time.Duration)
@@ -117,15 +121,16 @@ type Meter interface {
 type Config struct {
 	Tables   control.Tables
 	Meter    Meter
-	Settings shares.Settings // what the grace is made of
+	Settings shares.Settings // determines the grace
 
-	// Publish tells cells what a batch of the stream brings, and answers for Lambda; a *publisher.Publisher's Invoke. The stream of
-	// the cells has two readers, this one and the archive, so there is no publisher of its own. nil where somebody else does.
+	// Publish publishes a batch of the stream to the cells, and returns the answer for Lambda. It is the Invoke method
+	// of a *publisher.Publisher. The balancer publishes because the stream of the cells should have only two readers,
+	// the balancer and the archiver. If nil, somebody else publishes.
 	Publish func(ctx context.Context, event []byte) ([]byte, error)
 
 	Log   *slog.Logger     // default slog.Default()
 	Now   func() time.Time // default time.Now
-	Spare time.Duration    // of a call's time is left for its end; 0 is 2 s
+	Spare time.Duration    // the part of a call's time that is kept for its end; 0 means 2 s
 }
 
 // Balancer changes the shares. It is safe for concurrent use, by any number of processes. Make it with New.
@@ -151,22 +156,22 @@ func New(c Config) (*Balancer, error) {
 	return &Balancer{c}, nil
 }
 
-// Result is what a look came to.
+// Result says what a run found and did.
 type Result struct {
-	Epoch   int64 // 0: there is no cell yet
+	Epoch   int64 // 0 if there is no cell yet
 	Phase   shares.Phase
-	Cells   int       // that serve
+	Cells   int       // cells that serve
 	Awaited []string  // cells that have not acknowledged
 	Changed bool      // the state was written
-	Wake    time.Time // when the next step is due though nothing happens; zero: never
-	Unread  int       // items of the table that cannot be read, or make no sense
+	Wake    time.Time // when the next step is due even if nothing happens; zero if never
+	Unread  int       // items of the table that cannot be read, or are not valid
 }
 
-// errMoved is a look that others have overtaken.
-var errMoved = errors.New("others write at the same time")
+// errMoved says that others changed the table during a run.
+var errMoved = errors.New("other writers changed the table of cells at the same time")
 
-// Run looks once and does what is due. The error says what could not be read or written: look again. What was written before
-// an error is in order.
+// Run reads the table once and does what is due. The error says what could not be read or written: run again. What was
+// written before an error is consistent.
 func (b *Balancer) Run(ctx context.Context) (r Result, err error) {
 	for range attempts {
 		if r, err = b.look(ctx); !errors.Is(err, errMoved) {
@@ -182,7 +187,7 @@ func (b *Balancer) Run(ctx context.Context) (r Result, err error) {
 	return r, nil
 }
 
-// look is one try of Run.
+// look is one attempt of Run.
 func (b *Balancer) look(ctx context.Context) (Result, error) {
 	state, version, err := b.state(ctx)
 	if err != nil {
@@ -200,7 +205,7 @@ func (b *Balancer) look(ctx context.Context) (Result, error) {
 		return resultOf(state, t), nil
 	}
 	in := shares.Input{Acks: t.acks, Able: t.able}
-	if state.Phase != shares.Shrink { // no transition can begin in a shrink: pins wait
+	if state.Phase != shares.Shrink { // no transition can begin in a shrink, so pins wait
 		plans, whole, err := b.plans(ctx)
 		if err != nil {
 			return Result{}, err
@@ -231,13 +236,14 @@ func (b *Balancer) look(ctx context.Context) (Result, error) {
 	}
 	r.Changed = true
 	if out.Publish != nil {
-		b.c.Log.InfoContext(ctx, "the shares change", "epoch", next.Epoch, "phase", next.Phase, "awaited", strings.Join(r.Awaited, " "))
+		b.c.Log.InfoContext(ctx, "the shares change", "epoch", next.Epoch, "phase", next.Phase, "awaited",
+			strings.Join(r.Awaited, " "))
 		b.c.Meter.Count("shares_changes", 1)
 	}
 	return r, nil
 }
 
-// resultOf is what a look at a state and the table comes to, if nothing is written.
+// resultOf returns the result of a run that read this state and table, and wrote nothing.
 func resultOf(s *shares.State, t *table) Result {
 	r := Result{Epoch: s.Epoch, Phase: s.Phase, Awaited: s.Awaited(), Unread: t.unread}
 	for i := range s.Members {
@@ -248,7 +254,8 @@ func resultOf(s *shares.State, t *table) Result {
 	return r
 }
 
-// state is the stored state and its version; 0 where there is none. One that cannot be read is never written over.
+// state returns the stored state and its version, or version 0 if there is none. A state that cannot be read is never
+// overwritten.
 func (b *Balancer) state(ctx context.Context) (*shares.State, int64, error) {
 	item, err := b.c.Tables.Get(ctx, control.Cells, events.SharesKey)
 	switch {
@@ -257,10 +264,11 @@ func (b *Balancer) state(ctx context.Context) (*shares.State, int64, error) {
 	case err != nil:
 		return nil, 0, fmt.Errorf("read the shares: %w", err)
 	case item.Deleted:
-		return nil, 0, errors.New("the shares were deleted: what each cell may grant is not known any more; write the last version of them again")
+		return nil, 0, errors.New("the shares were deleted, so nobody knows what each cell may grant: write " +
+			"their last version again")
 	}
 	if err := item.Verify(); err != nil {
-		return nil, 0, fmt.Errorf("read the shares: %w; write the last version of them in the archive again", err)
+		return nil, 0, fmt.Errorf("read the shares: %w; write their last version in the archive again", err)
 	}
 	s, err := shares.DecodeState(item.Body)
 	if err != nil {
@@ -286,8 +294,9 @@ func (b *Balancer) write(ctx context.Context, next *shares.State, version int64,
 	return nil
 }
 
-// place stores the placements of a transition that grows: before it can end, and so before a document comes that lacks
-// them. It reports whether the growth waits, because the row of a placement cannot be written over.
+// place stores the placements of a transition in its growth phase. It does so before that phase can end, because the
+// next document does not have them. It reports whether the growth waits, because the row of a placement cannot be
+// overwritten.
 func (b *Balancer) place(ctx context.Context, s *shares.State, version int64, t *table) (waits bool, err error) {
 	if s.Phase != shares.Grow {
 		return false, nil
@@ -310,7 +319,7 @@ func (b *Balancer) place(ctx context.Context, s *shares.State, version int64, t 
 		if errors.Is(err, control.ErrBadItem) {
 			waits = true
 			b.c.Log.ErrorContext(ctx,
-				"the growth of the shares waits for a placement whose item cannot be written over: mend the item",
+				"the growth of the shares waits for a placement whose item cannot be overwritten: repair the item",
 				"tenant", fmt.Sprintf("%q", p.Tenant), "epoch", s.Epoch, "error", err)
 			continue
 		}
@@ -323,7 +332,7 @@ func (b *Balancer) place(ctx context.Context, s *shares.State, version int64, t 
 	return waits, nil
 }
 
-// store writes a placement over a version of its item.
+// store writes a placement over the given version of its item.
 func (b *Balancer) store(ctx context.Context, p *shares.Placement, key string, version, epoch int64) error {
 	body, err := json.Marshal(p)
 	if err != nil {
@@ -344,18 +353,20 @@ func (b *Balancer) store(ctx context.Context, p *shares.Placement, key string, v
 
 func epochOf(p *shares.Placement) int64 { return p.Generations[len(p.Generations)-1].Epoch }
 
-// plans are all plans by id; not whole where one of them cannot be read, so that what is homed of plans stays as it is.
+// plans returns all plans by id. whole is false if a plan cannot be read; the homed limits of plans then stay as they
+// are.
 func (b *Balancer) plans(ctx context.Context) (plans map[string]*plan.Plan, whole bool, err error) {
 	plans, whole = map[string]*plan.Plan{}, true
 	for item, err := range control.All(ctx, b.c.Tables, control.Plans) {
 		switch {
 		case errors.Is(err, control.ErrBadItem):
 			if !hidesPlan(err) {
-				b.c.Log.ErrorContext(ctx, "an item of the plans cannot be read; it is no plan", "error", err)
+				b.c.Log.ErrorContext(ctx, "an item of the table of plans cannot be read; it is not a plan", "error",
+					err)
 				continue
 			}
 			whole = false
-			b.c.Log.ErrorContext(ctx, "plans cannot be read; limits are divided as they were", "error", err)
+			b.c.Log.ErrorContext(ctx, "plans cannot be read; limits stay divided as they are", "error", err)
 			continue
 		case err != nil:
 			return nil, false, fmt.Errorf("read the plans: %w", err)
@@ -365,7 +376,8 @@ func (b *Balancer) plans(ctx context.Context) (plans map[string]*plan.Plan, whol
 		p, err := plan.CompilePlan(plan.Document{Kind: plan.KindPlan, ID: item.Key, Body: item.Body})
 		if err = errors.Join(item.Verify(), err); err != nil {
 			whole = false
-			b.c.Log.ErrorContext(ctx, "a plan cannot be read; limits are divided as they were", "plan", item.Key, "error", err)
+			b.c.Log.ErrorContext(ctx, "a plan cannot be read; limits stay divided as they are", "plan", item.Key,
+				"error", err)
 			continue
 		}
 		plans[p.ID] = p
@@ -373,8 +385,8 @@ func (b *Balancer) plans(ctx context.Context) (plans map[string]*plan.Plan, whol
 	return plans, whole, nil
 }
 
-// hidesPlan reports whether what an error of control.Tables.List tells to be unreadable may be a plan. The canary can
-// spoil the row of its own mark.
+// hidesPlan reports whether an item that an error of control.Tables.List reports as unreadable may be a plan. The
+// canary can spoil the row of its own mark.
 func hidesPlan(err error) bool {
 	items, whole := control.BadItems(err)
 	return !whole || slices.ContainsFunc(items, func(i *control.BadItemError) bool {
@@ -392,26 +404,27 @@ func limitsOf(plans map[string]*plan.Plan) []shares.Limited {
 	return out
 }
 
-// tell logs what an operator has to know.
+// tell logs what an operator should know.
 func (b *Balancer) tell(ctx context.Context, out *shares.Output) {
 	for _, r := range out.Refused {
 		b.c.Meter.Count("shares_refused", 1)
 		b.c.Log.WarnContext(ctx, "a request about cells is refused", "request", r.ID, "reason", r.Reason)
 	}
 	if n := len(out.Divided); n > 0 {
-		b.c.Log.ErrorContext(ctx, "too many limits are too small to be divided: large costs of some are denied", "limits", n,
+		b.c.Log.ErrorContext(ctx, "too many limits are too small to be divided: large costs of some are denied",
+			"limits", n,
 			"first", out.Divided[0].Plan+"/"+out.Divided[0].Limit)
 	}
 }
 
-// same reports whether two states are written alike.
+// same reports whether two states have the same stored form.
 func same(a, b *shares.State) bool {
 	one, err := json.Marshal(a)
 	other, failed := json.Marshal(b)
 	return err == nil && failed == nil && bytes.Equal(one, other)
 }
 
-// reason says in the audit what a new state comes from.
+// reason returns the reason of a new state for the audit trail.
 func reason(before, next *shares.State) string {
 	if before.Epoch != next.Epoch || before.Phase != next.Phase {
 		return fmt.Sprintf("epoch %d, %s", next.Epoch, next.Phase)
@@ -428,7 +441,7 @@ func reason(before, next *shares.State) string {
 	return fmt.Sprintf("epoch %d, %s: %d requests wait", next.Epoch, next.Phase, len(next.Queue))
 }
 
-// cut keeps ASCII text within what a reason may have.
+// cut shortens ASCII text to what a reason may have.
 func cut(s string) string {
 	if len(s) > events.MaxTextChars {
 		s = s[:events.MaxTextChars-1] + "…"

@@ -83,8 +83,10 @@ func (t *tables) Get(ctx context.Context, table control.Table, key string) (i co
 	return i, err
 }
 
-func (t *tables) List(ctx context.Context, table control.Table, after string, most int) (items []control.Item, next string, err error) {
-	err = t.do("list "+string(table), after, func() (err error) { items, next, err = t.Tables.List(ctx, table, after, most); return err })
+func (t *tables) List(ctx context.Context, table control.Table, after string, most int) (items []control.Item,
+	next string, err error) {
+	err = t.do("list "+string(table), after,
+		func() (err error) { items, next, err = t.Tables.List(ctx, table, after, most); return err })
 	var bad error
 	items = slices.DeleteFunc(items, func(i control.Item) bool { return i.Table == t.spoilt() && i.Key == t.bad })
 	if after == "" && table == t.spoilt() && t.bad != "" {
@@ -131,7 +133,8 @@ func newBench(t *testing.T) *bench {
 
 func (w *bench) balancer(now func() time.Time) *balancer.Balancer {
 	w.t.Helper()
-	b, err := balancer.New(balancer.Config{Tables: w.tables, Meter: nothing{}, Now: now, Log: slog.New(slog.NewTextHandler(&w.log, nil))})
+	b, err := balancer.New(balancer.Config{Tables: w.tables, Meter: nothing{}, Now: now,
+		Log: slog.New(slog.NewTextHandler(&w.log, nil))})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -144,8 +147,9 @@ func (w *bench) put(table control.Table, key, body string) {
 	if err != nil && !errors.Is(err, control.ErrNotFound) {
 		w.t.Fatal(err)
 	}
-	if _, err := w.tables.Tables.Put(w.t.Context(), control.Change{Table: table, Key: key, Expect: item.Version, Body: []byte(body),
-		Actor: "an operator", Reason: "a test", Now: noon}); err != nil {
+	if _, err := w.tables.Tables.Put(w.t.Context(),
+		control.Change{Table: table, Key: key, Expect: item.Version, Body: []byte(body),
+			Actor: "an operator", Reason: "a test", Now: noon}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -236,8 +240,8 @@ func (w *bench) want(want string) {
 	}
 }
 
-// Guarantees that cells become what operators ask for, through both phases and in as many transitions as it takes, in the form in
-// which admin writes it; and that what is at rest is not written again.
+// Guarantees that cells become what operators ask for, through both phases and in as many transitions as it takes, in
+// the form in which admin writes it; and that what is at rest is not written again.
 func TestWishes(t *testing.T) {
 	w := newBench(t)
 	if r := w.run(); r.Changed || r.Epoch != 0 {
@@ -294,8 +298,9 @@ func TestWishes(t *testing.T) {
 	}
 }
 
-// Guarantees that an acknowledgement of an older epoch, or of an earlier phase, which arrives late counts for nothing: the cell may not
-// have heard of the transition under way, and what others grow to would come on top of what it still grants.
+// Guarantees that an acknowledgement of an older epoch, or of an earlier phase, which arrives late counts for nothing:
+// the cell may not have heard of the transition under way, and what others grow to would come on top of what it still
+// grants.
 func TestLateAcknowledgement(t *testing.T) {
 	w := newBench(t)
 	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
@@ -322,7 +327,8 @@ func TestLateAcknowledgement(t *testing.T) {
 	if r := w.run(); r.Epoch != 3 || r.Phase != shares.Shrink || len(r.Awaited) != 2 {
 		t.Fatalf("%+v: what was acknowledged in epoch 2 counts in epoch 3", r)
 	}
-	for _, late := range []balancer.Ack{{Cell: "a", Epoch: 2, Phase: shares.Shrink}, {Cell: "a", Epoch: 2, Phase: shares.Grow}, {Cell: "a", Epoch: 3, Phase: shares.Grow}, {Cell: "a", Epoch: 4, Phase: shares.Shrink}} {
+	for _, late := range []balancer.Ack{{Cell: "a", Epoch: 2, Phase: shares.Shrink}, {Cell: "a", Epoch: 2,
+		Phase: shares.Grow}, {Cell: "a", Epoch: 3, Phase: shares.Grow}, {Cell: "a", Epoch: 4, Phase: shares.Shrink}} {
 		late.AtUS = w.now.UnixMicro()
 		body, err := json.Marshal(late)
 		if err != nil {
@@ -340,8 +346,8 @@ func TestLateAcknowledgement(t *testing.T) {
 	}
 }
 
-// Guarantees that a pin is a transition of its own, whose placement is an item before the transition can end; that it waits until
-// the cells it names serve; and that more pins than a transition takes are all carried out.
+// Guarantees that a pin is a transition of its own, whose placement is an item before the transition can end; that it
+// waits until the cells it names serve; and that more pins than a transition takes are all carried out.
 func TestPins(t *testing.T) {
 	w := newBench(t)
 	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
@@ -362,7 +368,8 @@ func TestPins(t *testing.T) {
 		}
 		if strings.HasPrefix(item.Key, shares.PlacementPrefix) {
 			p, err := shares.DecodePlacement(item.Body)
-			if err != nil || !slices.Equal(p.Generations[len(p.Generations)-1].Cells, []string{"us-1"}) || item.Event() == nil {
+			if err != nil || !slices.Equal(p.Generations[len(p.Generations)-1].Cells, []string{"us-1"}) ||
+				item.Event() == nil {
 				t.Fatalf("%+v, %v: want a placement that cells are told of", p, err)
 			}
 			placed++
@@ -379,8 +386,8 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// Guarantees that a balancer which dies at any call, before it or after it went through, leaves what the next one goes on from: in
-// the end cells and placements are as they were asked for, and no phase was skipped.
+// Guarantees that a balancer which dies at any call, before it or after it went through, leaves what the next one goes
+// on from: in the end cells and placements are as they were asked for, and no phase was skipped.
 func TestDiesAnywhere(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	w := newBench(t)
@@ -408,7 +415,8 @@ func TestDiesAnywhere(t *testing.T) {
 		if s.Phase == shares.Steady {
 			for i := range s.Done {
 				if strings.HasPrefix(s.Done[i], shares.PinPrefix) {
-					if _, err := w.tables.Tables.Get(t.Context(), control.Cells, shares.PlacementKey("acme")); err != nil {
+					if _, err := w.tables.Tables.Get(t.Context(), control.Cells,
+						shares.PlacementKey("acme")); err != nil {
 						t.Fatalf("the transition ended before the placement was stored: %v", err)
 					}
 				}
@@ -423,8 +431,8 @@ func TestDiesAnywhere(t *testing.T) {
 	}
 }
 
-// Guarantees that of two balancers that look at the same time one finds that the other has written, looks again, and loses nothing
-// of either.
+// Guarantees that of two balancers that look at the same time one finds that the other has written, looks again, and
+// loses nothing of either.
 func TestTwoAtOnce(t *testing.T) {
 	w := newBench(t)
 	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
@@ -450,8 +458,8 @@ func TestTwoAtOnce(t *testing.T) {
 	w.want("ap-1 active 1, eu-1 active 1, us-1 active 1")
 }
 
-// Guarantees that no clock that is an hour off makes what grows count before the grace is over: an hour ahead it counts later, an
-// hour behind it waits.
+// Guarantees that no clock that is an hour off makes what grows count before the grace is over: an hour ahead it counts
+// later, an hour behind it waits.
 func TestClockAnHourOff(t *testing.T) {
 	for _, off := range []time.Duration{time.Hour, -time.Hour} {
 		w := newBench(t)
@@ -475,13 +483,14 @@ func TestClockAnHourOff(t *testing.T) {
 		gens := w.state().Generations
 		from := time.UnixMicro(gens[len(gens)-1].From)
 		if from.Before(heard.Add(shares.Settings{}.Grace())) {
-			t.Errorf("%s off: the growth counts from %s after the last was heard, before the grace is over", off, from.Sub(heard))
+			t.Errorf("%s off: the growth counts from %s after the last was heard, before the grace is over", off,
+				from.Sub(heard))
 		}
 	}
 }
 
-// Guarantees that items which make no sense stop nothing, that a state which cannot be read or was deleted is never written over,
-// and that acknowledgements that are old, of the future or of nobody change nothing.
+// Guarantees that items which make no sense stop nothing, that a state which cannot be read or was deleted is never
+// written over, and that acknowledgements that are old, of the future or of nobody change nothing.
 func TestBadItems(t *testing.T) {
 	w := newBench(t)
 	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
@@ -497,7 +506,8 @@ func TestBadItems(t *testing.T) {
 	if r.Unread != 5 || !slices.Equal(r.Awaited, []string{"eu-1", "us-1"}) {
 		t.Fatalf("%+v\n%s", r, w.log.String())
 	}
-	for _, a := range []balancer.Ack{{"eu-1", 1, shares.Shrink, 0, false}, {"eu-1", 2, shares.Grow, 0, false}, {"eu-1", 3, shares.Shrink, 0, false}, {"nobody", 2, shares.Shrink, 0, false}} {
+	for _, a := range []balancer.Ack{{"eu-1", 1, shares.Shrink, 0, false}, {"eu-1", 2, shares.Grow, 0, false},
+		{"eu-1", 3, shares.Shrink, 0, false}, {"nobody", 2, shares.Shrink, 0, false}} {
 		body, err := json.Marshal(a)
 		if err != nil {
 			t.Fatal(err)
@@ -515,7 +525,8 @@ func TestBadItems(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.tables.Put(t.Context(), control.Change{Table: control.Cells, Key: events.SharesKey, Expect: item.Version, Delete: true, Actor: "a", Reason: "b", Now: noon}); err != nil {
+	if _, err := w.tables.Put(t.Context(), control.Change{Table: control.Cells, Key: events.SharesKey,
+		Expect: item.Version, Delete: true, Actor: "a", Reason: "b", Now: noon}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.b.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "deleted") {
@@ -523,12 +534,14 @@ func TestBadItems(t *testing.T) {
 	}
 }
 
-// Guarantees that the largest state that there can be fits its item and its event: a balancer whose state does not would stand still.
+// Guarantees that the largest state that there can be fits its item and its event: a balancer whose state does not
+// would stand still.
 func TestLargestState(t *testing.T) {
 	w := newBench(t)
 	var limits []string
 	for i := range shares.MaxHomed + 20 {
-		limits = append(limits, fmt.Sprintf(`{"id":"%s%03d","algorithm":"fixed_window","threshold":1,"period":"1s"}`, strings.Repeat("l", 61), i))
+		limits = append(limits, fmt.Sprintf(`{"id":"%s%03d","algorithm":"fixed_window","threshold":1,"period":"1s"}`,
+			strings.Repeat("l", 61), i))
 	}
 	for i := range 4 {
 		id := strings.Repeat("p", 63) + fmt.Sprint(i)
@@ -546,7 +559,8 @@ func TestLargestState(t *testing.T) {
 	}
 	for round := range rounds {
 		for i := range 70 {
-			w.ask(shares.Request{Kind: shares.Place, Tenant: fmt.Sprintf("%s%02d", strings.Repeat("<", 126), i), Cells: append(slices.Clone(cells[round:]), cells[:round]...)})
+			w.ask(shares.Request{Kind: shares.Place, Tenant: fmt.Sprintf("%s%02d", strings.Repeat("<", 126), i),
+				Cells: append(slices.Clone(cells[round:]), cells[:round]...)})
 		}
 		for i := range cells {
 			w.ask(shares.Request{Kind: shares.Weigh, Cell: cells[i], Weight: shares.MaxWeight - int64(round) - 1})
@@ -563,8 +577,9 @@ func TestLargestState(t *testing.T) {
 	}
 }
 
-// Guarantees that any event is a reason to look, that what a stream brings is published first and its answer handed on, that a failure
-// of either has Lambda call again, and that the schedule waits for the end of a grace, if it has the time.
+// Guarantees that any event is a reason to look, that what a stream brings is published first and its answer handed on,
+// that a failure of either has Lambda call again, and that the schedule waits for the end of a grace, if it has the
+// time.
 func TestInvoke(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newBench(t)
@@ -606,10 +621,12 @@ func TestInvoke(t *testing.T) {
 }
 
 func TestNewNeeds(t *testing.T) {
-	if _, err := balancer.New(balancer.Config{Meter: nothing{}}); err == nil || !strings.Contains(err.Error(), "Tables") {
+	if _, err := balancer.New(balancer.Config{Meter: nothing{}}); err == nil ||
+		!strings.Contains(err.Error(), "Tables") {
 		t.Errorf("without tables: %v", err)
 	}
-	if _, err := balancer.New(balancer.Config{Tables: &tables{}}); err == nil || !strings.Contains(err.Error(), "Meter") {
+	if _, err := balancer.New(balancer.Config{Tables: &tables{}}); err == nil ||
+		!strings.Contains(err.Error(), "Meter") {
 		t.Errorf("without a meter: %v", err)
 	}
 }

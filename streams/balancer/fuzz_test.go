@@ -10,8 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// FuzzPin guarantees that whatever a pin holds, it is refused or homes limits of the tenant's plan, each once and in order, and
-// none of them where one cell serves the tenant.
+// FuzzPin guarantees that whatever a pin holds, it is refused or homes limits of the tenant's plan, each once and in
+// order, and none of them where one cell serves the tenant.
 func FuzzPin(f *testing.F) {
 	p, err := plan.CompilePlan(plan.Document{Kind: plan.KindPlan, ID: "pro", Body: []byte(`{"id":"pro","limits":[
 		{"id":"burst","algorithm":"token_bucket","rate":9,"period":"1s","burst":9},
@@ -23,8 +23,11 @@ func FuzzPin(f *testing.F) {
 	plans := map[string]*plan.Plan{"pro": p}
 	three := []shares.Weight{{Cell: "a", Weight: 1}, {Cell: "b", Weight: 1}, {Cell: "c", Weight: 5}}
 	for _, own := range []string{
-		`null`, `{"id":"t","plan":"pro","overrides":[{"id":"burst","rate":1}]}`, `{"id":"t","plan":"pro","overrides":[{"id":"calls","threshold":1},{"id":"even","rate":1}]}`,
-		`{"id":"t","plan":"none"}`, `{"id":"t"}`, `{"id":"t","plan":"pro","boosts":[{"id":"calls","factor":2,"until":"2026-12-01T00:00:00Z"}]}`, `{"id":"t","plan":"pro","overrides":[{"id":"none"}]}`,
+		`null`, `{"id":"t","plan":"pro","overrides":[{"id":"burst","rate":1}]}`,
+		`{"id":"t","plan":"pro","overrides":[{"id":"calls","threshold":1},{"id":"even","rate":1}]}`,
+		`{"id":"t","plan":"none"}`, `{"id":"t"}`,
+		`{"id":"t","plan":"pro","boosts":[{"id":"calls","factor":2,"until":"2026-12-01T00:00:00Z"}]}`,
+		`{"id":"t","plan":"pro","overrides":[{"id":"none"}]}`,
 	} {
 		f.Add([]byte(`{"request":{"id":"i","kind":"place","tenant":"t","cells":["a","b"]},"tenant":` + own + `}`))
 		f.Add([]byte(`{"request":{"id":"i","kind":"place","tenant":"t"},"tenant":` + own + `}`))
@@ -38,11 +41,13 @@ func FuzzPin(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !slices.IsSorted(ids) || len(slices.Compact(slices.Clone(ids))) != len(ids) || len(w.Cells) == 1 && len(ids) > 0 {
+		if !slices.IsSorted(ids) || len(slices.Compact(slices.Clone(ids))) != len(ids) || len(w.Cells) == 1 &&
+			len(ids) > 0 {
 			t.Fatalf("%s: homed are %q", body, ids)
 		}
 		for _, id := range ids {
-			if !limit.ValidID(id) || id == "even" || !slices.ContainsFunc(p.Set().Limits, func(e *plan.Effective) bool { return e.Limit.ID == id }) {
+			if !limit.ValidID(id) || id == "even" ||
+				!slices.ContainsFunc(p.Set().Limits, func(e *plan.Effective) bool { return e.Limit.ID == id }) {
 				t.Fatalf("%s: homed are %q", body, ids)
 			}
 		}

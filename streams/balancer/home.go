@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// home works out which limits of pinned tenants are to be homed: see the package comment.
+// home determines which limits of pinned tenants must be counted by a home cell: see the package comment.
 func (b *Balancer) home(ctx context.Context, s *shares.State, t *table, plans map[string]*plan.Plan) {
 	fleets := [][]shares.Weight{serving(s), t.wished(s)}
 	for i := range t.pins {
@@ -20,13 +20,15 @@ func (b *Balancer) home(ctx context.Context, s *shares.State, t *table, plans ma
 		}
 		homed, err := w.homed(plans, fleets)
 		if err != nil {
-			b.c.Log.WarnContext(ctx, "what a tenant has for itself cannot be read; its limits are divided as they were",
+			b.c.Log.WarnContext(ctx,
+				"the overrides or boosts of a tenant cannot be read; its limits stay divided as they are",
 				"pin", w.key, "version", w.version, "error", err)
 			w.Homed = t.homedNow(s, w.Tenant)
 			continue
 		}
 		if n := len(homed) - shares.MaxPlaced; n > 0 {
-			b.c.Log.ErrorContext(ctx, "too many limits of a tenant are too small to be divided: large costs of some are denied",
+			b.c.Log.ErrorContext(ctx,
+				"too many limits of a tenant are too small to be divided: large costs of some are denied",
 				"pin", w.key, "limits", n, "first", homed[shares.MaxPlaced])
 			homed = homed[:shares.MaxPlaced]
 		}
@@ -34,7 +36,7 @@ func (b *Balancer) home(ctx context.Context, s *shares.State, t *table, plans ma
 	}
 }
 
-// serving are the cells that serve, or are to by the transition under way.
+// serving returns the cells that serve, or will serve after the current transition.
 func serving(s *shares.State) (cells []shares.Weight) {
 	for _, m := range s.Members {
 		if m.Weight > 0 && !m.Forced {
@@ -44,10 +46,10 @@ func serving(s *shares.State) (cells []shares.Weight) {
 	return cells
 }
 
-// wished are the cells that serve once all is as it is asked for.
+// wished returns the cells that will serve when all wishes are fulfilled.
 func (t *table) wished(s *shares.State) (cells []shares.Weight) {
 	asked := map[string]bool{}
-	for i := range t.cells { // by id
+	for i := range t.cells { // ordered by id
 		w := &t.cells[i]
 		asked[w.Cell] = true
 		if (w.Kind == shares.Join || w.Kind == shares.Weigh) && w.Weight > 0 && w.Weight <= shares.MaxWeight {
@@ -63,12 +65,12 @@ func (t *table) wished(s *shares.State) (cells []shares.Weight) {
 	return cells
 }
 
-// homed are the ids, ascending, of the tenant's limits that one of the fleets cannot divide. Those that are the plan's own are left
-// to the plan, unless few cells serve the tenant.
+// homed returns the ids, in ascending order, of the tenant's limits that cannot be divided among one of the given lists
+// of cells. It leaves limits of the plan itself to the plan, unless only some of the cells serve the tenant.
 func (w *wish) homed(plans map[string]*plan.Plan, fleets [][]shares.Weight) (ids []string, err error) {
-	defer func() { // a pin is what others wrote: it may not end the process
+	defer func() { // others wrote the pin: it must not be able to end the process
 		if p := recover(); p != nil {
-			err = fmt.Errorf("it cannot be compiled: %v", p)
+			err = fmt.Errorf("the limits cannot be compiled: %v", p)
 		}
 	}()
 	read, err := plan.ReadTenant(plan.Document{Kind: plan.KindTenant, ID: w.Tenant, Body: w.tenant})
@@ -77,7 +79,7 @@ func (w *wish) homed(plans map[string]*plan.Plan, fleets [][]shares.Weight) (ids
 	}
 	p := plans[read.PlanID()]
 	if p == nil && read.PlanID() != "" {
-		return nil, fmt.Errorf("there is no plan %.80q that can be read", read.PlanID())
+		return nil, fmt.Errorf("plan %.80q does not exist or cannot be read", read.PlanID())
 	}
 	tenant, err := read.Compile(p)
 	if err != nil {
@@ -85,12 +87,13 @@ func (w *wish) homed(plans map[string]*plan.Plan, fleets [][]shares.Weight) (ids
 	}
 	for _, cells := range fleets {
 		if len(w.Cells) > 0 {
-			cells = slices.DeleteFunc(slices.Clone(cells), func(c shares.Weight) bool { return !slices.Contains(w.Cells, c.Cell) })
+			cells = slices.DeleteFunc(slices.Clone(cells),
+				func(c shares.Weight) bool { return !slices.Contains(w.Cells, c.Cell) })
 		}
 		for _, set := range tenant.Sets() {
 			for i, e := range set.Limits {
 				own := len(w.Cells) > 0 || e != p.Set().Limits[i]
-				// A limit that cannot be divided is homed wherever it is.
+				// A limit that is Indivisible is counted by a home cell in any case.
 				if own && !e.Limit.Tiers[0].Algorithm.Indivisible() && shares.NeedsHome(e.Limit, cells) {
 					ids = append(ids, e.Limit.ID)
 				}
@@ -101,7 +104,7 @@ func (w *wish) homed(plans map[string]*plan.Plan, fleets [][]shares.Weight) (ids
 	return slices.Compact(ids), nil
 }
 
-// homedNow is what is homed of the tenant, once the transition under way has ended.
+// homedNow returns the limits of the tenant that a home cell counts after the current transition.
 func (t *table) homedNow(s *shares.State, tenant string) []string {
 	if p := t.placement(s, tenant); p != nil {
 		return p.Generations[len(p.Generations)-1].Homed

@@ -18,7 +18,8 @@ import (
 // ofItsOwn is a plan whose limits any three cells of like weight can divide.
 const ofItsOwn = `{"id":"pro","limits":[
 	{"id":"burst","algorithm":"token_bucket","rate":90,"period":"1s","burst":90},
-	{"id":"calls","algorithm":"fixed_window","threshold":90,"period":"1s","cost":{"max":20,"default":1,"trustedHeader":"x-cost"}},
+	{"id":"calls","algorithm":"fixed_window","threshold":90,"period":"1s",
+		"cost":{"max":20,"default":1,"trustedHeader":"x-cost"}},
 	{"id":"month","quota":{"units":1,"every":"month"}}]}`
 
 // pin writes a tenant's pin as admin does: where it is to be served, and what of its document is its own.
@@ -60,9 +61,9 @@ func (w *bench) wantHomed(why, tenant, want string) {
 	}
 }
 
-// Guarantees that a tenant's own limit whose smallest share is below its largest cost is homed, and one that can be divided is not:
-// else a cost that the limit allows is denied in every cell. What follows from a plan, from cells that come and go, and from a boost
-// is seen, too, and the end of a boost changes nothing.
+// Guarantees that a tenant's own limit whose smallest share is below its largest cost is homed, and one that can be
+// divided is not: else a cost that the limit allows is denied in every cell. What follows from a plan, from cells that
+// come and go, and from a boost is seen, too, and the end of a boost changes nothing.
 func TestOverridesAreHomed(t *testing.T) {
 	w := newBench(t)
 	w.put(control.Plans, "pro", ofItsOwn)
@@ -78,7 +79,8 @@ func TestOverridesAreHomed(t *testing.T) {
 	w.pin("costly", `"overrides":[{"id":"calls","threshold":59}]`) // 59/3 is below 20
 	w.pin("just", `"overrides":[{"id":"calls","threshold":60}]`)
 	w.pin("few", `"overrides":[{"id":"month","quota":{"units":2}}]`) // quotas are not divided
-	w.pin("raised", `"overrides":[{"id":"burst","rate":2,"burst":2}],"boosts":[{"id":"burst","factor":100,"until":"2026-11-21T13:00:00Z"}]`)
+	w.pin("raised", `"overrides":[{"id":"burst","rate":2,"burst":2}],"boosts":[{"id":"burst","factor":100,`+
+		`"until":"2026-11-21T13:00:00Z"}]`)
 	w.settle()
 	w.wantHomed("too small", "small", "burst")
 	w.wantHomed("large", "large", "")
@@ -118,11 +120,12 @@ func TestOverridesAreHomed(t *testing.T) {
 	w.wantHomed("a plan that cannot be read", "raised", "burst")
 }
 
-// Guarantees that a tenant which few cells serve has those limits of its plan homed that these cannot divide, and that one with a
-// single cell has none.
+// Guarantees that a tenant which few cells serve has those limits of its plan homed that these cannot divide, and that
+// one with a single cell has none.
 func TestPinnedTenantsAreHomed(t *testing.T) {
 	w := newBench(t)
-	w.put(control.Plans, "pro", `{"id":"pro","limits":[{"id":"calls","algorithm":"fixed_window","threshold":10,"period":"1s",
+	w.put(control.Plans, "pro",
+		`{"id":"pro","limits":[{"id":"calls","algorithm":"fixed_window","threshold":10,"period":"1s",
 		"cost":{"max":3,"default":1,"trustedHeader":"x-cost"}}]}`)
 	for _, c := range []shares.Weight{{Cell: "a", Weight: 1}, {Cell: "b", Weight: 1}} {
 		w.ask(shares.Request{Kind: shares.Join, Cell: c.Cell, Weight: c.Weight})
@@ -137,8 +140,8 @@ func TestPinnedTenantsAreHomed(t *testing.T) {
 	w.wantHomed("two cells, larger", "both", "")
 }
 
-// Guarantees that a join and the homing of what it makes too small are one transition, and that homing counts through both phases
-// alone: while it shrinks no cell grants more than before, and none but the home afterwards.
+// Guarantees that a join and the homing of what it makes too small are one transition, and that homing counts through
+// both phases alone: while it shrinks no cell grants more than before, and none but the home afterwards.
 func TestHomingIsATransition(t *testing.T) {
 	w := newBench(t)
 	w.put(control.Plans, "pro", ofItsOwn)
@@ -161,10 +164,12 @@ func TestHomingIsATransition(t *testing.T) {
 	w.settle()
 	w.wantHomed("it has", "acme", "burst")
 
-	w.pin("acme", `"overrides":[{"id":"burst","rate":80,"burst":80}]`) // and back: nobody grants a share of it before the growth
+	// and back: nobody grants a share of it before the growth
+	w.pin("acme", `"overrides":[{"id":"burst","rate":80,"burst":80}]`)
 	w.run()
 	doc := w.state().Document()
-	if doc.Phase != shares.Shrink || len(doc.Placements) != 1 || doc.Placements[0].Generations[len(doc.Placements[0].Generations)-1].From != 0 {
+	if doc.Phase != shares.Shrink || len(doc.Placements) != 1 ||
+		doc.Placements[0].Generations[len(doc.Placements[0].Generations)-1].From != 0 {
 		t.Fatalf("divided again: %+v", doc)
 	}
 }
@@ -178,7 +183,8 @@ func TestPinsThatMakeNoSense(t *testing.T) {
 	}
 	w.pin("small", `"overrides":[{"id":"burst","rate":2,"burst":2}]`)
 	w.settle()
-	for i, own := range []string{`"overrides":[{"id":"burst","rate":-1}]`, `"overrides":[{"id":"no-such","rate":1}]`, `"plans":1`} {
+	for i, own := range []string{`"overrides":[{"id":"burst","rate":-1}]`, `"overrides":[{"id":"no-such","rate":1}]`,
+		`"plans":1`} {
 		w.pin(fmt.Sprint("bad", i), own)
 		w.pin("small", own)
 	}
@@ -186,8 +192,8 @@ func TestPinsThatMakeNoSense(t *testing.T) {
 	w.settle()
 	w.wantHomed("its pin cannot be read", "small", "burst")
 	w.wantHomed("its pin can be read", "other", "burst")
-	if got := strings.Count(w.log.String(), "what a tenant has for itself cannot be read"); got == 0 {
-		t.Error("nobody is told of pins that cannot be read")
+	if got := strings.Count(w.log.String(), "the overrides or boosts of a tenant cannot be read"); got == 0 {
+		t.Error("the log reports no pin that cannot be read")
 	}
 	if _, err := w.tables.Get(t.Context(), control.Cells, events.SharesKey); err != nil {
 		t.Fatal(err)
@@ -215,12 +221,14 @@ func TestManyAreHomed(t *testing.T) {
 	}
 }
 
-// Guarantees that a limit of the plan which all cells can divide is homed for a tenant whose few cells cannot: what is left over goes to
-// others of them.
+// Guarantees that a limit of the plan which all cells can divide is homed for a tenant whose few cells cannot: what is
+// left over goes to others of them.
 func TestFewCellsCannotDivide(t *testing.T) {
 	w := newBench(t)
-	w.put(control.Plans, "pro", `{"id":"pro","limits":[{"id":"calls","algorithm":"fixed_window","threshold":4,"period":"1s"}]}`)
-	for _, c := range []shares.Weight{{Cell: "a", Weight: 1}, {Cell: "b", Weight: 1}, {Cell: "c", Weight: 3}, {Cell: "d", Weight: 3}} {
+	w.put(control.Plans, "pro",
+		`{"id":"pro","limits":[{"id":"calls","algorithm":"fixed_window","threshold":4,"period":"1s"}]}`)
+	for _, c := range []shares.Weight{{Cell: "a", Weight: 1}, {Cell: "b", Weight: 1}, {Cell: "c", Weight: 3},
+		{Cell: "d", Weight: 3}} {
 		w.ask(shares.Request{Kind: shares.Join, Cell: c.Cell, Weight: c.Weight})
 	}
 	w.pin("acme", `"suspended":false`, "a", "c", "d") // 0, 2 and 2

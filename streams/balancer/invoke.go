@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Invoke handles what Lambda calls with, a batch of the stream or the schedule's event, and answers in JSON. The balancer itself
-// does not read the records, which only say that it is time to look: one that cannot be read is the publisher's to keep, and
-// stops nothing. The error has Lambda call again.
+// Invoke handles the events of the stream and of the schedule, and answers in JSON. The balancer ignores the content of
+// records: they only say that it is time to run. A record that cannot be read is the publisher's concern, and stops
+// nothing. If Invoke returns an error, Lambda calls again.
 //
-// On the schedule it also waits for the end of a grace that is near enough, since schedules come once a minute.
+// On the schedule, Invoke also waits for the end of a grace if that is near, because the schedule runs once a minute.
 func (b *Balancer) Invoke(ctx context.Context, event []byte) (answer []byte, err error) {
 	var stream struct{ Records []json.RawMessage }
-	_ = json.Unmarshal(event, &stream) // whatever it is, it is time to look
+	_ = json.Unmarshal(event, &stream) // whatever the event is, it is time to run
 	answer = []byte(`{"batchItemFailures":[]}`)
 	var unpublished error
 	if len(stream.Records) > 0 && b.c.Publish != nil {
@@ -30,7 +30,7 @@ func (b *Balancer) Invoke(ctx context.Context, event []byte) (answer []byte, err
 	return answer, nil
 }
 
-// wait waits until at; false where there is nothing to wait for in the time of the call.
+// wait waits until at. It returns false if there is nothing to wait for within the time of the call.
 func (b *Balancer) wait(ctx context.Context, at time.Time) bool {
 	if at.IsZero() {
 		return false

@@ -14,24 +14,25 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// table is what the control table of the cells says, beside the state.
+// table holds what the control table of the cells says, except the state.
 type table struct {
 	cells  []wish // by key
 	pins   []wish // by key
 	placed map[string]stored
 	acks   []shares.Ack
-	able   []string // cells that can ask others for limits too small to be divided
+	able   []string // cells whose software can ask other cells for limits too small to be divided
 	unread int
 
-	unreadable map[string]int64 // placements that cannot be read, by key: the versions of their items; 0: not known
-	rows       int              // pages with rows that cannot be read at all, and may be placements
+	// keys of placements that cannot be read, with the versions of their items; 0 if unknown
+	unreadable map[string]int64
+	rows       int // pages with rows that cannot be read at all and may be placements
 }
 
-// wish is what a cell, or a tenant's placement, is to be.
+// wish is the desired state of a cell, or of a tenant's placement.
 type wish struct {
 	key     string
 	version int64
-	tenant  []byte // of a pin: as in [Wish]
+	tenant  []byte // of a pin: see [Wish]
 	shares.Request
 }
 
@@ -41,8 +42,8 @@ type stored struct {
 	version   int64
 }
 
-// table reads it. Items that cannot be read, or make no sense, are left out and counted: they stop nothing. Which
-// placements cannot be read is remembered, because they are not absent.
+// table reads the table. It leaves out and counts items that cannot be read or are not valid, so that they stop
+// nothing. It remembers which placements cannot be read, because an unreadable placement is not an absent one.
 func (b *Balancer) table(ctx context.Context) (*table, error) {
 	t := &table{placed: map[string]stored{}, unreadable: map[string]int64{}}
 	why, others := map[string]error{}, []error{}
@@ -67,7 +68,7 @@ func (b *Balancer) table(ctx context.Context) (*table, error) {
 		others = append(others, err)
 	}
 	for _, err := range others {
-		b.c.Log.ErrorContext(ctx, "an item of the cells cannot be read, and is left out", "error", t.named(err))
+		b.c.Log.ErrorContext(ctx, "an item of the table of cells cannot be read, and is ignored", "error", t.named(err))
 	}
 	for i := range t.pins {
 		key := shares.PlacementKey(t.pins[i].Tenant)
@@ -84,8 +85,8 @@ func (b *Balancer) table(ctx context.Context) (*table, error) {
 	return t, nil
 }
 
-// HidesPlacement reports whether what an error of control.Tables.List tells to be unreadable may be a placement. A cell
-// can spoil the row of its own acknowledgement, and nobody else's: such a row must hold up no other cell.
+// HidesPlacement reports whether an item that an error of control.Tables.List reports as unreadable may be a placement.
+// A cell can spoil the row of its own acknowledgement, and no other row. Such a row must not hold up other cells.
 func HidesPlacement(err error) bool {
 	items, whole := control.BadItems(err)
 	return !whole || slices.ContainsFunc(items, func(i *control.BadItemError) bool {
@@ -93,7 +94,7 @@ func HidesPlacement(err error) bool {
 	})
 }
 
-// named adds to an error the cells whose acknowledgements it names by their keys, which are hashes.
+// named adds to an error the names of the cells whose acknowledgements it mentions, because the keys are hashes.
 func (t *table) named(err error) error {
 	for i := range t.cells {
 		if cell := t.cells[i].key; strings.Contains(err.Error(), shares.AckKey(cell)) {
@@ -103,8 +104,8 @@ func (t *table) named(err error) error {
 	return err
 }
 
-// unplaced is logged of a placement that cannot be read.
-const unplaced = "a placement cannot be read: nothing changes for its tenant before the item is mended"
+// unplaced is the log message for a placement that cannot be read.
+const unplaced = "a placement cannot be read: nothing changes for its tenant until the item is repaired"
 
 func (t *table) add(i *control.Item) error {
 	if strings.HasPrefix(i.Key, shares.PlacementPrefix) {
@@ -116,7 +117,7 @@ func (t *table) add(i *control.Item) error {
 		t.placed[p.Tenant] = stored{p, i.Version}
 		return nil
 	}
-	// What was altered past Sluice is nobody's wish, and no cell's acknowledgement.
+	// An item that was altered outside Sluice is not a wish, and not an acknowledgement.
 	if err := i.Verify(); err != nil {
 		return err
 	}
@@ -131,7 +132,7 @@ func (t *table) add(i *control.Item) error {
 			return err
 		}
 		if shares.AckKey(a.Cell) != i.Key {
-			return errors.New("the acknowledgement of another cell")
+			return errors.New("the key belongs to the acknowledgement of another cell")
 		}
 		t.heard(&a)
 	case strings.HasPrefix(i.Key, shares.PinPrefix):
@@ -159,10 +160,11 @@ func (t *table) add(i *control.Item) error {
 	return nil
 }
 
-// placement reads an item as cells do: what was altered is never published, so no cell knows of it.
+// placement reads an item as cells do. A placement that was altered is never published, so no cell knows it.
 func placement(i *control.Item) (*shares.Placement, error) {
 	if i.Deleted {
-		return nil, errors.New("a placement is not deleted: it says where a tenant was served, too")
+		return nil,
+			errors.New("a placement must not be deleted, because it also says which cells served the tenant before")
 	}
 	if err := i.Verify(); err != nil {
 		return nil, err
@@ -170,7 +172,7 @@ func placement(i *control.Item) (*shares.Placement, error) {
 	return shares.ReadPlacement(i.Key, i.Body)
 }
 
-// heard notes what a cell has acknowledged, and whether its software can ask other cells.
+// heard records what a cell has acknowledged, and whether its software can ask other cells.
 func (t *table) heard(a *Ack) {
 	t.acks = append(t.acks, shares.Ack{Cell: a.Cell, Epoch: a.Epoch, Phase: a.Phase, At: time.UnixMicro(a.AtUS)})
 	if a.Asks {
@@ -188,8 +190,7 @@ func read(i *control.Item) (wish, error) {
 	return wish{i.Key, i.Version, body.Tenant, body.Request}, nil
 }
 
-// unknown reports whether a tenant has a placement that cannot be read, so that nobody knows where the tenant is
-// served.
+// unknown reports whether a tenant has a placement that cannot be read. Nobody knows then which cells serve the tenant.
 func (b *Balancer) unknown(ctx context.Context, t *table, tenant string) (bool, error) {
 	if len(t.unreadable) == 0 && t.rows == 0 {
 		return false, nil
@@ -213,8 +214,7 @@ func (b *Balancer) unknown(ctx context.Context, t *table, tenant string) (bool, 
 	return false, fmt.Errorf("%w: the placement of tenant %q", errMoved, tenant)
 }
 
-// known are the placements of all tenants that requests are about. A request waits where the placement is not among
-// them.
+// known returns the placements of all tenants in the requests. A request waits if the placement is not known.
 func (b *Balancer) known(
 	ctx context.Context, t *table, requests ...[]shares.Request,
 ) (map[string]*shares.Placement, error) {
@@ -234,15 +234,15 @@ func (b *Balancer) known(
 	return out, nil
 }
 
-// requests are what brings the state nearer to the wishes: those of cells first, and of pins no more than one transition takes,
-// so that they never fill the queue.
+// requests returns the requests that bring the state closer to the wishes: first those of cells, then pins, at most as
+// many as one transition takes, so that pins never fill the queue.
 func (b *Balancer) requests(ctx context.Context, s *shares.State, t *table) ([]shares.Request, error) {
 	var out []shares.Request
 	add := func(w *wish, r shares.Request) {
 		if slices.ContainsFunc(s.Queue, func(q shares.Request) bool { return alike(&q, &r) }) {
 			return
 		}
-		// One that is refused is asked again in another epoch, when it may be right.
+		// A request that is refused is made again in a later epoch, in which it may be valid.
 		r.ID = fmt.Sprintf("%s@%d.%d", w.key, w.version, s.Epoch)
 		out = append(out, r)
 	}
@@ -250,7 +250,9 @@ func (b *Balancer) requests(ctx context.Context, s *shares.State, t *table) ([]s
 		r, ok := cellRequest(s, &t.cells[i].Request)
 		if ok && r.Kind == shares.Join && t.rows > 0 {
 			b.c.Log.ErrorContext(ctx,
-				"no cell joins while a row of the cells cannot be read: it may be a placement, and the cell would lack it",
+				"no cell joins while a row of the table of cells cannot be read: it may be a placement, and the new "+
+					"cell "+
+					"would not receive it",
 				"cell", r.Cell)
 			continue
 		}
@@ -270,7 +272,8 @@ func (b *Balancer) requests(ctx context.Context, s *shares.State, t *table) ([]s
 	}
 	for i := 0; i < len(t.pins) && room > 0; i++ {
 		w := &t.pins[i]
-		if t.isPlaced(s, &w.Request) || slices.ContainsFunc(w.Cells, func(cell string) bool { return !serves(s, cell) }) {
+		if t.isPlaced(s, &w.Request) || slices.ContainsFunc(w.Cells,
+			func(cell string) bool { return !serves(s, cell) }) {
 			continue
 		}
 		unknown, err := b.unknown(ctx, t, w.Tenant)
@@ -292,12 +295,14 @@ func alike(a, b *shares.Request) bool {
 		slices.Equal(a.Cells, b.Cells) && slices.Equal(a.Homed, b.Homed)
 }
 
-// cellRequest is the next step towards what a cell is to be; false where there is none now.
+// cellRequest returns the next step towards the desired state of a cell. It returns false if there is none at the
+// moment.
 func cellRequest(s *shares.State, want *shares.Request) (shares.Request, bool) {
 	at := slices.IndexFunc(s.Members, func(m shares.Member) bool { return m.Cell == want.Cell })
 	if at < 0 {
 		join := want.Kind == shares.Join || want.Kind == shares.Weigh
-		return shares.Request{Kind: shares.Join, Cell: want.Cell, Weight: want.Weight}, join && len(s.Members) < shares.MaxCells
+		return shares.Request{Kind: shares.Join, Cell: want.Cell, Weight: want.Weight}, join &&
+			len(s.Members) < shares.MaxCells
 	}
 	m := &s.Members[at]
 	r := shares.Request{Cell: want.Cell}
@@ -324,14 +329,16 @@ func cellRequest(s *shares.State, want *shares.Request) (shares.Request, bool) {
 }
 
 func serves(s *shares.State, cell string) bool {
-	return slices.ContainsFunc(s.Members, func(m shares.Member) bool { return m.Cell == cell && m.Weight > 0 && !m.Forced })
+	return slices.ContainsFunc(s.Members,
+		func(m shares.Member) bool { return m.Cell == cell && m.Weight > 0 && !m.Forced })
 }
 
 func othersServe(s *shares.State, cell string) bool {
-	return slices.ContainsFunc(s.Members, func(m shares.Member) bool { return m.Cell != cell && m.Weight > 0 && !m.Forced })
+	return slices.ContainsFunc(s.Members,
+		func(m shares.Member) bool { return m.Cell != cell && m.Weight > 0 && !m.Forced })
 }
 
-// placement is the tenant's, once the transition under way has ended; nil where it has none.
+// placement returns the tenant's placement after the current transition, or nil if the tenant has none.
 func (t *table) placement(s *shares.State, tenant string) *shares.Placement {
 	if s.Transition != nil {
 		for i := range s.Transition.Placements {
@@ -343,7 +350,7 @@ func (t *table) placement(s *shares.State, tenant string) *shares.Placement {
 	return t.placed[tenant].placement
 }
 
-// isPlaced reports whether the tenant is where the request wants it, or on its way there.
+// isPlaced reports whether the tenant is, or is about to be, where the request wants it.
 func (t *table) isPlaced(s *shares.State, r *shares.Request) bool {
 	p := t.placement(s, r.Tenant)
 	if p == nil {

@@ -168,7 +168,8 @@ func TestUnreadablePlacement(t *testing.T) {
 					}
 				}
 				if res := f.bench.run(); res.Unread != 1 || res.Phase != shares.Steady {
-					t.Fatalf("%+v: want that one item is told to be unreadable, and nothing is under way\n%s", res, f.log.String())
+					t.Fatalf("%+v: want that one item is told to be unreadable, and nothing is under way\n%s", res,
+						f.log.String())
 				}
 				if log := f.log.String(); !strings.Contains(log, "cannot be read") ||
 					!strings.Contains(log, shares.PlacementKey("acme")) {
@@ -180,7 +181,8 @@ func TestUnreadablePlacement(t *testing.T) {
 				f.ask(shares.Request{Kind: shares.Weigh, Cell: "b", Weight: 5})
 				f.run(r, 4*time.Minute)
 				f.want("a active 1, b active 5, c active 1")
-				if placed, err := f.tables.Tables.Get(t.Context(), control.Cells, shares.PlacementKey("globex")); err != nil ||
+				if placed, err := f.tables.Tables.Get(t.Context(), control.Cells,
+					shares.PlacementKey("globex")); err != nil ||
 					!strings.Contains(string(placed.Body), `"c"`) {
 					t.Fatalf("another tenant is not placed: %s, %v", placed.Body, err)
 				}
@@ -228,7 +230,8 @@ func TestPlacementIsSpoiltInItsTransition(t *testing.T) {
 		})
 	}
 	if during[true] < 3 || during[false] == 0 {
-		t.Errorf("%d of the looks are in the transition, and %d after it: want some of both", during[true], during[false])
+		t.Errorf("%d of the looks are in the transition, and %d after it: want some of both", during[true],
+			during[false])
 	}
 }
 
@@ -271,7 +274,8 @@ func TestStaleLookLeavesUnreadablePlacements(t *testing.T) {
 		if call != "list cells" || once {
 			return nil
 		}
-		once = true // the state was read: meanwhile others end the transition, and a newer balancer writes the placement
+		// the state was read: meanwhile others end the transition, and a newer balancer writes the placement
+		once = true
 		f.acknowledge("a", "b")
 		for range 3 {
 			if _, err := other.Run(t.Context()); err != nil {

@@ -1,14 +1,15 @@
-// Package canary measures how long a change takes from its write in the control tables until cells enforce it, with a change of
-// its own that goes the way of a plan's: the goal is 5 s at p99.
+// Package canary measures how long it takes from the write of a change in the control tables until cells enforce it. It
+// makes a change of its own that goes the way of a plan's change. The goal is 5 s at p99.
 //
-// A run writes the next version of the canary (events.CanaryKey), and then watches each cell as an authorizer does, which polls
-// the change log once per second. A cell that does not have the change within the time is counted as missed, with that time: an
-// outage must not make the distribution look better.
+// A run writes the next version of the canary (events.CanaryKey). Then it watches each cell as an authorizer does,
+// which polls the change log once per second. A cell that does not have the change in time counts as missed, and with
+// the whole time, because an outage must not make the distribution look better.
 //
-// Its changes are on record as others are: each run is a version of the item, and an object in the archive.
+// The canary's changes are recorded like others: each run makes a version of the item, and an object in the archive.
 //
-// Metrics, for each cell: propagation_seconds (from the write to when a reader of the cell enforces it; told in each run, so its
-// silence means that none runs), canary_applied_seconds (to when it is in the cell's table), canary_missed.
+// Metrics, for each cell: propagation_seconds (from the write to when a reader of the cell enforces the change; written
+// by each run, so missing data means that no run took place), canary_applied_seconds (to when the change is in the
+// cell's table), canary_missed.
 package canary
 
 import (
@@ -27,55 +28,56 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 )
 
-// Goal is how long a change may take at p99.
+// Goal is the time within which 99 % of changes must be enforced.
 const Goal = 5 * time.Second
 
-// look is how often a cell is looked at.
+// look is the interval at which a cell is read.
 const look = 50 * time.Millisecond
 
-// tries is how often the canary is written, where another one writes at the same time.
+// tries is how often the write of the canary is tried if another canary writes at the same time.
 const tries = 3
 
-// Tables is the part of control.Tables that is used.
+// Tables is the part of control.Tables that the canary uses.
 type Tables interface {
 	Get(ctx context.Context, t control.Table, key string) (control.Item, error)
 	Put(ctx context.Context, c control.Change) (control.Item, error)
 }
 
-// Meter counts; a *telemetry.Meter is one.
+// Meter counts. *telemetry.Meter implements it.
 type Meter interface {
 	Count(name string, n int64)
 	Took(name string, d time.Duration)
 }
 
-// Cell is one that is watched.
+// Cell is a cell that is watched.
 type Cell struct {
 	ID    string
 	Table cellconfig.Table
 	Meter Meter // of this cell
 }
 
-// Config sets up a Canary. All but the last three are required.
+// Config sets up a Canary. All fields but the last three are required.
 type Config struct {
 	Tables Tables
 	Cells  []Cell
-	Actor  string // who writes, in the audit trail: the function's own identity
+	Actor  string // who writes, for the audit trail: the function's own identity
 
 	Log  *slog.Logger     // default slog.Default()
 	Now  func() time.Time // default time.Now
-	Wait time.Duration    // for all cells together, 1 s or more; 0 is 30 s
+	Wait time.Duration    // for all cells together, 1 s or more; 0 means 30 s
 }
 
-// Seen is what became of the canary in a cell.
+// Seen says how the change arrived in a cell.
 type Seen struct {
 	Cell     string        `json:"cell"`
-	Applied  time.Duration `json:"applied_ns"`  // from the write to when the cell's table had it; 0 where it had not
-	Enforced time.Duration `json:"enforced_ns"` // from the write to when a reader had it; 0 where none had
+	Applied  time.Duration `json:"applied_ns"`  // from the write to when it was in the cell's table; 0 if it was not
+	Enforced time.Duration `json:"enforced_ns"` // from the write to when a reader enforced it; 0 if none did
 	Missed   bool          `json:"missed"`
-	Err      error         `json:"-"` // of the last look, where it was missed; context.Canceled where the run was called off
+	// Err is the error of the last read if the change was missed. It is context.Canceled if the run was cancelled.
+	Err error `json:"-"`
 }
 
-// Canary measures. Make it with New.
+// Canary measures propagation. Make it with New.
 type Canary struct{ c Config }
 
 // New makes a canary. The error names the field.
@@ -94,8 +96,9 @@ func New(c Config) (*Canary, error) {
 		return nil, fmt.Errorf("canary: Wait %s is below 1s", c.Wait)
 	}
 	for i, cell := range c.Cells {
-		if cell.ID == "" || cell.Table == nil || cell.Meter == nil || slices.ContainsFunc(c.Cells[:i], func(o Cell) bool { return o.ID == cell.ID }) {
-			return nil, fmt.Errorf("canary: Cells[%d] has no id of its own, no Table or no Meter", i)
+		if cell.ID == "" || cell.Table == nil || cell.Meter == nil ||
+			slices.ContainsFunc(c.Cells[:i], func(o Cell) bool { return o.ID == cell.ID }) {
+			return nil, fmt.Errorf("canary: Cells[%d] has no unique id, no Table or no Meter", i)
 		}
 	}
 	if c.Log == nil {
@@ -107,8 +110,8 @@ func New(c Config) (*Canary, error) {
 	return &Canary{c}, nil
 }
 
-// Run writes a change and watches it, and returns what became of it in each cell, in the order of Config.Cells. The error is for a
-// change that could not be written.
+// Run writes a change, watches it, and returns how it arrived in each cell, in the order of Config.Cells. It returns an
+// error if the change could not be written.
 func (c *Canary) Run(ctx context.Context) ([]Seen, error) {
 	readers := make([]*watcher, len(c.c.Cells))
 	var all sync.WaitGroup
@@ -135,7 +138,8 @@ func (c *Canary) Run(ctx context.Context) ([]Seen, error) {
 	return seen, nil
 }
 
-// write makes the next version of the canary. It began before the write was sent: who writes waits for that, too.
+// write writes the next version of the canary. began is the time before the write was sent, because an operator's wait
+// begins then, too.
 func (c *Canary) write(ctx context.Context) (version int64, began time.Time, err error) {
 	for range tries {
 		before, err := c.c.Tables.Get(ctx, control.Plans, events.CanaryKey)
@@ -158,15 +162,15 @@ func (c *Canary) write(ctx context.Context) (version int64, began time.Time, err
 			return 0, began, fmt.Errorf("canary: %w", err)
 		}
 	}
-	return 0, began, fmt.Errorf("canary: others write it all the time: %w", control.ErrConflict)
+	return 0, began, fmt.Errorf("canary: other writers change it at the same time: %w", control.ErrConflict)
 }
 
-// watcher is a reader of one cell.
+// watcher reads one cell.
 type watcher struct {
 	*Canary
 	cell   *Cell
 	reader *cellconfig.Reader
-	entry  int64 // of the change log, with which the change came; 0 where the table does not have it
+	entry  int64 // entry of the change log that has the change; 0 if the cell's table does not have the change yet
 }
 
 func (c *Canary) watcher(cell *Cell) (*watcher, error) {
@@ -182,10 +186,11 @@ func (c *Canary) watcher(cell *Cell) (*watcher, error) {
 	return w, nil
 }
 
-// load has the reader know where the log is, so that it is told what comes. What cannot be loaded now may be in time.
+// load makes the reader read the current end of the log, so that it sees later entries. A failure is only logged,
+// because a later read may succeed.
 func (w *watcher) load(ctx context.Context) {
 	if err := w.reader.Load(ctx, w.c.Now()); err != nil && !errors.Is(err, cellconfig.ErrEmpty) {
-		w.c.Log.WarnContext(ctx, "the canary cannot read a cell yet", "cell", w.cell.ID, "error", err)
+		w.c.Log.WarnContext(ctx, "the canary cannot read the cell at its start", "cell", w.cell.ID, "error", err)
 	}
 }
 
@@ -208,14 +213,15 @@ func (w *watcher) watch(ctx context.Context, version int64, began time.Time) See
 		}
 		select {
 		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.Canceled) { // nobody waits any more: it says nothing of the cell
+			if errors.Is(ctx.Err(), context.Canceled) { // the caller gave up, which says nothing about the cell
 				seen.Err = ctx.Err()
 				return seen
 			}
 			seen.Missed, seen.Err = true, err
 			w.cell.Meter.Count("canary_missed", 1)
 			w.cell.Meter.Took("propagation_seconds", w.c.Wait)
-			w.c.Log.ErrorContext(ctx, "a change was not enforced in time", "cell", w.cell.ID, "version", version, "applied", seen.Applied != 0,
+			w.c.Log.ErrorContext(ctx, "a change was not enforced in time", "cell", w.cell.ID, "version", version,
+				"applied", seen.Applied != 0,
 				"waited", w.c.Wait, "error", err)
 			return seen
 		case <-ticker.C:
@@ -223,8 +229,8 @@ func (w *watcher) watch(ctx context.Context, version int64, began time.Time) See
 	}
 }
 
-// look does what a request does, which has the reader poll the log where a second has gone by, and reports whether the reader has the
-// version in force: all up to the log's entry with which the table got it.
+// look reads the cell as a request does: the reader polls the log if a second has passed. It reports whether the reader
+// enforces the version, which means that it has all entries up to the one with the change.
 func (w *watcher) look(ctx context.Context, version int64) (bool, error) {
 	if _, join := w.reader.Begin(ctx, w.c.Now()); join != nil {
 		join()

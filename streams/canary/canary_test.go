@@ -97,7 +97,8 @@ func newWorld(t *testing.T, delay map[string]time.Duration) *world {
 			}
 		}
 	}}
-	config := canary.Config{Tables: w.tables, Actor: "function:canary", Log: slog.New(slog.DiscardHandler), Wait: 10 * time.Second}
+	config := canary.Config{Tables: w.tables, Actor: "function:canary", Log: slog.New(slog.DiscardHandler),
+		Wait: 10 * time.Second}
 	for _, id := range []string{"eu-1", "us-1", "ap-1"} {
 		if _, ok := delay[id]; !ok {
 			continue
@@ -125,7 +126,8 @@ func (w *world) apply(cell string, d cellconfig.Document) {
 // seed has each cell hold something, as one that is in use.
 func (w *world) seed() {
 	for id := range w.cells {
-		w.apply(id, cellconfig.Document{Ref: cellconfig.Ref{Kind: "tenant", ID: "acme"}, Version: 1, Body: []byte(`{"id":"acme"}`)})
+		w.apply(id, cellconfig.Document{Ref: cellconfig.Ref{Kind: "tenant", ID: "acme"}, Version: 1,
+			Body: []byte(`{"id":"acme"}`)})
 	}
 }
 
@@ -150,8 +152,8 @@ func within(t *testing.T, what string, got, least, most time.Duration) {
 	}
 }
 
-// Guarantees that the time is that from the write to when a reader which polls once per second enforces it, of each cell by itself,
-// and again with each run.
+// Guarantees that the time is that from the write to when a reader which polls once per second enforces it, of each
+// cell by itself, and again with each run.
 func TestMeasures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, map[string]time.Duration{"eu-1": 200 * time.Millisecond, "us-1": 3 * time.Second})
@@ -159,7 +161,8 @@ func TestMeasures(t *testing.T) {
 		for n := range 3 {
 			seen := w.run()
 			within(t, "eu-1 applied", seen["eu-1"].Applied, 200*time.Millisecond, 300*time.Millisecond)
-			within(t, "eu-1 enforced", seen["eu-1"].Enforced, 900*time.Millisecond, 1200*time.Millisecond) // with the next poll
+			// with the next poll
+			within(t, "eu-1 enforced", seen["eu-1"].Enforced, 900*time.Millisecond, 1200*time.Millisecond)
 			within(t, "us-1 enforced", seen["us-1"].Enforced, 3*time.Second, 4100*time.Millisecond)
 			if took := w.meters["us-1"].Times("propagation_seconds"); len(took) != n+1 || took[0] < 3*time.Second {
 				t.Errorf("propagation_seconds %v", took)
@@ -184,8 +187,8 @@ func TestFirstChangeOfACell(t *testing.T) {
 	})
 }
 
-// Guarantees that a cell which does not get the change, or whose table is away, counts as missed with the whole time, and holds up no
-// other.
+// Guarantees that a cell which does not get the change, or whose table is away, counts as missed with the whole time,
+// and holds up no other.
 func TestMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, map[string]time.Duration{"eu-1": 0, "us-1": -1, "ap-1": 0})
@@ -208,8 +211,8 @@ func TestMissed(t *testing.T) {
 	})
 }
 
-// Guarantees that a run which is called off says nothing of a cell, while one whose time is over, as a function's may be before the
-// canary's own, says that the cell missed the change.
+// Guarantees that a run which is called off says nothing of a cell, while one whose time is over, as a function's may
+// be before the canary's own, says that the cell missed the change.
 func TestCalledOff(t *testing.T) {
 	for _, called := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -221,7 +224,8 @@ func TestCalledOff(t *testing.T) {
 				time.AfterFunc(2*time.Second, cancel)
 			}
 			seen, err := w.c.Run(ctx)
-			if err != nil || len(seen) != 1 || seen[0].Missed == called || errors.Is(seen[0].Err, context.Canceled) != called {
+			if err != nil || len(seen) != 1 || seen[0].Missed == called ||
+				errors.Is(seen[0].Err, context.Canceled) != called {
 				t.Errorf("called off %t: %+v, %v", called, seen, err)
 			}
 			if took := w.meters["eu-1"].Times("propagation_seconds"); (len(took) == 0) != called {
@@ -245,7 +249,8 @@ func TestOlderCanary(t *testing.T) {
 	})
 }
 
-// Guarantees that another canary at the same time is written after, and that what cannot be written is an error and no measurement.
+// Guarantees that another canary at the same time is written after, and that what cannot be written is an error and no
+// measurement.
 func TestWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, map[string]time.Duration{"eu-1": 0})
@@ -285,7 +290,8 @@ func TestRealTables(t *testing.T) {
 			t.Error(err)
 		}
 	}}
-	c, err := canary.New(canary.Config{Tables: put, Cells: []canary.Cell{{ID: "c", Table: table, Meter: m}}, Actor: "me"})
+	c, err := canary.New(canary.Config{Tables: put, Cells: []canary.Cell{{ID: "c", Table: table, Meter: m}},
+		Actor: "me"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +299,8 @@ func TestRealTables(t *testing.T) {
 		if seen, err := c.Run(t.Context()); err != nil || seen[0].Missed {
 			t.Fatalf("%+v, %v", seen, err)
 		}
-		if i, err := file.Get(t.Context(), control.Plans, events.CanaryKey); err != nil || i.Version != version+1 || i.Verify() != nil {
+		if i, err := file.Get(t.Context(), control.Plans, events.CanaryKey); err != nil || i.Version != version+1 ||
+			i.Verify() != nil {
 			t.Fatalf("%+v, %v", i, err)
 		}
 	}

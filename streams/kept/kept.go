@@ -1,5 +1,5 @@
-// Package kept is what becomes of records and messages that cannot be used: they are kept for people to look at, so that one of
-// them stops nothing behind it and none is lost.
+// Package kept keeps records and messages that cannot be processed, for an operator to look at. They do not hold up
+// later ones, and none is lost.
 package kept
 
 import (
@@ -16,31 +16,32 @@ import (
 	"time"
 )
 
-// MaxBytes is the size of an encoded item: that of a message of SQS, with something to spare.
+// MaxBytes is the largest size of an encoded letter. It is less than what a message of SQS may have, 256 KB.
 const MaxBytes = 250 << 10
 
-// MaxReasonBytes is how much is told of why.
+// MaxReasonBytes is the largest length of a reason.
 const MaxReasonBytes = 2 << 10
 
-// Item is a record or message as it came, and why it was not used.
+// Item is a record or message as it arrived, and why it was not used.
 type Item struct {
 	By     string    // the function that kept it
 	Cell   string    // "" for the control plane
-	ID     string    // sequence number of a record, or id of a message; "" where it has none
-	Table  string    // of the record, as far as it is known
-	Key    string    // the same
-	Reason string    // what is wrong with it
+	ID     string    // sequence number of a record, or id of a message; "" if it has none
+	Table  string    // control table of the record, if known
+	Key    string    // key of the item, if known
+	Reason string    // why it cannot be used
 	At     time.Time // when it was kept
-	Data   []byte    // as it came
+	Data   []byte    // as it arrived
 }
 
-// Keeper keeps items. The same item may come again, when what came with it is delivered again.
+// Keeper keeps items. An item may be kept several times, because records and messages are delivered several times.
 type Keeper interface {
-	// Keep returns when the item is safe, or an error; the item is then delivered again.
+	// Keep returns nil when the item is stored durably. If it returns an error, the record or message is delivered
+	// again.
 	Keep(ctx context.Context, i Item) error
 }
 
-// form is an encoded item.
+// form is the encoded form of an item.
 type form struct {
 	Kept    int       `json:"kept"` // version of this form: 1
 	By      string    `json:"by"`
@@ -52,17 +53,18 @@ type form struct {
 	At      time.Time `json:"at"`
 	Bytes   int       `json:"bytes"`             // of the data
 	SHA256  string    `json:"sha256"`            // of the data, hex
-	Data    []byte    `json:"data,omitempty"`    // gzip of it
-	Omitted bool      `json:"omitted,omitempty"` // the data is too large
+	Data    []byte    `json:"data,omitempty"`    // the data, compressed with gzip
+	Omitted bool      `json:"omitted,omitempty"` // the data is too large and was left out
 }
 
-// Encode is the item as JSON of at most MaxBytes, data in gzip. Data that does not fit even so is left out, and the item says so
-// with its size and SHA-256: of a record there is the item in its table, under the key.
+// Encode returns the item as JSON of at most MaxBytes, with data compressed by gzip. Data that does not fit is left
+// out, and the item then holds only its size and SHA-256. For a record, the control table still has the item.
 func (i *Item) Encode() ([]byte, error) {
 	sum := sha256.Sum256(i.Data)
 	f := form{
-		Kept: 1, By: i.By, Cell: i.Cell, ID: cut(i.ID, 256), Table: cut(i.Table, 256), Key: cut(i.Key, 512), Reason: cut(i.Reason, MaxReasonBytes),
-		At: i.At.UTC(), Bytes: len(i.Data), SHA256: hex.EncodeToString(sum[:]),
+		Kept: 1, By: i.By, Cell: i.Cell, ID: cut(i.ID, 256), Table: cut(i.Table, 256), Key: cut(i.Key, 512),
+		Reason: cut(i.Reason, MaxReasonBytes),
+		At:     i.At.UTC(), Bytes: len(i.Data), SHA256: hex.EncodeToString(sum[:]),
 	}
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)
@@ -84,7 +86,7 @@ func (i *Item) Encode() ([]byte, error) {
 	return out, nil
 }
 
-// cut is text as far as it is kept.
+// cut returns the beginning of text, of at most most bytes.
 func cut(s string, most int) string {
 	if len(s) > most {
 		s = s[:most]
@@ -114,18 +116,19 @@ func Decode(data []byte) (i Item, omitted bool, err error) {
 		return Item{}, false, fmt.Errorf("kept item: %w", err)
 	}
 	if sum := sha256.Sum256(out.Bytes()); hex.EncodeToString(sum[:]) != f.SHA256 {
-		return Item{}, false, fmt.Errorf("kept item: the data is not what its SHA-256 says")
+		return Item{}, false, fmt.Errorf("kept item: the data does not match its SHA-256")
 	}
 	i.Data = out.Bytes()
 	return i, false, nil
 }
 
-// Log keeps items as lines of a log: for one process, whose tables have the history whole.
+// Log keeps items as log lines. It is for a process whose control tables have the whole history.
 type Log struct{ Log *slog.Logger }
 
 // Keep implements [Keeper].
 func (l Log) Keep(ctx context.Context, i Item) error {
-	l.Log.ErrorContext(ctx, "a change was not used", "by", i.By, "cell", i.Cell, "id", i.ID, "table", i.Table, "item", fmt.Sprintf("%q", i.Key),
+	l.Log.ErrorContext(ctx, "a change cannot be used", "by", i.By, "cell", i.Cell, "id", i.ID, "table", i.Table, "item",
+		fmt.Sprintf("%q", i.Key),
 		"reason", cut(i.Reason, MaxReasonBytes), "bytes", len(i.Data))
 	return nil
 }

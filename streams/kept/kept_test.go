@@ -13,7 +13,8 @@ import (
 	"github.com/sluicelimits/sluice/streams/kept"
 )
 
-// FuzzEncode guarantees that whatever is kept comes back as it was, or says that it is too large, and always fits a message.
+// FuzzEncode guarantees that whatever is kept comes back as it was, or says that it is too large, and always fits a
+// message.
 func FuzzEncode(f *testing.F) {
 	f.Add("publisher", "123", "tenants", "acme", "wrong hash", []byte(`{"a":1}`))
 	f.Add("", "", "", "a\x00\xff", strings.Repeat("é", 3000), []byte("\x00\xff"))
@@ -23,7 +24,8 @@ func FuzzEncode(f *testing.F) {
 				return
 			}
 		}
-		i := kept.Item{By: by, Cell: "eu-1", ID: id, Table: table, Key: key, Reason: reason, At: time.Unix(1, 0).UTC(), Data: data}
+		i := kept.Item{By: by, Cell: "eu-1", ID: id, Table: table, Key: key, Reason: reason, At: time.Unix(1, 0).UTC(),
+			Data: data}
 		out, err := i.Encode()
 		if err != nil || len(out) > kept.MaxBytes {
 			t.Fatalf("%d bytes, %v", len(out), err)
@@ -62,13 +64,15 @@ func FuzzDecode(f *testing.F) {
 func TestTooLarge(t *testing.T) {
 	data := make([]byte, 1<<20)
 	_, _ = rand.Read(data)
-	i := kept.Item{By: "publisher", ID: "5", Key: strings.Repeat("k", 5000), Reason: strings.Repeat("\xff", 5000), Data: data}
+	i := kept.Item{By: "publisher", ID: "5", Key: strings.Repeat("k", 5000), Reason: strings.Repeat("\xff", 5000),
+		Data: data}
 	out, err := i.Encode()
 	if err != nil || len(out) > kept.MaxBytes {
 		t.Fatalf("%d bytes, %v", len(out), err)
 	}
 	got, omitted, err := kept.Decode(out)
-	if err != nil || !omitted || got.ID != "5" || got.Data != nil || !strings.Contains(string(out), `"bytes":1048576,"sha256":"`) {
+	if err != nil || !omitted || got.ID != "5" || got.Data != nil ||
+		!strings.Contains(string(out), `"bytes":1048576,"sha256":"`) {
 		t.Errorf("%+v, %t, %v", got, omitted, err)
 	}
 }
@@ -95,10 +99,12 @@ func TestDecodeRefuses(t *testing.T) {
 func TestLog(t *testing.T) {
 	var out bytes.Buffer
 	l := kept.Log{Log: slog.New(slog.NewJSONHandler(&out, nil))}
-	if err := l.Keep(t.Context(), kept.Item{By: "applier", Cell: "eu-1", Table: "keys", Key: "k\x1b1", Reason: "why", Data: []byte("not-to-be-seen")}); err != nil {
+	if err := l.Keep(t.Context(), kept.Item{By: "applier", Cell: "eu-1", Table: "keys", Key: "k\x1b1", Reason: "why",
+		Data: []byte("not-to-be-seen")}); err != nil {
 		t.Fatal(err)
 	}
-	if got := out.String(); !strings.Contains(got, `k\\x1b1`) || !strings.Contains(got, "why") || strings.Contains(got, "not-to-be-seen") {
+	if got := out.String(); !strings.Contains(got, `k\\x1b1`) || !strings.Contains(got, "why") ||
+		strings.Contains(got, "not-to-be-seen") {
 		t.Error(got)
 	}
 }

@@ -1,9 +1,10 @@
-// Package local carries changes from the control tables to cells within one process: the feed, the publisher, a topic, a queue for
-// each cell, and its applier. The publisher and the appliers are those that are deployed.
+// Package local carries changes from the control tables to cells within one process: the feed of changes, the
+// publisher, a topic, and for each cell a queue and an applier. The publisher and the appliers are those that are
+// deployed.
 //
-// A change is applied in each cell at least once. The feed's cursor moves on when every cell has applied what is before it, so what
-// was under way when the process ended is delivered again by the next one. A cell that is added is reconciled with the control
-// tables first, so it may be empty, as one in memory is after each start.
+// A change is applied in each cell at least once. The feed's cursor moves when every cell has applied everything before
+// it, so the next process repeats what was unfinished when this one ended. A cell that is added is first reconciled
+// with the control tables. It may be empty, as a cell in memory is after each start.
 package local
 
 import (
@@ -27,50 +28,50 @@ import (
 	"github.com/sluicelimits/sluice/streams/sqsevent"
 )
 
-// Consumer is the feed's name for the publisher.
+// Consumer is the publisher's name at the feed.
 const Consumer = "publisher"
 
 const (
 	readAtOnce  = 100 // records of the feed
 	applyAtOnce = 10  // messages, as SQS brings them
-	underWay    = 16  // reads of the feed that not every cell has applied
+	underWay    = 16  // reads of the feed that not every cell has applied; more are not made until one is finished
 	firstWait   = 10 * time.Millisecond
 	lastWait    = time.Second
 )
 
-// Meter counts; a *telemetry.Meter is one.
+// Meter counts. *telemetry.Meter implements it.
 type Meter interface {
 	Count(name string, n int64)
 	Took(name string, d time.Duration)
 }
 
-// Config sets up a Pump. The first two are required.
+// Config sets up a Pump. The first two fields are required.
 type Config struct {
 	Feed   control.Feed
 	Tables reconcile.Tables // the same tables
 
-	Keep  kept.Keeper           // default: lines of Log
+	Keep  kept.Keeper           // default: log lines
 	Meter Meter                 // of the publisher; default: nothing is counted
 	Cells func(id string) Meter // of a cell's applier; default: Meter
 	Log   *slog.Logger          // default slog.Default()
 	Now   func() time.Time      // default time.Now
 }
 
-// Pump carries changes. It is safe for concurrent use. Make it with New, and call Run.
+// Pump carries changes from the control tables to cells. It is safe for concurrent use. Make it with New, and call Run.
 type Pump struct {
 	c         Config
 	publisher *publisher.Publisher
 
 	mu       sync.Mutex
 	cells    map[string]*cell
-	workers  func(*cell)   // while it runs: starts a cell's
-	group    *group        // of what is being published
-	messages int64         // that were made, for their ids
-	position string        // up to where every cell has applied
-	moved    chan struct{} // closed with the next step of position
+	workers  func(*cell)   // starts the goroutines of a cell; nil unless Run is running
+	group    *group        // the group that is being published
+	messages int64         // how many messages were made, for their ids
+	position string        // up to which every cell has applied the feed
+	moved    chan struct{} // closed when position changes
 }
 
-// nothing counts nothing.
+// nothing is a Meter that counts nothing.
 type nothing struct{}
 
 func (nothing) Count(string, int64)        {}
@@ -105,7 +106,7 @@ func New(c Config) (*Pump, error) {
 	return p, err
 }
 
-// cell is one that is told of changes.
+// cell is a cell that receives changes.
 type cell struct {
 	id      string
 	applier *applier.Applier
@@ -113,19 +114,19 @@ type cell struct {
 	mu      sync.Mutex
 	queue   []message
 	removed bool
-	wake    chan struct{} // has room for one: there is something in the queue, or the cell was removed
+	wake    chan struct{} // has a buffer of one: the queue has messages, or the cell was removed
 }
 
-// message is one in a cell's queue.
+// message is a message in a cell's queue.
 type message struct {
 	sqsevent.Message
 	group *group
 }
 
-// group is what was read of the feed at once: it is over when it was published and every cell has applied it.
+// group is the result of one read of the feed. It ends when it was published and every cell has applied it.
 type group struct {
 	position string
-	open     atomic.Int64 // messages in queues, and 1 while it is being published
+	open     atomic.Int64 // messages in queues, plus 1 while the group is being published
 	over     chan struct{}
 }
 
@@ -141,8 +142,8 @@ func (g *group) done() {
 	}
 }
 
-// Add adds a cell and brings it up to what the control tables have; from then on it is told of changes. Its error is for a cell that
-// is there already, or that could not be brought up, and was not added.
+// Add adds a cell, reconciles it with the control tables, and sends it all later changes. It returns an error if there
+// is a cell with this id, or if the reconciliation failed. The cell is then not added.
 func (p *Pump) Add(ctx context.Context, id string, store cellconfig.Store) error {
 	a, err := applier.New(applier.Config{
 		Cell: id, Tables: p.c.Tables, Store: store, Keep: p.c.Keep, Meter: p.c.Cells(id), Log: p.c.Log, Now: p.c.Now,
@@ -154,15 +155,16 @@ func (p *Pump) Add(ctx context.Context, id string, store cellconfig.Store) error
 	p.mu.Lock()
 	if p.cells[id] != nil {
 		p.mu.Unlock()
-		return fmt.Errorf("local: cell %q is there already", id)
+		return fmt.Errorf("local: cell %q was added before", id)
 	}
-	p.cells[id] = c // what is published from now on waits in its queue
+	p.cells[id] = c // later messages wait in its queue
 	p.mu.Unlock()
-	r, err := reconcile.New(reconcile.Config{Tables: p.c.Tables, Store: store, Meter: nothing{}, Log: slog.New(slog.DiscardHandler), Now: p.c.Now})
+	r, err := reconcile.New(reconcile.Config{Tables: p.c.Tables, Store: store, Meter: nothing{},
+		Log: slog.New(slog.DiscardHandler), Now: p.c.Now})
 	if err == nil {
 		var result reconcile.Result
 		if result, err = r.Run(ctx); err == nil && !result.Finished {
-			err = errors.New("it was not brought up in time")
+			err = errors.New("its first reconciliation did not finish in time")
 		}
 	}
 	if err != nil {
@@ -177,7 +179,7 @@ func (p *Pump) Add(ctx context.Context, id string, store cellconfig.Store) error
 	return nil
 }
 
-// Remove has a cell told of nothing more. What waits in its queue is given up.
+// Remove stops sending changes to a cell, and drops its queue.
 func (p *Pump) Remove(id string) {
 	p.mu.Lock()
 	c := p.cells[id]
@@ -197,14 +199,14 @@ func (p *Pump) Remove(id string) {
 	c.signal()
 }
 
-// Cells are the ids of all cells, sorted.
+// Cells returns the ids of all cells, sorted.
 func (p *Pump) Cells() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Sorted(maps.Keys(p.cells))
 }
 
-// Publish implements [publisher.Topic]: each cell's queue has each message.
+// Publish implements [publisher.Topic]. It puts each message into each cell's queue.
 func (p *Pump) Publish(_ context.Context, messages []publisher.Message) []error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -243,7 +245,7 @@ func (c *cell) signal() {
 	}
 }
 
-// take waits for messages; none where ctx ends or the cell was removed.
+// take waits for messages. It returns none if ctx ends or the cell was removed.
 func (c *cell) take(ctx context.Context) []message {
 	for {
 		c.mu.Lock()
@@ -263,7 +265,7 @@ func (c *cell) take(ctx context.Context) []message {
 	}
 }
 
-// work applies what comes, until ctx ends or the cell is removed.
+// work applies messages until ctx ends or the cell is removed.
 func (c *cell) work(ctx context.Context) {
 	wait := firstWait
 	for {
@@ -275,7 +277,7 @@ func (c *cell) work(ctx context.Context) {
 		for i := range got {
 			messages[i] = got[i].Message
 		}
-		failed, _ := c.applier.Handle(ctx, messages) // which logs why
+		failed, _ := c.applier.Handle(ctx, messages) // Handle logs the error
 		var again []message
 		for _, m := range got {
 			if slices.Contains(failed, m.ID) {
@@ -298,7 +300,7 @@ func (c *cell) work(ctx context.Context) {
 	}
 }
 
-// Run carries changes until ctx ends, which is no error, or the feed fails. It is called once.
+// Run carries changes until ctx ends or the feed fails. It returns nil if ctx ends. Call it once.
 func (p *Pump) Run(ctx context.Context) error {
 	position, err := p.c.Feed.Cursor(ctx, Consumer)
 	if err != nil {
@@ -344,7 +346,7 @@ func (p *Pump) Run(ctx context.Context) error {
 	}
 }
 
-// step publishes what follows a position, and returns the next one.
+// step publishes the changes after a position, and returns the next position.
 func (p *Pump) step(ctx context.Context, position string, groups chan<- *group) (string, error) {
 	if err := p.c.Feed.Wait(ctx, position); err != nil {
 		return "", err
@@ -387,15 +389,15 @@ func (p *Pump) finish(ctx context.Context, g *group) error {
 	return nil
 }
 
-// move tells those who wait of a position; p.mu is held.
+// move sets the position and wakes those who wait for it. The caller holds p.mu.
 func (p *Pump) move(to string) {
 	p.position = to
 	close(p.moved)
 	p.moved = make(chan struct{})
 }
 
-// Settle waits, while Run runs, until every cell has applied all that was written. Where others write all the time it goes on
-// waiting. The error is that of ctx, or of the feed.
+// Settle waits until every cell has applied all that was written. Run must be running. If others write all the time,
+// Settle does not return. The error is that of ctx, or of the feed.
 func (p *Pump) Settle(ctx context.Context) error {
 	for {
 		p.mu.Lock()

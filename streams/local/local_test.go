@@ -57,7 +57,8 @@ func (w *world) open() {
 		w.t.Fatal(err)
 	}
 	w.meter, w.keep = &streamstest.Meter{}, &streamstest.Keeper{}
-	w.pump, err = local.New(local.Config{Feed: w.tables, Tables: w.tables, Keep: w.keep, Meter: w.meter, Log: slog.New(slog.DiscardHandler)})
+	w.pump, err = local.New(local.Config{Feed: w.tables, Tables: w.tables, Keep: w.keep, Meter: w.meter,
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -99,8 +100,9 @@ func (w *world) write(table control.Table, key, body string) (control.Item, erro
 	if err != nil && !errors.Is(err, control.ErrNotFound) {
 		return before, err
 	}
-	return w.tables.Put(context.Background(), control.Change{Table: table, Key: key, Expect: before.Version, Body: []byte(body), Delete: body == "",
-		Actor: "tester", Reason: "test", Now: time.Now()})
+	return w.tables.Put(context.Background(),
+		control.Change{Table: table, Key: key, Expect: before.Version, Body: []byte(body), Delete: body == "",
+			Actor: "tester", Reason: "test", Now: time.Now()})
 }
 
 func planOf(id string, threshold int) string {
@@ -147,15 +149,17 @@ func (w *world) same(cell cellconfig.Table) {
 				continue
 			}
 			got, err := cell.Get(w.t.Context(), ref)
-			if err != nil || got[0].Version != i.Version || got[0].Deleted != i.Deleted || string(got[0].Body) != string(i.Body) {
-				w.t.Fatalf("%s/%q is at version %d in the cell, %v; want %d", table, i.Key, got[0].Version, err, i.Version)
+			if err != nil || got[0].Version != i.Version || got[0].Deleted != i.Deleted ||
+				string(got[0].Body) != string(i.Body) {
+				w.t.Fatalf("%s/%q is at version %d in the cell, %v; want %d", table, i.Key, got[0].Version, err,
+					i.Version)
 			}
 		}
 	}
 }
 
-// Guarantees that each change arrives in every cell, those that are added while it runs included, and that a cell which was removed
-// holds nothing up.
+// Guarantees that each change arrives in every cell, those that are added while it runs included, and that a cell which
+// was removed holds nothing up.
 func TestCarries(t *testing.T) {
 	w := newWorld(t)
 	first, second := newCell(t), newCell(t)
@@ -181,7 +185,8 @@ func TestCarries(t *testing.T) {
 	w.put(control.Plans, "pro", planOf("pro", 7))
 	w.settle()
 	w.same(second)
-	if d, err := first.Get(t.Context(), cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}); err != nil || d[0].Version != 1 {
+	if d, err := first.Get(t.Context(), cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}); err != nil ||
+		d[0].Version != 1 {
 		t.Errorf("a removed cell has version %d, %v", d[0].Version, err)
 	}
 	if err := w.pump.Add(t.Context(), "two", second); err == nil {
@@ -189,8 +194,8 @@ func TestCarries(t *testing.T) {
 	}
 }
 
-// Guarantees that what was written before the process ended arrives after it begins again: in a cell that kept what it had, and in one
-// that begins empty.
+// Guarantees that what was written before the process ended arrives after it begins again: in a cell that kept what it
+// had, and in one that begins empty.
 func TestRestart(t *testing.T) {
 	w := newWorld(t)
 	kept := newCell(t)
@@ -244,7 +249,8 @@ func (f *failing) Commit(ctx context.Context, s cellconfig.Step) error {
 	return f.Table.Commit(ctx, s)
 }
 
-// Guarantees that a cell which is away holds up no other, that the cursor waits for it, and that it has everything when it is back.
+// Guarantees that a cell which is away holds up no other, that the cursor waits for it, and that it has everything when
+// it is back.
 func TestCellIsAway(t *testing.T) {
 	w := newWorld(t)
 	good, bad := newCell(t), &failing{Table: newCell(t)}
@@ -269,7 +275,8 @@ func TestCellIsAway(t *testing.T) {
 	w.same(bad)
 }
 
-// Guarantees that a cell which cannot be brought up is not added, and that a feed which fails ends the pump with its error.
+// Guarantees that a cell which cannot be brought up is not added, and that a feed which fails ends the pump with its
+// error.
 func TestFailures(t *testing.T) {
 	w := newWorld(t)
 	w.put(control.Plans, "pro", planOf("pro", 5))
@@ -316,8 +323,8 @@ func (s slow) Commit(ctx context.Context, step cellconfig.Step) error {
 	return s.Table.Commit(ctx, step)
 }
 
-// Guarantees the figures of a burst, in the time of a simulated clock with calls as slow as AWS's: 500 changes of tenants are enforced
-// by readers in each of 3 cells within 5 s at p99, by at most 60 publishes.
+// Guarantees the figures of a burst, in the time of a simulated clock with calls as slow as AWS's: 500 changes of
+// tenants are enforced by readers in each of 3 cells within 5 s at p99, by at most 60 publishes.
 func TestBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -332,15 +339,16 @@ func TestBurst(t *testing.T) {
 			id := fmt.Sprintf("cell-%d", n)
 			table := slow{newCell(t)}
 			w.add(id, table)
-			r, err := cellconfig.New(cellconfig.Config{Table: table, Log: slog.New(slog.DiscardHandler), OnApply: func(e cellconfig.Entry, now time.Time) {
-				mu.Lock()
-				defer mu.Unlock()
-				for _, c := range e.Changes {
-					if at, ok := written[c.ID]; ok && c.Kind == plan.KindTenant {
-						took[id] = append(took[id], now.Sub(at))
+			r, err := cellconfig.New(cellconfig.Config{Table: table, Log: slog.New(slog.DiscardHandler),
+				OnApply: func(e cellconfig.Entry, now time.Time) {
+					mu.Lock()
+					defer mu.Unlock()
+					for _, c := range e.Changes {
+						if at, ok := written[c.ID]; ok && c.Kind == plan.KindTenant {
+							took[id] = append(took[id], now.Sub(at))
+						}
 					}
-				}
-			}})
+				}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -387,7 +395,8 @@ func TestBurst(t *testing.T) {
 				t.Fatalf("%s: %d changes were seen, want %d", id, len(all), changes)
 			}
 			p99 := all[len(all)*99/100]
-			t.Logf("%s: propagation_p99_s %.3f, median %.3f, %d publishes of %d events", id, p99.Seconds(), all[len(all)/2].Seconds(), calls, changes)
+			t.Logf("%s: propagation_p99_s %.3f, median %.3f, %d publishes of %d events", id, p99.Seconds(),
+				all[len(all)/2].Seconds(), calls, changes)
 			if p99 > 5*time.Second {
 				t.Errorf("%s: p99 is %s, want at most 5s", id, p99)
 			}
@@ -399,8 +408,8 @@ func TestBurst(t *testing.T) {
 	})
 }
 
-// Guarantees that a change of a plan is one event and one publish, and one document in each cell, however many tenants have it: this is
-// publish_events_per_plan_change.
+// Guarantees that a change of a plan is one event and one publish, and one document in each cell, however many tenants
+// have it: this is publish_events_per_plan_change.
 func TestPlanOfManyTenants(t *testing.T) {
 	w := newWorld(t)
 	w.put(control.Plans, "pro", planOf("pro", 5))
@@ -427,7 +436,8 @@ func TestPlanOfManyTenants(t *testing.T) {
 	}
 	w.put(control.Plans, "pro", planOf("pro", 50))
 	w.settle()
-	for name, want := range map[string]int64{"events_published": 1, "publish_calls": 1, "messages_read": 2, "documents_applied": 2} {
+	for name, want := range map[string]int64{"events_published": 1, "publish_calls": 1, "messages_read": 2,
+		"documents_applied": 2} {
 		if got := w.meter.Of(name) - before[name]; got != want {
 			t.Errorf("a change of a plan with 2,000 tenants: %s grew by %d, want %d", name, got, want)
 		}

@@ -27,8 +27,9 @@ import (
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
-// chaos is control tables and two cells, with everything between them that can go wrong: a topic that takes half a batch, queues
-// that lose, repeat and reorder, tables that fail before and after they have written, two appliers for each cell.
+// chaos is control tables and two cells, with everything between them that can go wrong: a topic that takes half a
+// batch, queues that lose, repeat and reorder, tables that fail before and after they have written, two appliers for
+// each cell.
 type chaos struct {
 	t         *testing.T
 	r         *rand.Rand
@@ -58,7 +59,8 @@ func newChaos(t *testing.T, seed uint64, loses bool) *chaos {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tables.Close() })
-	w := &chaos{t: t, r: rand.New(rand.NewPCG(seed, 3)), tables: tables, loses: loses, versions: map[string]int64{}, deleted: map[string]bool{}, now: time.Now()}
+	w := &chaos{t: t, r: rand.New(rand.NewPCG(seed, 3)), tables: tables, loses: loses, versions: map[string]int64{},
+		deleted: map[string]bool{}, now: time.Now()}
 	keep, meter, quiet := &streamstest.Keeper{}, &streamstest.Meter{}, slog.New(slog.DiscardHandler)
 	t.Cleanup(func() {
 		if items := keep.Items(); len(items) > 0 {
@@ -71,13 +73,15 @@ func newChaos(t *testing.T, seed uint64, loses bool) *chaos {
 	for range 2 {
 		c := &chaosCell{Table: newCell(t), world: w}
 		for range 2 {
-			a, err := applier.New(applier.Config{Cell: "c", Tables: tables, Store: c, Keep: keep, Meter: meter, Log: quiet})
+			a, err := applier.New(applier.Config{Cell: "c", Tables: tables, Store: c, Keep: keep, Meter: meter,
+				Log: quiet})
 			if err != nil {
 				t.Fatal(err)
 			}
 			c.appliers = append(c.appliers, a)
 		}
-		if c.reader, err = cellconfig.New(cellconfig.Config{Table: c.Table, Log: quiet, Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second}); err != nil {
+		if c.reader, err = cellconfig.New(cellconfig.Config{Table: c.Table, Log: quiet, Timeout: 10 * time.Second,
+			FirstTimeout: 10 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		w.cells = append(w.cells, c)
@@ -138,18 +142,21 @@ func (w *chaos) write() {
 	table, key, body := control.Plans, fmt.Sprintf("p%d", n), planOf(fmt.Sprintf("p%d", n), 1+r.IntN(1000))
 	switch r.IntN(8) {
 	case 0:
-		table, key, body = control.Keys, fmt.Sprintf("k%d", n), fmt.Sprintf(`{"hash":%q,"id":"k%d","pepper":"p","revoked":%t,"tenant":"t1"}`,
-			strings.Repeat(fmt.Sprint(n), 64), n, r.IntN(2) == 0)
+		table, key, body = control.Keys, fmt.Sprintf("k%d", n),
+			fmt.Sprintf(`{"hash":%q,"id":"k%d","pepper":"p","revoked":%t,"tenant":"t1"}`,
+				strings.Repeat(fmt.Sprint(n), 64), n, r.IntN(2) == 0)
 	case 1:
-		key, body = events.SettingsKey, fmt.Sprintf(`{"ipLimits":[{"id":"x","tiers":[{"period":"1s","threshold":%d}]}]}`, 1+r.IntN(100))
+		key, body = events.SettingsKey,
+			fmt.Sprintf(`{"ipLimits":[{"id":"x","tiers":[{"period":"1s","threshold":%d}]}]}`, 1+r.IntN(100))
 	case 2, 3, 4, 5:
 		n = r.IntN(12)
 		table, key = control.Tenants, fmt.Sprintf("t%d", n)
 		body = tenantOf(key, fmt.Sprintf("p%d", r.IntN(4)))
 	}
 	name := string(table) + "/" + key
-	c := control.Change{Table: table, Key: key, Expect: w.versions[name], Body: []byte(body), Actor: "tester", Reason: "test",
-		Now: time.Now().Add(time.Duration(r.Int64N(int64(2*time.Hour))) - time.Hour)}
+	c := control.Change{Table: table, Key: key, Expect: w.versions[name], Body: []byte(body), Actor: "tester",
+		Reason: "test",
+		Now:    time.Now().Add(time.Duration(r.Int64N(int64(2*time.Hour))) - time.Hour)}
 	if table == control.Tenants && w.versions[name] > 0 && !w.deleted[name] && r.IntN(5) == 0 {
 		c.Body, c.Delete = nil, true
 	}
@@ -265,9 +272,9 @@ func (w *chaos) want(tenant string) string {
 	return strings.TrimRight(n, "]}")
 }
 
-// Guarantees that whatever is written, and however messages come, twice, late, in any order, to appliers that die, every cell ends in
-// exactly the control tables' state, and its readers decide by it; and that what was lost on the way is repaired by reconcile, which
-// finds nothing where nothing was.
+// Guarantees that whatever is written, and however messages come, twice, late, in any order, to appliers that die,
+// every cell ends in exactly the control tables' state, and its readers decide by it; and that what was lost on the way
+// is repaired by reconcile, which finds nothing where nothing was.
 func TestRandomHistories(t *testing.T) {
 	for seed := range soak.Times(uint64(6)) {
 		loses := seed%2 == 1
@@ -287,7 +294,8 @@ func TestRandomHistories(t *testing.T) {
 			check := world{t: t, tables: w.tables}
 			lost := int64(0)
 			for _, c := range w.cells {
-				r, err := reconcile.New(reconcile.Config{Tables: w.tables, Store: c, Meter: &streamstest.Meter{}, Log: slog.New(slog.DiscardHandler)})
+				r, err := reconcile.New(reconcile.Config{Tables: w.tables, Store: c, Meter: &streamstest.Meter{},
+					Log: slog.New(slog.DiscardHandler)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -318,14 +326,15 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// Guarantees that a change which comes between a reader's reading of a document and of the log is in force with its next look, and that
-// no request ever sees the older one after the newer.
+// Guarantees that a change which comes between a reader's reading of a document and of the log is in force with its
+// next look, and that no request ever sees the older one after the newer.
 func TestChangeBetweenDocumentAndLog(t *testing.T) {
 	w := newChaos(t, 1, false)
 	w.calm = true
 	c := w.cells[0]
 	between := &interrupting{Table: c.Table}
-	reader, err := cellconfig.New(cellconfig.Config{Table: between, Log: slog.New(slog.DiscardHandler), Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
+	reader, err := cellconfig.New(cellconfig.Config{Table: between, Log: slog.New(slog.DiscardHandler),
+		Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -378,8 +387,8 @@ func (i *interrupting) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellc
 	return d, err
 }
 
-// Guarantees that a cell which was away for a day, with a log that holds less than it missed and messages that come at once and in
-// reverse, ends as the others, and that an environment of it that thaws decides on the new state at once.
+// Guarantees that a cell which was away for a day, with a log that holds less than it missed and messages that come at
+// once and in reverse, ends as the others, and that an environment of it that thaws decides on the new state at once.
 func TestCellAwayForADay(t *testing.T) {
 	w := newChaos(t, 1, false)
 	w.calm = true
@@ -389,7 +398,8 @@ func TestCellAwayForADay(t *testing.T) {
 	}
 	c := w.cells[0]
 	c.Table = short
-	thawed, err := cellconfig.New(cellconfig.Config{Table: short, Log: slog.New(slog.DiscardHandler), Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
+	thawed, err := cellconfig.New(cellconfig.Config{Table: short, Log: slog.New(slog.DiscardHandler),
+		Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -411,7 +421,8 @@ func TestCellAwayForADay(t *testing.T) {
 		c.queue = c.queue[:len(c.queue)*3/4]
 	}
 	w.drain()
-	r, err := reconcile.New(reconcile.Config{Tables: w.tables, Store: c, Meter: &streamstest.Meter{}, Log: slog.New(slog.DiscardHandler)})
+	r, err := reconcile.New(reconcile.Config{Tables: w.tables, Store: c, Meter: &streamstest.Meter{},
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -419,7 +430,8 @@ func TestCellAwayForADay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range 5 { // more entries than the log holds
-		(&world{t: t, tables: w.tables}).put(control.Tenants, fmt.Sprintf("new-%d", n), tenantOf(fmt.Sprintf("new-%d", n), "p"))
+		(&world{t: t, tables: w.tables}).put(control.Tenants, fmt.Sprintf("new-%d", n),
+			tenantOf(fmt.Sprintf("new-%d", n), "p"))
 		w.drain()
 	}
 	w.now = w.now.Add(24 * time.Hour)

@@ -1,19 +1,21 @@
-// Package publisher tells cells and subscribers what changed in the control tables: each change is one event on a topic, whatever
-// the number of tenants that it concerns.
+// Package publisher publishes the changes of the control tables to cells and subscribers. Each change is one event on a
+// topic, however many tenants it concerns.
 //
-// It holds:
+// Guarantees:
 //
-//   - A change is published at least once, the same event each time. Those of one item are published in the order in which they
-//     were made, each after the one before has arrived; those of different items go together, packed to what one call takes.
-//   - What a call did not take is published again with growing waits until the time is over. A topic that refuses one event does
-//     not hold up the others.
-//   - A record that cannot be read, and an event that the topic will never take, are kept ([kept.Keeper]) and counted, and
-//     stop nothing behind them. One that cannot even be kept is delivered again.
-//   - What is not done when the time is over is delivered again, from the first such record of the batch on. Records behind it
-//     that were published are then published twice, which is harmless.
+//   - A change is published at least once, with the same event each time. Changes of one item are published in their
+//     order, each after the topic accepted the one before. Changes of different items share calls, up to the bounds of
+//     a call.
+//   - Events that a call did not publish are sent again, with growing waits, until the time is over. An event that the
+//     topic refuses does not hold up the others.
+//   - A record that cannot be read, and an event that the topic will never accept, become dead letters ([kept.Keeper]).
+//     They are counted, and do not hold up later records. A record that cannot even be kept is delivered again.
+//   - When the time is over, the batch is delivered again from the first unfinished record on. Later records that were
+//     published already are then published twice, which is harmless.
 //
-// Metrics: records_read, events_published, publish_calls, publish_retries (events that a call did not take), records_kept,
-// records_again (delivered again), publish_seconds (from the write of a change to when the topic had it).
+// Metrics: records_read, events_published, publish_calls, publish_retries (events that a call did not publish),
+// records_kept (dead letters), records_again (delivered again), publish_seconds (from the write of a change to when the
+// topic accepted it).
 package publisher
 
 import (
@@ -30,30 +32,31 @@ import (
 	"github.com/sluicelimits/sluice/streams/streamevent"
 )
 
-// ErrRefused is wrapped by the error of a message that a topic will never take.
+// ErrRefused is wrapped by the error of a message that a topic will never accept.
 var ErrRefused = errors.New("refused by the topic")
 
-// Message is an event on its way.
+// Message is an event, ready to be published.
 type Message struct {
 	Body       []byte
 	Attributes map[string]string // see events.Attributes
 }
 
-// Topic takes messages.
+// Topic publishes messages.
 type Topic interface {
-	// Publish publishes messages: at most events.MaxBatchEntries, and together of at most events.MaxBatchBytes. It returns nil
-	// where all were taken, or else an error for each message, nil for those that were. One that wraps ErrRefused is for ever;
-	// any other message may be published again, and one that was taken all the same is then there twice.
+	// Publish publishes at most events.MaxBatchEntries messages of together at most events.MaxBatchBytes. It returns
+	// nil if all were accepted. Otherwise it returns an error for each message, nil for those that were accepted. An
+	// error that wraps ErrRefused is permanent. After any other error the message may be published again; if it was
+	// accepted all the same, subscribers get it twice.
 	Publish(ctx context.Context, messages []Message) []error
 }
 
-// Meter counts; a *telemetry.Meter is one.
+// Meter counts. *telemetry.Meter implements it.
 type Meter interface {
 	Count(name string, n int64)
 	Took(name string, d time.Duration)
 }
 
-// Config sets up a Publisher. All but the last three are required.
+// Config sets up a Publisher. All fields but the last three are required.
 type Config struct {
 	Topic Topic
 	Keep  kept.Keeper
@@ -61,10 +64,10 @@ type Config struct {
 
 	Log   *slog.Logger     // default slog.Default()
 	Now   func() time.Time // default time.Now
-	Spare time.Duration    // of a call's time is left for its answer; 0 is 1 s
+	Spare time.Duration    // the part of a call's time that is kept for its answer; 0 means 1 s
 }
 
-// The waits between calls that a topic did not take, each up to half longer or shorter.
+// The waits before failed events are sent again. Each is made up to half longer or shorter at random.
 const (
 	firstWait = 50 * time.Millisecond
 	lastWait  = 2 * time.Second
@@ -95,32 +98,32 @@ func New(c Config) (*Publisher, error) {
 	return &Publisher{c}, nil
 }
 
-// item is that of a control table.
+// item identifies an item of a control table.
 type item struct {
 	table control.Table
 	key   string
 }
 
-// waiting is an event that is to be published.
+// waiting is an event that is still to be published.
 type waiting struct {
-	at      int // of its record
+	at      int // index of its record
 	item    item
 	written time.Time
 	message Message
-	sent    bool // or kept
+	sent    bool // the event was published, or kept as a dead letter
 }
 
-// run is the work on one batch.
+// run is the state of one call of Handle.
 type run struct {
 	*Publisher
 	deliveries []control.Delivery
-	open       []bool // by record: it must come again
+	open       []bool // by record: not finished, so it must be delivered again
 	wait       time.Duration
-	cause      error // the last
+	cause      error // the last error
 }
 
-// Handle publishes what a batch of records tells, and returns how many of them, from the first on, need not come again: all
-// behind them must. The error is why, and nil where all are done.
+// Handle publishes the changes in a batch of records. It returns how many records, from the first on, are finished. All
+// later ones must be delivered again, and the error says why. It is nil if all are finished.
 func (p *Publisher) Handle(ctx context.Context, deliveries []control.Delivery) (done int, err error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
@@ -154,11 +157,12 @@ func (p *Publisher) Handle(ctx context.Context, deliveries []control.Delivery) (
 	if again == 0 {
 		return done, nil
 	}
-	p.c.Log.WarnContext(ctx, "records have to come again", "records", again, "of", len(deliveries), "error", r.cause)
+	p.c.Log.WarnContext(ctx, "records must be delivered again", "records", again, "of", len(deliveries), "error",
+		r.cause)
 	return done, fmt.Errorf("publish %d of %d records: %w", again, len(deliveries), r.cause)
 }
 
-// prepare is the event of a record; nil where there is none to publish.
+// prepare returns the event of a record, or nil if nothing is to be published.
 func (r *run) prepare(ctx context.Context, i int) *waiting {
 	d := &r.deliveries[i]
 	if d.Record == nil {
@@ -178,9 +182,10 @@ func (r *run) prepare(ctx context.Context, i int) *waiting {
 		message: Message{Body: body, Attributes: events.Attributes(e.Header())}}
 }
 
-// keep keeps what a record brought; where that cannot be done, it must come again.
+// keep keeps a record as a dead letter. If that fails, the record must be delivered again.
 func (r *run) keep(ctx context.Context, at int, why error, data []byte) {
-	k := kept.Item{By: "publisher", ID: r.deliveries[at].Sequence, At: r.c.Now(), Data: data, Reason: "no reason is known"}
+	k := kept.Item{By: "publisher", ID: r.deliveries[at].Sequence, At: r.c.Now(), Data: data,
+		Reason: "no reason is known"}
 	if why != nil {
 		k.Reason = why.Error()
 	}
@@ -196,10 +201,12 @@ func (r *run) keep(ctx context.Context, at int, why error, data []byte) {
 		return
 	}
 	r.c.Meter.Count("records_kept", 1)
-	r.c.Log.ErrorContext(ctx, "a record was kept and not published", "table", k.Table, "sequence", k.ID, "error", why)
+	r.c.Log.ErrorContext(ctx, "a record was not published and became a dead letter", "table", k.Table, "sequence", k.ID,
+		"error", why)
 }
 
-// round publishes the first event of each item that has any, and reports whether one of them has to go again after a wait.
+// round publishes the first event of each item that has any. It reports whether an event must be sent again after a
+// wait.
 func (r *run) round(ctx context.Context, queue []*waiting) (failed bool) {
 	had := make(map[item]bool, len(queue))
 	var batch []*waiting
@@ -229,7 +236,8 @@ func (r *run) round(ctx context.Context, queue []*waiting) (failed bool) {
 	return failed
 }
 
-// publish is one call; false: some of it has to go again. While nothing of a call is taken, the next one waits.
+// publish makes one call. It returns false if an event must be sent again. If a call publishes nothing, the next call
+// waits first.
 func (r *run) publish(ctx context.Context, batch []*waiting) bool {
 	messages := make([]Message, len(batch))
 	for i, w := range batch {
@@ -267,14 +275,14 @@ func (r *run) publish(ctx context.Context, batch []*waiting) bool {
 	}
 	r.c.Meter.Count("publish_retries", again)
 	if taken == 0 {
-		_ = r.pause(ctx) // its end shows in the caller's context
+		_ = r.pause(ctx) // if the time is over, the caller sees it in its context
 	}
 	return false
 }
 
-var errNoAnswer = errors.New("the topic said nothing of it")
+var errNoAnswer = errors.New("the topic's answer does not mention the event")
 
-// pause waits before what failed goes again; false: the time is over.
+// pause waits before failed events are sent again. It returns false if the time is over.
 func (r *run) pause(ctx context.Context) bool {
 	t := time.NewTimer(r.wait/2 + rand.N(r.wait))
 	defer t.Stop()
@@ -287,7 +295,7 @@ func (r *run) pause(ctx context.Context) bool {
 	}
 }
 
-// unsent is what is left of the queue, in its order.
+// unsent returns the events of the queue that were not sent, in their order.
 func unsent(queue []*waiting) []*waiting {
 	left := queue[:0]
 	for _, w := range queue {

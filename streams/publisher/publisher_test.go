@@ -123,8 +123,8 @@ func poison(sequence string) control.Delivery {
 		Table: control.Tenants, Key: "odd", Sequence: sequence, Err: fmt.Errorf("%w: wrong hash", control.ErrBadItem)}}
 }
 
-// Guarantees that a change of a plan is one event, however many tenants have the plan, and that changes which cells are not told of
-// are none.
+// Guarantees that a change of a plan is one event, however many tenants have the plan, and that changes which cells are
+// not told of are none.
 func TestOneEventForEachChange(t *testing.T) {
 	w := newWorld(t)
 	batch := slices.Concat(
@@ -138,7 +138,8 @@ func TestOneEventForEachChange(t *testing.T) {
 	if last := w.taken[2]; !last.Deleted || last.Body != nil {
 		t.Errorf("the tombstone is %+v", last)
 	}
-	w.meter.Want(t, map[string]int64{"records_read": 5, "events_published": 3, "publish_calls": 2, "records_kept": 0, "records_again": 0})
+	w.meter.Want(t, map[string]int64{"records_read": 5, "events_published": 3, "publish_calls": 2, "records_kept": 0,
+		"records_again": 0})
 	if took := w.meter.Times("publish_seconds"); len(took) != 3 || took[0] != time.Second {
 		t.Errorf("publish_seconds %v", took)
 	}
@@ -167,21 +168,24 @@ func TestPacking(t *testing.T) {
 	}
 }
 
-// Guarantees that a poison record in the middle of a batch is kept whole with what is known of it, counted, and stops nothing.
+// Guarantees that a poison record in the middle of a batch is kept whole with what is known of it, counted, and stops
+// nothing.
 func TestPoisonRecordInMidBatch(t *testing.T) {
 	w := newWorld(t)
 	batch := slices.Concat(tenant(t, "a", 1), []control.Delivery{poison("7")}, tenant(t, "b", 1))
 	w.handle(3, batch...)
 	w.want("tenants/a/1", "tenants/b/1")
 	items := w.keep.Items()
-	if len(items) != 1 || items[0].ID != "7" || items[0].Table != "tenants" || items[0].Key != "odd" || string(items[0].Data) != `{"odd":1}` ||
+	if len(items) != 1 || items[0].ID != "7" || items[0].Table != "tenants" || items[0].Key != "odd" ||
+		string(items[0].Data) != `{"odd":1}` ||
 		!strings.Contains(items[0].Reason, "wrong hash") || items[0].By != "publisher" {
 		t.Errorf("kept %+v", items)
 	}
 	w.meter.Want(t, map[string]int64{"records_kept": 1, "records_again": 0})
 }
 
-// Guarantees that a poison record which cannot even be kept comes again, and all behind it, so that it is never dropped.
+// Guarantees that a poison record which cannot even be kept comes again, and all behind it, so that it is never
+// dropped.
 func TestPoisonThatCannotBeKept(t *testing.T) {
 	w := newWorld(t)
 	away := errors.New("queue away")
@@ -241,7 +245,8 @@ func TestThrottled(t *testing.T) {
 	})
 }
 
-// Guarantees that a publisher which cannot get through answers before its time is over, and has all that was not taken again.
+// Guarantees that a publisher which cannot get through answers before its time is over, and has all that was not taken
+// again.
 func TestThrottledUntilTheTimeIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -277,13 +282,15 @@ func TestRefusedEvent(t *testing.T) {
 	}
 	w.handle(3, slices.Concat(tenant(t, "a", 2), tenant(t, "b", 1))...)
 	w.want("tenants/b/1", "tenants/a/2")
-	if items := w.keep.Items(); len(items) != 1 || items[0].Key != "a" || !strings.Contains(string(items[0].Data), `"plan":"p1"`) {
+	if items := w.keep.Items(); len(items) != 1 || items[0].Key != "a" ||
+		!strings.Contains(string(items[0].Data), `"plan":"p1"`) {
 		t.Errorf("kept %+v", items)
 	}
 	w.meter.Want(t, map[string]int64{"events_published": 2, "records_kept": 1})
 }
 
-// Guarantees that events of one item leave in the order of their versions, whatever fails in between, and that nothing is left out.
+// Guarantees that events of one item leave in the order of their versions, whatever fails in between, and that nothing
+// is left out.
 func TestOrderOfEachItem(t *testing.T) {
 	for seed := range soak.Times(uint64(50)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -335,11 +342,13 @@ func TestShortAnswer(t *testing.T) {
 			}
 			return w.Publish(ctx, m)
 		})
-		p, err := publisher.New(publisher.Config{Topic: short, Keep: &w.keep, Meter: &w.meter, Log: slog.New(slog.DiscardHandler)})
+		p, err := publisher.New(publisher.Config{Topic: short, Keep: &w.keep, Meter: &w.meter,
+			Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if done, err := p.Handle(t.Context(), slices.Concat(tenant(t, "a", 1), tenant(t, "b", 1))); done != 2 || err != nil {
+		if done, err := p.Handle(t.Context(), slices.Concat(tenant(t, "a", 1), tenant(t, "b", 1))); done != 2 ||
+			err != nil {
 			t.Fatal(done, err)
 		}
 		w.want("tenants/a/1", "tenants/b/1")
@@ -355,8 +364,8 @@ type decoded []control.Delivery
 
 func (d decoded) Decode([]byte) ([]control.Delivery, error) { return d, nil }
 
-// Guarantees that Lambda is told the sequence number of the first record that is to come again, and an empty list where none is:
-// anything else would repeat the batch for ever, or lose it.
+// Guarantees that Lambda is told the sequence number of the first record that is to come again, and an empty list where
+// none is: anything else would repeat the batch for ever, or lose it.
 func TestInvoke(t *testing.T) {
 	w := newWorld(t)
 	out, err := w.p.Invoke(t.Context(), decoded(tenant(t, "a", 2)), nil)
@@ -374,16 +383,20 @@ func TestInvoke(t *testing.T) {
 	}
 }
 
-// Guarantees that records of tables which are not ours, and items that a time to live removed, are harmless: kept, and nobody is told.
+// Guarantees that records of tables which are not ours, and items that a time to live removed, are harmless: kept, and
+// nobody is told.
 func TestForeignRecords(t *testing.T) {
 	w := newWorld(t)
 	d, err := streamrecord.New(map[control.Table]string{control.Tenants: "tenants"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	const record = `{"eventName":%q,"eventSource":"aws:dynamodb","eventSourceARN":"arn:aws:dynamodb:eu-west-1:123456789012:table/%s/stream/2026-11-21T00:00:00.000",` +
-		`"userIdentity":{"type":"Service","principalId":"dynamodb.amazonaws.com"},"dynamodb":{"SequenceNumber":"%d","Keys":{"id":{"S":"acme"}},"OldImage":{"id":{"S":"acme"}}}}`
-	event := `{"Records":[` + fmt.Sprintf(record, "INSERT", "other", 1) + "," + fmt.Sprintf(record, "REMOVE", "tenants", 2) + `]}`
+	const record = `{"eventName":%q,"eventSource":"aws:dynamodb",` +
+		`"eventSourceARN":"arn:aws:dynamodb:eu-west-1:123456789012:table/%s/stream/2026-11-21T00:00:00.000",` +
+		`"userIdentity":{"type":"Service","principalId":"dynamodb.amazonaws.com"},"dynamodb":{"SequenceNumber":"%d",` +
+		`"Keys":{"id":{"S":"acme"}},"OldImage":{"id":{"S":"acme"}}}}`
+	event := `{"Records":[` + fmt.Sprintf(record, "INSERT", "other", 1) + "," +
+		fmt.Sprintf(record, "REMOVE", "tenants", 2) + `]}`
 	out, err := w.p.Invoke(t.Context(), d, []byte(event))
 	if err != nil || string(out) != `{"batchItemFailures":[]}` || w.calls != 0 {
 		t.Errorf("%s, %v, %d calls", out, err, w.calls)
@@ -399,7 +412,8 @@ func TestForeignRecords(t *testing.T) {
 // Guarantees that a publisher without one of its parts is not made.
 func TestNewRefuses(t *testing.T) {
 	w := newWorld(t)
-	for _, c := range []publisher.Config{{Keep: &w.keep, Meter: &w.meter}, {Topic: w, Meter: &w.meter}, {Topic: w, Keep: &w.keep}} {
+	for _, c := range []publisher.Config{{Keep: &w.keep, Meter: &w.meter}, {Topic: w, Meter: &w.meter},
+		{Topic: w, Keep: &w.keep}} {
 		if _, err := publisher.New(c); err == nil {
 			t.Errorf("%+v is taken", c)
 		}

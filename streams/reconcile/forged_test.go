@@ -64,7 +64,8 @@ func (w *world) only() {
 				}
 				table, key, _ := celldoc.Item(d.Ref)
 				if _, ok := w.items[name{table, key}]; !ok {
-					w.t.Fatalf("the cell still has the %s %.20q of version %d, and no control table has it", kind, d.ID, d.Version)
+					w.t.Fatalf("the cell still has the %s %.20q of version %d, and no control table has it", kind, d.ID,
+						d.Version)
 				}
 			}
 		}
@@ -439,7 +440,8 @@ func TestRepairIsOvertaken(t *testing.T) {
 			w.onGet = nil
 			old := w.items[name{control.Tenants, key}]
 			w.put(control.Tenants, key, tenant(key, 2))
-			w.both(control.Tenants, key, tenant(key, 3)) // the item that is read is the one before, as if it were cached
+			// the item that is read is the one before, as if it were cached
+			w.both(control.Tenants, key, tenant(key, 3))
 			newest := w.items[name{control.Tenants, key}]
 			w.items[name{control.Tenants, key}] = old
 			w.onStep = func() { w.items[name{control.Tenants, key}] = newest }
@@ -509,7 +511,8 @@ func TestForgedItemReplacesNothing(t *testing.T) {
 	w.both(control.Cells, events.SharesKey, `{"version":1}`)
 	w.put(control.Cells, events.SharesKey, `{"version":99}`)
 	w.forge(
-		document(plan.KindTenant, "t000004", 5, `{}`), document(celldoc.KindShares, celldoc.SharesID, 7, `{"version":1}`),
+		document(plan.KindTenant, "t000004", 5, `{}`),
+		document(celldoc.KindShares, celldoc.SharesID, 7, `{"version":1}`),
 	)
 	w.bad[name{control.Tenants, "t000004"}] = true
 	if result := w.run(drift{reconcile.Unreadable: 3}); result.Repaired != 0 {

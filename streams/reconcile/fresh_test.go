@@ -77,7 +77,8 @@ func (o *ordered) reconcile(d time.Duration) (runs int) {
 	o.t.Helper()
 	for runs = 1; ; runs++ {
 		ctx, cancel := context.WithTimeout(o.t.Context(), d)
-		r, err := reconcile.New(reconcile.Config{Tables: tables{o.world}, Store: o, Meter: &o.meter, Log: slog.New(slog.NewTextHandler(&o.log, nil)),
+		r, err := reconcile.New(reconcile.Config{Tables: tables{o.world}, Store: o, Meter: &o.meter,
+			Log: slog.New(slog.NewTextHandler(&o.log, nil)),
 			Now: func() time.Time { return o.now }, Grace: o.grace})
 		if err != nil {
 			o.t.Fatal(err)
@@ -95,9 +96,9 @@ func (o *ordered) reconcile(d time.Duration) (runs int) {
 	}
 }
 
-// Guarantees that a fresh cell has its shares before it has a tenant, and before its shares the placement of every tenant: else it
-// would grant a limit whole, or a share of it to a tenant that is pinned elsewhere. Also where there is so much that it takes many
-// runs, each of which ends in the middle.
+// Guarantees that a fresh cell has its shares before it has a tenant, and before its shares the placement of every
+// tenant: else it would grant a limit whole, or a share of it to a tenant that is pinned elsewhere. Also where there is
+// so much that it takes many runs, each of which ends in the middle.
 func TestFreshCell(t *testing.T) {
 	for _, tt := range []struct {
 		name                string
@@ -134,8 +135,8 @@ func TestFreshCell(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell is not given its first shares where a placement may be lacking, and is as soon as none is; and that shares
-// which it has are kept up to date all the same.
+// Guarantees that a cell is not given its first shares where a placement may be lacking, and is as soon as none is; and
+// that shares which it has are kept up to date all the same.
 func TestFirstSharesWaitForEveryPlacement(t *testing.T) {
 	for size, many := range map[string]int{"few": 5, "many": 1500} {
 		t.Run(size, func(t *testing.T) {
@@ -181,8 +182,9 @@ func TestSpoiltAcknowledgement(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell is not given its first shares while a placement from before them is taken to be under way, and is once that is
-// not: a run takes a while, and the shares may be no younger than a placement that was when it was looked at.
+// Guarantees that a cell is not given its first shares while a placement from before them is taken to be under way, and
+// is once that is not: a run takes a while, and the shares may be no younger than a placement that was when it was
+// looked at.
 func TestFirstSharesWaitForPlacementsUnderWay(t *testing.T) {
 	for size, many := range map[string]int{"few": 5, "many": 1500} {
 		t.Run(size, func(t *testing.T) {
@@ -251,7 +253,8 @@ func TestUnreadableSharesAreLeft(t *testing.T) {
 			if n := o.meter.Of("drift_unreadable"); n != 8 {
 				t.Errorf("%d unreadable documents in two runs, want 4 in each", n)
 			}
-			for i, good := range []string{`{"version":1,"done":["x"]}`, placed("t000001"), placed("t000002"), placed("none")} {
+			for i, good := range []string{`{"version":1,"done":["x"]}`, placed("t000001"), placed("t000002"),
+				placed("none")} {
 				o.put(control.Cells, keys[i], good)
 			}
 			o.reconcile(time.Hour)
@@ -271,15 +274,17 @@ func TestFirstSharesWithAnUnreadablePlacement(t *testing.T) {
 				o.put(control.Cells, bad, `{"version":2,"tenant":"t000003"}`)
 				if shared { // which could not be read
 					o.put(control.Cells, events.SharesKey, `{"version":1,"done":["x"]}`)
-					if _, err := o.Table.Apply(t.Context(), []cellconfig.Document{{Ref: cellconfig.Ref{Kind: cellconfig.KindShares,
-						ID: cellconfig.SharesID},
-						Version: 1, Deleted: true}}); err != nil {
+					if _, err := o.Table.Apply(t.Context(),
+						[]cellconfig.Document{{Ref: cellconfig.Ref{Kind: cellconfig.KindShares,
+							ID: cellconfig.SharesID},
+							Version: 1, Deleted: true}}); err != nil {
 						t.Fatal(err)
 					}
 				}
 				o.reconcile(time.Hour)
 				if len(o.wrong) > 0 || o.placed != many || o.shares != 1 || o.tenants != 3 {
-					t.Fatalf("%d placements, %d shares, %d tenants, %q\n%s", o.placed, o.shares, o.tenants, o.wrong, o.log.String())
+					t.Fatalf("%d placements, %d shares, %d tenants, %q\n%s", o.placed, o.shares, o.tenants, o.wrong,
+						o.log.String())
 				}
 				got, err := o.Table.Get(t.Context(), cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: bad})
 				if err != nil || got[0].Version != 2 || !got[0].Deleted {
@@ -305,7 +310,8 @@ func TestCellsAreAway(t *testing.T) {
 		}
 		return nil
 	}
-	r, err := reconcile.New(reconcile.Config{Tables: tables{o.world}, Store: o, Meter: &o.meter, Log: slog.New(slog.NewTextHandler(&o.log, nil)),
+	r, err := reconcile.New(reconcile.Config{Tables: tables{o.world}, Store: o, Meter: &o.meter,
+		Log: slog.New(slog.NewTextHandler(&o.log, nil)),
 		Now: func() time.Time { return o.now }})
 	if err != nil {
 		t.Fatal(err)

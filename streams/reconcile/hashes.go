@@ -11,15 +11,15 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 )
 
-// crossing tells whether the keys of a cell are those that it has under their hashes, in memory that does not grow with
-// them: the sums of both are equal. Its zero value is ready.
+// crossing compares the keys of a cell with its documents under key hashes, in memory that does not grow with their
+// number: the sums of both must be equal. Its zero value is ready to use.
 type crossing struct {
 	seed maphash.Seed
 	made bool
 	sum  uint64
 }
 
-// add adds a document of a cell, in any order. Those of other kinds, and tombstones, are left out.
+// add adds a document of a cell, in any order. It ignores other kinds of documents, and tombstones.
 func (c *crossing) add(d *cellconfig.Document) {
 	if !c.made {
 		c.seed, c.made = maphash.MakeSeed(), true
@@ -36,8 +36,8 @@ func (c *crossing) add(d *cellconfig.Document) {
 func (c *crossing) of(hash string, body []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(c.seed)
-	// The length keeps the two apart. A forged document may have an id of any length, and could otherwise move bytes
-	// from one to the other without a change of the sum.
+	// The length separates hash and body. A forged document may have an id of any length, and could otherwise move
+	// bytes from one to the other without a change of the sum.
 	_, _ = h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(hash)))) // a maphash.Hash takes everything
 	_, _ = h.WriteString(hash)
 	_, _ = h.Write(body)
@@ -46,14 +46,15 @@ func (c *crossing) of(hash string, body []byte) uint64 {
 
 func (c *crossing) differ() bool { return c.sum != 0 }
 
-// holder is a key of the cell by its hash.
+// holder is a key of the cell, found by its hash.
 type holder struct {
 	id   string // of the key
-	body uint64 // hash of it
-	seen bool   // there is a document under its hash
+	body uint64 // hash of its body
+	seen bool   // there is a document under the key's hash
 }
 
-// hashes has the cell's keys under their hashes, and no others. It is called if they differ.
+// hashes repairs the cell's documents under key hashes: one for each key, and no others. It is called if the sums
+// differ.
 func (r *run) hashes(ctx context.Context) error {
 	seed, keys := maphash.MakeSeed(), map[string]*holder{}
 	for d, err := range r.store.List(ctx, celldoc.KindKey) {
@@ -100,8 +101,8 @@ func (r *run) hashes(ctx context.Context) error {
 	return err
 }
 
-// hash is what takes the place of the document under a hash, of the key with the id, "" where there is none; false
-// where it is as it should be by now.
+// hash returns the replacement of the document under a hash. id is that of the key, or "" if there is no key. It
+// returns false if the document is right meanwhile.
 func (r *run) hash(ctx context.Context, hash, id string) (one cellconfig.Replacement, differs bool, err error) {
 	refs := []cellconfig.Ref{{Kind: cellconfig.KindKeyHash, ID: hash}}
 	if id != "" {

@@ -1,9 +1,10 @@
-// Package reconcile compares the control tables with a cell's copy on a schedule, repairs what the cell has missed, and reports
-// what it finds.
+// Package reconcile compares the control tables with a cell's copy on a schedule, repairs what the cell lacks, and
+// reports what it finds.
 //
-// It reads every item of the control tables once and every document of the cell once, both as pages in whatever order they come,
-// and keeps of them a sketch whose size does not grow with their number. What the sketch shows to differ is read again, one by one:
-// much of it is under way. So where nothing differs, there is at most one read for each item and no write.
+// A run reads every item of the control tables once and every document of the cell once, both in pages and in any
+// order. It keeps a sketch of them, whose size does not grow with their number. What differs in the sketch is read
+// again one by one, because many differences are changes on their way. If nothing differs, there is at most one read
+// for each item, and no write.
 //
 //	missing     the cell has never had the item         applied
 //	older       the cell has an older version           applied
@@ -19,65 +20,67 @@
 //	            this version can read
 //	refused     the cell's table does not take it       reported
 //
-// What is reported only is left alone. A version that is younger than Config.Grace may be under way: it is neither
+// What is only reported is not changed. A version that is younger than Config.Grace may be on its way: it is neither
 // drift nor written.
 //
 // # What was forged
 //
-// The control tables are the truth. What the cell has beyond them is written back whatever its version
-// ([cellconfig.Repair], which also says how readers accept that), at once and without a grace. It is never a change
-// under way: the cell's document is read first and the item after it, consistently, and no event is published before
-// its item is written. A repair writes only if the document is still the one that was read. The item is read once
-// more after it: an event that came in between found the forged version, and was taken for old.
+// The control tables are the truth. The cell's documents are made to match them whatever their versions
+// ([cellconfig.Repair], which also says how readers accept a lower version), at once and without a grace. A document
+// that is ahead is never a change on its way: the cell's document is read before the item, with consistent reads, and
+// an event is published only after its item was written. A repair writes only if the document is still the one that was
+// read. The item is read once more after the repair, because an event that arrived in between was compared with the
+// forged version, and was ignored as old.
 //
-// A control table never loses an item, since a delete is a version. So one in which there is nothing but the canary's
-// mark, while the cell has more than ten documents of it, was lost or is another one, and a cell goes on without it:
-// its documents are reported as unknown and stay. Ten are removed all the same, because a table may well be empty in
-// which somebody forges: a deployment whose callers show tokens has no API keys. If there are more, an operator
-// decides: one item in the table, whatever it is, says that the table is the right one, and the next run removes all
-// others. Nothing that a run can read decides it instead: the cell's table is what somebody forges in, the other
-// control tables say nothing about this one, and a loss lasts longer than any number of runs that could be waited
-// for.
+// A control table never loses an item, because a delete is a version. So a table with nothing but the canary's mark was
+// lost or is another table, if the cell has more than ten documents of it. The cell goes on without the table: the
+// documents are reported as unknown, and stay. Up to ten documents are removed, because the table of a deployment may
+// really be empty while somebody forges documents in the cell: a deployment whose callers send tokens has no API keys.
+// If there are more, an operator decides: any one item in the table shows that the table is the right one, and the next
+// run removes all other documents. Nothing that a run can read could decide instead. The cell's table is the one in
+// which somebody forges, the other control tables say nothing about this one, and a loss lasts longer than any number
+// of runs.
 //
-// A document with a number above that of the last log entry keeps every reader that begins from loading. It is written
-// anew with the number of a new entry. That is no change under way: the head is read after the document.
+// A document whose number is above that of the last log entry prevents readers that start from loading the
+// configuration. A run writes it again with the number of a new entry. Such a document is not a change on its way: the
+// head is read after the document.
 //
-// Rows that are no documents ([cellconfig.BadRow]) are deleted wherever a run meets them, and the run goes on.
+// Rows that are not documents ([cellconfig.BadRow]) are deleted when a run reads them, and the run goes on.
 //
-// Where more differs than the sketch can show, as in an empty cell, the control tables are gone through once more, page by page
-// against the cell. If the cell then has more documents than items were found for, its documents are gone through, too.
+// If more differs than the sketch can show, as in an empty cell, a run reads the control tables again, and compares
+// each page with the cell. If the cell has more documents after that than items were found for, the run reads its
+// documents again, too.
 //
 // # Cells and tenants
 //
-// The control table of the cells comes before that of tenants: a cell must not know a tenant before it knows what it may grant. Of
-// that table the shares come last where the cell has none yet, after the placement of every tenant: by a document of the shares
-// alone it would grant to a tenant that is pinned to another cell. So they are not written where an item of that table cannot be
-// read, or was refused, for it may be such a placement, nor where a placement is taken to be under way. Of a placement
-// whose item can be read and whose body cannot, such a cell learns that it does not know it (celldoc.Unknown), and so
-// serves all other tenants. A cell that has shares keeps what it has of shares and placements until newer ones can be
-// read.
+// The control table of the cells is compared before that of tenants: a cell must not know a tenant before it knows its
+// shares. If the cell has no shares yet, they are written last, after the placement of every tenant, because with
+// shares alone the cell would grant units to a tenant that is pinned to other cells. The shares are therefore not
+// written if an item of that table cannot be read or was refused, because it may be a placement, or if a placement is
+// taken to be on its way. If an item can be read but not its body, such a cell stores that it does not know this
+// placement (celldoc.Unknown), and serves all other tenants. A cell that has shares keeps its shares and placements
+// until newer ones can be read.
 //
 // # Keys
 //
-// A cell has each API key under its hash, too. No item is such a document, so it is compared with the key's own
-// document, after the keys were repaired: one that is of no key is removed as unknown, one with another content is
-// replaced, and one that is lacking is written.
-//
+// A cell has each API key under its hash, too. No item corresponds to such a document. It is compared with the key's
+// own document, after the keys were repaired. A document without a key is removed as unknown, one with another content
+// is replaced, and a missing one is written.
 // # Time
 //
-// A run ends before its time does. Where it could not do all, it leaves in the cell's table where it was (a document of KindState),
-// and the next run goes on there.
+// A run ends before its time does. If it is not finished, it writes to the cell's table where it stopped (a document of
+// KindState), and the next run continues there.
 //
-// That document is in the table that is compared, so whoever can forge there can forge it. It therefore decides only
-// where a run begins, and never what a run leaves out: a run that begins in the middle goes on to the last table, then
-// from the first one to the place where it began, and has finished only then. The table in whose middle it began is
-// compared as a whole. So if there is time to go through everything twice, a forged state hides nothing even from the
-// run that reads it. If there is not, whoever forges it before every run can choose what is not compared, and no run
-// finishes: reconcile_unfinished tells that.
+// That document is in the table that is compared, so it can be forged, too. It therefore decides only where a run
+// begins, and never what a run leaves out. A run that begins in the middle goes on to the last table, then from the
+// first table to the place where it began, and is finished only then. It compares the table in which it began as a
+// whole. If there is time to compare everything twice, a forged state hides nothing, not even from the run that reads
+// it. Otherwise, whoever forges it before every run can choose what is not compared, and no run finishes, which
+// reconcile_unfinished reports.
 //
-// Metrics: drift (all but what is under way; at least 1 if the run failed, since what it did not compare is not known
-// to be in order), drift_missing and so on, reconcile_items, reconcile_reads, reconcile_repaired,
-// reconcile_under_way, reconcile_unfinished.
+// Metrics: drift (all differences except changes on their way; at least 1 if the run failed, because the rest may
+// differ), drift_missing and others, reconcile_items, reconcile_reads, reconcile_repaired, reconcile_under_way,
+// reconcile_unfinished.
 package reconcile
 
 import (
@@ -96,30 +99,31 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 )
 
-// Tables is the part of control.Tables that is used.
+// Tables is the part of control.Tables that reconcile uses.
 type Tables interface {
 	Get(ctx context.Context, t control.Table, key string) (control.Item, error)
 	List(ctx context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error)
 }
 
-// Meter counts; a *telemetry.Meter is one.
+// Meter counts. *telemetry.Meter implements it.
 type Meter interface {
 	Count(name string, n int64)
 }
 
-// Config sets up a Reconciler. All but the last four are required.
+// Config sets up a Reconciler. All fields but the last four are required.
 type Config struct {
 	Tables Tables
 	Store  cellconfig.Store // of the cell
 	Meter  Meter
 
-	Log   *slog.Logger     // default slog.Default()
-	Now   func() time.Time // default time.Now
-	Grace time.Duration    // for which a version may be under way, 0 or more; by the writer's clock and this one's
-	Spare time.Duration    // of a run's time is left for its end; 0 is 5 s
+	Log *slog.Logger     // default slog.Default()
+	Now func() time.Time // default time.Now
+	// age below which a version may be on its way, by the clocks of the writer and of this process; 0 or more
+	Grace time.Duration
+	Spare time.Duration // the part of a run's time that is kept for its end; 0 means 5 s
 }
 
-// KindState is the kind of the document that says where a run was that could not do all; its id is StateID.
+// KindState is the kind of the document that says where an unfinished run stopped. Its id is StateID.
 const (
 	KindState cellconfig.Kind = "reconcile"
 	StateID   string          = "state"
@@ -139,22 +143,24 @@ const (
 	Refused    Drift = "refused"
 )
 
-// Drifts lists them.
+// Drifts returns all kinds of differences.
 func Drifts() []Drift { return []Drift{Missing, Older, Ahead, Unknown, Altered, Unreadable, Refused} }
 
-// Result is what a run did and found.
+// Result says what a run did and found.
 type Result struct {
-	Items        int64 // of the control tables that cells are told of, and read
+	Items        int64 // of the control tables that were read, and that cells receive
 	Documents    int64 // of the cell that were read
-	ControlReads int64 // of items; each page counts as the items that it has
-	CellReads    int64 // of documents, the same, and those before a write; that of where the last run was is not counted
-	Repaired     int64 // documents that were written
-	UnderWay     int64 // differences that are too young to be drift
-	Drift        map[Drift]int64
-	Finished     bool
+	ControlReads int64 // of items; a page counts as the number of its items
+	// CellReads counts reads of documents in the same way, including those before a write, and excluding the read of
+	// the saved state.
+	CellReads int64
+	Repaired  int64 // documents that were written
+	UnderWay  int64 // differences that may be changes on their way
+	Drift     map[Drift]int64
+	Finished  bool
 }
 
-// ReadsPerItem is how often an item or document was read, on average; 0 where there is none.
+// ReadsPerItem returns how often an item or document was read, on average. It returns 0 if there is none.
 func (r *Result) ReadsPerItem() float64 {
 	if r.Items+r.Documents == 0 {
 		return 0
@@ -162,17 +168,17 @@ func (r *Result) ReadsPerItem() float64 {
 	return float64(r.ControlReads+r.CellReads) / float64(r.Items+r.Documents)
 }
 
-// state is where a run was: Table is the one it is at, and in Bulk mode After is how far it got.
+// state says where a run stopped: Table is the control table, and After is the last key that was compared in Bulk mode.
 type state struct {
 	Table control.Table `json:"table"`
 	Bulk  bool          `json:"bulk"`
 	After string        `json:"after"`
 
-	// Lacking: something of this table did not reach the cell.
+	// Lacking says that something of this table did not reach the cell.
 	Lacking bool `json:"lacking,omitempty"`
 
-	// Documents are those that the cell had of this table when it was compared, and Matched those of them that Bulk mode
-	// has found the items of, up to After.
+	// Documents is how many documents of this table the cell had when they were compared. Matched is for how many of
+	// them Bulk mode found the items, up to After.
 	Documents int64 `json:"documents,omitempty"`
 	Matched   int64 `json:"matched,omitempty"`
 }
@@ -204,7 +210,8 @@ func New(c Config) (*Reconciler, error) {
 	return &Reconciler{c}, nil
 }
 
-// order is in which control tables are gone through: what others name comes first.
+// order returns the control tables in the order in which they are compared: a table comes before the tables that refer
+// to it.
 func order() []control.Table {
 	return []control.Table{control.Plans, control.Cells, control.Tenants, control.Keys}
 }
@@ -216,9 +223,9 @@ type run struct {
 	result   *Result
 	store    cellconfig.Store
 	version  int64 // of the document with the state of an earlier run
-	compared bool  // this run has compared and counted the state's table
-	items    int64 // of the state's table that were listed last, but for the canary's, which comes again in any case
-	lost     bool  // the state's table has no items, and the cell many documents of it: they stay
+	compared bool  // this run has compared the state's table and counted its documents
+	items    int64 // of the state's table in the last listing, without the canary's item, which is always written again
+	lost     bool  // the state's table has no items, and the cell has many documents of it, which stay
 	crossed  bool  // the cell's documents of keys and of key hashes do not match
 	above    bool  // a document of the state's table has a number above that of the last log entry
 }
@@ -226,8 +233,8 @@ type run struct {
 // mostOfNone is how many documents of a control table without any item are removed.
 const mostOfNone = 10
 
-// cell is the cell's store as a run uses it. Reads are counted. Rows that are no documents are reported and deleted, so
-// that they neither stand for a document nor end the run.
+// cell is the cell's store, as a run uses it. It counts reads. It reports and deletes rows that are not documents, so
+// that they do not end the run.
 type cell struct {
 	cellconfig.Store
 	run *run
@@ -250,7 +257,7 @@ func (c *cell) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Do
 	}
 }
 
-// List implements [cellconfig.Lister]. A list that is read to its end has had all bad rows deleted.
+// List implements [cellconfig.Lister]. When a list was read to its end, all its bad rows are deleted.
 func (c *cell) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
 	return func(yield func(cellconfig.Document, error) bool) {
 		var rows []cellconfig.BadRow
@@ -280,7 +287,7 @@ func (c *cell) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellcon
 	}
 }
 
-// discard reports rows of the cell's table that are no documents, and deletes them.
+// discard reports and deletes rows of the cell's table that are not documents.
 func (r *run) discard(ctx context.Context, rows []cellconfig.BadRow) error {
 	for i := range rows {
 		r.report(ctx, Unknown, shown(cellconfig.Ref{Kind: rows[i].Kind, ID: rows[i].Key[1]}), rows[i].Err)
@@ -290,7 +297,7 @@ func (r *run) discard(ctx context.Context, rows []cellconfig.BadRow) error {
 	return err
 }
 
-// shown is a name as it may be logged: without the hash of a key, which is nobody's to read.
+// shown returns a name without the hash of a key, which must not be logged.
 func shown(ref cellconfig.Ref) cellconfig.Ref {
 	if ref.Kind == cellconfig.KindKeyHash {
 		ref.ID = ""
@@ -298,11 +305,11 @@ func shown(ref cellconfig.Ref) cellconfig.Ref {
 	return ref
 }
 
-// errLate has a run end, and the next one go on.
+// errLate ends a run whose time is over. The next run continues.
 var errLate = errors.New("the time is over")
 
-// Run compares and repairs, and returns what it did. Where its time was over before it was through, the result is not Finished,
-// and that is no error; the next run goes on. An error leaves the rest to the next run, too. Two runs at once do no harm.
+// Run compares and repairs, and returns what it did. If its time is over first, the result is not Finished, there is no
+// error, and the next run continues. After an error the next run continues, too. Concurrent runs do no harm.
 func (r *Reconciler) Run(ctx context.Context) (Result, error) {
 	result := Result{Drift: map[Drift]int64{}}
 	end := ctx
@@ -330,7 +337,7 @@ func (r *Reconciler) Run(ctx context.Context) (Result, error) {
 	return result, err
 }
 
-// count tells the meter of a run, which ended with the error.
+// count reports the result of a run, which ended with err, to the meter.
 func (r *Reconciler) count(result *Result, err error) {
 	m := r.c.Meter
 	all := int64(0)
@@ -353,21 +360,23 @@ func (r *Reconciler) count(result *Result, err error) {
 	m.Count("reconcile_unfinished", unfinished)
 }
 
-// noRuns is the version from which on a saved state was forged: each run raises the version by one, so no run gets there.
+// noRuns is the version from which on a saved state must be forged: each run raises the version by one, so no run
+// reaches it.
 const noRuns = 1<<53 - 1
 
-var errNoRuns = fmt.Errorf("the saved state has version %d or above, which no run reaches: it was forged, and is removed",
+var errNoRuns = fmt.Errorf(
+	"the saved state has version %d or above, which no run reaches: it was forged, and is removed",
 	int64(noRuns))
 
-// load has the run begin where the last one was, if that was not through. The package comment says why the state that
-// it reads may be forged.
+// load makes the run begin where the last run stopped, if that was not finished. The package comment says what follows
+// if the saved state is forged.
 func (r *run) load(ctx context.Context) error {
 	ref := cellconfig.Ref{Kind: KindState, ID: StateID}
 	got, err := r.store.Get(ctx, ref)
 	if err = errors.Join(err, wrongCount(len(got), 1)); err != nil {
-		return fmt.Errorf("read where the last run was: %w", err)
+		return fmt.Errorf("read where the last run stopped: %w", err)
 	}
-	if got[0].Version >= noRuns { // the next version of it could not be written
+	if got[0].Version >= noRuns { // a next version could not be written
 		r.report(ctx, Unknown, ref, errNoRuns)
 		return r.replace(ctx, []cellconfig.Replacement{{Found: got[0], Want: cellconfig.Document{Ref: ref}}})
 	}
@@ -376,25 +385,26 @@ func (r *run) load(ctx context.Context) error {
 		return nil
 	}
 	var s state
-	if json.Unmarshal(got[0].Body, &s) == nil && s.possible() { // else another version of this program has left it
+	if json.Unmarshal(got[0].Body, &s) == nil && s.possible() { // otherwise another version of the program wrote it
 		r.state = s
 	}
 	return nil
 }
 
-// possible reports whether a run can begin at a state. A control table cannot be listed after something that is no key.
+// possible reports whether a run can begin at a state. A control table cannot be listed from a text that is not a key.
 func (s *state) possible() bool {
 	return slices.Contains(order(), s.Table) && (s.After == "" || control.CheckGet(s.Table, s.After) == nil)
 }
 
 func wrongCount(have, want int) error {
 	if have != want {
-		return fmt.Errorf("%d documents for %d", have, want)
+		return fmt.Errorf("the store returned %d documents for %d names", have, want)
 	}
 	return nil
 }
 
-// save leaves where the run was, nil where it is through. Nothing is written for a run that was through in one go.
+// save writes where the run stopped, or that it is finished if s is nil. It writes nothing for a run that began at the
+// start and finished.
 func (r *run) save(ctx context.Context, s *state) error {
 	d := cellconfig.Document{Ref: cellconfig.Ref{Kind: KindState, ID: StateID}, Version: r.version + 1}
 	switch {
@@ -414,13 +424,13 @@ func (r *run) save(ctx context.Context, s *state) error {
 		d.Body = body
 	}
 	if _, err := cellconfig.Apply(ctx, r.store, []cellconfig.Document{d}, r.c.Now); err != nil {
-		return fmt.Errorf("write where the run was: %w", err)
+		return fmt.Errorf("write where the run stopped: %w", err)
 	}
 	return nil
 }
 
-// all goes through the tables, beginning where the state is. What lies before that place comes last, since the state
-// may be forged: see the package comment.
+// all compares all tables, beginning where the state says. What comes before that place is compared last, because the
+// state may be forged: see the package comment.
 func (r *run) all(ctx context.Context) error {
 	from := slices.Index(order(), r.Table)
 	before := order()[:from]
@@ -438,7 +448,7 @@ func (r *run) all(ctx context.Context) error {
 	return nil
 }
 
-// table goes through the state's table.
+// table compares the state's table.
 func (r *run) table(ctx context.Context) error {
 	if !r.Bulk {
 		few, err := r.compare(ctx)
@@ -464,7 +474,7 @@ func (r *run) table(ctx context.Context) error {
 	return nil
 }
 
-// kinds are those of the cell's documents that the state's table is compared with.
+// kinds returns the kinds of the cell's documents that belong to the state's table.
 func (r *run) kinds() []cellconfig.Kind {
 	kinds := celldoc.Kinds(r.Table)
 	if r.Table == control.Keys {
@@ -473,9 +483,8 @@ func (r *run) kinds() []cellconfig.Kind {
 	return kinds
 }
 
-// documents goes through the cell's documents of the state's table, and reports in r.above whether one has a number
-// above that of the last log entry. The head is read last, so a document that is written meanwhile is not
-// taken for one above it.
+// documents calls each for the cell's documents of the state's table. It sets r.above if a document has a number above
+// that of the last log entry. The head is read last, so that a document that is written meanwhile does not count.
 func (r *run) documents(ctx context.Context, each func(*cellconfig.Document)) error {
 	last := int64(0)
 	for _, kind := range r.kinds() {
@@ -493,7 +502,7 @@ func (r *run) documents(ctx context.Context, each func(*cellconfig.Document)) er
 	return err
 }
 
-// head is the cell's head; the zero head if nothing was ever written.
+// head returns the cell's head, or the zero head if nothing was ever written.
 func (r *run) head(ctx context.Context) (cellconfig.Head, error) {
 	head, err := r.store.Head(ctx)
 	if err != nil && !errors.Is(err, cellconfig.ErrEmpty) {
@@ -502,7 +511,7 @@ func (r *run) head(ctx context.Context) (cellconfig.Head, error) {
 	return head, nil
 }
 
-// renumber writes the documents anew whose number is above that of the last log entry. Their content was compared
+// renumber writes the documents again whose number is above that of the last log entry. Their content was compared
 // before.
 func (r *run) renumber(ctx context.Context) error {
 	for _, kind := range r.kinds() {
@@ -520,7 +529,7 @@ func (r *run) renumber(ctx context.Context) error {
 			}
 			want := d
 			if d.Deleted && kind == cellconfig.KindKeyHash {
-				want = cellconfig.Document{Ref: d.Ref} // nothing needs it, and a repair writes no such tombstone
+				want = cellconfig.Document{Ref: d.Ref} // not needed, and a repair writes no tombstone of version 0
 			}
 			if all = append(all, cellconfig.Replacement{Found: d, Want: want}); len(all) < page {
 				continue
@@ -537,7 +546,7 @@ func (r *run) renumber(ctx context.Context) error {
 	return nil
 }
 
-// number writes documents anew, but for those that have come since the head was read.
+// number writes documents again, except those that were written after the head was read.
 func (r *run) number(ctx context.Context, all []cellconfig.Replacement) error {
 	head, err := r.head(ctx)
 	if err != nil {
@@ -546,12 +555,14 @@ func (r *run) number(ctx context.Context, all []cellconfig.Replacement) error {
 	all = slices.DeleteFunc(all, func(one cellconfig.Replacement) bool { return one.Found.Seq <= head.Seq })
 	for i := range all {
 		r.report(ctx, Altered, shown(all[i].Found.Ref),
-			fmt.Errorf("its sequence number is %d, and the last log entry has %d: it was forged, and is written again", all[i].Found.Seq, head.Seq))
+			fmt.Errorf(
+				"its sequence number is %d, and that of the last log entry is %d: it was forged, and is written again",
+				all[i].Found.Seq, head.Seq))
 	}
 	return r.replace(ctx, all)
 }
 
-// compare sketches both sides and settles what differs; false where that is too much.
+// compare compares both sides by their sketches, and repairs what differs. It returns false if too much differs.
 func (r *run) compare(ctx context.Context) (few bool, err error) {
 	s := newSketch()
 	r.Lacking, r.Documents = false, 0
@@ -584,7 +595,7 @@ func (r *run) compare(ctx context.Context) (few bool, err error) {
 			}
 			e, ok := s.pack(slices.Index(kinds, ref.Kind), ref.ID, page[i].Version, page[i].Deleted, page[i].Body)
 			if !ok {
-				return fmt.Errorf("%s/%.140q: the id is longer than can be", r.Table, page[i].Key)
+				return fmt.Errorf("%s/%.140q: the id is longer than an id can be", r.Table, page[i].Key)
 			}
 			s.add(&e, inControl)
 		}
@@ -606,7 +617,7 @@ func (r *run) compare(ctx context.Context) (few bool, err error) {
 	return true, r.settle(ctx, refs)
 }
 
-// pages goes through the items of the control table that cells are told of.
+// pages calls each for the pages of items of the control table that cells receive.
 func (r *run) pages(ctx context.Context, after string, each func(items []control.Item, next string) error) error {
 	for {
 		items, next, err := r.c.Tables.List(ctx, r.Table, after, page)
@@ -643,8 +654,8 @@ func (r *run) pages(ctx context.Context, after string, each func(items []control
 	}
 }
 
-// badItems reports items of the control table that cannot be read, by their keys. An item that cells are never told
-// of, such as a cell's acknowledgement, does not set Lacking.
+// badItems reports items of the control table that cannot be read, by their keys. An item that cells never receive,
+// such as a cell's acknowledgement, does not set Lacking.
 func (r *run) badItems(ctx context.Context, err error) {
 	items, whole := control.BadItems(err)
 	if !whole {
@@ -660,13 +671,13 @@ func (r *run) badItems(ctx context.Context, err error) {
 	}
 }
 
-// mended is what is to be written to the cell.
+// mended holds what must be written to the cell.
 type mended struct {
-	newer    []cellconfig.Document    // than what the cell has
-	replaced []cellconfig.Replacement // what the cell must not have
+	newer    []cellconfig.Document    // documents that are newer than the cell's
+	replaced []cellconfig.Replacement // documents of the cell that are wrong
 }
 
-// add adds what a document is to be, in the place of what the cell has.
+// add adds the right document in place of the cell's.
 func (m *mended) add(want cellconfig.Document, have *cellconfig.Document) {
 	if want.Version > have.Version {
 		m.newer = append(m.newer, want)
@@ -675,16 +686,16 @@ func (m *mended) add(want cellconfig.Document, have *cellconfig.Document) {
 	m.replaced = append(m.replaced, cellconfig.Replacement{Found: *have, Want: want})
 }
 
-// write writes it, what must not be there first: a key may need the hash that a forged one has.
+// write writes the repairs, and replaces wrong documents first: a key may need the hash of a forged key.
 func (r *run) write(ctx context.Context, m *mended) error {
 	return errors.Join(r.replace(ctx, m.replaced), r.apply(ctx, m.newer))
 }
 
-// settle looks at what differed, each by itself and as it is now, and repairs what can be.
+// settle reads each document that differs again, and repairs what it can.
 func (r *run) settle(ctx context.Context, refs map[cellconfig.Ref]bool) error {
-	var all, shares mended // the cell's first shares by themselves
+	var all, shares mended // shares holds the cell's first shares, which are written separately
 	for ref := range refs {
-		// The cell first: what it has then, the control tables have when they are read.
+		// The cell is read first: what it has then, the control tables have when they are read.
 		got, err := r.store.Get(ctx, ref)
 		if err = errors.Join(err, wrongCount(len(got), 1)); err != nil {
 			return fmt.Errorf("read a %s of the cell: %w", ref.Kind, err)
@@ -709,20 +720,21 @@ func (r *run) settle(ctx context.Context, refs map[cellconfig.Ref]bool) error {
 		return err
 	}
 	if r.Lacking && len(shares.newer)+len(shares.replaced) > 0 {
-		r.c.Log.ErrorContext(ctx, "the cell is not given its first shares, since a placement may be missing there: it grants nothing until a later run writes them. See what this run "+
+		r.c.Log.ErrorContext(ctx, "the cell does not receive its first shares, because it may lack a placement: "+
+			"it grants nothing until a later run writes them. See what this run "+
 			"reports as unreadable or refused")
 		return nil
 	}
 	return r.write(ctx, &shares)
 }
 
-// firstShares reports whether a document of the cell is that of the shares, and there were never any that could be
-// read: a tombstone says that there are some.
+// firstShares reports whether a document is that of the shares, and the cell never had shares that could be read: a
+// tombstone says that shares exist.
 func firstShares(ref cellconfig.Ref, have *cellconfig.Document) bool {
 	return ref.Kind == cellconfig.KindShares && (have.Version == 0 || have.Deleted)
 }
 
-// item is the item that a document is; nil where there is none.
+// item returns the item of a document, or nil if there is none.
 func (r *run) item(ctx context.Context, ref cellconfig.Ref) (*control.Item, error) {
 	t, key, ok := celldoc.Item(ref)
 	if !ok {
@@ -732,15 +744,15 @@ func (r *run) item(ctx context.Context, ref cellconfig.Ref) (*control.Item, erro
 	item, err := r.c.Tables.Get(ctx, t, key)
 	switch {
 	case errors.Is(err, control.ErrNotFound):
-		return nil, nil //nolint:nilnil // the same
+		return nil, nil //nolint:nilnil // no item is an answer
 	case err != nil:
 		return nil, fmt.Errorf("read %s/%.140q: %w", t, key, err)
 	}
 	return &item, nil
 }
 
-// judge compares an item, or none, with the cell's document of it; true where the cell is to have the returned one.
-// That of version 0 is none.
+// judge compares an item, or none, with the cell's document of it. It returns true if the cell must have the returned
+// document. A returned document of version 0 means that the cell must have none.
 func (r *run) judge(ctx context.Context, item *control.Item, have *cellconfig.Document) (cellconfig.Document, bool) {
 	if item == nil {
 		return r.unknown(ctx, have)
@@ -754,7 +766,7 @@ func (r *run) judge(ctx context.Context, item *control.Item, have *cellconfig.Do
 		r.Lacking = r.Lacking || want.Kind == cellconfig.KindPlacement
 		return want, false
 	}
-	if err := item.Verify(); err != nil { // as the publisher does: what was written by hand reaches no cell
+	if err := item.Verify(); err != nil { // like the publisher: an item that Sluice did not write reaches no cell
 		r.report(ctx, Unreadable, want.Ref, err)
 		return want, false
 	}
@@ -770,13 +782,13 @@ func (r *run) judge(ctx context.Context, item *control.Item, have *cellconfig.Do
 	return want, true
 }
 
-// errLost is reported with documents that have no item and are kept.
+// errLost is reported with documents that have no item and stay.
 var errLost = errors.New(
 	"the control table is empty: it was lost, or is not the right one; nothing of it is removed from the cell. " +
 		"If it is meant to be empty, write any one item to it, and the next run removes these documents: see the " +
 		"runbook about forged cell documents")
 
-// unknown reports a document that has no item; true where it is to be removed.
+// unknown reports a document that has no item. It returns true if the document must be removed.
 func (r *run) unknown(ctx context.Context, have *cellconfig.Document) (none cellconfig.Document, remove bool) {
 	none.Ref = have.Ref
 	switch {
@@ -790,7 +802,8 @@ func (r *run) unknown(ctx context.Context, have *cellconfig.Document) (none cell
 	return none, true
 }
 
-// beyond looks at a document whose version is the item's or newer; true where the item is to replace it.
+// beyond handles a document whose version is the item's or newer. It returns true if the item must replace the
+// document.
 func (r *run) beyond(ctx context.Context, item *control.Item, want, have *cellconfig.Document) bool {
 	if err := celldoc.Readable(want); err != nil {
 		r.unreadable(ctx, want.Ref, err)
@@ -811,17 +824,18 @@ func (r *run) beyond(ctx context.Context, item *control.Item, want, have *cellco
 	return true
 }
 
-// unreadable reports an item that cannot be read, without setting Lacking, because the cell could be given nothing
-// better: shares or a placement that cells of this version cannot read, or an item that no cell is told of.
+// unreadable reports an item that cannot be read. It does not set Lacking, because there is nothing better that the
+// cell could receive: shares or a placement that cells of this version cannot read, or an item that cells never
+// receive.
 func (r *run) unreadable(ctx context.Context, ref cellconfig.Ref, why error) {
 	lacking := r.Lacking
 	r.report(ctx, Unreadable, ref, why)
 	r.Lacking = lacking
 }
 
-// leave leaves the cell what it has of shares or of a placement that it could not read. A cell that has no shares is
-// told that it does not know the document: then it neither takes the shares for absent, nor grants to the tenant of the
-// placement by its shares alone.
+// leave keeps the cell's version of shares or of a placement that cannot be read. A cell without shares stores that it
+// does not know the document: it then does not believe that there are no shares, and grants nothing to the tenant of
+// the placement.
 func (r *run) leave(
 	ctx context.Context, want cellconfig.Document, have *cellconfig.Document, why error,
 ) (cellconfig.Document, bool) {
@@ -839,7 +853,7 @@ func (r *run) leave(
 	return celldoc.Unknown(want), firstShares(shares, &got[0])
 }
 
-// page is how many items are asked for at a time.
+// page is how many items are requested at a time.
 const page = 500
 
 // logged is how many differences of a kind a run logs by name.
@@ -855,11 +869,12 @@ func (r *run) report(ctx context.Context, d Drift, ref cellconfig.Ref, err error
 	}
 	level := slog.LevelError
 	if d == Missing || d == Older {
-		level = slog.LevelWarn // it is repaired
+		level = slog.LevelWarn // because it is repaired
 	}
 	attrs := []slog.Attr{slog.String("drift", string(d)), slog.String("table", string(r.Table))}
 	if ref.Kind != "" {
-		attrs = append(attrs, slog.String("kind", string(ref.Kind)), slog.String("document", fmt.Sprintf("%.140q", ref.ID)))
+		attrs = append(attrs, slog.String("kind", string(ref.Kind)),
+			slog.String("document", fmt.Sprintf("%.140q", ref.ID)))
 	}
 	if err != nil {
 		attrs = append(attrs, slog.Any("error", err))
@@ -867,7 +882,8 @@ func (r *run) report(ctx context.Context, d Drift, ref cellconfig.Ref, err error
 	r.c.Log.LogAttrs(ctx, level, "the cell differs from the control tables", attrs...)
 }
 
-// apply writes documents as an applier does. One that is refused is reported, and does not hold up the others.
+// apply writes documents as an applier does. A document that the store refuses is reported, and does not hold up the
+// others.
 func (r *run) apply(ctx context.Context, documents []cellconfig.Document) error {
 	if len(documents) == 0 {
 		return nil
@@ -887,7 +903,7 @@ func (r *run) apply(ctx context.Context, documents []cellconfig.Document) error 
 	return errors.Join(r.apply(ctx, documents[:half]), r.apply(ctx, documents[half:]))
 }
 
-// replace puts items in the place of what the cell must not have. One that is refused is reported, and does not hold
+// replace replaces wrong documents of the cell by items. An item that the store refuses is reported, and does not hold
 // up the others.
 func (r *run) replace(ctx context.Context, all []cellconfig.Replacement) error {
 	if len(all) == 0 {
@@ -908,8 +924,8 @@ func (r *run) replace(ctx context.Context, all []cellconfig.Replacement) error {
 	return errors.Join(r.replace(ctx, all[:half]), r.replace(ctx, all[half:]))
 }
 
-// overtaken applies what was written to the control tables between the first look at an item and its repair: the
-// event of it may have come while the cell still had the forged version.
+// overtaken applies what was written to the control tables between the first read of an item and its repair. The event
+// of such a change may have arrived while the cell still had the forged version.
 func (r *run) overtaken(ctx context.Context, all []cellconfig.Replacement) error {
 	var newer []cellconfig.Document
 	for i := range all {
@@ -930,9 +946,9 @@ func (r *run) overtaken(ctx context.Context, all []cellconfig.Replacement) error
 	return r.apply(ctx, newer)
 }
 
-// strays settles the documents of the cell that are of no item.
+// strays handles the documents of the cell that have no item.
 func (r *run) strays(ctx context.Context) error {
-	seed, known := maphash.MakeSeed(), map[uint64]bool{} // hashes, since ids may be many
+	seed, known := maphash.MakeSeed(), map[uint64]bool{} // hashes of ids, because there may be many
 	r.items = 0
 	hash := func(ref cellconfig.Ref) uint64 { return maphash.String(seed, string(ref.Kind)+"/"+ref.ID) }
 	err := r.pages(ctx, "", func(page []control.Item, _ string) error {
@@ -966,7 +982,7 @@ func (r *run) strays(ctx context.Context) error {
 	return r.settle(ctx, refs)
 }
 
-// bulk goes through the control table again, from where the state is, and brings each page to the cell.
+// bulk reads the control table again, from where the state is, and brings each page to the cell.
 func (r *run) bulk(ctx context.Context) error {
 	if r.After == "" {
 		r.Matched = 0
@@ -996,7 +1012,7 @@ func (r *run) bulk(ctx context.Context) error {
 	return r.settle(ctx, map[cellconfig.Ref]bool{shares: true})
 }
 
-// bring brings a page of items to the cell, and returns how many of them it has a document of.
+// bring writes a page of items to the cell, and returns for how many of them the cell has a document.
 func (r *run) bring(ctx context.Context, items []control.Item) (matched int64, err error) {
 	if len(items) == 0 {
 		return 0, nil
@@ -1019,8 +1035,8 @@ func (r *run) bring(ctx context.Context, items []control.Item) (matched int64, e
 			matched++
 		}
 		switch {
-		case firstShares(refs[i], &got[i]): // they are the last of the table
-		case got[i].Version >= items[i].Version: // perhaps written since the page was read
+		case firstShares(refs[i], &got[i]): // they are written last
+		case got[i].Version >= items[i].Version: // perhaps written after the page was read
 			if got[i].Version > items[i].Version || !sameContent(&items[i], &got[i]) {
 				beyond[refs[i]] = true
 			}
@@ -1033,7 +1049,7 @@ func (r *run) bring(ctx context.Context, items []control.Item) (matched int64, e
 	return matched, errors.Join(r.write(ctx, &missing), r.settle(ctx, beyond))
 }
 
-// sameContent reports whether a document has what its item has.
+// sameContent reports whether a document has the content of its item.
 func sameContent(item *control.Item, d *cellconfig.Document) bool {
 	return item.Deleted == d.Deleted && string(item.Body) == string(d.Body)
 }

@@ -36,7 +36,8 @@ type name struct {
 	key   string
 }
 
-// world is control tables in memory, whose lists come in an order of their own, and a cell that is reconciled with them.
+// world is control tables in memory, whose lists come in an order of their own, and a cell that is reconciled with
+// them.
 type world struct {
 	*memtable.Table
 	t       testing.TB
@@ -64,7 +65,8 @@ func newWorld(t testing.TB) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{Table: table, t: t, now: streamstest.Written.Add(time.Hour), grace: time.Minute, items: map[name]control.Item{},
+	return &world{Table: table, t: t, now: streamstest.Written.Add(time.Hour), grace: time.Minute,
+		items: map[name]control.Item{},
 		order: map[control.Table][]string{}, bad: map[name]bool{}}
 }
 
@@ -75,7 +77,8 @@ func (w *world) put(table control.Table, key, body string) control.Item {
 	if i, ok := w.items[name{table, key}]; ok {
 		current = &i
 	}
-	c := control.Change{Table: table, Key: key, Body: []byte(body), Delete: body == "", Actor: "tester", Reason: "test", Now: streamstest.Written}
+	c := control.Change{Table: table, Key: key, Body: []byte(body), Delete: body == "", Actor: "tester", Reason: "test",
+		Now: streamstest.Written}
 	if current != nil {
 		c.Expect = current.Version
 	}
@@ -209,7 +212,8 @@ func (w tables) Get(ctx context.Context, t control.Table, key string) (control.I
 	return i, nil
 }
 
-func (w tables) List(ctx context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error) {
+func (w tables) List(ctx context.Context, t control.Table, after string, most int) (items []control.Item, next string,
+	err error) {
 	if w.onList != nil {
 		if err := w.onList(t, after); err != nil {
 			return nil, "", err
@@ -241,7 +245,8 @@ func (w *world) try(ctx context.Context) (reconcile.Result, error) {
 	w.t.Helper()
 	w.meter, w.commits, w.reads, w.cells = streamstest.Meter{}, 0, 0, 0
 	w.log.Reset()
-	r, err := reconcile.New(reconcile.Config{Tables: tables{w}, Store: w, Meter: &w.meter, Log: slog.New(slog.NewTextHandler(&w.log, nil)),
+	r, err := reconcile.New(reconcile.Config{Tables: tables{w}, Store: w, Meter: &w.meter,
+		Log: slog.New(slog.NewTextHandler(&w.log, nil)),
 		Now: func() time.Time { return w.now }, Grace: w.grace, Spare: w.spare})
 	if err != nil {
 		w.t.Fatal(err)
@@ -259,13 +264,16 @@ func (w *world) run(want map[reconcile.Drift]int64) reconcile.Result {
 	all := int64(0)
 	for _, d := range reconcile.Drifts() {
 		if result.Drift[d] != want[d] || w.meter.Of("drift_"+string(d)) != want[d] {
-			w.t.Errorf("%s drift is %d and counted %d, want %d\n%s", d, result.Drift[d], w.meter.Of("drift_"+string(d)), want[d], w.log.String())
+			w.t.Errorf("%s drift is %d and counted %d, want %d\n%s", d, result.Drift[d], w.meter.Of("drift_"+string(d)),
+				want[d], w.log.String())
 		}
 		all += want[d]
 	}
-	w.meter.Want(w.t, map[string]int64{"drift": all, "reconcile_unfinished": 0, "reconcile_repaired": result.Repaired, "reconcile_items": result.Items})
+	w.meter.Want(w.t, map[string]int64{"drift": all, "reconcile_unfinished": 0, "reconcile_repaired": result.Repaired,
+		"reconcile_items": result.Items})
 	if int(result.ControlReads) != w.reads || int(result.CellReads) != w.cells {
-		w.t.Errorf("the result tells of %d and %d reads, and there were %d and %d", result.ControlReads, result.CellReads, w.reads, w.cells)
+		w.t.Errorf("the result tells of %d and %d reads, and there were %d and %d", result.ControlReads,
+			result.CellReads, w.reads, w.cells)
 	}
 	return result
 }
@@ -279,16 +287,18 @@ func (w *world) same() {
 			continue
 		}
 		got, err := w.Table.Get(w.t.Context(), ref)
-		if err != nil || got[0].Version != i.Version || got[0].Deleted != i.Deleted || string(got[0].Body) != string(i.Body) {
-			w.t.Fatalf("%s/%q is at version %d in the cell, %v; want %d", n.table, n.key, got[0].Version, err, i.Version)
+		if err != nil || got[0].Version != i.Version || got[0].Deleted != i.Deleted ||
+			string(got[0].Body) != string(i.Body) {
+			w.t.Fatalf("%s/%q is at version %d in the cell, %v; want %d", n.table, n.key, got[0].Version, err,
+				i.Version)
 		}
 	}
 }
 
 type drift = map[reconcile.Drift]int64
 
-// Guarantees that a cell in order costs one read of each item and of each document, and no write, whatever its size; this is
-// reconcile_reads_per_item.
+// Guarantees that a cell in order costs one read of each item and of each document, and no write, whatever its size;
+// this is reconcile_reads_per_item.
 func TestNothingDrifted(t *testing.T) {
 	w := newWorld(t)
 	w.both(control.Plans, "p1", `{"id":"p1"}`)
@@ -312,8 +322,8 @@ func TestNothingDrifted(t *testing.T) {
 	}
 }
 
-// Guarantees that what the cell missed is found among what it has, and repaired: new items, newer versions, tombstones, and keys with
-// their hashes.
+// Guarantees that what the cell missed is found among what it has, and repaired: new items, newer versions, tombstones,
+// and keys with their hashes.
 func TestRepairs(t *testing.T) {
 	w := newWorld(t)
 	w.tenants(2000)
@@ -359,7 +369,8 @@ func TestMuchDrifted(t *testing.T) {
 	w.run(drift{})
 }
 
-// Guarantees that an item which was written past this program, or cannot be read, reaches no cell through a repair either.
+// Guarantees that an item which was written past this program, or cannot be read, reaches no cell through a repair
+// either.
 func TestUnreadableItems(t *testing.T) {
 	w := newWorld(t)
 	w.tenants(10)
@@ -397,13 +408,15 @@ func TestTwoKeysInANewCell(t *testing.T) {
 	w.run(drift{reconcile.Missing: 1, reconcile.Refused: 1})
 }
 
-// Guarantees that a change which is under way is neither drift nor written, and that one with a time an hour off is not taken for one.
+// Guarantees that a change which is under way is neither drift nor written, and that one with a time an hour off is not
+// taken for one.
 func TestUnderWay(t *testing.T) {
 	for _, tt := range []struct {
 		off   time.Duration // of this clock from the writer's
 		young bool
 	}{
-		{0, true}, {59 * time.Second, true}, {-59 * time.Second, true}, {time.Minute, false}, {time.Hour, false}, {-time.Hour, false},
+		{0, true}, {59 * time.Second, true}, {-59 * time.Second, true}, {time.Minute, false}, {time.Hour, false},
+		{-time.Hour, false},
 	} {
 		w := newWorld(t)
 		w.tenants(10)
@@ -420,8 +433,8 @@ func TestUnderWay(t *testing.T) {
 	}
 }
 
-// Guarantees that an applier at work between two reads makes no drift: a newer version in the cell is one that the control tables have
-// by then.
+// Guarantees that an applier at work between two reads makes no drift: a newer version in the cell is one that the
+// control tables have by then.
 func TestChangesMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	w.tenants(300)
@@ -462,8 +475,8 @@ func TestChangesMeanwhile(t *testing.T) {
 	w.same()
 }
 
-// Guarantees that a run whose time is over leaves where it was, and the next one goes on there and not from the beginning; and that
-// nothing stays of it when it is through.
+// Guarantees that a run whose time is over leaves where it was, and the next one goes on there and not from the
+// beginning; and that nothing stays of it when it is through.
 func TestGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -564,7 +577,8 @@ func TestTwoRunsAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 2 {
 		all.Go(func() {
-			r, err := reconcile.New(reconcile.Config{Tables: readOnly{w.items, w.order}, Store: w.Table, Meter: &w.meter, Log: slog.New(slog.DiscardHandler)})
+			r, err := reconcile.New(reconcile.Config{Tables: readOnly{w.items, w.order}, Store: w.Table,
+				Meter: &w.meter, Log: slog.New(slog.DiscardHandler)})
 			if err == nil {
 				_, err = r.Run(t.Context())
 			}
@@ -614,7 +628,8 @@ func (e *endless) Get(context.Context, control.Table, string) (control.Item, err
 	return control.Item{}, control.ErrNotFound
 }
 
-func (e *endless) List(_ context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error) {
+func (e *endless) List(_ context.Context, t control.Table, after string, most int) (items []control.Item, next string,
+	err error) {
 	if t != control.Tenants {
 		return nil, "", nil
 	}
@@ -686,7 +701,8 @@ func TestMemoryIsFlat(t *testing.T) {
 		}
 		peak := uint64(0)
 		e := &endless{n: n, i: item}
-		r, err := reconcile.New(reconcile.Config{Tables: e, Store: &endlessCell{table, e, &peak}, Meter: &streamstest.Meter{}})
+		r, err := reconcile.New(reconcile.Config{Tables: e, Store: &endlessCell{table, e, &peak},
+			Meter: &streamstest.Meter{}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,20 +5,21 @@ import (
 	"hash/maphash"
 )
 
-// The size of a sketch: three tables of rows. Differences up to two thirds of all rows are found with near certainty.
+// The size of a sketch: three tables of rows. It shows, with near certainty, up to two thirds as many differences as it
+// has rows.
 const (
 	tables   = 3
 	rows     = 1024 // in each table
-	mostOdd  = 1500 // entries that one side has and the other has not; beyond them the sketch is not asked
-	maxID    = 128  // bytes of an id, as items of the control tables have them
+	mostOdd  = 1500 // more entries of one side only than this are not looked for
+	maxID    = 128  // bytes of the longest id of an item
 	entryLen = 1 + 1 + maxID + 8 + 8
 )
 
-// entry is a version of a document on one side, as bytes of one length: kind, length of the id, the id, version and whether it is
-// deleted, and a hash of its body.
+// entry is a version of a document on one side, as bytes of a fixed length: the kind, the length of the id, the id, the
+// version, whether it is deleted, and a hash of its body.
 type entry [entryLen]byte
 
-// side is where an entry was seen.
+// side says on which side an entry was read.
 type side int64
 
 const (
@@ -26,23 +27,24 @@ const (
 	inCell    side = -1
 )
 
-// sketch tells in which entries two sides differ, in memory that does not grow with them: an invertible Bloom lookup table
-// (Goodrich and Mitzenmacher, 2011). Each entry is added to one row of each table; what both sides have cancels out, in whatever
-// order it comes; a row with one entry left shows it, and taking it out of its other rows shows others.
+// sketch finds the entries in which two sides differ, in memory that does not grow with their number. It is an
+// invertible Bloom lookup table (Goodrich and Mitzenmacher, 2011). Each entry is added to one row of each table, in any
+// order. Entries that both sides have cancel out. A row with one entry left shows that entry. Removing it from its
+// other rows shows further entries.
 type sketch struct {
 	seed maphash.Seed
 	rows [tables * rows]row
 }
 
 type row struct {
-	count int64 // of control's entries, less those of the cell
+	count int64 // number of control's entries minus those of the cell
 	check uint64
 	sum   entry
 }
 
 func newSketch() *sketch { return &sketch{seed: maphash.MakeSeed()} }
 
-// add adds an entry of a side. Adding it for the other one takes it out.
+// add adds an entry of a side. Adding the same entry for the other side removes it.
 func (s *sketch) add(e *entry, of side) {
 	h := maphash.Bytes(s.seed, e[:])
 	for t := range tables {
@@ -58,7 +60,7 @@ func (r *row) add(e *entry, h uint64, of side) {
 	}
 }
 
-// place is the row of a hash in a table.
+// place returns the row of a hash in a table.
 func place(h uint64, table int) int {
 	h ^= uint64(table+1) * 0x9e3779b97f4a7c15
 	h ^= h >> 33
@@ -67,7 +69,8 @@ func place(h uint64, table int) int {
 	return table*rows + int(h%rows)
 }
 
-// differences takes out all entries that only one side has; false where they are too many. The sketch is empty after it.
+// differences removes and returns all entries that only one side has. It returns false if they are too many. The sketch
+// is empty afterwards.
 func (s *sketch) differences() (map[entry]side, bool) {
 	found := map[entry]side{}
 	look := make([]int, len(s.rows))
@@ -100,7 +103,7 @@ func (s *sketch) differences() (map[entry]side, bool) {
 	return found, true
 }
 
-// pack makes an entry; false where the id is longer than any item's.
+// pack makes an entry. It returns false if the id is longer than any item's.
 func (s *sketch) pack(kind int, id string, version int64, deleted bool, body []byte) (e entry, ok bool) {
 	if len(id) > maxID {
 		return e, false
@@ -116,5 +119,5 @@ func (s *sketch) pack(kind int, id string, version int64, deleted bool, body []b
 	return e, true
 }
 
-// name is the kind and the id of an entry.
+// name returns the kind and the id of an entry.
 func (e *entry) name() (kind int, id string) { return int(e[0]), string(e[2 : 2+int(e[1])]) }

@@ -1,4 +1,5 @@
-// Package sqsevent reads the event with which SQS calls a Lambda function, and writes which of its messages are to come again.
+// Package sqsevent reads the event with which SQS calls a Lambda function, and writes which of its messages must be
+// delivered again.
 package sqsevent
 
 import (
@@ -7,21 +8,21 @@ import (
 	"fmt"
 )
 
-// MaxMessages is how many messages one event may bring, those that a window gathered included.
+// MaxMessages is how many messages one event may have if the event source has a batch window.
 const MaxMessages = 10_000
 
-const maxIDBytes = 100 // of a message's id, as SQS documents it
+const maxIDBytes = 100 // of a message's id, as the documentation of SQS says
 
 // ErrMalformed is wrapped by the error of Parse.
-var ErrMalformed = errors.New("malformed event of SQS")
+var ErrMalformed = errors.New("malformed SQS event")
 
-// Message is one message. With raw delivery from SNS, which is required, the body is what was published.
+// Message is a message of the queue. The subscription must use raw delivery, so that the body is what was published.
 type Message struct {
-	ID   string // names it to SQS, to have it again
+	ID   string // identifies the message to SQS, for another delivery
 	Body []byte
 }
 
-// Parse reads an event. Fields that are not needed are left alone. The error names the message by its place, from 0.
+// Parse reads an event and ignores fields that it does not need. The error names the message by its index, from 0.
 func Parse(event []byte) ([]Message, error) {
 	var batch struct {
 		Records []struct {
@@ -46,7 +47,8 @@ func Parse(event []byte) ([]Message, error) {
 		case r.EventSource != "aws:sqs":
 			return nil, fmt.Errorf("%w: message %d comes from %.40q, want aws:sqs", ErrMalformed, i, r.EventSource)
 		case r.MessageID == "" || len(r.MessageID) > maxIDBytes:
-			return nil, fmt.Errorf("%w: message %d has an id of %d bytes, want 1..%d", ErrMalformed, i, len(r.MessageID), maxIDBytes)
+			return nil, fmt.Errorf("%w: message %d has an id of %d bytes, want 1..%d", ErrMalformed, i,
+				len(r.MessageID), maxIDBytes)
 		case seen[r.MessageID]:
 			return nil, fmt.Errorf("%w: message %d has the id of another", ErrMalformed, i)
 		case r.Body == nil:
@@ -58,7 +60,8 @@ func Parse(event []byte) ([]Message, error) {
 	return messages, nil
 }
 
-// Answer is what Lambda reads of a function whose batches may fail in part: the messages with these ids come again.
+// Answer returns the answer of a function whose batches may fail in part. SQS delivers the messages with these ids
+// again.
 func Answer(failed []string) ([]byte, error) {
 	type failure struct {
 		ID string `json:"itemIdentifier"`

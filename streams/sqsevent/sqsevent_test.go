@@ -11,16 +11,20 @@ import (
 )
 
 // documented is an event as AWS documents it.
-const documented = `{"Records":[{"messageId":"059f36b4-87a3-44ab-83d2-661975830a7d","receiptHandle":"AQEBwJnKyrHigUMZj6rYigCgxlaS3SLy0a",
-"body":"{\"type\":\"canary\"}","attributes":{"ApproximateReceiveCount":"1","SentTimestamp":"1545082649183","SenderId":"AIDAIENQZJOLO23YVJ4VO",
+const documented = `{"Records":[{"messageId":"059f36b4-87a3-44ab-83d2-661975830a7d",
+"receiptHandle":"AQEBwJnKyrHigUMZj6rYigCgxlaS3SLy0a",
+"body":"{\"type\":\"canary\"}","attributes":{"ApproximateReceiveCount":"1","SentTimestamp":"1545082649183",
+"SenderId":"AIDAIENQZJOLO23YVJ4VO",
 "ApproximateFirstReceiveTimestamp":"1545082649185"},"messageAttributes":{"type":{"stringValue":"canary","dataType":"String"}},
-"md5OfBody":"e4e68fb7bd0e697a0ae8f1bb342846b3","eventSource":"aws:sqs","eventSourceARN":"arn:aws:sqs:us-east-2:123456789012:my-queue","awsRegion":"us-east-2"},
+"md5OfBody":"e4e68fb7bd0e697a0ae8f1bb342846b3","eventSource":"aws:sqs","eventSourceARN":"arn:aws:sqs:us-east-2:123456789012:my-queue",
+"awsRegion":"us-east-2"},
 {"messageId":"2e1424d4-f796-459a-8184-9c92662be6da","body":"two","eventSource":"aws:sqs"}]}`
 
 // Guarantees that the documented event is read, and that failed messages are named by their ids, none by an empty list.
 func TestParse(t *testing.T) {
 	got, err := sqsevent.Parse([]byte(documented))
-	if err != nil || len(got) != 2 || got[0].ID != "059f36b4-87a3-44ab-83d2-661975830a7d" || string(got[0].Body) != `{"type":"canary"}` || string(got[1].Body) != "two" {
+	if err != nil || len(got) != 2 || got[0].ID != "059f36b4-87a3-44ab-83d2-661975830a7d" ||
+		string(got[0].Body) != `{"type":"canary"}` || string(got[1].Body) != "two" {
 		t.Fatalf("%q, %v", got, err)
 	}
 	for _, tt := range []struct {
@@ -46,11 +50,14 @@ func TestParseRefuses(t *testing.T) {
 		{many, "10001 messages"},
 		{`{"Records":[{"messageId":"a","body":"","eventSource":"aws:sns"}]}`, "message 0 comes from"},
 		{`{"Records":[{"messageId":"","body":"","eventSource":"aws:sqs"}]}`, "message 0 has an id of 0"},
-		{`{"Records":[{"messageId":"` + strings.Repeat("a", 101) + `","body":"","eventSource":"aws:sqs"}]}`, "101 bytes"},
+		{`{"Records":[{"messageId":"` + strings.Repeat("a", 101) + `","body":"","eventSource":"aws:sqs"}]}`,
+			"101 bytes"},
 		{`{"Records":[{"messageId":"a","eventSource":"aws:sqs"}]}`, "no body"},
-		{`{"Records":[{"messageId":"a","body":"","eventSource":"aws:sqs"},{"messageId":"a","body":"","eventSource":"aws:sqs"}]}`, "message 1 has the id of another"},
+		{`{"Records":[{"messageId":"a","body":"","eventSource":"aws:sqs"},{"messageId":"a","body":"",` +
+			`"eventSource":"aws:sqs"}]}`, "message 1 has the id of another"},
 	} {
-		if got, err := sqsevent.Parse([]byte(tt.event)); !errors.Is(err, sqsevent.ErrMalformed) || !strings.Contains(fmt.Sprint(err), tt.want) {
+		if got, err := sqsevent.Parse([]byte(tt.event)); !errors.Is(err, sqsevent.ErrMalformed) ||
+			!strings.Contains(fmt.Sprint(err), tt.want) {
 			t.Errorf("Parse(%.80s) = %v, %v; want an error with %q", tt.event, got, err, tt.want)
 		}
 	}

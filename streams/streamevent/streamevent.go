@@ -1,4 +1,4 @@
-// Package streamevent is how a function answers the event of a DynamoDB stream whose batches may fail in part.
+// Package streamevent handles the Lambda event of a DynamoDB stream, whose batches may fail in part.
 package streamevent
 
 import (
@@ -9,13 +9,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// Decoder reads what a stream brings; a *streamrecord.Decoder is one.
+// Decoder decodes the records of a stream. *streamrecord.Decoder implements it.
 type Decoder interface {
 	Decode(event []byte) ([]control.Delivery, error)
 }
 
-// answer is what Lambda reads: the first record of the shard that is to come again. Lambda goes on from the lowest one that is
-// named, so there is never another.
+// answer tells Lambda the first record of the shard that failed. Lambda delivers that record and all later ones again,
+// so there is never more than one.
 type answer struct {
 	Failures []failure `json:"batchItemFailures"`
 }
@@ -25,10 +25,12 @@ type failure struct {
 	Sequence string `json:"itemIdentifier"`
 }
 
-// Invoke decodes the event, has handle take its records, and answers in JSON. handle returns how many are done with, and an error
-// where the one after them is not. An error of Invoke begins with name and has Lambda deliver the whole batch again: it is for
-// what is no batch, and for a record without a sequence number that could not even be kept.
-func Invoke(ctx context.Context, name string, d Decoder, event []byte, handle func(context.Context, []control.Delivery) (int, error)) ([]byte, error) {
+// Invoke decodes the event, calls handle with its records, and answers in JSON. handle returns how many records are
+// finished, and an error if the next one is not. Invoke itself returns an error if the event is not a batch of a
+// stream, or if a record without a sequence number could not be kept as a dead letter. Lambda then delivers the whole
+// batch again. The error begins with name.
+func Invoke(ctx context.Context, name string, d Decoder, event []byte,
+	handle func(context.Context, []control.Delivery) (int, error)) ([]byte, error) {
 	deliveries, err := d.Decode(event)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)

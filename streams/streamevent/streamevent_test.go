@@ -17,8 +17,8 @@ type decoded struct {
 
 func (d decoded) Decode([]byte) ([]control.Delivery, error) { return d.deliveries, d.err }
 
-// Guarantees that the record which is to come again is named, the first only; and that where none can be named the whole batch
-// comes again, with an error that says whose it is.
+// Guarantees that the record which is to come again is named, the first only; and that where none can be named the
+// whole batch comes again, with an error that says whose it is.
 func TestInvoke(t *testing.T) {
 	gone := errors.New("gone")
 	batch := []control.Delivery{{Sequence: "7"}, {Sequence: "8"}, {}}
@@ -35,13 +35,15 @@ func TestInvoke(t *testing.T) {
 		{decoded{deliveries: batch}, 2, gone, "", "name: a record without a sequence number: gone"},
 		{decoded{err: gone}, 0, nil, "", "name: gone"},
 	} {
-		got, err := streamevent.Invoke(context.Background(), "name", c.decoder, nil, func(_ context.Context, d []control.Delivery) (int, error) {
-			if c.decoder.err != nil || len(d) != len(batch) {
-				t.Errorf("%d records are handled after %v", len(d), c.decoder.err)
-			}
-			return c.done, c.err
-		})
-		if string(got) != c.want || (err == nil) != (c.fails == "") || err != nil && (err.Error() != c.fails || !errors.Is(err, gone)) {
+		got, err := streamevent.Invoke(context.Background(), "name", c.decoder, nil,
+			func(_ context.Context, d []control.Delivery) (int, error) {
+				if c.decoder.err != nil || len(d) != len(batch) {
+					t.Errorf("%d records are handled after %v", len(d), c.decoder.err)
+				}
+				return c.done, c.err
+			})
+		if string(got) != c.want || (err == nil) != (c.fails == "") || err != nil &&
+			(err.Error() != c.fails || !errors.Is(err, gone)) {
 			t.Errorf("%d done, %v: %s, %v; want %s, %q", c.done, c.err, got, err, c.want, c.fails)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package streamstest is what tests of the streams have in common: counts that can be read, a place where things are kept that can
-// be away, and histories of items.
+// Package streamstest holds what the tests of the streams share: a meter whose counts can be read, a keeper of dead
+// letters that can fail, and histories of items.
 package streamstest
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/kept"
 )
 
-// Meter remembers what was counted. Its zero value is ready.
+// Meter keeps what was counted. Its zero value is ready to use.
 type Meter struct {
 	mu     sync.Mutex
 	counts map[string]int64
@@ -41,21 +41,21 @@ func (m *Meter) Took(name string, d time.Duration) {
 	m.times[name] = append(m.times[name], d)
 }
 
-// Of is a count.
+// Of returns a count.
 func (m *Meter) Of(name string) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.counts[name]
 }
 
-// Times are all times of a name, shortest first.
+// Times returns all durations of a metric, shortest first.
 func (m *Meter) Times(name string) []time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Sorted(slices.Values(m.times[name]))
 }
 
-// Want fails the test unless the counts are these.
+// Want fails the test unless the counts have these values.
 func (m *Meter) Want(t testing.TB, want map[string]int64) {
 	t.Helper()
 	for name, n := range want {
@@ -65,7 +65,7 @@ func (m *Meter) Want(t testing.TB, want map[string]int64) {
 	}
 }
 
-// Keeper keeps in memory. Its zero value is ready.
+// Keeper keeps items in memory. Its zero value is ready to use.
 type Keeper struct {
 	mu    sync.Mutex
 	err   error
@@ -82,32 +82,33 @@ func (k *Keeper) Keep(_ context.Context, i kept.Item) error {
 	return k.err
 }
 
-// Away has Keep fail with the error; nil has it keep again.
+// Away makes Keep fail with the error, or succeed again if the error is nil.
 func (k *Keeper) Away(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.err = err
 }
 
-// Items are those that were kept.
+// Items returns the items that were kept.
 func (k *Keeper) Items() []kept.Item {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.items)
 }
 
-// Written is when histories were written.
+// Written is the time at which histories were written.
 var Written = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// History is the records of one item: a version with each body, and a tombstone for an empty one. Their sequence numbers are
-// table/key/version.
+// History returns the records of one item: a version for each body. An empty body makes a tombstone. The sequence
+// numbers are table/key/version.
 func History(t testing.TB, table control.Table, key string, bodies ...string) []control.Delivery {
 	t.Helper()
 	var current *control.Item
 	var out []control.Delivery
 	for i, body := range bodies {
 		c, err := control.Change{
-			Table: table, Key: key, Expect: int64(i), Body: []byte(body), Delete: body == "", Actor: "tester", Reason: "test", Now: Written,
+			Table: table, Key: key, Expect: int64(i), Body: []byte(body), Delete: body == "", Actor: "tester",
+			Reason: "test", Now: Written,
 		}.Check()
 		if err != nil {
 			t.Fatal(err)

@@ -11,7 +11,8 @@ import (
 
 // env is an environment like Lambda's, with changes as pairs.
 func env(pairs ...string) func(string) string {
-	all := map[string]string{"AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "k", "AWS_SESSION_TOKEN": "t"}
+	all := map[string]string{"AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
+		"AWS_SECRET_ACCESS_KEY": "k", "AWS_SESSION_TOKEN": "t"}
 	for i := 0; i < len(pairs); i += 2 {
 		all[pairs[i]] = pairs[i+1]
 	}
@@ -28,8 +29,10 @@ func TestClients(t *testing.T) {
 		{"AWS", "", nil, "eu-west-1 "},
 		{"another region", "us-east-1", nil, "us-east-1 "},
 		{"an endpoint", "", []string{"AWS_ENDPOINT_URL", "http://all"}, "eu-west-1 http://all"},
-		{"one of the service", "us-east-1", []string{"AWS_ENDPOINT_URL", "http://all", "AWS_ENDPOINT_URL_DYNAMODB", "http://db"}, "us-east-1 http://db"},
-		{"endpoints ignored", "", []string{"AWS_ENDPOINT_URL", "http://all", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"}, "eu-west-1 "},
+		{"one of the service", "us-east-1", []string{"AWS_ENDPOINT_URL", "http://all", "AWS_ENDPOINT_URL_DYNAMODB",
+			"http://db"}, "us-east-1 http://db"},
+		{"endpoints ignored", "", []string{"AWS_ENDPOINT_URL", "http://all", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+			"true"}, "eu-west-1 "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e, err := awsenv.New(env(tt.pairs...))
@@ -55,7 +58,8 @@ func TestSwitches(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := e.DynamoDB("").Options().EndpointOptions
-	if o.UseFIPSEndpoint != aws.FIPSEndpointStateEnabled || o.UseDualStackEndpoint != aws.DualStackEndpointStateDisabled {
+	if o.UseFIPSEndpoint != aws.FIPSEndpointStateEnabled ||
+		o.UseDualStackEndpoint != aws.DualStackEndpointStateDisabled {
 		t.Errorf("%+v", o)
 	}
 }

@@ -1,6 +1,6 @@
-// Package elasticache makes the passwords with which an IAM role connects to ElastiCache: tokens that are signed here,
-// without a call to anybody, and are good for 15 minutes. A connection that was opened with one outlives it (the service
-// itself ends connections after 12 hours).
+// Package elasticache makes the passwords with which an IAM role connects to ElastiCache. A password is a token that is
+// signed locally, without a call, and is valid for 15 minutes. A connection stays open after its token expires. The
+// service itself ends connections after 12 hours.
 package elasticache
 
 import (
@@ -21,7 +21,8 @@ const (
 	// Life is how long the service accepts a token.
 	Life = 15 * time.Minute
 
-	// renew is how long before its end a token is replaced: a connection shows it a little after it asked for it.
+	// renew is how long before its end a token is replaced, because a connection uses a token some time after it was
+	// made.
 	renew = 3 * time.Minute
 
 	emptySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -29,12 +30,12 @@ const (
 
 // Config says who connects to what.
 type Config struct {
-	Cache       string                  // the replication group's id, or the serverless cache's name; required
-	Serverless  bool                    // it is a serverless cache
-	User        string                  // the ElastiCache user, whose id and name are the same; required
+	Cache       string                  // id of the replication group, or name of the serverless cache; required
+	Serverless  bool                    // Cache is a serverless cache
+	User        string                  // the ElastiCache user, whose id must equal its name; required
 	Region      string                  // required
 	Credentials aws.CredentialsProvider // of the role; required
-	Now         func() time.Time        // nil is time.Now
+	Now         func() time.Time        // default time.Now
 }
 
 // Signer makes tokens. It is safe for concurrent use.
@@ -44,17 +45,18 @@ type Signer struct {
 
 	mu    sync.Mutex
 	token string
-	until time.Time // it is replaced from then on
+	until time.Time // when the token must be replaced
 }
 
-// New checks the configuration. It asks nobody.
+// New checks the configuration. It makes no call.
 func New(c Config) (*Signer, error) {
 	var missing []string
 	for _, f := range []struct {
 		name    string
 		present bool
 	}{
-		{"Cache", c.Cache != ""}, {"User", c.User != ""}, {"Region", c.Region != ""}, {"Credentials", c.Credentials != nil},
+		{"Cache", c.Cache != ""}, {"User", c.User != ""}, {"Region", c.Region != ""},
+		{"Credentials", c.Credentials != nil},
 	} {
 		if !f.present {
 			missing = append(missing, f.name)
@@ -66,11 +68,12 @@ func New(c Config) (*Signer, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	c.Cache = strings.ToLower(c.Cache) // the service signs it in lower case
+	c.Cache = strings.ToLower(c.Cache) // the service signs the name in lower case
 	return &Signer{config: c, signer: v4.NewSigner()}, nil
 }
 
-// Credentials returns the user, and a token that is good for some minutes yet. It has the form that the Redis store takes.
+// Credentials returns the user, and a token that is still valid for some minutes. The Redis store takes a function of
+// this form.
 func (s *Signer) Credentials(ctx context.Context) (user, password string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,30 +81,31 @@ func (s *Signer) Credentials(ctx context.Context) (user, password string, err er
 	if s.token == "" || !now.Before(s.until) {
 		token, until, err := s.sign(ctx, now)
 		if err != nil {
-			return "", "", fmt.Errorf("token for %s at %s: %w", s.config.User, s.config.Cache, err)
+			return "", "", fmt.Errorf("make a token for user %s of cache %s: %w", s.config.User, s.config.Cache, err)
 		}
 		s.token, s.until = token, until
 	}
 	return s.config.User, s.token, nil
 }
 
-// sign makes a token, and says when to make the next: before it ends, or before the credentials do that signed it, with
-// which it ends too.
+// sign makes a token, and returns when it must be replaced: before it expires, and before the credentials expire with
+// which it was signed.
 func (s *Signer) sign(ctx context.Context, now time.Time) (token string, until time.Time, err error) {
 	credentials, err := s.config.Credentials.Retrieve(ctx)
 	if err != nil {
-		return "", time.Time{}, fmt.Errorf("credentials: %w", err)
+		return "", time.Time{}, fmt.Errorf("read the credentials: %w", err)
 	}
 	until = now.Add(Life - renew)
 	if credentials.CanExpire {
 		if !now.Before(credentials.Expires) {
-			return "", time.Time{}, errors.New("credentials: they have expired")
+			return "", time.Time{}, errors.New("the credentials have expired")
 		}
 		if end := credentials.Expires.Add(-renew); end.Before(until) {
 			until = end
 		}
 	}
-	query := url.Values{"Action": {"connect"}, "User": {s.config.User}, "X-Amz-Expires": {fmt.Sprint(int(Life.Seconds()))}}
+	query := url.Values{"Action": {"connect"}, "User": {s.config.User},
+		"X-Amz-Expires": {fmt.Sprint(int(Life.Seconds()))}}
 	if s.config.Serverless {
 		query.Set("ResourceType", "ServerlessCache")
 	}

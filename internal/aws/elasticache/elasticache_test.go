@@ -43,12 +43,28 @@ func TestToken(t *testing.T) {
 		session    string
 		want       string
 	}{
-		{"a replication group", "counters-eu", false, "", "counters-eu/?Action=connect&User=sluice&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIDEXAMPLE%2F20260302%2Feu-west-1%2Felasticache%2Faws4_request&X-Amz-Date=20260302T120000Z&X-Amz-Expires=900&X-Amz-SignedHeaders=host&X-Amz-Signature=5c36d38c04b1449149d6cb506e978e2812d9478c8eb3969939dd0bf781d4f3d3"},
-		{"a name in capitals", "Counters-EU", false, "", "counters-eu/?Action=connect&User=sluice&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIDEXAMPLE%2F20260302%2Feu-west-1%2Felasticache%2Faws4_request&X-Amz-Date=20260302T120000Z&X-Amz-Expires=900&X-Amz-SignedHeaders=host&X-Amz-Signature=5c36d38c04b1449149d6cb506e978e2812d9478c8eb3969939dd0bf781d4f3d3"},
-		{"a serverless cache, from a session", "counters-eu", true, "session/token+=", "counters-eu/?Action=connect&ResourceType=ServerlessCache&User=sluice&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIDEXAMPLE%2F20260302%2Feu-west-1%2Felasticache%2Faws4_request&X-Amz-Date=20260302T120000Z&X-Amz-Expires=900&X-Amz-Security-Token=session%2Ftoken%2B%3D&X-Amz-SignedHeaders=host&X-Amz-Signature=bd812aafcd6a9fc4d9d8f4e4130be19777f32bcf38e8bb0ea7a8e4197c4ba147"},
+		{"a replication group", "counters-eu", false, "",
+			"counters-eu/?Action=connect&User=sluice&X-Amz-Algorithm=AWS4-HMAC-SHA256&" +
+				"X-Amz-Credential=AKIDEXAMPLE%2F20260302%2Feu-west-1%2Felasticache%2Faws4_request&" +
+				"X-Amz-Date=20260302T120000Z&" +
+				"X-Amz-Expires=900&X-Amz-SignedHeaders=host&" +
+				"X-Amz-Signature=5c36d38c04b1449149d6cb506e978e2812d9478c8eb3969939dd0bf781d4f3d3"},
+		{"a name in capitals", "Counters-EU", false, "",
+			"counters-eu/?Action=connect&User=sluice&X-Amz-Algorithm=AWS4-HMAC-SHA256&" +
+				"X-Amz-Credential=AKIDEXAMPLE%2F20260302%2Feu-west-1%2Felasticache%2Faws4_request&" +
+				"X-Amz-Date=20260302T120000Z&" +
+				"X-Amz-Expires=900&X-Amz-SignedHeaders=host&" +
+				"X-Amz-Signature=5c36d38c04b1449149d6cb506e978e2812d9478c8eb3969939dd0bf781d4f3d3"},
+		{"a serverless cache, from a session", "counters-eu", true, "session/token+=",
+			"counters-eu/?Action=connect&ResourceType=ServerlessCache&User=sluice&X-Amz-Algorithm=AWS4-HMAC-SHA256&" +
+				"X-Amz-Credential=AKIDEXAMPLE%2F20260302%2Feu-west-1%2Felasticache%2Faws4_request&" +
+				"X-Amz-Date=20260302T120000Z&" +
+				"X-Amz-Expires=900&X-Amz-Security-Token=session%2Ftoken%2B%3D&X-Amz-SignedHeaders=host&" +
+				"X-Amz-Signature=bd812aafcd6a9fc4d9d8f4e4130be19777f32bcf38e8bb0ea7a8e4197c4ba147"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, err := elasticache.New(elasticache.Config{Cache: tt.cache, Serverless: tt.serverless, User: "sluice", Region: "eu-west-1",
+			s, err := elasticache.New(elasticache.Config{Cache: tt.cache, Serverless: tt.serverless, User: "sluice",
+				Region:      "eu-west-1",
 				Credentials: example(tt.session), Now: func() time.Time { return noon }})
 			if err != nil {
 				t.Fatal(err)
@@ -80,7 +96,8 @@ func parts(t *testing.T, token string) string {
 func TestRenewal(t *testing.T) {
 	now := noon
 	r := example("")
-	s, err := elasticache.New(elasticache.Config{Cache: "c", User: "u", Region: "eu-west-1", Credentials: r, Now: func() time.Time { return now }})
+	s, err := elasticache.New(elasticache.Config{Cache: "c", User: "u", Region: "eu-west-1", Credentials: r,
+		Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}

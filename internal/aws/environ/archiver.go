@@ -4,21 +4,21 @@ import (
 	"strings"
 )
 
-// Archiver are the settings of the archiver.
+// Archiver holds the settings of the archiver.
 type Archiver struct {
 	Common
-	Bucket     string        // of the audit trail; its default retention locks what is put into it
+	Bucket     string        // of the audit trail; the bucket's default retention locks each object
 	Tables     ControlTables // by name
 	Operations string        // the table of operations, by name
 }
 
-// Anchor are the settings of the function that makes the audit trail's anchors.
+// Anchor holds the settings of the function that makes the anchors of the audit trail.
 type Anchor struct {
 	Common
 	Bucket     string // of the audit trail
 	Tables     ControlTables
 	Operations string // the table of operations
-	Key        string // of KMS, by ARN
+	Key        string // ARN of the KMS key
 }
 
 // ParseAnchor reads the anchor function's settings, as Parse does.
@@ -34,7 +34,7 @@ func (s *Anchor) variables() []variable {
 		table("CELLS", &s.Tables.Cells, tableName), table("OPERATIONS", &s.Operations, tableName),
 		{"SLUICE_ANCHOR_KEY", "", true, "ARN of the key in KMS that signs anchors: ECC_NIST_P256, SIGN_VERIFY.",
 			func(v string) string {
-				const want = "is to be the ARN of a key in KMS"
+				const want = "must be the ARN of a key in KMS"
 				if !strings.HasPrefix(v, "arn:") || !strings.Contains(v, ":key/") {
 					return want
 				}
@@ -54,7 +54,8 @@ func ParseArchiver(environ []string) (*Archiver, error) {
 
 func (s *Archiver) variables() []variable {
 	return append([]variable{
-		table("PLANS", &s.Tables.Plans, nameAlone), table("TENANTS", &s.Tables.Tenants, nameAlone), table("KEYS", &s.Tables.Keys, nameAlone),
+		table("PLANS", &s.Tables.Plans, nameAlone), table("TENANTS", &s.Tables.Tenants, nameAlone),
+		table("KEYS", &s.Tables.Keys, nameAlone),
 		table("CELLS", &s.Tables.Cells, nameAlone), table("OPERATIONS", &s.Operations, nameAlone),
 		auditBucket(&s.Bucket),
 	}, s.common()...)

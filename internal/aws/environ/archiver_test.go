@@ -11,7 +11,8 @@ import (
 )
 
 var archived = []string{
-	"SLUICE_PLANS_TABLE=plans", "SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys", "SLUICE_CELLS_TABLE=cells", "SLUICE_OPERATIONS_TABLE=operations",
+	"SLUICE_PLANS_TABLE=plans", "SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys", "SLUICE_CELLS_TABLE=cells",
+	"SLUICE_OPERATIONS_TABLE=operations",
 	"SLUICE_AUDIT_BUCKET=audit.example-1",
 }
 

@@ -1,7 +1,7 @@
-// Package environ reads the settings of deployed functions from environment variables, strictly and all at once.
+// Package environ reads the settings of deployed functions from environment variables. It reports all problems at once.
 //
-// A problem names its variable and never repeats the value, which may be a secret that was put in the wrong place. The
-// variables are described in docs/authorizer.md and docs/functions.md.
+// A problem names its variable and never repeats the value, which may be a secret in the wrong place. The variables are
+// described in docs/authorizer.md and docs/functions.md.
 package environ
 
 import (
@@ -14,77 +14,83 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
-// prefix is that of every variable of ours. Another one with it is a mistake.
+// prefix begins the names of all our variables. An unknown variable with this prefix is a mistake.
 const prefix = "SLUICE_"
 
-// Settings are those of one authorizer. Each is within its bounds, and together they make sense.
+// Settings holds the settings of an authorizer. Each is within its bounds, and they do not contradict each other.
 type Settings struct {
 	Cell     string // id of the cell
 	LogLevel slog.Level
 
 	Alone bool // with ConfigTable: there is no other cell
 
-	// Either of these two is set: a plans file, slash-separated and relative to the bundle, or the cell's config table.
+	// Exactly one of these is set: ConfigFile is a plans file, slash-separated and relative to the bundle; ConfigTable
+	// is the cell's config table.
 	ConfigFile, ConfigTable string
 
 	CountersTable    string // of DynamoDB
 	DynamoDBDeadline time.Duration
-	Homes            []CellTable // counters tables of other cells, from which their quotas are leased
-	HomeDeadline     time.Duration
-	Redis            *Redis // nil in a small cell: everything is in DynamoDB, but for ipLimits, which are in memory
+	// counters tables of other cells, from which this cell leases units of quotas that they count
+	Homes        []CellTable
+	HomeDeadline time.Duration
+	// nil in a small cell: all counters are in DynamoDB, except those of ipLimits, which are in memory
+	Redis *Redis
 
-	Secret string // name or ARN of the secret that has peppers, the address key, and Redis's password
+	Secret string // name or ARN of the secret with the peppers, the address key, and Redis's password
 
-	Issuers []token.Issuer // none accepts no JWT
-	Claims  []string       // further claims to keep
+	Issuers []token.Issuer // if empty, no JWT is accepted
+	Claims  []string       // further claims of a JWT to keep
 
 	TrustedHops      int
 	RetryJitter      int      // percent
 	PassDenials      []string // ids of APIs
 	Leases           bool
 	MaxInstances     int        // the most environments that may run
-	KillSwitch       *AppConfig // nil: limits are enforced, always
+	KillSwitch       *AppConfig // nil means that limits are always enforced
 	MetricsNamespace string
 }
 
-// AppConfig is a configuration in AWS AppConfig, by ids.
+// AppConfig identifies a configuration in AWS AppConfig by ids.
 type AppConfig struct{ Application, Environment, Profile string }
 
-// RedisConnections are those of an environment to one node of Redis, at most: a function serves one call at a time, with a little beside
-// it; one on a managed instance several.
+// RedisConnections is the most connections of an environment to one node of Redis. A function serves one call at a
+// time, with a few background tasks; on a managed instance it serves several.
 const RedisConnections = 32
 
-// Redis is where rates are counted.
+// Redis says where rates are counted, and how to connect.
 type Redis struct {
 	Addrs    []string // host:port
 	Cluster  bool
 	TLS      bool
 	Deadline time.Duration
 
-	Auth       Auth
-	Secret     string // with AuthSecret: name or ARN of the secret with user and password; "": they are in Settings.Secret
-	Cache      string // with AuthIAM: the replication group's id, or the serverless cache's name
+	Auth Auth
+	// Secret is, with AuthSecret, the name or ARN of the secret with user and password; if "", they are in
+	// Settings.Secret.
+	Secret     string
+	Cache      string // with AuthIAM: the id of the replication group, or the name of the serverless cache
 	User       string // with AuthIAM
 	Serverless bool   // with AuthIAM: Cache is a serverless cache
 }
 
-// Auth says how we authenticate to Redis.
+// Auth says how to authenticate to Redis.
 type Auth int
 
-// The ways.
+// The ways to authenticate.
 const (
 	AuthNone   Auth = iota
 	AuthSecret      // user and password are in a secret
-	AuthIAM         // with a token made of the function's role
+	AuthIAM         // with a token that is made with the function's role
 )
 
-// Error is every problem of one environment, in the order of docs/authorizer.md; unknown variables come first.
+// Error holds every problem of an environment: first unknown variables, then the others in the order of
+// docs/authorizer.md.
 type Error struct{ Problems []Problem }
 
-// Problem is one thing that is wrong.
+// Problem is a fault of one variable.
 type Problem struct{ Variable, Text string }
 
-// Error has a line for each problem.
+// Error returns a line for each problem.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("the environment's settings are wrong:")
@@ -94,7 +100,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// parser reads one environment.
+// parser reads the environment of an authorizer.
 type parser struct {
 	Settings
 
@@ -104,7 +110,7 @@ type parser struct {
 	redis  Redis
 }
 
-// problems are the variables of one function as they are given, and what is wrong with them.
+// problems holds the variables of a function as they are set, and the problems with them.
 type problems struct {
 	given map[string]string
 	found []Problem
@@ -114,12 +120,12 @@ func (p *problems) wrong(variable, text string) {
 	p.found = append(p.found, Problem{variable, text})
 }
 
-// bad reports whether anything is known to be wrong with the variable.
+// bad reports whether a problem with the variable is known.
 func (p *problems) bad(variable string) bool {
 	return slices.ContainsFunc(p.found, func(w Problem) bool { return w.Variable == variable })
 }
 
-// err is all that is wrong, or nil.
+// err returns all problems as an error, or nil.
 func (p *problems) err() error {
 	if len(p.found) > 0 {
 		return &Error{p.found}
@@ -160,8 +166,9 @@ func (p *problems) read(function string, variables []variable, environ []string)
 	}
 }
 
-// Parse reads variables as os.Environ has them; those that do not begin with SLUICE_ are not looked at, and an empty one
-// counts as not set. Files are read from bundle, which is the folder of the function's code. The error is an *[Error].
+// Parse reads variables in the form of os.Environ. It ignores variables that do not begin with SLUICE_, and treats an
+// empty variable as not set. It reads files from bundle, which is the folder of the function's code. The error is an
+// *[Error].
 func Parse(environ []string, bundle fs.FS) (*Settings, error) {
 	p := &parser{bundle: bundle}
 	p.read("authorizer", p.variables(), environ)
@@ -172,7 +179,7 @@ func Parse(environ []string, bundle fs.FS) (*Settings, error) {
 	return &p.Settings, nil
 }
 
-// shown is a name as far as it may be shown.
+// shown returns the part of a name that may be shown.
 func shown(name string) string {
 	const most = 64
 	clean := strings.Map(func(r rune) rune {
@@ -187,7 +194,7 @@ func shown(name string) string {
 	return clean
 }
 
-// together is what no variable can know by itself.
+// together checks the variables against each other.
 func (p *parser) together() {
 	if (p.given["SLUICE_CONFIG_FILE"] == "") == (p.given["SLUICE_CONFIG_TABLE"] == "") {
 		p.wrong("SLUICE_CONFIG_FILE", "or SLUICE_CONFIG_TABLE must be set, and not both")
@@ -205,7 +212,8 @@ func (p *parser) together() {
 	if p.given["SLUICE_ISSUERS"] != "" && p.given["SLUICE_ISSUERS_FILE"] != "" {
 		p.wrong("SLUICE_ISSUERS", "and SLUICE_ISSUERS_FILE must not both be set")
 	}
-	if len(p.Issuers) == 0 && p.given["SLUICE_CLAIMS"] != "" && !p.bad("SLUICE_ISSUERS") && !p.bad("SLUICE_ISSUERS_FILE") {
+	if len(p.Issuers) == 0 && p.given["SLUICE_CLAIMS"] != "" && !p.bad("SLUICE_ISSUERS") &&
+		!p.bad("SLUICE_ISSUERS_FILE") {
 		p.wrong("SLUICE_CLAIMS", "has no use without SLUICE_ISSUERS or SLUICE_ISSUERS_FILE")
 	}
 	p.aboutTokens()
@@ -221,7 +229,7 @@ func (p *parser) together() {
 	p.Redis = &p.redis
 }
 
-// aboutTokens has the issuers checked by who will use them.
+// aboutTokens checks the issuers with the code that will use them.
 func (p *parser) aboutTokens() {
 	if len(p.Issuers) == 0 {
 		return
@@ -241,7 +249,8 @@ func (p *parser) aboutTokens() {
 func (p *parser) aboutRedis() {
 	r := &p.redis
 	if len(r.Addrs) > 1 && !r.Cluster {
-		p.wrong("SLUICE_REDIS", "has several addresses, which only a cluster may have: set SLUICE_REDIS_CLUSTER, or give the primary's alone")
+		p.wrong("SLUICE_REDIS", "has several addresses, which only a cluster may have: set SLUICE_REDIS_CLUSTER, or "+
+			"give the primary's alone")
 	}
 	iam := []string{"SLUICE_REDIS_IAM_CACHE", "SLUICE_REDIS_IAM_USER"}
 	for _, name := range iam {

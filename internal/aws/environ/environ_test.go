@@ -40,8 +40,10 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &environ.Settings{
-		Cell: "eu-1", LogLevel: slog.LevelInfo, ConfigFile: "plans.yaml", CountersTable: "counters", DynamoDBDeadline: 100 * time.Millisecond,
-		HomeDeadline: 500 * time.Millisecond, Secret: "sluice/eu-1", Leases: true, MaxInstances: 1000, MetricsNamespace: "Sluice",
+		Cell: "eu-1", LogLevel: slog.LevelInfo, ConfigFile: "plans.yaml", CountersTable: "counters",
+		DynamoDBDeadline: 100 * time.Millisecond,
+		HomeDeadline:     500 * time.Millisecond, Secret: "sluice/eu-1", Leases: true, MaxInstances: 1000,
+		MetricsNamespace: "Sluice",
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -59,29 +61,45 @@ func TestDefaults(t *testing.T) {
 // Guarantees that each variable reaches its setting.
 func TestEverySetting(t *testing.T) {
 	given := []string{
-		"SLUICE_CELL=us.a_1", "SLUICE_CONFIG_TABLE=arn:aws:dynamodb:eu-west-1:123456789012:table/config", "SLUICE_ALONE=true", "SLUICE_COUNTERS_TABLE=c_1",
-		"SLUICE_DYNAMODB_DEADLINE=50ms", "SLUICE_HOMES=us.a_1=c_1, eu-1=arn:aws:dynamodb:eu-west-1:123456789012:table/c, ap-1=c_3", "SLUICE_HOME_DEADLINE=250ms", "SLUICE_SECRET=arn:aws:secretsmanager:eu-west-1:123456789012:secret:sluice-AbCdEf",
-		"SLUICE_REDIS=a.example:6379, [::1]:6380", "SLUICE_REDIS_CLUSTER=true", "SLUICE_REDIS_TLS=true", "SLUICE_REDIS_AUTH=iam",
-		"SLUICE_REDIS_IAM_CACHE=cache-1", "SLUICE_REDIS_IAM_USER=sluice", "SLUICE_REDIS_IAM_SERVERLESS=true", "SLUICE_REDIS_DEADLINE=20ms",
-		"SLUICE_ISSUERS=[" + issuer + `,{"issuer":"two","audiences":["a","b"],"jwksUrl":"https://two.example/keys","algorithms":["ES256"],` +
+		"SLUICE_CELL=us.a_1", "SLUICE_CONFIG_TABLE=arn:aws:dynamodb:eu-west-1:123456789012:table/config",
+		"SLUICE_ALONE=true", "SLUICE_COUNTERS_TABLE=c_1",
+		"SLUICE_DYNAMODB_DEADLINE=50ms",
+		"SLUICE_HOMES=us.a_1=c_1, eu-1=arn:aws:dynamodb:eu-west-1:123456789012:table/c, ap-1=c_3",
+		"SLUICE_HOME_DEADLINE=250ms",
+		"SLUICE_SECRET=arn:aws:secretsmanager:eu-west-1:123456789012:secret:sluice-AbCdEf",
+		"SLUICE_REDIS=a.example:6379, [::1]:6380", "SLUICE_REDIS_CLUSTER=true", "SLUICE_REDIS_TLS=true",
+		"SLUICE_REDIS_AUTH=iam",
+		"SLUICE_REDIS_IAM_CACHE=cache-1", "SLUICE_REDIS_IAM_USER=sluice", "SLUICE_REDIS_IAM_SERVERLESS=true",
+		"SLUICE_REDIS_DEADLINE=20ms",
+		"SLUICE_ISSUERS=[" + issuer +
+			`,{"issuer":"two","audiences":["a","b"],"jwksUrl":"https://two.example/keys","algorithms":["ES256"],` +
 			`"audienceClaim":"client_id","tenantClaim":"org","subjectClaim":"uid","tenants":["acme"]}]`,
-		"SLUICE_CLAIMS=region, https://example.com/role", "SLUICE_TRUSTED_HOPS=2", "SLUICE_RETRY_JITTER=25", "SLUICE_PASS_DENIALS=a1b2,c3d4",
-		"SLUICE_LEASES=false", "SLUICE_MAX_INSTANCES=40", "SLUICE_KILL_SWITCH=abcd123/1e2f3g4/zyxw987", "SLUICE_METRICS_NAMESPACE=My/Sluice", "SLUICE_LOG_LEVEL=debug",
+		"SLUICE_CLAIMS=region, https://example.com/role", "SLUICE_TRUSTED_HOPS=2", "SLUICE_RETRY_JITTER=25",
+		"SLUICE_PASS_DENIALS=a1b2,c3d4",
+		"SLUICE_LEASES=false", "SLUICE_MAX_INSTANCES=40", "SLUICE_KILL_SWITCH=abcd123/1e2f3g4/zyxw987",
+		"SLUICE_METRICS_NAMESPACE=My/Sluice", "SLUICE_LOG_LEVEL=debug",
 	}
 	want := &environ.Settings{
-		Cell: "us.a_1", ConfigTable: "arn:aws:dynamodb:eu-west-1:123456789012:table/config", Alone: true, CountersTable: "c_1",
+		Cell: "us.a_1", ConfigTable: "arn:aws:dynamodb:eu-west-1:123456789012:table/config", Alone: true,
+		CountersTable:    "c_1",
 		DynamoDBDeadline: 50 * time.Millisecond, HomeDeadline: 250 * time.Millisecond,
-		Homes:  []environ.CellTable{{Cell: "eu-1", Table: "arn:aws:dynamodb:eu-west-1:123456789012:table/c"}, {Cell: "ap-1", Table: "c_3"}},
+		Homes: []environ.CellTable{{Cell: "eu-1", Table: "arn:aws:dynamodb:eu-west-1:123456789012:table/c"},
+			{Cell: "ap-1", Table: "c_3"}},
 		Secret: "arn:aws:secretsmanager:eu-west-1:123456789012:secret:sluice-AbCdEf",
-		Redis: &environ.Redis{Addrs: []string{"a.example:6379", "[::1]:6380"}, Cluster: true, TLS: true, Deadline: 20 * time.Millisecond,
-			Auth: environ.AuthIAM, Cache: "cache-1", User: "sluice", Serverless: true},
+		Redis: &environ.Redis{Addrs: []string{"a.example:6379", "[::1]:6380"}, Cluster: true, TLS: true,
+			Deadline: 20 * time.Millisecond,
+			Auth:     environ.AuthIAM, Cache: "cache-1", User: "sluice", Serverless: true},
 		Issuers: []token.Issuer{
-			{Issuer: "https://id.example", Audiences: []string{"api"}, JWKSURL: "https://id.example/keys", AllTenants: true},
-			{Issuer: "two", Audiences: []string{"a", "b"}, JWKSURL: "https://two.example/keys", Algorithms: []string{"ES256"},
+			{Issuer: "https://id.example", Audiences: []string{"api"}, JWKSURL: "https://id.example/keys",
+				AllTenants: true},
+			{Issuer: "two", Audiences: []string{"a", "b"}, JWKSURL: "https://two.example/keys",
+				Algorithms:    []string{"ES256"},
 				AudienceClaim: "client_id", TenantClaim: "org", SubjectClaim: "uid", Tenants: []string{"acme"}},
 		},
-		Claims: []string{"region", "https://example.com/role"}, TrustedHops: 2, RetryJitter: 25, PassDenials: []string{"a1b2", "c3d4"},
-		MaxInstances: 40, KillSwitch: &environ.AppConfig{Application: "abcd123", Environment: "1e2f3g4", Profile: "zyxw987"}, MetricsNamespace: "My/Sluice", LogLevel: slog.LevelDebug,
+		Claims: []string{"region", "https://example.com/role"}, TrustedHops: 2, RetryJitter: 25,
+		PassDenials:  []string{"a1b2", "c3d4"},
+		MaxInstances: 40, KillSwitch: &environ.AppConfig{Application: "abcd123", Environment: "1e2f3g4",
+			Profile: "zyxw987"}, MetricsNamespace: "My/Sluice", LogLevel: slog.LevelDebug,
 	}
 	got, err := environ.Parse(given, bundle)
 	if err != nil {
@@ -107,84 +125,109 @@ func TestProblems(t *testing.T) {
 		{[]string{"SLUICE_=" + marker}, "SLUICE_ is not a variable"},
 		{[]string{"SLUICE_\n\x1b[31m=" + marker}, "SLUICE_??[31m is not a variable"},
 		{[]string{"SLUICE_CELL="}, "SLUICE_CELL is missing"},
-		{[]string{"SLUICE_CELL=" + marker + " one"}, "SLUICE_CELL is to be 1 to 64"},
-		{[]string{"SLUICE_CELL=" + marker + strings.Repeat("x", 64)}, "SLUICE_CELL is to be 1 to 64"},
+		{[]string{"SLUICE_CELL=" + marker + " one"}, "SLUICE_CELL must be 1 to 64"},
+		{[]string{"SLUICE_CELL=" + marker + strings.Repeat("x", 64)}, "SLUICE_CELL must be 1 to 64"},
 		{[]string{"SLUICE_CONFIG_FILE="}, "SLUICE_CONFIG_FILE or SLUICE_CONFIG_TABLE must be set"},
-		{[]string{"SLUICE_CONFIG_TABLE=" + marker}, "SLUICE_CONFIG_FILE or SLUICE_CONFIG_TABLE must be set, and not both"},
-		{[]string{"SLUICE_CONFIG_FILE=/etc/" + marker}, "SLUICE_CONFIG_FILE is to be a path inside"},
-		{[]string{"SLUICE_CONFIG_FILE=../" + marker}, "SLUICE_CONFIG_FILE is to be a path inside"},
-		{[]string{"SLUICE_CONFIG_FILE=."}, "SLUICE_CONFIG_FILE is to be a path inside"},
+		{[]string{"SLUICE_CONFIG_TABLE=" + marker},
+			"SLUICE_CONFIG_FILE or SLUICE_CONFIG_TABLE must be set, and not both"},
+		{[]string{"SLUICE_CONFIG_FILE=/etc/" + marker}, "SLUICE_CONFIG_FILE must be a path inside"},
+		{[]string{"SLUICE_CONFIG_FILE=../" + marker}, "SLUICE_CONFIG_FILE must be a path inside"},
+		{[]string{"SLUICE_CONFIG_FILE=."}, "SLUICE_CONFIG_FILE must be a path inside"},
 		{[]string{"SLUICE_ALONE=true"}, "SLUICE_ALONE has no use without SLUICE_CONFIG_TABLE"},
-		{[]string{"SLUICE_CONFIG_FILE=", "SLUICE_CONFIG_TABLE=config", "SLUICE_ALONE=" + marker}, "SLUICE_ALONE is to be true or false"},
+		{[]string{"SLUICE_CONFIG_FILE=", "SLUICE_CONFIG_TABLE=config", "SLUICE_ALONE=" + marker},
+			"SLUICE_ALONE must be true or false"},
 		{[]string{"SLUICE_COUNTERS_TABLE="}, "SLUICE_COUNTERS_TABLE is missing"},
-		{[]string{"SLUICE_COUNTERS_TABLE=" + marker + "?"}, "SLUICE_COUNTERS_TABLE is to be a table's name"},
+		{[]string{"SLUICE_COUNTERS_TABLE=" + marker + "?"}, "SLUICE_COUNTERS_TABLE must be a table's name"},
 		{[]string{"SLUICE_SECRET="}, "SLUICE_SECRET is missing"},
-		{[]string{`SLUICE_SECRET={"peppers":"` + marker + `"}`}, "SLUICE_SECRET is to be a secret's name"},
+		{[]string{`SLUICE_SECRET={"peppers":"` + marker + `"}`}, "SLUICE_SECRET must be a secret's name"},
 		{[]string{"SLUICE_HOMES=us-1=counters"}, "SLUICE_HOMES has no use without SLUICE_CONFIG_TABLE"},
-		{[]string{"SLUICE_CONFIG_FILE=", "SLUICE_CONFIG_TABLE=config", "SLUICE_HOMES=" + marker}, "SLUICE_HOMES is to be 1 to 50 cells, each once, such as eu-1=counters-eu-1"},
-		{[]string{"SLUICE_CONFIG_FILE=", "SLUICE_CONFIG_TABLE=config", "SLUICE_HOMES=us-1=" + marker + ",us-1=" + marker}, "SLUICE_HOMES is to be 1 to 50 cells, each once"},
+		{[]string{"SLUICE_CONFIG_FILE=", "SLUICE_CONFIG_TABLE=config", "SLUICE_HOMES=" + marker},
+			"SLUICE_HOMES must be 1 to 50 cells, each once, such as eu-1=counters-eu-1"},
+		{[]string{"SLUICE_CONFIG_FILE=", "SLUICE_CONFIG_TABLE=config", "SLUICE_HOMES=us-1=" + marker + ",us-1=" +
+			marker}, "SLUICE_HOMES must be 1 to 50 cells, each once"},
 		{[]string{"SLUICE_HOME_DEADLINE=250ms"}, "SLUICE_HOME_DEADLINE has no use without SLUICE_HOMES"},
-		{[]string{"SLUICE_CONFIG_FILE=", "SLUICE_CONFIG_TABLE=config", "SLUICE_HOMES=us-1=counters", "SLUICE_HOME_DEADLINE=" + marker}, "SLUICE_HOME_DEADLINE is to be a time"},
-		{[]string{"SLUICE_DYNAMODB_DEADLINE=0"}, "SLUICE_DYNAMODB_DEADLINE is to be a time such as 8ms, 1ms to 5s"},
-		{[]string{"SLUICE_DYNAMODB_DEADLINE=6s"}, "SLUICE_DYNAMODB_DEADLINE is to be a time"},
-		{[]string{"SLUICE_DYNAMODB_DEADLINE=100"}, "SLUICE_DYNAMODB_DEADLINE is to be a time"},
-		{[]string{"SLUICE_REDIS=" + marker}, "SLUICE_REDIS is to be host:port"},
-		{[]string{"SLUICE_REDIS=cache:0"}, "SLUICE_REDIS is to be host:port"},
-		{[]string{"SLUICE_REDIS=cache:65536"}, "SLUICE_REDIS is to be host:port"},
-		{[]string{"SLUICE_REDIS=redis://:" + marker + "@cache:6379"}, "SLUICE_REDIS is to be host:port"},
-		{[]string{"SLUICE_REDIS=:" + marker + "@cache:6379"}, "SLUICE_REDIS is to be host:port"},
-		{[]string{"SLUICE_REDIS=a:1,,b:2"}, "SLUICE_REDIS is to be host:port"},
+		{[]string{"SLUICE_CONFIG_FILE=", "SLUICE_CONFIG_TABLE=config", "SLUICE_HOMES=us-1=counters",
+			"SLUICE_HOME_DEADLINE=" + marker}, "SLUICE_HOME_DEADLINE must be a time"},
+		{[]string{"SLUICE_DYNAMODB_DEADLINE=0"}, "SLUICE_DYNAMODB_DEADLINE must be a time such as 8ms, 1ms to 5s"},
+		{[]string{"SLUICE_DYNAMODB_DEADLINE=6s"}, "SLUICE_DYNAMODB_DEADLINE must be a time"},
+		{[]string{"SLUICE_DYNAMODB_DEADLINE=100"}, "SLUICE_DYNAMODB_DEADLINE must be a time"},
+		{[]string{"SLUICE_REDIS=" + marker}, "SLUICE_REDIS must be host:port"},
+		{[]string{"SLUICE_REDIS=cache:0"}, "SLUICE_REDIS must be host:port"},
+		{[]string{"SLUICE_REDIS=cache:65536"}, "SLUICE_REDIS must be host:port"},
+		{[]string{"SLUICE_REDIS=redis://:" + marker + "@cache:6379"}, "SLUICE_REDIS must be host:port"},
+		{[]string{"SLUICE_REDIS=:" + marker + "@cache:6379"}, "SLUICE_REDIS must be host:port"},
+		{[]string{"SLUICE_REDIS=a:1,,b:2"}, "SLUICE_REDIS must be host:port"},
 		{[]string{"SLUICE_REDIS=a:1,b:2"}, "SLUICE_REDIS has several addresses"},
 		{[]string{"SLUICE_REDIS_TLS=true"}, "SLUICE_REDIS_TLS has no use without SLUICE_REDIS"},
-		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_TLS=" + marker}, "SLUICE_REDIS_TLS is to be true or false"},
-		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_CLUSTER=1"}, "SLUICE_REDIS_CLUSTER is to be true or false"},
-		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_AUTH=" + marker}, "SLUICE_REDIS_AUTH is to be none, secret or iam"},
-		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_AUTH=secret", "SLUICE_REDIS_TLS=false"}, "SLUICE_REDIS_TLS must be true"},
-		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_AUTH=iam", "SLUICE_REDIS_IAM_USER=u"}, "SLUICE_REDIS_IAM_CACHE is missing"},
-		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_AUTH=iam", "SLUICE_REDIS_IAM_CACHE=c"}, "SLUICE_REDIS_IAM_USER is missing"},
-		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_AUTH=iam", "SLUICE_REDIS_IAM_CACHE=c", "SLUICE_REDIS_IAM_USER=u", "SLUICE_REDIS_SECRET=s"},
+		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_TLS=" + marker}, "SLUICE_REDIS_TLS must be true or false"},
+		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_CLUSTER=1"}, "SLUICE_REDIS_CLUSTER must be true or false"},
+		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_AUTH=" + marker}, "SLUICE_REDIS_AUTH must be none, secret or iam"},
+		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_AUTH=secret", "SLUICE_REDIS_TLS=false"},
+			"SLUICE_REDIS_TLS must be true"},
+		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_AUTH=iam", "SLUICE_REDIS_IAM_USER=u"},
+			"SLUICE_REDIS_IAM_CACHE is missing"},
+		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_AUTH=iam", "SLUICE_REDIS_IAM_CACHE=c"},
+			"SLUICE_REDIS_IAM_USER is missing"},
+		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_AUTH=iam", "SLUICE_REDIS_IAM_CACHE=c", "SLUICE_REDIS_IAM_USER=u",
+			"SLUICE_REDIS_SECRET=s"},
 			"SLUICE_REDIS_SECRET has no use without SLUICE_REDIS_AUTH=secret"},
-		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_AUTH=secret", "SLUICE_REDIS_SECRET=a b"}, "SLUICE_REDIS_SECRET is to be a secret's name or ARN"},
-		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_IAM_USER=u"}, "SLUICE_REDIS_IAM_USER has no use without SLUICE_REDIS_AUTH=iam"},
+		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_AUTH=secret", "SLUICE_REDIS_SECRET=a b"},
+			"SLUICE_REDIS_SECRET must be a secret's name or ARN"},
+		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_IAM_USER=u"},
+			"SLUICE_REDIS_IAM_USER has no use without SLUICE_REDIS_AUTH=iam"},
 		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_IAM_SERVERLESS=true"}, "SLUICE_REDIS_IAM_SERVERLESS has no use"},
-		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_DEADLINE=1us"}, "SLUICE_REDIS_DEADLINE is to be a time"},
-		{[]string{"SLUICE_ISSUERS=" + marker}, "SLUICE_ISSUERS is to be a JSON array of issuers: invalid"},
-		{[]string{"SLUICE_ISSUERS=[" + issuer}, "SLUICE_ISSUERS is to be a JSON array of issuers: unexpected"},
-		{[]string{"SLUICE_ISSUERS=" + issuer}, "SLUICE_ISSUERS is to be a JSON array of issuers"},
+		{[]string{"SLUICE_REDIS=a:1", "SLUICE_REDIS_DEADLINE=1us"}, "SLUICE_REDIS_DEADLINE must be a time"},
+		{[]string{"SLUICE_ISSUERS=" + marker}, "SLUICE_ISSUERS must be a JSON array of issuers: invalid"},
+		{[]string{"SLUICE_ISSUERS=[" + issuer}, "SLUICE_ISSUERS must be a JSON array of issuers: unexpected"},
+		{[]string{"SLUICE_ISSUERS=" + issuer}, "SLUICE_ISSUERS must be a JSON array of issuers"},
 		{[]string{"SLUICE_ISSUERS=[]"}, "SLUICE_ISSUERS is to have an issuer"},
 		{[]string{"SLUICE_ISSUERS=null"}, "SLUICE_ISSUERS is to have an issuer"},
-		{[]string{"SLUICE_ISSUERS=[" + issuer + "] x"}, "SLUICE_ISSUERS is to be a JSON array of issuers: invalid"},
-		{[]string{`SLUICE_ISSUERS=[{"issuer":3}]`}, "SLUICE_ISSUERS is to be a JSON array of issuers: issuer is a number"},
-		{[]string{`SLUICE_ISSUERS=[{"jwks":"` + marker + `"}]`}, `SLUICE_ISSUERS is to be a JSON array of issuers: a member "jwks" is not known`},
-		{[]string{`SLUICE_ISSUERS=[{"Issuer":"` + marker + `"}]`}, `SLUICE_ISSUERS is to be a JSON array of issuers: a member "Issuer" is not known`},
-		{[]string{`SLUICE_ISSUERS=[{"allTenants":false,"allTenants":true}]`}, `SLUICE_ISSUERS is to be a JSON array of issuers: a member "allTenants" is there twice`},
+		{[]string{"SLUICE_ISSUERS=[" + issuer + "] x"}, "SLUICE_ISSUERS must be a JSON array of issuers: invalid"},
+		{[]string{`SLUICE_ISSUERS=[{"issuer":3}]`},
+			"SLUICE_ISSUERS must be a JSON array of issuers: issuer is a number"},
+		{[]string{`SLUICE_ISSUERS=[{"jwks":"` + marker + `"}]`},
+			`SLUICE_ISSUERS must be a JSON array of issuers: unknown member "jwks"`},
+		{[]string{`SLUICE_ISSUERS=[{"Issuer":"` + marker + `"}]`},
+			`SLUICE_ISSUERS must be a JSON array of issuers: unknown member "Issuer"`},
+		{[]string{`SLUICE_ISSUERS=[{"allTenants":false,"allTenants":true}]`},
+			`SLUICE_ISSUERS must be a JSON array of issuers: member "allTenants" occurs twice`},
 		{[]string{"SLUICE_ISSUERS=[" + issuer + "," + issuer + "]"}, "SLUICE_ISSUERS token: issuer 1"},
 		{[]string{`SLUICE_ISSUERS=[{"issuer":"i"}]`}, `SLUICE_ISSUERS token: issuer 0 ("i"): no Audiences`},
-		{[]string{"SLUICE_ISSUERS=[" + strings.Repeat("[", 50)}, "SLUICE_ISSUERS is to be a JSON array of issuers: it is nested"},
-		{[]string{"SLUICE_ISSUERS=[" + issuer + "]", "SLUICE_ISSUERS_FILE=issuers.json"}, "SLUICE_ISSUERS and SLUICE_ISSUERS_FILE must not both"},
-		{[]string{"SLUICE_ISSUERS_FILE=" + marker}, "SLUICE_ISSUERS_FILE names a file that cannot be read: file does not exist"},
-		{[]string{"SLUICE_ISSUERS_FILE=/" + marker}, "SLUICE_ISSUERS_FILE is to be a path inside"},
+		{[]string{"SLUICE_ISSUERS=[" + strings.Repeat("[", 50)},
+			"SLUICE_ISSUERS must be a JSON array of issuers: it is nested"},
+		{[]string{"SLUICE_ISSUERS=[" + issuer + "]", "SLUICE_ISSUERS_FILE=issuers.json"},
+			"SLUICE_ISSUERS and SLUICE_ISSUERS_FILE must not both"},
+		{[]string{"SLUICE_ISSUERS_FILE=" + marker},
+			"SLUICE_ISSUERS_FILE names a file that cannot be read: file does not exist"},
+		{[]string{"SLUICE_ISSUERS_FILE=/" + marker}, "SLUICE_ISSUERS_FILE must be a path inside"},
 		{[]string{"SLUICE_ISSUERS_FILE=huge.json"}, "SLUICE_ISSUERS_FILE names a file of more than"},
 		{[]string{"SLUICE_CLAIMS=region"}, "SLUICE_CLAIMS has no use without"},
-		{[]string{"SLUICE_ISSUERS_FILE=issuers.json", "SLUICE_CLAIMS=a,,b"}, "SLUICE_CLAIMS is to be names"},
+		{[]string{"SLUICE_ISSUERS_FILE=issuers.json", "SLUICE_CLAIMS=a,,b"}, "SLUICE_CLAIMS must be names"},
 		{[]string{"SLUICE_ISSUERS_FILE=issuers.json", "SLUICE_CLAIMS=a,b,a"}, "SLUICE_CLAIMS has its entry 1 twice"},
-		{[]string{"SLUICE_ISSUERS_FILE=issuers.json", "SLUICE_CLAIMS=a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q"}, "SLUICE_CLAIMS has 17 entries"},
-		{[]string{"SLUICE_TRUSTED_HOPS=-1"}, "SLUICE_TRUSTED_HOPS is to be a whole number, 0 to 16"},
-		{[]string{"SLUICE_TRUSTED_HOPS=17"}, "SLUICE_TRUSTED_HOPS is to be"},
-		{[]string{"SLUICE_TRUSTED_HOPS=" + marker}, "SLUICE_TRUSTED_HOPS is to be"},
-		{[]string{"SLUICE_RETRY_JITTER=101"}, "SLUICE_RETRY_JITTER is to be a whole number, 0 to 100"},
-		{[]string{"SLUICE_PASS_DENIALS=*"}, "SLUICE_PASS_DENIALS is to be ids"},
-		{[]string{"SLUICE_LEASES=no"}, "SLUICE_LEASES is to be true or false"},
-		{[]string{"SLUICE_KILL_SWITCH=" + marker}, "SLUICE_KILL_SWITCH is to be application/environment/profile, each an id"},
-		{[]string{"SLUICE_KILL_SWITCH=abc1234/abc1234"}, "SLUICE_KILL_SWITCH is to be application/environment/profile, each an id"},
-		{[]string{"SLUICE_KILL_SWITCH=abc1234/abc1234/abc1234/abc1234"}, "SLUICE_KILL_SWITCH is to be application/environment/profile, each an id"},
-		{[]string{"SLUICE_KILL_SWITCH=abc1234//abc1234"}, "SLUICE_KILL_SWITCH is to be application/environment/profile, each an id"},
-		{[]string{"SLUICE_KILL_SWITCH=abc1234/Prod/abc1234"}, "SLUICE_KILL_SWITCH is to be application/environment/profile, each an id"},
-		{[]string{"SLUICE_KILL_SWITCH=abc1234/abc12345/abc1234"}, "SLUICE_KILL_SWITCH is to be application/environment/profile, each an id"},
-		{[]string{"SLUICE_MAX_INSTANCES=0"}, "SLUICE_MAX_INSTANCES is to be a whole number, 1 to"},
+		{[]string{"SLUICE_ISSUERS_FILE=issuers.json", "SLUICE_CLAIMS=a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q"},
+			"SLUICE_CLAIMS has 17 entries"},
+		{[]string{"SLUICE_TRUSTED_HOPS=-1"}, "SLUICE_TRUSTED_HOPS must be a whole number, 0 to 16"},
+		{[]string{"SLUICE_TRUSTED_HOPS=17"}, "SLUICE_TRUSTED_HOPS must be"},
+		{[]string{"SLUICE_TRUSTED_HOPS=" + marker}, "SLUICE_TRUSTED_HOPS must be"},
+		{[]string{"SLUICE_RETRY_JITTER=101"}, "SLUICE_RETRY_JITTER must be a whole number, 0 to 100"},
+		{[]string{"SLUICE_PASS_DENIALS=*"}, "SLUICE_PASS_DENIALS must be ids"},
+		{[]string{"SLUICE_LEASES=no"}, "SLUICE_LEASES must be true or false"},
+		{[]string{"SLUICE_KILL_SWITCH=" + marker},
+			"SLUICE_KILL_SWITCH must be application/environment/profile, each an id"},
+		{[]string{"SLUICE_KILL_SWITCH=abc1234/abc1234"},
+			"SLUICE_KILL_SWITCH must be application/environment/profile, each an id"},
+		{[]string{"SLUICE_KILL_SWITCH=abc1234/abc1234/abc1234/abc1234"},
+			"SLUICE_KILL_SWITCH must be application/environment/profile, each an id"},
+		{[]string{"SLUICE_KILL_SWITCH=abc1234//abc1234"},
+			"SLUICE_KILL_SWITCH must be application/environment/profile, each an id"},
+		{[]string{"SLUICE_KILL_SWITCH=abc1234/Prod/abc1234"},
+			"SLUICE_KILL_SWITCH must be application/environment/profile, each an id"},
+		{[]string{"SLUICE_KILL_SWITCH=abc1234/abc12345/abc1234"},
+			"SLUICE_KILL_SWITCH must be application/environment/profile, each an id"},
+		{[]string{"SLUICE_MAX_INSTANCES=0"}, "SLUICE_MAX_INSTANCES must be a whole number, 1 to"},
 		{[]string{"SLUICE_METRICS_NAMESPACE=AWS/" + marker}, "SLUICE_METRICS_NAMESPACE must not begin with AWS/"},
-		{[]string{"SLUICE_METRICS_NAMESPACE=" + marker + "!"}, "SLUICE_METRICS_NAMESPACE is to be"},
-		{[]string{"SLUICE_LOG_LEVEL=" + marker}, "SLUICE_LOG_LEVEL is to be debug"},
+		{[]string{"SLUICE_METRICS_NAMESPACE=" + marker + "!"}, "SLUICE_METRICS_NAMESPACE must be"},
+		{[]string{"SLUICE_LOG_LEVEL=" + marker}, "SLUICE_LOG_LEVEL must be debug"},
 	} {
 		s, err := environ.Parse(least(tt.change...), bundle)
 		var all *environ.Error
@@ -192,7 +235,8 @@ func TestProblems(t *testing.T) {
 			t.Errorf("%q: %+v, %v; want %s", tt.change, s, err, tt.want)
 			continue
 		}
-		if text := all.Problems[0].Variable + " " + all.Problems[0].Text; len(all.Problems) != 1 || !strings.HasPrefix(text, tt.want) {
+		if text := all.Problems[0].Variable + " " + all.Problems[0].Text; len(all.Problems) != 1 ||
+			!strings.HasPrefix(text, tt.want) {
 			t.Errorf("%q\ngot  %v\nwant %s", tt.change, err, tt.want)
 		}
 		if strings.Contains(fmt.Sprint(err), marker) {
@@ -204,18 +248,19 @@ func TestProblems(t *testing.T) {
 // Guarantees that whoever has made several mistakes sees them all at once.
 func TestAllProblemsAtOnce(t *testing.T) {
 	_, err := environ.Parse([]string{
-		"SLUICE_ZZZ=1", "SLUICE_AAA=1", "SLUICE_CELL=a b", "SLUICE_REDIS=nowhere", "SLUICE_REDIS_AUTH=iam", "SLUICE_TRUSTED_HOPS=x",
+		"SLUICE_ZZZ=1", "SLUICE_AAA=1", "SLUICE_CELL=a b", "SLUICE_REDIS=nowhere", "SLUICE_REDIS_AUTH=iam",
+		"SLUICE_TRUSTED_HOPS=x",
 		"SLUICE_ISSUERS=[", "SLUICE_CLAIMS=region",
 	}, bundle)
 	want := `the environment's settings are wrong:
 SLUICE_AAA is not a variable of the authorizer
 SLUICE_ZZZ is not a variable of the authorizer
-SLUICE_CELL is to be 1 to 64 of A-Z a-z 0-9 . _ -
+SLUICE_CELL must be 1 to 64 of A-Z a-z 0-9 . _ -
 SLUICE_COUNTERS_TABLE is missing
 SLUICE_SECRET is missing
-SLUICE_REDIS is to be host:port, several separated by commas
-SLUICE_ISSUERS is to be a JSON array of issuers: unexpected EOF
-SLUICE_TRUSTED_HOPS is to be a whole number, 0 to 16
+SLUICE_REDIS must be host:port, several separated by commas
+SLUICE_ISSUERS must be a JSON array of issuers: unexpected EOF
+SLUICE_TRUSTED_HOPS must be a whole number, 0 to 16
 SLUICE_CONFIG_FILE or SLUICE_CONFIG_TABLE must be set, and not both
 SLUICE_REDIS_IAM_CACHE is missing, which SLUICE_REDIS_AUTH=iam needs
 SLUICE_REDIS_IAM_USER is missing, which SLUICE_REDIS_AUTH=iam needs`
@@ -249,7 +294,8 @@ func FuzzParse(f *testing.F) {
 		if (s == nil) == (err == nil) || err != nil && (!errors.As(err, &all) || len(all.Problems) == 0) {
 			t.Fatalf("settings %v and error %v", s, err)
 		}
-		if s != nil && (s.Cell == "" || s.CountersTable == "" || s.MaxInstances < 1 || s.DynamoDBDeadline < time.Millisecond ||
+		if s != nil && (s.Cell == "" || s.CountersTable == "" || s.MaxInstances < 1 ||
+			s.DynamoDBDeadline < time.Millisecond ||
 			s.Redis != nil && (len(s.Redis.Addrs) == 0 || s.Redis.Deadline < time.Millisecond)) {
 			t.Fatalf("not within bounds: %+v %+v", s, s.Redis)
 		}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Common is what every function but the authorizer has, beside its own.
+// Common holds the settings that all functions but the authorizer have.
 type Common struct {
 	LogLevel         slog.Level
 	MetricsNamespace string
@@ -20,23 +20,23 @@ func (c Common) Shared() Common { return c }
 // ControlTables are the names or ARNs of the control tables that a function uses; "" for the others.
 type ControlTables struct{ Plans, Tenants, Keys, Cells string }
 
-// Publisher are the settings of the publisher.
+// Publisher holds the settings of the publisher.
 type Publisher struct {
 	Common
-	Tables    ControlTables // by name; Cells is not read by it
+	Tables    ControlTables // by name; Cells is not used
 	Topic     string        // ARN
 	KeptQueue string        // URL
 }
 
-// Balancer are the settings of the balancer.
+// Balancer holds the settings of the balancer.
 type Balancer struct {
 	Common
-	Tables    ControlTables // Cells by name; Tenants and Keys are not read by it
+	Tables    ControlTables // Cells by name; Tenants and Keys are not used
 	Topic     string        // ARN
 	KeptQueue string        // URL
 }
 
-// Applier are the settings of a cell's applier.
+// Applier holds the settings of a cell's applier.
 type Applier struct {
 	Common
 	Cell        string
@@ -45,7 +45,7 @@ type Applier struct {
 	KeptQueue   string        // URL
 }
 
-// Reconcile are the settings of a cell's reconcile.
+// Reconcile holds the settings of a cell's reconcile function.
 type Reconcile struct {
 	Common
 	Cell        string
@@ -54,28 +54,28 @@ type Reconcile struct {
 	Grace       time.Duration
 }
 
-// Canary are the settings of the canary.
+// Canary holds the settings of the canary.
 type Canary struct {
 	Common
-	Plans string // the table
+	Plans string // name or ARN of the table
 	Cells []CellTable
 	Wait  time.Duration
 }
 
-// CellTable is a cell and its config table, or its counters table, by name or ARN.
+// CellTable is a cell and one of its tables, by name or ARN: its config table or its counters table.
 type CellTable struct{ Cell, Table string }
 
 const (
 	maxGrace = time.Hour
 	minWait  = time.Second
 	maxWait  = 10 * time.Minute
-	maxCells = 50 // of one canary
+	maxCells = 50 // cells that one canary can watch
 )
 
 var (
 	topicARN  = shape{":_./-", 20, 512}
 	queueURL  = shape{":/._-", 12, 512}
-	nameAlone = shape{"_.-", 3, 255} // of a table: a stream's records name it so
+	nameAlone = shape{"_.-", 3, 255} // a table's name without an ARN, as the records of its stream name it
 )
 
 // ParsePublisher reads the publisher's settings, as Parse does.
@@ -86,7 +86,8 @@ func ParsePublisher(environ []string) (*Publisher, error) {
 
 func (s *Publisher) variables() []variable {
 	return append([]variable{
-		table("PLANS", &s.Tables.Plans, nameAlone), table("TENANTS", &s.Tables.Tenants, nameAlone), table("KEYS", &s.Tables.Keys, nameAlone),
+		table("PLANS", &s.Tables.Plans, nameAlone), table("TENANTS", &s.Tables.Tenants, nameAlone),
+		table("KEYS", &s.Tables.Keys, nameAlone),
 		topic(&s.Topic), keptQueue(&s.KeptQueue),
 	}, s.common()...)
 }
@@ -99,7 +100,8 @@ func ParseBalancer(environ []string) (*Balancer, error) {
 
 func (s *Balancer) variables() []variable {
 	return append([]variable{
-		table("CELLS", &s.Tables.Cells, nameAlone), table("PLANS", &s.Tables.Plans, tableName), topic(&s.Topic), keptQueue(&s.KeptQueue),
+		table("CELLS", &s.Tables.Cells, nameAlone), table("PLANS", &s.Tables.Plans, tableName), topic(&s.Topic),
+		keptQueue(&s.KeptQueue),
 	}, s.common()...)
 }
 
@@ -126,7 +128,8 @@ func ParseReconcile(environ []string) (*Reconcile, error) {
 func (s *Reconcile) variables() []variable {
 	return append([]variable{
 		cell(&s.Cell), configTable(&s.ConfigTable),
-		table("PLANS", &s.Tables.Plans, tableName), table("TENANTS", &s.Tables.Tenants, tableName), table("KEYS", &s.Tables.Keys, tableName),
+		table("PLANS", &s.Tables.Plans, tableName), table("TENANTS", &s.Tables.Tenants, tableName),
+		table("KEYS", &s.Tables.Keys, tableName),
 		table("CELLS", &s.Tables.Cells, tableName),
 		{"SLUICE_GRACE", "2m", false, "How old a change must be to be missed: a younger one may be under way.",
 			func(v string) string { return within(&s.Grace, v, 0, maxGrace) }},
@@ -142,14 +145,16 @@ func ParseCanary(environ []string) (*Canary, error) {
 func (s *Canary) variables() []variable {
 	return append([]variable{
 		table("PLANS", &s.Plans, tableName),
-		{"SLUICE_CANARY_CELLS", "", true, "The cells that are watched, separated by commas: `eu-1=` and the name or ARN of its config table.",
+		{"SLUICE_CANARY_CELLS", "", true,
+			"The cells that are watched, separated by commas: `eu-1=` and the name or ARN of its config table.",
 			func(v string) string { return cells(&s.Cells, v, "config") }},
-		{"SLUICE_CANARY_WAIT", "30s", false, "How long a change is waited for in all cells; less than the function's timeout.",
+		{"SLUICE_CANARY_WAIT", "30s", false,
+			"How long a change is waited for in all cells; less than the function's timeout.",
 			func(v string) string { return within(&s.Wait, v, minWait, maxWait) }},
 	}, s.common()...)
 }
 
-// parse reads variables into what they are of.
+// parse reads variables into the fields to which they belong.
 func parse[S any](function string, environ []string, into *S, variables []variable) (*S, error) {
 	p := &problems{}
 	p.read(function, variables, environ)
@@ -159,8 +164,9 @@ func parse[S any](function string, environ []string, into *S, variables []variab
 	return into, nil
 }
 
-// FunctionTable is the variables of a function other than the authorizer as a table in Markdown, for the documentation; "" where
-// there is none of that name. That of ops has what it has beside the authorizer's.
+// FunctionTable returns the variables of a function other than the authorizer as a Markdown table for the
+// documentation, or "" if there is no such function. The table of ops has only the variables that the authorizer does
+// not have.
 func FunctionTable(function string) string {
 	switch function {
 	case "publisher":
@@ -179,7 +185,7 @@ func FunctionTable(function string) string {
 		return markdown(new(Anchor).variables())
 	case "admin":
 		return markdown(new(Admin).variables())
-	case "ops": // beside those of the authorizer
+	case "ops": // only those that the authorizer does not have
 		return markdown(new(Ops).variables())
 	}
 	return ""
@@ -187,8 +193,10 @@ func FunctionTable(function string) string {
 
 func (c *Common) common() []variable {
 	return []variable{
-		{"SLUICE_METRICS_NAMESPACE", "Sluice", false, "Of the metrics in CloudWatch.", func(v string) string { return namespace(&c.MetricsNamespace, v) }},
-		{"SLUICE_LOG_LEVEL", "info", false, "`debug`, `info`, `warn` or `error`.", func(v string) string { return level(&c.LogLevel, v) }},
+		{"SLUICE_METRICS_NAMESPACE", "Sluice", false, "Of the metrics in CloudWatch.",
+			func(v string) string { return namespace(&c.MetricsNamespace, v) }},
+		{"SLUICE_LOG_LEVEL", "info", false, "`debug`, `info`, `warn` or `error`.",
+			func(v string) string { return level(&c.LogLevel, v) }},
 	}
 }
 
@@ -203,46 +211,48 @@ func configTable(to *string) variable {
 }
 
 func topic(to *string) variable {
-	return variable{"SLUICE_TOPIC", "", true, "ARN of the topic on which changes are published.", func(v string) string {
-		if !strings.HasPrefix(v, "arn:") || strings.HasSuffix(v, ".fifo") {
-			return "is to be the ARN of a standard topic"
-		}
-		return match(to, v, topicARN, "the ARN of a standard topic")
-	}}
+	return variable{"SLUICE_TOPIC", "", true, "ARN of the topic on which changes are published.",
+		func(v string) string {
+			if !strings.HasPrefix(v, "arn:") || strings.HasSuffix(v, ".fifo") {
+				return "must be the ARN of a standard topic"
+			}
+			return match(to, v, topicARN, "the ARN of a standard topic")
+		}}
 }
 
 func keptQueue(to *string) variable {
 	return variable{"SLUICE_KEPT_QUEUE", "", true, "URL of the SQS queue in which is kept what cannot be used.",
 		func(v string) string {
 			if !strings.HasPrefix(v, "https://") && !strings.HasPrefix(v, "http://") || strings.HasSuffix(v, ".fifo") {
-				return "is to be the URL of a standard queue"
+				return "must be the URL of a standard queue"
 			}
 			return match(to, v, queueURL, "the URL of a standard queue")
 		}}
 }
 
-// table is the variable of a control table.
+// table returns the variable of a control table.
 func table(name string, to *string, of shape) variable {
 	want := "a table's name or ARN"
 	if of == nameAlone {
 		want = "a table's name"
 	}
-	return variable{"SLUICE_" + name + "_TABLE", "", true, "The control table of " + strings.ToLower(name) + ", " + strings.TrimPrefix(want, "a table's ") + ".",
+	return variable{"SLUICE_" + name + "_TABLE", "", true, "The control table of " + strings.ToLower(name) + ", " +
+		strings.TrimPrefix(want, "a table's ") + ".",
 		func(v string) string { return match(to, v, of, want) }}
 }
 
 func within(to *time.Duration, v string, least, most time.Duration) string {
 	d, err := time.ParseDuration(v)
 	if err != nil || d < least || d > most {
-		return fmt.Sprintf("is to be a time such as 30s, %s to %s", least, most)
+		return fmt.Sprintf("must be a time such as 30s, %s to %s", least, most)
 	}
 	*to = d
 	return ""
 }
 
-// cells reads cells and a table of each; such says what the tables are for.
+// cells reads cells with a table of each. such names the kind of the tables.
 func cells(to *[]CellTable, v, such string) string {
-	want := "is to be 1 to 50 cells, each once, such as eu-1=" + such + "-eu-1, separated by commas"
+	want := "must be 1 to 50 cells, each once, such as eu-1=" + such + "-eu-1, separated by commas"
 	var all []CellTable
 	for one := range strings.SplitSeq(v, ",") {
 		id, table, _ := strings.Cut(strings.TrimSpace(one), "=")

@@ -30,33 +30,43 @@ var functions = map[string]struct {
 }{
 	"publisher": {
 		func(e []string) (any, error) { return environ.ParsePublisher(e) },
-		[]string{"SLUICE_PLANS_TABLE=plans", "SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys", "SLUICE_TOPIC=" + topic, "SLUICE_KEPT_QUEUE=" + queue},
-		&environ.Publisher{Common: common, Tables: environ.ControlTables{Plans: "plans", Tenants: "tenants", Keys: "keys"}, Topic: topic, KeptQueue: queue},
+		[]string{"SLUICE_PLANS_TABLE=plans", "SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys",
+			"SLUICE_TOPIC=" + topic, "SLUICE_KEPT_QUEUE=" + queue},
+		&environ.Publisher{Common: common, Tables: environ.ControlTables{Plans: "plans", Tenants: "tenants",
+			Keys: "keys"}, Topic: topic, KeptQueue: queue},
 	},
 	"balancer": {
 		func(e []string) (any, error) { return environ.ParseBalancer(e) },
-		[]string{"SLUICE_CELLS_TABLE=cells", "SLUICE_PLANS_TABLE=plans", "SLUICE_TOPIC=" + topic, "SLUICE_KEPT_QUEUE=" + queue},
-		&environ.Balancer{Common: common, Tables: environ.ControlTables{Plans: "plans", Cells: "cells"}, Topic: topic, KeptQueue: queue},
+		[]string{"SLUICE_CELLS_TABLE=cells", "SLUICE_PLANS_TABLE=plans", "SLUICE_TOPIC=" + topic,
+			"SLUICE_KEPT_QUEUE=" + queue},
+		&environ.Balancer{Common: common, Tables: environ.ControlTables{Plans: "plans", Cells: "cells"}, Topic: topic,
+			KeptQueue: queue},
 	},
 	"applier": {
 		func(e []string) (any, error) { return environ.ParseApplier(e) },
 		[]string{
 			"SLUICE_CELL=eu-1", "SLUICE_CONFIG_TABLE=config", "SLUICE_KEPT_QUEUE=" + queue,
-			"SLUICE_PLANS_TABLE=plans", "SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys", "SLUICE_CELLS_TABLE=cells",
+			"SLUICE_PLANS_TABLE=plans", "SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys",
+			"SLUICE_CELLS_TABLE=cells",
 		},
 		&environ.Applier{Common: common, Cell: "eu-1", ConfigTable: "config", KeptQueue: queue,
 			Tables: environ.ControlTables{Plans: "plans", Tenants: "tenants", Keys: "keys", Cells: "cells"}},
 	},
 	"reconcile": {
 		func(e []string) (any, error) { return environ.ParseReconcile(e) },
-		[]string{"SLUICE_CELL=eu-1", "SLUICE_CONFIG_TABLE=config", "SLUICE_PLANS_TABLE=plans", "SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys", "SLUICE_CELLS_TABLE=cells"},
-		&environ.Reconcile{Common: common, Cell: "eu-1", ConfigTable: "config", Tables: environ.ControlTables{Plans: "plans", Tenants: "tenants", Keys: "keys", Cells: "cells"}, Grace: 2 * time.Minute},
+		[]string{"SLUICE_CELL=eu-1", "SLUICE_CONFIG_TABLE=config", "SLUICE_PLANS_TABLE=plans",
+			"SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys", "SLUICE_CELLS_TABLE=cells"},
+		&environ.Reconcile{Common: common, Cell: "eu-1", ConfigTable: "config",
+			Tables: environ.ControlTables{Plans: "plans", Tenants: "tenants", Keys: "keys", Cells: "cells"},
+			Grace:  2 * time.Minute},
 	},
 	"canary": {
 		func(e []string) (any, error) { return environ.ParseCanary(e) },
-		[]string{"SLUICE_PLANS_TABLE=plans", "SLUICE_CANARY_CELLS=eu-1=config, us-1=arn:aws:dynamodb:us-east-1:123456789012:table/config"},
+		[]string{"SLUICE_PLANS_TABLE=plans",
+			"SLUICE_CANARY_CELLS=eu-1=config, us-1=arn:aws:dynamodb:us-east-1:123456789012:table/config"},
 		&environ.Canary{Common: common, Plans: "plans", Wait: 30 * time.Second,
-			Cells: []environ.CellTable{{Cell: "eu-1", Table: "config"}, {Cell: "us-1", Table: "arn:aws:dynamodb:us-east-1:123456789012:table/config"}}},
+			Cells: []environ.CellTable{{Cell: "eu-1", Table: "config"},
+				{Cell: "us-1", Table: "arn:aws:dynamodb:us-east-1:123456789012:table/config"}}},
 	},
 	"anchor": {
 		func(e []string) (any, error) { return environ.ParseAnchor(e) },
@@ -72,8 +82,8 @@ var functions = map[string]struct {
 	},
 }
 
-// Guarantees that each function's settings are read, with the defaults that the documentation tells, and that each one that is required
-// is missed by name.
+// Guarantees that each function's settings are read, with the defaults that the documentation tells, and that each one
+// that is required is missed by name.
 func TestFunctionSettings(t *testing.T) {
 	for name, f := range functions {
 		t.Run(name, func(t *testing.T) {
@@ -85,46 +95,52 @@ func TestFunctionSettings(t *testing.T) {
 				variable, _, _ := strings.Cut(given, "=")
 				without := append(append([]string{}, f.least[:i]...), f.least[i+1:]...)
 				var wrong *environ.Error
-				if _, err := f.parse(without); !errors.As(err, &wrong) || len(wrong.Problems) != 1 || wrong.Problems[0] != (environ.Problem{Variable: variable, Text: "is missing"}) {
+				if _, err := f.parse(without); !errors.As(err, &wrong) || len(wrong.Problems) != 1 ||
+					wrong.Problems[0] != (environ.Problem{Variable: variable, Text: "is missing"}) {
 					t.Errorf("without %s: %v", variable, err)
 				}
 			}
-			if _, err := f.parse(append([]string{"SLUICE_SECRET=" + marker}, f.least...)); err == nil || !strings.Contains(err.Error(), "SLUICE_SECRET is not a variable of the "+name) {
+			if _, err := f.parse(append([]string{"SLUICE_SECRET=" + marker}, f.least...)); err == nil ||
+				!strings.Contains(err.Error(), "SLUICE_SECRET is not a variable of the "+name) {
 				t.Errorf("another function's variable: %v", err)
 			}
-			if _, err := f.parse(append([]string{"SLUICE_LOG_LEVEL=debug", "SLUICE_METRICS_NAMESPACE=My/Own"}, f.least...)); err != nil {
+			if _, err := f.parse(append([]string{"SLUICE_LOG_LEVEL=debug", "SLUICE_METRICS_NAMESPACE=My/Own"},
+				f.least...)); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 }
 
-// Guarantees that a wrong setting of a function is named, says what it is to be, and is not repeated.
+// Guarantees that a wrong setting of a function is named, says what it must be, and is not repeated.
 func TestFunctionProblems(t *testing.T) {
 	for _, tt := range []struct{ function, change, want string }{
-		{"publisher", "SLUICE_PLANS_TABLE=arn:aws:dynamodb:eu-west-1:1:table/" + marker, "SLUICE_PLANS_TABLE is to be a table's name"},
-		{"publisher", "SLUICE_TOPIC=" + marker, "SLUICE_TOPIC is to be the ARN"},
-		{"publisher", "SLUICE_TOPIC=" + topic + marker + ".fifo", "SLUICE_TOPIC is to be the ARN of a standard topic"},
-		{"publisher", "SLUICE_TOPIC=arn:" + marker, "SLUICE_TOPIC is to be"},
-		{"publisher", "SLUICE_KEPT_QUEUE=" + marker, "SLUICE_KEPT_QUEUE is to be the URL"},
-		{"applier", "SLUICE_KEPT_QUEUE=" + queue + marker + ".fifo", "SLUICE_KEPT_QUEUE is to be the URL of a standard queue"},
-		{"applier", "SLUICE_CELL=" + marker + "!", "SLUICE_CELL is to be 1 to 64"},
-		{"applier", "SLUICE_CONFIG_TABLE=" + marker + "?", "SLUICE_CONFIG_TABLE is to be"},
-		{"applier", "SLUICE_LOG_LEVEL=" + marker, "SLUICE_LOG_LEVEL is to be"},
+		{"publisher", "SLUICE_PLANS_TABLE=arn:aws:dynamodb:eu-west-1:1:table/" + marker,
+			"SLUICE_PLANS_TABLE must be a table's name"},
+		{"publisher", "SLUICE_TOPIC=" + marker, "SLUICE_TOPIC must be the ARN"},
+		{"publisher", "SLUICE_TOPIC=" + topic + marker + ".fifo", "SLUICE_TOPIC must be the ARN of a standard topic"},
+		{"publisher", "SLUICE_TOPIC=arn:" + marker, "SLUICE_TOPIC must be"},
+		{"publisher", "SLUICE_KEPT_QUEUE=" + marker, "SLUICE_KEPT_QUEUE must be the URL"},
+		{"applier", "SLUICE_KEPT_QUEUE=" + queue + marker + ".fifo",
+			"SLUICE_KEPT_QUEUE must be the URL of a standard queue"},
+		{"applier", "SLUICE_CELL=" + marker + "!", "SLUICE_CELL must be 1 to 64"},
+		{"applier", "SLUICE_CONFIG_TABLE=" + marker + "?", "SLUICE_CONFIG_TABLE must be"},
+		{"applier", "SLUICE_LOG_LEVEL=" + marker, "SLUICE_LOG_LEVEL must be"},
 		{"applier", "SLUICE_METRICS_NAMESPACE=AWS/" + marker, "SLUICE_METRICS_NAMESPACE must not"},
-		{"reconcile", "SLUICE_GRACE=-1s", "SLUICE_GRACE is to be a time such as 30s, 0s to 1h0m0s"},
-		{"reconcile", "SLUICE_GRACE=" + marker, "SLUICE_GRACE is to be"},
-		{"anchor", "SLUICE_ANCHOR_KEY=" + marker, "SLUICE_ANCHOR_KEY is to be the ARN of a key in KMS"},
-		{"canary", "SLUICE_CANARY_WAIT=999ms", "SLUICE_CANARY_WAIT is to be a time such as 30s, 1s to 10m0s"},
-		{"canary", "SLUICE_CANARY_CELLS=" + marker, "SLUICE_CANARY_CELLS is to be 1 to 50 cells"},
-		{"canary", "SLUICE_CANARY_CELLS=a=config,a=config", "SLUICE_CANARY_CELLS is to be"},
-		{"canary", "SLUICE_CANARY_CELLS=a=config,", "SLUICE_CANARY_CELLS is to be"},
-		{"canary", "SLUICE_CANARY_CELLS=" + strings.Repeat("a=config,", 60), "SLUICE_CANARY_CELLS is to be"},
+		{"reconcile", "SLUICE_GRACE=-1s", "SLUICE_GRACE must be a time such as 30s, 0s to 1h0m0s"},
+		{"reconcile", "SLUICE_GRACE=" + marker, "SLUICE_GRACE must be"},
+		{"anchor", "SLUICE_ANCHOR_KEY=" + marker, "SLUICE_ANCHOR_KEY must be the ARN of a key in KMS"},
+		{"canary", "SLUICE_CANARY_WAIT=999ms", "SLUICE_CANARY_WAIT must be a time such as 30s, 1s to 10m0s"},
+		{"canary", "SLUICE_CANARY_CELLS=" + marker, "SLUICE_CANARY_CELLS must be 1 to 50 cells"},
+		{"canary", "SLUICE_CANARY_CELLS=a=config,a=config", "SLUICE_CANARY_CELLS must be"},
+		{"canary", "SLUICE_CANARY_CELLS=a=config,", "SLUICE_CANARY_CELLS must be"},
+		{"canary", "SLUICE_CANARY_CELLS=" + strings.Repeat("a=config,", 60), "SLUICE_CANARY_CELLS must be"},
 	} {
 		f := functions[tt.function]
 		_, err := f.parse(append(append([]string{}, f.least...), tt.change)) // the last one of a name counts
 		var wrong *environ.Error
-		if !errors.As(err, &wrong) || len(wrong.Problems) != 1 || !strings.Contains(fmt.Sprint(err), tt.want) || strings.Contains(fmt.Sprint(err), marker) {
+		if !errors.As(err, &wrong) || len(wrong.Problems) != 1 || !strings.Contains(fmt.Sprint(err), tt.want) ||
+			strings.Contains(fmt.Sprint(err), marker) {
 			t.Errorf("%s with %s: %v; want %q", tt.function, tt.change, err, tt.want)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
-// issuer is a [token.Issuer] as it is written.
+// issuer is the JSON form of a [token.Issuer].
 type issuer struct {
 	Issuer        string   `json:"issuer"`
 	Audiences     []string `json:"audiences"`
@@ -25,27 +25,30 @@ type issuer struct {
 	AllTenants    bool     `json:"allTenants"`
 }
 
-// members are the names in issuer. The decoder would take others that differ in case, and so two for one.
-var members = []string{"issuer", "audiences", "jwksUrl", "algorithms", "audienceClaim", "tenantClaim", "subjectClaim", "tenants", "allTenants"}
+// members are the member names of issuer. The decoder of encoding/json ignores case, so it would read two members as
+// one.
+var members = []string{"issuer", "audiences", "jwksUrl", "algorithms", "audienceClaim", "tenantClaim", "subjectClaim",
+	"tenants", "allTenants"}
 
 const (
 	maxIssuersBytes = 1 << 20
-	maxDepth        = 8 // of the JSON; ours has three
+	maxDepth        = 8 // of the JSON; a valid text has three levels
 )
 
-// issuers reads a JSON array. Who may be whom must not hang on which of two members is read.
+// issuers reads a JSON array of issuers. It is strict, because a member that is read in two ways could decide who may
+// name which tenant.
 func issuers(to *[]token.Issuer, text []byte) (wrong string) {
 	if err := once(json.NewDecoder(bytes.NewReader(text)), 0); err != nil {
-		return "is to be a JSON array of issuers: " + err.Error()
+		return "must be a JSON array of issuers: " + err.Error()
 	}
 	var read []issuer
 	var kind *json.UnmarshalTypeError
 	if err := json.Unmarshal(text, &read); errors.As(err, &kind) && kind.Field != "" {
-		return "is to be a JSON array of issuers: " + kind.Field + " is a " + kind.Value
+		return "must be a JSON array of issuers: " + kind.Field + " is a " + kind.Value
 	} else if errors.As(err, &kind) {
-		return "is to be a JSON array of issuers, and is a " + kind.Value
+		return "must be a JSON array of issuers, and its value is of type " + kind.Value
 	} else if err != nil {
-		return "is to be a JSON array of issuers: " + err.Error()
+		return "must be a JSON array of issuers: " + err.Error()
 	}
 	if len(read) == 0 {
 		return "is to have an issuer at least; leave it out to accept no JWTs"
@@ -57,10 +60,10 @@ func issuers(to *[]token.Issuer, text []byte) (wrong string) {
 	return ""
 }
 
-// issuersFile reads them from a file of the bundle.
+// issuersFile reads issuers from a file of the bundle.
 func issuersFile(to *[]token.Issuer, bundle fs.FS, name string) (wrong string) {
 	if !fs.ValidPath(name) || name == "." {
-		return "is to be a path inside the bundle, without a slash in front and without . and .."
+		return "must be a path inside the bundle, without a slash in front and without . and .."
 	}
 	f, err := bundle.Open(name)
 	if err != nil {
@@ -76,7 +79,7 @@ func issuersFile(to *[]token.Issuer, bundle fs.FS, name string) (wrong string) {
 	return issuers(to, text)
 }
 
-// reason is an error without the path, which is the operator's own.
+// reason returns the text of an error without the path of the file, which the operator's variable holds.
 func reason(err error) string {
 	var at *fs.PathError
 	if errors.As(err, &at) {
@@ -85,7 +88,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// once reads one JSON value and refuses an object that has a member twice, or as an issuer one that is not known.
+// once reads one JSON value. It refuses an object that has a member twice, and an issuer that has an unknown member.
 func once(d *json.Decoder, depth int) error {
 	if depth > maxDepth {
 		return errors.New("it is nested too deep")
@@ -107,10 +110,10 @@ func once(d *json.Decoder, depth int) error {
 			}
 			name, _ := t.(string)
 			if depth == 1 && !slices.Contains(members, name) {
-				return fmt.Errorf("a member %.32q is not known", name)
+				return fmt.Errorf("unknown member %.32q", name)
 			}
 			if seen[name] {
-				return fmt.Errorf("a member %.32q is there twice", name)
+				return fmt.Errorf("member %.32q occurs twice", name)
 			}
 			seen[name] = true
 		}
@@ -122,7 +125,7 @@ func once(d *json.Decoder, depth int) error {
 	return broken(err)
 }
 
-// broken names what the decoder calls an end of file.
+// broken renames the errors that the decoder calls an end of file.
 func broken(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

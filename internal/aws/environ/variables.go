@@ -14,10 +14,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// variable is one setting. read puts the value where it belongs, or says what is wrong with it without repeating it.
+// variable is a setting. Its read function stores the value, or returns what is wrong with it without repeating the
+// value.
 type variable struct {
 	name      string
-	otherwise string // the value where it is not set
+	otherwise string // the value if it is not set
 	required  bool
 	text      string // for the table in the documentation
 	read      func(value string) (wrong string)
@@ -28,14 +29,14 @@ const (
 	maxInstances   = 1_000_000
 	maxJitter      = 100
 	minDeadline    = time.Millisecond
-	maxDeadline    = 5 * time.Second // of an answer: API Gateway waits longer, people do not
+	maxDeadline    = 5 * time.Second // of an answer: API Gateway waits longer, but people do not
 	maxPassDenials = 100
 	maxClaims      = 16
 	maxAddrs       = 100
 )
 
-// shape is which texts a value may be: of ASCII letters, digits and further characters. Regular expressions would be compiled at
-// each cold start.
+// shape describes which texts a value may be: ASCII letters, digits and further characters. A regular expression would
+// be compiled at each cold start.
 type shape struct {
 	further     string
 	least, most int // characters
@@ -50,7 +51,7 @@ var (
 	metricName = shape{"._#/:-", 1, 255}
 	cacheName  = shape{"._-", 1, 128}
 	configID   = shape{"", 4, 7}                                    // of AppConfig
-	claimName  = shape{"!\"#$%&'()*+-./:;<=>?@[\\]^_`{|}~", 1, 256} // no comma, which separates them
+	claimName  = shape{"!\"#$%&'()*+-./:;<=>?@[\\]^_`{|}~", 1, 256} // no comma, because commas separate claims
 )
 
 func (s shape) fits(v string) bool {
@@ -62,7 +63,7 @@ func (s shape) fits(v string) bool {
 	return len(v) >= s.least && len(v) <= s.most
 }
 
-// variables are those of the authorizer, in the order of the documentation.
+// variables returns the variables of the authorizer, in the order of the documentation.
 func (p *parser) variables() []variable {
 	return []variable{
 		{"SLUICE_CELL", "", true, "The cell's id, in metrics and for `cells:` of a tenant.",
@@ -70,43 +71,53 @@ func (p *parser) variables() []variable {
 		{"SLUICE_CONFIG_FILE", "", false, "A plans file beside `bootstrap` in the zip. Either this or the next.",
 			func(v string) string {
 				if !fs.ValidPath(v) || v == "." {
-					return "is to be a path inside the bundle, without a slash in front and without . and .."
+					return "must be a path inside the bundle, without a slash in front and without . and .."
 				}
 				p.ConfigFile = v
 				return ""
 			}},
 		{"SLUICE_CONFIG_TABLE", "", false, "The cell's config table, by name or ARN.",
 			func(v string) string { return match(&p.ConfigTable, v, tableName, "a table's name or ARN") }},
-		{"SLUICE_ALONE", "false", false, "With a config table: `true` where there is no other cell; see [below](#one-cell-and-several).",
+		{"SLUICE_ALONE", "false", false,
+			"With a config table: `true` where there is no other cell; see [below](#one-cell-and-several).",
 			func(v string) string { return boolean(&p.Alone, v) }},
-		{"SLUICE_COUNTERS_TABLE", "", true, "The DynamoDB table of quotas; in a small cell of everything but `ipLimits`.",
+		{"SLUICE_COUNTERS_TABLE", "", true,
+			"The DynamoDB table of quotas; in a small cell of everything but `ipLimits`.",
 			func(v string) string {
 				return match(&p.CountersTable, v, tableName, "a table's name or ARN")
 			}},
-		{"SLUICE_DYNAMODB_DEADLINE", "100ms", false, "How long a decision waits for DynamoDB, and within 100 ms to 1 s each read of the configuration.",
+		{"SLUICE_DYNAMODB_DEADLINE", "100ms", false,
+			"How long a decision waits for DynamoDB, and within 100 ms to 1 s each read of the configuration.",
 			func(v string) string { return deadline(&p.DynamoDBDeadline, v) }},
-		{"SLUICE_HOMES", "", false, "Of the other cells, separated by commas: `us-1=` and the name or ARN of the counters table; see [below](#quotas-of-other-cells). The cell's own entry is left out, so that all cells can have the same.",
+		{"SLUICE_HOMES", "", false, "Of the other cells, separated by commas: `us-1=` and the name or ARN of the " +
+			"counters table; see [below](#quotas-of-other-cells). The cell's own entry is left out, so that all " +
+			"cells can have the same.",
 			func(v string) string { return cells(&p.Homes, v, "counters") }},
-		{"SLUICE_HOME_DEADLINE", "500ms", false, "How long a decision waits for the counters table of another cell: three times the way there and back, for a new connection.",
+		{"SLUICE_HOME_DEADLINE", "500ms", false, "How long a decision waits for the counters table of another cell: " +
+			"three times the way there and back, for a new connection.",
 			func(v string) string { return deadline(&p.HomeDeadline, v) }},
-		{"SLUICE_SECRET", "", true, "The secret with the peppers, the key for addresses, and Redis's password: its name or ARN.",
+		{"SLUICE_SECRET", "", true,
+			"The secret with the peppers, the key for addresses, and Redis's password: its name or ARN.",
 			func(v string) string { return match(&p.Secret, v, secretName, "a secret's name or ARN") }},
-		{"SLUICE_REDIS", "", false, "`host:port` of the primary, or of some nodes of a cluster, separated by commas. Not set is a small cell.",
+		{"SLUICE_REDIS", "", false,
+			"`host:port` of the primary, or of some nodes of a cluster, separated by commas. Not set is a small cell.",
 			func(v string) string { return addresses(&p.redis.Addrs, v) }},
 		{"SLUICE_REDIS_CLUSTER", "false", false, "`true` in cluster mode.",
 			func(v string) string { return boolean(&p.redis.Cluster, v) }},
 		{"SLUICE_REDIS_TLS", "true", false, "`false` connects in plain text.",
 			func(v string) string { return boolean(&p.redis.TLS, v) }},
-		{"SLUICE_REDIS_AUTH", "none", false, "`none`, `secret` (user and password are in a secret), or `iam` (by the function's role).",
+		{"SLUICE_REDIS_AUTH", "none", false,
+			"`none`, `secret` (user and password are in a secret), or `iam` (by the function's role).",
 			func(v string) string {
 				way := slices.Index([]string{"none", "secret", "iam"}, v)
 				if way < 0 {
-					return "is to be none, secret or iam"
+					return "must be none, secret or iam"
 				}
 				p.redis.Auth = Auth(way)
 				return ""
 			}},
-		{"SLUICE_REDIS_SECRET", "", false, "With `secret`: the secret with Redis's user and password, its name or ARN. Not set: they are in `SLUICE_SECRET`.",
+		{"SLUICE_REDIS_SECRET", "", false, "With `secret`: the secret with Redis's user and password, its name or " +
+			"ARN. Not set: they are in `SLUICE_SECRET`.",
 			func(v string) string { return match(&p.redis.Secret, v, secretName, "a secret's name or ARN") }},
 		{"SLUICE_REDIS_IAM_CACHE", "", false, "With `iam`: the replication group's id, or the serverless cache's name.",
 			func(v string) string {
@@ -128,19 +139,26 @@ func (p *parser) variables() []variable {
 			func(v string) string {
 				return list(&p.Claims, v, claimName, maxClaims, "names of claims, separated by commas")
 			}},
-		{"SLUICE_TRUSTED_HOPS", "0", false, "How many proxies of your own stand in front of the API, itself not counted: the address of a client is then the entry of `X-Forwarded-For` that the outermost wrote. Above 0, close every way around them (the default endpoint of the API): who takes one writes that entry.",
+		{"SLUICE_TRUSTED_HOPS", "0", false, "How many proxies of your own stand in front of the API, itself not " +
+			"counted: the address of a client is then the entry of `X-Forwarded-For` that the outermost wrote. Above " +
+			"0, close every way around them (the default endpoint of the API): who takes one writes that entry.",
 			func(v string) string { return integer(&p.TrustedHops, v, 0, identity.MaxHops) }},
 		{"SLUICE_RETRY_JITTER", "0", false, "Percent by which waits that clients are told are lengthened, at random.",
 			func(v string) string { return integer(&p.RetryJitter, v, 0, maxJitter) }},
-		{"SLUICE_PASS_DENIALS", "", false, "Ids of HTTP and WebSocket APIs, separated by commas, whose denials go through to our middleware in the backend. **Without that middleware it is an open door, for callers without a credential, too.**",
+		{"SLUICE_PASS_DENIALS", "", false, "Ids of HTTP and WebSocket APIs, separated by commas, whose denials go " +
+			"through to our middleware in the backend. **Without that middleware it is an open door, for callers " +
+			"without a credential, too.**",
 			func(v string) string {
 				return list(&p.PassDenials, v, apiID, maxPassDenials, "ids of APIs, separated by commas")
 			}},
 		{"SLUICE_LEASES", "true", false, "`false` asks the stores for each decision.",
 			func(v string) string { return boolean(&p.Leases, v) }},
-		{"SLUICE_MAX_INSTANCES", "1000", false, "The function's reserved concurrency: what limits are divided by while a store is away and nobody has counted.",
+		{"SLUICE_MAX_INSTANCES", "1000", false, "The function's reserved concurrency: what limits are divided by " +
+			"while a store is away and nobody has counted.",
 			func(v string) string { return integer(&p.MaxInstances, v, 1, maxInstances) }},
-		{"SLUICE_KILL_SWITCH", "", false, "`application/environment/profile`: the ids, in AppConfig, of the configuration with the mode of the cell's limits; see [below](#the-kill-switch). Not set: limits are enforced.",
+		{"SLUICE_KILL_SWITCH", "", false, "`application/environment/profile`: the ids, in AppConfig, of the " +
+			"configuration with the mode of the cell's limits; see [below](#the-kill-switch). Not set: limits are " +
+			"enforced.",
 			func(v string) string { return appConfig(&p.KillSwitch, v) }},
 		{"SLUICE_METRICS_NAMESPACE", "Sluice", false, "Of the metrics in CloudWatch.",
 			func(v string) string { return namespace(&p.MetricsNamespace, v) }},
@@ -149,7 +167,7 @@ func (p *parser) variables() []variable {
 	}
 }
 
-// Table is the variables of the authorizer as a table in Markdown, for the documentation.
+// Table returns the variables of the authorizer as a Markdown table for the documentation.
 func Table() string { return markdown(new(parser).variables()) }
 
 func markdown(variables []variable) string {
@@ -170,7 +188,7 @@ func markdown(variables []variable) string {
 
 func match(to *string, v string, of shape, want string) string {
 	if !of.fits(v) {
-		return "is to be " + want
+		return "must be " + want
 	}
 	*to = v
 	return ""
@@ -183,7 +201,7 @@ func boolean(to *bool, v string) string {
 	case "false":
 		*to = false
 	default:
-		return "is to be true or false"
+		return "must be true or false"
 	}
 	return ""
 }
@@ -191,7 +209,7 @@ func boolean(to *bool, v string) string {
 func integer(to *int, v string, least, most int) string {
 	n, err := strconv.Atoi(v)
 	if err != nil || n < least || n > most {
-		return fmt.Sprintf("is to be a whole number, %d to %d", least, most)
+		return fmt.Sprintf("must be a whole number, %d to %d", least, most)
 	}
 	*to = n
 	return ""
@@ -200,7 +218,7 @@ func integer(to *int, v string, least, most int) string {
 func deadline(to *time.Duration, v string) string {
 	d, err := time.ParseDuration(v)
 	if err != nil || d < minDeadline || d > maxDeadline {
-		return fmt.Sprintf("is to be a time such as 8ms, %s to %s", minDeadline, maxDeadline)
+		return fmt.Sprintf("must be a time such as 8ms, %s to %s", minDeadline, maxDeadline)
 	}
 	*to = d
 	return ""
@@ -211,7 +229,7 @@ func list(to *[]string, v string, of shape, most int, want string) string {
 	for item := range strings.SplitSeq(v, ",") {
 		item = strings.TrimSpace(item)
 		if !of.fits(item) {
-			return "is to be " + want
+			return "must be " + want
 		}
 		if slices.Contains(all, item) {
 			return fmt.Sprintf("has its entry %d twice", slices.Index(all, item)+1)
@@ -227,9 +245,10 @@ func list(to *[]string, v string, of shape, most int, want string) string {
 
 func appConfig(to **AppConfig, v string) string {
 	ids := strings.Split(v, "/")
-	wrong := len(ids) != 3 || slices.ContainsFunc(ids, func(id string) bool { return !configID.fits(id) || id != strings.ToLower(id) })
+	wrong := len(ids) != 3 || slices.ContainsFunc(ids,
+		func(id string) bool { return !configID.fits(id) || id != strings.ToLower(id) })
 	if wrong {
-		return "is to be application/environment/profile, each an id of AppConfig: 4 to 7 of a-z 0-9"
+		return "must be application/environment/profile, each an id of AppConfig: 4 to 7 of a-z 0-9"
 	}
 	*to = &AppConfig{Application: ids[0], Environment: ids[1], Profile: ids[2]}
 	return ""
@@ -242,7 +261,7 @@ func addresses(to *[]string, v string) string {
 		host, port, err := net.SplitHostPort(a)
 		n, bad := strconv.ParseUint(port, 10, 16)
 		if err != nil || bad != nil || n == 0 || host == "" || strings.ContainsAny(host, "@/?# \t") {
-			return "is to be host:port, several separated by commas"
+			return "must be host:port, several separated by commas"
 		}
 		all = append(all, a)
 	}
@@ -271,7 +290,7 @@ func namespace(to *string, v string) string {
 func level(to *slog.Level, v string) string {
 	i := slices.Index([]string{"debug", "info", "warn", "error"}, v)
 	if i < 0 {
-		return "is to be debug, info, warn or error"
+		return "must be debug, info, warn or error"
 	}
 	*to = []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError}[i]
 	return ""

@@ -1,4 +1,4 @@
-// Package executeapi reads the URLs that API Gateway gives the stages of APIs, as in
+// Package executeapi reads the URLs that API Gateway gives to the stages of APIs, such as
 // https://abc123.execute-api.eu-west-1.amazonaws.com/v1.
 package executeapi
 
@@ -16,21 +16,21 @@ type Stage struct {
 	Name   string
 }
 
-// service is the label of a host name between the API's id and the region.
+// service is the part of a host name between the API's id and the region.
 const service = ".execute-api."
 
-// maxURLBytes bounds a URL of a stage. It is far above what the longest id, region and name of a stage need.
+// maxURLBytes bounds the URL of a stage. The longest valid URL is far shorter.
 const maxURLBytes = 512
 
-// form is what ids, regions and names of stages look like.
+// form holds the patterns of ids, regions and names of stages.
 var form = struct{ api, region, stage *regexp.Regexp }{
 	api:    regexp.MustCompile(`^[a-z0-9]{1,63}$`),
 	region: regexp.MustCompile(`^[a-z]+(-[a-z]+)+-[0-9]{1,3}$`),
 	stage:  regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`),
 }
 
-// partitions are AWS's: what the names of their regions begin with, and the domain of their services. The last one has
-// all other regions.
+// partitions are the partitions of AWS: the beginnings of their regions' names, and the domain of their services. The
+// last one has all other regions.
 var partitions = []struct{ regions, domain string }{
 	{"cn-", "amazonaws.com.cn"},
 	{"eusc-", "amazonaws.eu"},
@@ -41,11 +41,12 @@ var partitions = []struct{ regions, domain string }{
 	{"", "amazonaws.com"},
 }
 
-// ParseStage reads the URL of a stage. The host must be the one that API Gateway gives the API, so a custom domain is
-// an error. A slash may follow the stage's name, and nothing else.
+// ParseStage reads the URL of a stage. The host must be the one that API Gateway gave the API, not a custom domain.
+// Nothing may follow the stage's name but a slash.
 func ParseStage(text string) (Stage, error) {
 	u, err := url.Parse(text)
-	if err != nil || len(text) > maxURLBytes || u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.ForceQuery ||
+	if err != nil || len(text) > maxURLBytes || u.Scheme != "https" || u.User != nil || u.RawQuery != "" ||
+		u.ForceQuery ||
 		strings.Contains(text, "#") {
 		return Stage{}, wrong(text)
 	}
@@ -59,10 +60,10 @@ func ParseStage(text string) (Stage, error) {
 
 func wrong(text string) error {
 	const example = "https://abc123" + service + "eu-west-1.amazonaws.com/v1"
-	return fmt.Errorf("%.80q is not the URL of a stage of API Gateway, such as %s", text, example)
+	return fmt.Errorf("%.80q is not the URL of an API Gateway stage, such as %s", text, example)
 }
 
-// Region is the region in the host name that API Gateway gives an API; "" for any other host name.
+// Region returns the region in the host name that API Gateway gives an API, or "" for any other host name.
 func Region(host string) string {
 	_, rest, _ := strings.Cut(host, service)
 	region, domain, _ := strings.Cut(rest, ".")

@@ -10,16 +10,18 @@ import (
 // Guarantees that nothing but a URL of API Gateway's own is taken for one: signed calls go there.
 func TestParseStage(t *testing.T) {
 	for text, want := range map[string]executeapi.Stage{
-		"https://abc.execute-api.eu-west-1.amazonaws.com/v1":        {API: "abc", Region: "eu-west-1", Name: "v1"},
-		"https://abc.execute-api.eu-west-1.amazonaws.com/v1/":       {API: "abc", Region: "eu-west-1", Name: "v1"},
-		"https://0.execute-api.ap-southeast-2.amazonaws.com/my_S-2": {API: "0", Region: "ap-southeast-2", Name: "my_S-2"},
-		"https://abc.execute-api.us-gov-west-1.amazonaws.com/v1":    {API: "abc", Region: "us-gov-west-1", Name: "v1"},
-		"https://abc.execute-api.cn-north-1.amazonaws.com.cn/v1":    {API: "abc", Region: "cn-north-1", Name: "v1"},
-		"https://abc.execute-api.eusc-de-east-1.amazonaws.eu/v1":    {API: "abc", Region: "eusc-de-east-1", Name: "v1"},
-		"https://abc.execute-api.us-iso-east-1.c2s.ic.gov/v1":       {API: "abc", Region: "us-iso-east-1", Name: "v1"},
-		"https://abc.execute-api.us-isob-east-1.sc2s.sgov.gov/v1":   {API: "abc", Region: "us-isob-east-1", Name: "v1"},
-		"https://abc.execute-api.eu-isoe-west-1.cloud.adc-e.uk/v1":  {API: "abc", Region: "eu-isoe-west-1", Name: "v1"},
-		"https://abc.execute-api.us-isof-south-1.csp.hci.ic.gov/v1": {API: "abc", Region: "us-isof-south-1", Name: "v1"},
+		"https://abc.execute-api.eu-west-1.amazonaws.com/v1":  {API: "abc", Region: "eu-west-1", Name: "v1"},
+		"https://abc.execute-api.eu-west-1.amazonaws.com/v1/": {API: "abc", Region: "eu-west-1", Name: "v1"},
+		"https://0.execute-api.ap-southeast-2.amazonaws.com/my_S-2": {API: "0", Region: "ap-southeast-2",
+			Name: "my_S-2"},
+		"https://abc.execute-api.us-gov-west-1.amazonaws.com/v1":   {API: "abc", Region: "us-gov-west-1", Name: "v1"},
+		"https://abc.execute-api.cn-north-1.amazonaws.com.cn/v1":   {API: "abc", Region: "cn-north-1", Name: "v1"},
+		"https://abc.execute-api.eusc-de-east-1.amazonaws.eu/v1":   {API: "abc", Region: "eusc-de-east-1", Name: "v1"},
+		"https://abc.execute-api.us-iso-east-1.c2s.ic.gov/v1":      {API: "abc", Region: "us-iso-east-1", Name: "v1"},
+		"https://abc.execute-api.us-isob-east-1.sc2s.sgov.gov/v1":  {API: "abc", Region: "us-isob-east-1", Name: "v1"},
+		"https://abc.execute-api.eu-isoe-west-1.cloud.adc-e.uk/v1": {API: "abc", Region: "eu-isoe-west-1", Name: "v1"},
+		"https://abc.execute-api.us-isof-south-1.csp.hci.ic.gov/v1": {API: "abc", Region: "us-isof-south-1",
+			Name: "v1"},
 
 		"http://abc.execute-api.eu-west-1.amazonaws.com/v1":                               {},
 		"HTTPS://evil.example/abc.execute-api.eu-west-1.amazonaws.com/":                   {},

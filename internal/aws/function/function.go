@@ -1,6 +1,7 @@
-// Package function starts the Lambda functions of the control plane: what is the same in all of their mains.
+// Package function starts the Lambda functions of the control plane. It holds what their main functions share.
 //
-// A function that cannot start says why in its log and to Lambda, which tells those who call it. Starting waits for no network.
+// A function that cannot start writes the reason to its log and reports it to Lambda, which tells its callers. Starting
+// does not wait for the network.
 package function
 
 import (
@@ -11,7 +12,9 @@ import (
 	"net/http"
 	"os"
 	"time"
-	_ "time/tzdata" // Lambda has no zone files; what reads plans has this by package plan, and no function is to do without
+	// Lambda has no zone files. Functions that read plans link this package through package plan, and the other
+	// functions must have it, too.
+	_ "time/tzdata"
 
 	"github.com/aws/aws-lambda-go/lambda"
 	"github.com/aws/aws-lambda-go/lambdacontext"
@@ -21,10 +24,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// Handler handles one call.
+// Handler handles one invocation.
 type Handler func(ctx context.Context, payload []byte) ([]byte, error)
 
-// Process is the environment that a function runs in.
+// Process is what all functions have: the environment that they run in.
 type Process struct {
 	*awsenv.Env
 	Log    *slog.Logger
@@ -32,7 +35,7 @@ type Process struct {
 	meters []*telemetry.Meter
 }
 
-// newProcess begins a process with the settings that all functions have.
+// newProcess makes a process from the settings that all functions have.
 func newProcess(c environ.Common) (*Process, error) {
 	log := slog.New(telemetry.NewHandler(os.Stdout, c.LogLevel))
 	slog.SetDefault(log)
@@ -43,10 +46,12 @@ func newProcess(c environ.Common) (*Process, error) {
 	return &Process{Env: e, Log: log, common: c}, nil
 }
 
-// Meter makes a meter of the function, for a cell or "" for none; it is written after each call.
+// Meter makes a meter of the function, for a cell, or for none if cell is "". The process flushes it after each
+// invocation.
 func (p *Process) Meter(cell string) (*telemetry.Meter, error) {
 	m, err := telemetry.NewMeter(telemetry.Config{
-		Writer: os.Stdout, Namespace: p.common.MetricsNamespace, Cell: cell, Function: os.Getenv("AWS_LAMBDA_FUNCTION_NAME"),
+		Writer: os.Stdout, Namespace: p.common.MetricsNamespace, Cell: cell,
+		Function: os.Getenv("AWS_LAMBDA_FUNCTION_NAME"),
 	})
 	if err == nil {
 		p.meters = append(p.meters, m)
@@ -54,7 +59,7 @@ func (p *Process) Meter(cell string) (*telemetry.Meter, error) {
 	return m, err
 }
 
-// Scheduled handles the events of a schedule, which hold nothing that run needs. It answers with what run returns, as JSON.
+// Scheduled handles the events of a schedule, whose content does not matter. It answers with what run returns, as JSON.
 func Scheduled[R any](run func(context.Context) (R, error)) Handler {
 	return func(ctx context.Context, _ []byte) ([]byte, error) {
 		result, err := run(ctx)
@@ -66,7 +71,9 @@ func Scheduled[R any](run func(context.Context) (R, error)) Handler {
 }
 
 // Main runs the function that start makes of its settings, which parse reads from the environment. It does not return.
-func Main[S interface{ Shared() environ.Common }](parse func(variables []string) (S, error), start func(*Process, S) (Handler, error)) {
+func Main[S interface{ Shared() environ.Common }](
+	parse func(variables []string) (S, error), start func(*Process, S) (Handler, error),
+) {
 	slog.SetDefault(slog.New(telemetry.NewHandler(os.Stdout, slog.LevelInfo)))
 	p, handle, err := prepare(parse, start)
 	if err != nil {
@@ -90,7 +97,7 @@ func prepare[S interface{ Shared() environ.Common }](
 	return p, handle, err
 }
 
-// invoked is lambda.Handler.
+// invoked implements lambda.Handler.
 type invoked struct {
 	process *Process
 	handle  Handler
@@ -103,7 +110,7 @@ func (i *invoked) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	}
 	out, err := i.handle(ctx, payload)
 	if err != nil {
-		i.process.Log.ErrorContext(ctx, "the call failed", "error", err)
+		i.process.Log.ErrorContext(ctx, "the invocation failed", "error", err)
 	}
 	for _, m := range i.process.meters {
 		if err := m.Flush(time.Now()); err != nil {
@@ -113,15 +120,17 @@ func (i *invoked) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	return out, err
 }
 
-// Refuse says why the function does not start, in the log and to Lambda, and ends the process.
+// Refuse reports why the function does not start, in the log and to Lambda, and ends the process.
 func Refuse(err error) {
 	slog.Error("the function does not start", "error", err)
-	body, _ := json.Marshal(map[string]string{"errorType": "Sluice.Configuration", "errorMessage": err.Error()}) //nolint:errchkjson // two texts
+	report := map[string]string{"errorType": "Sluice.Configuration", "errorMessage": err.Error()}
+	body, _ := json.Marshal(report) //nolint:errchkjson // texts always have a JSON form
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	url := "http://" + os.Getenv("AWS_LAMBDA_RUNTIME_API") + "/2018-06-01/runtime/init/error"
-	req, failed := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body)) //nolint:gosec // Lambda names the host
+	req, failed := http.NewRequestWithContext( //nolint:gosec // Lambda names the host
+		ctx, http.MethodPost, url, bytes.NewReader(body))
 	if failed == nil {
-		direct := http.Client{Transport: &http.Transport{}} // whatever proxy the environment names
+		direct := http.Client{Transport: &http.Transport{}} // not through a proxy that the environment names
 		if res, failed := direct.Do(req); failed == nil {   //nolint:gosec // the same
 			_ = res.Body.Close()
 		}

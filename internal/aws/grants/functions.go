@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// What several functions have. What each reserves counts against the account's quota: Assumption: quotas.
+// Values that several functions share. Reserved concurrency counts against the account's quota: Assumption: quotas.
 var (
 	readItem  = []string{"dynamodb:GetItem"}
 	writeItem = []string{"dynamodb:PutItem"}
@@ -17,16 +17,18 @@ var (
 	list      = []string{"dynamodb:GetItem", "dynamodb:Scan"}
 	scan      = []string{"dynamodb:Scan"}
 	edit      = []string{"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:Scan"}
-	stream    = []string{"dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator", "dynamodb:ListStreams"}
-	send      = []string{"sqs:SendMessage"}
-	secret    = []string{"secretsmanager:GetSecretValue"}
-	connect   = []string{"elasticache:Connect"}
-	watch     = []string{"appconfig:StartConfigurationSession", "appconfig:GetLatestConfiguration"}
-	logs      = Grant{On: Logs, Actions: []string{"logs:CreateLogStream", "logs:PutLogEvents"}}
+	stream    = []string{"dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator",
+		"dynamodb:ListStreams"}
+	send    = []string{"sqs:SendMessage"}
+	secret  = []string{"secretsmanager:GetSecretValue"}
+	connect = []string{"elasticache:Connect"}
+	watch   = []string{"appconfig:StartConfigurationSession", "appconfig:GetLatestConfiguration"}
+	logs    = Grant{On: Logs, Actions: []string{"logs:CreateLogStream", "logs:PutLogEvents"}}
 
-	// network is what Lambda does for a function in a VPC, by the function's role.
+	// network is what Lambda does for a function in a VPC, with the function's role.
 	network = Grant{On: Network, With: "SLUICE_REDIS", Actions: []string{
-		"ec2:CreateNetworkInterface", "ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets", "ec2:DeleteNetworkInterface",
+		"ec2:CreateNetworkInterface", "ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets",
+		"ec2:DeleteNetworkInterface",
 		"ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses",
 	}}
 )
@@ -49,7 +51,8 @@ func authorizer() Function {
 func publisher() Function {
 	return Function{
 		Name: "publisher", MemoryMB: 512, Timeout: time.Minute, Reserved: 3 * Shards,
-		Streams: &Streams{Of: []events.Table{events.Plans, events.Tenants, events.Keys}, Batch: 500, Retries: 20, MaxAge: 6 * time.Hour, Silence: true},
+		Streams: &Streams{Of: []events.Table{events.Plans, events.Tenants, events.Keys}, Batch: 500, Retries: 20,
+			MaxAge: 6 * time.Hour, Silence: true},
 		Grants: []Grant{
 			{On: PlansStream, Actions: stream}, {On: TenantsStream, Actions: stream}, {On: KeysStream, Actions: stream},
 			{On: Topic, Actions: []string{"sns:Publish"}},
@@ -62,7 +65,7 @@ func publisher() Function {
 
 func balancer() Function {
 	return Function{
-		// A call on the schedule waits for the end of a grace, of 18 s. Meanwhile the stream's may come.
+		// A call on the schedule waits for the end of a grace, 18 s. Calls of the stream may arrive meanwhile.
 		Name: "balancer", MemoryMB: 512, Timeout: time.Minute, Reserved: Shards + 1, Schedule: time.Minute,
 		Streams: &Streams{Of: []events.Table{events.Cells}, Batch: 500, Retries: 20, MaxAge: 6 * time.Hour},
 		Grants: []Grant{
@@ -76,18 +79,21 @@ func balancer() Function {
 			logs,
 		},
 		Alarms: []Alarm{
-			{Metric: "active_cell_count", Silence: true, Means: "the balancer does not run, or cannot: no change of the shares goes on"},
+			{Metric: "active_cell_count", Silence: true,
+				Means: "the balancer does not run, or cannot: no change of the shares goes on"},
 			{Metric: "shares_refused", Stat: "Sum", Means: "a request of an operator cannot be carried out"},
-			{Metric: "shares_unread", Stat: "Maximum", Means: "an item of the cells table makes no sense, and was left out"},
+			{Metric: "shares_unread", Stat: "Maximum",
+				Means: "an item of the cells table makes no sense, and was left out"},
 		},
 	}
 }
 
 func applier() Function {
 	return Function{
-		// More than two calls at once contend for the head of one table.
+		// More than two concurrent calls contend for the head of one table.
 		Name: "applier", PerCell: true, MemoryMB: 256, Timeout: 30 * time.Second, Reserved: 2,
-		Queue: &Queue{Batch: 100, Window: time.Second, MaxConcurrent: 2, Visibility: 6*30*time.Second + time.Second, Retention: 4 * 24 * time.Hour, MaxReceives: 1000},
+		Queue: &Queue{Batch: 100, Window: time.Second, MaxConcurrent: 2, Visibility: 6*30*time.Second + time.Second,
+			Retention: 4 * 24 * time.Hour, MaxReceives: 1000},
 		Grants: []Grant{
 			{On: Changes, Actions: []string{"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}},
 			{On: Config, Actions: apply},
@@ -102,32 +108,39 @@ func applier() Function {
 
 func reconcile() Function {
 	return Function{
-		Name: "reconcile", PerCell: true, MemoryMB: 512, Timeout: 5 * time.Minute, Reserved: 1, Schedule: 15 * time.Minute,
+		Name: "reconcile", PerCell: true, MemoryMB: 512, Timeout: 5 * time.Minute, Reserved: 1,
+		Schedule: 15 * time.Minute,
 		Grants: []Grant{
-			{On: Plans, Actions: list}, {On: Tenants, Actions: list}, {On: Keys, Actions: list}, {On: Cells, Actions: list},
+			{On: Plans, Actions: list}, {On: Tenants, Actions: list}, {On: Keys, Actions: list},
+			{On: Cells, Actions: list},
 			{On: Cells, Actions: writeItem, Keys: []string{AckKey}},
-			{On: Config, Actions: append([]string{"dynamodb:Query", "dynamodb:DeleteItem"}, apply...)}, // of what was forged
+			// to repair what was forged
+			{On: Config, Actions: append([]string{"dynamodb:Query", "dynamodb:DeleteItem"}, apply...)},
 			logs,
 		},
 		Alarms: []Alarm{
 			{Metric: "drift", Stat: "Maximum", Silence: true,
-				Means: "the cell is not what the control tables are: `drift_missing` and the like beside it tell how; or nobody compares them any more"},
+				Means: "the cell is not what the control tables are: `drift_missing` and the like beside it tell " +
+					"how; or nobody compares them any more"},
 		},
 	}
 }
 
 func canary() Function {
 	return Function{
-		// Longer than SLUICE_CANARY_WAIT, and within a period of the schedule. Each run is a change on record for good.
+		// The timeout is longer than SLUICE_CANARY_WAIT and shorter than the schedule's period. Each run is a change
+		// that the audit trail keeps forever.
 		Name: "canary", MemoryMB: 256, Timeout: time.Minute, Reserved: 1, Schedule: 5 * time.Minute,
 		Grants: []Grant{
-			{On: Plans, Actions: append(append([]string{}, readItem...), writeItem...), Keys: []string{events.CanaryKey}},
+			{On: Plans, Actions: append(append([]string{}, readItem...), writeItem...),
+				Keys: []string{events.CanaryKey}},
 			{On: AllConfig, Actions: []string{"dynamodb:GetItem", "dynamodb:Query"}},
 			logs,
 		},
 		Alarms: []Alarm{
 			{Metric: "propagation_seconds", Stat: "p99", Above: 5, Silence: true,
-				Means: "by cell: a change takes too long until it is enforced, or was not within `SLUICE_CANARY_WAIT` (`canary_missed` tells it); or no canary runs"},
+				Means: "by cell: a change takes too long until it is enforced, or was not within " +
+					"`SLUICE_CANARY_WAIT` (`canary_missed` tells it); or no canary runs"},
 		},
 	}
 }
@@ -135,7 +148,7 @@ func canary() Function {
 func archiver() Function {
 	all := []events.Table{events.Plans, events.Tenants, events.Keys, events.Cells, events.Operations}
 	return Function{
-		// What is not kept is tried again for most of the day that a stream holds it.
+		// The archiver retries records for most of the day for which a stream keeps them.
 		Name: "archiver", MemoryMB: 512, Timeout: time.Minute, Reserved: len(all) * Shards,
 		Streams: &Streams{Of: all, Batch: 100, Retries: 10_000, MaxAge: 20 * time.Hour, Silence: true},
 		Grants: []Grant{
@@ -146,15 +159,17 @@ func archiver() Function {
 			logs,
 		},
 		Alarms: []Alarm{
-			{Metric: "records_unequal", Stat: "Sum", Means: "the archive has another record of that version, or an object that cannot be read: it or the change was written past Sluice"},
-			{Metric: "records_unreadable", Stat: "Sum", Means: "a record makes no sense; it is kept whole under rejected/"},
+			{Metric: "records_unequal", Stat: "Sum", Means: "the archive has another record of that version, or an " +
+				"object that cannot be read: it or the change was written past Sluice"},
+			{Metric: "records_unreadable", Stat: "Sum",
+				Means: "a record makes no sense; it is kept whole under rejected/"},
 		},
 	}
 }
 
 func anchor() Function {
 	return Function{
-		// It reads every table, and keeps the heads of all items in memory to sort them.
+		// The anchor function reads every table, and keeps the heads of all items in memory to sort them.
 		Name: "anchor", MemoryMB: 512, Timeout: 5 * time.Minute, Reserved: 1, Schedule: time.Hour,
 		Grants: []Grant{
 			{On: Plans, Actions: scan}, {On: Tenants, Actions: scan}, {On: Keys, Actions: scan}, {On: Cells,
@@ -167,7 +182,8 @@ func anchor() Function {
 		},
 		Alarms: []Alarm{
 			{Metric: "anchor_missing", Stat: "Maximum", Silence: true,
-				Means: "the audit trail has no anchor of today: what was changed since the last one could be rewritten unnoticed"},
+				Means: "the audit trail has no anchor of today: what was changed since the last one could be " +
+					"rewritten unnoticed"},
 			{Metric: "anchor_taken", Stat: "Maximum",
 				Means: "an object has the name of an anchor and is none: somebody put it there past Sluice"},
 		},
@@ -176,9 +192,10 @@ func anchor() Function {
 
 func admin() Function {
 	return Function{
-		Name: "admin", MemoryMB: 512, Timeout: 29 * time.Second, Reserved: 10, API: true, // API Gateway waits no longer
+		Name: "admin", MemoryMB: 512, Timeout: 29 * time.Second, Reserved: 10, API: true, // the timeout of API Gateway
 		Grants: []Grant{
-			{On: Plans, Actions: edit}, {On: Tenants, Actions: edit}, {On: Keys, Actions: edit}, {On: Cells, Actions: edit},
+			{On: Plans, Actions: edit}, {On: Tenants, Actions: edit}, {On: Keys, Actions: edit},
+			{On: Cells, Actions: edit},
 			{On: AllConfig, Actions: []string{"dynamodb:GetItem", "dynamodb:Query"}, With: "SLUICE_STATUS_CELLS"},
 			{On: Secret, Actions: secret, With: "SLUICE_SECRET"},
 			logs,

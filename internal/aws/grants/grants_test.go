@@ -59,12 +59,15 @@ var (
 		{"internal/control/dynamo", "client", control, map[string][]string{
 			"GetItem": {"dynamodb:GetItem"}, "PutItem": {"dynamodb:PutItem"}, "Scan": {"dynamodb:Scan"},
 		}},
-		{"internal/cell/cellconfig/table", "client", []grants.Resource{grants.Config, grants.AllConfig}, map[string][]string{
-			"GetItem": {"dynamodb:GetItem"}, "BatchGetItem": {"dynamodb:BatchGetItem"}, "Query": {"dynamodb:Query"},
-			"TransactWriteItems": {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}, // IAM looks at its parts
-		}},
+		{"internal/cell/cellconfig/table", "client", []grants.Resource{grants.Config, grants.AllConfig},
+			map[string][]string{
+				"GetItem": {"dynamodb:GetItem"}, "BatchGetItem": {"dynamodb:BatchGetItem"}, "Query": {"dynamodb:Query"},
+				// IAM looks at its parts
+				"TransactWriteItems": {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"},
+			}},
 		{"internal/limiter/store/dynamodb", "client", []grants.Resource{grants.Counters}, map[string][]string{
-			"GetItem": {"dynamodb:GetItem"}, "UpdateItem": {"dynamodb:UpdateItem"}, "TransactWriteItems": {"dynamodb:UpdateItem"},
+			"GetItem": {"dynamodb:GetItem"}, "UpdateItem": {"dynamodb:UpdateItem"},
+			"TransactWriteItems": {"dynamodb:UpdateItem"},
 		}},
 		{"internal/control/audit/bucket", "client", []grants.Resource{grants.Objects, grants.Anchors, grants.Names},
 			map[string][]string{
@@ -75,18 +78,24 @@ var (
 			}},
 		{"internal/control/audit/kmskey", "client", []grants.Resource{grants.Signing},
 			map[string][]string{"Sign": {"kms:Sign"}}},
-		{"streams/awsio", "batchClient", []grants.Resource{grants.Topic}, map[string][]string{"PublishBatch": {"sns:Publish"}}},
-		{"streams/awsio", "sendClient", []grants.Resource{grants.Kept}, map[string][]string{"SendMessage": {"sqs:SendMessage"}}},
+		{"streams/awsio", "batchClient", []grants.Resource{grants.Topic},
+			map[string][]string{"PublishBatch": {"sns:Publish"}}},
+		{"streams/awsio", "sendClient", []grants.Resource{grants.Kept},
+			map[string][]string{"SendMessage": {"sqs:SendMessage"}}},
 		{"internal/cell/killswitch", "Client", []grants.Resource{grants.Switch}, map[string][]string{
-			"StartConfigurationSession": {"appconfig:StartConfigurationSession"}, "GetLatestConfiguration": {"appconfig:GetLatestConfiguration"},
+			"StartConfigurationSession": {"appconfig:StartConfigurationSession"},
+			"GetLatestConfiguration":    {"appconfig:GetLatestConfiguration"},
 		}},
-		{"internal/cell/secrets", "Client", []grants.Resource{grants.Secret, grants.Login}, map[string][]string{"GetSecretValue": {"secretsmanager:GetSecretValue"}}},
+		{"internal/cell/secrets", "Client", []grants.Resource{grants.Secret, grants.Login},
+			map[string][]string{"GetSecretValue": {"secretsmanager:GetSecretValue"}}},
 	}
 	// byAWS are the resources on which Lambda acts for the function, or a protocol that is none of an SDK's.
 	byAWS = map[grants.Resource][]string{
-		grants.PlansStream: {"dynamodb:"}, grants.TenantsStream: {"dynamodb:"}, grants.KeysStream: {"dynamodb:"}, grants.CellsStream: {"dynamodb:"},
-		grants.OperationsStream: {"dynamodb:"}, grants.Changes: {"sqs:"}, grants.Failed: {"sqs:"}, grants.Cache: {"elasticache:Connect"},
-		grants.Logs: {"logs:"}, grants.Network: {"ec2:"},
+		grants.PlansStream: {"dynamodb:"}, grants.TenantsStream: {"dynamodb:"}, grants.KeysStream: {"dynamodb:"},
+		grants.CellsStream:      {"dynamodb:"},
+		grants.OperationsStream: {"dynamodb:"}, grants.Changes: {"sqs:"}, grants.Failed: {"sqs:"},
+		grants.Cache: {"elasticache:Connect"},
+		grants.Logs:  {"logs:"}, grants.Network: {"ec2:"},
 	}
 )
 
@@ -130,7 +139,8 @@ func unfit(functions []grants.Function, clients []client) (wrong []string) {
 		for _, g := range f.Grants {
 			for _, a := range g.Actions {
 				granted[string(g.On)+" "+a] = true
-				byOthers := slices.ContainsFunc(byAWS[g.On], func(begin string) bool { return strings.HasPrefix(a, begin) })
+				byOthers := slices.ContainsFunc(byAWS[g.On],
+					func(begin string) bool { return strings.HasPrefix(a, begin) })
 				if strings.Contains(a, "*") || !byOthers && !slices.Contains(callable[g.On], a) {
 					wrong = append(wrong, fmt.Sprintf("%s may %s on %s, which no client calls", f.Name, a, g.On))
 				}
@@ -149,8 +159,8 @@ func unfit(functions []grants.Function, clients []client) (wrong []string) {
 	return wrong
 }
 
-// Guarantees that what functions may do is what our clients of AWS call, no more and no less; the functions' own tests hold which
-// function needs what.
+// Guarantees that what functions may do is what our clients of AWS call, no more and no less; the functions' own tests
+// hold which function needs what.
 func TestGrantsAreWhatIsCalled(t *testing.T) {
 	for _, c := range clients {
 		got, want := methods(t, c), slices.Sorted(maps.Keys(c.actions))
@@ -168,7 +178,8 @@ func TestGrantsAreWhatIsCalled(t *testing.T) {
 func TestTheCheckOfGrantsCanFail(t *testing.T) {
 	for name, bend := range map[string]func(f []grants.Function) []grants.Function{
 		"one too many": func(f []grants.Function) []grants.Function {
-			f[0].Grants = append(f[0].Grants, grants.Grant{On: grants.Counters, Actions: []string{"dynamodb:DeleteItem"}})
+			f[0].Grants = append(f[0].Grants,
+				grants.Grant{On: grants.Counters, Actions: []string{"dynamodb:DeleteItem"}})
 			return f
 		},
 		"on another resource": func(f []grants.Function) []grants.Function {
@@ -195,7 +206,8 @@ func TestTheCheckOfGrantsCanFail(t *testing.T) {
 // unsound says what AWS would refuse of a function's settings, or what makes it lose or hold up records.
 func unsound(f *grants.Function) (wrong []string) {
 	bad := func(format string, args ...any) { wrong = append(wrong, f.Name+": "+fmt.Sprintf(format, args...)) }
-	if f.MemoryMB < 128 || f.MemoryMB > 3008 || f.Timeout < time.Second || f.Timeout > 15*time.Minute || f.Reserved < 0 {
+	if f.MemoryMB < 128 || f.MemoryMB > 3008 || f.Timeout < time.Second || f.Timeout > 15*time.Minute ||
+		f.Reserved < 0 {
 		bad("memory %d MB, timeout %s, %d reserved", f.MemoryMB, f.Timeout, f.Reserved)
 	}
 	if f.API && f.Timeout > 29*time.Second {
@@ -208,7 +220,8 @@ func unsound(f *grants.Function) (wrong []string) {
 		bad("cannot write its log")
 	}
 	if s := f.Streams; s != nil {
-		if s.Batch < 1 || s.Batch > 10_000 || s.Retries < 1 || s.Retries > 10_000 || s.MaxAge < time.Minute || s.MaxAge >= 24*time.Hour {
+		if s.Batch < 1 || s.Batch > 10_000 || s.Retries < 1 || s.Retries > 10_000 || s.MaxAge < time.Minute ||
+			s.MaxAge >= 24*time.Hour {
 			bad("streams %+v: bounded retries, and an age below what a stream holds", *s)
 		}
 		calls := len(s.Of) * grants.Shards
@@ -228,8 +241,10 @@ func unsound(f *grants.Function) (wrong []string) {
 		}
 	}
 	if q := f.Queue; q != nil {
-		if !has(grants.Changes) || q.Batch < 1 || q.Batch > 10_000 || q.Batch > 10 && q.Window < time.Second || q.MaxConcurrent < 2 || q.MaxConcurrent > 1000 ||
-			q.Visibility < 6*f.Timeout+q.Window || q.MaxReceives > 1000 || f.Reserved > 0 && f.Reserved < q.MaxConcurrent {
+		if !has(grants.Changes) || q.Batch < 1 || q.Batch > 10_000 || q.Batch > 10 && q.Window < time.Second ||
+			q.MaxConcurrent < 2 || q.MaxConcurrent > 1000 ||
+			q.Visibility < 6*f.Timeout+q.Window || q.MaxReceives > 1000 || f.Reserved > 0 &&
+			f.Reserved < q.MaxConcurrent {
 			bad("queue %+v with a timeout of %s", *q, f.Timeout)
 		}
 	}
@@ -245,8 +260,8 @@ func unsound(f *grants.Function) (wrong []string) {
 	return wrong
 }
 
-// Guarantees that settings are such as AWS takes, that no stream has more than two readers, and that what calls a function can; and that
-// the check sees what is not so.
+// Guarantees that settings are such as AWS takes, that no stream has more than two readers, and that what calls a
+// function can; and that the check sees what is not so.
 func TestSettingsAreSound(t *testing.T) {
 	readers := map[events.Table]int{}
 	for _, f := range grants.Functions() {
@@ -280,11 +295,17 @@ func TestSettingsAreSound(t *testing.T) {
 		"no stream": func(f *grants.Function) {
 			f.Streams = &grants.Streams{Of: []events.Table{events.Plans}, Batch: 1, Retries: 1, MaxAge: time.Hour}
 		},
-		"retry for ever": func(f *grants.Function) { f.Streams = &grants.Streams{Batch: 1, Retries: -1, MaxAge: time.Hour} },
-		"slow API":       func(f *grants.Function) { f.API = true },
-		"no memory":      func(f *grants.Function) { f.MemoryMB = 64 },
-		"no meaning":     func(f *grants.Function) { f.Alarms = append(f.Alarms, grants.Alarm{Metric: "x", Stat: "Sum"}) },
-		"never rings":    func(f *grants.Function) { f.Alarms = append(f.Alarms, grants.Alarm{Metric: "x", Means: "x"}) },
+		"retry for ever": func(f *grants.Function) {
+			f.Streams = &grants.Streams{Batch: 1, Retries: -1, MaxAge: time.Hour}
+		},
+		"slow API":  func(f *grants.Function) { f.API = true },
+		"no memory": func(f *grants.Function) { f.MemoryMB = 64 },
+		"no meaning": func(f *grants.Function) {
+			f.Alarms = append(f.Alarms, grants.Alarm{Metric: "x", Stat: "Sum"})
+		},
+		"never rings": func(f *grants.Function) {
+			f.Alarms = append(f.Alarms, grants.Alarm{Metric: "x", Means: "x"})
+		},
 		"always rings": func(f *grants.Function) {
 			f.Alarms = append(f.Alarms, grants.Alarm{Metric: "x", Means: "x", Stat: "Sum", Silence: true})
 		},

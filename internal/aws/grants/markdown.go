@@ -7,14 +7,16 @@ import (
 	"time"
 )
 
-// SettingsTable is memory, time, concurrency and what calls the function, in Markdown, for the documentation.
+// SettingsTable returns memory, timeout, concurrency and what calls the function, as a Markdown table for the
+// documentation.
 func (f *Function) SettingsTable() string {
 	reserved := strconv.Itoa(f.Reserved)
 	if f.Reserved == 0 {
 		reserved = "`SLUICE_MAX_INSTANCES`"
 	}
 	return "| memory | timeout | reserved concurrency | called by |\n|---|---|---|---|\n" +
-		fmt.Sprintf("| %d MB | %s | %s | %s |\n", f.MemoryMB, span(f.Timeout), reserved, strings.Join(f.callers(), "; "))
+		fmt.Sprintf("| %d MB | %s | %s | %s |\n", f.MemoryMB, span(f.Timeout), reserved,
+			strings.Join(f.callers(), "; "))
 }
 
 func (f *Function) callers() (out []string) {
@@ -28,11 +30,14 @@ func (f *Function) callers() (out []string) {
 		for i, t := range s.Of {
 			names[i] = string(t)
 		}
-		out = append(out, fmt.Sprintf("streams of %s: batch %d, window %s, %d retries, %s of age", strings.Join(names, ", "), s.Batch, span(s.Window), s.Retries, span(s.MaxAge)))
+		out = append(out, fmt.Sprintf("streams of %s: batch %d, window %s, %d retries, %s of age",
+			strings.Join(names, ", "), s.Batch, span(s.Window), s.Retries, span(s.MaxAge)))
 	}
 	if q := f.Queue; q != nil {
-		out = append(out, fmt.Sprintf("the cell's queue: batch %d, window %s, maximum concurrency %d; visibility %s, retention %s, %d receives",
-			q.Batch, span(q.Window), q.MaxConcurrent, span(q.Visibility), span(q.Retention), q.MaxReceives))
+		out = append(out,
+			fmt.Sprintf("the cell's queue: batch %d, window %s, maximum concurrency %d; visibility %s, retention %s, "+
+				"%d receives",
+				q.Batch, span(q.Window), q.MaxConcurrent, span(q.Visibility), span(q.Retention), q.MaxReceives))
 	}
 	if f.Schedule > 0 {
 		out = append(out, "a schedule: every "+span(f.Schedule))
@@ -40,7 +45,7 @@ func (f *Function) callers() (out []string) {
 	return out
 }
 
-// span is a time as people write it.
+// span returns a duration as people write it.
 func span(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour && d%(24*time.Hour) == 0:
@@ -54,7 +59,7 @@ func span(d time.Duration) string {
 	}
 }
 
-// RoleTable is what the function's role may do, in Markdown.
+// RoleTable returns what the function's role may do, as a Markdown table.
 func (f *Function) RoleTable() string {
 	var b strings.Builder
 	b.WriteString("| on | its role may | |\n|---|---|---|\n")
@@ -76,7 +81,7 @@ func (f *Function) RoleTable() string {
 
 func quoted(all []string) string { return "`" + strings.Join(all, "`, `") + "`" }
 
-// AlarmTable is what is alarming in the function's own metrics, in Markdown; "" where there is nothing.
+// AlarmTable returns the alarms on the function's own metrics as a Markdown table, or "" if there are none.
 func (f *Function) AlarmTable() string {
 	if len(f.Alarms) == 0 {
 		return ""

@@ -22,7 +22,8 @@ func randomLimits(t *testing.T, rng *rand.Rand) []*limit.Limit {
 	for i := range 1 + rng.IntN(3) {
 		l := limit.Limit{ID: fmt.Sprint("l", i), MaxCost: 40, AlignOwner: rng.IntN(4) == 0}
 		for range 1 + rng.IntN(3) {
-			tier := limit.Tier{Algorithm: limit.Algorithms()[rng.IntN(len(limit.Algorithms()))], Threshold: 1 + rng.Int64N(30)}
+			tier := limit.Tier{Algorithm: limit.Algorithms()[rng.IntN(len(limit.Algorithms()))],
+				Threshold: 1 + rng.Int64N(30)}
 			switch tier.Algorithm {
 			case limit.Quota:
 				tier.Calendar = &limit.Calendar{Every: limit.Day, Location: time.UTC}
@@ -84,7 +85,8 @@ func TestHeadersAgree(t *testing.T) {
 			wait := answer.Wait{Micros: d.RetryAt - d.Now, Known: !d.Allowed && !d.Never}
 			h := e.Header(nil, d, wait)
 			says := readRateLimit(t, h.RateLimit)
-			where := fmt.Sprintf("round %d, cost %d, allowed %t, %s, Retry-After %q", round, cost, d.Allowed, h.RateLimit, h.RetryAfter)
+			where := fmt.Sprintf("round %d, cost %d, allowed %t, %s, Retry-After %q", round, cost, d.Allowed,
+				h.RateLimit, h.RetryAfter)
 
 			var retry int64
 			switch {
@@ -124,7 +126,8 @@ func TestHeadersAgree(t *testing.T) {
 					t.Fatalf("%s: after the t of %s %d are left (%s)", where, name, after, r.Tier.Algorithm)
 				}
 				if before := at(said.more - 1); before > said.left {
-					t.Fatalf("%s: a second before the t of %s %d are left already (%s)", where, name, before, r.Tier.Algorithm)
+					t.Fatalf("%s: a second before the t of %s %d are left already (%s)", where, name, before,
+						r.Tier.Algorithm)
 				}
 			}
 		}
@@ -154,8 +157,10 @@ func readRetryAfter(t *testing.T, h *answer.Header, d *limit.Decision, wait answ
 		t.Fatalf("the body has no retry-after-ms: %v", err)
 	}
 	exact := d.RetryAt - d.Now
-	if ms := *body.Ms; ms*1000 < exact || ms*1000 >= exact+1000 || retry*1000 < ms || jitter == 0 && (retry-1)*1000 >= ms {
-		t.Fatalf("the wait is %d µs; the body says %d ms and the header %d s, with up to %d%% of jitter", exact, ms, retry, jitter)
+	if ms := *body.Ms; ms*1000 < exact || ms*1000 >= exact+1000 || retry*1000 < ms || jitter == 0 &&
+		(retry-1)*1000 >= ms {
+		t.Fatalf("the wait is %d µs; the body says %d ms and the header %d s, with up to %d%% of jitter", exact, ms,
+			retry, jitter)
 	}
 	return retry
 }

@@ -32,7 +32,8 @@ func mustLimit(t testing.TB, l limit.Limit) *limit.Limit {
 }
 
 // decide charges cost of each limit n times at now and returns the last decision.
-func decide(t testing.TB, s limit.Store, owner limit.Owner, now time.Time, n int, cost int64, limits ...*limit.Limit) *limit.Decision {
+func decide(t testing.TB, s limit.Store, owner limit.Owner, now time.Time, n int, cost int64,
+	limits ...*limit.Limit) *limit.Decision {
 	t.Helper()
 	req := &limit.Request{Owner: owner}
 	for _, l := range limits {
@@ -62,7 +63,8 @@ func address() limit.Owner {
 }
 
 func bucket(id string, rate, burst int64, period time.Duration) limit.Limit {
-	return limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: rate, Burst: burst, Period: period}}}
+	return limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: rate, Burst: burst,
+		Period: period}}}
 }
 
 func TestHeader(t *testing.T) {
@@ -73,14 +75,16 @@ func TestHeader(t *testing.T) {
 		{Algorithm: limit.SlidingLog, Threshold: 90, Period: 10 * time.Second},
 		{Algorithm: limit.LeakyBucket, Threshold: 9, Period: 1500 * time.Millisecond},
 	}})
-	hidden := mustLimit(t, limit.Limit{ID: "hidden", Mode: limit.Shadow, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1, Period: time.Second}}})
+	hidden := mustLimit(t, limit.Limit{ID: "hidden", Mode: limit.Shadow,
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1, Period: time.Second}}})
 	paris, err := time.LoadLocation("Europe/Paris")
 	if err != nil {
 		t.Fatal(err)
 	}
 	monthly := mustLimit(t, limit.Limit{ID: "monthly", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 1000,
 		Calendar: &limit.Calendar{Every: limit.Month, Location: paris}}}})
-	slow := mustLimit(t, limit.Limit{ID: "slow", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 5, Period: time.Second}}})
+	slow := mustLimit(t, limit.Limit{ID: "slow", MaxCost: 10,
+		Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 5, Period: time.Second}}})
 	perIP := mustLimit(t, bucket("burst", 50, 100, time.Second))
 
 	var e answer.Encoder
@@ -97,23 +101,35 @@ func TestHeader(t *testing.T) {
 		{"shadow only", nil, decide(t, newStore(t), acme(), noon, 1, 1, hidden), answer.Wait{}, answer.Header{}},
 		{"shadow beside", nil, decide(t, newStore(t), acme(), noon, 2, 1, hidden, burst), answer.Wait{}, answer.Header{
 			Limit: "200", Remaining: "198", Reset: "1", RateLimit: `"burst";r=198;t=1`, Policy: `"burst";q=200;w=2`}},
-		{"tiers, binding first", nil, decide(t, newStore(t), acme(), noon.Add(300*time.Millisecond), 1, 8, tiers, burst), answer.Wait{}, answer.Header{
+		{"tiers, binding first", nil, decide(t, newStore(t), acme(), noon.Add(300*time.Millisecond), 1, 8, tiers,
+			burst), answer.Wait{}, answer.Header{
 			Limit: "9", Remaining: "0", Reset: "2",
-			RateLimit: `"put/1500ms";r=0;t=2, "put/1s";r=12;t=1, "put/10s";r=92;t=10, "put/10s.2";r=82;t=10, "burst";r=192;t=1`,
-			Policy:    `"put/1500ms";q=9;w=2, "put/1s";q=20;w=1, "put/10s";q=100;w=10, "put/10s.2";q=90;w=10, "burst";q=200;w=2`}},
-		{"quota over the change to summer time", nil, decide(t, newStore(t), acme(), noon, 1, 1, monthly), answer.Wait{}, answer.Header{
-			Limit: "1000", Remaining: "999", Reset: strconv.Itoa(31*86400 - 13*3600 - 3600),
-			RateLimit: `"monthly";r=999;t=` + strconv.Itoa(31*86400-13*3600-3600), Policy: `"monthly";q=1000;w=` + strconv.Itoa(31*86400-3600)}},
-		{"an ipLimit of the same id has its own name", decide(t, newStore(t), address(), noon, 1, 1, perIP), decide(t, newStore(t), acme(), noon, 1, 1, burst), answer.Wait{}, answer.Header{
-			Limit: "100", Remaining: "99", Reset: "1",
-			RateLimit: `"ip:burst";r=99;t=1, "burst";r=199;t=1`, Policy: `"ip:burst";q=100;w=2, "burst";q=200;w=2`}},
-		{"denied", decide(t, newStore(t), address(), noon, 1, 1, perIP), decide(t, newStore(t), acme(), noon, 2, 150, burst), answer.Wait{Micros: 1_000_001, Known: true}, answer.Header{
+			RateLimit: `"put/1500ms";r=0;t=2, "put/1s";r=12;t=1, "put/10s";r=92;t=10, "put/10s.2";r=82;t=10, ` +
+				`"burst";r=192;t=1`,
+			Policy: `"put/1500ms";q=9;w=2, "put/1s";q=20;w=1, "put/10s";q=100;w=10, "put/10s.2";q=90;w=10, ` +
+				`"burst";q=200;w=2`}},
+		{"quota over the change to summer time", nil, decide(t, newStore(t), acme(), noon, 1, 1, monthly),
+			answer.Wait{}, answer.Header{
+				Limit: "1000", Remaining: "999", Reset: strconv.Itoa(31*86400 - 13*3600 - 3600),
+				RateLimit: `"monthly";r=999;t=` + strconv.Itoa(31*86400-13*3600-3600), Policy: `"monthly";q=1000;w=` +
+					strconv.Itoa(31*86400-3600)}},
+		{"an ipLimit of the same id has its own name", decide(t, newStore(t), address(), noon, 1, 1, perIP),
+			decide(t, newStore(t), acme(), noon, 1, 1, burst), answer.Wait{}, answer.Header{
+				Limit: "100", Remaining: "99", Reset: "1",
+				RateLimit: `"ip:burst";r=99;t=1, "burst";r=199;t=1`,
+				Policy:    `"ip:burst";q=100;w=2, "burst";q=200;w=2`}},
+		{"denied", decide(t, newStore(t), address(), noon, 1, 1, perIP), decide(t, newStore(t), acme(), noon, 2, 150,
+			burst), answer.Wait{Micros: 1_000_001, Known: true}, answer.Header{
 			Limit: "200", Remaining: "50", Reset: "2", RetryAfter: "2",
 			RateLimit: `"burst";r=50;t=1, "ip:burst";r=99;t=1`, Policy: `"burst";q=200;w=2, "ip:burst";q=100;w=2`}},
-		{"denied until the next unit, and full long after that", nil, decide(t, newStore(t), acme(), noon, 6, 1, slow), answer.Wait{Micros: 1_000_000, Known: true}, answer.Header{
-			Limit: "5", Remaining: "0", Reset: "5", RetryAfter: "1", RateLimit: `"slow";r=0;t=1`, Policy: `"slow";q=5;w=5`}},
-		{"denied, and another limit is unused", nil, decide(t, newStore(t), acme(), noon, 1, 6, slow, burst), answer.Wait{}, answer.Header{
-			Limit: "5", Remaining: "5", Reset: "0", RateLimit: `"slow";r=5;t=1, "burst";r=200;t=1`, Policy: `"slow";q=5;w=5, "burst";q=200;w=2`}},
+		{"denied until the next unit, and full long after that", nil, decide(t, newStore(t), acme(), noon, 6, 1, slow),
+			answer.Wait{Micros: 1_000_000, Known: true}, answer.Header{
+				Limit: "5", Remaining: "0", Reset: "5", RetryAfter: "1", RateLimit: `"slow";r=0;t=1`,
+				Policy: `"slow";q=5;w=5`}},
+		{"denied, and another limit is unused", nil, decide(t, newStore(t), acme(), noon, 1, 6, slow, burst),
+			answer.Wait{}, answer.Header{
+				Limit: "5", Remaining: "5", Reset: "0", RateLimit: `"slow";r=5;t=1, "burst";r=200;t=1`,
+				Policy: `"slow";q=5;w=5, "burst";q=200;w=2`}},
 	} {
 		got := e.Header(c.ip, c.plan, c.wait)
 		if got != c.want {
@@ -160,7 +176,8 @@ func parseFields(t *testing.T, h *answer.Header) {
 func TestHeaderIsBounded(t *testing.T) {
 	var limits []*limit.Limit
 	for i := range 200 {
-		limits = append(limits, mustLimit(t, bucket(fmt.Sprintf("%s-%03d", strings.Repeat("n", 60), i), 1e9, 1e12, time.Second)))
+		limits = append(limits, mustLimit(t, bucket(fmt.Sprintf("%s-%03d", strings.Repeat("n", 60), i), 1e9, 1e12,
+			time.Second)))
 	}
 	limits = append(limits, mustLimit(t, bucket("least", 1, 5, time.Second)))
 	var e answer.Encoder
@@ -176,8 +193,8 @@ func TestHeaderIsBounded(t *testing.T) {
 	}
 }
 
-// Guarantees that Retry-After is never too early, with jitter or without, at any wait. If it were, obedient clients would
-// be denied again and again.
+// Guarantees that Retry-After is never too early, with jitter or without, at any wait. If it were, obedient clients
+// would be denied again and again.
 func TestRetryAfterIsNeverEarly(t *testing.T) {
 	for _, jitter := range []int{0, 10, 100} {
 		e := answer.Encoder{JitterPercent: jitter}
@@ -200,8 +217,10 @@ func TestRetryAfterIsNeverEarly(t *testing.T) {
 
 func TestSetReplacesWhatTheUpstreamSaid(t *testing.T) {
 	var e answer.Encoder
-	h := e.Header(nil, decide(t, newStore(t), acme(), noon, 1, 1, mustLimit(t, bucket("burst", 1, 5, time.Second))), answer.Wait{})
-	header := http.Header{"X-Ratelimit-Limit": {"9"}, "Ratelimit": {"9", "9"}, "Retry-After": {"7"}, "Access-Control-Expose-Headers": {"ETag"}}
+	h := e.Header(nil, decide(t, newStore(t), acme(), noon, 1, 1, mustLimit(t, bucket("burst", 1, 5, time.Second))),
+		answer.Wait{})
+	header := http.Header{"X-Ratelimit-Limit": {"9"}, "Ratelimit": {"9", "9"}, "Retry-After": {"7"},
+		"Access-Control-Expose-Headers": {"ETag"}}
 	h.Set(header)
 	want := http.Header{
 		"X-RateLimit-Limit": {"5"}, "X-RateLimit-Remaining": {"4"}, "X-RateLimit-Reset": {"1"},
@@ -247,7 +266,8 @@ func TestEveryKindHasItsProblem(t *testing.T) {
 			continue
 		}
 		b := parse(t, answer.Problem{Kind: k, Instance: answer.NewInstance()})
-		if b.Status != k.Status() || b.Status < 400 || b.Title == "" || k.String() == "" || !strings.HasPrefix(b.Type, "https://") {
+		if b.Status != k.Status() || b.Status < 400 || b.Title == "" || k.String() == "" ||
+			!strings.HasPrefix(b.Type, "https://") {
 			t.Errorf("%s: %+v", k, b)
 		}
 		if other, ok := types[b.Type]; ok && !(other == answer.Limited && k == answer.IPLimited) {
@@ -261,17 +281,22 @@ func TestEveryKindHasItsProblem(t *testing.T) {
 }
 
 func TestProblemOfADenial(t *testing.T) {
-	burst := mustLimit(t, limit.Limit{ID: "burst", MaxCost: 100, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 5, Period: time.Second}}})
-	window := mustLimit(t, limit.Limit{ID: "w", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 5, Period: 10 * time.Second}}})
-	shadow := mustLimit(t, limit.Limit{ID: "hidden", Mode: limit.Shadow, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1, Period: time.Hour}}})
+	burst := mustLimit(t, limit.Limit{ID: "burst", MaxCost: 100,
+		Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 5, Period: time.Second}}})
+	window := mustLimit(t, limit.Limit{ID: "w",
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 5, Period: 10 * time.Second}}})
+	shadow := mustLimit(t, limit.Limit{ID: "hidden", Mode: limit.Shadow,
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1, Period: time.Hour}}})
 	store := newStore(t)
 	decide(t, store, acme(), noon, 5, 1, burst, window, shadow)
 	d := decide(t, store, acme(), noon.Add(1500*time.Microsecond), 1, 1, burst, window, shadow)
 	if d.Allowed {
 		t.Fatal("allowed")
 	}
-	b := parse(t, answer.Problem{Kind: answer.Limited, Decision: d, Wait: answer.Wait{Micros: d.RetryAt - d.Now, Known: true}})
-	if !slices.Equal(b.Violated, []string{"burst", "w"}) || b.Binding != "w" || *b.Limit != 5 || *b.Remaining != 0 || *b.RetryAfterMs != 9999 {
+	b := parse(t, answer.Problem{Kind: answer.Limited, Decision: d,
+		Wait: answer.Wait{Micros: d.RetryAt - d.Now, Known: true}})
+	if !slices.Equal(b.Violated, []string{"burst", "w"}) || b.Binding != "w" || *b.Limit != 5 || *b.Remaining != 0 ||
+		*b.RetryAfterMs != 9999 {
 		t.Errorf("denial: %+v, limit %d, remaining %d, retry-after-ms %d", b, *b.Limit, *b.Remaining, *b.RetryAfterMs)
 	}
 	if want := "Limit 'w' allows 5 per 10s; 0 left, this request costs 1. It fits in 9999 ms."; b.Detail != want {
@@ -282,7 +307,8 @@ func TestProblemOfADenial(t *testing.T) {
 	if !never.Never || b.RetryAfterMs != nil || !strings.Contains(b.Detail, "never") || *b.Remaining != 5 {
 		t.Errorf("never: %+v of %+v", b, never)
 	}
-	b = parse(t, answer.Problem{Kind: answer.IPLimited, Decision: decide(t, newStore(t), address(), noon, 6, 1, window), Wait: answer.Wait{Known: true, Micros: 1}})
+	b = parse(t, answer.Problem{Kind: answer.IPLimited, Decision: decide(t, newStore(t), address(), noon, 6, 1, window),
+		Wait: answer.Wait{Known: true, Micros: 1}})
 	if b.Binding != "ip:w" || *b.RetryAfterMs != 1 {
 		t.Errorf("ipLimit: %+v", b)
 	}
@@ -307,8 +333,11 @@ func BenchmarkHeader(b *testing.B) {
 		b.Fatal(err)
 	}
 	d := decide(b, newStore(b), acme(), noon, 1, 1, mustLimit(b, bucket("burst", 100, 200, time.Second)),
-		mustLimit(b, limit.Limit{ID: "put", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 100, Period: 10 * time.Second}}}),
-		mustLimit(b, limit.Limit{ID: "monthly", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 1000, Calendar: &limit.Calendar{Every: limit.Month, Location: paris}}}}))
+		mustLimit(b, limit.Limit{ID: "put",
+			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 100, Period: 10 * time.Second}}}),
+		mustLimit(b, limit.Limit{ID: "monthly",
+			Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 1000,
+				Calendar: &limit.Calendar{Every: limit.Month, Location: paris}}}}))
 	b.ReportAllocs()
 	for b.Loop() {
 		if h := e.Header(nil, d, answer.Wait{}); h.Limit != "100" {

@@ -10,28 +10,31 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// maxFieldBytes bounds RateLimit and RateLimit-Policy each: proxies and API Gateway cap the sum of all headers. The
-// binding policy comes first, and is never what is left out.
+// maxFieldBytes bounds RateLimit and RateLimit-Policy, each, because proxies and API Gateway bound the sum of all
+// headers. The binding policy comes first and is never left out.
 const maxFieldBytes = 3072
 
-// maxRetryAfter bounds Retry-After and t, seconds: as long as any limit's period and then some.
+// maxRetryAfter bounds Retry-After and t, in seconds. It is longer than the period of any limit.
 const maxRetryAfter = 10 * 366 * 86400
 
-// ExposeHeaders is the value of Access-Control-Expose-Headers: what scripts in browsers may read.
-const ExposeHeaders = "RateLimit, RateLimit-Policy, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset"
+// ExposeHeaders is the value of Access-Control-Expose-Headers: the headers that scripts in browsers may read.
+const ExposeHeaders = "RateLimit, RateLimit-Policy, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, " +
+	"X-RateLimit-Reset"
 
-// expose is shared by all responses: its capacity is its length, so whoever appends to it copies it.
+// expose is shared by all responses. Its capacity equals its length, so appending to it makes a copy.
 var expose = []string{ExposeHeaders}[:1:1]
 
-// Header is the values of the rate-limit headers; "" is a header that is not sent. The strings share one allocation.
+// Header holds the values of the rate-limit headers. A header that is "" is not sent. The strings share one allocation.
 type Header struct {
-	Limit, Remaining, Reset string // X-RateLimit-…: of the binding limit; Reset in seconds left, rounded up
+	// X-RateLimit-…, of the binding limit; Reset is the seconds until the reset, rounded up
+	Limit, Remaining, Reset string
 	RateLimit, Policy       string // RateLimit, RateLimit-Policy
 	RetryAfter              string // seconds, rounded up
 }
 
-// Names are the headers of [Header] as they are spelled on the wire, in the order of [Header.Each].
-var Names = [...]string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit", "RateLimit-Policy", "Retry-After"}
+// Names are the headers of [Header] as they are spelled in responses, in the order of [Header.Each].
+var Names = [...]string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit",
+	"RateLimit-Policy", "Retry-After"}
 
 // Each calls f for every header that is sent.
 func (h *Header) Each(f func(name, value string)) {
@@ -42,13 +45,13 @@ func (h *Header) Each(f func(name, value string)) {
 	}
 }
 
-// Set puts the headers, and Access-Control-Expose-Headers, into the map of a response. The names keep the spelling of
-// Names; what stood there under any spelling of the rate-limit ones is replaced. To set them twice is to set them once.
+// Set writes the headers, and Access-Control-Expose-Headers, to the headers of a response. Names are spelled as in
+// Names, and replace rate-limit headers in any spelling. Calling Set twice has the effect of one call.
 func (h *Header) Set(header http.Header) {
-	values := new([len(Names)]string) // the one allocation for all values: each entry of the map is a slice of it
+	values := new([len(Names)]string) // the one allocation for all values; each entry of the map is a slice of it
 	*values = h.values()
 	for i, v := range values {
-		if i < len(Names)-1 || v != "" { // an upstream's own Retry-After stays, where we have none
+		if i < len(Names)-1 || v != "" { // the upstream's own Retry-After stays if we have none
 			delete(header, canonical[i])
 			delete(header, Names[i])
 		}
@@ -74,23 +77,25 @@ var canonical = func() (c [len(Names)]string) {
 	return c
 }()
 
-// Wait is how long until a denied request fits.
+// Wait is the time until a denied request fits.
 type Wait struct {
-	Micros int64 // µs from the decision; what is sent is rounded up
-	Known  bool  // false: no wait helps, or none is known
+	Micros int64 // µs from the decision on; headers round it up
+	Known  bool  // false if no wait helps, or none is known
 }
 
-// micros is the wait as it is told: at least 1 µs, and no longer than Retry-After can say.
+// micros returns the wait that is sent: at least 1 µs, and at most maxRetryAfter.
 func (w Wait) micros() int64 { return min(max(w.Micros, 1), maxRetryAfter*1e6) }
 
-// Encoder makes headers. The zero Encoder is ready for use and safe for concurrent use.
+// Encoder makes headers. The zero Encoder is ready to use and safe for concurrent use.
 type Encoder struct {
-	// JitterPercent lengthens Retry-After by a random share of the wait of up to this much, 0..100, so that clients that
-	// were denied together do not return together. It is never shortened. 0, the default, is none.
+	// JitterPercent is the most by which Retry-After is lengthened, in percent of the wait, 0..100; default 0. The
+	// actual part is random, so that clients that were denied together do not return together. Retry-After is never
+	// shortened.
 	JitterPercent int
 }
 
-// Header encodes the outcome of ipLimits and of the plan's limits, either of which may be nil. wait is for a denial.
+// Header encodes the decisions over the ipLimits and over the plan's limits. Either may be nil. wait is that of a
+// denial.
 func (e *Encoder) Header(ip, plan *limit.Decision, wait Wait) Header {
 	var (
 		few  [768]byte
@@ -121,7 +126,7 @@ func (e *Encoder) Header(ip, plan *limit.Decision, wait Wait) Header {
 	return h
 }
 
-// retryAfter is the wait in whole seconds, rounded up, with the jitter on top; at least 1.
+// retryAfter returns the wait in whole seconds, rounded up and with jitter, at least 1.
 func (e *Encoder) retryAfter(w Wait) int64 {
 	us := w.micros()
 	if e.JitterPercent > 0 {
@@ -132,8 +137,8 @@ func (e *Encoder) retryAfter(w Wait) int64 {
 	return ceilSeconds(us)
 }
 
-// list writes a structured-field list with one item for each enforcing result, the binding one first: what is left, or
-// the policies.
+// list writes a structured-field list with an item for each enforcing result, the binding one first. The items are what
+// is left, or the policies.
 func (e *Encoder) list(b []byte, ip, plan *limit.Decision, first *limit.Result, policies bool) []byte {
 	start := len(b)
 	for pass := range 2 {
@@ -164,10 +169,10 @@ func (e *Encoder) list(b []byte, ip, plan *limit.Decision, first *limit.Result, 
 	return b
 }
 
-// appendLeft writes an item of RateLimit: "burst";r=12;t=5. The draft says of t that no more than r can be used within
-// that time, and that Retry-After should not be earlier. Here t is the seconds until more than r remains, if nothing is
-// charged meanwhile. Retry-After is not earlier than the t of any limit that refused, since both are rounded alike and
-// a cost that was refused needs more than r.
+// appendLeft writes an item of RateLimit: "burst";r=12;t=5. The draft says that no more than r can be used within t,
+// and that Retry-After should not be shorter than t. Here t is the number of seconds until more than r remains, if
+// nothing is charged meanwhile. Retry-After is not shorter than the t of any limit that denied, because both are
+// rounded in the same way and a denied cost needs more than r.
 func appendLeft(b []byte, d *limit.Decision, r *limit.Result, ip bool) []byte {
 	b = appendQuotedName(b, r.Tier, ip)
 	b = append(b, ";r="...)
@@ -185,15 +190,15 @@ func appendPolicy(b []byte, d *limit.Decision, r *limit.Result, ip bool) []byte 
 	return strconv.AppendInt(b, window(r.Tier, d.Now), 10)
 }
 
-// appendQuotedName writes the name as a string; its letters need no escapes.
+// appendQuotedName writes the name as a quoted string. Its characters need no escapes.
 func appendQuotedName(b []byte, t *limit.Tier, ip bool) []byte {
 	b = append(b, '"')
 	b = appendName(b, t, ip)
 	return append(b, '"')
 }
 
-// Binding is the result that decided a denial, or that has least left by ratio over both decisions; the plan's on a tie. It
-// is nil where neither has an enforcing result; either decision may be nil.
+// Binding returns the result that decided a denial, or else the result with the smallest part left over both decisions;
+// on a tie, that of the plan. It returns nil if there is no enforcing result. Either decision may be nil.
 func Binding(ip, plan *limit.Decision) (*limit.Decision, *limit.Result) {
 	if ip != nil && !ip.Allowed {
 		return ip, ip.Binding()

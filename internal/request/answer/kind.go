@@ -1,23 +1,24 @@
-// Package answer turns decisions into what a client reads: rate-limit headers and problem bodies.
+// Package answer turns decisions into answers for clients: rate-limit headers and problem bodies.
 //
-// Headers: X-RateLimit-Limit, -Remaining and -Reset for the binding limit; RateLimit and RateLimit-Policy
-// (draft-ietf-httpapi-ratelimit-headers-11, structured fields) for every enforcing one; Retry-After on a denial that
-// waiting helps. Bodies: application/problem+json (RFC 9457). Shadow limits appear in neither.
+// The headers are X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset for the binding limit; RateLimit and
+// RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers-11, structured fields) for every enforcing limit; and
+// Retry-After on a denial if a wait helps. The bodies are application/problem+json (RFC 9457). Shadow limits occur in
+// neither.
 package answer
 
 import "net/http"
 
-// Kind is what became of a request, and so which answer it gets.
+// Kind is the outcome of a request. It determines the answer.
 type Kind uint8
 
-// The kinds. All but Allowed are answered by us, with a problem body.
+// The kinds. Sluice answers all but Allowed itself, with a problem body.
 const (
 	Allowed         Kind = iota
 	Limited              // 429 by a limit of the plan
 	IPLimited            // 429 by an ipLimit, before authentication
-	NeverFits            // 429, the cost is above what a limit can ever hold: no wait helps
-	Unavailable          // 429, the counters could not be asked and a limit says to deny then
-	Unidentified         // 429, what says who calls could not be looked up in time
+	NeverFits            // 429, the cost is above what a limit can ever hold, so no wait helps
+	Unavailable          // 429, the store of counters did not answer, and a limit says to deny then
+	Unidentified         // 429, the caller could not be looked up in time
 	NoCredential         // 401
 	BadCredential        // 401
 	UnknownTenant        // 403, the key is good but its tenant is not configured
@@ -26,20 +27,20 @@ const (
 	NoRoute              // 404, routes are declared and none matches
 	TooLarge             // 413
 	BadRequest           // 400
-	LocalOnly            // 403, the live page is for this machine
+	LocalOnly            // 403, the live page answers this machine only
 	UpstreamDown         // 502
 	UpstreamTimeout      // 504
 	Internal             // 500
-	NotHere              // 429, of a limit of the plan this cell grants nothing, or less than the cost, and others do
-	NoDecision           // 403, a backend was reached without a decision of the authorizer that it could read
+	NotHere              // 429, this cell grants nothing of a limit, or less than the cost, and other cells do
+	NoDecision           // 403, a backend received a request without a readable decision of the authorizer
 	SlowBody             // 408, the request body kept the gateway waiting too long
 	kindCount
 )
 
-// docs is the page that describes each problem type that is ours.
+// docs is the page that describes our own problem types.
 const docs = "https://github.com/sluicelimits/sluice/blob/main/docs/problems.md#"
 
-// quotaExceeded is the registered problem type of the rate-limit header draft.
+// quotaExceeded is the problem type that the draft of the rate-limit headers registers.
 const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
 type kind struct {
@@ -47,35 +48,56 @@ type kind struct {
 	status int
 	typ    string // problem type URI
 	title  string
-	detail string // fixed: never an error's text
+	detail string // fixed text, never that of an error
 }
 
 var kinds = [kindCount]kind{
-	Allowed:         {"allowed", http.StatusOK, "", "", ""},
-	Limited:         {"limited", http.StatusTooManyRequests, quotaExceeded, "Rate limit exceeded", ""},
-	IPLimited:       {"ip_limited", http.StatusTooManyRequests, quotaExceeded, "Rate limit of this address exceeded", ""},
-	NeverFits:       {"never_fits", http.StatusTooManyRequests, docs + "cost-above-limit", "Request costs more than a limit can ever allow", ""},
-	Unavailable:     {"unavailable", http.StatusTooManyRequests, docs + "limiter-unavailable", "Limits cannot be checked right now", "The counters could not be reached and a limit is set to deny then. Try again later."},
-	Unidentified:    {"unidentified", http.StatusTooManyRequests, docs + "caller-not-identified", "Caller cannot be identified right now", "The credential may be good: what it is checked against could not be read in time. Try again later."},
-	NoCredential:    {"no_credential", http.StatusUnauthorized, docs + "no-credential", "No credential", "Send an API key as 'X-API-Key: KEY' or 'Authorization: Bearer KEY'."},
-	BadCredential:   {"bad_credential", http.StatusUnauthorized, docs + "bad-credential", "Credential not valid", "The credential is malformed, unknown, expired or revoked."},
-	UnknownTenant:   {"unknown_tenant", http.StatusForbidden, docs + "unknown-tenant", "Tenant not known", "The credential is valid, but its tenant is not configured here."},
-	SuspendedTenant: {"suspended_tenant", http.StatusForbidden, docs + "tenant-suspended", "Tenant suspended", "The tenant is suspended. Ask whoever operates this API."},
-	NoPlan:          {"no_plan", http.StatusForbidden, docs + "no-plan", "Tenant without a plan", "The tenant has no plan, so nothing is allowed."},
-	NoRoute:         {"no_route", http.StatusNotFound, docs + "no-route", "No such route", "The API declares its routes, and none matches this method and path."},
-	TooLarge:        {"too_large", http.StatusRequestEntityTooLarge, docs + "too-large", "Request body too large", "The request body is larger than the gateway accepts."},
-	BadRequest:      {"bad_request", http.StatusBadRequest, docs + "bad-request", "Bad request", "This kind of request is not served."},
-	LocalOnly:       {"local_only", http.StatusForbidden, docs + "local-only", "Only from this machine", "The live page answers requests from the machine it runs on. See 'sluice dev --help', --live-page."},
-	UpstreamDown:    {"upstream_down", http.StatusBadGateway, docs + "upstream-down", "Upstream not reachable", "The request was allowed, but the service behind the gateway did not answer."},
-	UpstreamTimeout: {"upstream_timeout", http.StatusGatewayTimeout, docs + "upstream-timeout", "Upstream too slow", "The request was allowed, but the service behind the gateway did not answer in time."},
-	Internal:        {"internal", http.StatusInternalServerError, docs + "internal", "Internal error", "The gateway failed on this request. Its log has the instance."},
-	NotHere:         {"not_here", http.StatusTooManyRequests, docs + "not-granted-here", "Not granted in this cell", "This cell grants nothing of a limit of the tenant's plan, or less than the request costs: another cell does, or this one will. Try again later, or where the tenant is served."},
-	NoDecision:      {"no_decision", http.StatusForbidden, docs + "no-decision", "Request without a decision", "The request reached this service without a readable decision about its limits, so it is denied."},
+	Allowed: {"allowed", http.StatusOK, "", "", ""},
+	Limited: {"limited", http.StatusTooManyRequests, quotaExceeded, "Rate limit exceeded", ""},
+	IPLimited: {"ip_limited", http.StatusTooManyRequests, quotaExceeded, "Rate limit of this address exceeded",
+		""},
+	NeverFits: {"never_fits", http.StatusTooManyRequests, docs + "cost-above-limit",
+		"Request costs more than a limit can ever allow", ""},
+	Unavailable: {"unavailable", http.StatusTooManyRequests, docs + "limiter-unavailable",
+		"Limits cannot be checked right now",
+		"The counters could not be reached and a limit is set to deny then. Try again later."},
+	Unidentified: {"unidentified", http.StatusTooManyRequests, docs + "caller-not-identified",
+		"Caller cannot be identified right now",
+		"The credential may be good: what it is checked against could not be read in time. Try again later."},
+	NoCredential: {"no_credential", http.StatusUnauthorized, docs + "no-credential", "No credential",
+		"Send an API key as 'X-API-Key: KEY' or 'Authorization: Bearer KEY'."},
+	BadCredential: {"bad_credential", http.StatusUnauthorized, docs + "bad-credential", "Credential not valid",
+		"The credential is malformed, unknown, expired or revoked."},
+	UnknownTenant: {"unknown_tenant", http.StatusForbidden, docs + "unknown-tenant", "Tenant not known",
+		"The credential is valid, but its tenant is not configured here."},
+	SuspendedTenant: {"suspended_tenant", http.StatusForbidden, docs + "tenant-suspended", "Tenant suspended",
+		"The tenant is suspended. Ask whoever operates this API."},
+	NoPlan: {"no_plan", http.StatusForbidden, docs + "no-plan", "Tenant without a plan",
+		"The tenant has no plan, so nothing is allowed."},
+	NoRoute: {"no_route", http.StatusNotFound, docs + "no-route", "No such route",
+		"The API declares its routes, and none matches this method and path."},
+	TooLarge: {"too_large", http.StatusRequestEntityTooLarge, docs + "too-large", "Request body too large",
+		"The request body is larger than the gateway accepts."},
+	BadRequest: {"bad_request", http.StatusBadRequest, docs + "bad-request", "Bad request",
+		"This kind of request is not served."},
+	LocalOnly: {"local_only", http.StatusForbidden, docs + "local-only", "Only from this machine",
+		"The live page answers requests from the machine it runs on. See 'sluice dev --help', --live-page."},
+	UpstreamDown: {"upstream_down", http.StatusBadGateway, docs + "upstream-down", "Upstream not reachable",
+		"The request was allowed, but the service behind the gateway did not answer."},
+	UpstreamTimeout: {"upstream_timeout", http.StatusGatewayTimeout, docs + "upstream-timeout", "Upstream too slow",
+		"The request was allowed, but the service behind the gateway did not answer in time."},
+	Internal: {"internal", http.StatusInternalServerError, docs + "internal", "Internal error",
+		"The gateway failed on this request. Its log has the instance."},
+	NotHere: {"not_here", http.StatusTooManyRequests, docs + "not-granted-here", "Not granted in this cell",
+		"This cell grants nothing of a limit of the tenant's plan, or less than the request costs: another cell " +
+			"does, or this one will. Try again later, or where the tenant is served."},
+	NoDecision: {"no_decision", http.StatusForbidden, docs + "no-decision", "Request without a decision",
+		"The request reached this service without a readable decision about its limits, so it is denied."},
 	SlowBody: {"slow_body", http.StatusRequestTimeout, docs + "slow-body", "Request body too slow",
 		"The request body did not arrive in the time for which the gateway waits."},
 }
 
-// Kinds lists all kinds, for tables of tests.
+// Kinds returns all kinds, for tables and tests.
 func Kinds() []Kind {
 	all := make([]Kind, kindCount)
 	for i := range all {
@@ -84,10 +106,10 @@ func Kinds() []Kind {
 	return all
 }
 
-// String is a stable name for logs and metrics.
+// String returns a stable name for logs and metrics.
 func (k Kind) String() string { return k.row().name }
 
-// ParseKind is the inverse of String. It reports false for an unknown name.
+// ParseKind is the inverse of String. It returns false for an unknown name.
 func ParseKind(name string) (Kind, bool) {
 	for i := range kinds {
 		if kinds[i].name == name {
@@ -97,10 +119,10 @@ func ParseKind(name string) (Kind, bool) {
 	return Internal, false
 }
 
-// Status is the HTTP status of the answer; 200 for Allowed, where the upstream has the last word.
+// Status returns the HTTP status of the answer. It is 200 for Allowed, but the upstream decides then.
 func (k Kind) Status() int { return k.row().status }
 
-// Type is the URI of the problem type; "" for Allowed.
+// Type returns the URI of the problem type, or "" for Allowed.
 func (k Kind) Type() string { return k.row().typ }
 
 func (k Kind) row() *kind {

@@ -8,9 +8,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// appendName writes the name of a tier's policy: the limit's id; with several tiers "id/period", as in
-// "put-product/10s", and "id/period.2" for a second tier of that period. An ipLimit has "ip:" before it. Neither sign can
-// stand in an id, so no two policies share a name.
+// appendName writes the name of a tier's policy. It is the limit's id; if the limit has several tiers, it is
+// "id/period", as in "put-product/10s", and "id/period.2" for a second tier with this period. The name of an ipLimit
+// begins with "ip:". Ids contain none of these signs, so no two policies share a name.
 func appendName(b []byte, t *limit.Tier, ip bool) []byte {
 	l := t.Limit()
 	if ip {
@@ -39,10 +39,10 @@ func appendName(b []byte, t *limit.Tier, ip bool) []byte {
 	return b
 }
 
-// PolicyName is the name under which clients see a tier. ip is set for an ipLimit.
+// PolicyName returns the name under which clients see a tier. ip says that it is a tier of an ipLimit.
 func PolicyName(t *limit.Tier, ip bool) string { return string(appendName(nil, t, ip)) }
 
-// appendPeriod writes a period in the largest unit that it is a whole number of: "10s", "1m", "250ms", "1d", "month".
+// appendPeriod writes a period in the largest unit of which it is a multiple: "10s", "1m", "250ms", "1d", "month".
 func appendPeriod(b []byte, t *limit.Tier) []byte {
 	if t.Calendar != nil {
 		return append(b, t.Calendar.Every.String()...)
@@ -58,8 +58,9 @@ func appendPeriod(b []byte, t *limit.Tier) []byte {
 	return append(b, t.Period.String()...) // not reached: periods are whole milliseconds
 }
 
-// window is the w of a policy, whole seconds rounded up, so that q in w is never more than the limit gives: the length of
-// the window; for a token bucket the time in which an empty one fills, since its q is the burst and q/w then is its rate.
+// window returns the w of a policy in whole seconds, rounded up, so that q in w is never more than the limit grants. It
+// is the length of the window. For a token bucket it is the time in which an empty bucket fills, because its q is the
+// burst, and q/w is then its rate.
 func window(t *limit.Tier, now int64) int64 {
 	switch {
 	case t.Calendar != nil:
@@ -69,7 +70,7 @@ func window(t *limit.Tier, now int64) int64 {
 		hi, lo := bits.Mul64(uint64(t.Burst), uint64(t.Period.Microseconds()))
 		rate := uint64(t.Threshold)
 		if hi >= rate {
-			return 0 // not reached: New bounds the product
+			return 0 // not reached: limit.New bounds the product
 		}
 		q, r := bits.Div64(hi, lo, rate)
 		if r > 0 {
@@ -81,7 +82,7 @@ func window(t *limit.Tier, now int64) int64 {
 	}
 }
 
-// ceilSeconds is µs in whole seconds, rounded up, never negative.
+// ceilSeconds converts µs to whole seconds, rounded up. It is never negative.
 func ceilSeconds(us int64) int64 {
 	if us <= 0 {
 		return 0

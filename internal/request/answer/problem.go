@@ -11,16 +11,16 @@ import (
 // ContentType is the media type of a problem body.
 const ContentType = "application/problem+json"
 
-// Problem is the body of an answer that is not the upstream's (RFC 9457).
+// Problem is the body of an answer that does not come from the upstream (RFC 9457).
 type Problem struct {
 	Kind     Kind
-	Instance string          // URI of this occurrence, from NewInstance; also in the log
-	Decision *limit.Decision // that denied; nil where none did
+	Instance string          // URI of this denial, from NewInstance; also in the log
+	Decision *limit.Decision // the decision that denied; nil if no limit did
 	Wait     Wait
-	Limit    string // of NotHere: the id of the limit of which this cell grants too little; "" where it is not known
+	Limit    string // for NotHere: the id of the limit of which this cell grants too little; "" if not known
 }
 
-// NewInstance makes the URI of one occurrence: a random UUID.
+// NewInstance makes the URI of a denial: a random UUID.
 func NewInstance() string {
 	const hex = "0123456789abcdef"
 	hi, lo := rand.Uint64()&^0xf000|0x4000, rand.Uint64()&^(3<<62)|2<<62
@@ -38,8 +38,8 @@ func NewInstance() string {
 	return string(b)
 }
 
-// Append writes the problem as JSON. All of it is fixed text, numbers, and names of the alphabet of ids, so nothing a
-// client sent can come back in it and nothing needs an escape.
+// Append writes the problem as JSON. It consists of fixed text, numbers, and names in the alphabet of ids. No text of a
+// client can occur in it, and nothing needs an escape.
 func (p *Problem) Append(b []byte) []byte {
 	k := p.Kind.row()
 	b = append(b, `{"type":"`...)
@@ -65,8 +65,8 @@ func (p *Problem) Append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// waitMillis is the exact wait, in milliseconds rounded up: not earlier by a microsecond. Retry-After is never earlier
-// than that.
+// waitMillis returns the exact wait in milliseconds, rounded up, so that it is never too short. Retry-After is never
+// shorter.
 func (p *Problem) waitMillis() int64 { return (p.Wait.micros()-1)/1000 + 1 }
 
 func (p *Problem) denier() *limit.Result {
@@ -78,7 +78,7 @@ func (p *Problem) denier() *limit.Result {
 
 func (p *Problem) ip() bool { return p.Decision.Owner.Kind == limit.Address }
 
-// appendDetail says what the binding limit allows and what is left of it, in words.
+// appendDetail writes in words what the binding limit allows and what is left of it.
 func (p *Problem) appendDetail(b []byte) []byte {
 	r := p.denier()
 	if p.Kind == NotHere && p.Limit != "" {
@@ -135,7 +135,8 @@ func appendRule(b []byte, t *limit.Tier) []byte {
 	return b
 }
 
-// appendPolicies writes each policy that refused, and of the binding one what it allows and what is left.
+// appendPolicies writes each policy that denied. For the binding policy, it adds what the policy allows and what is
+// left.
 func (p *Problem) appendPolicies(b []byte) []byte {
 	r := p.denier()
 	if r == nil {
@@ -161,23 +162,24 @@ func (p *Problem) appendPolicies(b []byte) []byte {
 	return strconv.AppendInt(b, r.Remaining(), 10)
 }
 
-// Write answers with a problem of ours: its body, a line end, and nothing for caches. Rate-limit headers are set before.
+// Write sends one of our problems: its body and a line end, with headers that forbid caching. The caller must have set
+// the rate-limit headers.
 func Write(w http.ResponseWriter, k Kind, body []byte) {
 	Describe(w.Header(), k)
 	w.WriteHeader(k.Status())
-	_, _ = w.Write(append(body[:len(body):len(body)], '\n')) // the client may be gone, and there is nobody else to tell
+	_, _ = w.Write(append(body[:len(body):len(body)], '\n')) // an error means that the client is gone
 }
 
-// Describe sets the headers that go with the body of a problem.
+// Describe sets the headers that belong to the body of a problem.
 func Describe(h http.Header, k Kind) {
 	h.Set("Content-Type", ContentType)
-	h.Set("Cache-Control", "no-store") // a cached 429 would outlast its wait
+	h.Set("Cache-Control", "no-store") // a cached 429 would be used after its wait
 	h.Set("X-Content-Type-Options", "nosniff")
 	switch k {
 	case NoCredential:
 		h.Set("WWW-Authenticate", `Bearer realm="sluice"`)
 	case BadCredential:
 		h.Set("WWW-Authenticate", `Bearer realm="sluice", error="invalid_token"`)
-	default: // no credential is asked for
+	default: // a credential would not help
 	}
 }

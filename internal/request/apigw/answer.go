@@ -10,109 +10,121 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// ErrUnauthorized is what the Lambda handler must return as it is where [Encoder.Append] does: a REST or WebSocket API
-// answers 401 if the error's text is exactly this, and 500 at any other. What an HTTP API answers to it is documented
-// nowhere, so its authorizers never return it.
+// ErrUnauthorized is returned by [Encoder.Append]. The Lambda handler must return it unwrapped: a REST or WebSocket API
+// answers 401 if the error's text is exactly this, and 500 otherwise. The behaviour of an HTTP API is not documented,
+// so Append never returns it for HTTP APIs.
 //
 //nolint:staticcheck // the text is API Gateway's, capital letter and all
 var ErrUnauthorized = errors.New("Unauthorized")
 
-// What API Gateway takes. The size of a result is documented for WebSocket APIs, and kept for all. The length is that of a
-// policy's Resource, in characters; bytes are never fewer.
+// Bounds of API Gateway. The size of a result is documented for WebSocket APIs, and used for all. The length is that of
+// a policy's Resource, in characters; the length in bytes is never lower.
 const (
 	MaxAnswerBytes   = 8 << 10
 	maxResourceBytes = 512
 )
 
-// The names of values in the context: in mapping templates $context.authorizer.NAME, in header mappings
-// context.authorizer.NAME, in a Lambda proxy event requestContext.authorizer.NAME (payload 2.0: authorizer.lambda.NAME).
+// The names of values in the context. They are available as $context.authorizer.NAME in mapping templates,
+// context.authorizer.NAME in header mappings, and requestContext.authorizer.NAME in a Lambda proxy event
+// (authorizer.lambda.NAME in payload 2.0).
 //
-// They are listed in the order in which they are written, and further values follow in theirs. One that there is no more room
-// for is left out whole, so where the bounds cut, they cut what stands later. A backend that sees the calls which were denied, by [Encoder.PassDenials], must take any decision but
-// "allowed", and none, for a denial.
+// The names are listed in the order in which they are written. Further values follow. A value without enough room is
+// left out as a whole, so later values are left out first. A backend that receives denied calls, by
+// [Encoder.PassDenials], must treat a missing decision, and any decision but "allowed", as a denial.
 const (
-	ContextDecision    = "decision"   // answer.Kind's name: "allowed", "limited", …; always there
-	ContextHTTPStatus  = "httpStatus" // number: what the client is to get, 200 where allowed; always there
-	ContextTenant      = "tenant"     // percent-encoded, as are subject, plan and keyId; "" is left out
+	ContextDecision    = "decision"   // name of the answer.Kind: "allowed", "limited", …; always present
+	ContextHTTPStatus  = "httpStatus" // number: the status for the client, 200 if allowed; always present
+	ContextTenant      = "tenant"     // percent-encoded, like subject, plan and keyId; left out if ""
 	ContextSubject     = "subject"
 	ContextPlan        = "plan"
 	ContextKeyID       = "keyId"
-	ContextAnonymous   = "anonymous"   // true; else left out
-	ContextStoreFailed = "storeFailed" // true where limits were checked without their store; else left out
-	ContextMode        = "mode"        // "shadow" or "off" where limits deny nobody; else left out
-	ContextSpared      = "spared"      // answer.Kind's name: in shadow, what a limit's denial would have been; else left out
-	ContextConfigStale = "configStale" // true where the decision was made on a configuration that is older than it may be; else left out
-	ContextBinding     = "binding"     // name of the limit that denied or has least left, as in rateLimit: "burst", "put-product/10s", "ip:per-address"
-	ContextRetryAfter  = "retryAfter"  // the value of the header Retry-After; so the next three, and rateLimit and -Policy
+	ContextAnonymous   = "anonymous"   // true, or left out
+	ContextStoreFailed = "storeFailed" // true if a store did not answer and onStoreFailure applied, or left out
+	ContextMode        = "mode"        // "shadow" or "off" if limits deny nobody, or left out
+	// In mode shadow, the name of the answer.Kind of the denial that was not enforced, or left out.
+	ContextSpared = "spared"
+	// True if the configuration of the decision is older than it may be, or left out.
+	ContextConfigStale = "configStale"
+	// The name of the limit that denied, or of the one with the smallest part left, as in rateLimit: "burst",
+	// "put-product/10s", "ip:per-address".
+	ContextBinding = "binding"
+	// The value of the header Retry-After. The next three, rateLimit and rateLimitPolicy are values of headers, too.
+	ContextRetryAfter  = "retryAfter"
 	ContextLimit       = "rateLimitLimit"
 	ContextRemaining   = "rateLimitRemaining"
 	ContextReset       = "rateLimitReset"
-	ContextProblemType = "problemType" // URI of the problem's type; a denial only, as are instance and problem
+	ContextProblemType = "problemType" // URI of the problem's type; like instance and problem, only for a denial
 	ContextInstance    = "instance"
-	ContextRateLimit   = "rateLimit"       // the binding limit first; where there is no room for all, as many as there is
-	ContextPolicy      = "rateLimitPolicy" // then lists the same as rateLimit
-	ContextProblem     = "problem"         // application/problem+json, the whole body; a JSON text in a string
+	// The list of limits, the binding limit first, as many as there is room for.
+	ContextRateLimit = "rateLimit"
+	ContextPolicy    = "rateLimitPolicy" // the same limits as in rateLimit
+	ContextProblem   = "problem"         // the whole body, application/problem+json, as a string
 
-	// ContextProblemMembers is the members of the problem, with a comma before each one, for the gateway responses of REST APIs.
-	// It has a body begin an object and end it, so that a denial which is not the authorizer's is answered with JSON, too.
+	// ContextProblemMembers holds the members of the problem, with a comma before each, for the gateway responses of
+	// REST APIs. Their templates begin and end the object, so that a denial that does not come from the authorizer is
+	// answered with JSON, too.
 	ContextProblemMembers = "problemMembers"
 
-	ContextLeftOut = "leftOut" // number of values that there was no room for, or whose names were bad; else left out
+	ContextLeftOut = "leftOut" // number of values without enough room, or with invalid names; left out if 0
 )
 
-// taken are the names that a Value cannot have: ours, and those that API Gateway itself fills in beside a context.
-var taken = []string{ContextDecision, ContextHTTPStatus, ContextCaller, ContextTenant, ContextSubject, ContextPlan, ContextKeyID, ContextAnonymous,
-	ContextStoreFailed, ContextMode, ContextSpared, ContextConfigStale, ContextBinding, ContextRetryAfter, ContextLimit, ContextRemaining, ContextReset, ContextProblemType, ContextInstance,
+// taken are the names that a Value cannot have: the names above, and those that API Gateway itself uses.
+var taken = []string{ContextDecision, ContextHTTPStatus, ContextCaller, ContextTenant, ContextSubject, ContextPlan,
+	ContextKeyID, ContextAnonymous,
+	ContextStoreFailed, ContextMode, ContextSpared, ContextConfigStale, ContextBinding, ContextRetryAfter, ContextLimit,
+	ContextRemaining, ContextReset, ContextProblemType, ContextInstance,
 	ContextRateLimit, ContextPolicy, ContextProblem, ContextProblemMembers, ContextLeftOut,
-	"principalId", "integrationLatency", "integrationStatus", "latency", "requestId", "status", "error", "claims", "scopes"}
+	"principalId", "integrationLatency", "integrationStatus", "latency", "requestId", "status", "error", "claims",
+	"scopes"}
 
-// Answer is the outcome of one request. The strings may hold anything; what is written of them is printable ASCII.
+// Answer is the outcome of one request. Its strings may hold any text; they are written as printable ASCII.
 type Answer struct {
 	Kind                         answer.Kind
 	Header                       answer.Header
-	Tenant, Subject, Plan, KeyID string // "" where not known
+	Tenant, Subject, Plan, KeyID string // "" if not known
 	Anonymous, StoreFailed       bool
 	ConfigStale                  bool
-	Mode                         string      // "shadow" or "off" where limits deny nobody; empty is left out
-	Spared                       answer.Kind // in shadow, what a limit's denial would have been
-	Instance                     string      // URI of this occurrence; "" where allowed
-	Problem                      []byte      // body of a denial, as answer.Problem writes it; empty is left out
+	Mode                         string      // "shadow" or "off" if limits deny nobody; otherwise ""
+	Spared                       answer.Kind // in mode shadow, the denial that was not enforced
+	Instance                     string      // URI of this denial; "" if allowed
+	Problem                      []byte      // body of a denial, as answer.Problem writes it; left out if empty
 	Values                       []Value     // further values of the context, the most important first
 }
 
-// Value is one value of the context. Make it with [Text], [Name], [Number] or [Bool].
+// Value is a value of the context. Make it with [Text], [Name], [Number] or [Bool].
 type Value struct {
 	name, text string
 	quoted     bool
 }
 
-// Text is a value of printable ASCII; bytes that are not come percent-encoded, so that it can stand in a header. The name
-// is of A-Z a-z 0-9 _, at most 64 of them, begins with a letter, and is none of the Context constants.
+// Text makes a value of printable ASCII. Other bytes are percent-encoded, so that the value can be used in a header.
+// The name has 1..64 characters of A-Z a-z 0-9 _, begins with a letter, and is not one of the Context constants.
 func Text(name, value string) Value { return Value{name, ascii(value), true} }
 
-// Name is a value that somebody chose: all but A-Z a-z 0-9 - . _ ~ is percent-encoded, so that each has one spelling.
+// Name makes a value of a name that somebody chose. All characters but A-Z a-z 0-9 - . _ ~ are percent-encoded, so that
+// each name has one spelling.
 func Name(name, value string) Value { return Value{name, encode(value), true} }
 
-// Number is a whole number. Beyond 2^53 readers that count in floating point lose digits.
+// Number makes a value of an integer. Above 2^53, programs that read it as a floating-point number lose digits.
 func Number(name string, value int64) Value {
 	return Value{name, strconv.FormatInt(value, 10), false}
 }
 
-// Bool is a truth value.
+// Bool makes a value of a boolean.
 func Bool(name string, value bool) Value { return Value{name, strconv.FormatBool(value), false} }
 
-// Encoder writes answers. The zero Encoder is ready for use. It is safe for concurrent use once it is filled in.
+// Encoder writes answers. The zero Encoder is ready to use. It is safe for concurrent use if its fields do not change.
 type Encoder struct {
-	// PassDenials names, by id, the APIs in whose backend our middleware stands: a denial lets the request through to it,
-	// with the decision in the context, so that the client gets the true 429, 403 or 401. Without that middleware it is an
-	// open door, so the default, none, is a Deny, which an HTTP API answers with 403. It goes for HTTP and WebSocket APIs;
-	// on REST APIs a gateway response does it, and the entry has no effect. No or a bad credential is a 401 of a REST or
-	// WebSocket API either way.
+	// PassDenials lists the ids of the APIs whose backends have our middleware. A denial then lets the request pass to
+	// the backend, with the decision in the context, and the client gets the true 429, 403 or 401. Without that
+	// middleware, such an API lets everybody pass. By default, a denial is a Deny, which an HTTP API answers with 403.
+	// The field has an effect for HTTP and WebSocket APIs; REST APIs use gateway responses instead. A REST or WebSocket
+	// API answers a missing or bad credential with 401 in either case.
 	PassDenials []string
 }
 
-// Append appends the answer to the event, at most MaxAnswerBytes of JSON, or returns ErrUnauthorized, which is then the answer.
-// Assumption: missing-credential.
+// Append appends the answer to the event, at most MaxAnswerBytes of JSON. If the answer is ErrUnauthorized, it returns
+// that error. Assumption: missing-credential.
 func (n *Encoder) Append(b []byte, e *Event, a *Answer) ([]byte, error) {
 	if e.Unauthorized(a.Kind) {
 		return b, ErrUnauthorized
@@ -129,15 +141,15 @@ func (n *Encoder) Append(b []byte, e *Event, a *Answer) ([]byte, error) {
 	return append(w.b, '}'), nil
 }
 
-// Unauthorized reports whether the answer to the event is [ErrUnauthorized]: where no credential or a bad one came, by an
-// API of a kind that documents what it makes of that error.
+// Unauthorized reports whether the answer to the event is [ErrUnauthorized]: the credential is missing or bad, and the
+// kind of API documents what it makes of that error.
 func (e *Event) Unauthorized(k answer.Kind) bool {
 	return (k == answer.NoCredential || k == answer.BadCredential) && e.Shape != HTTP1 && e.Shape != HTTP2
 }
 
 func (e *Event) passes() bool { return e.Shape == HTTP1 || e.Shape == HTTP2 || e.Shape == WebSocket }
 
-// writer appends one answer and keeps to its size.
+// writer appends one answer and bounds its size.
 type writer struct {
 	b       []byte
 	start   int
@@ -147,7 +159,7 @@ type writer struct {
 
 func (w *writer) raw(s string) { w.b = append(w.b, s...) }
 
-// quoted writes a JSON string. Escapes are those of encoding/json, with those for HTML.
+// quoted writes a JSON string with the same escapes as encoding/json, including those for HTML.
 func (w *writer) quoted(s string) {
 	before := len(w.b)
 	w.b = append(w.b, '"')
@@ -160,8 +172,8 @@ func (w *writer) quoted(s string) {
 		case c == '"' || c == '\\':
 			w.b = append(append(w.b, s[from:i]...), '\\', c)
 			from = i + 1
-		default: // rare: all but ARNs is printable ASCII
-			all, _ := json.Marshal(s) // a string is always encoded
+		default: // rare, because all strings but ARNs are printable ASCII
+			all, _ := json.Marshal(s) // a string always has a JSON form
 			w.b = append(w.b[:before], all...)
 			return
 		}
@@ -183,10 +195,10 @@ func (w *writer) policy(e *Event, a *Answer, allow bool) {
 	w.raw(`}]}`)
 }
 
-// maxNameBytes bounds an encoded name: 128 bytes, the longest that a plan takes, each of them encoded.
+// maxNameBytes bounds an encoded name: 128 bytes, the longest that a plan accepts, each of them percent-encoded.
 const maxNameBytes = 3 * 128
 
-// principal needs no escapes.
+// principal returns the principalId. It needs no escapes.
 func principal(a *Answer) string {
 	tenant, subject := encode(a.Tenant), encode(a.Subject)
 	switch {
@@ -200,9 +212,9 @@ func principal(a *Answer) string {
 	return tenant + "/" + subject
 }
 
-// resource is the ARN as a policy may name it. One that is too long ends in a wildcard: a policy is about the one request it
-// was asked for, as long as results are not cached (Assumption: cache-off). "${" would begin a policy variable, so "?", which is any one
-// character, stands for its dollar.
+// resource returns the ARN in the form that a policy may name. An ARN that is too long is cut and ends in a wildcard:
+// results are not cached, so the policy applies only to this request (Assumption: cache-off). "${" would begin a policy
+// variable, so "?", which matches any one character, replaces the dollar.
 func resource(arn string) string {
 	if strings.Contains(arn, "${") {
 		arn = strings.ReplaceAll(arn, "${", "?{")
@@ -217,12 +229,13 @@ func resource(arn string) string {
 	return arn[:cut] + "*"
 }
 
-// reserve is kept for what ends an answer: ,"leftOut":999}} and more.
+// reserve is the room for the end of an answer: ,"leftOut":999}} and more.
 const reserve = 32
 
 func (w *writer) room() int { return MaxAnswerBytes - reserve - (len(w.b) - w.start) }
 
-// context writes the values. rest is a REST API, whose gateway responses are made of them.
+// context writes the values. rest says that the API is a REST API, whose gateway responses need the members of the
+// problem.
 func (w *writer) context(a *Answer, rest bool) {
 	w.raw(`,"context":{`)
 	w.add(Value{ContextDecision, a.Kind.String(), true})
@@ -256,7 +269,7 @@ func (w *writer) context(a *Answer, rest bool) {
 	w.lists(ascii(a.Header.RateLimit), ascii(a.Header.Policy), bodies)
 	for _, v := range bodies {
 		left := w.leftOut
-		if w.add(v); w.leftOut > left { // what does not fit once does not fit twice
+		if w.add(v); w.leftOut > left { // do not count the same value as left out twice
 			break
 		}
 	}
@@ -268,7 +281,7 @@ func (w *writer) context(a *Answer, rest bool) {
 	w.raw("}")
 }
 
-// problemBodies are the forms of a denial's body: whole, and for REST APIs by members.
+// problemBodies returns the forms of a denial's body: the whole body, and for REST APIs its members.
 func problemBodies(a *Answer, rest bool) []Value {
 	if a.Kind == answer.Allowed || len(a.Problem) == 0 {
 		return nil
@@ -280,7 +293,7 @@ func problemBodies(a *Answer, rest bool) []Value {
 	return all
 }
 
-// bindingName is the name of the first item of the list, which is the binding limit's.
+// bindingName returns the name of the first item of the list, which is the binding limit.
 func bindingName(rateLimit string) string {
 	rest, quoted := strings.CutPrefix(rateLimit, `"`)
 	name, _, whole := strings.Cut(rest, `"`)
@@ -290,7 +303,8 @@ func bindingName(rateLimit string) string {
 	return name
 }
 
-// named writes what a plan or a credential chose. Too long a name must not cost the values behind it.
+// named writes a name that a plan or a credential chose. It bounds the length, so that a long name does not take the
+// room of later values.
 func (w *writer) named(name, value string) {
 	switch v := Name(name, value); {
 	case value == "":
@@ -307,7 +321,7 @@ func (w *writer) texted(name, value string) {
 	}
 }
 
-// add writes a value where there is room for it.
+// add writes a value if there is room.
 func (w *writer) add(v Value) {
 	before := len(w.b)
 	if w.values > 0 {
@@ -328,7 +342,7 @@ func (w *writer) add(v Value) {
 	w.values++
 }
 
-// further writes what the caller adds, names that are good and new only.
+// further writes the caller's values, if their names are valid and not used yet.
 func (w *writer) further(values []Value) {
 	for i, v := range values {
 		twice := slices.ContainsFunc(values[:i], func(o Value) bool { return o.name == v.name })
@@ -351,7 +365,7 @@ func goodName(s string) bool {
 	return s != "" && len(s) <= 64
 }
 
-// lists writes the two lists of limits. They are cut between items, and after the same one, to leave room for what follows; the
+// lists writes the two lists of limits. They are cut after the same item, to leave room for the following values. The
 // first item of each is the binding limit.
 func (w *writer) lists(rateLimit, policy string, bodies []Value) {
 	room := w.room() - len(`,"`+ContextRateLimit+`":"","`+ContextPolicy+`":""`)
@@ -386,12 +400,12 @@ func (w *writer) lists(rateLimit, policy string, bodies []Value) {
 	}
 }
 
-// maxProblemBytes is how much of an answer the lists of limits leave to each form of the problem, if that needs it.
+// maxProblemBytes is how much room the lists of limits leave for each form of the problem, if the problem needs it.
 const maxProblemBytes = 3 << 10
 
 func dropLast(list string) string { return list[:max(strings.LastIndex(list, ", "), 0)] }
 
-// escapedLen is the length of printable ASCII in a JSON string.
+// escapedLen returns the length of printable ASCII in a JSON string.
 func escapedLen(s string) int {
 	n := len(s)
 	for i := range len(s) {

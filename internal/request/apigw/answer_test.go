@@ -46,8 +46,10 @@ func checkAnswer(t *testing.T, text []byte, e *apigw.Event, allow bool) policyAn
 			want = "Allow"
 		}
 		p := got.PolicyDocument
-		if got.IsAuthorized != nil || got.PrincipalID == nil || *got.PrincipalID == "" || p == nil || p.Version != "2012-10-17" || len(p.Statement) != 1 ||
-			p.Statement[0].Effect != want || p.Statement[0].Action != "execute-api:Invoke" || len(p.Statement[0].Resource) > 512*3 || strings.Contains(p.Statement[0].Resource, "${") {
+		if got.IsAuthorized != nil || got.PrincipalID == nil || *got.PrincipalID == "" || p == nil ||
+			p.Version != "2012-10-17" || len(p.Statement) != 1 ||
+			p.Statement[0].Effect != want || p.Statement[0].Action != "execute-api:Invoke" ||
+			len(p.Statement[0].Resource) > 512*3 || strings.Contains(p.Statement[0].Resource, "${") {
 			t.Fatalf("%s: %s", want, text)
 		}
 		checkPrintable(t, "principalId", *got.PrincipalID)
@@ -85,8 +87,8 @@ func appendAnswer(t *testing.T, e *apigw.Event, a *apigw.Answer) policyAnswer {
 	return checkAnswer(t, text, e, a.Kind == answer.Allowed)
 }
 
-// Guarantees that an answer stays within its bound with any number of limits and values, that what is cut is cut from the
-// end, and that the two lists tell of the same limits, the binding one first.
+// Guarantees that an answer stays within its bound with any number of limits and values, that what is cut is cut from
+// the end, and that the two lists tell of the same limits, the binding one first.
 func TestAnswerIsBounded(t *testing.T) {
 	a := limited()
 	var left, policy []string
@@ -102,7 +104,8 @@ func TestAnswerIsBounded(t *testing.T) {
 	for _, s := range shapes {
 		e := parseEvent(t, s)
 		got := appendAnswer(t, e, &a)
-		for _, name := range []string{"tenant", "retryAfter", "rateLimitLimit", "rateLimitReset", "problemType", "instance", "problem"} {
+		for _, name := range []string{"tenant", "retryAfter", "rateLimitLimit", "rateLimitReset", "problemType",
+			"instance", "problem"} {
 			if got.Context[name] == nil {
 				t.Errorf("%s: %s is cut, and later values are not", s, name)
 			}
@@ -110,8 +113,10 @@ func TestAnswerIsBounded(t *testing.T) {
 		if got.Context["problem"] != string(a.Problem) {
 			t.Errorf("%s: the problem is cut", s)
 		}
-		l, p := strings.Split(got.Context["rateLimit"].(string), ", "), strings.Split(got.Context["rateLimitPolicy"].(string), ", ")
-		if len(l) != len(p) || len(l) < 20 || l[0] != left[0] || p[0] != policy[0] || l[len(l)-1] != left[len(l)-1] || p[len(p)-1] != policy[len(p)-1] {
+		l, p := strings.Split(got.Context["rateLimit"].(string), ", "),
+			strings.Split(got.Context["rateLimitPolicy"].(string), ", ")
+		if len(l) != len(p) || len(l) < 20 || l[0] != left[0] || p[0] != policy[0] || l[len(l)-1] != left[len(l)-1] ||
+			p[len(p)-1] != policy[len(p)-1] {
 			t.Errorf("%s: %d of rateLimit, %d of rateLimitPolicy: %q, %q", s, len(l), len(p), l, p)
 		}
 		if got.Context["v299"] != nil || got.Context["leftOut"] == nil {
@@ -131,7 +136,8 @@ func TestAnswerIsBounded(t *testing.T) {
 	a.Problem = []byte(`{"detail":"` + strings.Repeat("<", 8000) + `"}`)
 	a.Values = []apigw.Value{apigw.Number("after", 1)}
 	got := appendAnswer(t, parseEvent(t, apigw.RESTRequest), &a)
-	if got.Context["problem"] != nil || got.Context["after"] == nil || got.Context["rateLimit"] != a.Header.RateLimit || got.Context["leftOut"] != json.Number("1") {
+	if got.Context["problem"] != nil || got.Context["after"] == nil || got.Context["rateLimit"] != a.Header.RateLimit ||
+		got.Context["leftOut"] != json.Number("1") {
 		t.Errorf("a body that does not fit is left out, whole and alone: %v", got.Context)
 	}
 }
@@ -152,22 +158,27 @@ func TestLargestNames(t *testing.T) {
 		a := limited()
 		a.Tenant, a.Subject, a.Plan, a.KeyID = c.tenant, c.subject, name, name
 		got := appendAnswer(t, parseEvent(t, apigw.RESTRequest), &a)
-		if *got.PrincipalID != c.principal || got.Context["plan"] != strings.Repeat("%00", 128) || got.Context["retryAfter"] != "1" || got.Context["problem"] == nil {
-			t.Errorf("%.20q, %.20q: principal %.60q, context %.300v", c.tenant, c.subject, *got.PrincipalID, got.Context)
+		if *got.PrincipalID != c.principal || got.Context["plan"] != strings.Repeat("%00", 128) ||
+			got.Context["retryAfter"] != "1" || got.Context["problem"] == nil {
+			t.Errorf("%.20q, %.20q: principal %.60q, context %.300v", c.tenant, c.subject, *got.PrincipalID,
+				got.Context)
 		}
 	}
 }
 
-// Guarantees that names of values are those that API Gateway takes, and that none can stand for one of ours: a tenant's claim
-// that is called "decision" must not make one.
+// Guarantees that names of values are those that API Gateway takes, and that none can stand for one of ours: a tenant's
+// claim that is called "decision" must not make one.
 func TestNamesOfValues(t *testing.T) {
-	bad := []string{"", "decision", "caller", "httpStatus", "tenant", "principalId", "error", "leftOut", "a-b", "a.b", "1a", "_a", "é", "a\n", strings.Repeat("a", 65), "twice"}
-	a := apigw.Answer{Kind: answer.SuspendedTenant, Values: []apigw.Value{apigw.Text("twice", "1"), apigw.Text("ok_1", "yes")}}
+	bad := []string{"", "decision", "caller", "httpStatus", "tenant", "principalId", "error", "leftOut", "a-b", "a.b",
+		"1a", "_a", "é", "a\n", strings.Repeat("a", 65), "twice"}
+	a := apigw.Answer{Kind: answer.SuspendedTenant,
+		Values: []apigw.Value{apigw.Text("twice", "1"), apigw.Text("ok_1", "yes")}}
 	for _, name := range bad {
 		a.Values = append(a.Values, apigw.Text(name, "allowed"))
 	}
 	got := appendAnswer(t, parseEvent(t, apigw.HTTP2), &a)
-	want := map[string]any{"decision": "suspended_tenant", "caller": "d=suspended_tenant", "httpStatus": json.Number("403"), "problemType": answer.SuspendedTenant.Type(),
+	want := map[string]any{"decision": "suspended_tenant", "caller": "d=suspended_tenant",
+		"httpStatus": json.Number("403"), "problemType": answer.SuspendedTenant.Type(),
 		"twice": "1", "ok_1": "yes", "leftOut": json.Number(strconv.Itoa(len(bad)))}
 	if fmt.Sprint(got.Context) != fmt.Sprint(want) {
 		t.Errorf("got %v\nwant %v", got.Context, want)
@@ -203,34 +214,42 @@ func TestPassDenials(t *testing.T) {
 		for _, c := range []struct {
 			apis []string
 			want bool
-		}{{nil, false}, {[]string{""}, false}, {[]string{"other", e.API + "x"}, false}, {[]string{"other", e.API}, http}} {
+		}{{nil, false}, {[]string{""}, false}, {[]string{"other", e.API + "x"}, false},
+			{[]string{"other", e.API}, http}} {
 			a := limited()
 			text, err := (&apigw.Encoder{PassDenials: c.apis}).Append(nil, e, &a)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := checkAnswer(t, text, e, c.want); got.Context["decision"] != "limited" || got.Context["httpStatus"] != json.Number("429") {
+			if got := checkAnswer(t, text, e, c.want); got.Context["decision"] != "limited" ||
+				got.Context["httpStatus"] != json.Number("429") {
 				t.Errorf("%s, %q: %v", s, c.apis, got.Context)
 			}
 		}
 	}
 }
 
-// FuzzAnswer holds that whatever names and values come in, the answer is JSON within its bound, of printable ASCII and scalars,
-// with the decision it is for; and that names come back as they were.
+// FuzzAnswer holds that whatever names and values come in, the answer is JSON within its bound, of printable ASCII and
+// scalars, with the decision it is for; and that names come back as they were.
 func FuzzAnswer(f *testing.F) {
-	f.Add(uint8(apigw.RESTRequest), uint8(answer.Limited), "acme", "ci", `"burst";r=0;t=2`, "x", "arn:aws:execute-api:r:1:a/s/GET/", 3)
-	f.Add(uint8(apigw.HTTP2), uint8(answer.Allowed), "a\r\nX-Evil: 1", "\xff\xfe\u2028", "a\r\nb, c", "decision", "${\xff", 4000)
-	f.Add(uint8(apigw.WebSocket), uint8(250), strings.Repeat("\x00", 500), "</script>", strings.Repeat(`"<>&", `, 500), "", strings.Repeat("\x01", 600), 0)
+	f.Add(uint8(apigw.RESTRequest), uint8(answer.Limited), "acme", "ci", `"burst";r=0;t=2`, "x",
+		"arn:aws:execute-api:r:1:a/s/GET/", 3)
+	f.Add(uint8(apigw.HTTP2), uint8(answer.Allowed), "a\r\nX-Evil: 1", "\xff\xfe\u2028", "a\r\nb, c", "decision",
+		"${\xff", 4000)
+	f.Add(uint8(apigw.WebSocket), uint8(250), strings.Repeat("\x00", 500), "</script>", strings.Repeat(`"<>&", `, 500),
+		"", strings.Repeat("\x01", 600), 0)
 	f.Fuzz(func(t *testing.T, shape, kind uint8, tenant, subject, list, value, arn string, n int) {
 		e := &apigw.Event{Shape: shapes[int(shape)%len(shapes)], ARN: arn}
 		k := answer.Kind(kind)
 		if k == answer.NoCredential || k == answer.BadCredential {
 			return
 		}
-		a := apigw.Answer{Kind: k, Tenant: tenant, Subject: subject, Plan: value, Instance: value, Problem: []byte(value),
-			Header: answer.Header{Limit: value, RetryAfter: value, RateLimit: list, Policy: strings.Repeat(list, max(n, 0)%5)},
-			Values: []apigw.Value{apigw.Text("text", value), apigw.Name("name", subject), apigw.Text(value, list), apigw.Number("number", int64(n))}}
+		a := apigw.Answer{Kind: k, Tenant: tenant, Subject: subject, Plan: value, Instance: value,
+			Problem: []byte(value),
+			Header: answer.Header{Limit: value, RetryAfter: value, RateLimit: list,
+				Policy: strings.Repeat(list, max(n, 0)%5)},
+			Values: []apigw.Value{apigw.Text("text", value), apigw.Name("name", subject), apigw.Text(value, list),
+				apigw.Number("number", int64(n))}}
 		for i := range max(n, 0) % 100 {
 			a.Values = append(a.Values, apigw.Text("v"+strconv.Itoa(i), value))
 		}
@@ -264,8 +283,9 @@ func BenchmarkAnswer(b *testing.B) {
 	}
 }
 
-// Guarantees that a REST API's gateway response, which begins an object and ends it, makes JSON of a denial's members, with the
-// problem whole and what came before it; and that other APIs, which have no gateway responses, get no second form.
+// Guarantees that a REST API's gateway response, which begins an object and ends it, makes JSON of a denial's members,
+// with the problem whole and what came before it; and that other APIs, which have no gateway responses, get no second
+// form.
 func TestProblemMembers(t *testing.T) {
 	a := limited()
 	var whole map[string]any

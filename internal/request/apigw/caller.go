@@ -8,33 +8,35 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// ContextCaller is the decision and who calls in one text, always there: "d=allowed;t=acme;s=ci;p=pro;k=k1". It is for gateways
-// that hand the context on in headers. A value that is left out of the context may leave a client's own header of that name
-// in place; this one is never left out, so what overwrites one header with it leaves nothing to forge.
+// ContextCaller is the name of a value that holds the decision and the caller in one text:
+// "d=allowed;t=acme;s=ci;p=pro;k=k1". It is for gateways that map the context to headers. If a value is missing in the
+// context, a client's own header of that name may stay in place. This value is never missing, so the header that is
+// overwritten with it cannot be forged.
 //
-// The members: d the decision, t tenant, s subject, p plan, k key id (each percent-encoded, left out where it is ""), a=1
-// anonymous, f=1 the store failed.
+// The members are: d the decision; t tenant, s subject, p plan and k key id, each percent-encoded and left out if it is
+// ""; a=1 if anonymous; f=1 if a store failed.
 const ContextCaller = "caller"
 
-// maxCallerBytes is longer than any text that the encoder writes.
+// maxCallerBytes is more than the length of any text that the encoder writes.
 const maxCallerBytes = 4<<10 - 1
 
-// ErrContext is a context that is missing or not one of ours. Nothing of it may be believed, and the request is to be denied. What
-// wraps it holds no value of the context.
+// ErrContext means that a context is missing or was not written by the authorizer. It must not be trusted, and the
+// request must be denied. Errors that wrap it contain no value of the context.
 var ErrContext = errors.New("not a decision of the authorizer")
 
 func distrust(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrContext}, args...)...)
 }
 
-// caller is the value of ContextCaller. What is encoded needs no escapes in JSON.
+// caller returns the value of ContextCaller. Its text needs no escapes in JSON.
 func caller(a *Answer) Value {
 	var b strings.Builder
-	const rest = len("d=;t=;s=;p=;k=;a=1;f=1") // names that need escapes grow it
+	const rest = len("d=;t=;s=;p=;k=;a=1;f=1") // escapes in names make it longer
 	b.Grow(rest + len(a.Kind.String()) + len(a.Tenant) + len(a.Subject) + len(a.Plan) + len(a.KeyID))
 	b.WriteString("d=")
 	b.WriteString(a.Kind.String())
-	for _, m := range [...]struct{ name, value string }{{";t=", a.Tenant}, {";s=", a.Subject}, {";p=", a.Plan}, {";k=", a.KeyID}} {
+	for _, m := range [...]struct{ name, value string }{{";t=", a.Tenant}, {";s=", a.Subject}, {";p=", a.Plan},
+		{";k=", a.KeyID}} {
 		if text := encode(m.value); text != "" && len(text) <= maxNameBytes {
 			b.WriteString(m.name)
 			b.WriteString(text)
@@ -105,7 +107,7 @@ func readKind(a *Answer, name string) error {
 	return nil
 }
 
-// readName undoes the encoding of a name, and refuses whatever the encoder would not have written.
+// readName decodes a name, and refuses any text that the encoder would not have written.
 func readName(text string) (string, error) {
 	name := decode(text)
 	if len(text) > maxNameBytes || encode(name) != text {
@@ -121,7 +123,7 @@ func readFlag(text string) (bool, error) {
 	return true, nil
 }
 
-// coherent refuses an allowed call of nobody: the authorizer allows tenants, and anonymous calls.
+// coherent refuses an allowed call without a caller: the authorizer allows only calls of tenants and anonymous calls.
 func coherent(a *Answer) error {
 	switch {
 	case a.Kind != answer.Allowed:

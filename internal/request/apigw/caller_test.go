@@ -19,11 +19,12 @@ func passed(a apigw.Answer) *apigw.Answer {
 	return &a
 }
 
-// Guarantees that a backend reads from a context what the authorizer wrote, in the form of each gateway, and from the one text
-// of ContextCaller the same about who calls.
+// Guarantees that a backend reads from a context what the authorizer wrote, in the form of each gateway, and from the
+// one text of ContextCaller the same about who calls.
 func TestContextRoundTrip(t *testing.T) {
-	suspended := apigw.Answer{Kind: answer.SuspendedTenant, Tenant: "a;t=b%=\r\né", Subject: "=;", KeyID: "k", Instance: "urn:uuid:0",
-		Problem: (&answer.Problem{Kind: answer.SuspendedTenant}).Append(nil)}
+	suspended := apigw.Answer{Kind: answer.SuspendedTenant, Tenant: "a;t=b%=\r\né", Subject: "=;", KeyID: "k",
+		Instance: "urn:uuid:0",
+		Problem:  (&answer.Problem{Kind: answer.SuspendedTenant}).Append(nil)}
 	anonymous := apigw.Answer{Kind: answer.Allowed, Anonymous: true, Plan: "public", StoreFailed: true}
 	spared := limited()
 	spared.Kind, spared.Instance, spared.Problem, spared.Header.RetryAfter = answer.Allowed, "", nil, ""
@@ -47,21 +48,26 @@ func TestContextRoundTrip(t *testing.T) {
 			}
 		}
 		got, err := apigw.ReadCaller(context.Get(apigw.ContextCaller).Str)
-		want := apigw.Answer{Kind: a.Kind, Tenant: a.Tenant, Subject: a.Subject, Plan: a.Plan, KeyID: a.KeyID, Anonymous: a.Anonymous, StoreFailed: a.StoreFailed}
+		want := apigw.Answer{Kind: a.Kind, Tenant: a.Tenant, Subject: a.Subject, Plan: a.Plan, KeyID: a.KeyID,
+			Anonymous: a.Anonymous, StoreFailed: a.StoreFailed}
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("ReadCaller(%s) = %+v, %v; want %+v", context.Get(apigw.ContextCaller).Str, got, err, want)
 		}
 	}
 }
 
-// Guarantees that nothing but what the authorizer writes is taken for a decision. What slipped through would be a call that nobody limited.
+// Guarantees that nothing but what the authorizer writes is taken for a decision. What slipped through would be a call
+// that nobody limited.
 func TestContextsThatAreRefused(t *testing.T) {
 	for _, text := range []string{
-		"", "null", "[]", "1", `"x"`, "{", "{}", `{"decision":null}`, `{"decision":true}`, `{"decision":"ALLOWED","tenant":"a"}`,
+		"", "null", "[]", "1", `"x"`, "{", "{}", `{"decision":null}`, `{"decision":true}`,
+		`{"decision":"ALLOWED","tenant":"a"}`,
 		`{"decision":"allowed"}`, `{"decision":"allowed","tenant":""}`, `{"decision":"allowed","anonymous":"yes"}`,
-		`{"decision":"allowed","tenant":"a","anonymous":true}`, `{"decision":"allowed","tenant":"a b"}`, `{"decision":"allowed","tenant":"%61"}`,
+		`{"decision":"allowed","tenant":"a","anonymous":true}`, `{"decision":"allowed","tenant":"a b"}`,
+		`{"decision":"allowed","tenant":"%61"}`,
 		`{"decision":"allowed","tenant":"a","decision":"limited"}`, `{"decision":"allowed","tenant":{"a":1}}`,
-		`{"decision":"allowed","tenant":"a","rateLimit":"x\r\nSet-Cookie: a=b"}`, `{"decision":"allowed","tenant":"a","retryAfter":1.5}`,
+		`{"decision":"allowed","tenant":"a","rateLimit":"x\r\nSet-Cookie: a=b"}`,
+		`{"decision":"allowed","tenant":"a","retryAfter":1.5}`,
 		`{"lambda":{},"decision":"allowed","tenant":"a"}`, `{"lambda":null,"decision":"allowed","tenant":"a"}`,
 		`{"lambda":{"lambda":{"decision":"allowed","tenant":"a"}}}`, `{"decision":"new_kind","tenant":"a"}`,
 	} {
@@ -70,8 +76,10 @@ func TestContextsThatAreRefused(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"", "allowed", "d=", "d=allowed", "d=allowed;t=", "d=allowed;t=a;", "d=allowed;t=a;t=b", "d=allowed;t=a;x=1", "d=allowed;t=a,d=limited",
-		"d=allowed;t=%61", "d=allowed;t=a b", "d=allowed;t=a;a=1", "d=allowed;a=true", "t=a", "d=ALLOWED;t=a", " d=allowed&t=a",
+		"", "allowed", "d=", "d=allowed", "d=allowed;t=", "d=allowed;t=a;", "d=allowed;t=a;t=b", "d=allowed;t=a;x=1",
+		"d=allowed;t=a,d=limited",
+		"d=allowed;t=%61", "d=allowed;t=a b", "d=allowed;t=a;a=1", "d=allowed;a=true", "t=a", "d=ALLOWED;t=a",
+		" d=allowed&t=a",
 		"d=allowed;t=" + strings.Repeat("a", 385), "d=allowed;t=a;f=" + strings.Repeat("1", 5000),
 	} {
 		if got, err := apigw.ReadCaller(text); !errors.Is(err, apigw.ErrContext) {

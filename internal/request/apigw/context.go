@@ -9,11 +9,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// ReadContext reads the context of an authorizer's answer as a backend is given it: the JSON object requestContext.authorizer, or
-// what is below "lambda" in it where that is there (payload 2.0). REST APIs make strings of numbers and truth values. What it
-// does not know it passes over, since API Gateway adds to it. The error wraps ErrContext.
+// ReadContext reads the context of an authorizer's answer as a backend receives it: the JSON object
+// requestContext.authorizer, or its member "lambda" if there is one (payload 2.0). REST APIs turn numbers and booleans
+// into strings. Unknown members are ignored, because API Gateway adds some. The error wraps ErrContext.
 //
-// Values is empty. Problem is nil where the denial has no body of its own; see [Answer.Body].
+// Values is empty. Problem is nil if the denial came without a body; see [Answer.Body].
 func ReadContext(data []byte) (*Answer, error) {
 	object, ok := parse(data, MaxEventBytes)
 	if !ok {
@@ -25,10 +25,13 @@ func ReadContext(data []byte) (*Answer, error) {
 	}
 	f := r.fields(object)
 	a := &Answer{
-		Tenant: r.name(f, ContextTenant), Subject: r.name(f, ContextSubject), Plan: r.name(f, ContextPlan), KeyID: r.name(f, ContextKeyID),
+		Tenant: r.name(f, ContextTenant), Subject: r.name(f, ContextSubject), Plan: r.name(f, ContextPlan),
+		KeyID:     r.name(f, ContextKeyID),
 		Anonymous: r.flag(f, ContextAnonymous), StoreFailed: r.flag(f, ContextStoreFailed),
-		Header: answer.Header{Limit: r.line(f, ContextLimit), Remaining: r.line(f, ContextRemaining), Reset: r.line(f, ContextReset),
-			RateLimit: r.line(f, ContextRateLimit), Policy: r.line(f, ContextPolicy), RetryAfter: r.line(f, ContextRetryAfter)},
+		Header: answer.Header{Limit: r.line(f, ContextLimit), Remaining: r.line(f, ContextRemaining),
+			Reset:     r.line(f, ContextReset),
+			RateLimit: r.line(f, ContextRateLimit), Policy: r.line(f, ContextPolicy),
+			RetryAfter: r.line(f, ContextRetryAfter)},
 		Instance: r.line(f, ContextInstance),
 	}
 	if problem := r.line(f, ContextProblem); problem != "" {
@@ -47,7 +50,7 @@ func ReadContext(data []byte) (*Answer, error) {
 	return a, nil
 }
 
-// ReadRequestContext is ReadContext of the member "authorizer" of a requestContext. The error wraps ErrContext.
+// ReadRequestContext is ReadContext for the member "authorizer" of a requestContext. The error wraps ErrContext.
 func ReadRequestContext(data []byte) (*Answer, error) {
 	object, ok := parse(data, MaxEventBytes)
 	if !ok {
@@ -64,8 +67,9 @@ func ReadRequestContext(data []byte) (*Answer, error) {
 	return ReadContext([]byte(context.raw))
 }
 
-// ReadProxyEvent is ReadContext of an event as API Gateway sends it to a Lambda behind it, which may be as large as a Lambda
-// takes, and the version of its format: "2.0", "1.0", or "" of REST and WebSocket APIs. The error wraps ErrContext.
+// ReadProxyEvent is ReadContext for an event that API Gateway sends to a Lambda function behind it, which may be as
+// large as Lambda accepts. It also returns the version of the event's format: "2.0", "1.0", or "" for REST and
+// WebSocket APIs. The error wraps ErrContext.
 func ReadProxyEvent(data []byte) (a *Answer, version string, err error) {
 	root, ok := parse(data, math.MaxInt)
 	if !ok {
@@ -99,10 +103,11 @@ func ReadProxyEvent(data []byte) (a *Answer, version string, err error) {
 	return a, version, err
 }
 
-// contextReader keeps the first thing that is wrong.
+// contextReader keeps the first error.
 type contextReader struct{ err error }
 
-// fields are the members of an object. One that is there twice is refused, since readers differ on which one counts.
+// fields returns the members of an object. It refuses a member that occurs twice, because programs differ in which one
+// they read.
 func (r *contextReader) fields(object value) map[string]value {
 	f := make(map[string]value)
 	if object.first() != '{' {
@@ -124,7 +129,7 @@ func (r *contextReader) fail(what string) {
 	}
 }
 
-// text is a scalar as REST APIs hand it on.
+// text returns a scalar in the form in which REST APIs pass it on.
 func (r *contextReader) text(f map[string]value, name string) string {
 	switch v := f[name]; v.first() {
 	case 0, 'n': // absent, or null
@@ -143,7 +148,8 @@ func (r *contextReader) text(f map[string]value, name string) string {
 	return ""
 }
 
-// line is a text of printable ASCII, which is all that the encoder writes: what else comes could end a header's line.
+// line returns a text of printable ASCII. The encoder writes nothing else, and other bytes could end the line of a
+// header.
 func (r *contextReader) line(f map[string]value, name string) string {
 	s := r.text(f, name)
 	if strings.IndexFunc(s, func(c rune) bool { return c < ' ' || c > '~' }) >= 0 {
@@ -172,7 +178,7 @@ func (r *contextReader) flag(f map[string]value, name string) bool {
 	return false
 }
 
-// Body is the problem of a denial: the one that came with it, or one without what only the limiter knew.
+// Body returns the problem of a denial: the body that came with it, or one without what only the limiter knew.
 func (a *Answer) Body() []byte {
 	body := a.Problem
 	if len(body) == 0 || !json.Valid(body) {
@@ -185,11 +191,11 @@ func (a *Answer) Body() []byte {
 	return body
 }
 
-// value is a JSON value as it is written, without white space around it.
+// value is the text of a JSON value, without white space around it.
 type value struct{ raw string }
 
-// parse is the value that a text is. It is false for what has more bytes than most, is not JSON, or is nested deeper than
-// [tooDeep] allows.
+// parse returns the value that data holds. It returns false if data has more than most bytes, is not JSON, or is nested
+// deeper than [tooDeep] allows.
 func parse(data []byte, most int) (value, bool) {
 	if len(data) > most || tooDeep(data) {
 		return value{}, false
@@ -207,7 +213,7 @@ func (r *reader) value() (value, bool) {
 	return value{strings.TrimRight(r.s[from:r.i], " \t\r\n")}, ok
 }
 
-// first is the byte that tells its type; 0 if it is absent.
+// first returns the first byte, which tells the type; 0 if the value is absent.
 func (v value) first() byte {
 	if v.raw == "" {
 		return 0
@@ -215,7 +221,7 @@ func (v value) first() byte {
 	return v.raw[0]
 }
 
-// text is what a string says.
+// text returns the text of a string.
 func (v value) text() string {
 	r := reader{s: v.raw}
 	raw, escaped, _ := r.quoted()

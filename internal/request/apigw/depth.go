@@ -2,14 +2,14 @@ package apigw
 
 import "bytes"
 
-// maxDepth bounds how deep an event is nested. Those of API Gateway have five levels.
+// maxDepth bounds the nesting of an event. Events of API Gateway have five levels.
 const maxDepth = 32
 
-// maxBrackets is how many brackets a text opens at most that is not looked through for how deep they are.
+// maxBrackets is how many opening brackets a text may have without a check of its depth.
 const maxBrackets = 1000
 
-// tooDeep is what keeps the validator, which recurses, from a stack that a small function's memory does not hold. Few events
-// open as many brackets as could be a danger, so few are looked through.
+// tooDeep reports whether a text is nested too deeply. The validator is recursive, and its stack might not fit into a
+// small function's memory. Few events have enough brackets to be dangerous, so few are checked.
 func tooDeep(data []byte) bool {
 	if bytes.Count(data, []byte("["))+bytes.Count(data, []byte("{")) <= maxBrackets {
 		return false

@@ -2,26 +2,28 @@ package apigw
 
 import "strings"
 
-// charset marks the bytes that stay as they are.
+// charset holds the bytes that are not escaped.
 type charset [256]bool
 
-// unescaped are those that a JSON string has as they are, and its length with escapes counts once.
+// unreserved and visible are the bytes that encode and ascii leave as they are; unescaped those that need no escape in
+// JSON.
 var unreserved, visible, unescaped = func() (u, v, j charset) {
 	for c := byte(' '); c <= '~'; c++ {
 		v[c] = true
 		j[c] = !strings.ContainsRune(`"\<>&`, rune(c))
-		u[c] = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_' || c == '~'
+		u[c] = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' ||
+			c == '_' || c == '~'
 	}
 	return u, v, j
 }()
 
-// EncodeName is how names that somebody chose leave, in a context, a header or a log line: everything but A-Z a-z 0-9 - . _ ~
-// is percent-encoded, so that each has one spelling and none can end a line.
+// EncodeName returns the form in which chosen names are written to a context, a header or a log line. All bytes but A-Z
+// a-z 0-9 - . _ ~ are percent-encoded, so that each name has one spelling and none can end a line.
 func EncodeName(name string) string { return encode(name) }
 
 func encode(s string) string { return escape(s, &unreserved) }
 
-// ascii is percent-encoding of everything but printable ASCII.
+// ascii percent-encodes all bytes but printable ASCII.
 func ascii(s string) string { return escape(s, &visible) }
 
 func escape(s string, plain *charset) string {

@@ -85,10 +85,13 @@ func TestEvents(t *testing.T) {
 
 func limited() apigw.Answer {
 	return apigw.Answer{
-		Kind: answer.Limited, Tenant: "acme", Subject: "ci", Plan: "pro", KeyID: "k1", Instance: "urn:uuid:0b0e9d3c-7a66-4d3e-8a41-6f5e4d3c2b1a",
+		Kind: answer.Limited, Tenant: "acme", Subject: "ci", Plan: "pro", KeyID: "k1",
+		Instance: "urn:uuid:0b0e9d3c-7a66-4d3e-8a41-6f5e4d3c2b1a",
 		Header: answer.Header{Limit: "200", Remaining: "0", Reset: "2", RetryAfter: "1",
-			RateLimit: `"burst";r=0;t=2, "monthly";r=99000;t=777600`, Policy: `"burst";q=200;w=2, "monthly";q=100000;w=2592000`},
-		Problem: []byte(`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Rate limit exceeded","status":429,"retry-after-ms":681}`),
+			RateLimit: `"burst";r=0;t=2, "monthly";r=99000;t=777600`,
+			Policy:    `"burst";q=200;w=2, "monthly";q=100000;w=2592000`},
+		Problem: []byte(`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Rate ` +
+			`limit exceeded","status":429,"retry-after-ms":681}`),
 	}
 }
 
@@ -96,15 +99,21 @@ func limited() apigw.Answer {
 func TestAnswers(t *testing.T) {
 	allowed := limited()
 	allowed.Kind, allowed.Instance, allowed.Problem = answer.Allowed, "", nil
-	allowed.Header.Remaining, allowed.Header.RetryAfter, allowed.Header.RateLimit = "12", "", `"burst";r=12;t=2, "monthly";r=99000;t=777600`
-	allowed.Values = []apigw.Value{apigw.Text("source", "00112233445566778899aabbccddeeff"), apigw.Name("region", "Île-de-France"),
+	allowed.Header.Remaining, allowed.Header.RetryAfter, allowed.Header.RateLimit = "12", "",
+		`"burst";r=12;t=2, "monthly";r=99000;t=777600`
+	allowed.Values = []apigw.Value{apigw.Text("source", "00112233445566778899aabbccddeeff"),
+		apigw.Name("region", "Île-de-France"),
 		apigw.Number("cost", 3), apigw.Bool("trial", false)}
-	degraded := apigw.Answer{Kind: answer.Allowed, Anonymous: true, Plan: "public", StoreFailed: true, ConfigStale: true}
-	suspended := apigw.Answer{Kind: answer.SuspendedTenant, Tenant: "acme", KeyID: "k1", Instance: "urn:uuid:0b0e9d3c-7a66-4d3e-8a41-6f5e4d3c2b1a",
-		Problem: (&answer.Problem{Kind: answer.SuspendedTenant}).Append(nil)}
-	address := apigw.Answer{Kind: answer.IPLimited, Header: answer.Header{Limit: "100", Remaining: "0", Reset: "2", RetryAfter: "1",
-		RateLimit: `"ip:per-address";r=0;t=2`, Policy: `"ip:per-address";q=100;w=2`}}
-	unavailable := apigw.Answer{Kind: answer.Unavailable, Tenant: "acme", StoreFailed: true, Header: answer.Header{RetryAfter: "1"}}
+	degraded := apigw.Answer{Kind: answer.Allowed, Anonymous: true, Plan: "public", StoreFailed: true,
+		ConfigStale: true}
+	suspended := apigw.Answer{Kind: answer.SuspendedTenant, Tenant: "acme", KeyID: "k1",
+		Instance: "urn:uuid:0b0e9d3c-7a66-4d3e-8a41-6f5e4d3c2b1a",
+		Problem:  (&answer.Problem{Kind: answer.SuspendedTenant}).Append(nil)}
+	address := apigw.Answer{Kind: answer.IPLimited,
+		Header: answer.Header{Limit: "100", Remaining: "0", Reset: "2", RetryAfter: "1",
+			RateLimit: `"ip:per-address";r=0;t=2`, Policy: `"ip:per-address";q=100;w=2`}}
+	unavailable := apigw.Answer{Kind: answer.Unavailable, Tenant: "acme", StoreFailed: true,
+		Header: answer.Header{RetryAfter: "1"}}
 	shadow := limited()
 	shadow.Kind, shadow.Instance, shadow.Problem, shadow.Header.RetryAfter = answer.Allowed, "", nil, ""
 	shadow.Mode, shadow.Spared = "shadow", answer.Limited
@@ -133,9 +142,9 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// Guarantees that no or a bad credential is a 401 of REST and WebSocket APIs, also where denials pass: API Gateway knows
-// it by this text alone. What an HTTP API makes of the text is not documented, so there it is a denial like others: a 403,
-// or what the middleware answers where denials pass.
+// Guarantees that no or a bad credential is a 401 of REST and WebSocket APIs, also where denials pass: API Gateway
+// knows it by this text alone. What an HTTP API makes of the text is not documented, so there it is a denial like
+// others: a 403, or what the middleware answers where denials pass.
 func TestUnauthorized(t *testing.T) {
 	for _, s := range shapes {
 		e := parseEvent(t, s)
@@ -145,7 +154,8 @@ func TestUnauthorized(t *testing.T) {
 					n := apigw.Encoder{PassDenials: []string{passes}}
 					b, err := n.Append(nil, e, &apigw.Answer{Kind: k})
 					lets := strings.Contains(string(b), `"Allow"`) || strings.Contains(string(b), `"isAuthorized":true`)
-					if err != nil || lets != (passes == e.API) || !strings.Contains(string(b), `"decision":"`+k.String()+`","httpStatus":401`) {
+					if err != nil || lets != (passes == e.API) ||
+						!strings.Contains(string(b), `"decision":"`+k.String()+`","httpStatus":401`) {
 						t.Errorf("%s, %s, denials of %s pass: %s, %v", s, k, passes, b, err)
 					}
 				}
@@ -162,7 +172,8 @@ func TestUnauthorized(t *testing.T) {
 	}
 }
 
-// Guarantees that only Allowed allows, of all kinds, those to come included. A kind that was forgotten would be an open door.
+// Guarantees that only Allowed allows, of all kinds, those to come included. A kind that was forgotten would be an open
+// door.
 func TestOnlyAllowedAllows(t *testing.T) {
 	for _, s := range shapes {
 		e := parseEvent(t, s)

@@ -7,17 +7,17 @@ import (
 	"unicode/utf8"
 )
 
-// reader reads JSON (RFC 8259) from front to back and checks all of it on the way, also what nobody asks for. It is here
-// because an event is read for each call that a client makes: what libraries do in one pass to check and in another for
-// each level took most of an authorizer's time. A fuzz target holds it to encoding/json's readings.
+// reader reads JSON (RFC 8259) from front to back. It checks all of the text, including values that nobody needs.
+// Package apigw has its own reader because each call of a client brings an event: libraries that check in one pass and
+// read each level in another took most of an authorizer's time. A fuzz test compares it with encoding/json.
 //
-// Each method stands at the first byte of what it reads, and behind it and the white space after it when it returns true.
-// Where one returns false the text is no JSON, or deep is set.
+// Each method begins at the first byte of what it reads. If it returns true, it has read its text and the white space
+// after it. If a method returns false, the text is not JSON, or deep is set.
 type reader struct {
 	s        string
 	i        int
 	depth    int
-	maxDepth int  // how deep a text may be nested, because the reader recurses
+	maxDepth int  // bound of the nesting, because the reader is recursive
 	deep     bool // nested more than maxDepth
 }
 
@@ -38,7 +38,7 @@ func (r *reader) spaces() {
 	}
 }
 
-// next is the first byte of what is to be read; 0 at the end.
+// next returns the next byte, or 0 at the end.
 func (r *reader) next() byte {
 	if r.i < len(r.s) {
 		return r.s[r.i]
@@ -46,7 +46,7 @@ func (r *reader) next() byte {
 	return 0
 }
 
-// take reads c.
+// take reads the byte c.
 func (r *reader) take(c byte) bool {
 	if r.next() != c {
 		return false
@@ -77,8 +77,8 @@ func (r *reader) skip() bool {
 	return r.number()
 }
 
-// skipObject reads an object that nobody needs, and returns how many members it has. It is [reader.object] without calls
-// of a function for each member, as skipArray is [reader.array]: most of an event is skipped.
+// skipObject reads an object that nobody needs, and returns the number of its members. It is [reader.object] without a
+// call of a function for each member, because most of an event is skipped. skipArray corresponds to [reader.array].
 func (r *reader) skipObject() (members int, ok bool) {
 	if !r.enter('{') {
 		return 0, false
@@ -114,8 +114,8 @@ func (r *reader) skipArray() bool {
 	}
 }
 
-// object reads an object. f is called for each member with its name as it is written, and whether that has escapes, and
-// reads the value.
+// object reads an object. It calls f for each member, with the name as it is written and whether the name has escapes.
+// f reads the value.
 func (r *reader) object(f func(name string, escaped bool) bool) bool {
 	return r.nested('{', '}', func() bool {
 		name, escaped, ok := r.quoted()
@@ -125,7 +125,7 @@ func (r *reader) object(f func(name string, escaped bool) bool) bool {
 
 func (r *reader) array(f func() bool) bool { return r.nested('[', ']', f) }
 
-// nested reads what stands between brackets, item by item.
+// nested reads the items between two brackets.
 func (r *reader) nested(first, last byte, item func() bool) bool {
 	if !r.enter(first) {
 		return false
@@ -196,7 +196,7 @@ func (r *reader) number() bool {
 	return true
 }
 
-// digits reads one or more.
+// digits reads one or more digits.
 func (r *reader) digits() bool {
 	from := r.i
 	for c := r.next(); c >= '0' && c <= '9'; c = r.next() {
@@ -205,7 +205,7 @@ func (r *reader) digits() bool {
 	return r.i > from
 }
 
-// quoted reads a string: what stands between its quotes, and whether there are escapes in it.
+// quoted reads a string. It returns the text between its quotes, and whether the text has escapes.
 func (r *reader) quoted() (raw string, escaped, ok bool) {
 	if r.next() != '"' {
 		return "", false, false
@@ -233,20 +233,22 @@ func (r *reader) quoted() (raw string, escaped, ok bool) {
 	}
 }
 
-// Bytes of a word, to look at eight at once.
+// Constants for looking at the eight bytes of a word at once.
 const (
 	lows  = 0x0101010101010101
 	highs = 0x8080808080808080
 )
 
-// plainUntil is the first byte from i on that is a quote, a backslash or a control character; the length where there is none.
+// plainUntil returns the index of the first byte from i on that is a quote, a backslash or a control character, or the
+// length if there is none.
 func plainUntil(s string, i int) int {
 	for ; i+8 <= len(s); i += 8 {
 		b := s[i : i+8]
 		w := uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
-			uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56 // the compiler makes one load of it
+			// the compiler makes one load of these
+			uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
 		quote, slash := w^(lows*'"'), w^(lows*'\\')
-		// Each term has the high bit of the first byte that it looks for, and of none before.
+		// Each term has the high bit of the first byte that it looks for, and of no byte before that.
 		found := ((quote-lows)&^quote | (slash-lows)&^slash | (w-lows*' ')&^w) & highs
 		if found != 0 {
 			return i + bits.TrailingZeros64(found)/8
@@ -260,7 +262,7 @@ func plainUntil(s string, i int) int {
 	return i
 }
 
-// escapeLen is the length of the escape at the beginning of s; 0 where it is none.
+// escapeLen returns the length of the escape at the beginning of s, or 0 if there is no valid escape.
 func escapeLen(s string) int {
 	if len(s) < 2 {
 		return 0
@@ -276,7 +278,7 @@ func escapeLen(s string) int {
 	return 0
 }
 
-// hex4 is the number that four digits write, or -1.
+// hex4 returns the number that four hex digits write, or -1.
 func hex4(s string) rune {
 	var n rune
 	for i := range 4 {
@@ -289,7 +291,8 @@ func hex4(s string) rune {
 	return n
 }
 
-// unescape is the text of a string that [reader.quoted] read. Half a surrogate pair is U+FFFD. Bytes that are no UTF-8 stay.
+// unescape returns the text of a string that [reader.quoted] read. Half a surrogate pair becomes U+FFFD. Bytes that are
+// not UTF-8 stay.
 func unescape(raw string) string {
 	b := make([]byte, 0, len(raw))
 	for {
@@ -330,7 +333,7 @@ func unescape(raw string) string {
 	}
 }
 
-// text is what a string says.
+// text returns the text of a string.
 func text(raw string, escaped bool) string {
 	if escaped {
 		return unescape(raw)

@@ -7,13 +7,17 @@ import (
 	"unicode/utf8"
 )
 
-var jsonSeeds = []string{"", " ", "{}", " { } ", "[]", "[ ]", "[1,]", "[,1]", "{,}", `{"a":1,}`, `{"a" : [ 1 , -2.5e+7 , true , false , null , "x" ] }`, `{"a"}`, `{"a":}`, `{a:1}`, `{"a":1 "b":2}`,
-	"0", "-0", "01", "1.", ".1", "1e", "1e+", "-", "--1", "+1", "1 2", "nul", "nullx", "tru", "True", `"`, `"\`, `"\u12`, `"\u12G4"`, `"\x41"`, "\"\n\"", "\"\x00\"", "\"\x1f\"", "\"\x7f\"", "\"\xff\"",
-	`"\ud83d\ude00"`, `"\ud83d"`, `"\ud83dx"`, `"\ud83d\u0041"`, `"\ude00\ud83d"`, `"\ud83d\ud83d\ude00"`, `"\"\\\/\b\f\n\r\t\u0000\u00e9"`, "\ufeff{}", "{}\x00", "\v{}",
-	strings.Repeat("[", 33) + strings.Repeat("]", 33), strings.Repeat("[", 32) + strings.Repeat("]", 32), strings.Repeat(`{"a":`, 40), `"12345678901234567890\"1234567"`, `{"\u0061":1,"a":2}`}
+var jsonSeeds = []string{"", " ", "{}", " { } ", "[]", "[ ]", "[1,]", "[,1]", "{,}", `{"a":1,}`,
+	`{"a" : [ 1 , -2.5e+7 , true , false , null , "x" ] }`, `{"a"}`, `{"a":}`, `{a:1}`, `{"a":1 "b":2}`,
+	"0", "-0", "01", "1.", ".1", "1e", "1e+", "-", "--1", "+1", "1 2", "nul", "nullx", "tru", "True", `"`, `"\`,
+	`"\u12`, `"\u12G4"`, `"\x41"`, "\"\n\"", "\"\x00\"", "\"\x1f\"", "\"\x7f\"", "\"\xff\"",
+	`"\ud83d\ude00"`, `"\ud83d"`, `"\ud83dx"`, `"\ud83d\u0041"`, `"\ude00\ud83d"`, `"\ud83d\ud83d\ude00"`,
+	`"\"\\\/\b\f\n\r\t\u0000\u00e9"`, "\ufeff{}", "{}\x00", "\v{}",
+	strings.Repeat("[", 33) + strings.Repeat("]", 33), strings.Repeat("[", 32) + strings.Repeat("]", 32),
+	strings.Repeat(`{"a":`, 40), `"12345678901234567890\"1234567"`, `{"\u0061":1,"a":2}`}
 
-// FuzzReader holds the reader to encoding/json: the same texts are JSON, but those that are nested too deep, and each string says the
-// same. Where the two differed, an event could say one thing to us and another to everybody else.
+// FuzzReader holds the reader to encoding/json: the same texts are JSON, but those that are nested too deep, and each
+// string says the same. Where the two differed, an event could say one thing to us and another to everybody else.
 func FuzzReader(f *testing.F) {
 	for _, s := range jsonSeeds {
 		f.Add(s)
@@ -76,8 +80,8 @@ func (r *reader) strings(f func(string)) bool {
 	return r.skip()
 }
 
-// Guarantees that depth is told apart from damage, and where the bound is: a reader that recurses without one can be made to end
-// the process.
+// Guarantees that depth is told apart from damage, and where the bound is: a reader that recurses without one can be
+// made to end the process.
 func TestReaderDepth(t *testing.T) {
 	for n, deep := range map[int]bool{maxDepth: false, maxDepth + 1: true, 1 << 20: true} {
 		for _, open := range []string{"[", `{"a":`} {
@@ -89,8 +93,8 @@ func TestReaderDepth(t *testing.T) {
 	}
 }
 
-// Guarantees that the first byte of a string that is not plain is found wherever it stands among eight, and that no other is taken
-// for one: the bytes are looked at together.
+// Guarantees that the first byte of a string that is not plain is found wherever it stands among eight, and that no
+// other is taken for one: the bytes are looked at together.
 func TestPlainUntil(t *testing.T) {
 	for length := range 20 {
 		for c := range 256 {

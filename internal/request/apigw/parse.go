@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// MaxEventBytes bounds an event. API Gateway takes 10,240 bytes of headers and as much of path and query; an event holds each
-// up to four times, and escaped.
+// MaxEventBytes bounds an event. API Gateway accepts 10,240 bytes of headers, and as many of path and query. An event
+// contains each of them up to four times, with escapes.
 const MaxEventBytes = 512 << 10
 
-// ErrEvent is an event that is not one of the five shapes, or not whole. What wraps it names the field; it never holds a
-// value of the event.
+// ErrEvent means that an event has none of the five shapes, or is not complete. Errors that wrap it name the field, and
+// never contain a value of the event.
 var ErrEvent = errors.New("not an API Gateway authorizer event")
 
 func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrEvent}, args...)...)
 }
 
-// Parse reads an event. It keeps no part of data. Fields that it does not know are passed over, because API Gateway adds some
-// from time to time.
+// Parse reads an event. It keeps no reference to data. It ignores unknown fields, because API Gateway adds fields from
+// time to time.
 func Parse(data []byte) (*Event, error) {
 	if len(data) > MaxEventBytes {
 		return nil, refuse("%d bytes, at most %d are read", len(data), MaxEventBytes)
@@ -52,13 +52,14 @@ func Parse(data []byte) (*Event, error) {
 	return event.event(shape)
 }
 
-// field is a string that was looked for, or absent. null is absent, as the gateway's test console sends it.
+// field is a string of the event, or absent. null counts as absent, because the gateway's test console sends it.
 type field struct {
 	value string
 	set   bool
 }
 
-// part is an object or a list that is looked into later: when it is known which shape the event has. The zero part is absent.
+// part is the place of an object or a list that is read later, when the shape of the event is known. The zero part is
+// absent.
 type part struct {
 	first   byte // of its text
 	text    string
@@ -67,7 +68,7 @@ type part struct {
 
 func (p *part) set() bool { return p.first != 0 }
 
-// raw is what an event holds of the fields that matter, before it is known which shape it has.
+// raw holds the fields of an event that matter, before its shape is known.
 type raw struct {
 	typ, version                        field
 	methodARN, routeARN, token          field
@@ -76,14 +77,14 @@ type raw struct {
 	headers, cookies                    part
 	multi                               lines // of multiValueHeaders
 
-	context, identity, http                        bool // there is such an object
+	context, identity, http                        bool // the event has such an object
 	api, stage, requestID, eventType, contextRoute field
 	identityIP, httpIP, contextMethod              field
 
-	err error // the first that is wrong with a field
+	err error // the first wrong field
 }
 
-// readRoot fills in the fields that matter, checks the rest, and reports whether it is JSON.
+// readRoot reads the fields that matter, checks the rest, and reports whether the text is JSON.
 func (p *raw) readRoot(r *reader) bool {
 	return r.object(func(name string, escaped bool) bool {
 		switch text(name, escaped) {
@@ -157,15 +158,15 @@ func (p *raw) readHTTP(r *reader, name string) bool {
 	return r.skip()
 }
 
-// wrong notes the first field that is wrong; whether the rest is JSON is to be known all the same.
+// wrong keeps the first wrong field. Reading goes on, to find out whether the text is JSON.
 func (p *raw) wrong(format string, args ...any) {
 	if p.err == nil {
 		p.err = refuse(format, args...)
 	}
 }
 
-// readField reads a string. A field that stands there twice is refused, here and in what follows, since readers differ on which
-// one counts.
+// readField reads a string. It refuses a field that occurs twice, as the functions below do, because programs differ in
+// which one they read.
 func (p *raw) readField(r *reader, name string, to *field) bool {
 	switch r.next() {
 	case '"':
@@ -184,7 +185,7 @@ func (p *raw) readField(r *reader, name string, to *field) bool {
 	return r.skip()
 }
 
-// readPart notes where a value is, for later.
+// readPart keeps the place of a value, for later.
 func (p *raw) readPart(r *reader, name string, to *part) bool {
 	first, from := r.next(), r.i
 	members, ok := 0, false
@@ -203,7 +204,7 @@ func (p *raw) readPart(r *reader, name string, to *part) bool {
 	return ok
 }
 
-// readMulti reads multiValueHeaders at once, and notes no part, because all shapes that have it take their headers from it.
+// readMulti reads multiValueHeaders at once, because all shapes that have this object take their headers from it.
 func (p *raw) readMulti(r *reader) bool {
 	const name = "multiValueHeaders"
 	first := r.next()
@@ -219,10 +220,10 @@ func (p *raw) readMulti(r *reader) bool {
 		p.multi.wrong("%s is not an object", name)
 		return r.skip()
 	}
-	return p.multi.read(r, name, '[', p.headers.members) // which has the same names, and stands before it
+	return p.multi.read(r, name, '[', p.headers.members) // headers comes first in the event and has the same names
 }
 
-// readObject reads an object by a function that reads the value of a member.
+// readObject reads an object. It calls a function for the value of each member.
 func (p *raw) readObject(r *reader, name string, there *bool, member func(*reader, string) bool) bool {
 	switch r.next() {
 	case '{':
@@ -238,7 +239,7 @@ func (p *raw) readObject(r *reader, name string, there *bool, member func(*reade
 	return r.skip()
 }
 
-// shape tells what the event is by what it holds, and refuses one that holds what two shapes would.
+// shape returns the shape of the event. It refuses an event that has fields of two shapes.
 func (p *raw) shape() (Shape, error) {
 	switch {
 	case !p.typ.set:
@@ -265,7 +266,8 @@ func (p *raw) httpShape() (Shape, error) {
 	switch p.version.value {
 	case "1.0":
 		return HTTP1, p.without("version is 1.0", names{
-			{"routeArn", p.routeARN.set}, {"rawPath", p.rawPath.set}, {"requestContext.eventType", p.eventType.set}, {"requestContext.http", p.http}})
+			{"routeArn", p.routeARN.set}, {"rawPath", p.rawPath.set}, {"requestContext.eventType", p.eventType.set},
+			{"requestContext.http", p.http}})
 	case "2.0":
 		return HTTP2, p.without("version is 2.0", names{
 			{"methodArn", p.methodARN.set}, {"path", p.path.set}, {"httpMethod", p.httpMethod.set},
@@ -279,15 +281,18 @@ func (p *raw) socketShape() (Shape, error) {
 		return 0, refuse("a WebSocket event that is not of $connect, the only route that is authorized")
 	}
 	return WebSocket, p.without("requestContext.eventType is CONNECT", names{
-		{"routeArn", p.routeARN.set}, {"path", p.path.set}, {"httpMethod", p.httpMethod.set}, {"rawPath", p.rawPath.set},
+		{"routeArn", p.routeARN.set}, {"path", p.path.set}, {"httpMethod", p.httpMethod.set},
+		{"rawPath", p.rawPath.set},
 		{"requestContext.http", p.http}})
 }
 
-// notOurs says what an event without a type may be instead: functions are attached to the wrong thing.
+// notOurs returns an error that says what an event without a type may be instead: the function may be attached to the
+// wrong source.
 func (p *raw) notOurs() error {
 	switch {
 	case p.context && (p.httpMethod.set || p.rawPath.set || p.eventType.set):
-		return refuse("type is missing: it looks like the event of an integration or a function URL, not of an authorizer")
+		return refuse(
+			"type is missing: it looks like the event of an integration or a function URL, not of an authorizer")
 	case p.methodARN.set || p.routeARN.set:
 		return refuse("type is missing")
 	}
@@ -299,7 +304,7 @@ type names []struct {
 	set  bool
 }
 
-// without refuses an event that holds one of the fields.
+// without refuses an event that has one of the fields.
 func (p *raw) without(because string, fields names) error {
 	for _, f := range fields {
 		if f.set {
@@ -309,14 +314,17 @@ func (p *raw) without(because string, fields names) error {
 	return nil
 }
 
-// ownRequestID is the gateway's request id, or "" for a text of another form: on REST APIs a client can send its own, and may put
-// into it what logs must not have. REST APIs make UUIDs; the others some 15 base64 digits and "=".
+// ownRequestID returns the gateway's request id, or "" for a text of another form. On REST APIs a client can send an id
+// of its own, which may contain what must not be logged. REST APIs make UUIDs. The other APIs make about 15 base64
+// digits and "=".
 func ownRequestID(id string) string {
-	if len(id) == 36 && id[8] == '-' && id[13] == '-' && id[18] == '-' && id[23] == '-' && madeOf(id[:8]+id[9:13]+id[14:18]+id[19:23]+id[24:], "0123456789abcdef") {
+	if len(id) == 36 && id[8] == '-' && id[13] == '-' && id[18] == '-' && id[23] == '-' &&
+		madeOf(id[:8]+id[9:13]+id[14:18]+id[19:23]+id[24:], "0123456789abcdef") {
 		return id
 	}
 	const base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_"
-	if digits, padded := strings.CutSuffix(id, "="); padded && len(digits) >= 12 && len(digits) <= 20 && madeOf(digits, base64) {
+	if digits, padded := strings.CutSuffix(id, "="); padded && len(digits) >= 12 && len(digits) <= 20 &&
+		madeOf(digits, base64) {
 		return id
 	}
 	return ""
@@ -324,9 +332,10 @@ func ownRequestID(id string) string {
 
 func madeOf(text, alphabet string) bool { return strings.Trim(text, alphabet) == "" }
 
-// event fills in an event of a known shape.
+// event makes the event of a known shape.
 func (p *raw) event(shape Shape) (*Event, error) {
-	e := &Event{Shape: shape, API: p.api.value, Stage: p.stage.value, RequestID: ownRequestID(p.requestID.value), HasContext: shape != RESTToken}
+	e := &Event{Shape: shape, API: p.api.value, Stage: p.stage.value, RequestID: ownRequestID(p.requestID.value),
+		HasContext: shape != RESTToken}
 	arnField, given := "methodArn", p.methodARN
 	if shape == HTTP2 {
 		arnField, given = "routeArn", p.routeARN
@@ -376,7 +385,7 @@ func (p *raw) fromToken(e *Event, a arn) error {
 	return nil
 }
 
-// fromRequest is for the two shapes with httpMethod and path.
+// fromRequest reads the two shapes with httpMethod and path.
 func (p *raw) fromRequest(e *Event, a arn) error {
 	if err := require(names{{"httpMethod", p.httpMethod.value != ""}, {"path", p.path.set},
 		{"requestContext.identity.sourceIp", p.identityIP.set}}); err != nil {
@@ -408,7 +417,7 @@ func (p *raw) fromSocket(e *Event) error {
 	return p.readHeaders(e)
 }
 
-// require refuses an event that lacks one of the fields.
+// require refuses an event that has not all of the fields.
 func require(fields names) error {
 	for _, f := range fields {
 		if !f.set {
@@ -418,12 +427,12 @@ func require(fields names) error {
 	return nil
 }
 
-// lines are the lines of an object of headers. The zero lines are absent.
+// lines are the values of an object of headers. The zero value is absent.
 type lines struct {
 	set     bool
 	members int                 // of the object
 	header  map[string][]string // by canonical name
-	err     error               // the first that is wrong with it; it counts if the event's shape has headers
+	err     error               // the first wrong member; it matters only if the shape has headers
 }
 
 func (l *lines) wrong(format string, args ...any) {
@@ -432,8 +441,8 @@ func (l *lines) wrong(format string, args ...any) {
 	}
 }
 
-// read reads an object of headers whose values begin with first: a string, or a list of strings. about is how many members it
-// may have, for the size of what is allocated. It reports whether the text is JSON.
+// read reads an object of headers whose values begin with the byte first: a string, or a list of strings. about is an
+// estimate of the number of members, for allocation. It reports whether the text is JSON.
 func (l *lines) read(r *reader, name string, first byte, about int) bool {
 	l.header = make(map[string][]string, about)
 	all := make([]string, 0, about+4) // the one allocation for all values, as long as few names have several
@@ -463,7 +472,8 @@ func (l *lines) read(r *reader, name string, first byte, about int) bool {
 	})
 }
 
-// readHeaders takes multiValueHeaders where there are any, which hold every line; headers hold only the last of each name.
+// readHeaders takes the headers from multiValueHeaders if there are any, because headers has only the last line of each
+// name.
 func (p *raw) readHeaders(e *Event) error {
 	from := &p.multi
 	if !from.set || from.err == nil && from.members == 0 {
@@ -498,8 +508,8 @@ func (p *raw) readCookies(e *Event) error {
 	return nil
 }
 
-// appendStrings reads a list of strings. good is false if the list holds anything else, which is passed over; ok is whether it
-// is JSON.
+// appendStrings reads a list of strings. good is false if the list has other values, which are ignored. ok says whether
+// the text is JSON.
 func appendStrings(to []string, r *reader) (_ []string, good, ok bool) {
 	good = true
 	ok = r.array(func() bool {
@@ -514,25 +524,32 @@ func appendStrings(to []string, r *reader) (_ []string, good, ok bool) {
 	return to, good, ok
 }
 
-// usual are the names that most events have, in the two spellings in which they come: each as the client or API Gateway writes
-// it, and in lower case, as HTTP/2 and HTTP APIs have it.
+// usual holds the names that most events have, in two spellings: as the client or API Gateway writes them, and in lower
+// case, as in HTTP/2 and HTTP APIs.
 var usual = func() map[string]string {
 	out := map[string]string{}
-	for _, name := range strings.Fields(`Accept Accept-Encoding Accept-Language Authorization Cache-Control Content-Length Content-Type Cookie
-		Cloudfront-Forwarded-Proto Cloudfront-Is-Desktop-Viewer Cloudfront-Is-Mobile-Viewer Cloudfront-Is-Smarttv-Viewer Cloudfront-Is-Tablet-Viewer
-		Cloudfront-Viewer-Asn Cloudfront-Viewer-Country Forwarded Host If-None-Match Origin Priority Referer Sec-Ch-Ua Sec-Ch-Ua-Mobile Sec-Ch-Ua-Platform
-		Sec-Fetch-Dest Sec-Fetch-Mode Sec-Fetch-Site Sec-Fetch-User Sec-Websocket-Extensions Sec-Websocket-Key Sec-Websocket-Version Traceparent Tracestate
-		User-Agent Via X-Amz-Cf-Id X-Amzn-Trace-Id X-Api-Key X-Forwarded-For X-Forwarded-Host X-Forwarded-Port X-Forwarded-Proto X-Request-Id`) {
+	for _, name := range strings.Fields(`
+		Accept Accept-Encoding Accept-Language Authorization Cache-Control Content-Length Content-Type Cookie
+		Cloudfront-Forwarded-Proto Cloudfront-Is-Desktop-Viewer Cloudfront-Is-Mobile-Viewer
+		Cloudfront-Is-Smarttv-Viewer Cloudfront-Is-Tablet-Viewer Cloudfront-Viewer-Asn Cloudfront-Viewer-Country
+		Forwarded Host If-None-Match Origin Priority Referer Sec-Ch-Ua Sec-Ch-Ua-Mobile Sec-Ch-Ua-Platform
+		Sec-Fetch-Dest Sec-Fetch-Mode Sec-Fetch-Site Sec-Fetch-User Sec-Websocket-Extensions Sec-Websocket-Key
+		Sec-Websocket-Version Traceparent Tracestate User-Agent Via X-Amz-Cf-Id X-Amzn-Trace-Id X-Api-Key
+		X-Forwarded-For X-Forwarded-Host X-Forwarded-Port X-Forwarded-Proto X-Request-Id
+	`) {
 		out[name], out[strings.ToLower(name)] = name, name
 	}
-	for _, name := range strings.Fields(`CloudFront-Forwarded-Proto CloudFront-Is-Desktop-Viewer CloudFront-Is-Mobile-Viewer CloudFront-Is-SmartTV-Viewer
-		CloudFront-Is-Tablet-Viewer CloudFront-Viewer-ASN CloudFront-Viewer-Country Sec-WebSocket-Extensions Sec-WebSocket-Key Sec-WebSocket-Version`) {
+	for _, name := range strings.Fields(`
+		CloudFront-Forwarded-Proto CloudFront-Is-Desktop-Viewer CloudFront-Is-Mobile-Viewer
+		CloudFront-Is-SmartTV-Viewer CloudFront-Is-Tablet-Viewer CloudFront-Viewer-ASN CloudFront-Viewer-Country
+		Sec-WebSocket-Extensions Sec-WebSocket-Key Sec-WebSocket-Version
+	`) {
 		out[name] = textproto.CanonicalMIMEHeaderKey(name)
 	}
 	return out
 }()
 
-// canonical is textproto's canonical form.
+// canonical returns the canonical form of a header's name, as package textproto defines it.
 func canonical(name string) string {
 	if known, ok := usual[name]; ok {
 		return known
@@ -540,14 +557,15 @@ func canonical(name string) string {
 	return textproto.CanonicalMIMEHeaderKey(name)
 }
 
-// trace takes the trace header if it is one: what a client sends there is handed on by the gateway, and it ends in logs.
+// trace returns the trace header if it is valid. The gateway passes on what a client sends in it, and logs contain it.
 func trace(lines []string) string {
 	if len(lines) != 1 || len(lines[0]) > 256 {
 		return ""
 	}
 	for i := range len(lines[0]) {
 		switch c := lines[0][i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '=', c == ';', c == ':', c == '-', c == '_':
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '=', c == ';', c == ':', c == '-',
+			c == '_':
 		default:
 			return ""
 		}

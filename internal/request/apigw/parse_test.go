@@ -57,8 +57,8 @@ func set(field string, value any) func(event, context map[string]any) {
 
 const secret = "s3cr3t"
 
-// Guarantees that what is not one of the five shapes is refused by name of the field that is wrong, and that no value of the
-// event is in the text: it goes to a log.
+// Guarantees that what is not one of the five shapes is refused by name of the field that is wrong, and that no value
+// of the event is in the text: it goes to a log.
 func TestRefusals(t *testing.T) {
 	edit := func(s apigw.Shape, field string, value any) string { return string(change(t, s, set(field, value))) }
 	for _, c := range []struct{ name, event, want string }{
@@ -73,55 +73,81 @@ func TestRefusals(t *testing.T) {
 		{"too deep, whole", strings.Repeat(`{"a":[`, 2000) + strings.Repeat("]}", 2000), "nested more than 32 deep"},
 		{"another type", edit(apigw.RESTRequest, "type", secret), "type is neither TOKEN nor REQUEST"},
 		{"type of another kind", edit(apigw.RESTRequest, "type", 7), "type is not a string"},
-		{"twice", `{"type":"TOKEN","methodArn":"` + secret + `","methodArn":"` + secret + `"}`, "methodArn stands there twice"},
-		{"the context twice", `{"type":"REQUEST","requestContext":{},"requestContext":{}}`, "requestContext stands there twice"},
-		{"the event of an integration", edit(apigw.RESTRequest, "type", nil), "type is missing: it looks like the event of an integration"},
-		{"the event of a function URL", `{"version":"2.0","rawPath":"/","requestContext":{}}`, "it looks like the event of an integration or a function URL"},
+		{"twice", `{"type":"TOKEN","methodArn":"` + secret + `","methodArn":"` + secret + `"}`,
+			"methodArn stands there twice"},
+		{"the context twice", `{"type":"REQUEST","requestContext":{},"requestContext":{}}`,
+			"requestContext stands there twice"},
+		{"the event of an integration", edit(apigw.RESTRequest, "type", nil),
+			"type is missing: it looks like the event of an integration"},
+		{"the event of a function URL", `{"version":"2.0","rawPath":"/","requestContext":{}}`,
+			"it looks like the event of an integration or a function URL"},
 		{"an ARN alone", `{"methodArn":"` + secret + `"}`, "type is missing"},
 		{"the event of a queue", `{"Records":[{"body":"` + secret + `"}]}`, "are missing"},
 
-		{"TOKEN with a context", edit(apigw.RESTToken, "requestContext", map[string]any{"stage": secret}), "type is TOKEN, but there is requestContext"},
-		{"TOKEN with headers", edit(apigw.RESTToken, "headers", map[string]any{"A": secret}), "type is TOKEN, but there is headers"},
+		{"TOKEN with a context", edit(apigw.RESTToken, "requestContext", map[string]any{"stage": secret}),
+			"type is TOKEN, but there is requestContext"},
+		{"TOKEN with headers", edit(apigw.RESTToken, "headers", map[string]any{"A": secret}),
+			"type is TOKEN, but there is headers"},
 		{"TOKEN with a version", edit(apigw.RESTToken, "version", secret), "type is TOKEN, but there is version"},
 		{"TOKEN without a token", edit(apigw.RESTToken, "authorizationToken", nil), "authorizationToken is missing"},
-		{"TOKEN with a list of tokens", edit(apigw.RESTToken, "authorizationToken", []string{secret}), "authorizationToken is not a string"},
+		{"TOKEN with a list of tokens", edit(apigw.RESTToken, "authorizationToken", []string{secret}),
+			"authorizationToken is not a string"},
 		{"TOKEN without an ARN", edit(apigw.RESTToken, "methodArn", nil), "methodArn is missing"},
 		{"no ARN", edit(apigw.RESTToken, "methodArn", secret), "methodArn is not the ARN of a method or route"},
-		{"an ARN of something else", edit(apigw.RESTToken, "methodArn", "arn:aws:s3:::"+secret+"/a/b/c"), "methodArn is not the ARN"},
-		{"an ARN without a method", edit(apigw.RESTToken, "methodArn", "arn:aws:execute-api:eu-west-1:1:api/prod/"), "methodArn is not the ARN"},
-		{"an ARN without a stage", edit(apigw.RESTToken, "methodArn", "arn:aws:execute-api:eu-west-1:1:api"), "methodArn is not the ARN"},
+		{"an ARN of something else", edit(apigw.RESTToken, "methodArn", "arn:aws:s3:::"+secret+"/a/b/c"),
+			"methodArn is not the ARN"},
+		{"an ARN without a method", edit(apigw.RESTToken, "methodArn", "arn:aws:execute-api:eu-west-1:1:api/prod/"),
+			"methodArn is not the ARN"},
+		{"an ARN without a stage", edit(apigw.RESTToken, "methodArn", "arn:aws:execute-api:eu-west-1:1:api"),
+			"methodArn is not the ARN"},
 
 		{"REST without a context", edit(apigw.RESTRequest, "requestContext", nil), "requestContext is missing"},
-		{"REST with a context of text", edit(apigw.RESTRequest, "requestContext", secret), "requestContext is not an object"},
-		{"REST with a route ARN", edit(apigw.RESTRequest, "routeArn", secret), "as of a REST API, but there is routeArn"},
+		{"REST with a context of text", edit(apigw.RESTRequest, "requestContext", secret),
+			"requestContext is not an object"},
+		{"REST with a route ARN", edit(apigw.RESTRequest, "routeArn", secret),
+			"as of a REST API, but there is routeArn"},
 		{"REST with a raw path", edit(apigw.RESTRequest, "rawPath", secret), "but there is rawPath"},
-		{"REST with 2.0's context", edit(apigw.RESTRequest, "requestContext.http", map[string]any{}), "but there is requestContext.http"},
+		{"REST with 2.0's context", edit(apigw.RESTRequest, "requestContext.http", map[string]any{}),
+			"but there is requestContext.http"},
 		{"REST without a method", edit(apigw.RESTRequest, "httpMethod", ""), "httpMethod is missing"},
 		{"REST without a path", edit(apigw.RESTRequest, "path", nil), "path is missing"},
-		{"REST without an address", edit(apigw.RESTRequest, "requestContext.identity.sourceIp", nil), "requestContext.identity.sourceIp is missing"},
-		{"REST with an address of another kind", edit(apigw.RESTRequest, "requestContext.identity.sourceIp", 7), "requestContext.identity.sourceIp is not a string"},
-		{"REST with an identity of text", edit(apigw.RESTRequest, "requestContext.identity", secret), "requestContext.identity is not an object"},
+		{"REST without an address", edit(apigw.RESTRequest, "requestContext.identity.sourceIp", nil),
+			"requestContext.identity.sourceIp is missing"},
+		{"REST with an address of another kind", edit(apigw.RESTRequest, "requestContext.identity.sourceIp", 7),
+			"requestContext.identity.sourceIp is not a string"},
+		{"REST with an identity of text", edit(apigw.RESTRequest, "requestContext.identity", secret),
+			"requestContext.identity is not an object"},
 		{"headers of text", edit(apigw.RESTRequest, "multiValueHeaders", secret), "multiValueHeaders is not an object"},
-		{"a header of a number", edit(apigw.RESTRequest, "multiValueHeaders", map[string]any{secret: 7}), "multiValueHeaders holds a value of the wrong type"},
-		{"a header of lists", edit(apigw.RESTRequest, "multiValueHeaders", map[string]any{secret: []any{[]any{secret}}}), "multiValueHeaders holds a value that is not a list of strings"},
+		{"a header of a number", edit(apigw.RESTRequest, "multiValueHeaders", map[string]any{secret: 7}),
+			"multiValueHeaders holds a value of the wrong type"},
+		{"a header of lists", edit(apigw.RESTRequest, "multiValueHeaders",
+			map[string]any{secret: []any{[]any{secret}}}),
+			"multiValueHeaders holds a value that is not a list of strings"},
 
 		{"an unknown version", edit(apigw.HTTP1, "version", "3.0"), "version is neither 1.0 nor 2.0"},
 		{"1.0 with a route ARN", edit(apigw.HTTP1, "routeArn", secret), "version is 1.0, but there is routeArn"},
-		{"1.0 with a header of lists", edit(apigw.HTTP1, "headers", map[string]any{"A": []string{secret}}), "headers holds a value of the wrong type"},
+		{"1.0 with a header of lists", edit(apigw.HTTP1, "headers", map[string]any{"A": []string{secret}}),
+			"headers holds a value of the wrong type"},
 		{"2.0 with a method ARN", edit(apigw.HTTP2, "methodArn", secret), "version is 2.0, but there is methodArn"},
-		{"2.0 with a method outside", edit(apigw.HTTP2, "httpMethod", secret), "version is 2.0, but there is httpMethod"},
+		{"2.0 with a method outside", edit(apigw.HTTP2, "httpMethod", secret),
+			"version is 2.0, but there is httpMethod"},
 		{"2.0 without a route ARN", edit(apigw.HTTP2, "routeArn", nil), "routeArn is missing"},
 		{"2.0 without a path", edit(apigw.HTTP2, "rawPath", nil), "rawPath is missing"},
-		{"2.0 without a method", edit(apigw.HTTP2, "requestContext.http.method", nil), "requestContext.http.method is missing"},
-		{"2.0 without an address", edit(apigw.HTTP2, "requestContext.http.sourceIp", nil), "requestContext.http.sourceIp is missing"},
+		{"2.0 without a method", edit(apigw.HTTP2, "requestContext.http.method", nil),
+			"requestContext.http.method is missing"},
+		{"2.0 without an address", edit(apigw.HTTP2, "requestContext.http.sourceIp", nil),
+			"requestContext.http.sourceIp is missing"},
 		{"2.0 with cookies of text", edit(apigw.HTTP2, "cookies", secret), "cookies is not a list of strings"},
 		{"2.0 with cookies of numbers", edit(apigw.HTTP2, "cookies", []any{7}), "cookies is not a list of strings"},
 
 		{"a message on a WebSocket", edit(apigw.WebSocket, "requestContext.eventType", "MESSAGE"), "not of $connect"},
 		{"another route of a WebSocket", edit(apigw.WebSocket, "requestContext.routeKey", secret), "not of $connect"},
-		{"a WebSocket with a method", edit(apigw.WebSocket, "httpMethod", secret), "eventType is CONNECT, but there is httpMethod"},
-		{"a WebSocket with a method's ARN", edit(apigw.WebSocket, "methodArn", "arn:aws:execute-api:eu-west-1:1:api/prod/GET/a"), "methodArn is not the ARN"},
-		{"a WebSocket without an address", edit(apigw.WebSocket, "requestContext.identity", nil), "requestContext.identity.sourceIp is missing"},
+		{"a WebSocket with a method", edit(apigw.WebSocket, "httpMethod", secret),
+			"eventType is CONNECT, but there is httpMethod"},
+		{"a WebSocket with a method's ARN", edit(apigw.WebSocket, "methodArn",
+			"arn:aws:execute-api:eu-west-1:1:api/prod/GET/a"), "methodArn is not the ARN"},
+		{"a WebSocket without an address", edit(apigw.WebSocket, "requestContext.identity", nil),
+			"requestContext.identity.sourceIp is missing"},
 	} {
 		e, err := apigw.Parse([]byte(c.event))
 		if e != nil || !errors.Is(err, apigw.ErrEvent) || !strings.Contains(err.Error(), c.want) {
@@ -134,8 +160,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Guarantees that stage and base path are off a path, and nothing else is. If they stayed, limits of an endpoint would not
-// be found; if more went, one path could pass for another.
+// Guarantees that stage and base path are off a path, and nothing else is. If they stayed, limits of an endpoint would
+// not be found; if more went, one path could pass for another.
 func TestPath(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -146,25 +172,36 @@ func TestPath(t *testing.T) {
 		{"REST", apigw.RESTRequest, "/product/1", "prod", "prod/GET/product/1", "/product/1"},
 		{"REST, root", apigw.RESTRequest, "/", "prod", "prod/GET/", "/"},
 		{"REST, base path", apigw.RESTRequest, "/shop/product/1", "prod", "prod/GET/product/1", "/product/1"},
-		{"REST, base path of two segments, trailing slash", apigw.RESTRequest, "/shop/v1/product/1/", "prod", "prod/GET/product/1", "/product/1/"},
+		{"REST, base path of two segments, trailing slash", apigw.RESTRequest, "/shop/v1/product/1/", "prod",
+			"prod/GET/product/1", "/product/1/"},
 		{"REST, base path alone", apigw.RESTRequest, "/shop", "prod", "prod/GET/", "/"},
-		{"REST, escapes stay as sent", apigw.RESTRequest, "/shop/product/a%2Fb%20c", "prod", "prod/GET/product/a/b c", "/product/a%2Fb%20c"},
-		{"REST, escapes in both", apigw.RESTRequest, "/shop/product/a%2fb", "prod", "prod/GET/product/a%2Fb", "/product/a%2fb"},
+		{"REST, escapes stay as sent", apigw.RESTRequest, "/shop/product/a%2Fb%20c", "prod", "prod/GET/product/a/b c",
+			"/product/a%2Fb%20c"},
+		{"REST, escapes in both", apigw.RESTRequest, "/shop/product/a%2fb", "prod", "prod/GET/product/a%2Fb",
+			"/product/a%2fb"},
 		{"REST, a path that is all one name", apigw.RESTRequest, "/a/a/a", "prod", "prod/GET/a/a", "/a/a"},
-		{"REST, doubled slashes", apigw.RESTRequest, "/shop//product///1", "prod", "prod/GET/product/1", "//product///1"},
-		{"REST, a name that ends alike is no base path", apigw.RESTRequest, "/xproduct/1", "prod", "prod/GET/product/1", "/product/1"},
-		{"REST, what cannot be brought together is the ARN's", apigw.RESTRequest, "/shop/a+b", "prod", "prod/GET/a b", "/a b"},
+		{"REST, doubled slashes", apigw.RESTRequest, "/shop//product///1", "prod", "prod/GET/product/1",
+			"//product///1"},
+		{"REST, a name that ends alike is no base path", apigw.RESTRequest, "/xproduct/1", "prod", "prod/GET/product/1",
+			"/product/1"},
+		{"REST, what cannot be brought together is the ARN's", apigw.RESTRequest, "/shop/a+b", "prod", "prod/GET/a b",
+			"/a b"},
 		{"REST, a colon", apigw.RESTRequest, "/at/12:30:00", "prod", "prod/GET/at/12:30:00", "/at/12:30:00"},
 		{"1.0, stage", apigw.HTTP1, "/test/product/1", "test", "test/GET/product/1", "/product/1"},
 		{"1.0, custom domain without the stage", apigw.HTTP1, "/product/1", "test", "test/GET/product/1", "/product/1"},
-		{"1.0, a resource named as the stage", apigw.HTTP1, "/test/product/1", "test", "test/GET/test/product/1", "/test/product/1"},
-		{"1.0, an ARN of another method does not count", apigw.HTTP1, "/test/product/1", "test", "test/$default/", "/product/1"},
+		{"1.0, a resource named as the stage", apigw.HTTP1, "/test/product/1", "test", "test/GET/test/product/1",
+			"/test/product/1"},
+		{"1.0, an ARN of another method does not count", apigw.HTTP1, "/test/product/1", "test", "test/$default/",
+			"/product/1"},
 		{"1.0, the stage alone", apigw.HTTP1, "/test", "test", "test/GET/", "/"},
 		{"2.0", apigw.HTTP2, "/product/1", "$default", "$default/POST/product/1", "/product/1"},
 		{"2.0, stage", apigw.HTTP2, "/test/product/1", "test", "test/POST/product/1", "/product/1"},
-		{"2.0, stage, decoded in the ARN", apigw.HTTP2, "/test/product/%C3%A9", "test", "test/POST/product/é", "/product/%C3%A9"},
-		{"2.0, mapping of a custom domain", apigw.HTTP2, "/orders/v2/product/1", "$default", "$default/POST/product/1", "/product/1"},
-		{"2.0, what cannot be brought together keeps all but the stage", apigw.HTTP2, "/test/a", "test", "test/POST/b", "/a"},
+		{"2.0, stage, decoded in the ARN", apigw.HTTP2, "/test/product/%C3%A9", "test", "test/POST/product/é",
+			"/product/%C3%A9"},
+		{"2.0, mapping of a custom domain", apigw.HTTP2, "/orders/v2/product/1", "$default", "$default/POST/product/1",
+			"/product/1"},
+		{"2.0, what cannot be brought together keeps all but the stage", apigw.HTTP2, "/test/a", "test", "test/POST/b",
+			"/a"},
 		{"2.0, a name that begins with the stage's", apigw.HTTP2, "/tests/a", "test", "test/POST/b", "/tests/a"},
 		{"2.0, no leading slash", apigw.HTTP2, "product", "$default", "$default/GET/x", "/product"},
 		{"TOKEN", apigw.RESTToken, "", "", "prod/GET/product/a:1/%2e", "/product/a:1/%2e"},
@@ -195,7 +232,8 @@ func TestPath(t *testing.T) {
 func TestPathOfManySegments(t *testing.T) {
 	sent := strings.Repeat("/%2f", 2500)
 	e, err := apigw.Parse(change(t, apigw.HTTP2, func(event, _ map[string]any) {
-		event["rawPath"], event["routeArn"] = sent, "arn:aws:execute-api:eu-west-1:1:api/$default/POST/"+strings.Repeat("/a", 700)
+		event["rawPath"], event["routeArn"] = sent, "arn:aws:execute-api:eu-west-1:1:api/$default/POST/"+
+			strings.Repeat("/a", 700)
 	}))
 	if err != nil || e.Path != sent {
 		t.Errorf("%v, want the path as sent", err)
@@ -216,10 +254,12 @@ func TestHeaders(t *testing.T) {
 			e["headers"], e["multiValueHeaders"] = map[string]any{"x-a": "1"}, map[string]any{}
 		}, map[string][]string{"X-A": {"1"}}},
 		{"lists of lines win", apigw.RESTRequest, func(e, _ map[string]any) {
-			e["headers"], e["multiValueHeaders"] = map[string]any{"X-A": "2", "X-B": "3"}, map[string]any{"X-A": []string{"1", "2"}}
+			e["headers"], e["multiValueHeaders"] = map[string]any{"X-A": "2", "X-B": "3"},
+				map[string]any{"X-A": []string{"1", "2"}}
 		}, map[string][]string{"X-A": {"1", "2"}}},
 		{"a name in two spellings is one", apigw.RESTRequest, func(e, _ map[string]any) {
-			e["multiValueHeaders"] = map[string]any{"X-API-KEY": []string{"a"}, "x-api-key": []string{"b", ""}, "x_api_key": []string{"c"}, "X-Zz": []string{"z"}}
+			e["multiValueHeaders"] = map[string]any{"X-API-KEY": []string{"a"}, "x-api-key": []string{"b", ""},
+				"x_api_key": []string{"c"}, "X-Zz": []string{"z"}}
 		}, map[string][]string{"X-Api-Key": {"a", "b", ""}, "X_api_key": {"c"}, "X-Zz": {"z"}}},
 		{"no lines, no header", apigw.RESTRequest, func(e, _ map[string]any) {
 			e["multiValueHeaders"] = map[string]any{"X-A": []string{}, "X-B": []string{"b"}}
@@ -233,8 +273,10 @@ func TestHeaders(t *testing.T) {
 		{"a cookie header stays", apigw.HTTP2, func(e, _ map[string]any) {
 			e["headers"], e["cookies"] = map[string]any{"cookie": "a=1;b=2"}, []string{"a=1", "b=2"}
 		}, map[string][]string{"Cookie": {"a=1;b=2"}}},
-		{"a token with its scheme", apigw.RESTToken, set("authorizationToken", "Basic x"), map[string][]string{"Authorization": {"Basic x"}}},
-		{"a token without a scheme", apigw.RESTToken, set("authorizationToken", " slk_1 "), map[string][]string{"Authorization": {"Bearer slk_1"}}},
+		{"a token with its scheme", apigw.RESTToken, set("authorizationToken", "Basic x"),
+			map[string][]string{"Authorization": {"Basic x"}}},
+		{"a token without a scheme", apigw.RESTToken, set("authorizationToken", " slk_1 "),
+			map[string][]string{"Authorization": {"Bearer slk_1"}}},
 		{"an empty token", apigw.RESTToken, set("authorizationToken", ""), map[string][]string{"Authorization": {""}}},
 	} {
 		e, err := apigw.Parse(change(t, c.shape, c.edit))
@@ -244,11 +286,12 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// Guarantees that what stands in an event is found as a credential where there is one, and is a bad one rather than none
-// where it is doubled or empty.
+// Guarantees that what stands in an event is found as a credential where there is one, and is a bad one rather than
+// none where it is doubled or empty.
 func TestCredentialIsFound(t *testing.T) {
 	for _, s := range shapes {
-		if found, err := identity.FindCredentials(parseEvent(t, s).Header); found.Key+found.Bearer != "slk_example."+secret || err != nil {
+		if found, err := identity.FindCredentials(parseEvent(t, s).Header); found.Key+found.Bearer != "slk_example."+
+			secret || err != nil {
 			t.Errorf("%s: %+v, %v", s, found, err)
 		}
 	}
@@ -257,7 +300,8 @@ func TestCredentialIsFound(t *testing.T) {
 		edit  func(event, context map[string]any)
 	}{
 		{apigw.RESTToken, set("authorizationToken", "")},
-		{apigw.RESTRequest, set("multiValueHeaders", map[string]any{"x-api-key": []string{"a"}, "X-Api-Key": []string{"b"}})},
+		{apigw.RESTRequest, set("multiValueHeaders",
+			map[string]any{"x-api-key": []string{"a"}, "X-Api-Key": []string{"b"}})},
 	} {
 		e, err := apigw.Parse(change(t, c.shape, c.edit))
 		if err != nil {
@@ -279,11 +323,13 @@ func TestSocketPathIsAPattern(t *testing.T) {
 
 // Guarantees that a trace id that goes into logs is one.
 func TestTrace(t *testing.T) {
+	const whole = "Root=1-69206f10-0a1b2c3d4e5f60718293a4b5;Parent=53995c3f42cd8ad8;Sampled=1"
 	for in, want := range map[string]string{
-		"Root=1-69206f10-0a1b2c3d4e5f60718293a4b5;Parent=53995c3f42cd8ad8;Sampled=1": "Root=1-69206f10-0a1b2c3d4e5f60718293a4b5;Parent=53995c3f42cd8ad8;Sampled=1",
+		whole:            whole,
 		"Root=1\nforged": "", "Root=<b>": "", strings.Repeat("a", 257): "",
 	} {
-		e, err := apigw.Parse(change(t, apigw.RESTRequest, set("multiValueHeaders", map[string]any{"X-Amzn-Trace-Id": []string{in}})))
+		e, err := apigw.Parse(change(t, apigw.RESTRequest,
+			set("multiValueHeaders", map[string]any{"X-Amzn-Trace-Id": []string{in}})))
 		if err != nil || e.Trace != want {
 			t.Errorf("%q: %q, %v; want %q", in, e.Trace, err, want)
 		}
@@ -318,8 +364,8 @@ func TestShapeNames(t *testing.T) {
 	}
 }
 
-// FuzzParse holds that any bytes are refused or give an event that can be decided on, that nothing is read which is no JSON, and
-// that a refusal holds no value of the event.
+// FuzzParse holds that any bytes are refused or give an event that can be decided on, that nothing is read which is no
+// JSON, and that a refusal holds no value of the event.
 func FuzzParse(f *testing.F) {
 	for _, s := range shapes {
 		f.Add(readEvent(f, s))
@@ -335,7 +381,8 @@ func FuzzParse(f *testing.F) {
 			t.Fatal("the event was written to")
 		}
 		if err != nil {
-			if e != nil || !errors.Is(err, apigw.ErrEvent) || strings.Contains(err.Error(), secret) || len(err.Error()) > 200 {
+			if e != nil || !errors.Is(err, apigw.ErrEvent) || strings.Contains(err.Error(), secret) ||
+				len(err.Error()) > 200 {
 				t.Fatalf("%+v, %v", e, err)
 			}
 			return
@@ -344,7 +391,8 @@ func FuzzParse(f *testing.F) {
 		if err := json.Unmarshal(data, &root); err != nil {
 			t.Fatalf("an event that is no JSON was read: %v", err)
 		}
-		if e.Shape.String() == "none" || e.Method == "" || !strings.HasPrefix(e.Path, "/") || e.API == "" || e.Stage == "" || e.Header == nil {
+		if e.Shape.String() == "none" || e.Method == "" || !strings.HasPrefix(e.Path, "/") || e.API == "" ||
+			e.Stage == "" || e.Header == nil {
 			t.Fatalf("%+v", e)
 		}
 		if e.HasContext != (e.Shape != apigw.RESTToken) || !e.HasContext && (e.Peer != "" || e.Route != "") {
@@ -385,7 +433,8 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// BenchmarkBaseline is the same through encoding/json into a struct with the fields that are needed: what Parse is measured by.
+// BenchmarkBaseline is the same through encoding/json into a struct with the fields that are needed: what Parse is
+// measured by.
 func BenchmarkBaseline(b *testing.B) {
 	type event struct {
 		Type, Version, MethodArn, Resource, Path, HTTPMethod string
@@ -404,14 +453,15 @@ func BenchmarkBaseline(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		var e event
-		if err := json.Unmarshal(data, &e); err != nil || len(e.MultiValueHeaders) < 10 || e.RequestContext.Identity.SourceIP == "" {
+		if err := json.Unmarshal(data, &e); err != nil || len(e.MultiValueHeaders) < 10 ||
+			e.RequestContext.Identity.SourceIP == "" {
 			b.Fatal(e, err)
 		}
 	}
 }
 
-// Guarantees that a request id is the gateway's: on REST APIs a client may send its own, and with it anything that logs must not
-// have.
+// Guarantees that a request id is the gateway's: on REST APIs a client may send its own, and with it anything that logs
+// must not have.
 func TestRequestIDIsTheGateways(t *testing.T) {
 	for id, want := range map[string]string{
 		"5f0e7c1a-8f3b-4a0e-9d55-0b6f7f1e2d3c": "5f0e7c1a-8f3b-4a0e-9d55-0b6f7f1e2d3c",
@@ -424,7 +474,8 @@ func TestRequestIDIsTheGateways(t *testing.T) {
 		"UaB1cExample.ub=":                     "",
 		"UaB1cExampleDubQ":                     "",
 	} {
-		e, err := apigw.Parse(change(t, apigw.RESTRequest, func(_, context map[string]any) { context["requestId"] = id }))
+		e, err := apigw.Parse(change(t, apigw.RESTRequest,
+			func(_, context map[string]any) { context["requestId"] = id }))
 		if err != nil || e.RequestID != want {
 			t.Errorf("%q is %q, %v; want %q", id, e.RequestID, err, want)
 		}

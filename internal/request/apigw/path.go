@@ -2,7 +2,7 @@ package apigw
 
 import "strings"
 
-// arn is what the ARN of a method or route says: arn:aws:execute-api:REGION:ACCOUNT:API/STAGE/METHOD/PATH.
+// arn holds the parts of the ARN of a method or route: arn:aws:execute-api:REGION:ACCOUNT:API/STAGE/METHOD/PATH.
 type arn struct{ api, stage, method, path string }
 
 func splitARN(s string, shape Shape) (a arn, ok bool) {
@@ -34,12 +34,12 @@ func splitARN(s string, shape Shape) (a arn, ok bool) {
 // maxCuts bounds how many segments a base path may have.
 const maxCuts = 16
 
-// requestPath takes stage and base path off a path as it was sent. How much that is the ARN tells, which has neither: REST
-// APIs leave the base path of a custom domain in the path; HTTP APIs do so too, and on their own domain leave the stage in,
-// unless it is $default.
+// requestPath removes stage and base path from a path as it was sent. The ARN has neither, so it shows how much to
+// remove: REST APIs leave the base path of a custom domain in the path. HTTP APIs do so, too, and leave the stage in
+// the path on their own domain, unless it is $default.
 //
-// An ARN's path may be decoded where the sent one is not. Where the two cannot be brought together, a REST API's request
-// counts as what the ARN says, which is what the gateway itself goes by; of an HTTP API's the stage is taken off.
+// The path in the ARN may be decoded where the sent path is not. If the two do not match, the ARN's path counts for a
+// REST API, because the gateway itself uses it. For an HTTP API, only the stage is removed.
 func requestPath(e *Event, sent string, a arn) string {
 	if a.method == e.Method {
 		if strings.TrimSuffix(sent, "/") == strings.TrimSuffix(a.path, "/") {
@@ -60,7 +60,7 @@ func requestPath(e *Event, sent string, a arn) string {
 	return slashed(sent)
 }
 
-// tailLike finds the longest tail of sent, from a slash on, that reads as the path does.
+// tailLike returns the longest end of sent, from a slash on, that is equal to path after decoding.
 func tailLike(sent, path string) (string, bool) {
 	asIs, decoded := squeeze(path), squeeze(decode(path))
 	for cuts, i := 0, 0; cuts <= maxCuts && i <= len(sent); i++ {
@@ -82,7 +82,7 @@ func slashed(path string) string {
 	return path
 }
 
-// decode undoes percent-encoding once; what is no escape stays.
+// decode decodes percent-encoding once. Text that is not a valid escape stays.
 func decode(s string) string {
 	if !strings.Contains(s, "%") {
 		return s
@@ -114,7 +114,7 @@ func unhex(c byte) int {
 	return -1
 }
 
-// squeeze makes runs of slashes one, and drops the last.
+// squeeze replaces each run of slashes by one slash, and removes a slash at the end.
 func squeeze(s string) string {
 	for strings.Contains(s, "//") {
 		s = strings.ReplaceAll(s, "//", "/")

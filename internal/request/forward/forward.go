@@ -1,4 +1,4 @@
-// Package forward knows the headers in which a service learns who calls, and keeps clients from writing them.
+// Package forward writes the headers that tell a service who calls, and keeps clients from forging them.
 package forward
 
 import (
@@ -9,21 +9,22 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/apigw"
 )
 
-// The headers. Values are percent-encoded (all but A-Z a-z 0-9 - . _ ~), since names may be any UTF-8.
+// The headers. Values are percent-encoded (all characters but A-Z a-z 0-9 - . _ ~), because names may be any UTF-8
+// text.
 const (
 	Tenant      = "X-Sluice-Tenant"
 	Subject     = "X-Sluice-Subject"
 	Plan        = "X-Sluice-Plan"
 	KeyID       = "X-Sluice-Key-Id"
-	Anonymous   = "X-Sluice-Anonymous"    // "true" for a call of nobody who is identified
-	StoreFailed = "X-Sluice-Store-Failed" // "true" where the limits were checked without their store
+	Anonymous   = "X-Sluice-Anonymous"    // "true" if the caller is not identified
+	StoreFailed = "X-Sluice-Store-Failed" // "true" if a store did not answer and onStoreFailure applied
 )
 
-// Names are all of them.
+// Names are the names of all these headers.
 var Names = [...]string{Tenant, Subject, Plan, KeyID, Anonymous, StoreFailed}
 
-// Write takes out of a request's headers what a service must only believe from us, and writes who calls. A client can have any
-// header taken out on the way by naming it in Connection, so ours are taken out of that.
+// Write removes the headers that a service must accept only from us, and writes the caller. By naming a header in
+// Connection, a client can make a later proxy remove it, so our headers are removed from Connection.
 func Write(h http.Header, c *caller.Caller) {
 	for name := range h {
 		if Ours(name) {
@@ -48,7 +49,7 @@ func Write(h http.Header, c *caller.Caller) {
 	}
 }
 
-// keepOurs rewrites Connection without the names of our headers, where it has any.
+// keepOurs removes the names of our headers from Connection.
 func keepOurs(h http.Header) {
 	lines := h["Connection"]
 	found := false
@@ -71,8 +72,8 @@ func keepOurs(h http.Header) {
 	}
 }
 
-// Ours reports whether a client may not send the header. Every byte that is no letter and no digit counts as a dash: many
-// backends make no difference between a dash and an underscore, and some between a dash and none of them.
+// Ours reports whether a client may not send the header. Every byte that is not a letter or a digit counts as a dash,
+// because many backends do not distinguish dashes from underscores, and some ignore dashes.
 func Ours(name string) bool {
 	for _, prefix := range [...]string{"x-sluice-", "x-ratelimit-", "ratelimit"} {
 		if len(name) >= len(prefix) && sameName(name[:len(prefix)], prefix) {

@@ -13,10 +13,13 @@ import (
 
 // Guarantees that nothing a client wrote under our names is left, and that it cannot have ours taken out behind us.
 func TestWrite(t *testing.T) {
-	h := http.Header{"X-Sluice-Tenant": {"evil", "worse"}, "X_sluice_tenant": {"evil"}, "x-sluice-caller": {"d=allowed;t=evil"}, "Ratelimit": {"x"},
-		"X-Sluice-Anonymous": {"true"}, "X-Own": {"1"}, "Connection": {"close, X-Sluice-Tenant", "x-sluice-subject , keep-alive"}}
+	h := http.Header{"X-Sluice-Tenant": {"evil", "worse"}, "X_sluice_tenant": {"evil"},
+		"x-sluice-caller": {"d=allowed;t=evil"}, "Ratelimit": {"x"},
+		"X-Sluice-Anonymous": {"true"}, "X-Own": {"1"},
+		"Connection": {"close, X-Sluice-Tenant", "x-sluice-subject , keep-alive"}}
 	forward.Write(h, &caller.Caller{Tenant: "a\r\nb", Subject: "é", StoreFailed: true})
-	want := http.Header{"X-Sluice-Tenant": {"a%0D%0Ab"}, "X-Sluice-Subject": {"%C3%A9"}, "X-Sluice-Store-Failed": {"true"}, "X-Own": {"1"},
+	want := http.Header{"X-Sluice-Tenant": {"a%0D%0Ab"}, "X-Sluice-Subject": {"%C3%A9"},
+		"X-Sluice-Store-Failed": {"true"}, "X-Own": {"1"},
 		"Connection": {"close, keep-alive"}}
 	if !reflect.DeepEqual(h, want) {
 		t.Errorf("got  %v\nwant %v", h, want)
@@ -28,8 +31,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// FuzzWrite holds that any name goes through a header and comes back, and brings no character with it that means something
-// there. If it did, a tenant could add headers that backends believe.
+// FuzzWrite holds that any name goes through a header and comes back, and brings no character with it that means
+// something there. If it did, a tenant could add headers that backends believe.
 func FuzzWrite(f *testing.F) {
 	f.Add("acme")
 	f.Add("a\r\nX-Evil: 1\x1b[31m<script>é\u2028\x00")
@@ -42,7 +45,8 @@ func FuzzWrite(f *testing.F) {
 		h := make(http.Header)
 		forward.Write(h, &caller.Caller{Tenant: name})
 		got := h.Get(forward.Tenant)
-		if len(h) != 1 || strings.Trim(got, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~%") != "" {
+		if len(h) != 1 || strings.Trim(got,
+			"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~%") != "" {
 			t.Fatalf("%q: %v", name, h)
 		}
 		if back, err := url.PathUnescape(got); err != nil || back != name {
@@ -53,7 +57,8 @@ func FuzzWrite(f *testing.F) {
 
 func TestOurs(t *testing.T) {
 	for name, want := range map[string]bool{
-		"X-Sluice-Tenant": true, "x_sluice_tenant": true, "X.Sluice.Tenant": true, "x~sluice!tenant": true, "X-SLUICE_ANY": true, "Ratelimit": true, "Ratelimit-Policy": true,
+		"X-Sluice-Tenant": true, "x_sluice_tenant": true, "X.Sluice.Tenant": true, "x~sluice!tenant": true,
+		"X-SLUICE_ANY": true, "Ratelimit": true, "Ratelimit-Policy": true,
 		"X-Ratelimit-Limit": true, "X_RateLimit_Limit": true, "X-Sluic": false, "X-Own": false, "Rate": false,
 	} {
 		if got := forward.Ours(name); got != want {

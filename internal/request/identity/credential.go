@@ -6,24 +6,24 @@ import (
 	"strings"
 )
 
-// ErrBadCredential is a credential that is there and cannot be read: two of one kind, a scheme that is not Bearer, nothing
-// after it.
+// ErrBadCredential means that a credential is present but cannot be read: there are two of one kind, the scheme is not
+// Bearer, or nothing follows the scheme.
 var ErrBadCredential = errors.New("bad credential")
 
-// APIKeyHeader carries a key. "Authorization: Bearer <key>" does as well.
+// APIKeyHeader carries a key. A key may also be sent as "Authorization: Bearer <key>".
 const APIKeyHeader = "X-Api-Key" // in the canonical form of header maps
 
-// Credentials are the texts by which a caller says who it is, none of them verified.
+// Credentials are the texts by which a caller identifies itself. None of them is verified.
 type Credentials struct {
-	Key    string // of X-Api-Key; "" where there is none
-	Bearer string // of Authorization: a key or a JWT; "" where there is none
+	Key    string // of X-Api-Key; "" if absent
+	Bearer string // of Authorization: a key or a JWT; "" if absent
 }
 
 // Any reports whether there is any credential. Only a request without one may be anonymous.
 func (c Credentials) Any() bool { return c.Key != "" || c.Bearer != "" }
 
-// FindCredentials reads what is presented from headers whose names are in canonical form. ErrBadCredential is a credential
-// that is there and empty, malformed, or there twice.
+// FindCredentials reads the credentials from headers whose names are in canonical form. It returns ErrBadCredential if
+// a credential is present but empty, malformed, or repeated.
 func FindCredentials(header map[string][]string) (Credentials, error) {
 	keys, auths := header[APIKeyHeader], header["Authorization"]
 	if len(keys) > 1 || len(auths) > 1 {

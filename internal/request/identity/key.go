@@ -1,7 +1,7 @@
-// Package identity tells who calls: the tenant and subject behind an API key, and the source address behind proxies.
+// Package identity finds out who calls: the tenant and subject of an API key, and the client's address behind proxies.
 //
-// A key is kept only as HMAC-SHA256(pepper, key). The pepper lives apart from the hashes, so whoever reads the hashes
-// alone can neither use nor guess a key. An address leaves this package only as a keyed hash.
+// A key is stored only as HMAC-SHA256(pepper, key). The pepper is kept apart from the hashes, so whoever reads only the
+// hashes can neither use nor guess a key. An address leaves this package only as a keyed hash.
 package identity
 
 import (
@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// Bounds and shape of a key.
+// Bounds and form of a key.
 const (
 	MaxKeyBytes    = 256 // of a presented key; a longer one is refused before it is hashed
 	MinPepperBytes = 16
@@ -27,30 +27,31 @@ const (
 	keyChars       = len(keyPrefix) + keySecretChars + keyCheckChars
 )
 
-// digits are base 62: a key is one word to a double click, and needs no escaping in a shell, a URL or a header.
+// digits are those of base 62: a double click selects a whole key, and a key needs no escaping in a shell, a URL or a
+// header.
 const digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// ErrMalformedKey is a text that cannot be a key: empty, too long, with odd characters, or, where it begins as keys made
-// by [NewKey] do, with a wrong length or checksum.
+// ErrMalformedKey means that a text cannot be a key: it is empty, too long, or has characters that keys do not have; or
+// it begins like the keys of [NewKey] and has the wrong length or checksum.
 var ErrMalformedKey = errors.New("malformed API key")
 
-// NewKey makes a key of 256 random bits: "slk_", 43 base 62 digits, and a checksum of six, so that a typo is refused
-// without a look-up and a secret scanner can tell a key from noise.
+// NewKey makes a key of 256 random bits: "slk_", 43 base 62 digits, and a checksum of six digits. The checksum lets a
+// typo be refused without a look-up, and lets a secret scanner recognise keys.
 func NewKey() string {
 	var secret [keySecretBytes]byte
 	rand.Read(secret[:]) // never fails: it ends the program instead
 	return FormatKey(secret)
 }
 
-// FormatKey writes a secret as a key.
+// FormatKey returns the key of a secret.
 func FormatKey(secret [keySecretBytes]byte) string {
 	body := keyPrefix + base62(new(big.Int).SetBytes(secret[:]), keySecretChars)
 	check := checksum(body)
 	return body + string(check[:])
 }
 
-// CheckKey says whether a presented text can be a key at all. It costs a pass over at most MaxKeyBytes bytes. Keys that
-// were made elsewhere have no checksum and pass if they are visible ASCII.
+// CheckKey returns an error if a presented text cannot be a key. It reads at most MaxKeyBytes bytes. Keys that were
+// made elsewhere have no checksum, and pass if they are visible ASCII.
 func CheckKey(key string) error {
 	if key == "" || len(key) > MaxKeyBytes {
 		return fmt.Errorf("%w: %d bytes, want 1..%d", ErrMalformedKey, len(key), MaxKeyBytes)
@@ -73,14 +74,14 @@ func CheckKey(key string) error {
 	return nil
 }
 
-// HashKey is how a key is stored: hex of HMAC-SHA256(pepper, key).
+// HashKey returns the stored form of a key: hex of HMAC-SHA256(pepper, key).
 func HashKey(pepper []byte, key string) string {
 	m := hmac.New(sha256.New, pepper)
 	m.Write([]byte(key))
 	return hex.EncodeToString(m.Sum(nil))
 }
 
-// checksum is the CRC-32 (IEEE) of body in base 62. It goes byte by byte, which copies nothing.
+// checksum returns the CRC-32 (IEEE) of body in base 62. It reads byte by byte, which avoids a copy.
 func checksum(body string) (out [keyCheckChars]byte) {
 	sum := ^uint32(0)
 	for i := range len(body) {
@@ -104,14 +105,14 @@ func base62(n *big.Int, chars int) string {
 	return string(out)
 }
 
-// DevPepperID and the pepper it names are built in so that a laptop needs no set-up. The pepper is public: hashes made
-// with it protect nothing, and only `sluice dev` accepts it.
+// DevPepperID is the id of a built-in pepper, which lets `sluice dev` run without configuration. The pepper is public:
+// hashes made with it protect nothing, and only `sluice dev` accepts it.
 const DevPepperID = "dev"
 
 // DevPepper returns the public pepper.
 func DevPepper() []byte { return []byte("sluice dev pepper: public, for local use only") }
 
-// ExampleKey is the key of a tenant of the example plan. Anyone can compute it, as anyone can the dev pepper.
+// ExampleKey returns the key of a tenant of the example plan. Anybody can compute it.
 func ExampleKey(tenant string) string {
 	return FormatKey(sha256.Sum256([]byte("sluice example key of " + tenant)))
 }

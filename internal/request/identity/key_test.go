@@ -73,7 +73,8 @@ func TestVerify(t *testing.T) {
 		presented[id] = identity.NewKey()
 	}
 	stored := func(id string, change func(*identity.Key)) identity.Key {
-		k := identity.Key{ID: id, Tenant: "acme", Subject: "ci", Pepper: "2026", Hash: identity.HashKey(fresh, presented[id])}
+		k := identity.Key{ID: id, Tenant: "acme", Subject: "ci", Pepper: "2026",
+			Hash: identity.HashKey(fresh, presented[id])}
 		if change != nil {
 			change(&k)
 		}
@@ -81,7 +82,8 @@ func TestVerify(t *testing.T) {
 	}
 	keys, err := identity.NewKeys([]identity.Key{
 		stored("live", nil),
-		stored("old-pepper", func(k *identity.Key) { k.Pepper, k.Hash = "2025", identity.HashKey(old, presented["old-pepper"]) }),
+		stored("old-pepper",
+			func(k *identity.Key) { k.Pepper, k.Hash = "2025", identity.HashKey(old, presented["old-pepper"]) }),
 		stored("expired", func(k *identity.Key) { k.ExpiresAt = noon }),
 		stored("ends-later", func(k *identity.Key) { k.ExpiresAt = noon.Add(time.Microsecond) }),
 		stored("revoked", func(k *identity.Key) { k.Revoked = true }),
@@ -103,7 +105,8 @@ func TestVerify(t *testing.T) {
 		t.Errorf("Verify(a key nobody stored) = %v, want ErrUnknownKey", err)
 	}
 	// A hash is not a key: who reads the table cannot call with what is in it.
-	if _, err := keys.Verify(identity.HashKey(fresh, presented["live"]), noon); !errors.Is(err, identity.ErrUnknownKey) {
+	if _, err := keys.Verify(identity.HashKey(fresh, presented["live"]), noon); !errors.Is(err,
+		identity.ErrUnknownKey) {
 		t.Errorf("Verify(a stored hash) = %v, want ErrUnknownKey", err)
 	}
 	allocs := testing.AllocsPerRun(100, func() {
@@ -151,11 +154,13 @@ func TestNewKeysRefuses(t *testing.T) {
 		keys []identity.Key
 		want string
 	}{
-		{"unknown pepper", []identity.Key{{ID: "k", Hash: hash("1"), Pepper: "prod"}}, `pepper "prod" is not known`},
+		{"unknown pepper", []identity.Key{{ID: "k", Hash: hash("1"), Pepper: "prod"}}, `pepper "prod" is unknown`},
 		{"short pepper", []identity.Key{{ID: "k", Hash: hash("1"), Pepper: "short"}}, "want at least 16"},
 		{"not hex", []identity.Key{{ID: "k", Hash: "xyz", Pepper: "dev"}}, "hash is not 64 hex digits"},
-		{"same hash", []identity.Key{{ID: "k", Hash: hash("1"), Pepper: "dev"}, {ID: "l", Hash: hash("1"), Pepper: "dev"}}, `keys[1] ("l"): key "k" has the same hash`},
-		{"same id", []identity.Key{{ID: "k", Hash: hash("1"), Pepper: "dev"}, {ID: "k", Hash: hash("2"), Pepper: "dev"}}, "same id"},
+		{"same hash", []identity.Key{{ID: "k", Hash: hash("1"), Pepper: "dev"},
+			{ID: "l", Hash: hash("1"), Pepper: "dev"}}, `keys[1] ("l"): key "k" has the same hash`},
+		{"same id", []identity.Key{{ID: "k", Hash: hash("1"), Pepper: "dev"},
+			{ID: "k", Hash: hash("2"), Pepper: "dev"}}, "another key has this id"},
 		{"too many peppers", many, "9 peppers, want at most 8"},
 	} {
 		if _, err := identity.NewKeys(c.keys, pepper); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -191,8 +196,10 @@ func TestFindCredentials(t *testing.T) {
 		{"empty key beside bearer", h("X-Api-Key", "", "Authorization", "Bearer k"), "", "", true},
 	} {
 		found, err := identity.FindCredentials(c.header)
-		if found.Key != c.key && !c.bad || found.Bearer != c.bearer && !c.bad || errors.Is(err, identity.ErrBadCredential) != c.bad {
-			t.Errorf("%s: FindCredentials(%v) = %+v, %v; want %q, %q, bad %v", c.name, c.header, found, err, c.key, c.bearer, c.bad)
+		if found.Key != c.key && !c.bad || found.Bearer != c.bearer && !c.bad ||
+			errors.Is(err, identity.ErrBadCredential) != c.bad {
+			t.Errorf("%s: FindCredentials(%v) = %+v, %v; want %q, %q, bad %v", c.name, c.header, found, err, c.key,
+				c.bearer, c.bad)
 		}
 		if found.Any() != (len(c.header) > 0 && c.name != "none" && !c.bad) {
 			t.Errorf("%s: Any() = %v", c.name, found.Any())
@@ -202,7 +209,8 @@ func TestFindCredentials(t *testing.T) {
 
 func BenchmarkVerify(b *testing.B) {
 	key := identity.NewKey()
-	keys, err := identity.NewKeys([]identity.Key{{ID: "k", Pepper: "dev", Hash: identity.HashKey(identity.DevPepper(), key)}},
+	keys, err := identity.NewKeys([]identity.Key{{ID: "k", Pepper: "dev",
+		Hash: identity.HashKey(identity.DevPepper(), key)}},
 		map[string][]byte{"dev": identity.DevPepper()})
 	if err != nil {
 		b.Fatal(err)
@@ -215,8 +223,8 @@ func BenchmarkVerify(b *testing.B) {
 	}
 }
 
-// Guarantees that what is looked up is what HashKey stored, under each pepper and in one order, that what cannot be a key
-// is refused before any hash, and that a look-up takes no memory.
+// Guarantees that what is looked up is what HashKey stored, under each pepper and in one order, that what cannot be a
+// key is refused before any hash, and that a look-up takes no memory.
 func TestHashes(t *testing.T) {
 	secrets := map[string][]byte{"2026": []byte("the pepper of this year"), "2025": []byte("the pepper of last year")}
 	p, err := identity.NewPeppers(secrets)
@@ -231,7 +239,8 @@ func TestHashes(t *testing.T) {
 		t.Fatalf("Hashes = %d of them, %v; want two", len(hashes), err)
 	}
 	for i, id := range []string{"2025", "2026"} {
-		if got, want := hex.EncodeToString(hashes[i].Hash[:]), identity.HashKey(secrets[id], key); hashes[i].Pepper != id || got != want {
+		if got, want := hex.EncodeToString(hashes[i].Hash[:]),
+			identity.HashKey(secrets[id], key); hashes[i].Pepper != id || got != want {
 			t.Errorf("hash %d = %s under %s, want %s under %s", i, got, hashes[i].Pepper, want, id)
 		}
 	}

@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// Why a key that is well formed is refused.
+// Reasons for which a well-formed key is refused.
 var (
 	ErrUnknownKey = errors.New("unknown API key")
 	ErrExpiredKey = errors.New("expired API key")
 	ErrRevokedKey = errors.New("revoked API key")
 )
 
-// Key is an API key as stored: never the key itself.
+// Key is the stored form of an API key. It never holds the key itself.
 type Key struct {
 	ID, Tenant, Subject string
 	Hash                string    // hex of HMAC-SHA256(pepper, key)
 	Pepper              string    // id of the pepper
-	ExpiresAt           time.Time // refused from here on; zero is never
+	ExpiresAt           time.Time // refused from this time on; zero if it never expires
 	Revoked             bool
 }
 
-// Check says whether a key that was found is valid at now. The error is ErrRevokedKey or ErrExpiredKey.
+// Check returns ErrRevokedKey or ErrExpiredKey if the key is not valid at now.
 func (k *Key) Check(now time.Time) error {
 	switch {
 	case k.Revoked:
@@ -36,7 +36,7 @@ func (k *Key) Check(now time.Time) error {
 	return nil
 }
 
-// Keys finds a stored key by the presented one. It is immutable and safe for concurrent use.
+// Keys finds the stored form of a presented key. It is immutable and safe for concurrent use.
 type Keys struct {
 	peppers Peppers
 	byHash  map[[sha256.Size]byte]*stored
@@ -47,8 +47,8 @@ type stored struct {
 	hash [sha256.Size]byte
 }
 
-// NewKeys prepares the keys for look-ups. Only peppers that a key uses are kept, at most MaxPeppers. The error joins all
-// that is wrong: a pepper that is not known or too short, a hash that is not one, two keys with one hash or one id.
+// NewKeys prepares the keys for look-ups. It keeps only peppers that a key uses, at most MaxPeppers. The error joins
+// all problems: an unknown or too short pepper, a malformed hash, two keys with the same hash or id.
 func NewKeys(keys []Key, peppers map[string][]byte) (*Keys, error) {
 	k := &Keys{byHash: make(map[[sha256.Size]byte]*stored, len(keys))}
 	var errs []error
@@ -69,7 +69,7 @@ func NewKeys(keys []Key, peppers map[string][]byte) (*Keys, error) {
 
 func (k *Keys) add(key Key, peppers map[string][]byte, ids map[string]bool) error {
 	if key.ID != "" && ids[key.ID] {
-		return errors.New("another key has the same id")
+		return errors.New("another key has this id")
 	}
 	ids[key.ID] = true
 	s := &stored{Key: key}
@@ -88,14 +88,14 @@ func (k *Keys) add(key Key, peppers map[string][]byte, ids map[string]bool) erro
 	return nil
 }
 
-// usePepper prepares a pepper at its first use.
+// usePepper prepares a pepper when the first key uses it.
 func (k *Keys) usePepper(id string, peppers map[string][]byte) error {
 	if k.peppers.find(id) != nil {
 		return nil
 	}
 	secret, ok := peppers[id]
 	if !ok {
-		return fmt.Errorf("pepper %q is not known here", id)
+		return fmt.Errorf("pepper %q is unknown", id)
 	}
 	p, err := newPepper(id, secret)
 	if err != nil {
@@ -105,12 +105,12 @@ func (k *Keys) usePepper(id string, peppers map[string][]byte) error {
 	return nil
 }
 
-// Len returns how many keys are stored, revoked and expired ones included.
+// Len returns how many keys are stored, including revoked and expired keys.
 func (k *Keys) Len() int { return len(k.byHash) }
 
-// Verify finds the presented key, which must be valid at now. The error is ErrMalformedKey, ErrUnknownKey, ErrExpiredKey
-// or ErrRevokedKey. A key that cannot be one costs no hash; any other costs one hash for each pepper, found or not, so
-// the time says nothing about what is stored.
+// Verify finds the presented key, which must be valid at now. The error is ErrMalformedKey, ErrUnknownKey,
+// ErrExpiredKey or ErrRevokedKey. A text that cannot be a key costs no hash. Any other text costs one hash for each
+// pepper, whether the key is found or not, so the time reveals nothing about the stored keys.
 func (k *Keys) Verify(presented string, now time.Time) (*Key, error) {
 	var memory [MaxPeppers]KeyHash
 	hashes, err := k.peppers.AppendHashes(memory[:0], presented)
@@ -120,8 +120,10 @@ func (k *Keys) Verify(presented string, now time.Time) (*Key, error) {
 	var found *stored
 	for i := range hashes {
 		h := &hashes[i]
-		// The map compares hashes under a secret pepper, which a caller can neither choose nor learn from the time it takes.
-		if s := k.byHash[h.Hash]; s != nil && s.Pepper == h.Pepper && subtle.ConstantTimeCompare(s.hash[:], h.Hash[:]) == 1 {
+		// The look-up compares hashes that depend on a secret pepper. A caller cannot choose them, nor learn them from
+		// the time that the look-up takes.
+		if s := k.byHash[h.Hash]; s != nil && s.Pepper == h.Pepper &&
+			subtle.ConstantTimeCompare(s.hash[:], h.Hash[:]) == 1 {
 			found = s
 		}
 	}

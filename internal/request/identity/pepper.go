@@ -13,21 +13,22 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// MaxPeppers bounds the hashes that one presented key can cost.
+// MaxPeppers bounds the number of hashes that checking one key can cost.
 const MaxPeppers = 8
 
-// Peppers hash presented keys, under each pepper that stored keys may have been hashed with. It is immutable and safe for
-// concurrent use.
+// Peppers hash presented keys with each pepper that stored keys may have been hashed with. Peppers are immutable and
+// safe for concurrent use.
 type Peppers struct{ list []*pepper }
 
-// KeyHash is what a presented key is stored as, if it is stored under that pepper.
+// KeyHash is the stored form of a presented key if it is stored with that pepper.
 type KeyHash struct {
-	Pepper string // its id
+	Pepper string // id of the pepper
 	Hash   [sha256.Size]byte
 }
 
 // NewPeppers prepares peppers, by id, for hashing: at most MaxPeppers, each at least MinPepperBytes long, with an id of
-// [A-Za-z0-9._-]{1,64}. None at all is no error: then no key is known. The error joins all that is wrong, and holds ids only.
+// [A-Za-z0-9._-]{1,64}. If there are none, no key is known, and that is no error. The error joins all problems, and
+// contains ids only.
 func NewPeppers(peppers map[string][]byte) (*Peppers, error) {
 	p := &Peppers{list: make([]*pepper, 0, len(peppers))}
 	var errs []error
@@ -50,13 +51,13 @@ func NewPeppers(peppers map[string][]byte) (*Peppers, error) {
 	return p, nil
 }
 
-// Hashes is what the presented key is stored as under each pepper, by id in ascending order. The error is ErrMalformedKey,
-// and costs no hash.
+// Hashes returns the stored form of the presented key with each pepper, by id in ascending order. It returns
+// ErrMalformedKey, and computes no hash, if the text cannot be a key.
 func (p *Peppers) Hashes(presented string) ([]KeyHash, error) {
 	return p.AppendHashes(make([]KeyHash, 0, len(p.list)), presented)
 }
 
-// AppendHashes is Hashes into memory of the caller's: it allocates nothing where out has room for MaxPeppers.
+// AppendHashes is like Hashes, and appends to out. It allocates nothing if out has room for MaxPeppers.
 func (p *Peppers) AppendHashes(out []KeyHash, presented string) ([]KeyHash, error) {
 	if err := CheckKey(presented); err != nil {
 		return out, err
@@ -67,7 +68,7 @@ func (p *Peppers) AppendHashes(out []KeyHash, presented string) ([]KeyHash, erro
 	return out, nil
 }
 
-// find is the prepared pepper; nil where there is none.
+// find returns the prepared pepper, or nil if there is none with this id.
 func (p *Peppers) find(id string) *pepper {
 	if i := slices.IndexFunc(p.list, func(one *pepper) bool { return one.id == id }); i >= 0 {
 		return p.list[i]
@@ -75,7 +76,7 @@ func (p *Peppers) find(id string) *pepper {
 	return nil
 }
 
-// pepper keeps keyed hash states, since making one costs more than using it.
+// pepper keeps keyed hash states for reuse, because making a state costs more than using it.
 type pepper struct {
 	id   string
 	macs sync.Pool
@@ -89,7 +90,7 @@ type mac struct {
 
 func newPepper(id string, secret []byte) (*pepper, error) {
 	if !limit.ValidID(id) {
-		return nil, fmt.Errorf("pepper %.70q: its id is not 1 to 64 of A-Z a-z 0-9 . _ -", id)
+		return nil, fmt.Errorf("pepper %.70q: its id is not 1..64 characters of A-Z a-z 0-9 . _ -", id)
 	}
 	if len(secret) < MinPepperBytes {
 		return nil, fmt.Errorf("pepper %q has %d bytes, want at least %d", id, len(secret), MinPepperBytes)
@@ -100,7 +101,7 @@ func newPepper(id string, secret []byte) (*pepper, error) {
 	return p, nil
 }
 
-// hash hashes a key that CheckKey let pass.
+// hash hashes a key that CheckKey accepted.
 func (p *pepper) hash(key string) [sha256.Size]byte {
 	m := p.macs.Get().(*mac)
 	m.Reset()

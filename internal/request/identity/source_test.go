@@ -83,7 +83,8 @@ func FuzzSourceIP(f *testing.F) {
 		}
 		for _, l := range [][]string{{forged, first, second}, {forged + "," + first, second}} {
 			if again := identity.SourceIP(peer, l, hops); again != got {
-				t.Fatalf("with %q on the left SourceIP(%q, %q, %d) = %s, without it %s", forged, peer, l, hops, again, got)
+				t.Fatalf("with %q on the left SourceIP(%q, %q, %d) = %s, without it %s", forged, peer, l, hops, again,
+					got)
 			}
 		}
 	})
@@ -177,8 +178,8 @@ func BenchmarkAnonymise(b *testing.B) {
 	}
 }
 
-// Guarantees that what a gateway itself added is not taken for a proxy of the operator, however the address is spelled, and that
-// nothing else is taken away.
+// Guarantees that what a gateway itself added is not taken for a proxy of the operator, however the address is spelled,
+// and that nothing else is taken away.
 func TestBeforeGateway(t *testing.T) {
 	for _, c := range []struct {
 		lines []string

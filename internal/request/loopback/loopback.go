@@ -1,4 +1,4 @@
-// Package loopback tells requests of this machine's own programs from those that a proxy passes on for somebody else.
+// Package loopback recognises requests that programs on this machine send directly, without a proxy in between.
 package loopback
 
 import (
@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// forwarded are headers that proxies add, in canonical form.
+// forwarded are the headers that proxies add, in canonical form.
 var forwarded = [...]string{
 	"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port", "X-Real-Ip",
 }
 
 // Direct reports whether a request seems to come from a program on this machine without a proxy in between. The peer
-// and the Host must be loopback addresses; a Host may also be "localhost". A request with a header that proxies add is
-// not direct, nor is one in HTTP/1.0: browsers and curl send HTTP/1.1, and nginx before 1.29.7 asks its upstreams in
+// and the Host must be loopback addresses; the Host may also be "localhost". A request with a header that proxies add
+// is not direct. Neither is a request in HTTP/1.0: browsers and curl send HTTP/1.1, and nginx before 1.29.7 sends
 // HTTP/1.0.
 //
-// The check of the Host stops DNS rebinding: a web page whose name was pointed at this machine makes a browser here
-// send requests, and they have the name of the page as their Host.
+// The check of the Host stops DNS rebinding: a web page whose name was pointed at this machine makes a local browser
+// send requests, which have the name of the page as their Host.
 //
-// Direct proves nothing about who calls. A proxy that adds no header, sets a loopback Host and asks in HTTP/1.1 looks
-// like a local program, and so does a TCP forwarder. What must stay secret or changes state needs a credential besides.
+// Direct does not prove who calls. A proxy that adds no header, sets a loopback Host and uses HTTP/1.1 looks like a
+// local program, and so does a TCP forwarder. What must stay secret, or changes state, needs a credential, too.
 func Direct(r *http.Request) bool {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || !peer.Addr().Unmap().IsLoopback() || !r.ProtoAtLeast(1, 1) {
@@ -40,8 +40,8 @@ func Direct(r *http.Request) bool {
 	return Host(strings.Trim(host, "[]"))
 }
 
-// Host reports whether a host name without port means this machine: it is "localhost" or a loopback address. An IPv6
-// address has no brackets.
+// Host reports whether a host name without port names this machine: it is "localhost" or a loopback address. An IPv6
+// address must have no brackets.
 func Host(name string) bool {
 	addr, err := netip.ParseAddr(name)
 	return strings.EqualFold(name, "localhost") || err == nil && addr.Unmap().IsLoopback()

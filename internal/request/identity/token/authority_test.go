@@ -71,9 +71,10 @@ func pass(d time.Duration) { <-time.After(d) }
 // config is for one issuer, whose keys come from a.
 func config(a *authority, by ...func(*token.Config)) token.Config {
 	c := token.Config{
-		Issuers: []token.Issuer{{Issuer: issuerName, Audiences: []string{audience}, JWKSURL: jwksURL, Tenants: []string{"acme"}}},
-		Client:  &http.Client{Transport: a},
-		Log:     slog.New(slog.DiscardHandler),
+		Issuers: []token.Issuer{{Issuer: issuerName, Audiences: []string{audience}, JWKSURL: jwksURL,
+			Tenants: []string{"acme"}}},
+		Client: &http.Client{Transport: a},
+		Log:    slog.New(slog.DiscardHandler),
 	}
 	for _, f := range by {
 		f(&c)
@@ -98,7 +99,8 @@ func verify(v *token.Verifier, text string, now time.Time) error {
 
 // all is every algorithm, for issuers that accept them.
 func all(c *token.Config) {
-	c.Issuers[0].Algorithms = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
+	c.Issuers[0].Algorithms = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512",
+		"EdDSA"}
 }
 
 func everyKind() []*signer {
@@ -106,7 +108,8 @@ func everyKind() []*signer {
 	if err != nil {
 		panic(err)
 	}
-	out := []*signer{newEC("p256", elliptic.P256()), newEC("p384", elliptic.P384()), newEC("p521", elliptic.P521()), keyed("ed", "EdDSA", ed)}
+	out := []*signer{newEC("p256", elliptic.P256()), newEC("p384", elliptic.P384()), newEC("p521", elliptic.P521()),
+		keyed("ed", "EdDSA", ed)}
 	for _, alg := range []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"} {
 		out = append(out, keyed("rsa-"+alg, alg, rsaKey()))
 	}

@@ -12,25 +12,25 @@ import (
 )
 
 const (
-	maxTenantBytes = 128          // as long as the id of a tenant may be
+	maxTenantBytes = 128          // the longest id of a tenant
 	maxTextBytes   = 256          // of any other text that is kept
 	maxDate        = 253402300799 // the last second of the year 9999
 )
 
-// Claims is what a verified token says. Texts hold no control characters.
+// Claims holds what a verified token says. Texts have no control characters.
 type Claims struct {
 	Tenant  string // 1 to 128 bytes
 	Subject string // 1 to 256 bytes
 	Issuer  string
-	ID      string    // "jti", at most 256 bytes; "" where there is none
+	ID      string    // "jti", at most 256 bytes; "" if absent
 	Expires time.Time // "exp", without leeway
 	kept    []keptClaim
 }
 
 type keptClaim struct{ name, value string }
 
-// Claim is the value of a claim that Config.Claims names: a text of at most 256 bytes, or a number or boolean as it stands in
-// the token. Others, and claims that are not there, are reported as absent.
+// Claim returns the value of a claim that Config.Claims names: a text of at most 256 bytes, or a number or boolean as
+// it is written in the token. It returns false for other values and for missing claims.
 func (c *Claims) Claim(name string) (string, bool) {
 	for i := range c.kept {
 		if c.kept[i].name == name {
@@ -40,7 +40,7 @@ func (c *Claims) Claim(name string) (string, bool) {
 	return "", false
 }
 
-// validity is when a token is good, leeway included.
+// validity is the time in which a token is valid, leeway included.
 type validity struct{ from, until time.Time }
 
 func (v validity) check(now time.Time) error {
@@ -53,10 +53,11 @@ func (v validity) check(now time.Time) error {
 	return nil
 }
 
-// payload is a token's claims, not read yet.
+// payload holds the claims of a token, not yet decoded.
 type payload map[string]json.RawMessage
 
-// parsePayload splits the payload. go-jose's JSON refuses a duplicate member, whichever of the two others would believe.
+// parsePayload splits the payload into claims. The JSON decoder of go-jose refuses a duplicate member, of which other
+// programs might read either.
 func parsePayload(b []byte) (payload, error) {
 	var p payload
 	if !utf8.Valid(b) || json.Unmarshal(b, &p) != nil || p == nil {
@@ -65,7 +66,7 @@ func parsePayload(b []byte) (payload, error) {
 	return p, nil
 }
 
-// text is a claim that is a JSON string, "" where it is anything else.
+// text returns a claim that is a JSON string, and "" for anything else.
 func (p payload) text(name string) string {
 	var s string
 	if raw := p[name]; len(raw) == 0 || raw[0] != '"' || json.Unmarshal(raw, &s) != nil {
@@ -74,7 +75,8 @@ func (p payload) text(name string) string {
 	return s
 }
 
-// date is a claim that counts seconds since 1970. present reports that the claim is there, ok that it is such a number.
+// date returns a claim that counts seconds since 1970. present says that the claim exists, and ok that it is such a
+// number.
 func (p payload) date(name string, round func(float64) float64) (t time.Time, present, ok bool) {
 	raw, present := p[name]
 	if !present {
@@ -106,7 +108,7 @@ func (p payload) validity(leeway time.Duration) (validity, error) {
 	return v, nil
 }
 
-// claims reads who the token speaks for.
+// claims reads which tenant and subject the token names.
 func (p payload) claims(i *Issuer, tenants map[string]bool, keep []string) (c Claims, err error) {
 	c = Claims{Tenant: p.text(i.TenantClaim), Subject: p.text(i.SubjectClaim), Issuer: i.Issuer, ID: p.text("jti")}
 	_, identified := p["jti"]
@@ -131,7 +133,7 @@ func (p payload) claims(i *Issuer, tenants map[string]bool, keep []string) (c Cl
 	return c, nil
 }
 
-// audience reports whether the audience claim, one text or a list of them, holds one of the issuer's.
+// audience reports whether the audience claim, a text or a list of texts, has one of the issuer's audiences.
 func (p payload) audience(i *Issuer) bool {
 	raw := p[i.AudienceClaim]
 	if len(raw) == 0 || raw[0] != '[' {
@@ -146,7 +148,8 @@ func (p payload) audience(i *Issuer) bool {
 
 func (p payload) scalar(name string) (string, bool) {
 	raw := p[name]
-	if len(raw) == 0 || len(raw) > 6*maxTextBytes+2 { // as many bytes as escapes can make of so long a text
+	// the most bytes that a text of maxTextBytes can have with escapes
+	if len(raw) == 0 || len(raw) > 6*maxTextBytes+2 {
 		return "", false
 	}
 	switch raw[0] {
@@ -159,8 +162,8 @@ func (p payload) scalar(name string) (string, bool) {
 	return string(raw), len(raw) <= maxTextBytes
 }
 
-// nameable reports whether s is 1 to most bytes of text. A replacement character is what a broken escape becomes: two texts
-// that differ in one would be the same.
+// nameable reports whether s is 1..most bytes of text. It refuses replacement characters, because broken escapes become
+// one: two different texts would be equal.
 func nameable(s string, most int) bool {
 	return s != "" && len(s) <= most && utf8.ValidString(s) && !strings.ContainsRune(s, utf8.RuneError) &&
 		strings.IndexFunc(s, unicode.IsControl) < 0

@@ -20,7 +20,8 @@ func FuzzVerify(f *testing.F) {
 	for _, seed := range []string{
 		"", "..", text, text + "=", parts[0] + "." + parts[1] + ".", encode(`{"alg":"none"}`) + "." + parts[1] + ".",
 		attacker.Sign(claims(noon, nil)), attacker.Sign(claims(noon, nil), with("jwk", attacker.JWK())),
-		encode(`{"alg":"ES256","alg":"none","crit":["b64"],"b64":false,"kid":"k1","x5c":["AA"]}`) + "." + parts[1] + "." + parts[2],
+		encode(`{"alg":"ES256","alg":"none","crit":["b64"],"b64":false,"kid":"k1","x5c":["AA"]}`) + "." + parts[1] +
+			"." + parts[2],
 		parts[0] + "." + encode(`{"iss":"`+issuerName+`","exp":1e400}`) + "." + parts[2],
 	} {
 		f.Add(seed)
@@ -29,7 +30,8 @@ func FuzzVerify(f *testing.F) {
 		for range 2 { // the second time, what was accepted is remembered
 			got, err := v.Verify(t.Context(), in, noon)
 			switch {
-			case err == nil && (got.Tenant != "acme" || got.Subject != "user-1" || got.ID != "id-1" || !strings.Contains(in, parts[1])):
+			case err == nil && (got.Tenant != "acme" || got.Subject != "user-1" || got.ID != "id-1" ||
+				!strings.Contains(in, parts[1])):
 				t.Fatalf("Verify(%q) = %+v, which nobody signed", in, got)
 			case err != nil && !errors.Is(err, token.ErrBadToken):
 				t.Fatalf("Verify(%q) = %v, want ErrBadToken", in, err)
@@ -43,8 +45,10 @@ func FuzzVerify(f *testing.F) {
 func FuzzPayload(f *testing.F) {
 	v := newVerifier(f, config(publishing(good), func(c *token.Config) { c.Claims = []string{"x"} }))
 	plain := `{"iss":"` + issuerName + `","aud":"` + audience + `","tenant_id":"acme","sub":"u","exp":9999999999,"x":1}`
-	for _, seed := range []string{plain, strings.Replace(plain, "acme", `\u0061cme`, 1), strings.Replace(plain, `"u"`, `"\r\n"`, 1),
-		strings.Replace(plain, "{", `{"exp":1,`, 1), strings.Replace(plain, `"x":1`, `"x":[[[]]],"nbf":1e-400`, 1), "null", "[]"} {
+	for _, seed := range []string{plain, strings.Replace(plain, "acme", `\u0061cme`, 1),
+		strings.Replace(plain, `"u"`, `"\r\n"`, 1),
+		strings.Replace(plain, "{", `{"exp":1,`, 1), strings.Replace(plain, `"x":1`, `"x":[[[]]],"nbf":1e-400`, 1),
+		"null", "[]"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, payload string) {
@@ -57,19 +61,22 @@ func FuzzPayload(f *testing.F) {
 		}
 		kept, _ := got.Claim("x")
 		if got.Tenant != "acme" || got.Subject == "" || !got.Expires.After(noon.Add(-token.DefaultLeeway)) ||
-			strings.ContainsAny(got.Subject+got.ID+kept, "\r\n\x00\x7f") || len(got.Subject)+len(got.ID)+len(kept) > 3*256 {
+			strings.ContainsAny(got.Subject+got.ID+kept, "\r\n\x00\x7f") ||
+			len(got.Subject)+len(got.ID)+len(kept) > 3*256 {
 			t.Fatalf("Verify(%q) = %+v", payload, got)
 		}
 	})
 }
 
-// FuzzKeySet guarantees that no answer of an issuer ends the process, and that only one which holds the key makes its token
-// pass.
+// FuzzKeySet guarantees that no answer of an issuer ends the process, and that only one which holds the key makes its
+// token pass.
 func FuzzKeySet(f *testing.F) {
 	text := good.Sign(claims(noon, nil))
-	x := jwkWith(good, "kty", absent{}, "crv", absent{}, "y", absent{}, "kid", absent{}, "alg", absent{}, "use", absent{})
+	x := jwkWith(good, "kty", absent{}, "crv", absent{}, "y", absent{}, "kid", absent{}, "alg", absent{}, "use",
+		absent{})
 	x = strings.Trim(x, `{}`) // "x":"…"
-	for _, seed := range []string{document(good), document(everyKind()...), `{"keys":[]}`, "null", keysOf(jwkWith(good, "x5c", []string{"AA=="}), `{"kty":"RSA","n":"AQ","e":"AQAB"}`),
+	for _, seed := range []string{document(good), document(everyKind()...), `{"keys":[]}`, "null",
+		keysOf(jwkWith(good, "x5c", []string{"AA=="}), `{"kty":"RSA","n":"AQ","e":"AQAB"}`),
 		keysOf(jwkWith(good, "x5u", ":", "x5t", "AA"), `{"kty":"AKP","alg":"ML-DSA-44","pub":"AA"}`)} {
 		f.Add(seed)
 	}
@@ -113,7 +120,8 @@ func BenchmarkFirstSight(b *testing.B) {
 			v := newVerifier(b, config(publishing(key), func(c *token.Config) { c.MaxRemembered = 1 }))
 			var tokens [2]string
 			for i := range tokens {
-				tokens[i] = key.Sign(claims(noon, with("jti", fmt.Sprint(i), "scope", strings.Repeat("read write ", 30))))
+				tokens[i] = key.Sign(claims(noon,
+					with("jti", fmt.Sprint(i), "scope", strings.Repeat("read write ", 30))))
 			}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
@@ -135,8 +143,9 @@ func BenchmarkRefused(b *testing.B) {
 		text string
 		want error
 	}{
-		"large": {strings.Repeat("a", 1<<20), token.ErrTooLarge}, "expired": {good.Sign(claims(noon, with("exp", math.MaxInt32-1e9))), token.ErrExpired},
-		"forged": {attacker.Sign(claims(noon, nil)), token.ErrSignature},
+		"large":   {strings.Repeat("a", 1<<20), token.ErrTooLarge},
+		"expired": {good.Sign(claims(noon, with("exp", math.MaxInt32-1e9))), token.ErrExpired},
+		"forged":  {attacker.Sign(claims(noon, nil)), token.ErrSignature},
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

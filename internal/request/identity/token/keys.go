@@ -17,49 +17,49 @@ import (
 const (
 	maxSetBytes = 256 << 10
 	maxKeys     = 256
-	minRSABits  = 2048 // go-jose takes none of more than 4096 bits, or with an exponent below 2
+	minRSABits  = 2048 // go-jose refuses more than 4096 bits, and exponents below 2
 )
 
 // key is a public key of an issuer.
 type key struct {
-	public any         // *rsa.PublicKey, *ecdsa.PublicKey or ed25519.PublicKey: never a secret
-	gone   atomic.Bool // the issuer's set no longer holds it
+	public any         // *rsa.PublicKey, *ecdsa.PublicKey or ed25519.PublicKey, never a secret
+	gone   atomic.Bool // the issuer's set no longer has the key
 }
 
-// fingerprint tells whether a key of one set is that of another.
+// fingerprint identifies a key across sets.
 type fingerprint struct {
 	kid, algorithm string
 	thumbprint     [sha256.Size]byte
 }
 
-// name is what a token says of its key.
+// name is how a token names its key.
 type name struct {
 	kid       string
 	algorithm jose.SignatureAlgorithm
 }
 
-// keySet is an issuer's keys, as fetched. It is immutable but for keys' gone.
+// keySet holds an issuer's keys, as fetched. It is immutable, except for key.gone.
 type keySet struct {
 	keys   map[fingerprint]*key
-	byName map[name]*key                    // where two have a name, the first
+	byName map[name]*key                    // if two keys have a name, the first of them
 	kids   map[string]bool                  // of all usable keys
-	only   map[jose.SignatureAlgorithm]*key // for tokens without "kid": nil where more than one fits
+	only   map[jose.SignatureAlgorithm]*key // for tokens without "kid"; nil if more than one key fits
 }
 
-var errNoKeys = errors.New("it holds no key that can be used")
+var errNoKeys = errors.New("it has no key that can be used")
 
-// parseKeys reads a JWK set. Keys that cannot be used (too weak, for encryption, secret, of another kind or algorithm) are
-// left out, as RFC 7517 has it; a set without any is an error, so that it never replaces a good one. Keys that old has are
-// taken over.
+// parseKeys reads a JWK set. It leaves out keys that cannot be used (too weak, for encryption, secret, of another kind
+// or algorithm), as RFC 7517 says. A set without usable keys is an error, so that it never replaces a good set. Keys
+// that old has are reused.
 func parseKeys(b []byte, accepted []jose.SignatureAlgorithm, old *keySet) (*keySet, error) {
 	var document struct {
 		Keys []json.RawMessage `json:"keys"`
 	}
 	if err := json.Unmarshal(b, &document); err != nil {
-		return nil, errors.New("it is not a JWK set") // the library's error may quote it
+		return nil, errors.New("it is not a JWK set") // the library's error may quote the set
 	}
 	if len(document.Keys) > maxKeys {
-		return nil, errors.New("it holds too many keys")
+		return nil, errors.New("it has too many keys")
 	}
 	set := &keySet{keys: make(map[fingerprint]*key), byName: make(map[name]*key), kids: make(map[string]bool),
 		only: make(map[jose.SignatureAlgorithm]*key)}
@@ -113,7 +113,7 @@ func (s *keySet) add(raw json.RawMessage, accepted []jose.SignatureAlgorithm, ol
 	}
 }
 
-// fits is the algorithms that a key can be used with: none if it is too weak, or not public.
+// fits returns the algorithms that a key can be used with. It returns none if the key is too weak, or not public.
 func fits(public any) []jose.SignatureAlgorithm {
 	switch k := public.(type) {
 	case *rsa.PublicKey:
@@ -135,7 +135,7 @@ func fits(public any) []jose.SignatureAlgorithm {
 	return nil
 }
 
-// find is the key of a token: by its "kid", or where it has none, the only one that fits.
+// find returns the key of a token by its "kid". If the token has none, it returns the only key that fits.
 func (s *keySet) find(kid string, a jose.SignatureAlgorithm) *key {
 	if kid == "" {
 		return s.only[a]
@@ -143,7 +143,7 @@ func (s *keySet) find(kid string, a jose.SignatureAlgorithm) *key {
 	return s.byName[name{kid, a}]
 }
 
-// retire marks the keys that next does not hold.
+// retire marks the keys that next does not have.
 func (s *keySet) retire(next *keySet) {
 	for id, k := range s.keys {
 		if next.keys[id] == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/refresh"
 )
 
-// source keeps an issuer's keys.
+// source fetches and keeps the keys of an issuer.
 type source struct {
 	issuer     string
 	url        string
@@ -26,12 +26,13 @@ type source struct {
 
 func newSource(c *Config, i *issuer) *source {
 	s := &source{issuer: i.Issuer.Issuer, url: i.JWKSURL, algorithms: i.algorithms, c: c}
-	s.keys = refresh.New(refresh.Config[keySet]{Read: s.fetch, Ended: s.ended, Wait: c.Wait, Refresh: c.Refresh, Cooldown: c.Cooldown})
+	s.keys = refresh.New(refresh.Config[keySet]{Read: s.fetch, Ended: s.ended, Wait: c.Wait, Refresh: c.Refresh,
+		Cooldown: c.Cooldown})
 	return s
 }
 
-// key is the key that a token names. An unknown kid fetches the set again, at most once per cooldown: nothing is
-// remembered of the kid itself, so a flood of them takes no memory.
+// key returns the key that a token names. If the kid is unknown, the set is fetched again, at most once per cooldown.
+// The kid itself is not remembered, so a flood of unknown kids takes no memory.
 func (s *source) key(ctx context.Context, kid string, a jose.SignatureAlgorithm, now time.Time) (*key, error) {
 	if _, err := s.keys.First(ctx, now); err != nil {
 		return nil, s.unavailable(err)
@@ -53,7 +54,7 @@ func (s *source) key(ctx context.Context, kid string, a jose.SignatureAlgorithm,
 	return nil, ErrUnknownKey
 }
 
-// upkeep replaces keys that are old, and is the set to use: the new one if it is there in time.
+// upkeep fetches the set again if it is old, and returns the set to use: the new one if it arrives in time.
 func (s *source) upkeep(ctx context.Context, now time.Time) *keySet {
 	if reading, overdue := s.keys.Upkeep(now); overdue && reading.Began {
 		s.keys.Await(ctx, reading)
@@ -65,10 +66,12 @@ func (s *source) unavailable(cause error) error {
 	return fmt.Errorf("%w: issuer %q: %w", ErrKeysUnavailable, s.issuer, cause)
 }
 
-// ended tells of a fetch, and takes the keys that it did not find again from the tokens that were verified with them.
+// ended logs the result of a fetch, and marks the keys that are no longer in the set, so that tokens verified with them
+// are verified again.
 func (s *source) ended(e refresh.End[keySet]) {
 	if e.Err != nil {
-		s.c.Log.Warn("keys cannot be fetched", "issuer", s.issuer, "in_use", e.Before != nil, "failures", e.Failures, "error", e.Err)
+		s.c.Log.Warn("keys cannot be fetched", "issuer", s.issuer, "in_use", e.Before != nil, "failures", e.Failures,
+			"error", e.Err)
 		return
 	}
 	if e.Before != nil {
@@ -97,15 +100,16 @@ func (s *source) get(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		var outer *url.Error
 		if errors.As(err, &outer) {
-			err = outer.Err // the address may hold what is no log's business
+			err = outer.Err // outer.URL may hold a secret, which must not be logged
 		}
 		return nil, err
 	}
-	defer func() { _ = resp.Body.Close() }() // it was read, or is of no use
+	defer func() { _ = resp.Body.Close() }() // the body was read or is not needed
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("status %d", resp.StatusCode)
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxSetBytes+1)) // decompressed, so a small answer stays small
+	// after decompression, so a small answer cannot become a large one
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxSetBytes+1))
 	switch {
 	case err != nil:
 		return nil, err
@@ -115,13 +119,14 @@ func (s *source) get(ctx context.Context) ([]byte, error) {
 	return body, nil
 }
 
-// guarded is the client without what could lead it elsewhere: a redirect would let whoever answers once choose who answers.
+// guarded returns the client without the features that could lead it to another server. Whoever controls one answer
+// could otherwise redirect all later requests.
 func guarded(c *http.Client) *http.Client {
 	if c == nil {
 		c = &http.Client{Transport: &http.Transport{
 			Proxy:                  http.ProxyFromEnvironment,
 			TLSHandshakeTimeout:    refresh.ReadTimeout,
-			DisableKeepAlives:      true, // the next fetch is a quarter of an hour away
+			DisableKeepAlives:      true, // the next fetch is about a quarter of an hour later
 			MaxResponseHeaderBytes: 64 << 10,
 		}}
 	}
@@ -131,7 +136,7 @@ func guarded(c *http.Client) *http.Client {
 	return &out
 }
 
-// checkURL refuses addresses over which anyone on the way could answer with keys of their own.
+// checkURL refuses URLs over which somebody between us and the issuer could send keys of their own.
 func checkURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil {

@@ -30,22 +30,25 @@ var broken = map[string]struct {
 	respond responder
 	cause   string
 }{
-	"500":            {answer(http.StatusInternalServerError, document(good)), "status 500"},
-	"404":            {answer(http.StatusNotFound, document(good)), "status 404"},
-	"204":            {answer(http.StatusNoContent, ""), "status 204"},
-	"redirect":       {redirect, "status 302"},
-	"nothing":        {answer(http.StatusOK, ""), "not a JWK set"},
-	"not JSON":       {answer(http.StatusOK, "<html>down for maintenance</html>"), "not a JWK set"},
-	"cut off":        {answer(http.StatusOK, document(good)[:40]), "not a JWK set"},
-	"null":           {answer(http.StatusOK, "null"), "no key"},
-	"no set":         {answer(http.StatusOK, "{}"), "no key"},
-	"empty set":      {answer(http.StatusOK, `{"keys":[]}`), "no key"},
-	"keys is text":   {answer(http.StatusOK, `{"keys":"none"}`), "not a JWK set"},
-	"keys twice":     {answer(http.StatusOK, `{"keys":[],"keys":[]}`), "not a JWK set"},
-	"only rubbish":   {answer(http.StatusOK, `{"keys":[1,null,{},[],"x"]}`), "no key"},
-	"too many keys":  {answer(http.StatusOK, keysOf(strings.Split(strings.Repeat("{} ", 256)+"{}", " ")...)), "too many keys"},
-	"huge":           {answer(http.StatusOK, strings.Replace(document(good), "{", `{"x":"`+strings.Repeat("x", 256<<10)+`",`, 1)), "larger than"},
-	"refused":        {func(*http.Request) (reply, error) { return reply{}, errors.New("connection refused") }, "connection refused"},
+	"500":          {answer(http.StatusInternalServerError, document(good)), "status 500"},
+	"404":          {answer(http.StatusNotFound, document(good)), "status 404"},
+	"204":          {answer(http.StatusNoContent, ""), "status 204"},
+	"redirect":     {redirect, "status 302"},
+	"nothing":      {answer(http.StatusOK, ""), "not a JWK set"},
+	"not JSON":     {answer(http.StatusOK, "<html>down for maintenance</html>"), "not a JWK set"},
+	"cut off":      {answer(http.StatusOK, document(good)[:40]), "not a JWK set"},
+	"null":         {answer(http.StatusOK, "null"), "no key"},
+	"no set":       {answer(http.StatusOK, "{}"), "no key"},
+	"empty set":    {answer(http.StatusOK, `{"keys":[]}`), "no key"},
+	"keys is text": {answer(http.StatusOK, `{"keys":"none"}`), "not a JWK set"},
+	"keys twice":   {answer(http.StatusOK, `{"keys":[],"keys":[]}`), "not a JWK set"},
+	"only rubbish": {answer(http.StatusOK, `{"keys":[1,null,{},[],"x"]}`), "no key"},
+	"too many keys": {answer(http.StatusOK, keysOf(strings.Split(strings.Repeat("{} ", 256)+"{}", " ")...)),
+		"too many keys"},
+	"huge": {answer(http.StatusOK,
+		strings.Replace(document(good), "{", `{"x":"`+strings.Repeat("x", 256<<10)+`",`, 1)), "larger than"},
+	"refused": {func(*http.Request) (reply, error) { return reply{}, errors.New("connection refused") },
+		"connection refused"},
 	"never answered": {hang, "longer than"},
 }
 
@@ -64,7 +67,8 @@ func TestKeysUnavailable(t *testing.T) {
 				text := good.Sign(claims(time.Now(), nil))
 				began := time.Now()
 				err := verify(v, text, began)
-				if !errors.Is(err, token.ErrKeysUnavailable) || errors.Is(err, token.ErrBadToken) || !strings.Contains(err.Error(), b.cause) ||
+				if !errors.Is(err, token.ErrKeysUnavailable) || errors.Is(err, token.ErrBadToken) ||
+					!strings.Contains(err.Error(), b.cause) ||
 					!strings.Contains(err.Error(), issuerName) {
 					t.Errorf("Verify = %v; want ErrKeysUnavailable, the issuer and %q", err, b.cause)
 				}
@@ -82,8 +86,8 @@ func TestKeysUnavailable(t *testing.T) {
 	}
 }
 
-// Guarantees that an issuer that fails later costs nothing but the news: what was good stays good, remembered or not, for
-// as long as it lasts, and no request waits longer than half a second.
+// Guarantees that an issuer that fails later costs nothing but the news: what was good stays good, remembered or not,
+// for as long as it lasts, and no request waits longer than half a second.
 func TestLastKnownGood(t *testing.T) {
 	for name, b := range broken {
 		t.Run(name, func(t *testing.T) {
@@ -165,11 +169,12 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// Guarantees that a flood of tokens with keys nobody knows costs the issuer one request per cooldown, whether it answers
-// or not, and us no memory; and that good tokens pass meanwhile.
+// Guarantees that a flood of tokens with keys nobody knows costs the issuer one request per cooldown, whether it
+// answers or not, and us no memory; and that good tokens pass meanwhile.
 func TestFloodOfUnknownKeys(t *testing.T) {
 	for name, respond := range map[string]responder{
-		"issuer up": answer(http.StatusOK, document(good)), "issuer down": answer(http.StatusBadGateway, ""), "issuer hangs": hang,
+		"issuer up": answer(http.StatusOK, document(good)), "issuer down": answer(http.StatusBadGateway, ""),
+		"issuer hangs": hang,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -187,7 +192,8 @@ func TestFloodOfUnknownKeys(t *testing.T) {
 						for i := range minutes * 60 {
 							began := time.Now()
 							text := attacker.Sign(claims(began, nil), with("kid", fmt.Sprint(worker, "-", i)))
-							if err := verify(v, text, began); !errors.Is(err, token.ErrUnknownKey) && !errors.Is(err, token.ErrKeysUnavailable) {
+							if err := verify(v, text, began); !errors.Is(err, token.ErrUnknownKey) &&
+								!errors.Is(err, token.ErrKeysUnavailable) {
 								t.Errorf("Verify = %v, want ErrUnknownKey or ErrKeysUnavailable", err)
 							}
 							if took := time.Since(began); took > token.DefaultWait {
@@ -219,8 +225,8 @@ func TestFloodOfUnknownKeys(t *testing.T) {
 	}
 }
 
-// Guarantees that an unknown key is not held against its bearer while nobody can know whether it exists, and that a known
-// key under an algorithm that is not its own asks nobody.
+// Guarantees that an unknown key is not held against its bearer while nobody can know whether it exists, and that a
+// known key under an algorithm that is not its own asks nobody.
 func TestUnknownKeyAndTheIssuerAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := publishing(good)
@@ -258,8 +264,8 @@ func TestClockSetBack(t *testing.T) {
 	}
 }
 
-// Guarantees that all who wait share one fetch, and that nobody waits longer than allowed: Config.Wait, or ctx if that ends
-// before. Those who come after the fetch are served.
+// Guarantees that all who wait share one fetch, and that nobody waits longer than allowed: Config.Wait, or ctx if that
+// ends before. Those who come after the fetch are served.
 func TestOneFetchAndABoundedWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
@@ -299,8 +305,8 @@ func TestOneFetchAndABoundedWait(t *testing.T) {
 	})
 }
 
-// Guarantees that rotation is seamless: the old key does until the set is replaced, a new one is found within the cooldown,
-// and tokens of a key that was withdrawn stop, remembered or not, within the refresh interval and a fifth.
+// Guarantees that rotation is seamless: the old key does until the set is replaced, a new one is found within the
+// cooldown, and tokens of a key that was withdrawn stop, remembered or not, within the refresh interval and a fifth.
 func TestRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next := newEC("k2", elliptic.P256())
@@ -338,7 +344,8 @@ func TestRotation(t *testing.T) {
 		usurper := newEC("k2", elliptic.P256())
 		a.Set(answer(http.StatusOK, document(usurper)))
 		pass(token.DefaultRefresh * 6 / 5)
-		if err := verify(v, rotated, time.Now()); err != nil && !errors.Is(err, token.ErrSignature) { // it is noticed beside this call
+		// it is noticed beside this call
+		if err := verify(v, rotated, time.Now()); err != nil && !errors.Is(err, token.ErrSignature) {
 			t.Errorf("what makes it be noticed: Verify = %v", err)
 		}
 		synctest.Wait()
@@ -391,8 +398,8 @@ func TestOldKeysAreReplacedInFront(t *testing.T) {
 }
 
 // Guarantees that a fetch which a freeze cut does not stand in the way of the next: the clock of requests jumps, this
-// process's does not, and the answer never comes. Keys that were withdrawn meanwhile verify nothing, and fetches that were
-// given up are neither counted nor told of, and come once per cooldown.
+// process's does not, and the answer never comes. Keys that were withdrawn meanwhile verify nothing, and fetches that
+// were given up are neither counted nor told of, and come once per cooldown.
 func TestFrozenFetch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next := newEC("k2", elliptic.P256())
@@ -420,8 +427,11 @@ func TestFrozenFetch(t *testing.T) {
 		a.Set(hang)
 		fetches := a.Fetches()
 		for n := range 40 { // frozen after each request, of which there is one in ten seconds
-			if err := verify(v, unknown, start.Add(4*time.Hour+time.Duration(n)*10*time.Second)); !errors.Is(err, token.ErrKeysUnavailable) {
-				t.Errorf("an unknown key, while nobody can know whether it exists: Verify = %v, want ErrKeysUnavailable", err)
+			if err := verify(v, unknown, start.Add(4*time.Hour+time.Duration(n)*10*time.Second)); !errors.Is(err,
+				token.ErrKeysUnavailable) {
+				t.Errorf(
+					"an unknown key, while nobody can know whether it exists: Verify = %v, want ErrKeysUnavailable",
+					err)
 			}
 		}
 		synctest.Wait()
@@ -432,7 +442,8 @@ func TestFrozenFetch(t *testing.T) {
 		step("which gives the last of them up", text, 5*time.Hour, token.ErrUnknownKey, 0)
 		synctest.Wait()
 		if s := v.Stats(); s.Failures != 0 || s.Fetches != 3 || lines.String() != "" {
-			t.Errorf("Stats = %+v and the log %q, want three fetches and nothing of those that were given up", s, lines.String())
+			t.Errorf("Stats = %+v and the log %q, want three fetches and nothing of those that were given up", s,
+				lines.String())
 		}
 	})
 }
@@ -478,7 +489,8 @@ func TestClose(t *testing.T) {
 			t.Errorf("Close took %v, want the second that the fetch takes to end", took)
 		}
 		began = time.Now()
-		if err := verify(v, good.Sign(claims(began, nil)), began); !errors.Is(err, token.ErrKeysUnavailable) || time.Since(began) != 0 {
+		if err := verify(v, good.Sign(claims(began, nil)), began); !errors.Is(err, token.ErrKeysUnavailable) ||
+			time.Since(began) != 0 {
 			t.Errorf("Verify after Close = %v, want ErrKeysUnavailable at once", err)
 		}
 		fresh := newVerifier(t, config(publishing(good)))
@@ -489,7 +501,8 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// Guarantees that keys that are weak, secret, or meant for something else verify nothing, and do not keep others from it.
+// Guarantees that keys that are weak, secret, or meant for something else verify nothing, and do not keep others from
+// it.
 func TestUnusableKeysAreLeftOut(t *testing.T) {
 	weak := must(rsa.GenerateKey(rand.Reader, 1024))
 	public := func(s *signer) string { return jwkWith(s) }
@@ -514,13 +527,15 @@ func TestUnusableKeysAreLeftOut(t *testing.T) {
 		"for no operation":         {good, jwkWith(good, "key_ops", []string{})},
 		"of another algorithm":     {rsaSigner, jwkWith(rsaSigner, "alg", "RSA-OAEP")},
 		"of one that is not taken": {rsaSigner, jwkWith(rsaSigner, "alg", "RS512")},
-		"a private one":            {good, string(must(jose.JSONWebKey{Key: good.Private, KeyID: "k1", Algorithm: "ES256", Use: "sig"}.MarshalJSON()))},
-		"a secret":                 {good, `{"kty":"oct","kid":"k1","k":"AAAA","alg":"HS256"}`},
-		"not on its curve":         {good, jwkWith(good, "x", encode(strings.Repeat("\x01", 32)))},
-		"a curve nobody knows":     {good, jwkWith(good, "crv", "P-111")},
-		"a kind nobody knows":      {good, jwkWith(good, "kty", "XYZ")},
-		"a name too long":          {good, jwkWith(good, "kid", strings.Repeat("k", 300))},
-		"a member twice":           {good, strings.Replace(jwkWith(good), "{", `{"kid":"k1",`, 1)},
+		"a private one": {good,
+			string(must(jose.JSONWebKey{Key: good.Private, KeyID: "k1", Algorithm: "ES256",
+				Use: "sig"}.MarshalJSON()))},
+		"a secret":             {good, `{"kty":"oct","kid":"k1","k":"AAAA","alg":"HS256"}`},
+		"not on its curve":     {good, jwkWith(good, "x", encode(strings.Repeat("\x01", 32)))},
+		"a curve nobody knows": {good, jwkWith(good, "crv", "P-111")},
+		"a kind nobody knows":  {good, jwkWith(good, "kty", "XYZ")},
+		"a name too long":      {good, jwkWith(good, "kid", strings.Repeat("k", 300))},
+		"a member twice":       {good, strings.Replace(jwkWith(good), "{", `{"kid":"k1",`, 1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			other := newEC("other", elliptic.P256())
@@ -539,22 +554,27 @@ func TestUnusableKeysAreLeftOut(t *testing.T) {
 	}
 }
 
-// Guarantees what a set may leave open: a key without "alg" and "use" does for each algorithm of its kind that the issuer
-// is allowed, one without "kid" for tokens without, as long as there is no choice, and of two with one name the first.
+// Guarantees what a set may leave open: a key without "alg" and "use" does for each algorithm of its kind that the
+// issuer is allowed, one without "kid" for tokens without, as long as there is no choice, and of two with one name the
+// first.
 func TestNamesInASet(t *testing.T) {
 	bare := keyed("k1", "RS256", rsaKey())
-	v := newVerifier(t, config(newAuthority(answer(http.StatusOK, keysOf(jwkWith(bare, "alg", absent{}, "use", absent{}, "key_ops", []string{"verify"})))), all))
+	v := newVerifier(t,
+		config(newAuthority(answer(http.StatusOK,
+			keysOf(jwkWith(bare, "alg", absent{}, "use", absent{}, "key_ops", []string{"verify"})))), all))
 	for _, alg := range []string{"RS256", "PS512"} {
 		if err := verify(v, keyed("k1", alg, rsaKey()).Sign(claims(noon, nil)), noon); err != nil {
 			t.Errorf("%s: Verify = %v, want nil", alg, err)
 		}
 	}
-	nameless := newVerifier(t, config(newAuthority(answer(http.StatusOK, keysOf(jwkWith(good, "kid", absent{}), jwkWith(bare))))))
+	nameless := newVerifier(t,
+		config(newAuthority(answer(http.StatusOK, keysOf(jwkWith(good, "kid", absent{}), jwkWith(bare))))))
 	if err := verify(nameless, good.Sign(claims(noon, nil), with("kid", absent{})), noon); err != nil {
 		t.Errorf("without names: Verify = %v, want nil", err)
 	}
 	two := newVerifier(t, config(publishing(good, newEC("k2", elliptic.P256()))))
-	if err := verify(two, good.Sign(claims(noon, nil), with("kid", absent{})), noon); !errors.Is(err, token.ErrUnknownKey) {
+	if err := verify(two, good.Sign(claims(noon, nil), with("kid", absent{})), noon); !errors.Is(err,
+		token.ErrUnknownKey) {
 		t.Errorf("without a name, of two: Verify = %v, want ErrUnknownKey", err)
 	}
 	same := newVerifier(t, config(publishing(good, attacker)))
@@ -624,8 +644,10 @@ func TestOverHTTP(t *testing.T) {
 		wantSilent(t, errors.New(lines.String()), text)
 	}
 	issuer.Close()
-	v := newVerifier(t, config(nil, func(c *token.Config) { c.Client, c.Issuers[0].JWKSURL = nil, issuer.URL+"/jwks?code=abcd" }))
-	if err := verify(v, good.Sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrKeysUnavailable) || strings.Contains(err.Error(), "abcd") {
+	v := newVerifier(t,
+		config(nil, func(c *token.Config) { c.Client, c.Issuers[0].JWKSURL = nil, issuer.URL+"/jwks?code=abcd" }))
+	if err := verify(v, good.Sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrKeysUnavailable) ||
+		strings.Contains(err.Error(), "abcd") {
 		t.Errorf("nobody listens: Verify = %v, want ErrKeysUnavailable without the query", err)
 	}
 	if n := elsewhere.Load(); n != 0 {
@@ -641,7 +663,8 @@ func TestConcurrently(t *testing.T) {
 		v := newVerifier(t, config(a, func(c *token.Config) { c.MaxRemembered = 50 }))
 		var tokens []string
 		for i := range 100 {
-			tokens = append(tokens, good.Sign(claims(time.Now(), with("jti", fmt.Sprint(i), "exp", time.Now().Add(10*time.Hour).Unix()))))
+			tokens = append(tokens,
+				good.Sign(claims(time.Now(), with("jti", fmt.Sprint(i), "exp", time.Now().Add(10*time.Hour).Unix()))))
 		}
 		forged := attacker.Sign(claims(time.Now(), with("exp", time.Now().Add(10*time.Hour).Unix())))
 		if err := verify(v, tokens[0], time.Now()); err != nil {

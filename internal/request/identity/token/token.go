@@ -1,11 +1,12 @@
-// Package token verifies JWTs: who issued one, for which tenant and subject, until when.
+// Package token verifies JWTs: who issued a token, for which tenant and subject, and until when it is valid.
 //
-// Signatures and keys are go-jose's (v4): released often, without dependencies, its JSON refuses duplicate members, and its
-// parser takes a list of algorithms. It adds 0.3 MB and 10 µs of initialisation to a Lambda; jwx adds 1.5 MB and 0.6 ms,
-// and golang-jwt 0.07 MB but no keys, for which keyfunc refreshes in goroutines that a frozen Lambda stops.
+// Signatures and keys are handled by go-jose (v4). It is released often and has no dependencies, its JSON decoder
+// refuses duplicate members, and its parser takes a list of algorithms. It adds 0.3 MB and 10 µs of initialisation to a
+// Lambda function. jwx adds 1.5 MB and 0.6 ms. golang-jwt adds 0.07 MB but does not fetch keys; keyfunc does, in
+// goroutines that stop while a Lambda environment is frozen.
 //
-// What a token says chooses among what is configured and nothing else: "iss" an issuer, "kid" a key that its own key set
-// holds. Header members that name or carry other keys ("jku", "x5u", "jwk", "x5c") are never used.
+// A token only selects among what is configured: its "iss" selects an issuer, and its "kid" a key in the key set of
+// that issuer. Header members that name or carry other keys ("jku", "x5u", "jwk", "x5c") are never used.
 package token
 
 import (
@@ -23,11 +24,11 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// ErrBadToken is a token that is refused. Every error of [Verifier.Verify] wraps it or [ErrKeysUnavailable], none holds any
-// part of the token.
+// ErrBadToken means that a token is refused. Every error of [Verifier.Verify] wraps it or [ErrKeysUnavailable]. No
+// error contains any part of the token.
 var ErrBadToken = errors.New("bad token")
 
-// Why a token is refused. Each wraps ErrBadToken.
+// Reasons for which a token is refused. Each wraps ErrBadToken.
 var (
 	ErrTooLarge    = fmt.Errorf("%w: too large", ErrBadToken)
 	ErrMalformed   = fmt.Errorf("%w: malformed", ErrBadToken)
@@ -44,8 +45,8 @@ var (
 	ErrSignature   = fmt.Errorf("%w: wrong signature", ErrBadToken)
 )
 
-// ErrKeysUnavailable is a token about which nothing can be said: its issuer's keys could not be had in time. The token
-// may be good.
+// ErrKeysUnavailable means that a token cannot be judged, because its issuer's keys could not be fetched in time. The
+// token may be good.
 var ErrKeysUnavailable = errors.New("keys not available")
 
 // Defaults and bounds of a [Config].
@@ -65,47 +66,52 @@ const (
 	maxClaims     = 16
 )
 
-// Issuer is one who may issue tokens.
+// Issuer is an issuer whose tokens are accepted.
 type Issuer struct {
-	Issuer    string   // required; "iss", compared byte by byte
-	Audiences []string // required; one of them must be in the audience claim
+	Issuer    string   // required; the value of the claim "iss", compared byte by byte
+	Audiences []string // required; the audience claim must contain one of them
 	JWKSURL   string   // required; https, or http on a loopback address
 
-	// Algorithms that are accepted; default RS256 and ES256. Possible are RS, PS and ES with 256, 384 and 512, and EdDSA
-	// (Ed25519), RSA with keys of 2048 to 4096 bits. Symmetric ones are not: their secret would have to be here.
+	// Algorithms are the accepted algorithms; default RS256 and ES256. Possible are RS, PS and ES with 256, 384 or 512,
+	// and EdDSA (Ed25519). RSA keys must have 2048 to 4096 bits. Symmetric algorithms are not possible, because their
+	// secret would have to be stored here.
 	Algorithms []string
 
 	AudienceClaim string // default "aud"; access tokens of Cognito have "client_id"
-	TenantClaim   string // default "tenant_id"; a member of the payload itself, never of one inside it
+	TenantClaim   string // default "tenant_id"; a direct member of the payload, not a nested one
 	SubjectClaim  string // default "sub"
 
-	// Tenants that the issuer may speak for. Whoever holds its key can be any of them, so all tenants are only those of an
-	// issuer that says AllTenants.
+	// Tenants are the tenants that the issuer may name. AllTenants allows all of them. It must be set explicitly,
+	// because whoever holds the issuer's key can pretend to be any of these tenants.
 	Tenants    []string
 	AllTenants bool
 }
 
-// Config sets up a [Verifier]. Zero values are the defaults.
+// Config sets up a [Verifier]. A zero field has its default.
 type Config struct {
 	Issuers []Issuer // required
 
 	Claims []string // further claims to keep for [Claims.Claim], at most 16
 
-	Leeway        time.Duration // that clocks may differ by, at most 5 min; 0 is DefaultLeeway, 1 ns as good as none
-	MaxTokenBytes int           // of a token, at most 64 KiB; a longer one is refused unread
-	MaxRemembered int           // verified tokens to remember, at most 1<<20; one takes up to 1 KiB and what Claims keeps
-	Wait          time.Duration // that Verify waits for keys at most, up to 30 s
+	Leeway        time.Duration // how far clocks may differ, at most 5 min; 0 means DefaultLeeway; 1 ns is almost none
+	MaxTokenBytes int           // at most 64 KiB; a longer token is refused unread
+	// MaxRemembered is how many verified tokens are remembered, at most 1<<20. A token takes up to 1 KiB, plus the
+	// claims that are kept.
+	MaxRemembered int
+	Wait          time.Duration // how long Verify waits for keys at most, up to 30 s
 
-	// Refresh is the age at which keys are fetched again, up to a fifth later so that instances spread, at most 24 h. The
-	// fetch goes beside verification. At twice this age the request that begins it waits for it, half a second at most: an
-	// environment that is frozen after each request would never end one otherwise. Keys that cannot be replaced are used on.
+	// Refresh is the age at which keys are fetched again, at most 24 h. Each instance adds up to a fifth at random, so
+	// that instances do not fetch together. Verification goes on meanwhile. At twice this age, the request that starts
+	// the fetch waits for it, up to half a second, because an environment that is frozen after each request would
+	// otherwise never finish a fetch. Keys that cannot be replaced stay in use.
 	Refresh time.Duration
 
-	// Cooldown is the least time between two fetches because of an unknown key, at most Refresh. It is how late a new key
-	// can be, where its issuer signs with it at once, and all that a flood of unknown keys costs the issuer.
+	// Cooldown is the least time between two fetches because of an unknown key, at most Refresh. A new key that its
+	// issuer uses at once is accepted at most this much later. It also bounds what a flood of unknown keys costs the
+	// issuer.
 	Cooldown time.Duration
 
-	Client *http.Client // to fetch keys with; redirects are never followed; default one with a pool of its own
+	Client *http.Client // fetches keys; it never follows redirects; default a client with a pool of its own
 	Log    *slog.Logger // default slog.Default()
 }
 
@@ -113,11 +119,11 @@ type Config struct {
 type Verifier struct {
 	c          Config
 	issuers    map[string]*issuer
-	algorithms []jose.SignatureAlgorithm // of any issuer
+	algorithms []jose.SignatureAlgorithm // of all issuers
 	seen       *lru.Cache[[sha256.Size]byte, remembered]
 }
 
-// issuer is an Issuer, ready for use.
+// issuer is a checked Issuer.
 type issuer struct {
 	Issuer
 	tenants    map[string]bool
@@ -139,8 +145,8 @@ var (
 	defaultAlgorithms = []string{string(jose.RS256), string(jose.ES256)}
 )
 
-// New checks the configuration and makes a verifier, which fetches nothing yet; see [Verifier.Warm]. The error names the
-// field and joins all that is wrong.
+// New checks the configuration and makes a verifier. It fetches nothing yet; see [Verifier.Warm]. The error joins all
+// problems and names the fields.
 func New(c Config) (*Verifier, error) {
 	c.Claims = slices.Clone(c.Claims)
 	v := &Verifier{c: c, issuers: make(map[string]*issuer, len(c.Issuers))}
@@ -148,7 +154,7 @@ func New(c Config) (*Verifier, error) {
 	for n := range c.Issuers {
 		i, err := prepare(c.Issuers[n])
 		if err == nil && v.issuers[i.Issuer.Issuer] != nil {
-			err = errors.New("another one has the same Issuer")
+			err = errors.New("another issuer has the same Issuer")
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("issuer %d (%q): %w", n, c.Issuers[n].Issuer, err))
@@ -172,7 +178,7 @@ func New(c Config) (*Verifier, error) {
 	return v, err
 }
 
-// complete puts defaults where nothing is said, and says what is out of bounds.
+// complete fills in defaults and checks bounds.
 func (c *Config) complete() (errs []error) {
 	if len(c.Issuers) == 0 {
 		errs = append(errs, errors.New("no issuers"))
@@ -209,7 +215,7 @@ func prepare(in Issuer) (*issuer, error) {
 		return nil, errors.New("its name is missing")
 	}
 	if len(i.Audiences) == 0 || slices.Contains(i.Audiences, "") {
-		return nil, errors.New("no Audiences, or an empty one: a token for anyone would do")
+		return nil, errors.New("no Audiences, or an empty one: tokens for any audience would be accepted")
 	}
 	if i.AllTenants == (len(i.Tenants) > 0) {
 		return nil, errors.New("want either Tenants or AllTenants")
@@ -217,7 +223,7 @@ func prepare(in Issuer) (*issuer, error) {
 	i.Audiences = slices.Clone(i.Audiences)
 	for _, t := range i.Tenants {
 		if !nameable(t, maxTenantBytes) {
-			return nil, fmt.Errorf("tenant %.40q is not 1 to %d bytes of text", t, maxTenantBytes)
+			return nil, fmt.Errorf("tenant %.40q is not 1..%d bytes of text", t, maxTenantBytes)
 		}
 		i.tenants[t] = true
 	}
@@ -232,7 +238,8 @@ func prepare(in Issuer) (*issuer, error) {
 		}
 		i.algorithms = append(i.algorithms, a)
 	}
-	for claim, standard := range map[*string]string{&i.AudienceClaim: "aud", &i.TenantClaim: "tenant_id", &i.SubjectClaim: "sub"} {
+	for claim, standard := range map[*string]string{&i.AudienceClaim: "aud", &i.TenantClaim: "tenant_id",
+		&i.SubjectClaim: "sub"} {
 		if *claim == "" {
 			*claim = standard
 		}
@@ -240,36 +247,37 @@ func prepare(in Issuer) (*issuer, error) {
 	return i, checkURL(i.JWKSURL)
 }
 
-// Warm begins to fetch the keys that are not there yet, and does not wait: for the initialisation of a Lambda, whose first
-// request would otherwise wait for all of it.
+// Warm starts to fetch the keys that are missing, and does not wait. It is for the initialisation of a Lambda function,
+// whose first request would otherwise wait for the whole fetch.
 func (v *Verifier) Warm(now time.Time) {
 	for _, i := range v.issuers {
 		i.source.keys.Warm(now)
 	}
 }
 
-// Close gives up fetches under way, and waits for their end. Verify then fetches no more.
+// Close cancels the current fetches and waits for their end. Verify fetches nothing afterwards.
 func (v *Verifier) Close() {
 	for _, i := range v.issuers {
 		i.source.keys.Close()
 	}
 }
 
-// Shaped reports whether a text is meant as a JWT: three parts, of which the first begins as base64url of a JSON object
-// does. It says nothing about whether it is one.
+// Shaped reports whether a text looks like a JWT: it has three parts, and the first begins like a JSON object in
+// base64url.
 func Shaped(text string) bool {
 	return strings.HasPrefix(text, "ey") && strings.Count(text, ".") == 2
 }
 
-// Verify says what the token claims, if it is good at now. Other errors than [ErrKeysUnavailable] wrap [ErrBadToken]. It
-// waits at most Config.Wait for keys, and not longer than ctx; ErrKeysUnavailable then wraps ctx's error.
+// Verify returns the claims of a token that is valid at now. Each error wraps [ErrBadToken] or [ErrKeysUnavailable].
+// Verify waits for keys until ctx ends, and at most Config.Wait. If ctx ends first, the error also wraps ctx's error.
 //
-// A token that was verified before costs a hash and a look-up, until it expires or its key leaves the issuer's set.
+// For a token that was verified before, Verify takes a hash and a look-up, until the token expires or its key leaves
+// the issuer's set.
 func (v *Verifier) Verify(ctx context.Context, token string, now time.Time) (Claims, error) {
 	if len(token) > v.c.MaxTokenBytes {
 		return Claims{}, ErrTooLarge
 	}
-	var usual [2048]byte // most tokens fit into it, so that the copy is not allocated
+	var usual [2048]byte // most tokens fit into it, which avoids an allocation
 	id := sha256.Sum256(append(usual[:0], token...))
 	if r, ok := v.seen.Get(id); ok {
 		r.issuer.source.upkeep(ctx, now)
@@ -286,8 +294,8 @@ func (v *Verifier) Verify(ctx context.Context, token string, now time.Time) (Cla
 	return r.claims, nil
 }
 
-// first verifies a token that is not remembered. What costs least comes first, the signature last: refusing a token that
-// is expired or for somebody else takes no key.
+// first verifies a token that is not remembered. Cheap checks come first and the signature last, so refusing a token
+// that is expired or for another audience needs no key.
 func (v *Verifier) first(ctx context.Context, token string, now time.Time) (r remembered, err error) {
 	if !compact(token) {
 		return r, ErrMalformed
@@ -297,7 +305,7 @@ func (v *Verifier) first(ctx context.Context, token string, now time.Time) (r re
 	switch {
 	case errors.As(err, &algorithm):
 		return r, ErrAlgorithm
-	case err != nil: // it may quote the token
+	case err != nil: // err is not returned, because it may quote the token
 		return r, ErrMalformed
 	}
 	header := &jws.Signatures[0].Protected
@@ -334,8 +342,8 @@ func (v *Verifier) first(ctx context.Context, token string, now time.Time) (r re
 	return r, nil
 }
 
-// compact reports whether token has three parts of base64url. Decoders skip line ends, so without this one token could be
-// written in many ways.
+// compact reports whether token has three parts of base64url. Decoders ignore line ends, so without this check one
+// token could be written in many ways.
 func compact(token string) bool {
 	dots := 0
 	for i := range len(token) {
@@ -350,7 +358,7 @@ func compact(token string) bool {
 	return dots == 2
 }
 
-// plain reports whether the header is that of an access or ID token which needs no extension to be understood. Other kinds
+// plain reports whether the header is that of an access or ID token without critical extensions. Other kinds of tokens
 // (a logout token, a security event) may be signed with the same key for the same audience.
 func plain(h *jose.Header) bool {
 	if len(h.KeyID) > maxTextBytes {
@@ -369,14 +377,14 @@ func plain(h *jose.Header) bool {
 	return !critical && !unencoded
 }
 
-// Stats says how the keys are.
+// Stats reports on keys and remembered tokens.
 type Stats struct {
 	Remembered        int       // tokens
-	Fetches, Failures int64     // of key sets, that ended
-	KeysFrom          time.Time // when the oldest key set in use was asked for; zero where an issuer has none yet
+	Fetches, Failures int64     // of key sets, finished
+	KeysFrom          time.Time // when the oldest key set in use was requested; zero if an issuer has none yet
 }
 
-// Stats sums over all issuers.
+// Stats returns the sums over all issuers.
 func (v *Verifier) Stats() Stats {
 	s := Stats{Remembered: v.seen.Len()}
 	missing := false

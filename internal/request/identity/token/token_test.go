@@ -23,7 +23,8 @@ func TestVerifyAcceptsEachAlgorithm(t *testing.T) {
 	v := newVerifier(t, config(publishing(keys...), all))
 	for _, k := range keys {
 		got, err := v.Verify(t.Context(), k.Sign(claims(noon, nil)), noon)
-		if err != nil || got.Tenant != "acme" || got.Subject != "user-1" || got.Issuer != issuerName || got.ID != "id-1" ||
+		if err != nil || got.Tenant != "acme" || got.Subject != "user-1" || got.Issuer != issuerName ||
+			got.ID != "id-1" ||
 			!got.Expires.Equal(noon.Add(time.Hour)) {
 			t.Errorf("%s: Verify = %+v, %v", k.Algorithm, got, err)
 		}
@@ -33,16 +34,19 @@ func TestVerifyAcceptsEachAlgorithm(t *testing.T) {
 func TestVerifyAcceptsVariants(t *testing.T) {
 	v := newVerifier(t, config(publishing(good)))
 	for name, text := range map[string]string{
-		"several audiences":             good.Sign(claims(noon, with("aud", []string{"other", audience}))),
-		"no id, no nbf, no iat":         good.Sign(claims(noon, with("jti", absent{}, "nbf", absent{}, "iat", absent{}))),
-		"access token":                  good.Sign(claims(noon, nil), with("typ", "application/at+JWT")),
-		"no type":                       good.Sign(claims(noon, nil), with("typ", absent{})),
-		"no kid, and one key":           good.Sign(claims(noon, nil), with("kid", absent{})),
-		"fractions of seconds":          good.Sign(claims(noon, with("exp", 1e10+0.5, "nbf", 1e9+0.5))),
-		"nbf within the leeway":         good.Sign(claims(noon, with("nbf", noon.Add(30*time.Second).Unix()))),
-		"exp within the leeway":         good.Sign(claims(noon, with("exp", noon.Add(-29*time.Second).Unix()))),
-		"names that match only in case": good.Sign(claims(noon, with("EXP", 1, "Iss", "x", "AUD", "y", "Tenant_ID", "umbrella"))),
-		"names of other keys":           good.Sign(claims(noon, nil), with("jku", "https://evil.example/jwks", "x5u", "https://evil.example/x", "jwk", attacker.JWK())),
+		"several audiences": good.Sign(claims(noon, with("aud", []string{"other", audience}))),
+		"no id, no nbf, no iat": good.Sign(claims(noon,
+			with("jti", absent{}, "nbf", absent{}, "iat", absent{}))),
+		"access token":          good.Sign(claims(noon, nil), with("typ", "application/at+JWT")),
+		"no type":               good.Sign(claims(noon, nil), with("typ", absent{})),
+		"no kid, and one key":   good.Sign(claims(noon, nil), with("kid", absent{})),
+		"fractions of seconds":  good.Sign(claims(noon, with("exp", 1e10+0.5, "nbf", 1e9+0.5))),
+		"nbf within the leeway": good.Sign(claims(noon, with("nbf", noon.Add(30*time.Second).Unix()))),
+		"exp within the leeway": good.Sign(claims(noon, with("exp", noon.Add(-29*time.Second).Unix()))),
+		"names that match only in case": good.Sign(claims(noon,
+			with("EXP", 1, "Iss", "x", "AUD", "y", "Tenant_ID", "umbrella"))),
+		"names of other keys": good.Sign(claims(noon, nil),
+			with("jku", "https://evil.example/jwks", "x5u", "https://evil.example/x", "jwk", attacker.JWK())),
 	} {
 		got, err := v.Verify(t.Context(), text, noon)
 		if err != nil || got.Tenant != "acme" {
@@ -51,8 +55,8 @@ func TestVerifyAcceptsVariants(t *testing.T) {
 	}
 }
 
-// Guarantees that each forgery and each token that is not for us is refused for its own reason, without a word of the token
-// in the error, and that all but the last group of them are refused without asking for keys.
+// Guarantees that each forgery and each token that is not for us is refused for its own reason, without a word of the
+// token in the error, and that all but the last group of them are refused without asking for keys.
 func TestVerifyRefuses(t *testing.T) {
 	type m = map[string]any
 	base := claims(noon, nil)
@@ -76,14 +80,16 @@ func TestVerifyRefuses(t *testing.T) {
 		{"dots only", strings.Repeat(".", 8000), token.ErrMalformed, true},
 		{"a line end within", parts[0] + "." + parts[1] + "\n." + parts[2], token.ErrMalformed, true},
 		{"padding", parts[0] + "." + parts[1] + "." + parts[2] + "=", token.ErrMalformed, true},
-		{"a JSON serialisation", `{"payload":"` + parts[1] + `","protected":"` + parts[0] + `","signature":"` + parts[2] + `"}`, token.ErrMalformed, true},
+		{"a JSON serialisation", `{"payload":"` + parts[1] + `","protected":"` + parts[0] + `","signature":"` +
+			parts[2] + `"}`, token.ErrMalformed, true},
 		{"header is not JSON", encode("alg") + "." + parts[1] + "." + parts[2], token.ErrMalformed, true},
 		{"payload is not JSON", good.Raw(`{"alg":"ES256","kid":"k1"}`, "acme"), token.ErrMalformed, true},
 		{"payload is null", good.Raw(`{"alg":"ES256","kid":"k1"}`, "null"), token.ErrMalformed, true},
 		{"payload is a list", good.Raw(`{"alg":"ES256","kid":"k1"}`, "["+payload+"]"), token.ErrMalformed, true},
 		{"payload and more", good.Raw(`{"alg":"ES256","kid":"k1"}`, payload+payload), token.ErrMalformed, true},
 		{"payload nested deeply", good.Raw(`{"alg":"ES256","kid":"k1"}`, `{"x":`+deep), token.ErrMalformed, true},
-		{"payload is not UTF-8", good.Raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, "acme", "ac\xffme", 1)), token.ErrMalformed, true},
+		{"payload is not UTF-8", good.Raw(`{"alg":"ES256","kid":"k1"}`,
+			strings.Replace(payload, "acme", "ac\xffme", 1)), token.ErrMalformed, true},
 
 		{"alg none", none("none"), token.ErrAlgorithm, true},
 		{"alg None", none("None"), token.ErrAlgorithm, true},
@@ -112,7 +118,8 @@ func TestVerifyRefuses(t *testing.T) {
 		{"exp is null", signed("exp", nil), token.ErrMalformed, true},
 		{"exp is text", signed("exp", "9999999999"), token.ErrMalformed, true},
 		{"exp is negative", signed("exp", -1), token.ErrMalformed, true},
-		{"exp overflows", good.Raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, `"exp":`, `"exp":1e999,"x":`, 1)), token.ErrMalformed, true},
+		{"exp overflows", good.Raw(`{"alg":"ES256","kid":"k1"}`,
+			strings.Replace(payload, `"exp":`, `"exp":1e999,"x":`, 1)), token.ErrMalformed, true},
 		{"exp after the year 9999", signed("exp", 1e15), token.ErrMalformed, true},
 		{"exp is true", signed("exp", true), token.ErrMalformed, true},
 		{"nbf is text", signed("nbf", "0"), token.ErrMalformed, true},
@@ -122,7 +129,8 @@ func TestVerifyRefuses(t *testing.T) {
 		{"wrong issuer", signed("iss", "https://evil.example/"), token.ErrIssuer, true},
 		{"issuer without the slash", signed("iss", strings.TrimSuffix(issuerName, "/")), token.ErrIssuer, true},
 		{"issuer is a list", signed("iss", []string{issuerName}), token.ErrIssuer, true},
-		{"issuer twice", good.Raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, "{", `{"iss":"x",`, 1)), token.ErrMalformed, true},
+		{"issuer twice", good.Raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, "{", `{"iss":"x",`, 1)),
+			token.ErrMalformed, true},
 
 		{"no audience", signed("aud", absent{}), token.ErrAudience, true},
 		{"wrong audience", signed("aud", "https://other.example"), token.ErrAudience, true},
@@ -140,9 +148,12 @@ func TestVerifyRefuses(t *testing.T) {
 		{"oversized tenant", signed("tenant_id", strings.Repeat("a", 129)), token.ErrTenant, true},
 		{"tenant with a line end", signed("tenant_id", "acme\r\nX-Evil: 1"), token.ErrTenant, true},
 		{"tenant with a zero byte", signed("tenant_id", "acme\x00"), token.ErrTenant, true},
-		{"tenant with half a character", good.Raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, "acme", `acme\ud800`, 1)), token.ErrTenant, true},
-		{"tenant twice", good.Raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, "{", `{"tenant_id":"umbrella",`, 1)), token.ErrMalformed, true},
-		{"tenant twice, once escaped", good.Raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, "{", `{"tenant\u005fid":"umbrella",`, 1)), token.ErrMalformed, true},
+		{"tenant with half a character", good.Raw(`{"alg":"ES256","kid":"k1"}`,
+			strings.Replace(payload, "acme", `acme\ud800`, 1)), token.ErrTenant, true},
+		{"tenant twice", good.Raw(`{"alg":"ES256","kid":"k1"}`,
+			strings.Replace(payload, "{", `{"tenant_id":"umbrella",`, 1)), token.ErrMalformed, true},
+		{"tenant twice, once escaped", good.Raw(`{"alg":"ES256","kid":"k1"}`,
+			strings.Replace(payload, "{", `{"tenant\u005fid":"umbrella",`, 1)), token.ErrMalformed, true},
 		{"tenant of another issuer", signed("tenant_id", "umbrella"), token.ErrNotBound, true},
 		{"tenant in other letters", signed("tenant_id", "Acme"), token.ErrNotBound, true},
 		{"tenant with a space", signed("tenant_id", "acme "), token.ErrNotBound, true},
@@ -153,12 +164,17 @@ func TestVerifyRefuses(t *testing.T) {
 
 		{"another's key under a known name", attacker.Sign(base), token.ErrSignature, false},
 		{"the key is in the header", attacker.Sign(base, with("jwk", attacker.JWK())), token.ErrSignature, false},
-		{"the key is in the header, no kid", attacker.Sign(base, with("jwk", attacker.JWK(), "kid", absent{})), token.ErrSignature, false},
-		{"the key is behind jku", attacker.Sign(base, with("jku", "https://evil.example/jwks")), token.ErrSignature, false},
-		{"the key is behind x5u", attacker.Sign(base, with("x5u", "https://evil.example/cert")), token.ErrSignature, false},
+		{"the key is in the header, no kid", attacker.Sign(base, with("jwk", attacker.JWK(), "kid", absent{})),
+			token.ErrSignature, false},
+		{"the key is behind jku", attacker.Sign(base, with("jku", "https://evil.example/jwks")), token.ErrSignature,
+			false},
+		{"the key is behind x5u", attacker.Sign(base, with("x5u", "https://evil.example/cert")), token.ErrSignature,
+			false},
 		{"no signature", parts[0] + "." + parts[1] + ".", token.ErrSignature, false},
-		{"signature of zeros", parts[0] + "." + parts[1] + "." + encode(string(make([]byte, 64))), token.ErrSignature, false},
-		{"another payload", parts[0] + "." + encode(strings.Replace(payload, "user-1", "user-2", 1)) + "." + parts[2], token.ErrSignature, false},
+		{"signature of zeros", parts[0] + "." + parts[1] + "." + encode(string(make([]byte, 64))), token.ErrSignature,
+			false},
+		{"another payload", parts[0] + "." + encode(strings.Replace(payload, "user-1", "user-2", 1)) + "." + parts[2],
+			token.ErrSignature, false},
 		{"unknown kid", headed("kid", "k9"), token.ErrUnknownKey, false},
 		{"kid in other letters", headed("kid", "K1"), token.ErrUnknownKey, false},
 		{"kid is a path", headed("kid", "../../../../dev/null"), token.ErrUnknownKey, false},
@@ -175,7 +191,8 @@ func TestVerifyRefuses(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := warm.Verify(t.Context(), c.text, noon)
-			if !errors.Is(err, c.want) || !errors.Is(err, token.ErrBadToken) || errors.Is(err, token.ErrKeysUnavailable) {
+			if !errors.Is(err, c.want) || !errors.Is(err, token.ErrBadToken) ||
+				errors.Is(err, token.ErrKeysUnavailable) {
 				t.Errorf("Verify = %v, want %v", err, c.want)
 			}
 			if got.Tenant != "" || got.Subject != "" {
@@ -186,7 +203,8 @@ func TestVerifyRefuses(t *testing.T) {
 			err = verify(newVerifier(t, config(away)), c.text, noon)
 			switch {
 			case c.keyless && (!errors.Is(err, c.want) || away.Fetches() != 0):
-				t.Errorf("with the keys away, Verify = %v after %d fetches; want %v after none", err, away.Fetches(), c.want)
+				t.Errorf("with the keys away, Verify = %v after %d fetches; want %v after none", err, away.Fetches(),
+					c.want)
 			case !c.keyless && (!errors.Is(err, token.ErrKeysUnavailable) || errors.Is(err, token.ErrBadToken)):
 				t.Errorf("with the keys away, Verify = %v; want ErrKeysUnavailable", err)
 			}
@@ -215,7 +233,8 @@ func wantSilent(t testing.TB, err error, text string) {
 	said := err.Error()
 	for part := range strings.SplitSeq(text, ".") {
 		decoded, _ := base64.RawURLEncoding.DecodeString(part)
-		if (len(part) > 8 && strings.Contains(said, part)) || (len(decoded) > 8 && strings.Contains(said, string(decoded))) {
+		if (len(part) > 8 && strings.Contains(said, part)) ||
+			(len(decoded) > 8 && strings.Contains(said, string(decoded))) {
 			t.Errorf("the error holds a part of the token: %q", said)
 		}
 	}
@@ -233,7 +252,8 @@ func TestVerifyRefusesHMACWithThePublicKey(t *testing.T) {
 	der := must(x509.MarshalPKIXPublicKey(key.Private.Public()))
 	public := must(json.Marshal(key.JWK()))
 	secrets := map[string][]byte{
-		"PKIX": der, "PKCS1": x509.MarshalPKCS1PublicKey(&rsaKey().PublicKey), "JWK": public, "modulus": rsaKey().N.Bytes(), "nothing": nil,
+		"PKIX": der, "PKCS1": x509.MarshalPKCS1PublicKey(&rsaKey().PublicKey), "JWK": public,
+		"modulus": rsaKey().N.Bytes(), "nothing": nil,
 		"PEM": pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}),
 	}
 	v := newVerifier(t, config(publishing(key), all))
@@ -295,11 +315,14 @@ func TestIssuersAreApart(t *testing.T) {
 		return answer(http.StatusOK, document(good))(r)
 	})
 	v := newVerifier(t, config(a, func(c *token.Config) {
-		c.Issuers = append(c.Issuers, token.Issuer{Issuer: otherName, Audiences: []string{"app"}, AudienceClaim: "client_id", JWKSURL: otherURL,
+		c.Issuers = append(c.Issuers, token.Issuer{Issuer: otherName, Audiences: []string{"app"},
+			AudienceClaim: "client_id", JWKSURL: otherURL,
 			Algorithms: []string{"ES384"}, TenantClaim: "custom:tenant", SubjectClaim: "username", AllTenants: true})
 	}))
-	theirs := with("iss", otherName, "client_id", "app", "custom:tenant", "umbrella", "username", "bo", "exp", noon.Add(time.Hour).Unix())
-	if got, err := v.Verify(t.Context(), other.Sign(theirs), noon); err != nil || got.Tenant != "umbrella" || got.Subject != "bo" || got.Issuer != otherName {
+	theirs := with("iss", otherName, "client_id", "app", "custom:tenant", "umbrella", "username", "bo", "exp",
+		noon.Add(time.Hour).Unix())
+	if got, err := v.Verify(t.Context(), other.Sign(theirs), noon); err != nil || got.Tenant != "umbrella" ||
+		got.Subject != "bo" || got.Issuer != otherName {
 		t.Errorf("Verify = %+v, %v; want umbrella, bo", got, err)
 	}
 	if err := verify(v, good.Sign(claims(noon, nil)), noon); err != nil {
@@ -309,11 +332,12 @@ func TestIssuersAreApart(t *testing.T) {
 		text string
 		want error
 	}{
-		"signed by the other":        {other.Sign(claims(noon, nil)), token.ErrAlgorithm},
-		"for the other, by the one":  {good.Sign(theirs), token.ErrAlgorithm},
-		"audience of the other":      {good.Sign(claims(noon, with("aud", "app"))), token.ErrAudience},
-		"tenant of the other":        {good.Sign(claims(noon, with("tenant_id", "umbrella"))), token.ErrNotBound},
-		"tenant in the other's name": {other.Sign(clone(theirs, "custom:tenant", absent{}, "tenant_id", "acme")), token.ErrTenant},
+		"signed by the other":       {other.Sign(claims(noon, nil)), token.ErrAlgorithm},
+		"for the other, by the one": {good.Sign(theirs), token.ErrAlgorithm},
+		"audience of the other":     {good.Sign(claims(noon, with("aud", "app"))), token.ErrAudience},
+		"tenant of the other":       {good.Sign(claims(noon, with("tenant_id", "umbrella"))), token.ErrNotBound},
+		"tenant in the other's name": {other.Sign(clone(theirs, "custom:tenant", absent{}, "tenant_id", "acme")),
+			token.ErrTenant},
 	} {
 		if err := verify(v, c.text, noon); !errors.Is(err, c.want) {
 			t.Errorf("%s: Verify = %v, want %v", name, err, c.want)
@@ -325,8 +349,9 @@ func TestClaimsThatAreKept(t *testing.T) {
 	v := newVerifier(t, config(publishing(good), func(c *token.Config) {
 		c.Claims = []string{"region", "level", "beta", "list", "nothing", "long", "evil", "missing"}
 	}))
-	got, err := v.Verify(t.Context(), good.Sign(claims(noon, with("region", "eu-\u00e9", "level", 7, "beta", true, "list", []int{1},
-		"nothing", nil, "long", strings.Repeat("x", 257), "evil", "a\r\nb", "other", "x"))), noon)
+	got, err := v.Verify(t.Context(),
+		good.Sign(claims(noon, with("region", "eu-\u00e9", "level", 7, "beta", true, "list", []int{1},
+			"nothing", nil, "long", strings.Repeat("x", 257), "evil", "a\r\nb", "other", "x"))), noon)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +367,8 @@ func TestClaimsThatAreKept(t *testing.T) {
 	}
 }
 
-// Guarantees that a second sight gives what the first gave, for a copy of the token at most, and only while the token is good.
+// Guarantees that a second sight gives what the first gave, for a copy of the token at most, and only while the token
+// is good.
 func TestRememberedUntilItExpires(t *testing.T) {
 	v := newVerifier(t, config(publishing(good), func(c *token.Config) { c.Claims = []string{"region"} }))
 	text := good.Sign(claims(noon, with("region", "eu")))
@@ -352,7 +378,8 @@ func TestRememberedUntilItExpires(t *testing.T) {
 	}
 	allocs := testing.AllocsPerRun(100, func() {
 		second, err := v.Verify(context.Background(), text, noon)
-		if region, _ := second.Claim("region"); err != nil || second.Tenant != first.Tenant || second.Subject != first.Subject || region != "eu" {
+		if region, _ := second.Claim("region"); err != nil || second.Tenant != first.Tenant ||
+			second.Subject != first.Subject || region != "eu" {
 			t.Errorf("second sight = %+v, %v; want %+v", second, err, first)
 		}
 	})
@@ -363,7 +390,8 @@ func TestRememberedUntilItExpires(t *testing.T) {
 	for _, c := range []struct {
 		at   time.Time
 		want error
-	}{{end.Add(-time.Nanosecond), nil}, {noon.Add(-time.Minute), token.ErrNotYetValid}, {noon, nil}, {end, token.ErrExpired}, {end.Add(time.Hour), token.ErrExpired}} {
+	}{{end.Add(-time.Nanosecond), nil}, {noon.Add(-time.Minute), token.ErrNotYetValid}, {noon, nil},
+		{end, token.ErrExpired}, {end.Add(time.Hour), token.ErrExpired}} {
 		if err := verify(v, text, c.at); !errors.Is(err, c.want) {
 			t.Errorf("Verify at %v = %v, want %v", c.at, err, c.want)
 		}
@@ -392,18 +420,23 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{"no issuers", "no issuers", func(c *token.Config) { c.Issuers = nil }},
 		{"no name", "its name is missing", func(c *token.Config) { c.Issuers[0].Issuer = "" }},
-		{"same name", `issuer 1 ("` + issuerName + `"): another one has the same`, func(c *token.Config) { c.Issuers = append(c.Issuers, c.Issuers[0]) }},
+		{"same name", `issuer 1 ("` + issuerName + `"): another issuer has the same`,
+			func(c *token.Config) { c.Issuers = append(c.Issuers, c.Issuers[0]) }},
 		{"no audience", "Audiences", func(c *token.Config) { c.Issuers[0].Audiences = nil }},
 		{"empty audience", "Audiences", func(c *token.Config) { c.Issuers[0].Audiences = []string{"a", ""} }},
 		{"no tenants", "either Tenants or AllTenants", func(c *token.Config) { c.Issuers[0].Tenants = nil }},
-		{"all tenants and some", "either Tenants or AllTenants", func(c *token.Config) { c.Issuers[0].AllTenants = true }},
+		{"all tenants and some", "either Tenants or AllTenants",
+			func(c *token.Config) { c.Issuers[0].AllTenants = true }},
 		{"empty tenant", "bytes of text", func(c *token.Config) { c.Issuers[0].Tenants = []string{""} }},
 		{"no URL", "JWKSURL", func(c *token.Config) { c.Issuers[0].JWKSURL = "" }},
-		{"http", "JWKSURL is not an https URL", func(c *token.Config) { c.Issuers[0].JWKSURL = "http://login.example.com/jwks" }},
-		{"http to what looks local", "JWKSURL is not an https URL", func(c *token.Config) { c.Issuers[0].JWKSURL = "http://localhost.evil.example/jwks" }},
+		{"http", "JWKSURL is not an https URL",
+			func(c *token.Config) { c.Issuers[0].JWKSURL = "http://login.example.com/jwks" }},
+		{"http to what looks local", "JWKSURL is not an https URL",
+			func(c *token.Config) { c.Issuers[0].JWKSURL = "http://localhost.evil.example/jwks" }},
 		{"file", "JWKSURL is not an https URL", func(c *token.Config) { c.Issuers[0].JWKSURL = "file:///etc/jwks" }},
 		{"no host", "JWKSURL is not an https URL", func(c *token.Config) { c.Issuers[0].JWKSURL = "https:///jwks" }},
-		{"user in the URL", "JWKSURL has a user", func(c *token.Config) { c.Issuers[0].JWKSURL = "https://me:secret@login.example.com/jwks" }},
+		{"user in the URL", "JWKSURL has a user",
+			func(c *token.Config) { c.Issuers[0].JWKSURL = "https://me:secret@login.example.com/jwks" }},
 		{"not a URL", "JWKSURL is not a URL", func(c *token.Config) { c.Issuers[0].JWKSURL = "https://[::1" }},
 		{"leeway", "Leeway 1h0m0s is outside 0..5m0s", func(c *token.Config) { c.Leeway = time.Hour }},
 		{"negative leeway", "Leeway", func(c *token.Config) { c.Leeway = -1 }},
@@ -411,7 +444,8 @@ func TestNewRefuses(t *testing.T) {
 		{"remembered", "MaxRemembered -1 is outside", func(c *token.Config) { c.MaxRemembered = -1 }},
 		{"wait", "Wait 1m0s is outside", func(c *token.Config) { c.Wait = time.Minute }},
 		{"refresh", "Refresh 48h0m0s is outside", func(c *token.Config) { c.Refresh = 48 * time.Hour }},
-		{"cooldown longer than refresh", "Cooldown 2m0s is outside 0..1m0s", func(c *token.Config) { c.Refresh, c.Cooldown = time.Minute, 2*time.Minute }},
+		{"cooldown longer than refresh", "Cooldown 2m0s is outside 0..1m0s",
+			func(c *token.Config) { c.Refresh, c.Cooldown = time.Minute, 2*time.Minute }},
 		{"claims", "17 Claims", func(c *token.Config) { c.Claims = make([]string, 17) }},
 	} {
 		conf := config(publishing(good))
@@ -453,7 +487,8 @@ func TestNewCopiesItsConfig(t *testing.T) {
 func TestNewJoinsErrors(t *testing.T) {
 	conf := config(publishing(good))
 	conf.Issuers[0].Audiences, conf.Wait = nil, -1
-	if _, err := token.New(conf); err == nil || !strings.Contains(err.Error(), "Audiences") || !strings.Contains(err.Error(), "Wait") {
+	if _, err := token.New(conf); err == nil || !strings.Contains(err.Error(), "Audiences") ||
+		!strings.Contains(err.Error(), "Wait") {
 		t.Errorf("New = %v, want both errors", err)
 	}
 }
