@@ -215,7 +215,7 @@ func (l *Limiter) Decide(ctx context.Context, who Identity, r Request) Decision 
 // which count each attempt; routes; credentials; the tenant; the limits of its plan.
 func (l *Limiter) Authorize(ctx context.Context, r Request) Decision {
 	req := r.inner()
-	req.Sourceless = r.Peer == ""
+	req.AddressUnknown = r.Peer == ""
 	if r.Identify != nil {
 		req.Identify = func(ctx context.Context) (authorizer.Caller, error) {
 			who, err := r.Identify(ctx)
@@ -241,7 +241,7 @@ func (r *Request) inner() authorizer.Request {
 
 func (l *Limiter) known(who Identity, r Request) authorizer.Request {
 	req := r.inner()
-	req.NoAddress = r.Peer == ""
+	req.SkipIPLimits = r.Peer == ""
 	req.Identify = func(context.Context) (authorizer.Caller, error) { return l.caller(&who) }
 	return req
 }

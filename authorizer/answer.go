@@ -14,23 +14,23 @@ import (
 
 // Answer is what [Authorizer.Authorize] decided about one request. It is valid until [Answer.Release].
 type Answer struct {
-	Kind        answer.Kind
-	At          time.Time // when the decision began, by Config.Now
-	Tenant      string    // "" if the tenant is not known or the call is anonymous
-	Plan        string    // id of the plan; "" if it is not known
-	Subject     string
-	KeyID       string
-	Anonymous   bool        // the caller is not identified: the anonymousPlan applies, or no plan does
-	StoreFailed bool        // a store did not answer, and each limit's onStoreFailure applied
-	ConfigStale bool        // the configuration is older than it may be
-	Mode        limit.Mode  // what Config.Mode returned
-	Spared      answer.Kind // in limit.Shadow, the denial of a limit that was not enforced; otherwise answer.Allowed
-	Source      string      // the name that Config.Sources gives the client's address; "" if the request says none
-	Header      answer.Header
-	Instance    string // URI that names this one denial; "" if the request is allowed
+	Kind         answer.Kind
+	At           time.Time // when the decision began, by Config.Now
+	Tenant       string    // "" if the tenant is not known or the call is anonymous
+	Plan         string    // id of the plan; "" if it is not known
+	Subject      string
+	KeyID        string
+	Anonymous    bool        // the caller is not identified: the anonymousPlan applies, or no plan does
+	StoreFailed  bool        // a store did not answer, and each limit's onStoreFailure applied
+	ConfigStale  bool        // the configuration is older than it may be
+	Mode         limit.Mode  // what Config.Mode returned
+	ShadowDenial answer.Kind // in limit.Shadow, the denial of a limit that was not enforced; otherwise answer.Allowed
+	Source       string      // the name that Config.Sources gives the client's address; "" if the request says none
+	Header       answer.Header
+	Instance     string // URI that names this one denial; "" if the request is allowed
 
 	// NotGranted is the id of a limit of which this cell grants nothing, or less than the request's cost. It is ""
-	// unless Kind, or Spared in shadow, is NotHere.
+	// unless Kind, or ShadowDenial in mode shadow, is NotHere.
 	NotGranted string
 
 	// Reason says why nobody was identified, as a word such as "token_expired"; see reason.go. It is "" if somebody

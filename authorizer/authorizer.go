@@ -177,7 +177,7 @@ func (a *Authorizer) authorize(ctx context.Context, req *Request, peeking bool) 
 	}
 	if out.Kind != answer.Allowed {
 		// A later step denied the request, perhaps after an ipLimit had denied it in shadow.
-		out.Spared, out.Instance = answer.Allowed, answer.NewInstance()
+		out.ShadowDenial, out.Instance = answer.Allowed, answer.NewInstance()
 	}
 	out.Header = a.encoder.Header(out.ipCheck.decisionIfMade(), out.planCheck.decisionIfMade(), out.wait)
 	return out
@@ -205,7 +205,7 @@ func (a *Authorizer) decide(ctx context.Context, out *Answer, current Configurat
 
 // nameSource finds the client's address and keeps its anonymous name, if anybody knows the address.
 func (a *Authorizer) nameSource(out *Answer, current Configuration) {
-	if out.request.Sourceless || out.request.NoAddress {
+	if out.request.AddressUnknown || out.request.SkipIPLimits {
 		return
 	}
 	address := identity.SourceIP(out.request.Peer, out.request.Header[forwardedFor], a.config.TrustedHops)
@@ -226,13 +226,13 @@ func checkPath(out *Answer, current Configuration) answer.Kind {
 	return answer.Allowed
 }
 
-// passInShadow returns answer.Allowed in limit.Shadow, and keeps in Spared what a limit answered. Nobody has to wait
-// then. In the other modes it returns the kind.
+// passInShadow returns answer.Allowed in limit.Shadow, and keeps in ShadowDenial what a limit answered. Nobody has to
+// wait then. In the other modes it returns the kind.
 func (a *Answer) passInShadow(kind answer.Kind) answer.Kind {
 	if a.Mode != limit.Shadow || kind == answer.Allowed {
 		return kind
 	}
-	a.Spared, a.wait = kind, answer.Wait{}
+	a.ShadowDenial, a.wait = kind, answer.Wait{}
 	return answer.Allowed
 }
 
@@ -251,7 +251,7 @@ func (a *Answer) reset(req *Request, now time.Time) {
 	a.Tenant, a.Plan, a.Subject, a.KeyID, a.Source, a.Instance = "", "", "", "", "", ""
 	a.Reason, a.NotGranted, a.Err = "", "", nil
 	a.Anonymous, a.StoreFailed, a.wait, a.Took = false, false, answer.Wait{}, 0
-	a.Mode, a.Spared = limit.Enforce, answer.Allowed
+	a.Mode, a.ShadowDenial = limit.Enforce, answer.Allowed
 	a.ipCheck.made, a.planCheck.made = false, false
 	a.path = route.Clean(req.Path)
 	a.attributes.Method, a.attributes.Path = req.Method, &a.path

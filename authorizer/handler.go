@@ -39,14 +39,14 @@ type HandlerConfig struct {
 	// nil, log lines have no such id.
 	InvocationID func(context.Context) string
 
-	// Beside are background tasks. They run in the background of requests, because the process may be frozen between
-	// two requests.
+	// BackgroundTasks are background tasks. They run in the background of requests, because the process may be frozen
+	// between two requests.
 	//
 	// A task is started before the decision on a request, at most every BesideEvery, unless its last run is still under
 	// way. It gets the time by Config.Now, and decides itself whether anything is due. The answer waits for the tasks,
 	// for BesideWait at most. A task's context ends after Deadline, and not with the request: a run that takes longer
 	// than its request goes on during the next one.
-	Beside []func(ctx context.Context, now time.Time)
+	BackgroundTasks []func(ctx context.Context, now time.Time)
 
 	// Deadline is how long a decision may take, 10 ms..30 s; 0 means DefaultDeadline. It should be below the 10 s after
 	// which API Gateway gives up.
@@ -85,9 +85,9 @@ func NewHandler(config HandlerConfig) (*Handler, error) {
 		config.Log = config.Log.With("cell", config.Cell)
 	}
 	h := &Handler{config: config}
-	for i, run := range config.Beside {
+	for i, run := range config.BackgroundTasks {
 		if run == nil {
-			return nil, fmt.Errorf("authorizer: Beside[%d] is nil", i)
+			return nil, fmt.Errorf("authorizer: BackgroundTasks[%d] is nil", i)
 		}
 		h.background.tasks = append(h.background.tasks, &backgroundTask{run: run})
 	}
@@ -127,7 +127,8 @@ func (h *Handler) Invoke(ctx context.Context, payload []byte) (out []byte, err e
 		event.Header[forwardedFor] = identity.BeforeGateway(lines, event.Peer)
 	}
 	a := h.config.Authorizer.Authorize(ctx, &Request{
-		Method: event.Method, Path: event.Path, Header: event.Header, Peer: event.Peer, Sourceless: !event.HasContext,
+		Method: event.Method, Path: event.Path, Header: event.Header, Peer: event.Peer,
+		AddressUnknown: !event.HasContext,
 	})
 	h.countDecision(a)
 	h.logDecision(ctx, event, a)
@@ -154,8 +155,9 @@ func (h *Handler) encode(event *apigw.Event, a *Answer) ([]byte, error) {
 	}
 	out := apigw.Answer{
 		Kind: a.Kind, Header: a.Header, Tenant: a.Tenant, Subject: a.Subject, Plan: a.Plan, KeyID: a.KeyID,
-		Anonymous: a.Anonymous, StoreFailed: a.StoreFailed, ConfigStale: a.ConfigStale, Mode: mode, Spared: a.Spared,
-		Instance: a.Instance,
+		Anonymous: a.Anonymous, StoreFailed: a.StoreFailed, ConfigStale: a.ConfigStale, Mode: mode,
+		ShadowDenial: a.ShadowDenial,
+		Instance:     a.Instance,
 	}
 	if !a.Allowed() {
 		out.Problem = a.AppendProblem(make([]byte, 0, usualProblemBytes))
@@ -181,7 +183,7 @@ func (h *Handler) countDecision(a *Answer) {
 		fullest = d.Fullest() // 0 if the plan denies
 	}
 	r.Decision(a.At, telemetry.Decision{Kind: a.Kind, Took: a.Took, Limit: a.denyingLimit(), ConfigStale: a.ConfigStale,
-		Fullest: fullest, Mode: uint8(a.Mode), Spared: a.Spared})
+		Fullest: fullest, Mode: uint8(a.Mode), ShadowDenial: a.ShadowDenial})
 	if a.enforcedKind() == answer.Allowed {
 		h.countShadowDenials(a)
 	}
@@ -208,7 +210,7 @@ func (h *Handler) countShadowDenials(a *Answer) {
 // enforcedKind returns the kind that the answer would have in limit.Enforce.
 func (a *Answer) enforcedKind() answer.Kind {
 	if a.Kind == answer.Allowed {
-		return a.Spared
+		return a.ShadowDenial
 	}
 	return a.Kind
 }

@@ -721,13 +721,13 @@ func TestHandlerSurvivesItsHooks(t *testing.T) {
 // Guarantees that background tasks run before the answer, at most every BesideEvery, and each in one goroutine at a
 // time. A task that hangs delays an answer by at most BesideWait and stops no other task. A panic of a task fails no
 // request.
-func TestHandlerBeside(t *testing.T) {
+func TestHandlerBackgroundTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var finished, hung, running atomic.Int64 // runs of the second task; runs of the first, and those under way
 		w := newWorld(t, allPlans, func(c *setup) {
 			c.authorizer.Now, c.tokens.Issuers = time.Now, nil
 			c.handler.Deadline = 10 * time.Second
-			c.handler.Beside = []func(context.Context, time.Time){
+			c.handler.BackgroundTasks = []func(context.Context, time.Time){
 				func(ctx context.Context, _ time.Time) {
 					if running.Add(1) > 1 {
 						t.Error("it runs twice")
@@ -847,7 +847,7 @@ func TestHandlerConcurrency(t *testing.T) {
 		"]\ntenants: [ { id: acme, plan: p }, { id: globex, plan: p } ]\n"
 	w := newWorld(t, text, func(c *setup) {
 		c.level = slog.LevelError
-		c.handler.Beside = []func(context.Context, time.Time){func(context.Context, time.Time) {}}
+		c.handler.BackgroundTasks = []func(context.Context, time.Time){func(context.Context, time.Time) {}}
 	})
 	person := withBearer(signer.Sign(tokentest.Claims(noon, tokentest.With("tenant_id", "globex"))))
 	events := map[string][][]byte{}
@@ -897,8 +897,9 @@ func TestNewHandlerRefuses(t *testing.T) {
 	}
 	for want, c := range map[string]authorizer.HandlerConfig{
 		"Authorizer is missing": {}, "does not Measure": {Authorizer: z, Recorder: w.recorder},
-		"Beside[0]":    {Authorizer: z, Beside: make([]func(context.Context, time.Time), 1)},
-		"Deadline 1ms": {Authorizer: z, Deadline: time.Millisecond}, "Deadline -1ns": {Authorizer: z, Deadline: -1},
+		"BackgroundTasks[0]": {Authorizer: z, BackgroundTasks: make([]func(context.Context, time.Time), 1)},
+		"Deadline 1ms":       {Authorizer: z, Deadline: time.Millisecond},
+		"Deadline -1ns":      {Authorizer: z, Deadline: -1},
 	} {
 		if _, err := authorizer.NewHandler(c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want one with %q", err, want)

@@ -30,7 +30,7 @@ func (h *Handler) logDecision(ctx context.Context, event *apigw.Event, a *Answer
 	switch a.Kind {
 	case answer.Allowed:
 		level := levelIf(h.config.LogDenials, slog.LevelInfo)
-		if a.Spared != answer.Allowed && h.config.Log.Enabled(ctx, level) {
+		if a.ShadowDenial != answer.Allowed && h.config.Log.Enabled(ctx, level) {
 			h.logLine(ctx, level, "passed in shadow", event, a.logAttrs()...)
 		}
 	case answer.NoCredential, answer.BadCredential:

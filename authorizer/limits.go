@@ -15,17 +15,17 @@ import (
 // configuration does not answer.
 const defaultRetryAfter = time.Second
 
-var errSourceless = errors.New("ipLimits are configured, and the authorizer's type tells it no address: " +
+var errAddressUnknown = errors.New("ipLimits are configured, and the authorizer's type tells it no address: " +
 	"attach it with type REQUEST")
 
 // chargeIPLimits is step 1: it charges the limits of the client's address.
 func (a *Authorizer) chargeIPLimits(ctx context.Context, out *Answer, current Configuration) answer.Kind {
 	limits := current.IPLimits()
-	if len(limits.Limits) == 0 || out.request.NoAddress || out.Mode == limit.Off {
+	if len(limits.Limits) == 0 || out.request.SkipIPLimits || out.Mode == limit.Off {
 		return answer.Allowed
 	}
-	if out.request.Sourceless {
-		out.Err = errSourceless
+	if out.request.AddressUnknown {
+		out.Err = errAddressUnknown
 		return answer.Internal
 	}
 	out.ipCheck.request.Owner = limit.Owner{Kind: limit.Address, Name: out.Source}
@@ -40,7 +40,7 @@ func (a *Authorizer) chargeIPLimits(ctx context.Context, out *Answer, current Co
 // chargePlan is step 5: it charges the owner for the limits of a plan. It charges nothing if step 1 denied the request
 // in shadow, because nothing would be charged if that denial were enforced.
 func (a *Authorizer) chargePlan(ctx context.Context, out *Answer, owner limit.Owner, limits *plan.Set) answer.Kind {
-	if out.Mode == limit.Off || out.Spared != answer.Allowed {
+	if out.Mode == limit.Off || out.ShadowDenial != answer.Allowed {
 		return answer.Allowed
 	}
 	request := &out.planCheck.request

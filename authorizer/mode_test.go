@@ -157,7 +157,7 @@ func TestModesOfEachOutcome(t *testing.T) {
 
 // Guarantees that a call which an ipLimit would deny, and which is then denied for who calls, is not reported as
 // spared: it did not pass.
-func TestSparedIsForCallsThatPass(t *testing.T) {
+func TestShadowDenialOnlyIfAllowed(t *testing.T) {
 	w := newWorld(t, modePlans, withMode(limit.Shadow))
 	for range 6 { // all that the ipLimit admits at once
 		w.expect(apigw.RESTRequest, withKey("acme"), "allowed")

@@ -27,14 +27,14 @@ type Request struct {
 	Header map[string][]string // names in canonical form
 	Peer   string              // address of the connection's other end, with or without port
 
-	// Sourceless says that nobody knows the client's address. Peer means nothing then. If there are ipLimits, such a
-	// request is denied with answer.Internal, because the operator attached the authorizer to an API that hides
+	// AddressUnknown says that nobody knows the client's address. Peer means nothing then. If there are ipLimits, such
+	// a request is denied with answer.Internal, because the operator attached the authorizer to an API that hides
 	// addresses from it.
-	Sourceless bool
+	AddressUnknown bool
 
-	// NoAddress says that ipLimits do not apply to the request. It is for a host that has admitted the caller already,
-	// and that gives no address.
-	NoAddress bool
+	// SkipIPLimits says that ipLimits do not apply to the request. It is for a host that has admitted the caller
+	// already, and that gives no address.
+	SkipIPLimits bool
 
 	// Identify returns who calls, if the host has an authentication of its own. If nil, the credentials in Header
 	// are verified. Identify is called at most once, after steps 1 and 2 let the request pass. It returns

@@ -29,7 +29,7 @@ func TestDevCellsMeasured(t *testing.T) {
 	code, h, body := get(t, r.base+"/_sluice/metrics", "")
 	var told struct {
 		Version int
-		Metrics []telemetry.Told
+		Metrics []telemetry.MetricValue
 	}
 	if err := json.Unmarshal([]byte(body), &told); err != nil || code != http.StatusOK || told.Version != 1 || h.Get("Content-Type") != "application/json" {
 		t.Fatalf("%d %v %v %s", code, h, err, body)
@@ -44,7 +44,7 @@ func TestDevCellsMeasured(t *testing.T) {
 		{"publisher", "", "events_published"}, {"balancer", "", "active_cell_count"}, {"applier", "cell-2", "apply_seconds"}, {"archiver", "", "objects_made"},
 		{"canary", "cell-1", "propagation_seconds"}, {"reconcile", "cell-2", "drift"}, {"authorizer", "cell-1", "per_cell_limit_effective"},
 	} {
-		if !slices.ContainsFunc(told.Metrics, func(m telemetry.Told) bool {
+		if !slices.ContainsFunc(told.Metrics, func(m telemetry.MetricValue) bool {
 			return m.Function == want.function && m.Cell == want.cell && m.Name == want.name
 		}) {
 			t.Errorf("nothing is told of %s of %s in cell %q:\n%s", want.name, want.function, want.cell, body)

@@ -161,7 +161,7 @@ func TestBadEnvironment(t *testing.T) {
 	e["SLUICE_KEPT_QUEUE"] = "kept"
 	told := functiontest.Start(t, "http://127.0.0.1:9", e).Refusal()
 	if !strings.Contains(told, "SLUICE_CONFIG_TABLE is missing") ||
-		!strings.Contains(told, "SLUICE_KEPT_QUEUE is to be") {
+		!strings.Contains(told, "SLUICE_KEPT_QUEUE must be") {
 		t.Errorf("told %s", told)
 	}
 }

@@ -62,7 +62,7 @@ func TestBadEnvironment(t *testing.T) {
 	told := functiontest.Start(t, "http://127.0.0.1:9",
 		map[string]string{"SLUICE_CANARY_CELLS": "eu-1=a,eu-1=b"}).Refusal()
 	if !strings.Contains(told, "SLUICE_PLANS_TABLE is missing") ||
-		!strings.Contains(told, "SLUICE_CANARY_CELLS is to be") {
+		!strings.Contains(told, "SLUICE_CANARY_CELLS must be") {
 		t.Errorf("told %s", told)
 	}
 }

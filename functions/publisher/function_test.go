@@ -65,7 +65,7 @@ func TestBadEnvironment(t *testing.T) {
 	delete(e, "SLUICE_PLANS_TABLE")
 	e["SLUICE_TOPIC"], e["SLUICE_CELL"] = "hunter2", "hunter2"
 	told := functiontest.Start(t, "http://127.0.0.1:9", e).Refusal()
-	for _, want := range []string{"SLUICE_PLANS_TABLE is missing", "SLUICE_TOPIC is to be",
+	for _, want := range []string{"SLUICE_PLANS_TABLE is missing", "SLUICE_TOPIC must be",
 		"SLUICE_CELL is not a variable of the publisher"} {
 		if !strings.Contains(told, want) {
 			t.Errorf("Lambda is not told of %q: %s", want, told)

@@ -198,7 +198,7 @@ func TestBadEnvironment(t *testing.T) {
 	told := functiontest.Start(t, "http://127.0.0.1:9",
 		map[string]string{"SLUICE_CELL": "eu-1", "SLUICE_GRACE": "2h"}).Refusal()
 	for _, want := range []string{"SLUICE_CONFIG_TABLE", "SLUICE_PLANS_TABLE", "SLUICE_TENANTS_TABLE",
-		"SLUICE_KEYS_TABLE", "SLUICE_CELLS_TABLE", "SLUICE_GRACE is to be"} {
+		"SLUICE_KEYS_TABLE", "SLUICE_CELLS_TABLE", "SLUICE_GRACE must be"} {
 		if !strings.Contains(told, want) {
 			t.Errorf("Lambda is not told of %s: %s", want, told)
 		}

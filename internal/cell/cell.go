@@ -165,7 +165,7 @@ func (f *Function) newHandler(c *Config, m memory, source authorizer.Source) (*a
 	}
 	return authorizer.NewHandler(authorizer.HandlerConfig{
 		Authorizer: decides, Encoder: apigw.Encoder{PassDenials: s.PassDenials}, Recorder: f.recorder, Log: c.Log, Cell: s.Cell,
-		InvocationID: c.InvocationID, Beside: beside,
+		InvocationID: c.InvocationID, BackgroundTasks: beside,
 	})
 }
 
@@ -180,7 +180,7 @@ func (f *Function) beat(ctx context.Context, now time.Time) {
 func (f *Function) totals() telemetry.Totals {
 	t := f.stores.totals()
 	if f.kill != nil {
-		t.Unheard = f.kill.Failures()
+		t.KillSwitchFailures = f.kill.Failures()
 	}
 	return t
 }

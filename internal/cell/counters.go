@@ -35,7 +35,7 @@ func NewCounters(c Config) (*Counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	to := router.Config{Cell: c.Settings.Cell, Rates: router.Backend{Store: items}, HoldFor: -1}
+	to := router.Config{Cell: c.Settings.Cell, Rates: router.Backend{Store: items}, KeepUnspentFor: -1}
 	if c.Settings.Redis != nil {
 		to.Quotas = to.Rates
 		if to.Rates.Store, err = newRates(c, a); err != nil {

@@ -18,7 +18,7 @@ type gauges struct {
 }
 
 func (g *gauges) at(now time.Time) telemetry.Gauges {
-	out := telemetry.Gauges{LimitEffective: -1, ChargedBack: g.chargedBack()}
+	out := telemetry.Gauges{LimitEffective: -1, FullestReplayed: g.chargedBack()}
 	if g.grants == nil || now.Sub(g.looked).Abs() < lookEvery {
 		return out
 	}

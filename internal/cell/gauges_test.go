@@ -31,14 +31,14 @@ func TestGaugesOnceAMinute(t *testing.T) {
 		} else if got.LimitEffective != -1 {
 			t.Errorf("second %d: %+v, want a third", second, got)
 		}
-		if got.ChargedBack != back {
+		if got.FullestReplayed != back {
 			t.Errorf("second %d: %+v, want %d charged back", second, got, back)
 		}
 	}
 	if told != 3 || asked != 2+3 {
 		t.Errorf("told %d times in 3 minutes, added up %d times", told, asked)
 	}
-	if got := (&gauges{chargedBack: func() int64 { return 7 }}).at(began); got.LimitEffective != -1 || got.ChargedBack != 7 {
+	if got := (&gauges{chargedBack: func() int64 { return 7 }}).at(began); got.LimitEffective != -1 || got.FullestReplayed != 7 {
 		t.Errorf("with the plans of a file: %+v", got)
 	}
 }

@@ -128,7 +128,7 @@ func (s *stores) totals() telemetry.Totals {
 	t := telemetry.Totals{Backstop: of.Backstop, Undecidable: of.Undecidable}
 	if s.chain.Leases != nil {
 		l := s.chain.Leases.Stats()
-		t.LeaseLocal, t.LeaseCalls, t.Early = l.Local, l.Calls, l.Early
+		t.LeaseLocal, t.LeaseCalls, t.EarlyDenials = l.Local, l.Calls, l.Early
 	}
 	return t
 }

@@ -20,8 +20,8 @@ type Board struct {
 
 type meterOf struct{ function, cell string }
 
-// Told is the current value of a metric on a board.
-type Told struct {
+// MetricValue is the current value of a metric on a board.
+type MetricValue struct {
 	Function string `json:"function"`
 	Cell     string `json:"cell,omitempty"` // "" if the metric belongs to no cell
 	Name     string `json:"name"`
@@ -80,8 +80,8 @@ func (t *Tally) Count(name string, n int64) {
 	c.sum, c.last, c.n = c.sum+n, n, c.n+1
 }
 
-// Stands sets a level that is not a whole number, in the unit of the metric.
-func (t *Tally) Stands(name string, value float64) {
+// SetLevel sets a level that is not a whole number, in the unit of the metric.
+func (t *Tally) SetLevel(name string, value float64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.levels[name] = value
@@ -98,11 +98,11 @@ func (t *Tally) Took(name string, d time.Duration) {
 }
 
 // told returns all metrics of a tally.
-func (t *Tally) told(of meterOf) (all []Told) {
+func (t *Tally) told(of meterOf) (all []MetricValue) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for name, c := range t.counts {
-		out := Told{Function: of.function, Cell: of.cell, Name: name, Unit: unitCount,
+		out := MetricValue{Function: of.function, Cell: of.cell, Name: name, Unit: unitCount,
 			Form: cmp.Or(t.board.known[name].Form, Counted), Value: float64(c.sum), N: c.n}
 		if out.Form == Level {
 			out.Value = float64(c.last)
@@ -110,11 +110,12 @@ func (t *Tally) told(of meterOf) (all []Told) {
 		all = append(all, out)
 	}
 	for name, value := range t.levels {
-		all = append(all, Told{Function: of.function, Cell: of.cell, Name: name,
+		all = append(all, MetricValue{Function: of.function, Cell: of.cell, Name: name,
 			Unit: cmp.Or(t.board.known[name].Unit, unitNone), Form: Level, Value: value, N: 1})
 	}
 	for name, h := range t.times {
-		out := Told{Function: of.function, Cell: of.cell, Name: name, Unit: unitSeconds, Form: Spread, N: h.sum()}
+		out := MetricValue{Function: of.function, Cell: of.cell, Name: name, Unit: unitSeconds, Form: Spread,
+			N: h.sum()}
 		out.Value, out.P99, out.Most = h.seconds(0.5), h.seconds(0.99), h.seconds(1)
 		all = append(all, out)
 	}
@@ -122,18 +123,18 @@ func (t *Tally) told(of meterOf) (all []Told) {
 }
 
 // All returns every metric that has a value, ordered by function, cell and name.
-func (b *Board) All() []Told {
+func (b *Board) All() []MetricValue {
 	b.mu.Lock()
 	meters := make(map[meterOf]*Tally, len(b.meters))
 	for of, t := range b.meters {
 		meters[of] = t
 	}
 	b.mu.Unlock()
-	all := []Told{}
+	all := []MetricValue{}
 	for of, t := range meters {
 		all = append(all, t.told(of)...)
 	}
-	slices.SortFunc(all, func(x, y Told) int {
+	slices.SortFunc(all, func(x, y MetricValue) int {
 		return cmp.Or(cmp.Compare(x.Function, y.Function), cmp.Compare(x.Cell, y.Cell), cmp.Compare(x.Name, y.Name))
 	})
 	return all

@@ -33,10 +33,10 @@ func TestBoard(t *testing.T) {
 	for _, n := range []int64{3, 4, 2} {
 		balancer.Count("active_cell_count", n)
 	}
-	b.Meter("authorizer", "us-1").Stands("per_cell_limit_effective", 10)
-	b.Meter("authorizer", "us-1").Stands("per_cell_limit_effective", 33.33)
+	b.Meter("authorizer", "us-1").SetLevel("per_cell_limit_effective", 10)
+	b.Meter("authorizer", "us-1").SetLevel("per_cell_limit_effective", 33.33)
 	all := b.All()
-	if len(all) != 5 || all[3] != (telemetry.Told{Function: "authorizer", Cell: "us-1",
+	if len(all) != 5 || all[3] != (telemetry.MetricValue{Function: "authorizer", Cell: "us-1",
 		Name: "per_cell_limit_effective", Unit: "Percent", Form: telemetry.Level, Value: 33.33, N: 1}) {
 		t.Fatalf("%+v, want five, and of the authorizer what was said last", all)
 	}
@@ -46,7 +46,7 @@ func TestBoard(t *testing.T) {
 		math.Abs(got.Value/0.5-1) > 0.1 || math.Abs(got.P99/0.99-1) > 0.1 || math.Abs(got.Most-1) > 0.1 {
 		t.Errorf("%+v, want times of 10 ms to 1 s", got)
 	}
-	for i, want := range []telemetry.Told{
+	for i, want := range []telemetry.MetricValue{
 		{Function: "applier", Cell: "eu-1", Name: "documents_applied", Unit: "Count", Form: telemetry.Counted,
 			Value: 1600, N: 800},
 		{Function: "applier", Cell: "us-1", Name: "documents_applied", Unit: "Count", Form: telemetry.Counted, Value: 1,

@@ -56,16 +56,16 @@ func (l *lineBuilder) build(r *Recorder, b *bucket, grown Totals, stand Gauges, 
 	if stand.LimitEffective >= 0 {
 		l.decimal("per_cell_limit_effective", unitPercent, stand.LimitEffective, 2)
 	}
-	if over := max(b.fullest, stand.ChargedBack); over > 0 {
+	if over := max(b.fullest, stand.FullestReplayed); over > 0 {
 		l.decimal("over_admission_ratio", unitNone, over, 3)
 	}
 	if b.mode != 0 {
 		l.number("kill_switch", unitNone, int64(b.mode))
 	}
 	l.some("kill_switch_spared", b.spared)
-	l.some("kill_switch_unheard", grown.Unheard)
+	l.some("kill_switch_unheard", grown.KillSwitchFailures)
 	l.some("requests_undecidable", grown.Undecidable)
-	l.some("early_denials", grown.Early)
+	l.some("early_denials", grown.EarlyDenials)
 	l.some("cold_starts", b.coldStarts)
 	l.some("events_refused", b.refused)
 	l.some("panics", b.panics)

@@ -79,12 +79,13 @@ func TestRecorderWritesTheList(t *testing.T) {
 	r := newRecorder(t, telemetry.Config{
 		Writer: &out, Cell: "eu-1", Function: "authorizer",
 		Totals: func() telemetry.Totals {
-			return telemetry.Totals{Backstop: 1, LeaseLocal: 1, LeaseCalls: 1, Early: 1, Unheard: 1, Undecidable: 1}
+			return telemetry.Totals{Backstop: 1, LeaseLocal: 1, LeaseCalls: 1, EarlyDenials: 1, KillSwitchFailures: 1,
+				Undecidable: 1}
 		},
 		Gauges: func(time.Time) telemetry.Gauges { return telemetry.Gauges{LimitEffective: 3333} },
 	})
 	for _, k := range answer.Kinds() {
-		r.Decision(noon, telemetry.Decision{Kind: k, Fullest: 500, Mode: 1, Spared: answer.Limited})
+		r.Decision(noon, telemetry.Decision{Kind: k, Fullest: 500, Mode: 1, ShadowDenial: answer.Limited})
 	}
 	r.ShadowDenied(noon, "l")
 	for s := telemetry.Redis; s <= telemetry.OtherStore; s++ {
@@ -422,8 +423,10 @@ This page lists what Sluice's functions report to CloudWatch, for operators who 
 generated from the list of which the alarms are made.
 
 The functions write metrics in the embedded metric format to their logs. The namespace is
-` + "`SLUICE_METRICS_NAMESPACE`" + `, by default ` + "`Sluice`" + `. The dimensions of the authorizer, applier, reconcile and canary are
-` + "`cell`" + ` and ` + "`function`" + ` (the function's name in AWS). The other functions have the dimension ` + "`function`" + ` alone. No
+` + "`SLUICE_METRICS_NAMESPACE`" + `, by default ` +
+	"`Sluice`" + `. The dimensions of the authorizer, applier, reconcile and canary are
+` + "`cell`" + ` and ` +
+	"`function`" + ` (the function's name in AWS). The other functions have the dimension ` + "`function`" + ` alone. No
 tenant and no address is ever a dimension.
 
 The form says which statistic is useful:
@@ -456,7 +459,8 @@ The age of a stream's iterator is not in the list. CloudWatch has it as ` + "`It
 // admitted, and the cell's part of the limits where it is known; and neither where nobody knows.
 func TestGauges(t *testing.T) {
 	var out lines
-	asked, stand := []time.Time{}, []telemetry.Gauges{{LimitEffective: 3334}, {LimitEffective: -1, ChargedBack: 2250},
+	asked, stand := []time.Time{}, []telemetry.Gauges{{LimitEffective: 3334},
+		{LimitEffective: -1, FullestReplayed: 2250},
 		{LimitEffective: 10000}, {LimitEffective: -1}}
 	r := newRecorder(t, telemetry.Config{Writer: &out, Gauges: func(now time.Time) telemetry.Gauges {
 		asked = append(asked, now)

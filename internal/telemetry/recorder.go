@@ -45,9 +45,9 @@ type Decision struct {
 	ConfigStale bool // the decision used a configuration that is older than it may be
 
 	Mode uint8 // mode of the cell's limits, as in limit.Mode: 0 enforce, 1 shadow, 2 off
-	// Spared is, of a request that was allowed in shadow, the denial by Limit that was not enforced; otherwise
+	// ShadowDenial is, of a request that was allowed in shadow, the denial by Limit that was not enforced; otherwise
 	// answer.Allowed.
-	Spared answer.Kind
+	ShadowDenial answer.Kind
 
 	// Fullest is how full the fullest charged counter is, in thousandths of what its limit holds; 0 if the store
 	// charged no counter.
@@ -59,19 +59,19 @@ type Gauges struct {
 	// LimitEffective is what the cell grants, in hundredths of a percent of what all cells grant. It is below 0 if that
 	// is not known or was not computed.
 	LimitEffective int64
-	// ChargedBack is the highest Decision.Fullest of the counters that were replayed after an outage, since the last
-	// line; 0 if there were none.
-	ChargedBack int64
+	// FullestReplayed is the highest Decision.Fullest of the counters that were replayed after an outage, since the
+	// last line; 0 if there were none.
+	FullestReplayed int64
 }
 
 // Totals holds what other parts have counted since their start. lease.Stats and resilience.FallbackStats have these
 // numbers. The metrics report by how much they grew. A total that is smaller than before was counted from 0 again.
 type Totals struct {
-	Backstop   int64 // decisions by the fallback limiter
-	LeaseLocal int64 // decisions from leases, without a call
-	LeaseCalls int64 // calls of the lease layer to its store
-	Early      int64 // denials from leases that would not have been necessary
-	Unheard    int64 // polls of the kill switch that failed
+	Backstop           int64 // decisions by the fallback limiter
+	LeaseLocal         int64 // decisions from leases, without a call
+	LeaseCalls         int64 // calls of the lease layer to its store
+	EarlyDenials       int64 // denials from leases that would not have been necessary
+	KillSwitchFailures int64 // polls of the kill switch that failed
 
 	Undecidable int64 // requests that a store answered, but could not decide
 }
@@ -229,7 +229,7 @@ func (r *Recorder) Decision(now time.Time, d Decision) {
 	b.configStale = b.configStale || d.ConfigStale
 	b.fullest = max(b.fullest, d.Fullest)
 	b.mode = max(b.mode, d.Mode)
-	spared := d.Kind == answer.Allowed && d.Spared != answer.Allowed
+	spared := d.Kind == answer.Allowed && d.ShadowDenial != answer.Allowed
 	if spared {
 		b.spared++
 	}
@@ -491,11 +491,11 @@ func (t Totals) since(before Totals) Totals {
 		return now - before
 	}
 	return Totals{
-		Backstop:   grown(t.Backstop, before.Backstop),
-		LeaseLocal: grown(t.LeaseLocal, before.LeaseLocal),
-		LeaseCalls: grown(t.LeaseCalls, before.LeaseCalls),
-		Early:      grown(t.Early, before.Early),
-		Unheard:    grown(t.Unheard, before.Unheard),
+		Backstop:           grown(t.Backstop, before.Backstop),
+		LeaseLocal:         grown(t.LeaseLocal, before.LeaseLocal),
+		LeaseCalls:         grown(t.LeaseCalls, before.LeaseCalls),
+		EarlyDenials:       grown(t.EarlyDenials, before.EarlyDenials),
+		KillSwitchFailures: grown(t.KillSwitchFailures, before.KillSwitchFailures),
 
 		Undecidable: grown(t.Undecidable, before.Undecidable),
 	}

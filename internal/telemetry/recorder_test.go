@@ -78,7 +78,7 @@ func (l *lines) flushed(t testing.TB, r *telemetry.Recorder) []*document {
 // The document, byte for byte: alarms and dashboards go by its names.
 func TestGolden(t *testing.T) {
 	var out lines
-	totals := telemetry.Totals{Backstop: 3, LeaseLocal: 90, LeaseCalls: 10, Early: 1}
+	totals := telemetry.Totals{Backstop: 3, LeaseLocal: 90, LeaseCalls: 10, EarlyDenials: 1}
 	r := newRecorder(t, telemetry.Config{Writer: &out, Cell: "eu-1", Function: "authorizer",
 		Totals: func() telemetry.Totals { return totals }})
 	r.ColdStart(noon)
@@ -123,7 +123,7 @@ func TestFullestLineFits(t *testing.T) {
 		Function: strings.Repeat("f", 128),
 		Totals: func() telemetry.Totals {
 			return telemetry.Totals{Backstop: math.MaxInt64, LeaseLocal: math.MaxInt64, LeaseCalls: math.MaxInt64,
-				Early: math.MaxInt64}
+				EarlyDenials: math.MaxInt64}
 		},
 	})
 	r.ColdStart(noon)
@@ -350,10 +350,10 @@ func TestTotals(t *testing.T) {
 		totals                            telemetry.Totals
 		backstop, early, samples, hitRate float64
 	}{
-		{telemetry.Totals{Backstop: 5, LeaseLocal: 75, LeaseCalls: 25, Early: 2}, 5, 2, 100, 75},
-		{telemetry.Totals{Backstop: 5, LeaseLocal: 75, LeaseCalls: 25, Early: 2}, 0, 0, 0, 0},
-		{telemetry.Totals{Backstop: 6, LeaseLocal: 79, LeaseCalls: 25, Early: 3}, 1, 1, 4, 100},
-		{telemetry.Totals{Backstop: 6, LeaseLocal: 79, LeaseCalls: 26, Early: 3}, 0, 0, 1, 0},
+		{telemetry.Totals{Backstop: 5, LeaseLocal: 75, LeaseCalls: 25, EarlyDenials: 2}, 5, 2, 100, 75},
+		{telemetry.Totals{Backstop: 5, LeaseLocal: 75, LeaseCalls: 25, EarlyDenials: 2}, 0, 0, 0, 0},
+		{telemetry.Totals{Backstop: 6, LeaseLocal: 79, LeaseCalls: 25, EarlyDenials: 3}, 1, 1, 4, 100},
+		{telemetry.Totals{Backstop: 6, LeaseLocal: 79, LeaseCalls: 26, EarlyDenials: 3}, 0, 0, 1, 0},
 		{telemetry.Totals{Backstop: 2, LeaseLocal: 3, LeaseCalls: 1}, 2, 0, 4, 75}, // counted from 0 again
 	} {
 		totals = step.totals

@@ -74,7 +74,10 @@ func run(stdout io.Writer, out, program string, beside []string) (err error) {
 
 func write(w io.Writer, names, paths []string) (unpacked int64, err error) {
 	z := zip.NewWriter(w)
-	z.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestCompression) })
+	z.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser,
+		error) {
+		return flate.NewWriter(w, flate.BestCompression)
+	})
 	for i, path := range paths {
 		n, err := add(z, names[i], path)
 		if err != nil {

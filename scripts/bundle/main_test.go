@@ -40,8 +40,8 @@ func bundle(t *testing.T, out, program string, beside ...string) []byte {
 	return content
 }
 
-// Guarantees that the same files make the same bundle, wherever they lie, whoever may read them and whenever they were made: so
-// what is deployed can be compared with what is built.
+// Guarantees that the same files make the same bundle, wherever they lie, whoever may read them and whenever they were
+// made: so what is deployed can be compared with what is built.
 func TestSameBytes(t *testing.T) {
 	text := strings.Repeat("a program ", 10_000)
 	var first []byte
@@ -51,7 +51,8 @@ func TestSameBytes(t *testing.T) {
 		if first != nil {
 			mode = 0o755
 		}
-		got := bundle(t, filepath.Join(dir, "out.zip"), put(t, dir, "built", text, mode, at), put(t, dir, "plans.yaml", "plans: []", mode, at))
+		got := bundle(t, filepath.Join(dir, "out.zip"), put(t, dir, "built", text, mode, at),
+			put(t, dir, "plans.yaml", "plans: []", mode, at))
 		if first == nil {
 			first = got
 		} else if !bytes.Equal(first, got) {
@@ -72,8 +73,10 @@ func TestSameBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := io.ReadAll(r)
-		if err != nil || f.Name != want.name || f.Mode() != want.mode || string(got) != want.text || !f.Modified.Equal(made) {
-			t.Errorf("%s %s of %s, %d bytes, %v; want %s %s", f.Mode(), f.Name, f.Modified, len(got), err, want.mode, want.name)
+		if err != nil || f.Name != want.name || f.Mode() != want.mode || string(got) != want.text ||
+			!f.Modified.Equal(made) {
+			t.Errorf("%s %s of %s, %d bytes, %v; want %s %s", f.Mode(), f.Name, f.Modified, len(got), err, want.mode,
+				want.name)
 		}
 	}
 	if len(z.File) != 2 {
@@ -100,7 +103,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		{put(t, dir, "empty", "", 0o755, made), nil, "is empty"},
 		{other, nil, "no file"},
 		{good, []string{put(t, other, "bootstrap", "x", 0o644, made)}, "two files are called bootstrap"},
-		{good, []string{put(t, dir, "same", "x", 0o644, made), put(t, other, "same", "x", 0o644, made)}, "two files are called same"},
+		{good, []string{put(t, dir, "same", "x", 0o644, made), put(t, other, "same", "x", 0o644, made)},
+			"two files are called same"},
 	} {
 		if err := run(io.Discard, out, tt.program, tt.beside); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s %q: %v, want an error with %q", tt.program, tt.beside, err, tt.want)

@@ -260,11 +260,11 @@ func (p *Plane) Operate() http.Handler {
 func (p *Plane) Tables() control.Tables { return p.tables }
 
 // Metrics are those of all functions that run here, since the start, and what each cell grants now.
-func (p *Plane) Metrics() []telemetry.Told {
+func (p *Plane) Metrics() []telemetry.MetricValue {
 	now := p.c.Now()
 	for _, c := range p.all() {
 		if part, ok := cellconfig.Part(c.Reader.Grants(now)); ok {
-			p.board.Meter("authorizer", c.Name).Stands("per_cell_limit_effective", float64(part)/100)
+			p.board.Meter("authorizer", c.Name).SetLevel("per_cell_limit_effective", float64(part)/100)
 		}
 	}
 	return p.board.All()

@@ -44,7 +44,7 @@ func homes(tb testing.TB, own limit.Store, others map[string]limit.Store) *route
 	for cell, store := range others {
 		backends[cell] = router.Backend{Store: store}
 	}
-	h, err := router.New(router.Config{Rates: router.Backend{Store: own}, Homes: backends, HoldFor: -1})
+	h, err := router.New(router.Config{Rates: router.Backend{Store: own}, Homes: backends, KeepUnspentFor: -1})
 	if err != nil {
 		tb.Fatal(err)
 	}

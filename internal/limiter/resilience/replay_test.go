@@ -238,7 +238,7 @@ func TestOneOfTwoStoresIsAway(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			own, inner := newMemory(t), newMemory(t)
 			home := newFlaky(t, inner)
-			homes, err := router.New(router.Config{Rates: router.Backend{Store: own}, Homes: map[string]router.Backend{"us": {Store: home}}, HoldFor: -1})
+			homes, err := router.New(router.Config{Rates: router.Backend{Store: own}, Homes: map[string]router.Backend{"us": {Store: home}}, KeepUnspentFor: -1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -288,7 +288,7 @@ func TestEachOwnerHasItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own, home := newMemory(t), newFlaky(t, nil)
 		homes, err := router.New(router.Config{Rates: router.Backend{Store: own},
-			Homes: map[string]router.Backend{"us": {Store: home}}, HoldFor: -1})
+			Homes: map[string]router.Backend{"us": {Store: home}}, KeepUnspentFor: -1})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -42,7 +42,7 @@ const (
 	ContextStoreFailed = "storeFailed" // true if a store did not answer and onStoreFailure applied, or left out
 	ContextMode        = "mode"        // "shadow" or "off" if limits deny nobody, or left out
 	// In mode shadow, the name of the answer.Kind of the denial that was not enforced, or left out.
-	ContextSpared = "spared"
+	ContextShadowDenial = "spared"
 	// True if the configuration of the decision is older than it may be, or left out.
 	ContextConfigStale = "configStale"
 	// The name of the limit that denied, or of the one with the smallest part left, as in rateLimit: "burst",
@@ -71,7 +71,8 @@ const (
 // taken are the names that a Value cannot have: the names above, and those that API Gateway itself uses.
 var taken = []string{ContextDecision, ContextHTTPStatus, ContextCaller, ContextTenant, ContextSubject, ContextPlan,
 	ContextKeyID, ContextAnonymous,
-	ContextStoreFailed, ContextMode, ContextSpared, ContextConfigStale, ContextBinding, ContextRetryAfter, ContextLimit,
+	ContextStoreFailed, ContextMode, ContextShadowDenial, ContextConfigStale, ContextBinding, ContextRetryAfter,
+	ContextLimit,
 	ContextRemaining, ContextReset, ContextProblemType, ContextInstance,
 	ContextRateLimit, ContextPolicy, ContextProblem, ContextProblemMembers, ContextLeftOut,
 	"principalId", "integrationLatency", "integrationStatus", "latency", "requestId", "status", "error", "claims",
@@ -85,7 +86,7 @@ type Answer struct {
 	Anonymous, StoreFailed       bool
 	ConfigStale                  bool
 	Mode                         string      // "shadow" or "off" if limits deny nobody; otherwise ""
-	Spared                       answer.Kind // in mode shadow, the denial that was not enforced
+	ShadowDenial                 answer.Kind // in mode shadow, the denial that was not enforced
 	Instance                     string      // URI of this denial; "" if allowed
 	Problem                      []byte      // body of a denial, as answer.Problem writes it; left out if empty
 	Values                       []Value     // further values of the context, the most important first
@@ -252,8 +253,8 @@ func (w *writer) context(a *Answer, rest bool) {
 		w.add(Bool(ContextStoreFailed, true))
 	}
 	w.texted(ContextMode, a.Mode)
-	if a.Spared != answer.Allowed {
-		w.add(Value{ContextSpared, a.Spared.String(), true})
+	if a.ShadowDenial != answer.Allowed {
+		w.add(Value{ContextShadowDenial, a.ShadowDenial.String(), true})
 	}
 	if a.ConfigStale {
 		w.add(Bool(ContextConfigStale, true))

@@ -15,7 +15,7 @@ import (
 
 // passed is what a backend may know of the answer: all but further values.
 func passed(a apigw.Answer) *apigw.Answer {
-	a.Values, a.ConfigStale, a.Mode, a.Spared = nil, false, "", answer.Allowed
+	a.Values, a.ConfigStale, a.Mode, a.ShadowDenial = nil, false, "", answer.Allowed
 	return &a
 }
 
@@ -28,7 +28,7 @@ func TestContextRoundTrip(t *testing.T) {
 	anonymous := apigw.Answer{Kind: answer.Allowed, Anonymous: true, Plan: "public", StoreFailed: true}
 	spared := limited()
 	spared.Kind, spared.Instance, spared.Problem, spared.Header.RetryAfter = answer.Allowed, "", nil, ""
-	spared.Mode, spared.Spared = "shadow", answer.Limited
+	spared.Mode, spared.ShadowDenial = "shadow", answer.Limited
 	off := apigw.Answer{Kind: answer.Allowed, Tenant: "acme", Mode: "off"}
 	for _, a := range []apigw.Answer{limited(), suspended, anonymous, spared, off} {
 		e := parseEvent(t, apigw.HTTP2)

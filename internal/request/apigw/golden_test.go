@@ -116,7 +116,7 @@ func TestAnswers(t *testing.T) {
 		Header: answer.Header{RetryAfter: "1"}}
 	shadow := limited()
 	shadow.Kind, shadow.Instance, shadow.Problem, shadow.Header.RetryAfter = answer.Allowed, "", nil, ""
-	shadow.Mode, shadow.Spared = "shadow", answer.Limited
+	shadow.Mode, shadow.ShadowDenial = "shadow", answer.Limited
 	for _, s := range shapes {
 		e := parseEvent(t, s)
 		for _, c := range []struct {

@@ -56,7 +56,7 @@ func TestEveryCallIsGuarded(t *testing.T) {
 		var guards [3]counting
 		c := of(router.Backend{Store: newMemory(t), Guard: &guards[0]}, router.Backend{Store: newMemory(t), Guard: &guards[1]},
 			router.Backend{Store: newMemory(t), Guard: &guards[2]})
-		c.HoldFor = -1 // unspent charges would be spent without a call
+		c.KeepUnspentFor = -1 // unspent charges would be spent without a call
 		s, err := router.New(c)
 		if err != nil {
 			t.Fatal(err)

@@ -22,7 +22,7 @@ func newCells(tb testing.TB, holdFor time.Duration) *cells {
 	c := &cells{own: newMemory(tb), a: newMemory(tb), b: newMemory(tb)}
 	var err error
 	c.Store, err = router.New(router.Config{Cell: "here", Rates: router.Backend{Store: c.own},
-		Homes: map[string]router.Backend{"a": {Store: c.a}, "b": {Store: c.b}}, HoldFor: holdFor})
+		Homes: map[string]router.Backend{"a": {Store: c.a}, "b": {Store: c.b}}, KeepUnspentFor: holdFor})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestKeptHere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			own, other := newPairHolding(t, holdFor), newMemory(t)
 			all, err := router.New(router.Config{Cell: "here", Rates: router.Backend{Store: own.rates}, Quotas: router.Backend{Store: own.quotas},
-				Homes: map[string]router.Backend{"there": {Store: other}}, HoldFor: holdFor})
+				Homes: map[string]router.Backend{"there": {Store: other}}, KeepUnspentFor: holdFor})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -210,7 +210,7 @@ func TestReturnedUnitsThatOthersSpent(t *testing.T) {
 				}
 			}
 		}}
-		s, err := router.New(router.Config{Rates: router.Backend{Store: thief}, Quotas: router.Backend{Store: quotas}, HoldFor: -1})
+		s, err := router.New(router.Config{Rates: router.Backend{Store: thief}, Quotas: router.Backend{Store: quotas}, KeepUnspentFor: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -247,7 +247,7 @@ func TestReturnedUnitsAreNotChargedInTheNextWindow(t *testing.T) {
 		}
 	}}
 	s, err := router.New(router.Config{
-		Rates: router.Backend{Store: midnight}, Quotas: router.Backend{Store: quotas}, HoldFor: -1,
+		Rates: router.Backend{Store: midnight}, Quotas: router.Backend{Store: quotas}, KeepUnspentFor: -1,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -19,10 +19,10 @@ var _ limit.Store = (*Store)(nil)
 // for. No store was asked.
 var ErrNoHome = errors.New("no way to the counters of its home cell")
 
-// DefaultHoldFor is how long an unspent charge is kept for a request that needs it. It is a few seconds: long enough
+// DefaultKeepUnspentFor is how long an unspent charge is kept for a request that needs it. It is a few seconds: long enough
 // for the next attempt of a client that a rate denied, and short enough that a quota does not lack for long the units
 // that nobody spends.
-const DefaultHoldFor = 5 * time.Second
+const DefaultKeepUnspentFor = 5 * time.Second
 
 // Backend is one store of counters and its guard.
 type Backend struct {
@@ -76,8 +76,8 @@ type Config struct {
 	// quotas of this cell. If not nil, a limit whose home is neither Cell nor in Homes is refused with [ErrNoHome].
 	Homes map[string]Backend
 
-	// how long an unspent charge is kept; 0 means DefaultHoldFor, below 0 means not at all
-	HoldFor time.Duration
+	// how long an unspent charge is kept; 0 means DefaultKeepUnspentFor, below 0 means not at all
+	KeepUnspentFor time.Duration
 }
 
 // Store is a [limit.Store] that sends each limit to the store that counts it. With one backend it only calls that store
@@ -104,12 +104,12 @@ func New(c Config) (*Store, error) {
 	if c.Rates.Store == nil {
 		return nil, errors.New("router: needs a store for rates")
 	}
-	if c.HoldFor == 0 {
-		c.HoldFor = DefaultHoldFor
+	if c.KeepUnspentFor == 0 {
+		c.KeepUnspentFor = DefaultKeepUnspentFor
 	}
-	s := &Store{cell: c.Cell, separatesHomes: c.Homes != nil, holdFor: c.HoldFor, ownCell: target{backend: c.Rates}}
+	s := &Store{cell: c.Cell, separatesHomes: c.Homes != nil, holdFor: c.KeepUnspentFor, ownCell: target{backend: c.Rates}}
 	if c.Quotas.Store != nil {
-		s.ownCell = target{pair: newPair("", c.Quotas, s.ownCell, c.HoldFor)}
+		s.ownCell = target{pair: newPair("", c.Quotas, s.ownCell, c.KeepUnspentFor)}
 	}
 	s.homes.Store(&homeCells{})
 	for _, name := range slices.Backward(slices.Sorted(maps.Keys(c.Homes))) { // the pair added last is asked first

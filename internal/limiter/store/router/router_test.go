@@ -62,7 +62,7 @@ func newPairHolding(tb testing.TB, holdFor time.Duration) *pair {
 	tb.Helper()
 	p := &pair{rates: newMemory(tb), quotas: newMemory(tb), tb: tb}
 	var err error
-	if p.Store, err = router.New(router.Config{Rates: router.Backend{Store: p.rates}, Quotas: router.Backend{Store: p.quotas}, HoldFor: holdFor}); err != nil {
+	if p.Store, err = router.New(router.Config{Rates: router.Backend{Store: p.rates}, Quotas: router.Backend{Store: p.quotas}, KeepUnspentFor: holdFor}); err != nil {
 		tb.Fatal(err)
 	}
 	return p
@@ -188,7 +188,7 @@ func TestReturnsThatWaitAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const held, waiting, underWay, beyond = 64, 4096, 8, 100
 		quotas := &holding{Store: newMemory(t), free: make(chan struct{})}
-		s, err := router.New(router.Config{Rates: router.Backend{Store: newMemory(t)}, Quotas: router.Backend{Store: quotas}, HoldFor: time.Hour})
+		s, err := router.New(router.Config{Rates: router.Backend{Store: newMemory(t)}, Quotas: router.Backend{Store: quotas}, KeepUnspentFor: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -72,7 +72,7 @@ func TestUndecidableRates(t *testing.T) {
 func TestNoProbeAfterTheRatesAnswered(t *testing.T) {
 	rates := &spoiled{Store: newMemory(t), bad: owner}
 	s, err := router.New(router.Config{
-		Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: newMemory(t)}, HoldFor: -1,
+		Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: newMemory(t)}, KeepUnspentFor: -1,
 	})
 	if err != nil {
 		t.Fatal(err)
