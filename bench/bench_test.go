@@ -58,7 +58,7 @@ func BenchmarkAuthorizerJWT(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer l.close()
-	event, err := l.d.call("wide-0", "1")
+	event, err := l.d.call("wide-0")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func coldStartFigure(short bool) (Result, error) {
 	if err := d.withDynamoDB(); err != nil {
 		return r, err
 	}
-	event, err := d.call("wide-0", "1")
+	event, err := d.call("wide-0")
 	if err != nil {
 		return r, err
 	}

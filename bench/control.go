@@ -77,23 +77,23 @@ func newOperator(tables control.Tables) (*operator, error) {
 }
 
 // apply is `sluice plan apply`: it compares, and writes what differs. The number of documents written must be as wanted.
-func (o *operator) apply(file *plan.Draft, want int) (client.Result, error) {
-	var r client.Result
+func (o *operator) apply(file *plan.Draft, want int) error {
 	ctx := context.Background()
 	diff, err := client.Compare(ctx, o, file)
 	if err != nil {
-		return r, err
+		return err
 	}
 	if len(diff.Problems) > 0 {
-		return r, fmt.Errorf("refused: %q", diff.Problems)
+		return fmt.Errorf("refused: %q", diff.Problems)
 	}
-	if r, err = diff.Apply(ctx, o, "measured", true, nil); err != nil {
-		return r, err
+	r, err := diff.Apply(ctx, o, "measured", true, nil)
+	if err != nil {
+		return err
 	}
 	if r.Written != want {
-		return r, fmt.Errorf("an apply has written %d documents, want %d", r.Written, want)
+		return fmt.Errorf("an apply has written %d documents, want %d", r.Written, want)
 	}
-	return r, nil
+	return nil
 }
 
 // cellStore is a cell's table that counts what is read and written.
@@ -154,7 +154,7 @@ func newPlane(tenants int, rate int64, deployed bool) (p *plane, err error) {
 		return p, err
 	}
 	began := time.Now()
-	if _, err = p.operator.apply(file, tenants+1); err != nil {
+	if err = p.operator.apply(file, tenants+1); err != nil {
 		return p, err
 	}
 	p.loaded = time.Since(began)
@@ -310,7 +310,7 @@ func publishFigure(short bool) (r Result, err error) {
 		if err != nil {
 			return r, err
 		}
-		if _, err := p.operator.apply(file, 1); err != nil {
+		if err := p.operator.apply(file, 1); err != nil {
 			return r, err
 		}
 		if err := p.settle(); err != nil { // else two changes could travel as one

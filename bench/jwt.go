@@ -63,7 +63,7 @@ func (l *jwtLoad) run(events [][]byte, rounds int) (float64, error) {
 
 // verify checks that each call was admitted, and that the limiter denies what is above a limit.
 func (l *jwtLoad) verify() error {
-	narrow, err := l.d.call("narrow-0", "1")
+	narrow, err := l.d.call("narrow-0")
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func jwtFigure(short bool) (Result, error) {
 		return r, err
 	}
 	defer l.close()
-	event, err := l.d.call("wide-0", "1")
+	event, err := l.d.call("wide-0")
 	if err != nil {
 		return r, err
 	}

@@ -94,7 +94,7 @@ func runReconcile(tenants int) (r reconciled, err error) {
 	if err != nil {
 		return r, err
 	}
-	if _, err := p.operator.apply(file, 1); err != nil { // which nobody carries
+	if err := p.operator.apply(file, 1); err != nil { // which nobody carries
 		return r, err
 	}
 	missed, err := p.reconcile()

@@ -109,7 +109,7 @@ func warmAgainstAllowing(r *Result, how, leases string, rounds int) (ratio float
 	if err != nil {
 		return 0, err
 	}
-	narrow, err := d.call("narrow-0", "1")
+	narrow, err := d.call("narrow-0")
 	if err != nil {
 		return 0, err
 	}
