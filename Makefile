@@ -132,6 +132,10 @@ figures-table: ## Put FROM, which has the output of make figures, into the table
 workload: ## The published workload: processes on a real Redis; SIM=1: in virtual time, old rule and new (WORKLOADFLAGS=-h)
 	@cd bench && go run ./workload $(if $(SIM),-sim) $(WORKLOADFLAGS)
 
+.PHONY: lines
+lines: ## Lines of code, product and tests, of each package
+	@scripts/lines
+
 .PHONY: golden
 golden: ## Rewrite the golden files; then read the diff
 	@scripts/golden

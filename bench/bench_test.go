@@ -52,47 +52,6 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
-func BenchmarkRouteMatch500(b *testing.B) {
-	l, err := newRouteLoad()
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		r := i % len(l.requests)
-		if hits := l.one(r); hits != len(l.requests[r].want) {
-			b.Fatalf("request %d hits %d rules, want %d", r, hits, len(l.requests[r].want))
-		}
-	}
-}
-
-func BenchmarkRequestToHeaders(b *testing.B) {
-	l, err := newRequestLoad()
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	b.ResetTimer()
-	if err := l.run(b.N); err != nil {
-		b.Fatal(err)
-	}
-}
-
-func BenchmarkSimulate(b *testing.B) {
-	l, err := newLogLoad(50_000, false)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.SetBytes(int64(len(l.text)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := l.run(); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportMetric(float64(l.lines)*float64(b.N)/b.Elapsed().Seconds(), "lines/s")
-}
-
 func BenchmarkAuthorizerJWT(b *testing.B) {
 	l, err := newJWTLoad(tokentest.NewRSA("one"))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 type Figure struct {
 	Name   string
 	Unit   string
-	Goal   float64 // 0: none, the number is told for what it is, unless None
+	Goal   float64 // 0: none, unless None; only a figure that is read beside another one has none
 	None   bool    // the goal is 0
 	Floor  bool    // the goal is the least, not the most
 	Digits int     // after the point
@@ -54,13 +54,12 @@ func Figures() []Figure {
 		{Name: "pacer_used_pct", Unit: "%", Goal: 99, Floor: true, Digits: 2, Measure: pacerSharedFigure(usedOfLimit)},
 		{Name: "redis_3_limits", Unit: "x", Goal: 0.85, Digits: 2, Measure: redisFigure},
 		{Name: "redis_leased_hot_key", Unit: "x", Goal: 400, Floor: true, Digits: 0, Measure: redisHotFigure},
-		{Name: "lease_local_3", Unit: "x", Digits: 2, Measure: leaseLocalFigure},
+		{Name: "lease_local_3", Unit: "x", Goal: 1.0, Digits: 2, Measure: leaseLocalFigure},
 		{Name: "shared_ops_per_s", Unit: "calls/s", Goal: 20, Digits: 1, Measure: workloadFigure(0, 1, storeOps)},
 		{Name: "shared_ops_per_s_binding", Unit: "calls/s", Goal: 75, Digits: 1, Measure: workloadFigure(1, 4, storeOps)},
 		{Name: "shared_over", Unit: "units", None: true, Measure: workloadFigure(0, 4, over)},
 		{Name: "shared_early_pct", Unit: "%", Goal: 1, Digits: 2, Measure: workloadFigure(1, 4, earlyPct)},
 		{Name: "shared_early_jump_pct", Unit: "%", Goal: 3, Digits: 2, Measure: jumpFigure},
-		{Name: "shared_missed_pct", Unit: "%", Digits: 2, Measure: workloadFigure(1, 4, missedPct)},
 		{Name: "shared_short_pct", Unit: "%", Goal: 1, Digits: 2, Measure: workloadFigure(1, 4, shortPct)},
 		{Name: "shared_p95_ms", Unit: "ms", Goal: 1, Digits: 3, Measure: workloadFigure(0, 4, p95)},
 		{Name: "shared_calls_in_turn", Unit: "calls/request", Digits: 3, Measure: inTurnFigure},
@@ -72,29 +71,19 @@ func Figures() []Figure {
 		{Name: "authorizer_cold_start", Unit: "x", Goal: 2, Digits: 2, Measure: coldStartFigure},
 		{Name: "authorizer_warm", Unit: "x", Goal: 1.3, Digits: 2, Measure: warmFigure},
 		{Name: "authorizer_jwt_us", Unit: "µs", Goal: 10, Digits: 1, Measure: jwtFigure},
-		{Name: "authorizer_jwt_first_us", Unit: "µs", Digits: 0, Measure: jwtFirstFigure},
 		{Name: "authorizer_p99_ms", Unit: "ms", Goal: 10, Digits: 2, Measure: concurrentFigure},
 		{Name: "authorizer_p99_paused_ms", Unit: "ms", Goal: 10, Digits: 2, Measure: pausedFigure},
 		{Name: "authorizer_zip_mb", Unit: "MB", Goal: 5, Digits: 1, Measure: zipFigure},
-		{Name: "request_to_headers", Unit: "ns", Digits: 0, Measure: requestFigure},
 		{Name: "simulate_lines_per_s", Unit: "lines/s", Goal: 300_000, Floor: true, Measure: simulateFigure},
 		{Name: "small_cell_idle_usd", Unit: "USD/month", Goal: 5, Digits: 2, Measure: idleCostFigure},
-		{Name: "localstack_warm_s", Unit: "s", Digits: 0, Measure: localStackFigure("localstack_warm_s")},
-		{Name: "localstack_cold_s", Unit: "s", Digits: 0, Measure: localStackFigure("localstack_cold_s")},
-		{Name: "localstack_propagation_p99_s", Unit: "s", Goal: 5, Digits: 1, Measure: localStackFigure("localstack_propagation_p99_s")},
-		{Name: "localstack_rps", Unit: "/s", Digits: 0, Measure: localStackFigure("localstack_rps")},
-		{Name: "localstack_mb", Unit: "MB", Digits: 0, Measure: localStackFigure("localstack_mb")},
+		{Name: "localstack_propagation_p99_s", Unit: "s", Goal: 5, Digits: 1, Measure: localStackFigure},
 		{Name: "synth_cold_s", Unit: "s", Goal: 180, Digits: 0, Measure: coldSynthFigure},
 		{Name: "synth_s", Unit: "s", Goal: 10, Digits: 1, Measure: synthFigure},
-		{Name: "small_cell_resources", Unit: "resources", Digits: 0, Measure: smallCellFigure},
 		{Name: "publish_events_per_plan_change", Unit: "events", Goal: 1, Digits: 2, Measure: publishFigure},
 		{Name: "propagation_p99_s", Unit: "s", Goal: 5, Digits: 2, Measure: burstFigure(propagationP99)},
 		{Name: "propagation_publishes", Unit: "publishes", Goal: 60, Digits: 0, Measure: burstFigure(publishes)},
 		{Name: "reconcile_reads_per_item", Unit: "reads", Goal: 1, Digits: 3, Measure: reconcileFigure(readsPerItem)},
 		{Name: "reconcile_writes", Unit: "writes", None: true, Measure: reconcileFigure(reconcileWrites)},
-		{Name: "plan_apply_10000_per_s", Unit: "tenants/s", Measure: planApplyFigure(applyRate)},
-		{Name: "plan_apply_wcu", Unit: "units/tenant", Digits: 3, Measure: planApplyFigure(applyUnits)},
-		{Name: "plan_apply_wcu_cell", Unit: "units/tenant", Digits: 3, Measure: planApplyFigure(applyUnitsInCell)},
 	}
 }
 

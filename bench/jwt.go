@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"crypto/elliptic"
 	"fmt"
 	"runtime"
 	"slices"
@@ -138,50 +137,4 @@ func jwtFigure(short bool) (Result, error) {
 	}
 	r.note("%.0f allocations per call, of an event of %d bytes", perRun/counted, len(event))
 	return r, l.verify()
-}
-
-// jwtFirstFigure is the same where the JWT was not seen before.
-func jwtFirstFigure(short bool) (Result, error) {
-	var r Result
-	runs, each := 9, 200
-	if short {
-		runs = 3
-	}
-	for _, signer := range []*tokentest.Signer{tokentest.NewRSA("one"), tokentest.NewEC("one", elliptic.P256())} {
-		took, err := jwtFirst(signer, runs, each)
-		if err != nil {
-			return r, err
-		}
-		if r.Value == 0 {
-			r.Value = took
-		}
-		r.note("%s, event to answer: %.0f µs, the least of %d runs of %d JWTs", signer.Algorithm, took, runs, each)
-	}
-	return r, nil
-}
-
-func jwtFirst(signer *tokentest.Signer, runs, each int) (float64, error) {
-	l, err := newJWTLoad(signer)
-	if err != nil {
-		return 0, err
-	}
-	defer l.close()
-	var times []float64
-	for run := range runs + 1 {
-		events := make([][]byte, each)
-		for i := range events {
-			if events[i], err = l.d.call("wide-0", fmt.Sprintf("%d-%d", run, i)); err != nil {
-				return 0, err
-			}
-		}
-		runtime.GC()
-		took, err := l.run(events, 1)
-		if err != nil {
-			return 0, err
-		}
-		if run > 0 { // the first also fetches the keys
-			times = append(times, took)
-		}
-	}
-	return slices.Min(times), l.verify()
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
-	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
 // asked counts the calls of a store.
@@ -53,16 +51,11 @@ func leasing(store limit.Store, keys int, with ...limit.Tier) (*contender, *aske
 // included.
 func redisHotFigure(short bool) (Result, error) {
 	var r Result
-	dir, err := os.MkdirTemp("", "sluice-bench-")
+	server, end, err := launchRedis()
 	if err != nil {
 		return r, err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	server, err := redistest.Launch(dir)
-	if err != nil {
-		return r, err
-	}
-	defer server.Kill()
+	defer end()
 	store, err := redis.New(context.Background(), redis.Config{Addrs: []string{server.Addr}, Deadline: redisTimeout, PoolSize: redisWorkers})
 	if err != nil {
 		return r, err

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -83,19 +84,29 @@ func redisRate(addr string, keys int) *contender {
 	}
 }
 
+// launchRedis starts a Redis server, until end.
+func launchRedis() (server *redistest.Server, end func(), err error) {
+	dir, err := os.MkdirTemp("", "sluice-bench-")
+	if err != nil {
+		return nil, nil, err
+	}
+	if server, err = redistest.Launch(dir); err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return server, func() {
+		server.Kill()
+		_ = os.RemoveAll(dir) // it is in the folder of temporary files
+	}, nil
+}
+
 // redisFigure measures a decision of our Redis store over three limits against one of redis_rate over one.
 func redisFigure(short bool) (Result, error) {
 	var r Result
-	dir, err := os.MkdirTemp("", "sluice-bench-")
+	server, end, err := launchRedis()
 	if err != nil {
 		return r, err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	server, err := redistest.Launch(dir)
-	if err != nil {
-		return r, err
-	}
-	defer server.Kill()
+	defer end()
 	ours, err := sluiceRedis(server.Addr, tiers[:]...)
 	if err != nil {
 		return r, err

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -19,20 +18,6 @@ type synthesis struct {
 	took      []time.Duration // of each run, the app compiled before; ascending
 	resources map[string]int  // by stack
 	bytes     map[string]int64
-}
-
-// synthesized is made once: two figures are of it. The second is that of short measurements.
-var synthesized = [2]func() (*synthesis, error){
-	sync.OnceValues(func() (*synthesis, error) { return synthesize(3) }),
-	sync.OnceValues(func() (*synthesis, error) { return synthesize(0) }),
-}
-
-// synthesisOf is that of a measurement, short or not.
-func synthesisOf(short bool) (*synthesis, error) {
-	if short {
-		return synthesized[1]()
-	}
-	return synthesized[0]()
 }
 
 // synthesize runs the CDK CLI over the compiled app. Whether its time is what a user waits depends on that: `make synth` compiles the
@@ -140,7 +125,11 @@ func (s *synthesis) read(dir string) error {
 // measurement the first.
 func synthFigure(short bool) (Result, error) {
 	var r Result
-	s, err := synthesisOf(short)
+	warm := 3
+	if short {
+		warm = 0
+	}
+	s, err := synthesize(warm)
 	if err != nil {
 		return r, err
 	}
@@ -148,28 +137,6 @@ func synthFigure(short bool) (Result, error) {
 	r.note("%d runs: %.1f to %.1f s", len(s.took), s.took[0].Seconds(), s.took[len(s.took)-1].Seconds())
 	for _, stack := range slices.Sorted(maps.Keys(s.bytes)) {
 		r.note("%s: %d resources, a template of %.0f KB", stack, s.resources[stack], float64(s.bytes[stack])/1e3)
-	}
-	return r, nil
-}
-
-// smallCellFigure is how many resources the stack of a small cell has.
-func smallCellFigure(short bool) (Result, error) {
-	var r Result
-	s, err := synthesisOf(short)
-	if err != nil {
-		return r, err
-	}
-	for stack, n := range s.resources {
-		if !strings.HasPrefix(stack, "sluice-cell-") {
-			continue
-		}
-		if r.Value != 0 {
-			return r, errors.New("the deployment file has several cells, want one")
-		}
-		r.Value = float64(n)
-	}
-	if r.Value == 0 {
-		return r, errors.New("the deployment file has no cell")
 	}
 	return r, nil
 }

@@ -97,9 +97,8 @@ func inTurnFigure(short bool) (Result, error) {
 	return r, nil
 }
 
-func storeOps(g *shared.Score) float64  { return g.StoreOps }
-func over(g *shared.Score) float64      { return float64(g.Over) }
-func earlyPct(g *shared.Score) float64  { return g.EarlyPct }
-func missedPct(g *shared.Score) float64 { return g.MissedPct }
-func shortPct(g *shared.Score) float64  { return g.ShortPct }
-func p95(g *shared.Score) float64       { return g.P95.Seconds() * 1e3 }
+func storeOps(g *shared.Score) float64 { return g.StoreOps }
+func over(g *shared.Score) float64     { return float64(g.Over) }
+func earlyPct(g *shared.Score) float64 { return g.EarlyPct }
+func shortPct(g *shared.Score) float64 { return g.ShortPct }
+func p95(g *shared.Score) float64      { return g.P95.Seconds() * 1e3 }

@@ -20,8 +20,8 @@ const (
 	callsFor = 15 * time.Second
 )
 
-// Guarantees that calls far below their limit are not denied by it, and prints how many go through gateway and authorizer in a second, by four
-// clients that call both cells in closed loops, and what memory LocalStack has then, its functions and stores included. It takes 20 s.
+// Guarantees that calls far below their limit are not denied by it, while four clients call both cells in closed loops. It
+// takes 20 s, and logs how many calls were answered per second.
 func TestThroughput(t *testing.T) {
 	s := open(t)
 	id := unique("figures")
@@ -54,20 +54,10 @@ func TestThroughput(t *testing.T) {
 	}
 	all.Wait()
 	took, answered := time.Since(began).Seconds(), admitted.Load()+unread.Load()
-	t.Logf("%d calls were admitted, and of %d the caller could not be identified in time", admitted.Load(), unread.Load())
+	t.Logf("%.1f calls/s; %d were admitted, and of %d the caller could not be identified in time", float64(answered)/took, admitted.Load(), unread.Load())
 	if admitted.Load() <= unread.Load() {
 		t.Errorf("of %d calls %d were admitted", answered, admitted.Load())
 	}
-	figure("localstack_rps", "%.1f /s -", float64(answered)/took)
-	if !s.Ours() {
-		t.Log("its memory is that of another machine or container")
-		return
-	}
-	mb, err := s.Memory()
-	if err != nil {
-		t.Fatal(err)
-	}
-	figure("localstack_mb", "%.0f MB -", mb)
 }
 
 // warm is nil where a cell admits as many calls at once as there are callers: so many environments of its authorizer have then started.

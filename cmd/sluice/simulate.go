@@ -87,7 +87,7 @@ func newSimulateCommand() *cobra.Command {
 	flags.StringVar(&f.html, "html", "", "also write the report with plots as one page to `FILE`")
 	flags.IntVar(&f.top, "top", 20, "tenants and addresses to list, `N` of each")
 	flags.Int64Var(&f.counterMiB, "counter-memory", simulate.DefaultStoreBytes>>20, "most memory that counters may take, in `MIB`")
-	flags.StringVar(&f.tempDir, "temp-dir", "", "`DIR` for temporary files, needed for logs far out of order (default: the system's)")
+	flags.StringVar(&f.tempDir, "temp-dir", "", "`DIR` for temporary files, needed for pipes and for logs far out of order (default: the system's)")
 	_ = c.MarkFlagFilename("plans", "yaml", "yml", "json") // fails only for a flag that does not exist
 	_ = c.MarkFlagFilename("html", "html")
 	_ = c.MarkFlagDirname("temp-dir")

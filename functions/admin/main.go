@@ -9,7 +9,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
@@ -26,42 +25,35 @@ import (
 	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
-func main() { function.Main(start) }
+func main() { function.Main(environ.ParseAdmin, start) }
 
-func start() (*function.Process, function.Handler, error) {
-	s, err := environ.ParseAdmin(os.Environ())
+func start(process *function.Process, s *environ.Admin) (function.Handler, error) {
+	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
+		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys, control.Cells: s.Tables.Cells,
+	})
 	if err != nil {
-		return nil, nil, err
-	}
-	process, err := function.Start(s.Common)
-	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	// A plan may be that of a tenant in any cell, and a small one keeps all counters in DynamoDB.
-	c := admin.Config{Log: process.Log, AcceptsPlan: counters.AcceptsPlan,
+	c := admin.Config{Tables: tables, Log: process.Log, AcceptsPlan: counters.AcceptsPlan,
 		CellTables: map[string]admin.CellTable{}, Regions: map[string]string{}}
-	if c.Tables, err = dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
-		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys, control.Cells: s.Tables.Cells,
-	}); err != nil {
-		return nil, nil, err
-	}
 	for _, t := range s.CellTable {
 		// A name is of a table in the function's own region.
 		c.Regions[t.Cell] = cmp.Or(awsio.Region(t.Table), process.Config("").Region)
 		if c.CellTables[t.Cell], err = table.New(table.Config{Client: process.DynamoDB(awsio.Region(t.Table)), Table: t.Table}); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	if s.Secret != "" {
 		if c.Hash, err = hashes(process, s.Secret, s.Pepper); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	service, err := admin.New(c)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return process, call.Lambda(admin.NewMux(service), s.API).Invoke, nil
+	return call.Lambda(admin.NewMux(service), s.API).Invoke, nil
 }
 
 // hashes is what new keys are stored as, under one pepper of a secret.

@@ -6,10 +6,6 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
-	"os"
-
 	"github.com/aws/aws-sdk-go-v2/service/kms"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
@@ -22,20 +18,12 @@ import (
 	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
-func main() { function.Main(start) }
+func main() { function.Main(environ.ParseAnchor, start) }
 
-func start() (*function.Process, function.Handler, error) {
-	s, err := environ.ParseAnchor(os.Environ())
-	if err != nil {
-		return nil, nil, err
-	}
-	process, err := function.Start(s.Common)
-	if err != nil {
-		return nil, nil, err
-	}
+func start(process *function.Process, s *environ.Anchor) (function.Handler, error) {
 	meter, err := process.Meter("")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
@@ -43,11 +31,11 @@ func start() (*function.Process, function.Handler, error) {
 		control.Operations: s.Operations,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	archive, err := bucket.New(bucket.Config{Client: bucket.NewClient(process.Env), Bucket: s.Bucket})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	keys := kms.NewFromConfig(process.Config(""), func(o *kms.Options) {
 		o.BaseEndpoint = process.Endpoint("KMS")
@@ -57,13 +45,7 @@ func start() (*function.Process, function.Handler, error) {
 		Archive: archive, Tables: tables, Signer: kmskey.NewSigner(keys, s.Key), Meter: meter, Log: process.Log,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return process, func(ctx context.Context, _ []byte) ([]byte, error) { // a schedule's event says nothing
-		done, err := a.Run(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return json.Marshal(done)
-	}, nil
+	return function.Scheduled(a.Run), nil
 }

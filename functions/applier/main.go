@@ -8,7 +8,6 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/aws/function"
@@ -20,44 +19,36 @@ import (
 	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
-func main() { function.Main(start) }
+func main() { function.Main(environ.ParseApplier, start) }
 
-func start() (*function.Process, function.Handler, error) {
-	s, err := environ.ParseApplier(os.Environ())
-	if err != nil {
-		return nil, nil, err
-	}
-	process, err := function.Start(s.Common)
-	if err != nil {
-		return nil, nil, err
-	}
+func start(process *function.Process, s *environ.Applier) (function.Handler, error) {
 	meter, err := process.Meter(s.Cell)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	store, err := table.New(table.Config{Client: process.DynamoDB(awsio.Region(s.ConfigTable)), Table: s.ConfigTable})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 		control.Cells: s.Tables.Cells,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	a, err := applier.New(applier.Config{
 		Cell: s.Cell, Tables: tables, Store: store, Keep: awsio.NewQueue(awsio.SQS(process.Env), s.KeptQueue),
 		Meter: meter, Log: process.Log,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	heard, err := acknowledge.New(acknowledge.Config{Cell: s.Cell, Tables: tables, Store: store})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return process, func(ctx context.Context, event []byte) ([]byte, error) {
+	return func(ctx context.Context, event []byte) ([]byte, error) {
 		if !acknowledge.Concerned(event) {
 			return a.Invoke(ctx, event)
 		}

@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"os"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/aws/function"
@@ -18,35 +17,27 @@ import (
 	"github.com/sluicelimits/sluice/streams/archiver"
 )
 
-func main() { function.Main(start) }
+func main() { function.Main(environ.ParseArchiver, start) }
 
-func start() (*function.Process, function.Handler, error) {
-	s, err := environ.ParseArchiver(os.Environ())
-	if err != nil {
-		return nil, nil, err
-	}
-	process, err := function.Start(s.Common)
-	if err != nil {
-		return nil, nil, err
-	}
+func start(process *function.Process, s *environ.Archiver) (function.Handler, error) {
 	meter, err := process.Meter("")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	decoder, err := streamrecord.New(map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys, control.Cells: s.Tables.Cells,
 		control.Operations: s.Operations,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	archive, err := bucket.New(bucket.Config{Client: bucket.NewClient(process.Env), Bucket: s.Bucket})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	a, err := archiver.New(archiver.Config{Archive: archive, Meter: meter, Log: process.Log})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return process, func(ctx context.Context, event []byte) ([]byte, error) { return a.Invoke(ctx, decoder, event) }, nil
+	return func(ctx context.Context, event []byte) ([]byte, error) { return a.Invoke(ctx, decoder, event) }, nil
 }

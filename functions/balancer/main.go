@@ -7,7 +7,6 @@ package main
 
 import (
 	"context"
-	"os"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/aws/function"
@@ -19,24 +18,16 @@ import (
 	"github.com/sluicelimits/sluice/streams/publisher"
 )
 
-func main() { function.Main(start) }
+func main() { function.Main(environ.ParseBalancer, start) }
 
-func start() (*function.Process, function.Handler, error) {
-	s, err := environ.ParseBalancer(os.Environ())
-	if err != nil {
-		return nil, nil, err
-	}
-	process, err := function.Start(s.Common)
-	if err != nil {
-		return nil, nil, err
-	}
+func start(process *function.Process, s *environ.Balancer) (function.Handler, error) {
 	meter, err := process.Meter("")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	decoder, err := streamrecord.New(map[control.Table]string{control.Cells: s.Tables.Cells})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	p, err := publisher.New(publisher.Config{
 		Topic: awsio.NewTopic(awsio.SNS(process.Env, awsio.Region(s.Topic)), s.Topic),
@@ -44,20 +35,20 @@ func start() (*function.Process, function.Handler, error) {
 		Meter: meter, Log: process.Log,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Cells: s.Tables.Cells, control.Plans: s.Tables.Plans,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	b, err := balancer.New(balancer.Config{
 		Tables: tables, Meter: meter, Log: process.Log,
 		Publish: func(ctx context.Context, event []byte) ([]byte, error) { return p.Invoke(ctx, decoder, event) },
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return process, b.Invoke, nil
+	return b.Invoke, nil
 }

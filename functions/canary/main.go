@@ -2,8 +2,6 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"os"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
@@ -15,42 +13,28 @@ import (
 	"github.com/sluicelimits/sluice/streams/canary"
 )
 
-func main() { function.Main(start) }
+func main() { function.Main(environ.ParseCanary, start) }
 
-func start() (*function.Process, function.Handler, error) {
-	s, err := environ.ParseCanary(os.Environ())
-	if err != nil {
-		return nil, nil, err
-	}
-	process, err := function.Start(s.Common)
-	if err != nil {
-		return nil, nil, err
-	}
+func start(process *function.Process, s *environ.Canary) (function.Handler, error) {
 	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Plans)), map[control.Table]string{control.Plans: s.Plans})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	cells := make([]canary.Cell, len(s.Cells))
 	for i, c := range s.Cells {
 		cells[i].ID = c.Cell
 		if cells[i].Meter, err = process.Meter(c.Cell); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if cells[i].Table, err = table.New(table.Config{Client: process.DynamoDB(awsio.Region(c.Table)), Table: c.Table}); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	c, err := canary.New(canary.Config{
 		Tables: tables, Cells: cells, Actor: "function:" + os.Getenv("AWS_LAMBDA_FUNCTION_NAME"), Log: process.Log, Wait: s.Wait,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return process, func(ctx context.Context, _ []byte) ([]byte, error) { // a schedule's event says nothing
-		seen, err := c.Run(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return json.Marshal(seen)
-	}, nil
+	return function.Scheduled(c.Run), nil
 }

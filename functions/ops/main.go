@@ -19,29 +19,25 @@ import (
 	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
-func main() { function.Main(start) }
+func main() {
+	function.Main(func(variables []string) (*environ.Ops, error) {
+		return environ.ParseOps(variables, os.DirFS(os.Getenv("LAMBDA_TASK_ROOT")))
+	}, start)
+}
 
-func start() (*function.Process, function.Handler, error) {
-	s, err := environ.ParseOps(os.Environ(), os.DirFS(os.Getenv("LAMBDA_TASK_ROOT")))
-	if err != nil {
-		return nil, nil, err
-	}
-	process, err := function.Start(environ.Common{LogLevel: s.LogLevel, MetricsNamespace: s.MetricsNamespace})
-	if err != nil {
-		return nil, nil, err
-	}
+func start(process *function.Process, s *environ.Ops) (function.Handler, error) {
 	of := cell.Config{Settings: s.Settings, Env: os.Getenv, Log: slog.Default()}
 	counters, err := cell.NewCounters(of)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	names, err := cell.NewAddressNames(of)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Operations)), map[control.Table]string{control.Operations: s.Operations})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	c := ops.Config{Cell: s.Cell, Store: counters.Store, Tables: tables, Tenant: counters.Tenant, NameAddress: names.Name,
 		IPv6Prefix: counters.IPv6Prefix, Log: process.Log}
@@ -50,7 +46,7 @@ func start() (*function.Process, function.Handler, error) {
 	}
 	service, err := ops.New(c)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return process, call.Lambda(ops.NewMux(service), s.API).Invoke, nil
+	return call.Lambda(ops.NewMux(service), s.API).Invoke, nil
 }

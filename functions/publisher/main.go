@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"os"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/aws/function"
@@ -16,26 +15,18 @@ import (
 	"github.com/sluicelimits/sluice/streams/publisher"
 )
 
-func main() { function.Main(start) }
+func main() { function.Main(environ.ParsePublisher, start) }
 
-func start() (*function.Process, function.Handler, error) {
-	s, err := environ.ParsePublisher(os.Environ())
-	if err != nil {
-		return nil, nil, err
-	}
-	process, err := function.Start(s.Common)
-	if err != nil {
-		return nil, nil, err
-	}
+func start(process *function.Process, s *environ.Publisher) (function.Handler, error) {
 	meter, err := process.Meter("")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	decoder, err := streamrecord.New(map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	p, err := publisher.New(publisher.Config{
 		Topic: awsio.NewTopic(awsio.SNS(process.Env, awsio.Region(s.Topic)), s.Topic),
@@ -43,7 +34,7 @@ func start() (*function.Process, function.Handler, error) {
 		Meter: meter, Log: process.Log,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return process, func(ctx context.Context, event []byte) ([]byte, error) { return p.Invoke(ctx, decoder, event) }, nil
+	return func(ctx context.Context, event []byte) ([]byte, error) { return p.Invoke(ctx, decoder, event) }, nil
 }

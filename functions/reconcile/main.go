@@ -4,8 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"os"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/aws/function"
@@ -17,47 +15,36 @@ import (
 	"github.com/sluicelimits/sluice/streams/reconcile"
 )
 
-func main() { function.Main(start) }
+func main() { function.Main(environ.ParseReconcile, start) }
 
-func start() (*function.Process, function.Handler, error) {
-	s, err := environ.ParseReconcile(os.Environ())
-	if err != nil {
-		return nil, nil, err
-	}
-	process, err := function.Start(s.Common)
-	if err != nil {
-		return nil, nil, err
-	}
+func start(process *function.Process, s *environ.Reconcile) (function.Handler, error) {
 	meter, err := process.Meter(s.Cell)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys, control.Cells: s.Tables.Cells,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	store, err := table.New(table.Config{Client: process.DynamoDB(awsio.Region(s.ConfigTable)), Table: s.ConfigTable})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	r, err := reconcile.New(reconcile.Config{Tables: tables, Store: store, Meter: meter, Log: process.Log, Grace: s.Grace})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	heard, err := acknowledge.New(acknowledge.Config{Cell: s.Cell, Tables: tables, Store: store})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return process, func(ctx context.Context, _ []byte) ([]byte, error) { // a schedule's event says nothing
+	return function.Scheduled(func(ctx context.Context) (reconcile.Result, error) {
 		result, err := r.Run(ctx)
-		if err != nil {
-			return nil, err
+		if err == nil {
+			_, err = heard.Run(ctx) // what was lost, or just repaired
 		}
-		if _, err := heard.Run(ctx); err != nil { // what was lost, or just repaired
-			return nil, err
-		}
-		return json.Marshal(result)
-	}, nil
+		return result, err
+	}), nil
 }

@@ -2,7 +2,6 @@ package cell
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
@@ -20,7 +19,6 @@ import (
 type Counters struct {
 	Store  limit.Store
 	reader *cellconfig.Reader
-	close  []func() error
 }
 
 // patience is how long an operator waits for a store; what a request has no time for, such as a new connection, fits in.
@@ -33,7 +31,6 @@ func NewCounters(c Config) (*Counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &Counters{}
 	items, err := dynamodb.New(dynamodb.Config{Client: a.dynamodb(), Table: c.Settings.CountersTable, Timeout: patience})
 	if err != nil {
 		return nil, err
@@ -41,7 +38,7 @@ func NewCounters(c Config) (*Counters, error) {
 	to := router.Config{Cell: c.Settings.Cell, Rates: router.Backend{Store: items}, HoldFor: -1}
 	if c.Settings.Redis != nil {
 		to.Quotas = to.Rates
-		if to.Rates.Store, err = out.newRates(c, a); err != nil {
+		if to.Rates.Store, err = newRates(c, a); err != nil {
 			return nil, err
 		}
 	}
@@ -59,33 +56,29 @@ func NewCounters(c Config) (*Counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	out.Store = all
-	out.close = append([]func() error{func() error { return all.Close(context.Background()) }}, out.close...)
 	documents, err := table.New(table.Config{Client: a.dynamodb(), Table: c.Settings.ConfigTable})
 	if err != nil {
 		return nil, err
 	}
-	out.reader, err = cellconfig.New(cellconfig.Config{
+	reader, err := cellconfig.New(cellconfig.Config{
 		Table: documents, Cell: c.Settings.Cell, Alone: true, // operators see limits also before there are shares: nothing is granted here
-		Accepts: out.Store.Accepts, Log: c.Log, Timeout: patience, FirstTimeout: patience, Reaches: reaches(c.Settings.Homes),
+		Accepts: all.Accepts, Log: c.Log, Timeout: patience, FirstTimeout: patience, Reaches: reaches(c.Settings.Homes),
 	})
-	return out, err
+	if err != nil {
+		return nil, err
+	}
+	return &Counters{Store: all, reader: reader}, nil
 }
 
 // newRates opens the cell's Redis, which counts its rates.
-func (k *Counters) newRates(c Config, a *amazon) (*redis.Store, error) {
+func newRates(c Config, a *amazon) (*redis.Store, error) {
 	secret, err := secrets.New(secrets.Config{Client: a.secretsManager(), ID: c.Settings.Secret, Log: c.Log})
 	if err != nil {
 		return nil, err
 	}
 	of := *c.Settings.Redis
 	of.Deadline = patience
-	rates, err := newRedis(&of, a, secret, c.Log)
-	if err != nil {
-		return nil, err
-	}
-	k.close = []func() error{rates.Close, func() error { secret.Close(); return nil }}
-	return rates, nil
+	return newRedis(&of, a, secret, c.Log)
 }
 
 // Tenant is a tenant with the limits that the cell enforces now; nil where there is none.
@@ -95,13 +88,4 @@ func (k *Counters) Tenant(ctx context.Context, id string) (*plan.Tenant, error) 
 		defer join()
 	}
 	return configuration.Tenant(ctx, id)
-}
-
-// Close ends connections.
-func (k *Counters) Close() error {
-	var errs []error
-	for _, f := range k.close {
-		errs = append(errs, f())
-	}
-	return errors.Join(errs...)
 }

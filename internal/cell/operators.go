@@ -68,6 +68,3 @@ func (n *AddressNames) Name(ctx context.Context, address netip.Addr) (string, er
 	}
 	return "", nil
 }
-
-// Close ends a read under way.
-func (n *AddressNames) Close() { n.secret.Close() }

@@ -15,9 +15,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
 )
 
-// Missing are behaviours of AWS that the endpoint was found not to have, a sentence each.
-func (s *Stand) Missing() []string { return slices.Clone(s.missing) }
-
 // lacks notes a behaviour that is missing, once.
 func (s *Stand) lacks(format string, args ...any) {
 	if what := fmt.Sprintf(format, args...); !slices.Contains(s.missing, what) {

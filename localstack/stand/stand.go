@@ -56,7 +56,7 @@ type Stand struct {
 
 	deployed deployed
 	gateways *gateways
-	missing  []string       // see Missing
+	missing  []string       // behaviours of AWS that the endpoint was found not to have, a sentence each
 	ports    map[string]int // of the gateways, by stack
 }
 

@@ -14,6 +14,9 @@ type Common struct {
 	MetricsNamespace string
 }
 
+// Shared returns the settings that all functions have.
+func (c Common) Shared() Common { return c }
+
 // ControlTables are the names or ARNs of the control tables that a function uses; "" for the others.
 type ControlTables struct{ Plans, Tenants, Keys, Cells string }
 

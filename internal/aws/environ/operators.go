@@ -49,6 +49,11 @@ type Ops struct {
 	Operations string // the control table, by name or ARN
 }
 
+// Shared returns the settings that all functions have.
+func (s *Ops) Shared() Common {
+	return Common{LogLevel: s.LogLevel, MetricsNamespace: s.MetricsNamespace}
+}
+
 // ParseOps reads a cell's ops settings, as [Parse] does.
 func ParseOps(environ []string, bundle fs.FS) (*Ops, error) {
 	s, own, rest := &Ops{}, []string(nil), []string(nil)

@@ -32,8 +32,8 @@ type Process struct {
 	meters []*telemetry.Meter
 }
 
-// Start begins a process with the settings that all functions have.
-func Start(c environ.Common) (*Process, error) {
+// newProcess begins a process with the settings that all functions have.
+func newProcess(c environ.Common) (*Process, error) {
 	log := slog.New(telemetry.NewHandler(os.Stdout, c.LogLevel))
 	slog.SetDefault(log)
 	e, err := awsenv.New(os.Getenv)
@@ -54,14 +54,40 @@ func (p *Process) Meter(cell string) (*telemetry.Meter, error) {
 	return m, err
 }
 
-// Main runs the function that start makes, and does not return.
-func Main(start func() (*Process, Handler, error)) {
+// Scheduled handles the events of a schedule, which hold nothing that run needs. It answers with what run returns, as JSON.
+func Scheduled[R any](run func(context.Context) (R, error)) Handler {
+	return func(ctx context.Context, _ []byte) ([]byte, error) {
+		result, err := run(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(result)
+	}
+}
+
+// Main runs the function that start makes of its settings, which parse reads from the environment. It does not return.
+func Main[S interface{ Shared() environ.Common }](parse func(variables []string) (S, error), start func(*Process, S) (Handler, error)) {
 	slog.SetDefault(slog.New(telemetry.NewHandler(os.Stdout, slog.LevelInfo)))
-	p, handle, err := start()
+	p, handle, err := prepare(parse, start)
 	if err != nil {
 		Refuse(err)
 	}
 	lambda.Start(&invoked{p, handle})
+}
+
+func prepare[S interface{ Shared() environ.Common }](
+	parse func([]string) (S, error), start func(*Process, S) (Handler, error),
+) (*Process, Handler, error) {
+	s, err := parse(os.Environ())
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := newProcess(s.Shared())
+	if err != nil {
+		return nil, nil, err
+	}
+	handle, err := start(p, s)
+	return p, handle, err
 }
 
 // invoked is lambda.Handler.

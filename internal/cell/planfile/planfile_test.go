@@ -1,14 +1,12 @@
 package planfile_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -16,6 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 )
 
 const onePlan = "plans:\n  - id: free\n    limits:\n      - { id: burst, algorithm: token_bucket, rate: 1, period: 1s, burst: 5 }\n"
@@ -25,30 +24,12 @@ type watched struct {
 	*planfile.Plans
 	file   string
 	signal chan os.Signal
-	logs   *logs
-}
-
-// logs is a buffer that goroutines may share.
-type logs struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logs) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	logs   *logtest.Buffer
 }
 
 func watch(t *testing.T, file string) *watched {
 	t.Helper()
-	l := new(logs)
+	l := new(logtest.Buffer)
 	p, err := planfile.Open(planfile.Config{Files: []string{file}, Log: slog.New(slog.NewTextHandler(l, nil)),
 		Peppers: map[string][]byte{"dev": identity.DevPepper()}})
 	if err != nil {

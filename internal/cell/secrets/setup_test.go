@@ -1,7 +1,6 @@
 package secrets_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -11,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluicelimits/sluice/internal/cell/secrets"
+	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )
 
@@ -111,22 +110,7 @@ func sdk(m *secretstest.Manager, change ...func(*secretsmanager.Options)) *secre
 }
 
 // lines collects what is logged.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+type lines struct{ logtest.Buffer }
 
 func (l *lines) count(part string) int { return strings.Count(l.String(), part) }
 

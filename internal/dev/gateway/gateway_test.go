@@ -28,6 +28,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -79,34 +80,16 @@ func (c *clock) add(d time.Duration) {
 	c.t = c.t.Add(d)
 }
 
-// logs is a buffer that goroutines may share.
-type logs struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logs) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 type fixture struct {
 	*gateway.Gateway
 	*clock
-	logs *logs
+	logs *logtest.Buffer
 	log  *slog.Logger
 }
 
 func newFixture(t testing.TB, text []byte, change func(*gateway.Config)) *fixture {
 	t.Helper()
-	f := &fixture{clock: &clock{t: noon}, logs: new(logs)}
+	f := &fixture{clock: &clock{t: noon}, logs: new(logtest.Buffer)}
 	f.log = slog.New(slog.NewTextHandler(f.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	p, err := planfile.Open(planfile.Config{Source: plan.Source{Name: "test.yaml", Data: text},
 		Peppers: map[string][]byte{"dev": identity.DevPepper()}, Log: f.log})

@@ -93,7 +93,7 @@ func (e *environment) execute(address string) *Error {
 		return &Error{Type: TypeEntrypoint, Message: err.Error()}
 	}
 	defer func() { _ = output.Close() }()
-	cmd := exec.Command(c.Binary, c.Args...) //nolint:gosec // to run it is what it was given for
+	cmd := exec.Command(c.Binary) //nolint:gosec // to run it is what it was given for
 	cmd.Dir = filepath.Dir(c.Binary)
 	cmd.Env = append(slices.Clone(e.h.env),
 		"AWS_LAMBDA_RUNTIME_API="+address,

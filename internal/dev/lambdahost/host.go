@@ -40,7 +40,6 @@ const (
 // Config sets up a [Host]. Only Binary is required.
 type Config struct {
 	Binary string            // the executable: Lambda's bootstrap; a path without a slash is looked up in PATH
-	Args   []string          // after the program's name; Lambda gives none
 	Env    map[string]string // of the function, beside Lambda's own; those that are Lambda's alone are refused
 
 	Name     string // of the function; default the binary's file name

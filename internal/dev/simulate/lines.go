@@ -34,7 +34,7 @@ type lines struct {
 
 // openLines begins to read a log. One that cannot be read at all, such as one with a broken gzip header, has no lines and
 // a failure.
-func openLines(ctx context.Context, log *spooled, file int, from *TenantFrom, onRead func(int)) (*lines, error) {
+func openLines(ctx context.Context, log *Log, file int, from *TenantFrom, onRead func(int)) (*lines, error) {
 	in, err := log.open(ctx)
 	if err != nil {
 		return nil, err

@@ -11,7 +11,7 @@ import (
 type scratch struct {
 	parent string // "" is the system's directory for temporary files
 	dir    string
-	files  map[*os.File]struct{}
+	files  []*os.File
 }
 
 func (s *scratch) file() (*os.File, error) {
@@ -20,22 +20,15 @@ func (s *scratch) file() (*os.File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("make a directory for temporary files: %w", err)
 		}
-		s.dir, s.files = dir, make(map[*os.File]struct{})
+		s.dir = dir
 	}
 	f, err := os.CreateTemp(s.dir, "*.tmp")
 	if err != nil {
 		return nil, fmt.Errorf("make a temporary file: %w", err)
 	}
 	_ = os.Remove(f.Name()) // where it stays, close removes it with the directory
-	s.files[f] = struct{}{}
+	s.files = append(s.files, f)
 	return f, nil
-}
-
-// drop closes a file that is not needed any more.
-func (s *scratch) drop(f *os.File) {
-	delete(s.files, f)
-	_ = f.Close() // its data is of no more use
-	_ = os.Remove(f.Name())
 }
 
 // close removes everything.
@@ -43,12 +36,12 @@ func (s *scratch) close() error {
 	if s.dir == "" {
 		return nil
 	}
-	for f := range s.files {
-		s.drop(f)
+	var errs []error
+	for _, f := range s.files {
+		errs = append(errs, f.Close())
 	}
-	err := os.RemoveAll(s.dir)
-	if err != nil {
-		err = fmt.Errorf("remove temporary files: %w", err)
+	if err := errors.Join(append(errs, os.RemoveAll(s.dir))...); err != nil {
+		return fmt.Errorf("remove temporary files: %w", err)
 	}
-	return errors.Join(err)
+	return nil
 }

@@ -3,8 +3,8 @@
 // before anyone feels it.
 //
 // Records are replayed in order of time, equal times in the order of the logs. A log whose lines are nearly in order, as
-// servers write them, streams through a bounded window; where that proves too small, the replay begins anew with all
-// lines sorted, in temporary files where they do not fit. Memory does not grow with the length of a log.
+// servers write them, streams through a bounded window. If the window proves too small, the replay begins anew with all
+// lines sorted, in temporary files if they do not fit in memory. The lines of a pipe are sorted at once.
 package simulate
 
 import (
@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/sluicelimits/sluice/internal/plan"
 )
@@ -64,9 +65,6 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.scratch.close()) }()
-	for _, log := range o.Logs {
-		r.spooled = append(r.spooled, &spooled{Log: log, scratch: r.scratch})
-	}
 	if err := r.run(ctx); err != nil {
 		return nil, err
 	}
@@ -82,7 +80,6 @@ type replay struct {
 	notes    []string
 
 	scratch *scratch
-	spooled []*spooled
 	lines   []*lines // of the current pass
 	engine  *engine  // of the current pass
 	order   string
@@ -137,9 +134,10 @@ func (r *replay) checkFixed() error {
 	return nil
 }
 
-// run replays in one pass if the logs are nearly in order, else in a second one.
+// run replays in one pass if the logs are nearly in order, else in a second one. What can be read only once is sorted in
+// the first.
 func (r *replay) run(ctx context.Context) error {
-	if len(r.spooled) <= maxOpenLogs {
+	if len(r.Logs) <= maxOpenLogs && !slices.ContainsFunc(r.Logs, func(l Log) bool { return l.Once }) {
 		r.order = "streamed"
 		err := r.pass(ctx, r.streamed)
 		if !errors.Is(err, errDisorder) {
@@ -152,7 +150,7 @@ func (r *replay) run(ctx context.Context) error {
 	r.order = "sorted"
 	return r.pass(ctx, func(ctx context.Context) (stream, error) {
 		s := &sorter{scratch: r.scratch, maxBytes: r.sortBytes}
-		return sortAll(ctx, r.open, len(r.spooled), s)
+		return sortAll(ctx, r.open, len(r.Logs), s)
 	})
 }
 
@@ -184,20 +182,20 @@ func (r *replay) pass(ctx context.Context, records func(context.Context) (stream
 			return err
 		}
 		if err := r.engine.replay(&rec); err != nil {
-			return fmt.Errorf("replay %s, line %d: %w", r.spooled[rec.file].Name, rec.line, err)
+			return fmt.Errorf("replay %s, line %d: %w", r.Logs[rec.file].Name, rec.line, err)
 		}
 	}
 }
 
 // streamed reads all logs side by side.
 func (r *replay) streamed(ctx context.Context) (stream, error) {
-	streams := make([]stream, len(r.spooled))
-	for i := range r.spooled {
+	streams := make([]stream, len(r.Logs))
+	for i := range r.Logs {
 		in, err := r.open(ctx, i)
 		if err != nil {
 			return nil, err
 		}
-		streams[i] = newWindow(in, max(r.windowBytes/len(r.spooled), 1))
+		streams[i] = newWindow(in, max(r.windowBytes/len(r.Logs), 1))
 	}
 	if len(streams) == 1 {
 		return streams[0], nil
@@ -207,7 +205,7 @@ func (r *replay) streamed(ctx context.Context) (stream, error) {
 
 // open begins to read log i.
 func (r *replay) open(ctx context.Context, i int) (*lines, error) {
-	l, err := openLines(ctx, r.spooled[i], i, &r.from, r.OnRead)
+	l, err := openLines(ctx, &r.Logs[i], i, &r.from, r.OnRead)
 	if err == nil {
 		r.lines = append(r.lines, l)
 	}

@@ -117,7 +117,7 @@ func TestSameWhateverWrapsIt(t *testing.T) {
 	}{
 		{"plain", []simulate.Log{text("a", content)}, [2]int{}, "streamed"},
 		{"gzip", []simulate.Log{text("a", gzipped(t, content))}, [2]int{}, "streamed"},
-		{"pipe", []simulate.Log{once(t, "a", content)}, [2]int{}, "streamed"},
+		{"pipe", []simulate.Log{once(t, "a", content)}, [2]int{}, "sorted"},
 		{"CRLF", []simulate.Log{text("a", strings.ReplaceAll(content, "\n", "\r\n"))}, [2]int{}, "streamed"},
 		{"two halves", []simulate.Log{text("a", strings.Join(lines[:half], "")), text("b", strings.Join(lines[half:], ""))}, [2]int{}, "streamed"},
 		{"out of order", []simulate.Log{text("a", backwards)}, [2]int{1 << 9, 64 << 20}, "sorted"},

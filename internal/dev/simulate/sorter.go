@@ -10,26 +10,19 @@ import (
 )
 
 const (
-	sortBytes  = 64 << 20 // packed records sorted in memory at a time
-	mergeWidth = 64       // runs of one size that are merged into one, which bounds the open files
-	runBuffer  = 64 << 10
+	sortBytes = 64 << 20 // packed records sorted in memory at a time
+	runBuffer = 64 << 10 // of each run while the runs are merged: 1 MiB of memory for 1 GiB of records
 )
 
-// sorter orders any number of records in bounded memory: sorted runs go to temporary files and are merged. Equal times
-// keep the order in which they were added.
+// sorter orders any number of records: sorted runs go to temporary files, which are then merged. Equal times keep the order
+// in which they were added.
 type sorter struct {
 	scratch  *scratch
 	maxBytes int
 
 	data  []byte
 	marks []mark
-	runs  []sortedFile // each holds only records added before those of the next one
-}
-
-// sortedFile is a run: sorted records in a temporary file. Its level says how often its records have been merged.
-type sortedFile struct {
-	file  *os.File
-	level int
+	runs  []*os.File // sorted records; each run holds only records added before those of the next one
 }
 
 func (s *sorter) add(r *record) error {
@@ -46,89 +39,35 @@ func (s *sorter) add(r *record) error {
 // spill writes what is in memory as a run.
 func (s *sorter) spill() error {
 	sortMarks(s.marks)
-	f, err := s.write(&memoryRun{s.data, s.marks})
+	f, err := s.scratch.file()
 	if err != nil {
 		return err
 	}
-	s.data, s.marks = s.data[:0], s.marks[:0]
-	s.runs = append(s.runs, sortedFile{f, 0})
-	return s.compact()
-}
-
-// compact merges the last runs while there are mergeWidth of one level.
-func (s *sorter) compact() error {
-	for {
-		last := len(s.runs) - 1
-		first := last
-		for first >= 0 && s.runs[first].level == s.runs[last].level {
-			first--
-		}
-		first++
-		if last-first+1 < mergeWidth {
-			return nil
-		}
-		m, err := s.merge(s.runs[first:])
-		if err != nil {
-			return err
-		}
-		f, err := s.write(m)
-		if err != nil {
-			return err
-		}
-		level := s.runs[last].level + 1
-		for _, r := range s.runs[first:] {
-			s.scratch.drop(r.file)
-		}
-		s.runs = append(s.runs[:first], sortedFile{f, level})
-	}
-}
-
-func (s *sorter) merge(runs []sortedFile) (*merged, error) {
-	streams := make([]stream, 0, len(runs)+1)
-	for _, r := range runs {
-		if _, err := r.file.Seek(0, io.SeekStart); err != nil {
-			return nil, fmt.Errorf("read a temporary file: %w", err)
-		}
-		streams = append(streams, &fileRun{in: bufio.NewReaderSize(r.file, runBuffer)})
-	}
-	if len(s.marks) > 0 {
-		streams = append(streams, &memoryRun{s.data, s.marks})
-	}
-	return newMerged(streams)
-}
-
-// write puts a stream into a temporary file.
-func (s *sorter) write(from stream) (*os.File, error) {
-	f, err := s.scratch.file()
-	if err != nil {
-		return nil, err
-	}
 	out := bufio.NewWriterSize(f, runBuffer)
-	var r record
-	var packed []byte
-	for {
-		err := from.next(&r)
-		if errors.Is(err, io.EOF) {
+	for _, m := range s.marks {
+		packed := s.data[m.at:]
+		if _, err = out.Write(packed[:packedLength(packed)]); err != nil {
 			break
 		}
-		if err != nil {
-			return nil, err
-		}
-		packed = r.pack(packed[:0])
-		if _, err := out.Write(packed); err != nil {
-			return nil, fmt.Errorf("write a temporary file in %s: %w", s.scratch.dir, err)
-		}
 	}
-	if err := out.Flush(); err != nil {
-		return nil, fmt.Errorf("write a temporary file in %s: %w", s.scratch.dir, err)
+	if err = errors.Join(err, out.Flush()); err != nil {
+		return fmt.Errorf("write a temporary file in %s: %w", s.scratch.dir, err)
 	}
-	return f, nil
+	s.data, s.marks, s.runs = s.data[:0], s.marks[:0], append(s.runs, f)
+	return nil
 }
 
 // sorted is all that was added, in order. Nothing may be added after it.
 func (s *sorter) sorted() (stream, error) {
 	sortMarks(s.marks)
-	return s.merge(s.runs)
+	streams := make([]stream, 0, len(s.runs)+1)
+	for _, f := range s.runs {
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return nil, fmt.Errorf("read a temporary file: %w", err)
+		}
+		streams = append(streams, &fileRun{in: bufio.NewReaderSize(f, runBuffer)})
+	}
+	return newMerged(append(streams, &memoryRun{s.data, s.marks}))
 }
 
 // sortAll reads count logs, one after the other, and returns their lines in order.

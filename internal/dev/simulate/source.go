@@ -16,8 +16,8 @@ type Log struct {
 	// Open begins to read the log, as it is: gzip is told by its first bytes.
 	Open func() (io.ReadCloser, error)
 
-	// Once says that Open can be called only once (a pipe). What is read is kept in a temporary file, for the case that
-	// the lines are so far out of order that they have to be read again.
+	// Once says that Open can be called only once (a pipe). Its lines are sorted, in temporary files if they do not fit in
+	// memory: it could not be read again if they were too far out of order for a window.
 	Once bool
 }
 
@@ -42,58 +42,14 @@ func FileLog(name string) Log {
 	}}
 }
 
-// spooled is a Log that can be opened again.
-type spooled struct {
-	Log
-	scratch *scratch
-	copy    *os.File // what has been read, where the log can be read only once
-	first   io.ReadCloser
-}
-
-// open reads the log from its beginning.
-func (s *spooled) open(ctx context.Context) (io.ReadCloser, error) {
-	if !s.Once {
-		return s.Open()
+// open begins to read the log. Reading what can be opened only once ends with the context.
+func (l *Log) open(ctx context.Context) (io.ReadCloser, error) {
+	in, err := l.Open()
+	if err != nil || !l.Once {
+		return in, err
 	}
-	if s.copy == nil {
-		in, err := s.Open()
-		if err != nil {
-			return nil, err
-		}
-		if s.copy, err = s.scratch.file(); err != nil {
-			return nil, err
-		}
-		s.first = &interruptible{ctx: ctx, in: in}
-		return &tee{s}, nil
-	}
-	if _, err := s.copy.Seek(0, io.SeekStart); err != nil {
-		return nil, fmt.Errorf("read the copy of %s: %w", s.Name, err)
-	}
-	// What was read once, and then the rest of the pipe. Nobody will ask a third time.
-	return readCloser{io.MultiReader(s.copy, s.first), s.first}, nil
+	return &interruptible{ctx: ctx, in: in}, nil
 }
-
-type readCloser struct {
-	io.Reader
-	io.Closer
-}
-
-// tee copies what is read. Closing leaves the log open: it may be read on after the copy.
-type tee struct{ s *spooled }
-
-// Read is that of io.Reader.
-func (t *tee) Read(p []byte) (int, error) {
-	n, err := t.s.first.Read(p)
-	if n > 0 {
-		if _, werr := t.s.copy.Write(p[:n]); werr != nil {
-			return 0, fmt.Errorf("keep a copy of %s in %s: %w", t.s.Name, t.s.scratch.dir, werr)
-		}
-	}
-	return n, err
-}
-
-// Close is that of io.Closer.
-func (t *tee) Close() error { return nil }
 
 // interruptible makes reading from a pipe or a terminal end with the context. The read that is under way then is left
 // behind: nothing can end it but the other side.

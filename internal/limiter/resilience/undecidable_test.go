@@ -1,7 +1,6 @@
 package resilience_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +23,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
@@ -141,7 +141,7 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 	began := time.Now()
 	const hammers, each = 4, 25
 	var failed, degraded atomic.Int64
-	var log syncBuffer
+	var log logtest.Buffer
 	failures := &failureLog{Store: of.store}
 	ld, err := resilience.NewChain(resilience.ChainConfig{
 		Rates: resilience.NamedStore{Name: "the store", Store: failures}, NoLeases: !leases,
@@ -253,7 +253,7 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 // tenant.
 type failureLog struct {
 	limit.Store
-	text syncBuffer
+	text logtest.Buffer
 }
 
 // Decide implements [limit.Store].
@@ -266,23 +266,4 @@ func (f *failureLog) Decide(ctx context.Context, req *limit.Request, now time.Ti
 		_, _ = fmt.Fprintf(&f.text, "%s: %v\n", req.Owner.Name, err)
 	}
 	return err
-}
-
-// syncBuffer is a buffer for a log.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-// Write implements [io.Writer].
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }

@@ -199,6 +199,7 @@ var only = map[string][]string{
 	},
 	"internal/testkit/endtoend":       {},
 	"internal/testkit/killswitchtest": {"std"},
+	"internal/testkit/logtest":        {"std"},
 	"internal/testkit/s3test":         {"std", "github.com/aws/aws-sdk-go-v2/..."},
 	"internal/testkit/secretstest":    {"std"},
 	"internal/testkit/soak":           {"std"},

@@ -26,16 +26,6 @@ const maxSocketAnswer = 8 << 10
 type authorizer struct {
 	Authorizer
 	function Function
-	sources  []value
-}
-
-// identity is the values of the identity sources.
-func (a *authorizer) identity(c *call) []string {
-	out := make([]string, len(a.sources))
-	for i, v := range a.sources {
-		out[i], _ = v(c)
-	}
-	return out
 }
 
 // grant is what an authorizer said, whether it let the request pass or not.
@@ -81,11 +71,6 @@ func (c *call) authorize(ctx context.Context) *refusal {
 		return c.identify()
 	case a == nil:
 		return nil
-	}
-	for _, s := range a.sources {
-		if v, ok := s(c); !ok || v == "" {
-			return &refusal{failure: failureOf(unauthorized)} // without a call
-		}
 	}
 	ctx, cancel := context.WithTimeout(lambdahost.WithTraceID(ctx, c.trace), time.Duration(a.TimeoutMillis)*time.Millisecond)
 	defer cancel()

@@ -51,10 +51,10 @@ type Domain struct {
 // Authorizer is a Lambda authorizer.
 type Authorizer struct {
 	Function       string   `yaml:"function"`              // a name of Config.Functions
-	Type           string   `yaml:"type"`                  // REST APIs: TOKEN or REQUEST, default REQUEST; others: REQUEST
+	Type           string   `yaml:"type"`                  // REQUEST, which is also the default
 	Payload        string   `yaml:"payloadFormatVersion"`  // HTTP APIs: "1.0" or "2.0", which must be given
 	Simple         bool     `yaml:"enableSimpleResponses"` // HTTP APIs with payload 2.0
-	IdentitySource []string `yaml:"identitySource"`        // expressions; a request that lacks one is a 401 without a call
+	IdentitySource []string `yaml:"identitySource"`        // must be empty: Sluice's authorizer is asked about requests without a credential, too
 	TTLSeconds     *int     `yaml:"resultTtlInSeconds"`    // must be given and 0: API Gateway's default on REST APIs is 300
 	TimeoutMillis  int      `yaml:"timeoutInMillis"`       // until the call is given up, at most maxAuthorizerMillis; 0 is that
 }
@@ -269,25 +269,15 @@ func (c *checker) authorizer(at string, a *Authorizer) {
 		a.TimeoutMillis = most
 	}
 	c.authorizerForm(at, a)
-	for i, s := range a.IdentitySource {
-		if _, err := c.d.identityValue(s); err != nil {
-			c.problem(at+".identitySource["+strconv.Itoa(i)+"]", "%v", err)
-		}
+	if len(a.IdentitySource) > 0 {
+		c.problem(at+".identitySource", "the local gateway knows none: requests without a credential must reach the authorizer, too")
 	}
 }
 
 // authorizerForm checks what the API's kind has to do with.
 func (c *checker) authorizerForm(at string, a *Authorizer) {
-	if a.Type == "" {
-		a.Type = "REQUEST"
-	}
-	switch {
-	case a.Type == "TOKEN" && c.d.Kind == REST:
-		if len(a.IdentitySource) != 1 || !strings.HasPrefix(a.IdentitySource[0], "method.request.header.") {
-			c.problem(at+".identitySource", "a TOKEN authorizer has exactly one, method.request.header.NAME")
-		}
-	case a.Type != "REQUEST":
-		c.problem(at+".type", "%s is not known for a %s API", shown(a.Type), c.d.Kind)
+	if a.Type = cmp.Or(a.Type, "REQUEST"); a.Type != "REQUEST" {
+		c.problem(at+".type", "%s: the local gateway knows REQUEST", shown(a.Type))
 	}
 	switch {
 	case c.d.Kind == HTTP && a.Payload != "1.0" && a.Payload != "2.0":

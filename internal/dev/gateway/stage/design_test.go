@@ -177,18 +177,3 @@ func TestPassedDenials(t *testing.T) {
 		}
 	}
 }
-
-// Guarantees that a TOKEN authorizer's answers are as good as a REQUEST one's, for what it can see.
-func TestTokenAuthorizer(t *testing.T) {
-	text, _ := stage.ReadBuiltin("rest")
-	d := describe(t, strings.Replace(string(text), "type: REQUEST ", "identitySource: [method.request.header.Authorization]\n    type: TOKEN ", 1))
-	base, _ := serve(t, d, newAuthorizer(t, apigw.Encoder{}), nil, nil)
-	for i, want := range []int{200, 200, 429} {
-		if got := send(t, "GET", base+"/dev/product/1", "", "Authorization", "Bearer "+exampleKey("acme")); got.status != want {
-			t.Errorf("request %d: %d %s, want %d", i+1, got.status, got.body, want)
-		}
-	}
-	if got := send(t, "GET", base+"/dev/product/1", ""); got.status != 401 {
-		t.Errorf("no token: %d, want 401", got.status)
-	}
-}

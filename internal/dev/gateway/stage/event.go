@@ -27,15 +27,9 @@ func (o object) bytes() []byte {
 // authorizerEvent is what an authorizer's function is sent.
 func (c *call) authorizerEvent(a *authorizer) object {
 	switch {
-	case a.Type == "TOKEN":
-		token, _ := a.sources[0](c)
-		return object{"type": "TOKEN", "methodArn": c.arn(), "authorizationToken": token}
 	case c.s.d.Kind == HTTP && a.Payload == "2.0":
 		o := c.http2()
 		o["type"], o["routeArn"], o["identitySource"] = "REQUEST", c.arn(), nil
-		if len(a.sources) > 0 {
-			o["identitySource"] = a.identity(c)
-		}
 		return o
 	case c.s.d.Kind == HTTP:
 		o := c.http1()
@@ -43,10 +37,6 @@ func (c *call) authorizerEvent(a *authorizer) object {
 		delete(o, "multiValueQueryStringParameters")
 		o["type"], o["methodArn"] = "REQUEST", c.arn()
 		o["identitySource"], o["authorizationToken"] = nil, nil
-		if len(a.sources) > 0 {
-			identity := strings.Join(a.identity(c), ",")
-			o["identitySource"], o["authorizationToken"] = identity, identity
-		}
 		return o
 	case c.s.d.Kind == WebSocket:
 		return object{"type": "REQUEST", "methodArn": c.arn(), "headers": last(c.header), "multiValueHeaders": c.header,

@@ -62,9 +62,8 @@ func checkCredentials(all map[string]Credential) error {
 }
 
 const (
-	skew           = 5 * time.Minute    // between a signature's date and now, either way
-	longestPresign = 7 * 24 * time.Hour // that a signature in the query may be good for
-	iamService     = "execute-api"
+	skew       = 5 * time.Minute // between a signature's date and now, either way
+	iamService = "execute-api"
 )
 
 const (
@@ -125,9 +124,7 @@ func (c *call) outOfScope(s *signature) string {
 	oldest := now.Add(-skew)
 	var wrong []string
 	switch {
-	case s.presigned && s.at.Add(s.expires).Before(now):
-		return fmt.Sprintf("Signature expired: %s is now earlier than %s", s.at.Add(s.expires).Format(timestamp), now.Format(timestamp))
-	case !s.presigned && s.at.Before(oldest):
+	case s.at.Before(oldest):
 		return fmt.Sprintf("Signature expired: %s is now earlier than %s (%s - 5 min.)", s.at.Format(timestamp), oldest.Format(timestamp), now.Format(timestamp))
 	case s.at.After(now.Add(skew)):
 		return fmt.Sprintf("Signature not yet current: %s is still later than %s (%s + 5 min.)", s.at.Format(timestamp), now.Add(skew).Format(timestamp), now.Format(timestamp))

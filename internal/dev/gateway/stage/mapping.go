@@ -18,8 +18,7 @@ func literal(s string) value { return func(*call) (string, bool) { return s, tru
 
 var errBody = errors.New("parts of bodies are not supported")
 
-// restValue reads an expression of a REST API: 'literal', method.request.header.X, context.X and the like. A WebSocket API's are
-// the same with route instead of method.
+// restValue reads an expression of a REST API: 'literal', method.request.header.X, context.X and the like.
 func (d *Description) restValue(s string) (value, error) {
 	if text, ok := strings.CutPrefix(s, "'"); ok {
 		text, ok = strings.CutSuffix(text, "'")
@@ -28,11 +27,7 @@ func (d *Description) restValue(s string) (value, error) {
 		}
 		return literal(text), nil
 	}
-	prefix := "method.request."
-	if d.Kind == WebSocket {
-		prefix = "route.request."
-	}
-	if rest, ok := strings.CutPrefix(s, prefix); ok {
+	if rest, ok := strings.CutPrefix(s, "method.request."); ok {
 		kind, name, _ := strings.Cut(rest, ".")
 		return ofRequest(s, kind, name)
 	}
@@ -154,20 +149,6 @@ func contextValue(all, name string) (value, error) {
 		return nil, fmt.Errorf("%s: this context variable is not supported", shown(all))
 	}
 	return func(c *call) (string, bool) { v, ok := c.granted.context[key]; return v.text, ok }, nil
-}
-
-// identityValue reads an identity source.
-func (d *Description) identityValue(s string) (value, error) {
-	if d.Kind == HTTP {
-		if !strings.HasPrefix(s, "$") {
-			return nil, fmt.Errorf("%s: an HTTP API's identity sources begin with $", shown(s))
-		}
-		return d.httpVariable(s, s[1:])
-	}
-	if strings.HasPrefix(s, "'") {
-		return nil, fmt.Errorf("%s is not part of a request", shown(s))
-	}
-	return d.restValue(s)
 }
 
 // change is one mapping: what becomes of a header, a query parameter, a part of the URL, or the status.

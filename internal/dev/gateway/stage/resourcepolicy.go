@@ -23,7 +23,7 @@ func (d *Denial) denies(by *Credential, address string) bool {
 		return !slices.Contains(d.Accounts, by.Account)
 	case len(d.Principals) > 0:
 		arn := principalARN(by.UserARN)
-		return !slices.ContainsFunc(d.Principals, func(pattern string) bool { return likeARN(pattern, arn) })
+		return !slices.ContainsFunc(d.Principals, func(pattern string) bool { return LikeARN(pattern, arn) })
 	}
 	from, err := netip.ParseAddr(address)
 	return err != nil || !slices.ContainsFunc(d.Addresses, func(text string) bool {
@@ -45,8 +45,9 @@ func principalARN(user string) string {
 	return strings.Join(parts, ":")
 }
 
-// likeARN matches as ArnLike does: each of six parts by itself.
-func likeARN(pattern, arn string) bool {
+// LikeARN matches an ARN as the condition ArnLike does: each of its six parts by itself, and * and ? in the last part match
+// slashes and colons, too.
+func LikeARN(pattern, arn string) bool {
 	want, got := strings.SplitN(pattern, ":", 6), strings.SplitN(arn, ":", 6)
 	return slices.EqualFunc(want, got, glob)
 }

@@ -25,18 +25,15 @@ type signature struct {
 	value                                 string // in hexadecimal digits
 	token                                 string // of temporary credentials; "" is none
 	at                                    time.Time
-	presigned                             bool          // the signature is in the query, and not in a header
-	expires                               time.Duration // of one in the query: how long after at it is good for
 }
 
-// signature reads the one that the request has, in a header or in the query. Both results are empty where it has none; else one says what is
-// wrong, in words of which none is the client's.
+// signature reads the signature in the request's Authorization header. Both results are empty if the request has none.
+// The text says what is wrong, in words of which none is the client's.
 func (c *call) signature() (*signature, string) {
 	lines := c.r.Header["Authorization"]
-	if _, presigned := c.queryValue("X-Amz-Signature"); len(lines) == 0 && presigned {
-		return c.presignature()
-	}
-	switch {
+	switch _, presigned := c.queryValue("X-Amz-Signature"); {
+	case presigned && len(lines) == 0:
+		return nil, "The local gateway reads a signature in the Authorization header only, and this one is in the query."
 	case len(lines) == 0 || strings.TrimSpace(lines[0]) == "":
 		return nil, ""
 	case len(lines) > 1:
@@ -109,42 +106,6 @@ func parseAuthorization(header string) (*signature, string) {
 	return s, ""
 }
 
-// presignature reads the signature in the query.
-func (c *call) presignature() (*signature, string) {
-	query := c.multiQuery()
-	var missing []string
-	fields := make(map[string]string)
-	for _, name := range []string{"X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Signature", "X-Amz-SignedHeaders", "X-Amz-Date", "X-Amz-Expires"} {
-		values := query[name]
-		if len(values) != 1 || values[0] == "" {
-			missing = append(missing, "AWS query-string parameters must include '"+name+"' once.")
-			continue
-		}
-		fields[name] = values[0]
-	}
-	if len(missing) > 0 {
-		return nil, strings.Join(missing, " ")
-	}
-	s := &signature{value: fields["X-Amz-Signature"], headers: signedHeaders(fields["X-Amz-SignedHeaders"]), presigned: true}
-	s.token = strings.Join(query["X-Amz-Security-Token"], ",")
-	var err error
-	if s.at, err = time.Parse(timestamp, fields["X-Amz-Date"]); err != nil {
-		return nil, "X-Amz-Date must be in the ISO8601 long format."
-	}
-	seconds, err := strconv.Atoi(fields["X-Amz-Expires"])
-	if err != nil || seconds < 1 || seconds > int(longestPresign/time.Second) {
-		return nil, "X-Amz-Expires must be between 1 and 604800 seconds."
-	}
-	s.expires = time.Duration(seconds) * time.Second
-	if fields["X-Amz-Algorithm"] != algorithm {
-		return nil, "Unsupported AWS 'algorithm' (only " + algorithm + " for now)."
-	}
-	if message := s.scope(fields["X-Amz-Credential"]); message != "" {
-		return nil, message
-	}
-	return s, ""
-}
-
 // scope reads a Credential; the text says what is wrong with it.
 func (s *signature) scope(credential string) string {
 	parts := strings.Split(credential, "/")
@@ -188,7 +149,7 @@ var spaces = regexp.MustCompile(` +`)
 // canonical is the request as it is signed. The body's digest is taken here, whatever X-Amz-Content-Sha256 says.
 func (c *call) canonical(s *signature, body []byte) string {
 	var b strings.Builder
-	b.WriteString(c.r.Method + "\n" + canonicalPath(c.r.URL.EscapedPath()) + "\n" + c.canonicalQuery(s) + "\n")
+	b.WriteString(c.r.Method + "\n" + canonicalPath(c.r.URL.EscapedPath()) + "\n" + c.canonicalQuery() + "\n")
 	for _, name := range s.headers {
 		lines := c.r.Header[http.CanonicalHeaderKey(name)]
 		switch {
@@ -226,12 +187,10 @@ func canonicalPath(sent string) string {
 	return path
 }
 
-func (c *call) canonicalQuery(s *signature) string {
+func (c *call) canonicalQuery() string {
 	var all []pair
 	for _, p := range c.query {
-		if !s.presigned || p.name != "X-Amz-Signature" {
-			all = append(all, pair{encoded(p.name), encoded(p.value)})
-		}
+		all = append(all, pair{encoded(p.name), encoded(p.value)})
 	}
 	slices.SortFunc(all, func(a, b pair) int {
 		if a.name != b.name {

@@ -14,11 +14,11 @@
 //   - Scheme and port are always https and 443, as with API Gateway, whatever this process listens on.
 //   - Of a WebSocket API only $connect is served: a connection that is authorized gets its 101, and is then closed.
 //   - Who signs a request with the credentials of [Config] may call every route with AWS_IAM: the signature is checked, an IAM policy is
-//     not evaluated. Only signature version 4 is known, in the Authorization header or in the query, and the body's digest is
-//     always its own: UNSIGNED-PAYLOAD is a wrong signature. The answer to a wrong one does not show what would have been signed.
+//     not evaluated. Only signature version 4 in the Authorization header is known, and the body's digest is always its own: UNSIGNED-PAYLOAD is a wrong signature. The answer to a wrong one does not show what would have been signed.
 //   - A policy with conditions is refused as an invalid answer, since only IAM can evaluate it.
 //   - An upstream that stands for echoes (Config.Upstream) gets no path that leads above the root: such a call is a bad
 //     request. All other integrations get ".." as it came, since API Gateway is not documented to resolve or refuse it.
+//   - Authorizers are of type REQUEST and have no identity sources, since Sluice must see requests without a credential, too.
 //   - Authorizer results are never cached, binary media types are not known, and nothing is throttled.
 package stage
 
@@ -122,13 +122,6 @@ func (s *serving) ready() error {
 		a := &authorizer{Authorizer: from, function: s.c.Functions[from.Function]}
 		if a.function == nil {
 			return fmt.Errorf("stage: there is no function %s, which authorizer %s names", shown(from.Function), name)
-		}
-		for _, expression := range from.IdentitySource {
-			v, err := s.d.identityValue(expression)
-			if err != nil {
-				return err
-			}
-			a.sources = append(a.sources, v)
 		}
 		authorizers[name] = a
 	}

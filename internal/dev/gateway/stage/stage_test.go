@@ -24,6 +24,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
+	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 )
 
 // The server waits half a second before it closes a connection on which it refused a body, and there is nothing to wait for that by.
@@ -75,24 +76,6 @@ func (a *answers) calls() int {
 	return len(a.events)
 }
 
-// logs is a buffer that goroutines may share.
-type logs struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logs) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 func describe(t testing.TB, text string) *stage.Description {
 	t.Helper()
 	d, err := stage.Parse("api.yaml", []byte(text))
@@ -112,9 +95,9 @@ func builtin(t testing.TB, name string) *stage.Description {
 }
 
 // serve starts a real server for the API; authorizer is its function of that name, backend the one of that name.
-func serve(t testing.TB, d *stage.Description, authorizer, backend stage.Function, change func(*stage.Config)) (base string, log *logs) {
+func serve(t testing.TB, d *stage.Description, authorizer, backend stage.Function, change func(*stage.Config)) (base string, log *logtest.Buffer) {
 	t.Helper()
-	log = new(logs)
+	log = new(logtest.Buffer)
 	c := stage.Config{Description: d, Functions: map[string]stage.Function{"authorizer": authorizer, "backend": backend},
 		Now: func() time.Time { return noon }, Log: slog.New(slog.NewTextHandler(log, nil))}
 	if change != nil {
@@ -311,33 +294,6 @@ func TestAuthorizerThatIgnoresItsContext(t *testing.T) {
 	}
 	close(release)
 	ended.Wait()
-}
-
-// Guarantees that a request that lacks an identity source is a 401 and costs no call, and that none is needed where none is named.
-func TestIdentitySource(t *testing.T) {
-	for _, c := range []struct {
-		name, source string
-		header       []string
-		query        string
-		status       int
-	}{
-		{"no source", ``, nil, "", 200},
-		{"header there", `method.request.header.Auth`, []string{"Auth", "x"}, "", 200},
-		{"header missing", `method.request.header.Auth`, nil, "", 401},
-		{"header empty", `method.request.header.Auth`, []string{"Auth", ""}, "", 401},
-		{"both there", `method.request.header.Auth, method.request.querystring.q`, []string{"Auth", "x"}, "?q=1", 200},
-		{"one missing", `method.request.header.Auth, method.request.querystring.q`, []string{"Auth", "x"}, "?p=1", 401},
-		{"of the stage", `stageVariables.v, context.stage`, nil, "", 200},
-		{"missing of the stage", `stageVariables.w`, nil, "", 401},
-	} {
-		f := &answers{out: policy("Allow", all, "{}")}
-		base, _ := serve(t, describe(t, `{kind: REST, stageVariables: {v: x}, authorizers: {a: {function: authorizer, resultTtlInSeconds: 0, identitySource: [`+c.source+`]}},
-			routes: [{route: ANY /a, authorizer: a, integration: {type: ECHO}}]}`), f, nil, nil)
-		got := send(t, "GET", base+"/dev/a"+c.query, "", c.header...)
-		if called := f.calls() == 1; got.status != c.status || called != (c.status == 200) {
-			t.Errorf("%s: %d after %d calls, want %d", c.name, got.status, f.calls(), c.status)
-		}
-	}
 }
 
 const mapped = `

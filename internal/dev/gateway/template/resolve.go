@@ -172,7 +172,7 @@ func (r *reader) ref(name string, hops int) (string, error) {
 		return v, nil
 	}
 	if p := r.root.field("Parameters").field(name); p != nil {
-		return r.parameter(name, p)
+		return parameter(name, p)
 	}
 	res := r.resources[name]
 	switch {
@@ -193,16 +193,14 @@ func (r *reader) ref(name string, hops int) (string, error) {
 	return "", fmt.Errorf("Ref: %s is a %s, whose value is not known here", shown(name), res.typ)
 }
 
-func (r *reader) parameter(name string, p *node) (string, error) {
-	if v, ok := r.o.Parameters[name]; ok {
-		return v, nil
-	}
+// parameter is the default of a parameter: the local gateway is given no other value.
+func parameter(name string, p *node) (string, error) {
 	kind, value := p.field("Type"), p.field("Default")
 	switch {
 	case kind == nil || kind.form != text || kind.text != "String" && kind.text != "Number":
-		return "", fmt.Errorf("Ref: the parameter %s is a %s: its value must be given", shown(name), kind.describe())
+		return "", fmt.Errorf("Ref: the parameter %s is a %s, and the local gateway knows String and Number", shown(name), kind.describe())
 	case value == nil || value.form == list || value.form == object || value.form == null:
-		return "", fmt.Errorf("Ref: the parameter %s has no default: its value must be given", shown(name))
+		return "", fmt.Errorf("Ref: the parameter %s has no default, and the local gateway knows no other value", shown(name))
 	}
 	return value.text, nil
 }

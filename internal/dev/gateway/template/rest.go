@@ -57,9 +57,6 @@ func (r *reader) restStage(d *stage.Description) (deployment *resource) {
 	for _, res := range r.of(restType("Deployment"), "RestApiId") {
 		p := r.properties(res)
 		p.text("RestApiId")
-		if name := p.text("StageName"); name != "" {
-			stages[name] = res
-		}
 		p.end("Description")
 	}
 	for _, res := range r.of(restType("Stage"), "RestApiId") {
@@ -67,12 +64,8 @@ func (r *reader) restStage(d *stage.Description) (deployment *resource) {
 		stages[name] = res
 	}
 	res := r.pick(stages)
-	switch {
-	case res == nil:
+	if res == nil {
 		return nil
-	case res.is(restType("Deployment")):
-		d.Stage = r.quiet(res.properties().field("StageName"))
-		return res
 	}
 	r.places["stage"] = at{res.node, res.path() + ".Properties.StageName"}
 	r.places["stageVariables"] = at{res.node, res.path() + ".Properties.Variables"}
@@ -112,9 +105,7 @@ func (r *reader) restAuthorizer(d *stage.Description, res *resource) {
 	a := stage.Authorizer{Type: p.text("Type"), TTLSeconds: p.integer("AuthorizerResultTtlInSeconds"), Function: r.authorizerFunction(p, res)}
 	r.places["authorizers."+res.id+".resultTtlInSeconds"] = at{p.n.field("AuthorizerResultTtlInSeconds"), p.path + ".AuthorizerResultTtlInSeconds"}
 	if s := p.text("IdentitySource"); s != "" {
-		for one := range strings.SplitSeq(s, ",") {
-			a.IdentitySource = append(a.IdentitySource, strings.TrimSpace(one))
-		}
+		a.IdentitySource = []string{s}
 	}
 	p.end("AuthType", "Name")
 	d.Authorizers[res.id] = a
@@ -155,30 +146,11 @@ func (r *reader) mayInvoke(function, source string) bool {
 			of = name
 		}
 		if of == function && value("Principal") == "apigateway.amazonaws.com" && slices.Contains([]string{"lambda:InvokeFunction", "lambda:*"}, value("Action")) &&
-			arnLike(value("SourceArn"), source) {
+			(res.properties().field("SourceArn").absent() || stage.LikeARN(value("SourceArn"), source)) {
 			return true
 		}
 	}
 	return false
-}
-
-// arnLike matches as ArnLike does: * and ? within each of the first five parts, and over slashes in the last. "" is no condition.
-func arnLike(pattern, arn string) bool {
-	if pattern == "" {
-		return true
-	}
-	p, a := strings.SplitN(pattern, ":", 6), strings.SplitN(arn, ":", 6)
-	if len(p) != len(a) {
-		return false
-	}
-	for i := range p {
-		expression := regexp.QuoteMeta(p[i])
-		expression = strings.ReplaceAll(strings.ReplaceAll(expression, `\*`, ".*"), `\?`, ".")
-		if ok, err := regexp.MatchString("^(?:"+expression+")$", a[i]); err != nil || !ok {
-			return false
-		}
-	}
-	return true
 }
 
 func (r *reader) method(d *stage.Description, res *resource) {

@@ -32,11 +32,10 @@ import (
 
 // Options say what a template leaves open.
 type Options struct {
-	API        string            // logical id of the API; "" where the template has one
-	Stage      string            // name of the stage; "" where the API has one
-	Parameters map[string]string // values of the template's parameters that have no default
-	Region     string            // AWS::Region; default the one that the template's ARNs name, else "us-east-1"; a signature is for it
-	Account    string            // AWS::AccountId; default the one that they name, else "000000000000"
+	API     string // logical id of the API; "" where the template has one
+	Stage   string // name of the stage; "" where the API has one
+	Region  string // AWS::Region; default the one that the template's ARNs name, else "us-east-1"; a signature is for it
+	Account string // AWS::AccountId; default the one that they name, else "000000000000"
 
 	// Targets says where URLs of integrations lead on this machine, by what they begin with, up to the end of a segment, as in
 	// "https://shop.example.com/v1" to "http://127.0.0.1:9000". The longest that fits applies. A URL that none fits is not asked:

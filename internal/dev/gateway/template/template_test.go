@@ -152,8 +152,8 @@ func TestLanguage(t *testing.T) {
 	if d.Responses["ACCESS_DENIED"].StatusCode != "429" {
 		t.Errorf("%+v", d.Responses)
 	}
-	named := strings.Replace(strings.Replace(small, "${!x}", "", 1), `"AWS::Lambda::Function", "Properties": {}`, `"AWS::Lambda::Function", "Properties": {"FunctionName": "f"}`, 1)
-	if d, err = template.Parse("t.json", []byte(named), template.Options{Parameters: map[string]string{"Where": "store"}}); err != nil {
+	named := strings.Replace(strings.Replace(strings.Replace(small, "${!x}", "", 1), `"Default": "shop"`, `"Default": "store"`, 1), `"AWS::Lambda::Function", "Properties": {}`, `"AWS::Lambda::Function", "Properties": {"FunctionName": "f"}`, 1)
+	if d, err = template.Parse("t.json", []byte(named), template.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if d.Authorizers["Auth"].Function != "f" || d.Routes[0].Integration.URL != "https://store.example.com/a" || d.Region != "us-east-1" {
@@ -205,12 +205,17 @@ func TestRefused(t *testing.T) {
 		{"a function of the language", `{"Ref": "Deployment"}`, `{"Fn::ImportValue": "x"}`, `DeploymentId: "Fn::ImportValue" is not known to the local gateway`},
 		{"what is not there", `{"Ref": "Deployment"}`, `{"Ref": "Nothing"}`, `DeploymentId: Ref: there is no "Nothing"`},
 		{"an attribute", `{"Fn::GetAtt": ["A", "ResourceId"]}`, `{"Fn::GetAtt": ["A", "Name"]}`, `ResourceId: Fn::GetAtt: "Name" of "A"`},
-		{"a parameter without a value", `"Variables": {"v": "1"}`, `"Variables": {"v": {"Ref": "Size"}}`, "its value must be given"},
+		{"a parameter without a value", `"Variables": {"v": "1"}`, `"Variables": {"v": {"Ref": "Size"}}`, "is a \"AWS::SSM::Parameter::Value<String>\", and the local gateway knows String and Number"},
+		{"a parameter without a default", `"Default": "shop"`, `"MinLength": 1`, "has no default, and the local gateway knows no other value"},
+		{"a deployment with a stage", `"DependsOn": ["Get", "Denied"], "Properties": {`, `"DependsOn": ["Get", "Denied"], "Properties": {"StageName": "prod", `,
+			"Resources.Deployment.Properties.StageName: not known"},
 		{"a resource without a value", `"Variables": {"v": "1"}`, `"Variables": {"v": {"Ref": "May"}}`, "whose value is not known here"},
 		{"itself", `"FunctionName": {"Ref": "Function"}`, `"FunctionName": {"Ref": "Live"}`, "AuthorizerUri: it refers to itself"},
 		{"a Sub that is open", `${Live}/inv`, `${Live/inv`, "is not closed"},
 		{"a cached result", `"AuthorizerResultTtlInSeconds": 0`, `"AuthorizerResultTtlInSeconds": 300`, "Resources.Auth.Properties.AuthorizerResultTtlInSeconds: 300: answers"},
 		{"the default of five minutes", `"AuthorizerResultTtlInSeconds": 0, `, ``, "Resources.Auth.Properties.AuthorizerResultTtlInSeconds: missing"},
+		{"a token authorizer", `"Type": "REQUEST"`, `"Type": "TOKEN"`, `Resources.Auth.Properties: type: "TOKEN": the local gateway knows REQUEST`},
+		{"an identity source", `"Type": "REQUEST"`, `"Type": "REQUEST", "IdentitySource": "method.request.header.A"`, "Resources.Auth.Properties: identitySource: the local gateway knows none"},
 		{"a number", `"AuthorizerResultTtlInSeconds": 0`, `"AuthorizerResultTtlInSeconds": "0.5"`, "want a whole number"},
 		{"a part of a property", `"IntegrationHttpMethod": "ANY"`, `"IntegrationHttpMethod": "ANY", "TlsConfig": {}`, "Resources.Get.Properties.Integration.TlsConfig: not known"},
 		{"a VPC link", `"IntegrationHttpMethod": "ANY"`, `"IntegrationHttpMethod": "ANY", "ConnectionType": "VPC_LINK"`, "Integration.ConnectionType: "},
@@ -222,6 +227,7 @@ func TestRefused(t *testing.T) {
 		{"no permission", `"AWS::Lambda::Permission"`, `"AWS::Lambda::Url"`, `Resources.Auth.Properties.AuthorizerUri: no AWS::Lambda::Permission lets API Gateway invoke "Function" for this authorizer`},
 		{"a permission for another", `/authorizers/${Auth}`, `/authorizers/other`, "no AWS::Lambda::Permission"},
 		{"a permission for routes", `${Api}/authorizers/${Auth}`, `${Api}/*/GET/a`, "no AWS::Lambda::Permission"},
+		{"a permission for what is not known", `"SourceArn": {"Fn::Sub": "arn`, `"SourceArn": {"Fn::ImportValue": "arn`, "no AWS::Lambda::Permission"},
 		{"no function", `functions/${Live}/invocations`, `functions/${Live}`, "AuthorizerUri: "},
 		{"a response twice", `"Deployment": {`, `"Again": {"Type": "AWS::ApiGateway::GatewayResponse", "Properties": {"RestApiId": {"Ref": "Api"}, "ResponseType": "ACCESS_DENIED"}}, "Deployment": {`, "Resources.Again.Properties.ResponseType: ACCESS_DENIED is there twice"},
 		{"a response that does not exist", `"ResponseType": "ACCESS_DENIED"`, `"ResponseType": "DENIED"`, "Resources.Denied.Properties: not known"},
