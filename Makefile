@@ -87,6 +87,10 @@ integration: ## All of it deployed to LocalStack, without Docker, and tested the
 demo: ## So deployed, with load and a changed plan: what happened, on one screen
 	@localstack/with go run ./localstack/demo
 
+.PHONY: envoy-demo
+envoy-demo: ## A real Envoy with sluice serve behind it on this machine, and what a client sees: 200s, then 429s
+	@scripts/envoy-demo
+
 .PHONY: localstack
 localstack: ## So deployed, to play with, until Ctrl-C
 	@localstack/with go run ./localstack/serve

@@ -278,6 +278,45 @@ func TestEnvoy(t *testing.T) {
 	}
 }
 
+// Guarantees that Envoy denies while the service is frozen (failure_mode_deny), that it goes on when the service does,
+// and that what the service was asked meanwhile lets nobody over the limit.
+func TestEnvoyPaused(t *testing.T) {
+	port := redistest.FreePort(t)
+	e := startEnvoy(t, port)
+	service := serveProcess(t, port, "--config", envoyLimitsFile(t))
+	e.ready(t)
+	admitted := 0
+	ask := func() int {
+		t.Helper()
+		code, _ := e.get(t, "acme")
+		if code == http.StatusOK {
+			admitted++
+		}
+		return code
+	}
+	if code := ask(); code != http.StatusOK {
+		t.Errorf("the first request: %d", code)
+	}
+	if err := service.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if code := ask(); code != http.StatusInternalServerError {
+			t.Errorf("request %d while the service is frozen: %d", i, code)
+		}
+	}
+	if err := service.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	e.ready(t)
+	for range 5 {
+		ask()
+	}
+	if code := ask(); code != http.StatusTooManyRequests || admitted < 1 || admitted > 3 {
+		t.Errorf("%d requests were admitted, and the last is %d", admitted, code)
+	}
+}
+
 // Guarantees that behind a real Envoy the plan of a tenant decides, and that clients get the body of its denial.
 func TestEnvoyPlans(t *testing.T) {
 	dir := t.TempDir()

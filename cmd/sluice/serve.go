@@ -284,7 +284,7 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	files, err := server.OpenFiles(server.FilesConfig{Paths: o.configs, Apply: service.SetConfig, Log: log,
-		Options: envoyconfig.Options{MergeDomains: o.merge, Mapping: plans != nil, Accepts: counters.tenants.Accepts},
+		Options: envoyconfig.Options{MergeDomains: o.merge, Mapping: plans != nil, Accepts: accepts(counters.tenants)},
 		Failed:  func(error) { service.NoteConfigError() }})
 	if err != nil {
 		return err
@@ -316,7 +316,9 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	if certificates != nil {
 		go renew(beside, certificates)
 	}
-	return s.Serve(ctx, secondSignal(ctx))
+	over, finish := context.WithCancel(context.WithoutCancel(ctx))
+	defer finish()
+	return s.Serve(ctx, secondSignal(ctx, over))
 }
 
 // openPlans loads the plans, if there are any, and makes what decides by them.
@@ -352,6 +354,18 @@ func openLimits(c *counters, byPlan *authorizer.Authorizer) (*limits.Service, er
 	return limits.New(limits.Config{Plans: byPlan, Store: c.tenants})
 }
 
+// accepts says whether a store can keep the counters of the limits of one descriptor, and decide over them together.
+func accepts(s limit.Store) func([]*limit.Limit) error {
+	return func(together []*limit.Limit) error {
+		for _, l := range together {
+			if err := s.Accepts(l); err != nil {
+				return err
+			}
+		}
+		return limit.AcceptsPlan(s, together, together)
+	}
+}
+
 // watchPlans reloads the plans when they change, and on SIGHUP, until the context ends.
 func watchPlans(ctx context.Context, plans *planfile.Plans, log *slog.Logger) {
 	hangup := make(chan os.Signal, 1)
@@ -384,15 +398,20 @@ func renew(ctx context.Context, certificates *server.Certificates) {
 	}
 }
 
-// secondSignal returns a channel that is closed by a signal that comes after the context has ended.
-func secondSignal(ctx context.Context) <-chan struct{} {
+// secondSignal returns a channel that is closed by a signal that comes after ctx has ended. It stops to wait for one
+// when over ends.
+func secondSignal(ctx, over context.Context) <-chan struct{} {
 	came := make(chan struct{})
 	go func() {
 		<-ctx.Done()
 		again := make(chan os.Signal, 1)
 		signal.Notify(again, os.Interrupt, syscall.SIGTERM)
-		<-again
-		close(came)
+		defer signal.Stop(again)
+		select {
+		case <-again:
+			close(came)
+		case <-over.Done():
+		}
 	}()
 	return came
 }

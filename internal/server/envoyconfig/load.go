@@ -27,8 +27,9 @@ type Options struct {
 	// Mapping lets files map descriptors to tenants, see [Mapping].
 	Mapping bool
 
-	// Accepts says whether the store can keep a limit's counters. If nil, it can.
-	Accepts func(*limit.Limit) error
+	// Accepts says whether the store can keep the counters of a descriptor's limits, and decide over them together. If
+	// nil, it can.
+	Accepts func(together []*limit.Limit) error
 }
 
 // Load reads the files. The error is the first that envoyproxy/ratelimit would report, in its words and after the name
@@ -226,11 +227,8 @@ func (l *loader) rule(n *node, d *descriptorYAML) error {
 		r.Limits = append(r.Limits, window)
 	}
 	r.Limits = append(r.Limits, x.limits...)
-	for _, counted := range r.Limits {
-		if l.options.Accepts == nil {
-			break
-		}
-		if err := l.options.Accepts(counted); err != nil {
+	if l.options.Accepts != nil {
+		if err := l.options.Accepts(r.Limits); err != nil {
 			return l.errorf("%s: %w", n.path, err)
 		}
 	}

@@ -204,7 +204,7 @@ func TestFiles(t *testing.T) {
 	if got := c.Dump(); got != want || c.Rules() != 3 {
 		t.Errorf("%d rules:\n%s", c.Rules(), got)
 	}
-	refuse := envoyconfig.Options{Accepts: func(*limit.Limit) error { return errors.New("the store cannot keep this") }}
+	refuse := envoyconfig.Options{Accepts: func([]*limit.Limit) error { return errors.New("the store cannot keep this") }}
 	if _, err := envoyconfig.Load([]envoyconfig.File{a}, refuse); err == nil ||
 		err.Error() != "a: d.a: the store cannot keep this" {
 		t.Errorf("a limit that the store refuses: %v", err)
