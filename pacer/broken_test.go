@@ -144,7 +144,7 @@ func TestMistakesAreFound(t *testing.T) {
 			if err := os.WriteFile(overlay, replaced, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			c := exec.CommandContext(t.Context(), "go", "test", "-short", "-vet=off", "-count=1", "-failfast", "-timeout=1m",
+			c := exec.CommandContext(t.Context(), "go", "test", "-short", "-vet=off", "-count=1", "-failfast", "-timeout=3m",
 				"-overlay="+overlay, ".", "../internal/limiter/ledger")
 			c.Env = append(os.Environ(), "SLUICE_PACER_BROKEN=1")
 			out, err := c.CombinedOutput()
