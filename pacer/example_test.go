@@ -122,5 +122,10 @@ func ExampleTransport() {
 		Pacer: p,
 		Key:   func(r *http.Request) string { return r.Header.Get("X-Customer") },
 	}}
-	_ = client
+	resp, err := client.Get("https://api.example.com/reports")
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	log.Print(resp.Status, resp.Body.Close())
 }

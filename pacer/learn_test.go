@@ -286,7 +286,11 @@ func TestTransportRefuses(t *testing.T) {
 		transport := &pacer.Transport{Pacer: p, Base: &provider{}, Key: func(*http.Request) string { key = "called"; return "a" },
 			Cost: func(*http.Request) int64 { cost++; return 1 }}
 		var late *pacer.LateError
-		if _, err := transport.RoundTrip(r); !errors.As(err, &late) || late.Key != "a" || !body.closed || key == "" || cost != 1 {
+		resp, err := transport.RoundTrip(r)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		if !errors.As(err, &late) || late.Key != "a" || !body.closed || key == "" || cost != 1 {
 			t.Errorf("RoundTrip: %v; body closed: %t", err, body.closed)
 		}
 	})

@@ -472,7 +472,7 @@ func (p *Pacer) serveAndUnlock(now time.Duration) {
 	p.serving = false
 	p.setTimer(now)
 	if p.share != nil && !p.closed {
-		p.share.look(&p.core, now)
+		p.share.look(&p.core)
 	}
 	p.mu.Unlock()
 }

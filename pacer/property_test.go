@@ -145,7 +145,7 @@ func (s *script) enqueue() {
 	if s.rand.IntN(2) == 0 {
 		t.cost = 1
 	}
-	wait := time.Duration(pacer.Forever)
+	wait := pacer.Forever
 	if s.rand.IntN(2) == 0 {
 		wait = time.Duration(1+s.rand.IntN(30))*grid - 1 // a ticket expires after its wait, so at a point of the grid
 		t.deadline = s.now + wait

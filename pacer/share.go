@@ -222,7 +222,6 @@ func (s *sharer) done(c *core, claim *ledger.Claim, got ledger.Lease, err error)
 		sh.leased += got.Units
 		if i == 0 {
 			c.supply.units += got.Units
-			c.supply.limit.Units = got.Limit
 			c.supply.next = lease{window: claim.Window + 1, units: c.supply.nextUnits(claim.Window + 1), limit: got.NextLimit}
 		} else {
 			c.supply.next = lease{claim.Window, c.supply.nextUnits(claim.Window) + got.Units, got.Limit}

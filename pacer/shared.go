@@ -62,7 +62,7 @@ type shareRun struct {
 }
 
 // look wakes the goroutine if there is a call to make. It is called with the lock held.
-func (r *shareRun) look(c *core, now time.Duration) {
+func (r *shareRun) look(c *core) {
 	if r.busy || !r.lacks(c) {
 		return
 	}

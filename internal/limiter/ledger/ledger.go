@@ -237,6 +237,7 @@ func (e *Entry) allowed(c *Claim, r *Record, limit int64) int64 {
 		return min(max(part(limit, need, r.Need, c)-c.Held+c.Return, 0), left)
 	case Leftover:
 		return (left + 3) / 4
+	case Anything:
 	}
 	return left
 }

@@ -37,6 +37,7 @@ func Run(t *testing.T, c Config) {
 	t.Run("many at once lease exactly the limit", c.atOnce)
 	t.Run("an empty ledger leases nothing that may have been leased", c.empty)
 	t.Run("a change of the limit", c.changes)
+	t.Run("what comes too late changes nothing", c.late)
 	t.Run("refuses", c.refuses)
 	t.Run("keys do not share entries", c.keys)
 }
@@ -195,6 +196,30 @@ func (c Config) changes(t *testing.T) {
 		all.Window = base + window
 		if got := claim(t, l, all); got.Units != want {
 			t.Errorf("window %d: %+v, want %d units", window, got, want)
+		}
+	}
+}
+
+// late gives back units of a window that the ledger has forgotten, because later ones took its place.
+func (c Config) late(t *testing.T) {
+	for forgotten := int64(4); forgotten < 9; forgotten++ {
+		l := c.begun(t, 10)
+		all := ledger.Claim{Window: base, Limit: 10, Stage: ledger.Anything, Want: 10, Unit: 1}
+		claim(t, l, all)
+		all.Window = base + forgotten
+		if got := claim(t, l, all); got.Units != 10 {
+			t.Fatalf("a later window leases %d of 10", got.Units)
+		}
+		for range 2 {
+			old := ledger.Claim{Window: base, Limit: 10, Stage: ledger.Anything, Held: 10, Want: 10, Return: 10, Unit: 1}
+			if forgotten%4 == 0 {
+				if got := claim(t, l, old); got.Units != 0 {
+					t.Errorf("%d windows later, %d units of a forgotten window were leased", forgotten, got.Units)
+				}
+			}
+			if got := claim(t, l, all); got.Units != 0 {
+				t.Errorf("%d units of a window that was leased came back from another one, %d windows before", got.Units, forgotten)
+			}
 		}
 	}
 }

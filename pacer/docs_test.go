@@ -1,0 +1,40 @@
+package pacer_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The Go code in docs/consumer.md is that of examples, which compile.
+func TestConsumerPage(t *testing.T) {
+	flat := func(code string) string {
+		lines := strings.Split(strings.TrimSpace(code), "\n")
+		for i := range lines {
+			lines[i] = strings.TrimSpace(lines[i])
+		}
+		return strings.Join(lines, "\n")
+	}
+	page, err := os.ReadFile("../docs/consumer.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var examples strings.Builder
+	for _, name := range []string{"example_test.go", "sqsworker/example_test.go", "../redisstore/example_test.go"} {
+		code, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		examples.WriteString(flat(string(code)) + "\n")
+	}
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	if len(blocks) < 4 {
+		t.Errorf("docs/consumer.md has %d blocks of Go", len(blocks))
+	}
+	for _, b := range blocks {
+		if !strings.Contains(examples.String(), flat(b[1])) {
+			t.Errorf("in no example:\n%s", b[1])
+		}
+	}
+}
