@@ -18,7 +18,7 @@ import (
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
 // Guarantees that counters are in the store that the flags name: a cluster, a Redis with TLS, a user and a password, or

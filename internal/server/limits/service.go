@@ -166,7 +166,7 @@ func read(c *limitsv1.Call) (*authorizer.Request, error) {
 	}
 	caller := authorizer.Caller{Tenant: c.GetTenant(), Subject: c.GetSubject(), KeyID: c.GetKeyId(), Claims: c.GetClaims()}
 	return &authorizer.Request{
-		Method: c.GetMethod(), Path: c.GetPath(), Peer: c.GetAddress(), NoAddress: c.GetAddress() == "", Cost: c.GetCost(),
+		Method: c.GetMethod(), Path: c.GetPath(), Peer: c.GetAddress(), SkipIPLimits: c.GetAddress() == "", Cost: c.GetCost(),
 		Identify: func(context.Context) (authorizer.Caller, error) {
 			if caller.Tenant == "" {
 				return authorizer.Caller{}, authorizer.ErrNoCredential

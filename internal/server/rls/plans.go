@@ -29,7 +29,7 @@ func (it *item) plan(domain string, call *envoyconfig.Call, cost int64) {
 	path, _, _ := strings.Cut(call.Path, "?") // Envoy's :path has the query
 	caller := authorizer.Caller{Tenant: call.Tenant, Subject: call.Subject}
 	p := &planned{domain: domain, request: authorizer.Request{
-		Method: call.Method, Path: path, Peer: call.Address, NoAddress: call.Address == "", Cost: cost,
+		Method: call.Method, Path: path, Peer: call.Address, SkipIPLimits: call.Address == "", Cost: cost,
 		Identify: func(context.Context) (authorizer.Caller, error) {
 			if caller.Tenant == "" {
 				return authorizer.Caller{}, authorizer.ErrNoCredential
