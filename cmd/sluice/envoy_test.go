@@ -350,12 +350,13 @@ func TestEnvoyPlans(t *testing.T) {
 }
 
 // Guarantees that two services are restarted one after the other under requests without one that fails, and without one
-// too many or too few that is admitted.
+// too many or too few that is admitted. The services drain for 4 s, so that Envoy sees it also on a busy machine: it
+// checks their health ten times a second.
 func TestEnvoyRollingRestart(t *testing.T) {
 	ports := []int{redistest.FreePort(t), redistest.FreePort(t)}
 	e := startEnvoy(t, ports...)
 	redis := redistest.Start(t)
-	args := []string{"--config", envoyLimitsFile(t), "--redis", redis.Addr, "--redis-deadline", "10s", "--drain", "1s",
+	args := []string{"--config", envoyLimitsFile(t), "--redis", redis.Addr, "--redis-deadline", "10s", "--drain", "4s",
 		"--leases=false"}
 	services := []*servingProcess{serveProcess(t, ports[0], args...), serveProcess(t, ports[1], args...)}
 	e.ready(t)
@@ -368,7 +369,8 @@ func TestEnvoyRollingRestart(t *testing.T) {
 		case 429:
 			denied++
 		default:
-			t.Fatalf("status %d after %d requests", code, admitted+denied)
+			hosts, err := e.ask("/clusters")
+			t.Fatalf("status %d after %d requests; the clusters, %v:\n%s", code, admitted+denied, err, hosts)
 		}
 	}
 	for range 50 {
