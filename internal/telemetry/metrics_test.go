@@ -419,8 +419,8 @@ func TestMetricsPage(t *testing.T) {
 
 const metricsHead = `# Metrics
 
-This page lists what Sluice's functions report to CloudWatch, for operators who build dashboards and alarms. It is
-generated from the list of which the alarms are made.
+This page lists what Sluice's functions report to CloudWatch. It is for operators who build dashboards and alarms, and
+is generated from the list of which the alarms are made.
 
 The functions write metrics in the embedded metric format to their logs. The namespace is
 ` + "`SLUICE_METRICS_NAMESPACE`" + `, by default ` +
