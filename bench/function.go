@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
@@ -94,7 +95,7 @@ func deploy(signer *tokentest.Signer, wide, narrow int) (d *deployment, err erro
 	for i := range narrow {
 		fmt.Fprintf(&text, "  - { id: narrow-%d, plan: narrow }\n", i)
 	}
-	if d.config, err = plan.Parse(plan.Source{Name: "plans.yaml", Data: []byte(text.String())}); err != nil {
+	if d.config, err = plan.Parse(configyaml.Source("plans.yaml", []byte(text.String()))); err != nil {
 		return d, err
 	}
 	if err = os.WriteFile(filepath.Join(d.dir, "plans.yaml"), []byte(text.String()), 0o600); err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -37,7 +38,7 @@ tenants:
 	for i := range requestTenants {
 		fmt.Fprintf(&text, "  - { id: tenant-%d, plan: pro }\n", i)
 	}
-	config, err := plan.Parse(plan.Source{Name: "bench.yaml", Data: []byte(text.String())})
+	config, err := plan.Parse(configyaml.Source("bench.yaml", []byte(text.String())))
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/secrets"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -39,7 +40,7 @@ func readFile(bundle fs.FS, name string, accepts func(*limit.Limit) error, secre
 	if err := errors.Join(err, in.Close()); err != nil {
 		return nil, err
 	}
-	c, err := plan.Parse(plan.Source{Name: name, Data: data})
+	c, err := plan.Parse(configyaml.Source(name, data))
 	if err != nil {
 		return nil, err
 	}

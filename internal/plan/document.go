@@ -12,8 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"go.yaml.in/yaml/v3"
-
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
@@ -43,7 +42,7 @@ func (d Document) Name() string {
 	if d.Kind == KindSettings {
 		return string(d.Kind)
 	}
-	return string(d.Kind) + " " + strconv.Quote(clip(d.ID))
+	return string(d.Kind) + " " + strconv.Quote(configfile.Clip(d.ID))
 }
 
 // Split parses the sources as one configuration, as [ParseAt] does, and takes it apart: plans first, then the settings,
@@ -62,7 +61,7 @@ func Split(now time.Time, sources ...Source) ([]Document, error) {
 func (r *reader) split(raw *rawConfig) []Document {
 	s := splitter{r: r, settings: map[string]any{}, slas: raw.slas != nil, slasAt: -1}
 	for _, d := range r.documents {
-		s.source(r.at(d, d.root, ""))
+		s.source(d.Root)
 	}
 	if s.slasAt >= 0 {
 		s.plans[s.slasAt] = newDocument(KindPlan, slasPlan, map[string]any{"id": slasPlan, "limits": s.slaLimits})
@@ -85,9 +84,9 @@ func newDocument(kind Kind, id string, body map[string]any) Document {
 	return Document{Kind: kind, ID: id, Body: appendJSON(nil, body)}
 }
 
-func (s *splitter) source(v value) {
-	for i := 0; i+1 < len(v.node.Content); i += 2 {
-		key, section := s.r.at(v.doc, v.node.Content[i], "").node.Value, s.tree("", v, i+1)
+func (s *splitter) source(root *configfile.Node) {
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		key, section := root.Content[i].Text, tree("", root.Content[i+1])
 		list, _ := section.([]any)
 		switch key {
 		case "plans":
@@ -142,38 +141,34 @@ func slaAsLimit(sla map[string]any) map[string]any {
 	return sla
 }
 
-// tree is the i-th node below v, with aliases resolved, as what encoding/json would make of it; numbers stay text.
-func (s *splitter) tree(key string, v value, i int) any {
-	v = s.r.at(v.doc, v.node.Content[i], "")
-	n := v.node
+// tree is a valid node as what encoding/json would make of it; numbers stay text. key is the one that it belongs to.
+func tree(key string, n *configfile.Node) any {
 	switch n.Kind {
-	case yaml.MappingNode:
+	case configfile.Mapping:
 		out := make(map[string]any, len(n.Content)/2)
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			k := s.r.at(v.doc, n.Content[i], "").node.Value
-			out[k] = s.tree(k, v, i+1)
+			k := n.Content[i].Text
+			out[k] = tree(k, n.Content[i+1])
 		}
 		return out
-	case yaml.SequenceNode:
+	case configfile.List:
 		out := make([]any, len(n.Content))
-		for i := range n.Content {
-			out[i] = s.tree(key, v, i)
+		for i, item := range n.Content {
+			out[i] = tree(key, item)
 		}
 		return out
-	default: // a scalar: nothing else is left
-	}
-	switch n.ShortTag() {
-	case "!!bool":
-		return strings.EqualFold(n.Value, "true")
-	case "!!int", "!!float":
-		return json.Number(canonicalNumber(n.Value))
+	case configfile.Boolean:
+		return strings.EqualFold(n.Text, "true")
+	case configfile.Integer, configfile.Float:
+		return json.Number(canonicalNumber(n.Text))
+	default: // text
 	}
 	if key == "from" || key == "until" || key == "expires" {
-		if at, err := time.Parse(time.RFC3339, n.Value); err == nil {
+		if at, err := time.Parse(time.RFC3339, n.Text); err == nil {
 			return at.UTC().Format(time.RFC3339Nano)
 		}
 	}
-	return n.Value
+	return n.Text
 }
 
 // canonicalNumber writes a decimal that the reader accepts (1_000, +5, 2.50) in one way.
@@ -234,16 +229,11 @@ func appendJSONString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// lineBreaks escapes what is a character of a text in JSON, where it can stand nowhere else, and in YAML the end of a line or
-// not allowed: stored bodies are in a canonical form of JSON that writes them as they are.
-var lineBreaks = strings.NewReplacer("\u2028", `\u2028`, "\u2029", `\u2029`, "\ufeff", `\ufeff`, "\ufffe", `\ufffe`, "\uffff", `\uffff`,
-	"\u007f", `\u007f`)
-
-// open reads the body. What it returns is good only where no problem was found.
+// open reads the body. What it returns is good only if no problem was found.
 func (d Document) open(kind Kind) (*reader, value) {
 	r := &reader{stored: true}
 	bad := func(format string, args ...any) (*reader, value) {
-		r.found = append(r.found, ordered{Problem: Problem{File: d.Name(), Message: fmt.Sprintf(format, args...)}})
+		r.ProblemAt(configfile.Place{Doc: &configfile.Document{Name: d.Name()}}, format, args...)
 		return r, value{}
 	}
 	switch {
@@ -256,31 +246,31 @@ func (d Document) open(kind Kind) (*reader, value) {
 	case bytes.Equal(bytes.TrimSpace(d.Body), []byte("null")):
 		return bad("the document is empty")
 	}
-	doc := r.open(Source{Name: d.Name(), Data: []byte(lineBreaks.Replace(string(d.Body)))})
-	if doc.root == nil {
+	doc := r.open(Source{Name: d.Name(), Data: d.Body})
+	if doc.Root == nil {
 		return r, value{}
 	}
-	return r, r.at(doc, doc.root, "")
+	return r, value{Doc: doc, Node: doc.Root}
 }
 
 // closed is what open and reading found, and whether the document is what it is called.
 func (d Document) closed(r *reader, id field[string]) error {
-	if len(r.found) == 0 && id.v != d.ID {
-		r.problemAt(id.from, "the id is %s, want that of the document", quote(id.v))
+	if r.Found() == 0 && id.v != d.ID {
+		r.problemAt(id.from, "the id is %s, want that of the document", configfile.Quote(id.v))
 	}
 	r.drop()
-	return r.failed()
+	return r.Err()
 }
 
 // CompilePlan makes the plan of a document. The error is an *Error in which the document's name stands for the file.
 func CompilePlan(d Document) (*Plan, error) {
 	r, v := d.open(KindPlan)
-	if v.node == nil {
-		return nil, r.failed()
+	if v.Node == nil {
+		return nil, r.Err()
 	}
 	raw, ok := r.plan(v)
 	if !ok {
-		return nil, r.failed()
+		return nil, r.Err()
 	}
 	p := r.made(raw, nil)
 	if err := d.closed(r, raw.id); err != nil {
@@ -296,12 +286,12 @@ type TenantDocument struct{ raw *rawTenant }
 // measured again: it was when it was written. The error is an *Error.
 func ReadTenant(d Document) (*TenantDocument, error) {
 	r, v := d.open(KindTenant)
-	if v.node == nil {
-		return nil, r.failed()
+	if v.Node == nil {
+		return nil, r.Err()
 	}
 	raw := r.tenant(v)
 	if raw == nil {
-		return nil, r.failed()
+		return nil, r.Err()
 	}
 	if err := d.closed(r, raw.id); err != nil {
 		return nil, err
@@ -327,11 +317,11 @@ func (t *TenantDocument) Compile(p *Plan) (*Tenant, error) {
 		if t.raw.plan.set {
 			at = t.raw.plan.from
 		}
-		return nil, &Error{[]Problem{at.says("the plan at hand is not %s", quote(tenant.Plan)).Problem}}
+		return nil, &Error{Problems: []Problem{at.Says("the plan at hand is not %s", configfile.Quote(tenant.Plan))}}
 	}
 	r := &reader{stored: true}
 	r.effective(&raw, p)
-	if err := r.failed(); err != nil {
+	if err := r.Err(); err != nil {
 		return nil, err
 	}
 	return &tenant, nil
@@ -390,29 +380,29 @@ func (s *Settings) Routed(method string, path *route.Path) bool {
 // CompileSettings makes the settings of a document. The error is an *Error.
 func CompileSettings(d Document) (*Settings, error) {
 	r, v := d.open(KindSettings)
-	if v.node == nil {
-		return nil, r.failed()
+	if v.Node == nil {
+		return nil, r.Err()
 	}
-	o, ok := r.object(v, settingsSchema)
+	o, ok := r.Object(v, settingsSchema)
 	if !ok {
-		return nil, r.failed()
+		return nil, r.Err()
 	}
 	s := NoSettings()
 	s.anonymous = take(o, "anonymousPlan", "", r.id).v
 	if f := take(o, "ipv6Prefix", "", r.ipv6Prefix); f.set {
 		s.prefix = f.v
 	}
-	if list, ok := o.get("ipLimits"); ok {
+	if list, ok := o.Get("ipLimits"); ok {
 		if limits := each(r, list, "limits", r.limitsOf(ipLimit, "ipLimits", routeOptions{})); len(limits) > 0 {
 			s.ipLimits = r.set(limits, nil)
 		}
 	}
-	if list, ok := o.get("routes"); ok {
+	if list, ok := o.Get("routes"); ok {
 		if rules := r.routes(each(r, list, "routes", r.route)); len(rules) > 0 {
 			s.routes, s.rules = route.NewIndex(rules), rules
 		}
 	}
-	if err := d.closed(r, field[string]{v: SettingsID, from: v.place("")}); err != nil {
+	if err := d.closed(r, field[string]{v: SettingsID, from: placeOf(v, "")}); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -421,12 +411,12 @@ func CompileSettings(d Document) (*Settings, error) {
 // CompileKey makes the stored API key of a document. Whether there is its tenant is not known here. The error is an *Error.
 func CompileKey(d Document) (*Key, error) {
 	r, v := d.open(KindKey)
-	if v.node == nil {
-		return nil, r.failed()
+	if v.Node == nil {
+		return nil, r.Err()
 	}
 	raw, ok := r.key(v)
 	if !ok {
-		return nil, r.failed()
+		return nil, r.Err()
 	}
 	if err := d.closed(r, raw.id); err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
@@ -23,7 +24,7 @@ func FuzzSplit(f *testing.F) {
 		f.Add([]byte(text), "PUT", "/v1/organizations/7/product/1")
 	}
 	f.Fuzz(func(t *testing.T, data []byte, method, raw string) {
-		src := plan.Source{Name: "f", Data: data}
+		src := configyaml.Source("f", data)
 		c, err := plan.ParseAt(noon, src)
 		documents, splitErr := plan.Split(noon, src)
 		if err != nil {
@@ -161,8 +162,8 @@ func TestSplitIsCanonical(t *testing.T) {
 tenants: [{id: t, plan: p, boosts: [{id: a, factor: 2.50, until: 2026-07-01T02:00:00+02:00}]}]`
 	two := `{"plans":[{"id":"p","limits":[{"id":"a","algorithm":"token_bucket","rate":1000,"period":"1s"}]}],
 "tenants":[{"plan":"p","id":"t","boosts":[{"until":"2026-07-01T00:00:00Z","id":"a","factor":2.5}]}]}`
-	a, errA := plan.Split(noon, plan.Source{Name: "a", Data: []byte(one)})
-	b, errB := plan.Split(noon, plan.Source{Name: "b", Data: []byte(two)})
+	a, errA := plan.Split(noon, configyaml.Source("a", []byte(one)))
+	b, errB := plan.Split(noon, configyaml.Source("b", []byte(two)))
 	if errA != nil || errB != nil || !reflect.DeepEqual(a, b) {
 		t.Fatalf("documents differ: %v %v\n%s\n%s", errA, errB, a, b)
 	}
@@ -183,8 +184,8 @@ tenants: [{id: t, plan: p, boosts: [{id: a, factor: 2.50, until: 2026-07-01T02:0
 // Guarantees that several files split as the one configuration that they are: lists join, whichever file they stand in.
 func TestSplitOfSeveralFiles(t *testing.T) {
 	sources := []plan.Source{
-		{Name: "a", Data: []byte("slas: [{id: a, tiers: [{period: 1, threshold: 1}]}]\nipLimits: [{id: x, tiers: [{period: 1, threshold: 5}]}]")},
-		{Name: "b", Data: []byte("slas: [{id: b, tiers: [{period: 1, threshold: 2}]}]\nipLimits: [{id: y, tiers: [{period: 1, threshold: 6}]}]\ntenants: [{id: t}]")},
+		configyaml.Source("a", []byte("slas: [{id: a, tiers: [{period: 1, threshold: 1}]}]\nipLimits: [{id: x, tiers: [{period: 1, threshold: 5}]}]")),
+		configyaml.Source("b", []byte("slas: [{id: b, tiers: [{period: 1, threshold: 2}]}]\nipLimits: [{id: y, tiers: [{period: 1, threshold: 6}]}]\ntenants: [{id: t}]")),
 	}
 	want, err := plan.ParseAt(noon, sources...)
 	if err != nil {
@@ -205,7 +206,7 @@ func TestSplitOfSeveralFiles(t *testing.T) {
 func TestStoredBoostIsNotMeasuredAgain(t *testing.T) {
 	text := "plans: [{id: p, limits: [{id: a, tiers: [{period: 1s, threshold: 3}]}]}]\n" +
 		"tenants: [{id: t, plan: p, boosts: [{id: a, factor: 2, until: 2026-07-01T00:00:00Z}]}]"
-	documents, err := plan.Split(noon, plan.Source{Name: "f", Data: []byte(text)})
+	documents, err := plan.Split(noon, configyaml.Source("f", []byte(text)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +353,7 @@ func BenchmarkCompileTenant(b *testing.B) {
 // problems under the document's name, and limits that the core accepts.
 func FuzzDocument(f *testing.F) {
 	for _, text := range splitCases(f) {
-		documents, err := plan.Split(noon, plan.Source{Name: "f", Data: []byte(text)})
+		documents, err := plan.Split(noon, configyaml.Source("f", []byte(text)))
 		if err != nil {
 			f.Fatal(err)
 		}
