@@ -14,7 +14,6 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/aws/environ"
-	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/request/identity/token"
@@ -46,7 +45,7 @@ func start() (*authorizer.Handler, *telemetry.Recorder, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	config, err := plan.Parse(configyaml.Source(s.ConfigFile, data))
+	config, err := plan.Parse(plan.Source{Name: s.ConfigFile, Data: data})
 	if err != nil {
 		return nil, nil, err
 	}

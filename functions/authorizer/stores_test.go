@@ -250,7 +250,7 @@ func TestRedisPasswordFromASecret(t *testing.T) {
 func TestFirstCallWaitsForConnections(t *testing.T) {
 	const password = "not-to-be-seen-password"
 	w := newWorld(t, ten)
-	w.file("plans.yaml", plans(ten, w.key)+"ipLimits: [ { id: address, tiers: [ { period: 24h, threshold: 50 } ] } ]\n")
+	w.plans(plans(ten, w.key) + "ipLimits: [ { id: address, tiers: [ { period: 24h, threshold: 50 } ] } ]\n")
 	w.withRedis("--requirepass", password)
 	w.env["SLUICE_REDIS_AUTH"], w.env["SLUICE_REDIS_DEADLINE"] = "secret", "250ms"
 	w.secrets.Set(secretName, fmt.Sprintf(`{"peppers":{"p1":"bm90LXRoZS1kZXYtcGVwcGVyLW9mLWV2ZXJ5b25l"},"redis":{"password":%q}}`, password))
@@ -310,7 +310,7 @@ func TestSecretAway(t *testing.T) {
 // Guarantees that a small cell keeps its limits in DynamoDB, and gives back there what it leased.
 func TestSmallCell(t *testing.T) {
 	w := newWorld(t, thousand)
-	w.file("plans.yaml", plans(thousand, w.key)+"ipLimits: [ { id: address, tiers: [ { period: 24h, threshold: 50 } ] } ]\n")
+	w.plans(plans(thousand, w.key) + "ipLimits: [ { id: address, tiers: [ { period: 24h, threshold: 50 } ] } ]\n")
 	url := w.withDynamoDB()
 	w.start()
 	const calls = 50

@@ -3,6 +3,7 @@ package cell
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/secrets"
-	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -30,7 +30,7 @@ type file struct {
 	log     *slog.Logger
 }
 
-// readFile reads and compiles a plans file of the bundle. The error names every problem.
+// readFile reads and compiles a plans file of the bundle, which is JSON. The error names every problem.
 func readFile(bundle fs.FS, name string, accepts func(*limit.Limit) error, secret *secrets.Cache, log *slog.Logger) (*file, error) {
 	in, err := bundle.Open(name)
 	if err != nil {
@@ -40,7 +40,12 @@ func readFile(bundle fs.FS, name string, accepts func(*limit.Limit) error, secre
 	if err := errors.Join(err, in.Close()); err != nil {
 		return nil, err
 	}
-	c, err := plan.Parse(configyaml.Source(name, data))
+	if len(data) <= plan.MaxFileBytes && !json.Valid(data) {
+		return nil, fmt.Errorf("%s is not valid JSON, and no YAML is read here: "+
+			"make lambdas PLANS=FILE writes FILE as JSON into the zip, under its name with .json, "+
+			"which SLUICE_CONFIG_FILE must name", name)
+	}
+	c, err := plan.Parse(plan.Source{Name: name, Data: data})
 	if err != nil {
 		return nil, err
 	}

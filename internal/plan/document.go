@@ -70,6 +70,44 @@ func (r *reader) split(raw *rawConfig) []Document {
 	return slices.Concat(s.plans, []Document{settings}, s.tenants, s.keys)
 }
 
+// JSON parses the sources as one configuration, as [ParseAt] does, and writes it as one plans file in canonical JSON: keys
+// sorted, no spaces, instants in UTC, the SLA form as the plan that it stands for, each plan, tenant and key on a line of
+// its own. Sources with the same meaning and order give the same bytes. The error is an *Error with all problems at once.
+func JSON(now time.Time, sources ...Source) ([]byte, error) {
+	documents, err := Split(now, sources...)
+	if err != nil {
+		return nil, err
+	}
+	sections := map[string][]byte{}
+	for _, d := range documents {
+		switch d.Kind {
+		case KindSettings:
+			var settings map[string]json.RawMessage
+			if err := json.Unmarshal(d.Body, &settings); err != nil {
+				return nil, fmt.Errorf("plan: the settings that were just written cannot be read: %w", err)
+			}
+			for key, text := range settings {
+				sections[key] = text
+			}
+		default:
+			list := append(sections[string(d.Kind)+"s"], ",\n"...)
+			sections[string(d.Kind)+"s"] = append(list, d.Body...)
+		}
+	}
+	var out []byte
+	for i, key := range slices.Sorted(maps.Keys(sections)) {
+		if i > 0 {
+			out = append(out, ",\n"...)
+		}
+		text := sections[key]
+		if list, ok := bytes.CutPrefix(text, []byte(",")); ok {
+			text = slices.Concat([]byte("["), list, []byte("\n]"))
+		}
+		out = append(append(appendJSONString(out, key), ':'), text...)
+	}
+	return slices.Concat([]byte("{"), out, []byte("}\n")), nil
+}
+
 // splitter takes valid sources apart.
 type splitter struct {
 	r                    *reader

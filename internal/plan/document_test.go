@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,6 +38,7 @@ func FuzzSplit(f *testing.F) {
 			t.Fatalf("%q: Split says %v, Parse takes it", data, splitErr)
 		}
 		checkSplit(t, c, documents, method, raw)
+		checkJSON(t, src, documents)
 	})
 }
 
@@ -178,6 +180,38 @@ tenants: [{id: t, plan: p, boosts: [{id: a, factor: 2.50, until: 2026-07-01T02:0
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("documents\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// Guarantees that a plans file and its JSON mean the same, and that the JSON is already in its one spelling: what lies in
+// the zip of a function decides as the file that it was made of.
+func TestJSON(t *testing.T) {
+	for _, text := range append(splitCases(t), "ipv6Prefix: 56\n", "tenants: []\nplans: []\n") {
+		source := configyaml.Source("f", []byte(text))
+		documents, err := plan.Split(noon, source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkJSON(t, source, documents)
+	}
+	if body, err := plan.JSON(noon, configyaml.Source("f", []byte("plans: 1"))); err == nil || body != nil {
+		t.Errorf("%s, %v; want an error", body, err)
+	}
+}
+
+// checkJSON compares the documents of a good source with those of its JSON.
+func checkJSON(t *testing.T, source plan.Source, want []plan.Document) {
+	t.Helper()
+	body, err := plan.JSON(noon, source)
+	if err != nil || !json.Valid(body) {
+		t.Fatalf("%q is not JSON: %v\n%s", source.Data, err, body)
+	}
+	written := plan.Source{Name: "f.json", Data: body}
+	if got, err := plan.Split(noon, written); err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("%s\nis %s, %v; want %s", body, got, err, want)
+	}
+	if again, err := plan.JSON(noon, written); err != nil || !bytes.Equal(again, body) {
+		t.Fatalf("%s\nbecomes\n%s, %v", body, again, err)
 	}
 }
 

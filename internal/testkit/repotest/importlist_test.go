@@ -26,7 +26,7 @@ var groups = []group{
 	{"cmd", []string{"cmd/..."}, []string{"dev", "control", "server", "library", "pacer", "cell", "authorizer", "aws",
 		"telemetry", "request", "plan", "limiter", "configfile", "events", "caller"}},
 	{"localstack", []string{"localstack/..."}, []string{"dev", "control"}},
-	{"scripts", []string{"scripts/..."}, nil},
+	{"scripts", []string{"scripts/..."}, []string{"plan", "configfile"}},
 	{"dev", []string{"internal/dev/..."}, []string{"streams", "control", "server", "cell", "authorizer", "aws",
 		"telemetry", "request", "plan", "limiter", "configfile", "events", "caller"}},
 	{"functions", []string{"functions/..."}, []string{"streams", "control", "cell", "authorizer", "aws", "telemetry",
@@ -207,8 +207,9 @@ var only = map[string][]string{
 	"middleware/lambdaproxy": {
 		"std", "caller", "internal/request/answer", "internal/request/apigw", "github.com/tidwall/gjson",
 	},
-	"scripts/bundle": {"std"},
-	"streams/anchor": {"std", "events", "internal/control", "internal/control/audit"},
+	"scripts/bundle":    {"std"},
+	"scripts/plansjson": {"std", "internal/configfile/configyaml", "internal/plan"},
+	"streams/anchor":    {"std", "events", "internal/control", "internal/control/audit"},
 	"streams/applier": {
 		"std", "events", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc", "streams/kept",
 		"streams/sqsevent",
@@ -300,6 +301,8 @@ var bans = []ban{
 	// Functions start fast and hold only their own part.
 	{packages: []string{"functions/...", "internal/aws/function", "streams/awsio"}, never: []string{awsConfig},
 		why: "the SDK's loader adds 8 ms to a cold start; see internal/aws/awsenv"},
+	{packages: []string{"functions/..."}, never: []string{"go.yaml.in/yaml/..."},
+		why: "a plan is parsed from YAML in the command or at build time; functions read canonical JSON"},
 	{packages: []string{"functions/..."}, never: []string{cobra}, why: "a function has no command line"},
 	{packages: []string{"functions/..."}, never: []string{bbolt, "streams/local/..."},
 		why: "it is for one process on a developer's machine"},
