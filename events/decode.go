@@ -112,12 +112,13 @@ func (r *reader) event(t Type, version int64) Event {
 	if version != Version {
 		return nil
 	}
-	switch t {
-	case PlanChanged, SettingsChanged, TenantChanged, KeyChanged, SharesChanged, Canary:
+	if t.table() != "" {
 		return &Changed{
 			Type: t, Key: r.text("key"), ItemVersion: r.integer("item_version"), Time: r.time("time"),
 			Deleted: r.boolean("deleted"), Hash: r.text("hash"), Body: r.body("body"),
 		}
+	}
+	switch t {
 	case AuditRecorded:
 		return &AuditRecord{
 			Table: Table(r.text("table")), Key: r.text("key"), ItemVersion: r.integer("item_version"), Time: r.time("time"),

@@ -16,7 +16,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -141,45 +140,6 @@ type Raw struct {
 
 // Header implements [Event].
 func (e *Raw) Header() Header { return e.Head }
-
-// table is where the documents of a type of [Changed] are kept; empty for others.
-func (t Type) table() Table {
-	switch t {
-	case PlanChanged, SettingsChanged, Canary:
-		return Plans
-	case TenantChanged:
-		return Tenants
-	case KeyChanged:
-		return Keys
-	case SharesChanged:
-		return Cells
-	default:
-		return ""
-	}
-}
-
-// ChangedType is the type of event for a document of a control table; false where its changes are none: those of operations,
-// and of single cells, which only the balancer reads.
-func ChangedType(t Table, key string) (Type, bool) {
-	switch t {
-	case Plans:
-		switch key {
-		case SettingsKey:
-			return SettingsChanged, true
-		case CanaryKey:
-			return Canary, true
-		}
-		return PlanChanged, true
-	case Tenants:
-		return TenantChanged, true
-	case Keys:
-		return KeyChanged, true
-	case Cells:
-		return SharesChanged, key == SharesKey || strings.HasPrefix(key, PlacementPrefix)
-	case Operations:
-	}
-	return "", false
-}
 
 // itemID is injective: a table's name holds no slash, and the version is what follows the last one.
 func itemID(t Table, key string, version int64) string {

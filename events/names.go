@@ -36,18 +36,11 @@ const PlacementPrefix = "placed."
 // CheckKey returns an error unless an item of the table can have the key: an id of 1 to 64 of A-Z a-z 0-9 . _ - in plans,
 // cells and operations, or else 1 to 128 bytes of UTF-8 without control characters.
 func CheckKey(t Table, key string) error {
+	if single(t, key) {
+		return nil
+	}
 	switch t {
-	case Plans:
-		if key == SettingsKey || key == CanaryKey {
-			return nil
-		}
-		return checkID(key)
-	case Cells:
-		if key == SharesKey {
-			return nil
-		}
-		return checkID(key)
-	case Operations:
+	case Plans, Cells, Operations:
 		return checkID(key)
 	case Tenants, Keys:
 		return checkName(key)
