@@ -34,7 +34,7 @@ const SettingsID = "settings"
 type Document struct {
 	Kind Kind
 	ID   string
-	Body []byte // JSON in one spelling: keys sorted, no spaces, instants in UTC; the keys are those of a plans file
+	Body []byte // canonical JSON (package canonical) with instants in UTC; the keys are those of a plans file
 }
 
 // Name is the document in words, as in `tenant "acme"`. It stands for the file in problems.
@@ -251,16 +251,16 @@ func appendJSON(b []byte, v any) []byte {
 	}
 }
 
-// appendJSONString escapes, beyond what JSON must, what YAML would not take or would take for the end of a line.
+// appendJSONString writes a string as package canonical does, which this package must not import: the body of a document
+// is hashed as it is.
 func appendJSONString(b []byte, s string) []byte {
 	b = append(b, '"')
 	for _, c := range s {
-		switch {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', byte(c))
-		case c < ' ' || c >= 0x7f && c < 0xa0 || c == 0x2028 || c == 0x2029 || c == 0xfeff || c == 0xfffe || c == 0xffff:
+		if short := strings.IndexRune("\"\\\b\f\n\r\t", c); short >= 0 {
+			b = append(b, '\\', `"\bfnrt`[short])
+		} else if c < ' ' {
 			b = fmt.Appendf(b, `\u%04x`, c)
-		default:
+		} else {
 			b = utf8.AppendRune(b, c)
 		}
 	}
@@ -279,16 +279,24 @@ func (d Document) open(kind Kind) (*reader, value) {
 		return bad("want a document of kind %s", kind)
 	case len(d.Body) > MaxFileBytes:
 		return bad("the document is larger than %d MiB", MaxFileBytes>>20)
-	case !json.Valid(d.Body):
-		return bad("the document is not valid JSON")
-	case bytes.Equal(bytes.TrimSpace(d.Body), []byte("null")):
-		return bad("the document is empty")
 	}
-	doc := r.open(Source{Name: d.Name(), Data: d.Body})
+	doc := r.open(Source{Name: d.Name(), Data: d.Body, Parse: parseBody})
 	if doc.Root == nil {
 		return r, value{}
 	}
 	return r, value{Doc: doc, Node: doc.Root}
+}
+
+// parseBody is configfile.ParseJSON for a stored document, which is of one line: its problems name no place.
+func parseBody(body []byte) (*configfile.Node, *Problem) {
+	root, problem := configfile.ParseJSON(body)
+	switch {
+	case problem != nil || len(bytes.TrimSpace(body)) == 0:
+		return nil, &Problem{Message: "the document is not valid JSON"}
+	case root == nil:
+		return nil, &Problem{Message: "the document is empty"}
+	}
+	return root, nil
 }
 
 // closed is what open and reading found, and whether the document is what it is called.
