@@ -45,7 +45,11 @@ func Decode(data []byte) (Event, error) {
 	if r.err != nil {
 		return nil, r.err
 	}
-	if err := e.check(); err != nil {
+	check := e.check
+	if c, ok := e.(*Changed); ok {
+		check = c.checkBounds // its body was just made canonical
+	}
+	if err := check(); err != nil {
 		return nil, err
 	}
 	if e.Header().ID != id {
