@@ -134,8 +134,9 @@ func (r *reader) event(t Type, version int64) Event {
 			Time: r.time("time"), Cell: r.text("cell"), Tenant: r.text("tenant"), Plan: r.text("plan"), Limit: r.text("limit"),
 			Threshold: r.integer("threshold"), WindowStart: r.time("window_start"), WindowEnd: r.time("window_end"),
 		}
+	default: // not known
+		return nil
 	}
-	return nil
 }
 
 // header is what can be said of an event that is not known.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"strconv"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -175,8 +176,8 @@ func (p *jsonParser) number(n *Node) {
 			p.fail("want a digit, got %s", p.got())
 		}
 	}
-	next := func(any string) bool {
-		if p.at < len(p.data) && bytes.IndexByte([]byte(any), p.data[p.at]) >= 0 {
+	next := func(oneOf string) bool {
+		if p.at < len(p.data) && strings.IndexByte(oneOf, p.data[p.at]) >= 0 {
 			p.at++
 			return true
 		}

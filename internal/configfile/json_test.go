@@ -137,10 +137,10 @@ func same(n *configfile.Node, d *json.Decoder) error {
 	case configfile.Null:
 		ok = tok == nil
 	}
-	if !ok || err != nil {
-		return fmt.Errorf("%d:%d: %q, want %v, %v", n.Line, n.Column, n.Text, tok, err)
+	if !ok {
+		return fmt.Errorf("%d:%d: %q, want %v", n.Line, n.Column, n.Text, tok)
 	}
-	return nil
+	return err
 }
 
 // otherInYAML matches what YAML reads in another way: line breaks that only YAML knows or folds, escapes, and numbers
