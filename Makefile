@@ -24,7 +24,7 @@ build-arm64: ## Build dist/linux-arm64/sluice, as Graviton runs it
 	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go build -trimpath -o dist/linux-arm64/sluice ./cmd/sluice
 
 .PHONY: lambdas
-lambdas: ## Build dist/lambdas/NAME.zip of each functions/NAME, for arm64 or ARCH=amd64 (PLANS=FILE, ISSUERS=FILE: with these in the authorizer's)
+lambdas: ## Build dist/lambdas/NAME.zip of each functions/NAME, for arm64 or ARCH=amd64 (PLANS=FILE, ISSUERS=FILE: with these in the authorizer's, the plans as JSON)
 	@ARCH='$(ARCH)' PLANS='$(PLANS)' ISSUERS='$(ISSUERS)' scripts/lambdas
 
 .PHONY: lambdas-twice

@@ -12,11 +12,11 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
-	"github.com/sluicelimits/sluice/internal/plan"
 )
 
 // Errors that [Decision.Err] wraps if the reason is Internal.
@@ -107,8 +107,7 @@ func acceptsPlan(s limit.Store) func(all []*limit.Limit, together ...[]*limit.Li
 // begin loads the plans, and watches the plans files if there are any.
 func (l *Limiter) begin(tokens authorizer.Tokens, addresses limit.Store) error {
 	var err error
-	l.plans, err = planfile.Open(planfile.Config{Files: l.c.Plans,
-		Source:  plan.Source{Name: "plans", Data: l.c.PlansData},
+	l.plans, err = planfile.Open(planfile.Config{Files: l.c.Plans, Source: configyaml.Source("plans", l.c.PlansData),
 		Peppers: l.c.Peppers, Accepts: l.store.Accepts, AcceptsPlan: acceptsPlan(l.store), Now: l.c.Now, Log: l.c.Log})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrPlans, err)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
@@ -64,7 +65,7 @@ type fixture struct {
 // tenant. A nil store means one in memory.
 func newFixture(t testing.TB, text string, store limit.Store, hops int) *fixture {
 	t.Helper()
-	cfg, err := plan.Parse(plan.Source{Name: "test.yaml", Data: []byte(text)})
+	cfg, err := plan.Parse(configyaml.Source("test.yaml", []byte(text)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
@@ -113,7 +114,7 @@ func newWorld(t testing.TB, text string, settings ...func(*setup)) *world {
 	t.Helper()
 	w := &world{t: t, now: noon, authority: tokentest.Publishing(signer, tokentest.NewRSA("rsa"))}
 	w.log, w.lines = &secretGuard{t: t}, &secretGuard{t: t}
-	cfg, err := plan.Parse(plan.Source{Name: "test.yaml", Data: []byte(text)})
+	cfg, err := plan.Parse(configyaml.Source("test.yaml", []byte(text)))
 	if err != nil {
 		t.Fatal(err)
 	}

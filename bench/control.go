@@ -15,6 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
@@ -54,7 +55,7 @@ func tenantsFile(tenants int, rate int64) (*plan.Draft, error) {
 		}
 		fmt.Fprintf(&b, "  - { id: %s, plan: pro%s }\n", tenantName(i), own)
 	}
-	return plan.ReadDraft(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(b.String())})
+	return plan.ReadDraft(time.Now(), configyaml.Source("plans.yaml", []byte(b.String())))
 }
 
 // operator is somebody at the CLI: calls over HTTP of the admin service, which is over the given tables.

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
@@ -74,7 +75,7 @@ type deployment struct {
 func deploy(signer *tokentest.Signer, wide, narrow int) (d *deployment, err error) {
 	d = &deployment{signer: signer, env: map[string]string{
 		"AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_SESSION_TOKEN": "local",
-		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_FILE": "plans.yaml", "SLUICE_COUNTERS_TABLE": "counters", "SLUICE_SECRET": "sluice/bench",
+		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_FILE": "plans.json", "SLUICE_COUNTERS_TABLE": "counters", "SLUICE_SECRET": "sluice/bench",
 	}}
 	defer func() {
 		if err != nil {
@@ -94,10 +95,14 @@ func deploy(signer *tokentest.Signer, wide, narrow int) (d *deployment, err erro
 	for i := range narrow {
 		fmt.Fprintf(&text, "  - { id: narrow-%d, plan: narrow }\n", i)
 	}
-	if d.config, err = plan.Parse(plan.Source{Name: "plans.yaml", Data: []byte(text.String())}); err != nil {
+	plans, err := plan.JSON(time.Now(), configyaml.Source("plans.yaml", []byte(text.String())))
+	if err != nil {
 		return d, err
 	}
-	if err = os.WriteFile(filepath.Join(d.dir, "plans.yaml"), []byte(text.String()), 0o600); err != nil {
+	if d.config, err = plan.Parse(plan.Source{Name: "plans.json", Data: plans}); err != nil {
+		return d, err
+	}
+	if err = os.WriteFile(filepath.Join(d.dir, "plans.json"), plans, 0o600); err != nil {
 		return d, err
 	}
 	golden, err := os.ReadFile(filepath.Join(tree(), "internal", "request", "apigw", "testdata", "rest_request.event.json"))

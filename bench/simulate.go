@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/simulate"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
@@ -68,7 +69,7 @@ func newLogLoad(lines int, tenants bool) (*logLoad, error) {
 		}
 	}
 	l.text = text.Bytes()
-	config, err := plan.Parse(plan.Source{Name: "bench.yaml", Data: []byte(logPlans(tenants))})
+	config, err := plan.Parse(configyaml.Source("bench.yaml", []byte(logPlans(tenants))))
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,14 @@ func first(errs ...error) error {
 }
 
 func (e *Changed) check() error {
+	if err := e.checkBounds(); err != nil || e.Deleted {
+		return err
+	}
+	return in("body", canonical.Check(e.Body))
+}
+
+// checkBounds is check but for the spelling of the body.
+func (e *Changed) checkBounds() error {
 	table := e.Type.table()
 	if table == "" {
 		return in("type", fmt.Errorf("%.64q is not the type of a changed document", e.Type))
@@ -44,7 +52,7 @@ func (e *Changed) check() error {
 		in("item_version", checkVersion(e.ItemVersion)),
 		in("time", checkTime(e.Time)),
 		in("hash", checkHash(e.Hash)),
-		checkBody("body", e.Body, e.Deleted),
+		checkBodySize("body", e.Body, e.Deleted),
 	)
 }
 
@@ -134,13 +142,20 @@ func checkHash(s string) error {
 }
 
 func checkBody(field string, body json.RawMessage, none bool) error {
+	if err := checkBodySize(field, body, none); err != nil || none {
+		return err
+	}
+	return in(field, canonical.Check(body))
+}
+
+func checkBodySize(field string, body json.RawMessage, none bool) error {
 	switch {
 	case none && body != nil:
 		return in(field, errors.New("a deleted document has no body"))
-	case none:
-		return nil
+	case !none && body == nil:
+		return in(field, errors.New("missing"))
 	case len(body) > MaxBodyBytes:
 		return fmt.Errorf("%w: %s has %d bytes, want at most %d", ErrTooLarge, field, len(body), MaxBodyBytes)
 	}
-	return in(field, canonical.Check(body))
+	return nil
 }

@@ -45,7 +45,11 @@ func Decode(data []byte) (Event, error) {
 	if r.err != nil {
 		return nil, r.err
 	}
-	if err := e.check(); err != nil {
+	check := e.check
+	if c, ok := e.(*Changed); ok {
+		check = c.checkBounds // its body was just made canonical
+	}
+	if err := check(); err != nil {
 		return nil, err
 	}
 	if e.Header().ID != id {
@@ -112,12 +116,13 @@ func (r *reader) event(t Type, version int64) Event {
 	if version != Version {
 		return nil
 	}
-	switch t {
-	case PlanChanged, SettingsChanged, TenantChanged, KeyChanged, SharesChanged, Canary:
+	if t.table() != "" {
 		return &Changed{
 			Type: t, Key: r.text("key"), ItemVersion: r.integer("item_version"), Time: r.time("time"),
 			Deleted: r.boolean("deleted"), Hash: r.text("hash"), Body: r.body("body"),
 		}
+	}
+	switch t {
 	case AuditRecorded:
 		return &AuditRecord{
 			Table: Table(r.text("table")), Key: r.text("key"), ItemVersion: r.integer("item_version"),
@@ -132,8 +137,9 @@ func (r *reader) event(t Type, version int64) Event {
 			Limit:     r.text("limit"),
 			Threshold: r.integer("threshold"), WindowStart: r.time("window_start"), WindowEnd: r.time("window_end"),
 		}
+	default: // not known
+		return nil
 	}
-	return nil
 }
 
 // header returns what can be read of the header of an unknown event.

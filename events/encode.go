@@ -33,6 +33,10 @@ func Encode(e Event) ([]byte, error) {
 	return w.out, nil
 }
 
+// Check returns the error of [Encode] without encoding, but for ErrTooLarge of the event as a whole: a [Changed] and an
+// [AuditRecord] whose bodies are within MaxBodyBytes always fit.
+func Check(e Event) error { return e.check() }
+
 // checkSize checks that an event is within the bound of its type.
 func checkSize(t Type, size int) error {
 	most := MaxBytes

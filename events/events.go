@@ -17,7 +17,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -148,45 +147,6 @@ type Raw struct {
 
 // Header implements [Event].
 func (e *Raw) Header() Header { return e.Head }
-
-// table returns the control table that keeps the documents of a type of [Changed], or "" for other types.
-func (t Type) table() Table {
-	switch t {
-	case PlanChanged, SettingsChanged, Canary:
-		return Plans
-	case TenantChanged:
-		return Tenants
-	case KeyChanged:
-		return Keys
-	case SharesChanged:
-		return Cells
-	default:
-		return ""
-	}
-}
-
-// ChangedType returns the type of event for a change of a document. It returns false if changes of the document are not
-// published: operations, and single cells, which only the balancer reads.
-func ChangedType(t Table, key string) (Type, bool) {
-	switch t {
-	case Plans:
-		switch key {
-		case SettingsKey:
-			return SettingsChanged, true
-		case CanaryKey:
-			return Canary, true
-		}
-		return PlanChanged, true
-	case Tenants:
-		return TenantChanged, true
-	case Keys:
-		return KeyChanged, true
-	case Cells:
-		return SharesChanged, key == SharesKey || strings.HasPrefix(key, PlacementPrefix)
-	case Operations:
-	}
-	return "", false
-}
 
 // itemID never returns the same id for two versions: a table's name holds no slash, and the version follows the last
 // one.

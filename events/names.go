@@ -38,18 +38,11 @@ const PlacementPrefix = "placed."
 // id of 1..64 characters of A-Z a-z 0-9 . _ -. In the other tables, a key is 1..128 bytes of UTF-8 without control
 // characters.
 func CheckKey(t Table, key string) error {
+	if single(t, key) {
+		return nil
+	}
 	switch t {
-	case Plans:
-		if key == SettingsKey || key == CanaryKey {
-			return nil
-		}
-		return checkID(key)
-	case Cells:
-		if key == SharesKey {
-			return nil
-		}
-		return checkID(key)
-	case Operations:
+	case Plans, Cells, Operations:
 		return checkID(key)
 	case Tenants, Keys:
 		return checkName(key)

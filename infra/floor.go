@@ -13,6 +13,7 @@ import (
 	"github.com/aws/constructs-go/constructs/v10"
 	"github.com/aws/jsii-runtime-go"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
@@ -111,7 +112,7 @@ func (props *FloorProps) rates() (map[string]rate, error) {
 	if name == "" {
 		name = "plans.yaml"
 	}
-	file, err := plan.Parse(plan.Source{Name: name, Data: props.Plans})
+	file, err := plan.Parse(configyaml.Source(name, props.Plans))
 	if err != nil {
 		return nil, err
 	}

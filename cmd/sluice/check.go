@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
@@ -88,7 +89,7 @@ func completeTenants(c *cobra.Command, files func() []string) {
 		}
 		slices.Sort(names)
 		names = slices.Compact(names) // flags are read twice for a completion, so each is there twice
-		config, err := plan.Load(names...)
+		config, err := loadPlans(c, names)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -254,7 +255,7 @@ func (f *checkFlags) acceptsPlan(all []*limit.Limit, together ...[]*limit.Limit)
 
 // loadPlans reads files as one configuration; "-" is the command's input.
 func loadPlans(c *cobra.Command, files []string) (*plan.Config, error) {
-	sources, err := plan.ReadFiles(c.InOrStdin(), files...)
+	sources, err := configyaml.ReadFiles(c.InOrStdin(), files...)
 	if err != nil {
 		return nil, err
 	}

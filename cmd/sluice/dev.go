@@ -23,6 +23,7 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
@@ -355,7 +356,7 @@ func (f *fleet) openPlans(ctx context.Context, peppers map[string][]byte, store 
 		name = exampleName
 	}
 	var err error
-	f.plans, err = planfile.Open(planfile.Config{Files: f.dev.plans, Source: plan.Source{Name: exampleName, Data: examplePlans},
+	f.plans, err = planfile.Open(planfile.Config{Files: f.dev.plans, Source: configyaml.Source(exampleName, examplePlans),
 		Peppers: peppers, Accepts: store.Accepts, AcceptsPlan: planAccepter(store), Log: f.log, Now: f.clock.Now,
 		Apply: func(sources []plan.Source) error {
 			_, err := f.plane.ApplyFiles(context.WithoutCancel(ctx), name, sources)

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -419,7 +420,7 @@ func captureStderr(t *testing.T, f func()) string {
 
 // Guarantees that the example's hashes are those of the printed keys, and that the file means what its comments say.
 func TestExamplePlans(t *testing.T) {
-	cfg, err := plan.Parse(plan.Source{Name: "example.yaml", Data: examplePlans})
+	cfg, err := plan.Parse(configyaml.Source("example.yaml", examplePlans))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
@@ -72,7 +73,7 @@ func forgeableOf(t *testing.T, several bool, plans string) (*devcells.Plane, *de
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := []plan.Source{{Name: "plans.yaml", Data: []byte(plans)}}
+	file := []plan.Source{configyaml.Source("plans.yaml", []byte(plans))}
 	if _, err := p.ApplyFiles(t.Context(), "plans.yaml", file); err != nil {
 		t.Fatal(err)
 	}

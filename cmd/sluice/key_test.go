@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
@@ -38,7 +39,7 @@ func TestKeyCreate(t *testing.T) {
 		}
 		key, entry, _ := strings.Cut(out, "\n")
 		text := "plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\ntenants: [ { id: " + quoted(tenant) + ", plan: p } ]\n" + entry
-		cfg, err := plan.Parse(plan.Source{Name: "x.yaml", Data: []byte(text)})
+		cfg, err := plan.Parse(configyaml.Source("x.yaml", []byte(text)))
 		if err != nil {
 			t.Fatalf("the entry for %q is no good: %v\n%s", tenant, err, entry)
 		}

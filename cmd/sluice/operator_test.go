@@ -47,7 +47,7 @@ func operated(t *testing.T) (endpoint string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := plan.Load("testdata/operator/plans.yaml")
+	config, err := loadPlans(new(cobra.Command), []string{"testdata/operator/plans.yaml"})
 	if err != nil {
 		t.Fatal(err)
 	}

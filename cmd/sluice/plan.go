@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
@@ -154,7 +155,7 @@ func (f *applyFlags) run(c *cobra.Command, files []string) error {
 	if !f.dryRun && f.reason == "" && !isTerminal(c.InOrStdin()) {
 		return f.why(c) // before anything is read
 	}
-	sources, err := plan.ReadFiles(c.InOrStdin(), files...)
+	sources, err := configyaml.ReadFiles(c.InOrStdin(), files...)
 	if err != nil {
 		return err
 	}

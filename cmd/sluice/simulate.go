@@ -15,7 +15,6 @@ import (
 	"golang.org/x/term"
 
 	"github.com/sluicelimits/sluice/internal/dev/simulate"
-	"github.com/sluicelimits/sluice/internal/plan"
 )
 
 const simulateLong = `Replay access logs through the limits of a plans file, on the logs' own clock, and report what would have been
@@ -105,7 +104,7 @@ func (f *simulateFlags) run(c *cobra.Command) error {
 	if err := f.keepInputs(); err != nil {
 		return &usageError{c.CommandPath(), err}
 	}
-	if o.Config, err = plan.Load(f.plans...); err != nil {
+	if o.Config, err = loadPlans(c, f.plans); err != nil {
 		return err
 	}
 	done := showProgress(&o, f.logs, c.ErrOrStderr())

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configfiletest"
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
@@ -100,13 +101,13 @@ func newWorld(t *testing.T, limits string) *world {
 		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen-key",
 		"AWS_SESSION_TOKEN": "not-to-be-seen-token",
 		"AWS_ENDPOINT_URL":  nobody(t), "AWS_ENDPOINT_URL_SECRETS_MANAGER": url,
-		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_FILE": "plans.yaml", "SLUICE_COUNTERS_TABLE": "counters",
+		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_FILE": "plans.json", "SLUICE_COUNTERS_TABLE": "counters",
 		"SLUICE_SECRET": secretName,
 	}
 	if err := os.Link(built, filepath.Join(w.dir, "bootstrap")); err != nil {
 		t.Fatal(err)
 	}
-	w.file("plans.yaml", plans(limits, w.key))
+	w.plans(plans(limits, w.key))
 	return w
 }
 
@@ -126,6 +127,12 @@ func (w *world) file(name, text string) {
 	if err := os.WriteFile(filepath.Join(w.dir, name), []byte(text), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// plans writes the plans file of the zip, from YAML.
+func (w *world) plans(yaml string) {
+	w.t.Helper()
+	w.file("plans.json", string(configfiletest.JSON(w.t, yaml)))
 }
 
 func (w *world) start() {
@@ -270,10 +277,20 @@ func TestBadPlans(t *testing.T) {
 	w := newWorld(t, "      - { id: burst, tiers: [ { period: 1h, threshold: 0 } ] }\n      - { id: burst, rat: 5 }")
 	w.start()
 	told := w.refusal().Message
-	for _, want := range []string{"plans.yaml:5:", "plans.yaml:6:", "threshold", "rat"} {
+	for _, want := range []string{"plans.json:5:", "plans.json:6:", "threshold", "rat"} {
 		if !strings.Contains(told, want) {
 			t.Errorf("Lambda is not told of %q: %s", want, told)
 		}
+	}
+}
+
+// Guarantees that YAML in the zip stops the function, with the advice how JSON gets there.
+func TestYAMLIsRefused(t *testing.T) {
+	w := newWorld(t, ten)
+	w.file("plans.json", plans(ten, w.key))
+	w.start()
+	if told := w.refusal().Message; !strings.Contains(told, "plans.json") || !strings.Contains(told, "make lambdas PLANS=") {
+		t.Errorf("Lambda is told: %s", told)
 	}
 }
 
@@ -289,7 +306,7 @@ func TestPlansThatTheStoreCannotKeep(t *testing.T) {
 // Guarantees that keys whose pepper everybody knows are not deployed.
 func TestDevPepperIsRefused(t *testing.T) {
 	w := newWorld(t, ten)
-	w.file("plans.yaml", strings.ReplaceAll(plans(ten, w.key), "pepper: p1", "pepper: dev"))
+	w.plans(strings.ReplaceAll(plans(ten, w.key), "pepper: p1", "pepper: dev"))
 	w.start()
 	if told := w.refusal().Message; !strings.Contains(told, `"k1"`) || !strings.Contains(told, "everybody knows") {
 		t.Errorf("Lambda is told: %s", told)

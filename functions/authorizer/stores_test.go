@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
@@ -104,7 +105,7 @@ func (w *world) withConfigTable() *configTable {
 // apply writes what a plans file says, and more documents with it.
 func (c *configTable) apply(version int64, text string, more ...cellconfig.Document) {
 	c.t.Helper()
-	split, err := plan.Split(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(text)})
+	split, err := plan.Split(time.Now(), configyaml.Source("plans.yaml", []byte(text)))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -125,7 +126,7 @@ func (c *configTable) put(all ...cellconfig.Document) {
 // used is what a store has counted of tenant acme's limit.
 func (w *world) used(s limit.Store, limits string) int64 {
 	w.t.Helper()
-	c, err := plan.Parse(plan.Source{Name: "plans.yaml", Data: []byte(plans(limits, w.key))})
+	c, err := plan.Parse(configyaml.Source("plans.yaml", []byte(plans(limits, w.key))))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -256,7 +257,7 @@ func TestRedisPasswordFromASecret(t *testing.T) {
 func TestFirstCallWaitsForConnections(t *testing.T) {
 	const password = "not-to-be-seen-password"
 	w := newWorld(t, ten)
-	w.file("plans.yaml", plans(ten, w.key)+"ipLimits: [ { id: address, tiers: [ { period: 24h, threshold: 50 } ] } ]\n")
+	w.plans(plans(ten, w.key) + "ipLimits: [ { id: address, tiers: [ { period: 24h, threshold: 50 } ] } ]\n")
 	w.withRedis("--requirepass", password)
 	w.env["SLUICE_REDIS_AUTH"], w.env["SLUICE_REDIS_DEADLINE"] = "secret", "250ms"
 	w.secrets.Set(secretName,
@@ -319,8 +320,7 @@ func TestSecretAway(t *testing.T) {
 // Guarantees that a small cell keeps its limits in DynamoDB, and gives back there what it leased.
 func TestSmallCell(t *testing.T) {
 	w := newWorld(t, thousand)
-	w.file("plans.yaml", plans(thousand, w.key)+
-		"ipLimits: [ { id: address, tiers: [ { period: 24h, threshold: 50 } ] } ]\n")
+	w.plans(plans(thousand, w.key) + "ipLimits: [ { id: address, tiers: [ { period: 24h, threshold: 50 } ] } ]\n")
 	url := w.withDynamoDB()
 	w.start()
 	const calls = 50

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/sluicelimits/sluice/internal/configfile"
 )
 
 // Attachment is an API that is there already, in the cell's account and region, and gets the cell's authorizer. One of REST, HTTP and
@@ -50,7 +52,7 @@ func (d *Deployment) attached(c *checks) {
 			a, path := &cell.Attach[j], fmt.Sprintf("cells[%d].attach[%d]", i, j)
 			a.check(c, path)
 			if before := first[a.ID()]; before != "" {
-				c.problem(path, "the API %s is attached twice, first as %s, and asks one cell only", shown(a.ID()), before)
+				c.problem(path, "the API %s is attached twice, first as %s, and asks one cell only", configfile.Quote(a.ID()), before)
 			}
 			first[a.ID()] = path
 			if a.REST != "" && slices.Contains(cell.PassDenials, a.REST) {
@@ -75,6 +77,6 @@ func (a *Attachment) check(c *checks, path string) {
 		c.problem(path, "allowOrigin and defaultResponses are of a REST API alone, which has gateway responses")
 	}
 	if strings.ContainsAny(a.AllowOrigin, "', \t\r\n") {
-		c.problem(path+".allowOrigin", "%s is neither one origin nor \"*\"", shown(a.AllowOrigin))
+		c.problem(path+".allowOrigin", "%s is neither one origin nor \"*\"", configfile.Quote(a.AllowOrigin))
 	}
 }

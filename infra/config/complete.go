@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
@@ -93,7 +94,7 @@ func (d *Deployment) Complete() error {
 	d.full(&c)
 	d.attached(&c)
 	if len(c.found) > 0 {
-		return &Error{c.found}
+		return &Error{Problems: c.found}
 	}
 	return nil
 }
@@ -127,7 +128,7 @@ func (d *Deployment) operators(c *checks) {
 	for i, arn := range d.Operators.Principals {
 		if of := principals.FindStringSubmatch(arn); of != nil && d.Account != "" && of[1] != d.Account {
 			c.problem(fmt.Sprintf("operators.principals[%d]", i),
-				"%s is not of the account %s, and callers of another one are not let in", shown(arn), d.Account)
+				"%s is not of the account %s, and callers of another one are not let in", configfile.Quote(arn), d.Account)
 		}
 	}
 	c.texts("operators.addresses", d.Operators.Addresses,
@@ -168,7 +169,7 @@ func (d *Deployment) deadlines(c *checks) {
 func (d *Deployment) once(c *checks, seen map[string]string, path, id, region string) {
 	switch first := seen[id]; {
 	case first != "":
-		c.problem(path+".id", "cell %s is there twice, first as %s", shown(id), first)
+		c.problem(path+".id", "cell %s is there twice, first as %s", configfile.Quote(id), first)
 	case id != "":
 		seen[id] = path
 	}
@@ -253,7 +254,7 @@ func (cell *Cell) guards(c *checks, path string) {
 	c.within(path+".waf.rate", cell.WAF.Rate, minWAFRate, maxWAFRate)
 	for i, arn := range cell.WAF.Stages {
 		if m := httpStages.FindStringSubmatch(arn); m != nil {
-			c.problem(fmt.Sprintf("%s.waf.stages[%d]", path, i), "%s is of an HTTP or WebSocket API, which AWS lets no firewall stand before: put CloudFront in front of it", shown(arn))
+			c.problem(fmt.Sprintf("%s.waf.stages[%d]", path, i), "%s is of an HTTP or WebSocket API, which AWS lets no firewall stand before: put CloudFront in front of it", configfile.Quote(arn))
 			return
 		}
 	}
@@ -304,7 +305,7 @@ func (c *checks) text(path, s, want string, ok func(string) bool) {
 	case s == "":
 		c.problem(path, "is missing")
 	case !ok(s):
-		c.problem(path, "%s is not %s", shown(s), want)
+		c.problem(path, "%s is not %s", configfile.Quote(s), want)
 	}
 }
 
@@ -317,7 +318,7 @@ func (c *checks) texts(path string, all []string, want string, ok func(string) b
 		at := fmt.Sprintf("%s[%d]", path, i)
 		c.text(at, s, want, ok)
 		if first := slices.Index(all, s); first < i {
-			c.problem(at, "%s is there twice", shown(s))
+			c.problem(at, "%s is there twice", configfile.Quote(s))
 		}
 	}
 }

@@ -19,6 +19,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/configfile"
 )
 
 // Deployment is everything that one deployment file says. Zero values are the defaults, which [Deployment.Complete] fills in.
@@ -232,37 +234,8 @@ func (d *Deployment) Regions() []string {
 	return regions
 }
 
-// Problem is one thing that is wrong in a deployment file.
-type Problem struct {
-	File         string // "" where there is none
-	Line, Column int    // from 1; 0 where the file as a whole is meant
-	Path         string // as in cells[1].region; "" where the whole is meant
-	Message      string
-}
-
-// String is "file:line:column: path: message". What is not known is left out.
-func (p Problem) String() string {
-	s := p.File
-	if p.Line > 0 {
-		s += fmt.Sprintf(":%d:%d", p.Line, p.Column)
-	}
-	if s != "" {
-		s += ": "
-	}
-	if p.Path != "" {
-		s += p.Path + ": "
-	}
-	return s + p.Message
-}
+// Problem is one thing that is wrong in a deployment file, or in a deployment that a program made: then it has no File.
+type Problem = configfile.Problem
 
 // Error is every problem of one file, in its order.
-type Error struct{ Problems []Problem }
-
-// Error has a line for each problem.
-func (e *Error) Error() string {
-	lines := make([]string, len(e.Problems))
-	for i, p := range e.Problems {
-		lines[i] = p.String()
-	}
-	return strings.Join(lines, "\n")
-}
+type Error = configfile.Error

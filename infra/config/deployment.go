@@ -3,7 +3,7 @@ package config
 import (
 	"time"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/sluicelimits/sluice/internal/configfile"
 )
 
 // deployment reads what a file has; whether it makes sense is for [Deployment.Complete].
@@ -89,20 +89,14 @@ func (r *reader) issuer(v value, i *Issuer) {
 	})
 }
 
-// text reads a string.
+// text reads a string that is not empty.
 func (r *reader) text(to *string) func(value) {
 	return func(v value) {
-		switch {
-		case v.node.Kind != yaml.ScalarNode || v.node.ShortTag() != "!!str":
-			hint := ""
-			if v.node.Kind == yaml.ScalarNode && v.node.ShortTag() != "!!null" {
-				hint = ": write it in quotes"
-			}
-			r.problem(v, "want a string, got %s%s", describe(v.node), hint)
-		case v.node.Value == "":
-			r.problem(v, "is empty: leave it out for the default")
-		default:
-			*to = v.node.Value
+		switch text, ok := r.Text(v); {
+		case ok && text == "":
+			r.Problem(v, "is empty: leave it out for the default")
+		case ok:
+			*to = text
 		}
 	}
 }
@@ -119,14 +113,8 @@ func (r *reader) texts(to *[]string) func(value) {
 
 func (r *reader) boolean(to *bool) func(value) {
 	return func(v value) {
-		tag := v.node.Kind == yaml.ScalarNode && v.node.ShortTag() == "!!bool"
-		switch {
-		case tag && v.node.Value == "true":
-			*to = true
-		case tag && v.node.Value == "false":
-			*to = false
-		default:
-			r.problem(v, "want true or false, got %s", describe(v.node))
+		if on, ok := r.Boolean(v); ok {
+			*to = on
 		}
 	}
 }
@@ -134,9 +122,9 @@ func (r *reader) boolean(to *bool) func(value) {
 // duration reads a time with its unit. One of 0 would be taken for the default.
 func (r *reader) duration(to *time.Duration) func(value) {
 	return func(v value) {
-		d, err := time.ParseDuration(v.node.Value)
-		if v.node.Kind != yaml.ScalarNode || err != nil || d == 0 {
-			r.problem(v, "want a time such as 8ms or 2s, got %s", describe(v.node))
+		d, err := time.ParseDuration(v.Node.Text)
+		if err != nil || d == 0 {
+			r.Problem(v, "want a time such as 8ms or 2s, got %s", configfile.Describe(v.Node))
 			return
 		}
 		*to = d

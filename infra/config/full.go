@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sluicelimits/sluice/internal/configfile"
 )
 
 // Valkey is where a full cell counts rates. Without an Endpoint it is made: Valkey on nodes of ElastiCache, each shard a primary and a
@@ -139,7 +141,7 @@ func (d *Deployment) full(c *checks) {
 		}
 		given := cell.Cache.Endpoint != ""
 		if id := (Names{Prefix: d.Prefix}).Cell(cell.ID, Cache); !given && len(id) > maxCacheID {
-			c.problem(path+".id", "the cache's name would be %s, and ElastiCache takes %d characters: a shorter id or prefix", shown(id), maxCacheID)
+			c.problem(path+".id", "the cache's name would be %s, and ElastiCache takes %d characters: a shorter id or prefix", configfile.Quote(id), maxCacheID)
 		}
 		cell.Cache.complete(c, path+".cache")
 		cell.Network.complete(c, path+".network")
@@ -164,7 +166,7 @@ func (cell *Cell) reaches(c *checks, path string, before []Cell) {
 	}
 	for i := range before {
 		if other := &before[i]; other.Profile == Full && other.Cache.Endpoint == cell.Cache.Endpoint && other.Network.VPC == cell.Network.VPC {
-			c.problem(path, "is the cache of cell %s, too, and counters have no cell in their names: a cache for each", shown(other.ID))
+			c.problem(path, "is the cache of cell %s, too, and counters have no cell in their names: a cache for each", configfile.Quote(other.ID))
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/secrets"
+	"github.com/sluicelimits/sluice/internal/configfile/configfiletest"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	memstore "github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -146,12 +147,13 @@ func secret(t *testing.T, cooldown time.Duration, peppers ...string) (*secrets.C
 
 func anything(*limit.Limit) error { return nil }
 
-// withKeys is a plans file with these keys, in YAML.
-func withKeys(keys ...string) fstest.MapFS {
-	return fstest.MapFS{"plans.yaml": {Data: []byte(`
+// withKeys is a plans file with these keys, each in YAML.
+func withKeys(t *testing.T, keys ...string) fstest.MapFS {
+	t.Helper()
+	return fstest.MapFS{"plans.json": {Data: configfiletest.JSON(t, `
 plans: [ { id: pro, limits: [ { id: l, tiers: [ { period: 1s, threshold: 5 } ] } ] } ]
 tenants: [ { id: acme, plan: pro } ]
-keys: [` + strings.Join(keys, ", ") + "]\n")}}
+keys: [`+strings.Join(keys, ", ")+"]\n")}}
 }
 
 func key(id, pepper, value, presented string) string {
@@ -167,8 +169,8 @@ func TestKeysOfAFile(t *testing.T) {
 	}
 	late := strings.Replace(key("k3", "p1", one, keys[2]), " }", ", expires: 2030-01-01T00:00:00Z }", 1)
 	gone := strings.Replace(key("k4", "p1", one, keys[3]), " }", ", revoked: true }", 1)
-	f, err := readFile(withKeys(key("k1", "p1", one, keys[0]), key("k2", "p2", two, keys[1]), late, gone, key("k5", "p1", two, keys[4])),
-		"plans.yaml", anything, cache, slog.New(slog.DiscardHandler))
+	f, err := readFile(withKeys(t, key("k1", "p1", one, keys[0]), key("k2", "p2", two, keys[1]), late, gone, key("k5", "p1", two, keys[4])),
+		"plans.json", anything, cache, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +195,7 @@ func TestNewPepper(t *testing.T) {
 	const cooldown = time.Minute
 	cache, set := secret(t, cooldown, "p1", one)
 	fresh, unknown := identity.NewKey(), identity.NewKey()
-	f, err := readFile(withKeys(key("k1", "p1", one, identity.NewKey()), key("k2", "p2", two, fresh)), "plans.yaml", anything, cache, slog.New(slog.DiscardHandler))
+	f, err := readFile(withKeys(t, key("k1", "p1", one, identity.NewKey()), key("k2", "p2", two, fresh)), "plans.json", anything, cache, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +230,7 @@ func TestNewPepper(t *testing.T) {
 func TestKeyWithoutSecret(t *testing.T) {
 	cache, _ := secret(t, 0, "p1", one)
 	cache.Close()
-	f, err := readFile(withKeys(), "plans.yaml", anything, cache, slog.New(slog.DiscardHandler))
+	f, err := readFile(withKeys(t), "plans.json", anything, cache, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,14 +253,16 @@ func TestFile(t *testing.T) {
 		accepts func(*limit.Limit) error
 		want    []string
 	}{
-		{"no file", fstest.MapFS{}, anything, []string{"plans.yaml", "not exist"}},
-		{"too large", fstest.MapFS{"plans.yaml": {Data: make([]byte, plan.MaxFileBytes+1)}}, anything, []string{"plans.yaml"}},
-		{"mistakes", fstest.MapFS{"plans.yaml": {Data: []byte("plan: 1\ntenant: 2\n")}}, anything, []string{"plans.yaml:1:1", "plans.yaml:2:1"}},
-		{"a limit that the store cannot keep", withKeys(), picky, []string{"plan pro", "limit l cannot be kept"}},
-		{"one key twice", withKeys(key("a", "p1", one, same), key("b", "p1", one, same)), anything, []string{"keys[1].hash", `"a"`}},
-		{"the dev pepper", withKeys(key("a", "dev", one, same)), anything, []string{`"a"`, "everybody knows"}},
+		{"no file", fstest.MapFS{}, anything, []string{"plans.json", "not exist"}},
+		{"too large", fstest.MapFS{"plans.json": {Data: make([]byte, plan.MaxFileBytes+1)}}, anything, []string{"plans.json"}},
+		{"mistakes", fstest.MapFS{"plans.json": {Data: []byte("{\"plan\": 1,\n\"tenant\": 2}")}}, anything, []string{"plans.json:1:2", "plans.json:2:1"}},
+		{"YAML", fstest.MapFS{"plans.json": {Data: []byte("plans: []\n")}}, anything, []string{"plans.json", "make lambdas PLANS="}},
+		{"YAML in braces", fstest.MapFS{"plans.json": {Data: []byte("{plans: []}\n")}}, anything, []string{"make lambdas PLANS="}},
+		{"a limit that the store cannot keep", withKeys(t), picky, []string{"plan pro", "limit l cannot be kept"}},
+		{"one key twice", withKeys(t, key("a", "p1", one, same), key("b", "p1", one, same)), anything, []string{"keys[1].hash", `"a"`}},
+		{"the dev pepper", withKeys(t, key("a", "dev", one, same)), anything, []string{`"a"`, "everybody knows"}},
 	} {
-		_, err := readFile(tt.bundle, "plans.yaml", tt.accepts, cache, slog.New(slog.DiscardHandler))
+		_, err := readFile(tt.bundle, "plans.json", tt.accepts, cache, slog.New(slog.DiscardHandler))
 		for _, want := range tt.want {
 			if !strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("%s: %v, want an error with %q", tt.name, err, want)
@@ -266,9 +270,9 @@ func TestFile(t *testing.T) {
 		}
 	}
 	var log bytes.Buffer
-	useless := fstest.MapFS{"plans.yaml": {Data: []byte(
+	useless := fstest.MapFS{"plans.json": {Data: configfiletest.JSON(t,
 		"plans: [ { id: pro, limits: [ { id: l, tiers: [ { period: 1s, threshold: 5 }, { period: 1m, threshold: 1000 } ] } ] } ]\n")}}
-	if _, err := readFile(useless, "plans.yaml", anything, cache, slog.New(slog.NewTextHandler(&log, nil))); err != nil || !strings.Contains(log.String(), "plans.yaml:1:") {
+	if _, err := readFile(useless, "plans.json", anything, cache, slog.New(slog.NewTextHandler(&log, nil))); err != nil || !strings.Contains(log.String(), "plans.json:1:") {
 		t.Errorf("%v; logged %q, want the tier that has no use", err, log.String())
 	}
 }
@@ -277,7 +281,7 @@ func TestFile(t *testing.T) {
 func TestMissingPepperIsTold(t *testing.T) {
 	cache, _ := secret(t, 0, "p1", one)
 	var log bytes.Buffer
-	f, err := readFile(withKeys(key("a", "p1", one, "key-a"), key("b", "p9", two, "key-b")), "plans.yaml", anything, cache, slog.New(slog.NewTextHandler(&log, nil)))
+	f, err := readFile(withKeys(t, key("a", "p1", one, "key-a"), key("b", "p9", two, "key-b")), "plans.json", anything, cache, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,12 +321,12 @@ func TestFileWithoutKeys(t *testing.T) {
 		bundle fstest.MapFS
 		want   answer.Kind
 	}{
-		{"addresses only", fstest.MapFS{"plans.yaml": {Data: []byte("ipLimits: [ { id: a, algorithm: token_bucket, rate: 1, period: 1s, burst: 9 } ]\n")}}, answer.Allowed},
-		{"an anonymousPlan", fstest.MapFS{"plans.yaml": {Data: []byte(pro + "anonymousPlan: pro\n")}}, answer.Allowed},
-		{"tenants, whom nothing identifies", withKeys(), answer.NoCredential},
-		{"a key", withKeys(key("k1", "p1", one, identity.NewKey())), answer.BadCredential},
+		{"addresses only", fstest.MapFS{"plans.json": {Data: configfiletest.JSON(t, "ipLimits: [ { id: a, algorithm: token_bucket, rate: 1, period: 1s, burst: 9 } ]\n")}}, answer.Allowed},
+		{"an anonymousPlan", fstest.MapFS{"plans.json": {Data: configfiletest.JSON(t, pro+"anonymousPlan: pro\n")}}, answer.Allowed},
+		{"tenants, whom nothing identifies", withKeys(t), answer.NoCredential},
+		{"a key", withKeys(t, key("k1", "p1", one, identity.NewKey())), answer.BadCredential},
 	} {
-		f, err := readFile(c.bundle, "plans.yaml", anything, cache, slog.New(slog.DiscardHandler))
+		f, err := readFile(c.bundle, "plans.json", anything, cache, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

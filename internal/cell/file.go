@@ -3,6 +3,7 @@ package cell
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -29,7 +30,7 @@ type file struct {
 	log     *slog.Logger
 }
 
-// readFile reads and compiles a plans file of the bundle. The error names every problem.
+// readFile reads and compiles a plans file of the bundle, which is JSON. The error names every problem.
 func readFile(bundle fs.FS, name string, accepts func(*limit.Limit) error, secret *secrets.Cache, log *slog.Logger) (*file, error) {
 	in, err := bundle.Open(name)
 	if err != nil {
@@ -38,6 +39,11 @@ func readFile(bundle fs.FS, name string, accepts func(*limit.Limit) error, secre
 	data, err := io.ReadAll(io.LimitReader(in, plan.MaxFileBytes+1)) // one more, so that Parse sees that it is too large
 	if err := errors.Join(err, in.Close()); err != nil {
 		return nil, err
+	}
+	if len(data) <= plan.MaxFileBytes && !json.Valid(data) {
+		return nil, fmt.Errorf("%s is not valid JSON, and no YAML is read here: "+
+			"make lambdas PLANS=FILE writes FILE as JSON into the zip, under its name with .json, "+
+			"which SLUICE_CONFIG_FILE must name", name)
 	}
 	c, err := plan.Parse(plan.Source{Name: name, Data: data})
 	if err != nil {

@@ -68,16 +68,17 @@ func (i *Item) ComputeHash() string {
 
 // Check returns an error that wraps ErrBadItem and names the first field that is out of bounds. It does not compute the hash.
 func (i *Item) Check() error {
-	// The bounds of an item are those of its audit record.
-	_, err := events.Encode(i.record(nil))
-	switch {
-	case err != nil:
-	case !i.ChangedAt.Equal(i.ChangedAt.Truncate(time.Microsecond)) || i.ChangedAt.Location() != time.UTC:
-		err = errors.New("changed_at is not in UTC and microseconds")
-	default:
-		return nil
+	if err := events.Check(i.record(nil)); err != nil { // the bounds of an item are those of its audit record
+		return &BadItemError{i.Table, i.Key, err}
 	}
-	return &BadItemError{i.Table, i.Key, err}
+	return i.checkTime()
+}
+
+func (i *Item) checkTime() error {
+	if !i.ChangedAt.Equal(i.ChangedAt.Truncate(time.Microsecond)) || i.ChangedAt.Location() != time.UTC {
+		return &BadItemError{i.Table, i.Key, errors.New("changed_at is not in UTC and microseconds")}
+	}
+	return nil
 }
 
 // Verify returns an error that wraps ErrBadItem unless every field is within its bounds and the hash is that of the others.
@@ -102,10 +103,14 @@ func (i *Item) record(before json.RawMessage) *events.AuditRecord {
 
 // Encode is the item as text, for stores that keep it whole. The error is that of Check.
 func (i *Item) Encode() ([]byte, error) {
-	if err := i.Check(); err != nil {
+	if err := i.checkTime(); err != nil {
 		return nil, err
 	}
-	return events.Encode(i.record(nil))
+	data, err := events.Encode(i.record(nil))
+	if err != nil {
+		return nil, &BadItemError{i.Table, i.Key, err}
+	}
+	return data, nil
 }
 
 // DecodeItem is the inverse of [Item.Encode]. The error wraps ErrBadItem. The hash is not computed.

@@ -15,7 +15,7 @@ func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 	if s.algorithm.bad || len(s.tiers) == 0 || s.buckets.bad {
 		return nil // reported when it was read
 	}
-	before := len(r.found)
+	before := r.Found()
 	l := limit.Limit{
 		ID: s.id.v, Per: s.per.v, Mode: s.mode.v, OnStoreFailure: s.onFailure.v, AlignOwner: s.align.v,
 		MaxCost: s.cost.v.Max, MaxValues: s.maxValues.v, Exact: s.exact.v,
@@ -31,7 +31,7 @@ func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 	}
 	made, err := limit.New(l)
 	r.refused(s, err, layer)
-	if !sound || made == nil || len(r.found) > before {
+	if !sound || made == nil || r.Found() > before {
 		return nil
 	}
 	cost := s.cost.v
@@ -100,7 +100,7 @@ func (r *reader) refused(s *spec, err error, layer *place) {
 			continue
 		}
 		at, exact := s.locate(fe)
-		if layer != nil && (at.doc != layer.doc || at.layer != layer.layer) {
+		if layer != nil && (at.Doc != layer.Doc || at.layer != layer.layer) {
 			at, exact = *layer, false
 		}
 		if exact {

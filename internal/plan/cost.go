@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/textproto"
 	"strings"
+
+	"github.com/sluicelimits/sluice/internal/configfile"
 )
 
 // CostRule says how many units a request spends. It is never chosen by the client: the header is one that the operator's
@@ -51,14 +53,14 @@ func (r *reader) cost(v value) (CostRule, bool) {
 		n, ok := r.units(v)
 		return CostRule{Max: n, Default: n}, ok
 	}
-	o, ok := r.object(v, costSchema)
+	o, ok := r.Object(v, costSchema)
 	if !ok {
 		return CostRule{}, false
 	}
 	header := need(r, o, "trustedHeader", "", "the header that your own edge sets", func(v value) (string, bool) {
-		s, ok := r.text(v)
+		s, ok := r.Text(v)
 		if ok && !validHeader(s) {
-			r.problem(v, "%s is not a header's name", quote(s))
+			r.Problem(v, "%s is not a header's name", configfile.Quote(s))
 			ok = false
 		}
 		return textproto.CanonicalMIMEHeaderKey(s), ok

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 )
 
 const reference = "../../docs/plans.md"
@@ -20,7 +22,7 @@ func TestReferenceExamples(t *testing.T) {
 		blocks := strings.Split(string(text), "```yaml\n")[1:]
 		for _, b := range blocks {
 			example, _, _ := strings.Cut(b, "```")
-			c, err := ParseAt(time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC), Source{Name: file, Data: []byte(example)})
+			c, err := ParseAt(time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC), configyaml.Source(file, []byte(example)))
 			if err != nil {
 				t.Errorf("%s\n%v", example, err)
 			} else if len(c.Warnings()) > 0 {
@@ -49,7 +51,7 @@ func TestReferenceKeys(t *testing.T) {
 		if section, _, _ = strings.Cut(section, "\n#"); !found {
 			t.Errorf("%s has no section %q", reference, title)
 		}
-		for _, key := range s.keys {
+		for _, key := range s.Keys {
 			if !strings.Contains(section, "`"+key+"`") {
 				t.Errorf("%s: section %q does not describe %s", reference, title, key)
 			}
@@ -60,9 +62,9 @@ func TestReferenceKeys(t *testing.T) {
 // A key that the schema refuses with an answer of its own must not be one that it accepts, which would hide the answer.
 func TestSchemas(t *testing.T) {
 	for _, s := range []*schema{limitSchema, ipLimitSchema, overrideSchema, quotaOverrideSchema} {
-		for _, key := range s.keys {
-			if s.refused[key] != "" {
-				t.Errorf("%s: key %s is both known and refused", s.what, key)
+		for _, key := range s.Keys {
+			if s.Refused[key] != "" {
+				t.Errorf("%s: key %s is both known and refused", s.What, key)
 			}
 		}
 	}

@@ -12,8 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"go.yaml.in/yaml/v3"
-
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
@@ -35,7 +34,7 @@ const SettingsID = "settings"
 type Document struct {
 	Kind Kind
 	ID   string
-	Body []byte // JSON in one spelling: keys sorted, no spaces, instants in UTC; the keys are those of a plans file
+	Body []byte // canonical JSON (package canonical) with instants in UTC; the keys are those of a plans file
 }
 
 // Name is the document in words, as in `tenant "acme"`. It stands for the file in problems.
@@ -43,7 +42,7 @@ func (d Document) Name() string {
 	if d.Kind == KindSettings {
 		return string(d.Kind)
 	}
-	return string(d.Kind) + " " + strconv.Quote(clip(d.ID))
+	return string(d.Kind) + " " + strconv.Quote(configfile.Clip(d.ID))
 }
 
 // Split parses the sources as one configuration, as [ParseAt] does, and takes it apart: plans first, then the settings,
@@ -62,13 +61,51 @@ func Split(now time.Time, sources ...Source) ([]Document, error) {
 func (r *reader) split(raw *rawConfig) []Document {
 	s := splitter{r: r, settings: map[string]any{}, slas: raw.slas != nil, slasAt: -1}
 	for _, d := range r.documents {
-		s.source(r.at(d, d.root, ""))
+		s.source(d.Root)
 	}
 	if s.slasAt >= 0 {
 		s.plans[s.slasAt] = newDocument(KindPlan, slasPlan, map[string]any{"id": slasPlan, "limits": s.slaLimits})
 	}
 	settings := newDocument(KindSettings, SettingsID, s.settings)
 	return slices.Concat(s.plans, []Document{settings}, s.tenants, s.keys)
+}
+
+// JSON parses the sources as one configuration, as [ParseAt] does, and writes it as one plans file in canonical JSON: keys
+// sorted, no spaces, instants in UTC, the SLA form as the plan that it stands for, each plan, tenant and key on a line of
+// its own. Sources with the same meaning and order give the same bytes. The error is an *Error with all problems at once.
+func JSON(now time.Time, sources ...Source) ([]byte, error) {
+	documents, err := Split(now, sources...)
+	if err != nil {
+		return nil, err
+	}
+	sections := map[string][]byte{}
+	for _, d := range documents {
+		switch d.Kind {
+		case KindSettings:
+			var settings map[string]json.RawMessage
+			if err := json.Unmarshal(d.Body, &settings); err != nil {
+				return nil, fmt.Errorf("plan: the settings that were just written cannot be read: %w", err)
+			}
+			for key, text := range settings {
+				sections[key] = text
+			}
+		default:
+			list := append(sections[string(d.Kind)+"s"], ",\n"...)
+			sections[string(d.Kind)+"s"] = append(list, d.Body...)
+		}
+	}
+	var out []byte
+	for i, key := range slices.Sorted(maps.Keys(sections)) {
+		if i > 0 {
+			out = append(out, ",\n"...)
+		}
+		text := sections[key]
+		if list, ok := bytes.CutPrefix(text, []byte(",")); ok {
+			text = slices.Concat([]byte("["), list, []byte("\n]"))
+		}
+		out = append(append(appendJSONString(out, key), ':'), text...)
+	}
+	return slices.Concat([]byte("{"), out, []byte("}\n")), nil
 }
 
 // splitter takes valid sources apart.
@@ -85,9 +122,9 @@ func newDocument(kind Kind, id string, body map[string]any) Document {
 	return Document{Kind: kind, ID: id, Body: appendJSON(nil, body)}
 }
 
-func (s *splitter) source(v value) {
-	for i := 0; i+1 < len(v.node.Content); i += 2 {
-		key, section := s.r.at(v.doc, v.node.Content[i], "").node.Value, s.tree("", v, i+1)
+func (s *splitter) source(root *configfile.Node) {
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		key, section := root.Content[i].Text, tree("", root.Content[i+1])
 		list, _ := section.([]any)
 		switch key {
 		case "plans":
@@ -142,38 +179,34 @@ func slaAsLimit(sla map[string]any) map[string]any {
 	return sla
 }
 
-// tree is the i-th node below v, with aliases resolved, as what encoding/json would make of it; numbers stay text.
-func (s *splitter) tree(key string, v value, i int) any {
-	v = s.r.at(v.doc, v.node.Content[i], "")
-	n := v.node
+// tree is a valid node as what encoding/json would make of it; numbers stay text. key is the one that it belongs to.
+func tree(key string, n *configfile.Node) any {
 	switch n.Kind {
-	case yaml.MappingNode:
+	case configfile.Mapping:
 		out := make(map[string]any, len(n.Content)/2)
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			k := s.r.at(v.doc, n.Content[i], "").node.Value
-			out[k] = s.tree(k, v, i+1)
+			k := n.Content[i].Text
+			out[k] = tree(k, n.Content[i+1])
 		}
 		return out
-	case yaml.SequenceNode:
+	case configfile.List:
 		out := make([]any, len(n.Content))
-		for i := range n.Content {
-			out[i] = s.tree(key, v, i)
+		for i, item := range n.Content {
+			out[i] = tree(key, item)
 		}
 		return out
-	default: // a scalar: nothing else is left
-	}
-	switch n.ShortTag() {
-	case "!!bool":
-		return strings.EqualFold(n.Value, "true")
-	case "!!int", "!!float":
-		return json.Number(canonicalNumber(n.Value))
+	case configfile.Boolean:
+		return strings.EqualFold(n.Text, "true")
+	case configfile.Integer, configfile.Float:
+		return json.Number(canonicalNumber(n.Text))
+	default: // text
 	}
 	if key == "from" || key == "until" || key == "expires" {
-		if at, err := time.Parse(time.RFC3339, n.Value); err == nil {
+		if at, err := time.Parse(time.RFC3339, n.Text); err == nil {
 			return at.UTC().Format(time.RFC3339Nano)
 		}
 	}
-	return n.Value
+	return n.Text
 }
 
 // canonicalNumber writes a decimal that the reader accepts (1_000, +5, 2.50) in one way.
@@ -218,32 +251,27 @@ func appendJSON(b []byte, v any) []byte {
 	}
 }
 
-// appendJSONString escapes, beyond what JSON must, what YAML would not take or would take for the end of a line.
+// appendJSONString writes a string as package canonical does, which this package must not import: the body of a document
+// is hashed as it is.
 func appendJSONString(b []byte, s string) []byte {
 	b = append(b, '"')
 	for _, c := range s {
-		switch {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', byte(c))
-		case c < ' ' || c >= 0x7f && c < 0xa0 || c == 0x2028 || c == 0x2029 || c == 0xfeff || c == 0xfffe || c == 0xffff:
+		if short := strings.IndexRune("\"\\\b\f\n\r\t", c); short >= 0 {
+			b = append(b, '\\', `"\bfnrt`[short])
+		} else if c < ' ' {
 			b = fmt.Appendf(b, `\u%04x`, c)
-		default:
+		} else {
 			b = utf8.AppendRune(b, c)
 		}
 	}
 	return append(b, '"')
 }
 
-// lineBreaks escapes what is a character of a text in JSON, where it can stand nowhere else, and in YAML the end of a line or
-// not allowed: stored bodies are in a canonical form of JSON that writes them as they are.
-var lineBreaks = strings.NewReplacer("\u2028", `\u2028`, "\u2029", `\u2029`, "\ufeff", `\ufeff`, "\ufffe", `\ufffe`, "\uffff", `\uffff`,
-	"\u007f", `\u007f`)
-
-// open reads the body. What it returns is good only where no problem was found.
+// open reads the body. What it returns is good only if no problem was found.
 func (d Document) open(kind Kind) (*reader, value) {
 	r := &reader{stored: true}
 	bad := func(format string, args ...any) (*reader, value) {
-		r.found = append(r.found, ordered{Problem: Problem{File: d.Name(), Message: fmt.Sprintf(format, args...)}})
+		r.ProblemAt(configfile.Place{Doc: &configfile.Document{Name: d.Name()}}, format, args...)
 		return r, value{}
 	}
 	switch {
@@ -251,36 +279,44 @@ func (d Document) open(kind Kind) (*reader, value) {
 		return bad("want a document of kind %s", kind)
 	case len(d.Body) > MaxFileBytes:
 		return bad("the document is larger than %d MiB", MaxFileBytes>>20)
-	case !json.Valid(d.Body):
-		return bad("the document is not valid JSON")
-	case bytes.Equal(bytes.TrimSpace(d.Body), []byte("null")):
-		return bad("the document is empty")
 	}
-	doc := r.open(Source{Name: d.Name(), Data: []byte(lineBreaks.Replace(string(d.Body)))})
-	if doc.root == nil {
+	doc := r.open(Source{Name: d.Name(), Data: d.Body, Parse: parseBody})
+	if doc.Root == nil {
 		return r, value{}
 	}
-	return r, r.at(doc, doc.root, "")
+	return r, value{Doc: doc, Node: doc.Root}
+}
+
+// parseBody is configfile.ParseJSON for a stored document, which is of one line: its problems name no place.
+func parseBody(body []byte) (*configfile.Node, *Problem) {
+	root, problem := configfile.ParseJSON(body)
+	switch {
+	case problem != nil || len(bytes.TrimSpace(body)) == 0:
+		return nil, &Problem{Message: "the document is not valid JSON"}
+	case root == nil:
+		return nil, &Problem{Message: "the document is empty"}
+	}
+	return root, nil
 }
 
 // closed is what open and reading found, and whether the document is what it is called.
 func (d Document) closed(r *reader, id field[string]) error {
-	if len(r.found) == 0 && id.v != d.ID {
-		r.problemAt(id.from, "the id is %s, want that of the document", quote(id.v))
+	if r.Found() == 0 && id.v != d.ID {
+		r.problemAt(id.from, "the id is %s, want that of the document", configfile.Quote(id.v))
 	}
 	r.drop()
-	return r.failed()
+	return r.Err()
 }
 
 // CompilePlan makes the plan of a document. The error is an *Error in which the document's name stands for the file.
 func CompilePlan(d Document) (*Plan, error) {
 	r, v := d.open(KindPlan)
-	if v.node == nil {
-		return nil, r.failed()
+	if v.Node == nil {
+		return nil, r.Err()
 	}
 	raw, ok := r.plan(v)
 	if !ok {
-		return nil, r.failed()
+		return nil, r.Err()
 	}
 	p := r.made(raw, nil)
 	if err := d.closed(r, raw.id); err != nil {
@@ -296,12 +332,12 @@ type TenantDocument struct{ raw *rawTenant }
 // measured again: it was when it was written. The error is an *Error.
 func ReadTenant(d Document) (*TenantDocument, error) {
 	r, v := d.open(KindTenant)
-	if v.node == nil {
-		return nil, r.failed()
+	if v.Node == nil {
+		return nil, r.Err()
 	}
 	raw := r.tenant(v)
 	if raw == nil {
-		return nil, r.failed()
+		return nil, r.Err()
 	}
 	if err := d.closed(r, raw.id); err != nil {
 		return nil, err
@@ -327,11 +363,11 @@ func (t *TenantDocument) Compile(p *Plan) (*Tenant, error) {
 		if t.raw.plan.set {
 			at = t.raw.plan.from
 		}
-		return nil, &Error{[]Problem{at.says("the plan at hand is not %s", quote(tenant.Plan)).Problem}}
+		return nil, &Error{Problems: []Problem{at.Says("the plan at hand is not %s", configfile.Quote(tenant.Plan))}}
 	}
 	r := &reader{stored: true}
 	r.effective(&raw, p)
-	if err := r.failed(); err != nil {
+	if err := r.Err(); err != nil {
 		return nil, err
 	}
 	return &tenant, nil
@@ -390,29 +426,29 @@ func (s *Settings) Routed(method string, path *route.Path) bool {
 // CompileSettings makes the settings of a document. The error is an *Error.
 func CompileSettings(d Document) (*Settings, error) {
 	r, v := d.open(KindSettings)
-	if v.node == nil {
-		return nil, r.failed()
+	if v.Node == nil {
+		return nil, r.Err()
 	}
-	o, ok := r.object(v, settingsSchema)
+	o, ok := r.Object(v, settingsSchema)
 	if !ok {
-		return nil, r.failed()
+		return nil, r.Err()
 	}
 	s := NoSettings()
 	s.anonymous = take(o, "anonymousPlan", "", r.id).v
 	if f := take(o, "ipv6Prefix", "", r.ipv6Prefix); f.set {
 		s.prefix = f.v
 	}
-	if list, ok := o.get("ipLimits"); ok {
+	if list, ok := o.Get("ipLimits"); ok {
 		if limits := each(r, list, "limits", r.limitsOf(ipLimit, "ipLimits", routeOptions{})); len(limits) > 0 {
 			s.ipLimits = r.set(limits, nil)
 		}
 	}
-	if list, ok := o.get("routes"); ok {
+	if list, ok := o.Get("routes"); ok {
 		if rules := r.routes(each(r, list, "routes", r.route)); len(rules) > 0 {
 			s.routes, s.rules = route.NewIndex(rules), rules
 		}
 	}
-	if err := d.closed(r, field[string]{v: SettingsID, from: v.place("")}); err != nil {
+	if err := d.closed(r, field[string]{v: SettingsID, from: placeOf(v, "")}); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -421,12 +457,12 @@ func CompileSettings(d Document) (*Settings, error) {
 // CompileKey makes the stored API key of a document. Whether there is its tenant is not known here. The error is an *Error.
 func CompileKey(d Document) (*Key, error) {
 	r, v := d.open(KindKey)
-	if v.node == nil {
-		return nil, r.failed()
+	if v.Node == nil {
+		return nil, r.Err()
 	}
 	raw, ok := r.key(v)
 	if !ok {
-		return nil, r.failed()
+		return nil, r.Err()
 	}
 	if err := d.closed(r, raw.id); err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/events/canonical"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
@@ -23,7 +26,7 @@ func FuzzSplit(f *testing.F) {
 		f.Add([]byte(text), "PUT", "/v1/organizations/7/product/1")
 	}
 	f.Fuzz(func(t *testing.T, data []byte, method, raw string) {
-		src := plan.Source{Name: "f", Data: data}
+		src := configyaml.Source("f", data)
 		c, err := plan.ParseAt(noon, src)
 		documents, splitErr := plan.Split(noon, src)
 		if err != nil {
@@ -36,6 +39,7 @@ func FuzzSplit(f *testing.F) {
 			t.Fatalf("%q: Split says %v, Parse takes it", data, splitErr)
 		}
 		checkSplit(t, c, documents, method, raw)
+		checkJSON(t, src, documents)
 	})
 }
 
@@ -98,6 +102,11 @@ func compile(t testing.TB, documents []plan.Document) compiled {
 
 func checkSplit(t *testing.T, want *plan.Config, documents []plan.Document, method, raw string) {
 	t.Helper()
+	for _, d := range documents {
+		if err := canonical.Check(d.Body); err != nil { // it is stored and hashed as it is
+			t.Fatalf("%s: %v\n%s", d.Name(), err, d.Body)
+		}
+	}
 	got := compile(t, documents)
 	path := route.Clean(raw)
 	a := &plan.Attributes{Method: method, Path: &path, Subject: raw, IP: "i"}
@@ -161,8 +170,8 @@ func TestSplitIsCanonical(t *testing.T) {
 tenants: [{id: t, plan: p, boosts: [{id: a, factor: 2.50, until: 2026-07-01T02:00:00+02:00}]}]`
 	two := `{"plans":[{"id":"p","limits":[{"id":"a","algorithm":"token_bucket","rate":1000,"period":"1s"}]}],
 "tenants":[{"plan":"p","id":"t","boosts":[{"until":"2026-07-01T00:00:00Z","id":"a","factor":2.5}]}]}`
-	a, errA := plan.Split(noon, plan.Source{Name: "a", Data: []byte(one)})
-	b, errB := plan.Split(noon, plan.Source{Name: "b", Data: []byte(two)})
+	a, errA := plan.Split(noon, configyaml.Source("a", []byte(one)))
+	b, errB := plan.Split(noon, configyaml.Source("b", []byte(two)))
 	if errA != nil || errB != nil || !reflect.DeepEqual(a, b) {
 		t.Fatalf("documents differ: %v %v\n%s\n%s", errA, errB, a, b)
 	}
@@ -180,11 +189,43 @@ tenants: [{id: t, plan: p, boosts: [{id: a, factor: 2.50, until: 2026-07-01T02:0
 	}
 }
 
+// Guarantees that a plans file and its JSON mean the same, and that the JSON is already in its one spelling: what lies in
+// the zip of a function decides as the file that it was made of.
+func TestJSON(t *testing.T) {
+	for _, text := range append(splitCases(t), "ipv6Prefix: 56\n", "tenants: []\nplans: []\n") {
+		source := configyaml.Source("f", []byte(text))
+		documents, err := plan.Split(noon, source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkJSON(t, source, documents)
+	}
+	if body, err := plan.JSON(noon, configyaml.Source("f", []byte("plans: 1"))); err == nil || body != nil {
+		t.Errorf("%s, %v; want an error", body, err)
+	}
+}
+
+// checkJSON compares the documents of a good source with those of its JSON.
+func checkJSON(t *testing.T, source plan.Source, want []plan.Document) {
+	t.Helper()
+	body, err := plan.JSON(noon, source)
+	if err != nil || !json.Valid(body) {
+		t.Fatalf("%q is not JSON: %v\n%s", source.Data, err, body)
+	}
+	written := plan.Source{Name: "f.json", Data: body}
+	if got, err := plan.Split(noon, written); err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("%s\nis %s, %v; want %s", body, got, err, want)
+	}
+	if again, err := plan.JSON(noon, written); err != nil || !bytes.Equal(again, body) {
+		t.Fatalf("%s\nbecomes\n%s, %v", body, again, err)
+	}
+}
+
 // Guarantees that several files split as the one configuration that they are: lists join, whichever file they stand in.
 func TestSplitOfSeveralFiles(t *testing.T) {
 	sources := []plan.Source{
-		{Name: "a", Data: []byte("slas: [{id: a, tiers: [{period: 1, threshold: 1}]}]\nipLimits: [{id: x, tiers: [{period: 1, threshold: 5}]}]")},
-		{Name: "b", Data: []byte("slas: [{id: b, tiers: [{period: 1, threshold: 2}]}]\nipLimits: [{id: y, tiers: [{period: 1, threshold: 6}]}]\ntenants: [{id: t}]")},
+		configyaml.Source("a", []byte("slas: [{id: a, tiers: [{period: 1, threshold: 1}]}]\nipLimits: [{id: x, tiers: [{period: 1, threshold: 5}]}]")),
+		configyaml.Source("b", []byte("slas: [{id: b, tiers: [{period: 1, threshold: 2}]}]\nipLimits: [{id: y, tiers: [{period: 1, threshold: 6}]}]\ntenants: [{id: t}]")),
 	}
 	want, err := plan.ParseAt(noon, sources...)
 	if err != nil {
@@ -205,7 +246,7 @@ func TestSplitOfSeveralFiles(t *testing.T) {
 func TestStoredBoostIsNotMeasuredAgain(t *testing.T) {
 	text := "plans: [{id: p, limits: [{id: a, tiers: [{period: 1s, threshold: 3}]}]}]\n" +
 		"tenants: [{id: t, plan: p, boosts: [{id: a, factor: 2, until: 2026-07-01T00:00:00Z}]}]"
-	documents, err := plan.Split(noon, plan.Source{Name: "f", Data: []byte(text)})
+	documents, err := plan.Split(noon, configyaml.Source("f", []byte(text)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +393,7 @@ func BenchmarkCompileTenant(b *testing.B) {
 // problems under the document's name, and limits that the core accepts.
 func FuzzDocument(f *testing.F) {
 	for _, text := range splitCases(f) {
-		documents, err := plan.Split(noon, plan.Source{Name: "f", Data: []byte(text)})
+		documents, err := plan.Split(noon, configyaml.Source("f", []byte(text)))
 		if err != nil {
 			f.Fatal(err)
 		}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/configfile"
 )
 
 // Draft is plans files that are to be laid over the configuration of a server. They may name plans and tenants that
@@ -70,10 +72,10 @@ func (d *Draft) Check(b Base) error {
 	}
 	for _, k := range d.raw.keys {
 		if _, there := b.Tenants[k.tenant.v]; !there && d.raw.config.byID[k.tenant.v] == nil {
-			c.r.problemAt(k.tenant.from, "there is no tenant %s, %s", quote(k.tenant.v), c.nowhere)
+			c.r.problemAt(k.tenant.from, "there is no tenant %s, %s", configfile.Quote(k.tenant.v), c.nowhere)
 		}
 	}
-	return c.r.failed()
+	return c.r.Err()
 }
 
 // checker holds a draft to a base.
@@ -97,10 +99,10 @@ func (c *checker) plan(f field[string]) *Plan {
 		return p
 	}
 	hint := ""
-	if near := nearest(f.v, c.ids); near != "" {
+	if near := configfile.Nearest(f.v, c.ids); near != "" {
 		hint = " (did you mean " + strconv.Quote(near) + "?)"
 	}
-	c.r.problemAt(f.from, "there is no plan %s, %s%s", quote(f.v), c.nowhere, hint)
+	c.r.problemAt(f.from, "there is no plan %s, %s%s", configfile.Quote(f.v), c.nowhere, hint)
 	return nil
 }
 
@@ -110,7 +112,7 @@ func (c *checker) tenant(t *rawTenant) {
 		stored, there := c.base.Tenants[t.id.v]
 		switch {
 		case !there:
-			c.r.problemAt(t.at, "plan is missing: the id of a plan, since the server has no tenant %s", quote(t.id.v))
+			c.r.problemAt(t.at, "plan is missing: the id of a plan, since the server has no tenant %s", configfile.Quote(t.id.v))
 			return
 		case stored == "":
 			return // it has no plan, and gets none
@@ -137,8 +139,8 @@ func (d *Draft) Kept(tenant string, err error) error {
 	}
 	out := &Error{}
 	for _, p := range bad.Problems {
-		said := d.raw.tenants[i].at.says("with what the tenant keeps from the server, %s: %s", p.Path, p.Message)
-		out.Problems = append(out.Problems, said.Problem)
+		said := d.raw.tenants[i].at.Says("with what the tenant keeps from the server, %s: %s", p.Path, p.Message)
+		out.Problems = append(out.Problems, said)
 	}
 	return out
 }

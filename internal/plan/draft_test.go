@@ -5,16 +5,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
 // Guarantees that a draft of files which need no server has the documents of these files, and that a draft of others is checked as often as
 // one likes, each time with all problems and their places.
 func TestDraft(t *testing.T) {
-	whole := plan.Source{Name: "whole.yaml", Data: []byte(`
+	whole := configyaml.Source("whole.yaml", []byte(`
 plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 100, period: 1s } ] } ]
 tenants: [ { id: acme, plan: pro, overrides: [ { id: burst, rate: 500 } ] } ]
-`)}
+`))
 	want, err := plan.Split(noon, whole)
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +44,7 @@ tenants: [ { id: acme, plan: pro, overrides: [ { id: burst, rate: 500 } ] } ]
 f:2:12: tenants[0]: plan is missing: the id of a plan, since the server has no tenant "new"
 f:2:56: tenants[1].overrides[0].id: plan pro has no limit "bursts" (did you mean "burst"?)`,
 	} {
-		d, err := plan.ReadDraft(noon, plan.Source{Name: "f", Data: []byte(text)})
+		d, err := plan.ReadDraft(noon, configyaml.Source("f", []byte(text)))
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 			continue
@@ -58,7 +59,7 @@ f:2:56: tenants[1].overrides[0].id: plan pro has no limit "bursts" (did you mean
 			}
 		}
 	}
-	d, err = plan.ReadDraft(noon, plan.Source{Name: "f", Data: []byte("tenants: [ { id: acme, plan: pro } ]")})
+	d, err = plan.ReadDraft(noon, configyaml.Source("f", []byte("tenants: [ { id: acme, plan: pro } ]")))
 	if err != nil {
 		t.Fatal(err)
 	}

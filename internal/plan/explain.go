@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
@@ -91,9 +92,9 @@ func (e *Effective) whyNot(method string, path *route.Path) string {
 	anyMethod := rule
 	anyMethod.Methods = nil
 	if len(route.NewIndex([]route.Rule{anyMethod}).Match(nil, method, path)) > 0 {
-		return fmt.Sprintf("method %s is not %s", clip(method), strings.Join(rule.Methods, " or "))
+		return fmt.Sprintf("method %s is not %s", configfile.Clip(method), strings.Join(rule.Methods, " or "))
 	}
-	return fmt.Sprintf("path %s is not %s", clip(path.String()), pathText(rule))
+	return fmt.Sprintf("path %s is not %s", configfile.Clip(path.String()), pathText(rule))
 }
 
 // whyDisplaced names the limit of the group that applies instead.

@@ -8,20 +8,21 @@ import (
 	// included. The zone files of a machine that has some are preferred, as everywhere in Go.
 	_ "time/tzdata"
 
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // formOf reads how the limit counts, in exactly one of the three forms.
 func (r *reader) formOf(o object, s *spec, layer string) {
-	tiers, hasTiers := o.get("tiers")
-	quota, hasQuota := o.get("quota")
+	tiers, hasTiers := o.Get("tiers")
+	quota, hasQuota := o.Get("quota")
 	s.algorithm = take(o, "algorithm", layer, r.algorithm)
 	switch {
 	case hasQuota:
 		s.form = formQuota
 		r.clash(o, "quota", "algorithm", "rate", "threshold", "period", "burst", "buckets", "tiers", "align")
-		s.algorithm = field[limit.Algorithm]{v: limit.Quota, set: true, from: quota.place(layer)}
-		s.tiers, s.tiersAt = r.quota(quota, layer), quota.place(layer)
+		s.algorithm = field[limit.Algorithm]{v: limit.Quota, set: true, from: placeOf(quota, layer)}
+		s.tiers, s.tiersAt = r.quota(quota, layer), placeOf(quota, layer)
 	case hasTiers:
 		s.form = formTiers
 		r.clash(o, "tiers", "rate", "threshold", "period", "burst")
@@ -33,16 +34,16 @@ func (r *reader) formOf(o object, s *spec, layer string) {
 			r.problemAt(a.from, "%s has no tiers: give it rate and period; tiers are windows", a.v)
 			s.algorithm.bad = true
 		}
-		s.tiers, s.tiersAt = r.tiers(tiers, layer), tiers.place(layer)
+		s.tiers, s.tiersAt = r.tiers(tiers, layer), placeOf(tiers, layer)
 	case s.algorithm.set:
 		s.form = formSingle
 		s.tiers, s.tiersAt = r.single(o, s.algorithm, layer), s.from
 	default:
-		r.problem(o.value, "the limit counts nothing: give it algorithm (with rate or threshold, and period), tiers, or quota")
+		r.Problem(o.Value, "the limit counts nothing: give it algorithm (with rate or threshold, and period), tiers, or quota")
 		s.algorithm.bad = true
 	}
 	s.buckets = take(o, "buckets", layer, func(v value) (int, bool) {
-		n, ok := r.integer(v, 1, limit.MaxBuckets)
+		n, ok := r.Integer(v, 1, limit.MaxBuckets)
 		return int(n), ok
 	})
 	if b := s.buckets; b.set && s.form != formQuota && !s.algorithm.bad && !s.algorithm.v.HasBuckets() {
@@ -53,8 +54,8 @@ func (r *reader) formOf(o object, s *spec, layer string) {
 
 func (r *reader) clash(o object, with string, keys ...string) {
 	for _, key := range keys {
-		if v, ok := o.get(key); ok {
-			r.problem(v, "%s cannot be beside %s: a limit has one form", key, with)
+		if v, ok := o.Get(key); ok {
+			r.Problem(v, "%s cannot be beside %s: a limit has one form", key, with)
 		}
 	}
 }
@@ -66,8 +67,8 @@ func (r *reader) algorithm(v value) (limit.Algorithm, bool) {
 			words = append(words, a.String())
 		}
 	}
-	if a, ok := limit.ParseAlgorithm(v.node.Value); ok && a.HasCalendar() {
-		r.problem(v, "write a quota as quota: {units, every}")
+	if a, ok := limit.ParseAlgorithm(v.Node.Text); ok && a.HasCalendar() {
+		r.Problem(v, "write a quota as quota: {units, every}")
 		return 0, false
 	}
 	return choice(r, v, limit.ParseAlgorithm, words)
@@ -75,21 +76,21 @@ func (r *reader) algorithm(v value) (limit.Algorithm, bool) {
 
 // single reads algorithm, rate or threshold, period, burst.
 func (r *reader) single(o object, a field[limit.Algorithm], layer string) []tierSpec {
-	t := tierSpec{from: o.place(layer)}
+	t := tierSpec{from: placeOf(o.Value, layer)}
 	amount, other := "threshold", "rate"
 	if a.bad { // which of the two it should be is not known
-		if _, ok := o.get("rate"); ok {
+		if _, ok := o.Get("rate"); ok {
 			amount, other = "rate", ""
 		}
 	} else if a.v.HasRate() {
 		amount, other = "rate", "threshold"
 	}
-	if v, ok := o.get(other); ok && !a.bad {
-		if _, both := o.get(amount); both {
-			r.problem(v, "%s has %s, not %s", a.v, amount, other)
+	if v, ok := o.Get(other); ok && !a.bad {
+		if _, both := o.Get(amount); both {
+			r.Problem(v, "%s has %s, not %s", a.v, amount, other)
 			t.amount = take(o, amount, layer, r.units)
 		} else {
-			r.problem(v, "%s has %s, not %s", a.v, amount, other)
+			r.Problem(v, "%s has %s, not %s", a.v, amount, other)
 			t.amount = take(o, other, layer, r.units)
 			t.amount.bad = true
 		}
@@ -106,18 +107,18 @@ func (r *reader) single(o object, a field[limit.Algorithm], layer string) []tier
 }
 
 func (r *reader) tiers(v value, layer string) []tierSpec {
-	items, ok := r.list(v, "tiers, {period, threshold}")
+	items, ok := r.List(v, "tiers, {period, threshold}")
 	if !ok {
 		return nil
 	}
 	if len(items) < 1 || len(items) > limit.MaxTiers {
-		r.problem(v, "%d tiers, want 1 to %d", len(items), limit.MaxTiers)
+		r.Problem(v, "%d tiers, want 1 to %d", len(items), limit.MaxTiers)
 		return nil
 	}
 	tiers := make([]tierSpec, 0, len(items))
 	for _, item := range items {
-		t := tierSpec{from: item.place(layer)}
-		if o, ok := r.object(item, tierSchema); ok {
+		t := tierSpec{from: placeOf(item, layer)}
+		if o, ok := r.Object(item, tierSchema); ok {
 			t.period = need(r, o, "period", layer, "a duration such as 10s; a bare number is seconds", r.duration)
 			t.amount = need(r, o, "threshold", layer, "units per period", r.units)
 		} else {
@@ -129,8 +130,8 @@ func (r *reader) tiers(v value, layer string) []tierSpec {
 }
 
 func (r *reader) quota(v value, layer string) []tierSpec {
-	t := tierSpec{from: v.place(layer)}
-	o, ok := r.object(v, quotaSchema)
+	t := tierSpec{from: placeOf(v, layer)}
+	o, ok := r.Object(v, quotaSchema)
 	if !ok {
 		t.amount.bad, t.every.bad = true, true
 		return []tierSpec{t}
@@ -141,11 +142,11 @@ func (r *reader) quota(v value, layer string) []tierSpec {
 	})
 	t.timezone = take(o, "timezone", layer, r.timezone)
 	t.anchorDay = take(o, "anchorDay", layer, func(v value) (int, bool) {
-		n, ok := r.integer(v, 1, 31)
+		n, ok := r.Integer(v, 1, 31)
 		return int(n), ok
 	})
 	t.anchorMonth = take(o, "anchorMonth", layer, func(v value) (int, bool) {
-		n, ok := r.integer(v, 1, 12)
+		n, ok := r.Integer(v, 1, 12)
 		return int(n), ok
 	})
 	if d := t.anchorDay; d.set && !t.every.bad && t.every.v != limit.Month && t.every.v != limit.Year {
@@ -161,17 +162,17 @@ func (r *reader) quota(v value, layer string) []tierSpec {
 
 // timezone reads a name of the IANA database. "Local" would mean another zone on another machine.
 func (r *reader) timezone(v value) (*time.Location, bool) {
-	s, ok := r.text(v)
+	s, ok := r.Text(v)
 	if !ok {
 		return nil, false
 	}
 	if s == "" || s == "Local" {
-		r.problem(v, "%s is not a time zone: write UTC or a name such as Europe/Paris", quote(s))
+		r.Problem(v, "%s is not a time zone: write UTC or a name such as Europe/Paris", configfile.Quote(s))
 		return nil, false
 	}
 	at, err := time.LoadLocation(s)
 	if err != nil {
-		r.problem(v, "%s is not a time zone: write UTC or a name such as Europe/Paris", quote(s))
+		r.Problem(v, "%s is not a time zone: write UTC or a name such as Europe/Paris", configfile.Quote(s))
 		return nil, false
 	}
 	return at, true

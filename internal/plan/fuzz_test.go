@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
@@ -25,7 +26,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(strings.ReplaceAll(c.text, "▸", "")), "GET", "/a", "1")
 	}
 	f.Fuzz(func(t *testing.T, data []byte, method, raw, header string) {
-		c, err := plan.ParseAt(noon, plan.Source{Name: "f", Data: data})
+		c, err := plan.ParseAt(noon, configyaml.Source("f", data))
 		if err != nil {
 			checkProblems(t, data, err)
 			return

@@ -100,7 +100,7 @@ func (s *spec) matchBad() bool { return s.pattern.bad || s.methods.bad || s.grou
 // ties reports limits of one group that some request matches with equal right. It holds for every mode, so that no
 // override of a mode and no promoted shadow can bring a tie about later. It returns whether there are none.
 func (r *reader) ties(specs []*spec) bool {
-	before := len(r.found)
+	before := r.Found()
 	for i, s := range specs {
 		for _, o := range specs[:i] {
 			if s.group.v == "" || s.group.v != o.group.v || s.matchBad() || o.matchBad() {
@@ -108,12 +108,12 @@ func (r *reader) ties(specs []*spec) bool {
 			}
 			if route.Compare(s.rule, o.rule) == 0 && route.Overlap(s.rule, o.rule) {
 				r.problemAt(s.matchPlace(), "a tie in group %s: limit %s (line %d) is as specific for the same requests",
-					s.group.v, o.id.v, o.from.line)
+					s.group.v, o.id.v, o.from.Line)
 				break
 			}
 		}
 	}
-	return len(r.found) == before
+	return r.Found() == before
 }
 
 // displaced reports limits that can never apply because more specific enforcing ones of their group match every request

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -34,7 +35,7 @@ func TestWarningsOfLongIPLimits(t *testing.T) {
 // wantWarning fails if the document warns of anything but what is wanted; "" is no warning.
 func wantWarning(t *testing.T, text, want string) {
 	t.Helper()
-	c, err := plan.Parse(plan.Source{Name: "f.yaml", Data: []byte(text)})
+	c, err := plan.Parse(configyaml.Source("f.yaml", []byte(text)))
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
@@ -16,7 +17,7 @@ import (
 // setOf compiles the limits of a plan, which are written as in a plans file.
 func setOf(t *testing.T, limits string) *Set {
 	t.Helper()
-	c, err := Parse(Source{Name: "plans.yaml", Data: []byte("plans:\n  - id: p\n    limits: [ " + limits + " ]\n")})
+	c, err := Parse(configyaml.Source("plans.yaml", []byte("plans:\n  - id: p\n    limits: [ "+limits+" ]\n")))
 	if err != nil {
 		t.Fatalf("%s: %v", limits, err)
 	}
@@ -138,13 +139,13 @@ var lossCases = map[string][]struct{ before, after, want, back string }{
 // Guarantees that every setting of a limit that is loosened or goes away is said with its old and its new value, that
 // nothing is said of what gets stricter, and that no key of a limit is forgotten.
 func TestLosses(t *testing.T) {
-	for _, key := range limitSchema.keys {
+	for _, key := range limitSchema.Keys {
 		if len(lossCases[key]) == 0 {
 			t.Errorf("no case loosens %s", key)
 		}
 	}
 	for key, cases := range lossCases {
-		if !slices.Contains(limitSchema.keys, key) && key != "units" {
+		if !slices.Contains(limitSchema.Keys, key) && key != "units" {
 			t.Errorf("%s is no key of a limit", key)
 		}
 		for _, tt := range cases {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
@@ -21,7 +22,7 @@ type routeOptions struct {
 
 // routeOptions reads the options of a plan or a match; what is not there is taken from the outer ones.
 func (r *reader) routeOptions(o object, layer string, outer routeOptions) routeOptions {
-	own := routeOptions{take(o, "caseInsensitive", layer, r.boolean), take(o, "impliesHead", layer, r.boolean)}
+	own := routeOptions{take(o, "caseInsensitive", layer, r.Boolean), take(o, "impliesHead", layer, r.Boolean)}
 	if !own.caseInsensitive.set {
 		own.caseInsensitive = outer.caseInsensitive
 	}
@@ -35,11 +36,11 @@ func (r *reader) routeOptions(o object, layer string, outer routeOptions) routeO
 func (r *reader) matchOf(o object, s *spec, layer string, options routeOptions) {
 	s.rule.Any = true
 	s.options = options
-	v, ok := o.get("match")
+	v, ok := o.Get("match")
 	if !ok {
 		return
 	}
-	m, ok := r.object(v, matchSchema)
+	m, ok := r.Object(v, matchSchema)
 	if !ok {
 		return
 	}
@@ -111,7 +112,7 @@ func (r *reader) routeRule(o object, layer string) (methods field[[]string], pat
 	methods = take(o, "methods", layer, r.methods)
 	rule.Methods = methods.v
 	pattern = take(o, "pathPattern", layer, func(v value) (string, bool) {
-		s, ok := r.text(v)
+		s, ok := r.Text(v)
 		if !ok {
 			return "", false
 		}
@@ -119,9 +120,9 @@ func (r *reader) routeRule(o object, layer string) (methods field[[]string], pat
 		if err != nil {
 			var bad *route.SyntaxError
 			if errors.As(err, &bad) {
-				r.problem(v, "pattern %s, character %d: %s", quote(s), bad.Position, bad.Message)
+				r.Problem(v, "pattern %s, character %d: %s", configfile.Quote(s), bad.Position, bad.Message)
 			} else {
-				r.problem(v, "pattern %s: %v", quote(s), err)
+				r.Problem(v, "pattern %s: %v", configfile.Quote(s), err)
 			}
 			return "", false
 		}
@@ -134,12 +135,12 @@ func (r *reader) routeRule(o object, layer string) (methods field[[]string], pat
 func (r *reader) methods(v value) ([]string, bool) {
 	items, ok := []value{v}, true
 	if isList(v) {
-		if items, ok = r.list(v, "methods"); !ok {
+		if items, ok = r.List(v, "methods"); !ok {
 			return nil, false
 		}
 	}
 	if len(items) == 0 {
-		r.problem(v, "no method is named, so nothing matches: leave methods out for any")
+		r.Problem(v, "no method is named, so nothing matches: leave methods out for any")
 		return nil, false
 	}
 	out := make([]string, 0, len(items))
@@ -149,7 +150,7 @@ func (r *reader) methods(v value) ([]string, bool) {
 		case !good:
 			ok = false
 		case slices.Contains(out, m):
-			r.problem(item, "%s is there twice", m)
+			r.Problem(item, "%s is there twice", m)
 			ok = false
 		default:
 			out = append(out, m)

@@ -110,7 +110,7 @@ func (m mark) origin() Origin {
 	if layer == slasPlan {
 		layer = "SLA"
 	}
-	return Origin{m.from.doc.name, m.from.line, m.from.column, layer}
+	return Origin{m.from.Doc.Name, m.from.Line, m.from.Column, layer}
 }
 
 // tier lists one tier. Amounts come from the limit itself, which knows what a boost made of them.
@@ -149,7 +149,7 @@ func (l *lister) amount(name string, i int, m mark, of func(*limit.Tier) int64) 
 	if b := l.e.boost; b != nil {
 		was := fmt.Sprintf("%d from %s", of(&l.e.base.Limit.Tiers[i]), from.Layer)
 		at := b.factorAt
-		from = Origin{at.doc.name, at.line, at.column, fmt.Sprintf("boost ×%s until %s of %s",
+		from = Origin{at.Doc.Name, at.Line, at.Column, fmt.Sprintf("boost ×%s until %s of %s",
 			b.factor(), b.until.v.Format(time.RFC3339), was)}
 	}
 	if sh := l.e.share; sh != nil {

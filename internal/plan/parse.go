@@ -2,59 +2,20 @@ package plan
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
-	"io"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 const (
-	yamlScalar = yaml.ScalarNode
-
 	slasPlan     = "slas" // id of the plan that the SLA form becomes
 	maxLimits    = 2000   // limits of one plan, entries of ipLimits and of slas
 	maxRoutes    = 5000   // declared routes
 	hashHexBytes = 64
 )
-
-// Load reads and parses the files as one configuration; "-" is stdin. The error is an *Error with all problems at once.
-func Load(files ...string) (*Config, error) {
-	sources, err := ReadFiles(os.Stdin, files...)
-	if err != nil {
-		return nil, err
-	}
-	return Parse(sources...)
-}
-
-// ReadFiles reads the files; "-" is stdin. The error is an *Error that names every file that cannot be read.
-func ReadFiles(stdin io.Reader, files ...string) ([]Source, error) {
-	sources := make([]Source, 0, len(files))
-	var unread []Problem
-	for _, name := range files {
-		src, err := ReadFile(name, stdin)
-		if err == nil {
-			sources = append(sources, src)
-			continue
-		}
-		var pe *fs.PathError
-		if errors.As(err, &pe) {
-			err = pe.Err
-		}
-		unread = append(unread, Problem{File: src.Name, Message: fmt.Sprintf("cannot be read: %v", err)})
-	}
-	if len(unread) > 0 {
-		return nil, &Error{unread}
-	}
-	return sources, nil
-}
 
 // Parse parses the sources as one configuration. The error is an *Error with all problems at once.
 func Parse(sources ...Source) (*Config, error) { return ParseAt(time.Now(), sources...) }
@@ -75,40 +36,34 @@ func ParseAt(now time.Time, sources ...Source) (*Config, error) {
 func (r *reader) parse(sources []Source) (*rawConfig, error) {
 	raw := &rawConfig{config: &Config{byID: map[string]*Tenant{}, ipLimits: &Set{match: emptyMatcher}, prefix: DefaultIPv6Prefix}}
 	if len(sources) == 0 {
-		return nil, &Error{[]Problem{{File: "-", Message: "no file is given"}}}
+		return nil, &Error{Problems: []Problem{{File: "-", Message: "no file is given"}}}
 	}
 	for _, src := range sources {
 		doc := r.open(src)
 		raw.config.files = append(raw.config.files, File{Name: src.Name})
-		if doc.root != nil {
-			r.read(doc, raw)
+		if doc.Root != nil {
+			r.read(value{Doc: doc, Node: doc.Root}, raw)
 		}
 	}
 	r.resolve(raw)
-	if err := r.failed(); err != nil {
+	if err := r.Err(); err != nil {
 		return nil, err
 	}
-	raw.config.warnings = inOrder(r.warned)
+	raw.config.warnings = r.Warnings()
 	return raw, nil
 }
 
-// failed is every problem as an *Error, or nil.
-func (r *reader) failed() error {
-	if len(r.found) == 0 {
-		return nil
-	}
-	problems := inOrder(r.found)
-	if r.overflow != nil {
-		more := fmt.Sprintf("more than %d problems: the rest is not listed", maxProblems)
-		problems = append(problems, Problem{File: r.overflow.doc.name, Message: more})
-	}
-	return &Error{problems}
+// open parses one source.
+func (r *reader) open(src Source) *configfile.Document {
+	d := r.Open(src, "it needs at least one of "+strings.Join(topSchema.Keys, ", "))
+	r.documents = append(r.documents, d)
+	return d
 }
 
 // drop lets go of the trees: places need only their documents' names.
 func (r *reader) drop() {
 	for _, d := range r.documents {
-		d.root = nil
+		d.Root = nil
 	}
 }
 
@@ -145,47 +100,47 @@ type rawKey struct {
 }
 
 // read reads one file's sections.
-func (r *reader) read(doc *document, raw *rawConfig) {
-	o, ok := r.object(r.at(doc, doc.root, ""), topSchema)
+func (r *reader) read(root value, raw *rawConfig) {
+	o, ok := r.Object(root, topSchema)
 	if !ok {
 		return
 	}
-	file := &raw.config.files[doc.number]
-	for _, e := range o.entries { // in file order, so that the plan of slas comes where it is written
-		switch e.key {
+	file := &raw.config.files[root.Doc.Number]
+	for _, e := range o.Entries { // in file order, so that the plan of slas comes where it is written
+		switch e.Key {
 		case "plans":
-			plans := each(r, e.value, "plans", r.plan)
+			plans := each(r, e.Value, "plans", r.plan)
 			raw.plans = append(raw.plans, plans...)
 			file.Plans = len(plans)
 			for _, p := range plans {
 				file.Limits += len(p.limits)
 			}
 		case "slas":
-			limits := each(r, e.value, "SLAs", r.limitsOf(slaLimit, slasPlan, routeOptions{}))
+			limits := each(r, e.Value, "SLAs", r.limitsOf(slaLimit, slasPlan, routeOptions{}))
 			if raw.slas == nil {
-				raw.slas = &rawPlan{at: e.place(""), id: field[string]{v: slasPlan, set: true, from: e.place("")}}
+				raw.slas = &rawPlan{at: placeOf(e.Value, ""), id: field[string]{v: slasPlan, set: true, from: placeOf(e.Value, "")}}
 				raw.plans = append(raw.plans, raw.slas)
 			}
 			raw.slas.limits = append(raw.slas.limits, limits...)
 			file.SLAs = len(limits)
 		case "ipLimits":
-			limits := each(r, e.value, "limits", r.limitsOf(ipLimit, "ipLimits", routeOptions{}))
+			limits := each(r, e.Value, "limits", r.limitsOf(ipLimit, "ipLimits", routeOptions{}))
 			raw.ipLimits = append(raw.ipLimits, limits...)
 			file.IPLimits = len(limits)
 		case "ipv6Prefix":
 			raw.prefixes = append(raw.prefixes, take(o, "ipv6Prefix", "", r.ipv6Prefix))
 		case "tenants":
-			tenants := each(r, e.value, "tenants", func(v value) (*rawTenant, bool) { t := r.tenant(v); return t, t != nil })
+			tenants := each(r, e.Value, "tenants", func(v value) (*rawTenant, bool) { t := r.tenant(v); return t, t != nil })
 			raw.tenants = append(raw.tenants, tenants...)
 			file.Tenants = len(tenants)
 		case "anonymousPlan":
 			raw.anonymous = append(raw.anonymous, take(o, "anonymousPlan", "", r.id))
 		case "routes":
-			routes := each(r, e.value, "routes", r.route)
+			routes := each(r, e.Value, "routes", r.route)
 			raw.routes = append(raw.routes, routes...)
 			file.Routes = len(routes)
 		case "keys":
-			keys := each(r, e.value, "keys", r.key)
+			keys := each(r, e.Value, "keys", r.key)
 			raw.keys = append(raw.keys, keys...)
 			file.Keys = len(keys)
 		}
@@ -194,7 +149,7 @@ func (r *reader) read(doc *document, raw *rawConfig) {
 
 // each reads the items of a list; what cannot be read at all is left out.
 func each[T any](r *reader, v value, what string, read func(value) (T, bool)) []T {
-	items, ok := r.list(v, what)
+	items, ok := r.List(v, what)
 	if !ok {
 		return nil
 	}
@@ -216,7 +171,7 @@ func unique[T any](r *reader, items []T, what string, id func(T) field[string]) 
 			continue
 		}
 		if at, twice := first[f.v]; twice {
-			r.problemAt(f.from, "%s %s is there twice, first at %s:%d", what, quote(f.v), at.doc.name, at.line)
+			r.problemAt(f.from, "%s %s is there twice, first at %s:%d", what, configfile.Quote(f.v), at.Doc.Name, at.Line)
 		} else {
 			first[f.v] = f.from
 		}
@@ -232,33 +187,33 @@ func (r *reader) limitsOf(k kind, layer string, options routeOptions) func(value
 }
 
 func (r *reader) plan(v value) (*rawPlan, bool) {
-	o, ok := r.object(v, planSchema)
+	o, ok := r.Object(v, planSchema)
 	if !ok {
 		return nil, false
 	}
-	p := &rawPlan{at: v.place(""), id: need(r, o, "id", "", "1 to 64 of A-Z a-z 0-9 . _ -", r.id)}
-	layer := "plan " + clip(p.id.v)
+	p := &rawPlan{at: placeOf(v, ""), id: need(r, o, "id", "", "1 to 64 of A-Z a-z 0-9 . _ -", r.id)}
+	layer := "plan " + configfile.Clip(p.id.v)
 	options := r.routeOptions(o, layer, routeOptions{})
-	if list, ok := r.required(o, "limits", "a list of limits; [] for none"); ok {
+	if list, ok := r.Required(o, "limits", "a list of limits; [] for none"); ok {
 		p.limits = each(r, list, "limits", r.limitsOf(planLimit, layer, options))
 	}
 	return p, true
 }
 
 func (r *reader) route(v value) (rawRoute, bool) {
-	o, ok := r.object(v, routeSchema)
+	o, ok := r.Object(v, routeSchema)
 	if !ok {
 		return rawRoute{}, false
 	}
 	methods, pattern, rule := r.routeRule(o, "")
 	if !methods.set && !pattern.set {
-		r.problem(v, "a route needs methods or pathPattern")
+		r.Problem(v, "a route needs methods or pathPattern")
 	}
-	return rawRoute{v.place(""), rule}, !methods.bad && !pattern.bad
+	return rawRoute{placeOf(v, ""), rule}, !methods.bad && !pattern.bad
 }
 
 func (r *reader) key(v value) (rawKey, bool) {
-	o, ok := r.object(v, keySchema)
+	o, ok := r.Object(v, keySchema)
 	if !ok {
 		return rawKey{}, false
 	}
@@ -273,15 +228,15 @@ func (r *reader) key(v value) (rawKey, bool) {
 	subject := take(o, "subject", "", text("subject"))
 	pepper := need(r, o, "pepper", "", "the id of the pepper that made the hash", r.id)
 	expires := take(o, "expires", "", r.instant)
-	revoked := take(o, "revoked", "", r.boolean)
+	revoked := take(o, "revoked", "", r.Boolean)
 	k.key = Key{k.id.v, k.tenant.v, subject.v, k.hash.v, pepper.v, expires.v, revoked.v}
 	return k, true
 }
 
 func (r *reader) hash(v value) (string, bool) {
-	s, ok := r.text(v)
+	s, ok := r.Text(v)
 	if ok && (len(s) != hashHexBytes || strings.Trim(s, "0123456789abcdef") != "") {
-		r.problem(v, "want %d hex digits in lower case, got %d characters", hashHexBytes, len([]rune(s)))
+		r.Problem(v, "want %d hex digits in lower case, got %d characters", hashHexBytes, len([]rune(s)))
 		return s, false
 	}
 	return s, ok
@@ -342,7 +297,7 @@ func (r *reader) ipv6Prefixes(raw *rawConfig) {
 		switch {
 		case i > 0:
 			first := raw.prefixes[0].from
-			r.problemAt(f.from, "ipv6Prefix is there twice, first at %s:%d", first.doc.name, first.line)
+			r.problemAt(f.from, "ipv6Prefix is there twice, first at %s:%d", first.Doc.Name, first.Line)
 		case !f.bad:
 			raw.config.prefix = f.v
 			r.warnPrefix(f)
@@ -352,7 +307,7 @@ func (r *reader) ipv6Prefixes(raw *rawConfig) {
 
 // ipv6Prefix reads the length of a prefix.
 func (r *reader) ipv6Prefix(v value) (int, bool) {
-	n, ok := r.integer(v, MinIPv6Prefix, MaxIPv6Prefix)
+	n, ok := r.Integer(v, MinIPv6Prefix, MaxIPv6Prefix)
 	return int(n), ok
 }
 
@@ -361,7 +316,7 @@ func (r *reader) anonymous(raw *rawConfig, plans map[string]*Plan, ids []string)
 		switch p := plans[f.v]; {
 		case i > 0:
 			first := raw.anonymous[0].from
-			r.problemAt(f.from, "anonymousPlan is there twice, first at %s:%d", first.doc.name, first.line)
+			r.problemAt(f.from, "anonymousPlan is there twice, first at %s:%d", first.Doc.Name, first.Line)
 		case f.bad:
 		case p == nil && r.draft: // Draft.Check looks elsewhere
 		case p == nil:
@@ -373,15 +328,15 @@ func (r *reader) anonymous(raw *rawConfig, plans map[string]*Plan, ids []string)
 }
 
 func (r *reader) unknownPlan(f field[string], ids []string) {
-	switch near := nearest(f.v, ids); {
+	switch near := configfile.Nearest(f.v, ids); {
 	case near != "":
-		r.problemAt(f.from, "there is no plan %s (did you mean %q?)", quote(f.v), near)
+		r.problemAt(f.from, "there is no plan %s (did you mean %q?)", configfile.Quote(f.v), near)
 	case len(ids) == 0:
-		r.problemAt(f.from, "there is no plan %s: no plan is defined", quote(f.v))
+		r.problemAt(f.from, "there is no plan %s: no plan is defined", configfile.Quote(f.v))
 	case len(ids) > 20:
-		r.problemAt(f.from, "there is no plan %s", quote(f.v))
+		r.problemAt(f.from, "there is no plan %s", configfile.Quote(f.v))
 	default:
-		r.problemAt(f.from, "there is no plan %s; plans: %s", quote(f.v), strings.Join(ids, ", "))
+		r.problemAt(f.from, "there is no plan %s; plans: %s", configfile.Quote(f.v), strings.Join(ids, ", "))
 	}
 }
 
@@ -417,11 +372,11 @@ func (r *reader) keys(raw *rawConfig) {
 	first := map[stored]string{}
 	for _, k := range raw.keys {
 		if !k.tenant.bad && raw.config.byID[k.tenant.v] == nil && !r.draft {
-			r.problemAt(k.tenant.from, "there is no tenant %s", quote(k.tenant.v))
+			r.problemAt(k.tenant.from, "there is no tenant %s", configfile.Quote(k.tenant.v))
 		}
 		at := stored{k.key.Hash, k.key.Pepper}
 		if id, twice := first[at]; twice && !k.hash.bad {
-			r.problemAt(k.hash.from, "key %s has this hash already", quote(id))
+			r.problemAt(k.hash.from, "key %s has this hash already", configfile.Quote(id))
 		}
 		first[at] = k.key.ID
 		raw.config.keys = append(raw.config.keys, k.key)
@@ -441,7 +396,7 @@ func (r *reader) routes(raw []rawRoute) []route.Rule {
 		methods := slices.Sorted(slices.Values(one.rule.Methods))
 		text := strings.Join(methods, ",") + " " + patternText(one.rule)
 		if at, twice := first[text]; twice {
-			r.problemAt(one.at, "the route is there twice, first at %s:%d", at.doc.name, at.line)
+			r.problemAt(one.at, "the route is there twice, first at %s:%d", at.Doc.Name, at.Line)
 		} else {
 			first[text] = one.at
 		}

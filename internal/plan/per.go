@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
@@ -34,11 +35,11 @@ const (
 func (r *reader) per(v value) (text string, parts []part, ok bool) {
 	items := []value{v}
 	if isList(v) {
-		if items, ok = r.list(v, "words"); !ok {
+		if items, ok = r.List(v, "words"); !ok {
 			return "", nil, false
 		}
 		if len(items) < 1 || len(items) > maxParts {
-			r.problem(v, "%d words, want 1 to %d", len(items), maxParts)
+			r.Problem(v, "%d words, want 1 to %d", len(items), maxParts)
 			return "", nil, false
 		}
 	}
@@ -51,9 +52,9 @@ func (r *reader) per(v value) (text string, parts []part, ok bool) {
 		switch {
 		case !good:
 		case twice:
-			r.problem(item, "%s is there twice", word)
+			r.Problem(item, "%s is there twice", word)
 		case word == limit.PerTenant && len(items) > 1:
-			r.problem(item, "tenant is redundant in a list: every counter is one tenant's")
+			r.Problem(item, "tenant is redundant in a list: every counter is one tenant's")
 		default:
 			byWord[word] = p
 			words = append(words, word)
@@ -68,7 +69,7 @@ func (r *reader) per(v value) (text string, parts []part, ok bool) {
 		}
 	}
 	if text = strings.Join(words, "+"); len(text) > limit.MaxNameBytes {
-		r.problem(v, "the words have %d bytes together, want at most %d", len(text), limit.MaxNameBytes)
+		r.Problem(v, "the words have %d bytes together, want at most %d", len(text), limit.MaxNameBytes)
 		ok = false
 	}
 	return text, parts, ok
@@ -91,8 +92,8 @@ func (r *reader) perWord(v value) (string, part, bool) {
 		return word{}, false
 	}, perWords)
 	if ok && w.part.kind == perClaim && !validClaim(w.part.claim) {
-		r.problem(v, "claim name %s is not 1 to %d printable ASCII characters other than space and +",
-			quote(w.part.claim), maxClaimName)
+		r.Problem(v, "claim name %s is not 1 to %d printable ASCII characters other than space and +",
+			configfile.Quote(w.part.claim), maxClaimName)
 		ok = false
 	}
 	return w.text, w.part, ok

@@ -9,6 +9,7 @@ package plan
 import (
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
@@ -146,5 +147,5 @@ func (c *Config) NearestTenant(id string) string {
 	for i, t := range c.tenants {
 		ids[i] = t.ID
 	}
-	return nearest(id, ids)
+	return configfile.Nearest(id, ids)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -64,7 +65,7 @@ func TestProblems(t *testing.T) {
 	for _, c := range problemCases(ok) {
 		t.Run(c.name, func(t *testing.T) {
 			text, places := marked(c.text)
-			config, err := plan.ParseAt(noon, plan.Source{Name: "f.yaml", Data: []byte(text)})
+			config, err := plan.ParseAt(noon, configyaml.Source("f.yaml", []byte(text)))
 			var bad *plan.Error
 			if !errors.As(err, &bad) {
 				t.Fatalf("%s\nParse = %v, %v; want a *plan.Error", text, config, err)
@@ -85,7 +86,7 @@ func TestProblems(t *testing.T) {
 	}
 	golden(t, "problems.golden", all.String())
 	for _, good := range []string{ok, tenant("suspended: true")} { // else the cases would show nothing
-		if _, err := plan.ParseAt(noon, plan.Source{Name: "f.yaml", Data: []byte(good)}); err != nil {
+		if _, err := plan.ParseAt(noon, configyaml.Source("f.yaml", []byte(good))); err != nil {
 			t.Errorf("%s\nthe base of these cases is refused: %v", good, err)
 		}
 	}
@@ -124,7 +125,7 @@ func TestAliasBomb(t *testing.T) {
 	text := "plans:\n- &p\n  id: p\n  limits:\n  - &l {id: l, tiers: [{period: 1s, threshold: 1}]}\n" +
 		strings.Repeat("  - *l\n", 999) + strings.Repeat("- *p\n", 999)
 	var bad *plan.Error
-	_, err := plan.ParseAt(noon, plan.Source{Name: "f.yaml", Data: []byte(text)})
+	_, err := plan.ParseAt(noon, configyaml.Source("f.yaml", []byte(text)))
 	if !errors.As(err, &bad) || !strings.Contains(err.Error(), "aliases expand to more than 250000 values") {
 		t.Fatalf("Parse = %.500v, want that aliases expand too far", err)
 	}
@@ -137,7 +138,7 @@ func TestAliasBomb(t *testing.T) {
 func TestManyProblems(t *testing.T) {
 	text := "plans:\n" + strings.Repeat("- x\n", 100_000)
 	var bad *plan.Error
-	_, err := plan.ParseAt(noon, plan.Source{Name: "f.yaml", Data: []byte(text)})
+	_, err := plan.ParseAt(noon, configyaml.Source("f.yaml", []byte(text)))
 	if !errors.As(err, &bad) {
 		t.Fatalf("Parse = %v, want a *plan.Error", err)
 	}
@@ -165,7 +166,7 @@ func TestTooMuch(t *testing.T) {
 		{"cells", "plans: [{id: p, limits: []}]\ntenants:\n- {id: t, plan: p, cells: [" +
 			strings.Repeat("a, ", 65) + "]}", "f:3:27: tenants[0].cells: 65 cells, want at most 64"},
 	} {
-		_, err := plan.ParseAt(noon, plan.Source{Name: "f", Data: []byte(c.text)})
+		_, err := plan.ParseAt(noon, configyaml.Source("f", []byte(c.text)))
 		if err == nil || !strings.Contains("\n"+err.Error()+"\n", "\n"+c.want+"\n") {
 			t.Errorf("%s: error %.300v, want %s", c.name, err, c.want)
 		}
@@ -184,7 +185,7 @@ func TestOddFiles(t *testing.T) {
 		"JSON":       `{"plans":[{"id":"p","limits":[{"id":"a","tiers":[{"period":"1s","threshold":1}]}]}]}`,
 		"grouped":    strings.Replace(good, "threshold: 1", "threshold: 1_000", 1),
 	} {
-		if _, err := plan.ParseAt(noon, plan.Source{Name: "f", Data: []byte(text)}); err != nil {
+		if _, err := plan.ParseAt(noon, configyaml.Source("f", []byte(text))); err != nil {
 			t.Errorf("%s: %q: %v", name, text, err)
 		}
 	}

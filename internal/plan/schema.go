@@ -1,21 +1,21 @@
 package plan
 
-import "go.yaml.in/yaml/v3"
+import "github.com/sluicelimits/sluice/internal/configfile"
 
 // The keys of each mapping of a plans file. docs/plans.md describes them; a test holds the two together.
 var (
 	topSchema = &schema{
-		what: "a plans file",
-		keys: []string{"plans", "tenants", "ipLimits", "ipv6Prefix", "anonymousPlan", "routes", "keys", "slas"},
+		What: "a plans file",
+		Keys: []string{"plans", "tenants", "ipLimits", "ipv6Prefix", "anonymousPlan", "routes", "keys", "slas"},
 	}
-	settingsSchema = &schema{what: "settings", keys: []string{"ipLimits", "ipv6Prefix", "anonymousPlan", "routes"}}
+	settingsSchema = &schema{What: "settings", Keys: []string{"ipLimits", "ipv6Prefix", "anonymousPlan", "routes"}}
 
-	planSchema  = &schema{what: "a plan", keys: []string{"id", "caseInsensitive", "impliesHead", "limits"}}
+	planSchema  = &schema{What: "a plan", Keys: []string{"id", "caseInsensitive", "impliesHead", "limits"}}
 	limitSchema = &schema{
-		what: "a limit",
-		keys: []string{"id", "per", "match", "group", "algorithm", "rate", "threshold", "period", "burst", "buckets", "tiers",
+		What: "a limit",
+		Keys: []string{"id", "per", "match", "group", "algorithm", "rate", "threshold", "period", "burst", "buckets", "tiers",
 			"quota", "align", "mode", "onStoreFailure", "cost", "exact", "maxValues"},
-		refused: map[string]string{
+		Refused: map[string]string{
 			"methods":     "write it inside match: {methods: […]}",
 			"pathPattern": "write it inside match: {pathPattern: …}",
 
@@ -29,35 +29,35 @@ var (
 		},
 	}
 	ipLimitSchema = &schema{
-		what:    "a limit of ipLimits",
-		keys:    without(limitSchema.keys, "per", "maxValues"),
-		refused: map[string]string{"per": ipOnly, "maxValues": ipOnly},
+		What:    "a limit of ipLimits",
+		Keys:    without(limitSchema.Keys, "per", "maxValues"),
+		Refused: map[string]string{"per": ipOnly, "maxValues": ipOnly},
 	}
-	slaSchema      = &schema{what: "an SLA", keys: []string{"id", "enabled", "match", "tiers"}}
-	matchSchema    = &schema{what: "a match", keys: []string{"methods", "pathPattern", "caseInsensitive", "impliesHead"}}
-	routeSchema    = &schema{what: "a route", keys: []string{"methods", "pathPattern"}}
-	tierSchema     = &schema{what: "a tier", keys: []string{"period", "threshold"}}
-	quotaSchema    = &schema{what: "a quota", keys: []string{"units", "every", "timezone", "anchorDay", "anchorMonth"}}
-	costSchema     = &schema{what: "a cost", keys: []string{"trustedHeader", "max", "default"}}
-	tenantSchema   = &schema{what: "a tenant", keys: []string{"id", "plan", "suspended", "overrides", "boosts", "cells"}}
+	slaSchema      = &schema{What: "an SLA", Keys: []string{"id", "enabled", "match", "tiers"}}
+	matchSchema    = &schema{What: "a match", Keys: []string{"methods", "pathPattern", "caseInsensitive", "impliesHead"}}
+	routeSchema    = &schema{What: "a route", Keys: []string{"methods", "pathPattern"}}
+	tierSchema     = &schema{What: "a tier", Keys: []string{"period", "threshold"}}
+	quotaSchema    = &schema{What: "a quota", Keys: []string{"units", "every", "timezone", "anchorDay", "anchorMonth"}}
+	costSchema     = &schema{What: "a cost", Keys: []string{"trustedHeader", "max", "default"}}
+	tenantSchema   = &schema{What: "a tenant", Keys: []string{"id", "plan", "suspended", "overrides", "boosts", "cells"}}
 	overrideSchema = &schema{
-		what: "an override",
-		keys: []string{"id", "rate", "threshold", "burst", "tiers", "quota", "mode", "onStoreFailure", "cost", "maxValues"},
-		refused: map[string]string{
+		What: "an override",
+		Keys: []string{"id", "rate", "threshold", "burst", "tiers", "quota", "mode", "onStoreFailure", "cost", "maxValues"},
+		Refused: map[string]string{
 			"per": identity, "match": identity, "group": identity, "algorithm": identity, "period": identity,
 			"buckets": identity, "align": identity, "exact": identity,
 			"units": "write it inside quota: {units}",
 		},
 	}
 	quotaOverrideSchema = &schema{
-		what: "an override's quota",
-		keys: []string{"units"},
-		refused: map[string]string{
+		What: "an override's quota",
+		Keys: []string{"units"},
+		Refused: map[string]string{
 			"every": identity, "timezone": identity, "anchorDay": identity, "anchorMonth": identity,
 		},
 	}
-	boostSchema = &schema{what: "a boost", keys: []string{"id", "factor", "from", "until"}}
-	keySchema   = &schema{what: "a key", keys: []string{"id", "tenant", "subject", "hash", "pepper", "expires", "revoked"}}
+	boostSchema = &schema{What: "a boost", Keys: []string{"id", "factor", "from", "until"}}
+	keySchema   = &schema{What: "a key", Keys: []string{"id", "tenant", "subject", "hash", "pepper", "expires", "revoked"}}
 
 	limitSchemas = [...]*schema{planLimit: limitSchema, ipLimit: ipLimitSchema, slaLimit: slaSchema}
 )
@@ -81,5 +81,5 @@ next:
 	return out
 }
 
-func isList(v value) bool    { return v.node.Kind == yaml.SequenceNode }
-func isMapping(v value) bool { return v.node.Kind == yaml.MappingNode }
+func isList(v value) bool    { return v.Node.Kind == configfile.List }
+func isMapping(v value) bool { return v.Node.Kind == configfile.Mapping }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
@@ -19,7 +20,7 @@ import (
 // parse parses a good file, or fails the test.
 func parse(t testing.TB, text string) *plan.Config {
 	t.Helper()
-	c, err := plan.ParseAt(noon, plan.Source{Name: "f.yaml", Data: []byte(text)})
+	c, err := plan.ParseAt(noon, configyaml.Source("f.yaml", []byte(text)))
 	if err != nil {
 		t.Fatalf("%s\n%v", text, err)
 	}
@@ -199,7 +200,7 @@ func TestGroupsAgainstBruteForce(t *testing.T) {
 				[]string{"enforce", "enforce", "shadow", "off"}[rng.IntN(4)], methods, pattern,
 				[]string{"", ", group: g", ", group: h"}[rng.IntN(3)])
 		}
-		c, err := plan.ParseAt(noon, plan.Source{Name: "f", Data: []byte(b.String())})
+		c, err := plan.ParseAt(noon, configyaml.Source("f", []byte(b.String())))
 		if err != nil {
 			continue // ties and unreachable limits are refused, which TestProblems holds
 		}

@@ -67,18 +67,18 @@ const (
 
 // take reads a key into a field where it is there.
 func take[T any](o object, key, layer string, read func(value) (T, bool)) field[T] {
-	v, ok := o.get(key)
+	v, ok := o.Get(key)
 	if !ok {
 		return field[T]{}
 	}
 	got, ok := read(v)
-	return field[T]{v: got, set: true, bad: !ok, from: v.place(layer)}
+	return field[T]{v: got, set: true, bad: !ok, from: placeOf(v, layer)}
 }
 
 // need is take, and a problem where the key is not there.
 func need[T any](r *reader, o object, key, layer, what string, read func(value) (T, bool)) field[T] {
-	if _, ok := r.required(o, key, what); !ok {
-		return field[T]{bad: true, from: o.place(layer)}
+	if _, ok := r.Required(o, key, what); !ok {
+		return field[T]{bad: true, from: placeOf(o.Value, layer)}
 	}
 	return take(o, key, layer, read)
 }
@@ -86,11 +86,11 @@ func need[T any](r *reader, o object, key, layer, what string, read func(value) 
 // limit reads one limit of a plan, of ipLimits or of slas; nil where it is not even a mapping. The options hold where
 // its match has none of its own.
 func (r *reader) limit(v value, k kind, layer string, options routeOptions) *spec {
-	o, ok := r.object(v, limitSchemas[k])
+	o, ok := r.Object(v, limitSchemas[k])
 	if !ok {
 		return nil
 	}
-	s := &spec{kind: k, from: v.place(layer)}
+	s := &spec{kind: k, from: placeOf(v, layer)}
 	s.id = need(r, o, "id", layer, "1 to 64 of A-Z a-z 0-9 . _ -", r.id)
 	r.matchOf(o, s, layer, options)
 	if k == slaLimit {
@@ -109,7 +109,7 @@ func (r *reader) limit(v value, k kind, layer string, options routeOptions) *spe
 		parse := func(w string) (bool, bool) { return w == "tenant", w == "tenant" || w == "clock" }
 		return choice(r, v, parse, []string{"tenant", "clock"})
 	})
-	s.exact = take(o, "exact", layer, r.boolean)
+	s.exact = take(o, "exact", layer, r.Boolean)
 	return s
 }
 
@@ -120,14 +120,14 @@ func (r *reader) sla(o object, s *spec, layer string) {
 	s.form = formTiers
 	s.algorithm = field[limit.Algorithm]{v: limit.FixedWindow}
 	s.mode = take(o, "enabled", layer, func(v value) (limit.Mode, bool) {
-		on, ok := r.boolean(v)
+		on, ok := r.Boolean(v)
 		if on {
 			return limit.Enforce, ok
 		}
 		return limit.Off, ok
 	})
-	if v, ok := r.required(o, "tiers", "a list of {period, threshold}"); ok {
-		s.tiers, s.tiersAt = r.tiers(v, layer), v.place(layer)
+	if v, ok := r.Required(o, "tiers", "a list of {period, threshold}"); ok {
+		s.tiers, s.tiersAt = r.tiers(v, layer), placeOf(v, layer)
 	}
 }
 
@@ -141,7 +141,7 @@ func (r *reader) policies(o object, s *spec, layer string) {
 	})
 	s.cost = take(o, "cost", layer, r.cost)
 	s.maxValues = take(o, "maxValues", layer, func(v value) (int, bool) {
-		n, ok := r.integer(v, 1, 1_000_000)
+		n, ok := r.Integer(v, 1, 1_000_000)
 		return int(n), ok
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -68,7 +69,7 @@ func TestSpellings(t *testing.T) {
 			if applies != len(tt.want) {
 				t.Errorf("Explain says that %d limits apply, want %d", applies, len(tt.want))
 			}
-			documents, err := plan.Split(noon, plan.Source{Name: "f.yaml", Data: []byte(text)})
+			documents, err := plan.Split(noon, configyaml.Source("f.yaml", []byte(text)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -202,14 +203,14 @@ func TestSpellingsInGroups(t *testing.T) {
 		"HEAD beside GET": group("  impliesHead: true\n",
 			"methods: [GET], pathPattern: /a", "methods: [HEAD], pathPattern: /a"),
 	} {
-		_, err := plan.ParseAt(noon, plan.Source{Name: "f", Data: []byte(text)})
+		_, err := plan.ParseAt(noon, configyaml.Source("f", []byte(text)))
 		if err == nil || !strings.Contains(err.Error(), "a tie in group g") {
 			t.Errorf("%s: %v, want a tie", name, err)
 		}
 	}
 	apart := group("  impliesHead: true\n",
 		"methods: [GET], pathPattern: /a, impliesHead: false", "methods: [HEAD], pathPattern: /a")
-	if _, err := plan.ParseAt(noon, plan.Source{Name: "f", Data: []byte(apart)}); err != nil {
+	if _, err := plan.ParseAt(noon, configyaml.Source("f", []byte(apart))); err != nil {
 		t.Errorf("HEAD apart from GET: %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
@@ -62,29 +63,29 @@ type rawTenant struct {
 }
 
 func (r *reader) tenant(v value) *rawTenant {
-	o, ok := r.object(v, tenantSchema)
+	o, ok := r.Object(v, tenantSchema)
 	if !ok {
 		return nil
 	}
-	t := &rawTenant{at: v.place("")}
+	t := &rawTenant{at: placeOf(v, "")}
 	t.id = need(r, o, "id", "", "1 to 128 bytes of text", func(v value) (string, bool) { return r.name(v, "tenant id") })
 	t.plan = take(o, "plan", "", r.id)
-	suspended := take(o, "suspended", "", r.boolean)
-	t.tenant = &Tenant{ID: t.id.v, Plan: t.plan.v, Suspended: suspended.v, File: v.doc.name, Line: v.node.Line}
-	if list, ok := o.get("overrides"); ok {
-		layer := "override of tenant " + clip(t.id.v)
+	suspended := take(o, "suspended", "", r.Boolean)
+	t.tenant = &Tenant{ID: t.id.v, Plan: t.plan.v, Suspended: suspended.v, File: v.Doc.Name, Line: v.Node.Line}
+	if list, ok := o.Get("overrides"); ok {
+		layer := "override of tenant " + configfile.Clip(t.id.v)
 		t.overrides = each(r, list, "overrides", func(v value) (*override, bool) { return r.override(v, layer) })
 		unique(r, t.overrides, "override of limit", func(o *override) field[string] { return o.id })
 	}
-	if list, ok := o.get("boosts"); ok {
+	if list, ok := o.Get("boosts"); ok {
 		t.boosts = each(r, list, "boosts", r.boost)
 		unique(r, t.boosts, "boost of limit", func(b *boost) field[string] { return b.id })
 		if len(t.boosts) > maxBoosts {
-			r.problem(list, "%d boosts, want at most %d", len(t.boosts), maxBoosts)
+			r.Problem(list, "%d boosts, want at most %d", len(t.boosts), maxBoosts)
 			t.boosts = nil
 		}
 	}
-	if list, ok := o.get("cells"); ok {
+	if list, ok := o.Get("cells"); ok {
 		t.tenant.Cells = r.cells(list)
 	}
 	return t
@@ -93,11 +94,11 @@ func (r *reader) tenant(v value) *rawTenant {
 func (r *reader) cells(v value) []string {
 	cells := each(r, v, "cell ids", func(v value) (field[string], bool) {
 		s, ok := r.id(v)
-		return field[string]{v: s, set: true, from: v.place("")}, ok
+		return field[string]{v: s, set: true, from: placeOf(v, "")}, ok
 	})
 	unique(r, cells, "cell", func(f field[string]) field[string] { return f })
 	if len(cells) > maxCells {
-		r.problem(v, "%d cells, want at most %d", len(cells), maxCells)
+		r.Problem(v, "%d cells, want at most %d", len(cells), maxCells)
 	}
 	out := make([]string, len(cells))
 	for i, c := range cells {
@@ -107,11 +108,11 @@ func (r *reader) cells(v value) []string {
 }
 
 func (r *reader) override(v value, layer string) (*override, bool) {
-	o, ok := r.object(v, overrideSchema)
+	o, ok := r.Object(v, overrideSchema)
 	if !ok {
 		return nil, false
 	}
-	out := &override{from: v.place(layer)}
+	out := &override{from: placeOf(v, layer)}
 	out.id = need(r, o, "id", layer, "the limit's id", r.id)
 	out.rate = take(o, "rate", layer, r.units)
 	out.threshold = take(o, "threshold", layer, r.units)
@@ -121,7 +122,7 @@ func (r *reader) override(v value, layer string) (*override, bool) {
 		return tiers, len(tiers) > 0
 	})
 	out.quota = take(o, "quota", layer, func(v value) (field[int64], bool) {
-		q, ok := r.object(v, quotaOverrideSchema)
+		q, ok := r.Object(v, quotaOverrideSchema)
 		if !ok {
 			return field[int64]{}, false
 		}
@@ -131,8 +132,8 @@ func (r *reader) override(v value, layer string) (*override, bool) {
 	var policies spec
 	r.policies(o, &policies, layer)
 	out.mode, out.onFailure, out.cost, out.maxValues = policies.mode, policies.onFailure, policies.cost, policies.maxValues
-	if len(v.node.Content) == 2 && !out.id.bad {
-		r.problem(v, "the override changes nothing")
+	if len(v.Node.Content) == 2 && !out.id.bad {
+		r.Problem(v, "the override changes nothing")
 	}
 	return out, true
 }
@@ -163,7 +164,7 @@ func (r *reader) merge(base *spec, o *override) (*spec, bool) {
 
 // fits reports whether the override's numbers are those of the limit's form.
 func (r *reader) fits(s *spec, o *override) bool {
-	before := len(r.found)
+	before := r.Found()
 	unfit := func(at place, is bool, key, want string) {
 		if is {
 			r.problemAt(at, "limit %s has %s: %s", s.id.v, want, key)
@@ -184,7 +185,7 @@ func (r *reader) fits(s *spec, o *override) bool {
 	unfit(o.burst.from, o.burst.set && !s.algorithm.v.HasBurst(), says, has)
 	unfit(o.tiers.from, o.tiers.set && s.form != formTiers, says, has)
 	unfit(o.quota.from, o.quota.set && s.form != formQuota, says, has)
-	return len(r.found) == before
+	return r.Found() == before
 }
 
 func replace[T any](f *field[T], by field[T]) {
@@ -194,7 +195,7 @@ func replace[T any](f *field[T], by field[T]) {
 }
 
 func (r *reader) boost(v value) (*boost, bool) {
-	o, ok := r.object(v, boostSchema)
+	o, ok := r.Object(v, boostSchema)
 	if !ok {
 		return nil, false
 	}
@@ -220,24 +221,22 @@ func (r *reader) boost(v value) (*boost, bool) {
 
 // factor reads a decimal with up to three digits after the point, in thousandths.
 func (r *reader) factor(v value) (int64, bool) {
-	text := ""
-	if tag := v.node.ShortTag(); v.node.Kind == yamlScalar && (tag == "!!int" || tag == "!!float") {
-		text = v.node.Value
-	} else {
-		r.problem(v, "want a number above 1 and at most %d, got %s", maxFactor, describe(v.node))
+	text := v.Node.Text
+	if !v.IsNumber() {
+		r.Problem(v, "want a number above 1 and at most %d, got %s", maxFactor, configfile.Describe(v.Node))
 		return 0, false
 	}
 	whole, part, point := strings.Cut(text, ".")
 	n, err := strconv.ParseUint(whole, 10, 32)
 	m, fractionErr := strconv.ParseUint((part + "000")[:3], 10, 32)
 	if err != nil || fractionErr != nil || (point && part == "") || len(part) > 3 {
-		r.problem(v, "%s is not a decimal number with at most three digits after the point", clip(text))
+		r.Problem(v, "%s is not a decimal number with at most three digits after the point", configfile.Clip(text))
 		return 0, false
 	}
 	if milli := n*milliFactor + m; milli > milliFactor && milli <= maxFactor*milliFactor {
 		return int64(milli), true
 	}
-	r.problem(v, "%s is not above 1 and at most %d", clip(text), maxFactor)
+	r.Problem(v, "%s is not above 1 and at most %d", configfile.Clip(text), maxFactor)
 	return 0, false
 }
 
@@ -337,8 +336,8 @@ func (r *reader) overridden(t *rawTenant, p *Plan) *Set {
 
 func (r *reader) unknownLimit(id field[string], p *Plan) {
 	hint := ""
-	if near := nearest(id.v, p.ids); near != "" {
+	if near := configfile.Nearest(id.v, p.ids); near != "" {
 		hint = " (did you mean " + strconv.Quote(near) + "?)"
 	}
-	r.problemAt(id.from, "plan %s has no limit %s%s", p.ID, quote(id.v), hint)
+	r.problemAt(id.from, "plan %s has no limit %s%s", p.ID, configfile.Quote(id.v), hint)
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
@@ -135,8 +136,8 @@ func TestTenantsShare(t *testing.T) {
 
 // Plans in one file, tenants in another, one configuration: how it is kept in a repository.
 func TestSeveralFiles(t *testing.T) {
-	plans := plan.Source{Name: "plans.yaml", Data: []byte("plans: [{id: pro, limits: []}]\nanonymousPlan: pro\nipv6Prefix: 56\n")}
-	tenants := plan.Source{Name: "tenants.json", Data: []byte(`{"tenants": [{"id": "b", "plan": "pro"}, {"id": "a", "plan": "pro", "suspended": true}]}`)}
+	plans := configyaml.Source("plans.yaml", []byte("plans: [{id: pro, limits: []}]\nanonymousPlan: pro\nipv6Prefix: 56\n"))
+	tenants := configyaml.Source("tenants.json", []byte(`{"tenants": [{"id": "b", "plan": "pro"}, {"id": "a", "plan": "pro", "suspended": true}]}`))
 	for _, sources := range [][]plan.Source{{plans, tenants}, {tenants, plans}} {
 		c, err := plan.ParseAt(noon, sources...)
 		if err != nil {
@@ -199,7 +200,7 @@ func BenchmarkParse10000Tenants(b *testing.B) {
 	text := []byte(tenThousand())
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
-		if _, err := plan.ParseAt(noon, plan.Source{Name: "f", Data: text}); err != nil {
+		if _, err := plan.ParseAt(noon, configyaml.Source("f", text)); err != nil {
 			b.Fatal(err)
 		}
 	}

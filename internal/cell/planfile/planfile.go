@@ -17,6 +17,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
@@ -157,7 +158,7 @@ func (p *Plans) read() ([]plan.Source, error) {
 	if len(p.c.Files) == 0 {
 		return []plan.Source{p.c.Source}, nil
 	}
-	return plan.ReadFiles(os.Stdin, p.c.Files...)
+	return configyaml.ReadFiles(os.Stdin, p.c.Files...)
 }
 
 // Name is what the configuration was loaded from.

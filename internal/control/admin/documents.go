@@ -17,31 +17,22 @@ import (
 
 // DocumentOf is the document of an item of plans, tenants or keys; false for any other.
 func DocumentOf(t control.Table, key string, body []byte) (plan.Document, bool) {
-	switch {
-	case t == control.Plans && key == events.SettingsKey:
-		return plan.Document{Kind: plan.KindSettings, ID: plan.SettingsID, Body: body}, true
-	case t == control.Plans && key != events.CanaryKey:
-		return plan.Document{Kind: plan.KindPlan, ID: key, Body: body}, true
-	case t == control.Tenants:
-		return plan.Document{Kind: plan.KindTenant, ID: key, Body: body}, true
-	case t == control.Keys:
-		return plan.Document{Kind: plan.KindKey, ID: key, Body: body}, true
+	d, id, ok := events.DocumentOf(t, key)
+	switch kind := plan.Kind(d.Kind); kind {
+	case plan.KindPlan, plan.KindSettings, plan.KindTenant, plan.KindKey:
+		return plan.Document{Kind: kind, ID: id, Body: body}, ok
+	default:
+		return plan.Document{}, false
 	}
-	return plan.Document{}, false
 }
 
 // Place is the table and key of a document's item.
 func Place(d plan.Document) (control.Table, string) {
-	switch d.Kind {
-	case plan.KindSettings:
-		return control.Plans, events.SettingsKey
-	case plan.KindTenant:
-		return control.Tenants, d.ID
-	case plan.KindKey:
-		return control.Keys, d.ID
-	default:
-		return control.Plans, d.ID
+	if d.Kind == plan.KindSettings {
+		d.ID = plan.SettingsID
 	}
+	t, key, _ := events.ItemOf(string(d.Kind), d.ID)
+	return t, key
 }
 
 // name is an item in words.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
@@ -132,7 +133,7 @@ tenants:
 // documents are those of a plans file.
 func (w *world) documents(text string) []plan.Document {
 	w.Helper()
-	documents, err := plan.Split(noon, plan.Source{Name: "plans.yaml", Data: []byte(text)})
+	documents, err := plan.Split(noon, configyaml.Source("plans.yaml", []byte(text)))
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -1,15 +1,6 @@
-// Package celldoc says which document of a cell's configuration an item of the control tables is, and which item a document is.
-//
-//	control table  key                  kind          id
-//	plans          a plan's id          plan          the same
-//	plans          events.SettingsKey   settings      plan.SettingsID
-//	plans          events.CanaryKey     KindCanary    CanaryID
-//	tenants        a tenant's id        tenant        the same
-//	keys           a key's id           key           the same
-//	cells          events.SharesKey     KindShares    SharesID
-//	cells          a placement's key    KindPlacement the same
-//
-// Operations and single cells are in no cell's configuration. Version and body are the item's own.
+// Package celldoc says which document of a cell's configuration an item of the control tables is, and which item a document
+// is. The kinds are listed in documents.go of package events. Operations and single cells are in no cell's configuration. Version
+// and body of a document are the item's own.
 package celldoc
 
 import (
@@ -38,7 +29,8 @@ const (
 
 // Of is the document that a changed item is.
 func Of(e *events.Changed) cellconfig.Document {
-	d := cellconfig.Document{Ref: refOf(e.Type, e.Key), Version: e.ItemVersion, Deleted: e.Deleted}
+	kind, id := e.Document()
+	d := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.Kind(kind), ID: id}, Version: e.ItemVersion, Deleted: e.Deleted}
 	if !e.Deleted {
 		d.Body = e.Body
 	}
@@ -47,33 +39,8 @@ func Of(e *events.Changed) cellconfig.Document {
 
 // Ref names the document of an item; false where cells have none.
 func Ref(t events.Table, key string) (cellconfig.Ref, bool) {
-	typ, ok := events.ChangedType(t, key)
-	if !ok {
-		return cellconfig.Ref{}, false
-	}
-	return refOf(typ, key), true
-}
-
-func refOf(t events.Type, key string) cellconfig.Ref {
-	switch t {
-	case events.PlanChanged:
-		return cellconfig.Ref{Kind: plan.KindPlan, ID: key}
-	case events.TenantChanged:
-		return cellconfig.Ref{Kind: plan.KindTenant, ID: key}
-	case events.KeyChanged:
-		return cellconfig.Ref{Kind: plan.KindKey, ID: key}
-	case events.SettingsChanged:
-		return cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID}
-	case events.Canary:
-		return cellconfig.Ref{Kind: KindCanary, ID: CanaryID}
-	case events.SharesChanged:
-		if key != events.SharesKey {
-			return cellconfig.Ref{Kind: KindPlacement, ID: key}
-		}
-		return cellconfig.Ref{Kind: KindShares, ID: SharesID}
-	default: // no document
-		return cellconfig.Ref{}
-	}
+	d, id, ok := events.DocumentOf(t, key)
+	return cellconfig.Ref{Kind: cellconfig.Kind(d.Kind), ID: id}, ok
 }
 
 // Readable returns an error that says why this version cannot read a document of the shares, or a placement: it is of a
@@ -104,22 +71,7 @@ func Unknown(d cellconfig.Document) cellconfig.Document {
 
 // Item is the item that a document is; false where there can be none.
 func Item(r cellconfig.Ref) (t events.Table, key string, ok bool) {
-	switch r.Kind {
-	case plan.KindPlan:
-		t, key = events.Plans, r.ID
-	case plan.KindTenant:
-		t, key = events.Tenants, r.ID
-	case plan.KindKey:
-		t, key = events.Keys, r.ID
-	case plan.KindSettings:
-		t, key = events.Plans, events.SettingsKey
-	case KindCanary:
-		t, key = events.Plans, events.CanaryKey
-	case KindShares:
-		t, key = events.Cells, events.SharesKey
-	case KindPlacement:
-		t, key = events.Cells, r.ID
-	default:
+	if t, key, ok = events.ItemOf(string(r.Kind), r.ID); !ok {
 		return "", "", false
 	}
 	back, there := Ref(t, key)
@@ -128,16 +80,9 @@ func Item(r cellconfig.Ref) (t events.Table, key string, ok bool) {
 
 // Kinds are those of a control table's documents.
 func Kinds(t events.Table) []cellconfig.Kind {
-	switch t {
-	case events.Plans:
-		return []cellconfig.Kind{plan.KindPlan, plan.KindSettings, KindCanary}
-	case events.Tenants:
-		return []cellconfig.Kind{plan.KindTenant}
-	case events.Keys:
-		return []cellconfig.Kind{plan.KindKey}
-	case events.Cells:
-		return []cellconfig.Kind{KindShares, KindPlacement}
-	case events.Operations:
+	var kinds []cellconfig.Kind
+	for _, kind := range events.KindsIn(t) {
+		kinds = append(kinds, cellconfig.Kind(kind))
 	}
-	return nil
+	return kinds
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
@@ -109,7 +110,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) compare(text string, prune bool) *client.Diff {
 	w.Helper()
-	draft, err := plan.ReadDraft(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(text)})
+	draft, err := plan.ReadDraft(time.Now(), configyaml.Source("plans.yaml", []byte(text)))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -177,7 +178,7 @@ tenants: [ { id: acme, plan: pro }%s ]
 		t.Errorf("the plan is at version %d: %v", item.Version, err)
 	}
 
-	draft, err := plan.ReadDraft(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(text)})
+	draft, err := plan.ReadDraft(time.Now(), configyaml.Source("plans.yaml", []byte(text)))
 	if err != nil {
 		t.Fatal(err)
 	}

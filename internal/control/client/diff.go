@@ -239,10 +239,7 @@ func load(
 // compare adds the edit that makes a document what the files say, if it is not.
 func (d *Diff) compare(doc plan.Document) error {
 	t, key := admin.Place(doc)
-	body, err := canonical.Object(doc.Body)
-	if err != nil {
-		return fmt.Errorf("%s: %w", doc.Name(), err)
-	}
+	body := doc.Body
 	have := d.stored[at(t, key)]
 	edit := Edit{Action: Create, Kind: doc.Kind, ID: doc.ID}
 	asks := doc.Kind != plan.KindSettings || string(body) != "{}"
@@ -250,6 +247,7 @@ func (d *Diff) compare(doc plan.Document) error {
 		edit.Version = have.Version
 	}
 	if have != nil && !have.Deleted {
+		var err error
 		if body, err = d.lay(doc, body, have.Body); err != nil {
 			return fmt.Errorf("%s: %w", doc.Name(), err)
 		}

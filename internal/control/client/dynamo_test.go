@@ -14,6 +14,7 @@ import (
 
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/client"
@@ -78,7 +79,7 @@ func TestWriteUnitsOfAnApply(t *testing.T) {
 	}
 	const n = 200
 	all := 1 + n + int(pins(n))
-	draft, err := plan.ReadDraft(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(many(n, 100))})
+	draft, err := plan.ReadDraft(time.Now(), configyaml.Source("plans.yaml", []byte(many(n, 100))))
 	if err != nil {
 		t.Fatal(err)
 	}

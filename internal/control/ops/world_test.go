@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/control/ops"
@@ -61,7 +62,7 @@ type world struct {
 
 func newWorld(t *testing.T, store limit.Store) *world {
 	t.Helper()
-	config, err := plan.Parse(plan.Source{Name: "plans.yaml", Data: []byte(plans)})
+	config, err := plan.Parse(configyaml.Source("plans.yaml", []byte(plans)))
 	if err != nil {
 		t.Fatal(err)
 	}

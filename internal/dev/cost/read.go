@@ -1,38 +1,30 @@
 package cost
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/big"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/sluicelimits/sluice/internal/configfile"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 )
 
 // MaxFileBytes is the most that a price file may have.
 const MaxFileBytes = 1 << 20
 
-const (
-	maxProblems = 100
-	maxSteps    = 20
-)
+const maxSteps = 20
 
-// PriceError is what is wrong with a price file: at least one line of the form "file:line:column: path: message".
-type PriceError struct{ Problems []string }
-
-func (e *PriceError) Error() string { return strings.Join(e.Problems, "\n") }
+// PriceError is every problem of a price file.
+type PriceError = configfile.Error
 
 // ReadPrices reads a price file, strictly, and returns base with what it names replaced; base stays what it is. With a nil base the
 // file must have everything. A region that base does not have needs every price. The error is a *PriceError with all that is wrong.
 func ReadPrices(base *Prices, name string, data []byte) (*Prices, error) {
-	r := &reader{name: name, whole: base == nil, next: &Prices{prices: map[string]*price{}}}
+	r := &reader{whole: base == nil, next: &Prices{prices: map[string]*price{}}}
 	if base != nil {
 		for id, p := range base.prices {
 			own := *p
@@ -40,14 +32,16 @@ func ReadPrices(base *Prices, name string, data []byte) (*Prices, error) {
 			r.next.prices[id] = &own
 		}
 	}
-	if root := r.parse(data); root != nil {
-		r.file(root)
+	r.MaxBytes = MaxFileBytes
+	document := r.Open(configyaml.Source(name, data), "it needs date and prices")
+	if document.Root != nil {
+		r.file(value{Doc: document, Node: document.Root})
 	}
-	if len(r.problems) == 0 {
-		r.complete()
+	if r.Found() == 0 {
+		r.complete(configfile.Place{Doc: document})
 	}
-	if len(r.problems) > 0 {
-		return nil, &PriceError{r.problems}
+	if err := r.Err(); err != nil {
+		return nil, err
 	}
 	if base != nil {
 		r.next.From = append(slices.Clone(base.From), Replacement{name, r.date})
@@ -55,246 +49,168 @@ func ReadPrices(base *Prices, name string, data []byte) (*Prices, error) {
 	return r.next, nil
 }
 
+// value is a node and the way to it.
+type value = configfile.Value
+
 type reader struct {
-	name     string
-	whole    bool // there is nothing that the file adds to
-	next     *Prices
-	date     time.Time // of the prices that name no day
-	problems []string
+	configfile.Reader
+	whole bool // there is nothing that the file adds to
+	next  *Prices
+	date  time.Time // of the prices that name no day
 }
 
-// problem notes what is wrong at a node, or with the file where n is nil.
-func (r *reader) problem(n *yaml.Node, path, format string, args ...any) {
-	at := r.name
-	if n != nil {
-		at += ":" + strconv.Itoa(max(n.Line, 1)) + ":" + strconv.Itoa(max(n.Column, 1))
-	}
-	if path != "" {
-		at += ": " + path
-	}
-	if len(r.problems) < maxProblems {
-		r.problems = append(r.problems, at+": "+fmt.Sprintf(format, args...))
-	}
-}
-
-var syntaxLine = regexp.MustCompile(`^yaml: line ([0-9]+): `)
-
-// parse returns the file's one value, or nil and a problem.
-func (r *reader) parse(data []byte) *yaml.Node {
-	if len(data) > MaxFileBytes {
-		r.problem(nil, "", "the file has more than %d bytes", MaxFileBytes)
-		return nil
-	}
-	one, more, err := decode(data)
-	switch {
-	case err != nil:
-		at := &yaml.Node{Line: 1}
-		if m := syntaxLine.FindStringSubmatch(err.Error()); m != nil {
-			at.Line, _ = strconv.Atoi(m[1]) // digits, and if too many, line 1
-		}
-		text := strings.TrimPrefix(syntaxLine.ReplaceAllString(err.Error(), ""), "yaml: ")
-		r.problem(at, "", "not valid YAML: %s", strings.ReplaceAll(text, "\n", " "))
-		return nil
-	case more:
-		r.problem(nil, "", "the file has a second YAML document; want one")
-		return nil
-	case one.Kind != yaml.DocumentNode || len(one.Content) != 1:
-		r.problem(nil, "", "the file is empty: it needs date and prices")
-		return nil
-	}
-	return one.Content[0]
-}
-
-func decode(data []byte) (one yaml.Node, more bool, err error) {
-	defer func() { // the library reports by panics inside; one that it does not catch must not end the program
-		if p := recover(); p != nil {
-			err = fmt.Errorf("yaml: cannot be read: %v", p)
-		}
-	}()
-	d := yaml.NewDecoder(bytes.NewReader(data))
-	if err := d.Decode(&one); err != nil {
-		if errors.Is(err, io.EOF) {
-			return yaml.Node{}, false, nil
-		}
-		return one, false, err
-	}
-	err = d.Decode(new(yaml.Node))
-	if errors.Is(err, io.EOF) {
-		return one, false, nil
-	}
-	return one, true, err
-}
-
-// object returns a mapping's values by key; what is not known is a problem, and so is a key that is there twice. known is nil where
-// any key is one.
-func (r *reader) object(n *yaml.Node, path string, known []string) map[string]*yaml.Node {
-	if n.Kind != yaml.MappingNode {
-		r.problem(n, path, "want a mapping")
-		return nil
-	}
-	got := map[string]*yaml.Node{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		k := n.Content[i]
-		switch {
-		case k.Kind != yaml.ScalarNode:
-			r.problem(k, path, "a key must be a word")
-		case known != nil && !slices.Contains(known, k.Value):
-			r.problem(k, path, "unknown key %q; known: %s", clip(k.Value), strings.Join(known, ", "))
-		case got[k.Value] != nil:
-			r.problem(k, path, "key %q is there twice", clip(k.Value))
-		default:
-			got[k.Value] = n.Content[i+1]
-		}
-	}
-	return got
-}
+// The keys of each mapping of a price file.
+var (
+	fileSchema   = &configfile.Schema{What: "a price file", Keys: []string{"date", "prices"}}
+	priceSchema  = &configfile.Schema{What: "a price", Keys: []string{"id", "per", "unit", "free", "published", "asOf", "usd"}}
+	stepSchema   = &configfile.Schema{What: "a step", Keys: []string{"upTo", "usd"}}
+	regionSchema = &configfile.Schema{What: "prices by region"}
+	daySchema    = &configfile.Schema{What: "a day, or days by region"}
+)
 
 // text reads a string that is not empty.
-func (r *reader) text(n *yaml.Node, path string) string {
-	if n.Kind != yaml.ScalarNode || n.Value == "" {
-		r.problem(n, path, "want a text")
-		return ""
+func (r *reader) text(v value) string {
+	text, ok := r.Text(v)
+	if ok && text == "" {
+		r.Problem(v, "want a text")
 	}
-	return n.Value
+	return text
 }
 
-// number reads one of 0 or more, or of above 0.
-func (r *reader) number(n *yaml.Node, path string, positive bool) *big.Rat {
-	if n.Kind != yaml.ScalarNode {
-		r.problem(n, path, "want a number")
+// number reads one of 0 or more, or of above 0. It may be in quotes.
+func (r *reader) number(v value, positive bool) *big.Rat {
+	if !v.IsNumber() && v.Node.Kind != configfile.String {
+		r.Problem(v, "want a number, got %s", configfile.Describe(v.Node))
 		return nil
 	}
-	v, err := ParseNumber(n.Value)
+	n, err := ParseNumber(v.Node.Text)
 	switch {
 	case err != nil:
-		r.problem(n, path, "%s", err)
+		r.Problem(v, "%s", err)
 		return nil
-	case positive && v.Sign() == 0:
-		r.problem(n, path, "want a number above 0")
+	case positive && n.Sign() == 0:
+		r.Problem(v, "want a number above 0")
 		return nil
 	}
-	return v
+	return n
 }
 
 // day reads a date.
-func (r *reader) day(n *yaml.Node, path string) time.Time {
-	date, err := time.Parse(time.DateOnly, n.Value)
-	if n.Kind != yaml.ScalarNode || err != nil {
-		r.problem(n, path, "want a day such as 2026-03-01")
+func (r *reader) day(v value) time.Time {
+	date, err := time.Parse(time.DateOnly, v.Node.Text)
+	if err != nil {
+		r.Problem(v, "want a day such as 2026-03-01, got %s", configfile.Describe(v.Node))
 	}
 	return date
 }
 
-func (r *reader) file(root *yaml.Node) {
-	o := r.object(root, "", []string{"date", "prices"})
-	if o == nil {
+func (r *reader) file(root value) {
+	o, ok := r.Object(root, fileSchema)
+	if !ok {
 		return
 	}
-	if n := o["date"]; n == nil {
-		r.problem(root, "", "date is missing: of which day the prices are")
-	} else {
-		r.date = r.day(n, "date")
+	if v, ok := r.Required(o, "date", "of which day the prices are"); ok {
+		r.date = r.day(v)
 	}
-	n := o["prices"]
-	switch {
-	case n == nil:
-		r.problem(root, "", "prices is missing")
-	case n.Kind != yaml.SequenceNode || len(n.Content) == 0:
-		r.problem(n, "prices", "want a list of prices")
-	default:
-		seen := map[string]bool{}
-		for i, entry := range n.Content {
-			r.price(entry, "prices["+strconv.Itoa(i)+"]", seen)
-		}
+	v, ok := r.Required(o, "prices", "a list of prices")
+	if !ok {
+		return
+	}
+	entries, ok := r.List(v, "prices")
+	if ok && len(entries) == 0 {
+		r.Problem(v, "there is no price")
+	}
+	seen := map[string]bool{}
+	for _, entry := range entries {
+		r.price(entry, seen)
 	}
 }
 
 var nodeType = regexp.MustCompile(`^elasticache\.cache\.[a-z0-9]+\.[a-z0-9]+$`)
 
-func (r *reader) price(entry *yaml.Node, path string, seen map[string]bool) {
-	o := r.object(entry, path, []string{"id", "per", "unit", "free", "published", "asOf", "usd"})
-	if o == nil {
+func (r *reader) price(entry value, seen map[string]bool) {
+	o, ok := r.Object(entry, priceSchema)
+	if !ok {
 		return
 	}
-	if o["id"] == nil {
-		r.problem(entry, path, "id is missing")
+	v, ok := r.Required(o, "id", "which price it is")
+	if !ok {
 		return
 	}
-	id := r.text(o["id"], path+".id")
+	id := r.text(v)
 	switch {
 	case id == "" || slices.Contains(retiredPrices(), id):
 		return
 	case !slices.Contains(knownPrices(), id) && !nodeType.MatchString(id):
-		r.problem(o["id"], path+".id", "no price is called %q; there are %s and elasticache.cache.TYPE", clip(id), strings.Join(knownPrices(), ", "))
+		r.Problem(v, "no price is called %s; there are %s and elasticache.cache.TYPE",
+			configfile.Quote(id), strings.Join(knownPrices(), ", "))
 		return
 	case seen[id]:
-		r.problem(o["id"], path+".id", "price %q is there twice", id)
+		r.Problem(v, "price %q is there twice", id)
 		return
 	}
 	seen[id] = true
-	p := r.described(entry, o, path, id)
-	if o["usd"] == nil {
-		r.problem(entry, path, "usd is missing: the price in each region")
+	p := r.described(o, id)
+	usd, ok := r.Required(o, "usd", "the price in each region")
+	if !ok {
 		return
 	}
-	regions := r.object(o["usd"], path+".usd", nil)
-	for _, region := range slices.Sorted(maps.Keys(regions)) {
-		if !regionName.MatchString(region) {
-			r.problem(o["usd"], path+".usd", "%q is no name of a region", clip(region))
+	regions, _ := r.Object(usd, regionSchema)
+	for _, region := range regions.Entries {
+		if !regionName.MatchString(region.Key) {
+			r.ProblemAt(region.KeyAt, "%s is no name of a region", configfile.Quote(region.Key))
 			continue
 		}
-		p.usd[region] = r.steps(regions[region], path+".usd."+region)
-		p.asOf[region] = r.date
+		p.usd[region.Key] = r.steps(region.Value)
+		p.asOf[region.Key] = r.date
 	}
-	if n := o["asOf"]; n != nil {
-		r.asOf(n, path+".asOf", p, regions)
+	if v, ok := o.Get("asOf"); ok {
+		r.asOf(v, p, regions)
 	}
 }
 
 // asOf reads the day of a price: one for all regions of the entry, or one for each of some.
-func (r *reader) asOf(n *yaml.Node, path string, p *price, regions map[string]*yaml.Node) {
-	if n.Kind == yaml.ScalarNode {
-		date := r.day(n, path)
-		for region := range regions {
-			p.asOf[region] = date
+func (r *reader) asOf(v value, p *price, regions configfile.Object) {
+	if v.Node.IsScalar() {
+		date := r.day(v)
+		for _, region := range regions.Entries {
+			p.asOf[region.Key] = date
 		}
 		return
 	}
-	named := r.object(n, path, nil)
-	for _, region := range slices.Sorted(maps.Keys(named)) {
-		if regions[region] == nil {
-			r.problem(named[region], path, "there is no price in %q here", clip(region))
+	named, _ := r.Object(v, daySchema)
+	for _, region := range named.Entries {
+		if _, ok := regions.Get(region.Key); !ok {
+			r.ProblemAt(region.KeyAt, "there is no price in %s here", configfile.Quote(region.Key))
 			continue
 		}
-		p.asOf[region] = r.day(named[region], path+"."+region)
+		p.asOf[region.Key] = r.day(region.Value)
 	}
 }
 
 // described is the price of that id, with what the entry says of it but amounts; a new one must say all of it.
-func (r *reader) described(entry *yaml.Node, o map[string]*yaml.Node, path, id string) *price {
+func (r *reader) described(o configfile.Object, id string) *price {
 	p := r.next.prices[id]
 	if p == nil {
 		p = &price{id: id, free: new(big.Rat), usd: map[string][]step{}, asOf: map[string]time.Time{}}
-		for _, key := range []string{"per", "unit", "published"} {
-			if o[key] == nil {
-				r.problem(entry, path, "%s is missing", key)
-			}
-		}
+		r.Required(o, "per", "how many units the price is for")
+		r.Required(o, "unit", "what is counted")
+		r.Required(o, "published", "where AWS has the price")
 		r.next.prices[id] = p
 	}
-	if n := o["per"]; n != nil {
-		if p.per = r.number(n, path+".per", true); p.per != nil && !p.per.IsInt() {
-			r.problem(n, path+".per", "want a whole number")
+	if v, ok := o.Get("per"); ok {
+		if p.per = r.number(v, true); p.per != nil && !p.per.IsInt() {
+			r.Problem(v, "want a whole number")
 		}
 	}
-	if n := o["free"]; n != nil {
-		p.free = r.number(n, path+".free", false)
+	if v, ok := o.Get("free"); ok {
+		p.free = r.number(v, false)
 	}
-	if n := o["unit"]; n != nil {
-		p.unit = r.text(n, path+".unit")
+	if v, ok := o.Get("unit"); ok {
+		p.unit = r.text(v)
 	}
-	if n := o["published"]; n != nil {
-		p.published = r.text(n, path+".published")
+	if v, ok := o.Get("published"); ok {
+		p.published = r.text(v)
 	}
 	return p
 }
@@ -302,40 +218,39 @@ func (r *reader) described(entry *yaml.Node, o map[string]*yaml.Node, path, id s
 var regionName = regexp.MustCompile(`^[a-z]{2}(-[a-z]{2,12}){1,3}-[0-9]{1,2}$`)
 
 // steps reads one price, or a list of steps.
-func (r *reader) steps(n *yaml.Node, path string) []step {
-	if n.Kind != yaml.SequenceNode {
-		return []step{{usd: r.number(n, path, false)}}
+func (r *reader) steps(v value) []step {
+	if v.Node.Kind != configfile.List {
+		return []step{{usd: r.number(v, false)}}
 	}
-	if len(n.Content) == 0 || len(n.Content) > maxSteps {
-		r.problem(n, path, "want 1 to %d steps", maxSteps)
+	entries, _ := r.List(v, "steps")
+	if len(entries) == 0 || len(entries) > maxSteps {
+		r.Problem(v, "want 1 to %d steps", maxSteps)
 		return nil
 	}
 	var steps []step
 	last := new(big.Rat)
-	for i, entry := range n.Content {
-		path := path + "[" + strconv.Itoa(i) + "]"
-		o := r.object(entry, path, []string{"upTo", "usd"})
-		if o == nil {
+	for i, entry := range entries {
+		o, ok := r.Object(entry, stepSchema)
+		if !ok {
 			continue
 		}
 		var s step
-		if o["usd"] == nil {
-			r.problem(entry, path, "usd is missing")
-		} else {
-			s.usd = r.number(o["usd"], path+".usd", false)
+		if usd, ok := r.Required(o, "usd", "the price of a unit in this step"); ok {
+			s.usd = r.number(usd, false)
 		}
-		final := i == len(n.Content)-1
+		upTo, there := o.Get("upTo")
+		final := i == len(entries)-1
 		switch {
-		case o["upTo"] == nil && !final:
-			r.problem(entry, path, "upTo is missing: only the last step has none")
-		case o["upTo"] != nil && final:
-			r.problem(o["upTo"], path+".upTo", "the last step holds for all that is beyond, and has no upTo")
-		case o["upTo"] != nil:
-			if s.upTo = r.number(o["upTo"], path+".upTo", true); s.upTo == nil {
+		case !there && !final:
+			r.Problem(entry, "upTo is missing: only the last step has none")
+		case there && final:
+			r.Problem(upTo, "the last step holds for all that is beyond, and has no upTo")
+		case there:
+			if s.upTo = r.number(upTo, true); s.upTo == nil {
 				break
 			}
 			if s.upTo.Cmp(last) <= 0 {
-				r.problem(o["upTo"], path+".upTo", "want more than the step before")
+				r.Problem(upTo, "want more than the step before")
 			}
 			last = s.upTo
 		}
@@ -345,7 +260,7 @@ func (r *reader) steps(n *yaml.Node, path string) []step {
 }
 
 // complete finds the regions, and what a region lacks.
-func (r *reader) complete() {
+func (r *reader) complete(whole configfile.Place) {
 	regions := map[string]bool{}
 	for _, p := range r.next.prices {
 		for region := range p.usd {
@@ -369,9 +284,9 @@ func (r *reader) complete() {
 		if n := len(missing) - len(shown); n > 0 {
 			more = fmt.Sprintf(" and %d more", n)
 		}
-		r.problem(nil, "", "region %s lacks the price of %s%s", region, strings.Join(shown, ", "), more)
+		r.ProblemAt(whole, "region %s lacks the price of %s%s", region, strings.Join(shown, ", "), more)
 	}
 	if r.whole && len(regions) == 0 {
-		r.problem(nil, "", "no region has a price")
+		r.ProblemAt(whole, "no region has a price")
 	}
 }

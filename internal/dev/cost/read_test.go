@@ -238,22 +238,22 @@ func TestPriceFilesOfEarlierReleases(t *testing.T) {
 // Guarantees that what is wrong in a price file is told with its place, all of it in one run, and that no price is taken from it.
 func TestPriceProblems(t *testing.T) {
 	tests := []struct{ name, text, want string }{
-		{"empty", "", "f.yaml: the file is empty: it needs date and prices"},
+		{"empty", "", "f.yaml:1:1: the file is empty: it needs date and prices"},
 		{"no YAML", "date: [", "f.yaml:1:1: not valid YAML: did not find expected node content"},
-		{"two documents", "date: 2026-01-01\n---\na: 1\n", "f.yaml: the file has a second YAML document; want one"},
-		{"a list", "- 1\n", "f.yaml:1:1: want a mapping"},
+		{"two documents", "date: 2026-01-01\n---\na: 1\n", "f.yaml:3:1: a second YAML document begins here: one file holds one document"},
+		{"a list", "- 1\n", "f.yaml:1:1: want a price file (a mapping), got a list"},
 		{"no date", "prices: [ { id: sns.publishes, usd: { us-east-1: 1 } } ]", "f.yaml:1:1: date is missing: of which day the prices are"},
 		{"bad date", "date: tomorrow\nprices: [ { id: sns.publishes, usd: { us-east-1: 1 } } ]", "f.yaml:1:7: date: want a day such as 2026-03-01"},
 		{"no prices", "date: 2026-01-01\n", "f.yaml:1:1: prices is missing"},
 		{"unknown key", "date: 2026-01-01\nprices:\n  - { id: sns.publishes, usd: { us-east-1: 1 }, discount: 5 }\n",
-			`f.yaml:3:49: prices[0]: unknown key "discount"; known: id, per, unit, free, published, asOf, usd`},
+			`f.yaml:3:49: prices[0]: unknown key "discount" in a price; known: id, per, unit, free, published, asOf, usd`},
 		{"a day that is none", "date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: May, usd: { us-east-1: 1 } } ]",
 			"f.yaml:2:38: prices[0].asOf: want a day such as 2026-03-01"},
 		{"a day of a region without a price",
 			"date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: { eu-west-1: 2026-01-01 }, usd: { us-east-1: 1 } } ]",
-			`f.yaml:2:51: prices[0].asOf: there is no price in "eu-west-1" here`},
+			`f.yaml:2:40: prices[0].asOf: there is no price in "eu-west-1" here`},
 		{"days in a list", "date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: [ 2026-01-01 ], usd: { us-east-1: 1 } } ]",
-			"prices[0].asOf: want a mapping"},
+			"prices[0].asOf: want a day, or days by region (a mapping), got a list"},
 		{"unknown price", "date: 2026-01-01\nprices: [ { id: sns.hugs, usd: {} } ]", `f.yaml:2:17: prices[0].id: no price is called "sns.hugs"; there are apigateway.rest`},
 		{"twice", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: 1 } }, { id: sns.publishes, usd: { us-east-1: 1 } } ]",
 			`f.yaml:2:63: prices[1].id: price "sns.publishes" is there twice`},
@@ -264,7 +264,7 @@ func TestPriceProblems(t *testing.T) {
 		{"an exponent", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: 1e-7 } } ]", `"1e-7" is no number`},
 		{"per nothing", "date: 2026-01-01\nprices: [ { id: sns.publishes, per: 0, usd: { us-east-1: 1 } } ]", "f.yaml:2:37: prices[0].per: want a number above 0"},
 		{"per a part", "date: 2026-01-01\nprices: [ { id: sns.publishes, per: 0.5, usd: { us-east-1: 1 } } ]", "prices[0].per: want a whole number"},
-		{"no region", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { Ireland: 1 } } ]", `f.yaml:2:37: prices[0].usd: "Ireland" is no name of a region`},
+		{"no region", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { Ireland: 1 } } ]", `f.yaml:2:39: prices[0].usd: "Ireland" is no name of a region`},
 		{"steps that fall", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [ { upTo: 5, usd: 1 }, { upTo: 5, usd: 1 }, { usd: 1 } ] } } ]",
 			"f.yaml:2:81: prices[0].usd.us-east-1[1].upTo: want more than the step before"},
 		{"steps that end", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [ { upTo: 5, usd: 1 } ] } } ]",
@@ -274,7 +274,7 @@ func TestPriceProblems(t *testing.T) {
 		{"no steps", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [] } } ]", "prices[0].usd.us-east-1: want 1 to 20 steps"},
 		{"a new node without a unit", "date: 2026-01-01\nprices: [ { id: elasticache.cache.a.b, per: 1, published: x, usd: { us-east-1: 1 } } ]", "prices[0]: unit is missing"},
 		{"an alias", "date: &d 2026-01-01\nprices: [ { id: sns.publishes, per: *d, usd: { us-east-1: 1 } } ]", "prices[0].per: want a number"},
-		{"too large", strings.Repeat("#", MaxFileBytes+1), "f.yaml: the file has more than 1048576 bytes"},
+		{"too large", strings.Repeat("#", MaxFileBytes+1), "f.yaml: the file is larger than 1 MiB"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

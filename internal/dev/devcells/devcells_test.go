@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/audit"
@@ -51,7 +52,9 @@ func closed(t *testing.T, p *devcells.Plane) {
 	}
 }
 
-func file(text string) []plan.Source { return []plan.Source{{Name: "plans.yaml", Data: []byte(text)}} }
+func file(text string) []plan.Source {
+	return []plan.Source{configyaml.Source("plans.yaml", []byte(text))}
+}
 
 func apply(t *testing.T, p *devcells.Plane, text string, want int) {
 	t.Helper()

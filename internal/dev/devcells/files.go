@@ -185,10 +185,7 @@ func (p *Plane) changes(ctx context.Context, documents []plan.Document) (changes
 	now = make(map[place]version, len(documents))
 	for i := range documents {
 		table, key := admin.Place(documents[i])
-		body, err := canonical.Object(documents[i].Body)
-		if err != nil {
-			return nil, nil, nil, fmt.Errorf("%s: %w", documents[i].Name(), err)
-		}
+		body := documents[i].Body
 		at, v := place{table, key}, version{body: sha256.Sum256(body)}
 		now[at] = v
 		if last, was := p.written[at]; was && last == v {

@@ -22,11 +22,11 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/gateway"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
-	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 )
@@ -91,7 +91,7 @@ func newFixture(t testing.TB, text []byte, change func(*gateway.Config)) *fixtur
 	t.Helper()
 	f := &fixture{clock: &clock{t: noon}, logs: new(logtest.Buffer)}
 	f.log = slog.New(slog.NewTextHandler(f.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	p, err := planfile.Open(planfile.Config{Source: plan.Source{Name: "test.yaml", Data: text},
+	p, err := planfile.Open(planfile.Config{Source: configyaml.Source("test.yaml", text),
 		Peppers: map[string][]byte{"dev": identity.DevPepper()}, Log: f.log})
 	if err != nil {
 		t.Fatal(err)

@@ -15,13 +15,13 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cell/planfile"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/gateway"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
-	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
@@ -86,7 +86,7 @@ var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 func openPlans(t *testing.T, text string) *planfile.Plans {
 	t.Helper()
-	p, err := planfile.Open(planfile.Config{Source: plan.Source{Name: "test.yaml", Data: []byte(text)},
+	p, err := planfile.Open(planfile.Config{Source: configyaml.Source("test.yaml", []byte(text)),
 		Peppers: map[string][]byte{"dev": identity.DevPepper()}, Log: silent})
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/simulate"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
@@ -146,7 +147,7 @@ func rule(algorithm string) string {
 
 func config(t testing.TB, text string) *plan.Config {
 	t.Helper()
-	c, err := plan.Parse(plan.Source{Name: "plans.yaml", Data: []byte(text)})
+	c, err := plan.Parse(configyaml.Source("plans.yaml", []byte(text)))
 	if err != nil {
 		t.Fatalf("plans file:\n%s\n%v", text, err)
 	}

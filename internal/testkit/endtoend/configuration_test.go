@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
@@ -48,7 +49,7 @@ func newConfigured(t *testing.T, plans string, tenants ...string) *configured {
 func (c *configured) write(plans string) {
 	c.t.Helper()
 	c.version++
-	split, err := plan.Split(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(c.plans(plans))})
+	split, err := plan.Split(time.Now(), configyaml.Source("plans.yaml", []byte(c.plans(plans))))
 	if err != nil {
 		c.t.Fatal(err)
 	}

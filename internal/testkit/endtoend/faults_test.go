@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -24,7 +25,7 @@ func (w *world) used(server *redistest.Server, plans, tenant string) int64 {
 		w.t.Fatal(err)
 	}
 	defer store.Close()
-	c, err := plan.Parse(plan.Source{Name: "plans.yaml", Data: []byte(w.plans(plans))})
+	c, err := plan.Parse(configyaml.Source("plans.yaml", []byte(w.plans(plans))))
 	if err != nil {
 		w.t.Fatal(err)
 	}

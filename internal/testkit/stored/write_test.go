@@ -21,6 +21,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/audit/folder"
@@ -194,7 +195,7 @@ func TestWrite(t *testing.T) {
 		Ops: "https://abc123.execute-api.eu-west-1.amazonaws.com/v1/", Reason: "the first cell"})
 	must(err)
 	balance()
-	documents, err := plan.Split(noon, plan.Source{Name: "plans.yaml", Data: []byte(plans)})
+	documents, err := plan.Split(noon, configyaml.Source("plans.yaml", []byte(plans)))
 	must(err)
 	seed := &admin.ApplyRequest{Reason: "launch"}
 	for _, d := range documents {
@@ -227,7 +228,7 @@ func TestWrite(t *testing.T) {
 	must(err)
 	memories, err := memory.New(memory.Config{})
 	must(err)
-	set, err := plan.Parse(plan.Source{Name: "plans.yaml", Data: []byte(plans)})
+	set, err := plan.Parse(configyaml.Source("plans.yaml", []byte(plans)))
 	must(err)
 	o, err := ops.New(ops.Config{Cell: "eu-1", Store: memories, Tables: w, Log: quiet, Now: now,
 		Tenant: func(_ context.Context, id string) (*plan.Tenant, error) {

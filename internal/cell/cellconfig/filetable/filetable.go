@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -117,7 +118,7 @@ func changed(before, now []fileState) bool {
 // read reads the files and applies what is not as it was. Plans come before the tenants that name them, and what is gone goes
 // last.
 func (t *Table) read(ctx context.Context) error {
-	sources, err := plan.ReadFiles(os.Stdin, t.files...)
+	sources, err := configyaml.ReadFiles(os.Stdin, t.files...)
 	if err != nil {
 		return err
 	}

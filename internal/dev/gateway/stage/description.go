@@ -159,7 +159,7 @@ func (d *Description) Check() error {
 	c := &checker{d: d}
 	c.check()
 	if len(c.problems) > 0 {
-		return &Error{c.problems}
+		return &Error{Problems: c.problems}
 	}
 	return nil
 }

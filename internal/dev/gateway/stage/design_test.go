@@ -12,6 +12,7 @@ import (
 	"github.com/dunglas/httpsfv"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -38,7 +39,7 @@ func newAuthorizer(t *testing.T, c apigw.Encoder) stage.Function {
 		text += "  - { id: " + id + ", tenant: " + tenant + ", subject: ci, hash: " + hash + ", pepper: dev }\n"
 		keys = append(keys, identity.Key{ID: id, Tenant: tenant, Subject: "ci", Hash: hash, Pepper: identity.DevPepperID})
 	}
-	cfg, err := plan.Parse(plan.Source{Name: "plans.yaml", Data: []byte(text)})
+	cfg, err := plan.Parse(configyaml.Source("plans.yaml", []byte(text)))
 	if err != nil {
 		t.Fatal(err)
 	}

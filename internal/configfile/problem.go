@@ -1,4 +1,4 @@
-package plan
+package configfile
 
 import (
 	"cmp"
@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Problem is one thing that is wrong in a plans file.
+// Problem is one thing that is wrong in a file.
 type Problem struct {
-	File    string `json:"file"`
+	File    string `json:"file"`   // "" where there is none
 	Line    int    `json:"line"`   // from 1; 0 where the file as a whole is meant
 	Column  int    `json:"column"` // from 1, in characters; 0 where the file as a whole is meant
 	Path    string `json:"path"`   // as in plans[0].limits[2].rate; "" where the file as a whole is meant
@@ -19,11 +19,13 @@ type Problem struct {
 // String is "file:line:column: path: message". What is not known is left out.
 func (p Problem) String() string {
 	var b strings.Builder
-	b.WriteString(p.File)
-	if p.Line > 0 {
-		b.WriteString(":" + strconv.Itoa(p.Line) + ":" + strconv.Itoa(p.Column))
+	if p.File != "" {
+		b.WriteString(p.File)
+		if p.Line > 0 {
+			b.WriteString(":" + strconv.Itoa(p.Line) + ":" + strconv.Itoa(p.Column))
+		}
+		b.WriteString(": ")
 	}
-	b.WriteString(": ")
 	if p.Path != "" {
 		b.WriteString(p.Path + ": ")
 	}
@@ -31,7 +33,7 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Error is every problem of one load, in file order.
+// Error is every problem of one load, usually in file order.
 type Error struct{ Problems []Problem }
 
 // Error joins the problems, a line each.

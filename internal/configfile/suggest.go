@@ -1,10 +1,10 @@
-package plan
+package configfile
 
 import "strings"
 
-// nearest is the word that was probably meant: equal but for case or separators, or within a third of its letters; ""
+// Nearest is the word that was probably meant: equal but for case or separators, or within a third of its letters; ""
 // where none is.
-func nearest(got string, words []string) string {
+func Nearest(got string, words []string) string {
 	if len(got) > 64 {
 		return ""
 	}

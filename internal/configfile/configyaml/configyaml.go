@@ -1,94 +1,140 @@
-package plan
+// Package configyaml is the front end of package configfile for YAML, of which JSON is a part. It is the only package that
+// parses YAML; what runs in a Lambda function must not link it.
+package configyaml
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/sluicelimits/sluice/internal/configfile"
 )
 
-// Bounds on what is read. A file beyond them is refused before it can take memory or time without bound.
-const (
-	MaxFileBytes = 16 << 20  // bytes in one file; 10,000 tenants take about one MiB
-	maxNodes     = 2_000_000 // values in all files together
-	maxAliased   = 250_000   // values that aliases may add
-	maxProblems  = 10_000    // problems that one load lists
-)
+// maxAliased bounds the values that aliases may add: a few lines of them can stand for billions.
+const maxAliased = 250_000
 
-// Source is one file's name and content.
-type Source struct {
-	Name string
-	Data []byte
+// Source is a source that is written in YAML.
+func Source(name string, data []byte) configfile.Source {
+	return configfile.Source{Name: name, Data: data, Parse: Parse}
 }
 
-// document is one parsed source.
-type document struct {
-	name   string
-	number int
-	root   *yaml.Node // nil where it could not be parsed; dropped when everything is read
+// ReadFiles reads files that are written in YAML; "-" is stdin. The error is an *[configfile.Error] that names every file
+// that cannot be read.
+func ReadFiles(stdin io.Reader, files ...string) ([]configfile.Source, error) {
+	return configfile.ReadFiles(Parse, stdin, files...)
 }
 
-// ReadFile reads one source, "-" from stdin. It reads at most one byte more than MaxFileBytes, so that a file without
-// end (a device, a pipe) cannot fill the memory; Parse then refuses it.
-func ReadFile(name string, stdin io.Reader) (Source, error) {
-	if name == "-" {
-		return readSource("<stdin>", stdin)
+// Parse makes the tree of a YAML document. It is a [configfile.Parser]. Aliases are resolved: the nodes that they name are
+// shared, at the place of the anchor.
+func Parse(data []byte) (*configfile.Node, *configfile.Problem) {
+	problem := func(line, column int, format string, args ...any) *configfile.Problem {
+		return &configfile.Problem{Line: line, Column: column, Message: fmt.Sprintf(format, args...)}
 	}
-	f, err := os.Open(name)
-	if err != nil {
-		return Source{Name: name}, err
+	if at, why := firstBadByte(data); why != "" {
+		line, column := position(data, at)
+		return nil, problem(line, column, "%s", why)
 	}
-	defer func() { _ = f.Close() }() // it was only read
-	return readSource(name, f)
-}
-
-func readSource(name string, from io.Reader) (Source, error) {
-	data, err := io.ReadAll(io.LimitReader(from, MaxFileBytes+1))
-	if err != nil {
-		return Source{Name: name}, fmt.Errorf("read %s: %w", name, err)
-	}
-	return Source{Name: name, Data: data}, nil
-}
-
-// open parses the source to a tree of nodes. Whatever is wrong with it as YAML is one problem; the rest of the file
-// cannot be read then.
-func (r *reader) open(src Source) *document {
-	d := &document{name: src.Name, number: len(r.documents)}
-	r.documents = append(r.documents, d)
-	fail := func(line, column int, format string, args ...any) *document {
-		p := Problem{File: d.name, Line: line, Column: column, Message: fmt.Sprintf(format, args...)}
-		r.found = append(r.found, ordered{p, d.number})
-		return d
-	}
-	if len(src.Data) > MaxFileBytes {
-		return fail(0, 0, "the file is larger than %d MiB", MaxFileBytes>>20)
-	}
-	if at, why := firstBadByte(src.Data); why != "" {
-		line, column := position(src.Data, at)
-		return fail(line, column, "%s", why)
-	}
-	if r.nodes += countNodes(src.Data); r.nodes > maxNodes {
-		return fail(0, 0, "more than %d values: split the configuration", maxNodes)
-	}
-	root, rest, err := parseYAML(bytes.NewReader(src.Data))
+	root, rest, err := parseYAML(bytes.NewReader(data))
 	switch {
 	case err != nil:
-		line, column, message := locate(src.Data, err)
-		return fail(line, column, "%s", message)
+		line, column, message := locate(data, err)
+		return nil, problem(line, column, "%s", message)
 	case root == nil:
-		return fail(1, 1, "the file is empty: it needs at least one of %s", strings.Join(topSchema.keys, ", "))
+		return nil, nil
 	case rest != nil:
-		return fail(rest.Line, rest.Column, "a second YAML document begins here: one file holds one document")
+		return nil, problem(rest.Line, rest.Column, "a second YAML document begins here: one file holds one document")
 	}
-	d.root = root
-	return d
+	b := &builder{made: map[*yaml.Node]*built{}}
+	n := b.node(root).node
+	if b.bad != nil {
+		return nil, problem(b.bad.Line, b.bad.Column, "%s", b.why)
+	}
+	return n, nil
+}
+
+// builder makes the tree of configfile from that of the YAML library.
+type builder struct {
+	made    map[*yaml.Node]*built // nodes with an anchor; one whose node is nil is not finished
+	aliased int                   // values that aliases added
+	bad     *yaml.Node            // the first alias that cannot be resolved
+	why     string                // what is wrong with bad
+}
+
+// built is a node with the number of values in it, those of aliases included.
+type built struct {
+	node   *configfile.Node
+	values int
+}
+
+func (b *builder) node(n *yaml.Node) *built {
+	if n.Kind == yaml.AliasNode {
+		return b.alias(n)
+	}
+	out := &built{values: 1}
+	if n.Anchor != "" {
+		b.made[n] = out
+	}
+	node := &configfile.Node{Line: n.Line, Column: n.Column}
+	switch n.Kind {
+	case yaml.MappingNode:
+		node.Kind = configfile.Mapping
+	case yaml.SequenceNode:
+		node.Kind = configfile.List
+	default:
+		scalar(n, node)
+	}
+	if len(n.Content) > 0 {
+		node.Content = make([]*configfile.Node, len(n.Content))
+	}
+	for i, inner := range n.Content {
+		child := b.node(inner)
+		node.Content[i] = child.node
+		out.values += child.values
+	}
+	out.node = node
+	return out
+}
+
+func (b *builder) alias(n *yaml.Node) *built {
+	target := b.made[n.Alias]
+	switch {
+	case b.bad != nil:
+	case target == nil || target.node == nil:
+		b.bad, b.why = n, fmt.Sprintf("alias *%s stands inside what &%s names", n.Value, n.Value)
+	default:
+		if b.aliased += target.values; b.aliased <= maxAliased {
+			return target
+		}
+		b.bad, b.why = n, fmt.Sprintf("aliases expand to more than %d values", maxAliased)
+	}
+	return &built{node: &configfile.Node{Line: n.Line, Column: n.Column}, values: 1}
+}
+
+var kinds = map[string]configfile.Kind{
+	"!!null": configfile.Null, "!!str": configfile.String, "!!int": configfile.Integer, "!!float": configfile.Float,
+	"!!bool": configfile.Boolean, "!!timestamp": configfile.Timestamp,
+}
+
+func scalar(n *yaml.Node, to *configfile.Node) {
+	tag := n.ShortTag()
+	kind, known := kinds[tag]
+	if !known {
+		kind = configfile.Tagged
+	}
+	if kind == configfile.Float && strings.Trim(n.Value, "+-0123456789_") == "" {
+		kind = configfile.Integer // one past 64 bits, which the library calls a float
+	}
+	to.Kind, to.Text = kind, n.Value
+	if !known || n.Style&yaml.TaggedStyle != 0 {
+		to.Tag = tag
+	}
 }
 
 // parseYAML returns the first document's value and the second's, if there is one.
@@ -140,22 +186,6 @@ func firstBadByte(data []byte) (at int, why string) {
 		i++
 	}
 	return 0, ""
-}
-
-// countNodes bounds the number of nodes from above, before any is made: each needs one of these before or after it.
-func countNodes(data []byte) int {
-	n := 1
-	for i, c := range data {
-		switch c {
-		case '\n', ',', '[', '{', ':':
-			n++
-		case '-', '?':
-			if i+1 < len(data) && (data[i+1] == ' ' || data[i+1] == '\t') {
-				n++
-			}
-		}
-	}
-	return n
 }
 
 // position is the line and column of an offset, from 1, the column in characters.
