@@ -9,8 +9,8 @@ import (
 
 // How often the background tasks may start, and how long an answer waits for them.
 const (
-	BesideEvery = 100 * time.Millisecond
-	BesideWait  = 50 * time.Millisecond
+	BackgroundEvery = 100 * time.Millisecond
+	BackgroundWait  = 50 * time.Millisecond
 )
 
 // backgroundTasks runs tasks in the background of requests, in a process that may be frozen between two requests.
@@ -32,7 +32,7 @@ type backgroundTask struct {
 // runningTasks holds, for each run that an answer waits for, the channel that is closed when the run has ended.
 type runningTasks []<-chan struct{}
 
-// start starts each task in a goroutine of its own if BesideEvery has passed since the last start. A task that still
+// start starts each task in a goroutine of its own if BackgroundEvery has passed since the last start. A task that still
 // runs is not started again. It returns the runs that are under way; none if it was too early to start any.
 func (b *backgroundTasks) start(ctx context.Context, now time.Time) (running runningTasks) {
 	if len(b.tasks) == 0 || !b.claimStart(now.UnixNano()) {
@@ -44,11 +44,11 @@ func (b *backgroundTasks) start(ctx context.Context, now time.Time) (running run
 	return running
 }
 
-// claimStart reports whether the tasks start now: BesideEvery has passed since the last start, or the clock was set
+// claimStart reports whether the tasks start now: BackgroundEvery has passed since the last start, or the clock was set
 // back. Of several goroutines that ask at once, one gets true.
 func (b *backgroundTasks) claimStart(now int64) bool {
 	last := b.lastStart.Load()
-	return (now-last >= int64(BesideEvery) || now < last) && b.lastStart.CompareAndSwap(last, now)
+	return (now-last >= int64(BackgroundEvery) || now < last) && b.lastStart.CompareAndSwap(last, now)
 }
 
 // startTask starts a run of the task unless one is under way. It returns the channel that is closed when the run has
@@ -79,12 +79,12 @@ func (b *backgroundTasks) startTask(ctx context.Context, t *backgroundTask, now 
 	return done
 }
 
-// wait waits until all runs have ended, for BesideWait at most.
+// wait waits until all runs have ended, for BackgroundWait at most.
 func (r runningTasks) wait() {
 	if len(r) == 0 {
 		return
 	}
-	timeout := time.NewTimer(BesideWait)
+	timeout := time.NewTimer(BackgroundWait)
 	defer timeout.Stop()
 	for _, done := range r {
 		select {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Guarantees that background tasks start once in BesideEvery, and also after the clock was set back. Otherwise they
+// Guarantees that background tasks start once in BackgroundEvery, and also after the clock was set back. Otherwise they
 // would not run before the clock has reached its earlier time again, and this instance would not be counted.
 func TestClaimStart(t *testing.T) {
 	var b backgroundTasks
@@ -17,8 +17,8 @@ func TestClaimStart(t *testing.T) {
 	}{
 		{"the first time", noon, true},
 		{"at once", noon, false},
-		{"just before BesideEvery", noon.Add(BesideEvery - 1), false},
-		{"after BesideEvery", noon.Add(BesideEvery), true},
+		{"just before BackgroundEvery", noon.Add(BackgroundEvery - 1), false},
+		{"after BackgroundEvery", noon.Add(BackgroundEvery), true},
 		{"set back by an hour", noon.Add(-time.Hour), true},
 		{"at once, on the clock that was set back", noon.Add(-time.Hour), false},
 	} {

@@ -42,9 +42,9 @@ type HandlerConfig struct {
 	// BackgroundTasks are background tasks. They run in the background of requests, because the process may be frozen
 	// between two requests.
 	//
-	// A task is started before the decision on a request, at most every BesideEvery, unless its last run is still under
+	// A task is started before the decision on a request, at most every BackgroundEvery, unless its last run is still under
 	// way. It gets the time by Config.Now, and decides itself whether anything is due. The answer waits for the tasks,
-	// for BesideWait at most. A task's context ends after Deadline, and not with the request: a run that takes longer
+	// for BackgroundWait at most. A task's context ends after Deadline, and not with the request: a run that takes longer
 	// than its request goes on during the next one.
 	BackgroundTasks []func(ctx context.Context, now time.Time)
 

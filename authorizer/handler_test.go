@@ -718,8 +718,8 @@ func TestHandlerSurvivesItsHooks(t *testing.T) {
 	w.expect(apigw.HTTP2, withKey("acme"), "allowed")
 }
 
-// Guarantees that background tasks run before the answer, at most every BesideEvery, and each in one goroutine at a
-// time. A task that hangs delays an answer by at most BesideWait and stops no other task. A panic of a task fails no
+// Guarantees that background tasks run before the answer, at most every BackgroundEvery, and each in one goroutine at a
+// time. A task that hangs delays an answer by at most BackgroundWait and stops no other task. A panic of a task fails no
 // request.
 func TestHandlerBackgroundTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -754,15 +754,15 @@ func TestHandlerBackgroundTasks(t *testing.T) {
 				t.Errorf("after %v: %d runs; want %d after at most %v", took, finished.Load(), wantFinished, most)
 			}
 		}
-		ask(authorizer.BesideWait, 1)
+		ask(authorizer.BackgroundWait, 1)
 		ask(0, 1) // not yet due again
-		<-time.After(authorizer.BesideEvery)
-		ask(authorizer.BesideWait, 2)
+		<-time.After(authorizer.BackgroundEvery)
+		ask(authorizer.BackgroundWait, 2)
 		if hung.Load() != 1 {
 			t.Errorf("what hangs was begun %d times, want once", hung.Load())
 		}
 		<-time.After(10 * time.Second) // the deadline of the run that hangs
-		ask(authorizer.BesideWait, 3)
+		ask(authorizer.BackgroundWait, 3)
 		if hung.Load() != 2 || len(w.records("a request made the authorizer panic")) != 3 {
 			t.Errorf("what hangs was begun %d times, want again: %s", hung.Load(), w.log)
 		}
