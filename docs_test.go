@@ -90,8 +90,8 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// Guarantees that docs/guarantees.md has each of the eight guarantees in its list and in a section of its own, that every
-// row of a section names what holds it, and that the cases of the contract suite that it quotes are there.
+// Guarantees that docs/guarantees.md has each of the eight guarantees in its list and in a section of its own, that
+// every row of a section names what holds it, and that the cases of the contract suite that it quotes are there.
 // TestDocumentedTestsExist holds that the tests are there.
 func TestGuaranteesNameTheirTests(t *testing.T) {
 	text, err := os.ReadFile("docs/guarantees.md")
@@ -113,7 +113,8 @@ func TestGuaranteesNameTheirTests(t *testing.T) {
 	held := regexp.MustCompile("`(?:(?:Test|Fuzz)[A-Z]\\w*|controltest|make fuzz)`|`limittest` \"")
 	sections := regexp.MustCompile(`(?m)^## (\d)\. `).Split(string(text), -1)[1:]
 	if len(sections) != 8 || strings.Count(string(text), "\n| [") != 8 {
-		t.Fatalf("docs/guarantees.md has %d sections, and lists %d; want 8", len(sections), strings.Count(string(text), "\n| ["))
+		t.Fatalf("docs/guarantees.md has %d sections, and lists %d; want 8", len(sections),
+			strings.Count(string(text), "\n| ["))
 	}
 	for i, section := range sections {
 		section, _, _ = strings.Cut(section, "\n## ")

@@ -32,8 +32,8 @@ type backgroundTask struct {
 // runningTasks holds, for each run that an answer waits for, the channel that is closed when the run has ended.
 type runningTasks []<-chan struct{}
 
-// start starts each task in a goroutine of its own if BackgroundEvery has passed since the last start. A task that still
-// runs is not started again. It returns the runs that are under way; none if it was too early to start any.
+// start starts each task in a goroutine of its own if BackgroundEvery has passed since the last start. A task that
+// still runs is not started again. It returns the runs that are under way; none if it was too early to start any.
 func (b *backgroundTasks) start(ctx context.Context, now time.Time) (running runningTasks) {
 	if len(b.tasks) == 0 || !b.claimStart(now.UnixNano()) {
 		return nil

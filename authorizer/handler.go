@@ -42,10 +42,10 @@ type HandlerConfig struct {
 	// BackgroundTasks are background tasks. They run in the background of requests, because the process may be frozen
 	// between two requests.
 	//
-	// A task is started before the decision on a request, at most every BackgroundEvery, unless its last run is still under
-	// way. It gets the time by Config.Now, and decides itself whether anything is due. The answer waits for the tasks,
-	// for BackgroundWait at most. A task's context ends after Deadline, and not with the request: a run that takes longer
-	// than its request goes on during the next one.
+	// A task is started before the decision on a request, at most every BackgroundEvery, unless its last run is still
+	// under way. It gets the time by Config.Now, and decides itself whether anything is due. The answer waits for the
+	// tasks, for BackgroundWait at most. A task's context ends after Deadline, and not with the request: a run that
+	// takes longer than its request goes on during the next one.
 	BackgroundTasks []func(ctx context.Context, now time.Time)
 
 	// Deadline is how long a decision may take, 10 ms..30 s; 0 means DefaultDeadline. It should be below the 10 s after

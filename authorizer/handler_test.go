@@ -719,8 +719,8 @@ func TestHandlerSurvivesItsHooks(t *testing.T) {
 }
 
 // Guarantees that background tasks run before the answer, at most every BackgroundEvery, and each in one goroutine at a
-// time. A task that hangs delays an answer by at most BackgroundWait and stops no other task. A panic of a task fails no
-// request.
+// time. A task that hangs delays an answer by at most BackgroundWait and stops no other task. A panic of a task fails
+// no request.
 func TestHandlerBackgroundTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var finished, hung, running atomic.Int64 // runs of the second task; runs of the first, and those under way

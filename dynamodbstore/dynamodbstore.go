@@ -74,6 +74,6 @@ func (s *Store) Backend() store.Backend {
 	return store.Backend{Name: "DynamoDB", Counters: s.inner, Metered: true}
 }
 
-// Ledger shares limits of providers between processes, for package pacer. A call is one strongly consistent read and one
-// write of an item that has the limit's name: a table does some 1,000 such calls per second for one limit.
+// Ledger shares limits of providers between processes, for package pacer. A call is one strongly consistent read and
+// one write of an item that has the limit's name: a table does some 1,000 such calls per second for one limit.
 func (s *Store) Ledger() ledger.Ledger { return s.inner.Ledger() }

@@ -8,8 +8,8 @@ type Document struct {
 	Kind  string // what a cell's configuration calls it
 	Type  Type   // of the event of a change
 
-	// Which items of the table it is: the one with this key; or, if Key is empty, each whose key begins with Prefix and is
-	// the Key of no other kind.
+	// Which items of the table it is: the one with this key; or, if Key is empty, each whose key begins with Prefix and
+	// is the Key of no other kind.
 	Key, Prefix string
 
 	// ID is what a cell's configuration calls the one item with Key. Every other item has its key as id.
@@ -27,8 +27,8 @@ var documents = [...]Document{
 	{Table: Cells, Kind: "placement", Type: SharesChanged, Prefix: PlacementPrefix},
 }
 
-// DocumentOf returns the kind of an item, and its id in a cell's configuration; false if its changes are told to nobody:
-// those of operations, and of single cells, which only the balancer reads.
+// DocumentOf returns the kind of an item, and its id in a cell's configuration; false if its changes are told to
+// nobody: those of operations, and of single cells, which only the balancer reads.
 func DocumentOf(t Table, key string) (d Document, id string, ok bool) {
 	for _, one := range documents {
 		switch {
@@ -42,8 +42,8 @@ func DocumentOf(t Table, key string) (d Document, id string, ok bool) {
 	return d, id, ok
 }
 
-// ItemOf is the inverse of [DocumentOf]: the item that a cell's configuration calls by that kind and id. It does not check
-// that such an item can be: see [CheckKey].
+// ItemOf is the inverse of [DocumentOf]: the item that a cell's configuration calls by that kind and id. It does not
+// check that such an item can be: see [CheckKey].
 func ItemOf(kind, id string) (t Table, key string, ok bool) {
 	for _, one := range documents {
 		switch {
@@ -74,7 +74,8 @@ func ChangedType(t Table, key string) (Type, bool) {
 	return d.Type, ok
 }
 
-// Document returns the kind of the document that changed, and its id in a cell's configuration; "" if it is no document.
+// Document returns the kind of the document that changed, and its id in a cell's configuration; "" if it is no
+// document.
 func (e *Changed) Document() (kind, id string) {
 	d, id, _ := DocumentOf(e.Type.table(), e.Key)
 	return d.Kind, id

@@ -156,8 +156,9 @@ func inSeconds(n int64) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// parseWait reads how long to wait: a number of seconds, perhaps with a fraction; a time in seconds or milliseconds since
-// 1970; or a date. A time in the past is no wait. It reports whether the text is one of these, and within MaxPeriod.
+// parseWait reads how long to wait: a number of seconds, perhaps with a fraction; a time in seconds or milliseconds
+// since 1970; or a date. A time in the past is no wait. It reports whether the text is one of these, and within
+// MaxPeriod.
 func parseWait(text string, received time.Time) (time.Duration, bool) {
 	text = strings.TrimSpace(text)
 	if text == "" {

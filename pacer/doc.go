@@ -25,7 +25,8 @@
 // provider's clock, and on arrival at the provider. It leaves out the beginning and the end of each window. That costs
 // waiting time, and no units, as long as the rest of the window is long enough to send them.
 //
-// Within its window, a unit is granted as soon as somebody waits for it, or evenly spread over the window, see [Smoothing].
+// Within its window, a unit is granted as soon as somebody waits for it, or evenly spread over the window, see
+// [Smoothing].
 //
 // If the wall clock is set, or the machine is suspended, the pacer grants nothing until the next window begins,
 // because it cannot know what the provider counted in the present one. A pacer that starts cannot know either what an
@@ -33,6 +34,6 @@
 //
 // # What a provider says
 //
-// [Pacer.Observe] obeys what replies say about the provider's limits, and can find out a limit that the provider does not
-// state ([Learning]). [Transport] does this for an [net/http.Client].
+// [Pacer.Observe] obeys what replies say about the provider's limits, and can find out a limit that the provider does
+// not state ([Learning]). [Transport] does this for an [net/http.Client].
 package pacer

@@ -20,11 +20,12 @@ import (
 //
 // The rate grows only after intervals in which most of it was used. Otherwise nothing was learned.
 type Learning struct {
-	// Start is the rate to begin with, in units per period, 1..Config.Limit.Units; 0 means a tenth of Config.Limit.Units.
+	// Start is the rate to begin with, in units per period, 1..Config.Limit.Units; 0 means a tenth of
+	// Config.Limit.Units.
 	Start int64
 
-	// Bans means that the provider punishes those who exceed its limit. The rate then begins at Config.Limit, unless Start
-	// is set, and only ever falls. SetLimit makes it begin anew.
+	// Bans means that the provider punishes those who exceed its limit. The rate then begins at Config.Limit, unless
+	// Start is set, and only ever falls. SetLimit makes it begin anew.
 	Bans bool
 }
 

@@ -222,7 +222,8 @@ func TestObeysHeaders(t *testing.T) {
 	})
 }
 
-// A provider that lies makes the pacer pause for an hour at most, never send more than the limit, and never stop for good.
+// A provider that lies makes the pacer pause for an hour at most, never send more than the limit, and never stop for
+// good.
 func TestLyingProvider(t *testing.T) {
 	for _, lie := range []struct{ name, value string }{
 		{"Retry-After", "31536000"}, {"RateLimit", `"a";r=0;t=31536000`}, {"RateLimit-Policy", `"a";q=1;w=31536000`},

@@ -62,8 +62,8 @@ func TestLearner(t *testing.T) {
 	}
 }
 
-// With a period of a minute, replies are judged once in a minute, so that a provider's window is never judged by the end of
-// it in which all is refused.
+// With a period of a minute, replies are judged once in a minute, so that a provider's window is never judged by the
+// end of it in which all is refused.
 func TestLearnerOfLongPeriods(t *testing.T) {
 	r := newLearner(Learning{}, Limit{Units: 600, Period: time.Minute}, 0)
 	if r.rate != 60 || r.judge(59*time.Second) || !func() bool { r.observe(true, 1, 1); return r.judge(time.Minute) }() {

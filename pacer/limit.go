@@ -30,8 +30,8 @@ type Limit struct {
 // PerSecond is a limit with windows of one second.
 func PerSecond(units int64) Limit { return Limit{Units: units, Period: time.Second} }
 
-// ParseLimit reads a limit such as "100/s", "5000/m", "1/h", "2/d" or "10/500ms": units, and a period that is s, m, min, h,
-// d, or a duration of package time. The error wraps ErrConfig.
+// ParseLimit reads a limit such as "100/s", "5000/m", "1/h", "2/d" or "10/500ms": units, and a period that is s, m,
+// min, h, d, or a duration of package time. The error wraps ErrConfig.
 func ParseLimit(text string) (Limit, error) {
 	number, period, ok := strings.Cut(text, "/")
 	units, err := strconv.ParseInt(number, 10, 64)
@@ -60,8 +60,9 @@ func ParseLimit(text string) (Limit, error) {
 func (l Limit) String() string { return fmt.Sprintf("%d per %s", l.Units, l.Period) }
 
 // Guard says which times of a window are not used, so that every request arrives at the provider in the window that it
-// was granted for. Units of a window are granted, and requests may be sent, from its beginning plus ClockError to its end
-// minus ClockError and MaxDelay. The zero Guard uses the whole window, and promises nothing about the provider's count.
+// was granted for. Units of a window are granted, and requests may be sent, from its beginning plus ClockError to its
+// end minus ClockError and MaxDelay. The zero Guard uses the whole window, and promises nothing about the provider's
+// count.
 type Guard struct {
 	ClockError time.Duration // the most by which this machine's clock and the provider's may differ, in either direction
 	MaxDelay   time.Duration // the longest time from sending a request until the provider counts it

@@ -16,8 +16,8 @@ type Config struct {
 	Guard     Guard
 	Smoothing Smoothing // FrontLoaded, the default, or Spread
 
-	// Learning has the pacer find out the provider's limit from its replies, see [Pacer.Observe]. If nil, refusals do not
-	// change the rate.
+	// Learning has the pacer find out the provider's limit from its replies, see [Pacer.Observe]. If nil, refusals do
+	// not change the rate.
 	Learning *Learning
 
 	// Shared has the pacer share the limit with others. If nil, the limit is the pacer's alone.
@@ -89,8 +89,8 @@ type Status struct {
 
 // Pacer makes requests wait until they fit under a limit. It is safe for concurrent use. Make it with [New].
 //
-// A pacer has one timer, which runs only while requests wait. One that shares its limit has a goroutine, too, which Close
-// ends.
+// A pacer has one timer, which runs only while requests wait. One that shares its limit has a goroutine, too, which
+// Close ends.
 type Pacer struct {
 	origin     time.Time // monotonic times are counted from here
 	maxWaiting int
@@ -178,7 +178,8 @@ func (p *Pacer) Acquire(ctx context.Context, key string, cost int64) (Permit, er
 	return p.wait(ctx, w, t, key, cost)
 }
 
-// A goroutine that is blocked in Acquire has a stack of 2 KiB only if none of the calls before it needed more than about
+// A goroutine that is blocked in Acquire has a stack of 2 KiB only if none of the calls before it needed more than
+// about
 // 1 KiB, because the runtime does not give that back. So what builds errors is not inlined into the functions below.
 
 // TryAcquire grants cost units if that is possible at once: if nobody waits, and the units are free.
@@ -252,8 +253,8 @@ func (w *waiter) Wake(p Permit, err error) {
 }
 
 // Enqueue is Acquire without a goroutine: it returns at once, and w is woken later. maxWait is the longest wait, 0 or
-// more; Forever has no end. If the earliest possible time of the grant lies beyond it, Enqueue fails with a [*LateError]
-// and w is not woken. Other errors wrap ErrCost, ErrNever, ErrFull or ErrClosed.
+// more; Forever has no end. If the earliest possible time of the grant lies beyond it, Enqueue fails with a
+// [*LateError] and w is not woken. Other errors wrap ErrCost, ErrNever, ErrFull or ErrClosed.
 func (p *Pacer) Enqueue(key string, cost int64, maxWait time.Duration, w Waker) (Ticket, error) {
 	p.mu.Lock()
 	now := p.now()
@@ -268,8 +269,8 @@ func (p *Pacer) Enqueue(key string, cost int64, maxWait time.Duration, w Waker) 
 	return t, nil
 }
 
-// enqueue appends a ticket to the queue of its key, and returns the earliest time of its grant. latest is the time after
-// which a grant is too late; at expires the ticket leaves the queue by itself.
+// enqueue appends a ticket to the queue of its key, and returns the earliest time of its grant. latest is the time
+// after which a grant is too late; at expires the ticket leaves the queue by itself.
 func (p *Pacer) enqueue(key string, cost int64, latest, expires, now time.Duration, w Waker) (time.Duration, error) {
 	if p.closed || cost < 1 || cost > p.core.supply.limit.Units || p.core.queue.waiting >= p.maxWaiting {
 		return 0, p.refusal(cost)

@@ -254,8 +254,8 @@ func TestFairShares(t *testing.T) {
 	}
 }
 
-// With a guard, no window of the provider ever counts more than the limit, whatever the clocks say within the guard, and
-// whenever a request is sent until UseBy. The count is the provider's own.
+// With a guard, no window of the provider ever counts more than the limit, whatever the clocks say within the guard,
+// and whenever a request is sent until UseBy. The count is the provider's own.
 func TestNeverOverOnArrival(t *testing.T) {
 	for seed := range uint64(30) {
 		synctest.Test(t, func(t *testing.T) {

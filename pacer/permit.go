@@ -33,8 +33,8 @@ func (p *Permit) UseBy() time.Time {
 func (p *Permit) Release() { p.Settle(0) }
 
 // Settle says how many units were spent in fact, 0..MaxUnits. Units that were not spent are given back. Units that were
-// spent beyond the cost are taken from the open window, so that others get less, as far as it has any left. Settle may be
-// called again when the number changes.
+// spent beyond the cost are taken from the open window, so that others get less, as far as it has any left. Settle may
+// be called again when the number changes.
 func (p *Permit) Settle(spent int64) {
 	spent = min(max(spent, 0), MaxUnits)
 	unspent := p.cost - spent

@@ -35,8 +35,9 @@ type keyQueue struct {
 	position int   // in the heap of keys that have tickets, or else in that of keys that have none
 }
 
-// tagBits is how many bits of a tag are fractions of unit/weight. The largest cost, 2^40, then advances a tag by at most
-// 2^60. All tags in the heap lie within that distance of the virtual time, so they can be compared after they overflow.
+// tagBits is how many bits of a tag are fractions of unit/weight. The largest cost, 2^40, then advances a tag by at
+// most 2^60. All tags in the heap lie within that distance of the virtual time, so they can be compared after they
+// overflow.
 const tagBits = 20
 
 // before reports whether tag a comes before tag b. Tags may overflow.

@@ -33,8 +33,8 @@ type share struct {
 	returns    int // how many times it was looked whether there are units to give back
 }
 
-// When calls are made. Prefetches are times before a window, at most these parts of a period; the others are parts of the
-// time in which units of the window are granted.
+// When calls are made. Prefetches are times before a window, at most these parts of a period; the others are parts of
+// the time in which units of the window are granted.
 const (
 	prefetchFirst = 350 * time.Millisecond
 	prefetchLast  = 150 * time.Millisecond
@@ -45,8 +45,8 @@ const (
 	anythingFrom = 0.80
 )
 
-// mostLate is by which part of a window a stage begins later at most, at random. Without it, the instance whose clock is
-// the most ahead would ask first in every window, and get all that is left.
+// mostLate is by which part of a window a stage begins later at most, at random. Without it, the instance whose clock
+// is the most ahead would ask first in every window, and get all that is left.
 const mostLate = 0.06
 
 // returnFrom is when to look for units to give back.
@@ -83,8 +83,8 @@ func (s *sharer) part(c *core, now time.Duration) float64 {
 	return float64(now-c.supply.opens) / float64(c.supply.closes-c.supply.opens)
 }
 
-// at is when a part of the usable time has passed. It is a microsecond late, so that fractions that are rounded do not make
-// it early.
+// at is when a part of the usable time has passed. It is a microsecond late, so that fractions that are rounded do not
+// make it early.
 func (s *sharer) at(c *core, part float64) time.Duration {
 	return c.supply.opens + time.Duration(part*float64(c.supply.closes-c.supply.opens)) + time.Microsecond
 }

@@ -29,8 +29,8 @@ type Shared struct {
 	Key    string // names the limit in the ledger; the same in all pacers that share it
 }
 
-// Bounds of the period of a shared limit. A shorter one leaves no time for calls to a ledger. A longer one would wait too
-// long after a ledger was lost.
+// Bounds of the period of a shared limit. A shorter one leaves no time for calls to a ledger. A longer one would wait
+// too long after a ledger was lost.
 const (
 	minSharedPeriod = 100 * time.Millisecond
 	maxSharedPeriod = time.Minute
@@ -136,8 +136,8 @@ func (p *Pacer) endSharing() {
 
 // SetSharedLimit changes the limit for all pacers that share it, from a time on. The time is rounded up to the next
 // window. Units of the window after the present one may be leased already, so it must be two periods from now at least.
-// The error wraps ErrTooSoon if it is not, or ErrConfig. After any other error it is not known whether the limit changes;
-// to repeat the call is safe.
+// The error wraps ErrTooSoon if it is not, or ErrConfig. After any other error it is not known whether the limit
+// changes; to repeat the call is safe.
 func (p *Pacer) SetSharedLimit(ctx context.Context, units int64, from time.Time) error {
 	if p.share == nil {
 		return fmt.Errorf("%w: the limit is not shared", ErrConfig)

@@ -14,8 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/ledger"
 )
 
-// simulation is many instances that share a limit, in virtual time, with a tick of a millisecond. A provider counts what
-// arrives by its own clock, without any knowledge of the pacers.
+// simulation is many instances that share a limit, in virtual time, with a tick of a millisecond. A provider counts
+// what arrives by its own clock, without any knowledge of the pacers.
 type simulation struct {
 	seconds   int
 	limit     int64
@@ -245,8 +245,9 @@ var demands = map[string]func(total float64) func(instance int, at time.Duration
 const instances = 96
 
 // 96 instances that share a limit never exceed it in any window of the provider, by the provider's own count, and use
-// nearly all of it: whatever the limit, however the demand is spread and jumps, with clocks that differ by up to 200 ms,
-// with instances that die with units in hand, replies that are lost, a store that is away, and a limit that is halved.
+// nearly all of it: whatever the limit, however the demand is spread and jumps, with clocks that differ by up to 200
+// ms, with instances that die with units in hand, replies that are lost, a store that is away, and a limit that is
+// halved.
 func TestManyInstances(t *testing.T) {
 	limits := []int64{10, 1000, 300_000}
 	if testing.Short() {

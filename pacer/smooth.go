@@ -44,8 +44,9 @@ func (s Smoothing) String() string {
 // would be critically damped with a time constant of 0.1 s: s² + 20·s + 100 = (s + 10)².
 //
 // Three bounds keep it from overshooting. The rate is at most largestCatchUp times the line. Nothing is granted while
-// progress is ahead of the line. The integral grows only while somebody waits and the rate is below its bound, and begins
-// at 0 again when progress has reached the line (a Clegg integrator), because no error remains then that it could correct.
+// progress is ahead of the line. The integral grows only while somebody waits and the rate is below its bound, and
+// begins at 0 again when progress has reached the line (a Clegg integrator), because no error remains then that it
+// could correct.
 const (
 	proportionalGain = 20  // per second
 	integralGain     = 100 // per second²

@@ -62,8 +62,9 @@ func (r *response) rate(from, to time.Duration) float64 {
 	return float64(sum) / (to - from).Seconds()
 }
 
-// A limit that changes between windows is followed at once, without overshoot: in each interval of 20 ms the rate is that
-// of the limit, to one unit, from the first interval after 50 ms on; and in no interval is it higher by more than a unit.
+// A limit that changes between windows is followed at once, without overshoot: in each interval of 20 ms the rate is
+// that of the limit, to one unit, from the first interval after 50 ms on; and in no interval is it higher by more than
+// a unit.
 func TestStepsOfTheLimit(t *testing.T) {
 	r := respond(t, 1000)
 	want := []float64{1000, 500, 1500}
@@ -89,16 +90,16 @@ func TestStepsOfTheLimit(t *testing.T) {
 	}
 }
 
-// Requests that come in the middle of a window catch up with the line, at twice its slope at most, and settle on the line
-// without overshoot.
+// Requests that come in the middle of a window catch up with the line, at twice its slope at most, and settle on the
+// line without overshoot.
 func TestStepOfTheDemand(t *testing.T) {
 	for _, tt := range []struct {
 		begin   time.Duration // of the demand
 		settled time.Duration // when the rate is that of the line
 		used    float64       // part of the window's units, at least
 	}{
-		// From half of the window on, twice the slope is just enough to use everything; the rate falls before the line is
-		// reached, which costs less than 2 %. From 70 % on, 60 % of the units are left to use.
+		// From half of the window on, twice the slope is just enough to use everything; the rate falls before the line
+		// is reached, which costs less than 2 %. From 70 % on, 60 % of the units are left to use.
 		{100 * ms, 300 * ms, 0.999},
 		{300 * ms, 700 * ms, 0.999},
 		{400 * ms, 900 * ms, 0.999},

@@ -38,8 +38,8 @@ func TestClockJumps(t *testing.T) {
 	}
 }
 
-// Small steps of the wall clock, forwards and backwards, are followed. No window is opened twice, whichever way the clock
-// goes over its edge.
+// Small steps of the wall clock, forwards and backwards, are followed. No window is opened twice, whichever way the
+// clock goes over its edge.
 func TestClockDrifts(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 3))

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Transport is an [http.RoundTripper] whose requests wait for their turn, and which learns from the replies. It sends each
-// request once: whether to try again after a refusal is for its caller to decide.
+// Transport is an [http.RoundTripper] whose requests wait for their turn, and which learns from the replies. It sends
+// each request once: whether to try again after a refusal is for its caller to decide.
 type Transport struct {
 	Pacer *Pacer
 

@@ -19,17 +19,18 @@ import (
 func main() { log.Fatal(serve()) }
 
 func serve() error {
-	limiter, err := sluice.New(sluice.Config{Plans: []string{"plans/two-plans.yaml"}}) // read again when the file changes
+	limiter, err := sluice.New(sluice.Config{Plans: []string{"plans/two-plans.yaml"}}) // read again when it changes
 	if err != nil {
 		return err
 	}
 	defer func() { _ = limiter.Close(context.Background()) }()
-	return http.ListenAndServe("127.0.0.1:8080", handler(limiter)) //nolint:gosec // an example: set timeouts on a server of yours
+	return http.ListenAndServe("127.0.0.1:8080", handler(limiter)) //nolint:gosec // an example: set timeouts
 }
 
 func handler(limiter *sluice.Limiter) http.Handler {
 	router := echo.New()
-	router.GET("/healthz", func(c echo.Context) error { return c.NoContent(http.StatusOK) }) // not limited: it has no tenant
+	// not limited: it has no tenant
+	router.GET("/healthz", func(c echo.Context) error { return c.NoContent(http.StatusOK) })
 	limited := router.Group("", echo.WrapMiddleware(middleware.Limit(limiter, middleware.WithIdentity(identify))))
 	limited.GET("/product/:id", product)
 	return router

@@ -19,12 +19,12 @@ import (
 func main() { log.Fatal(serve()) }
 
 func serve() error {
-	limiter, err := sluice.New(sluice.Config{Plans: []string{"plans/two-plans.yaml"}}) // read again when the file changes
+	limiter, err := sluice.New(sluice.Config{Plans: []string{"plans/two-plans.yaml"}}) // read again when it changes
 	if err != nil {
 		return err
 	}
 	defer func() { _ = limiter.Close(context.Background()) }()
-	return http.ListenAndServe("127.0.0.1:8080", handler(limiter)) //nolint:gosec // an example: set timeouts on a server of yours
+	return http.ListenAndServe("127.0.0.1:8080", handler(limiter)) //nolint:gosec // an example: set timeouts
 }
 
 func handler(limiter *sluice.Limiter) http.Handler {

@@ -29,7 +29,8 @@ func main() { function.Main(environ.ParseAdmin, start) }
 
 func start(process *function.Process, s *environ.Admin) (function.Handler, error) {
 	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
-		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys, control.Cells: s.Tables.Cells,
+		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
+		control.Cells: s.Tables.Cells,
 	})
 	if err != nil {
 		return nil, err
@@ -40,7 +41,9 @@ func start(process *function.Process, s *environ.Admin) (function.Handler, error
 	for _, t := range s.CellTable {
 		// A table that is given by name is in the function's own region.
 		c.Regions[t.Cell] = cmp.Or(awsio.Region(t.Table), process.Config("").Region)
-		if c.CellTables[t.Cell], err = table.New(table.Config{Client: process.DynamoDB(awsio.Region(t.Table)), Table: t.Table}); err != nil {
+		if c.CellTables[t.Cell], err = table.New(table.Config{
+			Client: process.DynamoDB(awsio.Region(t.Table)), Table: t.Table,
+		}); err != nil {
 			return nil, err
 		}
 	}

@@ -289,7 +289,8 @@ func TestYAMLIsRefused(t *testing.T) {
 	w := newWorld(t, ten)
 	w.file("plans.json", plans(ten, w.key))
 	w.start()
-	if told := w.refusal().Message; !strings.Contains(told, "plans.json") || !strings.Contains(told, "make lambdas PLANS=") {
+	told := w.refusal().Message
+	if !strings.Contains(told, "plans.json") || !strings.Contains(told, "make lambdas PLANS=") {
 		t.Errorf("Lambda is told: %s", told)
 	}
 }

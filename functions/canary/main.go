@@ -27,7 +27,9 @@ func start(process *function.Process, s *environ.Canary) (function.Handler, erro
 		if cells[i].Meter, err = process.Meter(c.Cell); err != nil {
 			return nil, err
 		}
-		if cells[i].Table, err = table.New(table.Config{Client: process.DynamoDB(awsio.Region(c.Table)), Table: c.Table}); err != nil {
+		if cells[i].Table, err = table.New(table.Config{
+			Client: process.DynamoDB(awsio.Region(c.Table)), Table: c.Table,
+		}); err != nil {
 			return nil, err
 		}
 	}

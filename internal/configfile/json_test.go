@@ -44,7 +44,8 @@ func TestParseJSONProblems(t *testing.T) {
 		line := strings.Count(before, "\n") + 1
 		column := utf8.RuneCountInString(before[strings.LastIndex(before, "\n")+1:]) + 1
 		n, p := configfile.ParseJSON([]byte(before + after))
-		if n != nil || p == nil || !strings.HasPrefix(p.Message, "not valid JSON: ") || !strings.Contains(p.Message, tt.want) ||
+		if n != nil || p == nil || !strings.HasPrefix(p.Message, "not valid JSON: ") ||
+			!strings.Contains(p.Message, tt.want) ||
 			p.Line != line || p.Column != column {
 			t.Errorf("%.60q: %v, %+v; want %d:%d %s", tt.text, n, p, line, column, tt.want)
 		}
@@ -93,7 +94,8 @@ func taken(data []byte) bool {
 	if len(bytes.TrimLeft(data, " \t\r\n")) == 0 {
 		return true
 	}
-	if !json.Valid(data) || !utf8.Valid(data) || bytes.Count(data, []byte("[")) > 1000 || bytes.Count(data, []byte("{")) > 1000 {
+	if !json.Valid(data) || !utf8.Valid(data) ||
+		bytes.Count(data, []byte("[")) > 1000 || bytes.Count(data, []byte("{")) > 1000 {
 		return false
 	}
 	// encoding/json makes U+FFFD of half a surrogate pair.

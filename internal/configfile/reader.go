@@ -89,7 +89,7 @@ type Reader struct {
 type Document struct {
 	Name   string
 	Number int   // of the sources of one reader, from 0
-	Root   *Node // nil if it could not be parsed. It can be set to nil when everything is read: a Place does not need it
+	Root   *Node // nil if it could not be parsed. May be set to nil when all is read: no Place needs it
 }
 
 // Value is a node and its place in a document.
@@ -159,8 +159,8 @@ func (r *Reader) Err() error {
 // Warnings returns what WarnAt was told, in file order.
 func (r *Reader) Warnings() []Problem { return inOrder(r.warned) }
 
-// Open parses the source. Whatever is wrong with its syntax is one problem, and the Root is nil then. Needs says what an
-// empty file lacks, as in "it needs at least one of plans, tenants".
+// Open parses the source. Whatever is wrong with its syntax is one problem, and the Root is nil then. Needs says what
+// an empty file lacks, as in "it needs at least one of plans, tenants".
 func (r *Reader) Open(src Source, needs string) *Document {
 	d := &Document{Name: src.Name, Number: r.documents}
 	r.documents++

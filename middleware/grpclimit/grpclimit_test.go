@@ -201,7 +201,8 @@ func TestStream(t *testing.T) {
 		}
 		answered := 0
 		for range 5 {
-			if err := stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}); err != nil {
+			list := &reflectionv1.ServerReflectionRequest_ListServices{}
+			if err := stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: list}); err != nil {
 				break
 			}
 			if _, err = stream.Recv(); err != nil {

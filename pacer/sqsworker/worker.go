@@ -1,12 +1,12 @@
 // Package sqsworker handles the messages of an SQS queue no faster than a provider allows.
 //
 // The usual worker receives messages first, and hands back those that it may not send yet. That is a trap. Each message
-// that is handed back is received again later, and counts as a receive each time, so messages that nothing is wrong with
-// end in the dead-letter queue (maxReceiveCount is 1,000 at most). Until then they are in flight, of which a queue allows
-// 120,000.
+// that is handed back is received again later, and counts as a receive each time, so messages that nothing is wrong
+// with end in the dead-letter queue (maxReceiveCount is 1,000 at most). Until then they are in flight, of which a queue
+// allows 120,000.
 //
-// A worker of this package takes units first ([pacer.Pacer]), and receives only as many messages as it has units for. So
-// each message is received once, unless its handling fails. Messages wait in the queue, where they cost nothing.
+// A worker of this package takes units first ([pacer.Pacer]), and receives only as many messages as it has units for.
+// So each message is received once, unless its handling fails. Messages wait in the queue, where they cost nothing.
 //
 // If the queue was empty, the worker waits for the next message without holding units, which others may need. It then
 // takes the units for this one message. If it does not get them within a third of the visibility timeout, it makes the
@@ -44,8 +44,8 @@ type Config struct {
 	Pacer  *pacer.Pacer
 	Key    string // of the worker's requests, in the pacer
 
-	// Handle handles one message. If it returns nil, the message is deleted. If it fails, the message stays in flight until
-	// its visibility timeout ends, and is received again then. It must end within the visibility timeout.
+	// Handle handles one message. If it returns nil, the message is deleted. If it fails, the message stays in flight
+	// until its visibility timeout ends, and is received again then. It must end within the visibility timeout.
 	Handle func(ctx context.Context, m *types.Message) error
 
 	Cost int64 // of one message, in units; default 1

@@ -185,8 +185,8 @@ func TestBacklog(t *testing.T) {
 	})
 }
 
-// An empty queue is polled for as long as SQS allows, and no units are held meanwhile. A message that comes is handled at
-// once.
+// An empty queue is polled for as long as SQS allows, and no units are held meanwhile. A message that comes is handled
+// at once.
 func TestEmptyQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queue{}

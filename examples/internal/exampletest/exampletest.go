@@ -12,8 +12,8 @@ import (
 	"github.com/sluicelimits/sluice"
 )
 
-// Run checks what a reader of an example is promised: a tenant gets the burst of its plan, then 429 with the wait; another
-// tenant is not concerned; a request without a tenant is a 401; and the route for health checks has no limit.
+// Run checks what a reader of an example is promised: a tenant gets the burst of its plan, then 429 with the wait;
+// another tenant is not concerned; a request without a tenant is a 401; and the route for health checks has no limit.
 func Run(t *testing.T, handler func(*sluice.Limiter) http.Handler) {
 	t.Helper()
 	limiter, err := sluice.New(sluice.Config{

@@ -68,7 +68,7 @@ func (p *parser) variables() []variable {
 	return []variable{
 		{"SLUICE_CELL", "", true, "The cell's id, in metrics and for `cells:` of a tenant.",
 			func(v string) string { return match(&p.Cell, v, cellName, "1 to 64 of A-Z a-z 0-9 . _ -") }},
-		{"SLUICE_CONFIG_FILE", "", false, "A plans file beside `bootstrap` in the zip, in JSON. Either this or the next.",
+		{"SLUICE_CONFIG_FILE", "", false, "A plans file beside `bootstrap` in the zip, in JSON. This or the next.",
 			func(v string) string {
 				if !fs.ValidPath(v) || v == "." {
 					return "must be a path inside the bundle, without a slash in front and without . and .."

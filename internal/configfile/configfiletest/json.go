@@ -10,7 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 )
 
-// JSON returns the YAML text as JSON in which each value is on the line that it has in the text. It checks nothing else.
+// JSON returns the YAML text as JSON in which each value is on the line that it has in the text. It checks nothing
+// else.
 func JSON(t testing.TB, yaml string) []byte {
 	t.Helper()
 	n, problem := configyaml.Parse([]byte(yaml))

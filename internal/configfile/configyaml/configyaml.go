@@ -1,5 +1,5 @@
-// Package configyaml is the front end of package configfile for YAML, of which JSON is a part. It is the only package that
-// parses YAML; what runs in a Lambda function must not link it.
+// Package configyaml is the front end of package configfile for YAML, of which JSON is a part. It is the only package
+// that parses YAML; what runs in a Lambda function must not link it.
 package configyaml
 
 import (
@@ -25,14 +25,14 @@ func Source(name string, data []byte) configfile.Source {
 	return configfile.Source{Name: name, Data: data, Parse: Parse}
 }
 
-// ReadFiles reads files that are written in YAML; "-" is stdin. The error is an *[configfile.Error] that names every file
-// that cannot be read.
+// ReadFiles reads files that are written in YAML; "-" is stdin. The error is an *[configfile.Error] that names every
+// file that cannot be read.
 func ReadFiles(stdin io.Reader, files ...string) ([]configfile.Source, error) {
 	return configfile.ReadFiles(Parse, stdin, files...)
 }
 
-// Parse makes the tree of a YAML document. It is a [configfile.Parser]. Aliases are resolved: the nodes that they name are
-// shared, at the place of the anchor.
+// Parse makes the tree of a YAML document. It is a [configfile.Parser]. Aliases are resolved: the nodes that they name
+// are shared, at the place of the anchor.
 func Parse(data []byte) (*configfile.Node, *configfile.Problem) {
 	problem := func(line, column int, format string, args ...any) *configfile.Problem {
 		return &configfile.Problem{Line: line, Column: column, Message: fmt.Sprintf(format, args...)}

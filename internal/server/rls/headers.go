@@ -14,15 +14,15 @@ import (
 
 // Headers says which headers an answer tells Envoy to add to the response of the client.
 type Headers struct {
-	// Plain are the three headers of envoyproxy/ratelimit, whose values are plain numbers: of the limit with least left,
-	// or of the last one that denied.
+	// Plain are the three headers of envoyproxy/ratelimit, whose values are plain numbers: of the limit with least
+	// left, or of the last one that denied.
 	Plain bool
 
 	// Names of the plain headers; "" selects RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset.
 	Limit, Remaining, Reset string
 
-	// Exact are RateLimit and RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers) for each limit that was asked, and
-	// Retry-After if the request is denied: the seconds until the same request fits, if nobody else spends.
+	// Exact are RateLimit and RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers) for each limit that was asked,
+	// and Retry-After if the request is denied: the seconds until the same request fits, if nobody else spends.
 	Exact bool
 }
 
