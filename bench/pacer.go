@@ -76,7 +76,7 @@ func pacerFigure(value func(comparison) float64) func(short bool) (Result, error
 		}
 		if perOp := testing.AllocsPerRun(1000, func() { _, err = ours.spend(0, 1) }); perOp != 0 || err != nil {
 			ours.close()
-			return r, fmt.Errorf("Acquire makes %.2f allocations, want 0; error: %w", perOp, err)
+			return r, fmt.Errorf("method Acquire makes %.2f allocations, want 0; error: %w", perOp, err)
 		}
 		ours.close()
 		if ours, err = pacerContender(); err != nil {

@@ -296,7 +296,7 @@ func TestDevAPIProblems(t *testing.T) {
 		{[]string{"--api", "rest", "--function", "x", "--function-env", "s3cr3t"}, "want NAME=VALUE", true},
 		{[]string{"--api", "rest", "--function", "x", "--function-env", "A=s3cr3t", "--function-env", "A=s3cr3t"}, `--function-env "A"`, true},
 		{[]string{"--api", filepath.Join(dir, "none.yaml")}, "built in are http, rest, websocket", false},
-		{[]string{"--api", bad}, "bad.yaml:2:1: cors: not known", false},
+		{[]string{"--api", bad}, `bad.yaml:2:1: unknown key "cors" in a description`, false},
 		{[]string{"--api", synthesized}, "there are 3 APIs; say which (--api-id): ", false},
 		{[]string{"--api", synthesized, "--api-id", "Other"}, `there is no API "Other"; there are `, false},
 		{[]string{"--api", "rest", "--api-id", "Other"}, "are for a template, and --api rest is a description", false},

@@ -326,12 +326,12 @@ func TestStoredOpsURLs(t *testing.T) {
 		signed      bool
 		says        string // "": it is called
 	}{
-		{evil.URL, "", true, "is not the URL of a stage of API Gateway"},
+		{evil.URL, "", true, "is not the URL of an API Gateway stage"},
 		{evil.URL, "", false, ""},
-		{strings.Replace(evil.URL, "http:", "https:", 1), "", true, "is not the URL of a stage of API Gateway"},
-		{"https://evil.example.com/v1", "", true, "is not the URL of a stage of API Gateway"},
+		{strings.Replace(evil.URL, "http:", "https:", 1), "", true, "is not the URL of an API Gateway stage"},
+		{"https://evil.example.com/v1", "", true, "is not the URL of an API Gateway stage"},
 		{"https://evil.example.com/v1", "", false, "is not of this machine"},
-		{good + "/tenants", "", true, "is not the URL of a stage of API Gateway"},
+		{good + "/tenants", "", true, "is not the URL of an API Gateway stage"},
 		{good, "us-east-1", true, "is in eu-west-1, and the cell is in us-east-1"},
 		{good, "", false, "is not of this machine"},
 	} {

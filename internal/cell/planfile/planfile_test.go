@@ -113,7 +113,7 @@ func TestReloadRefusesUnknownPepper(t *testing.T) {
 		identity.HashKey(identity.DevPepper(), "k")+", pepper: prod } ]\n")
 	eventually(t, "the unknown pepper reported", func() bool {
 		_, err := w.Status()
-		return err != nil && strings.Contains(err.Error(), `pepper "prod" is not known`)
+		return err != nil && strings.Contains(err.Error(), `pepper "prod" is unknown`)
 	})
 }
 

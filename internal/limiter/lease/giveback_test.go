@@ -14,7 +14,8 @@ import (
 func TestUnitsAreGivenBackBeforeTheStoreRunsOut(t *testing.T) {
 	const threshold, perSecond = 330, 50 // units; half of them are asked for here, half of another process
 	below, now := newMemory(t), noon.Truncate(10*time.Second)
-	s := openAt(t, &now, below, sixties{})
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: sixties{},
+		Instances: func() int { return 2 }})
 	l := window(t, "a", 10*time.Second, threshold)
 	for left := int64(threshold); left >= 40; left = threshold - used(t, below, l, now) {
 		decide(t, s, request(l), now)

@@ -96,10 +96,11 @@ func (v *View) totalRate() float64 {
 func runsOut(l limit.Leasing) bool { return l.Ends && !l.Refills && !l.Weighs }
 
 // runsOutIn estimates after how many seconds the store will have no units left, if all processes use as many units per
-// second as before. It is infinite if units come free all the time.
+// second as before. It is infinite if units come free all the time, or if this process is the only one: then no process
+// lacks what this one holds.
 func (v *View) runsOutIn() float64 {
 	total := v.totalRate()
-	if !runsOut(v.Tier.Leasing()) || total == 0 {
+	if !runsOut(v.Tier.Leasing()) || total == 0 || v.Instances <= 1 {
 		return math.Inf(1)
 	}
 	return max(float64(v.Left)/total-v.LeftAge.Seconds(), 0)

@@ -8,6 +8,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
@@ -94,7 +95,7 @@ func planLimits(n *yaml.Node) ([]*limit.Limit, error) {
 	if err != nil {
 		return nil, err
 	}
-	parsed, err := plan.Parse(plan.Source{Name: "limits", Data: text})
+	parsed, err := plan.Parse(configyaml.Source("limits", text))
 	var wrong *plan.Error
 	if errors.As(err, &wrong) && len(wrong.Problems) > 0 {
 		return nil, errors.New(wrong.Problems[0].Message)

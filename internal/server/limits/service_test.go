@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluicelimits/sluice"
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
@@ -66,7 +67,7 @@ func newWorld(t *testing.T, maxReceipts int) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parsed, err := plan.Parse(plan.Source{Name: "plans", Data: []byte(plans)})
+	parsed, err := plan.Parse(configyaml.Source("plans", []byte(plans)))
 	if err != nil {
 		t.Fatal(err)
 	}

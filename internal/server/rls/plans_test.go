@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluicelimits/sluice"
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -64,7 +65,7 @@ func newPlanned(t *testing.T, c rls.Config) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parsed, err := plan.Parse(plan.Source{Name: "plans", Data: []byte(plans)})
+	parsed, err := plan.Parse(configyaml.Source("plans", []byte(plans)))
 	if err != nil {
 		t.Fatal(err)
 	}

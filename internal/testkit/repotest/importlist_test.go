@@ -37,7 +37,7 @@ var groups = []group{
 	{"streams", []string{"streams/..."}, []string{"control", "cell", "aws", "plan", "limiter", "events"}},
 	{"control", []string{"internal/control/..."}, []string{"cell", "aws", "request", "plan", "limiter", "events"}},
 	{"server", []string{"internal/server/..."}, []string{"cell", "authorizer", "aws", "telemetry", "request", "plan",
-		"limiter", "events", "caller"}},
+		"limiter", "configfile", "events", "caller"}},
 	{"library", []string{".", "middleware/...", "redisstore", "dynamodbstore"}, []string{"cell", "authorizer", "request",
 		"plan", "limiter", "configfile", "caller"}},
 	{"pacer", []string{"pacer/..."}, []string{"request", "plan", "limiter", "caller"}},
@@ -191,7 +191,7 @@ var only = map[string][]string{
 	},
 	"internal/request/loopback": {"std"},
 	"internal/server/envoyconfig": {
-		"std", "internal/limiter/limit", "internal/plan", "go.yaml.in/yaml/v3",
+		"std", "internal/configfile/configyaml", "internal/limiter/limit", "internal/plan", "go.yaml.in/yaml/v3",
 		"google.golang.org/protobuf/types/known/structpb",
 	},
 	"internal/server/limitsv1": {"std", "google.golang.org/grpc/...", "google.golang.org/protobuf/..."},
