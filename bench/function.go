@@ -287,7 +287,7 @@ func (d *deployment) function(name, module, program string) (*function, error) {
 	if err := build(module, program, f.binary); err != nil {
 		return nil, err
 	}
-	return f, os.Link(filepath.Join(d.dir, "plans.yaml"), filepath.Join(d.dir, name, "plans.yaml"))
+	return f, os.Link(filepath.Join(d.dir, "plans.json"), filepath.Join(d.dir, name, "plans.json"))
 }
 
 // running is a function over the Runtime API.

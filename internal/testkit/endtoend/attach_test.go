@@ -23,6 +23,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
+	"github.com/sluicelimits/sluice/internal/configfile/configfiletest"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
@@ -208,7 +209,7 @@ func (a *attached) world(at, table, environment string) *world {
 	if err := json.Unmarshal([]byte(environment), &e); err != nil {
 		a.t.Fatalf("the page's environment: %v", err)
 	}
-	w.file("plans.yaml", a.read("plans.yaml"))
+	w.file("plans.json", string(configfiletest.JSON(a.t, a.read("plans.yaml"))))
 	var list []string
 	for name, value := range e.Variables {
 		list = append(list, name+"="+value)

@@ -25,6 +25,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/configfile/configfiletest"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
@@ -83,7 +84,7 @@ func newWorld(t *testing.T, plans string, tenants ...string) *world {
 		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": told.secret("AWS's secret key", rand.Text()),
 		"AWS_SESSION_TOKEN": told.secret("AWS's session token", rand.Text()),
 		"AWS_ENDPOINT_URL":  nobody(t), "AWS_ENDPOINT_URL_SECRETS_MANAGER": manager,
-		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_FILE": "plans.yaml", "SLUICE_COUNTERS_TABLE": "counters", "SLUICE_SECRET": secretName,
+		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_FILE": "plans.json", "SLUICE_COUNTERS_TABLE": "counters", "SLUICE_SECRET": secretName,
 		"SLUICE_LOG_LEVEL": "debug", // the most that it can tell
 	}
 	for i, tenant := range tenants {
@@ -93,7 +94,7 @@ func newWorld(t *testing.T, plans string, tenants ...string) *world {
 	if err := os.Link(built, filepath.Join(w.dir, "bootstrap")); err != nil {
 		t.Fatal(err)
 	}
-	w.file("plans.yaml", w.plans(plans))
+	w.file("plans.json", string(configfiletest.JSON(t, w.plans(plans))))
 	return w
 }
 
