@@ -15,6 +15,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/sluicelimits/sluice/internal/limiter/store/plainbody"
 )
 
 // idle is how long an unused connection to AWS stays open. Go measures it by the wall clock, so a process that was
@@ -36,8 +38,8 @@ func New(env func(string) string) (*Env, error) {
 			SessionToken: env("AWS_SESSION_TOKEN"),
 			Source:       "environment",
 		}},
-		HTTPClient: awshttp.NewBuildableClient().WithTransportOptions(
-			func(t *http.Transport) { t.IdleConnTimeout = idle }),
+		HTTPClient: plainbody.Client{HTTPClient: awshttp.NewBuildableClient().WithTransportOptions(
+			func(t *http.Transport) { t.IdleConnTimeout = idle })},
 	}}
 	if e.config.Region == "" {
 		return nil, errors.New("AWS_REGION is not set, which Lambda sets")

@@ -68,7 +68,7 @@ var only = map[string][]string{
 	"internal/aws": {},
 	"internal/aws/awsenv": {
 		"std", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/aws/transport/http",
-		"github.com/aws/aws-sdk-go-v2/service/dynamodb",
+		"github.com/aws/aws-sdk-go-v2/service/dynamodb", "internal/limiter/store/plainbody",
 	},
 	"internal/aws/elasticache": {"std", "github.com/aws/aws-sdk-go-v2/aws/..."},
 	"internal/aws/environ":     {"std", "internal/request/identity", "internal/request/identity/token"},
@@ -170,11 +170,13 @@ var only = map[string][]string{
 	"internal/limiter/singleflight": {"std", "internal/limiter/clock"},
 	"internal/limiter/store":        {"internal/limiter/limit"},
 	"internal/limiter/store/dynamodb": {
-		"std", "internal/limiter/ledger", "internal/limiter/limit", "github.com/aws/aws-sdk-go-v2/aws/...",
+		"std", "internal/limiter/ledger", "internal/limiter/limit",
+		"internal/limiter/store/plainbody", "github.com/aws/aws-sdk-go-v2/aws/...",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...", "github.com/aws/smithy-go/...",
 		"github.com/hashicorp/golang-lru/v2/...",
 	},
-	"internal/limiter/store/memory": {"std", "internal/limiter/limit"},
+	"internal/limiter/store/memory":    {"std", "internal/limiter/limit"},
+	"internal/limiter/store/plainbody": {"std"},
 	"internal/limiter/store/redis": {
 		"std", "internal/limiter/ledger", "internal/limiter/limit", "github.com/redis/go-redis/v9/...",
 	},

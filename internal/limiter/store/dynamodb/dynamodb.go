@@ -139,6 +139,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/plainbody"
 )
 
 var (
@@ -239,7 +240,11 @@ func New(c Config) (*Store, error) {
 		timeout: c.Timeout, denyFor: c.DenyFor, receiptPrefix: binary.BigEndian.Uint64(boot[:]),
 		copies: copies, valueCounts: newValueCounts(c.MaxItems), transactionLocks: newStripedLocks(),
 	}
-	s.callOptions = []func(*dynamodb.Options){func(o *dynamodb.Options) { o.Retryer = aws.NopRetryer{} }}
+	s.callOptions = []func(*dynamodb.Options){
+		func(o *dynamodb.Options) {
+			o.Retryer, o.HTTPClient = aws.NopRetryer{}, plainbody.Client{HTTPClient: o.HTTPClient}
+		},
+	}
 	if !c.CallerClock {
 		s.clock = new(serviceClock)
 		s.callOptions = append(s.callOptions, s.clock.observeReplies)

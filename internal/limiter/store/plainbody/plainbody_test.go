@@ -1,0 +1,50 @@
+package plainbody_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/sluicelimits/sluice/internal/limiter/store/plainbody"
+)
+
+// answersEarly is an HTTP client that closes the body of the request when all of it has been read but its end not seen,
+// as the SDK does when the reply begins early, and then reads on, as net/http does.
+type answersEarly struct{ err error }
+
+func (c *answersEarly) Do(r *http.Request) (*http.Response, error) {
+	if _, err := io.CopyN(io.Discard, r.Body, r.ContentLength); err != nil {
+		return nil, err
+	}
+	if err := r.Body.Close(); err != nil {
+		return nil, err
+	}
+	_, c.err = io.Copy(io.Discard, r.Body)
+	return &http.Response{StatusCode: http.StatusOK}, nil
+}
+
+// Guarantees that reading on after the last byte of a request is no error, although the SDK has closed the request.
+func TestReplyBeforeEndOfRequest(t *testing.T) {
+	send := func(client func(plainbody.HTTPClient) plainbody.HTTPClient) error {
+		request, err := smithyhttp.NewStackRequest().(*smithyhttp.Request).SetStream(strings.NewReader("body"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		early := new(answersEarly)
+		response, err := client(early).Do(request.Build(t.Context()))
+		if err != nil || response.StatusCode != http.StatusOK {
+			t.Fatal(response, err)
+		}
+		return early.err
+	}
+	if err := send(func(c plainbody.HTTPClient) plainbody.HTTPClient { return plainbody.Client{HTTPClient: c} }); err != nil {
+		t.Errorf("reading on: %v, want no error", err)
+	}
+	// Without the package it is an error. When this fails, the SDK is mended, and the package can be deleted.
+	if err := send(func(c plainbody.HTTPClient) plainbody.HTTPClient { return c }); err == nil {
+		t.Error("the SDK is mended: delete this package")
+	}
+}
