@@ -40,7 +40,8 @@ func (s *starts) measure(event []byte) error {
 	return nil
 }
 
-// coldStartFigure measures the time from exec to the first poll of the Runtime API beside that of an empty function, in turn.
+// coldStartFigure measures the time from exec to the first poll of the Runtime API beside that of an empty function, in
+// turn.
 func coldStartFigure(short bool) (Result, error) {
 	var r Result
 	d, err := deploy(tokentest.NewRSA("one"), 1, 0)
@@ -84,10 +85,12 @@ func coldStartFigure(short bool) (Result, error) {
 		}
 	}
 	r.Value = median(all[0].init) / median(all[1].init)
-	for i, name := range []string{"with Redis, issuers, a secret and a plans file", "an empty function of aws-lambda-go", "a small cell, without Redis"} {
+	for i, name := range []string{"with Redis, issuers, a secret and a plans file",
+		"an empty function of aws-lambda-go", "a small cell, without Redis"} {
 		s := all[i]
 		r.note("%s: %.1f ms, at best %.1f (%.2f x and %.2f x the empty one's); to its first answer %.1f ms",
-			name, median(s.init), slices.Min(s.init), median(s.init)/median(all[1].init), slices.Min(s.init)/slices.Min(all[1].init), median(s.answers))
+			name, median(s.init), slices.Min(s.init), median(s.init)/median(all[1].init),
+			slices.Min(s.init)/slices.Min(all[1].init), median(s.answers))
 	}
 	r.note("medians of %d starts each, in turn", rounds)
 	return r, nil

@@ -17,8 +17,8 @@ type contender struct {
 	keys    int
 	workers int // goroutines; 0 is one per processor
 
-	// stride is from one key to the next. The counters are made with a stride of 1, and inTurn is the stride after that;
-	// 0 is 1.
+	// stride is from one key to the next. The counters are made with a stride of 1, and inTurn is the stride after
+	// that; 0 is 1.
 	stride, inTurn int
 
 	// spend asks for one unit ops times, of key first, the next, and so on around, and counts what was admitted. It is
@@ -91,7 +91,8 @@ func (c *contender) verify(ops, admitted, limit int) error {
 			return fmt.Errorf("%s, key %d: %w", c.name, key, err)
 		}
 		if share < least || share > most {
-			return fmt.Errorf("%s: key %d has spent %d to %d, want %d: the load was not even", c.name, key, least, most, share)
+			return fmt.Errorf("%s: key %d has spent %d to %d, want %d: the load was not even", c.name, key, least,
+				most, share)
 		}
 	}
 	return nil
@@ -138,11 +139,13 @@ type comparison struct {
 }
 
 func (c comparison) String() string {
-	s := fmt.Sprintf("%.1f ns against %.1f ns per decision, middle half of the rounds %.2f to %.2f, processor time %.2f x",
+	s := fmt.Sprintf("%.1f ns against %.1f ns per decision, middle half of the rounds %.2f to %.2f, processor time "+
+		"%.2f x",
 		c.ours, c.theirs, c.low, c.high, c.processor)
 	switch {
 	case c.busy:
-		s += fmt.Sprintf("; the machine was busy throughout: the %d least disturbed of %d rounds", c.rounds, c.rounds+c.dropped)
+		s += fmt.Sprintf("; the machine was busy throughout: the %d least disturbed of %d rounds", c.rounds,
+			c.rounds+c.dropped)
 	case c.dropped > 0:
 		s += fmt.Sprintf("; %d of %d rounds are dropped, because the machine was busy", c.dropped, c.rounds+c.dropped)
 	}
@@ -162,9 +165,9 @@ type side struct {
 	total, admitted int
 }
 
-// compare measures two contenders in turn, ours first in one round and second in the next, so that neither has the warmer
-// caches or the quieter minute. The ratio is taken in each round: what slows the machine for a while slows both. limit is
-// how many units each key can spend in all.
+// compare measures two contenders in turn, ours first in one round and second in the next, so that neither has the
+// warmer caches or the quieter minute. The ratio is taken in each round: what slows the machine for a while slows both.
+// limit is how many units each key can spend in all.
 func compare(ours, theirs *contender, l load, limit int) (comparison, error) {
 	pair := [2]*side{{contender: ours}, {contender: theirs}}
 	for _, c := range pair {

@@ -12,8 +12,8 @@ import (
 	"github.com/sethvargo/go-limiter/memorystore"
 )
 
-// A benchmark that hits one key, or only counts denials, measures something else than its name says. (A well-known one did
-// for years.) Each of these is a load that went wrong, and must be an error instead of a number.
+// A benchmark that hits one key, or only counts denials, measures something else than its name says. (A well-known one
+// did for years.) Each of these is a load that went wrong, and must be an error instead of a number.
 func TestVerifyCatchesABrokenLoad(t *testing.T) {
 	good := func() *contender {
 		c, err := goLimiter(plenty)
@@ -157,9 +157,10 @@ func TestBusyRoundsAreDropped(t *testing.T) {
 		rounds, dropped int
 		busy            bool
 	}{
-		"all calm":       {calm, nil, 2, 5, 0, false},
-		"enough calm":    {calm, []round{at(9, 3), at(9, 3), at(9, 3), at(9, 3), at(9, 3), at(9, 3)}, 2, 5, 6, false},
-		"never calm":     {nil, []round{at(9, 9), at(3, 1.3), at(3, 1.2), at(9, 8), at(3, 1.4), at(3, 1.5), at(3, 1.6)}, 3, 5, 2, true},
+		"all calm":    {calm, nil, 2, 5, 0, false},
+		"enough calm": {calm, []round{at(9, 3), at(9, 3), at(9, 3), at(9, 3), at(9, 3), at(9, 3)}, 2, 5, 6, false},
+		"never calm": {nil, []round{at(9, 9), at(3, 1.3), at(3, 1.2), at(9, 8), at(3, 1.4), at(3, 1.5),
+			at(3, 1.6)}, 3, 5, 2, true},
 		"few calm":       {calm[2:4], []round{at(9, 9), at(2, 1.2), at(2, 1.3), at(2, 1.4)}, 2, 5, 1, true},
 		"a short figure": {calm[:3], nil, 1, 3, 0, false},
 	} {

@@ -62,8 +62,8 @@ func newCrowd(pairs ...string) (*crowd, error) {
 	return c, nil
 }
 
-// connect has each caller on a connection of its own, as a server of requests has them. Callers that never wait for the network
-// would keep Go from looking at it, and Redis's answers would lie there.
+// connect has each caller on a connection of its own, as a server of requests has them. Callers that never wait for the
+// network would keep Go from looking at it, and Redis's answers would lie there.
 func (c *crowd) connect() error {
 	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -129,8 +129,8 @@ func (c *crowd) close() {
 	c.d.close()
 }
 
-// run has the callers call until the time has passed: each by itself with pauses of random lengths, or all at the same moment,
-// again and again. An error, or an answer that is none of the limiter's, ends it.
+// run has the callers call until the time has passed: each by itself with pauses of random lengths, or all at the same
+// moment, again and again. An error, or an answer that is none of the limiter's, ends it.
 func (c *crowd) run(length time.Duration, seed uint64, together bool) (*tally, error) {
 	var t tally
 	errs := make([]error, len(c.callers))
@@ -186,7 +186,8 @@ func (c *crowd) one(t *tally, random *rand.Rand, caller net.Conn) error {
 	if err != nil {
 		return err
 	}
-	allowed, denied := bytes.Contains(answer, effectAllow), bytes.Contains(answer, effectDeny) && bytes.Contains(answer, wasLimited)
+	allowed, denied := bytes.Contains(answer, effectAllow), bytes.Contains(answer, effectDeny) &&
+		bytes.Contains(answer, wasLimited)
 	if allowed == denied || !bytes.Contains(answer, policyHeader) {
 		return fmt.Errorf("an answer that is not the limiter's: %s", answer)
 	}
@@ -208,8 +209,8 @@ func (c *crowd) one(t *tally, random *rand.Rand, caller net.Conn) error {
 	return nil
 }
 
-// warmUp has every JWT seen and the connections made, and waits for the second to end, so that what follows is in other lines
-// of metrics. It returns the second that follows.
+// warmUp has every JWT seen and the connections made, and waits for the second to end, so that what follows is in other
+// lines of metrics. It returns the second that follows.
 func (c *crowd) warmUp(length time.Duration) (second int64, err error) {
 	for _, events := range [][][]byte{c.wide, c.narrow} {
 		for _, event := range events {
@@ -229,7 +230,8 @@ func (c *crowd) warmUp(length time.Duration) (second int64, err error) {
 	return next.Unix(), nil
 }
 
-// told ends the function and checks that its metrics since the second are those of t. Where Redis was away, leases may be lost.
+// told ends the function and checks that its metrics since the second are those of t. Where Redis was away, leases may
+// be lost.
 func (c *crowd) told(t *tally, second int64) (line, error) {
 	if err := c.f.close(); err != nil && c.sum.degraded.Load() == 0 {
 		return line{}, err
@@ -247,7 +249,8 @@ func (c *crowd) counted() error {
 		word    string
 		tenants int
 		calls   int64
-	}{{"wide", manyTenants, c.sum.wide.Load() - c.sum.wideDenied.Load()}, {"narrow", narrowTenants, c.sum.narrowAllowed.Load()}} {
+	}{{"wide", manyTenants, c.sum.wide.Load() - c.sum.wideDenied.Load()}, {"narrow", narrowTenants,
+		c.sum.narrowAllowed.Load()}} {
 		spent, err := c.d.spent(of.word, of.tenants)
 		if err != nil {
 			return err
@@ -279,8 +282,9 @@ func concurrentFigure(short bool) (Result, error) {
 			}
 		}
 	}
-	r.note("%d callers of one process, on connections of their own, each %s on average after its last call, of %d tenants with %d limits; the step "+
-		"is from the question to the stores until the decision, by the function's own metric, which is exact to 9 %%",
+	r.note("%d callers of one process, on connections of their own, each %s on average after its last call, of %d "+
+		"tenants with %d limits; the step is from the question to the stores until the decision, by the function's "+
+		"own metric, which is exact to 9 %%",
 		callers, apart, manyTenants+narrowTenants, functionLimits)
 	return r, nil
 }
@@ -308,15 +312,19 @@ func concurrent(r *Result, leases, together bool, length time.Duration, deadline
 	switch answered := l.RedisCalls.count() - l.RedisErrors; {
 	// A busy machine makes answers come too late, and all calls together make it busy: the note tells how many.
 	case !together && answered < calls/10:
-		return l, fmt.Errorf("%d calls were decided by %d answers of Redis: %s", calls, answered, c.summary(t, &l, length))
+		return l, fmt.Errorf("%d calls were decided by %d answers of Redis: %s", calls, answered,
+			c.summary(t, &l, length))
 	case t.wideDenied.Load() > calls/100:
-		return l, fmt.Errorf("%d of %d calls were denied by limits that are wide enough", t.wideDenied.Load(), t.wide.Load())
+		return l, fmt.Errorf("%d of %d calls were denied by limits that are wide enough", t.wideDenied.Load(),
+			t.wide.Load())
 	case c.sum.narrowAllowed.Load() >= c.sum.narrow.Load():
-		return l, fmt.Errorf("none of %d calls of tenants with %d units each was denied", c.sum.narrow.Load(), narrowUnits)
+		return l, fmt.Errorf("none of %d calls of tenants with %d units each was denied", c.sum.narrow.Load(),
+			narrowUnits)
 	case c.sum.degraded.Load() > 0:
 		return l, nil // a late answer may have counted, so the counts need not agree
 	case c.sum.narrowAllowed.Load() != narrowUnits*narrowTenants:
-		return l, fmt.Errorf("%d calls of %d tenants with %d units each were admitted", c.sum.narrowAllowed.Load(), narrowTenants, narrowUnits)
+		return l, fmt.Errorf("%d calls of %d tenants with %d units each were admitted", c.sum.narrowAllowed.Load(),
+			narrowTenants, narrowUnits)
 	}
 	return l, c.counted()
 }
@@ -338,9 +346,11 @@ func means(leases bool) string {
 func (c *crowd) summary(t *tally, l *line, length time.Duration) string {
 	calls := t.wide.Load() + t.narrow.Load()
 	var b strings.Builder
-	fmt.Fprintf(&b, "p50 %.3f ms, p99 %.2f ms, p99.9 %.2f ms; %.0f calls/s, denied %d of %d of narrow tenants and %d of %d of wide ones",
+	fmt.Fprintf(&b, "p50 %.3f ms, p99 %.2f ms, p99.9 %.2f ms; %.0f calls/s, denied %d of %d of narrow tenants and "+
+		"%d of %d of wide ones",
 		l.Limiter.quantile(0.5)/millis, l.Limiter.quantile(0.99)/millis, l.Limiter.quantile(0.999)/millis,
-		float64(calls)/length.Seconds(), t.narrow.Load()-t.narrowAllowed.Load(), t.narrow.Load(), t.wideDenied.Load(), t.wide.Load())
+		float64(calls)/length.Seconds(), t.narrow.Load()-t.narrowAllowed.Load(), t.narrow.Load(), t.wideDenied.Load(),
+		t.wide.Load())
 	fmt.Fprintf(&b, "; %d calls of Redis, p99 %.2f ms, %d failed; %d of %d decided without it",
 		l.RedisCalls.count(), l.RedisCalls.quantile(0.99)/millis, l.RedisErrors, t.degraded.Load(), calls)
 	return b.String()
@@ -362,7 +372,8 @@ func pausedFigure(short bool) (Result, error) {
 			r.Value = l.Limiter.quantile(0.99) / millis
 		}
 	}
-	r.note("the callers of authorizer_p99_ms, all at the same moments; after a warm-up Redis is stopped by a signal, and all calls of the %s from then on are counted", length)
+	r.note("the callers of authorizer_p99_ms, all at the same moments; after a warm-up Redis is stopped by a "+
+		"signal, and all calls of the %s from then on are counted", length)
 	return r, nil
 }
 
@@ -391,7 +402,8 @@ func paused(r *Result, leases bool, length time.Duration) (line, error) {
 	calls, degraded := t.wide.Load()+t.narrow.Load(), t.degraded.Load()
 	switch {
 	case l.RedisErrors == 0 || l.RedisErrors != l.RedisCalls.count():
-		return l, fmt.Errorf("%d of %d calls of Redis failed, want all: it was not away", l.RedisErrors, l.RedisCalls.count())
+		return l, fmt.Errorf("%d of %d calls of Redis failed, want all: it was not away", l.RedisErrors,
+			l.RedisCalls.count())
 	case degraded == 0 || !leases && degraded != calls:
 		return l, fmt.Errorf("%d of %d were decided without Redis", degraded, calls)
 	case t.narrowAllowed.Load() == t.narrow.Load():

@@ -47,7 +47,8 @@ func rateOf(i int, rate int64) int64 {
 // tenantsFile is a plans file with so many tenants on one plan of the rate.
 func tenantsFile(tenants int, rate int64) (*plan.Draft, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "plans: [ { id: pro, limits: [ { id: all, tiers: [ { period: 1s, threshold: %d } ] } ] } ]\ntenants:\n", rate)
+	fmt.Fprintf(&b, "plans: [ { id: pro, limits: [ { id: all, tiers: [ { period: 1s, threshold: %d } ] } ] } "+
+		"]\ntenants:\n", rate)
 	for i := range tenants {
 		own := ""
 		if i%everyOwn == 0 {
@@ -77,7 +78,8 @@ func newOperator(tables control.Tables) (*operator, error) {
 	return o, nil
 }
 
-// apply is `sluice plan apply`: it compares, and writes what differs. The number of documents written must be as wanted.
+// apply is `sluice plan apply`: it compares, and writes what differs. The number of documents written must be as
+// wanted.
 func (o *operator) apply(file *plan.Draft, want int) error {
 	ctx := context.Background()
 	diff, err := client.Compare(ctx, o, file)
@@ -120,8 +122,8 @@ type plane struct {
 	ended chan error
 }
 
-// newPlane makes a control plane with tenants on a plan of the rate, and no cells. Nothing is carried yet; what will be is by the
-// pump of `sluice dev`, or as deployed.
+// newPlane makes a control plane with tenants on a plan of the rate, and no cells. Nothing is carried yet; what will be
+// is by the pump of `sluice dev`, or as deployed.
 func newPlane(tenants int, rate int64, deployed bool) (p *plane, err error) {
 	p = &plane{tenants: tenants}
 	defer func() {
@@ -233,7 +235,8 @@ func (p *plane) close() error {
 // reader is what a function of the cell reads of its table.
 func (c *cellStore) reader() (*cellconfig.Reader, error) {
 	r, err := cellconfig.New(cellconfig.Config{
-		Table: c.Store, Timeout: time.Second, FirstTimeout: patient, Log: slog.New(slog.DiscardHandler), // a busy machine is no outage
+		// a busy machine is no outage
+		Table: c.Store, Timeout: time.Second, FirstTimeout: patient, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return nil, err
@@ -320,16 +323,19 @@ func publishFigure(short bool) (r Result, err error) {
 	}
 	for n, c := range p.cells {
 		if commits, written := c.commits.Load(), c.changes.Load(); commits != changes || written != changes {
-			return r, fmt.Errorf("cell %d: %d transactions with %d documents, want %d of one", n+1, commits, written, changes)
+			return r, fmt.Errorf("cell %d: %d transactions with %d documents, want %d of one", n+1, commits, written,
+				changes)
 		}
 	}
 	if err := errors.Join(p.holds(rate+changes), p.kept()); err != nil {
 		return r, err
 	}
 	r.Value = float64(p.meter.Of("events_published")-before["events_published"]) / changes
-	r.note("%d changes, one after the other, of a plan with %d tenants, each by `plan apply`: %d publishes, and in each of %d cells "+
+	r.note("%d changes, one after the other, of a plan with %d tenants, each by `plan apply`: %d publishes, and in "+
+		"each of %d cells "+
 		"%d transactions of one document, after which each tenant is held to the new limit",
 		changes, tenants, p.meter.Of("publish_calls")-before["publish_calls"], len(p.cells), changes)
-	r.note("the file's %d tenants were applied at %.0f per second to the file of `sluice dev`", tenants, float64(tenants)/p.loaded.Seconds())
+	r.note("the file's %d tenants were applied at %.0f per second to the file of `sluice dev`", tenants,
+		float64(tenants)/p.loaded.Seconds())
 	return r, nil
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/cost"
 )
 
-// idleCostFigure is what the default deployment costs in a month in which nobody calls, by the cost command's own model: no number of
-// it is a measurement.
+// idleCostFigure is what the default deployment costs in a month in which nobody calls, by the cost command's own
+// model: no number of it is a measurement.
 func idleCostFigure(bool) (Result, error) {
 	var r Result
 	prices, err := cost.ListPrices()
@@ -50,6 +50,7 @@ func idleCostFigure(bool) (Result, error) {
 	oldest, newest := bill.PricesOf()
 	r.note("%s; prices as of %s to %s: %s",
 		bill.Title(), oldest.Format(time.DateOnly), newest.Format(time.DateOnly), strings.Join(parts, ", "))
-	r.note("%s metrics, by the hours in which they are written, %d looked at by alarms", bill.Usage.Metrics.FloatString(1), bill.Usage.AlarmMetrics)
+	r.note("%s metrics, by the hours in which they are written, %d looked at by alarms",
+		bill.Usage.Metrics.FloatString(1), bill.Usage.AlarmMetrics)
 	return r, nil
 }

@@ -56,8 +56,8 @@ func newDynamoWorkload(name string, limits ...limit.Limit) (*dynamoWorkload, err
 // store is a new writer.
 func (w *dynamoWorkload) store() (limit.Store, error) { return dynamodb.New(w.config) }
 
-// run has each writer decide so many times, the n-th of all at the time that now gives for n. One decision in 1,000 may be
-// undecided after three tries, as when eight writers start at once and know nothing: its units are counted.
+// run has each writer decide so many times, the n-th of all at the time that now gives for n. One decision in 1,000 may
+// be undecided after three tries, as when eight writers start at once and know nothing: its units are counted.
 func (w *dynamoWorkload) run(each int, now func(n int) time.Time) (allowed, denied int, err error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -94,7 +94,8 @@ func (w *dynamoWorkload) run(each int, now func(n int) time.Time) (allowed, deni
 	}
 	wg.Wait()
 	if undecided > 1+each*dynamoWriters/100 {
-		failed = errors.Join(failed, fmt.Errorf("%d of %d decisions were not made in three tries", undecided, each*dynamoWriters))
+		failed = errors.Join(failed, fmt.Errorf("%d of %d decisions were not made in three tries", undecided,
+			each*dynamoWriters))
 	}
 	return allowed, denied, failed
 }
@@ -105,9 +106,12 @@ func dynamoExactFigure(short bool) (Result, error) {
 	var r Result
 	const rate = 2000
 	w, err := newDynamoWorkload("exact",
-		limit.Limit{ID: "burst", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: rate, Period: time.Second, Burst: 2 * rate}}},
-		limit.Limit{ID: "steady", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 10 * rate, Period: 10 * time.Second}}},
-		limit.Limit{ID: "hourly", Tiers: []limit.Tier{{Algorithm: limit.SlidingWindow, Threshold: 3600 * rate, Period: time.Hour}}})
+		limit.Limit{ID: "burst", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: rate,
+			Period: time.Second, Burst: 2 * rate}}},
+		limit.Limit{ID: "steady", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 10 * rate,
+			Period: 10 * time.Second}}},
+		limit.Limit{ID: "hourly", Tiers: []limit.Tier{{Algorithm: limit.SlidingWindow, Threshold: 3600 * rate,
+			Period: time.Hour}}})
 	if err != nil {
 		return r, err
 	}
@@ -138,7 +142,8 @@ func dynamoDeniedFigure(bool) (Result, error) {
 	var r Result
 	const units = 1000
 	w, err := newDynamoWorkload("denied",
-		limit.Limit{ID: "minutely", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: units, Period: time.Minute}}})
+		limit.Limit{ID: "minutely", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: units,
+			Period: time.Minute}}})
 	if err != nil {
 		return r, err
 	}

@@ -31,9 +31,9 @@ const (
 	hotBinds     = 0.95 // and one that does
 )
 
-// dynamoHotFigure counts the write units of 1,000 decisions by leases on DynamoDB, in two ways, of which the most is the figure:
-// by twenty instances that ask at once for a minute, over three limits, and by instances that take turns, over one limit of
-// each algorithm. Both are in virtual time.
+// dynamoHotFigure counts the write units of 1,000 decisions by leases on DynamoDB, in two ways, of which the most is
+// the figure: by twenty instances that ask at once for a minute, over three limits, and by instances that take turns,
+// over one limit of each algorithm. Both are in virtual time.
 func dynamoHotFigure(binding bool) func(short bool) (Result, error) {
 	return func(short bool) (Result, error) {
 		var r Result
@@ -55,8 +55,9 @@ func dynamoHotFigure(binding bool) func(short bool) (Result, error) {
 				}
 				units := used.Writes / float64(g.Requests) * 1000
 				r.Value = max(r.Value, units)
-				r.note("in turns, %s, limit %s: %.1f units for 1,000 decisions, %d conditions failed; %d of %d admitted, short %.2f %%, "+
-					"early %.2f %%, missed %.2f %%", alg, s.Name, units, used.Failed, g.Admitted, g.Requests, g.ShortPct, g.EarlyPct, g.MissedPct)
+				r.note("in turns, %s, limit %s: %.1f units for 1,000 decisions, %d conditions failed; %d of %d "+
+					"admitted, short %.2f %%, early %.2f %%, missed %.2f %%", alg, s.Name, units, used.Failed,
+					g.Admitted, g.Requests, g.ShortPct, g.EarlyPct, g.MissedPct)
 			}
 		}
 		return r, nil
@@ -89,9 +90,12 @@ func hotLimits(binds limit.Algorithm) []limit.Limit {
 	}
 	rate := units(limit.TokenBucket, time.Second)
 	return []limit.Limit{
-		{ID: "burst", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: rate, Period: time.Second, Burst: 2 * rate}}},
-		{ID: "steady", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: units(limit.FixedWindow, hotPeriod), Period: hotPeriod}}},
-		{ID: "sliding", Tiers: []limit.Tier{{Algorithm: limit.SlidingWindow, Threshold: units(limit.SlidingWindow, hotPeriod), Period: hotPeriod}}},
+		{ID: "burst", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: rate, Period: time.Second,
+			Burst: 2 * rate}}},
+		{ID: "steady", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: units(limit.FixedWindow,
+			hotPeriod), Period: hotPeriod}}},
+		{ID: "sliding", Tiers: []limit.Tier{{Algorithm: limit.SlidingWindow, Threshold: units(limit.SlidingWindow,
+			hotPeriod), Period: hotPeriod}}},
 	}
 }
 
@@ -119,7 +123,8 @@ func hotAtOnce(r *Result, binding, short bool) error {
 		}
 		units := h.Used.Writes / float64(h.Requests) * 1000
 		r.Value = max(r.Value, units)
-		r.note("at once, three limits, %s: %.1f units for 1,000 decisions, %d conditions failed, %.0f read units; %d of %d admitted",
+		r.note("at once, three limits, %s: %.1f units for 1,000 decisions, %d conditions failed, %.0f read units; "+
+			"%d of %d admitted",
 			name, units, h.Used.Failed, h.Used.Reads, h.Admitted, h.Requests)
 	}
 	return nil
@@ -133,8 +138,8 @@ type hotOrder struct {
 	Length time.Duration
 }
 
-// Main makes the process the instances that a figure has started, and does not return then. Programs that measure figures call
-// it first of all. The virtual time of testing/synctest is for tests only; so the process is one.
+// Main makes the process the instances that a figure has started, and does not return then. Programs that measure
+// figures call it first of all. The virtual time of testing/synctest is for tests only; so the process is one.
 func Main() {
 	var order hotOrder
 	text := os.Getenv(hotVar)
@@ -142,18 +147,19 @@ func Main() {
 		return
 	}
 	os.Args = os.Args[:1]
-	testing.Main(func(_, _ string) (bool, error) { return true, nil }, []testing.InternalTest{{Name: "hot", F: func(t *testing.T) {
-		if err := json.Unmarshal([]byte(text), &order); err != nil {
-			t.Fatal(err)
-		}
-		h, err := runHot(t, hotLimits(order.Binds), order.Length)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.NewEncoder(os.Stdout).Encode(h); err != nil {
-			t.Fatal(err)
-		}
-	}}}, nil, nil)
+	testing.Main(func(_, _ string) (bool, error) { return true, nil },
+		[]testing.InternalTest{{Name: "hot", F: func(t *testing.T) {
+			if err := json.Unmarshal([]byte(text), &order); err != nil {
+				t.Fatal(err)
+			}
+			h, err := runHot(t, hotLimits(order.Binds), order.Length)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := json.NewEncoder(os.Stdout).Encode(h); err != nil {
+				t.Fatal(err)
+			}
+		}}}, nil, nil)
 }
 
 // hotProcess starts that process.
@@ -186,7 +192,8 @@ type hot struct {
 	failed error
 }
 
-// runHot has instances decide for so long, each at random times of its own. What they do to begin and to end is counted.
+// runHot has instances decide for so long, each at random times of its own. What they do to begin and to end is
+// counted.
 func runHot(t *testing.T, limits []limit.Limit, length time.Duration) (*hot, error) {
 	w, err := newDynamoWorkload("hot", limits...)
 	if err != nil {
@@ -214,7 +221,8 @@ func (h *hot) run(w *dynamoWorkload, length time.Duration) error {
 		if err != nil {
 			return err
 		}
-		l, err := resilience.NewChain(resilience.ChainConfig{Rates: resilience.NamedStore{Name: "dynamodb", Store: store}, MaxInstances: hotInstances})
+		l, err := resilience.NewChain(resilience.ChainConfig{Rates: resilience.NamedStore{Name: "dynamodb",
+			Store: store}, MaxInstances: hotInstances})
 		if err != nil {
 			return err
 		}
@@ -269,7 +277,8 @@ func (h *hot) plausible(binding bool, length time.Duration) error {
 		return fmt.Errorf("%d of %d decisions were made without the store", h.Degraded, h.Requests)
 	case !binding && denied > h.Requests/1000:
 		return fmt.Errorf("%d of %d were denied by limits that are wide enough", denied, h.Requests)
-	case binding && length > 2*hotPeriod && (denied == 0 || h.Admitted > most || float64(h.Admitted) < 0.8*hotBinds*demand):
+	case binding && length > 2*hotPeriod && (denied == 0 || h.Admitted > most ||
+		float64(h.Admitted) < 0.8*hotBinds*demand):
 		return fmt.Errorf("%d of %d were admitted by a limit of %g of them", h.Admitted, h.Requests, hotBinds)
 	}
 	return nil

@@ -32,8 +32,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
-// What a deployed function of the figures has in its plans file. Every tenant has three limits; those of the plan "narrow" admit
-// narrowUnits in all, those of "wide" more than is ever asked. The longest window is of a year, so that none ends meanwhile.
+// What a deployed function of the figures has in its plans file. Every tenant has three limits; those of the plan
+// "narrow" admit narrowUnits in all, those of "wide" more than is ever asked. The longest window is of a year, so that
+// none ends meanwhile.
 const (
 	functionPlans = `plans:
   - id: wide
@@ -60,7 +61,8 @@ tenants:
 	patient          = 30 * time.Second // with a machine that does much else
 )
 
-// deployment is what a function of ours runs in: a bundle with a plans file, Redis or DynamoDB, a secret, an issuer of JWTs.
+// deployment is what a function of ours runs in: a bundle with a plans file, Redis or DynamoDB, a secret, an issuer of
+// JWTs.
 type deployment struct {
 	dir    string
 	env    map[string]string
@@ -74,8 +76,10 @@ type deployment struct {
 // deploy starts what a function needs, for tenants "wide-0" and so on and "narrow-0" and so on.
 func deploy(signer *tokentest.Signer, wide, narrow int) (d *deployment, err error) {
 	d = &deployment{signer: signer, env: map[string]string{
-		"AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_SESSION_TOKEN": "local",
-		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_FILE": "plans.json", "SLUICE_COUNTERS_TABLE": "counters", "SLUICE_SECRET": "sluice/bench",
+		"AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local",
+		"AWS_SESSION_TOKEN": "local",
+		"SLUICE_CELL":       "eu-1", "SLUICE_CONFIG_FILE": "plans.json", "SLUICE_COUNTERS_TABLE": "counters",
+		"SLUICE_SECRET": "sluice/bench",
 	}}
 	defer func() {
 		if err != nil {
@@ -105,7 +109,8 @@ func deploy(signer *tokentest.Signer, wide, narrow int) (d *deployment, err erro
 	if err = os.WriteFile(filepath.Join(d.dir, "plans.json"), plans, 0o600); err != nil {
 		return d, err
 	}
-	golden, err := os.ReadFile(filepath.Join(tree(), "internal", "request", "apigw", "testdata", "rest_request.event.json"))
+	golden, err := os.ReadFile(filepath.Join(tree(), "internal", "request", "apigw", "testdata",
+		"rest_request.event.json"))
 	if err != nil {
 		return d, err
 	}
@@ -203,8 +208,8 @@ func (d *deployment) calls(word string, tenants int) ([][]byte, error) {
 	return events, nil
 }
 
-// spent is what Redis has counted in the year's window of tenants, of which the name is the word and a number. Whoever held
-// leases has given them back.
+// spent is what Redis has counted in the year's window of tenants, of which the name is the word and a number. Whoever
+// held leases has given them back.
 func (d *deployment) spent(word string, tenants int) (units int64, err error) {
 	store, err := redis.New(context.Background(), redis.Config{Addrs: []string{d.redis.Addr}, Deadline: patient})
 	if err != nil {
@@ -241,14 +246,16 @@ func (o *outcome) allowed() bool {
 	return len(o.PolicyDocument.Statement) == 1 && o.PolicyDocument.Statement[0].Effect == "Allow"
 }
 
-// read reads an answer. One that is not about the tenant, or has no limits' headers, is an error: what made it is no limiter.
+// read reads an answer. One that is not about the tenant, or has no limits' headers, is an error: what made it is no
+// limiter.
 func read(answer []byte, tenant string) (*outcome, error) {
 	o := new(outcome)
 	if err := json.Unmarshal(answer, o); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, answer)
 	}
 	policy, _ := o.Context["rateLimitPolicy"].(string)
-	if o.Context["tenant"] != tenant || o.Context["rateLimitLimit"] == nil || strings.Count(policy, `"`) != 2*functionLimits {
+	if o.Context["tenant"] != tenant || o.Context["rateLimitLimit"] == nil ||
+		strings.Count(policy, `"`) != 2*functionLimits {
 		return nil, fmt.Errorf("the answer is not one of %d limits for %s: %s", functionLimits, tenant, answer)
 	}
 	return o, nil
@@ -303,7 +310,8 @@ func (f *function) start() (*running, error) {
 	r := &running{function: f}
 	var err error
 	r.host, err = lambdahost.Start(context.Background(), lambdahost.Config{
-		Binary: f.binary, Name: f.name, Env: f.env, MemoryMB: functionMemoryMB, InitTimeout: patient, Timeout: patient, Grace: patient,
+		Binary: f.binary, Name: f.name, Env: f.env, MemoryMB: functionMemoryMB, InitTimeout: patient, Timeout: patient,
+		Grace: patient,
 		Output: func(l lambdahost.Line) {
 			r.mu.Lock()
 			defer r.mu.Unlock()

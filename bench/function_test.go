@@ -5,9 +5,11 @@ import (
 	"testing"
 )
 
-// Figures of calls believe what an answer says. One that no limiter made, or that is another tenant's, must be an error.
+// Figures of calls believe what an answer says. One that no limiter made, or that is another tenant's, must be an
+// error.
 func TestReadRefuses(t *testing.T) {
-	const good = `{"policyDocument":{"Statement":[{"Effect":"Allow"}]},"context":{"tenant":"wide-0","rateLimitLimit":"10",` +
+	const good = `{"policyDocument":{"Statement":[{"Effect":"Allow"}]},"context":{"tenant":"wide-0",` +
+		`"rateLimitLimit":"10",` +
 		`"rateLimitPolicy":"\"burst\";q=1;w=1, \"put-product\";q=1;w=1, \"yearly\";q=1;w=1"}}`
 	o, err := read([]byte(good), "wide-0")
 	if err != nil || !o.allowed() {

@@ -17,8 +17,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell"
 )
 
-// inProcess is the authorizer as it is deployed, put together in this process: what it costs can be told from what the machine
-// and the Runtime API do.
+// inProcess is the authorizer as it is deployed, put together in this process: what it costs can be told from what the
+// machine and the Runtime API do.
 type inProcess struct {
 	*cell.Function
 	metrics *metrics
@@ -28,7 +28,8 @@ type inProcess struct {
 // here makes the function of the deployment, with some variables changed.
 func (d *deployment) here(pairs ...string) (*inProcess, error) {
 	env := d.with(pairs...)
-	env["AWS_LAMBDA_FUNCTION_NAME"], env["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"] = "authorizer", strconv.Itoa(functionMemoryMB)
+	env["AWS_LAMBDA_FUNCTION_NAME"], env["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"] = "authorizer",
+		strconv.Itoa(functionMemoryMB)
 	var list []string
 	for name, value := range env {
 		list = append(list, name+"="+value)

@@ -35,8 +35,8 @@ func (l *jwtLoad) close() {
 	l.d.close()
 }
 
-// run has each event answered, and returns the processor time of a call, µs: of this process, in which are the function and its
-// client of Redis.
+// run has each event answered, and returns the processor time of a call, µs: of this process, in which are the function
+// and its client of Redis.
 func (l *jwtLoad) run(events [][]byte, rounds int) (float64, error) {
 	ctx := context.Background()
 	var answer []byte
@@ -123,7 +123,8 @@ func jwtFigure(short bool) (Result, error) {
 		times = append(times, took)
 	}
 	r.Value = slices.Min(times)
-	r.note("event to answer, JWT by RS256 seen before, 3 limits by leases of Redis: the least of %d runs of %d calls, processor time; median %.1f µs",
+	r.note("event to answer, JWT by RS256 seen before, 3 limits by leases of Redis: the least of %d runs of %d "+
+		"calls, processor time; median %.1f µs",
 		runs, each, median(times))
 	const counted = 1000
 	var failed error

@@ -25,8 +25,8 @@ func (a *asked) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	return a.Store.Decide(ctx, req, now, d)
 }
 
-// leasing is a contender that decides by leases of a store, over a number of limits for each key. The store is asked only
-// for leases.
+// leasing is a contender that decides by leases of a store, over a number of limits for each key. The store is asked
+// only for leases.
 func leasing(store limit.Store, keys int, with ...limit.Tier) (*contender, *asked, error) {
 	beneath := &asked{Store: store}
 	leases, err := lease.New(lease.Config{Store: beneath})
@@ -47,8 +47,8 @@ func leasing(store limit.Store, keys int, with ...limit.Tier) (*contender, *aske
 	return c, beneath, nil
 }
 
-// redisHotFigure measures decisions per second of one key by leases on Redis against those of redis_rate, the leases' calls
-// included.
+// redisHotFigure measures decisions per second of one key by leases on Redis against those of redis_rate, the leases'
+// calls included.
 func redisHotFigure(short bool) (Result, error) {
 	var r Result
 	server, end, err := launchRedis()
@@ -56,7 +56,8 @@ func redisHotFigure(short bool) (Result, error) {
 		return r, err
 	}
 	defer end()
-	store, err := redis.New(context.Background(), redis.Config{Addrs: []string{server.Addr}, Deadline: redisTimeout, PoolSize: redisWorkers})
+	store, err := redis.New(context.Background(), redis.Config{Addrs: []string{server.Addr}, Deadline: redisTimeout,
+		PoolSize: redisWorkers})
 	if err != nil {
 		return r, err
 	}

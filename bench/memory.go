@@ -40,8 +40,8 @@ var tiers = [...]limit.Tier{
 	{Algorithm: limit.TokenBucket, Period: time.Hour, Threshold: 10_000},
 }
 
-// mixed are limits of three algorithms. Their windows are so long that what is spent in a measurement still counts when it
-// is verified.
+// mixed are limits of three algorithms. Their windows are so long that what is spent in a measurement still counts when
+// it is verified.
 var mixed = [...]limit.Tier{
 	{Algorithm: limit.FixedWindow, Period: 366 * 24 * time.Hour, Threshold: plenty},
 	{Algorithm: limit.SlidingWindow, Period: 365 * 24 * time.Hour, Threshold: plenty},
@@ -214,9 +214,11 @@ func timeRate(burst int) (*contender, error) {
 	}, nil
 }
 
-// against measures ours with the given tiers against a peer, on new counters, with so many goroutines each; 0 is one for
-// each core.
-func against(peer func() (*contender, error), l load, workers int, units int64, with ...limit.Tier) (comparison, error) {
+// against measures ours with the given tiers against a peer, on new counters, with so many goroutines each; 0 is one
+// for each core.
+func against(
+	peer func() (*contender, error), l load, workers int, units int64, with ...limit.Tier,
+) (comparison, error) {
 	ours, err := sluice(units, with...)
 	if err != nil {
 		return comparison{}, err
@@ -238,8 +240,8 @@ func contest(ours, theirs *contender, l load, workers int, units int64) (compari
 	return compare(ours, theirs, l, int(units))
 }
 
-// memoryFigure measures our memory store with the given tiers against go-limiter's with one, with so many goroutines each:
-// 1, or 0 for one on each core at once.
+// memoryFigure measures our memory store with the given tiers against go-limiter's with one, with so many goroutines
+// each: 1, or 0 for one on each core at once.
 func memoryFigure(workers int, with ...limit.Tier) func(short bool) (Result, error) {
 	return func(short bool) (Result, error) {
 		var r Result
@@ -258,7 +260,8 @@ func memoryFigure(workers int, with ...limit.Tier) func(short bool) (Result, err
 		}
 
 		l.rounds = max(3, l.rounds/3) | 1 // what follows is for the reader, not for the goal
-		denied, err := against(func() (*contender, error) { return goLimiter(scarce) }, l, workers, scarce, slow[:len(with)]...)
+		denied, err := against(func() (*contender, error) { return goLimiter(scarce) }, l, workers, scarce,
+			slow[:len(with)]...)
 		if err != nil {
 			return r, err
 		}
@@ -272,11 +275,13 @@ func memoryFigure(workers int, with ...limit.Tier) func(short bool) (Result, err
 	}
 }
 
-// farApart is a stride by which each key lies far from the one before it. It is a prime, so that all keys have their turn.
+// farApart is a stride by which each key lies far from the one before it. It is a prime, so that all keys have their
+// turn.
 const farApart = 368_789
 
-// memoryKeysFigure measures our memory store with the given tiers against go-limiter's over a number of keys, on all cores
-// at once. If there are many keys, each lies far from the one before it, also in the order in which they were made.
+// memoryKeysFigure measures our memory store with the given tiers against go-limiter's over a number of keys, on all
+// cores at once. If there are many keys, each lies far from the one before it, also in the order in which they were
+// made.
 func memoryKeysFigure(keys int, with ...limit.Tier) func(short bool) (Result, error) {
 	return func(short bool) (Result, error) {
 		var r Result

@@ -88,7 +88,8 @@ func pacerFigure(value func(comparison) float64) func(short bool) (Result, error
 		}
 		r.Value = value(c)
 		r.note("units in hand, one goroutine, 0 allocations; beside the Wait of x/time/rate: %.2f x, %s", c.ratio, c)
-		r.note("processor time of an Acquire: %.1f ns; one reading of the monotonic clock: %.1f ns", c.oursOnCPU, clockReading())
+		r.note("processor time of an Acquire: %.1f ns; one reading of the monotonic clock: %.1f ns", c.oursOnCPU,
+			clockReading())
 		return r, nil
 	}
 }
@@ -141,8 +142,9 @@ func pacerTicketsFigure(value func(ticketLoad) float64) func(short bool) (Result
 			return r, err
 		}
 		r.Value = value(one)
-		r.note("%d tickets of one key: %.0f bytes each, canceled in %s in order and %s at random; each with a key of its own: "+
-			"%.0f bytes, %s and %s (processor time)", n, one.bytes, one.inOrder, one.atRandom, many.bytes, many.inOrder, many.atRandom)
+		r.note("%d tickets of one key: %.0f bytes each, canceled in %s in order and %s at random; each with a key "+
+			"of its own: %.0f bytes, %s and %s (processor time)", n, one.bytes, one.inOrder, one.atRandom, many.bytes,
+			many.inOrder, many.atRandom)
 		return r, nil
 	}
 }
@@ -259,7 +261,8 @@ func pacerBlockedFigure(short bool) (Result, error) {
 		return r, err
 	}
 	r.Value = ours - bare
-	r.note("%d goroutines: %.0f bytes each in Acquire, %.0f in the Wait of x/time/rate, %.0f in a bare wait for the same context",
+	r.note("%d goroutines: %.0f bytes each in Acquire, %.0f in the Wait of x/time/rate, %.0f in a bare wait for the "+
+		"same context",
 		n, ours, theirs, bare)
 	return r, nil
 }
@@ -306,8 +309,8 @@ func pacerWakeFigure(short bool) (Result, error) {
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	at := func(all []time.Duration, q float64) float64 { return ms(all[int(q*float64(len(all)-1))]) }
 	r.Value = at(ours, 0.99)
-	r.note("%d tickets at %d per second: late by %.2f ms (p50), %.2f ms (p90), %.2f ms (p99); x/time/rate with a timer each: "+
-		"%.2f, %.2f and %.2f ms", n, perSecond, at(ours, 0.5), at(ours, 0.9), at(ours, 0.99),
+	r.note("%d tickets at %d per second: late by %.2f ms (p50), %.2f ms (p90), %.2f ms (p99); x/time/rate with a "+
+		"timer each: %.2f, %.2f and %.2f ms", n, perSecond, at(ours, 0.5), at(ours, 0.9), at(ours, 0.99),
 		at(theirs, 0.5), at(theirs, 0.9), at(theirs, 0.99))
 	return r, nil
 }

@@ -68,8 +68,9 @@ func pacerSharedFigure(value func([]sharedRun) float64) func(short bool) (Result
 			if err != nil {
 				return r, err
 			}
-			r.note("%d pacers in one process, each with its own connections, at %d per second for %d windows: %d over, %.2f %% used, "+
-				"%d permits came too late, %.1f calls to Redis per pacer and second, of which %d failed", sharers, limit, windows, run.over,
+			r.note("%d pacers in one process, each with its own connections, at %d per second for %d windows: %d "+
+				"over, %.2f %% used, %d permits came too late, %.1f calls to Redis per pacer and second, of which "+
+				"%d failed", sharers, limit, windows, run.over,
 				run.used, run.unused, run.perCall, run.errors)
 			runs = append(runs, run)
 		}
@@ -135,8 +136,9 @@ func shareLimit(addr string, limit int64, windows int) (r sharedRun, err error) 
 		}
 		defer func() { _ = store.Close() }()
 		p, err := pacer.New(pacer.Config{
-			Limit:  pacer.PerSecond(limit),
-			Guard:  pacer.Guard{MaxDelay: 20 * time.Millisecond}, // the judge is in this process, and has the same clock
+			Limit: pacer.PerSecond(limit),
+			// the judge is in this process, and has the same clock
+			Guard:  pacer.Guard{MaxDelay: 20 * time.Millisecond},
 			Shared: &pacer.Shared{Ledger: store.Ledger(), Key: fmt.Sprint(limit)},
 		})
 		if err != nil {

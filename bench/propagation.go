@@ -26,8 +26,9 @@ const (
 
 // burst is what a burst of changes took.
 type burst struct {
-	took      []time.Duration // from before a change is written to the first request that is held to it, of all cells, ascending
-	lasted    time.Duration   // the burst itself
+	// from before a change is written to the first request that is held to it, of all cells, ascending
+	took      []time.Duration
+	lasted    time.Duration // the burst itself
 	published int64
 	calls     int64 // publishes
 	commits   []int64
@@ -150,7 +151,8 @@ func (p *plane) burst(changes int) (b burst, err error) {
 				}
 				_, err := client.Do[call.Item](ctx, p.operator.Client, "tenants/set", &admin.SetTenantRequest{
 					Tenant: tenant, Reason: "measured",
-					Overrides: []json.RawMessage{fmt.Appendf(nil, `{"id":"all","tiers":[{"period":"1s","threshold":%d}]}`, burstRate)},
+					Overrides: []json.RawMessage{fmt.Appendf(nil,
+						`{"id":"all","tiers":[{"period":"1s","threshold":%d}]}`, burstRate)},
 				})
 				if err != nil {
 					cancel()
@@ -180,15 +182,18 @@ func (p *plane) burst(changes int) (b burst, err error) {
 	slices.Sort(b.took)
 	b.published, b.calls = p.meter.Of("events_published")-events, p.meter.Of("publish_calls")-calls
 	if b.published != int64(changes) || len(b.took) != changes*len(cells) {
-		return b, fmt.Errorf("%d events and %d times of %d changes in %d cells", b.published, len(b.took), changes, len(cells))
+		return b, fmt.Errorf("%d events and %d times of %d changes in %d cells", b.published, len(b.took), changes,
+			len(cells))
 	}
 	if d := p.deployed; d != nil && (d.calls != b.calls || d.messages != b.published) {
-		return b, fmt.Errorf("the topic had %d publishes of %d messages, and %d of %d were counted", d.calls, d.messages, b.calls, b.published)
+		return b, fmt.Errorf("the topic had %d publishes of %d messages, and %d of %d were counted", d.calls,
+			d.messages, b.calls, b.published)
 	}
 	return b, nil
 }
 
-// bursts are one carried as what is deployed would, with cells as far away as DynamoDB is, and one carried by `sluice dev`.
+// bursts are one carried as what is deployed would, with cells as far away as DynamoDB is, and one carried by `sluice
+// dev`.
 type bursts struct{ deployed, dev burst }
 
 func runBursts(tenants, changes int) (b bursts, err error) {
@@ -228,8 +233,9 @@ func burstFigure(of func(*burst) float64) func(short bool) (Result, error) {
 			return r, err
 		}
 		r.Value = of(&b.deployed)
-		r.note("as deployed, by event sources with the batches and windows of the functions, a poll of the stream each %s, a publish of %s, "+
-			"and DynamoDB's reads of %s and transactions of %s: %s", streamPolls, snsAway, readAway, writeAway, &b.deployed)
+		r.note("as deployed, by event sources with the batches and windows of the functions, a poll of the stream "+
+			"each %s, a publish of %s, and DynamoDB's reads of %s and transactions of %s: %s", streamPolls, snsAway,
+			readAway, writeAway, &b.deployed)
 		r.note("in `sluice dev`, where a publish costs nothing: %s", &b.dev)
 		return r, nil
 	}
@@ -237,8 +243,9 @@ func burstFigure(of func(*burst) float64) func(short bool) (Result, error) {
 
 // String tells of it.
 func (b *burst) String() string {
-	return fmt.Sprintf("%d changes of tenants written in %.1f s; in force after %.2f s at p50, %.2f s at p99, %.2f s at most; "+
-		"%d publishes, each to every cell, and in the cells %d transactions", b.published, b.lasted.Seconds(),
+	return fmt.Sprintf("%d changes of tenants written in %.1f s; in force after %.2f s at p50, %.2f s at p99, %.2f "+
+		"s at most; %d publishes, each to every cell, and in the cells %d transactions", b.published,
+		b.lasted.Seconds(),
 		b.quantile(0.5).Seconds(), b.quantile(0.99).Seconds(), b.quantile(1).Seconds(), b.calls, b.commits)
 }
 

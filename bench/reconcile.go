@@ -24,7 +24,9 @@ func (t *controlReads) Get(ctx context.Context, table control.Table, key string)
 	return t.Tables.Get(ctx, table, key)
 }
 
-func (t *controlReads) List(ctx context.Context, table control.Table, after string, most int) ([]control.Item, string, error) {
+func (t *controlReads) List(
+	ctx context.Context, table control.Table, after string, most int,
+) ([]control.Item, string, error) {
 	items, next, err := t.Tables.List(ctx, table, after, most)
 	t.items.Add(int64(len(items)))
 	return items, next, err
@@ -44,7 +46,8 @@ func (p *plane) reconcile() (r reconciled, err error) {
 	cell, tables := p.cells[0], &controlReads{Tables: p.tables}
 	cell.reads.Store(0)
 	cell.commits.Store(0)
-	run, err := reconcile.New(reconcile.Config{Tables: tables, Store: cell, Meter: &p.meter, Log: slog.New(slog.DiscardHandler)})
+	run, err := reconcile.New(reconcile.Config{Tables: tables, Store: cell, Meter: &p.meter,
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return r, err
 	}
@@ -65,15 +68,17 @@ func (p *plane) reconcile() (r reconciled, err error) {
 	case !r.result.Finished:
 		return r, errors.New("a run has not finished")
 	case r.result.ControlReads+r.result.CellReads > r.reads:
-		return r, fmt.Errorf("a run tells of %d reads, and there were %d", r.result.ControlReads+r.result.CellReads, r.reads)
+		return r, fmt.Errorf("a run tells of %d reads, and there were %d", r.result.ControlReads+r.result.CellReads,
+			r.reads)
 	case r.reads < r.items+r.result.Documents:
-		return r, fmt.Errorf("%d reads of %d items and %d documents: some were not counted", r.reads, r.items, r.result.Documents)
+		return r, fmt.Errorf("%d reads of %d items and %d documents: some were not counted", r.reads, r.items,
+			r.result.Documents)
 	}
 	return r, nil
 }
 
-// runReconcile compares a cell that has everything with the control tables, and then one that has missed a change, which
-// shows that reads and writes are counted.
+// runReconcile compares a cell that has everything with the control tables, and then one that has missed a change,
+// which shows that reads and writes are counted.
 func runReconcile(tenants int) (r reconciled, err error) {
 	const rate = 1
 	p, err := newPlane(tenants, rate, false)
@@ -88,7 +93,8 @@ func runReconcile(tenants int) (r reconciled, err error) {
 		return r, err
 	}
 	if want := int64(tenants) + 1; r.result.Items != want || r.result.Documents != want {
-		return r, fmt.Errorf("%d items and %d documents were compared, want %d of each", r.result.Items, r.result.Documents, want)
+		return r, fmt.Errorf("%d items and %d documents were compared, want %d of each", r.result.Items,
+			r.result.Documents, want)
 	}
 	file, err := tenantsFile(tenants, rate+1)
 	if err != nil {
@@ -102,7 +108,8 @@ func runReconcile(tenants int) (r reconciled, err error) {
 		return r, err
 	}
 	if missed.result.Repaired != 1 || missed.writes != 1 || missed.reads <= r.reads {
-		return r, fmt.Errorf("where the cell has missed a change, %d were repaired by %d writes after %d reads; want 1, 1, and more than %d",
+		return r, fmt.Errorf("where the cell has missed a change, %d were repaired by %d writes after %d reads; "+
+			"want 1, 1, and more than %d",
 			missed.result.Repaired, missed.writes, missed.reads, r.reads)
 	}
 	return r, nil

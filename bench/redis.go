@@ -27,12 +27,14 @@ const (
 
 // redisClient has the settings that our store's client has.
 func redisClient(addr string) *goredis.Client {
-	return goredis.NewClient(redis.Options(redis.Config{Addrs: []string{addr}, Deadline: redisTimeout, PoolSize: redisWorkers}))
+	return goredis.NewClient(redis.Options(redis.Config{Addrs: []string{addr}, Deadline: redisTimeout,
+		PoolSize: redisWorkers}))
 }
 
 // sluiceRedis is our Redis store with a number of limits for each key.
 func sluiceRedis(addr string, with ...limit.Tier) (*contender, error) {
-	store, err := redis.New(context.Background(), redis.Config{Addrs: []string{addr}, Deadline: redisTimeout, PoolSize: redisWorkers})
+	store, err := redis.New(context.Background(), redis.Config{Addrs: []string{addr}, Deadline: redisTimeout,
+		PoolSize: redisWorkers})
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +153,8 @@ func allocations(c *contender) (float64, error) {
 	return perCall / ops, failed
 }
 
-// serverTime is what the server says that one script takes, in µs: the least of some bursts, since others use the machine.
+// serverTime is what the server says that one script takes, in µs: the least of some bursts, since others use the
+// machine.
 func serverTime(addr string, c *contender) (float64, error) {
 	client := redisClient(addr)
 	defer func() { _ = client.Close() }()
@@ -170,8 +173,10 @@ func serverTime(addr string, c *contender) (float64, error) {
 		}
 		var calls, usec int64
 		var perCall float64
-		if _, err := fmt.Sscanf(info["Commandstats"]["cmdstat_evalsha"], "calls=%d,usec=%d,usec_per_call=%f", &calls, &usec, &perCall); err != nil {
-			return 0, fmt.Errorf("INFO commandstats: %w: %v", err, strconv.Quote(info["Commandstats"]["cmdstat_evalsha"]))
+		if _, err := fmt.Sscanf(info["Commandstats"]["cmdstat_evalsha"], "calls=%d,usec=%d,usec_per_call=%f", &calls,
+			&usec, &perCall); err != nil {
+			return 0, fmt.Errorf("INFO commandstats: %w: %v", err,
+				strconv.Quote(info["Commandstats"]["cmdstat_evalsha"]))
 		}
 		least = min(least, perCall)
 	}

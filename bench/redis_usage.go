@@ -31,7 +31,8 @@ func (u redisUsage) String() string {
 		total += u.commands[name]
 		names[i] = fmt.Sprintf("%.3g %s", u.commands[name]/u.decisions, strings.ToUpper(name))
 	}
-	return fmt.Sprintf("%.3g commands (%s), %.3g bytes to the server and %.3g from it, processor time %.3g µs here and %.3g µs there",
+	return fmt.Sprintf("%.3g commands (%s), %.3g bytes to the server and %.3g from it, processor time %.3g µs here "+
+		"and %.3g µs there",
 		total/u.decisions, strings.Join(names, ", "), u.in/u.decisions, u.out/u.decisions,
 		u.client*1e6/u.decisions, u.server*1e6/u.decisions)
 }

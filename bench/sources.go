@@ -25,9 +25,9 @@ const (
 	snsAway     = 20 * time.Millisecond  // a publish
 )
 
-// sources carry changes as what is deployed does, with the batches and windows that functions are deployed with: Lambda polls a
-// stream and calls the publisher, which publishes to a topic, which has a queue for each cell, for which Lambda calls the cell's
-// applier.
+// sources carry changes as what is deployed does, with the batches and windows that functions are deployed with: Lambda
+// polls a stream and calls the publisher, which publishes to a topic, which has a queue for each cell, for which Lambda
+// calls the cell's applier.
 type sources struct {
 	plane     *plane
 	publisher *publisher.Publisher
@@ -58,7 +58,8 @@ func newSources(p *plane) (*sources, error) {
 	}
 	s.stream, s.queue = *publishes.Streams, *applies.Queue
 	var err error
-	s.publisher, err = publisher.New(publisher.Config{Topic: s, Keep: &p.keep, Meter: &p.meter, Log: slog.New(slog.DiscardHandler)})
+	s.publisher, err = publisher.New(publisher.Config{Topic: s, Keep: &p.keep, Meter: &p.meter,
+		Log: slog.New(slog.DiscardHandler)})
 	return s, err
 }
 

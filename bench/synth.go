@@ -20,9 +20,9 @@ type synthesis struct {
 	bytes     map[string]int64
 }
 
-// synthesize runs the CDK CLI over the compiled app. Whether its time is what a user waits depends on that: `make synth` compiles the
-// app before, a minute the first time and a second then. The first run installs the CLI, builds the Lambdas where one is missing, and unpacks
-// CDK's own code; it counts only where there are no warm ones.
+// synthesize runs the CDK CLI over the compiled app. Whether its time is what a user waits depends on that: `make
+// synth` compiles the app before, a minute the first time and a second then. The first run installs the CLI, builds the
+// Lambdas where one is missing, and unpacks CDK's own code; it counts only where there are no warm ones.
 func synthesize(warm int) (*synthesis, error) {
 	dir, err := os.MkdirTemp("", "sluice-synth")
 	if err != nil {
@@ -72,7 +72,8 @@ func coldSynthFigure(short bool) (r Result, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	began := time.Now()
-	if err := cdkIn([]string{"GOCACHE=" + filepath.Join(dir, "cache"), "SLUICE_LAMBDAS=" + filepath.Join(dir, "lambdas")},
+	if err := cdkIn([]string{"GOCACHE=" + filepath.Join(dir, "cache"), "SLUICE_LAMBDAS=" + filepath.Join(dir,
+		"lambdas")},
 		"--lambdas", "missing", "synth", "--quiet", "--output", filepath.Join(dir, "out")); err != nil {
 		return r, err
 	}
@@ -121,8 +122,8 @@ func (s *synthesis) read(dir string) error {
 	return nil
 }
 
-// synthFigure is how long the CDK CLI takes for the templates, the app compiled: the middle one of three runs; in a short
-// measurement the first.
+// synthFigure is how long the CDK CLI takes for the templates, the app compiled: the middle one of three runs; in a
+// short measurement the first.
 func synthFigure(short bool) (Result, error) {
 	var r Result
 	warm := 3

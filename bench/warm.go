@@ -68,12 +68,14 @@ func (c *caller) decides(narrow []byte, limited bool) error {
 		want = narrowUnits
 	}
 	if admitted != want {
-		return fmt.Errorf("%s: %d of %d above a limit of %d admitted, want %d", c.name, admitted, 2*narrowUnits, narrowUnits, want)
+		return fmt.Errorf("%s: %d of %d above a limit of %d admitted, want %d", c.name, admitted, 2*narrowUnits,
+			narrowUnits, want)
 	}
 	return nil
 }
 
-// warmFigure measures a call through the Runtime API beside one of the same function with its limiter replaced by "allow".
+// warmFigure measures a call through the Runtime API beside one of the same function with its limiter replaced by
+// "allow".
 func warmFigure(short bool) (Result, error) {
 	var r Result
 	rounds := 61
@@ -85,7 +87,8 @@ func warmFigure(short bool) (Result, error) {
 		return r, err
 	}
 	_, err = warmAgainstAllowing(&r, "without leases, each call asking Redis", "false", rounds)
-	r.note("medians of %d calls each, in turn; one at a time, JWTs already seen, %d tenants with %d limits; the function is not frozen in between",
+	r.note("medians of %d calls each, in turn; one at a time, JWTs already seen, %d tenants with %d limits; the "+
+		"function is not frozen in between",
 		rounds*warmBlock, warmTenants, functionLimits)
 	return r, err
 }
@@ -148,7 +151,8 @@ func warmAgainstAllowing(r *Result, how, leases string, rounds int) (ratio float
 		return 0, err
 	}
 	if spent != int64(pair[0].calls) {
-		return 0, fmt.Errorf("%s: Redis has counted %d units of %d calls that were admitted", limiting.name, spent, pair[0].calls)
+		return 0, fmt.Errorf("%s: Redis has counted %d units of %d calls that were admitted", limiting.name, spent,
+			pair[0].calls)
 	}
 	slices.Sort(ratios)
 	n := len(ratios)

@@ -11,8 +11,8 @@ import (
 
 const workloadSeed = 1
 
-// workload is the published workload by leases, with its four limits, run once for all figures that are taken from it. The
-// first never binds.
+// workload is the published workload by leases, with its four limits, run once for all figures that are taken from it.
+// The first never binds.
 var workload = [2]func() ([]shared.Row, error){
 	sync.OnceValues(func() ([]shared.Row, error) { return runWorkload(shared.Length{Warm: 1, Measured: 3}) }),
 	sync.OnceValues(func() ([]shared.Row, error) { return runWorkload(shared.Length{Measured: 1}) }),
@@ -47,7 +47,8 @@ func workloadFigure(first, last int, of func(*shared.Score) float64) func(short 
 		for i := range rows[first:last] {
 			row := &rows[first+i]
 			r.Value = max(r.Value, of(&row.Score))
-			r.note("limit %s: %.4g; %d requests, %d admitted", row.Scenario.Name, of(&row.Score), row.Score.Requests, row.Score.Admitted)
+			r.note("limit %s: %.4g; %d requests, %d admitted", row.Scenario.Name, of(&row.Score), row.Score.Requests,
+				row.Score.Admitted)
 		}
 		return r, nil
 	}

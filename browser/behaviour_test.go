@@ -31,8 +31,10 @@ func TestInspectFindsFaults(t *testing.T) {
 	found := strings.Join(eval[[]string](p, inspect), "\n")
 	for _, want := range []string{
 		"no lang", "no title", "0 main", "follows a heading of level 1", "id a twice", "names nowhere", "no alt",
-		"neither a named image", "no label", "<button> \"\" has no name", "<div> \"m\" has no name", "no column headers",
-		"neither caption", "has contrast 2.8", "9 px", "2008 px wide in a window of 1400", "too small to hit", "texts were checked",
+		"neither a named image", "no label", "<button> \"\" has no name", "<div> \"m\" has no name",
+		"no column headers",
+		"neither caption", "has contrast 2.8", "9 px", "2008 px wide in a window of 1400", "too small to hit",
+		"texts were checked",
 	} {
 		if !strings.Contains(found, want) {
 			t.Errorf("inspect does not report %q; it says\n%s", want, found)
@@ -40,8 +42,8 @@ func TestInspectFindsFaults(t *testing.T) {
 	}
 }
 
-// The page follows what happens without being touched, says so when it cannot, and takes up again by itself: a dead page
-// that looks alive is worse than none.
+// The page follows what happens without being touched, says so when it cannot, and takes up again by itself: a dead
+// page that looks alive is worse than none.
 func TestLivePageFollows(t *testing.T) {
 	s := newScene(t)
 	var away atomic.Bool
@@ -100,13 +102,15 @@ func TestLivePageSaysWhy(t *testing.T) {
 		{Limit: "put-product", Tier: "10s", Wait: 2 * time.Second},
 		{},
 	} {
-		s.recorder.Observe(&livepage.Observation{At: sceneNow, Outcome: livepage.Limited, Tenant: "globex", Method: http.MethodGet,
-			Path: fmt.Sprint("/", i), Denied: d})
+		s.recorder.Observe(&livepage.Observation{At: sceneNow, Outcome: livepage.Limited, Tenant: "globex",
+			Method: http.MethodGet,
+			Path:   fmt.Sprint("/", i), Denied: d})
 	}
 	p := openTab(t, s.serve().URL+"/_sluice/", views[0])
 	p.until("document.querySelectorAll('#denial-rows li').length === 4")
 	want := map[string]string{
-		"/0": "burst · not granted in this cell · globex|", "/1": "costs more than a limit can count · globex|never fits",
+		"/0": "burst · not granted in this cell · globex|", "/1": "costs more than a limit can count · globex|never " +
+			"fits",
 		"/2": "put-product 10s · globex|wait 2.0 s", "/3": "reason not known · globex|",
 	}
 	got := eval[map[string]string](p, `Object.fromEntries([...document.querySelectorAll('#denial-rows li')].map((e) =>
@@ -137,8 +141,10 @@ func TestLivePageTheme(t *testing.T) {
 		t.Errorf("after a reload the theme's button is pressed: %s, want true", got)
 	}
 
-	const refuse = `Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('no', 'SecurityError'); } })`
-	_, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: refuse})
+	const refuse = `Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('no', ` +
+		`'SecurityError'); } })`
+	_, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument,
+		page.AddScriptToEvaluateOnNewDocumentParams{Source: refuse})
 	p.ok("refuse storage", err)
 	p.ok("reload", chromedp.Do(p.ctx, chromedp.Reload()))
 	p.until("document.documentElement.dataset.now !== undefined")

@@ -8,15 +8,17 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 )
 
-// A person sees each cell, how far it is and what it may grant, without a fault of the page in any view; where there is only
-// one cell, nothing of it. A name that is markup stays text.
+// A person sees each cell, how far it is and what it may grant, without a fault of the page in any view; where there is
+// only one cell, nothing of it. A name that is markup stays text.
 func TestLivePageCells(t *testing.T) {
 	s := newScene(t)
 	s.play()
 	cells := []livepage.CellStatus{
-		{Name: "cell-1", URL: "http://127.0.0.1:8080", Here: true, State: "active", Weight: 2, Epoch: 3, Phase: "grow", Head: 9, Behind: 1,
+		{Name: "cell-1", URL: "http://127.0.0.1:8080", Here: true, State: "active", Weight: 2, Epoch: 3, Phase: "grow",
+			Head: 9, Behind: 1,
 			CanaryMs: 1, AppliedMs: 3, EnforcedMs: 1040, ReconciledMs: 1, Drift: 2, Repaired: 1,
-			Limits: []livepage.CellLimit{{Tenant: "acme", ID: "burst", Tier: "1s", Capacity: 3, Share: 2}, {Tenant: "acme", ID: "daily", Tier: "day", Capacity: 4000}}},
+			Limits: []livepage.CellLimit{{Tenant: "acme", ID: "burst", Tier: "1s", Capacity: 3, Share: 2},
+				{Tenant: "acme", ID: "daily", Tier: "day", Capacity: 4000}}},
 		{Name: "<b>cell</b>", State: "waiting", Await: true, CanaryMs: 1, Missed: true},
 	}
 	for _, several := range []bool{true, false} {
@@ -33,18 +35,22 @@ func TestLivePageCells(t *testing.T) {
 			p.look(v)
 			p.inspect(fmt.Sprint("cells ", several, " ", v))
 		}
-		rows, links := p.texts("#fleet:not([hidden]) tbody th a"), p.texts("#fleet a[href='http://127.0.0.1:8080/_sluice/']")
+		rows, links := p.texts("#fleet:not([hidden]) tbody th a"),
+			p.texts("#fleet a[href='http://127.0.0.1:8080/_sluice/']")
 		if several {
 			if got, want := fmt.Sprintf("%q", rows), `["cell-1" "<b>cell</b>"]`; got != want || len(links) != 1 {
 				t.Errorf("cells are %s with %d links, want %s and one", got, len(links), want)
 			}
-			if got, want := fmt.Sprintf("%q", p.texts("#fleet td:last-child")), `["burst 1s: 2 of 3 · daily day: 0 of 4,000" "–"]`; got != want {
+			if got, want := fmt.Sprintf("%q", p.texts("#fleet td:last-child")),
+				`["burst 1s: 2 of 3 · daily day: 0 of 4,000" "–"]`; got != want {
 				t.Errorf("cells may grant %s, want %s", got, want)
 			}
-			if got, want := fmt.Sprintf("%q", p.texts("#fleet td:nth-child(7)")), `["within 1,040 ms · 2 drifted, 1 repaired" "not in time"]`; got != want {
+			if got, want := fmt.Sprintf("%q", p.texts("#fleet td:nth-child(7)")),
+				`["within 1,040 ms · 2 drifted, 1 repaired" "not in time"]`; got != want {
 				t.Errorf("changes arrive %s, want %s", got, want)
 			}
-			if got, want := fmt.Sprintf("%q", p.texts("#fleet td:nth-child(2)")), `["active" "waiting, awaited"]`; got != want {
+			if got, want := fmt.Sprintf("%q", p.texts("#fleet td:nth-child(2)")),
+				`["active" "waiting, awaited"]`; got != want {
 				t.Errorf("cells are %s, want %s", got, want)
 			}
 		} else if len(rows) > 0 {

@@ -30,7 +30,8 @@ import (
 // findChromium is the browser's path, or ends the test: skipped, or failed where a browser is required.
 func findChromium(t *testing.T) string {
 	t.Helper()
-	names := []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless-shell"}
+	names := []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome",
+		"headless-shell"}
 	if p := os.Getenv("SLUICE_CHROMIUM"); p != "" {
 		names = []string{p}
 	}
@@ -39,7 +40,8 @@ func findChromium(t *testing.T) string {
 			return p
 		}
 	}
-	message := fmt.Sprintf("no Chromium found as %s: install it, or set SLUICE_CHROMIUM to its path", strings.Join(names, ", "))
+	message := fmt.Sprintf("no Chromium found as %s: install it, or set SLUICE_CHROMIUM to its path",
+		strings.Join(names, ", "))
 	if os.Getenv("REQUIRE_BROWSER") == "1" {
 		t.Fatal(message + " (REQUIRE_BROWSER=1)")
 	}
@@ -74,7 +76,8 @@ func openTab(t *testing.T, address string, v view) *tab {
 	options := []chromedp.ExecAllocatorOption{
 		chromedp.ExecPath(findChromium(t)), // the user data dir is a fresh one, removed at the end
 		chromedp.Flag("headless", "new"), chromedp.Flag("no-sandbox", true), chromedp.Flag("disable-gpu", true),
-		chromedp.Flag("disable-quic", true), chromedp.Flag("no-first-run", true), chromedp.Flag("hide-scrollbars", true),
+		chromedp.Flag("disable-quic", true), chromedp.Flag("no-first-run", true), chromedp.Flag("hide-scrollbars",
+			true),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true),
 		chromedp.WSURLReadTimeout(time.Minute),
@@ -107,7 +110,8 @@ func (p *tab) note(event any) {
 	defer p.mu.Unlock()
 	switch e := event.(type) {
 	case *runtime.EventConsoleAPICalled:
-		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning || e.Type == runtime.ConsoleAPICalledTypeAssert {
+		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning ||
+			e.Type == runtime.ConsoleAPICalledTypeAssert {
 			words := make([]string, 0, len(e.Args))
 			for _, a := range e.Args {
 				words = append(words, string(a.Value)+a.Description)
@@ -122,7 +126,8 @@ func (p *tab) note(event any) {
 		p.troubles = append(p.troubles, "exception: "+what)
 	case *log.EventEntryAdded:
 		if e.Entry.Level == log.EntryLevelError || e.Entry.Level == log.EntryLevelWarning {
-			p.troubles = append(p.troubles, fmt.Sprintf("%s %s: %s %s", e.Entry.Source, e.Entry.Level, e.Entry.Text, e.Entry.URL))
+			p.troubles = append(p.troubles, fmt.Sprintf("%s %s: %s %s", e.Entry.Source, e.Entry.Level, e.Entry.Text,
+				e.Entry.URL))
 		}
 	case *network.EventRequestWillBeSent:
 		p.requests = append(p.requests, e.Request.URL)
@@ -213,8 +218,8 @@ func (p *tab) picture(name string) {
 	p.ok("keep a picture", os.WriteFile(file, small, 0o600))
 }
 
-// fewerColours draws a picture in its 64 most frequent colours. The pages have few colours, and shades of them at the edges of
-// letters. Only small spots of a rare colour change visibly, and the file has a third of the size.
+// fewerColours draws a picture in its 64 most frequent colours. The pages have few colours, and shades of them at the
+// edges of letters. Only small spots of a rare colour change visibly, and the file has a third of the size.
 func fewerColours(picture []byte) ([]byte, error) {
 	img, err := png.Decode(bytes.NewReader(picture))
 	if err != nil {

@@ -136,8 +136,8 @@ func TestLivePageOfDev(t *testing.T) {
 	}
 }
 
-// A Redis that is killed under a real gateway, and comes back empty: the page says so, shows what the backstop does, and that
-// all is well again. No answer is a fault meanwhile.
+// A Redis that is killed under a real gateway, and comes back empty: the page says so, shows what the backstop does,
+// and that all is well again. No answer is a fault meanwhile.
 func TestLivePageOfDevWithRedis(t *testing.T) {
 	findChromium(t)
 	redis := redistest.Start(t)
@@ -176,7 +176,8 @@ func TestLivePageOfDevWithRedis(t *testing.T) {
 		if calls(5); eval[bool](p, banner) {
 			break
 		}
-		p.until("document.documentElement.dataset.now !== window.seen && (window.seen = document.documentElement.dataset.now)")
+		p.until("document.documentElement.dataset.now !== window.seen && (window.seen = " +
+			"document.documentElement.dataset.now)")
 	}
 	p.until(banner)
 	calls(10)
@@ -197,7 +198,8 @@ func TestLivePageOfDevWithRedis(t *testing.T) {
 		if calls(1); eval[bool](p, paid) {
 			break
 		}
-		p.until("document.documentElement.dataset.now !== window.seen && (window.seen = document.documentElement.dataset.now)")
+		p.until("document.documentElement.dataset.now !== window.seen && (window.seen = " +
+			"document.documentElement.dataset.now)")
 	}
 	p.until(paid)
 	p.until("document.querySelectorAll('.what .tag.away').length === 0")

@@ -85,7 +85,8 @@ func TestLivePageNumbers(t *testing.T) {
 			}
 		}
 		for _, tenant := range s.tenants {
-			for column, matches := range map[string]func(event) bool{"Allowed": is(livepage.Allowed), "Limited": is(livepage.Limited)} {
+			for column, matches := range map[string]func(event) bool{"Allowed": is(livepage.Allowed),
+				"Limited": is(livepage.Limited)} {
 				want := s.count(window, func(e event) bool { return e.tenant == tenant.id && matches(e) })
 				selector := fmt.Sprintf("[data-tenant=%q] [data-label=%s]", tenant.id, column)
 				if got := p.number(selector); got != want {
@@ -181,8 +182,9 @@ func TestLivePageViews(t *testing.T) {
 				s.play()
 			}
 			if state == "trouble" {
-				s.failure = "/srv/sluice/plans.yaml:14:9: plans[0].limits[1].rate: 0 is outside 1..1099511627776 for token_bucket\n" +
-					"/srv/sluice/plans.yaml:31:5: tenants[2].plan: there is no plan \"entreprise\"; did you mean \"enterprise\"?"
+				s.failure = "/srv/sluice/plans.yaml:14:9: plans[0].limits[1].rate: 0 is outside 1..1099511627776 " +
+					"for token_bucket\n" + "/srv/sluice/plans.yaml:31:5: tenants[2].plan: there is no plan " +
+					"\"entreprise\"; did you mean \"enterprise\"?"
 			}
 			p := openTab(t, s.serve().URL+"/_sluice/", views[0])
 			defer p.quiet()
@@ -195,7 +197,8 @@ func TestLivePageViews(t *testing.T) {
 			if got, want := len(p.texts("#try:not([hidden]) pre")), map[string]int{"empty": 2}[state]; got != want {
 				t.Errorf("%d commands to try are shown, want %d", got, want)
 			}
-			if got := p.texts("#trouble:not([hidden]) pre"); state == "trouble" && (len(got) != 1 || got[0] != s.failure) {
+			if got := p.texts("#trouble:not([hidden]) pre"); state == "trouble" &&
+				(len(got) != 1 || got[0] != s.failure) {
 				t.Errorf("the reload error shown is %q, want %q", got, s.failure)
 			}
 		})

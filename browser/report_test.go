@@ -57,7 +57,8 @@ func reportLog() string {
 			line(at, "2001:db8::7", "globex", "/product/1", "curl/8")
 		}
 		if second%600 == 0 {
-			line(at, "198.51.100.9", "</script><b>x", "/<img/src=x/onerror=alert(1)>", "</script><script>alert(1)</script>")
+			line(at, "198.51.100.9", "</script><b>x", "/<img/src=x/onerror=alert(1)>",
+				"</script><script>alert(1)</script>")
 			b.WriteString("not a line </script><script>alert(1)</script>\n")
 		}
 	}
@@ -107,7 +108,8 @@ func simulated(t *testing.T) (report, string) {
 	}
 	run("go", "build", "-C", "..", "-o", program, "./cmd/sluice")
 	page := filepath.Join(dir, "report.html")
-	out := run(program, "simulate", "--plans", write("plans.yaml", reportPlans), "--log", write("access.log", reportLog()),
+	out := run(program, "simulate", "--plans", write("plans.yaml", reportPlans), "--log",
+		write("access.log", reportLog()),
 		"--json", "--html", page)
 	var r report
 	if err := json.Unmarshal(out, &r); err != nil {
@@ -145,7 +147,8 @@ func TestSimulationReport(t *testing.T) {
 	}
 	for _, tenant := range want.Tenants.Top {
 		row := fmt.Sprintf("#tenants [data-tenant=%q]", tenant.Name)
-		for field, n := range map[string]int64{"requests": tenant.Requests, "allowed": tenant.Allowed, "denied": tenant.Denied} {
+		for field, n := range map[string]int64{"requests": tenant.Requests, "allowed": tenant.Allowed,
+			"denied": tenant.Denied} {
 			if got := p.number(fmt.Sprintf("%s [data-field=%q]", row, field)); int64(got) != n {
 				t.Errorf("tenant %q, %s: page shows %d, JSON says %d", tenant.Name, field, got, n)
 			}

@@ -61,7 +61,8 @@ func newScene(t *testing.T) *scene {
 		return limit.Tier{Algorithm: limit.FixedWindow, Period: period, Threshold: n}
 	}
 	quota := func(n int64, every limit.Every) limit.Tier {
-		return limit.Tier{Algorithm: limit.Quota, Threshold: n, Calendar: &limit.Calendar{Every: every, Location: time.UTC}}
+		return limit.Tier{Algorithm: limit.Quota, Threshold: n, Calendar: &limit.Calendar{Every: every,
+			Location: time.UTC}}
 	}
 	pro := []*limit.Limit{
 		s.limit(limit.Limit{ID: "burst", Tiers: []limit.Tier{bucket(8, 20)}}),
@@ -75,7 +76,8 @@ func newScene(t *testing.T) *scene {
 		s.limit(limit.Limit{ID: "daily", Tiers: []limit.Tier{quota(500, limit.Day)}}),
 	}
 	s.ip = s.limit(limit.Limit{ID: "per-address", Tiers: []limit.Tier{bucket(2, 10)}})
-	where := map[string]string{"put-product": "PUT /v1/organizations/{orgId}/product/*", "search-strict": "GET /v1/search/**"}
+	where := map[string]string{"put-product": "PUT /v1/organizations/{orgId}/product/*",
+		"search-strict": "GET /v1/search/**"}
 	s.tenants = []*sceneTenant{
 		{id: "acme", plan: "pro", limits: pro, applies: where},
 		{id: "globex", plan: "free", limits: free},
@@ -145,7 +147,8 @@ func (s *scene) observe(o *livepage.Observation, binding string) {
 func (s *scene) charges(t *sceneTenant, method string) []limit.Charge {
 	var out []limit.Charge
 	for _, l := range t.limits {
-		if (l.ID == "put-product" && method != http.MethodPut) || (l.ID == "search-strict" && method != http.MethodGet) {
+		if (l.ID == "put-product" && method != http.MethodPut) ||
+			(l.ID == "search-strict" && method != http.MethodGet) {
 			continue
 		}
 		c := limit.Charge{Limit: l, Cost: 1}
@@ -200,10 +203,12 @@ func (s *scene) play() {
 // status peeks at every counter of every tenant, as the gateway does.
 func (s *scene) status() livepage.Status {
 	out := livepage.Status{
-		PlansFile: "/srv/sluice/plans.yaml", LoadedAt: sceneNow.Add(-47 * time.Minute), LastError: s.failure, Now: sceneNow,
+		PlansFile: "/srv/sluice/plans.yaml", LoadedAt: sceneNow.Add(-47 * time.Minute), LastError: s.failure,
+		Now:    sceneNow,
 		Listen: "127.0.0.1:8080", Upstream: "http://127.0.0.1:9000", StoreBytes: s.store.Bytes(), RoutesCount: 12,
 		Try: []string{
-			`for i in $(seq 30); do curl -s -o /dev/null -w '%{http_code} ' -H 'X-API-Key: sk_acme_demo' http://127.0.0.1:8080/product/1; done`,
+			`for i in $(seq 30); do curl -s -o /dev/null -w '%{http_code} ' -H 'X-API-Key: sk_acme_demo' ` +
+				`http://127.0.0.1:8080/product/1; done`,
 			`curl -i -H 'X-API-Key: sk_globex_demo' http://127.0.0.1:8080/product/1`,
 		},
 		IPLimits: []livepage.LimitStatus{livepage.StatusOf(&s.ip.Tiers[0], nil, sceneNow, "every route")},
@@ -226,7 +231,8 @@ func (s *scene) peek(t *sceneTenant, l *limit.Limit) []livepage.LimitStatus {
 	}
 	var d limit.Decision
 	if l.Per == limit.PerTenant {
-		req := limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: t.id}, Charges: []limit.Charge{{Limit: l, Cost: 1}}}
+		req := limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: t.id},
+			Charges: []limit.Charge{{Limit: l, Cost: 1}}}
 		if err := s.store.Peek(context.Background(), &req, sceneNow, &d); err != nil {
 			s.t.Error(err)
 			return nil

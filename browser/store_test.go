@@ -19,18 +19,22 @@ func (s *scene) withStore(state string) {
 	s.shared = &livepage.StoreStatus{
 		Instances: 3,
 		Breakers:  []livepage.BreakerStatus{{Name: "Redis", State: state}, {Name: "DynamoDB", State: "closed"}},
-		Leases: &livepage.LeaseStatus{Counters: 12, Units: 431, Local: 91_234, Denied: 4_120, Early: 17, Calls: 1_204, Waited: 96,
+		Leases: &livepage.LeaseStatus{Counters: 12, Units: 431, Local: 91_234, Denied: 4_120, Early: 17, Calls: 1_204,
+			Waited:   96,
 			Returned: 2_345, Lost: 88},
 	}
 	if state == "closed" {
 		return
 	}
 	s.shared.Breakers[0].Opened, s.shared.Breakers[0].Probes, s.shared.Breakers[0].Refused = 1, 3, 12_345
-	s.shared.Outage = livepage.OutageStatus{Failures: 1_234, Backstop: 1_200, Open: 30, Closed: 4, ChargedBack: 77, Dropped: 2, Waiting: 3}
+	s.shared.Outage = livepage.OutageStatus{Failures: 1_234, Backstop: 1_200, Open: 30, Closed: 4, ChargedBack: 77,
+		Dropped: 2, Waiting: 3}
 	d := s.decide(limit.Owner{Kind: limit.Tenant, Name: "globex"}, s.charges(s.tenants[1], http.MethodGet), sceneNow)
 	d.Degraded = true
-	for _, outcome := range []livepage.Outcome{livepage.Allowed, livepage.Limited, livepage.Limited, livepage.StoreFailed} {
-		o := livepage.Observation{At: sceneNow, Outcome: outcome, Tenant: "globex", Method: http.MethodGet, Path: "/while/away"}
+	for _, outcome := range []livepage.Outcome{livepage.Allowed, livepage.Limited, livepage.Limited,
+		livepage.StoreFailed} {
+		o := livepage.Observation{At: sceneNow, Outcome: outcome, Tenant: "globex", Method: http.MethodGet,
+			Path: "/while/away"}
 		if outcome != livepage.StoreFailed {
 			o.Decision = d
 		}
@@ -51,7 +55,8 @@ func (s *scene) lend(out *livepage.Status) {
 	if s.shared.Breakers[0].State == "closed" {
 		return
 	}
-	for i, c := range []livepage.Counting{livepage.CountedHere, livepage.CountedOpen, livepage.CountedClosed, livepage.CountedUnknown} {
+	for i, c := range []livepage.Counting{livepage.CountedHere, livepage.CountedOpen, livepage.CountedClosed,
+		livepage.CountedUnknown} {
 		m := &out.Tenants[0].Limits[i]
 		if m.Counted = c; c != livepage.CountedHere {
 			m.Used = -1
@@ -59,8 +64,8 @@ func (s *scene) lend(out *livepage.Status) {
 	}
 }
 
-// A person sees at once whether limits hold for all gateways or for this one only, in the theme and at the width they have;
-// and what the leases and the backstop do.
+// A person sees at once whether limits hold for all gateways or for this one only, in the theme and at the width they
+// have; and what the leases and the backstop do.
 func TestLivePageStore(t *testing.T) {
 	for _, state := range []string{"closed", "open", "probing"} {
 		t.Run(state, func(t *testing.T) {
@@ -84,11 +89,13 @@ func TestLivePageStore(t *testing.T) {
 			if got, want := p.texts("#breaker-rows th"), "[Redis DynamoDB]"; fmt.Sprint(got) != want {
 				t.Errorf("stores are %v, want %s", got, want)
 			}
-			if got := p.texts("[data-breaker=Redis] td:nth-child(2)"); len(got) != 1 || !strings.HasPrefix(got[0], state+": ") {
+			if got := p.texts("[data-breaker=Redis] td:nth-child(2)"); len(got) != 1 ||
+				!strings.HasPrefix(got[0], state+": ") {
 				t.Errorf("the first store's state is %q, want %s and what that is", got, state)
 			}
 			for count, want := range map[string]string{
-				"local": "91,234", "calls": "1,204", "share": "99 %", "waited": "96", "denied": "4,120", "early": "17", "units": "431",
+				"local": "91,234", "calls": "1,204", "share": "99 %", "waited": "96", "denied": "4,120", "early": "17",
+				"units":    "431",
 				"counters": "12", "returned": "2,345", "lost": "88", "failures": fmt.Sprint(s.shared.Outage.Failures),
 				"backstop": fmt.Sprint(s.shared.Outage.Backstop), "open": fmt.Sprint(s.shared.Outage.Open),
 				"closed": fmt.Sprint(s.shared.Outage.Closed), "charged_back": fmt.Sprint(s.shared.Outage.ChargedBack),
@@ -115,10 +122,12 @@ func (p *tab) compareAway(away bool) {
 	if got := p.texts("#away-key:not([hidden]) span"); len(got) != marks || marks > 0 && got[0] != word {
 		p.t.Errorf("below the plot stands %q, want %q", got, word)
 	}
-	if got := eval[int](p, "[...document.querySelectorAll('.bar-away')].filter((e) => e.getAttribute('height') > 0).length"); got != marks {
+	if got := eval[int](p, "[...document.querySelectorAll('.bar-away')].filter((e) => e.getAttribute('height') > "+
+		"0).length"); got != marks {
 		p.t.Errorf("%d bars are marked, want %d", got, marks)
 	}
-	if got := p.texts("[data-tenant=globex] .lone:not([hidden])"); len(got) != marks || marks > 0 && got[0] != "4 without the store" {
+	if got := p.texts("[data-tenant=globex] .lone:not([hidden])"); len(got) != marks || marks > 0 &&
+		got[0] != "4 without the store" {
 		p.t.Errorf("the tenant is marked with %q", got)
 	}
 	if got := p.texts("[data-degraded=true] .tag.away"); len(got) != marks || marks > 0 && got[0] != "backstop" {
@@ -140,7 +149,8 @@ func (p *tab) compareAway(away bool) {
 	if !strings.HasSuffix(value, ", 3 more leased here") {
 		p.t.Errorf("a meter with a lease says %q", value)
 	}
-	if got := eval[float64](p, "document.querySelector('[data-tenant=globex] .track .held').getBoundingClientRect().width"); got <= 0 {
+	if got := eval[float64](p, "document.querySelector('[data-tenant=globex] .track "+
+		".held').getBoundingClientRect().width"); got <= 0 {
 		p.t.Errorf("a lease of 3 units is drawn %.1f px wide", got)
 	}
 }
@@ -168,7 +178,8 @@ func TestLivePageFollowsTheStore(t *testing.T) {
 	for _, next := range []string{"open", "probing", "closed"} {
 		state.Store(next)
 		p.until(fmt.Sprintf("document.querySelector('[data-breaker=Redis] td').textContent.startsWith(%q)", next))
-		if got, want := eval[bool](p, "document.getElementById('away').checkVisibility()"), next != "closed"; got != want {
+		if got, want := eval[bool](p, "document.getElementById('away').checkVisibility()"),
+			next != "closed"; got != want {
 			t.Errorf("%s: the banner is shown: %v, want %v", next, got, want)
 		}
 		if !eval[bool](p, "window.row.isConnected") {
@@ -220,15 +231,22 @@ func TestLivePageSurvivesBadData(t *testing.T) {
 	}{
 		{"no section", func(d object) { delete(d, "store") }, false, false, "[data-total=requests]", ""},
 		{"an unknown state", func(d object) {
-			store(d)["breakers"] = []object{{"name": "Redis", "state": "melted", "opened": 1, "probes": 2, "refused": 3}}
+			store(d)["breakers"] = []object{{"name": "Redis", "state": "melted", "opened": 1, "probes": 2,
+				"refused": 3}}
 		}, true, false, "[data-breaker=Redis] td", "melted"},
-		{"no state and no counts", func(d object) { store(d)["breakers"] = []object{{"name": "Redis"}} }, true, false, "[data-breaker=Redis] td", "not known"},
-		{"breakers that are none", func(d object) { store(d)["breakers"] = "three" }, true, false, "[data-count=local] dd", "91,234"},
-		{"a breaker that is null", func(d object) { store(d)["breakers"] = []any{nil} }, true, false, "[data-count=local] dd", "91,234"},
-		{"no leases", func(d object) { delete(store(d), "leases") }, true, true, "#leases-empty:not([hidden])", "Off: each decision asks the store."},
-		{"no counts of leases", func(d object) { store(d)["leases"] = object{} }, true, true, "[data-count=local] dd", "–"},
+		{"no state and no counts", func(d object) { store(d)["breakers"] = []object{{"name": "Redis"}} }, true, false,
+			"[data-breaker=Redis] td", "not known"},
+		{"breakers that are none", func(d object) { store(d)["breakers"] = "three" }, true, false,
+			"[data-count=local] dd", "91,234"},
+		{"a breaker that is null", func(d object) { store(d)["breakers"] = []any{nil} }, true, false,
+			"[data-count=local] dd", "91,234"},
+		{"no leases", func(d object) { delete(store(d), "leases") }, true, true, "#leases-empty:not([hidden])",
+			"Off: each decision asks the store."},
+		{"no counts of leases", func(d object) { store(d)["leases"] = object{} }, true, true, "[data-count=local] dd",
+			"–"},
 		{"no outage", func(d object) { delete(store(d), "outage") }, true, true, "[data-count=backstop] dd", "–"},
-		{"nothing in it", func(d object) { d["store"] = object{} }, true, false, "#leases-empty:not([hidden])", "Off: each decision asks the store."},
+		{"nothing in it", func(d object) { d["store"] = object{} }, true, false, "#leases-empty:not([hidden])",
+			"Off: each decision asks the store."},
 		{"no marks", func(d object) {
 			for _, w := range d["windows"].([]any) {
 				delete(w.(object), "degraded")
@@ -266,7 +284,8 @@ func TestLivePageSurvivesBadData(t *testing.T) {
 		if len(got) == 0 || tt.text != "" && got[0] != tt.text {
 			t.Errorf("%s: %s shows %q, want %q", tt.name, tt.holds, got, tt.text)
 		}
-		if strings.Contains(eval[string](p, "document.body.innerText"), "undefined") || strings.Contains(eval[string](p, "document.body.innerText"), "NaN") {
+		if strings.Contains(eval[string](p, "document.body.innerText"), "undefined") ||
+			strings.Contains(eval[string](p, "document.body.innerText"), "NaN") {
 			t.Errorf("%s: the page shows what is no text for a person", tt.name)
 		}
 	}

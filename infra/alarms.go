@@ -80,7 +80,8 @@ func queries(a *alarm.Alarm) []any {
 		all = append(all, &awscloudwatch.CfnAlarm_MetricDataQueryProperty{
 			Id: &m.ID, ReturnData: jsii.Bool(false),
 			MetricStat: &awscloudwatch.CfnAlarm_MetricStatProperty{
-				Metric: &awscloudwatch.CfnAlarm_MetricProperty{Namespace: &m.Namespace, MetricName: &m.Name, Dimensions: dimensionsOf(&m)},
+				Metric: &awscloudwatch.CfnAlarm_MetricProperty{Namespace: &m.Namespace, MetricName: &m.Name,
+					Dimensions: dimensionsOf(&m)},
 				Period: jsii.Number(a.Period.Seconds()), Stat: &m.Stat,
 			},
 		})
@@ -96,8 +97,8 @@ func dimensionsOf(m *alarm.Metric) []any {
 	return all
 }
 
-// heard are the topics on which the place's alarms are heard; none where nobody wants to. A cell beside the control plane has no topic
-// of its own, and needs nothing of the control plane's stack but the name.
+// heard are the topics on which the place's alarms are heard; none where nobody wants to. A cell beside the control
+// plane has no topic of its own, and needs nothing of the control plane's stack but the name.
 func (p *place) heard(scope constructs.Construct) *[]any {
 	a, region := &p.deployment.Alarms, p.region()
 	switch {
@@ -111,8 +112,8 @@ func (p *place) heard(scope constructs.Construct) *[]any {
 	return &[]any{p.alarmTopic(scope, a.Email)}
 }
 
-// alarmTopic makes the topic, with a key: AWS's own key for topics does not let CloudWatch in, and an alarm would be lost without a word.
-// Assumption: alarm-topics.
+// alarmTopic makes the topic, with a key: AWS's own key for topics does not let CloudWatch in, and an alarm would be
+// lost without a word. Assumption: alarm-topics.
 func (p *place) alarmTopic(scope constructs.Construct, email string) *string {
 	alarms := p.names.ARN("cloudwatch", p.region(), "alarm:"+p.alarmName("*", ""))
 	cloudWatch := &[]awsiam.IPrincipal{awsiam.NewServicePrincipal(jsii.String("cloudwatch.amazonaws.com"), nil)}
@@ -124,7 +125,8 @@ func (p *place) alarmTopic(scope constructs.Construct, email string) *string {
 		RemovalPolicy: awscdk.RemovalPolicy_DESTROY, // nothing that it encrypts is kept
 	})
 	key.AddToResourcePolicy(awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
-		Sid: jsii.String("AlarmsAreHeard"), Principals: cloudWatch, Actions: jsii.Strings("kms:Decrypt", "kms:GenerateDataKey"),
+		Sid: jsii.String("AlarmsAreHeard"), Principals: cloudWatch, Actions: jsii.Strings("kms:Decrypt",
+			"kms:GenerateDataKey"),
 		Resources:  jsii.Strings("*"), // this key: it is its policy
 		Conditions: &map[string]any{"ArnLike": map[string]any{"aws:SourceArn": alarms}},
 	}), nil)
@@ -138,7 +140,8 @@ func (p *place) alarmTopic(scope constructs.Construct, email string) *string {
 		Topics: &[]*string{topic.Ref()},
 		PolicyDocument: awsiam.NewPolicyDocument(&awsiam.PolicyDocumentProps{Statements: &[]awsiam.PolicyStatement{
 			awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
-				Sid: jsii.String("AlarmsAreHeard"), Principals: cloudWatch, Actions: jsii.Strings("sns:Publish"), Resources: &[]*string{&arn},
+				Sid: jsii.String("AlarmsAreHeard"), Principals: cloudWatch, Actions: jsii.Strings("sns:Publish"),
+				Resources:  &[]*string{&arn},
 				Conditions: &map[string]any{"ArnLike": map[string]any{"aws:SourceArn": alarms}},
 			}),
 			neverInClear(arn),
@@ -150,8 +153,9 @@ func (p *place) alarmTopic(scope constructs.Construct, email string) *string {
 // neverInClear denies to publish other than by TLS.
 func neverInClear(topic string) awsiam.PolicyStatement {
 	return awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
-		Sid: jsii.String("NeverInClear"), Effect: awsiam.Effect_DENY, Principals: &[]awsiam.IPrincipal{awsiam.NewAnyPrincipal()},
-		Actions: jsii.Strings("sns:Publish"), Resources: &[]*string{&topic},
+		Sid: jsii.String("NeverInClear"), Effect: awsiam.Effect_DENY,
+		Principals: &[]awsiam.IPrincipal{awsiam.NewAnyPrincipal()},
+		Actions:    jsii.Strings("sns:Publish"), Resources: &[]*string{&topic},
 		Conditions: &map[string]any{"Bool": map[string]any{"aws:SecureTransport": "false"}},
 	})
 }

@@ -17,11 +17,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// Attachment is Sluice's authorizer in front of one API. It covers every route of the API that is in the stack when templates are made,
-// those added later too, and refuses a stack in which one is not covered: [AttachREST], [AttachHTTP] and [AttachWebSocket] say which.
+// Attachment is Sluice's authorizer in front of one API. It covers every route of the API that is in the stack when
+// templates are made, those added later too, and refuses a stack in which one is not covered: [AttachREST],
+// [AttachHTTP] and [AttachWebSocket] say which.
 //
-// The routes of an API that is only named by its id are elsewhere, and no construct can change them: Attachment then makes the
-// authorizer, what it needs, and an output with its id, and docs/attach.md has the two commands that put it on a route.
+// The routes of an API that is only named by its id are elsewhere, and no construct can change them: Attachment then
+// makes the authorizer, what it needs, and an output with its id, and docs/attach.md has the two commands that put it
+// on a route.
 type Attachment struct {
 	Construct constructs.Construct
 
@@ -29,8 +31,8 @@ type Attachment struct {
 	AuthorizerARN *string // the one source that may invoke the function for this authorizer; a token
 }
 
-// mapped are the headers in which middleware.Behind(middleware.MappedHeaders) finds a decision, and the members of the authorizer's
-// context that they are overwritten with.
+// mapped are the headers in which middleware.Behind(middleware.MappedHeaders) finds a decision, and the members of the
+// authorizer's context that they are overwritten with.
 var mapped = map[string]string{
 	callerHeader:                "caller",
 	"x-sluice-limit":            "rateLimitLimit",
@@ -44,14 +46,16 @@ var mapped = map[string]string{
 
 const (
 	callerHeader = "x-sluice-caller"
-	nobody       = "none" // in callerHeader where no authorizer was asked: no decision, so the middleware lets nobody through
+	// in callerHeader where no authorizer was asked: no decision, so the middleware lets nobody through
+	nobody = "none"
 )
 
-// ExposedHeaders are those of answers that browsers must be allowed to show to scripts, for an API's own setting of CORS.
+// ExposedHeaders are those of answers that browsers must be allowed to show to scripts, for an API's own setting of
+// CORS.
 func ExposedHeaders() []string { return strings.Split(answer.ExposeHeaders, ", ") }
 
-// cover puts the authorizer on what is in an API's stack. CDK calls it when the stack is made into a template, and asks it for
-// what is wrong then.
+// cover puts the authorizer on what is in an API's stack. CDK calls it when the stack is made into a template, and asks
+// it for what is wrong then.
 type cover struct {
 	stack    awscdk.Stack
 	api      any    // the API's id, resolved
@@ -65,11 +69,15 @@ type cover struct {
 }
 
 // attach makes what all kinds of APIs have in common. api is in the same stack, or imported into it.
-func attach(scope constructs.Construct, id string, api constructs.IConstruct, function awslambda.IFunction, apiID *string, except []string) (constructs.Construct, *cover, error) {
+func attach(
+	scope constructs.Construct, id string, api constructs.IConstruct, function awslambda.IFunction, apiID *string,
+	except []string,
+) (constructs.Construct, *cover, error) {
 	own := constructs.NewConstruct(scope, &id)
 	c := &cover{stack: awscdk.Stack_Of(own), except: except, found: make(map[string]bool)}
 	if of := awscdk.Stack_Of(api); *of.Node().Addr() != *c.stack.Node().Addr() {
-		return nil, nil, fmt.Errorf("the API is in the stack %s, and it is attached to in %s: use its stack, where its routes are", *of.StackName(), *c.stack.StackName())
+		return nil, nil, fmt.Errorf("the API is in the stack %s, and it is attached to in %s: use its stack, where "+
+			"its routes are", *of.StackName(), *c.stack.StackName())
 	}
 	c.api, c.function = c.stack.Resolve(apiID), asJSON(c.stack.Resolve(function.FunctionArn()))
 	awscdk.Aspects_Of(c.stack).Add(c, nil)
@@ -149,7 +157,8 @@ func (c *cover) authorize(name, kind string, authorizer any, own *string) bool {
 // invokedBy refuses another authorizer with our function: answers to one may be cached, or tell of no address.
 func (c *cover) invokedBy(path string, uri any) {
 	if strings.Contains(asJSON(c.resolved(uri)), strings.Trim(c.function, `"`)) {
-		c.problem("%s is another authorizer with Sluice's function: of type TOKEN it sees no address and no route, so ipLimits, per: ip and anonymousPlan would not hold; attach instead", path)
+		c.problem("%s is another authorizer with Sluice's function: of type TOKEN it sees no address and no route, "+
+			"so ipLimits, per: ip and anonymousPlan would not hold; attach instead", path)
 	}
 }
 
@@ -163,7 +172,8 @@ func asJSON(v any) string {
 
 // invoke is the URI by which API Gateway invokes the function.
 func invoke(s awscdk.Stack, function awslambda.IFunction) *string {
-	return jsii.String("arn:" + *s.Partition() + ":apigateway:" + *s.Region() + ":lambda:path/2015-03-31/functions/" + *function.FunctionArn() + "/invocations")
+	return jsii.String("arn:" + *s.Partition() + ":apigateway:" + *s.Region() + ":lambda:path/2015-03-31/functions/" +
+		*function.FunctionArn() + "/invocations")
 }
 
 // permit lets exactly one authorizer invoke the function.
@@ -171,7 +181,8 @@ func permit(own constructs.Construct, function awslambda.IFunction, apiID, autho
 	arn := awscdk.Stack_Of(own).FormatArn(&awscdk.ArnComponents{Service: jsii.String("execute-api"), Resource: apiID,
 		ResourceName: jsii.String("authorizers/" + *authorizerID)})
 	awslambda.NewCfnPermission(own, jsii.String("MayInvoke"), &awslambda.CfnPermissionProps{
-		Action: jsii.String("lambda:InvokeFunction"), FunctionName: function.FunctionArn(), Principal: jsii.String("apigateway.amazonaws.com"), SourceArn: arn,
+		Action: jsii.String("lambda:InvokeFunction"), FunctionName: function.FunctionArn(),
+		Principal: jsii.String("apigateway.amazonaws.com"), SourceArn: arn,
 	})
 	return &Attachment{Construct: own, AuthorizerID: authorizerID, AuthorizerARN: arn}
 }
@@ -192,11 +203,12 @@ func given(api, function any) error {
 
 // byHand is the output of an attachment to an API whose routes are elsewhere.
 func byHand(own constructs.Construct, authorizerID *string, what string) {
-	awscdk.NewCfnOutput(own, jsii.String("AuthorizerId"), &awscdk.CfnOutputProps{Value: authorizerID, Description: &what})
+	awscdk.NewCfnOutput(own, jsii.String("AuthorizerId"), &awscdk.CfnOutputProps{Value: authorizerID,
+		Description: &what})
 }
 
-// Synth makes the templates of an app. Where CDK panics, as it does in Go, the error has what it says, and of what attachments refuse a
-// line each.
+// Synth makes the templates of an app. Where CDK panics, as it does in Go, the error has what it says, and of what
+// attachments refuse a line each.
 func Synth(app awscdk.App) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -18,7 +18,8 @@ func ExampleAttachREST() {
 	api.Root().AddResource(jsii.String("product"), nil).AddMethod(jsii.String("GET"),
 		awsapigateway.NewHttpIntegration(jsii.String("https://shop.example.com/product"), nil), nil)
 
-	function := awslambda.Function_FromFunctionName(stack, jsii.String("Authorizer"), jsii.String("sluice-eu-1-authorizer"))
+	function := awslambda.Function_FromFunctionName(stack, jsii.String("Authorizer"),
+		jsii.String("sluice-eu-1-authorizer"))
 	if _, err := infra.AttachREST(stack, "Sluice", &infra.AttachRESTProps{
 		API: api, Authorizer: function, AllowOrigin: "https://app.example.com",
 	}); err != nil {
@@ -40,7 +41,8 @@ func ExampleAttachHTTP() {
 	}); err != nil {
 		panic(err)
 	}
-	if _, err := infra.AttachWebSocket(stack, "SluiceChat", &infra.AttachWebSocketProps{API: chat, Authorizer: function}); err != nil {
+	if _, err := infra.AttachWebSocket(stack, "SluiceChat", &infra.AttachWebSocketProps{API: chat,
+		Authorizer: function}); err != nil {
 		panic(err)
 	}
 }

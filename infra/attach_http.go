@@ -17,27 +17,30 @@ type AttachHTTPProps struct {
 	API        apis.IHttpApi       // required: made in this stack, or imported into it
 	Authorizer awslambda.IFunction // required: the Authorizer of a Cell, or that function by ARN
 
-	// Except are keys of routes that are left as they are, as "GET /healthz" each: anybody may call them, unless they have an authorizer
-	// of their own. One to HTTP_PROXY has an integration of its own, in which no client passes for one with a decision.
+	// Except are keys of routes that are left as they are, as "GET /healthz" each: anybody may call them, unless they
+	// have an authorizer of their own. One to HTTP_PROXY has an integration of its own, in which no client passes for
+	// one with a decision.
 	Except []string
 
-	// NoMapping leaves the requests to services behind HTTP_PROXY without the x-sluice-… headers, which the middleware in them reads.
+	// NoMapping leaves the requests to services behind HTTP_PROXY without the x-sluice-… headers, which the middleware
+	// in them reads.
 	NoMapping bool
 
-	// PassDenials lets denials through to the middleware in the backend, which gives the true 429s: the one way on an HTTP API, whose
-	// own answer to a denial is a 403. It is an open door to a backend without the middleware: see docs/attach.md for the order of steps.
-	// Where the function is made in this stack its SLUICE_PASS_DENIALS gets the API's id; else, and for a Cell of another stack, the
-	// id belongs into the cell's passDenials in the deployment file, which is not seen from here.
-	// Refused with a route whose backend cannot have the middleware: one to an AWS service, or to HTTP_PROXY with NoMapping.
+	// PassDenials lets denials through to the middleware in the backend, which gives the true 429s: the one way on an
+	// HTTP API, whose own answer to a denial is a 403. It is an open door to a backend without the middleware: see
+	// docs/attach.md for the order of steps. Where the function is made in this stack its SLUICE_PASS_DENIALS gets the
+	// API's id; else, and for a Cell of another stack, the id belongs into the cell's passDenials in the deployment
+	// file, which is not seen from here. Refused with a route whose backend cannot have the middleware: one to an AWS
+	// service, or to HTTP_PROXY with NoMapping.
 	PassDenials bool
 }
 
-// AttachHTTP puts Sluice in front of an HTTP API: a REQUEST authorizer with payload 2.0 and simple responses, without identity source,
-// whose results are not cached, on every route; the mapping of its decision to services behind HTTP_PROXY; and its headers among
-// those that the API's CORS exposes, where it has a setting of CORS.
+// AttachHTTP puts Sluice in front of an HTTP API: a REQUEST authorizer with payload 2.0 and simple responses, without
+// identity source, whose results are not cached, on every route; the mapping of its decision to services behind
+// HTTP_PROXY; and its headers among those that the API's CORS exposes, where it has a setting of CORS.
 //
-// The error says what of the props is wrong. Refused when the template is made, by one line each: a route that has an authorizer already,
-// an exception that there is no such route for, an API without routes.
+// The error says what of the props is wrong. Refused when the template is made, by one line each: a route that has an
+// authorizer already, an exception that there is no such route for, an API without routes.
 func AttachHTTP(scope constructs.Construct, id string, props *AttachHTTPProps) (a *Attachment, err error) {
 	defer recovered(id, &err)
 	if err := given(props.API, props.Authorizer); err != nil {
@@ -51,7 +54,8 @@ func AttachHTTP(scope constructs.Construct, id string, props *AttachHTTPProps) (
 		return nil, fmt.Errorf("%s: %w", id, err)
 	}
 	authorizer := apis.NewCfnAuthorizer(own, jsii.String("Authorizer"), &apis.CfnAuthorizerProps{
-		ApiId: props.API.ApiId(), Name: jsii.String("sluice"), AuthorizerType: jsii.String("REQUEST"), AuthorizerUri: invoke(c.stack, props.Authorizer),
+		ApiId: props.API.ApiId(), Name: jsii.String("sluice"), AuthorizerType: jsii.String("REQUEST"),
+		AuthorizerUri:                  invoke(c.stack, props.Authorizer),
 		AuthorizerPayloadFormatVersion: jsii.String("2.0"), EnableSimpleResponses: jsii.Bool(true),
 		AuthorizerResultTtlInSeconds: jsii.Number(0), // an answer is about one call. Assumption: cache-off.
 	})
@@ -145,15 +149,19 @@ func (h *httpAPI) integration(n apis.CfnIntegration) {
 	case !covered && left < 0:
 		return
 	case h.props.PassDenials && covered && (service != "" || kind == "HTTP_PROXY" && h.props.NoMapping):
-		h.problem("PassDenials: what is behind %s cannot have the middleware, and would serve who is denied", used[0].key)
+		h.problem("PassDenials: what is behind %s cannot have the middleware, and would serve who is denied",
+			used[0].key)
 	case kind != "HTTP_PROXY" || h.props.NoMapping:
 	case covered && left >= 0:
-		h.problem("%s is left alone and shares its integration with routes that are behind Sluice: give it one of its own", used[left].key)
+		h.problem("%s is left alone and shares its integration with routes that are behind Sluice: give it one of "+
+			"its own", used[left].key)
 	case !covered:
-		n.AddPropertyOverride(jsii.String("RequestParameters."+escaped("overwrite:header."+callerHeader)), jsii.String(nobody))
+		n.AddPropertyOverride(jsii.String("RequestParameters."+escaped("overwrite:header."+callerHeader)),
+			jsii.String(nobody))
 	default:
 		for _, header := range sorted() { // Assumption: absent-values.
-			n.AddPropertyOverride(jsii.String("RequestParameters."+escaped("overwrite:header."+header)), jsii.String("$context.authorizer."+mapped[header]))
+			n.AddPropertyOverride(jsii.String("RequestParameters."+escaped("overwrite:header."+header)),
+				jsii.String("$context.authorizer."+mapped[header]))
 		}
 	}
 }
@@ -173,7 +181,8 @@ func (h *httpAPI) api(n apis.CfnApi) {
 	n.AddPropertyOverride(jsii.String("CorsConfiguration.ExposeHeaders"), exposed)
 	for _, key := range h.open {
 		awscdk.Annotations_Of(n).AddWarningV2(jsii.String("sluice:preflight:"+key), jsii.String(fmt.Sprintf(
-			"%s takes OPTIONS, so preflights reach the authorizer and are refused: browsers send no credential with them. Name methods, or add OPTIONS /{proxy+} to Except", key)))
+			"%s takes OPTIONS, so preflights reach the authorizer and are refused: browsers send no credential with "+
+				"them. Name methods, or add OPTIONS /{proxy+} to Except", key)))
 	}
 }
 

@@ -19,33 +19,37 @@ type AttachRESTProps struct {
 	API        awsapigateway.IRestApi // required: made in this stack, or imported into it
 	Authorizer awslambda.IFunction    // required: the Authorizer of a Cell, or that function by ARN
 
-	// Except are methods that are left as they are, as "GET /healthz" each: anybody may call them, unless they have an authorizer of
-	// their own. Methods OPTIONS with a MOCK, which answer preflights, need not be named.
+	// Except are methods that are left as they are, as "GET /healthz" each: anybody may call them, unless they have an
+	// authorizer of their own. Methods OPTIONS with a MOCK, which answer preflights, need not be named.
 	Except []string
 
-	// AllowOrigin is in Access-Control-Allow-Origin of the gateway's own answers: one origin, or "*". Default: no such header.
+	// AllowOrigin is in Access-Control-Allow-Origin of the gateway's own answers: one origin, or "*". Default: no such
+	// header.
 	AllowOrigin string
 
-	// NoMapping leaves the requests to services behind HTTP_PROXY without the X-Sluice-… headers, which the middleware in them reads.
+	// NoMapping leaves the requests to services behind HTTP_PROXY without the X-Sluice-… headers, which the middleware
+	// in them reads.
 	NoMapping bool
 
 	// OwnDefaults leaves the gateway responses DEFAULT_4XX and DEFAULT_5XX to you.
 	OwnDefaults bool
 }
 
-// AttachREST puts Sluice in front of a REST API: a REQUEST authorizer without identity source whose results are not cached, on every
-// method; gateway responses, so that what it denies is a 429 with all headers and a problem body, and what has no good credential a
-// 401; and the mapping of its decision to services behind HTTP_PROXY.
+// AttachREST puts Sluice in front of a REST API: a REQUEST authorizer without identity source whose results are not
+// cached, on every method; gateway responses, so that what it denies is a 429 with all headers and a problem body, and
+// what has no good credential a 401; and the mapping of its decision to services behind HTTP_PROXY.
 //
-// The error says what of the props is wrong. Refused when the template is made, by one line each: a method that has an authorizer
-// already, an exception that there is no such method for, a gateway response of your own for a case that is Sluice's, an API without methods. What an
-// OpenAPI document has (SpecRestApi) cannot be seen, and is refused as a whole.
+// The error says what of the props is wrong. Refused when the template is made, by one line each: a method that has an
+// authorizer already, an exception that there is no such method for, a gateway response of your own for a case that is
+// Sluice's, an API without methods. What an OpenAPI document has (SpecRestApi) cannot be seen, and is refused as a
+// whole.
 func AttachREST(scope constructs.Construct, id string, props *AttachRESTProps) (a *Attachment, err error) {
 	defer recovered(id, &err)
 	if err := given(props.API, props.Authorizer); err != nil {
 		return nil, fmt.Errorf("%s: %w", id, err)
 	}
-	if l1, ok := props.API.Node().DefaultChild().(awsapigateway.CfnRestApi); ok && (l1.Body() != nil || l1.BodyS3Location() != nil) {
+	if l1, ok := props.API.Node().DefaultChild().(awsapigateway.CfnRestApi); ok &&
+		(l1.Body() != nil || l1.BodyS3Location() != nil) {
 		return nil, fmt.Errorf("%s: %w", id, errDocument)
 	}
 	if err := props.check(); err != nil {
@@ -56,7 +60,8 @@ func AttachREST(scope constructs.Construct, id string, props *AttachRESTProps) (
 		return nil, fmt.Errorf("%s: %w", id, err)
 	}
 	authorizer := awsapigateway.NewCfnAuthorizer(own, jsii.String("Authorizer"), &awsapigateway.CfnAuthorizerProps{
-		RestApiId: props.API.RestApiId(), Name: jsii.String("sluice"), Type: jsii.String("REQUEST"), AuthorizerUri: invoke(c.stack, props.Authorizer),
+		RestApiId: props.API.RestApiId(), Name: jsii.String("sluice"), Type: jsii.String("REQUEST"),
+		AuthorizerUri: invoke(c.stack, props.Authorizer),
 		// An answer is about one call; the default is five minutes. Assumption: cache-off.
 		AuthorizerResultTtlInSeconds: jsii.Number(0),
 	})
@@ -64,7 +69,8 @@ func AttachREST(scope constructs.Construct, id string, props *AttachRESTProps) (
 	responses := props.responses(own)
 	made := props.API.Node().DefaultChild() != nil
 	if d := props.API.LatestDeployment(); d != nil { // another setting is another deployment
-		d.AddToLogicalId(map[string]any{"sluice": []any{props.Except, props.NoMapping, props.AllowOrigin, props.OwnDefaults}})
+		d.AddToLogicalId(map[string]any{"sluice": []any{props.Except, props.NoMapping, props.AllowOrigin,
+			props.OwnDefaults}})
 	}
 	if !made {
 		byHand(own, authorizer.Ref(), "To put on the methods of the REST API, which is then to be deployed")
@@ -81,7 +87,9 @@ func AttachREST(scope constructs.Construct, id string, props *AttachRESTProps) (
 }
 
 // look does what is to be done about one construct of the stack. responses are the paths of ours, by type.
-func (props *AttachRESTProps) look(c *cover, node constructs.IConstruct, authorizer awsapigateway.CfnAuthorizer, responses map[string]string) {
+func (props *AttachRESTProps) look(
+	c *cover, node constructs.IConstruct, authorizer awsapigateway.CfnAuthorizer, responses map[string]string,
+) {
 	switch n := node.(type) {
 	case awsapigateway.CfnMethod:
 		if c.of(n.RestApiId()) {
@@ -90,7 +98,8 @@ func (props *AttachRESTProps) look(c *cover, node constructs.IConstruct, authori
 	case awsapigateway.CfnGatewayResponse:
 		kind := c.text(n.ResponseType())
 		if mine := responses[kind]; c.of(n.RestApiId()) && mine != "" && mine != *n.Node().Path() {
-			c.problem("the API has a gateway response %s of its own at %s: it must go, or (DEFAULT_4XX and _5XX) stay by OwnDefaults", kind, *n.Node().Path())
+			c.problem("the API has a gateway response %s of its own at %s: it must go, or (DEFAULT_4XX and _5XX) "+
+				"stay by OwnDefaults", kind, *n.Node().Path())
 		}
 	case awsapigateway.CfnAuthorizer:
 		if c.of(n.RestApiId()) && *n.Node().Addr() != *authorizer.Node().Addr() {
@@ -99,7 +108,8 @@ func (props *AttachRESTProps) look(c *cover, node constructs.IConstruct, authori
 	}
 }
 
-var errDocument = errors.New("the API's routes are in an OpenAPI document, where no construct can put an authorizer on them")
+var errDocument = errors.New("the API's routes are in an OpenAPI document, where no construct can put an authorizer " +
+	"on them")
 
 func (props *AttachRESTProps) check() error {
 	if strings.ContainsAny(props.AllowOrigin, "', \t\r\n") {
@@ -139,7 +149,8 @@ func (props *AttachRESTProps) method(c *cover, m awsapigateway.CfnMethod, author
 	}
 }
 
-// responses makes the gateway responses: for each case of the authorizer's, and for what is left. It returns their paths by type.
+// responses makes the gateway responses: for each case of the authorizer's, and for what is left. It returns their
+// paths by type.
 func (props *AttachRESTProps) responses(own constructs.Construct) map[string]string {
 	paths := make(map[string]string)
 	common := map[string]string{
@@ -162,8 +173,8 @@ func (props *AttachRESTProps) responses(own constructs.Construct) map[string]str
 		r := awsapigateway.NewGatewayResponse(own, jsii.String("Response-"+name), p)
 		paths[name] = *r.Node().DefaultChild().Node().Path()
 	}
-	// Assumption: denial-headers. Assumption: denial-body. Assumption: absent-values: a denial without a wait has no retryAfter.
-	// Assumption: foreign-denials.
+	// Assumption: denial-headers. Assumption: denial-body. Assumption: absent-values: a denial without a wait has no
+	// retryAfter. Assumption: foreign-denials.
 	add(awsapigateway.ResponseType_ACCESS_DENIED(), "429", deniedBody, map[string]string{
 		"Retry-After":           "context.authorizer.retryAfter",
 		"X-RateLimit-Limit":     "context.authorizer.rateLimitLimit",
@@ -174,7 +185,8 @@ func (props *AttachRESTProps) responses(own constructs.Construct) map[string]str
 	})
 	add(awsapigateway.ResponseType_UNAUTHORIZED(), "401", problemBody(answer.BadCredential, "No valid credential"),
 		map[string]string{"WWW-Authenticate": `'Bearer realm="sluice"'`})
-	for _, kind := range []awsapigateway.ResponseType{awsapigateway.ResponseType_AUTHORIZER_FAILURE(), awsapigateway.ResponseType_AUTHORIZER_CONFIGURATION_ERROR()} {
+	for _, kind := range []awsapigateway.ResponseType{awsapigateway.ResponseType_AUTHORIZER_FAILURE(),
+		awsapigateway.ResponseType_AUTHORIZER_CONFIGURATION_ERROR()} {
 		add(kind, "500", problemBody(answer.Internal, "Internal error"), nil)
 	}
 	if !props.OwnDefaults {
@@ -184,8 +196,8 @@ func (props *AttachRESTProps) responses(own constructs.Construct) map[string]str
 	return paths
 }
 
-// deniedBody is the body of a denied call: API Gateway's message, and after it the members of the authorizer's problem. If a
-// resource policy denies the call, the authorizer was not asked, and the message alone is still JSON.
+// deniedBody is the body of a denied call: API Gateway's message, and after it the members of the authorizer's problem.
+// If a resource policy denies the call, the authorizer was not asked, and the message alone is still JSON.
 const deniedBody = `{"message":$context.error.messageString$context.authorizer.problemMembers}`
 
 // problemBody is the body of an answer that the authorizer cannot write: it has none, or failed.

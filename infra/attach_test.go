@@ -40,44 +40,59 @@ type apiStack struct {
 func newAPIStack(outdir string) *apiStack {
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &outdir})
 	s := &apiStack{app: app, stack: awscdk.NewStack(app, jsii.String("Shop"), &awscdk.StackProps{
-		Env: &awscdk.Environment{Account: jsii.String("123456789012"), Region: jsii.String("eu-west-1")}, AnalyticsReporting: jsii.Bool(false),
-		Synthesizer: awscdk.NewDefaultStackSynthesizer(&awscdk.DefaultStackSynthesizerProps{GenerateBootstrapVersionRule: jsii.Bool(false)}),
+		Env:                &awscdk.Environment{Account: jsii.String("123456789012"), Region: jsii.String("eu-west-1")},
+		AnalyticsReporting: jsii.Bool(false),
+		Synthesizer:        awscdk.NewDefaultStackSynthesizer(&awscdk.DefaultStackSynthesizerProps{GenerateBootstrapVersionRule: jsii.Bool(false)}),
 	})}
 	s.authorizer = awslambda.Function_FromFunctionArn(s.stack, jsii.String("Sluice"), jsii.String(authorizerARN))
 	s.orders = awslambda.Function_FromFunctionAttributes(s.stack, jsii.String("Orders"), &awslambda.FunctionAttributes{
-		FunctionArn: jsii.String("arn:aws:lambda:eu-west-1:123456789012:function:orders"), SameEnvironment: jsii.Bool(true)})
+		FunctionArn:     jsii.String("arn:aws:lambda:eu-west-1:123456789012:function:orders"),
+		SameEnvironment: jsii.Bool(true)})
 	return s
 }
 
 func (s *apiStack) rest() awsapigateway.RestApi {
-	api := awsapigateway.NewRestApi(s.stack, jsii.String("Rest"), &awsapigateway.RestApiProps{CloudWatchRole: jsii.Bool(false),
-		DefaultCorsPreflightOptions: &awsapigateway.CorsOptions{AllowOrigins: jsii.Strings("https://app.example.com")}})
+	api := awsapigateway.NewRestApi(s.stack, jsii.String("Rest"),
+		&awsapigateway.RestApiProps{CloudWatchRole: jsii.Bool(false),
+			DefaultCorsPreflightOptions: &awsapigateway.CorsOptions{AllowOrigins: jsii.Strings("https://app.example.com")}})
 	product := api.Root().AddResource(jsii.String("product"), nil).AddResource(jsii.String("{id}"), nil)
-	product.AddMethod(jsii.String("GET"), awsapigateway.NewHttpIntegration(jsii.String(shopURL+"/v1/product/{id}"), &awsapigateway.HttpIntegrationProps{
-		Options: &awsapigateway.IntegrationOptions{RequestParameters: &map[string]*string{"integration.request.path.id": jsii.String("method.request.path.id")}},
-	}), &awsapigateway.MethodOptions{RequestParameters: &map[string]*bool{"method.request.path.id": jsii.Bool(true)}})
-	api.Root().AddResource(jsii.String("orders"), nil).AddMethod(jsii.String("POST"), awsapigateway.NewLambdaIntegration(s.orders, nil), nil)
-	api.Root().AddResource(jsii.String("healthz"), nil).AddMethod(jsii.String("GET"), awsapigateway.NewHttpIntegration(jsii.String(shopURL+"/healthz"), nil), nil)
+	product.AddMethod(jsii.String("GET"), awsapigateway.NewHttpIntegration(jsii.String(shopURL+"/v1/product/{id}"),
+		&awsapigateway.HttpIntegrationProps{
+			Options: &awsapigateway.IntegrationOptions{RequestParameters: &map[string]*string{"integration.request.path.id": jsii.String("method.request.path.id")}},
+		}), &awsapigateway.MethodOptions{RequestParameters: &map[string]*bool{"method.request.path.id": jsii.Bool(true)}})
+	api.Root().AddResource(jsii.String("orders"), nil).AddMethod(jsii.String("POST"),
+		awsapigateway.NewLambdaIntegration(s.orders, nil), nil)
+	api.Root().AddResource(jsii.String("healthz"), nil).AddMethod(jsii.String("GET"),
+		awsapigateway.NewHttpIntegration(jsii.String(shopURL+"/healthz"), nil), nil)
 	return api
 }
 
 func (s *apiStack) http() apis.HttpApi {
 	api := apis.NewHttpApi(s.stack, jsii.String("Http"), &apis.HttpApiProps{CorsPreflight: &apis.CorsPreflightOptions{
-		AllowOrigins: jsii.Strings("https://app.example.com"), AllowHeaders: jsii.Strings("x-api-key"), AllowMethods: &[]apis.CorsHttpMethod{apis.CorsHttpMethod_GET}}})
+		AllowOrigins: jsii.Strings("https://app.example.com"), AllowHeaders: jsii.Strings("x-api-key"),
+		AllowMethods: &[]apis.CorsHttpMethod{apis.CorsHttpMethod_GET}}})
 	route := func(path string, method apis.HttpMethod, integration apis.HttpRouteIntegration) {
-		api.AddRoutes(&apis.AddRoutesOptions{Path: &path, Methods: &[]apis.HttpMethod{method}, Integration: integration})
+		api.AddRoutes(&apis.AddRoutesOptions{Path: &path, Methods: &[]apis.HttpMethod{method},
+			Integration: integration})
 	}
-	route("/product/{id}", apis.HttpMethod_GET, awsapigatewayv2integrations.NewHttpUrlIntegration(jsii.String("Product"), jsii.String(shopURL+"/v1/product/{id}"), nil))
-	route("/orders", apis.HttpMethod_POST, awsapigatewayv2integrations.NewHttpLambdaIntegration(jsii.String("Orders"), s.orders, nil))
-	route("/healthz", apis.HttpMethod_GET, awsapigatewayv2integrations.NewHttpUrlIntegration(jsii.String("Health"), jsii.String(shopURL+"/healthz"), nil))
+	route("/product/{id}", apis.HttpMethod_GET,
+		awsapigatewayv2integrations.NewHttpUrlIntegration(jsii.String("Product"),
+			jsii.String(shopURL+"/v1/product/{id}"), nil))
+	route("/orders", apis.HttpMethod_POST, awsapigatewayv2integrations.NewHttpLambdaIntegration(jsii.String("Orders"),
+		s.orders, nil))
+	route("/healthz", apis.HttpMethod_GET, awsapigatewayv2integrations.NewHttpUrlIntegration(jsii.String("Health"),
+		jsii.String(shopURL+"/healthz"), nil))
 	return api
 }
 
 func (s *apiStack) socket() apis.WebSocketApi {
-	api := apis.NewWebSocketApi(s.stack, jsii.String("Socket"), &apis.WebSocketApiProps{ConnectRouteOptions: &apis.WebSocketRouteOptions{
-		Integration: awsapigatewayv2integrations.NewWebSocketLambdaIntegration(jsii.String("Connect"), s.orders, nil)}})
+	api := apis.NewWebSocketApi(s.stack, jsii.String("Socket"),
+		&apis.WebSocketApiProps{ConnectRouteOptions: &apis.WebSocketRouteOptions{
+			Integration: awsapigatewayv2integrations.NewWebSocketLambdaIntegration(jsii.String("Connect"), s.orders,
+				nil)}})
 	api.AddRoute(jsii.String("say"), &apis.WebSocketRouteOptions{Integration: awsapigatewayv2integrations.NewWebSocketLambdaIntegration(jsii.String("Say"), s.orders, nil)})
-	apis.NewWebSocketStage(s.stack, jsii.String("SocketStage"), &apis.WebSocketStageProps{WebSocketApi: api, StageName: jsii.String("prod"), AutoDeploy: jsii.Bool(true)})
+	apis.NewWebSocketStage(s.stack, jsii.String("SocketStage"), &apis.WebSocketStageProps{WebSocketApi: api,
+		StageName: jsii.String("prod"), AutoDeploy: jsii.Bool(true)})
 	return api
 }
 
@@ -99,9 +114,12 @@ var attachedText = sync.OnceValues(func() ([]byte, error) {
 	s := newAPIStack(dir)
 	healthz := []string{"GET /healthz"}
 	for _, err := range []error{
-		second(infra.AttachREST(s.stack, "SluiceRest", &infra.AttachRESTProps{API: s.rest(), Authorizer: s.authorizer, Except: healthz, AllowOrigin: "https://app.example.com"})),
-		second(infra.AttachHTTP(s.stack, "SluiceHttp", &infra.AttachHTTPProps{API: s.http(), Authorizer: s.authorizer, Except: healthz, PassDenials: true})),
-		second(infra.AttachWebSocket(s.stack, "SluiceSocket", &infra.AttachWebSocketProps{API: s.socket(), Authorizer: s.authorizer})),
+		second(infra.AttachREST(s.stack, "SluiceRest", &infra.AttachRESTProps{API: s.rest(), Authorizer: s.authorizer,
+			Except: healthz, AllowOrigin: "https://app.example.com"})),
+		second(infra.AttachHTTP(s.stack, "SluiceHttp", &infra.AttachHTTPProps{API: s.http(), Authorizer: s.authorizer,
+			Except: healthz, PassDenials: true})),
+		second(infra.AttachWebSocket(s.stack, "SluiceSocket", &infra.AttachWebSocketProps{API: s.socket(),
+			Authorizer: s.authorizer})),
 	} {
 		if err != nil {
 			return nil, err
@@ -120,7 +138,8 @@ var attachedText = sync.OnceValues(func() ([]byte, error) {
 
 func second(_ *infra.Attachment, err error) error { return err }
 
-// Guarantees that every change of what is attached shows as a change of a file, which the local gateway is tested with, too.
+// Guarantees that every change of what is attached shows as a change of a file, which the local gateway is tested with,
+// too.
 func TestAttachTemplate(t *testing.T) {
 	text, err := attachedText()
 	if err != nil {
@@ -167,7 +186,8 @@ func wrong(template part) (all []string) {
 			return
 		}
 		source := asText(p["SourceArn"])
-		if strings.Contains(source, "*") || p["Action"] != "lambda:InvokeFunction" || p["Principal"] != "apigateway.amazonaws.com" {
+		if strings.Contains(source, "*") || p["Action"] != "lambda:InvokeFunction" ||
+			p["Principal"] != "apigateway.amazonaws.com" {
 			say("%s permits %s", id, asText(p))
 		}
 		sources[id] = source
@@ -197,7 +217,8 @@ func wrong(template part) (all []string) {
 		authorizer(id, "ApiId", p)
 		http := !strings.Contains(asText(p["ApiId"]), `"`+socket+`"`)
 		if p["AuthorizerType"] != "REQUEST" || p["IdentitySource"] != nil || http &&
-			(p["AuthorizerResultTtlInSeconds"] != 0.0 || p["AuthorizerPayloadFormatVersion"] != "2.0" || p["EnableSimpleResponses"] != true) {
+			(p["AuthorizerResultTtlInSeconds"] != 0.0 || p["AuthorizerPayloadFormatVersion"] != "2.0" ||
+				p["EnableSimpleResponses"] != true) {
 			say("%s: %s", id, asText(p))
 		}
 	})
@@ -210,9 +231,11 @@ func wrong(template part) (all []string) {
 }
 
 func wrongResponses(template part, say func(string, ...any)) {
-	limits := map[string]string{"Retry-After": "retryAfter", "X-RateLimit-Limit": "rateLimitLimit", "X-RateLimit-Remaining": "rateLimitRemaining",
-		"X-RateLimit-Reset": "rateLimitReset", "RateLimit": "rateLimit", "RateLimit-Policy": "rateLimitPolicy"}
-	want := map[string]any{"ACCESS_DENIED": "429", "UNAUTHORIZED": "401", "AUTHORIZER_FAILURE": "500", "AUTHORIZER_CONFIGURATION_ERROR": "500", "DEFAULT_4XX": nil, "DEFAULT_5XX": nil}
+	limits := map[string]string{"Retry-After": "retryAfter", "X-RateLimit-Limit": "rateLimitLimit",
+		"X-RateLimit-Remaining": "rateLimitRemaining",
+		"X-RateLimit-Reset":     "rateLimitReset", "RateLimit": "rateLimit", "RateLimit-Policy": "rateLimitPolicy"}
+	want := map[string]any{"ACCESS_DENIED": "429", "UNAUTHORIZED": "401", "AUTHORIZER_FAILURE": "500",
+		"AUTHORIZER_CONFIGURATION_ERROR": "500", "DEFAULT_4XX": nil, "DEFAULT_5XX": nil}
 	each(template, "AWS::ApiGateway::GatewayResponse", func(id string, p part) {
 		kind, _ := p["ResponseType"].(string)
 		status, known := want[kind]
@@ -233,7 +256,8 @@ func wrongResponses(template part, say func(string, ...any)) {
 		if headers["gatewayresponse.header.Access-Control-Allow-Origin"] != "'https://app.example.com'" {
 			say("%s has another origin", id)
 		}
-		if templates, _ := p["ResponseTemplates"].(part); kind == "ACCESS_DENIED" && templates["application/json"] != `{"message":$context.error.messageString$context.authorizer.problemMembers}` {
+		if templates, _ := p["ResponseTemplates"].(part); kind == "ACCESS_DENIED" &&
+			templates["application/json"] != `{"message":$context.error.messageString$context.authorizer.problemMembers}` {
 			say("%s has the body %s", id, asText(templates))
 		}
 	})
@@ -245,8 +269,10 @@ func wrongResponses(template part, say func(string, ...any)) {
 // wrongRoutes looks for what is not behind an authorizer, or not told who calls.
 func wrongRoutes(template part, socket string, say func(string, ...any)) {
 	mapping := func(id string, p part, key, prefix string) {
-		for header, member := range map[string]string{"caller": "caller", "limit": "rateLimitLimit", "remaining": "rateLimitRemaining", "reset": "rateLimitReset",
-			"ratelimit": "rateLimit", "ratelimit-policy": "rateLimitPolicy", "retry-after": "retryAfter", "problem": "problem"} {
+		for header, member := range map[string]string{"caller": "caller", "limit": "rateLimitLimit",
+			"remaining": "rateLimitRemaining", "reset": "rateLimitReset",
+			"ratelimit": "rateLimit", "ratelimit-policy": "rateLimitPolicy", "retry-after": "retryAfter",
+			"problem": "problem"} {
 			if p[key+"x-sluice-"+header] != prefix+member {
 				say("%s maps %v to x-sluice-%s", id, p[key+"x-sluice-"+header], header)
 			}
@@ -268,7 +294,8 @@ func wrongRoutes(template part, socket string, say func(string, ...any)) {
 		}
 	})
 	each(template, "AWS::ApiGatewayV2::Route", func(id string, p part) {
-		open := p["RouteKey"] == "GET /healthz" || strings.Contains(asText(p["ApiId"]), `"`+socket+`"`) && p["RouteKey"] != "$connect"
+		open := p["RouteKey"] == "GET /healthz" || strings.Contains(asText(p["ApiId"]), `"`+socket+`"`) &&
+			p["RouteKey"] != "$connect"
 		if !open && (p["AuthorizationType"] != "CUSTOM" || p["AuthorizerId"] == nil) {
 			say("%s is open to everybody", id)
 		}
@@ -293,9 +320,10 @@ func wrongRoutes(template part, socket string, say func(string, ...any)) {
 	})
 }
 
-// Guarantees of every API that is attached: nothing is cached; exactly the authorizer may invoke the function; every case has a
-// gateway response with all headers, which browsers may show; each route but the excepted is behind the authorizer, and no service is
-// told by a client who calls. And that each of these is looked at: a template with one of them broken is found.
+// Guarantees of every API that is attached: nothing is cached; exactly the authorizer may invoke the function; every
+// case has a gateway response with all headers, which browsers may show; each route but the excepted is behind the
+// authorizer, and no service is told by a client who calls. And that each of these is looked at: a template with one of
+// them broken is found.
 func TestAttachHolds(t *testing.T) {
 	raw, err := attachedText()
 	if err != nil {
@@ -312,17 +340,20 @@ func TestAttachHolds(t *testing.T) {
 		{"a policy as answer", `"EnableSimpleResponses":true`, `"EnableSimpleResponses":false`},
 		{"any authorizer", `"/authorizers/"`, `"/authorizers/*"`},
 		{"any source", `"/authorizers/"`, `"/"`},
-		{"any principal", `"FunctionName":"` + authorizerARN + `","Principal":"apigateway.amazonaws.com"`, `"FunctionName":"` + authorizerARN + `","Principal":"*"`},
+		{"any principal", `"FunctionName":"` + authorizerARN + `","Principal":"apigateway.amazonaws.com"`,
+			`"FunctionName":"` + authorizerARN + `","Principal":"*"`},
 		{"another status", `"StatusCode":"429"`, `"StatusCode":"403"`},
 		{"a case without response", `"ResponseType":"AUTHORIZER_FAILURE"`, `"ResponseType":"AUTHORIZER_FAILURES"`},
 		{"a header that is not mapped", `"gatewayresponse.header.Retry-After":"context.authorizer.retryAfter",`, ``},
 		{"one that is mapped wrongly", `"gatewayresponse.header.X-RateLimit-Reset":"context.authorizer.rateLimitReset"`, `"gatewayresponse.header.X-RateLimit-Reset":"context.authorizer.rateLimitLimit"`},
 		{"one that is not exposed", `, Retry-After,`, `,`},
-		{"another origin", `"gatewayresponse.header.Access-Control-Allow-Origin":"'https://app.example.com'"`, `"gatewayresponse.header.Access-Control-Allow-Origin":"'*'"`},
+		{"another origin", `"gatewayresponse.header.Access-Control-Allow-Origin":"'https://app.example.com'"`,
+			`"gatewayresponse.header.Access-Control-Allow-Origin":"'*'"`},
 		{"another body", `$context.authorizer.problemMembers}"},"ResponseType"`, `}"},"ResponseType"`},
 		{"an open method or route", `"AuthorizationType":"CUSTOM"`, `"AuthorizationType":"NONE"`},
 		{"a mapping to a service", `"overwrite:header.x-sluice-problem":"$context.authorizer.problem",`, ``},
-		{"one on a REST API", `"integration.request.header.x-sluice-caller":"context.authorizer.caller"`, `"integration.request.header.x-sluice-caller":"method.request.header.x-sluice-caller"`},
+		{"one on a REST API", `"integration.request.header.x-sluice-caller":"context.authorizer.caller"`,
+			`"integration.request.header.x-sluice-caller":"method.request.header.x-sluice-caller"`},
 		{"a client that says who calls", `"overwrite:header.x-sluice-caller":"none"`, `"overwrite:header.x":"none"`},
 		{"CORS of an HTTP API", `"Retry-After","X-RateLimit-Limit"`, `"X-RateLimit-Limit"`},
 	} {
@@ -340,8 +371,8 @@ func TestAttachHolds(t *testing.T) {
 	}
 }
 
-// Guarantees that what an attachment cannot cover is refused when the template is made, by one line that says what and where; and
-// that the same stack without it is not.
+// Guarantees that what an attachment cannot cover is refused when the template is made, by one line that says what and
+// where; and that the same stack without it is not.
 func TestAttachRefuses(t *testing.T) {
 	type rest = infra.AttachRESTProps
 	type http = infra.AttachHTTPProps
@@ -353,8 +384,10 @@ func TestAttachRefuses(t *testing.T) {
 		p.API, p.Authorizer = api, s.authorizer
 		return second(infra.AttachHTTP(s.stack, "Attachment", &p))
 	}
-	get := func(api apis.HttpApi, path string, integration apis.HttpRouteIntegration, authorizer apis.IHttpRouteAuthorizer) {
-		api.AddRoutes(&apis.AddRoutesOptions{Path: &path, Methods: &[]apis.HttpMethod{apis.HttpMethod_GET}, Integration: integration, Authorizer: authorizer})
+	get := func(api apis.HttpApi, path string, integration apis.HttpRouteIntegration,
+		authorizer apis.IHttpRouteAuthorizer) {
+		api.AddRoutes(&apis.AddRoutesOptions{Path: &path, Methods: &[]apis.HttpMethod{apis.HttpMethod_GET},
+			Integration: integration, Authorizer: authorizer})
 	}
 	url := func(id string) apis.HttpRouteIntegration {
 		return awsapigatewayv2integrations.NewHttpUrlIntegration(&id, jsii.String(shopURL), nil)
@@ -368,42 +401,53 @@ func TestAttachRefuses(t *testing.T) {
 		{"a method with an authorizer", "GET /mine already has an authorizer (AWS_IAM)", 0, func(s *apiStack) error {
 			api := s.rest()
 			err := attachREST(s, api, rest{})
-			api.Root().AddResource(jsii.String("mine"), nil).AddMethod(jsii.String("GET"), nil, &awsapigateway.MethodOptions{AuthorizationType: awsapigateway.AuthorizationType_IAM})
+			api.Root().AddResource(jsii.String("mine"), nil).AddMethod(jsii.String("GET"), nil,
+				&awsapigateway.MethodOptions{AuthorizationType: awsapigateway.AuthorizationType_IAM})
 			return err
 		}},
 		{"one that is excepted", "", 0, func(s *apiStack) error {
 			api := s.rest()
-			api.Root().AddResource(jsii.String("mine"), nil).AddMethod(jsii.String("GET"), nil, &awsapigateway.MethodOptions{AuthorizationType: awsapigateway.AuthorizationType_IAM})
+			api.Root().AddResource(jsii.String("mine"), nil).AddMethod(jsii.String("GET"), nil,
+				&awsapigateway.MethodOptions{AuthorizationType: awsapigateway.AuthorizationType_IAM})
 			return attachREST(s, api, rest{Except: []string{"GET /mine"}})
 		}},
-		{"an exception for nothing", "Except names GET /nothing, which the API has not", 0, func(s *apiStack) error { return attachREST(s, s.rest(), rest{Except: []string{"GET /nothing"}}) }},
+		{"an exception for nothing", "Except names GET /nothing, which the API has not", 0,
+			func(s *apiStack) error { return attachREST(s, s.rest(), rest{Except: []string{"GET /nothing"}}) }},
 		{"an API twice", "already has an authorizer (CUSTOM)", 20, func(s *apiStack) error {
 			api := s.rest()
 			if err := attachREST(s, api, rest{OwnDefaults: true}); err != nil {
 				return err
 			}
-			return second(infra.AttachREST(s.stack, "Again", &rest{API: api, Authorizer: s.authorizer, OwnDefaults: true}))
+			return second(infra.AttachREST(s.stack, "Again", &rest{API: api, Authorizer: s.authorizer,
+				OwnDefaults: true}))
 		}},
 		{"a TOKEN authorizer of ours", "of type TOKEN it sees no address", 0, func(s *apiStack) error {
 			api := s.rest()
-			awsapigateway.NewCfnAuthorizer(s.stack, jsii.String("Token"), &awsapigateway.CfnAuthorizerProps{RestApiId: api.RestApiId(), Name: jsii.String("t"), Type: jsii.String("TOKEN"),
-				IdentitySource: jsii.String("method.request.header.Authorization"),
-				AuthorizerUri:  jsii.String("arn:aws:apigateway:eu-west-1:lambda:path/2015-03-31/functions/" + authorizerARN + "/invocations")})
+			awsapigateway.NewCfnAuthorizer(s.stack, jsii.String("Token"),
+				&awsapigateway.CfnAuthorizerProps{RestApiId: api.RestApiId(), Name: jsii.String("t"),
+					Type:           jsii.String("TOKEN"),
+					IdentitySource: jsii.String("method.request.header.Authorization"),
+					AuthorizerUri: jsii.String("arn:aws:apigateway:eu-west-1:lambda:path/2015-03-31/functions/" +
+						authorizerARN + "/invocations")})
 			return attachREST(s, api, rest{})
 		}},
-		{"a gateway response", "the API has a gateway response DEFAULT_4XX of its own at Shop/Rest/Own/Resource", 0, func(s *apiStack) error {
-			api := s.rest()
-			api.AddGatewayResponse(jsii.String("Own"), &awsapigateway.GatewayResponseOptions{Type: awsapigateway.ResponseType_DEFAULT_4XX()})
-			return attachREST(s, api, rest{})
-		}},
+		{"a gateway response", "the API has a gateway response DEFAULT_4XX of its own at Shop/Rest/Own/Resource", 0,
+			func(s *apiStack) error {
+				api := s.rest()
+				api.AddGatewayResponse(jsii.String("Own"),
+					&awsapigateway.GatewayResponseOptions{Type: awsapigateway.ResponseType_DEFAULT_4XX()})
+				return attachREST(s, api, rest{})
+			}},
 		{"one that may be", "", 0, func(s *apiStack) error {
 			api := s.rest()
-			api.AddGatewayResponse(jsii.String("Own"), &awsapigateway.GatewayResponseOptions{Type: awsapigateway.ResponseType_DEFAULT_4XX()})
+			api.AddGatewayResponse(jsii.String("Own"),
+				&awsapigateway.GatewayResponseOptions{Type: awsapigateway.ResponseType_DEFAULT_4XX()})
 			return attachREST(s, api, rest{OwnDefaults: true})
 		}},
 		{"a document", "Attachment: the API's routes are in an OpenAPI document", 0, func(s *apiStack) error {
-			return attachREST(s, awsapigateway.NewSpecRestApi(s.stack, jsii.String("Spec"), &awsapigateway.SpecRestApiProps{
-				ApiDefinition: awsapigateway.ApiDefinition_FromInline(map[string]any{"openapi": "3.0.2"})}), rest{})
+			return attachREST(s, awsapigateway.NewSpecRestApi(s.stack, jsii.String("Spec"),
+				&awsapigateway.SpecRestApiProps{
+					ApiDefinition: awsapigateway.ApiDefinition_FromInline(map[string]any{"openapi": "3.0.2"})}), rest{})
 		}},
 		{"two origins", "Attachment: AllowOrigin is neither", 0, func(s *apiStack) error {
 			return attachREST(s, s.rest(), rest{AllowOrigin: "https://a.example, https://b.example"})
@@ -417,7 +461,8 @@ func TestAttachRefuses(t *testing.T) {
 			return second(infra.AttachREST(other, "Attachment", &rest{API: s.rest(), Authorizer: s.authorizer}))
 		}},
 		{"an API by its id", "", 0, func(s *apiStack) error {
-			return attachREST(s, awsapigateway.RestApi_FromRestApiId(s.stack, jsii.String("There"), jsii.String("abcde12345")), rest{})
+			return attachREST(s, awsapigateway.RestApi_FromRestApiId(s.stack, jsii.String("There"),
+				jsii.String("abcde12345")), rest{})
 		}},
 
 		{"an HTTP API", "", 0, func(s *apiStack) error { return attachHTTP(s, s.http(), http{PassDenials: true}) }},
@@ -435,17 +480,30 @@ func TestAttachRefuses(t *testing.T) {
 			get(api, "/closed", one, nil)
 			return attachHTTP(s, api, http{Except: []string{"GET /open"}})
 		}},
-		{"denials to a service that is not told", "PassDenials: what is behind GET /product/{id} cannot have the middleware", 1, func(s *apiStack) error { return attachHTTP(s, s.http(), http{PassDenials: true, NoMapping: true}) }},
-		{"a service that is not told", "", 0, func(s *apiStack) error { return attachHTTP(s, s.http(), http{NoMapping: true}) }},
-		{"denials to a queue", "PassDenials: what is behind POST /queue cannot have the middleware", 0, func(s *apiStack) error {
-			api := s.http()
-			api.AddRoutes(&apis.AddRoutesOptions{Path: jsii.String("/queue"), Methods: &[]apis.HttpMethod{apis.HttpMethod_POST},
-				Integration: awsapigatewayv2integrations.NewHttpSqsIntegration(jsii.String("Q"), &awsapigatewayv2integrations.HttpSqsIntegrationProps{Queue: awssqs.NewQueue(s.stack, jsii.String("Queue"), nil)})})
-			return attachHTTP(s, api, http{PassDenials: true})
+		{"denials to a service that is not told", "PassDenials: what is behind GET /product/{id} cannot have the " +
+			"middleware", 1, func(s *apiStack) error {
+			return attachHTTP(s, s.http(),
+				http{PassDenials: true, NoMapping: true})
 		}},
+		{"a service that is not told", "", 0, func(s *apiStack) error {
+			return attachHTTP(s, s.http(),
+				http{NoMapping: true})
+		}},
+		{"denials to a queue", "PassDenials: what is behind POST /queue cannot have the middleware", 0,
+			func(s *apiStack) error {
+				api := s.http()
+				api.AddRoutes(&apis.AddRoutesOptions{Path: jsii.String("/queue"),
+					Methods: &[]apis.HttpMethod{apis.HttpMethod_POST},
+					Integration: awsapigatewayv2integrations.NewHttpSqsIntegration(jsii.String("Q"),
+						&awsapigatewayv2integrations.HttpSqsIntegrationProps{Queue: awssqs.NewQueue(s.stack,
+							jsii.String("Queue"), nil)})})
+				return attachHTTP(s, api, http{PassDenials: true})
+			}},
 
 		{"a WebSocket API without $connect", "the WebSocket API has no route $connect", 0, func(s *apiStack) error {
-			return second(infra.AttachWebSocket(s.stack, "Attachment", &infra.AttachWebSocketProps{API: apis.NewWebSocketApi(s.stack, jsii.String("Socket"), nil), Authorizer: s.authorizer}))
+			return second(infra.AttachWebSocket(s.stack, "Attachment",
+				&infra.AttachWebSocketProps{API: apis.NewWebSocketApi(s.stack, jsii.String("Socket"), nil),
+					Authorizer: s.authorizer}))
 		}},
 	} {
 		s := newAPIStack(t.TempDir())
@@ -462,20 +520,23 @@ func TestAttachRefuses(t *testing.T) {
 	}
 }
 
-// Guarantees that denials are passed for the APIs that ask for it alone, beside those that the function had, and where the function
-// is made in the same stack.
+// Guarantees that denials are passed for the APIs that ask for it alone, beside those that the function had, and where
+// the function is made in the same stack.
 func TestAttachPassDenials(t *testing.T) {
 	s := newAPIStack(*outdir(t))
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "bootstrap"), []byte("stub"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	function := awslambda.NewFunction(s.stack, jsii.String("Authorizer"), &awslambda.FunctionProps{Runtime: awslambda.Runtime_PROVIDED_AL2023(), Handler: jsii.String("bootstrap"),
-		Code: awslambda.Code_FromAsset(&dir, nil), Environment: &map[string]*string{"SLUICE_PASS_DENIALS": jsii.String("a1b2c3")}})
+	function := awslambda.NewFunction(s.stack, jsii.String("Authorizer"),
+		&awslambda.FunctionProps{Runtime: awslambda.Runtime_PROVIDED_AL2023(), Handler: jsii.String("bootstrap"),
+			Code:        awslambda.Code_FromAsset(&dir, nil),
+			Environment: &map[string]*string{"SLUICE_PASS_DENIALS": jsii.String("a1b2c3")}})
 	for i, pass := range []bool{true, false, true} {
 		id := fmt.Sprintf("Api%d", i)
 		api := apis.NewHttpApi(s.stack, &id, &apis.HttpApiProps{DefaultIntegration: awsapigatewayv2integrations.NewHttpUrlIntegration(jsii.String("U"), jsii.String(shopURL), nil)})
-		if err := second(infra.AttachHTTP(s.stack, "Attachment"+id, &infra.AttachHTTPProps{API: api, Authorizer: function, PassDenials: pass})); err != nil {
+		if err := second(infra.AttachHTTP(s.stack, "Attachment"+id, &infra.AttachHTTPProps{API: api,
+			Authorizer: function, PassDenials: pass})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -485,7 +546,8 @@ func TestAttachPassDenials(t *testing.T) {
 	}
 	each(template, "AWS::Lambda::Function", func(_ string, p part) {
 		got := asText(get(p, "Environment", "Variables", "SLUICE_PASS_DENIALS"))
-		if !strings.Contains(got, `"a1b2c3"`) || !strings.Contains(got, `"Ref":"Api0`) || strings.Contains(got, `"Ref":"Api1`) || !strings.Contains(got, `"Ref":"Api2`) {
+		if !strings.Contains(got, `"a1b2c3"`) || !strings.Contains(got, `"Ref":"Api0`) ||
+			strings.Contains(got, `"Ref":"Api1`) || !strings.Contains(got, `"Ref":"Api2`) {
 			t.Errorf("SLUICE_PASS_DENIALS is %s", got)
 		}
 	})

@@ -15,11 +15,12 @@ type AttachWebSocketProps struct {
 	Authorizer awslambda.IFunction // required: the Authorizer of a Cell, or that function by ARN
 }
 
-// AttachWebSocket puts Sluice in front of a WebSocket API: a REQUEST authorizer without identity source on $connect, the one route
-// that is authorized. What it denies is a 403, what has no good credential a 401. Messages are not counted.
+// AttachWebSocket puts Sluice in front of a WebSocket API: a REQUEST authorizer without identity source on $connect,
+// the one route that is authorized. What it denies is a 403, what has no good credential a 401. Messages are not
+// counted.
 //
-// The error says what of the props is wrong. Refused when the template is made: a route $connect that has an authorizer already, and an API
-// without that route, which everybody could connect to.
+// The error says what of the props is wrong. Refused when the template is made: a route $connect that has an authorizer
+// already, and an API without that route, which everybody could connect to.
 func AttachWebSocket(scope constructs.Construct, id string, props *AttachWebSocketProps) (a *Attachment, err error) {
 	defer recovered(id, &err)
 	if err := given(props.API, props.Authorizer); err != nil {
@@ -31,7 +32,8 @@ func AttachWebSocket(scope constructs.Construct, id string, props *AttachWebSock
 	}
 	// Results of a WebSocket API's authorizer are not cached, and CloudFormation takes no TTL for one.
 	authorizer := apis.NewCfnAuthorizer(own, jsii.String("Authorizer"), &apis.CfnAuthorizerProps{
-		ApiId: props.API.ApiId(), Name: jsii.String("sluice"), AuthorizerType: jsii.String("REQUEST"), AuthorizerUri: invoke(c.stack, props.Authorizer),
+		ApiId: props.API.ApiId(), Name: jsii.String("sluice"), AuthorizerType: jsii.String("REQUEST"),
+		AuthorizerUri: invoke(c.stack, props.Authorizer),
 	})
 	a = permit(own, props.Authorizer, props.API.ApiId(), authorizer.Ref())
 	made := props.API.Node().DefaultChild() != nil

@@ -14,15 +14,16 @@ import (
 	"github.com/sluicelimits/sluice/infra/config"
 )
 
-// audit makes the bucket of the audit trail. Records are locked as they are written, and what is written without a lock of its own
-// has the bucket's.
+// audit makes the bucket of the audit trail. Records are locked as they are written, and what is written without a lock
+// of its own has the bucket's.
 func (c *ControlPlane) audit(p *place) {
 	a := &p.deployment.Control.Audit
 	c.Audit = newLockedBucket(c, a, "Audit", p.names.AuditBucket(p.region()), &awss3.BucketProps{})
 	if a.Mode == config.Governance {
 		awscdk.Annotations_Of(c.Construct).AddWarningV2(jsii.String("sluice:governance"), jsii.String(
-			"The audit trail is locked in the mode GOVERNANCE: whoever may s3:BypassGovernanceRetention and change the "+
-				"bucket's policy can remove records. See docs/audit.md for the mode COMPLIANCE, which nobody can take back."))
+			"The audit trail is locked in the mode GOVERNANCE: whoever may s3:BypassGovernanceRetention and change "+
+				"the bucket's policy can remove records. See docs/audit.md for the mode COMPLIANCE, which nobody "+
+				"can take back."))
 	}
 	if !a.Anchors {
 		awscdk.Annotations_Of(c.Construct).AddWarningV2(jsii.String("sluice:anchors"), jsii.String(
@@ -31,10 +32,10 @@ func (c *ControlPlane) audit(p *place) {
 	}
 }
 
-// newLockedBucket makes a bucket with Object Lock in the deployment's mode, whose objects only the break-glass role
-// may remove before their retention ends, and only in GOVERNANCE. Nobody else may choose the lock of an object, since a
-// writer could choose a shorter one than the bucket's, or write and hide objects as replicas. Its policy can be changed:
-// that is an event in the trail.
+// newLockedBucket makes a bucket with Object Lock in the deployment's mode, whose objects only the break-glass role may
+// remove before their retention ends, and only in GOVERNANCE. Nobody else may choose the lock of an object, since a
+// writer could choose a shorter one than the bucket's, or write and hide objects as replicas. Its policy can be
+// changed: that is an event in the trail.
 func newLockedBucket(c *ControlPlane, a *config.Audit, id, name string, props *awss3.BucketProps) awss3.Bucket {
 	days := awscdk.Duration_Days(jsii.Number(a.RetentionDays))
 	lock := awss3.ObjectLockRetention_Governance(days)
@@ -89,10 +90,10 @@ func (c *ControlPlane) keepOut(p *place) {
 	c.onlyWhatCanBeRead(under(""), principals(glass))
 }
 
-// onlyWhatCanBeRead denies everybody but some roles to put objects that those who read the audit trail cannot read: in a
-// class of storage that has to be restored first, under a key that only the writer has, or under a key in KMS. A request
-// that says nothing of these, as our functions' requests, gets what the bucket gives. CloudTrail's bucket needs none of
-// this: nobody but CloudTrail may put anything there.
+// onlyWhatCanBeRead denies everybody but some roles to put objects that those who read the audit trail cannot read: in
+// a class of storage that has to be restored first, under a key that only the writer has, or under a key in KMS. A
+// request that says nothing of these, as our functions' requests, gets what the bucket gives. CloudTrail's bucket needs
+// none of this: nobody but CloudTrail may put anything there.
 func (c *ControlPlane) onlyWhatCanBeRead(objects string, but []string) {
 	const customerKey = "s3:x-amz-server-side-encryption-customer-algorithm"
 	present := func(key string) map[string]any { return map[string]any{key: "false"} } // of Null: it is not absent
@@ -195,13 +196,15 @@ func (c *ControlPlane) trail(p *place) {
 	})
 	service := &[]awsiam.IPrincipal{awsiam.NewServicePrincipal(jsii.String(cloudTrail), nil)}
 	bucket.AddToResourcePolicy(awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
-		Sid: jsii.String("TrailLooks"), Principals: service, Actions: jsii.Strings("s3:GetBucketAcl"), Resources: &[]*string{bucket.BucketArn()},
+		Sid: jsii.String("TrailLooks"), Principals: service, Actions: jsii.Strings("s3:GetBucketAcl"),
+		Resources:  &[]*string{bucket.BucketArn()},
 		Conditions: &map[string]any{"StringEquals": map[string]any{"aws:SourceArn": arn}},
 	}))
 	bucket.AddToResourcePolicy(awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
 		Sid: jsii.String("TrailWrites"), Principals: service, Actions: jsii.Strings("s3:PutObject"),
-		Resources:  &[]*string{bucket.ArnForObjects(jsii.String("AWSLogs/" + p.names.Account + "/*"))},
-		Conditions: &map[string]any{"StringEquals": map[string]any{"aws:SourceArn": arn, "s3:x-amz-acl": "bucket-owner-full-control"}},
+		Resources: &[]*string{bucket.ArnForObjects(jsii.String("AWSLogs/" + p.names.Account + "/*"))},
+		Conditions: &map[string]any{"StringEquals": map[string]any{"aws:SourceArn": arn,
+			"s3:x-amz-acl": "bucket-owner-full-control"}},
 	}))
 	onlyCloudTrailWrites(bucket, arn, principals(audit.BreakGlass))
 	var tables, functions []string
@@ -215,20 +218,24 @@ func (c *ControlPlane) trail(p *place) {
 		functions = append(functions, p.names.CellFunctionARN(cell.Region, cell.ID, config.Ops))
 	}
 	made := awscloudtrail.NewCfnTrail(c.Construct, jsii.String("Trail"), &awscloudtrail.CfnTrailProps{
-		TrailName: &name, S3BucketName: bucket.BucketName(), IsLogging: jsii.Bool(true), IsMultiRegionTrail: jsii.Bool(true),
+		TrailName: &name, S3BucketName: bucket.BucketName(), IsLogging: jsii.Bool(true),
+		IsMultiRegionTrail:      jsii.Bool(true),
 		EnableLogFileValidation: jsii.Bool(true), IncludeGlobalServiceEvents: jsii.Bool(true),
 		AdvancedEventSelectors: []any{
 			selector("Changes of resources", field("eventCategory", "Management"), field("readOnly", "false")),
-			selector("Writes to tables", field("eventCategory", "Data"), field("resources.type", "AWS::DynamoDB::Table"),
+			selector("Writes to tables", field("eventCategory", "Data"),
+				field("resources.type", "AWS::DynamoDB::Table"),
 				field("readOnly", "false"), field("resources.ARN", tables...)),
-			selector("Writes of audit records", field("eventCategory", "Data"), field("resources.type", "AWS::S3::Object"), field("readOnly", "false"),
+			selector("Writes of audit records", field("eventCategory", "Data"),
+				field("resources.type", "AWS::S3::Object"), field("readOnly", "false"),
 				objectsOf(p.names.AuditBucket(p.region()), p)),
 			// CloudTrail's own writes are left out: each would be a record, and be written.
 			selector("Removal of trail records", field("eventCategory", "Data"), field("resources.type",
 				"AWS::S3::Object"),
 				field("eventName", "DeleteObject", "DeleteObjects", "PutObjectRetention", "PutObjectLegalHold"),
 				objectsOf(p.names.TrailBucket(p.region()), p)),
-			selector("Calls of the operators' functions", field("eventCategory", "Data"), field("resources.type", "AWS::Lambda::Function"),
+			selector("Calls of the operators' functions", field("eventCategory", "Data"),
+				field("resources.type", "AWS::Lambda::Function"),
 				field("resources.ARN", functions...)),
 		},
 	})
@@ -236,8 +243,8 @@ func (c *ControlPlane) trail(p *place) {
 }
 
 // onlyCloudTrailWrites denies everybody but CloudTrail, on behalf of one trail, and some roles to put objects into a
-// bucket. Otherwise whoever may put objects could cover a file of the trail with another version, and who reads the file
-// would read that version. A request that no service makes has neither of the two keys, and is denied.
+// bucket. Otherwise whoever may put objects could cover a file of the trail with another version, and who reads the
+// file would read that version. A request that no service makes has neither of the two keys, and is denied.
 func onlyCloudTrailWrites(bucket awss3.Bucket, trail string, but []string) {
 	objects, put := *bucket.ArnForObjects(jsii.String("*")), []string{"s3:PutObject"}
 	other := deny("OnlyTheTrailWrites", but, put, objects)

@@ -109,8 +109,9 @@ func TestTrailHasWhatGetsAroundTheAuditTrail(t *testing.T) {
 }
 
 // Guarantees that only the archiver may write into the audit bucket, and CloudTrail into its own; that nobody chooses
-// the lock of an object, writes a replica, or puts into the audit bucket what cannot be read; that these denials leave out
-// the break-glass role, if there is one; and that the mode GOVERNANCE, and no other, is warned of when templates are made.
+// the lock of an object, writes a replica, or puts into the audit bucket what cannot be read; that these denials leave
+// out the break-glass role, if there is one; and that the mode GOVERNANCE, and no other, is warned of when templates
+// are made.
 func TestBreakGlass(t *testing.T) {
 	const glass = "arn:aws:iam::123456789012:role/glass"
 	for _, mode := range []string{config.Governance, config.Compliance} {
@@ -287,16 +288,17 @@ func writesWhatCannotBeRead(t *testing.T, one *template, writer, glass string) {
 		headers request
 		denied  bool
 	}{
-		"as our functions put":         {request{}, false},
-		"the class that is the usual":  {request{class: "STANDARD"}, false},
-		"the bucket's own encryption":  {request{algorithm: "AES256"}, false},
-		"both, as they are":            {request{class: "STANDARD", algorithm: "AES256"}, false},
-		"a class to be restored":       {request{class: "GLACIER"}, true},
-		"another one":                  {request{class: "DEEP_ARCHIVE", algorithm: "AES256"}, true},
-		"one that may archive":         {request{class: "INTELLIGENT_TIERING"}, true},
-		"one that is read at once":     {request{class: "GLACIER_IR"}, true},
-		"a key of the writer":          {request{customer: "AES256"}, true},
-		"a key in KMS":                 {request{algorithm: "aws:kms", key: "arn:aws:kms:eu-west-1:999999999999:key/x"}, true},
+		"as our functions put":        {request{}, false},
+		"the class that is the usual": {request{class: "STANDARD"}, false},
+		"the bucket's own encryption": {request{algorithm: "AES256"}, false},
+		"both, as they are":           {request{class: "STANDARD", algorithm: "AES256"}, false},
+		"a class to be restored":      {request{class: "GLACIER"}, true},
+		"another one":                 {request{class: "DEEP_ARCHIVE", algorithm: "AES256"}, true},
+		"one that may archive":        {request{class: "INTELLIGENT_TIERING"}, true},
+		"one that is read at once":    {request{class: "GLACIER_IR"}, true},
+		"a key of the writer":         {request{customer: "AES256"}, true},
+		"a key in KMS": {request{algorithm: "aws:kms",
+			key: "arn:aws:kms:eu-west-1:999999999999:key/x"}, true},
 		"the account's own key in KMS": {request{algorithm: "aws:kms"}, true},
 		"two layers":                   {request{algorithm: "aws:kms:dsse"}, true},
 	} {

@@ -30,8 +30,8 @@ var architectures = map[string]architecture{
 	config.X8664: {"amd64", elf.EM_X86_64, DefaultLambdas + "-amd64", awslambda.Architecture_X86_64},
 }
 
-// Bundles are the GOARCH that a complete deployment's functions are built for, and the folder in which make lambdas puts them for it, as
-// seen from infra.
+// Bundles are the GOARCH that a complete deployment's functions are built for, and the folder in which make lambdas
+// puts them for it, as seen from infra.
 func Bundles(d *config.Deployment) (goarch, folder string) {
 	a := architectures[d.Architecture]
 	return a.goarch, a.lambdas
@@ -39,8 +39,8 @@ func Bundles(d *config.Deployment) (goarch, folder string) {
 
 const bootstrap = "bootstrap" // what Lambda starts
 
-// checkBundle checks that a function's zip is there, and that its program is for the architecture. AWS takes one for another, and no call of it
-// is answered.
+// checkBundle checks that a function's zip is there, and that its program is for the architecture. AWS takes one for
+// another, and no call of it is answered.
 func checkBundle(path string, a *architecture) error {
 	advice := "run make lambdas ARCH=" + a.goarch
 	z, err := zip.OpenReader(path)
@@ -56,7 +56,8 @@ func checkBundle(path string, a *architecture) error {
 	case err != nil:
 		return fmt.Errorf("%s: %w: %s", path, err, advice)
 	case machine != a.machine:
-		return fmt.Errorf("%s is built for %s, and the deployment's functions are for %s: %s", path, machine, a.goarch, advice)
+		return fmt.Errorf("%s is built for %s, and the deployment's functions are for %s: %s", path, machine, a.goarch,
+			advice)
 	}
 	return nil
 }
@@ -75,7 +76,8 @@ func machineOf(z fs.FS) (elf.Machine, error) {
 	}
 	err = binary.Read(f, binary.LittleEndian, &header) // as both architectures have it
 	switch {
-	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || err == nil && string(header.Ident[:len(elf.ELFMAG)]) != elf.ELFMAG:
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || err == nil &&
+		string(header.Ident[:len(elf.ELFMAG)]) != elf.ELFMAG:
 		return 0, fmt.Errorf("%s is no program for Linux", bootstrap)
 	case err != nil:
 		return 0, fmt.Errorf("%s: %w", bootstrap, err)

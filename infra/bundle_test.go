@@ -14,7 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/infra/config"
 )
 
-// Guarantees that functions are deployed as what they were built for: AWS takes a program for another machine, and then answers no call of it.
+// Guarantees that functions are deployed as what they were built for: AWS takes a program for another machine, and then
+// answers no call of it.
 func TestArchitecture(t *testing.T) {
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: outdir(t)})
 	spoiled := func(text []byte) string {
@@ -28,14 +29,20 @@ func TestArchitecture(t *testing.T) {
 		architecture, lambdas string
 		want                  string // in the error
 	}{
-		"arm64":             {config.ARM64, stubs(), ""},
-		"x86-64":            {config.X8664, bundles(elf.EM_X86_64), ""},
-		"built for another": {config.X8664, stubs(), "publisher.zip is built for EM_AARCH64, and the deployment's functions are for amd64: run make lambdas ARCH=amd64"},
-		"default":           {"", bundles(elf.EM_X86_64), "publisher.zip is built for EM_X86_64, and the deployment's functions are for arm64: run make lambdas ARCH=arm64"},
-		"no zip":            {config.ARM64, spoiled([]byte("publisher")), "publisher.zip: zip: not a valid zip file: run make lambdas ARCH=arm64"},
-		"no program":        {config.ARM64, spoiled(zipped("main", "x")), "publisher.zip: open bootstrap: file does not exist: run make lambdas"},
-		"a script":          {config.ARM64, spoiled(zipped("bootstrap", "#!/bin/sh\nexec sleep 100\n")), "publisher.zip: bootstrap is no program for Linux: run make lambdas"},
-		"an empty program":  {config.ARM64, spoiled(zipped("bootstrap", "")), "publisher.zip: bootstrap is no program for Linux: run make lambdas"},
+		"arm64":  {config.ARM64, stubs(), ""},
+		"x86-64": {config.X8664, bundles(elf.EM_X86_64), ""},
+		"built for another": {config.X8664, stubs(), "publisher.zip is built for EM_AARCH64, and the deployment's " +
+			"functions are for amd64: run make lambdas ARCH=amd64"},
+		"default": {"", bundles(elf.EM_X86_64), "publisher.zip is built for EM_X86_64, and the " +
+			"deployment's functions are for arm64: run make lambdas ARCH=arm64"},
+		"no zip": {config.ARM64, spoiled([]byte("publisher")),
+			"publisher.zip: zip: not a valid zip file: run make lambdas ARCH=arm64"},
+		"no program": {config.ARM64, spoiled(zipped("main", "x")),
+			"publisher.zip: open bootstrap: file does not exist: run make lambdas"},
+		"a script": {config.ARM64, spoiled(zipped("bootstrap", "#!/bin/sh\nexec sleep 100\n")),
+			"publisher.zip: bootstrap is no program for Linux: run make lambdas"},
+		"an empty program": {config.ARM64, spoiled(zipped("bootstrap", "")),
+			"publisher.zip: bootstrap is no program for Linux: run make lambdas"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := world("a-1")
@@ -53,27 +60,30 @@ func TestArchitecture(t *testing.T) {
 			}
 		})
 	}
-	for architecture, want := range map[string]string{config.ARM64: "arm64 ../dist/lambdas", config.X8664: "amd64 ../dist/lambdas-amd64"} {
+	for architecture, want := range map[string]string{config.ARM64: "arm64 ../dist/lambdas",
+		config.X8664: "amd64 ../dist/lambdas-amd64"} {
 		if goarch, folder := infra.Bundles(&config.Deployment{Architecture: architecture}); goarch+" "+folder != want {
 			t.Errorf("for %s %s is built in %s, want %s", architecture, goarch, folder, want)
 		}
 	}
 }
 
-// Guarantees that what the stand deploys to LocalStack makes templates as it is in the repository, and with one cell more, as the stand adds it:
-// both kinds of cells, with the cache beside LocalStack and no other.
+// Guarantees that what the stand deploys to LocalStack makes templates as it is in the repository, and with one cell
+// more, as the stand adds it: both kinds of cells, with the cache beside LocalStack and no other.
 func TestStandTemplates(t *testing.T) {
 	const file = "../localstack/deployment.yaml"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	more := strings.Replace(string(text), "\ncells:\n", "\ncells:\n  - { id: eu-2, region: eu-west-1, maxInstances: 4, killSwitch: false, deadlines: { dynamodb: 2s, home: 2s } }\n", 1)
+	more := strings.Replace(string(text), "\ncells:\n", "\ncells:\n  - { id: eu-2, region: eu-west-1, maxInstances: "+
+		"4, killSwitch: false, deadlines: { dynamodb: 2s, home: 2s } }\n", 1)
 	d, err := config.Read(file, []byte(more))
 	if err != nil || len(d.Cells) != 3 {
 		t.Fatalf("%+v, %v", d, err)
 	}
-	if d.Account != "000000000000" || d.Control.Audit.RetentionDays != 1 || d.Cells[2].Profile != config.Full || d.Cells[1].Profile != config.Small {
+	if d.Account != "000000000000" || d.Control.Audit.RetentionDays != 1 || d.Cells[2].Profile != config.Full ||
+		d.Cells[1].Profile != config.Small {
 		t.Errorf("it is no deployment for LocalStack: %+v", d)
 	}
 	if _, err := config.Read(file, text); err != nil {
@@ -86,7 +96,8 @@ func TestStandTemplates(t *testing.T) {
 		t.Fatal(err)
 	}
 	app.Synth(nil)
-	for name, redis := range map[string]string{"sluice-cell-eu-1": "", "sluice-cell-eu-2": "", "sluice-cell-us-1": "127.0.0.1:6390"} {
+	for name, redis := range map[string]string{"sluice-cell-eu-1": "", "sluice-cell-eu-2": "",
+		"sluice-cell-us-1": "127.0.0.1:6390"} {
 		raw, err := os.ReadFile(filepath.Join(dir, name+".template.json"))
 		if err != nil {
 			t.Fatal(err)
@@ -96,12 +107,14 @@ func TestStandTemplates(t *testing.T) {
 			if !strings.HasPrefix(id, "CellAuthorizer") {
 				continue
 			}
-			if got, _ := f.get("Environment", "Variables", "SLUICE_REDIS").(string); got != redis || f.get("Environment", "Variables", "SLUICE_DYNAMODB_DEADLINE") != "2s" {
+			if got, _ := f.get("Environment", "Variables", "SLUICE_REDIS").(string); got != redis ||
+				f.get("Environment", "Variables", "SLUICE_DYNAMODB_DEADLINE") != "2s" {
 				t.Errorf("%s: the authorizer counts in %q, want %q", name, got, redis)
 			}
 		}
 		for kind, n := range types(one) {
-			if strings.HasPrefix(kind, "AWS::ElastiCache::") || kind == "AWS::EC2::VPC" || kind == "AWS::EC2::NatGateway" {
+			if strings.HasPrefix(kind, "AWS::ElastiCache::") || kind == "AWS::EC2::VPC" ||
+				kind == "AWS::EC2::NatGateway" {
 				t.Errorf("%s: %d of %s, which LocalStack does not have", name, n, kind)
 			}
 		}

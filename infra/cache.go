@@ -42,32 +42,41 @@ func newCache(scope constructs.Construct, p *place, n *network) *cache {
 	return makeCache(scope, p, n)
 }
 
-// makeCache makes the replication group of a full cell. Its name is given, so a change that needs another one is refused by CloudFormation
-// instead of made with the loss of all counters. What counters it has are worth a snapshot when it goes: windows of a day are there, too.
+// makeCache makes the replication group of a full cell. Its name is given, so a change that needs another one is
+// refused by CloudFormation instead of made with the loss of all counters. What counters it has are worth a snapshot
+// when it goes: windows of a day are there, too.
 func makeCache(scope constructs.Construct, p *place, n *network) *cache {
 	of, name := p.cell.Cache, p.name(config.Cache)
 	c := &cache{Construct: constructs.NewConstruct(scope, jsii.String("Cache")), name: name, user: name, secret: name}
-	subnets := awselasticache.NewCfnSubnetGroup(c.Construct, jsii.String("Subnets"), &awselasticache.CfnSubnetGroupProps{
-		CacheSubnetGroupName: &name, Description: jsii.String("Sluice: " + name), SubnetIds: anys(n.subnets),
-	})
+	subnets := awselasticache.NewCfnSubnetGroup(c.Construct, jsii.String("Subnets"),
+		&awselasticache.CfnSubnetGroupProps{
+			CacheSubnetGroupName: &name, Description: jsii.String("Sluice: " + name), SubnetIds: anys(n.subnets),
+		})
 	settings := map[string]any{"maxmemory-policy": "noeviction"} // a counter that is dropped is a limit that is passed
 	if of.Cluster {
 		settings["cluster-enabled"] = "yes"
 	}
-	parameters := awselasticache.NewCfnParameterGroup(c.Construct, jsii.String("Parameters"), &awselasticache.CfnParameterGroupProps{
-		CacheParameterGroupFamily: jsii.String(cacheFamily), Description: jsii.String("Sluice: " + name), Properties: settings,
-	})
+	parameters := awselasticache.NewCfnParameterGroup(c.Construct, jsii.String("Parameters"),
+		&awselasticache.CfnParameterGroupProps{
+			CacheParameterGroupFamily: jsii.String(cacheFamily), Description: jsii.String("Sluice: " + name),
+			Properties: settings,
+		})
 	props := &awselasticache.CfnReplicationGroupProps{
 		ReplicationGroupId: &name, ReplicationGroupDescription: jsii.String("Sluice: counters of cell " + p.cell.ID),
-		Engine: jsii.String(cacheEngine), EngineVersion: jsii.String(cacheVersion), CacheNodeType: &of.Node, Port: jsii.Number(redisPort),
-		CacheParameterGroupName: parameters.Ref(), CacheSubnetGroupName: subnets.Ref(), SecurityGroupIds: &[]*string{n.cache},
+		Engine: jsii.String(cacheEngine), EngineVersion: jsii.String(cacheVersion), CacheNodeType: &of.Node,
+		Port:                    jsii.Number(redisPort),
+		CacheParameterGroupName: parameters.Ref(), CacheSubnetGroupName: subnets.Ref(),
+		SecurityGroupIds:         &[]*string{n.cache},
 		UserGroupIds:             &[]*string{c.users(p, name).Ref()},
-		AutomaticFailoverEnabled: jsii.Bool(true), MultiAzEnabled: jsii.Bool(true), AutoMinorVersionUpgrade: jsii.Bool(true),
-		TransitEncryptionEnabled: jsii.Bool(true), TransitEncryptionMode: jsii.String("required"), AtRestEncryptionEnabled: jsii.Bool(true),
-		SnapshotRetentionLimit: jsii.Number(of.SnapshotDays),
+		AutomaticFailoverEnabled: jsii.Bool(true), MultiAzEnabled: jsii.Bool(true),
+		AutoMinorVersionUpgrade:  jsii.Bool(true),
+		TransitEncryptionEnabled: jsii.Bool(true), TransitEncryptionMode: jsii.String("required"),
+		AtRestEncryptionEnabled: jsii.Bool(true),
+		SnapshotRetentionLimit:  jsii.Number(of.SnapshotDays),
 	}
 	if of.Cluster {
-		props.ClusterMode, props.NumNodeGroups, props.ReplicasPerNodeGroup = jsii.String("enabled"), jsii.Number(of.Shards), jsii.Number(replicas)
+		props.ClusterMode, props.NumNodeGroups, props.ReplicasPerNodeGroup = jsii.String("enabled"),
+			jsii.Number(of.Shards), jsii.Number(replicas)
 	} else {
 		props.ClusterMode, props.NumCacheClusters = jsii.String("disabled"), jsii.Number(1+replicas)
 	}
@@ -75,7 +84,8 @@ func makeCache(scope constructs.Construct, p *place, n *network) *cache {
 	host, port := c.group.AttrPrimaryEndPointAddress(), c.group.AttrPrimaryEndPointPort()
 	if of.Cluster {
 		host, port = c.group.AttrConfigurationEndPointAddress(), c.group.AttrConfigurationEndPointPort()
-		c.group.CfnOptions().SetUpdatePolicy(&awscdk.CfnUpdatePolicy{UseOnlineResharding: jsii.Bool(true)}) // more shards are not another cache
+		// more shards are not another cache
+		c.group.CfnOptions().SetUpdatePolicy(&awscdk.CfnUpdatePolicy{UseOnlineResharding: jsii.Bool(true)})
 	}
 	c.endpoint = *host + ":" + *port
 	c.group.ApplyRemovalPolicy(awscdk.RemovalPolicy_SNAPSHOT, nil)
@@ -90,15 +100,19 @@ func (c *cache) users(p *place, name string) awselasticache.CfnUserGroup {
 	}
 	if p.cell.Cache.Auth == config.AuthSecret {
 		c.password = awssecretsmanager.NewSecret(c.Construct, jsii.String("Password"), &awssecretsmanager.SecretProps{
-			SecretName: &name, Description: jsii.String("Sluice: who the functions of cell " + p.cell.ID + " are to its cache"),
+			SecretName: &name, Description: jsii.String("Sluice: who the functions of cell " + p.cell.ID +
+				" are to its cache"),
 			GenerateSecretString: &awssecretsmanager.SecretStringGenerator{
-				SecretStringTemplate: jsii.String(`{"username":"` + cacheUserName + `"}`), GenerateStringKey: jsii.String("password"),
-				PasswordLength: jsii.Number(passwordChars), ExcludePunctuation: jsii.Bool(true), IncludeSpace: jsii.Bool(false),
+				SecretStringTemplate: jsii.String(`{"username":"` + cacheUserName + `"}`),
+				GenerateStringKey:    jsii.String("password"),
+				PasswordLength:       jsii.Number(passwordChars), ExcludePunctuation: jsii.Bool(true),
+				IncludeSpace: jsii.Bool(false),
 			},
 			RemovalPolicy: awscdk.RemovalPolicy_DESTROY, // it opens nothing but the cache
 		})
 		props.UserName = jsii.String(cacheUserName)
-		props.AuthenticationMode = map[string]any{"Type": "password", "Passwords": []*string{c.password.SecretValueFromJson(jsii.String("password")).UnsafeUnwrap()}}
+		props.AuthenticationMode = map[string]any{"Type": "password",
+			"Passwords": []*string{c.password.SecretValueFromJson(jsii.String("password")).UnsafeUnwrap()}}
 	}
 	user := awselasticache.NewCfnUser(c.Construct, jsii.String("User"), props)
 	return awselasticache.NewCfnUserGroup(c.Construct, jsii.String("Users"), &awselasticache.CfnUserGroupProps{
@@ -110,7 +124,8 @@ func (c *cache) users(p *place, name string) awselasticache.CfnUserGroup {
 func (c *cache) variables(p *place) map[string]string {
 	of := p.cell.Cache
 	all := map[string]string{
-		"SLUICE_REDIS": c.endpoint, "SLUICE_REDIS_CLUSTER": strconv.FormatBool(of.Cluster), "SLUICE_REDIS_TLS": strconv.FormatBool(!of.PlainText),
+		"SLUICE_REDIS": c.endpoint, "SLUICE_REDIS_CLUSTER": strconv.FormatBool(of.Cluster),
+		"SLUICE_REDIS_TLS":  strconv.FormatBool(!of.PlainText),
 		"SLUICE_REDIS_AUTH": of.Auth,
 	}
 	switch of.Auth {

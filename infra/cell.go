@@ -26,7 +26,8 @@ type CellProps struct {
 	Lambdas    string             // folder of the functions' zips, each NAME.zip; default that of Bundles
 }
 
-// Cell is what decides: counters, configuration, and the authorizer in front of APIs. It goes on without the control plane.
+// Cell is what decides: counters, configuration, and the authorizer in front of APIs. It goes on without the control
+// plane.
 type Cell struct {
 	Construct constructs.Construct
 
@@ -36,13 +37,15 @@ type Cell struct {
 	Changes          awssqs.Queue                  // what the topic brings
 	API              awsapigateway.RestApi         // of operators, for the counters; who may call it is a matter of IAM
 
-	// KillSwitch is the ids of the configuration with the mode of the cell's limits, application/environment/profile; "" where there is
-	// none. Tokens.
+	// KillSwitch is the ids of the configuration with the mode of the cell's limits, application/environment/profile;
+	// "" where there is none. Tokens.
 	KillSwitch string
 
-	Cache awselasticache.CfnReplicationGroup // of a full cell; nil in a small one, and where the cache was there already
+	// of a full cell; nil in a small one, and where the cache was there already
+	Cache awselasticache.CfnReplicationGroup
 
-	FunctionsGroup string // the id of the security group of a full cell's functions in the VPC; "" in a small one. A token
+	// the id of the security group of a full cell's functions in the VPC; "" in a small one. A token
+	FunctionsGroup string
 
 	WAF string // the ARN of the firewall, to be put before stages of REST APIs; "" where there is none. A token
 
@@ -50,8 +53,8 @@ type Cell struct {
 	Queues map[string]awssqs.Queue
 }
 
-// NewCell makes a cell in a scope that is in the cell's region. The deployment's control plane must be there first. The error says
-// what is wrong with the deployment, which zip is missing, or what CDK says.
+// NewCell makes a cell in a scope that is in the cell's region. The deployment's control plane must be there first. The
+// error says what is wrong with the deployment, which zip is missing, or what CDK says.
 func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cell, err error) {
 	defer recovered(id, &err)
 	if err := props.Deployment.Complete(); err != nil {
@@ -116,14 +119,17 @@ func (c *Cell) attach(p *place) error {
 		var err error
 		switch {
 		case a.REST != "":
-			_, err = AttachREST(own, "Attached", &AttachRESTProps{Authorizer: c.Authorizer, AllowOrigin: a.AllowOrigin, OwnDefaults: a.NoDefaultResponses,
-				API: awsapigateway.RestApi_FromRestApiId(own, jsii.String("API"), &id)})
+			_, err = AttachREST(own, "Attached", &AttachRESTProps{Authorizer: c.Authorizer, AllowOrigin: a.AllowOrigin,
+				OwnDefaults: a.NoDefaultResponses,
+				API:         awsapigateway.RestApi_FromRestApiId(own, jsii.String("API"), &id)})
 		case a.HTTP != "":
 			_, err = AttachHTTP(own, "Attached", &AttachHTTPProps{Authorizer: c.Authorizer,
-				API: apis.HttpApi_FromHttpApiAttributes(own, jsii.String("API"), &apis.HttpApiAttributes{HttpApiId: &id})})
+				API: apis.HttpApi_FromHttpApiAttributes(own, jsii.String("API"),
+					&apis.HttpApiAttributes{HttpApiId: &id})})
 		default:
 			_, err = AttachWebSocket(own, "Attached", &AttachWebSocketProps{Authorizer: c.Authorizer,
-				API: apis.WebSocketApi_FromWebSocketApiAttributes(own, jsii.String("API"), &apis.WebSocketApiAttributes{WebSocketId: &id})})
+				API: apis.WebSocketApi_FromWebSocketApiAttributes(own, jsii.String("API"),
+					&apis.WebSocketApiAttributes{WebSocketId: &id})})
 		}
 		if err != nil {
 			return fmt.Errorf("the API %s: %w", id, err)
@@ -155,17 +161,19 @@ func (c *Cell) watch(p *place) (err error) {
 
 func (c *Cell) tables(p *place) {
 	c.Counters = newTable(c.Construct, "Table-"+config.Counters, p.name(config.Counters), &awsdynamodb.TableProps{
-		PartitionKey: attribute("PK", awsdynamodb.AttributeType_BINARY), SortKey: attribute("SK", awsdynamodb.AttributeType_BINARY),
+		PartitionKey: attribute("PK", awsdynamodb.AttributeType_BINARY), SortKey: attribute("SK",
+			awsdynamodb.AttributeType_BINARY),
 		TimeToLiveAttribute: jsii.String("ttl"),
 	})
 	c.Config = newTable(c.Construct, "Table-"+config.Config, p.name(config.Config), &awsdynamodb.TableProps{
-		PartitionKey: attribute("pk", awsdynamodb.AttributeType_STRING), SortKey: attribute("sk", awsdynamodb.AttributeType_STRING),
+		PartitionKey: attribute("pk", awsdynamodb.AttributeType_STRING), SortKey: attribute("sk",
+			awsdynamodb.AttributeType_STRING),
 		TimeToLiveAttribute: jsii.String("ttl"),
 	})
 }
 
-// queues are how changes come: the topic sends to the cell's queue, and the applier reads it. What the topic cannot deliver goes to
-// a queue beside the topic, where SNS wants it.
+// queues are how changes come: the topic sends to the cell's queue, and the applier reads it. What the topic cannot
+// deliver goes to a queue beside the topic, where SNS wants it.
 func (c *Cell) queues(p *place, applier *function) {
 	for _, name := range []string{config.Kept, config.Refused} {
 		c.Queues[name] = newKeepingQueue(c.Construct, "Queue-"+name, p.name(name))
@@ -173,14 +181,17 @@ func (c *Cell) queues(p *place, applier *function) {
 	settings := applier.of.Queue
 	c.Changes = newQueue(c.Construct, "Queue-"+config.Changes, p.name(config.Changes), &awssqs.QueueProps{
 		VisibilityTimeout: duration(settings.Visibility), RetentionPeriod: duration(settings.Retention),
-		DeadLetterQueue: &awssqs.DeadLetterQueue{Queue: c.Queues[config.Refused], MaxReceiveCount: jsii.Number(settings.MaxReceives)},
+		DeadLetterQueue: &awssqs.DeadLetterQueue{Queue: c.Queues[config.Refused],
+			MaxReceiveCount: jsii.Number(settings.MaxReceives)},
 	})
 	control := p.deployment.Control.Region
 	topic := p.names.TopicARN(control)
 	onlyFromTopic(c.Changes, topicPrincipal(control, p.cell.Region), topic)
 	awssns.NewCfnSubscription(c.Construct, jsii.String("Subscription"), &awssns.CfnSubscriptionProps{
-		TopicArn: topic, Region: &control, Protocol: jsii.String("sqs"), Endpoint: c.Changes.QueueArn(), RawMessageDelivery: jsii.Bool(true),
-		RedrivePolicy: map[string]any{"deadLetterTargetArn": p.names.ARN("sqs", control, p.names.Control(config.Undelivered))},
+		TopicArn: topic, Region: &control, Protocol: jsii.String("sqs"), Endpoint: c.Changes.QueueArn(),
+		RawMessageDelivery: jsii.Bool(true),
+		RedrivePolicy: map[string]any{"deadLetterTargetArn": p.names.ARN("sqs", control,
+			p.names.Control(config.Undelivered))},
 	}).Node().AddDependency(c.Changes.Node().FindChild(jsii.String("Policy")))
 	applier.readQueue(c.Changes)
 }
@@ -194,7 +205,8 @@ type CellStack struct {
 func newCellStack(app constructs.Construct, props *CellProps) (*CellStack, error) {
 	d := props.Deployment
 	region := d.Cell(props.Cell).Region
-	s := &CellStack{Stack: newStack(app, config.Names{Prefix: d.Prefix}.CellStack(props.Cell), d, region, "Sluice's cell "+props.Cell)}
+	s := &CellStack{Stack: newStack(app, config.Names{Prefix: d.Prefix}.CellStack(props.Cell), d, region,
+		"Sluice's cell "+props.Cell)}
 	cell, err := NewCell(s.Stack, "Cell", props)
 	if err != nil {
 		return nil, fmt.Errorf("cell %s: %w", props.Cell, err)
@@ -209,7 +221,8 @@ func newCellStack(app constructs.Construct, props *CellProps) (*CellStack, error
 		output(s.Stack, "WAF", "The firewall, to be put before stages of REST APIs", cell.WAF)
 	}
 	if cell.KillSwitch != "" {
-		output(s.Stack, "KillSwitch", "The mode of the cell's limits in AppConfig: application/environment/profile", cell.KillSwitch)
+		output(s.Stack, "KillSwitch", "The mode of the cell's limits in AppConfig: application/environment/profile",
+			cell.KillSwitch)
 	}
 	return s, nil
 }

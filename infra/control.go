@@ -28,8 +28,8 @@ type ControlPlaneProps struct {
 	Lambdas    string             // folder of the functions' zips, each NAME.zip; default that of Bundles
 }
 
-// ControlPlane is where operators write: the control tables, what brings their changes to the cells, and the audit trail. There is
-// one for all cells of a deployment. No cell needs it to decide.
+// ControlPlane is where operators write: the control tables, what brings their changes to the cells, and the audit
+// trail. There is one for all cells of a deployment. No cell needs it to decide.
 type ControlPlane struct {
 	Construct constructs.Construct
 
@@ -45,9 +45,11 @@ type ControlPlane struct {
 	Queues map[string]awssqs.Queue
 }
 
-// NewControlPlane makes the control plane in a scope that is in the region of the deployment's control plane. The error says what
-// is wrong with the deployment, which zip is missing, or what CDK says.
-func NewControlPlane(scope constructs.Construct, id string, props *ControlPlaneProps) (control *ControlPlane, err error) {
+// NewControlPlane makes the control plane in a scope that is in the region of the deployment's control plane. The error
+// says what is wrong with the deployment, which zip is missing, or what CDK says.
+func NewControlPlane(
+	scope constructs.Construct, id string, props *ControlPlaneProps,
+) (control *ControlPlane, err error) {
 	defer recovered(id, &err)
 	if err := props.Deployment.Complete(); err != nil {
 		return nil, err
@@ -57,7 +59,8 @@ func NewControlPlane(scope constructs.Construct, id string, props *ControlPlaneP
 		_, lambdas = Bundles(d)
 	}
 	c := &ControlPlane{
-		Tables: map[string]awsdynamodb.Table{}, Functions: map[string]awslambda.Function{}, Queues: map[string]awssqs.Queue{},
+		Tables: map[string]awsdynamodb.Table{}, Functions: map[string]awslambda.Function{},
+		Queues: map[string]awssqs.Queue{},
 	}
 	c.Construct = constructs.NewConstruct(scope, &id)
 	p := &place{deployment: d, names: namesOf(d)}
@@ -118,7 +121,8 @@ func (c *ControlPlane) topic(p *place) {
 // records.
 func (c *ControlPlane) topicPolicy(p *place) {
 	arn := p.names.TopicARN(p.region())
-	publishers := []*string{c.Functions[config.Publisher].Role().RoleArn(), c.Functions[config.Balancer].Role().RoleArn()}
+	publishers := []*string{c.Functions[config.Publisher].Role().RoleArn(),
+		c.Functions[config.Balancer].Role().RoleArn()}
 	awssns.NewCfnTopicPolicy(c.Construct, jsii.String("ChangesPolicy"), &awssns.CfnTopicPolicyProps{
 		Topics: &[]*string{c.Topic.Ref()},
 		PolicyDocument: awsiam.NewPolicyDocument(&awsiam.PolicyDocumentProps{Statements: &[]awsiam.PolicyStatement{
@@ -154,9 +158,10 @@ func onlyFromTopic(queue awssqs.Queue, principal, topic string) {
 
 const addressKeyLength = 64 // letters and digits, which are base64 of 48 bytes
 
-// secret makes the secret that all cells share: a key that one of them issues is good in every one. Secrets Manager makes the key
-// for addresses, so that no template has a value, and copies the secret to the cells' regions. It cannot make the peppers, of which
-// each has a name: they are put in by infra/pepper, once, and until then no API key can be made and none is known.
+// secret makes the secret that all cells share: a key that one of them issues is good in every one. Secrets Manager
+// makes the key for addresses, so that no template has a value, and copies the secret to the cells' regions. It cannot
+// make the peppers, of which each has a name: they are put in by infra/pepper, once, and until then no API key can be
+// made and none is known.
 func (c *ControlPlane) secret(p *place) {
 	var replicas []*awssecretsmanager.ReplicaRegion
 	for _, region := range p.deployment.Regions()[1:] {
@@ -170,7 +175,8 @@ func (c *ControlPlane) secret(p *place) {
 		Description: jsii.String("Sluice: peppers of API keys, and the key for addresses. See docs/deploy.md."),
 		GenerateSecretString: &awssecretsmanager.SecretStringGenerator{
 			SecretStringTemplate: jsii.String("{}"), GenerateStringKey: jsii.String("addressKey"),
-			PasswordLength: jsii.Number(addressKeyLength), ExcludePunctuation: jsii.Bool(true), IncludeSpace: jsii.Bool(false),
+			PasswordLength: jsii.Number(addressKeyLength), ExcludePunctuation: jsii.Bool(true),
+			IncludeSpace:            jsii.Bool(false),
 			RequireEachIncludedType: jsii.Bool(false),
 		},
 		RemovalPolicy: keep,
@@ -189,7 +195,8 @@ type ControlStack struct {
 
 func newControlStack(app constructs.Construct, props *ControlPlaneProps) (*ControlStack, error) {
 	d := props.Deployment
-	s := &ControlStack{Stack: newStack(app, config.Names{Prefix: d.Prefix}.ControlStack(), d, d.Control.Region, "Sluice's control plane")}
+	s := &ControlStack{Stack: newStack(app, config.Names{Prefix: d.Prefix}.ControlStack(), d, d.Control.Region,
+		"Sluice's control plane")}
 	control, err := NewControlPlane(s.Stack, "Control", props)
 	if err != nil {
 		return nil, fmt.Errorf("the control plane: %w", err)

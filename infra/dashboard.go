@@ -37,12 +37,14 @@ type line []any
 
 // graph adds one with its lines, which are of the metric's region where they say none.
 func (b *board) graph(title, region string, stacked bool, lines ...line) {
-	b.add("metric", map[string]any{"title": title, "region": region, "view": "timeSeries", "stacked": stacked, "period": 60, "metrics": lines})
+	b.add("metric", map[string]any{"title": title, "region": region, "view": "timeSeries", "stacked": stacked,
+		"period": 60, "metrics": lines})
 }
 
 func (b *board) add(kind string, properties map[string]any) {
 	n := len(b.Widgets)
-	b.Widgets = append(b.Widgets, widget{kind, halfWidth, graphHeight, n % columns * halfWidth, n / columns * graphHeight, properties})
+	b.Widgets = append(b.Widgets, widget{kind, halfWidth, graphHeight, n % columns * halfWidth,
+		n / columns * graphHeight, properties})
 }
 
 // newDashboard makes the place's, after its alarms.
@@ -70,13 +72,15 @@ func newDashboard(scope constructs.Construct, p *place) error {
 	if p.cell != nil {
 		name = p.names.Prefix + "-" + p.cell.ID
 	}
-	awscloudwatch.NewCfnDashboard(scope, jsii.String("Dashboard"), &awscloudwatch.CfnDashboardProps{DashboardName: &name, DashboardBody: jsii.String(string(body))})
+	awscloudwatch.NewCfnDashboard(scope, jsii.String("Dashboard"),
+		&awscloudwatch.CfnDashboardProps{DashboardName: &name, DashboardBody: jsii.String(string(body))})
 	return nil
 }
 
 // of is a line of a metric of ours, told by a cell's function.
 func (p *place) of(cell *config.Cell, function, metric, stat string) line {
-	return line{p.deployment.Control.MetricsNamespace, metric, "cell", cell.ID, "function", p.names.Cell(cell.ID, function),
+	return line{p.deployment.Control.MetricsNamespace, metric, "cell", cell.ID, "function",
+		p.names.Cell(cell.ID, function),
 		map[string]any{"stat": stat, "region": cell.Region, "label": metric + " " + stat}}
 }
 
@@ -99,30 +103,41 @@ func (p *place) cellBoard(b *board) {
 	c, region := p.cell, p.cell.Region
 	authorizer := func(metric, stat string) line { return p.of(c, config.Authorizer, metric, stat) }
 	var decisions []line
-	for _, kind := range []string{"allowed", "limited", "ip_limited", "never_fits", "not_here", "unavailable", "unidentified",
+	for _, kind := range []string{"allowed", "limited", "ip_limited", "never_fits", "not_here", "unavailable",
+		"unidentified",
 		"no_credential", "bad_credential", "unknown_tenant", "suspended_tenant", "no_plan", "internal"} {
 		decisions = append(decisions, authorizer("decisions_"+kind, "Sum"))
 	}
 	b.graph("Decisions by outcome", region, true, decisions...)
-	latency := []line{authorizer("limiter_latency", "p50"), authorizer("limiter_latency", "p99"), authorizer("store_latency_dynamodb", "p99")}
-	errors := []line{authorizer("requests_served_by_backstop", "Sum"), authorizer("store_errors_dynamodb", "Sum"), authorizer("store_errors_home", "Sum")}
+	latency := []line{authorizer("limiter_latency", "p50"), authorizer("limiter_latency", "p99"),
+		authorizer("store_latency_dynamodb", "p99")}
+	errors := []line{authorizer("requests_served_by_backstop", "Sum"), authorizer("store_errors_dynamodb", "Sum"),
+		authorizer("store_errors_home", "Sum")}
 	if c.Profile == config.Full {
-		latency, errors = append(latency, authorizer("store_latency_redis", "p99")), append(errors, authorizer("store_errors_redis", "Sum"))
+		latency, errors = append(latency, authorizer("store_latency_redis", "p99")),
+			append(errors, authorizer("store_errors_redis", "Sum"))
 	}
 	b.graph("Latency of limits and stores (µs)", region, false, latency...)
 	b.graph("Decisions by the backstop, and errors of stores", region, false, errors...)
-	b.graph("Shadow limits, and the kill switch", region, false, authorizer("shadow_denied", "Sum"), authorizer("kill_switch", "Maximum"), authorizer("kill_switch_spared", "Sum"))
-	b.graph("Decisions from leases (%)", region, false, authorizer("lease_hit_rate", "Average"), authorizer("early_denials", "Sum"))
+	b.graph("Shadow limits, and the kill switch", region, false, authorizer("shadow_denied", "Sum"),
+		authorizer("kill_switch", "Maximum"), authorizer("kill_switch_spared", "Sum"))
+	b.graph("Decisions from leases (%)", region, false, authorizer("lease_hit_rate", "Average"),
+		authorizer("early_denials", "Sum"))
 	b.graph("What the cell grants of the limits (%)", region, false, authorizer("per_cell_limit_effective", "Maximum"))
-	b.graph("Over-admission: above 1 is more than a limit", region, false, authorizer("over_admission_ratio", "Maximum"))
-	b.graph("From the write of a change until it is enforced (s)", region, false, authorizer("propagation_seconds", "p99"), authorizer("config_stale", "Maximum"))
+	b.graph("Over-admission: above 1 is more than a limit", region, false, authorizer("over_admission_ratio",
+		"Maximum"))
+	b.graph("From the write of a change until it is enforced (s)", region, false, authorizer("propagation_seconds",
+		"p99"), authorizer("config_stale", "Maximum"))
 	function := p.name(config.Authorizer)
-	b.graph("The authorizer", region, false, aws("AWS/Lambda", "ConcurrentExecutions", "FunctionName", function, "Maximum"),
+	b.graph("The authorizer", region, false, aws("AWS/Lambda", "ConcurrentExecutions", "FunctionName", function,
+		"Maximum"),
 		aws("AWS/Lambda", "Throttles", "FunctionName", function, "Sum"), authorizer("cold_starts", "Sum"))
 	table := p.name(config.Counters)
-	b.graph("The counters table", region, false, aws("AWS/DynamoDB", "ConsumedWriteCapacityUnits", "TableName", table, "Sum"),
+	b.graph("The counters table", region, false, aws("AWS/DynamoDB", "ConsumedWriteCapacityUnits", "TableName", table,
+		"Sum"),
 		aws("AWS/DynamoDB", "WriteThrottleEvents", "TableName", table, "Sum"))
-	b.graph("The way of changes", region, false, aws("AWS/SQS", "ApproximateAgeOfOldestMessage", "QueueName", p.name(config.Changes), "Maximum"),
+	b.graph("The way of changes", region, false, aws("AWS/SQS", "ApproximateAgeOfOldestMessage", "QueueName",
+		p.name(config.Changes), "Maximum"),
 		p.of(c, config.Reconcile, "drift", "Maximum"), p.of(c, config.Applier, "messages_again", "Sum"))
 }
 
@@ -147,7 +162,8 @@ func (p *place) controlBoard(b *board) {
 	var behind []line
 	for _, f := range grants.Functions() {
 		if f.Streams != nil {
-			behind = append(behind, aws("AWS/Lambda", "IteratorAge", "FunctionName", p.names.Control(f.Name), "Maximum"))
+			behind = append(behind, aws("AWS/Lambda", "IteratorAge", "FunctionName", p.names.Control(f.Name),
+				"Maximum"))
 		}
 	}
 	b.graph("How far readers of the streams are behind (ms)", region, false, behind...)

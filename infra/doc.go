@@ -1,5 +1,5 @@
-// Package infra has what Sluice is on AWS, as CDK constructs that others can use in stacks of their own, and the stacks of the
-// deployment file.
+// Package infra has what Sluice is on AWS, as CDK constructs that others can use in stacks of their own, and the stacks
+// of the deployment file.
 //
 // Where each thing lives:
 //
@@ -24,6 +24,6 @@
 //	pepper          puts a pepper into the secret: what Secrets Manager cannot make by itself
 //	testdata        each stack's template as it is made; make golden rewrites them
 //
-// Nothing is exported from one stack to another: what must be known elsewhere has a name that follows from the deployment, see
-// [config.Names]. Constructors return errors and do not panic.
+// Nothing is exported from one stack to another: what must be known elsewhere has a name that follows from the
+// deployment, see [config.Names]. Constructors return errors and do not panic.
 package infra

@@ -24,7 +24,8 @@ func namesOf(d *config.Deployment) config.Names {
 	return d.Names(*awscdk.Aws_PARTITION(), *awscdk.Aws_ACCOUNT_ID(), *awscdk.Aws_URL_SUFFIX())
 }
 
-// environment are the variables of a function. They are read as the function will read them, so that what is deployed starts.
+// environment are the variables of a function. They are read as the function will read them, so that what is deployed
+// starts.
 func (p *place) environment(function string) (map[string]string, error) {
 	variables, err := p.variables(function)
 	if err != nil {
@@ -52,7 +53,8 @@ func (p *place) environment(function string) (map[string]string, error) {
 		given, size = append(given, name+"="+value), size+len(name)+len(value)
 	}
 	if size > maxEnvironment {
-		return nil, fmt.Errorf("%s: its variables have %d bytes, and Lambda takes %d: fewer issuers or cells", function, size, maxEnvironment)
+		return nil, fmt.Errorf("%s: its variables have %d bytes, and Lambda takes %d: fewer issuers or cells",
+			function, size, maxEnvironment)
 	}
 	if err := readEnvironment(function, given); err != nil {
 		return nil, fmt.Errorf("%s: %w", function, err)
@@ -97,13 +99,15 @@ func (p *place) variables(function string) (map[string]string, error) {
 	case config.Publisher:
 		return map[string]string{
 			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_TENANTS_TABLE": n.Control(config.Tenants),
-			"SLUICE_KEYS_TABLE": n.Control(config.Keys), "SLUICE_TOPIC": n.TopicARN(control.Region), "SLUICE_KEPT_QUEUE": p.kept(),
+			"SLUICE_KEYS_TABLE": n.Control(config.Keys), "SLUICE_TOPIC": n.TopicARN(control.Region),
+			"SLUICE_KEPT_QUEUE": p.kept(),
 		}, nil
 	case config.Archiver:
 		return map[string]string{
 			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_TENANTS_TABLE": n.Control(config.Tenants),
 			"SLUICE_KEYS_TABLE": n.Control(config.Keys), "SLUICE_CELLS_TABLE": n.Control(config.Cells),
-			"SLUICE_OPERATIONS_TABLE": n.Control(config.Operations), "SLUICE_AUDIT_BUCKET": n.AuditBucket(control.Region),
+			"SLUICE_OPERATIONS_TABLE": n.Control(config.Operations),
+			"SLUICE_AUDIT_BUCKET":     n.AuditBucket(control.Region),
 		}, nil
 	case config.Anchor:
 		return map[string]string{
@@ -123,10 +127,12 @@ func (p *place) variables(function string) (map[string]string, error) {
 			"SLUICE_API":         p.api,
 			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_TENANTS_TABLE": n.Control(config.Tenants),
 			"SLUICE_KEYS_TABLE": n.Control(config.Keys), "SLUICE_CELLS_TABLE": n.Control(config.Cells),
-			"SLUICE_STATUS_CELLS": p.configTables(), "SLUICE_SECRET": n.Control(config.Secret), "SLUICE_KEY_PEPPER": control.Pepper,
+			"SLUICE_STATUS_CELLS": p.configTables(), "SLUICE_SECRET": n.Control(config.Secret),
+			"SLUICE_KEY_PEPPER": control.Pepper,
 		}, nil
 	case config.Canary:
-		return map[string]string{"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_CANARY_CELLS": p.configTables()}, nil
+		return map[string]string{"SLUICE_PLANS_TABLE": n.Control(config.Plans),
+			"SLUICE_CANARY_CELLS": p.configTables()}, nil
 	}
 	if p.cell == nil {
 		return nil, fmt.Errorf("%s is not a function of the control plane", function)
@@ -171,7 +177,8 @@ func (p *place) counting(to map[string]string) error {
 	to["SLUICE_TRUSTED_HOPS"], to["SLUICE_RETRY_JITTER"] = strconv.Itoa(c.TrustedHops), strconv.Itoa(c.RetryJitter)
 	to["SLUICE_LEASES"] = strconv.FormatBool(!c.NoLeases)
 	for name, wait := range map[string]time.Duration{
-		"SLUICE_REDIS_DEADLINE": c.Deadlines.Redis, "SLUICE_DYNAMODB_DEADLINE": c.Deadlines.DynamoDB, "SLUICE_HOME_DEADLINE": c.Deadlines.Home,
+		"SLUICE_REDIS_DEADLINE": c.Deadlines.Redis, "SLUICE_DYNAMODB_DEADLINE": c.Deadlines.DynamoDB,
+		"SLUICE_HOME_DEADLINE": c.Deadlines.Home,
 	} {
 		if wait > 0 {
 			to[name] = wait.String()
@@ -216,8 +223,8 @@ func (p *place) configTables() string {
 // home is a cell and one of its tables.
 type home struct{ cell, table, arn string }
 
-// homes are the counters tables in which a quota may be: the cells', and those of the cells that are gone, in the order of their ids,
-// so that their order in the file is nothing to it.
+// homes are the counters tables in which a quota may be: the cells', and those of the cells that are gone, in the order
+// of their ids, so that their order in the file is nothing to it.
 func (p *place) homes() []home {
 	var all []home
 	for i := range p.deployment.Cells {

@@ -25,15 +25,16 @@ type FloorProps struct {
 	Plans     []byte // a plans file; required
 	PlansName string // what errors call it; default "plans.yaml"
 
-	// Tenants is how many tenants a plan may come to have, by its id. Default: those that the file has. A plan that has none there and is not
-	// here gets no key, and one that has more than here is refused.
+	// Tenants is how many tenants a plan may come to have, by its id. Default: those that the file has. A plan that has
+	// none there and is not here gets no key, and one that has more than here is refused.
 	Tenants map[string]int
 
 	Headroom int // percent above what the tenants' limits admit together, 1 to 1000; default 20
 }
 
-// Floor is what holds where Sluice does not: a usage plan of API Gateway with one key for each plan of the file, above what all tenants of
-// the plan may have together. It asks no store. What it throttles is answered 429 by API Gateway, before the authorizer.
+// Floor is what holds where Sluice does not: a usage plan of API Gateway with one key for each plan of the file, above
+// what all tenants of the plan may have together. It asks no store. What it throttles is answered 429 by API Gateway,
+// before the authorizer.
 //
 // A client sends its plan's key as X-API-Key, and its own credential as Authorization; on methods that require a key
 // (MethodOptions.ApiKeyRequired), of which there must be one, calls without are answered 403.
@@ -48,8 +49,8 @@ const (
 	maxHeadroom     = 1000
 )
 
-// NewFloor makes a floor. The error says what is wrong with the plans file, or of which plan no number can be had: none of its limits holds for all
-// calls of a tenant in a time, so that nobody can say how much is too much.
+// NewFloor makes a floor. The error says what is wrong with the plans file, or of which plan no number can be had: none
+// of its limits holds for all calls of a tenant in a time, so that nobody can say how much is too much.
 func NewFloor(scope constructs.Construct, id string, props *FloorProps) (floor *Floor, err error) {
 	defer recovered(id, &err)
 	if props.Stage == nil {
@@ -65,8 +66,10 @@ func NewFloor(scope constructs.Construct, id string, props *FloorProps) (floor *
 		own, r := constructs.NewConstruct(f.Construct, jsii.String("Plan-"+name)), rates[name]
 		usage := awsapigateway.NewCfnUsagePlan(own, jsii.String("UsagePlan"), &awsapigateway.CfnUsagePlanProps{
 			Description: jsii.String("Sluice: the floor of all tenants of the plan " + name),
-			ApiStages:   []any{&awsapigateway.CfnUsagePlan_ApiStageProperty{ApiId: api, Stage: props.Stage.StageName()}},
-			Throttle:    &awsapigateway.CfnUsagePlan_ThrottleSettingsProperty{RateLimit: &r.perSecond, BurstLimit: &r.burst},
+			ApiStages: []any{&awsapigateway.CfnUsagePlan_ApiStageProperty{ApiId: api,
+				Stage: props.Stage.StageName()}},
+			Throttle: &awsapigateway.CfnUsagePlan_ThrottleSettingsProperty{RateLimit: &r.perSecond,
+				BurstLimit: &r.burst},
 		})
 		key := awsapigateway.NewCfnApiKey(own, jsii.String("Key"), &awsapigateway.CfnApiKeyProps{
 			Enabled: jsii.Bool(true), Description: jsii.String("Sluice: of all tenants of the plan " + name),
@@ -131,7 +134,8 @@ func (props *FloorProps) rates() (map[string]rate, error) {
 		case sum.perSecond > 0:
 			all[p.ID] = sum.above(headroom)
 			if all[p.ID].burst > math.MaxInt32 || all[p.ID].perSecond > math.MaxInt32 {
-				errs = append(errs, fmt.Errorf("plan %s: its tenants' limits together, %.0f/s and %.0f at once, are more than API Gateway can be told", p.ID, sum.perSecond, sum.burst))
+				errs = append(errs, fmt.Errorf("plan %s: its tenants' limits together, %.0f/s and %.0f at once, are "+
+					"more than API Gateway can be told", p.ID, sum.perSecond, sum.burst))
 			}
 		}
 	}
@@ -186,8 +190,8 @@ func oneLine(errs []error) error {
 	return errors.New(strings.Join(all, "; "))
 }
 
-// together is what so many tenants of a plan are admitted: those that there are, each with its overrides and its largest boost, and others with the
-// plan's own limits.
+// together is what so many tenants of a plan are admitted: those that there are, each with its overrides and its
+// largest boost, and others with the plan's own limits.
 func together(p *plan.Plan, tenants []*plan.Tenant, count int) (rate, error) {
 	var sum rate
 	for _, t := range tenants {
@@ -211,7 +215,8 @@ func together(p *plan.Plan, tenants []*plan.Tenant, count int) (rate, error) {
 	return sum, nil
 }
 
-var errUnbounded = errors.New("no limit of it holds for all calls of a tenant (per: tenant, mode: enforce, no match, no group, and no quota), so no number is above all of them")
+var errUnbounded = errors.New("no limit of it holds for all calls of a tenant (per: tenant, mode: enforce, no " +
+	"match, no group, and no quota), so no number is above all of them")
 
 // bound is the least that one of the limits admits of all calls of a tenant, in calls: a call costs a unit or more.
 func bound(set *plan.Set) (rate, error) {
@@ -234,7 +239,8 @@ func bound(set *plan.Set) (rate, error) {
 	return least, nil
 }
 
-// admitted is what a tier admits in any time, as docs/accuracy.md says; false of a quota, whose period is not one of seconds.
+// admitted is what a tier admits in any time, as docs/accuracy.md says; false of a quota, whose period is not one of
+// seconds.
 func admitted(t *limit.Tier) (rate, bool) {
 	if t.Calendar != nil {
 		return rate{}, false

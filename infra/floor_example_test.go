@@ -30,7 +30,8 @@ func ExampleNewFloor() {
 	if err != nil {
 		panic(err)
 	}
-	awscdk.NewCfnOutput(stack, jsii.String("FreeKey"), &awscdk.CfnOutputProps{Value: floor.Keys["free"].Ref()}) // its id; the value is in API Gateway
+	// its id; the value is in API Gateway
+	awscdk.NewCfnOutput(stack, jsii.String("FreeKey"), &awscdk.CfnOutputProps{Value: floor.Keys["free"].Ref()})
 	app.Synth(nil)
 }
 

@@ -36,19 +36,23 @@ tenants:
 
 // floored is a stack with a REST API of which a method wants a key, or none does.
 func floored(id string, wants bool, app awscdk.App) (awscdk.Stack, awsapigateway.RestApi) {
-	s := awscdk.NewStack(app, &id, &awscdk.StackProps{Env: &awscdk.Environment{Account: jsii.String("123456789012"), Region: jsii.String("eu-west-1")}})
-	api := awsapigateway.NewRestApi(s, jsii.String("Api"), &awsapigateway.RestApiProps{CloudWatchRole: jsii.Bool(false)})
-	api.Root().AddMethod(jsii.String("GET"), awsapigateway.NewMockIntegration(nil), &awsapigateway.MethodOptions{ApiKeyRequired: &wants})
+	s := awscdk.NewStack(app, &id, &awscdk.StackProps{Env: &awscdk.Environment{Account: jsii.String("123456789012"),
+		Region: jsii.String("eu-west-1")}})
+	api := awsapigateway.NewRestApi(s, jsii.String("Api"),
+		&awsapigateway.RestApiProps{CloudWatchRole: jsii.Bool(false)})
+	api.Root().AddMethod(jsii.String("GET"), awsapigateway.NewMockIntegration(nil),
+		&awsapigateway.MethodOptions{ApiKeyRequired: &wants})
 	return s, api
 }
 
-// Guarantees the numbers of the floor: for each plan that has tenants, above what they are admitted together in any time, by the limit that holds
-// for all their calls; and a key of its own on the stage.
+// Guarantees the numbers of the floor: for each plan that has tenants, above what they are admitted together in any
+// time, by the limit that holds for all their calls; and a key of its own on the stage.
 func TestFloor(t *testing.T) {
 	out := *outdir(t)
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &out})
 	s, api := floored("Floored", true, app)
-	floor, err := infra.NewFloor(s, "Floor", &infra.FloorProps{Stage: api.DeploymentStage(), Plans: []byte(floorPlans), Tenants: map[string]int{"free": 1000}})
+	floor, err := infra.NewFloor(s, "Floor", &infra.FloorProps{Stage: api.DeploymentStage(), Plans: []byte(floorPlans),
+		Tenants: map[string]int{"free": 1000}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,17 +73,20 @@ func TestFloor(t *testing.T) {
 	keys := map[string]bool{}
 	for id, r := range one.of("AWS::ApiGateway::UsagePlanKey") {
 		plan, key := fmt.Sprint(get(r.get("UsagePlanId"), "Ref")), fmt.Sprint(get(r.get("KeyId"), "Ref"))
-		if one.Resources[key].get("Value") != nil || one.Resources[key].get("Enabled") != true || keys[key] || r.get("KeyType") != "API_KEY" {
+		if one.Resources[key].get("Value") != nil || one.Resources[key].get("Enabled") != true || keys[key] ||
+			r.get("KeyType") != "API_KEY" {
 			t.Errorf("%s: a key that is no secret, of no use, or of two plans", id)
 		}
 		keys[key] = true
 		usage := one.Resources[plan]
 		description := fmt.Sprint(usage.get("Description"))
 		name := description[strings.LastIndex(description, " ")+1:]
-		if got := fmt.Sprint(usage.get("Throttle", "RateLimit"), " ", usage.get("Throttle", "BurstLimit")); got != want[name] {
+		if got := fmt.Sprint(usage.get("Throttle", "RateLimit"), " ",
+			usage.get("Throttle", "BurstLimit")); got != want[name] {
 			t.Errorf("the floor of %s is %s, want %s", name, got, want[name])
 		}
-		if get(usage.get("ApiStages", 0, "ApiId"), "Ref") == nil || get(usage.get("ApiStages", 0, "Stage"), "Ref") == nil {
+		if get(usage.get("ApiStages", 0, "ApiId"), "Ref") == nil || get(usage.get("ApiStages", 0, "Stage"),
+			"Ref") == nil {
 			t.Errorf("the floor of %s is of no stage", name)
 		}
 		delete(want, name)
@@ -89,8 +96,8 @@ func TestFloor(t *testing.T) {
 	}
 }
 
-// Guarantees that a floor of which no number can be had is refused, in one line that says why: too low it denies who may call, and too high it
-// holds nothing.
+// Guarantees that a floor of which no number can be had is refused, in one line that says why: too low it denies who
+// may call, and too high it holds nothing.
 func TestFloorRefusals(t *testing.T) {
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: outdir(t)})
 	s, api := floored("Refused", true, app)
@@ -105,33 +112,44 @@ func TestFloorRefusals(t *testing.T) {
 		headroom int
 		want     string
 	}{
-		"matched":   {plans("{ id: l, match: { methods: [PUT] }, tiers: [ { period: 1s, threshold: 1 } ] }"), nil, 0, unbounded},
-		"subjects":  {plans("{ id: l, per: subject, tiers: [ { period: 1s, threshold: 1 } ] }"), nil, 0, unbounded},
-		"shadow":    {plans("{ id: l, mode: shadow, tiers: [ { period: 1s, threshold: 1 } ] }"), nil, 0, unbounded},
-		"quota":     {plans("{ id: l, quota: { units: 5, every: month } }"), nil, 0, unbounded},
-		"others":    {"plans: [ { id: p, limits: [ { id: l, quota: { units: 5, every: month } } ] } ]\n", map[string]int{"p": 3}, 0, "plan p: no limit of it holds"},
-		"too few":   {floorPlans, map[string]int{"pro": 1}, 0, "plan pro: there may be 1 tenants, says Tenants, and the file has 2"},
-		"negative":  {floorPlans, map[string]int{"nobody": -1}, 0, "plan nobody: there may be -1 tenants, says Tenants, and the file has 0"},
-		"misspelt":  {floorPlans, map[string]int{"por": 1}, 0, "the plan por, of which Tenants speaks, is not in plans.yaml"},
-		"nobody":    {"plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\n", nil, 0, "plans.yaml has no tenants"},
-		"too much":  {plans("{ id: l, tiers: [ { period: 1s, threshold: 2000000000 } ] }"), nil, 0, "are more than API Gateway can be told"},
+		"matched": {plans("{ id: l, match: { methods: [PUT] }, tiers: [ { period: 1s, threshold: 1 } ] }"), nil, 0,
+			unbounded},
+		"subjects": {plans("{ id: l, per: subject, tiers: [ { period: 1s, threshold: 1 } ] }"), nil, 0, unbounded},
+		"shadow":   {plans("{ id: l, mode: shadow, tiers: [ { period: 1s, threshold: 1 } ] }"), nil, 0, unbounded},
+		"quota":    {plans("{ id: l, quota: { units: 5, every: month } }"), nil, 0, unbounded},
+		"others": {"plans: [ { id: p, limits: [ { id: l, quota: { units: 5, every: month } } ] } ]\n",
+			map[string]int{"p": 3}, 0, "plan p: no limit of it holds"},
+		"too few": {floorPlans, map[string]int{"pro": 1}, 0,
+			"plan pro: there may be 1 tenants, says Tenants, and the file has 2"},
+		"negative": {floorPlans, map[string]int{"nobody": -1}, 0,
+			"plan nobody: there may be -1 tenants, says Tenants, and the file has 0"},
+		"misspelt": {floorPlans, map[string]int{"por": 1}, 0,
+			"the plan por, of which Tenants speaks, is not in plans.yaml"},
+		"nobody": {"plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\n", nil, 0,
+			"plans.yaml has no tenants"},
+		"too much": {plans("{ id: l, tiers: [ { period: 1s, threshold: 2000000000 } ] }"), nil, 0,
+			"are more than API Gateway can be told"},
 		"headroom":  {floorPlans, nil, -1, "the headroom is -1"},
 		"no plans":  {"", nil, 0, "plans.yaml"},
 		"a mistake": {"plans: [ { id: p, limit: [] } ]\n", nil, 0, "plans.yaml:1:19: "},
 	} {
 		n++
-		_, err := infra.NewFloor(s, fmt.Sprintf("Floor%d", n), &infra.FloorProps{Stage: api.DeploymentStage(), Plans: []byte(tt.plans), Tenants: tt.tenants, Headroom: tt.headroom})
-		if err == nil || !strings.Contains(err.Error(), tt.want) || tt.plans != "" && name != "a mistake" && strings.Contains(err.Error(), "\n") {
+		_, err := infra.NewFloor(s, fmt.Sprintf("Floor%d", n), &infra.FloorProps{Stage: api.DeploymentStage(),
+			Plans: []byte(tt.plans), Tenants: tt.tenants, Headroom: tt.headroom})
+		if err == nil || !strings.Contains(err.Error(), tt.want) || tt.plans != "" && name != "a mistake" &&
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v\nwant one line with %q", name, err, tt.want)
 		}
 	}
-	if _, err := infra.NewFloor(s, "NoStage", &infra.FloorProps{Plans: []byte(floorPlans)}); err == nil || err.Error() != "NoStage: Stage is missing" {
+	if _, err := infra.NewFloor(s, "NoStage", &infra.FloorProps{Plans: []byte(floorPlans)}); err == nil ||
+		err.Error() != "NoStage: Stage is missing" {
 		t.Errorf("without a stage: %v", err)
 	}
 
 	open := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: outdir(t)})
 	s, api = floored("Open", false, open)
-	if _, err := infra.NewFloor(s, "Floor", &infra.FloorProps{Stage: api.DeploymentStage(), Plans: []byte(floorPlans)}); err != nil {
+	if _, err := infra.NewFloor(s, "Floor", &infra.FloorProps{Stage: api.DeploymentStage(),
+		Plans: []byte(floorPlans)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := infra.Synth(open); err == nil || !strings.Contains(err.Error(), "no method of the API requires a key") {

@@ -22,9 +22,11 @@ func full() *config.Deployment {
 	for i := range d.Cells {
 		d.Cells[i].Profile = config.Full
 	}
-	d.Cells[0].Attach = []config.Attachment{{REST: "rest123456", AllowOrigin: "https://app.example.com"}, {HTTP: "http123456"}, {WebSocket: "sock123456"}}
+	d.Cells[0].Attach = []config.Attachment{{REST: "rest123456", AllowOrigin: "https://app.example.com"},
+		{HTTP: "http123456"}, {WebSocket: "sock123456"}}
 	d.Cells[1].NoKillSwitch = true
-	d.Cells[1].Cache = &config.Valkey{Node: "cache.r7g.xlarge", Cluster: true, Shards: 3, Auth: config.AuthSecret, SnapshotDays: 7}
+	d.Cells[1].Cache = &config.Valkey{Node: "cache.r7g.xlarge", Cluster: true, Shards: 3, Auth: config.AuthSecret,
+		SnapshotDays: 7}
 	d.Cells[1].Network = &config.Network{Zones: 3, CIDR: "10.20.0.0/16", Egress: config.EgressNAT, FlowLogs: true}
 	d.Operators.AccessLogs = true
 	return d
@@ -36,8 +38,8 @@ var madeFull = sync.OnceValue(func() synthesized {
 	return synthesized{raw, manifest, err}
 })
 
-// given is a deployment of two cells whose caches were there already: one of ElastiCache that lets functions in by its group, and a cluster of
-// somebody else's that asks for a password, on a port of its own.
+// given is a deployment of two cells whose caches were there already: one of ElastiCache that lets functions in by its
+// group, and a cluster of somebody else's that asks for a password, on a port of its own.
 func given() *config.Deployment {
 	d := world("g-1", "g-2")
 	for i := range d.Cells {
@@ -45,10 +47,13 @@ func given() *config.Deployment {
 		c.Issuers, c.Claims, c.Profile = nil, nil, config.Full
 		c.Network = &config.Network{VPC: "vpc-01234567", Subnets: []string{"subnet-01234567", "subnet-89abcdef"}}
 	}
-	d.Cells[0].Cache = &config.Valkey{Endpoint: "master.counters.example.com:6379", Auth: config.AuthIAM, Name: "counters", User: "limits", SecurityGroup: "sg-01234567"}
+	d.Cells[0].Cache = &config.Valkey{Endpoint: "master.counters.example.com:6379", Auth: config.AuthIAM,
+		Name: "counters", User: "limits", SecurityGroup: "sg-01234567"}
 	d.Cells[1].NoKillSwitch = true
-	d.Cells[1].Cache = &config.Valkey{Endpoint: "10.0.0.7:6390", Cluster: true, Auth: config.AuthSecret, Secret: "team/counters"}
-	d.Cells[1].Deadlines = config.Deadlines{Redis: 20 * time.Millisecond, DynamoDB: 2 * time.Second, Home: 250 * time.Millisecond}
+	d.Cells[1].Cache = &config.Valkey{Endpoint: "10.0.0.7:6390", Cluster: true, Auth: config.AuthSecret,
+		Secret: "team/counters"}
+	d.Cells[1].Deadlines = config.Deadlines{Redis: 20 * time.Millisecond, DynamoDB: 2 * time.Second,
+		Home: 250 * time.Millisecond}
 	return d
 }
 
@@ -61,31 +66,41 @@ var madeGiven = sync.OnceValue(func() synthesized {
 // inFull is how many places more, or less, than in a small cell the checks of TestHolds have to look at.
 var inFull = map[string]map[string]int{
 	"sluice-cell-g-1": {
-		"security groups take nothing from addresses, and one port each": 1, "security groups call https, the cache, or nobody": 1,
-		"functions call the cache's port alone beside https": 1, "what Lambda does by a role, the function's code may not": 2,
+		"security groups take nothing from addresses, and one port each": 1,
+		"security groups call https, the cache, or nobody":               1,
+		"functions call the cache's port alone beside https":             1,
+		"what Lambda does by a role, the function's code may not":        2,
 	},
 	"sluice-cell-g-2": { // without a kill switch, and let in by others
 		"roles may do what is granted, and nothing else": -1, "security groups call https, the cache, or nobody": 1,
-		"functions call the cache's port alone beside https": 1, "what Lambda does by a role, the function's code may not": 2,
+		"functions call the cache's port alone beside https":      1,
+		"what Lambda does by a role, the function's code may not": 2,
 	},
 	"sluice-cell-f-1": { // with three APIs
 		"functions call the cache's port alone beside https": 1,
 		"only a named source may invoke a function":          3, "no answer of an authorizer is kept": 3,
-		"security groups take nothing from addresses, and one port each": 2, "security groups call https, the cache, or nobody": 3,
-		"subnets give nobody a public address": 2, "endpoints are for what is called, by this account": 3,
-		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1, "what Lambda does by a role, the function's code may not": 2,
+		"security groups take nothing from addresses, and one port each":       2,
+		"security groups call https, the cache, or nobody":                     3,
+		"subnets give nobody a public address":                                 2,
+		"endpoints are for what is called, by this account":                    3,
+		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1,
+		"what Lambda does by a role, the function's code may not":              2,
 	},
 	"sluice-cell-f-2": { // without a kill switch, but with flow logs: a role less, and one more
-		"functions call the cache's port alone beside https":             1,
-		"no value of a secret is in a template":                          1,
-		"security groups take nothing from addresses, and one port each": 2, "security groups call https, the cache, or nobody": 3,
-		"subnets give nobody a public address": 6, "endpoints are for what is called, by this account": 2,
-		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1, "what Lambda does by a role, the function's code may not": 2,
+		"functions call the cache's port alone beside https":                   1,
+		"no value of a secret is in a template":                                1,
+		"security groups take nothing from addresses, and one port each":       2,
+		"security groups call https, the cache, or nobody":                     3,
+		"subnets give nobody a public address":                                 6,
+		"endpoints are for what is called, by this account":                    2,
+		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1,
+		"what Lambda does by a role, the function's code may not":              2,
 	},
 }
 
 // endpointOf is a cache's endpoint in a template.
-var endpointOf = regexp.MustCompile(`\$\{CellCacheGroup[0-9A-F]+\.(PrimaryEndPoint|ConfigurationEndPoint)\.Address\}:\$\{CellCacheGroup[0-9A-F]+\.(PrimaryEndPoint|ConfigurationEndPoint)\.Port\}`)
+var endpointOf = regexp.MustCompile(`\$\{CellCacheGroup[0-9A-F]+\.(PrimaryEndPoint|ConfigurationEndPoint)\.Address\}` +
+	`:\$\{CellCacheGroup[0-9A-F]+\.(PrimaryEndPoint|ConfigurationEndPoint)\.Port\}`)
 
 // Guarantees that every change of what a full cell is shows as a diff.
 func TestFullTemplates(t *testing.T) {
@@ -106,14 +121,17 @@ func TestGivenTemplates(t *testing.T) {
 	golden(t, "cell-full-given.template.json", all.raw["sluice-cell-g-1"])
 }
 
-// Guarantees that the functions go to the cache that was there already as its owner says, wait as long as they are to, and that nothing is made
-// of it: no cache, no secret, and no alarm on nodes that nobody knows.
+// Guarantees that the functions go to the cache that was there already as its owner says, wait as long as they are to,
+// and that nothing is made of it: no cache, no secret, and no alarm on nodes that nobody knows.
 func TestGivenCache(t *testing.T) {
 	for name, want := range map[string]map[string]any{
-		"sluice-cell-g-1": {"SLUICE_REDIS": "master.counters.example.com:6379", "SLUICE_REDIS_CLUSTER": "false", "SLUICE_REDIS_TLS": "true", "SLUICE_REDIS_AUTH": "iam",
+		"sluice-cell-g-1": {"SLUICE_REDIS": "master.counters.example.com:6379", "SLUICE_REDIS_CLUSTER": "false",
+			"SLUICE_REDIS_TLS": "true", "SLUICE_REDIS_AUTH": "iam",
 			"SLUICE_REDIS_IAM_CACHE": "counters", "SLUICE_REDIS_IAM_USER": "limits"},
-		"sluice-cell-g-2": {"SLUICE_REDIS": "10.0.0.7:6390", "SLUICE_REDIS_CLUSTER": "true", "SLUICE_REDIS_TLS": "true", "SLUICE_REDIS_AUTH": "secret",
-			"SLUICE_REDIS_SECRET": "team/counters", "SLUICE_REDIS_DEADLINE": "20ms", "SLUICE_DYNAMODB_DEADLINE": "2s", "SLUICE_HOME_DEADLINE": "250ms"},
+		"sluice-cell-g-2": {"SLUICE_REDIS": "10.0.0.7:6390", "SLUICE_REDIS_CLUSTER": "true",
+			"SLUICE_REDIS_TLS": "true", "SLUICE_REDIS_AUTH": "secret",
+			"SLUICE_REDIS_SECRET": "team/counters", "SLUICE_REDIS_DEADLINE": "20ms", "SLUICE_DYNAMODB_DEADLINE": "2s",
+			"SLUICE_HOME_DEADLINE": "250ms"},
 	} {
 		one, callers := stack(t, name), 0
 		for id, f := range one.of("AWS::Lambda::Function") {
@@ -136,7 +154,8 @@ func TestGivenCache(t *testing.T) {
 			t.Errorf("%s: %d functions call the cache, want the authorizer and ops", name, callers)
 		}
 		for kind, n := range types(one) {
-			if strings.HasPrefix(kind, "AWS::ElastiCache::") || kind == "AWS::SecretsManager::Secret" || kind == "AWS::EC2::VPC" {
+			if strings.HasPrefix(kind, "AWS::ElastiCache::") || kind == "AWS::SecretsManager::Secret" ||
+				kind == "AWS::EC2::VPC" {
 				t.Errorf("%s: %d of %s are made", name, n, kind)
 			}
 		}
@@ -146,14 +165,16 @@ func TestGivenCache(t *testing.T) {
 			}
 		}
 	}
-	if by := first(stack(t, "sluice-cell-g-1"), "AWS::EC2::SecurityGroupIngress"); by.get("GroupId") != "sg-01234567" || by.get("FromPort") != 6379.0 {
+	if by := first(stack(t, "sluice-cell-g-1"),
+		"AWS::EC2::SecurityGroupIngress"); by.get("GroupId") != "sg-01234567" || by.get("FromPort") != 6379.0 {
 		t.Errorf("the group of the cache does not let functions in: %v", by.Properties)
 	}
 	if out := stack(t, "sluice-cell-g-1").Outputs["FunctionsGroup"]; out != nil {
 		t.Errorf("the owner of the cache is asked to let in whom its group lets in: %v", out)
 	}
 	two := stack(t, "sluice-cell-g-2")
-	if out := two.text(two.Outputs["FunctionsGroup"]["Value"]); !strings.HasPrefix(out, "${CellNetworkFunctions") || !strings.HasSuffix(out, ".GroupId}") {
+	if out := two.text(two.Outputs["FunctionsGroup"]["Value"]); !strings.HasPrefix(out, "${CellNetworkFunctions") ||
+		!strings.HasSuffix(out, ".GroupId}") {
 		t.Errorf("the owner of the cache is told to let in %s", out)
 	}
 }
@@ -169,9 +190,11 @@ func TestGivenUser(t *testing.T) {
 // Guarantees that the refusal of deadlines is that of the functions which wait.
 func TestDeadlines(t *testing.T) {
 	for wait, ok := range map[time.Duration]bool{
-		config.MinDeadline: true, config.MaxDeadline: true, config.MinDeadline - time.Microsecond: false, config.MaxDeadline + time.Microsecond: false,
+		config.MinDeadline: true, config.MaxDeadline: true, config.MinDeadline - time.Microsecond: false,
+		config.MaxDeadline + time.Microsecond: false,
 	} {
-		_, err := environ.Parse([]string{"SLUICE_CELL=a", "SLUICE_CONFIG_TABLE=config", "SLUICE_COUNTERS_TABLE=counters", "SLUICE_SECRET=s", "SLUICE_DYNAMODB_DEADLINE=" + wait.String()}, nil)
+		_, err := environ.Parse([]string{"SLUICE_CELL=a", "SLUICE_CONFIG_TABLE=config",
+			"SLUICE_COUNTERS_TABLE=counters", "SLUICE_SECRET=s", "SLUICE_DYNAMODB_DEADLINE=" + wait.String()}, nil)
 		if (err == nil) != ok {
 			t.Errorf("a function that is to wait %s: %v", wait, err)
 		}
@@ -182,11 +205,13 @@ func TestDeadlines(t *testing.T) {
 func TestConnections(t *testing.T) {
 	ops, _ := grants.Of(config.Ops)
 	if config.Connections != environ.RedisConnections || config.OpsInstances != ops.Reserved {
-		t.Errorf("it counts with %d connections and %d instances of ops, want %d and %d", config.Connections, config.OpsInstances, environ.RedisConnections, ops.Reserved)
+		t.Errorf("it counts with %d connections and %d instances of ops, want %d and %d", config.Connections,
+			config.OpsInstances, environ.RedisConnections, ops.Reserved)
 	}
 }
 
-// Guarantees that in a VPC that is there already nothing is made but security groups, and that the cache and the functions are in its subnets.
+// Guarantees that in a VPC that is there already nothing is made but security groups, and that the cache and the
+// functions are in its subnets.
 func TestOwnVPC(t *testing.T) {
 	d := world("f-1")
 	d.Cells[0].Profile, d.Cells[0].Issuers, d.Cells[0].Claims = config.Full, nil, nil

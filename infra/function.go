@@ -65,11 +65,13 @@ func newFunction(scope constructs.Construct, p *place, name, lambdas string) (*f
 		FunctionName: &physical, Role: role, LogGroup: group,
 		Runtime: awslambda.Runtime_PROVIDED_AL2023(), Architecture: built.lambda(),
 		Handler: jsii.String(bootstrap), Code: awslambda.Code_FromAsset(&zip, nil),
-		MemorySize: jsii.Number(of.MemoryMB), Timeout: duration(of.Timeout), ReservedConcurrentExecutions: jsii.Number(of.Reserved),
-		Environment: pointers(variables),
+		MemorySize: jsii.Number(of.MemoryMB), Timeout: duration(of.Timeout),
+		ReservedConcurrentExecutions: jsii.Number(of.Reserved),
+		Environment:                  pointers(variables),
 	}
 	if of.Reserved == 0 && p.cell != nil { // the cell's size
-		props.ReservedConcurrentExecutions, props.MemorySize = jsii.Number(p.cell.MaxInstances), jsii.Number(p.cell.MemoryMB)
+		props.ReservedConcurrentExecutions, props.MemorySize = jsii.Number(p.cell.MaxInstances),
+			jsii.Number(p.cell.MemoryMB)
 	}
 	if p.deployment.Control.NoPlatformLogs {
 		// Assumption: emf-metrics.
@@ -91,7 +93,8 @@ func newFunction(scope constructs.Construct, p *place, name, lambdas string) (*f
 func (f *function) schedule() {
 	rate := awsevents.Schedule_Rate(duration(f.of.Schedule)).ExpressionString()
 	rule := awsevents.NewCfnRule(f.Construct, jsii.String("Schedule"), &awsevents.CfnRuleProps{
-		ScheduleExpression: rate, State: jsii.String("ENABLED"), Description: jsii.String("Sluice: calls the " + f.of.Name),
+		ScheduleExpression: rate, State: jsii.String("ENABLED"), Description: jsii.String("Sluice: calls the " +
+			f.of.Name),
 		Targets: []any{&awsevents.CfnRule_TargetProperty{
 			Id: jsii.String("function"), Arn: f.lambda.FunctionArn(),
 			RetryPolicy: &awsevents.CfnRule_RetryPolicyProperty{
@@ -115,16 +118,19 @@ const minEventAge = time.Minute // the least that EventBridge and Lambda take
 func (f *function) readStreams(tables map[string]awsdynamodb.Table, failed awssqs.Queue) {
 	s := f.of.Streams
 	for _, t := range s.Of {
-		awslambda.NewCfnEventSourceMapping(f.Construct, jsii.String("Stream-"+string(t)), &awslambda.CfnEventSourceMappingProps{
-			FunctionName: f.lambda.FunctionName(), EventSourceArn: tables[string(t)].TableStreamArn(),
-			StartingPosition: jsii.String("TRIM_HORIZON"), BatchSize: jsii.Number(s.Batch),
-			MaximumBatchingWindowInSeconds: jsii.Number(s.Window.Seconds()), BisectBatchOnFunctionError: jsii.Bool(true),
-			MaximumRetryAttempts: jsii.Number(s.Retries), MaximumRecordAgeInSeconds: jsii.Number(s.MaxAge.Seconds()),
-			FunctionResponseTypes: jsii.Strings("ReportBatchItemFailures"),
-			DestinationConfig: &awslambda.CfnEventSourceMapping_DestinationConfigProperty{
-				OnFailure: &awslambda.CfnEventSourceMapping_OnFailureProperty{Destination: failed.QueueArn()},
-			},
-		})
+		awslambda.NewCfnEventSourceMapping(f.Construct, jsii.String("Stream-"+string(t)),
+			&awslambda.CfnEventSourceMappingProps{
+				FunctionName: f.lambda.FunctionName(), EventSourceArn: tables[string(t)].TableStreamArn(),
+				StartingPosition: jsii.String("TRIM_HORIZON"), BatchSize: jsii.Number(s.Batch),
+				MaximumBatchingWindowInSeconds: jsii.Number(s.Window.Seconds()),
+				BisectBatchOnFunctionError:     jsii.Bool(true),
+				MaximumRetryAttempts:           jsii.Number(s.Retries),
+				MaximumRecordAgeInSeconds:      jsii.Number(s.MaxAge.Seconds()),
+				FunctionResponseTypes:          jsii.Strings("ReportBatchItemFailures"),
+				DestinationConfig: &awslambda.CfnEventSourceMapping_DestinationConfigProperty{
+					OnFailure: &awslambda.CfnEventSourceMapping_OnFailureProperty{Destination: failed.QueueArn()},
+				},
+			})
 	}
 }
 

@@ -13,14 +13,15 @@ import (
 
 var assets = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// Guarantees that every change of what is deployed shows as a diff. The hashes of assets are masked: they change with each build of the
-// functions, and say nothing about the stack.
+// Guarantees that every change of what is deployed shows as a diff. The hashes of assets are masked: they change with
+// each build of the functions, and say nothing about the stack.
 func TestTemplates(t *testing.T) {
 	all := made()
 	if all.err != nil {
 		t.Fatal(all.err)
 	}
-	files := map[string]string{"sluice-control": "control.template.json", "sluice-cell-a-1": "cell-small.template.json", "sluice-cell-us-1": "cell-small-afar.template.json"}
+	files := map[string]string{"sluice-control": "control.template.json",
+		"sluice-cell-a-1": "cell-small.template.json", "sluice-cell-us-1": "cell-small-afar.template.json"}
 	if want := slices.Sorted(maps.Keys(files)); !slices.Equal(slices.Sorted(maps.Keys(all.raw)), want) {
 		t.Fatalf("there are templates of %v, want %v", slices.Sorted(maps.Keys(all.raw)), want)
 	}

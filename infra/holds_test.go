@@ -15,8 +15,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
-// hold is one thing that must hold of every template. It returns a line for each place where it does not, and how many places it
-// looked at.
+// hold is one thing that must hold of every template. It returns a line for each place where it does not, and how many
+// places it looked at.
 type hold func(*template) (wrong []string, looked int)
 
 // everyOf is a hold that looks at the resources of a type.
@@ -34,8 +34,10 @@ func everyOf(kind string, look func(one *template, id string, r *resource, wrong
 
 // checked is a hold with what of each template it looks at, and what it must see.
 type checked struct {
-	hold          hold
-	control, cell int // how many places it has to look at: a check that looks at nothing cannot fail; what only a full cell has is in inFull
+	hold hold
+	// how many places it has to look at: a check that looks at nothing cannot fail; what only a full cell has is in
+	// inFull
+	control, cell int
 	spoil         map[string]func(*template)
 }
 
@@ -43,8 +45,14 @@ type checked struct {
 var holds = map[string]checked{
 	"tables are kept, can be restored, and are encrypted": {
 		everyOf("AWS::DynamoDB::Table", tableHolds), 5, 2, map[string]func(*template){
-			"deletion policy":        func(one *template) { first(one, "AWS::DynamoDB::Table").DeletionPolicy = "Delete" },
-			"update replace policy":  func(one *template) { first(one, "AWS::DynamoDB::Table").UpdateReplacePolicy = "Delete" },
+			"deletion policy": func(one *template) {
+				first(one,
+					"AWS::DynamoDB::Table").DeletionPolicy = "Delete"
+			},
+			"update replace policy": func(one *template) {
+				first(one,
+					"AWS::DynamoDB::Table").UpdateReplacePolicy = "Delete"
+			},
 			"deletion protection":    without("AWS::DynamoDB::Table", "DeletionProtectionEnabled"),
 			"point in time recovery": without("AWS::DynamoDB::Table", "PointInTimeRecoverySpecification"),
 			"encryption":             without("AWS::DynamoDB::Table", "SSESpecification"),
@@ -197,11 +205,13 @@ var holds = map[string]checked{
 			"a wildcard of resources": func(one *template) { statement(one)["Resource"] = "*" },
 			"a denial of what it needs": func(one *template) {
 				p := first(one, "AWS::IAM::Role").get("Policies", 0, "PolicyDocument").(map[string]any)
-				p["Statement"] = append(p["Statement"].([]any), map[string]any{"Effect": "Deny", "Action": "dynamodb:GetItem", "Resource": "*"})
+				p["Statement"] = append(p["Statement"].([]any), map[string]any{"Effect": "Deny",
+					"Action": "dynamodb:GetItem", "Resource": "*"})
 			},
 			"a statement more": func(one *template) {
 				p := first(one, "AWS::IAM::Role").get("Policies", 0, "PolicyDocument").(map[string]any)
-				p["Statement"] = append(p["Statement"].([]any), map[string]any{"Effect": "Allow", "Action": "s3:PutObject", "Resource": "arn:aws:s3:::x/y"})
+				p["Statement"] = append(p["Statement"].([]any), map[string]any{"Effect": "Allow",
+					"Action": "s3:PutObject", "Resource": "arn:aws:s3:::x/y"})
 			},
 			"a managed policy": func(one *template) {
 				first(one, "AWS::IAM::Role").Properties["ManagedPolicyArns"] = []any{"arn:aws:iam::aws:policy/AdministratorAccess"}
@@ -232,7 +242,8 @@ var holds = map[string]checked{
 	"a call of a schedule that is late is dropped": {
 		everyOf("AWS::Events::Rule", scheduleHolds), 3, 1, map[string]func(*template){
 			"age": func(one *template) {
-				delete(get(first(one, "AWS::Events::Rule").get("Targets", 0), "RetryPolicy").(map[string]any), "MaximumEventAgeInSeconds")
+				delete(get(first(one, "AWS::Events::Rule").get("Targets", 0), "RetryPolicy").(map[string]any),
+					"MaximumEventAgeInSeconds")
 			},
 			"age in Lambda": func(one *template) {
 				for _, c := range one.of("AWS::Lambda::EventInvokeConfig") {
@@ -261,7 +272,8 @@ var holds = map[string]checked{
 				}
 			},
 			"a variable more": func(one *template) {
-				first(one, "AWS::Lambda::Function").get("Environment", "Variables").(map[string]any)["SLUICE_SIZE"] = "large"
+				first(one, "AWS::Lambda::Function").get("Environment",
+					"Variables").(map[string]any)["SLUICE_SIZE"] = "large"
 			},
 			"retention": func(one *template) {
 				for _, r := range one.of("AWS::Logs::LogGroup") {
@@ -282,12 +294,18 @@ var holds = map[string]checked{
 				wrong("its authorization is %v, want AWS_IAM", r.get("AuthorizationType"))
 			}
 		}), 17, 3, map[string]func(*template){
-			"open": func(one *template) { first(one, "AWS::ApiGateway::Method").Properties["AuthorizationType"] = "NONE" },
+			"open": func(one *template) {
+				first(one,
+					"AWS::ApiGateway::Method").Properties["AuthorizationType"] = "NONE"
+			},
 		},
 	},
 	"no value of a secret is in a template": {
 		everyOf("AWS::SecretsManager::Secret", secretHolds), 1, 0, map[string]func(*template){
-			"value":     func(one *template) { first(one, "AWS::SecretsManager::Secret").Properties["SecretString"] = "x" },
+			"value": func(one *template) {
+				first(one,
+					"AWS::SecretsManager::Secret").Properties["SecretString"] = "x"
+			},
 			"generated": without("AWS::SecretsManager::Secret", "GenerateSecretString"),
 			"kept":      func(one *template) { first(one, "AWS::SecretsManager::Secret").DeletionPolicy = "Delete" },
 		},
@@ -305,7 +323,8 @@ var holds = map[string]checked{
 			"counters": func(one *template) {
 				fields := first(one, "AWS::CloudTrail::Trail").get("AdvancedEventSelectors", 1,
 					"FieldSelectors").([]any)
-				fields[3].(map[string]any)["Equals"] = append(list(get(fields[3], "Equals")), "arn:aws:dynamodb:eu-west-1:123456789012:table/sluice-a-1-counters")
+				fields[3].(map[string]any)["Equals"] = append(list(get(fields[3], "Equals")),
+					"arn:aws:dynamodb:eu-west-1:123456789012:table/sluice-a-1-counters")
 			},
 		},
 	},
@@ -320,8 +339,10 @@ var holds = map[string]checked{
 		"URL":             func(one *template) { one.Resources["X"] = &resource{Type: "AWS::Lambda::Url"} },
 		"loose policy":    func(one *template) { one.Resources["X"] = &resource{Type: "AWS::IAM::Policy"} },
 		"anybody": func(one *template) {
-			one.Resources["X"] = &resource{Type: "AWS::SQS::QueuePolicy", Properties: map[string]any{"PolicyDocument": map[string]any{
-				"Statement": []any{map[string]any{"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "*"}}}}}
+			one.Resources["X"] = &resource{Type: "AWS::SQS::QueuePolicy",
+				Properties: map[string]any{"PolicyDocument": map[string]any{
+					"Statement": []any{map[string]any{"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage",
+						"Resource": "*"}}}}}
 		},
 	}},
 }
@@ -353,11 +374,13 @@ func denial(one *template) map[string]any {
 	return map[string]any{}
 }
 
-// Guarantees what must stay true of every template, whatever else changes in it; and that each of these checks can fail.
+// Guarantees what must stay true of every template, whatever else changes in it; and that each of these checks can
+// fail.
 func TestHolds(t *testing.T) {
 	for name, h := range merged(holds, review) {
 		for stackName, want := range map[string]int{
-			"sluice-control": h.control, "sluice-cell-a-1": h.cell, "sluice-cell-us-1": h.cell, "sluice-cell-f-1": h.cell, "sluice-cell-f-2": h.cell,
+			"sluice-control": h.control, "sluice-cell-a-1": h.cell, "sluice-cell-us-1": h.cell,
+			"sluice-cell-f-1": h.cell, "sluice-cell-f-2": h.cell,
 			"sluice-cell-g-1": h.cell, "sluice-cell-g-2": h.cell,
 		} {
 			wrong, looked := h.hold(stack(t, stackName))
@@ -467,7 +490,8 @@ func deniedToAll(one *template, bucket string) (actions []string) {
 func tlsOnly(one *template, kind string, of func(*resource) bool) bool {
 	for _, p := range one.of(kind) {
 		for _, s := range list(p.get("PolicyDocument", "Statement")) {
-			if of(p) && get(s, "Effect") == "Deny" && get(s, "Condition", "Bool", "aws:SecureTransport") == "false" && strings.HasSuffix(fmt.Sprint(get(s, "Action")), ":*") {
+			if of(p) && get(s, "Effect") == "Deny" && get(s, "Condition", "Bool", "aws:SecureTransport") == "false" &&
+				strings.HasSuffix(fmt.Sprint(get(s, "Action")), ":*") {
 				return true
 			}
 		}
@@ -483,7 +507,8 @@ func queueHolds(one *template, id string, r *resource, wrong func(string, ...any
 		wrong("it is reached in clear")
 	}
 	if strings.HasSuffix(r.get("QueueName").(string), "-changes") {
-		if target := one.text(r.get("RedrivePolicy", "deadLetterTargetArn")); !strings.Contains(target, "refused") || r.get("RedrivePolicy", "maxReceiveCount") != 1000.0 {
+		if target := one.text(r.get("RedrivePolicy", "deadLetterTargetArn")); !strings.Contains(target, "refused") ||
+			r.get("RedrivePolicy", "maxReceiveCount") != 1000.0 {
 			wrong("what is refused again and again goes to %s", target)
 		}
 		if r.get("VisibilityTimeout") != 181.0 || r.get("MessageRetentionPeriod") != 345600.0 {
@@ -501,13 +526,16 @@ func sourceHolds(one *template, _ string, r *resource, wrong func(string, ...any
 		wrong("one record that fails is all of the batch")
 	}
 	if q := of.Queue; q != nil {
-		if r.get("BatchSize") != float64(q.Batch) || r.get("ScalingConfig", "MaximumConcurrency") != float64(q.MaxConcurrent) || r.get("MaximumBatchingWindowInSeconds") != q.Window.Seconds() {
+		if r.get("BatchSize") != float64(q.Batch) ||
+			r.get("ScalingConfig", "MaximumConcurrency") != float64(q.MaxConcurrent) ||
+			r.get("MaximumBatchingWindowInSeconds") != q.Window.Seconds() {
 			wrong("its numbers are not those of internal/aws/grants")
 		}
 		return
 	}
 	s := of.Streams
-	if r.get("BatchSize") != float64(s.Batch) || r.get("MaximumRetryAttempts") != float64(s.Retries) || r.get("MaximumRecordAgeInSeconds") != s.MaxAge.Seconds() {
+	if r.get("BatchSize") != float64(s.Batch) || r.get("MaximumRetryAttempts") != float64(s.Retries) ||
+		r.get("MaximumRecordAgeInSeconds") != s.MaxAge.Seconds() {
 		wrong("its numbers are not those of internal/aws/grants")
 	}
 	if r.get("BisectBatchOnFunctionError") != true || r.get("StartingPosition") != "TRIM_HORIZON" {
@@ -557,7 +585,8 @@ func streamHolds(one *template) (wrong []string, looked int) {
 // orderHolds looks at the functions of a cell that acknowledge the shares.
 func orderHolds(one *template) (wrong []string, looked int) {
 	is := func(r *resource, name string) bool {
-		return r != nil && r.Type == "AWS::Lambda::Function" && strings.HasSuffix(one.text(r.get("FunctionName")), "-"+name)
+		return r != nil && r.Type == "AWS::Lambda::Function" && strings.HasSuffix(one.text(r.get("FunctionName")),
+			"-"+name)
 	}
 	for id, r := range one.of("AWS::Lambda::Function") {
 		if !is(r, config.Applier) && !is(r, config.Reconcile) {
@@ -578,7 +607,8 @@ func subscriptionHolds(one *template, _ string, r *resource, wrong func(string, 
 	if to := one.text(r.get("RedrivePolicy", "deadLetterTargetArn")); to != "arn:aws:sqs:eu-west-1:123456789012:sluice-undelivered" {
 		wrong("what cannot be delivered goes to %s", to)
 	}
-	if one.text(r.get("TopicArn")) != "arn:aws:sns:eu-west-1:123456789012:sluice-changes" || r.get("Region") != "eu-west-1" {
+	if one.text(r.get("TopicArn")) != "arn:aws:sns:eu-west-1:123456789012:sluice-changes" ||
+		r.get("Region") != "eu-west-1" {
 		wrong("its topic is %s of %v", one.text(r.get("TopicArn")), r.get("Region"))
 	}
 }
@@ -621,7 +651,8 @@ func topicPolicyHolds(one *template) (wrong []string, looked int) {
 			}
 			but := one.texts(get(s, "Condition", "ArnNotEquals", "aws:PrincipalArn"))
 			slices.Sort(but)
-			if publishes && get(s, "Effect") == "Deny" && get(s, "Principal", "AWS") == "*" && slices.Equal(but, roles) {
+			if publishes && get(s, "Effect") == "Deny" && get(s, "Principal", "AWS") == "*" &&
+				slices.Equal(but, roles) {
 				denied = true
 			}
 		}
@@ -678,7 +709,8 @@ func queuePolicyHolds(one *template) (wrong []string, looked int) {
 // wild are the only ends in which a resource may have a wildcard.
 var wild = regexp.MustCompile(`^[^*?]+(:log-group:/aws/lambda/[a-z0-9-]+:\*|/stream/\*|/audit/\*|/rejected/\*|/anchors/\*|-\?{6})$`)
 
-// anywhere are the only actions on any resource: what Lambda does for a function in a VPC, for which AWS has nothing narrower.
+// anywhere are the only actions on any resource: what Lambda does for a function in a VPC, for which AWS has nothing
+// narrower.
 var anywhere = []string{
 	"ec2:CreateNetworkInterface", "ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets", "ec2:DeleteNetworkInterface",
 	"ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses",
@@ -746,7 +778,8 @@ func roleHolds(one *template, id string, r *resource, wrong func(string, ...any)
 	want, variables := map[string]int{}, variablesOf(one, id)
 	for i := range of.Grants {
 		g := &of.Grants[i]
-		if name, value, bound := strings.Cut(g.With, "="); name != "" && (variables[name] == nil || bound && variables[name] != value) {
+		if name, value, bound := strings.Cut(g.With, "="); name != "" && (variables[name] == nil || bound &&
+			variables[name] != value) {
 			continue
 		}
 		keys := "<nil>"
@@ -759,11 +792,13 @@ func roleHolds(one *template, id string, r *resource, wrong func(string, ...any)
 		for _, action := range g.Actions {
 			on := expected[g.On]
 			if g.On == grants.Kept { // there is one beside the control tables, and one in each cell
-				on = map[string]int{map[bool]string{true: "sqs:sluice-kept", false: "sqs:sluice-CELL-kept"}[cellOf(one) == ""]: 1}
+				on = map[string]int{map[bool]string{true: "sqs:sluice-kept",
+					false: "sqs:sluice-CELL-kept"}[cellOf(one) == ""]: 1}
 			}
 			switch g.On { // what the function is told to call, and nothing else
 			case grants.Cache:
-				on = map[string]int{"elasticache:replicationgroup:" + named(variables["SLUICE_REDIS_IAM_CACHE"]): 1, "elasticache:user:" + named(variables["SLUICE_REDIS_IAM_USER"]): 1}
+				on = map[string]int{"elasticache:replicationgroup:" + named(variables["SLUICE_REDIS_IAM_CACHE"]): 1,
+					"elasticache:user:" + named(variables["SLUICE_REDIS_IAM_USER"]): 1}
 			case grants.Login:
 				on = map[string]int{"secretsmanager:secret:" + named(variables["SLUICE_REDIS_SECRET"]) + "-??????": 1}
 			}
@@ -784,7 +819,8 @@ func roleHolds(one *template, id string, r *resource, wrong func(string, ...any)
 	}
 }
 
-// ownCodeHolds is that what a role may do for Lambda on any resource is denied to the function's own code, and to nobody else.
+// ownCodeHolds is that what a role may do for Lambda on any resource is denied to the function's own code, and to
+// nobody else.
 func ownCodeHolds(one *template) (wrong []string, looked int) {
 	for id, r := range one.of("AWS::IAM::Role") {
 		open := map[string]bool{}
@@ -804,8 +840,10 @@ func ownCodeHolds(one *template) (wrong []string, looked int) {
 			if get(s, "Effect") != "Deny" {
 				continue
 			}
-			if condition, _ := get(s, "Condition").(map[string]any); len(condition) != 1 || one.text(get(condition, "ArnEquals", "lambda:SourceFunctionArn")) != functionOf(one, id) {
-				wrong = append(wrong, fmt.Sprintf("%s: %v is denied to others than the function's code", id, get(s, "Action")))
+			if condition, _ := get(s, "Condition").(map[string]any); len(condition) != 1 ||
+				one.text(get(condition, "ArnEquals", "lambda:SourceFunctionArn")) != functionOf(one, id) {
+				wrong = append(wrong, fmt.Sprintf("%s: %v is denied to others than the function's code", id,
+					get(s, "Action")))
 				continue
 			}
 			for _, action := range one.texts(get(s, "Action")) {
@@ -831,7 +869,8 @@ func functionOf(one *template, role string) string {
 
 // watchingHolds is what AppConfig may do for the kill switch: look at the alarms of its environment.
 func watchingHolds(one *template, r *resource, wrong func(string, ...any)) {
-	if principals := list(r.get("AssumeRolePolicyDocument", "Statement")); len(principals) != 1 || get(principals[0], "Principal", "Service") != "appconfig.amazonaws.com" {
+	if principals := list(r.get("AssumeRolePolicyDocument", "Statement")); len(principals) != 1 ||
+		get(principals[0], "Principal", "Service") != "appconfig.amazonaws.com" {
 		wrong("%v may take it", r.get("AssumeRolePolicyDocument"))
 	}
 	var watched []string
@@ -840,7 +879,8 @@ func watchingHolds(one *template, r *resource, wrong func(string, ...any)) {
 	}
 	statements := list(r.get("Policies", 0, "PolicyDocument", "Statement"))
 	if len(statements) != 1 || len(list(r.get("Policies"))) != 1 || r.get("ManagedPolicyArns") != nil ||
-		get(statements[0], "Action") != "cloudwatch:DescribeAlarms" || !slices.Equal(one.texts(get(statements[0], "Resource")), watched) || len(watched) < 2 {
+		get(statements[0], "Action") != "cloudwatch:DescribeAlarms" ||
+		!slices.Equal(one.texts(get(statements[0], "Resource")), watched) || len(watched) < 2 {
 		wrong("it may do more than look at %v", watched)
 	}
 }
@@ -858,7 +898,8 @@ func flowLogsHold(one *template, r *resource, wrong func(string, ...any)) {
 	}
 	group, _ := get(first(one, "AWS::EC2::FlowLog").get("LogGroupName"), "Ref").(string)
 	if g := one.Resources[group]; g == nil ||
-		!strings.HasSuffix(one.text(get(statements[0], "Resource")), ":log-group:"+one.text(g.get("LogGroupName"))+":*") {
+		!strings.HasSuffix(one.text(get(statements[0], "Resource")),
+			":log-group:"+one.text(g.get("LogGroupName"))+":*") {
 		wrong("it writes %v, and the flow logs go to %s", get(statements[0], "Resource"), group)
 	}
 	for _, action := range one.texts(get(statements[0], "Action")) {
@@ -897,7 +938,8 @@ func kindOf(arn string) string {
 	}
 	kind := parts[2] + ":" + cellPart.ReplaceAllString(parts[5], "sluice-CELL-")
 	if parts[2] == "appconfig" {
-		kind = "appconfig:" + idOf.ReplaceAllStringFunc(parts[5], func(ref string) string { return strings.ToUpper(idOf.FindStringSubmatch(ref)[1]) })
+		kind = "appconfig:" + idOf.ReplaceAllStringFunc(parts[5],
+			func(ref string) string { return strings.ToUpper(idOf.FindStringSubmatch(ref)[1]) })
 	}
 	if strings.HasPrefix(kind, "logs:") {
 		return "logs:"
@@ -907,18 +949,23 @@ func kindOf(arn string) string {
 
 // expected is what each kind of resource is in this deployment, and how many there are of it.
 var expected = map[grants.Resource]map[string]int{
-	grants.Plans: {"dynamodb:table/sluice-plans": 1}, grants.Tenants: {"dynamodb:table/sluice-tenants": 1}, grants.Keys: {"dynamodb:table/sluice-keys": 1},
+	grants.Plans: {"dynamodb:table/sluice-plans": 1}, grants.Tenants: {"dynamodb:table/sluice-tenants": 1},
+	grants.Keys:  {"dynamodb:table/sluice-keys": 1},
 	grants.Cells: {"dynamodb:table/sluice-cells": 1}, grants.Operations: {"dynamodb:table/sluice-operations": 1},
-	grants.PlansStream: {"dynamodb:table/sluice-plans/stream/*": 1}, grants.TenantsStream: {"dynamodb:table/sluice-tenants/stream/*": 1},
-	grants.KeysStream: {"dynamodb:table/sluice-keys/stream/*": 1}, grants.CellsStream: {"dynamodb:table/sluice-cells/stream/*": 1},
+	grants.PlansStream:      {"dynamodb:table/sluice-plans/stream/*": 1},
+	grants.TenantsStream:    {"dynamodb:table/sluice-tenants/stream/*": 1},
+	grants.KeysStream:       {"dynamodb:table/sluice-keys/stream/*": 1},
+	grants.CellsStream:      {"dynamodb:table/sluice-cells/stream/*": 1},
 	grants.OperationsStream: {"dynamodb:table/sluice-operations/stream/*": 1},
-	grants.Config:           {"dynamodb:table/sluice-CELL-config": 1}, grants.AllConfig: {"dynamodb:table/sluice-CELL-config": 2},
-	grants.Counters: {"dynamodb:table/sluice-CELL-counters": 2}, // and those of the other cell, for its quotas
-	grants.Topic:    {"sns:sluice-changes": 1}, grants.Changes: {"sqs:sluice-CELL-changes": 1},
+	grants.Config:           {"dynamodb:table/sluice-CELL-config": 1},
+	grants.AllConfig:        {"dynamodb:table/sluice-CELL-config": 2},
+	grants.Counters:         {"dynamodb:table/sluice-CELL-counters": 2}, // and those of the other cell, for its quotas
+	grants.Topic:            {"sns:sluice-changes": 1}, grants.Changes: {"sqs:sluice-CELL-changes": 1},
 	grants.Failed: {"sqs:sluice-failed": 1}, grants.Secret: {"secretsmanager:secret:sluice-identity-??????": 1},
 	grants.Anchors: {"s3:sluice-audit-123456789012-eu-west-1/anchors/*": 1},
 	grants.Names:   {"s3:sluice-audit-123456789012-eu-west-1": 1},
-	grants.Objects: {"s3:sluice-audit-123456789012-eu-west-1/audit/*": 1, "s3:sluice-audit-123456789012-eu-west-1/rejected/*": 1},
+	grants.Objects: {"s3:sluice-audit-123456789012-eu-west-1/audit/*": 1,
+		"s3:sluice-audit-123456789012-eu-west-1/rejected/*": 1},
 	grants.Logs:    {"logs:": 1},
 	grants.Network: {"*": 1},
 	grants.Switch:  {"appconfig:application/APPLICATION/environment/ENVIRONMENT/configuration/PROFILE": 1},
@@ -970,10 +1017,13 @@ func functionHolds(one *template, _ string, r *resource, wrong func(string, ...a
 			wrong("it takes itself for one of %v", variables["SLUICE_MAX_INSTANCES"])
 		}
 	}
-	if r.get("ReservedConcurrentExecutions") != reserved || r.get("MemorySize") != memory || r.get("Timeout") != of.Timeout.Seconds() {
-		wrong("its size is %v, %v MB and %v s", r.get("ReservedConcurrentExecutions"), r.get("MemorySize"), r.get("Timeout"))
+	if r.get("ReservedConcurrentExecutions") != reserved || r.get("MemorySize") != memory ||
+		r.get("Timeout") != of.Timeout.Seconds() {
+		wrong("its size is %v, %v MB and %v s", r.get("ReservedConcurrentExecutions"), r.get("MemorySize"),
+			r.get("Timeout"))
 	}
-	if r.get("Runtime") != "provided.al2023" || r.get("Handler") != "bootstrap" || get(r.get("Architectures"), 0) != "arm64" {
+	if r.get("Runtime") != "provided.al2023" || r.get("Handler") != "bootstrap" ||
+		get(r.get("Architectures"), 0) != "arm64" {
 		wrong("it is made for another runtime")
 	}
 	group := one.Resources[fmt.Sprint(get(r.get("LoggingConfig", "LogGroup"), "Ref"))]
@@ -1004,7 +1054,8 @@ func permissionHolds(one *template, _ string, r *resource, wrong func(string, ..
 
 func secretHolds(_ *template, _ string, r *resource, wrong func(string, ...any)) {
 	if r.get("Name") != "sluice-identity" { // a cache's
-		if r.get("SecretString") != nil || r.get("GenerateSecretString", "GenerateStringKey") != "password" || r.get("GenerateSecretString", "PasswordLength") != 64.0 ||
+		if r.get("SecretString") != nil || r.get("GenerateSecretString", "GenerateStringKey") != "password" ||
+			r.get("GenerateSecretString", "PasswordLength") != 64.0 ||
 			r.get("GenerateSecretString", "ExcludePunctuation") != true {
 			wrong("its password is in the template, or nowhere, or ElastiCache does not take it")
 		}
@@ -1013,7 +1064,8 @@ func secretHolds(_ *template, _ string, r *resource, wrong func(string, ...any))
 	if r.get("SecretString") != nil || r.get("GenerateSecretString", "GenerateStringKey") != "addressKey" {
 		wrong("its value is in the template, or nowhere")
 	}
-	if r.get("GenerateSecretString", "PasswordLength") != 64.0 || r.get("GenerateSecretString", "ExcludePunctuation") != true {
+	if r.get("GenerateSecretString", "PasswordLength") != 64.0 ||
+		r.get("GenerateSecretString", "ExcludePunctuation") != true {
 		wrong("what is generated is not base64")
 	}
 	if get(r.get("ReplicaRegions"), 0, "Region") != "us-east-1" || len(list(r.get("ReplicaRegions"))) != 1 {
@@ -1061,13 +1113,15 @@ func wholeHolds(one *template) (wrong []string, looked int) {
 		switch {
 		case err != nil || strings.Contains(string(text), "Fn::ImportValue"):
 			wrong = append(wrong, id+": needs another stack")
-		case strings.HasPrefix(r.Type, "Custom::") || r.Type == "AWS::CloudFormation::CustomResource" || r.Type == "AWS::Lambda::Url" ||
+		case strings.HasPrefix(r.Type, "Custom::") || r.Type == "AWS::CloudFormation::CustomResource" ||
+			r.Type == "AWS::Lambda::Url" ||
 			r.Type == "AWS::IAM::Policy" || r.Type == "AWS::IAM::ManagedPolicy":
 			wrong = append(wrong, id+": a "+r.Type)
 		}
 		for _, s := range list(r.get("PolicyDocument", "Statement")) {
 			principal := fmt.Sprint(get(s, "Principal"))
-			if account := get(s, "Condition", "StringEquals", "aws:PrincipalAccount"); r.Type == "AWS::EC2::VPCEndpoint" && one.text(account) == "123456789012" {
+			if account := get(s, "Condition", "StringEquals",
+				"aws:PrincipalAccount"); r.Type == "AWS::EC2::VPCEndpoint" && one.text(account) == "123456789012" {
 				continue // gateway endpoints know principals by conditions alone
 			}
 			if get(s, "Effect") == "Allow" && strings.Contains(principal, "*") {

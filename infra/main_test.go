@@ -25,8 +25,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files; then read the diff")
 
-// temporary is the folder of what several tests use, and templates the one for what CDK makes: that of SLUICE_TEMPLATES,
-// where it stays for cfn-lint, or else the same.
+// temporary is the folder of what several tests use, and templates the one for what CDK makes: that of
+// SLUICE_TEMPLATES, where it stays for cfn-lint, or else the same.
 var temporary, templates string
 
 // outdir is a new folder for the templates of an app.
@@ -84,7 +84,8 @@ func world(cells ...string) *config.Deployment {
 		}
 		d.Cells = append(d.Cells, config.Cell{ID: id, Region: region, MaxInstances: 40, TrustedHops: 1, RetryJitter: 10,
 			Claims: []string{"plan"}, PassDenials: []string{"a1b2c3"},
-			Issuers: []config.Issuer{{Issuer: "https://id.example.com/", Audiences: []string{"api"}, JWKSURL: "https://id.example.com/keys", AllTenants: true}}})
+			Issuers: []config.Issuer{{Issuer: "https://id.example.com/", Audiences: []string{"api"},
+				JWKSURL: "https://id.example.com/keys", AllTenants: true}}})
 	}
 	return d
 }
@@ -99,7 +100,8 @@ func bundles(machine elf.Machine) string {
 		panic(err)
 	}
 	for _, name := range slices.Concat(config.ControlFunctions(), config.CellFunctions(), []string{config.Anchor}) {
-		if err := os.WriteFile(filepath.Join(dir, name+".zip"), zipped("bootstrap", program(machine)+name), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name+".zip"), zipped("bootstrap", program(machine)+name),
+			0o600); err != nil {
 			panic(err)
 		}
 	}
@@ -108,7 +110,8 @@ func bundles(machine elf.Machine) string {
 
 // program is the beginning of one for a machine: the identification, a type, the machine.
 func program(machine elf.Machine) string {
-	return elf.ELFMAG + "\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00" + string([]byte{byte(machine), byte(machine >> 8)})
+	return elf.ELFMAG + "\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00" +
+		string([]byte{byte(machine), byte(machine >> 8)})
 }
 
 func zipped(name, text string) []byte {

@@ -32,8 +32,8 @@ type network struct {
 	cache    *string   // that of the cache; nil of one that was there already and is let in by its owner
 }
 
-// newNetwork makes the network of a cell. It has no construct of CDK's for a VPC: that one looks the account's zones up when templates are
-// made, which then differ from one account to another.
+// newNetwork makes the network of a cell. It has no construct of CDK's for a VPC: that one looks the account's zones up
+// when templates are made, which then differ from one account to another.
 func newNetwork(scope constructs.Construct, p *place) *network {
 	n := &network{Construct: constructs.NewConstruct(scope, jsii.String("Network"))}
 	of := p.cell.Network
@@ -57,7 +57,8 @@ func (n *network) make(p *place) {
 	of, tags := p.cell.Network, n.named(p)
 	private, public := of.Ranges()
 	vpc := awsec2.NewCfnVPC(n.Construct, jsii.String("VPC"), &awsec2.CfnVPCProps{
-		CidrBlock: &of.CIDR, EnableDnsSupport: jsii.Bool(true), EnableDnsHostnames: jsii.Bool(true), Tags: tags, // endpoints have private names
+		// endpoints have private names
+		CidrBlock: &of.CIDR, EnableDnsSupport: jsii.Bool(true), EnableDnsHostnames: jsii.Bool(true), Tags: tags,
 	})
 	n.vpc = vpc.Ref()
 	if of.FlowLogs {
@@ -85,7 +86,8 @@ func (n *network) flowLogs(p *place) {
 		AssumedBy: awsiam.NewServicePrincipal(jsii.String("vpc-flow-logs.amazonaws.com"), nil),
 		InlinePolicies: &map[string]awsiam.PolicyDocument{"logs": awsiam.NewPolicyDocument(&awsiam.PolicyDocumentProps{
 			Statements: &[]awsiam.PolicyStatement{awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
-				Actions:   jsii.Strings("logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogGroups", "logs:DescribeLogStreams"),
+				Actions: jsii.Strings("logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogGroups",
+					"logs:DescribeLogStreams"),
 				Resources: jsii.Strings(p.names.ARN("logs", p.cell.Region, "log-group:"+name+":*")),
 			})},
 		})},
@@ -106,10 +108,13 @@ func (n *network) named(p *place) *[]*awscdk.CfnTag {
 func (n *network) subnet(id string, zone int, cidr string, tags *[]*awscdk.CfnTag) (subnet, routes *string) {
 	zones := awscdk.Fn_GetAzs(awscdk.Aws_REGION())
 	s := awsec2.NewCfnSubnet(n.Construct, &id, &awsec2.CfnSubnetProps{
-		VpcId: n.vpc, CidrBlock: &cidr, AvailabilityZone: awscdk.Fn_Select(jsii.Number(zone), zones), MapPublicIpOnLaunch: jsii.Bool(false), Tags: tags,
+		VpcId: n.vpc, CidrBlock: &cidr, AvailabilityZone: awscdk.Fn_Select(jsii.Number(zone), zones),
+		MapPublicIpOnLaunch: jsii.Bool(false), Tags: tags,
 	})
-	t := awsec2.NewCfnRouteTable(n.Construct, jsii.String(id+"Routes"), &awsec2.CfnRouteTableProps{VpcId: n.vpc, Tags: tags})
-	awsec2.NewCfnSubnetRouteTableAssociation(n.Construct, jsii.String(id+"RoutesOf"), &awsec2.CfnSubnetRouteTableAssociationProps{SubnetId: s.Ref(), RouteTableId: t.Ref()})
+	t := awsec2.NewCfnRouteTable(n.Construct, jsii.String(id+"Routes"), &awsec2.CfnRouteTableProps{VpcId: n.vpc,
+		Tags: tags})
+	awsec2.NewCfnSubnetRouteTableAssociation(n.Construct, jsii.String(id+"RoutesOf"),
+		&awsec2.CfnSubnetRouteTableAssociationProps{SubnetId: s.Ref(), RouteTableId: t.Ref()})
 	return s.Ref(), t.Ref()
 }
 
@@ -120,10 +125,12 @@ type gateway struct {
 }
 
 func (n *network) gateway(tags *[]*awscdk.CfnTag) *gateway {
-	internet := awsec2.NewCfnInternetGateway(n.Construct, jsii.String("Internet"), &awsec2.CfnInternetGatewayProps{Tags: tags})
-	return &gateway{internet.Ref(), awsec2.NewCfnVPCGatewayAttachment(n.Construct, jsii.String("InternetOf"), &awsec2.CfnVPCGatewayAttachmentProps{
-		VpcId: n.vpc, InternetGatewayId: internet.Ref(),
-	})}
+	internet := awsec2.NewCfnInternetGateway(n.Construct, jsii.String("Internet"),
+		&awsec2.CfnInternetGatewayProps{Tags: tags})
+	return &gateway{internet.Ref(), awsec2.NewCfnVPCGatewayAttachment(n.Construct, jsii.String("InternetOf"),
+		&awsec2.CfnVPCGatewayAttachmentProps{
+			VpcId: n.vpc, InternetGatewayId: internet.Ref(),
+		})}
 }
 
 // nat makes the NAT gateway of a zone, in a public subnet that has nothing else, and the private subnet's way to it.
@@ -132,7 +139,8 @@ func (g *gateway) nat(n *network, zone string, i int, cidr string, private *stri
 	awsec2.NewCfnRoute(n.Construct, jsii.String("Public"+zone+"Out"), &awsec2.CfnRouteProps{
 		RouteTableId: routes, DestinationCidrBlock: jsii.String(world), GatewayId: g.id,
 	}).AddResourceDependency(g.attached, nil)
-	address := awsec2.NewCfnEIP(n.Construct, jsii.String("Address"+zone), &awsec2.CfnEIPProps{Domain: jsii.String("vpc"), Tags: tags})
+	address := awsec2.NewCfnEIP(n.Construct, jsii.String("Address"+zone),
+		&awsec2.CfnEIPProps{Domain: jsii.String("vpc"), Tags: tags})
 	address.AddResourceDependency(g.attached, nil)
 	nat := awsec2.NewCfnNatGateway(n.Construct, jsii.String("NAT"+zone), &awsec2.CfnNatGatewayProps{
 		SubnetId: subnet, AllocationId: address.AttrAllocationId(), Tags: tags,
@@ -142,14 +150,16 @@ func (g *gateway) nat(n *network, zone string, i int, cidr string, private *stri
 	})
 }
 
-// groups make the security groups: functions may call the cache and https, the cache is called by the functions and calls nobody. Https goes
-// as far as there are routes: the addresses of a gateway endpoint are public ones, and their list has another id in each region.
+// groups make the security groups: functions may call the cache and https, the cache is called by the functions and
+// calls nobody. Https goes as far as there are routes: the addresses of a gateway endpoint are public ones, and their
+// list has another id in each region.
 func (n *network) groups(p *place) {
 	tags := n.named(p)
 	function := awsec2.NewCfnSecurityGroup(n.Construct, jsii.String("Functions"), &awsec2.CfnSecurityGroupProps{
 		GroupDescription: jsii.String("Sluice: functions of cell " + p.cell.ID), VpcId: n.vpc, Tags: tags,
 		SecurityGroupEgress: []any{&awsec2.CfnSecurityGroup_EgressProperty{
-			IpProtocol: jsii.String("tcp"), FromPort: jsii.Number(httpsPort), ToPort: jsii.Number(httpsPort), CidrIp: jsii.String(world),
+			IpProtocol: jsii.String("tcp"), FromPort: jsii.Number(httpsPort), ToPort: jsii.Number(httpsPort),
+			CidrIp:      jsii.String(world),
 			Description: jsii.String("Services of AWS, and issuers where there is a way out"),
 		}},
 	})
@@ -158,7 +168,8 @@ func (n *network) groups(p *place) {
 	switch of := p.cell.Cache; {
 	case of.Endpoint == "":
 		n.cache = awsec2.NewCfnSecurityGroup(n.Construct, jsii.String("Cache"), &awsec2.CfnSecurityGroupProps{
-			GroupDescription: jsii.String("Sluice: cache of cell " + p.cell.ID), VpcId: n.vpc, Tags: tags, SecurityGroupEgress: nobodyCalled(),
+			GroupDescription: jsii.String("Sluice: cache of cell " + p.cell.ID), VpcId: n.vpc, Tags: tags,
+			SecurityGroupEgress: nobodyCalled(),
 		}).AttrGroupId()
 	case of.SecurityGroup != "":
 		n.cache, port = &of.SecurityGroup, float64(of.Port())
@@ -168,11 +179,12 @@ func (n *network) groups(p *place) {
 	n.toCache(port)
 }
 
-// toCache lets functions call the cache, and the cache take their calls. Where the group of one that was there already is not known, its owner
-// lets them in, and its port may be called as far as there are routes, like https.
+// toCache lets functions call the cache, and the cache take their calls. Where the group of one that was there already
+// is not known, its owner lets them in, and its port may be called as far as there are routes, like https.
 func (n *network) toCache(port float64) {
 	props := &awsec2.CfnSecurityGroupEgressProps{
-		GroupId: n.function, IpProtocol: jsii.String("tcp"), FromPort: &port, ToPort: &port, DestinationSecurityGroupId: n.cache, Description: jsii.String("The cache"),
+		GroupId: n.function, IpProtocol: jsii.String("tcp"), FromPort: &port, ToPort: &port,
+		DestinationSecurityGroupId: n.cache, Description: jsii.String("The cache"),
 	}
 	if n.cache == nil {
 		props.CidrIp = jsii.String(world)
@@ -186,40 +198,47 @@ func (n *network) toCache(port float64) {
 // nobodyCalled is an egress that reaches nobody: without one, a group may call everybody.
 func nobodyCalled() []any {
 	return []any{&awsec2.CfnSecurityGroup_EgressProperty{
-		IpProtocol: jsii.String("icmp"), FromPort: jsii.Number(252), ToPort: jsii.Number(86), CidrIp: jsii.String("255.255.255.255/32"),
+		IpProtocol: jsii.String("icmp"), FromPort: jsii.Number(252), ToPort: jsii.Number(86),
+		CidrIp:      jsii.String("255.255.255.255/32"),
 		Description: jsii.String("Nobody"),
 	}}
 }
 
 func (n *network) fromFunctions(id string, group *string, port float64) {
 	awsec2.NewCfnSecurityGroupIngress(n.Construct, &id, &awsec2.CfnSecurityGroupIngressProps{
-		GroupId: group, IpProtocol: jsii.String("tcp"), FromPort: &port, ToPort: &port, SourceSecurityGroupId: n.function,
-		Description: jsii.String("The functions"),
+		GroupId: group, IpProtocol: jsii.String("tcp"), FromPort: &port, ToPort: &port,
+		SourceSecurityGroupId: n.function,
+		Description:           jsii.String("The functions"),
 	})
 }
 
-// endpoints are the ways to the services that functions in the VPC call. Each takes calls of this account on this deployment's resources
-// only. S3 has none: no function in the VPC calls it.
+// endpoints are the ways to the services that functions in the VPC call. Each takes calls of this account on this
+// deployment's resources only. S3 has none: no function in the VPC calls it.
 func (n *network) endpoints(p *place) {
 	tables := p.names.ARN("dynamodb", p.cell.Region, "table/"+p.names.Prefix+"-*")
 	awsec2.NewCfnVPCEndpoint(n.Construct, jsii.String("DynamoDB"), &awsec2.CfnVPCEndpointProps{
-		VpcId: n.vpc, VpcEndpointType: jsii.String("Gateway"), ServiceName: service(p, "dynamodb"), RouteTableIds: anys(n.routes),
+		VpcId: n.vpc, VpcEndpointType: jsii.String("Gateway"), ServiceName: service(p, "dynamodb"),
+		RouteTableIds:  anys(n.routes),
 		PolicyDocument: n.policy(p, calls(grants.Counters, grants.Config, grants.Operations), tables),
 	})
 	group := awsec2.NewCfnSecurityGroup(n.Construct, jsii.String("Endpoints"), &awsec2.CfnSecurityGroupProps{
-		GroupDescription: jsii.String("Sluice: endpoints of cell " + p.cell.ID), VpcId: n.vpc, Tags: n.named(p), SecurityGroupEgress: nobodyCalled(),
+		GroupDescription: jsii.String("Sluice: endpoints of cell " + p.cell.ID), VpcId: n.vpc, Tags: n.named(p),
+		SecurityGroupEgress: nobodyCalled(),
 	})
 	n.fromFunctions("EndpointsFromFunctions", group.AttrGroupId(), httpsPort)
-	n.endpoint(p, "Secrets", "secretsmanager", group, n.policy(p, calls(grants.Secret, grants.Login), p.names.ARN("secretsmanager", p.cell.Region, "secret:"+p.names.Prefix+"-*")))
+	n.endpoint(p, "Secrets", "secretsmanager", group, n.policy(p, calls(grants.Secret, grants.Login),
+		p.names.ARN("secretsmanager", p.cell.Region, "secret:"+p.names.Prefix+"-*")))
 	if !p.cell.NoKillSwitch {
-		n.endpoint(p, "KillSwitch", "appconfigdata", group, n.policy(p, calls(grants.Switch), p.names.ARN("appconfig", p.cell.Region, "application/*")))
+		n.endpoint(p, "KillSwitch", "appconfigdata", group, n.policy(p, calls(grants.Switch),
+			p.names.ARN("appconfig", p.cell.Region, "application/*")))
 	}
 }
 
 // endpoint makes an interface in each zone, by the name that the service has everywhere.
 func (n *network) endpoint(p *place, id, name string, group awsec2.CfnSecurityGroup, policy awsiam.PolicyDocument) {
 	awsec2.NewCfnVPCEndpoint(n.Construct, &id, &awsec2.CfnVPCEndpointProps{
-		VpcId: n.vpc, VpcEndpointType: jsii.String("Interface"), ServiceName: service(p, name), SubnetIds: anys(n.subnets),
+		VpcId: n.vpc, VpcEndpointType: jsii.String("Interface"), ServiceName: service(p, name),
+		SubnetIds:        anys(n.subnets),
 		SecurityGroupIds: &[]any{group.AttrGroupId()}, PrivateDnsEnabled: jsii.Bool(true), PolicyDocument: policy,
 	})
 }
@@ -228,15 +247,18 @@ func service(p *place, name string) *string {
 	return jsii.String("com.amazonaws." + p.cell.Region + "." + name)
 }
 
-// policy lets this account do what functions do, each of which may do less. Gateway endpoints know principals by conditions only.
+// policy lets this account do what functions do, each of which may do less. Gateway endpoints know principals by
+// conditions only.
 func (n *network) policy(p *place, actions []string, resources ...string) awsiam.PolicyDocument {
 	return awsiam.NewPolicyDocument(&awsiam.PolicyDocumentProps{Statements: &[]awsiam.PolicyStatement{awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
-		Principals: &[]awsiam.IPrincipal{awsiam.NewAnyPrincipal()}, Actions: jsii.Strings(actions...), Resources: jsii.Strings(resources...),
+		Principals: &[]awsiam.IPrincipal{awsiam.NewAnyPrincipal()}, Actions: jsii.Strings(actions...),
+		Resources:  jsii.Strings(resources...),
 		Conditions: &map[string]any{"StringEquals": map[string]any{"aws:PrincipalAccount": p.names.Account}},
 	})}})
 }
 
-// callsCache reports whether a function is to be in the VPC of a full cell: those that call the cache are, and no other.
+// callsCache reports whether a function is to be in the VPC of a full cell: those that call the cache are, and no
+// other.
 func (f *function) callsCache() bool {
 	return slices.ContainsFunc(f.of.Grants, func(g grants.Grant) bool { return g.On == grants.Cache })
 }

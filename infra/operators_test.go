@@ -40,7 +40,8 @@ func operatorsAPIOf(one *template) *operatorsAPI {
 		api.methods[fmt.Sprint(m.get("HttpMethod"))+" "+path(m.get("ResourceId"))] = fmt.Sprint(m.get("AuthorizationType"))
 	}
 	for _, s := range list(first(one, "AWS::ApiGateway::Stage").get("MethodSettings")) {
-		at := strings.NewReplacer("~1", "/", "~0", "~").Replace(strings.TrimPrefix(fmt.Sprint(get(s, "ResourcePath")), "/"))
+		at := strings.NewReplacer("~1", "/", "~0", "~").Replace(strings.TrimPrefix(fmt.Sprint(get(s, "ResourcePath")),
+			"/"))
 		of := throttle{get(s, "ThrottlingRateLimit"), get(s, "ThrottlingBurstLimit")}
 		api.throttles[fmt.Sprint(get(s, "HttpMethod"))+" "+at] = of
 	}

@@ -17,11 +17,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/operations"
 )
 
-// keep is what happens to data when its stack goes, or another resource takes its place: it stays. What a failed first deployment
-// made is removed, so that the next one can make it; but not tables, which are protected and therefore made last.
+// keep is what happens to data when its stack goes, or another resource takes its place: it stays. What a failed first
+// deployment made is removed, so that the next one can make it; but not tables, which are protected and therefore made
+// last.
 const keep = awscdk.RemovalPolicy_RETAIN_ON_UPDATE_OR_DELETE
 
-// newTable makes a table with what all of ours have. An on-demand table costs nothing while nobody uses it, but for what is stored.
+// newTable makes a table with what all of ours have. An on-demand table costs nothing while nobody uses it, but for
+// what is stored.
 func newTable(scope constructs.Construct, id, name string, props *awsdynamodb.TableProps) awsdynamodb.Table {
 	props.TableName = &name
 	props.BillingMode = awsdynamodb.BillingMode_PAY_PER_REQUEST
@@ -85,8 +87,10 @@ func newOperatorsAPI(scope constructs.Construct, p *place, all []operations.Oper
 }
 
 // accessLog is a line of an operators' API: who called what, and what API Gateway answered. Bodies are not in it.
-const accessLog = `{"requestId":"$context.requestId","time":"$context.requestTime","operator":"$context.identity.userArn",` +
-	`"address":"$context.identity.sourceIp","method":"$context.httpMethod","path":"$context.path","status":"$context.status",` +
+const accessLog = `{"requestId":"$context.requestId","time":"$context.requestTime",` +
+	`"operator":"$context.identity.userArn",` +
+	`"address":"$context.identity.sourceIp","method":"$context.httpMethod","path":"$context.path",` +
+	`"status":"$context.status",` +
 	`"error":"$context.error.responseType","latencyMs":"$context.responseLatency"}`
 
 // newLogGroup makes a log group that goes with its stack: what must outlast it is in the audit bucket, and a group that
@@ -143,14 +147,18 @@ func operatorsPolicy(account *string, let *config.Callers) awsiam.PolicyDocument
 	return policy
 }
 
-// optIn are the regions that an account has to ask for. Where one is on either side, SNS speaks between regions under a name of a region's own.
+// optIn are the regions that an account has to ask for. Where one is on either side, SNS speaks between regions under a
+// name of a region's own.
 var optIn = []string{
-	"af-south-1", "ap-east-1", "ap-east-2", "ap-south-2", "ap-southeast-3", "ap-southeast-4", "ap-southeast-5", "ap-southeast-6",
-	"ap-southeast-7", "ca-west-1", "eu-central-2", "eu-south-1", "eu-south-2", "il-central-1", "me-central-1", "me-south-1", "mx-central-1",
+	"af-south-1", "ap-east-1", "ap-east-2", "ap-south-2", "ap-southeast-3", "ap-southeast-4", "ap-southeast-5",
+	"ap-southeast-6",
+	"ap-southeast-7", "ca-west-1", "eu-central-2", "eu-south-1", "eu-south-2", "il-central-1", "me-central-1",
+	"me-south-1", "mx-central-1",
 }
 
-// topicPrincipal is who delivers from a topic in one region to a queue in another: as SNS documents it, the queue's region where an account has
-// to ask for that, else the topic's where it has to ask for that. A policy that names another one lets nothing in.
+// topicPrincipal is who delivers from a topic in one region to a queue in another: as SNS documents it, the queue's
+// region where an account has to ask for that, else the topic's where it has to ask for that. A policy that names
+// another one lets nothing in.
 func topicPrincipal(topic, queue string) string {
 	switch {
 	case topic == queue:

@@ -116,7 +116,8 @@ func (p *place) ofCell(kind grants.Resource) []string {
 		return []string{p.names.ARN("sqs", p.cell.Region, p.name(config.Changes))}
 	case grants.Cache:
 		return []string{
-			p.names.ARN("elasticache", p.cell.Region, "replicationgroup:"+p.cache.name), p.names.ARN("elasticache", p.cell.Region, "user:"+p.cache.user),
+			p.names.ARN("elasticache", p.cell.Region, "replicationgroup:"+p.cache.name), p.names.ARN("elasticache",
+				p.cell.Region, "user:"+p.cache.user),
 		}
 	case grants.Login:
 		return []string{p.names.ARN("secretsmanager", p.cell.Region, "secret:"+p.cache.secret+"-??????")}
@@ -132,7 +133,8 @@ func (p *place) policy(f *grants.Function, name string, variables map[string]str
 	document := awsiam.NewPolicyDocument(nil)
 	for i := range f.Grants {
 		g := &f.Grants[i]
-		if variable, value, bound := strings.Cut(g.With, "="); variable != "" && (variables[variable] == "" || bound && variables[variable] != value) {
+		if variable, value, bound := strings.Cut(g.With, "="); variable != "" && (variables[variable] == "" || bound &&
+			variables[variable] != value) {
 			continue
 		}
 		if g.On == grants.Signing { // by the key's policy, which names the role, so the role cannot name the key
@@ -162,11 +164,12 @@ func (p *place) policy(f *grants.Function, name string, variables map[string]str
 	return document, nil
 }
 
-// notByItself keeps from the function's own code what Lambda does for it by its role: only calls that the code makes have the condition's key. A
-// function that was taken over could else delete network interfaces of the whole account.
+// notByItself keeps from the function's own code what Lambda does for it by its role: only calls that the code makes
+// have the condition's key. A function that was taken over could else delete network interfaces of the whole account.
 func (p *place) notByItself(function string, actions []string) awsiam.PolicyStatement {
 	return awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
 		Effect: awsiam.Effect_DENY, Actions: jsii.Strings(actions...), Resources: jsii.Strings("*"),
-		Conditions: &map[string]any{"ArnEquals": map[string]any{"lambda:SourceFunctionArn": p.names.ARN("lambda", p.region(), "function:"+function)}},
+		Conditions: &map[string]any{"ArnEquals": map[string]any{"lambda:SourceFunctionArn": p.names.ARN("lambda",
+			p.region(), "function:"+function)}},
 	})
 }

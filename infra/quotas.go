@@ -72,8 +72,8 @@ func reserved(perCell bool) (sum int) {
 
 // PrintQuotas writes a line for each quota, and marks those that are more than a new account has.
 func PrintQuotas(w io.Writer, d *config.Deployment) error {
-	_, err := fmt.Fprintln(w, "Quotas that this deployment needs, in the order in which its first deployment meets them"+
-		" (! is more than a new account has):")
+	_, err := fmt.Fprintln(w, "Quotas that this deployment needs, in the order in which its first deployment meets "+
+		"them (! is more than a new account has):")
 	for _, q := range Quotas(d) {
 		if err != nil {
 			return err

@@ -28,19 +28,26 @@ var states = map[string]string{
 	"AWS::ElastiCache::ReplicationGroup": saved,
 	"AWS::SQS::Queue":                    goes, "AWS::Logs::LogGroup": goes,
 
-	"AWS::ApiGateway::Deployment": no, "AWS::ApiGateway::Method": no, "AWS::ApiGateway::Resource": no, "AWS::ApiGateway::RestApi": no, "AWS::ApiGateway::Stage": no,
+	"AWS::ApiGateway::Deployment": no, "AWS::ApiGateway::Method": no, "AWS::ApiGateway::Resource": no,
+	"AWS::ApiGateway::RestApi": no, "AWS::ApiGateway::Stage": no,
 	"AWS::ApiGateway::Authorizer": no, "AWS::ApiGateway::GatewayResponse": no, "AWS::ApiGatewayV2::Authorizer": no,
-	"AWS::AppConfig::Application": no, "AWS::AppConfig::ConfigurationProfile": no, "AWS::AppConfig::Deployment": no, "AWS::AppConfig::DeploymentStrategy": no,
-	"AWS::AppConfig::Environment": no, "AWS::AppConfig::HostedConfigurationVersion": no,
+	"AWS::AppConfig::Application": no, "AWS::AppConfig::ConfigurationProfile": no, "AWS::AppConfig::Deployment": no,
+	"AWS::AppConfig::DeploymentStrategy": no,
+	"AWS::AppConfig::Environment":        no, "AWS::AppConfig::HostedConfigurationVersion": no,
 	"AWS::CloudTrail::Trail": no, "AWS::CloudWatch::Alarm": no, "AWS::Events::Rule": no, "AWS::IAM::Role": no,
-	"AWS::EC2::EIP": no, "AWS::EC2::InternetGateway": no, "AWS::EC2::NatGateway": no, "AWS::EC2::Route": no, "AWS::EC2::RouteTable": no, "AWS::EC2::SecurityGroup": no,
-	"AWS::EC2::SecurityGroupEgress": no, "AWS::EC2::SecurityGroupIngress": no, "AWS::EC2::FlowLog": no, "AWS::EC2::Subnet": no, "AWS::EC2::SubnetRouteTableAssociation": no,
+	"AWS::EC2::EIP": no, "AWS::EC2::InternetGateway": no, "AWS::EC2::NatGateway": no, "AWS::EC2::Route": no,
+	"AWS::EC2::RouteTable": no, "AWS::EC2::SecurityGroup": no,
+	"AWS::EC2::SecurityGroupEgress": no, "AWS::EC2::SecurityGroupIngress": no, "AWS::EC2::FlowLog": no,
+	"AWS::EC2::Subnet": no, "AWS::EC2::SubnetRouteTableAssociation": no,
 	"AWS::EC2::VPC": no, "AWS::EC2::VPCEndpoint": no, "AWS::EC2::VPCGatewayAttachment": no,
-	"AWS::ElastiCache::ParameterGroup": no, "AWS::ElastiCache::SubnetGroup": no, "AWS::ElastiCache::User": no, "AWS::ElastiCache::UserGroup": no,
-	"AWS::KMS::Key": either, "AWS::CloudWatch::Dashboard": no, "AWS::WAFv2::WebACL": no,
+	"AWS::ElastiCache::ParameterGroup": no, "AWS::ElastiCache::SubnetGroup": no, "AWS::ElastiCache::User": no,
+	"AWS::ElastiCache::UserGroup": no,
+	"AWS::KMS::Key":               either, "AWS::CloudWatch::Dashboard": no, "AWS::WAFv2::WebACL": no,
 	"AWS::WAFv2::WebACLAssociation":  no,
-	"AWS::Lambda::EventInvokeConfig": no, "AWS::Lambda::EventSourceMapping": no, "AWS::Lambda::Function": no, "AWS::Lambda::Permission": no,
-	"AWS::S3::BucketPolicy": no, "AWS::SNS::Subscription": no, "AWS::SNS::Topic": no, "AWS::SNS::TopicPolicy": no, "AWS::SQS::QueuePolicy": no,
+	"AWS::Lambda::EventInvokeConfig": no, "AWS::Lambda::EventSourceMapping": no, "AWS::Lambda::Function": no,
+	"AWS::Lambda::Permission": no,
+	"AWS::S3::BucketPolicy":   no, "AWS::SNS::Subscription": no, "AWS::SNS::Topic": no, "AWS::SNS::TopicPolicy": no,
+	"AWS::SQS::QueuePolicy": no,
 }
 
 // review are what somebody who reviews the security of a deployment asks, as [holds].
@@ -71,8 +78,10 @@ var review = map[string]checked{
 		everyOf("AWS::SNS::Topic", func(one *template, id string, _ *resource, wrong func(string, ...any)) {
 			for _, p := range one.of("AWS::SNS::TopicPolicy") {
 				for _, s := range list(p.get("PolicyDocument", "Statement")) {
-					if get(p.get("Topics", 0), "Ref") == id && get(s, "Effect") == "Deny" && get(s, "Action") == "sns:Publish" &&
-						fmt.Sprint(get(s, "Principal", "AWS")) == "*" && get(s, "Condition", "Bool", "aws:SecureTransport") == "false" {
+					if get(p.get("Topics", 0), "Ref") == id && get(s, "Effect") == "Deny" &&
+						get(s, "Action") == "sns:Publish" &&
+						fmt.Sprint(get(s, "Principal", "AWS")) == "*" &&
+						get(s, "Condition", "Bool", "aws:SecureTransport") == "false" {
 						return
 					}
 				}
@@ -90,19 +99,25 @@ var review = map[string]checked{
 	},
 	"nothing secret is written in a template": {plainHolds, 1, 1, map[string]func(*template){
 		"a password": func(one *template) {
-			one.Resources["X"] = &resource{Type: "AWS::ElastiCache::User", Properties: map[string]any{"AuthenticationMode": map[string]any{"Passwords": []any{"correct-horse-battery"}}}}
+			one.Resources["X"] = &resource{Type: "AWS::ElastiCache::User",
+				Properties: map[string]any{"AuthenticationMode": map[string]any{"Passwords": []any{"correct-horse-battery"}}}}
 		},
 		"an access token": func(one *template) {
-			one.Resources["X"] = &resource{Type: "AWS::ElastiCache::ReplicationGroup", Properties: map[string]any{"AuthToken": "correct-horse-battery"}}
+			one.Resources["X"] = &resource{Type: "AWS::ElastiCache::ReplicationGroup",
+				Properties: map[string]any{"AuthToken": "correct-horse-battery"}}
 		},
 		"a secret that a variable would show": func(one *template) {
-			first(one, "AWS::Lambda::Function").get("Environment", "Variables").(map[string]any)["X"] = map[string]any{"Fn::Join": []any{"", []any{"{{resolve:secretsmanager:", "x", "}}"}}}
+			first(one, "AWS::Lambda::Function").get("Environment",
+				"Variables").(map[string]any)["X"] = map[string]any{"Fn::Join": []any{"",
+				[]any{"{{resolve:secretsmanager:", "x", "}}"}}}
 		},
 		"an access key": func(one *template) {
-			first(one, "AWS::Lambda::Function").get("Environment", "Variables").(map[string]any)["X"] = "AKIA" + "ABCDEFGHIJKLMNOP"
+			first(one, "AWS::Lambda::Function").get("Environment", "Variables").(map[string]any)["X"] = "AKIA" +
+				"ABCDEFGHIJKLMNOP"
 		},
 		"a key in base64": func(one *template) {
-			first(one, "AWS::Lambda::Function").get("Environment", "Variables").(map[string]any)["X"] = "bm90LXRoZS1kZXYtcGVwcGVyLW9mLWV2ZXJ5b25lZQ=="
+			first(one, "AWS::Lambda::Function").get("Environment",
+				"Variables").(map[string]any)["X"] = "bm90LXRoZS1kZXYtcGVwcGVyLW9mLWV2ZXJ5b25lZQ=="
 		},
 		"an output": func(one *template) {
 			one.Outputs["X"] = map[string]any{"Value": "{{resolve:secretsmanager:x:SecretString:password}}"}
@@ -131,12 +146,19 @@ var review = map[string]checked{
 			if r.get("SourceSecurityGroupId") == nil || r.get("CidrIp") != nil || r.get("CidrIpv6") != nil {
 				wrong("it takes calls from %v%v", r.get("CidrIp"), r.get("CidrIpv6"))
 			}
-			if port := r.get("FromPort"); r.get("IpProtocol") != "tcp" || port != r.get("ToPort") || port != 6379.0 && port != 443.0 {
+			if port := r.get("FromPort"); r.get("IpProtocol") != "tcp" || port != r.get("ToPort") || port != 6379.0 &&
+				port != 443.0 {
 				wrong("it takes ports %v to %v", r.get("FromPort"), r.get("ToPort"))
 			}
 		}), 0, 0, map[string]func(*template){
-			"a range": func(one *template) { first(one, "AWS::EC2::SecurityGroupIngress").Properties["CidrIp"] = "10.0.0.0/8" },
-			"ports":   func(one *template) { first(one, "AWS::EC2::SecurityGroupIngress").Properties["ToPort"] = 65535.0 },
+			"a range": func(one *template) {
+				first(one,
+					"AWS::EC2::SecurityGroupIngress").Properties["CidrIp"] = "10.0.0.0/8"
+			},
+			"ports": func(one *template) {
+				first(one,
+					"AWS::EC2::SecurityGroupIngress").Properties["ToPort"] = 65535.0
+			},
 		},
 	},
 	"security groups call https, the cache, or nobody": {
@@ -150,7 +172,8 @@ var review = map[string]checked{
 			}
 			for _, e := range rules {
 				nobody := get(e, "CidrIp") == "255.255.255.255/32"
-				if https := get(e, "IpProtocol") == "tcp" && get(e, "FromPort") == 443.0 && get(e, "ToPort") == 443.0; !nobody && !https {
+				if https := get(e, "IpProtocol") == "tcp" && get(e, "FromPort") == 443.0 &&
+					get(e, "ToPort") == 443.0; !nobody && !https {
 					wrong("it may call %v", e)
 				}
 			}
@@ -158,7 +181,8 @@ var review = map[string]checked{
 			"everybody": without("AWS::EC2::SecurityGroup", "SecurityGroupEgress"),
 			"all ports": func(one *template) {
 				for _, g := range one.of("AWS::EC2::SecurityGroup") {
-					g.Properties["SecurityGroupEgress"] = []any{map[string]any{"CidrIp": "0.0.0.0/0", "IpProtocol": "-1"}}
+					g.Properties["SecurityGroupEgress"] = []any{map[string]any{"CidrIp": "0.0.0.0/0",
+						"IpProtocol": "-1"}}
 				}
 			},
 			"ingress": func(one *template) {
@@ -167,10 +191,13 @@ var review = map[string]checked{
 		},
 	},
 	"functions call the cache's port alone beside https": {
-		everyOf("AWS::EC2::SecurityGroupEgress", func(one *template, _ string, r *resource, wrong func(string, ...any)) {
-			port, unknown := 6379.0, one.Outputs["FunctionsGroup"] != nil // unknown: the cache's group, whose owner lets functions in
+		everyOf("AWS::EC2::SecurityGroupEgress", func(one *template, _ string, r *resource,
+			wrong func(string, ...any)) {
+			// unknown: the cache's group, whose owner lets functions in
+			port, unknown := 6379.0, one.Outputs["FunctionsGroup"] != nil
 			for _, f := range one.of("AWS::Lambda::Function") {
-				if at, err := netip.ParseAddrPort(one.text(f.get("Environment", "Variables", "SLUICE_REDIS"))); err == nil {
+				if at, err := netip.ParseAddrPort(one.text(f.get("Environment", "Variables",
+					"SLUICE_REDIS"))); err == nil {
 					port = float64(at.Port())
 				}
 			}
@@ -181,9 +208,15 @@ var review = map[string]checked{
 				wrong("they may call %v, %v", r.get("CidrIp"), r.get("DestinationSecurityGroupId"))
 			}
 		}), 0, 0, map[string]func(*template){
-			"ports":    func(one *template) { first(one, "AWS::EC2::SecurityGroupEgress").Properties["ToPort"] = 65535.0 },
-			"anywhere": func(one *template) { first(one, "AWS::EC2::SecurityGroupEgress").Properties["CidrIp"] = "0.0.0.0/0" },
-			"nobody":   without("AWS::EC2::SecurityGroupEgress", "DestinationSecurityGroupId"),
+			"ports": func(one *template) {
+				first(one,
+					"AWS::EC2::SecurityGroupEgress").Properties["ToPort"] = 65535.0
+			},
+			"anywhere": func(one *template) {
+				first(one,
+					"AWS::EC2::SecurityGroupEgress").Properties["CidrIp"] = "0.0.0.0/0"
+			},
+			"nobody": without("AWS::EC2::SecurityGroupEgress", "DestinationSecurityGroupId"),
 		},
 	},
 	"functions that call the cache are in private subnets, and no other is in the VPC": {
@@ -199,21 +232,27 @@ var review = map[string]checked{
 				wrong("its hosts have public addresses")
 			}
 		}), 0, 0, map[string]func(*template){
-			"addresses": func(one *template) { first(one, "AWS::EC2::Subnet").Properties["MapPublicIpOnLaunch"] = true },
+			"addresses": func(one *template) {
+				first(one,
+					"AWS::EC2::Subnet").Properties["MapPublicIpOnLaunch"] = true
+			},
 		},
 	},
 	"endpoints are for what is called, by this account": {endpointsHold, 0, 0, map[string]func(*template){
 		"one more": func(one *template) {
-			one.Resources["X"] = &resource{Type: "AWS::EC2::VPCEndpoint", Properties: map[string]any{"ServiceName": "com.amazonaws.eu-west-1.s3"}}
+			one.Resources["X"] = &resource{Type: "AWS::EC2::VPCEndpoint",
+				Properties: map[string]any{"ServiceName": "com.amazonaws.eu-west-1.s3"}}
 		},
 		"one less": func(one *template) {
 			delete(one.Resources, slices.Sorted(maps.Keys(one.of("AWS::EC2::VPCEndpoint")))[0])
 		},
 		"another account": func(one *template) {
-			delete(first(one, "AWS::EC2::VPCEndpoint").get("PolicyDocument", "Statement", 0).(map[string]any), "Condition")
+			delete(first(one, "AWS::EC2::VPCEndpoint").get("PolicyDocument", "Statement", 0).(map[string]any),
+				"Condition")
 		},
 		"all actions": func(one *template) {
-			first(one, "AWS::EC2::VPCEndpoint").get("PolicyDocument", "Statement", 0).(map[string]any)["Action"] = "dynamodb:*"
+			first(one, "AWS::EC2::VPCEndpoint").get("PolicyDocument", "Statement",
+				0).(map[string]any)["Action"] = "dynamodb:*"
 		},
 		"no policy": without("AWS::EC2::VPCEndpoint", "PolicyDocument"),
 	}},
@@ -241,15 +280,20 @@ var review = map[string]checked{
 			"a user without a password": func(one *template) {
 				first(one, "AWS::ElastiCache::User").Properties["AuthenticationMode"] = map[string]any{"Type": "no-password-required"}
 			},
-			"who takes its place": func(one *template) { first(one, "AWS::ElastiCache::ReplicationGroup").UpdateReplacePolicy = goes },
+			"who takes its place": func(one *template) {
+				first(one,
+					"AWS::ElastiCache::ReplicationGroup").UpdateReplacePolicy = goes
+			},
 		},
 	},
 }
 
-// Guarantees that what only watched deployments have, topics of alarms with their keys, dashboards and firewalls, is reviewed, too.
+// Guarantees that what only watched deployments have, topics of alarms with their keys, dashboards and firewalls, is
+// reviewed, too.
 func TestReviewWatched(t *testing.T) {
 	all := maps.Clone(review)
-	for _, name := range []string{"nothing is open to the world, or needs another stack", "topics are encrypted", "queues are encrypted, and reached by TLS alone"} {
+	for _, name := range []string{"nothing is open to the world, or needs another stack", "topics are encrypted",
+		"queues are encrypted, and reached by TLS alone"} {
 		all[name] = holds[name]
 	}
 	for _, stackName := range []string{"sluice-control", "sluice-cell-a-1", "sluice-cell-us-1"} {
@@ -285,7 +329,8 @@ func stateHolds(one *template) (wrong []string, looked int) {
 		case !known:
 			wrong = append(wrong, fmt.Sprintf("%s: nobody has said what becomes of a %s", id, r.Type))
 		case r.DeletionPolicy != want || r.UpdateReplacePolicy != replaced:
-			wrong = append(wrong, fmt.Sprintf("%s: a %s is %q with its stack and %q when another takes its place, want %q and %q", id, r.Type, r.DeletionPolicy, r.UpdateReplacePolicy, want, replaced))
+			wrong = append(wrong, fmt.Sprintf("%s: a %s is %q with its stack and %q when another takes its place, "+
+				"want %q and %q", id, r.Type, r.DeletionPolicy, r.UpdateReplacePolicy, want, replaced))
 		}
 	}
 	return wrong, 1
@@ -293,7 +338,8 @@ func stateHolds(one *template) (wrong []string, looked int) {
 
 var (
 	secretKeys  = regexp.MustCompile(`(?i)^(secretstring|authtoken|passwords?|.*userpassword|privatekey)$`)
-	secretTexts = regexp.MustCompile(`(AKIA|ASIA)[A-Z0-9]{16}|-----BEGIN|slk_[A-Za-z0-9]|(^|[^A-Za-z0-9+/])[A-Za-z0-9+/]{42,}={0,2}($|[^A-Za-z0-9+/.])`)
+	secretTexts = regexp.MustCompile(`(AKIA|ASIA)[A-Z0-9]{16}` +
+		`|-----BEGIN|slk_[A-Za-z0-9]|(^|[^A-Za-z0-9+/])[A-Za-z0-9+/]{42,}={0,2}($|[^A-Za-z0-9+/.])`)
 )
 
 func plainHolds(one *template) (wrong []string, looked int) {
@@ -317,7 +363,8 @@ func plainHolds(one *template) (wrong []string, looked int) {
 			if slices.Contains([]string{"Ref", "Fn::GetAtt", "S3Key"}, key) || strings.Contains(v, "://") {
 				return // ids, hashes of assets, addresses
 			}
-			if secret && !resolved || !secret && strings.Contains(v, "{{resolve:") || !resolved && secretTexts.MatchString(v) {
+			if secret && !resolved || !secret && strings.Contains(v, "{{resolve:") || !resolved &&
+				secretTexts.MatchString(v) {
 				wrong = append(wrong, at+": a secret would be seen")
 			}
 		}
@@ -335,11 +382,13 @@ func authorizersHold(one *template) (wrong []string, looked int) {
 	for _, kind := range []string{"AWS::ApiGateway::Authorizer", "AWS::ApiGatewayV2::Authorizer"} {
 		for id, a := range one.of(kind) {
 			looked++
-			socket := kind == "AWS::ApiGatewayV2::Authorizer" && a.get("EnableSimpleResponses") == nil // none is kept there
+			// none is kept there
+			socket := kind == "AWS::ApiGatewayV2::Authorizer" && a.get("EnableSimpleResponses") == nil
 			if ttl := a.get("AuthorizerResultTtlInSeconds"); ttl != 0.0 && (!socket || ttl != nil) {
 				wrong = append(wrong, fmt.Sprintf("%s: its answers are kept for %v s", id, ttl))
 			}
-			if a.get("IdentitySource") != nil || a.get("Type") != nil && a.get("Type") != "REQUEST" || a.get("AuthorizerType") != nil && a.get("AuthorizerType") != "REQUEST" {
+			if a.get("IdentitySource") != nil || a.get("Type") != nil && a.get("Type") != "REQUEST" ||
+				a.get("AuthorizerType") != nil && a.get("AuthorizerType") != "REQUEST" {
 				wrong = append(wrong, id+": calls without a credential do not reach it")
 			}
 		}
@@ -347,7 +396,8 @@ func authorizersHold(one *template) (wrong []string, looked int) {
 	return wrong, looked
 }
 
-// choicesHold is what was decided about tracing: X-Ray would need rights on any resource, and tell no more than the metrics do.
+// choicesHold is what was decided about tracing: X-Ray would need rights on any resource, and tell no more than the
+// metrics do.
 func choicesHold(one *template) (wrong []string, looked int) {
 	for id, f := range one.of("AWS::Lambda::Function") {
 		if looked++; f.get("TracingConfig") != nil {
@@ -383,7 +433,8 @@ func placeHolds(one *template, _ string, r *resource, wrong func(string, ...any)
 				continue
 			}
 			for _, route := range one.of("AWS::EC2::Route") {
-				if one.text(route.get("RouteTableId")) == one.text(association.get("RouteTableId")) && route.get("GatewayId") != nil {
+				if one.text(route.get("RouteTableId")) == one.text(association.get("RouteTableId")) &&
+					route.get("GatewayId") != nil {
 					wrong("its subnet %s is public, where functions reach nobody", one.text(s))
 				}
 			}
@@ -395,7 +446,8 @@ func endpointsHold(one *template) (wrong []string, looked int) {
 	want := map[string]bool{}
 	for _, f := range one.of("AWS::Lambda::Function") {
 		variables, _ := f.get("Environment", "Variables").(map[string]any)
-		if variables["SLUICE_REDIS"] == nil || len(one.of("AWS::EC2::VPC")) == 0 { // one that was there already has its own
+		// one that was there already has its own
+		if variables["SLUICE_REDIS"] == nil || len(one.of("AWS::EC2::VPC")) == 0 {
 			continue
 		}
 		want["com.amazonaws.eu-west-1.dynamodb"], want["com.amazonaws.eu-west-1.secretsmanager"] = true, true
@@ -411,7 +463,8 @@ func endpointsHold(one *template) (wrong []string, looked int) {
 			wrong = append(wrong, id+": it is for anything")
 		}
 		for _, s := range statements {
-			bad := one.text(get(s, "Condition", "StringEquals", "aws:PrincipalAccount")) != "123456789012" || get(s, "Resource") == "*"
+			bad := one.text(get(s, "Condition", "StringEquals", "aws:PrincipalAccount")) != "123456789012" ||
+				get(s, "Resource") == "*"
 			for _, action := range one.texts(get(s, "Action")) {
 				bad = bad || strings.Contains(action, "*")
 			}
@@ -421,13 +474,15 @@ func endpointsHold(one *template) (wrong []string, looked int) {
 		}
 	}
 	if !maps.Equal(got, want) {
-		wrong = append(wrong, fmt.Sprintf("there are endpoints of %v, want %v", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want))))
+		wrong = append(wrong, fmt.Sprintf("there are endpoints of %v, want %v", slices.Sorted(maps.Keys(got)),
+			slices.Sorted(maps.Keys(want))))
 	}
 	return wrong, looked
 }
 
 func cacheHolds(one *template, _ string, r *resource, wrong func(string, ...any)) {
-	for _, key := range []string{"TransitEncryptionEnabled", "AtRestEncryptionEnabled", "MultiAZEnabled", "AutomaticFailoverEnabled"} {
+	for _, key := range []string{"TransitEncryptionEnabled", "AtRestEncryptionEnabled", "MultiAZEnabled",
+		"AutomaticFailoverEnabled"} {
 		if r.get(key) != true {
 			wrong("%s is not set", key)
 		}
@@ -442,7 +497,8 @@ func cacheHolds(one *template, _ string, r *resource, wrong func(string, ...any)
 		wrong("it has no replica")
 	}
 	parameters := one.Resources[fmt.Sprint(get(r.get("CacheParameterGroupName"), "Ref"))]
-	if parameters == nil || parameters.get("Properties", "maxmemory-policy") != "noeviction" || (parameters.get("Properties", "cluster-enabled") == "yes") != (r.get("ClusterMode") == "enabled") {
+	if parameters == nil || parameters.get("Properties", "maxmemory-policy") != "noeviction" ||
+		(parameters.get("Properties", "cluster-enabled") == "yes") != (r.get("ClusterMode") == "enabled") {
 		wrong("it drops counters, or is another kind of cluster than its parameters say")
 	}
 	group := one.Resources[fmt.Sprint(get(r.get("UserGroupIds", 0), "Ref"))]
@@ -457,7 +513,8 @@ func cacheHolds(one *template, _ string, r *resource, wrong func(string, ...any)
 	}
 	switch kind := user.get("AuthenticationMode", "Type"); {
 	case kind == "iam" && user.get("UserId") == user.get("UserName"):
-	case kind == "password" && strings.HasPrefix(one.text(user.get("AuthenticationMode", "Passwords", 0)), "{{resolve:secretsmanager:"):
+	case kind == "password" && strings.HasPrefix(one.text(user.get("AuthenticationMode", "Passwords", 0)),
+		"{{resolve:secretsmanager:"):
 	default:
 		wrong("its user shows who it is by %v", kind)
 	}

@@ -14,9 +14,9 @@ type Stacks struct {
 	Cells   []*CellStack // in the deployment's order
 }
 
-// NewStacks makes the stacks of a deployment in an app: the control plane's, and one for each cell. A cell's stack waits for the one
-// before it and so for the control plane's: cells change one at a time, and the first that fails ends it. The order is not in the
-// templates, so a cell may come or go anywhere in the list.
+// NewStacks makes the stacks of a deployment in an app: the control plane's, and one for each cell. A cell's stack
+// waits for the one before it and so for the control plane's: cells change one at a time, and the first that fails ends
+// it. The order is not in the templates, so a cell may come or go anywhere in the list.
 func NewStacks(app constructs.Construct, d *config.Deployment, lambdas string) (stacks *Stacks, err error) {
 	defer recovered("stacks", &err)
 	if err := d.Complete(); err != nil {

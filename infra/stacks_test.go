@@ -19,8 +19,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
-// Guarantees that a cell that comes in the middle of the list changes nothing of the others but what they must know of it: the counters
-// from which its tenants' quotas are leased. Otherwise adding a cell could replace the tables of another one.
+// Guarantees that a cell that comes in the middle of the list changes nothing of the others but what they must know of
+// it: the counters from which its tenants' quotas are leased. Otherwise adding a cell could replace the tables of
+// another one.
 func TestACellMoreChangesNothingElse(t *testing.T) {
 	more, _, err := synthesize(world("a-1", "b-1", "us-1"))
 	if err != nil {
@@ -32,7 +33,8 @@ func TestACellMoreChangesNothingElse(t *testing.T) {
 			t.Errorf("%s: %s", name, problem)
 		}
 	}
-	if want, got := types(stack(t, "sluice-cell-a-1")), types(decode(t, more["sluice-cell-b-1"])); !maps.Equal(got, want) {
+	if want, got := types(stack(t, "sluice-cell-a-1")), types(decode(t, more["sluice-cell-b-1"])); !maps.Equal(got,
+		want) {
 		t.Errorf("the cell b-1 has %v, and a-1 %v", got, want)
 	}
 
@@ -104,8 +106,8 @@ func merged[V any](a, b map[string]V) map[string]V {
 	return all
 }
 
-// Guarantees that cells are deployed one at a time, each after the one before it and the first after the control plane, and that it is
-// the order of the file.
+// Guarantees that cells are deployed one at a time, each after the one before it and the first after the control plane,
+// and that it is the order of the file.
 func TestCellsOneAtATime(t *testing.T) {
 	all := made()
 	if all.err != nil {
@@ -123,10 +125,12 @@ func TestCellsOneAtATime(t *testing.T) {
 	got := map[string][]string{}
 	for name, artifact := range manifest.Artifacts {
 		if artifact.Type == "aws:cloudformation:stack" {
-			got[name] = slices.DeleteFunc(artifact.Dependencies, func(d string) bool { return strings.HasSuffix(d, ".assets") })
+			got[name] = slices.DeleteFunc(artifact.Dependencies,
+				func(d string) bool { return strings.HasSuffix(d, ".assets") })
 		}
 	}
-	for name, before := range map[string]string{"sluice-cell-a-1": "sluice-control", "sluice-cell-us-1": "sluice-cell-a-1"} {
+	for name, before := range map[string]string{"sluice-cell-a-1": "sluice-control",
+		"sluice-cell-us-1": "sluice-cell-a-1"} {
 		if !slices.Contains(got[name], before) {
 			t.Errorf("%s waits for %v, want %s", name, got[name], before)
 		}
@@ -136,8 +140,8 @@ func TestCellsOneAtATime(t *testing.T) {
 	}
 }
 
-// Guarantees that what cannot be deployed is refused when templates are made, in one line that says what, and not by CloudFormation when
-// half of it is there.
+// Guarantees that what cannot be deployed is refused when templates are made, in one line that says what, and not by
+// CloudFormation when half of it is there.
 func TestRefusals(t *testing.T) {
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: outdir(t)})
 	many := world("a-1")
@@ -149,20 +153,24 @@ func TestRefusals(t *testing.T) {
 		lambdas    string
 		want       string
 	}{
-		"a cell twice":       {world("a-1", "a-1"), "", `cells[1].id: cell "a-1" is there twice, first as cells[0]`},
-		"unknown region":     {&config.Deployment{Control: config.Control{Region: "eu-west-1"}, Cells: []config.Cell{{ID: "a", Region: "x"}}}, "", `cells[0].region: "x" is not a region`},
+		"a cell twice": {world("a-1", "a-1"), "", `cells[1].id: cell "a-1" is there twice, first as cells[0]`},
+		"unknown region": {&config.Deployment{Control: config.Control{Region: "eu-west-1"},
+			Cells: []config.Cell{{ID: "a", Region: "x"}}}, "", `cells[0].region: "x" is not a region`},
 		"no zip":             {world("a-1"), t.TempDir(), "publisher.zip is not there: run make lambdas ARCH=arm64"},
 		"too many variables": {many, "", "its variables have "},
-		"COMPLIANCE": {&config.Deployment{Control: config.Control{Region: "eu-west-1", Audit: config.Audit{Mode: config.Compliance}}, Cells: []config.Cell{{ID: "a", Region: "eu-west-1"}}}, "",
+		"COMPLIANCE": {&config.Deployment{Control: config.Control{Region: "eu-west-1",
+			Audit: config.Audit{Mode: config.Compliance}}, Cells: []config.Cell{{ID: "a", Region: "eu-west-1"}}}, "",
 			"control.audit.mode: COMPLIANCE cannot be taken back"},
-		"an issuer that no token can be of": {issuing(world("a-1"), "HS256"), "", `cells[0].issuers[0].algorithms[0]: "HS256" is not RS, PS or ES`},
+		"an issuer that no token can be of": {issuing(world("a-1"), "HS256"), "",
+			`cells[0].issuers[0].algorithms[0]: "HS256" is not RS, PS or ES`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lambdas := tt.lambdas
 			if lambdas == "" {
 				lambdas = stubs()
 			}
-			scope := awscdk.NewStage(app, jsii.String(strings.ReplaceAll(strings.ReplaceAll(name, " ", "-"), ".", "")), nil)
+			scope := awscdk.NewStage(app, jsii.String(strings.ReplaceAll(strings.ReplaceAll(name, " ", "-"), ".", "")),
+				nil)
 			_, err := infra.NewStacks(scope, tt.deployment, lambdas)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%v\nwant one line with %q", err, tt.want)
@@ -179,7 +187,8 @@ func issuing(d *config.Deployment, algorithm string) *config.Deployment {
 // Guarantees that what CDK says reaches the caller as an error and does not end the program.
 func TestPanicsStayInside(t *testing.T) {
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: outdir(t)})
-	s := awscdk.NewStack(app, jsii.String("Twice"), &awscdk.StackProps{Env: &awscdk.Environment{Region: jsii.String("eu-west-1")}})
+	s := awscdk.NewStack(app, jsii.String("Twice"),
+		&awscdk.StackProps{Env: &awscdk.Environment{Region: jsii.String("eu-west-1")}})
 	props := &infra.CellProps{Deployment: world("a-1"), Cell: "a-1", Lambdas: stubs()}
 	if _, err := infra.NewCell(s, "Cell", props); err != nil {
 		t.Fatal(err)
@@ -187,7 +196,8 @@ func TestPanicsStayInside(t *testing.T) {
 	if _, err := infra.NewCell(s, "Cell", props); err == nil || !strings.Contains(err.Error(), "Cell") {
 		t.Errorf("a second construct of the same id: %v", err)
 	}
-	if _, err := infra.NewCell(s, "Nobody", &infra.CellProps{Deployment: world("a-1"), Cell: "b-1", Lambdas: stubs()}); err == nil || err.Error() != `the deployment has no cell "b-1"` {
+	if _, err := infra.NewCell(s, "Nobody", &infra.CellProps{Deployment: world("a-1"), Cell: "b-1",
+		Lambdas: stubs()}); err == nil || err.Error() != `the deployment has no cell "b-1"` {
 		t.Errorf("a cell that is not in the deployment: %v", err)
 	}
 }
@@ -209,7 +219,8 @@ func TestReservedConcurrency(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		fmt.Sprintf("%d in the control plane's region with anchors, and for each cell `maxInstances` and %d more", control, cell),
+		fmt.Sprintf("%d in the control plane's region with anchors, and for each cell `maxInstances` and %d more",
+			control, cell),
 		fmt.Sprintf("a quota of %d.", control+cell+instances+unreserved),
 		"`make deploy CDKFLAGS=--no-rollback`", "--no-deletion-protection-enabled",
 	} {
@@ -224,8 +235,9 @@ func TestModes(t *testing.T) {
 	out := *outdir(t)
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &out})
 	d := &config.Deployment{
-		Control: config.Control{Region: "eu-south-1", NoTrail: true, LogDays: 90, CanaryMinutes: 1, NoPlatformLogs: true, Audit: config.Audit{
-			Mode: config.Compliance, RetentionDays: 7, Confirm: config.Confirmation(7)}},
+		Control: config.Control{Region: "eu-south-1", NoTrail: true, LogDays: 90, CanaryMinutes: 1,
+			NoPlatformLogs: true, Audit: config.Audit{
+				Mode: config.Compliance, RetentionDays: 7, Confirm: config.Confirmation(7)}},
 		Cells: []config.Cell{{ID: "here", Region: "eu-south-1"}},
 	}
 	if _, err := infra.NewStacks(app, d, stubs()); err != nil {
@@ -245,7 +257,8 @@ func TestModes(t *testing.T) {
 	for _, r := range control.of("AWS::Lambda::Function") {
 		for setting, want := range quiet {
 			if got := r.get("LoggingConfig", setting); got != want {
-				t.Errorf("without Lambda's own lines, %v has the %s %v, want %v", r.get("FunctionName"), setting, got, want)
+				t.Errorf("without Lambda's own lines, %v has the %s %v, want %v", r.get("FunctionName"), setting, got,
+					want)
 			}
 		}
 	}
@@ -268,13 +281,15 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// Guarantees that each cell's queue takes messages under the name by which SNS speaks to it: where a region is one that an account has to ask for,
-// it is another than elsewhere, and under the wrong one nothing ever comes to the cell. The names are those of "Cross-region delivery support to
-// Amazon SQS" in SNS's documentation.
+// Guarantees that each cell's queue takes messages under the name by which SNS speaks to it: where a region is one that
+// an account has to ask for, it is another than elsewhere, and under the wrong one nothing ever comes to the cell. The
+// names are those of "Cross-region delivery support to Amazon SQS" in SNS's documentation.
 func TestTopicReachesQueues(t *testing.T) {
 	for control, cells := range map[string]map[string]string{
-		"eu-south-1": {"eu-south-1": "sns.amazonaws.com", "eu-west-1": "sns.eu-south-1.amazonaws.com", "ap-east-1": "sns.ap-east-1.amazonaws.com"},
-		"eu-west-1":  {"eu-west-1": "sns.amazonaws.com", "us-east-1": "sns.amazonaws.com", "eu-south-1": "sns.eu-south-1.amazonaws.com"},
+		"eu-south-1": {"eu-south-1": "sns.amazonaws.com", "eu-west-1": "sns.eu-south-1.amazonaws.com",
+			"ap-east-1": "sns.ap-east-1.amazonaws.com"},
+		"eu-west-1": {"eu-west-1": "sns.amazonaws.com", "us-east-1": "sns.amazonaws.com",
+			"eu-south-1": "sns.eu-south-1.amazonaws.com"},
 	} {
 		out := *outdir(t)
 		app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &out})

@@ -12,13 +12,14 @@ import (
 
 const wafWindow = 300 // s
 
-// newWAF makes the cell's firewall: one rule, which counts addresses. It asks nothing of ours, and so stands when everything of ours is
-// away. Requests that it blocks reach no authorizer. It returns its ARN.
+// newWAF makes the cell's firewall: one rule, which counts addresses. It asks nothing of ours, and so stands when
+// everything of ours is away. Requests that it blocks reach no authorizer. It returns its ARN.
 func newWAF(scope constructs.Construct, p *place) string {
 	own, name := constructs.NewConstruct(scope, jsii.String("WAF")), p.name(config.Firewall)
 	visible := func(metric string) *awswafv2.CfnWebACL_VisibilityConfigProperty {
 		return &awswafv2.CfnWebACL_VisibilityConfigProperty{
-			MetricName: &metric, CloudWatchMetricsEnabled: jsii.Bool(true), SampledRequestsEnabled: jsii.Bool(false), // samples have addresses
+			// samples have addresses
+			MetricName: &metric, CloudWatchMetricsEnabled: jsii.Bool(true), SampledRequestsEnabled: jsii.Bool(false),
 		}
 	}
 	acl := awswafv2.NewCfnWebACL(own, jsii.String("ACL"), &awswafv2.CfnWebACLProps{
@@ -26,18 +27,22 @@ func newWAF(scope constructs.Construct, p *place) string {
 		DefaultAction:    &awswafv2.CfnWebACL_DefaultActionProperty{Allow: map[string]any{}},
 		VisibilityConfig: visible(name),
 		Rules: []any{&awswafv2.CfnWebACL_RuleProperty{
-			Name: jsii.String("rate"), Priority: jsii.Number(0), Action: &awswafv2.CfnWebACL_RuleActionProperty{Block: map[string]any{}},
+			Name: jsii.String("rate"), Priority: jsii.Number(0),
+			Action:           &awswafv2.CfnWebACL_RuleActionProperty{Block: map[string]any{}},
 			VisibilityConfig: visible(name + "-rate"),
 			Statement: &awswafv2.CfnWebACL_StatementProperty{RateBasedStatement: &awswafv2.CfnWebACL_RateBasedStatementProperty{
-				AggregateKeyType: jsii.String("IP"), Limit: jsii.Number(p.cell.WAF.Rate), EvaluationWindowSec: jsii.Number(wafWindow),
+				AggregateKeyType: jsii.String("IP"), Limit: jsii.Number(p.cell.WAF.Rate),
+				EvaluationWindowSec: jsii.Number(wafWindow),
 			}},
 		}},
 	})
 	for _, stage := range p.cell.WAF.Stages {
-		_, which, _ := strings.Cut(stage, "/restapis/") // API/stages/NAME, so that a stage more is nothing to the others
-		awswafv2.NewCfnWebACLAssociation(own, jsii.String("Stage-"+strings.ReplaceAll(which, "/", "-")), &awswafv2.CfnWebACLAssociationProps{
-			WebAclArn: acl.AttrArn(), ResourceArn: jsii.String(stage),
-		})
+		// API/stages/NAME, so that a stage more is nothing to the others
+		_, which, _ := strings.Cut(stage, "/restapis/")
+		awswafv2.NewCfnWebACLAssociation(own, jsii.String("Stage-"+strings.ReplaceAll(which, "/", "-")),
+			&awswafv2.CfnWebACLAssociationProps{
+				WebAclArn: acl.AttrArn(), ResourceArn: jsii.String(stage),
+			})
 	}
 	return *acl.AttrArn()
 }

@@ -28,8 +28,10 @@ const (
 // watched is two cells in two regions with everything that watches them.
 var watched = sync.OnceValue(func() synthesized {
 	d := &config.Deployment{
-		Control: config.Control{Region: "eu-west-1"}, Alarms: config.Alarms{Set: config.AllAlarms, Email: "ops@example.com"}, Dashboards: true,
-		Operators: config.Callers{Principals: []string{operatorARN}, Addresses: []string{"203.0.113.0/24", "2001:db8::/32"}},
+		Control: config.Control{Region: "eu-west-1"}, Alarms: config.Alarms{Set: config.AllAlarms,
+			Email: "ops@example.com"}, Dashboards: true,
+		Operators: config.Callers{Principals: []string{operatorARN}, Addresses: []string{"203.0.113.0/24",
+			"2001:db8::/32"}},
 		Cells: []config.Cell{{ID: "a-1", Region: "eu-west-1", NoKillSwitch: true}, {ID: "us-1", Region: "us-east-1",
 			RollbackAlarms: []string{backendARN}, WAF: &config.WAF{Rate: 2000, Stages: []string{stageARN}}}},
 	}
@@ -60,13 +62,15 @@ func TestWatchedTemplates(t *testing.T) {
 func alarmHolds(one *template, _ string, r *resource, wrong func(string, ...any)) {
 	name, description := one.text(r.get("AlarmName")), fmt.Sprint(r.get("AlarmDescription"))
 	_, runbook, ok := strings.Cut(description, infra.Runbooks)
-	if _, err := os.Stat(filepath.Join("../docs/runbooks", runbook)); !ok || err != nil || !strings.HasPrefix(name, "sluice-") || len(description) > 1024 {
+	if _, err := os.Stat(filepath.Join("../docs/runbooks", runbook)); !ok || err != nil ||
+		!strings.HasPrefix(name, "sluice-") || len(description) > 1024 {
 		wrong("%s: %s: there is no such runbook", name, description)
 	}
 	if !slices.Contains([]string{"breaching", "notBreaching", "ignore"}, fmt.Sprint(r.get("TreatMissingData"))) {
 		wrong("it is not said what missing data is")
 	}
-	if n := len(alarmMetrics(r)); n < 1 || r.get("ComparisonOperator") == nil || r.get("EvaluationPeriods") == nil || r.get("Threshold") == nil {
+	if n := len(alarmMetrics(r)); n < 1 || r.get("ComparisonOperator") == nil || r.get("EvaluationPeriods") == nil ||
+		r.get("Threshold") == nil {
 		wrong("it is over %d metrics, or when it rings is left open", n)
 	}
 	if !slices.Equal(one.texts(r.get("AlarmActions")), one.texts(r.get("OKActions"))) {
@@ -87,8 +91,8 @@ func alarmMetrics(r *resource) (all []string) {
 	return all
 }
 
-// Guarantees that the templates have exactly the alarms of the list, each with its runbook and a word on missing data, and that they are heard
-// where the deployment says: nowhere, or on the topic of their region.
+// Guarantees that the templates have exactly the alarms of the list, each with its runbook and a word on missing data,
+// and that they are heard where the deployment says: nowhere, or on the topic of their region.
 func TestAlarms(t *testing.T) {
 	hold := everyOf("AWS::CloudWatch::Alarm", alarmHolds)
 	d := world("a-1", "us-1")
@@ -107,14 +111,16 @@ func TestAlarms(t *testing.T) {
 		{"sluice-control", len(alarm.Control(d)) + 1 - 2 /* it has no anchors */, "${ControlAlarmsTopic",
 			watchedStack(t, "sluice-control")},
 		{"sluice-cell-a-1", len(alarm.Cell(d, &d.Cells[0])) + 5, cellTopic, watchedStack(t, "sluice-cell-a-1")},
-		{"sluice-cell-us-1", len(alarm.Cell(d, &d.Cells[0])) + 7, "${CellAlarmsTopic", watchedStack(t, "sluice-cell-us-1")},
+		{"sluice-cell-us-1", len(alarm.Cell(d, &d.Cells[0])) + 7, "${CellAlarmsTopic",
+			watchedStack(t, "sluice-cell-us-1")},
 	} {
 		wrong, looked := hold(tt.one)
 		if looked != tt.alarms || len(wrong) > 0 {
 			t.Errorf("%s: %d alarms, want %d; %s", tt.stack, looked, tt.alarms, strings.Join(wrong, "\n"))
 		}
 		for id, r := range tt.one.of("AWS::CloudWatch::Alarm") {
-			if on := strings.Join(one(tt.one.texts(r.get("AlarmActions"))), ""); !strings.HasPrefix(on, tt.heardOn) || (tt.heardOn == "") != (on == "") {
+			if on := strings.Join(one(tt.one.texts(r.get("AlarmActions"))), ""); !strings.HasPrefix(on, tt.heardOn) ||
+				(tt.heardOn == "") != (on == "") {
 				t.Errorf("%s: %s is heard on %q, want %q", tt.stack, id, on, tt.heardOn)
 			}
 		}
@@ -142,7 +148,8 @@ func TestAlarmsCost(t *testing.T) {
 		profile cost.Profile
 		looked  int
 	}{
-		"one small cell": {[]string{"a-1"}, cost.Small, 0}, "two": {[]string{"a-1", "us-1"}, cost.Small, 0}, "a full one": {[]string{"a-1"}, cost.Full, 0},
+		"one small cell": {[]string{"a-1"}, cost.Small, 0}, "two": {[]string{"a-1", "us-1"}, cost.Small, 0},
+		"a full one": {[]string{"a-1"}, cost.Full, 0},
 	} {
 		d := world(tt.cells...)
 		for i := range d.Cells {
@@ -171,7 +178,8 @@ func TestAlarmsCost(t *testing.T) {
 			t.Fatal(err)
 		}
 		if bill.Usage.AlarmMetrics != int64(tt.looked) {
-			t.Errorf("%s: sluice cost counts %d metrics of alarms, and %d are deployed", name, bill.Usage.AlarmMetrics, tt.looked)
+			t.Errorf("%s: sluice cost counts %d metrics of alarms, and %d are deployed", name, bill.Usage.AlarmMetrics,
+				tt.looked)
 		}
 	}
 	// The list is what is deployed.
@@ -193,7 +201,8 @@ func TestAlarmsCost(t *testing.T) {
 	}
 }
 
-// topicHolds is what is true of a topic of alarms and its key: CloudWatch may use both, of this account's alarms only, and nobody else.
+// topicHolds is what is true of a topic of alarms and its key: CloudWatch may use both, of this account's alarms only,
+// and nobody else.
 func topicHolds(one *template) (wrong []string) {
 	topics, keys := 0, one.of("AWS::KMS::Key")
 	for id, r := range one.of("AWS::SNS::Topic") {
@@ -227,7 +236,8 @@ func topicHolds(one *template) (wrong []string) {
 			}
 			found++
 			source := one.text(get(s, "Condition", "ArnLike", "aws:SourceArn"))
-			if strings.Join(one.texts(get(s, "Action")), " ") != want[service] || !strings.Contains(source, ":123456789012:alarm:sluice-") {
+			if strings.Join(one.texts(get(s, "Action")), " ") != want[service] ||
+				!strings.Contains(source, ":123456789012:alarm:sluice-") {
 				wrong = append(wrong, fmt.Sprintf("%s: CloudWatch may %v for %s", service, get(s, "Action"), source))
 			}
 		}
@@ -252,7 +262,10 @@ func TestAlarmTopics(t *testing.T) {
 		t.Errorf("a cell beside the control plane has %d keys of its own", n)
 	}
 	for what, spoil := range map[string]func(*template){
-		"AWS's key":     func(one *template) { first(one, "AWS::SNS::Topic").Properties["KmsMasterKeyId"] = "alias/aws/sns" },
+		"AWS's key": func(one *template) {
+			first(one,
+				"AWS::SNS::Topic").Properties["KmsMasterKeyId"] = "alias/aws/sns"
+		},
 		"no key policy": func(one *template) { first(one, "AWS::KMS::Key").Properties["KeyPolicy"] = map[string]any{} },
 		"no policy": func(one *template) {
 			first(one, "AWS::SNS::TopicPolicy").Properties["PolicyDocument"] = map[string]any{}
@@ -260,7 +273,8 @@ func TestAlarmTopics(t *testing.T) {
 		"no rotation":   without("AWS::KMS::Key", "EnableKeyRotation"),
 		"no subscriber": without("AWS::SNS::Topic", "Subscription"),
 		"anybody's bell": func(one *template) {
-			delete(first(one, "AWS::SNS::TopicPolicy").get("PolicyDocument", "Statement", 0).(map[string]any), "Condition")
+			delete(first(one, "AWS::SNS::TopicPolicy").get("PolicyDocument", "Statement", 0).(map[string]any),
+				"Condition")
 		},
 	} {
 		spoiled := watchedStack(t, "sluice-cell-us-1")
@@ -287,7 +301,8 @@ func boardHolds(body string) (wrong []string, lines int) {
 		return []string{err.Error()}, 0
 	}
 	for _, w := range board.Widgets {
-		if (w.Type == "alarm") != (len(w.Properties.Alarms) > 0) || (w.Type == "metric") != (w.Properties.Region != "" && len(w.Properties.Metrics) > 0) {
+		if (w.Type == "alarm") != (len(w.Properties.Alarms) > 0) ||
+			(w.Type == "metric") != (w.Properties.Region != "" && len(w.Properties.Metrics) > 0) {
 			wrong = append(wrong, "a widget of "+w.Type+" that shows nothing")
 		}
 		for _, l := range w.Properties.Metrics {
@@ -309,7 +324,8 @@ func written(l []any) string {
 	}
 	if namespace != "Sluice" {
 		return map[bool]string{true: "AWS has no such metric"}[!slices.Contains([]string{
-			"AWS/Lambda IteratorAge FunctionName", "AWS/Lambda Throttles FunctionName", "AWS/Lambda ConcurrentExecutions FunctionName",
+			"AWS/Lambda IteratorAge FunctionName", "AWS/Lambda Throttles FunctionName",
+			"AWS/Lambda ConcurrentExecutions FunctionName",
 			"AWS/SQS ApproximateNumberOfMessagesVisible QueueName", "AWS/SQS ApproximateAgeOfOldestMessage QueueName",
 			"AWS/DynamoDB ConsumedWriteCapacityUnits TableName", "AWS/DynamoDB WriteThrottleEvents TableName",
 		}, strings.Join(append([]string{namespace, name}, dimensions...), " "))]
@@ -319,8 +335,10 @@ func written(l []any) string {
 	stat := fmt.Sprint(get(l[len(l)-1], "stat"))
 	for _, m := range telemetry.Metrics() {
 		if m.Name == name && slices.Contains(m.Functions, function) {
-			forms := map[telemetry.Form]string{telemetry.Counted: "Sum", telemetry.Level: "Maximum", telemetry.Spread: stat, telemetry.Averaged: "Average"}
-			if m.LineOnly || !slices.Equal(m.Dimensions, dimensions) || forms[m.Form] != stat || (m.Form == telemetry.Spread) != strings.HasPrefix(stat, "p") {
+			forms := map[telemetry.Form]string{telemetry.Counted: "Sum", telemetry.Level: "Maximum",
+				telemetry.Spread: stat, telemetry.Averaged: "Average"}
+			if m.LineOnly || !slices.Equal(m.Dimensions, dimensions) || forms[m.Form] != stat ||
+				(m.Form == telemetry.Spread) != strings.HasPrefix(stat, "p") {
 				return "it is written otherwise"
 			}
 			return ""
@@ -342,9 +360,11 @@ func TestDashboards(t *testing.T) {
 			t.Errorf("%s: %d lines, want %d", name, lines, want)
 		}
 		for what, spoiled := range map[string]string{
-			"misspelt": strings.Replace(body, `propagation_seconds"`, `propagation_second"`, 1), "without a dimension": strings.Replace(body, `"cell","us-1",`, "", 1),
-			"by another statistic": strings.ReplaceAll(body, `"stat":"p99"`, `"stat":"Sum"`), "of the line only": strings.Replace(body, `"drift"`, `"reconcile_items"`, 1),
-			"that AWS has not": strings.Replace(body, `"AWS/SQS"`, `"AWS/SNS"`, 1),
+			"misspelt":             strings.Replace(body, `propagation_seconds"`, `propagation_second"`, 1),
+			"without a dimension":  strings.Replace(body, `"cell","us-1",`, "", 1),
+			"by another statistic": strings.ReplaceAll(body, `"stat":"p99"`, `"stat":"Sum"`),
+			"of the line only":     strings.Replace(body, `"drift"`, `"reconcile_items"`, 1),
+			"that AWS has not":     strings.Replace(body, `"AWS/SQS"`, `"AWS/SNS"`, 1),
 		} {
 			if wrong, _ := boardHolds(spoiled); len(wrong) == 0 {
 				t.Errorf("%s: it does not see a metric %s", name, what)
@@ -367,7 +387,8 @@ func switchHolds(one *template) (wrong []string) {
 		Properties           map[string]struct{ Enum []string }
 	}
 	content, _ := profile.get("Validators", 0, "Content").(string)
-	if err := json.Unmarshal([]byte(content), &schema); err != nil || get(profile.get("Validators", 0), "Type") != "JSON_SCHEMA" {
+	if err := json.Unmarshal([]byte(content), &schema); err != nil || get(profile.get("Validators", 0),
+		"Type") != "JSON_SCHEMA" {
 		say("any document can be deployed: %v", err)
 	}
 	for _, mode := range append(schema.Properties["mode"].Enum, "none") {
@@ -375,8 +396,10 @@ func switchHolds(one *template) (wrong []string) {
 			say("the authorizer does not know the mode %s", mode)
 		}
 	}
-	if schema.Type != "object" || !slices.Equal(schema.Required, []string{"mode"}) || schema.AdditionalProperties == nil || *schema.AdditionalProperties ||
-		!slices.Equal(schema.Properties["mode"].Enum, []string{"enforce", "shadow", "off"}) || len(schema.Properties) != 1 {
+	if schema.Type != "object" || !slices.Equal(schema.Required, []string{"mode"}) ||
+		schema.AdditionalProperties == nil || *schema.AdditionalProperties ||
+		!slices.Equal(schema.Properties["mode"].Enum, []string{"enforce", "shadow", "off"}) ||
+		len(schema.Properties) != 1 {
 		say("documents can be deployed that the authorizer refuses: %s", content)
 	}
 	begin := first(one, "AWS::AppConfig::HostedConfigurationVersion")
@@ -385,13 +408,16 @@ func switchHolds(one *template) (wrong []string) {
 	}
 	ways := map[string]string{}
 	for id, r := range one.of("AWS::AppConfig::DeploymentStrategy") {
-		ways[id] = fmt.Sprintf("%v %v min %v %% %v min", r.get("Name"), r.get("DeploymentDurationInMinutes"), r.get("GrowthFactor"), r.get("FinalBakeTimeInMinutes"))
+		ways[id] = fmt.Sprintf("%v %v min %v %% %v min", r.get("Name"), r.get("DeploymentDurationInMinutes"),
+			r.get("GrowthFactor"), r.get("FinalBakeTimeInMinutes"))
 	}
 	cell := cellOf(one)
-	if got := slices.Sorted(maps.Values(ways)); !slices.Equal(got, []string{"sluice-" + cell + "-atonce 0 min 100 % 0 min", "sluice-" + cell + "-watched 10 min 20 % 10 min"}) {
+	if got := slices.Sorted(maps.Values(ways)); !slices.Equal(got,
+		[]string{"sluice-" + cell + "-atonce 0 min 100 % 0 min", "sluice-" + cell + "-watched 10 min 20 % 10 min"}) {
 		say("the ways to deploy a mode are %v", got)
 	}
-	if by := one.text(first(one, "AWS::AppConfig::Deployment").get("DeploymentStrategyId")); !strings.Contains(by, "atonce") {
+	if by := one.text(first(one, "AWS::AppConfig::Deployment").get("DeploymentStrategyId")); !strings.Contains(by,
+		"atonce") {
 		say("the first deployment, in which alarms have no data yet, is by %s", by)
 	}
 	var monitors []string
@@ -420,20 +446,22 @@ func switchHolds(one *template) (wrong []string) {
 	return wrong
 }
 
-// Guarantees the kill switch: only documents that the authorizer takes can be deployed, it begins to enforce, what alarms look at is there, and a
-// way is left to switch while they ring.
+// Guarantees the kill switch: only documents that the authorizer takes can be deployed, it begins to enforce, what
+// alarms look at is there, and a way is left to switch while they ring.
 func TestKillSwitch(t *testing.T) {
 	for _, one := range []*template{stack(t, "sluice-cell-a-1"), watchedStack(t, "sluice-cell-us-1")} {
 		for _, line := range switchHolds(one) {
 			t.Error(line)
 		}
 	}
-	if n := len(list(first(watchedStack(t, "sluice-cell-us-1"), "AWS::AppConfig::Environment").get("Monitors"))); n != 3 {
+	if n := len(list(first(watchedStack(t, "sluice-cell-us-1"),
+		"AWS::AppConfig::Environment").get("Monitors"))); n != 3 {
 		t.Errorf("%d alarms take a mode back, want the cell's two and the backend's", n)
 	}
 	without1 := watchedStack(t, "sluice-cell-a-1")
 	for id, r := range without1.Resources {
-		if strings.HasPrefix(r.Type, "AWS::AppConfig::") || r.get("Environment", "Variables", "SLUICE_KILL_SWITCH") != nil {
+		if strings.HasPrefix(r.Type, "AWS::AppConfig::") || r.get("Environment", "Variables",
+			"SLUICE_KILL_SWITCH") != nil {
 			t.Errorf("%s is there without a kill switch", id)
 		}
 	}
@@ -470,8 +498,10 @@ func TestKillSwitch(t *testing.T) {
 func wafHolds(one *template) (wrong []string) {
 	acl := first(one, "AWS::WAFv2::WebACL")
 	rule := acl.get("Rules", 0)
-	if get(rule, "Statement", "RateBasedStatement", "Limit") != 2000.0 || get(rule, "Statement", "RateBasedStatement", "AggregateKeyType") != "IP" ||
-		get(rule, "Statement", "RateBasedStatement", "EvaluationWindowSec") != 300.0 || get(rule, "Action", "Block") == nil {
+	if get(rule, "Statement", "RateBasedStatement", "Limit") != 2000.0 || get(rule, "Statement", "RateBasedStatement",
+		"AggregateKeyType") != "IP" ||
+		get(rule, "Statement", "RateBasedStatement", "EvaluationWindowSec") != 300.0 ||
+		get(rule, "Action", "Block") == nil {
 		wrong = append(wrong, fmt.Sprintf("its rule is %v", rule))
 	}
 	if acl.get("DefaultAction", "Allow") == nil || acl.get("Scope") != "REGIONAL" {
@@ -482,7 +512,8 @@ func wafHolds(one *template) (wrong []string) {
 			wrong = append(wrong, "it keeps requests with addresses, or counts none")
 		}
 	}
-	if at := first(one, "AWS::WAFv2::WebACLAssociation"); at.get("ResourceArn") != stageARN || !strings.Contains(one.text(at.get("WebACLArn")), "WAF") {
+	if at := first(one, "AWS::WAFv2::WebACLAssociation"); at.get("ResourceArn") != stageARN ||
+		!strings.Contains(one.text(at.get("WebACLArn")), "WAF") {
 		wrong = append(wrong, "it stands before nothing")
 	}
 	return wrong

@@ -58,7 +58,8 @@ type trail struct {
 
 func newTrail(t *testing.T, s *stand.Stand) *trail {
 	config := s.AWS(s.Region())
-	return &trail{t, s, s3.NewFromConfig(config, func(o *s3.Options) { o.UsePathStyle = true }), dynamodb.NewFromConfig(config)}
+	return &trail{t, s, s3.NewFromConfig(config, func(o *s3.Options) { o.UsePathStyle = true }),
+		dynamodb.NewFromConfig(config)}
 }
 
 func (a *trail) bucket() *string { return aws.String(a.stand.Bucket()) }
@@ -93,7 +94,8 @@ type finding struct {
 
 // verifyTrail runs sluice audit verify, and returns what it printed. The exit status must be that of what it found.
 func verifyTrail(ctx context.Context, s *stand.Stand, args ...string) (text string, holds bool, err error) {
-	text, err = s.Sluice(ctx, append([]string{"audit", "verify", "--archive", "s3://" + s.Bucket(), "--tables", s.ControlTable("")}, args...)...)
+	text, err = s.Sluice(ctx, append([]string{"audit", "verify", "--archive", "s3://" + s.Bucket(), "--tables",
+		s.ControlTable("")}, args...)...)
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 1 && strings.Contains(err.Error(), "the audit trail does not hold") {
 		return text, false, nil
@@ -181,7 +183,8 @@ func (a *trail) remove(e entry) {
 // put puts an object, over one of the name if there is one. The bucket locks it.
 func (a *trail) put(name string, data []byte) entry {
 	a.Helper()
-	out, err := a.s3.PutObject(context.WithoutCancel(a.Context()), &s3.PutObjectInput{Bucket: a.bucket(), Key: &name, Body: bytes.NewReader(data)})
+	out, err := a.s3.PutObject(context.WithoutCancel(a.Context()), &s3.PutObjectInput{Bucket: a.bucket(), Key: &name,
+		Body: bytes.NewReader(data)})
 	a.must(err)
 	return entry{name: name, version: aws.ToString(out.VersionId)}
 }
@@ -245,7 +248,8 @@ func (a *trail) row(tenant string) map[string]types.AttributeValue {
 // write writes an item of the tenants table behind Sluice's back.
 func (a *trail) write(item map[string]types.AttributeValue) {
 	a.Helper()
-	_, err := a.db.PutItem(context.WithoutCancel(a.Context()), &dynamodb.PutItemInput{TableName: aws.String(a.stand.ControlTable("tenants")), Item: item})
+	_, err := a.db.PutItem(context.WithoutCancel(a.Context()),
+		&dynamodb.PutItemInput{TableName: aws.String(a.stand.ControlTable("tenants")), Item: item})
 	a.must(err)
 }
 
@@ -289,7 +293,8 @@ func (a *trail) locked() int {
 	a.Helper()
 	n := 0
 	for _, e := range a.list(control.ObjectPrefix) {
-		out, err := a.s3.GetObjectRetention(a.Context(), &s3.GetObjectRetentionInput{Bucket: a.bucket(), Key: &e.name, VersionId: &e.version})
+		out, err := a.s3.GetObjectRetention(a.Context(), &s3.GetObjectRetentionInput{Bucket: a.bucket(), Key: &e.name,
+			VersionId: &e.version})
 		if err != nil {
 			a.Errorf("%s: %v", e.name, err)
 			continue
@@ -297,7 +302,8 @@ func (a *trail) locked() int {
 		n++
 		left := time.Until(aws.ToTime(out.Retention.RetainUntilDate))
 		if out.Retention.Mode != s3types.ObjectLockRetentionModeGovernance || left > retention || left < 0 {
-			a.Errorf("%s: %s for another %s, want GOVERNANCE and at most %s", e.name, out.Retention.Mode, left, retention)
+			a.Errorf("%s: %s for another %s, want GOVERNANCE and at most %s", e.name, out.Retention.Mode, left,
+				retention)
 		}
 	}
 	return n
@@ -346,7 +352,8 @@ func tamperings() []tampering {
 			})
 		}, is(control.Altered, 2), 0},
 		{"its hash changed", func(a *trail, tenant string) func() {
-			return a.exchange(object(tenant, 2), func(r *events.AuditRecord) { r.Hash = strings.Repeat("0", len(r.Hash)) })
+			return a.exchange(object(tenant, 2),
+				func(r *events.AuditRecord) { r.Hash = strings.Repeat("0", len(r.Hash)) })
 		}, is(control.WrongHash, 2), 0},
 		{"another actor, with the hash that belongs to it", func(a *trail, tenant string) func() {
 			return a.exchange(object(tenant, 2), func(r *events.AuditRecord) {
@@ -392,7 +399,8 @@ func tamperings() []tampering {
 			a.must(err)
 			lock := func(r *s3types.ObjectLockRetention) {
 				_, err := a.s3.PutObjectRetention(context.WithoutCancel(a.Context()), &s3.PutObjectRetentionInput{
-					Bucket: a.bucket(), Key: &e.name, VersionId: &e.version, Retention: r, BypassGovernanceRetention: aws.Bool(true),
+					Bucket: a.bucket(), Key: &e.name, VersionId: &e.version, Retention: r,
+					BypassGovernanceRetention: aws.Bool(true),
 				})
 				a.must(err)
 			}
@@ -411,8 +419,9 @@ func tamperings() []tampering {
 	}
 }
 
-// Guarantees that every change made through the deployed control plane is on a record that S3 locks, with who made it, that the trail
-// holds, and that whatever somebody with every right does to the record or to the live table is found and named.
+// Guarantees that every change made through the deployed control plane is on a record that S3 locks, with who made it,
+// that the trail holds, and that whatever somebody with every right does to the record or to the live table is found
+// and named.
 func TestAudit(t *testing.T) {
 	s := open(t)
 	a := newTrail(t, s)
@@ -421,9 +430,11 @@ func TestAudit(t *testing.T) {
 	for version := 1; version <= 3; version++ {
 		var tenants strings.Builder
 		for i := range cases {
-			fmt.Fprintf(&tenants, "  - { id: %s, plan: audit, overrides: [ { id: few, rate: %d } ] }\n", tenant(i), 10+version)
+			fmt.Fprintf(&tenants, "  - { id: %s, plan: audit, overrides: [ { id: few, rate: %d } ] }\n", tenant(i),
+				10+version)
 		}
-		apply(t, s, "plans:\n  - id: audit\n    limits: [ { id: few, algorithm: token_bucket, rate: 10, period: 1h, burst: 100 } ]\ntenants:\n"+tenants.String())
+		apply(t, s, "plans:\n  - id: audit\n    limits: [ { id: few, algorithm: token_bucket, rate: 10, period: 1h, "+
+			"burst: 100 } ]\ntenants:\n"+tenants.String())
 	}
 	// Each is there, under its own name.
 	within(t, func(context.Context) error {
@@ -452,8 +463,8 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// Guarantees that the deployed anchor function makes the anchor of a day once, signed with the key that the template made,
-// and that sluice audit verify takes the anchor with that key from KMS, and with another key does not.
+// Guarantees that the deployed anchor function makes the anchor of a day once, signed with the key that the template
+// made, and that sluice audit verify takes the anchor with that key from KMS, and with another key does not.
 func TestAnchor(t *testing.T) {
 	s := open(t)
 	a := newTrail(t, s)
@@ -507,7 +518,8 @@ func TestAnchor(t *testing.T) {
 func who(t *testing.T, s *stand.Stand, tenant string) {
 	canary := "sluice-canary"
 	began := time.Now()
-	out, err := lambda.NewFromConfig(s.AWS(s.Region())).Invoke(t.Context(), &lambda.InvokeInput{FunctionName: &canary, Payload: []byte("{}")})
+	out, err := lambda.NewFromConfig(s.AWS(s.Region())).Invoke(t.Context(), &lambda.InvokeInput{FunctionName: &canary,
+		Payload: []byte("{}")})
 	if err != nil || out.FunctionError != nil {
 		t.Fatalf("the canary: %v %s", err, out.Payload)
 	}
@@ -539,7 +551,8 @@ func who(t *testing.T, s *stand.Stand, tenant string) {
 				}
 			}
 			if last.Actor != want || last.Reason == "" {
-				return fmt.Errorf("%s was written by %q for %q, want %q and a reason", item, last.Actor, last.Reason, want)
+				return fmt.Errorf("%s was written by %q for %q, want %q and a reason", item, last.Actor, last.Reason,
+					want)
 			}
 			if item == "plans/"+events.CanaryKey && last.Time.Before(began) {
 				return fmt.Errorf("the canary has written last at %s, and was called at %s", last.Time, began)
@@ -554,14 +567,17 @@ func who(t *testing.T, s *stand.Stand, tenant string) {
 func locks(a *trail, name string) {
 	e := a.the(name)
 	want := a.get(e)
-	_, err := a.s3.DeleteObject(a.Context(), &s3.DeleteObjectInput{Bucket: a.bucket(), Key: &e.name, VersionId: &e.version})
+	_, err := a.s3.DeleteObject(a.Context(), &s3.DeleteObjectInput{Bucket: a.bucket(), Key: &e.name,
+		VersionId: &e.version})
 	a.refused("removing a locked version", err)
 	_, err = a.s3.PutObjectRetention(a.Context(), &s3.PutObjectRetentionInput{
 		Bucket: a.bucket(), Key: &e.name, VersionId: &e.version,
-		Retention: &s3types.ObjectLockRetention{Mode: s3types.ObjectLockRetentionModeGovernance, RetainUntilDate: aws.Time(time.Now().Add(time.Minute))},
+		Retention: &s3types.ObjectLockRetention{Mode: s3types.ObjectLockRetentionModeGovernance,
+			RetainUntilDate: aws.Time(time.Now().Add(time.Minute))},
 	})
 	a.refused("shortening a retention", err)
-	_, err = a.s3.PutObject(a.Context(), &s3.PutObjectInput{Bucket: a.bucket(), Key: &e.name, Body: strings.NewReader("x"), IfNoneMatch: aws.String("*")})
+	_, err = a.s3.PutObject(a.Context(), &s3.PutObjectInput{Bucket: a.bucket(), Key: &e.name,
+		Body: strings.NewReader("x"), IfNoneMatch: aws.String("*")})
 	var said smithy.APIError
 	if !errors.As(err, &said) || said.ErrorCode() != "PreconditionFailed" {
 		a.Errorf("a second object of the name: %v, want PreconditionFailed", err)
@@ -573,8 +589,8 @@ func locks(a *trail, name string) {
 	}
 }
 
-// run tampers, and wants exactly that found: by the report for machines, and by that for people. Whether all is undone shows in the next
-// report.
+// run tampers, and wants exactly that found: by the report for machines, and by that for people. Whether all is undone
+// shows in the next report.
 func (c *tampering) run(a *trail, tenant string) {
 	undo := c.do(a, tenant)
 	tidy := sync.OnceFunc(undo)
@@ -603,12 +619,14 @@ func (c *tampering) run(a *trail, tenant string) {
 	}
 	tidy()
 	if c.rows > 0 { // they reach no cell and no archive, and are kept for people to look at
-		keptBy(a.T, a.stand, "publisher", a.stand.Region(), a.stand.ControlTable("kept"), c.rows, func(i *kept.Item) bool { return i.Key == tenant })
+		keptBy(a.T, a.stand, "publisher", a.stand.Region(), a.stand.ControlTable("kept"), c.rows,
+			func(i *kept.Item) bool { return i.Key == tenant })
 		a.rejected(c.rows, tenant)
 	}
 }
 
-// rejected waits until the archive has so many records of tenants that could not be archived, of any whose name begins so, and removes them.
+// rejected waits until the archive has so many records of tenants that could not be archived, of any whose name begins
+// so, and removes them.
 func (a *trail) rejected(n int, prefix string) {
 	a.Helper()
 	found := map[string]entry{}

@@ -18,8 +18,8 @@ func TestNothingElseIsSkipped(t *testing.T) {
 	}
 }
 
-// Guarantees that a tenant's limit holds in each cell's API, small and full, and that a call beyond it gets a 429 with all headers, from
-// the deployed authorizer through the synthesized API.
+// Guarantees that a tenant's limit holds in each cell's API, small and full, and that a call beyond it gets a 429 with
+// all headers, from the deployed authorizer through the synthesized API.
 func TestDeployed(t *testing.T) {
 	s := open(t)
 	apply(t, s, fmt.Sprintf(`
@@ -38,7 +38,8 @@ tenants: [ { id: deployed-1, plan: deployed } ]
 			case 200:
 				allowed++
 			case 429:
-				for _, name := range []string{"Retry-After", "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", "Ratelimit", "Ratelimit-Policy"} {
+				for _, name := range []string{"Retry-After", "X-Ratelimit-Limit", "X-Ratelimit-Remaining",
+					"X-Ratelimit-Reset", "Ratelimit", "Ratelimit-Policy"} {
 					if a.Header.Get(name) == "" {
 						t.Errorf("%s: a 429 without %s: %v", c.ID, name, a.Header)
 					}
@@ -82,7 +83,8 @@ tenants: [ { id: doctor-1, plan: doctor } ]
 	_, shown, _ := strings.Cut(string(page), "\n## On LocalStack\n")
 	shown, _, _ = strings.Cut(shown, "\n## ")
 	verdicts := regexp.MustCompile(`(?m)^(holds|does not hold|could not tell) .*`)
-	if have, want := verdicts.FindAllString(out, -1), verdicts.FindAllString(shown, -1); len(want) < 10 || !slices.Equal(have, want) {
+	if have, want := verdicts.FindAllString(out, -1), verdicts.FindAllString(shown, -1); len(want) < 10 ||
+		!slices.Equal(have, want) {
 		t.Errorf("the page shows\n%s\nand doctor says\n%s", strings.Join(want, "\n"), strings.Join(have, "\n"))
 	}
 }

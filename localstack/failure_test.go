@@ -31,7 +31,8 @@ import (
 
 var applierFails = flag.Duration("applier-fails", time.Minute, "for how long the applier of a cell fails")
 
-// ours skips the test, or fails it where REQUIRE_LOCALSTACK is set, unless the LocalStack's processes are this machine's.
+// ours skips the test, or fails it where REQUIRE_LOCALSTACK is set, unless the LocalStack's processes are this
+// machine's.
 func ours(t *testing.T, s *stand.Stand) {
 	t.Helper()
 	if s.Ours() {
@@ -76,7 +77,8 @@ type load struct {
 	stop func()
 }
 
-// calls has clients call each cell with a key, each with a pause between two calls, until the test ends or it is stopped.
+// calls has clients call each cell with a key, each with a pause between two calls, until the test ends or it is
+// stopped.
 func calls(t *testing.T, s *stand.Stand, request, key string, clients int, pause time.Duration) *load {
 	l := &load{}
 	stop := make(chan struct{})
@@ -140,10 +142,12 @@ func (l *load) more(t *testing.T, cell string, n int) {
 	})
 }
 
-// is reports whether an answer is a denial of some kind. At a REST API each denial has the status 429: what it is the problem says.
+// is reports whether an answer is a denial of some kind. At a REST API each denial has the status 429: what it is the
+// problem says.
 func is(kind answer.Kind, status int, body string) bool {
 	var p problem
-	return status == http.StatusTooManyRequests && json.Unmarshal([]byte(body), &p) == nil && p.Type == kind.Type() && p.Status == kind.Status()
+	return status == http.StatusTooManyRequests && json.Unmarshal([]byte(body), &p) == nil && p.Type == kind.Type() &&
+		p.Status == kind.Status()
 }
 
 func admitted(a attempt) bool { return a.err == nil && a.status == http.StatusOK }
@@ -153,9 +157,10 @@ func limits(a attempt) bool {
 	return admitted(a) || a.err == nil && is(answer.Limited, a.status, a.body)
 }
 
-// strangers is for callers that processes which have just begun do not know. Such a process has no copy of what says who calls, and as long
-// as that cannot be read in time its calls are denied (docs/problems.md, caller-not-identified). It reads a key, its tenant, the plan and the
-// shares: what one call has read, the next one has. So each may have four such calls.
+// strangers is for callers that processes which have just begun do not know. Such a process has no copy of what says
+// who calls, and as long as that cannot be read in time its calls are denied (docs/problems.md, caller-not-identified).
+// It reads a key, its tenant, the plan and the shares: what one call has read, the next one has. So each may have four
+// such calls.
 func strangers(processes int) func(attempt) bool {
 	left := 4 * processes
 	return func(a attempt) bool {
@@ -178,7 +183,8 @@ func (l *load) decided(t *testing.T, may func(attempt) bool) {
 		_ = json.Unmarshal([]byte(a.body), &p) // not each answer is a problem
 		counts[strings.TrimSpace(fmt.Sprintf("%s %d %s", a.cell, a.status, p.Type))]++
 		if !may(a) {
-			t.Errorf("%s, sent at %s and answered %s later: %d %s %v", a.cell, a.sent.Format(time.StampMilli), a.answered.Sub(a.sent), a.status, strings.TrimSpace(a.body), a.err)
+			t.Errorf("%s, sent at %s and answered %s later: %d %s %v", a.cell, a.sent.Format(time.StampMilli),
+				a.answered.Sub(a.sent), a.status, strings.TrimSpace(a.body), a.err)
 		}
 	}
 	t.Logf("answers: %v", counts)
@@ -195,8 +201,8 @@ func (l *load) windows(cell string, period time.Duration) map[time.Time]int {
 	return sums
 }
 
-// exact fails the test unless each cell admits exactly its share of a tenant's limit, half of the 10 of an exactLimit, and of no call more.
-// The tenant's key has made no call of it yet.
+// exact fails the test unless each cell admits exactly its share of a tenant's limit, half of the 10 of an exactLimit,
+// and of no call more. The tenant's key has made no call of it yet.
 func exact(t *testing.T, s *stand.Stand, key string) {
 	t.Helper()
 	for _, c := range s.Cells() {
@@ -217,10 +223,12 @@ func exact(t *testing.T, s *stand.Stand, key string) {
 
 // exactLimit is what exact calls for, in windows of the test's own, see period.
 func exactLimit(period time.Duration) string {
-	return fmt.Sprintf(`{ id: exact, match: { methods: [PUT], pathPattern: "/product/*" }, tiers: [ { period: %s, threshold: 10 } ] }`, period)
+	return fmt.Sprintf(`{ id: exact, match: { methods: [PUT], pathPattern: "/product/*" }, tiers: [ { period: %s, `+
+		`threshold: 10 } ] }`, period)
 }
 
-// decision is what an authorizer hands to the gateway beside its answer. A gateway keeps most of it from clients, for the backend and its logs.
+// decision is what an authorizer hands to the gateway beside its answer. A gateway keeps most of it from clients, for
+// the backend and its logs.
 type decision struct {
 	Decision    string
 	StoreFailed bool
@@ -230,10 +238,13 @@ type decision struct {
 // decide asks the authorizer of a cell itself about a GET.
 func decide(ctx context.Context, s *stand.Stand, c stand.Cell, resource, path, key string) (decision, error) {
 	event, err := json.Marshal(map[string]any{
-		"type": "REQUEST", "methodArn": "arn:aws:execute-api:" + c.Region + ":" + s.Account() + ":test/v1/GET" + path, "resource": resource, "path": path,
-		"httpMethod": "GET", "headers": map[string]string{"X-API-Key": key}, "multiValueHeaders": map[string][]string{"X-API-Key": {key}},
+		"type": "REQUEST", "methodArn": "arn:aws:execute-api:" + c.Region + ":" + s.Account() + ":test/v1/GET" + path,
+		"resource": resource, "path": path,
+		"httpMethod": "GET", "headers": map[string]string{"X-API-Key": key},
+		"multiValueHeaders": map[string][]string{"X-API-Key": {key}},
 		"requestContext": map[string]any{
-			"apiId": "test", "stage": "v1", "resourcePath": resource, "path": "/v1" + path, "httpMethod": "GET", "accountId": s.Account(), "requestId": "test",
+			"apiId": "test", "stage": "v1", "resourcePath": resource, "path": "/v1" + path, "httpMethod": "GET",
+			"accountId": s.Account(), "requestId": "test",
 			"identity": map[string]string{"sourceIp": "192.0.2.1"},
 		},
 	})
@@ -263,9 +274,9 @@ func untilMarked(t *testing.T, s *stand.Stand, c stand.Cell, key string, want bo
 	})
 }
 
-// Guarantees that a Redis which is killed under load costs no call: the full cell goes on, admits no more than the bound of the design, says
-// that it does, and holds its limits to the unit again once the Redis, which comes back empty, has been there for a window. The small cell
-// hears nothing of it.
+// Guarantees that a Redis which is killed under load costs no call: the full cell goes on, admits no more than the
+// bound of the design, says that it does, and holds its limits to the unit again once the Redis, which comes back
+// empty, has been there for a window. The small cell hears nothing of it.
 func TestRedisKilled(t *testing.T) {
 	s := open(t)
 	ours(t, s)
@@ -325,12 +336,14 @@ tenants: [ { id: %s, plan: redis-killed }, { id: %s-after, plan: redis-killed } 
 	})
 	l.stop()
 
-	// Callers are read from DynamoDB, which is there. With somebody who asks beside the client, another process may begin in a cell.
+	// Callers are read from DynamoDB, which is there. With somebody who asks beside the client, another process may
+	// begin in a cell.
 	unknown := strangers(len(s.Cells()))
 	l.decided(t, func(a attempt) bool { return limits(a) || unknown(a) })
 	for start, n := range l.windows(small.ID, window) {
 		if n > share {
-			t.Errorf("%s, which has no Redis, admitted %d in the window of %s, and its share is %d", small.ID, n, start.Format(time.TimeOnly), share)
+			t.Errorf("%s, which has no Redis, admitted %d in the window of %s, and its share is %d", small.ID, n,
+				start.Format(time.TimeOnly), share)
 		}
 	}
 	// Before the outage, twice the backstops of the instances, and once more as the Redis comes back empty.
@@ -355,7 +368,8 @@ tenants: [ { id: %s, plan: redis-killed }, { id: %s-after, plan: redis-killed } 
 		}
 	}
 	if judged == 0 || during == 0 {
-		t.Errorf("%d windows were judged afterwards, and %d calls admitted without the Redis: want some of each", judged, during)
+		t.Errorf("%d windows were judged afterwards, and %d calls admitted without the Redis: want some of each",
+			judged, during)
 	}
 	logs, err := s.Logs(full.Function("authorizer"))
 	if err != nil {
@@ -374,8 +388,8 @@ tenants: [ { id: %s, plan: redis-killed }, { id: %s-after, plan: redis-killed } 
 // kill is from when processes were killed until LocalStack knew.
 type kill struct{ from, to time.Time }
 
-// Guarantees that an authorizer which is killed in mid-call takes with it only the calls that it had, that the next call is answered as if
-// nothing had been, and that no limit is ever passed by it: what the process held is lost.
+// Guarantees that an authorizer which is killed in mid-call takes with it only the calls that it had, that the next
+// call is answered as if nothing had been, and that no limit is ever passed by it: what the process held is lost.
 func TestAuthorizerKilled(t *testing.T) {
 	s := open(t)
 	ours(t, s)
@@ -433,9 +447,10 @@ tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer
 	l.stop()
 	unknown := strangers(processes + clients*len(s.Cells())) // begun for a client, or after one that was killed
 	l.decided(t, func(a attempt) bool {
-		return limits(a) || unknown(a) || a.status >= http.StatusInternalServerError && slices.ContainsFunc(kills[a.cell], func(k kill) bool {
-			return !a.sent.After(k.to) && !a.answered.Before(k.from)
-		})
+		return limits(a) || unknown(a) || a.status >= http.StatusInternalServerError &&
+			slices.ContainsFunc(kills[a.cell], func(k kill) bool {
+				return !a.sent.After(k.to) && !a.answered.Before(k.from)
+			})
 	})
 	t.Logf("%d processes were killed", processes)
 	for _, c := range s.Cells() {
@@ -445,7 +460,8 @@ tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer
 				n++
 			}
 		}
-		t.Logf("%s: %d times killed, %d calls lost, %d of %d admitted, its share is %d", c.ID, len(kills[c.ID]), lost(c.ID), n, len(l.of(c.ID)), share)
+		t.Logf("%s: %d times killed, %d calls lost, %d of %d admitted, its share is %d", c.ID, len(kills[c.ID]),
+			lost(c.ID), n, len(l.of(c.ID)), share)
 		if n > share {
 			t.Errorf("%s admitted %d, and its share is %d", c.ID, n, share)
 		}
@@ -475,7 +491,8 @@ func position(t *testing.T, s *stand.Stand, c stand.Cell) cellconfig.Head {
 	return head
 }
 
-// gapless fails the test unless a cell's change log has each entry since another position, and each document only ever got newer by it.
+// gapless fails the test unless a cell's change log has each entry since another position, and each document only ever
+// got newer by it.
 func gapless(t *testing.T, s *stand.Stand, c stand.Cell, since cellconfig.Head) {
 	t.Helper()
 	head := position(t, s, c)
@@ -534,7 +551,8 @@ func applierOf(ctx context.Context, s *stand.Stand, c stand.Cell, change func(ma
 	})
 }
 
-// visibility sets for how long a message of a cell's queue that the applier failed at stays away, and returns what it was.
+// visibility sets for how long a message of a cell's queue that the applier failed at stays away, and returns what it
+// was.
 func visibility(ctx context.Context, s *stand.Stand, c stand.Cell, seconds string) (before string, err error) {
 	client := sqs.NewFromConfig(s.AWS(c.Region))
 	url, err := s.Queue(ctx, c.Region, c.Table("changes"))
@@ -542,11 +560,13 @@ func visibility(ctx context.Context, s *stand.Stand, c stand.Cell, seconds strin
 		return "", err
 	}
 	const name = sqstypes.QueueAttributeNameVisibilityTimeout
-	now, err := client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{QueueUrl: &url, AttributeNames: []sqstypes.QueueAttributeName{name}})
+	now, err := client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{QueueUrl: &url,
+		AttributeNames: []sqstypes.QueueAttributeName{name}})
 	if err != nil {
 		return "", err
 	}
-	_, err = client.SetQueueAttributes(ctx, &sqs.SetQueueAttributesInput{QueueUrl: &url, Attributes: map[string]string{string(name): seconds}})
+	_, err = client.SetQueueAttributes(ctx, &sqs.SetQueueAttributesInput{QueueUrl: &url,
+		Attributes: map[string]string{string(name): seconds}})
 	return now.Attributes[string(name)], err
 }
 
@@ -562,10 +582,12 @@ func reconcileRuns(ctx context.Context, s *stand.Stand, c stand.Cell, runs bool)
 	return err
 }
 
-// Guarantees that a cell whose applier fails goes on deciding by what it knew, without a call that is lost; that the other cell hears of
-// each change meanwhile; and that afterwards every change is there, the newest of each, by a change log without a gap.
+// Guarantees that a cell whose applier fails goes on deciding by what it knew, without a call that is lost; that the
+// other cell hears of each change meanwhile; and that afterwards every change is there, the newest of each, by a change
+// log without a gap.
 //
-// What a failed applier had comes again when it is visible again, which is after three minutes; here it is after half of one.
+// What a failed applier had comes again when it is visible again, which is after three minutes; here it is after half
+// of one.
 func TestApplierFails(t *testing.T) {
 	s := open(t)
 	failing, other := smallAndFull(t, s)
@@ -608,7 +630,8 @@ tenants:
 	const variable = "SLUICE_CONFIG_TABLE"
 	restore := sync.OnceValue(func() error {
 		return errors.Join(
-			applierOf(tidy, s, failing, func(v map[string]string) { v[variable] = failing.Table("config") }), reconcileRuns(tidy, s, failing, true))
+			applierOf(tidy, s, failing, func(v map[string]string) { v[variable] = failing.Table("config") }),
+			reconcileRuns(tidy, s, failing, true))
 	})
 	t.Cleanup(func() {
 		if err := restore(); err != nil {
@@ -618,7 +641,8 @@ tenants:
 	if err := reconcileRuns(t.Context(), s, failing, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := applierOf(t.Context(), s, failing, func(v map[string]string) { v[variable] += "-of-nowhere" }); err != nil {
+	if err := applierOf(t.Context(), s, failing,
+		func(v map[string]string) { v[variable] += "-of-nowhere" }); err != nil {
 		t.Fatal(err)
 	}
 	l := calls(t, s, "GET /product/2", k, 1, 200*time.Millisecond)
@@ -641,7 +665,8 @@ tenants:
 		t.Fatal(err)
 	}
 	enforces(t, s, failing, k, limit)
-	// A message that was received before the queue's visibility was changed comes again after the three minutes of before.
+	// A message that was received before the queue's visibility was changed comes again after the three minutes of
+	// before.
 	if err := stand.Until(t.Context(), patience+3*time.Minute, pace, func(ctx context.Context) error {
 		n, err := s.Waiting(ctx, failing.Region, failing.Table("changes"))
 		if err == nil && n > 0 {
@@ -653,7 +678,8 @@ tenants:
 	}
 	noneWaits(t, s)
 	l.stop()
-	unknown := strangers(len(s.Cells()))                                    // with somebody who asks beside the client, another process may begin in a cell
+	// with somebody who asks beside the client, another process may begin in a cell
+	unknown := strangers(len(s.Cells()))
 	l.decided(t, func(a attempt) bool { return admitted(a) || unknown(a) }) // 5 calls a second of a cell's 100
 	for _, c := range s.Cells() {
 		gapless(t, s, c, before[c.ID])

@@ -20,12 +20,13 @@ const (
 	callsFor = 15 * time.Second
 )
 
-// Guarantees that calls far below their limit are not denied by it, while four clients call both cells in closed loops. It
-// takes 20 s, and logs how many calls were answered per second.
+// Guarantees that calls far below their limit are not denied by it, while four clients call both cells in closed loops.
+// It takes 20 s, and logs how many calls were answered per second.
 func TestThroughput(t *testing.T) {
 	s := open(t)
 	id := unique("figures")
-	apply(t, s, fmt.Sprintf("plans: [ { id: %s, limits: [ { id: far, algorithm: token_bucket, rate: 10000, period: 1s, burst: 10000 } ] } ]\ntenants: [ { id: %[1]s, plan: %[1]s } ]\n", id))
+	apply(t, s, fmt.Sprintf("plans: [ { id: %s, limits: [ { id: far, algorithm: token_bucket, rate: 10000, period: "+
+		"1s, burst: 10000 } ] } ]\ntenants: [ { id: %[1]s, plan: %[1]s } ]\n", id))
 	k := key(t, s, id)
 	for _, c := range s.Cells() {
 		known(t, s, c.ID, k)
@@ -43,7 +44,8 @@ func TestThroughput(t *testing.T) {
 				switch {
 				case err == nil && a.Status == http.StatusOK:
 					admitted.Add(1)
-				case err == nil && a.Status == answer.Unidentified.Status() && strings.Contains(a.Body, answer.Unidentified.Type()):
+				case err == nil && a.Status == answer.Unidentified.Status() &&
+					strings.Contains(a.Body, answer.Unidentified.Type()):
 					unread.Add(1) // an environment that starts while the machine is busy reads its first key too late
 				default:
 					t.Errorf("%s: %+v %v", cell, a, err)
@@ -54,13 +56,15 @@ func TestThroughput(t *testing.T) {
 	}
 	all.Wait()
 	took, answered := time.Since(began).Seconds(), admitted.Load()+unread.Load()
-	t.Logf("%.1f calls/s; %d were admitted, and of %d the caller could not be identified in time", float64(answered)/took, admitted.Load(), unread.Load())
+	t.Logf("%.1f calls/s; %d were admitted, and of %d the caller could not be identified in time",
+		float64(answered)/took, admitted.Load(), unread.Load())
 	if admitted.Load() <= unread.Load() {
 		t.Errorf("of %d calls %d were admitted", answered, admitted.Load())
 	}
 }
 
-// warm is nil where a cell admits as many calls at once as there are callers: so many environments of its authorizer have then started.
+// warm is nil where a cell admits as many calls at once as there are callers: so many environments of its authorizer
+// have then started.
 func warm(ctx context.Context, s *stand.Stand, cell, key string) error {
 	errs := make([]error, callers)
 	var all sync.WaitGroup

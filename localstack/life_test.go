@@ -83,8 +83,8 @@ func number(a *stand.Answer, name string) int64 {
 	return n
 }
 
-// until waits until a cell answers a request of the tenant's with a status and, where it is a denial, with a limit (0: any), and returns how
-// many it admitted on the way, that answer's included.
+// until waits until a cell answers a request of the tenant's with a status and, where it is a denial, with a limit (0:
+// any), and returns how many it admitted on the way, that answer's included.
 func (l *life) until(cell, request string, status int, limit int64) (admitted int) {
 	l.Helper()
 	within(l.T, func(ctx context.Context) error {
@@ -96,14 +96,16 @@ func (l *life) until(cell, request string, status int, limit int64) (admitted in
 			admitted++
 		}
 		if has := number(a, "X-RateLimit-Limit"); a.Status != status || limit != 0 && has != limit {
-			return fmt.Errorf("%s: %s is answered %d with a limit of %d, want %d with %d: %s", cell, request, a.Status, has, status, limit, a.Body)
+			return fmt.Errorf("%s: %s is answered %d with a limit of %d, want %d with %d: %s", cell, request, a.Status,
+				has, status, limit, a.Body)
 		}
 		return nil
 	})
 	return admitted
 }
 
-// spend calls until a cell denies, which must be after exactly so many that are admitted, and by a limit of so much. It returns the denial.
+// spend calls until a cell denies, which must be after exactly so many that are admitted, and by a limit of so much. It
+// returns the denial.
 func (l *life) spend(cell, request, key, why string, want int, limit int64) *stand.Answer {
 	l.Helper()
 	for admitted := 0; ; admitted++ {
@@ -111,9 +113,11 @@ func (l *life) spend(cell, request, key, why string, want int, limit int64) *sta
 		switch {
 		case a.Status == http.StatusOK && admitted < want:
 		case a.Status != http.StatusTooManyRequests || admitted != want:
-			l.Fatalf("%s: %s: want %d of %s to be admitted, and the one after %d of them is answered %d: %s", cell, why, want, request, admitted, a.Status, a.Body)
+			l.Fatalf("%s: %s: want %d of %s to be admitted, and the one after %d of them is answered %d: %s", cell,
+				why, want, request, admitted, a.Status, a.Body)
 		case number(a, "X-RateLimit-Limit") != limit:
-			l.Fatalf("%s: %s: %s is denied by a limit of %d, want %d", cell, why, request, number(a, "X-RateLimit-Limit"), limit)
+			l.Fatalf("%s: %s: %s is denied by a limit of %d, want %d", cell, why, request,
+				number(a, "X-RateLimit-Limit"), limit)
 		default:
 			return a
 		}
@@ -139,7 +143,8 @@ func (l *life) denied(cell string, a *stand.Answer, limit int64) {
 	if err := json.Unmarshal([]byte(a.Body), &p); err != nil || a.Header.Get("Content-Type") != answer.ContentType {
 		l.Fatalf("%s: a denial is no problem: %v %v %s", cell, err, a.Header, a.Body)
 	}
-	if p.Type != answer.Limited.Type() || p.Status != http.StatusTooManyRequests || p.Binding != "few" || !slices.Equal(p.Violated, []string{"few"}) ||
+	if p.Type != answer.Limited.Type() || p.Status != http.StatusTooManyRequests || p.Binding != "few" ||
+		!slices.Equal(p.Violated, []string{"few"}) ||
 		p.Limit != limit || p.Remaining != 0 || p.Instance == "" {
 		l.Errorf("%s: the problem is %+v, want that few, of %d, is used up", cell, p, limit)
 	}
@@ -149,15 +154,19 @@ func (l *life) denied(cell string, a *stand.Answer, limit int64) {
 	if s := number(a, "Retry-After"); s*1000 < p.RetryAfterMS || (s-1)*1000 >= p.RetryAfterMS {
 		l.Errorf("%s: Retry-After is %d, and the body says %d ms", cell, s, p.RetryAfterMS)
 	}
-	if number(a, "X-RateLimit-Limit") != limit || number(a, "X-RateLimit-Remaining") != 0 || number(a, "X-RateLimit-Reset") < 1 ||
-		!strings.Contains(a.Header.Get("RateLimit"), `"few";r=0;t=`) || !strings.Contains(a.Header.Get("RateLimit-Policy"), fmt.Sprintf(`"few";q=%d;w=%.0f`, limit, l.period.Seconds())) {
+	if number(a, "X-RateLimit-Limit") != limit || number(a, "X-RateLimit-Remaining") != 0 ||
+		number(a, "X-RateLimit-Reset") < 1 ||
+		!strings.Contains(a.Header.Get("RateLimit"), `"few";r=0;t=`) ||
+		!strings.Contains(a.Header.Get("RateLimit-Policy"), fmt.Sprintf(`"few";q=%d;w=%.0f`, limit,
+			l.period.Seconds())) {
 		l.Errorf("%s: the denial has the headers %v, want those of few with %d", cell, a.Header, limit)
 	}
 }
 
-// Guarantees a tenant's life through what is deployed, in each cell: what operators set by the command is what the gateway enforces, with all
-// that a client is told; a change keeps what was consumed; a boost ends by itself; who is suspended, and a key that is revoked, are refused,
-// each as documented; another tenant of the same plan is not touched by any of it. On record is who did it. It takes 25 s.
+// Guarantees a tenant's life through what is deployed, in each cell: what operators set by the command is what the
+// gateway enforces, with all that a client is told; a change keeps what was consumed; a boost ends by itself; who is
+// suspended, and a key that is revoked, are refused, each as documented; another tenant of the same plan is not touched
+// by any of it. On record is who did it. It takes 25 s.
 func TestTenantsLife(t *testing.T) {
 	s := open(t)
 	id := unique("life")
@@ -183,7 +192,8 @@ func TestTenantsLife(t *testing.T) {
 	apply(t, s, l.plans(12))
 	l.enforces("the plan's 12 after 8", 12, 2-l.until("eu-1", product, 200, 0), 2-l.until("us-1", product, 200, 0))
 
-	l.do("tenant", "set", l.tenant, "--override", "{ id: few, tiers: [ { period: "+l.period.String()+", threshold: 16 } ] }")
+	l.do("tenant", "set", l.tenant, "--override",
+		"{ id: few, tiers: [ { period: "+l.period.String()+", threshold: 16 } ] }")
 	l.cells(func(cell string) {
 		l.spend(cell, product, l.key, "the tenant's own 16 after 12", 2-l.until(cell, product, 200, 0), 8)
 	})
@@ -192,9 +202,11 @@ func TestTenantsLife(t *testing.T) {
 	l.cells(func(cell string) {
 		within(t, func(ctx context.Context) error {
 			a, err := s.Call(ctx, cell, product, l.key)
-			// All denials of a REST API's authorizer have the one status of its gateway response; the problem has its own.
+			// All denials of a REST API's authorizer have the one status of its gateway response; the problem has its
+			// own.
 			var p problem
-			if err == nil && (a.Status != http.StatusTooManyRequests || json.Unmarshal([]byte(a.Body), &p) != nil || p.Type != answer.SuspendedTenant.Type() || p.Status != 403) {
+			if err == nil && (a.Status != http.StatusTooManyRequests || json.Unmarshal([]byte(a.Body), &p) != nil ||
+				p.Type != answer.SuspendedTenant.Type() || p.Status != 403) {
 				err = fmt.Errorf("%s: of a suspended tenant: %d %s", cell, a.Status, a.Body)
 			}
 			return err
@@ -229,8 +241,8 @@ func (l *life) enforces(why string, few int, left ...int) {
 	l.explained(few, denials)
 }
 
-// explained holds what sluice explain says of the plans file to what the cells' denials say: which limits apply, and of how much; each cell
-// grants its share.
+// explained holds what sluice explain says of the plans file to what the cells' denials say: which limits apply, and of
+// how much; each cell grants its share.
 func (l *life) explained(few int, denials []*stand.Answer) {
 	l.Helper()
 	file := filepath.Join(l.TempDir(), "plans.yaml")
@@ -241,12 +253,15 @@ func (l *life) explained(few int, denials []*stand.Answer) {
 			Settings   []struct{ Name, Value string }
 		}
 	}
-	l.must(json.Unmarshal([]byte(sluice(l.T, l.stand, "explain", "--plans", file, "--tenant", l.tenant, "--path", "/product/1", "--json")), &x))
+	l.must(json.Unmarshal([]byte(sluice(l.T, l.stand, "explain", "--plans", file, "--tenant", l.tenant, "--path",
+		"/product/1", "--json")), &x))
 	whole := int64(0)
 	for _, limit := range x.Limits {
 		for _, a := range denials {
-			if applies, told := limit.Status == "applies", strings.Contains(a.Header.Get("RateLimit-Policy"), `"`+limit.ID+`";`); applies != told {
-				l.Errorf("sluice explain: %s %s, and the gateway tells of %s", limit.ID, limit.Status, a.Header.Get("RateLimit-Policy"))
+			if applies, told := limit.Status == "applies", strings.Contains(a.Header.Get("RateLimit-Policy"),
+				`"`+limit.ID+`";`); applies != told {
+				l.Errorf("sluice explain: %s %s, and the gateway tells of %s", limit.ID, limit.Status,
+					a.Header.Get("RateLimit-Policy"))
 			}
 		}
 		for _, setting := range limit.Settings {
@@ -270,7 +285,8 @@ func (l *life) counters(c stand.Cell, does string, args ...string) (counter ops.
 	l.Helper()
 	reason := does + " in " + c.ID
 	var r ops.Response
-	out := sluice(l.T, l.stand, append([]string{does, l.tenant, "few", "--path", "/product/1", "--ops-endpoint", l.stand.Ops(c.ID), "--region", c.Region,
+	out := sluice(l.T, l.stand, append([]string{does, l.tenant, "few", "--path", "/product/1", "--ops-endpoint",
+		l.stand.Ops(c.ID), "--region", c.Region,
 		"--reason", reason, "--json"}, args...)...)
 	l.must(json.Unmarshal([]byte(out), &r))
 	if r.Cell != c.ID || r.Tenant != l.tenant || len(r.Counters) != 1 || r.Operation == "" {
@@ -302,7 +318,8 @@ func (l *life) operated() {
 func (l *life) revoked() {
 	l.Helper()
 	id := l.tenant + "-key"
-	lost := strings.TrimSpace(sluice(l.T, l.stand, "key", "create", "--tenant", l.tenant, "--id", id, "--reason", "key create"))
+	lost := strings.TrimSpace(sluice(l.T, l.stand, "key", "create", "--tenant", l.tenant, "--id", id, "--reason",
+		"key create"))
 	l.cells(func(cell string) { known(l.T, l.stand, cell, lost) })
 	sluice(l.T, l.stand, "key", "revoke", id, "--reason", "key revoke")
 	l.cells(func(cell string) {
@@ -330,15 +347,17 @@ func (l *life) refused() {
 	request := admin.TenantRequest{Tenant: l.tenant, Reason: "a call by somebody"}
 	good := l.stand.Operator.Credentials
 	for who, as := range map[string]aws.Credentials{
-		"nobody":               {},
-		"with another secret":  {AccessKeyID: good.AccessKeyID, SecretAccessKey: good.SecretAccessKey + "x"},
-		"with an unknown key":  {AccessKeyID: "AKIAUNKNOWN", SecretAccessKey: good.SecretAccessKey},
-		"with a session token": {AccessKeyID: good.AccessKeyID, SecretAccessKey: good.SecretAccessKey, SessionToken: "token"},
+		"nobody":              {},
+		"with another secret": {AccessKeyID: good.AccessKeyID, SecretAccessKey: good.SecretAccessKey + "x"},
+		"with an unknown key": {AccessKeyID: "AKIAUNKNOWN", SecretAccessKey: good.SecretAccessKey},
+		"with a session token": {AccessKeyID: good.AccessKeyID, SecretAccessKey: good.SecretAccessKey,
+			SessionToken: "token"},
 	} {
 		to, err := l.stand.Admin(as)
 		l.must(err)
 		var said *admincall.Error
-		if _, err = client.Do[admincall.Item](l.Context(), to, "tenants/suspend", request); err == nil || errors.As(err, &said) || !strings.Contains(err.Error(), "403") {
+		if _, err = client.Do[admincall.Item](l.Context(), to, "tenants/suspend", request); err == nil ||
+			errors.As(err, &said) || !strings.Contains(err.Error(), "403") {
 			l.Errorf("a call of the operators' API %s: %v, want the gateway's 403", who, err)
 		}
 	}
@@ -348,7 +367,8 @@ func (l *life) refused() {
 	to, err := l.stand.Admin(good) // the same call, signed: so it is not for another reason that those were refused
 	l.must(err)
 	request.Reason = "tenant suspend"
-	if i, err := client.Do[admincall.Item](l.Context(), to, "tenants/suspend", request); err != nil || i.Version != was+1 || i.Actor != l.stand.Operator.ARN {
+	if i, err := client.Do[admincall.Item](l.Context(), to, "tenants/suspend", request); err != nil ||
+		i.Version != was+1 || i.Actor != l.stand.Operator.ARN {
 		l.Errorf("the same call, signed: %+v %v", i, err)
 	}
 	l.changes = append(l.changes, request.Reason)
@@ -362,7 +382,8 @@ func (l *life) onRecord() {
 	l.recorded("tenants", l.other, []string{"the stand's plans"})
 }
 
-// recorded waits until the audit trail has the versions of an item, and fails the test unless each is by the operator, for these reasons.
+// recorded waits until the audit trail has the versions of an item, and fails the test unless each is by the operator,
+// for these reasons.
 func (l *life) recorded(table, key string, reasons []string) {
 	l.Helper()
 	within(l.T, func(ctx context.Context) error {

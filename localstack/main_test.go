@@ -36,12 +36,14 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// open is the deployed stand, with its cells joined. Without a LocalStack the test is skipped, or fails where REQUIRE_LOCALSTACK is set.
+// open is the deployed stand, with its cells joined. Without a LocalStack the test is skipped, or fails where
+// REQUIRE_LOCALSTACK is set.
 func open(t *testing.T) *stand.Stand {
 	t.Helper()
 	endpoint := os.Getenv("SLUICE_LOCALSTACK")
 	if endpoint == "" {
-		const message = "no LocalStack: make integration brings one up (or SLUICE_LOCALSTACK=ENDPOINT, and SLUICE_LOCALSTACK_REDIS)"
+		const message = "no LocalStack: make integration brings one up (or SLUICE_LOCALSTACK=ENDPOINT, and " +
+			"SLUICE_LOCALSTACK_REDIS)"
 		if os.Getenv("REQUIRE_LOCALSTACK") != "" {
 			t.Fatal(message)
 		}
@@ -137,9 +139,9 @@ func known(t *testing.T, s *stand.Stand, cell, key string) {
 	})
 }
 
-// period is one of windows whose present one began a moment ago, and goes on for half an hour at least: a test's own, with the shares of
-// now, as what grows in a change of shares counts from the next window on. The moment is longer than the difference of clocks that shares
-// reckon with, before which the shares of the window before count.
+// period is one of windows whose present one began a moment ago, and goes on for half an hour at least: a test's own,
+// with the shares of now, as what grows in a change of shares counts from the next window on. The moment is longer than
+// the difference of clocks that shares reckon with, before which the shares of the window before count.
 func period() time.Duration {
 	const least, most, moment = 1800, 7200, 10 // seconds
 	began := time.Now().Unix() - moment

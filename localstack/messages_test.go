@@ -29,7 +29,8 @@ import (
 func publish(t *testing.T, s *stand.Stand, body string) {
 	t.Helper()
 	_, err := sns.NewFromConfig(s.AWS(s.Region())).Publish(t.Context(), &sns.PublishInput{
-		TopicArn: aws.String("arn:aws:sns:" + s.Region() + ":" + s.Account() + ":" + s.ControlTable("changes")), Message: &body,
+		TopicArn: aws.String("arn:aws:sns:" + s.Region() + ":" + s.Account() + ":" + s.ControlTable("changes")),
+		Message:  &body,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -43,12 +44,14 @@ func send(t *testing.T, s *stand.Stand, c stand.Cell, body string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sqs.NewFromConfig(s.AWS(c.Region)).SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &url, MessageBody: &body}); err != nil {
+	if _, err := sqs.NewFromConfig(s.AWS(c.Region)).SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &url,
+		MessageBody: &body}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// limited applies a plan of a name whose limit is of some size in each cell, and its tenants. Tenants have the plan's name and a suffix.
+// limited applies a plan of a name whose limit is of some size in each cell, and its tenants. Tenants have the plan's
+// name and a suffix.
 func limited(t *testing.T, s *stand.Stand, name string, period time.Duration, limit int, tenants ...string) {
 	t.Helper()
 	var text strings.Builder
@@ -79,8 +82,9 @@ func poisonRows(t *testing.T, of map[string]types.AttributeValue, name string) [
 	}
 	// A version that has no version before it, and is in order otherwise.
 	late := control.Item{
-		Table: control.Tenants, Key: name + "-late", Version: 7, Actor: "somebody", Reason: "none", ChangedAt: time.Now().UTC().Truncate(time.Microsecond),
-		Body: json.RawMessage(`{"id":"` + name + `-late","plan":"none"}`), PrevHash: strings.Repeat("0", 64),
+		Table: control.Tenants, Key: name + "-late", Version: 7, Actor: "somebody", Reason: "none",
+		ChangedAt: time.Now().UTC().Truncate(time.Microsecond),
+		Body:      json.RawMessage(`{"id":"` + name + `-late","plan":"none"}`), PrevHash: strings.Repeat("0", 64),
 	}
 	late.Hash = late.ComputeHash()
 	attributes := map[string]types.AttributeValue{}
@@ -95,15 +99,17 @@ func poisonRows(t *testing.T, of map[string]types.AttributeValue, name string) [
 		}
 	}
 	return []map[string]types.AttributeValue{
-		{row.ID: text(name + "-types"), row.Version: text("one"), row.Body: &types.AttributeValueMemberBOOL{Value: true}, row.Hash: &types.AttributeValueMemberNULL{Value: true}},
+		{row.ID: text(name + "-types"), row.Version: text("one"),
+			row.Body: &types.AttributeValueMemberBOOL{Value: true},
+			row.Hash: &types.AttributeValueMemberNULL{Value: true}},
 		like(name+"-hashless", func(p map[string]types.AttributeValue) { delete(p, row.Hash) }),
 		like(name+"-/../\u2028\"'; <b>%00", func(map[string]types.AttributeValue) {}), // its hash is another item's
 		attributes,
 	}
 }
 
-// Guarantees that items which somebody writes into a control table past Sluice are kept, whole, for people to look at, and neither reach a
-// cell nor hold up a change before or after them.
+// Guarantees that items which somebody writes into a control table past Sluice are kept, whole, for people to look at,
+// and neither reach a cell nor hold up a change before or after them.
 func TestPoisonRecords(t *testing.T) {
 	s := open(t)
 	a := newTrail(t, s)
@@ -140,7 +146,8 @@ func TestPoisonRecords(t *testing.T) {
 				NewImage map[string]map[string]any
 			} `json:"dynamodb"`
 		}
-		if err := json.Unmarshal(i.Data, &record); err != nil || record.DynamoDB.NewImage[row.ID]["S"] != i.Key || i.Table != string(control.Tenants) {
+		if err := json.Unmarshal(i.Data, &record); err != nil || record.DynamoDB.NewImage[row.ID]["S"] != i.Key ||
+			i.Table != string(control.Tenants) {
 			t.Errorf("of %q in %q there is kept %s: %v", i.Key, i.Table, i.Data, err)
 		}
 	}
@@ -163,7 +170,8 @@ func TestPoisonRecords(t *testing.T) {
 	green(t, s)
 }
 
-// Guarantees that messages which are no change are kept, whole, in each cell that they reach, and hold up no change before or after them.
+// Guarantees that messages which are no change are kept, whole, in each cell that they reach, and hold up no change
+// before or after them.
 func TestPoisonMessages(t *testing.T) {
 	s := open(t)
 	name, period := unique("poison"), period()
@@ -174,16 +182,19 @@ func TestPoisonMessages(t *testing.T) {
 		known(t, s, c.ID, after)
 	}
 	header := func(typ string, version int) string {
-		return fmt.Sprintf(`{"type":%q,"version":%d,"id":"plans/%s/9","time":"2026-11-21T12:00:00.123456Z"`, typ, version, name)
+		return fmt.Sprintf(`{"type":%q,"version":%d,"id":"plans/%s/9","time":"2026-11-21T12:00:00.123456Z"`, typ,
+			version, name)
 	}
-	document := fmt.Sprintf(`,"key":%q,"item_version":9,"deleted":false,"hash":"%064d","body":{"id":%q,"limits":%%s}}`, name, 0, name)
+	document := fmt.Sprintf(`,"key":%q,"item_version":9,"deleted":false,"hash":"%064d","body":{"id":%q,"limits":%%s}}`,
+		name, 0, name)
 	bodies := []string{
 		"this is no event {" + name,
 		`["` + name + `"]`,
 		header("plan.changed", 99) + `,"more":[1,2,3]}`,
 		header("plan.grown", 1) + "}",
 		header("plan.changed", 1) + `,"key":7,"item_version":"nine"}`,
-		header("plan.changed", 1) + fmt.Sprintf(document, `"`+strings.Repeat("x", events.MaxBytes)+`"`), // larger than an event may be
+		// larger than an event may be
+		header("plan.changed", 1) + fmt.Sprintf(document, `"`+strings.Repeat("x", events.MaxBytes)+`"`),
 	}
 	for i, body := range bodies {
 		publish(t, s, body)
@@ -194,9 +205,13 @@ func TestPoisonMessages(t *testing.T) {
 		enforces(t, s, c, k, 101+len(bodies))
 	}
 	for _, c := range s.Cells() {
-		all := keptBy(t, s, "applier", c.Region, c.Table("kept"), len(bodies)+1, func(i *kept.Item) bool { return bytes.Contains(i.Data, []byte(name)) })
+		all := keptBy(t, s, "applier", c.Region, c.Table("kept"), len(bodies)+1,
+			func(i *kept.Item) bool { return bytes.Contains(i.Data, []byte(name)) })
 		for _, body := range append(slices.Clone(bodies), bodies[0]+" past the topic") {
-			if !slices.ContainsFunc(all, func(i kept.Item) bool { return i.Cell == c.ID && same(string(i.Data), body) }) {
+			if !slices.ContainsFunc(all, func(i kept.Item) bool {
+				return i.Cell == c.ID &&
+					same(string(i.Data), body)
+			}) {
 				t.Errorf("%s has not kept %.200s", c.ID, body)
 			}
 		}
@@ -215,7 +230,8 @@ func same(a, b string) bool {
 	return fmt.Sprint(one) == fmt.Sprint(other)
 }
 
-// history is each event that was ever published about items, oldest first, from their audit records: an event is the same each time.
+// history is each event that was ever published about items, oldest first, from their audit records: an event is the
+// same each time.
 func history(a *trail, items ...string) []string {
 	a.Helper()
 	var all []string
@@ -238,7 +254,8 @@ func history(a *trail, items ...string) []string {
 	return all
 }
 
-// documentOf is what each cell has of items of the control tables, with the versions and the log entries that brought them.
+// documentOf is what each cell has of items of the control tables, with the versions and the log entries that brought
+// them.
 func documentOf(t *testing.T, s *stand.Stand, items ...string) map[string][]cellconfig.Document {
 	t.Helper()
 	all := map[string][]cellconfig.Document{}
@@ -261,8 +278,8 @@ func documentOf(t *testing.T, s *stand.Stand, items ...string) map[string][]cell
 	return all
 }
 
-// Guarantees that messages which come again, all of them, the newest first, twice and by both ways, change nothing: no limit, no key that
-// was revoked, no share, and not even the change log.
+// Guarantees that messages which come again, all of them, the newest first, twice and by both ways, change nothing: no
+// limit, no key that was revoked, no share, and not even the change log.
 func TestRedelivery(t *testing.T) {
 	s := open(t)
 	a := newTrail(t, s)
@@ -275,7 +292,8 @@ func TestRedelivery(t *testing.T) {
 	}
 	out := sluice(t, s, "key", "create", "--tenant", name, "--reason", "to be revoked", "--json")
 	if err := json.Unmarshal([]byte(out), &made); err != nil || made.Item.Key == "" {
-		t.Fatalf("sluice key create printed %d bytes, with a key of %d and its id of %d: %v", len(out), len(made.Key), len(made.Item.Key), err)
+		t.Fatalf("sluice key create printed %d bytes, with a key of %d and its id of %d: %v", len(out), len(made.Key),
+			len(made.Item.Key), err)
 	}
 	id, revoked := made.Item.Key, made.Key
 	for _, c := range s.Cells() {
@@ -286,7 +304,8 @@ func TestRedelivery(t *testing.T) {
 	for limit := 102; limit < 106; limit++ {
 		limited(t, s, name, period, limit, "-after")
 	}
-	sluice(t, s, "tenant", "set", name, "--reason", "another cell", "--override", "{ id: exact, tiers: [ { period: "+period.String()+", threshold: 20 } ] }")
+	sluice(t, s, "tenant", "set", name, "--reason", "another cell", "--override",
+		"{ id: exact, tiers: [ { period: "+period.String()+", threshold: 20 } ] }")
 	sluice(t, s, "key", "revoke", id, "--reason", "it is out")
 	refuses := func(c stand.Cell) error {
 		one, err := s.Call(t.Context(), c.ID, "GET /orders", revoked)
@@ -321,7 +340,8 @@ func TestRedelivery(t *testing.T) {
 	fence := "no event, and the last: " + name
 	publish(t, s, fence)
 	for _, c := range s.Cells() {
-		keptBy(t, s, "applier", c.Region, c.Table("kept"), 1, func(i *kept.Item) bool { return string(i.Data) == fence })
+		keptBy(t, s, "applier", c.Region, c.Table("kept"), 1,
+			func(i *kept.Item) bool { return string(i.Data) == fence })
 	}
 	noneWaits(t, s)
 	for _, c := range s.Cells() {

@@ -26,9 +26,9 @@ const (
 	watchEach      = 150 * time.Millisecond
 )
 
-// Guarantees that each change of a tenant's limit, made through the operators' API, is what requests are held to in each cell, small and
-// full; and prints how long that takes: from before the change is sent to the answer of the first request that is held to it. Each request
-// costs 10 and is denied, so that a watch changes nothing. It takes 60 s.
+// Guarantees that each change of a tenant's limit, made through the operators' API, is what requests are held to in
+// each cell, small and full; and prints how long that takes: from before the change is sent to the answer of the first
+// request that is held to it. Each request costs 10 and is denied, so that a watch changes nothing. It takes 60 s.
 func TestPropagation(t *testing.T) {
 	s := open(t)
 	id := unique("change")
@@ -37,7 +37,8 @@ func TestPropagation(t *testing.T) {
 	for i := range changedTenants {
 		fmt.Fprintf(&tenants, "  - { id: %s-%d, plan: %[1]s }\n", id, i)
 	}
-	apply(t, s, fmt.Sprintf("plans:\n  - id: %s\n    limits: [ { id: few, match: { methods: [GET], pathPattern: \"/product/*\" }, cost: 10, tiers: [ { period: %s, threshold: %d } ] } ]\ntenants:\n%s",
+	apply(t, s, fmt.Sprintf("plans:\n  - id: %s\n    limits: [ { id: few, match: { methods: [GET], pathPattern: "+
+		"\"/product/*\" }, cost: 10, tiers: [ { period: %s, threshold: %d } ] } ]\ntenants:\n%s",
 		id, windows, firstThreshold, &tenants))
 	to, err := s.Admin(s.Operator.Credentials)
 	if err != nil {
@@ -45,7 +46,8 @@ func TestPropagation(t *testing.T) {
 	}
 	keys := make([]string, changedTenants)
 	for i := range keys {
-		made, err := client.Do[admin.CreateKeyResponse](t.Context(), to, "keys/create", admin.CreateKeyRequest{Tenant: id + "-" + strconv.Itoa(i), Reason: "to watch changes"})
+		made, err := client.Do[admin.CreateKeyResponse](t.Context(), to, "keys/create",
+			admin.CreateKeyRequest{Tenant: id + "-" + strconv.Itoa(i), Reason: "to watch changes"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,18 +56,21 @@ func TestPropagation(t *testing.T) {
 	for _, key := range keys {
 		for _, c := range s.Cells() {
 			known(t, s, c.ID, key)
-			within(t, func(ctx context.Context) error { return holds(ctx, s, c.ID, key, firstThreshold/2) }) // it has spent what it may
+			// it has spent what it may
+			within(t, func(ctx context.Context) error { return holds(ctx, s, c.ID, key, firstThreshold/2) })
 		}
 	}
 	changes := make([]*change, changedTenants*changesEach)
 	for n := range changes {
 		i := n % changedTenants
-		changes[n] = &change{tenant: id + "-" + strconv.Itoa(i), key: keys[i], threshold: firstThreshold - 2*(1+n/changedTenants)}
+		changes[n] = &change{tenant: id + "-" + strconv.Itoa(i), key: keys[i],
+			threshold: firstThreshold - 2*(1+n/changedTenants)}
 	}
 	follow(t, s, changes, func(c *change) error {
 		_, err := client.Do[admincall.Item](t.Context(), to, "tenants/set", admin.SetTenantRequest{
 			Tenant: c.tenant, Reason: "how long does it take?",
-			Overrides: []json.RawMessage{fmt.Appendf(nil, `{"id":"few","tiers":[{"period":"%s","threshold":%d}]}`, windows, c.threshold)},
+			Overrides: []json.RawMessage{fmt.Appendf(nil, `{"id":"few","tiers":[{"period":"%s","threshold":%d}]}`,
+				windows, c.threshold)},
 		})
 		return err
 	})
@@ -100,7 +105,8 @@ func tell(t *testing.T, where string, took []time.Duration) (p99 time.Duration) 
 func holds(ctx context.Context, s *stand.Stand, cell, key string, threshold int) error {
 	a, err := s.Call(ctx, cell, product, key)
 	if err == nil && (a.Status != http.StatusTooManyRequests || number(a, "X-RateLimit-Limit") != int64(threshold)) {
-		err = fmt.Errorf("%s: %d with a limit of %d, want a denial by %d: %s", cell, a.Status, number(a, "X-RateLimit-Limit"), threshold, a.Body)
+		err = fmt.Errorf("%s: %d with a limit of %d, want a denial by %d: %s", cell, a.Status,
+			number(a, "X-RateLimit-Limit"), threshold, a.Body)
 	}
 	return err
 }
@@ -114,8 +120,8 @@ type change struct {
 	seen        sync.WaitGroup  // by each cell
 }
 
-// follow makes changes, some at a time, and watches each cell for them, one after the other in the order in which they were made: so few
-// requests are needed, and what the watch adds is a little on top.
+// follow makes changes, some at a time, and watches each cell for them, one after the other in the order in which they
+// were made: so few requests are needed, and what the watch adds is a little on top.
 func follow(t *testing.T, s *stand.Stand, changes []*change, send func(*change) error) {
 	t.Helper()
 	cells := s.Cells()
@@ -125,7 +131,8 @@ func follow(t *testing.T, s *stand.Stand, changes []*change, send func(*change) 
 		made[i] = make(chan *change, len(changes))
 		all.Go(func() {
 			for ch := range made[i] {
-				err := stand.Until(t.Context(), patience, watchEach, func(ctx context.Context) error { return holds(ctx, s, c.ID, ch.key, ch.threshold/len(cells)) })
+				err := stand.Until(t.Context(), patience, watchEach,
+					func(ctx context.Context) error { return holds(ctx, s, c.ID, ch.key, ch.threshold/len(cells)) })
 				if err != nil {
 					t.Errorf("%s: %v", ch.tenant, err)
 				}

@@ -11,8 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/streams/kept"
 )
 
-// keptBy waits until a queue of what could not be used has so many different items that are ours, takes them from it, and returns them.
-// Others stay.
+// keptBy waits until a queue of what could not be used has so many different items that are ours, takes them from it,
+// and returns them. Others stay.
 func keptBy(t *testing.T, s *stand.Stand, by, region, queue string, n int, ours func(*kept.Item) bool) []kept.Item {
 	t.Helper()
 	url, err := s.Queue(t.Context(), region, queue)
@@ -22,7 +22,8 @@ func keptBy(t *testing.T, s *stand.Stand, by, region, queue string, n int, ours 
 	client := sqs.NewFromConfig(s.AWS(region))
 	found := map[string]kept.Item{}
 	within(t, func(ctx context.Context) error {
-		out, err := client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &url, MaxNumberOfMessages: 10, VisibilityTimeout: 2})
+		out, err := client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &url, MaxNumberOfMessages: 10,
+			VisibilityTimeout: 2})
 		if err != nil {
 			return err
 		}
@@ -38,7 +39,8 @@ func keptBy(t *testing.T, s *stand.Stand, by, region, queue string, n int, ours 
 				t.Errorf("%s has %+v, want it by %s, and why", queue, i, by)
 			}
 			found[i.ID] = i
-			if _, err := client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &url, ReceiptHandle: m.ReceiptHandle}); err != nil {
+			if _, err := client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &url,
+				ReceiptHandle: m.ReceiptHandle}); err != nil {
 				return err
 			}
 		}
@@ -54,13 +56,14 @@ func keptBy(t *testing.T, s *stand.Stand, by, region, queue string, n int, ours 
 	return all
 }
 
-// noneWaits waits until the queues are empty through which changes come, and fails the test if any has something in it that has a queue
-// because it should not be: a test that makes such takes it out.
+// noneWaits waits until the queues are empty through which changes come, and fails the test if any has something in it
+// that has a queue because it should not be: a test that makes such takes it out.
 func noneWaits(t *testing.T, s *stand.Stand) {
 	t.Helper()
 	type place struct{ region, queue string }
 	var changes []place
-	wrong := []place{{s.Region(), s.ControlTable("kept")}, {s.Region(), s.ControlTable("failed")}, {s.Region(), s.ControlTable("undelivered")}}
+	wrong := []place{{s.Region(), s.ControlTable("kept")}, {s.Region(), s.ControlTable("failed")},
+		{s.Region(), s.ControlTable("undelivered")}}
 	for _, c := range s.Cells() {
 		changes = append(changes, place{c.Region, c.Table("changes")})
 		wrong = append(wrong, place{c.Region, c.Table("kept")}, place{c.Region, c.Table("refused")})

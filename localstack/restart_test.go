@@ -12,8 +12,8 @@ import (
 	"github.com/sluicelimits/sluice/localstack/stand"
 )
 
-// loseState returns what starts LocalStack anew, without any of its state. The test is skipped, or fails where REQUIRE_LOCALSTACK is set,
-// where nothing can.
+// loseState returns what starts LocalStack anew, without any of its state. The test is skipped, or fails where
+// REQUIRE_LOCALSTACK is set, where nothing can.
 func loseState(t *testing.T, s *stand.Stand) func(context.Context) error {
 	t.Helper()
 	if command := os.Getenv("SLUICE_LOCALSTACK_RESTART"); command != "" {
@@ -28,7 +28,8 @@ func loseState(t *testing.T, s *stand.Stand) func(context.Context) error {
 	if s.Ours() {
 		return func(ctx context.Context) error { return s.Up(ctx, "--fresh") }
 	}
-	const message = "this LocalStack was not started by localstack/up: SLUICE_LOCALSTACK_RESTART=COMMAND would say how it is started without its state"
+	const message = "this LocalStack was not started by localstack/up: SLUICE_LOCALSTACK_RESTART=COMMAND would say " +
+		"how it is started without its state"
 	if os.Getenv("REQUIRE_LOCALSTACK") != "" {
 		t.Fatal(message)
 	}
@@ -36,8 +37,8 @@ func loseState(t *testing.T, s *stand.Stand) func(context.Context) error {
 	return nil
 }
 
-// Guarantees that when everything is lost, tables, queues, functions and counters, no call is let through meanwhile, a key of before is
-// worth nothing, and a new deploy with the plans applied again restores what was decided.
+// Guarantees that when everything is lost, tables, queues, functions and counters, no call is let through meanwhile, a
+// key of before is worth nothing, and a new deploy with the plans applied again restores what was decided.
 //
 // It deploys the third cell, too, for TestLimitsUnderLoad, which comes after it by its file's name.
 func TestStateLost(t *testing.T) {
@@ -45,7 +46,8 @@ func TestStateLost(t *testing.T) {
 	restart := loseState(t, s)
 	name := unique("lost")
 	ready := func() (k string) {
-		apply(t, s, fmt.Sprintf("plans: [ { id: state-lost, limits: [ %s ] } ]\ntenants: [ { id: %s, plan: state-lost } ]\n", exactLimit(period()), name))
+		apply(t, s, fmt.Sprintf("plans: [ { id: state-lost, limits: [ %s ] } ]\ntenants: [ { id: %s, plan: "+
+			"state-lost } ]\n", exactLimit(period()), name))
 		k = key(t, s, name)
 		for _, c := range s.Cells() {
 			known(t, s, c.ID, k)
@@ -80,7 +82,8 @@ func TestStateLost(t *testing.T) {
 			}
 		}
 		if passed > 0 || away < 10 {
-			t.Errorf("%s, whose limit was used up, admitted %d; %d calls found no authorizer, want 10 at least", c.ID, passed, away)
+			t.Errorf("%s, whose limit was used up, admitted %d; %d calls found no authorizer, want 10 at least", c.ID,
+				passed, away)
 		}
 	}
 

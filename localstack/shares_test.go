@@ -40,10 +40,12 @@ type answered struct {
 	Problem      string `json:",omitempty"` // type, or what went wrong
 }
 
-// between is the time between an answer and the next request: a stand that is asked for all that it can do tells of itself, not of limits.
+// between is the time between an answer and the next request: a stand that is asked for all that it can do tells of
+// itself, not of limits.
 const between = 100 * time.Millisecond
 
-// beClient is a client's process: for each target that it reads it calls in a closed loop, until its input ends, and it prints each answer.
+// beClient is a client's process: for each target that it reads it calls in a closed loop, until its input ends, and it
+// prints each answer.
 func beClient() int {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -65,7 +67,8 @@ func beClient() int {
 			for n := 0; ctx.Err() == nil; n++ {
 				r := to.Requests[n%len(to.Requests)]
 				a := answered{Cell: to.Cell, Tenant: r.Tenant, Sent: time.Now()}
-				said, err := stand.Call(context.Background(), client, to.API, r.Request, r.Key) // one under way is not cut off
+				// one under way is not cut off
+				said, err := stand.Call(context.Background(), client, to.API, r.Request, r.Key)
 				a.Got = time.Now()
 				if err != nil {
 					a.Problem = err.Error()
@@ -131,7 +134,8 @@ func startClients(t *testing.T, n int) *clients {
 func (c *clients) call(to target) {
 	c.Helper()
 	for i, in := range c.in {
-		requests := slices.Concat(to.Requests[i%len(to.Requests):], to.Requests[:i%len(to.Requests)]) // not all the same at the same time
+		// not all the same at the same time
+		requests := slices.Concat(to.Requests[i%len(to.Requests):], to.Requests[:i%len(to.Requests)])
 		if err := json.NewEncoder(in).Encode(target{to.Cell, to.API, requests}); err != nil {
 			c.Fatal(err)
 		}
@@ -179,10 +183,12 @@ func loadPlans(id string) string {
 	b.WriteString("plans:\n")
 	for _, name := range loaded {
 		limit := map[string]string{
-			"fixed":   fmt.Sprintf("algorithm: fixed_window, tiers: [ { period: %s, threshold: %d } ]", window, perWindow),
-			"sliding": fmt.Sprintf("algorithm: sliding_window, tiers: [ { period: %s, threshold: %d } ]", window, perWindow),
-			"bucket":  fmt.Sprintf("algorithm: token_bucket, rate: %d, period: 1s, burst: %d", bucketRate, bucketBurst),
-			"quota":   fmt.Sprintf("quota: { units: %d, every: month }", quotaUnits),
+			"fixed": fmt.Sprintf("algorithm: fixed_window, tiers: [ { period: %s, threshold: %d } ]", window,
+				perWindow),
+			"sliding": fmt.Sprintf("algorithm: sliding_window, tiers: [ { period: %s, threshold: %d } ]", window,
+				perWindow),
+			"bucket": fmt.Sprintf("algorithm: token_bucket, rate: %d, period: 1s, burst: %d", bucketRate, bucketBurst),
+			"quota":  fmt.Sprintf("quota: { units: %d, every: month }", quotaUnits),
 		}[name]
 		fmt.Fprintf(&b, "  - { id: %s-%s, limits: [ { id: %[2]s, %s } ] }\n", id, name, limit)
 	}
@@ -196,8 +202,8 @@ func loadPlans(id string) string {
 // thirdCell is a small cell that is not part of the deployment from the beginning.
 var thirdCell = stand.Cell{ID: "eu-2", Region: "eu-west-1"}
 
-// third is the third cell: deployed, but with no share yet. What is written from now on comes to it. When the test is over it serves no
-// more; its stack stays.
+// third is the third cell: deployed, but with no share yet. What is written from now on comes to it. When the test is
+// over it serves no more; its stack stays.
 func third(t *testing.T, s *stand.Stand) stand.Cell {
 	t.Helper()
 	c := thirdCell
@@ -230,14 +236,18 @@ func leaves(ctx context.Context, s *stand.Stand, c stand.Cell) error {
 		if _, err := s.Sluice(ctx, "cell", "drain", c.ID, "--reason", "a test"); err != nil {
 			return err
 		}
-		if err := stand.Until(ctx, patience, time.Second, func(ctx context.Context) error { return inState(ctx, s, c.ID, "drained") }); err != nil {
+		if err := stand.Until(ctx, patience, time.Second,
+			func(ctx context.Context) error { return inState(ctx, s, c.ID, "drained") }); err != nil {
 			return err
 		}
 	}
 	if _, err := s.Sluice(ctx, "cell", "remove", c.ID, "--reason", "a test"); err != nil {
 		return err
 	}
-	return stand.Until(ctx, patience, time.Second, func(ctx context.Context) error { return inState(ctx, s, c.ID, "", "removed") })
+	return stand.Until(ctx, patience, time.Second, func(ctx context.Context) error {
+		return inState(ctx, s, c.ID, "",
+			"removed")
+	})
 }
 
 // reconciled has a cell's reconcile run, which compares it with the control plane and brings what it lacks.
@@ -245,7 +255,8 @@ func reconciled(t *testing.T, s *stand.Stand, c stand.Cell) {
 	t.Helper()
 	name := c.Function("reconcile")
 	within(t, func(ctx context.Context) error {
-		out, err := lambda.NewFromConfig(s.AWS(c.Region)).Invoke(ctx, &lambda.InvokeInput{FunctionName: &name, Payload: []byte("{}")})
+		out, err := lambda.NewFromConfig(s.AWS(c.Region)).Invoke(ctx, &lambda.InvokeInput{FunctionName: &name,
+			Payload: []byte("{}")})
 		if err == nil && out.FunctionError != nil {
 			err = fmt.Errorf("%s: %s", name, out.Payload)
 		}
@@ -262,9 +273,10 @@ func inState(ctx context.Context, s *stand.Stand, cell string, states ...string)
 	return err
 }
 
-// Guarantees that what all cells together admit of a tenant stays within the limit, by the bound of its algorithm, while processes of clients
-// call each of them for more than there is, a third cell joins, and one is drained; that no call is answered with anything but 200 and
-// 429; and that shares are not lost. It takes 110 s, and as much again where the third cell is to be deployed.
+// Guarantees that what all cells together admit of a tenant stays within the limit, by the bound of its algorithm,
+// while processes of clients call each of them for more than there is, a third cell joins, and one is drained; that no
+// call is answered with anything but 200 and 429; and that shares are not lost. It takes 110 s, and as much again where
+// the third cell is to be deployed.
 func TestLimitsUnderLoad(t *testing.T) {
 	s := open(t)
 	two := s.Cells()
@@ -384,7 +396,10 @@ func judge(t *testing.T, all []answered, phases []phase) {
 	}); over != "" {
 		t.Errorf("sliding: %s", over)
 	}
-	if over := passes(admitted["bucket"], func(d time.Duration) float64 { return bucketBurst + bucketRate*d.Seconds() }); over != "" {
+	if over := passes(admitted["bucket"], func(d time.Duration) float64 {
+		return bucketBurst +
+			bucketRate*d.Seconds()
+	}); over != "" {
 		t.Errorf("bucket: %s", over)
 	}
 	for _, p := range phases {
@@ -399,7 +414,8 @@ func judge(t *testing.T, all []answered, phases []phase) {
 		}
 		most := bucketRate * p.to.Sub(p.from).Seconds()
 		t.Logf("bucket, %s: %d admitted of %.0f that flow in", p.name, n, most)
-		if asked := askedOf(all, "bucket", p.from, p.to, p.cells); float64(asked) > 1.5*most && float64(n)*100 < most*enough {
+		if asked := askedOf(all, "bucket", p.from, p.to, p.cells); float64(asked) > 1.5*most &&
+			float64(n)*100 < most*enough {
 			t.Errorf("bucket, %s: %d admitted of %.0f that flow in, while clients asked for %d", p.name, n, most, asked)
 		}
 	}
@@ -417,8 +433,8 @@ func judge(t *testing.T, all []answered, phases []phase) {
 	}
 }
 
-// askedOf is how much is asked of the cells together, had each as much as the one that is asked least: what was sent and answered within
-// an interval.
+// askedOf is how much is asked of the cells together, had each as much as the one that is asked least: what was sent
+// and answered within an interval.
 func askedOf(all []answered, tenant string, from, to time.Time, cells []stand.Cell) int {
 	least := -1
 	for _, c := range cells {
@@ -435,8 +451,8 @@ func askedOf(all []answered, tenant string, from, to time.Time, cells []stand.Ce
 	return least * len(cells)
 }
 
-// judgeWindows holds each window to the limit, and the best of each phase to what must be admitted of it. A call that was under way at an
-// edge may have been decided on either side: it counts on neither.
+// judgeWindows holds each window to the limit, and the best of each phase to what must be admitted of it. A call that
+// was under way at an edge may have been decided on either side: it counts on neither.
 func judgeWindows(t *testing.T, tenant string, all []answered, phases []phase) {
 	t.Helper()
 	sums := map[time.Time]map[string]int{}
@@ -464,19 +480,23 @@ func judgeWindows(t *testing.T, tenant string, all []answered, phases []phase) {
 			more[name] = max(more[name], askedOf(all, tenant, w, w.Add(window), p.cells))
 			for cell, n := range sums[w] {
 				if cell != "" && !slices.ContainsFunc(p.cells, func(c stand.Cell) bool { return c.ID == cell }) {
-					t.Errorf("%s, window %s (%s): cell %s, which has no share, admitted %d", tenant, w.Format(time.TimeOnly), name, cell, n)
+					t.Errorf("%s, window %s (%s): cell %s, which has no share, admitted %d", tenant,
+						w.Format(time.TimeOnly), name, cell, n)
 				}
 			}
 		}
 		delete(sums[w], "")
-		t.Logf("%s, window %s (%s): %d admitted of %d: %v", tenant, w.Format(time.TimeOnly), name, n, perWindow, sums[w])
+		t.Logf("%s, window %s (%s): %d admitted of %d: %v", tenant, w.Format(time.TimeOnly), name, n, perWindow,
+			sums[w])
 		if n > perWindow {
-			t.Errorf("%s, window %s: %d were admitted by all cells together, and the limit is %d", tenant, w.Format(time.TimeOnly), n, perWindow)
+			t.Errorf("%s, window %s: %d were admitted by all cells together, and the limit is %d", tenant,
+				w.Format(time.TimeOnly), n, perWindow)
 		}
 	}
 	for name, n := range best {
 		if more[name]*2 > perWindow*3 && n*100 < perWindow*enough {
-			t.Errorf("%s, %s: at most %d of %d were admitted in a window, while clients asked for %d", tenant, name, n, perWindow, more[name])
+			t.Errorf("%s, %s: at most %d of %d were admitted in a window, while clients asked for %d", tenant, name, n,
+				perWindow, more[name])
 		}
 	}
 	if len(best) < 3 {
@@ -484,8 +504,8 @@ func judgeWindows(t *testing.T, tenant string, all []answered, phases []phase) {
 	}
 }
 
-// passes is where more was admitted between two moments than may be in so long a time; "" where it never was. What is admitted was decided
-// between when it was sent and when it was answered.
+// passes is where more was admitted between two moments than may be in so long a time; "" where it never was. What is
+// admitted was decided between when it was sent and when it was answered.
 func passes(admitted []answered, most func(time.Duration) float64) string {
 	byEnd := slices.SortedFunc(slices.Values(admitted), func(a, b answered) int { return a.Got.Compare(b.Got) })
 	for _, from := range admitted {
@@ -496,7 +516,8 @@ func passes(admitted []answered, most func(time.Duration) float64) string {
 			}
 			n++
 			if d := a.Got.Sub(from.Sent); float64(n) > most(d) {
-				return fmt.Sprintf("%d were admitted within %s from %s on, and %.1f may be", n, d, from.Sent.Format(time.StampMilli), most(d))
+				return fmt.Sprintf("%d were admitted within %s from %s on, and %.1f may be", n, d,
+					from.Sent.Format(time.StampMilli), most(d))
 			}
 		}
 	}

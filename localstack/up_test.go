@@ -22,7 +22,8 @@ import (
 
 // What up and down use of every Linux; what a test leaves out or puts a stand-in for is said there.
 var tools = []string{
-	"bash", "cat", "cp", "curl", "cut", "dirname", "basename", "env", "find", "flock", "grep", "head", "mkdir", "mktemp", "mv", "rm", "rmdir",
+	"bash", "cat", "cp", "curl", "cut", "dirname", "basename", "env", "find", "flock", "grep", "head", "mkdir",
+	"mktemp", "mv", "rm", "rmdir",
 	"sed", "setpriv", "setsid", "sha256sum", "sleep", "sort", "ss", "tail", "tr",
 }
 
@@ -46,7 +47,8 @@ type machine struct {
 // newMachine has all that up needs, or seems to.
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	m := &machine{t: t, path: t.TempDir(), home: filepath.Join(t.TempDir(), "home"), port: freePort(t), redis: freePort(t)}
+	m := &machine{t: t, path: t.TempDir(), home: filepath.Join(t.TempDir(), "home"), port: freePort(t),
+		redis: freePort(t)}
 	for _, name := range tools {
 		if found, err := exec.LookPath(name); err == nil { // what is really missing shows in the tests
 			if err := os.Symlink(found, filepath.Join(m.path, name)); err != nil {
@@ -63,7 +65,8 @@ func newMachine(t *testing.T) *machine {
 func (m *machine) install(name, script string) {
 	m.t.Helper()
 	m.remove(name)
-	if err := os.WriteFile(filepath.Join(m.path, name), []byte("#!/usr/bin/env bash\n"+script+"\n"), 0o700); err != nil {
+	if err := os.WriteFile(filepath.Join(m.path, name), []byte("#!/usr/bin/env bash\n"+script+"\n"),
+		0o700); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -118,11 +121,13 @@ func (m *machine) run(script string, args ...string) result {
 	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// refuses runs up, which must end with the code, say one line that holds each of parts, print nothing else, and leave nothing running.
+// refuses runs up, which must end with the code, say one line that holds each of parts, print nothing else, and leave
+// nothing running.
 func (m *machine) refuses(code int, args []string, parts ...string) {
 	m.t.Helper()
 	r := m.run("up", args...)
-	if r.code != code || r.stdout != "" || strings.Count(r.stderr, "\n") != 1 || !strings.HasPrefix(r.stderr, "localstack/up: ") {
+	if r.code != code || r.stdout != "" || strings.Count(r.stderr, "\n") != 1 ||
+		!strings.HasPrefix(r.stderr, "localstack/up: ") {
 		m.t.Errorf("up %q = %+v, want exit %d and one line on stderr", args, r, code)
 	}
 	for _, part := range parts {
@@ -147,8 +152,8 @@ func freePort(t *testing.T) int {
 
 func portOf(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 
-// Guarantees that someone whose machine lacks something is told what, and what to do, before anything is started or downloaded. That
-// nothing of it is said without reason, TestUpSaysWhichStepFailed shows.
+// Guarantees that someone whose machine lacks something is told what, and what to do, before anything is started or
+// downloaded. That nothing of it is said without reason, TestUpSaysWhichStepFailed shows.
 func TestUpNamesWhatIsMissing(t *testing.T) {
 	none := func(names ...string) func(*machine) {
 		return func(m *machine) {
@@ -163,14 +168,20 @@ func TestUpNamesWhatIsMissing(t *testing.T) {
 		want   []string
 	}{
 		{"no Java", none("java"), []string{"Java is missing", "17 or later"}},
-		{"old Java", func(m *machine) { m.install("java", `echo 'openjdk version "11.0.2" 2019-01-15' >&2`) }, []string{"Java is 11", "17 or later"}},
-		{"very old Java", func(m *machine) { m.install("java", `echo 'java version "1.8.0_292"' >&2`) }, []string{"Java is 8", "17 or later"}},
-		{"Java that does not run", func(m *machine) { m.install("java", "echo broken >&2; exit 1") }, []string{"names no version"}},
+		{"old Java", func(m *machine) { m.install("java", `echo 'openjdk version "11.0.2" 2019-01-15' >&2`) },
+			[]string{"Java is 11", "17 or later"}},
+		{"very old Java", func(m *machine) { m.install("java", `echo 'java version "1.8.0_292"' >&2`) },
+			[]string{"Java is 8", "17 or later"}},
+		{"Java that does not run", func(m *machine) { m.install("java", "echo broken >&2; exit 1") },
+			[]string{"names no version"}},
 		{"no compiler", none("javac"), []string{"javac is missing"}},
 		{"no Python", none("python3.13"), []string{"Python 3.13 is missing", "SLUICE_PYTHON"}},
-		{"Python that is a shim of another", func(m *machine) { m.install("python3.13", "echo 3.11") }, []string{"Python 3.13 is missing"}},
-		{"Python without venv", func(m *machine) { m.install("python3.13", "exit 1") }, []string{"Python 3.13 is missing", "venv"}},
-		{"another Python asked for", func(m *machine) { m.set("SLUICE_PYTHON", "/bin/false") }, []string{"SLUICE_PYTHON is '/bin/false'"}},
+		{"Python that is a shim of another", func(m *machine) { m.install("python3.13", "echo 3.11") },
+			[]string{"Python 3.13 is missing"}},
+		{"Python without venv", func(m *machine) { m.install("python3.13", "exit 1") },
+			[]string{"Python 3.13 is missing", "venv"}},
+		{"another Python asked for", func(m *machine) { m.set("SLUICE_PYTHON", "/bin/false") },
+			[]string{"SLUICE_PYTHON is '/bin/false'"}},
 		{"no Redis", none("redis-server"), []string{"redis-server is missing", "valkey-server"}},
 		{"no curl", none("curl"), []string{"curl is missing"}},
 		{"no setpriv", none("setpriv"), []string{"setpriv is missing", "util-linux"}},
@@ -185,7 +196,8 @@ func TestUpNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// Guarantees that a failed install, of a full disk say, tells its step and the tool's own last lines, and never counts as done.
+// Guarantees that a failed install, of a full disk say, tells its step and the tool's own last lines, and never counts
+// as done.
 func TestUpSaysWhichStepFailed(t *testing.T) {
 	m := newMachine(t)
 	for range 2 {
@@ -355,8 +367,8 @@ func process(t *testing.T, file string, variables ...string) *exec.Cmd {
 	return cmd
 }
 
-// Guarantees that down ends all that is the stand's, even what is stopped, and nothing else, though a file may have its number: that of a
-// program that ended long ago may be anyone's.
+// Guarantees that down ends all that is the stand's, even what is stopped, and nothing else, though a file may have its
+// number: that of a program that ended long ago may be anyone's.
 func TestDownEndsOnlyItsOwn(t *testing.T) {
 	m := newMachine(t)
 	sleep, err := exec.LookPath("sleep")
@@ -414,7 +426,8 @@ func TestUpCleansUpAnEarlierRun(t *testing.T) {
 	m.write("redis.pid", "")
 	m.write("fs/x", "x")
 	r := m.run("up")
-	if r.code != 1 || !strings.Contains(r.stderr, "an earlier run did not come up or did not end properly: cleaned up\n") {
+	if r.code != 1 || !strings.Contains(r.stderr,
+		"an earlier run did not come up or did not end properly: cleaned up\n") {
 		t.Errorf("up = %+v, want it to say that it cleaned up, and to go on", r)
 	}
 	if _, err := os.Stat(m.folder()); !errors.Is(err, os.ErrNotExist) {
@@ -431,7 +444,8 @@ func TestDownAll(t *testing.T) {
 	if _, err := os.Stat(m.home); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it made %s: %v", m.home, err)
 	}
-	for _, name := range []string{"venv-1/bin/python", "plugin-1/x", "part.1/x", fmt.Sprint("../run-", m.port, "/x"), "../run-1/x"} {
+	for _, name := range []string{"venv-1/bin/python", "plugin-1/x", "part.1/x", fmt.Sprint("../run-", m.port, "/x"),
+		"../run-1/x"} {
 		m.write(filepath.Join("..", name), "x")
 	}
 	if r := m.run("down", "--all"); r != (result{}) {

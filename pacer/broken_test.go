@@ -84,7 +84,8 @@ var broken = []struct {
 	{"what little demand accepts raises the rate", "learn.go", " || accepted < learnUsed*r.rate", ""},
 	{"a provider that bans is probed", "learn.go", "case r.bans || idle", "case idle"},
 	{"the rate is learned above the limit", "learn.go", "r.rate = min(r.rate, r.most)", ""},
-	{"a provider can stop the pacer for good", "supply.go", "received+min(a.RetryAfter, LongestPause))", "received+a.RetryAfter)"},
+	{"a provider can stop the pacer for good", "supply.go", "received+min(a.RetryAfter, LongestPause))",
+		"received+a.RetryAfter)"},
 	{"units in flight are not taken off", "supply.go", "l.Units-(granted-total)", "l.Units"},
 	{"an old reply is believed", "supply.go", "total >= b.total", "total >= 0"},
 	{"a reply raises the limit", "supply.go", "units = min(units, bound)", "units = bound"},
@@ -95,13 +96,16 @@ var broken = []struct {
 		"c.supply.nextUnits(claim.Window) + got.Units",
 		"c.supply.nextUnits(claim.Window) + 2*got.Units"},
 	{"a changed limit is not heard of", "supply.go", "if s.next.limit > 0 {", "if s.next.limit < 0 {"},
-	{"Close gives nothing back", "share.go", "units = min(units, held); units > 0", "units = min(units, held); units < 0"},
+	{"Close gives nothing back", "share.go", "units = min(units, held); units > 0",
+		"units = min(units, held); units < 0"},
 	{"an empty ledger leases at once", ledgerFile, "c.Window >= e.First", "c.Window >= 0"},
 	{"an empty ledger forgets clocks that are ahead", ledgerFile, "\t\t\te.First++\n", ""},
 	{"the ledger leases what is not left", ledgerFile, "left := max(limit-r.Leased, 0)", "left := limit"},
-	{"a window that is open gets another limit", ledgerFile, "if r := e.look(window); r.Limit != 0 {", "if r := e.look(window); r.Limit < 0 {"},
+	{"a window that is open gets another limit", ledgerFile, "if r := e.look(window); r.Limit != 0 {",
+		"if r := e.look(window); r.Limit < 0 {"},
 	{"a limit changes in a window that was leased", ledgerFile, "if from <= latest {", "if from < latest {"},
-	{"units come back in any window", ledgerFile, "case r.Limit != 0 && r.Window > window:\n\t\treturn nil", "case r.Limit != 0 && r.Window > window:\n\t\treturn r"},
+	{"units come back in any window", ledgerFile, "case r.Limit != 0 && r.Window > window:\n\t\treturn nil",
+		"case r.Limit != 0 && r.Window > window:\n\t\treturn r"},
 	{"Close leaves tickets behind", "core.go",
 		"\t\tout[n] = outcome{waker: c.queue.at(i).waker, err: err}\n",
 		"\t\t_ = err\n\t\tout[n] = outcome{waker: WakerFunc(func(Permit, error) {})}\n"},
@@ -144,7 +148,8 @@ func TestMistakesAreFound(t *testing.T) {
 			if err := os.WriteFile(overlay, replaced, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			c := exec.CommandContext(t.Context(), "go", "test", "-short", "-vet=off", "-count=1", "-failfast", "-timeout=3m",
+			c := exec.CommandContext(t.Context(), "go", "test", "-short", "-vet=off", "-count=1", "-failfast",
+				"-timeout=3m",
 				"-overlay="+overlay, ".", "../internal/limiter/ledger")
 			c.Env = append(os.Environ(), "SLUICE_PACER_BROKEN=1")
 			out, err := c.CombinedOutput()

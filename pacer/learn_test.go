@@ -124,10 +124,12 @@ func TestLearns(t *testing.T) {
 					learning := at.refusals() - before
 					before = at.refusals()
 					used := float64(saturate(t, client, workers, time.Minute)) / 60 / float64(to)
-					t.Logf("%s, limit %d: %d refused while it learned; then %.1f %% used, %d refused in a minute", name, to, learning,
+					t.Logf("%s, limit %d: %d refused while it learned; then %.1f %% used, %d refused in a minute",
+						name, to, learning,
 						100*used, at.refusals()-before)
 					if used < leastUsed || at.refusals()-before > mostRefused {
-						t.Errorf("limit %d: %.1f %% are used and %d refused in a minute, want %.0f %% and %d", to, 100*used,
+						t.Errorf("limit %d: %.1f %% are used and %d refused in a minute, want %.0f %% and %d", to,
+							100*used,
 							at.refusals()-before, 100*leastUsed, mostRefused)
 					}
 				}
@@ -153,7 +155,8 @@ func TestNeverProbesWhoBans(t *testing.T) {
 		}
 		saturate(t, client, 5, 5*time.Minute)
 		if at.refusals() != refused || p.Status().Learned != learned {
-			t.Errorf("%d more were refused, and the rate is %d, was %d", at.refusals()-refused, p.Status().Learned, learned)
+			t.Errorf("%d more were refused, and the rate is %d, was %d", at.refusals()-refused, p.Status().Learned,
+				learned)
 		}
 	})
 }
@@ -227,7 +230,8 @@ func TestObeysHeaders(t *testing.T) {
 func TestLyingProvider(t *testing.T) {
 	for _, lie := range []struct{ name, value string }{
 		{"Retry-After", "31536000"}, {"RateLimit", `"a";r=0;t=31536000`}, {"RateLimit-Policy", `"a";q=1;w=31536000`},
-		{"RateLimit-Policy", `"a";q=1000000000000;w=1`}, {"Retry-After", "-1"}, {"X-RateLimit-Remaining", "99999999999999999999"},
+		{"RateLimit-Policy", `"a";q=1000000000000;w=1`}, {"Retry-After", "-1"}, {"X-RateLimit-Remaining",
+			"99999999999999999999"},
 	} {
 		t.Run(fmt.Sprint(lie), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -255,8 +259,9 @@ func TestUnitsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.PerSecond(100)})
 		left := func(permit pacer.Permit, n string) {
-			p.Observe(pacer.Reply{Status: 200, Header: http.Header{"Ratelimit": {`"a";r=` + n + `;t=60`}}, Permit: permit,
-				Sent: time.Now(), Received: time.Now()})
+			p.Observe(pacer.Reply{Status: 200, Header: http.Header{"Ratelimit": {`"a";r=` + n + `;t=60`}},
+				Permit: permit,
+				Sent:   time.Now(), Received: time.Now()})
 		}
 		first := acquire(t, p, "a", 1)
 		second := acquire(t, p, "a", 1)
@@ -284,7 +289,8 @@ func TestTransportRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		key, cost := "", int64(0)
-		transport := &pacer.Transport{Pacer: p, Base: &provider{}, Key: func(*http.Request) string { key = "called"; return "a" },
+		transport := &pacer.Transport{Pacer: p, Base: &provider{},
+			Key:  func(*http.Request) string { key = "called"; return "a" },
 			Cost: func(*http.Request) int64 { cost++; return 1 }}
 		var late *pacer.LateError
 		resp, err := transport.RoundTrip(r)

@@ -66,7 +66,8 @@ func TestLearner(t *testing.T) {
 // end of it in which all is refused.
 func TestLearnerOfLongPeriods(t *testing.T) {
 	r := newLearner(Learning{}, Limit{Units: 600, Period: time.Minute}, 0)
-	if r.rate != 60 || r.judge(59*time.Second) || !func() bool { r.observe(true, 1, 1); return r.judge(time.Minute) }() {
+	if r.rate != 60 || r.judge(59*time.Second) ||
+		!func() bool { r.observe(true, 1, 1); return r.judge(time.Minute) }() {
 		t.Errorf("the rate is %v after a minute", r.rate)
 	}
 	r = newLearner(Learning{}, Limit{Units: 5, Period: 10 * time.Millisecond}, 0)

@@ -50,7 +50,8 @@ func ParseLimit(text string) (Limit, error) {
 		l.Period = 24 * time.Hour
 	default:
 		if l.Period, err = time.ParseDuration(period); err != nil {
-			return Limit{}, fmt.Errorf("%w: the period %q of %q is not s, m, h, d or a duration such as 500ms", ErrConfig, period, text)
+			return Limit{}, fmt.Errorf("%w: the period %q of %q is not s, m, h, d or a duration such as 500ms",
+				ErrConfig, period, text)
 		}
 	}
 	return l, l.check()
@@ -64,7 +65,8 @@ func (l Limit) String() string { return fmt.Sprintf("%d per %s", l.Units, l.Peri
 // end minus ClockError and MaxDelay. The zero Guard uses the whole window, and promises nothing about the provider's
 // count.
 type Guard struct {
-	ClockError time.Duration // the most by which this machine's clock and the provider's may differ, in either direction
+	// the most by which this machine's clock and the provider's may differ, in either direction
+	ClockError time.Duration
 	MaxDelay   time.Duration // the longest time from sending a request until the provider counts it
 }
 

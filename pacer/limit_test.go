@@ -10,7 +10,8 @@ import (
 
 func TestParseLimit(t *testing.T) {
 	for text, want := range map[string]pacer.Limit{
-		"100/s": pacer.PerSecond(100), "5000/m": {Units: 5000, Period: time.Minute}, "7/min": {Units: 7, Period: time.Minute},
+		"100/s": pacer.PerSecond(100), "5000/m": {Units: 5000, Period: time.Minute}, "7/min": {Units: 7,
+			Period: time.Minute},
 		"1/h": {Units: 1, Period: time.Hour}, "2/d": {Units: 2, Period: 24 * time.Hour},
 		"10/500ms": {Units: 10, Period: 500 * time.Millisecond}, "3/1m30s": {Units: 3, Period: 90 * time.Second},
 	} {
@@ -18,7 +19,8 @@ func TestParseLimit(t *testing.T) {
 			t.Errorf("ParseLimit(%q) = %v, %v, want %v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "100", "/s", "0/s", "-1/s", "1.5/s", "100/", "100/x", "100/-1s", "100/0s", "100/1us", "1/s/s",
+	for _, text := range []string{"", "100", "/s", "0/s", "-1/s", "1.5/s", "100/", "100/x", "100/-1s", "100/0s",
+		"100/1us", "1/s/s",
 		"9223372036854775807/s", "99999999999999999999/s", "100/10000h"} {
 		if got, err := pacer.ParseLimit(text); !errors.Is(err, pacer.ErrConfig) {
 			t.Errorf("ParseLimit(%q) = %v, %v, want ErrConfig", text, got, err)

@@ -150,7 +150,8 @@ func (m *model) serve() (out []modelOutcome) {
 			out = append(out, modelOutcome{t.id, "never"})
 		case m.fits(t.cost):
 			m.virtual = m.tag(t.key)
-			m.tags[t.key] = new(big.Rat).Add(m.virtual, new(big.Rat).Quo(new(big.Rat).SetInt64(t.cost), m.weight(t.key)))
+			m.tags[t.key] = new(big.Rat).Add(m.virtual, new(big.Rat).Quo(new(big.Rat).SetInt64(t.cost),
+				m.weight(t.key)))
 			m.remove(t.id)
 			out = append(out, modelOutcome{t.id, "granted"})
 		default:

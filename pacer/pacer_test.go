@@ -263,7 +263,8 @@ func TestNeverOverOnArrival(t *testing.T) {
 			guard := pacer.Guard{ClockError: 15 * time.Millisecond, MaxDelay: 20 * time.Millisecond}
 			limit := pacer.Limit{Units: 50, Period: 100 * time.Millisecond}
 			p := open(t, pacer.Config{Limit: limit, Guard: guard})
-			ahead := time.Duration(random.Int64N(int64(2*guard.ClockError+1))) - guard.ClockError // the provider's clock
+			// the provider's clock
+			ahead := time.Duration(random.Int64N(int64(2*guard.ClockError+1))) - guard.ClockError
 			if seed < 2 {
 				ahead = guard.ClockError * time.Duration(1-2*int64(seed)) // the two extremes
 			}
@@ -318,7 +319,8 @@ func TestRaces(t *testing.T) {
 		all.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(worker), 5))
 			for range 300 {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(random.IntN(2000))*time.Microsecond)
+				ctx, cancel := context.WithTimeout(context.Background(),
+					time.Duration(random.IntN(2000))*time.Microsecond)
 				cost := 1 + random.Int64N(5)
 				permit, err := p.Acquire(ctx, fmt.Sprint(worker%4), cost)
 				cancel()

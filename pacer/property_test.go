@@ -260,7 +260,8 @@ func TestModel(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				random := rand.New(rand.NewPCG(seed, 23))
-				g := pacer.Guard{ClockError: time.Duration(random.IntN(3)) * grid, MaxDelay: time.Duration(random.IntN(3)) * grid}
+				g := pacer.Guard{ClockError: time.Duration(random.IntN(3)) * grid,
+					MaxDelay: time.Duration(random.IntN(3)) * grid}
 				l := pacer.Limit{Units: 1 + random.Int64N(12), Period: time.Duration(10+random.IntN(20)) * grid}
 				s := &script{t: t, rand: random, now: time.Duration(time.Now().UnixNano()),
 					p:       open(t, pacer.Config{Limit: l, Guard: g}),

@@ -204,7 +204,8 @@ func (s *sharer) giveBack(c *core, now time.Duration) (ledger.Claim, bool) {
 	held := present.leased
 	c.supply.units -= excess
 	present.leased -= excess
-	return ledger.Claim{Window: present.window, Stage: ledger.Share, Told: present.told, Held: held, Return: excess}, true
+	return ledger.Claim{Window: present.window, Stage: ledger.Share, Told: present.told, Held: held, Return: excess},
+		true
 }
 
 // done takes in what a call got, or that it failed.
@@ -222,7 +223,8 @@ func (s *sharer) done(c *core, claim *ledger.Claim, got ledger.Lease, err error)
 		sh.leased += got.Units
 		if i == 0 {
 			c.supply.units += got.Units
-			c.supply.next = lease{window: claim.Window + 1, units: c.supply.nextUnits(claim.Window + 1), limit: got.NextLimit}
+			c.supply.next = lease{window: claim.Window + 1, units: c.supply.nextUnits(claim.Window + 1),
+				limit: got.NextLimit}
 		} else {
 			c.supply.next = lease{claim.Window, c.supply.nextUnits(claim.Window) + got.Units, got.Limit}
 		}
@@ -235,7 +237,8 @@ func (s *sharer) rest(c *core) (claims []ledger.Claim) {
 	for i, units := range [...]int64{c.supply.units - c.supply.used, c.supply.nextUnits(s.shares[1].window)} {
 		held := s.shares[i].leased
 		if units = min(units, held); units > 0 {
-			claims = append(claims, ledger.Claim{Window: s.shares[i].window, Limit: s.limit, Stage: ledger.Share, Told: s.shares[i].told,
+			claims = append(claims, ledger.Claim{Window: s.shares[i].window, Limit: s.limit, Stage: ledger.Share,
+				Told: s.shares[i].told,
 				Held: held, Return: units, Unit: 1})
 		}
 	}

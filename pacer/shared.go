@@ -74,7 +74,8 @@ func (r *shareRun) look(c *core) {
 
 func (p *Pacer) beginSharing(s *Shared, limit int64) {
 	ctx, stop := context.WithCancel(context.Background())
-	p.share = &shareRun{sharer: newSharer(limit, rand.Uint64()), ledger: s.Ledger, key: s.Key, wake: make(chan struct{}, 1),
+	p.share = &shareRun{sharer: newSharer(limit, rand.Uint64()), ledger: s.Ledger, key: s.Key,
+		wake: make(chan struct{}, 1),
 		stop: stop, ended: make(chan struct{})}
 	go p.callLedger(ctx)
 }

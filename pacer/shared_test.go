@@ -49,7 +49,8 @@ type three struct {
 func share(t *testing.T, limit int64) *three {
 	s := &three{t: t, ledger: &away{Ledger: pacer.NewMemoryLedger()}, granted: map[int64]int64{}}
 	for i := range s.pacers {
-		s.pacers[i] = open(t, pacer.Config{Limit: pacer.PerSecond(limit), Shared: &pacer.Shared{Ledger: s.ledger, Key: "api"}})
+		s.pacers[i] = open(t, pacer.Config{Limit: pacer.PerSecond(limit), Shared: &pacer.Shared{Ledger: s.ledger,
+			Key: "api"}})
 	}
 	return s
 }
@@ -205,7 +206,8 @@ func TestSharedRefuses(t *testing.T) {
 	}
 	shared := open(t, good())
 	for _, units := range []int64{0, -1, pacer.MaxUnits + 1} {
-		if err := shared.SetSharedLimit(t.Context(), units, time.Now().Add(time.Hour)); !errors.Is(err, pacer.ErrConfig) {
+		if err := shared.SetSharedLimit(t.Context(), units, time.Now().Add(time.Hour)); !errors.Is(err,
+			pacer.ErrConfig) {
 			t.Errorf("a shared limit of %d: %v", units, err)
 		}
 	}

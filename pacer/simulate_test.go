@@ -17,10 +17,11 @@ import (
 // simulation is many instances that share a limit, in virtual time, with a tick of a millisecond. A provider counts
 // what arrives by its own clock, without any knowledge of the pacers.
 type simulation struct {
-	seconds   int
-	limit     int64
-	guard     Guard
-	clocks    time.Duration                                // instances' clocks are up to so far ahead of the provider's, or behind
+	seconds int
+	limit   int64
+	guard   Guard
+	// instances' clocks are up to so far ahead of the provider's, or behind
+	clocks    time.Duration
 	demand    func(instance int, at time.Duration) float64 // units per second
 	kills     int                                          // instances that die, with all they hold, and begin anew
 	halveAt   time.Duration                                // when the limit is halved, with notice; 0: never
@@ -83,7 +84,8 @@ func (m *simulation) run() result {
 	var wanted, usable float64
 	for now := time.Duration(0); now < time.Duration(m.seconds)*time.Second; now += ms {
 		m.reply(now)
-		if m.kills > 0 && now%(time.Duration(m.seconds)*time.Second/time.Duration(m.kills+1)) == 700*ms && now > time.Second {
+		if m.kills > 0 && now%(time.Duration(m.seconds)*time.Second/time.Duration(m.kills+1)) == 700*ms &&
+			now > time.Second {
 			victim := m.random.IntN(instances)
 			m.all[victim] = m.begin(victim)
 		}
@@ -258,7 +260,8 @@ func TestManyInstances(t *testing.T) {
 			for _, harsh := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%d/%s/harsh %t", limit, name, harsh), func(t *testing.T) {
 					m := simulation{limit: limit, seconds: 20, demand: demand(1.2 * float64(limit)), clocks: 10 * ms,
-						guard: Guard{ClockError: 10 * ms, MaxDelay: 12 * ms}, random: rand.New(rand.NewPCG(1, uint64(limit)))}
+						guard:  Guard{ClockError: 10 * ms, MaxDelay: 12 * ms},
+						random: rand.New(rand.NewPCG(1, uint64(limit)))}
 					least := 0.99
 					if limit < instances {
 						m.cost = 1
@@ -267,7 +270,8 @@ func TestManyInstances(t *testing.T) {
 						m.clocks, m.guard.ClockError = 100*ms, 100*ms
 						m.kills, m.lossEvery, m.halveAt = 4, 50, 12500*ms
 						m.awayFrom, m.awayUntil = 9200*ms, 9900*ms
-						least = 0.85 // a window is lost while the store is away, and 2 % of the replies with their units
+						// a window is lost while the store is away, and 2 % of the replies with their units
+						least = 0.85
 					}
 					r := m.run()
 					t.Logf("over %d, used %.2f %%, %.2f calls per instance and second", r.over, 100*r.used, r.calls)
@@ -296,16 +300,19 @@ func TestSharesAreFair(t *testing.T) {
 		seconds int
 		most    float64 // largest share divided by the smallest
 	}{{10, 900, 2.5}, {1000, 400, 1.08}, {300_000, 120, 1.03}} {
-		m := simulation{limit: tt.limit, seconds: tt.seconds, demand: demands["even"](2 * float64(tt.limit)), clocks: 10 * ms,
-			guard: Guard{ClockError: 10 * ms, MaxDelay: 12 * ms}, random: rand.New(rand.NewPCG(1, uint64(tt.limit)))}
+		m := simulation{limit: tt.limit, seconds: tt.seconds, demand: demands["even"](2 * float64(tt.limit)),
+			clocks: 10 * ms,
+			guard:  Guard{ClockError: 10 * ms, MaxDelay: 12 * ms}, random: rand.New(rand.NewPCG(1, uint64(tt.limit)))}
 		if tt.limit < instances {
 			m.cost = 1
 		}
 		r := m.run()
-		t.Logf("limit %d over %d s: the largest share is %.3f times the smallest; over %d, used %.2f %%, %.2f calls", tt.limit,
+		t.Logf("limit %d over %d s: the largest share is %.3f times the smallest; over %d, used %.2f %%, %.2f calls",
+			tt.limit,
 			tt.seconds, r.fairness, r.over, 100*r.used, r.calls)
 		if r.fairness > tt.most || r.over != 0 || r.used < 0.99 {
-			t.Errorf("limit %d: shares differ by %.3f, want at most %.2f; over %d, used %.2f %%", tt.limit, r.fairness, tt.most,
+			t.Errorf("limit %d: shares differ by %.3f, want at most %.2f; over %d, used %.2f %%", tt.limit, r.fairness,
+				tt.most,
 				r.over, 100*r.used)
 		}
 	}

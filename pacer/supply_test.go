@@ -54,7 +54,8 @@ func TestClockDrifts(t *testing.T) {
 			if s.take(1, mono) {
 				granted[int64(wall/(20*ms))]++
 				if into := wall % (20 * ms); into < 3*ms || into >= 17*ms {
-					t.Fatalf("seed %d: a unit %s into a window of which the first and last 3 ms are not used", seed, into)
+					t.Fatalf("seed %d: a unit %s into a window of which the first and last 3 ms are not used", seed,
+						into)
 				}
 			}
 		}

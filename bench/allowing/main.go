@@ -1,5 +1,6 @@
-// Command allowing is the authorizer with its limiter replaced by one that admits everything: what the authorizer's calls are
-// measured beside. It reads the same settings and files, and has the same handler, events, JWTs, answers and metrics.
+// Command allowing is the authorizer with its limiter replaced by one that admits everything: what the authorizer's
+// calls are measured beside. It reads the same settings and files, and has the same handler, events, JWTs, answers and
+// metrics.
 package main
 
 import (
@@ -66,7 +67,8 @@ func start() (*authorizer.Handler, *telemetry.Recorder, error) {
 	}
 	snapshot := &authorizer.Snapshot{Config: config, Keys: keys}
 	decides, err := authorizer.New(authorizer.Config{
-		Source: authorizer.Current(func() *authorizer.Snapshot { return snapshot }), Tokens: tokens, Store: admitting{}, Measure: true,
+		Source: authorizer.Current(func() *authorizer.Snapshot { return snapshot }), Tokens: tokens,
+		Store: admitting{}, Measure: true,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -1,4 +1,5 @@
-// Command emptyfunction is the least that a Lambda function in Go is: what the authorizer's cold start is measured beside.
+// Command emptyfunction is the least that a Lambda function in Go is: what the authorizer's cold start is measured
+// beside.
 package main
 
 import (

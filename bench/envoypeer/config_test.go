@@ -205,10 +205,12 @@ func sorted(dump string) string {
 
 // Guarantees that a file with one thing wrong is refused in the peer's words, or accepted where the peer accepts it.
 func TestDefectsLikePeer(t *testing.T) {
-	const good = "domain: d\ndescriptors:\n  - key: a\n    value: b\n    rate_limit:\n      unit: day\n      requests_per_unit: 5\n      name: n\n"
+	const good = "domain: d\ndescriptors:\n  - key: a\n    value: b\n    rate_limit:\n      unit: day\n      " +
+		"requests_per_unit: 5\n      name: n\n"
 	refused := 0
 	for _, c := range []struct{ old, new string }{
-		{"domain: d", ""}, {"domain: d", "domain:"}, {"domain: d", "domain: 5"}, {"domain: d", "domain: 1.5"}, {"domain: d",
+		{"domain: d", ""}, {"domain: d", "domain:"}, {"domain: d", "domain: 5"}, {"domain: d", "domain: 1.5"},
+		{"domain: d",
 			"domain: yes"},
 		{"domain: d", "domain: d\nfoo: bar"}, {"domain: d", "domain: d\n1: bar"}, {"domain: d",
 			"domain: d\n1.5: bar"}, {"domain: d", "domain: d\n~: bar"},

@@ -127,12 +127,13 @@ func (w *writer) request() *rlsv3.RateLimitRequest {
 		if w.chance(30) {
 			d.HitsAddend = wrapperspb.UInt64(uint64(w.rng.IntN(5)))
 		}
-		// A limit of 0 counts nothing here, and the peer would count it with others. The key is one that the file does not
-		// have, so that no two units meet in one of the peer's keys.
+		// A limit of 0 counts nothing here, and the peer would count it with others. The key is one that the file does
+		// not have, so that no two units meet in one of the peer's keys.
 		if w.chance(10) {
 			unit := typev3.RateLimitUnit(1 + w.rng.IntN(6))
 			d.Entries = []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "own", Value: unit.String()}}
-			d.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(1 + w.rng.IntN(4)), Unit: unit}
+			d.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(1 + w.rng.IntN(4)),
+				Unit: unit}
 		}
 		req.Descriptors = append(req.Descriptors, d)
 	}
@@ -163,7 +164,8 @@ func TestServiceLikePeer(t *testing.T) {
 				t.Fatalf("round %d, step %d: error %v, the peer's %v", round, step, ourErr, theirErr)
 			}
 			if !proto.Equal(got, want) {
-				t.Fatalf("round %d, step %d at %s: %v:\n got %v\nwant %v\nwith\n%s", round, step, at.now, req, got, want, text)
+				t.Fatalf("round %d, step %d at %s: %v:\n got %v\nwant %v\nwith\n%s", round, step, at.now, req, got,
+					want, text)
 			}
 			if got.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
 				over++

@@ -1,8 +1,9 @@
-// Command figures measures what the project promises and prints a line for each: "figure NAME VALUE UNIT GOAL". Lines that
-// begin with # are remarks; the first one has the day and the machine. It exits with 1 where a workload was not what it
-// should be, and with -strict also where a goal is missed; with 2 on a wrong command line.
+// Command figures measures what the project promises and prints a line for each: "figure NAME VALUE UNIT GOAL". Lines
+// that begin with # are remarks; the first one has the day and the machine. It exits with 1 where a workload was not
+// what it should be, and with -strict also where a goal is missed; with 2 on a wrong command line.
 //
-// With -table PAGE it measures nothing. It reads the output of one run or several, and puts it into the table of that page.
+// With -table PAGE it measures nothing. It reads the output of one run or several, and puts it into the table of that
+// page.
 package main
 
 import (
@@ -34,7 +35,8 @@ func run(args []string, figures []bench.Figure, in io.Reader, out, errs io.Write
 	only := flags.String("only", "", "measure the figure of this `name`, or of several, with commas between")
 	short := flags.Bool("short", false, "measure for a moment only, to see that it can be done")
 	strict := flags.Bool("strict", false, "exit with 1 if a goal is missed")
-	table := flags.String("table", "", "measure nothing: put the output of earlier runs, which standard input has, into the table of this `page`")
+	table := flags.String("table", "", "measure nothing: put the output of earlier runs, which standard input has, "+
+		"into the table of this `page`")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -54,7 +56,8 @@ func run(args []string, figures []bench.Figure, in io.Reader, out, errs io.Write
 		fmt.Fprintf(errs, "figures: %v\n", err)
 		return 2
 	}
-	fmt.Fprintln(out, "#", environment(time.Now(), runtime.GOMAXPROCS(0), runtime.GOOS+"/"+runtime.GOARCH, runtime.Version()))
+	fmt.Fprintln(out, "#", environment(time.Now(), runtime.GOMAXPROCS(0), runtime.GOOS+"/"+runtime.GOARCH,
+		runtime.Version()))
 	if *short {
 		fmt.Fprintln(out, "# a short run: the workloads are checked, the numbers are rough")
 	}

@@ -31,13 +31,18 @@ func TestRun(t *testing.T) {
 		not     []string // parts that must not be in out
 		errs    string
 	}{
-		{"met", nil, []bench.Figure{met}, 0, []string{"figure met 0.82 x <=1.0", "# met: a note"}, []string{"missed"}, ""},
-		{"missed", nil, []bench.Figure{missed}, 0, []string{"figure missed 1.50 x <=1.0", "# missed: the goal is missed"}, nil, ""},
+		{"met", nil, []bench.Figure{met}, 0, []string{"figure met 0.82 x <=1.0", "# met: a note"}, []string{"missed"},
+			""},
+		{"missed", nil, []bench.Figure{missed}, 0, []string{"figure missed 1.50 x <=1.0",
+			"# missed: the goal is missed"}, nil, ""},
 		{"missed, strictly", []string{"-strict"}, []bench.Figure{missed, met}, 1,
 			[]string{"figure missed 1.50 x <=1.0", "figure met 0.82 x <=1.0"}, nil, ""},
-		{"below a floor", []string{"-strict"}, []bench.Figure{floor}, 1, []string{"figure floor 299.00 x >=300.0"}, nil, ""},
-		{"no goal", []string{"-strict"}, []bench.Figure{goalless}, 0, []string{"# goalless 1.50 x"}, []string{"figure "}, ""},
-		{"a goal of nothing, met", []string{"-strict"}, []bench.Figure{none}, 0, []string{"figure none 0 x <=0"}, []string{"missed"}, ""},
+		{"below a floor", []string{"-strict"}, []bench.Figure{floor}, 1, []string{"figure floor 299.00 x >=300.0"},
+			nil, ""},
+		{"no goal", []string{"-strict"}, []bench.Figure{goalless}, 0, []string{"# goalless 1.50 x"},
+			[]string{"figure "}, ""},
+		{"a goal of nothing, met", []string{"-strict"}, []bench.Figure{none}, 0, []string{"figure none 0 x <=0"},
+			[]string{"missed"}, ""},
 		{"a goal of nothing, missed", []string{"-strict"}, []bench.Figure{some}, 1,
 			[]string{"figure some 1 x <=0", "# some: the goal is missed"}, nil, ""},
 		{"broken", nil, []bench.Figure{broken, met}, 1, []string{"figure met 0.82 x <=1.0"}, []string{"figure broken"},

@@ -17,9 +17,11 @@ import (
 
 // The lines of a page between which the table of figures stands.
 const (
-	tableBegins = "<!-- The table is made by `make figures-table FROM=FILE`. Edit by hand only the column \"what it is\". -->\n"
-	tableEnds   = "<!-- end of the table -->"
-	tableHead   = "| figure | measured | goal | measured on | what it is | notes of the measurement |\n|---|---|---|---|---|---|\n"
+	tableBegins = "<!-- The table is made by `make figures-table FROM=FILE`. Edit by hand only the column \"what it " +
+		"is\". -->\n"
+	tableEnds = "<!-- end of the table -->"
+	tableHead = "| figure | measured | goal | measured on | what it is | notes of the measurement " +
+		"|\n|---|---|---|---|---|---|\n"
 )
 
 const unmeasured = "–" // also stands for a goal that a figure does not have
@@ -37,7 +39,8 @@ var header = regexp.MustCompile(`^# (\d{4}-\d\d-\d\d, .+)$`)
 
 // environment is the day and the machine of a measurement that begins now.
 func environment(now time.Time, processors int, platform, version string) string {
-	return fmt.Sprintf("%s, %d × %s, %s, %s", now.UTC().Format(time.DateOnly), processors, processor(), platform, version)
+	return fmt.Sprintf("%s, %d × %s, %s, %s", now.UTC().Format(time.DateOnly), processors, processor(), platform,
+		version)
 }
 
 // processor is the name of the machine's processor, or "processor" where the system does not tell.

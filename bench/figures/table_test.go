@@ -10,8 +10,8 @@ import (
 
 const page = "../../docs/benchmarks.md"
 
-// Guarantees that the table of the page is the generator's: a row for each figure and no other, in their order, with the
-// goals of the code, "missed" where a value misses its goal, and what each figure is.
+// Guarantees that the table of the page is the generator's: a row for each figure and no other, in their order, with
+// the goals of the code, "missed" where a value misses its goal, and what each figure is.
 func TestPageHasTheTable(t *testing.T) {
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -23,7 +23,8 @@ func TestPageHasTheTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(made) != string(text) {
-		t.Errorf("the table of %s is not what make figures-table FROM=/dev/null makes of it: run that, and read the diff", page)
+		t.Errorf("the table of %s is not what make figures-table FROM=/dev/null makes of it: run that, and read the "+
+			"diff", page)
 	}
 	_, table, _ := strings.Cut(string(text), tableBegins)
 	table, _, _ = strings.Cut(table, tableEnds)
@@ -50,7 +51,8 @@ func TestPageHasTheTable(t *testing.T) {
 }
 
 func TestNewTable(t *testing.T) {
-	met, floor, none := figure("met", 0, 1, false, nil), figure("floor", 0, 300, true, nil), figure("none", 0, 0, false, nil)
+	met, floor, none := figure("met", 0, 1, false, nil), figure("floor", 0, 300, true, nil), figure("none", 0, 0,
+		false, nil)
 	goalless := figure("goalless", 0, 0, false, nil)
 	none.None, none.Digits, floor.Digits = true, 0, 0
 	figures := []bench.Figure{met, floor, none, goalless}
@@ -70,10 +72,12 @@ func TestNewTable(t *testing.T) {
 		fails               bool
 	}{
 		{"nothing measured", rowMet + rowFloor, "", rowMet + rowFloor + rest, false},
-		{"rows of no figure go, rows in another order are sorted", rowFloor + row("gone", "–") + rowMet, "", rowMet + rowFloor + rest, false},
+		{"rows of no figure go, rows in another order are sorted", rowFloor + row("gone", "–") + rowMet, "",
+			rowMet + rowFloor + rest, false},
 		{"one run", rowMet + rowFloor, day + "figure met 0.75 x <=1.0\n# met: fresh\n",
 			"| `met` | 0.75 × | ≤ 1" + on + "What it is. | fresh |\n" + rowFloor + rest, false},
-		{"two runs", rowMet + rowFloor, day + "figure met 0.75 x <=1.0\n" + day + "figure met 1.25 x <=1.0\n# met: the goal is missed\n",
+		{"two runs", rowMet + rowFloor, day + "figure met 0.75 x <=1.0\n" + day +
+			"figure met 1.25 x <=1.0\n# met: the goal is missed\n",
 			"| `met` | 0.75–1.25 × | ≤ 1 **missed**" + on + "What it is. | – |\n" + rowFloor + rest, false},
 		{"below a floor", rowMet + rowFloor, day + "figure floor 299 x >=300.0\n",
 			rowMet + "| `floor` | 299 × | ≥ 300 **missed**" + on + "At least. | – |\n" + rest, false},

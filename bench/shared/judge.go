@@ -6,8 +6,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// judge knows what one tenant has been admitted, wherever, and what its limit says of that. It is arithmetic of its own, on
-// purpose: the core does not judge itself.
+// judge knows what one tenant has been admitted, wherever, and what its limit says of that. It is arithmetic of its
+// own, on purpose: the core does not judge itself.
 type judge interface {
 	// fits reports whether units fit at a time, µs, that is not before those it was asked about.
 	fits(at, units int64) bool

@@ -34,7 +34,9 @@ func (l Limiter) rule(frozen bool) lease.Rule {
 }
 
 // open connects an instance. done gives back what it holds.
-func (l Limiter) open(ctx context.Context, addr string, instances int) (store limit.Store, done func(context.Context) error, err error) {
+func (l Limiter) open(
+	ctx context.Context, addr string, instances int,
+) (store limit.Store, done func(context.Context) error, err error) {
 	s, err := redis.New(ctx, redis.Config{Addrs: []string{addr}, Deadline: storeDeadline})
 	if err != nil {
 		return nil, nil, err

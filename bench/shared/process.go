@@ -172,8 +172,8 @@ func (l *load) run(ctx context.Context, start time.Time) {
 	all.Wait()
 }
 
-// ask makes decision i and writes it down. It happened between before and after, by the clock that the server has, too: what
-// the decision says of its own time is believed only within them.
+// ask makes decision i and writes it down. It happened between before and after, by the clock that the server has, too:
+// what the decision says of its own time is believed only within them.
 func (l *load) ask(ctx context.Context, i int) {
 	q := askings.Get().(*asking)
 	defer askings.Put(q)

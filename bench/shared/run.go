@@ -53,7 +53,8 @@ func run(ctx context.Context, s *Scenario, by Limiter, seed uint64, length Lengt
 		}
 	}()
 	for i := range s.Instances {
-		p, err := start(&order{Scenario: *s, Limiter: by, Redis: server.Addr, Instance: i, Seed: seed, Length: length.total()})
+		p, err := start(&order{Scenario: *s, Limiter: by, Redis: server.Addr, Instance: i, Seed: seed,
+			Length: length.total()})
 		if err != nil {
 			return g, err
 		}
@@ -65,7 +66,8 @@ func run(ctx context.Context, s *Scenario, by Limiter, seed uint64, length Lengt
 			return g, fmt.Errorf("an instance is not ready: %w", err)
 		}
 		if off := max(r.Offset, -r.Offset); off > r.Round+time.Millisecond {
-			return g, fmt.Errorf("clocks differ by %s in a round trip of %s: the log cannot be merged", r.Offset, r.Round)
+			return g, fmt.Errorf("clocks differ by %s in a round trip of %s: the log cannot be merged", r.Offset,
+				r.Round)
 		}
 	}
 	begin := time.Now().Truncate(Period).Add(Period)

@@ -63,7 +63,8 @@ type Arrival struct {
 func (s *Scenario) Arrivals(seed uint64, until time.Duration) iter.Seq[Arrival] {
 	return func(yield func(Arrival) bool) {
 		random := rand.New(rand.NewPCG(seed, uint64(len(s.Rates))))
-		sums := make([]float64, len(s.Rates)) // independent Poisson processes together are one, of which each takes its share
+		// independent Poisson processes together are one, of which each takes its share
+		sums := make([]float64, len(s.Rates))
 		total := 0.0
 		for i, r := range s.Rates {
 			total += r
@@ -119,7 +120,8 @@ func environments(n int, route Route) func(a *Arrival, u float64) int {
 	}
 	var serving []busy // by the time at which they end, for all take the same time
 	return func(a *Arrival, u float64) int {
-		for len(serving) > 0 && (serving[0].until <= a.At || len(free) == 0) { // with none free, the next to be waits for it
+		// with none free, the next to be waits for it
+		for len(serving) > 0 && (serving[0].until <= a.At || len(free) == 0) {
 			free = append(free, serving[0].instance)
 			serving = serving[1:]
 		}
@@ -142,7 +144,8 @@ func environments(n int, route Route) func(a *Arrival, u float64) int {
 func (s *Scenario) requests() ([]limit.Request, error) {
 	out := make([]limit.Request, len(s.Rates))
 	for i := range out {
-		l, err := limit.New(limit.Limit{ID: "shared", Tiers: []limit.Tier{{Algorithm: s.Algorithm, Period: Period, Threshold: s.Limits[i]}}})
+		l, err := limit.New(limit.Limit{ID: "shared",
+			Tiers: []limit.Tier{{Algorithm: s.Algorithm, Period: Period, Threshold: s.Limits[i]}}})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.Name, err)
 		}
@@ -246,8 +249,8 @@ func Hot(alg limit.Algorithm, instances int, rate float64) []Scenario {
 	return out
 }
 
-// InTurn is one tenant at 1,000 requests per second, with the four limits, whose requests go to 400 Lambda environments in
-// turn.
+// InTurn is one tenant at 1,000 requests per second, with the four limits, whose requests go to 400 Lambda environments
+// in turn.
 func InTurn(alg limit.Algorithm) []Scenario {
 	return slices.DeleteFunc(Many(alg), func(s Scenario) bool { return s.Route != RoundRobin })
 }
@@ -259,7 +262,8 @@ func Many(alg limit.Algorithm) []Scenario {
 		name      string
 		instances int
 		route     Route
-	}{{"40 environments", 40, AnyFree}, {"400, most recent first", 400, MostRecent}, {"400, round robin", 400, RoundRobin}} {
+	}{{"40 environments", 40, AnyFree}, {"400, most recent first", 400, MostRecent}, {"400, round robin", 400,
+		RoundRobin}} {
 		for _, s := range Hot(alg, fleet.instances, 1000) {
 			s.Name = fleet.name + ", " + s.Name
 			s.Route, s.Frozen = fleet.route, true

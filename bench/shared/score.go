@@ -17,22 +17,23 @@ type Event struct {
 	Allowed bool
 }
 
-// Score is what a run was worth. Counts are of the measured windows, but for Over, which counts from the first request on.
+// Score is what a run was worth. Counts are of the measured windows, but for Over, which counts from the first request
+// on.
 type Score struct {
 	Requests, Admitted int64
 	Over               int64 // units admitted beyond a limit
 
-	// ShortPct is what was not admitted though it was asked for, of what could have been. In fixed windows: of the limit, where
-	// more was asked for in the window. Else: of what one counter without leases would have admitted of the same requests, where
-	// any were denied.
+	// ShortPct is what was not admitted though it was asked for, of what could have been. In fixed windows: of the
+	// limit, where more was asked for in the window. Else: of what one counter without leases would have admitted of
+	// the same requests, where any were denied.
 	ShortPct float64
 
-	// EarlyPct are denials at a moment when all that had been admitted until then, at all instances, left room, of the requests:
-	// one unit that is left over counts each denial until it is spent, or the window ends.
+	// EarlyPct are denials at a moment when all that had been admitted until then, at all instances, left room, of the
+	// requests: one unit that is left over counts each denial until it is spent, or the window ends.
 	EarlyPct float64
 
-	// MissedPct are denials of what one counter without leases would have admitted of the same requests, of the requests: what is
-	// short, and what was made up for by admitting a later request instead.
+	// MissedPct are denials of what one counter without leases would have admitted of the same requests, of the
+	// requests: what is short, and what was made up for by admitting a later request instead.
 	MissedPct float64
 
 	StoreOps float64 // calls per second; heartbeats are calls
@@ -120,12 +121,13 @@ type tally struct{ asked, possible, admitted int64 }
 
 func newShortfall(s *Scenario) *shortfall {
 	return &shortfall{
-		fixed: s.Algorithm == limit.FixedWindow, ideal: make([]judge, len(s.Limits)), counters: make(map[counter]*tally),
+		fixed: s.Algorithm == limit.FixedWindow, ideal: make([]judge, len(s.Limits)),
+		counters: make(map[counter]*tally),
 	}
 }
 
-// ask takes a request into account; j is the judge of what was admitted before it. It reports whether the request was denied
-// and need not have been.
+// ask takes a request into account; j is the judge of what was admitted before it. It reports whether the request was
+// denied and need not have been.
 func (f *shortfall) ask(e *Event, j judge) (missed bool) {
 	c := counter{tenant: e.Tenant}
 	if f.fixed {

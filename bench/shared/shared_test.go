@@ -62,7 +62,8 @@ func TestEnvironments(t *testing.T) {
 		least, most int // environments that are asked
 	}{{MostRecent, 45, 90}, {RoundRobin, 400, 400}, {AnyFree, 400, 400}}
 	for _, tt := range tests {
-		s := Scenario{Algorithm: limit.FixedWindow, Instances: 400, Rates: []float64{1000}, Limits: []int64{1}, Route: tt.route}
+		s := Scenario{Algorithm: limit.FixedWindow, Instances: 400, Rates: []float64{1000}, Limits: []int64{1},
+			Route: tt.route}
 		last := make(map[int]time.Duration)
 		for a := range s.Arrivals(1, 30*time.Second) {
 			if at, was := last[a.Instance]; was && a.At-at < 40*time.Millisecond {
@@ -78,7 +79,8 @@ func TestEnvironments(t *testing.T) {
 
 // With more requests than environments can serve, they go to the one that is free next, and none is lost.
 func TestEnvironmentsAllBusy(t *testing.T) {
-	s := Scenario{Algorithm: limit.FixedWindow, Instances: 2, Rates: []float64{1000}, Limits: []int64{1}, Route: MostRecent}
+	s := Scenario{Algorithm: limit.FixedWindow, Instances: 2, Rates: []float64{1000}, Limits: []int64{1},
+		Route: MostRecent}
 	counts := make([]int, s.Instances)
 	for a := range s.Arrivals(1, time.Second) {
 		counts[a.Instance]++
@@ -112,8 +114,8 @@ func (w *wrong) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	return err
 }
 
-// A judge that lets a wrong limiter pass judges nothing. Each of these is caught by the column that is for it, with every
-// algorithm; a right one leaves all at nothing.
+// A judge that lets a wrong limiter pass judges nothing. Each of these is caught by the column that is for it, with
+// every algorithm; a right one leaves all at nothing.
 func TestWrongLimitersAreCaught(t *testing.T) {
 	every := func(k int) func(int) bool { return func(n int) bool { return n%k == 0 } }
 	shared := func(t *testing.T) limit.Store {

@@ -38,8 +38,8 @@ type crowd struct {
 	beats    []time.Time // when each last said that it is there
 }
 
-// Simulate runs the scenario in virtual time, on the memory store. Every call is answered at once. The same arguments give
-// the same score.
+// Simulate runs the scenario in virtual time, on the memory store. Every call is answered at once. The same arguments
+// give the same score.
 func Simulate(ctx context.Context, s *Scenario, by Limiter, seed uint64, length Length) (Score, error) {
 	store, err := memory.New(memory.Config{})
 	if err != nil {
@@ -53,7 +53,8 @@ func SimulateOn(
 	ctx context.Context, s *Scenario, by Limiter, seed uint64, length Length, open func() (limit.Store, error),
 ) (Score, error) {
 	f := &crowd{scenario: s, open: open, by: by, now: epoch}
-	f.members, f.asked, f.beats = make([]limit.Store, s.Instances), make([]time.Time, s.Instances), make([]time.Time, s.Instances)
+	f.members, f.asked, f.beats = make([]limit.Store, s.Instances), make([]time.Time, s.Instances), make([]time.Time,
+		s.Instances)
 	g, err := f.run(ctx, seed, length)
 	if err != nil {
 		return g, fmt.Errorf("%s, %s: %w", s.Name, by, err)
@@ -129,7 +130,8 @@ func (f *crowd) member(i int) (limit.Store, error) {
 		f.members[i] = store
 		return store, nil
 	}
-	l, err := lease.New(lease.Config{Store: store, Instances: f.alive, Rule: f.by.rule(f.scenario.Frozen), GiveBackEvery: -1, Clock: f.clock})
+	l, err := lease.New(lease.Config{Store: store, Instances: f.alive, Rule: f.by.rule(f.scenario.Frozen),
+		GiveBackEvery: -1, Clock: f.clock})
 	if err != nil {
 		return nil, err
 	}
@@ -147,8 +149,8 @@ func (f *crowd) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// aliveFor is how long after its last request an instance counts, as it does in package resilience. That one's beats are at
-// random times, so a simulation has its own; each is counted as a call.
+// aliveFor is how long after its last request an instance counts, as it does in package resilience. That one's beats
+// are at random times, so a simulation has its own; each is counted as a call.
 const aliveFor = resilience.InstancesPeriod + time.Second
 
 // alive is how many instances are there.

@@ -75,11 +75,14 @@ func (p *Pair) Write(w io.Writer) {
 		return
 	}
 	old, now := &p.Old, &p.New
-	fmt.Fprintf(w, "%-38s %8.1f %8.1f %6d %6d %6.2f %6.2f %6.2f %6.2f %6.2f %6.2f %9d\n", p.Scenario.Name, old.StoreOps, now.StoreOps,
-		old.Over, now.Over, old.ShortPct, now.ShortPct, old.EarlyPct, now.EarlyPct, old.MissedPct, now.MissedPct, now.Requests)
+	fmt.Fprintf(w, "%-38s %8.1f %8.1f %6d %6d %6.2f %6.2f %6.2f %6.2f %6.2f %6.2f %9d\n", p.Scenario.Name,
+		old.StoreOps, now.StoreOps,
+		old.Over, now.Over, old.ShortPct, now.ShortPct, old.EarlyPct, now.EarlyPct, old.MissedPct, now.MissedPct,
+		now.Requests)
 }
 
-// weight is how much of the machine a run takes, of [capacity]. A call costs about as much as forty decisions without one.
+// weight is how much of the machine a run takes, of [capacity]. A call costs about as much as forty decisions without
+// one.
 func (r *Row) weight() int {
 	thousands := int(r.Scenario.Demand()/1000 + 0.5)
 	if r.By == Naive {
@@ -90,7 +93,8 @@ func (r *Row) weight() int {
 
 const capacity = 10
 
-// RunAll runs the rows in order, several small ones at once, and calls each with every row in order as soon as it is done.
+// RunAll runs the rows in order, several small ones at once, and calls each with every row in order as soon as it is
+// done.
 func RunAll(ctx context.Context, rows []Row, seed uint64, length Length, each func(*Row)) {
 	done := make([]chan struct{}, len(rows))
 	for i := range done {
@@ -128,7 +132,8 @@ const layout = "%-34s %-9s %9.1f %6d %8.2f %8.2f %8.2f %8.3f %8.3f %8.0f %9d %9d
 // Heading writes the names of the columns. [Score] says what they are.
 func Heading(w io.Writer) {
 	fmt.Fprintf(w, "%-34s %-9s %9s %6s %8s %8s %8s %8s %8s %8s %9s %9s\n",
-		"workload", "limiter", "calls/s", "over", "short %", "early %", "missed %", "p95 ms", "p99 ms", "KB", "admitted", "requests")
+		"workload", "limiter", "calls/s", "over", "short %", "early %", "missed %", "p95 ms", "p99 ms", "KB",
+		"admitted", "requests")
 }
 
 // Write writes the row as a line of the table.
@@ -139,9 +144,11 @@ func (r *Row) Write(w io.Writer) {
 	}
 	g := &r.Score
 	fmt.Fprintf(w, layout, r.Scenario.Name, r.By, g.StoreOps, g.Over, g.ShortPct, g.EarlyPct, g.MissedPct,
-		float64(g.P95)/float64(time.Millisecond), float64(g.P99)/float64(time.Millisecond), float64(g.Memory)/1024, g.Admitted, g.Requests)
+		float64(g.P95)/float64(time.Millisecond), float64(g.P99)/float64(time.Millisecond), float64(g.Memory)/1024,
+		g.Admitted, g.Requests)
 	if g.Late > lateness {
-		fmt.Fprintf(w, "    (the machine was too busy: one request in a hundred was asked %s late or later)\n", g.Late.Round(time.Millisecond))
+		fmt.Fprintf(w, "    (the machine was too busy: one request in a hundred was asked %s late or later)\n",
+			g.Late.Round(time.Millisecond))
 	}
 }
 

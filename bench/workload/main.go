@@ -1,5 +1,5 @@
-// Command workload runs the published workload, as processes on a real Redis or in virtual time, and prints a table. It exits
-// with 1 where a run failed or admitted more than a limit, with 2 on a wrong command line.
+// Command workload runs the published workload, as processes on a real Redis or in virtual time, and prints a table. It
+// exits with 1 where a run failed or admitted more than a limit, with 2 on a wrong command line.
 package main
 
 import (
@@ -38,7 +38,8 @@ func parse(args []string, errs io.Writer) (o options, err error) {
 	flags.IntVar(&o.length.Measured, "windows", 3, "measure so many windows of 10 s")
 	flags.IntVar(&o.length.Warm, "warm", 1, "after so many that are not measured")
 	flags.Uint64Var(&o.seed, "seed", 1, "of the arrivals")
-	flags.BoolVar(&o.virtual, "sim", false, "in virtual time and on the memory store, by the prototype's rule and by ours")
+	flags.BoolVar(&o.virtual, "sim", false, "in virtual time and on the memory store, by the prototype's rule and "+
+		"by ours")
 	names := flags.String("algorithms", "fixed_window,token_bucket,sliding_window", "these, with commas between")
 	only := flags.String("only", "", "runs whose line (workload and limiter) matches this `pattern`")
 	if err := flags.Parse(args); err != nil {
@@ -77,7 +78,8 @@ func run(args []string, out, errs io.Writer) int {
 		fmt.Fprintf(errs, "workload: no run matches %q\n", o.only)
 		return 2
 	}
-	fmt.Fprintf(out, "# %s, %d processors, %s; %d windows of %s after %d, seed %d\n", runtime.Version(), runtime.GOMAXPROCS(0),
+	fmt.Fprintf(out, "# %s, %d processors, %s; %d windows of %s after %d, seed %d\n", runtime.Version(),
+		runtime.GOMAXPROCS(0),
 		time.Now().UTC().Format(time.DateOnly), o.length.Measured, shared.Period, o.length.Warm, o.seed)
 	if o.virtual {
 		return o.simulate(pairs, out)

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Programs and people believe the exit code: a command line that measures nothing must not look like a table without faults.
+// Programs and people believe the exit code: a command line that measures nothing must not look like a table without
+// faults.
 func TestRun(t *testing.T) {
 	tests := []struct {
 		args   []string

@@ -37,14 +37,18 @@ type apiOptions struct {
 }
 
 func (o *apiOptions) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.api, "api", "", "serve the API described in `FILE` as API Gateway would, or in a template of cdk synth, or a built-in one: "+strings.Join(stage.Builtin(), ", "))
+	f.StringVar(&o.api, "api", "", "serve the API described in `FILE` as API Gateway would, or in a template of cdk "+
+		"synth, or a built-in one: "+strings.Join(stage.Builtin(), ", "))
 	f.StringVar(&o.id, "api-id", "", "of a template with several APIs the one of this logical `ID`")
 	f.StringVar(&o.stage, "api-stage", "", "of a template's API with several stages the one of this `NAME`")
-	f.StringArrayVar(&o.targets, "target", nil, "where a template's integrations lead here, `FROM=URL`: FROM is what their URLs begin with; may be repeated. Others are shown, or go to --upstream")
-	f.StringArrayVar(&o.functions, "function", nil, "a Lambda binary for the API's authorizer, `BOOTSTRAP`, or NAME=BOOTSTRAP for the function with a name; may be repeated")
+	f.StringArrayVar(&o.targets, "target", nil, "where a template's integrations lead here, `FROM=URL`: FROM is "+
+		"what their URLs begin with; may be repeated. Others are shown, or go to --upstream")
+	f.StringArrayVar(&o.functions, "function", nil, "a Lambda binary for the API's authorizer, `BOOTSTRAP`, or "+
+		"NAME=BOOTSTRAP for the function with a name; may be repeated")
 	f.StringArrayVar(&o.variables, "function-env", nil, "a variable of those binaries, `NAME=VALUE`; may be repeated")
 	f.IntVar(&o.environments, "environments", 4, "most processes of each binary, `N`")
-	f.BoolVar(&o.passDenials, "pass-denials", false, "on an HTTP or WebSocket API, let denials through to a backend with Sluice's middleware, which answers them")
+	f.BoolVar(&o.passDenials, "pass-denials", false, "on an HTTP or WebSocket API, let denials through to a backend "+
+		"with Sluice's middleware, which answers them")
 }
 
 // servedAPI is an API that is described, and the binaries of its functions.
@@ -59,12 +63,14 @@ type servedAPI struct {
 	signers     map[string]stage.Credential // who may sign, where routes have AWS_IAM
 }
 
-// parse reads what can be read without starting anything; nil without --api. A file with anything wrong is no wrong command
-// line, so that its problems are not followed by how to call for help; start reads it.
+// parse reads what can be read without starting anything; nil without --api. A file with anything wrong is no wrong
+// command line, so that its problems are not followed by how to call for help; start reads it.
 func (o *apiOptions) parse() (*servedAPI, error) {
 	switch {
-	case o.api == "" && (len(o.functions) > 0 || len(o.variables) > 0 || o.passDenials || o.id != "" || o.stage != "" || len(o.targets) > 0):
-		return nil, errors.New("--function, --function-env, --pass-denials, --api-id, --api-stage and --target need --api")
+	case o.api == "" && (len(o.functions) > 0 || len(o.variables) > 0 || o.passDenials || o.id != "" ||
+		o.stage != "" || len(o.targets) > 0):
+		return nil, errors.New("--function, --function-env, --pass-denials, --api-id, --api-stage and --target need " +
+			"--api")
 	case o.environments < 1 || o.environments > 1000:
 		return nil, fmt.Errorf("--environments %d is outside 1..1000", o.environments)
 	case o.api == "":
@@ -72,7 +78,8 @@ func (o *apiOptions) parse() (*servedAPI, error) {
 	case len(o.variables) > 0 && len(o.functions) == 0:
 		return nil, errors.New("--function-env is for --function; without it the authorizer is this process")
 	}
-	s := &servedAPI{o: *o, binaries: make(map[string]string), variables: make(map[string]string), targets: make(map[string]string)}
+	s := &servedAPI{o: *o, binaries: make(map[string]string), variables: make(map[string]string),
+		targets: make(map[string]string)}
 	if err := s.parseFunctions(); err != nil {
 		return nil, err
 	}
@@ -141,7 +148,8 @@ func (s *servedAPI) start(ctx context.Context, log *slog.Logger) error {
 	authorizers, integrations := s.description.Functions()
 	if binary, ok := s.binaries[""]; ok {
 		if len(authorizers) != 1 {
-			return fmt.Errorf("--function %s: the API has %d functions for authorizers; say which as NAME=BOOTSTRAP", binary, len(authorizers))
+			return fmt.Errorf("--function %s: the API has %d functions for authorizers; say which as NAME=BOOTSTRAP",
+				binary, len(authorizers))
 		}
 		if _, twice := s.binaries[authorizers[0]]; twice {
 			return fmt.Errorf("--function: there are two for %s", authorizers[0])
@@ -161,7 +169,8 @@ func (s *servedAPI) start(ctx context.Context, log *slog.Logger) error {
 		}
 	}
 	if s.remote = named > 0; s.remote && named < len(authorizers) {
-		return fmt.Errorf("--function: of the authorizers' functions %s only %d have a binary; name all or none", strings.Join(authorizers, ", "), named)
+		return fmt.Errorf("--function: of the authorizers' functions %s only %d have a binary; name all or none",
+			strings.Join(authorizers, ", "), named)
 	}
 	if s.remote && s.o.passDenials {
 		return errors.New("--pass-denials is for the authorizer in this process; a binary has its own setting")
@@ -169,8 +178,8 @@ func (s *servedAPI) start(ctx context.Context, log *slog.Logger) error {
 	return s.startHosts(ctx, append(authorizers, integrations...), log)
 }
 
-// readSigner takes the AWS credentials of the environment for those of whoever may call routes with AWS_IAM: what signs with them on this
-// machine is let through, as a user whom no account has.
+// readSigner takes the AWS credentials of the environment for those of whoever may call routes with AWS_IAM: what signs
+// with them on this machine is let through, as a user whom no account has.
 func (s *servedAPI) readSigner() error {
 	at := slices.IndexFunc(s.description.Routes, func(r stage.Route) bool { return r.Authorization == stage.AWSIAM })
 	if at < 0 {
@@ -178,12 +187,14 @@ func (s *servedAPI) readSigner() error {
 	}
 	key, secret := os.Getenv("AWS_ACCESS_KEY_ID"), os.Getenv("AWS_SECRET_ACCESS_KEY")
 	if key == "" || secret == "" {
-		return fmt.Errorf("the API's route %s is for callers who sign (%s): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY here to those that they sign with; any will do",
+		return fmt.Errorf("the API's route %s is for callers who sign (%s): set AWS_ACCESS_KEY_ID and "+
+			"AWS_SECRET_ACCESS_KEY here to those that they sign with; any will do",
 			s.description.Routes[at].Key, stage.AWSIAM)
 	}
 	account := s.description.Account
 	s.signers = map[string]stage.Credential{key: {
-		Secret: secret, SessionToken: os.Getenv("AWS_SESSION_TOKEN"), Account: account, Caller: "AIDALOCAL", UserARN: "arn:aws:iam::" + account + ":user/local",
+		Secret: secret, SessionToken: os.Getenv("AWS_SESSION_TOKEN"), Account: account, Caller: "AIDALOCAL",
+		UserARN: "arn:aws:iam::" + account + ":user/local",
 	}}
 	return nil
 }
@@ -191,7 +202,8 @@ func (s *servedAPI) readSigner() error {
 // describe reads a description, or a template.
 func (s *servedAPI) describe(name string, data []byte) (err error) {
 	if template.Is(data) {
-		s.description, err = template.Parse(name, data, template.Options{API: s.o.id, Stage: s.o.stage, Targets: s.targets})
+		s.description, err = template.Parse(name, data, template.Options{API: s.o.id, Stage: s.o.stage,
+			Targets: s.targets})
 		return err
 	}
 	if s.o.id != "" || s.o.stage != "" || len(s.targets) > 0 {
@@ -208,7 +220,8 @@ func (s *servedAPI) startHosts(ctx context.Context, known []string, log *slog.Lo
 			return fmt.Errorf("--function %s=…: the API has no function of that name", name)
 		}
 		// Not under ctx: at a stop, requests in flight still need their functions. close ends them.
-		host, err := lambdahost.Start(context.WithoutCancel(ctx), lambdahost.Config{Binary: s.binaries[name], Name: name, Env: s.variables,
+		host, err := lambdahost.Start(context.WithoutCancel(ctx), lambdahost.Config{Binary: s.binaries[name],
+			Name: name, Env: s.variables,
 			Environments: s.o.environments, Queue: queued, Timeout: functionTimeout, Log: log})
 		if err != nil {
 			s.close(log)
@@ -238,10 +251,12 @@ func (s *servedAPI) close(log *slog.Logger) {
 
 // String says what is served.
 func (s *servedAPI) String() string {
-	return fmt.Sprintf("%s API of %s, stage %s: answers as API Gateway's", s.description.Kind, s.o.api, s.description.Stage)
+	return fmt.Sprintf("%s API of %s, stage %s: answers as API Gateway's", s.description.Kind, s.o.api,
+		s.description.Stage)
 }
 
-// adapt makes what to try fit the API's kind: a WebSocket's handshake, and the 403 that other kinds than REST have for a denial.
+// adapt makes what to try fit the API's kind: a WebSocket's handshake, and the 403 that other kinds than REST have for
+// a denial.
 func (s *servedAPI) adapt(lines attempts) {
 	if s.description.Kind == stage.REST {
 		return
@@ -256,7 +271,9 @@ func (s *servedAPI) adapt(lines attempts) {
 		}
 		if s.description.Kind == stage.WebSocket {
 			l.about = strings.Replace(l.about, "200s", "101s", 1)
-			l.command = strings.Replace(l.command, "curl ", `curl -H "Connection: Upgrade" -H "Upgrade: websocket" -H "Sec-WebSocket-Version: 13" -H "Sec-WebSocket-Key: c2x1aWNlLXNsdWljZS1zbA==" `, 1)
+			l.command = strings.Replace(l.command, "curl ",
+				`curl -H "Connection: Upgrade" -H "Upgrade: websocket" -H "Sec-WebSocket-Version: 13" -H `+
+					`"Sec-WebSocket-Key: c2x1aWNlLXNsdWljZS1zbA==" `, 1)
 			l.command = strings.Replace(l.command, "/product/1", "", 1)
 		}
 	}
@@ -286,16 +303,19 @@ func (s *servedAPI) handler(z *authorizer.Authorizer, c stage.Config) (http.Hand
 }
 
 // stageConfig is what the flags of every gateway say. page and recorder may be nil.
-func (d *dev) stageConfig(recorder *livepage.Recorder, page http.Handler, upstream *url.URL, now func() time.Time, log *slog.Logger) stage.Config {
-	c := stage.Config{Upstream: upstream, LivePage: page, Audience: d.audience, MaxBodyBytes: d.maxBody, Now: now, Log: log}
+func (d *dev) stageConfig(
+	recorder *livepage.Recorder, page http.Handler, upstream *url.URL, now func() time.Time, log *slog.Logger,
+) stage.Config {
+	c := stage.Config{Upstream: upstream, LivePage: page, Audience: d.audience, MaxBodyBytes: d.maxBody, Now: now,
+		Log: log}
 	if recorder != nil {
 		c.Observe = func(o stage.Observation) { recorder.Observe(observation(&o)) }
 	}
 	return c
 }
 
-// observation is what the live page counts of an authorizer's answer: what the context tells, as API Gateway hands it on. Counts
-// of single limits it does not tell.
+// observation is what the live page counts of an authorizer's answer: what the context tells, as API Gateway hands it
+// on. Counts of single limits it does not tell.
 func observation(o *stage.Observation) *livepage.Observation {
 	out := &livepage.Observation{At: o.At, Method: o.Method, Path: o.Path, Outcome: livepage.Forbidden}
 	if name, err := url.PathUnescape(o.Context[apigw.ContextTenant]); err == nil {
@@ -306,7 +326,8 @@ func observation(o *stage.Observation) *livepage.Observation {
 		out.Outcome = livepage.Allowed
 	case decision == answer.IPLimited.String():
 		out.Outcome, out.Denied = livepage.IPLimited, denied(o)
-	case decision == answer.Limited.String(), decision == answer.NeverFits.String(), decision == answer.NotHere.String():
+	case decision == answer.Limited.String(), decision == answer.NeverFits.String(),
+		decision == answer.NotHere.String():
 		out.Outcome, out.Denied = livepage.Limited, denied(o)
 	case decision == answer.NoRoute.String():
 		out.Outcome = livepage.NotFound
@@ -346,7 +367,8 @@ func (d *dev) runRemote(ctx context.Context, stdout io.Writer, log *slog.Logger)
 		set  bool
 	}{
 		{"--plans", len(d.plans) > 0}, {"--pepper", len(d.pepperFiles) > 0}, {"--redis", d.stores.redis != ""},
-		{"--dynamodb", d.stores.dynamodb != ""}, {"--data", d.data != ""}, {"--trusted-hops", d.hops != 0}, {"--retry-jitter", d.jitter != 0},
+		{"--dynamodb", d.stores.dynamodb != ""}, {"--data", d.data != ""}, {"--trusted-hops", d.hops != 0},
+		{"--retry-jitter", d.jitter != 0},
 	} {
 		if f.set {
 			return fmt.Errorf("%s is for the authorizer in this process; a binary has its settings from --function-env", f.flag)
@@ -370,9 +392,11 @@ func (d *dev) runRemote(ctx context.Context, stdout io.Writer, log *slog.Logger)
 		var b strings.Builder
 		fmt.Fprintf(&b, "Sluice listens on %s\n  API        %s\n", base, d.served)
 		for _, name := range slices.Sorted(maps.Keys(d.served.binaries)) {
-			fmt.Fprintf(&b, "  function   %s is %s, at most %d processes\n", name, d.served.binaries[name], d.served.o.environments)
+			fmt.Fprintf(&b, "  function   %s is %s, at most %d processes\n", name, d.served.binaries[name],
+				d.served.o.environments)
 		}
-		fmt.Fprintf(&b, "\nTry:\n\n  # put a tenant's key into KEY\n  curl -i -H \"X-API-Key: $KEY\" %s%s/product/1\n", base, d.served.description.Prefix())
+		fmt.Fprintf(&b, "\nTry:\n\n  # put a tenant's key into KEY\n  curl -i -H \"X-API-Key: $KEY\" %s%s/product/1\n",
+			base, d.served.description.Prefix())
 		_, _ = io.WriteString(stdout, b.String()) // nobody reads it: no reason not to serve
 	})
 }

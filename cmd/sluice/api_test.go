@@ -39,7 +39,8 @@ func testFunction(event struct {
 		return map[string]any{"statusCode": 200, "body": "hello " + who}, nil
 	}
 	if event.ARN == "" {
-		return map[string]any{"statusCode": 200, "body": fmt.Sprint("hello ", event.RequestContext.Authorizer["tenant"])}, nil
+		return map[string]any{"statusCode": 200,
+			"body": fmt.Sprint("hello ", event.RequestContext.Authorizer["tenant"])}, nil
 	}
 	effect := "Allow"
 	switch event.Headers["X-Api-Key"] {
@@ -50,14 +51,16 @@ func testFunction(event struct {
 		return nil, errors.New("Unauthorized") //nolint:staticcheck // API Gateway's word
 	}
 	return map[string]any{
-		"principalId": "acme", "context": map[string]any{"tenant": "acme", "caller": "acme!", "retryAfter": "7", "problemMembers": `,"status":429`},
+		"principalId": "acme", "context": map[string]any{"tenant": "acme", "caller": "acme!", "retryAfter": "7",
+			"problemMembers": `,"status":429`},
 		"policyDocument": map[string]any{"Version": "2012-10-17",
-			"Statement": []any{map[string]any{"Action": "execute-api:Invoke", "Effect": effect, "Resource": event.ARN}}},
+			"Statement": []any{map[string]any{"Action": "execute-api:Invoke", "Effect": effect,
+				"Resource": event.ARN}}},
 	}, nil
 }
 
-// Guarantees that a newcomer sees in one command what API Gateway would answer: every printed line does what it says, for
-// each kind of API, and the live page counts it.
+// Guarantees that a newcomer sees in one command what API Gateway would answer: every printed line does what it says,
+// for each kind of API, and the live page counts it.
 func TestDevBuiltinAPIs(t *testing.T) {
 	for api, want := range map[string]struct {
 		codes  []int
@@ -79,7 +82,8 @@ func TestDevBuiltinAPIs(t *testing.T) {
 		if none := fmt.Sprint("no key: ", want.codes[len(want.codes)-1]); !strings.Contains(r.stdout.String(), none) {
 			t.Errorf("%s: it does not say %q", api, none)
 		}
-		loop := regexp.MustCompile(`200s, then (\d+)s\n  for i in ([\d ]+); do curl .* -H "X-API-Key: (\S+)" (\S+); done`).FindStringSubmatch(r.stdout.String())
+		loop := regexp.MustCompile(`200s, then (\d+)s\n  for i in ([\d ]+); do curl .* -H "X-API-Key: (\S+)" (\S+); ` +
+			`done`).FindStringSubmatch(r.stdout.String())
 		if loop == nil {
 			t.Fatalf("%s: no loop:\n%s", api, r.stdout)
 		}
@@ -90,7 +94,8 @@ func TestDevBuiltinAPIs(t *testing.T) {
 				continue
 			}
 			denied++
-			if api == "rest" && (h.Get("Retry-After") == "" || !strings.Contains(body, `"retry-after-ms"`) || h.Get("Content-Type") != "application/problem+json") {
+			if api == "rest" && (h.Get("Retry-After") == "" || !strings.Contains(body, `"retry-after-ms"`) ||
+				h.Get("Content-Type") != "application/problem+json") {
 				t.Errorf("%s: %d with %v: %s", api, code, h, body)
 			}
 		}
@@ -98,7 +103,8 @@ func TestDevBuiltinAPIs(t *testing.T) {
 			t.Errorf("%s: %d of the loop's requests were denied, and %ss promised", api, denied, loop[1])
 		}
 		var page livepage.Data
-		if code, _, body := get(t, r.base+"/_sluice/data.json", ""); code != 200 || json.Unmarshal([]byte(body), &page) != nil || len(page.Denials) < 2 {
+		if code, _, body := get(t, r.base+"/_sluice/data.json", ""); code != 200 ||
+			json.Unmarshal([]byte(body), &page) != nil || len(page.Denials) < 2 {
 			t.Errorf("%s: live data: %d, %d denials: %.400s", api, code, len(page.Denials), body)
 		}
 		for _, d := range page.Denials {
@@ -139,15 +145,18 @@ func TestDevBuiltinWebSocket(t *testing.T) {
 	}
 }
 
-// Guarantees that an API's functions can be real Lambda binaries, authorizer and backend, and that they end with the command.
+// Guarantees that an API's functions can be real Lambda binaries, authorizer and backend, and that they end with the
+// command.
 func TestDevWithBinaries(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "api.yaml")
-	text := strings.Replace(string(readBuiltin(t, "rest")), `"ANY /product/{id}", authorizer: sluice, integration: *backend`,
+	text := strings.Replace(string(readBuiltin(t, "rest")),
+		`"ANY /product/{id}", authorizer: sluice, integration: *backend`,
 		`"ANY /product/{id}", authorizer: sluice, integration: { type: AWS_PROXY, function: shop }`, 1)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := startDev(t, "--api", file, "--function", os.Args[0], "--function", "shop="+os.Args[0], "--function-env", functionEnv+"=1", "--environments", "2")
+	r := startDev(t, "--api", file, "--function", os.Args[0], "--function", "shop="+os.Args[0], "--function-env",
+		functionEnv+"=1", "--environments", "2")
 	for key, want := range map[string]struct {
 		code int
 		body string
@@ -165,8 +174,8 @@ func TestDevWithBinaries(t *testing.T) {
 // synthesized is a template with APIs, which the tests of infra keep.
 const synthesized = "../../infra/testdata/attach.template.json"
 
-// Guarantees that what is served is what was synthesized: with the real functions behind it, by the names in the template, and
-// its services on this machine.
+// Guarantees that what is served is what was synthesized: with the real functions behind it, by the names in the
+// template, and its services on this machine.
 func TestDevTemplate(t *testing.T) {
 	data, err := os.ReadFile(synthesized)
 	if err != nil {
@@ -180,8 +189,10 @@ func TestDevTemplate(t *testing.T) {
 		_, _ = fmt.Fprintf(w, "%s %s for %s", r.Method, r.URL.Path, r.Header.Get("X-Sluice-Caller"))
 	}))
 	t.Cleanup(shop.Close)
-	r := startDev(t, "--api", synthesized, "--api-id", string(id[1]), "--target", "https://shop.example.com/v1="+shop.URL+"/here",
-		"--function", os.Args[0], "--function", "orders="+os.Args[0], "--function-env", functionEnv+"=1", "--environments", "2")
+	r := startDev(t, "--api", synthesized, "--api-id", string(id[1]), "--target",
+		"https://shop.example.com/v1="+shop.URL+"/here",
+		"--function", os.Args[0], "--function", "orders="+os.Args[0], "--function-env", functionEnv+"=1",
+		"--environments", "2")
 	for _, c := range []struct {
 		method, path, key string
 		code              int
@@ -205,8 +216,10 @@ func TestDevTemplate(t *testing.T) {
 		}
 		body, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
-		if err != nil || resp.StatusCode != c.code || !strings.Contains(string(body), c.body) || strings.Contains(string(body), "forged") || (resp.Header.Get("Retry-After") == "7") != (c.code == 429) {
-			t.Errorf("%s %s with %q: %d %s with %v (%v), want %d %s\n%s", c.method, c.path, c.key, resp.StatusCode, body, resp.Header, err, c.code, c.body, r.stderr)
+		if err != nil || resp.StatusCode != c.code || !strings.Contains(string(body), c.body) ||
+			strings.Contains(string(body), "forged") || (resp.Header.Get("Retry-After") == "7") != (c.code == 429) {
+			t.Errorf("%s %s with %q: %d %s with %v (%v), want %d %s\n%s", c.method, c.path, c.key, resp.StatusCode,
+				body, resp.Header, err, c.code, c.body, r.stderr)
 		}
 	}
 	if err := r.finish(t); err != nil {
@@ -214,8 +227,8 @@ func TestDevTemplate(t *testing.T) {
 	}
 }
 
-// Guarantees that an operators' API is served from the template of its stack, with a real function behind it, to who signs with the credentials
-// of the environment and to nobody else; and that without any the command says what to do.
+// Guarantees that an operators' API is served from the template of its stack, with a real function behind it, to who
+// signs with the credentials of the environment and to nobody else; and that without any the command says what to do.
 func TestDevSigned(t *testing.T) {
 	const control = "../../infra/testdata/control.template.json"
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"} {
@@ -226,7 +239,9 @@ func TestDevSigned(t *testing.T) {
 	root.SetArgs(append([]string{"dev", "--listen", "127.0.0.1:0"}, args...))
 	root.SetOut(io.Discard)
 	root.SetErr(io.Discard)
-	if err := root.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "route POST /documents/get is for callers who sign (AWS_IAM): set AWS_ACCESS_KEY_ID") {
+	if err := root.ExecuteContext(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "route POST /documents/get is for callers who sign (AWS_IAM): set "+
+			"AWS_ACCESS_KEY_ID") {
 		t.Errorf("without credentials: %v", err)
 	}
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
@@ -239,7 +254,8 @@ func TestDevSigned(t *testing.T) {
 		}
 		empty := sha256.Sum256(nil)
 		if secret != "" {
-			if err := v4.NewSigner().SignHTTP(t.Context(), aws.Credentials{AccessKeyID: "AKIAEXAMPLE", SecretAccessKey: secret}, req, hex.EncodeToString(empty[:]), "execute-api", "eu-west-1", time.Now()); err != nil {
+			if err := v4.NewSigner().SignHTTP(t.Context(), aws.Credentials{AccessKeyID: "AKIAEXAMPLE",
+				SecretAccessKey: secret}, req, hex.EncodeToString(empty[:]), "execute-api", "eu-west-1", time.Now()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -249,7 +265,8 @@ func TestDevSigned(t *testing.T) {
 		}
 		body, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
-		if err != nil || resp.StatusCode != want || (string(body) == "hello arn:aws:iam::000000000000:user/local") != (want == 200) {
+		if err != nil || resp.StatusCode != want ||
+			(string(body) == "hello arn:aws:iam::000000000000:user/local") != (want == 200) {
 			t.Errorf("signed with %q: %d %s (%v)\n%s", secret, resp.StatusCode, body, err, r.stderr)
 		}
 	}
@@ -270,8 +287,8 @@ func readBuiltin(t *testing.T, name string) []byte {
 	return data
 }
 
-// Guarantees that a wrong command line, and an API that cannot be served, are told before anything is, and that no variable's
-// value is.
+// Guarantees that a wrong command line, and an API that cannot be served, are told before anything is, and that no
+// variable's value is.
 func TestDevAPIProblems(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
@@ -283,7 +300,8 @@ func TestDevAPIProblems(t *testing.T) {
 		return path
 	}
 	bad := file("bad.yaml", "kind: REST\ncors: {}\n")
-	backend := file("backend.yaml", "kind: REST\nroutes: [ { route: GET /a, integration: { type: AWS_PROXY, function: shop } } ]\n")
+	backend := file("backend.yaml", "kind: REST\nroutes: [ { route: GET /a, integration: { type: AWS_PROXY, "+
+		"function: shop } } ]\n")
 	for _, c := range []struct {
 		args  []string
 		want  string
@@ -292,20 +310,24 @@ func TestDevAPIProblems(t *testing.T) {
 		{[]string{"--function", "x"}, "need --api", true},
 		{[]string{"--api", "rest", "--environments", "0"}, "--environments 0 is outside 1..1000", true},
 		{[]string{"--api", "rest", "--function-env", "A=1"}, "--function-env is for --function", true},
-		{[]string{"--api", "rest", "--function", "x", "--function", "y"}, `--function "y": want BOOTSTRAP or NAME=BOOTSTRAP, each once`, true},
+		{[]string{"--api", "rest", "--function", "x", "--function", "y"},
+			`--function "y": want BOOTSTRAP or NAME=BOOTSTRAP, each once`, true},
 		{[]string{"--api", "rest", "--function", "x", "--function-env", "s3cr3t"}, "want NAME=VALUE", true},
-		{[]string{"--api", "rest", "--function", "x", "--function-env", "A=s3cr3t", "--function-env", "A=s3cr3t"}, `--function-env "A"`, true},
+		{[]string{"--api", "rest", "--function", "x", "--function-env", "A=s3cr3t", "--function-env", "A=s3cr3t"},
+			`--function-env "A"`, true},
 		{[]string{"--api", filepath.Join(dir, "none.yaml")}, "built in are http, rest, websocket", false},
 		{[]string{"--api", bad}, `bad.yaml:2:1: unknown key "cors" in a description`, false},
 		{[]string{"--api", synthesized}, "there are 3 APIs; say which (--api-id): ", false},
 		{[]string{"--api", synthesized, "--api-id", "Other"}, `there is no API "Other"; there are `, false},
 		{[]string{"--api", "rest", "--api-id", "Other"}, "are for a template, and --api rest is a description", false},
-		{[]string{"--api", synthesized, "--target", "https://shop.example.com=nowhere"}, "--target: want FROM=URL", true},
+		{[]string{"--api", synthesized, "--target", "https://shop.example.com=nowhere"}, "--target: want FROM=URL",
+			true},
 		{[]string{"--target", "a=http://b"}, "--target need --api", true},
 		{[]string{"--api", backend}, "--function shop=BOOTSTRAP", false},
 		{[]string{"--api", "rest", "--function", "other=" + os.Args[0]}, "no function of that name", false},
 		{[]string{"--api", "rest", "--function", filepath.Join(dir, "none")}, "--function", false},
-		{[]string{"--api", "rest", "--function", os.Args[0], "--plans", "p.yaml"}, "--plans is for the authorizer in this process", false},
+		{[]string{"--api", "rest", "--function", os.Args[0], "--plans", "p.yaml"},
+			"--plans is for the authorizer in this process", false},
 		{[]string{"--api", "http", "--function", os.Args[0], "--pass-denials"}, "a binary has its own setting", false},
 	} {
 		root := newRootCommand()
@@ -314,7 +336,8 @@ func TestDevAPIProblems(t *testing.T) {
 		root.SetErr(io.Discard)
 		err := root.ExecuteContext(t.Context())
 		var u *usageError
-		if err == nil || !strings.Contains(err.Error(), c.want) || errors.As(err, &u) != c.usage || strings.Contains(err.Error(), "s3cr3t") {
+		if err == nil || !strings.Contains(err.Error(), c.want) || errors.As(err, &u) != c.usage ||
+			strings.Contains(err.Error(), "s3cr3t") {
 			t.Errorf("%q: %v (a wrong command line: %v), want %q", c.args, err, errors.As(err, &u), c.want)
 		}
 	}

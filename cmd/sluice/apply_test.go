@@ -108,8 +108,8 @@ func sameStored(t *testing.T, before map[string]string, apart ...string) {
 	}
 }
 
-// Guarantees that an apply leaves alone what its files do not name: whole documents, the sections of the settings, the entries of such a
-// section, and the members of a tenant or key, whoever set them; and that it says what stays.
+// Guarantees that an apply leaves alone what its files do not name: whole documents, the sections of the settings, the
+// entries of such a section, and the members of a tenant or key, whoever set them; and that it says what stays.
 func TestApplyLeavesWhatFilesDoNotName(t *testing.T) {
 	operated(t)
 	applyAll(t, everything)
@@ -121,14 +121,18 @@ func TestApplyLeavesWhatFilesDoNotName(t *testing.T) {
 		name, file string
 		changes    []string
 	}{
-		{"a new plan", "plans: [ { id: basic, limits: [ { id: l, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\n", nil},
+		{"a new plan", "plans: [ { id: basic, limits: [ { id: l, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\n",
+			nil},
 		{"a tenant by its plan alone", "tenants: [ { id: acme, plan: pro }, { id: tiny, plan: pro } ]\n", nil},
 		{"a tenant by its id alone", "tenants: [ { id: acme } ]\n", nil},
-		{"a key by what it must have", "keys: [ { id: k1, tenant: acme, hash: 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0, pepper: dev } ]\n", nil},
+		{"a key by what it must have", "keys: [ { id: k1, tenant: acme, hash: " +
+			"0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0, pepper: dev } ]\n", nil},
 		{"an empty file", "{}\n", nil},
 		{"empty sections", "plans: []\ntenants: []\nipLimits: []\nroutes: []\nkeys: []\n", nil},
-		{"what is so without being written", "tenants: [ { id: tiny, suspended: false, boosts: [], cells: [] } ]\n", nil},
-		{"one of the ip limits", "ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 40, period: 1s, burst: 100 } ]\n", []string{"plans/@settings"}},
+		{"what is so without being written", "tenants: [ { id: tiny, suspended: false, boosts: [], cells: [] } ]\n",
+			nil},
+		{"one of the ip limits", "ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 40, period: 1s, " +
+			"burst: 100 } ]\n", []string{"plans/@settings"}},
 		{"another route", "routes: [ { pathPattern: \"/version\" } ]\n", []string{"plans/@settings"}},
 		{"a tenant's cells", "tenants: [ { id: tiny, cells: [us-1] } ]\n", []string{"tenants/tiny"}},
 		{"a tenant's suspension", "tenants: [ { id: tiny, suspended: true } ]\n", []string{"tenants/tiny"}},
@@ -145,12 +149,14 @@ func TestApplyLeavesWhatFilesDoNotName(t *testing.T) {
 		})
 	}
 	settings := stored(t)["plans/@settings"]
-	for _, want := range []string{"anonymousPlan: public", "ipv6Prefix: 56", "per-address", "rate: 40", "per-hour", "threshold: 9000", "/product/*", "/health", "/version"} {
+	for _, want := range []string{"anonymousPlan: public", "ipv6Prefix: 56", "per-address", "rate: 40", "per-hour",
+		"threshold: 9000", "/product/*", "/health", "/version"} {
 		if !strings.Contains(settings, want) {
 			t.Errorf("the settings have no %q: %s", want, settings)
 		}
 	}
-	if tiny := stored(t)["tenants/tiny"]; tiny != `{"cells":["us-1"],"id":"tiny","overrides":[{"id":"writes","mode":"shadow"}],"plan":"pro","suspended":true}` {
+	if tiny := stored(t)["tenants/tiny"]; tiny != `{"cells":["us-1"],"id":"tiny","overrides":[{"id":"writes",`+
+		`"mode":"shadow"}],"plan":"pro","suspended":true}` {
 		t.Errorf("tiny is %s", tiny)
 	}
 	if out := must(t, "plan", "diff", plansFile(t, "plans: [ { id: basic, limits: [] } ]\n")); !strings.Contains(out,
@@ -169,7 +175,8 @@ func refusal(t *testing.T, args ...string) string {
 	}
 	r := sluice(t, "", append([]string{"plan", "apply", "--reason", "x"}, args...)...)
 	if r.code != exitConfirm || !strings.Contains(r.stderr, ": say --yes if that is meant; nothing was written") {
-		t.Errorf("sluice plan apply %q exits %d: %s%s; want %d, and what to say", args, r.code, r.stdout, r.stderr, exitConfirm)
+		t.Errorf("sluice plan apply %q exits %d: %s%s; want %d, and what to say", args, r.code, r.stdout, r.stderr,
+			exitConfirm)
 	}
 	if after := stored(t); !maps.Equal(before, after) {
 		t.Errorf("it was written all the same: %v, want %v", after, before)
@@ -186,8 +193,8 @@ func refusal(t *testing.T, args ...string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Guarantees that whatever an apply removes or weakens is said in plain words with the old and the new value, and is not done unless
-// somebody says --yes; and that what does neither is done without.
+// Guarantees that whatever an apply removes or weakens is said in plain words with the old and the new value, and is
+// not done unless somebody says --yes; and that what does neither is done without.
 func TestApplyAsksForWhatItTakesAway(t *testing.T) {
 	const base = everything + "\n"
 	of := func(pairs ...string) string { // everything, changed
@@ -198,23 +205,39 @@ func TestApplyAsksForWhatItTakesAway(t *testing.T) {
 		return text
 	}
 	for name, tt := range map[string]struct{ file, want string }{
-		"rate":        {of("rate: 100", "rate: 150"), `weakens plan "pro": limit burst: rate rises from 100 to 150 per 1s`},
-		"burst":       {of("burst: 200", "burst: 300"), `weakens plan "pro": limit burst: burst rises from 200 to 300`},
-		"threshold":   {of("threshold: 60", "threshold: 90"), `weakens plan "pro": limit writes: threshold rises from 60 to 90 per 1m`},
-		"lower":       {of("rate: 100", "rate: 90", "threshold: 60", "threshold: 50"), ""},
-		"stricter":    {of("onStoreFailure: closed", "onStoreFailure: closed, exact: true, cost: 2"), ""},
-		"tier":        {of("{ period: 1s, threshold: 5 }, ", ""), `removes plan "pro": limit writes: the tier of 5 per 1s`},
-		"limit":       {of(`      - { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }`, ""), `removes plan "pro": limit burst (token_bucket: 100 per 1s, burst 200)`},
-		"mode":        {of("onStoreFailure: closed", "onStoreFailure: closed, mode: off"), `weakens plan "pro": limit writes: mode goes from enforce to off, so it denies nothing`},
-		"the store":   {of(", onStoreFailure: closed", ""), `weakens plan "pro": limit writes: onStoreFailure goes from closed to backstop`},
-		"match":       {of("match: { methods: [PUT] }", `match: { methods: [PUT], pathPattern: "/product/*" }`), `weakens plan "pro": limit writes: match goes from PUT /** to PUT /product/*, so it leaves out requests that it counted`},
-		"ip limit":    {of("rate: 50", "rate: 80"), `weakens settings: ipLimits: limit per-address: rate rises from 50 to 80 per 1s`},
-		"key":         {of("2030-01-01", "2031-01-01"), `weakens key "k1": it expires at 2031-01-01T00:00:00Z, and did at 2030-01-01T00:00:00Z`},
-		"override":    {of("overrides: [ { id: writes, mode: shadow } ]", "overrides: []"), `removes tenant "tiny": the override of limit writes (mode shadow)`},
-		"cells":       {of("cells: [eu-1]", "cells: []"), `removes tenant "acme": cells (eu-1), so every cell serves it`},
-		"own rate":    {of("cells: [eu-1]", "overrides: [ { id: burst, rate: 500 } ]"), `weakens tenant "acme": limit burst: rate rises from 100 to 500 per 1s`},
-		"boost":       {of("cells: [eu-1]", "boosts: [ { id: burst, factor: 2, from: 2030-01-01T00:00:00Z, until: 2030-02-01T00:00:00Z } ]"), `weakens tenant "acme": a boost of limit burst ×2 from 2030-01-01T00:00:00Z until 2030-02-01T00:00:00Z`},
-		"other plan":  {of("{ id: acme, plan: pro", "{ id: acme, plan: public"), `removes tenant "acme": plan public in place of pro: limit burst (token_bucket: 100 per 1s, burst 200)`},
+		"rate": {of("rate: 100", "rate: 150"),
+			`weakens plan "pro": limit burst: rate rises from 100 to 150 per 1s`},
+		"burst": {of("burst: 200", "burst: 300"), `weakens plan "pro": limit burst: burst rises from 200 to 300`},
+		"threshold": {of("threshold: 60", "threshold: 90"),
+			`weakens plan "pro": limit writes: threshold rises from 60 to 90 per 1m`},
+		"lower":    {of("rate: 100", "rate: 90", "threshold: 60", "threshold: 50"), ""},
+		"stricter": {of("onStoreFailure: closed", "onStoreFailure: closed, exact: true, cost: 2"), ""},
+		"tier": {of("{ period: 1s, threshold: 5 }, ", ""),
+			`removes plan "pro": limit writes: the tier of 5 per 1s`},
+		"limit": {of(`      - { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }`, ""),
+			`removes plan "pro": limit burst (token_bucket: 100 per 1s, burst 200)`},
+		"mode": {of("onStoreFailure: closed", "onStoreFailure: closed, mode: off"),
+			`weakens plan "pro": limit writes: mode goes from enforce to off, so it denies nothing`},
+		"the store": {of(", onStoreFailure: closed", ""),
+			`weakens plan "pro": limit writes: onStoreFailure goes from closed to backstop`},
+		"match": {of("match: { methods: [PUT] }", `match: { methods: [PUT], pathPattern: "/product/*" }`),
+			`weakens plan "pro": limit writes: match goes from PUT /** to PUT /product/*, so it leaves out requests ` +
+				`that it counted`},
+		"ip limit": {of("rate: 50", "rate: 80"),
+			`weakens settings: ipLimits: limit per-address: rate rises from 50 to 80 per 1s`},
+		"key": {of("2030-01-01", "2031-01-01"),
+			`weakens key "k1": it expires at 2031-01-01T00:00:00Z, and did at 2030-01-01T00:00:00Z`},
+		"override": {of("overrides: [ { id: writes, mode: shadow } ]", "overrides: []"),
+			`removes tenant "tiny": the override of limit writes (mode shadow)`},
+		"cells": {of("cells: [eu-1]", "cells: []"),
+			`removes tenant "acme": cells (eu-1), so every cell serves it`},
+		"own rate": {of("cells: [eu-1]", "overrides: [ { id: burst, rate: 500 } ]"),
+			`weakens tenant "acme": limit burst: rate rises from 100 to 500 per 1s`},
+		"boost": {of("cells: [eu-1]", "boosts: [ { id: burst, factor: 2, from: 2030-01-01T00:00:00Z, until: "+
+			"2030-02-01T00:00:00Z } ]"), `weakens tenant "acme": a boost of limit burst ×2 from ` +
+			`2030-01-01T00:00:00Z until 2030-02-01T00:00:00Z`},
+		"other plan": {of("{ id: acme, plan: pro", "{ id: acme, plan: public"),
+			`removes tenant "acme": plan public in place of pro: limit burst (token_bucket: 100 per 1s, burst 200)`},
 		"not by name": {strings.Replace(base, "anonymousPlan: public\n", "", 1), ""},
 		"suspends":    {of("{ id: tiny, ", "{ id: tiny, suspended: true, "), ""},
 	} {
@@ -223,7 +246,8 @@ func TestApplyAsksForWhatItTakesAway(t *testing.T) {
 			applyAll(t, base)
 			file := plansFile(t, tt.file)
 			if tt.want == "" {
-				if r := sluice(t, "", "plan", "apply", file, "--reason", name); r.code != 0 || strings.Contains(r.stdout, "! ") {
+				if r := sluice(t, "", "plan", "apply", file, "--reason", name); r.code != 0 ||
+					strings.Contains(r.stdout, "! ") {
 					t.Errorf("exit status %d: %s%s", r.code, r.stdout, r.stderr)
 				}
 				return
@@ -250,8 +274,8 @@ func TestApplyAsksForWhatItTakesAway(t *testing.T) {
 	}
 }
 
-// Guarantees that a diff says by whom, when and why that was set which a file replaces or removes, also of a tenant that was suspended after
-// it got its overrides.
+// Guarantees that a diff says by whom, when and why that was set which a file replaces or removes, also of a tenant
+// that was suspended after it got its overrides.
 func TestDiffSaysWhoseItWas(t *testing.T) {
 	operated(t)
 	applyAll(t, everything)
@@ -262,10 +286,13 @@ func TestDiffSaysWhoseItWas(t *testing.T) {
 	must(t, "tenant", "set", "acme", "--override", "{ id: burst, burst: 700 }", "--reason", "contract 4713")
 	const when = `20[0-9-]{8}T[0-9:]{8}Z`
 	for _, tt := range []struct{ file, want string }{
-		{"tenants: [ { id: tiny, overrides: [ { id: burst, rate: 400 } ] } ]\n", `overrides, boosts, cells and plan were last changed by ann@local at ` + when + `: contract 4711\n`},
-		{"tenants: [ { id: tiny, overrides: [] } ]\n", `cells and plan were last changed by ann@local at ` + when + `: contract 4711\n`},
+		{"tenants: [ { id: tiny, overrides: [ { id: burst, rate: 400 } ] } ]\n",
+			`overrides, boosts, cells and plan were last changed by ann@local at ` + when + `: contract 4711\n`},
+		{"tenants: [ { id: tiny, overrides: [] } ]\n", `cells and plan were last changed by ann@local at ` + when +
+			`: contract 4711\n`},
 		{"tenants: [ { id: tiny, suspended: false } ]\n", `version 3 is by ann@local at ` + when + `: invoice 4712\n`},
-		{"tenants: [ { id: acme, overrides: [] } ]\n", `version 4 is by ann@local at ` + when + `: contract 4713\n`}, // of one cell
+		// of one cell
+		{"tenants: [ { id: acme, overrides: [] } ]\n", `version 4 is by ann@local at ` + when + `: contract 4713\n`},
 		{"plans: [ { id: public, limits: [] } ]\n", `version 1 is by ann@local at ` + when + `: the first plans\n`},
 	} {
 		out := must(t, "plan", "diff", plansFile(t, tt.file))
@@ -278,8 +305,8 @@ func TestDiffSaysWhoseItWas(t *testing.T) {
 	}
 }
 
-// Guarantees that only --prune removes what the files do not name, of all sections or of those that it names, and asks first; and that it
-// leaves the keys, and what operators set of the tenants that stay.
+// Guarantees that only --prune removes what the files do not name, of all sections or of those that it names, and asks
+// first; and that it leaves the keys, and what operators set of the tenants that stay.
 func TestPruneBySection(t *testing.T) {
 	const only = `
 plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }, { id: writes, match: { methods: [PUT] }, tiers: [ { period: 1s, threshold: 5 }, { period: 1m, threshold: 60 } ], onStoreFailure: closed } ] } ]
@@ -293,10 +320,12 @@ ipLimits: [ { id: per-hour, algorithm: sliding_window, threshold: 9000, period: 
 		network = "settings: counters of IPv6 addresses start afresh: they were by /56, and are by /64\n" +
 			"weakens settings: ipv6Prefix rises from 56 to 64, so a network of IPv6 has more counters"
 		anonymous = `removes settings: anonymousPlan (public), so calls without a credential get 401`
-		routes    = "removes settings: the route GET, PUT /product/*\nremoves settings: the route /health\nweakens settings: no route is declared, so every request is let through"
+		routes    = "removes settings: the route GET, PUT /product/*\nremoves settings: the route /health\nweakens " +
+			"settings: no route is declared, so every request is let through"
 	)
 	for flag, want := range map[string]string{
-		"--prune":                         strings.Join([]string{anonymous, address, network, routes, tiny, public}, "\n"),
+		"--prune": strings.Join([]string{anonymous, address, network, routes, tiny, public},
+			"\n"),
 		"--prune=ipv6Prefix":              network,
 		"--prune=ipLimits":                address,
 		"--prune=anonymousPlan,plans":     strings.Join([]string{anonymous, public}, "\n"),
@@ -327,10 +356,12 @@ ipLimits: [ { id: per-hour, algorithm: sliding_window, threshold: 9000, period: 
 	}
 	operated(t)
 	applyAll(t, everything)
-	if r := sluice(t, "", "plan", "diff", plansFile(t, only), "--prune=plans"); r.code != exitFailed || !strings.Contains(r.stderr, `anonymousPlan: there will be no plan "public"`) {
+	if r := sluice(t, "", "plan", "diff", plansFile(t, only), "--prune=plans"); r.code != exitFailed ||
+		!strings.Contains(r.stderr, `anonymousPlan: there will be no plan "public"`) {
 		t.Errorf("a plan for calls without a credential is pruned: %d %s%s", r.code, r.stdout, r.stderr)
 	}
-	if r := sluice(t, "", "plan", "diff", plansFile(t, only), "--prune=limits"); r.code != exitUsage || !strings.Contains(r.stderr, "plans, tenants, ipLimits, ipv6Prefix, anonymousPlan, routes") {
+	if r := sluice(t, "", "plan", "diff", plansFile(t, only), "--prune=limits"); r.code != exitUsage ||
+		!strings.Contains(r.stderr, "plans, tenants, ipLimits, ipv6Prefix, anonymousPlan, routes") {
 		t.Errorf("an unknown section: %d %s", r.code, r.stderr)
 	}
 	if r := sluice(t, "", "__complete", "plan", "apply", "--prune=ip"); !strings.Contains(r.stdout, "ipLimits\n") {
@@ -338,7 +369,8 @@ ipLimits: [ { id: per-hour, algorithm: sliding_window, threshold: 9000, period: 
 	}
 }
 
-// Guarantees that `plan diff --exit-code` tells no difference, some and a failure apart, and that a diff without it succeeds with either.
+// Guarantees that `plan diff --exit-code` tells no difference, some and a failure apart, and that a diff without it
+// succeeds with either.
 func TestDiffExitCode(t *testing.T) {
 	operated(t)
 	applyAll(t, everything)
@@ -356,7 +388,8 @@ func TestDiffExitCode(t *testing.T) {
 		if r := sluice(t, "", "plan", "diff", "--exit-code", file); r.code != tt.code {
 			t.Errorf("%s: exit status %d, want %d: %s%s", tt.file, r.code, tt.code, r.stdout, r.stderr)
 		}
-		if r := sluice(t, "", "plan", "diff", "--json", "--exit-code", file); r.code != tt.code || !json.Valid([]byte(r.stdout)) {
+		if r := sluice(t, "", "plan", "diff", "--json", "--exit-code", file); r.code != tt.code ||
+			!json.Valid([]byte(r.stdout)) {
 			t.Errorf("%s as JSON: exit status %d, want %d: %s%s", tt.file, r.code, tt.code, r.stdout, r.stderr)
 		}
 		if r := sluice(t, "", "plan", "diff", file); (r.code == 0) != (tt.code != exitFailed) {
@@ -365,23 +398,32 @@ func TestDiffExitCode(t *testing.T) {
 	}
 }
 
-// Guarantees that a file without plans is checked against those of the server, and that what is wrong is said with file, line and column.
+// Guarantees that a file without plans is checked against those of the server, and that what is wrong is said with
+// file, line and column.
 func TestTenantsOnly(t *testing.T) {
 	operated(t)
 	applyAll(t, everything)
 	must(t, "tenant", "set", "tiny", "--override", "{ id: burst, rate: 50 }", "--reason", "theirs")
-	must(t, "plan", "apply", plansFile(t, "tenants:\n  - { id: newcomer, plan: pro, overrides: [ { id: burst, rate: 50 } ] }\nkeys:\n"+
-		"  - { id: k2, tenant: tiny, hash: 1f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0, pepper: dev }\n"), "--reason", "signed up")
-	if got := stored(t)["tenants/newcomer"]; got != `{"id":"newcomer","overrides":[{"id":"burst","rate":50}],"plan":"pro"}` {
+	must(t, "plan", "apply", plansFile(t, "tenants:\n  - { id: newcomer, plan: pro, overrides: [ { id: burst, rate: "+
+		"50 } ] }\nkeys:\n"+"  - { id: k2, tenant: tiny, hash: "+
+		"1f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0, pepper: dev }\n"), "--reason", "signed up")
+	if got := stored(t)["tenants/newcomer"]; got != `{"id":"newcomer","overrides":[{"id":"burst","rate":50}],`+
+		`"plan":"pro"}` {
 		t.Errorf("the newcomer is %s", got)
 	}
 	for text, want := range map[string]string{
-		"tenants:\n  - { id: new, plan: prro }\n":                                        `:2:22: tenants[0].plan: there is no plan "prro", neither in the files nor on the server (did you mean "pro"?)`,
-		"tenants:\n  - { id: new }\n":                                                    `:2:5: tenants[0]: plan is missing: the id of a plan, since the server has no tenant "new"`,
+		"tenants:\n  - { id: new, plan: prro }\n": `:2:22: tenants[0].plan: ` +
+			`there is no plan "prro", neither in the files nor on the server (did you mean "pro"?)`,
+		"tenants:\n  - { id: new }\n": `:2:5: tenants[0]: plan ` +
+			`is missing: the id of a plan, since the server has no tenant "new"`,
 		"tenants:\n  - { id: new, plan: pro, overrides: [ { id: bursts, rate: 1 } ] }\n": `:2:46: tenants[0].overrides[0].id: plan pro has no limit "bursts" (did you mean "burst"?)`,
-		"anonymousPlan: none\n":                                                          `:1:16: anonymousPlan: there is no plan "none", neither in the files nor on the server`,
-		"plans: []\nkeys: [ { id: k, tenant: who, hash: " + strings.Repeat("ab", 32) + ", pepper: dev } ]\n": `:2:26: keys[0].tenant: there is no tenant "who", neither in the files nor on the server`,
-		"tenants:\n  - id: tiny\n    plan: public\n":                                                         `:2:5: tenants[0]: with what the tenant keeps from the server, overrides[0].id: plan public has no limit "writes"`,
+		"anonymousPlan: none\n": `:1:16: anonymousPlan: ` +
+			`there is no plan "none", neither in the files nor on the server`,
+		"plans: []\nkeys: [ { id: k, tenant: who, hash: " + strings.Repeat("ab", 32) +
+			", pepper: dev } ]\n": `:2:26: keys[0].tenant: there is no tenant "who", neither in the files nor on ` +
+			`the server`,
+		"tenants:\n  - id: tiny\n    plan: public\n": `:2:5: tenants[0]: with what the tenant keeps from the server,` +
+			` overrides[0].id: plan public has no limit "writes"`,
 	} {
 		file := plansFile(t, text)
 		for _, command := range [][]string{{"plan", "diff", file}, {"plan", "apply", file, "--reason", "x"}} {
@@ -434,8 +476,8 @@ func standBetween(t *testing.T, endpoint string) *between {
 	return b
 }
 
-// Guarantees that what somebody else changed between the diff and the write is not overwritten, that the command says whose change it was,
-// which documents it has written and which not, and that a second run finishes the rest.
+// Guarantees that what somebody else changed between the diff and the write is not overwritten, that the command says
+// whose change it was, which documents it has written and which not, and that a second run finishes the rest.
 func TestAnotherOperatorBetweenDiffAndWrite(t *testing.T) {
 	endpoint := operated(t)
 	applyAll(t, everything)
@@ -445,12 +487,15 @@ func TestAnotherOperatorBetweenDiffAndWrite(t *testing.T) {
 			must(t, "tenant", "suspend", "acme", "--reason", "invoice 4712", "--endpoint", endpoint)
 		}
 	}
-	file := plansFile(t, "plans: [ { id: basic, limits: [] } ]\ntenants: [ { id: acme, plan: basic }, { id: tiny, cells: [eu-1] } ]\n")
+	file := plansFile(t, "plans: [ { id: basic, limits: [] } ]\ntenants: [ { id: acme, plan: basic }, { id: tiny, "+
+		"cells: [eu-1] } ]\n")
 	r := sluice(t, "", "plan", "apply", file, "--yes", "--reason", "moved")
-	if r.code != exitConflict || !strings.Contains(r.stderr, "ann@local") || !strings.Contains(r.stderr, "invoice 4712") {
+	if r.code != exitConflict || !strings.Contains(r.stderr, "ann@local") ||
+		!strings.Contains(r.stderr, "invoice 4712") {
 		t.Errorf("exit status %d: %s%s", r.code, r.stdout, r.stderr)
 	}
-	for _, want := range []string{"written: plan basic\n", "not written: tenant acme, tenant tiny\n", "the same command again"} {
+	for _, want := range []string{"written: plan basic\n", "not written: tenant acme, tenant tiny\n",
+		"the same command again"} {
 		if !strings.Contains(r.stderr, want) {
 			t.Errorf("it does not say %q: %s", want, r.stderr)
 		}
@@ -465,18 +510,23 @@ func TestAnotherOperatorBetweenDiffAndWrite(t *testing.T) {
 	}
 }
 
-// Guarantees that a connection which breaks in the middle of an apply loses nothing without a word: the command looks again, says what was
-// written and what not, or that it cannot know; and a second run finishes the rest and says so.
+// Guarantees that a connection which breaks in the middle of an apply loses nothing without a word: the command looks
+// again, says what was written and what not, or that it cannot know; and a second run finishes the rest and says so.
 func TestApplyWithALostConnection(t *testing.T) {
-	const more = "plans: [ { id: basic, limits: [] } ]\ntenants: [ { id: one, plan: basic }, { id: two, plan: basic } ]\n"
+	const more = "plans: [ { id: basic, limits: [] } ]\ntenants: [ { id: one, plan: basic }, { id: two, plan: basic " +
+		"} ]\n"
 	for name, tt := range map[string]struct {
 		lost, refused int64 // the number of the apply whose answer is lost, or that does not get there
 		want, again   string
 	}{
-		"the answer to the plans":    {lost: 1, want: "written: plan basic\nnot written: tenant one, tenant two\n", again: "applied: 2 documents written, 1 was as the files say already"},
-		"the answer to the tenants":  {lost: 2, want: "written: plan basic, tenant one, tenant two\n", again: "nothing to change"},
-		"the way to the tenants":     {refused: 2, want: "written: plan basic\nnot written: tenant one, tenant two\n", again: "applied: 2 documents written, 1 was as the files say already"},
-		"the way to the first of it": {refused: 1, want: "not written: plan basic, tenant one, tenant two\n", again: "applied: 3 documents written"},
+		"the answer to the plans": {lost: 1, want: "written: plan basic\nnot written: tenant one, tenant two\n",
+			again: "applied: 2 documents written, 1 was as the files say already"},
+		"the answer to the tenants": {lost: 2, want: "written: plan basic, tenant one, tenant two\n",
+			again: "nothing to change"},
+		"the way to the tenants": {refused: 2, want: "written: plan basic\nnot written: tenant one, tenant two\n",
+			again: "applied: 2 documents written, 1 was as the files say already"},
+		"the way to the first of it": {refused: 1, want: "not written: plan basic, tenant one, tenant two\n",
+			again: "applied: 3 documents written"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := standBetween(t, operated(t))
@@ -510,18 +560,20 @@ func TestApplyWithALostConnection(t *testing.T) {
 		if r.code != exitFailed || !strings.Contains(r.stderr, want) {
 			t.Errorf("exit status %d: %s%s\nwant %s", r.code, r.stdout, r.stderr, want)
 		}
-		if out := must(t, "plan", "apply", file, "--reason", "more", "--endpoint", endpoint); !strings.Contains(out, "nothing to change") {
+		if out := must(t, "plan", "apply", file, "--reason", "more", "--endpoint", endpoint); !strings.Contains(out,
+			"nothing to change") {
 			t.Errorf("the second run: %s", out)
 		}
 	})
 }
 
-// Guarantees that the machine form has, for each document, what it removes and weakens and whose it was, and after a failure what was
-// written and what was not.
+// Guarantees that the machine form has, for each document, what it removes and weakens and whose it was, and after a
+// failure what was written and what was not.
 func TestApplyAsJSON(t *testing.T) {
 	endpoint := operated(t)
 	applyAll(t, everything)
-	file := plansFile(t, "plans: [ { id: public, limits: [] }, { id: basic, limits: [] } ]\ntenants: [ { id: new, plan: basic } ]\n")
+	file := plansFile(t, "plans: [ { id: public, limits: [] }, { id: basic, limits: [] } ]\ntenants: [ { id: new, "+
+		"plan: basic } ]\n")
 	var out struct {
 		Diff struct {
 			Changes []struct {
@@ -549,10 +601,12 @@ func TestApplyAsJSON(t *testing.T) {
 		t.Fatalf("%+v", out)
 	}
 	change := out.Diff.Changes[0]
-	if change.ID != "public" || len(change.Losses) != 1 || change.Losses[0].Kind != "removes" || change.Losses[0].Text != `plan "public": limit per-ip (token_bucket: 5 per 1s)` {
+	if change.ID != "public" || len(change.Losses) != 1 || change.Losses[0].Kind != "removes" ||
+		change.Losses[0].Text != `plan "public": limit per-ip (token_bucket: 5 per 1s)` {
 		t.Errorf("%+v", change)
 	}
-	if change.Was.Version != 1 || change.Was.Actor != "ann@local" || change.Was.Reason != "the first plans" || change.Was.ChangedAt.IsZero() {
+	if change.Was.Version != 1 || change.Was.Actor != "ann@local" || change.Was.Reason != "the first plans" ||
+		change.Was.ChangedAt.IsZero() {
 		t.Errorf("it was %+v", change.Was)
 	}
 	b := standBetween(t, endpoint)
@@ -570,7 +624,8 @@ func TestApplyAsJSON(t *testing.T) {
 	for _, d := range out.Result.Documents {
 		states = append(states, string(d.Kind)+" "+d.ID+": "+string(d.State))
 	}
-	if want := []string{"plan public: written", "plan basic: written", "tenant new: not written"}; !slices.Equal(states, want) {
+	if want := []string{"plan public: written", "plan basic: written",
+		"tenant new: not written"}; !slices.Equal(states, want) {
 		t.Errorf("%q, want %q", states, want)
 	}
 }
@@ -579,7 +634,8 @@ func TestApplyAsJSON(t *testing.T) {
 func TestDevApply(t *testing.T) {
 	dev := startDev(t, "--data", t.TempDir(), "--plans", plansFile(t, "plans: [ { id: example, limits: [] } ]\n"))
 	t.Setenv("SLUICE_ENDPOINT", dev.base+"/_sluice/admin")
-	applyAll(t, strings.ReplaceAll(everything, "routes:\n  - { methods: [GET, PUT], pathPattern: \"/product/*\" }\n  - { pathPattern: \"/health\" }\n", ""))
+	applyAll(t, strings.ReplaceAll(everything, "routes:\n  - { methods: [GET, PUT], pathPattern: \"/product/*\" }\n "+
+		" - { pathPattern: \"/health\" }\n", ""))
 	must(t, "tenant", "set", "tiny", "--override", "{ id: burst, rate: 50 }", "--reason", "contract 4711")
 	status := func(want int) {
 		t.Helper()
@@ -590,7 +646,8 @@ func TestDevApply(t *testing.T) {
 	must(t, "plan", "apply", plansFile(t, "plans: [ { id: basic, limits: [] } ]\n"), "--reason", "one new plan")
 	sameStored(t, before)
 	status(http.StatusOK)
-	if got := refusal(t, plansFile(t, "tenants: [ { id: tiny, overrides: [] } ]\n")); !strings.Contains(got, `removes tenant "tiny": the override of limit burst (rate 50)`) {
+	if got := refusal(t, plansFile(t, "tenants: [ { id: tiny, overrides: [] } ]\n")); !strings.Contains(got,
+		`removes tenant "tiny": the override of limit burst (rate 50)`) {
 		t.Errorf("it says %s", got)
 	}
 	must(t, "plan", "apply", plansFile(t, "{}\n"), "--prune=anonymousPlan", "--yes", "--reason", "no more")

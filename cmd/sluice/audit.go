@@ -62,7 +62,8 @@ type auditSource struct {
 func (s *auditSource) flags(c *cobra.Command, f *pflag.FlagSet) {
 	f.StringVar(&s.data, "data", "", "`DIR` of a 'sluice dev': its tables and its archive")
 	f.StringVar(&s.archive, "archive", "", "`WHERE` the archive is: s3://BUCKET, or a folder")
-	f.StringVar(&s.endpoint, "aws-endpoint", "", "`URL` of what stands in for S3 and DynamoDB (default: AWS_ENDPOINT_URL, or AWS)")
+	f.StringVar(&s.endpoint, "aws-endpoint", "", "`URL` of what stands in for S3 and DynamoDB (default: "+
+		"AWS_ENDPOINT_URL, or AWS)")
 	f.StringVar(&s.region, "region", "", "AWS `REGION` (default: that of the environment or profile)")
 	c.Long += auditHelp
 }
@@ -87,7 +88,8 @@ func (s *auditSource) check(c *cobra.Command, needsTables bool) error {
 	if name, ok := strings.CutPrefix(s.archive, "s3://"); ok && (name == "" || strings.Contains(name, "/")) {
 		return wrong("--archive s3://BUCKET has nothing behind the bucket's name")
 	}
-	if u, err := url.Parse(s.endpoint); s.endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+	if u, err := url.Parse(s.endpoint); s.endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" &&
+		u.Scheme != "https") {
 		return wrong(fmt.Sprintf("--aws-endpoint %q is not a URL such as http://127.0.0.1:4566", s.endpoint))
 	}
 	return nil
@@ -125,7 +127,10 @@ func (s *auditSource) openArchive(ctx context.Context) (audit.Archive, error) {
 		if err != nil {
 			return nil, err
 		}
-		client := s3.NewFromConfig(config, func(o *s3.Options) { o.UsePathStyle = s.endpoint != "" || config.BaseEndpoint != nil })
+		client := s3.NewFromConfig(config, func(o *s3.Options) {
+			o.UsePathStyle = s.endpoint != "" ||
+				config.BaseEndpoint != nil
+		})
 		return bucket.New(bucket.Config{Client: client, Bucket: name})
 	}
 	dir := s.archive

@@ -145,7 +145,8 @@ func (f *showFlags) run(c *cobra.Command, args []string, now time.Time) error {
 		return err
 	}
 	if skipped > 0 {
-		fmt.Fprintf(c.ErrOrStderr(), "sluice: changes of the canary that are left out: %d; --canary shows them\n", skipped)
+		fmt.Fprintf(c.ErrOrStderr(), "sluice: changes of the canary that are left out: %d; --canary shows them\n",
+			skipped)
 	}
 	if n == 0 {
 		fmt.Fprintln(c.ErrOrStderr(), "sluice: no change is there that this asks for")
@@ -176,7 +177,8 @@ type changeJSON struct {
 func printShownJSON(out io.Writer, s *audit.Shown) error {
 	j := changeJSON{Object: s.Name, Hidden: s.Hidden, Covered: s.Others, Unread: s.Unread, Changes: []audit.Field{}}
 	if r := s.Record; r != nil {
-		j.Table, j.Key, j.Version, j.Time, j.Actor, j.Reason = string(r.Table), r.Key, r.ItemVersion, timeText(r.Time), r.Actor, r.Reason
+		j.Table, j.Key, j.Version, j.Time, j.Actor, j.Reason = string(r.Table), r.Key, r.ItemVersion, timeText(r.Time),
+			r.Actor, r.Reason
 		j.Deleted, j.Before, j.After, j.Hash = r.Deleted, r.Before, r.After, r.Hash
 		j.Changes = append(j.Changes, audit.Diff(r)...)
 	}
@@ -201,14 +203,16 @@ func printShown(out io.Writer, s *audit.Shown) error {
 		case len(r.Before) == 0:
 			did = "created"
 		}
-		fmt.Fprintf(&b, "%s  %s/%s  version %d  %s by %s\n", timeText(r.Time), r.Table, plainText(r.Key), r.ItemVersion, did, plainText(r.Actor))
+		fmt.Fprintf(&b, "%s  %s/%s  version %d  %s by %s\n", timeText(r.Time), r.Table, plainText(r.Key),
+			r.ItemVersion, did, plainText(r.Actor))
 		fmt.Fprintf(&b, "    because: %s\n", plainText(r.Reason))
 	}
 	for _, note := range []struct {
 		is   bool
 		text string
 	}{
-		{r == nil, "the object holds no such record: "}, {r != nil && s.Err != nil, "the record is not what its writer hashed: "},
+		{r == nil, "the object holds no such record: "}, {r != nil && s.Err != nil,
+			"the record is not what its writer hashed: "},
 		{s.Hidden, "hidden by a delete marker"}, {s.Others, "another content was put on top of it"},
 		{s.Unread, "there is a version of it that cannot be read"},
 	} {

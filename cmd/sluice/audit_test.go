@@ -39,9 +39,13 @@ func trail(t *testing.T, to ...audit.Archive) (dir string) {
 	}
 	var last *control.Item
 	for _, c := range []control.Change{
-		{Table: control.Plans, Key: "pro", Body: []byte(`{"id":"pro","limits":[{"id":"burst","rate":100}]}`), Actor: "alice", Reason: "launch", Now: time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC)},
-		{Table: control.Plans, Key: "pro", Expect: 1, Body: []byte(`{"id":"pro","limits":[{"id":"burst","rate":250},{"id":"m","quota":{"units":1}}]}`), Actor: "bob", Reason: "sale\u202e", Now: time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)},
-		{Table: control.Plans, Key: "pro", Expect: 2, Delete: true, Actor: "alice", Reason: "gone", Now: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)},
+		{Table: control.Plans, Key: "pro", Body: []byte(`{"id":"pro","limits":[{"id":"burst","rate":100}]}`),
+			Actor: "alice", Reason: "launch", Now: time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC)},
+		{Table: control.Plans, Key: "pro", Expect: 1,
+			Body:  []byte(`{"id":"pro","limits":[{"id":"burst","rate":250},{"id":"m","quota":{"units":1}}]}`),
+			Actor: "bob", Reason: "sale\u202e", Now: time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)},
+		{Table: control.Plans, Key: "pro", Expect: 2, Delete: true, Actor: "alice", Reason: "gone",
+			Now: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)},
 	} {
 		next, err := tables.Put(t.Context(), c)
 		if err != nil {
@@ -85,7 +89,8 @@ const wholeTrail = `2026-11-20T09:00:00Z  plans/pro  version 1  created by alice
 func TestAuditShow(t *testing.T) {
 	dir := trail(t)
 	entries := strings.SplitAfter(regexp.MustCompile(`(?m)^2`).ReplaceAllString(wholeTrail, "\x002"), "\x00")
-	one, two, three := strings.Trim(entries[1], "\x00"), strings.Trim(entries[2], "\x00"), strings.Trim(entries[3], "\x00")
+	one, two, three := strings.Trim(entries[1], "\x00"), strings.Trim(entries[2], "\x00"), strings.Trim(entries[3],
+		"\x00")
 	for _, tt := range []struct {
 		args []string
 		want string
@@ -109,14 +114,17 @@ func TestAuditShow(t *testing.T) {
 	out, _, err := execute(t, "", "audit", "show", "plans/pro", "--data", dir, "--json")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	var second changeJSON
-	if err != nil || len(lines) != 3 || json.Unmarshal([]byte(lines[1]), &second) != nil || second.Version != 2 || second.Actor != "bob" || len(second.Changes) != 3 ||
-		second.Changes[0] != (audit.Field{Path: "limits[burst].rate", Before: "100", After: "250"}) || second.Hidden || second.Error != "" {
+	if err != nil || len(lines) != 3 || json.Unmarshal([]byte(lines[1]), &second) != nil || second.Version != 2 ||
+		second.Actor != "bob" || len(second.Changes) != 3 ||
+		second.Changes[0] != (audit.Field{Path: "limits[burst].rate", Before: "100", After: "250"}) || second.Hidden ||
+		second.Error != "" {
 		t.Errorf("%v %s", err, out)
 	}
 }
 
-// Guarantees that the canary's changes are not among those of people unless they are asked for, and that it is said how many there
-// are: nothing is left out in silence, and what else is under plans is shown. The archive is verified with them.
+// Guarantees that the canary's changes are not among those of people unless they are asked for, and that it is said how
+// many there are: nothing is left out in silence, and what else is under plans is shown. The archive is verified with
+// them.
 func TestAuditShowWithoutTheCanary(t *testing.T) {
 	dir := trail(t)
 	tables, err := embedded.Open(filepath.Join(dir, dataTables))
@@ -130,8 +138,9 @@ func TestAuditShowWithoutTheCanary(t *testing.T) {
 	var last *control.Item
 	for v := range int64(2) {
 		next, err := tables.Put(t.Context(), control.Change{
-			Table: control.Plans, Key: events.CanaryKey, Expect: v, Body: []byte(`{"at":"x"}`), Actor: "canary", Reason: "canary: how long a change takes",
-			Now: time.Date(2026, 11, 22, 9, int(v), 0, 0, time.UTC),
+			Table: control.Plans, Key: events.CanaryKey, Expect: v, Body: []byte(`{"at":"x"}`), Actor: "canary",
+			Reason: "canary: how long a change takes",
+			Now:    time.Date(2026, 11, 22, 9, int(v), 0, 0, time.UTC),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -164,35 +173,41 @@ func TestAuditShowWithoutTheCanary(t *testing.T) {
 		{[]string{"plans/" + events.CanaryKey, "--version", "2"}, 1, false, ""},
 	} {
 		out, errs, err := execute(t, "", append([]string{"audit", "show", "--data", dir}, tt.args...)...)
-		if n := strings.Count(out, "plans/"+events.CanaryKey); err != nil || n != tt.canary || strings.Contains(out, wholeTrail) != tt.people || errs != tt.said {
+		if n := strings.Count(out, "plans/"+events.CanaryKey); err != nil || n != tt.canary ||
+			strings.Contains(out, wholeTrail) != tt.people || errs != tt.said {
 			t.Errorf("%q: %v, %d of the canary, %q\n%s", tt.args, err, n, errs, out)
 		}
 	}
-	if out, _, err := execute(t, "", "audit", "verify", "--data", dir); err != nil || !strings.Contains(out, "5 versions of 2 items") {
+	if out, _, err := execute(t, "", "audit", "verify", "--data", dir); err != nil ||
+		!strings.Contains(out, "5 versions of 2 items") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
 
-// Guarantees that a good trail is green, that each tampering is red with its place in both forms, and that people are told that a
-// folder is not locked.
+// Guarantees that a good trail is green, that each tampering is red with its place in both forms, and that people are
+// told that a folder is not locked.
 func TestAuditVerify(t *testing.T) {
 	dir := trail(t)
 	out, _, err := execute(t, "", "audit", "verify", "--data", dir)
-	if err != nil || !strings.Contains(out, "3 versions of 1 item") || !strings.Contains(out, "2026-11-20T09:00:00Z to 2026-11-21T10:00:00Z") ||
+	if err != nil || !strings.Contains(out, "3 versions of 1 item") ||
+		!strings.Contains(out, "2026-11-20T09:00:00Z to 2026-11-21T10:00:00Z") ||
 		!strings.Contains(out, "locks    none") || !strings.Contains(out, "breaks   none\n") ||
 		!regexp.MustCompile(`\nNOTICE +COUNT .*\nput times not known +1 +- +whoever may .*\nno anchors +1 +- +`).MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if err := os.Remove(filepath.Join(dir, dataArchive, filepath.FromSlash(control.ObjectName(control.Plans, "pro", 2)))); err != nil {
+	if err := os.Remove(filepath.Join(dir, dataArchive,
+		filepath.FromSlash(control.ObjectName(control.Plans, "pro", 2)))); err != nil {
 		t.Fatal(err)
 	}
-	out, _, err = execute(t, "", "audit", "verify", "--archive", filepath.Join(dir, dataArchive), "--db", filepath.Join(dir, dataTables))
+	out, _, err = execute(t, "", "audit", "verify", "--archive", filepath.Join(dir, dataArchive), "--db",
+		filepath.Join(dir, dataTables))
 	if err == nil || !regexp.MustCompile(`missing version +1 +plans/pro version 2 +`).MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	out, _, err = execute(t, "", "audit", "verify", "--data", dir, "--json")
 	var got verified
-	if err == nil || json.Unmarshal([]byte(out), &got) != nil || got.OK || got.Objects != 2 || len(got.Breaks) != 1 || got.Breaks[0].Kind != "missing version" ||
+	if err == nil || json.Unmarshal([]byte(out), &got) != nil || got.OK || got.Objects != 2 || len(got.Breaks) != 1 ||
+		got.Breaks[0].Kind != "missing version" ||
 		got.Breaks[0].Object != control.ObjectName(control.Plans, "pro", 2) || got.Breaks[0].Count != 1 ||
 		len(got.Notices) != 2 || got.Notices[0].Kind != "put times not known" {
 		t.Errorf("%v\n%s", err, out)
@@ -228,7 +243,8 @@ func TestAuditBucket(t *testing.T) {
 	name := control.ObjectName(control.Plans, "pro", 2)
 	b.Lock(name, "GOVERNANCE", now().AddDate(0, 0, 7))
 	weak := regexp.MustCompile(`weak lock +1 +plans/pro version 2 +` + name +
-		` is locked in GOVERNANCE until 2026-11-28T12:00:00Z, and the bucket's default lock for it is COMPLIANCE until 2026-11-28T12:00:00Z`)
+		` is locked in GOVERNANCE until 2026-11-28T12:00:00Z, and the bucket's default lock for it is COMPLIANCE ` +
+		`until 2026-11-28T12:00:00Z`)
 	if out, _, err = execute(t, "", verify...); err == nil || !weak.MatchString(out) {
 		t.Errorf("an object in another mode: %v\n%s", err, out)
 	}
@@ -252,11 +268,13 @@ func TestAuditBucket(t *testing.T) {
 	b.Hide(control.ObjectName(control.Plans, "pro", 3))
 	b.Overwrite(control.ObjectName(control.Plans, "pro", 1), []byte("forged"))
 	out, _, err = execute(t, "", verify...)
-	if err == nil || !strings.Contains(out, "delete marker") || !strings.Contains(out, "replaced") || strings.Contains(out, "altered") {
+	if err == nil || !strings.Contains(out, "delete marker") || !strings.Contains(out, "replaced") ||
+		strings.Contains(out, "altered") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	out, _, err = execute(t, "", append([]string{"audit", "show"}, where...)...)
-	if err != nil || !strings.Contains(out, "! hidden by a delete marker\n    - id") || !strings.Contains(out, "! another content was put on top of it\n    + id") {
+	if err != nil || !strings.Contains(out, "! hidden by a delete marker\n    - id") ||
+		!strings.Contains(out, "! another content was put on top of it\n    + id") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -275,10 +293,12 @@ func TestAuditPlaces(t *testing.T) {
 	}{
 		{[]string{"audit", "verify", "--data", dir}, "no process says where it answers"},
 		{[]string{"audit", "verify", "--data", filepath.Join(dir, "none")}, "there is no folder"},
-		{[]string{"audit", "verify", "--archive", dir, "--db", filepath.Join(dir, "none")}, "there are no control tables"},
+		{[]string{"audit", "verify", "--archive", dir, "--db", filepath.Join(dir, "none")},
+			"there are no control tables"},
 		{[]string{"audit", "show", "--archive", filepath.Join(dir, dataTables)}, "there is no folder"},
 	} {
-		if out, _, err := execute(t, "", tt.args...); err == nil || !strings.Contains(err.Error(), tt.want) || out != "" {
+		if out, _, err := execute(t, "", tt.args...); err == nil || !strings.Contains(err.Error(), tt.want) ||
+			out != "" {
 			t.Errorf("%q: %v, want one with %q\n%s", tt.args, err, tt.want, out)
 		}
 	}
@@ -292,14 +312,20 @@ func TestAuditPlaces(t *testing.T) {
 
 func TestAuditUsage(t *testing.T) {
 	for _, args := range [][]string{
-		{"verify"}, {"verify", "--archive", "x"}, {"verify", "--archive", "x", "--db", "y", "--tables", "z"}, {"verify", "--data", "x", "--archive", "y"},
-		{"verify", "--data", "x", "--tables", ""}, {"verify", "--data", "x", "--parallel", "0"}, {"verify", "--data", "x", "--grace", "-1s"},
+		{"verify"}, {"verify", "--archive", "x"}, {"verify", "--archive", "x", "--db", "y", "--tables", "z"},
+		{"verify", "--data", "x", "--archive", "y"},
+		{"verify", "--data", "x", "--tables", ""}, {"verify", "--data", "x", "--parallel", "0"}, {"verify", "--data",
+			"x", "--grace", "-1s"},
 		{"verify", "--data", "x", "--late", "0s"},
-		{"verify", "--archive", "s3://", "--db", "x"}, {"verify", "--archive", "s3://a/b", "--db", "x"}, {"verify", "more", "--data", "x"},
+		{"verify", "--archive", "s3://", "--db", "x"}, {"verify", "--archive", "s3://a/b", "--db", "x"},
+		{"verify", "more", "--data", "x"},
 		{"verify", "--archive", "s3://a", "--db", "x", "--aws-endpoint", "localhost"},
-		{"show"}, {"show", "nothing", "--data", "x"}, {"show", "plans/", "--data", "x"}, {"show", "plans", "--version", "1", "--data", "x"},
-		{"show", "plans/a", "--version", "0", "--data", "x"}, {"show", "--since", "1h", "--from", "2026-01-01T00:00:00Z", "--data", "x"},
-		{"show", "--since", "yesterday", "--data", "x"}, {"show", "--since", "-1h", "--data", "x"}, {"show", "--from", "today", "--data", "x"},
+		{"show"}, {"show", "nothing", "--data", "x"}, {"show", "plans/", "--data", "x"}, {"show", "plans", "--version",
+			"1", "--data", "x"},
+		{"show", "plans/a", "--version", "0", "--data", "x"}, {"show", "--since", "1h", "--from",
+			"2026-01-01T00:00:00Z", "--data", "x"},
+		{"show", "--since", "yesterday", "--data", "x"}, {"show", "--since", "-1h", "--data", "x"}, {"show", "--from",
+			"today", "--data", "x"},
 		{"show", "a", "b", "--data", "x"}, {"nonsense"},
 	} {
 		captureStderr(t, func() {
@@ -310,7 +336,8 @@ func TestAuditUsage(t *testing.T) {
 	}
 }
 
-// Guarantees that deployed tables are compared with: the same trail is green over them, and red when they have another version.
+// Guarantees that deployed tables are compared with: the same trail is green over them, and red when they have another
+// version.
 func TestAuditDynamoDB(t *testing.T) {
 	endpoint := os.Getenv("SLUICE_DYNAMODB")
 	if endpoint == "" {
@@ -349,7 +376,8 @@ func TestAuditDynamoDB(t *testing.T) {
 	}
 	for version := range int64(2) {
 		item, err := tables.Put(t.Context(), control.Change{
-			Table: control.Tenants, Key: "acme", Expect: version, Body: []byte(`{"plan":"pro"}`), Actor: "alice", Reason: "because", Now: time.Now().Add(-time.Hour),
+			Table: control.Tenants, Key: "acme", Expect: version, Body: []byte(`{"plan":"pro"}`), Actor: "alice",
+			Reason: "because", Now: time.Now().Add(-time.Hour),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -361,7 +389,8 @@ func TestAuditDynamoDB(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := archive.Put(t.Context(), control.ObjectName(item.Table, item.Key, item.Version), data); err != nil {
+		if _, err := archive.Put(t.Context(), control.ObjectName(item.Table, item.Key, item.Version),
+			data); err != nil {
 			t.Fatal(err)
 		}
 		verify := []string{"audit", "verify", "--archive", dir, "--tables", prefix, "--aws-endpoint", endpoint}

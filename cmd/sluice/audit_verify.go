@@ -160,7 +160,10 @@ func (s *auditSource) verify(c *cobra.Command, config audit.VerifyConfig) (*audi
 	}
 	config.Archive, config.Tables = archive, tables
 	if isTerminal(c.ErrOrStderr()) {
-		config.Progress = func(objects, items int) { fmt.Fprintf(c.ErrOrStderr(), "\r%d objects, %d items", objects, items) }
+		config.Progress = func(objects, items int) {
+			fmt.Fprintf(c.ErrOrStderr(), "\r%d objects, %d items", objects,
+				items)
+		}
 		defer fmt.Fprint(c.ErrOrStderr(), "\r\x1b[K")
 	}
 	report, err := audit.Verify(c.Context(), config)
@@ -198,7 +201,8 @@ type breakJSON struct {
 
 func reportJSON(r *audit.Report) verified {
 	v := verified{
-		OK: r.OK(), Objects: r.Objects, Items: r.Items, Bytes: r.Bytes, From: timeText(r.From), To: timeText(r.To), Locks: r.Locks,
+		OK: r.OK(), Objects: r.Objects, Items: r.Items, Bytes: r.Bytes, From: timeText(r.From), To: timeText(r.To),
+		Locks: r.Locks,
 		Modes: append([]string{}, r.Modes...), LockedUntil: timeText(r.LockedUntil), Repeated: r.Repeated,
 		Rejected: r.Rejected,
 		Anchors:  r.Anchors, LastAnchor: knownAnchor(r),
@@ -224,13 +228,15 @@ func timeText(t time.Time) string {
 
 func printReport(out io.Writer, r *audit.Report) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "checked\t%s of %s, %s\n", counted(r.Objects, "version"), counted(r.Items, "item"), counted(r.Bytes, "byte"))
+	fmt.Fprintf(w, "checked\t%s of %s, %s\n", counted(r.Objects, "version"), counted(r.Items, "item"),
+		counted(r.Bytes, "byte"))
 	if !r.From.IsZero() {
 		fmt.Fprintf(w, "changes\t%s to %s\n", timeText(r.From), timeText(r.To))
 	}
 	switch {
 	case !r.Locks:
-		fmt.Fprintf(w, "locks\tnone: whoever may write this archive may rewrite it; what they cannot forge is the live tables and the chain\n")
+		fmt.Fprintf(w, "locks\tnone: whoever may write this archive may rewrite it; what they cannot forge is the "+
+			"live tables and the chain\n")
 	case len(r.Modes) > 0:
 		fmt.Fprintf(w, "locks\t%s, the first until %s\n", strings.Join(r.Modes, " and "), timeText(r.LockedUntil))
 	}
@@ -241,7 +247,8 @@ func printReport(out io.Writer, r *audit.Report) error {
 		fmt.Fprintf(w, "repeated\t%s put on top of an equal one\n", counted(r.Repeated, "object"))
 	}
 	if r.Rejected > 0 {
-		fmt.Fprintf(w, "rejected\t%s that could not be archived: see %s in the archive\n", counted(r.Rejected, "record"), audit.RejectedPrefix)
+		fmt.Fprintf(w, "rejected\t%s that could not be archived: see %s in the archive\n",
+			counted(r.Rejected, "record"), audit.RejectedPrefix)
 	}
 	if r.OK() {
 		fmt.Fprintf(w, "breaks\tnone\n")

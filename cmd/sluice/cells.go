@@ -17,14 +17,16 @@ func newCellCommand() *cobra.Command {
 	return c
 }
 
-const cellHelp = " The balancer carries requests out one after the\nother, in two phases, so that the limits hold meanwhile; 'sluice cell list' shows how far it is."
+const cellHelp = " The balancer carries requests out one after the\nother, in two phases, so that the limits hold " +
+	"meanwhile; 'sluice cell list' shows how far it is."
 
 func newCellListCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
 		Use: "list", Short: "List the cells: what was asked for, and what the balancer made of it",
-		Long: "Lists the cells. A state of waiting says that the balancer has not come to the request, or has refused it.\n" +
-			"Items that it cannot read are listed below the cells. Nothing changes for the tenant of a placement that cannot be read.",
+		Long: "Lists the cells. A state of waiting says that the balancer has not come to the request, or has " +
+			"refused it.\n" + "Items that it cannot read are listed below the cells. Nothing changes for the tenant " +
+			"of a placement that cannot be read.",
 		Example: "  sluice cell list",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -35,7 +37,8 @@ func newCellListCommand() *cobra.Command {
 					if k.Awaited {
 						awaited = "yes"
 					}
-					rows[i] = []string{k.Cell, k.State, strconv.FormatInt(k.Share, 10), string(k.Asked), strconv.FormatInt(k.Version, 10), awaited, day(k.ChangedAt), k.Actor}
+					rows[i] = []string{k.Cell, k.State, strconv.FormatInt(k.Share, 10), string(k.Asked),
+						strconv.FormatInt(k.Version, 10), awaited, day(k.ChangedAt), k.Actor}
 				}
 				if err := table(w, "CELL STATE WEIGHT ASKED VERSION AWAITED CHANGED BY", rows); err != nil {
 					return err
@@ -83,8 +86,8 @@ func newCellAddCommand() *cobra.Command {
 --ops is where operators' calls about counters of the cell go, signed. It must be the URL that API Gateway itself gives
 the cell's operators' API, in the cell's region; of a 'sluice dev', a URL of this machine. Where it takes the place of
 another URL, nothing is written without --yes, and the exit status is 5.`,
-		Example: "  sluice cell add eu-1 --ops https://abc.execute-api.eu-west-1.amazonaws.com/v1 --reason 'first cell'\n" +
-			"  sluice cell add us-1 --weight 3 --reason 'three quarters of the traffic'",
+		Example: "  sluice cell add eu-1 --ops https://abc.execute-api.eu-west-1.amazonaws.com/v1 --reason 'first " +
+			"cell'\n" + "  sluice cell add us-1 --weight 3 --reason 'three quarters of the traffic'",
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
 			if weight < 1 {
@@ -108,14 +111,16 @@ another URL, nothing is written without --yes, and the exit status is 5.`,
 func newCellDrainCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
-		Use: "drain CELL", Short: "Ask for a cell's share to go to the others", Long: "Asks for a cell to serve no more." + cellHelp,
+		Use: "drain CELL", Short: "Ask for a cell's share to go to the others",
+		Long:    "Asks for a cell to serve no more." + cellHelp,
 		Example: "  sluice cell drain us-1 --reason 'moves to us-2'",
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := r.why(c); err != nil {
 				return err
 			}
-			return operate(c, &r, "cells/drain", admin.CellRequest{Cell: args[0], Reason: r.reason}, written("cell "+shown(args[0])+": asked to drain"))
+			return operate(c, &r, "cells/drain", admin.CellRequest{Cell: args[0], Reason: r.reason},
+				written("cell "+shown(args[0])+": asked to drain"))
 		},
 	}
 	r.writes(c)
@@ -127,15 +132,18 @@ func newCellRemoveCommand() *cobra.Command {
 	var force bool
 	c := &cobra.Command{
 		Use: "remove CELL", Short: "Ask for a drained cell to be forgotten",
-		Long: "Asks for a drained cell to be forgotten. --force removes one that has stopped for good and can no longer be heard: if it still\n" +
-			"runs, what its last share grants comes on top of the limits." + cellHelp,
-		Example: "  sluice cell remove us-1 --reason 'moved'\n  sluice cell remove us-1 --force --reason 'the region is gone'",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Long: "Asks for a drained cell to be forgotten. --force removes one that has stopped for good and can no " +
+			"longer be heard: if it still\n" + "runs, what its last share grants comes on top of the limits." +
+			cellHelp,
+		Example: "  sluice cell remove us-1 --reason 'moved'\n  sluice cell remove us-1 --force --reason 'the " +
+			"region is gone'",
+		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := r.why(c); err != nil {
 				return err
 			}
-			return operate(c, &r, "cells/remove", admin.CellRequest{Cell: args[0], Force: force, Reason: r.reason}, written("cell "+shown(args[0])+": asked to be removed"))
+			return operate(c, &r, "cells/remove", admin.CellRequest{Cell: args[0], Force: force, Reason: r.reason},
+				written("cell "+shown(args[0])+": asked to be removed"))
 		},
 	}
 	r.writes(c)
@@ -148,8 +156,9 @@ func newConfigCommand() *cobra.Command {
 	var r remote
 	status := &cobra.Command{
 		Use: "status [CELL]", Short: "Compare each cell's copy of the configuration with the control tables",
-		Long: "Compares each cell's copy of plans, tenants and keys with the control tables: what has not arrived, for how long, and what\n" +
-			"nobody wrote so. The exit status is 1 where a cell cannot be asked or has drifted. It reads every document of both.",
+		Long: "Compares each cell's copy of plans, tenants and keys with the control tables: what has not arrived, " +
+			"for how long, and what\n" + "nobody wrote so. The exit status is 1 where a cell cannot be asked or has " +
+			"drifted. It reads every document of both.",
 		Example: "  sluice config status\n  sluice config status eu-1 --json | jq '.cells[0].lag_s'",
 		Args:    usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -198,7 +207,8 @@ func writeStatus(w io.Writer, a *admin.StatusResponse) error {
 		for _, d := range k.Drift {
 			notes = append(notes, k.Cell+": "+d)
 		}
-		rows[i] = []string{k.Cell, strconv.FormatInt(k.Head, 10), changed, fmt.Sprintf("%d of %d", k.Documents, a.Documents), strconv.Itoa(k.Behind), lag, strconv.Itoa(k.Drifted)}
+		rows[i] = []string{k.Cell, strconv.FormatInt(k.Head, 10), changed, fmt.Sprintf("%d of %d", k.Documents,
+			a.Documents), strconv.Itoa(k.Behind), lag, strconv.Itoa(k.Drifted)}
 	}
 	if err := table(w, "CELL HEAD CHANGED DOCUMENTS BEHIND LAG DRIFTED", rows); err != nil {
 		return err
@@ -214,36 +224,39 @@ func newShadowCommand() *cobra.Command {
 	var r, p remote
 	report := &cobra.Command{
 		Use: "report", Short: "Show what shadow limits would have denied",
-		Long: "Shows what shadow limits would have denied. 'sluice dev' counts the requests that it has seen itself; in AWS the counts are\n" +
-			"the metric shadow_denied, which this command does not read.",
+		Long: "Shows what shadow limits would have denied. 'sluice dev' counts the requests that it has seen " +
+			"itself; in AWS the counts are\n" + "the metric shadow_denied, which this command does not read.",
 		Example: "  sluice shadow report",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return operate(c, &r, "shadow/report", admin.ShadowReportRequest{}, func(w io.Writer, a *admin.ShadowReport) error {
-				rows := make([][]string, len(a.Limits))
-				for i, l := range a.Limits {
-					rows[i] = []string{l.Limit, strconv.FormatUint(l.Admitted, 10), strconv.FormatUint(l.Denied, 10)}
-				}
-				if err := table(w, "LIMIT ADMITTED WOULD-DENY", rows); err != nil {
+			return operate(c, &r, "shadow/report", admin.ShadowReportRequest{},
+				func(w io.Writer, a *admin.ShadowReport) error {
+					rows := make([][]string, len(a.Limits))
+					for i, l := range a.Limits {
+						rows[i] = []string{l.Limit, strconv.FormatUint(l.Admitted, 10),
+							strconv.FormatUint(l.Denied, 10)}
+					}
+					if err := table(w, "LIMIT ADMITTED WOULD-DENY", rows); err != nil {
+						return err
+					}
+					_, err := fmt.Fprintln(w, shown(a.Window))
 					return err
-				}
-				_, err := fmt.Fprintln(w, shown(a.Window))
-				return err
-			})
+				})
 		},
 	}
 	r.flags(report)
 	promote := &cobra.Command{
 		Use: "promote PLAN LIMIT", Short: "Have a shadow limit of a plan enforce",
-		Long: "Makes the mode of a shadow limit enforce, for every tenant of the plan that has no mode of its own. Its counters begin empty:\n" +
-			"those of a shadow are counted apart.",
+		Long: "Makes the mode of a shadow limit enforce, for every tenant of the plan that has no mode of its own. " +
+			"Its counters begin empty:\n" + "those of a shadow are counted apart.",
 		Example: "  sluice shadow promote pro writes --reason 'a week without a false alarm'",
 		Args:    usageArgs(cobra.ExactArgs(2)),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := p.why(c); err != nil {
 				return err
 			}
-			return operate(c, &p, "limits/promote", admin.PromoteRequest{Plan: args[0], Limit: args[1], Reason: p.reason},
+			return operate(c, &p, "limits/promote", admin.PromoteRequest{Plan: args[0], Limit: args[1],
+				Reason: p.reason},
 				written("plan "+shown(args[0])+": "+shown(args[1])+" enforces"))
 		},
 	}

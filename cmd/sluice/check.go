@@ -69,7 +69,8 @@ func newCheckCommand() *cobra.Command {
 		},
 	}
 	flags := c.Flags()
-	flags.BoolVar(&f.effective, "effective", false, "print the effective limits of all tenants, and where each value comes from")
+	flags.BoolVar(&f.effective, "effective", false, "print the effective limits of all tenants, and where each "+
+		"value comes from")
 	flags.StringVar(&f.tenant, "tenant", "", "with --effective: only tenant `ID`")
 	flags.StringVar(&f.at, "at", "", "with --effective: boosts as of `TIME`, as 2026-12-24T00:00:00Z (default now)")
 	flags.BoolVar(&f.json, "json", false, "print problems, warnings and limits as one JSON document on standard output")
@@ -230,8 +231,9 @@ func notForProduction(config *plan.Config) []plan.Problem {
 		}
 	}
 	if len(config.Plans()) > 0 && len(config.IPLimits().Limits) == 0 {
-		warn("ipLimits", "there are plans and no ipLimits, so attempts to guess an API key are not limited: "+
-			"add a limit for each address, as in { id: per-address, algorithm: token_bucket, rate: 50, period: 1s, burst: 100 }")
+		warn("ipLimits", "there are plans and no ipLimits, so attempts to guess an API key are not limited: add a "+
+			"limit for each address, as in { id: per-address, algorithm: token_bucket, rate: 50, period: 1s, burst: "+
+			"100 }")
 	}
 	return out
 }
@@ -353,7 +355,8 @@ func effectiveOf(config *plan.Config, tenant string, at time.Time) ([]effectiveJ
 }
 
 func effectiveTenant(t *plan.Tenant, at time.Time) effectiveJSON {
-	return effectiveJSON{Owner: "tenant", Tenant: t.ID, Plan: t.Plan, Suspended: t.Suspended, Limits: limitsOf(t.Limits(at))}
+	return effectiveJSON{Owner: "tenant", Tenant: t.ID, Plan: t.Plan, Suspended: t.Suspended,
+		Limits: limitsOf(t.Limits(at))}
 }
 
 func limitsOf(set *plan.Set) []limitJSON {

@@ -53,11 +53,13 @@ func TestCheckGood(t *testing.T) {
 	}
 	summary := ": ok: 2 plans, 7 limits, 2 tenants, 1 IP limit\n"
 	warned := filepath.Join(t.TempDir(), "warned.yaml")
-	warning := "plans: [{id: p, limits: [{id: a, tiers: [{period: 1s, threshold: 20}, {period: 10s, threshold: 10}]}]}]\n"
+	warning := "plans: [{id: p, limits: [{id: a, tiers: [{period: 1s, threshold: 20}, {period: 10s, threshold: " +
+		"10}]}]}]\n"
 	if err := os.WriteFile(warned, []byte(warning), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	says := warned + ":1:42: plans[0].limits[0].tiers[0]: the tier of 1s can never bind: the tier of 10s admits no more than 20 in it (warning)\n"
+	says := warned + ":1:42: plans[0].limits[0].tiers[0]: the tier of 1s can never bind: the tier of 10s admits no " +
+		"more than 20 in it (warning)\n"
 	for _, c := range []struct {
 		name, stdin string
 		args        []string
@@ -66,18 +68,25 @@ func TestCheckGood(t *testing.T) {
 		{"file", "", []string{goodPlans}, ran{0, goodPlans + summary, ""}},
 		{"standard input", string(text), []string{"-"}, ran{0, "<stdin>" + summary, ""}},
 		{"quiet", "", []string{"-q", goodPlans}, ran{0, "", ""}},
-		{"two files", "plans: []\n", []string{goodPlans, "-"}, ran{0, goodPlans + summary + "<stdin>: ok: nothing in it\n", ""}},
+		{"two files", "plans: []\n", []string{goodPlans, "-"},
+			ran{0, goodPlans + summary + "<stdin>: ok: nothing in it\n", ""}},
 		{"the same twice", "", []string{"-q", goodPlans, goodPlans}, ran{code: exitFailed}},
-		{"missing", "", []string{"nowhere.yaml"}, ran{exitFailed, "", "nowhere.yaml: cannot be read: no such file or directory\nsluice: 1 problem\n"}},
-		{"directory", "", []string{"testdata"}, ran{exitFailed, "", "testdata: cannot be read: is a directory\nsluice: 1 problem\n"}},
+		{"missing", "", []string{"nowhere.yaml"}, ran{exitFailed, "", "nowhere.yaml: cannot be read: no such file " +
+			"or directory\nsluice: 1 problem\n"}},
+		{"directory", "", []string{"testdata"}, ran{exitFailed, "", "testdata: cannot be read: is a " +
+			"directory\nsluice: 1 problem\n"}},
 		{"no file", "", nil, ran{exitUsage, "", "sluice: requires at least 1 arg(s), only received 0\n"}},
 		{"unknown flag", "", []string{"--frobnicate"}, ran{exitUsage, "", "sluice: unknown flag: --frobnicate\n"}},
-		{"tenant without effective", "", []string{"--tenant", "acme", goodPlans}, ran{exitUsage, "", "sluice: --tenant and --at go with --effective\n"}},
-		{"bad time", "", []string{"--effective", "--at", "now", goodPlans}, ran{exitUsage, "", "sluice: --at \"now\" is not a time such as 2026-12-24T00:00:00Z\n"}},
-		{"unknown tenant", "", []string{"--effective", "--tenant", "acne", goodPlans}, ran{exitFailed, "", "sluice: there is no tenant \"acne\" (did you mean \"acme\"?)\n"}},
+		{"tenant without effective", "", []string{"--tenant", "acme", goodPlans},
+			ran{exitUsage, "", "sluice: --tenant and --at go with --effective\n"}},
+		{"bad time", "", []string{"--effective", "--at", "now", goodPlans},
+			ran{exitUsage, "", "sluice: --at \"now\" is not a time such as 2026-12-24T00:00:00Z\n"}},
+		{"unknown tenant", "", []string{"--effective", "--tenant", "acne", goodPlans},
+			ran{exitFailed, "", "sluice: there is no tenant \"acne\" (did you mean \"acme\"?)\n"}},
 		{"warning", "", []string{warned}, ran{0, warned + ": ok: 1 plan, 1 limit\n", says}},
 		{"warning, quiet", "", []string{"-q", warned}, ran{0, "", ""}},
-		{"warning, strict", "", []string{"-q", "--strict", warned}, ran{exitFailed, "", says + noIPLimits(warned) + "sluice: 2 warnings, and --strict is given\n"}},
+		{"warning, strict", "", []string{"-q", "--strict", warned}, ran{exitFailed, "", says + noIPLimits(warned) +
+			"sluice: 2 warnings, and --strict is given\n"}},
 		{"strict", "", []string{"-q", "--strict", goodPlans}, ran{0, "", ""}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -95,7 +104,8 @@ func TestCheckGood(t *testing.T) {
 // noIPLimits is the warning of --strict where no attempt is limited.
 func noIPLimits(file string) string {
 	return file + ": ipLimits: there are plans and no ipLimits, so attempts to guess an API key are not limited: " +
-		"add a limit for each address, as in { id: per-address, algorithm: token_bucket, rate: 50, period: 1s, burst: 100 } (warning)\n"
+		"add a limit for each address, as in { id: per-address, algorithm: token_bucket, rate: 50, period: 1s, " +
+		"burst: 100 } (warning)\n"
 }
 
 // Guarantees that whoever copies a plan of examples/plans begins with one that is valid and has no warning.
@@ -119,8 +129,8 @@ func TestCheckStrict(t *testing.T) {
 		t.Fatal(err)
 	}
 	public := func(id, tenant string) string {
-		return "<stdin>: keys." + id + ": this is the example key of tenant " + tenant + ", which anyone can compute: " +
-			"remove it, and make another with `sluice key create` (warning)\n"
+		return "<stdin>: keys." + id + ": this is the example key of tenant " + tenant +
+			", which anyone can compute: remove it, and make another with `sluice key create` (warning)\n"
 	}
 	hash := func(tenant string) string { return identity.HashKey(identity.DevPepper(), identity.ExampleKey(tenant)) }
 	const plans = "plans: [ { id: p, limits: [] } ]\ntenants: [ { id: t, plan: p }, { id: u, plan: p } ]\n"
@@ -169,7 +179,8 @@ func TestCheckEffective(t *testing.T) {
 		args []string
 	}{
 		{"plans/effective.golden", []string{"check", "--effective", "--at", "2026-12-24T00:00:00Z", goodPlans}},
-		{"plans/effective-acme.golden", []string{"check", "--effective", "--tenant", "acme", "--at", "2026-12-28T00:00:00Z", goodPlans}},
+		{"plans/effective-acme.golden", []string{"check", "--effective", "--tenant", "acme", "--at",
+			"2026-12-28T00:00:00Z", goodPlans}},
 		{"plans/effective.json", []string{"check", "--json", "--effective", "--at", "2026-12-24T00:00:00Z", goodPlans}},
 	} {
 		got := sluice(t, "", c.args...)
@@ -195,8 +206,8 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// A plan whose limits are too many for one decision on DynamoDB is refused, by its name and with what to do. Limits of which no
-// request meets many are not.
+// A plan whose limits are too many for one decision on DynamoDB is refused, by its name and with what to do. Limits of
+// which no request meets many are not.
 func TestCheckDecidable(t *testing.T) {
 	limits := func(n int, each string) string {
 		var b strings.Builder
@@ -208,31 +219,41 @@ func TestCheckDecidable(t *testing.T) {
 	const (
 		everywhere = "{id: l%[1]d, algorithm: token_bucket, rate: 5, period: 1s}"
 		person     = "{id: l%[1]d, per: subject, tiers: [{period: 1s, threshold: 5}]}"
-		routes     = "{id: l%[1]d, per: endpoint, match: {methods: [GET], pathPattern: /v1/r%[1]d/*}, tiers: [{period: 1s, threshold: 5}]}"
-		methods    = "{id: l%[1]d, match: {pathPattern: '/v1/{x}/r%[1]d'}, tiers: [{period: 1s, threshold: 5}]}"
-		group      = "{id: l%[1]d, group: g, match: {pathPattern: '/v1/r%[1]d/**'}, tiers: [{period: 1s, threshold: 5}]}"
-		quotas     = "{id: l%[1]d, quota: {units: 5, every: day, timezone: UTC}}"
+		routes     = "{id: l%[1]d, per: endpoint, match: {methods: [GET], pathPattern: /v1/r%[1]d/*}, tiers: " +
+			"[{period: 1s, threshold: 5}]}"
+		methods = "{id: l%[1]d, match: {pathPattern: '/v1/{x}/r%[1]d'}, tiers: [{period: 1s, threshold: 5}]}"
+		group   = "{id: l%[1]d, group: g, match: {pathPattern: '/v1/r%[1]d/**'}, tiers: [{period: 1s, threshold: " +
+			"5}]}"
+		quotas = "{id: l%[1]d, quota: {units: 5, every: day, timezone: UTC}}"
 	)
 	for name, c := range map[string]struct {
 		limits, want string
 		args         []string
 	}{
-		"as many as there may be":       {limits: limits(99, everywhere)},
-		"one more":                      {limits(100, everywhere), "plans.wide: too many counters for one decision of this store: the counters may lie in 100 items", nil},
-		"one more, on Redis":            {limits(100, everywhere), "", []string{"--dynamodb=quotas"}},
-		"many quotas":                   {limits(100, quotas), "100 limits can apply to one request (l0, l1, l2, l3, l4 and 95 more): use fewer", []string{"--dynamodb=quotas"}},
-		"many quotas, not on DynamoDB":  {limits(100, quotas), "", []string{"--dynamodb=none"}},
-		"per subject":                   {limits: limits(130, person)},
-		"too many per subject":          {limits(140, person), "bytes in a condition, and DynamoDB takes at most 4096", nil},
-		"a route each":                  {limits: limits(300, routes)},
-		"a route each, and a few more":  {limits: limits(300, routes) + limits(20, strings.ReplaceAll(everywhere, "id: l", "id: m"))},
-		"a route each, and many more":   {limits(300, routes) + limits(99, strings.ReplaceAll(everywhere, "id: l", "id: m")), "may lie in 100 items", nil},
-		"a tail each":                   {limits: limits(300, methods)},
-		"alternatives":                  {limits: limits(300, group)},
-		"what DynamoDB keeps, in words": {limits(1, person), "is none of all, quotas and none", []string{"--dynamodb=some"}},
+		"as many as there may be": {limits: limits(99, everywhere)},
+		"one more": {limits(100, everywhere),
+			"plans.wide: too many counters for one decision of this store: the counters may lie in 100 items", nil},
+		"one more, on Redis": {limits(100, everywhere), "", []string{"--dynamodb=quotas"}},
+		"many quotas": {limits(100, quotas),
+			"100 limits can apply to one request (l0, l1, l2, l3, l4 and 95 more): use fewer",
+			[]string{"--dynamodb=quotas"}},
+		"many quotas, not on DynamoDB": {limits(100, quotas), "", []string{"--dynamodb=none"}},
+		"per subject":                  {limits: limits(130, person)},
+		"too many per subject": {limits(140, person), "bytes in a condition, and DynamoDB takes at most 4096",
+			nil},
+		"a route each": {limits: limits(300, routes)},
+		"a route each, and a few more": {limits: limits(300, routes) +
+			limits(20, strings.ReplaceAll(everywhere, "id: l", "id: m"))},
+		"a route each, and many more": {limits(300, routes) + limits(99, strings.ReplaceAll(everywhere, "id: l",
+			"id: m")), "may lie in 100 items", nil},
+		"a tail each":  {limits: limits(300, methods)},
+		"alternatives": {limits: limits(300, group)},
+		"what DynamoDB keeps, in words": {limits(1, person), "is none of all, quotas and none",
+			[]string{"--dynamodb=some"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := sluice(t, "plans:\n  - id: wide\n    limits:\n"+c.limits, append([]string{"check", "-q", "-"}, c.args...)...)
+			got := sluice(t, "plans:\n  - id: wide\n    limits:\n"+c.limits, append([]string{"check", "-q", "-"},
+				c.args...)...)
 			switch {
 			case c.want == "" && (got.code != 0 || got.stderr != ""):
 				t.Errorf("check exits with %d: %.500s", got.code, got.stderr)
@@ -247,7 +268,8 @@ func TestCheckDecidable(t *testing.T) {
 // grants it then.
 func TestCheckWarnsOfSmallLogs(t *testing.T) {
 	for threshold, warns := range map[int]bool{9: true, 10: false} {
-		text := fmt.Sprintf("plans: [{id: p, limits: [{id: a, algorithm: sliding_log, threshold: %d, period: 1s}]}]\n", threshold)
+		text := fmt.Sprintf("plans: [{id: p, limits: [{id: a, algorithm: sliding_log, threshold: %d, period: 1s}]}]\n",
+			threshold)
 		r := sluice(t, text, "check", "-")
 		if r.code != 0 || strings.Contains(r.stderr, "only the tenant's home cell grants it") != warns {
 			t.Errorf("a sliding_log of %d: %d %s", threshold, r.code, r.stderr)

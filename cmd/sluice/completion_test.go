@@ -12,13 +12,18 @@ import (
 func TestCompletionOffersFilesForFilesAlone(t *testing.T) {
 	files := map[string]string{ // what is completed, and the directive: 0 any file, 8 files by extension, 16 folders
 		"check": "8", "plan apply": "8", "plan diff": "8", "simulate": "0",
-		"doctor --key-file": "0", "explain --plans": "8", "dev --plans": "8", "simulate --plans": "8", "cost --price-file": "8", "simulate --html": "8",
+		"doctor --key-file": "0", "explain --plans": "8", "dev --plans": "8", "simulate --plans": "8",
+		"cost --price-file": "8", "simulate --html": "8",
 		"simulate --log": "0", "audit verify --db": "0", "dev --api": "0", "dev --function": "0", "dev --pepper": "0",
-		"key create --pepper": "0", "key hash --pepper": "0", "audit show --archive": "0", "audit verify --archive": "0",
-		"plan apply --prune": "8", "plan diff --prune": "8", // the value is optional and follows a "=": what comes next is a file
-		"serve --config": "8", "serve --plans": "8", "serve --pepper": "0", "serve --tls-cert": "0", "serve --tls-key": "0", "serve --tls-client-ca": "0", "serve --redis-ca": "0",
+		"key create --pepper": "0", "key hash --pepper": "0", "audit show --archive": "0",
+		"audit verify --archive": "0",
+		// the value is optional and follows a "=": what comes next is a file
+		"plan apply --prune": "8", "plan diff --prune": "8",
+		"serve --config": "8", "serve --plans": "8", "serve --pepper": "0", "serve --tls-cert": "0",
+		"serve --tls-key": "0", "serve --tls-client-ca": "0", "serve --redis-ca": "0",
 		"serve --redis-password-file": "0",
-		"dev --data":                  "16", "audit show --data": "16", "audit verify --data": "16", "simulate --temp-dir": "16",
+		"dev --data":                  "16", "audit show --data": "16", "audit verify --data": "16",
+		"simulate --temp-dir": "16",
 	}
 	directive := func(args ...string) string {
 		out := strings.TrimSpace(sluice(t, "", append([]string{"__complete"}, args...)...).stdout)
@@ -71,7 +76,8 @@ func TestCompletionOfWords(t *testing.T) {
 		{"dev --live-page", "loopback\nall\noff\n:4\n"},
 		{"dev --log-level", "debug\ninfo\nwarn\nerror\n:4\n"},
 	} {
-		if got := sluice(t, "", append(append([]string{"__complete"}, strings.Fields(c.args)...), "")...); got.stdout != c.want {
+		if got := sluice(t, "", append(append([]string{"__complete"}, strings.Fields(c.args)...),
+			"")...); got.stdout != c.want {
 			t.Errorf("%s: %q, want %q", c.args, got.stdout, c.want)
 		}
 	}

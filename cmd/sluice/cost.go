@@ -46,16 +46,19 @@ func newCostCommand(now func() time.Time) *cobra.Command {
 		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
 	w, flags := &f.w, c.Flags()
-	flags.StringVar(&f.rps, "rps", "", "requests per second, `N` on average over the month and all cells; 0 is an idle deployment")
+	flags.StringVar(&f.rps, "rps", "", "requests per second, `N` on average over the month and all cells; 0 is an "+
+		"idle deployment")
 	flags.Int64Var(&w.Tenants, "tenants", w.Tenants, "active tenants, `N`")
 	flags.Int64Var(&w.Cells, "cells", w.Cells, "cells, `N`")
 	flags.StringVar(&f.profile, "profile", string(w.Profile), "how cells are made: small or full")
-	flags.StringVar(&f.api, "api", string(w.API), "what is in front: rest, http or websocket (of which a request is a connection)")
+	flags.StringVar(&f.api, "api", string(w.API), "what is in front: rest, http or websocket (of which a request is "+
+		"a connection)")
 	flags.StringVar(&w.Region, "region", w.Region, "`REGION` of AWS, of which there are prices")
 	flags.BoolVar(&w.Leases, "leases", w.Leases, "limits are leased; false asks the stores for each decision")
 	flags.StringVar(&f.denied, "denied-share", "0", "`SHARE` of the requests that is denied, 0 to 1")
 	flags.StringVar(&f.peak, "peak", "2", "`RATIO` of the busiest time to the average")
-	flags.DurationVar(&w.Duration, "duration", 0, "billed time of a request on average, such as 5ms (default: by what stores are called for)")
+	flags.DurationVar(&w.Duration, "duration", 0, "billed time of a request on average, such as 5ms (default: by "+
+		"what stores are called for)")
 	flags.Int64Var(&w.Changes, "changes", w.Changes, "changes of plans, tenants and keys a day, `N`")
 	flags.DurationVar(&w.Canary, "canary", w.Canary, "time between two runs of the canary; 0 is none")
 	flags.StringVar(&w.Node, "node", w.Node, "`TYPE` of the cache's nodes, in a full cell")
@@ -69,12 +72,15 @@ func newCostCommand(now func() time.Time) *cobra.Command {
 	flags.BoolVar(&w.PlatformLogs, "platform-logs", w.PlatformLogs, "Lambda's own log lines for each call are kept")
 	flags.BoolVar(&w.FreeTier, "free-tier", false, "take off what AWS gives away each month without an end date")
 	flags.StringVar(&f.priceFile, "price-file", "", "`FILE` with prices that replace those of this program")
-	flags.BoolVar(&f.printPrices, "print-prices", false, "print the prices of this program, as a form for --price-file, and nothing else")
+	flags.BoolVar(&f.printPrices, "print-prices", false, "print the prices of this program, as a form for "+
+		"--price-file, and nothing else")
 	flags.BoolVar(&f.published, "published", false, "print a published bill beside it, for its design point")
 	flags.BoolVar(&f.json, "json", false, "write JSON")
 	_ = c.MarkFlagFilename("price-file", "yaml", "yml", "json") // fails only for a flag that does not exist
-	_ = c.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions([]string{"small", "full"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = c.RegisterFlagCompletionFunc("api", cobra.FixedCompletions([]string{"rest", "http", "websocket"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions([]string{"small", "full"},
+		cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("api", cobra.FixedCompletions([]string{"rest", "http", "websocket"},
+		cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 

@@ -80,7 +80,8 @@ func misquoted(t *testing.T, page string) (wrong []string, quoted int) {
 	return wrong, quoted
 }
 
-// Guarantees that the bills which README.md and docs/cost.md quote are those that the command gives, and that its price file is one.
+// Guarantees that the bills which README.md and docs/cost.md quote are those that the command gives, and that its price
+// file is one.
 func TestCostIsQuoted(t *testing.T) {
 	for file, least := range map[string]int{"README.md": 3, "docs/cost.md": 14} {
 		page, err := os.ReadFile(filepath.Join("..", "..", file))
@@ -166,8 +167,8 @@ func TestCostRefuses(t *testing.T) {
 	}
 }
 
-// Guarantees that a file's prices replace those of the program, that the printed form is such a file, and that one with something
-// wrong is refused with the place.
+// Guarantees that a file's prices replace those of the program, that the printed form is such a file, and that one with
+// something wrong is refused with the place.
 func TestCostPriceFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "prices.yaml")
 	write := func(text string) {

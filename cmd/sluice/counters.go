@@ -59,8 +59,8 @@ func (f *countersFlags) flags(c *cobra.Command, changes bool) {
 	flags.BoolVar(&f.ipLimits, "ip-limits", false, "counters of ipLimits for --ip: no TENANT, only a LIMIT")
 }
 
-// takes is which arguments are right: a tenant and a limit, or with --ip-limits a limit; the limit may be left out where it need not
-// be named.
+// takes is which arguments are right: a tenant and a limit, or with --ip-limits a limit; the limit may be left out
+// where it need not be named.
 func (f *countersFlags) takes(named bool) cobra.PositionalArgs {
 	return usageArgs(func(_ *cobra.Command, args []string) error {
 		most, form := 2, "TENANT [LIMIT]"
@@ -194,7 +194,8 @@ func writeCounters(w io.Writer, r *ops.Response) error {
 	rows := make([][]string, len(r.Counters))
 	head := "LIMIT WINDOW ALGORITHM MODE USED OF REMAINING RESETS"
 	for i, k := range r.Counters {
-		rows[i] = []string{k.Limit, k.Tier, k.Algorithm, k.Mode, strconv.FormatInt(k.Used, 10), strconv.FormatInt(k.Capacity, 10),
+		rows[i] = []string{k.Limit, k.Tier, k.Algorithm, k.Mode, strconv.FormatInt(k.Used, 10),
+			strconv.FormatInt(k.Capacity, 10),
 			strconv.FormatInt(k.Remaining, 10), day(k.ResetAt)}
 		if k.UsedBefore != nil {
 			head = "LIMIT WINDOW ALGORITHM MODE USED OF REMAINING RESETS BEFORE"
@@ -214,9 +215,11 @@ func writeCounters(w io.Writer, r *ops.Response) error {
 func newPeekCommand() *cobra.Command {
 	var f countersFlags
 	c := &cobra.Command{
-		Use: "peek TENANT [LIMIT]", Short: "Show what of a tenant's limits is used in a cell", Long: "Shows counters, and changes none.",
-		Example: "  sluice peek acme\n  sluice peek acme put-product --method PUT --path /product/1 --cell eu-1\n  sluice peek --ip-limits --ip 192.0.2.1",
-		Args:    f.takes(false),
+		Use: "peek TENANT [LIMIT]", Short: "Show what of a tenant's limits is used in a cell",
+		Long: "Shows counters, and changes none.",
+		Example: "  sluice peek acme\n  sluice peek acme put-product --method PUT --path /product/1 --cell eu-1\n  " +
+			"sluice peek --ip-limits --ip 192.0.2.1",
+		Args: f.takes(false),
 		RunE: func(c *cobra.Command, args []string) error {
 			f.name(args)
 			return f.run(c, "peek")
@@ -230,10 +233,12 @@ func newResetCommand() *cobra.Command {
 	var f countersFlags
 	c := &cobra.Command{
 		Use: "reset TENANT LIMIT", Short: "Empty a counter of a tenant in a cell",
-		Long: "Makes a counter as if it had never been used. What instances have leased then may be spent on top, or come back from what is\n" +
-			"counted later, until the leases end, within 10 s; of a token_bucket it stays used until then.",
-		Example: "  sluice reset acme burst --reason 'their loop is fixed'\n  sluice reset acme monthly --cell eu-1 --reason 'our test used it up'",
-		Args:    f.takes(true),
+		Long: "Makes a counter as if it had never been used. What instances have leased then may be spent on top, " +
+			"or come back from what is\n" + "counted later, until the leases end, within 10 s; of a token_bucket it " +
+			"stays used until then.",
+		Example: "  sluice reset acme burst --reason 'their loop is fixed'\n  sluice reset acme monthly --cell eu-1 " +
+			"--reason 'our test used it up'",
+		Args: f.takes(true),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := f.why(c); err != nil {
 				return err
@@ -250,8 +255,9 @@ func newRefundCommand() *cobra.Command {
 	var f countersFlags
 	c := &cobra.Command{
 		Use: "refund TENANT LIMIT", Short: "Give units back to a tenant in a cell",
-		Long: "Gives units back in the windows that are open now. A counter does not go below zero. Of a log and of sliding_buckets the newest\n" +
-			"units come back first; a leaky_bucket's slot comes nearer. A token_bucket refills by itself, and can be reset or boosted.",
+		Long: "Gives units back in the windows that are open now. A counter does not go below zero. Of a log and of " +
+			"sliding_buckets the newest\n" + "units come back first; a leaky_bucket's slot comes nearer. A " +
+			"token_bucket refills by itself, and can be reset or boosted.",
 		Example: "  sluice refund acme monthly --units 5000 --cell eu-1 --reason 'retries of our outage'",
 		Args:    f.takes(true),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -266,6 +272,7 @@ func newRefundCommand() *cobra.Command {
 		},
 	}
 	f.flags(c, true)
-	c.Flags().Int64Var(&f.counters.Units, "units", 0, "how many `UNITS` come back to each window of the limit (required)")
+	c.Flags().Int64Var(&f.counters.Units, "units", 0, "how many `UNITS` come back to each window of the limit "+
+		"(required)")
 	return c
 }

@@ -17,8 +17,8 @@ args=$(printf '%s\n' "$@")
 exec env ` + argsEnv + `="$args" "$TEST_BINARY"
 `
 
-// Guarantees that the operator's commands on the page about deployment work, in their order: on a control plane that is here, since the
-// page's own needs an account. Those of aws and cdk are left out, as the page says.
+// Guarantees that the operator's commands on the page about deployment work, in their order: on a control plane that is
+// here, since the page's own needs an account. Those of aws and cdk are left out, as the page says.
 func TestDeployPage(t *testing.T) {
 	text, err := os.ReadFile("../../docs/deploy.md")
 	if err != nil {
@@ -32,15 +32,17 @@ func TestDeployPage(t *testing.T) {
 		}
 	}
 	commands := script.String()
-	for _, want := range []string{"sluice cell add ", "sluice plan apply ", "sluice config status", "sluice key create "} {
+	for _, want := range []string{"sluice cell add ", "sluice plan apply ", "sluice config status",
+		"sluice key create "} {
 		if !strings.Contains(commands, want) {
 			t.Errorf("the page does not have %s", want)
 		}
 	}
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"sluice":     asSluice,
-		"plans.yaml": "plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 5, period: 1s, burst: 3 } ] } ]\ntenants: [ { id: acme, plan: pro } ]\n",
+		"sluice": asSluice,
+		"plans.yaml": "plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 5, period: 1s, " +
+			"burst: 3 } ] } ]\ntenants: [ { id: acme, plan: pro } ]\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
 			t.Fatal(err)

@@ -98,9 +98,10 @@ With --api the requests go through what stands for AWS's API Gateway instead: ro
 mappings as described, so that each answer is what a client would get there; the headers that backends get are those that
 the mappings hand on. With --function the authorizer is the real Lambda binary, configured by --function-env; without, it
 is this process, on the plans and stores of the other flags. A function behind a route needs a binary.`,
-		Example: "  sluice dev\n  sluice dev --plans plans.yaml --upstream http://localhost:3000\n  sluice dev --listen :0\n" +
-			"  sluice dev --data ./sluice-data --cells 3\n" +
-			"  sluice dev --api rest\n  sluice dev --api api.yaml --function ./bootstrap --function-env SLUICE_CELL=local --function-env …",
+		Example: "  sluice dev\n  sluice dev --plans plans.yaml --upstream http://localhost:3000\n  sluice dev " +
+			"--listen :0\n" + "  sluice dev --data ./sluice-data --cells 3\n" +
+			"  sluice dev --api rest\n  sluice dev --api api.yaml --function ./bootstrap --function-env " +
+			"SLUICE_CELL=local --function-env …",
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			d, err := o.parse()
@@ -112,13 +113,18 @@ is this process, on the plans and stores of the other flags. A function behind a
 	}
 	f := c.Flags()
 	f.StringArrayVar(&o.plans, "plans", nil, "plans `FILE`; may be repeated (default: the example plan)")
-	f.StringVar(&o.data, "data", "", "keep plans, tenants, keys, cells and the audit trail in `DIR`, which is made if need be (default: nothing is kept)")
-	f.StringVar(&o.cells, "cells", "", "run several cells that share the limits: `N`, or their names as in eu-1,us-1 (default: one that has them alone)")
+	f.StringVar(&o.data, "data", "", "keep plans, tenants, keys, cells and the audit trail in `DIR`, which is made "+
+		"if need be (default: nothing is kept)")
+	f.StringVar(&o.cells, "cells", "", "run several cells that share the limits: `N`, or their names as in "+
+		"eu-1,us-1 (default: one that has them alone)")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`ADDRESS` to listen on; port 0 takes a free one")
 	f.StringVar(&o.upstream, "upstream", "", "`URL` of the service behind the gateway (default: a built-in echo)")
-	f.IntVar(&o.hops, "trusted-hops", 0, "`N` proxies of your own in front: the client is the Nth X-Forwarded-For entry from the right")
-	f.StringArrayVar(&o.pepperFiles, "pepper", nil, "pepper of API keys, as `ID=FILE`; may be repeated (\"dev\" is built in)")
-	f.StringVar(&o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/, `WHO`: loopback, all or off")
+	f.IntVar(&o.hops, "trusted-hops", 0, "`N` proxies of your own in front: the client is the Nth X-Forwarded-For "+
+		"entry from the right")
+	f.StringArrayVar(&o.pepperFiles, "pepper", nil, "pepper of API keys, as `ID=FILE`; may be repeated (\"dev\" is "+
+		"built in)")
+	f.StringVar(&o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/, `WHO`: loopback, all "+
+		"or off")
 	f.BoolVar(&o.admin, "admin", true, "answer operators' commands at "+adminPath+"/")
 	f.StringVar(&o.tokenFile, "token-file", "",
 		"keep the token of operators' calls in `FILE` (default: "+tokenFileVariable+", or a file that commands find)")
@@ -135,7 +141,8 @@ is this process, on the plans and stores of the other flags. A function behind a
 	for flag, words := range map[string][]string{
 		"live-page": {"loopback", "all", "off"}, "log-level": {"debug", "info", "warn", "error"},
 	} {
-		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // the same
+		// the same
+		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
 	return c
 }
@@ -209,7 +216,8 @@ func (o *devOptions) checkNumbers() error {
 	return nil
 }
 
-// parseAudience reads who may see what. Without the live page operators are still to be answered, who call from this machine.
+// parseAudience reads who may see what. Without the live page operators are still to be answered, who call from this
+// machine.
 func (d *dev) parseAudience() error {
 	who, err := front.ParseAudience(d.livePage)
 	if err != nil {
@@ -268,7 +276,8 @@ func (o *devOptions) parseCells() ([]string, error) {
 	case text == "":
 		return nil, nil
 	case o.stores.redis != "" || o.stores.dynamodb != "" || o.api.api != "":
-		return nil, errors.New("--cells goes without --redis, --dynamodb and --api: each cell counts in memory, behind a gateway of its own")
+		return nil, errors.New("--cells goes without --redis, --dynamodb and --api: each cell counts in memory, " +
+			"behind a gateway of its own")
 	}
 	var names []string
 	if n, err := strconv.Atoi(text); err == nil {
@@ -281,15 +290,18 @@ func (o *devOptions) parseCells() ([]string, error) {
 		return names, nil
 	}
 	for name := range strings.SplitSeq(text, ",") {
-		if events.CheckKey(events.Cells, name) != nil || shares.Reserved(name) || slices.Contains(names, name) || len(names) == shares.MaxCells {
-			return nil, fmt.Errorf("--cells %.80q: want a number or names of 1 to 64 of A-Z a-z 0-9 . _ -, each once, at most %d", text, shares.MaxCells)
+		if events.CheckKey(events.Cells, name) != nil || shares.Reserved(name) || slices.Contains(names, name) ||
+			len(names) == shares.MaxCells {
+			return nil, fmt.Errorf("--cells %.80q: want a number or names of 1 to 64 of A-Z a-z 0-9 . _ -, each "+
+				"once, at most %d", text, shares.MaxCells)
 		}
 		names = append(names, name)
 	}
 	return names, nil
 }
 
-// serve serves until the context ends, and then until what is in flight is done. begun is called once requests are served.
+// serve serves until the context ends, and then until what is in flight is done. begun is called once requests are
+// served.
 func (d *dev) serve(
 	ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger, begun func(),
 ) error {
@@ -318,7 +330,8 @@ func (f *fleet) openPlane(ctx context.Context, store limit.Store) error {
 		}
 	}
 	var err error
-	f.plane, err = devcells.Open(devcells.Config{Folder: f.data, Peppers: peppers, NewKeys: newKeys, Several: f.several(), Accepts: store.Accepts, AcceptsPlan: planAccepter(store), Reaches: f.reaches,
+	f.plane, err = devcells.Open(devcells.Config{Folder: f.data, Peppers: peppers, NewKeys: newKeys,
+		Several: f.several(), Accepts: store.Accepts, AcceptsPlan: planAccepter(store), Reaches: f.reaches,
 		Shadow: f.shadows, Log: f.log, Now: f.clock.Now})
 	if errors.Is(err, devcells.ErrInUse) {
 		return fmt.Errorf("--data %s: another sluice dev uses it: %w", f.data, err)
@@ -356,7 +369,8 @@ func (f *fleet) openPlans(ctx context.Context, peppers map[string][]byte, store 
 		name = exampleName
 	}
 	var err error
-	f.plans, err = planfile.Open(planfile.Config{Files: f.dev.plans, Source: configyaml.Source(exampleName, examplePlans),
+	f.plans, err = planfile.Open(planfile.Config{Files: f.dev.plans, Source: configyaml.Source(exampleName,
+		examplePlans),
 		Peppers: peppers, Accepts: store.Accepts, AcceptsPlan: planAccepter(store), Log: f.log, Now: f.clock.Now,
 		Apply: func(sources []plan.Source) error {
 			_, err := f.plane.ApplyFiles(context.WithoutCancel(ctx), name, sources)

@@ -160,8 +160,8 @@ var cellLine = regexp.MustCompile(`(?m)^  cell +\S+ at (\S+)$`)
 func TestDevCellsSmallLog(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "plans.yaml")
 	text := "plans: [ { id: p, limits: [ { id: log, algorithm: sliding_log, threshold: 2, period: 1h } ] } ]\n" +
-		"tenants: [ { id: acme, plan: p } ]\n" +
-		"keys: [ { id: k, tenant: acme, hash: " + identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")) + ", pepper: dev } ]\n"
+		"tenants: [ { id: acme, plan: p } ]\n" + "keys: [ { id: k, tenant: acme, hash: " +
+		identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")) + ", pepper: dev } ]\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -428,7 +428,8 @@ func TestExamplePlans(t *testing.T) {
 		t.Errorf("the example has warnings: %v", w)
 	}
 	for _, k := range cfg.Keys() {
-		if want := identity.HashKey(identity.DevPepper(), identity.ExampleKey(k.Tenant)); k.Hash != want || k.Pepper != "dev" {
+		if want := identity.HashKey(identity.DevPepper(), identity.ExampleKey(k.Tenant)); k.Hash != want ||
+			k.Pepper != "dev" {
 			t.Errorf("key %s has hash %s, want %s", k.ID, k.Hash, want)
 		}
 	}
@@ -438,7 +439,8 @@ func TestExamplePlans(t *testing.T) {
 }
 
 func TestTryLinesWithoutKeys(t *testing.T) {
-	if lines := tryLines(devcells.Overview{Tenants: []*plan.Tenant{{ID: "acme", Plan: "p"}}}, nil, "", "http://x", nil); len(lines) != 0 {
+	if lines := tryLines(devcells.Overview{Tenants: []*plan.Tenant{{ID: "acme", Plan: "p"}}}, nil, "", "http://x",
+		nil); len(lines) != 0 {
 		t.Errorf("with no way in there is nothing to try, got %v", lines)
 	}
 	if got := printable("a\x1b[31m"); strings.ContainsRune(got, 0x1b) {
@@ -471,7 +473,8 @@ func TestDevWithoutKeys(t *testing.T) {
 	if out := r.stdout.String(); strings.Contains(out, "No call can get in") || !curlLine.MatchString(out) {
 		t.Errorf("it says nothing to try: %s", out)
 	}
-	write("plans: [ { id: p, limits: [] } ]\ntenants: [ { id: acme, plan: p } ]\nkeys: [ { id: k, tenant: acme, pepper: dev, hash: " +
+	write("plans: [ { id: p, limits: [] } ]\ntenants: [ { id: acme, plan: p } ]\nkeys: [ { id: k, tenant: acme, " +
+		"pepper: dev, hash: " +
 		identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")) + " } ]\n")
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -18,8 +18,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 )
 
-// Guarantees that the audit trail is verified while the dev runs and operators change things, against the tables that it has open;
-// that one who alters or removes a record is found out then, with the place; and that it stays so once the dev has ended.
+// Guarantees that the audit trail is verified while the dev runs and operators change things, against the tables that
+// it has open; that one who alters or removes a record is found out then, with the place; and that it stays so once the
+// dev has ended.
 func TestDevAuditWhileItRuns(t *testing.T) {
 	dir := t.TempDir()
 	r := startDev(t, "--data", dir)
@@ -38,7 +39,8 @@ func TestDevAuditWhileItRuns(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				operateOn(t, r.base, "tenant", "set", "globex", "--override", "{ id: burst, burst: "+strconv.Itoa(n)+" }", "--reason", "a test")
+				operateOn(t, r.base, "tenant", "set", "globex", "--override",
+					"{ id: burst, burst: "+strconv.Itoa(n)+" }", "--reason", "a test")
 			}
 		}
 	})
@@ -51,7 +53,8 @@ func TestDevAuditWhileItRuns(t *testing.T) {
 	writing.Wait()
 
 	record := func(version int64) string {
-		return filepath.Join(dir, dataArchive, filepath.FromSlash(control.ObjectName(control.Tenants, "globex", version)))
+		return filepath.Join(dir, dataArchive, filepath.FromSlash(control.ObjectName(control.Tenants, "globex",
+			version)))
 	}
 	until(t, "the first changes are archived", func() bool { _, err := os.Stat(record(2)); return err == nil })
 	text, err := os.ReadFile(record(2))
@@ -71,7 +74,8 @@ func TestDevAuditWhileItRuns(t *testing.T) {
 	put(altered)
 	red := func(when, kind, place string, args ...string) {
 		t.Helper()
-		if v := verify(args...); v.code != exitFailed || !strings.Contains(v.stdout, kind) || !strings.Contains(v.stdout, place) {
+		if v := verify(args...); v.code != exitFailed || !strings.Contains(v.stdout, kind) ||
+			!strings.Contains(v.stdout, place) {
 			t.Errorf("%s: %d, want %q at %q: %s%s", when, v.code, kind, place, v.stdout, v.stderr)
 		}
 	}
@@ -88,11 +92,13 @@ func TestDevAuditWhileItRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	red("removed while it runs", "missing tail", "tenants/last version 1", "--grace", "0s")
-	if v := sluice(t, "", "audit", "verify", "--archive", filepath.Join(dir, dataArchive), "--db", filepath.Join(dir, dataTables), "--grace", "0s"); v.code != exitFailed ||
+	if v := sluice(t, "", "audit", "verify", "--archive", filepath.Join(dir, dataArchive), "--db",
+		filepath.Join(dir, dataTables), "--grace", "0s"); v.code != exitFailed ||
 		!strings.Contains(v.stdout, "tenants/last version 1") {
 		t.Errorf("by the names of archive and tables: %d %s%s", v.code, v.stdout, v.stderr)
 	}
-	if v := sluice(t, "", "audit", "show", "tenants/globex", "--version", "2", "--data", dir); v.code != 0 || !strings.Contains(v.stdout, "because: a test") {
+	if v := sluice(t, "", "audit", "show", "tenants/globex", "--version", "2", "--data", dir); v.code != 0 ||
+		!strings.Contains(v.stdout, "because: a test") {
 		t.Errorf("audit show while it runs: %d %s%s", v.code, v.stdout, v.stderr)
 	}
 	if err := r.finish(t); err != nil {
@@ -104,7 +110,8 @@ func TestDevAuditWhileItRuns(t *testing.T) {
 	}
 }
 
-// Guarantees that tables which are in use, by one who answers nobody or by one who is not there any more, are an error that says so.
+// Guarantees that tables which are in use, by one who answers nobody or by one who is not there any more, are an error
+// that says so.
 func TestAuditOfTablesInUse(t *testing.T) {
 	dir := trail(t)
 	tables, err := embedded.Open(filepath.Join(dir, dataTables))
@@ -120,7 +127,8 @@ func TestAuditOfTablesInUse(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if v := sluice(t, "", "audit", "verify", "--data", dir); v.code != exitFailed || !strings.Contains(v.stderr, want) {
+		if v := sluice(t, "", "audit", "verify", "--data", dir); v.code != exitFailed ||
+			!strings.Contains(v.stderr, want) {
 			t.Errorf("endpoint %q: %d %s, want an error with %q", file, v.code, v.stderr, want)
 		}
 		if err := os.RemoveAll(filepath.Join(dir, "endpoint.json")); err != nil {
@@ -134,7 +142,8 @@ func TestAuditOfTablesInUse(t *testing.T) {
 func TestAuditSendsNoTokenElsewhere(t *testing.T) {
 	folder, dir := stateOfItsOwn(t), trail(t)
 	startDev(t)
-	tables, err := embedded.Open(filepath.Join(dir, dataTables)) // in use, so that the folder's own process is to be asked
+	// in use, so that the folder's own process is to be asked
+	tables, err := embedded.Open(filepath.Join(dir, dataTables))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +195,8 @@ func TestDevWithoutLivePage(t *testing.T) {
 	if code, _, _ := get(t, r.base+"/_sluice/healthz", ""); code != http.StatusOK {
 		t.Errorf("healthz: %d", code)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.base+"/_sluice/admin/cells/list", strings.NewReader("{}"))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.base+"/_sluice/admin/cells/list",
+		strings.NewReader("{}"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -137,12 +137,14 @@ func (c *servedCell) configuration(ctx context.Context, now time.Time) authorize
 // handler wires a cell's parts: counters, authorizer, gateway, live page, operators' calls.
 func (f *fleet) handler(c *servedCell) (http.Handler, error) {
 	names := identity.NewAnonymiser()
-	z, err := authorizer.New(authorizer.Config{Source: c.Reader, Store: c.counters.tenants, Addresses: c.counters.addresses, Sources: names,
+	z, err := authorizer.New(authorizer.Config{Source: c.Reader, Store: c.counters.tenants,
+		Addresses: c.counters.addresses, Sources: names,
 		Now: f.clock.Now, Log: f.log, TrustedHops: f.hops, Jitter: f.jitter})
 	if err != nil {
 		return nil, err
 	}
-	status := &gateway.StatusSource{Overview: f.overview(c), Store: c.counters.tenants, Chain: c.counters.chain, Bytes: c.counters.bytes,
+	status := &gateway.StatusSource{Overview: f.overview(c), Store: c.counters.tenants, Chain: c.counters.chain,
+		Bytes:    c.counters.bytes,
 		Upstream: f.upstream, Listen: c.listener.Addr().String(), Try: c.lines.commands(), Now: f.clock.Now}
 	if f.several() {
 		status.Cells = func() []livepage.CellStatus { return f.status(c) }
@@ -166,10 +168,17 @@ func (f *fleet) reserved(c *servedCell, names *identity.Anonymiser, page http.Ha
 	if addresses == c.counters.tenants {
 		addresses = c.counters.base
 	}
-	service, err := ops.New(ops.Config{Cell: c.Name, Store: c.counters.base, Tables: f.plane.Tables(), Now: f.clock.Now, Log: f.log,
-		Tenant:      func(ctx context.Context, id string) (*plan.Tenant, error) { return c.Tenant(ctx, id, f.clock.Now()) },
+	service, err := ops.New(ops.Config{Cell: c.Name, Store: c.counters.base, Tables: f.plane.Tables(),
+		Now: f.clock.Now, Log: f.log,
+		Tenant: func(ctx context.Context, id string) (*plan.Tenant, error) {
+			return c.Tenant(ctx, id,
+				f.clock.Now())
+		},
 		NameAddress: func(_ context.Context, a netip.Addr) (string, error) { return names.Anonymise(a), nil },
-		IPv6Prefix:  func(ctx context.Context) (int, error) { return c.configuration(ctx, f.clock.Now()).IPv6Prefix(), nil },
+		IPv6Prefix: func(ctx context.Context) (int, error) {
+			return c.configuration(ctx, f.clock.Now()).IPv6Prefix(),
+				nil
+		},
 		IPLimits: func(ctx context.Context) (*plan.Set, error) {
 			return c.configuration(ctx, f.clock.Now()).IPLimits(), nil
 		}, Addresses: addresses})
@@ -240,7 +249,8 @@ func (f *fleet) warnOfCells(ctx context.Context) error {
 		}
 	}
 	if len(names) > 0 {
-		f.log.Warn("the cells of the data folder do not run without --cells: one cell has all limits", "cells", strings.Join(names, " "))
+		f.log.Warn("the cells of the data folder do not run without --cells: one cell has all limits", "cells",
+			strings.Join(names, " "))
 	}
 	return nil
 }
@@ -262,7 +272,8 @@ func (f *fleet) find(name string) *servedCell {
 func (f *fleet) overview(c *servedCell) func(most int) gateway.Overview {
 	return func(most int) gateway.Overview {
 		o := c.Overview(context.Background(), f.clock.Now(), most)
-		out := gateway.Overview{Name: f.source(), LoadedAt: o.ChangedAt, Tenants: o.Tenants, Total: o.Total, IPLimits: o.IPLimits, Routes: o.Routes}
+		out := gateway.Overview{Name: f.source(), LoadedAt: o.ChangedAt, Tenants: o.Tenants, Total: o.Total,
+			IPLimits: o.IPLimits, Routes: o.Routes}
 		if f.plans != nil {
 			_, out.LastError = f.plans.Status()
 		}
@@ -278,7 +289,8 @@ func (f *fleet) source() string {
 	return f.plane.Folder()
 }
 
-// status is the cells as the live page of one of them shows them: with what each may grant of that one's busiest tenant.
+// status is the cells as the live page of one of them shows them: with what each may grant of that one's busiest
+// tenant.
 func (f *fleet) status(here *servedCell) []livepage.CellStatus {
 	ctx, now := context.Background(), f.clock.Now()
 	balanced, err := f.plane.Shares(ctx)
@@ -292,7 +304,8 @@ func (f *fleet) status(here *servedCell) []livepage.CellStatus {
 	}
 	out := make([]livepage.CellStatus, 0, len(balanced.Cells))
 	for _, row := range balanced.Cells {
-		s := livepage.CellStatus{Name: row.Cell, Here: row.Cell == here.Name, State: row.State, Weight: row.Share, Await: row.Awaited}
+		s := livepage.CellStatus{Name: row.Cell, Here: row.Cell == here.Name, State: row.State, Weight: row.Share,
+			Await: row.Awaited}
 		if c := f.find(row.Cell); c != nil {
 			o := c.Overview(ctx, now, 1)
 			s.URL, s.Epoch, s.Phase = c.url(), o.Epoch, string(o.Phase)
@@ -354,7 +367,8 @@ func granted(ctx context.Context, c *servedCell, tenant string, now time.Time) [
 			if len(out) == maxPageRows {
 				return out
 			}
-			row := livepage.CellLimit{Tenant: tenant, ID: e.Limit.ID, Tier: livepage.TierName(&e.Whole().Tiers[i]), Capacity: e.Whole().Tiers[i].Capacity()}
+			row := livepage.CellLimit{Tenant: tenant, ID: e.Limit.ID, Tier: livepage.TierName(&e.Whole().Tiers[i]),
+				Capacity: e.Whole().Tiers[i].Capacity()}
 			if part != nil {
 				row.Share = part.Tiers[i].Capacity()
 			}
@@ -372,7 +386,8 @@ func (f *fleet) shadows(context.Context) (*admin.ShadowReport, error) {
 		for _, row := range c.recorder.Limits(&now) {
 			if row.Kind == livepage.KindLimit && slices.Contains(row.Modes, limit.Shadow.String()) {
 				n, sum := row.Counts[len(row.Counts)-1], sums[row.ID]
-				sums[row.ID] = admin.ShadowLimit{Limit: row.ID, Admitted: sum.Admitted + n.Allowed, Denied: sum.Denied + n.ShadowDenied}
+				sums[row.ID] = admin.ShadowLimit{Limit: row.ID, Admitted: sum.Admitted + n.Allowed,
+					Denied: sum.Denied + n.ShadowDenied}
 			}
 		}
 	}
@@ -384,7 +399,8 @@ func (f *fleet) shadows(context.Context) (*admin.ShadowReport, error) {
 	return out, nil
 }
 
-// memoryCounters are the counters of one of several cells: those of its own, and for quotas that others keep a lease from theirs.
+// memoryCounters are the counters of one of several cells: those of its own, and for quotas that others keep a lease
+// from theirs.
 func (f *fleet) memoryCounters(name string) (*counters, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -392,7 +408,8 @@ func (f *fleet) memoryCounters(name string) (*counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := router.New(router.Config{Cell: name, Rates: router.Backend{Store: own}, Homes: map[string]router.Backend{}})
+	all, err := router.New(router.Config{Cell: name, Rates: router.Backend{Store: own},
+		Homes: map[string]router.Backend{}})
 	if err != nil {
 		return nil, err
 	}
@@ -436,8 +453,8 @@ func (f *fleet) counts(name string) (*memory.Store, error) {
 	return own, err
 }
 
-// reaches makes sure that there are counters of that cell to lease quotas from: one that was removed before this process began
-// has none here, and still keeps quotas.
+// reaches makes sure that there are counters of that cell to lease quotas from: one that was removed before this
+// process began has none here, and still keeps quotas.
 func (f *fleet) reaches(home string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -445,8 +462,8 @@ func (f *fleet) reaches(home string) bool {
 	return err == nil
 }
 
-// follow starts cells that are to run and do not, and stops those that are removed. The one at --listen stays, for operators
-// call there; it knows that it has no share.
+// follow starts cells that are to run and do not, and stops those that are removed. The one at --listen stays, for
+// operators call there; it knows that it has no share.
 func (f *fleet) follow(ctx context.Context, names []string) {
 	for _, name := range names {
 		if f.find(name) != nil {

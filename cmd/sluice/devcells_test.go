@@ -66,8 +66,8 @@ func limitOf(t *testing.T, base, key string) string {
 	return h.Get("X-RateLimit-Limit")
 }
 
-// Guarantees that what operators change is enforced and shown by the time that people look, and that a plans file which says
-// nothing new about it leaves it alone, while what it says anew wins.
+// Guarantees that what operators change is enforced and shown by the time that people look, and that a plans file which
+// says nothing new about it leaves it alone, while what it says anew wins.
 func TestDevOperators(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "plans.yaml")
 	write := func(text string) {
@@ -94,12 +94,14 @@ func TestDevOperators(t *testing.T) {
 	})
 
 	operateOn(t, r.base, "tenant", "set", "newcomer", "--create", "--plan", "free", "--reason", "signed up")
-	key := strings.TrimSpace(operateOn(t, r.base, "key", "create", "--tenant", "newcomer", "--id", "theirs", "--reason", "signed up"))
+	key := strings.TrimSpace(operateOn(t, r.base, "key", "create", "--tenant", "newcomer", "--id", "theirs",
+		"--reason", "signed up"))
 	until(t, "the new key works", func() bool { code, _, _ := get(t, r.base, key); return code != 401 })
 	operateOn(t, r.base, "key", "revoke", "theirs", "--reason", "lost")
 	until(t, "the revoked key does not", func() bool { code, _, _ := get(t, r.base, key); return code == 401 })
 
-	if out := sluice(t, "", "cell", "add", "x", "--reason", "a test", "--endpoint", r.base+"/_sluice/admin"); out.code != exitFailed || !strings.Contains(out.stderr, "--cells") {
+	if out := sluice(t, "", "cell", "add", "x", "--reason", "a test", "--endpoint",
+		r.base+"/_sluice/admin"); out.code != exitFailed || !strings.Contains(out.stderr, "--cells") {
 		t.Errorf("a cell is added to one that is alone: %d %s", out.code, out.stderr)
 	}
 
@@ -116,7 +118,8 @@ func TestDevOperators(t *testing.T) {
 	if got := limitOf(t, r.base, globex); got != "9" {
 		t.Errorf("globex has a limit of %s after the file changed elsewhere, want the operator's 9", got)
 	}
-	write(strings.Replace(string(examplePlans), "id: globex, plan: free", "id: globex, plan: free, overrides: [ { id: burst, burst: 7 } ]", 1))
+	write(strings.Replace(string(examplePlans), "id: globex, plan: free",
+		"id: globex, plan: free, overrides: [ { id: burst, burst: 7 } ]", 1))
 	until(t, "what the file says of globex is in force", func() bool { return limitOf(t, r.base, globex) == "7" })
 
 	// A file that operators' tenants could not live with is refused as a whole.
@@ -128,7 +131,8 @@ func TestDevOperators(t *testing.T) {
 		t.Errorf("globex has a limit of %s after a bad file, want 7", got)
 	}
 	write("plans: [ { id: free, limits: [ { id: l, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\ntenants: []\n")
-	until(t, "a tenant and its key that the file drops are gone", func() bool { code, _, _ := get(t, r.base, globex); return code == 401 })
+	until(t, "a tenant and its key that the file drops are gone",
+		func() bool { code, _, _ := get(t, r.base, globex); return code == 401 })
 	if keys := operateOn(t, r.base, "key", "list"); !strings.Contains(keys, "globex-web") {
 		t.Errorf("the key is not in the list any more, not even as a revoked one:\n%s", keys)
 	}
@@ -140,8 +144,8 @@ func TestDevOperators(t *testing.T) {
 	}
 }
 
-// Guarantees that a restart keeps all that operators did, with the plans file as it was and without it, and that the audit trail
-// of it verifies; and that one who changes that trail is found out, with the place.
+// Guarantees that a restart keeps all that operators did, with the plans file as it was and without it, and that the
+// audit trail of it verifies; and that one who changes that trail is found out, with the place.
 func TestDevRestart(t *testing.T) {
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "plans.yaml")
 	if err := os.WriteFile(file, examplePlans, 0o600); err != nil {
@@ -149,9 +153,11 @@ func TestDevRestart(t *testing.T) {
 	}
 	r := startDev(t, "--data", dir, "--plans", file)
 	operateOn(t, r.base, "tenant", "set", "globex", "--override", "{ id: burst, burst: 9 }", "--reason", "a test")
-	key := strings.TrimSpace(operateOn(t, r.base, "key", "create", "--tenant", "globex", "--id", "theirs", "--reason", "a test"))
+	key := strings.TrimSpace(operateOn(t, r.base, "key", "create", "--tenant", "globex", "--id", "theirs", "--reason",
+		"a test"))
 	operateOn(t, r.base, "key", "revoke", "globex-web", "--reason", "a test")
-	if two := sluice(t, "", "dev", "--listen", "127.0.0.1:0", "--data", dir); two.code != exitFailed || !strings.Contains(two.stderr, "another sluice dev uses it") {
+	if two := sluice(t, "", "dev", "--listen", "127.0.0.1:0", "--data", dir); two.code != exitFailed ||
+		!strings.Contains(two.stderr, "another sluice dev uses it") {
 		t.Errorf("a second dev on the same data: %d %s", two.code, two.stderr)
 	}
 	if err := r.finish(t); err != nil {
@@ -160,7 +166,8 @@ func TestDevRestart(t *testing.T) {
 	for _, args := range [][]string{{"--data", dir, "--plans", file}, {"--data", dir}} {
 		r := startDev(t, args...)
 		if code, h, body := get(t, r.base, key); code != 200 || h.Get("X-RateLimit-Limit") != "9" {
-			t.Errorf("dev %q: the key that was made gives %d with a limit of %s, want 200 and 9: %s", args, code, h.Get("X-RateLimit-Limit"), body)
+			t.Errorf("dev %q: the key that was made gives %d with a limit of %s, want 200 and 9: %s", args, code,
+				h.Get("X-RateLimit-Limit"), body)
 		}
 		if code, _, _ := get(t, r.base, identity.ExampleKey("globex")); code != 401 {
 			t.Errorf("dev %q: the key that was revoked gives %d, want 401", args, code)
@@ -185,13 +192,14 @@ func TestDevRestart(t *testing.T) {
 	if err := errors.Join(os.Chmod(at, 0o600), os.WriteFile(at, altered, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if v := sluice(t, "", "audit", "verify", "--data", dir); v.code != exitFailed || !strings.Contains(v.stdout+v.stderr, "globex") || !strings.Contains(v.stdout+v.stderr, "version 2") {
+	if v := sluice(t, "", "audit", "verify", "--data", dir); v.code != exitFailed ||
+		!strings.Contains(v.stdout+v.stderr, "globex") || !strings.Contains(v.stdout+v.stderr, "version 2") {
 		t.Errorf("audit verify of an altered trail: %d %s%s", v.code, v.stdout, v.stderr)
 	}
 }
 
-// Guarantees that a kill in the middle of a burst of writes loses none that was acknowledged, whose chain is whole; also in the
-// audit trail, which the next start completes.
+// Guarantees that a kill in the middle of a burst of writes loses none that was acknowledged, whose chain is whole;
+// also in the audit trail, which the next start completes.
 func TestDevKilled(t *testing.T) {
 	dir := t.TempDir()
 	p := startProcess(t, "--data", dir)
@@ -216,7 +224,8 @@ func TestDevKilled(t *testing.T) {
 			for n := 0; ctx.Err() == nil; n++ {
 				plan, cells := &plan, &[]string{}
 				item, err := client.Do[call.Item](ctx, to, "tenants/set", admin.SetTenantRequest{
-					Tenant: fmt.Sprintf("t%d", i), Create: true, Plan: plan, Cells: cells, Reason: fmt.Sprintf("write %d", n),
+					Tenant: fmt.Sprintf("t%d", i), Create: true, Plan: plan, Cells: cells,
+					Reason:    fmt.Sprintf("write %d", n),
 					Overrides: []json.RawMessage{fmt.Appendf(nil, `{"id":"burst","burst":%d}`, n+1)},
 				})
 				if err != nil {
@@ -292,13 +301,14 @@ func (g *greedy) hammer(ctx context.Context, base, key string) {
 	}
 }
 
-// Guarantees through real requests that cells which share a limit never admit more than it together in any window, while greedy
-// clients call all of them, one cell is drained and another is added.
+// Guarantees through real requests that cells which share a limit never admit more than it together in any window,
+// while greedy clients call all of them, one cell is drained and another is added.
 func TestDevCells(t *testing.T) {
 	const threshold = 90
 	file := filepath.Join(t.TempDir(), "plans.yaml")
-	text := fmt.Sprintf("plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: %d } ] } ] } ]\ntenants: [ { id: acme, plan: p } ]\n"+
-		"keys: [ { id: k, tenant: acme, hash: %s, pepper: dev } ]\n", threshold, identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")))
+	text := fmt.Sprintf("plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: %d } ] } ] } "+
+		"]\ntenants: [ { id: acme, plan: p } ]\n"+"keys: [ { id: k, tenant: acme, hash: %s, pepper: dev } ]\n",
+		threshold, identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")))
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -373,8 +383,9 @@ func TestDevCells(t *testing.T) {
 func TestDevCellsSmall(t *testing.T) {
 	const threshold = 2
 	file := filepath.Join(t.TempDir(), "plans.yaml")
-	text := fmt.Sprintf("plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: %d } ] } ] } ]\ntenants: [ { id: acme, plan: p } ]\n"+
-		"keys: [ { id: k, tenant: acme, hash: %s, pepper: dev } ]\n", threshold, identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")))
+	text := fmt.Sprintf("plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: %d } ] } ] } "+
+		"]\ntenants: [ { id: acme, plan: p } ]\n"+"keys: [ { id: k, tenant: acme, hash: %s, pepper: dev } ]\n",
+		threshold, identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")))
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +404,11 @@ func TestDevCellsSmall(t *testing.T) {
 	defer all.Wait()
 	defer cancel()
 	hammer := func(name string) string {
-		until(t, name+" serves", func() bool { c := state(name); return c.State == "active" && c.Phase == "steady" && c.URL != "" })
+		until(t, name+" serves", func() bool {
+			c := state(name)
+			return c.State == "active" && c.Phase == "steady" &&
+				c.URL != ""
+		})
 		base := state(name).URL
 		all.Go(func() { g.hammer(ctx, base, identity.ExampleKey("acme")) })
 		return base
@@ -422,7 +437,8 @@ func TestDevCellsSmall(t *testing.T) {
 	most := 0
 	for _, w := range slices.Sorted(maps.Keys(g.sums)) {
 		if most = max(most, g.sums[w]); g.sums[w] > threshold {
-			t.Errorf("window %d: %d requests were admitted by all cells together, and the limit is %d", w, g.sums[w], threshold)
+			t.Errorf("window %d: %d requests were admitted by all cells together, and the limit is %d", w, g.sums[w],
+				threshold)
 		}
 	}
 	if most < threshold {
@@ -433,8 +449,8 @@ func TestDevCellsSmall(t *testing.T) {
 	}
 }
 
-// Guarantees that a start on a data folder says it where the cells that run are not those that the command line or 'cell list' has, and
-// that a cell which does not run is refused with those that do.
+// Guarantees that a start on a data folder says it where the cells that run are not those that the command line or
+// 'cell list' has, and that a cell which does not run is refused with those that do.
 func TestDevCellsFromBefore(t *testing.T) {
 	dir := t.TempDir()
 	for _, tt := range []struct{ cells, says, run string }{
@@ -447,7 +463,8 @@ func TestDevCellsFromBefore(t *testing.T) {
 			t.Errorf("--cells %q: want %q, got\n%s", tt.cells, tt.says, got)
 		}
 		peek := sluice(t, "", "peek", "globex", "--cell", "gone", "--endpoint", r.base+"/_sluice/admin")
-		if want := `no cell "gone" runs in this sluice dev; --cell is one of ` + tt.run; peek.code != exitFailed || !strings.Contains(peek.stderr, want) {
+		if want := `no cell "gone" runs in this sluice dev; --cell is one of ` + tt.run; peek.code != exitFailed ||
+			!strings.Contains(peek.stderr, want) {
 			t.Errorf("peek with --cells %q: %d %q, want %q", tt.cells, peek.code, peek.stderr, want)
 		}
 		if err := r.finish(t); err != nil {
@@ -459,7 +476,8 @@ func TestDevCellsFromBefore(t *testing.T) {
 // Guarantees that a start that fails says why and nothing else: what it had begun ends without a word.
 func TestDevFailsInOneLine(t *testing.T) {
 	dir := t.TempDir()
-	if r := sluice(t, "", "dev", "--listen", "127.0.0.1:0", "--plans", dir); r.code != exitFailed || r.stderr != "sluice: "+dir+": cannot be read: is a directory\n" {
+	if r := sluice(t, "", "dev", "--listen", "127.0.0.1:0", "--plans", dir); r.code != exitFailed ||
+		r.stderr != "sluice: "+dir+": cannot be read: is a directory\n" {
 		t.Errorf("a folder for a plans file: %d %q", r.code, r.stderr)
 	}
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// everyCounter has a limit of each algorithm that denies the sixth call, one per address, and one before authentication.
+// everyCounter has a limit of each algorithm that denies the sixth call, one per address, and one before
+// authentication.
 const everyCounter = `
 plans:
   - id: pro
@@ -28,13 +29,14 @@ ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1, period: 24h, bu
 keys: [ { id: k1, tenant: acme, subject: ci, pepper: dev, hash: HASH } ]
 `
 
-// Guarantees that an operator who helps a tenant out by the CLI is felt at once, whatever the limit counts by, and whoever it counts:
-// reset and refund let calls through again, peek and explain show the same counter, and no output has the client's address but
-// what the operator typed.
+// Guarantees that an operator who helps a tenant out by the CLI is felt at once, whatever the limit counts by, and
+// whoever it counts: reset and refund let calls through again, peek and explain show the same counter, and no output
+// has the client's address but what the operator typed.
 func TestDevCounters(t *testing.T) {
 	key := identity.ExampleKey("acme")
 	file := filepath.Join(t.TempDir(), "plans.yaml")
-	if err := os.WriteFile(file, []byte(strings.Replace(everyCounter, "HASH", identity.HashKey(identity.DevPepper(), key), 1)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.Replace(everyCounter, "HASH", identity.HashKey(identity.DevPepper(),
+		key), 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r := startDev(t, "--plans", file)
@@ -67,18 +69,21 @@ func TestDevCounters(t *testing.T) {
 		admits, refunded int // calls
 		used             int64
 	}{
-		{"log", 5, 2, 5}, {"buckets", 5, 2, 5}, {"window", 5, 2, 5}, {"tokens", 5, -1, 5}, {"leaky", 1, 0, 5}, {"client", 5, 2, 5},
+		{"log", 5, 2, 5}, {"buckets", 5, 2, 5}, {"window", 5, 2, 5}, {"tokens", 5, -1, 5}, {"leaky", 1, 0, 5},
+		{"client", 5, 2, 5},
 	} {
 		which := []string{"acme", l.id, "--path", "/" + l.id, "--ip", "127.0.0.1"}
 		if got := admitted(l.id); got != l.admits {
 			t.Fatalf("%s admits %d calls, want %d", l.id, got, l.admits)
 		}
-		if got := operate(append([]string{"peek"}, which...)...); got.Counters[0].Used != l.used || got.Counters[0].Remaining != 0 {
+		if got := operate(append([]string{"peek"}, which...)...); got.Counters[0].Used != l.used ||
+			got.Counters[0].Remaining != 0 {
 			t.Errorf("peek of %s: %+v", l.id, got)
 		}
 		refund := append(append([]string{"refund"}, which...), "--units", "2", "--reason", "our fault")
 		if l.refunded < 0 {
-			if got := sluice(t, "", append(refund, "--endpoint", r.base+"/_sluice/admin")...); got.code == 0 || !strings.Contains(got.stderr, "without a receipt") {
+			if got := sluice(t, "", append(refund, "--endpoint", r.base+"/_sluice/admin")...); got.code == 0 ||
+				!strings.Contains(got.stderr, "without a receipt") {
 				t.Errorf("refund of %s: %+v", l.id, got)
 			}
 		} else if operate(refund...); admitted(l.id) != l.refunded {
@@ -88,7 +93,8 @@ func TestDevCounters(t *testing.T) {
 		if got.Counters[0].Used != 0 || admitted(l.id) != l.admits {
 			t.Errorf("a reset of %s gives %+v, and does not let %d calls through", l.id, got, l.admits)
 		}
-		explained := sluice(t, "", "explain", "--plans", file, "--tenant", "acme", "--path", "/"+l.id, "--ip", "127.0.0.1", "--json")
+		explained := sluice(t, "", "explain", "--plans", file, "--tenant", "acme", "--path", "/"+l.id, "--ip",
+			"127.0.0.1", "--json")
 		var x explanation
 		if err := json.Unmarshal([]byte(explained.stdout), &x); err != nil {
 			t.Fatalf("explain: %+v, %v", explained, err)
@@ -103,10 +109,12 @@ func TestDevCounters(t *testing.T) {
 			t.Errorf("explain of /%s says that %v and %+v are charged", l.id, applies, x.IPLimits)
 		}
 	}
-	if got := operate("peek", "--ip-limits", "--ip", "127.0.0.1"); got.Counters[0].Limit != "per-address" || got.Counters[0].Used != int64(calls) {
+	if got := operate("peek", "--ip-limits", "--ip", "127.0.0.1"); got.Counters[0].Limit != "per-address" ||
+		got.Counters[0].Used != int64(calls) {
 		t.Errorf("%d calls, and ipLimits show %+v", calls, got)
 	}
-	if got := operate("reset", "per-address", "--ip-limits", "--ip", "127.0.0.1", "--reason", "an office"); got.Counters[0].Used != 0 {
+	if got := operate("reset", "per-address", "--ip-limits", "--ip", "127.0.0.1", "--reason",
+		"an office"); got.Counters[0].Used != 0 {
 		t.Errorf("reset of ipLimits: %+v", got)
 	}
 	if err := r.finish(t); err != nil {

@@ -9,8 +9,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// Guarantees that who looks at cells that share limits sees how long changes take to each and that it has all of them, without asking
-// for it; that what the functions count can be read; and that the changes which measure that are in the audit trail like others.
+// Guarantees that who looks at cells that share limits sees how long changes take to each and that it has all of them,
+// without asking for it; that what the functions count can be read; and that the changes which measure that are in the
+// audit trail like others.
 func TestDevCellsMeasured(t *testing.T) {
 	dir := t.TempDir()
 	r := startDev(t, "--data", dir, "--cells", "2")
@@ -31,7 +32,8 @@ func TestDevCellsMeasured(t *testing.T) {
 		Version int
 		Metrics []telemetry.MetricValue
 	}
-	if err := json.Unmarshal([]byte(body), &told); err != nil || code != http.StatusOK || told.Version != 1 || h.Get("Content-Type") != "application/json" {
+	if err := json.Unmarshal([]byte(body), &told); err != nil || code != http.StatusOK || told.Version != 1 ||
+		h.Get("Content-Type") != "application/json" {
 		t.Fatalf("%d %v %v %s", code, h, err, body)
 	}
 	known := map[string]bool{}
@@ -41,8 +43,10 @@ func TestDevCellsMeasured(t *testing.T) {
 		}
 	}
 	for _, want := range []struct{ function, cell, name string }{
-		{"publisher", "", "events_published"}, {"balancer", "", "active_cell_count"}, {"applier", "cell-2", "apply_seconds"}, {"archiver", "", "objects_made"},
-		{"canary", "cell-1", "propagation_seconds"}, {"reconcile", "cell-2", "drift"}, {"authorizer", "cell-1", "per_cell_limit_effective"},
+		{"publisher", "", "events_published"}, {"balancer", "", "active_cell_count"}, {"applier", "cell-2",
+			"apply_seconds"}, {"archiver", "", "objects_made"},
+		{"canary", "cell-1", "propagation_seconds"}, {"reconcile", "cell-2", "drift"}, {"authorizer", "cell-1",
+			"per_cell_limit_effective"},
 	} {
 		if !slices.ContainsFunc(told.Metrics, func(m telemetry.MetricValue) bool {
 			return m.Function == want.function && m.Cell == want.cell && m.Name == want.name

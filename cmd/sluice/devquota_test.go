@@ -16,14 +16,15 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// Guarantees through real requests that a quota is granted in every cell out of what its home cell counts, all of it and never more,
-// also while the home is drained, removed, and another cell is added; that any cell's operators see and change that count; and that
-// units which they give back are granted, in whichever cell they are asked for.
+// Guarantees through real requests that a quota is granted in every cell out of what its home cell counts, all of it
+// and never more, also while the home is drained, removed, and another cell is added; that any cell's operators see and
+// change that count; and that units which they give back are granted, in whichever cell they are asked for.
 func TestDevCellsQuota(t *testing.T) {
 	const units = 240
 	file := filepath.Join(t.TempDir(), "plans.yaml")
-	text := fmt.Sprintf("plans: [ { id: p, limits: [ { id: y, quota: { units: %d, every: year } } ] } ]\ntenants: [ { id: acme, plan: p } ]\n"+
-		"keys: [ { id: k, tenant: acme, hash: %s, pepper: dev } ]\n", units, identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")))
+	text := fmt.Sprintf("plans: [ { id: p, limits: [ { id: y, quota: { units: %d, every: year } } ] } ]\ntenants: [ "+
+		"{ id: acme, plan: p } ]\n"+"keys: [ { id: k, tenant: acme, hash: %s, pepper: dev } ]\n", units,
+		identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")))
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,8 @@ func TestDevCellsQuota(t *testing.T) {
 			clients.Go(func() {
 				for range most {
 					code, _, body := get(t, base, identity.ExampleKey("acme"))
-					if code == http.StatusTooManyRequests && strings.Contains(body, "Limit 'y'") { // and not that it is granted elsewhere
+					// and not that it is granted elsewhere
+					if code == http.StatusTooManyRequests && strings.Contains(body, "Limit 'y'") {
 						return
 					}
 					if code != http.StatusOK {
@@ -74,7 +76,8 @@ func TestDevCellsQuota(t *testing.T) {
 	peek := func(cell string) int64 {
 		t.Helper()
 		var out ops.Response
-		if err := json.Unmarshal([]byte(operateOn(t, r.base, "peek", "acme", "--cell", cell, "--json")), &out); err != nil {
+		if err := json.Unmarshal([]byte(operateOn(t, r.base, "peek", "acme", "--cell", cell, "--json")),
+			&out); err != nil {
 			t.Fatal(err)
 		}
 		if len(out.Counters) != 1 {
@@ -86,15 +89,23 @@ func TestDevCellsQuota(t *testing.T) {
 	if sum != 60 || len(admitted) != 3 {
 		t.Fatalf("%d admitted of 60, in %d cells of 3: %v\n%s", sum, len(admitted), admitted, r.stderr)
 	}
-	// Which one is at home does not show; a drain and a removal of two of three have a home among them, or the last one was.
+	// Which one is at home does not show; a drain and a removal of two of three have a home among them, or the last one
+	// was.
 	operateOn(t, r.base, "cell", "drain", "cell-3", "--reason", "a test")
-	until(t, "cell-3 is drained", func() bool { return state("cell-3").State == "drained" && state("cell-1").Phase == "steady" })
+	until(t, "cell-3 is drained", func() bool {
+		return state("cell-3").State == "drained" &&
+			state("cell-1").Phase == "steady"
+	})
 	sum += ask(20)
 	operateOn(t, r.base, "cell", "remove", "cell-3", "--reason", "a test")
 	until(t, "cell-3 is removed", func() bool { return state("cell-3").URL == "" && state("cell-1").Phase == "steady" })
 	bases = bases[:2]
 	operateOn(t, r.base, "cell", "add", "cell-4", "--weight", "5", "--reason", "a test")
-	until(t, "cell-4 serves", func() bool { c := state("cell-4"); return c.State == "active" && c.URL != "" && c.Phase == "steady" })
+	until(t, "cell-4 serves", func() bool {
+		c := state("cell-4")
+		return c.State == "active" && c.URL != "" &&
+			c.Phase == "steady"
+	})
 	bases = append(bases, state("cell-4").URL)
 
 	// All of it is granted in the end: what a cell leased and does not use goes back, and another one asks again.

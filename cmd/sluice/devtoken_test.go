@@ -269,7 +269,8 @@ func TestDevOnTheNetwork(t *testing.T) {
 	}
 	var out strings.Builder
 	(&fleet{dev: d, operators: o}).greetOperators(&out, nil)
-	if text := out.String(); !strings.Contains(text, "operate    not here") || !strings.Contains(text, "--listen :8080") {
+	if text := out.String(); !strings.Contains(text, "operate    not here") ||
+		!strings.Contains(text, "--listen :8080") {
 		t.Errorf("it says %q", text)
 	}
 	if tokens := tokensIn(t, folder); len(tokens) > 0 {
@@ -496,8 +497,9 @@ func TestCommandsWithoutAToken(t *testing.T) {
 		do   func() error
 		says string
 	}{
-		"no file":        {func() error { return nil }, "there is no file " + file},
-		"no token in it": {func() error { return os.WriteFile(file, []byte("x"), 0o600) }, file + ": it holds no token"},
+		"no file": {func() error { return nil }, "there is no file " + file},
+		"no token in it": {func() error { return os.WriteFile(file, []byte("x"), 0o600) },
+			file + ": it holds no token"},
 		"a file of another address": {func() error {
 			return devtoken.Write(file, devtoken.New(), netip.MustParseAddrPort("127.0.0.1:1"))
 		}, "it is for 127.0.0.1:1"},
@@ -518,7 +520,8 @@ func TestCommandsWithoutAToken(t *testing.T) {
 			{"plan", "diff", "example.yaml"}, {"tenant", "list", "--json"},
 		} {
 			got := sluice(t, "", append(args, "--endpoint", r.base+adminPath)...)
-			wantError(t, name+": "+strings.Join(args, " "), got, exitFailed, c.says, "--token-file or SLUICE_TOKEN_FILE")
+			wantError(t, name+": "+strings.Join(args, " "), got, exitFailed, c.says,
+				"--token-file or SLUICE_TOKEN_FILE")
 			if args[len(args)-1] == "--json" && !strings.Contains(got.stdout, `"code": "unauthorized"`) {
 				t.Errorf("%s, as JSON: %s", name, got.stdout)
 			}

@@ -196,11 +196,13 @@ func apiURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || u.User != nil || u.Fragment != "":
-	case u.Scheme == "https", u.Scheme == "wss", loopback.Host(u.Hostname()) && (u.Scheme == "http" || u.Scheme == "ws"):
+	case u.Scheme == "https", u.Scheme == "wss", loopback.Host(u.Hostname()) &&
+		(u.Scheme == "http" || u.Scheme == "ws"):
 		return u, nil
 	}
 	const want = "https://abc.execute-api.eu-west-1.amazonaws.com/v1/orders"
-	return nil, fmt.Errorf("%.200q: want the URL of a route such as %s (http only on this machine; wss of a WebSocket API)",
+	return nil, fmt.Errorf("%.200q: want the URL of a route such as %s (http only on this machine; wss of a "+
+		"WebSocket API)",
 		text, want)
 }
 
@@ -273,7 +275,9 @@ func services(config aws.Config, region string) doctor.Services {
 	config = config.Copy()
 	config.Region = region
 	return doctor.Services{
-		Lambda: lambda.NewFromConfig(config), Metrics: cloudwatch.NewFromConfig(config), Topics: sns.NewFromConfig(config),
-		Keys: kms.NewFromConfig(config), Roles: iam.NewFromConfig(config), Quotas: servicequotas.NewFromConfig(config),
+		Lambda: lambda.NewFromConfig(config), Metrics: cloudwatch.NewFromConfig(config),
+		Topics: sns.NewFromConfig(config),
+		Keys:   kms.NewFromConfig(config), Roles: iam.NewFromConfig(config),
+		Quotas: servicequotas.NewFromConfig(config),
 	}
 }

@@ -138,8 +138,8 @@ func TestDoctorCommandLine(t *testing.T) {
 	}
 }
 
-// Guarantees that doctor sees the status of a missing credential on each kind of API, and that there is nothing to see where
-// no API Gateway answers.
+// Guarantees that doctor sees the status of a missing credential on each kind of API, and that there is nothing to see
+// where no API Gateway answers.
 func TestDoctorKindsOfAPIs(t *testing.T) {
 	for _, c := range []struct {
 		args         []string

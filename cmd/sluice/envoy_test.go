@@ -245,14 +245,17 @@ func TestEnvoy(t *testing.T) {
 	}
 	for i, left := range []string{"2", "1", "0"} {
 		check(i, 200, map[string]string{
-			"X-Ratelimit-Limit": `3, 3;w=S`, "X-Ratelimit-Remaining": left, "X-Ratelimit-Reset": "S", "X-Envoy-Ratelimited": "",
-			"Ratelimit": `"tenant";r=` + left + `;t=S`, "Ratelimit-Policy": `"tenant";q=3;w=S`, "Retry-After": "",
+			"X-Ratelimit-Limit": `3, 3;w=S`, "X-Ratelimit-Remaining": left, "X-Ratelimit-Reset": "S",
+			"X-Envoy-Ratelimited": "",
+			"Ratelimit":           `"tenant";r=` + left + `;t=S`, "Ratelimit-Policy": `"tenant";q=3;w=S`,
+			"Retry-After":     "",
 			"Ratelimit-Limit": "3", "Ratelimit-Remaining": left, "Ratelimit-Reset": "S",
 		})
 	}
 	denied := map[string]string{
-		"X-Ratelimit-Limit": `3, 3;w=S`, "X-Ratelimit-Remaining": "0", "X-Envoy-Ratelimited": "true", "Retry-After": "S",
-		"Ratelimit": `"tenant";r=0;t=S`, "Ratelimit-Policy": `"tenant";q=3;w=S`,
+		"X-Ratelimit-Limit": `3, 3;w=S`, "X-Ratelimit-Remaining": "0", "X-Envoy-Ratelimited": "true",
+		"Retry-After": "S",
+		"Ratelimit":   `"tenant";r=0;t=S`, "Ratelimit-Policy": `"tenant";q=3;w=S`,
 	}
 	check(3, 429, denied)
 	if code, _ := e.get(t, ""); code != 200 {
@@ -323,8 +326,8 @@ func TestEnvoyPlans(t *testing.T) {
 	file, plans := filepath.Join(dir, "limits.yaml"), filepath.Join(dir, "plans.yaml")
 	for name, text := range map[string]string{
 		file: "domain: api\nsluice: {mapping: {tenant: tenant}}\n",
-		plans: "plans: [ { id: free, limits: [] }, { id: p, limits: [ { id: total, quota: { units: 2, every: year } } ] } ]\n" +
-			"tenants: [ { id: acme, plan: p }, { id: probe, plan: free } ]\n",
+		plans: "plans: [ { id: free, limits: [] }, { id: p, limits: [ { id: total, quota: { units: 2, every: year } " +
+			"} ] } ]\n" + "tenants: [ { id: acme, plan: p }, { id: probe, plan: free } ]\n",
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -341,7 +344,8 @@ func TestEnvoyPlans(t *testing.T) {
 	}
 	code, h, body := e.page(t, "acme")
 	if code != 429 || h.Get("Retry-After") == "" || h.Get("X-Ratelimit-Remaining") != "0" ||
-		strings.Join(h.Values("Content-Type"), ",") != "application/problem+json" || !strings.Contains(body, `"total"`) {
+		strings.Join(h.Values("Content-Type"), ",") != "application/problem+json" ||
+		!strings.Contains(body, `"total"`) {
 		t.Errorf("denied: %d, %v, %s", code, h, body)
 	}
 	if code, _, body = e.page(t, "nobody"); code != 429 || !strings.Contains(body, `"status":403`) {

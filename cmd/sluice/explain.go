@@ -159,7 +159,8 @@ func (f *explainFlags) check(c *cobra.Command) (time.Time, error) {
 func (f *explainFlags) explain(config *plan.Config, at time.Time) (*explanation, error) {
 	path := route.Clean(f.path)
 	x := &explanation{
-		Tenant: f.tenant, Method: f.method, Path: f.path, Readings: path.Forms(), Ambiguous: path.Ambiguous(), At: at.UTC(),
+		Tenant: f.tenant, Method: f.method, Path: f.path, Readings: path.Forms(), Ambiguous: path.Ambiguous(),
+		At:     at.UTC(),
 		Routed: config.Routed(f.method, &path), IPLimits: []verdictJSON{}, Limits: []verdictJSON{},
 	}
 	a := &plan.Attributes{

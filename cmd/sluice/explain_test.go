@@ -12,7 +12,8 @@ func TestExplain(t *testing.T) {
 		golden string
 		args   []string
 	}{
-		{"plans/explain-put.golden", []string{"--tenant", "acme", "--method", "PUT", "--path", "/product/1", "--subject", "ci",
+		{"plans/explain-put.golden", []string{"--tenant", "acme", "--method", "PUT", "--path", "/product/1",
+			"--subject", "ci",
 			"--ip", "203.0.113.9", "--header", "X-Query-Cost: 25"}},
 		{"plans/explain-get.golden", []string{"--tenant", "acme", "--path", "/reports/x"}},
 		{"plans/explain-alias.golden", []string{"--tenant", "acme", "--method", "PUT", "--path", "/product%2F1"}},
@@ -28,7 +29,8 @@ func TestExplain(t *testing.T) {
 }
 
 func TestExplainJSON(t *testing.T) {
-	got := sluice(t, "", "explain", "--plans", goodPlans, "--tenant", "acme", "--method", "PUT", "--path", "/product/1", "--json")
+	got := sluice(t, "", "explain", "--plans", goodPlans, "--tenant", "acme", "--method", "PUT", "--path",
+		"/product/1", "--json")
 	var x explanation
 	if err := json.Unmarshal([]byte(got.stdout), &x); err != nil {
 		t.Fatalf("%v in\n%s", err, got.stdout)
@@ -37,7 +39,8 @@ func TestExplainJSON(t *testing.T) {
 	for _, v := range x.Limits {
 		statuses = append(statuses, v.ID+" "+string(v.Status))
 	}
-	want := "burst applies; products displaced; put-product applies; put-product-next reports; reports no match; monthly applies"
+	want := "burst applies; products displaced; put-product applies; put-product-next reports; reports no match; " +
+		"monthly applies"
 	if joined := strings.Join(statuses, "; "); joined != want || len(x.IPLimits) != 1 {
 		t.Errorf("statuses %q and %d ipLimits, want %q and 1", joined, len(x.IPLimits), want)
 	}
@@ -60,7 +63,8 @@ func TestExplainUsage(t *testing.T) {
 		{"claim", append(base, "--claim", "region"), exitUsage, "is not NAME=VALUE"},
 		{"header", append(base, "--header", "x"), exitUsage, "is not NAME:VALUE"},
 		{"tenant", append(base, "--tenant", "acne"), exitFailed, `did you mean "acme"?`},
-		{"bad plans", []string{"explain", "--plans", badPlans, "--path", "/"}, exitFailed, badPlans + ":4:5: plans[0]: unknown key"},
+		{"bad plans", []string{"explain", "--plans", badPlans, "--path", "/"}, exitFailed,
+			badPlans + ":4:5: plans[0]: unknown key"},
 	} {
 		got := sluice(t, "", c.args...)
 		if got.code != c.code || !strings.Contains(got.stderr, c.want) || got.stdout != "" {

@@ -71,7 +71,8 @@ func TestDevAfterAFloodOfAddresses(t *testing.T) {
 			}
 		}
 	}
-	if log := r.stderr.String(); strings.Contains(log, "cannot decide") || !strings.Contains(log, "new ones share counters") {
+	if log := r.stderr.String(); strings.Contains(log, "cannot decide") ||
+		!strings.Contains(log, "new ones share counters") {
 		t.Errorf("want addresses that share counters, and no decision without the store:\n%s", log)
 	}
 }

@@ -50,8 +50,9 @@ func forgeable(t *testing.T) (*devcells.Plane, *devcells.Cell) {
 func forgeableOf(t *testing.T, several bool, plans string) (*devcells.Plane, *devcells.Cell) {
 	t.Helper()
 	p, err := devcells.Open(devcells.Config{
-		Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()}, NewKeys: identity.DevPepperID, Several: several,
-		Log: slog.New(slog.DiscardHandler), ReconcileEvery: time.Hour, CanaryEvery: time.Hour,
+		Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()}, NewKeys: identity.DevPepperID,
+		Several: several,
+		Log:     slog.New(slog.DiscardHandler), ReconcileEvery: time.Hour, CanaryEvery: time.Hour,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +96,8 @@ func TestForgedDocumentRunbook(t *testing.T) {
 	hash := identity.HashKey(identity.DevPepper(), stolen)
 	forged := []cellconfig.Document{
 		{Ref: cellconfig.Ref{Kind: plan.KindKey, ID: "backdoor"}, Version: 1,
-			Body: []byte(`{"hash":"` + hash + `","id":"backdoor","pepper":"` + identity.DevPepperID + `","tenant":"acme"}`)},
+			Body: []byte(`{"hash":"` + hash + `","id":"backdoor","pepper":"` + identity.DevPepperID +
+				`","tenant":"acme"}`)},
 		{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "free"}, Version: events.MaxVersion,
 			Body: []byte(`{"id":"free","limits":[]}`)},
 	}
@@ -130,7 +132,8 @@ func TestForgedDocumentRunbook(t *testing.T) {
 		for _, command := range commands {
 			r := sluice(t, "", command...)
 			if r.code != code {
-				t.Errorf("sluice %s: exit status %d, want %d: %s%s", strings.Join(command, " "), r.code, code, r.stdout, r.stderr)
+				t.Errorf("sluice %s: exit status %d, want %d: %s%s", strings.Join(command, " "), r.code, code,
+					r.stdout, r.stderr)
 			}
 			for _, word := range words {
 				if !strings.Contains(r.stdout, word) {
@@ -200,7 +203,8 @@ func TestForgedDocumentsOfAnEmptyTable(t *testing.T) {
 			run := func(want int64) {
 				t.Helper()
 				r, err := reconcile.New(reconcile.Config{
-					Tables: p.Tables(), Store: cell.Store(), Meter: new(streamstest.Meter), Log: slog.New(slog.DiscardHandler),
+					Tables: p.Tables(), Store: cell.Store(), Meter: new(streamstest.Meter),
+					Log: slog.New(slog.DiscardHandler),
 				})
 				if err != nil {
 					t.Fatal(err)

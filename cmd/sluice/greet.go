@@ -31,9 +31,12 @@ func (t attempts) commands() (out []string) {
 	return out
 }
 
-// tryLines makes a curl line for each of the first tenants, and one that goes over a limit. Keys are known only where they
-// are those of the example plan; others were shown once and are the reader's. A tenant is tried at the URL that at says.
-func tryLines(now devcells.Overview, keys []*plan.Key, anonymousPlan, base string, at func(*plan.Tenant) string) attempts {
+// tryLines makes a curl line for each of the first tenants, and one that goes over a limit. Keys are known only where
+// they are those of the example plan; others were shown once and are the reader's. A tenant is tried at the URL that at
+// says.
+func tryLines(
+	now devcells.Overview, keys []*plan.Key, anonymousPlan, base string, at func(*plan.Tenant) string,
+) attempts {
 	hashes := make(map[string]bool)
 	withKey := make(map[string]bool)
 	for _, k := range keys {
@@ -64,7 +67,8 @@ func tryLines(now devcells.Overview, keys []*plan.Key, anonymousPlan, base strin
 		out = append(out, attempt{about, "curl -i " + header + " " + base + "/product/1"})
 		if !t.Suspended { // the last tenant's is kept: in the example it is the one with the smallest limit
 			loop = &attempt{"more than tenant " + printable(t.ID) + " may: 200s, then 429s",
-				"for i in 1 2 3 4 5 6 7 8; do curl -s -o /dev/null -w '%{http_code}\\n' " + header + " " + base + "/product/1; done"}
+				"for i in 1 2 3 4 5 6 7 8; do curl -s -o /dev/null -w '%{http_code}\\n' " + header + " " + base +
+					"/product/1; done"}
 		}
 	}
 	switch {
@@ -109,16 +113,18 @@ func (f *fleet) greet(w io.Writer) {
 	}
 	f.greetOperators(&b, first)
 	if !onlyLocal(first.listener.Addr()) && usesDevPepper(first.Keys(context.Background())) {
-		b.WriteString("\nOthers can reach this address, and keys under the built-in pepper \"dev\" are no secret to them:\n" +
-			"make keys with 'sluice key create --pepper ID=FILE'.\n")
+		b.WriteString("\nOthers can reach this address, and keys under the built-in pepper \"dev\" are no secret to " +
+			"them:\n" + "make keys with 'sluice key create --pepper ID=FILE'.\n")
 	}
 	lines := first.lines
 	if f.several() {
 		now := f.clock.Now()
-		lines = first.try(context.Background(), now, base, func(t *plan.Tenant) string { return f.granting(cells, t, now, base) })
+		lines = first.try(context.Background(), now, base,
+			func(t *plan.Tenant) string { return f.granting(cells, t, now, base) })
 	}
 	if len(lines) == 0 {
-		b.WriteString("\nNo call can get in: the plans have no keys and no anonymousPlan. 'sluice key create --tenant T' makes a key.\n")
+		b.WriteString("\nNo call can get in: the plans have no keys and no anonymousPlan. 'sluice key create " +
+			"--tenant T' makes a key.\n")
 	} else {
 		b.WriteString("\nTry:\n")
 	}
@@ -149,7 +155,8 @@ func (f *fleet) greetOperators(w io.Writer, first *servedCell) {
 func (f *fleet) granting(cells []*servedCell, t *plan.Tenant, now time.Time, none string) string {
 	for _, c := range cells {
 		view, _ := c.Reader.Begin(context.Background(), now)
-		if own, err := view.Tenant(context.Background(), t.ID); err == nil && own != nil && !own.Limits(now).Withholds() {
+		if own, err := view.Tenant(context.Background(), t.ID); err == nil && own != nil &&
+			!own.Limits(now).Withholds() {
 			return c.url()
 		}
 	}

@@ -39,10 +39,11 @@ func newKeyCreateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "create --tenant TENANT [--subject SUBJECT]",
 		Short: "Make a new API key and print it once, stored or with its entry for a plans file",
-		Long: "Makes a new API key and prints it, once, with the entry that goes below keys: in a plans file. The entry holds\n" +
-			"only the key's hash, so the key cannot be found again.\n\n" +
-			"With --reason or --endpoint the key is stored for every cell instead, and only the key is printed. It is then made where it\n" +
-			"is stored, with the pepper that is there, or with --pepper here, so that only its hash is sent.\n\n" + pepperHelp,
+		Long: "Makes a new API key and prints it, once, with the entry that goes below keys: in a plans file. The " +
+			"entry holds\n" + "only the key's hash, so the key cannot be found again.\n\n" +
+			"With --reason or --endpoint the key is stored for every cell instead, and only the key is printed. " +
+			"It is then made where it\n" + "is stored, with the pepper that is there, or with --pepper " +
+			"here, so that only its hash is sent.\n\n" + pepperHelp,
 		Example: "  sluice key create --tenant acme --subject ci\n" +
 			"  sluice key create --tenant acme --subject ci --reason 'for their pipeline'\n" +
 			"  (umask 077; head -c 32 /dev/urandom | base64 > prod.pepper)\n" +
@@ -65,7 +66,8 @@ func newKeyCreateCommand() *cobra.Command {
 				}
 			}
 			if c.Flags().Changed("reason") || c.Flags().Changed("endpoint") {
-				return storeKey(c, &r, &admin.CreateKeyRequest{Tenant: tenant, Subject: subject, ID: id}, expires, pepper)
+				return storeKey(c, &r, &admin.CreateKeyRequest{Tenant: tenant, Subject: subject, ID: id}, expires,
+					pepper)
 			}
 			if r.json {
 				return usage(errors.New("--json goes with --reason"))
@@ -87,7 +89,8 @@ func newKeyCreateCommand() *cobra.Command {
 	f.StringVar(&tenant, "tenant", "", "id of the tenant that the key speaks for (required)")
 	f.StringVar(&subject, "subject", "", "who acts inside the tenant: a user, a service")
 	f.StringVar(&id, "id", "", "id of the key (default: a random one)")
-	f.StringVar(&expires, "expires", "", "time from which the key is refused, as in 2027-01-01T00:00:00Z (default: never)")
+	f.StringVar(&expires, "expires", "", "time from which the key is refused, as in 2027-01-01T00:00:00Z (default: "+
+		"never)")
 	f.StringVar(&pepper, "pepper", "", "pepper to hash with, as `ID=FILE` (default: the built-in, public pepper dev)")
 	return c
 }
@@ -131,7 +134,8 @@ func checkName(flag, name string, required bool) error {
 // choosePepper is the one that the flag names, or the built-in one, which is said on stderr.
 func choosePepper(c *cobra.Command, flag string) (id string, pepper []byte, err error) {
 	if flag == "" {
-		fmt.Fprintln(c.ErrOrStderr(), "sluice: the built-in pepper \"dev\" is public: use this key on your own machine only (see --pepper)")
+		fmt.Fprintln(c.ErrOrStderr(), "sluice: the built-in pepper \"dev\" is public: use this key on your own "+
+			"machine only (see --pepper)")
 		return identity.DevPepperID, identity.DevPepper(), nil
 	}
 	p, err := parsePepper(flag)
@@ -145,9 +149,10 @@ func choosePepper(c *cobra.Command, flag string) (id string, pepper []byte, err 
 func newKeyHashCommand() *cobra.Command {
 	var pepper string
 	c := &cobra.Command{
-		Use:     "hash",
-		Short:   "Read an API key from stdin and print its hash",
-		Long:    "Reads an API key from stdin, so that it stays out of the shell's history, and prints the hash to store.\n\n" + pepperHelp,
+		Use:   "hash",
+		Short: "Read an API key from stdin and print its hash",
+		Long: "Reads an API key from stdin, so that it stays out of the shell's history, and prints the hash to " +
+			"store.\n\n" + pepperHelp,
 		Example: "  sluice key hash --pepper prod=prod.pepper < key.txt",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -170,6 +175,7 @@ func newKeyHashCommand() *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&pepper, "pepper", "", "pepper to hash with, as `ID=FILE` (default: the built-in, public pepper dev)")
+	c.Flags().StringVar(&pepper, "pepper", "", "pepper to hash with, as `ID=FILE` (default: the built-in, public "+
+		"pepper dev)")
 	return c
 }

@@ -25,20 +25,22 @@ func execute(t *testing.T, stdin string, args ...string) (stdout, stderr string,
 	return out.String(), errs.String(), err
 }
 
-// Guarantees that what `key create` prints can be pasted below any plans and lets the printed key in, for names that YAML
-// would read as something else, too.
+// Guarantees that what `key create` prints can be pasted below any plans and lets the printed key in, for names that
+// YAML would read as something else, too.
 func TestKeyCreate(t *testing.T) {
 	pepper := filepath.Join(t.TempDir(), "pepper")
 	if err := os.WriteFile(pepper, []byte("a pepper of our own\r\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, tenant := range []string{"acme", "null", "3", "a: b # c", `"quoted" 'too'`, "é\u2028😀", "- x", "<b>&"} {
-		out, warning, err := execute(t, "", "key", "create", "--tenant", tenant, "--subject", "yes", "--pepper", "prod="+pepper, "--expires", "2027-01-01T00:00:00Z")
+		out, warning, err := execute(t, "", "key", "create", "--tenant", tenant, "--subject", "yes", "--pepper",
+			"prod="+pepper, "--expires", "2027-01-01T00:00:00Z")
 		if err != nil || warning != "" {
 			t.Fatalf("key create --tenant %q: %v %s", tenant, err, warning)
 		}
 		key, entry, _ := strings.Cut(out, "\n")
-		text := "plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\ntenants: [ { id: " + quoted(tenant) + ", plan: p } ]\n" + entry
+		text := "plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\ntenants: [ { " +
+			"id: " + quoted(tenant) + ", plan: p } ]\n" + entry
 		cfg, err := plan.Parse(configyaml.Source("x.yaml", []byte(text)))
 		if err != nil {
 			t.Fatalf("the entry for %q is no good: %v\n%s", tenant, err, entry)
@@ -62,8 +64,10 @@ func TestKeyHash(t *testing.T) {
 	if !strings.Contains(warning, "public") {
 		t.Errorf("nothing says that the built-in pepper is public: %q", warning)
 	}
-	for stdin, want := range map[string]string{"": "no key", "slk_typo": "malformed", strings.Repeat("k", 10_000): "malformed"} {
-		if out, _, err := execute(t, stdin, "key", "hash"); err == nil || !strings.Contains(err.Error(), want) || out != "" {
+	for stdin, want := range map[string]string{"": "no key", "slk_typo": "malformed",
+		strings.Repeat("k", 10_000): "malformed"} {
+		if out, _, err := execute(t, stdin, "key", "hash"); err == nil || !strings.Contains(err.Error(), want) ||
+			out != "" {
 			t.Errorf("key hash of %.20q = %q, %v; want an error with %q", stdin, out, err, want)
 		}
 	}

@@ -39,7 +39,8 @@ func storeKey(c *cobra.Command, r *remote, request *admin.CreateKeyRequest, expi
 		request.Hash, request.Pepper = identity.HashKey(secret, own), id
 	}
 	return operate(c, r, "keys/create", request, func(w io.Writer, k *admin.CreateKeyResponse) error {
-		fmt.Fprintf(c.ErrOrStderr(), "sluice: key %s is stored, version %d; its text is shown this once\n", shown(k.Item.Key), k.Item.Version)
+		fmt.Fprintf(c.ErrOrStderr(), "sluice: key %s is stored, version %d; its text is shown this once\n",
+			shown(k.Item.Key), k.Item.Version)
 		_, err := fmt.Fprintln(w, k.Key)
 		return err
 	}, func(k *admin.CreateKeyResponse) {
@@ -53,30 +54,33 @@ func newKeyListCommand() *cobra.Command {
 	var r remote
 	var tenant string
 	c := &cobra.Command{
-		Use: "list", Short: "List the stored API keys", Long: "Lists the stored API keys by their ids. What a key is cannot be found again.",
+		Use: "list", Short: "List the stored API keys", Long: "Lists the stored API keys by their ids. What a key " +
+			"is cannot be found again.",
 		Example: "  sluice key list --tenant acme",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return listing(c, &r, control.Keys, "KEY TENANT SUBJECT STATE EXPIRES PEPPER VERSION CHANGED BY", func(i *call.Item) []string {
-				var k struct {
-					Tenant, Subject, Pepper string
-					Revoked                 bool
-					Expires                 time.Time
-				}
-				state := "valid"
-				switch err := json.Unmarshal(i.Body, &k); {
-				case err != nil:
-					state = "unreadable"
-				case k.Revoked:
-					state = "revoked"
-				case !k.Expires.IsZero() && !k.Expires.After(time.Now()):
-					state = "expired"
-				}
-				if tenant != "" && k.Tenant != tenant {
-					return nil
-				}
-				return []string{i.Key, k.Tenant, k.Subject, state, day(k.Expires), k.Pepper, strconv.FormatInt(i.Version, 10), day(i.ChangedAt), i.Actor}
-			})
+			return listing(c, &r, control.Keys, "KEY TENANT SUBJECT STATE EXPIRES PEPPER VERSION CHANGED BY",
+				func(i *call.Item) []string {
+					var k struct {
+						Tenant, Subject, Pepper string
+						Revoked                 bool
+						Expires                 time.Time
+					}
+					state := "valid"
+					switch err := json.Unmarshal(i.Body, &k); {
+					case err != nil:
+						state = "unreadable"
+					case k.Revoked:
+						state = "revoked"
+					case !k.Expires.IsZero() && !k.Expires.After(time.Now()):
+						state = "expired"
+					}
+					if tenant != "" && k.Tenant != tenant {
+						return nil
+					}
+					return []string{i.Key, k.Tenant, k.Subject, state, day(k.Expires), k.Pepper,
+						strconv.FormatInt(i.Version, 10), day(i.ChangedAt), i.Actor}
+				})
 		},
 	}
 	r.flags(c)
@@ -93,12 +97,14 @@ func newKeyRevokeCommand() *cobra.Command {
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
 			if identity.CheckKey(args[0]) == nil && len(args[0]) > 40 {
-				return &usageError{c.CommandPath(), fmt.Errorf("that is a key, not the id of one; whoever sees your shell's history has it now: revoke it by its id")}
+				return &usageError{c.CommandPath(), fmt.Errorf("that is a key, not the id of one; whoever sees your " +
+					"shell's history has it now: revoke it by its id")}
 			}
 			if err := r.why(c); err != nil {
 				return err
 			}
-			return operate(c, &r, "keys/revoke", admin.KeyRequest{ID: args[0], Reason: r.reason}, written("key "+shown(args[0])+" is revoked"))
+			return operate(c, &r, "keys/revoke", admin.KeyRequest{ID: args[0], Reason: r.reason},
+				written("key "+shown(args[0])+" is revoked"))
 		},
 	}
 	r.writes(c)

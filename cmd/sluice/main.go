@@ -95,7 +95,8 @@ func newRootCommand() *cobra.Command {
 	})
 	root.AddCommand(newDevCommand(), newServeCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(),
 		newPaceCommand(), newKeyCommand())
-	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newPeekCommand(), newResetCommand(), newRefundCommand(),
+	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newPeekCommand(), newResetCommand(),
+		newRefundCommand(),
 		newShadowCommand(), newCellCommand(), newConfigCommand(), newAuditCommand(), newCostCommand(time.Now),
 		newDoctorCommand())
 	root.InitDefaultCompletionCmd()

@@ -38,7 +38,8 @@ func operated(t *testing.T) (endpoint string) {
 			return identity.DevPepperID, identity.HashKey(identity.DevPepper(), key), nil
 		},
 		Shadow: func(context.Context) (*admin.ShadowReport, error) {
-			return &admin.ShadowReport{Window: "the last ten minutes", Limits: []admin.ShadowLimit{{Limit: "writes", Admitted: 40, Denied: 2}}}, nil
+			return &admin.ShadowReport{Window: "the last ten minutes",
+				Limits: []admin.ShadowLimit{{Limit: "writes", Admitted: 40, Denied: 2}}}, nil
 		}})
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +52,8 @@ func operated(t *testing.T) (endpoint string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := ops.New(ops.Config{Cell: "local", Store: store, Tables: tables, Log: log, Tenant: func(_ context.Context, id string) (*plan.Tenant, error) {
+	o, err := ops.New(ops.Config{Cell: "local", Store: store, Tables: tables, Log: log, Tenant: func(_ context.Context,
+		id string) (*plan.Tenant, error) {
 		tenant, _ := config.Tenant(id)
 		return tenant, nil
 	}})
@@ -59,7 +61,8 @@ func operated(t *testing.T) (endpoint string) {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/_sluice/admin/ops/local/", http.StripPrefix("/_sluice/admin/ops/local", call.Local(ops.NewMux(o), "ann@local")))
+	mux.Handle("/_sluice/admin/ops/local/", http.StripPrefix("/_sluice/admin/ops/local",
+		call.Local(ops.NewMux(o), "ann@local")))
 	mux.Handle("/_sluice/admin/", http.StripPrefix("/_sluice/admin", call.Local(admin.NewMux(s), "ann@local")))
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
@@ -68,7 +71,8 @@ func operated(t *testing.T) (endpoint string) {
 }
 
 // moments are times and ids that are others in each run, with the spaces that a table puts behind them.
-var moments = regexp.MustCompile(`20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(\.[0-9]+)?Z|20[0-9]{6}T[0-9]{6}Z-[0-9a-f]{16}|[0-9a-f]{64}`)
+var moments = regexp.MustCompile(`20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(\.[0-9]+)?Z|20[0-9]{6}T[0-9]{6}` +
+	`Z-[0-9a-f]{16}|[0-9a-f]{64}`)
 
 // Guarantees what operators see of each command, on a terminal and as JSON, word by word.
 func TestOperatorCommands(t *testing.T) {
@@ -123,7 +127,8 @@ func TestOperatorCommands(t *testing.T) {
 // Guarantees that an operator is told which items of the cells cannot be read, and whose they are.
 func TestUnreadableCells(t *testing.T) {
 	for want, u := range map[string]admin.UnreadableCell{
-		`cannot be read, so nothing of it is carried out: placed.0a, version 7, the placement of tenant b <c>: unknown layout 2`: {
+		`cannot be read, so nothing of it is carried out: placed.0a, version 7, the placement of tenant b <c>: ` +
+			`unknown layout 2`: {
 			Key: "placed.0a", Tenant: "b <c>", Version: 7, Error: "unknown layout 2"},
 		`cannot be read, so nothing of it is carried out: us-1, version 1: no JSON`: {Key: "us-1", Version: 1,
 			Error: "no JSON"},
@@ -135,10 +140,12 @@ func TestUnreadableCells(t *testing.T) {
 	}
 }
 
-// Guarantees that a key is printed once, is the one that is stored, and can be found in no other output; made there or here.
+// Guarantees that a key is printed once, is the one that is stored, and can be found in no other output; made there or
+// here.
 func TestStoredKeys(t *testing.T) {
 	operated(t)
-	if r := sluice(t, "", "plan", "apply", filepath.Join("testdata", "operator", "plans.yaml"), "--reason", "x"); r.code != 0 {
+	if r := sluice(t, "", "plan", "apply", filepath.Join("testdata", "operator", "plans.yaml"), "--reason",
+		"x"); r.code != 0 {
 		t.Fatal(r.stderr)
 	}
 	pepper := filepath.Join(t.TempDir(), "pepper")
@@ -148,8 +155,10 @@ func TestStoredKeys(t *testing.T) {
 	for id, c := range map[string]struct {
 		flags  []string
 		pepper []byte
-	}{"there": {nil, identity.DevPepper()}, "here": {[]string{"--pepper", "own=" + pepper}, []byte("a pepper of our own")}} {
-		r := sluice(t, "", append([]string{"key", "create", "--tenant", "acme", "--id", id, "--reason", "pipeline"}, c.flags...)...)
+	}{"there": {nil, identity.DevPepper()}, "here": {[]string{"--pepper", "own=" + pepper},
+		[]byte("a pepper of our own")}} {
+		r := sluice(t, "", append([]string{"key", "create", "--tenant", "acme", "--id", id, "--reason", "pipeline"},
+			c.flags...)...)
 		key := strings.TrimSuffix(r.stdout, "\n")
 		if r.code != 0 || identity.CheckKey(key) != nil || strings.Contains(r.stderr, key) {
 			t.Fatalf("create: %+v", r)
@@ -158,23 +167,28 @@ func TestStoredKeys(t *testing.T) {
 		if !strings.Contains(list.stdout, identity.HashKey(c.pepper, key)) || strings.Contains(list.stdout, key) {
 			t.Errorf("listed is %s", list.stdout)
 		}
-		again := sluice(t, "", append([]string{"key", "create", "--tenant", "acme", "--id", id, "--reason", "pipeline", "--json"}, c.flags...)...)
+		again := sluice(t, "", append([]string{"key", "create", "--tenant", "acme", "--id", id, "--reason", "pipeline",
+			"--json"}, c.flags...)...)
 		if again.code != exitConflict || strings.Contains(again.stdout+again.stderr, "slk_") {
 			t.Errorf("a second of the same id: %+v", again)
 		}
-		r = sluice(t, "", append([]string{"key", "create", "--tenant", "acme", "--reason", "pipeline", "--json"}, c.flags...)...)
+		r = sluice(t, "", append([]string{"key", "create", "--tenant", "acme", "--reason", "pipeline", "--json"},
+			c.flags...)...)
 		var made struct{ Key string }
-		if err := json.Unmarshal([]byte(r.stdout), &made); err != nil || identity.CheckKey(made.Key) != nil || strings.Count(r.stdout+r.stderr, made.Key) != 1 {
+		if err := json.Unmarshal([]byte(r.stdout), &made); err != nil || identity.CheckKey(made.Key) != nil ||
+			strings.Count(r.stdout+r.stderr, made.Key) != 1 {
 			t.Errorf("as JSON: %+v, %v", r, err)
 		}
-		if r := sluice(t, "", "key", "revoke", made.Key, "--reason", "x"); r.code != exitUsage || strings.Contains(r.stderr, made.Key) {
+		if r := sluice(t, "", "key", "revoke", made.Key, "--reason", "x"); r.code != exitUsage ||
+			strings.Contains(r.stderr, made.Key) {
 			t.Errorf("revoke by the key itself: %+v", r)
 		}
 		if r := sluice(t, "", "key", "revoke", id, "--reason", "leaked"); r.code != 0 {
 			t.Errorf("revoke: %+v", r)
 		}
 	}
-	if r := sluice(t, "", "key", "list"); strings.Count(r.stdout, "revoked") != 2 || strings.Count(r.stdout, "valid") != 2 {
+	if r := sluice(t, "", "key", "list"); strings.Count(r.stdout, "revoked") != 2 ||
+		strings.Count(r.stdout, "valid") != 2 {
 		t.Errorf("listed is\n%s", r.stdout)
 	}
 }
@@ -228,7 +242,8 @@ func TestOperatorUsage(t *testing.T) {
 	if err := os.WriteFile(bad, []byte("plans:\n  - id: p\n    limits: [ { id: l, rate: 0 } ]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r := sluice(t, "", "plan", "apply", bad, "--reason", "x"); r.code != exitFailed || !strings.Contains(r.stderr, "bad.yaml:3:") {
+	if r := sluice(t, "", "plan", "apply", bad, "--reason", "x"); r.code != exitFailed ||
+		!strings.Contains(r.stderr, "bad.yaml:3:") {
 		t.Errorf("a bad file: %+v", r)
 	}
 }
@@ -245,7 +260,8 @@ func TestOperatorHelp(t *testing.T) {
 			}
 		}
 		path := strings.Fields(c.CommandPath())[1:]
-		all.WriteString("$ sluice " + strings.Join(path, " ") + " --help\n" + sluice(t, "", append(path, "--help")...).stdout + "\n")
+		all.WriteString("$ sluice " + strings.Join(path, " ") + " --help\n" +
+			sluice(t, "", append(path, "--help")...).stdout + "\n")
 		for _, inner := range c.Commands() {
 			walk(inner)
 		}
@@ -259,7 +275,8 @@ func TestOperatorHelp(t *testing.T) {
 	golden(t, "operator/help.golden", all.String())
 }
 
-// Guarantees that calls to this machine are signed where that is asked for, by flag or variable, and need no credentials where it is not.
+// Guarantees that calls to this machine are signed where that is asked for, by flag or variable, and need no
+// credentials where it is not.
 func TestSignHere(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "example-secret")
@@ -294,7 +311,8 @@ func TestSignHere(t *testing.T) {
 		}
 	}
 	t.Setenv("SLUICE_SIGN", "perhaps")
-	if r := sluice(t, "", "cell", "list", "--endpoint", server.URL); r.code != exitUsage || !strings.Contains(r.stderr, `SLUICE_SIGN is "perhaps"`) {
+	if r := sluice(t, "", "cell", "list", "--endpoint", server.URL); r.code != exitUsage ||
+		!strings.Contains(r.stderr, `SLUICE_SIGN is "perhaps"`) {
 		t.Errorf("SLUICE_SIGN=perhaps: %d %s", r.code, r.stderr)
 	}
 }
@@ -346,7 +364,8 @@ func TestStoredOpsURLs(t *testing.T) {
 		}
 		if r.code != 1 || len(got) > 0 || !strings.Contains(r.stderr, tt.says) ||
 			!strings.Contains(r.stderr, "nothing was sent there. --ops-endpoint") {
-			t.Errorf("%s, signed %t: exit code %d, calls with %q: %s; want none, and %q", tt.url, tt.signed, r.code, got,
+			t.Errorf("%s, signed %t: exit code %d, calls with %q: %s; want none, and %q", tt.url, tt.signed, r.code,
+				got,
 				r.stderr, tt.says)
 		}
 	}
@@ -402,7 +421,8 @@ func TestSigning(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := r.Header.Get("Authorization")
-		if !strings.HasPrefix(got, "AWS4-HMAC-SHA256 Credential=AKIAEXAMPLE/") || !strings.Contains(got, "/"+want[1]+"/execute-api/aws4_request") || strings.Contains(got, "example-secret") {
+		if !strings.HasPrefix(got, "AWS4-HMAC-SHA256 Credential=AKIAEXAMPLE/") ||
+			!strings.Contains(got, "/"+want[1]+"/execute-api/aws4_request") || strings.Contains(got, "example-secret") {
 			t.Errorf("%s is signed %q, want region %s", url, got, want[1])
 		}
 	}

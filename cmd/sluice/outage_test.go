@@ -56,7 +56,8 @@ type devProcess struct {
 func startProcess(t *testing.T, args ...string) *devProcess {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), argsEnv+"="+strings.Join(append([]string{"dev", "--listen", "127.0.0.1:0"}, args...), "\n"))
+	cmd.Env = append(os.Environ(), argsEnv+"="+strings.Join(append([]string{"dev", "--listen", "127.0.0.1:0"},
+		args...), "\n"))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -92,7 +93,8 @@ func (p *devProcess) kill() {
 	<-p.done
 }
 
-// answers sends requests from several clients and counts the answers by status. An address that does not answer counts as 0.
+// answers sends requests from several clients and counts the answers by status. An address that does not answer counts
+// as 0.
 func answers(t *testing.T, base string, requests int) map[int]int {
 	t.Helper()
 	var mu sync.Mutex
@@ -167,7 +169,8 @@ func TestDevKilledWithLeases(t *testing.T) {
 		}
 	}
 	admitted := before + meanwhile[http.StatusOK] + after
-	t.Logf("%d of %d admitted, %d of them by the gateway that was killed while it was asked", admitted, limit, meanwhile[http.StatusOK])
+	t.Logf("%d of %d admitted, %d of them by the gateway that was killed while it was asked", admitted, limit,
+		meanwhile[http.StatusOK])
 	if admitted > limit {
 		t.Errorf("%d admitted, the limit is %d", admitted, limit)
 	}
@@ -176,8 +179,8 @@ func TestDevKilledWithLeases(t *testing.T) {
 	}
 }
 
-// While Redis is gone every request has an answer, those of open and backstop limits are admitted within their bounds, and
-// when it is back it counts again.
+// While Redis is gone every request has an answer, those of open and backstop limits are admitted within their bounds,
+// and when it is back it counts again.
 func TestDevWithoutRedis(t *testing.T) {
 	server := redistest.Start(t)
 	plans := sharedPlans(t, 10_000, 1000, "      - { id: hourly, rate: 100, period: 1h, algorithm: token_bucket }\n")
@@ -185,10 +188,12 @@ func TestDevWithoutRedis(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(plans, []byte(strings.ReplaceAll(string(text), ", onStoreFailure: closed", "")), 0o600); err != nil {
+	if err := os.WriteFile(plans, []byte(strings.ReplaceAll(string(text), ", onStoreFailure: closed", "")),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := startProcess(t, "--redis", server.Addr, "--redis-deadline", "1s", "--log-level", "error", "--plans", plans, "--max-instances", "4")
+	p := startProcess(t, "--redis", server.Addr, "--redis-deadline", "1s", "--log-level", "error", "--plans", plans,
+		"--max-instances", "4")
 	// On a machine that stands still for the life of a lease, what was leased of the hour and not spent is lost to it.
 	if of := answers(t, p.base, 40); of[http.StatusOK] < 20 || of[http.StatusOK]+of[http.StatusTooManyRequests] != 40 {
 		t.Fatalf("with Redis: %v, want 40 admitted, or few less", of)
@@ -196,7 +201,8 @@ func TestDevWithoutRedis(t *testing.T) {
 	server.Kill()
 	of := answers(t, p.base, 400)
 	// What is leased, and the backstop's bucket: all of the hour for one instance, as this one has counted itself.
-	if of[http.StatusOK] == 0 || of[http.StatusOK] > 60+2*100 || of[http.StatusOK]+of[http.StatusTooManyRequests] != 400 {
+	if of[http.StatusOK] == 0 || of[http.StatusOK] > 60+2*100 ||
+		of[http.StatusOK]+of[http.StatusTooManyRequests] != 400 {
 		t.Errorf("without Redis: %v, want 1 to 260 admitted and the others denied", of)
 	}
 	if err := server.Start(); err != nil {

@@ -77,17 +77,20 @@ func TestPaceCommands(t *testing.T) {
 		command []string
 	}{
 		{"the last argument", nil, "a\nb c\n", 0, "<x> <a>\n<x> <b c>\n", "", []string{"printf", "<%s> <%s>\n", "x"}},
-		{"in place of {}", nil, "a\n$(b)\n", 0, "<a> <a>\n<$(b)> <$(b)>\n", "", []string{"printf", "<%s> <%s>\n", "{}", "{}"}},
+		{"in place of {}", nil, "a\n$(b)\n", 0, "<a> <a>\n<$(b)> <$(b)>\n", "", []string{"printf", "<%s> <%s>\n", "{}",
+			"{}"}},
 		{"some fail", nil, "true\nfalse\ntrue\n", 1, "", `1 of 3 commands failed`, []string{"sh", "-c"}},
 		{"no such command", nil, "a\n", 1, "", `no-such-command`, []string{"no-such-command"}},
-		{"several at once", []string{"--parallel", "4"}, strings.Repeat("x\n", 40), 0, strings.Repeat("x\n", 40), "", []string{"echo"}},
+		{"several at once", []string{"--parallel", "4"}, strings.Repeat("x\n", 40), 0, strings.Repeat("x\n", 40), "",
+			[]string{"echo"}},
 		{"no lines", nil, "", 0, "", "", []string{"false"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			args := append(append([]string{"pace", "--limit", "1000/s"}, tt.args...), "--")
 			got := sluice(t, tt.stdin, append(args, tt.command...)...)
 			if got.code != tt.code || got.stdout != tt.stdout || !strings.Contains(got.stderr, tt.stderr) {
-				t.Errorf("exit code %d, output %q, errors %q; want %d, %q, %q", got.code, got.stdout, got.stderr, tt.code, tt.stdout,
+				t.Errorf("exit code %d, output %q, errors %q; want %d, %q, %q", got.code, got.stdout, got.stderr,
+					tt.code, tt.stdout,
 					tt.stderr)
 			}
 		})
@@ -110,14 +113,15 @@ func TestPaceRefuses(t *testing.T) {
 				args[i] = redistest.Start(t).Addr
 			}
 		}
-		if got := sluice(t, "", append([]string{"pace"}, args...)...); got.code != exitUsage || !strings.Contains(got.stderr, want) {
+		if got := sluice(t, "", append([]string{"pace"}, args...)...); got.code != exitUsage ||
+			!strings.Contains(got.stderr, want) {
 			t.Errorf("%q: exit code %d, %q; want %d and %q", args, got.code, got.stderr, exitUsage, want)
 		}
 	}
 }
 
-// All lines of processes that share a limit pass. That they never exceed it together is tested in package pacer, where time
-// is virtual.
+// All lines of processes that share a limit pass. That they never exceed it together is tested in package pacer, where
+// time is virtual.
 func TestPaceShared(t *testing.T) {
 	addr := redistest.Start(t).Addr
 	var passed atomic.Int64

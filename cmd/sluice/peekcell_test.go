@@ -17,8 +17,9 @@ func TestCountersFindTheirCell(t *testing.T) {
 	plans := filepath.Join(t.TempDir(), "plans.yaml")
 	text := "plans: [ { id: p, limits: [ { id: burst, algorithm: token_bucket, rate: 900, period: 1h, burst: 900 }, " +
 		"{ id: monthly, quota: { units: 1000, every: month } } ] } ]\n" +
-		"tenants: [ { id: acme, plan: p }, { id: pinned, plan: p, cells: [cell-3, cell-1] }, { id: narrow, plan: p, cells: [cell-2] } ]\n" +
-		"ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 9, period: 1h, burst: 9 } ]\n"
+		"tenants: [ { id: acme, plan: p }, { id: pinned, plan: p, cells: [cell-3, cell-1] }, { id: narrow, " +
+		"plan: p, cells: [cell-2] } ]\n" + "ipLimits: [ { id: per-address, algorithm: token_bucket, rate: " +
+		"9, period: 1h, burst: 9 } ]\n"
 	if err := os.WriteFile(plans, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -33,30 +34,36 @@ func TestCountersFindTheirCell(t *testing.T) {
 		return true
 	})
 	on := func(args ...string) ran { return sluice(t, "", append(args, "--endpoint", r.base+"/_sluice/admin")...) }
-	for _, c := range []struct{ tenant, home string }{{"acme", "cell-[123]"}, {"pinned", "cell-3"}, {"narrow", "cell-2"}} {
+	for _, c := range []struct{ tenant, home string }{{"acme", "cell-[123]"}, {"pinned", "cell-3"},
+		{"narrow", "cell-2"}} {
 		got := on("peek", c.tenant)
-		said := regexp.MustCompile(`^sluice: counters of cell (` + c.home + `), the home of tenant "` + c.tenant + `": it counts the quotas, and of other limits ` +
+		said := regexp.MustCompile(`^sluice: counters of cell (` + c.home + `), the home of tenant "` + c.tenant +
+			`": it counts the quotas, and of other limits ` +
 			`its own part; --cell shows another of (cell-\d, cell-\d, cell-\d)\n$`).FindStringSubmatch(got.stderr)
-		if got.code != 0 || !strings.Contains(got.stdout, "monthly") || said == nil || said[2] != "cell-1, cell-2, cell-3" {
+		if got.code != 0 || !strings.Contains(got.stdout, "monthly") || said == nil ||
+			said[2] != "cell-1, cell-2, cell-3" {
 			t.Fatalf("peek %s: exit code %d\n%s%s", c.tenant, got.code, got.stdout, got.stderr)
 		}
 		if explicit := on("peek", c.tenant, "--cell", said[1]); explicit.code != 0 || explicit.stderr != "" {
 			t.Errorf("peek %s --cell %s: exit code %d: %s", c.tenant, said[1], explicit.code, explicit.stderr)
 		}
 	}
-	if got := on("peek", "pinned", "--json"); got.code != 0 || !strings.HasPrefix(got.stdout, "{") || !strings.Contains(got.stderr, "cell-3") {
+	if got := on("peek", "pinned", "--json"); got.code != 0 || !strings.HasPrefix(got.stdout, "{") ||
+		!strings.Contains(got.stderr, "cell-3") {
 		t.Errorf("peek --json: exit code %d\n%s%s", got.code, got.stdout, got.stderr)
 	}
 	for _, args := range [][]string{
 		{"reset", "pinned", "burst", "--reason", "x"}, {"refund", "pinned", "monthly", "--units", "1", "--reason", "x"},
-		{"peek", "--ip-limits", "--ip", "192.0.2.1"}, {"reset", "--ip-limits", "--ip", "192.0.2.1", "per-address", "--reason", "x"},
+		{"peek", "--ip-limits", "--ip", "192.0.2.1"}, {"reset", "--ip-limits", "--ip", "192.0.2.1", "per-address",
+			"--reason", "x"},
 	} {
 		got := on(args...)
 		home := ""
 		if args[1] == "pinned" {
 			home = `; cell-3 is the home of tenant "pinned", which counts its quotas`
 		}
-		if want := "several cells count: say which with --cell, one of cell-1, cell-2, cell-3" + home; got.code != exitUsage || !strings.Contains(got.stderr, want) {
+		if want := "several cells count: say which with --cell, one of cell-1, cell-2, cell-3" +
+			home; got.code != exitUsage || !strings.Contains(got.stderr, want) {
 			t.Errorf("sluice %q: exit code %d: %s, want %q", args, got.code, got.stderr, want)
 		}
 	}
@@ -85,7 +92,8 @@ func TestCountersFindTheirCell(t *testing.T) {
 	r = startDev(t, "--data", dir) // one cell, alone
 	for _, args := range [][]string{{"peek", "acme"}, {"reset", "acme", "burst", "--reason", "x"}} {
 		if got := on(args...); got.code != 0 || got.stderr != "" || !strings.Contains(got.stdout, "burst") {
-			t.Errorf("beside one cell that is alone: sluice %q: exit code %d\n%s%s", args, got.code, got.stdout, got.stderr)
+			t.Errorf("beside one cell that is alone: sluice %q: exit code %d\n%s%s", args, got.code, got.stdout,
+				got.stderr)
 		}
 	}
 }

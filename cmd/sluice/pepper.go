@@ -43,7 +43,8 @@ func (p pepperFlag) read() ([]byte, error) {
 	}
 	b = bytes.TrimRight(b, "\r\n")
 	if len(b) < identity.MinPepperBytes || len(b) > maxPepperBytes {
-		return nil, fmt.Errorf("pepper %s: %s holds %d bytes, want %d..%d", p.id, p.file, len(b), identity.MinPepperBytes, maxPepperBytes)
+		return nil, fmt.Errorf("pepper %s: %s holds %d bytes, want %d..%d", p.id, p.file, len(b),
+			identity.MinPepperBytes, maxPepperBytes)
 	}
 	return b, nil
 }

@@ -31,7 +31,8 @@ func newPlanCommand() *cobra.Command {
 
 // group is a command that only has others.
 func group(use, short string) *cobra.Command {
-	return &cobra.Command{Use: use, Short: short, Args: usageArgs(cobra.NoArgs), RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	return &cobra.Command{Use: use, Short: short, Args: usageArgs(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
 }
 
 const layLong = `What the files do not name stays as it is on the server: plans, tenants, API keys, single ipLimits (by their ids) and
@@ -75,9 +76,9 @@ func newPlanApplyCommand(onlyDiff bool) *cobra.Command {
 	f := applyFlags{dryRun: onlyDiff}
 	c := &cobra.Command{
 		Use: "apply FILE...", Short: "Make what plans files say what the cells enforce", Long: applyLong,
-		Example: "  sluice plan apply plans.yaml --reason 'pro gets 200 a second'\n  sluice plan apply --dry-run plans.yaml tenants.yaml\n" +
-			"  sluice plan apply --prune=plans --yes plans.yaml --reason 'the plan basic ends'\n" +
-			"  generate-tenants | sluice plan apply - --reason nightly",
+		Example: "  sluice plan apply plans.yaml --reason 'pro gets 200 a second'\n  sluice plan apply --dry-run " +
+			"plans.yaml tenants.yaml\n" + "  sluice plan apply --prune=plans --yes plans.yaml --reason 'the plan " +
+			"basic ends'\n" + "  generate-tenants | sluice plan apply - --reason nightly",
 		Args: usageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(c *cobra.Command, files []string) error { return f.run(c, files) },
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -130,7 +131,8 @@ func (f *applyFlags) sections(c *cobra.Command) ([]client.Section, error) {
 			out = append(out, s)
 		default:
 			all := strings.Join(sectionNames(), ", ")
-			return nil, &usageError{c.CommandPath(), fmt.Errorf("--prune=%s: want %s, or all; FILE comes after a space", name, all)}
+			return nil, &usageError{c.CommandPath(),
+				fmt.Errorf("--prune=%s: want %s, or all; FILE comes after a space", name, all)}
 		}
 	}
 	return out, nil
@@ -276,7 +278,8 @@ func lossesText(diff *client.Diff) string {
 func (f *applyFlags) write(c *cobra.Command, to *client.Client, diff *client.Diff) (client.Result, error) {
 	var bar *progressbar.ProgressBar
 	if out := c.ErrOrStderr(); isTerminal(out) && !f.json {
-		bar = progressbar.NewOptions(len(diff.Edits), progressbar.OptionSetWriter(out), progressbar.OptionSetDescription("applying"),
+		bar = progressbar.NewOptions(len(diff.Edits), progressbar.OptionSetWriter(out),
+			progressbar.OptionSetDescription("applying"),
 			progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("documents"),
 			progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth())
 	}
@@ -302,7 +305,8 @@ func (f *applyFlags) cut(c *cobra.Command, out *applied, err error) error {
 		return err // which says that nothing was written
 	}
 	if refused == nil {
-		fmt.Fprintln(c.ErrOrStderr(), "The connection broke, and the server may have gone on. Looked at again, the documents were:")
+		fmt.Fprintln(c.ErrOrStderr(), "The connection broke, and the server may have gone on. Looked at again, the "+
+			"documents were:")
 	}
 	for _, state := range []struct {
 		client.State
@@ -420,7 +424,8 @@ func writeEdit(b *strings.Builder, e *client.Edit) {
 	}
 	fmt.Fprintf(b, "    version %d is %s\n", e.Was.Version, authorText(e.Was))
 	// A change of these writes both items within a second, with the same author and reason.
-	if o := e.Own; o != nil && (o.Actor != e.Was.Actor || o.Reason != e.Was.Reason || e.Was.ChangedAt.Sub(o.ChangedAt) > time.Minute) {
+	if o := e.Own; o != nil && (o.Actor != e.Was.Actor || o.Reason != e.Was.Reason ||
+		e.Was.ChangedAt.Sub(o.ChangedAt) > time.Minute) {
 		fmt.Fprintf(b, "    overrides, boosts, cells and plan were last changed %s\n", authorText(o))
 	}
 }
@@ -458,7 +463,8 @@ func orNone(value string) string {
 func newPlanListCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
-		Use: "list", Short: "List the plans", Long: "Lists the plans that are in force, with who changed each last, and why.",
+		Use: "list", Short: "List the plans", Long: "Lists the plans that are in force, with who changed each last, " +
+			"and why.",
 		Example: "  sluice plan list\n  sluice plan list --json | jq -r '.items[].key'",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -468,7 +474,8 @@ func newPlanListCommand() *cobra.Command {
 				}
 				var p struct{ Limits []json.RawMessage }
 				_ = json.Unmarshal(i.Body, &p) // one that cannot be read has none to count
-				return []string{i.Key, strconv.Itoa(len(p.Limits)), strconv.FormatInt(i.Version, 10), day(i.ChangedAt), i.Actor, i.Reason}
+				return []string{i.Key, strconv.Itoa(len(p.Limits)), strconv.FormatInt(i.Version, 10), day(i.ChangedAt),
+					i.Actor, i.Reason}
 			})
 		},
 	}
@@ -498,7 +505,8 @@ func writeItem(w io.Writer, i *call.Item) error {
 	if i.Deleted {
 		what = "deleted"
 	}
-	if _, err := fmt.Fprintf(w, "# version %d, %s by %s at %s: %s\n", i.Version, what, shown(i.Actor), day(i.ChangedAt), shown(i.Reason)); err != nil || i.Deleted {
+	if _, err := fmt.Fprintf(w, "# version %d, %s by %s at %s: %s\n", i.Version, what, shown(i.Actor),
+		day(i.ChangedAt), shown(i.Reason)); err != nil || i.Deleted {
 		return err
 	}
 	var body yaml.Node // JSON is YAML, and a node keeps numbers as they are written

@@ -55,7 +55,8 @@ func (r *remote) flags(c *cobra.Command) {
 	f.StringVar(&r.endpoint, "endpoint", "", "`URL` of the admin endpoint (default: SLUICE_ENDPOINT, or "+defaultEndpoint+")")
 	f.StringVar(&r.tokenFile, "token-file", "",
 		"`FILE` with the token of 'sluice dev' (default: "+tokenFileVariable+", or found by the endpoint)")
-	f.StringVar(&r.region, "region", "", "AWS `REGION` of the endpoint (default: told by its name, or by the environment)")
+	f.StringVar(&r.region, "region", "", "AWS `REGION` of the endpoint (default: told by its name, or by the "+
+		"environment)")
 	f.BoolVar(&r.signs, "sign", false, "sign calls to this machine, too (default: SLUICE_SIGN)")
 	f.BoolVar(&r.json, "json", false, "print one JSON document")
 	c.Long += remoteHelp
@@ -130,7 +131,10 @@ func askFor(c *cobra.Command, question string) (string, error) {
 }
 
 // operate calls one operation and prints its answer: as JSON, or as show writes it. look sees it before.
-func operate[Response any](c *cobra.Command, r *remote, path string, request any, show func(io.Writer, *Response) error, look ...func(*Response)) error {
+func operate[Response any](
+	c *cobra.Command, r *remote, path string, request any, show func(io.Writer, *Response) error,
+	look ...func(*Response),
+) error {
 	to, err := r.connect(c)
 	if err != nil {
 		return err
@@ -139,7 +143,8 @@ func operate[Response any](c *cobra.Command, r *remote, path string, request any
 }
 
 func operateAt[Response any](
-	c *cobra.Command, r *remote, to *client.Client, path string, request any, show func(io.Writer, *Response) error, look ...func(*Response),
+	c *cobra.Command, r *remote, to *client.Client, path string, request any, show func(io.Writer, *Response) error,
+	look ...func(*Response),
 ) error {
 	out, err := client.Do[Response](c.Context(), to, path, request)
 	if err != nil {

@@ -53,15 +53,16 @@ func understood(words []string) string {
 	return ""
 }
 
-// Guarantees that what a runbook tells somebody to type at night is a command, and that it does something: each but those on the archive in S3
-// is run against a dev with the cells of the examples.
+// Guarantees that what a runbook tells somebody to type at night is a command, and that it does something: each but
+// those on the archive in S3 is run against a dev with the cells of the examples.
 func TestRunbookCommands(t *testing.T) {
 	plans := "example.yaml"
 	dev := startDev(t, "--cells", "eu-1,us-1", "--plans", plans)
 	t.Setenv("SLUICE_ENDPOINT", dev.base+"/_sluice/admin")
 	until(t, "both cells serve, and have what they are to have", func() bool {
 		cells := dataOf(t, dev.base).Cells
-		return len(cells) == 2 && cells[0].State == "active" && cells[1].State == "active" && cells[0].Phase == "steady" && sluice(t, "", "config", "status").code == 0
+		return len(cells) == 2 && cells[0].State == "active" && cells[1].State == "active" &&
+			cells[0].Phase == "steady" && sluice(t, "", "config", "status").code == 0
 	})
 	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "runbooks", "*.md"))
 	if err != nil {
@@ -110,7 +111,8 @@ func TestRunbookCommands(t *testing.T) {
 		t.Error(err)
 	}
 
-	for _, page := range []string{"```sh\nsluice cell lst\n```", "```sh\nsluice peek\n```", "```sh\nsluice cell\n```", "```sh\nsluice config status --all 'a b'\n```"} {
+	for _, page := range []string{"```sh\nsluice cell lst\n```", "```sh\nsluice peek\n```", "```sh\nsluice cell\n```",
+		"```sh\nsluice config status --all 'a b'\n```"} {
 		if all := commandsOf(page); len(all) != 1 || understood(all[0]) == "" {
 			t.Errorf("it does not see that %q is no command: %v", page, all)
 		}

@@ -87,9 +87,9 @@ are decided without a call. While the store is away, limits are held approximate
 
 Without TLS anybody who reaches the ports can spend the units of any descriptor: the default addresses are those of this
 machine alone.`,
-		Example: "  sluice serve --config limits.yaml\n" +
-			"  sluice serve --config /etc/sluice/limits --grpc :8081 --http :8080 --redis redis.internal:6379\n" +
-			"  sluice serve --config limits.yaml --grpc :8081 --tls-cert s.pem --tls-key s.key --tls-client-ca clients.pem",
+		Example: "  sluice serve --config limits.yaml\n" + "  sluice serve --config /etc/sluice/limits --grpc :8081 " +
+			"--http :8080 --redis redis.internal:6379\n" + "  sluice serve --config limits.yaml --grpc :8081 " +
+			"--tls-cert s.pem --tls-key s.key --tls-client-ca clients.pem",
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
@@ -105,7 +105,8 @@ machine alone.`,
 		"log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"},
 		"headers": {"exact", "plain", "both", "none"},
 	} {
-		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // the same
+		// the same
+		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
 	return c
 }
@@ -138,7 +139,8 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"`ADDRESS` of /rlconfig, /stats, /metrics and /debug/pprof; empty: none")
 	f.StringVar(&o.cert, "tls-cert", "", "certificate of the gRPC and HTTP servers, PEM `FILE`")
 	f.StringVar(&o.key, "tls-key", "", "its key, PEM `FILE`")
-	f.StringVar(&o.clientCA, "tls-client-ca", "", "admit only clients with a certificate of these authorities, PEM `FILE`")
+	f.StringVar(&o.clientCA, "tls-client-ca", "", "admit only clients with a certificate of these authorities, PEM "+
+		"`FILE`")
 	f.IntVar(&o.maxConnections, "max-connections", server.DefaultMaxConnections, "most connections of each server, `N`")
 	f.DurationVar(&o.maxAge, "max-connection-age", 0,
 		"end a gRPC connection after `TIME`, so that clients find new servers; 0: never")
@@ -218,8 +220,8 @@ func (o *serveOptions) checkFiles() error {
 func (o *serveOptions) checkStores() error {
 	if o.stores.redis == "" && (o.redisCluster || o.redisTLS || o.redisCA != "" || o.redisUser != "" ||
 		o.redisPasswordFile != "") {
-		return errors.New("--redis-cluster, --redis-tls, --redis-ca, --redis-user and --redis-password-file have no use " +
-			"without --redis")
+		return errors.New("--redis-cluster, --redis-tls, --redis-ca, --redis-user and --redis-password-file have no " +
+			"use without --redis")
 	}
 	if o.redisCA != "" && !o.redisTLS {
 		return errors.New("--redis-ca needs --redis-tls")
@@ -278,8 +280,9 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	}
 	service, err := rls.New(rls.Config{Store: counters.tenants, Plans: byPlan, CountDenied: o.countDenied,
 		ShadowMode: o.shadow, QuotaMode: o.quota,
-		DynamicMetadata: o.metadata, PeekAfterDenial: counters.chain == nil, Headers: o.names, NearLimitRatio: o.nearLimit,
-		MaxStats: o.maxStats, Log: log})
+		DynamicMetadata: o.metadata, PeekAfterDenial: counters.chain == nil, Headers: o.names,
+		NearLimitRatio: o.nearLimit,
+		MaxStats:       o.maxStats, Log: log})
 	if err != nil {
 		return err
 	}

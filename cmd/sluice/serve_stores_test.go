@@ -84,8 +84,8 @@ func TestServeStoreRefuses(t *testing.T) {
 	}
 }
 
-// securedRedis starts a Redis that speaks TLS and has the user sluice with the password "secret". It returns the file of
-// the authority of its certificate, too.
+// securedRedis starts a Redis that speaks TLS and has the user sluice with the password "secret". It returns the file
+// of the authority of its certificate, too.
 func securedRedis(t *testing.T) (server *redistest.Server, authority string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -116,7 +116,8 @@ func securedRedis(t *testing.T) (server *redistest.Server, authority string) {
 	}
 	server = redistest.Start(t, "--tls-port", fmt.Sprint(redistest.FreePort(t)), "--tls-cert-file", authority,
 		"--tls-key-file", key, "--tls-ca-cert-file", authority, "--tls-auth-clients", "no")
-	err = server.Client(t).Do(t.Context(), "ACL", "SETUSER", "sluice", "on", ">secret", "~{rl:*", "+@all", "-@dangerous",
+	err = server.Client(t).Do(t.Context(), "ACL", "SETUSER", "sluice", "on", ">secret", "~{rl:*", "+@all",
+		"-@dangerous",
 		"+role").Err()
 	if err != nil {
 		t.Fatal(err)

@@ -156,8 +156,9 @@ func TestServePlans(t *testing.T) {
 	dir := t.TempDir()
 	file, plans := filepath.Join(dir, "limits.yaml"), filepath.Join(dir, "plans.yaml")
 	for name, text := range map[string]string{
-		file:  "domain: api\nsluice: {mapping: {tenant: tenant}}\n",
-		plans: "plans: [ { id: p, limits: [ { id: l, algorithm: fixed_window, threshold: 1, period: 8784h } ] } ]\ntenants: [ { id: acme, plan: p }, { id: globex, plan: p } ]\n",
+		file: "domain: api\nsluice: {mapping: {tenant: tenant}}\n",
+		plans: "plans: [ { id: p, limits: [ { id: l, algorithm: fixed_window, threshold: 1, period: 8784h } ] } " +
+			"]\ntenants: [ { id: acme, plan: p }, { id: globex, plan: p } ]\n",
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -200,8 +201,9 @@ func TestServeRedis(t *testing.T) {
 	for _, leases := range []string{"true", "false"} {
 		t.Run("leases="+leases, func(t *testing.T) {
 			redis := redistest.Start(t)
-			args := []string{"--config", limitsFile(t, 500), "--redis", redis.Addr, "--redis-deadline", "10s", "--leases=" +
-				leases,
+			args := []string{"--config", limitsFile(t, 500), "--redis", redis.Addr, "--redis-deadline", "10s",
+				"--leases=" +
+					leases,
 				"--max-instances", "2"}
 			both := []*serving{startServe(t, args...), startServe(t, args...)}
 			var admitted atomic.Int64
@@ -253,7 +255,8 @@ func TestServeMetrics(t *testing.T) {
 	_, _, text := get(t, s.debug+"/metrics", "")
 	for _, want := range []string{`sluice_store_call_seconds_count{store="Redis",failed="false"} `,
 		`sluice_lease_decisions_total{how="admitted_from_leases"} `,
-		`sluice_breaker_open{store="Redis"} 0`, "sluice_instances 1", `sluice_fallback_decisions_total{policy="backstop"} 0`} {
+		`sluice_breaker_open{store="Redis"} 0`, "sluice_instances 1",
+		`sluice_fallback_decisions_total{policy="backstop"} 0`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in\n%s", want, text)
 		}
@@ -320,7 +323,8 @@ func TestEnvoyPage(t *testing.T) {
 	}
 	tests := map[string]bool{} // package.Test
 	for _, dir := range []string{".", "../../internal/server", "../../internal/server/rls",
-		"../../internal/server/envoyconfig", "../../internal/server/limits", "../../internal/server/limitsv1", "../../bench/envoypeer"} {
+		"../../internal/server/envoyconfig", "../../internal/server/limits", "../../internal/server/limitsv1",
+		"../../bench/envoypeer"} {
 		files, err := filepath.Glob(dir + "/*_test.go")
 		if err != nil {
 			t.Fatal(err)
@@ -334,7 +338,8 @@ func TestEnvoyPage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, f := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`).FindAllStringSubmatch(string(text), -1) {
+			for _, f := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`).FindAllStringSubmatch(string(text),
+				-1) {
 				tests[name+"."+f[1]] = true
 			}
 		}

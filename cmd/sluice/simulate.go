@@ -79,14 +79,17 @@ func newSimulateCommand() *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE` (may be given again: all are read as one)")
-	flags.StringArrayVar(&f.logs, "log", nil, "access log `FILE`, plain or gzip, or - for standard input (may be given again)")
+	flags.StringArrayVar(&f.logs, "log", nil, "access log `FILE`, plain or gzip, or - for standard input (may be "+
+		"given again)")
 	flags.StringVar(&f.tenantFrom, "tenant-from", "", "where a line's tenant is found: `HOW` is listed above")
 	flags.StringVar(&f.defaultPlan, "default-plan", "", "`PLAN` of tenants that the plans file does not name")
 	flags.BoolVar(&f.json, "json", false, "write the report to standard output as JSON")
 	flags.StringVar(&f.html, "html", "", "also write the report with plots as one page to `FILE`")
 	flags.IntVar(&f.top, "top", 20, "tenants and addresses to list, `N` of each")
-	flags.Int64Var(&f.counterMiB, "counter-memory", simulate.DefaultStoreBytes>>20, "most memory that counters may take, in `MIB`")
-	flags.StringVar(&f.tempDir, "temp-dir", "", "`DIR` for temporary files, needed for pipes and for logs far out of order (default: the system's)")
+	flags.Int64Var(&f.counterMiB, "counter-memory", simulate.DefaultStoreBytes>>20,
+		"most memory that counters may take, in `MIB`")
+	flags.StringVar(&f.tempDir, "temp-dir", "", "`DIR` for temporary files, needed for pipes and for logs far out "+
+		"of order (default: the system's)")
 	_ = c.MarkFlagFilename("plans", "yaml", "yml", "json") // fails only for a flag that does not exist
 	_ = c.MarkFlagFilename("html", "html")
 	_ = c.MarkFlagDirname("temp-dir")
@@ -206,8 +209,10 @@ func showProgress(o *simulate.Options, logs []string, out io.Writer) (done func(
 		return func() {}
 	}
 	bar := progressbar.NewOptions64(totalBytes(logs),
-		progressbar.OptionSetWriter(out), progressbar.OptionSetDescription("replaying"), progressbar.OptionShowBytes(true),
-		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth())
+		progressbar.OptionSetWriter(out), progressbar.OptionSetDescription("replaying"),
+		progressbar.OptionShowBytes(true),
+		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(),
+		progressbar.OptionFullWidth())
 	o.OnRead = func(n int) { _ = bar.Add(n) } // a bar that cannot be drawn harms nobody
 	o.OnRestart = func() {
 		bar.Reset()

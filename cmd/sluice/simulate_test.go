@@ -31,8 +31,10 @@ func simulateFiles(t *testing.T) (plans, log, cut string) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	plans, log, cut = filepath.Join(dir, "plans.yaml"), filepath.Join(dir, "access.log"), filepath.Join(dir, "cut.log.gz")
-	for name, data := range map[string][]byte{plans: []byte(simulatePlans), log: []byte(simulateLog), cut: z.Bytes()[:z.Len()-4]} {
+	plans, log, cut = filepath.Join(dir, "plans.yaml"), filepath.Join(dir, "access.log"), filepath.Join(dir,
+		"cut.log.gz")
+	for name, data := range map[string][]byte{plans: []byte(simulatePlans), log: []byte(simulateLog),
+		cut: z.Bytes()[:z.Len()-4]} {
 		if err := os.WriteFile(name, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -52,8 +54,8 @@ func simulateOutput(t *testing.T, args ...string) (stdout, stderr string, err er
 	return out.String(), errs.String(), err
 }
 
-// TestSimulate holds the contract with scripts: JSON alone on standard output, nothing on standard error where no person
-// looks on, and the page where it was asked for.
+// TestSimulate holds the contract with scripts: JSON alone on standard output, nothing on standard error where no
+// person looks on, and the page where it was asked for.
 func TestSimulate(t *testing.T) {
 	plans, log, _ := simulateFiles(t)
 	page := filepath.Join(t.TempDir(), "report.html")
@@ -76,7 +78,8 @@ func TestSimulate(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
 		t.Fatalf("standard output is not JSON: %v\n%s", err, stdout)
 	}
-	if report.Requests != 3 || report.Allowed != 2 || report.Denied != 1 || report.SkippedLines != 1 || len(report.Limits) != 1 ||
+	if report.Requests != 3 || report.Allowed != 2 || report.Denied != 1 || report.SkippedLines != 1 ||
+		len(report.Limits) != 1 ||
 		report.Limits[0].ID != "per-address" || report.Limits[0].Allowed != 2 || report.Limits[0].Denied != 1 {
 		t.Errorf("the report is %+v; want 3 requests, 2 allowed, 1 denied by per-address, 1 line skipped", report)
 	}
@@ -90,8 +93,8 @@ func TestSimulate(t *testing.T) {
 	}
 }
 
-// TestSimulateErrors holds which errors are the command line's (exit 2) and which are of what was found (exit 1), and that
-// each names its cause.
+// TestSimulateErrors holds which errors are the command line's (exit 2) and which are of what was found (exit 1), and
+// that each names its cause.
 func TestSimulateErrors(t *testing.T) {
 	plans, log, cut := simulateFiles(t)
 	cases := []struct {
@@ -111,7 +114,8 @@ func TestSimulateErrors(t *testing.T) {
 		{"missing plans", []string{"--plans", "missing.yaml", "--log", log}, false, "missing.yaml"},
 		{"a log for plans", []string{"--plans", log, "--log", log}, false, "access.log"},
 		{"missing log", []string{"--plans", plans, "--log", "missing.log"}, false, "missing.log"},
-		{"page nowhere", []string{"--plans", plans, "--log", log, "--html", filepath.Join(plans, "x")}, false, "write the report"},
+		{"page nowhere", []string{"--plans", plans, "--log", log, "--html", filepath.Join(plans, "x")}, false,
+			"write the report"},
 		{"cut log", []string{"--plans", plans, "--log", cut}, false, "cut.log.gz, line "},
 	}
 	for _, c := range cases {
@@ -122,7 +126,8 @@ func TestSimulateErrors(t *testing.T) {
 				t.Errorf("simulate %q gives %v; want an error that says %q, of usage: %t", c.args, err, c.says, c.usage)
 			}
 			if reported := strings.Contains(stdout, "requests in"); reported != (c.name == "cut log") {
-				t.Errorf("simulate %q reports: %t. Only what was read of a cut log is worth a report:\n%s", c.args, reported, stdout)
+				t.Errorf("simulate %q reports: %t. Only what was read of a cut log is worth a report:\n%s", c.args,
+					reported, stdout)
 			}
 		})
 	}
@@ -139,7 +144,8 @@ func TestSimulateWithoutUsableLines(t *testing.T) {
 		}
 		return path
 	}
-	other := file("other.log", strings.Repeat("{\"status\":200}\n", 40)+"192.0.2.1 - - [yesterday] \"GET / HTTP/1.1\" 200 1\n")
+	other := file("other.log", strings.Repeat("{\"status\":200}\n",
+		40)+"192.0.2.1 - - [yesterday] \"GET / HTTP/1.1\" 200 1\n")
 	empty := file("empty.log", "")
 	page := filepath.Join(dir, "report.html")
 	for _, c := range []struct {
@@ -147,10 +153,13 @@ func TestSimulateWithoutUsableLines(t *testing.T) {
 		logs []string
 		says []string
 	}{
-		{"another format", []string{"--log", other}, []string{"41 lines", "other.log:1: no usable client address at the start", `{\"status\":200}`,
+		{"another format", []string{"--log", other}, []string{"41 lines", "other.log:1: no usable client address at " +
+			"the start", `{\"status\":200}`,
 			"other.log:5:", "Common or Combined Log Format", "gzip", "[02/Mar/2026:12:00:00 +0000]"}},
-		{"an empty file", []string{"--log", empty}, []string{"there is no line in", "empty.log", "Common or Combined Log Format"}},
-		{"both, as JSON and as a page", []string{"--log", empty, "--log", other, "--json", "--html", page}, []string{"empty.log", "other.log:1:"}},
+		{"an empty file", []string{"--log", empty}, []string{"there is no line in", "empty.log",
+			"Common or Combined Log Format"}},
+		{"both, as JSON and as a page", []string{"--log", empty, "--log", other, "--json", "--html", page},
+			[]string{"empty.log", "other.log:1:"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			stdout, _, err := simulateOutput(t, append([]string{"--plans", plans}, c.logs...)...)
@@ -179,7 +188,8 @@ func TestSimulateWithoutUsableLines(t *testing.T) {
 func TestSimulateKeepsItsInputs(t *testing.T) {
 	dir := t.TempDir()
 	plans, log := filepath.Join(dir, "plans.yaml"), filepath.Join(dir, "access.log")
-	for file, text := range map[string]string{plans: string(examplePlans), log: "192.0.2.1 - - [02/Mar/2026:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n"} {
+	for file, text := range map[string]string{plans: string(examplePlans),
+		log: "192.0.2.1 - - [02/Mar/2026:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n"} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +205,8 @@ func TestSimulateKeepsItsInputs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got.code != exitUsage || !bytes.Equal(before, after) {
-			t.Errorf("--html %s: exit code %d, want %d; changed %t; %s", report, got.code, exitUsage, !bytes.Equal(before, after), got.stderr)
+			t.Errorf("--html %s: exit code %d, want %d; changed %t; %s", report, got.code, exitUsage,
+				!bytes.Equal(before, after), got.stderr)
 		}
 	}
 }

@@ -35,15 +35,19 @@ type storeOptions struct {
 }
 
 func (o *storeOptions) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.redis, "redis", "", "keep counters in Redis at `HOST:PORT`; several gateways then hold one limit together")
+	f.StringVar(&o.redis, "redis", "", "keep counters in Redis at `HOST:PORT`; several gateways then hold one limit "+
+		"together")
 	f.StringVar(&o.redisNamespace, "redis-namespace", "",
 		"`TEXT` in the names of the counters, to keep them apart from other programs' in one Redis")
-	f.DurationVar(&o.redisDeadline, "redis-deadline", redis.DefaultDeadline, "how long a decision waits for Redis, `TIME`")
+	f.DurationVar(&o.redisDeadline, "redis-deadline", redis.DefaultDeadline,
+		"how long a decision waits for Redis, `TIME`")
 	f.StringVar(&o.dynamodb, "dynamodb", "", "keep counters in DynamoDB Local at `URL`; beside --redis: quotas only")
-	f.DurationVar(&o.dynamodbDeadline, "dynamodb-deadline", time.Second, "how long a decision waits for DynamoDB, `TIME` (deployed: "+dynamodb.DefaultTimeout.String()+")")
+	f.DurationVar(&o.dynamodbDeadline, "dynamodb-deadline", time.Second,
+		"how long a decision waits for DynamoDB, `TIME` (deployed: "+dynamodb.DefaultTimeout.String()+")")
 	f.StringVar(&o.table, "dynamodb-table", "sluice-dev", "`TABLE` for --dynamodb; made if it is not there")
 	f.BoolVar(&o.leases, "leases", true, "decide from units leased of a shared store, not asking it each time")
-	f.IntVar(&o.maxInstances, "max-instances", 1, "most gateways that share a store, `N`, to divide limits by while it is away and they are not counted")
+	f.IntVar(&o.maxInstances, "max-instances", 1, "most gateways that share a store, `N`, to divide limits by while "+
+		"it is away and they are not counted")
 }
 
 const maxNamespaceBytes = 64 // of a namespace, in the store too
@@ -63,9 +67,10 @@ func (o *storeOptions) check() error {
 		return nil
 	}
 	host, port, err := net.SplitHostPort(o.redis)
-	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || strings.ContainsAny(host, "@/") {
-		return errors.New("--redis is not HOST:PORT, such as 127.0.0.1:6379: it takes no URL, and sluice dev connects in " +
-			"plain text, without a password")
+	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 ||
+		strings.ContainsAny(host, "@/") {
+		return errors.New("--redis is not HOST:PORT, such as 127.0.0.1:6379: it takes no URL, and sluice dev " +
+			"connects in plain text, without a password")
 	}
 	return nil
 }
@@ -73,14 +78,15 @@ func (o *storeOptions) check() error {
 // counters are the stores of a gateway.
 type counters struct {
 	tenants, addresses limit.Store
-	base               limit.Store       // what tenants is in the end: without leases and what decides while a store is away
-	chain              *resilience.Chain // over the stores that are shared; nil where none is
-	bytes              func() int64
-	closers            []func(context.Context) error
+	// what tenants is in the end: without leases and what decides while a store is away
+	base    limit.Store
+	chain   *resilience.Chain // over the stores that are shared; nil where none is
+	bytes   func() int64
+	closers []func(context.Context) error
 }
 
-// open connects to the stores: memory where nothing else is named, quotas in DynamoDB and rates in Redis where both are,
-// and addresses in memory where only DynamoDB is, which would pay a write for each attempt.
+// open connects to the stores: memory where nothing else is named, quotas in DynamoDB and rates in Redis where both
+// are, and addresses in memory where only DynamoDB is, which would pay a write for each attempt.
 func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logger) (*counters, error) {
 	inMemory := memory.Config{MaxBytes: maxBytes, Log: log}
 	if o.dynamodb != "" {
@@ -117,7 +123,8 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 	c.closers = append([]func(context.Context) error{c.chain.Close}, c.closers...)
 	c.base = shared.Rates.Store
 	if shared.Quotas.Store != nil {
-		if c.base, err = router.New(router.Config{Rates: router.Backend{Store: shared.Rates.Store}, Quotas: router.Backend{Store: shared.Quotas.Store}}); err != nil {
+		if c.base, err = router.New(router.Config{Rates: router.Backend{Store: shared.Rates.Store},
+			Quotas: router.Backend{Store: shared.Quotas.Store}}); err != nil {
 			c.close(log)
 			return nil, err
 		}

@@ -88,7 +88,8 @@ func TestDevSharesAStore(t *testing.T) {
 		for _, leases := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, leases %t", c.name, leases), func(t *testing.T) {
 				// The deadline is generous: this is about counting, on a machine that may be busy.
-				args := append(c.args(t), fmt.Sprintf("--leases=%t", leases), "--plans", sharedPlans(t, c.rate, c.quota, ""), "--redis-deadline", "5s", "--dynamodb-deadline", "20s")
+				args := append(c.args(t), fmt.Sprintf("--leases=%t", leases), "--plans",
+					sharedPlans(t, c.rate, c.quota, ""), "--redis-deadline", "5s", "--dynamodb-deadline", "20s")
 				one, other := startDev(t, args...), startDev(t, args...)
 				allowed, limited := hammer(t, 80, one, other)
 				least := c.want
@@ -152,7 +153,8 @@ func TestDevRefusesStores(t *testing.T) {
 func TestDevRedisNamespace(t *testing.T) {
 	addr, plans := redistest.Start(t).Addr, sharedPlans(t, 20, 1000, "")
 	start := func(namespace string) *running {
-		return startDev(t, "--redis", addr, "--redis-namespace", namespace, "--leases=false", "--plans", plans, "--redis-deadline", "5s")
+		return startDev(t, "--redis", addr, "--redis-namespace", namespace, "--leases=false", "--plans", plans,
+			"--redis-deadline", "5s")
 	}
 	for _, c := range []struct {
 		namespace string
@@ -177,13 +179,17 @@ func TestDevRedisFlags(t *testing.T) {
 		{"a user and a password", []string{"--redis", "ann:hunter2@127.0.0.1:6379"}, "--redis is not HOST:PORT"},
 		{"a password and no port", []string{"--redis", "hunter2@127.0.0.1"}, "--redis is not HOST:PORT"},
 		{"no port", []string{"--redis", "127.0.0.1"}, "such as 127.0.0.1:6379"},
-		{"a namespace of nothing", []string{"--redis-namespace", "billing"}, "--redis-namespace has no use without --redis"},
-		{"a long namespace", []string{"--redis", "127.0.0.1:1", "--redis-namespace", strings.Repeat("n", 65)}, "--redis-namespace has 65 bytes, want at most 64"},
+		{"a namespace of nothing", []string{"--redis-namespace", "billing"},
+			"--redis-namespace has no use without --redis"},
+		{"a long namespace", []string{"--redis", "127.0.0.1:1", "--redis-namespace", strings.Repeat("n", 65)},
+			"--redis-namespace has 65 bytes, want at most 64"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := sluice(t, "", append([]string{"dev", "--listen", "127.0.0.1:0"}, c.args...)...)
-			if got.code != exitUsage || !strings.Contains(got.stderr, c.want) || strings.Contains(got.stdout+got.stderr, "hunter2") {
-				t.Errorf("exit code %d, want %d; stderr %q, want %q in it and no password", got.code, exitUsage, got.stderr, c.want)
+			if got.code != exitUsage || !strings.Contains(got.stderr, c.want) ||
+				strings.Contains(got.stdout+got.stderr, "hunter2") {
+				t.Errorf("exit code %d, want %d; stderr %q, want %q in it and no password", got.code, exitUsage,
+					got.stderr, c.want)
 			}
 		})
 	}
@@ -192,7 +198,8 @@ func TestDevRedisFlags(t *testing.T) {
 // A limit that the store cannot keep must be refused when the plans are loaded: later it would be a failing store.
 func TestDevRefusesLimitsOfTheStore(t *testing.T) {
 	plans := sharedPlans(t, 5, 5, "      - { id: log, algorithm: sliding_log, threshold: 5, period: 1m }")
-	got := sluice(t, "", "dev", "--listen", "127.0.0.1:0", "--dynamodb", dynamoDB(t), "--dynamodb-table", tableName(t), "--plans", plans)
+	got := sluice(t, "", "dev", "--listen", "127.0.0.1:0", "--dynamodb", dynamoDB(t), "--dynamodb-table", tableName(t),
+		"--plans", plans)
 	for _, want := range []string{"plan shared", "limit log", "sliding_log"} {
 		if got.code != exitFailed || !strings.Contains(got.stderr, want) {
 			t.Errorf("exit code %d, want %d; stderr %q, want %q in it", got.code, exitFailed, got.stderr, want)

@@ -18,7 +18,8 @@ import (
 
 func newTenantCommand() *cobra.Command {
 	c := group("tenant", "Show tenants, set their plan and overrides, suspend them")
-	c.AddCommand(newTenantListCommand(), newTenantGetCommand(), newTenantSetCommand(), newTenantSuspendCommand(false), newTenantSuspendCommand(true))
+	c.AddCommand(newTenantListCommand(), newTenantGetCommand(), newTenantSetCommand(), newTenantSuspendCommand(false),
+		newTenantSuspendCommand(true))
 	return c
 }
 
@@ -42,23 +43,25 @@ func newTenantListCommand() *cobra.Command {
 		Example: "  sluice tenant list\n  sluice tenant list --json | jq -r '.items[] | select(.body.suspended) | .key'",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return listing(c, &r, control.Tenants, "TENANT PLAN STATE OVERRIDES BOOSTS CELLS VERSION CHANGED BY", func(i *call.Item) []string {
-				var t tenantBody
-				state := "active"
-				if err := json.Unmarshal(i.Body, &t); err != nil {
-					state = "unreadable"
-				} else if t.Suspended {
-					state = "suspended"
-				}
-				active := 0
-				for _, b := range t.Boosts {
-					if now := time.Now(); b.Until.After(now) && !b.From.After(now) {
-						active++
+			return listing(c, &r, control.Tenants, "TENANT PLAN STATE OVERRIDES BOOSTS CELLS VERSION CHANGED BY",
+				func(i *call.Item) []string {
+					var t tenantBody
+					state := "active"
+					if err := json.Unmarshal(i.Body, &t); err != nil {
+						state = "unreadable"
+					} else if t.Suspended {
+						state = "suspended"
 					}
-				}
-				return []string{i.Key, t.Plan, state, strconv.Itoa(len(t.Overrides)), strconv.Itoa(active), strings.Join(t.Cells, ","),
-					strconv.FormatInt(i.Version, 10), day(i.ChangedAt), i.Actor}
-			})
+					active := 0
+					for _, b := range t.Boosts {
+						if now := time.Now(); b.Until.After(now) && !b.From.After(now) {
+							active++
+						}
+					}
+					return []string{i.Key, t.Plan, state, strconv.Itoa(len(t.Overrides)), strconv.Itoa(active),
+						strings.Join(t.Cells, ","),
+						strconv.FormatInt(i.Version, 10), day(i.ChangedAt), i.Actor}
+				})
 		},
 	}
 	r.flags(c)
@@ -68,7 +71,8 @@ func newTenantListCommand() *cobra.Command {
 func newTenantGetCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
-		Use: "get TENANT", Short: "Print a tenant as it is stored", Long: "Prints a tenant in the form of a plans file, with who changed it last, and why.",
+		Use: "get TENANT", Short: "Print a tenant as it is stored",
+		Long:    "Prints a tenant in the form of a plans file, with who changed it last, and why.",
 		Example: "  sluice tenant get acme",
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -91,9 +95,10 @@ func newTenantSetCommand() *cobra.Command {
 	var f tenantSetFlags
 	c := &cobra.Command{
 		Use: "set TENANT", Short: "Set a tenant's plan, cells and overrides",
-		Long: "Changes what the flags name of a tenant, and leaves the rest. An override is written as in a plans file; settings that it does\n" +
-			"not name stay. --expect makes the change fail if the tenant is not at that version any more.\n" +
-			"Where counters would begin anew, nothing is written without --yes, and the exit status is 5.",
+		Long: "Changes what the flags name of a tenant, and leaves the rest. An override is written as in a plans " +
+			"file; settings that it does\n" + "not name stay. --expect makes the change fail if the tenant is not " +
+			"at that version any more.\n" + "Where counters would begin anew, nothing is written without --yes, " +
+			"and the exit status is 5.",
 		Example: "  sluice tenant set acme --plan enterprise --reason 'contract 4711'\n" +
 			"  sluice tenant set acme --override '{ id: burst, rate: 500 }' --reason 'their launch'\n" +
 			"  sluice tenant set acme --drop burst --reason 'the launch is over'\n" +
@@ -104,9 +109,11 @@ func newTenantSetCommand() *cobra.Command {
 	f.writes(c)
 	flags := c.Flags()
 	flags.StringVar(&f.plan, "plan", "", "`ID` of the plan")
-	flags.StringSliceVar(&f.cells, "cells", nil, "`CELLS` that the tenant is pinned to, the home cell first, as in eu-1,us-1")
+	flags.StringSliceVar(&f.cells, "cells", nil, "`CELLS` that the tenant is pinned to, the home cell first, as in "+
+		"eu-1,us-1")
 	flags.BoolVar(&f.allCells, "all-cells", false, "unpin the tenant: every cell serves it")
-	flags.StringArrayVar(&f.overrides, "override", nil, "settings of a limit, `YAML` as in '{ id: burst, rate: 500 }'; may be repeated")
+	flags.StringArrayVar(&f.overrides, "override", nil, "settings of a limit, `YAML` as in '{ id: burst, rate: 500 "+
+		"}'; may be repeated")
 	flags.StringArrayVar(&f.drop, "drop", nil, "`LIMIT` whose override ends; may be repeated")
 	flags.BoolVar(&f.create, "create", false, "make the tenant if there is none")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "let counters begin anew")
@@ -157,7 +164,8 @@ func newTenantSuspendCommand(resume bool) *cobra.Command {
 	use, path, short := "suspend", "tenants/suspend", "Refuse every call of a tenant"
 	long := "Has every call of the tenant answered with 403 until it is resumed. Its plan, overrides and counters stay."
 	if resume {
-		use, path, short, long = "resume", "tenants/resume", "End a tenant's suspension", "Lets the tenant's calls through again, within its limits."
+		use, path, short, long = "resume", "tenants/resume", "End a tenant's suspension",
+			"Lets the tenant's calls through again, within its limits."
 	}
 	c := &cobra.Command{
 		Use: use + " TENANT", Short: short, Long: long,
@@ -167,7 +175,8 @@ func newTenantSuspendCommand(resume bool) *cobra.Command {
 			if err := r.why(c); err != nil {
 				return err
 			}
-			return operate(c, &r, path, admin.TenantRequest{Tenant: args[0], Reason: r.reason}, written("tenant "+shown(args[0])))
+			return operate(c, &r, path, admin.TenantRequest{Tenant: args[0], Reason: r.reason},
+				written("tenant "+shown(args[0])))
 		},
 	}
 	r.writes(c)
@@ -186,11 +195,15 @@ func newBoostAddCommand() *cobra.Command {
 	var lasts time.Duration
 	c := &cobra.Command{
 		Use: "add TENANT LIMIT", Short: "Add a boost, or replace that of the same limit",
-		Long:    "Raises a limit of a tenant by a factor, until a time. Nothing has to be done when it is over.",
-		Example: "  sluice boost add acme burst --factor 2 --for 48h --reason 'their launch'\n  sluice boost add acme burst --factor 1.5 --from 2026-11-27T00:00:00Z --until 2026-11-30T00:00:00Z --reason 'black friday'",
-		Args:    usageArgs(cobra.ExactArgs(2)),
+		Long: "Raises a limit of a tenant by a factor, until a time. Nothing has to be done when it is over.",
+		Example: "  sluice boost add acme burst --factor 2 --for 48h --reason 'their launch'\n  sluice boost add " +
+			"acme burst --factor 1.5 --from 2026-11-27T00:00:00Z --until 2026-11-30T00:00:00Z --reason 'black friday'",
+		Args: usageArgs(cobra.ExactArgs(2)),
 		RunE: func(c *cobra.Command, args []string) error {
-			usage := func(format string, a ...any) error { return &usageError{c.CommandPath(), fmt.Errorf(format, a...)} }
+			usage := func(format string, a ...any) error {
+				return &usageError{c.CommandPath(),
+					fmt.Errorf(format, a...)}
+			}
 			b := admin.BoostRequest{Tenant: args[0], Limit: args[1], Factor: json.Number(factor)}
 			if _, err := strconv.ParseFloat(factor, 64); err != nil {
 				return usage("--factor %q is not a number such as 1.5", factor)
@@ -219,11 +232,13 @@ func newBoostAddCommand() *cobra.Command {
 				return err
 			}
 			b.Reason = r.reason
-			return operate(c, &r, "boosts/add", &b, written(fmt.Sprintf("tenant %s: %s ×%s until %s", shown(args[0]), shown(args[1]), factor, day(b.Until))))
+			return operate(c, &r, "boosts/add", &b, written(fmt.Sprintf("tenant %s: %s ×%s until %s", shown(args[0]),
+				shown(args[1]), factor, day(b.Until))))
 		},
 	}
 	r.writes(c)
-	c.Flags().StringVar(&factor, "factor", "2", "`FACTOR` above 1 and at most 100, with up to three digits after the point")
+	c.Flags().StringVar(&factor, "factor", "2", "`FACTOR` above 1 and at most 100, with up to three digits after "+
+		"the point")
 	c.Flags().DurationVar(&lasts, "for", 0, "how long, `DURATION` as in 48h")
 	c.Flags().StringVar(&until, "until", "", "`TIME` when it ends, as in 2026-12-24T00:00:00Z")
 	c.Flags().StringVar(&from, "from", "", "`TIME` when it begins (default: now)")
@@ -233,14 +248,16 @@ func newBoostAddCommand() *cobra.Command {
 func newBoostRemoveCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
-		Use: "remove TENANT LIMIT", Short: "End a boost before its time", Long: "Removes the boost of a limit of a tenant.",
+		Use: "remove TENANT LIMIT", Short: "End a boost before its time",
+		Long:    "Removes the boost of a limit of a tenant.",
 		Example: "  sluice boost remove acme burst --reason 'called off'",
 		Args:    usageArgs(cobra.ExactArgs(2)),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := r.why(c); err != nil {
 				return err
 			}
-			return operate(c, &r, "boosts/remove", admin.UnboostRequest{Tenant: args[0], Limit: args[1], Reason: r.reason}, written("tenant "+shown(args[0])))
+			return operate(c, &r, "boosts/remove", admin.UnboostRequest{Tenant: args[0], Limit: args[1],
+				Reason: r.reason}, written("tenant "+shown(args[0])))
 		},
 	}
 	r.writes(c)

@@ -49,14 +49,16 @@ func TestUnknownCommandsSuggest(t *testing.T) {
 					args := append(append([]string{}, first...), typed)
 					got := sluice(t, "", args...)
 					want := `unknown command "` + typed + `" for "` + group.CommandPath() + `": did you mean `
-					if got.code != exitUsage || !strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, `"`+name+`"`) {
+					if got.code != exitUsage || !strings.Contains(got.stderr, want) ||
+						!strings.Contains(got.stderr, `"`+name+`"`) {
 						t.Errorf("sluice %q: exit code %d: %s", args, got.code, got.stderr)
 					}
 				}
 			}
 		}
 		got := sluice(t, "", append(path, "qqqqqqqq", "more")...)
-		if got.code != exitUsage || !strings.Contains(got.stderr, `unknown command "qqqqqqqq"`) || strings.Contains(got.stderr, "did you mean") {
+		if got.code != exitUsage || !strings.Contains(got.stderr, `unknown command "qqqqqqqq"`) ||
+			strings.Contains(got.stderr, "did you mean") {
 			t.Errorf("sluice %q with what is like nothing: exit code %d: %s", path, got.code, got.stderr)
 		}
 	}
@@ -71,7 +73,8 @@ func TestUnknownCommandWithFlags(t *testing.T) {
 	if got.code != exitUsage || !strings.Contains(got.stderr, `did you mean "tenant"?`) {
 		t.Errorf("tenat list --json: exit code %d: %s", got.code, got.stderr)
 	}
-	for _, args := range [][]string{{"tenant"}, {"help", "tenant", "list"}, {"help"}, {"completion"}, {"help", "completion", "bash"}} {
+	for _, args := range [][]string{{"tenant"}, {"help", "tenant", "list"}, {"help"}, {"completion"},
+		{"help", "completion", "bash"}} {
 		if got := sluice(t, "", args...); got.code != 0 || got.stdout == "" {
 			t.Errorf("sluice %q: exit code %d, %s", args, got.code, got.stderr)
 		}

@@ -5,7 +5,8 @@ import (
 	"runtime/debug"
 )
 
-// version is what --version says: the module's version, or the commit that the program was built from, as the go command put them in.
+// version is what --version says: the module's version, or the commit that the program was built from, as the go
+// command put them in.
 func version(read func() (*debug.BuildInfo, bool)) string {
 	info, ok := read()
 	if !ok {

@@ -13,7 +13,8 @@ func TestVersion(t *testing.T) {
 			return &debug.BuildInfo{GoVersion: "go1.26", Main: debug.Module{Version: version}, Settings: settings}, true
 		}
 	}
-	commit, changed := debug.BuildSetting{Key: "vcs.revision", Value: "abc"}, debug.BuildSetting{Key: "vcs.modified", Value: "true"}
+	commit, changed := debug.BuildSetting{Key: "vcs.revision", Value: "abc"}, debug.BuildSetting{Key: "vcs.modified",
+		Value: "true"}
 	for _, tt := range []struct {
 		read func() (*debug.BuildInfo, bool)
 		want string
@@ -28,7 +29,8 @@ func TestVersion(t *testing.T) {
 			t.Errorf("%q, want %q", got, tt.want)
 		}
 	}
-	if r := sluice(t, "", "--version"); r.code != 0 || !strings.HasPrefix(r.stdout, "sluice version ") || !strings.Contains(r.stdout, "go1.") {
+	if r := sluice(t, "", "--version"); r.code != 0 || !strings.HasPrefix(r.stdout, "sluice version ") ||
+		!strings.Contains(r.stdout, "go1.") {
 		t.Errorf("--version: %d %q %q", r.code, r.stdout, r.stderr)
 	}
 }

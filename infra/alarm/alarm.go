@@ -1,8 +1,8 @@
-// Package alarm says which alarms a deployment has, on which metrics, and what is made of missing data. It is data, of which templates,
-// runbooks and tests are made.
+// Package alarm says which alarms a deployment has, on which metrics, and what is made of missing data. It is data, of
+// which templates, runbooks and tests are made.
 //
-// What internal/aws/grants finds alarming about a function is taken from there. Here is what is of no single function, or needs arithmetic:
-// the request path, the streams, and the queues of what somebody has to look at.
+// What internal/aws/grants finds alarming about a function is taken from there. Here is what is of no single function,
+// or needs arithmetic: the request path, the streams, and the queues of what somebody has to look at.
 package alarm
 
 import (
@@ -20,7 +20,8 @@ type Alarm struct {
 	Name string // of the alarm and of its runbook, docs/runbooks/NAME.md
 	Of   string // which of several of that name: a function, or a cell; "" where there is one
 
-	// Metrics are what it looks at, each of which is billed. More than one have an Expression over their IDs, and else there is one.
+	// Metrics are what it looks at, each of which is billed. More than one have an Expression over their IDs, and else
+	// there is one.
 	Metrics    []Metric
 	Expression string
 
@@ -49,8 +50,9 @@ type Dimension struct{ Name, Value string }
 // Missing is what CloudWatch makes of a period without data.
 type Missing string
 
-// What there is. A metric of ours that is not told is 0 or nobody called; one that is always told is missing where nothing runs; and of a queue
-// that nobody asks about, CloudWatch hears nothing after six hours, though something may be in it.
+// What there is. A metric of ours that is not told is 0 or nobody called; one that is always told is missing where
+// nothing runs; and of a queue that nobody asks about, CloudWatch hears nothing after six hours, though something may
+// be in it.
 const (
 	Good  Missing = "notBreaching"
 	Bad   Missing = "breaching"
@@ -76,7 +78,8 @@ const (
 
 const minute = time.Minute
 
-// Control are the alarms beside the control tables. The canary's are there too, one for each cell, since its metrics are.
+// Control are the alarms beside the control tables. The canary's are there too, one for each cell, since its metrics
+// are.
 func Control(d *config.Deployment) []Alarm {
 	n := d.Names("", "", "")
 	var all []Alarm
@@ -129,20 +132,27 @@ func Cell(d *config.Deployment, cell *config.Cell) []Alarm {
 	}
 	all = append(all,
 		queue(config.Kept, n.Cell(cell.ID, config.Kept), "messages to the cell cannot be used, and were put aside"),
-		queue(config.Refused, n.Cell(cell.ID, config.Refused), "the applier was given messages again and again, and could not apply them"))
+		queue(config.Refused, n.Cell(cell.ID, config.Refused),
+			"the applier was given messages again and again, and could not apply them"))
 	if d.Alarms.Set == config.AllAlarms {
-		applier, reconcile := dimensions(cell.ID, n.Cell(cell.ID, config.Applier)), dimensions(cell.ID, n.Cell(cell.ID, config.Reconcile))
+		applier, reconcile := dimensions(cell.ID, n.Cell(cell.ID, config.Applier)), dimensions(cell.ID,
+			n.Cell(cell.ID, config.Reconcile))
 		all = append(all,
-			told(d, "panics", "Sum", authorizer, minute, 1, "requests ended in a panic, and were refused: a mistake in the program"),
-			told(d, "events_refused", "Sum", authorizer, 5*minute, 1, "the authorizer is attached to what it cannot answer"),
+			told(d, "panics", "Sum", authorizer, minute, 1, "requests ended in a panic, and were refused: a mistake "+
+				"in the program"),
+			told(d, "events_refused", "Sum", authorizer, 5*minute, 1,
+				"the authorizer is attached to what it cannot answer"),
 			told(d, "events_forged", "Sum", applier, 5*minute, 1,
 				"somebody else published changes, or the control tables were restored"),
 			told(d, "events_unknown", "Sum", applier, 5*minute, 1, "publisher and applier are of different versions"),
-			told(d, "reconcile_unfinished", "Maximum", reconcile, 15*minute, 4, "for an hour, no run of reconcile has come to its end"))
+			told(d, "reconcile_unfinished", "Maximum", reconcile, 15*minute, 4,
+				"for an hour, no run of reconcile has come to its end"))
 		if !cell.NoKillSwitch {
 			all = append(all,
-				told(d, "kill_switch", "Maximum", authorizer, 5*minute, 12, "for an hour, the cell's limits have not been enforced: they are in shadow, or off"),
-				told(d, "kill_switch_unheard", "Sum", authorizer, 5*minute, 3, "the mode of the limits cannot be read: what AppConfig says now is not known"))
+				told(d, "kill_switch", "Maximum", authorizer, 5*minute, 12,
+					"for an hour, the cell's limits have not been enforced: they are in shadow, or off"),
+				told(d, "kill_switch_unheard", "Sum", authorizer, 5*minute, 3,
+					"the mode of the limits cannot be read: what AppConfig says now is not known"))
 		}
 	}
 	return all
@@ -157,42 +167,56 @@ func requests(d *config.Deployment, cell *config.Cell, authorizer []Dimension) [
 	}
 	const few, of = 3, 5
 	all := []Alarm{
-		{Name: LimiterErrors, Metrics: ours(d, errors, "Sum", authorizer), Above: errorsInAMinute, Period: minute, Points: few, Within: of, Missing: Good,
+		{Name: LimiterErrors, Metrics: ours(d, errors, "Sum", authorizer), Above: errorsInAMinute, Period: minute,
+			Points: few, Within: of, Missing: Good,
 			Means: "the store of the counters does not answer, or not in time"},
-		{Name: LimiterP99, Metrics: ours(d, "limiter_latency", "p99", authorizer), Above: slow, Period: minute, Points: few, Within: of, Missing: Good,
-			Means: "limits take long: 1 in 100 requests waits for them longer than " + (time.Duration(slow) * time.Microsecond).String()},
-		{Name: "config_stale", Metrics: ours(d, "config_stale", "Maximum", authorizer), Period: minute, Points: 2, Within: few, Missing: Good,
+		{Name: LimiterP99, Metrics: ours(d, "limiter_latency", "p99", authorizer), Above: slow, Period: minute,
+			Points: few, Within: of, Missing: Good,
+			Means: "limits take long: 1 in 100 requests waits for them longer than " +
+				(time.Duration(slow) * time.Microsecond).String()},
+		{Name: "config_stale", Metrics: ours(d, "config_stale", "Maximum", authorizer), Period: minute, Points: 2,
+			Within: few, Missing: Good,
 			Means: "requests are decided on a configuration that is older than 30 s"},
 		{Name: "backstop_share", Above: backstopPercent, Period: minute, Points: few, Within: of, Missing: Good,
 			Expression: "IF(m1 > 0, 100 * m2 / m1, 0)",
-			Metrics:    []Metric{our(d, "m1", "decisions", "Sum", authorizer), our(d, "m2", "requests_served_by_backstop", "Sum", authorizer)},
-			Means:      "more than 1 % of the decisions were made without a store, by counting in each instance"},
-		{Name: "over_admission", Metrics: ours(d, "over_admission_ratio", "Maximum", authorizer), Above: overAdmission, Period: minute, Points: 1, Within: 1, Missing: Good,
+			Metrics: []Metric{our(d, "m1", "decisions", "Sum", authorizer),
+				our(d, "m2", "requests_served_by_backstop", "Sum", authorizer)},
+			Means: "more than 1 % of the decisions were made without a store, by counting in each instance"},
+		{Name: "over_admission", Metrics: ours(d, "over_admission_ratio", "Maximum", authorizer), Above: overAdmission,
+			Period: minute, Points: 1, Within: 1, Missing: Good,
 			Means: "half as much again as a limit holds was admitted, or more"},
 		{Name: "throttles", Period: minute, Points: 1, Within: 1, Missing: Good,
-			Metrics: []Metric{{Namespace: "AWS/Lambda", Name: "Throttles", Stat: "Sum", Dimensions: []Dimension{{"FunctionName", n.Cell(cell.ID, config.Authorizer)}}}},
-			Means:   "the authorizer has no environment left, and API Gateway answers 500"},
+			Metrics: []Metric{{Namespace: "AWS/Lambda", Name: "Throttles", Stat: "Sum",
+				Dimensions: []Dimension{{"FunctionName", n.Cell(cell.ID, config.Authorizer)}}}},
+			Means: "the authorizer has no environment left, and API Gateway answers 500"},
 	}
 	all = append(all, saturation(d, cell, errors, authorizer)...)
 	if cell.Profile == config.Full {
-		all = append(all, Alarm{Name: "failover", Metrics: ours(d, "requests_served_by_backstop", "Sum", authorizer), Period: minute, Points: few, Within: few, Missing: Good,
-			Means: "for three minutes in a row decisions were made without the cache: a failover that takes longer than one should, or none that comes"})
+		all = append(all, Alarm{Name: "failover", Metrics: ours(d, "requests_served_by_backstop", "Sum", authorizer),
+			Period: minute, Points: few, Within: few, Missing: Good,
+			Means: "for three minutes in a row decisions were made without the cache: a failover that takes longer " +
+				"than one should, or none that comes"})
 	}
 	return all
 }
 
-// saturation is errors of a store that is at its limit: one alarm over its metrics, which costs less than a composite of two alarms. What is
-// not told is 0. Of a cache there is one for each shard, since one may be busy alone; whichever of its nodes is the primary is the busy one.
+// saturation is errors of a store that is at its limit: one alarm over its metrics, which costs less than a composite
+// of two alarms. What is not told is 0. Of a cache there is one for each shard, since one may be busy alone; whichever
+// of its nodes is the primary is the busy one.
 func saturation(d *config.Deployment, cell *config.Cell, errors string, authorizer []Dimension) []Alarm {
 	const points, within = 2, 5
 	n := d.Names("", "", "")
 	one := func(of, means, busy string, nodes ...Metric) Alarm {
-		return Alarm{Name: "saturation", Of: of, Period: minute, Points: points, Within: within, Missing: Good, Means: means,
-			Expression: "IF(FILL(m1, 0) > 0 AND " + busy + ", 1, 0)", Metrics: append([]Metric{our(d, "m1", errors, "Sum", authorizer)}, nodes...)}
+		return Alarm{Name: "saturation", Of: of, Period: minute, Points: points, Within: within, Missing: Good,
+			Means:      means,
+			Expression: "IF(FILL(m1, 0) > 0 AND " + busy + ", 1, 0)",
+			Metrics:    append([]Metric{our(d, "m1", errors, "Sum", authorizer)}, nodes...)}
 	}
 	if cell.Profile != config.Full {
-		return []Alarm{one("", "the store of the counters does not answer, and it is DynamoDB that throttles it", "FILL(m2, 0) > 0",
-			Metric{ID: "m2", Namespace: "AWS/DynamoDB", Name: "WriteThrottleEvents", Stat: "Sum", Dimensions: []Dimension{{"TableName", n.Cell(cell.ID, config.Counters)}}})}
+		return []Alarm{one("", "the store of the counters does not answer, and it is DynamoDB that throttles it",
+			"FILL(m2, 0) > 0",
+			Metric{ID: "m2", Namespace: "AWS/DynamoDB", Name: "WriteThrottleEvents", Stat: "Sum",
+				Dimensions: []Dimension{{"TableName", n.Cell(cell.ID, config.Counters)}}})}
 	}
 	if cell.Cache != nil && cell.Cache.Endpoint != "" {
 		return nil // whoever made it knows its nodes
@@ -203,11 +227,15 @@ func saturation(d *config.Deployment, cell *config.Cell, errors string, authoriz
 		var busy []string
 		for i := range nodesOfShard {
 			id := fmt.Sprintf("m%d", 2+i)
-			nodes = append(nodes, Metric{ID: id, Namespace: "AWS/ElastiCache", Name: "EngineCPUUtilization", Stat: "Maximum",
-				Dimensions: []Dimension{{"CacheClusterId", fmt.Sprintf("%s%s-%03d", n.Cell(cell.ID, config.Cache), shard, 1+i)}}})
+			nodes = append(nodes, Metric{ID: id, Namespace: "AWS/ElastiCache", Name: "EngineCPUUtilization",
+				Stat: "Maximum",
+				Dimensions: []Dimension{{"CacheClusterId", fmt.Sprintf("%s%s-%03d", n.Cell(cell.ID, config.Cache),
+					shard, 1+i)}}})
 			busy = append(busy, fmt.Sprintf("FILL(%s, 0) > %d", id, busyPercent))
 		}
-		all = append(all, one(strings.TrimPrefix(shard, "-"), "the store of the counters does not answer, and the processor of a node is busy", "("+strings.Join(busy, " OR ")+")", nodes...))
+		all = append(all, one(strings.TrimPrefix(shard, "-"),
+			"the store of the counters does not answer, and the processor of a node is busy", "("+strings.Join(busy,
+				" OR ")+")", nodes...))
 	}
 	return all
 }
@@ -226,13 +254,15 @@ func shards(cell *config.Cell) []string {
 	return all
 }
 
-// behind is a function that does not keep up with a stream: the age is CloudWatch's own metric. Where the canary's changes come by, no word of
-// it is alarming, too. Assumption: stream-age.
+// behind is a function that does not keep up with a stream: the age is CloudWatch's own metric. Where the canary's
+// changes come by, no word of it is alarming, too. Assumption: stream-age.
 func behind(d *config.Deployment, f *grants.Function, function string) Alarm {
 	const points, within = 2, 3
-	a := Alarm{Name: "iterator_age", Of: f.Name, Above: behindMs, Period: minute, Points: points, Within: within, Missing: Good,
-		Metrics: []Metric{{Namespace: "AWS/Lambda", Name: "IteratorAge", Stat: "Maximum", Dimensions: []Dimension{{"FunctionName", function}}}},
-		Means:   "the " + f.Name + " is more than 30 s behind a stream"}
+	a := Alarm{Name: "iterator_age", Of: f.Name, Above: behindMs, Period: minute, Points: points, Within: within,
+		Missing: Good,
+		Metrics: []Metric{{Namespace: "AWS/Lambda", Name: "IteratorAge", Stat: "Maximum",
+			Dimensions: []Dimension{{"FunctionName", function}}}},
+		Means: "the " + f.Name + " is more than 30 s behind a stream"}
 	if f.Streams.Silence {
 		a.Period, a.Points, a.Within, a.Missing = grants.SilentAfter(canarySchedule(d)), 1, 1, Bad
 		a.Means += ", or nothing comes to it any more"
@@ -247,7 +277,8 @@ func canarySchedule(d *config.Deployment) time.Duration {
 
 // own is what internal/aws/grants finds alarming about a function.
 func own(d *config.Deployment, f *grants.Function, of *grants.Alarm, which string, at []Dimension) Alarm {
-	a := Alarm{Name: of.Metric, Of: which, Metrics: ours(d, of.Metric, cmp.Or(of.Stat, "SampleCount"), at), Above: of.Above, Unheard: of.Stat == "",
+	a := Alarm{Name: of.Metric, Of: which, Metrics: ours(d, of.Metric, cmp.Or(of.Stat, "SampleCount"), at),
+		Above: of.Above, Unheard: of.Stat == "",
 		Period: 5 * minute, Points: 1, Within: 1, Missing: Good, Means: strings.ReplaceAll(of.Means, "`", "")}
 	if of.Silence {
 		a.Period, a.Missing = grants.SilentAfter(f.Schedule), Bad

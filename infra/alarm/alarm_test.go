@@ -31,7 +31,8 @@ func deployment(t *testing.T) *config.Deployment {
 	return d
 }
 
-// Guarantees that of a cache that is a cluster each shard is looked at, and both nodes of each, by the names that ElastiCache gives them.
+// Guarantees that of a cache that is a cluster each shard is looked at, and both nodes of each, by the names that
+// ElastiCache gives them.
 func TestShards(t *testing.T) {
 	d := deployment(t)
 	d.Cells[1].Cache = &config.Valkey{Cluster: true, Shards: 2}
@@ -41,16 +42,20 @@ func TestShards(t *testing.T) {
 	var got []string
 	for _, a := range alarm.Cell(d, &d.Cells[1]) {
 		if a.Name == "saturation" {
-			got = append(got, fmt.Sprint(a.Of, " ", a.Metrics[1].Dimensions, " ", a.Metrics[2].Dimensions, " ", a.Expression))
+			got = append(got, fmt.Sprint(a.Of, " ", a.Metrics[1].Dimensions, " ", a.Metrics[2].Dimensions, " ",
+				a.Expression))
 		}
 	}
 	const busy = " IF(FILL(m1, 0) > 0 AND (FILL(m2, 0) > 80 OR FILL(m3, 0) > 80), 1, 0)"
-	if want := []string{"0001 [{CacheClusterId sluice-us-1-cache-0001-001}] [{CacheClusterId sluice-us-1-cache-0001-002}]" + busy,
-		"0002 [{CacheClusterId sluice-us-1-cache-0002-001}] [{CacheClusterId sluice-us-1-cache-0002-002}]" + busy}; !slices.Equal(got, want) {
+	if want := []string{"0001 [{CacheClusterId sluice-us-1-cache-0001-001}] [{CacheClusterId " +
+		"sluice-us-1-cache-0001-002}]" + busy,
+		"0002 [{CacheClusterId sluice-us-1-cache-0002-001}] [{CacheClusterId sluice-us-1-cache-0002-002}]" +
+			busy}; !slices.Equal(got, want) {
 		t.Errorf("%q\nwant %q", got, want)
 	}
 	d.Cells[1].Cache = nil
-	if got := named(t, alarm.Cell(d, &d.Cells[1]), "saturation").Metrics[1].Dimensions[0].Value; got != "sluice-us-1-cache-001" {
+	if got := named(t, alarm.Cell(d, &d.Cells[1]),
+		"saturation").Metrics[1].Dimensions[0].Value; got != "sluice-us-1-cache-001" {
 		t.Errorf("the first node is %s", got)
 	}
 }
@@ -64,7 +69,8 @@ func every(d *config.Deployment) []alarm.Alarm {
 	return all
 }
 
-// amazons are the metrics of AWS that are looked at, by namespace, name and dimensions, and what is in their first dimension.
+// amazons are the metrics of AWS that are looked at, by namespace, name and dimensions, and what is in their first
+// dimension.
 var amazons = map[string][]string{
 	"AWS/Lambda IteratorAge FunctionName":                  {"publisher", "balancer", "archiver"},
 	"AWS/Lambda Throttles FunctionName":                    {"authorizer"},
@@ -134,8 +140,8 @@ func fits(form telemetry.Form, stat string) bool {
 	}
 }
 
-// Guarantees that each alarm looks at what somebody writes, under exactly this namespace, name and dimensions, by a statistic that tells
-// something: an alarm on a misspelt metric is silent for ever.
+// Guarantees that each alarm looks at what somebody writes, under exactly this namespace, name and dimensions, by a
+// statistic that tells something: an alarm on a misspelt metric is silent for ever.
 func TestSomebodyWritesIt(t *testing.T) {
 	d := deployment(t)
 	all := every(d)
@@ -181,12 +187,14 @@ func named(t *testing.T, all []alarm.Alarm, name string) *alarm.Alarm {
 	return &all[i]
 }
 
-// Guarantees what becomes of missing data, which decides whether an alarm hears of what stands still: what is told by a schedule must be there;
-// what is told where it is not 0, or where there are requests, need not; and what is in a queue stays there while CloudWatch hears nothing.
+// Guarantees what becomes of missing data, which decides whether an alarm hears of what stands still: what is told by a
+// schedule must be there; what is told where it is not 0, or where there are requests, need not; and what is in a queue
+// stays there while CloudWatch hears nothing.
 func TestMissing(t *testing.T) {
 	d := deployment(t)
 	want := map[string]string{
-		"active_cell_count": "breaching 15m0s", "drift": "breaching 45m0s", "propagation_seconds a-1": "breaching 15m0s", "propagation_seconds us-1": "breaching 15m0s",
+		"active_cell_count": "breaching 15m0s", "drift": "breaching 45m0s",
+		"propagation_seconds a-1": "breaching 15m0s", "propagation_seconds us-1": "breaching 15m0s",
 		"anchor_missing":         "breaching 3h0m0s",
 		"iterator_age publisher": "breaching 15m0s", "iterator_age archiver": "breaching 15m0s",
 		"kept": "ignore 1m0s", "failed": "ignore 1m0s", "undelivered": "ignore 1m0s", "refused": "ignore 1m0s",
@@ -207,12 +215,13 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// Guarantees the bounds that the design asks for, and that CloudWatch takes each alarm: periods of 10, 20, 30 or 60 s and their multiples, and a
-// day at most.
+// Guarantees the bounds that the design asks for, and that CloudWatch takes each alarm: periods of 10, 20, 30 or 60 s
+// and their multiples, and a day at most.
 func TestBounds(t *testing.T) {
 	d := deployment(t)
 	for _, a := range every(d) {
-		if a.Period%time.Minute != 0 || a.Period*time.Duration(a.Within) > 24*time.Hour || a.Points < 1 || a.Points > a.Within {
+		if a.Period%time.Minute != 0 || a.Period*time.Duration(a.Within) > 24*time.Hour || a.Points < 1 ||
+			a.Points > a.Within {
 			t.Errorf("%s: %d of %d periods of %s", a.Name, a.Points, a.Within, a.Period)
 		}
 		if a.Means == "" || strings.HasSuffix(a.Means, ".") || strings.Contains(a.Means, "`") || (len(a.Metrics) > 1) != (a.Expression != "") {
@@ -234,7 +243,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// Guarantees that nothing that internal/aws/grants finds alarming is left out, that the usual set is the smaller, and that no two alarms have one name.
+// Guarantees that nothing that internal/aws/grants finds alarming is left out, that the usual set is the smaller, and
+// that no two alarms have one name.
 func TestAllAreThere(t *testing.T) {
 	d := deployment(t)
 	all := every(d)

@@ -3,8 +3,8 @@
 //	app          makes them
 //	app lambdas  says what scripts/cdk has to build before: the functions' GOARCH, and the folder of their zips
 //
-// SLUICE_DEPLOYMENT is the file, by default deployment.yaml; SLUICE_LAMBDAS the folder of the functions' zips, by default that of make
-// lambdas for the deployment's architecture.
+// SLUICE_DEPLOYMENT is the file, by default deployment.yaml; SLUICE_LAMBDAS the folder of the functions' zips, by
+// default that of make lambdas for the deployment's architecture.
 package main
 
 import (

@@ -52,14 +52,15 @@ var (
 	emails     = regexp.MustCompile(`^[!-?A-~]{1,64}@[A-Za-z0-9.-]{1,190}$`)
 	topics     = regexp.MustCompile(`^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}$`)
 	principals = regexp.MustCompile(`^arn:aws[a-z-]*:iam::([0-9]{12}):(?:role|user)/[!-~]{1,512}$`)
-	alarmARNs  = regexp.MustCompile(`^arn:aws[a-z-]*:cloudwatch:([a-z0-9-]+):[0-9]{12}:alarm:[!-)+->@-~ ]{1,255}$`) // without * and ?
+	// without * and ?
+	alarmARNs  = regexp.MustCompile(`^arn:aws[a-z-]*:cloudwatch:([a-z0-9-]+):[0-9]{12}:alarm:[!-)+->@-~ ]{1,255}$`)
 	stageARNs  = regexp.MustCompile(`^arn:aws[a-z-]*:apigateway:([a-z0-9-]+)::/restapis/[a-z0-9]+/stages/[A-Za-z0-9_-]{1,128}$`)
 	httpStages = regexp.MustCompile(`^arn:aws[a-z-]*:apigateway:[a-z0-9-]*::/apis/`)
 	algorithms = regexp.MustCompile(`^((RS|PS|ES)(256|384|512)|EdDSA)$`)
 )
 
-// Complete fills in what is left to its default, and checks everything. The error is an *[Error], with all that is wrong; its
-// problems have paths and no places. To complete again changes nothing.
+// Complete fills in what is left to its default, and checks everything. The error is an *[Error], with all that is
+// wrong; its problems have paths and no places. To complete again changes nothing.
 func (d *Deployment) Complete() error {
 	var c checks
 	standard(&d.Prefix, defaultPrefix)
@@ -116,7 +117,8 @@ func (d *Deployment) alarms(c *checks) {
 	}
 	for _, region := range d.Regions() {
 		if slices.Contains(regions, region) && a.Topic(region) == "" {
-			c.problem("alarms.topics", "there is none in %s, and an alarm speaks to topics of its own region only", region)
+			c.problem("alarms.topics", "there is none in %s, and an alarm speaks to topics of its own region only",
+				region)
 		}
 	}
 }
@@ -128,7 +130,8 @@ func (d *Deployment) operators(c *checks) {
 	for i, arn := range d.Operators.Principals {
 		if of := principals.FindStringSubmatch(arn); of != nil && d.Account != "" && of[1] != d.Account {
 			c.problem(fmt.Sprintf("operators.principals[%d]", i),
-				"%s is not of the account %s, and callers of another one are not let in", configfile.Quote(arn), d.Account)
+				"%s is not of the account %s, and callers of another one are not let in", configfile.Quote(arn),
+				d.Account)
 		}
 	}
 	c.texts("operators.addresses", d.Operators.Addresses,
@@ -150,7 +153,8 @@ func (d *Deployment) deadlines(c *checks) {
 			wait time.Duration
 			none string // why there is no such store
 		}{
-			{"redis", cell.Deadlines.Redis, map[bool]string{true: "a small cell counts in DynamoDB alone: say profile: full"}[cell.Profile == Small]},
+			{"redis", cell.Deadlines.Redis, map[bool]string{true: "a small cell counts in DynamoDB alone: say " +
+				"profile: full"}[cell.Profile == Small]},
 			{"dynamodb", cell.Deadlines.DynamoDB, ""},
 			{"home", cell.Deadlines.Home, map[bool]string{true: "there is no other cell, and so no other home of quotas"}[len(d.Cells)+len(d.Retired) == 1]},
 		} {
@@ -173,8 +177,10 @@ func (d *Deployment) once(c *checks, seen map[string]string, path, id, region st
 	case id != "":
 		seen[id] = path
 	}
-	if slices.Contains(regions, region) && slices.Contains(regions, d.Control.Region) && partition(region) != partition(d.Control.Region) {
-		c.problem(path+".region", "%s is of the partition %s and the control plane's %s of %s, and nothing goes from one to the other",
+	if slices.Contains(regions, region) && slices.Contains(regions, d.Control.Region) &&
+		partition(region) != partition(d.Control.Region) {
+		c.problem(path+".region", "%s is of the partition %s and the control plane's %s of %s, and nothing goes "+
+			"from one to the other",
 			region, partition(region), d.Control.Region, partition(d.Control.Region))
 	}
 }
@@ -192,7 +198,8 @@ func (control *Control) complete(c *checks) {
 	c.within("control.audit.retentionDays", control.Audit.RetentionDays, 1, maxRetention)
 	switch want := Confirmation(control.Audit.RetentionDays); {
 	case control.Audit.Mode == Compliance && control.Audit.Confirm != want:
-		c.problem("control.audit.mode", "COMPLIANCE cannot be taken back, by anybody: confirm it with the key confirm, %q", want)
+		c.problem("control.audit.mode", "COMPLIANCE cannot be taken back, by anybody: confirm it with the key "+
+			"confirm, %q", want)
 	case control.Audit.Mode != Compliance && control.Audit.Confirm != "":
 		c.problem("control.audit.confirm", "has no use without the mode COMPLIANCE")
 	}
@@ -202,11 +209,13 @@ func (control *Control) complete(c *checks) {
 			roleARNs.MatchString)
 	}
 	c.text("control.pepper", control.Pepper, "1 to 64 of A-Z a-z 0-9 . _ -", pepperIDs.MatchString)
-	c.text("control.metricsNamespace", control.MetricsNamespace, "1 to 255 of A-Z a-z 0-9 . _ # / : - that do not begin with AWS/",
+	c.text("control.metricsNamespace", control.MetricsNamespace,
+		"1 to 255 of A-Z a-z 0-9 . _ # / : - that do not begin with AWS/",
 		func(s string) bool { return namespaces.MatchString(s) && !strings.HasPrefix(s, "AWS/") })
 	c.oneOf("control.logLevel", control.LogLevel, "debug", "info", "warn", "error")
 	if !slices.Contains(logDays, control.LogDays) {
-		c.problem("control.logDays", "%d is not a retention of CloudWatch Logs: %s", control.LogDays, strings.Trim(fmt.Sprint(logDays), "[]"))
+		c.problem("control.logDays", "%d is not a retention of CloudWatch Logs: %s", control.LogDays,
+			strings.Trim(fmt.Sprint(logDays), "[]"))
 	}
 	c.within("control.canaryMinutes", control.CanaryMinutes, 1, maxCanary)
 }
@@ -254,11 +263,14 @@ func (cell *Cell) guards(c *checks, path string) {
 	c.within(path+".waf.rate", cell.WAF.Rate, minWAFRate, maxWAFRate)
 	for i, arn := range cell.WAF.Stages {
 		if m := httpStages.FindStringSubmatch(arn); m != nil {
-			c.problem(fmt.Sprintf("%s.waf.stages[%d]", path, i), "%s is of an HTTP or WebSocket API, which AWS lets no firewall stand before: put CloudFront in front of it", configfile.Quote(arn))
+			c.problem(fmt.Sprintf("%s.waf.stages[%d]", path, i),
+				"%s is of an HTTP or WebSocket API, which AWS lets no firewall stand before: put CloudFront in "+
+					"front of it", configfile.Quote(arn))
 			return
 		}
 	}
-	c.texts(path+".waf.stages", cell.WAF.Stages, "the ARN of a stage of a REST API in "+cell.Region+": arn:aws:apigateway:"+cell.Region+"::/restapis/ID/stages/NAME", here(stageARNs))
+	c.texts(path+".waf.stages", cell.WAF.Stages,
+		"the ARN of a stage of a REST API in "+cell.Region+": arn:aws:apigateway:"+cell.Region+"::/restapis/ID/stages/NAME", here(stageARNs))
 }
 
 func (i *Issuer) check(c *checks, path string) {
@@ -273,7 +285,8 @@ func (i *Issuer) check(c *checks, path string) {
 	}
 	c.texts(path+".audiences", i.Audiences, "at most 1024 bytes", isText)
 	c.texts(path+".algorithms", i.Algorithms, "RS, PS or ES with 256, 384 or 512, or EdDSA", algorithms.MatchString)
-	c.texts(path+".tenants", i.Tenants, "a tenant's id of at most 128 bytes", func(s string) bool { return len(s) <= 128 })
+	c.texts(path+".tenants", i.Tenants, "a tenant's id of at most 128 bytes",
+		func(s string) bool { return len(s) <= 128 })
 	for _, claim := range []struct{ key, name string }{
 		{"audienceClaim", i.AudienceClaim}, {"tenantClaim", i.TenantClaim}, {"subjectClaim", i.SubjectClaim},
 	} {
@@ -339,5 +352,6 @@ func (c *checks) cellID(path, id string) {
 }
 
 func (c *checks) region(path, region string) {
-	c.text(path, region, "a region of AWS that is known here", func(s string) bool { return slices.Contains(regions, s) })
+	c.text(path, region, "a region of AWS that is known here",
+		func(s string) bool { return slices.Contains(regions, s) })
 }

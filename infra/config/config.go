@@ -23,7 +23,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile"
 )
 
-// Deployment is everything that one deployment file says. Zero values are the defaults, which [Deployment.Complete] fills in.
+// Deployment is everything that one deployment file says. Zero values are the defaults, which [Deployment.Complete]
+// fills in.
 type Deployment struct {
 	Prefix  string // of every physical name: [a-z][a-z0-9]{0,15}; default "sluice"
 	Account string // 12 digits; "": the one of the credentials that deploy
@@ -33,8 +34,9 @@ type Deployment struct {
 	Control Control
 	Cells   []Cell // at least one, each id once; the order is that in which they are deployed
 
-	// Retired are cells that are gone, and whose counters tables are still there: they stay the homes of quotas until the periods
-	// end that were open when they went. Take one out, and delete its table, after the longest period of your quotas.
+	// Retired are cells that are gone, and whose counters tables are still there: they stay the homes of quotas until
+	// the periods end that were open when they went. Take one out, and delete its table, after the longest period of
+	// your quotas.
 	Retired []Retired
 
 	Alarms     Alarms
@@ -52,12 +54,12 @@ const (
 type Alarms struct {
 	Set string // UsualAlarms (default) or AllAlarms
 
-	// Email gets them, by topics that are made for it, one in each region, each with a key of its own, which is 1 USD a month.
-	// AWS asks the address first.
+	// Email gets them, by topics that are made for it, one in each region, each with a key of its own, which is 1 USD a
+	// month. AWS asks the address first.
 	Email string
 
-	// Topics are ARNs of topics of your own instead, one in each region of the deployment. CloudWatch must be allowed to publish on
-	// them, and to use their keys.
+	// Topics are ARNs of topics of your own instead, one in each region of the deployment. CloudWatch must be allowed
+	// to publish on them, and to use their keys.
 	Topics []string
 }
 
@@ -67,8 +69,9 @@ type Callers struct {
 	Principals []string // ARNs of roles and users, in which * stands for any text; none: every caller of the account
 	Addresses  []string // addresses, or networks such as 203.0.113.0/24, that calls come from; none: any
 
-	// AccessLogs writes a line for each call to the operators' APIs, refused ones included, to CloudWatch Logs. It has the
-	// caller's ARN and address. The account's setting of API Gateway in each region must name a role that may write logs.
+	// AccessLogs writes a line for each call to the operators' APIs, refused ones included, to CloudWatch Logs. It has
+	// the caller's ARN and address. The account's setting of API Gateway in each region must name a role that may write
+	// logs.
 	AccessLogs bool
 }
 
@@ -98,18 +101,20 @@ type Control struct {
 	Region string // required
 	Audit  Audit
 
-	NoTrail          bool   // do not record data events of the control tables, the config tables and the operators' functions
+	// do not record data events of the control tables, the config tables and the operators' functions
+	NoTrail          bool
 	Pepper           string // id of the pepper that new API keys are hashed with; default "p1"
 	MetricsNamespace string // of the metrics in CloudWatch, in the cells too; default "Sluice"
 	LogLevel         string // debug, info, warn or error, in the cells too; default "info"
 	LogDays          int    // how long logs stay, one of those that CloudWatch Logs has; in the cells too; default 30
 
-	// CanaryMinutes is how often the canary makes a change and watches it come to the cells: 1 to 60; default 5. Each is on record for good.
+	// CanaryMinutes is how often the canary makes a change and watches it come to the cells: 1 to 60; default 5. Each
+	// is on record for good.
 	CanaryMinutes int
 
-	// NoPlatformLogs leaves out Lambda's own lines of each call that went well (START, END, REPORT), in the cells too. It has Lambda
-	// expect JSON, which all our lines are; that it passes lines with metrics as they are is by its documentation, and not tried yet.
-	// Assumption: emf-metrics.
+	// NoPlatformLogs leaves out Lambda's own lines of each call that went well (START, END, REPORT), in the cells too.
+	// It has Lambda expect JSON, which all our lines are; that it passes lines with metrics as they are is by its
+	// documentation, and not tried yet. Assumption: emf-metrics.
 	NoPlatformLogs bool
 }
 
@@ -156,11 +161,12 @@ type Cell struct {
 	Claims      []string // of JWTs, that limits have in "per: claim:…"
 	PassDenials []string // ids of HTTP and WebSocket APIs whose denials go through to the middleware in the backend
 
-	// NoKillSwitch leaves out the kill switch, by which limits can be put in shadow or off without a deployment of the function.
+	// NoKillSwitch leaves out the kill switch, by which limits can be put in shadow or off without a deployment of the
+	// function.
 	NoKillSwitch bool
 
-	// RollbackAlarms are ARNs of alarms of your own in the cell's region, such as those of a backend, at most three: a watched deployment
-	// of the kill switch is taken back where one of them rings, as where the cell's own do.
+	// RollbackAlarms are ARNs of alarms of your own in the cell's region, such as those of a backend, at most three: a
+	// watched deployment of the kill switch is taken back where one of them rings, as where the cell's own do.
 	RollbackAlarms []string
 
 	WAF *WAF // nil: none
@@ -174,7 +180,8 @@ type Cell struct {
 	Network *Network
 }
 
-// Deadlines are how long a decision waits for each store, 1 ms to 5 s, before it goes on without it; 0: as docs/authorizer.md says.
+// Deadlines are how long a decision waits for each store, 1 ms to 5 s, before it goes on without it; 0: as
+// docs/authorizer.md says.
 type Deadlines struct {
 	Redis    time.Duration // of a full cell
 	DynamoDB time.Duration

@@ -27,12 +27,14 @@ func (r *reader) deployment(root value) *Deployment {
 			})
 		},
 		"alarms": func(v value) {
-			r.mapping(v, "the alarms", keys{"set": r.text(&d.Alarms.Set), "email": r.text(&d.Alarms.Email), "topics": r.texts(&d.Alarms.Topics)})
+			r.mapping(v, "the alarms", keys{"set": r.text(&d.Alarms.Set), "email": r.text(&d.Alarms.Email),
+				"topics": r.texts(&d.Alarms.Topics)})
 		},
 		"operators": func(v value) {
 			let := &d.Operators
 			r.mapping(v, "the operators", keys{
-				"principals": r.texts(&let.Principals), "addresses": r.texts(&let.Addresses), "accessLogs": r.boolean(&let.AccessLogs),
+				"principals": r.texts(&let.Principals), "addresses": r.texts(&let.Addresses),
+				"accessLogs": r.boolean(&let.AccessLogs),
 			})
 		},
 		"dashboards": r.boolean(&d.Dashboards),
@@ -45,12 +47,14 @@ func (r *reader) control(v value, c *Control) {
 		"region": r.text(&c.Region),
 		"audit": func(v value) {
 			r.mapping(v, "the audit trail", keys{
-				"mode": r.text(&c.Audit.Mode), "retentionDays": r.number(&c.Audit.RetentionDays), "confirm": r.text(&c.Audit.Confirm),
+				"mode": r.text(&c.Audit.Mode), "retentionDays": r.number(&c.Audit.RetentionDays),
+				"confirm": r.text(&c.Audit.Confirm),
 				"anchors": r.boolean(&c.Audit.Anchors), "breakGlass": r.text(&c.Audit.BreakGlass),
 			})
 		},
 		"trail": r.not(&c.NoTrail), "pepper": r.text(&c.Pepper),
-		"metricsNamespace": r.text(&c.MetricsNamespace), "logLevel": r.text(&c.LogLevel), "logDays": r.number(&c.LogDays),
+		"metricsNamespace": r.text(&c.MetricsNamespace), "logLevel": r.text(&c.LogLevel),
+		"logDays":       r.number(&c.LogDays),
 		"canaryMinutes": r.number(&c.CanaryMinutes), "platformLogs": r.not(&c.NoPlatformLogs),
 	})
 }
@@ -59,7 +63,8 @@ func (r *reader) cell(v value, c *Cell) {
 	r.mapping(v, "a cell", keys{
 		"id": r.text(&c.ID), "region": r.text(&c.Region), "profile": r.text(&c.Profile),
 		"maxInstances": r.number(&c.MaxInstances), "memoryMB": r.number(&c.MemoryMB),
-		"trustedHops": r.numberOrZero(&c.TrustedHops), "retryJitter": r.numberOrZero(&c.RetryJitter), "leases": r.not(&c.NoLeases),
+		"trustedHops": r.numberOrZero(&c.TrustedHops), "retryJitter": r.numberOrZero(&c.RetryJitter),
+		"leases": r.not(&c.NoLeases),
 		"issuers": func(v value) {
 			r.list(v, "issuers", func(v value) {
 				c.Issuers = append(c.Issuers, Issuer{})
@@ -69,7 +74,8 @@ func (r *reader) cell(v value, c *Cell) {
 		"claims": r.texts(&c.Claims), "passDenials": r.texts(&c.PassDenials),
 		"deadlines": func(v value) {
 			r.mapping(v, "the deadlines", keys{
-				"redis": r.duration(&c.Deadlines.Redis), "dynamodb": r.duration(&c.Deadlines.DynamoDB), "home": r.duration(&c.Deadlines.Home),
+				"redis": r.duration(&c.Deadlines.Redis), "dynamodb": r.duration(&c.Deadlines.DynamoDB),
+				"home": r.duration(&c.Deadlines.Home),
 			})
 		},
 		"cache": r.cache(&c.Cache), "network": r.network(&c.Network), "attach": r.attach(&c.Attach),
@@ -83,9 +89,11 @@ func (r *reader) cell(v value, c *Cell) {
 
 func (r *reader) issuer(v value, i *Issuer) {
 	r.mapping(v, "an issuer", keys{
-		"issuer": r.text(&i.Issuer), "audiences": r.texts(&i.Audiences), "jwksUrl": r.text(&i.JWKSURL), "algorithms": r.texts(&i.Algorithms),
-		"audienceClaim": r.text(&i.AudienceClaim), "tenantClaim": r.text(&i.TenantClaim), "subjectClaim": r.text(&i.SubjectClaim),
-		"tenants": r.texts(&i.Tenants), "allTenants": r.boolean(&i.AllTenants),
+		"issuer": r.text(&i.Issuer), "audiences": r.texts(&i.Audiences), "jwksUrl": r.text(&i.JWKSURL),
+		"algorithms":    r.texts(&i.Algorithms),
+		"audienceClaim": r.text(&i.AudienceClaim), "tenantClaim": r.text(&i.TenantClaim),
+		"subjectClaim": r.text(&i.SubjectClaim),
+		"tenants":      r.texts(&i.Tenants), "allTenants": r.boolean(&i.AllTenants),
 	})
 }
 

@@ -2,11 +2,12 @@ package config
 
 import "strings"
 
-// Names makes the physical name and the ARN of everything that another stack must know, from nothing but the deployment. So no
-// stack exports to or imports from another one, cells may be in any region, and a cell that comes or goes changes no name.
+// Names makes the physical name and the ARN of everything that another stack must know, from nothing but the
+// deployment. So no stack exports to or imports from another one, cells may be in any region, and a cell that comes or
+// goes changes no name.
 //
-// Partition, Account and Suffix (of host names) may be CDK's tokens. Names are injective: a prefix has no hyphen, and what a thing is called ends the name
-// and has none, so no prefix and cell make the name of another's.
+// Partition, Account and Suffix (of host names) may be CDK's tokens. Names are injective: a prefix has no hyphen, and
+// what a thing is called ends the name and has none, so no prefix and cell make the name of another's.
 type Names struct{ Prefix, Partition, Account, Suffix string }
 
 // What is named. One word each: see [Names].
@@ -65,8 +66,8 @@ func (n Names) ControlStack() string { return n.Prefix + "-control" }
 // CellStack is the name of a cell's stack.
 func (n Names) CellStack(cell string) string { return n.Prefix + "-cell-" + cell }
 
-// ControlAlarm is the name of one of the control plane's alarms. An alarm's name has an underscore or is one word, and may be of a
-// function or a cell.
+// ControlAlarm is the name of one of the control plane's alarms. An alarm's name has an underscore or is one word, and
+// may be of a function or a cell.
 func (n Names) ControlAlarm(alarm, of string) string { return n.Control(alarmName(alarm, of)) }
 
 // CellAlarm is the name of one of a cell's alarms.
@@ -82,7 +83,8 @@ func alarmName(alarm, of string) string {
 // TopicARN is the ARN of the topic on which changes are published; region is the control plane's.
 func (n Names) TopicARN(region string) string { return n.ARN("sns", region, n.Control(Changes)) }
 
-// AuditBucket is the name of the bucket of the audit trail. Names of buckets are the world's, so it has account and region.
+// AuditBucket is the name of the bucket of the audit trail. Names of buckets are the world's, so it has account and
+// region.
 func (n Names) AuditBucket(region string) string { return n.bucket(audit, region) }
 
 // TrailBucket is the name of the bucket of CloudTrail's records.
@@ -92,8 +94,8 @@ func (n Names) bucket(what, region string) string {
 	return strings.Join([]string{n.Prefix, what, n.Account, region}, "-")
 }
 
-// SecretARN is the ARN of the secret with the peppers and the key for addresses in a region, as policies may name it: Secrets
-// Manager adds a hyphen and six characters of its own to each secret's name.
+// SecretARN is the ARN of the secret with the peppers and the key for addresses in a region, as policies may name it:
+// Secrets Manager adds a hyphen and six characters of its own to each secret's name.
 func (n Names) SecretARN(region string) string {
 	return n.ARN("secretsmanager", region, "secret:"+n.Control(Secret)+"-??????")
 }

@@ -13,7 +13,8 @@ func everyName(d *config.Deployment) []string {
 	var all []string
 	for _, what := range slices.Concat(config.ControlTables(), config.ControlFunctions(), []string{
 		config.Anchor,
-		config.Changes, config.Kept, config.Failed, config.Undelivered, config.Trail, config.Secret, config.Operators, config.AlarmTopic,
+		config.Changes, config.Kept, config.Failed, config.Undelivered, config.Trail, config.Secret, config.Operators,
+		config.AlarmTopic,
 	}) {
 		all = append(all, n.Control(what))
 	}
@@ -21,7 +22,8 @@ func everyName(d *config.Deployment) []string {
 	for i := range d.Cells {
 		id := d.Cells[i].ID
 		for _, what := range slices.Concat(config.CellFunctions(), []string{
-			config.Counters, config.Config, config.Changes, config.Kept, config.Refused, config.Operators, config.AlarmTopic,
+			config.Counters, config.Config, config.Changes, config.Kept, config.Refused, config.Operators,
+			config.AlarmTopic,
 		}) {
 			all = append(all, n.Cell(id, what))
 		}
@@ -30,8 +32,8 @@ func everyName(d *config.Deployment) []string {
 	return all
 }
 
-// FuzzNames guarantees that no choice of prefixes and cells gives two things one name, so that no deployment writes into another's
-// tables, and that each name fits where AWS is strictest: 64 characters of a function.
+// FuzzNames guarantees that no choice of prefixes and cells gives two things one name, so that no deployment writes
+// into another's tables, and that each name fits where AWS is strictest: 64 characters of a function.
 func FuzzNames(f *testing.F) {
 	f.Add("sluice", "a", "sluicea", "b")
 	f.Add("sluice", "cell-a", "sluice", "a")
@@ -53,7 +55,8 @@ func FuzzNames(f *testing.F) {
 		slices.Sort(names)
 		for i, name := range names {
 			if len(name) > 64 || i > 0 && names[i-1] == name {
-				t.Errorf("prefix %q with cell %q, and %q with %q: %q is too long, or of two things", prefix, cell, otherPrefix, otherCell, name)
+				t.Errorf("prefix %q with cell %q, and %q with %q: %q is too long, or of two things", prefix, cell,
+					otherPrefix, otherCell, name)
 			}
 		}
 	})
@@ -67,21 +70,23 @@ func deployment(prefix string, cells ...string) *config.Deployment {
 	return d
 }
 
-// Guarantees ARNs and URLs as AWS writes them: they are in roles, in variables and in other stacks, where nothing else checks them.
+// Guarantees ARNs and URLs as AWS writes them: they are in roles, in variables and in other stacks, where nothing else
+// checks them.
 func TestNames(t *testing.T) {
 	n := config.Names{Prefix: "sluice", Partition: "aws", Account: "123456789012", Suffix: "amazonaws.com"}
 	for got, want := range map[string]string{
-		n.TopicARN("eu-west-1"):                                   "arn:aws:sns:eu-west-1:123456789012:sluice-changes",
-		n.ControlTableARN("eu-west-1", config.Plans):              "arn:aws:dynamodb:eu-west-1:123456789012:table/sluice-plans",
-		n.CellTableARN("us-east-1", "us-1", config.Config):        "arn:aws:dynamodb:us-east-1:123456789012:table/sluice-us-1-config",
-		n.CellFunctionARN("us-east-1", "us-1", config.Authorizer): "arn:aws:lambda:us-east-1:123456789012:function:sluice-us-1-authorizer",
-		n.ControlFunctionARN("eu-west-1", config.Admin):           "arn:aws:lambda:eu-west-1:123456789012:function:sluice-admin",
-		n.SecretARN("us-east-1"):                                  "arn:aws:secretsmanager:us-east-1:123456789012:secret:sluice-identity-??????",
-		n.ARN("s3", "", n.AuditBucket("eu-west-1")):               "arn:aws:s3:::sluice-audit-123456789012-eu-west-1",
-		n.TrailBucket("eu-west-1"):                                "sluice-trail-123456789012-eu-west-1",
-		n.QueueURL("eu-west-1", n.Control(config.Kept)):           "https://sqs.eu-west-1.amazonaws.com/123456789012/sluice-kept",
-		n.ControlStack():                                          "sluice-control",
-		n.CellStack("us-1"):                                       "sluice-cell-us-1",
+		n.TopicARN("eu-west-1"):                            "arn:aws:sns:eu-west-1:123456789012:sluice-changes",
+		n.ControlTableARN("eu-west-1", config.Plans):       "arn:aws:dynamodb:eu-west-1:123456789012:table/sluice-plans",
+		n.CellTableARN("us-east-1", "us-1", config.Config): "arn:aws:dynamodb:us-east-1:123456789012:table/sluice-us-1-config",
+		n.CellFunctionARN("us-east-1", "us-1",
+			config.Authorizer): "arn:aws:lambda:us-east-1:123456789012:function:sluice-us-1-authorizer",
+		n.ControlFunctionARN("eu-west-1", config.Admin): "arn:aws:lambda:eu-west-1:123456789012:function:sluice-admin",
+		n.SecretARN("us-east-1"):                        "arn:aws:secretsmanager:us-east-1:123456789012:secret:sluice-identity-??????",
+		n.ARN("s3", "", n.AuditBucket("eu-west-1")):     "arn:aws:s3:::sluice-audit-123456789012-eu-west-1",
+		n.TrailBucket("eu-west-1"):                      "sluice-trail-123456789012-eu-west-1",
+		n.QueueURL("eu-west-1", n.Control(config.Kept)): "https://sqs.eu-west-1.amazonaws.com/123456789012/sluice-kept",
+		n.ControlStack():                                "sluice-control",
+		n.CellStack("us-1"):                             "sluice-cell-us-1",
 	} {
 		if got != want {
 			t.Errorf("got %s, want %s", got, want)

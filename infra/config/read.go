@@ -13,8 +13,8 @@ import (
 
 const maxFileBytes = 256 << 10
 
-// Read reads a deployment file, with its defaults filled in. Name is what problems call it by. The error is an *[Error], with
-// everything that is wrong.
+// Read reads a deployment file, with its defaults filled in. Name is what problems call it by. The error is an
+// *[Error], with everything that is wrong.
 func Read(name string, data []byte) (*Deployment, error) {
 	r := &reader{places: map[string]value{}}
 	r.MaxBytes = maxFileBytes
@@ -38,8 +38,8 @@ type reader struct {
 	places map[string]value // of each path
 }
 
-// sense adds what makes no sense, with its place: that of the thing itself, or of what it is missing in. Where the file has a
-// problem already, what follows from it is left out.
+// sense adds what makes no sense, with its place: that of the thing itself, or of what it is missing in. Where the file
+// has a problem already, what follows from it is left out.
 func (r *reader) sense(err error, document *configfile.Document) {
 	var all, before *Error
 	if !errors.As(err, &all) {

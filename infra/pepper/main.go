@@ -1,12 +1,12 @@
-// Command pepper adds a new pepper to a deployment's secret, from its text on stdin to its text on stdout, so that no value is in a
-// file, an argument or a template:
+// Command pepper adds a new pepper to a deployment's secret, from its text on stdin to its text on stdout, so that no
+// value is in a file, an argument or a template:
 //
 //	aws secretsmanager get-secret-value --secret-id sluice-identity --query SecretString --output text |
 //	  go run ./pepper p1 |
 //	  aws secretsmanager put-secret-value --secret-id sluice-identity --secret-string file:///dev/stdin
 //
-// API keys are hashed with the pepper that the deployment file names (control.pepper). One that is there is never replaced: its keys
-// would be unknown from then on.
+// API keys are hashed with the pepper that the deployment file names (control.pepper). One that is there is never
+// replaced: its keys would be unknown from then on.
 //
 // In the same way "go run ./pepper -remove p1" takes a pepper out, after which every key that is hashed with it is
 // unknown, and "go run ./pepper -address-key" replaces the key for addresses, after which every address is counted
@@ -131,8 +131,8 @@ func add(id string, pepper []byte) change {
 		case !limit.ValidID(id):
 			return errors.New("the pepper's id is to be 1 to 64 of A-Z a-z 0-9 . _ -")
 		case c.peppers[id] != nil:
-			return fmt.Errorf("the secret has a pepper %q: take another id, since every key that was hashed with it would be "+
-				"unknown", id)
+			return fmt.Errorf("the secret has a pepper %q: take another id, since every key that was hashed with it "+
+				"would be unknown", id)
 		case len(c.peppers) == identity.MaxPeppers:
 			return fmt.Errorf("the secret has %d peppers, which is as many as there may be", len(c.peppers))
 		}
@@ -183,6 +183,9 @@ func check(text []byte) error {
 // fixed is a Secrets Manager with one secret.
 type fixed []byte
 
-func (f fixed) GetSecretValue(context.Context, *secretsmanager.GetSecretValueInput, ...func(*secretsmanager.Options)) (*secretsmanager.GetSecretValueOutput, error) {
-	return &secretsmanager.GetSecretValueOutput{SecretString: aws.String(string(f)), VersionId: aws.String("stdin"), VersionStages: []string{"AWSCURRENT"}}, nil
+func (f fixed) GetSecretValue(
+	context.Context, *secretsmanager.GetSecretValueInput, ...func(*secretsmanager.Options),
+) (*secretsmanager.GetSecretValueOutput, error) {
+	return &secretsmanager.GetSecretValueOutput{SecretString: aws.String(string(f)), VersionId: aws.String("stdin"),
+		VersionStages: []string{"AWSCURRENT"}}, nil
 }

@@ -19,10 +19,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-const addressKey = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789ab" // as Secrets Manager makes it for the stack
+// as Secrets Manager makes it for the stack
+const addressKey = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789ab"
 
-// Guarantees that a pepper that was added hashes keys as it should, beside those that were there and the key for addresses, which stay as
-// they are: whatever changes of them is lost with every key or counter that rests on it.
+// Guarantees that a pepper that was added hashes keys as it should, beside those that were there and the key for
+// addresses, which stay as they are: whatever changes of them is lost with every key or counter that rests on it.
 func TestAdd(t *testing.T) {
 	text := []byte(`{"addressKey":"` + addressKey + `"}`)
 	var peppers [][]byte
@@ -69,7 +70,8 @@ func TestAdd(t *testing.T) {
 	if got, want := cache.Anonymise(addr), anonymiser.Anonymise(addr); got != want {
 		t.Errorf("addresses are named %s, want %s: the key for addresses is another one", got, want)
 	}
-	if _, err := edit(text, add("more", peppers[0])); err == nil || !strings.Contains(err.Error(), "as many as there may be") {
+	if _, err := edit(text, add("more", peppers[0])); err == nil ||
+		!strings.Contains(err.Error(), "as many as there may be") {
 		t.Errorf("a ninth pepper: %v", err)
 	}
 }
@@ -88,7 +90,8 @@ func TestAddRefuses(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		err := run(add(tt.id, random()), strings.NewReader(tt.text), &out)
-		if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), marker) || out.Len() > 0 {
+		if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), marker) ||
+			out.Len() > 0 {
 			t.Errorf("%s: %v, %d bytes written; want %q and none", name, err, out.Len(), tt.want)
 		}
 	}
@@ -132,10 +135,12 @@ func TestLeaked(t *testing.T) {
 		{"remove", remove("p1"), before, strings.Replace(before, `"p1":"QUFBQUFBQUFBQUFBQUFBQQ==",`, "", 1)},
 		{"another key for addresses", replaceAddressKey(newKey), before,
 			strings.Replace(before, addressKey, base64.StdEncoding.EncodeToString(newKey), 1)},
-		{"a key for addresses where there are no peppers", replaceAddressKey(newKey), `{"addressKey":"` + addressKey + `"}`,
+		{"a key for addresses where there are no peppers", replaceAddressKey(newKey), `{"addressKey":"` + addressKey +
+			`"}`,
 			`{"addressKey":"` + base64.StdEncoding.EncodeToString(newKey) + `"}`},
 		{"one that is not there", remove("p3"), before, `!the secret has no pepper "p3"`},
-		{"the only one", remove("p1"), `{"peppers":{"p1":"QUFBQUFBQUFBQUFBQUFBQQ=="}}`, `!the secret has no pepper but "p1"`},
+		{"the only one", remove("p1"), `{"peppers":{"p1":"QUFBQUFBQUFBQUFBQUFBQQ=="}}`,
+			`!the secret has no pepper but "p1"`},
 		{"an id that is none", remove("p 1"), before, "!id is to be"},
 	} {
 		got, err := edit([]byte(tt.text), tt.by)

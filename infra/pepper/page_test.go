@@ -25,7 +25,8 @@ put-secret-value) [[ "$5 $6" == "--secret-string file:///dev/stdin" ]] && cat >"
 esac
 `
 
-// Guarantees that the commands by which the page about deployment puts a pepper in do that, once, and that a second run changes nothing.
+// Guarantees that the commands by which the page about deployment puts a pepper in do that, once, and that a second run
+// changes nothing.
 func TestPage(t *testing.T) {
 	scripts := scriptsOf(t, "../../docs/deploy.md")
 	if len(scripts) != 1 {
@@ -42,7 +43,8 @@ func TestPage(t *testing.T) {
 		t.Errorf("the secret has %d peppers, and the key for addresses: %v; %v", len(got.Peppers), same, err)
 	}
 	out, err := run(scripts[0])
-	if told := string(out); err == nil || !strings.Contains(told, `has a pepper "p1"`) || strings.Contains(told, addressKey) {
+	if told := string(out); err == nil || !strings.Contains(told, `has a pepper "p1"`) ||
+		strings.Contains(told, addressKey) {
 		t.Errorf("a second run: %v", err)
 	}
 	if again := read(); string(again) != string(after) {

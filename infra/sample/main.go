@@ -1,9 +1,11 @@
-// Command sample is a program for cdk, to be read and copied: a REST API behind the authorizer of each cell of a deployment file.
+// Command sample is a program for cdk, to be read and copied: a REST API behind the authorizer of each cell of a
+// deployment file.
 //
 //	scripts/cdk synth --quiet --app "go run ./sample" --output sample.out
 //
-// It stands for an app of yours: it knows nothing of a cell but its name, and its stacks, PREFIX-sample-CELL, hold nothing of Sluice's but
-// what [infra.AttachREST] puts in front of the API. SLUICE_DEPLOYMENT is the deployment file, by default deployment.yaml.
+// It stands for an app of yours: it knows nothing of a cell but its name, and its stacks, PREFIX-sample-CELL, hold
+// nothing of Sluice's but what [infra.AttachREST] puts in front of the API. SLUICE_DEPLOYMENT is the deployment file,
+// by default deployment.yaml.
 package main
 
 import (
@@ -45,7 +47,8 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	return synth(awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), StackTraces: jsii.Bool(false)}), d)
+	return synth(awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), StackTraces: jsii.Bool(false)}),
+		d)
 }
 
 // synth makes the templates: a stack for each cell.
@@ -65,14 +68,19 @@ func newStack(app awscdk.App, d *config.Deployment, cell *config.Cell) error {
 		env.Account = &d.Account
 	}
 	stack := awscdk.NewStack(app, jsii.String(d.Prefix+"-sample-"+cell.ID), &awscdk.StackProps{
-		Env: env, AnalyticsReporting: jsii.Bool(false), Description: jsii.String("An API behind Sluice's cell " + cell.ID),
+		Env: env, AnalyticsReporting: jsii.Bool(false), Description: jsii.String("An API behind Sluice's cell " +
+			cell.ID),
 	})
 	api := newAPI(stack)
 
-	// Names are all that one stack knows of another, so this one can be deployed before, after and without the cell's own.
-	names := config.Names{Prefix: d.Prefix, Partition: *stack.Partition(), Account: *stack.Account(), Suffix: *stack.UrlSuffix()}
-	authorizer := awslambda.Function_FromFunctionArn(stack, jsii.String("Authorizer"), jsii.String(names.CellFunctionARN(cell.Region, cell.ID, config.Authorizer)))
-	_, err := infra.AttachREST(stack, "Sluice", &infra.AttachRESTProps{API: api, Authorizer: authorizer, AllowOrigin: page})
+	// Names are all that one stack knows of another, so this one can be deployed before, after and without the cell's
+	// own.
+	names := config.Names{Prefix: d.Prefix, Partition: *stack.Partition(), Account: *stack.Account(),
+		Suffix: *stack.UrlSuffix()}
+	authorizer := awslambda.Function_FromFunctionArn(stack, jsii.String("Authorizer"),
+		jsii.String(names.CellFunctionARN(cell.Region, cell.ID, config.Authorizer)))
+	_, err := infra.AttachREST(stack, "Sluice", &infra.AttachRESTProps{API: api, Authorizer: authorizer,
+		AllowOrigin: page})
 	return err
 }
 
@@ -80,7 +88,8 @@ func newStack(app awscdk.App, d *config.Deployment, cell *config.Cell) error {
 func newAPI(scope constructs.Construct) awsapigateway.RestApi {
 	api := awsapigateway.NewRestApi(scope, jsii.String("Api"), &awsapigateway.RestApiProps{
 		CloudWatchRole: jsii.Bool(false), EndpointTypes: &[]awsapigateway.EndpointType{awsapigateway.EndpointType_REGIONAL},
-		// This answers preflights. What the gateway answers by itself has its headers of CORS from the attachment, and the service its own.
+		// This answers preflights. What the gateway answers by itself has its headers of CORS from the attachment, and
+		// the service its own.
 		DefaultCorsPreflightOptions: &awsapigateway.CorsOptions{
 			AllowOrigins: jsii.Strings(page), AllowHeaders: jsii.Strings("Authorization", "Content-Type", "X-API-Key"),
 		},
@@ -103,7 +112,8 @@ func route(at awsapigateway.Resource, method, path string, parameters ...string)
 		declared["method.request.path."+name] = jsii.Bool(true)
 		filled["integration.request.path."+name] = jsii.String("method.request.path." + name)
 	}
-	at.AddMethod(&method, awsapigateway.NewHttpIntegration(jsii.String(backend+path), &awsapigateway.HttpIntegrationProps{
-		HttpMethod: &method, Options: &awsapigateway.IntegrationOptions{RequestParameters: &filled},
-	}), &awsapigateway.MethodOptions{RequestParameters: &declared})
+	at.AddMethod(&method, awsapigateway.NewHttpIntegration(jsii.String(backend+path),
+		&awsapigateway.HttpIntegrationProps{
+			HttpMethod: &method, Options: &awsapigateway.IntegrationOptions{RequestParameters: &filled},
+		}), &awsapigateway.MethodOptions{RequestParameters: &declared})
 }

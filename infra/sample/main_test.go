@@ -48,7 +48,8 @@ var made = sync.OnceValues(func() (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := synth(awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &dir}), d); err != nil {
+	if err := synth(awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &dir}),
+		d); err != nil {
 		return nil, err
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.template.json"))
@@ -73,8 +74,8 @@ func read(t *testing.T) map[string][]byte {
 	return all
 }
 
-// Guarantees that each cell has a stack of its own, and that every change of what is in one shows as a change of a file, which the local
-// gateway is tested with, too.
+// Guarantees that each cell has a stack of its own, and that every change of what is in one shows as a change of a
+// file, which the local gateway is tested with, too.
 func TestTemplate(t *testing.T) {
 	all := read(t)
 	if names := slices.Sorted(maps.Keys(all)); !slices.Equal(names, []string{"acme-sample-eu-1", "acme-sample-us-1"}) {
@@ -97,21 +98,24 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
-// Guarantees that the local gateway reads each template whole: that the function behind every method is the one that the cell deploys, by
-// its name and in its region, and that each method leads to its place in the service.
+// Guarantees that the local gateway reads each template whole: that the function behind every method is the one that
+// the cell deploys, by its name and in its region, and that each method leads to its place in the service.
 func TestServable(t *testing.T) {
 	all := read(t)
 	for _, tt := range []struct{ stack, function, region string }{
 		{"acme-sample-eu-1", "acme-eu-1-authorizer", "eu-west-1"},
 		{"acme-sample-us-1", "acme-us-1-authorizer", "us-east-1"},
 	} {
-		d, err := template.Parse(tt.stack, all[tt.stack], template.Options{Account: "123456789012", Targets: map[string]string{backend: "http://127.0.0.1:9000"}})
+		d, err := template.Parse(tt.stack, all[tt.stack], template.Options{Account: "123456789012",
+			Targets: map[string]string{backend: "http://127.0.0.1:9000"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		authorizers, integrations := d.Functions()
-		if d.Kind != stage.REST || d.Region != tt.region || !slices.Equal(authorizers, []string{tt.function}) || integrations != nil {
-			t.Errorf("%s: a %s API of %s with the functions %q and %q", tt.stack, d.Kind, d.Region, authorizers, integrations)
+		if d.Kind != stage.REST || d.Region != tt.region || !slices.Equal(authorizers, []string{tt.function}) ||
+			integrations != nil {
+			t.Errorf("%s: a %s API of %s with the functions %q and %q", tt.stack, d.Kind, d.Region, authorizers,
+				integrations)
 		}
 		leads := make(map[string]string)
 		for i := range d.Routes {
@@ -123,19 +127,23 @@ func TestServable(t *testing.T) {
 				continue
 			}
 			leads[r.Key] = r.Integration.Method + " " + r.Integration.URL
-			if r.Authorizer == "" || r.Integration.Type != stage.HTTPProxy || r.Integration.RequestParameters["integration.request.header.x-sluice-caller"] != "context.authorizer.caller" {
+			if r.Authorizer == "" || r.Integration.Type != stage.HTTPProxy ||
+				r.Integration.RequestParameters["integration.request.header.x-sluice-caller"] != "context.authorizer.caller" {
 				t.Errorf("%s: %+v", tt.stack, r)
 			}
 		}
 		want := map[string]string{
-			"GET /product/{id}": "GET http://127.0.0.1:9000/product/{id}", "PUT /product/{id}": "PUT http://127.0.0.1:9000/product/{id}",
-			"GET /orders": "GET http://127.0.0.1:9000/orders", "POST /orders": "POST http://127.0.0.1:9000/orders",
-			"ANY /v1/{proxy+}": " http://127.0.0.1:9000/v1/{proxy}",
+			"GET /product/{id}": "GET http://127.0.0.1:9000/product/{id}",
+			"PUT /product/{id}": "PUT http://127.0.0.1:9000/product/{id}",
+			"GET /orders":       "GET http://127.0.0.1:9000/orders",
+			"POST /orders":      "POST http://127.0.0.1:9000/orders",
+			"ANY /v1/{proxy+}":  " http://127.0.0.1:9000/v1/{proxy}",
 		}
 		if !maps.Equal(leads, want) {
 			t.Errorf("%s: the methods lead to %q, want %q", tt.stack, leads, want)
 		}
-		if denied := d.Responses["ACCESS_DENIED"]; denied.StatusCode != "429" || denied.Parameters["gatewayresponse.header.Access-Control-Allow-Origin"] != "'"+page+"'" {
+		if denied := d.Responses["ACCESS_DENIED"]; denied.StatusCode != "429" ||
+			denied.Parameters["gatewayresponse.header.Access-Control-Allow-Origin"] != "'"+page+"'" {
 			t.Errorf("%s: a denial is %+v", tt.stack, denied)
 		}
 	}

@@ -62,7 +62,8 @@ func newKillSwitch(of *environ.AppConfig, a *amazon, log *slog.Logger) (*killswi
 		return nil, nil
 	}
 	return killswitch.New(killswitch.Config{
-		Application: of.Application, Environment: of.Environment, Profile: of.Profile, Wait: authorizer.BackgroundWait, Log: log,
+		Application: of.Application, Environment: of.Environment, Profile: of.Profile, Wait: authorizer.BackgroundWait,
+		Log: log,
 		Client: func() killswitch.Client {
 			return appconfigdata.NewFromConfig(a.Config(""), func(o *appconfigdata.Options) {
 				o.BaseEndpoint = a.Endpoint("APPCONFIGDATA")

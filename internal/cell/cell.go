@@ -1,11 +1,11 @@
-// Package cell puts the deployed authorizer of a cell together, from its settings: clients, stores, secrets, configuration, and
-// the handler that answers API Gateway.
+// Package cell puts the deployed authorizer of a cell together, from its settings: clients, stores, secrets,
+// configuration, and the handler that answers API Gateway.
 //
-// Nothing waits for the network while the function starts. What has to be fetched begins then, and the first request waits for
-// it, for a bounded time.
+// Nothing waits for the network while the function starts. What has to be fetched begins then, and the first request
+// waits for it, for a bounded time.
 //
-// Below it are the parts of a cell that are read while requests are answered: its configuration (cellconfig), plans files
-// that are watched (planfile), its secrets (secrets), and the kill switch (killswitch).
+// Below it are the parts of a cell that are read while requests are answered: its configuration (cellconfig), plans
+// files that are watched (planfile), its secrets (secrets), and the kill switch (killswitch).
 package cell
 
 import (
@@ -30,8 +30,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// How long the first request waits for what began with the function. Afterwards it is decided as it would be if the service were
-// away, and what comes later serves the requests after it.
+// How long the first request waits for what began with the function. Afterwards it is decided as it would be if the
+// service were away, and what comes later serves the requests after it.
 const (
 	secretWithin = 500 * time.Millisecond // to name addresses as other instances do
 	storesWithin = 100 * time.Millisecond // for connections, which may take longer than a decision waits
@@ -63,9 +63,9 @@ type Function struct {
 	secretIn, ready *warming
 }
 
-// New makes the authorizer, and begins to read the secret, the issuers' keys and the configuration, and to connect to the
-// stores; it waits for none of these. It bounds the memory of the whole process. The error says what in the environment, or in a
-// file of the bundle, is wrong.
+// New makes the authorizer, and begins to read the secret, the issuers' keys and the configuration, and to connect to
+// the stores; it waits for none of these. It bounds the memory of the whole process. The error says what in the
+// environment, or in a file of the bundle, is wrong.
 func New(c Config) (*Function, error) {
 	s := c.Settings
 	a, err := newAmazon(c.Env)
@@ -78,7 +78,8 @@ func New(c Config) (*Function, error) {
 	if f.secret, err = secrets.New(secrets.Config{Client: a.secretsManager(), ID: s.Secret, Log: c.Log}); err != nil {
 		return nil, err
 	}
-	if f.stores, err = newStores(s, m, a, f.secret, func() *telemetry.Recorder { return f.recorder }, c.Log); err != nil {
+	if f.stores, err = newStores(s, m, a, f.secret, func() *telemetry.Recorder { return f.recorder },
+		c.Log); err != nil {
 		return nil, err
 	}
 	f.gauges.chargedBack = f.stores.chain.TakeFullest
@@ -86,7 +87,8 @@ func New(c Config) (*Function, error) {
 		return nil, err
 	}
 	if f.recorder, err = telemetry.New(telemetry.Config{
-		Writer: c.Output, Namespace: s.MetricsNamespace, Cell: s.Cell, Function: c.Env("AWS_LAMBDA_FUNCTION_NAME"), Totals: f.totals,
+		Writer: c.Output, Namespace: s.MetricsNamespace, Cell: s.Cell, Function: c.Env("AWS_LAMBDA_FUNCTION_NAME"),
+		Totals: f.totals,
 		Gauges: f.gauges.at,
 	}); err != nil {
 		return nil, err
@@ -107,15 +109,17 @@ func New(c Config) (*Function, error) {
 	return f, nil
 }
 
-// A read of the configuration may take as long as a decision waits for DynamoDB, within these: where the table is slower than that for
-// good, the copy would never be renewed.
+// A read of the configuration may take as long as a decision waits for DynamoDB, within these: where the table is
+// slower than that for good, the copy would never be renewed.
 const (
 	leastRead = 100 * time.Millisecond
 	mostRead  = time.Second
 )
 
 // source is the configuration, and what prepares it beside the start.
-func (f *Function) source(c *Config, m memory, a *amazon) (_ authorizer.Source, prepare func(context.Context), err error) {
+func (f *Function) source(
+	c *Config, m memory, a *amazon,
+) (_ authorizer.Source, prepare func(context.Context), err error) {
 	accepts := f.stores.chain.Accepts
 	if name := c.Settings.ConfigFile; name != "" {
 		s, err := readFile(c.Bundle, name, accepts, f.secret, c.Log)
@@ -129,7 +133,8 @@ func (f *Function) source(c *Config, m memory, a *amazon) (_ authorizer.Source, 
 		return nil, nil, err
 	}
 	reader, err := cellconfig.New(cellconfig.Config{
-		Table: documents, Cell: c.Settings.Cell, Alone: c.Settings.Alone, Accepts: accepts, MaxBytes: m.documents, Log: c.Log,
+		Table: documents, Cell: c.Settings.Cell, Alone: c.Settings.Alone, Accepts: accepts, MaxBytes: m.documents,
+		Log:     c.Log,
 		Reaches: reaches(c.Settings.Homes), Timeout: min(max(c.Settings.DynamoDBDeadline, leastRead), mostRead),
 		Hashes: func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error) {
 			return hashes(ctx, f.secret, now, presented)
@@ -148,8 +153,9 @@ func (f *Function) source(c *Config, m memory, a *amazon) (_ authorizer.Source, 
 func (f *Function) newHandler(c *Config, m memory, source authorizer.Source) (*authorizer.Handler, error) {
 	s := c.Settings
 	of := authorizer.Config{
-		Source: &renewing{source, f.secret}, Store: f.stores.chain.Fallback, Addresses: f.stores.addresses, Log: c.Log, TrustedHops: s.TrustedHops,
-		Jitter: s.RetryJitter, Sources: f.secret, Measure: true, BackstopBytes: m.backstop,
+		Source: &renewing{source, f.secret}, Store: f.stores.chain.Fallback, Addresses: f.stores.addresses, Log: c.Log,
+		TrustedHops: s.TrustedHops,
+		Jitter:      s.RetryJitter, Sources: f.secret, Measure: true, BackstopBytes: m.backstop,
 	}
 	if f.tokens != nil {
 		of.Tokens = f.tokens
@@ -164,12 +170,14 @@ func (f *Function) newHandler(c *Config, m memory, source authorizer.Source) (*a
 		return nil, err
 	}
 	return authorizer.NewHandler(authorizer.HandlerConfig{
-		Authorizer: decides, Encoder: apigw.Encoder{PassDenials: s.PassDenials}, Recorder: f.recorder, Log: c.Log, Cell: s.Cell,
+		Authorizer: decides, Encoder: apigw.Encoder{PassDenials: s.PassDenials}, Recorder: f.recorder, Log: c.Log,
+		Cell:         s.Cell,
 		InvocationID: c.InvocationID, BackgroundTasks: beside,
 	})
 }
 
-// beat has the stores told that this instance runs, but where they are not to be asked. What is leased meanwhile ends by itself.
+// beat has the stores told that this instance runs, but where they are not to be asked. What is leased meanwhile ends
+// by itself.
 func (f *Function) beat(ctx context.Context, now time.Time) {
 	if f.kill.Mode() != limit.Off {
 		f.stores.chain.RunBackgroundTasks(ctx, now)
@@ -209,10 +217,12 @@ func (f *Function) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	return f.handler.Invoke(ctx, payload)
 }
 
-// Close gives back what was leased, writes the last metrics and ends connections, as far as that is done before ctx ends.
+// Close gives back what was leased, writes the last metrics and ends connections, as far as that is done before ctx
+// ends.
 func (f *Function) Close(ctx context.Context) error {
 	f.stop()
-	// First what is known: a store that is away may take all the time there is, and then the metrics that tell of it would be lost.
+	// First what is known: a store that is away may take all the time there is, and then the metrics that tell of it
+	// would be lost.
 	errs := []error{f.recorder.Flush(ctx), f.stores.chain.Close(ctx), f.recorder.Flush(ctx)}
 	if f.stores.redis != nil {
 		errs = append(errs, f.stores.redis.Close())

@@ -28,15 +28,16 @@ import (
 
 // env is an environment as Lambda gives it, with changes as pairs.
 func env(changes ...string) func(string) string {
-	m := map[string]string{"AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_SESSION_TOKEN": "token"}
+	m := map[string]string{"AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key",
+		"AWS_SESSION_TOKEN": "token"}
 	for i := 0; i < len(changes); i += 2 {
 		m[changes[i]] = changes[i+1]
 	}
 	return func(name string) string { return m[name] }
 }
 
-// Guarantees that clients are as the SDK's own loader would make them from a Lambda's environment: it is not used for what it
-// costs, and nobody should notice.
+// Guarantees that clients are as the SDK's own loader would make them from a Lambda's environment: it is not used for
+// what it costs, and nobody should notice.
 func TestClientsOfAWS(t *testing.T) {
 	for _, tt := range []struct {
 		name              string
@@ -47,8 +48,10 @@ func TestClientsOfAWS(t *testing.T) {
 		{name: "nothing said"},
 		{"everything elsewhere", []string{"AWS_ENDPOINT_URL", "http://all"}, "http://all", "http://all", 0, 0},
 		{"one service elsewhere", []string{"AWS_ENDPOINT_URL_DYNAMODB", "http://one"}, "http://one", "", 0, 0},
-		{"one elsewhere still", []string{"AWS_ENDPOINT_URL", "http://all", "AWS_ENDPOINT_URL_SECRETS_MANAGER", "http://one"}, "http://all", "http://one", 0, 0},
-		{"not looked at", []string{"AWS_ENDPOINT_URL", "http://all", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"}, "", "", 0, 0},
+		{"one elsewhere still", []string{"AWS_ENDPOINT_URL", "http://all", "AWS_ENDPOINT_URL_SECRETS_MANAGER",
+			"http://one"}, "http://all", "http://one", 0, 0},
+		{"not looked at", []string{"AWS_ENDPOINT_URL", "http://all", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"},
+			"", "", 0, 0},
 		{"FIPS and dual stack", []string{"AWS_USE_FIPS_ENDPOINT", "true", "AWS_USE_DUALSTACK_ENDPOINT", "true"}, "", "",
 			uint(aws.FIPSEndpointStateEnabled), uint(aws.DualStackEndpointStateEnabled)},
 		{"without", []string{"AWS_USE_FIPS_ENDPOINT", "false", "AWS_USE_DUALSTACK_ENDPOINT", "false"}, "", "",
@@ -74,7 +77,8 @@ func TestClientsOfAWS(t *testing.T) {
 			}
 		}
 		c, err := d.Credentials.Retrieve(t.Context())
-		if err != nil || d.Region != "eu-west-1" || c.AccessKeyID != "id" || c.SecretAccessKey != "key" || c.SessionToken != "token" {
+		if err != nil || d.Region != "eu-west-1" || c.AccessKeyID != "id" || c.SecretAccessKey != "key" ||
+			c.SessionToken != "token" {
 			t.Errorf("%s: region %q, credentials %+v, %v", tt.name, d.Region, c, err)
 		}
 	}
@@ -134,7 +138,8 @@ func secret(t *testing.T, cooldown time.Duration, peppers ...string) (*secrets.C
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := secrets.New(secrets.Config{Client: a.secretsManager(), ID: "s", Cooldown: cooldown, Log: slog.New(slog.DiscardHandler)})
+	c, err := secrets.New(secrets.Config{Client: a.secretsManager(), ID: "s", Cooldown: cooldown,
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,10 +162,12 @@ keys: [`+strings.Join(keys, ", ")+"]\n")}}
 }
 
 func key(id, pepper, value, presented string) string {
-	return fmt.Sprintf("{ id: %s, tenant: acme, pepper: %s, hash: %q }", id, pepper, identity.HashKey([]byte(value), presented))
+	return fmt.Sprintf("{ id: %s, tenant: acme, pepper: %s, hash: %q }", id, pepper, identity.HashKey([]byte(value),
+		presented))
 }
 
-// Guarantees that a key is known by its hash under the pepper it names and no other, and that expired and revoked ones are not.
+// Guarantees that a key is known by its hash under the pepper it names and no other, and that expired and revoked ones
+// are not.
 func TestKeysOfAFile(t *testing.T) {
 	cache, _ := secret(t, 0, "p1", one, "p2", two)
 	keys := make([]string, 5)
@@ -169,7 +176,8 @@ func TestKeysOfAFile(t *testing.T) {
 	}
 	late := strings.Replace(key("k3", "p1", one, keys[2]), " }", ", expires: 2030-01-01T00:00:00Z }", 1)
 	gone := strings.Replace(key("k4", "p1", one, keys[3]), " }", ", revoked: true }", 1)
-	f, err := readFile(withKeys(t, key("k1", "p1", one, keys[0]), key("k2", "p2", two, keys[1]), late, gone, key("k5", "p1", two, keys[4])),
+	f, err := readFile(withKeys(t, key("k1", "p1", one, keys[0]), key("k2", "p2", two, keys[1]), late, gone,
+		key("k5", "p1", two, keys[4])),
 		"plans.json", anything, cache, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -189,13 +197,14 @@ func TestKeysOfAFile(t *testing.T) {
 	}
 }
 
-// Guarantees that a key may be used as soon as its pepper is in the secret, and that keys which nobody knows have that looked at
-// once in its cooldown only.
+// Guarantees that a key may be used as soon as its pepper is in the secret, and that keys which nobody knows have that
+// looked at once in its cooldown only.
 func TestNewPepper(t *testing.T) {
 	const cooldown = time.Minute
 	cache, set := secret(t, cooldown, "p1", one)
 	fresh, unknown := identity.NewKey(), identity.NewKey()
-	f, err := readFile(withKeys(t, key("k1", "p1", one, identity.NewKey()), key("k2", "p2", two, fresh)), "plans.json", anything, cache, slog.New(slog.DiscardHandler))
+	f, err := readFile(withKeys(t, key("k1", "p1", one, identity.NewKey()), key("k2", "p2", two, fresh)), "plans.json",
+		anything, cache, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +251,8 @@ func TestKeyWithoutSecret(t *testing.T) {
 	}
 }
 
-// Guarantees that a file with anything wrong is refused with what and where, and one that is good tells what of it has no use.
+// Guarantees that a file with anything wrong is refused with what and where, and one that is good tells what of it has
+// no use.
 func TestFile(t *testing.T) {
 	cache, _ := secret(t, 0, "p1", one)
 	same := identity.NewKey()
@@ -254,12 +264,17 @@ func TestFile(t *testing.T) {
 		want    []string
 	}{
 		{"no file", fstest.MapFS{}, anything, []string{"plans.json", "not exist"}},
-		{"too large", fstest.MapFS{"plans.json": {Data: make([]byte, plan.MaxFileBytes+1)}}, anything, []string{"plans.json"}},
-		{"mistakes", fstest.MapFS{"plans.json": {Data: []byte("{\"plan\": 1,\n\"tenant\": 2}")}}, anything, []string{"plans.json:1:2", "plans.json:2:1"}},
-		{"YAML", fstest.MapFS{"plans.json": {Data: []byte("plans: []\n")}}, anything, []string{"plans.json", "make lambdas PLANS="}},
-		{"YAML in braces", fstest.MapFS{"plans.json": {Data: []byte("{plans: []}\n")}}, anything, []string{"make lambdas PLANS="}},
+		{"too large", fstest.MapFS{"plans.json": {Data: make([]byte, plan.MaxFileBytes+1)}}, anything,
+			[]string{"plans.json"}},
+		{"mistakes", fstest.MapFS{"plans.json": {Data: []byte("{\"plan\": 1,\n\"tenant\": 2}")}}, anything,
+			[]string{"plans.json:1:2", "plans.json:2:1"}},
+		{"YAML", fstest.MapFS{"plans.json": {Data: []byte("plans: []\n")}}, anything,
+			[]string{"plans.json", "make lambdas PLANS="}},
+		{"YAML in braces", fstest.MapFS{"plans.json": {Data: []byte("{plans: []}\n")}}, anything,
+			[]string{"make lambdas PLANS="}},
 		{"a limit that the store cannot keep", withKeys(t), picky, []string{"plan pro", "limit l cannot be kept"}},
-		{"one key twice", withKeys(t, key("a", "p1", one, same), key("b", "p1", one, same)), anything, []string{"keys[1].hash", `"a"`}},
+		{"one key twice", withKeys(t, key("a", "p1", one, same), key("b", "p1", one, same)), anything,
+			[]string{"keys[1].hash", `"a"`}},
 		{"the dev pepper", withKeys(t, key("a", "dev", one, same)), anything, []string{`"a"`, "everybody knows"}},
 	} {
 		_, err := readFile(tt.bundle, "plans.json", tt.accepts, cache, slog.New(slog.DiscardHandler))
@@ -271,8 +286,10 @@ func TestFile(t *testing.T) {
 	}
 	var log bytes.Buffer
 	useless := fstest.MapFS{"plans.json": {Data: configfiletest.JSON(t,
-		"plans: [ { id: pro, limits: [ { id: l, tiers: [ { period: 1s, threshold: 5 }, { period: 1m, threshold: 1000 } ] } ] } ]\n")}}
-	if _, err := readFile(useless, "plans.json", anything, cache, slog.New(slog.NewTextHandler(&log, nil))); err != nil || !strings.Contains(log.String(), "plans.json:1:") {
+		"plans: [ { id: pro, limits: [ { id: l, tiers: [ { period: 1s, threshold: 5 }, { period: 1m, threshold: "+
+			"1000 } ] } ] } ]\n")}}
+	if _, err := readFile(useless, "plans.json", anything, cache,
+		slog.New(slog.NewTextHandler(&log, nil))); err != nil || !strings.Contains(log.String(), "plans.json:1:") {
 		t.Errorf("%v; logged %q, want the tier that has no use", err, log.String())
 	}
 }
@@ -281,7 +298,8 @@ func TestFile(t *testing.T) {
 func TestMissingPepperIsTold(t *testing.T) {
 	cache, _ := secret(t, 0, "p1", one)
 	var log bytes.Buffer
-	f, err := readFile(withKeys(t, key("a", "p1", one, "key-a"), key("b", "p9", two, "key-b")), "plans.json", anything, cache, slog.New(slog.NewTextHandler(&log, nil)))
+	f, err := readFile(withKeys(t, key("a", "p1", one, "key-a"), key("b", "p9", two, "key-b")), "plans.json", anything,
+		cache, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,14 +313,16 @@ func TestMissingPepperIsTold(t *testing.T) {
 func TestMemory(t *testing.T) {
 	for _, mb := range []string{"", "none", "-1", "0", "128", "129", "512", "10240", "999999999999999999999"} {
 		m := divide(mb)
-		if sum := m.documents + m.addresses + 2*m.backstop + int64(m.leases)*leaseBytes; sum > m.all/2 || m.all < leastMemory {
+		if sum := m.documents + m.addresses + 2*m.backstop + int64(m.leases)*leaseBytes; sum > m.all/2 ||
+			m.all < leastMemory {
 			t.Errorf("%q: %+v, %d bytes in all", mb, m, sum)
 		}
 		if m.documents < 1<<20 || m.addresses < 1<<20 || m.backstop < 1<<20 || m.leases < 10_000 {
 			t.Errorf("%q: %+v is too little", mb, m)
 		}
 	}
-	if small, large := divide("128"), divide("1024"); large.documents != mostDocuments || small.documents >= large.documents {
+	if small, large := divide("128"), divide("1024"); large.documents != mostDocuments ||
+		small.documents >= large.documents {
 		t.Errorf("%+v and %+v", small, large)
 	}
 }
@@ -321,8 +341,10 @@ func TestFileWithoutKeys(t *testing.T) {
 		bundle fstest.MapFS
 		want   answer.Kind
 	}{
-		{"addresses only", fstest.MapFS{"plans.json": {Data: configfiletest.JSON(t, "ipLimits: [ { id: a, algorithm: token_bucket, rate: 1, period: 1s, burst: 9 } ]\n")}}, answer.Allowed},
-		{"an anonymousPlan", fstest.MapFS{"plans.json": {Data: configfiletest.JSON(t, pro+"anonymousPlan: pro\n")}}, answer.Allowed},
+		{"addresses only", fstest.MapFS{"plans.json": {Data: configfiletest.JSON(t,
+			"ipLimits: [ { id: a, algorithm: token_bucket, rate: 1, period: 1s, burst: 9 } ]\n")}}, answer.Allowed},
+		{"an anonymousPlan", fstest.MapFS{"plans.json": {Data: configfiletest.JSON(t, pro+"anonymousPlan: pro\n")}},
+			answer.Allowed},
 		{"tenants, whom nothing identifies", withKeys(t), answer.NoCredential},
 		{"a key", withKeys(t, key("k1", "p1", one, identity.NewKey())), answer.BadCredential},
 	} {
@@ -330,7 +352,8 @@ func TestFileWithoutKeys(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		z, err := authorizer.New(authorizer.Config{Source: &renewing{f, cache}, Store: store, Log: slog.New(slog.DiscardHandler)})
+		z, err := authorizer.New(authorizer.Config{Source: &renewing{f, cache}, Store: store,
+			Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,24 +14,26 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Counters is where a cell counts, and what it enforces, for operators: without leases, backstop or cache in between, so that
-// what is seen is what is stored. Make it with NewCounters.
+// Counters is where a cell counts, and what it enforces, for operators: without leases, backstop or cache in between,
+// so that what is seen is what is stored. Make it with NewCounters.
 type Counters struct {
 	Store  limit.Store
 	reader *cellconfig.Reader
 }
 
-// patience is how long an operator waits for a store; what a request has no time for, such as a new connection, fits in.
+// patience is how long an operator waits for a store; what a request has no time for, such as a new connection, fits
+// in.
 const patience = 2 * time.Second
 
-// NewCounters makes them from the settings of the cell's authorizer, which name a config table. It waits for nothing. Config's
-// Bundle, Output and InvocationID are not used.
+// NewCounters makes them from the settings of the cell's authorizer, which name a config table. It waits for nothing.
+// Config's Bundle, Output and InvocationID are not used.
 func NewCounters(c Config) (*Counters, error) {
 	a, err := newAmazon(c.Env)
 	if err != nil {
 		return nil, err
 	}
-	items, err := dynamodb.New(dynamodb.Config{Client: a.dynamodb(), Table: c.Settings.CountersTable, Timeout: patience})
+	items, err := dynamodb.New(dynamodb.Config{Client: a.dynamodb(), Table: c.Settings.CountersTable,
+		Timeout: patience})
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +63,8 @@ func NewCounters(c Config) (*Counters, error) {
 		return nil, err
 	}
 	reader, err := cellconfig.New(cellconfig.Config{
-		Table: documents, Cell: c.Settings.Cell, Alone: true, // operators see limits also before there are shares: nothing is granted here
+		// operators see limits also before there are shares: nothing is granted here
+		Table: documents, Cell: c.Settings.Cell, Alone: true,
 		Accepts: all.Accepts, Log: c.Log, Timeout: patience, FirstTimeout: patience, Reaches: reaches(c.Settings.Homes),
 	})
 	if err != nil {

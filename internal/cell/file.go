@@ -31,12 +31,15 @@ type file struct {
 }
 
 // readFile reads and compiles a plans file of the bundle, which is JSON. The error names every problem.
-func readFile(bundle fs.FS, name string, accepts func(*limit.Limit) error, secret *secrets.Cache, log *slog.Logger) (*file, error) {
+func readFile(
+	bundle fs.FS, name string, accepts func(*limit.Limit) error, secret *secrets.Cache, log *slog.Logger,
+) (*file, error) {
 	in, err := bundle.Open(name)
 	if err != nil {
 		return nil, err
 	}
-	data, err := io.ReadAll(io.LimitReader(in, plan.MaxFileBytes+1)) // one more, so that Parse sees that it is too large
+	// one more, so that Parse sees that it is too large
+	data, err := io.ReadAll(io.LimitReader(in, plan.MaxFileBytes+1))
 	if err := errors.Join(err, in.Close()); err != nil {
 		return nil, err
 	}
@@ -59,7 +62,8 @@ func readFile(bundle fs.FS, name string, accepts func(*limit.Limit) error, secre
 			errs = append(errs, fmt.Errorf("%s: the hash of key %q: %w", name, k.ID, err))
 		}
 		if k.Pepper == identity.DevPepperID {
-			errs = append(errs, fmt.Errorf("%s: key %q is hashed with the pepper %q, which everybody knows", name, k.ID, k.Pepper))
+			errs = append(errs, fmt.Errorf("%s: key %q is hashed with the pepper %q, which everybody knows", name,
+				k.ID, k.Pepper))
 		}
 		f.keys[at] = &identity.Key{ID: k.ID, Tenant: k.Tenant, Subject: k.Subject, Hash: k.Hash, Pepper: k.Pepper,
 			ExpiresAt: k.ExpiresAt, Revoked: k.Revoked}

@@ -7,7 +7,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// lookEvery is how often it is told what the cell grants: it changes with the plans and the shares, and takes a while to add up.
+// lookEvery is how often it is told what the cell grants: it changes with the plans and the shares, and takes a while
+// to add up.
 const lookEvery = time.Minute
 
 // gauges tells how things stand. One goroutine at a time may ask.

@@ -7,7 +7,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 )
 
-// Guarantees that the cell's part is told once a minute, from when a plan is known; and each time what was charged back.
+// Guarantees that the cell's part is told once a minute, from when a plan is known; and each time what was charged
+// back.
 func TestGaugesOnceAMinute(t *testing.T) {
 	began := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	back, asked := int64(0), 0
@@ -38,7 +39,8 @@ func TestGaugesOnceAMinute(t *testing.T) {
 	if told != 3 || asked != 2+3 {
 		t.Errorf("told %d times in 3 minutes, added up %d times", told, asked)
 	}
-	if got := (&gauges{chargedBack: func() int64 { return 7 }}).at(began); got.LimitEffective != -1 || got.FullestReplayed != 7 {
+	if got := (&gauges{chargedBack: func() int64 { return 7 }}).at(began); got.LimitEffective != -1 ||
+		got.FullestReplayed != 7 {
 		t.Errorf("with the plans of a file: %+v", got)
 	}
 }

@@ -55,8 +55,8 @@ func churn(keepMB int) (most uint64) {
 	return most
 }
 
-// Guarantees that the smallest function stays within its memory while it collects rarely, with a half of it in use; without the
-// limit it would not.
+// Guarantees that the smallest function stays within its memory while it collects rarely, with a half of it in use;
+// without the limit it would not.
 func TestGarbageStaysWithinMemory(t *testing.T) {
 	asBefore(t)
 	m := divide("128")

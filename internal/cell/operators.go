@@ -49,7 +49,8 @@ func NewAddressNames(c Config) (*AddressNames, error) {
 	if err != nil {
 		return nil, err
 	}
-	secret, err := secrets.New(secrets.Config{Client: a.secretsManager(), ID: c.Settings.Secret, Wait: patience, Log: c.Log})
+	secret, err := secrets.New(secrets.Config{Client: a.secretsManager(), ID: c.Settings.Secret, Wait: patience,
+		Log: c.Log})
 	if err != nil {
 		return nil, err
 	}

@@ -27,8 +27,12 @@ type stores struct {
 }
 
 // newStores connects to nobody yet.
-func newStores(s *environ.Settings, m memory, a *amazon, secret *secrets.Cache, recorder func() *telemetry.Recorder, log *slog.Logger) (*stores, error) {
-	counters, err := dynamodb.New(dynamodb.Config{Client: a.dynamodb(), Table: s.CountersTable, Timeout: s.DynamoDBDeadline})
+func newStores(
+	s *environ.Settings, m memory, a *amazon, secret *secrets.Cache, recorder func() *telemetry.Recorder,
+	log *slog.Logger,
+) (*stores, error) {
+	counters, err := dynamodb.New(dynamodb.Config{Client: a.dynamodb(), Table: s.CountersTable,
+		Timeout: s.DynamoDBDeadline})
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +84,8 @@ func kindOf(name string) telemetry.Store {
 	return telemetry.DynamoDB
 }
 
-// newRedis makes the store of rates. The secret is that of the cell, which has the login where Redis has none of its own.
+// newRedis makes the store of rates. The secret is that of the cell, which has the login where Redis has none of its
+// own.
 func newRedis(r *environ.Redis, a *amazon, secret *secrets.Cache, log *slog.Logger) (*redis.Store, error) {
 	c := redis.Config{Addrs: r.Addrs, Cluster: r.Cluster, Deadline: r.Deadline, PoolSize: environ.RedisConnections}
 	if r.TLS {
@@ -91,22 +96,24 @@ func newRedis(r *environ.Redis, a *amazon, secret *secrets.Cache, log *slog.Logg
 	case environ.AuthSecret:
 		if r.Secret != "" {
 			var err error
-			if secret, err = secrets.New(secrets.Config{Client: a.secretsManager(), ID: r.Secret, Log: log}); err != nil {
+			if secret, err = secrets.New(secrets.Config{Client: a.secretsManager(), ID: r.Secret,
+				Log: log}); err != nil {
 				return nil, err
 			}
 		}
 		c.Credentials = secret.RedisCredentials
 	case environ.AuthIAM:
 		signer, err := elasticache.New(elasticache.Config{
-			Cache: r.Cache, Serverless: r.Serverless, User: r.User, Region: a.Config("").Region, Credentials: a.Config("").Credentials,
+			Cache: r.Cache, Serverless: r.Serverless, User: r.User, Region: a.Config("").Region,
+			Credentials: a.Config("").Credentials,
 		})
 		if err != nil {
 			return nil, err
 		}
 		c.Credentials = signer.Credentials
 	}
-	// New looks at the server, and this is no time to wait for it: with a context that has ended it only makes the client. Each
-	// connection is checked when it is made, see warm.
+	// New looks at the server, and this is no time to wait for it: with a context that has ended it only makes the
+	// client. Each connection is checked when it is made, see warm.
 	ended, end := context.WithCancel(context.Background())
 	end()
 	return redis.New(ended, c)

@@ -23,8 +23,8 @@ func follow(items []control.Item, head *control.Item) []control.Break {
 // rehash gives an item the hash that fits what it says now, as whoever hides a change would.
 func rehash(i *control.Item) { i.Hash = i.ComputeHash() }
 
-// Guarantees that each way of tampering with the archive is told by kind and place. A break that is not named is a record that
-// was rewritten unnoticed.
+// Guarantees that each way of tampering with the archive is told by kind and place. A break that is not named is a
+// record that was rewritten unnoticed.
 func TestChain(t *testing.T) {
 	forge := func(i *control.Item) { i.Body = json.RawMessage(`{"n":1000}`) }
 	zero := strings.Repeat("0", 64)
@@ -37,18 +37,26 @@ func TestChain(t *testing.T) {
 	}{
 		{"nothing", func(v []control.Item) []control.Item { return v }, "", 0, nil},
 		{"the first removed", func(v []control.Item) []control.Item { return v[1:] }, control.MissingVersion, 1, nil},
-		{"one removed", func(v []control.Item) []control.Item { return slices.Delete(v, 2, 3) }, control.MissingVersion, 3, nil},
-		{"two removed", func(v []control.Item) []control.Item { return slices.Delete(v, 1, 3) }, control.MissingVersion, 2, nil},
+		{"one removed", func(v []control.Item) []control.Item { return slices.Delete(v, 2, 3) },
+			control.MissingVersion, 3, nil},
+		{"two removed", func(v []control.Item) []control.Item { return slices.Delete(v, 1, 3) },
+			control.MissingVersion, 2, nil},
 		{"the last removed", func(v []control.Item) []control.Item { return v[:4] }, control.MissingTail, 5, nil},
 		{"the tail removed", func(v []control.Item) []control.Item { return v[:2] }, control.MissingTail, 3, nil},
 		{"all removed", func([]control.Item) []control.Item { return nil }, control.MissingTail, 1, nil},
 		{"a body altered", func(v []control.Item) []control.Item { forge(&v[2]); return v }, control.Altered, 3, nil},
-		{"the last body altered", func(v []control.Item) []control.Item { forge(&v[4]); return v }, control.Altered, 5, nil},
-		{"the first body altered", func(v []control.Item) []control.Item { forge(&v[0]); return v }, control.Altered, 1, nil},
-		{"an actor altered", func(v []control.Item) []control.Item { v[2].Actor = "another"; return v }, control.Altered, 3, nil},
-		{"a hash altered", func(v []control.Item) []control.Item { v[2].Hash = zero; return v }, control.WrongHash, 3, nil},
-		{"the last hash altered", func(v []control.Item) []control.Item { v[4].Hash = zero; return v }, control.WrongHash, 5, nil},
-		{"rewritten with its hash", func(v []control.Item) []control.Item { forge(&v[2]); rehash(&v[2]); return v }, control.BrokenLink, 4, nil},
+		{"the last body altered", func(v []control.Item) []control.Item { forge(&v[4]); return v }, control.Altered, 5,
+			nil},
+		{"the first body altered", func(v []control.Item) []control.Item { forge(&v[0]); return v }, control.Altered,
+			1, nil},
+		{"an actor altered", func(v []control.Item) []control.Item { v[2].Actor = "another"; return v },
+			control.Altered, 3, nil},
+		{"a hash altered", func(v []control.Item) []control.Item { v[2].Hash = zero; return v }, control.WrongHash, 3,
+			nil},
+		{"the last hash altered", func(v []control.Item) []control.Item { v[4].Hash = zero; return v },
+			control.WrongHash, 5, nil},
+		{"rewritten with its hash", func(v []control.Item) []control.Item { forge(&v[2]); rehash(&v[2]); return v },
+			control.BrokenLink, 4, nil},
 		{"the last rewritten with its hash", func(v []control.Item) []control.Item { forge(&v[4]); rehash(&v[4]); return v }, control.WrongHead, 5, nil},
 		{"rewritten to the end", func(v []control.Item) []control.Item {
 			forge(&v[2])
@@ -59,16 +67,23 @@ func TestChain(t *testing.T) {
 			}
 			return v
 		}, control.WrongHead, 5, nil},
-		{"a link altered", func(v []control.Item) []control.Item { v[2].PrevHash = zero; return v }, control.BrokenLink, 3, []control.BreakKind{control.Altered}},
+		{"a link altered", func(v []control.Item) []control.Item { v[2].PrevHash = zero; return v },
+			control.BrokenLink, 3, []control.BreakKind{control.Altered}},
 		{"a first that names one before", func(v []control.Item) []control.Item { v[0].PrevHash = zero; rehash(&v[0]); return v },
 			control.BrokenLink, 1, []control.BreakKind{control.BrokenLink}},
-		{"altered, and the next removed", func(v []control.Item) []control.Item { forge(&v[1]); return slices.Delete(v, 2, 3) },
+		{"altered, and the next removed", func(v []control.Item) []control.Item {
+			forge(&v[1])
+			return slices.Delete(v,
+				2, 3)
+		},
 			control.Altered, 2, []control.BreakKind{control.MissingVersion}},
 		{"altered, and the tail removed", func(v []control.Item) []control.Item { forge(&v[1]); return v[:2] },
 			control.Altered, 2, []control.BreakKind{control.MissingTail}},
-		{"the last but one altered, and the last removed", func(v []control.Item) []control.Item { forge(&v[3]); return v[:4] },
+		{"the last but one altered, and the last removed",
+			func(v []control.Item) []control.Item { forge(&v[3]); return v[:4] },
 			control.Altered, 4, []control.BreakKind{control.MissingTail}},
-		{"one twice", func(v []control.Item) []control.Item { return slices.Insert(v, 2, v[1]) }, control.OutOfOrder, 2, nil},
+		{"one twice", func(v []control.Item) []control.Item { return slices.Insert(v, 2, v[1]) }, control.OutOfOrder,
+			2, nil},
 		{"of another item", func(v []control.Item) []control.Item {
 			other := v[2]
 			other.Key = "other"
@@ -89,7 +104,8 @@ func TestChain(t *testing.T) {
 			for _, b := range breaks {
 				got = append(got, b.Kind)
 			}
-			if !slices.Equal(got, want) || len(breaks) > 0 && (breaks[0].Version != tt.at || !strings.Contains(breaks[0].Error(), `tenants/"acme"`)) {
+			if !slices.Equal(got, want) || len(breaks) > 0 &&
+				(breaks[0].Version != tt.at || !strings.Contains(breaks[0].Error(), `tenants/"acme"`)) {
 				t.Errorf("found %v, want %v, the first at version %d", breaks, want, tt.at)
 			}
 		})
@@ -146,7 +162,8 @@ func TestChainOfRecords(t *testing.T) {
 	}
 }
 
-// Guarantees that no single change of a bit, a field or a place goes unnoticed, and that an untouched chain never alarms.
+// Guarantees that no single change of a bit, a field or a place goes unnoticed, and that an untouched chain never
+// alarms.
 func TestChainFindsAnyChange(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 2000 {

@@ -1,14 +1,16 @@
-// Package control is the control tables: what operators write, one version after the other, each linked to the one before.
+// Package control is the control tables: what operators write, one version after the other, each linked to the one
+// before.
 //
-// Below it is the rest of the control plane: the tables in DynamoDB (dynamo, row, streamrecord) and in a file (embedded),
-// operators' calls (admin, ops, call, client, operations), the audit trail (audit), and the documents that the tables become in
-// a cell (celldoc).
+// Below it is the rest of the control plane: the tables in DynamoDB (dynamo, row, streamrecord) and in a file
+// (embedded), operators' calls (admin, ops, call, client, operations), the audit trail (audit), and the documents that
+// the tables become in a cell (celldoc).
 //
 // # Items
 //
-// A table holds items by key. Each write makes the next version of an item: 1, 2, 3, without gaps, conditional on the version
-// that its writer saw. A delete is a version too, a tombstone that stays; creating the item again is the version after it.
-// So any two copies of an item can be told older from newer by the version alone, whatever clocks say.
+// A table holds items by key. Each write makes the next version of an item: 1, 2, 3, without gaps, conditional on the
+// version that its writer saw. A delete is a version too, a tombstone that stays; creating the item again is the
+// version after it. So any two copies of an item can be told older from newer by the version alone, whatever clocks
+// say.
 //
 //	table       key                          body
 //	plans       the plan's id                a plan, as in a plans file
@@ -21,20 +23,21 @@
 //	cells       pin.…, placed.…, ack.…       see package streams/balancer
 //	operations  the operation's id           what was done to a cell's counters
 //
-// Keys are kept by id, which is what operators and the audit trail name them by; a hash would name another item whenever a
-// pepper is replaced. Cells look them up by hash. So that a cell can always find what a change is about, even when events
-// are lost or come in another order, a key's hash and pepper never change, and a key is never deleted: it is revoked, which
-// is a change of its body like any other.
+// Keys are kept by id, which is what operators and the audit trail name them by; a hash would name another item
+// whenever a pepper is replaced. Cells look them up by hash. So that a cell can always find what a change is about,
+// even when events are lost or come in another order, a key's hash and pepper never change, and a key is never deleted:
+// it is revoked, which is a change of its body like any other.
 //
 // # Hash chain
 //
-// An item's hash is hex of SHA-256 over this canonical JSON object (see package canonical), so that anyone can compute it:
+// An item's hash is hex of SHA-256 over this canonical JSON object (see package canonical), so that anyone can compute
+// it:
 //
 //	{"actor":…,"body":{…},"changed_at":"2026-11-21T18:00:00.000000Z","deleted":false,"key":…,"layout":1,"prev_hash":…,
 //	"reason":…,"table":…,"version":2}
 //
-// without the line break; body is null in a tombstone. prev_hash is the hash of the version before, empty in version 1. The
-// writer computes both, so the chain is there before anything is copied. [Chain] tells what is wrong with one.
+// without the line break; body is null in a tombstone. prev_hash is the hash of the version before, empty in version 1.
+// The writer computes both, so the chain is there before anything is copied. [Chain] tells what is wrong with one.
 package control
 
 import (
@@ -84,7 +87,8 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("%s/%q: %s: expected version %d, and it is at version %d", e.Table, e.Key, ErrConflict, e.Expect, e.Have)
+	return fmt.Sprintf("%s/%q: %s: expected version %d, and it is at version %d", e.Table, e.Key, ErrConflict,
+		e.Expect, e.Have)
 }
 
 // Unwrap is ErrConflict.
@@ -102,34 +106,34 @@ type Change struct {
 	Now    time.Time // by the writer's clock; microseconds count
 }
 
-// Tables are the control tables. Implementations are safe for concurrent use, by several processes where they say so. Each
-// passes controltest.Run.
+// Tables are the control tables. Implementations are safe for concurrent use, by several processes where they say so.
+// Each passes controltest.Run.
 //
 // Every Put that makes a version yields a [Record], to each consumer at least once, and in order for each key.
 type Tables interface {
-	// Get returns the newest version of an item, which may be a tombstone, after every Put that has returned. The error wraps
-	// ErrNotFound where there never was one.
+	// Get returns the newest version of an item, which may be a tombstone, after every Put that has returned. The error
+	// wraps ErrNotFound where there never was one.
 	Get(ctx context.Context, t Table, key string) (Item, error)
 
-	// List returns some of a table's items, tombstones included, no more than most (1..MaxPage), and where to go on: next is the
-	// after of the next call, and empty at the end. After is empty in the first call. A page may be empty before the end. The
-	// order is the table's own. An item that is there when the first call begins comes exactly once, as it was at some time
-	// since; one that is created meanwhile comes at most once. Items that cannot be read are left out: the error then wraps
-	// ErrBadItem and names them ([BadItems]), and comes beside the others and next.
+	// List returns some of a table's items, tombstones included, no more than most (1..MaxPage), and where to go on:
+	// next is the after of the next call, and empty at the end. After is empty in the first call. A page may be empty
+	// before the end. The order is the table's own. An item that is there when the first call begins comes exactly
+	// once, as it was at some time since; one that is created meanwhile comes at most once. Items that cannot be read
+	// are left out: the error then wraps ErrBadItem and names them ([BadItems]), and comes beside the others and next.
 	List(ctx context.Context, t Table, after string, most int) (items []Item, next string, err error)
 
-	// Put makes the version after c.Expect, and returns it. The error wraps ErrInvalid, ErrTooLarge, ErrNotFound (for the
-	// delete of what is not there), or is a *ConflictError. A Put that is repeated with every field as it was, because the
-	// answer to the first was lost, returns the version that the first one made, as long as it is the newest. After any other
-	// error the version may have been made: repeat the Put.
+	// Put makes the version after c.Expect, and returns it. The error wraps ErrInvalid, ErrTooLarge, ErrNotFound (for
+	// the delete of what is not there), or is a *ConflictError. A Put that is repeated with every field as it was,
+	// because the answer to the first was lost, returns the version that the first one made, as long as it is the
+	// newest. After any other error the version may have been made: repeat the Put.
 	Put(ctx context.Context, c Change) (Item, error)
 }
 
-// Feed is the changes of all tables in one process, in the order in which they were made, from the first one on. In AWS there
-// is none: streams call functions, and package streamrecord reads what they bring.
+// Feed is the changes of all tables in one process, in the order in which they were made, from the first one on. In AWS
+// there is none: streams call functions, and package streamrecord reads what they bring.
 type Feed interface {
-	// Read returns up to most (1..MaxPage) records behind a position, which is the Sequence of one, or empty for the beginning.
-	// It returns none where there are none yet.
+	// Read returns up to most (1..MaxPage) records behind a position, which is the Sequence of one, or empty for the
+	// beginning. It returns none where there are none yet.
 	Read(ctx context.Context, after string, most int) ([]Delivery, error)
 
 	// Wait returns as soon as there are records behind the position, or the error of ctx.

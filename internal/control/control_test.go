@@ -22,7 +22,8 @@ var noon = time.Date(2026, 11, 21, 12, 0, 0, 123456000, time.UTC)
 func next(tb testing.TB, current *control.Item, table control.Table, key, body string) control.Item {
 	tb.Helper()
 	c := control.Change{
-		Table: table, Key: key, Body: []byte(body), Delete: body == "", Actor: "arn:aws:iam::1:user/jo", Reason: "ticket \"4711\"", Now: noon,
+		Table: table, Key: key, Body: []byte(body), Delete: body == "", Actor: "arn:aws:iam::1:user/jo",
+		Reason: "ticket \"4711\"", Now: noon,
 	}
 	if current != nil {
 		c.Expect = current.Version
@@ -83,10 +84,13 @@ func TestHash(t *testing.T) {
 		item control.Item
 		text string
 	}{
-		{first, `{"actor":"arn:aws:iam::1:user/jo","body":{"a":"<é>","b":1.50},"changed_at":"2026-11-21T12:00:00.123456Z","deleted":false,` +
+		{first, `{"actor":"arn:aws:iam::1:user/jo","body":{"a":"<é>","b":1.50},` +
+			`"changed_at":"2026-11-21T12:00:00.123456Z","deleted":false,` +
 			`"key":"acmé/1","layout":1,"prev_hash":"","reason":"ticket \"4711\"","table":"tenants","version":1}`},
-		{gone, `{"actor":"arn:aws:iam::1:user/jo","body":null,"changed_at":"2026-11-21T12:00:00.123456Z","deleted":true,` +
-			`"key":"acmé/1","layout":1,"prev_hash":"` + first.Hash + `","reason":"ticket \"4711\"","table":"tenants","version":2}`},
+		{gone, `{"actor":"arn:aws:iam::1:user/jo","body":null,"changed_at":"2026-11-21T12:00:00.123456Z",` +
+			`"deleted":true,` +
+			`"key":"acmé/1","layout":1,"prev_hash":"` + first.Hash +
+			`","reason":"ticket \"4711\"","table":"tenants","version":2}`},
 	} {
 		sum := sha256.Sum256([]byte(tt.text))
 		if want := hex.EncodeToString(sum[:]); tt.item.Hash != want {
@@ -175,7 +179,8 @@ func TestEncode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, bad := range []string{"", "{}", string(data[:len(data)-1]), string(event), `{"type":"audit.record","version":2}`} {
+		for _, bad := range []string{"", "{}", string(data[:len(data)-1]), string(event),
+			`{"type":"audit.record","version":2}`} {
 			if got, err := control.DecodeItem([]byte(bad)); !errors.Is(err, control.ErrBadItem) {
 				t.Errorf("DecodeItem(%s) = %+v, %v", bad, got, err)
 			}
@@ -183,7 +188,8 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// Guarantees that a record in a feed is the change that was made, and that what was written past the tables never passes for one.
+// Guarantees that a record in a feed is the change that was made, and that what was written past the tables never
+// passes for one.
 func TestRecordCheck(t *testing.T) {
 	items := history(t, 3)
 	other := next(t, nil, control.Tenants, "other", `{}`)
@@ -211,16 +217,19 @@ func TestRecordCheck(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			err := tt.r.Check()
-			if (err == nil) != (tt.want == "") || err != nil && (!errors.Is(err, control.ErrBadItem) || !strings.Contains(err.Error(), tt.want)) {
+			if (err == nil) != (tt.want == "") || err != nil && (!errors.Is(err, control.ErrBadItem) ||
+				!strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("Check = %v, want %q", err, tt.want)
 			}
 		})
 	}
 }
 
-// Guarantees that a repeated change is not taken for done where its version was altered meanwhile: its writer would go home.
+// Guarantees that a repeated change is not taken for done where its version was altered meanwhile: its writer would go
+// home.
 func TestRepeatedOverAltered(t *testing.T) {
-	c, err := control.Change{Table: control.Plans, Key: "pro", Body: []byte(`{"n":1}`), Actor: "jo", Reason: "r", Now: noon}.Check()
+	c, err := control.Change{Table: control.Plans, Key: "pro", Body: []byte(`{"n":1}`), Actor: "jo", Reason: "r",
+		Now: noon}.Check()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +273,8 @@ func TestEvent(t *testing.T) {
 			}
 			continue
 		}
-		want := &events.Changed{Type: tt.want, Key: tt.key, ItemVersion: 1, Time: noon, Hash: r.New.Hash, Body: json.RawMessage(body)}
+		want := &events.Changed{Type: tt.want, Key: tt.key, ItemVersion: 1, Time: noon, Hash: r.New.Hash,
+			Body: json.RawMessage(body)}
 		if !reflect.DeepEqual(e, want) {
 			t.Errorf("%s/%s: %+v, want %+v", tt.table, tt.key, e, want)
 		}
@@ -272,7 +282,8 @@ func TestEvent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := e.Header().ID; got != string(tt.table)+"/"+tt.key+"/1" || !strings.Contains(string(data), `"id":"`+got+`"`) {
+		if got := e.Header().ID; got != string(tt.table)+"/"+tt.key+"/1" || !strings.Contains(string(data),
+			`"id":"`+got+`"`) {
 			t.Errorf("%s/%s: the id is %s", tt.table, tt.key, got)
 		}
 	}
@@ -330,7 +341,8 @@ func (p *pages) List(_ context.Context, _ control.Table, after string, _ int) ([
 	return []control.Item{{Version: int64(n) + 1}}, next, p.errs[n]
 }
 
-// Guarantees that what cannot be read stops nobody from reading the rest, and that any other error ends the list as one.
+// Guarantees that what cannot be read stops nobody from reading the rest, and that any other error ends the list as
+// one.
 func TestAll(t *testing.T) {
 	down := errors.New("down")
 	for _, tt := range []struct {

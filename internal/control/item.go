@@ -25,11 +25,12 @@ type Item struct {
 	Key           string
 	Version       int64 // 1..events.MaxVersion
 	Actor, Reason string
-	ChangedAt     time.Time       // by its writer's clock, UTC, in microseconds; it may be before that of the version before
-	Deleted       bool            // a tombstone
-	Body          json.RawMessage // canonical; nil iff Deleted
-	PrevHash      string          // Hash of the version before; empty iff Version is 1
-	Hash          string          // over all of the above; see the package comment
+	// by its writer's clock, UTC, in microseconds; it may be before that of the version before
+	ChangedAt time.Time
+	Deleted   bool            // a tombstone
+	Body      json.RawMessage // canonical; nil iff Deleted
+	PrevHash  string          // Hash of the version before; empty iff Version is 1
+	Hash      string          // over all of the above; see the package comment
 }
 
 // Equal reports whether two items are the same version with the same content. Hashes cover every other field.
@@ -66,7 +67,8 @@ func (i *Item) ComputeHash() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Check returns an error that wraps ErrBadItem and names the first field that is out of bounds. It does not compute the hash.
+// Check returns an error that wraps ErrBadItem and names the first field that is out of bounds. It does not compute the
+// hash.
 func (i *Item) Check() error {
 	if err := events.Check(i.record(nil)); err != nil { // the bounds of an item are those of its audit record
 		return &BadItemError{i.Table, i.Key, err}
@@ -81,7 +83,8 @@ func (i *Item) checkTime() error {
 	return nil
 }
 
-// Verify returns an error that wraps ErrBadItem unless every field is within its bounds and the hash is that of the others.
+// Verify returns an error that wraps ErrBadItem unless every field is within its bounds and the hash is that of the
+// others.
 func (i *Item) Verify() error {
 	if err := i.Check(); err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"github.com/sluicelimits/sluice/events/canonical"
 )
 
-// Check returns the change with its body in canonical form and its time in microseconds, or an error that wraps ErrInvalid or
-// ErrTooLarge and names the field.
+// Check returns the change with its body in canonical form and its time in microseconds, or an error that wraps
+// ErrInvalid or ErrTooLarge and names the field.
 func (c Change) Check() (Change, error) {
 	invalid := func(field string, err error) (Change, error) {
 		return Change{}, fmt.Errorf("%s/%.140q: %w: %s: %w", c.Table, c.Key, ErrInvalid, field, err)
@@ -45,14 +45,16 @@ func (c Change) Check() (Change, error) {
 		return c, nil
 	}
 	if len(c.Body) > maxInputBytes {
-		return Change{}, fmt.Errorf("%s/%q: %w: %d bytes, want at most %d", c.Table, c.Key, ErrTooLarge, len(c.Body), MaxBodyBytes)
+		return Change{}, fmt.Errorf("%s/%q: %w: %d bytes, want at most %d", c.Table, c.Key, ErrTooLarge, len(c.Body),
+			MaxBodyBytes)
 	}
 	body, err := canonical.Object(c.Body)
 	if err != nil {
 		return invalid("body", err)
 	}
 	if len(body) > MaxBodyBytes {
-		return Change{}, fmt.Errorf("%s/%q: %w: %d bytes, want at most %d", c.Table, c.Key, ErrTooLarge, len(body), MaxBodyBytes)
+		return Change{}, fmt.Errorf("%s/%q: %w: %d bytes, want at most %d", c.Table, c.Key, ErrTooLarge, len(body),
+			MaxBodyBytes)
 	}
 	c.Body = body
 	if c.Table == Keys {
@@ -69,14 +71,14 @@ func CheckExpect(version int64) error {
 	case version < 0:
 		return fmt.Errorf("%d is no version, want 0..%d", version, int64(events.MaxVersion)-1)
 	case version >= events.MaxVersion:
-		return fmt.Errorf("%d: nothing can follow it, and no number of changes leads there, so the item was forged: put the "+
-			"row of before back, as the runbook on forged cell documents says", version)
+		return fmt.Errorf("%d: nothing can follow it, and no number of changes leads there, so the item was forged: "+
+			"put the row of before back, as the runbook on forged cell documents says", version)
 	}
 	return nil
 }
 
-// Next is the version that a checked change makes of current, nil where there is none. It is what every implementation of
-// [Tables] writes. done: current is that version already, from an earlier try of the same change. The error is a
+// Next is the version that a checked change makes of current, nil where there is none. It is what every implementation
+// of [Tables] writes. done: current is that version already, from an earlier try of the same change. The error is a
 // *ConflictError, or wraps ErrInvalid or ErrNotFound.
 //
 // What current holds is not judged. Where it was altered by hand, the next version takes its place, and the archive
@@ -127,7 +129,8 @@ func identify(body []byte) (identity, error) {
 		return identity{}, errors.New("not an object")
 	}
 	hash, err := canonical.String(fields["hash"])
-	if raw, bad := hex.DecodeString(hash); err != nil || bad != nil || len(raw) != 32 || !bytes.Equal([]byte(hash), bytes.ToLower([]byte(hash))) {
+	if raw, bad := hex.DecodeString(hash); err != nil || bad != nil || len(raw) != 32 ||
+		!bytes.Equal([]byte(hash), bytes.ToLower([]byte(hash))) {
 		return identity{}, errors.New("hash: want 64 hex digits in lower case")
 	}
 	pepper, err := canonical.String(fields["pepper"])

@@ -17,9 +17,10 @@ const versionDigits = 16
 // ObjectName is the name of the object that holds the audit record of a version:
 // audit/<table>/<key>/<version with 16 digits>.json, in at most 423 bytes.
 //
-// In the key, A-Z a-z 0-9 - _ stand for themselves, as does a point that is not first; any other byte is ! and two
-// hex digits. All of these are safe in names of S3, none of them is a slash, and no segment is . or .. — so no two keys share a
-// name, and every name has one key. Names differ by case: a copy on a file system that ignores it does not hold them all.
+// In the key, A-Z a-z 0-9 - _ stand for themselves, as does a point that is not first; any other byte is ! and two hex
+// digits. All of these are safe in names of S3, none of them is a slash, and no segment is . or .. — so no two keys
+// share a name, and every name has one key. Names differ by case: a copy on a file system that ignores it does not hold
+// them all.
 func ObjectName(t Table, key string, version int64) string {
 	return fmt.Sprintf("%s%s.json", ObjectFolder(t, key), fmt.Sprintf("%0*d", versionDigits, version))
 }

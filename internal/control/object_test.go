@@ -37,12 +37,18 @@ func TestObjectName(t *testing.T) {
 // Guarantees that what we did not write is not taken for a record of ours.
 func TestParseObjectName(t *testing.T) {
 	for _, name := range []string{
-		"", "audit/", "plans/pro/0000000000000001.json", "audit/plans/pro", "audit/plans/pro/1.json", "audit/plans/pro/0000000000000001",
-		"audit/plans/pro/0000000000000000.json", "audit/plans/pro/-000000000000001.json", "audit/plans/pro/+000000000000001.json",
-		"audit/plans/pro/9999999999999999.json", "audit/plans/pro/0000000000000001.json/x", "audit/counters/pro/0000000000000001.json",
-		"audit/plans//0000000000000001.json", "audit/plans/!70ro/0000000000000001.json", "audit/plans/!4/0000000000000001.json",
-		"audit/plans/!+4/0000000000000001.json", "audit/tenants/!2f/0000000000000001.json", "audit/tenants/é/0000000000000001.json",
-		"audit/tenants/./0000000000000001.json", "audit/tenants/!FF/0000000000000001.json", "/audit/plans/pro/0000000000000001.json",
+		"", "audit/", "plans/pro/0000000000000001.json", "audit/plans/pro", "audit/plans/pro/1.json",
+		"audit/plans/pro/0000000000000001",
+		"audit/plans/pro/0000000000000000.json", "audit/plans/pro/-000000000000001.json",
+		"audit/plans/pro/+000000000000001.json",
+		"audit/plans/pro/9999999999999999.json", "audit/plans/pro/0000000000000001.json/x",
+		"audit/counters/pro/0000000000000001.json",
+		"audit/plans//0000000000000001.json", "audit/plans/!70ro/0000000000000001.json",
+		"audit/plans/!4/0000000000000001.json",
+		"audit/plans/!+4/0000000000000001.json", "audit/tenants/!2f/0000000000000001.json",
+		"audit/tenants/é/0000000000000001.json",
+		"audit/tenants/./0000000000000001.json", "audit/tenants/!FF/0000000000000001.json",
+		"/audit/plans/pro/0000000000000001.json",
 	} {
 		if table, key, version, err := control.ParseObjectName(name); err == nil {
 			t.Errorf("ParseObjectName(%q) = %s, %q, %d", name, table, key, version)
@@ -50,7 +56,8 @@ func TestParseObjectName(t *testing.T) {
 	}
 }
 
-// FuzzObjectName guarantees that no two items of the archive share a name: one would be refused as an unequal copy of the other.
+// FuzzObjectName guarantees that no two items of the archive share a name: one would be refused as an unequal copy of
+// the other.
 func FuzzObjectName(f *testing.F) {
 	f.Add("tenants", "a/1", int64(1))
 	f.Add("tenants", "a!2F1", int64(1))
@@ -63,7 +70,8 @@ func FuzzObjectName(f *testing.F) {
 		name := control.ObjectName(control.Table(table), key, version)
 		gotTable, gotKey, gotVersion, err := control.ParseObjectName(name)
 		if err != nil || string(gotTable) != table || gotKey != key || gotVersion != version {
-			t.Fatalf("ParseObjectName(%q) = %s, %q, %d, %v; want %s, %q, %d", name, gotTable, gotKey, gotVersion, err, table, key, version)
+			t.Fatalf("ParseObjectName(%q) = %s, %q, %d, %v; want %s, %q, %d", name, gotTable, gotKey, gotVersion, err,
+				table, key, version)
 		}
 		for _, c := range []byte(name) {
 			if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!-_./", rune(c)) {
@@ -78,8 +86,10 @@ func FuzzParseObjectName(f *testing.F) {
 	f.Add("audit/tenants/a!2F1/0000000000000001.json")
 	f.Add("audit/tenants/a!2f1/0000000000000001.json")
 	f.Fuzz(func(t *testing.T, name string) {
-		if table, key, version, err := control.ParseObjectName(name); err == nil && control.ObjectName(table, key, version) != name {
-			t.Fatalf("%q is read as %s, %q, %d, which is %q", name, table, key, version, control.ObjectName(table, key, version))
+		if table, key, version, err := control.ParseObjectName(name); err == nil &&
+			control.ObjectName(table, key, version) != name {
+			t.Fatalf("%q is read as %s, %q, %d, which is %q", name, table, key, version,
+				control.ObjectName(table, key, version))
 		}
 	})
 }

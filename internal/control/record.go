@@ -14,8 +14,8 @@ type Record struct {
 	New      Item
 }
 
-// Check returns an error that wraps ErrBadItem unless New is in order, its hash included, and the version after Old. Old's own
-// content is not judged: a version that takes the place of one altered by hand must get through.
+// Check returns an error that wraps ErrBadItem unless New is in order, its hash included, and the version after Old.
+// Old's own content is not judged: a version that takes the place of one altered by hand must get through.
 func (r *Record) Check() error {
 	if err := r.New.Verify(); err != nil {
 		return err
@@ -27,15 +27,17 @@ func (r *Record) Check() error {
 	case r.Old == nil:
 		return fmt.Errorf("%s/%q: %w: version %d has taken the place of none", n.Table, n.Key, ErrBadItem, n.Version)
 	case r.Old.Table != n.Table || r.Old.Key != n.Key:
-		return fmt.Errorf("%s/%q: %w: it has taken the place of %s/%q", n.Table, n.Key, ErrBadItem, r.Old.Table, r.Old.Key)
+		return fmt.Errorf("%s/%q: %w: it has taken the place of %s/%q", n.Table, n.Key, ErrBadItem, r.Old.Table,
+			r.Old.Key)
 	case r.Old.Version != n.Version-1 || r.Old.Hash != n.PrevHash:
-		return fmt.Errorf("%s/%q: %w: version %d has taken the place of version %d, and is not linked to it", n.Table, n.Key, ErrBadItem, n.Version, r.Old.Version)
+		return fmt.Errorf("%s/%q: %w: version %d has taken the place of version %d, and is not linked to it", n.Table,
+			n.Key, ErrBadItem, n.Version, r.Old.Version)
 	}
 	return nil
 }
 
-// Event is what the publisher tells the cells and subscribers; nil where nobody is told, see events.ChangedType. It is the
-// same each time. It always fits into a message.
+// Event is what the publisher tells the cells and subscribers; nil where nobody is told, see events.ChangedType. It is
+// the same each time. It always fits into a message.
 func (r *Record) Event() *events.Changed { return r.New.Event() }
 
 // Event is what tells of this version of the item; nil where nobody is told. Reconcile sends it again.
@@ -58,8 +60,8 @@ func (r *Record) Audit() *events.AuditRecord {
 	return r.New.record(before)
 }
 
-// Delivery is what a feed hands to its consumers: a record, or one that cannot be read, which must neither stop those behind
-// it nor be dropped.
+// Delivery is what a feed hands to its consumers: a record, or one that cannot be read, which must neither stop those
+// behind it nor be dropped.
 type Delivery struct {
 	Sequence string  // names the record to the feed, to have it again; empty where not even that can be read
 	Record   *Record // nil with Err

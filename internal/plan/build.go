@@ -66,7 +66,8 @@ func (t *tierSpec) tier(s *spec) (out limit.Tier, sound bool) {
 			at = time.UTC
 		}
 		out.Calendar = &limit.Calendar{
-			Every: t.every.v, Location: at, AnchorDay: sound0(t.anchorDay), AnchorMonth: time.Month(sound0(t.anchorMonth)),
+			Every: t.every.v, Location: at, AnchorDay: sound0(t.anchorDay),
+			AnchorMonth: time.Month(sound0(t.anchorMonth)),
 		}
 	}
 	return out, sound
@@ -207,9 +208,9 @@ func (r *reader) warn(s *spec, e *Effective) {
 				t.Capacity(), e.Cost.Default)
 		}
 		if t.Counting().EachCharge && t.Threshold < fewCosts*max(e.Limit.MaxCost, 1) {
-			r.warnAt(s.tiers[i].from, "a %s of %d may be too small to be divided between several cells, and then only the "+
-				"tenant's home cell grants it, since DynamoDB cannot keep a log for the others; a sliding_buckets is granted by "+
-				"every cell", t.Algorithm, t.Threshold)
+			r.warnAt(s.tiers[i].from, "a %s of %d may be too small to be divided between several cells, and then "+
+				"only the tenant's home cell grants it, since DynamoDB cannot keep a log for the others; a "+
+				"sliding_buckets is granted by every cell", t.Algorithm, t.Threshold)
 		}
 		for j := range e.Limit.Tiers {
 			if i != j && neverBinds(t, &e.Limit.Tiers[j]) {

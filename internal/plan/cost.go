@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile"
 )
 
-// CostRule says how many units a request spends. It is never chosen by the client: the header is one that the operator's
-// own edge overwrites.
+// CostRule says how many units a request spends. It is never chosen by the client: the header is one that the
+// operator's own edge overwrites.
 type CostRule struct {
 	Header  string // canonical name; "" where the cost is fixed
 	Max     int64  // largest cost, units

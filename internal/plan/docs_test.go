@@ -42,8 +42,10 @@ func TestReferenceKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for title, s := range map[string]*schema{
-		"## Top level": topSchema, "## Plans": planSchema, "## Limits": limitSchema, "### How a limit counts": tierSchema,
-		"**Quota**": quotaSchema, "### match": matchSchema, "### cost": costSchema, "## Tenants": tenantSchema,
+		"## Top level": topSchema, "## Plans": planSchema, "## Limits": limitSchema,
+		"### How a limit counts": tierSchema,
+		"**Quota**":              quotaSchema, "### match": matchSchema, "### cost": costSchema,
+		"## Tenants":    tenantSchema,
 		"### Overrides": overrideSchema, "### Boosts": boostSchema, "## Routes": routeSchema, "## Keys": keySchema,
 		"## The SLA form": slaSchema,
 	} {

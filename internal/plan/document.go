@@ -21,10 +21,11 @@ type Kind string
 
 // The kinds of documents that a plans file is split into.
 const (
-	KindPlan     Kind = "plan"
-	KindTenant   Kind = "tenant"
-	KindKey      Kind = "key"
-	KindSettings Kind = "settings" // ipLimits, ipv6Prefix, anonymousPlan and routes; there is one, with the id SettingsID
+	KindPlan   Kind = "plan"
+	KindTenant Kind = "tenant"
+	KindKey    Kind = "key"
+	// ipLimits, ipv6Prefix, anonymousPlan and routes; there is one, with the id SettingsID
+	KindSettings Kind = "settings"
 )
 
 // SettingsID is the id of the one document of KindSettings.
@@ -46,8 +47,8 @@ func (d Document) Name() string {
 }
 
 // Split parses the sources as one configuration, as [ParseAt] does, and takes it apart: plans first, then the settings,
-// tenants and keys, each kind in file order, so that none names what comes after it. The SLA form becomes the plan that it
-// stands for. The error is an *Error with all problems at once, and their places in the sources.
+// tenants and keys, each kind in file order, so that none names what comes after it. The SLA form becomes the plan that
+// it stands for. The error is an *Error with all problems at once, and their places in the sources.
 func Split(now time.Time, sources ...Source) ([]Document, error) {
 	r := &reader{now: now}
 	raw, err := r.parse(sources)
@@ -70,9 +71,10 @@ func (r *reader) split(raw *rawConfig) []Document {
 	return slices.Concat(s.plans, []Document{settings}, s.tenants, s.keys)
 }
 
-// JSON parses the sources as one configuration, as [ParseAt] does, and writes it as one plans file in canonical JSON: keys
-// sorted, no spaces, instants in UTC, the SLA form as the plan that it stands for, each plan, tenant and key on a line of
-// its own. Sources with the same meaning and order give the same bytes. The error is an *Error with all problems at once.
+// JSON parses the sources as one configuration, as [ParseAt] does, and writes it as one plans file in canonical JSON:
+// keys sorted, no spaces, instants in UTC, the SLA form as the plan that it stands for, each plan, tenant and key on a
+// line of its own. Sources with the same meaning and order give the same bytes. The error is an *Error with all
+// problems at once.
 func JSON(now time.Time, sources ...Source) ([]byte, error) {
 	documents, err := Split(now, sources...)
 	if err != nil {
@@ -251,8 +253,8 @@ func appendJSON(b []byte, v any) []byte {
 	}
 }
 
-// appendJSONString writes a string as package canonical does, which this package must not import: the body of a document
-// is hashed as it is.
+// appendJSONString writes a string as package canonical does, which this package must not import: the body of a
+// document is hashed as it is.
 func appendJSONString(b []byte, s string) []byte {
 	b = append(b, '"')
 	for _, c := range s {
@@ -348,9 +350,10 @@ func ReadTenant(d Document) (*TenantDocument, error) {
 // PlanID is the id of the plan that Compile is to be given; "" where the tenant has none.
 func (t *TenantDocument) PlanID() string { return t.raw.plan.v }
 
-// Compile makes the tenant's effective limits from those of its plan, which is the one with PlanID. Where it has neither
-// overrides nor boosts it shares the plan's set, so that many tenants of one plan cost little. A tenant without a plan is
-// compiled with nil and has no limits. The error is an *Error: an override or a boost that does not fit the plan.
+// Compile makes the tenant's effective limits from those of its plan, which is the one with PlanID. Where it has
+// neither overrides nor boosts it shares the plan's set, so that many tenants of one plan cost little. A tenant without
+// a plan is compiled with nil and has no limits. The error is an *Error: an override or a boost that does not fit the
+// plan.
 func (t *TenantDocument) Compile(p *Plan) (*Tenant, error) {
 	raw, tenant := *t.raw, *t.raw.tenant
 	raw.tenant = &tenant
@@ -454,7 +457,8 @@ func CompileSettings(d Document) (*Settings, error) {
 	return s, nil
 }
 
-// CompileKey makes the stored API key of a document. Whether there is its tenant is not known here. The error is an *Error.
+// CompileKey makes the stored API key of a document. Whether there is its tenant is not known here. The error is an
+// *Error.
 func CompileKey(d Document) (*Key, error) {
 	r, v := d.open(KindKey)
 	if v.Node == nil {

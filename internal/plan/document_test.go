@@ -19,8 +19,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-// FuzzSplit guarantees that a plans file loses nothing on its way through documents: taken apart and compiled one by one,
-// it limits every tenant, address and anonymous call by the same numbers as the file does, and splitting is repeatable.
+// FuzzSplit guarantees that a plans file loses nothing on its way through documents: taken apart and compiled one by
+// one, it limits every tenant, address and anonymous call by the same numbers as the file does, and splitting is
+// repeatable.
 func FuzzSplit(f *testing.F) {
 	for _, text := range splitCases(f) {
 		f.Add([]byte(text), "PUT", "/v1/organizations/7/product/1")
@@ -47,10 +48,12 @@ func FuzzSplit(f *testing.F) {
 func splitCases(tb testing.TB) []string {
 	tb.Helper()
 	cases := []string{designExample, boosted, many(3), reads("  caseInsensitive: true\n", ", impliesHead: true"),
-		"slas:\n- {id: get, enabled: false, match: {methods: GET, pathPattern: /p/*}, tiers: [{period: 10, threshold: 1_000}]}\n" +
-			"plans: [{id: p, limits: []}]\ntenants: [{id: \"a\\u2028\\ufeff\\\"<b>\\\\é😀\"}, {id: b, plan: p}]\n",
+		"slas:\n- {id: get, enabled: false, match: {methods: GET, pathPattern: /p/*}, tiers: [{period: 10, " +
+			"threshold: 1_000}]}\n" + "plans: [{id: p, limits: []}]\ntenants: [{id: " +
+			"\"a\\u2028\\ufeff\\\"<b>\\\\é😀\"}, {id: b, plan: p}]\n",
 		"plans:\n- &p {id: p, limits: [&l {id: a, algorithm: token_bucket, rate: +5, period: 1m}]}\n" +
-			"ipLimits: [*l]\nipv6Prefix: 4_8\nanonymousPlan: p\ntenants:\n- {id: '7', plan: p, boosts: [{id: a, factor: 02.50, until: 2026-07-01T02:00:00.5+02:00}]}\n",
+			"ipLimits: [*l]\nipv6Prefix: 4_8\nanonymousPlan: p\ntenants:\n- {id: '7', plan: p, boosts: [{id: a, " +
+			"factor: 02.50, until: 2026-07-01T02:00:00.5+02:00}]}\n",
 	}
 	for _, name := range []string{"../../cmd/sluice/example.yaml", "../../cmd/sluice/testdata/plans/good.yaml"} {
 		text, err := os.ReadFile(name)
@@ -117,7 +120,8 @@ func checkSplit(t *testing.T, want *plan.Config, documents []plan.Document, meth
 		}
 	}
 	if len(got.plans) != len(want.Plans()) || len(got.tenants) != len(want.Tenants()) {
-		t.Fatalf("%d plans and %d tenants, want %d and %d", len(got.plans), len(got.tenants), len(want.Plans()), len(want.Tenants()))
+		t.Fatalf("%d plans and %d tenants, want %d and %d", len(got.plans), len(got.tenants), len(want.Plans()),
+			len(want.Tenants()))
 	}
 	for _, p := range want.Plans() {
 		same("plan "+p.ID, got.plans[p.ID].Set(), p.Set())
@@ -127,7 +131,8 @@ func checkSplit(t *testing.T, want *plan.Config, documents []plan.Document, meth
 		if !ok || w.Plan != tenant.Plan || w.Suspended != tenant.Suspended || !slices.Equal(w.Cells, tenant.Cells) {
 			t.Fatalf("tenant %+v, want %+v", tenant, w)
 		}
-		for _, now := range []time.Time{noon, {}, noon.AddDate(0, 0, 14), noon.AddDate(0, 0, 15).Add(12*time.Hour + time.Second/2), noon.AddDate(1, 0, 0)} {
+		for _, now := range []time.Time{noon, {}, noon.AddDate(0, 0, 14),
+			noon.AddDate(0, 0, 15).Add(12*time.Hour + time.Second/2), noon.AddDate(1, 0, 0)} {
 			same(fmt.Sprintf("tenant %q at %s", tenant.ID, now), tenant.Limits(now), w.Limits(now))
 		}
 	}
@@ -135,8 +140,10 @@ func checkSplit(t *testing.T, want *plan.Config, documents []plan.Document, meth
 	if got.settings.IPv6Prefix() != want.IPv6Prefix() {
 		t.Fatalf("settings: ipv6Prefix %d, want %d", got.settings.IPv6Prefix(), want.IPv6Prefix())
 	}
-	if got.settings.AnonymousPlan() != want.AnonymousPlan() || got.settings.Routed(method, &path) != want.Routed(method, &path) {
-		t.Fatalf("settings: anonymousPlan %q routed %v, want %q %v", got.settings.AnonymousPlan(), got.settings.Routed(method, &path),
+	if got.settings.AnonymousPlan() != want.AnonymousPlan() ||
+		got.settings.Routed(method, &path) != want.Routed(method, &path) {
+		t.Fatalf("settings: anonymousPlan %q routed %v, want %q %v", got.settings.AnonymousPlan(),
+			got.settings.Routed(method, &path),
 			want.AnonymousPlan(), want.Routed(method, &path))
 	}
 	if len(got.keys) != len(want.Keys()) || len(got.keys) > 0 && !reflect.DeepEqual(got.keys, want.Keys()) {
@@ -189,8 +196,8 @@ tenants: [{id: t, plan: p, boosts: [{id: a, factor: 2.50, until: 2026-07-01T02:0
 	}
 }
 
-// Guarantees that a plans file and its JSON mean the same, and that the JSON is already in its one spelling: what lies in
-// the zip of a function decides as the file that it was made of.
+// Guarantees that a plans file and its JSON mean the same, and that the JSON is already in its one spelling: what lies
+// in the zip of a function decides as the file that it was made of.
 func TestJSON(t *testing.T) {
 	for _, text := range append(splitCases(t), "ipv6Prefix: 56\n", "tenants: []\nplans: []\n") {
 		source := configyaml.Source("f", []byte(text))
@@ -224,8 +231,10 @@ func checkJSON(t *testing.T, source plan.Source, want []plan.Document) {
 // Guarantees that several files split as the one configuration that they are: lists join, whichever file they stand in.
 func TestSplitOfSeveralFiles(t *testing.T) {
 	sources := []plan.Source{
-		configyaml.Source("a", []byte("slas: [{id: a, tiers: [{period: 1, threshold: 1}]}]\nipLimits: [{id: x, tiers: [{period: 1, threshold: 5}]}]")),
-		configyaml.Source("b", []byte("slas: [{id: b, tiers: [{period: 1, threshold: 2}]}]\nipLimits: [{id: y, tiers: [{period: 1, threshold: 6}]}]\ntenants: [{id: t}]")),
+		configyaml.Source("a", []byte("slas: [{id: a, tiers: [{period: 1, threshold: 1}]}]\nipLimits: [{id: x, "+
+			"tiers: [{period: 1, threshold: 5}]}]")),
+		configyaml.Source("b", []byte("slas: [{id: b, tiers: [{period: 1, threshold: 2}]}]\nipLimits: [{id: y, "+
+			"tiers: [{period: 1, threshold: 6}]}]\ntenants: [{id: t}]")),
 	}
 	want, err := plan.ParseAt(noon, sources...)
 	if err != nil {
@@ -257,7 +266,8 @@ func TestStoredBoostIsNotMeasuredAgain(t *testing.T) {
 			t.Errorf("limits at %s = %s, want %s", now, got, want)
 		}
 	}
-	bounded := `{"id":"t","plan":"p","boosts":[{"id":"a","factor":2,"from":"2026-01-01T00:00:00Z","until":"2028-01-01T00:00:00Z"}]}`
+	bounded := `{"id":"t","plan":"p","boosts":[{"id":"a","factor":2,"from":"2026-01-01T00:00:00Z",` +
+		`"until":"2028-01-01T00:00:00Z"}]}`
 	if _, err := plan.ReadTenant(plan.Document{Kind: plan.KindTenant, ID: "t", Body: []byte(bounded)}); err == nil {
 		t.Error("a boost of two years with both ends is accepted")
 	}
@@ -265,7 +275,8 @@ func TestStoredBoostIsNotMeasuredAgain(t *testing.T) {
 
 // Guarantees that a document that is not good is refused with its name and what is wrong in it.
 func TestBadDocuments(t *testing.T) {
-	p, err := plan.CompilePlan(plan.Document{Kind: plan.KindPlan, ID: "p", Body: []byte(`{"id":"p","limits":[{"id":"a","tiers":[{"period":1,"threshold":3}]}]}`)})
+	p, err := plan.CompilePlan(plan.Document{Kind: plan.KindPlan, ID: "p",
+		Body: []byte(`{"id":"p","limits":[{"id":"a","tiers":[{"period":1,"threshold":3}]}]}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,20 +286,24 @@ func TestBadDocuments(t *testing.T) {
 		body string
 		want string
 	}{
-		{plan.KindPlan, "p", `{"id":"p","limits":[{"id":"a","tiers":[{"period":1,"threshold":0}]}]}`, `plan "p":1:64: limits[0].tiers[0].threshold: 0 is outside`},
+		{plan.KindPlan, "p", `{"id":"p","limits":[{"id":"a","tiers":[{"period":1,"threshold":0}]}]}`,
+			`plan "p":1:64: limits[0].tiers[0].threshold: 0 is outside`},
 		{plan.KindPlan, "q", `{"id":"p","limits":[]}`, `plan "q":1:7: id: the id is "p", want that of the document`},
 		{plan.KindPlan, "p", ``, `plan "p": the document is not valid JSON`},
 		{plan.KindPlan, "p", "id: p\nlimits: []", `plan "p": the document is not valid JSON`},
 		{plan.KindPlan, "p", `null`, `plan "p": the document is empty`},
 		{plan.KindPlan, "p", `[]`, `plan "p":1:1: want a plan (a mapping), got a list`},
 		{plan.KindSettings, plan.SettingsID, `{"plans":[]}`, `settings:1:2: unknown key "plans" in settings`},
-		{plan.KindSettings, plan.SettingsID, `{"ipLimits":7,"routes":[{}]}`, `settings:1:13: ipLimits: want a list of limits`},
+		{plan.KindSettings, plan.SettingsID, `{"ipLimits":7,"routes":[{}]}`,
+			`settings:1:13: ipLimits: want a list of limits`},
 		{plan.KindSettings, plan.SettingsID, `[]`, `settings:1:1: want settings (a mapping), got a list`},
-		{plan.KindKey, "k", `{"id":"k","tenant":"t","hash":"00","pepper":"dev"}`, `key "k":1:31: hash: want 64 hex digits`},
+		{plan.KindKey, "k", `{"id":"k","tenant":"t","hash":"00","pepper":"dev"}`,
+			`key "k":1:31: hash: want 64 hex digits`},
 		{plan.KindKey, "k", `7`, `key "k":1:1: want a key (a mapping), got the integer 7`},
 		{plan.KindTenant, "t", `{"id":"t","plan":"p","limit":1}`, `tenant "t":1:22: unknown key "limit" in a tenant`},
 		{plan.KindTenant, "t", `"t"`, `tenant "t":1:1: want a tenant (a mapping)`},
-		{plan.KindTenant, "t", `{"id":"t","plan":"p","overrides":[{"id":"b","threshold":1}]}`, `tenant "t":1:41: overrides[0].id: plan p has no limit "b"`},
+		{plan.KindTenant, "t", `{"id":"t","plan":"p","overrides":[{"id":"b","threshold":1}]}`,
+			`tenant "t":1:41: overrides[0].id: plan p has no limit "b"`},
 		{plan.KindTenant, "t", `{"id":"t","plan":"other"}`, `tenant "t":1:18: plan: the plan at hand is not "other"`},
 	} {
 		d := plan.Document{Kind: c.kind, ID: c.id, Body: []byte(c.body)}
@@ -311,24 +326,28 @@ func TestBadDocuments(t *testing.T) {
 			t.Errorf("%s %s: error %v, want %s", d.Name(), c.body, err, c.want)
 		}
 	}
-	if _, err := plan.CompilePlan(plan.Document{Kind: plan.KindTenant, ID: "p", Body: []byte(`{"id":"p","limits":[]}`)}); err == nil {
+	if _, err := plan.CompilePlan(plan.Document{Kind: plan.KindTenant, ID: "p",
+		Body: []byte(`{"id":"p","limits":[]}`)}); err == nil {
 		t.Error("a tenant's document is compiled as a plan")
 	}
 }
 
 // Guarantees that a tenant may have no plan yet: it is then compiled without limits, and says that it has none.
 func TestTenantWithoutPlan(t *testing.T) {
-	read, err := plan.ReadTenant(plan.Document{Kind: plan.KindTenant, ID: "t", Body: []byte(`{"id":"t","cells":["eu-1"]}`)})
+	read, err := plan.ReadTenant(plan.Document{Kind: plan.KindTenant, ID: "t",
+		Body: []byte(`{"id":"t","cells":["eu-1"]}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	tenant, err := read.Compile(nil)
-	if err != nil || tenant.Plan != "" || len(tenant.Limits(noon).Limits) != 0 || !slices.Equal(tenant.Cells, []string{"eu-1"}) {
+	if err != nil || tenant.Plan != "" || len(tenant.Limits(noon).Limits) != 0 ||
+		!slices.Equal(tenant.Cells, []string{"eu-1"}) {
 		t.Errorf("tenant %+v, %v; want one without plan and limits in eu-1", tenant, err)
 	}
 }
 
-// Guarantees that 10,000 tenants of one plan share its limits: each costs less than 1,500 bytes, read document included.
+// Guarantees that 10,000 tenants of one plan share its limits: each costs less than 1,500 bytes, read document
+// included.
 func TestTenantsShareTheirPlan(t *testing.T) {
 	p := bigPlan(t)
 	const tenants = 10_000
@@ -357,9 +376,11 @@ func bigPlan(t testing.TB) *plan.Plan {
 	t.Helper()
 	var limits []string
 	for i := range 20 {
-		limits = append(limits, fmt.Sprintf(`{"id":"l%d","match":{"pathPattern":"/v1/r%d/*"},"tiers":[{"period":10,"threshold":100}]}`, i, i))
+		limits = append(limits, fmt.Sprintf(`{"id":"l%d","match":{"pathPattern":"/v1/r%d/*"},"tiers":[{"period":10,`+
+			`"threshold":100}]}`, i, i))
 	}
-	p, err := plan.CompilePlan(plan.Document{Kind: plan.KindPlan, ID: "p", Body: []byte(`{"id":"p","limits":[` + strings.Join(limits, ",") + `]}`)})
+	p, err := plan.CompilePlan(plan.Document{Kind: plan.KindPlan, ID: "p",
+		Body: []byte(`{"id":"p","limits":[` + strings.Join(limits, ",") + `]}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -368,7 +389,8 @@ func bigPlan(t testing.TB) *plan.Plan {
 
 func compileTenant(t testing.TB, p *plan.Plan, id string) (*plan.TenantDocument, *plan.Tenant) {
 	t.Helper()
-	read, err := plan.ReadTenant(plan.Document{Kind: plan.KindTenant, ID: id, Body: []byte(`{"id":"` + id + `","plan":"p"}`)})
+	read, err := plan.ReadTenant(plan.Document{Kind: plan.KindTenant, ID: id,
+		Body: []byte(`{"id":"` + id + `","plan":"p"}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -389,8 +411,8 @@ func BenchmarkCompileTenant(b *testing.B) {
 	}
 }
 
-// FuzzDocument guarantees that no body, of whatever kind, can stop the program that compiles it: each gives what it should or
-// problems under the document's name, and limits that the core accepts.
+// FuzzDocument guarantees that no body, of whatever kind, can stop the program that compiles it: each gives what it
+// should or problems under the document's name, and limits that the core accepts.
 func FuzzDocument(f *testing.F) {
 	for _, text := range splitCases(f) {
 		documents, err := plan.Split(noon, configyaml.Source("f", []byte(text)))
@@ -444,8 +466,8 @@ func FuzzDocument(f *testing.F) {
 	})
 }
 
-// Guarantees that a document is read the same whether its body escapes characters or not: the control tables store a form that
-// escapes the fewest, and a tenant whose name held one of these was another tenant to its cell.
+// Guarantees that a document is read the same whether its body escapes characters or not: the control tables store a
+// form that escapes the fewest, and a tenant whose name held one of these was another tenant to its cell.
 func TestUnescapedBodies(t *testing.T) {
 	for _, id := range []string{"a\u2028b", "a\u2029", " \u2028 c", "\ufeffd", "e\ufffe", "f\uffff", "<g> & h"} {
 		body := []byte(`{"id":"` + id + `"}`)

@@ -112,7 +112,8 @@ func (c *checker) tenant(t *rawTenant) {
 		stored, there := c.base.Tenants[t.id.v]
 		switch {
 		case !there:
-			c.r.problemAt(t.at, "plan is missing: the id of a plan, since the server has no tenant %s", configfile.Quote(t.id.v))
+			c.r.problemAt(t.at, "plan is missing: the id of a plan, since the server has no tenant %s",
+				configfile.Quote(t.id.v))
 			return
 		case stored == "":
 			return // it has no plan, and gets none

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Guarantees that a draft of files which need no server has the documents of these files, and that a draft of others is checked as often as
-// one likes, each time with all problems and their places.
+// Guarantees that a draft of files which need no server has the documents of these files, and that a draft of others is
+// checked as often as one likes, each time with all problems and their places.
 func TestDraft(t *testing.T) {
 	whole := configyaml.Source("whole.yaml", []byte(`
 plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 100, period: 1s } ] } ]
@@ -31,15 +31,21 @@ tenants: [ { id: acme, plan: pro, overrides: [ { id: burst, rate: 500 } ] } ]
 	if err != nil {
 		t.Fatal(err)
 	}
-	settings, err := plan.CompileSettings(plan.Document{Kind: plan.KindSettings, ID: plan.SettingsID, Body: []byte(`{"routes":[{"pathPattern":"/a"}]}`)})
+	settings, err := plan.CompileSettings(plan.Document{Kind: plan.KindSettings, ID: plan.SettingsID,
+		Body: []byte(`{"routes":[{"pathPattern":"/a"}]}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	base := plan.Base{Plans: map[string]*plan.Plan{"pro": pro, "unreadable": nil}, Tenants: map[string]string{"acme": "pro", "planless": ""}, Settings: settings}
+	base := plan.Base{Plans: map[string]*plan.Plan{"pro": pro, "unreadable": nil},
+		Tenants: map[string]string{"acme": "pro", "planless": ""}, Settings: settings}
 	for text, want := range map[string]string{
-		"tenants: [ { id: acme, overrides: [ { id: burst, rate: 5 } ] }, { id: planless }, { id: new, plan: unreadable } ]":                                         "",
-		"plans: [ { id: p, limits: [ { id: a, match: { pathPattern: \"/a\" }, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\nroutes: [ { pathPattern: \"/b\" } ]": "",
-		"plans: [ { id: p, limits: [ { id: a, match: { pathPattern: \"/c\" }, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\nroutes: [ { pathPattern: \"/b\" } ]": "f:1:60: plans[0].limits[0].match.pathPattern: unreachable: no declared route matches any request that this limit does",
+		"tenants: [ { id: acme, overrides: [ { id: burst, rate: 5 } ] }, { id: planless }, { id: new, plan: " +
+			"unreadable } ]": "",
+		"plans: [ { id: p, limits: [ { id: a, match: { pathPattern: \"/a\" }, tiers: [ { period: 1s, threshold: 1 } " +
+			"] } ] } ]\nroutes: [ { pathPattern: \"/b\" } ]": "",
+		"plans: [ { id: p, limits: [ { id: a, match: { pathPattern: \"/c\" }, tiers: [ { period: 1s, threshold: 1 } " +
+			"] } ] } ]\nroutes: [ { pathPattern: \"/b\" } ]": "f:1:60: plans[0].limits[0].match.pathPattern: " +
+			"unreachable: no declared route matches any request that this limit does",
 		"anonymousPlan: prro\ntenants: [ { id: new }, { id: acme, overrides: [ { id: bursts, rate: 5 } ] } ]": `f:1:16: anonymousPlan: there is no plan "prro", neither in the files nor on the server (did you mean "pro"?)
 f:2:12: tenants[0]: plan is missing: the id of a plan, since the server has no tenant "new"
 f:2:56: tenants[1].overrides[0].id: plan pro has no limit "bursts" (did you mean "burst"?)`,
@@ -63,7 +69,8 @@ f:2:56: tenants[1].overrides[0].id: plan pro has no limit "bursts" (did you mean
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Check(plan.Base{Pruned: true}); err == nil || !strings.HasSuffix(err.Error(), `there is no plan "pro", neither in the files nor on the server after the prune`) {
+	if err := d.Check(plan.Base{Pruned: true}); err == nil || !strings.HasSuffix(err.Error(),
+		`there is no plan "pro", neither in the files nor on the server after the prune`) {
 		t.Errorf("a plan that is pruned: %v", err)
 	}
 }

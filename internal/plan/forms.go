@@ -3,9 +3,9 @@ package plan
 import (
 	"time"
 
-	// A quota names its time zone, and a plan must mean the same on every machine, with and without zone files: Lambda has
-	// none. So each program that reads plans carries Go's zone data, some 400 KB, the programs of the library's users
-	// included. The zone files of a machine that has some are preferred, as everywhere in Go.
+	// A quota names its time zone, and a plan must mean the same on every machine, with and without zone files: Lambda
+	// has none. So each program that reads plans carries Go's zone data, some 400 KB, the programs of the library's
+	// users included. The zone files of a machine that has some are preferred, as everywhere in Go.
 	_ "time/tzdata"
 
 	"github.com/sluicelimits/sluice/internal/configfile"
@@ -39,7 +39,8 @@ func (r *reader) formOf(o object, s *spec, layer string) {
 		s.form = formSingle
 		s.tiers, s.tiersAt = r.single(o, s.algorithm, layer), s.from
 	default:
-		r.Problem(o.Value, "the limit counts nothing: give it algorithm (with rate or threshold, and period), tiers, or quota")
+		r.Problem(o.Value, "the limit counts nothing: give it algorithm (with rate or threshold, and period), "+
+			"tiers, or quota")
 		s.algorithm.bad = true
 	}
 	s.buckets = take(o, "buckets", layer, func(v value) (int, bool) {

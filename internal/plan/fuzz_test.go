@@ -58,7 +58,8 @@ func checkProblems(t *testing.T, data []byte, err error) {
 		t.Fatalf("%q: error %v (%T), want a *plan.Error with problems", data, err, err)
 	}
 	lines := strings.Count(string(data), "\n") + strings.Count(string(data), "\r") +
-		strings.Count(string(data), "\u0085") + strings.Count(string(data), "\u2028") + strings.Count(string(data), "\u2029") + 1
+		strings.Count(string(data), "\u0085") + strings.Count(string(data), "\u2028") + strings.Count(string(data),
+		"\u2029") + 1
 	for _, p := range bad.Problems {
 		if p.Message == "" || p.File != "f" || p.Line < 1 || p.Column < 1 || p.Line > lines+1 {
 			t.Fatalf("%q: problem %+v has no place within %d lines", data, p, lines)

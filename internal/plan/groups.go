@@ -131,7 +131,8 @@ func (r *reader) displaced(specs []*spec) {
 			}
 		}
 		if len(above) > 0 && !reachable(s.rule, above) {
-			r.problemAt(s.matchPlace(), "unreachable: more specific limits of group %s match every request that this one does",
+			r.problemAt(s.matchPlace(), "unreachable: more specific limits of group %s match every request that "+
+				"this one does",
 				s.group.v)
 		}
 	}

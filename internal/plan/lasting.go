@@ -28,9 +28,9 @@ func (r *reader) warnLasting(s *spec, e *Effective) {
 		}
 	}
 	if longest > lastsLong {
-		r.warnAt(at, "the counter of an address stays in memory for up to %s: where addresses are counted in memory, %s uses up what "+
-			"the library has for them by default (%d addresses of some %d bytes), and later addresses share counters; "+
-			"prefer a shorter period, see ipLimits in docs/plans.md",
+		r.warnAt(at, "the counter of an address stays in memory for up to %s: where addresses are counted in "+
+			"memory, %s uses up what the library has for them by default (%d addresses of some %d bytes), and later "+
+			"addresses share counters; prefer a shorter period, see ipLimits in docs/plans.md",
 			limit.DurationText(longest), pace(longest), addressesByDefault, addressBytes)
 	}
 }
@@ -60,7 +60,8 @@ func lasts(t *limit.Tier) time.Duration {
 // warnPrefix tells of a prefix by which one customer has many counters.
 func (r *reader) warnPrefix(f field[int]) {
 	if more := f.v - DefaultIPv6Prefix; more > 0 {
-		r.warnAt(f.from, "a customer has a /%d of IPv6 at least, and with a /%d that is 2^%d counters, each with the whole limit",
+		r.warnAt(f.from, "a customer has a /%d of IPv6 at least, and with a /%d that is 2^%d counters, each with "+
+			"the whole limit",
 			DefaultIPv6Prefix, f.v, more)
 	}
 }

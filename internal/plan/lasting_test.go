@@ -12,20 +12,23 @@ import (
 func TestWarningsOfLongIPLimits(t *testing.T) {
 	const daily = "ipLimits: [{id: a, tiers: [{period: 1s, threshold: 1}, {period: 24h, threshold: 1000}]}]\n"
 	for _, tt := range []struct{ text, want string }{
-		{daily, "f.yaml:1:56: ipLimits[0].tiers[1]: the counter of an address stays in memory for up to 48h: where addresses are " +
-			"counted in memory, a new address every 1s uses up what the library has for them by default (130000 addresses of " +
-			"some 110 bytes), and later addresses share counters; prefer a shorter period, see ipLimits in docs/plans.md"},
+		{daily, "f.yaml:1:56: ipLimits[0].tiers[1]: the counter of an address stays in memory for up to 48h: where " +
+			"addresses are counted in memory, a new address every 1s uses up what the library has for them by " +
+			"default (130000 addresses of some 110 bytes), and later addresses share counters; prefer a shorter " +
+			"period, see ipLimits in docs/plans.md"},
 		{"ipLimits: [{id: a, quota: {units: 9, every: day}}]\n", "for up to 24h"},
 		{"ipLimits: [{id: a, quota: {units: 9, every: year}}]\n", "a new address every 4m3s"},
 		{"ipLimits: [{id: a, algorithm: sliding_window, threshold: 9, period: 30m}]\n", "for up to 1h30m"},
-		{"ipLimits: [{id: a, algorithm: token_bucket, rate: 1, period: 1m, burst: 100}]\n", "up to 1h40m: where addresses are counted in memory, 21 new addresses a second"},
+		{"ipLimits: [{id: a, algorithm: token_bucket, rate: 1, period: 1m, burst: 100}]\n",
+			"up to 1h40m: where addresses are counted in memory, 21 new addresses a second"},
 		{"ipLimits: [{id: a, algorithm: sliding_log, threshold: 90, period: 2h}]\n", "for up to 2h"},
 		{"ipLimits: [{id: a, algorithm: token_bucket, rate: 50, period: 1s, burst: 100}]\n", ""},
 		{"ipLimits: [{id: a, algorithm: fixed_window, threshold: 9, period: 30m}]\n", ""},
 		{"ipLimits: [{id: a, algorithm: sliding_buckets, threshold: 9, period: 1h}]\n", ""},
 		{strings.Replace(daily, "id: a", "id: a, mode: off", 1), ""},
 		{"plans: [{id: p, limits: [{id: a, algorithm: fixed_window, threshold: 9, period: 24h}]}]\n", ""},
-		{"ipv6Prefix: 65\n", "f.yaml:1:13: ipv6Prefix: a customer has a /64 of IPv6 at least, and with a /65 that is 2^1 counters, each with the whole limit"},
+		{"ipv6Prefix: 65\n", "f.yaml:1:13: ipv6Prefix: a customer has a /64 of IPv6 at least, and with a /65 that " +
+			"is 2^1 counters, each with the whole limit"},
 		{"ipv6Prefix: 64\n", ""},
 	} {
 		wantWarning(t, tt.text, tt.want)
@@ -56,10 +59,12 @@ func TestWarningsOfTiersThatNeverBind(t *testing.T) {
 			"the tier of 10s can never bind: the tier of 1s admits no more than 50 in it"},
 		{"fixed_window", "[{period: 1s, threshold: 5}, {period: 10s, threshold: 49}]", ""},
 		{"fixed_window", "[{period: 3s, threshold: 5}, {period: 10s, threshold: 50}]", ""}, // they do not nest
-		{"sliding_log", "[{period: 3s, threshold: 100}, {period: 10s, threshold: 400}]", "the tier of 10s can never bind"},
+		{"sliding_log", "[{period: 3s, threshold: 100}, {period: 10s, threshold: 400}]",
+			"the tier of 10s can never bind"},
 		{"sliding_window", "[{period: 1s, threshold: 5}, {period: 10s, threshold: 50}]", ""},
 		{"sliding_buckets", "[{period: 1s, threshold: 5}, {period: 10s, threshold: 50}]", ""},
 	} {
-		wantWarning(t, "plans: [{id: p, limits: [{id: a, algorithm: "+tt.algorithm+", tiers: "+tt.tiers+"}]}]\n", tt.want)
+		wantWarning(t, "plans: [{id: p, limits: [{id: a, algorithm: "+tt.algorithm+", tiers: "+tt.tiers+"}]}]\n",
+			tt.want)
 	}
 }

@@ -39,16 +39,21 @@ var lossCases = map[string][]struct{ before, after, want, back string }{
 	"id": {{"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }", "{ id: b, tiers: [ { period: 1s, threshold: 1 } ] }",
 		"removes limit a (fixed_window: 1 per 1s)", "removes limit b (fixed_window: 1 per 1s)"}},
 	"per": {
-		{"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }", "{ id: a, per: subject, tiers: [ { period: 1s, threshold: 1 } ] }",
-			"weakens limit a: per goes from tenant to subject, so requests that shared a counter have counters of their own", ""},
-		{"{ id: a, per: ip, tiers: [ { period: 1s, threshold: 1 } ] }", "{ id: a, per: subject, tiers: [ { period: 1s, threshold: 1 } ] }",
+		{"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }",
+			"{ id: a, per: subject, tiers: [ { period: 1s, threshold: 1 } ] }",
+			"weakens limit a: per goes from tenant to subject, so requests that shared a counter have counters of " +
+				"their own", ""},
+		{"{ id: a, per: ip, tiers: [ { period: 1s, threshold: 1 } ] }",
+			"{ id: a, per: subject, tiers: [ { period: 1s, threshold: 1 } ] }",
 			"weakens limit a: per goes from ip to subject, so requests that shared a counter have counters of their own",
 			"weakens limit a: per goes from subject to ip, so requests that shared a counter have counters of their own"},
 	},
 	"match": {
-		{"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }", `{ id: a, match: { methods: [PUT], pathPattern: "/a/*" }, tiers: [ { period: 1s, threshold: 1 } ] }`,
+		{"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }",
+			`{ id: a, match: { methods: [PUT], pathPattern: "/a/*" }, tiers: [ { period: 1s, threshold: 1 } ] }`,
 			"weakens limit a: match goes from /** to PUT /a/*, so it leaves out requests that it counted", ""},
-		{`{ id: a, match: { pathPattern: "/a/*" }, tiers: [ { period: 1s, threshold: 1 } ] }`, `{ id: a, match: { pathPattern: "/{x}/b" }, tiers: [ { period: 1s, threshold: 1 } ] }`,
+		{`{ id: a, match: { pathPattern: "/a/*" }, tiers: [ { period: 1s, threshold: 1 } ] }`,
+			`{ id: a, match: { pathPattern: "/{x}/b" }, tiers: [ { period: 1s, threshold: 1 } ] }`,
 			"weakens limit a: match goes from /a/* to /{x}/b, so it leaves out requests that it counted",
 			"weakens limit a: match goes from /{x}/b to /a/*, so it leaves out requests that it counted"},
 		{"{ id: a, match: { methods: [GET], impliesHead: true }, tiers: [ { period: 1s, threshold: 1 } ] }",
@@ -61,78 +66,116 @@ var lossCases = map[string][]struct{ before, after, want, back string }{
 			`{ id: a, match: { pathPattern: "/1/*" }, tiers: [ { period: 1s, threshold: 1 } ] }`, "", ""},
 	},
 	"group": {
-		{"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }", "{ id: a, group: g, tiers: [ { period: 1s, threshold: 1 } ] }",
+		{"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }",
+			"{ id: a, group: g, tiers: [ { period: 1s, threshold: 1 } ] }",
 			"weakens limit a: group goes from none to g, so a more specific limit of that group takes its place", ""},
 		{`{ id: a, group: g, tiers: [ { period: 1s, threshold: 1 } ] }`,
-			`{ id: a, group: g, tiers: [ { period: 1s, threshold: 1 } ] }, { id: b, group: g, match: { pathPattern: "/b" }, tiers: [ { period: 1s, threshold: 1 } ] }`,
+			`{ id: a, group: g, tiers: [ { period: 1s, threshold: 1 } ] }, { id: b, group: g, match: { pathPattern: ` +
+				`"/b" }, tiers: [ { period: 1s, threshold: 1 } ] }`,
 			"weakens limit a: limit b of its group takes its place for /b", "removes limit b (fixed_window: 1 per 1s)"},
-		{`{ id: a, group: g, tiers: [ { period: 1s, threshold: 1 } ] }, { id: b, group: g, match: { pathPattern: "/b/c" }, tiers: [ { period: 1s, threshold: 1 } ] }`,
-			`{ id: a, group: g, tiers: [ { period: 1s, threshold: 1 } ] }, { id: b, group: g, match: { pathPattern: "/b/**" }, tiers: [ { period: 1s, threshold: 1 } ] }`,
-			"weakens limit a: limit b of its group takes its place for /b/**", "weakens limit b: match goes from /b/** to /b/c, so it leaves out requests that it counted"},
+		{`{ id: a, group: g, tiers: [ { period: 1s, threshold: 1 } ] }, { id: b, group: g, match: { pathPattern: ` +
+			`"/b/c" }, tiers: [ { period: 1s, threshold: 1 } ] }`,
+			`{ id: a, group: g, tiers: [ { period: 1s, threshold: 1 } ] }, { id: b, group: g, match: { pathPattern: ` +
+				`"/b/**" }, tiers: [ { period: 1s, threshold: 1 } ] }`,
+			"weakens limit a: limit b of its group takes its place for /b/**",
+			"weakens limit b: match goes from /b/** to /b/c, so it leaves out requests that it counted"},
 	},
 	"algorithm": {
-		{"{ id: a, algorithm: sliding_log, threshold: 5, period: 1s }", "{ id: a, algorithm: fixed_window, threshold: 5, period: 1s }",
-			"weakens limit a: algorithm goes from sliding_log to fixed_window, which may admit more in a short time", ""},
-		{"{ id: a, algorithm: token_bucket, rate: 5, period: 1s, burst: 2 }", "{ id: a, algorithm: sliding_log, threshold: 5, period: 1s }",
-			"weakens limit a: burst rises from 2 to 5", "weakens limit a: algorithm goes from sliding_log to token_bucket, which may admit more in a short time"},
-		{"{ id: a, algorithm: leaky_bucket, rate: 5, period: 1s }", "{ id: a, algorithm: token_bucket, rate: 5, period: 1s }",
+		{"{ id: a, algorithm: sliding_log, threshold: 5, period: 1s }",
+			"{ id: a, algorithm: fixed_window, threshold: 5, period: 1s }",
+			"weakens limit a: algorithm goes from sliding_log to fixed_window, which may admit more in a short time",
+			""},
+		{"{ id: a, algorithm: token_bucket, rate: 5, period: 1s, burst: 2 }",
+			"{ id: a, algorithm: sliding_log, threshold: 5, period: 1s }",
+			"weakens limit a: burst rises from 2 to 5", "weakens limit a: algorithm goes from sliding_log to " +
+				"token_bucket, which may admit more in a short time"},
+		{"{ id: a, algorithm: leaky_bucket, rate: 5, period: 1s }",
+			"{ id: a, algorithm: token_bucket, rate: 5, period: 1s }",
 			"weakens limit a: algorithm goes from leaky_bucket to token_bucket, which may admit more in a short time",
 			"weakens limit a: algorithm goes from token_bucket to leaky_bucket, which may admit more in a short time"},
 	},
-	"rate": {{"{ id: a, algorithm: token_bucket, rate: 100, period: 1s }", "{ id: a, algorithm: token_bucket, rate: 150, period: 1s }",
+	"rate": {{"{ id: a, algorithm: token_bucket, rate: 100, period: 1s }",
+		"{ id: a, algorithm: token_bucket, rate: 150, period: 1s }",
 		"weakens limit a: rate rises from 100 to 150 per 1s", ""}},
-	"threshold": {{"{ id: a, algorithm: sliding_window, threshold: 100, period: 1m }", "{ id: a, algorithm: sliding_window, threshold: 101, period: 1m }",
+	"threshold": {{"{ id: a, algorithm: sliding_window, threshold: 100, period: 1m }",
+		"{ id: a, algorithm: sliding_window, threshold: 101, period: 1m }",
 		"weakens limit a: threshold rises from 100 to 101 per 1m", ""}},
 	"period": {
-		{"{ id: a, algorithm: fixed_window, threshold: 10, period: 10s }", "{ id: a, algorithm: fixed_window, threshold: 10, period: 5s }",
+		{"{ id: a, algorithm: fixed_window, threshold: 10, period: 10s }",
+			"{ id: a, algorithm: fixed_window, threshold: 10, period: 5s }",
 			"weakens limit a: threshold goes from 10 per 10s to 10 per 5s", ""},
-		{"{ id: a, algorithm: fixed_window, threshold: 1, period: 1s }", "{ id: a, algorithm: fixed_window, threshold: 60, period: 1m }",
+		{"{ id: a, algorithm: fixed_window, threshold: 1, period: 1s }",
+			"{ id: a, algorithm: fixed_window, threshold: 60, period: 1m }",
 			"weakens limit a: threshold goes from 1 per 1s to 60 per 1m", ""},
-		{"{ id: a, algorithm: token_bucket, rate: 1, period: 1s, burst: 9 }", "{ id: a, algorithm: token_bucket, rate: 60, period: 1m, burst: 9 }", "", ""},
+		{"{ id: a, algorithm: token_bucket, rate: 1, period: 1s, burst: 9 }",
+			"{ id: a, algorithm: token_bucket, rate: 60, period: 1m, burst: 9 }", "", ""},
 	},
-	"burst": {{"{ id: a, algorithm: token_bucket, rate: 100, period: 1s }", "{ id: a, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }",
+	"burst": {{"{ id: a, algorithm: token_bucket, rate: 100, period: 1s }",
+		"{ id: a, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }",
 		"weakens limit a: burst rises from 100 to 200", ""}},
-	"buckets": {{"{ id: a, algorithm: sliding_buckets, threshold: 100, period: 1s, buckets: 2 }", "{ id: a, algorithm: sliding_buckets, threshold: 100, period: 1s }",
+	"buckets": {{"{ id: a, algorithm: sliding_buckets, threshold: 100, period: 1s, buckets: 2 }",
+		"{ id: a, algorithm: sliding_buckets, threshold: 100, period: 1s }",
 		"weakens limit a: buckets rise from 2 to 24, so units come back sooner", ""}},
 	"tiers": {
-		{"{ id: a, tiers: [ { period: 1s, threshold: 5 }, { period: 10s, threshold: 20 } ] }", "{ id: a, tiers: [ { period: 10s, threshold: 30 } ] }",
+		{"{ id: a, tiers: [ { period: 1s, threshold: 5 }, { period: 10s, threshold: 20 } ] }",
+			"{ id: a, tiers: [ { period: 10s, threshold: 30 } ] }",
 			"removes limit a: the tier of 5 per 1s\nweakens limit a: threshold rises from 20 to 30 per 10s", ""},
-		{"{ id: a, tiers: [ { period: 10s, threshold: 20 } ] }", "{ id: a, tiers: [ { period: 1s, threshold: 5 }, { period: 20s, threshold: 20 } ] }",
-			"removes limit a: the tier of 20 per 10s", "removes limit a: the tier of 5 per 1s\nremoves limit a: the tier of 20 per 20s"},
+		{"{ id: a, tiers: [ { period: 10s, threshold: 20 } ] }",
+			"{ id: a, tiers: [ { period: 1s, threshold: 5 }, { period: 20s, threshold: 20 } ] }",
+			"removes limit a: the tier of 20 per 10s", "removes limit a: the tier of 5 per 1s\nremoves limit a: the " +
+				"tier of 20 per 20s"},
 	},
 	"quota": {
-		{"{ id: a, quota: { units: 5, every: month } }", "{ id: a, quota: { units: 6, every: month } }", "weakens limit a: units rise from 5 to 6 per month", ""},
-		{"{ id: a, quota: { units: 50, every: month } }", "{ id: a, quota: { units: 2, every: day } }", "weakens limit a: units go from 50 per month to 2 per day", "weakens limit a: units go from 2 per day to 50 per month"},
-		{"{ id: a, quota: { units: 50, every: month } }", "{ id: a, quota: { units: 1, every: day } }", "", "weakens limit a: units go from 1 per day to 50 per month"},
-		{"{ id: a, quota: { units: 5, every: month, anchorDay: 3 } }", "{ id: a, quota: { units: 5, every: month, timezone: Europe/Paris } }", "", ""},
+		{"{ id: a, quota: { units: 5, every: month } }", "{ id: a, quota: { units: 6, every: month } }",
+			"weakens limit a: units rise from 5 to 6 per month", ""},
+		{"{ id: a, quota: { units: 50, every: month } }", "{ id: a, quota: { units: 2, every: day } }",
+			"weakens limit a: units go from 50 per month to 2 per day",
+			"weakens limit a: units go from 2 per day to 50 per month"},
+		{"{ id: a, quota: { units: 50, every: month } }", "{ id: a, quota: { units: 1, every: day } }", "",
+			"weakens limit a: units go from 1 per day to 50 per month"},
+		{"{ id: a, quota: { units: 5, every: month, anchorDay: 3 } }",
+			"{ id: a, quota: { units: 5, every: month, timezone: Europe/Paris } }", "", ""},
 	},
-	"align": {{"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }", "{ id: a, align: tenant, tiers: [ { period: 1s, threshold: 1 } ] }", "", ""}},
+	"align": {{"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }",
+		"{ id: a, align: tenant, tiers: [ { period: 1s, threshold: 1 } ] }", "", ""}},
 	"mode": {
-		{"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }", "{ id: a, mode: shadow, tiers: [ { period: 1s, threshold: 9 } ] }",
+		{"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }",
+			"{ id: a, mode: shadow, tiers: [ { period: 1s, threshold: 9 } ] }",
 			"weakens limit a: mode goes from enforce to shadow, so it denies nothing", ""},
-		{"{ id: a, mode: shadow, tiers: [ { period: 1s, threshold: 1 } ] }", "{ id: a, mode: off, tiers: [ { period: 1s, threshold: 1 } ] }",
+		{"{ id: a, mode: shadow, tiers: [ { period: 1s, threshold: 1 } ] }",
+			"{ id: a, mode: off, tiers: [ { period: 1s, threshold: 1 } ] }",
 			"weakens limit a: mode goes from shadow to off, so it reports nothing", ""},
-		{"{ id: a, mode: shadow, tiers: [ { period: 1s, threshold: 1 } ] }", "{ id: a, mode: shadow, tiers: [ { period: 1s, threshold: 2 } ] }", "", ""},
+		{"{ id: a, mode: shadow, tiers: [ { period: 1s, threshold: 1 } ] }",
+			"{ id: a, mode: shadow, tiers: [ { period: 1s, threshold: 2 } ] }", "", ""},
 	},
 	"onStoreFailure": {
-		{"{ id: a, onStoreFailure: closed, tiers: [ { period: 1s, threshold: 1 } ] }", "{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }",
+		{"{ id: a, onStoreFailure: closed, tiers: [ { period: 1s, threshold: 1 } ] }",
+			"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }",
 			"weakens limit a: onStoreFailure goes from closed to backstop", ""},
-		{"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }", "{ id: a, onStoreFailure: open, tiers: [ { period: 1s, threshold: 1 } ] }",
+		{"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }",
+			"{ id: a, onStoreFailure: open, tiers: [ { period: 1s, threshold: 1 } ] }",
 			"weakens limit a: onStoreFailure goes from backstop to open", ""},
 	},
 	"cost": {
-		{"{ id: a, cost: 5, tiers: [ { period: 1s, threshold: 10 } ] }", "{ id: a, cost: 4, tiers: [ { period: 1s, threshold: 10 } ] }",
+		{"{ id: a, cost: 5, tiers: [ { period: 1s, threshold: 10 } ] }",
+			"{ id: a, cost: 4, tiers: [ { period: 1s, threshold: 10 } ] }",
 			"weakens limit a: cost goes from 5 to 4, so a request may spend less", ""},
-		{"{ id: a, cost: 5, tiers: [ { period: 1s, threshold: 10 } ] }", "{ id: a, cost: { trustedHeader: x-cost, max: 9, default: 5 }, tiers: [ { period: 1s, threshold: 10 } ] }",
+		{"{ id: a, cost: 5, tiers: [ { period: 1s, threshold: 10 } ] }",
+			"{ id: a, cost: { trustedHeader: x-cost, max: 9, default: 5 }, tiers: [ { period: 1s, threshold: 10 } ] }",
 			"weakens limit a: cost goes from 5 to header x-cost up to 9, default 5, so a request may spend less",
 			"weakens limit a: cost goes from header x-cost up to 9, default 5 to 5, so a request may spend less"},
-		{"{ id: a, cost: { trustedHeader: x-cost, max: 9 }, tiers: [ { period: 1s, threshold: 10 } ] }", "{ id: a, cost: { trustedHeader: x-other, max: 9 }, tiers: [ { period: 1s, threshold: 10 } ] }",
-			"weakens limit a: cost goes from header x-cost up to 9, default 1 to header x-other up to 9, default 1, so a request may spend less",
-			"weakens limit a: cost goes from header x-other up to 9, default 1 to header x-cost up to 9, default 1, so a request may spend less"},
+		{"{ id: a, cost: { trustedHeader: x-cost, max: 9 }, tiers: [ { period: 1s, threshold: 10 } ] }",
+			"{ id: a, cost: { trustedHeader: x-other, max: 9 }, tiers: [ { period: 1s, threshold: 10 } ] }",
+			"weakens limit a: cost goes from header x-cost up to 9, default 1 to header x-other up to 9, default 1, " +
+				"so a request may spend less",
+			"weakens limit a: cost goes from header x-other up to 9, default 1 to header x-cost up to 9, default 1, " +
+				"so a request may spend less"},
 	},
-	"exact": {{"{ id: a, exact: true, tiers: [ { period: 1s, threshold: 1 } ] }", "{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }",
+	"exact": {{"{ id: a, exact: true, tiers: [ { period: 1s, threshold: 1 } ] }",
+		"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }",
 		"weakens limit a: exact goes from true to false, so it may be counted from leases", ""}},
-	"maxValues": {{"{ id: a, per: ip, maxValues: 100, tiers: [ { period: 1s, threshold: 1 } ] }", "{ id: a, per: ip, tiers: [ { period: 1s, threshold: 1 } ] }",
+	"maxValues": {{"{ id: a, per: ip, maxValues: 100, tiers: [ { period: 1s, threshold: 1 } ] }",
+		"{ id: a, per: ip, tiers: [ { period: 1s, threshold: 1 } ] }",
 		"weakens limit a: maxValues rises from 100 to 10000", ""}},
 }
 
@@ -169,7 +212,8 @@ func TestChangesWithoutALossAdmitNoMore(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	periods := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 5 * time.Second}
 	window := func(algorithm string) string {
-		text := fmt.Sprintf("{ id: a, algorithm: %s, threshold: %d, period: %s", algorithm, 1+r.IntN(12), periods[r.IntN(len(periods))])
+		text := fmt.Sprintf("{ id: a, algorithm: %s, threshold: %d, period: %s", algorithm, 1+r.IntN(12),
+			periods[r.IntN(len(periods))])
 		if algorithm == "sliding_buckets" {
 			text += fmt.Sprintf(", buckets: %d", 1+r.IntN(6))
 		}
@@ -177,21 +221,24 @@ func TestChangesWithoutALossAdmitNoMore(t *testing.T) {
 	}
 	kinds := map[string]func() string{
 		"token_bucket": func() string {
-			text := fmt.Sprintf("{ id: a, algorithm: token_bucket, rate: %d, period: %s", 1+r.IntN(12), periods[r.IntN(len(periods))])
+			text := fmt.Sprintf("{ id: a, algorithm: token_bucket, rate: %d, period: %s", 1+r.IntN(12),
+				periods[r.IntN(len(periods))])
 			if r.IntN(2) == 0 {
 				text += fmt.Sprintf(", burst: %d", 1+r.IntN(20))
 			}
 			return text + " }"
 		},
 		"leaky_bucket": func() string {
-			return fmt.Sprintf("{ id: a, algorithm: leaky_bucket, rate: %d, period: %s }", 1+r.IntN(12), periods[r.IntN(len(periods))])
+			return fmt.Sprintf("{ id: a, algorithm: leaky_bucket, rate: %d, period: %s }", 1+r.IntN(12),
+				periods[r.IntN(len(periods))])
 		},
 		"tiers": func() string {
 			first, second := r.IntN(len(periods)), r.IntN(len(periods)-1)
 			if second >= first {
 				second++
 			}
-			return fmt.Sprintf("{ id: a, tiers: [ { period: %s, threshold: %d }, { period: %s, threshold: %d } ] }", periods[first], 1+r.IntN(12), periods[second], 1+r.IntN(12))
+			return fmt.Sprintf("{ id: a, tiers: [ { period: %s, threshold: %d }, { period: %s, threshold: %d } ] }",
+				periods[first], 1+r.IntN(12), periods[second], 1+r.IntN(12))
 		},
 	}
 	for _, a := range []string{"fixed_window", "sliding_window", "sliding_buckets", "sliding_log"} {
@@ -209,7 +256,8 @@ func TestChangesWithoutALossAdmitNoMore(t *testing.T) {
 			was, is := most(t, before), most(t, after)
 			for i := range was {
 				if is[i] > was[i] {
-					t.Errorf("%s\n→ %s\nsays nothing, and admits %d within %d steps, where it admitted %d", one, two, is[i], i, was[i])
+					t.Errorf("%s\n→ %s\nsays nothing, and admits %d within %d steps, where it admitted %d", one, two,
+						is[i], i, was[i])
 					break
 				}
 			}
@@ -234,11 +282,13 @@ func most(t *testing.T, set *Set) (sums [24]int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		q := limit.Request{Owner: limit.Owner{Name: "acme"}, Charges: []limit.Charge{{Limit: set.Limits[0].Limit, Cost: 1}}}
+		q := limit.Request{Owner: limit.Owner{Name: "acme"},
+			Charges: []limit.Charge{{Limit: set.Limits[0].Limit, Cost: 1}}}
 		admitted := 0
 		for i := range sums {
 			for d.Allowed = true; d.Allowed; {
-				if err := store.Decide(t.Context(), &q, time.Unix(3_000_000, 0).Add((begin+time.Duration(i))*step), &d); err != nil {
+				if err := store.Decide(t.Context(), &q, time.Unix(3_000_000, 0).Add((begin+time.Duration(i))*step),
+					&d); err != nil {
 					t.Fatal(err)
 				}
 				if d.Allowed {

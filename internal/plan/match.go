@@ -145,7 +145,8 @@ func (r *reader) methods(v value) ([]string, bool) {
 	}
 	out := make([]string, 0, len(items))
 	for _, item := range items {
-		m, good := choice(r, item, func(s string) (string, bool) { return s, slices.Contains(methodNames, s) }, methodNames)
+		m, good := choice(r, item, func(s string) (string, bool) { return s, slices.Contains(methodNames, s) },
+			methodNames)
 		switch {
 		case !good:
 			ok = false

@@ -124,7 +124,8 @@ func (l *lister) tier(i int) {
 		prefix = "quota."
 	default: // the settings are the limit's own
 	}
-	l.amount(prefix+t.Algorithm.AmountField(), i, markOf(&spec.amount), func(t *limit.Tier) int64 { return t.Threshold })
+	l.amount(prefix+t.Algorithm.AmountField(), i, markOf(&spec.amount),
+		func(t *limit.Tier) int64 { return t.Threshold })
 	if t.Calendar != nil {
 		l.add(prefix+"every", t.Calendar.Every.String(), markOf(&spec.every))
 		l.add(prefix+"timezone", t.Calendar.Location.String(), markOf(&spec.timezone))
@@ -142,7 +143,8 @@ func (l *lister) tier(i int) {
 	}
 }
 
-// amount lists what a boost raises and cells divide: its origin is then that, which names what it was before and whose it is.
+// amount lists what a boost raises and cells divide: its origin is then that, which names what it was before and whose
+// it is.
 func (l *lister) amount(name string, i int, m mark, of func(*limit.Tier) int64) {
 	n := of(&l.e.Limit.Tiers[i])
 	from := m.origin()

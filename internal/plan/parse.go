@@ -34,7 +34,8 @@ func ParseAt(now time.Time, sources ...Source) (*Config, error) {
 
 // parse reads the sources and resolves them. The trees stay, until drop.
 func (r *reader) parse(sources []Source) (*rawConfig, error) {
-	raw := &rawConfig{config: &Config{byID: map[string]*Tenant{}, ipLimits: &Set{match: emptyMatcher}, prefix: DefaultIPv6Prefix}}
+	raw := &rawConfig{config: &Config{byID: map[string]*Tenant{}, ipLimits: &Set{match: emptyMatcher},
+		prefix: DefaultIPv6Prefix}}
 	if len(sources) == 0 {
 		return nil, &Error{Problems: []Problem{{File: "-", Message: "no file is given"}}}
 	}
@@ -118,7 +119,8 @@ func (r *reader) read(root value, raw *rawConfig) {
 		case "slas":
 			limits := each(r, e.Value, "SLAs", r.limitsOf(slaLimit, slasPlan, routeOptions{}))
 			if raw.slas == nil {
-				raw.slas = &rawPlan{at: placeOf(e.Value, ""), id: field[string]{v: slasPlan, set: true, from: placeOf(e.Value, "")}}
+				raw.slas = &rawPlan{at: placeOf(e.Value, ""), id: field[string]{v: slasPlan, set: true,
+					from: placeOf(e.Value, "")}}
 				raw.plans = append(raw.plans, raw.slas)
 			}
 			raw.slas.limits = append(raw.slas.limits, limits...)
@@ -130,7 +132,11 @@ func (r *reader) read(root value, raw *rawConfig) {
 		case "ipv6Prefix":
 			raw.prefixes = append(raw.prefixes, take(o, "ipv6Prefix", "", r.ipv6Prefix))
 		case "tenants":
-			tenants := each(r, e.Value, "tenants", func(v value) (*rawTenant, bool) { t := r.tenant(v); return t, t != nil })
+			tenants := each(r, e.Value, "tenants", func(v value) (*rawTenant, bool) {
+				t := r.tenant(v)
+				return t,
+					t != nil
+			})
 			raw.tenants = append(raw.tenants, tenants...)
 			file.Tenants = len(tenants)
 		case "anonymousPlan":
@@ -171,7 +177,8 @@ func unique[T any](r *reader, items []T, what string, id func(T) field[string]) 
 			continue
 		}
 		if at, twice := first[f.v]; twice {
-			r.problemAt(f.from, "%s %s is there twice, first at %s:%d", what, configfile.Quote(f.v), at.Doc.Name, at.Line)
+			r.problemAt(f.from, "%s %s is there twice, first at %s:%d", what, configfile.Quote(f.v), at.Doc.Name,
+				at.Line)
 		} else {
 			first[f.v] = f.from
 		}

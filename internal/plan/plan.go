@@ -20,8 +20,8 @@ const (
 	MaxIPv6Prefix     = 128 // each address by itself
 )
 
-// Config is one loaded, valid set of plans, tenants, IP limits, routes and keys. It is immutable and safe for concurrent
-// use.
+// Config is one loaded, valid set of plans, tenants, IP limits, routes and keys. It is immutable and safe for
+// concurrent use.
 type Config struct {
 	files     []File
 	plans     []*Plan

@@ -22,7 +22,8 @@ func syntaxCases(ok string) []problemCase {
 		{"tab", "plans:\n▸\t- id: a\n"},
 		{"open quote", "plans:\n  ▸- id: 'a\n    limits: x\n"},
 		{"open list at the end", "plans: [ {id: a, \n\n  ▸b: c ]\n"},
-		{"open mapping in a list", "plans:\n- id: p\n  limits:\n  - id: x\n    ▸tiers: [ { period: 1s, threshold: 20 }, { period: 10s, threshold: 100 ]\n  foo: bar\n"},
+		{"open mapping in a list", "plans:\n- id: p\n  limits:\n  - id: x\n    ▸tiers: [ { period: 1s, threshold: " +
+			"20 }, { period: 10s, threshold: 100 ]\n  foo: bar\n"},
 		{"two colons", "▸a: b: c\n"},
 		{"unknown alias", "plans: ▸*x\n"},
 		{"bad escape", "plans:\n▸- id: \"\\q\"\n"},
@@ -53,15 +54,18 @@ func shapeCases(ok string) []problemCase {
 		{"plan lacks all", "plans:\n- ▸▸{}\n"},
 		{"id is a number", "plans:\n- id: ▸12\n  limits: []\n"},
 		{"id is bad", "plans:\n- id: ▸a b\n  limits: []\n"},
-		{"alias shares a mistake", "plans:\n- id: p\n  limits:\n  - {id: a, tiers: &t [{period: ▸0, threshold: 1}]}\n  - {id: b, tiers: *t}\n"},
-		{"file-wide order", "plans:\n- id: p\n  limits:\n  - {id: a, ▸modes: off, algorithm: ▸x, rate: ▸-1, period: ▸0s}\n- id: ▸p\n  limits: ▸5\n"},
+		{"alias shares a mistake", "plans:\n- id: p\n  limits:\n  - {id: a, tiers: &t [{period: ▸0, threshold: " +
+			"1}]}\n  - {id: b, tiers: *t}\n"},
+		{"file-wide order", "plans:\n- id: p\n  limits:\n  - {id: a, ▸modes: off, algorithm: ▸x, rate: ▸-1, period: " +
+			"▸0s}\n- id: ▸p\n  limits: ▸5\n"},
 	}
 }
 
 func limitCases() []problemCase {
 	cases := []problemCase{
 		{"no form", "plans:\n- id: p\n  limits:\n  - ▸{id: a}\n"},
-		{"two forms", one("algorithm: ▸token_bucket, rate: ▸1, tiers: ▸[{period: 1s, threshold: 1}], quota: {units: 1, every: day}")},
+		{"two forms", one("algorithm: ▸token_bucket, rate: ▸1, tiers: ▸[{period: 1s, threshold: 1}], quota: {units: " +
+			"1, every: day}")},
 	}
 	for _, c := range []struct{ name, text string }{
 		{"unknown key near", "tiers: [{period: 1s, threshold: 1}], ▸onStoreFail: open"},
@@ -141,19 +145,22 @@ func limitCases() []problemCase {
 	}
 	return append(cases,
 		problemCase{"single lacks all", "plans:\n- id: p\n  limits:\n  - ▸▸{id: a, algorithm: token_bucket}\n"},
-		problemCase{"limit twice", "plans:\n- id: p\n  limits:\n  - {id: a, tiers: [{period: 1s, threshold: 1}]}\n  - {id: ▸a, tiers: [{period: 2s, threshold: 1}]}\n"},
+		problemCase{"limit twice", "plans:\n- id: p\n  limits:\n  - {id: a, tiers: [{period: 1s, threshold: 1}]}\n  " +
+			"- {id: ▸a, tiers: [{period: 2s, threshold: 1}]}\n"},
 	)
 }
 
 func tenantCases() []problemCase {
 	cases := []problemCase{
-		{"override makes the plan's burst impossible", "plans: [{id: p, limits: [{id: a, algorithm: token_bucket, rate: 1000, period: 1s, burst: 100000000000}]}]\n" +
+		{"override makes the plan's burst impossible", "plans: [{id: p, limits: [{id: a, algorithm: token_bucket, " +
+			"rate: 1000, period: 1s, burst: 100000000000}]}]\n" +
 			"tenants: [{id: t, plan: p, overrides: [▸{id: a, rate: 1000003}]}]\n"},
 		{"unknown plan", "plans: [{id: pro, limits: []}]\ntenants: [{id: t, plan: ▸por}]\n"},
 		{"no plan", "tenants: [▸{id: t}, {id: u, plan: ▸x}]\n"},
 		{"tenant twice", "plans: [{id: p, limits: []}]\ntenants: [{id: t, plan: p}, {id: ▸t, plan: p}]\n"},
 		{"tenant id empty", "plans: [{id: p, limits: []}]\ntenants: [{id: ▸\"\", plan: p}]\n"},
-		{"tenant id long", "plans: [{id: p, limits: []}]\ntenants: [{id: ▸" + strings.Repeat("é", 65) + ", plan: p}]\n"},
+		{"tenant id long", "plans: [{id: p, limits: []}]\ntenants: [{id: ▸" + strings.Repeat("é", 65) +
+			", plan: p}]\n"},
 		{"tenant id control", "plans: [{id: p, limits: []}]\ntenants: [{id: ▸\"a\\tb\", plan: p}]\n"},
 		{"tenant id number", "plans: [{id: p, limits: []}]\ntenants: [{id: ▸42, plan: p}]\n"},
 	}
@@ -175,7 +182,8 @@ func tenantCases() []problemCase {
 		{"override burst too large", "overrides: [{id: a, rate: 1000003, burst: ▸4503599628}]"},
 		{"override bad tiers", "overrides: [{id: b, tiers: [{period: 1s, threshold: 1}, {period: ▸1s, threshold: 1}]}]"},
 		{"boost unknown limit", "boosts: [{id: ▸z, factor: 2, until: 2026-12-01T00:00:00Z}]"},
-		{"boost twice", "boosts: [{id: a, factor: 2, until: 2026-12-01T00:00:00Z}, {id: ▸a, factor: 2, until: 2026-12-01T00:00:00Z}]"},
+		{"boost twice", "boosts: [{id: a, factor: 2, until: 2026-12-01T00:00:00Z}, {id: ▸a, factor: 2, until: " +
+			"2026-12-01T00:00:00Z}]"},
 		{"boost of one", "boosts: [{id: a, factor: ▸1, until: 2026-12-01T00:00:00Z}]"},
 		{"boost above", "boosts: [{id: a, factor: ▸100.001, until: 2026-12-01T00:00:00Z}]"},
 		{"boost too fine", "boosts: [{id: a, factor: ▸1.0001, until: 2026-12-01T00:00:00Z}]"},
@@ -184,10 +192,13 @@ func tenantCases() []problemCase {
 		{"boost infinite", "boosts: [{id: a, factor: ▸.inf, until: 2026-12-01T00:00:00Z}]"},
 		{"boost without end", "boosts: [▸{id: a, factor: 2}]"},
 		{"boost ends on a date", "boosts: [{id: a, factor: 2, until: ▸2026-12-01}]"},
-		{"boost ends before it begins", "boosts: [{id: a, factor: 2, from: 2026-12-02T00:00:00Z, until: ▸2026-12-01T00:00:00Z}]"},
+		{"boost ends before it begins", "boosts: [{id: a, factor: 2, from: 2026-12-02T00:00:00Z, until: " +
+			"▸2026-12-01T00:00:00Z}]"},
 		{"boost too long", "boosts: [{id: a, factor: 2, until: ▸2027-06-03T12:00:00Z}]"},
-		{"boost too long from its start", "boosts: [{id: a, factor: 2, from: 2020-01-01T00:00:00Z, until: ▸2026-12-01T00:00:00Z}]"},
-		{"boost overflows", "overrides: [{id: c, quota: {units: 1099511627776}}], boosts: [{id: c, factor: ▸2, until: 2026-12-01T00:00:00Z}]"},
+		{"boost too long from its start", "boosts: [{id: a, factor: 2, from: 2020-01-01T00:00:00Z, until: " +
+			"▸2026-12-01T00:00:00Z}]"},
+		{"boost overflows", "overrides: [{id: c, quota: {units: 1099511627776}}], boosts: [{id: c, factor: ▸2, " +
+			"until: 2026-12-01T00:00:00Z}]"},
 		{"cells", "cells: [eu-1, ▸eu-1, ▸a b]"},
 	} {
 		cases = append(cases, problemCase{c.name, tenant(c.text)})
@@ -200,7 +211,8 @@ func group(limits ...string) string {
 	var b strings.Builder
 	b.WriteString("plans:\n- id: p\n  limits:\n")
 	for i, l := range limits {
-		b.WriteString("  - {id: l" + string(rune('0'+i)) + ", group: g, tiers: [{period: 1s, threshold: 1}], " + l + "}\n")
+		b.WriteString("  - {id: l" + string(rune('0'+i)) + ", group: g, tiers: [{period: 1s, threshold: 1}], " + l +
+			"}\n")
 	}
 	return b.String()
 }
@@ -208,11 +220,15 @@ func group(limits ...string) string {
 func groupCases() []problemCase {
 	return []problemCase{
 		{"tie", group("match: {pathPattern: /a/*}", "match: {pathPattern: ▸\"/a/{x}\"}")},
-		{"tie of methods", group("match: {methods: [GET, PUT], pathPattern: /a}", "match: {methods: [GET], pathPattern: ▸/a}")},
-		{"tie of no match", "plans:\n- id: p\n  limits:\n  - {id: a, group: g, tiers: [{period: 1s, threshold: 1}]}\n  - ▸{id: b, group: g, tiers: [{period: 1s, threshold: 1}]}\n"},
+		{"tie of methods", group("match: {methods: [GET, PUT], pathPattern: /a}",
+			"match: {methods: [GET], pathPattern: ▸/a}")},
+		{"tie of no match", "plans:\n- id: p\n  limits:\n  - {id: a, group: g, tiers: [{period: 1s, threshold: " +
+			"1}]}\n  - ▸{id: b, group: g, tiers: [{period: 1s, threshold: 1}]}\n"},
 		{"tie with a shadow", group("match: {pathPattern: /a/*}", "mode: shadow, match: {pathPattern: ▸\"/a/{x}\"}")},
-		{"displaced by many", group("match: {pathPattern: ▸/a/**}", "match: {pathPattern: /a}", "match: {pathPattern: /a/*}", "match: {pathPattern: /a/*/**}")},
-		{"displaced by methods", group("match: {methods: [GET, PUT], pathPattern: ▸/a/**}", "match: {methods: [GET], pathPattern: /a/*/**}",
+		{"displaced by many", group("match: {pathPattern: ▸/a/**}", "match: {pathPattern: /a}",
+			"match: {pathPattern: /a/*}", "match: {pathPattern: /a/*/**}")},
+		{"displaced by methods", group("match: {methods: [GET, PUT], pathPattern: ▸/a/**}",
+			"match: {methods: [GET], pathPattern: /a/*/**}",
 			"match: {methods: [PUT], pathPattern: /a/*/**}", "match: {pathPattern: /a}")},
 		{"unrouted", group("match: {pathPattern: /a/*}", "match: {pathPattern: ▸/b}", "match: {methods: ▸[PUT]}") +
 			"routes: [{methods: [GET], pathPattern: /a/*}]\n"},
@@ -230,11 +246,13 @@ func otherCases(ok string) []problemCase {
 		{"route twice", ok + "routes: [{pathPattern: /a}, ▸{pathPattern: /a/}]\n"},
 		{"route of nothing", ok + "routes: [▸{}]\n"},
 		{"ipLimits per", ok + "ipLimits: [{id: a, ▸per: tenant, tiers: [{period: 1s, threshold: 1}]}]\n"},
-		{"ipLimits twice", ok + "ipLimits: [{id: a, tiers: [{period: 1s, threshold: 1}]}, {id: ▸a, tiers: [{period: 1s, threshold: 1}]}]\n"},
+		{"ipLimits twice", ok + "ipLimits: [{id: a, tiers: [{period: 1s, threshold: 1}]}, {id: ▸a, tiers: [{period: " +
+			"1s, threshold: 1}]}]\n"},
 		{"key twice", ok + key + "- {id: ▸k, tenant: t, hash: ▸" + hash + ", pepper: dev}\n"},
 		{"key lacks all", ok + "keys: [▸▸▸▸{}]\n"},
 		{"key tenant", ok + "keys: [{id: k, tenant: ▸x, hash: " + hash + ", pepper: dev}]\n"},
-		{"key hash", ok + "keys: [{id: k, tenant: ▸x, hash: ▸" + strings.ToUpper(hash) + ", pepper: dev, subject: ▸\"\", expires: ▸soon, revoked: ▸no}]\n"},
+		{"key hash", ok + "keys: [{id: k, tenant: ▸x, hash: ▸" + strings.ToUpper(hash) +
+			", pepper: dev, subject: ▸\"\", expires: ▸soon, revoked: ▸no}]\n"},
 		{"sla", "slas: [{id: a, enabled: ▸1, tiers: [{period: 10, threshold: ▸0}], ▸mode: off}]\n"},
 		{"sla and plan slas", "plans: [{id: slas, limits: []}]\nslas: ▸[{id: a, tiers: [{period: 10, threshold: 5}]}]\n"},
 	}

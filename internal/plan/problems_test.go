@@ -57,8 +57,9 @@ tenants:
 - {id: t, plan: p, ` + rest + "}\n"
 }
 
-// Each kind of mistake is reported at the very place of the mistake, with what to write instead, or an operator searches
-// a file of ten thousand lines for it. Marks ▸ in the text are the places; testdata/problems.golden holds the messages.
+// Each kind of mistake is reported at the very place of the mistake, with what to write instead, or an operator
+// searches a file of ten thousand lines for it. Marks ▸ in the text are the places; testdata/problems.golden holds the
+// messages.
 func TestProblems(t *testing.T) {
 	ok := one("tiers: [{period: 1s, threshold: 1}]")
 	var all strings.Builder
@@ -144,7 +145,8 @@ func TestManyProblems(t *testing.T) {
 	}
 	last := bad.Problems[len(bad.Problems)-1]
 	if len(bad.Problems) != 10_001 || last.String() != "f.yaml: more than 10000 problems: the rest is not listed" {
-		t.Errorf("%d problems, the last %q; want 10001, the last saying that more are not listed", len(bad.Problems), last)
+		t.Errorf("%d problems, the last %q; want 10001, the last saying that more are not listed", len(bad.Problems),
+			last)
 	}
 }
 
@@ -155,14 +157,18 @@ func TestTooMuch(t *testing.T) {
 	for i := range 2001 {
 		fmt.Fprintf(&limits, "  - {id: l%d, tiers: [{period: 1s, threshold: 1}]}\n", i)
 	}
-	limits.WriteString("tenants: [{id: t, plan: p, overrides: [{id: l2000, maxValues: 5}], boosts: [{id: l1, factor: 2, until: 2026-12-01T00:00:00Z}]}]\n")
+	limits.WriteString("tenants: [{id: t, plan: p, overrides: [{id: l2000, maxValues: 5}], boosts: [{id: l1, " +
+		"factor: 2, until: 2026-12-01T00:00:00Z}]}]\n")
 	for _, c := range []struct{ name, text, want string }{
 		{"bytes", strings.Repeat("#", plan.MaxFileBytes+1), "f: the file is larger than 16 MiB"},
-		{"values", "plans: [" + strings.Repeat("a,", 2_000_001), "f: more than 2000000 values: split the configuration"},
+		{"values", "plans: [" + strings.Repeat("a,", 2_000_001),
+			"f: more than 2000000 values: split the configuration"},
 		{"limits", limits.String(), "f:2004:5: plans[0].limits[2000]: 2001 limits in one list, want at most 2000"},
-		{"routes", "routes:\n" + strings.Repeat("- {pathPattern: /a}\n", 5001), "f:5002:3: routes[5000]: 5001 routes, want at most 5000"},
+		{"routes", "routes:\n" + strings.Repeat("- {pathPattern: /a}\n", 5001),
+			"f:5002:3: routes[5000]: 5001 routes, want at most 5000"},
 		{"boosts", "plans: [{id: p, limits: []}]\ntenants:\n- {id: t, plan: p, boosts: [" +
-			strings.Repeat("{id: a, factor: 2, until: 2026-12-01T00:00:00Z}, ", 65) + "]}", "f:3:28: tenants[0].boosts: 65 boosts, want at most 64"},
+			strings.Repeat("{id: a, factor: 2, until: 2026-12-01T00:00:00Z}, ", 65) + "]}",
+			"f:3:28: tenants[0].boosts: 65 boosts, want at most 64"},
 		{"cells", "plans: [{id: p, limits: []}]\ntenants:\n- {id: t, plan: p, cells: [" +
 			strings.Repeat("a, ", 65) + "]}", "f:3:27: tenants[0].cells: 65 cells, want at most 64"},
 	} {
@@ -181,9 +187,10 @@ func TestOddFiles(t *testing.T) {
 		"BOM":        "\ufeff" + good,
 		"begin mark": "--- # plans\n" + good,
 		"end mark":   good + "...\n",
-		"anchors":    strings.Replace(good, "[{period: 1s, threshold: 1}]", "&t [{period: 1s, threshold: 1}]", 1) + "ipLimits: [{id: a, tiers: *t}]\n",
-		"JSON":       `{"plans":[{"id":"p","limits":[{"id":"a","tiers":[{"period":"1s","threshold":1}]}]}]}`,
-		"grouped":    strings.Replace(good, "threshold: 1", "threshold: 1_000", 1),
+		"anchors": strings.Replace(good, "[{period: 1s, threshold: 1}]", "&t [{period: 1s, threshold: 1}]", 1) +
+			"ipLimits: [{id: a, tiers: *t}]\n",
+		"JSON":    `{"plans":[{"id":"p","limits":[{"id":"a","tiers":[{"period":"1s","threshold":1}]}]}]}`,
+		"grouped": strings.Replace(good, "threshold: 1", "threshold: 1_000", 1),
 	} {
 		if _, err := plan.ParseAt(noon, configyaml.Source("f", []byte(text))); err != nil {
 			t.Errorf("%s: %q: %v", name, text, err)

@@ -13,7 +13,8 @@ var (
 	planSchema  = &schema{What: "a plan", Keys: []string{"id", "caseInsensitive", "impliesHead", "limits"}}
 	limitSchema = &schema{
 		What: "a limit",
-		Keys: []string{"id", "per", "match", "group", "algorithm", "rate", "threshold", "period", "burst", "buckets", "tiers",
+		Keys: []string{"id", "per", "match", "group", "algorithm", "rate", "threshold", "period", "burst", "buckets",
+			"tiers",
 			"quota", "align", "mode", "onStoreFailure", "cost", "exact", "maxValues"},
 		Refused: map[string]string{
 			"methods":     "write it inside match: {methods: […]}",
@@ -33,16 +34,19 @@ var (
 		Keys:    without(limitSchema.Keys, "per", "maxValues"),
 		Refused: map[string]string{"per": ipOnly, "maxValues": ipOnly},
 	}
-	slaSchema      = &schema{What: "an SLA", Keys: []string{"id", "enabled", "match", "tiers"}}
-	matchSchema    = &schema{What: "a match", Keys: []string{"methods", "pathPattern", "caseInsensitive", "impliesHead"}}
-	routeSchema    = &schema{What: "a route", Keys: []string{"methods", "pathPattern"}}
-	tierSchema     = &schema{What: "a tier", Keys: []string{"period", "threshold"}}
-	quotaSchema    = &schema{What: "a quota", Keys: []string{"units", "every", "timezone", "anchorDay", "anchorMonth"}}
-	costSchema     = &schema{What: "a cost", Keys: []string{"trustedHeader", "max", "default"}}
-	tenantSchema   = &schema{What: "a tenant", Keys: []string{"id", "plan", "suspended", "overrides", "boosts", "cells"}}
+	slaSchema   = &schema{What: "an SLA", Keys: []string{"id", "enabled", "match", "tiers"}}
+	matchSchema = &schema{What: "a match", Keys: []string{"methods", "pathPattern", "caseInsensitive",
+		"impliesHead"}}
+	routeSchema  = &schema{What: "a route", Keys: []string{"methods", "pathPattern"}}
+	tierSchema   = &schema{What: "a tier", Keys: []string{"period", "threshold"}}
+	quotaSchema  = &schema{What: "a quota", Keys: []string{"units", "every", "timezone", "anchorDay", "anchorMonth"}}
+	costSchema   = &schema{What: "a cost", Keys: []string{"trustedHeader", "max", "default"}}
+	tenantSchema = &schema{What: "a tenant", Keys: []string{"id", "plan", "suspended", "overrides", "boosts",
+		"cells"}}
 	overrideSchema = &schema{
 		What: "an override",
-		Keys: []string{"id", "rate", "threshold", "burst", "tiers", "quota", "mode", "onStoreFailure", "cost", "maxValues"},
+		Keys: []string{"id", "rate", "threshold", "burst", "tiers", "quota", "mode", "onStoreFailure", "cost",
+			"maxValues"},
 		Refused: map[string]string{
 			"per": identity, "match": identity, "group": identity, "algorithm": identity, "period": identity,
 			"buckets": identity, "align": identity, "exact": identity,
@@ -57,14 +61,16 @@ var (
 		},
 	}
 	boostSchema = &schema{What: "a boost", Keys: []string{"id", "factor", "from", "until"}}
-	keySchema   = &schema{What: "a key", Keys: []string{"id", "tenant", "subject", "hash", "pepper", "expires", "revoked"}}
+	keySchema   = &schema{What: "a key", Keys: []string{"id", "tenant", "subject", "hash", "pepper", "expires",
+		"revoked"}}
 
 	limitSchemas = [...]*schema{planLimit: limitSchema, ipLimit: ipLimitSchema, slaLimit: slaSchema}
 )
 
 const (
-	identity = "an override changes numbers, mode, onStoreFailure, cost and maxValues, not what a limit is: make another limit"
-	ipOnly   = "ipLimits have one counter for each address: leave it out"
+	identity = "an override changes numbers, mode, onStoreFailure, cost and maxValues, not what a limit is: make " +
+		"another limit"
+	ipOnly = "ipLimits have one counter for each address: leave it out"
 )
 
 func without(keys []string, not ...string) []string {

@@ -91,8 +91,8 @@ func (e *Effective) Methods() []string { return e.spec.rule.Methods }
 // Pattern is the path pattern of the limit's match; "/**" where it is for any path.
 func (e *Effective) Pattern() string { return patternText(e.spec.rule) }
 
-// ForAll reports whether every request counts against the limit: it has no match, and no group in which another limit could
-// apply in its place.
+// ForAll reports whether every request counts against the limit: it has no match, and no group in which another limit
+// could apply in its place.
 func (e *Effective) ForAll() bool {
 	return e.spec.rule.Any && len(e.spec.rule.Methods) == 0 && e.Group == ""
 }
@@ -110,13 +110,13 @@ type Attributes struct {
 
 var rootPath route.Path
 
-// AppendCharges appends one charge for each limit that applies to the request (groups resolved, limits that are off left
-// out) and returns the slice. A limit of which the cell grants nothing is charged what no store takes: see [Set.Withheld]. It
-// does not allocate when dst has room, at most 64 limits match, the path has one reading,
-// and no limit is per a list of values or per a value longer than limit.MaxNameBytes.
+// AppendCharges appends one charge for each limit that applies to the request (groups resolved, limits that are off
+// left out) and returns the slice. A limit of which the cell grants nothing is charged what no store takes: see
+// [Set.Withheld]. It does not allocate when dst has room, at most 64 limits match, the path has one reading, and no
+// limit is per a list of values or per a value longer than limit.MaxNameBytes.
 //
-// A group is resolved in each reading of the path by itself, and what any reading gives applies: a client cannot trade a
-// strict limit for a generous one by a path that can be read in two ways. A path with too many readings is charged to
+// A group is resolved in each reading of the path by itself, and what any reading gives applies: a client cannot trade
+// a strict limit for a generous one by a path that can be read in two ways. A path with too many readings is charged to
 // every limit of its method.
 func (s *Set) AppendCharges(dst []limit.Charge, a *Attributes) []limit.Charge {
 	path := a.Path
@@ -223,8 +223,8 @@ func (sh *shape) part(p *part, a *Attributes) limit.Value {
 // hashed begins the stored form of a value that is too long to store.
 const hashed = "sha256:"
 
-// bounded is the text itself, or its hash where it is longer than limit.MaxNameBytes. What begins like a hash is hashed,
-// too, so no text can pass for another's hash: two texts share a counter only if SHA-256 collides.
+// bounded is the text itself, or its hash where it is longer than limit.MaxNameBytes. What begins like a hash is
+// hashed, too, so no text can pass for another's hash: two texts share a counter only if SHA-256 collides.
 func bounded(text string) string {
 	if len(text) <= limit.MaxNameBytes && !strings.HasPrefix(text, hashed) {
 		return text

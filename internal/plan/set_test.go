@@ -107,7 +107,8 @@ func TestValues(t *testing.T) {
 		{"no subject", "subject", request("GET", "/"), "absent"},
 		{"long", "subject", &plan.Attributes{Subject: long}, "sha256:" + sha(long)},
 		{"as long as may be", "subject", &plan.Attributes{Subject: long[1:]}, long[1:]},
-		{"like a hash", "subject", &plan.Attributes{Subject: "sha256:" + sha(long)}, "sha256:" + sha("sha256:"+sha(long))},
+		{"like a hash", "subject", &plan.Attributes{Subject: "sha256:" + sha(long)},
+			"sha256:" + sha("sha256:"+sha(long))},
 		{"endpoint", "endpoint", request("GET", "/x"), "GET /x/**"},
 		{"endpoint of another spelling", "endpoint", request("get", "/x"), "GET /x/**"},
 		{"endpoint of an unknown method", "endpoint", request("BREW", "/x"), "OTHER /x/**"},
@@ -136,10 +137,13 @@ func TestValues(t *testing.T) {
 // A client chooses what stands in the header where the operator's edge does not overwrite it: whatever it is, the cost
 // stays within what the plan says.
 func TestCost(t *testing.T) {
-	set := parse(t, one("tiers: [{period: 1s, threshold: 5000}], cost: {trustedHeader: x-query-cost, max: 1000, default: 3}")).Plans()[0].Set()
+	set := parse(t, one("tiers: [{period: 1s, threshold: 5000}], cost: {trustedHeader: x-query-cost, max: 1000, "+
+		"default: 3}")).Plans()[0].Set()
 	for header, want := range map[string]int64{
-		"1": 1, "7": 7, "007": 7, "1000": 1000, "1001": 1000, "99999999999999999999999999": 1000, strings.Repeat("9", 10_000): 1000,
-		"": 3, "0": 3, "00": 3, "-1": 3, "+1": 3, " 1": 3, "1 ": 3, "1.5": 3, "1e3": 3, "0x10": 3, "１": 3, "1,2": 3, "x": 3,
+		"1": 1, "7": 7, "007": 7, "1000": 1000, "1001": 1000, "99999999999999999999999999": 1000, strings.Repeat("9",
+			10_000): 1000,
+		"": 3, "0": 3, "00": 3, "-1": 3, "+1": 3, " 1": 3, "1 ": 3, "1.5": 3, "1e3": 3, "0x10": 3, "１": 3, "1,2": 3,
+		"x": 3,
 	} {
 		a := request("GET", "/")
 		a.Header = func(name string) (string, bool) { return header, name == "X-Query-Cost" }
@@ -196,7 +200,8 @@ func TestGroupsAgainstBruteForce(t *testing.T) {
 				pattern += "/**"
 			}
 			methods := []string{"", "methods: [GET], ", "methods: [PUT], "}[rng.IntN(3)]
-			fmt.Fprintf(&b, "  - {id: l%d, mode: %s, match: {%spathPattern: %q}, tiers: [{period: 1s, threshold: 1}]%s}\n", i,
+			fmt.Fprintf(&b, "  - {id: l%d, mode: %s, match: {%spathPattern: %q}, tiers: [{period: 1s, threshold: "+
+				"1}]%s}\n", i,
 				[]string{"enforce", "enforce", "shadow", "off"}[rng.IntN(4)], methods, pattern,
 				[]string{"", ", group: g", ", group: h"}[rng.IntN(3)])
 		}
@@ -207,7 +212,8 @@ func TestGroupsAgainstBruteForce(t *testing.T) {
 		checked++
 		set := c.Plans()[0].Set()
 		for range 20 {
-			a := request([]string{"GET", "PUT", "POST"}[rng.IntN(3)], "/"+[]string{"", "a", "b", "a/b", "b/a", "c/c", "a/b/c"}[rng.IntN(7)])
+			a := request([]string{"GET", "PUT", "POST"}[rng.IntN(3)], "/"+[]string{"", "a", "b", "a/b", "b/a", "c/c",
+				"a/b/c"}[rng.IntN(7)])
 			got := charged(set.AppendCharges(nil, a))
 			slices.Sort(got)
 			want := bruteForce(set, a)
@@ -224,7 +230,8 @@ func TestGroupsAgainstBruteForce(t *testing.T) {
 				}
 				applies := v.Status == plan.Applies || v.Status == plan.Reports
 				if applies != slices.Contains(got, v.Limit.Limit.ID+"=-:1") || v.Why == "" {
-					t.Fatalf("%s%s %s: explain says %s is %q (%s), charged are %q", b.String(), a.Method, a.Path, v.Limit.Limit.ID, v.Status, v.Why, got)
+					t.Fatalf("%s%s %s: explain says %s is %q (%s), charged are %q", b.String(), a.Method, a.Path,
+						v.Limit.Limit.ID, v.Status, v.Why, got)
 				}
 			}
 		}
@@ -250,7 +257,8 @@ func bruteForce(set *plan.Set, a *plan.Attributes) []string {
 	for _, e := range matching {
 		best := true
 		for _, o := range matching {
-			if o != e && e.Group != "" && o.Group == e.Group && o.Limit.Mode == limit.Enforce && route.Compare(ruleOf(o), ruleOf(e)) < 0 {
+			if o != e && e.Group != "" && o.Group == e.Group && o.Limit.Mode == limit.Enforce &&
+				route.Compare(ruleOf(o), ruleOf(e)) < 0 {
 				best = false
 			}
 		}
@@ -310,11 +318,13 @@ func TestEveryReadingIsRouted(t *testing.T) {
 - {pathPattern: "/café/100%25/*"}
 `)
 	for path, want := range map[string]bool{
-		"/a/b": true, "/a/b/": true, "/a/b%20c": true, "/a/%C3%A9": true, "/a/b;v=1": true, "/a/b%3Fx": true, "/%61/b": true,
+		"/a/b": true, "/a/b/": true, "/a/b%20c": true, "/a/%C3%A9": true, "/a/b;v=1": true, "/a/b%3Fx": true,
+		"/%61/b":                               true,
 		"/files/https%3A%2F%2Fexample.com%2Fx": true, "/files/a//b": true, "/files/x/../y": true,
 		"/caf%C3%A9/100%25/a%20b": true, "/caf%c3%a9/100%25/x/": true,
 
-		"/a/%2e%2e%2Fadmin": false, "/a/..%2Fadmin": false, "/a/..;/admin": false, `/a/..\admin`: false, "/a/../admin": false,
+		"/a/%2e%2e%2Fadmin": false, "/a/..%2Fadmin": false, "/a/..;/admin": false, `/a/..\admin`: false,
+		"/a/../admin":             false,
 		"/a/%252e%252e%252fadmin": false, "/a/b%2Fc": false, "/a/b/..": false, "/admin/../a/b": false,
 		"/admin%2F..%2Fa/b": false, "/files/../admin": false, "/files/..%2Fadmin": false, "//admin/a/b": false,
 		"//a/b": false, "/admin;/../health": false, "/A/b": false, "/caf%25C3%25A9/100%25/x": false, "/%2561/b": false,
@@ -340,9 +350,11 @@ func many(n int) string {
 	var b strings.Builder
 	b.WriteString("plans:\n- id: p\n  limits:\n  - {id: all, algorithm: token_bucket, rate: 10, period: 1s}\n")
 	for i := range n {
-		fmt.Fprintf(&b, "  - {id: l%d, per: [endpoint], group: g, match: {methods: [GET], pathPattern: \"/v1/r%d/{id}/x\"}, tiers: [{period: 1s, threshold: 5}]}\n", i, i)
+		fmt.Fprintf(&b, "  - {id: l%d, per: [endpoint], group: g, match: {methods: [GET], pathPattern: "+
+			"\"/v1/r%d/{id}/x\"}, tiers: [{period: 1s, threshold: 5}]}\n", i, i)
 	}
-	b.WriteString("  - {id: rest, per: subject, group: g, match: {pathPattern: /v1/**}, tiers: [{period: 1s, threshold: 5}], cost: {trustedHeader: x-cost, max: 9}}\n")
+	b.WriteString("  - {id: rest, per: subject, group: g, match: {pathPattern: /v1/**}, tiers: [{period: 1s, " +
+		"threshold: 5}], cost: {trustedHeader: x-cost, max: 9}}\n")
 	return b.String()
 }
 
@@ -381,14 +393,15 @@ func BenchmarkAppendCharges500(b *testing.B) {
 	}
 }
 
-// Guarantees that a limit that gets a match or a group, or loses it, keeps what was consumed: where a counter lies follows from
-// its identity alone.
+// Guarantees that a limit that gets a match or a group, or loses it, keeps what was consumed: where a counter lies
+// follows from its identity alone.
 func TestMatchAndGroupKeepCounters(t *testing.T) {
 	inMemory, err := memory.New(memory.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	inRedis, err := redis.New(t.Context(), redis.Config{Addrs: []string{redistest.Start(t).Addr}, Deadline: 20 * time.Second})
+	inRedis, err := redis.New(t.Context(), redis.Config{Addrs: []string{redistest.Start(t).Addr},
+		Deadline: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,8 @@ const withheldCost = limit.MaxUnits + 1
 type Share struct {
 	Limit *limit.Limit // nil: nothing
 	Why   string       // "share 1/3 of cell eu-1, epoch 7"
-	Until int64        // of a limit of which nothing is granted: when something is, µs since 1970; 0 where that is not known
+	// of a limit of which nothing is granted: when something is, µs since 1970; 0 where that is not known
+	Until int64
 }
 
 // Part is the set that holds from a time until the next part's.
@@ -66,8 +67,8 @@ func (t *Tenant) Divided(divide func(*Set) []Part) *Tenant {
 	return &out
 }
 
-// Withheld is a limit of which the cell grants nothing, and that is among the charges of a request; nil where there is none.
-// Such a request is to be denied without asking a store.
+// Withheld is a limit of which the cell grants nothing, and that is among the charges of a request; nil where there is
+// none. Such a request is to be denied without asking a store.
 func (s *Set) Withheld(charges []limit.Charge) *Effective {
 	if !s.withheld {
 		return nil

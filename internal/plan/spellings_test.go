@@ -114,7 +114,8 @@ func TestSpellingWarnings(t *testing.T) {
 	)
 	wide := "plans:\n- id: p\n  limits:\n"
 	for i := range 100 {
-		wide += fmt.Sprintf("  - { id: l%d, match: { pathPattern: /r%d }, tiers: [ { period: 1s, threshold: 1 } ] }\n", i, i)
+		wide += fmt.Sprintf("  - { id: l%d, match: { pathPattern: /r%d }, tiers: [ { period: 1s, threshold: 1 } ] }\n",
+			i, i)
 	}
 	for _, tt := range []struct {
 		name, text string
@@ -182,19 +183,22 @@ func TestSpellingsInGroups(t *testing.T) {
 	group := func(options string, matches ...string) string {
 		text := "plans:\n- id: p\n" + options + "  limits:\n"
 		for i, m := range matches {
-			text += fmt.Sprintf("  - { id: l%d, group: g, match: { %s }, tiers: [ { period: 1s, threshold: 1 } ] }\n", i, m)
+			text += fmt.Sprintf("  - { id: l%d, group: g, match: { %s }, tiers: [ { period: 1s, threshold: 1 } ] }\n",
+				i, m)
 		}
 		return text
 	}
 	c := parse(t, group("", "pathPattern: /a, caseInsensitive: true", "pathPattern: /a", "pathPattern: /A"))
 	for path, want := range map[string]string{"/a": "l1=-:1", "/A": "l2=-:1"} {
-		if got := charged(c.Plans()[0].Set().AppendCharges(nil, request("GET", path))); !slices.Equal(got, []string{want}) {
+		if got := charged(c.Plans()[0].Set().AppendCharges(nil, request("GET", path))); !slices.Equal(got,
+			[]string{want}) {
 			t.Errorf("%s charges %q, want %q", path, got, want)
 		}
 	}
 	c = parse(t, group("", "pathPattern: /key, caseInsensitive: true", "pathPattern: /key"))
 	for path, want := range map[string]string{"/key": "l1=-:1", "/Key": "l0=-:1", "/KEY": "l0=-:1"} {
-		if got := charged(c.Plans()[0].Set().AppendCharges(nil, request("GET", path))); !slices.Equal(got, []string{want}) {
+		if got := charged(c.Plans()[0].Set().AppendCharges(nil, request("GET", path))); !slices.Equal(got,
+			[]string{want}) {
 			t.Errorf("%s charges %q, want %q", path, got, want)
 		}
 	}

@@ -68,7 +68,8 @@ func (r *reader) tenant(v value) *rawTenant {
 		return nil
 	}
 	t := &rawTenant{at: placeOf(v, "")}
-	t.id = need(r, o, "id", "", "1 to 128 bytes of text", func(v value) (string, bool) { return r.name(v, "tenant id") })
+	t.id = need(r, o, "id", "", "1 to 128 bytes of text",
+		func(v value) (string, bool) { return r.name(v, "tenant id") })
 	t.plan = take(o, "plan", "", r.id)
 	suspended := take(o, "suspended", "", r.Boolean)
 	t.tenant = &Tenant{ID: t.id.v, Plan: t.plan.v, Suspended: suspended.v, File: v.Doc.Name, Line: v.Node.Line}
@@ -131,7 +132,8 @@ func (r *reader) override(v value, layer string) (*override, bool) {
 	})
 	var policies spec
 	r.policies(o, &policies, layer)
-	out.mode, out.onFailure, out.cost, out.maxValues = policies.mode, policies.onFailure, policies.cost, policies.maxValues
+	out.mode, out.onFailure, out.cost, out.maxValues = policies.mode, policies.onFailure, policies.cost,
+		policies.maxValues
 	if len(v.Node.Content) == 2 && !out.id.bad {
 		r.Problem(v, "the override changes nothing")
 	}

@@ -88,7 +88,8 @@ func TestBoostEdges(t *testing.T) {
 	}
 	shadow := acme.Limits(noon).Limits[1]
 	if l := shadow.Limit; l.Mode != limit.Shadow || l.OnStoreFailure != limit.Closed || shadow.Cost.Default != 3 {
-		t.Errorf("override gives mode %s, onStoreFailure %s, cost %s; want shadow, closed, 3", l.Mode, l.OnStoreFailure, shadow.Cost)
+		t.Errorf("override gives mode %s, onStoreFailure %s, cost %s; want shadow, closed, 3", l.Mode,
+			l.OnStoreFailure, shadow.Cost)
 	}
 	plain, _ := c.Tenant("plain")
 	if got := numbers(plain.Limits(noon)); got != "burst 100/200, even 7/7, steps 3 11, month 1000" {
@@ -136,8 +137,10 @@ func TestTenantsShare(t *testing.T) {
 
 // Plans in one file, tenants in another, one configuration: how it is kept in a repository.
 func TestSeveralFiles(t *testing.T) {
-	plans := configyaml.Source("plans.yaml", []byte("plans: [{id: pro, limits: []}]\nanonymousPlan: pro\nipv6Prefix: 56\n"))
-	tenants := configyaml.Source("tenants.json", []byte(`{"tenants": [{"id": "b", "plan": "pro"}, {"id": "a", "plan": "pro", "suspended": true}]}`))
+	plans := configyaml.Source("plans.yaml", []byte("plans: [{id: pro, limits: []}]\nanonymousPlan: "+
+		"pro\nipv6Prefix: 56\n"))
+	tenants := configyaml.Source("tenants.json",
+		[]byte(`{"tenants": [{"id": "b", "plan": "pro"}, {"id": "a", "plan": "pro", "suspended": true}]}`))
 	for _, sources := range [][]plan.Source{{plans, tenants}, {tenants, plans}} {
 		c, err := plan.ParseAt(noon, sources...)
 		if err != nil {

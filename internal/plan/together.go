@@ -5,8 +5,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-// AcceptedBy asks whether a store can decide over the limits that may apply to one request, however they match. A path that can
-// be read in several ways may be charged to more of them: a store that cannot decide then says so of that request.
+// AcceptedBy asks whether a store can decide over the limits that may apply to one request, however they match. A path
+// that can be read in several ways may be charged to more of them: a store that cannot decide then says so of that
+// request.
 func (s *Set) AcceptedBy(accepts func(all []*limit.Limit, together ...[]*limit.Limit) error) error {
 	var on []*Effective
 	for _, e := range s.Limits {
@@ -25,8 +26,8 @@ func (s *Set) AcceptedBy(accepts func(all []*limit.Limit, together ...[]*limit.L
 	return accepts(all, together...)
 }
 
-// besides are the limits that may apply to a request of whose limits e is the most specific one: whichever request it is, its
-// limits are among those of one e. Of a group the largest of each Per stands for the one that applies.
+// besides are the limits that may apply to a request of whose limits e is the most specific one: whichever request it
+// is, its limits are among those of one e. Of a group the largest of each Per stands for the one that applies.
 func besides(e *Effective, on []*Effective) (out []*Effective) {
 	type class struct{ group, per string }
 	largest := map[class]int{}

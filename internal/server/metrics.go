@@ -193,7 +193,8 @@ func leText(bound float64) string {
 // write writes all metrics. chain may be nil.
 func (m *Metrics) write(w io.Writer, service *rls.Service, chain *resilience.Chain) {
 	e := exposition{w}
-	e.family("sluice_request_seconds", "histogram", "Requests by method and code; OVER_LIMIT is a decision that denies.")
+	e.family("sluice_request_seconds", "histogram",
+		"Requests by method and code; OVER_LIMIT is a decision that denies.")
 	m.each(func() {
 		for labels, h := range m.requests {
 			e.histogram("sluice_request_seconds", h, "method", labels.method, "code", labels.code)
@@ -202,7 +203,8 @@ func (m *Metrics) write(w io.Writer, service *rls.Service, chain *resilience.Cha
 	e.family("sluice_store_call_seconds", "histogram", "Calls of the stores of counters.")
 	m.each(func() {
 		for labels, h := range m.calls {
-			e.histogram("sluice_store_call_seconds", h, "store", labels.store, "failed", strconv.FormatBool(labels.failed))
+			e.histogram("sluice_store_call_seconds", h, "store", labels.store, "failed",
+				strconv.FormatBool(labels.failed))
 		}
 	})
 	writeStats(e, service.Stats())
@@ -227,7 +229,8 @@ func (m *Metrics) each(f func()) {
 }
 
 func writeStats(e exposition, s *rls.Stats) {
-	e.family("sluice_config_loads_total", "counter", "Configurations that were read, by whether they were put in force.")
+	e.family("sluice_config_loads_total", "counter",
+		"Configurations that were read, by whether they were put in force.")
 	e.sample("sluice_config_loads_total", float64(s.ConfigLoadSuccess.Load()), "result", "success")
 	e.sample("sluice_config_loads_total", float64(s.ConfigLoadError.Load()), "result", "error")
 	e.family("sluice_rate_limit_errors_total", "counter", "Requests of Envoy that were not decided.")
@@ -251,7 +254,8 @@ func writeChain(e exposition, c *resilience.Chain) {
 		e.sample("sluice_lease_decisions_total", float64(s.Local-s.Denied), "how", "admitted_from_leases")
 		e.sample("sluice_lease_decisions_total", float64(s.Denied), "how", "denied_from_memory")
 		e.sample("sluice_lease_decisions_total", float64(s.Calls), "how", "called")
-		e.family("sluice_lease_units_lost_total", "counter", "Units that were leased, and neither spent nor given back.")
+		e.family("sluice_lease_units_lost_total", "counter",
+			"Units that were leased, and neither spent nor given back.")
 		e.sample("sluice_lease_units_lost_total", float64(s.Lost))
 	}
 	f := c.Fallback.Stats()

@@ -15,7 +15,8 @@ import (
 
 var (
 	metricHead = regexp.MustCompile(`^# (?:HELP ([a-z_]+) \S.*|TYPE ([a-z_]+) (?:counter|gauge|histogram))$`)
-	metricLine = regexp.MustCompile(`^([a-z_]+)((?:\{[a-z]+="(?:[^"\\\n]|\\.)*"(?:,[a-z]+="(?:[^"\\\n]|\\.)*")*\})?) (\S+)$`)
+	metricLine = regexp.MustCompile(`^([a-z_]+)((?:\{[a-z]+="(?:[^"\\\n]|\\.)*"(?:,[a-z]+="(?:[^"\\\n]|\\.)*")*\}` +
+		`)?) (\S+)$`)
 )
 
 // readMetrics reads Prometheus's text format strictly: every metric has a HELP and a TYPE before it, no sample is there
@@ -65,7 +66,8 @@ func TestMetrics(t *testing.T) {
 		t.Error("an empty request is no error")
 	}
 	r.http(t, "HTTP", "POST", "/json",
-		`{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "\"\\\n{}"}], "limit": {"unit": "DAY", "requestsPerUnit": 1}}]}`)
+		`{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "\"\\\n{}"}], "limit": {"unit": "DAY", `+
+			`"requestsPerUnit": 1}}]}`)
 	r.http(t, "HTTP", "GET", "/nowhere", "")
 	code, text := r.http(t, "debug", "GET", "/metrics", "")
 	if code != 200 {

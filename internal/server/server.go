@@ -177,12 +177,15 @@ func (s *Server) addGRPC() error {
 	options := []grpc.ServerOption{
 		grpc.ConnectionTimeout(handshakeWithin),
 		grpc.MaxConcurrentStreams(maxStreams),
-		grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))), // goroutines whose stacks have grown: 12 % less processor time
+		// goroutines whose stacks have grown: 12 % less processor time
+		grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))),
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingWithin, MaxConnectionAge: s.c.MaxAge,
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingWithin,
+			MaxConnectionAge:      s.c.MaxAge,
 			MaxConnectionAgeGrace: s.c.Grace}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval,
+			PermitWithoutStream: true}),
 		grpc.ChainUnaryInterceptor(s.c.Metrics.intercept, s.recoverPanic),
 	}
 	if s.c.TLS != nil {
@@ -218,7 +221,8 @@ func (s *Server) addHTTP(name, address string, handler http.Handler, encrypted *
 		return err
 	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: handshakeWithin, ReadTimeout: requestWithin,
-		IdleTimeout: idleFor, MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(s.c.Log.Handler(), slog.LevelDebug)}
+		IdleTimeout: idleFor, MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(s.c.Log.Handler(),
+			slog.LevelDebug)}
 	if name != "debug" { // a profile takes as long as the operator says
 		server.WriteTimeout = requestWithin
 	}

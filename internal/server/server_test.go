@@ -164,7 +164,8 @@ func TestServe(t *testing.T) {
 		{"HTTP", "POST", "/json", strings.ReplaceAll(body, "x", "\xff"), 400, "Bad Request"},
 		{"HTTP", "GET", "/healthcheck", "", 200, "OK"},
 		{"HTTP", "GET", "/rlconfig", "", 404, ""},
-		{"debug", "GET", "/rlconfig", "", 200, "d.a: unit=YEAR requests_per_unit=2, shadow_mode: false, quota_mode: false\n"},
+		{"debug", "GET", "/rlconfig", "", 200, "d.a: unit=YEAR requests_per_unit=2, shadow_mode: false, quota_mode: " +
+			"false\n"},
 		{"debug", "GET", "/stats", "", 200, "ratelimit.service.rate_limit.d.a.over_limit: 2\n"},
 		{"debug", "GET", "/", "", 200, "/rlconfig"},
 		{"debug", "GET", "/debug/pprof/goroutine?debug=1", "", 200, "goroutine"},
@@ -337,7 +338,8 @@ func (a *authority) sign(name string, parent *authority) (*x509.Certificate, *ec
 		a.t.Fatal(err)
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0,
 			1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	signer, signKey := template, key
@@ -450,7 +452,8 @@ func TestMutualTLS(t *testing.T) {
 // Guarantees that no body makes /json panic or answer anything but 200, 429 or 400.
 func FuzzJSON(f *testing.F) {
 	r := start(f, server.Config{RateLimits: service(f, nil)})
-	f.Add(`{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "x"}], "hitsAddend": "3", "isNegativeHits": true}], "hitsAddend": 5}`)
+	f.Add(`{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "x"}], "hitsAddend": "3", ` +
+		`"isNegativeHits": true}], "hitsAddend": 5}`)
 	f.Add(`{"domain": "d", "descriptors": [{"limit": {"unit": 77}}, {}]}`)
 	f.Add(`{"descriptors": null}`)
 	f.Fuzz(func(t *testing.T, body string) {

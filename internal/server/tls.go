@@ -33,8 +33,9 @@ func (c *Certificates) load() error {
 	if err != nil {
 		return fmt.Errorf("certificate %s with key %s: %w", c.cert, c.key, err)
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2",
-		"http/1.1"}}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair},
+		NextProtos: []string{"h2",
+			"http/1.1"}}
 	if c.clients != "" {
 		pem, err := os.ReadFile(c.clients)
 		if err != nil {

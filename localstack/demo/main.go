@@ -1,5 +1,5 @@
-// Command demo deploys Sluice to the LocalStack of SLUICE_LOCALSTACK, puts some load on it, changes a plan meanwhile, and shows on one
-// screen what happened: make demo calls it.
+// Command demo deploys Sluice to the LocalStack of SLUICE_LOCALSTACK, puts some load on it, changes a plan meanwhile,
+// and shows on one screen what happened: make demo calls it.
 package main
 
 import (
@@ -63,7 +63,8 @@ func main() {
 func run(ctx context.Context, out io.Writer) error {
 	began := time.Now()
 	s, err := stand.Open(ctx, stand.Options{
-		Endpoint: os.Getenv("SLUICE_LOCALSTACK"), Redis: os.Getenv("SLUICE_LOCALSTACK_REDIS"), Root: cmp.Or(os.Getenv("SLUICE_ROOT"), "."), Log: os.Stderr,
+		Endpoint: os.Getenv("SLUICE_LOCALSTACK"), Redis: os.Getenv("SLUICE_LOCALSTACK_REDIS"),
+		Root: cmp.Or(os.Getenv("SLUICE_ROOT"), "."), Log: os.Stderr,
 	})
 	if err != nil {
 		return err
@@ -155,7 +156,9 @@ func (d *demo) load(ctx context.Context) error {
 			return
 		}
 		d.changed = time.Now()
-		_, err := d.s.Sluice(ctx, "tenant", "set", "acme", "--override", fmt.Sprintf("{ id: window, tiers: [ { period: 10s, threshold: %d } ] }", after), "--reason", "acme pays for more")
+		_, err := d.s.Sluice(ctx, "tenant", "set", "acme", "--override",
+			fmt.Sprintf("{ id: window, tiers: [ { period: 10s, threshold: %d } ] }", after), "--reason",
+			"acme pays for more")
 		d.fail(err)
 	})
 	clients.Wait()
@@ -210,11 +213,13 @@ func (d *demo) client(ctx context.Context, cell, tenant string) {
 	}
 }
 
-// count is how many calls there were of a tenant and a cell, "" for all, in a window, -1 for all, with a status, 0 for all.
+// count is how many calls there were of a tenant and a cell, "" for all, in a window, -1 for all, with a status, 0 for
+// all.
 func (d *demo) count(tenant, cell string, in, status int) int {
 	n := 0
 	for _, c := range d.calls {
-		if (tenant == "" || c.tenant == tenant) && (cell == "" || c.cell == cell) && (in < 0 || c.window == in) && (status == 0 || c.status == status) {
+		if (tenant == "" || c.tenant == tenant) && (cell == "" || c.cell == cell) && (in < 0 || c.window == in) &&
+			(status == 0 || c.status == status) {
 			n++
 		}
 	}
@@ -230,7 +235,8 @@ func (d *demo) enforced(cell string) time.Duration {
 		}
 		if c.answered.Before(d.changed) {
 			was = c.limit
-		} else if more, err := strconv.Atoi(c.limit); err == nil && c.limit != was && strconv.Itoa(more/(after/before)) == was {
+		} else if more, err := strconv.Atoi(c.limit); err == nil && c.limit != was &&
+			strconv.Itoa(more/(after/before)) == was {
 			return c.answered.Sub(d.changed)
 		}
 	}
@@ -239,26 +245,31 @@ func (d *demo) enforced(cell string) time.Duration {
 
 func (d *demo) show(ctx context.Context, out io.Writer) error {
 	slices.SortFunc(d.calls, func(a, b call) int { return a.answered.Compare(b.answered) })
-	verdict, err := d.s.Sluice(ctx, "audit", "verify", "--archive", "s3://"+d.s.Bucket(), "--tables", "sluice-", "--aws-endpoint", os.Getenv("SLUICE_LOCALSTACK"))
+	verdict, err := d.s.Sluice(ctx, "audit", "verify", "--archive", "s3://"+d.s.Bucket(), "--tables", "sluice-",
+		"--aws-endpoint", os.Getenv("SLUICE_LOCALSTACK"))
 	if err != nil {
 		return err
 	}
 	var b strings.Builder
 	cells := d.s.Cells()
-	fmt.Fprintf(&b, "\nSluice on LocalStack, deployed by CDK in %.0f s: control plane in %s", d.deployed.Seconds(), d.s.Region())
+	fmt.Fprintf(&b, "\nSluice on LocalStack, deployed by CDK in %.0f s: control plane in %s", d.deployed.Seconds(),
+		d.s.Region())
 	for _, c := range cells {
 		fmt.Fprintf(&b, ", %s cell %s", map[bool]string{true: "full", false: "small"}[c.Full], c.ID)
 	}
-	fmt.Fprintf(&b, "\n\n%-10s %-24s %7s %9s %7s %6s %6s\n", "tenant", "limit", "sent", "admitted", "denied", "other", "5xx")
+	fmt.Fprintf(&b, "\n\n%-10s %-24s %7s %9s %7s %6s %6s\n", "tenant", "limit", "sent", "admitted", "denied", "other",
+		"5xx")
 	for _, t := range tenants {
-		sent, ok, denied := d.count(t.id, "", -1, 0), d.count(t.id, "", -1, http.StatusOK), d.count(t.id, "", -1, http.StatusTooManyRequests)
+		sent, ok, denied := d.count(t.id, "", -1, 0), d.count(t.id, "", -1, http.StatusOK), d.count(t.id, "", -1,
+			http.StatusTooManyRequests)
 		failed := 0
 		for _, c := range d.calls {
 			if c.tenant == t.id && c.status >= http.StatusInternalServerError {
 				failed++
 			}
 		}
-		fmt.Fprintf(&b, "%-10s %-24s %7d %9d %7d %6d %6d\n", t.id, t.limit, sent, ok, denied, sent-ok-denied-failed, failed)
+		fmt.Fprintf(&b, "%-10s %-24s %7d %9d %7d %6d %6d\n", t.id, t.limit, sent, ok, denied, sent-ok-denied-failed,
+			failed)
 	}
 	fmt.Fprintf(&b, "\nacme, admitted in each 10 s by")
 	for i, c := range cells {
@@ -279,7 +290,8 @@ func (d *demo) show(ctx context.Context, out io.Writer) error {
 		if in == change {
 			note = "  <- limit changed"
 		}
-		fmt.Fprintf(&b, "  %s  %-42s %3d of %d%s\n", d.start.Add(time.Duration(in)*window).Format(time.TimeOnly), bar, sum, limit, note)
+		fmt.Fprintf(&b, "  %s  %-42s %3d of %d%s\n", d.start.Add(time.Duration(in)*window).Format(time.TimeOnly), bar,
+			sum, limit, note)
 	}
 	b.WriteString("\nsluice tenant set acme …, felt at the gateway of")
 	for i, c := range cells {

@@ -1,5 +1,5 @@
-// Command serve deploys Sluice to the LocalStack of SLUICE_LOCALSTACK and puts gateways in front of it, until it is interrupted:
-// make localstack calls it.
+// Command serve deploys Sluice to the LocalStack of SLUICE_LOCALSTACK and puts gateways in front of it, until it is
+// interrupted: make localstack calls it.
 package main
 
 import (
@@ -41,7 +41,8 @@ func main() {
 
 func run(ctx context.Context, out io.Writer) error {
 	s, err := stand.Open(ctx, stand.Options{
-		Endpoint: os.Getenv("SLUICE_LOCALSTACK"), Redis: os.Getenv("SLUICE_LOCALSTACK_REDIS"), Root: cmp.Or(os.Getenv("SLUICE_ROOT"), "."), Port: port, Log: os.Stderr,
+		Endpoint: os.Getenv("SLUICE_LOCALSTACK"), Redis: os.Getenv("SLUICE_LOCALSTACK_REDIS"),
+		Root: cmp.Or(os.Getenv("SLUICE_ROOT"), "."), Port: port, Log: os.Stderr,
 	})
 	if err != nil {
 		return err
@@ -63,13 +64,16 @@ func run(ctx context.Context, out io.Writer) error {
 	o := s.Operator.Credentials
 	fmt.Fprintf(out, "\nDeployed. As acme, 4 calls at once and 4 in 10 s, divided between the cells:\n\n")
 	for _, c := range s.Cells() {
-		fmt.Fprintf(out, "    for i in 1 2 3 4 5; do curl -si -H 'X-API-Key: %s' %s/product/1; done    # %s\n", key, s.API(c.ID), c.ID)
+		fmt.Fprintf(out, "    for i in 1 2 3 4 5; do curl -si -H 'X-API-Key: %s' %s/product/1; done    # %s\n", key,
+			s.API(c.ID), c.ID)
 	}
 	fmt.Fprintf(out, "\nAs its operator, in a second terminal:\n\n    export %s\n", strings.Join([]string{
-		"SLUICE_ENDPOINT=" + s.Endpoint(), "AWS_REGION=" + s.Region(), "AWS_ACCESS_KEY_ID=" + o.AccessKeyID, "AWS_SECRET_ACCESS_KEY=" + o.SecretAccessKey,
+		"SLUICE_ENDPOINT=" + s.Endpoint(), "AWS_REGION=" + s.Region(), "AWS_ACCESS_KEY_ID=" + o.AccessKeyID,
+		"AWS_SECRET_ACCESS_KEY=" + o.SecretAccessKey,
 	}, " "))
 	fmt.Fprintf(out, "    %s tenant set acme --override '{ id: burst, rate: 40, burst: 40 }' --reason 'more for acme'\n", s.Command())
-	fmt.Fprintf(out, "    %s audit verify --archive s3://%s --tables sluice- --aws-endpoint %s\n\nCtrl-C ends it.\n", s.Command(), s.Bucket(), os.Getenv("SLUICE_LOCALSTACK"))
+	fmt.Fprintf(out, "    %s audit verify --archive s3://%s --tables sluice- --aws-endpoint %s\n\nCtrl-C ends it.\n",
+		s.Command(), s.Bucket(), os.Getenv("SLUICE_LOCALSTACK"))
 	<-ctx.Done()
 	return ctx.Err()
 }

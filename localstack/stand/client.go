@@ -20,7 +20,8 @@ type Answer struct {
 // maxBody is what is kept of an answer's body.
 const maxBody = 64 << 10
 
-// Call is one request of a tenant's client to a cell's sample API, "GET /product/1" say. The key is an API key; "" is none.
+// Call is one request of a tenant's client to a cell's sample API, "GET /product/1" say. The key is an API key; "" is
+// none.
 func (s *Stand) Call(ctx context.Context, cell, request, key string) (*Answer, error) {
 	return Call(ctx, s.client, s.API(cell), request, key)
 }

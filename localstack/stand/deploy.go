@@ -55,8 +55,9 @@ func (s *Stand) Region() string { return s.deployed.control }
 // Output is one of a stack's; "" where there is none.
 func (s *Stand) Output(stack, name string) string { return s.deployed.outputs[stack][name] }
 
-// Deploy deploys the control plane and the cells of localstack/deployment.yaml, and small cells besides. What is there already is
-// brought to what the program of today makes. The templates, the outputs and what the CDK CLI said are in the stand's folder.
+// Deploy deploys the control plane and the cells of localstack/deployment.yaml, and small cells besides. What is there
+// already is brought to what the program of today makes. The templates, the outputs and what the CDK CLI said are in
+// the stand's folder.
 func (s *Stand) Deploy(ctx context.Context, more ...Cell) error {
 	if err := s.writeDeployment(ctx, more); err != nil {
 		return err
@@ -70,7 +71,8 @@ func (s *Stand) Deploy(ctx context.Context, more ...Cell) error {
 	return s.Attach(ctx, more...)
 }
 
-// Attach takes what an earlier Deploy from the same folder left, without deploying anything: for whoever works on tests of it.
+// Attach takes what an earlier Deploy from the same folder left, without deploying anything: for whoever works on tests
+// of it.
 func (s *Stand) Attach(ctx context.Context, more ...Cell) error {
 	if err := s.writeDeployment(ctx, more); err != nil {
 		return err
@@ -96,8 +98,8 @@ func (s *Stand) Attach(ctx context.Context, more ...Cell) error {
 // file is a path in the stand's folder.
 func (s *Stand) file(name string) string { return filepath.Join(s.o.Dir, name) }
 
-// writeDeployment completes the deployment file with what is known only now: where there is a VPC, where the Redis is, what the machine
-// can run, and further cells.
+// writeDeployment completes the deployment file with what is known only now: where there is a VPC, where the Redis is,
+// what the machine can run, and further cells.
 func (s *Stand) writeDeployment(ctx context.Context, more []Cell) error {
 	from := filepath.Join(s.o.Root, "localstack", "deployment.yaml")
 	text, err := os.ReadFile(from)
@@ -174,9 +176,11 @@ func (s *Stand) cdk(ctx context.Context) error {
 		{"synth", env, []string{"--lambdas", "all", "synth", "--quiet", "--output", s.file("cdk.out")}},
 		{"bootstrap", env, bootstrap},
 		{"deploy", env, []string{
-			"deploy", "--all", "--concurrency", "1", "--require-approval", "never", "--app", s.file("cdk.out"), "--outputs-file", s.file("outputs.json"),
+			"deploy", "--all", "--concurrency", "1", "--require-approval", "never", "--app", s.file("cdk.out"),
+			"--outputs-file", s.file("outputs.json"),
 		}},
-		{"samples", samples, []string{"synth", "--quiet", "--app", "go run ./sample", "--output", s.file("samples.out")}},
+		{"samples", samples, []string{"synth", "--quiet", "--app", "go run ./sample", "--output",
+			s.file("samples.out")}},
 	} {
 		if err := s.run(ctx, step.name, step.env, filepath.Join(s.o.Root, "scripts", "cdk"), step.args...); err != nil {
 			return err
@@ -230,8 +234,8 @@ func (s *Stand) readOutputs() error {
 	return json.Unmarshal(text, &s.deployed.outputs)
 }
 
-// secrets gives the deployment's secret its pepper, as docs/deploy.md says, and sees to it that the cells' regions have it. The
-// template asks for replicas there, which LocalStack does not make.
+// secrets gives the deployment's secret its pepper, as docs/deploy.md says, and sees to it that the cells' regions have
+// it. The template asks for replicas there, which LocalStack does not make.
 func (s *Stand) secrets(ctx context.Context) error {
 	client := secretsmanager.NewFromConfig(s.AWS(s.deployed.control))
 	name := aws.String(secretName)
@@ -249,7 +253,8 @@ func (s *Stand) secrets(ctx context.Context) error {
 			return fmt.Errorf("infra/pepper: %w: %s", err, said.String())
 		}
 		value = out.String()
-		if _, err := client.PutSecretValue(ctx, &secretsmanager.PutSecretValueInput{SecretId: name, SecretString: &value}); err != nil {
+		if _, err := client.PutSecretValue(ctx, &secretsmanager.PutSecretValueInput{SecretId: name,
+			SecretString: &value}); err != nil {
 			return err
 		}
 	}

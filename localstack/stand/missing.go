@@ -30,7 +30,8 @@ func (s *Stand) lookAt(ctx context.Context) error {
 		return err
 	}
 	if len(skipped) > 0 {
-		s.lacks("CloudFormation makes no resources of these types: %s", strings.Join(slices.Sorted(maps.Keys(skipped)), ", "))
+		s.lacks("CloudFormation makes no resources of these types: %s", strings.Join(slices.Sorted(maps.Keys(skipped)),
+			", "))
 	}
 	// Nobody gave the operator a policy, so IAM denies her this call.
 	list := url.Values{"Action": {"ListUsers"}, "Version": {"2010-05-08"}}

@@ -19,7 +19,9 @@ type region struct {
 	next    string
 }
 
-func (r *region) DescribeSecret(context.Context, *secretsmanager.DescribeSecretInput, ...func(*secretsmanager.Options)) (
+func (r *region) DescribeSecret(
+	context.Context, *secretsmanager.DescribeSecretInput, ...func(*secretsmanager.Options),
+) (
 	*secretsmanager.DescribeSecretOutput, error) {
 	if r.value == "" {
 		return nil, &types.ResourceNotFoundException{}
@@ -32,7 +34,9 @@ func (r *region) DescribeSecret(context.Context, *secretsmanager.DescribeSecretI
 	return out, nil
 }
 
-func (r *region) GetSecretValue(context.Context, *secretsmanager.GetSecretValueInput, ...func(*secretsmanager.Options)) (
+func (r *region) GetSecretValue(
+	context.Context, *secretsmanager.GetSecretValueInput, ...func(*secretsmanager.Options),
+) (
 	*secretsmanager.GetSecretValueOutput, error) {
 	if r.replica && !time.Now().Before(r.arrives) {
 		r.value = r.next
@@ -40,13 +44,17 @@ func (r *region) GetSecretValue(context.Context, *secretsmanager.GetSecretValueI
 	return &secretsmanager.GetSecretValueOutput{SecretString: &r.value}, nil
 }
 
-func (r *region) CreateSecret(_ context.Context, in *secretsmanager.CreateSecretInput, _ ...func(*secretsmanager.Options)) (
+func (r *region) CreateSecret(
+	_ context.Context, in *secretsmanager.CreateSecretInput, _ ...func(*secretsmanager.Options),
+) (
 	*secretsmanager.CreateSecretOutput, error) {
 	r.value = *in.SecretString
 	return &secretsmanager.CreateSecretOutput{}, nil
 }
 
-func (r *region) PutSecretValue(_ context.Context, in *secretsmanager.PutSecretValueInput, _ ...func(*secretsmanager.Options)) (
+func (r *region) PutSecretValue(
+	_ context.Context, in *secretsmanager.PutSecretValueInput, _ ...func(*secretsmanager.Options),
+) (
 	*secretsmanager.PutSecretValueOutput, error) {
 	if r.replica {
 		return nil, &types.InvalidRequestException{}

@@ -25,22 +25,25 @@ func (s *Stand) Bucket() string { return "sluice-audit-" + s.account + "-" + s.d
 // ControlTable is the name of a control table: plans, tenants, keys, cells, operations.
 func (s *Stand) ControlTable(name string) string { return "sluice-" + name }
 
-// Sluice runs the operator's command against the deployment, signed with the operator's credentials, and returns what it printed. The
-// error has what it printed on stderr.
+// Sluice runs the operator's command against the deployment, signed with the operator's credentials, and returns what
+// it printed. The error has what it printed on stderr.
 func (s *Stand) Sluice(ctx context.Context, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, s.file("sluice"), args...) //nolint:gosec // built from the repository
 	c.Dir = s.o.Dir
 	c.Env = s.environment(s.deployed.control, "SLUICE_ENDPOINT="+s.gateways.control, "SLUICE_SIGN=true",
-		"AWS_ACCESS_KEY_ID="+s.Operator.Credentials.AccessKeyID, "AWS_SECRET_ACCESS_KEY="+s.Operator.Credentials.SecretAccessKey)
+		"AWS_ACCESS_KEY_ID="+s.Operator.Credentials.AccessKeyID,
+		"AWS_SECRET_ACCESS_KEY="+s.Operator.Credentials.SecretAccessKey)
 	var out, said bytes.Buffer
 	c.Stdout, c.Stderr = &out, &said
 	if err := c.Run(); err != nil {
-		return out.String(), fmt.Errorf("sluice %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(said.String()))
+		return out.String(), fmt.Errorf("sluice %s: %w: %s", strings.Join(args, " "), err,
+			strings.TrimSpace(said.String()))
 	}
 	return out.String(), nil
 }
 
-// Admin is a client of the control plane's operators' API, whose calls are signed with the credentials given; with none they are not.
+// Admin is a client of the control plane's operators' API, whose calls are signed with the credentials given; with none
+// they are not.
 func (s *Stand) Admin(as aws.Credentials) (*client.Client, error) {
 	var sign client.Sign
 	if as.HasKeys() {
@@ -77,7 +80,8 @@ func (s *Stand) Key(ctx context.Context, tenant string) (string, error) {
 	var made struct {
 		Key string `json:"key"`
 	}
-	if err := json.Unmarshal([]byte(out), &made); err != nil || made.Key == "" { // it may be a key all the same: only its length is told
+	// it may be a key all the same: only its length is told
+	if err := json.Unmarshal([]byte(out), &made); err != nil || made.Key == "" {
 		return "", fmt.Errorf("sluice key create printed %d bytes, and no key in JSON", len(out))
 	}
 	return made.Key, nil
@@ -163,8 +167,9 @@ func (s *Stand) Waiting(ctx context.Context, region, queue string) (int, error) 
 		return 0, err
 	}
 	out, err := sqs.NewFromConfig(s.AWS(region)).GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
-		QueueUrl:       &url,
-		AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameApproximateNumberOfMessages, types.QueueAttributeNameApproximateNumberOfMessagesNotVisible},
+		QueueUrl: &url,
+		AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameApproximateNumberOfMessages,
+			types.QueueAttributeNameApproximateNumberOfMessagesNotVisible},
 	})
 	if err != nil {
 		return 0, err

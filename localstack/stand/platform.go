@@ -29,8 +29,8 @@ func (s *Stand) folder() (string, error) {
 	return filepath.Join(home, "run-"+u.Port()), nil
 }
 
-// Ours reports whether localstack/up started this LocalStack on this machine: then it can be started anew, and its functions and its
-// Redis are processes that can be killed.
+// Ours reports whether localstack/up started this LocalStack on this machine: then it can be started anew, and its
+// functions and its Redis are processes that can be killed.
 func (s *Stand) Ours() bool {
 	folder, err := s.folder()
 	if err != nil {
@@ -40,7 +40,8 @@ func (s *Stand) Ours() bool {
 	return err == nil
 }
 
-// Up runs localstack/up for this LocalStack, which starts what is gone, or all of it with --fresh. The error has what it said.
+// Up runs localstack/up for this LocalStack, which starts what is gone, or all of it with --fresh. The error has what
+// it said.
 func (s *Stand) Up(ctx context.Context, args ...string) error {
 	u, err := url.Parse(s.endpoint)
 	if err != nil {

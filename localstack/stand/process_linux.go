@@ -14,7 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Processes are those of a function's environments, where LocalStack runs them as processes of this machine: that of localstack/up does.
+// Processes are those of a function's environments, where LocalStack runs them as processes of this machine: that of
+// localstack/up does.
 func (s *Stand) Processes(function string) ([]int, error) {
 	all, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
@@ -46,8 +47,8 @@ func (s *Stand) Processes(function string) ([]int, error) {
 	return found, nil
 }
 
-// Kill kills all processes of a function, in the middle of whatever they do. It returns how many there were, when LocalStack has noticed:
-// until then it may still give one a call.
+// Kill kills all processes of a function, in the middle of whatever they do. It returns how many there were, when
+// LocalStack has noticed: until then it may still give one a call.
 func (s *Stand) Kill(ctx context.Context, function string) (int, error) {
 	pids, err := s.Processes(function)
 	if err != nil {
@@ -60,7 +61,8 @@ func (s *Stand) Kill(ctx context.Context, function string) (int, error) {
 	}
 	return len(pids), Until(ctx, answersIn, time.Millisecond, func(context.Context) error {
 		for _, pid := range pids {
-			if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil { // until its parent, LocalStack, has been told
+			// until its parent, LocalStack, has been told
+			if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
 				return fmt.Errorf("the %s of process %d is still there", function, pid)
 			}
 		}

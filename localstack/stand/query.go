@@ -18,8 +18,8 @@ import (
 
 const maxAnswer = 16 << 20 // bytes of one answer of a service
 
-// query calls a service of AWS's query protocol, whose answers are XML. It is used for a few calls of EC2, IAM and CloudFormation: the
-// SDK's package for EC2 alone takes a minute and a half to compile.
+// query calls a service of AWS's query protocol, whose answers are XML. It is used for a few calls of EC2, IAM and
+// CloudFormation: the SDK's package for EC2 alone takes a minute and a half to compile.
 func (s *Stand) query(ctx context.Context, service, region string, form url.Values, answer any) error {
 	config := s.AWS(region)
 	credentials, err := config.Credentials.Retrieve(ctx)
@@ -30,7 +30,9 @@ func (s *Stand) query(ctx context.Context, service, region string, form url.Valu
 }
 
 // queryAs is [Stand.query] by somebody's credentials.
-func (s *Stand) queryAs(ctx context.Context, as aws.Credentials, service, region string, form url.Values, answer any) error {
+func (s *Stand) queryAs(
+	ctx context.Context, as aws.Credentials, service, region string, form url.Values, answer any,
+) error {
 	body := []byte(form.Encode())
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.endpoint+"/", bytes.NewReader(body))
 	if err != nil {
@@ -59,7 +61,8 @@ func (s *Stand) queryAs(ctx context.Context, as aws.Credentials, service, region
 	return nil
 }
 
-// subnets are a VPC of the region and subnets of it in two zones: those of the default VPC, which LocalStack has in each region.
+// subnets are a VPC of the region and subnets of it in two zones: those of the default VPC, which LocalStack has in
+// each region.
 func (s *Stand) subnets(ctx context.Context, region string) (vpc string, subnets []string, err error) {
 	var answer struct {
 		Subnets []struct {
@@ -68,7 +71,8 @@ func (s *Stand) subnets(ctx context.Context, region string) (vpc string, subnets
 			Zone string `xml:"availabilityZone"`
 		} `xml:"subnetSet>item"`
 	}
-	form := url.Values{"Action": {"DescribeSubnets"}, "Version": {"2016-11-15"}, "Filter.1.Name": {"default-for-az"}, "Filter.1.Value.1": {"true"}}
+	form := url.Values{"Action": {"DescribeSubnets"}, "Version": {"2016-11-15"}, "Filter.1.Name": {"default-for-az"},
+		"Filter.1.Value.1": {"true"}}
 	if err := s.query(ctx, "ec2", region, form, &answer); err != nil {
 		return "", nil, err
 	}
@@ -114,14 +118,16 @@ func (s *Stand) operator(ctx context.Context) error {
 	if user.ID == "" || user.ARN == "" || key.ID == "" || key.Secret == "" {
 		return fmt.Errorf("IAM made no user %s with a key", operatorName)
 	}
-	s.Operator = Operator{ARN: user.ARN, ID: user.ID, Credentials: aws.Credentials{AccessKeyID: key.ID, SecretAccessKey: key.Secret}}
+	s.Operator = Operator{ARN: user.ARN, ID: user.ID, Credentials: aws.Credentials{AccessKeyID: key.ID,
+		SecretAccessKey: key.Secret}}
 	return nil
 }
 
 // maxKeys are how many access keys IAM lets a user have.
 const maxKeys = 2
 
-// makeRoom removes the operator's oldest access key where she can have no further one: each stand that is opened makes its own.
+// makeRoom removes the operator's oldest access key where she can have no further one: each stand that is opened makes
+// its own.
 func (s *Stand) makeRoom(ctx context.Context) error {
 	var answer struct {
 		Keys []struct {
@@ -139,7 +145,8 @@ func (s *Stand) makeRoom(ctx context.Context) error {
 			oldest = k
 		}
 	}
-	remove := url.Values{"Action": {"DeleteAccessKey"}, "Version": {"2010-05-08"}, "UserName": {operatorName}, "AccessKeyId": {oldest.ID}}
+	remove := url.Values{"Action": {"DeleteAccessKey"}, "Version": {"2010-05-08"}, "UserName": {operatorName},
+		"AccessKeyId": {oldest.ID}}
 	return s.query(ctx, "iam", iamRegion, remove, &struct{}{})
 }
 

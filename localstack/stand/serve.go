@@ -70,7 +70,8 @@ func (s *Stand) serve() error {
 	return nil
 }
 
-// gateway serves the API of a stack's template, whose functions are those deployed in the region, at the nth port of the stand's.
+// gateway serves the API of a stack's template, whose functions are those deployed in the region, at the nth port of
+// the stand's.
 func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (string, error) {
 	file := filepath.Join(s.file(folder), stack+".template.json")
 	text, err := os.ReadFile(file)
@@ -112,7 +113,8 @@ func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (strin
 	} else if before := s.ports[stack]; before != 0 {
 		port = before // the control plane knows the operators' APIs of cells by their URLs
 	}
-	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp",
+		net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		return "", fmt.Errorf("the gateway of %s: %w", stack, err)
 	}

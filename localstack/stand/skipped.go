@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// passedOver is what LocalStack says of a resource of a type that it does not know: it makes nothing, and calls that a success.
+// passedOver is what LocalStack says of a resource of a type that it does not know: it makes nothing, and calls that a
+// success.
 const passedOver = "is not supported but was deployed as a fallback"
 
 // stacks are the names of all stacks that are deployed, and the regions where they are.
@@ -43,7 +44,8 @@ func (s *Stand) Skipped(ctx context.Context) (map[string][]string, error) {
 	return types, nil
 }
 
-// MaySkip reads localstack/skipped.txt: the types of resources that LocalStack may pass over, each with why that does no harm here.
+// MaySkip reads localstack/skipped.txt: the types of resources that LocalStack may pass over, each with why that does
+// no harm here.
 func (s *Stand) MaySkip() (map[string]string, error) {
 	name := filepath.Join(s.o.Root, "localstack", "skipped.txt")
 	f, err := os.Open(name)
@@ -67,8 +69,9 @@ func (s *Stand) MaySkip() (map[string]string, error) {
 	return may, lines.Err()
 }
 
-// CheckSkipped returns an error where LocalStack passed over what the list does not name, and, of the LocalStack that is pinned, where the
-// list names what it did not pass over: an entry that nothing needs would hide the next one. Another one may know more.
+// CheckSkipped returns an error where LocalStack passed over what the list does not name, and, of the LocalStack that
+// is pinned, where the list names what it did not pass over: an entry that nothing needs would hide the next one.
+// Another one may know more.
 func (s *Stand) CheckSkipped(ctx context.Context) error {
 	skipped, err := s.Skipped(ctx)
 	if err != nil {
@@ -92,7 +95,8 @@ func compare(skipped map[string][]string, may map[string]string) error {
 	var wrong []string
 	for _, typ := range slices.Sorted(maps.Keys(skipped)) {
 		if may[typ] == "" {
-			wrong = append(wrong, fmt.Sprintf("LocalStack passed over %s of %s, which localstack/skipped.txt does not name", typ, strings.Join(skipped[typ], ", ")))
+			wrong = append(wrong, fmt.Sprintf("LocalStack passed over %s of %s, which localstack/skipped.txt does "+
+				"not name", typ, strings.Join(skipped[typ], ", ")))
 		}
 	}
 	for _, typ := range slices.Sorted(maps.Keys(may)) {

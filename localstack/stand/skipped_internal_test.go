@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Guarantees that a type that LocalStack passed over fails unless it is on the list, and that one on the list fails unless it was passed over.
+// Guarantees that a type that LocalStack passed over fails unless it is on the list, and that one on the list fails
+// unless it was passed over.
 func TestCompare(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -17,9 +18,11 @@ func TestCompare(t *testing.T) {
 	}{
 		{"as listed", map[string][]string{"AWS::A::B": {"s1", "s2"}}, map[string]string{"AWS::A::B": "why"}, nil},
 		{"nothing", nil, nil, nil},
-		{"a new one", map[string][]string{"AWS::A::B": {"s1"}, "AWS::C::D": {"s1", "s2"}}, map[string]string{"AWS::A::B": "why"}, []string{"AWS::C::D of s1, s2"}},
+		{"a new one", map[string][]string{"AWS::A::B": {"s1"}, "AWS::C::D": {"s1", "s2"}},
+			map[string]string{"AWS::A::B": "why"}, []string{"AWS::C::D of s1, s2"}},
 		{"none any more", nil, map[string]string{"AWS::A::B": "why"}, []string{"names AWS::A::B"}},
-		{"both", map[string][]string{"AWS::C::D": {"s1"}}, map[string]string{"AWS::A::B": "why"}, []string{"AWS::C::D of s1", "names AWS::A::B"}},
+		{"both", map[string][]string{"AWS::C::D": {"s1"}}, map[string]string{"AWS::A::B": "why"},
+			[]string{"AWS::C::D of s1", "names AWS::A::B"}},
 	} {
 		err := compare(tt.skipped, tt.may)
 		if (err == nil) != (tt.want == nil) {

@@ -1,8 +1,9 @@
 // Package stand deploys Sluice to a LocalStack, and drives what is deployed as clients and operators would.
 //
-// What it deploys is what make deploy deploys: the CDK program of infra, of the deployment file localstack/deployment.yaml. In front of
-// the deployed functions it puts the local gateway, which serves the synthesized templates: that of a sample API in each cell, and those
-// of the operators' APIs. LocalStack's own API Gateway knows neither an authorizer's gateway responses nor who signed a call.
+// What it deploys is what make deploy deploys: the CDK program of infra, of the deployment file
+// localstack/deployment.yaml. In front of the deployed functions it puts the local gateway, which serves the
+// synthesized templates: that of a sample API in each cell, and those of the operators' APIs. LocalStack's own API
+// Gateway knows neither an authorizer's gateway responses nor who signed a call.
 package stand
 
 import (
@@ -31,12 +32,16 @@ const (
 
 // Options say where LocalStack is and what is deployed.
 type Options struct {
-	Endpoint string    // of LocalStack; required
-	Redis    string    // host:port of the Redis that stands in for ElastiCache, as the functions see it; required
-	Root     string    // of the repository; required
-	Dir      string    // for templates, outputs and logs of tools; made where it is missing; default dist/localstack/HOST_PORT of the endpoint
-	Port     int       // of the first gateway, the others follow: operators' of the control plane, then each cell's and its sample API's; 0: any
-	Log      io.Writer // is told about each step; nil is nobody
+	Endpoint string // of LocalStack; required
+	Redis    string // host:port of the Redis that stands in for ElastiCache, as the functions see it; required
+	Root     string // of the repository; required
+	// for templates, outputs and logs of tools; made where it is missing; default dist/localstack/HOST_PORT of the
+	// endpoint
+	Dir string
+	// of the first gateway, the others follow: operators' of the control plane, then each cell's and its sample API's;
+	// 0: any
+	Port int
+	Log  io.Writer // is told about each step; nil is nobody
 }
 
 // Operator is who calls the operators' APIs.
@@ -86,7 +91,8 @@ func Open(ctx context.Context, o Options) (*Stand, error) {
 	if o.Log == nil {
 		o.Log = io.Discard
 	}
-	s := &Stand{o: o, endpoint: strings.TrimSuffix(o.Endpoint, "/"), client: &http.Client{Timeout: time.Minute, Transport: transport()}, ports: map[string]int{}}
+	s := &Stand{o: o, endpoint: strings.TrimSuffix(o.Endpoint, "/"), client: &http.Client{Timeout: time.Minute,
+		Transport: transport()}, ports: map[string]int{}}
 	if err := s.answers(ctx); err != nil {
 		return nil, fmt.Errorf("no LocalStack answers at %s: %w; localstack/up brings one up", s.endpoint, err)
 	}
@@ -128,16 +134,20 @@ func (s *Stand) AWS(region string) aws.Config {
 	}
 }
 
-// Environment is the process's own, without what says anything of AWS or of Sluice, and with what leads AWS's tools to LocalStack.
+// Environment is the process's own, without what says anything of AWS or of Sluice, and with what leads AWS's tools to
+// LocalStack.
 func (s *Stand) environment(region string, more ...string) []string {
 	var all []string
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "AWS_") && !strings.HasPrefix(v, "SLUICE_") && !strings.HasPrefix(v, "CDK_") && !strings.HasPrefix(v, "DEPLOYMENT=") {
+		if !strings.HasPrefix(v, "AWS_") && !strings.HasPrefix(v, "SLUICE_") && !strings.HasPrefix(v, "CDK_") &&
+			!strings.HasPrefix(v, "DEPLOYMENT=") {
 			all = append(all, v)
 		}
 	}
-	return append(append(all, "AWS_ENDPOINT_URL="+s.endpoint, "AWS_REGION="+region, "AWS_DEFAULT_REGION="+region, "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test",
-		"AWS_CONFIG_FILE="+os.DevNull, "AWS_SHARED_CREDENTIALS_FILE="+os.DevNull, "AWS_EC2_METADATA_DISABLED=true"), more...)
+	return append(append(all, "AWS_ENDPOINT_URL="+s.endpoint, "AWS_REGION="+region, "AWS_DEFAULT_REGION="+region,
+		"AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test",
+		"AWS_CONFIG_FILE="+os.DevNull, "AWS_SHARED_CREDENTIALS_FILE="+os.DevNull,
+		"AWS_EC2_METADATA_DISABLED=true"), more...)
 }
 
 func (s *Stand) say(format string, args ...any) {

@@ -14,7 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/localstack/stand"
 )
 
-// Guarantees that a LocalStack that is not there, or options that make no sense, are told in one line that says what to do.
+// Guarantees that a LocalStack that is not there, or options that make no sense, are told in one line that says what to
+// do.
 func TestOpen(t *testing.T) {
 	well := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if body, err := io.ReadAll(r.Body); err != nil || !strings.Contains(string(body), "Action=GetCallerIdentity&") {
@@ -38,14 +39,17 @@ func TestOpen(t *testing.T) {
 		{"no Redis", well.URL, "", "../..", `the Redis "" is to be host:port`},
 		{"no root", well.URL, redis, "", "the repository's root is missing"},
 	} {
-		_, err := stand.Open(t.Context(), stand.Options{Endpoint: tt.endpoint, Redis: tt.redis, Root: tt.root, Dir: t.TempDir()})
-		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n")) {
+		_, err := stand.Open(t.Context(), stand.Options{Endpoint: tt.endpoint, Redis: tt.redis, Root: tt.root,
+			Dir: t.TempDir()})
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) ||
+			strings.Contains(err.Error(), "\n")) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
 	}
 }
 
-// Guarantees that a condition is asked until it is so, and that the error of one that never is says what it was at last.
+// Guarantees that a condition is asked until it is so, and that the error of one that never is says what it was at
+// last.
 func TestUntil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
@@ -64,7 +68,8 @@ func TestUntil(t *testing.T) {
 			}
 			return errors.New("two are missing")
 		})
-		if !errors.Is(err, stand.ErrNever) || !strings.Contains(err.Error(), "two are missing") || time.Since(began) != time.Minute {
+		if !errors.Is(err, stand.ErrNever) || !strings.Contains(err.Error(), "two are missing") ||
+			time.Since(began) != time.Minute {
 			t.Errorf("after %s: %v", time.Since(began), err)
 		}
 	})

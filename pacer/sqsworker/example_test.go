@@ -13,7 +13,8 @@ import (
 
 // It needs a queue, so it is compiled and not run.
 func ExampleRun() {
-	ctx, client, url := context.Background(), sqs.New(sqs.Options{Region: "eu-central-1"}), "https://sqs.eu-central-1.amazonaws.com/1/jobs"
+	ctx, client, url := context.Background(), sqs.New(sqs.Options{Region: "eu-central-1"}),
+		"https://sqs.eu-central-1.amazonaws.com/1/jobs"
 	p, err := pacer.New(pacer.Config{Limit: pacer.PerSecond(50), Smoothing: pacer.Spread})
 	if err != nil {
 		log.Fatal(err)

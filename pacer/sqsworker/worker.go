@@ -211,7 +211,8 @@ func (w *worker) takeUnits(ctx context.Context, n int) ([]pacer.Permit, error) {
 // receive receives up to n messages.
 func (w *worker) receive(ctx context.Context, n int, wait time.Duration) ([]types.Message, error) {
 	out, err := w.Client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
-		QueueUrl: aws.String(w.Queue), MaxNumberOfMessages: int32(n), VisibilityTimeout: int32(w.Visibility / time.Second),
+		QueueUrl: aws.String(w.Queue), MaxNumberOfMessages: int32(n),
+		VisibilityTimeout:           int32(w.Visibility / time.Second),
 		WaitTimeSeconds:             int32(wait / time.Second),
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameAll},
 		MessageAttributeNames:       []string{"All"},
@@ -258,7 +259,8 @@ func (w *worker) begin(ctx context.Context, m *types.Message, permit pacer.Permi
 	w.running.Go(func() {
 		defer w.freeSlots(1)
 		if err := w.handle(ctx, m, permit, received); err != nil {
-			w.Log.Warn("a message was not handled; it is received again when its visibility timeout ends", "queue", w.Queue,
+			w.Log.Warn("a message was not handled; it is received again when its visibility timeout ends", "queue",
+				w.Queue,
 				"message", aws.ToString(m.MessageId), "error", err)
 		}
 	})

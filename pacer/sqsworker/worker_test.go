@@ -42,7 +42,9 @@ func (q *queue) send(n int) {
 	}
 }
 
-func (q *queue) ReceiveMessage(ctx context.Context, in *sqs.ReceiveMessageInput, _ ...func(*sqs.Options)) (*sqs.ReceiveMessageOutput, error) {
+func (q *queue) ReceiveMessage(
+	ctx context.Context, in *sqs.ReceiveMessageInput, _ ...func(*sqs.Options),
+) (*sqs.ReceiveMessageOutput, error) {
 	end := time.Now().Add(time.Duration(in.WaitTimeSeconds) * time.Second)
 	q.mu.Lock()
 	q.receives++
@@ -94,7 +96,9 @@ func (q *queue) of(handle *string) *message {
 	return q.messages[n]
 }
 
-func (q *queue) DeleteMessage(_ context.Context, in *sqs.DeleteMessageInput, _ ...func(*sqs.Options)) (*sqs.DeleteMessageOutput, error) {
+func (q *queue) DeleteMessage(
+	_ context.Context, in *sqs.DeleteMessageInput, _ ...func(*sqs.Options),
+) (*sqs.DeleteMessageOutput, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.of(in.ReceiptHandle).deleted = true
@@ -294,7 +298,8 @@ func TestRefuses(t *testing.T) {
 		"timeout of 10.5s": func(c *sqsworker.Config) { c.Visibility = 10500 * time.Millisecond },
 		"above the limit":  func(c *sqsworker.Config) { c.Cost = 11 },
 	} {
-		c := sqsworker.Config{Client: &queue{}, Queue: "q", Pacer: p, Handle: func(context.Context, *types.Message) error { return nil }}
+		c := sqsworker.Config{Client: &queue{}, Queue: "q", Pacer: p,
+			Handle: func(context.Context, *types.Message) error { return nil }}
 		bend(&c)
 		if err := sqsworker.Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Run: %v, want %q", err, want)

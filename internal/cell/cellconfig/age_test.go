@@ -65,13 +65,15 @@ func TestForgedAndPutBack(t *testing.T) {
 			t.Run(fmt.Sprint(name, ", later changes are hidden: ", hidden), func(t *testing.T) {
 				w := newWorld(t)
 				w.seed()
-				w.apply(cellconfigtest.Plan("q", 7, 1), cellconfigtest.Tenant("u", "q", 1), settings(1, `{"anonymousPlan":"p"}`),
+				w.apply(cellconfigtest.Plan("q", 7, 1), cellconfigtest.Tenant("u", "q", 1),
+					settings(1, `{"anonymousPlan":"p"}`),
 					cellconfigtest.Key("l", "t", 'c', 1))
 				if got := w.says(noon); got != honest {
 					t.Fatalf("at first %s\nwant %s", got, honest)
 				}
 				refs := []cellconfig.Ref{
-					{Kind: plan.KindPlan, ID: "p"}, {Kind: plan.KindTenant, ID: "u"}, {Kind: plan.KindTenant, ID: "none"},
+					{Kind: plan.KindPlan, ID: "p"}, {Kind: plan.KindTenant, ID: "u"}, {Kind: plan.KindTenant,
+						ID: "none"},
 					{Kind: plan.KindSettings, ID: plan.SettingsID}, hashOf("a"), hashOf("b"), hashOf("c"),
 				}
 				before := w.there(refs...)
@@ -117,7 +119,8 @@ func TestForgedSharesArePutBack(t *testing.T) {
 	}{
 		"shares":    {before, []cellconfig.Document{newBalanced(t, "eu-1").document(forgedVersion)}},
 		"placement": {pinned.document(1), []cellconfig.Document{pinned.placement("t", forgedVersion)}},
-		"both":      {before, []cellconfig.Document{pinned.document(forgedVersion), pinned.placement("t", forgedVersion)}},
+		"both": {before, []cellconfig.Document{pinned.document(forgedVersion),
+			pinned.placement("t", forgedVersion)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, inCell("eu-1"))
@@ -150,7 +153,8 @@ func TestHiddenChanges(t *testing.T) {
 		t.Fatal(got)
 	}
 	gone := revoked("k", "t", 'a', 2)
-	w.commit(true, gone, cellconfig.Document{Ref: hashOf("a"), Version: 2, Body: gone.Body}, cellconfigtest.Plan("p", 6, 2),
+	w.commit(true, gone, cellconfig.Document{Ref: hashOf("a"), Version: 2, Body: gone.Body},
+		cellconfigtest.Plan("p", 6, 2),
 		cellconfigtest.Tenant("later", "p", 1))
 	now := noon.Add(cellconfig.MaxAge)
 	if got := w.keyAt(now, "a"); got != "revoked API key" {
@@ -360,7 +364,8 @@ func TestAgeBesideABadRow(t *testing.T) {
 	w.onGet = func(_ context.Context, d []cellconfig.Document) error {
 		for i := range d {
 			if d[i].ID == "q" {
-				return &cellconfig.BadRow{Kind: plan.KindPlan, Ref: d[i].Ref, Err: errors.New("attribute v is no number")}
+				return &cellconfig.BadRow{Kind: plan.KindPlan, Ref: d[i].Ref,
+					Err: errors.New("attribute v is no number")}
 			}
 		}
 		return nil

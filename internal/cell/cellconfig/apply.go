@@ -19,9 +19,10 @@ const (
 	itemsOfKey   = 3 // the key, its hash, and the hash that it had before
 )
 
-// Apply writes documents where they are newer than what is there, and returns how many were. Duplicates and older versions are
-// left out; where nothing is newer, nothing is written. What does not fit one step is written in several, in the order given, and
-// each of them is whole. Several may write at once: who comes second tries again, until ctx ends.
+// Apply writes documents where they are newer than what is there, and returns how many were. Duplicates and older
+// versions are left out; where nothing is newer, nothing is written. What does not fit one step is written in several,
+// in the order given, and each of them is whole. Several may write at once: who comes second tries again, until ctx
+// ends.
 //
 // An error that wraps [ErrInvalid] names a document, and then nothing was written of the step that it is in.
 func Apply(ctx context.Context, s Store, documents []Document, now func() time.Time) (int, error) {
@@ -169,8 +170,8 @@ func stage(
 	return step, n, nil
 }
 
-// rehash is what each hash of the keys is to stand for: a key's body, or nil for nothing any more. A hash that a key gives up
-// may be taken by another.
+// rehash is what each hash of the keys is to stand for: a key's body, or nil for nothing any more. A hash that a key
+// gives up may be taken by another.
 func rehash(keys []Document, before map[Ref]*Document) (map[string][]byte, error) {
 	hashes := make(map[string][]byte, len(keys))
 	for i := range keys {

@@ -93,8 +93,8 @@ func BenchmarkMiss(b *testing.B) {
 	}
 }
 
-// Guarantees that 10,000 tenants of one plan fit the cache's default bound, and that its estimate of what they take is not below
-// what they do take: a bound that is passed unseen is none.
+// Guarantees that 10,000 tenants of one plan fit the cache's default bound, and that its estimate of what they take is
+// not below what they do take: a bound that is passed unseen is none.
 func TestMemory(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -114,10 +114,12 @@ func TestMemory(t *testing.T) {
 	}
 	var limits []string
 	for i := range 1000 {
-		limits = append(limits, fmt.Sprintf(`{"id":"l%d","per":"endpoint","match":{"methods":["GET"],"pathPattern":"/v1/r%d/*/x"},"tiers":[{"period":1,"threshold":5},{"period":60,"threshold":99}]}`, i, i))
+		limits = append(limits, fmt.Sprintf(`{"id":"l%d","per":"endpoint","match":{"methods":["GET"],`+
+			`"pathPattern":"/v1/r%d/*/x"},"tiers":[{"period":1,"threshold":5},{"period":60,"threshold":99}]}`, i, i))
 	}
 	w.apply(body(plan.KindPlan, "big", 1, `{"id":"big","limits":[`+strings.Join(limits, ",")+`]}`),
-		body(plan.KindTenant, "big", 1, `{"id":"big","plan":"big","overrides":[{"id":"l1","tiers":[{"period":1,"threshold":5}]}]}`))
+		body(plan.KindTenant, "big", 1, `{"id":"big","plan":"big","overrides":[{"id":"l1","tiers":[{"period":1,`+
+			`"threshold":5}]}]}`))
 	weigh(t, w, "a plan of 1,000 limits", func() { w.want(noon.Add(time.Minute), "big", "5") })
 }
 

@@ -73,8 +73,9 @@ const (
 
 var (
 	errNoPlan   = errors.New("its plan is not there")
-	errUnplaced = errors.New("where the tenant is served is not known here: its placement was deleted, or could not be read")
-	errOlder    = errors.New("the table has an older version than its log says")
+	errUnplaced = errors.New("where the tenant is served is not known here: its placement was deleted, or could not " +
+		"be read")
+	errOlder = errors.New("the table has an older version than its log says")
 )
 
 // refused is the error where no earlier tenant is left.
@@ -170,7 +171,8 @@ func (r *Reader) compileSettings(d Document) (s *plan.Settings, err error) {
 			s, err = nil, fmt.Errorf("they cannot be compiled: %v", p)
 		}
 	}()
-	if s, err = plan.CompileSettings(plan.Document{Kind: plan.KindSettings, ID: plan.SettingsID, Body: d.Body}); err != nil {
+	if s, err = plan.CompileSettings(plan.Document{Kind: plan.KindSettings, ID: plan.SettingsID,
+		Body: d.Body}); err != nil {
 		return nil, err
 	}
 	return s, r.acceptedSet(s.IPLimits())
@@ -340,7 +342,8 @@ func (r *Reader) depart(flights []*flight, keys []cacheKey) []*flight {
 	return flights
 }
 
-// patience is how long a read may take: a good key is not turned away because its environment has only just begun. r.mu is held.
+// patience is how long a read may take: a good key is not turned away because its environment has only just begun. r.mu
+// is held.
 func (r *Reader) patience() time.Duration {
 	if clock.Between(r.woke, r.begun) < wakes {
 		return r.c.FirstTimeout
@@ -453,7 +456,8 @@ func (r *Reader) get(ctx context.Context, flights []*flight) ([]Document, error)
 	}
 	r.mu.Unlock()
 	var documents []Document
-	err := r.gate.do(ctx, r.c.FirstTimeout, func(ctx context.Context) (err error) { // the flights' budget ends before that
+	// the flights' budget ends before that
+	err := r.gate.do(ctx, r.c.FirstTimeout, func(ctx context.Context) (err error) {
 		if documents, err = r.c.Table.Get(ctx, refs...); err == nil && len(documents) != len(refs) {
 			err = fmt.Errorf("%d documents for %d", len(documents), len(refs))
 		}
@@ -467,9 +471,9 @@ func (r *Reader) get(ctx context.Context, flights []*flight) ([]Document, error)
 	return documents, err
 }
 
-// catchUp follows the log until it is at entry seq: a document of a later state than the copy may only be used together with
-// what else that state changed. A copy that is in doubt is dropped. It is the one poll that may come less than PollEvery
-// after another.
+// catchUp follows the log until it is at entry seq: a document of a later state than the copy may only be used together
+// with what else that state changed. A copy that is in doubt is dropped. It is the one poll that may come less than
+// PollEvery after another.
 func (r *Reader) catchUp(ctx context.Context, seq int64) error {
 	for range 3 {
 		r.mu.Lock()

@@ -1,19 +1,19 @@
-// Package cellconfig is the configuration of one cell as a table of documents with a change log: what is in it, how it is
-// written, and a [Reader] that keeps a copy of what requests need.
+// Package cellconfig is the configuration of one cell as a table of documents with a change log: what is in it, how it
+// is written, and a [Reader] that keeps a copy of what requests need.
 //
 // # The table
 //
-// A table holds documents (plans, tenants, API keys, the settings; other kinds are kept and not read here), a change log, and
-// a head. A [Document] has a version of its own, counted where it is edited. The log counts the table's states: entry n names
-// every document, with its version, that the n-th change replaced; the head is the number of the last entry. Documents, entry
-// and the step of the head from n to n+1 are one transaction, so a table is in state n or in state n+1 and nothing between. A
-// document knows the entry that it came with ([Document.Seq]).
+// A table holds documents (plans, tenants, API keys, the settings; other kinds are kept and not read here), a change
+// log, and a head. A [Document] has a version of its own, counted where it is edited. The log counts the table's
+// states: entry n names every document, with its version, that the n-th change replaced; the head is the number of the
+// last entry. Documents, entry and the step of the head from n to n+1 are one transaction, so a table is in state n or
+// in state n+1 and nothing between. A document knows the entry that it came with ([Document.Seq]).
 //
-// An API key is there twice: under its id, for those who manage it, and under its hash ([KindKeyHash]), since that is all
-// that a request shows. The second is made by [Apply]; its version is the number of its entry.
+// An API key is there twice: under its id, for those who manage it, and under its hash ([KindKeyHash]), since that is
+// all that a request shows. The second is made by [Apply]; its version is the number of its entry.
 //
-// A deleted document stays as a tombstone, so that a message from before the deletion is still known to be old. Entries of the
-// log are dropped some time after they were written ([Head.Retention]).
+// A deleted document stays as a tombstone, so that a message from before the deletion is still known to be old. Entries
+// of the log are dropped some time after they were written ([Head.Retention]).
 //
 // # Repairs
 //
@@ -32,7 +32,8 @@
 //
 // # Reading
 //
-// A [Reader] loads documents when a request needs them, and learns from the log which of them it must read again. It holds:
+// A [Reader] loads documents when a request needs them, and learns from the log which of them it must read again. It
+// holds:
 //
 //   - The head is read before any document, and documents are read consistently. So what is read is at least as new as the
 //     head, and what changes later is in the log.
@@ -60,8 +61,8 @@
 //   - Shares or a placement that cannot be read are not absent ones. A tombstone of either says that the cell does not know
 //     them: shares that were heard before stay in force, and nothing is decided about the tenant of the placement.
 //
-// A request keeps the settings that it began with. Its key and its tenant are looked up in the newest state that is known when
-// they are asked for, so a change in between may be seen by the second and not by the first.
+// A request keeps the settings that it began with. Its key and its tenant are looked up in the newest state that is
+// known when they are asked for, so a change in between may be seen by the second and not by the first.
 package cellconfig
 
 import (
@@ -83,8 +84,8 @@ type Kind = plan.Kind
 // KindKeyHash is an API key under its hash, 64 hex digits in lower case, as id. It is never applied by itself.
 const KindKeyHash Kind = "keyhash"
 
-// Documents about the cells' shares of limits: what [shares.State] is to all of them, and the placement of each tenant that not
-// every cell serves, under [shares.PlacementKey].
+// Documents about the cells' shares of limits: what [shares.State] is to all of them, and the placement of each tenant
+// that not every cell serves, under [shares.PlacementKey].
 const (
 	KindShares    Kind = "shares"
 	SharesID           = "shares"
@@ -146,8 +147,8 @@ type Head struct {
 	Retention   time.Duration // how long a log entry stays; 0 is for ever
 }
 
-// Table is what a [Reader] needs. It is safe for concurrent use. Every read is consistent: it sees what was written before it
-// began.
+// Table is what a [Reader] needs. It is safe for concurrent use. Every read is consistent: it sees what was written
+// before it began.
 type Table interface {
 	// Head is the table's state. The error wraps ErrEmpty where nothing was ever written.
 	Head(ctx context.Context) (Head, error)
@@ -174,9 +175,9 @@ type Store interface {
 	Lister
 
 	// Commit writes the step's documents and log entry and moves the head, all or nothing, where the head is still at
-	// Entry.Seq-1 of the incarnation; else the error wraps ErrConflict and nothing is written. The incarnation may be ""
-	// where the table is empty; it is then made. A step with Repair makes another one, and a document of version 0 in it
-	// is removed. Rows are deleted by their own keys, whatever is in them.
+	// Entry.Seq-1 of the incarnation; else the error wraps ErrConflict and nothing is written. The incarnation may be
+	// "" where the table is empty; it is then made. A step with Repair makes another one, and a document of version 0
+	// in it is removed. Rows are deleted by their own keys, whatever is in them.
 	Commit(ctx context.Context, step Step) error
 }
 
@@ -226,7 +227,8 @@ func (d *Document) wrongBody() string {
 	case d.Kind != plan.KindKey:
 		return ""
 	}
-	if id, hash := keyOf(d.Body); id != d.ID || len(hash) != hashHexBytes || strings.Trim(hash, "0123456789abcdef") != "" {
+	if id, hash := keyOf(d.Body); id != d.ID || len(hash) != hashHexBytes ||
+		strings.Trim(hash, "0123456789abcdef") != "" {
 		return "a key needs its id and a hash of 64 hex digits in lower case"
 	}
 	return ""

@@ -31,7 +31,8 @@ func newLeasing(t *testing.T, cell, limits string, now *time.Time) *leasing {
 		t.Fatal(err)
 	}
 	l := &leasing{world: newWorld(t, inCell(cell))}
-	l.leases, err = lease.New(lease.Config{Store: store, Instances: func() int { return 1 }, GiveBackEvery: -1, Clock: func() time.Time { return *now }})
+	l.leases, err = lease.New(lease.Config{Store: store, Instances: func() int { return 1 }, GiveBackEvery: -1,
+		Clock: func() time.Time { return *now }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,10 +112,11 @@ func (p *phases) step(requests ...shares.Request) cellconfig.Document {
 	return p.document(p.version)
 }
 
-// Guarantees that a change of the shares' epoch ends leases that were granted by the shares before: an instance that holds units of the
-// whole limit spends no more than its cell's share of the new epoch, and exactly that, so what it had not spent is returned and not
-// lost; that nothing is leased of a limit that the cell does not grant any more; and that the cells together pass the limit in no window,
-// from the one in which the epoch changes on, and grant all of it once they are at rest.
+// Guarantees that a change of the shares' epoch ends leases that were granted by the shares before: an instance that
+// holds units of the whole limit spends no more than its cell's share of the new epoch, and exactly that, so what it
+// had not spent is returned and not lost; that nothing is leased of a limit that the cell does not grant any more; and
+// that the cells together pass the limit in no window, from the one in which the epoch changes on, and grant all of it
+// once they are at rest.
 func TestLeasesThroughEpochs(t *testing.T) {
 	const whole, share, period = 100, 25, time.Minute
 	for _, tt := range []struct {
@@ -168,7 +170,8 @@ func TestLeasesThroughEpochs(t *testing.T) {
 				refill = 4 // of the time that has passed, at most
 			}
 			if got := len(eu.spent); got > share+refill || got < share-2 {
-				t.Errorf("%d were spent, %d held, and of the new share of %d the cell granted %d: want all of it and no more", spent, held, share, got)
+				t.Errorf("%d were spent, %d held, and of the new share of %d the cell granted %d: want all of it "+
+					"and no more", spent, held, share, got)
 			}
 			if n := us.spend(now, whole); n != 0 {
 				t.Errorf("the cell that joins grants %d before it grows", n)
@@ -208,15 +211,16 @@ func TestLeasesThroughEpochs(t *testing.T) {
 					t.Errorf("window %d: the cells grant %d, want at most %d", w, n, tt.most)
 				}
 			}
-			if n := between(start.Add(11*period), period, eu, us); n < 8*whole/10 { // leases of a log are stamped at their end
+			// leases of a log are stamped at their end
+			if n := between(start.Add(11*period), period, eu, us); n < 8*whole/10 {
 				t.Errorf("at rest the cells grant %d of %d", n, whole)
 			}
 		})
 	}
 }
 
-// Guarantees that the test above can fail: an instance that goes on with the limit of the epoch before spends what it has leased by it,
-// and more.
+// Guarantees that the test above can fail: an instance that goes on with the limit of the epoch before spends what it
+// has leased by it, and more.
 func TestLeasesOfTheEpochBefore(t *testing.T) {
 	now := noon
 	limits := fmt.Sprintf(epochPlan, "fixed_window", `"threshold":100,"period":"1m"`)
@@ -237,8 +241,9 @@ func TestLeasesOfTheEpochBefore(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell which ran alone and is added by itself, and the second one after it, keep the limit in every window; and what
-// it costs to add both at once: in the window that is open the second one's part on top, and nothing in the next.
+// Guarantees that a cell which ran alone and is added by itself, and the second one after it, keep the limit in every
+// window; and what it costs to add both at once: in the window that is open the second one's part on top, and nothing
+// in the next.
 func TestAloneAndThenNot(t *testing.T) {
 	const whole, period = 100, time.Minute
 	limits := fmt.Sprintf(epochPlan, "fixed_window", `"threshold":100,"period":"1m"`)

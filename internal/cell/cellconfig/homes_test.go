@@ -16,11 +16,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// Guarantees that a quota which another cell keeps is given to the store as one of that cell where there is a way to it, under the same
-// identity, and is not granted where there is none, which the log says once: each tenant's calls would else be refused for no reason
-// that anybody sees.
+// Guarantees that a quota which another cell keeps is given to the store as one of that cell where there is a way to
+// it, under the same identity, and is not granted where there is none, which the log says once: each tenant's calls
+// would else be refused for no reason that anybody sees.
 func TestQuotasOfOtherCells(t *testing.T) {
-	text := `{"id":"p","limits":[{"id":"month","quota":{"units":100,"every":"month"}},{"id":"rate","algorithm":"fixed_window","period":"1s","threshold":10}]}`
+	text := `{"id":"p","limits":[{"id":"month","quota":{"units":100,"every":"month"}},{"id":"rate",` +
+		`"algorithm":"fixed_window","period":"1s","threshold":10}]}`
 	b := newBalanced(t, "eu-1")
 	b.now = noon.AddDate(0, -2, 0)
 	b.do(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
@@ -48,10 +49,13 @@ func TestQuotasOfOtherCells(t *testing.T) {
 		}
 		set := got.Limits(noon)
 		charges := set.AppendCharges(nil, &plan.Attributes{Method: "GET"})
-		if len(charges) != 2 || set.Withheld(charges) != nil || charges[0].Limit.Home != "us-1" || charges[1].Limit.Home != "" {
-			t.Fatalf("%s: %d charges, withheld %v, kept in %q; want the quota of us-1 and the rate of this cell", id, len(charges), set.Withheld(charges), charges[0].Limit.Home)
+		if len(charges) != 2 || set.Withheld(charges) != nil || charges[0].Limit.Home != "us-1" ||
+			charges[1].Limit.Home != "" {
+			t.Fatalf("%s: %d charges, withheld %v, kept in %q; want the quota of us-1 and the rate of this cell", id,
+				len(charges), set.Withheld(charges), charges[0].Limit.Home)
 		}
-		if e := set.Limits[0]; charges[0].Limit.Tiers[0].Identity() != e.Whole().Tiers[0].Identity() || !strings.Contains(e.Share().Why, "kept in cell us-1") {
+		if e := set.Limits[0]; charges[0].Limit.Tiers[0].Identity() != e.Whole().Tiers[0].Identity() ||
+			!strings.Contains(e.Share().Why, "kept in cell us-1") {
 			t.Errorf("%s: identity %q, why %q", id, charges[0].Limit.Tiers[0].Identity(), e.Share().Why)
 		}
 		if log.Len() > 0 {
@@ -59,7 +63,8 @@ func TestQuotasOfOtherCells(t *testing.T) {
 		}
 
 		w = newWorld(t, reaching("ap-1"))
-		w.apply(body(plan.KindPlan, "p", 1, text), cellconfigtest.Tenant(id, "p", 1), cellconfigtest.Tenant("other", "p", 1), b.document(1))
+		w.apply(body(plan.KindPlan, "p", 1, text), cellconfigtest.Tenant(id, "p", 1),
+			cellconfigtest.Tenant("other", "p", 1), b.document(1))
 		c, _ = w.begin(noon)
 		for _, who := range []string{id, "other", id} {
 			if got, err = c.Tenant(t.Context(), who); err != nil {
@@ -80,8 +85,8 @@ func TestQuotasOfOtherCells(t *testing.T) {
 	}
 }
 
-// Guarantees that no request waits while limits are divided among the cells, for which calendar periods are computed: the
-// reader answers meanwhile, both for a tenant and for calls without a credential.
+// Guarantees that no request waits while limits are divided among the cells, for which calendar periods are computed:
+// the reader answers meanwhile, both for a tenant and for calls without a credential.
 func TestDividingHoldsNoLock(t *testing.T) {
 	b := newBalanced(t, "eu-1")
 	b.now = noon.AddDate(0, -2, 0) // so that a quota's period has begun since
@@ -145,7 +150,8 @@ func TestSmallLimitsOfOtherCells(t *testing.T) {
 	for _, e := range p.Set().Limits {
 		b.limits = append(b.limits, shares.Limited{Plan: "p", Limit: e.Limit})
 	}
-	b.do(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1}, shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
+	b.do(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1}, shares.Request{Kind: shares.Join, Cell: "us-1",
+		Weight: 1})
 	home := b.state.Document().View("eu-1", "t", nil).Home()
 	for _, cell := range []string{"eu-1", "us-1"} {
 		for _, reaches := range []bool{true, false} {
@@ -164,7 +170,8 @@ func TestSmallLimitsOfOtherCells(t *testing.T) {
 			set := got.Limits(noon)
 			charges := set.AppendCharges(nil, &plan.Attributes{Method: "GET"})
 			if !reaches && cell != home {
-				if e := set.Withheld(charges); e == nil || e.Limit.ID != "tiny" || !strings.Contains(log.String(), "home="+home) {
+				if e := set.Withheld(charges); e == nil || e.Limit.ID != "tiny" || !strings.Contains(log.String(),
+					"home="+home) {
 					t.Errorf("%s has no way to %s: withheld %v, the log has %s", cell, home, e, &log)
 				}
 				if l := set.Limits[1].Limit; l.Mode != limit.Off {
@@ -172,8 +179,10 @@ func TestSmallLimitsOfOtherCells(t *testing.T) {
 				}
 				continue
 			}
-			if set.Withheld(charges) != nil || len(charges) != 2 || charges[0].Limit.Home != home || !charges[0].Limit.Exact || charges[1].Limit.Home != home {
-				t.Errorf("%s: withheld %v, charges %+v; want both kept in %s", cell, set.Withheld(charges), charges, home)
+			if set.Withheld(charges) != nil || len(charges) != 2 || charges[0].Limit.Home != home ||
+				!charges[0].Limit.Exact || charges[1].Limit.Home != home {
+				t.Errorf("%s: withheld %v, charges %+v; want both kept in %s", cell, set.Withheld(charges), charges,
+					home)
 			}
 			if why := set.Limits[0].Share().Why; !strings.Contains(why, "counted in cell "+home+" for all cells") {
 				t.Errorf("%s: why %q", cell, why)

@@ -36,13 +36,13 @@ const (
 type Config struct {
 	Table Table // required
 
-	// Cell is the id of the cell, whose share of each limit tenants are given; see package shares. Before the table has shares
-	// nothing is loaded: a cell that is one of several must not grant what others grant, too. Where Cell is "", shares are not
-	// looked at, and a tenant has the whole of each limit.
+	// Cell is the id of the cell, whose share of each limit tenants are given; see package shares. Before the table has
+	// shares nothing is loaded: a cell that is one of several must not grant what others grant, too. Where Cell is "",
+	// shares are not looked at, and a tenant has the whole of each limit.
 	Cell string
 
-	// Alone says that there is no other cell: as long as the table has no shares, a tenant has the whole of each limit. Once it has
-	// some, they count.
+	// Alone says that there is no other cell: as long as the table has no shares, a tenant has the whole of each limit.
+	// Once it has some, they count.
 	Alone bool
 
 	// Reaches says whether there is a way to the counters of another cell: quotas, and limits too small to be divided,
@@ -51,29 +51,31 @@ type Config struct {
 	// Home is Cell.
 	Reaches func(home string) bool
 
-	// Hashes are what the presented key may be stored under. nil knows no key. An error other than identity.ErrMalformedKey is
-	// taken for authorizer.ErrNotLoaded.
+	// Hashes are what the presented key may be stored under. nil knows no key. An error other than
+	// identity.ErrMalformedKey is taken for authorizer.ErrNotLoaded.
 	Hashes func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error)
 
 	// Holds reports whether the table holds a document of the kind that is not deleted, for a table that knows this
 	// without a read. If nil, the table may hold documents of every kind.
 	Holds func(Kind) bool
 
-	// Accepts says whether the store can keep a limit; a document with one that it cannot keep does not compile. nil is any.
+	// Accepts says whether the store can keep a limit; a document with one that it cannot keep does not compile. nil is
+	// any.
 	Accepts func(*limit.Limit) error
 
-	// OnApply is called for each log entry that was seen, with the time of that: for how long changes take to arrive. It is not
-	// called for what a first or fresh start passes over. It may be called by several goroutines at once.
+	// OnApply is called for each log entry that was seen, with the time of that: for how long changes take to arrive.
+	// It is not called for what a first or fresh start passes over. It may be called by several goroutines at once.
 	OnApply func(e Entry, now time.Time)
 
 	Log *slog.Logger // default slog.Default()
 
-	// Timeout bounds one read of the table, 1 ms to 10 s; 0 is 100 ms. A poll is at most two of it, and a request that finds
-	// nothing in the cache waits for at most five in all: a poll, its key, its tenant and the tenant's plan.
+	// Timeout bounds one read of the table, 1 ms to 10 s; 0 is 100 ms. A poll is at most two of it, and a request that
+	// finds nothing in the cache waits for at most five in all: a poll, its key, its tenant and the tenant's plan.
 	Timeout time.Duration
 
-	// FirstTimeout bounds the first poll, which opens the connections, and in its stead each read in the first two seconds of
-	// requests after a start or a thaw, when the process is slow by itself; 1 ms to 60 s; 0 is 1 s. One below Timeout is Timeout.
+	// FirstTimeout bounds the first poll, which opens the connections, and in its stead each read in the first two
+	// seconds of requests after a start or a thaw, when the process is slow by itself; 1 ms to 60 s; 0 is 1 s. One
+	// below Timeout is Timeout.
 	FirstTimeout time.Duration
 
 	MaxDocuments int   // in the cache, 16 or more; 0 is 20,000
@@ -197,8 +199,8 @@ func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configura
 	return v, nil
 }
 
-// Load brings the copy up to what was written before the call; it is what a process does before its first request. The error
-// says why the copy is not up to date.
+// Load brings the copy up to what was written before the call; it is what a process does before its first request. The
+// error says why the copy is not up to date.
 func (r *Reader) Load(ctx context.Context, now time.Time) error {
 	for {
 		r.mu.Lock()
@@ -266,7 +268,8 @@ func (r *Reader) due(now time.Time, force bool) (p *poll, mine bool) {
 // start begins a poll. r.mu is held.
 func (r *Reader) start(now time.Time, timeout time.Duration) *poll {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	p := &poll{Call: singleflight.Begin(clock.At(now), ctx.Done()), began: now, aging: r.aging, renewed: make(chan struct{})}
+	p := &poll{Call: singleflight.Begin(clock.At(now), ctx.Done()), began: now, aging: r.aging,
+		renewed: make(chan struct{})}
 	r.poll, r.tried, r.aging = p, now, nil
 	r.polls++
 	each := min(r.c.Timeout, timeout)
@@ -343,15 +346,19 @@ type centralDocument struct {
 	sum     uint64
 }
 
-// follow reads the log up to the head and puts it into force; the entries are those that were new. What is written between its
-// reads may make it start again.
+// follow reads the log up to the head and puts it into force; the entries are those that were new. What is written
+// between its reads may make it start again.
 func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]Entry, error) {
 	for range 3 {
 		r.mu.Lock()
 		from := base{r.loaded, r.doubted, r.head, r.central, r.synced}
 		r.mu.Unlock()
 		var head Head
-		err := r.gate.do(ctx, timeout, func(ctx context.Context) (err error) { head, err = r.c.Table.Head(ctx); return err })
+		err := r.gate.do(ctx, timeout, func(ctx context.Context) (err error) {
+			head,
+				err = r.c.Table.Head(ctx)
+			return err
+		})
 		if err != nil {
 			return nil, fmt.Errorf("read the head: %w", err)
 		}
@@ -363,7 +370,8 @@ func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]
 		need, named := centralVersions(entries)
 		if anew != "" || named || clock.Between(from.centralAge.read, p.began) >= from.centralAge.renew {
 			least := need
-			if clock.Between(from.synced, p.began) >= tooOld { // the log has said for too long what the table does not have
+			// the log has said for too long what the table does not have
+			if clock.Between(from.synced, p.began) >= tooOld {
 				least = [len(need)]int64{}
 			}
 			var ahead bool
@@ -388,7 +396,9 @@ func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]
 }
 
 // entries are those from the known head to the new one; where that is not the way on, anew says why.
-func (r *Reader) entries(ctx context.Context, p *poll, timeout time.Duration, from *base, head Head) (entries []Entry, anew string, err error) {
+func (r *Reader) entries(
+	ctx context.Context, p *poll, timeout time.Duration, from *base, head Head,
+) (entries []Entry, anew string, err error) {
 	switch {
 	case !from.loaded:
 		return nil, "it is read for the first time", nil
@@ -447,7 +457,8 @@ func centralVersions(entries []Entry) (need [2]int64, named bool) {
 // versions that it says.
 func (c *central) unnamed(now *central, need [len(centralRefs)]int64) bool {
 	for i := range c.documents {
-		if was, is := c.documents[i], now.documents[i]; was != is && (is.version != need[i] || is.version <= was.version) {
+		if was, is := c.documents[i], now.documents[i]; was != is &&
+			(is.version != need[i] || is.version <= was.version) {
 			return true
 		}
 	}
@@ -455,11 +466,14 @@ func (c *central) unnamed(now *central, need [len(centralRefs)]int64) bool {
 }
 
 // errNoShares is a cell that does not know what it may grant, or does not any more.
-var errNoShares = errors.New("there are no shares: what this cell may grant of each limit is not known, and it is not alone")
+var errNoShares = errors.New("there are no shares: what this cell may grant of each limit is not known, and it is " +
+	"not alone")
 
-// readCentral reads the settings and the shares, at least versions need. ahead says that they are of a later state than head.
-// One that does not compile leaves the last good one in force; where there is none, that is an error.
-func (r *Reader) readCentral(ctx context.Context, timeout time.Duration, head Head, before central, need [2]int64) (now central, ahead bool, err error) {
+// readCentral reads the settings and the shares, at least versions need. ahead says that they are of a later state than
+// head. One that does not compile leaves the last good one in force; where there is none, that is an error.
+func (r *Reader) readCentral(
+	ctx context.Context, timeout time.Duration, head Head, before central, need [2]int64,
+) (now central, ahead bool, err error) {
 	refs := centralRefs[:]
 	if r.c.Cell == "" {
 		refs = refs[:1]
@@ -479,7 +493,8 @@ func (r *Reader) readCentral(ctx context.Context, timeout time.Duration, head He
 			return before, true, nil
 		}
 		if got[i].Version < need[i] {
-			return before, false, fmt.Errorf("read the %s: version %d, and the log says %d", refs[i].Kind, got[i].Version, need[i])
+			return before, false, fmt.Errorf("read the %s: version %d, and the log says %d", refs[i].Kind,
+				got[i].Version, need[i])
 		}
 	}
 	now = central{settings: plan.NoSettings()}
@@ -571,7 +586,8 @@ func (r *Reader) advance(p *poll, head Head, now central, entries []Entry, anew 
 
 // unloaded is the state before anything was read. r.mu is held.
 func (r *Reader) unloaded(err error) {
-	r.fresh = &view{r: r, settings: plan.NoSettings(), stale: true, err: fmt.Errorf("%w: %w", authorizer.ErrNotLoaded, err)}
+	r.fresh = &view{r: r, settings: plan.NoSettings(), stale: true, err: fmt.Errorf("%w: %w", authorizer.ErrNotLoaded,
+		err)}
 	r.stale = r.fresh
 }
 

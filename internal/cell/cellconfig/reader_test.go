@@ -28,10 +28,12 @@ func TestBeforeTheFirstDocument(t *testing.T) {
 	w := newWorld(t)
 	c, _ := w.begin(noon)
 	path := route.Clean("/any")
-	if got := threshold(c, "t", noon); got != "not loaded" || !c.Stale() || len(c.IPLimits().Limits) != 0 || !c.Routed("GET", &path) {
+	if got := threshold(c, "t", noon); got != "not loaded" || !c.Stale() || len(c.IPLimits().Limits) != 0 ||
+		!c.Routed("GET", &path) {
 		t.Errorf("tenant %q, stale %v", got, c.Stale())
 	}
-	if _, _, err := c.Anonymous(t.Context()); !errors.Is(err, authorizer.ErrNotLoaded) || !errors.Is(err, cellconfig.ErrEmpty) {
+	if _, _, err := c.Anonymous(t.Context()); !errors.Is(err, authorizer.ErrNotLoaded) ||
+		!errors.Is(err, cellconfig.ErrEmpty) {
 		t.Errorf("anonymous: %v, want ErrNotLoaded since the table is empty", err)
 	}
 	if _, err := c.Key(t.Context(), "a", noon); !errors.Is(err, authorizer.ErrNotLoaded) {
@@ -73,7 +75,8 @@ func TestLazy(t *testing.T) {
 	}
 }
 
-// Guarantees what a poll costs a request: none within a second, one beside the decision up to two, one before it after that.
+// Guarantees what a poll costs a request: none within a second, one beside the decision up to two, one before it after
+// that.
 func TestPolls(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -200,7 +203,8 @@ func TestKeysComeAndGo(t *testing.T) {
 	if got := w.keyAt(now, "peppers away"); got != "not loaded" {
 		t.Errorf("without peppers a key is %q, want not loaded", got)
 	}
-	expired := body(plan.KindKey, "new", 3, strings.Replace(string(cellconfigtest.Key("new", "t", 'c', 3).Body), "{", `{"expires":"2026-06-15T12:00:20Z",`, 1))
+	expired := body(plan.KindKey, "new", 3, strings.Replace(string(cellconfigtest.Key("new", "t", 'c', 3).Body), "{",
+		`{"expires":"2026-06-15T12:00:20Z",`, 1))
 	w.apply(expired)
 	for after, want := range map[time.Duration]string{19 * time.Second: "new", 20 * time.Second: "expired API key"} {
 		if got := w.keyAt(noon.Add(after), "c"); got != want {
@@ -209,7 +213,8 @@ func TestKeysComeAndGo(t *testing.T) {
 	}
 }
 
-// Guarantees that without a table what is here goes on being used, is marked after 30 s, and what is not here is not made up.
+// Guarantees that without a table what is here goes on being used, is marked after 30 s, and what is not here is not
+// made up.
 func TestAway(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -271,8 +276,8 @@ func TestHanging(t *testing.T) {
 	})
 }
 
-// Guarantees that a table to which nothing was ever written has answered: once it is filled, nobody waits for a table that was
-// thought to be failing.
+// Guarantees that a table to which nothing was ever written has answered: once it is filled, nobody waits for a table
+// that was thought to be failing.
 func TestAnEmptyTableAnswers(t *testing.T) {
 	w := newWorld(t)
 	for i := range 20 {
@@ -285,8 +290,8 @@ func TestAnEmptyTableAnswers(t *testing.T) {
 	w.want(noon.Add(41*time.Second), "t", "5")
 }
 
-// Guarantees that a good key is not turned away because the process has only just begun, or thawed, and is slow by itself: a read may
-// take longer then, and only then.
+// Guarantees that a good key is not turned away because the process has only just begun, or thawed, and is slow by
+// itself: a read may take longer then, and only then.
 func TestSlowBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(c *cellconfig.Config) { c.Timeout, c.FirstTimeout = 0, 0 })
@@ -329,7 +334,8 @@ func TestThaws(t *testing.T) {
 	w.away(true)
 	for i := range 20 {
 		w.want(noon.Add(time.Duration(i)*time.Second), "t", "5")
-		w.want(noon.Add(time.Duration(i)*time.Second), "nobody", map[bool]string{true: "unknown", false: "not loaded"}[false])
+		w.want(noon.Add(time.Duration(i)*time.Second), "nobody", map[bool]string{true: "unknown",
+			false: "not loaded"}[false])
 	}
 	if w.r.Stats(noon).Refused == 0 {
 		t.Fatal("the table is asked all the time")
@@ -505,7 +511,8 @@ func TestChangedAndUnreadable(t *testing.T) {
 	if got := w.keyAt(noon, "a"); got != "k" {
 		t.Fatal(got)
 	}
-	w.apply(revoked("k", "t", 'a', 2), cellconfigtest.Tenant("t", "q", 2), cellconfigtest.Plan("p", 6, 2), cellconfigtest.Plan("q", 7, 1))
+	w.apply(revoked("k", "t", 'a', 2), cellconfigtest.Tenant("t", "q", 2), cellconfigtest.Plan("p", 6, 2),
+		cellconfigtest.Plan("q", 7, 1))
 	w.onGet = func(context.Context, []cellconfig.Document) error { return errAway }
 	now := noon.Add(3 * time.Second)
 	if got := w.keyAt(now, "a"); got != "not loaded" {
@@ -535,8 +542,8 @@ func TestIPv6Prefix(t *testing.T) {
 	}
 }
 
-// Guarantees that a bad document never replaces a good one, is told of once for each version, and costs only those who need
-// it where there was no good one.
+// Guarantees that a bad document never replaces a good one, is told of once for each version, and costs only those who
+// need it where there was no good one.
 func TestBadDocuments(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -545,8 +552,10 @@ func TestBadDocuments(t *testing.T) {
 	if got := w.keyAt(noon, "a"); got != "k" {
 		t.Fatal(got)
 	}
-	bad := body(plan.KindKey, "k", 2, strings.Replace(string(cellconfigtest.Key("k", "t", 'a', 2).Body), "{", `{"odd":1,`, 1))
-	w.apply(body(plan.KindPlan, "p", 2, `{"id":"p","limits":[{"id":"all"}]}`), body(plan.KindTenant, "t", 2, `{"id":"t","plan":7}`), bad,
+	bad := body(plan.KindKey, "k", 2, strings.Replace(string(cellconfigtest.Key("k", "t", 'a', 2).Body), "{",
+		`{"odd":1,`, 1))
+	w.apply(body(plan.KindPlan, "p", 2, `{"id":"p","limits":[{"id":"all"}]}`),
+		body(plan.KindTenant, "t", 2, `{"id":"t","plan":7}`), bad,
 		settings(2, `{"anonymousPlan":"p","routes":7}`))
 	for i := range 3 {
 		now := noon.Add(time.Duration(3+3*i) * time.Second)
@@ -559,7 +568,8 @@ func TestBadDocuments(t *testing.T) {
 			t.Errorf("anonymous: %q, %v", id, err)
 		}
 	}
-	if s := w.r.Stats(noon); s.BadDocuments != 4 || strings.Count(w.logged(), "is not good") != 4 || !strings.Contains(w.logged(), "version=2") {
+	if s := w.r.Stats(noon); s.BadDocuments != 4 || strings.Count(w.logged(), "is not good") != 4 ||
+		!strings.Contains(w.logged(), "version=2") {
 		t.Errorf("%d bad documents, want 4, each logged once\n%s", s.BadDocuments, w.logged())
 	}
 	if strings.Contains(w.logged(), strings.Repeat("a", 64)) {
@@ -585,8 +595,8 @@ func TestBadDocuments(t *testing.T) {
 	}
 }
 
-// Guarantees that settings which never were good leave the whole configuration unloaded: without them nobody knows which
-// limits protect it.
+// Guarantees that settings which never were good leave the whole configuration unloaded: without them nobody knows
+// which limits protect it.
 func TestBadSettingsAtFirst(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -612,7 +622,9 @@ func TestTenantAndPlanDisagree(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
 	override := func(version, threshold int64, id string) cellconfig.Document {
-		return body(plan.KindTenant, "t", version, fmt.Sprintf(`{"id":"t","plan":"p","overrides":[{"id":%q,"tiers":[{"period":1,"threshold":%d}]}]}`, id, threshold))
+		return body(plan.KindTenant, "t", version,
+			fmt.Sprintf(`{"id":"t","plan":"p","overrides":[{"id":%q,"tiers":[{"period":1,"threshold":%d}]}]}`, id,
+				threshold))
 	}
 	w.apply(override(2, 50, "all"))
 	w.want(noon, "t", "50")
@@ -636,7 +648,8 @@ func TestTenantAndPlanDisagree(t *testing.T) {
 	w.apply(cellconfigtest.Plan("p", 3, 4), cellconfigtest.Tenant("t", "p", 4))
 	w.want(noon.Add(40*time.Second), "new", "3")
 	w.want(noon.Add(40*time.Second), "t", "3")
-	w.apply(body(plan.KindTenant, "t", 5, `{"id":"t"}`), cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindTenant, ID: "new"}, 2))
+	w.apply(body(plan.KindTenant, "t", 5, `{"id":"t"}`),
+		cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindTenant, ID: "new"}, 2))
 	w.want(noon.Add(50*time.Second), "t", "no limits")
 	w.want(noon.Add(50*time.Second), "new", "unknown")
 }
@@ -652,25 +665,29 @@ func TestAccepts(t *testing.T) {
 	w := newWorld(t, func(c *cellconfig.Config) { c.Accepts = refuse })
 	w.seed()
 	w.apply(cellconfigtest.Plan("large", 101, 1), cellconfigtest.Tenant("l", "large", 1),
-		body(plan.KindTenant, "o", 1, `{"id":"o","plan":"p","overrides":[{"id":"all","tiers":[{"period":1,"threshold":101}]}]}`))
+		body(plan.KindTenant, "o", 1, `{"id":"o","plan":"p","overrides":[{"id":"all","tiers":[{"period":1,`+
+			`"threshold":101}]}]}`))
 	w.want(noon, "t", "5")
 	w.want(noon, "l", "not loaded")
 	w.want(noon, "o", "not loaded")
 	w.apply(settings(1, `{"ipLimits":[{"id":"x","tiers":[{"period":1,"threshold":101}]}]}`))
 	w.want(noon.Add(3*time.Second), "t", "5")
-	if c, _ := w.begin(noon.Add(3 * time.Second)); len(c.IPLimits().Limits) != 0 || !strings.Contains(w.logged(), "too large for the store") {
+	if c, _ := w.begin(noon.Add(3 * time.Second)); len(c.IPLimits().Limits) != 0 ||
+		!strings.Contains(w.logged(), "too large for the store") {
 		t.Errorf("ipLimits that the store cannot keep are in force\n%s", w.logged())
 	}
 }
 
-// Guarantees that a tenant is never resolved against a plan of another state of the table: here each state's tenant overrides a
-// limit that only the same state's plan has.
+// Guarantees that a tenant is never resolved against a plan of another state of the table: here each state's tenant
+// overrides a limit that only the same state's plan has.
 func TestOneState(t *testing.T) {
 	w := newWorld(t)
 	state := func(v int64) []cellconfig.Document {
 		return []cellconfig.Document{
-			body(plan.KindPlan, "p", v, fmt.Sprintf(`{"id":"p","limits":[{"id":"l%d","tiers":[{"period":1,"threshold":1}]}]}`, v)),
-			body(plan.KindTenant, "t", v, fmt.Sprintf(`{"id":"t","plan":"p","overrides":[{"id":"l%d","tiers":[{"period":1,"threshold":%d}]}]}`, v, v)),
+			body(plan.KindPlan, "p", v, fmt.Sprintf(`{"id":"p","limits":[{"id":"l%d","tiers":[{"period":1,`+
+				`"threshold":1}]}]}`, v)),
+			body(plan.KindTenant, "t", v, fmt.Sprintf(`{"id":"t","plan":"p","overrides":[{"id":"l%d",`+
+				`"tiers":[{"period":1,"threshold":%d}]}]}`, v, v)),
 		}
 	}
 	w.apply(state(1)...)
@@ -775,7 +792,8 @@ func TestBounds(t *testing.T) {
 			limits = append(limits, fmt.Sprintf(`{"id":"l%d","tiers":[%s]}`, j, strings.TrimSuffix(long, ",")))
 		}
 		id := fmt.Sprintf("big%d", i)
-		w.apply(body(plan.KindPlan, id, 1, `{"id":"`+id+`","limits":[`+strings.Join(limits, ",")+`]}`), cellconfigtest.Tenant(id, id, 1))
+		w.apply(body(plan.KindPlan, id, 1, `{"id":"`+id+`","limits":[`+strings.Join(limits, ",")+`]}`),
+			cellconfigtest.Tenant(id, id, 1))
 	}
 	for i := range 20 {
 		w.want(noon.Add(10*time.Second), fmt.Sprintf("big%d", i), "5")
@@ -796,7 +814,8 @@ func TestOnApply(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			seen = append(seen, e.Seq)
-			if now.Before(noon.Add(3*time.Second)) || now.After(noon.Add(2*time.Minute)) || e.At.IsZero() || len(e.Changes) == 0 {
+			if now.Before(noon.Add(3*time.Second)) || now.After(noon.Add(2*time.Minute)) || e.At.IsZero() ||
+				len(e.Changes) == 0 {
 				t.Errorf("entry %+v was seen at %s", e, now)
 			}
 		}
@@ -874,7 +893,8 @@ func TestGivenUp(t *testing.T) {
 			}
 		})
 		time.AfterFunc(20*time.Millisecond, cancel)
-		if _, err := c.Tenant(ctx, "t"); !errors.Is(err, authorizer.ErrNotLoaded) || time.Since(began) != 20*time.Millisecond {
+		if _, err := c.Tenant(ctx, "t"); !errors.Is(err, authorizer.ErrNotLoaded) ||
+			time.Since(began) != 20*time.Millisecond {
 			t.Errorf("%v after %s, want ErrNotLoaded after 20ms", err, time.Since(began))
 		}
 		wg.Wait()
@@ -899,8 +919,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// Guarantees that what was read before a change and arrives after it is not taken for what is: be it that the log names it, or
-// that the whole copy was dropped meanwhile.
+// Guarantees that what was read before a change and arrives after it is not taken for what is: be it that the log names
+// it, or that the whole copy was dropped meanwhile.
 func TestChangedWhileRead(t *testing.T) {
 	for name, restore := range map[string]bool{"named by the log": false, "another table": true} {
 		t.Run(name, func(t *testing.T) {
@@ -918,7 +938,11 @@ func TestChangedWhileRead(t *testing.T) {
 					w.apply(cellconfigtest.Plan("q", 8, 1), cellconfigtest.Tenant("t", "q", 2))
 					if restore {
 						w.mu.Lock()
-						w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Incarnation = "restored"; return nil }
+						w.onHead = func(_ context.Context,
+							h *cellconfig.Head) error {
+							h.Incarnation = "restored"
+							return nil
+						}
 						w.mu.Unlock()
 					}
 					if err := w.r.Load(ctx, noon.Add(time.Second)); err != nil {
@@ -970,7 +994,8 @@ func TestSettingsOfTheHead(t *testing.T) {
 	w.apply(settings(2, `{}`))
 	w.onGet = func(_ context.Context, d []cellconfig.Document) error { copy(d, was); return nil }
 	if got := anonymous(noon.Add(3 * time.Second)); got != "p" || w.r.Stats(noon).Failures != 1 {
-		t.Errorf("settings that are older than the log says: anonymousPlan %q after %d failures", got, w.r.Stats(noon).Failures)
+		t.Errorf("settings that are older than the log says: anonymousPlan %q after %d failures", got,
+			w.r.Stats(noon).Failures)
 	}
 	var once sync.Once
 	w.onGet = func(_ context.Context, d []cellconfig.Document) error {
@@ -1029,7 +1054,8 @@ func TestWhatATableHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c, _ := knowing.Begin(t.Context(), noon); c.HasKeys() != step.keys || c.HasPlans() != step.plans {
-			t.Errorf("after %s, deleted %v: keys %v, plans %v", step.apply.Ref, step.apply.Deleted, c.HasKeys(), c.HasPlans())
+			t.Errorf("after %s, deleted %v: keys %v, plans %v", step.apply.Ref, step.apply.Deleted, c.HasKeys(),
+				c.HasPlans())
 		}
 		if c, _ := unknowing.Begin(t.Context(), noon); !c.HasKeys() || !c.HasPlans() {
 			t.Errorf("a table that does not know what it holds says that it has nothing")

@@ -12,7 +12,8 @@ import (
 // Replacement says which wrong document to replace, and with what.
 type Replacement struct {
 	Found Document // the wrong document as it was read; if the table has changed it since, Repair leaves it alone
-	Want  Document // the right document, with the name of Found and any version; with nothing but a name it removes Found
+	// the right document, with the name of Found and any version; with nothing but a name it removes Found
+	Want Document
 }
 
 // Repair replaces each Found document by its Want document, and returns how many documents it replaced. The version of
@@ -60,14 +61,16 @@ func (r *Replacement) rank() int { return int(min(r.Want.Version, 1)) }
 
 func (r *Replacement) check() error {
 	if r.Want.Ref != r.Found.Ref {
-		return fmt.Errorf("%w %s: it cannot replace %s, which has another name", ErrInvalid, r.Want.name(), r.Found.name())
+		return fmt.Errorf("%w %s: it cannot replace %s, which has another name", ErrInvalid, r.Want.name(),
+			r.Found.name())
 	}
 	if r.Want.Version == 0 && !r.Want.Deleted && r.Want.Body == nil {
 		return nil
 	}
 	if r.Want.Kind == KindKeyHash {
 		if _, hash := keyOf(r.Want.Body); hash != r.Want.ID || r.Want.Deleted {
-			return fmt.Errorf("%w %s: the key in its body has another hash, or it is marked as deleted", ErrInvalid, r.Want.name())
+			return fmt.Errorf("%w %s: the key in its body has another hash, or it is marked as deleted", ErrInvalid,
+				r.Want.name())
 		}
 		return nil
 	}

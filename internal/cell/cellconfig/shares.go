@@ -57,7 +57,8 @@ func readShares(c *Config, d *Document) (s *sharing, err error) {
 	if doc == nil { // there is no cell yet
 		return nil, nil
 	}
-	return &sharing{cell: c.Cell, doc: doc, reaches: c.Reaches, log: c.Log, told: map[string]bool{}, sets: map[setKey][]plan.Part{},
+	return &sharing{cell: c.Cell, doc: doc, reaches: c.Reaches, log: c.Log, told: map[string]bool{},
+		sets:      map[setKey][]plan.Part{},
 		anonymous: map[*plan.Plan][]plan.Part{}}, nil
 }
 
@@ -72,13 +73,16 @@ func (s *sharing) divided(t *plan.Tenant, placed *shares.Placement) (out *plan.T
 			own += len(parts) * len(set.Limits)
 			return parts
 		}
-		return remembered(s, s.sets, setKey{set, key}, maxSharedSets, func() []plan.Part { return s.parts(v, t.Plan, t.ID, set) })
+		return remembered(s, s.sets, setKey{set, key}, maxSharedSets,
+			func() []plan.Part { return s.parts(v, t.Plan, t.ID, set) })
 	}), own
 }
 
-// remembered returns what a map of s has under the key. What is missing is made, without s.mu held, and put there; the map
-// is emptied first if it has that many entries, which may be of plans that were replaced.
-func remembered[K comparable](s *sharing, in map[K][]plan.Part, key K, most int, divide func() []plan.Part) []plan.Part {
+// remembered returns what a map of s has under the key. What is missing is made, without s.mu held, and put there; the
+// map is emptied first if it has that many entries, which may be of plans that were replaced.
+func remembered[K comparable](
+	s *sharing, in map[K][]plan.Part, key K, most int, divide func() []plan.Part,
+) []plan.Part {
 	s.mu.Lock()
 	parts, ok := in[key]
 	s.mu.Unlock()
@@ -100,7 +104,10 @@ func remembered[K comparable](s *sharing, in map[K][]plan.Part, key K, most int,
 
 // anonymousSet is the plan of calls without a credential as the cell grants it at now.
 func (s *sharing) anonymousSet(p *plan.Plan, now int64) *plan.Set {
-	parts := remembered(s, s.anonymous, p, 1, func() []plan.Part { return s.parts(s.doc.View(s.cell, "", nil), p.ID, "", p.Set()) })
+	parts := remembered(s, s.anonymous, p, 1, func() []plan.Part {
+		return s.parts(s.doc.View(s.cell, "", nil), p.ID,
+			"", p.Set())
+	})
 	i := 1
 	for i < len(parts) && parts[i].From <= now {
 		i++
@@ -132,13 +139,15 @@ func (s *sharing) parts(v *shares.View, planID, owner string, set *plan.Set) []p
 			case in.Limit == e.Limit:
 				return sh
 			case e.Limit.Tiers[0].Calendar != nil && in.Limit != nil && in.Limit.Home != "":
-				sh.Why = fmt.Sprintf("kept in cell %s, from which %s leases, epoch %d", in.Limit.Home, s.cell, s.doc.Epoch)
+				sh.Why = fmt.Sprintf("kept in cell %s, from which %s leases, epoch %d", in.Limit.Home, s.cell,
+					s.doc.Epoch)
 			case in.Limit != nil && in.Limit.Home != "":
 				sh.Why = fmt.Sprintf("counted in cell %s for all cells, epoch %d", in.Limit.Home, s.doc.Epoch)
 			case e.Limit.Tiers[0].Calendar != nil:
 				sh.Why = fmt.Sprintf("kept in another cell than %s, epoch %d", s.cell, s.doc.Epoch)
 			case v.KeptIn(planID, e.Limit) != "":
-				sh.Why = fmt.Sprintf("counted in cell %s for all cells, and not granted to %s yet, epoch %d", v.Home(), s.cell, s.doc.Epoch)
+				sh.Why = fmt.Sprintf("counted in cell %s for all cells, and not granted to %s yet, epoch %d", v.Home(),
+					s.cell, s.doc.Epoch)
 			default:
 				sh.Why = fmt.Sprintf("share %d/%d of cell %s, epoch %d", weight, all, s.cell, s.doc.Epoch)
 			}
@@ -206,11 +215,12 @@ func (s *sharing) tell(home string) {
 	if told {
 		return
 	}
-	s.log.Warn("tenants' quotas, and limits too small to be divided, are kept in a cell whose counters this one has no way to; it grants none of them", "home", home, "cell", s.cell)
+	s.log.Warn("tenants' quotas, and limits too small to be divided, are kept in a cell whose counters this one has "+
+		"no way to; it grants none of them", "home", home, "cell", s.cell)
 }
 
-// share divides a tenant that was resolved. missing is its placement where that must be read first. r.mu is held, but not
-// while the tenant's limits are divided: what the caller knows of the cache may have changed when share returns.
+// share divides a tenant that was resolved. missing is its placement where that must be read first. r.mu is held, but
+// not while the tenant's limits are divided: what the caller knows of the cache may have changed when share returns.
 func (r *Reader) share(e *entry, t *plan.Tenant) (out *plan.Tenant, missing cacheKey, err error) {
 	if r.shares == nil || t == nil || t.Plan == "" {
 		return t, missing, nil
@@ -233,7 +243,8 @@ func (r *Reader) share(e *entry, t *plan.Tenant) (out *plan.Tenant, missing cach
 		r.mu.Unlock()
 		divided, own := by.divided(t, p.placed)
 		r.mu.Lock()
-		if now, ok := r.known.Peek(cacheKey{kind: cachedTenant, id: t.ID}); !ok || now != e { // it was dropped meanwhile
+		// it was dropped meanwhile
+		if now, ok := r.known.Peek(cacheKey{kind: cachedTenant, id: t.ID}); !ok || now != e {
 			return divided, missing, nil
 		}
 		e.divided, e.dividedOf, e.dividedBy, e.dividedAt = divided, t, by, p.placed
@@ -255,8 +266,8 @@ type Grant struct {
 	Homed       bool  // not divided: each tenant's is whole in one cell
 }
 
-// Grants is what the cell grants of the plan at now, by a document of the shares; nil is a cell that is alone. It is for metrics
-// (per_cell_limit_effective) and for operators.
+// Grants is what the cell grants of the plan at now, by a document of the shares; nil is a cell that is alone. It is
+// for metrics (per_cell_limit_effective) and for operators.
 func Grants(doc *shares.Document, cell string, p *plan.Plan, now time.Time) []Grant {
 	var v *shares.View
 	if doc != nil {
@@ -285,7 +296,8 @@ func Grants(doc *shares.Document, cell string, p *plan.Plan, now time.Time) []Gr
 // maxGrants bounds the plans that are looked at for metrics.
 const maxGrants = 100
 
-// Grants is what the cell grants of the plans that are in the cache, at most 100 of them, by the shares in force. See [Grants].
+// Grants is what the cell grants of the plans that are in the cache, at most 100 of them, by the shares in force. See
+// [Grants].
 func (r *Reader) Grants(now time.Time) []Grant {
 	r.mu.Lock()
 	var doc *shares.Document
@@ -309,8 +321,8 @@ func (r *Reader) Grants(now time.Time) []Grant {
 	return out
 }
 
-// Part is the mean of what is granted of each tier, in hundredths of a percent of the whole, rounded to the nearest; what is homed
-// does not count. It reports false where there is nothing to take a mean of.
+// Part is the mean of what is granted of each tier, in hundredths of a percent of the whole, rounded to the nearest;
+// what is homed does not count. It reports false where there is nothing to take a mean of.
 func Part(grants []Grant) (hundredths int64, ok bool) {
 	sum, n := 0.0, 0
 	for i := range grants {

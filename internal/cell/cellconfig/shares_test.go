@@ -83,8 +83,8 @@ func inCell(id string) func(*cellconfig.Config) {
 	return func(c *cellconfig.Config) { c.Cell = id }
 }
 
-// Guarantees that a tenant has its cell's share of each limit as soon as the cell knows the shares, all of it in a cell that is alone
-// and knows none, and that tenants who may have the same set do.
+// Guarantees that a tenant has its cell's share of each limit as soon as the cell knows the shares, all of it in a cell
+// that is alone and knows none, and that tenants who may have the same set do.
 func TestShares(t *testing.T) {
 	w := newWorld(t, inCell("eu-1"), alone)
 	w.apply(cellconfigtest.Plan("p", 11, 1), cellconfigtest.Tenant("t", "p", 1), cellconfigtest.Tenant("u", "p", 1))
@@ -146,13 +146,14 @@ func TestShares(t *testing.T) {
 
 func alone(c *cellconfig.Config) { c.Alone = true }
 
-// Guarantees that a cell which is one of several grants nothing before it has heard its shares, and then no more than they give it:
-// also where tenants came first, where it has none of them, and where they are not there any more or the table is another one. One that
-// is alone grants all until there are shares, and then does as they say.
+// Guarantees that a cell which is one of several grants nothing before it has heard its shares, and then no more than
+// they give it: also where tenants came first, where it has none of them, and where they are not there any more or the
+// table is another one. One that is alone grants all until there are shares, and then does as they say.
 func TestBeforeShares(t *testing.T) {
 	two := newBalanced(t, "eu-1", "us-1").document(1)
 	gone := cellconfig.Document{Ref: two.Ref, Version: 2, Deleted: true}
-	none := body(cellconfig.KindShares, cellconfig.SharesID, 1, `{"version":1,"epoch":0,"phase":"","skew_us":0,"members":null,"generations":null}`)
+	none := body(cellconfig.KindShares, cellconfig.SharesID, 1,
+		`{"version":1,"epoch":0,"phase":"","skew_us":0,"members":null,"generations":null}`)
 	for _, tt := range []struct {
 		name   string
 		cell   string
@@ -214,10 +215,12 @@ func (w *world) granted(now time.Time, tenant string) string {
 	return threshold(c, tenant, now)
 }
 
-// Guarantees that a table which takes the place of another, and has no shares yet, leaves those in force that were heard last.
+// Guarantees that a table which takes the place of another, and has no shares yet, leaves those in force that were
+// heard last.
 func TestSharesOfAnotherTable(t *testing.T) {
 	w := newWorld(t, inCell("eu-1"))
-	w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1), newBalanced(t, "eu-1", "us-1").document(1))
+	w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1),
+		newBalanced(t, "eu-1", "us-1").document(1))
 	w.want(noon, "t", "5")
 	other, err := memtableOf(t, cellconfigtest.Plan("p", 20, 1), cellconfigtest.Tenant("t", "p", 1))
 	if err != nil {
@@ -227,8 +230,9 @@ func TestSharesOfAnotherTable(t *testing.T) {
 	w.want(noon.Add(3*time.Second), "t", "10") // half of the new one
 }
 
-// Guarantees that an environment which thaws after a day, in which its cell's share went to others, grants by the shares of now from its
-// first decision on; and where the table does not answer it, no more than by those it heard last, which is the bound that is stated.
+// Guarantees that an environment which thaws after a day, in which its cell's share went to others, grants by the
+// shares of now from its first decision on; and where the table does not answer it, no more than by those it heard
+// last, which is the bound that is stated.
 func TestThawsWithShares(t *testing.T) {
 	for away, want := range map[bool]string{false: "withheld", true: "5"} {
 		w := newWorld(t, inCell("eu-1"))
@@ -244,7 +248,8 @@ func TestThawsWithShares(t *testing.T) {
 	}
 }
 
-// Guarantees that tenants of one plan share the divided set, and that a request which finds everything allocates nothing.
+// Guarantees that tenants of one plan share the divided set, and that a request which finds everything allocates
+// nothing.
 func TestSharedSetsCostNothing(t *testing.T) {
 	w := newWorld(t, inCell("eu-1"))
 	b := newBalanced(t, "eu-1", "us-1")
@@ -274,8 +279,8 @@ func TestSharedSetsCostNothing(t *testing.T) {
 	}
 }
 
-// Guarantees that a tenant's placement counts from the state of the table in which it is, that one which is not there means none, and
-// that what is known of it goes on where the table does not answer.
+// Guarantees that a tenant's placement counts from the state of the table in which it is, that one which is not there
+// means none, and that what is known of it goes on where the table does not answer.
 func TestPlacements(t *testing.T) {
 	w := newWorld(t, inCell("us-1"))
 	b := newBalanced(t, "eu-1", "us-1")
@@ -345,8 +350,8 @@ func TestTombstonesAreNotAbsent(t *testing.T) {
 	}
 }
 
-// Guarantees that shares which cannot be read leave the last good ones in force, and that without any nothing is decided: a cell that
-// does not know its share must not grant the whole.
+// Guarantees that shares which cannot be read leave the last good ones in force, and that without any nothing is
+// decided: a cell that does not know its share must not grant the whole.
 func TestUnreadableShares(t *testing.T) {
 	w := newWorld(t, inCell("eu-1"))
 	b := newBalanced(t, "eu-1", "us-1")
@@ -361,8 +366,8 @@ func TestUnreadableShares(t *testing.T) {
 	}
 }
 
-// Guarantees that a quota is whole in its tenant's home cell and nothing elsewhere, or open where it says so, and that a limit which
-// is too small to be divided is whole in one cell.
+// Guarantees that a quota is whole in its tenant's home cell and nothing elsewhere, or open where it says so, and that
+// a limit which is too small to be divided is whole in one cell.
 func TestQuotasAndHomedLimits(t *testing.T) {
 	text := `{"id":"p","limits":[{"id":"month","quota":{"units":100,"every":"month"}},
 		{"id":"loose","onStoreFailure":"open","quota":{"units":100,"every":"month"}},

@@ -97,7 +97,8 @@ func (v *view) Key(ctx context.Context, presented string, now time.Time) (*ident
 	case err != nil:
 		return nil, fmt.Errorf("%w: the peppers: %w", authorizer.ErrNotLoaded, err)
 	case len(hashes) > identity.MaxPeppers:
-		return nil, fmt.Errorf("%w: %d peppers, want at most %d", authorizer.ErrNotLoaded, len(hashes), identity.MaxPeppers)
+		return nil, fmt.Errorf("%w: %d peppers, want at most %d", authorizer.ErrNotLoaded, len(hashes),
+			identity.MaxPeppers)
 	case !v.loaded:
 		return nil, v.err
 	}
@@ -111,8 +112,8 @@ func (v *view) Key(ctx context.Context, presented string, now time.Time) (*ident
 	return key, key.Check(now)
 }
 
-// rounds bound how often one look-up asks for what it finds missing: a tenant, then its plan, its placement, and once more for two of them where
-// they change meanwhile.
+// rounds bound how often one look-up asks for what it finds missing: a tenant, then its plan, its placement, and once
+// more for two of them where they change meanwhile.
 const rounds = 5
 
 var errRestless = errors.New("it changes faster than it can be read")
@@ -198,12 +199,12 @@ func (r *Reader) needed(at cacheKey, e *entry, found found) []cacheKey {
 	return keys
 }
 
-// lastGood reports whether what is here may be used although it is known to have changed: the table does not answer. One that
-// answers with what is older than its log says is not believed.
+// lastGood reports whether what is here may be used although it is known to have changed: the table does not answer.
+// One that answers with what is older than its log says is not believed.
 func lastGood(found found, err error) bool { return found == isSuperseded && !denied(err) }
 
-// resolve is the tenant with the limits of its plan. missing is a plan that must be read first; t is then what was resolved
-// last, or nil. r.mu is held.
+// resolve is the tenant with the limits of its plan. missing is a plan that must be read first; t is then what was
+// resolved last, or nil. r.mu is held.
 func (r *Reader) resolve(e *entry) (t *plan.Tenant, missing cacheKey, err error) {
 	if e.read == nil {
 		return nil, missing, e.err
@@ -262,7 +263,8 @@ var planless = &plan.Plan{}
 func (r *Reader) unfit(e *entry, p *plan.Plan, err error) {
 	e.with, e.unfit = p, err
 	r.bad++
-	r.c.Log.Error("a tenant does not go with its plan; its last good limits stay", "plan", e.read.PlanID(), "version", e.version, "error", err)
+	r.c.Log.Error("a tenant does not go with its plan; its last good limits stay", "plan", e.read.PlanID(), "version",
+		e.version, "error", err)
 }
 
 // key is the stored key of one of the hashes; nil where there is none.

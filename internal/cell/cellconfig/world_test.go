@@ -198,7 +198,8 @@ func (w *world) there(refs ...cellconfig.Ref) []cellconfig.Document {
 	return got
 }
 
-// commit writes documents as they are, whatever their versions, with a log entry that names them unless they are hidden.
+// commit writes documents as they are, whatever their versions, with a log entry that names them unless they are
+// hidden.
 func (w *world) commit(hidden bool, documents ...cellconfig.Document) {
 	w.t.Helper()
 	h, err := w.table.Head(context.Background())
@@ -213,7 +214,8 @@ func (w *world) commit(hidden bool, documents ...cellconfig.Document) {
 		d.Seq = step.Entry.Seq
 		step.Documents = append(step.Documents, d)
 		if !hidden {
-			step.Entry.Changes = append(step.Entry.Changes, cellconfig.Change{Ref: d.Ref, Version: d.Version, Deleted: d.Deleted})
+			step.Entry.Changes = append(step.Entry.Changes, cellconfig.Change{Ref: d.Ref, Version: d.Version,
+				Deleted: d.Deleted})
 		}
 	}
 	if err := w.table.Commit(context.Background(), step); err != nil {

@@ -13,8 +13,8 @@ import (
 // MaxDocumentBytes is how large a document may be.
 const MaxDocumentBytes = 4 << 10
 
-// Parse reads a document. Nothing may be in it but one member "mode", spelled so. The error names the place and repeats nothing of
-// the document.
+// Parse reads a document. Nothing may be in it but one member "mode", spelled so. The error names the place and repeats
+// nothing of the document.
 func Parse(document []byte) (limit.Mode, error) {
 	if len(document) > MaxDocumentBytes {
 		return limit.Enforce, fmt.Errorf("the document has %d bytes, want at most %d", len(document), MaxDocumentBytes)
@@ -57,7 +57,8 @@ func object(d *json.Decoder) (mode limit.Mode, found bool, err error) {
 		}
 		text, _ := value.(string) // anything else is no mode
 		if mode, found = limit.ParseMode(text); !found {
-			return limit.Enforce, false, fmt.Errorf(`byte %d: "mode" is to be "enforce", "shadow" or "off"`, d.InputOffset())
+			return limit.Enforce, false, fmt.Errorf(`byte %d: "mode" is to be "enforce", "shadow" or "off"`,
+				d.InputOffset())
 		}
 	}
 	_, err = d.Token() // its end

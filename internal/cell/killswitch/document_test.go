@@ -11,8 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Guarantees that a document is what it must be and nothing else, and that the error says where it is not without repeating it: a
-// mistake in it must not turn limits off, and what was pasted into it by mistake must not be in a log.
+// Guarantees that a document is what it must be and nothing else, and that the error says where it is not without
+// repeating it: a mistake in it must not turn limits off, and what was pasted into it by mistake must not be in a log.
 func TestParse(t *testing.T) {
 	for _, tt := range []struct {
 		document, wrong string
@@ -44,7 +44,8 @@ func TestParse(t *testing.T) {
 		{`{"mode":null}`, `byte 12: "mode" is to be "enforce", "shadow" or "off"`, limit.Enforce},
 		{`{"mode":{"mode":"off"}}`, `byte 9: "mode" is to be "enforce", "shadow" or "off"`, limit.Enforce},
 		{"\ufeff" + `{"mode":"off"}`, "byte 0: the document is not JSON", limit.Enforce},
-		{strings.Repeat(" ", killswitch.MaxDocumentBytes) + `{}`, "the document has 4098 bytes, want at most 4096", limit.Enforce},
+		{strings.Repeat(" ", killswitch.MaxDocumentBytes) + `{}`, "the document has 4098 bytes, want at most 4096",
+			limit.Enforce},
 	} {
 		got, err := killswitch.Parse([]byte(tt.document))
 		wrong := ""
@@ -58,13 +59,15 @@ func TestParse(t *testing.T) {
 }
 
 // problems are all that Parse says, without its numbers.
-var problems = regexp.MustCompile(`^(byte \d+: )?(the document (has \d+ bytes, want at most 4096|is empty|has no "mode"|is not JSON|is no object|goes on after its end)|` +
+var problems = regexp.MustCompile(`^(byte \d+: )?(the document (has \d+ bytes, want at most 4096|is empty|has no ` +
+	`"mode"|is not JSON|is no object|goes on after its end)|` +
 	`a member that is not "mode"|"mode" for the second time|"mode" is to be "enforce", "shadow" or "off")$`)
 
-// FuzzParse guarantees that whatever is deployed is either one of three documents, however it is written, or an error that repeats nothing
-// of it and enforces.
+// FuzzParse guarantees that whatever is deployed is either one of three documents, however it is written, or an error
+// that repeats nothing of it and enforces.
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{`{"mode":"shadow"}`, `{"mode":"off"}`, `{"Mode":"off"}`, `{"mode":"off","mode":"off"}`, `{"mode":"x"}`, `[]`, `{"mode"`, `{"mode":"off"}}`} {
+	for _, s := range []string{`{"mode":"shadow"}`, `{"mode":"off"}`, `{"Mode":"off"}`, `{"mode":"off","mode":"off"}`,
+		`{"mode":"x"}`, `[]`, `{"mode"`, `{"mode":"off"}}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, document []byte) {
@@ -76,7 +79,8 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		var whole map[string]string
-		if json.Unmarshal(document, &whole) != nil || !maps.Equal(whole, map[string]string{"mode": mode.String()}) || mode > limit.Off {
+		if json.Unmarshal(document, &whole) != nil || !maps.Equal(whole, map[string]string{"mode": mode.String()}) ||
+			mode > limit.Off {
 			t.Fatalf("%q is taken for %s", document, mode)
 		}
 	})

@@ -1,5 +1,5 @@
-// Package killswitch has the mode in which a cell's limits are: enforced, in shadow, or off. It is read from AWS AppConfig while
-// calls are answered, and one deployment there changes it in the whole cell.
+// Package killswitch has the mode in which a cell's limits are: enforced, in shadow, or off. It is read from AWS
+// AppConfig while calls are answered, and one deployment there changes it in the whole cell.
 //
 // The configuration is a free-form document of JSON, {"mode":"shadow"}. The modes:
 //
@@ -7,10 +7,11 @@
 //	shadow   limits are charged as by enforce, and deny nobody
 //	off      limits are not looked at, and no store is asked
 //
-// A document that has not this form, and an AppConfig that does not answer, change nothing: the mode that was heard last stays.
+// A document that has not this form, and an AppConfig that does not answer, change nothing: the mode that was heard
+// last stays.
 //
-// The client is that of the AWS SDK. Nothing but a poll makes it, and nothing runs between two calls of a function but a poll under
-// way, which a freeze may cut; see package refresh.
+// The client is that of the AWS SDK. Nothing but a poll makes it, and nothing runs between two calls of a function but
+// a poll under way, which a freeze may cut; see package refresh.
 package killswitch
 
 import (
@@ -27,11 +28,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/refresh"
 )
 
-// Every is how often AppConfig is asked, the shortest that it grants, and up to a fifth more, so that instances spread. It says itself
-// when it wants to be asked next.
+// Every is how often AppConfig is asked, the shortest that it grants, and up to a fifth more, so that instances spread.
+// It says itself when it wants to be asked next.
 const Every = 15 * time.Second
 
-// Bounds of the time between two polls, whatever AppConfig says; after one that failed it begins at the least, see package refresh.
+// Bounds of the time between two polls, whatever AppConfig says; after one that failed it begins at the least, see
+// package refresh.
 const (
 	least = time.Second
 	most  = 24 * time.Hour
@@ -39,8 +41,10 @@ const (
 
 // Client is the part of [appconfigdata.Client] that is used here.
 type Client interface {
-	StartConfigurationSession(context.Context, *appconfigdata.StartConfigurationSessionInput, ...func(*appconfigdata.Options)) (*appconfigdata.StartConfigurationSessionOutput, error)
-	GetLatestConfiguration(context.Context, *appconfigdata.GetLatestConfigurationInput, ...func(*appconfigdata.Options)) (*appconfigdata.GetLatestConfigurationOutput, error)
+	StartConfigurationSession(context.Context, *appconfigdata.StartConfigurationSessionInput,
+		...func(*appconfigdata.Options)) (*appconfigdata.StartConfigurationSessionOutput, error)
+	GetLatestConfiguration(context.Context, *appconfigdata.GetLatestConfigurationInput,
+		...func(*appconfigdata.Options)) (*appconfigdata.GetLatestConfigurationOutput, error)
 }
 
 // Config sets up a [Switch].
@@ -48,8 +52,8 @@ type Config struct {
 	Client                            func() Client // called once, by the first poll; required
 	Application, Environment, Profile string        // ids in AppConfig; required
 
-	// Wait is for how long after its beginning those who come by a poll wait for it, above 0: long enough for an AppConfig that
-	// is well, and what all calls together lose by one that hangs.
+	// Wait is for how long after its beginning those who come by a poll wait for it, above 0: long enough for an
+	// AppConfig that is well, and what all calls together lose by one that hangs.
 	Wait time.Duration
 
 	Log *slog.Logger // default slog.Default()

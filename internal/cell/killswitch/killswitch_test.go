@@ -30,7 +30,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // wait is what those who come by a poll wait for it.
 const wait = 50 * time.Millisecond
 
-// world is a switch over the SDK's own client, which reaches the stand-in without a network, so that time can be virtual.
+// world is a switch over the SDK's own client, which reaches the stand-in without a network, so that time can be
+// virtual.
 type world struct {
 	*killswitch.Switch
 	t       *testing.T
@@ -82,12 +83,14 @@ func virtually(t *testing.T, test func(t *testing.T, w *world)) {
 		w := &world{t: t}
 		var err error
 		w.Switch, err = killswitch.New(killswitch.Config{
-			Application: killswitchtest.Application, Environment: killswitchtest.Environment, Profile: killswitchtest.Profile, Wait: wait,
+			Application: killswitchtest.Application, Environment: killswitchtest.Environment,
+			Profile: killswitchtest.Profile, Wait: wait,
 			Log: slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug})),
 			Client: func() killswitch.Client {
 				w.made++
 				return appconfigdata.New(appconfigdata.Options{
-					Region: "eu-west-1", HTTPClient: &http.Client{Transport: w}, BaseEndpoint: aws.String("http://appconfig.example"),
+					Region: "eu-west-1", HTTPClient: &http.Client{Transport: w},
+					BaseEndpoint: aws.String("http://appconfig.example"),
 					Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 						return aws.Credentials{AccessKeyID: "AKIDEXAMPLE", SecretAccessKey: "not-to-be-seen-key"}, nil
 					}),
@@ -126,8 +129,8 @@ func (w *world) is(want limit.Mode) {
 
 func document(m limit.Mode) string { return fmt.Sprintf(`{"mode":%q}`, m) }
 
-// Guarantees that a busy environment acts by a new mode within 18 s, the bound that the documentation states, and that AppConfig is
-// not asked more often than it grants.
+// Guarantees that a busy environment acts by a new mode within 18 s, the bound that the documentation states, and that
+// AppConfig is not asked more often than it grants.
 func TestBusyHearsWithinTheBound(t *testing.T) {
 	virtually(t, func(t *testing.T, w *world) {
 		w.is(limit.Enforce)
@@ -143,7 +146,8 @@ func TestBusyHearsWithinTheBound(t *testing.T) {
 			w.busy(18*time.Second + 200*time.Millisecond)
 			w.is(mode)
 		}
-		if n, most := w.service.Calls(killswitchtest.Configuration), int(time.Since(began)/(15*time.Second))+1; n > most || n < 4 {
+		if n, most := w.service.Calls(killswitchtest.Configuration),
+			int(time.Since(began)/(15*time.Second))+1; n > most || n < 4 {
 			t.Errorf("asked %d times in %s, want at most %d", n, time.Since(began), most)
 		}
 		if n := w.service.Calls(killswitchtest.Session); n != 1 || w.made != 1 || w.Failures() != 0 {
@@ -168,8 +172,8 @@ func TestIntervalIsTheServices(t *testing.T) {
 	})
 }
 
-// Guarantees that an environment that thaws hears the mode beside its first call, however long it was frozen: after a day its session is
-// over, and another begins.
+// Guarantees that an environment that thaws hears the mode beside its first call, however long it was frozen: after a
+// day its session is over, and another begins.
 func TestThawHearsAtOnce(t *testing.T) {
 	for _, frozen := range []time.Duration{time.Minute, time.Hour, 25 * time.Hour} {
 		virtually(t, func(t *testing.T, w *world) {
@@ -191,7 +195,8 @@ func TestThawHearsAtOnce(t *testing.T) {
 func TestFreezeWithinAPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cut{}
-		s, err := killswitch.New(killswitch.Config{Application: "a", Environment: "e", Profile: "p", Wait: wait, Client: func() killswitch.Client { return c }, Log: slog.New(slog.DiscardHandler)})
+		s, err := killswitch.New(killswitch.Config{Application: "a", Environment: "e", Profile: "p", Wait: wait,
+			Client: func() killswitch.Client { return c }, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,7 +217,9 @@ func TestFreezeWithinAPoll(t *testing.T) {
 // cut is a client whose first call never ends by itself.
 type cut struct{ begun atomic.Int64 }
 
-func (c *cut) StartConfigurationSession(ctx context.Context, _ *appconfigdata.StartConfigurationSessionInput, _ ...func(*appconfigdata.Options)) (*appconfigdata.StartConfigurationSessionOutput, error) {
+func (c *cut) StartConfigurationSession(
+	ctx context.Context, _ *appconfigdata.StartConfigurationSessionInput, _ ...func(*appconfigdata.Options),
+) (*appconfigdata.StartConfigurationSessionOutput, error) {
 	if c.begun.Add(1) == 1 {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -220,14 +227,18 @@ func (c *cut) StartConfigurationSession(ctx context.Context, _ *appconfigdata.St
 	return &appconfigdata.StartConfigurationSessionOutput{InitialConfigurationToken: aws.String("t")}, nil
 }
 
-func (c *cut) GetLatestConfiguration(context.Context, *appconfigdata.GetLatestConfigurationInput, ...func(*appconfigdata.Options)) (*appconfigdata.GetLatestConfigurationOutput, error) {
+func (c *cut) GetLatestConfiguration(
+	context.Context, *appconfigdata.GetLatestConfigurationInput, ...func(*appconfigdata.Options),
+) (*appconfigdata.GetLatestConfigurationOutput, error) {
 	return &appconfigdata.GetLatestConfigurationOutput{Configuration: []byte(`{"mode":"off"}`)}, nil
 }
 
 // faults are what can be wrong with AppConfig.
 var faults = map[string]killswitchtest.Fault{
-	"down": killswitchtest.Down(), "throttles": killswitchtest.Throttled(), "drops": {Drop: true}, "hangs": {Hang: true}, "slow": {Delay: time.Minute},
-	"no access":          {Code: "AccessDeniedException", Message: "User is not authorized", Status: http.StatusForbidden},
+	"down": killswitchtest.Down(), "throttles": killswitchtest.Throttled(), "drops": {Drop: true},
+	"hangs": {Hang: true}, "slow": {Delay: time.Minute},
+	"no access": {Code: "AccessDeniedException", Message: "User is not authorized",
+		Status: http.StatusForbidden},
 	"rubbish in 500":     {Body: "<html>not-to-be-seen", Status: http.StatusInternalServerError},
 	"rubbish in session": {On: killswitchtest.Session, Body: "<html>not-to-be-seen"},
 	"no token":           {On: killswitchtest.Session, Body: "{}"},
@@ -235,7 +246,8 @@ var faults = map[string]killswitchtest.Fault{
 	"bad requests":       {Code: "BadRequestException", Message: "it is bad", Status: http.StatusBadRequest},
 }
 
-// Guarantees that whatever AppConfig does, the mode stays what was heard last, it is logged once, counted, and over with the fault.
+// Guarantees that whatever AppConfig does, the mode stays what was heard last, it is logged once, counted, and over
+// with the fault.
 func TestFaultsKeepTheMode(t *testing.T) {
 	for name, fault := range faults {
 		for _, known := range []bool{true, false} {
@@ -255,13 +267,15 @@ func TestFaultsKeepTheMode(t *testing.T) {
 					w.is(want)
 					failures := w.Failures()
 					if failures < 3 || w.lines("the kill switch cannot be read") != 1 {
-						t.Errorf("%d failures, %d lines; want several, and one line", failures, w.lines("the kill switch cannot be read"))
+						t.Errorf("%d failures, %d lines; want several, and one line", failures,
+							w.lines("the kill switch cannot be read"))
 					}
 					w.service.Fail(killswitchtest.Fault{}, 0)
 					w.busy(72*time.Second + 200*time.Millisecond)
 					w.is(limit.Off)
 					if w.Failures() > failures+1 || w.lines("can be read again") != 1 {
-						t.Errorf("%d failures after %d, %d lines; want none after the fault, and one line", w.Failures(), failures, w.lines("can be read again"))
+						t.Errorf("%d failures after %d, %d lines; want none after the fault, and one line",
+							w.Failures(), failures, w.lines("can be read again"))
 					}
 				})
 			})
@@ -269,7 +283,8 @@ func TestFaultsKeepTheMode(t *testing.T) {
 	}
 }
 
-// Guarantees that an answer that is lost takes no mode with it: its token is used up, and a new session has the whole document again.
+// Guarantees that an answer that is lost takes no mode with it: its token is used up, and a new session has the whole
+// document again.
 func TestLostAnswer(t *testing.T) {
 	virtually(t, func(t *testing.T, w *world) {
 		w.service.Set(document(limit.Enforce))
@@ -284,10 +299,11 @@ func TestLostAnswer(t *testing.T) {
 	})
 }
 
-// Guarantees that a document which cannot be used leaves the mode as it is, for as long as it is there: it is logged once, counted at each
-// poll, never shown, and the next good one is heard as soon as always.
+// Guarantees that a document which cannot be used leaves the mode as it is, for as long as it is there: it is logged
+// once, counted at each poll, never shown, and the next good one is heard as soon as always.
 func TestBadDocumentKeepsTheMode(t *testing.T) {
-	for _, bad := range []string{`{"mode":"not-to-be-seen"}`, `{"mode":"off","not-to-be-seen":1}`, "not-to-be-seen", "", `{"mode":"off"`, strings.Repeat("x", 1<<20)} {
+	for _, bad := range []string{`{"mode":"not-to-be-seen"}`, `{"mode":"off","not-to-be-seen":1}`, "not-to-be-seen",
+		"", `{"mode":"off"`, strings.Repeat("x", 1<<20)} {
 		for _, known := range []bool{true, false} {
 			virtually(t, func(t *testing.T, w *world) {
 				want := limit.Enforce
@@ -301,7 +317,8 @@ func TestBadDocumentKeepsTheMode(t *testing.T) {
 				w.busy(2 * time.Minute)
 				w.is(want)
 				if n := w.Failures(); n < 6 || w.lines("level=ERROR") != 1 {
-					t.Errorf("%.40q: %d counted, %d lines; want each poll, and one line", bad, n, w.lines("level=ERROR"))
+					t.Errorf("%.40q: %d counted, %d lines; want each poll, and one line", bad, n,
+						w.lines("level=ERROR"))
 				}
 				w.service.Expire()
 				w.busy(time.Minute)

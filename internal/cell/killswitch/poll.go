@@ -25,8 +25,8 @@ var (
 	errNothing = errors.New("a new session has no document")
 )
 
-// read is one poll. A token that AppConfig refuses, such as one of more than a day ago, is one of a session that is over: another
-// is begun, and its first answer has the whole document.
+// read is one poll. A token that AppConfig refuses, such as one of more than a day ago, is one of a session that is
+// over: another is begun, and its first answer has the whole document.
 func (s *Switch) read(ctx context.Context, before *heard) (*heard, error) {
 	if before != nil && before.token != "" {
 		out, err := s.latest(ctx, before.token)
@@ -38,7 +38,8 @@ func (s *Switch) read(ctx context.Context, before *heard) (*heard, error) {
 		}
 	}
 	begun, err := s.client().StartConfigurationSession(ctx, &appconfigdata.StartConfigurationSessionInput{
-		ApplicationIdentifier: &s.c.Application, EnvironmentIdentifier: &s.c.Environment, ConfigurationProfileIdentifier: &s.c.Profile,
+		ApplicationIdentifier: &s.c.Application, EnvironmentIdentifier: &s.c.Environment,
+		ConfigurationProfileIdentifier:       &s.c.Profile,
 		RequiredMinimumPollIntervalInSeconds: aws.Int32(int32(Every / time.Second)),
 	}, options)
 	if err != nil {
@@ -55,10 +56,12 @@ func (s *Switch) read(ctx context.Context, before *heard) (*heard, error) {
 }
 
 func (s *Switch) latest(ctx context.Context, token string) (*appconfigdata.GetLatestConfigurationOutput, error) {
-	return s.client().GetLatestConfiguration(ctx, &appconfigdata.GetLatestConfigurationInput{ConfigurationToken: &token}, options)
+	return s.client().GetLatestConfiguration(ctx,
+		&appconfigdata.GetLatestConfigurationInput{ConfigurationToken: &token}, options)
 }
 
-// sessionOver reports whether a call failed for its token, or for what was there when its session began and is not any more.
+// sessionOver reports whether a call failed for its token, or for what was there when its session began and is not any
+// more.
 func sessionOver(err error) bool {
 	var bad *types.BadRequestException
 	var gone *types.ResourceNotFoundException
@@ -114,14 +117,15 @@ func (s *Switch) ended(e refresh.End[heard]) {
 	}
 }
 
-// options keep a client that is told to log bodies from logging tokens, and bound its attempts: more would end with the time for a
-// poll, and without the cause of the failure.
+// options keep a client that is told to log bodies from logging tokens, and bound its attempts: more would end with the
+// time for a poll, and without the cause of the failure.
 func options(o *appconfigdata.Options) {
 	o.ClientLogMode = 0
 	o.RetryMaxAttempts = cmp.Or(o.RetryMaxAttempts, attempts)
 }
 
-// tellable is an error of the client without the token, which is in the URL of a call, and without what could hold a part of an answer.
+// tellable is an error of the client without the token, which is in the URL of a call, and without what could hold a
+// part of an answer.
 func tellable(err error) error {
 	var unread *smithy.DeserializationError
 	if errors.As(err, &unread) {

@@ -48,8 +48,8 @@ type Config struct {
 	// AcceptsPlan is [limit.PlanAccepter] of the store; default: any.
 	AcceptsPlan func(all []*limit.Limit, together ...[]*limit.Limit) error
 
-	// Apply is given what each configuration was read from, once it is known to be good, before it is in force. What it refuses
-	// goes as one with something wrong. nil: nothing else is to be done.
+	// Apply is given what each configuration was read from, once it is known to be good, before it is in force. What it
+	// refuses goes as one with something wrong. nil: nothing else is to be done.
 	Apply func([]plan.Source) error
 
 	Now func() time.Time // default time.Now
@@ -183,16 +183,17 @@ func (p *Plans) Reload() error {
 		p.c.Log.Error("plans not reloaded, the last good ones stay in force", "file", p.Name(), "error", p.lastErr)
 		return p.lastErr
 	}
-	p.c.Log.Error("plans not reloaded, the last good ones stay in force", "file", p.Name(), "problems", len(bad.Problems))
+	p.c.Log.Error("plans not reloaded, the last good ones stay in force", "file", p.Name(), "problems",
+		len(bad.Problems))
 	for _, problem := range bad.Problems {
 		p.c.Log.Error(problem.String())
 	}
 	return p.lastErr
 }
 
-// Watch reloads when a file changes, until the context ends; a value on now reloads at once. It watches the folders, since
-// an editor replaces a file and a mounted volume replaces a link. ready, if not nil, is closed once it watches. The error
-// says why watching is not possible; without files there is nothing to watch and it only waits.
+// Watch reloads when a file changes, until the context ends; a value on now reloads at once. It watches the folders,
+// since an editor replaces a file and a mounted volume replaces a link. ready, if not nil, is closed once it watches.
+// The error says why watching is not possible; without files there is nothing to watch and it only waits.
 func (p *Plans) Watch(ctx context.Context, now <-chan os.Signal, ready chan<- struct{}) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -229,8 +230,8 @@ func (p *Plans) Watch(ctx context.Context, now <-chan os.Signal, ready chan<- st
 	}
 }
 
-// recheck is a channel that fires when the files should be looked at; one that runs already is kept, so that a folder in
-// which something always changes cannot put it off forever.
+// recheck is a channel that fires when the files should be looked at; one that runs already is kept, so that a folder
+// in which something always changes cannot put it off forever.
 func (p *Plans) recheck(running <-chan time.Time) <-chan time.Time {
 	if running != nil || len(p.c.Files) == 0 {
 		return running

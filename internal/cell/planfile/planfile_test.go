@@ -17,7 +17,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 )
 
-const onePlan = "plans:\n  - id: free\n    limits:\n      - { id: burst, algorithm: token_bucket, rate: 1, period: 1s, burst: 5 }\n"
+const onePlan = "plans:\n  - id: free\n    limits:\n      - { id: burst, algorithm: token_bucket, rate: 1, period: " +
+	"1s, burst: 5 }\n"
 
 // watched is plans that watch a file, and the signal that makes them read it again.
 type watched struct {
@@ -160,8 +161,8 @@ func TestReloadOnSignal(t *testing.T) {
 	eventually(t, "a reload", func() bool { at, _ := w.Status(); return at.After(before) })
 }
 
-// Guarantees that a configuration which is refused where it is to be applied does not replace the one in force, and is reported;
-// and that what is applied is what was read.
+// Guarantees that a configuration which is refused where it is to be applied does not replace the one in force, and is
+// reported; and that what is applied is what was read.
 func TestApplyMayRefuse(t *testing.T) {
 	file := newFile(t)
 	var applied [][]plan.Source
@@ -171,7 +172,8 @@ func TestApplyMayRefuse(t *testing.T) {
 			applied = append(applied, sources)
 			return refuse
 		}})
-	if err != nil || len(applied) != 1 || len(applied[0]) != 1 || applied[0][0].Name != file || string(applied[0][0].Data) != onePlan {
+	if err != nil || len(applied) != 1 || len(applied[0]) != 1 || applied[0][0].Name != file ||
+		string(applied[0][0].Data) != onePlan {
 		t.Fatalf("applied %v, %v", applied, err)
 	}
 	refuse = errors.New("not today")

@@ -39,20 +39,25 @@ func (s *Cache) first(ctx context.Context, now time.Time) (*Values, error) {
 func (s *Cache) ended(e refresh.End[Values]) {
 	switch {
 	case e.Err != nil:
-		s.c.Log.Warn("the secret cannot be read", "secret", s.c.ID, "in_use", e.Before.Version(), "failures", e.Failures, "error", e.Err)
+		s.c.Log.Warn("the secret cannot be read", "secret", s.c.ID, "in_use", e.Before.Version(), "failures",
+			e.Failures, "error", e.Err)
 	case e.Value != e.Before:
-		s.c.Log.Info("the secret has a version that is new here", "secret", s.c.ID, "version", e.Value.version, "before", e.Before.Version())
+		s.c.Log.Info("the secret has a version that is new here", "secret", s.c.ID, "version", e.Value.version,
+			"before", e.Before.Version())
 		if e.Value.in.public {
-			s.c.Log.Error("a pepper is the public one of sluice dev: hashes made with it protect nothing", "secret", s.c.ID)
+			s.c.Log.Error("a pepper is the public one of sluice dev: hashes made with it protect nothing", "secret",
+				s.c.ID)
 		}
 	case e.Failures > 0:
-		s.c.Log.Info("the secret can be read again", "secret", s.c.ID, "version", e.Value.version, "failures", e.Failures)
+		s.c.Log.Info("the secret can be read again", "secret", s.c.ID, "version", e.Value.version, "failures",
+			e.Failures)
 	}
 }
 
 // read reads the secret. Errors hold nothing of it.
 func (s *Cache) read(ctx context.Context, before *Values) (*Values, error) {
-	out, err := s.c.Client.GetSecretValue(ctx, &secretsmanager.GetSecretValueInput{SecretId: &s.c.ID, VersionStage: aws.String(current)}, options)
+	out, err := s.c.Client.GetSecretValue(ctx, &secretsmanager.GetSecretValueInput{SecretId: &s.c.ID,
+		VersionStage: aws.String(current)}, options)
 	switch {
 	case err != nil:
 		return nil, tellable(err)
@@ -71,8 +76,9 @@ func (s *Cache) read(ctx context.Context, before *Values) (*Values, error) {
 	return parse(*out.SecretString, *out.VersionId)
 }
 
-// options keep a client that is told to log bodies from logging this one. Where nothing else is said it tries again once,
-// which a connection needs that a freeze cut; more would end with the time for a read, and without the cause of the failure.
+// options keep a client that is told to log bodies from logging this one. Where nothing else is said it tries again
+// once, which a connection needs that a freeze cut; more would end with the time for a read, and without the cause of
+// the failure.
 func options(o *secretsmanager.Options) {
 	o.ClientLogMode = 0
 	o.RetryMaxAttempts = cmp.Or(o.RetryMaxAttempts, attempts)

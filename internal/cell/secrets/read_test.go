@@ -25,24 +25,32 @@ var broken = map[string]struct {
 	arrange func(*secretstest.Manager)
 	cause   string
 }{
-	"down":                  {fails(secretstest.Down()), "InternalServiceError"},
-	"throttled":             {fails(secretstest.Throttled()), "ThrottlingException: Rate exceeded"},
-	"forbidden":             {fails(secretstest.Fault{Code: "AccessDeniedException", Message: "not authorized to perform: secretsmanager:GetSecretValue"}), "AccessDeniedException: not authorized"},
-	"a long story":          {fails(secretstest.Fault{Code: "X", Message: strings.Repeat("x", 9000)}), "X: xxx"},
-	"dropped":               {fails(secretstest.Fault{Drop: true}), "EOF"},
-	"hangs":                 {fails(secretstest.Fault{Hang: true}), "longer than"},
-	"removed":               {func(m *secretstest.Manager) { m.Remove(name) }, "ResourceNotFoundException"},
-	"binary":                {func(m *secretstest.Manager) { m.SetBinary(name, pepper2) }, "it is binary"},
-	"garbage inside":        {func(m *secretstest.Manager) { m.Set(name, string(pepper2)) }, "not JSON at byte 1"},
-	"another form":          {func(m *secretstest.Manager) { m.Set(name, `{"redis":{"password":1}}`) }, "redis.password: not a string"},
-	"garbage":               {fails(secretstest.Fault{Body: `{"SecretString": PEPPER-two`}), "the answer cannot be read"},
-	"a proxy's page":        {fails(secretstest.Fault{Body: "<html>PEPPER-two is not here", Status: http.StatusBadGateway}), "the answer cannot be read (status 502)"},
-	"an error that is none": {fails(secretstest.Fault{Body: `{"__type": {"PEPPER-two": 1}, "Message": [PEPPER-two`, Status: http.StatusBadRequest}), "the answer cannot be read (status 400)"},
-	"another type": {fails(secretstest.Fault{Body: `{"SecretString": {"PEPPER-two": "PEPPER-two"}, "VersionId": "x", "VersionStages": ["AWSCURRENT"]}`}),
+	"down":      {fails(secretstest.Down()), "InternalServiceError"},
+	"throttled": {fails(secretstest.Throttled()), "ThrottlingException: Rate exceeded"},
+	"forbidden": {fails(secretstest.Fault{Code: "AccessDeniedException",
+		Message: "not authorized to perform: secretsmanager:GetSecretValue"}), "AccessDeniedException: not authorized"},
+	"a long story":   {fails(secretstest.Fault{Code: "X", Message: strings.Repeat("x", 9000)}), "X: xxx"},
+	"dropped":        {fails(secretstest.Fault{Drop: true}), "EOF"},
+	"hangs":          {fails(secretstest.Fault{Hang: true}), "longer than"},
+	"removed":        {func(m *secretstest.Manager) { m.Remove(name) }, "ResourceNotFoundException"},
+	"binary":         {func(m *secretstest.Manager) { m.SetBinary(name, pepper2) }, "it is binary"},
+	"garbage inside": {func(m *secretstest.Manager) { m.Set(name, string(pepper2)) }, "not JSON at byte 1"},
+	"another form": {func(m *secretstest.Manager) { m.Set(name, `{"redis":{"password":1}}`) },
+		"redis.password: not a string"},
+	"garbage": {fails(secretstest.Fault{Body: `{"SecretString": PEPPER-two`}),
+		"the answer cannot be read"},
+	"a proxy's page": {fails(secretstest.Fault{Body: "<html>PEPPER-two is not here",
+		Status: http.StatusBadGateway}), "the answer cannot be read (status 502)"},
+	"an error that is none": {fails(secretstest.Fault{Body: `{"__type": {"PEPPER-two": 1}, "Message": [PEPPER-two`,
+		Status: http.StatusBadRequest}), "the answer cannot be read (status 400)"},
+	"another type": {fails(secretstest.Fault{Body: `{"SecretString": {"PEPPER-two": "PEPPER-two"}, "VersionId": "x",` +
+		` "VersionStages": ["AWSCURRENT"]}`}),
 		"the answer cannot be read"},
 	"an empty answer": {fails(secretstest.Fault{Body: `{}`}), "not of the stage"},
-	"no value":        {fails(secretstest.Fault{Body: `{"VersionId": "x", "VersionStages": ["AWSCURRENT"]}`}), "the answer cannot be read"},
-	"no version":      {fails(secretstest.Fault{Body: `{"SecretString": "{}", "VersionStages": ["AWSCURRENT"]}`}), "the answer cannot be read"},
+	"no value": {fails(secretstest.Fault{Body: `{"VersionId": "x", "VersionStages": ["AWSCURRENT"]}`}),
+		"the answer cannot be read"},
+	"no version": {fails(secretstest.Fault{Body: `{"SecretString": "{}", "VersionStages": ["AWSCURRENT"]}`}),
+		"the answer cannot be read"},
 	"a pending one": {func(m *secretstest.Manager) {
 		m.Stage(name, form{AddressKey: pepper2}.text())
 		m.Fail(secretstest.Fault{Stage: secretstest.Pending}, -1)
@@ -53,7 +61,8 @@ func fails(f secretstest.Fault) func(*secretstest.Manager) {
 	return func(m *secretstest.Manager) { m.Fail(f, -1) }
 }
 
-// Guarantees that a secret that cannot be had is an error that says why within the wait, and shows nothing of an answer.
+// Guarantees that a secret that cannot be had is an error that says why within the wait, and shows nothing of an
+// answer.
 func TestUnavailable(t *testing.T) {
 	for what, b := range broken {
 		t.Run(what, func(t *testing.T) {
@@ -82,8 +91,8 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-// Guarantees that a Secrets Manager that fails later costs nothing but the news: values that were read stay in use, nobody
-// waits longer than half a second for others, and it is told again and again, but not with each request.
+// Guarantees that a Secrets Manager that fails later costs nothing but the news: values that were read stay in use,
+// nobody waits longer than half a second for others, and it is told again and again, but not with each request.
 func TestLastKnownGood(t *testing.T) {
 	for what, b := range broken {
 		t.Run(what, func(t *testing.T) {
@@ -105,11 +114,13 @@ func TestLastKnownGood(t *testing.T) {
 				}
 				pass(secrets.ReadTimeout) // which ends a read under way
 				stats := s.Stats()
-				if stats.Failures < 50 || stats.Failures > 200 || stats.Version != first || time.Since(stats.From) < 3*time.Hour {
+				if stats.Failures < 50 || stats.Failures > 200 || stats.Version != first ||
+					time.Since(stats.From) < 3*time.Hour {
 					t.Errorf("Stats = %+v, want failures and the age of the values", stats)
 				}
 				if n := log.count("the secret cannot be read"); int64(n) != stats.Failures || log.count(first) < n {
-					t.Errorf("the log says %d times that it cannot be read, want %d times, with the version in use", n, stats.Failures)
+					t.Errorf("the log says %d times that it cannot be read, want %d times, with the version in use", n,
+						stats.Failures)
 				}
 				m.Fail(secretstest.Fault{}, 0)
 				again := m.Set(name, form{Peppers: map[string][]byte{"p2": pepper2}}.text())
@@ -124,8 +135,8 @@ func TestLastKnownGood(t *testing.T) {
 	}
 }
 
-// Guarantees that a Secrets Manager that is away is asked less and less often, at times that differ between instances, and
-// that those who ask meanwhile are told at once.
+// Guarantees that a Secrets Manager that is away is asked less and less often, at times that differ between instances,
+// and that those who ask meanwhile are told at once.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gaps [2][]time.Duration
@@ -163,8 +174,8 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// Guarantees that what is AWSPENDING is never used, that a version which became AWSCURRENT is within a refresh, and that an
-// unchanged one is prepared once.
+// Guarantees that what is AWSPENDING is never used, that a version which became AWSCURRENT is within a refresh, and
+// that an unchanged one is prepared once.
 func TestRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
@@ -208,8 +219,8 @@ func TestRotation(t *testing.T) {
 	})
 }
 
-// Guarantees what a refresh costs the caller: nothing while the values are young enough, and a bounded wait where they are
-// so old that the environment was frozen; a clock set back does not stop refreshes.
+// Guarantees what a refresh costs the caller: nothing while the values are young enough, and a bounded wait where they
+// are so old that the environment was frozen; a clock set back does not stop refreshes.
 func TestUpkeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
@@ -225,7 +236,8 @@ func TestUpkeep(t *testing.T) {
 			began := time.Now()
 			v := get(t, s)
 			if took := time.Since(began); took != wait || (v.Version() == version) != renewed {
-				t.Errorf("%s: Get took %v and the new version is there: %v; want %v, %v", what, took, v.Version() == version, wait, renewed)
+				t.Errorf("%s: Get took %v and the new version is there: %v; want %v, %v", what, took,
+					v.Version() == version, wait, renewed)
 			}
 			pass(secrets.ReadTimeout)
 			last = version
@@ -249,8 +261,8 @@ func TestUpkeep(t *testing.T) {
 	})
 }
 
-// Guarantees that each read holds callers up only while it is young: with a Secrets Manager that hangs, those who come later
-// are not held up one after the other.
+// Guarantees that each read holds callers up only while it is young: with a Secrets Manager that hangs, those who come
+// later are not held up one after the other.
 func TestOnlyAYoungReadIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
@@ -272,8 +284,8 @@ func TestOnlyAYoungReadIsWaitedFor(t *testing.T) {
 	})
 }
 
-// Guarantees that a read which a freeze cut does not stand in the way of the next: the caller's clock jumps, this process's
-// does not, and the answer never comes.
+// Guarantees that a read which a freeze cut does not stand in the way of the next: the caller's clock jumps, this
+// process's does not, and the answer never comes.
 func TestFrozenRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
@@ -318,8 +330,8 @@ func TestFrozenRead(t *testing.T) {
 	})
 }
 
-// Guarantees that Get waits for values that are overdue also where the naming of an address, which comes first in a request
-// and waits for nothing, began to read them.
+// Guarantees that Get waits for values that are overdue also where the naming of an address, which comes first in a
+// request and waits for nothing, began to read them.
 func TestOverdueBesideAnonymise(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
@@ -348,9 +360,11 @@ func TestTold(t *testing.T) {
 		}
 		want := func(when string, fresh, failed, again int) {
 			t.Helper()
-			f, x, a := log.count("has a version that is new here"), log.count("cannot be read"), log.count("can be read again")
+			f, x, a := log.count("has a version that is new here"), log.count("cannot be read"),
+				log.count("can be read again")
 			if f != fresh || x != failed || a != again {
-				t.Errorf("%s the log tells of %d versions, %d failures and %d times of their end; want %d, %d, %d: %s", when, f, x, a, fresh, failed, again, log)
+				t.Errorf("%s the log tells of %d versions, %d failures and %d times of their end; want %d, %d, %d: %s",
+					when, f, x, a, fresh, failed, again, log)
 			}
 		}
 		for range 4 {
@@ -404,10 +418,11 @@ func TestWarm(t *testing.T) {
 	})
 }
 
-// Guarantees that a new pepper is found by the first key that needs it, and that a flood of keys which nobody knows costs
-// one read per cooldown, whether Secrets Manager answers or not.
+// Guarantees that a new pepper is found by the first key that needs it, and that a flood of keys which nobody knows
+// costs one read per cooldown, whether Secrets Manager answers or not.
 func TestRenew(t *testing.T) {
-	for what, fault := range map[string]secretstest.Fault{"well": {}, "down": secretstest.Down(), "hangs": {Hang: true}} {
+	for what, fault := range map[string]secretstest.Fault{"well": {}, "down": secretstest.Down(),
+		"hangs": {Hang: true}} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := new(secretstest.Manager)
@@ -446,7 +461,8 @@ func TestRenew(t *testing.T) {
 					pass(100 * time.Millisecond)
 				}
 				reads := m.Calls() - before
-				if most := int(minutes*time.Minute/secrets.DefaultCooldown) + 2; reads < 5 || reads > most { // waits add some time
+				// waits add some time
+				if most := int(minutes*time.Minute/secrets.DefaultCooldown) + 2; reads < 5 || reads > most {
 					t.Errorf("%d reads in %d minutes, want at most %d", reads, minutes, most)
 				}
 				if most := time.Duration(reads) * secrets.ReplaceWait; waited > most {
@@ -457,8 +473,8 @@ func TestRenew(t *testing.T) {
 	}
 }
 
-// Guarantees that Close ends what is under way and returns after it, that nothing begins afterwards, and that values which
-// are there stay.
+// Guarantees that Close ends what is under way and returns after it, that nothing begins afterwards, and that values
+// which are there stay.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
@@ -494,11 +510,14 @@ func TestClose(t *testing.T) {
 // panics is a client with a mistake, which may say anything.
 type panics struct{}
 
-func (panics) GetSecretValue(context.Context, *secretsmanager.GetSecretValueInput, ...func(*secretsmanager.Options)) (*secretsmanager.GetSecretValueOutput, error) {
+func (panics) GetSecretValue(
+	context.Context, *secretsmanager.GetSecretValueInput, ...func(*secretsmanager.Options),
+) (*secretsmanager.GetSecretValueOutput, error) {
 	panic(string(pepper1))
 }
 
-// Guarantees that a mistake of a client does not end the process, which may have good values, and that nothing of it is told.
+// Guarantees that a mistake of a client does not end the process, which may have good values, and that nothing of it is
+// told.
 func TestPanic(t *testing.T) {
 	s, _ := open(t, panics{})
 	wantUnavailable(t, s, "panicked")
@@ -513,7 +532,8 @@ func TestClientLogsNothing(t *testing.T) {
 		o.ClientLogMode = aws.LogResponseWithBody | aws.LogRequestWithBody
 		o.Logger = logging.NewStandardLogger(log)
 	})
-	if _, err := loud.GetSecretValue(t.Context(), &secretsmanager.GetSecretValueInput{SecretId: aws.String(name)}); err != nil || shown(log.String()) == "" {
+	if _, err := loud.GetSecretValue(t.Context(),
+		&secretsmanager.GetSecretValueInput{SecretId: aws.String(name)}); err != nil || shown(log.String()) == "" {
 		t.Fatalf("the client logs nothing by itself, so this test says nothing: %v", err)
 	}
 	before := len(log.String())

@@ -8,24 +8,26 @@
 //	  "redis":      {"username": "<up to 128 characters>", "password": "<16 to 128 characters>"}
 //	}
 //
-// peppers are what API keys are hashed with, by id, at most eight. A hash cannot be taken to another pepper, since the key
-// itself is kept nowhere: to rotate, add a pepper with a new id, issue keys with it, and remove the old one when no key that
-// is in use names it. Never change the bytes of an id: all its keys are unknown from then on. The commands are in
-// docs/runbooks/leaked_pepper.md.
+// peppers are what API keys are hashed with, by id, at most eight. A hash cannot be taken to another pepper, since the
+// key itself is kept nowhere: to rotate, add a pepper with a new id, issue keys with it, and remove the old one when no
+// key that is in use names it. Never change the bytes of an id: all its keys are unknown from then on. The commands are
+// in docs/runbooks/leaked_pepper.md.
 //
-// addressKey is what addresses are named with where they are counted, so that counters and logs hold none. It may be replaced
-// at any time: counters of addresses begin anew, and for as long as instances differ an address has two.
+// addressKey is what addresses are named with where they are counted, so that counters and logs hold none. It may be
+// replaced at any time: counters of addresses begin anew, and for as long as instances differ an address has two.
 //
 // redis is the login of the counters' ElastiCache user; without "username" it is that of the default user, and with IAM
-// there is none. The rotation of AWS replaces the password, and lets the old one in for a while. Each new connection shows
-// the password of its time, and sets off a look at the secret, at most one per Cooldown: a login that is refused for an old
-// password is good at one of the next.
+// there is none. The rotation of AWS replaces the password, and lets the old one in for a while. Each new connection
+// shows the password of its time, and sets off a look at the secret, at most one per Cooldown: a login that is refused
+// for an old password is good at one of the next.
 //
-// Only the version that is AWSCURRENT is ever used. A secret that cannot be read, or does not have the form, never replaces
-// one that was: the last good version stays in use until there is another. No value is in any error, log line or print.
+// Only the version that is AWSCURRENT is ever used. A secret that cannot be read, or does not have the form, never
+// replaces one that was: the last good version stays in use until there is another. No value is in any error, log line
+// or print.
 //
-// The client is that of the AWS SDK. Beside DynamoDB's it adds 0.26 MB to a Lambda on arm64 (0.07 MB zipped) and 0.4 ms of
-// initialisation. A request signed by hand would add nothing, and would have to retry, throttle and find endpoints by itself.
+// The client is that of the AWS SDK. Beside DynamoDB's it adds 0.26 MB to a Lambda on arm64 (0.07 MB zipped) and 0.4 ms
+// of initialisation. A request signed by hand would add nothing, and would have to retry, throttle and find endpoints
+// by itself.
 package secrets
 
 import (
@@ -64,7 +66,8 @@ const (
 
 // Client is the part of [secretsmanager.Client] that is used here.
 type Client interface {
-	GetSecretValue(context.Context, *secretsmanager.GetSecretValueInput, ...func(*secretsmanager.Options)) (*secretsmanager.GetSecretValueOutput, error)
+	GetSecretValue(context.Context, *secretsmanager.GetSecretValueInput,
+		...func(*secretsmanager.Options)) (*secretsmanager.GetSecretValueOutput, error)
 }
 
 // Config sets up a [Cache]. Zero values are the defaults.
@@ -74,12 +77,13 @@ type Config struct {
 
 	Wait time.Duration // that Get waits at most where there are no values yet, up to 30 s
 
-	// Refresh is the age at which the secret is read again, up to a fifth later so that instances spread, at most 24 h. That
-	// goes beside the caller. At twice this age, as in an environment that thawed, Get waits for it, half a second at most.
+	// Refresh is the age at which the secret is read again, up to a fifth later so that instances spread, at most 24 h.
+	// That goes beside the caller. At twice this age, as in an environment that thawed, Get waits for it, half a second
+	// at most.
 	Refresh time.Duration
 
-	// Cooldown is the least time between two looks because something was unknown or refused, at most Refresh. It is how late
-	// a new pepper or password can be, and all that a flood of unknown keys costs.
+	// Cooldown is the least time between two looks because something was unknown or refused, at most Refresh. It is how
+	// late a new pepper or password can be, and all that a flood of unknown keys costs.
 	Cooldown time.Duration
 
 	Now func() time.Time // for calls that bring no time; default time.Now
@@ -94,14 +98,15 @@ type Cache struct {
 	said   [reasons]atomic.Bool // why random is used
 }
 
-// New checks the configuration and makes a cache, which reads nothing yet; see [Cache.Warm]. The error names the field and
-// joins all that is wrong.
+// New checks the configuration and makes a cache, which reads nothing yet; see [Cache.Warm]. The error names the field
+// and joins all that is wrong.
 func New(c Config) (*Cache, error) {
 	if errs := c.complete(); len(errs) > 0 {
 		return nil, fmt.Errorf("secrets: %w", errors.Join(errs...))
 	}
 	s := &Cache{c: c, random: identity.NewAnonymiser()}
-	s.values = refresh.New(refresh.Config[Values]{Read: s.read, Ended: s.ended, Wait: s.c.Wait, Refresh: s.c.Refresh, Cooldown: s.c.Cooldown})
+	s.values = refresh.New(refresh.Config[Values]{Read: s.read, Ended: s.ended, Wait: s.c.Wait, Refresh: s.c.Refresh,
+		Cooldown: s.c.Cooldown})
 	return s, nil
 }
 
@@ -139,8 +144,8 @@ func (s *Cache) Close() { s.values.Close() }
 // Warm begins to read the secret if it was not yet, and does not wait for it: while a Lambda starts there is time.
 func (s *Cache) Warm(now time.Time) { s.values.Warm(now) }
 
-// Get is the values, as fresh as Config.Refresh says. It waits at most Config.Wait, and only for the first ones; where those
-// cannot be had the error wraps ErrUnavailable.
+// Get is the values, as fresh as Config.Refresh says. It waits at most Config.Wait, and only for the first ones; where
+// those cannot be had the error wraps ErrUnavailable.
 func (s *Cache) Get(ctx context.Context, now time.Time) (*Values, error) {
 	if s.values.Value() == nil {
 		return s.first(ctx, now)
@@ -162,8 +167,9 @@ func (s *Cache) Renew(ctx context.Context, now time.Time) (*Values, error) {
 	return s.values.Value(), nil
 }
 
-// RedisCredentials returns the login for a new connection to Redis, in the form that the Redis store takes. Without one in
-// the secret the error is ErrNoRedis; before the secret was read it waits as Get does, and the error wraps ErrUnavailable.
+// RedisCredentials returns the login for a new connection to Redis, in the form that the Redis store takes. Without one
+// in the secret the error is ErrNoRedis; before the secret was read it waits as Get does, and the error wraps
+// ErrUnavailable.
 func (s *Cache) RedisCredentials(ctx context.Context) (username, password string, err error) {
 	now := s.c.Now()
 	s.values.Look(now) // the password may be about to be refused
@@ -184,9 +190,9 @@ const (
 	reasons
 )
 
-// Anonymise names an address with the secret's addressKey, and implements the authorizer's Sources. Where there is none, or
-// before the secret was read, it is a key of this process alone, which the log says once: then instances count an address
-// apart. It never waits; it begins a read where one is due, since nobody else may ask.
+// Anonymise names an address with the secret's addressKey, and implements the authorizer's Sources. Where there is
+// none, or before the secret was read, it is a key of this process alone, which the log says once: then instances count
+// an address apart. It never waits; it begins a read where one is due, since nobody else may ask.
 func (s *Cache) Anonymise(addr netip.Addr) string {
 	s.values.Upkeep(s.c.Now())
 	v := s.values.Value()

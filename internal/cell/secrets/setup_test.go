@@ -58,7 +58,8 @@ func (f form) text() string {
 }
 
 func whole() form {
-	return form{Peppers: map[string][]byte{"p1": pepper1}, AddressKey: addressKey, Redis: &redisForm{"sluice", passwords[0]}}
+	return form{Peppers: map[string][]byte{"p1": pepper1}, AddressKey: addressKey,
+		Redis: &redisForm{"sluice", passwords[0]}}
 }
 
 // shown is what of the secrets a text holds, in any form that they have on their way; "" if nothing.
@@ -104,7 +105,8 @@ func (i inside) RoundTrip(r *http.Request) (resp *http.Response, err error) {
 // sdk is the real client.
 func sdk(m *secretstest.Manager, change ...func(*secretsmanager.Options)) *secretsmanager.Client {
 	return secretsmanager.New(secretsmanager.Options{
-		Region: "eu-west-1", BaseEndpoint: aws.String("http://secrets.test"), HTTPClient: &http.Client{Transport: inside{m}},
+		Region: "eu-west-1", BaseEndpoint: aws.String("http://secrets.test"),
+		HTTPClient:  &http.Client{Transport: inside{m}},
 		Credentials: credentials.NewStaticCredentialsProvider("local", "local", ""),
 	}, change...)
 }
@@ -153,7 +155,8 @@ func get(t *testing.T, s *secrets.Cache) *secrets.Values {
 func wantUnavailable(t *testing.T, s *secrets.Cache, cause string) {
 	t.Helper()
 	v, err := s.Get(context.Background(), time.Now())
-	if !errors.Is(err, secrets.ErrUnavailable) || !strings.Contains(err.Error(), cause) || !strings.Contains(err.Error(), name) || v != nil {
+	if !errors.Is(err, secrets.ErrUnavailable) || !strings.Contains(err.Error(), cause) ||
+		!strings.Contains(err.Error(), name) || v != nil {
 		t.Errorf("Get = %v, %v; want ErrUnavailable, the secret's name and %q", v, err, cause)
 	}
 	if err != nil {

@@ -19,15 +19,16 @@ var _ authorizer.Sources = (*secrets.Cache)(nil)
 
 var loopback = netip.MustParseAddr("127.0.0.1")
 
-// Guarantees that operators name an address as the cell does, or know that they cannot: a name of their own process would find the
-// counter of nobody.
+// Guarantees that operators name an address as the cell does, or know that they cannot: a name of their own process
+// would find the counter of nobody.
 func TestAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		named, err := identity.NewAnonymiserFrom(addressKey)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for text, want := range map[string]string{whole().text(): named.Anonymise(loopback), (form{Peppers: whole().Peppers}).text(): ""} {
+		for text, want := range map[string]string{whole().text(): named.Anonymise(loopback),
+			(form{Peppers: whole().Peppers}).text(): ""} {
 			m := new(secretstest.Manager)
 			m.Set(name, text)
 			s, _ := open(t, sdk(m))
@@ -35,15 +36,16 @@ func TestAddresses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := values.Addresses(); (got == nil) != (want == "") || got != nil && got.Anonymise(loopback) != want {
+			if got := values.Addresses(); (got == nil) != (want == "") || got != nil &&
+				got.Anonymise(loopback) != want {
 				t.Errorf("the key names addresses unlike the cell, want %q", want)
 			}
 		}
 	})
 }
 
-// Guarantees that addresses always have a name, that it is the secret's as soon as there is one and follows it, and that
-// names which only this process gives are told of once.
+// Guarantees that addresses always have a name, that it is the secret's as soon as there is one and follows it, and
+// that names which only this process gives are told of once.
 func TestAnonymise(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		named, err := identity.NewAnonymiserFrom(addressKey)
@@ -56,8 +58,10 @@ func TestAnonymise(t *testing.T) {
 		s, log := open(t, sdk(m))
 		began := time.Now()
 		own := s.Anonymise(loopback)
-		if again := s.Anonymise(loopback); len(own) != 32 || again != own || own == named.Anonymise(loopback) || time.Since(began) != 0 {
-			t.Errorf("before the secret is read the name is %q, then %q, after %v; want one of this process, at once", own, again, time.Since(began))
+		if again := s.Anonymise(loopback); len(own) != 32 || again != own || own == named.Anonymise(loopback) ||
+			time.Since(began) != 0 {
+			t.Errorf("before the secret is read the name is %q, then %q, after %v; want one of this process, at once",
+				own, again, time.Since(began))
 		}
 		pass(2 * time.Second)
 		if got := s.Anonymise(loopback); got != named.Anonymise(loopback) {
@@ -79,7 +83,8 @@ func TestAnonymise(t *testing.T) {
 			t.Errorf("without a key the name is %q, want this process's own, %q", got, own)
 		}
 		if n, k := log.count("not read yet"), log.count("has no addressKey"); n != 1 || k != 1 {
-			t.Errorf("the log tells %d and %d times of names of this process alone, want once of each reason: %s", n, k, log)
+			t.Errorf("the log tells %d and %d times of names of this process alone, want once of each reason: %s", n,
+				k, log)
 		}
 		other, _ := open(t, sdk(new(secretstest.Manager)))
 		if other.Anonymise(loopback) == own {
@@ -88,8 +93,8 @@ func TestAnonymise(t *testing.T) {
 	})
 }
 
-// Guarantees that a connection waits for the first login and not for a later one, that it looks for a new one at most once
-// per cooldown, and that a secret without one is told apart from one that is away.
+// Guarantees that a connection waits for the first login and not for a later one, that it looks for a new one at most
+// once per cooldown, and that a secret without one is told apart from one that is away.
 func TestRedisCredentials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
@@ -101,7 +106,8 @@ func TestRedisCredentials(t *testing.T) {
 			began := time.Now()
 			user, password, err := s.RedisCredentials(t.Context())
 			if user != "sluice" || password != want || err != nil || time.Since(began) != after {
-				t.Errorf("the login is %q, %q, %v after %v; want %q after %v", user, password, err, time.Since(began), want, after)
+				t.Errorf("the login is %q, %q, %v after %v; want %q after %v", user, password, err, time.Since(began),
+					want, after)
 			}
 		}
 		login(passwords[0], time.Second)
@@ -134,8 +140,8 @@ func TestRedisCredentials(t *testing.T) {
 	})
 }
 
-// Guarantees that a real Redis lets us in again after its user's password was replaced, though the old one was good for no
-// moment longer.
+// Guarantees that a real Redis lets us in again after its user's password was replaced, though the old one was good for
+// no moment longer.
 func TestRedisPasswordRotates(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)

@@ -27,8 +27,8 @@ const (
 	maxEncodedBytes = (maxKeyBytes + 2) / 3 * 4
 )
 
-// Values are those of one version of the secret. They are immutable. However they are printed, formatted, logged or encoded,
-// only the version is shown.
+// Values are those of one version of the secret. They are immutable. However they are printed, formatted, logged or
+// encoded, only the version is shown.
 type Values struct {
 	version string
 	in      *inside // a pointer to pointers: printing a struct that holds Values reaches through one, with a wrong verb
@@ -159,7 +159,8 @@ func (in *inside) readLogin(d *document) error {
 	return err
 }
 
-// takeLogin takes the login of a secret that is Redis's alone, in the form in which Secrets Manager generates passwords.
+// takeLogin takes the login of a secret that is Redis's alone, in the form in which Secrets Manager generates
+// passwords.
 func (in *inside) takeLogin(l *login) error {
 	switch {
 	case in.login != nil:
@@ -219,7 +220,8 @@ func notAnObject(path string) error {
 	return fmt.Errorf("%s: not an object", path)
 }
 
-// join is the path of a member, which is named by its place where its name may be a value that was put in the wrong one.
+// join is the path of a member, which is named by its place where its name may be a value that was put in the wrong
+// one.
 func join(path, name string, place int) string {
 	if len(name) > maxNamed || !limit.ValidID(name) {
 		name = "member " + strconv.Itoa(place)

@@ -47,7 +47,8 @@ func TestParse(t *testing.T) {
 			continue
 		}
 		for i, id := range c.peppers {
-			if got, want := hex.EncodeToString(hashes[i].Hash[:]), identity.HashKey(c.form.Peppers[id], key); hashes[i].Pepper != id || got != want {
+			if got, want := hex.EncodeToString(hashes[i].Hash[:]), identity.HashKey(c.form.Peppers[id],
+				key); hashes[i].Pepper != id || got != want {
 				t.Errorf("%s: under %s the hash is %s, want %s under %s", c.name, hashes[i].Pepper, got, want, id)
 			}
 		}
@@ -68,8 +69,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Guarantees that a secret which is not as it should be is refused, naming the member that is wrong and showing no value,
-// also not one that stands where a name should.
+// Guarantees that a secret which is not as it should be is refused, naming the member that is wrong and showing no
+// value, also not one that stands where a name should.
 func TestParseRefuses(t *testing.T) {
 	b64 := func(n int) string { return base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("K"), n)) }
 	p1 := base64.StdEncoding.EncodeToString(pepper1)
@@ -89,8 +90,10 @@ func TestParseRefuses(t *testing.T) {
 		{"no member", "{}", "it has no member"},
 		{"an unknown member", `{"pepper":{"p1":"` + p1 + `"}}`, "pepper: unknown"},
 		{"another case", `{"Peppers":{"p1":"` + p1 + `"}}`, "Peppers: unknown"},
-		{"a member twice", `{"addressKey":"` + b64(32) + `","addressKey":"` + b64(33) + `"}`, "addressKey: it is there twice"},
-		{"a member twice, written differently", `{"addressKey":"` + b64(32) + `","address\u004bey":"` + b64(33) + `"}`, "addressKey: it is there twice"},
+		{"a member twice", `{"addressKey":"` + b64(32) + `","addressKey":"` + b64(33) + `"}`,
+			"addressKey: it is there twice"},
+		{"a member twice, written differently", `{"addressKey":"` + b64(32) + `","address\u004bey":"` + b64(33) + `"}`,
+			"addressKey: it is there twice"},
 		{"a value as a member", `{"` + p1 + `":"p1"}`, "member 1: unknown"},
 		{"peppers is a string", `{"peppers":"` + p1 + `"}`, "peppers: not an object"},
 		{"peppers is null", `{"peppers":null}`, "peppers: not an object"},
@@ -101,32 +104,40 @@ func TestParseRefuses(t *testing.T) {
 		{"a pepper is an object", `{"peppers":{"p1":{"value":"` + p1 + `"}}}`, "peppers.p1: not a string"},
 		{"a pepper is null", `{"peppers":{"p1":null}}`, "peppers.p1: not a string"},
 		{"a pepper is not base64", `{"peppers":{"p1":"` + string(pepper1) + `"}}`, "peppers.p1: not base64"},
-		{"a pepper without padding", `{"peppers":{"p1":"` + strings.TrimRight(b64(16), "=") + `"}}`, "peppers.p1: not base64"},
-		{"a pepper on two lines", `{"peppers":{"p1":"` + b64(18)[:12] + `\n` + b64(18)[12:] + `"}}`, "peppers.p1: not base64"},
+		{"a pepper without padding", `{"peppers":{"p1":"` + strings.TrimRight(b64(16), "=") + `"}}`,
+			"peppers.p1: not base64"},
+		{"a pepper on two lines", `{"peppers":{"p1":"` + b64(18)[:12] + `\n` + b64(18)[12:] + `"}}`,
+			"peppers.p1: not base64"},
 		{"a short pepper", `{"peppers":{"p1":"` + b64(15) + `"}}`, "peppers.p1: 15 bytes, want 16..1024"},
 		{"an empty pepper", `{"peppers":{"p1":""}}`, "peppers.p1: 0 bytes"},
 		{"a long pepper", `{"peppers":{"p1":"` + b64(1025) + `"}}`, "peppers.p1: 1025 bytes, want 16..1024"},
 		{"a huge pepper", `{"peppers":{"p1":"` + b64(2000) + `"}}`, "peppers.p1: more than 1024 bytes"},
 		{"a pepper without id", `{"peppers":{"":"` + p1 + `"}}`, "peppers.member 1: its id is not"},
 		{"a pepper with an odd id", `{"peppers":{"p/1":"` + p1 + `"}}`, "peppers.member 1: its id is not"},
-		{"id and pepper in each other's place", `{"peppers":{"PEPPER-one-is-not-for-logs":"p1"}}`, "peppers.member 1: not base64"},
+		{"id and pepper in each other's place", `{"peppers":{"PEPPER-one-is-not-for-logs":"p1"}}`,
+			"peppers.member 1: not base64"},
 		{"a short address key", `{"addressKey":"` + b64(31) + `"}`, "addressKey: 31 bytes, want 32..1024"},
 		{"an address key is a number", `{"addressKey":1}`, "addressKey: not a string"},
 		{"redis is a string", `{"redis":"` + pw + `"}`, "redis: not an object"},
 		{"redis without password", `{"redis":{"username":"sluice"}}`, "redis.password: missing"},
 		{"redis empty", `{"redis":{}}`, "redis.password: missing"},
 		{"a short password", `{"redis":{"password":"PASSWORD-first"}}`, "redis.password: 14 characters, want 16..128"},
-		{"a long password", `{"redis":{"password":"` + strings.Repeat("x", 129) + `"}}`, "redis.password: 129 characters, want 16..128"},
-		{"an odd password", `{"redis":{"password":"` + pw + `\n"}}`, "redis.password: a character that is not visible ASCII"},
+		{"a long password", `{"redis":{"password":"` + strings.Repeat("x", 129) + `"}}`,
+			"redis.password: 129 characters, want 16..128"},
+		{"an odd password", `{"redis":{"password":"` + pw + `\n"}}`,
+			"redis.password: a character that is not visible ASCII"},
 		{"an empty user", `{"redis":{"username":"","password":"` + pw + `"}}`, "redis.username: 0 characters"},
-		{"a user is a list", `{"redis":{"username":["sluice"],"password":"` + pw + `"}}`, "redis.username: not a string"},
+		{"a user is a list", `{"redis":{"username":["sluice"],"password":"` + pw + `"}}`,
+			"redis.username: not a string"},
 		{"a user alone", `{"username":"sluice"}`, "password: missing"},
 		{"a short password alone", `{"password":"PASSWORD-first"}`, "password: 14 characters, want 16..128"},
-		{"two logins", `{"redis":{"password":"` + pw + `"},"username":"sluice","password":"` + pw + `"}`, "redis: beside username and password"},
+		{"two logins", `{"redis":{"password":"` + pw + `"},"username":"sluice","password":"` + pw + `"}`,
+			"redis: beside username and password"},
 		{"another member of redis", `{"redis":{"password":"` + pw + `","host":"` + pw + `"}}`, "redis.host: unknown"},
 		{"huge", `{"x":"` + strings.Repeat("x", 64<<10) + `"}`, "bytes, want at most 65536"},
 		{"deep", strings.Repeat(`{"peppers":`, 5900), "not JSON"},
-		{"not UTF-8", "{\"redis\":{\"password\":\"" + pw + "\xff\"}}", "redis.password: a character that is not visible ASCII"},
+		{"not UTF-8", "{\"redis\":{\"password\":\"" + pw + "\xff\"}}",
+			"redis.password: a character that is not visible ASCII"},
 	} {
 		v, err := secrets.Parse(c.text)
 		if err == nil || v != nil || !strings.Contains(err.Error(), c.want) {
@@ -153,8 +164,10 @@ func TestNothingShows(t *testing.T) {
 		Peppers *identity.Peppers
 	}{v, *v, *v, s, v.Peppers()}
 	for what, x := range map[string]any{
-		"values": v, "a copy": *v, "a struct": holder, "a pointer to it": &holder, "a list": []secrets.Values{*v}, "a map": map[string]any{"v": *v},
-		"the cache": s, "peppers": v.Peppers(), "an error": fmt.Errorf("about %v and %+v: %w", v, *v, errors.ErrUnsupported),
+		"values": v, "a copy": *v, "a struct": holder, "a pointer to it": &holder, "a list": []secrets.Values{*v},
+		"a map":     map[string]any{"v": *v},
+		"the cache": s, "peppers": v.Peppers(), "an error": fmt.Errorf("about %v and %+v: %w", v, *v,
+			errors.ErrUnsupported),
 	} {
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%t", "%w", "%p"} {
 			wantSilent(t, what+" with "+verb, unhex(fmt.Sprintf(verb, x)))
@@ -201,7 +214,8 @@ func unhex(s string) string {
 // Guarantees that wantSilent can fail: what the tests above rest on finds a value in each form.
 func TestShownIsFound(t *testing.T) {
 	for _, text := range []string{
-		unhex(fmt.Sprint(pepper1)), unhex(fmt.Sprintf("%x", struct{ k string }{string(addressKey)})), fmt.Sprint(whole()), whole().text(),
+		unhex(fmt.Sprint(pepper1)), unhex(fmt.Sprintf("%x", struct{ k string }{string(addressKey)})),
+		fmt.Sprint(whole()), whole().text(),
 		fmt.Sprintf("%+v", struct{ p *redisForm }{whole().Redis}.p),
 	} {
 		if shown(unhex(text)) == "" {
@@ -212,12 +226,14 @@ func TestShownIsFound(t *testing.T) {
 
 // An error shows names of members, lengths and places, and what it always says.
 var shape = regexp.MustCompile(`^(\d+ bytes, want at most 65536|not JSON( at byte \d+)?|not an object|it has no member|` +
-	`([A-Za-z0-9._-]{1,20}|member \d+)(\.([A-Za-z0-9._-]{1,20}|member \d+))?: (unknown, want [a-zA-Z, ]+|not an object|not a string|not base64|` +
+	`([A-Za-z0-9._-]{1,20}|member \d+)(\.([A-Za-z0-9._-]{1,20}|member \d+))?: (unknown, want [a-zA-Z, ]+|not an ` +
+	`object|not a string|not base64|` +
 	`it is there twice|missing|want at most 8|it has no member; without API keys, leave it out|more than 1024 bytes|` +
-	`\d+ (bytes|characters), want \d+\.\.\d+|a character that is not visible ASCII|its id is not 1 to 64 of A-Z a-z 0-9 \. _ -))$`)
+	`\d+ (bytes|characters), want \d+\.\.\d+|a character that is not visible ASCII|its id is not 1 to 64 of A-Z a-z ` +
+	`0-9 \. _ -))$`)
 
-// FuzzParse holds that no text makes the parser panic, that its errors have room for nothing but names and numbers, and that
-// what it takes is what a common parser of JSON reads.
+// FuzzParse holds that no text makes the parser panic, that its errors have room for nothing but names and numbers, and
+// that what it takes is what a common parser of JSON reads.
 func FuzzParse(f *testing.F) {
 	f.Add(whole().text())
 	f.Add(form{Peppers: map[string][]byte{"p1": pepper1, "p2": pepper2}}.text())
@@ -258,7 +274,8 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 		user, password, ok := v.Login()
-		if ok != (want.Redis != nil) || (ok && (redisForm{user, password}) != *want.Redis) || v.HasAddressKey() != (want.AddressKey != nil) {
+		if ok != (want.Redis != nil) || (ok && (redisForm{user, password}) != *want.Redis) ||
+			v.HasAddressKey() != (want.AddressKey != nil) {
 			t.Fatal("another login or address key")
 		}
 	})
@@ -267,13 +284,15 @@ func FuzzParse(f *testing.F) {
 // Guarantees that a configuration that cannot work is refused as a whole, by the names of its fields.
 func TestNewRefuses(t *testing.T) {
 	_, err := secrets.New(secrets.Config{Wait: time.Minute, Refresh: 25 * time.Hour, Cooldown: -1})
-	for _, want := range []string{"Client", "ID has 0", "Wait is 1m0s, want at most 30s", "Refresh is 25h", "Cooldown is -1ns"} {
+	for _, want := range []string{"Client", "ID has 0", "Wait is 1m0s, want at most 30s", "Refresh is 25h",
+		"Cooldown is -1ns"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New = %v, want %q", err, want)
 		}
 	}
 	s, _ := open(t, sdk(new(secretstest.Manager)), func(c *secrets.Config) { c.Log = nil })
-	if _, err := s.Get(canceled(), time.Now()); !errors.Is(err, secrets.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+	if _, err := s.Get(canceled(), time.Now()); !errors.Is(err, secrets.ErrUnavailable) ||
+		!errors.Is(err, context.Canceled) {
 		t.Errorf("Get of a caller that is gone = %v, want ErrUnavailable and why", err)
 	}
 }

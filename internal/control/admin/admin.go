@@ -1,10 +1,10 @@
-// Package admin is what operators do to the control tables: each operation is a conditional write with an actor, a reason
-// and a version that the operator saw.
+// Package admin is what operators do to the control tables: each operation is a conditional write with an actor, a
+// reason and a version that the operator saw.
 //
 // # Operations
 //
-// Each is a POST of a JSON object to a path of its own (package call says how, and who the actor is); its Go form is the
-// method of [Service] that is named.
+// Each is a POST of a JSON object to a path of its own (package call says how, and who the actor is); its Go form is
+// the method of [Service] that is named.
 //
 //	path                  method           does
 //	/documents/get        Get              one item
@@ -25,8 +25,8 @@
 // # Cells
 //
 // An item of the table cells holds what a cell is to be, as the request of package shares that would make it so: see
-// [CellDocument]. The balancer reads it, and carries it out in its own time. A tenant's pin is such a request, too, in an item
-// of its own: see [PinKey].
+// [CellDocument]. The balancer reads it, and carries it out in its own time. A tenant's pin is such a request, too, in
+// an item of its own: see [PinKey].
 package admin
 
 import (
@@ -52,11 +52,12 @@ type Config struct {
 	// Accepts says whether the cells' stores can keep a limit; plans with one that they cannot are refused. nil is any.
 	Accepts func(*limit.Limit) error
 
-	// AcceptsPlan is [limit.PlanAccepter] of the cells' stores: plans of which they cannot decide a request are refused. nil is any.
+	// AcceptsPlan is [limit.PlanAccepter] of the cells' stores: plans of which they cannot decide a request are
+	// refused. nil is any.
 	AcceptsPlan func(all []*limit.Limit, together ...[]*limit.Limit) error
 
-	// Hash is what a new key is stored as: hex of HMAC-SHA256(pepper, key), and the pepper's id. Without it, CreateKey takes
-	// hashes that were made elsewhere.
+	// Hash is what a new key is stored as: hex of HMAC-SHA256(pepper, key), and the pepper's id. Without it, CreateKey
+	// takes hashes that were made elsewhere.
 	Hash func(ctx context.Context, key string) (pepper, hash string, err error)
 
 	// CellTables are the cells' copies, by cell, for ConfigStatus.
@@ -184,7 +185,8 @@ func (s *Service) List(ctx context.Context, _ string, r *ListRequest) (*ListResp
 		if size <= maxPageBytes || most == 1 {
 			return out, nil
 		}
-		most = max(1, most*maxPageBytes/size/2) // a page from the same place, of fewer: where a page ends is the table's affair
+		// a page from the same place, of fewer: where a page ends is the table's affair
+		most = max(1, most*maxPageBytes/size/2)
 	}
 }
 
@@ -212,7 +214,8 @@ func (s *Service) live(ctx context.Context, t control.Table, key, what string) (
 	case item == nil:
 		return nil, call.Refuse(call.NotFound, "there is no %s %q", what, key)
 	case item.Deleted:
-		return nil, call.Refuse(call.NotFound, "%s %q was deleted by %s at %s: %s", what, key, item.Actor, item.ChangedAt.Format(time.RFC3339), item.Reason)
+		return nil, call.Refuse(call.NotFound, "%s %q was deleted by %s at %s: %s", what, key, item.Actor,
+			item.ChangedAt.Format(time.RFC3339), item.Reason)
 	}
 	return item, nil
 }

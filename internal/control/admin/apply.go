@@ -61,9 +61,9 @@ type ApplyResponse struct {
 	Losses  []Loss    `json:"losses,omitempty"` // what the changes remove and weaken
 }
 
-// Apply makes the changes. First all of them are checked, by themselves, together, and with what is stored and depends on
-// them; then their versions; and where anything is wrong nothing is written. What is so already costs no write, whatever
-// version was expected, so an Apply that was cut can be repeated.
+// Apply makes the changes. First all of them are checked, by themselves, together, and with what is stored and depends
+// on them; then their versions; and where anything is wrong nothing is written. What is so already costs no write,
+// whatever version was expected, so an Apply that was cut can be repeated.
 //
 // Nothing is written, either, where something is lost that the request does not accept: see [Losses].
 //
@@ -154,8 +154,9 @@ func unaccepted(r *ApplyRequest, out *ApplyResponse) error {
 	}
 	e := call.Refuse(call.Confirm, "counters would start afresh, and yes is not said; nothing was written")
 	if len(losses) > 0 {
-		e = call.Refuse(call.Confirm, "something would be removed or weakened that the call does not agree to (accept_losses); "+
-			"nothing was written. A 'sluice' that did not ask about it is older than this endpoint: update it")
+		e = call.Refuse(call.Confirm, "something would be removed or weakened that the call does not agree to "+
+			"(accept_losses); nothing was written. A 'sluice' that did not ask about it is older than this "+
+			"endpoint: update it")
 	}
 	var all []string
 	for _, l := range losses {
@@ -253,7 +254,8 @@ func unseen(edits []*edit) error {
 func (s *Service) writeAll(ctx context.Context, actor, reason string, edits []*edit) (int, error) {
 	stages := make([][]*edit, 5)
 	for _, e := range edits {
-		stage := map[plan.Kind]int{plan.KindPlan: 0, plan.KindSettings: 1, plan.KindTenant: 2, plan.KindKey: 3}[e.doc.Kind]
+		stage := map[plan.Kind]int{plan.KindPlan: 0, plan.KindSettings: 1, plan.KindTenant: 2,
+			plan.KindKey: 3}[e.doc.Kind]
 		if e.Delete {
 			stage = 4
 			if e.doc.Kind == plan.KindTenant {
@@ -272,7 +274,8 @@ func (s *Service) writeAll(ctx context.Context, actor, reason string, edits []*e
 					return err
 				}
 			}
-			_, err := s.put(ctx, control.Change{Table: e.Table, Key: e.Key, Expect: e.Expect, Body: e.Body, Delete: e.Delete, Actor: actor, Reason: reason})
+			_, err := s.put(ctx, control.Change{Table: e.Table, Key: e.Key, Expect: e.Expect, Body: e.Body,
+				Delete: e.Delete, Actor: actor, Reason: reason})
 			var refused *call.Error
 			if e.doc.Kind == plan.KindTenant && errors.As(err, &refused) && refused.Code == call.Conflict {
 				s.repin(ctx, actor, reason, e.Key)
@@ -300,7 +303,8 @@ func (s *Service) writeAll(ctx context.Context, actor, reason string, edits []*e
 	return written, nil
 }
 
-// each calls f for all, several at once, and returns the first error in their order. After one, those not begun are left out.
+// each calls f for all, several at once, and returns the first error in their order. After one, those not begun are
+// left out.
 func each[T any](all []T, f func(T) error) error {
 	errs := make([]error, len(all))
 	next := make(chan int)

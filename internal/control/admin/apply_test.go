@@ -15,7 +15,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/call"
 )
 
-// Guarantees that of two operators at once the second is told what the first one did, by whom and why, and overwrites nothing.
+// Guarantees that of two operators at once the second is told what the first one did, by whom and why, and overwrites
+// nothing.
 func TestTwoOperatorsAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -30,16 +31,19 @@ func TestTwoOperatorsAtOnce(t *testing.T) {
 	}})
 	w.refused(err, call.Conflict, "")
 	const want = "changed by another since you looked; nothing was overwritten\n" +
-		`  tenants/"acme": you saw version 1, and it is now version 2, by arn:aws:iam::123456789012:user/ann at 2026-11-21T12:00:00Z: why`
+		`  tenants/"acme": you saw version 1, and it is now version 2, by arn:aws:iam::123456789012:user/ann at ` +
+		`2026-11-21T12:00:00Z: why`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
 	if got := w.body(control.Tenants, "acme"); got != body {
 		t.Errorf("acme is %s, want %s", got, body)
 	}
-	_, err = w.SetTenant(t.Context(), bob, &admin.SetTenantRequest{Tenant: "acme", Reason: "x", Plan: new("pro"), Expect: new(int64(1))})
+	_, err = w.SetTenant(t.Context(), bob, &admin.SetTenantRequest{Tenant: "acme", Reason: "x", Plan: new("pro"),
+		Expect: new(int64(1))})
 	w.refused(err, call.Conflict, "you saw version 1")
-	w.refused(w.apply(control.Tenants, "new", 3, `{"id":"new","plan":"pro"}`), call.Conflict, "you saw version 3, and there is none")
+	w.refused(w.apply(control.Tenants, "new", 3, `{"id":"new","plan":"pro"}`), call.Conflict,
+		"you saw version 3, and there is none")
 }
 
 // Guarantees that who comes second in the moment between look and write is told so as well, with how much was written.
@@ -57,10 +61,12 @@ func TestAnotherWriterInBetween(t *testing.T) {
 		}
 	}
 	_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "why", AcceptLosses: true, Changes: []admin.Change{
-		{Table: control.Plans, Key: "more", Body: json.RawMessage(`{"id":"more","limits":[{"id":"l","tiers":[{"period":"1s","threshold":1}]}]}`)},
+		{Table: control.Plans, Key: "more", Body: json.RawMessage(`{"id":"more","limits":[{"id":"l",` +
+			`"tiers":[{"period":"1s","threshold":1}]}]}`)},
 		{Table: control.Tenants, Key: "acme", Expect: 1, Body: json.RawMessage(`{"id":"acme","plan":"more"}`)},
 	}})
-	if codeOf(err) != call.Conflict || !strings.Contains(err.Error(), "I was faster") || !strings.HasSuffix(err.Error(), "written before that: 1") {
+	if codeOf(err) != call.Conflict || !strings.Contains(err.Error(), "I was faster") ||
+		!strings.HasSuffix(err.Error(), "written before that: 1") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -89,8 +95,10 @@ func TestApplyAgainWritesNothing(t *testing.T) {
 func TestDryRunWritesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
-	change := admin.Change{Table: control.Tenants, Key: "acme", Expect: 1, Body: json.RawMessage(`{"id":"acme","plan":"free","cells":["eu-1"]}`)}
-	out, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", DryRun: true, Changes: []admin.Change{change}})
+	change := admin.Change{Table: control.Tenants, Key: "acme", Expect: 1,
+		Body: json.RawMessage(`{"id":"acme","plan":"free","cells":["eu-1"]}`)}
+	out, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", DryRun: true,
+		Changes: []admin.Change{change}})
 	if err != nil || w.tables.puts != 0 || out.Written != 0 || out.Results[0].Version != 2 {
 		t.Errorf("a dry run wrote %d: %+v, %v", w.tables.puts, out, err)
 	}
@@ -99,19 +107,23 @@ func TestDryRunWritesNothing(t *testing.T) {
 	w.refused(err, call.Invalid, `there is no plan "none"`)
 }
 
-// Guarantees that a plan cannot be changed so that a tenant's override no longer fits: the tenant would be left on its last
-// limits. Both together can be changed.
+// Guarantees that a plan cannot be changed so that a tenant's override no longer fits: the tenant would be left on its
+// last limits. Both together can be changed.
 func TestAPlanChangeThatBreaksAnOverride(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
 	change := admin.Change{Table: control.Plans, Key: "pro", Expect: 1,
-		Body: json.RawMessage(`{"id":"pro","limits":[{"id":"other","algorithm":"token_bucket","rate":100,"period":"1s","burst":200}]}`)}
+		Body: json.RawMessage(`{"id":"pro","limits":[{"id":"other","algorithm":"token_bucket","rate":100,` +
+			`"period":"1s","burst":200}]}`)}
 	_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Yes: true, Changes: []admin.Change{change}})
 	w.refused(err, call.Invalid, `tenant "acme": overrides[0].id: plan pro has no limit "burst"`)
-	_, err = w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Changes: []admin.Change{{Table: control.Plans, Key: "pro", Expect: 1, Delete: true}}})
+	_, err = w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x",
+		Changes: []admin.Change{{Table: control.Plans, Key: "pro", Expect: 1, Delete: true}}})
 	w.refused(err, call.Invalid, `plan "pro": tenant "acme" is on it`)
-	out, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Yes: true, AcceptLosses: true, Changes: []admin.Change{change,
-		{Table: control.Tenants, Key: "acme", Expect: 1, Body: json.RawMessage(`{"id":"acme","plan":"pro","overrides":[{"id":"other","rate":500}]}`)}}})
+	out, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Yes: true, AcceptLosses: true,
+		Changes: []admin.Change{change,
+			{Table: control.Tenants, Key: "acme", Expect: 1,
+				Body: json.RawMessage(`{"id":"acme","plan":"pro","overrides":[{"id":"other","rate":500}]}`)}}})
 	if err != nil || out.Written != 2 {
 		t.Errorf("both together: %+v, %v", out, err)
 	}
@@ -120,18 +132,22 @@ func TestAPlanChangeThatBreaksAnOverride(t *testing.T) {
 	}
 }
 
-// Guarantees that an edit which makes counters begin anew is named and not made without a yes, and that one which keeps them
-// needs none.
+// Guarantees that an edit which makes counters begin anew is named and not made without a yes, and that one which keeps
+// them needs none.
 func TestCountersThatBeginAnew(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
-	if err := w.apply(control.Plans, "free", 1, `{"id":"free","limits":[{"id":"burst","algorithm":"token_bucket","rate":99,"period":"1s","burst":200}]}`); err != nil {
+	if err := w.apply(control.Plans, "free", 1,
+		`{"id":"free","limits":[{"id":"burst","algorithm":"token_bucket","rate":99,"period":"1s","burst":200}]}`); err != nil {
 		t.Errorf("another rate: %v", err)
 	}
 	w.tables.puts = 0
 	body := `{"id":"free","limits":[{"id":"burst","algorithm":"token_bucket","rate":99,"period":"2s","burst":200}]}`
-	w.refused(w.apply(control.Plans, "free", 2, body), call.Confirm, `plan "free": limit burst starts afresh: it was a token_bucket of 1s per tenant, and is a token_bucket of 2s per tenant`)
-	_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Yes: true, Changes: []admin.Change{{Table: control.Plans, Key: "free", Expect: 2, Body: json.RawMessage(body)}}})
+	w.refused(w.apply(control.Plans, "free", 2, body), call.Confirm,
+		`plan "free": limit burst starts afresh: it was a token_bucket of 1s per tenant, and is a token_bucket of `+
+			`2s per tenant`)
+	_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Yes: true,
+		Changes: []admin.Change{{Table: control.Plans, Key: "free", Expect: 2, Body: json.RawMessage(body)}}})
 	if err != nil {
 		t.Error(err)
 	}
@@ -146,7 +162,8 @@ func TestCountersThatAreNamedByAPattern(t *testing.T) {
 	body := w.body(control.Plans, "p")
 	w.refused(w.apply(control.Plans, "p", 1, strings.Replace(body, "/a/*", "/a/**", 1)), call.Confirm,
 		`plan "p": limit a starts afresh: its endpoints were those of /a/*, and are those of /a/**`)
-	if err := w.apply(control.Plans, "p", 1, body[:strings.LastIndex(body, "/a/*")]+"/a/**"+body[strings.LastIndex(body, "/a/*")+4:]); err != nil {
+	if err := w.apply(control.Plans, "p", 1, body[:strings.LastIndex(body,
+		"/a/*")]+"/a/**"+body[strings.LastIndex(body, "/a/*")+4:]); err != nil {
 		t.Errorf("counters that are not named by a pattern: %v", err)
 	}
 }
@@ -154,7 +171,8 @@ func TestCountersThatAreNamedByAPattern(t *testing.T) {
 // Guarantees that every bad field of a change is refused in words, and that nothing of its call is written.
 func TestBadChanges(t *testing.T) {
 	w := newWorld(t)
-	w.seed(plans + "anonymousPlan: free\nkeys: [ { id: k1, tenant: acme, hash: " + strings.Repeat("ab", 32) + ", pepper: p1, revoked: true } ]\n")
+	w.seed(plans + "anonymousPlan: free\nkeys: [ { id: k1, tenant: acme, hash: " + strings.Repeat("ab", 32) +
+		", pepper: p1, revoked: true } ]\n")
 	good := admin.Change{Table: control.Tenants, Key: "good", Body: json.RawMessage(`{"id":"good","plan":"pro"}`)}
 	tenant := func(body string) admin.Change {
 		return admin.Change{Table: control.Tenants, Key: "t", Body: json.RawMessage(body)}
@@ -163,36 +181,57 @@ func TestBadChanges(t *testing.T) {
 		change admin.Change
 		says   string
 	}{
-		"table":             {admin.Change{Table: "users", Key: "x", Body: json.RawMessage("{}")}, "not a plan, a tenant or a key"},
-		"cells":             {admin.Change{Table: control.Cells, Key: "x", Body: json.RawMessage("{}")}, "not a plan, a tenant or a key"},
-		"canary":            {admin.Change{Table: control.Plans, Key: events.CanaryKey, Body: json.RawMessage("{}")}, "not a plan, a tenant or a key"},
-		"key":               {admin.Change{Table: control.Plans, Key: "a b", Body: json.RawMessage("{}")}, "changes[1]: key"},
-		"no key":            {admin.Change{Table: control.Tenants, Body: json.RawMessage("{}")}, "changes[1]: key"},
-		"version":           {admin.Change{Table: control.Tenants, Key: "t", Expect: -1, Body: json.RawMessage("{}")}, "no version"},
-		"no body":           {admin.Change{Table: control.Tenants, Key: "t"}, "want a JSON object"},
-		"twice":             {good, `tenant "good" comes twice`},
-		"delete with body":  {admin.Change{Table: control.Tenants, Key: "t", Delete: true, Body: json.RawMessage("{}")}, "a delete has no body"},
-		"delete of a key":   {admin.Change{Table: control.Keys, Key: "k1", Expect: 1, Delete: true}, "revoked, not deleted"},
-		"large":             {tenant(`{"id":"t","plan":"` + strings.Repeat("p", control.MaxBodyBytes) + `"}`), "want at most"},
-		"another id":        {tenant(`{"id":"u","plan":"pro"}`), "want that of the document"},
-		"unknown member":    {tenant(`{"id":"t","plan":"pro","colour":1}`), "colour"},
-		"no such plan":      {tenant(`{"id":"t","plan":"none"}`), `there is no plan "none"`},
-		"no such limit":     {tenant(`{"id":"t","plan":"pro","overrides":[{"id":"bursts","rate":1}]}`), `did you mean "burst"`},
-		"zero":              {tenant(`{"id":"t","plan":"pro","overrides":[{"id":"burst","rate":0}]}`), "rate"},
-		"long boost":        {tenant(`{"id":"t","plan":"pro","boosts":[{"id":"burst","factor":2,"until":"2027-11-24T00:00:00Z"}]}`), "366 days"},
-		"store":             {admin.Change{Table: control.Plans, Key: "p", Body: json.RawMessage(`{"id":"p","limits":[{"id":"unkept","tiers":[{"period":"1s","threshold":1}]}]}`)}, "no store keeps it"},
-		"too many limits":   {admin.Change{Table: control.Plans, Key: "p", Body: json.RawMessage(`{"id":"p","limits":[{"id":"undecidable","tiers":[{"period":"1s","threshold":1}]}]}`)}, `plan "p": no store decides it`},
-		"no limits":         {admin.Change{Table: control.Plans, Key: "p", Body: json.RawMessage(`{"id":"p"}`)}, "limits"},
-		"key's tenant":      {admin.Change{Table: control.Keys, Key: "k", Body: json.RawMessage(`{"id":"k","tenant":"nobody","hash":"` + strings.Repeat("ab", 32) + `","pepper":"p"}`)}, `there is no tenant "nobody"`},
-		"revoked for good":  {admin.Change{Table: control.Keys, Key: "k1", Expect: 1, Body: json.RawMessage(`{"id":"k1","tenant":"acme","hash":"` + strings.Repeat("ab", 32) + `","pepper":"p1"}`)}, "revoked, for good"},
-		"anonymous":         {admin.Change{Table: control.Plans, Key: events.SettingsKey, Expect: 1, Body: json.RawMessage(`{"anonymousPlan":"none"}`)}, `no plan "none"`},
-		"plan of anonymous": {admin.Change{Table: control.Plans, Key: "free", Expect: 1, Delete: true}, `no plan "free"`},
-		"settings":          {admin.Change{Table: control.Plans, Key: events.SettingsKey, Expect: 1, Body: json.RawMessage(`{"plans":[]}`)}, "plans"},
+		"table": {admin.Change{Table: "users", Key: "x", Body: json.RawMessage("{}")},
+			"not a plan, a tenant or a key"},
+		"cells": {admin.Change{Table: control.Cells, Key: "x", Body: json.RawMessage("{}")},
+			"not a plan, a tenant or a key"},
+		"canary": {admin.Change{Table: control.Plans, Key: events.CanaryKey, Body: json.RawMessage("{}")},
+			"not a plan, a tenant or a key"},
+		"key": {admin.Change{Table: control.Plans, Key: "a b", Body: json.RawMessage("{}")},
+			"changes[1]: key"},
+		"no key": {admin.Change{Table: control.Tenants, Body: json.RawMessage("{}")}, "changes[1]: key"},
+		"version": {admin.Change{Table: control.Tenants, Key: "t", Expect: -1, Body: json.RawMessage("{}")},
+			"no version"},
+		"no body": {admin.Change{Table: control.Tenants, Key: "t"}, "want a JSON object"},
+		"twice":   {good, `tenant "good" comes twice`},
+		"delete with body": {admin.Change{Table: control.Tenants, Key: "t", Delete: true,
+			Body: json.RawMessage("{}")}, "a delete has no body"},
+		"delete of a key": {admin.Change{Table: control.Keys, Key: "k1", Expect: 1, Delete: true},
+			"revoked, not deleted"},
+		"large": {tenant(`{"id":"t","plan":"` + strings.Repeat("p", control.MaxBodyBytes) + `"}`),
+			"want at most"},
+		"another id":     {tenant(`{"id":"u","plan":"pro"}`), "want that of the document"},
+		"unknown member": {tenant(`{"id":"t","plan":"pro","colour":1}`), "colour"},
+		"no such plan":   {tenant(`{"id":"t","plan":"none"}`), `there is no plan "none"`},
+		"no such limit": {tenant(`{"id":"t","plan":"pro","overrides":[{"id":"bursts","rate":1}]}`),
+			`did you mean "burst"`},
+		"zero": {tenant(`{"id":"t","plan":"pro","overrides":[{"id":"burst","rate":0}]}`), "rate"},
+		"long boost": {tenant(`{"id":"t","plan":"pro","boosts":[{"id":"burst","factor":2,` +
+			`"until":"2027-11-24T00:00:00Z"}]}`), "366 days"},
+		"store": {admin.Change{Table: control.Plans, Key: "p",
+			Body: json.RawMessage(`{"id":"p","limits":[{"id":"unkept","tiers":[{"period":"1s","threshold":1}]}]}`)}, "no store keeps it"},
+		"too many limits": {admin.Change{Table: control.Plans, Key: "p",
+			Body: json.RawMessage(`{"id":"p","limits":[{"id":"undecidable","tiers":[{"period":"1s","threshold":1}]}]}`)}, `plan "p": no store decides it`},
+		"no limits": {admin.Change{Table: control.Plans, Key: "p", Body: json.RawMessage(`{"id":"p"}`)},
+			"limits"},
+		"key's tenant": {admin.Change{Table: control.Keys, Key: "k",
+			Body: json.RawMessage(`{"id":"k","tenant":"nobody","hash":"` + strings.Repeat("ab", 32) +
+				`","pepper":"p"}`)}, `there is no tenant "nobody"`},
+		"revoked for good": {admin.Change{Table: control.Keys, Key: "k1", Expect: 1,
+			Body: json.RawMessage(`{"id":"k1","tenant":"acme","hash":"` + strings.Repeat("ab", 32) +
+				`","pepper":"p1"}`)}, "revoked, for good"},
+		"anonymous": {admin.Change{Table: control.Plans, Key: events.SettingsKey, Expect: 1,
+			Body: json.RawMessage(`{"anonymousPlan":"none"}`)}, `no plan "none"`},
+		"plan of anonymous": {admin.Change{Table: control.Plans, Key: "free", Expect: 1, Delete: true},
+			`no plan "free"`},
+		"settings": {admin.Change{Table: control.Plans, Key: events.SettingsKey, Expect: 1,
+			Body: json.RawMessage(`{"plans":[]}`)}, "plans"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := *w
 			w.T = t
-			_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Yes: true, Changes: []admin.Change{good, c.change}})
+			_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Yes: true,
+				Changes: []admin.Change{good, c.change}})
 			w.refused(err, call.Invalid, c.says)
 		})
 	}
@@ -215,12 +254,14 @@ func TestATableThatGoesAway(t *testing.T) {
 	var changes []admin.Change
 	for i := range 50 {
 		id := fmt.Sprintf("t%02d", i)
-		changes = append(changes, admin.Change{Table: control.Tenants, Key: id, Body: json.RawMessage(`{"id":"` + id + `","plan":"pro"}`)})
+		changes = append(changes, admin.Change{Table: control.Tenants, Key: id,
+			Body: json.RawMessage(`{"id":"` + id + `","plan":"pro"}`)})
 	}
 	w.tables.failAt = 20
 	_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Changes: changes})
 	var e *call.Error
-	if !errors.As(err, &e) || e.Code != call.Unavailable || e.Written != 20 || strings.Contains(err.Error(), errAway.Error()) {
+	if !errors.As(err, &e) || e.Code != call.Unavailable || e.Written != 20 ||
+		strings.Contains(err.Error(), errAway.Error()) {
 		t.Fatalf("got %v", err)
 	}
 	w.tables.failAt, w.tables.puts = 0, 0
@@ -230,7 +271,8 @@ func TestATableThatGoesAway(t *testing.T) {
 	}
 	ctx, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
 	defer cancel()
-	if _, err := w.Apply(ctx, ann, &admin.ApplyRequest{Reason: "y", Changes: changes[:1]}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := w.Apply(ctx, ann, &admin.ApplyRequest{Reason: "y", Changes: changes[:1]}); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("without time: %v", err)
 	}
 }
@@ -245,14 +287,16 @@ func TestAPinAfterAConflict(t *testing.T) {
 		if c.Key != "more" {
 			return
 		}
-		_, err := w.SetTenant(t.Context(), bob, &admin.SetTenantRequest{Tenant: "acme", Reason: "I was faster", Overrides: []json.RawMessage{json.RawMessage(`{"id":"burst","rate":700}`)}})
+		_, err := w.SetTenant(t.Context(), bob, &admin.SetTenantRequest{Tenant: "acme", Reason: "I was faster",
+			Overrides: []json.RawMessage{json.RawMessage(`{"id":"burst","rate":700}`)}})
 		if err != nil {
 			t.Error(err)
 		}
 	}
 	_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "why", AcceptLosses: true, Changes: []admin.Change{
 		{Table: control.Plans, Key: "more", Body: json.RawMessage(`{"id":"more","limits":[]}`)},
-		{Table: control.Tenants, Key: "acme", Expect: 1, Body: json.RawMessage(`{"id":"acme","plan":"pro","overrides":[{"id":"burst","rate":900}]}`)},
+		{Table: control.Tenants, Key: "acme", Expect: 1,
+			Body: json.RawMessage(`{"id":"acme","plan":"pro","overrides":[{"id":"burst","rate":900}]}`)},
 	}})
 	if codeOf(err) != call.Conflict || !strings.Contains(err.Error(), "I was faster") {
 		t.Fatalf("got %v", err)
@@ -282,7 +326,8 @@ func TestTheTimeIsOverInTheMiddle(t *testing.T) {
 		{Table: control.Tenants, Key: "new", Body: json.RawMessage(`{"id":"new","plan":"more"}`)},
 	}})
 	var e *call.Error
-	if !errors.As(err, &e) || e.Code != call.Unavailable || e.Written != 1 || !strings.Contains(e.Message, "the time for the call was over") {
+	if !errors.As(err, &e) || e.Code != call.Unavailable || e.Written != 1 ||
+		!strings.Contains(e.Message, "the time for the call was over") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -22,14 +22,15 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 
-// CellDocument is the body of an item of the table cells: of a cell, under its name, or of a tenant's pin, under PinKey.
+// CellDocument is the body of an item of the table cells: of a cell, under its name, or of a tenant's pin, under
+// PinKey.
 type CellDocument struct {
 	ID      string         `json:"id"`            // the item's key
 	Ops     string         `json:"ops,omitempty"` // of a cell: URL of its operators' API
 	Request shares.Request `json:"request"`       // the newest; its id is key@version
 
-	// Tenant is, of a pin, what of the tenant's document says which of its limits are not those of its plan. The balancer has
-	// those homed that are too small to be divided.
+	// Tenant is, of a pin, what of the tenant's document says which of its limits are not those of its plan. The
+	// balancer has those homed that are too small to be divided.
 	Tenant json.RawMessage `json:"tenant,omitempty"`
 }
 
@@ -39,8 +40,8 @@ func PinKey(tenant string) string {
 	return shares.PinPrefix + hex.EncodeToString(sum[:20])
 }
 
-// ReadCell reads the body of an item of the table cells, but that of events.SharesKey. For the balancer it is enough: the
-// request is what to put into shares.Input.
+// ReadCell reads the body of an item of the table cells, but that of events.SharesKey. For the balancer it is enough:
+// the request is what to put into shares.Input.
 func ReadCell(body []byte) (*CellDocument, error) {
 	var c CellDocument
 	decoder := json.NewDecoder(strings.NewReader(string(body)))
@@ -88,8 +89,8 @@ func (s *Service) AddCell(ctx context.Context, actor string, r *AddCellRequest) 
 			doc.Ops = have.Ops
 		}
 		if !r.Yes && strings.TrimSuffix(doc.Ops, "/") != strings.TrimSuffix(have.Ops, "/") {
-			return nil, call.Refuse(call.Confirm, "operators' calls about counters of cell %q would go to %s, and no longer "+
-				"to %s: say yes (--yes) if that is meant; nothing was written", r.Cell, doc.Ops, have.Ops)
+			return nil, call.Refuse(call.Confirm, "operators' calls about counters of cell %q would go to %s, and "+
+				"no longer to %s: say yes (--yes) if that is meant; nothing was written", r.Cell, doc.Ops, have.Ops)
 		}
 		return doc, nil
 	})
@@ -122,8 +123,9 @@ func ofThisMachine(text string) bool {
 
 // CellRequest names a cell.
 type CellRequest struct {
-	Cell   string `json:"cell"`
-	Force  bool   `json:"force,omitempty"` // of a removal: nobody waits to hear from it; see package shares on what that may cost
+	Cell string `json:"cell"`
+	// of a removal: nobody waits to hear from it; see package shares on what that may cost
+	Force  bool   `json:"force,omitempty"`
 	Reason string `json:"reason"`
 	Expect *int64 `json:"expect,omitempty"`
 }
@@ -150,19 +152,24 @@ func (s *Service) askMore(ctx context.Context, actor string, r *CellRequest, kin
 		case have == nil:
 			return nil, call.Refuse(call.NotFound, "there is no cell %q", r.Cell)
 		case kind == shares.Remove && have.Request.Kind != shares.Drain && have.Request.Kind != shares.Remove:
-			return nil, call.Refuse(call.Invalid, "cell %q serves: drain it first, or remove it by force if it has stopped for good", r.Cell)
+			return nil, call.Refuse(call.Invalid, "cell %q serves: drain it first, or remove it by force if it has "+
+				"stopped for good", r.Cell)
 		}
 		return &CellDocument{Ops: have.Ops, Request: shares.Request{Kind: kind, Cell: r.Cell}}, nil
 	})
 }
 
 // ask writes what a cell is to be.
-func (s *Service) ask(ctx context.Context, actor, cell, reason string, expect *int64, next func(have *CellDocument) (*CellDocument, error)) (*call.Item, error) {
+func (s *Service) ask(
+	ctx context.Context, actor, cell, reason string, expect *int64, next func(have *CellDocument) (*CellDocument,
+		error),
+) (*call.Item, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, err
 	}
 	if err := events.CheckKey(control.Cells, cell); err != nil || shares.Reserved(cell) {
-		return nil, call.Refuse(call.Invalid, "cell: %.80q is no name of a cell: 1 to 64 of A-Z a-z 0-9 . _ -, and none that begins with pin., placed. or ack.", cell)
+		return nil, call.Refuse(call.Invalid, "cell: %.80q is no name of a cell: 1 to 64 of A-Z a-z 0-9 . _ -, and "+
+			"none that begins with pin., placed. or ack.", cell)
 	}
 	item, err := s.item(ctx, control.Cells, cell)
 	if err != nil {
@@ -188,21 +195,25 @@ func (s *Service) ask(ctx context.Context, actor, cell, reason string, expect *i
 }
 
 // request writes a document of the table cells.
-func (s *Service) request(ctx context.Context, actor, reason, key string, version int64, doc *CellDocument) (*call.Item, error) {
+func (s *Service) request(
+	ctx context.Context, actor, reason, key string, version int64, doc *CellDocument,
+) (*call.Item, error) {
 	doc.ID, doc.Request.ID = key, fmt.Sprintf("%s@%d", key, version+1)
 	body, err := canonical.Marshal(doc)
 	if err != nil {
 		return nil, call.Refuse(call.Invalid, "%v", err)
 	}
-	written, err := s.put(ctx, control.Change{Table: control.Cells, Key: key, Expect: version, Body: body, Actor: actor, Reason: reason})
+	written, err := s.put(ctx, control.Change{Table: control.Cells, Key: key, Expect: version, Body: body,
+		Actor: actor, Reason: reason})
 	if err != nil {
 		return nil, err
 	}
 	return call.ItemOf(written), nil
 }
 
-// pinEdit tells the balancer where the tenant of an edit is to be served, and which limits it has for itself. It comes before the
-// document is written: an Apply that is cut between the two is found and repeated by whoever compares the documents.
+// pinEdit tells the balancer where the tenant of an edit is to be served, and which limits it has for itself. It comes
+// before the document is written: an Apply that is cut between the two is found and repeated by whoever compares the
+// documents.
 func (s *Service) pinEdit(ctx context.Context, actor, reason string, e *edit) error {
 	now := placed(e.Body)
 	var before placing
@@ -268,7 +279,8 @@ func (p *placing) document(tenant string) (*CellDocument, error) {
 
 // same reports whether two pins place their tenant in the same way.
 func (d *CellDocument) same(o *CellDocument) bool {
-	return d.Request.Tenant == o.Request.Tenant && slices.Equal(d.Request.Cells, o.Request.Cells) && bytes.Equal(d.Tenant, o.Tenant)
+	return d.Request.Tenant == o.Request.Tenant && slices.Equal(d.Request.Cells, o.Request.Cells) &&
+		bytes.Equal(d.Tenant, o.Tenant)
 }
 
 // PinOf reports whether a pin holds all of a tenant's document that decides its limits. The author of such a pin is the
@@ -321,11 +333,12 @@ type CellRow struct {
 	Version   int64       `json:"version"`
 	Actor     string      `json:"actor"`
 	ChangedAt time.Time   `json:"changed_at"`
-	Region    string      `json:"region,omitempty"`  // of AWS; "" where it is not known
-	Ops       string      `json:"ops,omitempty"`     // as it is stored: an older version may have stored any URL
-	State     string      `json:"state"`             // of the balancer: joining, active, draining, drained; "waiting": it has not come to it, or refused; "removed"
-	Share     int64       `json:"share,omitempty"`   // weight that counts now
-	Awaited   bool        `json:"awaited,omitempty"` // the transition under way waits to hear from it
+	Region    string      `json:"region,omitempty"` // of AWS; "" where it is not known
+	Ops       string      `json:"ops,omitempty"`    // as it is stored: an older version may have stored any URL
+	// of the balancer: joining, active, draining, drained; "waiting": it has not come to it, or refused; "removed"
+	State   string `json:"state"`
+	Share   int64  `json:"share,omitempty"`   // weight that counts now
+	Awaited bool   `json:"awaited,omitempty"` // the transition under way waits to hear from it
 }
 
 // CellsResponse is all cells, by name.
@@ -335,8 +348,8 @@ type CellsResponse struct {
 	Phase shares.Phase `json:"phase,omitempty"`
 	Note  string       `json:"note,omitempty"`
 
-	// Home is the cell that counts the tenant's quotas once everything that is under way has taken effect; "" if no cell serves
-	// the tenant, if the balancer has not begun, or if the tenant's placement cannot be read.
+	// Home is the cell that counts the tenant's quotas once everything that is under way has taken effect; "" if no
+	// cell serves the tenant, if the balancer has not begun, or if the tenant's placement cannot be read.
 	Home string `json:"home,omitempty"`
 
 	// Alone is the one cell that runs and grants all of every limit, whatever Cells says: Config.Alone.
@@ -376,7 +389,8 @@ func (out *CellsResponse) add(i *control.Item, tenants, regions map[string]strin
 		tenants[shares.PlacementKey(doc.Request.Tenant)] = doc.Request.Tenant
 	default:
 		out.Cells = append(out.Cells, CellRow{Cell: i.Key, Asked: doc.Request.Kind, Weight: doc.Request.Weight,
-			Version: i.Version, Actor: i.Actor, ChangedAt: i.ChangedAt, Region: regions[i.Key], Ops: doc.Ops, State: "waiting"})
+			Version: i.Version, Actor: i.Actor, ChangedAt: i.ChangedAt, Region: regions[i.Key], Ops: doc.Ops,
+			State: "waiting"})
 	}
 	return nil
 }

@@ -251,8 +251,8 @@ func (w *world) checkOne(ctx context.Context, e *edit) error {
 	return nil
 }
 
-// tenant compiles a tenant with the plan that it will have, and keeps its problems. New ones are also held to what depends on
-// the time and on cells.
+// tenant compiles a tenant with the plan that it will have, and keeps its problems. New ones are also held to what
+// depends on the time and on cells.
 func (w *world) tenant(ctx context.Context, d plan.Document, isNew bool) error {
 	doc, err := plan.ReadTenant(d)
 	if err != nil {
@@ -311,7 +311,8 @@ func (w *world) measure(d plan.Document) {
 	}
 }
 
-// pinned refuses cells that nobody added. Where none was, a tenant may name any: there is nothing yet to tell a typo by.
+// pinned refuses cells that nobody added. Where none was, a tenant may name any: there is nothing yet to tell a typo
+// by.
 func (w *world) pinned(ctx context.Context, name string, cells []string) error {
 	if len(cells) == 0 {
 		return nil
@@ -319,7 +320,8 @@ func (w *world) pinned(ctx context.Context, name string, cells []string) error {
 	if w.cells == nil {
 		w.cells = map[string]bool{}
 		err := w.s.each(ctx, control.Cells, true, func(i *control.Item) error {
-			if doc, err := ReadCell(i.Body); err == nil && doc.ID == i.Key && doc.Request.Kind != "" && doc.Request.Cell == i.Key {
+			if doc, err := ReadCell(i.Body); err == nil && doc.ID == i.Key && doc.Request.Kind != "" &&
+				doc.Request.Cell == i.Key {
 				w.cells[i.Key] = true
 			}
 			return nil
@@ -361,8 +363,8 @@ func (w *world) checkAnonymous(ctx context.Context) error {
 	return err
 }
 
-// checkDependents holds every stored tenant that is not edited itself to the plans that change. A tenant whose override no
-// longer fits would be left on its last limits, cell by cell for as long as each remembers them.
+// checkDependents holds every stored tenant that is not edited itself to the plans that change. A tenant whose override
+// no longer fits would be left on its last limits, cell by cell for as long as each remembers them.
 func (w *world) checkDependents(ctx context.Context) error {
 	changed := map[string]*edit{}
 	for _, e := range w.edits {
@@ -378,8 +380,9 @@ func (w *world) checkDependents(ctx context.Context) error {
 		deletes = deletes || e.Delete
 	}
 	var without []string
-	// A tenant whose item cannot be read was written past Sluice. It cannot be checked, and keeps nobody from changing a plan: where its
-	// overrides no longer fit, cells go on with its last limits until the item is mended. It may be on a plan that is deleted.
+	// A tenant whose item cannot be read was written past Sluice. It cannot be checked, and keeps nobody from changing
+	// a plan: where its overrides no longer fit, cells go on with its last limits until the item is mended. It may be
+	// on a plan that is deleted.
 	err := w.s.each(ctx, control.Tenants, !deletes, func(i *control.Item) error {
 		if w.byPlace[place(i.Table, i.Key)] != nil {
 			return nil
@@ -405,8 +408,9 @@ func (w *world) checkDependents(ctx context.Context) error {
 	return err
 }
 
-// Afresh says which counters begin anew when the limits of before become those of after: those whose limit is in both under
-// one id, with another identity, or with another pattern where that names its counters. A limit that is off has none.
+// Afresh says which counters begin anew when the limits of before become those of after: those whose limit is in both
+// under one id, with another identity, or with another pattern where that names its counters. A limit that is off has
+// none.
 func Afresh(before, after *plan.Set) []string {
 	had := map[string]*plan.Effective{}
 	for _, e := range before.Limits {
@@ -429,7 +433,8 @@ func Afresh(before, after *plan.Set) []string {
 		}
 		for i := range e.Limit.Tiers {
 			if !known[e.Limit.Tiers[i].Identity()] {
-				out = append(out, fmt.Sprintf("limit %s starts afresh: it was a %s, and is a %s", e.Limit.ID, counters(was.Limit), counters(e.Limit)))
+				out = append(out, fmt.Sprintf("limit %s starts afresh: it was a %s, and is a %s", e.Limit.ID,
+					counters(was.Limit), counters(e.Limit)))
 				break
 			}
 		}
@@ -441,7 +446,8 @@ func Afresh(before, after *plan.Set) []string {
 func AfreshSettings(before, after *plan.Settings) []string {
 	out := Afresh(before.IPLimits(), after.IPLimits())
 	if was, is := before.IPv6Prefix(), after.IPv6Prefix(); was != is {
-		out = append(out, fmt.Sprintf("counters of IPv6 addresses start afresh: they were by /%d, and are by /%d", was, is))
+		out = append(out, fmt.Sprintf("counters of IPv6 addresses start afresh: they were by /%d, and are by /%d", was,
+			is))
 	}
 	return out
 }
@@ -505,9 +511,11 @@ func (w *world) afresh(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// tenantAfresh compares a tenant's limits with overrides under one and the same plan: what the plan itself changes is said of
-// the plan, and a tenant that moves to another plan has that plan's limits.
-func (w *world) tenantAfresh(ctx context.Context, e *edit, old plan.Document, add func(e *edit, before, after *plan.Set)) error {
+// tenantAfresh compares a tenant's limits with overrides under one and the same plan: what the plan itself changes is
+// said of the plan, and a tenant that moves to another plan has that plan's limits.
+func (w *world) tenantAfresh(
+	ctx context.Context, e *edit, old plan.Document, add func(e *edit, before, after *plan.Set),
+) error {
 	was, err := plan.ReadTenant(old)
 	if err != nil {
 		return nil //nolint:nilerr // what was there was damaged, and is replaced

@@ -20,7 +20,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// fieldCase is an operation: a call that is carried out, and for each member what it may not be. Absent is "": the member is left out.
+// fieldCase is an operation: a call that is carried out, and for each member what it may not be. Absent is "": the
+// member is left out.
 type fieldCase struct {
 	request any // of the operation's type
 	good    string
@@ -45,14 +46,16 @@ var (
 	badReason   = slices.Concat(notText, []string{absent, `null`, `""`, `" "`, `"a\nb"`, `"a\u0000"`, longText})
 	badTenant   = slices.Concat(notText, []string{absent, `null`, `""`, `"nobody"`, `"a\u0000"`, longName})
 	badExpected = slices.Concat(notInteger, []string{`-1`, `99`})
-	badCell     = slices.Concat(notText, []string{absent, `null`, `""`, `"a b"`, `"pin.x"`, `"placed.x"`, `"ack.x"`, `"@shares"`, `"a/b"`, longName})
-	badTable    = slices.Concat(notText, []string{absent, `null`, `""`, `"users"`, `"Tenants"`})
+	badCell     = slices.Concat(notText, []string{absent, `null`, `""`, `"a b"`, `"pin.x"`, `"placed.x"`, `"ack.x"`,
+		`"@shares"`, `"a/b"`, longName})
+	badTable = slices.Concat(notText, []string{absent, `null`, `""`, `"users"`, `"Tenants"`})
 )
 
 // fieldCases are all operations. Tests of the operations have what the members mean together.
 func fieldCases() map[string]fieldCase {
 	cell := fieldCase{admin.CellRequest{}, `{"cell":"eu-1","reason":"x","expect":1}`, map[string][]string{
-		"cell": append(slices.Clone(badCell), `"us-1"`), "reason": badReason, "expect": badExpected, "force": append(slices.Clone(notBool), `true`),
+		"cell": append(slices.Clone(badCell), `"us-1"`), "reason": badReason, "expect": badExpected,
+		"force": append(slices.Clone(notBool), `true`),
 	}, map[string]string{"expect": "version"}}
 	remove := cell
 	remove.good = `{"cell":"eu-1","reason":"x","expect":1,"force":true}`
@@ -60,17 +63,20 @@ func fieldCases() map[string]fieldCase {
 	remove.bad["force"] = append(slices.Clone(notBool), `false`, absent)
 	remove.says = map[string]string{"expect": "version", "force": "force"}
 	tenant := fieldCase{admin.TenantRequest{}, `{"tenant":"acme","reason":"x","expect":1}`,
-		map[string][]string{"tenant": badTenant, "reason": badReason, "expect": badExpected}, map[string]string{"expect": "version"}}
+		map[string][]string{"tenant": badTenant, "reason": badReason, "expect": badExpected},
+		map[string]string{"expect": "version"}}
 	hash := `"` + strings.Repeat("ab", 32) + `"`
 	return map[string]fieldCase{
 		"/documents/get": {admin.GetRequest{}, `{"table":"tenants","key":"acme"}`, map[string][]string{
-			"table": badTable, "key": slices.Concat(notText, []string{absent, `null`, `""`, `"a\u0000"`, `"nobody"`, longText}),
+			"table": badTable, "key": slices.Concat(notText, []string{absent, `null`, `""`, `"a\u0000"`, `"nobody"`,
+				longText}),
 		}, map[string]string{"key": "there is no"}},
 		"/documents/list": {admin.ListRequest{}, `{"table":"tenants","after":"","most":2}`, map[string][]string{
 			"table": badTable, "after": notText, "most": slices.Concat(notInteger, []string{`-1`, `1001`}),
 		}, map[string]string{"most": "items"}},
 		"/apply": {
-			admin.ApplyRequest{}, `{"reason":"x","changes":[{"table":"tenants","key":"new","body":{"id":"new","plan":"pro"}}],"dry_run":false,"yes":false,"accept_losses":false}`,
+			admin.ApplyRequest{}, `{"reason":"x","changes":[{"table":"tenants","key":"new","body":{"id":"new",` +
+				`"plan":"pro"}}],"dry_run":false,"yes":false,"accept_losses":false}`,
 			map[string][]string{
 				"reason": badReason, "dry_run": notBool, "yes": notBool, "accept_losses": notBool,
 				"changes": slices.Concat(notList, []string{absent, `null`, `[]`, `[null]`, `[1]`, `[{}]`, `[[]]`}),
@@ -78,13 +84,17 @@ func fieldCases() map[string]fieldCase {
 		},
 		"/tenants/set": {
 			admin.SetTenantRequest{},
-			`{"tenant":"acme","reason":"x","expect":1,"create":false,"plan":"pro","cells":["eu-1"],"overrides":[{"id":"burst","rate":7}],"drop":["burst"],"yes":true}`,
+			`{"tenant":"acme","reason":"x","expect":1,"create":false,"plan":"pro","cells":["eu-1"],` +
+				`"overrides":[{"id":"burst","rate":7}],"drop":["burst"],"yes":true}`,
 			map[string][]string{
 				"tenant": badTenant, "reason": badReason, "expect": badExpected, "create": notBool, "yes": notBool,
-				"plan":  slices.Concat(notText, []string{`""`, `"none"`, `"a b"`, longName}),
-				"cells": slices.Concat(notList, []string{`[1]`, `[""]`, `["a b"]`, `["us-1"]`, `["eu-1","eu-1"]`, `[null]`}),
-				"overrides": slices.Concat(notList, []string{`[1]`, `[null]`, `[[]]`, `[{}]`, `[{"id":"none","rate":1}]`, `[{"id":"burst"}]`, `[{"id":"burst","rate":0}]`,
-					`[{"id":"burst","rate":-1}]`, `[{"id":"burst","rate":"1"}]`, `[{"id":"burst","rate":` + huge + `}]`, `[{"id":"burst","rate":1,"colour":1}]`}),
+				"plan": slices.Concat(notText, []string{`""`, `"none"`, `"a b"`, longName}),
+				"cells": slices.Concat(notList, []string{`[1]`, `[""]`, `["a b"]`, `["us-1"]`, `["eu-1","eu-1"]`,
+					`[null]`}),
+				"overrides": slices.Concat(notList, []string{`[1]`, `[null]`, `[[]]`, `[{}]`,
+					`[{"id":"none","rate":1}]`, `[{"id":"burst"}]`, `[{"id":"burst","rate":0}]`,
+					`[{"id":"burst","rate":-1}]`, `[{"id":"burst","rate":"1"}]`, `[{"id":"burst","rate":` + huge +
+						`}]`, `[{"id":"burst","rate":1,"colour":1}]`}),
 				"drop": slices.Concat(notList, []string{`[1]`, `["none"]`, `[""]`, `["burst","burst"]`}),
 			},
 			map[string]string{"expect": "version", "overrides": "limit", "drop": "override", "cells": "cell"},
@@ -93,13 +103,16 @@ func fieldCases() map[string]fieldCase {
 		"/tenants/resume":  tenant,
 		"/boosts/add": {
 			admin.BoostRequest{},
-			`{"tenant":"acme","limit":"burst","factor":2,"from":"2026-11-21T13:00:00Z","until":"2026-11-22T12:00:00Z","reason":"x","expect":1}`,
+			`{"tenant":"acme","limit":"burst","factor":2,"from":"2026-11-21T13:00:00Z",` +
+				`"until":"2026-11-22T12:00:00Z","reason":"x","expect":1}`,
 			map[string][]string{
 				"tenant": badTenant, "reason": badReason, "expect": badExpected,
-				"limit":  slices.Concat(notText, []string{absent, `null`, `""`, `"none"`, `"a b"`}),
-				"factor": {absent, `null`, `""`, `"two"`, `true`, `[]`, `{}`, `0`, `1`, `-2`, `1.0001`, `100.001`, `1e1`, huge},
-				"from":   append(slices.Clone(notTime), `"2026-11-23T12:00:00Z"`),
-				"until":  slices.Concat(notTime, []string{absent, `null`, `"2026-11-21T12:00:00Z"`, `"2029-01-01T00:00:00Z"`}),
+				"limit": slices.Concat(notText, []string{absent, `null`, `""`, `"none"`, `"a b"`}),
+				"factor": {absent, `null`, `""`, `"two"`, `true`, `[]`, `{}`, `0`, `1`, `-2`, `1.0001`, `100.001`,
+					`1e1`, huge},
+				"from": append(slices.Clone(notTime), `"2026-11-23T12:00:00Z"`),
+				"until": slices.Concat(notTime, []string{absent, `null`, `"2026-11-21T12:00:00Z"`,
+					`"2029-01-01T00:00:00Z"`}),
 			},
 			map[string]string{"expect": "version", "limit": "boosts[0].id", "from": "boosts[0]"},
 		},
@@ -113,34 +126,45 @@ func fieldCases() map[string]fieldCase {
 		"/limits/promote": {
 			admin.PromoteRequest{}, `{"plan":"pro","limit":"writes","reason":"x","expect":1}`,
 			map[string][]string{
-				"plan":  slices.Concat(notText, []string{absent, `null`, `""`, `"none"`, `"a b"`, `"@settings"`, longName}),
-				"limit": slices.Concat(notText, []string{absent, `null`, `""`, `"none"`, `"burst"`}), "reason": badReason, "expect": badExpected,
+				"plan": slices.Concat(notText, []string{absent, `null`, `""`, `"none"`, `"a b"`, `"@settings"`,
+					longName}),
+				"limit":  slices.Concat(notText, []string{absent, `null`, `""`, `"none"`, `"burst"`}),
+				"reason": badReason, "expect": badExpected,
 			}, map[string]string{"expect": "version"},
 		},
 		"/keys/create": {
 			admin.CreateKeyRequest{},
-			`{"tenant":"acme","subject":"ci","id":"k1","expires":"2027-01-01T00:00:00Z","hash":` + hash + `,"pepper":"p1","reason":"x"}`,
+			`{"tenant":"acme","subject":"ci","id":"k1","expires":"2027-01-01T00:00:00Z","hash":` + hash +
+				`,"pepper":"p1","reason":"x"}`,
 			map[string][]string{
-				"tenant": badTenant, "reason": badReason, "subject": slices.Concat(notText, []string{`"a\u0000"`, longName}),
-				"id": slices.Concat(notText, []string{`"a b"`, `"k0"`, longName}), "expires": append(slices.Clone(notTime), `"2026-11-21T12:00:00Z"`),
-				"hash":   slices.Concat(notText, []string{absent, `null`, `""`, `"ab"`, `"` + strings.Repeat("zz", 32) + `"`, longText}),
+				"tenant": badTenant, "reason": badReason, "subject": slices.Concat(notText,
+					[]string{`"a\u0000"`, longName}),
+				"id":      slices.Concat(notText, []string{`"a b"`, `"k0"`, longName}),
+				"expires": append(slices.Clone(notTime), `"2026-11-21T12:00:00Z"`),
+				"hash": slices.Concat(notText, []string{absent, `null`, `""`, `"ab"`,
+					`"` + strings.Repeat("zz", 32) + `"`, longText}),
 				"pepper": slices.Concat(notText, []string{absent, `null`, `""`, longName}),
 			},
 			map[string]string{"id": "key"},
 		},
 		"/keys/revoke": {admin.KeyRequest{}, `{"id":"k0","reason":"x","expect":1}`, map[string][]string{
-			"id": slices.Concat(notText, []string{absent, `null`, `""`, `"none"`, `"a b"`}), "reason": badReason, "expect": badExpected,
+			"id": slices.Concat(notText, []string{absent, `null`, `""`, `"none"`, `"a b"`}), "reason": badReason,
+			"expect": badExpected,
 		}, map[string]string{"id": "key", "expect": "version"}},
-		"/cells/add": {admin.AddCellRequest{}, `{"cell":"eu-1","weight":2,"ops":"` + opsURL + `","yes":true,"reason":"x","expect":1}`, map[string][]string{
+		"/cells/add": {admin.AddCellRequest{}, `{"cell":"eu-1","weight":2,"ops":"` + opsURL +
+			`","yes":true,"reason":"x","expect":1}`, map[string][]string{
 			"cell": badCell, "weight": slices.Concat(notInteger, []string{`-1`, fmt.Sprint(shares.MaxWeight + 1)}),
-			"ops":    slices.Concat(notText, []string{`"ops"`, `"https://example.com/v1"`, `"` + opsURL + `?a=b"`, `"https://` + strings.Repeat("x", 1100) + `"`}),
+			"ops": slices.Concat(notText, []string{`"ops"`, `"https://example.com/v1"`, `"` + opsURL + `?a=b"`,
+				`"https://` + strings.Repeat("x", 1100) + `"`}),
 			"yes":    notBool,
 			"reason": badReason, "expect": badExpected,
 		}, map[string]string{"expect": "version"}},
-		"/cells/drain":   cell,
-		"/cells/remove":  remove,
-		"/cells/list":    {admin.CellsRequest{}, `{"tenant":"acme"}`, map[string][]string{"tenant": slices.Concat(notText, []string{`"a\u0000"`, longName})}, nil},
-		"/config/status": {admin.StatusRequest{}, `{"cell":"eu-1"}`, map[string][]string{"cell": append(slices.Clone(notText), `"us-1"`, longName)}, nil},
+		"/cells/drain":  cell,
+		"/cells/remove": remove,
+		"/cells/list": {admin.CellsRequest{}, `{"tenant":"acme"}`,
+			map[string][]string{"tenant": slices.Concat(notText, []string{`"a\u0000"`, longName})}, nil},
+		"/config/status": {admin.StatusRequest{}, `{"cell":"eu-1"}`,
+			map[string][]string{"cell": append(slices.Clone(notText), `"us-1"`, longName)}, nil},
 		"/shadow/report": {admin.ShadowReportRequest{}, `{}`, nil, nil},
 	}
 }
@@ -178,9 +202,10 @@ func TestOperationsAreListed(t *testing.T) {
 	}
 }
 
-// Guarantees that every member of every operation's call is refused where it is of another type, absent though it is needed, out of
-// bounds, or no name of what it names: by an error of the caller's that says which, and with nothing written. Each call is carried out
-// without the bad member, so it is that which is refused; and no operation and no member is left out.
+// Guarantees that every member of every operation's call is refused where it is of another type, absent though it is
+// needed, out of bounds, or no name of what it names: by an error of the caller's that says which, and with nothing
+// written. Each call is carried out without the bad member, so it is that which is refused; and no operation and no
+// member is left out.
 func TestEveryFieldOfEveryCall(t *testing.T) {
 	w, h := fieldWorld(t)
 	cases := fieldCases()
@@ -204,7 +229,8 @@ func TestEveryFieldOfEveryCall(t *testing.T) {
 				t.Fatal(err)
 			}
 			for name, values := range c.bad {
-				words := []string{name, "call is not a json object: byte "} // a number that is spelled so that it could be read in two ways
+				// a number that is spelled so that it could be read in two ways
+				words := []string{name, "call is not a json object: byte "}
 				if other, ok := c.says[name]; ok {
 					words = append(words, other)
 				}
@@ -218,7 +244,8 @@ func TestEveryFieldOfEveryCall(t *testing.T) {
 				alias := maps.Clone(members)
 				alias[strings.ToUpper(name)] = json.RawMessage(`1`)
 				refusedCall(t, w, h, path, object(alias), "no such member")
-				refusedCall(t, w, h, path, strings.Replace(object(members), "{", `{"`+name+`":1,"`+name+`":1,`, 1), "twice")
+				refusedCall(t, w, h, path, strings.Replace(object(members), "{", `{"`+name+`":1,"`+name+`":1,`, 1),
+					"twice")
 			}
 		})
 	}
@@ -268,7 +295,8 @@ func TestEveryFieldOfAChange(t *testing.T) {
 		"table":  append(slices.Clone(badTable), `"cells"`, `"operations"`),
 		"key":    slices.Concat(notText, []string{absent, `null`, `""`, `"a\u0000"`, `"other"`, longName}),
 		"expect": slices.Concat(notInteger, []string{`-1`, `1`, `9007199254740992`}),
-		"body":   {absent, `null`, `1`, `"{}"`, `[]`, `{}`, `{"id":"new","plan":"none"}`, `{"id":"new","plan":"pro","colour":1}`, `{"id":"other","plan":"pro"}`, `{"id":"new","plan":1}`},
+		"body": {absent, `null`, `1`, `"{}"`, `[]`, `{}`, `{"id":"new","plan":"none"}`,
+			`{"id":"new","plan":"pro","colour":1}`, `{"id":"other","plan":"pro"}`, `{"id":"new","plan":1}`},
 		"delete": append(slices.Clone(notBool), `true`),
 	}
 	change := reflect.TypeFor[admin.Change]()
@@ -278,11 +306,14 @@ func TestEveryFieldOfAChange(t *testing.T) {
 			t.Errorf("no bad values for %s", name)
 		}
 		for _, value := range bad[name] {
-			members := map[string]json.RawMessage{"table": []byte(`"tenants"`), "key": []byte(`"new"`), "expect": []byte(`0`), "body": []byte(`{"id":"new","plan":"pro"}`)}
+			members := map[string]json.RawMessage{"table": []byte(`"tenants"`), "key": []byte(`"new"`),
+				"expect": []byte(`0`), "body": []byte(`{"id":"new","plan":"pro"}`)}
 			if delete(members, name); value != absent {
 				members[name] = json.RawMessage(value)
 			}
-			refusedCall(t, w, h, "/apply", `{"reason":"x","changes":[`+object(members)+`]}`, name, "call is not a json object: byte ", "not a plan, a tenant or a key", "version", "plan", "document", "colour", "id is missing")
+			refusedCall(t, w, h, "/apply", `{"reason":"x","changes":[`+object(members)+`]}`, name,
+				"call is not a json object: byte ", "not a plan, a tenant or a key", "version", "plan", "document",
+				"colour", "id is missing")
 		}
 	}
 	if _, err := w.tables.Get(t.Context(), control.Tenants, "new"); err == nil {

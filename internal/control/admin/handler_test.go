@@ -22,7 +22,8 @@ import (
 // local is a request of a process on this machine.
 func local(t *testing.T, path, body string) *http.Request {
 	t.Helper()
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1:8080"+path, strings.NewReader(body))
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1:8080"+path,
+		strings.NewReader(body))
 	r.RemoteAddr = "127.0.0.1:40000"
 	r.Header.Set("Content-Type", "application/json")
 	return r
@@ -44,20 +45,24 @@ func TestTheActorCannotBeForged(t *testing.T) {
 	w.seed(plans)
 	h := call.Local(admin.NewMux(w.Service), "ann@local")
 	r := local(t, "/tenants/suspend", suspend)
-	for _, name := range []string{"X-Amzn-Iam-User-Arn", "X-Actor", "Actor", "User", "X-Sluice-Actor", "Authorization"} {
+	for _, name := range []string{"X-Amzn-Iam-User-Arn", "X-Actor", "Actor", "User", "X-Sluice-Actor",
+		"Authorization"} {
 		r.Header.Set(name, bob)
 	}
 	answer := httptest.NewRecorder()
 	h.ServeHTTP(answer, r)
-	if item, err := w.Get(t.Context(), "", &admin.GetRequest{Table: control.Tenants, Key: "acme"}); err != nil || item.Actor != "ann@local" || item.Version != 2 {
+	if item, err := w.Get(t.Context(), "", &admin.GetRequest{Table: control.Tenants, Key: "acme"}); err != nil ||
+		item.Actor != "ann@local" || item.Version != 2 {
 		t.Errorf("%d %s left %+v, %v", answer.Code, answer.Body, item, err)
 	}
 	w.tables.puts = 0
 	for _, body := range []string{
-		`{"tenant":"acme","reason":"x","actor":"bob"}`, `{"tenant":"acme","reason":"x","Actor":"bob"}`, `{"tenant":"acme","reason":"x","Reason":"y"}`,
+		`{"tenant":"acme","reason":"x","actor":"bob"}`, `{"tenant":"acme","reason":"x","Actor":"bob"}`,
+		`{"tenant":"acme","reason":"x","Reason":"y"}`,
 		`{"tenant":"acme","reason":"x","reason":"y"}`,
 	} {
-		if got := post(t, h, "/tenants/suspend", body); !strings.Contains(got, `"code":"invalid"`) || w.tables.puts != 0 {
+		if got := post(t, h, "/tenants/suspend", body); !strings.Contains(got, `"code":"invalid"`) ||
+			w.tables.puts != 0 {
 			t.Errorf("%s gives %s", body, got)
 		}
 	}
@@ -108,10 +113,11 @@ func TestBadCalls(t *testing.T) {
 		status int
 		says   string
 	}{
-		"method":      {func(r *http.Request) { r.Method = http.MethodGet }, suspend, 405, "POST"},
-		"path":        {func(r *http.Request) { r.URL.Path = "/tenants/delete" }, suspend, 404, "no operation"},
-		"root":        {func(r *http.Request) { r.URL.Path = "/" }, suspend, 404, "no operation"},
-		"type":        {func(r *http.Request) { r.Header.Set("Content-Type", "text/plain") }, suspend, 415, "application/json"},
+		"method": {func(r *http.Request) { r.Method = http.MethodGet }, suspend, 405, "POST"},
+		"path":   {func(r *http.Request) { r.URL.Path = "/tenants/delete" }, suspend, 404, "no operation"},
+		"root":   {func(r *http.Request) { r.URL.Path = "/" }, suspend, 404, "no operation"},
+		"type": {func(r *http.Request) { r.Header.Set("Content-Type", "text/plain") }, suspend, 415,
+			"application/json"},
 		"no type":     {func(r *http.Request) { r.Header.Del("Content-Type") }, suspend, 415, "application/json"},
 		"nothing":     {nil, "", 400, "JSON object"},
 		"null":        {nil, "null", 400, "JSON object"},
@@ -122,7 +128,8 @@ func TestBadCalls(t *testing.T) {
 		"unknown":     {nil, `{"tenant":"acme","reason":"x","force":true}`, 400, "force: there is no such member"},
 		"no reason":   {nil, `{"tenant":"acme"}`, 400, "reason"},
 		"long reason": {nil, `{"tenant":"acme","reason":"` + strings.Repeat("r", 513) + `"}`, 400, "reason"},
-		"large":       {nil, `{"tenant":"acme","reason":"` + strings.Repeat("r", call.MaxBodyBytes) + `"}`, 413, "at most"},
+		"large": {nil, `{"tenant":"acme","reason":"` + strings.Repeat("r", call.MaxBodyBytes) + `"}`, 413,
+			"at most"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := local(t, "/tenants/suspend", c.body)
@@ -136,7 +143,8 @@ func TestBadCalls(t *testing.T) {
 			}
 		})
 	}
-	if got := post(t, h, "/apply", `{"reason":"x","changes":[{"table":"tenants","key":"t","expect":0,"body":{},"actor":"bob"}]}`); !strings.Contains(got, "changes[0].actor: there is no such member") {
+	if got := post(t, h, "/apply", `{"reason":"x","changes":[{"table":"tenants","key":"t","expect":0,"body":{},`+
+		`"actor":"bob"}]}`); !strings.Contains(got, "changes[0].actor: there is no such member") {
 		t.Errorf("a forged actor in a change: %s", got)
 	}
 	if got := post(t, h, "/boosts/add", `{"tenant":"acme","limit":"burst","factor":2,"until":"tomorrow","reason":"x"}`); !strings.Contains(got, `"invalid"`) {
@@ -201,8 +209,8 @@ func TestEventsOfNoAPIOfOurs(t *testing.T) {
 	}
 }
 
-// Guarantees that the actor is the IAM identity that API Gateway reports, of a user and of a role's session, whatever the path
-// in front and however the body comes; and that a method which is open lets nobody in.
+// Guarantees that the actor is the IAM identity that API Gateway reports, of a user and of a role's session, whatever
+// the path in front and however the body comes; and that a method which is open lets nobody in.
 func TestEventsOfAPIGateway(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -242,7 +250,8 @@ func TestEventsOfAPIGateway(t *testing.T) {
 		}, 403, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := w.Resume(t.Context(), "before", &admin.TenantRequest{Tenant: "acme", Reason: "x"}); err != nil {
+			if _, err := w.Resume(t.Context(), "before", &admin.TenantRequest{Tenant: "acme",
+				Reason: "x"}); err != nil {
 				t.Fatal(err)
 			}
 			out, err := f.Invoke(t.Context(), event(t, c.change))
@@ -254,11 +263,13 @@ func TestEventsOfAPIGateway(t *testing.T) {
 				Body       string
 				Headers    map[string]string
 			}
-			if err := json.Unmarshal(out, &answer); err != nil || answer.StatusCode != c.status || answer.Headers["Content-Type"] != "application/json" {
+			if err := json.Unmarshal(out, &answer); err != nil || answer.StatusCode != c.status ||
+				answer.Headers["Content-Type"] != "application/json" {
 				t.Fatalf("got %s, %v; want status %d", out, err, c.status)
 			}
 			item, err := w.Get(t.Context(), "", &admin.GetRequest{Table: control.Tenants, Key: "acme"})
-			if suspended := strings.Contains(string(item.Body), "suspended"); err != nil || suspended != (c.status == 200) || suspended && item.Actor != c.actor {
+			if suspended := strings.Contains(string(item.Body), "suspended"); err != nil ||
+				suspended != (c.status == 200) || suspended && item.Actor != c.actor {
 				t.Errorf("it left %s by %s, %v", item.Body, item.Actor, err)
 			}
 		})
@@ -270,19 +281,22 @@ func TestEventsOfAPIGateway(t *testing.T) {
 	}
 }
 
-// FuzzLocal guarantees that whatever a call holds, the answer is JSON of a documented status, and that nothing is written by
-// one that is refused.
+// FuzzLocal guarantees that whatever a call holds, the answer is JSON of a documented status, and that nothing is
+// written by one that is refused.
 func FuzzLocal(f *testing.F) {
-	for _, path := range []string{"/apply", "/tenants/set", "/boosts/add", "/keys/create", "/cells/add", "/documents/list", "/limits/promote"} {
+	for _, path := range []string{"/apply", "/tenants/set", "/boosts/add", "/keys/create", "/cells/add",
+		"/documents/list", "/limits/promote"} {
 		f.Add(path, suspend)
 		f.Add(path, `{"reason":"x","changes":[{"table":"tenants","key":"t","expect":0,"body":{"id":"t","plan":"pro"}}]}`)
-		f.Add(path, `{"tenant":"acme","reason":"x","overrides":[{"id":"burst","rate":5}],"cells":["a"],"drop":["burst"]}`)
+		f.Add(path, `{"tenant":"acme","reason":"x","overrides":[{"id":"burst","rate":5}],"cells":["a"],`+
+			`"drop":["burst"]}`)
 		f.Add(path, `{"tenant":"acme","limit":"burst","factor":2,"until":"2027-01-01T00:00:00Z","reason":"x"}`)
 		f.Add(path, `{"cell":"c","weight":2,"ops":"https://x/y","reason":"x"}`)
 		f.Add(path, `{"table":"plans","after":"x","most":3}`)
 	}
 	f.Fuzz(func(t *testing.T, path, body string) {
-		if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#% ") || strings.ContainsFunc(path, func(c rune) bool { return c < ' ' || c > '~' }) {
+		if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#% ") ||
+			strings.ContainsFunc(path, func(c rune) bool { return c < ' ' || c > '~' }) {
 			t.Skip("not a path of a request")
 		}
 		w := newWorldOn(t, &serial{Tables: inMemory{}})
@@ -320,7 +334,8 @@ func FuzzInvoke(f *testing.F) {
 	f.Add(text)
 	f.Add([]byte(`{"httpMethod":"POST","path":"/whoami","headers":{"content-type":"application/json"},"body":"{}"}`))
 	f.Add([]byte(`{"httpMethod":"POST","path":"/whoami","headers":{"content-type":"application/json"},"body":"{}",` +
-		`"requestContext":{"apiId":"abc123","stage":"prod","requestId":"r","identity":{"accountId":"1","caller":"c","userArn":"arn:aws:iam::1:user/ann"}}}`))
+		`"requestContext":{"apiId":"abc123","stage":"prod","requestId":"r","identity":{"accountId":"1","caller":"c",` +
+		`"userArn":"arn:aws:iam::1:user/ann"}}}`))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		var said struct {
 			RequestContext struct {

@@ -13,7 +13,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// CreateKeyRequest asks for a key. Hash and pepper are those of a key that was made elsewhere; without them one is made.
+// CreateKeyRequest asks for a key. Hash and pepper are those of a key that was made elsewhere; without them one is
+// made.
 type CreateKeyRequest struct {
 	Tenant  string     `json:"tenant"`
 	Subject string     `json:"subject,omitempty"`
@@ -44,7 +45,8 @@ func (s *Service) CreateKey(ctx context.Context, actor string, r *CreateKeyReque
 		return nil, call.Refuse(call.Invalid, "hash and pepper go together")
 	case hash == "":
 		if s.c.Hash == nil {
-			return nil, call.Refuse(call.Unsupported, "no pepper is at hand here: make the key on your side, and send its hash and the pepper's id")
+			return nil, call.Refuse(call.Unsupported, "no pepper is at hand here: make the key on your side, and "+
+				"send its hash and the pepper's id")
 		}
 		text = identity.NewKey()
 		var err error

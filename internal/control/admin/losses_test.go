@@ -38,7 +38,9 @@ func TestNothingIsLostWithoutAgreement(t *testing.T) {
 			"removes settings: the route GET, PUT /product/*",
 			"weakens settings: no route is declared, so every request is let through",
 		}},
-		"another anonymous plan": {`{"table":"plans","key":"` + events.SettingsKey + `","expect":1,"body":{"anonymousPlan":"pro","ipv6Prefix":40,"ipLimits":[{"id":"per-address","algorithm":"token_bucket","rate":50,"period":"1s"}],` +
+		"another anonymous plan": {`{"table":"plans","key":"` + events.SettingsKey +
+			`","expect":1,"body":{"anonymousPlan":"pro","ipv6Prefix":40,"ipLimits":[{"id":"per-address",` +
+			`"algorithm":"token_bucket","rate":50,"period":"1s"}],` +
 			`"routes":[{"methods":["PUT","GET"],"pathPattern":"/product/*"}]}}`, []string{
 			"weakens settings: calls without a credential: limit burst: rate rises from 10 to 100 per 1s",
 			"weakens settings: calls without a credential: limit burst: burst rises from 20 to 200",
@@ -46,36 +48,48 @@ func TestNothingIsLostWithoutAgreement(t *testing.T) {
 		"an override": {`{"table":"tenants","key":"acme","expect":1,"body":{"id":"acme","plan":"pro"}}`, []string{
 			`removes tenant "acme": the override of limit burst (rate 500)`,
 		}},
-		"a setting of an override": {`{"table":"tenants","key":"acme","expect":1,"body":{"id":"acme","plan":"pro","overrides":[{"id":"burst","burst":100}]}}`, []string{
+		"a setting of an override": {`{"table":"tenants","key":"acme","expect":1,"body":{"id":"acme","plan":"pro",` +
+			`"overrides":[{"id":"burst","burst":100}]}}`, []string{
 			`removes tenant "acme": rate 500 of the override of limit burst`,
 		}},
-		"a suspension, a boost and cells": {`{"table":"tenants","key":"gone","expect":1,"body":{"id":"gone","plan":"free"}}`, []string{
+		"a suspension, a boost and cells": {`{"table":"tenants","key":"gone","expect":1,"body":{"id":"gone",` +
+			`"plan":"free"}}`, []string{
 			`weakens tenant "gone": it is resumed`,
 			`removes tenant "gone": cells (eu-1), so every cell serves it`,
 			`removes tenant "gone": the boost of limit burst ×2 until 2026-12-01T00:00:00Z`,
 		}},
-		"a longer boost": {`{"table":"tenants","key":"gone","expect":1,"body":{"id":"gone","plan":"free","suspended":true,"cells":["eu-1"],"boosts":[{"id":"burst","factor":2.5,"until":"2026-12-01T00:00:00Z"}]}}`, []string{
-			`weakens tenant "gone": the boost of limit burst ×2 until 2026-12-01T00:00:00Z becomes one of limit burst ×2.5 until 2026-12-01T00:00:00Z`,
+		"a longer boost": {`{"table":"tenants","key":"gone","expect":1,"body":{"id":"gone","plan":"free",` +
+			`"suspended":true,"cells":["eu-1"],"boosts":[{"id":"burst","factor":2.5,"until":"2026-12-01T00:00:00Z"}]}}`, []string{
+			`weakens tenant "gone": the boost of limit burst ×2 until 2026-12-01T00:00:00Z becomes one of limit ` +
+				`burst ×2.5 until 2026-12-01T00:00:00Z`,
 		}},
 		"a tenant": {`{"table":"tenants","key":"acme","expect":1,"delete":true}`, []string{`removes tenant "acme"`}},
-		"a limit": {`{"table":"plans","key":"pro","expect":1,"body":{"id":"pro","limits":[{"id":"burst","algorithm":"token_bucket","rate":101,"period":"1s","burst":200}]}}`, []string{
+		"a limit": {`{"table":"plans","key":"pro","expect":1,"body":{"id":"pro","limits":[{"id":"burst",` +
+			`"algorithm":"token_bucket","rate":101,"period":"1s","burst":200}]}}`, []string{
 			`weakens plan "pro": limit burst: rate rises from 100 to 101 per 1s`,
 			`removes plan "pro": limit writes (fixed_window: 60 per 1m, mode shadow)`,
 		}},
-		"a key that never ends": {`{"table":"keys","key":"k1","expect":1,"body":{"id":"k1","tenant":"acme",` + key + `}}`, []string{
+		"a key that never ends": {`{"table":"keys","key":"k1","expect":1,"body":{"id":"k1","tenant":"acme",` + key +
+			`}}`, []string{
 			`weakens key "k1": it never expires, and did at 2030-01-01T00:00:00Z`,
 		}},
-		"another tenant's key": {`{"table":"keys","key":"k1","expect":1,"body":{"id":"k1","tenant":"gone","expires":"2030-01-01T00:00:00Z",` + key + `}}`, []string{
+		"another tenant's key": {`{"table":"keys","key":"k1","expect":1,"body":{"id":"k1","tenant":"gone",` +
+			`"expires":"2030-01-01T00:00:00Z",` + key + `}}`, []string{
 			`weakens key "k1": it is a key of tenant "gone", and was one of "acme"`,
 		}},
-		"a stricter plan":   {`{"table":"plans","key":"free","expect":1,"body":{"id":"free","limits":[{"id":"burst","algorithm":"token_bucket","rate":9,"period":"1s","burst":20}]}}`, nil},
-		"a stricter tenant": {`{"table":"tenants","key":"acme","expect":1,"body":{"id":"acme","plan":"pro","suspended":true,"overrides":[{"id":"burst","rate":400}]}}`, nil},
+		"a stricter plan": {`{"table":"plans","key":"free","expect":1,"body":{"id":"free","limits":[{"id":"burst",` +
+			`"algorithm":"token_bucket","rate":9,"period":"1s","burst":20}]}}`, nil},
+		"a stricter tenant": {`{"table":"tenants","key":"acme","expect":1,"body":{"id":"acme","plan":"pro",` +
+			`"suspended":true,"overrides":[{"id":"burst","rate":400}]}}`, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.seed(lossy)
 			h := call.Local(admin.NewMux(w.Service), "ann@local")
-			body := func(more string) string { return fmt.Sprintf(`{"reason":"nightly","changes":[%s]%s}`, c.change, more) }
+			body := func(more string) string {
+				return fmt.Sprintf(`{"reason":"nightly","changes":[%s]%s}`, c.change,
+					more)
+			}
 			var dry admin.ApplyResponse
 			if err := json.Unmarshal([]byte(post(t, h, "/apply", body(`,"dry_run":true`))), &dry); err != nil {
 				t.Fatal(err)
@@ -93,7 +107,8 @@ func TestNothingIsLostWithoutAgreement(t *testing.T) {
 					t.Errorf("with yes alone: %s, and %d items are written", answer, w.tables.puts)
 				}
 				var refused struct{ Error call.Error }
-				if err := json.Unmarshal([]byte(answer), &refused); err != nil || strings.Join(refused.Error.Problems, "\n") != strings.Join(c.want, "\n") {
+				if err := json.Unmarshal([]byte(answer), &refused); err != nil || strings.Join(refused.Error.Problems,
+					"\n") != strings.Join(c.want, "\n") {
 					t.Errorf("with yes alone it says %q, %v; want %q", refused.Error.Problems, err, c.want)
 				}
 			}
@@ -114,10 +129,12 @@ func TestOperationsThatNameWhatEnds(t *testing.T) {
 	w := newWorld(t)
 	w.seed(lossy)
 	ctx := t.Context()
-	if _, err := w.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Drop: []string{"burst"}, Reason: "x"}); err != nil {
+	if _, err := w.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Drop: []string{"burst"},
+		Reason: "x"}); err != nil {
 		t.Error(err)
 	}
-	if _, err := w.RemoveBoost(ctx, ann, &admin.UnboostRequest{Tenant: "gone", Limit: "burst", Reason: "x"}); err != nil {
+	if _, err := w.RemoveBoost(ctx, ann, &admin.UnboostRequest{Tenant: "gone", Limit: "burst",
+		Reason: "x"}); err != nil {
 		t.Error(err)
 	}
 	if _, err := w.Resume(ctx, ann, &admin.TenantRequest{Tenant: "gone", Reason: "x"}); err != nil {
@@ -136,11 +153,13 @@ func TestTheFirstSettings(t *testing.T) {
 	}
 	w.tables.puts = 0
 	const says = "weakens settings: anonymousPlan goes from none to free, so calls without a credential are let in"
-	change := admin.Change{Table: control.Plans, Key: events.SettingsKey, Body: json.RawMessage(`{"anonymousPlan":"free"}`)}
+	change := admin.Change{Table: control.Plans, Key: events.SettingsKey,
+		Body: json.RawMessage(`{"anonymousPlan":"free"}`)}
 	_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Yes: true, Changes: []admin.Change{change}})
 	w.refused(err, call.Confirm, says)
 	change.Body = json.RawMessage(`{"ipLimits":[{"id":"a","algorithm":"token_bucket","rate":1,"period":"1s"}]}`)
-	if _, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Changes: []admin.Change{change}}); err != nil {
+	if _, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x",
+		Changes: []admin.Change{change}}); err != nil {
 		t.Errorf("without: %v", err)
 	}
 }

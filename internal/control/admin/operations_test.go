@@ -35,29 +35,38 @@ func TestTenantOperations(t *testing.T) {
 			return w.Suspend(ctx, bob, &admin.TenantRequest{Tenant: "acme", Reason: "invoice"})
 		}, `{"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro","suspended":true}`},
 		{"boost", func() (*call.Item, error) {
-			return w.AddBoost(ctx, bob, &admin.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "1.5", Until: until, Reason: "launch"})
-		}, `{"boosts":[{"factor":1.5,"id":"burst","until":"2026-11-23T12:00:00Z"}],"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro","suspended":true}`},
+			return w.AddBoost(ctx, bob, &admin.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "1.5",
+				Until: until, Reason: "launch"})
+		}, `{"boosts":[{"factor":1.5,"id":"burst","until":"2026-11-23T12:00:00Z"}],"id":"acme",` +
+			`"overrides":[{"id":"burst","rate":500}],"plan":"pro","suspended":true}`},
 		{"resume", func() (*call.Item, error) {
 			return w.Resume(ctx, bob, &admin.TenantRequest{Tenant: "acme", Reason: "paid", Expect: new(int64(3))})
-		}, `{"boosts":[{"factor":1.5,"id":"burst","until":"2026-11-23T12:00:00Z"}],"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`},
+		}, `{"boosts":[{"factor":1.5,"id":"burst","until":"2026-11-23T12:00:00Z"}],"id":"acme",` +
+			`"overrides":[{"id":"burst","rate":500}],"plan":"pro"}`},
 		{"boost again", func() (*call.Item, error) {
-			return w.AddBoost(ctx, bob, &admin.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "2", From: &noon, Until: until, Reason: "more"})
-		}, `{"boosts":[{"factor":2,"from":"2026-11-21T12:00:00Z","id":"burst","until":"2026-11-23T12:00:00Z"}],"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`},
+			return w.AddBoost(ctx, bob, &admin.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "2", From: &noon,
+				Until: until, Reason: "more"})
+		}, `{"boosts":[{"factor":2,"from":"2026-11-21T12:00:00Z","id":"burst","until":"2026-11-23T12:00:00Z"}],` +
+			`"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`},
 		{"end of boost", func() (*call.Item, error) {
 			return w.RemoveBoost(ctx, bob, &admin.UnboostRequest{Tenant: "acme", Limit: "burst", Reason: "over"})
 		}, `{"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`},
 		{"override", func() (*call.Item, error) {
-			return w.SetTenant(ctx, bob, &admin.SetTenantRequest{Tenant: "acme", Reason: "x", Overrides: []json.RawMessage{
-				json.RawMessage(`{"id":"burst","burst":900}`), json.RawMessage(`{"id":"writes","mode":"off"}`)}})
+			return w.SetTenant(ctx, bob, &admin.SetTenantRequest{Tenant: "acme", Reason: "x",
+				Overrides: []json.RawMessage{
+					json.RawMessage(`{"id":"burst","burst":900}`), json.RawMessage(`{"id":"writes","mode":"off"}`)}})
 		}, `{"id":"acme","overrides":[{"burst":900,"id":"burst","rate":500},{"id":"writes","mode":"off"}],"plan":"pro"}`},
 		{"drop", func() (*call.Item, error) {
-			return w.SetTenant(ctx, bob, &admin.SetTenantRequest{Tenant: "acme", Reason: "x", Drop: []string{"burst", "writes"}, Plan: new("free"), Yes: true})
+			return w.SetTenant(ctx, bob, &admin.SetTenantRequest{Tenant: "acme", Reason: "x",
+				Drop: []string{"burst", "writes"}, Plan: new("free"), Yes: true})
 		}, `{"id":"acme","plan":"free"}`},
 		{"create", func() (*call.Item, error) {
-			return w.SetTenant(ctx, bob, &admin.SetTenantRequest{Tenant: "new", Reason: "x", Plan: new("free"), Create: true})
+			return w.SetTenant(ctx, bob, &admin.SetTenantRequest{Tenant: "new", Reason: "x", Plan: new("free"),
+				Create: true})
 		}, `{"id":"new","plan":"free"}`},
 		{"not created twice", func() (*call.Item, error) {
-			return w.SetTenant(ctx, bob, &admin.SetTenantRequest{Tenant: "new", Reason: "x", Plan: new("pro"), Create: true})
+			return w.SetTenant(ctx, bob, &admin.SetTenantRequest{Tenant: "new", Reason: "x", Plan: new("pro"),
+				Create: true})
 		}, `{"id":"new","plan":"pro"}`},
 	} {
 		item, err := step.do()
@@ -96,7 +105,8 @@ func TestTenantRefusals(t *testing.T) {
 	w.refused(err, call.Invalid, "nothing to set")
 	_, err = w.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Reason: "x", Drop: []string{"writes"}})
 	w.refused(err, call.NotFound, "no override")
-	_, err = w.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Reason: "x", Overrides: []json.RawMessage{json.RawMessage("3")}})
+	_, err = w.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Reason: "x",
+		Overrides: []json.RawMessage{json.RawMessage("3")}})
 	w.refused(err, call.Invalid, "want an object")
 	_, err = w.Suspend(ctx, ann, &admin.TenantRequest{Tenant: "a\nb", Reason: "x"})
 	w.refused(err, call.Invalid, "control character")
@@ -113,7 +123,8 @@ func TestTenantRefusals(t *testing.T) {
 func TestPromote(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
-	item, err := w.Promote(t.Context(), ann, &admin.PromoteRequest{Plan: "pro", Limit: "writes", Reason: "a quiet week"})
+	item, err := w.Promote(t.Context(), ann, &admin.PromoteRequest{Plan: "pro", Limit: "writes",
+		Reason: "a quiet week"})
 	if err != nil || strings.Contains(string(item.Body), "shadow") {
 		t.Fatalf("promote: %v, %v", item, err)
 	}
@@ -126,8 +137,8 @@ func TestPromote(t *testing.T) {
 	w.refused(err, call.NotFound, `no plan "none"`)
 }
 
-// Guarantees that the text of a key is in the answer to its creation and nowhere else: not in any table, its history, a log
-// line or an error, so that who reads these has no key.
+// Guarantees that the text of a key is in the answer to its creation and nowhere else: not in any table, its history, a
+// log line or an error, so that who reads these has no key.
 func TestAKeyIsShownOnce(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -135,7 +146,8 @@ func TestAKeyIsShownOnce(t *testing.T) {
 	w.config.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	w.remake()
 	mux := admin.NewMux(w.Service)
-	answer := post(t, call.Local(mux, "ann@local"), "/keys/create", `{"tenant":"acme","subject":"ci","id":"k1","expires":"2027-01-01T00:00:00Z","reason":"pipeline"}`)
+	answer := post(t, call.Local(mux, "ann@local"), "/keys/create",
+		`{"tenant":"acme","subject":"ci","id":"k1","expires":"2027-01-01T00:00:00Z","reason":"pipeline"}`)
 	var made struct{ Key string }
 	if err := json.Unmarshal([]byte(answer), &made); err != nil || identity.CheckKey(made.Key) != nil {
 		t.Fatalf("created %s: %v", answer, err)
@@ -159,19 +171,22 @@ func TestAKeyIsShownOnce(t *testing.T) {
 	}
 	everything += post(t, call.Local(mux, "ann@local"), "/documents/list", `{"table":"keys"}`)
 	secret := strings.TrimPrefix(made.Key, "slk_")
-	if strings.Contains(everything, secret) || strings.Contains(everything, "slk_") || strings.Contains(everything, "a pepper of") {
+	if strings.Contains(everything, secret) || strings.Contains(everything, "slk_") ||
+		strings.Contains(everything, "a pepper of") {
 		t.Errorf("the key or its pepper is in\n%s", everything)
 	}
 }
 
-// Guarantees that keys are made and revoked within their bounds, and that a key that was made elsewhere is stored by its hash.
+// Guarantees that keys are made and revoked within their bounds, and that a key that was made elsewhere is stored by
+// its hash.
 func TestKeys(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
 	ctx := t.Context()
 	hash := strings.Repeat("0a", 32)
 	made, err := w.CreateKey(ctx, ann, &admin.CreateKeyRequest{Tenant: "acme", Hash: hash, Pepper: "mine", Reason: "x"})
-	if err != nil || made.Key != "" || !strings.HasPrefix(made.Item.Key, "key-") || !strings.Contains(string(made.Item.Body), hash) {
+	if err != nil || made.Key != "" || !strings.HasPrefix(made.Item.Key, "key-") ||
+		!strings.Contains(string(made.Item.Body), hash) {
 		t.Fatalf("of a hash: %+v, %v", made, err)
 	}
 	item, err := w.RevokeKey(ctx, bob, &admin.KeyRequest{ID: made.Item.Key, Reason: "leaked"})
@@ -179,7 +194,8 @@ func TestKeys(t *testing.T) {
 		t.Errorf("revoke: %+v, %v", item, err)
 	}
 	w.tables.puts = 0
-	if item, err := w.RevokeKey(ctx, bob, &admin.KeyRequest{ID: made.Item.Key, Reason: "again"}); err != nil || item.Version != 2 || w.tables.puts != 0 {
+	if item, err := w.RevokeKey(ctx, bob, &admin.KeyRequest{ID: made.Item.Key, Reason: "again"}); err != nil ||
+		item.Version != 2 || w.tables.puts != 0 {
 		t.Errorf("a second revoke: %+v, %v, %d writes", item, err, w.tables.puts)
 	}
 	create := func(r admin.CreateKeyRequest) error {
@@ -193,10 +209,14 @@ func TestKeys(t *testing.T) {
 	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", Hash: hash}), call.Invalid, "go together")
 	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", Hash: "ab", Pepper: "p"}), call.Invalid, "hex digits")
 	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", Expires: &noon}), call.Invalid, "is over")
-	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", Subject: strings.Repeat("s", 129)}), call.Invalid, "subject")
+	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", Subject: strings.Repeat("s", 129)}), call.Invalid,
+		"subject")
 	_, err = w.RevokeKey(ctx, ann, &admin.KeyRequest{ID: "none", Reason: "x"})
 	w.refused(err, call.NotFound, `no key "none"`)
-	w.config.Hash = func(context.Context, string) (string, string, error) { return "", "", errors.New("secret is away") }
+	w.config.Hash = func(context.Context, string) (string, string, error) {
+		return "", "",
+			errors.New("secret is away")
+	}
 	w.remake()
 	w.refused(create(admin.CreateKeyRequest{Tenant: "acme"}), call.Unavailable, "pepper")
 	w.config.Hash = nil
@@ -213,7 +233,8 @@ func TestTwoKeysOfOneHash(t *testing.T) {
 	ctx := t.Context()
 	hash, other, third := strings.Repeat("0a", 32), strings.Repeat("0b", 32), strings.Repeat("0c", 32)
 	create := func(id, hash, pepper string) error {
-		_, err := w.CreateKey(ctx, ann, &admin.CreateKeyRequest{ID: id, Tenant: "acme", Hash: hash, Pepper: pepper, Reason: "x"})
+		_, err := w.CreateKey(ctx, ann, &admin.CreateKeyRequest{ID: id, Tenant: "acme", Hash: hash, Pepper: pepper,
+			Reason: "x"})
 		return err
 	}
 	change := func(id, hash string, expect int64) admin.Change {
@@ -237,7 +258,8 @@ func TestTwoKeysOfOneHash(t *testing.T) {
 	w.refused(create("second", other, "mine"), call.Invalid, `key "old" has its hash`)
 	w.refused(apply(false, change("second", hash, 0)), call.Invalid, says)
 	w.refused(apply(true, change("second", hash, 0)), call.Invalid, says)
-	w.refused(apply(false, change("second", third, 0), change("third", third, 0)), call.Invalid, `key "second" has its hash`)
+	w.refused(apply(false, change("second", third, 0), change("third", third, 0)), call.Invalid,
+		`key "second" has its hash`)
 	err := create("second", hash, "mine")
 	if strings.Contains(fmt.Sprint(err), hash) {
 		t.Errorf("the refusal shows the hash: %v", err)
@@ -285,7 +307,8 @@ func TestCells(t *testing.T) {
 		}, shares.Request{ID: "eu-1@6", Kind: shares.Force, Cell: "eu-1"}},
 	}
 	var state shares.State
-	if list, err := w.Service.Cells(ctx, ann, &admin.CellsRequest{Tenant: "acme"}); err != nil || list.Home != "" || list.Alone != "" {
+	if list, err := w.Service.Cells(ctx, ann, &admin.CellsRequest{Tenant: "acme"}); err != nil || list.Home != "" ||
+		list.Alone != "" {
 		t.Errorf("before there is a cell: %+v, %v", list, err)
 	}
 	for i, s := range steps {
@@ -308,14 +331,16 @@ func TestCells(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.tables.Put(ctx, control.Change{Table: control.Cells, Key: events.SharesKey, Body: body, Actor: "balancer", Reason: "step", Now: noon}); err != nil {
+	if _, err := w.tables.Put(ctx, control.Change{Table: control.Cells, Key: events.SharesKey, Body: body,
+		Actor: "balancer", Reason: "step", Now: noon}); err != nil {
 		t.Fatal(err)
 	}
 	list, err := w.Service.Cells(ctx, ann, &admin.CellsRequest{Tenant: "acme"})
 	if err == nil && list.Home != "eu-1" {
 		t.Errorf("the home of a tenant is %q, and there is one cell", list.Home)
 	}
-	if err != nil || len(list.Cells) != 1 || list.Epoch != 1 || list.Cells[0].State != "active" || list.Cells[0].Asked != shares.Force || list.Cells[0].Share != 1 {
+	if err != nil || len(list.Cells) != 1 || list.Epoch != 1 || list.Cells[0].State != "active" ||
+		list.Cells[0].Asked != shares.Force || list.Cells[0].Share != 1 {
 		t.Errorf("listed are %+v, %v", list, err)
 	}
 }
@@ -331,7 +356,8 @@ func TestUnreadableCells(t *testing.T) {
 	}
 	put := func(key, body string) {
 		t.Helper()
-		if _, err := w.tables.Put(ctx, control.Change{Table: control.Cells, Key: key, Body: []byte(body), Actor: "somebody",
+		if _, err := w.tables.Put(ctx, control.Change{Table: control.Cells, Key: key, Body: []byte(body),
+			Actor:  "somebody",
 			Reason: "x", Now: noon}); err != nil {
 			t.Fatal(err)
 		}
@@ -376,7 +402,8 @@ func TestUnreadableRowOfCells(t *testing.T) {
 		Reason: "x"}); err != nil {
 		t.Errorf("a tenant cannot be pinned: %v", err)
 	}
-	_, err = w.SetTenant(t.Context(), ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"us-1"}, Reason: "x"})
+	_, err = w.SetTenant(t.Context(), ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"us-1"},
+		Reason: "x"})
 	if codeOf(err) != call.Invalid {
 		t.Errorf("a tenant is pinned to a cell that nobody added: %v", err)
 	}
@@ -439,8 +466,10 @@ func TestOpsURLs(t *testing.T) {
 	}
 	for _, bad := range []string{
 		"https://evil.example.com/v1", strings.Replace(opsURL, "abc123", "evil.example.com/abc123", 1),
-		strings.Replace(opsURL, ".com/", ".com.evil.example.com/", 1), strings.Replace(opsURL, ".com/", ".com:8443/", 1),
-		strings.Replace(opsURL, "https:", "http:", 1), strings.Replace(opsURL, "abc123", "u@abc123", 1), opsURL + "/tenants",
+		strings.Replace(opsURL, ".com/", ".com.evil.example.com/", 1), strings.Replace(opsURL, ".com/", ".com:8443/",
+			1),
+		strings.Replace(opsURL, "https:", "http:", 1), strings.Replace(opsURL, "abc123", "u@abc123", 1), opsURL +
+			"/tenants",
 		"http://127.0.0.1:8080/ops", "http://localhost:8080/ops",
 	} {
 		w.refused(add(admin.AddCellRequest{Cell: "eu-1", Ops: bad}), call.Invalid, "ops: ")
@@ -461,7 +490,8 @@ func TestOpsURLs(t *testing.T) {
 	w.tables.puts = 0
 	other := strings.Replace(opsURL, "abc123", "def456", 1)
 	w.refused(add(admin.AddCellRequest{Cell: "eu-1", Ops: other}), call.Confirm, other+", and no longer to "+opsURL)
-	if _, err := w.RemoveCell(t.Context(), ann, &admin.CellRequest{Cell: "eu-1", Force: true, Reason: "x"}); err != nil {
+	if _, err := w.RemoveCell(t.Context(), ann, &admin.CellRequest{Cell: "eu-1", Force: true,
+		Reason: "x"}); err != nil {
 		t.Fatal(err)
 	}
 	w.tables.puts = 0
@@ -487,7 +517,8 @@ func TestLocalOpsURLs(t *testing.T) {
 		_, err := w.AddCell(t.Context(), ann, &admin.AddCellRequest{Cell: "eu-1", Ops: bad, Reason: "x"})
 		w.refused(err, call.Invalid, "ops: ")
 	}
-	for _, good := range []string{opsURL, "http://127.0.0.1:8080/ops/eu-1", "http://[::1]:8080", "http://localhost/ops"} {
+	for _, good := range []string{opsURL, "http://127.0.0.1:8080/ops/eu-1", "http://[::1]:8080",
+		"http://localhost/ops"} {
 		r := &admin.AddCellRequest{Cell: "eu-1", Ops: good, Yes: true, Reason: "x"}
 		if _, err := w.AddCell(t.Context(), ann, r); err != nil {
 			t.Error(err)
@@ -495,8 +526,8 @@ func TestLocalOpsURLs(t *testing.T) {
 	}
 }
 
-// Guarantees that a tenant's pin is asked of the balancer, once, before the tenant says so, and that a cell which is not there
-// cannot be named.
+// Guarantees that a tenant's pin is asked of the balancer, once, before the tenant says so, and that a cell which is
+// not there cannot be named.
 func TestPins(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -517,19 +548,22 @@ func TestPins(t *testing.T) {
 		t.Errorf("a pin writes %+v, want the pin first", w.tables.changes)
 	}
 	doc, err := admin.ReadCell([]byte(w.body(control.Cells, admin.PinKey("acme"))))
-	if err != nil || doc.Request.Kind != shares.Place || doc.Request.Tenant != "acme" || strings.Join(doc.Request.Cells, ",") != "eu-1" {
+	if err != nil || doc.Request.Kind != shares.Place || doc.Request.Tenant != "acme" ||
+		strings.Join(doc.Request.Cells, ",") != "eu-1" {
 		t.Errorf("the pin is %+v, %v", doc, err)
 	}
 	if err := set(); err != nil {
 		t.Fatal(err)
 	}
-	if doc, err := admin.ReadCell([]byte(w.body(control.Cells, admin.PinKey("acme")))); err != nil || len(doc.Request.Cells) != 0 {
+	if doc, err := admin.ReadCell([]byte(w.body(control.Cells, admin.PinKey("acme")))); err != nil ||
+		len(doc.Request.Cells) != 0 {
 		t.Errorf("unpinned it is %+v, %v", doc, err)
 	}
 }
 
-// Guarantees that the balancer is told which limits a tenant has for itself, before they count: by overrides and boosts, whoever sets
-// them; that what decides nothing of it writes no pin; and that a tenant without any more has a pin that says so.
+// Guarantees that the balancer is told which limits a tenant has for itself, before they count: by overrides and
+// boosts, whoever sets them; that what decides nothing of it writes no pin; and that a tenant without any more has a
+// pin that says so.
 func TestPinsOfTheirOwn(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -549,7 +583,8 @@ func TestPinsOfTheirOwn(t *testing.T) {
 	}
 	want("of a plans file", `{"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`)
 	w.tables.changes = nil
-	if _, err := w.AddBoost(ctx, ann, &admin.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "2", Until: noon.Add(time.Hour), Reason: "x"}); err != nil {
+	if _, err := w.AddBoost(ctx, ann, &admin.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "2",
+		Until: noon.Add(time.Hour), Reason: "x"}); err != nil {
 		t.Fatal(err)
 	}
 	if len(w.tables.changes) != 2 || w.tables.changes[0].Key != admin.PinKey("acme") {
@@ -563,10 +598,12 @@ func TestPinsOfTheirOwn(t *testing.T) {
 	if len(w.tables.changes) != 1 {
 		t.Errorf("a suspension writes %+v, want the tenant alone", w.tables.changes)
 	}
-	if _, err := w.RemoveBoost(ctx, ann, &admin.UnboostRequest{Tenant: "acme", Limit: "burst", Reason: "x"}); err != nil {
+	if _, err := w.RemoveBoost(ctx, ann, &admin.UnboostRequest{Tenant: "acme", Limit: "burst",
+		Reason: "x"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Drop: []string{"burst"}, Reason: "x"}); err != nil {
+	if _, err := w.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Drop: []string{"burst"},
+		Reason: "x"}); err != nil {
 		t.Fatal(err)
 	}
 	want("nothing of its own", "")

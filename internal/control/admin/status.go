@@ -48,8 +48,8 @@ type StatusResponse struct {
 	Cells     []CellStatus `json:"cells"`
 }
 
-// ConfigStatus compares each cell's copy with the control tables, whole: it reads every document of both. What is written
-// meanwhile may count as behind.
+// ConfigStatus compares each cell's copy with the control tables, whole: it reads every document of both. What is
+// written meanwhile may count as behind.
 //
 // It counts as drifted: documents of the same version and another content, of a later version, or of no item; keys that
 // are not the same under their hashes, by which requests find them, and hashes of no key; documents with a number above
@@ -237,7 +237,8 @@ func (st *CellStatus) compare(want map[cellconfig.Ref]control.Item, have map[cel
 			continue
 		}
 		st.Behind++
-		if oldest == nil || item.ChangedAt.Before(oldest.ChangedAt) || item.ChangedAt.Equal(oldest.ChangedAt) && item.Key < oldest.Key {
+		if oldest == nil || item.ChangedAt.Before(oldest.ChangedAt) || item.ChangedAt.Equal(oldest.ChangedAt) &&
+			item.Key < oldest.Key {
 			oldest = &item
 		}
 	}
@@ -267,7 +268,8 @@ type ShadowReportRequest struct{}
 // counts are metrics: nothing here reads CloudWatch.
 func (s *Service) ShadowReport(ctx context.Context, _ string, _ *ShadowReportRequest) (*ShadowReport, error) {
 	if s.c.Shadow == nil {
-		return nil, call.Refuse(call.Unsupported, "what shadow limits would have denied is not counted here: in AWS each cell's metric shadow_denied has it, and its log lines by limit")
+		return nil, call.Refuse(call.Unsupported, "what shadow limits would have denied is not counted here: in AWS "+
+			"each cell's metric shadow_denied has it, and its log lines by limit")
 	}
 	r, err := s.c.Shadow(ctx)
 	if err != nil {

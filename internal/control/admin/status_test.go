@@ -66,7 +66,8 @@ func (w *world) copied() *cellTable {
 				w.Fatal(err)
 			}
 			d, _ := admin.DocumentOf(t, item.Key, item.Body)
-			c.documents = append(c.documents, cellconfig.Document{Ref: cellconfig.Ref{Kind: d.Kind, ID: d.ID}, Version: item.Version, Deleted: item.Deleted, Body: item.Body})
+			c.documents = append(c.documents, cellconfig.Document{Ref: cellconfig.Ref{Kind: d.Kind, ID: d.ID},
+				Version: item.Version, Deleted: item.Deleted, Body: item.Body})
 			if hash := c.documents[len(c.documents)-1].KeyHash(); hash != "" {
 				c.documents = append(c.documents, cellconfig.Document{
 					Ref: cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash}, Version: 7, Seq: 7, Body: item.Body})
@@ -140,8 +141,8 @@ shares "shares" says that it came with log entry 99, and the last one is 7: nobo
 	}
 }
 
-// Guarantees that the status tells a cell that has all from one that lags, has drifted, is empty or does not answer: else an
-// operator trusts a change that has not arrived.
+// Guarantees that the status tells a cell that has all from one that lags, has drifted, is empty or does not answer:
+// else an operator trusts a change that has not arrived.
 func TestConfigStatus(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -163,7 +164,8 @@ func TestConfigStatus(t *testing.T) {
 			d.ID = "acne"
 		}
 	}
-	w.config.CellTables = map[string]admin.CellTable{"a-same": same, "b-late": late, "c-drifted": drifted, "d-empty": &cellTable{}, "e-away": &cellTable{err: errAway}}
+	w.config.CellTables = map[string]admin.CellTable{"a-same": same, "b-late": late, "c-drifted": drifted,
+		"d-empty": &cellTable{}, "e-away": &cellTable{err: errAway}}
 	w.config.Now = func() time.Time { return now.Add(10 * time.Second) }
 	w.remake()
 	out, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{})
@@ -172,7 +174,8 @@ func TestConfigStatus(t *testing.T) {
 	}
 	var got []string
 	for _, c := range out.Cells {
-		got = append(got, fmt.Sprintf("%s head %d has %d, %d behind for %gs (%s), drift %q %s", c.Cell, c.Head, c.Documents, c.Behind, c.LagS, c.Oldest, c.Drift, c.Error))
+		got = append(got, fmt.Sprintf("%s head %d has %d, %d behind for %gs (%s), drift %q %s", c.Cell, c.Head,
+			c.Documents, c.Behind, c.LagS, c.Oldest, c.Drift, c.Error))
 	}
 	const want = `a-same head 7 has 5, 0 behind for 0s (), drift [] 
 b-late head 7 has 5, 1 behind for 10s (tenant "acme"), drift [] 
@@ -182,7 +185,8 @@ e-away head 0 has 0, 0 behind for 0s (), drift [] the table did not answer`
 	if all := strings.Join(got, "\n"); all != want {
 		t.Errorf("got\n%s\nwant\n%s", all, want)
 	}
-	if one, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{Cell: "b-late"}); err != nil || len(one.Cells) != 1 {
+	if one, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{Cell: "b-late"}); err != nil ||
+		len(one.Cells) != 1 {
 		t.Errorf("of one cell: %+v, %v", one, err)
 	}
 	if _, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{Cell: "none"}); codeOf(err) != call.NotFound {
@@ -196,7 +200,8 @@ func TestShadowReport(t *testing.T) {
 	_, err := w.ShadowReport(t.Context(), ann, &admin.ShadowReportRequest{})
 	w.refused(err, call.Unsupported, "shadow_denied")
 	w.config.Shadow = func(context.Context) (*admin.ShadowReport, error) {
-		return &admin.ShadowReport{Window: "ten minutes", Limits: []admin.ShadowLimit{{Limit: "writes", Admitted: 5, Denied: 2}}}, nil
+		return &admin.ShadowReport{Window: "ten minutes",
+			Limits: []admin.ShadowLimit{{Limit: "writes", Admitted: 5, Denied: 2}}}, nil
 	}
 	w.remake()
 	if r, err := w.ShadowReport(t.Context(), ann, &admin.ShadowReportRequest{}); err != nil || r.Limits[0].Denied != 2 {

@@ -96,7 +96,8 @@ type SetTenantRequest struct {
 	Create bool      `json:"create,omitempty"` // where there is none yet
 	Plan   *string   `json:"plan,omitempty"`
 	Cells  *[]string `json:"cells,omitempty"` // the home cell first; empty: all
-	// Overrides are settings of limits, as in a plans file, each with its id; what a limit's override does not name stays.
+	// Overrides are settings of limits, as in a plans file, each with its id; what a limit's override does not name
+	// stays.
 	Overrides []json.RawMessage `json:"overrides,omitempty"`
 	Drop      []string          `json:"drop,omitempty"` // limits whose overrides end
 	Yes       bool              `json:"yes,omitempty"`  // counters may start afresh
@@ -191,18 +192,20 @@ type TenantRequest struct {
 
 // Suspend has every call of the tenant refused.
 func (s *Service) Suspend(ctx context.Context, actor string, r *TenantRequest) (*call.Item, error) {
-	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false, func(body tree) error {
-		body["suspended"] = true
-		return nil
-	}})
+	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false,
+		func(body tree) error {
+			body["suspended"] = true
+			return nil
+		}})
 }
 
 // Resume ends a suspension.
 func (s *Service) Resume(ctx context.Context, actor string, r *TenantRequest) (*call.Item, error) {
-	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false, func(body tree) error {
-		delete(body, "suspended")
-		return nil
-	}})
+	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false,
+		func(body tree) error {
+			delete(body, "suspended")
+			return nil
+		}})
 }
 
 // BoostRequest is a temporary raise of a limit of a tenant.
@@ -227,22 +230,24 @@ func (s *Service) AddBoost(ctx context.Context, actor string, r *BoostRequest) (
 	case r.Factor == "":
 		return nil, call.Refuse(call.Invalid, "factor is missing")
 	}
-	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false, func(body tree) error {
-		boost := tree{"id": r.Limit, "factor": r.Factor, "until": r.Until.UTC().Format(time.RFC3339Nano)}
-		if r.From != nil {
-			boost["from"] = r.From.UTC().Format(time.RFC3339Nano)
-		}
-		var list []any
-		for _, one := range listOf(body, "boosts") {
-			old, _ := one.(tree)
-			text, _ := old["until"].(string)
-			if until, err := time.Parse(time.RFC3339, text); old["id"] != r.Limit && (err != nil || until.After(now)) {
-				list = append(list, one)
+	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false,
+		func(body tree) error {
+			boost := tree{"id": r.Limit, "factor": r.Factor, "until": r.Until.UTC().Format(time.RFC3339Nano)}
+			if r.From != nil {
+				boost["from"] = r.From.UTC().Format(time.RFC3339Nano)
 			}
-		}
-		setList(body, "boosts", append(list, boost))
-		return nil
-	}})
+			var list []any
+			for _, one := range listOf(body, "boosts") {
+				old, _ := one.(tree)
+				text, _ := old["until"].(string)
+				if until, err := time.Parse(time.RFC3339, text); old["id"] != r.Limit &&
+					(err != nil || until.After(now)) {
+					list = append(list, one)
+				}
+			}
+			setList(body, "boosts", append(list, boost))
+			return nil
+		}})
 }
 
 // UnboostRequest names a boost.
@@ -255,15 +260,16 @@ type UnboostRequest struct {
 
 // RemoveBoost ends a boost before its time.
 func (s *Service) RemoveBoost(ctx context.Context, actor string, r *UnboostRequest) (*call.Item, error) {
-	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false, func(body tree) error {
-		list := listOf(body, "boosts")
-		i := find(list, r.Limit)
-		if i < 0 {
-			return call.Refuse(call.NotFound, "tenant %q has no boost of limit %q", r.Tenant, r.Limit)
-		}
-		setList(body, "boosts", slices.Delete(list, i, i+1))
-		return nil
-	}})
+	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false,
+		func(body tree) error {
+			list := listOf(body, "boosts")
+			i := find(list, r.Limit)
+			if i < 0 {
+				return call.Refuse(call.NotFound, "tenant %q has no boost of limit %q", r.Tenant, r.Limit)
+			}
+			setList(body, "boosts", slices.Delete(list, i, i+1))
+			return nil
+		}})
 }
 
 // PromoteRequest names a shadow limit.
@@ -274,8 +280,8 @@ type PromoteRequest struct {
 	Expect *int64 `json:"expect,omitempty"`
 }
 
-// Promote has a shadow limit of a plan enforce. Its enforcing counters begin empty: a shadow's are counted apart. Tenants
-// whose override says what mode the limit has keep that.
+// Promote has a shadow limit of a plan enforce. Its enforcing counters begin empty: a shadow's are counted apart.
+// Tenants whose override says what mode the limit has keep that.
 func (s *Service) Promote(ctx context.Context, actor string, r *PromoteRequest) (*call.Item, error) {
 	return s.change(ctx, actor, change{control.Plans, r.Plan, "plan", r.Reason, r.Expect, true, func(body tree) error {
 		list := listOf(body, "limits")
@@ -289,7 +295,8 @@ func (s *Service) Promote(ctx context.Context, actor string, r *PromoteRequest) 
 			if m, ok := l["mode"]; ok {
 				mode = fmt.Sprint(m)
 			}
-			return call.Refuse(call.Invalid, "limit %q of plan %q is not a shadow: its mode is %s", r.Limit, r.Plan, mode)
+			return call.Refuse(call.Invalid, "limit %q of plan %q is not a shadow: its mode is %s", r.Limit, r.Plan,
+				mode)
 		}
 		delete(l, "mode")
 		return nil

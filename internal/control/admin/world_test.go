@@ -206,7 +206,9 @@ func (m inMemory) Get(_ context.Context, t control.Table, key string) (control.I
 	return item, nil
 }
 
-func (m inMemory) List(_ context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error) {
+func (m inMemory) List(
+	_ context.Context, t control.Table, after string, most int,
+) (items []control.Item, next string, err error) {
 	if err := control.CheckList(t, most); err != nil {
 		return nil, "", err
 	}

@@ -252,8 +252,8 @@ type Anchored struct {
 	// none. Verify reports each of them.
 	Future string `json:"future,omitempty"`
 
-	// Bad is an object that has the name of an anchor, is none, and was passed over: of the newest day from the last anchor
-	// up to today; empty if there is none. Verify reports each of them.
+	// Bad is an object that has the name of an anchor, is none, and was passed over: of the newest day from the last
+	// anchor up to today; empty if there is none. Verify reports each of them.
 	Bad string `json:"bad,omitempty"`
 }
 
@@ -361,10 +361,10 @@ type standing struct {
 	future string  // see Anchored.Future
 }
 
-// readStanding reads the newest anchor of the days up to that of now. Objects of later days, and what is no anchor of its
-// day, are left out, because otherwise one such object would stop all anchors after it. An object of a later day that the
-// archive took after now is an error: the clock of now is wrong. So is an archive that does not answer: what it would have
-// said must not be left out.
+// readStanding reads the newest anchor of the days up to that of now. Objects of later days, and what is no anchor of
+// its day, are left out, because otherwise one such object would stop all anchors after it. An object of a later day
+// that the archive took after now is an error: the clock of now is wrong. So is an archive that does not answer: what
+// it would have said must not be left out.
 func readStanding(ctx context.Context, a Archive, now time.Time) (is standing, err error) {
 	var days []*name // up to today
 	var clock error

@@ -370,8 +370,8 @@ func TestAnchorNotices(t *testing.T) {
 	}
 }
 
-// Guarantees that objects with the names of anchors of later days stop no anchor: on its own day such an object is covered
-// by the anchor, and stays a finding, the same on each day.
+// Guarantees that objects with the names of anchors of later days stop no anchor: on its own day such an object is
+// covered by the anchor, and stays a finding, the same on each day.
 func TestAnchorsOfLaterDays(t *testing.T) {
 	w := newAnchored(t)
 	w.days(1)
@@ -403,12 +403,13 @@ func TestAnchorsOfLaterDays(t *testing.T) {
 		t.Errorf("later on the day after: %+v", a)
 	}
 	if r := w.check(); told(r.Findings) != want || r.LastAnchor != "2026-11-24" {
-		t.Errorf("on the day after, found %q, want %q; the newest that holds is %s", told(r.Findings), want, r.LastAnchor)
+		t.Errorf("on the day after, found %q, want %q; the newest that holds is %s", told(r.Findings), want,
+			r.LastAnchor)
 	}
 }
 
-// Guarantees that an anchor which was signed for a day to come, by whoever had the function's role on an earlier day, is
-// not that day's anchor.
+// Guarantees that an anchor which was signed for a day to come, by whoever had the function's role on an earlier day,
+// is not that day's anchor.
 func TestAnchorSignedBeforeItsDay(t *testing.T) {
 	w := newAnchored(t)
 	w.days(2)
@@ -424,17 +425,26 @@ func TestAnchorSignedBeforeItsDay(t *testing.T) {
 	}
 }
 
-// What somebody can put in the place of an anchor who may write below anchors/. Each leaves the newest version of the name
-// as something that is no anchor of its day.
+// What somebody can put in the place of an anchor who may write below anchors/. Each leaves the newest version of the
+// name as something that is no anchor of its day.
 var takings = []struct {
 	name string
 	take func(w *anchored, name string)
 }{
 	{"something small", func(w *anchored, name string) { w.bucket.Overwrite(name, []byte("{}")) }},
 	{"nothing", func(w *anchored, name string) { w.bucket.Overwrite(name, nil) }},
-	{"more than an anchor can have", func(w *anchored, name string) { w.bucket.Overwrite(name, make([]byte, 1<<20+1)) }},
-	{"more than an object can have", func(w *anchored, name string) { w.bucket.Overwrite(name, make([]byte, audit.MaxBytes+1)) }},
-	{"the anchor of another day", func(w *anchored, name string) { w.bucket.Overwrite(name, w.bucket.Versions(first)[0]) }},
+	{"more than an anchor can have", func(w *anchored, name string) {
+		w.bucket.Overwrite(name,
+			make([]byte, 1<<20+1))
+	}},
+	{"more than an object can have", func(w *anchored, name string) {
+		w.bucket.Overwrite(name,
+			make([]byte, audit.MaxBytes+1))
+	}},
+	{"the anchor of another day", func(w *anchored, name string) {
+		w.bucket.Overwrite(name,
+			w.bucket.Versions(first)[0])
+	}},
 	{"an archived object", sealing(s3test.Archived)},
 	{"an object under a key of the writer", sealing(s3test.CustomerKey)},
 	{"an object under another key in KMS", sealing(s3test.ForeignKey)},
@@ -490,8 +500,8 @@ func TestAnchorOverWhatTookItsName(t *testing.T) {
 	}
 }
 
-// Guarantees that a day which has no anchor but what took its name, as earlier releases left it, stops none after it; and
-// that an anchor which names such an object as the one before, as earlier releases made it, is as good.
+// Guarantees that a day which has no anchor but what took its name, as earlier releases left it, stops none after it;
+// and that an anchor which names such an object as the one before, as earlier releases made it, is as good.
 func TestAnchorAfterABadOne(t *testing.T) {
 	for _, tt := range takings {
 		t.Run(tt.name, func(t *testing.T) {
@@ -509,7 +519,8 @@ func TestAnchorAfterABadOne(t *testing.T) {
 			if got := told(w.check().Findings); got != want {
 				t.Errorf("found %q, want %q", got, want)
 			}
-			if len(bad[0]) > audit.MaxBytes || strings.HasPrefix(tt.name, "an object under") || strings.HasPrefix(tt.name, "an archived") {
+			if len(bad[0]) > audit.MaxBytes || strings.HasPrefix(tt.name, "an object under") ||
+				strings.HasPrefix(tt.name, "an archived") {
 				return // earlier releases could not read it, or name it
 			}
 			w.resign("anchors/2026-11-24.json", w.signer, func(s map[string]any) {
@@ -519,7 +530,8 @@ func TestAnchorAfterABadOne(t *testing.T) {
 			if got := told(w.check().Findings); got != want {
 				t.Errorf("of an earlier release: found %q, want %q", got, want)
 			}
-			w.resign("anchors/2026-11-24.json", w.signer, func(s map[string]any) { s["previous"] = strings.Repeat("0", 64) })
+			w.resign("anchors/2026-11-24.json", w.signer,
+				func(s map[string]any) { s["previous"] = strings.Repeat("0", 64) })
 			if got := told(w.check().Findings); got != "1 broken chain of anchors at //0; "+want {
 				t.Errorf("with a hash that nothing has: found %q", got)
 			}
@@ -578,8 +590,8 @@ func TestAnchorAfterOneOfALaterDay(t *testing.T) {
 	}
 }
 
-// Guarantees that whatever takes the names of anchors, before their days and on them, each day has its anchor, and verify
-// finds these objects and nothing else.
+// Guarantees that whatever takes the names of anchors, before their days and on them, each day has its anchor, and
+// verify finds these objects and nothing else.
 func TestAnchorsWhateverTakesTheirNames(t *testing.T) {
 	for seed := range soak.Times(uint64(3)) {
 		r := mathrand.New(mathrand.NewPCG(seed, 1))
@@ -587,7 +599,8 @@ func TestAnchorsWhateverTakesTheirNames(t *testing.T) {
 		w.days(1)
 		for range 12 {
 			for ahead := range 3 {
-				w.at(w.today.Add(time.Duration(1+r.IntN(23)) * time.Hour)) // of this day or, for ahead 0, of the one it is of
+				// of this day or, for ahead 0, of the one it is of
+				w.at(w.today.Add(time.Duration(1+r.IntN(23)) * time.Hour))
 				w.today = w.today.Add(day)
 				if n := r.IntN(3 * len(takings)); n < len(takings) {
 					takings[n].take(w, "anchors/"+w.today.AddDate(0, 0, ahead).Format(time.DateOnly)+".json")
@@ -638,8 +651,8 @@ func TestAnchorsWhileTheArchiveIsAway(t *testing.T) {
 	}
 }
 
-// Guarantees that the name of a list of heads, which can be guessed where the tables do not change, is not stopped by what
-// somebody puts there.
+// Guarantees that the name of a list of heads, which can be guessed where the tables do not change, is not stopped by
+// what somebody puts there.
 func TestListsWhoseNameWasTaken(t *testing.T) {
 	for _, tt := range takings {
 		w := newAnchored(t)
@@ -653,7 +666,8 @@ func TestListsWhoseNameWasTaken(t *testing.T) {
 			t.Errorf("%s: %+v", tt.name, a)
 		}
 		r := w.check()
-		if got := told(r.Findings); got != fmt.Sprintf("%d unreadable anchor at //0", bad) || r.Findings[0].Object != name ||
+		if got := told(r.Findings); got != fmt.Sprintf("%d unreadable anchor at //0", bad) ||
+			r.Findings[0].Object != name ||
 			r.LastAnchor != "2026-11-22" {
 			t.Errorf("%s: found %q", tt.name, got)
 		}
@@ -753,7 +767,8 @@ func statement(anchor []byte) string {
 // FuzzAnchor guarantees that whatever is in place of an anchor or of a list of heads, the check comes to its end,
 // finds it, and believes nothing that was not signed.
 func FuzzAnchor(f *testing.F) {
-	f.Add([]byte(`{"layout":1,"statement":"{\"layout\":1,\"day\":\"2026-11-21\",\"at\":\"2026-11-21T12:00:00Z\",\"heads\":0,\"lists\":[]}","signature":"AA=="}`))
+	f.Add([]byte(`{"layout":1,"statement":"{\"layout\":1,\"day\":\"2026-11-21\",\"at\":\"2026-11-21T12:00:00Z\",` +
+		`\"heads\":0,\"lists\":[]}","signature":"AA=="}`))
 	f.Add([]byte(`{"layout":2}`))
 	f.Add([]byte(`{"layout":1,"heads":[{"table":"tenants","key":"acme","version":1,"hash":""}]}`))
 	f.Add([]byte(`null`))
@@ -798,13 +813,15 @@ func TestAnchorForm(t *testing.T) {
 	}
 	list, before := w.bucket.Versions(w.list(second))[0], sha256.Sum256(w.bucket.Versions(first)[0])
 	sum := sha256.Sum256(list)
-	want := `{"layout":1,"day":"2026-11-22","at":"2026-11-22T12:00:00Z","heads":1,"lists":[{"sha256":"` + hex.EncodeToString(sum[:]) +
+	want := `{"layout":1,"day":"2026-11-22","at":"2026-11-22T12:00:00Z","heads":1,"lists":[{"sha256":"` +
+		hex.EncodeToString(sum[:]) +
 		`","heads":1}],"previous_day":"2026-11-21","previous":"` + hex.EncodeToString(before[:]) + `"}`
 	if object.Layout != 1 || object.Statement != want {
 		t.Errorf("layout %d, statement\n%s\nwant\n%s", object.Layout, object.Statement, want)
 	}
 	head := w.live[place{control.Tenants, "acme"}]
-	if want := `{"layout":1,"heads":[{"table":"tenants","key":"acme","version":1,"hash":"` + head.Hash + `"}]}`; string(list) != want {
+	if want := `{"layout":1,"heads":[{"table":"tenants","key":"acme","version":1,"hash":"` + head.Hash +
+		`"}]}`; string(list) != want {
 		t.Errorf("list\n%s\nwant\n%s", list, want)
 	}
 }

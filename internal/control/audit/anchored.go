@@ -20,8 +20,10 @@ const (
 	MissedDays    control.BreakKind = "days without an anchor"  // between two that follow each other
 	BrokenAnchors control.BreakKind = "broken chain of anchors" // one does not follow the one before it
 	BadSignature  control.BreakKind = "bad signature"           // of an anchor, by none of the keys
-	BadAnchor     control.BreakKind = "unreadable anchor"       // no anchor of its day, or no list of heads that was signed
-	FutureAnchor  control.BreakKind = "anchor of a later day"   // than that on which it was put: nobody can have made it
+	// no anchor of its day, or no list of heads that was signed
+	BadAnchor control.BreakKind = "unreadable anchor"
+	// than that on which it was put: nobody can have made it
+	FutureAnchor control.BreakKind = "anchor of a later day"
 )
 
 // What is worth knowing about the anchors of an archive and breaks nothing.
@@ -50,8 +52,9 @@ type anchorWalk struct {
 	listed   []HeadsOf
 	known    map[string]string // of VerifyConfig.Known, what was not met
 
-	// bad are the days since the last one that have objects and no anchor, with the hash of the first of these, empty if it
-	// cannot be read. They were told of. Earlier releases named it as the one before: so that it, too, is in what was signed.
+	// bad are the days since the last one that have objects and no anchor, with the hash of the first of these, empty
+	// if it cannot be read. They were told of. Earlier releases named it as the one before: so that it, too, is in what
+	// was signed.
 	bad map[string]string
 }
 
@@ -111,10 +114,10 @@ func (w *anchorWalk) tell(object string) func(kind control.BreakKind, format str
 	}
 }
 
-// readAnchor reads the anchor of a day among the versions of its name: the first version that was put on its day or later,
-// and is an anchor of that day. Those before it, which are none, are what somebody put in its place, and are passed over.
-// The function that makes anchors, and Verify, both read anchors so: one chains to what the other finds. The anchor is nil
-// if no version is one.
+// readAnchor reads the anchor of a day among the versions of its name: the first version that was put on its day or
+// later, and is an anchor of that day. Those before it, which are none, are what somebody put in its place, and are
+// passed over. The function that makes anchors, and Verify, both read anchors so: one chains to what the other finds.
+// The anchor is nil if no version is one.
 func (n *name) readAnchor(ctx context.Context, a Archive, day string) (c *content, s *sealed, err error) {
 	c, err = n.fetch(ctx, a, maxAnchor, func(o Object, err error) error {
 		if err == nil {
@@ -363,7 +366,8 @@ func (r *headReader) read(ctx context.Context, of HeadsOf) ([]Head, error) {
 	}
 	r.w.v.state(c, tell)
 	for _, p := range c.passed {
-		tell(BadAnchor, "version %s of a list of heads of %s, put at %s: %v", p.Version, r.day.day, stamp(p.PutAt), p.why)
+		tell(BadAnchor, "version %s of a list of heads of %s, put at %s: %v", p.Version, r.day.day, stamp(p.PutAt),
+			p.why)
 	}
 	if c.entry == nil || c.gone {
 		tell(BadAnchor, "a list of heads of %s is not there", r.day.day)

@@ -2,12 +2,13 @@
 // what was put there, and what shows it.
 //
 // The archive has one object for each version of an item, control.ObjectName, which holds the record of the change
-// (events.AuditRecord, as events.Encode writes it): who, when and why, the body before and after, and the link of the hash
-// chain. Objects are never overwritten; over one that nobody can read, the record is put as the next version. A record that
-// could not be kept so lies below [RejectedPrefix], with the reason.
+// (events.AuditRecord, as events.Encode writes it): who, when and why, the body before and after, and the link of the
+// hash chain. Objects are never overwritten; over one that nobody can read, the record is put as the next version. A
+// record that could not be kept so lies below [RejectedPrefix], with the reason.
 //
-// What it holds of secrets: none. API keys are in it as keyed hashes with the id of their pepper. Tenants' names, their limits
-// and the identities of operators are in it, for as long as objects are kept, whatever is deleted from the tables.
+// What it holds of secrets: none. API keys are in it as keyed hashes with the id of their pepper. Tenants' names, their
+// limits and the identities of operators are in it, for as long as objects are kept, whatever is deleted from the
+// tables.
 //
 // [Verify] finds out what was altered, removed, replaced or hidden since; [Show] reads it for people.
 //
@@ -57,7 +58,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// RejectedPrefix is what the names of rejected records begin with: rejected/<hex of SHA-256 over the record as it came>.json.
+// RejectedPrefix is what the names of rejected records begin with: rejected/<hex of SHA-256 over the record as it
+// came>.json.
 const RejectedPrefix = "rejected/"
 
 // MaxBytes is the most that an object may have. A rejected record in base64 is the largest: Lambda brings at most 6 MB.
@@ -76,31 +78,32 @@ var (
 	ErrUnreadable = errors.New("the object cannot be read")
 )
 
-// Archive keeps objects by name. Whatever happens to a name later, the versions that it had can be listed and read as long as
-// the archive has them. Implementations are safe for concurrent use by several processes, and pass audittest.Run.
+// Archive keeps objects by name. Whatever happens to a name later, the versions that it had can be listed and read as
+// long as the archive has them. Implementations are safe for concurrent use by several processes, and pass
+// audittest.Run.
 type Archive interface {
-	// Put keeps an object of at most MaxBytes under a name that has none, whole or not at all: it is durable when Put returns.
-	// Where there is an equal one nothing happens, and made is false. Where there is an unequal one nothing happens either, and
-	// the error wraps ErrUnequal, or ErrUnreadable if nobody can tell whether it is equal. After any other error the object
-	// may be there: repeat the Put.
+	// Put keeps an object of at most MaxBytes under a name that has none, whole or not at all: it is durable when Put
+	// returns. Where there is an equal one nothing happens, and made is false. Where there is an unequal one nothing
+	// happens either, and the error wraps ErrUnequal, or ErrUnreadable if nobody can tell whether it is equal. After
+	// any other error the object may be there: repeat the Put.
 	Put(ctx context.Context, name string, data []byte) (made bool, err error)
 
-	// Cover keeps an object as the newest version of its name, whatever is there, which stays as an older version. It is
-	// for a name that was taken by what should not be there. The error wraps errors.ErrUnsupported if the archive keeps
-	// one version of each name. After any other error repeat the Cover: another equal version does no harm.
+	// Cover keeps an object as the newest version of its name, whatever is there, which stays as an older version. It
+	// is for a name that was taken by what should not be there. The error wraps errors.ErrUnsupported if the archive
+	// keeps one version of each name. After any other error repeat the Cover: another equal version does no harm.
 	Cover(ctx context.Context, name string, data []byte) error
 
 	// Get reads the version of an object that List has told of; without a Version the newest one. The error wraps
 	// ErrNotFound where it is gone, ErrTooLarge, and ErrUnreadable.
 	Get(ctx context.Context, e Entry) (Object, error)
 
-	// List goes through all versions of all objects whose names begin with prefix and come after another name (empty: from the
-	// first on), delete markers included, in the order of the names' bytes; of one name, the newest version first. What is put
-	// meanwhile may or may not come. After an error it ends.
+	// List goes through all versions of all objects whose names begin with prefix and come after another name (empty:
+	// from the first on), delete markers included, in the order of the names' bytes; of one name, the newest version
+	// first. What is put meanwhile may or may not come. After an error it ends.
 	List(ctx context.Context, prefix, after string) iter.Seq2[Entry, error]
 
-	// Lock returns how the archive locks an object that is put without a lock of its own, as Put puts it. The error wraps
-	// ErrDenied if the caller may not ask.
+	// Lock returns how the archive locks an object that is put without a lock of its own, as Put puts it. The error
+	// wraps ErrDenied if the caller may not ask.
 	Lock(ctx context.Context) (Lock, error)
 }
 

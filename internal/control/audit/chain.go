@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// chain follows the versions of one item through the archive. The archiver writes in any order and a moment later, so where a
-// version misses that may yet come, it is waited for.
+// chain follows the versions of one item through the archive. The archiver writes in any order and a moment later, so
+// where a version misses that may yet come, it is waited for.
 type chain struct {
 	v     *verifier
 	of    *control.Chain
@@ -20,7 +20,8 @@ type chain struct {
 	any   bool  // a version was there
 	good  bool  // one with a record was
 
-	// spoiled is how many versions since the last good one are there and hold no record. Nothing can be compared with them.
+	// spoiled is how many versions since the last good one are there and hold no record. Nothing can be compared with
+	// them.
 	spoiled int64
 }
 
@@ -70,7 +71,8 @@ func (c *chain) add(n *content) {
 func (c *chain) tell(breaks []control.Break) {
 	kept := breaks[:0]
 	for _, b := range breaks {
-		if missing := b.Kind == control.MissingVersion || b.Kind == control.MissingTail; missing && c.spoiled > 0 && b.Version <= c.at {
+		if missing := b.Kind == control.MissingVersion || b.Kind == control.MissingTail; missing && c.spoiled > 0 &&
+			b.Version <= c.at {
 			continue
 		}
 		kept = append(kept, b)
@@ -79,7 +81,8 @@ func (c *chain) tell(breaks []control.Break) {
 }
 
 func (c *chain) broken(kind control.BreakKind, version int64, format string, args ...any) {
-	c.v.breaks([]control.Break{{Kind: kind, Table: c.table, Key: c.key, Version: version, Detail: fmt.Sprintf(format, args...)}})
+	c.v.breaks([]control.Break{{Kind: kind, Table: c.table, Key: c.key, Version: version,
+		Detail: fmt.Sprintf(format, args...)}})
 }
 
 func (c *chain) miss(kind control.BreakKind, from, to int64) {
@@ -122,8 +125,8 @@ func (c *chain) close(live *control.Item) {
 // pause is between two looks for a version that has yet to come.
 const pause = 200 * time.Millisecond
 
-// fill takes the versions after the last one up to another that are there by now. The version behind them was written at a time:
-// as long as that is within the grace, those that miss may still be on their way.
+// fill takes the versions after the last one up to another that are there by now. The version behind them was written
+// at a time: as long as that is within the grace, those that miss may still be on their way.
 func (c *chain) fill(ctx context.Context, to int64, written time.Time) error {
 	until := written.Add(c.v.Grace)
 	if latest := c.v.Now().Add(c.v.Grace); until.After(latest) { // a writer whose clock is ahead

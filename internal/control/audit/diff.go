@@ -17,8 +17,9 @@ type Field struct {
 	After  string `json:"after,omitempty"`
 }
 
-// Diff is what a change did to the body, field by field, in the order of the paths' first appearance, before and then after. Elements
-// of a list that have ids are compared by them, so that one that moved is no change; others by their place.
+// Diff is what a change did to the body, field by field, in the order of the paths' first appearance, before and then
+// after. Elements of a list that have ids are compared by them, so that one that moved is no change; others by their
+// place.
 func Diff(r *events.AuditRecord) []Field {
 	before, after := flat(r.Before), flat(r.After)
 	var all []Field
@@ -130,7 +131,8 @@ func member(name string) string {
 	return name
 }
 
-// word is a name as it is, or quoted where it could be taken for something else. An id that is a number could be a place.
+// word is a name as it is, or quoted where it could be taken for something else. An id that is a number could be a
+// place.
 func word(s string) string {
 	plain := s != "" && (s[0] < '0' || s[0] > '9')
 	for _, c := range []byte(s) {

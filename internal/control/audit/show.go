@@ -20,8 +20,8 @@ type Filter struct {
 	From, To time.Time // when it was made, by its writer's clock: From included, To not; zero is no bound
 	Actor    string    // who made it: a part of the name, whatever its case
 
-	// Skip is asked for each version of an item that is there, once, and leaves out those of which it returns true, which are not read;
-	// nil leaves out none.
+	// Skip is asked for each version of an item that is there, once, and leaves out those of which it returns true,
+	// which are not read; nil leaves out none.
 	Skip func(table control.Table, key string) bool
 }
 
@@ -66,8 +66,8 @@ type Shown struct {
 // most is how many bytes of records are held to be sorted. What is beyond it is read twice.
 const most = 64 << 20
 
-// Show tells the changes that pass the filter, oldest first, to yield until that returns false. It does not compare them with
-// each other or with the tables, as [Verify] does.
+// Show tells the changes that pass the filter, oldest first, to yield until that returns false. It does not compare
+// them with each other or with the tables, as [Verify] does.
 func Show(ctx context.Context, a Archive, f Filter, yield func(Shown) bool) error {
 	if err := f.Check(); err != nil {
 		return err

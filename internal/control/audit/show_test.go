@@ -49,7 +49,8 @@ func TestShow(t *testing.T) {
 		for p, h := range w.history {
 			for i := range h {
 				at := h[i].New.ChangedAt
-				if (f.Table == "" || f.Table == p.table) && (f.Key == "" || f.Key == p.key) && (f.Version == 0 || f.Version == h[i].New.Version) &&
+				if (f.Table == "" || f.Table == p.table) && (f.Key == "" || f.Key == p.key) &&
+					(f.Version == 0 || f.Version == h[i].New.Version) &&
 					!at.Before(f.From) && (f.To.IsZero() || at.Before(f.To)) && f.Actor != "bob" {
 					want[nameOf(&h[i])] = true
 				}
@@ -60,7 +61,8 @@ func TestShow(t *testing.T) {
 			t.Errorf("%s: %d changes, want %d", name, len(got), len(want))
 		}
 		for i, s := range got {
-			if !want[s.Name] || s.Err != nil || s.Hidden || s.Others || i > 0 && s.Record.Time.Before(got[i-1].Record.Time) {
+			if !want[s.Name] || s.Err != nil || s.Hidden || s.Others || i > 0 &&
+				s.Record.Time.Before(got[i-1].Record.Time) {
 				t.Errorf("%s: change %d is %+v", name, i, s)
 			}
 			delete(want, s.Name)
@@ -80,7 +82,8 @@ func TestShowTampered(t *testing.T) {
 	w.rewrite(&h[2], false, ruled("nobody"))
 	w.bucket.Alter(nameOf(&h[3]), func([]byte) []byte { return []byte("forged") })
 	got := w.show(audit.Filter{Table: control.Plans, Key: "pro"})
-	if len(got) != 4 || !got[0].Hidden || got[0].Err != nil || !got[1].Others || string(got[1].Record.After) != `{"n":1}` || got[2].Err == nil ||
+	if len(got) != 4 || !got[0].Hidden || got[0].Err != nil || !got[1].Others ||
+		string(got[1].Record.After) != `{"n":1}` || got[2].Err == nil ||
 		got[2].Record.Actor != "nobody" || got[3].Record != nil || got[3].Err == nil {
 		t.Errorf("%+v", got)
 	}
@@ -89,7 +92,8 @@ func TestShowTampered(t *testing.T) {
 func TestFilter(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range []audit.Filter{
-		{Key: "acme"}, {Table: "nothing"}, {Table: control.Plans, Version: 1}, {Table: control.Plans, Key: "a b"}, {Table: control.Plans, Key: "a", Version: -1},
+		{Key: "acme"}, {Table: "nothing"}, {Table: control.Plans, Version: 1}, {Table: control.Plans, Key: "a b"},
+		{Table: control.Plans, Key: "a", Version: -1},
 		{From: noon, To: noon},
 	} {
 		if err := audit.Show(t.Context(), w.archive, f, func(audit.Shown) bool { return true }); err == nil {
@@ -105,20 +109,25 @@ func TestDiff(t *testing.T) {
 		{"deleted", `{"n":1}`, ``, `n: 1 →`},
 		{"same", `{"n":1}`, `{"n":1}`, ``},
 		{"a value", `{"a":{"b":1,"c":2}}`, `{"a":{"b":3,"c":2}}`, `a.b: 1 → 3`},
-		{"by id, moved", `{"l":[{"id":"x","r":1},{"id":"y","r":2}]}`, `{"l":[{"id":"y","r":2},{"id":"x","r":5}]}`, `l[x].r: 1 → 5`},
-		{"an element more", `{"l":[{"id":"x"}]}`, `{"l":[{"id":"x"},{"id":"y","r":[1]}]}`, `l[y].id: → "y"; l[y].r[0]: → 1`},
+		{"by id, moved", `{"l":[{"id":"x","r":1},{"id":"y","r":2}]}`, `{"l":[{"id":"y","r":2},{"id":"x","r":5}]}`,
+			`l[x].r: 1 → 5`},
+		{"an element more", `{"l":[{"id":"x"}]}`, `{"l":[{"id":"x"},{"id":"y","r":[1]}]}`,
+			`l[y].id: → "y"; l[y].r[0]: → 1`},
 		{"by place", `{"c":["a","b"]}`, `{"c":["a","c","d"]}`, `c[1]: "b" → "c"; c[2]: → "d"`},
-		{"an id twice", `{"l":[{"id":"x","r":1},{"id":"x","r":2}]}`, `{"l":[{"id":"x","r":1},{"id":"x","r":3}]}`, `l[1].r: 2 → 3`},
+		{"an id twice", `{"l":[{"id":"x","r":1},{"id":"x","r":2}]}`, `{"l":[{"id":"x","r":1},{"id":"x","r":3}]}`,
+			`l[1].r: 2 → 3`},
 		{"empty ones", `{"a":{},"b":[]}`, `{"a":[],"b":[]}`, `a: {} → []`},
 		{"names that are no words", `{}`, `{"a.b":1,"":{"[0]":2}}`, `: {} →; [""]["[0]"]: → 2; ["a.b"]: → 1`},
-		{"an id that is a number", `{}`, `{"l":[{"id":"1"},{"id":"a]b"}]}`, `: {} →; l["1"].id: → "1"; l["a]b"].id: → "a]b"`},
+		{"an id that is a number", `{}`, `{"l":[{"id":"1"},{"id":"a]b"}]}`,
+			`: {} →; l["1"].id: → "1"; l["a]b"].id: → "a]b"`},
 		{"large numbers", `{"n":9007199254740993}`, `{"n":9007199254740992}`, `n: 9007199254740993 → 9007199254740992`},
 		{"null and false", `{"a":null,"b":false}`, `{"a":false,"b":null}`, `a: null → false; b: false → null`},
 	} {
 		r := &events.AuditRecord{Before: json.RawMessage(tt.before), After: json.RawMessage(tt.after)}
 		var got []string
 		for _, f := range audit.Diff(r) {
-			got = append(got, strings.TrimSpace(strings.ReplaceAll(fmt.Sprintf("%s: %s → %s", f.Path, f.Before, f.After), ":  ", ": ")))
+			got = append(got, strings.TrimSpace(strings.ReplaceAll(fmt.Sprintf("%s: %s → %s", f.Path, f.Before,
+				f.After), ":  ", ": ")))
 		}
 		if got := strings.Join(got, "; "); got != tt.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", tt.name, got, tt.want)
@@ -126,14 +135,16 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// FuzzDiff guarantees that a change is never hidden: bodies that differ have a difference, but for the order of a list of ids.
+// FuzzDiff guarantees that a change is never hidden: bodies that differ have a difference, but for the order of a list
+// of ids.
 func FuzzDiff(f *testing.F) {
 	f.Add([]byte(`{"a":1}`), []byte(`{"a":{"b":1}}`))
 	f.Add([]byte(`{"a.b":1}`), []byte(`{"a":{"b":1}}`))
 	f.Add([]byte(`{"a":{"0":1}}`), []byte(`{"a":[1]}`))
 	f.Add([]byte(`{"l":[{"id":"0"},{"id":"x"}]}`), []byte(`{"l":[{"id":"x"},{"id":"0"}]}`))
 	f.Fuzz(func(t *testing.T, before, after []byte) {
-		if !json.Valid(before) || !json.Valid(after) || bytes.Contains(before, []byte(`"id"`)) && bytes.Contains(after, []byte(`"id"`)) || bytes.ContainsAny(before, `\`) || bytes.ContainsAny(after, `\`) {
+		if !json.Valid(before) || !json.Valid(after) || bytes.Contains(before, []byte(`"id"`)) &&
+			bytes.Contains(after, []byte(`"id"`)) || bytes.ContainsAny(before, `\`) || bytes.ContainsAny(after, `\`) {
 			return
 		}
 		var x, y any

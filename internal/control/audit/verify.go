@@ -18,7 +18,8 @@ import (
 
 // What can be wrong with an archive beside the breaks of a chain, which package control names.
 const (
-	Hidden   control.BreakKind = "delete marker"      // the record is there, and whoever asks for it is told that it is not
+	// the record is there, and whoever asks for it is told that it is not
+	Hidden   control.BreakKind = "delete marker"
 	Replaced control.BreakKind = "replaced"           // its name has another version, with another content
 	BadName  control.BreakKind = "not an item's name" // an object that no item can have
 	Unlocked control.BreakKind = "not locked"         // in an archive that locks its objects
@@ -26,7 +27,8 @@ const (
 	NoLock   control.BreakKind = "no default lock"    // the archive can lock objects, and does not lock new ones
 	BadHead  control.BreakKind = "unreadable head"    // the live table's newest version cannot be read
 
-	BadObject control.BreakKind = "unreadable object" // its writer made it so that nobody who reads the archive can read it
+	// its writer made it so that nobody who reads the archive can read it
+	BadObject control.BreakKind = "unreadable object"
 
 	Late  control.BreakKind = "archived late"              // put later than a stream holds a change
 	Early control.BreakKind = "archived before its change" // put before the time that the record says
@@ -57,8 +59,8 @@ type VerifyConfig struct {
 	Archive Archive
 	Tables  Tables
 
-	// Grace is how long after its write a version may be missing: an archiver needs a moment. Verify waits for one that is younger,
-	// by its writer's clock. 0 is 30 s; negative is none.
+	// Grace is how long after its write a version may be missing: an archiver needs a moment. Verify waits for one that
+	// is younger, by its writer's clock. 0 is 30 s; negative is none.
 	Grace time.Duration
 
 	// Late is how long after its change an object may have been put, by the archive's clock. 0 is MostDelay. More is
@@ -122,7 +124,8 @@ func (r *Report) OK() bool { return len(r.Findings) == 0 }
 // Kinds are all kinds of findings, in the order in which they are told.
 func Kinds() []control.BreakKind {
 	return []control.BreakKind{
-		control.MissingVersion, control.MissingTail, control.WrongHash, control.Altered, BadObject, Hidden, Replaced, control.BrokenLink, control.WrongHead,
+		control.MissingVersion, control.MissingTail, control.WrongHash, control.Altered, BadObject, Hidden, Replaced,
+		control.BrokenLink, control.WrongHead,
 		BadHead, control.Unknown, control.OutOfOrder, BadName, Unlocked, WeakLock, NoLock, Late, Early,
 		Rewritten, PutAgain, MissingAnchor, MissedDays, BrokenAnchors, BadSignature, BadAnchor, FutureAnchor,
 	}
@@ -133,8 +136,9 @@ func NoticeKinds() []control.BreakKind {
 	return []control.BreakKind{Delayed, NoPutTimes, LockUnread, NoAnchors, NotChecked, LateAnchors, NotAnchored}
 }
 
-// Verify walks every version of every object and every item of the tables, and finds what is wrong. It holds a bounded number of
-// objects, however many there are. Changes may go on meanwhile: of what is written after the walk has passed nothing is told.
+// Verify walks every version of every object and every item of the tables, and finds what is wrong. It holds a bounded
+// number of objects, however many there are. Changes may go on meanwhile: of what is written after the walk has passed
+// nothing is told.
 //
 // The time at which an object was put, by the archive's clock, is compared with the time that its record says, where
 // the archive locks its objects. The object must not be older than its change by more than MostSkew, nor younger by
@@ -143,9 +147,9 @@ func NoticeKinds() []control.BreakKind {
 // The lock of an object is compared with the one that the archive gives to new objects: it must have the same mode, and
 // last as long at least.
 //
-// Of several versions of an object the oldest that can be read is the record: it was there before whoever wrote the others.
-// One that nobody can read is a finding, and the check goes on. Tables are read one item at a time, after the item's objects
-// were listed, so that a version that is not in the table has never been.
+// Of several versions of an object the oldest that can be read is the record: it was there before whoever wrote the
+// others. One that nobody can read is a finding, and the check goes on. Tables are read one item at a time, after the
+// item's objects were listed, so that a version that is not in the table has never been.
 //
 // An error says that the check could not be done, and nothing about the archive.
 func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
@@ -181,7 +185,8 @@ func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 			return nil, fmt.Errorf("verify: %w", err)
 		}
 	}
-	if err := names(ctx, c.Archive, RejectedPrefix, "", func(*name) bool { v.report.Rejected++; return true }); err != nil {
+	if err := names(ctx, c.Archive, RejectedPrefix, "",
+		func(*name) bool { v.report.Rejected++; return true }); err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
 	if err := v.anchors(ctx); err != nil {
@@ -202,13 +207,13 @@ func (v *verifier) readLock(ctx context.Context) (err error) {
 	switch {
 	case errors.Is(err, ErrDenied):
 		v.report.Locks = true
-		v.find(control.Break{Kind: LockUnread, Detail: "you may not read the bucket's Object Lock configuration, so locks " +
-			"that are too short or of another mode are not found: get s3:GetBucketObjectLockConfiguration"}, "")
+		v.find(control.Break{Kind: LockUnread, Detail: "you may not read the bucket's Object Lock configuration, so " +
+			"locks that are too short or of another mode are not found: get s3:GetBucketObjectLockConfiguration"}, "")
 	case err != nil:
 		return err
 	case v.archiveLock.Enabled && v.archiveLock.Mode == "":
-		v.find(control.Break{Kind: NoLock, Detail: "the bucket has Object Lock and no default retention, so new objects " +
-			"are not locked: deploy the control plane again, or set the default retention by hand"}, "")
+		v.find(control.Break{Kind: NoLock, Detail: "the bucket has Object Lock and no default retention, so new " +
+			"objects are not locked: deploy the control plane again, or set the default retention by hand"}, "")
 	}
 	return nil
 }
@@ -233,8 +238,8 @@ type verifier struct {
 
 	archiveLock Lock // that of new objects; zero if it is not known
 
-	// live counts the items with objects that their table has, too, by their place. Where a place has fewer than the table has
-	// items of it, one of these has no object: so all can be found, however many there are, in little memory.
+	// live counts the items with objects that their table has, too, by their place. Where a place has fewer than the
+	// table has items of it, one of these has no object: so all can be found, however many there are, in little memory.
 	live map[control.Table][]int32
 	seed maphash.Seed
 }
@@ -280,14 +285,14 @@ type name struct {
 	more     bool    // there are others between these
 	hidden   bool    // by a marker somewhere above
 
-	// from is the time before which nobody can have put the object honestly; zero if it is not known. Versions from before
-	// are not among the others.
+	// from is the time before which nobody can have put the object honestly; zero if it is not known. Versions from
+	// before are not among the others.
 	from  time.Time
 	early *Entry // the first of them; nil if there is none
 }
 
-// Of one name's versions these many are looked at: the newest, which are compared with the object, and the oldest, of which
-// one is the object. Who writes more has replaced it.
+// Of one name's versions these many are looked at: the newest, which are compared with the object, and the oldest, of
+// which one is the object. Who writes more has replaced it.
 const (
 	maxNewest = 8
 	maxOldest = 8
@@ -372,9 +377,9 @@ type passed struct {
 	sum string // of its content; empty if that is not known
 }
 
-// read reads a name's versions, and the record that they must hold. The record is the first version: it was there before
-// whoever wrote the others. Only a version that nobody can read is passed over, since the archiver puts the record over
-// such a one, and over no other.
+// read reads a name's versions, and the record that they must hold. The record is the first version: it was there
+// before whoever wrote the others. Only a version that nobody can read is passed over, since the archiver puts the
+// record over such a one, and over no other.
 func (n *name) read(ctx context.Context, a Archive) (*content, error) {
 	if n.table == "" {
 		return &content{name: n, replaced: n.more}, nil
@@ -391,9 +396,9 @@ func (n *name) read(ctx context.Context, a Archive) (*content, error) {
 	return c, err
 }
 
-// fetch reads a name's versions. The first one that accept takes is the object. Accept is given the version's content, or
-// why there is none, which wraps ErrUnreadable, or ErrTooLarge if it has more bytes than most; it returns why the version
-// is passed over, or nil. If no version is taken, the object is the first one, without content.
+// fetch reads a name's versions. The first one that accept takes is the object. Accept is given the version's content,
+// or why there is none, which wraps ErrUnreadable, or ErrTooLarge if it has more bytes than most; it returns why the
+// version is passed over, or nil. If no version is taken, the object is the first one, without content.
 func (n *name) fetch(ctx context.Context, a Archive, most int64, accept func(Object, error) error) (*content, error) {
 	c := &content{name: n, replaced: n.more}
 	for i, e := range slices.Backward(n.versions) {
@@ -465,7 +470,8 @@ func decode(n *name, data []byte) (*events.AuditRecord, error) {
 	r, ok := e.(*events.AuditRecord)
 	if !ok {
 		h := e.Header()
-		return nil, fmt.Errorf("it holds %s in version %d, want %s in version %d", h.Type, h.Version, events.AuditRecorded, events.Version)
+		return nil, fmt.Errorf("it holds %s in version %d, want %s in version %d", h.Type, h.Version,
+			events.AuditRecorded, events.Version)
 	}
 	if r.Table != n.table || r.Key != n.key || r.ItemVersion != n.version {
 		return nil, fmt.Errorf("it holds version %d of %s/%q", r.ItemVersion, r.Table, r.Key)
@@ -693,8 +699,8 @@ func (v *verifier) lock(o Object) {
 	r.Modes = append(r.Modes, o.LockMode)
 }
 
-// table looks for items of a table that have no object. Items are never removed from it, so the walk met all of a place where it
-// met as many as there are now.
+// table looks for items of a table that have no object. Items are never removed from it, so the walk met all of a place
+// where it met as many as there are now.
 func (v *verifier) table(ctx context.Context, t control.Table) error {
 	there, met := make([]int32, places), v.met(t)
 	all := true

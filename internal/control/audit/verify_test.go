@@ -71,7 +71,8 @@ var tamperings = []tampering{
 	}},
 	{"a hash is another", func(w *world, r *rand.Rand) (control.BreakKind, string) {
 		_, h := w.some(r, 1)
-		return control.WrongHash, w.rewrite(&h[r.IntN(len(h))], false, func(r *events.AuditRecord) { r.Hash = strings.Repeat("0", 64) })
+		return control.WrongHash, w.rewrite(&h[r.IntN(len(h))], false,
+			func(r *events.AuditRecord) { r.Hash = strings.Repeat("0", 64) })
 	}},
 	{"an actor is another", func(w *world, r *rand.Rand) (control.BreakKind, string) {
 		_, h := w.some(r, 1)
@@ -79,15 +80,20 @@ var tamperings = []tampering{
 	}},
 	{"a time is another", func(w *world, r *rand.Rand) (control.BreakKind, string) {
 		_, h := w.some(r, 1)
-		return control.Altered, w.rewrite(&h[r.IntN(len(h))], false, func(r *events.AuditRecord) { r.Time = r.Time.Add(time.Microsecond) })
+		return control.Altered, w.rewrite(&h[r.IntN(len(h))], false,
+			func(r *events.AuditRecord) { r.Time = r.Time.Add(time.Microsecond) })
 	}},
 	{"a body is another", func(w *world, r *rand.Rand) (control.BreakKind, string) {
 		_, h := w.some(r, 1)
-		return control.Altered, w.rewrite(&h[r.IntN(len(h))], false, func(r *events.AuditRecord) { r.Deleted, r.After = false, []byte(`{"mine":1}`) })
+		return control.Altered, w.rewrite(&h[r.IntN(len(h))], false, func(r *events.AuditRecord) {
+			r.Deleted,
+				r.After = false, []byte(`{"mine":1}`)
+		})
 	}},
 	{"what was before is another", func(w *world, r *rand.Rand) (control.BreakKind, string) {
 		_, h := w.some(r, 2)
-		return control.Altered, w.rewrite(&h[1+r.IntN(len(h)-1)], false, func(r *events.AuditRecord) { r.Before = []byte(`{"mine":1}`) })
+		return control.Altered, w.rewrite(&h[1+r.IntN(len(h)-1)], false,
+			func(r *events.AuditRecord) { r.Before = []byte(`{"mine":1}`) })
 	}},
 	{"an object is cut off", func(w *world, r *rand.Rand) (control.BreakKind, string) {
 		_, h := w.some(r, 1)
@@ -191,7 +197,8 @@ var tamperings = []tampering{
 	}},
 	{"an object that no item has", func(w *world, r *rand.Rand) (control.BreakKind, string) {
 		_, h := w.some(r, 2)
-		bad := []string{"audit/x", "audit/plans/", "audit/nothing/a/0000000000000001.json", nameOf(&h[0]) + ".bak", "audit/tenants/\x01 +%/1",
+		bad := []string{"audit/x", "audit/plans/", "audit/nothing/a/0000000000000001.json", nameOf(&h[0]) + ".bak",
+			"audit/tenants/\x01 +%/1",
 			control.ObjectFolder(h[0].New.Table, h[0].New.Key) + "0"}
 		name := bad[r.IntN(len(bad))]
 		w.bucket.Overwrite(name, []byte("x"))
@@ -217,8 +224,8 @@ var tamperings = []tampering{
 	}},
 }
 
-// Guarantees that an archive that is as it was written is found so, whatever its history, and that each way of tampering with it
-// is named by its kind and its place, and nothing else is.
+// Guarantees that an archive that is as it was written is found so, whatever its history, and that each way of
+// tampering with it is named by its kind and its place, and nothing else is.
 func TestVerifyNamesWhatWasDone(t *testing.T) {
 	for _, tt := range tamperings {
 		t.Run(tt.name, func(t *testing.T) {
@@ -228,15 +235,18 @@ func TestVerifyNamesWhatWasDone(t *testing.T) {
 				w := newWorld(t)
 				w.random(r, 12+r.IntN(20))
 				clean := w.verify()
-				if !clean.OK() || clean.Objects == 0 || clean.Items != int64(len(w.live)) || clean.Objects != int64(len(w.bucket.Names())) {
+				if !clean.OK() || clean.Objects == 0 || clean.Items != int64(len(w.live)) ||
+					clean.Objects != int64(len(w.bucket.Names())) {
 					t.Fatalf("seed %d: a clean archive of %d items gives %+v", seed, len(w.live), clean)
 				}
 				kind, object := tt.do(w, r)
 				report := w.verify()
-				if strings.HasPrefix(tt.name, "what is no record") && len(report.Findings) == 2 && report.Findings[0].Kind == control.Altered {
+				if strings.HasPrefix(tt.name, "what is no record") && len(report.Findings) == 2 &&
+					report.Findings[0].Kind == control.Altered {
 					report.Findings = report.Findings[1:]
 				}
-				if len(report.Findings) != 1 || report.Findings[0].Kind != kind || report.Findings[0].Object != object || report.Findings[0].Count != 1 {
+				if len(report.Findings) != 1 || report.Findings[0].Kind != kind ||
+					report.Findings[0].Object != object || report.Findings[0].Count != 1 {
 					t.Fatalf("seed %d: found %+v\nwant one %q at %s", seed, report.Findings, kind, object)
 				}
 			}
@@ -272,8 +282,8 @@ func TestVerifyNamesATailBehindASpoiltVersion(t *testing.T) {
 	}
 }
 
-// Guarantees that an object that cannot be read is a finding, with its version and why, and not the end of the check; and
-// that a record which the archiver has put over such an object is the record, so that nothing else is found.
+// Guarantees that an object that cannot be read is a finding, with its version and why, and not the end of the check;
+// and that a record which the archiver has put over such an object is the record, so that nothing else is found.
 func TestVerifyNamesAnUnreadableObject(t *testing.T) {
 	for _, how := range []s3test.Seal{s3test.Archived, s3test.CustomerKey, s3test.ForeignKey, s3test.DisabledKey} {
 		for at := range 3 {
@@ -344,7 +354,8 @@ func TestVerifyNamesTheFirstOfEachKind(t *testing.T) {
 	for _, f := range w.verify().Findings {
 		got = append(got, fmt.Sprintf("%d %s from %s/%s/%d on", f.Count, f.Kind, f.Table, f.Key, f.Version))
 	}
-	want := "2 missing version from tenants/t1/1 on; 3 delete marker from tenants/t1/2 on; 4 not locked from tenants/t0/3 on"
+	want := "2 missing version from tenants/t1/1 on; 3 delete marker from tenants/t1/2 on; 4 not locked from " +
+		"tenants/t0/3 on"
 	if got := strings.Join(got, "; "); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -365,7 +376,11 @@ func TestVerifyGoesByWhatTheArchiveTells(t *testing.T) {
 			}}
 		},
 		audit.BadName: func(a audit.Archive) audit.Archive {
-			return &blinded{Archive: a, drop: func(e audit.Entry) bool { _, _, _, err := control.ParseObjectName(e.Name); return err != nil }}
+			return &blinded{Archive: a, drop: func(e audit.Entry) bool {
+				_, _, _,
+					err := control.ParseObjectName(e.Name)
+				return err != nil
+			}}
 		},
 		audit.Unlocked: func(a audit.Archive) audit.Archive { return &blinded{Archive: a, lockless: true} },
 		audit.WeakLock: func(a audit.Archive) audit.Archive { return &blinded{Archive: a, lockless: true} },
@@ -417,14 +432,16 @@ func TestReport(t *testing.T) {
 		w.keep(r)
 		size += int64(len(encode(t, r.Audit())))
 	}
-	w.bucket.Overwrite(nameOf(&w.history[place{control.Plans, "pro"}][0]), encode(t, w.history[place{control.Plans, "pro"}][0].Audit()))
+	w.bucket.Overwrite(nameOf(&w.history[place{control.Plans, "pro"}][0]),
+		encode(t, w.history[place{control.Plans, "pro"}][0].Audit()))
 	rejected := audit.Rejected{Reason: audit.Unreadable, Raw: []byte("x")}
 	w.bucket.Overwrite(rejected.Name(), []byte("{}"))
 	if err := audit.Reject(t.Context(), w.archive, rejected); err != nil {
 		t.Fatal(err)
 	}
 	r := w.verify()
-	if !r.OK() || r.Objects != 3 || r.Items != 1 || r.Bytes != size || !r.From.Equal(noon) || !r.To.Equal(noon.Add(2*time.Hour)) || !r.Locks ||
+	if !r.OK() || r.Objects != 3 || r.Items != 1 || r.Bytes != size || !r.From.Equal(noon) ||
+		!r.To.Equal(noon.Add(2*time.Hour)) || !r.Locks ||
 		strings.Join(r.Modes, " ") != "GOVERNANCE" || r.LockedUntil.IsZero() || r.Repeated != 1 || r.Rejected != 1 {
 		t.Errorf("%+v", r)
 	}
@@ -465,8 +482,8 @@ func memory(t *testing.T, w *world) {
 	w.archive = a
 }
 
-// Guarantees that a version that was written a moment ago is waited for, at the end and in the middle, and is a break only when it
-// does not come; also from a writer whose clock is an hour ahead.
+// Guarantees that a version that was written a moment ago is waited for, at the end and in the middle, and is a break
+// only when it does not come; also from a writer whose clock is an hour ahead.
 func TestVerifyWaitsForTheArchiver(t *testing.T) {
 	for _, ahead := range []time.Duration{0, time.Hour} {
 		for _, comes := range []bool{true, false} {
@@ -475,7 +492,8 @@ func TestVerifyWaitsForTheArchiver(t *testing.T) {
 			synctest.Test(t, func(*testing.T) {
 				var records []*control.Record
 				for i := range 6 {
-					records = append(records, w.write(control.Plans, "pro", fmt.Sprintf(`{"n":%d}`, i), time.Now().Add(ahead)))
+					records = append(records, w.write(control.Plans, "pro", fmt.Sprintf(`{"n":%d}`, i),
+						time.Now().Add(ahead)))
 				}
 				for _, i := range []int{0, 1, 3} { // 2, 4 and 5 are on their way
 					w.keep(records[i])
@@ -491,7 +509,8 @@ func TestVerifyWaitsForTheArchiver(t *testing.T) {
 					}
 				}}
 				began := time.Now()
-				r, err := audit.Verify(context.Background(), audit.VerifyConfig{Archive: l, Tables: w, Grace: 10 * time.Second})
+				r, err := audit.Verify(context.Background(), audit.VerifyConfig{Archive: l, Tables: w,
+					Grace: 10 * time.Second})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -507,7 +526,8 @@ func TestVerifyWaitsForTheArchiver(t *testing.T) {
 	}
 }
 
-// Guarantees that changes that go on beside a check are no breaks: new versions, new items, and an archiver in another order.
+// Guarantees that changes that go on beside a check are no breaks: new versions, new items, and an archiver in another
+// order.
 func TestVerifyBesideWriters(t *testing.T) {
 	w := newWorld(t)
 	w.random(rand.New(rand.NewPCG(3, 3)), 20)
@@ -549,7 +569,8 @@ func (w *world) refusing(c s3test.Config, refused string) audit.Archive {
 	c.Now = w.now
 	c.Fault = func(r *http.Request) *s3test.Fault {
 		q := r.URL.Query()
-		if q.Has(refused) || refused == "get" && r.Method == http.MethodGet && !q.Has("versions") && !q.Has("object-lock") {
+		if q.Has(refused) || refused == "get" && r.Method == http.MethodGet && !q.Has("versions") &&
+			!q.Has("object-lock") {
 			return &s3test.Fault{Status: 403, Code: "AccessDenied"}
 		}
 		return nil
@@ -635,12 +656,14 @@ func TestVerifyFails(t *testing.T) {
 	}
 	w := newWorld(t)
 	w.random(rand.New(rand.NewPCG(4, 4)), 10)
-	if r, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: w.archive, Tables: away{}}); err == nil || r != nil {
+	if r, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: w.archive, Tables: away{}}); err == nil ||
+		r != nil {
 		t.Errorf("the tables are away: %+v, %v", r, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if r, err := audit.Verify(ctx, audit.VerifyConfig{Archive: w.archive, Tables: w}); !errors.Is(err, context.Canceled) || r != nil {
+	if r, err := audit.Verify(ctx, audit.VerifyConfig{Archive: w.archive, Tables: w}); !errors.Is(err,
+		context.Canceled) || r != nil {
 		t.Errorf("cancelled: %+v, %v", r, err)
 	}
 	if _, err := audit.Verify(t.Context(), audit.VerifyConfig{}); err == nil {
@@ -671,7 +694,8 @@ func (*endless) versions(n int) (control.Item, []*events.AuditRecord) {
 	var last *control.Item
 	var all []*events.AuditRecord
 	for v := range 3 {
-		c, _ := control.Change{Table: control.Tenants, Key: key(n), Expect: int64(v), Body: fmt.Appendf(nil, `{"plan":"pro","n":%d}`, v), Actor: "ann", Reason: "r", Now: noon}.Check()
+		c, _ := control.Change{Table: control.Tenants, Key: key(n), Expect: int64(v),
+			Body: fmt.Appendf(nil, `{"plan":"pro","n":%d}`, v), Actor: "ann", Reason: "r", Now: noon}.Check()
 		next, _, err := control.Next(last, c)
 		if err != nil {
 			panic(err)
@@ -728,7 +752,9 @@ func (e endlessTables) Get(_ context.Context, _ control.Table, k string) (contro
 	return i, nil
 }
 
-func (e endlessTables) List(_ context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error) {
+func (e endlessTables) List(
+	_ context.Context, t control.Table, after string, most int,
+) (items []control.Item, next string, err error) {
 	var n int
 	if _, err := fmt.Sscanf(after, "t%d", &n); err == nil {
 		n++
@@ -768,7 +794,8 @@ func BenchmarkVerify(b *testing.B) {
 	b.ReportMetric(float64(e.peak.Load())/(1<<20), "peak-MiB")
 }
 
-// Guarantees that a file which took the name of a rejected record does not stop those behind it: a folder has no versions.
+// Guarantees that a file which took the name of a rejected record does not stop those behind it: a folder has no
+// versions.
 func TestRejectIntoAFolder(t *testing.T) {
 	a, err := folder.New(t.TempDir())
 	if err != nil {

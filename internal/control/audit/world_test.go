@@ -50,7 +50,8 @@ func newWorld(t testing.TB) *world {
 		t: t, clock: noon, live: make(map[place]control.Item), history: make(map[place][]control.Record),
 		bad: make(map[place]bool),
 	}
-	w.bucket = s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1, PageSize: 7, Now: w.now, Fault: w.fault})
+	w.bucket = s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1, PageSize: 7, Now: w.now,
+		Fault: w.fault})
 	a, err := bucket.New(bucket.Config{Client: w.bucket.Client(), Bucket: s3test.Name})
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +88,8 @@ func (w *world) write(t control.Table, key, body string, at time.Time) *control.
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := place{t, key}
-	c := control.Change{Table: t, Key: key, Actor: "arn:aws:iam::123456789012:user/ann", Reason: "because", Body: []byte(body), Delete: body == "", Now: at}
+	c := control.Change{Table: t, Key: key, Actor: "arn:aws:iam::123456789012:user/ann", Reason: "because",
+		Body: []byte(body), Delete: body == "", Now: at}
 	r := control.Record{}
 	if now, ok := w.live[p]; ok {
 		r.Old = &now
@@ -137,8 +139,10 @@ func encode(t testing.TB, r *events.AuditRecord) []byte {
 func (w *world) random(r *rand.Rand, writes int) {
 	w.t.Helper()
 	keys := []place{
-		{control.Plans, "pro"}, {control.Plans, "pro.2"}, {control.Plans, events.SettingsKey}, {control.Tenants, "acme"}, {control.Tenants, "acme/eu"},
-		{control.Tenants, "Ünïcode !"}, {control.Tenants, "acme "}, {control.Cells, "eu-1"}, {control.Cells, events.SharesKey}, {control.Operations, "op-1"},
+		{control.Plans, "pro"}, {control.Plans, "pro.2"}, {control.Plans, events.SettingsKey}, {control.Tenants,
+			"acme"}, {control.Tenants, "acme/eu"},
+		{control.Tenants, "Ünïcode !"}, {control.Tenants, "acme "}, {control.Cells, "eu-1"}, {control.Cells,
+			events.SharesKey}, {control.Operations, "op-1"},
 	}
 	var all []*control.Record
 	for i := range writes {
@@ -185,7 +189,9 @@ func (w *world) Get(_ context.Context, t control.Table, key string) (control.Ite
 }
 
 // List implements audit.Tables, three items at a time.
-func (w *world) List(_ context.Context, t control.Table, after string, _ int) (items []control.Item, next string, err error) {
+func (w *world) List(
+	_ context.Context, t control.Table, after string, _ int,
+) (items []control.Item, next string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var keys []string
@@ -210,7 +216,8 @@ func (w *world) List(_ context.Context, t control.Table, after string, _ int) (i
 
 func (w *world) verify() *audit.Report {
 	w.t.Helper()
-	report, err := audit.Verify(context.Background(), audit.VerifyConfig{Archive: w.archive, Tables: w, Grace: -1, Parallel: 3})
+	report, err := audit.Verify(context.Background(), audit.VerifyConfig{Archive: w.archive, Tables: w, Grace: -1,
+		Parallel: 3})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -26,8 +26,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// MaxBodyBytes is the largest call. Lambda takes 6 MB with the event around it, in which each quotation mark of the call
-// takes two bytes.
+// MaxBodyBytes is the largest call. Lambda takes 6 MB with the event around it, in which each quotation mark of the
+// call takes two bytes.
 const MaxBodyBytes = 3 << 20
 
 // Code says what became of a call that was not carried out.
@@ -41,16 +41,18 @@ const (
 	NotFound     Code = "not_found"          // 404
 	Method       Code = "method_not_allowed" // 405
 	Conflict     Code = "conflict"           // 409: changed by another; Conflicts say what is there now
-	Confirm      Code = "confirm"            // 409: it loses something that Problems name, and the call does not say that it may
-	TooLarge     Code = "too_large"          // 413
-	MediaType    Code = "media_type"         // 415
-	Internal     Code = "internal"           // 500
-	Unsupported  Code = "unsupported"        // 501: not to be had here; the message says what is
-	Unavailable  Code = "unavailable"        // 503: what the operation needs did not answer; it may be repeated
+	// 409: it loses something that Problems name, and the call does not say that it may
+	Confirm     Code = "confirm"
+	TooLarge    Code = "too_large"   // 413
+	MediaType   Code = "media_type"  // 415
+	Internal    Code = "internal"    // 500
+	Unsupported Code = "unsupported" // 501: not to be had here; the message says what is
+	Unavailable Code = "unavailable" // 503: what the operation needs did not answer; it may be repeated
 )
 
 var statuses = map[Code]int{
-	Invalid: http.StatusBadRequest, Unauthorized: http.StatusUnauthorized, Forbidden: http.StatusForbidden, NotFound: http.StatusNotFound, Method: http.StatusMethodNotAllowed,
+	Invalid: http.StatusBadRequest, Unauthorized: http.StatusUnauthorized, Forbidden: http.StatusForbidden,
+	NotFound: http.StatusNotFound, Method: http.StatusMethodNotAllowed,
 	Conflict: http.StatusConflict, Confirm: http.StatusConflict, TooLarge: http.StatusRequestEntityTooLarge,
 	MediaType: http.StatusUnsupportedMediaType, Internal: http.StatusInternalServerError,
 	Unsupported: http.StatusNotImplemented, Unavailable: http.StatusServiceUnavailable,
@@ -146,9 +148,12 @@ func NewMux(log *slog.Logger) *Mux {
 	return &Mux{map[string]operation{}, log}
 }
 
-// Register adds an operation. Its request is a struct: members that it does not have are refused, as are names in another
-// case, names that come twice, and texts that are not UTF-8. The path begins with a slash, as in "/keys/create".
-func Register[Request, Response any](m *Mux, path string, do func(ctx context.Context, actor string, r *Request) (Response, error)) {
+// Register adds an operation. Its request is a struct: members that it does not have are refused, as are names in
+// another case, names that come twice, and texts that are not UTF-8. The path begins with a slash, as in
+// "/keys/create".
+func Register[Request, Response any](
+	m *Mux, path string, do func(ctx context.Context, actor string, r *Request) (Response, error),
+) {
 	if _, there := m.operations[path]; there {
 		panic("call: " + path + " is registered twice") // a mistake in the program
 	}
@@ -203,7 +208,8 @@ func (e *Error) answer() (status int, body []byte) {
 		Error *Error `json:"error"`
 	}{e})
 	if err != nil { // not reached: texts, numbers, and bodies that were stored as JSON
-		return http.StatusInternalServerError, []byte(`{"error":{"code":"internal","message":"the answer cannot be written"}}`)
+		return http.StatusInternalServerError,
+			[]byte(`{"error":{"code":"internal","message":"the answer cannot be written"}}`)
 	}
 	return statuses[e.Code], body
 }
@@ -236,7 +242,8 @@ func (m *Mux) call(ctx context.Context, in *input) (out any, err error) {
 func decode(body []byte, into any) error {
 	clean, err := canonical.Object(body)
 	if err != nil {
-		return Refuse(Invalid, "the call is not a JSON object: %v", strings.TrimPrefix(err.Error(), canonical.ErrInvalid.Error()+": "))
+		return Refuse(Invalid, "the call is not a JSON object: %v", strings.TrimPrefix(err.Error(),
+			canonical.ErrInvalid.Error()+": "))
 	}
 	if err := checkNames(reflect.TypeOf(into).Elem(), clean, ""); err != nil {
 		return err
@@ -244,7 +251,8 @@ func decode(body []byte, into any) error {
 	if err := json.Unmarshal(clean, into); err != nil {
 		var mistyped *json.UnmarshalTypeError
 		if errors.As(err, &mistyped) {
-			return Refuse(Invalid, "%s: want %s, and it is a %s", mistyped.Field, kindName(mistyped.Type), strings.Fields(mistyped.Value + " value")[0])
+			return Refuse(Invalid, "%s: want %s, and it is a %s", mistyped.Field, kindName(mistyped.Type),
+				strings.Fields(mistyped.Value + " value")[0])
 		}
 		return unread(reflect.TypeOf(into).Elem(), clean)
 	}

@@ -76,8 +76,10 @@ func TestLambdaPaths(t *testing.T) {
 		} {
 			event := map[string]any{
 				"httpMethod": "POST", "headers": map[string]string{"Content-Type": "application/json"}, "body": "{}",
-				"requestContext": map[string]any{"apiId": "a1b2c3", "stage": "v1", "requestId": "r1", "path": "/v1" + sent, "identity": map[string]string{
-					"accountId": "123456789012", "caller": "AIDAEXAMPLE", "userArn": "arn:aws:iam::123456789012:user/eve"}},
+				"requestContext": map[string]any{"apiId": "a1b2c3", "stage": "v1", "requestId": "r1", "path": "/v1" +
+					sent, "identity": map[string]string{
+					"accountId": "123456789012", "caller": "AIDAEXAMPLE",
+					"userArn": "arn:aws:iam::123456789012:user/eve"}},
 			}
 			maps.Copy(event, routed)
 			payload, err := json.Marshal(event)

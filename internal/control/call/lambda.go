@@ -17,9 +17,9 @@ type Function struct {
 	api string
 }
 
-// Lambda answers the events of a REST API's Lambda proxy integration whose methods have AWS_IAM authorization. The actor is
-// requestContext.identity.userArn: API Gateway fills it in after it has checked the signature, and nothing that a client
-// sends gets there. Without it the method is open, and every call is refused.
+// Lambda answers the events of a REST API's Lambda proxy integration whose methods have AWS_IAM authorization. The
+// actor is requestContext.identity.userArn: API Gateway fills it in after it has checked the signature, and nothing
+// that a client sends gets there. Without it the method is open, and every call is refused.
 //
 // api is the id and the stage of the one API that the function answers, as in "a1b2c3/v1". An event of another one,
 // and a direct invocation with any other payload, is an error of the function. If empty, no event is answered.

@@ -61,8 +61,8 @@ func RequireToken(token string, next http.Handler) http.Handler {
 			}
 		}
 		w.Header().Set("WWW-Authenticate", "Bearer")
-		Deny(w, Refuse(Unauthorized, "the token of this 'sluice dev' is missing or wrong: send "+
-			"'Authorization: Bearer TOKEN', where TOKEN is the first line of the file that 'sluice dev' names at its start"))
+		Deny(w, Refuse(Unauthorized, "the token of this 'sluice dev' is missing or wrong: send 'Authorization: "+
+			"Bearer TOKEN', where TOKEN is the first line of the file that 'sluice dev' names at its start"))
 	})
 }
 

@@ -1,6 +1,6 @@
-// Package celldoc says which document of a cell's configuration an item of the control tables is, and which item a document
-// is. The kinds are listed in documents.go of package events. Operations and single cells are in no cell's configuration. Version
-// and body of a document are the item's own.
+// Package celldoc says which document of a cell's configuration an item of the control tables is, and which item a
+// document is. The kinds are listed in documents.go of package events. Operations and single cells are in no cell's
+// configuration. Version and body of a document are the item's own.
 package celldoc
 
 import (
@@ -30,7 +30,8 @@ const (
 // Of is the document that a changed item is.
 func Of(e *events.Changed) cellconfig.Document {
 	kind, id := e.Document()
-	d := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.Kind(kind), ID: id}, Version: e.ItemVersion, Deleted: e.Deleted}
+	d := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.Kind(kind), ID: id}, Version: e.ItemVersion,
+		Deleted: e.Deleted}
 	if !e.Deleted {
 		d.Body = e.Body
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// Guarantees that each item that cells are told of is one document, and that this is the item again: what reconcile finds on one
-// side is looked for under the right name on the other.
+// Guarantees that each item that cells are told of is one document, and that this is the item again: what reconcile
+// finds on one side is looked for under the right name on the other.
 func TestItems(t *testing.T) {
 	for _, tt := range []struct {
 		table events.Table
@@ -26,7 +26,8 @@ func TestItems(t *testing.T) {
 		{events.Tenants, "@settings", cellconfig.Ref{Kind: plan.KindTenant, ID: "@settings"}},
 		{events.Keys, "k1", cellconfig.Ref{Kind: plan.KindKey, ID: "k1"}},
 		{events.Cells, events.SharesKey, cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID}},
-		{events.Cells, shares.PlacementKey("acme"), cellconfig.Ref{Kind: celldoc.KindPlacement, ID: shares.PlacementKey("acme")}},
+		{events.Cells, shares.PlacementKey("acme"), cellconfig.Ref{Kind: celldoc.KindPlacement,
+			ID: shares.PlacementKey("acme")}},
 		{events.Cells, shares.AckKey("eu-1"), cellconfig.Ref{}},
 		{events.Cells, "eu-1", cellconfig.Ref{}},
 		{events.Operations, "op", cellconfig.Ref{}},
@@ -50,8 +51,10 @@ func TestItems(t *testing.T) {
 // Guarantees that a document which no item can be is told apart, so that nothing in a cell's table passes for another.
 func TestNoItems(t *testing.T) {
 	for _, r := range []cellconfig.Ref{
-		{}, {Kind: "keyhash", ID: "00"}, {Kind: plan.KindSettings, ID: "other"}, {Kind: plan.KindPlan, ID: "no id"}, {Kind: plan.KindPlan, ID: events.SettingsKey},
-		{Kind: celldoc.KindShares, ID: "eu-1"}, {Kind: celldoc.KindPlacement, ID: "eu-1"}, {Kind: plan.KindTenant, ID: "a\x00b"},
+		{}, {Kind: "keyhash", ID: "00"}, {Kind: plan.KindSettings, ID: "other"}, {Kind: plan.KindPlan, ID: "no id"},
+		{Kind: plan.KindPlan, ID: events.SettingsKey},
+		{Kind: celldoc.KindShares, ID: "eu-1"}, {Kind: celldoc.KindPlacement, ID: "eu-1"}, {Kind: plan.KindTenant,
+			ID: "a\x00b"},
 	} {
 		if table, key, ok := celldoc.Item(r); ok {
 			t.Errorf("%+v is the item %s %q", r, table, key)
@@ -95,7 +98,8 @@ func TestReadable(t *testing.T) {
 
 // Guarantees that a tombstone has no body, and that version and body go over as they are.
 func TestOf(t *testing.T) {
-	d := celldoc.Of(&events.Changed{Type: events.TenantChanged, Key: "acme", ItemVersion: 7, Body: []byte(`{"id":"acme"}`)})
+	d := celldoc.Of(&events.Changed{Type: events.TenantChanged, Key: "acme", ItemVersion: 7,
+		Body: []byte(`{"id":"acme"}`)})
 	if d.ID != "acme" || d.Version != 7 || d.Deleted || string(d.Body) != `{"id":"acme"}` || d.Check() != nil {
 		t.Errorf("%+v", d)
 	}

@@ -22,8 +22,9 @@ const (
 
 // Result is what came of an Apply.
 type Result struct {
-	Written   int       `json:"written"`
-	Unchanged int       `json:"unchanged"` // written by another, or an earlier try, meanwhile; those of the diff not included
+	Written int `json:"written"`
+	// written by another, or an earlier try, meanwhile; those of the diff not included
+	Unchanged int       `json:"unchanged"`
 	Calls     int       `json:"calls"`
 	Documents []Outcome `json:"documents"` // all that the diff names, in its order
 }
@@ -53,7 +54,9 @@ const lookAgain = 10 * time.Second
 // written on the condition that it is still at the version that was compared. yes: the operator agrees to all that the
 // diff removes and weakens, and to counters that begin anew. Where it ends with an error, what it wrote stays, and the
 // result says what that is: compare again, and apply what is left.
-func (d *Diff) Apply(ctx context.Context, remote Remote, reason string, yes bool, progress func(done int)) (Result, error) {
+func (d *Diff) Apply(
+	ctx context.Context, remote Remote, reason string, yes bool, progress func(done int),
+) (Result, error) {
 	states := make(map[*Edit]State, len(d.Edits))
 	out, err := d.write(ctx, remote, &admin.ApplyRequest{Reason: reason, Yes: yes}, states, progress)
 	for i := range d.Edits {
@@ -79,7 +82,8 @@ func (d *Diff) write(
 		r.Changes, r.AcceptLosses = nil, false
 		for _, e := range batch {
 			r.Changes = append(r.Changes, e.change)
-			r.AcceptLosses = r.AcceptLosses || r.Yes && len(e.Losses) > 0 // an older endpoint refuses the member: only if needed
+			// an older endpoint refuses the member: only if needed
+			r.AcceptLosses = r.AcceptLosses || r.Yes && len(e.Losses) > 0
 		}
 		answer, err := remote.Apply(ctx, r)
 		out.Calls++
@@ -99,8 +103,8 @@ func (d *Diff) write(
 				out.Written += max(seen, refused.Written)
 				refused.Written = out.Written
 				if refused.Code == call.Invalid && strings.HasPrefix(refused.Message, "accept_losses: ") {
-					refused.Message = "the admin endpoint is older than this command, and cannot be told that what is removed and weakened " +
-						"is agreed to: deploy it first; nothing of this call was written"
+					refused.Message = "the admin endpoint is older than this command, and cannot be told that what " +
+						"is removed and weakened is agreed to: deploy it first; nothing of this call was written"
 				}
 				return out, err
 			}
@@ -146,8 +150,8 @@ func (d *Diff) failed(ctx context.Context, remote Remote, batch []*Edit, err err
 	}
 }
 
-// batches are the calls: plans, with the tenants that must be written together with them, and the settings; then the other
-// tenants; keys; deletes, of tenants before plans.
+// batches are the calls: plans, with the tenants that must be written together with them, and the settings; then the
+// other tenants; keys; deletes, of tenants before plans.
 func (d *Diff) batches() ([][]*Edit, error) {
 	var together, tenants, keys, deletes []*Edit
 	for i := range d.Edits {
@@ -165,7 +169,8 @@ func (d *Diff) batches() ([][]*Edit, error) {
 	var out [][]*Edit
 	if len(together) > 0 {
 		if n := len(together); n > admin.MaxChanges || size(together) > call.MaxBodyBytes*3/4 {
-			return nil, fmt.Errorf("%d plans and tenants that only fit them together are too much for one call: apply the file in parts", n)
+			return nil, fmt.Errorf("%d plans and tenants that only fit them together are too much for one call: "+
+				"apply the file in parts", n)
 		}
 		out = append(out, together)
 	}

@@ -1,5 +1,5 @@
-// Package client is the operator's side of packages admin and ops: their calls over HTTP, and plans files brought to the
-// control tables.
+// Package client is the operator's side of packages admin and ops: their calls over HTTP, and plans files brought to
+// the control tables.
 package client
 
 import (
@@ -36,12 +36,14 @@ type Client struct {
 // maxAnswerBytes bounds what is read of an answer.
 const maxAnswerBytes = 16 << 20
 
-// New makes a client. The endpoint is a URL, of https unless it is this machine's; sign may be nil only there. Where it is not nil, every
-// call is signed.
+// New makes a client. The endpoint is a URL, of https unless it is this machine's; sign may be nil only there. Where it
+// is not nil, every call is signed.
 func New(endpoint string, sign Sign) (*Client, error) {
 	u, err := url.Parse(endpoint)
-	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("endpoint %.200q: want a URL such as https://abc.execute-api.eu-west-1.amazonaws.com/prod", endpoint)
+	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Scheme != "http" &&
+		u.Scheme != "https" {
+		return nil, fmt.Errorf("endpoint %.200q: want a URL such as "+
+			"https://abc.execute-api.eu-west-1.amazonaws.com/prod", endpoint)
 	}
 	if !Local(u) && u.Scheme != "https" {
 		return nil, fmt.Errorf("endpoint %.200q: want https, for it is not this machine's", endpoint)
@@ -50,8 +52,9 @@ func New(endpoint string, sign Sign) (*Client, error) {
 		return nil, fmt.Errorf("endpoint %.200q: calls to it have to be signed", endpoint)
 	}
 	return &Client{base: u, sign: sign, http: &http.Client{
-		Timeout:       time.Minute,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // what was signed is for one place
+		Timeout: time.Minute,
+		// what was signed is for one place
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
@@ -111,7 +114,8 @@ func Do[Response any](ctx context.Context, c *Client, path string, request any) 
 			err = failed.Err
 		}
 		if Local(to) && errors.Is(err, syscall.ECONNREFUSED) {
-			return nil, fmt.Errorf("call %s: %w (is 'sluice dev' running there? --endpoint or SLUICE_ENDPOINT say where else)", to.Redacted(), err)
+			return nil, fmt.Errorf("call %s: %w (is 'sluice dev' running there? --endpoint or SLUICE_ENDPOINT say "+
+				"where else)", to.Redacted(), err)
 		}
 		return nil, fmt.Errorf("call %s: %w", to.Redacted(), err)
 	}

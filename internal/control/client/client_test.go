@@ -54,7 +54,9 @@ func (c *tables) Get(ctx context.Context, t control.Table, key string) (control.
 	return c.Tables.Get(ctx, t, key)
 }
 
-func (c *tables) List(ctx context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error) {
+func (c *tables) List(
+	ctx context.Context, t control.Table, after string, most int,
+) (items []control.Item, next string, err error) {
 	all, next, err := c.Tables.List(ctx, t, after, most)
 	for _, i := range all {
 		if bad := c.damage(t, i.Key); bad != nil {
@@ -141,7 +143,8 @@ func (w *world) apply(text string) client.Result {
 // many is a plans file with n tenants, of which every tenth has an override, and so a pin: see pins.
 func many(n int, rate int64) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: %d, period: 1s, burst: 1000 } ] } ]\ntenants:\n", rate)
+	fmt.Fprintf(&b, "plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: %d, period: 1s, "+
+		"burst: 1000 } ] } ]\ntenants:\n", rate)
 	for i := range n {
 		overrides := ""
 		if i%10 == 0 {
@@ -155,9 +158,9 @@ func many(n int, rate int64) string {
 // pins are what n tenants of many have in the table of cells.
 func pins(n int64) int64 { return n / 10 }
 
-// Guarantees that items which cannot be read stand in the way of no other change: they are named and left alone, and only a file that
-// names one of them, or a prune, which cannot know what it would delete, is refused. Somebody who writes to a table past Sluice would
-// otherwise take every operator's hands off it.
+// Guarantees that items which cannot be read stand in the way of no other change: they are named and left alone, and
+// only a file that names one of them, or a prune, which cannot know what it would delete, is refused. Somebody who
+// writes to a table past Sluice would otherwise take every operator's hands off it.
 func TestDamagedItems(t *testing.T) {
 	const file = `
 plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: %d, period: 1s, burst: 1000 } ] } ]
@@ -168,7 +171,8 @@ tenants: [ { id: acme, plan: pro }%s ]
 	w.tables.damaged = "bad-"
 	text := fmt.Sprintf(file, 200, "")
 	d := w.compare(text, false)
-	if len(d.Damaged) != 2 || !strings.Contains(d.Damaged[0], "bad-1") || !strings.Contains(d.Damaged[1], "bad-2") || len(d.Edits) != 1 {
+	if len(d.Damaged) != 2 || !strings.Contains(d.Damaged[0], "bad-1") || !strings.Contains(d.Damaged[1], "bad-2") ||
+		len(d.Edits) != 1 {
 		t.Fatalf("damaged %q, edits %+v", d.Damaged, d.Edits)
 	}
 	if r := w.apply(text); r.Written != 1 {
@@ -182,21 +186,24 @@ tenants: [ { id: acme, plan: pro }%s ]
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Compare(t.Context(), w.client, draft, client.Sections()...); err == nil || !strings.Contains(err.Error(), "bad-1") {
+	if _, err := client.Compare(t.Context(), w.client, draft, client.Sections()...); err == nil ||
+		!strings.Contains(err.Error(), "bad-1") {
 		t.Errorf("a prune: %v", err)
 	}
-	_, err = w.client.Apply(t.Context(), &admin.ApplyRequest{Reason: "why", Changes: []admin.Change{{Table: control.Plans, Key: "pro", Expect: 2, Delete: true}}})
+	_, err = w.client.Apply(t.Context(), &admin.ApplyRequest{Reason: "why",
+		Changes: []admin.Change{{Table: control.Plans, Key: "pro", Expect: 2, Delete: true}}})
 	if err == nil || !strings.Contains(err.Error(), "bad-1") { // who may be on it
 		t.Errorf("a plan deleted: %v", err)
 	}
 	d = w.compare(fmt.Sprintf(file, 200, ", { id: bad-2, plan: pro, suspended: true }"), false)
-	if _, err := d.Apply(t.Context(), w.client, "why", true, nil); err == nil || !strings.Contains(err.Error(), "bad-2") {
+	if _, err := d.Apply(t.Context(), w.client, "why", true, nil); err == nil ||
+		!strings.Contains(err.Error(), "bad-2") {
 		t.Errorf("a file that names one: %v", err)
 	}
 }
 
-// Guarantees that 10,000 tenants are applied in few calls, that an apply which was cut is taken up where it was, that one which
-// changes a plan of all of them writes one item, and that one which changes nothing writes nothing.
+// Guarantees that 10,000 tenants are applied in few calls, that an apply which was cut is taken up where it was, that
+// one which changes a plan of all of them writes one item, and that one which changes nothing writes nothing.
 func TestApplyOfTenThousandTenants(t *testing.T) {
 	w := newWorld(t)
 	const n, half = manyTenants, manyTenants / 2
@@ -239,13 +246,15 @@ plans:
 tenants: [ { id: acme, plan: pro, overrides: [ { id: burst, rate: 500 } ] }, { id: "<b> & \u2028c", plan: free } ]
 `
 
-// Guarantees that a diff names each value that changes, and leaves what commands set: an older file must not undo a suspension.
+// Guarantees that a diff names each value that changes, and leaves what commands set: an older file must not undo a
+// suspension.
 func TestDiff(t *testing.T) {
 	w := newWorld(t)
 	w.apply(small)
 	for path, request := range map[string]any{
 		"tenants/suspend": admin.TenantRequest{Tenant: "acme", Reason: "x"},
-		"boosts/add":      admin.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "2", Until: time.Now().Add(time.Hour), Reason: "x"},
+		"boosts/add": admin.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "2",
+			Until: time.Now().Add(time.Hour), Reason: "x"},
 	} {
 		if _, err := client.Do[call.Item](t.Context(), w.client, path, request); err != nil {
 			t.Fatal(err)
@@ -254,7 +263,8 @@ func TestDiff(t *testing.T) {
 	if d := w.compare(small, false); len(d.Edits) != 0 || d.Unchanged != 4 {
 		t.Errorf("of the same file, %+v differ", d.Edits)
 	}
-	d := w.compare(strings.NewReplacer("rate: 500", "rate: 600, burst: 700", "every: day", "every: week", `- { id: "free"`, `- { id: "new"`, "plan: free", "plan: new").Replace(small), false)
+	d := w.compare(strings.NewReplacer("rate: 500", "rate: 600, burst: 700", "every: day", "every: week",
+		`- { id: "free"`, `- { id: "new"`, "plan: free", "plan: new").Replace(small), false)
 	var got []string
 	for _, e := range d.Edits {
 		got = append(got, fmt.Sprintf("%s %s %s %v", e.Action, e.Kind, e.ID, e.Fields))
@@ -270,32 +280,37 @@ plan "pro": limit day starts afresh: it was a quota of day UTC per tenant, and i
 	}
 }
 
-// Guarantees that pruning deletes tenants before their plans, and that a plan which a tenant outside the file is on stays a problem.
+// Guarantees that pruning deletes tenants before their plans, and that a plan which a tenant outside the file is on
+// stays a problem.
 func TestPrune(t *testing.T) {
 	w := newWorld(t)
 	w.apply(small)
-	only := "plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }, { id: day, quota: { units: 5, every: day } } ] } ]\n"
+	only := "plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 " +
+		"}, { id: day, quota: { units: 5, every: day } } ] } ]\n"
 	d := w.compare(only, true)
-	if len(d.Edits) != 3 || d.Edits[2].Kind != plan.KindPlan || d.Edits[2].Action != client.Delete || len(d.Problems) != 0 {
+	if len(d.Edits) != 3 || d.Edits[2].Kind != plan.KindPlan || d.Edits[2].Action != client.Delete ||
+		len(d.Problems) != 0 {
 		t.Fatalf("%+v, %q", d.Edits, d.Problems)
 	}
 	if r, err := d.Apply(t.Context(), w.client, "gone", true, nil); err != nil || r.Written != 3 {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	if d := w.compare(small, false); len(d.Edits) != 3 || d.Edits[0].Action != client.Create || d.Edits[0].Version != 2 {
+	if d := w.compare(small, false); len(d.Edits) != 3 || d.Edits[0].Action != client.Create ||
+		d.Edits[0].Version != 2 {
 		t.Errorf("what was deleted is made again: %+v", d.Edits)
 	}
 	w.apply(small)
 }
 
-// Guarantees that a plan change which breaks the override of a tenant that the file does not have is a problem that names it,
-// and that one which comes with the tenant's own change is written together with it.
+// Guarantees that a plan change which breaks the override of a tenant that the file does not have is a problem that
+// names it, and that one which comes with the tenant's own change is written together with it.
 func TestPlanAndOverride(t *testing.T) {
 	w := newWorld(t)
 	w.apply(small)
 	without := "plans: [ { id: pro, limits: [ { id: other, algorithm: token_bucket, rate: 100, period: 1s } ] } ]\n"
 	d := w.compare(without, false)
-	if len(d.Problems) != 1 || !strings.Contains(d.Problems[0], `plan pro has no limit "burst"`) || !strings.Contains(d.Problems[0], "acme") {
+	if len(d.Problems) != 1 || !strings.Contains(d.Problems[0], `plan pro has no limit "burst"`) ||
+		!strings.Contains(d.Problems[0], "acme") {
 		t.Errorf("problems %q", d.Problems)
 	}
 	if _, err := d.Apply(t.Context(), w.client, "x", true, nil); codeOf(err) != call.Invalid {
@@ -312,11 +327,13 @@ func TestChangedMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	w.apply(small)
 	d := w.compare(strings.ReplaceAll(small, "rate: 500", "rate: 600"), false)
-	if _, err := client.Do[call.Item](t.Context(), w.client, "tenants/suspend", admin.TenantRequest{Tenant: "acme", Reason: "mine"}); err != nil {
+	if _, err := client.Do[call.Item](t.Context(), w.client, "tenants/suspend", admin.TenantRequest{Tenant: "acme",
+		Reason: "mine"}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := d.Apply(t.Context(), w.client, "x", false, nil)
-	if codeOf(err) != call.Conflict || !strings.Contains(err.Error(), "by ann@local") || !strings.Contains(err.Error(), "mine") {
+	if codeOf(err) != call.Conflict || !strings.Contains(err.Error(), "by ann@local") ||
+		!strings.Contains(err.Error(), "mine") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -329,12 +346,13 @@ func codeOf(err error) call.Code {
 	return e.Code
 }
 
-// Guarantees that calls go to nowhere but the endpoint: signed or to this machine, over TLS or not at all, and never where an
-// answer points to.
+// Guarantees that calls go to nowhere but the endpoint: signed or to this machine, over TLS or not at all, and never
+// where an answer points to.
 func TestEndpoints(t *testing.T) {
 	sign := func(context.Context, *http.Request, string) error { return errors.New("no credentials") }
 	for endpoint, says := range map[string]string{
-		"http://example.com/prod": "https", "ftp://localhost/": "URL", "": "URL", "localhost:8080": "URL", "https://u:p@example.com": "URL", "https://x/?a=b": "URL",
+		"http://example.com/prod": "https", "ftp://localhost/": "URL", "": "URL", "localhost:8080": "URL",
+		"https://u:p@example.com": "URL", "https://x/?a=b": "URL",
 		"http://localhost.example.com/": "https", "http://127.0.0.1.example.com/": "https",
 	} {
 		if _, err := client.New(endpoint, sign); err == nil || !strings.Contains(err.Error(), says) {
@@ -348,7 +366,8 @@ func TestEndpoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil || !strings.Contains(err.Error(), "no credentials") {
+	if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil ||
+		!strings.Contains(err.Error(), "no credentials") {
 		t.Errorf("unsigned: %v", err)
 	}
 	if _, err := c.WithToken("token", "hint"); err == nil {
@@ -368,21 +387,32 @@ func TestEndpoints(t *testing.T) {
 			w.WriteHeader(http.StatusForbidden)
 			_, _ = w.Write([]byte(`{"message":"Missing Authentication Token"}`))
 		},
-		"admin endpoint":                 http.NotFound,
-		"Unauthorized (is this Sluice's": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
-		"not Sluice's":                   func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
-		"larger than":                    func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 17<<20)) },
+		"admin endpoint": http.NotFound,
+		"Unauthorized (is this Sluice's": func(w http.ResponseWriter,
+			_ *http.Request) {
+			w.WriteHeader(http.StatusUnauthorized)
+		},
+		"not Sluice's": func(w http.ResponseWriter, _ *http.Request) {
+			_,
+				_ = w.Write([]byte("<html>"))
+		},
+		"larger than": func(w http.ResponseWriter, _ *http.Request) {
+			_,
+				_ = w.Write(make([]byte, 17<<20))
+		},
 	} {
 		server := httptest.NewServer(answer)
 		c, err := client.New(server.URL, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil ||
+			!strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 		server.Close()
-		if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil || !strings.Contains(err.Error(), "is 'sluice dev' running") {
+		if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil ||
+			!strings.Contains(err.Error(), "is 'sluice dev' running") {
 			t.Errorf("nobody listens: %v", err)
 		}
 	}
@@ -406,16 +436,17 @@ func TestAnApplyThatIsBrokenOff(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	calls := 0
-	result, err := d.Apply(ctx, disturbed{w.client, func(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
-		if calls++; calls == 2 {
-			cancel()
-			return nil, ctx.Err()
-		}
-		if _, err := w.client.Apply(ctx, r); err != nil {
-			return nil, err
-		}
-		return w.client.Apply(ctx, r) // it is repeated, by whoever: all is so already
-	}}, "x", false, nil)
+	result, err := d.Apply(ctx, disturbed{w.client,
+		func(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
+			if calls++; calls == 2 {
+				cancel()
+				return nil, ctx.Err()
+			}
+			if _, err := w.client.Apply(ctx, r); err != nil {
+				return nil, err
+			}
+			return w.client.Apply(ctx, r) // it is repeated, by whoever: all is so already
+		}}, "x", false, nil)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
@@ -423,7 +454,8 @@ func TestAnApplyThatIsBrokenOff(t *testing.T) {
 	for _, o := range result.Documents {
 		states = append(states, fmt.Sprintf("%s %s: %s", o.Kind, o.ID, o.State))
 	}
-	const want = "plan pro: already so\nplan free: already so\ntenant acme: not written\ntenant <b> & \u2028c: not written"
+	const want = "plan pro: already so\nplan free: already so\ntenant acme: not written\ntenant <b> & \u2028c: not " +
+		"written"
 	if got := strings.Join(states, "\n"); got != want || result.Unchanged != 2 {
 		t.Errorf("%+v\n%s\nwant\n%s", result, got, want)
 	}
@@ -445,7 +477,8 @@ func TestAnOlderEndpoint(t *testing.T) {
 		t.Errorf("nothing is lost: %+v, %v", r, err)
 	}
 	d = w.compare(small, false)
-	if _, err := d.Apply(t.Context(), older, "looser", true, nil); codeOf(err) != call.Invalid || !strings.Contains(err.Error(), "deploy it first") {
+	if _, err := d.Apply(t.Context(), older, "looser", true, nil); codeOf(err) != call.Invalid ||
+		!strings.Contains(err.Error(), "deploy it first") {
 		t.Errorf("something is lost: %v", err)
 	}
 	if _, err := d.Apply(t.Context(), w.client, "looser", false, nil); codeOf(err) != call.Confirm {
@@ -465,13 +498,17 @@ ipLimits: [ { id: a, algorithm: token_bucket, rate: 1, period: 1s }, { id: b, al
 routes: [ { methods: [GET, PUT], pathPattern: "/a/*" }, { pathPattern: "/b" } ]
 `
 	w.apply(base)
-	if d := w.compare(`routes: [ { methods: [PUT, GET], pathPattern: "/a/*/" } ]`, false); len(d.Edits) != 1 || len(d.Losses()) != 0 {
+	if d := w.compare(`routes: [ { methods: [PUT, GET], pathPattern: "/a/*/" } ]`, false); len(d.Edits) != 1 ||
+		len(d.Losses()) != 0 {
 		t.Errorf("the same route, written otherwise: %+v", d.Edits)
 	}
-	w.apply("ipLimits: [ { id: c, algorithm: token_bucket, rate: 3, period: 1s }, { id: a, algorithm: token_bucket, rate: 4, period: 1s } ]")
+	w.apply("ipLimits: [ { id: c, algorithm: token_bucket, rate: 3, period: 1s }, { id: a, algorithm: token_bucket, " +
+		"rate: 4, period: 1s } ]")
 	item, err := w.tables.Get(t.Context(), control.Plans, "@settings")
-	const want = `{"ipLimits":[{"algorithm":"token_bucket","id":"a","period":"1s","rate":4},{"algorithm":"token_bucket","id":"b","period":"1s","rate":2},` +
-		`{"algorithm":"token_bucket","id":"c","period":"1s","rate":3}],"routes":[{"methods":["GET","PUT"],"pathPattern":"/a/*"},{"pathPattern":"/b"}]}`
+	const want = `{"ipLimits":[{"algorithm":"token_bucket","id":"a","period":"1s","rate":4},` +
+		`{"algorithm":"token_bucket","id":"b","period":"1s","rate":2},` +
+		`{"algorithm":"token_bucket","id":"c","period":"1s","rate":3}],"routes":[{"methods":["GET","PUT"],` +
+		`"pathPattern":"/a/*"},{"pathPattern":"/b"}]}`
 	if err != nil || string(item.Body) != want {
 		t.Errorf("stored is %s, %v; want %s", item.Body, err, want)
 	}

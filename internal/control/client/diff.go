@@ -93,16 +93,17 @@ func Sections() []Section {
 
 // Diff is how plans files differ from the control tables.
 type Diff struct {
-	Edits     []Edit          `json:"changes"`           // plans, settings, tenants, keys; then deletes
-	Unchanged int             `json:"unchanged"`         // documents
-	Elsewhere int             `json:"elsewhere"`         // plans and tenants that the files do not have, and that stay
-	Stay      map[Section]int `json:"stay"`              // entries that the files do not have, and that stay
-	Afresh    []string        `json:"afresh"`            // counters that would begin anew, one sentence each
-	Problems  []string        `json:"problems"`          // why it cannot be applied, one sentence each
-	Damaged   []string        `json:"damaged,omitempty"` // items that cannot be read and are left alone, one sentence each
-	first     map[string]bool
-	stored    map[string]*call.Item
-	prune     []Section
+	Edits     []Edit          `json:"changes"`   // plans, settings, tenants, keys; then deletes
+	Unchanged int             `json:"unchanged"` // documents
+	Elsewhere int             `json:"elsewhere"` // plans and tenants that the files do not have, and that stay
+	Stay      map[Section]int `json:"stay"`      // entries that the files do not have, and that stay
+	Afresh    []string        `json:"afresh"`    // counters that would begin anew, one sentence each
+	Problems  []string        `json:"problems"`  // why it cannot be applied, one sentence each
+	// items that cannot be read and are left alone, one sentence each
+	Damaged []string `json:"damaged,omitempty"`
+	first   map[string]bool
+	stored  map[string]*call.Item
+	prune   []Section
 }
 
 // Losses returns what all edits remove and weaken, in their order.
@@ -120,8 +121,8 @@ func at(t control.Table, key string) string { return string(t) + "\x00" + key }
 // do not have is removed. The error is a *plan.Error where the files do not fit what is there, as far as a line of them
 // is to blame; others are Problems.
 //
-// Items that cannot be read, which somebody wrote past Sluice, are in nobody's way: the diff names them. The tables refuse the change of a
-// file that has one of them. With a prune they are an error.
+// Items that cannot be read, which somebody wrote past Sluice, are in nobody's way: the diff names them. The tables
+// refuse the change of a file that has one of them. With a prune they are an error.
 func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Section) (*Diff, error) {
 	d := &Diff{prune: prune, Edits: []Edit{}, Stay: map[Section]int{}, Afresh: []string{}, Problems: []string{},
 		first: map[string]bool{}}
@@ -199,8 +200,10 @@ func (d *Diff) deletes(named map[string]bool) []Edit {
 			d.Elsewhere++
 			d.Stay[section]++
 		default:
-			*into = append(*into, Edit{Action: Delete, Kind: doc.Kind, ID: doc.ID, Version: item.Version, Was: authorOf(item),
-				change: admin.Change{Table: item.Table, Key: item.Key, Expect: item.Version, Delete: true}, before: item.Body})
+			*into = append(*into, Edit{Action: Delete, Kind: doc.Kind, ID: doc.ID, Version: item.Version,
+				Was:    authorOf(item),
+				change: admin.Change{Table: item.Table, Key: item.Key, Expect: item.Version, Delete: true},
+				before: item.Body})
 		}
 	})
 	return append(tenants, plans...)
@@ -518,7 +521,9 @@ func (d *Diff) afresh(e *Edit, before, after *plan.Set) {
 }
 
 // tenant looks at a stored tenant under the plans as they will be. e is its edit, or nil.
-func (d *Diff) tenant(draft *plan.Draft, item *call.Item, e *Edit, plans map[string]*plan.Plan, changed map[string]bool) {
+func (d *Diff) tenant(
+	draft *plan.Draft, item *call.Item, e *Edit, plans map[string]*plan.Plan, changed map[string]bool,
+) {
 	var t struct {
 		Plan              string
 		Overrides, Boosts []json.RawMessage
@@ -529,7 +534,8 @@ func (d *Diff) tenant(draft *plan.Draft, item *call.Item, e *Edit, plans map[str
 	doc := plan.Document{Kind: plan.KindTenant, ID: item.Key, Body: item.Body}
 	if e == nil {
 		if plans[t.Plan] == nil {
-			d.Problems = append(d.Problems, fmt.Sprintf("plan %q cannot be deleted: tenant %q is on it", t.Plan, item.Key))
+			d.Problems = append(d.Problems, fmt.Sprintf("plan %q cannot be deleted: tenant %q is on it", t.Plan,
+				item.Key))
 		} else if len(t.Overrides)+len(t.Boosts) > 0 {
 			if _, err := compile(doc, plans); err != nil {
 				d.Problems = append(d.Problems, err.Error())

@@ -31,7 +31,9 @@ type writes struct {
 	calls int
 }
 
-func (w *writes) PutItem(ctx context.Context, in *sdk.PutItemInput, o ...func(*sdk.Options)) (*sdk.PutItemOutput, error) {
+func (w *writes) PutItem(
+	ctx context.Context, in *sdk.PutItemInput, o ...func(*sdk.Options),
+) (*sdk.PutItemOutput, error) {
 	out, err := w.Client.PutItem(ctx, in, o...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,8 +53,8 @@ func (d direct) Apply(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyR
 	return d.Service.Apply(ctx, "ann", r)
 }
 
-// Guarantees what an apply of many tenants costs in DynamoDB: one write unit for each, another for one that has an override, once, and
-// none when it is repeated.
+// Guarantees what an apply of many tenants costs in DynamoDB: one write unit for each, another for one that has an
+// override, once, and none when it is repeated.
 func TestWriteUnitsOfAnApply(t *testing.T) {
 	url := os.Getenv("SLUICE_DYNAMODB")
 	if url == "" {

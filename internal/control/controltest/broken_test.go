@@ -205,7 +205,8 @@ func (n *naive) bend(head *control.Item, c control.Change) control.Change {
 		return c
 	}
 	switch {
-	case n.fault == versionIgnored, n.fault == repeatWrites && c.Expect == head.Version-1 && string(c.Body) == string(head.Body) && c.Reason == head.Reason:
+	case n.fault == versionIgnored, n.fault == repeatWrites && c.Expect == head.Version-1 &&
+		string(c.Body) == string(head.Body) && c.Reason == head.Reason:
 		c.Expect = head.Version
 	case n.fault == clockRaised && c.Now.Before(head.ChangedAt):
 		c.Now = head.ChangedAt
@@ -293,9 +294,12 @@ func TestContractOfNaiveTables(t *testing.T) { controltest.Run(t, config(none)) 
 // TestBrokenTables shows the suite catch each way of being broken. A suite that passes broken tables guards nothing.
 func TestBrokenTables(t *testing.T) {
 	for _, f := range []fault{
-		versionIgnored, versionSkipped, race, haveForgotten, conflictWrites, repeatConflicts, repeatWrites, deleteRemoves,
-		deleteOfNone, linkForgotten, hashStale, clockDecides, clockRaised, bodyAsGiven, boundsIgnored, keyChanges, tablesJoined,
-		keysFolded, getStale, listShort, listTwice, listOffset, tombstonesHidden, recordLost, recordTwice, recordsSwapped,
+		versionIgnored, versionSkipped, race, haveForgotten, conflictWrites, repeatConflicts, repeatWrites,
+		deleteRemoves,
+		deleteOfNone, linkForgotten, hashStale, clockDecides, clockRaised, bodyAsGiven, boundsIgnored, keyChanges,
+		tablesJoined,
+		keysFolded, getStale, listShort, listTwice, listOffset, tombstonesHidden, recordLost, recordTwice,
+		recordsSwapped,
 		oldForgotten, feedOnce, contextIgnored, tombstoneWithBody,
 	} {
 		t.Run(string(f), func(t *testing.T) {

@@ -50,7 +50,8 @@ func conflict(s *subject) error {
 		_, err := s.put(control.Plans, "pro", expect, body)
 		var c *control.ConflictError
 		if !errors.As(err, &c) || !errors.Is(err, control.ErrConflict) || c.Have != have || c.Expect != expect {
-			return fmt.Errorf("a Put that expects version %d of an item at version %d returns %s, want a ConflictError that says so", expect, have, said(err))
+			return fmt.Errorf("a Put that expects version %d of an item at version %d returns %s, want a "+
+				"ConflictError that says so", expect, have, said(err))
 		}
 		return nil
 	}
@@ -107,7 +108,8 @@ func repeated(s *subject) error {
 			c := c
 			other(&c)
 			if got, err := s.tables.Put(s.ctx, c); !errors.Is(err, control.ErrConflict) {
-				return fmt.Errorf("the same Put again but for its %s returns version %d, %s; want a conflict", what, got.Version, said(err))
+				return fmt.Errorf("the same Put again but for its %s returns version %d, %s; want a conflict", what,
+					got.Version, said(err))
 			}
 		}
 	}
@@ -115,8 +117,8 @@ func repeated(s *subject) error {
 	return err
 }
 
-// Without its tombstone a deleted item would begin again at version 1, and cells that missed the delete would keep the old one
-// for ever.
+// Without its tombstone a deleted item would begin again at version 1, and cells that missed the delete would keep the
+// old one for ever.
 func tombstones(s *subject) error {
 	none := func(expect int64) error {
 		if _, err := s.put(control.Tenants, "acme", expect, ""); !errors.Is(err, control.ErrNotFound) {
@@ -259,11 +261,14 @@ func clocks(s *subject) error {
 // Bad input gives a clear error and changes nothing.
 func bounds(s *subject) error {
 	tests := map[string]func(*control.Change){
-		"no table":               func(c *control.Change) { c.Table = "counters" },
-		"no key":                 func(c *control.Change) { c.Key = "" },
-		"a plan's key":           func(c *control.Change) { c.Key = "a/b" },
-		"a tenant's key":         func(c *control.Change) { c.Table, c.Key = control.Tenants, "a\x00b" },
-		"a long key":             func(c *control.Change) { c.Table, c.Key = control.Tenants, strings.Repeat("x", 129) },
+		"no table":       func(c *control.Change) { c.Table = "counters" },
+		"no key":         func(c *control.Change) { c.Key = "" },
+		"a plan's key":   func(c *control.Change) { c.Key = "a/b" },
+		"a tenant's key": func(c *control.Change) { c.Table, c.Key = control.Tenants, "a\x00b" },
+		"a long key": func(c *control.Change) {
+			c.Table, c.Key = control.Tenants,
+				strings.Repeat("x", 129)
+		},
 		"a key that is no text":  func(c *control.Change) { c.Table, c.Key = control.Tenants, "\xff" },
 		"a negative version":     func(c *control.Change) { c.Expect = -1 },
 		"a large version":        func(c *control.Change) { c.Expect = events.MaxVersion },
@@ -289,7 +294,8 @@ func bounds(s *subject) error {
 	}
 	for _, size := range []int{control.MaxBodyBytes + 1, 3 << 20} {
 		if i, err := s.put(control.Plans, "pro", 0, large(size)); !errors.Is(err, control.ErrTooLarge) {
-			return fmt.Errorf("a body of %d bytes: Put returns version %d, %s; want ErrTooLarge", size, i.Version, said(err))
+			return fmt.Errorf("a body of %d bytes: Put returns version %d, %s; want ErrTooLarge", size, i.Version,
+				said(err))
 		}
 	}
 	for _, key := range []string{"", "a/b"} {
@@ -347,7 +353,8 @@ func bodies(s *subject) error {
 	}
 	for i := range records {
 		if string(records[i].New.Body) != tests[i].want {
-			return fmt.Errorf("the body %.80s comes as %.80s, want %.80s", tests[i].in, records[i].New.Body, tests[i].want)
+			return fmt.Errorf("the body %.80s comes as %.80s, want %.80s", tests[i].in, records[i].New.Body,
+				tests[i].want)
 		}
 		if _, err := events.Encode(records[i].Event()); err != nil {
 			return err
@@ -359,15 +366,17 @@ func bodies(s *subject) error {
 	return nil
 }
 
-// A cell looks a key up by hash. Were it to change, or go with the body, a cell that misses a message would accept the old key
-// for ever.
+// A cell looks a key up by hash. Were it to change, or go with the body, a cell that misses a message would accept the
+// old key for ever.
 func apiKeys(s *subject) error {
 	body := func(hash, pepper string, more string) string {
 		return `{"hash":"` + strings.Repeat(hash, 64) + `","pepper":"` + pepper + `","tenant":"acme"` + more + `}`
 	}
 	for _, bad := range []string{
-		`{}`, `{"tenant":"acme"}`, body("A", "p", ""), body("g", "p", ""), body("a", "", ""), `{"hash":"ab","pepper":"p"}`,
-		`{"HASH":"` + strings.Repeat("a", 64) + `","pepper":"p"}`, `{"hash":1,"pepper":"p"}`, `{"hash":null,"pepper":null}`,
+		`{}`, `{"tenant":"acme"}`, body("A", "p", ""), body("g", "p", ""), body("a", "", ""),
+		`{"hash":"ab","pepper":"p"}`,
+		`{"HASH":"` + strings.Repeat("a", 64) + `","pepper":"p"}`, `{"hash":1,"pepper":"p"}`,
+		`{"hash":null,"pepper":null}`,
 	} {
 		if _, err := s.put(control.Keys, "k1", 0, bad); !errors.Is(err, control.ErrInvalid) {
 			return fmt.Errorf("a key %s: %s, want ErrInvalid", bad, said(err))
@@ -390,7 +399,8 @@ func apiKeys(s *subject) error {
 
 // No choice of names lets one item reach another.
 func apart(s *subject) error {
-	names := []string{"a", "A", "a ", " a", "a/1", "a/", "a.b", "%61", "á", "a\u0301", "😀", "'\"\\", "@settings", strings.Repeat("x", 128)}
+	names := []string{"a", "A", "a ", " a", "a/1", "a/", "a.b", "%61", "á", "a\u0301", "😀", "'\"\\", "@settings",
+		strings.Repeat("x", 128)}
 	tables := []control.Table{control.Tenants, control.Plans, control.Cells, control.Operations}
 	n := 0
 	for _, t := range tables {
@@ -538,7 +548,8 @@ func histories(s *subject) error {
 		t   control.Table
 		key string
 	}
-	names := []name{{control.Plans, "pro"}, {control.Plans, events.SettingsKey}, {control.Tenants, "pro"}, {control.Tenants, "a/b"}, {control.Cells, events.SharesKey}}
+	names := []name{{control.Plans, "pro"}, {control.Plans, events.SettingsKey}, {control.Tenants, "pro"},
+		{control.Tenants, "a/b"}, {control.Cells, events.SharesKey}}
 	heads := make(map[name]*control.Item)
 	written := 0
 	for step := range s.Steps {
@@ -562,8 +573,10 @@ func histories(s *subject) error {
 		}
 		want, done, wantErr := control.Next(heads[n], checked)
 		got, err := s.tables.Put(s.ctx, c)
-		if (err == nil) != (wantErr == nil) || errors.Is(err, control.ErrConflict) != errors.Is(wantErr, control.ErrConflict) {
-			return fmt.Errorf("step %d: Put of %s/%s expecting version %d returns %s, want %s", step, n.t, n.key, c.Expect, said(err), said(wantErr))
+		if (err == nil) != (wantErr == nil) || errors.Is(err, control.ErrConflict) != errors.Is(wantErr,
+			control.ErrConflict) {
+			return fmt.Errorf("step %d: Put of %s/%s expecting version %d returns %s, want %s", step, n.t, n.key,
+				c.Expect, said(err), said(wantErr))
 		}
 		if err != nil {
 			continue

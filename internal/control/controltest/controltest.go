@@ -1,7 +1,7 @@
 // Package controltest is the contract that every implementation of control.Tables must keep.
 //
-// An implementation's own test is a few lines: [Run] with a [Config] that makes fresh tables. [Broken] runs the suite without
-// failing a test, and tells what broken tables were caught at.
+// An implementation's own test is a few lines: [Run] with a [Config] that makes fresh tables. [Broken] runs the suite
+// without failing a test, and tells what broken tables were caught at.
 package controltest
 
 //lint:file-ignore ST1005 the errors begin with names of methods
@@ -23,8 +23,8 @@ type Config struct {
 	// Peer makes another handle on the same tables, as a second process would have. Nil where there can be only one.
 	Peer func(tb testing.TB, tables control.Tables) control.Tables
 
-	// Feed returns what the feed delivers from its beginning on, in order for each key, as soon as there are n deliveries, or
-	// when ctx ends. Required.
+	// Feed returns what the feed delivers from its beginning on, in order for each key, as soon as there are n
+	// deliveries, or when ctx ends. Required.
 	Feed func(ctx context.Context, tables control.Tables, n int) ([]control.Delivery, error)
 
 	Parallel bool // runs the cases side by side, for tables that wait much
@@ -161,7 +161,8 @@ func (s *subject) feed(n int) ([]control.Record, error) {
 		return nil, err
 	}
 	if len(first) != n || len(again) != n {
-		return nil, fmt.Errorf("the feed has %d records, and from the beginning again %d, want %d", len(first), len(again), n)
+		return nil, fmt.Errorf("the feed has %d records, and from the beginning again %d, want %d", len(first),
+			len(again), n)
 	}
 	records := make([]control.Record, n)
 	sequences := make(map[string]bool)

@@ -1,7 +1,7 @@
 // Package dynamo keeps the control tables in DynamoDB: package row has the layout.
 //
-// A Put is a consistent read and one conditional write, which costs one write unit for each begun KB of the item. Any number
-// of processes may write. The tables' streams are the feed; package streamrecord reads what they bring.
+// A Put is a consistent read and one conditional write, which costs one write unit for each begun KB of the item. Any
+// number of processes may write. The tables' streams are the feed; package streamrecord reads what they bring.
 package dynamo
 
 import (
@@ -44,8 +44,8 @@ func Names(prefix string) map[control.Table]string {
 	return names
 }
 
-// New makes the tables over a *dynamodb.Client. Names may leave out tables that are not used: these are errors when they are.
-// The client's retries are safe: a Put that is repeated makes one version.
+// New makes the tables over a *dynamodb.Client. Names may leave out tables that are not used: these are errors when
+// they are. The client's retries are safe: a Put that is repeated makes one version.
 func New(c client, names map[control.Table]string) (*Tables, error) {
 	if c == nil || len(names) == 0 {
 		return nil, errors.New("control tables: need a client and the names of tables")
@@ -107,7 +107,9 @@ func (t *Tables) get(ctx context.Context, table control.Table, key string) (*con
 }
 
 // List implements [control.Tables], by consistent scans.
-func (t *Tables) List(ctx context.Context, table control.Table, after string, most int) ([]control.Item, string, error) {
+func (t *Tables) List(
+	ctx context.Context, table control.Table, after string, most int,
+) ([]control.Item, string, error) {
 	if err := control.CheckList(table, most); err != nil {
 		return nil, "", err
 	}
@@ -239,19 +241,23 @@ func attribute(v row.Value) types.AttributeValue {
 // creator is the part of *dynamodb.Client that makes tables.
 type creator interface {
 	dynamodb.DescribeTableAPIClient
-	CreateTable(context.Context, *dynamodb.CreateTableInput, ...func(*dynamodb.Options)) (*dynamodb.CreateTableOutput, error)
+	CreateTable(context.Context, *dynamodb.CreateTableInput, ...func(*dynamodb.Options)) (*dynamodb.CreateTableOutput,
+		error)
 }
 
-// Create makes the tables, billed per request, with streams of new and old images, and waits until they are there. One that
-// exists is left as it is. Backups and the protection against deletion are the deployment's affair.
+// Create makes the tables, billed per request, with streams of new and old images, and waits until they are there. One
+// that exists is left as it is. Backups and the protection against deletion are the deployment's affair.
 func Create(ctx context.Context, c creator, names map[control.Table]string) error {
 	for _, name := range names {
 		_, err := c.CreateTable(ctx, &dynamodb.CreateTableInput{
-			TableName:            aws.String(name),
-			BillingMode:          types.BillingModePayPerRequest,
-			AttributeDefinitions: []types.AttributeDefinition{{AttributeName: aws.String(row.ID), AttributeType: types.ScalarAttributeTypeS}},
-			KeySchema:            []types.KeySchemaElement{{AttributeName: aws.String(row.ID), KeyType: types.KeyTypeHash}},
-			StreamSpecification:  &types.StreamSpecification{StreamEnabled: aws.Bool(true), StreamViewType: types.StreamViewTypeNewAndOldImages},
+			TableName:   aws.String(name),
+			BillingMode: types.BillingModePayPerRequest,
+			AttributeDefinitions: []types.AttributeDefinition{{AttributeName: aws.String(row.ID),
+				AttributeType: types.ScalarAttributeTypeS}},
+			KeySchema: []types.KeySchemaElement{{AttributeName: aws.String(row.ID),
+				KeyType: types.KeyTypeHash}},
+			StreamSpecification: &types.StreamSpecification{StreamEnabled: aws.Bool(true),
+				StreamViewType: types.StreamViewTypeNewAndOldImages},
 		})
 		var exists *types.ResourceInUseException
 		if err != nil && !errors.As(err, &exists) {

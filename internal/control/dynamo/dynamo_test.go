@@ -90,7 +90,8 @@ func fresh(tb testing.TB) *named {
 	}
 	tb.Cleanup(func() {
 		for _, name := range names {
-			if _, err := c.DeleteTable(context.Background(), &sdk.DeleteTableInput{TableName: aws.String(name)}); err != nil {
+			if _, err := c.DeleteTable(context.Background(),
+				&sdk.DeleteTableInput{TableName: aws.String(name)}); err != nil {
 				tb.Error(err)
 			}
 		}
@@ -132,8 +133,8 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// feed reads the five streams to their present ends, again and again until there are n records, as Lambda would hand them
-// to a function.
+// feed reads the five streams to their present ends, again and again until there are n records, as Lambda would hand
+// them to a function.
 func (t *named) feed(ctx context.Context, n int) ([]control.Delivery, error) {
 	for {
 		var all []control.Delivery
@@ -224,13 +225,15 @@ func lambdaEvent(arn string, records []streamtypes.Record) ([]byte, error) {
 			"SizeBytes":                   r.Dynamodb.SizeBytes,
 			"StreamViewType":              r.Dynamodb.StreamViewType,
 		}
-		for name, attributes := range map[string]map[string]streamtypes.AttributeValue{"NewImage": r.Dynamodb.NewImage, "OldImage": r.Dynamodb.OldImage} {
+		for name, attributes := range map[string]map[string]streamtypes.AttributeValue{"NewImage": r.Dynamodb.NewImage,
+			"OldImage": r.Dynamodb.OldImage} {
 			if len(attributes) > 0 {
 				change[name] = image(attributes)
 			}
 		}
 		list = append(list, object{
-			"eventID": r.EventID, "eventName": r.EventName, "eventVersion": "1.1", "eventSource": "aws:dynamodb", "awsRegion": "eu-west-1",
+			"eventID": r.EventID, "eventName": r.EventName, "eventVersion": "1.1", "eventSource": "aws:dynamodb",
+			"awsRegion":      "eu-west-1",
 			"eventSourceARN": arn, "dynamodb": change,
 		})
 	}
@@ -256,7 +259,8 @@ func image(attributes map[string]streamtypes.AttributeValue) map[string]any {
 
 func change(key string, expect int64) control.Change {
 	return control.Change{
-		Table: control.Tenants, Key: key, Expect: expect, Body: fmt.Appendf(nil, `{"pid":%d}`, os.Getpid()), Actor: "jo",
+		Table: control.Tenants, Key: key, Expect: expect, Body: fmt.Appendf(nil, `{"pid":%d}`, os.Getpid()),
+		Actor:  "jo",
 		Reason: fmt.Sprintf("process %d", os.Getpid()), Now: noon,
 	}
 }
@@ -379,7 +383,8 @@ func TestAltered(t *testing.T) {
 	}
 	edit(t, c, name, "a", "SET body = :x", text(`{"plan":"free of charge"}`)) // a raise that nobody signed
 	edit(t, c, name, "b", "SET version = :x", text("1"))                      // of another type
-	if _, err := tables.Get(ctx, control.Tenants, "b"); !errors.Is(err, control.ErrBadItem) || !strings.Contains(err.Error(), `tenants/"b"`) {
+	if _, err := tables.Get(ctx, control.Tenants, "b"); !errors.Is(err, control.ErrBadItem) ||
+		!strings.Contains(err.Error(), `tenants/"b"`) {
 		t.Errorf("Get of what cannot be read = %v", err)
 	}
 	if _, err := tables.Put(ctx, change("b", 1)); !errors.Is(err, control.ErrBadItem) {
@@ -390,7 +395,8 @@ func TestAltered(t *testing.T) {
 	}
 	items, next, err := tables.List(ctx, control.Tenants, "", 10)
 	if !errors.Is(err, control.ErrBadItem) || !strings.Contains(err.Error(), `"b"`) || len(items) != 2 || next != "" {
-		t.Errorf("List = %d items, %q, %v; want the two that can be read, and an error that names the other", len(items), next, err)
+		t.Errorf("List = %d items, %q, %v; want the two that can be read, and an error that names the other",
+			len(items), next, err)
 	}
 	if i, err := tables.Get(ctx, control.Tenants, "a"); err != nil || i.Verify() == nil {
 		t.Errorf("Verify of what was altered = %v, %v", i.Verify(), err)
@@ -435,7 +441,9 @@ type flaky struct {
 
 var errLost = errors.New("the answer was lost")
 
-func (f *flaky) PutItem(ctx context.Context, in *sdk.PutItemInput, o ...func(*sdk.Options)) (*sdk.PutItemOutput, error) {
+func (f *flaky) PutItem(
+	ctx context.Context, in *sdk.PutItemInput, o ...func(*sdk.Options),
+) (*sdk.PutItemOutput, error) {
 	out, err := f.Client.PutItem(ctx, in, o...)
 	if err == nil && f.lose() {
 		return nil, errLost
@@ -443,8 +451,8 @@ func (f *flaky) PutItem(ctx context.Context, in *sdk.PutItemInput, o ...func(*sd
 	return out, err
 }
 
-// Guarantees that a writer whose answer was lost asks again and learns that its version is there, whether it is the first or a
-// later one, and that the write is not made twice.
+// Guarantees that a writer whose answer was lost asks again and learns that its version is there, whether it is the
+// first or a later one, and that the write is not made twice.
 func TestLostAnswer(t *testing.T) {
 	ctx, made := t.Context(), fresh(t)
 	lose := false
@@ -472,13 +480,15 @@ type between struct {
 	do func()
 }
 
-func (b *between) PutItem(ctx context.Context, in *sdk.PutItemInput, o ...func(*sdk.Options)) (*sdk.PutItemOutput, error) {
+func (b *between) PutItem(
+	ctx context.Context, in *sdk.PutItemInput, o ...func(*sdk.Options),
+) (*sdk.PutItemOutput, error) {
 	b.do()
 	return b.Client.PutItem(ctx, in, o...)
 }
 
-// Guarantees that a write between a Put's read and its own write is a conflict, and is not overwritten; also one by hand that
-// left the version as it was.
+// Guarantees that a write between a Put's read and its own write is a conflict, and is not overwritten; also one by
+// hand that left the version as it was.
 func TestBetweenReadAndWrite(t *testing.T) {
 	ctx, made, c := t.Context(), fresh(t), connect(t)
 	for _, tt := range []struct {
@@ -575,7 +585,8 @@ func TestNew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tables.Get(t.Context(), control.Tenants, "acme"); !errors.Is(err, control.ErrInvalid) || !strings.Contains(err.Error(), "tenants") {
+	if _, err := tables.Get(t.Context(), control.Tenants, "acme"); !errors.Is(err, control.ErrInvalid) ||
+		!strings.Contains(err.Error(), "tenants") {
 		t.Errorf("Get of a table without a name = %v", err)
 	}
 	if _, err := tables.Put(t.Context(), change("acme", 0)); !errors.Is(err, control.ErrInvalid) {

@@ -1,8 +1,8 @@
 // Package embedded keeps the control tables in one file, for a program that runs everything in one process.
 //
-// A Put, its version in the history and its place in the feed are one transaction, on the disk before Put returns: a crash
-// between a write and its delivery loses nothing. One process at a time has the file. The history is kept whole, so that every
-// consumer can begin at the beginning; it grows by about twice the size of each body that is written.
+// A Put, its version in the history and its place in the feed are one transaction, on the disk before Put returns: a
+// crash between a write and its delivery loses nothing. One process at a time has the file. The history is kept whole,
+// so that every consumer can begin at the beginning; it grows by about twice the size of each body that is written.
 //
 // # File
 //
@@ -89,8 +89,8 @@ func Open(path string) (*Tables, error) {
 	return &Tables{db: db, changed: make(chan struct{})}, nil
 }
 
-// Unsynced has Puts return before they are on the disk: for a file that is of no use once the process is over. It is called
-// before any Put.
+// Unsynced has Puts return before they are on the disk: for a file that is of no use once the process is over. It is
+// called before any Put.
 func (t *Tables) Unsynced() { t.db.NoSync = true }
 
 // Close closes the file, after calls that are under way. Calls after it are errors, and so are those that wait.
@@ -138,7 +138,9 @@ func get(tx *bolt.Tx, table control.Table, key string) (*control.Item, error) {
 }
 
 // List implements [control.Tables], in the order of the keys' bytes.
-func (t *Tables) List(ctx context.Context, table control.Table, after string, most int) ([]control.Item, string, error) {
+func (t *Tables) List(
+	ctx context.Context, table control.Table, after string, most int,
+) ([]control.Item, string, error) {
 	if err := control.CheckList(table, most); err != nil {
 		return nil, "", err
 	}
@@ -350,7 +352,8 @@ func (t *Tables) Commit(ctx context.Context, consumer, after string) error {
 
 func checkConsumer(ctx context.Context, consumer string) error {
 	if consumer == "" || len(consumer) > maxConsumerBytes {
-		return fmt.Errorf("%w: a consumer's name has %d bytes, want 1..%d", control.ErrInvalid, len(consumer), maxConsumerBytes)
+		return fmt.Errorf("%w: a consumer's name has %d bytes, want 1..%d", control.ErrInvalid, len(consumer),
+			maxConsumerBytes)
 	}
 	return ctx.Err()
 }

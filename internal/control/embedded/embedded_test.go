@@ -37,7 +37,8 @@ var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 func change(key string, expect int64) control.Change {
 	return control.Change{
-		Table: control.Tenants, Key: key, Expect: expect, Body: []byte(fmt.Sprintf(`{"n":%d}`, expect)), Actor: "jo", Reason: "test", Now: noon,
+		Table: control.Tenants, Key: key, Expect: expect, Body: []byte(fmt.Sprintf(`{"n":%d}`, expect)), Actor: "jo",
+		Reason: "test", Now: noon,
 	}
 }
 
@@ -120,7 +121,8 @@ func TestRestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if left, err := readAll(ctx, tables, after, want); err != nil || len(left) != want || left[0].Record.New.Version != int64(5-want) {
+		if left, err := readAll(ctx, tables, after, want); err != nil || len(left) != want ||
+			left[0].Record.New.Version != int64(5-want) {
 			t.Errorf("after a restart %s has %d records to go, %v; want %d", consumer, len(left), err, want)
 		}
 	}
@@ -305,7 +307,8 @@ func TestAltered(t *testing.T) {
 	}
 	err = db.Update(func(tx *bolt.Tx) error {
 		i, v := tx.Bucket([]byte("items")), tx.Bucket([]byte("versions"))
-		changed := strings.Replace(string(v.Get([]byte("tenants\x00c\x00\x00\x00\x00\x00\x00\x00\x00\x01"))), `"n":0`, `"n":7`, 1)
+		changed := strings.Replace(string(v.Get([]byte("tenants\x00c\x00\x00\x00\x00\x00\x00\x00\x00\x01"))), `"n":0`,
+			`"n":7`, 1)
 		return errors.Join(
 			i.Put([]byte("tenants\x00b"), []byte("{}")),
 			i.Put([]byte("tenants\x00d"), i.Get([]byte("tenants\x00a"))),
@@ -319,7 +322,8 @@ func TestAltered(t *testing.T) {
 	}
 	tables = open(t, path)
 	for _, key := range []string{"b", "d"} {
-		if _, err := tables.Get(ctx, control.Tenants, key); !errors.Is(err, control.ErrBadItem) || !strings.Contains(err.Error(), `"`+key+`"`) {
+		if _, err := tables.Get(ctx, control.Tenants, key); !errors.Is(err, control.ErrBadItem) ||
+			!strings.Contains(err.Error(), `"`+key+`"`) {
 			t.Errorf("Get of what was altered = %v", err)
 		}
 		if _, err := tables.Put(ctx, change(key, 1)); !errors.Is(err, control.ErrBadItem) {
@@ -328,7 +332,8 @@ func TestAltered(t *testing.T) {
 	}
 	items, next, err := tables.List(ctx, control.Tenants, "", 10)
 	if !errors.Is(err, control.ErrBadItem) || !strings.Contains(err.Error(), `"b"`) || len(items) != 3 || next != "" {
-		t.Errorf("List = %d items, %q, %v; want the three that can be read, and an error that names the other", len(items), next, err)
+		t.Errorf("List = %d items, %q, %v; want the three that can be read, and an error that names the other",
+			len(items), next, err)
 	}
 	seen, bad := 0, 0
 	for _, err := range control.All(ctx, tables, control.Tenants) {
@@ -348,7 +353,8 @@ func TestAltered(t *testing.T) {
 	for n, key := range []string{"b", "c", "d"} {
 		d := all[n+1]
 		var e *control.RecordError
-		if !errors.As(d.Err, &e) || e.Table != control.Tenants || e.Key != key || e.Sequence != d.Sequence || d.Record != nil || !errors.Is(e, control.ErrBadItem) {
+		if !errors.As(d.Err, &e) || e.Table != control.Tenants || e.Key != key || e.Sequence != d.Sequence ||
+			d.Record != nil || !errors.Is(e, control.ErrBadItem) {
 			t.Errorf("the altered record of %s is %+v", key, d)
 		}
 		if key == "b" && string(d.Raw) != "x" {
@@ -367,7 +373,8 @@ func BenchmarkPut(b *testing.B) {
 			for range writers {
 				wg.Go(func() {
 					for n := range next {
-						if i, err := tables.Put(context.Background(), change(fmt.Sprint(n), 0)); err != nil || i.Version != 1 {
+						if i, err := tables.Put(context.Background(), change(fmt.Sprint(n), 0)); err != nil ||
+							i.Version != 1 {
 							b.Error(i, err)
 						}
 					}

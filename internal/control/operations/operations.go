@@ -27,7 +27,8 @@ const (
 func Control() []Operation {
 	return []Operation{
 		often("/documents/get", false, "one plan, tenant or key, or the settings", "plan get", "tenant get"),
-		often("/documents/list", false, "a page of them", "plan list", "plan diff", "plan apply", "tenant list", "key list"),
+		often("/documents/list", false, "a page of them", "plan list", "plan diff", "plan apply", "tenant list",
+			"key list"),
 		often("/apply", true, "writes plans, settings, tenants and keys, and removes them", "plan apply"),
 		single("/tenants/set", "sets the plan, the cells and the overrides of a tenant", "tenant set"),
 		single("/tenants/suspend", "has every call of a tenant refused", "tenant suspend"),

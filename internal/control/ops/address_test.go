@@ -14,13 +14,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Guarantees that operators reach the counters of an address, those of ipLimits and those of a tenant's limit per address, on every
-// store; and that the address is on no record and in no log, but its keyed name is.
+// Guarantees that operators reach the counters of an address, those of ipLimits and those of a tenant's limit per
+// address, on every store; and that the address is on no record and in no log, but its keyed name is.
 func TestCountersOfAnAddress(t *testing.T) {
 	eachStore(t, func(t *testing.T, store limit.Store) {
 		w := newWorld(t, store)
 		owner := limit.Owner{Kind: limit.Address, Name: w.names.Anonymise(client)}
-		if !w.decide(owner, w.config.IPLimits(), "per-address", limit.LeaseRequest{Need: 60}, 60).Allowed || !w.spend("acme", "client", 8) {
+		if !w.decide(owner, w.config.IPLimits(), "per-address", limit.LeaseRequest{Need: 60}, 60).Allowed ||
+			!w.spend("acme", "client", 8) {
 			t.Fatal("denied at once")
 		}
 		for _, address := range []string{client.String(), "::ffff:" + client.String()} {
@@ -30,16 +31,19 @@ func TestCountersOfAnAddress(t *testing.T) {
 			}
 		}
 		for address, used := range map[string]int64{client.String(): 8, "203.0.113.78": 0} {
-			r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "client", Path: "/x", Address: address})
+			r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "client", Path: "/x",
+				Address: address})
 			if err != nil || r.Counters[0].Used != used {
 				t.Errorf("peek of a tenant's limit per address: %+v, %v; want %d used", r, err, used)
 			}
 		}
-		r, err := w.s.Refund(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "client", Path: "/x", Address: client.String(), Units: 5, Reason: "office"})
+		r, err := w.s.Refund(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "client", Path: "/x",
+			Address: client.String(), Units: 5, Reason: "office"})
 		if err != nil || r.Counters[0].Used != 3 {
 			t.Errorf("refund: %+v, %v; want 3 used", r, err)
 		}
-		if r, err = w.s.Reset(t.Context(), actor, &ops.Counters{Address: client.String(), Limit: "per-address", Reason: "an office behind one address"}); err != nil || r.Counters[0].Used != 0 {
+		if r, err = w.s.Reset(t.Context(), actor, &ops.Counters{Address: client.String(), Limit: "per-address",
+			Reason: "an office behind one address"}); err != nil || r.Counters[0].Used != 0 {
 			t.Errorf("reset: %+v, %v", r, err)
 		}
 		item, err := w.tables.Get(t.Context(), control.Operations, r.Operation)
@@ -74,7 +78,8 @@ func (w *world) tells(secret string) {
 	}
 }
 
-// Guarantees that an address which cannot be used is refused without repeating it, and that nothing is put on record then.
+// Guarantees that an address which cannot be used is refused without repeating it, and that nothing is put on record
+// then.
 func TestAddressesThatAreRefused(t *testing.T) {
 	w, _ := clocked(t)
 	const secret = "203.0.113.77"
@@ -90,18 +95,28 @@ func TestAddressesThatAreRefused(t *testing.T) {
 		code     call.Code
 		says     string
 	}{
-		"a name":           {w.settings(w.store, w.tables), ops.Counters{Address: "localhost." + secret}, call.Invalid, "address: want one"},
-		"a port":           {w.settings(w.store, w.tables), ops.Counters{Address: secret + ":80"}, call.Invalid, "address: want one"},
-		"a zone":           {w.settings(w.store, w.tables), ops.Counters{Address: "fe80::1%" + secret}, call.Invalid, "address: want one"},
-		"in the reason":    {w.settings(w.store, w.tables), ops.Counters{Address: secret, Reason: "block of " + secret}, call.Invalid, "reason: has the address"},
-		"mapped, too":      {w.settings(w.store, w.tables), ops.Counters{Address: "::ffff:" + secret, Reason: secret + " is loud"}, call.Invalid, "reason: has the address"},
-		"written out":      {w.settings(w.store, w.tables), ops.Counters{Address: "2001:db8::5", Reason: "was [2001:0DB8:0:0::5]."}, call.Invalid, "reason: has the address"},
-		"in hex":           {w.settings(w.store, w.tables), ops.Counters{Address: secret, Reason: "it is ::ffff:cb00:714d."}, call.Invalid, "reason: has the address"},
-		"in the path":      {w.settings(w.store, w.tables), ops.Counters{Address: "2001:DB8::5", Path: "/from/2001:db8::5"}, call.Invalid, "path: has the address"},
-		"no key":           {keyless, ops.Counters{Address: secret}, call.Unsupported, "no key to name addresses with"},
-		"no key in it":     {nameless, ops.Counters{Address: secret}, call.Unsupported, "no key to name addresses with"},
+		"a name": {w.settings(w.store, w.tables), ops.Counters{Address: "localhost." + secret}, call.Invalid,
+			"address: want one"},
+		"a port": {w.settings(w.store, w.tables), ops.Counters{Address: secret + ":80"}, call.Invalid,
+			"address: want one"},
+		"a zone": {w.settings(w.store, w.tables), ops.Counters{Address: "fe80::1%" + secret}, call.Invalid,
+			"address: want one"},
+		"in the reason": {w.settings(w.store, w.tables), ops.Counters{Address: secret, Reason: "block of " +
+			secret}, call.Invalid, "reason: has the address"},
+		"mapped, too": {w.settings(w.store, w.tables), ops.Counters{Address: "::ffff:" + secret, Reason: secret +
+			" is loud"}, call.Invalid, "reason: has the address"},
+		"written out": {w.settings(w.store, w.tables), ops.Counters{Address: "2001:db8::5",
+			Reason: "was [2001:0DB8:0:0::5]."}, call.Invalid, "reason: has the address"},
+		"in hex": {w.settings(w.store, w.tables),
+			ops.Counters{Address: secret, Reason: "it is ::ffff:cb00:714d."}, call.Invalid, "reason: has the address"},
+		"in the path": {w.settings(w.store, w.tables), ops.Counters{Address: "2001:DB8::5",
+			Path: "/from/2001:db8::5"}, call.Invalid, "path: has the address"},
+		"no key": {keyless, ops.Counters{Address: secret}, call.Unsupported, "no key to name addresses with"},
+		"no key in it": {nameless, ops.Counters{Address: secret}, call.Unsupported,
+			"no key to name addresses with"},
 		"no key to be had": {away, ops.Counters{Address: secret}, call.Unavailable, "could not be read"},
-		"in memory":        {small, ops.Counters{Address: secret}, call.Unsupported, "in the memory of each of its instances"},
+		"in memory": {small, ops.Counters{Address: secret}, call.Unsupported,
+			"in the memory of each of its instances"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := ops.New(c.settings)
@@ -109,10 +124,12 @@ func TestAddressesThatAreRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = s.Peek(t.Context(), actor, &c.r)
-			if codeOf(err) != c.code || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), secret) {
+			if codeOf(err) != c.code || !strings.Contains(err.Error(), c.says) ||
+				strings.Contains(err.Error(), secret) {
 				t.Errorf("%v, want %s with %q", err, c.code, c.says)
 			}
-			if items, _, err := w.tables.List(t.Context(), control.Operations, "", control.MaxPage); err != nil || len(items) != 0 {
+			if items, _, err := w.tables.List(t.Context(), control.Operations, "", control.MaxPage); err != nil ||
+				len(items) != 0 {
 				t.Errorf("%d operations are on record, %v", len(items), err)
 			}
 			if strings.Contains(w.logged.String(), secret) {

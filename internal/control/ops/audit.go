@@ -31,7 +31,9 @@ type record struct {
 }
 
 // audited carries out an operation between two records: nothing is done before the first is stored.
-func (s *Service) audited(ctx context.Context, actor, does string, r *Counters, do func(*counters, context.Context) (*Response, error)) (*Response, error) {
+func (s *Service) audited(
+	ctx context.Context, actor, does string, r *Counters, do func(*counters, context.Context) (*Response, error),
+) (*Response, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
@@ -62,7 +64,8 @@ func (s *Service) audited(ctx context.Context, actor, does string, r *Counters, 
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := s.write(last, actor, &rec, 1); err != nil && failed == nil {
-		out.Notes = append([]string{"the outcome could not be recorded: the operation stands in operations as begun"}, out.Notes...)
+		out.Notes = append([]string{"the outcome could not be recorded: the operation stands in operations as begun"},
+			out.Notes...)
 	}
 	return out, failed
 }
@@ -72,7 +75,8 @@ func (s *Service) write(ctx context.Context, actor string, rec *record, expect i
 	if err != nil {
 		return call.Refuse(call.Invalid, "%v", err)
 	}
-	_, err = s.c.Tables.Put(ctx, control.Change{Table: control.Operations, Key: rec.ID, Expect: expect, Body: body, Actor: actor,
+	_, err = s.c.Tables.Put(ctx, control.Change{Table: control.Operations, Key: rec.ID, Expect: expect, Body: body,
+		Actor:  actor,
 		Reason: rec.Counters.Reason, Now: s.c.Now()})
 	switch {
 	case err == nil:

@@ -16,8 +16,11 @@ func (k *counters) peek(ctx context.Context, req *limit.Request) (*limit.Decisio
 	return d, nil
 }
 
-// adjust corrects what is counted: of each tier by what ahead says, and charges nothing. It returns what is counted then.
-func (k *counters) adjust(ctx context.Context, ahead func(i int, t *limit.Tier) limit.LeaseRequest) (*limit.Decision, error) {
+// adjust corrects what is counted: of each tier by what ahead says, and charges nothing. It returns what is counted
+// then.
+func (k *counters) adjust(
+	ctx context.Context, ahead func(i int, t *limit.Tier) limit.LeaseRequest,
+) (*limit.Decision, error) {
 	asked := limit.Request{Owner: k.req.Owner, Charges: k.req.Charges}
 	for _, c := range k.req.Charges {
 		for j := range c.Limit.Tiers {
@@ -31,8 +34,8 @@ func (k *counters) adjust(ctx context.Context, ahead func(i int, t *limit.Tier) 
 	return d, nil
 }
 
-// reset empties the counters of windows by giving back all that is in each of them, takes the stamps off logs and buckets one by
-// one, frees slots, and fills token buckets.
+// reset empties the counters of windows by giving back all that is in each of them, takes the stamps off logs and
+// buckets one by one, frees slots, and fills token buckets.
 func (k *counters) reset(ctx context.Context, now int64) error {
 	var full limit.Request // the charges whose buckets are to be filled
 	full.Owner = k.req.Owner
@@ -56,7 +59,8 @@ func (k *counters) reset(ctx context.Context, now int64) error {
 			if window >= t.Counting().Windows {
 				return limit.LeaseRequest{}
 			}
-			return limit.LeaseRequest{Correction: -limit.MaxUnits, CorrectionAt: now - int64(window)*t.Period.Microseconds()}
+			return limit.LeaseRequest{Correction: -limit.MaxUnits,
+				CorrectionAt: now - int64(window)*t.Period.Microseconds()}
 		})
 		if err != nil {
 			return err
@@ -69,8 +73,8 @@ func (k *counters) reset(ctx context.Context, now int64) error {
 }
 
 // fill fills token buckets: one unit is charged under a limit that refills at once and holds one unit more, as after a
-// change of the plan. The next request finds a bucket that is full, at its own rate. All tiers of a limit of a plan have
-// one algorithm, so no window is charged.
+// change of the plan. The next request finds a bucket that is full, at its own rate. All tiers of a limit of a plan
+// have one algorithm, so no window is charged.
 func (k *counters) fill(ctx context.Context, full *limit.Request) error {
 	if len(full.Charges) == 0 {
 		return nil
@@ -87,13 +91,15 @@ func (k *counters) fill(ctx context.Context, full *limit.Request) error {
 
 // filling is the limit with the same counters, whose buckets hold one unit more and refill within a millisecond.
 func filling(l *limit.Limit) (*limit.Limit, error) {
-	fast := limit.Limit{ID: l.ID, Per: l.Per, Mode: l.Mode, OnStoreFailure: l.OnStoreFailure, Home: l.Home, Exact: l.Exact,
+	fast := limit.Limit{ID: l.ID, Per: l.Per, Mode: l.Mode, OnStoreFailure: l.OnStoreFailure, Home: l.Home,
+		Exact:      l.Exact,
 		AlignOwner: l.AlignOwner, MaxCost: l.MaxCost, MaxValues: l.MaxValues, Tiers: make([]limit.Tier, len(l.Tiers))}
 	for divisor := int64(1); divisor <= 1000; divisor *= 10 { // the fastest that the arithmetic has room for
 		fits := true
 		for i := range l.Tiers {
 			t := &l.Tiers[i]
-			fast.Tiers[i] = limit.Tier{Algorithm: t.Algorithm, Period: t.Period, Threshold: t.Threshold, Burst: t.Burst, Buckets: t.Buckets, Calendar: t.Calendar}
+			fast.Tiers[i] = limit.Tier{Algorithm: t.Algorithm, Period: t.Period, Threshold: t.Threshold,
+				Burst: t.Burst, Buckets: t.Buckets, Calendar: t.Calendar}
 			if t.Algorithm.HasBurst() {
 				rate := t.Period.Microseconds() / divisor // for each unit of burst
 				fits = fits && t.Capacity() < limit.MaxUnits/rate
@@ -104,5 +110,6 @@ func filling(l *limit.Limit) (*limit.Limit, error) {
 			return made, nil
 		}
 	}
-	return nil, call.Refuse(call.Unsupported, "limit %s: its bucket is too large to be reset; nothing was changed", l.ID)
+	return nil, call.Refuse(call.Unsupported, "limit %s: its bucket is too large to be reset; nothing was changed",
+		l.ID)
 }

@@ -9,13 +9,14 @@
 //	/counters/reset   Reset    counters as if they had never been used
 //	/counters/refund  Refund   gives units back in the windows that are open now
 //
-// Each use is an item in the table operations: version 1 says who asks for what and why, and is written before anything is
-// done; version 2 says what came of it. An operation of which there is only version 1 was cut, and may have had its effect.
+// Each use is an item in the table operations: version 1 says who asks for what and why, and is written before anything
+// is done; version 2 says what came of it. An operation of which there is only version 1 was cut, and may have had its
+// effect.
 //
 // # What is reached
 //
-// An operation reaches what the cell's store has, the counters per address included: an address is named as the cell's authorizer
-// names it, by a keyed hash, and is on no record, in no log and in no error. It does not reach
+// An operation reaches what the cell's store has, the counters per address included: an address is named as the cell's
+// authorizer names it, by a keyed hash, and is on no record, in no log and in no error. It does not reach
 //
 //   - units that instances have leased. Those of a token_bucket count as used until their slot ends. Those of the other algorithms
 //     stay with who leased them: they may be spent on top of what the counter then admits, or come back from what was counted
@@ -27,9 +28,9 @@
 //   - ipLimits of a small cell, which each instance counts in its own memory;
 //   - counters per claim.
 //
-// Reset works on every algorithm. Refund works on all but token_bucket: what that has refilled since the units were charged has made
-// up for them, and without a receipt nobody knows how much that is. In what has stamps (sliding_log, sliding_buckets) the newest
-// units come back first; a leaky_bucket's slot comes nearer, to now at most.
+// Reset works on every algorithm. Refund works on all but token_bucket: what that has refilled since the units were
+// charged has made up for them, and without a receipt nobody knows how much that is. In what has stamps (sliding_log,
+// sliding_buckets) the newest units come back first; a leaky_bucket's slot comes nearer, to now at most.
 package ops
 
 import (
@@ -68,7 +69,8 @@ type Config struct {
 	// plan.DefaultIPv6Prefix.
 	IPv6Prefix func(ctx context.Context) (int, error)
 
-	// IPLimits are the limits before authentication, and Addresses is where they are counted. nil: they are not reached.
+	// IPLimits are the limits before authentication, and Addresses is where they are counted. nil: they are not
+	// reached.
 	IPLimits  func(ctx context.Context) (*plan.Set, error)
 	Addresses limit.Store
 
@@ -107,9 +109,9 @@ func NewMux(s *Service) *call.Mux {
 	return m
 }
 
-// Counters names counters of a tenant. Without a path they are those of the limits per tenant, whatever their match. With
-// one they are those that a request like this would be charged to. With an address and without a tenant they are those of
-// ipLimits.
+// Counters names counters of a tenant. Without a path they are those of the limits per tenant, whatever their match.
+// With one they are those that a request like this would be charged to. With an address and without a tenant they are
+// those of ipLimits.
 type Counters struct {
 	Tenant  string `json:"tenant,omitempty"`
 	Limit   string `json:"limit,omitempty"` // empty: all limits; required for what changes anything
@@ -157,10 +159,12 @@ func (s *Service) Peek(ctx context.Context, actor string, r *Counters) (*Respons
 
 // notReached is said wherever counters were changed.
 var notReached = []string{
-	"units that instances have leased: a token_bucket's count as used until the leases end; others may be spent on top, or come back from what was counted since",
+	"units that instances have leased: a token_bucket's count as used until the leases end; others may be spent on " +
+		"top, or come back from what was counted since",
 	"leases end within 10 s, those of another cell's quota within 60 s",
 	"instances may go on denying for up to 5 s out of what they remember",
-	"other cells have counters of their own, but for a quota's, which are the tenant's home cell's whichever cell is asked",
+	"other cells have counters of their own, but for a quota's, which are the tenant's home cell's whichever cell " +
+		"is asked",
 }
 
 // Reset empties counters. What is charged while it goes on may be forgotten with the rest, or stay.
@@ -211,7 +215,8 @@ type counters struct {
 
 // find finds the counters that are meant. address is the name of r.Address.
 func (s *Service) find(ctx context.Context, r *Counters, address string) (*counters, error) {
-	k := &counters{Service: s, tenant: r.Tenant, store: s.c.Store, req: &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: r.Tenant}}}
+	k := &counters{Service: s, tenant: r.Tenant, store: s.c.Store,
+		req: &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: r.Tenant}}}
 	var set *plan.Set
 	var err error
 	if r.Tenant == "" {
@@ -223,7 +228,8 @@ func (s *Service) find(ctx context.Context, r *Counters, address string) (*count
 	if err != nil {
 		return nil, err
 	}
-	if r.Limit != "" && !slices.ContainsFunc(set.Limits, func(e *plan.Effective) bool { return e.Limit.ID == r.Limit }) {
+	if r.Limit != "" && !slices.ContainsFunc(set.Limits,
+		func(e *plan.Effective) bool { return e.Limit.ID == r.Limit }) {
 		if r.Tenant == "" {
 			return nil, call.Refuse(call.NotFound, "ipLimits have no limit %.64q", r.Limit)
 		}
@@ -235,13 +241,14 @@ func (s *Service) find(ctx context.Context, r *Counters, address string) (*count
 		k.req.Charges = r.ofRequest(set, address)
 	}
 	if r.Limit != "" && len(k.req.Charges) == 0 {
-		return nil, call.Refuse(call.Invalid, "limit %q has no such counter: it is off, does not apply to the request, or is not per tenant and needs a path", r.Limit)
+		return nil, call.Refuse(call.Invalid, "limit %q has no such counter: it is off, does not apply to the "+
+			"request, or is not per tenant and needs a path", r.Limit)
 	}
 	return k, k.leaveOut(set, r.Limit)
 }
 
-// leaveOut leaves out limits of which the cell grants nothing: what its store has of them is not what is counted. It refuses where the
-// operation is about one.
+// leaveOut leaves out limits of which the cell grants nothing: what its store has of them is not what is counted. It
+// refuses where the operation is about one.
 func (k *counters) leaveOut(set *plan.Set, named string) error {
 	var ids []string
 	var why error
@@ -253,7 +260,8 @@ func (k *counters) leaveOut(set *plan.Set, named string) error {
 		k.req.Charges = slices.DeleteFunc(k.req.Charges, func(c limit.Charge) bool { return c.Limit == e.Limit })
 		if len(k.req.Charges) < before {
 			ids = append(ids, e.Limit.ID)
-			why = call.Refuse(call.Unsupported, "cell %s grants nothing of limit %q and reaches no counter of it (%s): ask a cell that does; nothing was changed",
+			why = call.Refuse(call.Unsupported, "cell %s grants nothing of limit %q and reaches no counter of it "+
+				"(%s): ask a cell that does; nothing was changed",
 				k.c.Cell, e.Limit.ID, e.Share().Why)
 		}
 	}
@@ -282,7 +290,8 @@ func (s *Service) ofTenant(ctx context.Context, id string) (*plan.Set, error) {
 func (s *Service) ipLimits(ctx context.Context) (*plan.Set, error) {
 	if s.c.IPLimits == nil || s.c.Addresses == nil {
 		return nil, call.Refuse(call.Unsupported,
-			"cell %s counts ipLimits in the memory of each of its instances, which nothing else reaches: they end with the instance", s.c.Cell)
+			"cell %s counts ipLimits in the memory of each of its instances, which nothing else reaches: they end "+
+				"with the instance", s.c.Cell)
 	}
 	set, err := s.c.IPLimits(ctx)
 	if err != nil {
@@ -305,7 +314,8 @@ func (r *Counters) check() error {
 	case len(r.APIKey) > limit.MaxNameBytes:
 		return call.Refuse(call.Invalid, "api_key: %d bytes, want at most %d", len(r.APIKey), limit.MaxNameBytes)
 	case r.Path != "" && (len(r.Path) > 4096 || r.Path[0] != '/' || len(r.Method) > 32):
-		return call.Refuse(call.Invalid, "path: want one such as /v1/products, of at most 4096 bytes, and a method of at most 32")
+		return call.Refuse(call.Invalid, "path: want one such as /v1/products, of at most 4096 bytes, and a method "+
+			"of at most 32")
 	}
 	return r.together()
 }
@@ -316,7 +326,8 @@ func (r *Counters) together() error {
 	case r.Tenant == "" && (r.Subject != "" || r.APIKey != ""):
 		return call.Refuse(call.Invalid, "tenant is missing: ipLimits are counted before anybody is known")
 	case r.Path == "" && (r.Method != "" || r.Subject != "" || r.APIKey != "" || r.Tenant != "" && r.Address != ""):
-		return call.Refuse(call.Invalid, "path is missing: a method, a subject, an API key and an address say which counter of a request with that path")
+		return call.Refuse(call.Invalid, "path is missing: a method, a subject, an API key and an address say which "+
+			"counter of a request with that path")
 	}
 	return nil
 }
@@ -334,7 +345,8 @@ func (r *Counters) perOwner(set *plan.Set) (out []limit.Charge) {
 // ofRequest are the charges of a request.
 func (r *Counters) ofRequest(set *plan.Set, address string) (out []limit.Charge) {
 	path := route.Clean(r.Path)
-	for _, c := range set.AppendCharges(nil, &plan.Attributes{Method: cmp.Or(r.Method, "GET"), Path: &path, Subject: r.Subject, APIKey: r.APIKey, IP: address}) {
+	for _, c := range set.AppendCharges(nil, &plan.Attributes{Method: cmp.Or(r.Method, "GET"), Path: &path,
+		Subject: r.Subject, APIKey: r.APIKey, IP: address}) {
 		if r.Limit == "" || c.Limit.ID == r.Limit {
 			c.Cost = 1
 			out = append(out, c)
@@ -357,8 +369,10 @@ func (k *counters) look(ctx context.Context) (*Response, error) {
 	for i := range d.Results {
 		r := &d.Results[i]
 		l := r.Limit()
-		out.Counters = append(out.Counters, Counter{Limit: l.ID, Tier: tierName(r.Tier), Algorithm: r.Tier.Algorithm.String(), Mode: l.Mode.String(),
-			Capacity: r.Tier.Capacity(), Used: r.Used(), Remaining: r.Remaining(), ResetAt: time.UnixMicro(r.ResetAt()).UTC()})
+		out.Counters = append(out.Counters, Counter{Limit: l.ID, Tier: tierName(r.Tier),
+			Algorithm: r.Tier.Algorithm.String(), Mode: l.Mode.String(),
+			Capacity: r.Tier.Capacity(), Used: r.Used(), Remaining: r.Remaining(),
+			ResetAt: time.UnixMicro(r.ResetAt()).UTC()})
 	}
 	return out, nil
 }

@@ -35,8 +35,8 @@ func TestOperationsAreListed(t *testing.T) {
 	}
 }
 
-// Guarantees that a reset counter is as if it had never been used, on every store, for each algorithm that is promised, and
-// that no other counter changes: an operator who helps one tenant must not harm or help another.
+// Guarantees that a reset counter is as if it had never been used, on every store, for each algorithm that is promised,
+// and that no other counter changes: an operator who helps one tenant must not harm or help another.
 func TestResetEmptiesOneCounter(t *testing.T) {
 	eachStore(t, func(t *testing.T, store limit.Store) {
 		w := newWorld(t, store)
@@ -49,11 +49,13 @@ func TestResetEmptiesOneCounter(t *testing.T) {
 			}
 		}
 		for i, id := range all {
-			r, err := w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Reason: "their loop is fixed"})
+			r, err := w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id,
+				Reason: "their loop is fixed"})
 			if err != nil {
 				t.Fatalf("reset of %s: %v", id, err)
 			}
-			if c := r.Counters[0]; len(r.Counters) != 1 || c.Limit != id || c.Used != 0 || c.Remaining != 1000 || *c.UsedBefore != 700 {
+			if c := r.Counters[0]; len(r.Counters) != 1 || c.Limit != id || c.Used != 0 || c.Remaining != 1000 ||
+				*c.UsedBefore != 700 {
 				t.Errorf("reset of %s gives %+v, used before %d", id, c, *c.UsedBefore)
 			}
 			for j, later := range all {
@@ -65,13 +67,15 @@ func TestResetEmptiesOneCounter(t *testing.T) {
 					t.Errorf("after the reset of %s, %d of %s are used, want %d", id, got, later, want)
 				}
 				if got := w.used("other", later); got != 700 {
-					t.Errorf("after the reset of %s of acme, %d of %s of another tenant are used, want 700", id, got, later)
+					t.Errorf("after the reset of %s of acme, %d of %s of another tenant are used, want 700", id, got,
+						later)
 				}
 			}
 			if id != "silent" && (!w.spend("acme", id, 1000) || w.spend("acme", id, 1)) {
 				t.Errorf("after the reset, %s does not admit exactly its 1000", id)
 			}
-			if r, err := w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Reason: "again"}); err != nil || r.Counters[0].Used != 0 {
+			if r, err := w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id,
+				Reason: "again"}); err != nil || r.Counters[0].Used != 0 {
 				t.Errorf("second reset of %s: %+v, %v", id, r, err)
 			}
 		}
@@ -87,15 +91,16 @@ func (w *world) used(tenant, id string) int64 {
 	return r.Counters[0].Used
 }
 
-// Guarantees that a refund gives back what is asked for, never more than there is, on every store; so that units cannot be
-// made by giving them back.
+// Guarantees that a refund gives back what is asked for, never more than there is, on every store; so that units cannot
+// be made by giving them back.
 func TestRefundGivesBack(t *testing.T) {
 	eachStore(t, func(t *testing.T, store limit.Store) {
 		w := newWorld(t, store)
 		for _, id := range w.has("fixed", "sliding", "buckets", "log", "long", "silent") {
 			w.spend("acme", id, 700)
 			for _, step := range []struct{ units, used int64 }{{100, 600}, {1, 599}, {limit.MaxUnits, 0}, {5, 0}} {
-				r, err := w.s.Refund(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Units: step.units, Reason: "our fault"})
+				r, err := w.s.Refund(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Units: step.units,
+					Reason: "our fault"})
 				if err != nil || r.Counters[0].Used != step.used {
 					t.Fatalf("refund of %d to %s: %+v, %v; want %d used", step.units, id, r, err, step.used)
 				}
@@ -115,7 +120,8 @@ func TestEachUseIsRecorded(t *testing.T) {
 	}
 	w := newWorld(t, store)
 	w.spend("acme", "fixed", 5)
-	for does, f := range map[string]func(context.Context, string, *ops.Counters) (*ops.Response, error){"peek": w.s.Peek, "reset": w.s.Reset} {
+	for does, f := range map[string]func(context.Context, string, *ops.Counters) (*ops.Response,
+		error){"peek": w.s.Peek, "reset": w.s.Reset} {
 		r, err := f(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "fixed", Reason: "why " + does})
 		if err != nil {
 			t.Fatal(err)
@@ -127,7 +133,8 @@ func TestEachUseIsRecorded(t *testing.T) {
 	}
 	w.spend("acme", "fixed", 5)
 	s := w.service(store, away{})
-	if _, err := s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "fixed", Reason: "x"}); codeOf(err) != call.Unavailable {
+	if _, err := s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "fixed",
+		Reason: "x"}); codeOf(err) != call.Unavailable {
 		t.Errorf("a reset that cannot be recorded: %v", err)
 	}
 	if got := w.used("acme", "fixed"); got != 5 {
@@ -142,12 +149,14 @@ func TestAFailureIsRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := newWorld(t, store)
-	_, err = w.service(broken{store}, w.tables).Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "fixed", Reason: "x"})
+	_, err = w.service(broken{store}, w.tables).Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "fixed",
+		Reason: "x"})
 	if codeOf(err) != call.Unavailable {
 		t.Fatalf("a reset without a store: %v", err)
 	}
 	items, _, err := w.tables.List(t.Context(), control.Operations, "", 10)
-	if err != nil || len(items) != 1 || !strings.Contains(string(items[0].Body), `"state":"refused"`) || items[0].Version != 2 {
+	if err != nil || len(items) != 1 || !strings.Contains(string(items[0].Body), `"state":"refused"`) ||
+		items[0].Version != 2 {
 		t.Errorf("it left %+v, %v", items, err)
 	}
 }
@@ -183,7 +192,8 @@ func TestCountersOfARequest(t *testing.T) {
 	w := newWorld(t, store)
 	w.spend("acme", "person", 9)
 	for subject, want := range map[string]int64{"ann": 9, "bob": 0} {
-		r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "person", Path: "/things/1", Subject: subject})
+		r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "person", Path: "/things/1",
+			Subject: subject})
 		if err != nil || r.Counters[0].Used != want {
 			t.Errorf("peek of %s: %+v, %v; want %d used", subject, r, err, want)
 		}
@@ -192,7 +202,8 @@ func TestCountersOfARequest(t *testing.T) {
 	if err != nil || len(r.Counters) != 11 {
 		t.Errorf("peek of a PUT shows %d counters, %v; want 11", len(r.Counters), err)
 	}
-	if r, err = w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Path: "/"}); err != nil || len(r.Counters) != 10 {
+	if r, err = w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Path: "/"}); err != nil ||
+		len(r.Counters) != 10 {
 		t.Errorf("peek of a GET of / shows %d counters, %v; want 10", len(r.Counters), err)
 	}
 }
@@ -211,28 +222,37 @@ func TestRefusals(t *testing.T) {
 		code call.Code
 		says string
 	}{
-		"tenant":         {w.s.Peek, ops.Counters{}, call.Invalid, "tenant"},
-		"nobody":         {w.s.Peek, ops.Counters{Tenant: "nobody"}, call.NotFound, "knows no tenant"},
-		"unknown limit":  {w.s.Peek, ops.Counters{Tenant: "acme", Limit: "x"}, call.NotFound, "no limit"},
-		"a key":          {w.s.Peek, ops.Counters{Tenant: "acme", Path: "/", APIKey: "slk_secret"}, call.Invalid, "not the key"},
-		"no path":        {w.s.Peek, ops.Counters{Tenant: "acme", Limit: "person"}, call.Invalid, "needs a path"},
-		"subject only":   {w.s.Peek, ops.Counters{Tenant: "acme", Subject: "ann"}, call.Invalid, "path is missing"},
-		"odd path":       {w.s.Peek, ops.Counters{Tenant: "acme", Path: "x"}, call.Invalid, "path"},
-		"long subject":   {w.s.Peek, ops.Counters{Tenant: "acme", Path: "/", Subject: strings.Repeat("s", 200)}, call.Invalid, "subject"},
-		"two line why":   {w.s.Peek, ops.Counters{Tenant: "acme", Reason: "a\nb"}, call.Invalid, "reason"},
-		"peeked units":   {w.s.Peek, ops.Counters{Tenant: "acme", Units: 1}, call.Invalid, "units"},
-		"no reason":      {w.s.Reset, ops.Counters{Tenant: "acme", Limit: "fixed"}, call.Invalid, "reason"},
-		"all limits":     {w.s.Reset, ops.Counters{Tenant: "acme", Reason: "x"}, call.Invalid, "limit is missing"},
-		"no units":       {w.s.Refund, ops.Counters{Tenant: "acme", Limit: "fixed", Reason: "x"}, call.Invalid, "units"},
-		"negative units": {w.s.Refund, ops.Counters{Tenant: "acme", Limit: "fixed", Reason: "x", Units: -1}, call.Invalid, "units"},
-		"bucket":         {w.s.Refund, ops.Counters{Tenant: "acme", Limit: "bucket", Reason: "x", Units: 1}, call.Unsupported, "token_bucket cannot be refunded without a receipt"},
-		"address only":   {w.s.Peek, ops.Counters{Tenant: "acme", Address: "203.0.113.77"}, call.Invalid, "path is missing"},
-		"whose subject":  {w.s.Peek, ops.Counters{Address: "203.0.113.77", Path: "/", Subject: "ann"}, call.Invalid, "tenant is missing"},
-		"no limit of ip": {w.s.Reset, ops.Counters{Address: "203.0.113.77", Limit: "fixed", Reason: "x"}, call.NotFound, "ipLimits have no limit"},
+		"tenant":        {w.s.Peek, ops.Counters{}, call.Invalid, "tenant"},
+		"nobody":        {w.s.Peek, ops.Counters{Tenant: "nobody"}, call.NotFound, "knows no tenant"},
+		"unknown limit": {w.s.Peek, ops.Counters{Tenant: "acme", Limit: "x"}, call.NotFound, "no limit"},
+		"a key": {w.s.Peek, ops.Counters{Tenant: "acme", Path: "/", APIKey: "slk_secret"}, call.Invalid,
+			"not the key"},
+		"no path":      {w.s.Peek, ops.Counters{Tenant: "acme", Limit: "person"}, call.Invalid, "needs a path"},
+		"subject only": {w.s.Peek, ops.Counters{Tenant: "acme", Subject: "ann"}, call.Invalid, "path is missing"},
+		"odd path":     {w.s.Peek, ops.Counters{Tenant: "acme", Path: "x"}, call.Invalid, "path"},
+		"long subject": {w.s.Peek, ops.Counters{Tenant: "acme", Path: "/", Subject: strings.Repeat("s", 200)},
+			call.Invalid, "subject"},
+		"two line why": {w.s.Peek, ops.Counters{Tenant: "acme", Reason: "a\nb"}, call.Invalid, "reason"},
+		"peeked units": {w.s.Peek, ops.Counters{Tenant: "acme", Units: 1}, call.Invalid, "units"},
+		"no reason":    {w.s.Reset, ops.Counters{Tenant: "acme", Limit: "fixed"}, call.Invalid, "reason"},
+		"all limits":   {w.s.Reset, ops.Counters{Tenant: "acme", Reason: "x"}, call.Invalid, "limit is missing"},
+		"no units": {w.s.Refund, ops.Counters{Tenant: "acme", Limit: "fixed", Reason: "x"}, call.Invalid,
+			"units"},
+		"negative units": {w.s.Refund, ops.Counters{Tenant: "acme", Limit: "fixed", Reason: "x", Units: -1},
+			call.Invalid, "units"},
+		"bucket": {w.s.Refund, ops.Counters{Tenant: "acme", Limit: "bucket", Reason: "x", Units: 1},
+			call.Unsupported, "token_bucket cannot be refunded without a receipt"},
+		"address only": {w.s.Peek, ops.Counters{Tenant: "acme", Address: "203.0.113.77"}, call.Invalid,
+			"path is missing"},
+		"whose subject": {w.s.Peek, ops.Counters{Address: "203.0.113.77", Path: "/", Subject: "ann"}, call.Invalid,
+			"tenant is missing"},
+		"no limit of ip": {w.s.Reset, ops.Counters{Address: "203.0.113.77", Limit: "fixed", Reason: "x"},
+			call.NotFound, "ipLimits have no limit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := c.do(t.Context(), actor, &c.r)
-			if codeOf(err) != c.code || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "secret") {
+			if codeOf(err) != c.code || !strings.Contains(err.Error(), c.says) ||
+				strings.Contains(err.Error(), "secret") {
 				t.Errorf("%v, want %s with %q", err, c.code, c.says)
 			}
 		})

@@ -8,7 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Logs and buckets count units under the times at which they came, of which a result tells the newest: by when it leaves.
+// Logs and buckets count units under the times at which they came, of which a result tells the newest: by when it
+// leaves.
 
 // mostStamps bounds the calls of an operation: all that a counter can have, and as many again that came meanwhile.
 const mostStamps = 2 * limit.MaxLogEntries
@@ -49,7 +50,8 @@ func (k *counters) unstamp(ctx context.Context) error {
 			return limit.LeaseRequest{}
 		})
 	}
-	return call.Refuse(call.Conflict, "the counters are used as fast as they are emptied; most of what was in them is gone")
+	return call.Refuse(call.Conflict, "the counters are used as fast as they are emptied; most of what was in them "+
+		"is gone")
 }
 
 // refund gives units back to each tier.
@@ -57,9 +59,9 @@ func (k *counters) refund(ctx context.Context, units, now int64) error {
 	for _, c := range k.req.Charges {
 		for i := range c.Limit.Tiers {
 			if t := &c.Limit.Tiers[i]; t.Leasing().Refills {
-				return call.Refuse(call.Unsupported, "limit %s: a %s cannot be refunded without a receipt: what it has refilled "+
-					"since the units were charged has made up for them, and nobody knows how much that is. Reset it, or boost "+
-					"the limit; nothing was changed", c.Limit.ID, t.Algorithm)
+				return call.Refuse(call.Unsupported, "limit %s: a %s cannot be refunded without a receipt: what it "+
+					"has refilled since the units were charged has made up for them, and nobody knows how much that "+
+					"is. Reset it, or boost the limit; nothing was changed", c.Limit.ID, t.Algorithm)
 			}
 		}
 	}
@@ -86,8 +88,8 @@ func (k *counters) refund(ctx context.Context, units, now int64) error {
 	return nil
 }
 
-// refundStamps gives units back to the tier of result i, the newest first. No step gives back more than is known to be in a stamp,
-// so others who charge meanwhile cannot make it too many.
+// refundStamps gives units back to the tier of result i, the newest first. No step gives back more than is known to be
+// in a stamp, so others who charge meanwhile cannot make it too many.
 func (k *counters) refundStamps(ctx context.Context, i int, units int64, r *limit.Result) error {
 	for range mostStamps {
 		if units == 0 || r.Used() <= 0 {
@@ -138,8 +140,8 @@ func (k *counters) inNewest(ctx context.Context, i int, want int64, r *limit.Res
 	return least, at, nil
 }
 
-// newestHas asks whether the newest stamp has so many units, 1..threshold, and which stamp it is: a cost for which all but one less
-// of them must leave fits when the newest does.
+// newestHas asks whether the newest stamp has so many units, 1..threshold, and which stamp it is: a cost for which all
+// but one less of them must leave fits when the newest does.
 func (k *counters) newestHas(ctx context.Context, i int, units int64) (has bool, at int64, err error) {
 	asked := limit.Request{Owner: k.req.Owner, Charges: slices.Clone(k.req.Charges)}
 	for c, first := 0, 0; c < len(asked.Charges); c++ {

@@ -13,8 +13,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Guarantees that a leaky bucket's slot is free after a reset, and nearer after a refund, on every store; and that neither is credit
-// for later.
+// Guarantees that a leaky bucket's slot is free after a reset, and nearer after a refund, on every store; and that
+// neither is credit for later.
 func TestALeakyBucketIsFreed(t *testing.T) {
 	eachStore(t, func(t *testing.T, store limit.Store) {
 		w := newWorld(t, store)
@@ -28,12 +28,14 @@ func TestALeakyBucketIsFreed(t *testing.T) {
 			}
 			return r.Counters[0].ResetAt.Sub(r.At).Round(time.Hour)
 		}
-		r, err := w.s.Refund(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "leaky", Units: 250, Reason: "our fault"})
+		r, err := w.s.Refund(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "leaky", Units: 250,
+			Reason: "our fault"})
 		if err != nil || slot("acme") != 6*time.Hour || r.Counters[0].Used != 1000 {
 			t.Fatalf("refund of 250: %+v, %v, and the slot is %s away, want 6h", r, err, slot("acme"))
 		}
 		for range 2 {
-			r, err = w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "leaky", Reason: "their loop is fixed"})
+			r, err = w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "leaky",
+				Reason: "their loop is fixed"})
 			if err != nil || r.Counters[0].Used != 0 || slot("acme") != 0 {
 				t.Fatalf("reset: %+v, %v, and the slot is %s away", r, err, slot("acme"))
 			}
@@ -73,7 +75,8 @@ func TestARefundTakesTheNewestStamps(t *testing.T) {
 			w.spend("acme", id, units)
 			*now = now.Add(2 * time.Hour)
 		}
-		r, err := w.s.Refund(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Units: 100, Reason: "our fault"})
+		r, err := w.s.Refund(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Units: 100,
+			Reason: "our fault"})
 		if err != nil || r.Counters[0].Used != 405 {
 			t.Fatalf("%s: a refund of 100 of 505: %+v, %v", id, r, err)
 		}
@@ -105,8 +108,8 @@ func (b *busy) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 	return b.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that a refund gives back exactly what it was asked for, whatever others charge between its steps: a refund that took
-// their charges for its own would make units. And that a reset ends.
+// Guarantees that a refund gives back exactly what it was asked for, whatever others charge between its steps: a refund
+// that took their charges for its own would make units. And that a reset ends.
 func TestOthersChargeMeanwhile(t *testing.T) {
 	for _, id := range []string{"buckets", "log"} {
 		w, now := clocked(t)
@@ -125,7 +128,8 @@ func TestOthersChargeMeanwhile(t *testing.T) {
 			t.Errorf("%s: a refund of 60 of 90 while %d are charged: %+v, %v, want %d used", id, b.spent, r, err, want)
 		}
 		b.more = slices.Repeat([]limit.Charge{charge}, 5)
-		if r, err = s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Reason: "x"}); err != nil || r.Counters[0].Used != 0 {
+		if r, err = s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Reason: "x"}); err != nil ||
+			r.Counters[0].Used != 0 {
 			t.Errorf("%s: a reset while others charge: %+v, %v", id, r, err)
 		}
 		if id == "buckets" { // what others charge is in the bucket that is emptied
@@ -133,14 +137,16 @@ func TestOthersChargeMeanwhile(t *testing.T) {
 		}
 		w.spend("acme", id, 1)
 		b.more = slices.Repeat([]limit.Charge{{Limit: charge.Limit, Cost: 1}}, 100_000)
-		if _, err = s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Reason: "x"}); codeOf(err) != call.Conflict {
+		if _, err = s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id,
+			Reason: "x"}); codeOf(err) != call.Conflict {
 			t.Errorf("%s: a reset while others charge for ever: %v", id, err)
 		}
 	}
 }
 
-// Guarantees what a reset means for leases that are out, as the package says: a token bucket's count as used until they end; those
-// of other algorithms may be spent on top, or come back once from what was counted since, and no more than they are.
+// Guarantees what a reset means for leases that are out, as the package says: a token bucket's count as used until they
+// end; those of other algorithms may be spent on top, or come back once from what was counted since, and no more than
+// they are.
 func TestResetWithLeasesOut(t *testing.T) {
 	for _, id := range []string{"fixed", "sliding", "buckets", "log", "long", "bucket"} {
 		w, now := clocked(t)
@@ -157,7 +163,8 @@ func TestResetWithLeasesOut(t *testing.T) {
 		if id == "bucket" {
 			used = 100 + 600 // the need of a decision that leases is held with it
 		}
-		if err != nil || g.Units != 100 || *r.Counters[0].UsedBefore != 700 || r.Counters[0].Used != used || len(r.Notes) == 0 {
+		if err != nil || g.Units != 100 || *r.Counters[0].UsedBefore != 700 || r.Counters[0].Used != used ||
+			len(r.Notes) == 0 {
 			t.Fatalf("%s: with %d leased, a reset gives %+v, %v; want %d used", id, g.Units, r, err, used)
 		}
 		admitted := int64(0)
@@ -169,10 +176,12 @@ func TestResetWithLeasesOut(t *testing.T) {
 			}
 		}
 		take()
-		w.decide(owner, set, id, limit.LeaseRequest{Correction: -g.Units, CorrectionAt: g.At}, 0) // who leased spent nothing
+		// who leased spent nothing
+		w.decide(owner, set, id, limit.LeaseRequest{Correction: -g.Units, CorrectionAt: g.At}, 0)
 		take()
 		if want := 1000 - used; admitted < want || admitted > 1000+g.Units {
-			t.Errorf("%s: %d are admitted after a reset with %d leased, want %d..%d", id, admitted, g.Units, want, 1000+g.Units)
+			t.Errorf("%s: %d are admitted after a reset with %d leased, want %d..%d", id, admitted, g.Units, want,
+				1000+g.Units)
 		}
 	}
 }

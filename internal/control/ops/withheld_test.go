@@ -10,8 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Guarantees that an operator who asks a cell about a limit that is kept in another one, to which there is no way, is told so: what the
-// cell's own store has of it is not what is counted, and to change it is to do nothing.
+// Guarantees that an operator who asks a cell about a limit that is kept in another one, to which there is no way, is
+// told so: what the cell's own store has of it is not what is counted, and to change it is to do nothing.
 func TestLimitsOfOtherCells(t *testing.T) {
 	w, _ := clocked(t)
 	if !w.spend("acme", "long", 10) || !w.spend("acme", "fixed", 3) {
@@ -44,7 +44,8 @@ func TestLimitsOfOtherCells(t *testing.T) {
 			t.Errorf("%s: %v, want %s", does, err, call.Unsupported)
 		}
 	}
-	if r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "long"}); err != nil || r.Counters[0].Used != 10 {
+	if r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: "long"}); err != nil ||
+		r.Counters[0].Used != 10 {
 		t.Errorf("%+v, %v: want the 10 that the store was charged", r, err)
 	}
 	for _, path := range []string{"", "/x"} {

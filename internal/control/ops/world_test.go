@@ -75,7 +75,8 @@ func newWorld(t *testing.T, store limit.Store) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, store: store, tables: tables, config: config, now: time.Now, names: names, logged: new(bytes.Buffer)}
+	w := &world{T: t, store: store, tables: tables, config: config, now: time.Now, names: names,
+		logged: new(bytes.Buffer)}
 	w.s = w.service(store, tables)
 	return w
 }
@@ -89,7 +90,8 @@ func (w *world) service(store limit.Store, tables control.Tables) *ops.Service {
 }
 
 func (w *world) settings(store limit.Store, tables control.Tables) ops.Config {
-	return ops.Config{Cell: "eu-1", Store: store, Tables: tables, Now: w.now, Log: slog.New(slog.NewTextHandler(w.logged, nil)),
+	return ops.Config{Cell: "eu-1", Store: store, Tables: tables, Now: w.now,
+		Log: slog.New(slog.NewTextHandler(w.logged, nil)),
 		Tenant: func(_ context.Context, id string) (*plan.Tenant, error) {
 			t, _ := w.config.Tenant(id)
 			return t, nil
@@ -103,7 +105,8 @@ func (w *world) settings(store limit.Store, tables control.Tables) ops.Config {
 func (w *world) spend(tenant, id string, units int64) bool {
 	w.Helper()
 	t, _ := w.config.Tenant(tenant)
-	return w.decide(limit.Owner{Kind: limit.Tenant, Name: tenant}, t.Limits(w.now()), id, limit.LeaseRequest{Need: units}, units).Allowed
+	return w.decide(limit.Owner{Kind: limit.Tenant, Name: tenant}, t.Limits(w.now()), id,
+		limit.LeaseRequest{Need: units}, units).Allowed
 }
 
 // decide charges units of one limit of a set, and leases.
@@ -141,7 +144,10 @@ var client = netip.MustParseAddr("203.0.113.77")
 func (w *world) has(ids ...string) []string {
 	t, _ := w.config.Tenant("acme")
 	return slices.DeleteFunc(ids, func(id string) bool {
-		return !slices.ContainsFunc(t.Limits(w.now()).Limits, func(e *plan.Effective) bool { return e.Limit.ID == id && w.store.Accepts(e.Limit) == nil })
+		return !slices.ContainsFunc(t.Limits(w.now()).Limits, func(e *plan.Effective) bool {
+			return e.Limit.ID == id &&
+				w.store.Accepts(e.Limit) == nil
+		})
 	})
 }
 
@@ -160,7 +166,8 @@ func (w *world) record(id string) (versions []string) {
 				if err := json.Unmarshal(d.Record.New.Body, &body); err != nil {
 					w.Fatal(err)
 				}
-				versions = append(versions, fmt.Sprintf("%d %s by %s: %s", d.Record.New.Version, body.State, d.Record.New.Actor, d.Record.New.Reason))
+				versions = append(versions, fmt.Sprintf("%d %s by %s: %s", d.Record.New.Version, body.State,
+					d.Record.New.Actor, d.Record.New.Reason))
 			}
 			after = d.Sequence
 		}
@@ -191,7 +198,8 @@ func eachStore(t *testing.T, f func(t *testing.T, store limit.Store)) {
 		if _, err := redistest.Find(); err != nil {
 			missing(t, "redis", err.Error())
 		}
-		store, err := redis.New(t.Context(), redis.Config{Addrs: []string{redistest.Start(t).Addr}, Deadline: 20 * time.Second})
+		store, err := redis.New(t.Context(), redis.Config{Addrs: []string{redistest.Start(t).Addr},
+			Deadline: 20 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,8 +1,8 @@
-// Package row is the layout of an item in a DynamoDB table, for the client that reads and writes it and for the stream that
-// tells of it.
+// Package row is the layout of an item in a DynamoDB table, for the client that reads and writes it and for the stream
+// that tells of it.
 //
-// The tables are those of package control, each with the partition key id and no sort key. There is no time to live: items and
-// tombstones stay. A table's stream carries new and old images.
+// The tables are those of package control, each with the partition key id and no sort key. There is no time to live:
+// items and tombstones stay. A table's stream carries new and old images.
 //
 //	attribute   type  meaning
 //	id          S     the item's key
@@ -83,8 +83,8 @@ func Of(i *control.Item) Row {
 	return r
 }
 
-// Item reads the attributes of an item of the table. The error wraps control.ErrBadItem and names the key, where there is one,
-// and the attribute. The hash is not computed.
+// Item reads the attributes of an item of the table. The error wraps control.ErrBadItem and names the key, where there
+// is one, and the attribute. The hash is not computed.
 func (r Row) Item(t control.Table) (control.Item, error) {
 	get := reader{row: r}
 	i := control.Item{Table: t, Key: get.take(ID, S).Text}
@@ -99,7 +99,8 @@ func (r Row) Item(t control.Table) (control.Item, error) {
 	i.Version = v
 	i.Actor, i.Reason = get.take(Actor, S).Text, get.take(Reason, S).Text
 	at := get.take(ChangedAt, S).Text
-	if i.ChangedAt, err = time.Parse(control.TimeLayout, at); err != nil || i.ChangedAt.Format(control.TimeLayout) != at {
+	if i.ChangedAt, err = time.Parse(control.TimeLayout, at); err != nil ||
+		i.ChangedAt.Format(control.TimeLayout) != at {
 		get.fail("changed_at is %.40q, want a time like %s", at, control.TimeLayout)
 	}
 	i.Deleted = get.take(Deleted, Bool).Bool

@@ -47,23 +47,25 @@ func TestRow(t *testing.T) {
 	}
 }
 
-// Guarantees that an attribute which is missing, of another type or out of bounds is an error that names the item and the
-// attribute: a guess would reach every cell.
+// Guarantees that an attribute which is missing, of another type or out of bounds is an error that names the item and
+// the attribute: a guess would reach every cell.
 func TestBadRow(t *testing.T) {
 	first, gone := items(t)
 	text := func(s string) *row.Value { return &row.Value{Kind: row.S, Text: s} }
 	number := func(s string) *row.Value { return &row.Value{Kind: row.N, Text: s} }
 	bad := map[string][]*row.Value{ // nil: missing
-		row.ID:        {nil, number("1"), text(""), text("a\x00b")},
-		row.Layout:    {nil, text("1"), number("2"), number("1.0")},
-		row.Version:   {nil, text("1"), number("0"), number("-1"), number("1.5"), number("1e3"), number("9007199254740992"), number("")},
-		row.Actor:     {nil, number("1"), text(""), text("a\nb")},
-		row.Reason:    {nil, {Kind: row.Other}, text(" ")},
-		row.ChangedAt: {nil, number("1"), text("2026-11-21T12:00:00Z"), text("2026-11-21T12:00:00.000001+00:00"), text("2026-11-21T12:00:00,000001Z"), text("noon")},
-		row.Deleted:   {nil, text("false"), number("0")},
-		row.Body:      {nil, number("1"), text(""), text("[]"), text(`{"b":1,"a":1}`), text(" {}")},
-		row.PrevHash:  {nil, number("1"), text("ab")},
-		row.Hash:      {nil, number("1"), text(""), text(strings.Repeat("G", 64))},
+		row.ID:     {nil, number("1"), text(""), text("a\x00b")},
+		row.Layout: {nil, text("1"), number("2"), number("1.0")},
+		row.Version: {nil, text("1"), number("0"), number("-1"), number("1.5"), number("1e3"),
+			number("9007199254740992"), number("")},
+		row.Actor:  {nil, number("1"), text(""), text("a\nb")},
+		row.Reason: {nil, {Kind: row.Other}, text(" ")},
+		row.ChangedAt: {nil, number("1"), text("2026-11-21T12:00:00Z"), text("2026-11-21T12:00:00.000001+00:00"),
+			text("2026-11-21T12:00:00,000001Z"), text("noon")},
+		row.Deleted:  {nil, text("false"), number("0")},
+		row.Body:     {nil, number("1"), text(""), text("[]"), text(`{"b":1,"a":1}`), text(" {}")},
+		row.PrevHash: {nil, number("1"), text("ab")},
+		row.Hash:     {nil, number("1"), text(""), text(strings.Repeat("G", 64))},
 	}
 	for name := range row.Of(&first) {
 		if len(bad[name]) == 0 {
@@ -81,7 +83,8 @@ func TestBadRow(t *testing.T) {
 			got, err := r.Item(control.Tenants)
 			if !errors.Is(err, control.ErrBadItem) {
 				t.Errorf("%s = %+v is read as %+v, %v", name, v, got, err)
-			} else if text := err.Error(); !strings.Contains(text, name) && !strings.Contains(text, names[name]) && name != row.PrevHash && name != row.Deleted {
+			} else if text := err.Error(); !strings.Contains(text, name) && !strings.Contains(text, names[name]) &&
+				name != row.PrevHash && name != row.Deleted {
 				t.Errorf("%s = %+v: the error does not name it: %v", name, v, err)
 			} else if name != row.ID && !strings.Contains(text, `tenants/"acmé/1"`) {
 				t.Errorf("%s = %+v: the error does not name the item: %v", name, v, err)

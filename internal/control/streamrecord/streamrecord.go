@@ -1,9 +1,9 @@
 // Package streamrecord reads what the streams of the control tables bring to a Lambda function.
 //
-// Lambda calls with a batch of records, in order for each key. Each becomes a [control.Delivery]: a change, or an error that
-// names the table, the key and the sequence number as far as they can be read, so that one bad record stops nothing behind it
-// and is not lost. A record is bad unless it tells of a new version that follows the one before and has the hash that it says:
-// what was written past this program, by hand or by another one, reaches no cell.
+// Lambda calls with a batch of records, in order for each key. Each becomes a [control.Delivery]: a change, or an error
+// that names the table, the key and the sequence number as far as they can be read, so that one bad record stops
+// nothing behind it and is not lost. A record is bad unless it tells of a new version that follows the one before and
+// has the hash that it says: what was written past this program, by hand or by another one, reaches no cell.
 package streamrecord
 
 import (
@@ -29,7 +29,8 @@ func New(names map[control.Table]string) (*Decoder, error) {
 	d := &Decoder{tables: make(map[string]control.Table, len(names))}
 	for t, name := range names {
 		if name == "" || d.tables[name] != "" {
-			return nil, fmt.Errorf("stream records: the table %s has the name %q, which is none or that of another", t, name)
+			return nil, fmt.Errorf("stream records: the table %s has the name %q, which is none or that of another", t,
+				name)
 		}
 		d.tables[name] = t
 	}
@@ -206,7 +207,8 @@ func change(r *record, got *control.RecordError) (*control.Record, error) {
 	return c, c.Check()
 }
 
-// tableName is the table of a stream's ARN, arn:partition:dynamodb:region:account:table/NAME/stream/LABEL; empty for another.
+// tableName is the table of a stream's ARN, arn:partition:dynamodb:region:account:table/NAME/stream/LABEL; empty for
+// another.
 func tableName(arn string) string {
 	parts := strings.SplitN(arn, ":", 6)
 	if len(parts) != 6 || parts[0] != "arn" || parts[2] != "dynamodb" {

@@ -39,7 +39,8 @@ func history(tb testing.TB, n int) []control.Item {
 	var last *control.Item
 	for v := range n {
 		c, err := control.Change{
-			Table: control.Tenants, Key: "acmé/1", Expect: int64(v), Body: fmt.Appendf(nil, `{"n":"<%d>\u2028"}`, v), Actor: "jo", Reason: "r", Now: noon,
+			Table: control.Tenants, Key: "acmé/1", Expect: int64(v), Body: fmt.Appendf(nil, `{"n":"<%d>\u2028"}`, v),
+			Actor: "jo", Reason: "r", Now: noon,
 		}.Check()
 		if err != nil {
 			tb.Fatal(err)
@@ -73,15 +74,18 @@ func image(i *control.Item) object {
 // record is what Lambda hands over for the change, with every field that it has.
 func record(before, after *control.Item) object {
 	name, change := "INSERT", object{
-		"ApproximateCreationDateTime": 1795262400, "Keys": object{"id": object{"S": after.Key}}, "NewImage": image(after),
-		"SequenceNumber": strconv.Itoa(int(after.Version)) + "00000000000000000001", "SizeBytes": 500, "StreamViewType": "NEW_AND_OLD_IMAGES",
+		"ApproximateCreationDateTime": 1795262400, "Keys": object{"id": object{"S": after.Key}},
+		"NewImage":       image(after),
+		"SequenceNumber": strconv.Itoa(int(after.Version)) + "00000000000000000001", "SizeBytes": 500,
+		"StreamViewType": "NEW_AND_OLD_IMAGES",
 	}
 	if before != nil {
 		name, change["OldImage"] = "MODIFY", image(before)
 	}
 	return object{
-		"eventID": "f07f8ca4b0b26cb9c4e5e77e69f274ee", "eventName": name, "eventVersion": "1.1", "eventSource": "aws:dynamodb",
-		"awsRegion": "eu-west-1", "dynamodb": change, "eventSourceARN": arn,
+		"eventID": "f07f8ca4b0b26cb9c4e5e77e69f274ee", "eventName": name, "eventVersion": "1.1",
+		"eventSource": "aws:dynamodb",
+		"awsRegion":   "eu-west-1", "dynamodb": change, "eventSourceARN": arn,
 	}
 }
 
@@ -94,7 +98,8 @@ func marshal(tb testing.TB, v any) []byte {
 	return data
 }
 
-// Guarantees that each change comes out of Lambda's event as it went into the table, in order, with its sequence number.
+// Guarantees that each change comes out of Lambda's event as it went into the table, in order, with its sequence
+// number.
 func TestDecode(t *testing.T) {
 	items := history(t, 3)
 	got, err := decoder(t).Decode(marshal(t, object{"Records": []object{
@@ -115,8 +120,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// Guarantees that records are read in the shape that AWS documents, with every field that they have there, and as Lambda's
-// own library for Go writes them.
+// Guarantees that records are read in the shape that AWS documents, with every field that they have there, and as
+// Lambda's own library for Go writes them.
 func TestDocumentedEvent(t *testing.T) {
 	data, err := os.ReadFile("testdata/lambda.event.json")
 	if err != nil {
@@ -137,14 +142,16 @@ func documented(t *testing.T, data []byte) {
 	if err != nil || len(got) != 3 {
 		t.Fatalf("Decode = %+v, %v", got, err)
 	}
-	if r := got[0].Record; r == nil || r.New.Key != "acme" || r.New.Version != 1 || string(r.New.Body) != `{"id":"acme","plan":"pro"}` {
+	if r := got[0].Record; r == nil || r.New.Key != "acme" || r.New.Version != 1 ||
+		string(r.New.Body) != `{"id":"acme","plan":"pro"}` {
 		t.Errorf("the first record is %+v, %v", r, got[0].Err)
 	}
 	if r := got[1].Record; r == nil || r.Old == nil || !r.New.Deleted || r.New.Version != 2 {
 		t.Errorf("the second record is %+v, %v", r, got[1].Err)
 	}
 	var e *control.RecordError
-	if !errors.As(got[2].Err, &e) || e.Sequence != "111100000000000000000003" || !strings.Contains(e.Error(), "removed") {
+	if !errors.As(got[2].Err, &e) || e.Sequence != "111100000000000000000003" ||
+		!strings.Contains(e.Error(), "removed") {
 		t.Errorf("the third record is %+v, %v", got[2].Record, got[2].Err)
 	}
 }
@@ -157,8 +164,8 @@ func at(o object, names ...string) object {
 	return o
 }
 
-// Guarantees that a poison record in the middle of a batch is an error that says which one it was, as far as that can be read,
-// with the record kept as it came; and that those around it get through.
+// Guarantees that a poison record in the middle of a batch is an error that says which one it was, as far as that can
+// be read, with the record kept as it came; and that those around it get through.
 func TestPoison(t *testing.T) {
 	items := history(t, 3)
 	forged := items[1]
@@ -169,54 +176,94 @@ func TestPoison(t *testing.T) {
 		want                 string // part of the error
 		noTable, noKey, noSq bool
 	}{
-		{name: "removed", edit: func(o object) { o["eventName"] = "REMOVE"; delete(at(o, "dynamodb"), "NewImage") }, want: "was removed"},
+		{name: "removed", edit: func(o object) { o["eventName"] = "REMOVE"; delete(at(o, "dynamodb"), "NewImage") },
+			want: "was removed"},
 		{name: "another name", edit: func(o object) { o["eventName"] = "UPSERT" }, want: "UPSERT"},
 		{name: "no name", edit: func(o object) { delete(o, "eventName") }, want: "want INSERT or MODIFY"},
 		{name: "another source", edit: func(o object) { o["eventSource"] = "aws:kinesis" }, want: "aws:kinesis"},
-		{name: "another table", edit: func(o object) { o["eventSourceARN"] = strings.Replace(arn, "live-", "test-", 1) }, want: "test-tenants", noTable: true},
+		{name: "another table", edit: func(o object) {
+			o["eventSourceARN"] = strings.Replace(arn, "live-", "test-",
+				1)
+		}, want: "test-tenants", noTable: true},
 		{name: "a table's ARN", edit: func(o object) { o["eventSourceARN"] = "arn:aws:dynamodb:eu-west-1:123456789012:table/live-tenants" }, want: "not one of ours", noTable: true},
-		{name: "an ARN of another service", edit: func(o object) { o["eventSourceARN"] = strings.Replace(arn, "dynamodb", "s3", 1) }, want: "not one of ours", noTable: true},
+		{name: "an ARN of another service", edit: func(o object) {
+			o["eventSourceARN"] = strings.Replace(arn,
+				"dynamodb", "s3", 1)
+		}, want: "not one of ours", noTable: true},
 		{name: "no ARN", edit: func(o object) { delete(o, "eventSourceARN") }, want: "not one of ours", noTable: true},
-		{name: "no sequence", edit: func(o object) { delete(at(o, "dynamodb"), "SequenceNumber") }, want: "sequence number", noSq: true},
-		{name: "a sequence of another type", edit: func(o object) { at(o, "dynamodb")["SequenceNumber"] = 17 }, want: "sequence number", noSq: true},
-		{name: "a long sequence", edit: func(o object) { at(o, "dynamodb")["SequenceNumber"] = strings.Repeat("1", 129) }, want: "sequence number", noSq: true},
+		{name: "no sequence", edit: func(o object) { delete(at(o, "dynamodb"), "SequenceNumber") },
+			want: "sequence number", noSq: true},
+		{name: "a sequence of another type", edit: func(o object) { at(o, "dynamodb")["SequenceNumber"] = 17 },
+			want: "sequence number", noSq: true},
+		{name: "a long sequence", edit: func(o object) {
+			at(o, "dynamodb")["SequenceNumber"] = strings.Repeat("1",
+				129)
+		}, want: "sequence number", noSq: true},
 		{name: "keys only", edit: func(o object) { delete(at(o, "dynamodb"), "NewImage") }, want: "no new image"},
 		{name: "a null image", edit: func(o object) { at(o, "dynamodb")["NewImage"] = nil }, want: "no new image"},
-		{name: "new images only", edit: func(o object) { delete(at(o, "dynamodb"), "OldImage") }, want: "old image: false"},
+		{name: "new images only", edit: func(o object) { delete(at(o, "dynamodb"), "OldImage") },
+			want: "old image: false"},
 		{name: "an insert over something", edit: func(o object) { o["eventName"] = "INSERT" }, want: "old image: true"},
-		{name: "another key", edit: func(o object) { at(o, "dynamodb", "Keys")["id"] = object{"S": "other"} }, want: "acmé/1", noKey: true},
-		{name: "no key", edit: func(o object) { delete(at(o, "dynamodb"), "Keys") }, want: "its key is not", noKey: true},
-		{name: "a key of bytes", edit: func(o object) { at(o, "dynamodb", "Keys")["id"] = object{"B": "AAEC"} }, want: "its key is not", noKey: true},
-		{name: "no attribute", edit: func(o object) { delete(at(o, "dynamodb", "NewImage"), "actor") }, want: "actor is missing"},
-		{name: "an attribute of another type", edit: func(o object) { at(o, "dynamodb", "NewImage")["version"] = object{"S": "2"} }, want: "version is not of type N"},
-		{name: "an attribute of two types", edit: func(o object) { at(o, "dynamodb", "NewImage")["body"] = object{"S": "{}", "N": "1"} }, want: "2 types"},
-		{name: "an attribute of no type", edit: func(o object) { at(o, "dynamodb", "NewImage")["body"] = object{} }, want: "0 types"},
-		{name: "a null attribute", edit: func(o object) { at(o, "dynamodb", "NewImage")["body"] = nil }, want: "NewImage"},
-		{name: "an attribute of null", edit: func(o object) { at(o, "dynamodb", "NewImage")["body"] = object{"S": nil} }, want: "null"},
-		{name: "a text that is a number", edit: func(o object) { at(o, "dynamodb", "NewImage")["body"] = object{"S": 1} }, want: "NewImage"},
-		{name: "an image that is a list", edit: func(o object) { at(o, "dynamodb")["NewImage"] = []int{1} }, want: "NewImage"},
-		{name: "an unreadable old image", edit: func(o object) { at(o, "dynamodb")["OldImage"] = []int{1} }, want: "OldImage"},
-		{name: "an old image without a hash", edit: func(o object) { delete(at(o, "dynamodb", "OldImage"), "hash") }, want: "old image"},
-		{name: "another layout", edit: func(o object) { at(o, "dynamodb", "NewImage")["layout"] = object{"N": "2"} }, want: "layout"},
+		{name: "another key", edit: func(o object) { at(o, "dynamodb", "Keys")["id"] = object{"S": "other"} },
+			want: "acmé/1", noKey: true},
+		{name: "no key", edit: func(o object) { delete(at(o, "dynamodb"), "Keys") }, want: "its key is not",
+			noKey: true},
+		{name: "a key of bytes", edit: func(o object) { at(o, "dynamodb", "Keys")["id"] = object{"B": "AAEC"} },
+			want: "its key is not", noKey: true},
+		{name: "no attribute", edit: func(o object) { delete(at(o, "dynamodb", "NewImage"), "actor") },
+			want: "actor is missing"},
+		{name: "an attribute of another type",
+			edit: func(o object) { at(o, "dynamodb", "NewImage")["version"] = object{"S": "2"} },
+			want: "version is not of type N"},
+		{name: "an attribute of two types", edit: func(o object) {
+			at(o, "dynamodb",
+				"NewImage")["body"] = object{"S": "{}", "N": "1"}
+		}, want: "2 types"},
+		{name: "an attribute of no type", edit: func(o object) { at(o, "dynamodb", "NewImage")["body"] = object{} },
+			want: "0 types"},
+		{name: "a null attribute", edit: func(o object) { at(o, "dynamodb", "NewImage")["body"] = nil },
+			want: "NewImage"},
+		{name: "an attribute of null", edit: func(o object) {
+			at(o, "dynamodb",
+				"NewImage")["body"] = object{"S": nil}
+		}, want: "null"},
+		{name: "a text that is a number", edit: func(o object) {
+			at(o, "dynamodb",
+				"NewImage")["body"] = object{"S": 1}
+		}, want: "NewImage"},
+		{name: "an image that is a list", edit: func(o object) { at(o, "dynamodb")["NewImage"] = []int{1} },
+			want: "NewImage"},
+		{name: "an unreadable old image", edit: func(o object) { at(o, "dynamodb")["OldImage"] = []int{1} },
+			want: "OldImage"},
+		{name: "an old image without a hash", edit: func(o object) { delete(at(o, "dynamodb", "OldImage"), "hash") },
+			want: "old image"},
+		{name: "another layout", edit: func(o object) { at(o, "dynamodb", "NewImage")["layout"] = object{"N": "2"} },
+			want: "layout"},
 		{name: "altered", edit: func(o object) { at(o, "dynamodb")["NewImage"] = image(&forged) }, want: "altered"},
-		{name: "a version left out", edit: func(o object) { at(o, "dynamodb")["NewImage"] = image(&items[2]) }, want: "not linked"},
-		{name: "no change", edit: func(o object) { delete(o, "dynamodb") }, want: "sequence number", noKey: true, noSq: true},
-		{name: "a change that is a text", edit: func(o object) { o["dynamodb"] = "x" }, want: "cannot be read", noTable: true, noKey: true, noSq: true},
+		{name: "a version left out", edit: func(o object) { at(o, "dynamodb")["NewImage"] = image(&items[2]) },
+			want: "not linked"},
+		{name: "no change", edit: func(o object) { delete(o, "dynamodb") }, want: "sequence number", noKey: true,
+			noSq: true},
+		{name: "a change that is a text", edit: func(o object) { o["dynamodb"] = "x" }, want: "cannot be read",
+			noTable: true, noKey: true, noSq: true},
 	}
 	d := decoder(t)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			poison := record(&items[0], &items[1])
 			tt.edit(poison)
-			got, err := d.Decode(marshal(t, object{"Records": []object{record(nil, &items[0]), poison, record(&items[1], &items[2])}}))
+			got, err := d.Decode(marshal(t, object{"Records": []object{record(nil, &items[0]), poison,
+				record(&items[1], &items[2])}}))
 			if err != nil || len(got) != 3 || got[0].Err != nil || got[2].Err != nil {
 				t.Fatalf("Decode = %+v, %v", got, err)
 			}
 			var e *control.RecordError
-			if !errors.As(got[1].Err, &e) || !errors.Is(e, control.ErrBadItem) || got[1].Record != nil || !strings.Contains(e.Error(), tt.want) {
+			if !errors.As(got[1].Err, &e) || !errors.Is(e, control.ErrBadItem) || got[1].Record != nil ||
+				!strings.Contains(e.Error(), tt.want) {
 				t.Fatalf("the poison record is %+v, %v; want an error with %q", got[1].Record, got[1].Err, tt.want)
 			}
-			if (e.Table == "") != tt.noTable || (e.Key != "acmé/1") != tt.noKey || (e.Sequence == "") != tt.noSq || e.Sequence != got[1].Sequence {
+			if (e.Table == "") != tt.noTable || (e.Key != "acmé/1") != tt.noKey || (e.Sequence == "") != tt.noSq ||
+				e.Sequence != got[1].Sequence {
 				t.Errorf("the error names table %q, key %q and sequence %q", e.Table, e.Key, e.Sequence)
 			}
 			if want := marshal(t, poison); !bytes.Equal(got[1].Raw, want) {
@@ -225,7 +272,8 @@ func TestPoison(t *testing.T) {
 		})
 	}
 	for _, raw := range []string{`null`, `1`, `"x"`, `[]`, `{}`} {
-		if got, err := d.Decode([]byte(`{"Records":[` + raw + `]}`)); err != nil || len(got) != 1 || got[0].Err == nil || string(got[0].Raw) != raw {
+		if got, err := d.Decode([]byte(`{"Records":[` + raw + `]}`)); err != nil || len(got) != 1 ||
+			got[0].Err == nil || string(got[0].Raw) != raw {
 			t.Errorf("a record %s: %+v, %v", raw, got, err)
 		}
 	}
@@ -236,7 +284,8 @@ func TestOtherAttributes(t *testing.T) {
 	items := history(t, 1)
 	r := record(nil, &items[0])
 	for name, value := range map[string]object{
-		"aws:rep:updatetime": {"N": "1.5"}, "set": {"SS": []string{"a"}}, "list": {"L": []object{{"NULL": true}}}, "map": {"M": object{}}, "bytes": {"B": "AAE="},
+		"aws:rep:updatetime": {"N": "1.5"}, "set": {"SS": []string{"a"}}, "list": {"L": []object{{"NULL": true}}},
+		"map": {"M": object{}}, "bytes": {"B": "AAE="},
 	} {
 		at(r, "dynamodb", "NewImage")[name] = value
 	}
@@ -267,7 +316,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// FuzzRecord guarantees that any record is a change in order, or a clear error with the record kept: never a panic, never both.
+// FuzzRecord guarantees that any record is a change in order, or a clear error with the record kept: never a panic,
+// never both.
 func FuzzRecord(f *testing.F) {
 	items := history(f, 3)
 	f.Add(marshal(f, record(nil, &items[0])))
@@ -278,13 +328,15 @@ func FuzzRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		got := d.Record(raw)
 		if got.Err == nil {
-			if got.Record == nil || got.Sequence == "" || got.Record.Sequence != got.Sequence || got.Record.Check() != nil {
+			if got.Record == nil || got.Sequence == "" || got.Record.Sequence != got.Sequence ||
+				got.Record.Check() != nil {
 				t.Fatalf("Record(%q) = %+v", raw, got)
 			}
 			return
 		}
 		var e *control.RecordError
-		if !errors.As(got.Err, &e) || !errors.Is(e, control.ErrBadItem) || got.Record != nil || e.Sequence != got.Sequence || !bytes.Equal(got.Raw, raw) {
+		if !errors.As(got.Err, &e) || !errors.Is(e, control.ErrBadItem) || got.Record != nil ||
+			e.Sequence != got.Sequence || !bytes.Equal(got.Raw, raw) {
 			t.Fatalf("Record(%q) = %+v", raw, got)
 		}
 	})

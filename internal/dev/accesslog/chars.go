@@ -56,8 +56,8 @@ func allIn(text []byte, class uint8) bool {
 	return true
 }
 
-// Unescape appends src to dst with the escapes undone that servers write inside quotes: \xHH, \", \\, \n, \r, \t, \b, \v, \f.
-// Anything else after a backslash stays as it is, with the backslash.
+// Unescape appends src to dst with the escapes undone that servers write inside quotes: \xHH, \", \\, \n, \r, \t, \b,
+// \v, \f. Anything else after a backslash stays as it is, with the backslash.
 func Unescape(dst, src []byte) []byte {
 	for i := 0; i < len(src); i++ {
 		if src[i] != '\\' || i+1 == len(src) {

@@ -9,8 +9,8 @@ import (
 	"bytes"
 )
 
-// Line is one parsed line. The slices point into the text that was parsed and are valid as long as it is. Text in quotes
-// is as logged, with its escapes; see [Unescape].
+// Line is one parsed line. The slices point into the text that was parsed and are valid as long as it is. Text in
+// quotes is as logged, with its escapes; see [Unescape].
 type Line struct {
 	Host      []byte // address or name of the client; letters, digits and . - _ : %
 	Ident     []byte // nil where it is "-"
@@ -42,7 +42,8 @@ const (
 	reasonsCount        // how many there are
 )
 
-var reasonNames = [reasonsCount]string{"ok", "too_long", "blank", "bad_address", "bad_time", "bad_request", "bad_target"}
+var reasonNames = [reasonsCount]string{"ok", "too_long", "blank", "bad_address", "bad_time", "bad_request",
+	"bad_target"}
 
 var reasonTexts = [reasonsCount]string{
 	"can be used", "line is longer than 64 KiB", "line is blank", "no usable client address at the start",
@@ -65,8 +66,8 @@ type Parser struct {
 	us    int64
 }
 
-// Parse reads one line, without its line end, into out. Fields after the user agent are ignored. Where the reason is not
-// OK, what out holds is not defined.
+// Parse reads one line, without its line end, into out. Fields after the user agent are ignored. Where the reason is
+// not OK, what out holds is not defined.
 func (p *Parser) Parse(text []byte, out *Line) Reason {
 	*out = Line{Bytes: -1}
 	if len(bytes.TrimSpace(text)) == 0 {
@@ -108,7 +109,8 @@ func (p *Parser) head(text []byte, out *Line) (rest []byte, why Reason) {
 }
 
 // oddHead serves users with spaces in their names. A server escapes quotes there, but no brackets: so the time is what
-// stands right before the first quote that is not escaped, and a user who calls himself "[17/May/2015:…]" moves nothing.
+// stands right before the first quote that is not escaped, and a user who calls himself "[17/May/2015:…]" moves
+// nothing.
 func (p *Parser) oddHead(text []byte, out *Line) (rest []byte, why Reason) {
 	quote := closing(text)
 	head := text
@@ -132,7 +134,8 @@ func (p *Parser) oddHead(text []byte, out *Line) (rest []byte, why Reason) {
 	return text[quote+1:], OK
 }
 
-// splitRequest takes a request line apart. A target may hold spaces: the protocol is the last word if it looks like one.
+// splitRequest takes a request line apart. A target may hold spaces: the protocol is the last word if it looks like
+// one.
 func splitRequest(request []byte, out *Line) Reason {
 	method := bytes.IndexByte(request, ' ')
 	if method < 1 || !validMethod(request[:method]) {
@@ -163,7 +166,8 @@ func pathOf(target []byte) []byte {
 		return target
 	}
 	colon := bytes.Index(target, []byte("://"))
-	if colon < 1 || !bytes.EqualFold(target[:colon], []byte("http")) && !bytes.EqualFold(target[:colon], []byte("https")) {
+	if colon < 1 || !bytes.EqualFold(target[:colon], []byte("http")) && !bytes.EqualFold(target[:colon],
+		[]byte("https")) {
 		return nil
 	}
 	authority := target[colon+3:]

@@ -24,25 +24,40 @@ func TestParse(t *testing.T) {
 	}{
 		{"combined", `198.51.100.7 - ann ` + stamp + ` "GET /a/b?c=d HTTP/1.1" 200 512 "https://x.example/" "curl/8"`,
 			"198.51.100.7||ann|GET|/a/b?c=d|/a/b|HTTP/1.1|200|512|https://x.example/|curl/8|false"},
-		{"common", `h.example id - ` + stamp + ` "HEAD / HTTP/2.0" 304 -`, "h.example|id||HEAD|/|/|HTTP/2.0|304|-1|||false"},
-		{"IPv6", `2001:db8::1 - - ` + stamp + ` "GET / HTTP/1.1" 200 0 "-" "-"`, "2001:db8::1|||GET|/|/|HTTP/1.1|200|0|||false"},
-		{"IPv6 with zone", `fe80::1%eth0 - - ` + stamp + ` "GET / HTTP/1.1" 200 0`, "fe80::1%eth0|||GET|/|/|HTTP/1.1|200|0|||false"},
+		{"common", `h.example id - ` + stamp + ` "HEAD / HTTP/2.0" 304 -`,
+			"h.example|id||HEAD|/|/|HTTP/2.0|304|-1|||false"},
+		{"IPv6", `2001:db8::1 - - ` + stamp + ` "GET / HTTP/1.1" 200 0 "-" "-"`,
+			"2001:db8::1|||GET|/|/|HTTP/1.1|200|0|||false"},
+		{"IPv6 with zone", `fe80::1%eth0 - - ` + stamp + ` "GET / HTTP/1.1" 200 0`,
+			"fe80::1%eth0|||GET|/|/|HTTP/1.1|200|0|||false"},
 		{"no protocol", `1.2.3.4 - - ` + stamp + ` "GET /old" 200 1`, "1.2.3.4|||GET|/old|/old||200|1|||false"},
-		{"spaces in the target", `1.2.3.4 - - ` + stamp + ` "GET /a b  c HTTP/1.0" 200 1`, "1.2.3.4|||GET|/a b  c|/a b  c|HTTP/1.0|200|1|||false"},
-		{"absolute form", `1.2.3.4 - - ` + stamp + ` "GET HTTP://h:80/p?q HTTP/1.1" 200 1`, "1.2.3.4|||GET|HTTP://h:80/p?q|/p|HTTP/1.1|200|1|||false"},
-		{"absolute form, no path", `1.2.3.4 - - ` + stamp + ` "GET http://h HTTP/1.1" 200 1`, "1.2.3.4|||GET|http://h|/|HTTP/1.1|200|1|||false"},
-		{"user with spaces", `1.2.3.4 - ann of york ` + stamp + ` "GET / HTTP/1.1" 200 1`, "1.2.3.4||ann of york|GET|/|/|HTTP/1.1|200|1|||false"},
-		{"user who looks like a time", `1.2.3.4 - x [01/Jan/2000:00:00:00 +0000] y ` + stamp + ` "GET / HTTP/1.1" 200 1`,
+		{"spaces in the target", `1.2.3.4 - - ` + stamp + ` "GET /a b  c HTTP/1.0" 200 1`,
+			"1.2.3.4|||GET|/a b  c|/a b  c|HTTP/1.0|200|1|||false"},
+		{"absolute form", `1.2.3.4 - - ` + stamp + ` "GET HTTP://h:80/p?q HTTP/1.1" 200 1`,
+			"1.2.3.4|||GET|HTTP://h:80/p?q|/p|HTTP/1.1|200|1|||false"},
+		{"absolute form, no path", `1.2.3.4 - - ` + stamp + ` "GET http://h HTTP/1.1" 200 1`,
+			"1.2.3.4|||GET|http://h|/|HTTP/1.1|200|1|||false"},
+		{"user with spaces", `1.2.3.4 - ann of york ` + stamp + ` "GET / HTTP/1.1" 200 1`,
+			"1.2.3.4||ann of york|GET|/|/|HTTP/1.1|200|1|||false"},
+		{"user who looks like a time", `1.2.3.4 - x [01/Jan/2000:00:00:00 +0000] y ` + stamp +
+			` "GET / HTTP/1.1" 200 1`,
 			"1.2.3.4||x [01/Jan/2000:00:00:00 +0000] y|GET|/|/|HTTP/1.1|200|1|||false"},
-		{"user with an escaped quote", `1.2.3.4 - a\"[01/Jan/2000:00:00:00 +0000] \"GET ` + stamp + ` "GET / HTTP/1.1" 200 1`,
+		{"user with an escaped quote", `1.2.3.4 - a\"[01/Jan/2000:00:00:00 +0000] \"GET ` + stamp +
+			` "GET / HTTP/1.1" 200 1`,
 			`1.2.3.4||a\"[01/Jan/2000:00:00:00 +0000] \"GET|GET|/|/|HTTP/1.1|200|1|||false`},
-		{"escaped quotes", `1.2.3.4 - - ` + stamp + ` "GET /\"x\\" 200 1 "r\"r" "a\\"`, `1.2.3.4|||GET|/\"x\\|/\"x\\||200|1|r\"r|a\\|false`},
-		{"agent cut", `1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1" 200 1 "-" "Mozilla/5.0 (Maci`, "1.2.3.4|||GET|/|/|HTTP/1.1|200|1||Mozilla/5.0 (Maci|true"},
-		{"cut after the request", `1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1"`, "1.2.3.4|||GET|/|/|HTTP/1.1|0|-1|||false"},
+		{"escaped quotes", `1.2.3.4 - - ` + stamp + ` "GET /\"x\\" 200 1 "r\"r" "a\\"`,
+			`1.2.3.4|||GET|/\"x\\|/\"x\\||200|1|r\"r|a\\|false`},
+		{"agent cut", `1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1" 200 1 "-" "Mozilla/5.0 (Maci`,
+			"1.2.3.4|||GET|/|/|HTTP/1.1|200|1||Mozilla/5.0 (Maci|true"},
+		{"cut after the request", `1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1"`,
+			"1.2.3.4|||GET|/|/|HTTP/1.1|0|-1|||false"},
 		{"cut in the request", `1.2.3.4 - - ` + stamp + ` "GET /abc`, "1.2.3.4|||GET|/abc|/abc||0|-1|||true"},
-		{"more fields", `1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1" 200 1 "r" "a" "203.0.113.9" 0.004 -`, "1.2.3.4|||GET|/|/|HTTP/1.1|200|1|r|a|false"},
-		{"odd numbers", `1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1" 20x 99999999999999999999 "r" "a"`, "1.2.3.4|||GET|/|/|HTTP/1.1|0|-1|r|a|false"},
-		{"long target", `1.2.3.4 - - ` + stamp + ` "GET /` + long + ` HTTP/1.1" 200 1`, "1.2.3.4|||GET|/" + long + "|/" + long + "|HTTP/1.1|200|1|||false"},
+		{"more fields", `1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1" 200 1 "r" "a" "203.0.113.9" 0.004 -`,
+			"1.2.3.4|||GET|/|/|HTTP/1.1|200|1|r|a|false"},
+		{"odd numbers", `1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1" 20x 99999999999999999999 "r" "a"`,
+			"1.2.3.4|||GET|/|/|HTTP/1.1|0|-1|r|a|false"},
+		{"long target", `1.2.3.4 - - ` + stamp + ` "GET /` + long + ` HTTP/1.1" 200 1`, "1.2.3.4|||GET|/" + long +
+			"|/" + long + "|HTTP/1.1|200|1|||false"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -51,7 +66,8 @@ func TestParse(t *testing.T) {
 			if why := p.Parse([]byte(c.text), &l); why != accesslog.OK {
 				t.Fatalf("Parse(%q) = %s, want ok", c.text, why)
 			}
-			got := fmt.Sprintf("%s|%s|%s|%s|%s|%s|%s|%d|%d|%s|%s|%t", l.Host, l.Ident, l.User, l.Method, l.Target, l.Path,
+			got := fmt.Sprintf("%s|%s|%s|%s|%s|%s|%s|%d|%d|%s|%s|%t", l.Host, l.Ident, l.User, l.Method, l.Target,
+				l.Path,
 				l.Protocol, l.Status, l.Bytes, l.Referer, l.Agent, l.Truncated)
 			if got != c.want {
 				t.Errorf("Parse(%q)\n got %s\nwant %s", c.text, got, c.want)
@@ -63,8 +79,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseSkips holds which lines are not replayed, and that each says why: a line dropped in silence would make a limit
-// look harmless.
+// TestParseSkips holds which lines are not replayed, and that each says why: a line dropped in silence would make a
+// limit look harmless.
 func TestParseSkips(t *testing.T) {
 	cases := []struct {
 		name, text string
@@ -74,10 +90,12 @@ func TestParseSkips(t *testing.T) {
 		{"spaces", " \t ", accesslog.Blank},
 		{"one word", "hello", accesslog.BadAddress},
 		{"no address", `- - - ` + stamp + ` "GET / HTTP/1.1" 200 1`, accesslog.BadAddress},
-		{"virtual host first", `shop.example:443 1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1" 200 1`, accesslog.BadAddress},
+		{"virtual host first", `shop.example:443 1.2.3.4 - - ` + stamp + ` "GET / HTTP/1.1" 200 1`,
+			accesslog.BadAddress},
 		{"forwarded list", `1.2.3.4, 5.6.7.8 - - ` + stamp + ` "GET / HTTP/1.1" 200 1`, accesslog.BadAddress},
 		{"binary address", "\x16\x03\x01 - - " + stamp + ` "GET / HTTP/1.1" 200 1`, accesslog.BadAddress},
-		{"address too long", strings.Repeat("a", 254) + ` - - ` + stamp + ` "GET / HTTP/1.1" 200 1`, accesslog.BadAddress},
+		{"address too long", strings.Repeat("a", 254) + ` - - ` + stamp + ` "GET / HTTP/1.1" 200 1`,
+			accesslog.BadAddress},
 		{"comment", "#Fields: date time", accesslog.BadAddress},
 		{"words only", "the quick brown fox", accesslog.BadTime},
 		{"no time", `1.2.3.4 - - "GET / HTTP/1.1" 200 1`, accesslog.BadTime},
@@ -123,9 +141,11 @@ func TestParseSkips(t *testing.T) {
 func TestParseTime(t *testing.T) {
 	var p accesslog.Parser
 	var l accesslog.Line
-	zones := []*time.Location{time.UTC, time.FixedZone("", 5*3600+1800), time.FixedZone("", -9*3600-1800), time.FixedZone("", 14*3600)}
+	zones := []*time.Location{time.UTC, time.FixedZone("", 5*3600+1800), time.FixedZone("", -9*3600-1800),
+		time.FixedZone("", 14*3600)}
 	n := 0
-	for at := time.Date(1970, 1, 2, 3, 4, 5, 0, time.UTC); at.Year() < 2420; at = at.Add(65*time.Hour + 59*time.Minute + 37*time.Second) {
+	for at := time.Date(1970, 1, 2, 3, 4, 5, 0, time.UTC); at.Year() < 2420; at = at.Add(65*time.Hour +
+		59*time.Minute + 37*time.Second) {
 		in := at.In(zones[n%len(zones)])
 		n++
 		for range 2 { // the second time from the parser's memory

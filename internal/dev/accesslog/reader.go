@@ -9,8 +9,8 @@ import (
 	"io"
 )
 
-// MaxLineBytes is the length of the longest line that is read, with its line end. A longer one is passed over, and never
-// in memory as a whole.
+// MaxLineBytes is the length of the longest line that is read, with its line end. A longer one is passed over, and
+// never in memory as a whole.
 const MaxLineBytes = 64 << 10
 
 // shownBytes is how much of a line that is too long is still reported.
@@ -52,8 +52,8 @@ func NewReader(name string, r io.Reader) (*Reader, error) {
 	return &Reader{name: name, lines: lines}, nil
 }
 
-// Next returns the next line, or io.EOF after the last one. Any other error names the log and the line that could not be
-// read; a line that such an error cuts short is not returned.
+// Next returns the next line, or io.EOF after the last one. Any other error names the log and the line that could not
+// be read; a line that such an error cuts short is not returned.
 func (r *Reader) Next() (Raw, error) {
 	text, err := r.lines.ReadSlice('\n')
 	if err == nil {

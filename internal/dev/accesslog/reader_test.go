@@ -86,16 +86,20 @@ func TestReader(t *testing.T) {
 // TestReaderLongLines holds the bound on memory: a line of gigabytes is passed over, and its neighbours are not.
 func TestReaderLongLines(t *testing.T) {
 	fits := strings.Repeat("f", accesslog.MaxLineBytes-1)
-	giant := io.MultiReader(strings.NewReader("a\n"+fits+"\n"), io.LimitReader(zeros{}, 200<<20), strings.NewReader("\nb\n"))
+	giant := io.MultiReader(strings.NewReader("a\n"+fits+"\n"), io.LimitReader(zeros{}, 200<<20),
+		strings.NewReader("\nb\n"))
 	got, tooLong, err := readAll(t, giant)
 	if err != nil || len(got) != 4 || !slices.Equal(tooLong, []int64{3}) {
 		t.Fatalf("%d lines, too long %v, %v; want 4 lines, the third too long", len(got), tooLong, err)
 	}
 	if got[0] != "a" || got[1] != fits || len(got[2]) > 1024 || got[3] != "b" {
-		t.Errorf("lines of %d, %d, %d, %d bytes; the neighbours of a long line are damaged", len(got[0]), len(got[1]), len(got[2]), len(got[3]))
+		t.Errorf("lines of %d, %d, %d, %d bytes; the neighbours of a long line are damaged", len(got[0]), len(got[1]),
+			len(got[2]), len(got[3]))
 	}
-	if got, tooLong, err := readAll(t, io.LimitReader(zeros{}, 1<<20)); err != nil || len(got) != 1 || len(tooLong) != 1 {
-		t.Errorf("one giant line without end gives %d lines, too long %v, %v; want one, too long", len(got), tooLong, err)
+	if got, tooLong, err := readAll(t, io.LimitReader(zeros{}, 1<<20)); err != nil || len(got) != 1 ||
+		len(tooLong) != 1 {
+		t.Errorf("one giant line without end gives %d lines, too long %v, %v; want one, too long", len(got), tooLong,
+			err)
 	}
 }
 
@@ -120,11 +124,13 @@ func TestReaderBroken(t *testing.T) {
 	if _, _, err := readAll(t, bytes.NewReader(damaged)); !errors.Is(err, gzip.ErrChecksum) {
 		t.Errorf("a wrong checksum gives %v, want gzip.ErrChecksum", err)
 	}
-	if _, _, err := readAll(t, strings.NewReader("\x1f\x8brubbish, certainly")); err == nil || !strings.Contains(err.Error(), "test.log") {
+	if _, _, err := readAll(t, strings.NewReader("\x1f\x8brubbish, certainly")); err == nil ||
+		!strings.Contains(err.Error(), "test.log") {
 		t.Errorf("a broken gzip header gives %v, want an error that names the log", err)
 	}
 	failing := io.MultiReader(strings.NewReader("a\nb"), iotest.ErrReader(errors.New("disk on fire")))
-	if got, _, err := readAll(t, failing); len(got) != 1 || err == nil || !strings.Contains(err.Error(), "test.log, line 2: disk on fire") {
+	if got, _, err := readAll(t, failing); len(got) != 1 || err == nil ||
+		!strings.Contains(err.Error(), "test.log, line 2: disk on fire") {
 		t.Errorf("a failing disk gives %q, %v; want line 1 and the place of the error", got, err)
 	}
 }

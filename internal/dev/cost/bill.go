@@ -64,11 +64,12 @@ func (b *Bill) add(service, what, id string, quantity *big.Rat, how string, args
 	if quantity.Sign() <= 0 {
 		return
 	}
-	b.Lines = append(b.Lines, Line{Service: service, What: what, exact: quantity, id: id, How: fmt.Sprintf(how, args...)})
+	b.Lines = append(b.Lines, Line{Service: service, What: what, exact: quantity, id: id,
+		How: fmt.Sprintf(how, args...)})
 }
 
-// settle puts prices on the lines. What several lines have of one price is billed together, since steps and free units hold for
-// the sum: each line pays for what it adds to those before it.
+// settle puts prices on the lines. What several lines have of one price is billed together, since steps and free units
+// hold for the sum: each line pays for what it adds to those before it.
 func (b *Bill) settle() error {
 	before := map[string]*big.Rat{}
 	for i := range b.Lines {
@@ -82,7 +83,8 @@ func (b *Bill) settle() error {
 		before[l.id] = all
 		region, free := b.Workload.Region, b.Workload.FreeTier
 		if p.usd[region] == nil {
-			return fmt.Errorf("%s, %s: there is no price %s in %s; --price-file adds it", l.Service, l.What, l.id, region)
+			return fmt.Errorf("%s, %s: there is no price %s in %s; --price-file adds it", l.Service, l.What, l.id,
+				region)
 		}
 		dollars := minus(p.amount(region, all, free), p.amount(region, had, free))
 		if dollars.Cmp(num(mostDollars)) > 0 {
@@ -111,10 +113,13 @@ func (b *Bill) gateway() {
 	admitted := b.month(u.admitted)
 	switch w.API {
 	case REST, HTTP:
-		b.add("API Gateway", "requests ("+string(w.API)+")", "apigateway."+string(w.API), admitted, "admitted requests: %s/s x %s s", decimal(product(u.admitted, num(w.Cells)), 3), grouped(seconds))
+		b.add("API Gateway", "requests ("+string(w.API)+")", "apigateway."+string(w.API), admitted,
+			"admitted requests: %s/s x %s s", decimal(product(u.admitted, num(w.Cells)), 3), grouped(seconds))
 	case WebSocket:
-		b.add("API Gateway", "messages", "apigateway.websocket.messages", product(admitted, num(messagesEach)), "%d for each connection, of which each is a request here", messagesEach)
-		b.add("API Gateway", "connection minutes", "apigateway.websocket.minutes", product(admitted, num(minutesEach)), "%d for each connection", minutesEach)
+		b.add("API Gateway", "messages", "apigateway.websocket.messages", product(admitted, num(messagesEach)),
+			"%d for each connection, of which each is a request here", messagesEach)
+		b.add("API Gateway", "connection minutes", "apigateway.websocket.minutes", product(admitted, num(minutesEach)),
+			"%d for each connection", minutesEach)
 	}
 	for i := from; i < len(b.Lines); i++ {
 		b.Lines[i].Anyway = true
@@ -130,8 +135,10 @@ func (b *Bill) gateway() {
 func (b *Bill) lambda() {
 	w, u := &b.Workload, b.Usage
 	requests := b.month(u.perCell)
-	b.add("Lambda", "authorizer, requests", "lambda.requests", requests, "all requests: %s/s x %s s", decimal(w.RPS, 3), grouped(seconds))
-	b.add("Lambda", "authorizer, duration", "lambda.duration", over(product(requests, u.MeanMs, num(u.MemoryMB)), num(1000*1024)),
+	b.add("Lambda", "authorizer, requests", "lambda.requests", requests, "all requests: %s/s x %s s",
+		decimal(w.RPS, 3), grouped(seconds))
+	b.add("Lambda", "authorizer, duration", "lambda.duration", over(product(requests, u.MeanMs, num(u.MemoryMB)),
+		num(1000*1024)),
 		"%s ms each, %d MB", decimal(u.MeanMs, 2), u.MemoryMB)
 	calls, work := new(big.Rat), new(big.Rat)
 	for _, f := range grants.Functions() {
@@ -142,7 +149,8 @@ func (b *Bill) lambda() {
 	b.add("Lambda", "control plane, requests", "lambda.requests", calls,
 		"by schedules (rules of EventBridge, which are free), and for each change of publisher and archiver, "+
 			"and of applier in each cell")
-	b.add("Lambda", "control plane, duration", "lambda.duration", work, "canary %d ms, reconcile %d ms, others %d ms each", callMs("canary"), callMs("reconcile"), callMs(""))
+	b.add("Lambda", "control plane, duration", "lambda.duration", work,
+		"canary %d ms, reconcile %d ms, others %d ms each", callMs("canary"), callMs("reconcile"), callMs(""))
 }
 
 // callsOf is how often a function of the control plane is called in a month.
@@ -170,26 +178,40 @@ func (b *Bill) dynamo() {
 	cells := num(w.Cells)
 	if w.Profile == Small {
 		b.add("DynamoDB", "counters, writes", "dynamodb.writes", b.month(u.calls), "%s", b.explainCalls("write units"))
-		b.add("DynamoDB", "instances that tell that they run, writes", "dynamodb.writes", b.month(u.beats), "%d environments in each cell, every %s s", u.Environments, decimal(beatEvery, 2))
+		b.add("DynamoDB", "instances that tell that they run, writes", "dynamodb.writes", b.month(u.beats),
+			"%d environments in each cell, every %s s", u.Environments, decimal(beatEvery, 2))
 	} else {
-		b.add("DynamoDB", "quotas, writes", "dynamodb.writes", b.month(u.quotas), "leases of a quota end after 10 s at most")
-		b.add("DynamoDB", "instances that tell that they run, writes", "dynamodb.writes", b.month(u.beats), "%d environments in each cell, every %s s", u.Environments, decimal(beatEvery, 2))
+		b.add("DynamoDB", "quotas, writes", "dynamodb.writes", b.month(u.quotas),
+			"leases of a quota end after 10 s at most")
+		b.add("DynamoDB", "instances that tell that they run, writes", "dynamodb.writes", b.month(u.beats),
+			"%d environments in each cell, every %s s", u.Environments, decimal(beatEvery, 2))
 	}
-	b.add("DynamoDB", "config polls, reads", "dynamodb.reads", b.month(u.polls), "the log's head, once a second and environment")
+	b.add("DynamoDB", "config polls, reads", "dynamodb.reads", b.month(u.polls),
+		"the log's head, once a second and environment")
 	reads := sum(frac(hours, environmentAge), frac(hours*60, renewEvery))
-	fresh := least(product(cells, num(u.Environments*w.Tenants*documentsEach), reads), product(b.month(u.perCell), num(documentsEach)))
+	fresh := least(product(cells, num(u.Environments*w.Tenants*documentsEach), reads),
+		product(b.month(u.perCell), num(documentsEach)))
 	b.add("DynamoDB", "config documents, reads", "dynamodb.reads", fresh,
-		"%d documents of each tenant, in each environment, which lives %d h, and again every %d minutes", documentsEach, environmentAge, renewEvery)
-	b.add("DynamoDB", "changes, reads by environments", "dynamodb.reads", product(u.Changes, cells, num(2*u.Environments)), "entry and document, in each environment")
-	b.add("DynamoDB", "changes, writes", "dynamodb.writes", product(u.Changes, sum(num(1), product(cells, num(applyWrites)))), "one in a control table, %d in each cell", applyWrites)
-	b.add("DynamoDB", "changes, reads", "dynamodb.reads", product(u.Changes, sum(num(1), product(cells, num(applyReads)))), "one in a control table, %d in each cell", applyReads)
-	b.add("DynamoDB", "canary, reads", "dynamodb.reads", product(u.runs, cells, num(canaryReads)), "%d in each cell and run", canaryReads)
+		"%d documents of each tenant, in each environment, which lives %d h, and again every %d minutes",
+		documentsEach, environmentAge, renewEvery)
+	b.add("DynamoDB", "changes, reads by environments", "dynamodb.reads",
+		product(u.Changes, cells, num(2*u.Environments)), "entry and document, in each environment")
+	b.add("DynamoDB", "changes, writes", "dynamodb.writes",
+		product(u.Changes, sum(num(1), product(cells, num(applyWrites)))), "one in a control table, %d in each cell",
+		applyWrites)
+	b.add("DynamoDB", "changes, reads", "dynamodb.reads",
+		product(u.Changes, sum(num(1), product(cells, num(applyReads)))), "one in a control table, %d in each cell",
+		applyReads)
+	b.add("DynamoDB", "canary, reads", "dynamodb.reads", product(u.runs, cells, num(canaryReads)),
+		"%d in each cell and run", canaryReads)
 	items := w.Tenants*documentsEach + plans
 	reconcile, _ := grants.Of("reconcile")
-	b.add("DynamoDB", "reconcile, reads", "dynamodb.reads", product(every(reconcile.Schedule), cells, frac(items*2*itemBytes, 4096)),
+	b.add("DynamoDB", "reconcile, reads", "dynamodb.reads", product(every(reconcile.Schedule), cells,
+		frac(items*2*itemBytes, 4096)),
 		"%s items and as many documents, 4 KB a unit, every %s", grouped(items), reconcile.Schedule)
 	balancer, _ := grants.Of("balancer")
-	b.add("DynamoDB", "balancer, reads", "dynamodb.reads", product(every(balancer.Schedule), sum(num(1), frac((plans+sharesItems+cellItems*w.Cells)*itemBytes, 4096))),
+	b.add("DynamoDB", "balancer, reads", "dynamodb.reads", product(every(balancer.Schedule),
+		sum(num(1), frac((plans+sharesItems+cellItems*w.Cells)*itemBytes, 4096))),
 		"the shares, and all plans, cells and acknowledgements, 4 KB a unit, every %s", balancer.Schedule)
 	stored := over(sum(num(items*itemBytes), product(cells, num((items+w.Tenants)*itemBytes))), num(1<<30))
 	b.add("DynamoDB", "storage", "dynamodb.storage", stored,
@@ -204,7 +226,8 @@ func (b *Bill) explainCalls(what string) string {
 	if !w.Leases {
 		return what + " of exact decisions"
 	}
-	return fmt.Sprintf("by leases: %s %% of the requests call, since each tenant asks %s times a second in each of %d environments",
+	return fmt.Sprintf("by leases: %s %% of the requests call, since each tenant asks %s times a second in each of "+
+		"%d environments",
 		decimal(product(u.CallShare, num(100)), 1), decimal(b.asks(), 3), u.Environments)
 }
 
@@ -218,10 +241,13 @@ func (b *Bill) asks() *big.Rat {
 
 func (b *Bill) fullCell() {
 	w, u := &b.Workload, b.Usage
-	b.add("ElastiCache", w.Node, nodePrice+w.Node, num(u.Nodes*hours), "%d shards in each cell, each a primary and a replica: %s; %s calls/s a shard at peak",
+	b.add("ElastiCache", w.Node, nodePrice+w.Node, num(u.Nodes*hours),
+		"%d shards in each cell, each a primary and a replica: %s; %s calls/s a shard at peak",
 		u.Shards, b.explainCalls("calls"), grouped(callsPerShard))
-	b.add("Network", "between zones", "transfer.zones", over(product(b.month(u.calls), num(callBytes*otherZone)), num(zones<<30)), "%d bytes a call, %d of %d to another zone; billed at the function's side", callBytes, otherZone, zones)
-	b.add("Network", "interface endpoints", "vpc.endpoint.hours", num(endpoints*endpointZones*hours*w.Cells), "%d in each cell, in %d zones; DynamoDB by a gateway endpoint, which is free", endpoints, endpointZones)
+	b.add("Network", "between zones", "transfer.zones", over(product(b.month(u.calls), num(callBytes*otherZone)),
+		num(zones<<30)), "%d bytes a call, %d of %d to another zone; billed at the function's side", callBytes, otherZone, zones)
+	b.add("Network", "interface endpoints", "vpc.endpoint.hours", num(endpoints*endpointZones*hours*w.Cells),
+		"%d in each cell, in %d zones; DynamoDB by a gateway endpoint, which is free", endpoints, endpointZones)
 	gateways := num(w.NAT * hours * w.Cells)
 	b.add("Network", "NAT gateways", "vpc.nat.hours", gateways, "%d in each cell, for issuers of JWTs outside", w.NAT)
 	b.add("Network", "public IPv4 addresses", "vpc.ipv4.hours", gateways, "one for each NAT gateway")
@@ -241,23 +267,27 @@ func (b *Bill) vpcData() {
 		endpointBytes, appConfigEvery, secretEvery)
 	if w.NAT > 0 {
 		b.add("Network", "NAT gateways, data", "vpc.nat.data", gigabytes(u.asking(keysEvery), issuers*issuerBytes),
-			"%d bytes each time that an environment reads the keys of %d issuer, every %d s", issuerBytes, issuers, keysEvery)
+			"%d bytes each time that an environment reads the keys of %d issuer, every %d s", issuerBytes, issuers,
+			keysEvery)
 	}
 }
 
 func (b *Bill) messages() {
 	w, u := &b.Workload, b.Usage
 	cells := num(w.Cells)
-	b.add("SNS", "publishes", "sns.publishes", u.Changes, "one for each change, %s of them the canary's", decimal(u.runs, 0))
+	b.add("SNS", "publishes", "sns.publishes", u.Changes, "one for each change, %s of them the canary's",
+		decimal(u.runs, 0))
 	polls := num(longPolls * 60 * hours * w.Cells)
-	b.add("SQS", "requests", "sqs.requests", sum(polls, product(u.Changes, cells, num(queueCalls))), "%d long polls a minute and cell by Lambda, %d for each message", longPolls, queueCalls)
+	b.add("SQS", "requests", "sqs.requests", sum(polls, product(u.Changes, cells, num(queueCalls))),
+		"%d long polls a minute and cell by Lambda, %d for each message", longPolls, queueCalls)
 }
 
 func (b *Bill) objects() {
 	u := b.Usage
 	b.add("S3", "audit, objects", "s3.puts", u.Changes, "one for each change, those of the canary included")
 	b.add("S3", "CloudTrail, log files", "s3.puts", num(trailPuts*hours), "%d an hour", trailPuts)
-	b.add("S3", "audit, storage", "s3.storage", over(product(u.Changes, num(12*itemBytes)), num(1<<30)), "after a year, of 1 KB each; grows as long as objects are locked")
+	b.add("S3", "audit, storage", "s3.storage", over(product(u.Changes, num(12*itemBytes)), num(1<<30)),
+		"after a year, of 1 KB each; grows as long as objects are locked")
 }
 
 func (b *Bill) keys() {
@@ -275,13 +305,15 @@ func (b *Bill) keys() {
 	asked := sum(num(keyCalls*12*hours), product(every(reconcile.Schedule), num(w.Cells*reconcileTables)))
 	asked = sum(asked, num(u.Environments*w.Cells*hours/environmentAge*environmentTables))
 	asked = sum(asked, product(least(u.runs, num(12*hours)), num(1+canaryTables*w.Cells)))
-	b.add("KMS", "requests", "kms.requests", asked, "keys are kept for 5 minutes: %d calls for the topic in that time, %d of each reconcile, %d of each environment, %d of a canary's run and %d more in each cell",
+	b.add("KMS", "requests", "kms.requests", asked, "keys are kept for 5 minutes: %d calls for the topic in that "+
+		"time, %d of each reconcile, %d of each environment, %d of a canary's run and %d more in each cell",
 		keyCalls, reconcileTables, environmentTables, 1, canaryTables)
 }
 
 func (b *Bill) cloudWatch() {
 	w, u := &b.Workload, b.Usage
-	b.add("CloudWatch", "metrics", "cloudwatch.metrics", u.Metrics, "by the hours in which they are written; none has a tenant as its dimension")
+	b.add("CloudWatch", "metrics", "cloudwatch.metrics", u.Metrics,
+		"by the hours in which they are written; none has a tenant as its dimension")
 	b.add("CloudWatch", "alarms", "cloudwatch.alarms", num(u.AlarmMetrics), "metrics that they look at")
 	if w.Dashboard {
 		b.add("CloudWatch", "dashboard", "cloudwatch.dashboards", num(1), "one in all")
@@ -300,7 +332,8 @@ func (b *Bill) cloudWatch() {
 		calls = sum(calls, b.callsOf(&f))
 	}
 	batches := product(calls, num(batchBytes+platformBytes))
-	b.add("CloudWatch", "logs of the control plane", "cloudwatch.logs", over(batches, num(1<<30)), "%s bytes a call, Lambda's own lines included", grouped(batchBytes+platformBytes))
+	b.add("CloudWatch", "logs of the control plane", "cloudwatch.logs", over(batches, num(1<<30)),
+		"%s bytes a call, Lambda's own lines included", grouped(batchBytes+platformBytes))
 	kept := product(sum(lines, batches), num(retention), compressed)
 	b.add("CloudWatch", "logs, storage", "cloudwatch.archive", over(kept, num(1<<30)),
 		"kept %d month, compressed to %s %%", retention, decimal(product(compressed, num(100)), 0))
@@ -311,6 +344,8 @@ func (b *Bill) others() {
 	cells := num(w.Cells)
 	b.add("AppConfig", "polls", "appconfig.requests", b.month(u.asking(appConfigEvery)),
 		"each environment, every %d s", appConfigEvery)
-	b.add("AppConfig", "configurations", "appconfig.received", num(u.Environments*w.Cells*hours/environmentAge), "one for each environment, which lives %d h", environmentAge)
-	b.add("CloudTrail", "data events", "cloudtrail.data", product(u.Changes, sum(num(2), cells)), "writes of control tables, config tables and audit records; not the authorizer's calls, nor counters")
+	b.add("AppConfig", "configurations", "appconfig.received", num(u.Environments*w.Cells*hours/environmentAge),
+		"one for each environment, which lives %d h", environmentAge)
+	b.add("CloudTrail", "data events", "cloudtrail.data", product(u.Changes, sum(num(2), cells)),
+		"writes of control tables, config tables and audit records; not the authorizer's calls, nor counters")
 }

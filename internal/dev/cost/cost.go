@@ -1,11 +1,13 @@
-// Package cost says what a deployment of Sluice costs in a month, line by line, from list prices and from what was measured here.
+// Package cost says what a deployment of Sluice costs in a month, line by line, from list prices and from what was
+// measured here.
 //
-// It is pure: a [Workload] and [Prices] give a [Bill]. Prices are data (prices.yaml), which a file can replace in part; see
-// [ReadPrices]. Amounts are exact: quantities are fractions, each line is rounded half up to a millionth of a dollar, and the sum
-// is one of integers.
+// It is pure: a [Workload] and [Prices] give a [Bill]. Prices are data (prices.yaml), which a file can replace in part;
+// see [ReadPrices]. Amounts are exact: quantities are fractions, each line is rounded half up to a millionth of a
+// dollar, and the sum is one of integers.
 //
-// Memory, schedules and alarms are those that functions are deployed with (package grants), metrics those that they write
-// (package telemetry). What else is assumed stands in assumptions.go, each number with where it comes from, and in the bill.
+// Memory, schedules and alarms are those that functions are deployed with (package grants), metrics those that they
+// write (package telemetry). What else is assumed stands in assumptions.go, each number with where it comes from, and
+// in the bill.
 package cost
 
 import (
@@ -17,8 +19,8 @@ import (
 // Micros is an amount of money in millionths of a US dollar.
 type Micros int64
 
-// String is the amount in dollars with two digits after the point and commas between thousands, rounded half up; what is above 0
-// and would be shown as 0.00 is <0.01.
+// String is the amount in dollars with two digits after the point and commas between thousands, rounded half up; what
+// is above 0 and would be shown as 0.00 is <0.01.
 func (m Micros) String() string {
 	if m > 0 && m < 5_000 {
 		return "<0.01"
@@ -47,12 +49,14 @@ func grouped(n int64) string {
 // maxDigits bounds a number that is read, on each side of the point.
 const maxDigits = 18
 
-// ParseNumber reads a decimal number of 0 or more, such as 50, 0.25 or 1_000_000, exactly. The error shows what was read.
+// ParseNumber reads a decimal number of 0 or more, such as 50, 0.25 or 1_000_000, exactly. The error shows what was
+// read.
 func ParseNumber(s string) (*big.Rat, error) {
 	whole, part, point := strings.Cut(s, ".")
 	plain := strings.ReplaceAll(whole, "_", "")
 	digits := func(s string) bool {
-		return s != "" && len(s) <= maxDigits && strings.IndexFunc(s, func(c rune) bool { return c < '0' || c > '9' }) < 0
+		return s != "" && len(s) <= maxDigits &&
+			strings.IndexFunc(s, func(c rune) bool { return c < '0' || c > '9' }) < 0
 	}
 	if !digits(plain) || whole[0] == '_' || (point && !digits(part)) {
 		return nil, fmt.Errorf("%q is no number of 0 or more: write one such as 50, 0.25 or 1_000_000", clip(s))

@@ -97,7 +97,8 @@ func TestSteps(t *testing.T) {
 		want := number(t, tt.want)
 		got := prices.prices[tt.id].amount("us-east-1", number(t, tt.quantity), tt.free)
 		if got.Cmp(want) != 0 {
-			t.Errorf("%s of %s (free tier %t) cost %s, want %s", tt.quantity, tt.id, tt.free, got.FloatString(10), tt.want)
+			t.Errorf("%s of %s (free tier %t) cost %s, want %s", tt.quantity, tt.id, tt.free, got.FloatString(10),
+				tt.want)
 		}
 	}
 }
@@ -120,8 +121,8 @@ func TestStepsInIreland(t *testing.T) {
 	}
 }
 
-// Guarantees the sums of a small deployment that nobody uses, each line worked out by hand. A month has 2,628,000 s; the canary
-// runs 8,760 times, and with 10 changes a day there are 8,760 + 304.1667 changes.
+// Guarantees the sums of a small deployment that nobody uses, each line worked out by hand. A month has 2,628,000 s;
+// the canary runs 8,760 times, and with 10 changes a day there are 8,760 + 304.1667 changes.
 func TestIdleByHand(t *testing.T) {
 	b := bill(t, NewWorkload(num(0)))
 	wantAmounts(t, b, map[string]string{
@@ -161,8 +162,8 @@ func TestIdleByHand(t *testing.T) {
 	}
 }
 
-// Guarantees that metrics are paid by the hours in which they are written, and alarms by the metrics that they look at; counted by
-// hand in the list of package telemetry and in that of package grants.
+// Guarantees that metrics are paid by the hours in which they are written, and alarms by the metrics that they look at;
+// counted by hand in the list of package telemetry and in that of package grants.
 func TestMetricsByHand(t *testing.T) {
 	w := NewWorkload(num(0))
 	// In each hour: active_cell_count; of the cell drift and, by the canary, propagation_seconds.
@@ -188,10 +189,12 @@ func TestMetricsByHand(t *testing.T) {
 	}
 }
 
-// Guarantees the aim: a default deployment that nobody uses stays below 5 dollars a month, whatever metric or alarm is added.
+// Guarantees the aim: a default deployment that nobody uses stays below 5 dollars a month, whatever metric or alarm is
+// added.
 func TestIdleStaysSmall(t *testing.T) {
 	if b := bill(t, NewWorkload(num(0))); b.Total >= 5*dollar {
-		t.Errorf("a month of an idle deployment costs %s, of which metrics %s and alarms %s; the aim is below 5", b.Total, amounts(b)["CloudWatch: metrics"], amounts(b)["CloudWatch: alarms"])
+		t.Errorf("a month of an idle deployment costs %s, of which metrics %s and alarms %s; the aim is below 5",
+			b.Total, amounts(b)["CloudWatch: metrics"], amounts(b)["CloudWatch: alarms"])
 	}
 	w := NewWorkload(num(0)) // the twin: it can fail
 	if w.Canary = time.Minute; bill(t, w).Total < 5*dollar {
@@ -203,23 +206,25 @@ func TestIdleStaysSmall(t *testing.T) {
 func TestRequestsByHand(t *testing.T) {
 	w := NewWorkload(num(50)) // 131,400,000 requests
 	w.Tenants = 20
-	// At once: 50 x 8 ms x 2 = 0.8, and 3 x 0.895 more: 4 environments. A tenant asks 50/(20 x 4) = 0.625 times a second in each, below
-	// the 2.325 at which leases begin to save: each decision is a write, 1.038 units of it.
+	// At once: 50 x 8 ms x 2 = 0.8, and 3 x 0.895 more: 4 environments. A tenant asks 50/(20 x 4) = 0.625 times a
+	// second in each, below the 2.325 at which leases begin to save: each decision is a write, 1.038 units of it.
 	b := bill(t, w)
 	if b.Usage.Environments != 4 || b.Usage.CallShare.Cmp(num(1)) != 0 || b.Usage.MeanMs.Cmp(num(8)) != 0 {
-		t.Errorf("%d environments, %s of the requests call, %s ms; want 4, 1, 8", b.Usage.Environments, b.Usage.CallShare, b.Usage.MeanMs)
+		t.Errorf("%d environments, %s of the requests call, %s ms; want 4, 1, 8", b.Usage.Environments,
+			b.Usage.CallShare, b.Usage.MeanMs)
 	}
 	wantAmounts(t, b, map[string]string{
-		"API Gateway: requests (rest)":       "459.900000", // 131.4 x 3.50
-		"Lambda: authorizer, requests":       "26.280000",  // 131.4 x 0.20
-		"Lambda: authorizer, duration":       "7.008035",   // 131,400,000 x 8 ms x 512 MB = 525,600 GB-s x 0.0000133334
-		"DynamoDB: counters, writes":         "85.245750",  // 131.4 x 1.038 x 0.625
-		"DynamoDB: config polls, reads":      "1.314000",   // 4/s x 2,628,000 s x 0.125 / 1,000,000
-		"CloudWatch: logs of the authorizer": "33.599496",  // 4/s x 2,628,000 s x 1,864 bytes = 18.248677 GB, 131.4 M x 400 bytes = 48.950315 GB; x 0.50
-		"AppConfig: polls":                   "0.140160",   // 4 / 15 a second x 2,628,000 s x 0.20 / 1,000,000
-		"Secrets Manager: calls":             "0.175200",   // 4 / 300 a second x 2,628,000 s x 0.05 / 10,000
-		"CloudWatch: logs, storage":          "0.302786",   // these and 0.086697 GB of the control plane; x 0.15 x 0.03
-		"AppConfig: configurations":          "1.168000",   // 4 x 730 / 2 x 0.0008
+		"API Gateway: requests (rest)":  "459.900000", // 131.4 x 3.50
+		"Lambda: authorizer, requests":  "26.280000",  // 131.4 x 0.20
+		"Lambda: authorizer, duration":  "7.008035",   // 131,400,000 x 8 ms x 512 MB = 525,600 GB-s x 0.0000133334
+		"DynamoDB: counters, writes":    "85.245750",  // 131.4 x 1.038 x 0.625
+		"DynamoDB: config polls, reads": "1.314000",   // 4/s x 2,628,000 s x 0.125 / 1,000,000
+		// 4/s x 2,628,000 s x 1,864 bytes = 18.248677 GB, 131.4 M x 400 bytes = 48.950315 GB; x 0.50
+		"CloudWatch: logs of the authorizer": "33.599496",
+		"AppConfig: polls":                   "0.140160", // 4 / 15 a second x 2,628,000 s x 0.20 / 1,000,000
+		"Secrets Manager: calls":             "0.175200", // 4 / 300 a second x 2,628,000 s x 0.05 / 10,000
+		"CloudWatch: logs, storage":          "0.302786", // these and 0.086697 GB of the control plane; x 0.15 x 0.03
+		"AppConfig: configurations":          "1.168000", // 4 x 730 / 2 x 0.0008
 	})
 
 	w.Tenants, w.RPS = 1, num(1000) // one tenant; 1,000 x 8 ms x 2 = 16 + 12: 28 environments, 35.7 a second in each
@@ -245,7 +250,8 @@ func TestFullCellByHand(t *testing.T) {
 	w := NewWorkload(num(1_000_000))
 	w.Tenants, w.Profile, w.Peak = 10_000, Full, num(1)
 	b := bill(t, w)
-	// 1,000,000 x 3 ms = 3,000 and 3 x 54.773: 3,165 environments. 0.03 requests/s of a tenant in each: all call. 20 shards of 50,000/s.
+	// 1,000,000 x 3 ms = 3,000 and 3 x 54.773: 3,165 environments. 0.03 requests/s of a tenant in each: all call. 20
+	// shards of 50,000/s.
 	if u := b.Usage; u.Environments != 3165 || u.Shards != 20 || u.Nodes != 40 {
 		t.Errorf("%d environments, %d shards, %d nodes; want 3165, 20, 40", u.Environments, u.Shards, u.Nodes)
 	}
@@ -266,7 +272,8 @@ func TestFullCellByHand(t *testing.T) {
 		"Network: NAT gateways, data": "6.586441",
 	})
 	w.Quotas, w.NAT, w.Cells = true, 0, 1
-	wantAmounts(t, bill(t, w), map[string]string{"DynamoDB: quotas, writes": "1704915.000000"}) // 0.03/s is below a lease's 0.1/s
+	// 0.03/s is below a lease's 0.1/s
+	wantAmounts(t, bill(t, w), map[string]string{"DynamoDB: quotas, writes": "1704915.000000"})
 }
 
 // Guarantees that every table pays for point-in-time recovery, since each has it; worked out by hand. In 3 cells of
@@ -315,8 +322,8 @@ func falls(amounts []Micros) bool {
 	return false
 }
 
-// Guarantees that more requests, more tenants or more cells never make a bill smaller, whatever the rest. Nodes of caches are left
-// out where cells are more: of the same load more cells may have fewer, since each rounds up its own.
+// Guarantees that more requests, more tenants or more cells never make a bill smaller, whatever the rest. Nodes of
+// caches are left out where cells are more: of the same load more cells may have fewer, since each rounds up its own.
 func TestMoreCostsMore(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 5))
 	for range 15 {
@@ -355,8 +362,8 @@ func TestFalls(t *testing.T) {
 	}
 }
 
-// Guarantees that the sums are those of the lines, and that what is billed together costs what its sum costs: each line is at most
-// half a millionth from its exact amount.
+// Guarantees that the sums are those of the lines, and that what is billed together costs what its sum costs: each line
+// is at most half a millionth from its exact amount.
 func TestSums(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 6))
 	for range 30 {
@@ -411,8 +418,8 @@ func TestEveryPriceIsUsed(t *testing.T) {
 	}
 }
 
-// Guarantees that the size of a line of metrics is the one that is written: that of the longest line of the tests of telemetry, and
-// the 26 bytes that CloudWatch adds to each event.
+// Guarantees that the size of a line of metrics is the one that is written: that of the longest line of the tests of
+// telemetry, and the 26 bytes that CloudWatch adds to each event.
 func TestLineOfMetrics(t *testing.T) {
 	text, err := os.ReadFile("../../telemetry/testdata/second.json")
 	if err != nil {
@@ -454,12 +461,14 @@ func TestRefused(t *testing.T) {
 		{func(w *Workload) { w.Cells = -3 }, "cells is outside 1..1000"},
 		{func(w *Workload) { w.DeniedShare = frac(11, 10) }, "denied-share is outside 0..1"},
 		{func(w *Workload) { w.Peak = frac(1, 2) }, "peak is outside 1..1000"},
-		{func(w *Workload) { w.Region = "mars-north-1" }, `region "mars-north-1" has no prices; there are eu-west-1, us-east-1`},
+		{func(w *Workload) { w.Region = "mars-north-1" },
+			`region "mars-north-1" has no prices; there are eu-west-1, us-east-1`},
 		{func(w *Workload) { w.Profile = "huge" }, `profile "huge" is neither`},
 		{func(w *Workload) { w.API = "soap" }, `api "soap" is none of`},
 		{func(w *Workload) { w.Duration = time.Microsecond }, "duration 1µs is outside 1ms..10s"},
 		{func(w *Workload) { w.Canary = time.Second }, "canary 1s is outside 1m..24h"},
-		{func(w *Workload) { w.Profile, w.Node = Full, "cache.z9.huge" }, `node "cache.z9.huge" has no price in us-east-1`},
+		{func(w *Workload) { w.Profile, w.Node = Full, "cache.z9.huge" },
+			`node "cache.z9.huge" has no price in us-east-1`},
 		{func(w *Workload) { w.NAT = 1 }, "quotas and nat are for --profile full"},
 		{func(w *Workload) { w.Profile, w.NAT = Full, 13 }, "nat is outside 0..12"},
 		{func(w *Workload) { w.Changes = -1 }, "changes is outside"},
@@ -474,8 +483,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Guarantees that the published bill stands beside ours as it was printed, that what it counts for a day is told for a month, and
-// that it is not set beside anything else.
+// Guarantees that the published bill stands beside ours as it was printed, that what it counts for a day is told for a
+// month, and that it is not set beside anything else.
 func TestCompare(t *testing.T) {
 	w := NewWorkload(num(PublishedRPS))
 	w.Tenants, w.Profile = PublishedTenants, Full
@@ -484,7 +493,8 @@ func TestCompare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Low != 388_750*dollar || c.High != 407_200*dollar { // by hand: 240,000 + 130,000 + 14,000 + 1,700 + 2,000 + 50 + 1,000; …
+	// by hand: 240,000 + 130,000 + 14,000 + 1,700 + 2,000 + 50 + 1,000; …
+	if c.Low != 388_750*dollar || c.High != 407_200*dollar {
 		t.Errorf("the printed lines sum to %s..%s, want 388,750 to 407,200", c.Low, c.High)
 	}
 	// 2,628,000 M requests: 48,253.10 for the first 20,000 M, 1.51 for each million beyond.
@@ -513,7 +523,8 @@ func TestCompare(t *testing.T) {
 // Guarantees that amounts are shown rounded half up, and that none above 0 is shown as nothing.
 func TestMicros(t *testing.T) {
 	for m, want := range map[Micros]string{
-		0: "0.00", 1: "<0.01", 4_999: "<0.01", 5_000: "0.01", 14_999: "0.01", 15_000: "0.02", 1_234_567_890_000: "1,234,567.89", 999_999_999: "1,000.00",
+		0: "0.00", 1: "<0.01", 4_999: "<0.01", 5_000: "0.01", 14_999: "0.01", 15_000: "0.02",
+		1_234_567_890_000: "1,234,567.89", 999_999_999: "1,000.00",
 	} {
 		if got := m.String(); got != want {
 			t.Errorf("%d is shown as %s, want %s", int64(m), got, want)
@@ -532,7 +543,8 @@ func TestMicros(t *testing.T) {
 
 // Guarantees that a number is read exactly or refused.
 func FuzzParseNumber(f *testing.F) {
-	for _, s := range []string{"0", "50", "0.5", "1_000_000", "007", "", "-1", "NaN", "Inf", "1e6", "1/3", ".5", "5.", "0x10", "1.2.3", "_1", "９", "1e999999999", strings.Repeat("9", 40)} {
+	for _, s := range []string{"0", "50", "0.5", "1_000_000", "007", "", "-1", "NaN", "Inf", "1e6", "1/3", ".5", "5.",
+		"0x10", "1.2.3", "_1", "９", "1e999999999", strings.Repeat("9", 40)} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -555,15 +567,16 @@ func FuzzParseNumber(f *testing.F) {
 
 // Guarantees that what is no number is refused, whatever else it looks like.
 func TestNoNumbers(t *testing.T) {
-	for _, s := range []string{"", "-1", "+1", "NaN", "Inf", "1e6", "1/3", ".5", "5.", "0x10", "1.2.3", "_1", "1,000", " 1", strings.Repeat("9", 19)} {
+	for _, s := range []string{"", "-1", "+1", "NaN", "Inf", "1e6", "1/3", ".5", "5.", "0x10", "1.2.3", "_1", "1,000",
+		" 1", strings.Repeat("9", 19)} {
 		if n, err := ParseNumber(s); err == nil {
 			t.Errorf("ParseNumber(%q) = %s", s, n)
 		}
 	}
 }
 
-// unheard are alarms that could never ring, or would always: on what no function tells as a metric; on the silence of what is told
-// only now and then; and none on the silence of what is told for nothing else.
+// unheard are alarms that could never ring, or would always: on what no function tells as a metric; on the silence of
+// what is told only now and then; and none on the silence of what is told for nothing else.
 func unheard(functions []grants.Function, metrics []telemetry.Metric) (wrong []string) {
 	for _, f := range functions {
 		if f.Name == "authorizer" {
@@ -595,8 +608,8 @@ func unheard(functions []grants.Function, metrics []telemetry.Metric) (wrong []s
 	return wrong
 }
 
-// Guarantees that each function's alarms are on metrics which it tells, that silence is heard where there is an alarm for it, and that
-// nothing else is told, and paid, in each hour.
+// Guarantees that each function's alarms are on metrics which it tells, that silence is heard where there is an alarm
+// for it, and that nothing else is told, and paid, in each hour.
 func TestAlarmsAreHeard(t *testing.T) {
 	for _, w := range unheard(grants.Functions(), telemetry.Metrics()) {
 		t.Error(w)
@@ -630,8 +643,9 @@ func TestPageOfIdle(t *testing.T) {
 	}
 	b := bill(t, NewWorkload(num(0)))
 	for what, n := range map[string]string{
-		"alarms":  fmt.Sprintf("| metrics that alarms look at | %d for %%s |", b.Usage.AlarmMetrics),
-		"metrics": fmt.Sprintf("| metrics that functions write in each hour | %s for %%s |", decimal(b.Usage.Metrics, 0)),
+		"alarms": fmt.Sprintf("| metrics that alarms look at | %d for %%s |", b.Usage.AlarmMetrics),
+		"metrics": fmt.Sprintf("| metrics that functions write in each hour | %s for %%s |",
+			decimal(b.Usage.Metrics, 0)),
 	} {
 		for _, l := range b.Lines {
 			if l.Service != "CloudWatch" || l.What != what {

@@ -73,10 +73,12 @@ const nodePrice = "elasticache." // and the type of the node
 func knownPrices() []string {
 	return []string{
 		"apigateway.rest", "apigateway.http", "apigateway.websocket.messages", "apigateway.websocket.minutes",
-		"lambda.requests", "lambda.duration", "dynamodb.writes", "dynamodb.reads", "dynamodb.storage", "dynamodb.backup",
+		"lambda.requests", "lambda.duration", "dynamodb.writes", "dynamodb.reads", "dynamodb.storage",
+		"dynamodb.backup",
 		"transfer.zones", "vpc.endpoint.hours", "vpc.endpoint.data", "vpc.nat.hours", "vpc.nat.data", "vpc.ipv4.hours",
 		"sns.publishes", "sqs.requests", "s3.puts", "s3.storage",
-		"secretsmanager.secrets", "secretsmanager.calls", "kms.keys", "kms.requests", "cloudwatch.metrics", "cloudwatch.alarms",
+		"secretsmanager.secrets", "secretsmanager.calls", "kms.keys", "kms.requests", "cloudwatch.metrics",
+		"cloudwatch.alarms",
 		"cloudwatch.dashboards", "cloudwatch.logs", "cloudwatch.archive", "appconfig.requests", "appconfig.received",
 		"cloudtrail.data", "waf.acl", "waf.rules", "waf.requests",
 	}
@@ -90,7 +92,8 @@ func laterPrices() []string { return []string{"vpc.endpoint.data", "vpc.nat.data
 // called on a schedule by EventBridge's rules, which are free; only EventBridge Scheduler has a price.
 func retiredPrices() []string { return []string{"eventbridge.schedules"} }
 
-// amount is what a quantity of a month costs in a region, in dollars. Steps hold for the units that are paid; free ones come first.
+// amount is what a quantity of a month costs in a region, in dollars. Steps hold for the units that are paid; free ones
+// come first.
 func (p *price) amount(region string, quantity *big.Rat, freeTier bool) *big.Rat {
 	paid := quantity
 	if freeTier {

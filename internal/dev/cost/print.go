@@ -62,9 +62,11 @@ func (b *Bill) Notes(now time.Time) []string {
 		asOf += " to " + aged(newest, now)
 	}
 	notes := []string{
-		fmt.Sprintf("List prices of %s as of %s, not checked against AWS today: without tax, discounts and savings plans; %s.",
+		fmt.Sprintf("List prices of %s as of %s, not checked against AWS today: without tax, discounts and savings "+
+			"plans; %s.",
 			w.Region, asOf, free),
-		fmt.Sprintf("A month of %d hours. All cells are in one region and account, and each tenant asks in each of them. Nothing of this has been measured on AWS.", hours),
+		fmt.Sprintf("A month of %d hours. All cells are in one region and account, and each tenant asks in each of "+
+			"them. Nothing of this has been measured on AWS.", hours),
 	}
 	for _, f := range b.Prices.From {
 		notes = append(notes, fmt.Sprintf("Prices from %s, as of %s.", f.File, f.Date.Format(time.DateOnly)))
@@ -72,25 +74,32 @@ func (b *Bill) Notes(now time.Time) []string {
 	if w.RPS.Sign() == 0 {
 		return notes
 	}
-	how := fmt.Sprintf("%d ms without a call of a store, %d ms more with one", localMs, map[Profile]int{Small: dynamoMs, Full: redisMs}[w.Profile])
+	how := fmt.Sprintf("%d ms without a call of a store, %d ms more with one", localMs,
+		map[Profile]int{Small: dynamoMs, Full: redisMs}[w.Profile])
 	if w.Duration > 0 {
 		how = "as given"
 	}
-	notes = append(notes, fmt.Sprintf("A request of the authorizer is billed with %s ms (%s: assumed; the processor time measured here is 0.02 ms). At peak %d environments in each cell.", decimal(u.MeanMs, 2), how, u.Environments))
-	notes = append(notes, "Tenants ask alike, and in each environment alike: leases save more where a few ask most, or where Lambda uses the same environments again.")
+	notes = append(notes, fmt.Sprintf("A request of the authorizer is billed with %s ms (%s: assumed; the processor "+
+		"time measured here is 0.02 ms). At peak %d environments in each cell.", decimal(u.MeanMs, 2), how,
+		u.Environments))
+	notes = append(notes, "Tenants ask alike, and in each environment alike: leases save more where a few ask most, "+
+		"or where Lambda uses the same environments again.")
 	if u.denied.Sign() > 0 {
-		notes = append(notes, "API Gateway does not bill what an authorizer denies; without Sluice those requests would be billed, and reach the backend.")
+		notes = append(notes, "API Gateway does not bill what an authorizer denies; without Sluice those requests "+
+			"would be billed, and reach the backend.")
 	}
 	requests := b.month(u.perCell)
 	if w.PlatformLogs {
 		b := *b
 		b.Workload.PlatformLogs = false
 		if without, err := New(&b.Workload, b.Prices); err == nil {
-			notes = append(notes, fmt.Sprintf("Lambda's own log lines are kept; without them (LoggingConfig: JSON, SystemLogLevel WARN; --platform-logs=false) the bill is $%s lower.", b.Total-without.Total))
+			notes = append(notes, fmt.Sprintf("Lambda's own log lines are kept; without them (LoggingConfig: JSON, "+
+				"SystemLogLevel WARN; --platform-logs=false) the bill is $%s lower.", b.Total-without.Total))
 		}
 	}
 	trail := b.Prices.prices["cloudtrail.data"].amount(w.Region, requests, w.FreeTier)
-	notes = append(notes, fmt.Sprintf("CloudTrail does not record calls of the authorizer; if it did, they would cost $%s more.", micros(trail)))
+	notes = append(notes, fmt.Sprintf("CloudTrail does not record calls of the authorizer; if it did, they would "+
+		"cost $%s more.", micros(trail)))
 	return append(notes, b.quotas()...)
 }
 
@@ -104,7 +113,8 @@ func (b *Bill) quotas() (notes []string) {
 		notes = append(notes, "Beyond a default quota: Lambda runs 1,000 environments at once in a region and account.")
 	}
 	if w.Profile == Small && over(product(u.calls, w.Peak), num(w.Tenants)).Cmp(num(1000)) > 0 {
-		notes = append(notes, "Beyond a limit: DynamoDB takes 1,000 write units/s for an item, and a tenant needs more; a full cell does not.")
+		notes = append(notes, "Beyond a limit: DynamoDB takes 1,000 write units/s for an item, and a tenant needs "+
+			"more; a full cell does not.")
 	}
 	return notes
 }
@@ -112,8 +122,10 @@ func (b *Bill) quotas() (notes []string) {
 // Title is what the bill is for.
 func (b *Bill) Title() string {
 	w := &b.Workload
-	return fmt.Sprintf("A month of %s requests/s by %s, in %s, %s API, %s", decimal(w.RPS, 3), plural(w.Tenants, "tenant"),
-		plural(w.Cells, string(w.Profile)+" cell"), map[API]string{REST: "REST", HTTP: "HTTP", WebSocket: "WebSocket"}[w.API], w.Region)
+	return fmt.Sprintf("A month of %s requests/s by %s, in %s, %s API, %s", decimal(w.RPS, 3),
+		plural(w.Tenants, "tenant"),
+		plural(w.Cells, string(w.Profile)+" cell"), map[API]string{REST: "REST", HTTP: "HTTP",
+			WebSocket: "WebSocket"}[w.API], w.Region)
 }
 
 // WriteText writes the bill as a table, with the comparison below it where there is one. Ages of prices count up to
@@ -124,7 +136,8 @@ func (b *Bill) WriteText(out io.Writer, c *Comparison, now time.Time) error {
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "USD\tSERVICE\tLINE\tQUANTITY\tPRICE\tHOW")
 	row := func(l *Line) {
-		fmt.Fprintf(table, "%14s\t%s\t%s\t%s %s\t%s\t%s\n", l.Amount, l.Service, l.What, l.Quantity, l.Unit, l.Price, l.How)
+		fmt.Fprintf(table, "%14s\t%s\t%s\t%s %s\t%s\t%s\n", l.Amount, l.Service, l.What, l.Quantity, l.Unit, l.Price,
+			l.How)
 	}
 	for i := range b.Lines {
 		if !b.Lines[i].Anyway {
@@ -226,9 +239,11 @@ func (b *Bill) WriteJSON(out io.Writer, c *Comparison, now time.Time) error {
 	oldest, newest := b.PricesOf()
 	r := report{
 		Title: b.Title(), Region: w.Region, RPS: plainDecimal(w.RPS.FloatString(6)),
-		PricesOf: oldest.Format(time.DateOnly), PricesTo: newest.Format(time.DateOnly), OldestDays: daysOld(oldest, now),
+		PricesOf: oldest.Format(time.DateOnly), PricesTo: newest.Format(time.DateOnly), OldestDays: daysOld(oldest,
+			now),
 		Tenants: w.Tenants, Cells: w.Cells, Profile: w.Profile, API: w.API, Environments: u.Environments,
-		MeanMs: plainDecimal(u.MeanMs.FloatString(3)), Total: b.Total, Anyway: b.Anyway, Notes: b.Notes(now), Published: c,
+		MeanMs: plainDecimal(u.MeanMs.FloatString(3)), Total: b.Total, Anyway: b.Anyway, Notes: b.Notes(now),
+		Published: c,
 	}
 	for _, l := range b.Lines {
 		line := l

@@ -21,8 +21,9 @@ const maxSteps = 20
 // PriceError is every problem of a price file.
 type PriceError = configfile.Error
 
-// ReadPrices reads a price file, strictly, and returns base with what it names replaced; base stays what it is. With a nil base the
-// file must have everything. A region that base does not have needs every price. The error is a *PriceError with all that is wrong.
+// ReadPrices reads a price file, strictly, and returns base with what it names replaced; base stays what it is. With a
+// nil base the file must have everything. A region that base does not have needs every price. The error is a
+// *PriceError with all that is wrong.
 func ReadPrices(base *Prices, name string, data []byte) (*Prices, error) {
 	r := &reader{whole: base == nil, next: &Prices{prices: map[string]*price{}}}
 	if base != nil {
@@ -61,8 +62,9 @@ type reader struct {
 
 // The keys of each mapping of a price file.
 var (
-	fileSchema   = &configfile.Schema{What: "a price file", Keys: []string{"date", "prices"}}
-	priceSchema  = &configfile.Schema{What: "a price", Keys: []string{"id", "per", "unit", "free", "published", "asOf", "usd"}}
+	fileSchema  = &configfile.Schema{What: "a price file", Keys: []string{"date", "prices"}}
+	priceSchema = &configfile.Schema{What: "a price", Keys: []string{"id", "per", "unit", "free", "published", "asOf",
+		"usd"}}
 	stepSchema   = &configfile.Schema{What: "a step", Keys: []string{"upTo", "usd"}}
 	regionSchema = &configfile.Schema{What: "prices by region"}
 	daySchema    = &configfile.Schema{What: "a day, or days by region"}

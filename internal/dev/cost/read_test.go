@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Guarantees that what comes with the program is whole: every price for at least two regions, each with where it is published.
+// Guarantees that what comes with the program is whole: every price for at least two regions, each with where it is
+// published.
 func TestListPrices(t *testing.T) {
 	p := listPrices(t)
 	if got := p.Regions(); !slices.Equal(got, []string{"eu-west-1", "us-east-1"}) {
@@ -26,7 +27,8 @@ func TestListPrices(t *testing.T) {
 				t.Errorf("%s in %s is of no day", id, region)
 			}
 		}
-		if !strings.Contains(price.published, "pricing") || !strings.Contains(price.published, "https://aws.amazon.com/") {
+		if !strings.Contains(price.published, "pricing") || !strings.Contains(price.published,
+			"https://aws.amazon.com/") {
 			t.Errorf("%s is published %q", id, price.published)
 		}
 	}
@@ -58,8 +60,10 @@ prices:
 		{"dynamodb.writes", "eu-west-1", "12", "22.0000000", "0.0000085"},
 		{"sns.publishes", "us-east-1", "1_000_000", "0.5000000", "0.5000000"},
 	} {
-		if got, before := amount(p, tt.id, tt.region, tt.of), amount(base, tt.id, tt.region, tt.of); got != tt.want || before != tt.before {
-			t.Errorf("%s of %s in %s: %s where it was %s; want %s, %s", tt.of, tt.id, tt.region, got, before, tt.want, tt.before)
+		if got, before := amount(p, tt.id, tt.region, tt.of), amount(base, tt.id, tt.region, tt.of); got != tt.want ||
+			before != tt.before {
+			t.Errorf("%s of %s in %s: %s where it was %s; want %s, %s", tt.of, tt.id, tt.region, got, before, tt.want,
+				tt.before)
 		}
 	}
 	w := NewWorkload(num(10)) // 26.28 M requests
@@ -160,7 +164,8 @@ prices:
 			t.Errorf("on %s the JSON says %+v, want %d days", today, said, days)
 		}
 		for _, l := range said.Lines {
-			if want := map[bool]string{true: "2026-03-01", false: "2025-06-01"}[l.What == "publishes"]; l.PriceAsOf != want {
+			if want := map[bool]string{true: "2026-03-01",
+				false: "2025-06-01"}[l.What == "publishes"]; l.PriceAsOf != want {
 				t.Errorf("the price of %s is of %q, want %s", l.What, l.PriceAsOf, want)
 			}
 		}
@@ -174,12 +179,14 @@ func plainDays(text string) string {
 
 // Guarantees that an amount beyond what is counted is an error, and no small number.
 func TestTooMuch(t *testing.T) {
-	p, err := ReadPrices(listPrices(t), "f.yaml", []byte("date: 2026-01-01\nprices: [ { id: lambda.requests, per: 1, usd: { us-east-1: 999_999_999_999_999_999 } } ]"))
+	p, err := ReadPrices(listPrices(t), "f.yaml", []byte("date: 2026-01-01\nprices: [ { id: lambda.requests, per: "+
+		"1, usd: { us-east-1: 999_999_999_999_999_999 } } ]"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := NewWorkload(num(50))
-	if b, err := New(&w, p); b != nil || err == nil || err.Error() != "Lambda, authorizer, requests: costs more than 100,000,000,000 dollars" {
+	if b, err := New(&w, p); b != nil || err == nil || err.Error() != "Lambda, authorizer, requests: costs more "+
+		"than 100,000,000,000 dollars" {
 		t.Errorf("%v, %v", b, err)
 	}
 }
@@ -191,9 +198,10 @@ func TestNewRegion(t *testing.T) {
 	if err != nil || !slices.Contains(p.Regions(), "ap-northeast-1") || len(p.Regions()) != 3 {
 		t.Fatalf("%v, %v", p, err)
 	}
-	_, err = ReadPrices(listPrices(t), "tokyo.yaml", []byte("date: 2026-01-01\nprices: [ { id: lambda.requests, usd: { ap-northeast-1: 0.2 } } ]"))
-	want := "tokyo.yaml: region ap-northeast-1 lacks the price of apigateway.rest, apigateway.http, apigateway.websocket.messages, " +
-		"apigateway.websocket.minutes, lambda.duration and 26 more"
+	_, err = ReadPrices(listPrices(t), "tokyo.yaml", []byte("date: 2026-01-01\nprices: [ { id: lambda.requests, "+
+		"usd: { ap-northeast-1: 0.2 } } ]"))
+	want := "tokyo.yaml: region ap-northeast-1 lacks the price of apigateway.rest, apigateway.http, " +
+		"apigateway.websocket.messages, apigateway.websocket.minutes, lambda.duration and 26 more"
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
@@ -202,9 +210,9 @@ func TestNewRegion(t *testing.T) {
 // Guarantees that a file that an earlier release printed is read: a price that no line uses any more costs nothing,
 // and a region without the prices that came later has bills of what needs none of them.
 func TestPriceFilesOfEarlierReleases(t *testing.T) {
-	p, err := ReadPrices(listPrices(t), "old.yaml", []byte("date: 2025-06-01\nprices:\n"+
-		"  - { id: eventbridge.schedules, per: 1_000_000, unit: invocations, published: x, usd: { us-east-1: 1.00 } }\n"+
-		"  - { id: sns.publishes, usd: { us-east-1: 0 } }\n"))
+	p, err := ReadPrices(listPrices(t), "old.yaml",
+		[]byte("date: 2025-06-01\nprices:\n"+"  - { id: eventbridge.schedules, per: 1_000_000, unit: invocations, "+
+			"published: x, usd: { us-east-1: 1.00 } }\n"+"  - { id: sns.publishes, usd: { us-east-1: 0 } }\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,45 +243,67 @@ func TestPriceFilesOfEarlierReleases(t *testing.T) {
 	}
 }
 
-// Guarantees that what is wrong in a price file is told with its place, all of it in one run, and that no price is taken from it.
+// Guarantees that what is wrong in a price file is told with its place, all of it in one run, and that no price is
+// taken from it.
 func TestPriceProblems(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"empty", "", "f.yaml:1:1: the file is empty: it needs date and prices"},
 		{"no YAML", "date: [", "f.yaml:1:1: not valid YAML: did not find expected node content"},
-		{"two documents", "date: 2026-01-01\n---\na: 1\n", "f.yaml:3:1: a second YAML document begins here: one file holds one document"},
+		{"two documents", "date: 2026-01-01\n---\na: 1\n", "f.yaml:3:1: a second YAML document begins here: one " +
+			"file holds one document"},
 		{"a list", "- 1\n", "f.yaml:1:1: want a price file (a mapping), got a list"},
-		{"no date", "prices: [ { id: sns.publishes, usd: { us-east-1: 1 } } ]", "f.yaml:1:1: date is missing: of which day the prices are"},
-		{"bad date", "date: tomorrow\nprices: [ { id: sns.publishes, usd: { us-east-1: 1 } } ]", "f.yaml:1:7: date: want a day such as 2026-03-01"},
+		{"no date", "prices: [ { id: sns.publishes, usd: { us-east-1: 1 } } ]",
+			"f.yaml:1:1: date is missing: of which day the prices are"},
+		{"bad date", "date: tomorrow\nprices: [ { id: sns.publishes, usd: { us-east-1: 1 } } ]",
+			"f.yaml:1:7: date: want a day such as 2026-03-01"},
 		{"no prices", "date: 2026-01-01\n", "f.yaml:1:1: prices is missing"},
 		{"unknown key", "date: 2026-01-01\nprices:\n  - { id: sns.publishes, usd: { us-east-1: 1 }, discount: 5 }\n",
-			`f.yaml:3:49: prices[0]: unknown key "discount" in a price; known: id, per, unit, free, published, asOf, usd`},
+			`f.yaml:3:49: prices[0]: unknown key "discount" in a price; known: id, per, unit, free, published, asOf,` +
+				` usd`},
 		{"a day that is none", "date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: May, usd: { us-east-1: 1 } } ]",
 			"f.yaml:2:38: prices[0].asOf: want a day such as 2026-03-01"},
 		{"a day of a region without a price",
-			"date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: { eu-west-1: 2026-01-01 }, usd: { us-east-1: 1 } } ]",
+			"date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: { eu-west-1: 2026-01-01 }, usd: { us-east-1: 1 " +
+				"} } ]",
 			`f.yaml:2:40: prices[0].asOf: there is no price in "eu-west-1" here`},
-		{"days in a list", "date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: [ 2026-01-01 ], usd: { us-east-1: 1 } } ]",
+		{"days in a list", "date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: [ 2026-01-01 ], usd: { " +
+			"us-east-1: 1 } } ]",
 			"prices[0].asOf: want a day, or days by region (a mapping), got a list"},
-		{"unknown price", "date: 2026-01-01\nprices: [ { id: sns.hugs, usd: {} } ]", `f.yaml:2:17: prices[0].id: no price is called "sns.hugs"; there are apigateway.rest`},
-		{"twice", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: 1 } }, { id: sns.publishes, usd: { us-east-1: 1 } } ]",
+		{"unknown price", "date: 2026-01-01\nprices: [ { id: sns.hugs, usd: {} } ]",
+			`f.yaml:2:17: prices[0].id: no price is called "sns.hugs"; there are apigateway.rest`},
+		{"twice", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: 1 } }, { id: sns.publishes, " +
+			"usd: { us-east-1: 1 } } ]",
 			`f.yaml:2:63: prices[1].id: price "sns.publishes" is there twice`},
-		{"a key twice", "date: 2026-01-01\ndate: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: 1 } } ]", "date"},
+		{"a key twice", "date: 2026-01-01\ndate: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: 1 } } ]",
+			"date"},
 		{"negative", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: -1 } } ]",
-			`f.yaml:2:50: prices[0].usd.us-east-1: "-1" is no number of 0 or more: write one such as 50, 0.25 or 1_000_000`},
-		{"not a number", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: .nan } } ]", `prices[0].usd.us-east-1: ".nan" is no number`},
-		{"an exponent", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: 1e-7 } } ]", `"1e-7" is no number`},
-		{"per nothing", "date: 2026-01-01\nprices: [ { id: sns.publishes, per: 0, usd: { us-east-1: 1 } } ]", "f.yaml:2:37: prices[0].per: want a number above 0"},
-		{"per a part", "date: 2026-01-01\nprices: [ { id: sns.publishes, per: 0.5, usd: { us-east-1: 1 } } ]", "prices[0].per: want a whole number"},
-		{"no region", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { Ireland: 1 } } ]", `f.yaml:2:39: prices[0].usd: "Ireland" is no name of a region`},
-		{"steps that fall", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [ { upTo: 5, usd: 1 }, { upTo: 5, usd: 1 }, { usd: 1 } ] } } ]",
+			`f.yaml:2:50: prices[0].usd.us-east-1: "-1" is no number of 0 or more: write one such as 50, 0.25 or ` +
+				`1_000_000`},
+		{"not a number", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: .nan } } ]",
+			`prices[0].usd.us-east-1: ".nan" is no number`},
+		{"an exponent", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: 1e-7 } } ]",
+			`"1e-7" is no number`},
+		{"per nothing", "date: 2026-01-01\nprices: [ { id: sns.publishes, per: 0, usd: { us-east-1: 1 } } ]",
+			"f.yaml:2:37: prices[0].per: want a number above 0"},
+		{"per a part", "date: 2026-01-01\nprices: [ { id: sns.publishes, per: 0.5, usd: { us-east-1: 1 } } ]",
+			"prices[0].per: want a whole number"},
+		{"no region", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { Ireland: 1 } } ]",
+			`f.yaml:2:39: prices[0].usd: "Ireland" is no name of a region`},
+		{"steps that fall", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [ { upTo: 5, usd: 1 " +
+			"}, { upTo: 5, usd: 1 }, { usd: 1 } ] } } ]",
 			"f.yaml:2:81: prices[0].usd.us-east-1[1].upTo: want more than the step before"},
-		{"steps that end", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [ { upTo: 5, usd: 1 } ] } } ]",
+		{"steps that end", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [ { upTo: 5, usd: 1 " +
+			"} ] } } ]",
 			"prices[0].usd.us-east-1[0].upTo: the last step holds for all that is beyond, and has no upTo"},
-		{"a step without an end", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [ { usd: 1 }, { usd: 2 } ] } } ]",
+		{"a step without an end", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [ { usd: 1 }, " +
+			"{ usd: 2 } ] } } ]",
 			"prices[0].usd.us-east-1[0]: upTo is missing: only the last step has none"},
-		{"no steps", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [] } } ]", "prices[0].usd.us-east-1: want 1 to 20 steps"},
-		{"a new node without a unit", "date: 2026-01-01\nprices: [ { id: elasticache.cache.a.b, per: 1, published: x, usd: { us-east-1: 1 } } ]", "prices[0]: unit is missing"},
-		{"an alias", "date: &d 2026-01-01\nprices: [ { id: sns.publishes, per: *d, usd: { us-east-1: 1 } } ]", "prices[0].per: want a number"},
+		{"no steps", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [] } } ]",
+			"prices[0].usd.us-east-1: want 1 to 20 steps"},
+		{"a new node without a unit", "date: 2026-01-01\nprices: [ { id: elasticache.cache.a.b, per: 1, published: " +
+			"x, usd: { us-east-1: 1 } } ]", "prices[0]: unit is missing"},
+		{"an alias", "date: &d 2026-01-01\nprices: [ { id: sns.publishes, per: *d, usd: { us-east-1: 1 } } ]",
+			"prices[0].per: want a number"},
 		{"too large", strings.Repeat("#", MaxFileBytes+1), "f.yaml: the file is larger than 1 MiB"},
 	}
 	for _, tt := range tests {
@@ -282,7 +312,8 @@ func TestPriceProblems(t *testing.T) {
 			before := maps.Clone(base.prices)
 			p, err := ReadPrices(base, "f.yaml", []byte(tt.text))
 			var told *PriceError
-			if p != nil || !errors.As(err, &told) || !strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), "f.yaml:") {
+			if p != nil || !errors.As(err, &told) || !strings.Contains(err.Error(), tt.want) ||
+				!strings.HasPrefix(err.Error(), "f.yaml:") {
 				t.Fatalf("got  %v, %v\nwant %s", p, err, tt.want)
 			}
 			if !maps.Equal(before, base.prices) {
@@ -290,7 +321,8 @@ func TestPriceProblems(t *testing.T) {
 			}
 		})
 	}
-	_, err := ReadPrices(listPrices(t), "f.yaml", []byte("date: x\nprices: [ { id: y, usd: {} }, { id: sns.publishes, usd: { us-east-1: z } } ]"))
+	_, err := ReadPrices(listPrices(t), "f.yaml", []byte("date: x\nprices: [ { id: y, usd: {} }, { id: "+
+		"sns.publishes, usd: { us-east-1: z } } ]"))
 	if err == nil || strings.Count(err.Error(), "\n") != 2 {
 		t.Errorf("three problems, of which were told: %v", err)
 	}
@@ -299,7 +331,8 @@ func TestPriceProblems(t *testing.T) {
 // Guarantees that no text ends the program, and that prices which are taken make a bill.
 func FuzzReadPrices(f *testing.F) {
 	f.Add([]byte(ListedPrices()))
-	f.Add([]byte("date: 2026-01-01\nprices: [ { id: sns.publishes, per: 1, usd: { us-east-1: [ { upTo: 5, usd: 1 }, { usd: 0 } ] } } ]"))
+	f.Add([]byte("date: 2026-01-01\nprices: [ { id: sns.publishes, per: 1, usd: { us-east-1: [ { upTo: 5, usd: 1 }, " +
+		"{ usd: 0 } ] } } ]"))
 	f.Add([]byte("date: &a 2026-01-01\nprices: [ *a, { id: *a } ]"))
 	f.Add([]byte("a: &a [*a]"))
 	f.Add([]byte("? [x]\n: y"))

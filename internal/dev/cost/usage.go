@@ -84,7 +84,8 @@ func (u *Usage) asking(seconds int64) *big.Rat {
 	return least(over(num(u.Environments), num(seconds)), u.perCell)
 }
 
-// environments is how many a load of so many requests at once needs: the mean and some standard deviations of a Poisson number.
+// environments is how many a load of so many requests at once needs: the mean and some standard deviations of a Poisson
+// number.
 func environments(load *big.Rat) int64 {
 	if load.Sign() == 0 {
 		return 0
@@ -92,8 +93,8 @@ func environments(load *big.Rat) int64 {
 	return up(sum(load, product(num(burst), root(load)))).Int64()
 }
 
-// storeCalls is what a cell's stores are called, a second, and what its quotas cost in a store of their own. Each tenant asks in each
-// environment as often as in any other, which is when leases save least.
+// storeCalls is what a cell's stores are called, a second, and what its quotas cost in a store of their own. Each
+// tenant asks in each environment as often as in any other, which is when leases save least.
 func storeCalls(w *Workload, u *Usage) (rates, quotas *big.Rat) {
 	exact := product(u.admitted, exactUnits)
 	if w.Profile == Full {

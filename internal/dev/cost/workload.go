@@ -69,7 +69,8 @@ type Workload struct {
 	Dashboard    bool // of CloudWatch, one in all
 	CustomerKeys bool // KMS keys of one's own, one beside the control tables and one in each cell
 	Anchors      bool // the audit trail has signed anchors, which need a key of KMS
-	PlatformLogs bool // Lambda's own lines for each call of the authorizer are kept, as they are unless its LoggingConfig says otherwise
+	// Lambda's own lines for each call of the authorizer are kept, as they are unless its LoggingConfig says otherwise
+	PlatformLogs bool
 	FreeTier     bool // what AWS gives away each month without an end date is taken off
 }
 
@@ -118,7 +119,8 @@ func (w *Workload) made(p *Prices) error {
 	bad := func(format string, args ...any) error { return &WorkloadError{fmt.Sprintf(format, args...)} }
 	switch {
 	case !slices.Contains(p.regions, w.Region):
-		return bad("region %q has no prices; there are %s, and --price-file adds others", clip(w.Region), strings.Join(p.regions, ", "))
+		return bad("region %q has no prices; there are %s, and --price-file adds others", clip(w.Region),
+			strings.Join(p.regions, ", "))
 	case !slices.Contains(Profiles(), w.Profile):
 		return bad("profile %q is neither small nor full", clip(string(w.Profile)))
 	case !slices.Contains(APIs(), w.API):
@@ -128,7 +130,8 @@ func (w *Workload) made(p *Prices) error {
 	case w.Canary != 0 && (w.Canary < time.Minute || w.Canary > 24*time.Hour):
 		return bad("canary %s is outside 1m..24h; 0 is none", w.Canary)
 	case w.Profile == Full && !p.hasNode(w.Node, w.Region):
-		return bad("node %q has no price in %s; there are %s, and --price-file adds others", clip(w.Node), w.Region, strings.Join(p.Nodes(), ", "))
+		return bad("node %q has no price in %s; there are %s, and --price-file adds others", clip(w.Node), w.Region,
+			strings.Join(p.Nodes(), ", "))
 	case w.Profile == Small && (w.Quotas || w.NAT > 0):
 		return bad("quotas and nat are for --profile full: a small cell has its quotas with the rest, and no VPC")
 	}

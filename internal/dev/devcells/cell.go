@@ -38,8 +38,8 @@ type Cell struct {
 
 var _ authorizer.Source = (*cellconfig.Reader)(nil)
 
-// AddCell makes a cell, brings it up to what the control tables hold, and has it told of every change. Its reader knows of a
-// change when it was applied, and not only with the next poll.
+// AddCell makes a cell, brings it up to what the control tables hold, and has it told of every change. Its reader knows
+// of a change when it was applied, and not only with the next poll.
 func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	table, err := memtable.New(0)
 	if err != nil {
@@ -56,8 +56,9 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 		}
 	}
 	c.Reader, err = cellconfig.New(cellconfig.Config{
-		Table: table, Cell: sharedAs, Accepts: p.c.Accepts, Reaches: p.c.Reaches, Log: p.c.Log, Timeout: readTimeout, FirstTimeout: 10 * readTimeout,
-		Holds: table.Holds, MaxDocuments: keptDocuments, MaxBytes: keptBytes,
+		Table: table, Cell: sharedAs, Accepts: p.c.Accepts, Reaches: p.c.Reaches, Log: p.c.Log, Timeout: readTimeout,
+		FirstTimeout: 10 * readTimeout,
+		Holds:        table.Holds, MaxDocuments: keptDocuments, MaxBytes: keptBytes,
 		OnApply: func(e cellconfig.Entry, now time.Time) {
 			p.board.Meter("authorizer", name).Took("propagation_seconds", now.Sub(e.At))
 		},
@@ -104,8 +105,8 @@ func (p *Plane) followAll(ctx context.Context, c *Cell) {
 	}
 }
 
-// follow has the reader look at what was applied, and the balancer hear of it where it concerns shares. A reader whose table has
-// nothing in it looks again by itself.
+// follow has the reader look at what was applied, and the balancer hear of it where it concerns shares. A reader whose
+// table has nothing in it looks again by itself.
 func (p *Plane) follow(ctx context.Context, c *Cell) error {
 	if err := c.Reader.Load(ctx, p.c.Now()); err != nil || c.heard == nil {
 		return nil //nolint:nilerr // the reader has logged it, and goes on with what it has

@@ -24,7 +24,8 @@ import (
 // opened is a plane with one cell, or several that share.
 func opened(t *testing.T, dir string, cells ...string) *devcells.Plane {
 	t.Helper()
-	p, err := devcells.Open(devcells.Config{Folder: dir, Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()},
+	p, err := devcells.Open(devcells.Config{Folder: dir,
+		Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()},
 		NewKeys: identity.DevPepperID, Several: len(cells) > 0, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -77,16 +78,19 @@ func item(t *testing.T, p *devcells.Plane, table control.Table, key string) cont
 func edit(t *testing.T, p *devcells.Plane, tenant, body string) {
 	t.Helper()
 	have := item(t, p, control.Tenants, tenant)
-	_, err := p.Tables().Put(t.Context(), control.Change{Table: control.Tenants, Key: tenant, Expect: have.Version, Body: []byte(body),
+	_, err := p.Tables().Put(t.Context(), control.Change{Table: control.Tenants, Key: tenant, Expect: have.Version,
+		Body:  []byte(body),
 		Actor: "ann", Reason: "test", Now: time.Now()})
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-const base = "plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: 5 } ] } ] }, { id: q, limits: [ { id: l, tiers: [ { period: 1s, threshold: 6 } ] } ] } ]\n"
+const base = "plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: 5 } ] } ] }, { id: q, limits: " +
+	"[ { id: l, tiers: [ { period: 1s, threshold: 6 } ] } ] } ]\n"
 
-// Guarantees who wins between a plans file and operators, item by item: the one who said something new last, over restarts too.
+// Guarantees who wins between a plans file and operators, item by item: the one who said something new last, over
+// restarts too.
 func TestWhoWins(t *testing.T) {
 	dir := t.TempDir()
 	p := opened(t, dir)
@@ -103,7 +107,8 @@ func TestWhoWins(t *testing.T) {
 		t.Errorf("the file that says nothing new has taken the tenant back: version %d by %s", got.Version, got.Actor)
 	}
 	apply(t, p, base+"tenants: [ { id: a, plan: p, suspended: true }, { id: b, plan: p } ]\n", 1)
-	if got := item(t, p, control.Tenants, "a"); got.Actor != devcells.FileActor || got.Version != 3 || !strings.Contains(got.Reason, "plans.yaml") {
+	if got := item(t, p, control.Tenants, "a"); got.Actor != devcells.FileActor || got.Version != 3 ||
+		!strings.Contains(got.Reason, "plans.yaml") {
 		t.Errorf("what the file says anew is version %d by %s for %q", got.Version, got.Actor, got.Reason)
 	}
 	edit(t, p, "b", `{"id":"b","plan":"q"}`)
@@ -129,7 +134,9 @@ func TestBadFiles(t *testing.T) {
 		"not a plans file": {"plans: 3\n", "plans.yaml:1:8"},
 		"unknown pepper":   {base + "tenants: [ { id: a, plan: p } ]\n" + key, `pepper "prod" is not known`},
 		"an operator's override does not fit": {
-			strings.ReplaceAll(base, "{ id: l, tiers: [ { period: 1s, threshold: 5 } ] }", "{ id: m, tiers: [ { period: 1s, threshold: 5 } ] }") + "tenants: [ { id: a, plan: p } ]\n", `tenant "a"`},
+			strings.ReplaceAll(base, "{ id: l, tiers: [ { period: 1s, threshold: 5 } ] }",
+				"{ id: m, tiers: [ { period: 1s, threshold: 5 } ] }") +
+				"tenants: [ { id: a, plan: p } ]\n", `tenant "a"`},
 	} {
 		n, err := p.ApplyFiles(t.Context(), "plans.yaml", file(tt.text))
 		var bad *plan.Error
@@ -142,7 +149,8 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// Guarantees that a file of more tenants than one call takes comes in whole, reaches the cell, and is archived by the end.
+// Guarantees that a file of more tenants than one call takes comes in whole, reaches the cell, and is archived by the
+// end.
 func TestManyTenants(t *testing.T) {
 	dir := t.TempDir()
 	p := opened(t, dir)
@@ -161,7 +169,8 @@ func TestManyTenants(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := c.Overview(t.Context(), time.Now(), 10)
-	if o.Total != tenants || len(o.Tenants) != 10 || o.Tenants[9].ID != "t0009" || o.Head != o.InForce || o.ChangedAt.IsZero() {
+	if o.Total != tenants || len(o.Tenants) != 10 || o.Tenants[9].ID != "t0009" || o.Head != o.InForce ||
+		o.ChangedAt.IsZero() {
 		t.Errorf("the cell has %d tenants, shows %d, is at %d of %d", o.Total, len(o.Tenants), o.InForce, o.Head)
 	}
 	closed(t, p)
@@ -185,7 +194,8 @@ func TestManyTenants(t *testing.T) {
 func TestFolders(t *testing.T) {
 	dir := t.TempDir()
 	p := opened(t, dir)
-	_, err := devcells.Open(devcells.Config{Folder: dir, Peppers: map[string][]byte{"dev": identity.DevPepper()}, NewKeys: "dev"})
+	_, err := devcells.Open(devcells.Config{Folder: dir, Peppers: map[string][]byte{"dev": identity.DevPepper()},
+		NewKeys: "dev"})
 	if !errors.Is(err, devcells.ErrInUse) {
 		t.Errorf("a second plane on a folder: %v, want %v", err, devcells.ErrInUse)
 	}
@@ -196,13 +206,14 @@ func TestFolders(t *testing.T) {
 	if left, _ := filepath.Glob(temporary); len(left) > 0 {
 		t.Errorf("%s is left", temporary)
 	}
-	if _, err := devcells.Open(devcells.Config{Peppers: map[string][]byte{"dev": identity.DevPepper()}, NewKeys: "prod"}); err == nil {
+	if _, err := devcells.Open(devcells.Config{Peppers: map[string][]byte{"dev": identity.DevPepper()},
+		NewKeys: "prod"}); err == nil {
 		t.Error("new keys under a pepper that is not there: no error")
 	}
 }
 
-// Guarantees that no cell of several ever has a limit alone: the shares are there before it is, and a cell that joins has none
-// before the balancer gave it one. A restart finds the cells as they were.
+// Guarantees that no cell of several ever has a limit alone: the shares are there before it is, and a cell that joins
+// has none before the balancer gave it one. A restart finds the cells as they were.
 func TestSharesComeFirst(t *testing.T) {
 	dir := t.TempDir()
 	p := opened(t, dir, "b", "a")

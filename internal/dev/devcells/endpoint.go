@@ -13,16 +13,17 @@ const endpointFile = "endpoint.json"
 
 // Endpoint is where the process that has a folder open answers operators' calls.
 type Endpoint struct {
-	URL       string `json:"url"`
-	Of        string `json:"of"`                   // names the folder as that process has it open, for package audit/livetables
+	URL string `json:"url"`
+	// names the folder as that process has it open, for package audit/livetables
+	Of        string `json:"of"`
 	TokenFile string `json:"token_file,omitempty"` // holds the token that calls carry; "" if none is wanted
 }
 
 // ErrNoEndpoint is wrapped by the error of FindEndpoint where no process has said where it answers.
 var ErrNoEndpoint = errors.New("no process says where it answers")
 
-// FindEndpoint reads where the process that has the folder open answers. Where none has, what it returns may be that of one which
-// was killed.
+// FindEndpoint reads where the process that has the folder open answers. Where none has, what it returns may be that of
+// one which was killed.
 func FindEndpoint(folder string) (Endpoint, error) {
 	file := filepath.Join(folder, endpointFile)
 	text, err := os.ReadFile(file)

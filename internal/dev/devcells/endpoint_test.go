@@ -11,8 +11,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// Guarantees that who looks for the process that has a folder open finds it while it says so, under a name of its own each time,
-// and nobody after its end, nor one that was killed before; and that what somebody else wrote there is an error with its place.
+// Guarantees that who looks for the process that has a folder open finds it while it says so, under a name of its own
+// each time, and nobody after its end, nor one that was killed before; and that what somebody else wrote there is an
+// error with its place.
 func TestEndpoint(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "endpoint.json")
@@ -21,7 +22,8 @@ func TestEndpoint(t *testing.T) {
 	}
 	names := map[string]bool{}
 	for range 2 {
-		p, err := devcells.Open(devcells.Config{Folder: dir, Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()}, NewKeys: identity.DevPepperID})
+		p, err := devcells.Open(devcells.Config{Folder: dir,
+			Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()}, NewKeys: identity.DevPepperID})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +34,8 @@ func TestEndpoint(t *testing.T) {
 			t.Fatal(err)
 		}
 		e, err := devcells.FindEndpoint(dir)
-		if err != nil || e.URL != "http://127.0.0.1:8080/x" || e.TokenFile != "/run/token" || e.Of == "" || names[e.Of] {
+		if err != nil || e.URL != "http://127.0.0.1:8080/x" || e.TokenFile != "/run/token" || e.Of == "" ||
+			names[e.Of] {
 			t.Errorf("%+v, %v, after %v", e, err, names)
 		}
 		names[e.Of] = true
@@ -47,7 +50,8 @@ func TestEndpoint(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if e, err := devcells.FindEndpoint(dir); err == nil || errors.Is(err, devcells.ErrNoEndpoint) || !strings.Contains(err.Error(), file) {
+		if e, err := devcells.FindEndpoint(dir); err == nil || errors.Is(err, devcells.ErrNoEndpoint) ||
+			!strings.Contains(err.Error(), file) {
 			t.Errorf("%q is %+v, %v", text, e, err)
 		}
 	}

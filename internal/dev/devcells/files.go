@@ -39,12 +39,13 @@ type version struct {
 	gone bool // deleted, or a key revoked
 }
 
-// ApplyFiles brings into the control tables what plans files say, and returns how many items that changed. name is theirs.
+// ApplyFiles brings into the control tables what plans files say, and returns how many items that changed. name is
+// theirs.
 //
-// An item is written when what the files say of it is not what they said of it last, in this process or one before it; so what
-// operators have changed since stays until then, and what the files never said anything about is theirs alone. What the files
-// do not hold any more is deleted, and a key is revoked. All of it is checked together first: where anything is wrong, the error
-// is a *plan.Error and nothing is written.
+// An item is written when what the files say of it is not what they said of it last, in this process or one before it;
+// so what operators have changed since stays until then, and what the files never said anything about is theirs alone.
+// What the files do not hold any more is deleted, and a key is revoked. All of it is checked together first: where
+// anything is wrong, the error is a *plan.Error and nothing is written.
 func (p *Plane) ApplyFiles(ctx context.Context, name string, sources []plan.Source) (int, error) {
 	documents, err := plan.Split(p.c.Now(), sources...)
 	if err != nil {
@@ -99,7 +100,9 @@ func (p *Plane) knowsPeppers(name string, documents []plan.Document) error {
 			continue
 		}
 		if k, err := plan.CompileKey(documents[i]); err == nil && p.c.Peppers[k.Pepper] == nil {
-			bad.Problems = append(bad.Problems, plan.Problem{File: name, Message: fmt.Sprintf("%s: pepper %q is not known here", documents[i].Name(), k.Pepper)})
+			bad.Problems = append(bad.Problems,
+				plan.Problem{File: name, Message: fmt.Sprintf("%s: pepper %q is not known here", documents[i].Name(),
+					k.Pepper)})
 		}
 	}
 	if len(bad.Problems) > 0 {
@@ -122,7 +125,8 @@ func (p *Plane) remember(ctx context.Context) (map[place]version, error) {
 		for i := range records {
 			after = records[i].Sequence
 			if r := records[i].Record; r != nil && r.New.Actor == FileActor && r.New.Table != control.Cells {
-				written[place{r.New.Table, r.New.Key}] = version{sha256.Sum256(r.New.Body), r.New.Deleted || r.New.Table == control.Keys && revoked(r.New.Body)}
+				written[place{r.New.Table, r.New.Key}] = version{sha256.Sum256(r.New.Body), r.New.Deleted ||
+					r.New.Table == control.Keys && revoked(r.New.Body)}
 			}
 		}
 	}
@@ -145,7 +149,8 @@ func (p *Plane) applyFiles(ctx context.Context, name string, documents []plan.Do
 	}
 	written := 0
 	for part := range slices.Chunk(changes, admin.MaxChanges) {
-		done, err := service.Apply(ctx, FileActor, &admin.ApplyRequest{Reason: reason(name), Changes: part, Yes: true, AcceptLosses: true})
+		done, err := service.Apply(ctx, FileActor, &admin.ApplyRequest{Reason: reason(name), Changes: part, Yes: true,
+			AcceptLosses: true})
 		if err != nil {
 			return written, err
 		}
@@ -178,9 +183,11 @@ func reason(name string) string {
 	return text
 }
 
-// changes are what the documents say that they did not say last, in an order in which none names what comes after it, and what all
-// of them will have said last then.
-func (p *Plane) changes(ctx context.Context, documents []plan.Document) (changes []admin.Change, revokes []control.Change, now map[place]version, err error) {
+// changes are what the documents say that they did not say last, in an order in which none names what comes after it,
+// and what all of them will have said last then.
+func (p *Plane) changes(
+	ctx context.Context, documents []plan.Document,
+) (changes []admin.Change, revokes []control.Change, now map[place]version, err error) {
 	var gone []admin.Change
 	now = make(map[place]version, len(documents))
 	for i := range documents {

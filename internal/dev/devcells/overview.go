@@ -49,7 +49,8 @@ func (c *Cell) Overview(ctx context.Context, now time.Time, most int) Overview {
 			out.Tenants = append(out.Tenants, t)
 		}
 	}
-	got, err := c.table.Get(ctx, cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID}, cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID})
+	got, err := c.table.Get(ctx, cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID},
+		cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID})
 	if err != nil {
 		return out
 	}

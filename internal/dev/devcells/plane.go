@@ -1,5 +1,5 @@
-// Package devcells is the control plane and its cells in one process, put together of the parts that are deployed: control tables
-// in a file, publisher, appliers, archiver and operators' calls. It is what `sluice dev` runs.
+// Package devcells is the control plane and its cells in one process, put together of the parts that are deployed:
+// control tables in a file, publisher, appliers, archiver and operators' calls. It is what `sluice dev` runs.
 //
 // A folder holds all that outlives the process:
 //
@@ -7,8 +7,8 @@
 //	audit/         the archive of every version (package audit/folder)
 //	endpoint.json  where operators' calls are answered, while a process has the folder
 //
-// A write is on the disk when it is acknowledged, and everything else is made of what is written: cells are filled from the tables
-// at each start, and what was not archived when the process ended is archived by the next one.
+// A write is on the disk when it is acknowledged, and everything else is made of what is written: cells are filled from
+// the tables at each start, and what was not archived when the process ended is archived by the next one.
 package devcells
 
 import (
@@ -54,7 +54,8 @@ const (
 
 // Config sets up a Plane.
 type Config struct {
-	Folder  string                   // made if it is not there; "": a temporary one without an archive, removed by Close
+	// made if it is not there; "": a temporary one without an archive, removed by Close
+	Folder  string
 	Peppers map[string][]byte        // of API keys, by id; required
 	NewKeys string                   // id of the pepper that new keys are made with; required
 	Several bool                     // cells share the limits; else there is one, which grants all of them
@@ -65,8 +66,8 @@ type Config struct {
 	Reaches   func(home string) bool // whether quotas that a cell keeps can be leased by the others; nil is of none
 	Operators string                 // who calls Operate, as the audit trail has it; default: the user of this process
 
-	// How often a cell is compared with the control tables, and how often a change of the canary is sent through all of them, where
-	// there are several; 0 is every 15 minutes and every minute, as in AWS.
+	// How often a cell is compared with the control tables, and how often a change of the canary is sent through all of
+	// them, where there are several; 0 is every 15 minutes and every minute, as in AWS.
 	ReconcileEvery, CanaryEvery time.Duration
 
 	// Shadow counts what shadow limits did; nil: nobody does.
@@ -101,8 +102,8 @@ type Plane struct {
 	written map[place]version // nil: not known yet
 }
 
-// Open opens the folder and carries changes to cells and to the archive from then on. The error names the file; it wraps ErrInUse
-// where another process has it.
+// Open opens the folder and carries changes to cells and to the archive from then on. The error names the file; it
+// wraps ErrInUse where another process has it.
 func Open(c Config) (*Plane, error) {
 	c.Log, c.Operators = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Operators, call.LocalActor())
 	if c.Now == nil {
@@ -111,7 +112,8 @@ func Open(c Config) (*Plane, error) {
 	if c.Peppers[c.NewKeys] == nil {
 		return nil, fmt.Errorf("devcells: there is no pepper %q for new keys", c.NewKeys)
 	}
-	p := &Plane{c: c, folder: c.Folder, of: rand.Text(), board: telemetry.NewBoard(), cells: map[string]*Cell{}, look: make(chan struct{}, 1)}
+	p := &Plane{c: c, folder: c.Folder, of: rand.Text(), board: telemetry.NewBoard(), cells: map[string]*Cell{},
+		look: make(chan struct{}, 1)}
 	var err error
 	if p.peppers, err = identity.NewPeppers(c.Peppers); err != nil {
 		return nil, err
@@ -145,7 +147,8 @@ func (p *Plane) open() (err error) {
 	}
 	if p.temporary {
 		p.tables.Unsynced()
-		_ = p.remove() // an open file needs no name, and a killed process leaves none; where it needs one, Close removes it
+		// an open file needs no name, and a killed process leaves none; where it needs one, Close removes it
+		_ = p.remove()
 	}
 	if err := p.answersNowhere(); err != nil {
 		return errors.Join(err, p.tables.Close())
@@ -162,11 +165,13 @@ func (p *Plane) start(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	keep, err := archiver.New(archiver.Config{Archive: p.archive, Meter: p.board.Meter("archiver", ""), Log: p.c.Log, Now: p.c.Now})
+	keep, err := archiver.New(archiver.Config{Archive: p.archive, Meter: p.board.Meter("archiver", ""), Log: p.c.Log,
+		Now: p.c.Now})
 	if err != nil {
 		return err
 	}
-	p.balancer, err = balancer.New(balancer.Config{Tables: p.tables, Meter: p.board.Meter("balancer", ""), Settings: grace(), Log: p.c.Log, Now: p.c.Now})
+	p.balancer, err = balancer.New(balancer.Config{Tables: p.tables, Meter: p.board.Meter("balancer", ""),
+		Settings: grace(), Log: p.c.Log, Now: p.c.Now})
 	if err != nil {
 		return err
 	}
@@ -193,7 +198,8 @@ func (p *Plane) start(ctx context.Context) error {
 	return nil
 }
 
-// drain waits for a while until the archive has what was written: what it does not have by then, the next start archives.
+// drain waits for a while until the archive has what was written: what it does not have by then, the next start
+// archives.
 func (p *Plane) drain() {
 	ctx, cancel := context.WithTimeout(context.Background(), archiveFor)
 	defer cancel()
@@ -238,9 +244,10 @@ func (p *Plane) service(cells map[string]admin.CellTable) (*admin.Service, error
 		}
 	}
 	return admin.New(admin.Config{
-		Alone: alone, Local: true, Tables: p.tables, Accepts: p.c.Accepts, AcceptsPlan: p.c.AcceptsPlan, CellTables: cells,
-		Shadow: p.c.Shadow,
-		Now:    p.c.Now, Log: p.c.Log,
+		Alone: alone, Local: true, Tables: p.tables, Accepts: p.c.Accepts, AcceptsPlan: p.c.AcceptsPlan,
+		CellTables: cells,
+		Shadow:     p.c.Shadow,
+		Now:        p.c.Now, Log: p.c.Log,
 		Hash: func(_ context.Context, key string) (pepper, hash string, err error) {
 			return p.c.NewKeys, identity.HashKey(p.c.Peppers[p.c.NewKeys], key), nil
 		},

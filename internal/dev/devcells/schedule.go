@@ -23,7 +23,8 @@ const (
 // Who changes the canary, as the audit trail has it.
 const canaryActor = "function:canary"
 
-// Checked is what the canary and reconcile have found out about a cell last. The times are zero where they have not yet.
+// Checked is what the canary and reconcile have found out about a cell last. The times are zero where they have not
+// yet.
 type Checked struct {
 	CanaryAt time.Time     // when its change was written
 	Applied  time.Duration // from that write to when the cell's table had it; 0 where it has not, or Missed
@@ -70,7 +71,8 @@ func (p *Plane) canary(ctx context.Context) {
 	}
 	config := canary.Config{Tables: p.tables, Actor: canaryActor, Log: p.c.Log, Now: p.c.Now, Wait: canaryWait}
 	for _, c := range cells {
-		config.Cells = append(config.Cells, canary.Cell{ID: c.Name, Table: c.table, Meter: p.board.Meter("canary", c.Name)})
+		config.Cells = append(config.Cells, canary.Cell{ID: c.Name, Table: c.table,
+			Meter: p.board.Meter("canary", c.Name)})
 	}
 	began := p.c.Now()
 	run, err := canary.New(config)
@@ -83,7 +85,10 @@ func (p *Plane) canary(ctx context.Context) {
 	}
 	for i, s := range seen {
 		if !errors.Is(s.Err, context.Canceled) {
-			cells[i].check(func(k *Checked) { k.CanaryAt, k.Applied, k.Enforced, k.Missed = began, s.Applied, s.Enforced, s.Missed })
+			cells[i].check(func(k *Checked) {
+				k.CanaryAt, k.Applied, k.Enforced, k.Missed = began, s.Applied,
+					s.Enforced, s.Missed
+			})
 		}
 	}
 }
@@ -101,7 +106,8 @@ func (p *Plane) reconcile(ctx context.Context) {
 			}
 			c.check(func(k *Checked) { k.ReconciledAt, k.Drift, k.Repaired = began, drift, result.Repaired })
 		case ctx.Err() == nil:
-			p.c.Log.Warn("a cell was not compared with the control tables; it is tried again", "cell", c.Name, "error", err)
+			p.c.Log.Warn("a cell was not compared with the control tables; it is tried again", "cell", c.Name, "error",
+				err)
 		}
 	}
 }
@@ -110,7 +116,8 @@ func (p *Plane) reconcileCell(ctx context.Context, c *Cell) (reconcile.Result, e
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
 	r, err := reconcile.New(reconcile.Config{
-		Tables: p.tables, Store: c.store, Meter: p.board.Meter("reconcile", c.Name), Log: p.c.Log, Now: p.c.Now, Grace: underWay,
+		Tables: p.tables, Store: c.store, Meter: p.board.Meter("reconcile", c.Name), Log: p.c.Log, Now: p.c.Now,
+		Grace: underWay,
 	})
 	if err != nil {
 		return reconcile.Result{}, err

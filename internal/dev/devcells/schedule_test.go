@@ -15,8 +15,10 @@ import (
 // scheduled is a plane with two cells that are looked at often.
 func scheduled(t *testing.T, every time.Duration) (*devcells.Plane, []*devcells.Cell) {
 	t.Helper()
-	p, err := devcells.Open(devcells.Config{Folder: t.TempDir(), Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()},
-		NewKeys: identity.DevPepperID, Several: true, Log: slog.New(slog.DiscardHandler), ReconcileEvery: every, CanaryEvery: every})
+	p, err := devcells.Open(devcells.Config{Folder: t.TempDir(),
+		Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()},
+		NewKeys: identity.DevPepperID, Several: true, Log: slog.New(slog.DiscardHandler), ReconcileEvery: every,
+		CanaryEvery: every})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +68,9 @@ func value(p *devcells.Plane, function, cell, name string) float64 {
 	return -1
 }
 
-// Guarantees that cells which share limits are measured and compared on a schedule, as those in AWS are: how long a change takes, what
-// somebody wrote past the control plane, and that what is lost comes back; and that the numbers of all functions can be looked at.
+// Guarantees that cells which share limits are measured and compared on a schedule, as those in AWS are: how long a
+// change takes, what somebody wrote past the control plane, and that what is lost comes back; and that the numbers of
+// all functions can be looked at.
 func TestSchedules(t *testing.T) {
 	p, cells := scheduled(t, 20*time.Millisecond)
 	defer closed(t, p)
@@ -75,7 +78,11 @@ func TestSchedules(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range cells {
-		until(t, "the canary has been seen in "+c.Name, func() bool { k := checked(t, c); return k.Enforced > 0 && k.Applied > 0 })
+		until(t, "the canary has been seen in "+c.Name, func() bool {
+			k := checked(t, c)
+			return k.Enforced > 0 &&
+				k.Applied > 0
+		})
 		if k := checked(t, c); k.Missed || k.CanaryAt.IsZero() || k.Applied > k.Enforced {
 			t.Errorf("cell %s: %+v", c.Name, k)
 		}
@@ -88,7 +95,8 @@ func TestSchedules(t *testing.T) {
 	if k := checked(t, cells[0]); k.Drift != 0 {
 		t.Fatalf("before that: %+v", k)
 	}
-	stray := cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "stray"}, Version: 1, Body: []byte(`{"id":"stray","limits":[{"id":"l","tiers":[{"period":"1s","threshold":1}]}]}`)}
+	stray := cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "stray"}, Version: 1,
+		Body: []byte(`{"id":"stray","limits":[{"id":"l","tiers":[{"period":"1s","threshold":1}]}]}`)}
 	if _, err := cellconfig.Apply(t.Context(), cells[0].Store(), []cellconfig.Document{stray}, time.Now); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +122,8 @@ func TestSchedules(t *testing.T) {
 		{"reconcile", "b", "drift_unknown", 0, 0},
 	} {
 		if got := value(p, want.function, want.cell, want.name); got < want.least || got > want.most {
-			t.Errorf("%s %s of cell %q is %v, want %v to %v", want.function, want.name, want.cell, got, want.least, want.most)
+			t.Errorf("%s %s of cell %q is %v, want %v to %v", want.function, want.name, want.cell, got, want.least,
+				want.most)
 		}
 	}
 }
@@ -123,7 +132,8 @@ func TestSchedules(t *testing.T) {
 func TestPartOfLimits(t *testing.T) {
 	p, cells := scheduled(t, time.Hour)
 	defer closed(t, p)
-	if _, err := p.ApplyFiles(t.Context(), "plans.yaml", file(base+"tenants: [ { id: acme, plan: p } ]\n")); err != nil {
+	if _, err := p.ApplyFiles(t.Context(), "plans.yaml",
+		file(base+"tenants: [ { id: acme, plan: p } ]\n")); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Settle(t.Context()); err != nil {

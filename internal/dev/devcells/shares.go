@@ -14,10 +14,11 @@ import (
 // lookEvery is how often the balancer looks without being told to.
 const lookEvery = time.Second
 
-// grace is that of cells in one process: their clocks are one, and nothing that is divided is leased from their counters. A reader
-// may decide on a copy of this age without looking.
+// grace is that of cells in one process: their clocks are one, and nothing that is divided is leased from their
+// counters. A reader may decide on a copy of this age without looking.
 func grace() shares.Settings {
-	return shares.Settings{Copy: cellconfig.Fresh, Lease: time.Millisecond, Decision: time.Second, Skew: time.Millisecond}
+	return shares.Settings{Copy: cellconfig.Fresh, Lease: time.Millisecond, Decision: time.Second,
+		Skew: time.Millisecond}
 }
 
 // poke has the balancer look.
@@ -28,7 +29,8 @@ func (p *Plane) poke() {
 	}
 }
 
-// Join asks the balancer to have the cells serve, unless cells are in the tables from before. It returns the cells that are to run.
+// Join asks the balancer to have the cells serve, unless cells are in the tables from before. It returns the cells that
+// are to run.
 func (p *Plane) Join(ctx context.Context, names []string) ([]string, error) {
 	running, err := p.wanted(ctx)
 	if err != nil || len(running) > 0 {
@@ -39,15 +41,16 @@ func (p *Plane) Join(ctx context.Context, names []string) ([]string, error) {
 		return nil, err
 	}
 	for _, name := range names {
-		if _, err := service.AddCell(ctx, FileActor, &admin.AddCellRequest{Cell: name, Reason: "cells of sluice dev"}); err != nil {
+		if _, err := service.AddCell(ctx, FileActor, &admin.AddCellRequest{Cell: name,
+			Reason: "cells of sluice dev"}); err != nil {
 			return nil, fmt.Errorf("cell %s: %w", name, err)
 		}
 	}
 	return slices.Sorted(slices.Values(names)), nil
 }
 
-// Divide has the balancer look once. It comes after Join and before any AddCell: a cell that knows of no shares would have all
-// limits alone.
+// Divide has the balancer look once. It comes after Join and before any AddCell: a cell that knows of no shares would
+// have all limits alone.
 func (p *Plane) Divide(ctx context.Context) error {
 	_, err := p.balancer.Run(ctx)
 	return err
@@ -77,7 +80,8 @@ func (p *Plane) Shares(ctx context.Context) (*admin.CellsResponse, error) {
 	return service.Cells(ctx, FileActor, &admin.CellsRequest{})
 }
 
-// Balance changes the shares as operators ask, until ctx ends. each is told which cells are to run, whenever that may have changed.
+// Balance changes the shares as operators ask, until ctx ends. each is told which cells are to run, whenever that may
+// have changed.
 func (p *Plane) Balance(ctx context.Context, each func(names []string)) {
 	for {
 		wait := lookEvery

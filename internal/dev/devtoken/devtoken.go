@@ -63,8 +63,8 @@ func parse(text string) (Token, error) {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	t := Token{Secret: strings.TrimSpace(lines[0])}
 	if strings.HasPrefix(t.Secret, earlierPrefix) {
-		return Token{}, errors.New("it is of an earlier version of sluice, and does not say where its token may be sent: " +
-			"start 'sluice dev' again, with this version")
+		return Token{}, errors.New("it is of an earlier version of sluice, and does not say where its token may be " +
+			"sent: start 'sluice dev' again, with this version")
 	}
 	secret, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(t.Secret, prefix))
 	if !strings.HasPrefix(t.Secret, prefix) || err != nil || len(secret) != tokenBytes {
@@ -113,7 +113,8 @@ func boot() string {
 }
 
 // Folder is the folder of this user's token files: $XDG_STATE_HOME/sluice if that variable is an absolute path, else
-// "sluice" in [os.UserConfigDir] on macOS, iOS, Windows and Plan 9, and ~/.local/state/sluice elsewhere. It may not exist.
+// "sluice" in [os.UserConfigDir] on macOS, iOS, Windows and Plan 9, and ~/.local/state/sluice elsewhere. It may not
+// exist.
 func Folder() (string, error) {
 	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
 		return filepath.Join(state, "sluice"), nil

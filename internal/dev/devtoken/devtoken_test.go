@@ -203,7 +203,8 @@ func TestWhatIsNoToken(t *testing.T) {
 func TestATokenIsForItsAddresses(t *testing.T) {
 	name, token := filepath.Join(folder(t), "x"), devtoken.New()
 	var all []netip.AddrPort
-	for _, addr := range []string{"127.0.0.1:8080", "[::ffff:127.0.0.2]:8080", "[::1]:8081", "0.0.0.0:8082", "[::]:8083"} {
+	for _, addr := range []string{"127.0.0.1:8080", "[::ffff:127.0.0.2]:8080", "[::1]:8081", "0.0.0.0:8082",
+		"[::]:8083"} {
 		all = append(all, netip.MustParseAddrPort(addr))
 	}
 	if err := devtoken.Write(name, token, all...); err != nil {
@@ -216,7 +217,8 @@ func TestATokenIsForItsAddresses(t *testing.T) {
 	}{
 		{"127.0.0.1", 8080, "127.0.0.1"}, {"127.0.0.2", 8080, "127.0.0.2"}, {"localhost", 8080, "127.0.0.1"},
 		{"localhost", 8081, "::1"}, {"::1", 8081, "::1"}, {"localhost", 8082, "127.0.0.1"}, {"::1", 8083, "::1"},
-		{"::1", 8080, ""}, {"127.0.0.1", 8081, ""}, {"127.0.0.3", 8080, ""}, {"localhost", 80, ""}, {"localhost", 8084, ""},
+		{"::1", 8080, ""}, {"127.0.0.1", 8081, ""}, {"127.0.0.3", 8080, ""}, {"localhost", 80, ""}, {"localhost", 8084,
+			""},
 	} {
 		found := devtoken.Open(name, c.host, c.port)
 		sent := found.Token == token && found.Host.String() == c.at && found.Err == nil
@@ -255,7 +257,8 @@ func TestFilesOfOthers(t *testing.T) {
 		if err := os.Chown(name, 12345, -1); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := devtoken.Read(name); got.Secret != "" || err == nil || !strings.Contains(err.Error(), "user 12345") {
+		if got, err := devtoken.Read(name); got.Secret != "" || err == nil ||
+			!strings.Contains(err.Error(), "user 12345") {
 			t.Errorf("a file of another user: %v, %v", got, err)
 		}
 	}

@@ -78,15 +78,15 @@ type Services struct {
 func ofTheAccount() []Assumption {
 	return []Assumption{{
 		ID: "emf-metrics",
-		Says: "CloudWatch makes metrics of the functions' lines in the embedded metric format, also where Lambda takes " +
-			"log lines as JSON.",
+		Says: "CloudWatch makes metrics of the functions' lines in the embedded metric format, also where Lambda " +
+			"takes log lines as JSON.",
 		Code: []string{"infra/function.go", "infra/config/config.go"},
 		Worse: "With the log format JSON all metrics are gone. So it is not the default (`platformLogs: true`), and " +
 			"the alarms on silence ring within three quarters of an hour.",
 		How: "The balancer's log format, and whether CloudWatch has its `active_cell_count` of the last hour, which is " +
 			"told every minute.",
-		Do: "see whether the balancer runs (docs/runbooks/active_cell_count.md); if it does and the log format is JSON, set " +
-			"`platformLogs: true` in the deployment file and deploy",
+		Do: "see whether the balancer runs (docs/runbooks/active_cell_count.md); if it does and the log format is " +
+			"JSON, set `platformLogs: true` in the deployment file and deploy",
 		check: emfMetrics,
 	}, {
 		ID: "leading-keys",
@@ -98,12 +98,13 @@ func ofTheAccount() []Assumption {
 		How: "IAM's simulator is asked whether the balancer's role may put `@shares`, which it has to, and a cell's " +
 			"name, which it must not. That DynamoDB names the key shows in `shares-acknowledged`: without it no share " +
 			"could be written.",
-		Do:    "treat each function's role as one that may write the whole cells table, and report it as an issue of Sluice",
+		Do: "treat each function's role as one that may write the whole cells table, and report it as an issue " +
+			"of Sluice",
 		check: leadingKeys,
 	}, {
 		ID: "alarm-topics",
-		Says: "CloudWatch can publish an alarm on a topic that is encrypted with a key of one's own whose policy lets " +
-			"it in.",
+		Says: "CloudWatch can publish an alarm on a topic that is encrypted with a key of one's own whose policy " +
+			"lets it in.",
 		Code: []string{"infra/alarms.go"},
 		Worse: "With AWS's own key for topics (`alias/aws/sns`) an alarm is lost without a word. So a topic that the " +
 			"templates make has a key of its own.",
@@ -125,25 +126,25 @@ func ofTheAccount() []Assumption {
 		check: streamAge,
 	}, {
 		ID: "shares-acknowledged",
-		Says: "A cell's role can write the cell's one acknowledgement into the cells table, from another region, too, " +
-			"and the balancer sees it within two minutes.",
+		Says: "A cell's role can write the cell's one acknowledgement into the cells table, from another region, " +
+			"too, and the balancer sees it within two minutes.",
 		Code: []string{"infra/cell.go", "internal/aws/grants/functions.go"},
-		Worse: "A change of the shares waits for the cell, and nobody grants what moves. Nothing is admitted twice for " +
-			"it. `shares_awaited` rings.",
+		Worse: "A change of the shares waits for the cell, and nobody grants what moves. Nothing is admitted twice " +
+			"for it. `shares_awaited` rings.",
 		How: "`cell list` of the operators' API: no cell is awaited or waiting for longer than two minutes, and no " +
 			"item of the table is unreadable.",
 		Do:    "see docs/runbooks/shares_awaited.md: the log of the cell's applier says why it cannot write",
 		check: sharesAcknowledged,
 	}, {
 		ID: "quotas",
-		Says: "The account's quotas are enough for what the functions reserve and, in full cells, for VPCs and Elastic " +
-			"IPs.",
+		Says: "The account's quotas are enough for what the functions reserve and, in full cells, for VPCs and " +
+			"Elastic IPs.",
 		Code: []string{"internal/aws/grants/functions.go", "infra/network.go"},
 		Worse: "New accounts have 10 concurrent executions, and CloudFormation refuses the stack. That is why " +
 			"synth prints the quotas, and why tables are made after the functions.",
 		How: "Lambda's concurrency in each region beside what is reserved there and the 100 that Lambda keeps, with " +
-			"100 for an authorizer that is not deployed yet; quotas of VPCs and addresses beside those of full cells. " +
-			"What else uses them is not looked at.",
+			"100 for an authorizer that is not deployed yet; quotas of VPCs and addresses beside those of full " +
+			"cells. What else uses them is not looked at.",
 		Do:    "ask for more: Service Quotas, in that region (docs/deploy.md, Before)",
 		check: quotas,
 	}}

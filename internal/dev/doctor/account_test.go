@@ -67,8 +67,9 @@ func account(change func(*fake)) func(*testing.T) *doctor.Target {
 		in := func(string) doctor.Services {
 			return doctor.Services{Lambda: f, Metrics: f, Topics: f, Keys: f, Roles: f, Quotas: f}
 		}
-		return &doctor.Target{Now: now, Account: &doctor.Account{Prefix: "sluice", Region: "eu-west-1", Namespace: "Sluice",
-			Cells: []doctor.Cell{{ID: "eu-1", Region: "eu-west-1"}}, In: in}}
+		return &doctor.Target{Now: now, Account: &doctor.Account{Prefix: "sluice", Region: "eu-west-1",
+			Namespace: "Sluice",
+			Cells:     []doctor.Cell{{ID: "eu-1", Region: "eu-west-1"}}, In: in}}
 	}
 }
 

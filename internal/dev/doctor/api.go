@@ -25,8 +25,8 @@ func ofTheAPI() []Assumption {
 	)
 	return []Assumption{{
 		ID: "missing-credential",
-		Says: "A call without a credential is answered with 401 by REST and WebSocket APIs, whose authorizer returns the " +
-			"error \"Unauthorized\", and with 403 by HTTP APIs, or 401 by the middleware behind them.",
+		Says: "A call without a credential is answered with 401 by REST and WebSocket APIs, whose authorizer " +
+			"returns the error \"Unauthorized\", and with 403 by HTTP APIs, or 401 by the middleware behind them.",
 		Code:  []string{encoder, "internal/dev/gateway/stage/authorize.go"},
 		Worse: "It is answered with 500. Nobody passes either way; clients cannot tell that a credential is missing.",
 		How:   "One call without a credential. It counts against `ipLimits`, and is charged to no tenant.",
@@ -36,10 +36,11 @@ func ofTheAPI() []Assumption {
 		ID:   "denial-headers",
 		Says: "A gateway response's header can be set from `context.authorizer`.",
 		Code: []string{attachREST, "internal/dev/gateway/stage/builtin/rest.yaml"},
-		Worse: "The headers are missing. The body has the limit, what is left and the wait, so a client can still know " +
-			"when to try again.",
-		How:   "Calls with a key until one is refused by a limit; its headers are compared with its body.",
-		Do:    "have clients read `limit`, `remaining` and `retry-after-ms` in the body, and report it as an issue of Sluice",
+		Worse: "The headers are missing. The body has the limit, what is left and the wait, so a client can still " +
+			"know when to try again.",
+		How: "Calls with a key until one is refused by a limit; its headers are compared with its body.",
+		Do: "have clients read `limit`, `remaining` and `retry-after-ms` in the body, and report it as an issue " +
+			"of Sluice",
 		check: denialHeaders,
 	}, {
 		ID: "denial-body",
@@ -57,8 +58,8 @@ func ofTheAPI() []Assumption {
 		Code: []string{attachREST, attachHTTP, mappings},
 		Worse: "What the client sent under that name stays, or an empty header is sent. So one value, `caller`, is " +
 			"always there, and the middleware believes no other without it.",
-		How: "All answers are looked at for empty headers and for ones with the name of a variable. It takes a refusal " +
-			"without a wait or without a limit, as that of a suspended tenant, to see it hold.",
+		How: "All answers are looked at for empty headers and for ones with the name of a variable. It takes a " +
+			"refusal without a wait or without a limit, as that of a suspended tenant, to see it hold.",
 		Do:    "have clients ignore the empty header; behind a proxy of yours, remove it",
 		check: absentValues,
 	}, {
@@ -86,8 +87,8 @@ func ofTheAPI() []Assumption {
 		ID:   "clocks",
 		Says: "The clocks of API Gateway, of Lambda's environments and of DynamoDB differ by less than 5 s.",
 		Code: []string{"internal/plan/shares/state.go"},
-		Worse: "5 s. A cell with a clock that is further off may count in another window than the others, so that more " +
-			"than a limit is admitted while shares move.",
+		Worse: "5 s. A cell with a clock that is further off may count in another window than the others, so that " +
+			"more than a limit is admitted while shares move.",
 		How: "The `Date` of the answers of the API and of the operators' API, compared with this machine's clock. A " +
 			"`Date` has whole seconds. The clock of a Lambda environment cannot be seen from outside.",
 		Do:    "see first whether the clock of this machine is right (`timedatectl`); if it is, report it to AWS",
@@ -113,7 +114,8 @@ func missingCredential(_ context.Context, t *Target) Finding {
 		return violated("%s answered %d to a call without a credential", t.Calls.kind(), status)
 	case status < http.StatusBadRequest:
 		return unknown(giveURL,
-			"a call without a credential was answered %d: the plans let it pass, or the route has no authorizer", status)
+			"a call without a credential was answered %d: the plans let it pass, or the route has no authorizer",
+			status)
 	}
 	return unknown(giveURL, "a call without a credential was answered %d, as where there is no such route", status)
 }
@@ -142,14 +144,16 @@ func denialHeaders(_ context.Context, t *Target) Finding {
 		}
 		if wait, err := strconv.ParseInt(r.Header.Get("Retry-After"), 10, 64); p.RetryAfterMs != nil &&
 			(err != nil || wait*1000 < *p.RetryAfterMs) {
-			return violated("a refusal has Retry-After: %.40q, and a wait of %d ms in its body", r.Header.Get("Retry-After"),
+			return violated("a refusal has Retry-After: %.40q, and a wait of %d ms in its body",
+				r.Header.Get("Retry-After"),
 				*p.RetryAfterMs)
 		}
 	}
 	if seen == 0 {
 		return unknown(giveKey, "no refusal by a limit with a body that can be read was seen")
 	}
-	return holds("the headers of a refusal say the same as its body: RateLimit: %.80s", refusals[0].Header.Get("RateLimit"))
+	return holds("the headers of a refusal say the same as its body: RateLimit: %.80s",
+		refusals[0].Header.Get("RateLimit"))
 }
 
 func denialBody(_ context.Context, t *Target) Finding {
@@ -219,8 +223,8 @@ func cacheOff(_ context.Context, t *Target) Finding {
 	if cached != "" {
 		return violated("two calls in a row have the same %.100s", cached)
 	}
-	return unknown("give a key whose plan has a quota, or a limit that --charge reaches; calls that pass, and all calls "+
-		"of an HTTP API, tell what is left where the backend has the middleware",
+	return unknown("give a key whose plan has a quota, or a limit that --charge reaches; calls that pass, and all "+
+		"calls of an HTTP API, tell what is left where the backend has the middleware",
 		"the answers do not tell what is left, or the limits refill between two calls")
 }
 
@@ -279,7 +283,8 @@ func foreignDenials(_ context.Context, t *Target) Finding {
 		}
 		var body map[string]any
 		if err := json.Unmarshal(a.Body, &body); err != nil || len(body) == 0 {
-			return violated("a call that API Gateway itself denied was answered %d with the body %.80q", a.Status, a.Body)
+			return violated("a call that API Gateway itself denied was answered %d with the body %.80q", a.Status,
+				a.Body)
 		}
 		return holds("a call that API Gateway itself denied was answered %d with the body %.120s", a.Status, a.Body)
 	}
@@ -304,7 +309,8 @@ func clocks(_ context.Context, t *Target) Finding {
 		if err != nil {
 			continue
 		}
-		// The answer's second, which began at date, overlaps the call. Of all offsets that explain it, these are the ends.
+		// The answer's second, which began at date, overlaps the call. Of all offsets that explain it, these are the
+		// ends.
 		low, high := date.Sub(a.Got), date.Add(time.Second).Sub(a.Sent)
 		switch {
 		case low > maxSkew || high < -maxSkew:

@@ -42,7 +42,8 @@ func good(r *reply) {
 		r.status = http.StatusTooManyRequests
 		for name, value := range map[string]string{"X-Amzn-Errortype": "AccessDeniedException",
 			"Content-Type":      "application/problem+json",
-			"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "60", "RateLimit": `"burst";r=0;t=60`,
+			"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "60",
+			"RateLimit":        `"burst";r=0;t=60`,
 			"RateLimit-Policy": `"burst";q=2;w=120`, "Retry-After": "60"} {
 			h.Set(name, value)
 		}
@@ -212,7 +213,10 @@ var all = map[string]standIns{
 		violates: targets{"allowed": api(2, cached(0)), "refused": api(9, cached(2))},
 		untold: targets{"no key": api(0), "bad key": api(9, unknownKey), "one call": api(1), "no headers": api(2,
 			func(r *reply) { r.header.Del("RateLimit") }),
-			"it refills": api(2, cached(0), func(r *reply) { r.header.Set("RateLimit-Policy", `"burst";q=100000;w=1`) })},
+			"it refills": api(2, cached(0), func(r *reply) {
+				r.header.Set("RateLimit-Policy",
+					`"burst";q=100000;w=1`)
+			})},
 	},
 	"foreign-denials": {
 		holds: api(0, foreign(`{"message":"User is not authorized"}`)),

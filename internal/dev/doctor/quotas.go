@@ -41,7 +41,8 @@ func quotas(ctx context.Context, t *Target) Finding {
 			return unknown("", "lambda:GetAccountSettings has no limit in it")
 		}
 		has := int(out.AccountLimit.ConcurrentExecutions)
-		saw = append(saw, fmt.Sprintf("%s: %d concurrent executions, of which %d are needed", region, has, n.executions))
+		saw = append(saw, fmt.Sprintf("%s: %d concurrent executions, of which %d are needed", region, has,
+			n.executions))
 		if has < n.executions {
 			return violated("%s", saw[len(saw)-1])
 		}
@@ -110,7 +111,8 @@ func (a *Account) need(ctx context.Context, region string) (need, error) {
 			return n, err
 		}
 		n.executions += perCell + instances
-		f, err := in.Lambda.GetFunctionConfiguration(ctx, &lambda.GetFunctionConfigurationInput{FunctionName: &authorizer})
+		f, err := in.Lambda.GetFunctionConfiguration(ctx,
+			&lambda.GetFunctionConfigurationInput{FunctionName: &authorizer})
 		switch {
 		case err == nil && f.VpcConfig != nil && aws.ToString(f.VpcConfig.VpcId) != "":
 			n.vpcs, n.addresses = n.vpcs+1, n.addresses+len(f.VpcConfig.SubnetIds)

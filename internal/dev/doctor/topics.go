@@ -87,7 +87,8 @@ func (s Services) heard(ctx context.Context, topic string) *Finding {
 	if err != nil {
 		return ptr(failed(err, "kms:GetKeyPolicy of "+key))
 	}
-	text := aws.ToString(policy.Policy) // who else the statement names is not read: a failed action of an alarm shows that
+	// who else the statement names is not read: a failed action of an alarm shows that
+	text := aws.ToString(policy.Policy)
 	if !strings.Contains(text, "cloudwatch.amazonaws.com") || !strings.Contains(text, "kms:GenerateDataKey") &&
 		!strings.Contains(text, `"kms:*"`) {
 		return ptr(violated("the policy of the key of %s does not let cloudwatch.amazonaws.com in", topic))

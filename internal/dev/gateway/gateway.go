@@ -1,5 +1,5 @@
-// Package gateway is the local HTTP gateway: it asks the authorizer about every request and passes what is allowed to an
-// upstream, or to a built-in echo.
+// Package gateway is the local HTTP gateway: it asks the authorizer about every request and passes what is allowed to
+// an upstream, or to a built-in echo.
 package gateway
 
 import (
@@ -50,14 +50,16 @@ func New(c Config) (*Gateway, error) {
 		c.Log = slog.Default()
 	}
 	g := &Gateway{serving: serving{c: c}}
-	g.backend = &front.Echo{Message: "Allowed. There is no upstream (--upstream), so this is what it would have seen.", Refuse: g.Refuse}
+	g.backend = &front.Echo{Message: "Allowed. There is no upstream (--upstream), so this is what it would have seen.",
+		Refuse: g.Refuse}
 	if c.Upstream != nil {
 		if err := front.CheckUpstream(c.Upstream); err != nil {
 			return nil, err
 		}
 		g.backend = front.NewProxy(front.Proxy{Rewrite: g.rewrite, Refuse: g.Refuse, Log: c.Log})
 	}
-	g.Front = front.New(front.Config{Handler: &g.serving, LivePage: c.LivePage, Audience: c.Audience, MaxBodyBytes: c.MaxBodyBytes, Log: c.Log})
+	g.Front = front.New(front.Config{Handler: &g.serving, LivePage: c.LivePage, Audience: c.Audience,
+		MaxBodyBytes: c.MaxBodyBytes, Log: c.Log})
 	return g, nil
 }
 

@@ -33,8 +33,8 @@ import (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// evil is a tenant's id that would be a list, markup and no ASCII in a header, if it left unencoded. (Plans files have no
-// control characters in ids; TestEncode has them.)
+// evil is a tenant's id that would be a list, markup and no ASCII in a header, if it left unencoded. (Plans files have
+// no control characters in ids; TestEncode has them.)
 const evil = "a%0d%0aX-Evil: 1, \"b\"<script>é\u2028\U0001F600"
 
 const plans = `
@@ -56,7 +56,8 @@ keys:
 func plansText(extra string) []byte {
 	text := fmt.Sprintf(plans, strconv.QuoteToASCII(evil))
 	for i, tenant := range []string{"acme", "initech", evil} {
-		text += fmt.Sprintf("  - { id: k%d, tenant: %s, subject: ci, hash: %s, pepper: dev }\n", i, strconv.QuoteToASCII(tenant),
+		text += fmt.Sprintf("  - { id: k%d, tenant: %s, subject: ci, hash: %s, pepper: dev }\n", i,
+			strconv.QuoteToASCII(tenant),
 			identity.HashKey(identity.DevPepper(), identity.ExampleKey(tenant)))
 	}
 	return []byte(text + extra)
@@ -101,11 +102,13 @@ func newFixture(t testing.TB, text []byte, change func(*gateway.Config)) *fixtur
 		t.Fatal(err)
 	}
 	c := gateway.Config{Log: f.log, Recorder: livepage.NewRecorder()}
-	c.LivePage = livepage.Handler(c.Recorder, (&gateway.StatusSource{Overview: overview(p), Store: store, Now: f.now}).Status)
+	c.LivePage = livepage.Handler(c.Recorder, (&gateway.StatusSource{Overview: overview(p), Store: store,
+		Now: f.now}).Status)
 	if change != nil {
 		change(&c)
 	}
-	c.Authorizer, err = authorizer.New(authorizer.Config{Source: authorizer.Current(p.Current), Store: store, Now: f.now, Log: f.log, TrustedHops: c.TrustedHops})
+	c.Authorizer, err = authorizer.New(authorizer.Config{Source: authorizer.Current(p.Current), Store: store,
+		Now: f.now, Log: f.log, TrustedHops: c.TrustedHops})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +192,8 @@ func (r reply) want(t *testing.T, status int) reply {
 		}
 	}
 	if status >= 400 {
-		if r.Header.Get("Content-Type") != "application/problem+json" || r.body.Status != status || r.body.Type == "" || r.body.Instance == "" {
+		if r.Header.Get("Content-Type") != "application/problem+json" || r.body.Status != status ||
+			r.body.Type == "" || r.body.Instance == "" {
 			t.Errorf("status %d is no problem: %v %s", status, r.Header, r.text)
 		}
 	}
@@ -202,7 +206,8 @@ func TestAllowedThenLimited(t *testing.T) {
 	base := f.serve(t)
 	for left := 4; left >= 0; left-- {
 		r := do(t, "GET", base+"/product/1", nil, "X-Api-Key", key("acme")).want(t, 200)
-		if got := r.Header.Get("X-RateLimit-Limit") + " " + r.Header.Get("X-RateLimit-Remaining") + " " + r.Header.Get("X-RateLimit-Reset"); got != fmt.Sprintf("5 %d %d", left, 5-left) {
+		if got := r.Header.Get("X-RateLimit-Limit") + " " + r.Header.Get("X-RateLimit-Remaining") + " " +
+			r.Header.Get("X-RateLimit-Reset"); got != fmt.Sprintf("5 %d %d", left, 5-left) {
 			t.Errorf("limit, remaining, reset = %s; want 5 %d %d", got, left, 5-left)
 		}
 		if strings.Contains(fmt.Sprint(r.Header), "hidden") {
@@ -211,7 +216,8 @@ func TestAllowedThenLimited(t *testing.T) {
 	}
 	f.add(250 * time.Millisecond)
 	r := do(t, "GET", base+"/product/1", nil, "X-Api-Key", key("acme")).want(t, 429)
-	if r.Header.Get("Retry-After") != "1" || *r.body.RetryAfterMs != 750 || !slices.Equal(r.body.Violated, []string{"burst"}) || r.Header.Get("X-RateLimit-Remaining") != "0" {
+	if r.Header.Get("Retry-After") != "1" || *r.body.RetryAfterMs != 750 ||
+		!slices.Equal(r.body.Violated, []string{"burst"}) || r.Header.Get("X-RateLimit-Remaining") != "0" {
 		t.Errorf("Retry-After %q, body %s", r.Header.Get("Retry-After"), r.text)
 	}
 	f.add(720 * time.Millisecond)
@@ -230,8 +236,10 @@ func TestAnswers(t *testing.T) {
 		auth              string
 	}{
 		{"no credential", "", "/", nil, 401, "#no-credential", `Bearer realm="sluice"`},
-		{"bad credential", "", "/", []string{"X-Api-Key", "nonsense"}, 401, "#bad-credential", `Bearer realm="sluice", error="invalid_token"`},
-		{"bad credential under an anonymous plan", "anonymousPlan: free\n", "/", []string{"X-Api-Key", "nonsense"}, 401, "#bad-credential", `Bearer realm="sluice", error="invalid_token"`},
+		{"bad credential", "", "/", []string{"X-Api-Key", "nonsense"}, 401, "#bad-credential",
+			`Bearer realm="sluice", error="invalid_token"`},
+		{"bad credential under an anonymous plan", "anonymousPlan: free\n", "/", []string{"X-Api-Key", "nonsense"},
+			401, "#bad-credential", `Bearer realm="sluice", error="invalid_token"`},
 		{"anonymous", "anonymousPlan: free\n", "/", nil, 200, "", ""},
 		{"suspended", "", "/", []string{"X-Api-Key", key("initech")}, 403, "#tenant-suspended", ""},
 		{"no route", routes, "/nowhere", []string{"X-Api-Key", key("acme")}, 404, "#no-route", ""},
@@ -241,7 +249,8 @@ func TestAnswers(t *testing.T) {
 			base := newFixture(t, plansText(c.extra), nil).serve(t)
 			r := do(t, "GET", base+c.path, nil, c.header...).want(t, c.status)
 			if !strings.HasSuffix(r.body.Type, c.typ) || r.Header.Get("WWW-Authenticate") != c.auth {
-				t.Errorf("type %q, WWW-Authenticate %q; want …%s, %q", r.body.Type, r.Header.Get("WWW-Authenticate"), c.typ, c.auth)
+				t.Errorf("type %q, WWW-Authenticate %q; want …%s, %q", r.body.Type, r.Header.Get("WWW-Authenticate"),
+					c.typ, c.auth)
 			}
 			if r.Header.Get("RateLimit") == "" { // every attempt was charged to the ipLimit, and its headers say so
 				t.Errorf("no RateLimit header on a %d", c.status)
@@ -268,16 +277,22 @@ func TestUpstreamSeesOnlyOurWord(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := newFixture(t, plansText(""), func(c *gateway.Config) { c.Upstream = u }).serve(t)
-	r := do(t, "GET", base+"/x", nil, "X-Api-Key", key(evil), "X-Sluice-Tenant", "root", "x_sluice_tenant", "root", "X-Sluice-Whatever", "1",
-		"X-Ratelimit-Limit", "1", "Ratelimit-Policy", "1", "X-Forwarded-For", "1.2.3.4", "Connection", "X-Sluice-Tenant", "X-Own", "kept")
-	if r.StatusCode != http.StatusTeapot || r.Header.Get("X-RateLimit-Limit") != "5" || !strings.HasPrefix(r.Header.Get("RateLimit"), `"burst"`) ||
-		len(r.Header.Values("RateLimit")) != 1 || !slices.Contains(r.Header.Values("Access-Control-Expose-Headers"), "ETag") {
+	r := do(t, "GET", base+"/x", nil, "X-Api-Key", key(evil), "X-Sluice-Tenant", "root", "x_sluice_tenant", "root",
+		"X-Sluice-Whatever", "1",
+		"X-Ratelimit-Limit", "1", "Ratelimit-Policy", "1", "X-Forwarded-For", "1.2.3.4", "Connection",
+		"X-Sluice-Tenant", "X-Own", "kept")
+	if r.StatusCode != http.StatusTeapot || r.Header.Get("X-RateLimit-Limit") != "5" ||
+		!strings.HasPrefix(r.Header.Get("RateLimit"), `"burst"`) ||
+		len(r.Header.Values("RateLimit")) != 1 || !slices.Contains(r.Header.Values("Access-Control-Expose-Headers"),
+		"ETag") {
 		t.Errorf("status %d, headers %v", r.StatusCode, r.Header)
 	}
 	for name := range seen {
 		switch {
-		case name == "X-Sluice-Tenant" || name == "X-Sluice-Subject" || name == "X-Sluice-Plan" || name == "X-Sluice-Key-Id":
-		case strings.Contains(strings.ToLower(name), "sluice"), strings.Contains(strings.ToLower(name), "ratelimit"), name == "X-Evil", name == "X-Api-Key":
+		case name == "X-Sluice-Tenant" || name == "X-Sluice-Subject" || name == "X-Sluice-Plan" ||
+			name == "X-Sluice-Key-Id":
+		case strings.Contains(strings.ToLower(name), "sluice"), strings.Contains(strings.ToLower(name), "ratelimit"),
+			name == "X-Evil", name == "X-Api-Key":
 			t.Errorf("the upstream saw %s: %q", name, seen[name])
 		}
 	}
@@ -317,7 +332,10 @@ func TestBodyBound(t *testing.T) {
 }
 
 func upstreamThatReads(t *testing.T) *url.URL {
-	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_,
+			_ = io.Copy(io.Discard, r.Body)
+	}))
 	t.Cleanup(s.Close)
 	u, err := url.Parse(s.URL)
 	if err != nil {
@@ -339,8 +357,10 @@ func TestLivePageAudience(t *testing.T) {
 		{"this machine", front.Loopback, "127.0.0.1:5", "localhost:8080", nil, 200},
 		{"this machine, IPv6", front.Loopback, "[::1]:5", "[::1]:8080", nil, 200},
 		{"another machine", front.Loopback, "198.51.100.9:5", "localhost:8080", nil, 403},
-		{"another machine behind a proxy on this one", front.Loopback, "127.0.0.1:5", "localhost", http.Header{"X-Forwarded-For": {"198.51.100.9"}}, 403},
-		{"another machine behind a proxy that tells its address", front.Loopback, "127.0.0.1:5", "localhost", http.Header{"X-Real-Ip": {"198.51.100.9"}}, 403},
+		{"another machine behind a proxy on this one", front.Loopback, "127.0.0.1:5", "localhost",
+			http.Header{"X-Forwarded-For": {"198.51.100.9"}}, 403},
+		{"another machine behind a proxy that tells its address", front.Loopback, "127.0.0.1:5", "localhost",
+			http.Header{"X-Real-Ip": {"198.51.100.9"}}, 403},
 		{"a name that was pointed at this machine", front.Loopback, "127.0.0.1:5", "evil.example:8080", nil, 403},
 		{"all", front.All, "198.51.100.9:5", "api.example", nil, 200},
 		{"off", front.Off, "127.0.0.1:5", "localhost", nil, 404},
@@ -417,10 +437,12 @@ func TestLogsHoldNoAddressAndNoKey(t *testing.T) {
 	fmt.Fprint(conn, "GARBAGE\r\n\r\n")
 	_, _ = bufio.NewReader(conn).ReadString('\n')
 	conn.Close()
-	front.NewServer(f.Gateway, 0, f.log).ErrorLog.Printf("http: TLS handshake error from 203.0.113.7:1234 and [2001:db8:aa::1]:5: EOF")
+	front.NewServer(f.Gateway, 0, f.log).ErrorLog.Printf("http: TLS handshake error from 203.0.113.7:1234 and " +
+		"[2001:db8:aa::1]:5: EOF")
 
 	text := f.logs.String()
-	if !strings.Contains(text, "denied") || !strings.Contains(text, "the upstream did not answer") || !strings.Contains(text, "panic") || !strings.Contains(text, "TLS handshake") {
+	if !strings.Contains(text, "denied") || !strings.Contains(text, "the upstream did not answer") ||
+		!strings.Contains(text, "panic") || !strings.Contains(text, "TLS handshake") {
 		t.Fatalf("the run did not log what it should have: %s", text)
 	}
 	for _, secret := range []string{"203.0.113.7", "2001:db8:", "127.0.0.1", strange, "slk_", key("acme")} {
@@ -430,7 +452,8 @@ func TestLogsHoldNoAddressAndNoKey(t *testing.T) {
 	}
 }
 
-// Guarantees exactness over real connections: concurrent requests of one tenant pass exactly as often as its limit allows.
+// Guarantees exactness over real connections: concurrent requests of one tenant pass exactly as often as its limit
+// allows.
 func TestConcurrentRequests(t *testing.T) {
 	f := newFixture(t, plansText(""), nil)
 	base := f.serve(t)

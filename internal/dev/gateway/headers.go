@@ -16,6 +16,7 @@ func cleanHeaders(h http.Header, a *authorizer.Answer) {
 		delete(h, identity.APIKeyHeader)
 		delete(h, "Authorization")
 	}
-	forward.Write(h, &caller.Caller{Tenant: a.Tenant, Subject: a.Subject, Plan: a.Plan, KeyID: a.KeyID, Anonymous: a.Anonymous,
+	forward.Write(h, &caller.Caller{Tenant: a.Tenant, Subject: a.Subject, Plan: a.Plan, KeyID: a.KeyID,
+		Anonymous:   a.Anonymous,
 		StoreFailed: a.StoreFailed})
 }

@@ -20,11 +20,12 @@ const (
 	// maxStatusTenants bounds what one look at the live page costs: each tenant is a peek at the store.
 	maxStatusTenants = 200
 
-	// lookFor is how long a look goes on asking; the tenants that are left are shown as they were, and asked first next time.
+	// lookFor is how long a look goes on asking; the tenants that are left are shown as they were, and asked first next
+	// time.
 	lookFor = 500 * time.Millisecond
 
-	// peekWithin is for a store without a deadline of its own. It is longer than those, so that it is the store's that a breaker
-	// counts.
+	// peekWithin is for a store without a deadline of its own. It is longer than those, so that it is the store's that
+	// a breaker counts.
 	peekWithin = 2 * time.Second
 )
 
@@ -44,9 +45,10 @@ type StatusSource struct {
 	Overview func(most int) Overview      // with at most so many tenants; required
 	Cells    func() []livepage.CellStatus // nil where there is only this one
 	Store    limit.Store
-	Chain    *resilience.Chain // what stands before shared stores, and is looked at instead of Store; nil where there are none
-	Bytes    func() int64      // of the store
-	Upstream *url.URL          // nil is the echo
+	// what stands before shared stores, and is looked at instead of Store; nil where there are none
+	Chain    *resilience.Chain
+	Bytes    func() int64 // of the store
+	Upstream *url.URL     // nil is the echo
 	Listen   string
 	Try      []string
 	Now      func() time.Time
@@ -67,7 +69,8 @@ type known struct {
 func (s *StatusSource) Status() livepage.Status {
 	now := s.Now()
 	over := s.Overview(maxStatusTenants)
-	out := livepage.Status{PlansFile: over.Name, LoadedAt: over.LoadedAt, Upstream: "echo (built in)", Now: now, Listen: s.Listen, Try: s.Try,
+	out := livepage.Status{PlansFile: over.Name, LoadedAt: over.LoadedAt, Upstream: "echo (built in)", Now: now,
+		Listen: s.Listen, Try: s.Try,
 		TenantsTotal: over.Total, RoutesCount: over.Routes}
 	if s.Upstream != nil {
 		out.Upstream = s.Upstream.Redacted()
@@ -188,7 +191,8 @@ func (s *StatusSource) look() *look {
 	return l
 }
 
-// passed is a context whose time is over: nothing is asked with it, so that the backstop answers and no breaker counts a call.
+// passed is a context whose time is over: nothing is asked with it, so that the backstop answers and no breaker counts
+// a call.
 func passed() (context.Context, context.CancelFunc) {
 	return context.WithDeadline(context.Background(), time.Unix(0, 0))
 }
@@ -230,7 +234,9 @@ func backstopped(l *limit.Limit) bool {
 }
 
 // peek looks at some of the limits' counters.
-func (l *look) peek(ctx context.Context, owner limit.Owner, set *plan.Set, which func(*limit.Limit) bool, now time.Time, a *asked) error {
+func (l *look) peek(
+	ctx context.Context, owner limit.Owner, set *plan.Set, which func(*limit.Limit) bool, now time.Time, a *asked,
+) error {
 	req := limit.Request{Owner: owner}
 	for _, e := range set.Limits {
 		if which(e.Limit) {

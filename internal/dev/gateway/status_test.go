@@ -108,7 +108,8 @@ func overview(p *planfile.Plans) func(most int) gateway.Overview {
 	return func(most int) gateway.Overview {
 		cfg := p.Current().Config
 		tenants := cfg.Tenants()
-		return gateway.Overview{Name: p.Name(), Tenants: tenants[:min(len(tenants), most)], Total: len(tenants), IPLimits: cfg.IPLimits()}
+		return gateway.Overview{Name: p.Name(), Tenants: tenants[:min(len(tenants), most)], Total: len(tenants),
+			IPLimits: cfg.IPLimits()}
 	}
 }
 
@@ -126,7 +127,8 @@ func newShared(t *testing.T, c resilience.ChainConfig) *shared {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close(context.Background()) }) // the stores may be away then
-	z, err := authorizer.New(authorizer.Config{Source: authorizer.Current(p.Current), Store: l.Fallback, Now: time.Now, Log: silent})
+	z, err := authorizer.New(authorizer.Config{Source: authorizer.Current(p.Current), Store: l.Fallback, Now: time.Now,
+		Log: silent})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,8 +177,8 @@ func meter(t *testing.T, d livepage.Data, tenant, id string) livepage.Meter {
 	return livepage.Meter{}
 }
 
-// What a person sees while a shared store works, is away, and is back: which state it is in, who counts meanwhile and how
-// much there is, and that requests which the backstop admits are admitted ones.
+// What a person sees while a shared store works, is away, and is back: which state it is in, who counts meanwhile and
+// how much there is, and that requests which the backstop admits are admitted ones.
 func TestStatusThroughAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t)
@@ -185,7 +187,8 @@ func TestStatusThroughAnOutage(t *testing.T) {
 			s.call("acme", 200)
 		}
 		d := s.data()
-		if b := d.Store.Breakers; len(b) != 1 || b[0] != (livepage.BreakerStatus{Name: "Redis", State: "closed"}) || d.Store.Instances != 1 {
+		if b := d.Store.Breakers; len(b) != 1 || b[0] != (livepage.BreakerStatus{Name: "Redis", State: "closed"}) ||
+			d.Store.Instances != 1 {
 			t.Errorf("with the store: breakers %+v, %d instances", b, d.Store.Instances)
 		}
 		if l := d.Store.Leases; l == nil || l.Local == 0 || l.Local+l.Calls != 10 || l.Units == 0 || l.Counters == 0 {
@@ -212,7 +215,8 @@ func TestStatusThroughAnOutage(t *testing.T) {
 		}
 		b := d.Store.Breakers[0]
 		if b.State != "open" || b.Opened != 1 || b.Refused == 0 || b.Refused > before.Store.Breakers[0].Refused+1 {
-			t.Errorf("without the store: %+v, after %+v; want open, and at most one refused look for all tenants", b, before.Store.Breakers[0])
+			t.Errorf("without the store: %+v, after %+v; want open, and at most one refused look for all tenants", b,
+				before.Store.Breakers[0])
 		}
 		if o := d.Store.Outage; o.Failures != 16 || o.Backstop != 8 || o.Closed != 8 || o.Waiting != 1 {
 			t.Errorf("without the store: %+v, want 8 decisions by the backstop and 8 closed", o)
@@ -230,7 +234,8 @@ func TestStatusThroughAnOutage(t *testing.T) {
 			{"globex", "loose", livepage.CountedOpen, -1, 70},
 			{"globex", "strict", livepage.CountedClosed, -1, 80},
 		} {
-			if m := meter(t, d, tt.tenant, tt.id); m.Counted != tt.counted || m.Used != tt.used || m.Capacity != tt.capacity {
+			if m := meter(t, d, tt.tenant, tt.id); m.Counted != tt.counted || m.Used != tt.used ||
+				m.Capacity != tt.capacity {
 				t.Errorf("without the store: %s has %+v, want %+v", tt.tenant, m, tt)
 			}
 		}
@@ -253,8 +258,10 @@ func TestStatusThroughAnOutage(t *testing.T) {
 			<-time.After(time.Second)
 		}
 		w = meter(t, d, "acme", "window") // some of what was leased before is lost
-		if counted := s.counted(store, "acme", "window"); w.Counted != livepage.CountedInStore || w.Used < 11 || counted != w.Used+w.Leased {
-			t.Errorf("with the store back: %+v, want at least 11 used, and with those leased the %d that the store counts", w, counted)
+		if counted := s.counted(store, "acme", "window"); w.Counted != livepage.CountedInStore || w.Used < 11 ||
+			counted != w.Used+w.Leased {
+			t.Errorf("with the store back: %+v, want at least 11 used, and with those leased the %d that the store "+
+				"counts", w, counted)
 		}
 		if m := meter(t, d, "globex", "strict"); m.Counted != livepage.CountedInStore || m.Used != 0 {
 			t.Errorf("with the store back: %+v, want none used, in the store", m)
@@ -274,7 +281,8 @@ func (s *shared) counted(store limit.Store, tenant, id string) int64 {
 			continue
 		}
 		var d limit.Decision
-		req := limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: tenant}, Charges: []limit.Charge{{Limit: e.Limit, Cost: 1}}}
+		req := limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: tenant},
+			Charges: []limit.Charge{{Limit: e.Limit, Cost: 1}}}
 		if err := store.Peek(s.Context(), &req, time.Now(), &d); err != nil {
 			s.Fatal(err)
 		}
@@ -295,7 +303,8 @@ func (s *shared) left(tenant string) int64 {
 func TestStatusAsksAFailingStoreOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t)
-		s := newShared(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "Redis", Store: store}, NoLeases: true})
+		s := newShared(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "Redis", Store: store},
+			NoLeases: true})
 		store.down.Store(true)
 		d := s.data()
 		if n := store.peeks.Load(); n != 1 {
@@ -316,7 +325,8 @@ func TestStatusAsksAFailingStoreOnce(t *testing.T) {
 func TestStatusWithOneOfTwoStoresAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rates, quotas := newFlaky(t), newFlaky(t)
-		s := newShared(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "Redis", Store: rates}, Quotas: resilience.NamedStore{Name: "DynamoDB", Store: quotas}})
+		s := newShared(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "Redis", Store: rates},
+			Quotas: resilience.NamedStore{Name: "DynamoDB", Store: quotas}})
 		s.status.Overview = overview(openPlans(t, `
 plans:
   - { id: rated, limits: [ { id: window, tiers: [ { period: 1h, threshold: 50 } ] } ] }
@@ -337,7 +347,8 @@ keys: []
 		for range 5 {
 			d = s.data()
 		}
-		if b := d.Store.Breakers; len(b) != 2 || b[0].Name != "Redis" || b[0].State != "closed" || b[1].Name != "DynamoDB" || b[1].State != "open" {
+		if b := d.Store.Breakers; len(b) != 2 || b[0].Name != "Redis" || b[0].State != "closed" ||
+			b[1].Name != "DynamoDB" || b[1].State != "open" {
 			t.Errorf("breakers are %+v, want the second one open", b)
 		}
 	})
@@ -377,8 +388,10 @@ func TestStatusOfASlowStore(t *testing.T) {
 		if second != 2*first {
 			t.Errorf("%d tenants are known after two looks, want %d", second, 2*first)
 		}
-		if a, b := before.Tenants[0].Limits[0].ResetMs, out.Tenants[0].Limits[0].ResetMs; b >= a || a-b != out.Now.Sub(before.Now).Milliseconds() {
-			t.Errorf("a tenant that was not looked at again resets in %d ms, after %d; want the time between deducted", b, a)
+		if a, b := before.Tenants[0].Limits[0].ResetMs, out.Tenants[0].Limits[0].ResetMs; b >= a ||
+			a-b != out.Now.Sub(before.Now).Milliseconds() {
+			t.Errorf("a tenant that was not looked at again resets in %d ms, after %d; want the time between deducted",
+				b, a)
 		}
 		for range tenants {
 			second, _ = known()
@@ -391,7 +404,8 @@ func TestStatusOfASlowStore(t *testing.T) {
 
 // Where all counters are in the process, there is nothing to say of stores.
 func TestStatusWithoutASharedStore(t *testing.T) {
-	s := &gateway.StatusSource{Overview: overview(openPlans(t, sharedPlans+"  []\n")), Store: newFlaky(t), Now: time.Now}
+	s := &gateway.StatusSource{Overview: overview(openPlans(t, sharedPlans+"  []\n")), Store: newFlaky(t),
+		Now: time.Now}
 	out := s.Status()
 	if out.Store != nil {
 		t.Errorf("the store is %+v, want none", out.Store)

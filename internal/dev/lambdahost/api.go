@@ -42,8 +42,9 @@ type refusal struct {
 var (
 	unknownID = &refusal{http.StatusBadRequest, "InvalidRequestID", "Invalid request ID"}
 	truncated = &refusal{http.StatusBadRequest, "TruncatedHTTPRequest", "HTTP request detected as truncated"}
-	notNow    = &refusal{http.StatusForbidden, "InvalidStateTransition", "The environment is in no state for this request"}
-	tooLarge  = &refusal{http.StatusRequestEntityTooLarge, "RequestEntityTooLarge",
+	notNow    = &refusal{http.StatusForbidden, "InvalidStateTransition",
+		"The environment is in no state for this request"}
+	tooLarge = &refusal{http.StatusRequestEntityTooLarge, "RequestEntityTooLarge",
 		fmt.Sprintf("Exceeded maximum allowed payload size (%d bytes).", MaxResponseBytes)}
 	noEvents = &refusal{http.StatusForbidden, "Extension.UnsupportedEvents",
 		"This host knows extensions only as the means to ask for SIGTERM: register for no events"}
@@ -144,8 +145,8 @@ func (e *environment) accept(p *poll) bool {
 	return true
 }
 
-// lose is told that a poll's connection broke, with the call that was about to go over it, if any. That call is given to
-// the next environment, as no function has seen it, but only once: it may be what the function breaks on.
+// lose is told that a poll's connection broke, with the call that was about to go over it, if any. That call is given
+// to the next environment, as no function has seen it, but only once: it may be what the function breaks on.
 func (e *environment) lose(p *poll, i *invocation) {
 	h := e.h
 	h.mu.Lock()
@@ -210,7 +211,8 @@ func (e *environment) answer(id string, no *refusal, finish func(*invocation)) *
 		return no
 	case no == tooLarge:
 		i.finish(nil, (&Error{Kind: ResponseSize, Type: TypeResponseSize,
-			Message: fmt.Sprintf("Response payload size exceeded maximum allowed payload size (%d bytes).", MaxResponseBytes)}).in(i))
+			Message: fmt.Sprintf("Response payload size exceeded maximum allowed payload size (%d bytes).",
+				MaxResponseBytes)}).in(i))
 	default:
 		finish(i)
 	}

@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// state is where an environment is in its life. From starting it goes to idle, and from there to busy, answered and idle
-// again, until it is ending.
+// state is where an environment is in its life. From starting it goes to idle, and from there to busy, answered and
+// idle again, until it is ending.
 type state int
 
 const (
@@ -70,8 +70,9 @@ func (e *environment) run() {
 		return
 	}
 	server := &http.Server{
-		Handler:           e.api(),
-		ReadHeaderTimeout: e.h.c.InitTimeout + e.h.c.Timeout, // a slow function's affair; the bound is for other programs
+		Handler: e.api(),
+		// a slow function's affair; the bound is for other programs
+		ReadHeaderTimeout: e.h.c.InitTimeout + e.h.c.Timeout,
 		ErrorLog:          slog.NewLogLogger(e.h.c.Log.Handler(), slog.LevelWarn),
 	}
 	served := make(chan struct{})
@@ -136,7 +137,8 @@ func (e *environment) started(cmd *exec.Cmd, began time.Time) {
 		return
 	}
 	limit := e.h.c.InitTimeout
-	e.arm(limit, &Error{Kind: InitFailed, Type: TypeTimeout, Message: fmt.Sprintf("Init timed out after %.2f seconds", limit.Seconds())})
+	e.arm(limit, &Error{Kind: InitFailed, Type: TypeTimeout, Message: fmt.Sprintf("Init timed out after %.2f seconds",
+		limit.Seconds())})
 }
 
 // end takes the environment out of the host, and tells the call that it had.
@@ -176,7 +178,8 @@ func (e *environment) end(how *Error) {
 			request = e.current.id
 			e.current.finish(nil, how.in(e.current))
 		}
-		h.c.Log.Error("environment ended", "environment", e.id, "request", request, "type", how.Type, "error", how.Message)
+		h.c.Log.Error("environment ended", "environment", e.id, "request", request, "type", how.Type, "error",
+			how.Message)
 	}
 	h.settle()
 }

@@ -191,8 +191,8 @@ func failInit() {
 	os.Exit(1)
 }
 
-// step is a request that a function which speaks for itself makes while it serves a call. {id} in the path is the call's,
-// {previous} the one's before.
+// step is a request that a function which speaks for itself makes while it serves a call. {id} in the path is the
+// call's, {previous} the one's before.
 type step struct {
 	Method, Path string // default POST
 	Header       map[string]string
@@ -202,8 +202,8 @@ type step struct {
 	Hang         bool // nothing follows, ever
 }
 
-// speak is a runtime without aws-lambda-go: it serves a call by the steps in its payload. No step is an order to answer with
-// the statuses that the steps before had.
+// speak is a runtime without aws-lambda-go: it serves a call by the steps in its payload. No step is an order to answer
+// with the statuses that the steps before had.
 func speak() {
 	base := "http://" + os.Getenv("AWS_LAMBDA_RUNTIME_API")
 	statuses, previous := []int{}, ""
@@ -290,7 +290,8 @@ func hostUntilKilled() {
 	ctx := context.Background()
 	for _, mode := range []string{ordinary, hangs} {
 		h, err := lambdahost.Start(ctx, lambdahost.Config{
-			Binary: program, Env: map[string]string{functionVar: mode}, InitTimeout: time.Hour, Timeout: time.Hour, Freeze: true,
+			Binary: program, Env: map[string]string{functionVar: mode}, InitTimeout: time.Hour, Timeout: time.Hour,
+			Freeze: true,
 			Output: func(lambdahost.Line) {}, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {

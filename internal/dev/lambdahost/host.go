@@ -1,8 +1,8 @@
-// Package lambdahost runs a Lambda binary as processes on this machine, over the Lambda Runtime API, so that what is called is
-// what is deployed.
+// Package lambdahost runs a Lambda binary as processes on this machine, over the Lambda Runtime API, so that what is
+// called is what is deployed.
 //
-// Each process is an environment, with a Runtime API of its own on a loopback port, and serves one call at a time. As on
-// Lambda:
+// Each process is an environment, with a Runtime API of its own on a loopback port, and serves one call at a time. As
+// on Lambda:
 //
 //   - A call goes to the idle environment that was used last. A new one is started only where none is idle or has just
 //     answered, and a call takes whichever is ready first.
@@ -12,8 +12,9 @@
 //   - The environment sees nothing of this process's own variables, and runs in the folder of its binary.
 //   - SIGTERM is for functions that register an extension (lambda.WithEnableSIGTERM does). Others get SIGKILL, as there.
 //
-// Unlike Lambda it tells the caller of a failed init at once instead of trying again within the call, and starts nothing for a
-// while after one. It has no memory limit, no credentials, no response streaming, and no extensions that wait for events.
+// Unlike Lambda it tells the caller of a failed init at once instead of trying again within the call, and starts
+// nothing for a while after one. It has no memory limit, no credentials, no response streaming, and no extensions that
+// wait for events.
 package lambdahost
 
 import (
@@ -51,14 +52,14 @@ type Config struct {
 	Timeout      time.Duration // of a call; also within it the function polls again. Default 3 s
 	Grace        time.Duration // from SIGTERM to SIGKILL; default 2 s
 
-	// After a failed init no process is started for InitBackoff, doubled with each that follows up to MaxInitBackoff. Calls
-	// that find no environment then fail with the error of that init. Defaults 100 ms and 10 s.
+	// After a failed init no process is started for InitBackoff, doubled with each that follows up to MaxInitBackoff.
+	// Calls that find no environment then fail with the error of that init. Defaults 100 ms and 10 s.
 	InitBackoff, MaxInitBackoff time.Duration
 
 	Freeze bool // an idle environment is stopped (SIGSTOP) until its next call; on Unix only
 
-	// Output is given each line that a function writes to stdout or stderr, from one goroutine for each environment. A slow one
-	// holds up the function. Default: each line goes to Log, at Info.
+	// Output is given each line that a function writes to stdout or stderr, from one goroutine for each environment. A
+	// slow one holds up the function. Default: each line goes to Log, at Info.
 	Output func(Line)
 	Log    *slog.Logger // default slog.Default()
 }
@@ -90,8 +91,8 @@ type Host struct {
 	resume  time.Time            // no process is started before
 }
 
-// Start checks the configuration, naming the field in an error, and makes a host. No process runs before the first call. When
-// ctx ends, everything is killed; [Host.Close] is the gentle way.
+// Start checks the configuration, naming the field in an error, and makes a host. No process runs before the first
+// call. When ctx ends, everything is killed; [Host.Close] is the gentle way.
 func Start(ctx context.Context, c Config) (*Host, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -196,7 +197,8 @@ func (i *invocation) finish(response []byte, err error) {
 
 type traceKey struct{}
 
-// WithTraceID gives calls with the context an X-Ray trace id, the value of X-Amzn-Trace-Id. Others get one made for them.
+// WithTraceID gives calls with the context an X-Ray trace id, the value of X-Amzn-Trace-Id. Others get one made for
+// them.
 func WithTraceID(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, traceKey{}, id)
 }
@@ -258,7 +260,8 @@ func (h *Host) enqueue(i *invocation) error {
 		room += h.c.Environments
 	}
 	if len(h.waiting) >= room {
-		return fmt.Errorf("%w: %d of %d are busy, %d calls wait", ErrThrottled, h.count(busy), h.c.Environments, len(h.waiting))
+		return fmt.Errorf("%w: %d of %d are busy, %d calls wait", ErrThrottled, h.count(busy), h.c.Environments,
+			len(h.waiting))
 	}
 	h.waiting = append(h.waiting, i)
 	h.settle()
@@ -321,9 +324,9 @@ func (h *Host) initFailed(e *environment, err *Error) {
 	}
 }
 
-// Close takes no more calls, lets those under way end, and then ends every environment. When ctx ends before, the rest is killed
-// and their calls end with [ErrClosed]; the error is ctx's then. On return no process and no goroutine is left. It may be
-// called again.
+// Close takes no more calls, lets those under way end, and then ends every environment. When ctx ends before, the rest
+// is killed and their calls end with [ErrClosed]; the error is ctx's then. On return no process and no goroutine is
+// left. It may be called again.
 func (h *Host) Close(ctx context.Context) error {
 	h.stopWatch()
 	h.mu.Lock()
@@ -417,7 +420,8 @@ func (c *Config) region() string {
 	return "us-east-1"
 }
 
-// environ is the function's environment but for the Runtime API's address and the log stream, which are an environment's own.
+// environ is the function's environment but for the Runtime API's address and the log stream, which are an
+// environment's own.
 func (c *Config) environ() []string {
 	root := filepath.Dir(c.Binary)
 	env := []string{

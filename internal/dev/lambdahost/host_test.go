@@ -60,8 +60,8 @@ func (l *lines) has(text string) func() bool {
 	return func() bool { return slices.Contains(l.texts(), text) }
 }
 
-// start makes a host of this program's function, which is closed when the test ends. Its limits are long: a test that waits
-// for one sets it.
+// start makes a host of this program's function, which is closed when the test ends. Its limits are long: a test that
+// waits for one sets it.
 func start(t *testing.T, mode string, set func(*lambdahost.Config)) *lambdahost.Host {
 	t.Helper()
 	program, err := os.Executable()
@@ -74,7 +74,8 @@ func start(t *testing.T, mode string, set func(*lambdahost.Config)) *lambdahost.
 			functionVar: mode, "GORACE": "atexit_sleep_ms=0", // an exit is not to take a second
 			"GOCOVERDIR": t.TempDir(), // go test -cover has programs complain without
 		},
-		InitTimeout: time.Minute, Timeout: time.Minute, Output: func(lambdahost.Line) {}, Log: slog.New(slog.DiscardHandler),
+		InitTimeout: time.Minute, Timeout: time.Minute, Output: func(lambdahost.Line) {},
+		Log: slog.New(slog.DiscardHandler),
 	}
 	if set != nil {
 		set(&c)
@@ -233,12 +234,14 @@ func TestFunctionSeesWhatLambdaTells(t *testing.T) {
 		r.ARN != "arn:aws:lambda:eu-central-1:000000000000:function:tested" {
 		t.Errorf("echo = %+v", r)
 	}
-	if least := before.Add(time.Minute).UnixMilli(); r.DeadlineMS < least || r.DeadlineMS > time.Now().Add(time.Minute).UnixMilli() {
+	if least := before.Add(time.Minute).UnixMilli(); r.DeadlineMS < least ||
+		r.DeadlineMS > time.Now().Add(time.Minute).UnixMilli() {
 		t.Errorf("deadline %d, want a minute after the call, from %d", r.DeadlineMS, least)
 	}
 	for _, want := range []string{
 		"AWS_LAMBDA_FUNCTION_NAME=tested", "AWS_LAMBDA_FUNCTION_MEMORY_SIZE=512", "AWS_REGION=eu-central-1",
-		"AWS_LAMBDA_FUNCTION_VERSION=$LATEST", "LAMBDA_TASK_ROOT=" + r.Dir, "STAGE=dev", "AWS_LAMBDA_LOG_STREAM_NAME=[$LATEST]1",
+		"AWS_LAMBDA_FUNCTION_VERSION=$LATEST", "LAMBDA_TASK_ROOT=" + r.Dir, "STAGE=dev",
+		"AWS_LAMBDA_LOG_STREAM_NAME=[$LATEST]1",
 	} {
 		if !slices.Contains(r.Env, want) {
 			t.Errorf("the function's environment lacks %s: %q", want, r.Env)
@@ -248,7 +251,8 @@ func TestFunctionSeesWhatLambdaTells(t *testing.T) {
 		t.Error("the function sees the environment of the host")
 	}
 	s := h.Stats()
-	if len(s.Environments) != 1 || s.Environments[0].PID != r.PID || s.Environments[0].Init <= 0 || s.Environments[0].Calls != 1 {
+	if len(s.Environments) != 1 || s.Environments[0].PID != r.PID || s.Environments[0].Init <= 0 ||
+		s.Environments[0].Calls != 1 {
 		t.Errorf("Stats = %+v, want one environment, with a time of init and process id %d", s, r.PID)
 	}
 }
@@ -263,7 +267,8 @@ func TestCallerGivesTraceID(t *testing.T) {
 	}
 }
 
-// One environment serves one call at a time; further ones are started up to the bound, and no call waits that was not let.
+// One environment serves one call at a time; further ones are started up to the bound, and no call waits that was not
+// let.
 func TestEnvironmentsAreStartedUpToTheBound(t *testing.T) {
 	h, g := start(t, ordinary, func(c *lambdahost.Config) { c.Environments = 2 }), newGate(t)
 	a, b := g.hold(h), g.hold(h)
@@ -367,7 +372,8 @@ func TestManyCallersAtOnce(t *testing.T) {
 	}
 }
 
-// Sequential calls are neither throttled nor start another environment, though the one polls again only after its answer.
+// Sequential calls are neither throttled nor start another environment, though the one polls again only after its
+// answer.
 func TestNextCallWaitsForThePollAfterAnAnswer(t *testing.T) {
 	for _, environments := range []int{1, 2} {
 		h := start(t, ordinary, func(c *lambdahost.Config) { c.Environments = environments })
@@ -428,7 +434,8 @@ func TestFunctionError(t *testing.T) {
 	_, err := invoke(h, order{Do: "fail", Text: "no store"})
 	failed(t, err, lambdahost.Reported, "errorString", "no store")
 	e := failure(t, err)
-	if text := err.Error(); !strings.Contains(text, "function error: errorString: no store") || !strings.Contains(text, e.RequestID) {
+	if text := err.Error(); !strings.Contains(text, "function error: errorString: no store") ||
+		!strings.Contains(text, e.RequestID) {
 		t.Errorf("Error() = %q", text)
 	}
 	if !json.Valid(e.Document) {
@@ -525,10 +532,12 @@ func TestInit(t *testing.T) {
 		mode, typ, message string
 		set                func(*lambdahost.Config)
 	}{
-		{hangs, lambdahost.TypeTimeout, "Init timed out after 0.05 seconds", func(c *lambdahost.Config) { c.InitTimeout = 50 * time.Millisecond }},
+		{hangs, lambdahost.TypeTimeout, "Init timed out after 0.05 seconds",
+			func(c *lambdahost.Config) { c.InitTimeout = 50 * time.Millisecond }},
 		{exits, lambdahost.TypeExit, "exit status 3", nil},
 		{fails, "Mine", "no plans", nil},
-		{"no program", lambdahost.TypeEntrypoint, "exec format error", func(c *lambdahost.Config) { c.Binary = script }},
+		{"no program", lambdahost.TypeEntrypoint, "exec format error",
+			func(c *lambdahost.Config) { c.Binary = script }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.mode, func(t *testing.T) {
@@ -550,9 +559,11 @@ func TestInit(t *testing.T) {
 				t.Errorf("Stats = %+v, want one environment: a failing init is not tried again at once", s)
 			}
 			if tt.mode == fails && !slices.Equal(out.texts(), []string{"400", "413", "202", "403", "403", "403"}) {
-				t.Errorf("the function was answered %q, want the whole init error accepted, and nothing after it", out.texts())
+				t.Errorf("the function was answered %q, want the whole init error accepted, and nothing after it",
+					out.texts())
 			}
-			if all := out.take(); tt.mode == exits && !slices.Equal(all, []lambdahost.Line{{Environment: 1, Text: "about to exit"}}) {
+			if all := out.take(); tt.mode == exits &&
+				!slices.Equal(all, []lambdahost.Line{{Environment: 1, Text: "about to exit"}}) {
 				t.Errorf("output of the init = %+v, want one line without a request", all)
 			}
 		})
@@ -619,19 +630,21 @@ func TestSizes(t *testing.T) {
 		const frame = `{"Text":""}`
 		return []byte(`{"Text":"` + strings.Repeat("a", bytes-len(frame)) + `"}`)
 	}
-	if _, err := h.Invoke(context.Background(), text(lambdahost.MaxRequestBytes+1)); !errors.Is(err, lambdahost.ErrTooLarge) {
+	if _, err := h.Invoke(context.Background(), text(lambdahost.MaxRequestBytes+1)); !errors.Is(err,
+		lambdahost.ErrTooLarge) {
 		t.Errorf("a request one byte too large: %v, want ErrTooLarge", err)
 	}
 	if s := h.Stats(); s.Started != 0 {
 		t.Error("an environment was started for it")
 	}
-	// The answer to the largest request would be too large: it echoes. Its size arrives in the error's document only if the
-	// function had it whole.
+	// The answer to the largest request would be too large: it echoes. Its size arrives in the error's document only if
+	// the function had it whole.
 	_, err := h.Invoke(context.Background(), text(lambdahost.MaxRequestBytes))
 	failed(t, err, lambdahost.ResponseSize, lambdahost.TypeResponseSize, "6291556 bytes")
 
 	order := func(bytes int) []byte { return fmt.Appendf(nil, `{"Do":"answer","Bytes":%d}`, bytes) }
-	if got, err := h.Invoke(context.Background(), order(lambdahost.MaxResponseBytes)); err != nil || len(got) != lambdahost.MaxResponseBytes {
+	if got, err := h.Invoke(context.Background(), order(lambdahost.MaxResponseBytes)); err != nil ||
+		len(got) != lambdahost.MaxResponseBytes {
 		t.Errorf("the largest response = %d bytes, %v", len(got), err)
 	}
 	_, err = h.Invoke(context.Background(), order(lambdahost.MaxResponseBytes+1))
@@ -669,13 +682,15 @@ func TestRuntimeAPIRefusesWhatIsOutOfPlace(t *testing.T) {
 		step step
 		want int
 	}{
-		{"response of an unknown id", step{Path: api + "/invocation/8476a536-e9f4-11e8-9739-2dfe598c3fcd/response", Body: `"bad"`}, 400},
+		{"response of an unknown id", step{Path: api + "/invocation/8476a536-e9f4-11e8-9739-2dfe598c3fcd/response",
+			Body: `"bad"`}, 400},
 		{"error of an unknown id", step{Path: api + "/invocation/x/error", Body: `{}`}, 400},
 		{"response of the call before", step{Path: api + "/invocation/{previous}/response", Body: `"bad"`}, 400},
 		{"poll in mid-call", step{Method: "GET", Path: api + "/invocation/next"}, 403},
 		{"init error after the init", step{Path: api + "/init/error", Body: `{}`}, 403},
 		{"extension after the init", step{Path: "/2020-01-01/extension/register", Body: `{"events":[]}`}, 403},
-		{"extension that wants events", step{Path: "/2020-01-01/extension/register", Body: `{"events":["INVOKE"]}`}, 403},
+		{"extension that wants events", step{Path: "/2020-01-01/extension/register", Body: `{"events":["INVOKE"]}`},
+			403},
 		{"extension that says nothing", step{Path: "/2020-01-01/extension/register", Body: `what`}, 403},
 		{"wrong method", step{Method: "PUT", Path: api + "/invocation/{id}/response"}, 405},
 		{"wrong version", step{Path: "/2017-01-01/runtime/invocation/{id}/response"}, 404},
@@ -695,7 +710,8 @@ func TestRuntimeAPIRefusesWhatIsOutOfPlace(t *testing.T) {
 		late := step{Path: api + "/invocation/{id}/error", Body: `{"errorType":"Late"}`}
 		answer, statuses, err := script(t, h, good, second, late)
 		if string(answer) != `"good"` || err != nil || !slices.Equal(statuses, []int{202, 403, 403}) {
-			t.Errorf("call = %q, %v; statuses %v, want the first answer, and 403 for what follows", answer, err, statuses)
+			t.Errorf("call = %q, %v; statuses %v, want the first answer, and 403 for what follows", answer, err,
+				statuses)
 		}
 	})
 	if s := h.Stats(); s.Started != 1 {
@@ -738,7 +754,8 @@ func TestReportedErrorsWithoutForm(t *testing.T) {
 		{"type in the header", step{Path: path, Body: `{"errorMessage":"m"}`,
 			Header: map[string]string{"Lambda-Runtime-Function-Error-Type": "Of.Header"}}, "Of.Header", "m"},
 		{"a response that broke off", step{Path: answering("{id}"), Body: `"half`, Trailer: map[string]string{
-			"Lambda-Runtime-Function-Error-Type": "Read", "Lambda-Runtime-Function-Error-Body": document}}, "Read", "broke off"},
+			"Lambda-Runtime-Function-Error-Type": "Read",
+			"Lambda-Runtime-Function-Error-Body": document}}, "Read", "broke off"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -788,13 +805,17 @@ func lengths(texts []string) []int {
 func TestOutputIsLogged(t *testing.T) {
 	logged, write := io.Pipe()
 	defer logged.Close()
-	h := start(t, exits, func(c *lambdahost.Config) { c.Output, c.Log = nil, slog.New(slog.NewJSONHandler(write, nil)) })
+	h := start(t, exits, func(c *lambdahost.Config) {
+		c.Output, c.Log = nil,
+			slog.New(slog.NewJSONHandler(write, nil))
+	})
 	called := begin(h, order{})
 	var record struct {
 		Msg, Line   string
 		Environment int
 	}
-	if err := json.NewDecoder(logged).Decode(&record); err != nil || record.Line != "about to exit" || record.Environment != 1 {
+	if err := json.NewDecoder(logged).Decode(&record); err != nil || record.Line != "about to exit" ||
+		record.Environment != 1 {
 		t.Errorf("log record = %+v, %v", record, err)
 	}
 	logged.Close() // what is logged now is lost
@@ -865,7 +886,8 @@ func TestContextOfStartEndsTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	h, err := lambdahost.Start(ctx, lambdahost.Config{Binary: program, Env: map[string]string{functionVar: ordinary}, InitTimeout: time.Minute})
+	h, err := lambdahost.Start(ctx, lambdahost.Config{Binary: program, Env: map[string]string{functionVar: ordinary},
+		InitTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -948,7 +970,8 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 		{"MaxInitBackoff", lambdahost.Config{Binary: program, MaxInitBackoff: -1}},
 		{"MemoryMB 127", lambdahost.Config{Binary: program, MemoryMB: 127}},
 		{"MemoryMB 10241", lambdahost.Config{Binary: program, MemoryMB: 10241}},
-		{"AWS_LAMBDA_RUNTIME_API", lambdahost.Config{Binary: program, Env: map[string]string{"AWS_LAMBDA_RUNTIME_API": "x"}}},
+		{"AWS_LAMBDA_RUNTIME_API", lambdahost.Config{Binary: program,
+			Env: map[string]string{"AWS_LAMBDA_RUNTIME_API": "x"}}},
 		{"_HANDLER", lambdahost.Config{Binary: program, Env: map[string]string{"_HANDLER": "x"}}},
 		{`"A=B"`, lambdahost.Config{Binary: program, Env: map[string]string{"A=B": "x"}}},
 		{`""`, lambdahost.Config{Binary: program, Env: map[string]string{"": "x"}}},

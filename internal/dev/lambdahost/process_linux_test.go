@@ -11,7 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 )
 
-// processState is the letter that Linux has for a process: T where it is stopped, X where it is gone or nobody waits for it.
+// processState is the letter that Linux has for a process: T where it is stopped, X where it is gone or nobody waits
+// for it.
 func processState(t *testing.T, pid int) byte {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -25,7 +26,8 @@ func processState(t *testing.T, pid int) byte {
 	return rest[0]
 }
 
-// An idle environment on Lambda does not run, whatever its goroutines wait for: leases and clocks must survive it here, too.
+// An idle environment on Lambda does not run, whatever its goroutines wait for: leases and clocks must survive it here,
+// too.
 func TestIdleEnvironmentsAreFrozen(t *testing.T) {
 	for _, freeze := range []bool{true, false} {
 		t.Run(fmt.Sprint(freeze), func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 
 const canFreeze = true
 
-// setGroup makes the process the head of a group of its own, so that a signal reaches what it started, too. A terminal's ^C
-// does not reach it then. If this process dies, the kernel wakes the frozen ones with SIGHUP.
+// setGroup makes the process the head of a group of its own, so that a signal reaches what it started, too. A
+// terminal's ^C does not reach it then. If this process dies, the kernel wakes the frozen ones with SIGHUP.
 func setGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	dieWithParent(cmd.SysProcAttr)

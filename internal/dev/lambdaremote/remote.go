@@ -19,17 +19,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 )
 
-// connections are how many stay open between calls. The SDK keeps 10, and a gateway under load would open one for most calls.
+// connections are how many stay open between calls. The SDK keeps 10, and a gateway under load would open one for most
+// calls.
 const connections = 1000
 
 // Client calls the functions of one account and region. It is safe for concurrent use. Make it with [New].
 type Client struct{ api *lambda.Client }
 
-// New makes a client for the region, the endpoint and the credentials of the configuration. Where that has an HTTP client of its own
-// making, that is used as it is.
+// New makes a client for the region, the endpoint and the credentials of the configuration. Where that has an HTTP
+// client of its own making, that is used as it is.
 //
-// The retries of the configuration are not: a call that got no answer may have run, and an authorizer that runs twice charges twice.
-// API Gateway does not repeat a call, either.
+// The retries of the configuration are not: a call that got no answer may have run, and an authorizer that runs twice
+// charges twice. API Gateway does not repeat a call, either.
 func New(config aws.Config) *Client {
 	shared, ok := config.HTTPClient.(*awshttp.BuildableClient)
 	if config.HTTPClient == nil {
@@ -43,8 +44,8 @@ func New(config aws.Config) *Client {
 	return &Client{lambda.NewFromConfig(config, func(o *lambda.Options) { o.Retryer = aws.NopRetryer{} })}
 }
 
-// Function is the function of a name, which may be an ARN and may end in ":" and an alias or version. Whether there is one, its first
-// call says.
+// Function is the function of a name, which may be an ARN and may end in ":" and an alias or version. Whether there is
+// one, its first call says.
 func (c *Client) Function(name string) *Function { return &Function{c.api, name} }
 
 // Function is one deployed function. It is safe for concurrent use.
@@ -61,9 +62,11 @@ type Function struct {
 //   - ctx's own: the call was left, and the function may go on with it
 func (f *Function) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	if len(payload) > lambdahost.MaxRequestBytes {
-		return nil, fmt.Errorf("invoke %s: %w: %d bytes, at most %d", f.name, lambdahost.ErrTooLarge, len(payload), lambdahost.MaxRequestBytes)
+		return nil, fmt.Errorf("invoke %s: %w: %d bytes, at most %d", f.name, lambdahost.ErrTooLarge, len(payload),
+			lambdahost.MaxRequestBytes)
 	}
-	out, err := f.api.Invoke(ctx, &lambda.InvokeInput{FunctionName: &f.name, InvocationType: types.InvocationTypeRequestResponse, Payload: payload},
+	out, err := f.api.Invoke(ctx, &lambda.InvokeInput{FunctionName: &f.name,
+		InvocationType: types.InvocationTypeRequestResponse, Payload: payload},
 		traced(lambdahost.TraceID(ctx)))
 	switch {
 	case err != nil:
@@ -71,7 +74,8 @@ func (f *Function) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	case out.FunctionError != nil:
 		return nil, fmt.Errorf("invoke %s: %w", f.name, failed(out))
 	case out.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("invoke %s: the answer has the status %d, that of a call that is waited for is %d", f.name, out.StatusCode, http.StatusOK)
+		return nil, fmt.Errorf("invoke %s: the answer has the status %d, that of a call that is waited for is %d",
+			f.name, out.StatusCode, http.StatusOK)
 	}
 	return out.Payload, nil
 }
@@ -85,7 +89,8 @@ func traced(id string) func(*lambda.Options) {
 	}
 }
 
-// kinds are those of the errors that Lambda writes for a function that cannot. The type is all that tells them from a function's own.
+// kinds are those of the errors that Lambda writes for a function that cannot. The type is all that tells them from a
+// function's own.
 var kinds = map[string]lambdahost.Kind{
 	lambdahost.TypeTimeout:      lambdahost.TimedOut,
 	lambdahost.TypeExit:         lambdahost.Exited,

@@ -93,26 +93,32 @@ func client(t *testing.T, s *service) *lambdaremote.Client {
 
 const name = "sluice-eu-1-authorizer"
 
-// Guarantees that a call is the one that Lambda documents: waited for, signed, the event as it is, and the trace handed on.
+// Guarantees that a call is the one that Lambda documents: waited for, signed, the event as it is, and the trace handed
+// on.
 func TestInvoke(t *testing.T) {
-	s := &service{reply: reply{status: 200, header: map[string]string{"X-Amz-Executed-Version": "$LATEST"}, body: ` {"isAuthorized":true} `}}
-	out, err := client(t, s).Function(name+":live").Invoke(lambdahost.WithTraceID(t.Context(), "Root=1-2-3"), []byte(`{"a":"é"}`))
+	s := &service{reply: reply{status: 200, header: map[string]string{"X-Amz-Executed-Version": "$LATEST"},
+		body: ` {"isAuthorized":true} `}}
+	out, err := client(t, s).Function(name+":live").Invoke(lambdahost.WithTraceID(t.Context(), "Root=1-2-3"),
+		[]byte(`{"a":"é"}`))
 	if err != nil || string(out) != s.body {
 		t.Fatalf("%q, %v", out, err)
 	}
 	r := s.requests[0]
-	if r.Method != "POST" || r.URL.EscapedPath() != "/2015-03-31/functions/"+name+"%3Alive/invocations" || string(s.payloads[0]) != `{"a":"é"}` ||
+	if r.Method != "POST" || r.URL.EscapedPath() != "/2015-03-31/functions/"+name+"%3Alive/invocations" ||
+		string(s.payloads[0]) != `{"a":"é"}` ||
 		r.Header.Get("X-Amz-Invocation-Type") != "RequestResponse" || r.Header.Get("X-Amzn-Trace-Id") != "Root=1-2-3" ||
-		!strings.Contains(r.Header.Get("Authorization"), "Credential=AKIDEXAMPLE/") || !strings.Contains(r.Header.Get("Authorization"), "/eu-west-1/lambda/aws4_request") {
+		!strings.Contains(r.Header.Get("Authorization"), "Credential=AKIDEXAMPLE/") ||
+		!strings.Contains(r.Header.Get("Authorization"), "/eu-west-1/lambda/aws4_request") {
 		t.Errorf("%s %s %q %v", r.Method, r.URL, s.payloads[0], r.Header)
 	}
-	if _, err := client(t, s).Function(name).Invoke(t.Context(), []byte("{}")); err != nil || s.requests[1].Header["X-Amzn-Trace-Id"] != nil {
+	if _, err := client(t, s).Function(name).Invoke(t.Context(), []byte("{}")); err != nil ||
+		s.requests[1].Header["X-Amzn-Trace-Id"] != nil {
 		t.Errorf("without a trace: %v, %v", err, s.requests[1].Header)
 	}
 }
 
-// Guarantees that each way to fail is a failure that says which function and why, after one call. A charge must not run twice because
-// its answer was lost.
+// Guarantees that each way to fail is a failure that says which function and why, after one call. A charge must not run
+// twice because its answer was lost.
 func TestFailures(t *testing.T) {
 	unhandled := map[string]string{"X-Amz-Function-Error": "Unhandled", "X-Amzn-Requestid": "r-1"}
 	for _, tt := range []struct {
@@ -121,17 +127,31 @@ func TestFailures(t *testing.T) {
 		kind lambdahost.Kind // 0: no error of the function
 		want string
 	}{
-		{"Unauthorized", reply{status: 200, header: unhandled, body: `{"errorMessage":"Unauthorized","errorType":"errorString"}`}, lambdahost.Reported, "errorString: Unauthorized (request r-1)"},
-		{"an error without a type", reply{status: 200, header: unhandled, body: `{"errorMessage":"no"}`}, lambdahost.Reported, "Runtime.Unknown: no"},
-		{"an error that is none", reply{status: 200, header: unhandled, body: `<p>`}, lambdahost.Reported, "not a JSON document"},
-		{"an error that is handled", reply{status: 200, header: map[string]string{"X-Amz-Function-Error": "Handled"}, body: `{"errorMessage":"Unauthorized"}`}, lambdahost.Reported, "Unauthorized"},
-		{"timeout", reply{status: 200, header: unhandled, body: `{"errorType":"Sandbox.Timedout","errorMessage":"RequestId: r Error: Task timed out after 3.00 seconds"}`}, lambdahost.TimedOut, "timed out"},
-		{"exit", reply{status: 200, header: unhandled, body: `{"errorType":"Runtime.ExitError","errorMessage":"Unauthorized"}`}, lambdahost.Exited, "process ended"},
-		{"no binary", reply{status: 200, header: unhandled, body: `{"errorType":"Runtime.InvalidEntrypoint","errorMessage":"x"}`}, lambdahost.InitFailed, "init failed"},
-		{"large answer", reply{status: 200, header: unhandled, body: `{"errorType":"Function.ResponseSizeTooLarge","errorMessage":"x"}`}, lambdahost.ResponseSize, "too large"},
-		{"throttled", reply{status: 429, header: map[string]string{"X-Amzn-Errortype": "TooManyRequestsException"}, body: `{"Reason":"ReservedFunctionConcurrentInvocationLimitExceeded","Type":"User","message":"Rate Exceeded."}`}, 0, "Rate Exceeded."},
-		{"the service fails", reply{status: 500, header: map[string]string{"X-Amzn-Errortype": "ServiceException"}, body: `{"Message":"Unauthorized"}`}, 0, "ServiceException: Unauthorized"},
-		{"no such function", reply{status: 404, header: map[string]string{"X-Amzn-Errortype": "ResourceNotFoundException"}, body: `{"Message":"Function not found"}`}, 0, "Function not found"},
+		{"Unauthorized", reply{status: 200, header: unhandled,
+			body: `{"errorMessage":"Unauthorized","errorType":"errorString"}`}, lambdahost.Reported, "errorString: Unauthorized (request r-1)"},
+		{"an error without a type", reply{status: 200, header: unhandled, body: `{"errorMessage":"no"}`},
+			lambdahost.Reported, "Runtime.Unknown: no"},
+		{"an error that is none", reply{status: 200, header: unhandled, body: `<p>`}, lambdahost.Reported,
+			"not a JSON document"},
+		{"an error that is handled", reply{status: 200, header: map[string]string{"X-Amz-Function-Error": "Handled"},
+			body: `{"errorMessage":"Unauthorized"}`}, lambdahost.Reported, "Unauthorized"},
+		{"timeout", reply{status: 200, header: unhandled,
+			body: `{"errorType":"Sandbox.Timedout","errorMessage":"RequestId: r Error: Task timed out after 3.00 ` +
+				`seconds"}`}, lambdahost.TimedOut, "timed out"},
+		{"exit", reply{status: 200, header: unhandled,
+			body: `{"errorType":"Runtime.ExitError","errorMessage":"Unauthorized"}`}, lambdahost.Exited, "process ended"},
+		{"no binary", reply{status: 200, header: unhandled,
+			body: `{"errorType":"Runtime.InvalidEntrypoint","errorMessage":"x"}`}, lambdahost.InitFailed, "init failed"},
+		{"large answer", reply{status: 200, header: unhandled,
+			body: `{"errorType":"Function.ResponseSizeTooLarge","errorMessage":"x"}`}, lambdahost.ResponseSize, "too large"},
+		{"throttled", reply{status: 429, header: map[string]string{"X-Amzn-Errortype": "TooManyRequestsException"},
+			body: `{"Reason":"ReservedFunctionConcurrentInvocationLimitExceeded","Type":"User","message":"Rate ` +
+				`Exceeded."}`}, 0, "Rate Exceeded."},
+		{"the service fails", reply{status: 500, header: map[string]string{"X-Amzn-Errortype": "ServiceException"},
+			body: `{"Message":"Unauthorized"}`}, 0, "ServiceException: Unauthorized"},
+		{"no such function", reply{status: 404,
+			header: map[string]string{"X-Amzn-Errortype": "ResourceNotFoundException"},
+			body:   `{"Message":"Function not found"}`}, 0, "Function not found"},
 		{"a 500 that is no answer of Lambda's", reply{status: 500, body: "<html>"}, 0, "500"},
 		{"a 403 that is no answer of Lambda's", reply{status: 403, body: "\x00"}, 0, "403"},
 		{"an event that was only taken", reply{status: 202}, 0, "the status 202"},
@@ -140,7 +160,8 @@ func TestFailures(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &service{reply: tt.s}
 			_, err := client(t, s).Function(name).Invoke(t.Context(), []byte("{}"))
-			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "AKID") {
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), name) ||
+				strings.Contains(err.Error(), "AKID") {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 			var e *lambdahost.Error
@@ -158,8 +179,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// Guarantees that a failure has the answer of API Gateway, by way of the gateway itself: 401 for the text alone, whatever carries it
-// otherwise is a 500.
+// Guarantees that a failure has the answer of API Gateway, by way of the gateway itself: 401 for the text alone,
+// whatever carries it otherwise is a 500.
 func TestFailuresAtTheGateway(t *testing.T) {
 	unhandled := map[string]string{"X-Amz-Function-Error": "Unhandled"}
 	for _, tt := range []struct {
@@ -167,19 +188,25 @@ func TestFailuresAtTheGateway(t *testing.T) {
 		s    reply
 		want int
 	}{
-		{"Unauthorized", reply{status: 200, header: unhandled, body: `{"errorMessage":"Unauthorized","errorType":"errorString"}`}, 401},
-		{"another text", reply{status: 200, header: unhandled, body: `{"errorMessage":"Unauthorized.","errorType":"errorString"}`}, 500},
-		{"the text of a process that ended", reply{status: 200, header: unhandled, body: `{"errorMessage":"Unauthorized","errorType":"Runtime.ExitError"}`}, 500},
+		{"Unauthorized", reply{status: 200, header: unhandled,
+			body: `{"errorMessage":"Unauthorized","errorType":"errorString"}`}, 401},
+		{"another text", reply{status: 200, header: unhandled,
+			body: `{"errorMessage":"Unauthorized.","errorType":"errorString"}`}, 500},
+		{"the text of a process that ended", reply{status: 200, header: unhandled,
+			body: `{"errorMessage":"Unauthorized","errorType":"Runtime.ExitError"}`}, 500},
 		{"the text of the service", reply{status: 500, body: `{"message":"Unauthorized"}`}, 500},
 		{"the text as an answer", reply{status: 200, body: `"Unauthorized"`}, 500},
-		{"allowed", reply{status: 200, body: `{"principalId":"p","policyDocument":{"Statement":{"Effect":"Allow","Action":"*","Resource":"*"}}}`}, 204},
+		{"allowed", reply{status: 200, body: `{"principalId":"p","policyDocument":{"Statement":{"Effect":"Allow",` +
+			`"Action":"*","Resource":"*"}}}`}, 204},
 	} {
 		d, err := stage.Parse("api.yaml", []byte(`{kind: REST, authorizers: {a: {function: f, resultTtlInSeconds: 0}},
 			routes: [{route: GET /x, authorizer: a, integration: {type: MOCK, statusCode: "204"}}]}`))
 		if err != nil {
 			t.Fatal(err)
 		}
-		gateway, err := stage.New(stage.Config{Description: d, Functions: map[string]stage.Function{"f": client(t, &service{reply: tt.s}).Function(name)}, Log: slog.New(slog.DiscardHandler)})
+		gateway, err := stage.New(stage.Config{Description: d,
+			Functions: map[string]stage.Function{"f": client(t, &service{reply: tt.s}).Function(name)},
+			Log:       slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,16 +242,18 @@ func TestCallerLeaves(t *testing.T) {
 func TestTooLarge(t *testing.T) {
 	s := &service{reply: reply{status: 200, body: "{}"}}
 	f := client(t, s).Function(name)
-	if _, err := f.Invoke(t.Context(), make([]byte, lambdahost.MaxRequestBytes+1)); !errors.Is(err, lambdahost.ErrTooLarge) || s.calls() != 0 {
+	if _, err := f.Invoke(t.Context(), make([]byte, lambdahost.MaxRequestBytes+1)); !errors.Is(err,
+		lambdahost.ErrTooLarge) || s.calls() != 0 {
 		t.Errorf("%v after %d calls", err, s.calls())
 	}
-	if _, err := f.Invoke(t.Context(), bytes.Repeat([]byte("x"), lambdahost.MaxRequestBytes)); err != nil || len(s.payloads[0]) != lambdahost.MaxRequestBytes {
+	if _, err := f.Invoke(t.Context(), bytes.Repeat([]byte("x"), lambdahost.MaxRequestBytes)); err != nil ||
+		len(s.payloads[0]) != lambdahost.MaxRequestBytes {
 		t.Errorf("at the bound: %v", err)
 	}
 }
 
-// Guarantees that connections are used again, also by more callers at once than the SDK keeps connections for: under load a gateway
-// that connects for each call runs out of ports.
+// Guarantees that connections are used again, also by more callers at once than the SDK keeps connections for: under
+// load a gateway that connects for each call runs out of ports.
 func TestConnectionsAreReused(t *testing.T) {
 	const callers, rounds = 40, 5
 	s := &service{reply: reply{status: 200, body: "{}"}}

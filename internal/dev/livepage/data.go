@@ -21,15 +21,17 @@ type Data struct {
 	Limits           []LimitRow   `json:"limits"`             // by id, those before authentication first
 	Denials          []Denial     `json:"denials"`            // newest first, at most MaxDenials
 	Store            *StoreStatus `json:"store"`              // null where all counters are in the gateway's process
-	Cells            []CellStatus `json:"cells"`              // that share the limits, by name; empty where the gateway's is the only one
+	// that share the limits, by name; empty where the gateway's is the only one
+	Cells []CellStatus `json:"cells"`
 }
 
 // CellStatus is one of several cells that share the limits of tenants.
 type CellStatus struct {
-	Name   string `json:"name"`
-	URL    string `json:"url"`   // of its gateway; "" where none runs
-	Here   bool   `json:"here"`  // it is the cell of this page
-	State  string `json:"state"` // of the balancer: joining, active, draining or drained; "waiting" before it came to it
+	Name string `json:"name"`
+	URL  string `json:"url"`  // of its gateway; "" where none runs
+	Here bool   `json:"here"` // it is the cell of this page
+	// of the balancer: joining, active, draining or drained; "waiting" before it came to it
+	State  string `json:"state"`
 	Weight int64  `json:"weight"`
 
 	Epoch  int64  `json:"epoch"`   // of the shares that it knows; 0: none
@@ -39,9 +41,11 @@ type CellStatus struct {
 	Behind int64  `json:"behind"`  // changes that are there and not in force yet
 	AgeMs  int64  `json:"age_ms"`  // of what is in force: since the cell looked last
 
-	// What was measured last of how changes come to it, and whether it has all of them; times of 0 are those of nothing yet.
-	CanaryMs     int64 `json:"canary_ms"`     // when a change of the canary was sent
-	AppliedMs    int64 `json:"applied_ms"`    // how long that took to be in the cell's table, at least 1; 0 where it is not known
+	// What was measured last of how changes come to it, and whether it has all of them; times of 0 are those of nothing
+	// yet.
+	CanaryMs int64 `json:"canary_ms"` // when a change of the canary was sent
+	// how long that took to be in the cell's table, at least 1; 0 where it is not known
+	AppliedMs    int64 `json:"applied_ms"`
 	EnforcedMs   int64 `json:"enforced_ms"`   // how long to where an authorizer enforces it that looks once per second
 	Missed       bool  `json:"missed"`        // it was not enforced in its time
 	ReconciledMs int64 `json:"reconciled_ms"` // when it was compared with the control tables
@@ -60,8 +64,8 @@ type CellLimit struct {
 	Share    int64  `json:"share"`    // units that this cell may grant; 0 is none
 }
 
-// StoreStatus is what stands between the gateway and the stores that it shares with others. Counts are since the gateway's
-// start.
+// StoreStatus is what stands between the gateway and the stores that it shares with others. Counts are since the
+// gateway's start.
 type StoreStatus struct {
 	Instances int             `json:"instances"` // that share the stores, as counted last
 	Breakers  []BreakerStatus `json:"breakers"`  // one before each store
@@ -153,22 +157,23 @@ type TenantRow struct {
 
 // Meter is use against one tier of a limit.
 type Meter struct {
-	ID        string   `json:"id"`
-	Tier      string   `json:"tier"`
-	Algorithm string   `json:"algorithm"`
-	Mode      string   `json:"mode"`
-	Per       string   `json:"per"`
-	Applies   string   `json:"applies"`
-	Period    string   `json:"period"`
-	Capacity  int64    `json:"capacity"` // units
-	Used      int64    `json:"used"`     // units; -1 where each value of per has a counter of its own, or it is not known
-	ResetMs   int64    `json:"reset_ms"` // from now until the counter is as if never used
-	Counted   Counting `json:"counted"`  // what used and capacity are of: store, here, open, closed or unknown
-	Leased    int64    `json:"leased"`   // units in hand of this gateway's leases; the store counts used and these
+	ID        string `json:"id"`
+	Tier      string `json:"tier"`
+	Algorithm string `json:"algorithm"`
+	Mode      string `json:"mode"`
+	Per       string `json:"per"`
+	Applies   string `json:"applies"`
+	Period    string `json:"period"`
+	Capacity  int64  `json:"capacity"` // units
+	// units; -1 where each value of per has a counter of its own, or it is not known
+	Used    int64    `json:"used"`
+	ResetMs int64    `json:"reset_ms"` // from now until the counter is as if never used
+	Counted Counting `json:"counted"`  // what used and capacity are of: store, here, open, closed or unknown
+	Leased  int64    `json:"leased"`   // units in hand of this gateway's leases; the store counts used and these
 }
 
-// LimitRow is what a limit did, over all tenants. An admitted request counts for each limit that applied to it, a denied
-// one for the limit that bound, as in the report of a simulation.
+// LimitRow is what a limit did, over all tenants. An admitted request counts for each limit that applied to it, a
+// denied one for the limit that bound, as in the report of a simulation.
 type LimitRow struct {
 	Kind   Kind          `json:"kind"` // limit, ip_limit or others
 	ID     string        `json:"id"`
@@ -211,7 +216,8 @@ func (r *Recorder) count(now time.Time) counts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	second := max(now.Unix()+r.shift, r.newest)
-	c := counts{windows: make([]Window, windowCount), tenants: r.tenants.totals(second), limits: r.limits.totals(second)}
+	c := counts{windows: make([]Window, windowCount), tenants: r.tenants.totals(second),
+		limits: r.limits.totals(second)}
 	for i := range c.windows {
 		c.windows[i] = r.window(i, second)
 	}
@@ -262,7 +268,8 @@ func (t *table) totals(second int64) map[name][windowCount][lanes]uint64 {
 func (d *denial) data() Denial {
 	out := Denial{
 		AtMs: d.at.UnixMilli(), Kind: d.who.kind, Tenant: d.who.text, Method: d.method, Path: d.path,
-		Limit: d.limit, Tier: d.tier, Reason: d.reason, By: "plan", WaitMs: (d.wait + time.Millisecond - 1).Milliseconds(),
+		Limit: d.limit, Tier: d.tier, Reason: d.reason, By: "plan",
+		WaitMs:   (d.wait + time.Millisecond - 1).Milliseconds(),
 		Degraded: d.degraded,
 	}
 	if d.byAddress {
@@ -433,8 +440,8 @@ func countsOf(sum [lanes]uint64) Counts {
 // Limits is what each limit did, as in Data; the status says which are configured.
 func (r *Recorder) Limits(s *Status) []LimitRow { return limitRows(s, r.count(s.Now).limits) }
 
-// Busiest is the ids of up to n tenants (at most MaxTenantRows), in the order of the page: those to peek at where there are
-// too many to peek at all.
+// Busiest is the ids of up to n tenants (at most MaxTenantRows), in the order of the page: those to peek at where there
+// are too many to peek at all.
 func (r *Recorder) Busiest(now time.Time, n int) []string {
 	rows, _ := tenantRows(&Status{}, r.count(now).tenants)
 	ids := make([]string, 0, min(n, len(rows)))

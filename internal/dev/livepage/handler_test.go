@@ -69,12 +69,14 @@ func TestHandlerAnswers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := get(h, tt.method, tt.target)
 			header := w.Result().Header
-			if w.Code != tt.status || header.Get("Content-Type") != tt.contentType || header.Get("Cache-Control") != tt.cache {
+			if w.Code != tt.status || header.Get("Content-Type") != tt.contentType ||
+				header.Get("Cache-Control") != tt.cache {
 				t.Errorf("%s %s: %d, %q, %q, want %d, %q, %q", tt.method, tt.target, w.Code, header.Get("Content-Type"),
 					header.Get("Cache-Control"), tt.status, tt.contentType, tt.cache)
 			}
 			policy := header.Get("Content-Security-Policy")
-			for _, want := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "frame-ancestors 'none'"} {
+			for _, want := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'",
+				"connect-src 'self'", "frame-ancestors 'none'"} {
 				if !strings.Contains(policy, want) {
 					t.Errorf("%s %s: policy %q lacks %q", tt.method, tt.target, policy, want)
 				}
@@ -104,22 +106,25 @@ func TestPageIsRevalidated(t *testing.T) {
 	}
 }
 
-// The page's links are relative, so without the last slash it would load nothing. The redirect never leads off the host,
-// whatever is asked for.
+// The page's links are relative, so without the last slash it would load nothing. The redirect never leads off the
+// host, whatever is asked for.
 func TestRedirectToTheSlash(t *testing.T) {
-	h := http.StripPrefix("/_sluice", livepage.Handler(livepage.NewRecorder(), func() livepage.Status { return livepage.Status{} }))
+	h := http.StripPrefix("/_sluice", livepage.Handler(livepage.NewRecorder(),
+		func() livepage.Status { return livepage.Status{} }))
 	w := get(h, "GET", "/_sluice")
 	if w.Code != http.StatusMovedPermanently || w.Header().Get("Location") != "./_sluice/" {
 		t.Errorf("/_sluice gets %d to %q, want 301 to ./_sluice/", w.Code, w.Header().Get("Location"))
 	}
 	bare := livepage.Handler(livepage.NewRecorder(), func() livepage.Status { return livepage.Status{} })
-	for _, target := range []string{"//evil.example/x", "/\\evil.example", "/x/https:%2f%2fevil.example", "/%0d%0aSet-Cookie:a=b"} {
+	for _, target := range []string{"//evil.example/x", "/\\evil.example", "/x/https:%2f%2fevil.example",
+		"/%0d%0aSet-Cookie:a=b"} {
 		req := httptest.NewRequest("GET", "/", nil)
 		req.RequestURI, req.URL.Path = target, ""
 		w := httptest.NewRecorder()
 		bare.ServeHTTP(w, req)
 		at := w.Header().Get("Location")
-		if at != "" && (!strings.HasPrefix(at, "./") || strings.Count(at, "/") != 2 || strings.ContainsAny(at, "\r\n\\")) {
+		if at != "" && (!strings.HasPrefix(at, "./") || strings.Count(at, "/") != 2 ||
+			strings.ContainsAny(at, "\r\n\\")) {
 			t.Errorf("%q redirects to %q, want one segment below this one", target, at)
 		}
 	}
@@ -137,12 +142,14 @@ func TestDataEscapesMarkup(t *testing.T) {
 		t.Errorf("data.json holds markup as it came: %.80s", body[i:])
 	}
 	d := read(t, r, s)
-	if len(d.Tenants) != 1 || d.Tenants[0].ID != name || d.Denials[0].Tenant != name || d.Denials[0].Path != "/<b>\ufffd" {
+	if len(d.Tenants) != 1 || d.Tenants[0].ID != name || d.Denials[0].Tenant != name ||
+		d.Denials[0].Path != "/<b>\ufffd" {
 		t.Errorf("after decoding: tenant %q, denial %+v, want the name as it was", d.Tenants[0].ID, d.Denials[0])
 	}
 }
 
-// The page is small, and nothing in it would need the policy to be looser: it is what a person sees while all is on fire.
+// The page is small, and nothing in it would need the policy to be looser: it is what a person sees while all is on
+// fire.
 func TestPageIsSmallAndPlain(t *testing.T) {
 	h := mounted(livepage.NewRecorder(), livepage.Status{})
 	total := 0
@@ -169,7 +176,8 @@ func TestPageIsSmallAndPlain(t *testing.T) {
 // data.json is a contract between the binary and a page that a browser may still have open from the build before.
 func TestDataGolden(t *testing.T) {
 	s := newStore(t)
-	burst := newLimit(t, "burst", limit.Enforce, limit.Tier{Algorithm: limit.TokenBucket, Threshold: 1, Period: time.Second, Burst: 2})
+	burst := newLimit(t, "burst", limit.Enforce, limit.Tier{Algorithm: limit.TokenBucket, Threshold: 1,
+		Period: time.Second, Burst: 2})
 	trial := newLimit(t, "trial", limit.Shadow, window(1, time.Minute))
 	address := newLimit(t, "per-address", limit.Enforce, window(50, time.Second))
 	acme := limit.Owner{Kind: limit.Tenant, Name: "acme"}
@@ -192,19 +200,22 @@ func TestDataGolden(t *testing.T) {
 	}
 	status := livepage.Status{
 		PlansFile: "plans.yaml", LoadedAt: noon.Add(-time.Hour), LastError: "plans.yaml:3:5: plans[0].id: missing",
-		Upstream: "http://127.0.0.1:9000", Listen: "127.0.0.1:8080", Now: now, StoreBytes: 4096, RoutesCount: 3, TenantsTotal: 12,
-		Try: []string{"curl -i http://127.0.0.1:8080/"},
+		Upstream: "http://127.0.0.1:9000", Listen: "127.0.0.1:8080", Now: now, StoreBytes: 4096, RoutesCount: 3,
+		TenantsTotal: 12,
+		Try:          []string{"curl -i http://127.0.0.1:8080/"},
 		Tenants: []livepage.TenantStatus{
 			{ID: "acme", Plan: "pro", Limits: []livepage.LimitStatus{
 				livepage.StatusOf(&burst.Tiers[0], &peek.Results[0], now, "every route"),
 				livepage.StatusOf(&trial.Tiers[0], &peek.Results[1], now, "GET /product/*"),
-				{ID: "lent", Tier: "1m", Mode: "enforce", Per: "tenant", Capacity: 50, Used: 3, Leased: 20, Counted: livepage.CountedHere},
+				{ID: "lent", Tier: "1m", Mode: "enforce", Per: "tenant", Capacity: 50, Used: 3, Leased: 20,
+					Counted: livepage.CountedHere},
 			}},
 			{ID: "globex", Plan: "free", Suspended: true},
 		},
 		IPLimits: []livepage.LimitStatus{livepage.StatusOf(&address.Tiers[0], nil, now, "every route")},
 		Cells: []livepage.CellStatus{
-			{Name: "cell-1", URL: "http://127.0.0.1:8080", Here: true, State: "active", Weight: 2, Epoch: 3, Phase: "grow", Head: 9, Behind: 1, AgeMs: 20,
+			{Name: "cell-1", URL: "http://127.0.0.1:8080", Here: true, State: "active", Weight: 2, Epoch: 3,
+				Phase: "grow", Head: 9, Behind: 1, AgeMs: 20,
 				Limits: []livepage.CellLimit{{Tenant: "acme", ID: "burst", Tier: "1s", Capacity: 3, Share: 2}}},
 			{Name: "cell-2", State: "waiting", Await: true},
 		},
@@ -212,14 +223,18 @@ func TestDataGolden(t *testing.T) {
 	golden(t, "data.json", get(mounted(r, status), "GET", "/_sluice/data.json").Body.Bytes())
 }
 
-// The shared store is in data.json in each of its states; where there is none, or no leases, that is null and not zeros.
+// The shared store is in data.json in each of its states; where there is none, or no leases, that is null and not
+// zeros.
 func TestDataOfTheStore(t *testing.T) {
-	leases := &livepage.LeaseStatus{Counters: 3, Units: 40, Local: 900, Denied: 30, Early: 2, Calls: 100, Waited: 7, Returned: 12, Lost: 5}
-	outage := livepage.OutageStatus{Failures: 60, Backstop: 50, Open: 6, Closed: 4, ChargedBack: 44, Dropped: 1, Waiting: 2}
+	leases := &livepage.LeaseStatus{Counters: 3, Units: 40, Local: 900, Denied: 30, Early: 2, Calls: 100, Waited: 7,
+		Returned: 12, Lost: 5}
+	outage := livepage.OutageStatus{Failures: 60, Backstop: 50, Open: 6, Closed: 4, ChargedBack: 44, Dropped: 1,
+		Waiting: 2}
 	breaker := func(state string) []livepage.BreakerStatus {
 		return []livepage.BreakerStatus{{Name: "Redis", State: state, Opened: 1, Probes: 2, Refused: 3}}
 	}
-	const lease = `{"counters":3,"units":40,"local":900,"denied":30,"early":2,"calls":100,"waited":7,"returned":12,"lost":5}`
+	const lease = `{"counters":3,"units":40,"local":900,"denied":30,"early":2,"calls":100,"waited":7,"returned":12,` +
+		`"lost":5}`
 	const none = `{"failures":0,"backstop":0,"open":0,"closed":0,"charged_back":0,"dropped":0,"waiting":0}`
 	const some = `{"failures":60,"backstop":50,"open":6,"closed":4,"charged_back":44,"dropped":1,"waiting":2}`
 	redis := func(state string) string {
@@ -235,13 +250,15 @@ func TestDataOfTheStore(t *testing.T) {
 			`{"instances":3,"breakers":` + redis("closed") + `,"leases":` + lease + `,"outage":` + none + `}`},
 		{"away", &livepage.StoreStatus{Instances: 3, Breakers: breaker("open"), Leases: leases, Outage: outage},
 			`{"instances":3,"breakers":` + redis("open") + `,"leases":` + lease + `,"outage":` + some + `}`},
-		{"being tried, without leases", &livepage.StoreStatus{Instances: 1, Breakers: breaker("probing"), Outage: outage},
+		{"being tried, without leases", &livepage.StoreStatus{Instances: 1, Breakers: breaker("probing"),
+			Outage: outage},
 			`{"instances":1,"breakers":` + redis("probing") + `,"leases":null,"outage":` + some + `}`},
 		{"nothing known", &livepage.StoreStatus{}, `{"instances":0,"breakers":[],"leases":null,"outage":` + none + `}`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			body := get(mounted(livepage.NewRecorder(), livepage.Status{Now: noon, Store: tt.store}), "GET", "/_sluice/data.json").Body.Bytes()
+			body := get(mounted(livepage.NewRecorder(), livepage.Status{Now: noon, Store: tt.store}), "GET",
+				"/_sluice/data.json").Body.Bytes()
 			var d struct{ Store json.RawMessage }
 			if err := json.Unmarshal(body, &d); err != nil {
 				t.Fatal(err)

@@ -2,8 +2,8 @@
 // recent denials with the limit that bound.
 //
 // A [Recorder] counts what the gateway observes, in memory that does not grow with traffic. [Handler] serves one static
-// page and data.json, which the page polls; [Data] is the contract between the two. What comes from outside (tenant names,
-// paths) travels as JSON only and is shown as text, never as markup.
+// page and data.json, which the page polls; [Data] is the contract between the two. What comes from outside (tenant
+// names, paths) travels as JSON only and is shown as text, never as markup.
 package livepage
 
 import (
@@ -26,17 +26,18 @@ const (
 	StoreFailed  Outcome = "store_failed" // 429 without an answer of the store, where a limit is closed then
 )
 
-// Observation is one request, as seen by the gateway. The decisions are read while it is observed and not kept. One that is
-// Degraded, or StoreFailed as the outcome, makes it a request that was decided without the store.
+// Observation is one request, as seen by the gateway. The decisions are read while it is observed and not kept. One
+// that is Degraded, or StoreFailed as the outcome, makes it a request that was decided without the store.
 type Observation struct {
-	At         time.Time
-	Outcome    Outcome // one of the constants; anything else counts as StoreFailed
-	Tenant     string  // "" where it is not known
-	Method     string
-	Path       string          // the limit's pattern or the cleaned path; cut to 200 bytes where it is kept
-	Decision   *limit.Decision // over the plan's limits, or the ipLimits where these denied; nil where none was made
-	IPDecision *limit.Decision // over the ipLimits where these admitted, so that they are counted too; nil where there are none
-	Denied     Denied          // of a denial: what Decision does not tell
+	At       time.Time
+	Outcome  Outcome // one of the constants; anything else counts as StoreFailed
+	Tenant   string  // "" where it is not known
+	Method   string
+	Path     string          // the limit's pattern or the cleaned path; cut to 200 bytes where it is kept
+	Decision *limit.Decision // over the plan's limits, or the ipLimits where these denied; nil where none was made
+	// over the ipLimits where these admitted, so that they are counted too; nil where there are none
+	IPDecision *limit.Decision
+	Denied     Denied // of a denial: what Decision does not tell
 }
 
 // Denied says why a request was denied where no decision says so, or where the decision alone would mislead.
@@ -95,18 +96,21 @@ type Counting string
 // The ways to count.
 const (
 	CountedInStore Counting = "store"
-	CountedHere    Counting = "here"    // the store is away: by this gateway's backstop; Capacity is its part of the limit
+	// the store is away: by this gateway's backstop; Capacity is its part of the limit
+	CountedHere    Counting = "here"
 	CountedOpen    Counting = "open"    // the store is away, and the limit admits; Used is -1
 	CountedClosed  Counting = "closed"  // the store is away, and the limit denies; Used is -1
 	CountedUnknown Counting = "unknown" // the store could not be asked; Used is -1
 )
 
-// StatusOf describes a tier. peeked is its result in a peek at the tenant's counters, whose time is now; nil where there
-// is none, as for a tier whose counters are per value. applies says which requests: "PUT /product/*" or "every route".
+// StatusOf describes a tier. peeked is its result in a peek at the tenant's counters, whose time is now; nil where
+// there is none, as for a tier whose counters are per value. applies says which requests: "PUT /product/*" or "every
+// route".
 func StatusOf(t *limit.Tier, peeked *limit.Result, now time.Time, applies string) LimitStatus {
 	l := t.Limit()
 	s := LimitStatus{
-		ID: l.ID, Tier: TierName(t), Algorithm: t.Algorithm.String(), Mode: l.Mode.String(), Per: l.Per, Applies: applies,
+		ID: l.ID, Tier: TierName(t), Algorithm: t.Algorithm.String(), Mode: l.Mode.String(), Per: l.Per,
+		Applies:  applies,
 		Capacity: t.Capacity(), Used: -1, Period: TierName(t),
 	}
 	if peeked != nil && !t.Valued() {

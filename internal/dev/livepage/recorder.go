@@ -107,7 +107,8 @@ func (r *Recorder) Observe(o *Observation) {
 
 // degraded reports whether any part of the request was decided without the store.
 func degraded(o *Observation, lane int) bool {
-	return lane == laneStoreFailed || o.Decision != nil && o.Decision.Degraded || o.IPDecision != nil && o.IPDecision.Degraded
+	return lane == laneStoreFailed || o.Decision != nil && o.Decision.Degraded || o.IPDecision != nil &&
+		o.IPDecision.Degraded
 }
 
 func laneOf(o Outcome) int {
@@ -140,8 +141,8 @@ func whose(o *Observation) name {
 	}
 }
 
-// second is the recorded time of an observation. It follows the observations' clock, but where that is set back, time goes
-// on from the newest observation: the last minutes stay on the page, and the new ones are not hidden behind them.
+// second is the recorded time of an observation. It follows the observations' clock, but where that is set back, time
+// goes on from the newest observation: the last minutes stay on the page, and the new ones are not hidden behind them.
 func (r *Recorder) second(at time.Time) int64 {
 	s := at.Unix() + r.shift
 	if r.started && s < r.newest-maxBackSeconds {

@@ -27,8 +27,8 @@ func allow(at time.Time, tenant string) *livepage.Observation {
 	return &livepage.Observation{At: at, Outcome: livepage.Allowed, Tenant: tenant, Method: "GET", Path: "/"}
 }
 
-// A request is on the page for as long as the window says, and then gone: a ring that forgets to empty a cell would show
-// the traffic of ten minutes ago as now's.
+// A request is on the page for as long as the window says, and then gone: a ring that forgets to empty a cell would
+// show the traffic of ten minutes ago as now's.
 func TestWindows(t *testing.T) {
 	tests := []struct {
 		name         string
@@ -49,8 +49,10 @@ func TestWindows(t *testing.T) {
 		{"a gap of hours", []time.Duration{0, 5 * time.Hour}, 5 * time.Hour, 1, 1},
 		{"a little disorder", []time.Duration{3 * time.Second, 0, 2 * time.Second}, 4 * time.Second, 3, 3},
 		{"now before the newest", []time.Duration{0, 2 * time.Second}, 0, 2, 2},
-		{"the clock steps back an hour", []time.Duration{0, time.Second, -time.Hour, -time.Hour + time.Second}, -time.Hour + time.Second, 4, 4},
-		{"an hour back, then twenty minutes", []time.Duration{0, -time.Hour, -40 * time.Minute}, -40 * time.Minute, 1, 1},
+		{"the clock steps back an hour", []time.Duration{0, time.Second, -time.Hour, -time.Hour + time.Second},
+			-time.Hour + time.Second, 4, 4},
+		{"an hour back, then twenty minutes", []time.Duration{0, -time.Hour, -40 * time.Minute}, -40 * time.Minute, 1,
+			1},
 		{"one leap of a century", []time.Duration{0, 100 * 365 * 24 * time.Hour, time.Second}, time.Second, 2, 2},
 	}
 	for _, tt := range tests {
@@ -63,7 +65,8 @@ func TestWindows(t *testing.T) {
 			for i, want := range []uint64{tt.minute, tt.tens} {
 				w := d.Windows[i]
 				if w.Totals.Requests != want || w.Totals.Allowed != want {
-					t.Errorf("%s: %d requests, %d allowed, want %d of both", w.ID, w.Totals.Requests, w.Totals.Allowed, want)
+					t.Errorf("%s: %d requests, %d allowed, want %d of both", w.ID, w.Totals.Requests, w.Totals.Allowed,
+						want)
 				}
 				sum := uint64(0)
 				for _, n := range w.Allowed {
@@ -98,7 +101,8 @@ func TestCellsStandAtTheirTime(t *testing.T) {
 			until := from.Add(time.Duration(w.StepMs) * time.Millisecond)
 			holds := !after(13*time.Second).Before(from) && after(13*time.Second).Before(until)
 			if (n == 1) != holds {
-				t.Errorf("%s: the cell %s to %s holds %d, for a request at %s", w.ID, from, until, n, after(13*time.Second))
+				t.Errorf("%s: the cell %s to %s holds %d, for a request at %s", w.ID, from, until, n,
+					after(13*time.Second))
 			}
 		}
 	}
@@ -126,15 +130,16 @@ func TestOutcomes(t *testing.T) {
 		t.Errorf("totals are %+v, want %+v", w.Totals, want)
 	}
 	if last := len(w.Allowed) - 1; w.Allowed[last] != 1 || w.Denied[last] != 5 || w.Other[last] != 22 {
-		t.Errorf("the last cell holds %d, %d, %d, want 1 allowed, 5 denied, 22 other", w.Allowed[last], w.Denied[last], w.Other[last])
+		t.Errorf("the last cell holds %d, %d, %d, want 1 allowed, 5 denied, 22 other", w.Allowed[last], w.Denied[last],
+			w.Other[last])
 	}
 	if len(d.Tenants) != 1 || d.Tenants[0].Kind != livepage.KindNobody || d.Tenants[0].Counts[0] != want {
 		t.Errorf("rows are %+v, want all under %q", d.Tenants, livepage.KindNobody)
 	}
 }
 
-// What was decided without the store is counted under its own outcome, and beside it: else an outage that a backstop carries
-// would look like one that stops all traffic, or like none at all.
+// What was decided without the store is counted under its own outcome, and beside it: else an outage that a backstop
+// carries would look like one that stops all traffic, or like none at all.
 func TestDecidedWithoutTheStore(t *testing.T) {
 	r := livepage.NewRecorder()
 	acme := limit.Owner{Kind: limit.Tenant, Name: "acme"}
@@ -148,7 +153,9 @@ func TestDecidedWithoutTheStore(t *testing.T) {
 	}
 	h := limit.Owner{Kind: limit.Address, Name: "h"}
 	for _, o := range []livepage.Observation{
-		{Outcome: livepage.Allowed, Tenant: "acme", Decision: decide(acme, true, small), IPDecision: decide(h, true, ip)}, // once
+		// once
+		{Outcome: livepage.Allowed, Tenant: "acme", Decision: decide(acme, true, small),
+			IPDecision: decide(h, true, ip)},
 		{Outcome: livepage.Limited, Tenant: "acme", Decision: decide(acme, true, small), Path: "/away"},
 		{Outcome: livepage.Limited, Tenant: "acme", Decision: decide(acme, false, small), Path: "/back"},
 		{Outcome: livepage.Allowed, IPDecision: decide(h, true, ip)},
@@ -162,12 +169,15 @@ func TestDecidedWithoutTheStore(t *testing.T) {
 	want := livepage.Counts{Requests: 6, Allowed: 3, Limited: 2, StoreFailed: 1, Degraded: 4}
 	for _, w := range d.Windows {
 		last := len(w.Degraded) - 1
-		if w.Totals != want || w.Degraded[last] != 4 || w.Allowed[last] != 3 || w.Denied[last] != 2 || w.Other[last] != 1 {
-			t.Errorf("%s: totals %+v, last cell %d, %d, %d, %d degraded; want %+v", w.ID, w.Totals, w.Allowed[last], w.Denied[last],
+		if w.Totals != want || w.Degraded[last] != 4 || w.Allowed[last] != 3 || w.Denied[last] != 2 ||
+			w.Other[last] != 1 {
+			t.Errorf("%s: totals %+v, last cell %d, %d, %d, %d degraded; want %+v", w.ID, w.Totals, w.Allowed[last],
+				w.Denied[last],
 				w.Other[last], w.Degraded[last], want)
 		}
 	}
-	if row := find(d, livepage.KindTenant, "acme"); row == nil || row.Counts[0].Degraded != 3 || row.Counts[0].Requests != 4 {
+	if row := find(d, livepage.KindTenant, "acme"); row == nil || row.Counts[0].Degraded != 3 ||
+		row.Counts[0].Requests != 4 {
 		t.Errorf("acme is %+v, want 3 of 4 decided without the store", row)
 	}
 	marks := make(map[string]bool)
@@ -179,8 +189,8 @@ func TestDecidedWithoutTheStore(t *testing.T) {
 	}
 }
 
-// Memory does not grow with the number of names, and no request is lost from the sums: what does not fit is counted with
-// the others. A tenant that calls itself "others" stays itself.
+// Memory does not grow with the number of names, and no request is lost from the sums: what does not fit is counted
+// with the others. A tenant that calls itself "others" stays itself.
 func TestTenantsAreBounded(t *testing.T) {
 	r := livepage.NewRecorder()
 	r.Observe(allow(noon, "others"))
@@ -197,8 +207,10 @@ func TestTenantsAreBounded(t *testing.T) {
 	if busy := r.Busiest(noon, 3); len(busy) != 3 || find(d, livepage.KindTenant, busy[0]) == nil {
 		t.Errorf("the busiest three are %q, want three of the page", busy)
 	}
-	if listed := len(d.Tenants) - 1; listed != livepage.MaxTenantRows || d.TenantsNotListed != livepage.MaxTenants-listed {
-		t.Errorf("%d tenants are listed and %d not, want %d of %d", listed, d.TenantsNotListed, livepage.MaxTenantRows, livepage.MaxTenants)
+	if listed := len(d.Tenants) - 1; listed != livepage.MaxTenantRows ||
+		d.TenantsNotListed != livepage.MaxTenants-listed {
+		t.Errorf("%d tenants are listed and %d not, want %d of %d", listed, d.TenantsNotListed, livepage.MaxTenantRows,
+			livepage.MaxTenants)
 	}
 
 	// Ten minutes later the table has room again for those who come now.
@@ -264,20 +276,25 @@ func TestLimitCounts(t *testing.T) {
 	address := newLimit(t, "narrow", limit.Enforce, window(6, time.Minute)) // the same id, before authentication
 	r := livepage.NewRecorder()
 	for range 8 {
-		o := livepage.Observation{At: noon, Outcome: livepage.Allowed, Tenant: "acme", Method: "GET", Path: "/product/*"}
+		o := livepage.Observation{At: noon, Outcome: livepage.Allowed, Tenant: "acme", Method: "GET",
+			Path: "/product/*"}
 		o.IPDecision = decided(t, s, limit.Owner{Kind: limit.Address, Name: "h"}, noon, address)
 		if !o.IPDecision.Allowed {
 			o.Outcome, o.Tenant, o.Decision, o.IPDecision = livepage.IPLimited, "", o.IPDecision, nil
-		} else if o.Decision = decided(t, s, limit.Owner{Kind: limit.Tenant, Name: "acme"}, noon, narrow, wide, trial); !o.Decision.Allowed {
+		} else if o.Decision = decided(t, s, limit.Owner{Kind: limit.Tenant, Name: "acme"}, noon, narrow, wide,
+			trial); !o.Decision.Allowed {
 			o.Outcome = livepage.Limited
 		}
 		r.Observe(&o)
 	}
 	d := seen(t, r, noon)
 	want := []livepage.LimitRow{
-		{Kind: livepage.KindIPLimit, ID: "narrow", Counts: []livepage.LimitCounts{{Allowed: 6, Denied: 2}, {Allowed: 6, Denied: 2}}},
-		{Kind: livepage.KindLimit, ID: "narrow", Counts: []livepage.LimitCounts{{Allowed: 2, Denied: 4}, {Allowed: 2, Denied: 4}}},
-		{Kind: livepage.KindLimit, ID: "trial", Counts: []livepage.LimitCounts{{Allowed: 1, ShadowDenied: 1}, {Allowed: 1, ShadowDenied: 1}}},
+		{Kind: livepage.KindIPLimit, ID: "narrow", Counts: []livepage.LimitCounts{{Allowed: 6, Denied: 2},
+			{Allowed: 6, Denied: 2}}},
+		{Kind: livepage.KindLimit, ID: "narrow", Counts: []livepage.LimitCounts{{Allowed: 2, Denied: 4},
+			{Allowed: 2, Denied: 4}}},
+		{Kind: livepage.KindLimit, ID: "trial", Counts: []livepage.LimitCounts{{Allowed: 1, ShadowDenied: 1},
+			{Allowed: 1, ShadowDenied: 1}}},
 		{Kind: livepage.KindLimit, ID: "wide", Counts: []livepage.LimitCounts{{Allowed: 2}, {Allowed: 2}}},
 	}
 	for i := range d.Limits {
@@ -291,8 +308,8 @@ func TestLimitCounts(t *testing.T) {
 	}
 }
 
-// A denial says who, what, by which limit and how long to wait: the tier named is the one that bound, not the first that
-// had no room.
+// A denial says who, what, by which limit and how long to wait: the tier named is the one that bound, not the first
+// that had no room.
 func TestDenials(t *testing.T) {
 	s := newStore(t)
 	l := newLimit(t, "put-product", limit.Enforce, window(1, 10*time.Second), window(1, 2*time.Minute))
@@ -318,9 +335,12 @@ func TestDenials(t *testing.T) {
 		{Outcome: livepage.IPLimited, Path: "/"},
 		{Outcome: livepage.Limited, Path: "/", Decision: &limit.Decision{Owner: limit.Owner{Kind: limit.Anonymous}}},
 		{Outcome: livepage.Forbidden, Tenant: "acme"}, // not a matter of limits
-		{Outcome: livepage.Limited, Tenant: "acme", Path: "/", Denied: livepage.Denied{Limit: "small", Reason: livepage.NotGranted, Wait: 1500 * time.Microsecond}},
-		{Outcome: livepage.Limited, Tenant: "acme", Path: "/", Decision: tooMuch, Denied: livepage.Denied{Reason: livepage.NotGranted}},
-		{Outcome: livepage.Limited, Tenant: "acme", Path: "/", Denied: livepage.Denied{Reason: livepage.Uncountable, Never: true}},
+		{Outcome: livepage.Limited, Tenant: "acme", Path: "/", Denied: livepage.Denied{Limit: "small",
+			Reason: livepage.NotGranted, Wait: 1500 * time.Microsecond}},
+		{Outcome: livepage.Limited, Tenant: "acme", Path: "/", Decision: tooMuch,
+			Denied: livepage.Denied{Reason: livepage.NotGranted}},
+		{Outcome: livepage.Limited, Tenant: "acme", Path: "/", Denied: livepage.Denied{Reason: livepage.Uncountable,
+			Never: true}},
 	}
 	r := livepage.NewRecorder()
 	for i := range observations {
@@ -330,14 +350,20 @@ func TestDenials(t *testing.T) {
 	}
 	month := time.Date(2026, 8, 1, 0, 0, 0, 0, time.UTC).Sub(at)
 	want := []livepage.Denial{ // newest first
-		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/", Reason: "costs more than a limit can count", By: "plan", WaitMs: -1},
-		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/", Limit: "small", Tier: "1s", Reason: "not granted in this cell", By: "plan"},
-		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/", Limit: "small", Reason: "not granted in this cell", By: "plan", WaitMs: 2},
+		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/", Reason: "costs more than a limit can count", By: "plan",
+			WaitMs: -1},
+		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/", Limit: "small", Tier: "1s",
+			Reason: "not granted in this cell", By: "plan"},
+		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/", Limit: "small", Reason: "not granted in this cell",
+			By: "plan", WaitMs: 2},
 		{Kind: livepage.KindAnonymous, Path: "/", By: "plan"},
 		{Kind: livepage.KindNobody, Path: "/", By: "ip_limits"},
-		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/" + strings.Repeat("é", 98) + "…", Limit: "small", Tier: "1s", By: "plan", WaitMs: -1},
-		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/", Limit: "monthly", Tier: "month", By: "plan", WaitMs: month.Milliseconds() + 1},
-		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/product/*", Limit: "put-product", Tier: "2m", By: "plan", WaitMs: 119_999},
+		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/" + strings.Repeat("é", 98) + "…", Limit: "small",
+			Tier: "1s", By: "plan", WaitMs: -1},
+		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/", Limit: "monthly", Tier: "month", By: "plan",
+			WaitMs: month.Milliseconds() + 1},
+		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/product/*", Limit: "put-product", Tier: "2m", By: "plan",
+			WaitMs: 119_999},
 	}
 	d := seen(t, r, at)
 	if len(d.Denials) != len(want) {
@@ -401,7 +427,8 @@ func TestConcurrentUse(t *testing.T) {
 // Observing is on the path of every request: it must not feed the garbage collector.
 func TestObserveDoesNotAllocate(t *testing.T) {
 	s := newStore(t)
-	d := decided(t, s, limit.Owner{Kind: limit.Tenant, Name: "acme"}, noon, newLimit(t, "a", limit.Enforce, window(9, time.Second)))
+	d := decided(t, s, limit.Owner{Kind: limit.Tenant, Name: "acme"}, noon, newLimit(t, "a", limit.Enforce,
+		window(9, time.Second)))
 	r := livepage.NewRecorder()
 	o := allow(noon, "acme")
 	o.Decision = d

@@ -5,7 +5,8 @@ package livepage
 const (
 	windowCount = 2
 	cellCount   = 60
-	lanes       = 8 // counters in a cell: the outcomes of requests, and how many were degraded; limits use the first three
+	// counters in a cell: the outcomes of requests, and how many were degraded; limits use the first three
+	lanes = 8
 )
 
 var (

@@ -52,7 +52,8 @@ func appendLine(dst []byte, i int) []byte {
 	dst = append(dst, " - - ["...)
 	dst = generatorStart.Add(time.Duration(i/10)*time.Second).AppendFormat(dst, "02/Jan/2006:15:04:05 -0700")
 	return fmt.Appendf(dst, `] "GET /v1/orders/%d/items?page=%d HTTP/1.1" 200 %d "https://shop.example/cart" `+
-		`"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/125.0 Safari/537.36"`+"\n", i%500, i%7, i%4000)
+		`"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/125.0 Safari/537.36"`+"\n",
+		i%500, i%7, i%4000)
 }
 
 // generated admits what the busy address may do per second: of its 5 requests each second, 2.
@@ -70,7 +71,10 @@ func BenchmarkSimulate(b *testing.B) {
 		b.Fatal(err)
 	}
 	o := simulate.Options{Config: config(b, generatedPlans), Logs: []simulate.Log{{
-		Name: "generated", Open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(log.Bytes())), nil },
+		Name: "generated", Open: func() (io.ReadCloser, error) {
+			return io.NopCloser(bytes.NewReader(log.Bytes())),
+				nil
+		},
 	}}}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	b.SetBytes(int64(log.Len()))

@@ -17,8 +17,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// The independent count: what each algorithm admits, in the plainest code there is, on times in whole seconds. It shares
-// nothing with the core, so a slip in either shows.
+// The independent count: what each algorithm admits, in the plainest code there is, on times in whole seconds. It
+// shares nothing with the core, so a slip in either shows.
 
 // hit is one request of a log, as a regular expression sees it.
 type hit struct {

@@ -96,8 +96,8 @@ func (e *engine) replay(r *record) error {
 	return nil
 }
 
-// decide asks in the order of production: the address, of which every attempt counts, the route, then the tenant. who is
-// the tenant, if the line names one.
+// decide asks in the order of production: the address, of which every attempt counts, the route, then the tenant. who
+// is the tenant, if the line names one.
 func (e *engine) decide(r *record, address *person, now time.Time) (who *person, what outcome, err error) {
 	ok, err := e.first.ask(e, e.config.IPLimits(), limit.Owner{Kind: limit.Address, Name: address.owner}, now)
 	who = e.tenant(r, address)

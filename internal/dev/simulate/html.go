@@ -46,7 +46,8 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	}
 	p := page{
 		Report: r,
-		Policy: fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'; img-src data:; base-uri 'none'; form-action 'none'",
+		Policy: fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'; img-src data:; base-uri 'none'; "+
+			"form-action 'none'",
 			sourceHash(pageCSS), sourceHash(pageJS)),
 		CSS:    template.CSS(pageCSS), //nolint:gosec // the program's own text
 		Script: template.JS(pageJS),   //nolint:gosec // the program's own text

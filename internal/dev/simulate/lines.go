@@ -32,8 +32,8 @@ type lines struct {
 	failure error // why the log could not be read to its end
 }
 
-// openLines begins to read a log. One that cannot be read at all, such as one with a broken gzip header, has no lines and
-// a failure.
+// openLines begins to read a log. One that cannot be read at all, such as one with a broken gzip header, has no lines
+// and a failure.
 func openLines(ctx context.Context, log *Log, file int, from *TenantFrom, onRead func(int)) (*lines, error) {
 	in, err := log.open(ctx)
 	if err != nil {

@@ -59,16 +59,18 @@ func inOrder(t *testing.T, s stream) ([]entry, error) {
 		if err != nil {
 			return out, err
 		}
-		if want := fmt.Sprintf("/%d", r.line); string(r.path) != want || string(r.host) != "192.0.2.1" || string(r.method) != "GET" {
-			t.Fatalf("line %d of log %d reads %s %s from %s; want path %s", r.line, r.file, r.method, r.path, r.host, want)
+		if want := fmt.Sprintf("/%d", r.line); string(r.path) != want || string(r.host) != "192.0.2.1" ||
+			string(r.method) != "GET" {
+			t.Fatalf("line %d of log %d reads %s %s from %s; want path %s", r.line, r.file, r.method, r.path, r.host,
+				want)
 		}
 		out = append(out, entry{r.time, r.file, int(r.line)})
 	}
 }
 
 // TestOrder holds that records come out exactly in order of time, equal times in the order of the logs, however they
-// went in and whatever does not fit in memory. A request replayed in the wrong order is decided against the wrong state,
-// and every figure after it is worthless.
+// went in and whatever does not fit in memory. A request replayed in the wrong order is decided against the wrong
+// state, and every figure after it is worthless.
 func TestOrder(t *testing.T) {
 	cases := []struct {
 		name           string
@@ -102,7 +104,8 @@ func TestOrder(t *testing.T) {
 			streams, err := r.streamed(t.Context())
 			if err == nil {
 				var got []entry
-				if got, err = inOrder(t, streams); err == nil { // what came before a disorder was noticed is thrown away
+				// what came before a disorder was noticed is thrown away
+				if got, err = inOrder(t, streams); err == nil {
 					compareOrder(t, got, want)
 				}
 			}

@@ -13,8 +13,8 @@ type record struct {
 	host, user, method, path, tenant []byte
 }
 
-// headerBytes is the size of the fixed part of a packed record: time, line, log, and the lengths of the texts. A line is
-// at most 64 KiB, so 16 bits hold the length of any part of it.
+// headerBytes is the size of the fixed part of a packed record: time, line, log, and the lengths of the texts. A line
+// is at most 64 KiB, so 16 bits hold the length of any part of it.
 const headerBytes = 8 + 8 + 4 + 5*2
 
 // pack appends the record to dst.
@@ -78,6 +78,7 @@ func sortMarks(marks []mark) {
 
 // stream hands out records in order of time, equal times in order of log and line.
 type stream interface {
-	// next reads the next record into r, whose texts are valid until the next call. It returns io.EOF after the last one.
+	// next reads the next record into r, whose texts are valid until the next call. It returns io.EOF after the last
+	// one.
 	next(r *record) error
 }

@@ -30,8 +30,9 @@ type Report struct {
 	Tenants      Ranking       `json:"tenants"`
 	Addresses    Ranking       `json:"addresses"`
 	WorstMinutes []Minute      `json:"worst_minutes"` // most denials first
-	LongestWait  *Wait         `json:"longest_wait"`  // null where nothing was denied, or nothing fits however long one waits
-	Timeline     Timeline      `json:"timeline"`
+	// null where nothing was denied, or nothing fits however long one waits
+	LongestWait *Wait    `json:"longest_wait"`
+	Timeline    Timeline `json:"timeline"`
 }
 
 // OddLine is a line that was not replayed.
@@ -44,26 +45,29 @@ type OddLine struct {
 
 // LimitReport is what one limit did. Requests that it applied to and that another limit denied are in Applied only.
 type LimitReport struct {
-	ID            string     `json:"id"`
-	Origin        string     `json:"origin"`         // "ipLimits", "plan", "anonymousPlan"
-	Plan          string     `json:"plan,omitempty"` // where Origin is not "ipLimits"
-	Mode          string     `json:"mode"`
-	Rule          string     `json:"rule"`          // in words
-	Applied       int64      `json:"applied"`       // requests that it was asked about
-	Allowed       int64      `json:"allowed"`       // of these: requests that were admitted; of a shadow: and that it admits too
+	ID      string `json:"id"`
+	Origin  string `json:"origin"`         // "ipLimits", "plan", "anonymousPlan"
+	Plan    string `json:"plan,omitempty"` // where Origin is not "ipLimits"
+	Mode    string `json:"mode"`
+	Rule    string `json:"rule"`    // in words
+	Applied int64  `json:"applied"` // requests that it was asked about
+	// of these: requests that were admitted; of a shadow: and that it admits too
+	Allowed       int64      `json:"allowed"`
 	Denied        int64      `json:"denied"`        // of these: requests denied with this limit as the binding one
 	ShadowDenied  int64      `json:"shadow_denied"` // of these: requests that it would have denied, were it no shadow
 	Never         int64      `json:"never"`         // of the denied: cost more than the limit can ever hold
 	LongestWaitMS int64      `json:"longest_wait_ms"`
 	FirstDenied   *time.Time `json:"first_denied,omitempty"`
 	LastDenied    *time.Time `json:"last_denied,omitempty"`
-	Timeline      []int64    `json:"timeline,omitempty"` // denials for each point of the timeline; absent where all are 0
+	// denials for each point of the timeline; absent where all are 0
+	Timeline []int64 `json:"timeline,omitempty"`
 }
 
 // Ranking is tenants or addresses, those with the most denials first.
 type Ranking struct {
-	Total  int      `json:"total"` // how many there are
-	Exact  bool     `json:"exact"` // false: there were too many to count each; figures of one that came late are lower bounds
+	Total int `json:"total"` // how many there are
+	// false: there were too many to count each; figures of one that came late are lower bounds
+	Exact  bool     `json:"exact"`
 	Top    []Person `json:"top"`
 	Others Others   `json:"others"` // all that are not in Top
 }

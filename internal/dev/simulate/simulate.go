@@ -1,10 +1,10 @@
-// Package simulate replays access logs against a plans file, on the logs' own clock and through the core that production
-// runs, and reports what each limit would have allowed and denied. This is how a limit is tried on last week's traffic
-// before anyone feels it.
+// Package simulate replays access logs against a plans file, on the logs' own clock and through the core that
+// production runs, and reports what each limit would have allowed and denied. This is how a limit is tried on last
+// week's traffic before anyone feels it.
 //
-// Records are replayed in order of time, equal times in the order of the logs. A log whose lines are nearly in order, as
-// servers write them, streams through a bounded window. If the window proves too small, the replay begins anew with all
-// lines sorted, in temporary files if they do not fit in memory. The lines of a pipe are sorted at once.
+// Records are replayed in order of time, equal times in the order of the logs. A log whose lines are nearly in order,
+// as servers write them, streams through a bounded window. If the window proves too small, the replay begins anew with
+// all lines sorted, in temporary files if they do not fit in memory. The lines of a pipe are sorted at once.
 package simulate
 
 import (
@@ -30,10 +30,11 @@ type Options struct {
 	Config *plan.Config // required
 	Logs   []Log        // at least one
 
-	// TenantFrom says how a line's tenant is found. nil is by the user where the plans file has tenants, else not at all.
+	// TenantFrom says how a line's tenant is found. nil is by the user where the plans file has tenants, else not at
+	// all.
 	TenantFrom *TenantFrom
-	// DefaultPlan is the plan of tenants that the plans file does not name. "" is the file's only plan, where it has one
-	// plan and no tenants and TenantFrom is set; else such tenants are unknown.
+	// DefaultPlan is the plan of tenants that the plans file does not name. "" is the file's only plan, where it has
+	// one plan and no tenants and TenantFrom is set; else such tenants are unknown.
 	DefaultPlan string
 
 	Top        int    // tenants and addresses reported one by one; 0 means 20
@@ -134,8 +135,8 @@ func (r *replay) checkFixed() error {
 	return nil
 }
 
-// run replays in one pass if the logs are nearly in order, else in a second one. What can be read only once is sorted in
-// the first.
+// run replays in one pass if the logs are nearly in order, else in a second one. What can be read only once is sorted
+// in the first.
 func (r *replay) run(ctx context.Context) error {
 	if len(r.Logs) <= maxOpenLogs && !slices.ContainsFunc(r.Logs, func(l Log) bool { return l.Once }) {
 		r.order = "streamed"

@@ -36,7 +36,10 @@ func smallText(t testing.TB) string {
 }
 
 func text(name, content string) simulate.Log {
-	return simulate.Log{Name: name, Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(content)), nil }}
+	return simulate.Log{Name: name, Open: func() (io.ReadCloser,
+		error) {
+		return io.NopCloser(strings.NewReader(content)), nil
+	}}
 }
 
 // once is a log that can be opened once, as a pipe is.
@@ -72,7 +75,8 @@ func gzipped(t testing.TB, content string) string {
 
 // line is one request of a log.
 func line(address, user, at, request string) string {
-	return fmt.Sprintf("%s - %s [29/Feb/2024:%s +0000] %q 200 1 \"https://ref.example/r1\" \"agent/x1\"\n", address, user, at, request)
+	return fmt.Sprintf("%s - %s [29/Feb/2024:%s +0000] %q 200 1 \"https://ref.example/r1\" \"agent/x1\"\n", address,
+		user, at, request)
 }
 
 func asJSON(t testing.TB, r *simulate.Report) string {
@@ -119,11 +123,13 @@ func TestSameWhateverWrapsIt(t *testing.T) {
 		{"gzip", []simulate.Log{text("a", gzipped(t, content))}, [2]int{}, "streamed"},
 		{"pipe", []simulate.Log{once(t, "a", content)}, [2]int{}, "sorted"},
 		{"CRLF", []simulate.Log{text("a", strings.ReplaceAll(content, "\n", "\r\n"))}, [2]int{}, "streamed"},
-		{"two halves", []simulate.Log{text("a", strings.Join(lines[:half], "")), text("b", strings.Join(lines[half:], ""))}, [2]int{}, "streamed"},
+		{"two halves", []simulate.Log{text("a", strings.Join(lines[:half], "")),
+			text("b", strings.Join(lines[half:], ""))}, [2]int{}, "streamed"},
 		{"out of order", []simulate.Log{text("a", backwards)}, [2]int{1 << 9, 64 << 20}, "sorted"},
 		{"out of order, on disk", []simulate.Log{text("a", backwards)}, [2]int{1 << 9, 1 << 10}, "sorted"},
 		{"out of order, from a pipe", []simulate.Log{once(t, "a", backwards)}, [2]int{1 << 9, 1 << 10}, "sorted"},
-		{"out of order, gzip from a pipe", []simulate.Log{once(t, "a", gzipped(t, backwards))}, [2]int{1 << 9, 1 << 10}, "sorted"},
+		{"out of order, gzip from a pipe", []simulate.Log{once(t, "a", gzipped(t, backwards))},
+			[2]int{1 << 9, 1 << 10}, "sorted"},
 	}
 	c := config(t, smallPlans)
 	want := run(t, simulate.Options{Config: c, Logs: []simulate.Log{text("a", content)}})
@@ -189,7 +195,8 @@ tenants: [ { id: ann, plan: one }, { id: r1, plan: one }, { id: x1, plan: one },
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := run(t, simulate.Options{Config: c, Logs: []simulate.Log{text("a", log)}, TenantFrom: &from, DefaultPlan: tc.defaultPlan})
+			r := run(t, simulate.Options{Config: c, Logs: []simulate.Log{text("a", log)}, TenantFrom: &from,
+				DefaultPlan: tc.defaultPlan})
 			if r.Requests != 6 || r.Allowed != tc.allowed || r.Denied != tc.denied || r.UnknownTenant != tc.unknown {
 				t.Errorf("%d allowed, %d denied, %d unknown; want %d, %d, %d", r.Allowed, r.Denied, r.UnknownTenant,
 					tc.allowed, tc.denied, tc.unknown)
@@ -197,8 +204,10 @@ tenants: [ { id: ann, plan: one }, { id: r1, plan: one }, { id: x1, plan: one },
 		})
 	}
 	t.Run("default", func(t *testing.T) {
-		if r := run(t, simulate.Options{Config: c, Logs: []simulate.Log{text("a", log)}}); r.UnknownTenant != 3 || r.Denied != 1 {
-			t.Errorf("without a choice %d are unknown and %d denied; want the user to be the tenant: 3 and 1", r.UnknownTenant, r.Denied)
+		if r := run(t, simulate.Options{Config: c, Logs: []simulate.Log{text("a", log)}}); r.UnknownTenant != 3 ||
+			r.Denied != 1 {
+			t.Errorf("without a choice %d are unknown and %d denied; want the user to be the tenant: 3 and 1",
+				r.UnknownTenant, r.Denied)
 		}
 	})
 	t.Run("only plan", func(t *testing.T) {
@@ -206,9 +215,11 @@ tenants: [ { id: ann, plan: one }, { id: r1, plan: one }, { id: x1, plan: one },
 		lone := config(t, `plans: [ { id: one, limits: [ { id: l, quota: { units: 1, every: day } } ] } ]`)
 		r := run(t, simulate.Options{Config: lone, Logs: []simulate.Log{text("a", log)}, TenantFrom: &user})
 		if r.Allowed != 3 || r.Denied != 3 || len(r.Notes) != 1 {
-			t.Errorf("%d allowed, %d denied, notes %q; want the only plan to apply to ann and zoe: 3, 3, and said so", r.Allowed, r.Denied, r.Notes)
+			t.Errorf("%d allowed, %d denied, notes %q; want the only plan to apply to ann and zoe: 3, 3, and said so",
+				r.Allowed, r.Denied, r.Notes)
 		}
-		if r := run(t, simulate.Options{Config: lone, Logs: []simulate.Log{text("a", log)}}); r.Allowed != 6 || len(r.Notes) != 1 {
+		if r := run(t, simulate.Options{Config: lone, Logs: []simulate.Log{text("a", log)}}); r.Allowed != 6 ||
+			len(r.Notes) != 1 {
 			t.Errorf("%d allowed, notes %q; want all 6, and a note that no limit applied", r.Allowed, r.Notes)
 		}
 	})
@@ -218,28 +229,35 @@ tenants: [ { id: ann, plan: one }, { id: r1, plan: one }, { id: x1, plan: one },
 		r := run(t, simulate.Options{Config: anonymous, Logs: []simulate.Log{text("a", log)}, TenantFrom: &from})
 		last := r.Limits[len(r.Limits)-1]
 		if r.Allowed != 2 || r.Denied != 4 || last.Origin != "anonymousPlan" || last.Denied != 4 {
-			t.Errorf("%d allowed, %d denied, last limit %+v; want 2 and 4 by the anonymous plan", r.Allowed, r.Denied, last)
+			t.Errorf("%d allowed, %d denied, last limit %+v; want 2 and 4 by the anonymous plan", r.Allowed, r.Denied,
+				last)
 		}
 	})
 	t.Run("odd names", func(t *testing.T) {
-		odd := line("192.0.2.1", "of york", "10:00:00", "GET / HTTP/1.1") + line("192.0.2.1", "of york", "10:00:01", "GET / HTTP/1.1") +
-			line("192.0.2.1", strings.Repeat("x", 300), "10:00:02", "GET / HTTP/1.1") + line("192.0.2.1", `\xff\xfe`, "10:00:03", "GET / HTTP/1.1")
+		odd := line("192.0.2.1", "of york", "10:00:00", "GET / HTTP/1.1") + line("192.0.2.1", "of york", "10:00:01",
+			"GET / HTTP/1.1") +
+			line("192.0.2.1", strings.Repeat("x", 300), "10:00:02", "GET / HTTP/1.1") + line("192.0.2.1", `\xff\xfe`,
+			"10:00:03", "GET / HTTP/1.1")
 		r := run(t, simulate.Options{Config: c, Logs: []simulate.Log{text("a", odd)}, DefaultPlan: "two"})
 		if r.Allowed != 1 || r.Denied != 1 || r.UnknownTenant != 2 {
-			t.Errorf("%d allowed, %d denied, %d unknown; want 1, 1 and the two names that no tenant can have", r.Allowed, r.Denied, r.UnknownTenant)
+			t.Errorf("%d allowed, %d denied, %d unknown; want 1, 1 and the two names that no tenant can have",
+				r.Allowed, r.Denied, r.UnknownTenant)
 		}
 	})
 }
 
 func TestParseTenantFrom(t *testing.T) {
-	for _, bad := range []string{"", "users", "user:x", "path:", "path:[", "path:no group", "header:cookie:(x)", "header:referer", "fixed:", "none:"} {
-		if _, err := simulate.ParseTenantFrom(bad); !errors.Is(err, simulate.ErrTenantFrom) || !strings.Contains(err.Error(), fmt.Sprintf("%q", bad)) {
+	for _, bad := range []string{"", "users", "user:x", "path:", "path:[", "path:no group", "header:cookie:(x)",
+		"header:referer", "fixed:", "none:"} {
+		if _, err := simulate.ParseTenantFrom(bad); !errors.Is(err, simulate.ErrTenantFrom) ||
+			!strings.Contains(err.Error(), fmt.Sprintf("%q", bad)) {
 			t.Errorf("ParseTenantFrom(%q) = %v, want an error that quotes it", bad, err)
 		}
 	}
 }
 
-// TestCounts holds what each number means where several limits meet: all or nothing, the binding limit, attempts, shadows.
+// TestCounts holds what each number means where several limits meet: all or nothing, the binding limit, attempts,
+// shadows.
 func TestCounts(t *testing.T) {
 	const plans = `
 plans:
@@ -287,21 +305,26 @@ routes: [ { pathPattern: "/a/*" } ]
 	if w := r.LongestWait; w == nil || w.MS != hours || w.Limit != "put" || w.Tenant != "ann" {
 		t.Errorf("longest wait %+v, want %d ms by put for ann", w, hours)
 	}
-	if m := r.WorstMinutes; len(m) != 1 || m[0].Denied != 4 || m[0].Limit != "ip" || m[0].LimitDenied != 2 || m[0].TenantDenied != 4 {
+	if m := r.WorstMinutes; len(m) != 1 || m[0].Denied != 4 || m[0].Limit != "ip" || m[0].LimitDenied != 2 ||
+		m[0].TenantDenied != 4 {
 		t.Errorf("worst minutes %+v, want one with 4 denials, 2 of them by ip, 4 for ann", m)
 	}
-	if p := r.Timeline.Points; len(p) != 1 || p[0].Allowed != 3 || p[0].Denied != 4 || p[0].Other != 1 || p[0].ShadowDenied != 1 {
+	if p := r.Timeline.Points; len(p) != 1 || p[0].Allowed != 3 || p[0].Denied != 4 || p[0].Other != 1 ||
+		p[0].ShadowDenied != 1 {
 		t.Errorf("timeline %+v, want 3 allowed, 4 denied, 1 other, 1 shadow", p)
 	}
 }
 
 // TestIPv6 holds that an address cannot escape its limit within its /64.
 func TestIPv6(t *testing.T) {
-	log := line("2001:db8::1", "-", "10:00:00", "GET / HTTP/1.1") + line("2001:db8::2", "-", "10:00:01", "GET / HTTP/1.1") +
+	log := line("2001:db8::1", "-", "10:00:00", "GET / HTTP/1.1") + line("2001:db8::2", "-", "10:00:01",
+		"GET / HTTP/1.1") +
 		line("2001:db8:0:1::1", "-", "10:00:02", "GET / HTTP/1.1")
-	r := run(t, simulate.Options{Config: config(t, `ipLimits: [ { id: ip, quota: { units: 1, every: day } } ]`), Logs: []simulate.Log{text("a", log)}})
+	r := run(t, simulate.Options{Config: config(t, `ipLimits: [ { id: ip, quota: { units: 1, every: day } } ]`),
+		Logs: []simulate.Log{text("a", log)}})
 	if r.Allowed != 2 || r.Denied != 1 || len(r.Addresses.Top) != 2 || r.Addresses.Top[0].Name != "2001:db8::/64" {
-		t.Errorf("%d allowed, %d denied, addresses %+v; want 2 and 1, two networks", r.Allowed, r.Denied, r.Addresses.Top)
+		t.Errorf("%d allowed, %d denied, addresses %+v; want 2 and 1, two networks", r.Allowed, r.Denied,
+			r.Addresses.Top)
 	}
 }
 
@@ -317,12 +340,13 @@ tenants: [ { id: ann, plan: p, boosts: [ { id: l, factor: 2, until: 2024-02-29T1
 	}
 	r := run(t, simulate.Options{Config: config(t, plans), Logs: []simulate.Log{text("a", log.String())}})
 	if r.Allowed != 3 || r.Denied != 3 || len(r.Limits) != 1 {
-		t.Errorf("%d allowed, %d denied, %d limits; want 2 in the boosted minute and 1 after it, of one limit", r.Allowed, r.Denied, len(r.Limits))
+		t.Errorf("%d allowed, %d denied, %d limits; want 2 in the boosted minute and 1 after it, of one limit",
+			r.Allowed, r.Denied, len(r.Limits))
 	}
 }
 
-// TestGarbage holds that nothing in a log is fatal: it is counted, shown, or an error of that log with its place, and what
-// can be replayed is.
+// TestGarbage holds that nothing in a log is fatal: it is counted, shown, or an error of that log with its place, and
+// what can be replayed is.
 func TestGarbage(t *testing.T) {
 	noise := make([]byte, 1<<20)
 	if _, err := rand.Read(noise); err != nil {
@@ -347,7 +371,8 @@ func TestGarbage(t *testing.T) {
 		{"empty", []simulate.Log{text("empty", "")}, 0, false, ""},
 		{"giant line", []simulate.Log{text("giant", strings.Repeat("x", 4<<20)+"\n"+good)}, 1, true, ""},
 		{"cut gzip", []simulate.Log{text("cut.gz", cut)}, -1, false, "read cut.gz, line "},
-		{"broken gzip header", []simulate.Log{text("bad.gz", "\x1f\x8bxxxxxxxxxxxxxxxx"), text("good", good)}, 1, false, "read bad.gz"},
+		{"broken gzip header", []simulate.Log{text("bad.gz", "\x1f\x8bxxxxxxxxxxxxxxxx"), text("good", good)}, 1,
+			false, "read bad.gz"},
 	}
 	c := config(t, `ipLimits: [ { id: ip, quota: { units: 1, every: day } } ]`)
 	for _, tc := range cases {
@@ -359,11 +384,13 @@ func TestGarbage(t *testing.T) {
 			if r.Requests+r.SkippedLines != r.Lines || r.SkippedLines > 0 != tc.skipped {
 				t.Errorf("%d requests and %d skipped of %d lines", r.Requests, r.SkippedLines, r.Lines)
 			}
-			if got := strings.Join(r.Incomplete, "; "); tc.incomplete == "" && got != "" || !strings.Contains(got, tc.incomplete) {
+			if got := strings.Join(r.Incomplete, "; "); tc.incomplete == "" && got != "" ||
+				!strings.Contains(got, tc.incomplete) {
 				t.Errorf("incomplete: %q, want %q", got, tc.incomplete)
 			}
 			var page, table bytes.Buffer
-			if err := errors.Join(r.WriteHTML(&page), r.WriteText(&table)); err != nil || page.Len() == 0 || table.Len() == 0 {
+			if err := errors.Join(r.WriteHTML(&page), r.WriteText(&table)); err != nil || page.Len() == 0 ||
+				table.Len() == 0 {
 				t.Errorf("writing the report: %v", err)
 			}
 			for _, c := range table.String() {
@@ -396,18 +423,26 @@ func TestErrors(t *testing.T) {
 		says string
 	}{
 		{"no log", context.Background(), simulate.Options{Config: c}, simulate.ErrNoLogs, ""},
-		{"missing log", context.Background(), simulate.Options{Config: c, Logs: []simulate.Log{simulate.FileLog("testdata/missing.log")}}, os.ErrNotExist, "missing.log"},
-		{"directory", context.Background(), simulate.Options{Config: c, Logs: []simulate.Log{simulate.FileLog("testdata")}}, nil, "testdata is a directory"},
-		{"missing plan", context.Background(), simulate.Options{Config: c, Logs: []simulate.Log{text("a", "")}, DefaultPlan: "gold"}, simulate.ErrUnknownPlan, "gold"},
-		{"missing tenant", context.Background(), simulate.Options{Config: c, Logs: []simulate.Log{text("a", "")}, TenantFrom: &fixed}, simulate.ErrUnknownTenant, "nobody"},
-		{"full", context.Background(), simulate.Options{Config: c, Logs: []simulate.Log{text("a", addresses.String())}, StoreBytes: 64 << 10}, limit.ErrFull, "more memory"},
-		{"interrupted", cancelled, simulate.Options{Config: c, Logs: []simulate.Log{text("a", addresses.String())}}, context.Canceled, ""},
-		{"interrupted pipe", cancelled, simulate.Options{Config: c, Logs: []simulate.Log{once(t, "a", addresses.String())}}, context.Canceled, ""},
+		{"missing log", context.Background(), simulate.Options{Config: c,
+			Logs: []simulate.Log{simulate.FileLog("testdata/missing.log")}}, os.ErrNotExist, "missing.log"},
+		{"directory", context.Background(), simulate.Options{Config: c,
+			Logs: []simulate.Log{simulate.FileLog("testdata")}}, nil, "testdata is a directory"},
+		{"missing plan", context.Background(), simulate.Options{Config: c, Logs: []simulate.Log{text("a", "")},
+			DefaultPlan: "gold"}, simulate.ErrUnknownPlan, "gold"},
+		{"missing tenant", context.Background(), simulate.Options{Config: c, Logs: []simulate.Log{text("a", "")},
+			TenantFrom: &fixed}, simulate.ErrUnknownTenant, "nobody"},
+		{"full", context.Background(), simulate.Options{Config: c, Logs: []simulate.Log{text("a", addresses.String())},
+			StoreBytes: 64 << 10}, limit.ErrFull, "more memory"},
+		{"interrupted", cancelled, simulate.Options{Config: c, Logs: []simulate.Log{text("a", addresses.String())}},
+			context.Canceled, ""},
+		{"interrupted pipe", cancelled, simulate.Options{Config: c,
+			Logs: []simulate.Log{once(t, "a", addresses.String())}}, context.Canceled, ""},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			r, err := simulate.Run(tc.ctx, tc.o)
-			if err == nil || r != nil || tc.is != nil && !errors.Is(err, tc.is) || !strings.Contains(err.Error(), tc.says) {
+			if err == nil || r != nil || tc.is != nil && !errors.Is(err, tc.is) ||
+				!strings.Contains(err.Error(), tc.says) {
 				t.Errorf("Run gives %v and %v; want no report and %v that says %q", r, err, tc.is, tc.says)
 			}
 		})
@@ -424,20 +459,23 @@ func TestSilentPipe(t *testing.T) {
 		_, _ = io.WriteString(out, line("192.0.2.1", "-", "10:00:00", "GET / HTTP/1.1")) // returns when it was read
 		cancel()
 	}()
-	if _, err := simulate.Run(ctx, simulate.Options{Config: config(t, smallPlans), Logs: []simulate.Log{log}}); !errors.Is(err, context.Canceled) {
+	if _, err := simulate.Run(ctx, simulate.Options{Config: config(t, smallPlans),
+		Logs: []simulate.Log{log}}); !errors.Is(err, context.Canceled) {
 		t.Errorf("Run gives %v, want context.Canceled", err)
 	}
 }
 
 // TestJSON pins the form for machines: fields are only ever added.
 func TestJSON(t *testing.T) {
-	golden(t, "small.json", asJSON(t, run(t, simulate.Options{Config: config(t, smallPlans), Logs: []simulate.Log{simulate.FileLog(small)}}))+"\n")
+	golden(t, "small.json", asJSON(t, run(t, simulate.Options{Config: config(t, smallPlans),
+		Logs: []simulate.Log{simulate.FileLog(small)}}))+"\n")
 }
 
 // TestText pins the tables.
 func TestText(t *testing.T) {
 	var out bytes.Buffer
-	if err := run(t, simulate.Options{Config: config(t, smallPlans), Logs: []simulate.Log{simulate.FileLog(small)}}).WriteText(&out); err != nil {
+	if err := run(t, simulate.Options{Config: config(t, smallPlans),
+		Logs: []simulate.Log{simulate.FileLog(small)}}).WriteText(&out); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "small.txt", out.String())
@@ -483,16 +521,19 @@ func TestHTMLEscapes(t *testing.T) {
 	if strings.Contains(html, "<img") || strings.Contains(html, "alert(1)</script") {
 		t.Errorf("the page holds markup of the log")
 	}
-	data := html[strings.Index(html, `<script id="data" type="application/json">`)+len(`<script id="data" type="application/json">`):]
+	data := html[strings.Index(html, `<script id="data" type="application/json">`)+len(`<script id="data" `+
+		`type="application/json">`):]
 	var back simulate.Report
-	if err := json.Unmarshal([]byte(data[:strings.Index(data, "</script>")]), &back); err != nil || asJSON(t, &back) != asJSON(t, r) {
+	if err := json.Unmarshal([]byte(data[:strings.Index(data, "</script>")]), &back); err != nil ||
+		asJSON(t, &back) != asJSON(t, r) {
 		t.Errorf("the page's data is not the report: %v", err)
 	}
 	for _, element := range []string{"style", "script"} {
 		inside := html[strings.LastIndex(html, "<"+element+">")+len(element)+2:]
 		sum := sha256.Sum256([]byte(inside[:strings.Index(inside, "</"+element+">")]))
 		allowed := element + "-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
-		if policy := strings.NewReplacer("&#43;", "+", "&#39;", "'").Replace(html[:2000]); !strings.Contains(policy, allowed) {
+		if policy := strings.NewReplacer("&#43;", "+", "&#39;", "'").Replace(html[:2000]); !strings.Contains(policy,
+			allowed) {
 			t.Errorf("the page's policy does not have %s, so its own %s does not run", allowed, element)
 		}
 	}
@@ -500,7 +541,8 @@ func TestHTMLEscapes(t *testing.T) {
 		t.Errorf("the page's policy lets other things in")
 	}
 	for _, outside := range []string{"http://", "https://", "src=", "@import", "url("} {
-		if i := strings.Index(strings.ReplaceAll(html, "http://www.w3.org/2000/svg", ""), outside); i >= 0 && !strings.Contains(evil, outside) {
+		if i := strings.Index(strings.ReplaceAll(html, "http://www.w3.org/2000/svg", ""), outside); i >= 0 &&
+			!strings.Contains(evil, outside) {
 			t.Errorf("the page refers to something outside: %q", outside)
 		}
 	}
@@ -525,7 +567,8 @@ func TestMemoryIsFlat(t *testing.T) {
 			}
 		}})
 		if r.Requests != int64(lines) || r.Order != "streamed" || r.Denied != int64(lines)/10*3 {
-			t.Fatalf("%d requests, %s, %d denied; want %d, streamed, %d", r.Requests, r.Order, r.Denied, lines, lines/10*3)
+			t.Fatalf("%d requests, %s, %d denied; want %d, streamed, %d", r.Requests, r.Order, r.Denied, lines,
+				lines/10*3)
 		}
 		return most
 	}

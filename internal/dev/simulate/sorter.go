@@ -10,12 +10,13 @@ import (
 )
 
 const (
-	sortBytes = 16 << 20 // packed records sorted in memory at a time: 1,000 open files hold 16 GiB, some 200 million lines
+	// packed records sorted in memory at a time: 1,000 open files hold 16 GiB, some 200 million lines
+	sortBytes = 16 << 20
 	runBuffer = 64 << 10 // of each run while the runs are merged: 4 MiB of memory for 1 GiB of records
 )
 
-// sorter orders any number of records: sorted runs go to temporary files, which are then merged. Equal times keep the order
-// in which they were added.
+// sorter orders any number of records: sorted runs go to temporary files, which are then merged. Equal times keep the
+// order in which they were added.
 type sorter struct {
 	scratch  *scratch
 	maxBytes int
@@ -71,7 +72,9 @@ func (s *sorter) sorted() (stream, error) {
 }
 
 // sortAll reads count logs, one after the other, and returns their lines in order.
-func sortAll(ctx context.Context, open func(context.Context, int) (*lines, error), count int, s *sorter) (stream, error) {
+func sortAll(
+	ctx context.Context, open func(context.Context, int) (*lines, error), count int, s *sorter,
+) (stream, error) {
 	var r record
 	n := 0
 	for i := range count {

@@ -16,8 +16,8 @@ type Log struct {
 	// Open begins to read the log, as it is: gzip is told by its first bytes.
 	Open func() (io.ReadCloser, error)
 
-	// Once says that Open can be called only once (a pipe). Its lines are sorted, in temporary files if they do not fit in
-	// memory: it could not be read again if they were too far out of order for a window.
+	// Once says that Open can be called only once (a pipe). Its lines are sorted, in temporary files if they do not fit
+	// in memory: it could not be read again if they were too far out of order for a window.
 	Once bool
 }
 

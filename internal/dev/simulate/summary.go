@@ -18,7 +18,8 @@ func (r *replay) report() *Report {
 	out := &Report{
 		Requests: sum.requests, Allowed: sum.allowed, Denied: sum.denied, UnknownTenant: sum.unknown,
 		Suspended: sum.suspended, NoRoute: sum.noRoute, ShadowDenied: sum.shadowDenied,
-		Skipped: make(map[string]int64), OddLines: []OddLine{}, Logs: []string{}, Incomplete: []string{}, Order: r.order,
+		Skipped: make(map[string]int64), OddLines: []OddLine{}, Logs: []string{}, Incomplete: []string{},
+		Order:  r.order,
 		Limits: []LimitReport{}, WorstMinutes: []Minute{},
 		Tenants: e.tenants.report(r.Top), Addresses: e.addresses.report(r.Top), Timeline: t.timeline.report(),
 	}
@@ -35,7 +36,8 @@ func (r *replay) report() *Report {
 	r.reportLines(out)
 	out.Notes = append([]string{}, r.notes...)
 	if sum.requests > 0 && len(out.Limits) > 0 && !anyApplied(t.limits) {
-		out.Notes = append(out.Notes, "no limit applied to any request: if the limits are tenants', say where a line's tenant is found")
+		out.Notes = append(out.Notes, "no limit applied to any request: if the limits are tenants', say where a "+
+			"line's tenant is found")
 	}
 	return out
 }
@@ -122,8 +124,9 @@ func (l *limitTally) report(t *timeline) LimitReport {
 func (m *minuteTally) report() Minute {
 	out := Minute{
 		At: *timeOf(m.minute * minuteMicros), Requests: m.requests, Allowed: m.allowed, Denied: m.denied,
-		Limit: m.limit.name.id, Origin: originNames[m.limit.name.origin], Plan: m.limit.name.plan, LimitDenied: m.limitDenied,
-		Address: m.address.name, AddressDenied: m.addressed,
+		Limit: m.limit.name.id, Origin: originNames[m.limit.name.origin], Plan: m.limit.name.plan,
+		LimitDenied: m.limitDenied,
+		Address:     m.address.name, AddressDenied: m.addressed,
 	}
 	if m.who != nil {
 		out.Tenant, out.TenantDenied = m.who.name, m.whoDenied
@@ -136,7 +139,8 @@ func (w *longestWait) report() *Wait {
 		return nil
 	}
 	name := w.limit.name
-	out := &Wait{MS: millis(w.wait), At: *timeOf(w.at), Limit: name.id, Origin: originNames[name.origin], Plan: name.plan,
+	out := &Wait{MS: millis(w.wait), At: *timeOf(w.at), Limit: name.id, Origin: originNames[name.origin],
+		Plan:    name.plan,
 		Address: w.address.name}
 	if w.who != nil {
 		out.Tenant = w.who.name
@@ -149,7 +153,8 @@ func (t *timeline) report() Timeline {
 	for i := range t.points {
 		p := &t.points[i]
 		out.Points[i] = Point{
-			At: *timeOf(p.slot * t.width * minuteMicros), Allowed: p.allowed, Denied: p.denied, ShadowDenied: p.shadow, Other: p.other,
+			At: *timeOf(p.slot * t.width * minuteMicros), Allowed: p.allowed, Denied: p.denied, ShadowDenied: p.shadow,
+			Other: p.other,
 		}
 	}
 	return out
@@ -164,7 +169,8 @@ func describe(l *limit.Limit) string {
 		case t.Calendar != nil:
 			parts[i] = fmt.Sprintf("%s %d per %s", t.Algorithm, t.Threshold, t.Calendar)
 		case t.Burst > 0 && t.Burst != t.Threshold:
-			parts[i] = fmt.Sprintf("%s %d per %s, burst %d", t.Algorithm, t.Threshold, limit.DurationText(t.Period), t.Burst)
+			parts[i] = fmt.Sprintf("%s %d per %s, burst %d", t.Algorithm, t.Threshold, limit.DurationText(t.Period),
+				t.Burst)
 		default:
 			parts[i] = fmt.Sprintf("%s %d per %s", t.Algorithm, t.Threshold, limit.DurationText(t.Period))
 		}

@@ -81,7 +81,8 @@ type longestWait struct {
 
 // newTally has a row for every limit of the file: one that never applies is news too.
 func newTally(config *plan.Config) *tally {
-	t := &tally{byName: make(map[limitName]*limitTally), byPtr: make(map[*limit.Limit]*limitTally), timeline: newTimeline()}
+	t := &tally{byName: make(map[limitName]*limitTally), byPtr: make(map[*limit.Limit]*limitTally),
+		timeline: newTimeline()}
 	add := func(set *plan.Set, from origin, planID string) {
 		if set == nil {
 			return

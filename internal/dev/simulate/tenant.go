@@ -35,14 +35,15 @@ const (
 var ErrTenantFrom = errors.New("not a way to find the tenant")
 
 // ParseTenantFrom reads what the command line says: "none", "address", "user", "path:REGEX", "target:REGEX",
-// "referer:REGEX", "agent:REGEX", "header:FIELD:REGEX" with a field that logs have, or "fixed:NAME". The tenant is what the
-// group named tenant matches, or the first group.
+// "referer:REGEX", "agent:REGEX", "header:FIELD:REGEX" with a field that logs have, or "fixed:NAME". The tenant is what
+// the group named tenant matches, or the first group.
 func ParseTenantFrom(text string) (TenantFrom, error) {
 	kind, rest, _ := strings.Cut(text, ":")
 	if kind == "header" {
 		field, expression, ok := strings.Cut(rest, ":")
 		if kind = headerKinds[strings.ToLower(field)]; kind == "" || !ok {
-			return TenantFrom{}, fmt.Errorf("%w: %q: want header:FIELD:REGEX with one of the fields that a log has: referer, user-agent",
+			return TenantFrom{}, fmt.Errorf("%w: %q: want header:FIELD:REGEX with one of the fields that a log has: "+
+				"referer, user-agent",
 				ErrTenantFrom, text)
 		}
 		rest = expression
@@ -61,8 +62,8 @@ func ParseTenantFrom(text string) (TenantFrom, error) {
 	case "path", "target", "referer", "agent":
 		return expressionFrom(tenantKinds[kind], text, rest)
 	}
-	return TenantFrom{}, fmt.Errorf("%w: %q: want address, user, path:REGEX, target:REGEX, referer:REGEX, agent:REGEX, "+
-		"header:FIELD:REGEX, fixed:NAME or none", ErrTenantFrom, text)
+	return TenantFrom{}, fmt.Errorf("%w: %q: want address, user, path:REGEX, target:REGEX, referer:REGEX, "+
+		"agent:REGEX, header:FIELD:REGEX, fixed:NAME or none", ErrTenantFrom, text)
 }
 
 var headerKinds = map[string]string{"referer": "referer", "user-agent": "agent"}
@@ -79,7 +80,8 @@ func expressionFrom(kind tenantKind, text, expression string) (TenantFrom, error
 	}
 	group := max(1, re.SubexpIndex("tenant"))
 	if re.NumSubexp() < 1 {
-		return TenantFrom{}, fmt.Errorf("%w: %q: the expression needs a group for the tenant, as in %s", ErrTenantFrom, text,
+		return TenantFrom{}, fmt.Errorf("%w: %q: the expression needs a group for the tenant, as in %s", ErrTenantFrom,
+			text,
 			`path:^/orgs/([^/]+)/`)
 	}
 	return TenantFrom{kind: kind, re: re, group: group}, nil

@@ -42,7 +42,8 @@ func (r *Report) textTotals(b *strings.Builder) {
 	}
 	t.write(b)
 	if l := r.LongestWait; l != nil {
-		fmt.Fprintf(b, "\nLongest wait: %s by limit %s, for %s at %s.\n", duration(l.MS), l.Limit, visible(whom(l.Tenant, l.Address)), clock(l.At))
+		fmt.Fprintf(b, "\nLongest wait: %s by limit %s, for %s at %s.\n", duration(l.MS), l.Limit,
+			visible(whom(l.Tenant, l.Address)), clock(l.At))
 	}
 }
 
@@ -114,7 +115,8 @@ func textRanking(b *strings.Builder, title string, r *Ranking) {
 			duration(p.LongestWaitMS), first)
 	}
 	if o := r.Others; o.Count > 0 {
-		t.add(r.othersName(), grouped(o.Requests), grouped(o.Allowed), grouped(o.Denied), grouped(o.ShadowDenied), "", "")
+		t.add(r.othersName(), grouped(o.Requests), grouped(o.Allowed), grouped(o.Denied), grouped(o.ShadowDenied), "",
+			"")
 	}
 	t.writeSection(b)
 }

@@ -16,8 +16,8 @@ const (
 // errDisorder says that a line is older than one that was replayed already: the window was too small.
 var errDisorder = errors.New("a line is further out of order than the window reaches")
 
-// window puts the lines of one log in order as far as it reaches back. Logs count in seconds, so lines are kept by their
-// second, in the order they came in: no line is compared with another.
+// window puts the lines of one log in order as far as it reaches back. Logs count in seconds, so lines are kept by
+// their second, in the order they came in: no line is compared with another.
 type window struct {
 	lines    *lines
 	maxBytes int

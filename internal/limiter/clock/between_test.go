@@ -27,7 +27,8 @@ func TestBetween(t *testing.T) {
 func shifted(t *testing.T, at time.Time, wall, monotonic time.Duration) time.Time {
 	t.Helper()
 	out := at
-	words := (*[2]int64)(unsafe.Pointer(&out)) // as package time documents them: seconds of the wall clock from bit 30 up, and the monotonic time
+	// as package time documents them: seconds of the wall clock from bit 30 up, and the monotonic time
+	words := (*[2]int64)(unsafe.Pointer(&out))
 	words[0] += int64(wall/time.Second)<<30 + int64(wall%time.Second)
 	words[1] += int64(monotonic)
 	if out.Sub(at) != monotonic || out.Round(0).Sub(at.Round(0)) != wall {

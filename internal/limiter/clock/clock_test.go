@@ -13,7 +13,8 @@ import (
 func TestNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c clock.Clock
-		for _, wait := range []time.Duration{0, 1, time.Millisecond, clock.Refresh - time.Millisecond, clock.Refresh, time.Hour} {
+		for _, wait := range []time.Duration{0, 1, time.Millisecond, clock.Refresh - time.Millisecond, clock.Refresh,
+			time.Hour} {
 			<-time.After(wait)
 			if got, want := c.Now(), time.Now(); !got.Equal(want) {
 				t.Errorf("after %s: %s, want %s", wait, got, want)

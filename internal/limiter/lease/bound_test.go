@@ -133,7 +133,8 @@ func TestLeasesKeepTheBound(t *testing.T) {
 					sum.add(&w.sum)
 				}
 				t.Logf("%d scripts: %+v", scripts, sum)
-				if n := int64(scripts); sum.admitted < 20*n || sum.local < 10*n || sum.denied < 5*n || sum.late < 10*n || sum.nested < n ||
+				if n := int64(scripts); sum.admitted < 20*n || sum.local < 10*n || sum.denied < 5*n ||
+					sum.late < 10*n || sum.nested < n ||
 					sum.failed < n || sum.frozen < n || sum.waited < n/20 {
 					t.Errorf("too little happened for the bound to be tried")
 				}

@@ -13,9 +13,13 @@ func (w *world) overBound() []string {
 	var wrong []string
 	for name, spends := range w.spends {
 		t := w.largest[name.identity]
-		slices.SortStableFunc(spends, func(a, b *spend) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) })
+		slices.SortStableFunc(spends, func(a, b *spend) int {
+			return cmp.Or(cmp.Compare(a.at, b.at),
+				cmp.Compare(a.seq, b.seq))
+		})
 		if s := overBound(&t, name.owner, spends); s != "" {
-			wrong = append(wrong, fmt.Sprintf("%s of %s, value %q: %s", name.identity, name.owner.Name, name.value.Text, s))
+			wrong = append(wrong, fmt.Sprintf("%s of %s, value %q: %s", name.identity, name.owner.Name,
+				name.value.Text, s))
 		}
 	}
 	slices.Sort(wrong)
@@ -82,7 +86,8 @@ func overSliding(all []*spend, threshold, period, offset int64) string {
 		}
 		elapsed := s.at - offset - window*period
 		if used := (prev*(period-elapsed)+period-1)/period + cur; used > threshold {
-			return fmt.Sprintf("at %d %d of %d are used: %d in this window, %d in the last", s.at, used, threshold, cur, prev)
+			return fmt.Sprintf("at %d %d of %d are used: %d in this window, %d in the last", s.at, used, threshold,
+				cur, prev)
 		}
 	}
 	return ""
@@ -118,7 +123,8 @@ func overLine(all []*spend, burst, rate, period int64) string {
 		}
 		at = s.at
 		if level -= (s.units - s.back) * period; level < 0 {
-			return fmt.Sprintf("at %d %.3f units more than burst %d and rate %d per %d µs", s.at, -float64(level)/float64(period), burst,
+			return fmt.Sprintf("at %d %.3f units more than burst %d and rate %d per %d µs", s.at,
+				-float64(level)/float64(period), burst,
 				rate, period)
 		}
 	}

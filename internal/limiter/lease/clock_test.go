@@ -60,8 +60,10 @@ func floorDiv(a, b int64) int64 {
 
 func TestReading(t *testing.T) {
 	wall := time.Date(2026, 3, 2, 23, 59, 50, 123_456_000, time.UTC)
-	for _, tt := range []struct{ wall, mono time.Duration }{{0, 0}, {time.Hour, time.Second}, {-time.Hour, time.Second}, {0, time.Hour}} {
-		a, b := reading(wall.UnixMicro(), wall.UnixMicro()), reading(wall.Add(tt.wall).UnixMicro(), wall.Add(tt.mono).UnixMicro())
+	for _, tt := range []struct{ wall, mono time.Duration }{{0, 0}, {time.Hour, time.Second},
+		{-time.Hour, time.Second}, {0, time.Hour}} {
+		a, b := reading(wall.UnixMicro(), wall.UnixMicro()), reading(wall.Add(tt.wall).UnixMicro(),
+			wall.Add(tt.mono).UnixMicro())
 		if !a.Round(0).Equal(wall) || !b.Round(0).Equal(wall.Add(tt.wall)) || b.Sub(a) != tt.mono {
 			t.Fatalf("%v, then %v: the wall clock has gone %s, the monotonic one %s; want %s and %s", a, b,
 				b.Round(0).Sub(a.Round(0)), b.Sub(a), tt.wall, tt.mono)

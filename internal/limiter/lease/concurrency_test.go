@@ -155,7 +155,8 @@ func TestGivingUpFailsNobodyElse(t *testing.T) {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 			defer cancel()
-			if err := s.Decide(ctx, request(l), time.Now(), new(limit.Decision)); !errors.Is(err, context.DeadlineExceeded) {
+			if err := s.Decide(ctx, request(l), time.Now(), new(limit.Decision)); !errors.Is(err,
+				context.DeadlineExceeded) {
 				t.Errorf("the one that gives up: %v", err)
 			}
 		})

@@ -90,8 +90,8 @@ type supply struct {
 	saturated bool    // see View
 }
 
-// noteAnswer updates the estimate by one answer of the store. The parameter leased is how many units of a token bucket are
-// leased in its slot, and need is how many units the store was asked for.
+// noteAnswer updates the estimate by one answer of the store. The parameter leased is how many units of a token bucket
+// are leased in its slot, and need is how many units the store was asked for.
 func (s *supply) noteAnswer(owner limit.Owner, t, storeNow int64, r *limit.Result, leased, need int64) {
 	tier, used, left := r.Tier, r.Used(), r.Remaining()
 	leasing := tier.Leasing()

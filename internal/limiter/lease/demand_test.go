@@ -47,8 +47,8 @@ func TestDenialDoesNotLowerTheEstimate(t *testing.T) {
 	}
 }
 
-// Guarantees that the estimate is the same whatever the shard's clock reads. That clock begins with the first owner of a
-// shard, and so an owner's first answer may come at 0 or later.
+// Guarantees that the estimate is the same whatever the shard's clock reads. That clock begins with the first owner of
+// a shard, and so an owner's first answer may come at 0 or later.
 func TestEstimateDoesNotDependOnTheClocksStart(t *testing.T) {
 	l, err := limit.New(limit.Limit{ID: "a", MaxCost: 100, Tiers: []limit.Tier{
 		{Algorithm: limit.TokenBucket, Period: time.Minute, Threshold: 100},
@@ -76,6 +76,7 @@ func TestEstimateDoesNotDependOnTheClocksStart(t *testing.T) {
 		return u.total
 	}
 	if at0, later := estimate(0), estimate(5_000_000); at0 != later || at0 == 0 {
-		t.Errorf("%g units per second if the clock begins with the owner, %g if it began earlier; want the same", at0, later)
+		t.Errorf("%g units per second if the clock begins with the owner, %g if it began earlier; want the same", at0,
+			later)
 	}
 }

@@ -68,7 +68,8 @@ func TestNoLeasesWithoutAnswers(t *testing.T) {
 // Guarantees that a request which the store answered and cannot decide, or that its caller gave up, does not stop the
 // leases of others: nobody else's grant can be lost for it.
 func TestUndecidableStopsNoLeases(t *testing.T) {
-	for _, cause := range []error{limit.ErrUnreadable, limit.ErrTooLarge, limit.ErrContended, limit.ErrFull, context.Canceled} {
+	for _, cause := range []error{limit.ErrUnreadable, limit.ErrTooLarge, limit.ErrContended, limit.ErrFull,
+		context.Canceled} {
 		below := newMemory(t)
 		m := &mute{Store: below, lost: true, err: fmt.Errorf("the store says: %w", cause)}
 		s := openAt(t, &noon, m, greedy{})
@@ -111,7 +112,8 @@ func TestUndecidableIsNobodyElses(t *testing.T) {
 		calls.Go(func() { second = s.Decide(t.Context(), request(shared), noon, &b) })
 		calls.Wait()
 		if !errors.Is(first, limit.ErrUnreadable) || second != nil || !b.Allowed {
-			t.Errorf("the request that cannot be decided: %v; the one that waited for it: %v, allowed %t; want ErrUnreadable, and allowed", first, second, b.Allowed)
+			t.Errorf("the request that cannot be decided: %v; the one that waited for it: %v, allowed %t; want "+
+				"ErrUnreadable, and allowed", first, second, b.Allowed)
 		}
 	})
 }
@@ -126,7 +128,8 @@ func TestContentionIsShared(t *testing.T) {
 		var calls sync.WaitGroup
 		for range 5 {
 			calls.Go(func() {
-				if err := s.Decide(t.Context(), request(l), noon, new(limit.Decision)); !errors.Is(err, limit.ErrContended) {
+				if err := s.Decide(t.Context(), request(l), noon, new(limit.Decision)); !errors.Is(err,
+					limit.ErrContended) {
 					t.Errorf("%v, want ErrContended", err)
 				}
 			})
@@ -211,7 +214,8 @@ func TestFailureIsOfTheStoreThatWasAsked(t *testing.T) {
 	quota := daily(t, "q", limit.Quota, 100).KeptIn("us")
 	decide(t, s, request(quota), noon)
 	own.lost = true
-	if err := s.Decide(t.Context(), request(quota, window(t, "w", time.Hour, 100)), noon, new(limit.Decision)); err == nil {
+	if err := s.Decide(t.Context(), request(quota, window(t, "w", time.Hour, 100)), noon,
+		new(limit.Decision)); err == nil {
 		t.Fatal("a store that does not answer is no error")
 	}
 	own.lost = false

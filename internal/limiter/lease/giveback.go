@@ -96,8 +96,8 @@ func (o *ownerLeases) spareUnits(c *counter, t int64) int64 {
 	return spare
 }
 
-// noteScarcity notes, when the store has answered, whether units of the counter are scarce, and until when those that are
-// leased can be spent. So the passes that look for spare units, several a second, skip what is not scarce.
+// noteScarcity notes, when the store has answered, whether units of the counter are scarce, and until when those that
+// are leased can be spent. So the passes that look for spare units, several a second, skip what is not scarce.
 func (o *ownerLeases) noteScarcity(c *counter, t int64) {
 	v := o.viewOf(c, t, 1, 0)
 	if c.scarce = !v.plenty(o.shard.store.config.tuning); c.scarce {

@@ -56,7 +56,8 @@ func TestLeastUnitsNeedRequests(t *testing.T) {
 	}
 	for _, tt := range tests {
 		l := newLimit(t, "a", nil, limit.Tier{Algorithm: tt.algorithm, Period: 10 * time.Second, Threshold: 300})
-		v := lease.View{Tier: &l.Tiers[0], Cost: 1, Lacks: 1, Left: 20, EndsIn: 5 * time.Second, Rate: tt.rate, Total: 40,
+		v := lease.View{Tier: &l.Tiers[0], Cost: 1, Lacks: 1, Left: 20, EndsIn: 5 * time.Second, Rate: tt.rate,
+			Total:     40,
 			Instances: 3}
 		var ask limit.LeaseRequest
 		if (lease.Adaptive{}).SizeLease(&v, &ask); ask.Least > 0 != tt.leases {
@@ -66,7 +67,8 @@ func TestLeastUnitsNeedRequests(t *testing.T) {
 	}
 }
 
-// BenchmarkGiveBackSpare is one look for spare units over nearly as many leases as there may be, of which none is scarce.
+// BenchmarkGiveBackSpare is one look for spare units over nearly as many leases as there may be, of which none is
+// scarce.
 func BenchmarkGiveBackSpare(b *testing.B) {
 	now := noon
 	s := openAt(b, &now, newMemory(b), tens{})

@@ -56,7 +56,8 @@ func homes(tb testing.TB, own limit.Store, others map[string]limit.Store) *route
 func waits(t *testing.T, prefetch bool, every time.Duration) (waited int, calls int64) {
 	synctest.Test(t, func(t *testing.T) {
 		home := &remote{Store: newMemory(t), took: 120 * time.Millisecond}
-		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: prefetch})
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}),
+			Prefetch: prefetch})
 		req := request(daily(t, "q", limit.Quota, 1_000_000).KeptIn("us"), window(t, "w", time.Second, 1000))
 		for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); <-time.After(every) {
 			now := time.Now()
@@ -106,7 +107,8 @@ func TestMovedHome(t *testing.T) {
 
 func movedHome(t *testing.T, under bool) {
 	a, b := &remote{Store: newMemory(t), took: 50 * time.Millisecond}, &remote{Store: newMemory(t)}
-	s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}), GiveBackEvery: -1, Rule: greedy{}})
+	s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}), GiveBackEvery: -1,
+		Rule: greedy{}})
 	q := daily(t, "q", limit.Quota, 100)
 	inA, inB := q.KeptIn("a"), q.KeptIn("b")
 	others := request(inB) // what another process was charged in b
@@ -143,7 +145,8 @@ func movedHome(t *testing.T, under bool) {
 func TestFailureIsOfOneHomeOnly(t *testing.T) {
 	own, a, b := &mute{Store: newMemory(t)}, &mute{Store: newMemory(t), lost: true}, &mute{Store: newMemory(t)}
 	s := open(t, lease.Config{
-		Store: homes(t, own, map[string]limit.Store{"a": a, "b": b}), GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{},
+		Store: homes(t, own, map[string]limit.Store{"a": a, "b": b}), GiveBackEvery: -1,
+		Clock: func() time.Time { return noon }, Rule: greedy{},
 	})
 	q := func(home string) *limit.Request { return request(daily(t, "q"+home, limit.Quota, 100).KeptIn(home)) }
 	var d limit.Decision
@@ -155,7 +158,8 @@ func TestFailureIsOfOneHomeOnly(t *testing.T) {
 	decide(t, s, request(window(t, "w", time.Hour, 100)), noon)
 	decide(t, s, q("b"), noon)
 	if len(own.asks) != 1 || own.asks[0] == 0 || len(b.asks) != 1 || b.asks[0] == 0 {
-		t.Errorf("with one home failing, %v are leased of the own counters and %v of another home; want something", own.asks, b.asks)
+		t.Errorf("with one home failing, %v are leased of the own counters and %v of another home; want something",
+			own.asks, b.asks)
 	}
 	if len(a.asks) != 2 || a.asks[0] == 0 || a.asks[1] != 0 {
 		t.Errorf("%v are leased of the failing one, want nothing after its first failure", a.asks)
@@ -167,9 +171,11 @@ func TestFailureIsOfOneHomeOnly(t *testing.T) {
 func TestHomeQuotasOnly(t *testing.T) {
 	own, home := newMemory(t), &remote{Store: newMemory(t)}
 	s := open(t, lease.Config{
-		Store: homes(t, own, map[string]limit.Store{"a": home}), HomeQuotasOnly: true, GiveBackEvery: -1, Clock: func() time.Time { return noon },
+		Store: homes(t, own, map[string]limit.Store{"a": home}), HomeQuotasOnly: true, GiveBackEvery: -1,
+		Clock: func() time.Time { return noon },
 	})
-	w, q, mine := window(t, "w", time.Hour, 100), daily(t, "q", limit.Quota, 100).KeptIn("a"), daily(t, "mine", limit.Quota, 100)
+	w, q, mine := window(t, "w", time.Hour, 100), daily(t, "q", limit.Quota, 100).KeptIn("a"), daily(t, "mine",
+		limit.Quota, 100)
 	for range 5 {
 		if !decide(t, s, request(w, q, mine), noon).Allowed {
 			t.Fatal("denied")
@@ -233,7 +239,8 @@ func (f *flaky) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 const day = 24 * 3600 * 1_000_000 // µs
 
 func newQuotaWorld(t *testing.T, seed uint64, fault string) *quotaWorld {
-	w := &quotaWorld{Rand: rand.New(rand.NewPCG(seed, 7)), t: t, fault: fault, now: noon.UnixMicro(), cells: []string{"a", "b", "c"},
+	w := &quotaWorld{Rand: rand.New(rand.NewPCG(seed, 7)), t: t, fault: fault, now: noon.UnixMicro(),
+		cells:  []string{"a", "b", "c"},
 		stores: map[string]*memory.Store{}, away: map[string]bool{}, admitted: map[int64]int64{}}
 	w.units = 1 + w.Int64N(400)
 	w.quota = daily(t, "q", limit.Quota, w.units)
@@ -272,7 +279,8 @@ func (w *quotaWorld) start(m *member) {
 			others[cell] = &flaky{w.stores[cell], w, cell}
 		}
 	}
-	m.s = open(w.t, lease.Config{Store: homes(w.t, w.stores[m.cell], others), GiveBackEvery: -1, Clock: func() time.Time { return w.clock(m) },
+	m.s = open(w.t, lease.Config{Store: homes(w.t, w.stores[m.cell], others), GiveBackEvery: -1,
+		Clock:     func() time.Time { return w.clock(m) },
 		Instances: func() int { return len(w.members) }})
 }
 
@@ -397,10 +405,12 @@ func TestCellsNeverPassAQuota(t *testing.T) {
 				sum.moved++
 			}
 		}
-		sum.elsewhere, sum.denied, sum.withheld, sum.failed = sum.elsewhere+w.elsewhere, sum.denied+w.denied, sum.withheld+w.withheld, sum.failed+w.failed
+		sum.elsewhere, sum.denied, sum.withheld, sum.failed = sum.elsewhere+w.elsewhere, sum.denied+w.denied,
+			sum.withheld+w.withheld, sum.failed+w.failed
 		sum.died, sum.refunded, sum.full = sum.died+w.died, sum.refunded+w.refunded, sum.full+w.full
 	}
-	if sum.elsewhere == 0 || sum.denied == 0 || sum.withheld == 0 || sum.failed == 0 || sum.died == 0 || sum.refunded == 0 || sum.full == 0 || sum.moved <= int64(seeds) {
+	if sum.elsewhere == 0 || sum.denied == 0 || sum.withheld == 0 || sum.failed == 0 || sum.died == 0 ||
+		sum.refunded == 0 || sum.full == 0 || sum.moved <= int64(seeds) {
 		t.Errorf("what was to happen did not: %+v", sum)
 	}
 }
@@ -428,23 +438,28 @@ func TestBrokenHomesAreCaught(t *testing.T) {
 // each request. Units of a small one that one cell has leased are missing in the others.
 func TestKeptLimitsAreUsed(t *testing.T) {
 	cells := []string{"a", "b", "c"}
-	doc := &shares.Document{Version: shares.Layout, Epoch: 1, Phase: shares.Steady, Members: cells, Generations: []shares.Generation{{
-		Epoch: 1, From: 1, Cells: []shares.Weight{{Cell: "a", Weight: 1}, {Cell: "b", Weight: 1}, {Cell: "c", Weight: 1}}, Kept: true,
-		Homed: []shares.PlanLimit{{Plan: "p", Limit: "x"}}}}}
+	doc := &shares.Document{Version: shares.Layout, Epoch: 1, Phase: shares.Steady, Members: cells,
+		Generations: []shares.Generation{{
+			Epoch: 1, From: 1, Cells: []shares.Weight{{Cell: "a", Weight: 1}, {Cell: "b", Weight: 1},
+				{Cell: "c", Weight: 1}}, Kept: true,
+			Homed: []shares.PlanLimit{{Plan: "p", Limit: "x"}}}}}
 	for _, tt := range []struct {
 		perSecond int64
 		maxCost   int64
 		least     float64 // of what one counter admits of the same requests
 		calls     float64 // a request, at most
 	}{{1, 1, 1, 1}, {2, 1, 1, 1}, {5, 5, 1, 1}, {100, 100, 1, 1}, {300, 300, 0.95, 0.1}, {1000, 1000, 0.97, 0.05}} {
-		for _, a := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.TokenBucket, limit.LeakyBucket} {
-			for _, first := range []int{3, 20} { // of so many requests one goes anywhere, and the others to the first cell
+		for _, a := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.TokenBucket,
+			limit.LeakyBucket} {
+			// of so many requests one goes anywhere, and the others to the first cell
+			for _, first := range []int{3, 20} {
 				if a == limit.LeakyBucket && tt.perSecond > 100 {
 					continue // it is never leased
 				}
 				t.Run(fmt.Sprintf("%s/%d/%d", a, tt.perSecond, first), func(t *testing.T) {
 					for seed := range soak.Times(uint64(1)) {
-						l, err := limit.New(limit.Limit{ID: "x", MaxCost: tt.maxCost, Tiers: []limit.Tier{{Algorithm: a, Period: time.Second, Threshold: tt.perSecond}}})
+						l, err := limit.New(limit.Limit{ID: "x", MaxCost: tt.maxCost,
+							Tiers: []limit.Tier{{Algorithm: a, Period: time.Second, Threshold: tt.perSecond}}})
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -453,13 +468,16 @@ func TestKeptLimitsAreUsed(t *testing.T) {
 						var stores []*lease.Store
 						var limits []*limit.Limit
 						for _, cell := range cells {
-							in, _ := shares.At(doc.View(cell, owner.Name, nil).Limit("p", l, owner.Name), now.UnixMicro())
+							in, _ := shares.At(doc.View(cell, owner.Name, nil).Limit("p", l, owner.Name),
+								now.UnixMicro())
 							if in.Limit == nil || in.Limit.Home == "" {
 								t.Fatalf("cell %s does not ask for it: %+v", cell, in.Limit)
 							}
 							limits = append(limits, in.Limit)
-							stores = append(stores, open(t, lease.Config{Store: kept, GiveBackEvery: -1, Instances: func() int { return len(cells) },
-								Clock: func() time.Time { return now }}))
+							stores = append(stores,
+								open(t, lease.Config{Store: kept, GiveBackEvery: -1,
+									Instances: func() int { return len(cells) },
+									Clock:     func() time.Time { return now }}))
 						}
 						r := rand.New(rand.NewPCG(seed, 2))
 						asked, admitted, possible, waited, returned := 0, 0, 0, 0, now
@@ -488,10 +506,12 @@ func TestKeptLimitsAreUsed(t *testing.T) {
 							}
 						}
 						part, calls := float64(admitted)/float64(possible), float64(kept.calls.Load())/float64(asked)
-						t.Logf("%.1f %% of what one counter admits, %.3f calls a request, %.1f %% of the requests wait for the home",
+						t.Logf("%.1f %% of what one counter admits, %.3f calls a request, %.1f %% of the requests "+
+							"wait for the home",
 							100*part, calls, 100*float64(waited)/float64(asked))
 						if part < tt.least || calls > tt.calls {
-							t.Errorf("%.3f of what one counter admits with %.3f calls a request, want %.3f with %.3f", part, calls, tt.least, tt.calls)
+							t.Errorf("%.3f of what one counter admits with %.3f calls a request, want %.3f with %.3f",
+								part, calls, tt.least, tt.calls)
 						}
 					}
 				})

@@ -21,7 +21,8 @@ type liar struct {
 	obtained int64 // what the store charged for the first limit, where its answer was not absurd
 }
 
-var other, _ = limit.New(limit.Limit{ID: "other", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 5}}})
+var other, _ = limit.New(limit.Limit{ID: "other",
+	Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 5}}})
 
 // lies are ways to bend an answer. They report whether it is absurd then.
 var lies = []struct {
@@ -43,7 +44,8 @@ var lies = []struct {
 		return true
 	}},
 	{"results of another request", func(_ *limit.Request, d *limit.Decision, _ int) bool {
-		d.BeginChecked(&limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: other, Cost: 1}, {Limit: other, Cost: 1}}}, d.Now)
+		d.BeginChecked(&limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: other, Cost: 1},
+			{Limit: other, Cost: 1}}}, d.Now)
 		d.Allowed = true
 		return true
 	}},
@@ -73,22 +75,62 @@ var lies = []struct {
 		}
 		return false
 	}},
-	{"denied what is charged", func(_ *limit.Request, d *limit.Decision, _ int) bool { d.Allowed = false; return false }},
+	{"denied what is charged", func(_ *limit.Request, d *limit.Decision,
+		_ int) bool {
+		d.Allowed = false
+		return false
+	}},
 	{"no grants", grants(func(*limit.LeaseRequest, limit.Lease) limit.Lease { return limit.Lease{} })},
-	{"units below zero", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease { g.Units = -1 - g.Units; return g })},
-	{"units of the lowest", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease { g.Units = math.MinInt64; return g })},
+	{"units below zero", grants(func(_ *limit.LeaseRequest,
+		g limit.Lease) limit.Lease {
+		g.Units = -1 - g.Units
+		return g
+	})},
+	{"units of the lowest", grants(func(_ *limit.LeaseRequest,
+		g limit.Lease) limit.Lease {
+		g.Units = math.MinInt64
+		return g
+	})},
 	{"more than asked for", grants(func(a *limit.LeaseRequest, g limit.Lease) limit.Lease {
 		g.Units = a.Largest() + a.Need + 1
 		g.Upfront = g.Units
 		return g
 	})},
-	{"more at once than in all", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease { g.Upfront = g.Units + 1; return g })},
-	{"less than nothing at once", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease { g.Upfront = -1; return g })},
-	{"ended yesterday", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease { g.Until -= 86_400_000_000; return g })},
-	{"ended at the lowest", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease { g.Until = math.MinInt64; return g })},
-	{"ends at the highest", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease { g.Until = math.MaxInt64; return g })},
-	{"a window that cannot be", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease { g.At = math.MaxInt64; return g })},
-	{"a time that cannot be", func(_ *limit.Request, d *limit.Decision, _ int) bool { d.Now = math.MinInt64; return true }},
+	{"more at once than in all", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease {
+		g.Upfront = g.Units +
+			1
+		return g
+	})},
+	{"less than nothing at once", grants(func(_ *limit.LeaseRequest,
+		g limit.Lease) limit.Lease {
+		g.Upfront = -1
+		return g
+	})},
+	{"ended yesterday", grants(func(_ *limit.LeaseRequest,
+		g limit.Lease) limit.Lease {
+		g.Until -= 86_400_000_000
+		return g
+	})},
+	{"ended at the lowest", grants(func(_ *limit.LeaseRequest,
+		g limit.Lease) limit.Lease {
+		g.Until = math.MinInt64
+		return g
+	})},
+	{"ends at the highest", grants(func(_ *limit.LeaseRequest,
+		g limit.Lease) limit.Lease {
+		g.Until = math.MaxInt64
+		return g
+	})},
+	{"a window that cannot be", grants(func(_ *limit.LeaseRequest,
+		g limit.Lease) limit.Lease {
+		g.At = math.MaxInt64
+		return g
+	})},
+	{"a time that cannot be", func(_ *limit.Request, d *limit.Decision,
+		_ int) bool {
+		d.Now = math.MinInt64
+		return true
+	}},
 	{"a retry that cannot be", func(_ *limit.Request, d *limit.Decision, i int) bool {
 		d.Results[i].RetryAt = math.MinInt64
 		return true
@@ -102,7 +144,8 @@ var lies = []struct {
 }
 
 // harmless lies are answers that might be, at least in these scripts.
-var harmless = map[string]bool{"none": true, "allowed what is denied": true, "denied what is charged": true, "no grants": true,
+var harmless = map[string]bool{"none": true, "allowed what is denied": true, "denied what is charged": true,
+	"no grants":       true,
 	"ended yesterday": true, "a retry in a hundred years": true}
 
 // grants bends the grant of one result, whatever the decision was.
@@ -119,7 +162,8 @@ func grants(bend func(*limit.LeaseRequest, limit.Lease) limit.Lease) func(*limit
 			most += req.Leases[i].Need
 		}
 		const sane = 1 << 53
-		return g.Units < 0 || g.Units > most || g.Upfront < 0 || g.Upfront > g.Units || g.Until > sane || g.Until < -sane || g.At > sane
+		return g.Units < 0 || g.Units > most || g.Upfront < 0 || g.Upfront > g.Units || g.Until > sane ||
+			g.Until < -sane || g.At > sane
 	}
 }
 
@@ -144,9 +188,11 @@ func tellLies(t *testing.T, script []byte) (told int) {
 	t.Helper()
 	below := &liar{Store: newMemory(t)}
 	clock := time.UnixMicro(1_772_445_600_000_000)
-	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return clock }, Instances: func() int { return 2 }})
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return clock },
+		Instances: func() int { return 2 }})
 	first := newLimit(t, "first", nil, limit.Tier{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 200})
-	second := newLimit(t, "second", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: 10 * time.Second, Threshold: 300},
+	second := newLimit(t, "second", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: 10 * time.Second,
+		Threshold: 300},
 		limit.Tier{Algorithm: limit.SlidingLog, Period: time.Minute, Threshold: 500})
 	admitted := int64(0)
 	var spends [3][]*spend
@@ -172,7 +218,8 @@ func tellLies(t *testing.T, script []byte) (told int) {
 			t.Fatalf("%q: denied at %d until %d", lies[below.lie].name, d.Now, d.RetryAt)
 		}
 		if admitted > below.obtained {
-			t.Fatalf("%q: %d units were admitted, and %d had been charged", lies[below.lie].name, admitted, below.obtained)
+			t.Fatalf("%q: %d units were admitted, and %d had been charged", lies[below.lie].name, admitted,
+				below.obtained)
 		}
 	}
 	for len(script) >= 2 {

@@ -57,7 +57,8 @@ func (o *ownerLeases) decideInAnyOrder(req *limit.Request, t int64, d *limit.Dec
 		charge := &req.Charges[i]
 		for j := range charge.Limit.Tiers {
 			c := o.findCounter(&charge.Limit.Tiers[j], charge.Value, len(counters))
-			if c == nil || c.tier != &charge.Limit.Tiers[j] || !o.shard.store.mayLease(charge.Limit) || !c.lease.Known() {
+			if c == nil || c.tier != &charge.Limit.Tiers[j] || !o.shard.store.mayLease(charge.Limit) ||
+				!c.lease.Known() {
 				return false
 			}
 			retryAt, known := c.decideCost(charge.Cost, t, o.storeOffset)

@@ -100,8 +100,8 @@ func TestChargesOfARequestThatAsksAgain(t *testing.T) {
 	}
 }
 
-// Guarantees that units leased of a counter that several values share are counted as lost once the lease has ended. They
-// are not given back, because the next call may count the value apart.
+// Guarantees that units leased of a counter that several values share are counted as lost once the lease has ended.
+// They are not given back, because the next call may count the value apart.
 func TestUnitsOfASharedCounterAreLost(t *testing.T) {
 	now := noon
 	s := openAt(t, &now, newMemory(t), tens{})

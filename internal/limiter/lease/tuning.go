@@ -58,24 +58,25 @@ type tuning struct {
 	// leastParts is the capacity divided by the least that a process leases if all requests come to it. It ends the
 	// halving of leases when little is left.
 	//
-	// Measured: 25 saves up to 18 % of the calls in windows and wrongly denies 0.2 to 4.3 % more; 50 denies 1.6 % more if
-	// the load moves. 400 makes 3 to 14 % more calls and denies up to 0.9 % less.
+	// Measured: 25 saves up to 18 % of the calls in windows and wrongly denies 0.2 to 4.3 % more; 50 denies 1.6 % more
+	// if the load moves. 400 makes 3 to 14 % more calls and denies up to 0.9 % less.
 	leastParts float64
 
 	// leastFrom is how much of an even share of the requests a process must get to lease a least number of units
 	// (leastParts) of a window. A process that gets fewer requests would spend these units late, and other processes
 	// would be denied them meanwhile. It is below 1, because the estimate of an even share is off by a fifth.
 	//
-	// Measured: 0 saves 5 to 9 % of the calls with one hot process, if the load moves, and in bursts, but wrongly denies
-	// 0.5 to 0.7 % more in the first two. 1.4 makes 2 to 14 % more calls in windows and denies up to 1 % less. For 1 see
-	// docs/benchmarks.md.
+	// Measured: 0 saves 5 to 9 % of the calls with one hot process, if the load moves, and in bursts, but wrongly
+	// denies
+	// 0.5 to 0.7 % more in the first two. 1.4 makes 2 to 14 % more calls in windows and denies up to 1 % less. For 1
+	// see docs/benchmarks.md.
 	leastFrom float64
 
 	// enoughPart is the part of what a lease would have while there is not plenty. A counter that has more leased and
 	// not spent gets no lease with the call for another counter.
 	//
-	// Measured: it matters only with limits per second and per 10 s. There 0 and 0.25 wrongly deny 0.6 % less, and 1 and
-	// 2 make 12 and 23 % more calls.
+	// Measured: it matters only with limits per second and per 10 s. There 0 and 0.25 wrongly deny 0.6 % less, and 1
+	// and 2 make 12 and 23 % more calls.
 	enoughPart float64
 
 	// rampLeast is how many times the request's cost must come free for a process before the ramp ends, to be worth a
@@ -105,8 +106,9 @@ type tuning struct {
 	// to denyForMost. The store is asked again before the window ends, because others may give
 	// units back.
 	//
-	// Measured: 2 s and 1 s make 7 to 12 % more calls in windows, 0.5 s makes 6 to 20 % more, and nothing is gained. With
-	// limits per second and per 10 s, 1 s wrongly denies 0.6 % more and 0.5 s denies 2.2 % more. 8 s changes nothing.
+	// Measured: 2 s and 1 s make 7 to 12 % more calls in windows, 0.5 s makes 6 to 20 % more, and nothing is gained.
+	// With limits per second and per 10 s, 1 s wrongly denies 0.6 % more and 0.5 s denies 2.2 % more. 8 s changes
+	// nothing.
 	denyFor time.Duration
 
 	// denyForMost is how long a denial lasts at most.
@@ -118,15 +120,16 @@ type tuning struct {
 	// keepFor is for how long a process keeps units that it expects to spend while there is not plenty. It gives back
 	// the rest. It keeps units of a window for less time if the store will run out of units sooner.
 	//
-	// Measured: 0.5 s makes 18 to 154 % more calls in windows and uses 1.9 % less of a sliding window; 1 s makes 6 to 68 %
-	// more calls, 1.5 s up to 20 % and 2 s up to 9 %. 4 s saves nothing, and wrongly denies 2.1 % more if the load moves.
+	// Measured: 0.5 s makes 18 to 154 % more calls in windows and uses 1.9 % less of a sliding window; 1 s makes 6 to
+	// 68 % more calls, 1.5 s up to 20 % and 2 s up to 9 %. 4 s saves nothing, and wrongly denies 2.1 % more if the load
+	// moves.
 	keepFor time.Duration
 
 	// returnParts is the capacity divided by the least that is given back.
 	//
-	// Measured: 10 saves up to 53 % of the calls, but wrongly denies 11 % more if the load moves, and 4.7 % more with one
-	// hot process. If the load moves, 25 wrongly denies 6 % more and 50 denies 2.4 % more; 50 saves up to 12 % of the
-	// calls. 100 makes up to 7 % more calls and gains nothing.
+	// Measured: 10 saves up to 53 % of the calls, but wrongly denies 11 % more if the load moves, and 4.7 % more with
+	// one hot process. If the load moves, 25 wrongly denies 6 % more and 50 denies 2.4 % more; 50 saves up to 12 % of
+	// the calls. 100 makes up to 7 % more calls and gains nothing.
 	returnParts int64
 }
 

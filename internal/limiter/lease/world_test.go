@@ -122,15 +122,18 @@ var owners = []limit.Owner{{Kind: limit.Tenant, Name: "acme"}, {Kind: limit.Tena
 
 func newWorld(tb testing.TB, seed uint64, f fault, plans ...[]*limit.Limit) *world {
 	tb.Helper()
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 5)), fault: f, plans: plans, below: newMemory(tb), spends: map[counterName][]*spend{},
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 5)), fault: f, plans: plans, below: newMemory(tb),
+		spends:  map[counterName][]*spend{},
 		largest: map[string]limit.Tier{}}
-	w.now = time.Date(2026, 3, 2, 23, 59, 30, 0, time.UTC).UnixMicro() + w.Int64N(29_000_000) // close to midnight, for a quota
+	// close to midnight, for a quota
+	w.now = time.Date(2026, 3, 2, 23, 59, 30, 0, time.UTC).UnixMicro() + w.Int64N(29_000_000)
 	w.refunds = true
 	for _, plan := range plans {
 		for _, l := range plan {
 			for i := range l.Tiers {
 				t := &l.Tiers[i]
-				w.refunds = w.refunds && t.Algorithm != limit.TokenBucket && t.Algorithm != limit.LeakyBucket // in parts of a unit
+				// in parts of a unit
+				w.refunds = w.refunds && t.Algorithm != limit.TokenBucket && t.Algorithm != limit.LeakyBucket
 				n, ok := w.largest[t.Identity()]
 				if !ok {
 					n = *t
@@ -157,7 +160,8 @@ func (w *world) start(i int) {
 	if w.fault == clocksStand {
 		in.wrongs = bothStand
 	}
-	c := lease.Config{Store: &wire{in}, Clock: in.read, GiveBackEvery: -1, Instances: func() int { return len(w.instances) }}
+	c := lease.Config{Store: &wire{in}, Clock: in.read, GiveBackEvery: -1,
+		Instances: func() int { return len(w.instances) }}
 	if w.IntN(2) == 0 {
 		c.Rule = &wild{w.Rand}
 	}
@@ -381,7 +385,8 @@ func (in *instance) decide() {
 func (w *world) checkConsistent(d *limit.Decision) {
 	for i := range d.Results {
 		if r := &d.Results[i]; !r.Admits && r.Remaining() >= r.Cost {
-			w.wrong = append(w.wrong, fmt.Sprintf("limit %s (%s) does not admit %d with %d remaining", r.Limit().ID, r.Tier.Algorithm, r.Cost, r.Remaining()))
+			w.wrong = append(w.wrong, fmt.Sprintf("limit %s (%s) does not admit %d with %d remaining", r.Limit().ID,
+				r.Tier.Algorithm, r.Cost, r.Remaining()))
 		}
 	}
 }
@@ -535,7 +540,8 @@ func (x *wire) Decide(_ context.Context, req *limit.Request, now time.Time, d *l
 	}
 	if w.log != nil {
 		for i := range d.Results {
-			w.logf("%d: result %d: allowed %t, %d charged, leased %+v", x.in.id, i, d.Allowed, d.Results[i].Charged, d.Lease(i))
+			w.logf("%d: result %d: allowed %t, %d charged, leased %+v", x.in.id, i, d.Allowed, d.Results[i].Charged,
+				d.Lease(i))
 		}
 	}
 	if mine != nil {

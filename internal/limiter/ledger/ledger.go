@@ -3,13 +3,13 @@
 //
 // # Design
 //
-// A limit allows a number of units in each window of the provider. Windows have numbers (package pacer). A ledger is kept
-// in a store that all instances share. It has one entry for each limit, with a record for each of the latest windows: how
-// many of the window's units have been leased to instances. An instance spends only units that it has leased, and it
-// spends units of a window only in that window. So the sum over all instances is within the limit if the ledger never
-// leases more units of a window than the limit has. That is the invariant, and nothing else is needed for it: not the
-// number of instances, not their clocks, and no message between them. What clocks are needed for is that a unit is spent
-// in its window as the provider sees it, see pacer.Guard.
+// A limit allows a number of units in each window of the provider. Windows have numbers (package pacer). A ledger is
+// kept in a store that all instances share. It has one entry for each limit, with a record for each of the latest
+// windows: how many of the window's units have been leased to instances. An instance spends only units that it has
+// leased, and it spends units of a window only in that window. So the sum over all instances is within the limit if the
+// ledger never leases more units of a window than the limit has. That is the invariant, and nothing else is needed for
+// it: not the number of instances, not their clocks, and no message between them. What clocks are needed for is that a
+// unit is spent in its window as the provider sees it, see pacer.Guard.
 //
 // Everything can be lost: a call, a reply, an instance with units in hand. The units are then lost with it, and too few
 // are spent. A call is never repeated, because the first one may have been carried out. While the store is away,
@@ -29,17 +29,18 @@
 //  5. Units that an instance will not use are given back, from 30 % of the window on, with any of these calls or by
 //     themselves.
 //
-// The reserve follows the surprises: one and a half times the largest need of the two windows before that was not told in
-// a prefetch, 2 to 25 % of the limit.
+// The reserve follows the surprises: one and a half times the largest need of the two windows before that was not told
+// in a prefetch, 2 to 25 % of the limit.
 //
 // A share is rounded up or down at random, to a multiple of what the first request in the instance's queue costs. So an
-// instance whose share is smaller than that gets enough for a request now and then, and the mean of its shares is right.
+// instance whose share is smaller than that gets enough for a request now and then, and the mean of its shares is
+// right.
 //
 // # Changes of the limit
 //
-// The ledger keeps the limit, so all instances go by the same one. A change names the window from which on it holds. That
-// must be a window of which nothing was leased yet, so a lower limit is not exceeded either ([Entry.SetLimit]). Prefetches
-// lease the next window at most, so the window after that is always early enough.
+// The ledger keeps the limit, so all instances go by the same one. A change names the window from which on it holds.
+// That must be a window of which nothing was leased yet, so a lower limit is not exceeded either ([Entry.SetLimit]).
+// Prefetches lease the next window at most, so the window after that is always early enough.
 package ledger
 
 import (
@@ -48,8 +49,8 @@ import (
 	"fmt"
 )
 
-// Errors of a [Ledger] that answered. Any other error means that the store could not answer: it is not known whether the
-// call was carried out, and it must not be repeated.
+// Errors of a [Ledger] that answered. Any other error means that the store could not answer: it is not known whether
+// the call was carried out, and it must not be repeated.
 var (
 	// ErrInvalid means that a claim or a limit is out of its bounds.
 	ErrInvalid = errors.New("invalid claim on a ledger")
@@ -99,8 +100,8 @@ type Claim struct {
 	Want   int64 // the most units to lease, 0..MaxUnits
 	Return int64 // units of the window to give back, 0..Held
 
-	// A share is rounded to a multiple of Unit, 1..MaxUnits, because the request that waits first costs so much. Round is
-	// a random number, 0..RoundOne-1, that decides whether it is rounded up.
+	// A share is rounded to a multiple of Unit, 1..MaxUnits, because the request that waits first costs so much. Round
+	// is a random number, 0..RoundOne-1, that decides whether it is rounded up.
 	Unit, Round int64
 }
 
@@ -116,8 +117,8 @@ type Lease struct {
 	Need      int64 // that all instances have told of the window
 }
 
-// windows is how many windows an entry remembers: the one that is prefetched, the present one, and the two before, whose
-// needs and surprises are the forecast.
+// windows is how many windows an entry remembers: the one that is prefetched, the present one, and the two before,
+// whose needs and surprises are the forecast.
 const windows = 4
 
 // Record is what a ledger knows of one window.
@@ -156,8 +157,8 @@ func (c *Claim) Check() error {
 // reaches it after 142,000 years.
 const maxWindow = 1 << 52
 
-// record returns the record of a window, which is a new one if the entry has none. It returns nil if the window is too old
-// to be remembered.
+// record returns the record of a window, which is a new one if the entry has none. It returns nil if the window is too
+// old to be remembered.
 func (e *Entry) record(window, units int64) *Record {
 	r := &e.Records[uint64(window)%windows]
 	switch {

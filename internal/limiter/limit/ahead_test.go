@@ -95,12 +95,15 @@ var (
 	sliding = limit.Tier{Algorithm: limit.SlidingWindow, Threshold: 100, Period: 10 * time.Second}
 	buckets = limit.Tier{Algorithm: limit.SlidingBuckets, Threshold: 10, Period: 10 * time.Second, Buckets: 5}
 	logged  = limit.Tier{Algorithm: limit.SlidingLog, Threshold: 10, Period: 10 * time.Second}
-	bucket  = limit.Tier{Algorithm: limit.TokenBucket, Threshold: 10, Burst: 20, Period: time.Second} // full in 2 s, slots of 1 s
-	daily   = limit.Tier{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}
-	leaky   = limit.Tier{Algorithm: limit.LeakyBucket, Threshold: 10, Period: time.Second}
+	// full in 2 s, slots of 1 s
+	bucket = limit.Tier{Algorithm: limit.TokenBucket, Threshold: 10, Burst: 20, Period: time.Second}
+	daily  = limit.Tier{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Day,
+		Location: time.UTC}}
+	leaky = limit.Tier{Algorithm: limit.LeakyBucket, Threshold: 10, Period: time.Second}
 )
 
-// How much is leased: Most, or Ample where Plenty are left; not more than the share; at least Least; never more than is left.
+// How much is leased: Most, or Ample where Plenty are left; not more than the share; at least Least; never more than is
+// left.
 func TestGrantRule(t *testing.T) {
 	for _, tt := range []struct {
 		used int64
@@ -121,7 +124,8 @@ func TestGrantRule(t *testing.T) {
 		{20, limit.LeaseRequest{Ample: 60, Share: 1024}, 60}, // any number is plenty,
 		{20, limit.LeaseRequest{Most: 60, Share: 1024}, 0},   // and there is nothing then
 		{20, limit.LeaseRequest{Need: 15, Most: 300, Plenty: 200, Share: 1024}, 65},
-		{20, limit.LeaseRequest{Need: 15, Most: 30, Ample: 60, Plenty: 66, Share: 1024}, 30}, // what is left after the need
+		// what is left after the need
+		{20, limit.LeaseRequest{Need: 15, Most: 30, Ample: 60, Plenty: 66, Share: 1024}, 30},
 		{20, limit.LeaseRequest{Need: 80, Least: 5, Most: 300, Plenty: 200, Share: 1024}, 0},
 		{100, limit.LeaseRequest{Least: 5, Most: 300, Plenty: 200, Share: 1024}, 0}, // needs nothing, so it is allowed
 	} {
@@ -129,8 +133,10 @@ func TestGrantRule(t *testing.T) {
 			k := newLessee(t, window)
 			k.spend(noon, tt.used)
 			d := k.decide(noon, max(tt.ask.Need, 1), true, tt.ask)
-			if got := d.Lease(0); !d.Allowed || got.Units != tt.want || got.Upfront != tt.want || d.Results[0].Charged != tt.ask.Need {
-				t.Errorf("allowed %t, %+v, charged %d; want %d units, all at once", d.Allowed, got, d.Results[0].Charged, tt.want)
+			if got := d.Lease(0); !d.Allowed || got.Units != tt.want || got.Upfront != tt.want ||
+				d.Results[0].Charged != tt.ask.Need {
+				t.Errorf("allowed %t, %+v, charged %d; want %d units, all at once", d.Allowed, got,
+					d.Results[0].Charged, tt.want)
 			}
 			if got, want := d.Results[0].Used(), tt.used+tt.ask.Need+tt.want; got != want {
 				t.Errorf("the answer says that %d are used, want %d", got, want)
@@ -149,18 +155,22 @@ func TestDeniedLease(t *testing.T) {
 		k := newLessee(t, tier)
 		k.spend(noon, 95)
 		before := k.state.Clone()
-		if d := k.decide(noon, 20, true, limit.LeaseRequest{Need: 6, Least: 1, Ample: 50, Share: 1024, Correction: 2, CorrectionAt: noon}); d.Allowed ||
+		if d := k.decide(noon, 20, true, limit.LeaseRequest{Need: 6, Least: 1, Ample: 50, Share: 1024, Correction: 2,
+			CorrectionAt: noon}); d.Allowed ||
 			d.Lease(0) != (limit.Lease{}) || !k.state.Equal(before) {
-			t.Errorf("%s: a need of 6 where 5 are left: allowed %t, %+v, state %+v", tier.Algorithm, d.Allowed, d.Lease(0), k.state)
+			t.Errorf("%s: a need of 6 where 5 are left: allowed %t, %+v, state %+v", tier.Algorithm, d.Allowed,
+				d.Lease(0), k.state)
 		}
 		if d := k.decide(noon, 20, true, limit.LeaseRequest{Need: 5}); !d.Allowed || d.Results[0].Charged != 5 {
-			t.Errorf("%s: a need of 5 of a cost of 20, where 5 are left: allowed %t, charged %d", tier.Algorithm, d.Allowed,
+			t.Errorf("%s: a need of 5 of a cost of 20, where 5 are left: allowed %t, charged %d", tier.Algorithm,
+				d.Allowed,
 				d.Results[0].Charged)
 		}
 	}
 }
 
-// Who has all in hand is never turned away by a counter that is full, nor by one that owes; only a cost that can never be is.
+// Who has all in hand is never turned away by a counter that is full, nor by one that owes; only a cost that can never
+// be is.
 func TestNeedOfNothing(t *testing.T) {
 	for _, tier := range []limit.Tier{window, sliding, daily, logged, buckets, bucket} {
 		k := newLessee(t, tier)
@@ -168,14 +178,16 @@ func TestNeedOfNothing(t *testing.T) {
 		k.spend(noon, capacity)
 		k.adjust(noon, 3, noon)
 		d := k.decide(noon, capacity, true, limit.LeaseRequest{Least: 5})
-		if r := &d.Results[0]; !d.Allowed || !r.Admits || r.Charged != 0 || d.Lease(0).Units != 0 || r.Remaining() != 0 {
+		if r := &d.Results[0]; !d.Allowed || !r.Admits || r.Charged != 0 || d.Lease(0).Units != 0 ||
+			r.Remaining() != 0 {
 			t.Errorf("%s, full: allowed %t, charged %d, %+v", tier.Algorithm, d.Allowed, r.Charged, d.Lease(0))
 		}
 		if len(d.Receipt().Entries()) != 0 {
 			t.Errorf("%s: a receipt of nothing: %+v", tier.Algorithm, d.Receipt().Entries())
 		}
 		if d := k.decide(noon, capacity+1, true, limit.LeaseRequest{}); d.Allowed || !d.Never {
-			t.Errorf("%s: a cost above the capacity that needs nothing: allowed %t, never %t", tier.Algorithm, d.Allowed, d.Never)
+			t.Errorf("%s: a cost above the capacity that needs nothing: allowed %t, never %t", tier.Algorithm,
+				d.Allowed, d.Never)
 		}
 	}
 }
@@ -191,7 +203,8 @@ func TestLeaseOfAWindow(t *testing.T) {
 		if tt.tier.Algorithm == limit.Quota {
 			at = noon - 12*60*minute
 		}
-		k.lease(noon+3*second, limit.LeaseRequest{Need: 10, Most: 40}, limit.Lease{Units: 40, Upfront: 40, Until: tt.end, At: at})
+		k.lease(noon+3*second, limit.LeaseRequest{Need: 10, Most: 40}, limit.Lease{Units: 40, Upfront: 40,
+			Until: tt.end, At: at})
 		k.left(tt.end-1, 50)
 		k.left(tt.end, 100)
 		k.adjust(tt.end-1, -15, at)
@@ -221,8 +234,10 @@ func TestLeaseOfASlidingWindow(t *testing.T) {
 	k.left(ramp, 0)
 	k.left(end, 50) // the next window: they are the last one now
 	k = start()
-	k.lease(now, limit.LeaseRequest{Need: 30, Most: 99, Ramp: true}, limit.Lease{Units: 20, Upfront: 10, Until: ramp, At: noon})
-	k.lease(now+1, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Until: ramp, At: noon}) // all that comes free by then is leased
+	k.lease(now, limit.LeaseRequest{Need: 30, Most: 99, Ramp: true}, limit.Lease{Units: 20, Upfront: 10, Until: ramp,
+		At: noon})
+	// all that comes free by then is leased
+	k.lease(now+1, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Until: ramp, At: noon})
 	k.lease(ramp, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 10, Until: noon + 5*second, At: noon})
 	k = start()
 	k.lease(now, limit.LeaseRequest{Most: 25, Ramp: true}, limit.Lease{Units: 25, Upfront: 25, Until: ramp, At: noon})
@@ -236,7 +251,8 @@ func TestLeaseOfASlidingWindow(t *testing.T) {
 
 // The last ramp of a window ends with it, however long its slot would be.
 func TestRampEndsWithTheWindow(t *testing.T) {
-	k := newLessee(t, limit.Tier{Algorithm: limit.SlidingWindow, Threshold: 100, Period: 9 * time.Millisecond}) // eight slots of 1.125 ms
+	// eight slots of 1.125 ms
+	k := newLessee(t, limit.Tier{Algorithm: limit.SlidingWindow, Threshold: 100, Period: 9 * time.Millisecond})
 	k.spend(noon-1, 100)
 	start := noon - noon%9000
 	for at := start + 9000; at < start+18_000; at += 100 {
@@ -250,7 +266,8 @@ func TestRampEndsWithTheWindow(t *testing.T) {
 // Leased units of a log are stamped at the lease's end, those of buckets in the bucket of its end; the need with them.
 func TestLeaseOfStamps(t *testing.T) {
 	k := newLessee(t, logged)
-	k.lease(noon, limit.LeaseRequest{Need: 2, Most: 4, Life: second}, limit.Lease{Units: 4, Upfront: 4, Until: noon + second, At: noon + second})
+	k.lease(noon, limit.LeaseRequest{Need: 2, Most: 4, Life: second}, limit.Lease{Units: 4, Upfront: 4, Until: noon +
+		second, At: noon + second})
 	k.left(noon, 4)
 	k.left(noon+11*second-1, 4)
 	k.left(noon+11*second, 10)
@@ -262,7 +279,8 @@ func TestLeaseOfStamps(t *testing.T) {
 	k.left(noon+11*second, 10)
 
 	k = newLessee(t, buckets)
-	k.lease(noon+second, limit.LeaseRequest{Need: 2, Most: 4, Life: 3_500_000}, limit.Lease{Units: 4, Upfront: 4, Until: noon + 4_500_000, At: noon + 4*second})
+	k.lease(noon+second, limit.LeaseRequest{Need: 2, Most: 4, Life: 3_500_000}, limit.Lease{Units: 4, Upfront: 4,
+		Until: noon + 4_500_000, At: noon + 4*second})
 	k.left(noon+second, 4)
 	k.left(noon+16*second-1, 4)
 	k.left(noon+16*second, 10)
@@ -272,8 +290,10 @@ func TestLeaseOfStamps(t *testing.T) {
 	for _, tier := range []limit.Tier{logged, buckets} { // units of two leases that end at one time are one stamp
 		k = newLessee(t, tier)
 		at := noon + 2*second
-		k.lease(noon, limit.LeaseRequest{Most: 3, Life: 2 * second}, limit.Lease{Units: 3, Upfront: 3, Until: at, At: at})
-		k.lease(noon+second, limit.LeaseRequest{Most: 3, Life: second}, limit.Lease{Units: 3, Upfront: 3, Until: at, At: at})
+		k.lease(noon, limit.LeaseRequest{Most: 3, Life: 2 * second}, limit.Lease{Units: 3, Upfront: 3, Until: at,
+			At: at})
+		k.lease(noon+second, limit.LeaseRequest{Most: 3, Life: second}, limit.Lease{Units: 3, Upfront: 3, Until: at,
+			At: at})
 		k.adjust(noon+second, -2, at)
 		k.left(noon+second, 6)
 		k.adjust(noon+second, -4, at)
@@ -314,7 +334,8 @@ func TestLeaseOfABucket(t *testing.T) {
 	k.left(end+second*7/10, 20)
 }
 
-// What was not spent when the slot ended comes back afterwards as far as the bucket would hold it, had it never been leased.
+// What was not spent when the slot ended comes back afterwards as far as the bucket would hold it, had it never been
+// leased.
 func TestLateReturnToABucket(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -325,27 +346,36 @@ func TestLateReturnToABucket(t *testing.T) {
 		{"at once", func(k *lessee, end int64) { k.adjust(end, -7, end) }, 0, 12},
 		{"in two parts", func(k *lessee, end int64) { k.adjust(end, -3, end); k.adjust(end, -4, end) }, 0, 12},
 		{"no more than was held", func(k *lessee, end int64) { k.adjust(end, -18, end) }, 0, 20},
-		{"no more than was held, in parts", func(k *lessee, end int64) { k.adjust(end, -8, end); k.adjust(end, -8, end) }, 0, 20},
+		{"no more than was held, in parts", func(k *lessee, end int64) {
+			k.adjust(end, -8, end)
+			k.adjust(end, -8,
+				end)
+		}, 0, 20},
 		{"twice all of it, once it was spent again", func(k *lessee, end int64) {
 			k.adjust(end, -15, end)
 			k.spend(end, 20)
 			k.adjust(end, -15, end)
 		}, 0, 0},
-		{"when a second's refill has come", func(k *lessee, end int64) { k.adjust(end+second/2, -7, end) }, second / 2, 17},
-		{"when it is all but full", func(k *lessee, end int64) { k.spend(end, 2); k.adjust(end+999_999, -15, end) }, second, 20},
+		{"when a second's refill has come", func(k *lessee, end int64) { k.adjust(end+second/2, -7, end) }, second / 2,
+			17},
+		{"when it is all but full", func(k *lessee, end int64) { k.spend(end, 2); k.adjust(end+999_999, -15, end) },
+			second, 20},
 		{"after it was full and spent again", func(k *lessee, end int64) {
 			k.left(end+second*8/10, 13)
 			k.spend(end+second*9/10, 14)
 			k.adjust(end+second*9/10, -7, end)
 		}, second * 9 / 10, 6},
 		{"a slot later", func(k *lessee, end int64) { k.adjust(end+second, -7, end) }, second, 15},
-		{"of another slot", func(k *lessee, end int64) { k.adjust(end, -7, end-second); k.adjust(end, -7, end+1) }, 0, 5},
+		{"of another slot", func(k *lessee, end int64) { k.adjust(end, -7, end-second); k.adjust(end, -7, end+1) }, 0,
+			5},
 		{"beside new leases", func(k *lessee, end int64) {
-			k.lease(end, limit.LeaseRequest{Most: 5}, limit.Lease{Units: 5, Upfront: 5, Until: end + second, At: end + second})
+			k.lease(end, limit.LeaseRequest{Most: 5}, limit.Lease{Units: 5, Upfront: 5, Until: end + second,
+				At: end + second})
 			k.adjust(end+second/10, -7, end)
 		}, second / 10, 8},
 		{"when new leases have been full", func(k *lessee, end int64) {
-			k.lease(end, limit.LeaseRequest{Most: 5}, limit.Lease{Units: 5, Upfront: 5, Until: end + second, At: end + second})
+			k.lease(end, limit.LeaseRequest{Most: 5}, limit.Lease{Units: 5, Upfront: 5, Until: end + second,
+				At: end + second})
 			k.left(end+second*9/10, 9)
 			k.spend(end+second*9/10, 9)
 			k.adjust(end+second*9/10, -10, end)
@@ -371,7 +401,8 @@ func TestRampOfABucket(t *testing.T) {
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)
 	k.spend(start, 17)
-	k.lease(start+second/5, limit.LeaseRequest{Need: 2, Most: 99, Ramp: true}, limit.Lease{Units: 11, Upfront: 3, Until: end, At: end})
+	k.lease(start+second/5, limit.LeaseRequest{Need: 2, Most: 99, Ramp: true}, limit.Lease{Units: 11, Upfront: 3,
+		Until: end, At: end})
 	k.left(start+second/5, 0)
 	if want := -8 * k.l.Tiers[0].Params(k.owner).Den; k.state.TokenBucket().Level != want {
 		t.Errorf("the level is %d, want %d", k.state.TokenBucket().Level, want)
@@ -380,7 +411,8 @@ func TestRampOfABucket(t *testing.T) {
 	if d := k.decide(start+second/2, 1, true); d.Allowed || d.RetryAt != end+second/10 {
 		t.Errorf("denied until %d, want a tenth of a second after the slot, %d", d.RetryAt, end+second/10)
 	}
-	k.lease(end+second/2, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 10, Upfront: 5, Until: end + second, At: end + second})
+	k.lease(end+second/2, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 10, Upfront: 5,
+		Until: end + second, At: end + second})
 }
 
 // What does not fit beside what is held fits once that is not held any more, and the denial says when.
@@ -397,7 +429,8 @@ func TestRetryWhileUnitsAreHeld(t *testing.T) {
 	} {
 		d := k.decide(start, tt.cost, true)
 		if d.Allowed || d.RetryAt != tt.want {
-			t.Errorf("a cost of %d: allowed %t, retry %d µs after the slot began, want %d", tt.cost, d.Allowed, d.RetryAt-start, tt.want-start)
+			t.Errorf("a cost of %d: allowed %t, retry %d µs after the slot began, want %d", tt.cost, d.Allowed,
+				d.RetryAt-start, tt.want-start)
 		}
 		if k.decide(tt.want-1, tt.cost, false).Allowed || !k.decide(tt.want, tt.cost, false).Allowed {
 			t.Errorf("a cost of %d is not first admitted at %d", tt.cost, tt.want)
@@ -405,8 +438,8 @@ func TestRetryWhileUnitsAreHeld(t *testing.T) {
 	}
 }
 
-// A counter whose units are held is forgotten only once it is full, which takes as long as all that is held from the slot's
-// end on.
+// A counter whose units are held is forgotten only once it is full, which takes as long as all that is held from the
+// slot's end on.
 func TestFreshAtWhileUnitsAreHeld(t *testing.T) {
 	skew := limit.MaxSkew.Microseconds()
 	k := newLessee(t, bucket)
@@ -421,13 +454,15 @@ func TestFreshAtWhileUnitsAreHeld(t *testing.T) {
 		t.Errorf("all given back: fresh %d µs after the slot's begin, want %d", got-start, want-start)
 	}
 	k = newLessee(t, logged)
-	k.lease(noon, limit.LeaseRequest{Most: 4, Life: second}, limit.Lease{Units: 4, Upfront: 4, Until: noon + second, At: noon + second})
+	k.lease(noon, limit.LeaseRequest{Most: 4, Life: second}, limit.Lease{Units: 4, Upfront: 4, Until: noon + second,
+		At: noon + second})
 	if got, want := k.l.Tiers[0].FreshAt(&k.state), noon+11*second+skew; got != want {
 		t.Errorf("a lease of a log: fresh %d µs after it, want %d", got-noon, want-noon)
 	}
 }
 
-// Units that were admitted without the store count where they were admitted, whatever the limit says, and never wrap around.
+// Units that were admitted without the store count where they were admitted, whatever the limit says, and never wrap
+// around.
 func TestOwedUnits(t *testing.T) {
 	for _, tt := range []struct {
 		tier       limit.Tier
@@ -474,7 +509,8 @@ func TestOwedByABucket(t *testing.T) {
 	k.adjust(noon, 30, noon)
 	d := k.decide(noon, 3, true)
 	if want := noon + 13*second/10; d.Allowed || d.RetryAt != want {
-		t.Errorf("10 are owed: a cost of 3 allowed %t, retry after %d µs, want %d", d.Allowed, d.RetryAt-noon, want-noon)
+		t.Errorf("10 are owed: a cost of 3 allowed %t, retry after %d µs, want %d", d.Allowed, d.RetryAt-noon,
+			want-noon)
 	}
 	k.left(noon+2*second, 10)
 	k.left(noon+3*second, 20)
@@ -503,7 +539,8 @@ func TestOwedByALeakyBucket(t *testing.T) {
 	}
 }
 
-// A slot of a leaky bucket comes earlier by what is given back, never before now: nobody saves up units by giving them back.
+// A slot of a leaky bucket comes earlier by what is given back, never before now: nobody saves up units by giving them
+// back.
 func TestGivesBackToALeakyBucket(t *testing.T) {
 	k := newLessee(t, leaky)
 	k.adjust(noon, -limit.MaxUnits, noon)
@@ -518,13 +555,16 @@ func TestGivesBackToALeakyBucket(t *testing.T) {
 			k.spend(noon, 8)
 		}
 		k.adjust(step.at, -step.back, step.at)
-		if d := k.decide(step.at, 1, false); d.Allowed != (step.wait == 0) || !d.Allowed && d.RetryAt != step.at+step.wait {
-			t.Errorf("%d came back: allowed %t, retry after %d µs, want %d", step.back, d.Allowed, d.RetryAt-step.at, step.wait)
+		if d := k.decide(step.at, 1, false); d.Allowed != (step.wait == 0) || !d.Allowed &&
+			d.RetryAt != step.at+step.wait {
+			t.Errorf("%d came back: allowed %t, retry after %d µs, want %d", step.back, d.Allowed, d.RetryAt-step.at,
+				step.wait)
 		}
 	}
 	k.spend(noon+second/2, 10)
 	if d := k.decide(noon+second/2, 1, false); d.Allowed || d.RetryAt != noon+3*second/2 {
-		t.Errorf("after that the whole rate is admitted at once, and then: allowed %t, retry after %d µs", d.Allowed, d.RetryAt-noon)
+		t.Errorf("after that the whole rate is admitted at once, and then: allowed %t, retry after %d µs", d.Allowed,
+			d.RetryAt-noon)
 	}
 	odd := limit.Tier{Algorithm: limit.LeakyBucket, Threshold: 7, Period: time.Second} // a unit is 142857 1/7 µs
 	k = newLessee(t, odd)
@@ -575,8 +615,8 @@ func TestGivesBackAtMostWhatIsThere(t *testing.T) {
 	}
 }
 
-// Units that come back were charged by the lease; what others spent stays spent. A receipt of leased units gives them back
-// for as long as the lease counts: of a bucket only until its slot ends, for then they are not held.
+// Units that come back were charged by the lease; what others spent stays spent. A receipt of leased units gives them
+// back for as long as the lease counts: of a bucket only until its slot ends, for then they are not held.
 func TestRefundOfLeasedUnits(t *testing.T) {
 	for _, tt := range []struct {
 		tier     limit.Tier
@@ -606,20 +646,24 @@ func TestRefundOfLeasedUnits(t *testing.T) {
 			lease.Units = 5
 			now := noon + second/10
 			var spent limit.Decision
-			e := spent.BeginLeased(&limit.Request{Owner: k.owner, Charges: []limit.Charge{{Limit: k.l, Cost: 4}}}, now, limit.ReceiptID{Lo: 1})
+			e := spent.BeginLeased(&limit.Request{Owner: k.owner, Charges: []limit.Charge{{Limit: k.l, Cost: 4}}}, now,
+				limit.ReceiptID{Lo: 1})
 			e.FromLeftover(0, &lease, 0)
 			lease.Units -= e.ChargeLeftover(0)
 			if lease.Units != 1 || !spent.Allowed || spent.Results[0].Charged != 4 {
-				t.Fatalf("%s: 4 of 5 were spent: %d are left, allowed %t, charged %d", tt.tier.Algorithm, lease.Units, spent.Allowed,
+				t.Fatalf("%s: 4 of 5 were spent: %d are left, allowed %t, charged %d", tt.tier.Algorithm, lease.Units,
+					spent.Allowed,
 					spent.Results[0].Charged)
 			}
 			for i, rec := range []*limit.Receipt{d.Receipt(), spent.Receipt()} {
 				want := []int64{3, 4}[i] * (1 - late)
 				if got := rec.Entries()[0].Apply(&k.state, 0, last+late); got != want {
-					t.Errorf("%s: refund %d, %d µs after its last time, gives %d, want %d", tt.tier.Algorithm, i+1, late, got, want)
+					t.Errorf("%s: refund %d, %d µs after its last time, gives %d, want %d", tt.tier.Algorithm, i+1,
+						late, got, want)
 				}
 				if until := min(last+1, d.Now+limit.MaxReceiptAge.Microseconds()); rec.Until() < until {
-					t.Errorf("%s: a receipt is remembered until %d, which is before its end %d", tt.tier.Algorithm, rec.Until(), until)
+					t.Errorf("%s: a receipt is remembered until %d, which is before its end %d", tt.tier.Algorithm,
+						rec.Until(), until)
 				}
 			}
 			if late == 0 && tt.tier.Algorithm != limit.SlidingWindow {
@@ -643,16 +687,18 @@ func TestPlainRefundWhileUnitsAreHeld(t *testing.T) {
 	k.left(end, 10)
 }
 
-// Ramps of a bucket end together also where the slots have changed with the burst: else the one that ends first would be
-// spent against a level that the other one still counts on.
+// Ramps of a bucket end together also where the slots have changed with the burst: else the one that ends first would
+// be spent against a level that the other one still counts on.
 func TestRampsEndTogetherThroughAChange(t *testing.T) {
-	k := newLessee(t, limit.Tier{Algorithm: limit.TokenBucket, Threshold: 10, Burst: 10, Period: time.Second}) // slots of half a second
+	// slots of half a second
+	k := newLessee(t, limit.Tier{Algorithm: limit.TokenBucket, Threshold: 10, Burst: 10, Period: time.Second})
 	start, end := slotOf(k)
 	k.spend(start, 10)
 	k.lease(start, limit.LeaseRequest{Most: 3, Ramp: true}, limit.Lease{Units: 3, Until: end, At: end})
 	k.become(10, 60) // slots of two seconds
 	k.lease(start+second/10, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 2, Until: end, At: end})
-	k.lease(end, limit.LeaseRequest{Most: 1}, limit.Lease{Until: k.l.Tiers[0].LeaseEnd("acme", end), At: k.l.Tiers[0].LeaseEnd("acme", end)})
+	k.lease(end, limit.LeaseRequest{Most: 1}, limit.Lease{Until: k.l.Tiers[0].LeaseEnd("acme", end),
+		At: k.l.Tiers[0].LeaseEnd("acme", end)})
 	k = newLessee(t, bucket)
 	start, end = slotOf(k)
 	k.spend(start, 20)
@@ -703,7 +749,8 @@ func TestHeldByAClockThatLeapt(t *testing.T) {
 	}
 }
 
-// A level counted at another rate is the same level, also below zero: see TestLevelBelowZeroAtAnotherRate for the numbers.
+// A level counted at another rate is the same level, also below zero: see TestLevelBelowZeroAtAnotherRate for the
+// numbers.
 func TestRateChangesUnderARamp(t *testing.T) {
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)
@@ -740,7 +787,8 @@ func TestCheckAhead(t *testing.T) {
 		{"the cost", limit.LeaseRequest{Need: 5}, limit.Algorithms()},
 		{"more than the cost", limit.LeaseRequest{Need: 6}, nil},
 		{"less than nothing", limit.LeaseRequest{Need: -1}, nil},
-		{"a lease", limit.LeaseRequest{Least: 1, Most: limit.MaxUnits, Ample: limit.MaxUnits, Plenty: limit.MaxUnits, Share: limit.ShareOne}, leased},
+		{"a lease", limit.LeaseRequest{Least: 1, Most: limit.MaxUnits, Ample: limit.MaxUnits, Plenty: limit.MaxUnits,
+			Share: limit.ShareOne}, leased},
 		{"too large a lease", limit.LeaseRequest{Most: limit.MaxUnits + 1}, nil},
 		{"a negative lease", limit.LeaseRequest{Least: -1}, nil},
 		{"negative plenty", limit.LeaseRequest{Plenty: -1}, nil},
@@ -749,7 +797,8 @@ func TestCheckAhead(t *testing.T) {
 		{"a negative share", limit.LeaseRequest{Share: -1}, nil},
 		{"a ramp", limit.LeaseRequest{Ramp: true}, []limit.Algorithm{limit.SlidingWindow, limit.TokenBucket}},
 		{"a life", limit.LeaseRequest{Life: 1}, []limit.Algorithm{limit.SlidingLog, limit.SlidingBuckets}},
-		{"a life of a period", limit.LeaseRequest{Life: 10 * second}, []limit.Algorithm{limit.SlidingLog, limit.SlidingBuckets}},
+		{"a life of a period", limit.LeaseRequest{Life: 10 * second}, []limit.Algorithm{limit.SlidingLog,
+			limit.SlidingBuckets}},
 		{"a longer life", limit.LeaseRequest{Life: 10*second + 1}, nil},
 		{"a negative life", limit.LeaseRequest{Life: -1}, nil},
 		{"units given back", limit.LeaseRequest{Correction: -limit.MaxUnits, CorrectionAt: noon}, limit.Algorithms()},
@@ -772,8 +821,8 @@ func TestCheckAhead(t *testing.T) {
 	}
 }
 
-// All or nothing holds for what is leased, too: one tier's denial leases nothing of another, and what a shadow would lease
-// it leases only where it admits.
+// All or nothing holds for what is leased, too: one tier's denial leases nothing of another, and what a shadow would
+// lease it leases only where it admits.
 func TestLeaseOverSeveralTiers(t *testing.T) {
 	narrow, shadow := window, window
 	narrow.Threshold, shadow.Threshold = 10, 12
@@ -794,7 +843,8 @@ func TestLeaseOverSeveralTiers(t *testing.T) {
 			t.Errorf("limit %d: %+v and %d used, want %d leased and 8 used", i, g, states[i].Window().Count, want)
 		}
 	}
-	if d := decide(3, limit.LeaseRequest{Need: 3, Ample: 4, Share: 1024}); d.Allowed || d.Lease(0).Units+d.Lease(1).Units+d.Lease(2).Units != 0 ||
+	if d := decide(3, limit.LeaseRequest{Need: 3, Ample: 4, Share: 1024}); d.Allowed ||
+		d.Lease(0).Units+d.Lease(1).Units+d.Lease(2).Units != 0 ||
 		states[0].Window().Count != 8 || states[1].Window().Count != 8 || states[2].Window().Count != 8 {
 		t.Errorf("a need of 3 where 2 are left: allowed %t, states %+v", d.Allowed, states)
 	}

@@ -123,7 +123,8 @@ func TestLeakyCostBeyondTheArithmetic(t *testing.T) {
 			t.Errorf("cost %d: %v, want accepted %t", tc.cost, err, tc.ok)
 		}
 	}
-	if !productFits(l.costMost, l.Tiers[0].Params(Owner{}).Den) || productFits(l.costMost+1, l.Tiers[0].Params(Owner{}).Den) {
+	if !productFits(l.costMost, l.Tiers[0].Params(Owner{}).Den) ||
+		productFits(l.costMost+1, l.Tiers[0].Params(Owner{}).Den) {
 		t.Errorf("the largest cost is %d, which is not the largest that fits", l.costMost)
 	}
 }
@@ -151,7 +152,8 @@ func TestSlidingWeightAgainstTheFormula(t *testing.T) {
 		prev := randomNumber(r, tier.Threshold)
 		exact := new(big.Int).Mul(big.NewInt(prev), big.NewInt(p.Period-elapsed))
 		exact.Add(exact, big.NewInt(p.Period-1)).Div(exact, big.NewInt(p.Period))
-		got, want := tier.counts.(*slidingWindow).weight(windowSeen{start: start, previous: prev}, start, start+elapsed), exact.Int64()
+		got, want := tier.counts.(*slidingWindow).weight(windowSeen{start: start, previous: prev}, start,
+			start+elapsed), exact.Int64()
 		coarse := int64(1)
 		if p.Period%p.Tick != 0 {
 			coarse = 2
@@ -182,7 +184,8 @@ func TestSlidingRetryAtOddPeriods(t *testing.T) {
 		tier := &l.Tiers[0]
 		period := tier.Params(Owner{}).Period
 		start := floorTo(1_772_445_600_000_000, period)
-		s := WindowState{Start: start, Count: r.Int64N(tier.Threshold + 1), Previous: r.Int64N(tier.Threshold + 1)}.State()
+		s := WindowState{Start: start, Count: r.Int64N(tier.Threshold + 1),
+			Previous: r.Int64N(tier.Threshold + 1)}.State()
 		cost := randomNumber(r, tier.Threshold)
 		evaluate := func(now int64) Result {
 			res := Result{Tier: tier, Cost: cost, need: cost, window: tier.windows.window("", now)}

@@ -181,8 +181,9 @@ func startOfDay(y int, m time.Month, d int, loc *time.Location) int64 {
 }
 
 const (
-	maxOffset  = 26 * 3600 // s; no zone is further ahead of UTC (RFC 9636, section 3.2)
-	maxChanges = 4         // changes of the offset that the search for one midnight follows; real zones have at most one
+	maxOffset = 26 * 3600 // s; no zone is further ahead of UTC (RFC 9636, section 3.2)
+	// changes of the offset that the search for one midnight follows; real zones have at most one
+	maxChanges = 4
 )
 
 // offsetChange returns the first second after from, and at most until, at which the offset differs from that of from.

@@ -85,18 +85,24 @@ func TestCalendarPeriods(t *testing.T) {
 			"2026-04-15T00:00:00+02:00"},
 		{"anchor 15, on it", "Europe/Paris", month(15), "2026-04-15T00:00:00+02:00", "2026-04-15T00:00:00+02:00",
 			"2026-05-15T00:00:00+02:00"},
-		{"anchor 31 in April", "UTC", month(31), "2026-04-30T12:00:00Z", "2026-04-30T00:00:00Z", "2026-05-31T00:00:00Z"},
-		{"anchor 31 before it", "UTC", month(31), "2026-04-29T12:00:00Z", "2026-03-31T00:00:00Z", "2026-04-30T00:00:00Z"},
+		{"anchor 31 in April", "UTC", month(31), "2026-04-30T12:00:00Z", "2026-04-30T00:00:00Z",
+			"2026-05-31T00:00:00Z"},
+		{"anchor 31 before it", "UTC", month(31), "2026-04-29T12:00:00Z", "2026-03-31T00:00:00Z",
+			"2026-04-30T00:00:00Z"},
 		{"anchor 31 around February", "UTC", month(31), "2026-03-01T00:00:00Z", "2026-02-28T00:00:00Z",
 			"2026-03-31T00:00:00Z"},
 		{"anchor 30 in a leap year", "UTC", month(30), "2028-02-29T00:00:00Z", "2028-02-29T00:00:00Z",
 			"2028-03-30T00:00:00Z"},
 		{"anchor 29 in a leap year", "UTC", month(29), "2028-02-28T23:00:00Z", "2028-01-29T00:00:00Z",
 			"2028-02-29T00:00:00Z"},
-		{"anchor 29 in another", "UTC", month(29), "2026-02-28T00:00:00Z", "2026-02-28T00:00:00Z", "2026-03-29T00:00:00Z"},
-		{"1900 was no leap year", "UTC", month(29), "1900-02-28T12:00:00Z", "1900-02-28T00:00:00Z", "1900-03-29T00:00:00Z"},
-		{"over the turn of a year", "UTC", month(20), "2027-01-05T00:00:00Z", "2026-12-20T00:00:00Z", "2027-01-20T00:00:00Z"},
-		{"a week begins on Monday", "UTC", week, "2026-03-01T23:59:59Z", "2026-02-23T00:00:00Z", "2026-03-02T00:00:00Z"},
+		{"anchor 29 in another", "UTC", month(29), "2026-02-28T00:00:00Z", "2026-02-28T00:00:00Z",
+			"2026-03-29T00:00:00Z"},
+		{"1900 was no leap year", "UTC", month(29), "1900-02-28T12:00:00Z", "1900-02-28T00:00:00Z",
+			"1900-03-29T00:00:00Z"},
+		{"over the turn of a year", "UTC", month(20), "2027-01-05T00:00:00Z", "2026-12-20T00:00:00Z",
+			"2027-01-20T00:00:00Z"},
+		{"a week begins on Monday", "UTC", week, "2026-03-01T23:59:59Z", "2026-02-23T00:00:00Z",
+			"2026-03-02T00:00:00Z"},
 		{"on its Monday", "UTC", week, "2026-03-02T00:00:00Z", "2026-03-02T00:00:00Z", "2026-03-09T00:00:00Z"},
 		{"ISO week 53", "UTC", week, "2027-01-01T12:00:00Z", "2026-12-28T00:00:00Z", "2027-01-04T00:00:00Z"},
 		{"a week before 1970", "UTC", week, "1969-12-28T12:00:00Z", "1969-12-22T00:00:00Z", "1969-12-29T00:00:00Z"},
@@ -105,9 +111,12 @@ func TestCalendarPeriods(t *testing.T) {
 		{"a plain year", "UTC", year(0, 0), "2026-12-31T23:59:59Z", "2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z"},
 		{"a year from 29 February", "UTC", year(2, 29), "2027-02-27T00:00:00Z", "2026-02-28T00:00:00Z",
 			"2027-02-28T00:00:00Z"},
-		{"into a leap year", "UTC", year(2, 29), "2028-02-28T23:59:59Z", "2027-02-28T00:00:00Z", "2028-02-29T00:00:00Z"},
-		{"out of a leap year", "UTC", year(2, 29), "2028-02-29T00:00:00Z", "2028-02-29T00:00:00Z", "2029-02-28T00:00:00Z"},
-		{"a year from 31 April", "UTC", year(4, 31), "2026-04-30T00:00:00Z", "2026-04-30T00:00:00Z", "2027-04-30T00:00:00Z"},
+		{"into a leap year", "UTC", year(2, 29), "2028-02-28T23:59:59Z", "2027-02-28T00:00:00Z",
+			"2028-02-29T00:00:00Z"},
+		{"out of a leap year", "UTC", year(2, 29), "2028-02-29T00:00:00Z", "2028-02-29T00:00:00Z",
+			"2029-02-28T00:00:00Z"},
+		{"a year from 31 April", "UTC", year(4, 31), "2026-04-30T00:00:00Z", "2026-04-30T00:00:00Z",
+			"2027-04-30T00:00:00Z"},
 		{"a fiscal year in Paris", "Europe/Paris", year(7, 1), "2026-06-30T23:59:59+02:00", "2025-07-01T00:00:00+02:00",
 			"2026-07-01T00:00:00+02:00"},
 	} {
@@ -150,7 +159,8 @@ func checkTiles(t *testing.T, c *limit.Calendar, now, inside int64) {
 		t.Fatalf("%s: the period [%s, %s) is longer than a year", c, show(start), show(end))
 	}
 	if next, after := c.Period(end); next != end || after <= end {
-		t.Fatalf("%s: after [%s, %s) comes [%s, %s), a gap or an overlap", c, show(start), show(end), show(next), show(after))
+		t.Fatalf("%s: after [%s, %s) comes [%s, %s), a gap or an overlap", c, show(start), show(end), show(next),
+			show(after))
 	}
 	if before, until := c.Period(start - 1); until != start || before >= start {
 		t.Fatalf("%s: before [%s, %s) comes [%s, %s), a gap or an overlap", c, show(start), show(end), show(before),
@@ -158,7 +168,8 @@ func checkTiles(t *testing.T, c *limit.Calendar, now, inside int64) {
 	}
 	at := start + inside%(end-start)
 	if s, e := c.Period(at); s != start || e != end {
-		t.Fatalf("%s: %s is in [%s, %s), yet its period is [%s, %s)", c, show(at), show(start), show(end), show(s), show(e))
+		t.Fatalf("%s: %s is in [%s, %s), yet its period is [%s, %s)", c, show(at), show(start), show(end), show(s),
+			show(e))
 	}
 }
 
@@ -200,8 +211,9 @@ func TestCalendarTiles(t *testing.T) {
 
 // An aligned limit may have a quota beside its windows. Stores ask for the parameters of each tier.
 func TestAlignedQuota(t *testing.T) {
-	l, err := limit.New(limit.Limit{ID: "l", AlignOwner: true, Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 5,
-		Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}})
+	l, err := limit.New(limit.Limit{ID: "l", AlignOwner: true,
+		Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 5,
+			Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,8 @@ func TestCounting(t *testing.T) {
 			t.Errorf("Counting() = %+v, want %+v", got, want.want)
 		}
 		if a.HasRate() != want.rate || a.Indivisible() != want.indivisible {
-			t.Errorf("HasRate %t, Indivisible %t; want %t, %t", a.HasRate(), a.Indivisible(), want.rate, want.indivisible)
+			t.Errorf("HasRate %t, Indivisible %t; want %t, %t", a.HasRate(), a.Indivisible(), want.rate,
+				want.indivisible)
 		}
 		for _, other := range limit.Algorithms() {
 			never := other == a
@@ -116,7 +117,8 @@ func TestCountingHolds(t *testing.T) {
 					t.Fatalf("%d units in %d µs, want at most %d", sum[len(sum)-1]-sum[j], now-at[j], most)
 				}
 			}
-			if last := tier.FreshAt(&s) - limit.MaxSkew.Microseconds() - now; counting.Lasts > 0 && last > counting.Lasts {
+			if last := tier.FreshAt(&s) - limit.MaxSkew.Microseconds() - now; counting.Lasts > 0 &&
+				last > counting.Lasts {
 				t.Fatalf("a charge lasts for %d µs, want at most %d", last, counting.Lasts)
 			}
 		}

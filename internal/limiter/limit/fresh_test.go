@@ -8,9 +8,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Guarantees that from FreshAt on a bucket is no different from one that was never used, to receipts of earlier charges,
-// too. A store that forgot a bucket before would not know what had been refunded to it, and would give units back for a
-// second receipt that the bucket has refilled since.
+// Guarantees that from FreshAt on a bucket is no different from one that was never used, to receipts of earlier
+// charges, too. A store that forgot a bucket before would not know what had been refunded to it, and would give units
+// back for a second receipt that the bucket has refilled since.
 func TestFreshBucketAfterRefunds(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	late := 0
@@ -40,15 +40,18 @@ func TestFreshBucketAfterRefunds(t *testing.T) {
 		var forgotten limit.State
 		for i := 0; i < len(receipts); i++ {
 			cost := 1 + rng.Int64N(100)
-			if a, b := spend(&kept, now, cost), spend(&forgotten, now, cost); a.Allowed != b.Allowed || a.RetryAt != b.RetryAt {
-				t.Fatalf("round %d: a cost of %d is allowed %t, retry at %d, and by a new bucket %t, %d", round, cost, a.Allowed, a.RetryAt,
+			if a, b := spend(&kept, now, cost), spend(&forgotten, now, cost); a.Allowed != b.Allowed ||
+				a.RetryAt != b.RetryAt {
+				t.Fatalf("round %d: a cost of %d is allowed %t, retry at %d, and by a new bucket %t, %d", round, cost,
+					a.Allowed, a.RetryAt,
 					b.Allowed, b.RetryAt)
 			}
 			e := &receipts[i].Entries()[0]
 			now += rng.Int64N(second)
 			a, b := e.Apply(&kept, 0, now), e.Apply(&forgotten, 0, now)
 			if a != b {
-				t.Fatalf("round %d: a receipt of %d units gives back %d, and %d if the bucket was forgotten", round, e.Units, a, b)
+				t.Fatalf("round %d: a receipt of %d units gives back %d, and %d if the bucket was forgotten", round,
+					e.Units, a, b)
 			}
 			late++
 		}
@@ -74,22 +77,27 @@ func decideOn(req *limit.Request, now int64, states []limit.State) *limit.Decisi
 	return d
 }
 
-// A bucket whose times a clock wrote far ahead is repaired in all of them: the time of its last refund, too, or the counter
-// could not be forgotten for as long as that clock was ahead. What a clock 4 s ahead may have written is left as it is.
+// A bucket whose times a clock wrote far ahead is repaired in all of them: the time of its last refund, too, or the
+// counter could not be forgotten for as long as that clock was ahead. What a clock 4 s ahead may have written is left
+// as it is.
 func TestRepairedBucket(t *testing.T) {
 	l := mustNew(t, limit.Limit{ID: "l", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket,
 		Threshold: 1, Burst: 10, Period: time.Second}}})
 	look := func(st limit.TokenBucketState) limit.TokenBucketState {
 		states := []limit.State{st.State()}
-		decideOn(&limit.Request{Charges: []limit.Charge{{Limit: l, Cost: 10}}}, noon, states) // denied: it repairs, at most
+		// denied: it repairs, at most
+		decideOn(&limit.Request{Charges: []limit.Charge{{Limit: l, Cost: 10}}}, noon, states)
 		return states[0].TokenBucket()
 	}
 	const second, hour = int64(1_000_000), int64(3_600_000_000)
-	ahead := limit.TokenBucketState{Rate: 1, AsOf: noon + hour, Level: 0, Refunds: limit.Refunds{Total: 1, Last: noon + hour}}
+	ahead := limit.TokenBucketState{Rate: 1, AsOf: noon + hour, Level: 0, Refunds: limit.Refunds{Total: 1,
+		Last: noon + hour}}
 	if got := look(ahead); got.AsOf != noon || got.Refunds.Last != noon {
-		t.Errorf("an hour ahead: as of noon%+d, refunded at noon%+d µs; want both at noon", got.AsOf-noon, got.Refunds.Last-noon)
+		t.Errorf("an hour ahead: as of noon%+d, refunded at noon%+d µs; want both at noon", got.AsOf-noon,
+			got.Refunds.Last-noon)
 	}
-	sound := limit.TokenBucketState{Rate: 1, AsOf: noon, Level: 0, Leased: limit.Leased{Units: 5, Until: noon + 6*second}}
+	sound := limit.TokenBucketState{Rate: 1, AsOf: noon, Level: 0, Leased: limit.Leased{Units: 5, Until: noon +
+		6*second}}
 	if got := look(sound); got != sound {
 		t.Errorf("a slot of 2 s that a clock 4 s ahead began is repaired to %+v", got)
 	}

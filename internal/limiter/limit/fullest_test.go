@@ -8,22 +8,24 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
-// Guarantees that the fullest counter is told of an admission, after it, by what the store counts; that units which were counted
-// past the limit are seen, and that a denial, a shadow and a limit that was lowered say nothing of it.
+// Guarantees that the fullest counter is told of an admission, after it, by what the store counts; that units which
+// were counted past the limit are seen, and that a denial, a shadow and a limit that was lowered say nothing of it.
 func TestFullest(t *testing.T) {
 	store, err := memory.New(memory.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	made := func(id string, mode limit.Mode, units int64) *limit.Limit {
-		l, err := limit.New(limit.Limit{ID: id, Mode: mode, MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: units, Period: time.Hour}}})
+		l, err := limit.New(limit.Limit{ID: id, Mode: mode, MaxCost: 10,
+			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: units, Period: time.Hour}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return l
 	}
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	narrow, wide, shadow := made("narrow", limit.Enforce, 8), made("wide", limit.Enforce, limit.MaxUnits), made("shadow", limit.Shadow, 10)
+	narrow, wide, shadow := made("narrow", limit.Enforce, 8), made("wide", limit.Enforce, limit.MaxUnits),
+		made("shadow", limit.Shadow, 10)
 	decide := func(ahead []limit.LeaseRequest, charges ...limit.Charge) (d limit.Decision) {
 		t.Helper()
 		req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: charges, Leases: ahead}
@@ -38,17 +40,21 @@ func TestFullest(t *testing.T) {
 			t.Errorf("%s: allowed %t, %d, want %t, %d", what, d.Allowed, got, allowed, fullest)
 		}
 	}
-	want("the first of eight", decide(nil, limit.Charge{Limit: narrow, Cost: 1}, limit.Charge{Limit: wide, Cost: 1}), true, 125)
-	want("a shadow is full", decide(nil, limit.Charge{Limit: shadow, Cost: 10}, limit.Charge{Limit: wide, Cost: 1}), true, 0)
+	want("the first of eight", decide(nil, limit.Charge{Limit: narrow, Cost: 1}, limit.Charge{Limit: wide, Cost: 1}),
+		true, 125)
+	want("a shadow is full", decide(nil, limit.Charge{Limit: shadow, Cost: 10}, limit.Charge{Limit: wide, Cost: 1}),
+		true, 0)
 	want("full", decide(nil, limit.Charge{Limit: narrow, Cost: 7}), true, 1000)
 	want("denied", decide(nil, limit.Charge{Limit: narrow, Cost: 1}), false, 0)
 	want("lowered", decide(nil, limit.Charge{Limit: made("narrow", limit.Enforce, 2), Cost: 1}), false, 0)
 	// An instance of a limiter admitted ten more while the store was away, and has them counted.
-	past := decide([]limit.LeaseRequest{{Correction: 10, CorrectionAt: now.UnixMicro()}}, limit.Charge{Limit: narrow, Cost: 1})
+	past := decide([]limit.LeaseRequest{{Correction: 10, CorrectionAt: now.UnixMicro()}},
+		limit.Charge{Limit: narrow, Cost: 1})
 	want("counted past the limit", past, true, 2250)
 	past.Degraded = true
 	want("without the store", past, true, 0)
-	if d := decide([]limit.LeaseRequest{{Correction: limit.MaxUnits, CorrectionAt: now.UnixMicro()}}, limit.Charge{Limit: made("most", limit.Enforce, limit.MaxUnits), Cost: 1}); d.Fullest() != 1000 {
+	if d := decide([]limit.LeaseRequest{{Correction: limit.MaxUnits, CorrectionAt: now.UnixMicro()}},
+		limit.Charge{Limit: made("most", limit.Enforce, limit.MaxUnits), Cost: 1}); d.Fullest() != 1000 {
 		t.Errorf("the most that can be counted is %d", d.Fullest())
 	}
 }

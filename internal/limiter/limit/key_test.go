@@ -22,7 +22,8 @@ func FuzzKeyRoundTrip(f *testing.F) {
 	f.Add(uint8(1), "", "", uint8(2), "")
 	f.Add(uint8(2), "\x00\xff", "=", uint8(3), "")
 	f.Fuzz(func(t *testing.T, kind uint8, name, identity string, valueKind uint8, text string) {
-		want := limit.Key{Owner: limit.Owner{Kind: ownerKinds[int(kind)%len(ownerKinds)], Name: name}, Identity: identity}
+		want := limit.Key{Owner: limit.Owner{Kind: ownerKinds[int(kind)%len(ownerKinds)], Name: name},
+			Identity: identity}
 		switch valueKind % 4 {
 		case 1:
 			want.Value = limit.ValueOf(text)
@@ -91,7 +92,8 @@ func FuzzJoinValues(f *testing.F) {
 		}
 		a, b := list(a1, a2, absentA), list(b1, b2, absentB)
 		if same := limit.JoinValues(a...) == limit.JoinValues(b...); same != slices.Equal(a, b) {
-			t.Fatalf("JoinValues(%q) = %q and JoinValues(%q) = %q", a, limit.JoinValues(a...), b, limit.JoinValues(b...))
+			t.Fatalf("JoinValues(%q) = %q and JoinValues(%q) = %q", a, limit.JoinValues(a...), b,
+				limit.JoinValues(b...))
 		}
 	})
 }
@@ -144,7 +146,8 @@ func TestIdentityIsInjective(t *testing.T) {
 			for _, mode := range []limit.Mode{limit.Enforce, limit.Shadow} {
 				for i, tier := range tiers {
 					l := mustNew(t, limit.Limit{ID: id, Per: per, Mode: mode, Tiers: []limit.Tier{tier}})
-					what := fmt.Sprintf("%s per %s mode %s tier %d (%s %s)", id, per, mode, i, tier.Algorithm, tier.Period)
+					what := fmt.Sprintf("%s per %s mode %s tier %d (%s %s)", id, per, mode, i, tier.Algorithm,
+						tier.Period)
 					identity := l.Tiers[0].Identity()
 					if other, ok := seen[identity]; ok {
 						t.Fatalf("%s and %s are both %q", what, other, identity)
@@ -194,13 +197,16 @@ func TestIdentitySpelling(t *testing.T) {
 	}
 }
 
-// FuzzStorageKeys guarantees that no two counters share a storage key. Every store composes its keys from an owner, a limit
-// or a Per, a value and a counter's name; the tuple below holds all of them, so it covers the keys of every store.
+// FuzzStorageKeys guarantees that no two counters share a storage key. Every store composes its keys from an owner, a
+// limit or a Per, a value and a counter's name; the tuple below holds all of them, so it covers the keys of every
+// store.
 func FuzzStorageKeys(f *testing.F) {
-	f.Add("acme", "burst", "subject", "u-1", uint8(0x11), uint16(1000), "acm", "eburst", "subject", "u-1", uint8(0x11), uint16(1000))
+	f.Add("acme", "burst", "subject", "u-1", uint8(0x11), uint16(1000), "acm", "eburst", "subject", "u-1", uint8(0x11),
+		uint16(1000))
 	f.Add("a", "l", "ip", "", uint8(0x21), uint16(7), "a", "l", "ip", "", uint8(0x31), uint16(7))
 	f.Add("", "l", "", "", uint8(0x03), uint16(24), "", "l", "tenant", "", uint8(0x83), uint16(24))
-	f.Add("1:a,", "x", "4:acme,", "=0:,", uint8(0x17), uint16(3), "1:a", ",x", "4:acme", ",=0:,", uint8(0x16), uint16(3))
+	f.Add("1:a,", "x", "4:acme,", "=0:,", uint8(0x17), uint16(3), "1:a", ",x", "4:acme", ",=0:,", uint8(0x16),
+		uint16(3))
 	type counter struct {
 		owner    limit.Owner
 		value    limit.Value
@@ -212,7 +218,8 @@ func FuzzStorageKeys(f *testing.F) {
 		a := algorithms[int(kinds&7)%len(algorithms)]
 		tier := limit.Tier{Algorithm: a, Threshold: 1, Period: time.Duration(period) * time.Second}
 		if a.HasCalendar() {
-			tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1 + int(period)%31}
+			tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1 +
+				int(period)%31}
 		}
 		if a.HasBuckets() {
 			tier.Buckets = 1 + int(period)%128

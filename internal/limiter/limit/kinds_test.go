@@ -10,14 +10,15 @@ import (
 	"testing"
 )
 
-// Guarantees that no two algorithms have the same name in plans, or the same letter in the short names of counters. With
-// the same letter they would share counters.
+// Guarantees that no two algorithms have the same name in plans, or the same letter in the short names of counters.
+// With the same letter they would share counters.
 func TestKindsAreDistinct(t *testing.T) {
 	names, letters := map[string]Algorithm{}, map[byte]Algorithm{}
 	for _, a := range Algorithms() {
 		k := &kinds[a]
 		if k.name == "" || k.letter < 'a' || k.letter > 'z' {
-			t.Errorf("algorithm %d has the name %q and the letter %q, want both, and a letter of a to z", a, k.name, k.letter)
+			t.Errorf("algorithm %d has the name %q and the letter %q, want both, and a letter of a to z", a, k.name,
+				k.letter)
 		}
 		if other, taken := names[k.name]; taken {
 			t.Errorf("algorithms %d and %d have the same name, %q", other, a, k.name)

@@ -9,7 +9,8 @@ const LeakyBucket Algorithm = 6
 
 // A limit cannot be divided: two counters, each with half of the rate, could admit requests at the same instant.
 var leakyBucketKind = kind{
-	name: "leaky_bucket", letter: 'l', amountField: amountRate, largest: MaxUnits, indivisible: true, new: newLeakyBucket,
+	name: "leaky_bucket", letter: 'l', amountField: amountRate, largest: MaxUnits, indivisible: true,
+	new: newLeakyBucket,
 }
 
 type leakyBucket struct {
@@ -68,8 +69,8 @@ func (b *leakyBucket) after(at, units int64) (nextFree, fraction int64) {
 	return at + spent/b.num, spent % b.num
 }
 
-// nextFree returns the next free time of the state. A fraction that was counted at another rate is rounded up to a whole
-// µs.
+// nextFree returns the next free time of the state. A fraction that was counted at another rate is rounded up to a
+// whole µs.
 func (b *leakyBucket) nextFree(st LeakyBucketState) (nextFree, fraction int64) {
 	switch {
 	case st.Num == 0:

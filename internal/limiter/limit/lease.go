@@ -102,7 +102,8 @@ func (q *Request) checkLeases() error {
 					len(q.Leases))
 			}
 			if a := &q.Leases[i]; !a.sound(&l.Tiers[j], q.Charges[c].Cost) {
-				return fmt.Errorf("%w: lease of limit %s, tier %d: %+v for a cost of %d", ErrInvalidRequest, l.ID, j+1, *a,
+				return fmt.Errorf("%w: lease of limit %s, tier %d: %+v for a cost of %d", ErrInvalidRequest, l.ID, j+1,
+					*a,
 					q.Charges[c].Cost)
 			}
 			i++
@@ -124,7 +125,8 @@ func (a *LeaseRequest) sound(t *Tier, cost int64) bool {
 	can := t.Leasing()
 	switch {
 	case a.Need > cost, a.Share < 0 || a.Share > ShareOne, a.Life < 0,
-		a.Correction < -MaxUnits || a.Correction > MaxUnits, a.CorrectionAt < -2*maxExact || a.CorrectionAt > 2*maxExact:
+		a.Correction < -MaxUnits || a.Correction > MaxUnits, a.CorrectionAt < -2*maxExact ||
+			a.CorrectionAt > 2*maxExact:
 		return false
 	case can.None && a.wantsLease(), a.Ramp && !can.Ramps:
 		return false
@@ -188,7 +190,8 @@ type Leftover struct {
 
 // result returns what l knows of the counter as a Result.
 func (l *Leftover) result() Result {
-	return Result{Tier: l.tier, Other: l.other, leaseAt: l.leaseAt, alsoSeen: l.alsoSeen, seen: l.seen, window: l.window}
+	return Result{Tier: l.tier, Other: l.other, leaseAt: l.leaseAt, alsoSeen: l.alsoSeen, seen: l.seen,
+		window: l.window}
 }
 
 // Known reports whether the store has said anything of the counter.
@@ -238,7 +241,8 @@ func (d *Decision) Leftover(i int) Leftover {
 	r := d.Results[i]
 	r.addUsed(r.Charged)
 	return Leftover{
-		At: d.Lease(i).At, tier: r.Tier, other: r.Other, leaseAt: r.leaseAt, alsoSeen: r.alsoSeen, seen: r.seen, window: r.window,
+		At: d.Lease(i).At, tier: r.Tier, other: r.Other, leaseAt: r.leaseAt, alsoSeen: r.alsoSeen, seen: r.seen,
+		window: r.window,
 	}
 }
 

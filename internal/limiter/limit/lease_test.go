@@ -11,7 +11,8 @@ import (
 func (k *lessee) fromLease(now, cost int64, l *limit.Leftover, retryAt int64) *limit.Decision {
 	k.Helper()
 	d := new(limit.Decision)
-	e := d.BeginLeased(&limit.Request{Owner: k.owner, Charges: []limit.Charge{{Limit: k.l, Cost: cost}}}, now, limit.ReceiptID{Lo: 7})
+	e := d.BeginLeased(&limit.Request{Owner: k.owner, Charges: []limit.Charge{{Limit: k.l, Cost: cost}}}, now,
+		limit.ReceiptID{Lo: 7})
 	e.FromLeftover(0, l, retryAt)
 	if d.Charges(0) {
 		l.Units -= e.ChargeLeftover(0)
@@ -41,10 +42,12 @@ func TestDecisionFromALease(t *testing.T) {
 			got, want := k.fromLease(noon, cost, &lease, 0), plain.spend(noon, cost)
 			r, w := &got.Results[0], &want.Results[0]
 			if !got.Allowed || r.Charged != cost || r.Used() != w.Used() || r.Remaining() != w.Remaining() {
-				t.Errorf("%s, a cost of %d: allowed %t, charged %d, %d used, %d remain; want %d used, %d remain", tier.Algorithm, cost,
+				t.Errorf("%s, a cost of %d: allowed %t, charged %d, %d used, %d remain; want %d used, %d remain",
+					tier.Algorithm, cost,
 					got.Allowed, r.Charged, r.Used(), r.Remaining(), w.Used(), w.Remaining())
 			}
-			if got.ID != (limit.ReceiptID{Lo: 7}) || len(got.Receipt().Entries()) != 1 || got.Receipt().Entries()[0].Units != cost {
+			if got.ID != (limit.ReceiptID{Lo: 7}) || len(got.Receipt().Entries()) != 1 ||
+				got.Receipt().Entries()[0].Units != cost {
 				t.Errorf("%s, a cost of %d: receipt %+v of %+v", tier.Algorithm, cost, got.ID, got.Receipt().Entries())
 			}
 		}
@@ -57,11 +60,13 @@ func TestDecisionFromALease(t *testing.T) {
 // What the holder denies, by what it was told, is a denial like the store's.
 func TestDenialFromALease(t *testing.T) {
 	k := newLessee(t, window)
-	d := k.lease(noon, limit.LeaseRequest{Need: 90, Most: 50}, limit.Lease{Units: 10, Upfront: 10, Until: noon + 10*second, At: noon})
+	d := k.lease(noon, limit.LeaseRequest{Need: 90, Most: 50}, limit.Lease{Units: 10, Upfront: 10, Until: noon +
+		10*second, At: noon})
 	lease := d.Leftover(0)
 	lease.Units = 10
 	denied := k.fromLease(noon+second, 11, &lease, noon+10*second)
-	if r := &denied.Results[0]; denied.Allowed || denied.Never || denied.RetryAt != noon+10*second || denied.Binding() != r || r.Admits ||
+	if r := &denied.Results[0]; denied.Allowed || denied.Never || denied.RetryAt != noon+10*second ||
+		denied.Binding() != r || r.Admits ||
 		r.Remaining() != 10 || r.Charged != 0 || denied.RetryAfter() != 9*time.Second {
 		t.Errorf("11 of 10: %+v, %+v", denied, r)
 	}
@@ -76,8 +81,9 @@ func TestDenialFromALease(t *testing.T) {
 
 // All or nothing, and a shadow that denies nothing: out of leases as in the store.
 func TestSeveralTiersFromLeases(t *testing.T) {
-	limits := []*limit.Limit{oneTier(t, "wide", window), mustNew(t, limit.Limit{ID: "shadow", Mode: limit.Shadow, MaxCost: 10,
-		Tiers: []limit.Tier{window, {Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 100}}})}
+	limits := []*limit.Limit{oneTier(t, "wide", window),
+		mustNew(t, limit.Limit{ID: "shadow", Mode: limit.Shadow, MaxCost: 10,
+			Tiers: []limit.Tier{window, {Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 100}}})}
 	req := &limit.Request{Charges: []limit.Charge{{Limit: limits[0], Cost: 2}, {Limit: limits[1], Cost: 2}}}
 	ahead := *req
 	ahead.Leases = []limit.LeaseRequest{{Least: 5}, {Least: 5}, {Least: 5}}
@@ -110,7 +116,8 @@ func TestSeveralTiersFromLeases(t *testing.T) {
 				got = e.ChargeLeftover(i)
 			}
 			if got != tt.charged[i] || d.Allowed != tt.allowed || d.Results[i].Shadow() != (i > 0) {
-				t.Errorf("retries %v, result %d: allowed %t, charged %d; want %t and %d", tt.retry, i, d.Allowed, got, tt.allowed, tt.charged[i])
+				t.Errorf("retries %v, result %d: allowed %t, charged %d; want %t and %d", tt.retry, i, d.Allowed, got,
+					tt.allowed, tt.charged[i])
 			}
 		}
 	}
@@ -166,7 +173,8 @@ func TestPeekCreditsWhatIsInHand(t *testing.T) {
 		d.Revise().Credit(0, tt.hand)
 		d.Revise().Settle()
 		if d.Allowed != tt.allowed || d.Results[0].Remaining() != tt.left || (tt.cost > 100) != d.Never {
-			t.Errorf("a cost of %d with %d in hand: allowed %t, never %t, %d remain; want %t and %d", tt.cost, tt.hand, d.Allowed, d.Never,
+			t.Errorf("a cost of %d with %d in hand: allowed %t, never %t, %d remain; want %t and %d", tt.cost, tt.hand,
+				d.Allowed, d.Never,
 				d.Results[0].Remaining(), tt.allowed, tt.left)
 		}
 	}
@@ -186,7 +194,8 @@ func TestLeaseEndIsTheGrants(t *testing.T) {
 					if ramp && tier.Algorithm != limit.SlidingWindow && tier.Algorithm != limit.TokenBucket {
 						continue
 					}
-					g := k.decide(now, 1, true, limit.LeaseRequest{Ample: 3, Share: limit.ShareOne, Ramp: ramp}).Lease(0)
+					g := k.decide(now, 1, true, limit.LeaseRequest{Ample: 3, Share: limit.ShareOne,
+						Ramp: ramp}).Lease(0)
 					want := tier.LeaseEnd(owner, now)
 					if ramp {
 						want = tier.RampEnd(owner, now)
@@ -195,7 +204,8 @@ func TestLeaseEndIsTheGrants(t *testing.T) {
 						want = now // no life was asked for
 					}
 					if g.Until != want {
-						t.Fatalf("%s of %q at %d, ramp %t: the grant ends at %d, the holder expects %d", tier.Algorithm, owner, now, ramp, g.Until,
+						t.Fatalf("%s of %q at %d, ramp %t: the grant ends at %d, the holder expects %d",
+							tier.Algorithm, owner, now, ramp, g.Until,
 							want)
 					}
 				}
@@ -204,7 +214,8 @@ func TestLeaseEndIsTheGrants(t *testing.T) {
 	}
 }
 
-// What is held of a bucket is what was leased in the slot, and what those who leased needed, until it ends or comes back.
+// What is held of a bucket is what was leased in the slot, and what those who leased needed, until it ends or comes
+// back.
 func TestHeldOfABucket(t *testing.T) {
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)

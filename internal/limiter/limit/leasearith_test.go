@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// TestLeasesAtTheBounds asks for leases of limits as large as New takes, with numbers as large as Check takes, and holds
-// every state to what a store that counts in doubles can carry. A bucket's level is computed beside it without a bound.
+// TestLeasesAtTheBounds asks for leases of limits as large as New takes, with numbers as large as Check takes, and
+// holds every state to what a store that counts in doubles can carry. A bucket's level is computed beside it without a
+// bound.
 func TestLeasesAtTheBounds(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	leased, ramped := map[Algorithm]int64{}, 0
@@ -34,7 +35,8 @@ func TestLeasesAtTheBounds(t *testing.T) {
 			}
 			now += r.Int64N(1 + []int64{2, 1000, slot, 2 * p.Period}[r.IntN(4)])
 			if r.IntN(6) == 0 {
-				in.Threshold, in.Burst = randomNumber(r, mostOf(in.Algorithm)), min(in.Burst, 1)*randomNumber(r, MaxUnits)
+				in.Threshold, in.Burst = randomNumber(r, mostOf(in.Algorithm)), min(in.Burst, 1)*randomNumber(r,
+					MaxUnits)
 				if changed, err := New(Limit{ID: "l", MaxCost: MaxUnits, Tiers: []Tier{in}}); err == nil {
 					l, tier = changed, &changed.Tiers[0]
 				}
@@ -62,20 +64,25 @@ func TestLeasesAtTheBounds(t *testing.T) {
 			g := d.Lease(0)
 			leased[tier.Algorithm] += g.Units
 			if tier.Algorithm == TokenBucket && d.Allowed && a.Correction == 0 {
-				if want := levelAfter(tier, &before, now, a.Need+g.Units); before.TokenBucket().Rate == tier.Threshold && want.Cmp(big.NewInt(s.TokenBucket().Level)) != 0 {
-					t.Fatalf("%+v: %+v and a lease of %d (need %d) at %d leave a level of %d, want %s", in, before, g.Units, a.Need, now, s.TokenBucket().Level, want)
+				if want := levelAfter(tier, &before, now,
+					a.Need+g.Units); before.TokenBucket().Rate == tier.Threshold &&
+					want.Cmp(big.NewInt(s.TokenBucket().Level)) != 0 {
+					t.Fatalf("%+v: %+v and a lease of %d (need %d) at %d leave a level of %d, want %s", in, before,
+						g.Units, a.Need, now, s.TokenBucket().Level, want)
 				}
 				if g.Upfront < g.Units {
 					ramped++
 				}
 			}
 			for _, v := range []int64{s.a, s.b, s.c, d.Results[0].seen.amount, d.Results[0].seen.c, tier.FreshAt(&s)} {
-				if v != math.MinInt64 && (v < -2*maxExact || v > 2*maxExact) { // that is FreshAt's word for a state nobody used
+				// that is FreshAt's word for a state nobody used
+				if v != math.MinInt64 && (v < -2*maxExact || v > 2*maxExact) {
 					t.Fatalf("%+v: %d is beyond 2^53 in %+v, after %+v at %d and %+v", in, v, s, a, now, before)
 				}
 			}
 			held := s.TokenBucket().Leased
-			if tier.Algorithm == TokenBucket && (held.Units < 0 || held.Units > 2*MaxUnits || held.Until > now+maxSlot || g.Units > tier.capacity) {
+			if tier.Algorithm == TokenBucket && (held.Units < 0 || held.Units > 2*MaxUnits ||
+				held.Until > now+maxSlot || g.Units > tier.capacity) {
 				t.Fatalf("%+v: %+v at %d, %d leased", in, held, now, g.Units)
 			}
 			if !slices.IsSortedFunc(s.entries(), func(x, y Entry) int { return int(min(max(x.At-y.At, -1), 1)) }) {
@@ -96,8 +103,8 @@ func TestLeasesAtTheBounds(t *testing.T) {
 // mostOf returns the largest threshold of an algorithm.
 func mostOf(a Algorithm) int64 { return kinds[a].largest }
 
-// levelAfter is a bucket's level once units were taken, in 1/den units: refilled up to burst less what is held while that is
-// held, and up to burst after it.
+// levelAfter is a bucket's level once units were taken, in 1/den units: refilled up to burst less what is held while
+// that is held, and up to burst after it.
 func levelAfter(t *Tier, s *State, now, units int64) *big.Int {
 	b, st := t.Params(Owner{}), s.TokenBucket()
 	level := big.NewInt(st.Level)
@@ -124,8 +131,9 @@ func levelAfter(t *Tier, s *State, now, units int64) *big.Int {
 func TestHeldNeverPassesTheBurst(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 8))
 	for range 3000 {
-		l, err := New(Limit{ID: "l", MaxCost: 1, Tiers: []Tier{{Algorithm: TokenBucket, Threshold: randomNumber(r, 1000), Burst: randomNumber(r, 1000),
-			Period: time.Duration(1+r.IntN(5000)) * time.Millisecond}}})
+		l, err := New(Limit{ID: "l", MaxCost: 1,
+			Tiers: []Tier{{Algorithm: TokenBucket, Threshold: randomNumber(r, 1000), Burst: randomNumber(r, 1000),
+				Period: time.Duration(1+r.IntN(5000)) * time.Millisecond}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +143,8 @@ func TestHeldNeverPassesTheBurst(t *testing.T) {
 		for range 40 {
 			b := tier.Params(Owner{})
 			now += r.Int64N(b.SlotLength)
-			ask(t, tier, &s, now, 1, LeaseRequest{Need: r.Int64N(2), Ample: MaxUnits, Share: r.Int64N(ShareOne + 1), Ramp: r.IntN(2) == 0})
+			ask(t, tier, &s, now, 1, LeaseRequest{Need: r.Int64N(2), Ample: MaxUnits, Share: r.Int64N(ShareOne + 1),
+				Ramp: r.IntN(2) == 0})
 			held, level := s.TokenBucket().Leased.Units, s.TokenBucket().Level
 			if held > tier.capacity || level+held*b.Den > b.Full || level < -b.Full {
 				t.Fatalf("burst %d: %d held beside a level of %d/%d", tier.Burst, held, level, b.Den)

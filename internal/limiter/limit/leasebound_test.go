@@ -13,10 +13,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// The bound of leases, held by scripts. Adversarial holders lease from one counter, hoard, spend at the last moment that
-// their grants allow or at the first, give back, die, owe, and refund what they spent; plain requests come in between.
-// The checkers know only when units were spent in the end, which of them were refunded when, and the algorithm's formula
-// as design §5 has it: what was leased and never spent need not fit.
+// The bound of leases, held by scripts. Adversarial holders lease from one counter, hoard, spend at the last moment
+// that their grants allow or at the first, give back, die, owe, and refund what they spent; plain requests come in
+// between. The checkers know only when units were spent in the end, which of them were refunded when, and the
+// algorithm's formula as design §5 has it: what was leased and never spent need not fit.
 
 // dice choose what happens: at random, or by the bytes of a fuzz script.
 type dice interface {
@@ -87,8 +87,9 @@ type leaseWorld struct {
 	brisk  bool // much happens in a period
 	greedy bool // all that there is is leased, and spent as soon as may be
 
-	forgiven bool    // more than a burst was owed, which the core does not remember
-	pardons  []spent // levels below zero that were cut to a smaller burst, when the rate was changed while a ramp was out
+	forgiven bool // more than a burst was owed, which the core does not remember
+	// levels below zero that were cut to a smaller burst, when the rate was changed while a ramp was out
+	pardons []spent
 
 	lots     []*lot
 	spends   []*spent
@@ -107,7 +108,8 @@ type receipt struct {
 }
 
 func newLeaseWorld(d dice, f leaseFault, limits ...*limit.Limit) *leaseWorld {
-	w := &leaseWorld{dice: d, fault: f, limits: limits, l: limits[0], owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}}
+	w := &leaseWorld{dice: d, fault: f, limits: limits, l: limits[0], owner: limit.Owner{Kind: limit.Tenant,
+		Name: "acme"}}
 	w.brisk, w.greedy = d.IntN(2) == 0, d.IntN(4) == 0
 	w.now = time.Date(2026, 3, 2, 23, 59, 50, 0, time.UTC).UnixMicro() // close to midnight, for a quota
 	return w
@@ -295,7 +297,8 @@ func (w *leaseWorld) ask() {
 	d := w.decide(req)
 	w.notePardon(was)
 	g := w.grantOf(d)
-	if w.fault == noLeaseFault && (g.Units < 0 || g.Upfront < 0 || g.Upfront > g.Units || (g.Units > 0 && g.Until < w.now) || g.Units > a.Largest() ||
+	if w.fault == noLeaseFault && (g.Units < 0 || g.Upfront < 0 || g.Upfront > g.Units ||
+		(g.Units > 0 && g.Until < w.now) || g.Units > a.Largest() ||
 		(!d.Allowed && g != limit.Lease{})) {
 		w.wrong = append(w.wrong, fmt.Sprintf("at %d the grant of %+v is %+v", w.now, a, g))
 	}
@@ -319,7 +322,8 @@ func (w *leaseWorld) ask() {
 		owed.seq = w.seq
 		w.spends = append(w.spends, owed)
 		w.owedUnits += owed.units
-		w.forgiven = w.forgiven || (t.Algorithm == limit.TokenBucket && w.state.TokenBucket().Level <= -t.Params(w.owner).Full)
+		w.forgiven = w.forgiven || (t.Algorithm == limit.TokenBucket &&
+			w.state.TokenBucket().Level <= -t.Params(w.owner).Full)
 	}
 	if charged := d.Results[0].Charged; charged > 0 {
 		s := w.spend(w.now, charged)
@@ -338,8 +342,8 @@ func (w *leaseWorld) ask() {
 	}
 }
 
-// notePardon notes a bucket that was further below zero than its new burst goes. What its leases may still spend is then
-// beyond the bound by what was cut off.
+// notePardon notes a bucket that was further below zero than its new burst goes. What its leases may still spend is
+// then beyond the bound by what was cut off.
 func (w *leaseWorld) notePardon(before limit.State) {
 	t, was := w.tier(), before.TokenBucket()
 	if t.Algorithm != limit.TokenBucket || was.Rate == w.state.TokenBucket().Rate || was.Level >= 0 {
@@ -357,9 +361,9 @@ func (w *leaseWorld) notePardon(before limit.State) {
 	}
 }
 
-// giveBack takes units off a lot. Those that have not come free go first, and the others come free evenly until the ramp
-// ends, as all of them did: from now on, or as if it had been so from the beginning. A holder that kept the slope would be
-// done before the end, ahead of a line that others may have been granted the rest of meanwhile.
+// giveBack takes units off a lot. Those that have not come free go first, and the others come free evenly until the
+// ramp ends, as all of them did: from now on, or as if it had been so from the beginning. A holder that kept the slope
+// would be done before the end, ahead of a line that others may have been granted the rest of meanwhile.
 func (w *leaseWorld) giveBack(h *lot, units int64) {
 	free := h.free(w.now)
 	h.Units -= units
@@ -394,7 +398,8 @@ func (w *leaseWorld) look(req *limit.Request, at int64) *limit.Decision {
 // checkRetry holds a denial to its word: what did not fit fits at the time it named, and not before.
 func (w *leaseWorld) checkRetry(req *limit.Request, retryAt int64) {
 	if retryAt <= w.now || !w.look(req, retryAt).Allowed || w.look(req, retryAt-1).Allowed {
-		w.wrong = append(w.wrong, fmt.Sprintf("denied at %d until %d: allowed then %t, one µs before %t", w.now, retryAt,
+		w.wrong = append(w.wrong, fmt.Sprintf("denied at %d until %d: allowed then %t, one µs before %t", w.now,
+			retryAt,
 			w.look(req, retryAt).Allowed, w.look(req, retryAt-1).Allowed))
 	}
 }
@@ -428,7 +433,8 @@ func (w *leaseWorld) randomAhead(cost int64) limit.LeaseRequest {
 		}
 		return 1 + w.below(t.Capacity())
 	}
-	a := limit.LeaseRequest{Need: cost, Least: some(), Most: some(), Ample: some(), Plenty: some(), Share: limit.ShareOne}
+	a := limit.LeaseRequest{Need: cost, Least: some(), Most: some(), Ample: some(), Plenty: some(),
+		Share: limit.ShareOne}
 	if w.IntN(2) == 0 {
 		a.Need = int64(w.IntN(int(min(cost, 1<<20)) + 1))
 	}
@@ -502,7 +508,10 @@ func (w *leaseWorld) refund() {
 // overBound looks at all that was spent.
 func (w *leaseWorld) overBound() []string {
 	all := slices.Clone(w.spends)
-	slices.SortStableFunc(all, func(a, b *spent) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) })
+	slices.SortStableFunc(all, func(a, b *spent) int {
+		return cmp.Or(cmp.Compare(a.at, b.at),
+			cmp.Compare(a.seq, b.seq))
+	})
 	own := slices.DeleteFunc(slices.Clone(all), func(s *spent) bool { return s.owed })
 	threshold, burst := int64(0), int64(0)
 	for _, l := range w.limits { // a limit that was changed is held to the largest numbers it had
@@ -534,8 +543,8 @@ func overWindows(all []*spent, threshold int64, window func(at int64) int64) []s
 	return nil
 }
 
-// overSliding: at the time of each spend, ⌈prev·(period−elapsed)/period⌉ + cur ≤ threshold, counting what had been spent
-// by then and not been refunded by then.
+// overSliding: at the time of each spend, ⌈prev·(period−elapsed)/period⌉ + cur ≤ threshold, counting what had been
+// spent by then and not been refunded by then.
 func overSliding(all []*spent, threshold, period int64) []string {
 	for i, s := range all {
 		window, cur, prev := s.at/period, int64(0), int64(0)
@@ -552,7 +561,8 @@ func overSliding(all []*spent, threshold, period int64) []string {
 			}
 		}
 		if used := (prev*(period-s.at%period)+period-1)/period + cur; used > threshold {
-			return []string{fmt.Sprintf("at %d %d of %d are used: %d in this window, %d in the last", s.at, used, threshold, cur, prev)}
+			return []string{fmt.Sprintf("at %d %d of %d are used: %d in this window, %d in the last", s.at, used,
+				threshold, cur, prev)}
 		}
 	}
 	return nil
@@ -564,15 +574,16 @@ func overLog(all []*spent, threshold, period int64) []string {
 		sum := int64(0)
 		for j := i; j < len(all) && all[j].at < all[i].at+period; j++ {
 			if sum += all[j].units - all[j].back; sum > threshold {
-				return []string{fmt.Sprintf("%d units within [%d, %d], threshold %d", sum, all[i].at, all[j].at, threshold)}
+				return []string{fmt.Sprintf("%d units within [%d, %d], threshold %d", sum, all[i].at, all[j].at,
+					threshold)}
 			}
 		}
 	}
 	return nil
 }
 
-// overBucket: in no interval [a, b] more than burst + rate·(b−a), and what was pardoned in it. Units are counted in parts of
-// a period, exactly.
+// overBucket: in no interval [a, b] more than burst + rate·(b−a), and what was pardoned in it. Units are counted in
+// parts of a period, exactly.
 func overBucket(all []*spent, pardons []spent, burst, threshold, period int64) []string {
 	for i := range all {
 		sum := int64(0)
@@ -585,7 +596,8 @@ func overBucket(all []*spent, pardons []spent, burst, threshold, period int64) [
 				}
 			}
 			if sum > bound {
-				return []string{fmt.Sprintf("%.3f units within [%d, %d] of %d µs, bound %.3f", float64(sum)/float64(period),
+				return []string{fmt.Sprintf("%.3f units within [%d, %d] of %d µs, bound %.3f",
+					float64(sum)/float64(period),
 					all[i].at, all[j].at, all[j].at-all[i].at, float64(bound)/float64(period))}
 			}
 		}
@@ -593,8 +605,8 @@ func overBucket(all []*spent, pardons []spent, burst, threshold, period int64) [
 	return nil
 }
 
-// admits reports whether the formula admits need now, by what was spent until now, owed units included: a store that has
-// heard of them must not charge beyond.
+// admits reports whether the formula admits need now, by what was spent until now, owed units included: a store that
+// has heard of them must not charge beyond.
 func (w *leaseWorld) admits(need int64) bool {
 	t := w.tier()
 	all := slices.Clone(w.spends)
@@ -703,11 +715,13 @@ func TestLeasesKeepTheBound(t *testing.T) {
 						w.traced = true
 						w.run(60)
 						t.Fatalf("seed %d, %s %d per %s, burst %d:\n%s\n%s", seed, a, w.limits[0].Tiers[0].Threshold,
-							w.limits[0].Tiers[0].Period, w.limits[0].Tiers[0].Burst, strings.Join(wrong, "\n"), w.trace.String())
+							w.limits[0].Tiers[0].Period, w.limits[0].Tiers[0].Burst, strings.Join(wrong, "\n"),
+							w.trace.String())
 					}
 					sum.add(w)
 				}
-				t.Logf("%d scripts: %d units leased, of them %d along ramps; %d spent later, %d given back, %d refunded, %d owed; %d denials",
+				t.Logf("%d scripts: %d units leased, of them %d along ramps; %d spent later, %d given back, %d "+
+					"refunded, %d owed; %d denials",
 					scripts, sum.granted, sum.ramped, sum.late, sum.gaveBack, sum.refunded, sum.owedUnits, sum.denied)
 				ramps := a == limit.TokenBucket || a == limit.SlidingWindow
 				least := int64(scripts)

@@ -57,8 +57,8 @@ var leaseFaults = []struct {
 	{owedDropped, leased},
 }
 
-// TestBrokenLeases shows the checkers catch each fault, in each algorithm that has it. Checkers that pass a broken store
-// would hold nothing.
+// TestBrokenLeases shows the checkers catch each fault, in each algorithm that has it. Checkers that pass a broken
+// store would hold nothing.
 func TestBrokenLeases(t *testing.T) {
 	const scripts = 5000
 	for _, tt := range leaseFaults {
@@ -165,7 +165,8 @@ func (w *leaseWorld) charge(units, at int64) {
 		*s = st.State()
 	case limit.SlidingLog, limit.SlidingBuckets:
 		st := s.Log()
-		i, found := slices.BinarySearchFunc(st.Entries, at, func(x limit.Entry, at int64) int { return int(min(max(x.At-at, -1), 1)) })
+		i, found := slices.BinarySearchFunc(st.Entries, at,
+			func(x limit.Entry, at int64) int { return int(min(max(x.At-at, -1), 1)) })
 		if !found {
 			st.Entries = slices.Insert(st.Entries, i, limit.Entry{At: at})
 		}

@@ -11,7 +11,8 @@ import (
 
 func tokenTier(tb testing.TB, rate, burst int64, period time.Duration) *Tier {
 	tb.Helper()
-	l, err := New(Limit{ID: "l", MaxCost: burst, Tiers: []Tier{{Algorithm: TokenBucket, Threshold: rate, Burst: burst, Period: period}}})
+	l, err := New(Limit{ID: "l", MaxCost: burst, Tiers: []Tier{{Algorithm: TokenBucket, Threshold: rate, Burst: burst,
+		Period: period}}})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -64,7 +65,8 @@ func TestRefillFromBelowZero(t *testing.T) {
 	} {
 		at, level := tier.refilled(tier.full, 0, -tt.owed*tier.den, tt.after)
 		if at != tt.after || level != tt.want*tier.den {
-			t.Errorf("%d units are owed: %d µs later the level of %d is %d/%d, want %d", tt.owed, tt.after, at, level, tier.den, tt.want)
+			t.Errorf("%d units are owed: %d µs later the level of %d is %d/%d, want %d", tt.owed, tt.after, at, level,
+				tier.den, tt.want)
 		}
 	}
 }
@@ -72,7 +74,8 @@ func TestRefillFromBelowZero(t *testing.T) {
 // ask decides on one state.
 func ask(tb testing.TB, t *Tier, s *State, now, cost int64, a LeaseRequest) *Decision {
 	tb.Helper()
-	req := &Request{Owner: Owner{Tenant, "acme"}, Charges: []Charge{{Limit: t.Limit(), Cost: cost}}, Leases: []LeaseRequest{a}}
+	req := &Request{Owner: Owner{Tenant, "acme"}, Charges: []Charge{{Limit: t.Limit(), Cost: cost}},
+		Leases: []LeaseRequest{a}}
 	if err := req.Check(); err != nil {
 		tb.Fatal(err)
 	}
@@ -135,18 +138,20 @@ func TestAdjustAtAnotherRateEndsReceipts(t *testing.T) {
 func TestAdjustAtIsATime(t *testing.T) {
 	tier := tokenTier(t, 10, 10, time.Second)
 	for _, at := range []int64{math.MinInt64, -1<<53 - 1, 1<<53 + 1, math.MaxInt64} {
-		req := &Request{Charges: []Charge{{Limit: tier.Limit(), Cost: 1}}, Leases: []LeaseRequest{{Correction: 1, CorrectionAt: at}}}
+		req := &Request{Charges: []Charge{{Limit: tier.Limit(), Cost: 1}},
+			Leases: []LeaseRequest{{Correction: 1, CorrectionAt: at}}}
 		if err := req.Check(); !errors.Is(err, ErrInvalidRequest) {
 			t.Errorf("AdjustAt %d: %v, want ErrInvalidRequest", at, err)
 		}
 	}
 }
 
-// Guarantees that the next free time of a leaky bucket, when the rate changes, is rounded up to a whole µs: after one unit
-// at three per second the next is due a third of a µs after 333,333 µs, and so 333,333 µs is too early.
+// Guarantees that the next free time of a leaky bucket, when the rate changes, is rounded up to a whole µs: after one
+// unit at three per second the next is due a third of a µs after 333,333 µs, and so 333,333 µs is too early.
 func TestNextFreeTimeAtAnotherRate(t *testing.T) {
 	tier := func(rate int64) *Tier {
-		l, err := New(Limit{ID: "l", MaxCost: 1, Tiers: []Tier{{Algorithm: LeakyBucket, Threshold: rate, Period: time.Second}}})
+		l, err := New(Limit{ID: "l", MaxCost: 1,
+			Tiers: []Tier{{Algorithm: LeakyBucket, Threshold: rate, Period: time.Second}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -65,8 +65,9 @@ import (
 
 // Bounds of the arithmetic. Outside them [New] refuses a limit.
 const (
-	MaxUnits        = 1 << 40              // largest threshold, rate, burst, quota and cost, in units
-	MaxSlidingUnits = 1 << 32              // largest threshold of a sliding_window: it is multiplied by up to 2^20 ticks
+	MaxUnits = 1 << 40 // largest threshold, rate, burst, quota and cost, in units
+	// largest threshold of a sliding_window: it is multiplied by up to 2^20 ticks
+	MaxSlidingUnits = 1 << 32
 	MaxLogEntries   = 10_000               // largest threshold of a sliding_log: each unit may be an entry of its own
 	MaxBuckets      = 128                  // largest number of buckets of a sliding_buckets limit
 	DefaultBuckets  = 24                   // buckets of a sliding_buckets limit that names none
@@ -236,7 +237,8 @@ func New(l Limit) (*Limit, error) {
 		sum := sha256.Sum256([]byte(t.identity))
 		copy(t.digest[:], sum[:])
 		if j, ok := seen[t.identity]; ok {
-			bad(i, "period", "tiers %d and %d have the same algorithm and period, so they would be one counter", j+1, i+1)
+			bad(i, "period", "tiers %d and %d have the same algorithm and period, so they would be one counter", j+1,
+				i+1)
 		}
 		seen[t.identity] = i
 	}

@@ -24,8 +24,8 @@ func (away) Decide(_ context.Context, _ *limit.Request, now time.Time, d *limit.
 	return errAway
 }
 
-// Guarantees that no store computes a calendar period while it holds a lock: whenever one is computed, another request of
-// the same owner, whose counters are behind the same locks, is decided meanwhile.
+// Guarantees that no store computes a calendar period while it holds a lock: whenever one is computed, another request
+// of the same owner, whose counters are behind the same locks, is decided meanwhile.
 func TestNoPeriodIsComputedUnderALock(t *testing.T) {
 	var now time.Time // what the clock of the lease store shows
 	quota := mustNew(t, limit.Limit{ID: "quota", Tiers: []limit.Tier{daily}})
@@ -43,10 +43,12 @@ func TestNoPeriodIsComputedUnderALock(t *testing.T) {
 	}{
 		{"memory", func() (limit.Store, error) { return newMemory(), nil }},
 		{"lease", func() (limit.Store, error) {
-			return lease.New(lease.Config{Store: newMemory(), GiveBackEvery: -1, Clock: func() time.Time { return now }})
+			return lease.New(lease.Config{Store: newMemory(), GiveBackEvery: -1,
+				Clock: func() time.Time { return now }})
 		}},
 		{"outage", func() (limit.Store, error) {
-			return resilience.NewFallback(resilience.FallbackConfig{Store: away{newMemory()}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+			return resilience.NewFallback(resilience.FallbackConfig{Store: away{newMemory()},
+				Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

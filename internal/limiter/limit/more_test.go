@@ -16,7 +16,8 @@ func TestMoreAt(t *testing.T) {
 		in := randomTier(r)
 		switch r.IntN(8) {
 		case 0:
-			in = Tier{Algorithm: Quota, Threshold: randomNumber(r, 1000), Calendar: &Calendar{Every: Week, Location: time.UTC}}
+			in = Tier{Algorithm: Quota, Threshold: randomNumber(r, 1000), Calendar: &Calendar{Every: Week,
+				Location: time.UTC}}
 		case 1, 2, 3, 4:
 			if in.Threshold = randomNumber(r, 50); in.Algorithm == TokenBucket {
 				in.Burst = randomNumber(r, 50)
@@ -46,7 +47,8 @@ func TestMoreAt(t *testing.T) {
 			if r.IntN(8) == 0 {
 				cost = tier.capacity + 1 // never, so that nothing is used
 			} else if r.IntN(4) == 0 && tier.Algorithm != LeakyBucket {
-				ask(t, tier, &s, now, cost, LeaseRequest{Need: cost, Least: most / 4, Most: most / 4, Ample: most / 4, Share: ShareOne})
+				ask(t, tier, &s, now, cost, LeaseRequest{Need: cost, Least: most / 4, Most: most / 4, Ample: most / 4,
+					Share: ShareOne})
 			}
 			before := s.Clone()
 			d := once(l, &s, now, cost)
@@ -72,10 +74,12 @@ func TestMoreAt(t *testing.T) {
 			looked[tier.Algorithm]++
 			leftAt := func(at int64) int64 { return once(l, from.Clone(), at, tier.capacity+1).Results[0].Remaining() }
 			if after := leftAt(at); at <= now || after <= left {
-				t.Fatalf("%+v: a cost of %d at %d on %+v leaves %d; at MoreAt, %d µs later, %d are left", in, cost, now, before, left, at-now, after)
+				t.Fatalf("%+v: a cost of %d at %d on %+v leaves %d; at MoreAt, %d µs later, %d are left", in, cost,
+					now, before, left, at-now, after)
 			}
 			if early := leftAt(at - 1); early > left {
-				t.Fatalf("%+v: a cost of %d at %d on %+v leaves %d; %d µs later %d are left, and MoreAt is a µs after that", in, cost, now, before, left, at-1-now, early)
+				t.Fatalf("%+v: a cost of %d at %d on %+v leaves %d; %d µs later %d are left, and MoreAt is a µs "+
+					"after that", in, cost, now, before, left, at-1-now, early)
 			}
 			if !d.Allowed && !d.Never && at > d.RetryAt {
 				t.Fatalf("%+v: MoreAt %d is after RetryAt %d", in, at, d.RetryAt)
@@ -95,7 +99,8 @@ func TestMoreAt(t *testing.T) {
 // once decides about one cost, and charges it if it is admitted.
 func once(l *Limit, s *State, now, cost int64) *Decision {
 	d := new(Decision)
-	e := d.BeginChecked(&Request{Owner: Owner{Kind: Tenant, Name: "acme"}, Charges: []Charge{{Limit: l, Cost: cost}}}, now)
+	e := d.BeginChecked(&Request{Owner: Owner{Kind: Tenant, Name: "acme"}, Charges: []Charge{{Limit: l, Cost: cost}}},
+		now)
 	e.Evaluate(0, s, true)
 	if e.Settle() {
 		e.Charge(0, s)

@@ -63,7 +63,8 @@ func TestNewErrors(t *testing.T) {
 		{"no tiers", whole(func(l *limit.Limit) { l.Tiers = nil }), -1, "tiers"},
 		{"most tiers", whole(func(l *limit.Limit) { l.Tiers = many[1:] }), 0, ""},
 		{"too many tiers", whole(func(l *limit.Limit) { l.Tiers = many }), -1, "tiers"},
-		{"one counter twice", whole(func(l *limit.Limit) { l.Tiers = []limit.Tier{window, bucket, window} }), 2, "period"},
+		{"one counter twice", whole(func(l *limit.Limit) { l.Tiers = []limit.Tier{window, bucket, window} }), 2,
+			"period"},
 		{"the second tier", whole(func(l *limit.Limit) {
 			l.Tiers = []limit.Tier{window, {Algorithm: limit.FixedWindow, Period: time.Minute}}
 		}), 1, "threshold"},
@@ -101,7 +102,8 @@ func TestNewErrors(t *testing.T) {
 		{"shortest period", tier(window, func(t *limit.Tier) { t.Period = limit.MinPeriod }), 0, ""},
 		{"half a millisecond", tier(window, func(t *limit.Tier) { t.Period = 1500 * time.Microsecond }), 0, "period"},
 		{"longest period", tier(window, func(t *limit.Tier) { t.Period = limit.MaxPeriod }), 0, ""},
-		{"period too long", tier(window, func(t *limit.Tier) { t.Period = limit.MaxPeriod + time.Millisecond }), 0, "period"},
+		{"period too long", tier(window, func(t *limit.Tier) { t.Period = limit.MaxPeriod + time.Millisecond }), 0,
+			"period"},
 		{"burst of a window", tier(window, func(t *limit.Tier) { t.Burst = 1 }), 0, "burst"},
 		{"buckets of a window", tier(window, func(t *limit.Tier) { t.Buckets = 1 }), 0, "buckets"},
 		{"calendar of a window", tier(window, func(t *limit.Tier) { t.Calendar = quota.Calendar }), 0, "every"},
@@ -189,7 +191,8 @@ func TestOddPeriodsLoadAtOnce(t *testing.T) {
 	for _, ms := range []int64{1_048_583, 15_485_867, 31_622_399_999,
 		31_622_399_989} { // primes, and near the longest period
 		mustNew(t, limit.Limit{ID: "odd", Tiers: []limit.Tier{
-			{Algorithm: limit.SlidingWindow, Threshold: limit.MaxSlidingUnits, Period: time.Duration(ms) * time.Millisecond}}})
+			{Algorithm: limit.SlidingWindow, Threshold: limit.MaxSlidingUnits,
+				Period: time.Duration(ms) * time.Millisecond}}})
 	}
 	if took := time.Since(start); took > time.Second {
 		t.Errorf("four limits took %s to check", took)

@@ -61,7 +61,8 @@ func told(d *Decision) string {
 	out := fmt.Sprintln(d.Allowed, d.Never, d.RetryAt, d.RetryAfter(), d.Fullest(), d.Now, d.Owner, d.Degraded)
 	for i := range d.Results {
 		r := &d.Results[i]
-		out += fmt.Sprintln(r.Limit().ID, r.Cost, r.Charged, r.RetryAt, r.Admits, r.Never, r.Other, r.Shadow(), r.Used(), r.Remaining(),
+		out += fmt.Sprintln(r.Limit().ID, r.Cost, r.Charged, r.RetryAt, r.Admits, r.Never, r.Other, r.Shadow(),
+			r.Used(), r.Remaining(),
 			r.ResetAt(), r.MoreAt(), d.Charges(i), d.ChargeIndex(i), d.Value(i), r == d.Binding())
 	}
 	for _, e := range d.Receipt().Entries() {
@@ -164,7 +165,8 @@ func TestProgramDeclines(t *testing.T) {
 	again := make1(Limit{ID: "a", Tiers: []Tier{bucket, window}})
 	subject := make1(Limit{ID: "s", Per: "subject", Tiers: []Tier{bucket}})
 	log := make1(Limit{ID: "log", Tiers: []Tier{{Algorithm: SlidingLog, Threshold: 5, Period: time.Second}}})
-	monthly := make1(Limit{ID: "q", Tiers: []Tier{{Algorithm: Quota, Threshold: 5, Calendar: &Calendar{Every: Month, Location: time.UTC}}}})
+	monthly := make1(Limit{ID: "q", Tiers: []Tier{{Algorithm: Quota, Threshold: 5, Calendar: &Calendar{Every: Month,
+		Location: time.UTC}}}})
 	now := int64(1_772_445_600_000_000)
 	of := func(charges ...Charge) Request { return Request{Owner: Owner{Tenant, "acme"}, Charges: charges} }
 	one := func(l *Limit) Charge { return Charge{Limit: l, Cost: 1} }

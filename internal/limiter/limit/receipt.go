@@ -110,7 +110,8 @@ type EntryParams struct {
 // Params returns the numbers of the entry.
 func (e *ReceiptEntry) Params() EntryParams {
 	return EntryParams{
-		At: e.at, End: e.end, Headroom: e.headroom, Refunded: e.refundedBefore, SlotEnd: e.slotEnd, NextFree: e.nextFree,
+		At: e.at, End: e.end, Headroom: e.headroom, Refunded: e.refundedBefore, SlotEnd: e.slotEnd,
+		NextFree: e.nextFree,
 		Fraction: e.fraction,
 	}
 }

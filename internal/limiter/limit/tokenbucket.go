@@ -232,7 +232,8 @@ func (b *tokenBucket) refilled(full, at, level, now int64) (asOf, refilled int64
 	if elapsed <= 0 {
 		return at, min(level, full)
 	}
-	if elapsed >= b.fullIn && (level >= 0 || elapsed > (full-level)/b.num) { // it is full; elapsed·num may not fit 64 bits
+	// it is full; elapsed·num may not fit 64 bits
+	if elapsed >= b.fullIn && (level >= 0 || elapsed > (full-level)/b.num) {
 		return now, full
 	}
 	return now, min(level+elapsed*b.num, full)
@@ -354,8 +355,9 @@ func (b *tokenBucket) freshAt(s *State) int64 {
 		at += ceilDiv(b.full-level, b.num)
 	}
 	if x := s.extra; x != nil {
-		at = max(at, x.refunds.Last+b.fullIn) // receipts are valid for fullIn, and those from before must find the refund
-		if x.leased.Units > 0 {               // what is leased begins to refill at the end of its slot
+		// receipts are valid for fullIn, and those from before must find the refund
+		at = max(at, x.refunds.Last+b.fullIn)
+		if x.leased.Units > 0 { // what is leased begins to refill at the end of its slot
 			at = max(at, x.leased.Until+ceilDiv(min(x.leased.Units, b.burst)*b.den, b.num))
 		}
 	}
@@ -384,7 +386,8 @@ func (b *tokenBucket) perUnit() int64 { return -b.den }
 func (b *tokenBucket) receipt(r *Result, e *ReceiptEntry) {
 	seen := r.bucket()
 	e.at = seen.asOf
-	if e.slotEnd = r.leaseAt; e.slotEnd != 0 { // the charge is counted as leased, and comes back only until the slot ends
+	// the charge is counted as leased, and comes back only until the slot ends
+	if e.slotEnd = r.leaseAt; e.slotEnd != 0 {
 		e.end = e.slotEnd
 		return
 	}
@@ -407,7 +410,8 @@ func (b *tokenBucket) refund(s *State, e *ReceiptEntry, units, now int64) int64 
 	}
 	seen := b.seenAt(s, max(now, s.bucketLevel().asOf))
 	elapsed, others := seen.asOf-e.at, s.refunds().Total-e.refundedBefore
-	if s.bucketLevel().rate != b.rate || elapsed < 0 || others < 0 { // another rate; the clock stepped back; the counter or the total is new
+	// another rate; the clock stepped back; the counter or the total is new
+	if s.bucketLevel().rate != b.rate || elapsed < 0 || others < 0 {
 		return 0
 	}
 	gained := b.full
@@ -548,7 +552,8 @@ func (b *tokenBucket) replay(s *State, units, at, now int64, _ span) {
 
 func (b *tokenBucket) params(owner string) Params {
 	return Params{
-		Period: b.period, Num: b.num, Den: b.den, Full: b.full, FullIn: b.fullIn, SlotLength: b.slotLength, SlotOffset: b.slotOffset(owner),
+		Period: b.period, Num: b.num, Den: b.den, Full: b.full, FullIn: b.fullIn, SlotLength: b.slotLength,
+		SlotOffset: b.slotOffset(owner),
 	}
 }
 

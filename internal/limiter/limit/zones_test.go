@@ -18,7 +18,8 @@ import (
 )
 
 // goZones returns every time zone of Go's own zone data. That is the data of a program on a machine without zone files,
-// and its tables end years before those of most systems. Zones with equal data are returned once, under their first name.
+// and its tables end years before those of most systems. Zones with equal data are returned once, under their first
+// name.
 func goZones(tb testing.TB) []*time.Location {
 	tb.Helper()
 	root, err := exec.CommandContext(tb.Context(), "go", "env", "GOROOT").Output()
@@ -92,7 +93,8 @@ func readClock(loc *time.Location, from, until int64) clock {
 // offset, at which the day has begun by that offset.
 func (c clock) firstOf(day time.Time) int64 {
 	midnight := day.Unix()
-	i, _ := slices.BinarySearchFunc(c, midnight-30*3600, func(o offsetFrom, at int64) int { return cmp.Compare(o.from, at) })
+	i, _ := slices.BinarySearchFunc(c, midnight-30*3600,
+		func(o offsetFrom, at int64) int { return cmp.Compare(o.from, at) })
 	for i = max(i-1, 0); ; i++ {
 		first := max(midnight-c[i].offset, c[i].from)
 		if i+1 == len(c) || first < c[i+1].from {
@@ -120,7 +122,8 @@ func calendarsOf(loc *time.Location) []*limit.Calendar {
 	for _, anchor := range []int{0, 29, 30, 31} {
 		out = append(out, &limit.Calendar{Every: limit.Month, AnchorDay: anchor})
 	}
-	for _, anchor := range []time.Time{civilDay(2000, 2, 29), civilDay(2000, 3, 30), civilDay(2000, 4, 31), civilDay(2000, 10, 29), civilDay(2000, 12, 31)} {
+	for _, anchor := range []time.Time{civilDay(2000, 2, 29), civilDay(2000, 3, 30), civilDay(2000, 4, 31),
+		civilDay(2000, 10, 29), civilDay(2000, 12, 31)} {
 		out = append(out, &limit.Calendar{Every: limit.Year, AnchorMonth: anchor.Month(), AnchorDay: anchor.Day()})
 	}
 	for _, c := range out {
@@ -157,11 +160,11 @@ func firstDays(c *limit.Calendar, from, to int) (days []time.Time) {
 	return days
 }
 
-// Guarantees that in every time zone the periods of every calendar begin at the first instant of their first day, follow
-// each other without a gap or an overlap, and name themselves at each of their instants. The years go far beyond the
-// tables of the zones, where Go works by the zone's rule. `make soak` tries every year to 2400. A usual run ends in
-// 2110, but for the last years: from 2038 on every year of a zone follows one rule. A short run leaves out most
-// years, and of the others most days on which nothing happens.
+// Guarantees that in every time zone the periods of every calendar begin at the first instant of their first day,
+// follow each other without a gap or an overlap, and name themselves at each of their instants. The years go far beyond
+// the tables of the zones, where Go works by the zone's rule. `make soak` tries every year to 2400. A usual run ends in
+// 2110, but for the last years: from 2038 on every year of a zone follows one rule. A short run leaves out most years,
+// and of the others most days on which nothing happens.
 func TestCalendarInEveryZone(t *testing.T) {
 	spans := [][2]int{{1970, 2110}, {2396, 2400}}
 	switch {
@@ -193,7 +196,8 @@ func comparePeriods(t *testing.T, c *limit.Calendar, clock clock, days []time.Ti
 		if start == end { // the zone left the day out
 			continue
 		}
-		eventful := clock.changedNear(day) || clock.changedNear(days[i+1]) || day.Month() != day.AddDate(0, 0, 4).Month()
+		eventful := clock.changedNear(day) || clock.changedNear(days[i+1]) || day.Month() != day.AddDate(0, 0,
+			4).Month()
 		if testing.Short() && c.Every < limit.Month && !eventful && i%17 != 0 {
 			continue
 		}
@@ -203,7 +207,8 @@ func comparePeriods(t *testing.T, c *limit.Calendar, clock clock, days []time.Ti
 		}
 		for _, now := range instants {
 			if s, e := c.Period(now); s != start || e != end {
-				t.Fatalf("%s: the period that holds %s is [%s, %s), want [%s, %s)", c, show(now), show(s), show(e), show(start), show(end))
+				t.Fatalf("%s: the period that holds %s is [%s, %s), want [%s, %s)", c, show(now), show(s), show(e),
+					show(start), show(end))
 			}
 		}
 	}
@@ -215,7 +220,8 @@ func TestCalendarOfAnOddZone(t *testing.T) {
 	zone := oddZone(t)
 	for every := limit.Day; every <= limit.Year; every++ {
 		c := &limit.Calendar{Every: every, Location: zone}
-		for _, now := range []int64{math.MinInt64, math.MinInt64 + 1, -62135596800_000000, -1, 0, 1, 86400_000000, 400_000_000000, 1 << 53, math.MaxInt64 - 1} {
+		for _, now := range []int64{math.MinInt64, math.MinInt64 + 1, -62135596800_000000, -1, 0, 1, 86400_000000,
+			400_000_000000, 1 << 53, math.MaxInt64 - 1} {
 			if start, end := c.Period(now); start > now || end <= now {
 				t.Errorf("%s: the period that holds %d is [%d, %d)", c, now, start, end)
 			}
@@ -228,8 +234,8 @@ func TestCalendarOfAnOddZone(t *testing.T) {
 	}
 }
 
-// oddZone is a zone whose clocks go from twenty days behind UTC to twenty days ahead of it, and back, every ten minutes of
-// the first days of 1970.
+// oddZone is a zone whose clocks go from twenty days behind UTC to twenty days ahead of it, and back, every ten minutes
+// of the first days of 1970.
 func oddZone(tb testing.TB) *time.Location {
 	tb.Helper()
 	const changes, ahead = 1500, 20 * 86400
@@ -240,7 +246,8 @@ func oddZone(tb testing.TB) *time.Location {
 		return b
 	}
 	header := append([]byte("TZif\x00"), make([]byte, 15)...) // RFC 9636, version 1
-	for _, count := range []int64{0, 0, 0, changes, 2, 4} {   // UT and standard indicators, leap seconds, changes, types, bytes of names
+	// UT and standard indicators, leap seconds, changes, types, bytes of names
+	for _, count := range []int64{0, 0, 0, changes, 2, 4} {
 		header = number(header, 4, count)
 	}
 	data := header

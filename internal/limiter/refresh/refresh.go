@@ -1,7 +1,8 @@
-// Package refresh keeps a value that is read over a network: cached, read again as it ages, and used on where it cannot be.
+// Package refresh keeps a value that is read over a network: cached, read again as it ages, and used on where it cannot
+// be.
 //
-// Time arrives from callers, and nothing runs between their calls but a read under way: a process that is frozen after each
-// request, as a Lambda is, would stop it. A read that a freeze cut is given up, and another takes its place.
+// Time arrives from callers, and nothing runs between their calls but a read under way: a process that is frozen after
+// each request, as a Lambda is, would stop it. A read that a freeze cut is given up, and another takes its place.
 package refresh
 
 import (
@@ -35,16 +36,17 @@ var (
 // Config sets up a [Cache]. All of it but RefreshOf is required.
 type Config[V any] struct {
 	// Read gets the value, or an error why there is none. before is the one in use, nil where there is none yet; where
-	// nothing changed it may be returned again. ctx ends after ReadTimeout, with Close, and when the read is given up. A panic
-	// is an error that holds nothing of it.
+	// nothing changed it may be returned again. ctx ends after ReadTimeout, with Close, and when the read is given up.
+	// A panic is an error that holds nothing of it.
 	Read func(ctx context.Context, before *V) (*V, error)
 
-	// Ended is told how a read ended, before those who wait for it go on. Nothing is told of reads that were given up, or
-	// that Close ended. Calls may overlap.
+	// Ended is told how a read ended, before those who wait for it go on. Nothing is told of reads that were given up,
+	// or that Close ended. Calls may overlap.
 	Ended func(End[V])
 
-	Wait     time.Duration // that First and Renew wait at most
-	Refresh  time.Duration // age at which the value is read again, and up to a fifth more; it is overdue at twice this age
+	Wait time.Duration // that First and Renew wait at most
+	// age at which the value is read again, and up to a fifth more; it is overdue at twice this age
+	Refresh  time.Duration
 	Cooldown time.Duration // least time between two reads, for as long as there is a value
 
 	// RefreshOf is Refresh for one value, where that says it itself; nil is Refresh for all. It is not below Cooldown.
@@ -144,8 +146,8 @@ func (k *Cache[V]) First(ctx context.Context, now time.Time) (*V, error) {
 	return nil, err
 }
 
-// Renew is [Cache.Look], waited for. The error is why the value may not be the newest: the wait ended, or the latest read
-// failed or was cut off. One that began less than Config.Cooldown ago is new enough.
+// Renew is [Cache.Look], waited for. The error is why the value may not be the newest: the wait ended, or the latest
+// read failed or was cut off. One that began less than Config.Cooldown ago is new enough.
 func (k *Cache[V]) Renew(ctx context.Context, now time.Time) error {
 	if err := wait(ctx, k.Look(now).flight, k.c.Wait); err != nil {
 		return err
@@ -155,8 +157,8 @@ func (k *Cache[V]) Renew(ctx context.Context, now time.Time) error {
 	return k.last
 }
 
-// Upkeep is [Cache.Look] where the value is old or there is none. A value that is overdue, as in a process that thawed, is one
-// to [Cache.Await] the end of the read for.
+// Upkeep is [Cache.Look] where the value is old or there is none. A value that is overdue, as in a process that thawed,
+// is one to [Cache.Await] the end of the read for.
 func (k *Cache[V]) Upkeep(now time.Time) (r Reading, overdue bool) {
 	have := k.held.Load()
 	if have == nil {
@@ -169,16 +171,17 @@ func (k *Cache[V]) Upkeep(now time.Time) (r Reading, overdue bool) {
 	return k.Look(now), at.Due(have.asked, have.due)
 }
 
-// Await waits for the end of a read while it is young, up to ReplaceWait from its beginning: with a source that hangs, those
-// who come one after the other are not held up one after the other.
+// Await waits for the end of a read while it is young, up to ReplaceWait from its beginning: with a source that hangs,
+// those who come one after the other are not held up one after the other.
 func (k *Cache[V]) Await(ctx context.Context, r Reading) {
 	if r.flight != nil {
-		_ = wait(ctx, r.flight, min(k.c.Wait, ReplaceWait)-clock.Read().Since(r.flight.since)) // the old value is used on
+		// the old value is used on
+		_ = wait(ctx, r.flight, min(k.c.Wait, ReplaceWait)-clock.Read().Since(r.flight.since))
 	}
 }
 
-// Look is the read under way. Where there is none it begins one, unless the latest began less than Config.Cooldown ago, or
-// failed and is not to be tried again yet.
+// Look is the read under way. Where there is none it begins one, unless the latest began less than Config.Cooldown ago,
+// or failed and is not to be tried again yet.
 func (k *Cache[V]) Look(now time.Time) Reading {
 	at := clock.At(now)
 	k.mu.Lock()
@@ -243,7 +246,8 @@ func (k *Cache[V]) read(ctx context.Context) (value *V, err error) {
 	return k.c.Read(ctx, k.Value())
 }
 
-// finish ends a read, with a value or with the error why there is none. One that was given up meanwhile changes nothing.
+// finish ends a read, with a value or with the error why there is none. One that was given up meanwhile changes
+// nothing.
 func (k *Cache[V]) finish(f *flight, value *V, err error) (end End[V], tell bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -254,7 +258,8 @@ func (k *Cache[V]) finish(f *flight, value *V, err error) (end End[V], tell bool
 	k.reads++
 	before := k.Value()
 	if k.last = err; err != nil {
-		// The longer it lasts, the longer the next one is away; while there is a value to go on with, at least a cooldown.
+		// The longer it lasts, the longer the next one is away; while there is a value to go on with, at least a
+		// cooldown.
 		k.gap = spread(min(firstBackoff<<min(k.row, 10), MaxBackoff))
 		if before != nil {
 			k.gap = max(k.gap, k.c.Cooldown)

@@ -64,7 +64,8 @@ type world struct {
 
 func open(t *testing.T, next reader) *world {
 	w := &world{t: t, next: next}
-	w.Cache = refresh.New(refresh.Config[string]{Read: w.read, Ended: w.end, Wait: maxWait, Refresh: age, Cooldown: cooldown})
+	w.Cache = refresh.New(refresh.Config[string]{Read: w.read, Ended: w.end, Wait: maxWait, Refresh: age,
+		Cooldown: cooldown})
 	t.Cleanup(w.Close)
 	return w
 }
@@ -144,8 +145,8 @@ func timed(f func()) time.Duration {
 	return time.Since(began)
 }
 
-// Guarantees that all who want the first value share one read and wait no longer than Config.Wait, or than their context,
-// that the error says why there is none, and that who comes later has what was read meanwhile.
+// Guarantees that all who want the first value share one read and wait no longer than Config.Wait, or than their
+// context, that the error says why there is none, and that who comes later has what was read meanwhile.
 func TestFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, slowly(3*time.Second, says("a")))
@@ -160,7 +161,8 @@ func TestFirst(t *testing.T) {
 					ctx = timely
 				}
 				took := timed(func() {
-					if v, err := w.First(ctx, time.Now()); v != nil || err == nil || !strings.Contains(err.Error(), cause) {
+					if v, err := w.First(ctx, time.Now()); v != nil || err == nil ||
+						!strings.Contains(err.Error(), cause) {
 						t.Errorf("First = %s, %v; want an error of %q", text(v), err, cause)
 					}
 				})
@@ -182,8 +184,8 @@ func TestFirst(t *testing.T) {
 	})
 }
 
-// Guarantees that the cause of a failure is told, at once also to who comes before the next read, and that a read which ends
-// with its time is one.
+// Guarantees that the cause of a failure is told, at once also to who comes before the next read, and that a read which
+// ends with its time is one.
 func TestFirstFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, down)
@@ -208,7 +210,8 @@ func TestFirstFails(t *testing.T) {
 	})
 }
 
-// Guarantees that a source that is away is asked less and less often, down to a bound, at times that differ between caches.
+// Guarantees that a source that is away is asked less and less often, down to a bound, at times that differ between
+// caches.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const step = 500 * time.Millisecond
@@ -222,7 +225,8 @@ func TestBackoff(t *testing.T) {
 			for n := 1; n < len(w.asked); n++ {
 				gaps[i] = append(gaps[i], w.asked[n].Sub(w.asked[n-1]))
 			}
-			if s := w.Stats(); s.Reads != s.Failures || int(s.Reads) != len(w.asked) || !s.From.IsZero() || s.Value != nil {
+			if s := w.Stats(); s.Reads != s.Failures || int(s.Reads) != len(w.asked) || !s.From.IsZero() ||
+				s.Value != nil {
 				t.Errorf("Stats = %+v, want %d reads and as many failures", s, len(w.asked))
 			}
 			for n, e := range w.ends() {
@@ -246,8 +250,8 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// Guarantees that a value stays in use while it cannot be read again, that a source which fails is then asked at most once
-// per cooldown, and less often the longer it lasts, and that the first success ends the row.
+// Guarantees that a value stays in use while it cannot be read again, that a source which fails is then asked at most
+// once per cooldown, and less often the longer it lasts, and that the first success ends the row.
 func TestLastKnownGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, says("a"))
@@ -285,20 +289,22 @@ func TestLastKnownGood(t *testing.T) {
 		}
 		w.want("b", int(s.Reads)+1)
 		last := w.ends()[s.Reads]
-		if text(last.Before) != "a" || text(last.Value) != "b" || int64(last.Failures) != s.Failures || last.Err != nil {
+		if text(last.Before) != "a" || text(last.Value) != "b" || int64(last.Failures) != s.Failures ||
+			last.Err != nil {
 			t.Errorf("the last read ended as %+v, want a, then b, after %d failures", last, s.Failures)
 		}
 		pass(cooldown)
 		w.Look(time.Now())
 		synctest.Wait()
 		if e := w.ends(); e[len(e)-1].Failures != 0 || e[len(e)-1].Value != last.Value {
-			t.Errorf("the next read ended as %+v, want no failures before it, and the value that it was given", e[len(e)-1])
+			t.Errorf("the next read ended as %+v, want no failures before it, and the value that it was given",
+				e[len(e)-1])
 		}
 	})
 }
 
-// Guarantees when a value is read again: not while it is young, beside the caller up to a fifth after its age, and overdue
-// from twice its age on; and that a clock set back does not stop it.
+// Guarantees when a value is read again: not while it is young, beside the caller up to a fifth after its age, and
+// overdue from twice its age on; and that a clock set back does not stop it.
 func TestUpkeep(t *testing.T) {
 	for after, want := range map[time.Duration]struct{ began, overdue bool }{
 		0:                      {false, false},
@@ -317,15 +323,16 @@ func TestUpkeep(t *testing.T) {
 				w.first()
 				r, overdue := w.Upkeep(time.Now().Add(after))
 				if r.Began != want.began || overdue != want.overdue {
-					t.Errorf("Upkeep says began %v, overdue %v; want %v, %v", r.Began, overdue, want.began, want.overdue)
+					t.Errorf("Upkeep says began %v, overdue %v; want %v, %v", r.Began, overdue, want.began,
+						want.overdue)
 				}
 			})
 		})
 	}
 }
 
-// Guarantees that age counts from when the value was asked for, by the caller's clock, that it begins anew with each read,
-// and that caches which began together do not go on together.
+// Guarantees that age counts from when the value was asked for, by the caller's clock, that it begins anew with each
+// read, and that caches which began together do not go on together.
 func TestAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, slowly(time.Second, says("a")))
@@ -362,7 +369,8 @@ func TestAge(t *testing.T) {
 	})
 }
 
-// Guarantees that without a value Upkeep begins to read it and calls nothing overdue, and that Warm does and then no more.
+// Guarantees that without a value Upkeep begins to read it and calls nothing overdue, and that Warm does and then no
+// more.
 func TestNoValueYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, says("a"))
@@ -394,7 +402,8 @@ func TestAwait(t *testing.T) {
 		for range 10 {
 			r, overdue := w.Upkeep(time.Now())
 			if !overdue || r.Began != (len(waits) == 0) {
-				t.Fatalf("Upkeep says began %v, overdue %v; want the first call alone to begin a read, and all to hear that it is overdue", r.Began, overdue)
+				t.Fatalf("Upkeep says began %v, overdue %v; want the first call alone to begin a read, and all to "+
+					"hear that it is overdue", r.Began, overdue)
 			}
 			if len(waits) == 0 {
 				pass(200 * time.Millisecond) // which the caller did something else in
@@ -402,7 +411,8 @@ func TestAwait(t *testing.T) {
 			waits = append(waits, timed(func() { w.Await(t.Context(), r) }))
 			pass(100 * time.Millisecond)
 		}
-		if want := append([]time.Duration{300 * time.Millisecond}, make([]time.Duration, 9)...); !slices.Equal(waits, want) {
+		if want := append([]time.Duration{300 * time.Millisecond}, make([]time.Duration, 9)...); !slices.Equal(waits,
+			want) {
 			t.Errorf("callers waited %v, want %v", waits, want)
 		}
 		pass(refresh.ReadTimeout + 2*cooldown)
@@ -420,7 +430,8 @@ func TestAwait(t *testing.T) {
 		if took := timed(func() { w.Await(t.Context(), refresh.Reading{}) }); took != 0 {
 			t.Errorf("Await took %v for no read", took)
 		}
-		hurried := refresh.New(refresh.Config[string]{Read: w.read, Ended: w.end, Wait: time.Millisecond, Refresh: age, Cooldown: cooldown})
+		hurried := refresh.New(refresh.Config[string]{Read: w.read, Ended: w.end, Wait: time.Millisecond, Refresh: age,
+			Cooldown: cooldown})
 		defer hurried.Close()
 		if took := timed(func() { hurried.Await(t.Context(), hurried.Look(time.Now())) }); took != time.Millisecond {
 			t.Errorf("Await took %v, want at most Config.Wait", took)
@@ -428,8 +439,8 @@ func TestAwait(t *testing.T) {
 	})
 }
 
-// Guarantees that a look finds what is new once per cooldown, counted from when the last one was asked for, also by a clock
-// that was set back, and that who waits for it is told when it could not be had.
+// Guarantees that a look finds what is new once per cooldown, counted from when the last one was asked for, also by a
+// clock that was set back, and that who waits for it is told when it could not be had.
 func TestRenew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, says("a"))
@@ -463,7 +474,8 @@ func TestRenew(t *testing.T) {
 		w.want("d", 5)
 		w.set(slowly(3*time.Second, says("e")))
 		took := timed(func() {
-			if err := w.Renew(t.Context(), asked.Add(48*time.Hour)); err == nil || !strings.Contains(err.Error(), "longer than") {
+			if err := w.Renew(t.Context(), asked.Add(48*time.Hour)); err == nil ||
+				!strings.Contains(err.Error(), "longer than") {
 				t.Errorf("Renew = %v, want that it took too long", err)
 			}
 		})
@@ -475,9 +487,9 @@ func TestRenew(t *testing.T) {
 	})
 }
 
-// Guarantees that a read which a freeze cut does not stand in the way of the next: the caller's clock jumps, this process's
-// does not, and the answer never comes. What was given up changes nothing, tells nothing and is not counted, and those who
-// wait for it are let go; one that may still be answered is waited for.
+// Guarantees that a read which a freeze cut does not stand in the way of the next: the caller's clock jumps, this
+// process's does not, and the answer never comes. What was given up changes nothing, tells nothing and is not counted,
+// and those who wait for it are let go; one that may still be answered is waited for.
 func TestFrozen(t *testing.T) {
 	for name, way := range map[string]time.Duration{"ahead": 1, "back": -1} {
 		t.Run(name, func(t *testing.T) {
@@ -494,8 +506,10 @@ func TestFrozen(t *testing.T) {
 					t.Error("a read that may still be answered is given up")
 				}
 				late.Go(func() {
-					if v, err := w.First(t.Context(), began); text(v) != "a" && (err == nil || !strings.Contains(err.Error(), "cut off")) {
-						t.Errorf("who waited for the read that was given up has %s, %v; want what came in its place, or that it was cut off", text(v), err)
+					if v, err := w.First(t.Context(), began); text(v) != "a" &&
+						(err == nil || !strings.Contains(err.Error(), "cut off")) {
+						t.Errorf("who waited for the read that was given up has %s, %v; want what came in its "+
+							"place, or that it was cut off", text(v), err)
 					}
 				})
 				synctest.Wait()
@@ -518,8 +532,8 @@ func TestFrozen(t *testing.T) {
 	}
 }
 
-// Guarantees that with a freeze after each request, and a source that hangs, reads come once per cooldown, and that a read
-// which was cut off does not pass for the newest.
+// Guarantees that with a freeze after each request, and a source that hangs, reads come once per cooldown, and that a
+// read which was cut off does not pass for the newest.
 func TestFrozenAgainAndAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, says("a"))
@@ -545,8 +559,8 @@ func TestFrozenAgainAndAgain(t *testing.T) {
 	})
 }
 
-// Guarantees that Close ends a read under way and returns after it, that nothing begins afterwards, that a value which is
-// there stays, and that a read which Close ended is no failure to tell of.
+// Guarantees that Close ends a read under way and returns after it, that nothing begins afterwards, that a value which
+// is there stays, and that a read which Close ended is no failure to tell of.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, func(ctx context.Context) (string, error) {
@@ -588,8 +602,8 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// Guarantees that what Ended does is done before those who wait for the read go on: keys that it takes back verify nothing
-// any more.
+// Guarantees that what Ended does is done before those who wait for the read go on: keys that it takes back verify
+// nothing any more.
 func TestEndedComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := false
@@ -608,8 +622,8 @@ func TestEndedComesFirst(t *testing.T) {
 	})
 }
 
-// Guarantees that the source is given what is in use, and that it is handed back as it is; and that the context of a read
-// ends with it, so that nothing is left of it.
+// Guarantees that the source is given what is in use, and that it is handed back as it is; and that the context of a
+// read ends with it, so that nothing is left of it.
 func TestBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var of context.Context
@@ -635,7 +649,8 @@ func TestBefore(t *testing.T) {
 	})
 }
 
-// Guarantees that a mistake of a reader does not end the process, which may have a good value, and that nothing of it is told.
+// Guarantees that a mistake of a reader does not end the process, which may have a good value, and that nothing of it
+// is told.
 func TestPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, func(context.Context) (string, error) { panic("a secret") })
@@ -692,7 +707,8 @@ func TestAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Guarantees that age is by the wall clock: a monotonic one may stand still in a freeze. (That of a bubble has no reading.)
+// Guarantees that age is by the wall clock: a monotonic one may stand still in a freeze. (That of a bubble has no
+// reading.)
 func TestWallClock(t *testing.T) {
 	w := open(t, says("a"))
 	w.first()
@@ -712,7 +728,10 @@ func TestRefreshOfTheValue(t *testing.T) {
 				return &value, nil
 			},
 			Ended: func(refresh.End[string]) {}, Wait: maxWait, Refresh: age, Cooldown: cooldown,
-			RefreshOf: func(v *string) time.Duration { return map[string]time.Duration{"1": time.Minute, "2": time.Hour}[*v] },
+			RefreshOf: func(v *string) time.Duration {
+				return map[string]time.Duration{"1": time.Minute,
+					"2": time.Hour}[*v]
+			},
 		})
 		defer k.Close()
 		began := time.Now()
@@ -720,7 +739,8 @@ func TestRefreshOfTheValue(t *testing.T) {
 			r, _ := k.Upkeep(time.Now())
 			k.Await(t.Context(), r)
 			passed := time.Since(began)
-			if early := reads == 2 && passed < time.Minute || reads == 3 && passed < time.Minute+time.Hour; early || passed > 2*time.Hour {
+			if early := reads == 2 && passed < time.Minute || reads == 3 && passed < time.Minute+time.Hour; early ||
+				passed > 2*time.Hour {
 				t.Fatalf("%d reads after %s", reads, passed)
 			}
 			<-time.After(time.Second)

@@ -13,7 +13,8 @@ func TestSparePause(t *testing.T) {
 	for i, step := range []struct {
 		after time.Duration
 		want  bool
-	}{{0, true}, {0, false}, {999 * time.Millisecond, false}, {time.Second, true}, {1999 * time.Millisecond, false}, {time.Hour, true}} {
+	}{{0, true}, {0, false}, {999 * time.Millisecond, false}, {time.Second, true}, {1999 * time.Millisecond, false},
+		{time.Hour, true}} {
 		if got := pause.claimTurn(now.Add(step.after)); got != step.want {
 			t.Errorf("step %d, after %s: due %t, want %t", i, step.after, got, step.want)
 		}

@@ -19,7 +19,8 @@ func runBackgroundTasks(l *resilience.Chain) { l.RunBackgroundTasks(context.Back
 func TestFrozenDoesNothingByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
-		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, MaxInstances: 40, Frozen: true})
+		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store},
+			MaxInstances: 40, Frozen: true})
 		<-time.After(time.Hour)
 		if asked := store.all(); len(asked) > 0 {
 			t.Errorf("asked by itself: %v", asked)
@@ -55,7 +56,8 @@ func TestFrozenDoesNothingByItself(t *testing.T) {
 func TestAnnouncingGoesByTheWallClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
-		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Frozen: true})
+		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store},
+			Frozen: true})
 		defer closeChain(t, l)
 		now := time.Now().Round(0)
 		for _, after := range []time.Duration{0, 0, time.Hour, time.Hour, 2 * time.Hour} {
@@ -71,7 +73,8 @@ func TestAnnouncingGoesByTheWallClock(t *testing.T) {
 func TestBackgroundTasksGiveBackSpareLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
-		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Frozen: true})
+		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store},
+			Frozen: true})
 		req := asks(acme, hourly(t, "l", 2000))
 		decides(t, l, req, 1000)
 		runBackgroundTasks(l)
@@ -106,7 +109,8 @@ func TestBackgroundTasksGiveBackSpareLeases(t *testing.T) {
 func TestBackgroundTasksEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
-		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Frozen: true})
+		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store},
+			Frozen: true})
 		defer closeChain(t, l)
 		store.set(false, true)
 		began := time.Now()
@@ -132,7 +136,8 @@ func TestCallsAreObserved(t *testing.T) {
 		told := make(map[string]int)
 		rates, quotas := newFake(t), newFake(t)
 		l := newChain(t, resilience.ChainConfig{
-			Rates: resilience.NamedStore{Name: "redis", Store: rates}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas}, Frozen: true, NoLeases: true,
+			Rates: resilience.NamedStore{Name: "redis", Store: rates}, Quotas: resilience.NamedStore{Name: "dynamodb",
+				Store: quotas}, Frozen: true, NoLeases: true,
 			Observe: func(store string, took time.Duration, failed bool) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -174,7 +179,8 @@ func TestCallsAreObserved(t *testing.T) {
 		}
 		want := map[string]int{
 			"redis after 0s failed=false": 3, "redis after 0s failed=true": 1,
-			"dynamodb after 0s failed=false": 3, "dynamodb after 5ms failed=false": 1, "dynamodb after 10ms failed=true": 1,
+			"dynamodb after 0s failed=false": 3, "dynamodb after 5ms failed=false": 1,
+			"dynamodb after 10ms failed=true": 1,
 		}
 		rates.set(false, false)
 		quotas.set(false, false)

@@ -338,7 +338,8 @@ func (b *Breaker) logChange(cause error) {
 		b.config.Log.Info("the store answers again", "store", b.config.Name)
 		return
 	}
-	b.config.Log.Warn("the store is not asked for a while, for it keeps failing", "store", b.config.Name, "error", cause)
+	b.config.Log.Warn("the store is not asked for a while, for it keeps failing", "store", b.config.Name, "error",
+		cause)
 }
 
 // State returns the present state.

@@ -38,7 +38,8 @@ func TestBreakerThaws(t *testing.T) {
 	ask := func(want error, asked int) {
 		t.Helper()
 		var d limit.Decision
-		if err := b.Decide(t.Context(), store, &limit.Request{}, time.Unix(0, 0), &d); !errors.Is(err, want) || store.asked != asked {
+		if err := b.Decide(t.Context(), store, &limit.Request{}, time.Unix(0, 0), &d); !errors.Is(err, want) ||
+			store.asked != asked {
 			t.Fatalf("%v after %d calls of the store; want %v after %d", err, store.asked, want, asked)
 		}
 	}

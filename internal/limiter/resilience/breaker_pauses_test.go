@@ -18,14 +18,16 @@ func TestBreakerCountsPauses(t *testing.T) {
 		const together = 200
 		store := newFlaky(t, nil)
 		b := newBreaker(t, store)
-		l, err := limit.New(limit.Limit{ID: "a", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 1000}}})
+		l, err := limit.New(limit.Limit{ID: "a", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour,
+			Threshold: 1000}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		ask := func() {
 			var d limit.Decision
 			_ = b.Decide(context.Background(), &limit.Request{Charges: []limit.Charge{{Limit: l, Cost: 1}},
-				Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}}, time.Now(), &d) // what becomes of it, the breaker's state says
+				// what becomes of it, the breaker's state says
+				Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}}, time.Now(), &d)
 		}
 		store.fault = func() error {
 			<-time.After(8 * time.Millisecond) // of the test's own clock: the store's deadline
@@ -42,7 +44,8 @@ func TestBreakerCountsPauses(t *testing.T) {
 				want = resilience.StateOpen
 			}
 			if asked := store.asked.Load(); b.State() != want || asked != int64(pause*together) {
-				t.Fatalf("after %d pauses and %d calls of the store: %s, want %s after %d", pause, asked, b.State(), want, pause*together)
+				t.Fatalf("after %d pauses and %d calls of the store: %s, want %s after %d", pause, asked, b.State(),
+					want, pause*together)
 			}
 		}
 	})

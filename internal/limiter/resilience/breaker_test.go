@@ -112,7 +112,8 @@ var acme = limit.Owner{Kind: limit.Tenant, Name: "acme"}
 
 // perSecond asks for one unit of a limit of a thousand a second.
 func perSecond(t testing.TB) *limit.Request {
-	l := newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 1000}}})
+	l := newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second,
+		Threshold: 1000}}})
 	return &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}}
 }
 
@@ -159,7 +160,8 @@ func TestBreakerOpens(t *testing.T) {
 		for range 100 {
 			pass(9 * time.Millisecond)
 			var d limit.Decision
-			if err := b.Decide(t.Context(), req, time.Now(), &d); !errors.Is(err, resilience.ErrBreakerOpen) || !strings.Contains(err.Error(), "redis") {
+			if err := b.Decide(t.Context(), req, time.Now(), &d); !errors.Is(err, resilience.ErrBreakerOpen) ||
+				!strings.Contains(err.Error(), "redis") {
 				t.Fatalf("err = %v, want that redis was not asked", err)
 			}
 			if err := b.Peek(t.Context(), req, time.Now(), &d); !errors.Is(err, resilience.ErrBreakerOpen) {
@@ -226,7 +228,8 @@ func TestBreakerCountsOnlyTheStore(t *testing.T) {
 		ctx context.Context
 		err error
 	}{
-		"invalid request": {context.Background(), limit.ErrInvalidRequest}, "invalid cost": {context.Background(), limit.ErrInvalidCost},
+		"invalid request": {context.Background(), limit.ErrInvalidRequest}, "invalid cost": {context.Background(),
+			limit.ErrInvalidCost},
 		"duplicate": {context.Background(), limit.ErrDuplicateCounter}, "full": {context.Background(), limit.ErrFull},
 		"given up": {gone, nil},
 	} {
@@ -290,7 +293,8 @@ func TestBreakerOneProbe(t *testing.T) {
 				var wg sync.WaitGroup
 				for range 1000 {
 					wg.Go(func() {
-						if err := decide(b, req); err != nil && !errors.Is(err, resilience.ErrBreakerOpen) && !errors.Is(err, errGone) {
+						if err := decide(b, req); err != nil && !errors.Is(err, resilience.ErrBreakerOpen) &&
+							!errors.Is(err, errGone) {
 							t.Error(err)
 						}
 					})
@@ -409,7 +413,8 @@ func TestBreakerSpread(t *testing.T) {
 func TestARefusedDecisionIsEmpty(t *testing.T) {
 	store := newFlaky(t, nil)
 	b, req := newBreaker(t, store), perSecond(t)
-	for name, ask := range map[string]func(context.Context, *limit.Request, time.Time, *limit.Decision) error{"Decide": b.Decide, "Peek": b.Peek} {
+	for name, ask := range map[string]func(context.Context, *limit.Request, time.Time,
+		*limit.Decision) error{"Decide": b.Decide, "Peek": b.Peek} {
 		b.breaker.Reset()
 		store.down.Store(false)
 		var d limit.Decision
@@ -418,7 +423,8 @@ func TestARefusedDecisionIsEmpty(t *testing.T) {
 		}
 		store.down.Store(true)
 		openBreaker(b, req)
-		if err := ask(t.Context(), req, time.Now(), &d); !errors.Is(err, resilience.ErrBreakerOpen) || d.Allowed || len(d.Results) != 0 {
+		if err := ask(t.Context(), req, time.Now(), &d); !errors.Is(err, resilience.ErrBreakerOpen) || d.Allowed ||
+			len(d.Results) != 0 {
 			t.Errorf("%s: %v, allowed %t with %d results; want that it is empty", name, err, d.Allowed, len(d.Results))
 		}
 	}
@@ -429,7 +435,8 @@ func TestARefusedDecisionIsEmpty(t *testing.T) {
 func TestBreakerReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
-		breaker, err := resilience.NewBreaker(resilience.BreakerConfig{Name: "redis", Log: slog.New(slog.NewTextHandler(&log, nil))})
+		breaker, err := resilience.NewBreaker(resilience.BreakerConfig{Name: "redis",
+			Log: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -125,7 +125,8 @@ func build(tb testing.TB, l limit.Limit) *limit.Limit {
 }
 
 func hourly(tb testing.TB, id string, units int64) *limit.Limit {
-	return build(tb, limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: units, Period: time.Hour}}})
+	return build(tb, limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: units,
+		Period: time.Hour}}})
 }
 
 func monthly(tb testing.TB, id string, units int64) *limit.Limit {
@@ -184,13 +185,19 @@ func TestConfig(t *testing.T) {
 	}{
 		{"no store", func(c *resilience.ChainConfig) { c.Rates.Store = nil }, []string{"Rates is missing"}},
 		{"no name", func(c *resilience.ChainConfig) { c.Rates.Name = "" }, []string{"Name is missing"}},
-		{"no name for the quotas", func(c *resilience.ChainConfig) { c.Quotas.Store = store }, []string{"Name is missing"}},
+		{"no name for the quotas", func(c *resilience.ChainConfig) { c.Quotas.Store = store },
+			[]string{"Name is missing"}},
 		{"instances below zero", func(c *resilience.ChainConfig) { c.MaxInstances = -1 }, []string{"Max -1"}},
-		{"a store that cannot count instances", func(c *resilience.ChainConfig) { c.Rates.Store = rejectingStore{store} }, []string{"too rejectingStore"}},
-		{"a breaker that never closes", func(c *resilience.ChainConfig) { c.Breaker.Cooldown = -1 }, []string{"redis", "Cooldown -1ns"}},
+		{"a store that cannot count instances",
+			func(c *resilience.ChainConfig) { c.Rates.Store = rejectingStore{store} }, []string{"too rejectingStore"}},
+		{"a breaker that never closes", func(c *resilience.ChainConfig) { c.Breaker.Cooldown = -1 },
+			[]string{"redis", "Cooldown -1ns"}},
 		{"leases without life", func(c *resilience.ChainConfig) { c.Lease.Life = -1 }, []string{"Life -1ns"}},
 		{"no room for the backstop", func(c *resilience.ChainConfig) { c.Fallback.Bytes = 1 }, []string{"Bytes 1"}},
-		{"no room for the backstop, and no leases", func(c *resilience.ChainConfig) { c.Fallback.Bytes, c.NoLeases = 1, true }, []string{"Bytes 1"}},
+		{"no room for the backstop, and no leases", func(c *resilience.ChainConfig) {
+			c.Fallback.Bytes, c.NoLeases = 1,
+				true
+		}, []string{"Bytes 1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := good
@@ -214,12 +221,14 @@ func TestLeasesOnAndOff(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			store := newFake(t)
-			l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, NoLeases: off})
+			l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store},
+				NoLeases: off})
 			req := asks(acme, hourly(t, "l", 500))
 			allowed, marked := decides(t, l, req, 600)
 			calls := len(store.of(acme))
 			if allowed != 500 || marked != 0 || (l.Leases == nil) != off {
-				t.Errorf("leases off %v: %d admitted, %d marked, leases %v; want 500 and none", off, allowed, marked, l.Leases)
+				t.Errorf("leases off %v: %d admitted, %d marked, leases %v; want 500 and none", off, allowed, marked,
+					l.Leases)
 			}
 			if off && calls != 600 || !off && calls > 60 {
 				t.Errorf("leases off %v: %d calls for 600 decisions", off, calls)
@@ -236,12 +245,14 @@ func TestLeasesOnAndOff(t *testing.T) {
 func TestInstancesAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, quotas := newFake(t), newFake(t)
-		c := resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas}, MaxInstances: 40}
+		c := resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store},
+			Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas}, MaxInstances: 40}
 		store.set(true, false)
 		a, b := newChain(t, c), newChain(t, c)
 		synctest.Wait()
 		if a.Instances.Count() != 40 || b.Instances.Count() != 40 {
-			t.Errorf("%d and %d instances before the store was there, want the 40 that may be", a.Instances.Count(), b.Instances.Count())
+			t.Errorf("%d and %d instances before the store was there, want the 40 that may be", a.Instances.Count(),
+				b.Instances.Count())
 		}
 		store.set(false, false)
 		<-time.After(time.Minute) // one that has just started counts more than once
@@ -264,7 +275,8 @@ func TestQuotasApart(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			rates, quotas := newFake(t), newFake(t)
-			l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: rates}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas}, NoLeases: off})
+			l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: rates},
+				Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas}, NoLeases: off})
 			rate, quota := hourly(t, "rate", 1000), monthly(t, "quota", 300)
 			both, alone := asks(acme, rate, quota), asks(acme, rate)
 
@@ -284,7 +296,8 @@ func TestQuotasApart(t *testing.T) {
 				t.Errorf("leases off %v: %d decisions of 400 without the quotas' store are marked", off, marked)
 			}
 			if allowed, marked := decides(t, l, alone, 50); allowed != 50 || marked != 0 {
-				t.Errorf("leases off %v: without the quotas' store %d of 50 are admitted that need none, %d marked", off, allowed, marked)
+				t.Errorf("leases off %v: without the quotas' store %d of 50 are admitted that need none, %d marked",
+					off, allowed, marked)
 			}
 			states := ""
 			for _, b := range l.Breakers {
@@ -297,7 +310,8 @@ func TestQuotasApart(t *testing.T) {
 			quotas.set(false, false)
 			<-time.After(5 * time.Second)
 			if allowed, marked := decides(t, l, both, 5); marked != 0 {
-				t.Errorf("leases off %v: with the quotas' store again %d of 5 are admitted, %d marked", off, allowed, marked)
+				t.Errorf("leases off %v: with the quotas' store again %d of 5 are admitted, %d marked", off, allowed,
+					marked)
 			}
 			closeChain(t, l)
 			// At first 200, then without the quotas' store what its leases and 300 at most came to.
@@ -314,7 +328,8 @@ func TestQuotasApart(t *testing.T) {
 func TestCloseGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
-		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Lease: lease.Config{GiveBackEvery: -1},
+		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store},
+			Lease:    lease.Config{GiveBackEvery: -1},
 			Fallback: resilience.FallbackConfig{PerSecond: 1}})
 		busy, exact := hourly(t, "busy", 10_000), build(t, limit.Limit{ID: "exact", Exact: true, Tiers: []limit.Tier{
 			{Algorithm: limit.FixedWindow, Threshold: 1000, Period: time.Hour}}})
@@ -361,7 +376,8 @@ func TestCloseIsBounded(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			rates, quotas := newFake(t), newFake(t)
-			c := resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: rates}, Lease: lease.Config{GiveBackEvery: -1}}
+			c := resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: rates},
+				Lease: lease.Config{GiveBackEvery: -1}}
 			req := asks(acme, hourly(t, "busy", 10_000))
 			if apart {
 				c.Quotas = resilience.NamedStore{Name: "dynamodb", Store: quotas}
@@ -376,7 +392,8 @@ func TestCloseIsBounded(t *testing.T) {
 			defer cancel()
 			began := time.Now()
 			err := l.Close(ctx)
-			if took := time.Since(began); took > 500*time.Millisecond || err == nil || !strings.Contains(err.Error(), "units are lost") {
+			if took := time.Since(began); took > 500*time.Millisecond || err == nil ||
+				!strings.Contains(err.Error(), "units are lost") {
 				t.Errorf("quotas apart %v: Close took %s: %v; want at most 500ms, and what is lost", apart, took, err)
 			}
 		})
@@ -387,7 +404,8 @@ func TestCloseIsBounded(t *testing.T) {
 func TestAddressesAndTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
-		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, MaxInstances: 1})
+		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store},
+			MaxInstances: 1})
 		same := "0123456789abcdef0123456789abcdef"
 		tenant, address := limit.Owner{Kind: limit.Tenant, Name: same}, limit.Owner{Kind: limit.Address, Name: same}
 		rule := hourly(t, "l", 100)

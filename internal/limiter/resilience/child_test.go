@@ -80,14 +80,16 @@ func requests() (map[string]*limit.Request, error) {
 	calendar := &limit.Calendar{Every: limit.Year, Location: time.UTC, AnchorDay: 1, AnchorMonth: 1}
 	of := make(map[string]*limit.Request)
 	for name, limits := range map[string][]limit.Limit{
-		year:    {{ID: "year", Tiers: []limit.Tier{window(yearUnits, limit.MaxPeriod)}}},
-		single:  {{ID: "single", Exact: true, Tiers: []limit.Tier{window(yearUnits, limit.MaxPeriod)}}},
-		after:   {{ID: "after", Tiers: []limit.Tier{window(afterUnits, limit.MaxPeriod)}}},
-		second:  {{ID: "second", Tiers: []limit.Tier{window(secondUnits, time.Second)}}},
-		bucket:  {{ID: "bucket", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: secondUnits, Period: time.Second}}}},
+		year:   {{ID: "year", Tiers: []limit.Tier{window(yearUnits, limit.MaxPeriod)}}},
+		single: {{ID: "single", Exact: true, Tiers: []limit.Tier{window(yearUnits, limit.MaxPeriod)}}},
+		after:  {{ID: "after", Tiers: []limit.Tier{window(afterUnits, limit.MaxPeriod)}}},
+		second: {{ID: "second", Tiers: []limit.Tier{window(secondUnits, time.Second)}}},
+		bucket: {{ID: "bucket", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: secondUnits,
+			Period: time.Second}}}},
 		address: {{ID: "address", Tiers: []limit.Tier{window(secondUnits, time.Second)}}},
 		open:    {{ID: "open", OnStoreFailure: limit.Open, Tiers: []limit.Tier{window(1<<30, limit.MaxPeriod)}}},
-		closed:  {{ID: "closed", OnStoreFailure: limit.Closed, Exact: true, Tiers: []limit.Tier{window(1<<30, limit.MaxPeriod)}}},
+		closed: {{ID: "closed", OnStoreFailure: limit.Closed, Exact: true,
+			Tiers: []limit.Tier{window(1<<30, limit.MaxPeriod)}}},
 		turning: {{ID: "turning", Tiers: []limit.Tier{window(turnUnits, turns)}}},
 		pair: {
 			{ID: "rate", Tiers: []limit.Tier{window(secondUnits, time.Second)}},
@@ -118,8 +120,9 @@ type admitted struct {
 
 // report is what an instance has done since its start.
 type report struct {
-	Spent     map[string]map[int64]admitted // by tenant and second, of the decision's time
-	Granted   map[string]int64              // by owner: units that the store's answers gave, of the first tier, less those given back
+	Spent map[string]map[int64]admitted // by tenant and second, of the decision's time
+	// by owner: units that the store's answers gave, of the first tier, less those given back
+	Granted   map[string]int64
 	Decisions int64
 	Closed    int64         // of these, ErrClosed where the limit is closed
 	Wrong     []string      // what must never be, the first of it

@@ -13,7 +13,8 @@ import (
 
 // unhurried is for tests in which no call may fail, however busy the machine is.
 func unhurried(addr string) spec {
-	return spec{Addr: addr, Deadline: patient, Goroutines: goroutines, Pause: 4 * time.Millisecond, Cooldown: 200 * time.Millisecond, Instances: 50}
+	return spec{Addr: addr, Deadline: patient, Goroutines: goroutines, Pause: 4 * time.Millisecond,
+		Cooldown: 200 * time.Millisecond, Instances: 50}
 }
 
 // healthy fails t where a call to the store failed.
@@ -181,9 +182,11 @@ func TestFrozenWithLeases(t *testing.T) {
 			by := turned(ended)
 			within(t, by)
 			if by[full] != turnUnits {
-				t.Errorf("window %d: %d admitted, want the %d of the other process and no more", full, by[full], turnUnits)
+				t.Errorf("window %d: %d admitted, want the %d of the other process and no more", full, by[full],
+					turnUnits)
 			}
-			t.Logf("frozen in window %d with %d units, thawed in %d; admitted by window %v", window, before.Lease.Units, full, by)
+			t.Logf("frozen in window %d with %d units, thawed in %d; admitted by window %v", window,
+				before.Lease.Units, full, by)
 		})
 	}
 }
@@ -204,7 +207,10 @@ func TestOneProbe(t *testing.T) {
 	if err := server.Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	until(all, "with the server again", func(_ int, r *report) bool { return r.Breaker.State == resilience.StateClosed })
+	until(all, "with the server again", func(_ int,
+		r *report) bool {
+		return r.Breaker.State == resilience.StateClosed
+	})
 	ended := tellAll(all, "close")
 	sound(t, ended)
 	for i := range ended {

@@ -284,7 +284,8 @@ func (f *Fallback) partOf(l *limit.Limit, instances int64, now time.Time) (*part
 	p, err := partOf(l, instances, now)
 	if err != nil {
 		if sec := now.Unix(); f.loggedPart.Swap(sec) != sec {
-			f.config.Log.Error("this limit has no fallback, which is a defect: its requests are denied while the store is away",
+			f.config.Log.Error("this limit has no fallback, which is a defect: its requests are denied while the "+
+				"store is away",
 				"limit", l.ID, "error", err)
 		}
 		return nil, err

@@ -44,7 +44,8 @@ func newWorld(t *testing.T, tier limit.Tier, instances int, breaker bool) *world
 			store = newBreaker(t, path)
 		}
 		w.paths = append(w.paths, path)
-		w.instances = append(w.instances, newStore(t, resilience.FallbackConfig{Store: store, PerSecond: 10_000, Instances: func() int { return instances }}))
+		w.instances = append(w.instances, newStore(t, resilience.FallbackConfig{Store: store, PerSecond: 10_000,
+			Instances: func() int { return instances }}))
 	}
 	return w
 }
@@ -154,7 +155,8 @@ func TestBound(t *testing.T) {
 			alone := w.most(false, func(e event) bool { return e.without })
 			all := w.most(windows, func(event) bool { return true })
 			if alone > part || all > w.admits()+part {
-				t.Errorf("%s: %d admitted without the store and %d in all within a period; want at most %d and %d", name, alone, all, part, w.admits()+part)
+				t.Errorf("%s: %d admitted without the store and %d in all within a period; want at most %d and %d",
+					name, alone, all, part, w.admits()+part)
 			}
 			for _, e := range w.events {
 				if e.without {

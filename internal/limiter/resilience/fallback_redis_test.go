@@ -41,7 +41,8 @@ func TestRedisKilled(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		tier := limit.Tier{Algorithm: a, Period: 24 * time.Hour, Threshold: 100}
 		if a == limit.Quota {
-			tier = limit.Tier{Algorithm: a, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}
+			tier = limit.Tier{Algorithm: a, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month,
+				Location: time.UTC}}
 		}
 		limits = append(limits, newLimit(t, limit.Limit{ID: a.String(), Tiers: []limit.Tier{tier}}))
 	}

@@ -81,10 +81,12 @@ func TestStoreContract(t *testing.T) {
 // Guarantees that each limit of a request has its own policy, and that the answer is whole: a result for each tier, by
 // the limit's name, marked.
 func TestEachLimitItsPolicy(t *testing.T) {
-	shadow := newLimit(t, limit.Limit{ID: "shadow", Mode: limit.Shadow, OnStoreFailure: limit.Closed, Tiers: []limit.Tier{
-		{Algorithm: limit.SlidingLog, Period: time.Second, Threshold: 1}}})
+	shadow := newLimit(t, limit.Limit{ID: "shadow", Mode: limit.Shadow, OnStoreFailure: limit.Closed,
+		Tiers: []limit.Tier{
+			{Algorithm: limit.SlidingLog, Period: time.Second, Threshold: 1}}})
 	tiers := newLimit(t, limit.Limit{ID: "tiers", Tiers: []limit.Tier{
-		{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 20}, {Algorithm: limit.FixedWindow, Period: 10 * time.Second, Threshold: 100}}})
+		{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 20}, {Algorithm: limit.FixedWindow,
+			Period: 10 * time.Second, Threshold: 100}}})
 	free, closed := window(t, "free", 3, limit.Open), window(t, "closed", 50, limit.Closed)
 	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return 4 }})
 	var d limit.Decision
@@ -101,8 +103,10 @@ func TestEachLimitItsPolicy(t *testing.T) {
 	if err := s.Decide(context.Background(), req, noon, &d); err != nil {
 		t.Fatal(err)
 	}
-	if b := d.Binding(); b == nil || answer.PolicyName(b.Tier, false) != "tiers/1s" || d.Never || d.RetryAfter() != 200*time.Millisecond || !d.Degraded {
-		t.Errorf("denied by %v, never %v, wait %s, degraded %v; want tiers/1s in 200ms", b, d.Never, d.RetryAfter(), d.Degraded)
+	if b := d.Binding(); b == nil || answer.PolicyName(b.Tier, false) != "tiers/1s" || d.Never ||
+		d.RetryAfter() != 200*time.Millisecond || !d.Degraded {
+		t.Errorf("denied by %v, never %v, wait %s, degraded %v; want tiers/1s in 200ms", b, d.Never, d.RetryAfter(),
+			d.Degraded)
 	}
 	names := ""
 	for i := range d.Results {
@@ -133,9 +137,11 @@ func TestEachLimitItsPolicy(t *testing.T) {
 func TestHeadersMeanwhile(t *testing.T) {
 	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return 4 }})
 	quota := newLimit(t, limit.Limit{ID: "monthly", Tiers: []limit.Tier{
-		{Algorithm: limit.Quota, Threshold: 1_000_000, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}})
+		{Algorithm: limit.Quota, Threshold: 1_000_000, Calendar: &limit.Calendar{Every: limit.Month,
+			Location: time.UTC}}}})
 	var d limit.Decision
-	if err := s.Decide(context.Background(), ask(window(t, "burst", 100, limit.Backstop), quota), noon, &d); err != nil {
+	if err := s.Decide(context.Background(), ask(window(t, "burst", 100, limit.Backstop), quota), noon,
+		&d); err != nil {
 		t.Fatal(err)
 	}
 	var e answer.Encoder
@@ -150,7 +156,8 @@ func TestHeadersMeanwhile(t *testing.T) {
 // that.
 func TestHeadersOfACostAboveThePart(t *testing.T) {
 	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return 10 }})
-	l := newLimit(t, limit.Limit{ID: "l", MaxCost: 100, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}})
+	l := newLimit(t, limit.Limit{ID: "l", MaxCost: 100,
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}})
 	var d limit.Decision
 	for _, cost := range []int64{10, 11} {
 		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: cost}}}
@@ -168,22 +175,26 @@ func TestHeadersOfACostAboveThePart(t *testing.T) {
 // Guarantees that never is judged against the plan: a cost that only this instance's part cannot hold is told to wait.
 func TestCostAboveThePart(t *testing.T) {
 	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return 10 }})
-	l := newLimit(t, limit.Limit{ID: "l", MaxCost: 1000, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 100}}})
+	l := newLimit(t, limit.Limit{ID: "l", MaxCost: 1000,
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 100}}})
 	free := newLimit(t, limit.Limit{ID: "free", MaxCost: 1000, OnStoreFailure: limit.Open, Tiers: l.Tiers})
 	for _, c := range []struct {
 		cost           int64
 		limit          *limit.Limit
 		allowed, never bool
 		wait           time.Duration
-	}{{10, l, true, false, 0}, {11, l, false, false, time.Second}, {100, l, false, false, time.Second}, {101, l, false, true, 0},
+	}{{10, l, true, false, 0}, {11, l, false, false, time.Second}, {100, l, false, false, time.Second}, {101, l, false,
+		true, 0},
 		{100, free, true, false, 0}, {101, free, false, true, 0}} {
 		var d limit.Decision
-		req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint(c)}, Charges: []limit.Charge{{Limit: c.limit, Cost: c.cost}}}
+		req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint(c)},
+			Charges: []limit.Charge{{Limit: c.limit, Cost: c.cost}}}
 		if err := s.Decide(context.Background(), req, noon, &d); err != nil {
 			t.Fatal(err)
 		}
 		if d.Allowed != c.allowed || d.Never != c.never || d.RetryAfter() != c.wait {
-			t.Errorf("cost %d of %s: allowed %v, never %v, wait %s; want %+v", c.cost, c.limit.ID, d.Allowed, d.Never, d.RetryAfter(), c)
+			t.Errorf("cost %d of %s: allowed %v, never %v, wait %s; want %+v", c.cost, c.limit.ID, d.Allowed, d.Never,
+				d.RetryAfter(), c)
 		}
 	}
 	// What never fits in an open limit charges the backstop of another nothing.
@@ -217,7 +228,8 @@ func TestParts(t *testing.T) {
 		{limit.Tier{Algorithm: limit.Quota, Threshold: 1_000_000, Calendar: month}, 3, 333_333, 333_333},
 		{limit.Tier{Algorithm: limit.Quota, Threshold: 1, Calendar: year}, 3, 1, 1},
 		{limit.Tier{Algorithm: limit.Quota, Threshold: 31_000_000_019, Calendar: year}, 7, 0, 31_000_000_019 / 7},
-		{limit.Tier{Algorithm: limit.Quota, Threshold: limit.MaxUnits, Calendar: year}, 1, limit.MaxUnits, limit.MaxUnits},
+		{limit.Tier{Algorithm: limit.Quota, Threshold: limit.MaxUnits, Calendar: year}, 1, limit.MaxUnits,
+			limit.MaxUnits},
 		{limit.Tier{Algorithm: limit.Quota, Threshold: limit.MaxUnits - 1, Calendar: month}, 7, 0, limit.MaxUnits / 7},
 	} {
 		s := newStore(t, resilience.FallbackConfig{Store: away(t), MaxInstances: c.instances})
@@ -233,8 +245,10 @@ func TestParts(t *testing.T) {
 			per = time.Duration(end-start) * time.Microsecond
 		}
 		refilled := float64(got.Threshold) * (float64(per) / float64(got.Period))
-		if got.Algorithm != limit.TokenBucket || (c.atOnce > 0 && got.Burst != c.atOnce) || refilled > c.refilled+0.01 || refilled < 0.989*c.refilled {
-			t.Errorf("%+v on %d instances: %d at once, %.1f a period; want %d, %.1f", c.tier, c.instances, got.Burst, refilled, c.atOnce, c.refilled)
+		if got.Algorithm != limit.TokenBucket || (c.atOnce > 0 && got.Burst != c.atOnce) ||
+			refilled > c.refilled+0.01 || refilled < 0.989*c.refilled {
+			t.Errorf("%+v on %d instances: %d at once, %.1f a period; want %d, %.1f", c.tier, c.instances, got.Burst,
+				refilled, c.atOnce, c.refilled)
 		}
 	}
 }
@@ -242,7 +256,8 @@ func TestParts(t *testing.T) {
 // Guarantees that two tiers of one period but of two algorithms are two buckets.
 func TestPartsOfOnePeriod(t *testing.T) {
 	l := newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{
-		{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 5}, {Algorithm: limit.SlidingLog, Period: time.Second, Threshold: 3}}})
+		{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 5}, {Algorithm: limit.SlidingLog,
+			Period: time.Second, Threshold: 3}}})
 	s := newStore(t, resilience.FallbackConfig{Store: away(t)})
 	if n := countAdmitted(t, s, ask(l), noon); n != 3 {
 		t.Errorf("%d admitted, want 3", n)
@@ -327,13 +342,15 @@ func TestNotReplaced(t *testing.T) {
 		"duplicate": {context.Background(), ask(l), limit.ErrDuplicateCounter, limit.ErrDuplicateCounter},
 		"given up":  {gone, ask(l), context.Canceled, context.Canceled},
 		"leases":    {context.Background(), leased, errGone, errGone},
-		"unchecked": {context.Background(), ask(l, l), errGone, limit.ErrDuplicateCounter}, // a breaker does not look at what it refuses
+		// a breaker does not look at what it refuses
+		"unchecked": {context.Background(), ask(l, l), errGone, limit.ErrDuplicateCounter},
 	} {
 		store := newFlaky(t, nil)
 		store.fault = func() error { return c.err }
 		s := newStore(t, resilience.FallbackConfig{Store: store})
 		var d limit.Decision
-		if err := s.Decide(c.ctx, c.req, noon, &d); !errors.Is(err, c.want) || errors.Is(err, resilience.ErrFailClosed) || len(d.Results) > 0 {
+		if err := s.Decide(c.ctx, c.req, noon, &d); !errors.Is(err, c.want) ||
+			errors.Is(err, resilience.ErrFailClosed) || len(d.Results) > 0 {
 			t.Errorf("%s: err %v, %d results; want %v", name, err, len(d.Results), c.want)
 		}
 		if err := s.Peek(c.ctx, c.req, noon, &d); !errors.Is(err, c.want) {
@@ -361,7 +378,8 @@ func TestPeekMeanwhile(t *testing.T) {
 	l := window(t, "l", 5, limit.Backstop)
 	var d limit.Decision
 	for range 20 {
-		if err := s.Peek(context.Background(), ask(l), noon, &d); err != nil || !d.Allowed || !d.Degraded || d.Results[0].Remaining() != 5 {
+		if err := s.Peek(context.Background(), ask(l), noon, &d); err != nil || !d.Allowed || !d.Degraded ||
+			d.Results[0].Remaining() != 5 {
 			t.Fatalf("err %v, allowed %v, degraded %v", err, d.Allowed, d.Degraded)
 		}
 	}
@@ -380,7 +398,8 @@ func TestRefundMeanwhile(t *testing.T) {
 		store := newFlaky(t, inner)
 		s := newStore(t, resilience.FallbackConfig{Store: store})
 		l := newLimit(t, limit.Limit{ID: "l", MaxCost: 10, Tiers: []limit.Tier{
-			{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 10}, {Algorithm: limit.TokenBucket, Period: time.Hour, Threshold: 10}}})
+			{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 10}, {Algorithm: limit.TokenBucket,
+				Period: time.Hour, Threshold: 10}}})
 		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 3}}}
 		var first, d limit.Decision
 		if err := s.Decide(t.Context(), req, time.Now(), &first); err != nil {
@@ -404,18 +423,21 @@ func TestRefundMeanwhile(t *testing.T) {
 			}
 		}
 		store.down.Store(false)
-		if back, err := s.Refund(t.Context(), early, 0, time.Now()); err != nil || fmt.Sprint(back) != "{[3 3] false false}" {
+		if back, err := s.Refund(t.Context(), early, 0, time.Now()); err != nil ||
+			fmt.Sprint(back) != "{[3 3] false false}" {
 			t.Errorf("refund of what the store charged: %v, %v", back, err)
 		}
 		recoverFrom(t, s)
-		if err := inner.Peek(t.Context(), req, time.Now(), &d); err != nil || d.Results[0].Used() != 4 || d.Results[1].Used() != 4 {
-			t.Errorf("err %v, used %d and %d; want 4: twice three less two", err, d.Results[0].Used(), d.Results[1].Used())
+		if err := inner.Peek(t.Context(), req, time.Now(), &d); err != nil || d.Results[0].Used() != 4 ||
+			d.Results[1].Used() != 4 {
+			t.Errorf("err %v, used %d and %d; want 4: twice three less two", err, d.Results[0].Used(),
+				d.Results[1].Used())
 		}
 	})
 }
 
-// Guarantees that a refund to a bucket takes off no pending units of other decisions: what the bucket has refilled since
-// the charge is pending no longer.
+// Guarantees that a refund to a bucket takes off no pending units of other decisions: what the bucket has refilled
+// since the charge is pending no longer.
 func TestRefundOfRefilledUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t)
@@ -433,7 +455,8 @@ func TestRefundOfRefilledUnits(t *testing.T) {
 		if err := s.Decide(t.Context(), req, time.Now(), &d); err != nil || !d.Allowed {
 			t.Fatal(err, d.Allowed)
 		}
-		if back, err := s.Refund(t.Context(), first.Receipt(), 0, time.Now()); err != nil || fmt.Sprint(back) != "{[1] false false}" {
+		if back, err := s.Refund(t.Context(), first.Receipt(), 0, time.Now()); err != nil ||
+			fmt.Sprint(back) != "{[1] false false}" {
 			t.Errorf("Refund = %v, %v; want the one unit that is not refilled", back, err)
 		}
 		store.down.Store(false)
@@ -460,7 +483,8 @@ func TestRefundOfTooManyUnits(t *testing.T) {
 				t.Fatal(err, d.Allowed)
 			}
 		}
-		if back, err := s.Refund(t.Context(), d.Receipt(), 5, time.Now()); err != nil || fmt.Sprint(back) != "{[3] false false}" {
+		if back, err := s.Refund(t.Context(), d.Receipt(), 5, time.Now()); err != nil ||
+			fmt.Sprint(back) != "{[3] false false}" {
 			t.Errorf("Refund = %v, %v; want the 3 units of the receipt", back, err)
 		}
 		store.down.Store(false)
@@ -478,7 +502,8 @@ func TestExpiredRefundMeanwhile(t *testing.T) {
 		inner := newMemory(t)
 		store := newFlaky(t, inner)
 		s := newStore(t, resilience.FallbackConfig{Store: store})
-		l := newLimit(t, limit.Limit{ID: "l", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 10}}})
+		l := newLimit(t, limit.Limit{ID: "l", MaxCost: 10,
+			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 10}}})
 		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 3}}}
 		store.down.Store(true)
 		var d limit.Decision
@@ -489,7 +514,8 @@ func TestExpiredRefundMeanwhile(t *testing.T) {
 		}
 		pass(limit.MaxReceiptAge)
 		for range 2 {
-			if back, err := s.Refund(t.Context(), d.Receipt(), 0, time.Now()); err != nil || fmt.Sprint(back) != "{[0] false true}" {
+			if back, err := s.Refund(t.Context(), d.Receipt(), 0, time.Now()); err != nil ||
+				fmt.Sprint(back) != "{[0] false true}" {
 				t.Errorf("refund of a receipt that has expired: %v, %v", back, err)
 			}
 		}
@@ -556,20 +582,24 @@ func TestStoreAllocatesNothing(t *testing.T) {
 func TestUndecidableIsCountedAndLogged(t *testing.T) {
 	var log bytes.Buffer
 	below := &failingBy{Store: newMemory(t)}
-	s, err := resilience.NewFallback(resilience.FallbackConfig{Store: below, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	s, err := resilience.NewFallback(resilience.FallbackConfig{Store: below,
+		Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Minute}}})
+	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 100,
+		Period: time.Minute}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 	for range 5 {
-		for _, cause := range []error{errors.New("no route"), fmt.Errorf("item %q: %w", "t4:acme,", limit.ErrUnreadable)} {
+		for _, cause := range []error{errors.New("no route"), fmt.Errorf("item %q: %w", "t4:acme,",
+			limit.ErrUnreadable)} {
 			below.err = cause
 			var d limit.Decision
-			if err := s.Decide(t.Context(), &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: []limit.Charge{{Limit: l, Cost: 1}}}, now, &d); err != nil || !d.Degraded {
+			if err := s.Decide(t.Context(), &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"},
+				Charges: []limit.Charge{{Limit: l, Cost: 1}}}, now, &d); err != nil || !d.Degraded {
 				t.Fatalf("%v: %v, degraded %t; want that the limit's onStoreFailure applies", cause, err, d.Degraded)
 			}
 		}
@@ -577,8 +607,10 @@ func TestUndecidableIsCountedAndLogged(t *testing.T) {
 	if st := s.Stats(); st.Failures != 10 || st.Undecidable != 5 {
 		t.Errorf("%d failures and %d undecidable requests, want 10 and 5", st.Failures, st.Undecidable)
 	}
-	if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "no route") || !strings.Contains(text, "t4:acme") {
-		t.Errorf("within one second the log has %q; want a line about the store and one about the request that names the key", text)
+	if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "no route") ||
+		!strings.Contains(text, "t4:acme") {
+		t.Errorf("within one second the log has %q; want a line about the store and one about the request that "+
+			"names the key", text)
 	}
 }
 

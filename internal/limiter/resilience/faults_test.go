@@ -133,12 +133,14 @@ func withstand(t *testing.T, s *scene, all []*child, f *fault) {
 	f.begin(s)
 	began := time.Now()
 	gone := until(all, "without the store", func(i int, r *report) bool {
-		return r.Breaker.Opened > healthy[i].Breaker.Opened && r.sum(year).Without >= 50+healthy[i].sum(year).Without && r.Breaker.Probes > 0 &&
+		return r.Breaker.Opened > healthy[i].Breaker.Opened &&
+			r.sum(year).Without >= 50+healthy[i].sum(year).Without && r.Breaker.Probes > 0 &&
 			r.Closed > healthy[i].Closed && time.Since(began) >= f.lasts
 	})
 	f.end(s)
 	until(all, "with the store again", func(i int, r *report) bool {
-		return r.Breaker.State == resilience.StateClosed && r.Fallback.Waiting == 0 && r.sum(year).Store >= 50+gone[i].sum(year).Store
+		return r.Breaker.State == resilience.StateClosed && r.Fallback.Waiting == 0 &&
+			r.sum(year).Store >= 50+gone[i].sum(year).Store
 	})
 	tellAll(all, "halt")
 	wait(t, func() error { // what the last decisions left pending
@@ -183,11 +185,13 @@ func bounded(t *testing.T, reports []report, forgets int64) {
 		most := admitted{}
 		for at, a := range by {
 			if a.Store > units || a.Without > backstops {
-				t.Errorf("%s: second %d: %d admitted by the store and %d without it, want at most %d and %d", tenant, at, a.Store, a.Without, units, backstops)
+				t.Errorf("%s: second %d: %d admitted by the store and %d without it, want at most %d and %d", tenant,
+					at, a.Store, a.Without, units, backstops)
 			}
 			most = admitted{max(most.Store, a.Store), max(most.Without, a.Without)}
 		}
-		t.Logf("%s: at most %d of %d by the store and %d of %d without it in a window", tenant, most.Store, units, most.Without, backstops)
+		t.Logf("%s: at most %d of %d by the store and %d of %d without it in a window", tenant, most.Store, units,
+			most.Without, backstops)
 	}
 }
 
@@ -206,8 +210,10 @@ func calls(t *testing.T, before, after []report) {
 		if r.Longest > longest {
 			t.Errorf("process %d: a decision took %s, want at most %s", i, r.Longest, longest)
 		}
-		t.Logf("process %d: %d decisions, %d calls of which %d failed, opened %d times, %d probes, %d refused; longest %s; %d of 3 instances known; %d charged back, %d dropped, %d units lost",
-			i, r.Decisions, r.Asked, failed, r.Breaker.Opened, r.Breaker.Probes, r.Breaker.Refused, r.Longest, r.Fewest, r.Fallback.ChargedBack, r.Fallback.Dropped, r.Lease.Lost)
+		t.Logf("process %d: %d decisions, %d calls of which %d failed, opened %d times, %d probes, %d refused; "+
+			"longest %s; %d of 3 instances known; %d charged back, %d dropped, %d units lost",
+			i, r.Decisions, r.Asked, failed, r.Breaker.Opened, r.Breaker.Probes, r.Breaker.Refused, r.Longest,
+			r.Fewest, r.Fallback.ChargedBack, r.Fallback.Dropped, r.Lease.Lost)
 	}
 }
 
@@ -230,16 +236,19 @@ func yearCounted(t *testing.T, s *scene, f *fault, gone, ended []report) {
 		used, _ := look(t, store, tenant)
 		all := sums(ended, tenant)
 		sum := all.Store + all.Without
-		t.Logf("%s: the store counts %d, admitted %d and %d without it; %d may be forgotten, %d dropped", tenant, used, all.Store, all.Without, forgotten, dropped)
+		t.Logf("%s: the store counts %d, admitted %d and %d without it; %d may be forgotten, %d dropped", tenant, used,
+			all.Store, all.Without, forgotten, dropped)
 		if used < sum-forgotten-dropped {
-			t.Errorf("%s: the store counts %d; want at least the %d that were admitted, less %d", tenant, used, sum, forgotten+dropped)
+			t.Errorf("%s: the store counts %d; want at least the %d that were admitted, less %d", tenant, used, sum,
+				forgotten+dropped)
 		}
 		if sum > yearUnits+forgotten+dropped {
 			t.Errorf("%s: %d were admitted in all, want at most %d: the store was charged what was admitted without it", tenant, sum, yearUnits+forgotten+dropped)
 		}
 		// A call without an answer may have been carried out: a unit is lost, or with leases as many as it asked for.
 		if tenant == single && used > sum+failed {
-			t.Errorf("%s: the store counts %d, want at most the %d that were admitted and one for each of %d calls that failed", tenant, used, sum, failed)
+			t.Errorf("%s: the store counts %d, want at most the %d that were admitted and one for each of %d calls "+
+				"that failed", tenant, used, sum, failed)
 		}
 	}
 }
@@ -253,15 +262,18 @@ func afterCounted(t *testing.T, s *scene, before, ended []report) {
 	for i := range ended {
 		failed += ended[i].Failed - before[i].Failed
 	}
-	t.Logf("after: the store counts %d, admitted %d and %d without it; %d calls failed", used, all.Store, all.Without, failed)
+	t.Logf("after: the store counts %d, admitted %d and %d without it; %d calls failed", used, all.Store, all.Without,
+		failed)
 	if failed > 0 { // so busy a machine that a healthy server did not answer in time: units may be lost
 		if used < all.Store || all.Store > afterUnits {
-			t.Errorf("after: the store counts %d, admitted %d; want at least as many, at most %d", used, all.Store, afterUnits)
+			t.Errorf("after: the store counts %d, admitted %d; want at least as many, at most %d", used, all.Store,
+				afterUnits)
 		}
 		return
 	}
 	if all.Store != used || all.Without > 0 {
-		t.Errorf("after: the store counts %d, and %d and %d without it were admitted; want them equal, and none", used, all.Store, all.Without)
+		t.Errorf("after: the store counts %d, and %d and %d without it were admitted; want them equal, and none", used,
+			all.Store, all.Without)
 	}
 	left := int64(0)
 	var d limit.Decision

@@ -26,7 +26,8 @@ func keptInUS(tb testing.TB, units int64, policy limit.FailurePolicy) *limit.Lim
 
 func withHome(own, us *fake, frozen bool) resilience.ChainConfig {
 	return resilience.ChainConfig{
-		Rates: resilience.NamedStore{Name: "redis", Store: own}, Homes: map[string]resilience.NamedStore{"us": {Name: "home us", Store: us}},
+		Rates:        resilience.NamedStore{Name: "redis", Store: own},
+		Homes:        map[string]resilience.NamedStore{"us": {Name: "home us", Store: us}},
 		MaxInstances: 4, Frozen: frozen,
 	}
 }
@@ -77,8 +78,10 @@ func TestHomeAway(t *testing.T) {
 				if most := int64(2 * 4000); policy == limit.Backstop && (marked == 0 || marked > most) {
 					t.Errorf("the backstop admits %d, want at most %d and some", marked, most)
 				}
-				if allowed, degraded := decides(t, l, asks(limit.Owner{Kind: limit.Tenant, Name: "globex"}, rate), 50); allowed != 50 || degraded != 0 {
-					t.Errorf("without the home %d of the cell's own are admitted and %d marked, want 50 and none", allowed, degraded)
+				if allowed, degraded := decides(t, l, asks(limit.Owner{Kind: limit.Tenant, Name: "globex"}, rate),
+					50); allowed != 50 || degraded != 0 {
+					t.Errorf("without the home %d of the cell's own are admitted and %d marked, want 50 and none",
+						allowed, degraded)
 				}
 				state := ""
 				for _, b := range l.Breakers {
@@ -99,7 +102,8 @@ func TestHomeAway(t *testing.T) {
 				closeChain(t, l)
 				lost := l.Leases.Stats().Lost // of leases that ended while nobody answered, of either limit
 				if got := usedOf(t, us, asks(acme, q)); got[0] < admitted || got[0] > admitted+lost {
-					t.Errorf("the home counts %d, want the %d that were admitted and at most %d lost", got[0], admitted, lost)
+					t.Errorf("the home counts %d, want the %d that were admitted and at most %d lost", got[0],
+						admitted, lost)
 				}
 				if got := usedOf(t, own, asks(acme, monthly(t, "quota", 4000))); got[0] != 0 {
 					t.Errorf("the own store counts %d of the quota, want none", got[0])
@@ -140,7 +144,8 @@ func TestHomeCountsInstancesOfAllCells(t *testing.T) {
 				<-time.After(time.Second)
 			}
 			if units := d.Results[0].Tier.Threshold; !d.Degraded || units > 1000 || units < 400 {
-				t.Errorf("instance %d of three beside the home's: marked %t with %d units, want a fourth of 4000 or somewhat less", i, d.Degraded, units)
+				t.Errorf("instance %d of three beside the home's: marked %t with %d units, want a fourth of 4000 or "+
+					"somewhat less", i, d.Degraded, units)
 			}
 			if n := l.Instances.Count(); n > 2 {
 				t.Errorf("instance %d: %d share its own cell's counters, want itself alone", i, n)
@@ -154,8 +159,8 @@ func TestHomeCountsInstancesOfAllCells(t *testing.T) {
 	})
 }
 
-// Guarantees that an instance announces itself to a home while it holds leases of it, and no longer: a home that no tenant
-// of this cell uses is not called for ever.
+// Guarantees that an instance announces itself to a home while it holds leases of it, and no longer: a home that no
+// tenant of this cell uses is not called for ever.
 func TestAnUnusedHomeIsNotCalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own, us := newFake(t), newFake(t)
@@ -175,7 +180,8 @@ func TestAnUnusedHomeIsNotCalled(t *testing.T) {
 		decides(t, l, asks(acme, keptInUS(t, 4000, limit.Backstop)), 1)
 		const announced = 2 * lease.DefaultHomeLife
 		if n := announcements(announced); n < int(announced/resilience.InstancesPeriod) {
-			t.Errorf("%d announcements within %s after the home was used, want at least one for each period", n, announced)
+			t.Errorf("%d announcements within %s after the home was used, want at least one for each period", n,
+				announced)
 		}
 		if n := announcements(time.Minute); n != 0 {
 			t.Errorf("%d announcements to a home that was not used for %s, want none", n, announced)
@@ -218,7 +224,8 @@ func TestRateOfAHomeThatIsAway(t *testing.T) {
 					return admitted, marked, closed
 				}
 				if admitted, marked, closed := spend(20); admitted != 40 || marked+closed != 0 {
-					t.Errorf("with the home: %d admitted, %d marked, %d closed; want 40 of 2 a second", admitted, marked, closed)
+					t.Errorf("with the home: %d admitted, %d marked, %d closed; want 40 of 2 a second", admitted,
+						marked, closed)
 				}
 				us.set(true, false)
 				admitted, marked, closed := spend(20)
@@ -233,7 +240,8 @@ func TestRateOfAHomeThatIsAway(t *testing.T) {
 				us.set(false, false)
 				spend(20) // the breaker's cooldown, and what was admitted without the home is charged
 				if admitted, marked, closed := spend(20); admitted != 40 || marked+closed != 0 {
-					t.Errorf("%s, with the home again: %d admitted, %d marked, %d closed", policy, admitted, marked, closed)
+					t.Errorf("%s, with the home again: %d admitted, %d marked, %d closed", policy, admitted, marked,
+						closed)
 				}
 				closeChain(t, l)
 				if got := usedOf(t, own, asks(acme, tiny)); got[0] != 0 {
@@ -249,10 +257,12 @@ func TestRateOfAHomeThatIsAway(t *testing.T) {
 func TestRateKeptForAllCells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis, quotas := newFake(t), newFake(t)
-		here := newChain(t, resilience.ChainConfig{Cell: "us", Rates: resilience.NamedStore{Name: "redis", Store: redis}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas},
+		here := newChain(t, resilience.ChainConfig{Cell: "us", Rates: resilience.NamedStore{Name: "redis",
+			Store: redis}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas},
 			MaxInstances: 1, Homes: map[string]resilience.NamedStore{"eu": {Name: "home eu", Store: newFake(t)}}})
 		there := newChain(t, withHome(newFake(t), quotas, false))
-		small := build(t, limit.Limit{ID: "small", Exact: true, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 400, Period: time.Hour}}}).KeptIn("us")
+		small := build(t, limit.Limit{ID: "small", Exact: true,
+			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 400, Period: time.Hour}}}).KeptIn("us")
 		admitted := int64(0)
 		for range 60 { // a minute, in which each hears of the other
 			for _, l := range []*resilience.Chain{here, there} {

@@ -133,9 +133,11 @@ func TestOneLowReadingIsNotBelieved(t *testing.T) {
 			}
 		}
 		if n := f.Count(); n != step.want {
-			t.Errorf("reading %d, with %d other instances that announce themselves: count %d, want %d", i+1, step.announcing, n, step.want)
+			t.Errorf("reading %d, with %d other instances that announce themselves: count %d, want %d", i+1,
+				step.announcing, n, step.want)
 		}
-		now = now.Add(12 * time.Second) // which is more than the longest pause, so each of them announces itself once in a period
+		// which is more than the longest pause, so each of them announces itself once in a period
+		now = now.Add(12 * time.Second)
 	}
 }
 

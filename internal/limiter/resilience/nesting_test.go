@@ -41,7 +41,8 @@ func decidersOnTheStack() []string {
 		var frame runtime.Frame
 		frame, more = frames.Next()
 		receiver, isDecide := strings.CutSuffix(frame.Function, ".Decide")
-		if isDecide && !strings.HasSuffix(receiver, ".(*Breaker)") && !strings.HasSuffix(receiver, ".(*home)") { // guards are no stores
+		// guards are no stores
+		if isDecide && !strings.HasSuffix(receiver, ".(*Breaker)") && !strings.HasSuffix(receiver, ".(*home)") {
 			found = append(found, receiver[strings.LastIndexByte(receiver, '/')+1:])
 		}
 	}
@@ -65,17 +66,21 @@ func TestADecisionPassesThroughAtMostFourStores(t *testing.T) {
 		limits []*limit.Limit
 		want   int
 	}{
-		"leases, three stores": {func(*resilience.ChainConfig) {}, []*limit.Limit{far, quota, hourly(t, "rate", 100)}, mostNested},
+		"leases, three stores": {func(*resilience.ChainConfig) {}, []*limit.Limit{far, quota, hourly(t, "rate", 100)},
+			mostNested},
 		"one store": {func(c *resilience.ChainConfig) { c.Quotas, c.Homes = resilience.NamedStore{}, nil },
 			[]*limit.Limit{hourly(t, "rate", 100)}, mostNested},
-		"no leases": {func(c *resilience.ChainConfig) { c.NoLeases = true }, []*limit.Limit{far, quota, hourly(t, "rate", 100)}, mostNested - 1},
+		"no leases": {func(c *resilience.ChainConfig) { c.NoLeases = true },
+			[]*limit.Limit{far, quota, hourly(t, "rate", 100)}, mostNested - 1},
 		"a store in a wrapper": {func(c *resilience.ChainConfig) { c.Rates.Store = &wrapper{c.Rates.Store} },
 			[]*limit.Limit{hourly(t, "rate", 100)}, mostNested + 1},
 	} {
 		driver := &traced{fake: newFake(t)}
 		config := resilience.ChainConfig{
-			Rates: resilience.NamedStore{Name: "rates", Store: driver}, Quotas: resilience.NamedStore{Name: "quotas", Store: newFake(t)},
-			Cell: "eu", Homes: map[string]resilience.NamedStore{"us": {Name: "us", Store: newFake(t)}}, Frozen: true, Log: slog.New(slog.DiscardHandler),
+			Rates: resilience.NamedStore{Name: "rates", Store: driver}, Quotas: resilience.NamedStore{Name: "quotas",
+				Store: newFake(t)},
+			Cell: "eu", Homes: map[string]resilience.NamedStore{"us": {Name: "us", Store: newFake(t)}}, Frozen: true,
+			Log: slog.New(slog.DiscardHandler),
 		}
 		c.change(&config)
 		chain, err := resilience.NewChain(config)
@@ -83,11 +88,13 @@ func TestADecisionPassesThroughAtMostFourStores(t *testing.T) {
 			t.Fatal(err)
 		}
 		var d limit.Decision
-		if err := chain.Decide(t.Context(), asks(acme, c.limits...), time.Now(), &d); err != nil || !d.Allowed || d.Degraded {
+		if err := chain.Decide(t.Context(), asks(acme, c.limits...), time.Now(), &d); err != nil || !d.Allowed ||
+			d.Degraded {
 			t.Fatalf("%s: allowed %t, degraded %t, %v", name, d.Allowed, d.Degraded, err)
 		}
 		if len(driver.through) != c.want {
-			t.Errorf("%s: a decision passes through %d stores, want %d: %s", name, len(driver.through), c.want, strings.Join(driver.through, " → "))
+			t.Errorf("%s: a decision passes through %d stores, want %d: %s", name, len(driver.through), c.want,
+				strings.Join(driver.through, " → "))
 		}
 		if got := deepest(reflect.ValueOf(chain.Fallback), map[uintptr]bool{}); got != c.want {
 			t.Errorf("%s: %d stores are nested, want %d", name, got, c.want)
@@ -101,7 +108,8 @@ var storeType = reflect.TypeFor[limit.Store]()
 // deepest returns how many stores the value nests at most, by all that it refers to. A test's double of a driver counts
 // as one.
 func deepest(v reflect.Value, seen map[uintptr]bool) (most int) {
-	if v.Kind() == reflect.Pointer && v.Type() == reflect.TypeFor[*traced]() || v.Kind() == reflect.Pointer && v.Type() == reflect.TypeFor[*fake]() {
+	if v.Kind() == reflect.Pointer && v.Type() == reflect.TypeFor[*traced]() || v.Kind() == reflect.Pointer &&
+		v.Type() == reflect.TypeFor[*fake]() {
 		return 1
 	}
 	switch v.Kind() {

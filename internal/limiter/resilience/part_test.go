@@ -56,7 +56,8 @@ func checkDerived(t *testing.T, l *limit.Limit, instances int64, now time.Time) 
 		length := period(&l.Tiers[i], now)
 		refilled := refills(bucket, length)
 		if bucket.Capacity > atOnce || refilled > units {
-			t.Errorf("%s on %d instances: tier %d admits %d at once and %d more in a period, want at most %d and %d", describe(l), instances,
+			t.Errorf("%s on %d instances: tier %d admits %d at once and %d more in a period, want at most %d and %d",
+				describe(l), instances,
 				i+1, bucket.Capacity, refilled, atOnce, units)
 		}
 		least, longest := units-units/100-1, limit.MaxPeriod.Microseconds()
@@ -64,7 +65,8 @@ func checkDerived(t *testing.T, l *limit.Limit, instances int64, now time.Time) 
 			continue
 		}
 		if bucket.Capacity < atOnce || refilled < least {
-			t.Errorf("%s on %d instances: tier %d admits %d at once and %d more in a period, want %d and at least %d", describe(l), instances,
+			t.Errorf("%s on %d instances: tier %d admits %d at once and %d more in a period, want %d and at least %d",
+				describe(l), instances,
 				i+1, bucket.Capacity, refilled, atOnce, least)
 		}
 	}
@@ -86,7 +88,8 @@ func describe(l *limit.Limit) string {
 // takes them. Two tiers whose rates were rounded to the same period must not become one counter.
 func TestEveryPairOfTiersHasAFallback(t *testing.T) {
 	const hour = time.Hour
-	periods := []time.Duration{5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute, hour, 2 * hour, 4 * hour, 6 * hour,
+	periods := []time.Duration{5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute, hour, 2 * hour,
+		4 * hour, 6 * hour,
 		8 * hour, 12 * hour, 24 * hour, 7 * 24 * hour, 30 * 24 * hour}
 	var amounts []int64
 	for unit := int64(1000); unit <= 100_000_000; unit *= 10 {
@@ -105,7 +108,8 @@ func TestEveryPairOfTiersHasAFallback(t *testing.T) {
 							continue // one of the two would never deny
 						}
 						l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{
-							{Algorithm: algorithm, Period: short, Threshold: few}, {Algorithm: algorithm, Period: long, Threshold: many}}})
+							{Algorithm: algorithm, Period: short, Threshold: few}, {Algorithm: algorithm, Period: long,
+								Threshold: many}}})
 						if err != nil {
 							continue // above what the algorithm can count
 						}
@@ -137,22 +141,27 @@ func TestEveryExtremeHasAFallback(t *testing.T) {
 		{Algorithm: limit.TokenBucket, Period: limit.MaxPeriod, Threshold: 3, Burst: 427},
 		{Algorithm: limit.TokenBucket, Period: limit.MaxPeriod, Threshold: 30, Burst: 4270},
 	}
-	for _, threshold := range []int64{1, 2, 3, 999, 1001, 9999, 142_857, 1<<32 - 5, 1 << 39, limit.MaxUnits - 1, limit.MaxUnits} {
-		for _, length := range []time.Duration{time.Millisecond, 997 * time.Millisecond, time.Hour + time.Millisecond, limit.MaxPeriod - time.Millisecond, limit.MaxPeriod} {
+	for _, threshold := range []int64{1, 2, 3, 999, 1001, 9999, 142_857, 1<<32 - 5, 1 << 39, limit.MaxUnits - 1,
+		limit.MaxUnits} {
+		for _, length := range []time.Duration{time.Millisecond, 997 * time.Millisecond, time.Hour + time.Millisecond,
+			limit.MaxPeriod - time.Millisecond, limit.MaxPeriod} {
 			for _, algorithm := range limit.Algorithms() {
 				tiers = append(tiers, limit.Tier{Algorithm: algorithm, Period: length, Threshold: threshold})
 			}
 			for _, burst := range []int64{1, 7, 100_003, limit.MaxUnits} {
-				tiers = append(tiers, limit.Tier{Algorithm: limit.TokenBucket, Period: length, Threshold: threshold, Burst: burst})
+				tiers = append(tiers, limit.Tier{Algorithm: limit.TokenBucket, Period: length, Threshold: threshold,
+					Burst: burst})
 			}
 		}
 		for _, zone := range []*time.Location{time.UTC, almaty} {
 			for every := limit.Day; every <= limit.Year; every++ {
-				tiers = append(tiers, limit.Tier{Algorithm: limit.Quota, Threshold: threshold, Calendar: calendar(every, zone)})
+				tiers = append(tiers, limit.Tier{Algorithm: limit.Quota, Threshold: threshold,
+					Calendar: calendar(every, zone)})
 			}
 		}
 	}
-	times := []time.Time{noon, time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC), // Almaty's clocks are set back on the day after, for good
+	// Almaty's clocks are set back on the day after, for good
+	times := []time.Time{noon, time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC),
 		time.Date(2026, 2, 3, 0, 0, 0, 0, time.UTC), time.Date(2028, 12, 31, 23, 0, 0, 0, time.UTC)}
 	made := 0
 	for i, tier := range tiers {
@@ -179,7 +188,8 @@ func TestEveryExtremeHasAFallback(t *testing.T) {
 func TestBoundOfADayAndAMonth(t *testing.T) {
 	const instances, day, month = 7, 24 * time.Hour, 720 * time.Hour
 	l := newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{
-		{Algorithm: limit.FixedWindow, Period: day, Threshold: 1000}, {Algorithm: limit.FixedWindow, Period: month, Threshold: 20_000}}})
+		{Algorithm: limit.FixedWindow, Period: day, Threshold: 1000}, {Algorithm: limit.FixedWindow, Period: month,
+			Threshold: 20_000}}})
 	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return instances }})
 	var d limit.Decision
 	if err := s.Peek(t.Context(), ask(l), noon, &d); err != nil {
@@ -229,7 +239,8 @@ func FuzzDerive(f *testing.F) {
 		for len(data) >= 18 && len(l.Tiers) < limit.MaxTiers {
 			tier := tierOf(data, paris)
 			data = data[18:]
-			if with, err := limit.New(limit.Limit{ID: l.ID, MaxCost: l.MaxCost, Tiers: append(l.Tiers[:len(l.Tiers):len(l.Tiers)], tier)}); err == nil {
+			if with, err := limit.New(limit.Limit{ID: l.ID, MaxCost: l.MaxCost,
+				Tiers: append(l.Tiers[:len(l.Tiers):len(l.Tiers)], tier)}); err == nil {
 				l.Tiers, made = append(l.Tiers, tier), with
 			}
 		}
@@ -266,7 +277,8 @@ func tierOf(data []byte, zone *time.Location) limit.Tier {
 func TestFallbackOfAQuotaInEachMonth(t *testing.T) {
 	s := newStore(t, resilience.FallbackConfig{Store: away(t)})
 	l := newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{
-		{Algorithm: limit.Quota, Threshold: 28_000, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}})
+		{Algorithm: limit.Quota, Threshold: 28_000, Calendar: &limit.Calendar{Every: limit.Month,
+			Location: time.UTC}}}})
 	for _, month := range []time.Month{time.February, time.March, time.April, time.February} {
 		now := time.Date(2026, month, 3, 0, 0, 0, 0, time.UTC)
 		var d limit.Decision

@@ -303,7 +303,8 @@ func (o *ownerPending) nextRequest(owner limit.Owner, now int64,
 	for i := range o.limits {
 		l := &o.limits[i]
 		to := destinationOf(l.limit)
-		if slices.Contains(ids, l.limit.ID) || len(ids) == maxReplayedLimits || unanswered[to] || len(ids) > 0 && to != r.to {
+		if slices.Contains(ids, l.limit.ID) || len(ids) == maxReplayedLimits || unanswered[to] || len(ids) > 0 &&
+			to != r.to {
 			continue
 		}
 		r.to = to

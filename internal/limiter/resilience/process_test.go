@@ -51,7 +51,8 @@ func start(t *testing.T, n int, s spec) []*child {
 			t.Fatal(err)
 		}
 		c.in, c.out, c.answer = in, out, json.NewDecoder(out)
-		c.Process, err = redistest.Run(stdin, stdout, stderr, append(os.Environ(), childEnv+"="+string(text)), os.Args[0])
+		c.Process, err = redistest.Run(stdin, stdout, stderr, append(os.Environ(), childEnv+"="+string(text)),
+			os.Args[0])
 		if err := errors.Join(err, stdin.Close(), stdout.Close(), stderr.Close()); err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +114,8 @@ func until(all []*child, what string, ok func(i int, r *report) bool) []report {
 		reports = tellAll(all, "report")
 		for i := range reports {
 			if r := &reports[i]; !ok(i, r) {
-				return fmt.Errorf("%s: process %d: %d decisions, %d calls, %d failed, breaker %+v, fallback %+v, leases %+v, wrong %q",
+				return fmt.Errorf("%s: process %d: %d decisions, %d calls, %d failed, breaker %+v, fallback %+v, "+
+					"leases %+v, wrong %q",
 					what, i, r.Decisions, r.Asked, r.Failed, r.Breaker, r.Fallback, r.Lease, r.Wrong)
 			}
 		}
@@ -155,11 +157,14 @@ func sound(t *testing.T, reports []report) {
 				name = everyone[address].Owner.Name
 			}
 			if got, granted := r.sum(tenant).Store, r.Granted[name]; got > granted {
-				t.Errorf("process %d: %d of %s are admitted without a mark, and the store gave %d", i, got, tenant, granted)
+				t.Errorf("process %d: %d of %s are admitted without a mark, and the store gave %d", i, got, tenant,
+					granted)
 			}
 		}
-		if r.ProbesAtOnce > 1 || r.Probed > r.Breaker.Probes || r.Probed < r.Breaker.Probes-1 { // the last may find nobody who asks
-			t.Errorf("process %d: %d calls while probing, %d at once; want %d, one at a time", i, r.Probed, r.ProbesAtOnce, r.Breaker.Probes)
+		// the last may find nobody who asks
+		if r.ProbesAtOnce > 1 || r.Probed > r.Breaker.Probes || r.Probed < r.Breaker.Probes-1 {
+			t.Errorf("process %d: %d calls while probing, %d at once; want %d, one at a time", i, r.Probed,
+				r.ProbesAtOnce, r.Breaker.Probes)
 		}
 	}
 }

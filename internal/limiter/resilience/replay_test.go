@@ -48,7 +48,8 @@ func TestChargedBack(t *testing.T) {
 		{limit.Tier{Algorithm: limit.SlidingLog, Period: time.Hour, Threshold: 100}, 50},
 		{limit.Tier{Algorithm: limit.TokenBucket, Period: time.Hour, Threshold: 100}, 50},
 		{limit.Tier{Algorithm: limit.LeakyBucket, Period: time.Hour, Threshold: 100}, 100}, // it is taken, or free
-		{limit.Tier{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}, 50},
+		{limit.Tier{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month,
+			Location: time.UTC}}, 50},
 	} {
 		for _, policy := range []limit.FailurePolicy{limit.Backstop, limit.Open} {
 			synctest.Test(t, func(t *testing.T) {
@@ -72,7 +73,8 @@ func TestChargedBack(t *testing.T) {
 					t.Errorf("%s, %s: %+v", c.tier.Algorithm, policy, st)
 				}
 				if full, again := s.TakeFullest(), s.TakeFullest(); full != 10*c.want || again != 0 {
-					t.Errorf("%s, %s: the fullest counter has %d thousandths, and then %d; want %d, and nothing new", c.tier.Algorithm, policy, full, again, 10*c.want)
+					t.Errorf("%s, %s: the fullest counter has %d thousandths, and then %d; want %d, and nothing new",
+						c.tier.Algorithm, policy, full, again, 10*c.want)
 				}
 			})
 		}
@@ -104,7 +106,8 @@ func TestOnlyOpenWindowsAreChargedBack(t *testing.T) {
 		pass(3 * time.Second)                   // and three are back
 		store.down.Store(false)
 		recoverFrom(t, s)
-		for alg, want := range map[limit.Algorithm]int64{limit.FixedWindow: 2, limit.SlidingLog: 2, limit.TokenBucket: 3} {
+		for alg, want := range map[limit.Algorithm]int64{limit.FixedWindow: 2, limit.SlidingLog: 2,
+			limit.TokenBucket: 3} {
 			if got := used(t, inner, reqs[alg]); got != want {
 				t.Errorf("%s: %d used in the store, want %d", alg, got, want)
 			}
@@ -164,14 +167,16 @@ func TestChargedBackByTheStoresClock(t *testing.T) {
 		inner := newMemory(t)
 		store := newFlaky(t, ahead{inner, 2 * time.Hour})
 		s := newStore(t, resilience.FallbackConfig{Store: store})
-		req := ask(newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}}))
+		req := ask(newLimit(t, limit.Limit{ID: "l",
+			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}}))
 		spend(t, s, req, 1)
 		store.down.Store(true)
 		spend(t, s, req, 40)
 		store.down.Store(false)
 		recoverFrom(t, s)
 		var d limit.Decision
-		if err := inner.Peek(t.Context(), req, time.Now().Add(2*time.Hour), &d); err != nil || d.Results[0].Used() != 41 {
+		if err := inner.Peek(t.Context(), req, time.Now().Add(2*time.Hour), &d); err != nil ||
+			d.Results[0].Used() != 41 {
 			t.Errorf("err %v, %d used in the store's window, want 41", err, d.Results[0].Used())
 		}
 	})
@@ -185,7 +190,8 @@ func TestChargedBackApart(t *testing.T) {
 		store := newFlaky(t, inner)
 		s := newStore(t, resilience.FallbackConfig{Store: store})
 		l := newLimit(t, limit.Limit{ID: "users", Per: "subject", Tiers: []limit.Tier{
-			{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}, {Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 1000}}})
+			{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}, {Algorithm: limit.FixedWindow,
+				Period: 24 * time.Hour, Threshold: 1000}}})
 		of := func(who string) *limit.Request {
 			return &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Value: limit.ValueOf(who), Cost: 1}}}
 		}
@@ -197,7 +203,8 @@ func TestChargedBackApart(t *testing.T) {
 			spend(t, s, of("bob"), 5)
 			store.down.Store(false)
 			recoverFrom(t, s)
-			if ann, bob := used(t, inner, of("ann")), used(t, inner, of("bob")); ann != int64(7*round+7) || bob != int64(5*round+5) {
+			if ann, bob := used(t, inner, of("ann")), used(t, inner, of("bob")); ann != int64(7*round+7) ||
+				bob != int64(5*round+5) {
 				t.Errorf("round %d: %d and %d", round, ann, bob)
 			}
 		}
@@ -208,15 +215,18 @@ func TestChargedBackApart(t *testing.T) {
 func TestChargedBackToTwoStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rates, quotas := newMemory(t), newMemory(t)
-		both, err := router.New(router.Config{Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: quotas}})
+		both, err := router.New(router.Config{Rates: router.Backend{Store: rates},
+			Quotas: router.Backend{Store: quotas}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		store := newFlaky(t, both)
 		s := newStore(t, resilience.FallbackConfig{Store: store})
-		rate := newLimit(t, limit.Limit{ID: "rate", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}})
+		rate := newLimit(t, limit.Limit{ID: "rate",
+			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}})
 		quota := newLimit(t, limit.Limit{ID: "quota", Tiers: []limit.Tier{
-			{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}})
+			{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month,
+				Location: time.UTC}}}})
 		store.down.Store(true)
 		spend(t, s, ask(rate, quota), 7)
 		store.down.Store(false)
@@ -233,17 +243,20 @@ func TestChargedBackToTwoStores(t *testing.T) {
 // Guarantees that what is pending for a store that is away is kept until it is back, while another that answers gets
 // its part: each is looked at before it is charged.
 func TestOneOfTwoStoresIsAway(t *testing.T) {
-	month := []limit.Tier{{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}
+	month := []limit.Tier{{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month,
+		Location: time.UTC}}}
 	for _, quotaFirst := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			own, inner := newMemory(t), newMemory(t)
 			home := newFlaky(t, inner)
-			homes, err := router.New(router.Config{Rates: router.Backend{Store: own}, Homes: map[string]router.Backend{"us": {Store: home}}, KeepUnspentFor: -1})
+			homes, err := router.New(router.Config{Rates: router.Backend{Store: own},
+				Homes: map[string]router.Backend{"us": {Store: home}}, KeepUnspentFor: -1})
 			if err != nil {
 				t.Fatal(err)
 			}
 			s := newStore(t, resilience.FallbackConfig{Store: homes})
-			rate, quota := window(t, "rate", 100, limit.Backstop), newLimit(t, limit.Limit{ID: "quota", Tiers: month}).KeptIn("us")
+			rate, quota := window(t, "rate", 100, limit.Backstop),
+				newLimit(t, limit.Limit{ID: "quota", Tiers: month}).KeptIn("us")
 			limits := []*limit.Limit{rate, quota}
 			if quotaFirst {
 				limits = []*limit.Limit{quota, rate}
@@ -267,7 +280,8 @@ func TestOneOfTwoStoresIsAway(t *testing.T) {
 			}
 			synctest.Wait()
 			if st := s.Stats(); st.Dropped != 0 || of("ann", own, rate) != 7 || of("bob", own, rate) != 7 {
-				t.Errorf("while the home is away: %+v; %d and %d used in the own store, want 7 and 7", st, of("ann", own, rate), of("bob", own, rate))
+				t.Errorf("while the home is away: %+v; %d and %d used in the own store, want 7 and 7", st,
+					of("ann", own, rate), of("bob", own, rate))
 			}
 			home.down.Store(false)
 			pass(1100 * time.Millisecond)
@@ -324,7 +338,8 @@ func TestUnsentIsKept(t *testing.T) {
 		store := newFlaky(t, inner)
 		charge := newFlaky(t, inner)
 		s := newStore(t, resilience.FallbackConfig{Store: store, ReplayTo: charge})
-		req := ask(newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 100}}}))
+		req := ask(newLimit(t, limit.Limit{ID: "l",
+			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 100}}}))
 		answers := func() {
 			t.Helper()
 			pass(1100 * time.Millisecond)
@@ -390,7 +405,8 @@ func TestRecoveryIsNoStampede(t *testing.T) {
 		inner := newMemory(t)
 		store := newFlaky(t, inner)
 		s := newStore(t, resilience.FallbackConfig{Store: store})
-		day := newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 100}}})
+		day := newLimit(t, limit.Limit{ID: "l",
+			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 100}}})
 		req := ask(day)
 		store.down.Store(true)
 		for i := range owners {
@@ -448,7 +464,8 @@ func TestClosePays(t *testing.T) {
 		inner := newMemory(t)
 		store := newFlaky(t, inner)
 		s := newStore(t, resilience.FallbackConfig{Store: store})
-		req := ask(newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 100}}}))
+		req := ask(newLimit(t, limit.Limit{ID: "l",
+			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 100}}}))
 		store.down.Store(true)
 		for i := range 50 {
 			req.Owner.Name = fmt.Sprint(i)
@@ -476,7 +493,8 @@ func TestClosePays(t *testing.T) {
 // is counted.
 func TestOwedIsBounded(t *testing.T) {
 	s := newStore(t, resilience.FallbackConfig{Store: away(t), Bytes: 256 << 10})
-	short := newLimit(t, limit.Limit{ID: "short", OnStoreFailure: limit.Open, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 100}}})
+	short := newLimit(t, limit.Limit{ID: "short", OnStoreFailure: limit.Open,
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 100}}})
 	req, now := ask(short), noon
 	var d limit.Decision
 	for i := range 20_000 { // an owner each 20 ms, so 50 with a window that is open
@@ -537,8 +555,10 @@ func TestCloseOfTheFallbackIsBounded(t *testing.T) {
 			defer cancel()
 			began := time.Now()
 			err := s.Close(ctx)
-			if took := time.Since(began); err == nil || !strings.Contains(err.Error(), "owners") || took != 300*time.Millisecond {
-				t.Errorf("begun before %v: Close took %s: %v; want 300ms, and how many owners are left", begun, took, err)
+			if took := time.Since(began); err == nil || !strings.Contains(err.Error(), "owners") ||
+				took != 300*time.Millisecond {
+				t.Errorf("begun before %v: Close took %s: %v; want 300ms, and how many owners are left", begun, took,
+					err)
 			}
 			if st := s.Stats(); st.Dropped != 1 || st.ChargedBack != 0 {
 				t.Errorf("begun before %v: %+v; want the charge that hung dropped", begun, st)
@@ -553,8 +573,10 @@ func TestTakeFullest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t, newMemory(t))
 		s := newStore(t, resilience.FallbackConfig{Store: store})
-		req := ask(newLimit(t, limit.Limit{ID: "l", OnStoreFailure: limit.Open, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}}))
-		other := ask(newLimit(t, limit.Limit{ID: "other", OnStoreFailure: limit.Open, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}}))
+		req := ask(newLimit(t, limit.Limit{ID: "l", OnStoreFailure: limit.Open,
+			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}}))
+		other := ask(newLimit(t, limit.Limit{ID: "other", OnStoreFailure: limit.Open,
+			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}}))
 		spend(t, s, req, 60)
 		if full := s.TakeFullest(); full != 0 {
 			t.Errorf("%d thousandths, and nothing was charged back", full)

@@ -126,7 +126,8 @@ func (pt *pendingTier) mergeSlot(t *limit.Tier, s slot) {
 	}
 	for i := range pt.slots {
 		if pt.slots[i].from == s.from {
-			pt.slots[i].at, pt.slots[i].units = max(pt.slots[i].at, s.at), min(pt.slots[i].units+s.units, limit.MaxUnits)
+			pt.slots[i].at, pt.slots[i].units = max(pt.slots[i].at, s.at), min(pt.slots[i].units+s.units,
+				limit.MaxUnits)
 			return
 		}
 	}

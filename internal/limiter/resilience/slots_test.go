@@ -2,8 +2,9 @@ package resilience
 
 import "testing"
 
-// Guarantees that the refill of pending units loses no fraction of a unit, however often it is computed. Otherwise a busy
-// owner's units would stay pending, and the replay would charge them although the instance's part has refilled them.
+// Guarantees that the refill of pending units loses no fraction of a unit, however often it is computed. Otherwise a
+// busy owner's units would stay pending, and the replay would charge them although the instance's part has refilled
+// them.
 func TestRefillLosesNoFraction(t *testing.T) {
 	part := tierPart{units: 1, burst: 10, period: 1000}
 	s := slot{units: 10}

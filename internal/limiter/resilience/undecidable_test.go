@@ -61,13 +61,16 @@ func onDynamoDB(t *testing.T, item func(map[string]types.AttributeValue)) undeci
 		if item == nil {
 			return
 		}
-		key := map[string]types.AttributeValue{"PK": &types.AttributeValueMemberB{Value: []byte(pk)}, "SK": &types.AttributeValueMemberB{Value: []byte("s0")}}
-		out, err := c.GetItem(t.Context(), &sdk.GetItemInput{TableName: aws.String(table), Key: key, ConsistentRead: aws.Bool(true)})
+		key := map[string]types.AttributeValue{"PK": &types.AttributeValueMemberB{Value: []byte(pk)},
+			"SK": &types.AttributeValueMemberB{Value: []byte("s0")}}
+		out, err := c.GetItem(t.Context(), &sdk.GetItemInput{TableName: aws.String(table), Key: key,
+			ConsistentRead: aws.Bool(true)})
 		if err != nil || len(out.Item) == 0 {
 			t.Fatalf("the tenant's item: %v, %v", out, err)
 		}
 		item(out.Item)
-		if _, err := c.PutItem(t.Context(), &sdk.PutItemInput{TableName: aws.String(table), Item: out.Item}); err != nil {
+		if _, err := c.PutItem(t.Context(), &sdk.PutItemInput{TableName: aws.String(table),
+			Item: out.Item}); err != nil {
 			t.Fatal(err)
 		}
 	}}
@@ -109,10 +112,20 @@ func TestUndecidable(t *testing.T) {
 		limits int // of the tenant's request
 	}{
 		"DynamoDB, a plan that is too large": {func(t *testing.T) undecidable { return onDynamoDB(t, nil) }, tooMany},
-		"DynamoDB, a malformed counter":      {func(t *testing.T) undecidable { return onDynamoDB(t, number("l0/t1000", "7")) }, 2},
-		"DynamoDB, another version":          {func(t *testing.T) undecidable { return onDynamoDB(t, number("v", "1")) }, 2},
+		"DynamoDB, a malformed counter": {func(t *testing.T) undecidable {
+			return onDynamoDB(t,
+				number("l0/t1000", "7"))
+		}, 2},
+		"DynamoDB, another version": {func(t *testing.T) undecidable {
+			return onDynamoDB(t,
+				number("v", "1"))
+		}, 2},
 		"DynamoDB, no item at all": {func(t *testing.T) undecidable {
-			return onDynamoDB(t, func(item map[string]types.AttributeValue) { delete(item, "v"); delete(item, "l0/t1000") })
+			return onDynamoDB(t, func(item map[string]types.AttributeValue) {
+				delete(item, "v")
+				delete(item,
+					"l0/t1000")
+			})
 		}, 2},
 		"Redis, a list": {func(t *testing.T) undecidable {
 			return onRedis(t, func(key string) []any { return []any{"RPUSH", key, "x"} })
@@ -158,7 +171,8 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 	request := func(tenant string, limits int) *limit.Request {
 		req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: tenant}}
 		for i := range limits {
-			l := limit.Limit{ID: fmt.Sprint("l", i), Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 10_000, Period: time.Second}}}
+			l := limit.Limit{ID: fmt.Sprint("l", i),
+				Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 10_000, Period: time.Second}}}
 			charge := limit.Charge{Cost: 1}
 			if limits == tooMany { // in one item
 				l.Per, charge.Value = "subject", limit.ValueOf("u")
@@ -198,7 +212,8 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 		})
 		wg.Go(func() {
 			var d limit.Decision
-			other := request(fmt.Sprint("other-", n), 1) // one writer each: writers of one counter may be in each other's way
+			// one writer each: writers of one counter may be in each other's way
+			other := request(fmt.Sprint("other-", n), 1)
 			for range 2 * each {
 				if err := ld.Decide(t.Context(), other, time.Now(), &d); err != nil || d.Degraded {
 					t.Errorf("another tenant: %v, degraded %t", err, d.Degraded)
@@ -220,7 +235,8 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 		want -= each // what is still in hand may be spent
 	}
 	if s, n := ld.Stats(), degraded.Load(); n < want || s.Undecidable < n || s.Failures != s.Undecidable {
-		t.Errorf("%d decisions are degraded, and %d are counted as undecidable of %d, want all, at least %d", n, s.Undecidable, s.Failures, want)
+		t.Errorf("%d decisions are degraded, and %d are counted as undecidable of %d, want all, at least %d", n,
+			s.Undecidable, s.Failures, want)
 	}
 	if leases {
 		before := ld.Leases.Stats().Local
@@ -248,9 +264,9 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 	}
 }
 
-// failureLog is a store that notes each error by which the store behind it did not answer. A call whose connection broke
-// is made once more: under heavy load this happens to a call to DynamoDB Local now and then, and says nothing about the
-// tenant.
+// failureLog is a store that notes each error by which the store behind it did not answer. A call whose connection
+// broke is made once more: under heavy load this happens to a call to DynamoDB Local now and then, and says nothing
+// about the tenant.
 type failureLog struct {
 	limit.Store
 	text logtest.Buffer

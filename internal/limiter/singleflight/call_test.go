@@ -52,11 +52,14 @@ func TestWaitsAreBounded(t *testing.T) {
 		mine, leave := context.WithTimeout(t.Context(), time.Second)
 		defer leave()
 		began := time.Now()
-		if err := c.Wait(mine); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second || c.BudgetEnded() {
-			t.Errorf("Wait = %v after %s, budget ended %t; want the caller's own end after 1s", err, time.Since(began), c.BudgetEnded())
+		if err := c.Wait(mine); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second ||
+			c.BudgetEnded() {
+			t.Errorf("Wait = %v after %s, budget ended %t; want the caller's own end after 1s", err, time.Since(began),
+				c.BudgetEnded())
 		}
 		if err := c.Wait(t.Context()); err != nil || time.Since(began) != 2*time.Second || !c.BudgetEnded() {
-			t.Errorf("Wait = %v after %s, budget ended %t; want that the budget ends after 2s", err, time.Since(began), c.BudgetEnded())
+			t.Errorf("Wait = %v after %s, budget ended %t; want that the budget ends after 2s", err, time.Since(began),
+				c.BudgetEnded())
 		}
 		if ended, _ := c.Result(); ended {
 			t.Error("the call has ended, and only its budget has")

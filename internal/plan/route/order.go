@@ -67,7 +67,8 @@ func overlapPaths(a, b *Rule) bool {
 			return true
 		case rankA == rankEnd || rankB == rankEnd:
 			return rankA == rankB
-		case rankA <= rankAnyCase && rankB <= rankAnyCase && !overlapLiterals(&a.Pattern.segments[i], &b.Pattern.segments[i]):
+		case rankA <= rankAnyCase && rankB <= rankAnyCase && !overlapLiterals(&a.Pattern.segments[i],
+			&b.Pattern.segments[i]):
 			return false
 		}
 	}

@@ -170,7 +170,8 @@ func TestCleanForms(t *testing.T) {
 // TestClimbs guarantees that a path is said to lead above the root if any way of reading it does, and no other path is.
 func TestClimbs(t *testing.T) {
 	for raw, want := range map[string]bool{
-		"": false, "/": false, "/a/..": false, "/a/../": false, "/a//..": false, "/a/b/../../c": false, "/..a/...": false,
+		"": false, "/": false, "/a/..": false, "/a/../": false, "/a//..": false, "/a/b/../../c": false,
+		"/..a/...": false,
 		"/a?b=/..": false, "/a/%2e%2e": false, "/a/b/..%2F..%2Fc": false, "//h/a/..": false, "http://h/a/..": false,
 		"/..": true, "..": true, "/../a": true, "/a/../..": true, "/a//../../b": true, "//..": true, "/./..": true,
 		"/%2e.": true, "/%252E%252E": true, "/..;/a": true, "/a/..;v=1/../b": true, "/..%2fa": true, "/..%5Ca": true,

@@ -130,7 +130,8 @@ func TestMatches(t *testing.T) {
 		{"/product/**", []string{"/product", "/product/", "/product/1", "/product/1/2"}, []string{"/products", "/"}},
 		{"/{a}/x", []string{"/1/x", "/x/x"}, []string{"/x", "/x/y", "/1/x/x"}},
 		{"/*/x/**", []string{"/1/x", "/1/x/y/z"}, []string{"/1", "/x", "/1/y"}},
-		{"/product", []string{"/product", "/product/", "/product?a"}, []string{"/Product", "/product/1", "/produc", "/producta"}},
+		{"/product", []string{"/product", "/product/", "/product?a"}, []string{"/Product", "/product/1", "/produc",
+			"/producta"}},
 	} {
 		p := pattern(t, tt.pattern)
 		x := route.NewIndex([]route.Rule{{Pattern: p}})

@@ -12,8 +12,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// duel is cells that grant one token bucket through transitions, without messages: each cell knows each document at once.
-// Stores forget as soon as they may.
+// duel is cells that grant one token bucket through transitions, without messages: each cell knows each document at
+// once. Stores forget as soon as they may.
 type duel struct {
 	limit  *limit.Limit
 	doc    Document
@@ -26,7 +26,8 @@ type duel struct {
 	words  []string
 }
 
-// ideal is the bucket that a cell's must never be ahead of: that of its share, whole, from the time on from which it counts.
+// ideal is the bucket that a cell's must never be ahead of: that of its share, whole, from the time on from which it
+// counts.
 type ideal struct{ rate, burst, level, at int64 } // level in 10^-6 units
 
 func (i *ideal) refill(now int64) {
@@ -109,7 +110,8 @@ func (d *duel) take(t *testing.T, cell int, most int64) {
 		for most >= unit {
 			var dec limit.Decision
 			req := &limit.Request{
-				Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: []limit.Charge{{Limit: in.Limit, Cost: unit}},
+				Owner:   limit.Owner{Kind: limit.Tenant, Name: "acme"},
+				Charges: []limit.Charge{{Limit: in.Limit, Cost: unit}},
 			}
 			if err := d.stores[cell].Decide(context.Background(), req, time.UnixMicro(d.now), &dec); err != nil {
 				t.Fatal(err)
@@ -121,16 +123,18 @@ func (d *duel) take(t *testing.T, cell int, most int64) {
 			most -= unit
 			i := &d.ideals[cell]
 			if i.refill(d.now); i.level < unit*second {
-				d.words = append(d.words, fmt.Sprintf("%s is %d µunits ahead at +%d ms", d.cells[cell], unit*second-i.level, (d.now-worldStart)/1000))
+				d.words = append(d.words, fmt.Sprintf("%s is %d µunits ahead at +%d ms", d.cells[cell],
+					unit*second-i.level, (d.now-worldStart)/1000))
 			}
 			i.level -= unit * second
 		}
 	}
 }
 
-// Guarantees that a bucket whose state was forgotten in the course of a transition has no unit that was not refilled, also
-// where rounding puts shares out of proportion: 4 per second are 2 and 2, then 1 and 3, while 2,000 are 1,000 and 1,000,
-// then 600 and 1,400. Both cells are emptied just before, left alone for as long as it may pay, and emptied again.
+// Guarantees that a bucket whose state was forgotten in the course of a transition has no unit that was not refilled,
+// also where rounding puts shares out of proportion: 4 per second are 2 and 2, then 1 and 3, while 2,000 are 1,000 and
+// 1,000, then 600 and 1,400. Both cells are emptied just before, left alone for as long as it may pay, and emptied
+// again.
 func TestForgottenBucket(t *testing.T) {
 	steps := int64(20)
 	if testing.Short() {

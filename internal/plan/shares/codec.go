@@ -138,7 +138,8 @@ func checkHomeFrom(homeFrom, from int64) error {
 
 func checkPlaced(cells, homed []string) error {
 	if len(cells) > MaxCells || len(homed) > MaxPlaced {
-		return fmt.Errorf("placement: %d cells and %d homed limits, want at most %d and %d", len(cells), len(homed), MaxCells, MaxPlaced)
+		return fmt.Errorf("placement: %d cells and %d homed limits, want at most %d and %d", len(cells), len(homed),
+			MaxCells, MaxPlaced)
 	}
 	for i, cell := range cells {
 		if !limit.ValidID(cell) || slices.Contains(cells[:i], cell) {
@@ -307,7 +308,8 @@ func (s *State) check() error {
 		return err
 	}
 	if len(s.Queue) > MaxQueue || len(s.Done) > maxDone {
-		return fmt.Errorf("queue: %d wait and %d are done, want at most %d and %d", len(s.Queue), len(s.Done), MaxQueue, maxDone)
+		return fmt.Errorf("queue: %d wait and %d are done, want at most %d and %d", len(s.Queue), len(s.Done),
+			MaxQueue, maxDone)
 	}
 	for i := range s.Queue {
 		if err := s.Queue[i].check(); err != nil {
@@ -361,7 +363,8 @@ func (s *State) checkTransition() error {
 			return fmt.Errorf("awaiting: %s is no member", cell)
 		}
 	}
-	if t.HeardAt < 0 || t.HeardAt > 2*maxInstant || t.GrowAt < 0 || t.GrowAt > 2*maxInstant || (t.GrowAt > 0 && len(t.Awaiting) > 0) {
+	if t.HeardAt < 0 || t.HeardAt > 2*maxInstant || t.GrowAt < 0 || t.GrowAt > 2*maxInstant ||
+		(t.GrowAt > 0 && len(t.Awaiting) > 0) {
 		return fmt.Errorf("transition: heard at %d, grows at %d, awaits %d", t.HeardAt, t.GrowAt, len(t.Awaiting))
 	}
 	return checkPlacements(t.Placements, s.Phase, s.Epoch)

@@ -21,8 +21,10 @@ func seeds(f *testing.F) {
 	}
 	d.step(Input{Requests: []Request{{Kind: Join, Cell: "a", Weight: 1}, {Kind: Join, Cell: "b", Weight: 7}}})
 	add()
-	d.step(Input{Requests: []Request{{Kind: Drain, Cell: "a"}, {Kind: Place, Tenant: "acme", Cells: []string{"b"}, Homed: []string{"x"}}}})
-	d.step(Input{Requests: []Request{{Kind: Place, Tenant: "acme", Cells: []string{"b"}}, {Kind: Join, Cell: "c", Weight: 2}}})
+	d.step(Input{Requests: []Request{{Kind: Drain, Cell: "a"}, {Kind: Place, Tenant: "acme", Cells: []string{"b"},
+		Homed: []string{"x"}}}})
+	d.step(Input{Requests: []Request{{Kind: Place, Tenant: "acme", Cells: []string{"b"}},
+		{Kind: Join, Cell: "c", Weight: 2}}})
 	add()
 	d.ack(Shrink, 2, d.state.Awaited()...)
 	d.now = d.out.Wake
@@ -31,15 +33,17 @@ func seeds(f *testing.F) {
 	f.Add([]byte(`{"version":1,"epoch":1,"phase":"steady","skew_us":0,"members":[],"generations":[]}`))
 }
 
-// FuzzDocument guarantees that whatever a document says, if it is read at all, it comes back as it was, and that no view of
-// it panics or gives the cells together more than the limit at any time.
+// FuzzDocument guarantees that whatever a document says, if it is read at all, it comes back as it was, and that no
+// view of it panics or gives the cells together more than the limit at any time.
 func FuzzDocument(f *testing.F) {
 	seeds(f)
-	l, err := limit.New(limit.Limit{ID: "x", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 101}}})
+	l, err := limit.New(limit.Limit{ID: "x", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second,
+		Threshold: 101}}})
 	if err != nil {
 		f.Fatal(err)
 	}
-	bucket, err := limit.New(limit.Limit{ID: "y", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: 101, Burst: 1003}}})
+	bucket, err := limit.New(limit.Limit{ID: "y",
+		Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: 101, Burst: 1003}}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -85,7 +89,8 @@ func FuzzDocument(f *testing.F) {
 	})
 }
 
-// FuzzState guarantees that whatever state is read can be gone on with: a step does not panic, and makes one that can be read.
+// FuzzState guarantees that whatever state is read can be gone on with: a step does not panic, and makes one that can
+// be read.
 func FuzzState(f *testing.F) {
 	seeds(f)
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -93,7 +98,8 @@ func FuzzState(f *testing.F) {
 		if err != nil {
 			return
 		}
-		in := Input{Placements: map[string]*Placement{"acme": nil}, Requests: []Request{{ID: "new", Kind: Join, Cell: "z", Weight: 3}}}
+		in := Input{Placements: map[string]*Placement{"acme": nil},
+			Requests: []Request{{ID: "new", Kind: Join, Cell: "z", Weight: 3}}}
 		for range 4 {
 			next, out := s.Step(Settings{}, in, noon)
 			if s, err = DecodeState(mustJSON(t, next)); err != nil {
@@ -124,7 +130,8 @@ func FuzzPlacement(f *testing.F) {
 		if err != nil || !bytes.Equal(mustJSON(t, again), mustJSON(t, p)) {
 			t.Fatalf("%s comes back as %v, %v", text, again, err)
 		}
-		d := &Document{Version: Layout, Epoch: 9, Phase: Steady, Generations: []Generation{{Epoch: 3, From: always, Cells: []Weight{{"a", 1}}}}}
+		d := &Document{Version: Layout, Epoch: 9, Phase: Steady,
+			Generations: []Generation{{Epoch: 3, From: always, Cells: []Weight{{"a", 1}}}}}
 		if home := d.View("a", p.Tenant, p).Home(); home != "" && home != "a" {
 			t.Fatalf("home %q", home)
 		}

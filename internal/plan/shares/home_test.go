@@ -11,8 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// Guarantees that the spans of a quota say at each time what QuotaHome says, through joins, drains and removals: a quota that is
-// counted in two cells at once is granted twice. Also that views of one key give the same spans.
+// Guarantees that the spans of a quota say at each time what QuotaHome says, through joins, drains and removals: a
+// quota that is counted in two cells at once is granted twice. Also that views of one key give the same spans.
 func TestQuotaSpans(t *testing.T) {
 	made, err := limit.New(limit.Limit{ID: "day", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 10,
 		Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}})
@@ -54,7 +54,8 @@ func TestQuotaSpans(t *testing.T) {
 						}
 					}
 					if want := v.QuotaHome(tier, at); in.Home != want {
-						t.Fatalf("seed %d: %s in %s at +%d s: %q, want %q", seed, tenant, cell, (at-worldStart)/second, in.Home, want)
+						t.Fatalf("seed %d: %s in %s at +%d s: %q, want %q", seed, tenant, cell, (at-worldStart)/second,
+							in.Home, want)
 					}
 				}
 				for at := worldStart; at < worldStart+300*3600*second; at += 1800 * second {
@@ -76,15 +77,17 @@ func TestQuotaSpans(t *testing.T) {
 			}
 			for at, n := range here {
 				if n > 1 {
-					t.Fatalf("seed %d: the quota of %s is in %d cells at +%d s", seed, tenant, n, (at-worldStart)/second)
+					t.Fatalf("seed %d: the quota of %s is in %d cells at +%d s", seed, tenant, n,
+						(at-worldStart)/second)
 				}
 			}
 		}
 	}
 }
 
-// Guarantees that quotas go on after more changes of weights than a document holds, since those move nobody's home, and that after a
-// change of the cells which was dropped nobody is asked in periods that began before it: who kept them is not known any more.
+// Guarantees that quotas go on after more changes of weights than a document holds, since those move nobody's home, and
+// that after a change of the cells which was dropped nobody is asked in periods that began before it: who kept them is
+// not known any more.
 func TestQuotasOutliveOldGenerations(t *testing.T) {
 	made, err := limit.New(limit.Limit{ID: "year", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 10,
 		Calendar: &limit.Calendar{Every: limit.Year, Location: time.UTC}}}})
@@ -122,15 +125,16 @@ func TestQuotasOutliveOldGenerations(t *testing.T) {
 			t.Errorf("with another cell %t: home %q in the period after, want %q", grows, got, v.Home())
 		}
 		text := mustJSON(t, d.state)
-		if back, err := DecodeState(text); err != nil || back.Document().View("a", "acme", nil).QuotaHome(&made.Tiers[0], d.now.UnixMicro()) != want {
+		if back, err := DecodeState(text); err != nil || back.Document().View("a", "acme",
+			nil).QuotaHome(&made.Tiers[0], d.now.UnixMicro()) != want {
 			t.Errorf("with another cell %t: what is stored says another thing: %v", grows, err)
 		}
 	}
 }
 
-// Guarantees that quotas go on after more changes of a tenant's placement than one holds, as long as those move it to no other home: with
-// an override that is made and lifted again, its limits are homed and divided. After a move that was dropped nobody is asked in periods
-// that began before it.
+// Guarantees that quotas go on after more changes of a tenant's placement than one holds, as long as those move it to
+// no other home: with an override that is made and lifted again, its limits are homed and divided. After a move that
+// was dropped nobody is asked in periods that began before it.
 func TestQuotasOutliveOldPlacements(t *testing.T) {
 	made, err := limit.New(limit.Limit{ID: "year", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 10,
 		Calendar: &limit.Calendar{Every: limit.Year, Location: time.UTC}}}})
@@ -210,8 +214,8 @@ func (d *desk) change(stored *Placement, r Request) *Placement {
 	return stored
 }
 
-// Guarantees that what was dropped of the histories of cells and of a placement changes nobody's home: who is said to keep a period's
-// quota keeps it by the whole histories, too.
+// Guarantees that what was dropped of the histories of cells and of a placement changes nobody's home: who is said to
+// keep a period's quota keeps it by the whole histories, too.
 func TestDroppedHistoryMovesNobody(t *testing.T) {
 	var tiers []limit.Tier
 	for _, every := range []limit.Every{limit.Day, limit.Month, limit.Year} {
@@ -237,10 +241,12 @@ func TestDroppedHistoryMovesNobody(t *testing.T) {
 				if r.IntN(12) == 0 {
 					pinned = pins[r.IntN(len(pins))]
 				}
-				stored = d.change(stored, Request{Kind: Place, Tenant: tenant, Cells: pinned, Homed: []string{[]string{"x", "y"}[r.IntN(2)]}})
+				stored = d.change(stored, Request{Kind: Place, Tenant: tenant, Cells: pinned,
+					Homed: []string{[]string{"x", "y"}[r.IntN(2)]}})
 			case 2:
 				if r.IntN(3) == 0 {
-					stored = d.change(stored, []Request{{Kind: Drain, Cell: "c"}, {Kind: Join, Cell: "c", Weight: 1}}[r.IntN(2)])
+					stored = d.change(stored, []Request{{Kind: Drain, Cell: "c"},
+						{Kind: Join, Cell: "c", Weight: 1}}[r.IntN(2)])
 				}
 			default:
 				stored = d.change(stored, Request{Kind: Weigh, Cell: "b", Weight: 1 + r.Int64N(5)})
@@ -259,7 +265,8 @@ func TestDroppedHistoryMovesNobody(t *testing.T) {
 			whole.Generations, whole.Placements = wholeCells, nil
 			for i := range tiers {
 				got := doc.View("a", tenant, stored).QuotaHome(&tiers[i], d.now.UnixMicro())
-				want := whole.View("a", tenant, &Placement{Tenant: tenant, Generations: wholePlaced}).QuotaHome(&tiers[i], d.now.UnixMicro())
+				want := whole.View("a", tenant,
+					&Placement{Tenant: tenant, Generations: wholePlaced}).QuotaHome(&tiers[i], d.now.UnixMicro())
 				switch {
 				case got == want:
 					known++

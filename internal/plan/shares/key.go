@@ -27,6 +27,7 @@ func keyOf(prefix, name string) string {
 
 // Reserved reports whether a key of the control table of the cells is not that of a cell.
 func Reserved(key string) bool {
-	return strings.HasPrefix(key, PinPrefix) || strings.HasPrefix(key, PlacementPrefix) || strings.HasPrefix(key, AckPrefix) ||
+	return strings.HasPrefix(key, PinPrefix) || strings.HasPrefix(key, PlacementPrefix) ||
+		strings.HasPrefix(key, AckPrefix) ||
 		strings.HasPrefix(key, "@")
 }

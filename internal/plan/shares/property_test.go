@@ -36,7 +36,8 @@ func randomLimit(r *rand.Rand, id string, a limit.Algorithm) limit.Limit {
 }
 
 var counted = []limit.Algorithm{
-	limit.FixedWindow, limit.SlidingWindow, limit.SlidingBuckets, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket,
+	limit.FixedWindow, limit.SlidingWindow, limit.SlidingBuckets, limit.SlidingLog, limit.TokenBucket,
+	limit.LeakyBucket,
 }
 
 // populate makes a world with every algorithm and three cells.
@@ -68,14 +69,15 @@ func (w *world) change() {
 	case 5:
 		w.ask(Request{Kind: Place, Tenant: w.tenants[w.r.IntN(len(w.tenants))], Cells: []string{id}})
 	case 6:
-		w.ask(Request{Kind: Place, Tenant: w.tenants[0], Cells: []string{id, w.order[0]}[:1+w.r.IntN(2)], Homed: []string{"limit0", "limit4"}})
+		w.ask(Request{Kind: Place, Tenant: w.tenants[0], Cells: []string{id, w.order[0]}[:1+w.r.IntN(2)],
+			Homed: []string{"limit0", "limit4"}})
 	case 7:
 		w.ask(Request{Kind: Place, Tenant: w.tenants[w.r.IntN(len(w.tenants))]})
 	}
 }
 
-// greedy takes from every cell now and then, sometimes all there is, sometimes after a pause: what a bucket has forgotten
-// in one shows after the other.
+// greedy takes from every cell now and then, sometimes all there is, sometimes after a pause: what a bucket has
+// forgotten in one shows after the other.
 func (w *world) greedy() {
 	for _, s := range w.limits {
 		for _, tenant := range w.tenants {
@@ -94,9 +96,9 @@ func (w *world) thirsty() {
 	w.greedy()
 }
 
-// Guarantees that cells never grant more than the algorithm's bound of the whole limit, whatever an operator asks for, in
-// whatever order messages arrive, if at all, while every cell hears within the grace. A broken one is a customer's backend
-// that gets more than was agreed on, on the day on which a cell is added.
+// Guarantees that cells never grant more than the algorithm's bound of the whole limit, whatever an operator asks for,
+// in whatever order messages arrive, if at all, while every cell hears within the grace. A broken one is a customer's
+// backend that gets more than was agreed on, on the day on which a cell is added.
 func TestNeverPassesTheLimit(t *testing.T) {
 	worlds := 10
 	if testing.Short() {
@@ -243,7 +245,8 @@ func (w *world) everyCellGrants() {
 					want = 1
 				}
 				if got != want {
-					w.t.Errorf("%s of %s (%s): cell %s grants %d, want %d", s.limit.ID, tenant, s.limit.Tiers[0].Algorithm, id, got, want)
+					w.t.Errorf("%s of %s (%s): cell %s grants %d, want %d", s.limit.ID, tenant,
+						s.limit.Tiers[0].Algorithm, id, got, want)
 				}
 			}
 		}
@@ -253,8 +256,8 @@ func (w *world) everyCellGrants() {
 	}
 }
 
-// rests lets a quiet time pass, and checks that everything that was asked for is done, that the cells' shares sum to each
-// limit exactly, for every tenant that a cell serves, and that clients get all of it.
+// rests lets a quiet time pass, and checks that everything that was asked for is done, that the cells' shares sum to
+// each limit exactly, for every tenant that a cell serves, and that clients get all of it.
 func (w *world) rests() {
 	w.t.Helper()
 	w.loss = 0

@@ -11,7 +11,8 @@ import (
 func calm(t *testing.T) (*world, *subject) {
 	w := newWorld(t, 3)
 	w.loss, w.tenants = 0, []string{"acme"}
-	s := w.add(limit.Limit{ID: "limit0", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 100}}})
+	s := w.add(limit.Limit{ID: "limit0", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Minute,
+		Threshold: 100}}})
 	w.join("a", 1, false)
 	w.join("b", 1, false)
 	w.run(60-(worldStart/second)%60+6, nil) // 6 s into a window
@@ -32,8 +33,8 @@ func (w *world) nextWindow(s *subject) {
 	w.run((s.books["acme"].window(w.now)+60*second-w.now)/second+6, nil)
 }
 
-// Guarantees that a cell that joins in mid-window, after all of it was consumed, grants nothing in it, and its share in the
-// next; and that the sum is the limit again.
+// Guarantees that a cell that joins in mid-window, after all of it was consumed, grants nothing in it, and its share in
+// the next; and that the sum is the limit again.
 func TestJoinInMidWindow(t *testing.T) {
 	w, s := calm(t)
 	w.grab(s, "acme", one)
@@ -74,8 +75,8 @@ func TestDrainToZero(t *testing.T) {
 	}
 }
 
-// Guarantees that a tenant that is pinned to another cell takes nothing along: not in the window that is open, and all of
-// the limit in the next.
+// Guarantees that a tenant that is pinned to another cell takes nothing along: not in the window that is open, and all
+// of the limit in the next.
 func TestPinnedToAnotherCell(t *testing.T) {
 	w, s := calm(t)
 	w.take(w.cells["a"], w.cells["a"].envs[0], s, "acme", one) // a's half
@@ -103,7 +104,8 @@ func TestPinnedToAnotherCell(t *testing.T) {
 func TestSharesSmallerThanACost(t *testing.T) {
 	w := newWorld(t, 4)
 	w.loss, w.tenants = 0, []string{"acme"}
-	s := w.add(limit.Limit{ID: "exports", MaxCost: 7, Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Period: 10 * time.Second, Threshold: 20}}})
+	s := w.add(limit.Limit{ID: "exports", MaxCost: 7,
+		Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Period: 10 * time.Second, Threshold: 20}}})
 	w.join("a", 1, false)
 	w.join("b", 1, false)
 	w.run(5, nil)
@@ -118,8 +120,8 @@ func TestSharesSmallerThanACost(t *testing.T) {
 	}
 }
 
-// Guarantees that nothing is given away while a cell does not hear, and states the bound when the operator removes it and it
-// still runs: the limit and that cell's last share.
+// Guarantees that nothing is given away while a cell does not hear, and states the bound when the operator removes it
+// and it still runs: the limit and that cell's last share.
 func TestCellThatDoesNotHear(t *testing.T) {
 	w, s := calm(t)
 	w.cells["b"].deaf = true
@@ -135,7 +137,8 @@ func TestCellThatDoesNotHear(t *testing.T) {
 	w.nextWindow(s)
 	w.grab(s, "acme", one)
 	if got := s.in(w.now); got != 150 || w.state.Phase != Steady {
-		t.Errorf("%d granted in phase %s, by a cell that has everything and one that was removed and runs, want 150", got, w.state.Phase)
+		t.Errorf("%d granted in phase %s, by a cell that has everything and one that was removed and runs, want 150",
+			got, w.state.Phase)
 	}
 	w.cells["b"].deaf = false
 	w.run(10, nil)
@@ -146,8 +149,8 @@ func TestCellThatDoesNotHear(t *testing.T) {
 	}
 }
 
-// Guarantees that an environment that thaws after a day decides on its cell's shares as they are, since it polls first; and
-// states the bound where that poll fails: what its copy gives its cell on top comes on top.
+// Guarantees that an environment that thaws after a day decides on its cell's shares as they are, since it polls first;
+// and states the bound where that poll fails: what its copy gives its cell on top comes on top.
 func TestThaw(t *testing.T) {
 	w, s := calm(t)
 	w.cells["a"].frozen = true
@@ -167,8 +170,8 @@ func TestThaw(t *testing.T) {
 	}
 }
 
-// Guarantees what is stated for a change of the limit's number, which cells hear of one after the other: at most the larger
-// number, and a unit for each other cell.
+// Guarantees what is stated for a change of the limit's number, which cells hear of one after the other: at most the
+// larger number, and a unit for each other cell.
 func TestNumberChanges(t *testing.T) {
 	cells := []Weight{{"a", 6}, {"b", 6}, {"c", 2}}
 	paradox := false

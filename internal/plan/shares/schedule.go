@@ -27,10 +27,10 @@ func At(spans []Span, now int64) (in Span, until int64) {
 	return spans[i-1], math.MaxInt64
 }
 
-// Limit is what the cell may grant of the limit l of a plan, over time, to the tenant, whose name as an owner of counters
-// is owner. The spans hold until another document or placement is known; there is at least one. Where all of the limit is
-// granted, Limit is l itself, or a copy of l with the Home that keeps its counters: see [View.KeptIn]. Quotas are never
-// divided: see [View.QuotaHome].
+// Limit is what the cell may grant of the limit l of a plan, over time, to the tenant, whose name as an owner of
+// counters is owner. The spans hold until another document or placement is known; there is at least one. Where all of
+// the limit is granted, Limit is l itself, or a copy of l with the Home that keeps its counters: see [View.KeptIn].
+// Quotas are never divided: see [View.QuotaHome].
 func (v *View) Limit(plan string, l *limit.Limit, owner string) []Span {
 	if v == nil {
 		return []Span{{beginning, l}}
@@ -140,10 +140,11 @@ func leasable(l *limit.Limit) bool {
 	return true
 }
 
-// QuotaHome is the cell that keeps the count of a quota's calendar period at now, µs since 1970; from it others lease. A
-// new home takes over when a period begins, since only the old one knows what is used: also one that was drained or removed
-// keeps it until then. It is "" where no cell serves the tenant, around the edge at which the home changes, while clocks may
-// take each other's period for the next one, and where the period began before all that is known of who kept it.
+// QuotaHome is the cell that keeps the count of a quota's calendar period at now, µs since 1970; from it others lease.
+// A new home takes over when a period begins, since only the old one knows what is used: also one that was drained or
+// removed keeps it until then. It is "" where no cell serves the tenant, around the edge at which the home changes,
+// while clocks may take each other's period for the next one, and where the period began before all that is known of
+// who kept it.
 func (v *View) QuotaHome(t *limit.Tier, now int64) string {
 	home := v.quotaHome(t, now-v.skew)
 	if home != v.quotaHome(t, now+v.skew) {
@@ -201,8 +202,8 @@ func (v *View) QuotaSpans(t *limit.Tier) []HomeSpan {
 	return out
 }
 
-// Key stands for everything that two views of one cell and document may differ in, if neither tenant has a placement: where
-// they are at home. Views of one key give the same spans of a limit that is not aligned to its owner.
+// Key stands for everything that two views of one cell and document may differ in, if neither tenant has a placement:
+// where they are at home. Views of one key give the same spans of a limit that is not aligned to its owner.
 type Key struct{ homes string }
 
 // Key returns the view's; false where there is none, as for a tenant that has a placement.
@@ -222,8 +223,8 @@ func (v *View) Key() (k Key, ok bool) {
 	return Key{homes.String()}, true
 }
 
-// Weight is what part the cell has in limits that are divided, once everything under way has taken effect: its weight and that
-// of all that serve the tenant.
+// Weight is what part the cell has in limits that are divided, once everything under way has taken effect: its weight
+// and that of all that serve the tenant.
 func (v *View) Weight() (own, all int64) {
 	if v == nil {
 		return 1, 1
@@ -363,9 +364,9 @@ func (v *View) bucketSchedule(t *limit.Tier, parts []amount) []step {
 	return out
 }
 
-// hold is what a bucket of the numbers now has from a shrink on until it grows to next: neither number above either's, and
-// slower to fill than before in nothing, so that a state which is forgotten as full would be full by now. If only the burst
-// is to grow, the rate makes room for that.
+// hold is what a bucket of the numbers now has from a shrink on until it grows to next: neither number above either's,
+// and slower to fill than before in nothing, so that a state which is forgotten as full would be full by now. If only
+// the burst is to grow, the rate makes room for that.
 func hold(now, next amount) amount {
 	to := amount{min(now.threshold, next.threshold), min(now.burst, next.burst)}.inProportion(now)
 	if to.threshold == next.threshold && to.burst < next.burst {

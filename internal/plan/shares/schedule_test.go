@@ -37,8 +37,8 @@ func text(spans []Span) string {
 	return out
 }
 
-// Guarantees when growth counts, for each algorithm: cell a goes from a quarter to half, b the other way, at +3.5 s, with
-// clocks that differ by a second.
+// Guarantees when growth counts, for each algorithm: cell a goes from a quarter to half, b the other way, at +3.5 s,
+// with clocks that differ by a second.
 func TestWhenGrowthCounts(t *testing.T) {
 	for _, tc := range []struct {
 		tier        limit.Tier
@@ -47,17 +47,22 @@ func TestWhenGrowthCounts(t *testing.T) {
 		{limit.Tier{Algorithm: limit.FixedWindow, Period: 10 * time.Second}, "-: 25; 11: 50; ", "-: 50; "},
 		{limit.Tier{Algorithm: limit.SlidingWindow, Period: 10 * time.Second}, "-: 25; 21: 50; ", "-: 50; "},
 		{limit.Tier{Algorithm: limit.SlidingLog, Period: 10 * time.Second}, "-: 25; 14.5: 50; ", "-: 50; "},
-		{limit.Tier{Algorithm: limit.SlidingBuckets, Period: 10 * time.Second, Buckets: 5}, "-: 25; 16.5: 50; ", "-: 50; "},
-		{limit.Tier{Algorithm: limit.TokenBucket, Period: time.Second, Burst: 200}, "-: 25/50; 8.5: 50/100; ", "-: 50/100; "},
-		{limit.Tier{Algorithm: limit.LeakyBucket, Period: 10 * time.Second}, "-: closed; ", "-: 100; "}, // homed: nothing moves
+		{limit.Tier{Algorithm: limit.SlidingBuckets, Period: 10 * time.Second, Buckets: 5}, "-: 25; 16.5: 50; ",
+			"-: 50; "},
+		{limit.Tier{Algorithm: limit.TokenBucket, Period: time.Second, Burst: 200}, "-: 25/50; 8.5: 50/100; ",
+			"-: 50/100; "},
+		// homed: nothing moves
+		{limit.Tier{Algorithm: limit.LeakyBucket, Period: 10 * time.Second}, "-: closed; ", "-: 100; "},
 	} {
 		tc.tier.Threshold = 100
 		l := mustLimit(t, limit.Limit{ID: "x", Tiers: []limit.Tier{tc.tier}})
-		doc := &Document{Version: Layout, Epoch: 2, Phase: Grow, SkewMicros: second, Members: []string{"a", "b"}, Generations: []Generation{
-			{Epoch: 1, From: always, Cells: []Weight{{"a", 1}, {"b", 3}}},
-			{Epoch: 2, From: worldStart + 3*second + second/2, Cells: []Weight{{"a", 1}, {"b", 1}}},
-		}}
-		if tc.tier.Algorithm == limit.TokenBucket { // filled within 2 s, but only 25 per second are kept back for 50 more: 2 s, too
+		doc := &Document{Version: Layout, Epoch: 2, Phase: Grow, SkewMicros: second, Members: []string{"a", "b"},
+			Generations: []Generation{
+				{Epoch: 1, From: always, Cells: []Weight{{"a", 1}, {"b", 3}}},
+				{Epoch: 2, From: worldStart + 3*second + second/2, Cells: []Weight{{"a", 1}, {"b", 1}}},
+			}}
+		// filled within 2 s, but only 25 per second are kept back for 50 more: 2 s, too
+		if tc.tier.Algorithm == limit.TokenBucket {
 			tc.grows = "-: 25/50; 6.5: 50/100; "
 		}
 		name := tc.tier.Algorithm
@@ -78,9 +83,11 @@ func TestWhenGrowthCounts(t *testing.T) {
 
 // A cell that is alone grants everything, and so does one that has no shares at all.
 func TestWhole(t *testing.T) {
-	l := mustLimit(t, limit.Limit{ID: "x", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 5}}})
+	l := mustLimit(t, limit.Limit{ID: "x", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second,
+		Threshold: 5}}})
 	var none *View
-	alone := (&Document{SkewMicros: second, Generations: []Generation{{Epoch: 1, From: always, Cells: []Weight{{"a", 3}}}}}).View("a", "acme", nil)
+	alone := (&Document{SkewMicros: second, Generations: []Generation{{Epoch: 1, From: always,
+		Cells: []Weight{{"a", 3}}}}}).View("a", "acme", nil)
 	for _, v := range []*View{none, alone} {
 		spans := v.Limit("pro", l, "acme")
 		if len(spans) != 1 || spans[0].Limit != l {
@@ -109,9 +116,10 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// Guarantees that a quota has one home at a time, which changes when its period does, also when the old home was drained or
-// removed: another one would count the period from nothing, and grant its units twice. Around the change nobody asks either, lest
-// clocks that differ count one period in two places; and where nobody knows any more who kept a period, nobody is asked in it.
+// Guarantees that a quota has one home at a time, which changes when its period does, also when the old home was
+// drained or removed: another one would count the period from nothing, and grant its units twice. Around the change
+// nobody asks either, lest clocks that differ count one period in two places; and where nobody knows any more who kept
+// a period, nobody is asked in it.
 func TestQuotaHome(t *testing.T) {
 	midnight := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC).UnixMicro()
 	doc := &Document{SkewMicros: second, Members: []string{"a", "b"}, Generations: []Generation{

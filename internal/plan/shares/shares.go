@@ -4,13 +4,13 @@
 //
 // # The rule
 //
-// A cell's share of a limit is limit × weight / Σ weights over the cells that serve the tenant, in integers that sum to the
-// limit: largest remainders first, ties in the order of the cells' ids. Of a token bucket the rate and the burst are both
-// divided. A limit whose smallest share is below its largest cost is homed: it is counted in the tenant's home cell,
-// and every cell that serves the tenant asks that counter for all of it ([View.KeptIn]). The home is the first
-// serving one of the cells that the tenant is pinned to, else the one with the highest hash of cell and tenant. A
-// leaky bucket is always homed, since n cells could each grant its largest cost at once. A quota is never divided:
-// see [View.QuotaHome].
+// A cell's share of a limit is limit × weight / Σ weights over the cells that serve the tenant, in integers that sum to
+// the limit: largest remainders first, ties in the order of the cells' ids. Of a token bucket the rate and the burst
+// are both divided. A limit whose smallest share is below its largest cost is homed: it is counted in the tenant's home
+// cell, and every cell that serves the tenant asks that counter for all of it ([View.KeptIn]). The home is the first
+// serving one of the cells that the tenant is pinned to, else the one with the highest hash of cell and tenant. A leaky
+// bucket is always homed, since n cells could each grant its largest cost at once. A quota is never divided: see
+// [View.QuotaHome].
 //
 // Two kinds of homed limits are granted by the home cell alone: those of a generation that is not [Generation.Kept],
 // and a sliding_log, which the counters that other cells reach cannot keep.
@@ -42,16 +42,17 @@
 //	sliding_log      now − period
 //	leaky_bucket     now − period: one largest cost has leaked out
 //
-// and always as of the difference of clocks ago, so that a store whose clock is behind does not count in the window before.
+// and always as of the difference of clocks ago, so that a store whose clock is behind does not count in the window
+// before.
 //
-// A token bucket has no windows. Its argument is an ideal bucket for each cell, with the new rate and the new burst from
-// From on, which begins with what the cell has left then: their rates and bursts sum to the limit's, so what is within them
-// is within the limit's. The real bucket must not be ahead of it. But the core refills lazily: at a higher rate it would
-// refill for the time before it was raised, too, and a bucket whose state was forgotten, since it was full, is full at any
-// burst. So rate and burst are raised together and late, when the ideal bucket of a cell that was empty at From is full, and
-// is as far ahead of the real one as the burst grows: after max(burst/rate, Δburst/Δrate). Where only the burst grows, the
-// rate is one unit lower meanwhile; where the rate shrinks, the burst shrinks in proportion until then. A bucket of a cell
-// that joins starts empty: it is closed for as long as it would take to fill.
+// A token bucket has no windows. Its argument is an ideal bucket for each cell, with the new rate and the new burst
+// from From on, which begins with what the cell has left then: their rates and bursts sum to the limit's, so what is
+// within them is within the limit's. The real bucket must not be ahead of it. But the core refills lazily: at a higher
+// rate it would refill for the time before it was raised, too, and a bucket whose state was forgotten, since it was
+// full, is full at any burst. So rate and burst are raised together and late, when the ideal bucket of a cell that was
+// empty at From is full, and is as far ahead of the real one as the burst grows: after max(burst/rate, Δburst/Δrate).
+// Where only the burst grows, the rate is one unit lower meanwhile; where the rate shrinks, the burst shrinks in
+// proportion until then. A bucket of a cell that joins starts empty: it is closed for as long as it would take to fill.
 //
 // The price: what a cell that shrank has not granted in a window that is open, nobody grants. A limit that becomes
 // homed, gets another home or becomes divided is granted by nobody from when a cell hears of that until its first
@@ -82,9 +83,9 @@ import (
 // Layout is the version of the JSON of documents, placements and states.
 const Layout = 1
 
-// Bounds. A state is one item of the control tables, whose body may have 200 KB (204,800 bytes), and an event that carries
-// it: MaxDocumentBytes for what cells must know, and the rest of MaxStateBytes for what waits, what is done, and names. So
-// every state that Step makes fits. Two generations with all that they may hold fit into a document, too.
+// Bounds. A state is one item of the control tables, whose body may have 200 KB (204,800 bytes), and an event that
+// carries it: MaxDocumentBytes for what cells must know, and the rest of MaxStateBytes for what waits, what is done,
+// and names. So every state that Step makes fits. Two generations with all that they may hold fit into a document, too.
 const (
 	MaxCells         = 64
 	MaxWeight        = 1_000_000
@@ -148,21 +149,22 @@ type Generation struct {
 	Cells []Weight    `json:"cells"`           // those that serve, by id
 	Homed []PlanLimit `json:"homed,omitempty"` // limits that are not divided, by plan and limit
 
-	// Kept says that every cell that serves a tenant asks the tenant's home cell for its homed limits. Where it is false
-	// the home cell grants them alone: so it is in generations made before every cell's software could ask.
+	// Kept says that every cell that serves a tenant asks the tenant's home cell for its homed limits. Where it is
+	// false the home cell grants them alone: so it is in generations made before every cell's software could ask.
 	Kept bool `json:"kept,omitempty"`
 
-	// HomeFrom is, in the oldest generation, since when tenants without a placement are at home where they are in it: older ones
-	// that were dropped had the same cells. 0: From.
+	// HomeFrom is, in the oldest generation, since when tenants without a placement are at home where they are in it:
+	// older ones that were dropped had the same cells. 0: From.
 	HomeFrom int64 `json:"home_from,omitempty"`
 }
 
 // Placement is where a tenant is served that is not served by every cell, or some of whose limits are homed though its
 // plan's are not. It counts together with the document whose transition made it, or any later one.
 type Placement struct {
-	Version     int      `json:"version"`
-	Tenant      string   `json:"tenant"`
-	Generations []Placed `json:"generations"` // ascending by epoch; the first is from always, unless older ones were dropped
+	Version int    `json:"version"`
+	Tenant  string `json:"tenant"`
+	// ascending by epoch; the first is from always, unless older ones were dropped
+	Generations []Placed `json:"generations"`
 }
 
 // Placed is a tenant's placement in one epoch and those after it.
@@ -172,27 +174,30 @@ type Placed struct {
 	Cells []string `json:"cells,omitempty"` // the cells it is pinned to, the home cell first; none: all
 	Homed []string `json:"homed,omitempty"` // ids of limits, ascending
 
-	// HomeFrom is, in the oldest, since when the tenant is pinned as it is in it: older ones that were dropped had the same cells. 0: From.
+	// HomeFrom is, in the oldest, since when the tenant is pinned as it is in it: older ones that were dropped had the
+	// same cells. 0: From.
 	HomeFrom int64 `json:"home_from,omitempty"`
 }
 
 // Document is what every cell must know. One document, together with the placement of a tenant that has one, says what
 // any cell may grant of any limit.
 type Document struct {
-	Version     int          `json:"version"`
-	Epoch       int64        `json:"epoch"` // of the transition that is under way, or was the last
-	Phase       Phase        `json:"phase"`
-	SkewMicros  int64        `json:"skew_us"`              // by how much clocks may differ
-	Members     []string     `json:"members"`              // every cell, by id: those that serve, and those that are drained and not removed
-	Generations []Generation `json:"generations"`          // oldest first
-	Placements  []Placement  `json:"placements,omitempty"` // those that the transition changes, whole: they go before stored ones
+	Version    int   `json:"version"`
+	Epoch      int64 `json:"epoch"` // of the transition that is under way, or was the last
+	Phase      Phase `json:"phase"`
+	SkewMicros int64 `json:"skew_us"` // by how much clocks may differ
+	// every cell, by id: those that serve, and those that are drained and not removed
+	Members     []string     `json:"members"`
+	Generations []Generation `json:"generations"` // oldest first
+	// those that the transition changes, whole: they go before stored ones
+	Placements []Placement `json:"placements,omitempty"`
 }
 
 // Revision orders documents: of two, the one with the higher revision is newer. Documents of one revision are equal.
 func (d *Document) Revision() int64 { return d.Epoch*3 + d.Phase.order() }
 
-// Serves reports whether the cell has a share, or is to have one. A cell that stores the first document in which it serves
-// must store every placement before it, for it was not sent those from before: only then may it acknowledge.
+// Serves reports whether the cell has a share, or is to have one. A cell that stores the first document in which it
+// serves must store every placement before it, for it was not sent those from before: only then may it acknowledge.
 func (d *Document) Serves(cell string) bool {
 	for _, w := range d.Generations[len(d.Generations)-1].Cells {
 		if w.Cell == cell {
@@ -202,8 +207,8 @@ func (d *Document) Serves(cell string) bool {
 	return false
 }
 
-// View is what one cell may grant to one tenant. It is immutable. A nil View grants everything: it is for a cell that is
-// alone.
+// View is what one cell may grant to one tenant. It is immutable. A nil View grants everything: it is for a cell that
+// is alone.
 type View struct {
 	cell, tenant string
 	skew         int64
@@ -266,7 +271,8 @@ func (d *Document) View(cell, tenant string, stored *Placement) *View {
 }
 
 func (v *View) era(g *Generation, p *Placed) era {
-	e := era{from: laterFrom(g.From, p.From), homeFrom: laterFrom(g.homeFrom(), p.homeFrom()), cells: g.Cells, pinned: p.Cells, homed: g.Homed, homedBy: p.Homed,
+	e := era{from: laterFrom(g.From, p.From), homeFrom: laterFrom(g.homeFrom(), p.homeFrom()), cells: g.Cells,
+		pinned: p.Cells, homed: g.Homed, homedBy: p.Homed,
 		kept: g.Kept}
 	if len(p.Cells) > 0 {
 		e.cells = make([]Weight, 0, len(p.Cells))
@@ -307,7 +313,8 @@ func laterFrom(a, b int64) int64 {
 	return max(a, b)
 }
 
-// Home is the tenant's home cell once everything that is under way has taken effect; "" where no cell serves the tenant.
+// Home is the tenant's home cell once everything that is under way has taken effect; "" where no cell serves the
+// tenant.
 func (v *View) Home() string {
 	if v == nil {
 		return ""
@@ -315,14 +322,14 @@ func (v *View) Home() string {
 	return v.gens[len(v.gens)-1].home
 }
 
-// Homed reports whether the limit of a plan is whole in the tenant's home cell, once everything under way has taken effect.
-// Quotas always are, see [View.QuotaHome].
+// Homed reports whether the limit of a plan is whole in the tenant's home cell, once everything under way has taken
+// effect. Quotas always are, see [View.QuotaHome].
 func (v *View) Homed(plan string, l *limit.Limit) bool {
 	return v != nil && v.gens[len(v.gens)-1].homes(plan, &l.Tiers[0])
 }
 
-// homeOf is the first serving one of the pinned cells, or else the one with the highest hash (rendezvous: a cell that joins
-// only takes tenants over, and one that leaves only gives its own away).
+// homeOf is the first serving one of the pinned cells, or else the one with the highest hash (rendezvous: a cell that
+// joins only takes tenants over, and one that leaves only gives its own away).
 func homeOf(tenant string, serving []Weight, pinned []string) string {
 	for _, cell := range pinned {
 		for _, w := range serving {
@@ -340,8 +347,8 @@ func homeOf(tenant string, serving []Weight, pinned []string) string {
 	return best
 }
 
-// hash is FNV-1a over both names, of which the first has no zero byte, and a final mix. It is part of what cells agree on:
-// it must never change.
+// hash is FNV-1a over both names, of which the first has no zero byte, and a final mix. It is part of what cells agree
+// on: it must never change.
 func hash(cell, tenant string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(cell) {

@@ -4,9 +4,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Split divides total, 0..limit.MaxUnits, by the weights: integers that sum to total, in the order of the cells, which must
-// be by id. Each is total × weight / Σ weights, rounded down; what is left over goes to the largest remainders, one each,
-// and among equal ones to the first.
+// Split divides total, 0..limit.MaxUnits, by the weights: integers that sum to total, in the order of the cells, which
+// must be by id. Each is total × weight / Σ weights, rounded down; what is left over goes to the largest remainders,
+// one each, and among equal ones to the first.
 func Split(total int64, cells []Weight) []int64 {
 	out := make([]int64, len(cells))
 	for i := range cells {
@@ -38,8 +38,9 @@ func share(total int64, cells []Weight, at int) int64 {
 	return out
 }
 
-// NeedsHome reports whether the limit cannot be divided between the cells: its smallest share would be below its largest
-// cost, could not be counted exactly, or the algorithm is [limit.Algorithm.Indivisible]. A quota is not divided anyway.
+// NeedsHome reports whether the limit cannot be divided between the cells: its smallest share would be below its
+// largest cost, could not be counted exactly, or the algorithm is [limit.Algorithm.Indivisible]. A quota is not divided
+// anyway.
 func NeedsHome(l *limit.Limit, cells []Weight) bool {
 	if len(cells) < 2 {
 		return false

@@ -72,16 +72,20 @@ func TestNeedsHome(t *testing.T) {
 		want  bool
 	}{
 		{"enough", limit.Limit{Tiers: tier(limit.FixedWindow, 15, 0), MaxCost: 5}, three, false},
-		{"smallest share below the largest cost", limit.Limit{Tiers: tier(limit.FixedWindow, 14, 0), MaxCost: 5}, three, true},
+		{"smallest share below the largest cost", limit.Limit{Tiers: tier(limit.FixedWindow, 14, 0), MaxCost: 5},
+			three, true},
 		{"one cell", limit.Limit{Tiers: tier(limit.FixedWindow, 1, 0), MaxCost: 5}, three[:1], false},
-		{"a cost that is never admitted anyway", limit.Limit{Tiers: tier(limit.FixedWindow, 3, 0), MaxCost: 5}, three[:2], true},
+		{"a cost that is never admitted anyway", limit.Limit{Tiers: tier(limit.FixedWindow, 3, 0), MaxCost: 5},
+			three[:2], true},
 		{"burst", limit.Limit{Tiers: tier(limit.TokenBucket, 3, 15), MaxCost: 5}, three, false},
 		{"burst too small", limit.Limit{Tiers: tier(limit.TokenBucket, 100, 14), MaxCost: 5}, three, true},
 		{"no rate for a cell", limit.Limit{Tiers: tier(limit.TokenBucket, 2, 100)}, three, true},
 		{"leaky bucket", limit.Limit{Tiers: tier(limit.LeakyBucket, 1000, 0)}, three, true},
 		{"a share that cannot be counted exactly", limit.Limit{Tiers: []limit.Tier{
-			{Algorithm: limit.TokenBucket, Period: 1000 * time.Hour, Threshold: 3_600_000, Burst: 4_000_000_000}}}, []Weight{{"a", 7}, {"b", 6}}, true},
-		{"quota", limit.Limit{Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 1, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}}, three, false},
+			{Algorithm: limit.TokenBucket, Period: 1000 * time.Hour, Threshold: 3_600_000,
+				Burst: 4_000_000_000}}}, []Weight{{"a", 7}, {"b", 6}}, true},
+		{"quota", limit.Limit{Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 1,
+			Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}}, three, false},
 	} {
 		tc.limit.ID = "x"
 		l, err := limit.New(tc.limit)

@@ -12,7 +12,8 @@ type Settings struct {
 	Copy     time.Duration // oldest copy of the documents that decides without a poll in front; default 2 s
 	Lease    time.Duration // longest life of a lease; default 10 s
 	Decision time.Duration // longest time between reading the copy and the charge; default 1 s
-	Skew     time.Duration // by how much two clocks may differ; default 5 s, as much as stores repair. Assumption: clocks
+	// by how much two clocks may differ; default 5 s, as much as stores repair. Assumption: clocks
+	Skew time.Duration
 }
 
 func (c Settings) orDefaults() Settings {
@@ -62,7 +63,8 @@ const (
 	Drain  Kind = "drain"  // Cell serves no more
 	Remove Kind = "remove" // the drained Cell is no member any more
 	Force  Kind = "force"  // Cell is removed without being heard: the operator says that it has stopped
-	Place  Kind = "place"  // Tenant is pinned to Cells, the home cell first, and its limits Homed are homed; both empty: as others
+	// Tenant is pinned to Cells, the home cell first, and its limits Homed are homed; both empty: as others
+	Place Kind = "place"
 )
 
 // Request is a change that an operator asks for.
@@ -78,9 +80,10 @@ type Request struct {
 
 // Transition is what goes on.
 type Transition struct {
-	Awaiting   []string    `json:"awaiting"`             // cells that have not acknowledged the phase, by id
-	HeardAt    int64       `json:"heard_at"`             // of the acknowledgements so far the last, µs since 1970
-	GrowAt     int64       `json:"grow_at"`              // shrink: when the grace is over, once nothing is awaited; else 0
+	Awaiting []string `json:"awaiting"` // cells that have not acknowledged the phase, by id
+	HeardAt  int64    `json:"heard_at"` // of the acknowledgements so far the last, µs since 1970
+	// shrink: when the grace is over, once nothing is awaited; else 0
+	GrowAt     int64       `json:"grow_at"`
 	Placements []Placement `json:"placements,omitempty"` // what it changes
 }
 
@@ -98,14 +101,15 @@ type State struct {
 	Done        []string     `json:"done,omitempty"` // ids of requests that were done or refused, the last ones
 }
 
-// Document is what every cell must know now; nil before there is a cell. It is the same as long as epoch and phase are, and
-// is published again on a schedule: cells that have it lose nothing by that.
+// Document is what every cell must know now; nil before there is a cell. It is the same as long as epoch and phase are,
+// and is published again on a schedule: cells that have it lose nothing by that.
 func (s *State) Document() *Document {
 	if s.Epoch == 0 {
 		return nil
 	}
 	d := &Document{
-		Version: Layout, Epoch: s.Epoch, Phase: s.Phase, SkewMicros: s.SkewMicros, Generations: cloneGenerations(s.Generations),
+		Version: Layout, Epoch: s.Epoch, Phase: s.Phase, SkewMicros: s.SkewMicros,
+		Generations: cloneGenerations(s.Generations),
 	}
 	for i := range s.Members {
 		d.Members = append(d.Members, s.Members[i].Cell)
@@ -116,8 +120,8 @@ func (s *State) Document() *Document {
 	return d
 }
 
-// Awaited are the cells for whose acknowledgement the transition waits, by id. A transition that waits for long waits for
-// one of them: it has to be brought back, or removed by force.
+// Awaited are the cells for whose acknowledgement the transition waits, by id. A transition that waits for long waits
+// for one of them: it has to be brought back, or removed by force.
 func (s *State) Awaited() []string {
 	if s.Transition == nil {
 		return nil

@@ -9,7 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Ack says that a cell has stored the document of an epoch and phase, so that every environment of it that polls knows it.
+// Ack says that a cell has stored the document of an epoch and phase, so that every environment of it that polls knows
+// it.
 type Ack struct {
 	Cell  string
 	Epoch int64
@@ -50,17 +51,19 @@ type Refusal struct {
 
 // Output is what is to be done after a step.
 type Output struct {
-	Publish *Document   // to every cell, after the state is written; nil where nothing changed. Lost ones are published again on a schedule
+	// to every cell, after the state is written; nil where nothing changed. Lost ones are published again on a schedule
+	Publish *Document
 	Store   []Placement // to be written in one transaction with the state
 	Refused []Refusal   // their ids count as done
 	Later   []string    // requests that found the queue full, and are to be asked again
-	Divided []PlanLimit // limits that should be homed, and are not: there are more than MaxHomed. They are safe, but large costs are denied
-	Load    []string    // tenants whose stored placements the next step must be given, for requests that wait for that
-	Wake    time.Time   // when the next step is due though nothing happens; zero: never
+	// limits that should be homed, and are not: there are more than MaxHomed. They are safe, but large costs are denied
+	Divided []PlanLimit
+	Load    []string  // tenants whose stored placements the next step must be given, for requests that wait for that
+	Wake    time.Time // when the next step is due though nothing happens; zero: never
 }
 
-// Step is the balancer: it returns the state after what happened, and what is to be done. s itself is not changed. What is
-// repeated, late or of another epoch or phase changes nothing. A step that is not written may be taken again.
+// Step is the balancer: it returns the state after what happened, and what is to be done. s itself is not changed. What
+// is repeated, late or of another epoch or phase changes nothing. A step that is not written may be taken again.
 func (s *State) Step(c Settings, in Input, now time.Time) (State, Output) {
 	b := balancer{s: s.clone(), c: c.orDefaults(), in: in, now: min(max(now.UnixMicro(), always+1), maxInstant)}
 	before := int64(-1)
@@ -358,8 +361,8 @@ func sizeOf(v any) int {
 	return len(text)
 }
 
-// take carries out what waits, on the members, and returns the placements that it changes. Placements whose stored form is
-// not known wait on.
+// take carries out what waits, on the members, and returns the placements that it changes. Placements whose stored form
+// is not known wait on.
 func (b *balancer) take() (placements []Placement, moved bool) {
 	bytes := 0
 	b.s.Queue = slices.DeleteFunc(b.s.Queue, func(r Request) bool {

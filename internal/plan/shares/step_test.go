@@ -53,7 +53,8 @@ func (d *desk) ack(phase Phase, epoch int64, cells ...string) {
 func (d *desk) want(phase Phase, epoch int64, awaited ...string) {
 	d.t.Helper()
 	if d.state.Phase != phase || d.state.Epoch != epoch || !slices.Equal(d.state.Awaited(), awaited) {
-		d.t.Fatalf("phase %s of epoch %d awaits %v, want %s of %d and %v", d.state.Phase, d.state.Epoch, d.state.Awaited(), phase, epoch, awaited)
+		d.t.Fatalf("phase %s of epoch %d awaits %v, want %s of %d and %v", d.state.Phase, d.state.Epoch,
+			d.state.Awaited(), phase, epoch, awaited)
 	}
 }
 
@@ -81,8 +82,9 @@ func two(t *testing.T) *desk {
 	return d
 }
 
-// Guarantees the two phases: growth waits for each cell's acknowledgement of this very shrink, and for the grace from the
-// last one on. An acknowledgement of another epoch, another phase or a stranger is none; one that comes twice is one.
+// Guarantees the two phases: growth waits for each cell's acknowledgement of this very shrink, and for the grace from
+// the last one on. An acknowledgement of another epoch, another phase or a stranger is none; one that comes twice is
+// one.
 func TestTwoPhases(t *testing.T) {
 	d := two(t)
 	d.step(Input{Requests: []Request{{Kind: Join, Cell: "c", Weight: 2}}})
@@ -122,18 +124,20 @@ func TestTwoPhases(t *testing.T) {
 	}
 }
 
-// Guarantees that a balancer whose clock is behind does not cut the grace short: the cells' own clocks count, too. Nor does
-// a cell whose clock is years ahead stop the change for years.
+// Guarantees that a balancer whose clock is behind does not cut the grace short: the cells' own clocks count, too. Nor
+// does a cell whose clock is years ahead stop the change for years.
 func TestClocks(t *testing.T) {
 	d := two(t)
 	d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 3}}})
-	d.step(Input{Acks: []Ack{{Cell: "a", Epoch: 2, Phase: Shrink, At: d.now.Add(time.Minute)}, {Cell: "b", Epoch: 2, Phase: Shrink}}})
+	d.step(Input{Acks: []Ack{{Cell: "a", Epoch: 2, Phase: Shrink, At: d.now.Add(time.Minute)},
+		{Cell: "b", Epoch: 2, Phase: Shrink}}})
 	if want := d.now.Add(time.Minute + 18*time.Second); !d.out.Wake.Equal(want) {
 		t.Errorf("growth is due at %s, want %s", d.out.Wake, want)
 	}
 	d = two(t)
 	d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 3}}})
-	d.step(Input{Acks: []Ack{{Cell: "a", Epoch: 2, Phase: Shrink, At: d.now.AddDate(9, 0, 0)}, {Cell: "b", Epoch: 2, Phase: Shrink}}})
+	d.step(Input{Acks: []Ack{{Cell: "a", Epoch: 2, Phase: Shrink, At: d.now.AddDate(9, 0, 0)},
+		{Cell: "b", Epoch: 2, Phase: Shrink}}})
 	if want := d.now.Add(time.Hour + 18*time.Second); !d.out.Wake.Equal(want) {
 		t.Errorf("growth is due at %s, want %s", d.out.Wake, want)
 	}
@@ -168,7 +172,8 @@ func TestRequestsWait(t *testing.T) {
 	}
 	d.through()
 	d.want(Shrink, 3, "a", "b", "c")
-	if got, want := fmt.Sprint(d.out.Refused), "[{remove cell b is active: drain it first} {none there is no cell z}]"; got != want {
+	if got, want := fmt.Sprint(d.out.Refused),
+		"[{remove cell b is active: drain it first} {none there is no cell z}]"; got != want {
 		t.Errorf("refused %s, want %s", got, want)
 	}
 	if got, want := d.out.Publish.Generations[2].Cells, []Weight{{"b", 1}, {"c", 7}}; !slices.Equal(got, want) {
@@ -176,7 +181,8 @@ func TestRequestsWait(t *testing.T) {
 	}
 	d.through()
 	d.want(Steady, 3)
-	if got, want := fmt.Sprint(d.state.Members), "[{a drained 0 false} {b active 1 false} {c active 7 false}]"; got != want {
+	if got, want := fmt.Sprint(d.state.Members),
+		"[{a drained 0 false} {b active 1 false} {c active 7 false}]"; got != want {
 		t.Errorf("members %s, want %s", got, want)
 	}
 	// A drained cell is a member until it is removed, in a transition of its own, since it may be a quota's home.
@@ -187,8 +193,8 @@ func TestRequestsWait(t *testing.T) {
 	}
 }
 
-// Guarantees that no request leaves a tenant without any cell, and that the last cell cannot be drained by two requests at
-// once.
+// Guarantees that no request leaves a tenant without any cell, and that the last cell cannot be drained by two requests
+// at once.
 func TestLastCellStays(t *testing.T) {
 	d := two(t)
 	d.step(Input{Requests: []Request{{Kind: Drain, Cell: "a"}, {Kind: Drain, Cell: "b"}, {Kind: Force, Cell: "b"}}})
@@ -200,8 +206,9 @@ func TestLastCellStays(t *testing.T) {
 	d.want(Shrink, 2, "a")
 }
 
-// Guarantees that a dead cell stops nothing for ever: removed by force it is not waited for, in the transition under way
-// either, and what it had is given away by the next one, after the grace. What it acknowledges then counts for nothing.
+// Guarantees that a dead cell stops nothing for ever: removed by force it is not waited for, in the transition under
+// way either, and what it had is given away by the next one, after the grace. What it acknowledges then counts for
+// nothing.
 func TestForce(t *testing.T) {
 	d := two(t)
 	d.step(Input{Requests: []Request{{Kind: Join, Cell: "c", Weight: 1}}})
@@ -231,8 +238,8 @@ func TestForce(t *testing.T) {
 	}
 }
 
-// Guarantees that a tenant's placement goes through the two phases and is stored when it has a time, and that the balancer
-// asks for the stored one rather than guess.
+// Guarantees that a tenant's placement goes through the two phases and is stored when it has a time, and that the
+// balancer asks for the stored one rather than guess.
 func TestPlacements(t *testing.T) {
 	d := two(t)
 	pin := Request{ID: "pin", Kind: Place, Tenant: "acme", Cells: []string{"b"}}
@@ -243,7 +250,8 @@ func TestPlacements(t *testing.T) {
 	}
 	d.step(Input{})
 	d.want(Shrink, 2, "a", "b")
-	if p := d.out.Publish; len(p.Generations) != 1 || len(p.Placements) != 1 || p.Placements[0].Generations[1].From != 0 || len(d.out.Store) > 0 {
+	if p := d.out.Publish; len(p.Generations) != 1 || len(p.Placements) != 1 ||
+		p.Placements[0].Generations[1].From != 0 || len(d.out.Store) > 0 {
 		t.Fatalf("published %+v, to be stored %+v", p, d.out.Store)
 	}
 	d.ack(Shrink, 2, "a", "b")
@@ -258,7 +266,8 @@ func TestPlacements(t *testing.T) {
 	if len(d.out.Publish.Placements) > 0 {
 		t.Error("placements are published for good")
 	}
-	// The same again changes nothing; another one follows on the stored one; one at a cell that does not serve is refused.
+	// The same again changes nothing; another one follows on the stored one; one at a cell that does not serve is
+	// refused.
 	with := map[string]*Placement{"acme": &stored}
 	d.step(Input{Requests: []Request{{Kind: Place, Tenant: "acme", Cells: []string{"b"}}}, Placements: with})
 	d.want(Steady, 2)
@@ -296,7 +305,8 @@ func TestManyPlacements(t *testing.T) {
 		for _, id := range d.out.Later {
 			later[id] = true
 		}
-		waiting = slices.Concat(slices.DeleteFunc(slices.Clone(in.Requests), func(r Request) bool { return !later[r.ID] }), waiting[len(in.Requests):])
+		waiting = slices.Concat(slices.DeleteFunc(slices.Clone(in.Requests),
+			func(r Request) bool { return !later[r.ID] }), waiting[len(in.Requests):])
 		in = Input{Placements: map[string]*Placement{}}
 		for _, tenant := range d.out.Load {
 			in.Placements[tenant] = stored[tenant]
@@ -318,7 +328,8 @@ func TestManyPlacements(t *testing.T) {
 			}
 			stored[p.Tenant] = p
 		}
-		d.step(Input{Acks: []Ack{{Cell: "a", Epoch: d.state.Epoch, Phase: Grow}, {Cell: "b", Epoch: d.state.Epoch, Phase: Grow}},
+		d.step(Input{Acks: []Ack{{Cell: "a", Epoch: d.state.Epoch, Phase: Grow}, {Cell: "b", Epoch: d.state.Epoch,
+			Phase: Grow}},
 			Placements: map[string]*Placement{}})
 	}
 	if n := len(d.state.Generations); n != 1 {
@@ -326,9 +337,11 @@ func TestManyPlacements(t *testing.T) {
 	}
 }
 
-// Guarantees that limits are homed by the transition that makes their shares too small, and divided again when they can be.
+// Guarantees that limits are homed by the transition that makes their shares too small, and divided again when they can
+// be.
 func TestHomedByTransition(t *testing.T) {
-	l, err := limit.New(limit.Limit{ID: "exports", MaxCost: 5, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 10}}})
+	l, err := limit.New(limit.Limit{ID: "exports", MaxCost: 5,
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 10}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,8 +365,8 @@ func TestHomedByTransition(t *testing.T) {
 	}
 }
 
-// Guarantees that the history is bounded, whatever is done, and that what was dropped from it closes windows rather than
-// opening them.
+// Guarantees that the history is bounded, whatever is done, and that what was dropped from it closes windows rather
+// than opening them.
 func TestHistoryIsBounded(t *testing.T) {
 	d := two(t)
 	for i := range int64(MaxGenerations + 10) {
@@ -366,7 +379,8 @@ func TestHistoryIsBounded(t *testing.T) {
 	if _, err := DecodeState(mustJSON(t, d.state)); err != nil {
 		t.Fatal(err)
 	}
-	year, err := limit.New(limit.Limit{ID: "year", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 360 * 24 * time.Hour, Threshold: 1000}}})
+	year, err := limit.New(limit.Limit{ID: "year",
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 360 * 24 * time.Hour, Threshold: 1000}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -419,7 +433,8 @@ func TestRoundTrip(t *testing.T) {
 		}
 	}
 	check()
-	d.step(Input{Requests: []Request{{Kind: Join, Cell: "c", Weight: 1}, {Kind: Place, Tenant: "acme", Cells: []string{"c", "a"}, Homed: []string{"x"}}}})
+	d.step(Input{Requests: []Request{{Kind: Join, Cell: "c", Weight: 1},
+		{Kind: Place, Tenant: "acme", Cells: []string{"c", "a"}, Homed: []string{"x"}}}})
 	check()
 	d.ack(Shrink, 2, d.state.Awaited()...)
 	check()
@@ -433,7 +448,8 @@ func TestRoundTrip(t *testing.T) {
 // Guarantees that what is not quite a document is refused, with the place, and never half read.
 func TestStrict(t *testing.T) {
 	d := two(t)
-	d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 3}, {Kind: Place, Tenant: "acme", Cells: []string{"a"}}}})
+	d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 3},
+		{Kind: Place, Tenant: "acme", Cells: []string{"a"}}}})
 	good := string(mustJSON(t, d.state.Document()))
 	for _, tc := range []struct{ old, by, want string }{
 		{`"version":1,"epoch"`, `"version":2,"epoch"`, "unknown layout 2"},
@@ -456,7 +472,8 @@ func TestStrict(t *testing.T) {
 			t.Errorf("%s for %s: %v, want %q", tc.by, tc.old, err, tc.want)
 		}
 	}
-	for _, text := range []string{"", "null", "{}", good + "x", good + good, "[" + good + "]", strings.Repeat(" ", MaxStateBytes+1)} {
+	for _, text := range []string{"", "null", "{}", good + "x", good + good, "[" + good + "]",
+		strings.Repeat(" ", MaxStateBytes+1)} {
 		if _, err := DecodeDocument([]byte(text)); err == nil {
 			t.Errorf("%.40q is read as a document", text)
 		}
@@ -470,11 +487,13 @@ func TestStrict(t *testing.T) {
 // software can ask, through a transition, and for good; and that a state of before is read as it is. A cell that
 // cannot ask grants the whole limit from counters of its own.
 func TestEveryCellAsksOnceAllCan(t *testing.T) {
-	l := mustLimit(t, limit.Limit{ID: "tiny", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 1}}})
+	l := mustLimit(t, limit.Limit{ID: "tiny", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second,
+		Threshold: 1}}})
 	const before = `{"version":1,"epoch":4,"phase":"steady","skew_us":5000000,"members":[` +
 		`{"cell":"a","state":"active","weight":1},{"cell":"b","state":"active","weight":1}],"generations":[` +
 		`{"epoch":1,"from":1,"cells":[{"cell":"a","weight":1}]},` +
-		`{"epoch":4,"from":1790000000000000,"cells":[{"cell":"a","weight":1},{"cell":"b","weight":1}],"homed":[{"plan":"pro","limit":"tiny"}]}]}`
+		`{"epoch":4,"from":1790000000000000,"cells":[{"cell":"a","weight":1},{"cell":"b","weight":1}],` +
+		`"homed":[{"plan":"pro","limit":"tiny"}]}]}`
 	s, err := DecodeState([]byte(before))
 	if err != nil {
 		t.Fatal(err)
@@ -549,14 +568,17 @@ func TestKeptIn(t *testing.T) {
 		}
 		if a == limit.SlidingLog {
 			for _, cell := range []string{"a", "b"} {
-				if in, _ := At(doc.View(cell, "acme", nil).Limit("pro", l, "acme"), worldStart); (in.Limit != nil) != (cell == home) {
+				if in, _ := At(doc.View(cell, "acme", nil).Limit("pro", l, "acme"),
+					worldStart); (in.Limit != nil) != (cell == home) {
 					t.Errorf("a sliding_log is granted in cell %s, and its home is %s", cell, home)
 				}
 			}
 		}
 	}
 	var alone *View
-	if got := alone.KeptIn("pro", mustLimit(t, limit.Limit{ID: "x", Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Period: time.Second, Threshold: 1}}})); got != "" {
+	if got := alone.KeptIn("pro", mustLimit(t,
+		limit.Limit{ID: "x", Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Period: time.Second,
+			Threshold: 1}}})); got != "" {
 		t.Errorf("a cell without shares keeps a limit in %q", got)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// Guarantees that the worlds of these tests can fail: each rule that is left out is found out. A property test that lets
-// one of these pass would hold nothing.
+// Guarantees that the worlds of these tests can fail: each rule that is left out is found out. A property test that
+// lets one of these pass would hold nothing.
 func TestBrokenWorldsAreCaught(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs some hundred worlds")
@@ -21,12 +21,16 @@ func TestBrokenWorldsAreCaught(t *testing.T) {
 	}{
 		{"growth without grace", wrong{noGrace: true}, []limit.Algorithm{limit.FixedWindow, limit.SlidingLog}},
 		{"growth in mid-window", wrong{midWindow: true}, []limit.Algorithm{limit.FixedWindow}},
-		{"growth in mid-window, of sliding ones", wrong{midWindow: true}, []limit.Algorithm{limit.SlidingWindow, limit.SlidingBuckets, limit.SlidingLog}},
+		{"growth in mid-window, of sliding ones", wrong{midWindow: true}, []limit.Algorithm{limit.SlidingWindow,
+			limit.SlidingBuckets, limit.SlidingLog}},
 		{"a new bucket is full", wrong{fullBucket: true}, []limit.Algorithm{limit.TokenBucket}},
-		{"an acknowledgement of an older epoch", wrong{anyAck: true}, []limit.Algorithm{limit.FixedWindow, limit.SlidingLog}},
+		{"an acknowledgement of an older epoch", wrong{anyAck: true}, []limit.Algorithm{limit.FixedWindow,
+			limit.SlidingLog}},
 		{"placements count at once", wrong{pinsAtOnce: true}, []limit.Algorithm{limit.FixedWindow, limit.SlidingLog}},
-		{"a limit moves to other counters at once", wrong{movesAtOnce: true}, []limit.Algorithm{limit.FixedWindow, limit.TokenBucket, limit.LeakyBucket}},
-		{"shares shrink when others grow", wrong{shrinkLater: true}, []limit.Algorithm{limit.FixedWindow, limit.SlidingBuckets}},
+		{"a limit moves to other counters at once", wrong{movesAtOnce: true}, []limit.Algorithm{limit.FixedWindow,
+			limit.TokenBucket, limit.LeakyBucket}},
+		{"shares shrink when others grow", wrong{shrinkLater: true}, []limit.Algorithm{limit.FixedWindow,
+			limit.SlidingBuckets}},
 	} {
 		for _, of := range twin.of {
 			t.Run(fmt.Sprint(twin.name, "/", of), func(t *testing.T) {

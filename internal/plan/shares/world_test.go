@@ -23,7 +23,8 @@ const (
 )
 
 // settings make the grace short, so that a run holds many transitions: 2 + 1 + .5 + 2 s.
-var settings = Settings{Copy: 2 * time.Second, Lease: time.Second, Decision: 500 * time.Millisecond, Skew: 2 * time.Second}
+var settings = Settings{Copy: 2 * time.Second, Lease: time.Second, Decision: 500 * time.Millisecond,
+	Skew: 2 * time.Second}
 
 // wrong is what a world does wrong on purpose: each must be caught.
 type wrong struct {
@@ -102,7 +103,8 @@ type subject struct {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	return &world{
-		t: t, r: rand.New(rand.NewPCG(seed, 7)), now: worldStart, stored: map[string]*Placement{}, cells: map[string]*cell{},
+		t: t, r: rand.New(rand.NewPCG(seed, 7)), now: worldStart, stored: map[string]*Placement{},
+		cells: map[string]*cell{},
 		cache: map[cached][]Span{}, tenants: []string{"acme", "globex"}, loss: 10, longest: 2 * second,
 	}
 }
@@ -170,7 +172,8 @@ func (w *world) run(seconds int64, client func()) {
 	for end := w.now + seconds*second; w.now < end; w.now += length {
 		w.deliver()
 		schedule := w.now%(3*second) < length
-		if due := w.state.Transition != nil && w.state.Transition.GrowAt > 0 && w.now >= w.state.Transition.GrowAt; due || schedule || len(w.queue) > 0 {
+		if due := w.state.Transition != nil && w.state.Transition.GrowAt > 0 &&
+			w.now >= w.state.Transition.GrowAt; due || schedule || len(w.queue) > 0 {
 			w.balance(Input{Limits: w.all()})
 		}
 		for _, id := range w.order {
@@ -234,7 +237,8 @@ func (w *world) balance(in Input) {
 	}
 	c := settings
 	if w.wrong.noGrace {
-		c = Settings{Copy: time.Microsecond, Lease: time.Microsecond, Decision: time.Microsecond, Skew: time.Microsecond}
+		c = Settings{Copy: time.Microsecond, Lease: time.Microsecond, Decision: time.Microsecond,
+			Skew: time.Microsecond}
 	}
 	before := w.state.Phase
 	next, out := w.state.Step(c, in, time.UnixMicro(w.now))
@@ -300,7 +304,8 @@ func (w *world) acknowledge(c *cell) {
 	if c.doc == nil || c.deaf || c.gone {
 		return
 	}
-	w.send(message{acks: []Ack{{Cell: c.id, Epoch: c.doc.Epoch, Phase: c.doc.Phase, At: time.UnixMicro(w.now + c.skew)}}})
+	w.send(message{acks: []Ack{{Cell: c.id, Epoch: c.doc.Epoch, Phase: c.doc.Phase,
+		At: time.UnixMicro(w.now + c.skew)}}})
 }
 
 // poll: a copy that is not older than 2 s may decide, and is renewed at any time before.
@@ -472,7 +477,8 @@ func (b *ledger) windows(times []int64, most int64) (out []string) {
 		start := b.window(at)
 		before := sums[start]
 		if sums[start] += b.entries[at]; before <= most && sums[start] > most {
-			out = append(out, fmt.Sprintf("%d in the window of +%d s, which has %d", sums[start], (start-worldStart)/second, most))
+			out = append(out, fmt.Sprintf("%d in the window of +%d s, which has %d", sums[start],
+				(start-worldStart)/second, most))
 		}
 	}
 	return out
@@ -486,7 +492,8 @@ func (b *ledger) weighted(times []int64) (out []string) {
 		start := b.window(at)
 		sums[start] += b.entries[at]
 		if last := sums[start-period]; last*(start+period-at)+sums[start]*period > b.tier.Threshold*period {
-			out = append(out, fmt.Sprintf("at +%d ms: %d of the last window and %d of this one", (at-worldStart)/1000, last, sums[start]))
+			out = append(out, fmt.Sprintf("at +%d ms: %d of the last window and %d of this one", (at-worldStart)/1000,
+				last, sums[start]))
 		}
 	}
 	return out
@@ -500,7 +507,8 @@ func (b *ledger) intervals(times []int64) (out []string) {
 			sum -= b.entries[times[first]]
 		}
 		if sum > b.tier.Threshold {
-			out = append(out, fmt.Sprintf("%d in the period before +%d ms, which has %d", sum, (at-worldStart)/1000, b.tier.Threshold))
+			out = append(out, fmt.Sprintf("%d in the period before +%d ms, which has %d", sum, (at-worldStart)/1000,
+				b.tier.Threshold))
 		}
 	}
 	return out

@@ -28,7 +28,8 @@ func TestErrors(t *testing.T) {
 		{"no domain", "descriptors: []", "config file cannot have empty domain"},
 		{"empty key", one("value: x"), "descriptor has empty key"},
 		{"duplicate key", one("key: a\n  - key: a"), "duplicate descriptor composite key 'd.a'"},
-		{"duplicate composite key", one("{key: a_b}\n  - {key: a, value: b}"), "duplicate descriptor composite key 'd.a_b'"},
+		{"duplicate composite key", one("{key: a_b}\n  - {key: a, value: b}"),
+			"duplicate descriptor composite key 'd.a_b'"},
 		{"duplicate key below", one("{key: x, descriptors: [{key: a}, {key: a}]}"),
 			"duplicate descriptor composite key 'd.x.a'"},
 		{"unit", one("{key: a, rate_limit: {unit: foo, requests_per_unit: 5}}"), "invalid rate limit unit 'foo'"},
@@ -54,17 +55,20 @@ func TestErrors(t *testing.T) {
 		{"below zero", one("{key: a, rate_limit: {unit: day, requests_per_unit: -1}}"),
 			"error loading config file: yaml: unmarshal errors:\n  line 3: cannot unmarshal !!int `-1` into uint32"},
 		{"above 32 bits", one("{key: a, rate_limit: {unit: day, requests_per_unit: 4294967296}}"),
-			"error loading config file: yaml: unmarshal errors:\n  line 3: cannot unmarshal !!int `4294967296` into uint32"},
+			"error loading config file: yaml: unmarshal errors:\n  line 3: cannot unmarshal !!int `4294967296` into " +
+				"uint32"},
 		{"not YAML", "domain: [", "error loading config file: yaml: line 1: did not find expected node content"},
 		{"a text for a list", "domain: d\ndescriptors: foo",
-			"error loading config file: yaml: unmarshal errors:\n  line 2: cannot unmarshal !!str `foo` into a list of descriptors"},
+			"error loading config file: yaml: unmarshal errors:\n  line 2: cannot unmarshal !!str `foo` into a list " +
+				"of descriptors"},
 		{"not a mapping", "- a",
 			"error loading config file: yaml: unmarshal errors:\n  line 1: cannot unmarshal !!seq into a mapping"},
 		{"too large", strings.Repeat("#", envoyconfig.MaxFileBytes+1),
 			"error loading config file: the file is larger than 16 MiB"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := envoyconfig.Load([]envoyconfig.File{{Name: "a.yaml", Data: []byte(c.text)}}, envoyconfig.Options{})
+			_, err := envoyconfig.Load([]envoyconfig.File{{Name: "a.yaml", Data: []byte(c.text)}},
+				envoyconfig.Options{})
 			if err == nil || !strings.HasPrefix(err.Error(), "a.yaml: "+c.want) {
 				t.Errorf("error %v, want a.yaml: %s", err, c.want)
 			}
@@ -89,7 +93,8 @@ func TestExtensionErrors(t *testing.T) {
 		{"sluice: {limits: [{id: rate_limit, algorithm: fixed_window, threshold: 1, period: 1s}]}", "choose another"},
 		{"rate_limit: {unlimited: true}, sluice: {limits: [{id: a, algorithm: fixed_window, threshold: 1, period: 1s}]}",
 			"cannot be beside unlimited"},
-		{"rate_limit: {requests_per_unit: 5}, sluice: {limits: [{id: a, algorithm: fixed_window, threshold: 1, period: 1s}]}",
+		{"rate_limit: {requests_per_unit: 5}, sluice: {limits: [{id: a, algorithm: fixed_window, threshold: 1, " +
+			"period: 1s}]}",
 			"invalid rate limit unit ''"},
 	} {
 		text := "domain: d\ndescriptors:\n  - {key: a, " + c.descriptor + "}\n"
@@ -136,7 +141,8 @@ descriptors:
 		w.Tiers[0].Algorithm != limit.FixedWindow || w.Tiers[0].Threshold != 5 || w.Tiers[0].Period != time.Minute {
 		t.Errorf("window %+v", w)
 	}
-	if b := r.Limits[1]; b.ID != "burst" || b.Exact || b.Tiers[0].Algorithm != limit.TokenBucket || b.Tiers[0].Burst != 7 {
+	if b := r.Limits[1]; b.ID != "burst" || b.Exact || b.Tiers[0].Algorithm != limit.TokenBucket ||
+		b.Tiers[0].Burst != 7 {
 		t.Errorf("bucket %+v", b)
 	}
 	if q := r.Limits[2]; q.ID != "monthly" || q.Tiers[0].Algorithm != limit.Quota {
@@ -162,7 +168,8 @@ func TestAliases(t *testing.T) {
 		if i > 0 {
 			prev = "b" + string(rune('0'+(i-1)%10)) + string(rune('a'+(i-1)/10))
 		}
-		b.WriteString("  - &b" + n + " {key: k" + n + ", descriptors: [*" + prev + "], metadata: {x: *" + prev + ", y: *" +
+		b.WriteString("  - &b" + n + " {key: k" + n + ", descriptors: [*" + prev + "], metadata: {x: *" + prev +
+			", y: *" +
 			prev + "}}\n")
 	}
 	_, err := envoyconfig.Load([]envoyconfig.File{{Name: "a.yaml", Data: []byte(b.String())}}, envoyconfig.Options{})
@@ -224,7 +231,8 @@ func TestWarnings(t *testing.T) {
 // Guarantees that metadata is read as it is, whatever keys it has.
 func TestMetadata(t *testing.T) {
 	c := load(t,
-		"domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day}\n    metadata: {x: [1, {2: b}], foo: {bar: yes}, day: 2020-01-02}\n")
+		"domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day}\n    metadata: {x: [1, {2: b}], foo: "+
+			"{bar: yes}, day: 2020-01-02}\n")
 	var m envoyconfig.Match
 	c.Match("d", []envoyconfig.Entry{{Key: "a"}}, &m)
 	got, err := m.Rule.Metadata.MarshalJSON()
@@ -242,7 +250,8 @@ func TestMetadata(t *testing.T) {
 
 // Guarantees that no file, whatever is in it, makes Load panic, and that what it accepts can be asked for anything.
 func FuzzLoad(f *testing.F) {
-	f.Add("domain: d\ndescriptors:\n  - key: a\n    value: 'b*'\n    share_threshold: true\n    rate_limit: {unit: day, requests_per_unit: 3}", "a", "bc")
+	f.Add("domain: d\ndescriptors:\n  - key: a\n    value: 'b*'\n    share_threshold: true\n    rate_limit: {unit: "+
+		"day, requests_per_unit: 3}", "a", "bc")
 	f.Add("domain: d\ndescriptors: [{key: a, sluice: {limits: [{id: x, quota: {units: 1, every: day}}]}}]", "a", "")
 	f.Add("a: &a [*a]", "", "")
 	f.Add("domain: d\ndescriptors: [{<<: [{key: x}, {key: y}], metadata: {? [1] : 2}}]", "x", "y")

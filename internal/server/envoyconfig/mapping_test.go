@@ -14,7 +14,8 @@ func loadMapping(text string, allowed bool) (*envoyconfig.Config, error) {
 
 // Guarantees which descriptors are mapped, and to what.
 func TestMapping(t *testing.T) {
-	c, err := loadMapping("domain: d\nsluice:\n  mapping: {tenant: t, subject: s, method: m, path: p, address: a}\n", true)
+	c, err := loadMapping("domain: d\nsluice:\n  mapping: {tenant: t, subject: s, method: m, path: p, address: a}\n",
+		true)
 	if err != nil {
 		t.Fatal(err)
 	}

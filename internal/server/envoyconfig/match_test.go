@@ -244,7 +244,8 @@ func FuzzKey(f *testing.F) {
 		if (one(d1, k1, v1) == one(d2, k2, v2)) != same {
 			t.Errorf("%q %q=%q and %q %q=%q: keys %q and %q", d1, k1, v1, d2, k2, v2, one(d1, k1, v1), one(d2, k2, v2))
 		}
-		two := string(envoyconfig.AppendKey(nil, d1, []envoyconfig.Entry{{Key: k1, Value: v1}, {Key: k2, Value: v2}}, nil))
+		two := string(envoyconfig.AppendKey(nil, d1, []envoyconfig.Entry{{Key: k1, Value: v1}, {Key: k2, Value: v2}},
+			nil))
 		if two == one(d1, k1, v1) || two == one(d2, k2, v2) {
 			t.Errorf("two entries have the key of one: %q", two)
 		}

@@ -46,7 +46,8 @@ func handle[M any, In message[M], Out proto.Message](
 			err = protojson.Unmarshal(body, in)
 		}
 		if err != nil {
-			writeError(w, status.Error(codes.InvalidArgument, "the body is not the JSON form of the request: "+err.Error()))
+			writeError(w, status.Error(codes.InvalidArgument,
+				"the body is not the JSON form of the request: "+err.Error()))
 			return
 		}
 		out, err := method(r.Context(), in)

@@ -126,7 +126,8 @@ func (s *Service) giveBack(ctx context.Context, charged []*limit.Receipt) error 
 		}
 	}
 	if errors.Join(errs...) != nil {
-		return status.Error(codes.Unavailable, "a call was denied, and what others were charged could not be given back")
+		return status.Error(codes.Unavailable,
+			"a call was denied, and what others were charged could not be given back")
 	}
 	return nil
 }
@@ -164,9 +165,11 @@ func read(c *limitsv1.Call) (*authorizer.Request, error) {
 	if n := c.GetCost(); n < 0 || n > limit.MaxUnits {
 		return nil, status.Errorf(codes.InvalidArgument, "the cost %d is outside 0..%d", n, int64(limit.MaxUnits))
 	}
-	caller := authorizer.Caller{Tenant: c.GetTenant(), Subject: c.GetSubject(), KeyID: c.GetKeyId(), Claims: c.GetClaims()}
+	caller := authorizer.Caller{Tenant: c.GetTenant(), Subject: c.GetSubject(), KeyID: c.GetKeyId(),
+		Claims: c.GetClaims()}
 	return &authorizer.Request{
-		Method: c.GetMethod(), Path: c.GetPath(), Peer: c.GetAddress(), SkipIPLimits: c.GetAddress() == "", Cost: c.GetCost(),
+		Method: c.GetMethod(), Path: c.GetPath(), Peer: c.GetAddress(), SkipIPLimits: c.GetAddress() == "",
+		Cost: c.GetCost(),
 		Identify: func(context.Context) (authorizer.Caller, error) {
 			if caller.Tenant == "" {
 				return authorizer.Caller{}, authorizer.ErrNoCredential

@@ -78,7 +78,10 @@ func newWorld(t *testing.T, maxReceipts int) *world {
 	w := &world{t: t, now: time.Date(2026, 3, 1, 0, 0, 10, 0, time.UTC)}
 	now := func() time.Time { return w.now }
 	decides, err := authorizer.New(authorizer.Config{Store: store, Now: now, Log: quiet,
-		Source: authorizer.Current(func() *authorizer.Snapshot { return &authorizer.Snapshot{Config: parsed, Keys: keys} })})
+		Source: authorizer.Current(func() *authorizer.Snapshot {
+			return &authorizer.Snapshot{Config: parsed,
+				Keys: keys}
+		})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,9 +134,11 @@ func TestLikeLibrary(t *testing.T) {
 	reasons := map[string]int{}
 	for step := range 3000 {
 		w.now = w.now.Add(time.Duration(rng.IntN(5000)) * time.Millisecond)
-		c := &limitsv1.Call{Tenant: one("acme", "acme", "gone", "unknown", ""), Subject: one("", "u"), Method: one("GET",
-			"POST"), Path: one("/", "/items/1"),
-			Address: one("", "10.0.0.1", "10.0.0.2"), Cost: rng.Int64N(3), Claims: map[string]string{"role": one("a", "b")}}
+		c := &limitsv1.Call{Tenant: one("acme", "acme", "gone", "unknown", ""), Subject: one("", "u"),
+			Method: one("GET",
+				"POST"), Path: one("/", "/items/1"),
+			Address: one("", "10.0.0.1", "10.0.0.2"), Cost: rng.Int64N(3),
+			Claims: map[string]string{"role": one("a", "b")}}
 		who := sluice.Identity{Tenant: c.Tenant, Subject: c.Subject, Claims: c.Claims, Anonymous: c.Tenant == ""}
 		req := sluice.Request{Method: c.Method, Path: c.Path, Peer: c.Address, Cost: c.Cost}
 		want, got := library.Decide, w.check
@@ -157,7 +162,8 @@ func TestLikeLibrary(t *testing.T) {
 		}
 		gotText := fmt.Sprint(d.GetAllowed(), d.GetReason(), d.GetStatus(), d.GetTenant(), d.GetPlan(),
 			d.GetRetryAfter().AsDuration(), d.GetHeaders(), d.GetProblem() == "")
-		wantText := fmt.Sprint(l.Allowed, l.Reason, l.Status(), l.Tenant, l.Plan, l.RetryAfter, told, l.Problem() == nil)
+		wantText := fmt.Sprint(l.Allowed, l.Reason, l.Status(), l.Tenant, l.Plan, l.RetryAfter, told,
+			l.Problem() == nil)
 		if gotText != wantText {
 			t.Fatalf("step %d, %v:\n got %s\nwant %s", step, c, gotText, wantText)
 		}
@@ -279,7 +285,8 @@ func TestHTTP(t *testing.T) {
 		out["decision"].(map[string]any)["retryAfter"] != "10s" {
 		t.Errorf("peek: %d %v", code, out)
 	}
-	if code, out := post("/v1/refund", fmt.Sprintf(`{"receipt": %q}`, d["receipt"])); code != 200 || out["units"] != "4" {
+	if code, out := post("/v1/refund", fmt.Sprintf(`{"receipt": %q}`, d["receipt"])); code != 200 ||
+		out["units"] != "4" {
 		t.Errorf("refund: %d %v", code, out)
 	}
 	if code, out := post("/v1/check-batch", `{"calls": [{"tenant": "acme"}, {"tenant": "gone"}]}`); code != 200 ||
@@ -297,7 +304,8 @@ func TestHTTP(t *testing.T) {
 			"notfound"}, {"/v1/check-batch", `{}`, 400, "invalidargument"},
 		{"/v1/peek", strings.Repeat(" ", 5<<20), 400, "invalidargument"},
 	} {
-		if code, out := post(bad.path, bad.body); code != bad.status || out["code"] != bad.code || out["message"] == "" {
+		if code, out := post(bad.path, bad.body); code != bad.status || out["code"] != bad.code ||
+			out["message"] == "" {
 			t.Errorf("%s %.40s: %d %v", bad.path, bad.body, code, out)
 		}
 	}

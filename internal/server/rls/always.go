@@ -75,8 +75,8 @@ func (c *call) giveBack(it *item) error {
 	for _, l := range it.rule.Limits {
 		for i := range l.Tiers {
 			if t := &l.Tiers[i]; t.Leasing().Refills || t.Counting().Entries {
-				return status.Errorf(codes.InvalidArgument, "limit %s is a %s, to which no hits can be given back: nobody "+
-					"knows which of them still count", l.ID, t.Algorithm)
+				return status.Errorf(codes.InvalidArgument, "limit %s is a %s, to which no hits can be given back: "+
+					"nobody knows which of them still count", l.ID, t.Algorithm)
 			}
 		}
 	}

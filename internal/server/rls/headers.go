@@ -53,7 +53,8 @@ func (c *call) headers(out *rlsv3.RateLimitResponse) []*corev3.HeaderValue {
 	}
 	if h.Plain {
 		if s := c.telling(out); s != nil {
-			add(named(h.Limit, "RateLimit-Limit"), strconv.FormatUint(uint64(s.GetCurrentLimit().GetRequestsPerUnit()), 10))
+			add(named(h.Limit, "RateLimit-Limit"), strconv.FormatUint(uint64(s.GetCurrentLimit().GetRequestsPerUnit()),
+				10))
 			add(named(h.Remaining, "RateLimit-Remaining"), strconv.FormatUint(uint64(s.GetLimitRemaining()), 10))
 			add(named(h.Reset, "RateLimit-Reset"), strconv.FormatInt(s.GetDurationUntilReset().GetSeconds(), 10))
 		}

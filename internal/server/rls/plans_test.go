@@ -77,7 +77,10 @@ func newPlanned(t *testing.T, c rls.Config) *world {
 	now := func() time.Time { return w.now }
 	c.Store, c.Now, c.Log = store, now, slog.New(slog.DiscardHandler)
 	c.Plans, err = authorizer.New(authorizer.Config{Store: store, Now: now, Log: c.Log,
-		Source: authorizer.Current(func() *authorizer.Snapshot { return &authorizer.Snapshot{Config: parsed, Keys: keys} })})
+		Source: authorizer.Current(func() *authorizer.Snapshot {
+			return &authorizer.Snapshot{Config: parsed,
+				Keys: keys}
+		})})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -208,7 +208,8 @@ func (s *Service) ruleOf(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (
 		return r, nil
 	}
 	if key.unit.Length() == 0 {
-		return nil, status.Errorf(codes.InvalidArgument, "invalid rate limit unit '%s' in a descriptor's limit", o.GetUnit())
+		return nil, status.Errorf(codes.InvalidArgument, "invalid rate limit unit '%s' in a descriptor's limit",
+			o.GetUnit())
 	}
 	r := &envoyconfig.Rule{RequestsPerUnit: key.requestsPerUnit, Unit: key.unit}
 	if key.requestsPerUnit > 0 {

@@ -150,7 +150,8 @@ func TestOneDescriptor(t *testing.T) {
 	w := newWorld(t, rls.Config{}, file)
 	for _, want := range []string{"ok: ok 2", "ok: ok 1", "ok: ok 0", "over: over 0"} {
 		s := w.want(want, descriptor("a=x")).GetStatuses()[0]
-		if l := s.GetCurrentLimit(); l.GetRequestsPerUnit() != 3 || l.GetUnit() != rlsv3.RateLimitResponse_RateLimit_MINUTE ||
+		if l := s.GetCurrentLimit(); l.GetRequestsPerUnit() != 3 ||
+			l.GetUnit() != rlsv3.RateLimitResponse_RateLimit_MINUTE ||
 			l.GetName() != "" || l.GetUnitMultiplier() != nil || s.GetDurationUntilReset().GetSeconds() != 50 {
 			t.Errorf("status %v", s)
 		}
@@ -346,7 +347,8 @@ func TestSeveralLimits(t *testing.T) {
 	w.want("ok: ok 0", descriptor("mixed=x"))
 	out := w.want("over: over 0", descriptor("mixed=x"))
 	s := out.GetStatuses()[0]
-	if l := s.GetCurrentLimit(); l.GetRequestsPerUnit() != 2 || l.GetUnit() != rlsv3.RateLimitResponse_RateLimit_SECOND ||
+	if l := s.GetCurrentLimit(); l.GetRequestsPerUnit() != 2 ||
+		l.GetUnit() != rlsv3.RateLimitResponse_RateLimit_SECOND ||
 		l.GetUnitMultiplier().GetValue() != 10 || s.GetDurationUntilReset().GetSeconds() != 10 {
 		t.Errorf("status %v", s)
 	}
@@ -370,17 +372,16 @@ func headers(r *rlsv3.RateLimitResponse) string {
 // Guarantees the headers: those of envoyproxy/ratelimit, of the limit with least left or of the last that denied, and
 // the exact ones.
 func TestHeaders(t *testing.T) {
-	w := newWorld(t, rls.Config{PeekAfterDenial: true, Headers: rls.Headers{Plain: true, Exact: true, Limit: "X-Limit"}},
+	w := newWorld(t, rls.Config{PeekAfterDenial: true, Headers: rls.Headers{Plain: true, Exact: true,
+		Limit: "X-Limit"}},
 		file)
 	a, b := descriptor("a=x"), descriptor("b=x")
-	if got, want := headers(w.ask(b, a)), "X-Limit: 3\nRateLimit-Remaining: 2\nRateLimit-Reset: 50\n"+
-		"RateLimit: \"a\";r=2;t=50, \"b\";r=4;t=3590\nRateLimit-Policy: \"a\";q=3;w=60, \"b\";q=5;w=3600\n"; got != want {
+	if got, want := headers(w.ask(b, a)), "X-Limit: 3\nRateLimit-Remaining: 2\nRateLimit-Reset: 50\n"+"RateLimit: \"a\";r=2;t=50, \"b\";r=4;t=3590\nRateLimit-Policy: \"a\";q=3;w=60, \"b\";q=5;w=3600\n"; got != want {
 		t.Errorf("admitted:\n%s want\n%s", got, want)
 	}
 	w.ask(a)
 	w.ask(a)
-	if got, want := headers(w.ask(b, a)), "X-Limit: 3\nRateLimit-Remaining: 0\nRateLimit-Reset: 50\n"+
-		"RateLimit: \"a\";r=0;t=50, \"b\";r=4;t=3590\nRateLimit-Policy: \"a\";q=3;w=60, \"b\";q=5;w=3600\nRetry-After: 50\n"; got != want {
+	if got, want := headers(w.ask(b, a)), "X-Limit: 3\nRateLimit-Remaining: 0\nRateLimit-Reset: 50\n"+"RateLimit: \"a\";r=0;t=50, \"b\";r=4;t=3590\nRateLimit-Policy: \"a\";q=3;w=60, \"b\";q=5;w=3600\nRetry-After: 50\n"; got != want {
 		t.Errorf("denied:\n%s want\n%s", got, want)
 	}
 	if got := headers(w.ask(descriptor("free=x"), descriptor("unknown=x"))); got != "" {
@@ -445,7 +446,8 @@ func TestBadRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fresh.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: one}); err == nil ||
+	if _, err := fresh.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
+		Descriptors: one}); err == nil ||
 		!strings.Contains(err.Error(), "no rate limit configuration loaded") {
 		t.Errorf("without a configuration: %v", err)
 	}
@@ -453,8 +455,9 @@ func TestBadRequests(t *testing.T) {
 
 // Guarantees that long keys, and keys that look alike when they are joined, have counters of their own.
 func TestKeysAreApart(t *testing.T) {
-	w := newWorld(t, rls.Config{}, "domain: d\ndescriptors: [{key: a_b, rate_limit: {unit: day, requests_per_unit: 1}}, "+
-		"{key: a, rate_limit: {unit: day, requests_per_unit: 1}, descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 1}}]}]")
+	w := newWorld(t, rls.Config{}, "domain: d\ndescriptors: [{key: a_b, rate_limit: {unit: day, requests_per_unit: "+
+		"1}}, {key: a, rate_limit: {unit: day, requests_per_unit: 1}, descriptors: [{key: c, rate_limit: {unit: "+
+		"day, requests_per_unit: 1}}]}]")
 	long := strings.Repeat("x", 100_000)
 	for _, entries := range []string{"a=b_c", "a_b=c", "a=z,c=", "a=z,c=1", "a=" + long, "a=" + long + "y", "a=1:b"} {
 		w.want("ok: ok 0", descriptor(entries))
@@ -515,9 +518,11 @@ func TestStats(t *testing.T) {
 	got := map[string]int64{}
 	w.Stats().Each(func(name string, n int64) { got[name] = n })
 	for name, want := range map[string]int64{
-		"d.a.total_hits": 11, "d.a.within_limit": 9, "d.a.near_limit": 1, "d.a.over_limit": 2, "d.a.total_negative_hits": 2,
-		"d.s.shadow_mode": 1, "d.s.total_hits": 2, "d.ip_10_0_0_0.total_hits": 1, "d.ip_10_0_0_2.within_limit": 1,
-		"d.ip.total_hits": 47, "other.domain_not_found": 1,
+		"d.a.total_hits": 11, "d.a.within_limit": 9, "d.a.near_limit": 1, "d.a.over_limit": 2,
+		"d.a.total_negative_hits": 2,
+		"d.s.shadow_mode":         1, "d.s.total_hits": 2, "d.ip_10_0_0_0.total_hits": 1,
+		"d.ip_10_0_0_2.within_limit": 1,
+		"d.ip.total_hits":            47, "other.domain_not_found": 1,
 	} {
 		if n, ok := got["ratelimit.service.rate_limit."+name]; !ok || n != want {
 			t.Errorf("%s is %d, want %d", name, n, want)
@@ -532,8 +537,8 @@ func TestStats(t *testing.T) {
 // Guarantees that concurrent requests over two descriptors never get more than either limit, and that what denied
 // requests give back is not lost.
 func TestConcurrent(t *testing.T) {
-	w := newWorld(t, rls.Config{}, "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 500}}, "+
-		"{key: b, rate_limit: {unit: day, requests_per_unit: 300}}]")
+	w := newWorld(t, rls.Config{}, "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: "+
+		"500}}, {key: b, rate_limit: {unit: day, requests_per_unit: 300}}]")
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	admitted := 0

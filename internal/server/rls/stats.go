@@ -25,7 +25,8 @@ type Stats struct {
 	ServiceError                       atomic.Int64 // requests that are wrong in themselves
 	StoreError                         atomic.Int64 // requests on which the store did not decide
 	GlobalShadowMode                   atomic.Int64 // requests that the service's shadow mode let pass
-	RefundError                        atomic.Int64 // charges that could not be given back after another rule had denied
+	// charges that could not be given back after another rule had denied
+	RefundError atomic.Int64
 
 	max    int
 	mu     sync.RWMutex

@@ -70,15 +70,22 @@ func wait(ctx context.Context, d time.Duration) error {
 }
 
 // UpdateItem calls the meter outside of the bubble.
-func (b *Bubble) UpdateItem(ctx context.Context, in *sdk.UpdateItemInput, o ...func(*sdk.Options)) (out *sdk.UpdateItemOutput, err error) {
-	if failed := b.through(ctx, func() { out, err = b.meter.UpdateItem(context.Background(), in, o...) }); failed != nil {
+func (b *Bubble) UpdateItem(
+	ctx context.Context, in *sdk.UpdateItemInput, o ...func(*sdk.Options),
+) (out *sdk.UpdateItemOutput, err error) {
+	if failed := b.through(ctx, func() {
+		out, err = b.meter.UpdateItem(context.Background(), in,
+			o...)
+	}); failed != nil {
 		return nil, failed
 	}
 	return out, err
 }
 
 // GetItem calls the meter outside of the bubble.
-func (b *Bubble) GetItem(ctx context.Context, in *sdk.GetItemInput, o ...func(*sdk.Options)) (out *sdk.GetItemOutput, err error) {
+func (b *Bubble) GetItem(
+	ctx context.Context, in *sdk.GetItemInput, o ...func(*sdk.Options),
+) (out *sdk.GetItemOutput, err error) {
 	if failed := b.through(ctx, func() { out, err = b.meter.GetItem(context.Background(), in, o...) }); failed != nil {
 		return nil, failed
 	}
@@ -89,7 +96,10 @@ func (b *Bubble) GetItem(ctx context.Context, in *sdk.GetItemInput, o ...func(*s
 func (b *Bubble) TransactWriteItems(
 	ctx context.Context, in *sdk.TransactWriteItemsInput, o ...func(*sdk.Options),
 ) (out *sdk.TransactWriteItemsOutput, err error) {
-	if failed := b.through(ctx, func() { out, err = b.meter.TransactWriteItems(context.Background(), in, o...) }); failed != nil {
+	if failed := b.through(ctx, func() {
+		out, err = b.meter.TransactWriteItems(context.Background(), in,
+			o...)
+	}); failed != nil {
 		return nil, failed
 	}
 	return out, err

@@ -52,7 +52,9 @@ func units(c *types.ConsumedCapacity) float64 {
 }
 
 // UpdateItem calls the client and counts the call.
-func (m *Meter) UpdateItem(ctx context.Context, in *sdk.UpdateItemInput, o ...func(*sdk.Options)) (*sdk.UpdateItemOutput, error) {
+func (m *Meter) UpdateItem(
+	ctx context.Context, in *sdk.UpdateItemInput, o ...func(*sdk.Options),
+) (*sdk.UpdateItemOutput, error) {
 	in.ReturnConsumedCapacity = types.ReturnConsumedCapacityTotal
 	out, err := m.Client.UpdateItem(ctx, in, o...)
 	var refused *types.ConditionalCheckFailedException
@@ -66,7 +68,9 @@ func (m *Meter) UpdateItem(ctx context.Context, in *sdk.UpdateItemInput, o ...fu
 }
 
 // GetItem calls the client and counts the call.
-func (m *Meter) GetItem(ctx context.Context, in *sdk.GetItemInput, o ...func(*sdk.Options)) (*sdk.GetItemOutput, error) {
+func (m *Meter) GetItem(
+	ctx context.Context, in *sdk.GetItemInput, o ...func(*sdk.Options),
+) (*sdk.GetItemOutput, error) {
 	in.ReturnConsumedCapacity = types.ReturnConsumedCapacityTotal
 	out, err := m.Client.GetItem(ctx, in, o...)
 	if err == nil {
@@ -76,7 +80,9 @@ func (m *Meter) GetItem(ctx context.Context, in *sdk.GetItemInput, o ...func(*sd
 }
 
 // TransactWriteItems calls the client and counts the call.
-func (m *Meter) TransactWriteItems(ctx context.Context, in *sdk.TransactWriteItemsInput, o ...func(*sdk.Options)) (*sdk.TransactWriteItemsOutput, error) {
+func (m *Meter) TransactWriteItems(
+	ctx context.Context, in *sdk.TransactWriteItemsInput, o ...func(*sdk.Options),
+) (*sdk.TransactWriteItemsOutput, error) {
 	in.ReturnConsumedCapacity = types.ReturnConsumedCapacityTotal
 	out, err := m.Client.TransactWriteItems(ctx, in, o...)
 	var refused *types.TransactionCanceledException

@@ -17,7 +17,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
-var handshake = []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-Websocket-Version", "13", "Sec-Websocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}
+var handshake = []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-Websocket-Version", "13",
+	"Sec-Websocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}
 
 // The window lasts for a year, so that none ends in a test; refused at the year's end at most once.
 const year = "8784h"
@@ -76,7 +77,8 @@ func wantLimits(t *testing.T, r *reply) {
 		}
 		return n
 	}
-	if limit, remaining, reset := number("X-Ratelimit-Limit"), number("X-Ratelimit-Remaining"), number("X-Ratelimit-Reset"); remaining > limit || limit == 0 || reset < 0 {
+	if limit, remaining, reset := number("X-Ratelimit-Limit"), number("X-Ratelimit-Remaining"),
+		number("X-Ratelimit-Reset"); remaining > limit || limit == 0 || reset < 0 {
 		t.Errorf("limit %d, remaining %d, reset %d", limit, remaining, reset)
 	}
 	for _, name := range []string{"Ratelimit", "Ratelimit-Policy"} {
@@ -108,21 +110,24 @@ func (r *reply) problem(t *testing.T) (p problem) {
 	return p
 }
 
-// wantDenial fails t unless the answer is a 429 by the limit "burst", with every header and the body that clients wait by.
+// wantDenial fails t unless the answer is a 429 by the limit "burst", with every header and the body that clients wait
+// by.
 func wantDenial(t *testing.T, r *reply) {
 	t.Helper()
 	wantLimits(t, r)
 	p := r.problem(t)
 	seconds, _ := strconv.ParseInt(r.header.Get("Retry-After"), 10, 64)
 	wait := time.Duration(p.RetryAfterMs) * time.Millisecond
-	if r.status != 429 || p.Status != 429 || len(p.Violated) != 1 || p.Violated[0] != "burst" || p.Instance == "" || wait <= 0 ||
+	if r.status != 429 || p.Status != 429 || len(p.Violated) != 1 || p.Violated[0] != "burst" || p.Instance == "" ||
+		wait <= 0 ||
 		time.Duration(seconds)*time.Second < wait || r.header.Get("X-Ratelimit-Remaining") != "0" {
 		t.Errorf("a denial: %s", r)
 	}
 }
 
-// Guarantees what the issue shows: a client of a REST API gets, through the deployed binary, 200 with headers, 429 with headers and a
-// problem by the gateway response, and 401; a suspended tenant gets the same Deny with a body that says so.
+// Guarantees what the issue shows: a client of a REST API gets, through the deployed binary, 200 with headers, 429 with
+// headers and a problem by the gateway response, and 401; a suspended tenant gets the same Deny with a body that says
+// so.
 func TestREST(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, ten, "acme", "globex", "initech")
@@ -139,18 +144,21 @@ func TestREST(t *testing.T) {
 				if s := got.seen(t); s.Tenant != name || s.Subject != "ci" || s.Plan != "pro" || s.StoreFailed {
 					t.Errorf("the backend saw %+v", s)
 				}
-			} else if !strings.Contains(got.body, `"tenant": "acme"`) || !strings.Contains(got.body, `"X-Ratelimit-Remaining"`) {
+			} else if !strings.Contains(got.body, `"tenant": "acme"`) ||
+				!strings.Contains(got.body, `"X-Ratelimit-Remaining"`) {
 				t.Errorf("the backend saw %s", got.body)
 			}
 		}
 		wantDenial(t, a.is(429, "GET", "/product/1", w.key(name)...))
 		for what, header := range map[string][]string{"no credential": nil, "a bad one": {"X-Api-Key", "slk_bad"}} {
-			if got := a.is(401, "GET", "/product/1", header...); got.problem(t).Status != 401 || got.header.Get("Www-Authenticate") == "" {
+			if got := a.is(401, "GET", "/product/1", header...); got.problem(t).Status != 401 ||
+				got.header.Get("Www-Authenticate") == "" {
 				t.Errorf("%s: %s", what, got)
 			}
 		}
 		got := a.is(429, "GET", "/product/1", w.key("initech")...) // one status for each Deny of an API
-		if p := got.problem(t); p.Status != 403 || !strings.HasSuffix(p.Type, "#tenant-suspended") || got.header.Get("Retry-After") != "" {
+		if p := got.problem(t); p.Status != 403 || !strings.HasSuffix(p.Type, "#tenant-suspended") ||
+			got.header.Get("Retry-After") != "" {
 			t.Errorf("suspended: %s", got)
 		}
 	}
@@ -160,8 +168,8 @@ func TestREST(t *testing.T) {
 	}
 }
 
-// Guarantees the same for an HTTP API whose denials go through to our middleware: 429 and 403 are true, and whatever a client says of
-// itself in headers of ours does not reach a backend.
+// Guarantees the same for an HTTP API whose denials go through to our middleware: 429 and 403 are true, and whatever a
+// client says of itself in headers of ours does not reach a backend.
 func TestHTTPThroughTheMiddleware(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, ten, "acme", "globex", "initech")
@@ -176,7 +184,8 @@ func TestHTTPThroughTheMiddleware(t *testing.T) {
 		for range 10 {
 			got := a.is(200, "GET", "/product/1", w.key(tenant)...)
 			wantLimits(t, got)
-			if s := got.seen(t); s.Tenant != tenant || s.Subject != "ci" || s.Plan != "pro" || s.KeyID == "" || s.StoreFailed {
+			if s := got.seen(t); s.Tenant != tenant || s.Subject != "ci" || s.Plan != "pro" || s.KeyID == "" ||
+				s.StoreFailed {
 				t.Errorf("the backend saw %+v", s)
 			}
 		}
@@ -187,12 +196,13 @@ func TestHTTPThroughTheMiddleware(t *testing.T) {
 		}
 		a.is(401, "GET", "/product/1")
 		a.is(401, "GET", "/product/1", "X-Api-Key", "slk_bad")
-		a.is(401, "GET", "/product/1", bearer(signer.Sign(tokentest.Claims(time.Now(), nil)))...) // of an issuer that nobody configured
+		// of an issuer that nobody configured
+		a.is(401, "GET", "/product/1", bearer(signer.Sign(tokentest.Claims(time.Now(), nil)))...)
 	}
 }
 
-// Guarantees that without the opt-in a denial is a denial, on every kind of API, with or without a middleware behind it: the gateway's own
-// 403 (of a REST API without gateway responses, too), and the backend is not called.
+// Guarantees that without the opt-in a denial is a denial, on every kind of API, with or without a middleware behind
+// it: the gateway's own 403 (of a REST API without gateway responses, too), and the backend is not called.
 func TestDenialsFailSafe(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, ten, "acme", "initech")
@@ -200,7 +210,8 @@ func TestDenialsFailSafe(t *testing.T) {
 	w.env["SLUICE_PASS_DENIALS"] = "another"
 	w.start(2)
 	backend := w.function(open)
-	apis := map[string]*api{"REST": w.serve(restLambda, backend), "HTTP 1.0": w.serve(httpLambda1, backend), "HTTP 2.0": w.serve(httpLambda2, backend)}
+	apis := map[string]*api{"REST": w.serve(restLambda, backend), "HTTP 1.0": w.serve(httpLambda1, backend),
+		"HTTP 2.0": w.serve(httpLambda2, backend)}
 	for range 10 {
 		apis["REST"].is(200, "GET", "/product/1", w.key("acme")...)
 	}
@@ -237,7 +248,8 @@ func TestWebSocket(t *testing.T) {
 // Guarantees that a cell without Redis answers the same, from DynamoDB alone.
 func TestSmallCell(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, ten+"ipLimits: [ { id: address, tiers: [ { period: "+year+", threshold: 40 } ] } ]\n", "acme", "initech")
+	w := newWorld(t, ten+"ipLimits: [ { id: address, tiers: [ { period: "+year+", threshold: 40 } ] } ]\n", "acme",
+		"initech")
 	w.dynamodb()
 	w.start(1) // ipLimits are counted in each environment
 	a := w.serve(restLambda, w.function(behind))

@@ -133,17 +133,20 @@ func follow(t *testing.T) *attached {
 			t.Fatal(err)
 		}
 	}
-	for name, text := range map[string]string{"aws": standIn, "make": "#!/bin/sh\n[ \"$*\" = 'lambdas PLANS=plans.yaml' ]\n"} {
+	for name, text := range map[string]string{"aws": standIn,
+		"make": "#!/bin/sh\n[ \"$*\" = 'lambdas PLANS=plans.yaml' ]\n"} {
 		if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "sluice"), "github.com/sluicelimits/sluice/cmd/sluice").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "sluice"),
+		"github.com/sluicelimits/sluice/cmd/sluice").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	run := exec.Command("bash", "-euo", "pipefail")
 	run.Dir, run.Stdin = a.dir, strings.NewReader("umask 022\n"+script.String()) // as on most machines
-	run.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "CALLS="+calls, "SECRET_ARN="+secretstest.ARN("sluice/eu-1"))
+	run.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "CALLS="+calls,
+		"SECRET_ARN="+secretstest.ARN("sluice/eu-1"))
 	if out, err := run.CombinedOutput(); err != nil {
 		t.Fatalf("the page's commands: %v\n%s", err, out)
 	}
@@ -185,18 +188,21 @@ func (a *attached) table(name, endpoint string) {
 	for _, text := range create.args("--attribute-definitions") {
 		m := shorthand(text)
 		in.AttributeDefinitions = append(in.AttributeDefinitions, types.AttributeDefinition{
-			AttributeName: aws.String(m["AttributeName"]), AttributeType: types.ScalarAttributeType(m["AttributeType"])})
+			AttributeName: aws.String(m["AttributeName"]),
+			AttributeType: types.ScalarAttributeType(m["AttributeType"])})
 	}
 	for _, text := range create.args("--key-schema") {
 		m := shorthand(text)
-		in.KeySchema = append(in.KeySchema, types.KeySchemaElement{AttributeName: aws.String(m["AttributeName"]), KeyType: types.KeyType(m["KeyType"])})
+		in.KeySchema = append(in.KeySchema, types.KeySchemaElement{AttributeName: aws.String(m["AttributeName"]),
+			KeyType: types.KeyType(m["KeyType"])})
 	}
 	c, done := dynamodbtest.Connect(endpoint)
 	defer done()
 	if _, err := c.CreateTable(a.t.Context(), in); err != nil {
 		a.t.Fatal(err)
 	}
-	if got := shorthand(ttl.arg("--time-to-live-specification")); got["AttributeName"] != "ttl" || got["Enabled"] != "true" {
+	if got := shorthand(ttl.arg("--time-to-live-specification")); got["AttributeName"] != "ttl" ||
+		got["Enabled"] != "true" {
 		a.t.Errorf("the page's TTL is %v", got)
 	}
 }
@@ -221,7 +227,8 @@ func (a *attached) world(at, table, environment string) *world {
 		a.t.Errorf("the function's table is %s, and the page makes %s", e.Variables["SLUICE_COUNTERS_TABLE"], want)
 	}
 	if want := a.one("lambda", "put-function-concurrency").arg("--reserved-concurrent-executions"); e.Variables["SLUICE_MAX_INSTANCES"] != want {
-		a.t.Errorf("SLUICE_MAX_INSTANCES is %s, and the reserved concurrency %s", e.Variables["SLUICE_MAX_INSTANCES"], want)
+		a.t.Errorf("SLUICE_MAX_INSTANCES is %s, and the reserved concurrency %s", e.Variables["SLUICE_MAX_INSTANCES"],
+			want)
 	}
 	for name := range w.env {
 		if strings.HasPrefix(name, "SLUICE_") && name != "SLUICE_LOG_LEVEL" {
@@ -229,7 +236,8 @@ func (a *attached) world(at, table, environment string) *world {
 		}
 	}
 	maps.Copy(w.env, e.Variables)
-	w.env["SLUICE_COUNTERS_TABLE"], w.env["SLUICE_DYNAMODB_DEADLINE"], w.env["AWS_ENDPOINT_URL_DYNAMODB"] = table, "5s", at
+	w.env["SLUICE_COUNTERS_TABLE"], w.env["SLUICE_DYNAMODB_DEADLINE"], w.env["AWS_ENDPOINT_URL_DYNAMODB"] = table,
+		"5s", at
 	secret := a.one("secretsmanager", "create-secret")
 	w.secrets.Set(secret.arg("--name"), secret.arg("--secret-string"))
 	key, _, _ := strings.Cut(a.read("key.txt"), "\n")
@@ -239,7 +247,9 @@ func (a *attached) world(at, table, environment string) *world {
 }
 
 // description is JSON of an API with the page's authorizer.
-func description(kind stage.Kind, api string, authorizer map[string]any, route stage.Route, more map[string]any) string {
+func description(
+	kind stage.Kind, api string, authorizer map[string]any, route stage.Route, more map[string]any,
+) string {
 	authorizer["function"] = "authorizer"
 	integration := map[string]any{"type": route.Integration.Type}
 	for name, v := range map[string]string{"url": route.Integration.URL, "function": route.Integration.Function} {
@@ -273,7 +283,8 @@ func authorizer2(c command) map[string]any {
 	return m
 }
 
-// passes waits until a request is allowed, since others may have spent what there was, and then sends more until one is denied.
+// passes waits until a request is allowed, since others may have spent what there was, and then sends more until one is
+// denied.
 func (a *api) passes(allowed, denied int, path string, header ...string) (first, last *reply) {
 	a.w.t.Helper()
 	wait(a.w.t, func() error {
@@ -341,9 +352,9 @@ func TestAttachKeepsSecrets(t *testing.T) {
 	}
 }
 
-// Guarantees that docs/attach.md is true as far as this machine can tell: its commands run; the table, the secret, the plans and the
-// variables that they make are those of a function which works, within the actions that its role allows; and each kind of API, with
-// the authorizer, gateway responses and mappings of the page, answers as the page says.
+// Guarantees that docs/attach.md is true as far as this machine can tell: its commands run; the table, the secret, the
+// plans and the variables that they make are those of a function which works, within the actions that its role allows;
+// and each kind of API, with the authorizer, gateway responses and mappings of the page, answers as the page says.
 func TestAttach(t *testing.T) {
 	t.Parallel()
 	scratch := newWorld(t, "plans: []")
@@ -358,9 +369,11 @@ func TestAttach(t *testing.T) {
 	a.rest(closed)
 	a.webSocket(closed)
 	a.http(closed, a.world(at, table, a.one("lambda", "update-function-configuration").arg("--environment")))
-	spans := newWorld(t, "plans: [ { id: pro, limits: [ { id: all, exact: true, tiers: [ { period: 1h, threshold: 9 } ] }, "+
-		"{ id: each, per: subject, exact: true, tiers: [ { period: 1h, threshold: 9 } ] } ] } ]\ntenants: [ { id: acme, plan: pro } ]\n", "acme")
-	spans.env["SLUICE_COUNTERS_TABLE"], spans.env["SLUICE_DYNAMODB_DEADLINE"], spans.env["AWS_ENDPOINT_URL_DYNAMODB"] = table, "5s", at
+	spans := newWorld(t, "plans: [ { id: pro, limits: [ { id: all, exact: true, tiers: [ { period: 1h, threshold: 9 "+
+		"} ] }, { id: each, per: subject, exact: true, tiers: [ { period: 1h, threshold: 9 } ] } ] } ]\ntenants: [ "+
+		"{ id: acme, plan: pro } ]\n", "acme")
+	spans.env["SLUICE_COUNTERS_TABLE"], spans.env["SLUICE_DYNAMODB_DEADLINE"],
+		spans.env["AWS_ENDPOINT_URL_DYNAMODB"] = table, "5s", at
 	spans.start(2)
 	served := spans.serve(restLambda, spans.function(open))
 	for range 9 {
@@ -387,7 +400,8 @@ func (a *attached) rest(w *world) {
 	api := w.serve(description(stage.REST, id, map[string]any{
 		"type": create.arg("--type"), "resultTtlInSeconds": json.Number(create.arg("--authorizer-result-ttl-in-seconds")),
 	}, stage.Route{Key: "ANY /{proxy+}", Integration: stage.Integration{Type: stage.AWSProxy, Function: "backend"}},
-		map[string]any{"gatewayResponses": responses, "stage": a.one("apigateway", "create-deployment").arg("--stage-name")}), w.function(behind))
+		map[string]any{"gatewayResponses": responses,
+			"stage": a.one("apigateway", "create-deployment").arg("--stage-name")}), w.function(behind))
 	allowed, denied := api.passes(200, 429, "/product/1", w.key("acme")...)
 	if allowed.seen(t).Tenant != "acme" {
 		t.Errorf("allowed: %s", allowed)
@@ -406,10 +420,12 @@ func (a *attached) rest(w *world) {
 	}
 	for kind, r := range responses { // one and the same in `sluice dev --api rest`
 		want := builtin.Responses[kind]
-		delete(want.Parameters, "gatewayresponse.header.Access-Control-Expose-Headers") // the page's 401 has nothing to expose
+		// the page's 401 has nothing to expose
+		delete(want.Parameters, "gatewayresponse.header.Access-Control-Expose-Headers")
 		got := api.d.Responses[kind]
 		delete(got.Parameters, "gatewayresponse.header.Access-Control-Expose-Headers")
-		if got.StatusCode != want.StatusCode || !maps.Equal(got.Parameters, want.Parameters) || !maps.Equal(got.Templates, want.Templates) {
+		if got.StatusCode != want.StatusCode || !maps.Equal(got.Parameters, want.Parameters) ||
+			!maps.Equal(got.Templates, want.Templates) {
 			t.Errorf("%s is not the built-in one:\n%v\n%v\nof %v", kind, got, want, r)
 		}
 	}
@@ -432,7 +448,8 @@ func (a *attached) attachedTo(api, route string) {
 			}
 		}
 	}
-	if authorizer == "" || !strings.HasPrefix(source, "arn:aws:execute-api:eu-west-1:123456789012:") || !strings.Contains(route, authorizer) || !strings.Contains(route, "CUSTOM") {
+	if authorizer == "" || !strings.HasPrefix(source, "arn:aws:execute-api:eu-west-1:123456789012:") ||
+		!strings.Contains(route, authorizer) || !strings.Contains(route, "CUSTOM") {
 		a.t.Errorf("%s: the authorizer %q may be called, the route has %q", api, source, route)
 	}
 }
@@ -441,7 +458,8 @@ func (a *attached) webSocket(w *world) {
 	// The authorizer of the HTTP API has a format, that of the WebSocket API none.
 	create := a.one("apigatewayv2", "create-authorizer", "--authorizer-payload-format-version", "")
 	id := create.arg("--api-id")
-	api := w.serve(description(stage.WebSocket, id, authorizer2(create), stage.Route{Key: "$connect", Integration: stage.Integration{Type: stage.Mock}},
+	api := w.serve(description(stage.WebSocket, id, authorizer2(create),
+		stage.Route{Key: "$connect", Integration: stage.Integration{Type: stage.Mock}},
 		map[string]any{"stage": a.one("apigatewayv2", "create-deployment").arg("--stage-name")}), nil)
 	api.passes(101, 403, "", append(w.key("acme"), handshake...)...)
 	api.is(401, "GET", "", handshake...)
@@ -452,19 +470,23 @@ func (a *attached) http(closed, open *world) {
 	t := a.t
 	create := a.one("apigatewayv2", "create-authorizer", "--authorizer-payload-format-version", "2.0")
 	id := create.arg("--api-id")
-	route := stage.Route{Key: "ANY /{proxy+}", Integration: stage.Integration{Type: stage.HTTPProxy, URL: closed.backend() + "/{proxy}"}}
+	route := stage.Route{Key: "ANY /{proxy+}", Integration: stage.Integration{Type: stage.HTTPProxy,
+		URL: closed.backend() + "/{proxy}"}}
 	before := closed.serve(description(stage.HTTP, id, authorizer2(create), route, nil), nil)
 	before.is(403, "GET", "/product/1")
 	wait(t, func() error { // without the mapping the middleware finds no decision, and nobody gets to the backend
-		if got := before.is(403, "GET", "/product/1", closed.key("acme")...); !strings.Contains(got.body, "no-decision") {
+		if got := before.is(403, "GET", "/product/1", closed.key("acme")...); !strings.Contains(got.body,
+			"no-decision") {
 			return fmt.Errorf("without the mapping: %s", got)
 		}
 		return nil
 	})
 
-	route.Integration.RequestParameters = parsed[map[string]string](t, a.one("apigatewayv2", "update-integration"), "--request-parameters")
+	route.Integration.RequestParameters = parsed[map[string]string](t, a.one("apigatewayv2", "update-integration"),
+		"--request-parameters")
 	mapped := closed.serve(description(stage.HTTP, id, authorizer2(create), route, nil), nil)
-	if _, denied := mapped.passes(200, 403, "/product/1", closed.key("acme")...); !strings.Contains(denied.body, `"Forbidden"`) {
+	if _, denied := mapped.passes(200, 403, "/product/1", closed.key("acme")...); !strings.Contains(denied.body,
+		`"Forbidden"`) {
 		t.Errorf("a denial without the opt-in: %s", denied)
 	}
 
@@ -478,7 +500,8 @@ func (a *attached) http(closed, open *world) {
 	after.is(401, "GET", "/product/1")
 	cors := parsed[map[string][]string](t, a.one("apigatewayv2", "update-api"), "--cors-configuration")
 	if !slices.Equal(cors["ExposeHeaders"], strings.Split(denied.header.Get("Access-Control-Expose-Headers"), ", ")) {
-		t.Errorf("CORS exposes %q, and the middleware %q", cors["ExposeHeaders"], denied.header.Get("Access-Control-Expose-Headers"))
+		t.Errorf("CORS exposes %q, and the middleware %q", cors["ExposeHeaders"],
+			denied.header.Get("Access-Control-Expose-Headers"))
 	}
 	a.attachedTo(id, strings.Join(a.one("apigatewayv2", "update-route", "--api-id", id), " "))
 }
@@ -506,7 +529,8 @@ func (a *attached) policy(asked *actions) {
 	if got := slices.Sorted(maps.Keys(asked.seen)); !slices.Equal(got, dynamo) {
 		t.Errorf("the function asked DynamoDB for %q, and its role has %q", got, dynamo)
 	}
-	if got := a.one("secretsmanager", "create-secret").arg("--name"); !strings.Contains(role.Statement[1].Resource, got) || role.Statement[1].Action != "secretsmanager:GetSecretValue" {
+	if got := a.one("secretsmanager", "create-secret").arg("--name"); !strings.Contains(role.Statement[1].Resource,
+		got) || role.Statement[1].Action != "secretsmanager:GetSecretValue" {
 		t.Errorf("the role's secret: %v", role.Statement[1])
 	}
 }

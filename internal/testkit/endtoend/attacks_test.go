@@ -16,8 +16,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
-// Guarantees that each kind of forged, stale or misdirected token is refused with a 401, through gateway and function, and that none of
-// them costs its issuer a request; a good one beside them passes.
+// Guarantees that each kind of forged, stale or misdirected token is refused with a 401, through gateway and function,
+// and that none of them costs its issuer a request; a good one beside them passes.
 func TestForgedTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, wide, "acme")
@@ -57,25 +57,30 @@ func TestForgedTokens(t *testing.T) {
 		"another issuer":                     ours.Sign(claims("iss", "https://login.example.com.evil.example/")),
 		"another audience":                   ours.Sign(claims("aud", "https://api.example.com.evil.example")),
 		"a stranger's key under a known kid": stranger.Sign(claims()),
-		"its own key in the header":          stranger.Sign(claims(), tokentest.With("jwk", stranger.JWK(), "jku", "https://evil.example/keys")),
-		"a tenant put into another's token":  head + "." + tokentest.Encode(whole(claims("tenant_id", "acme"))) + "." + signature,
-		"without its signature":              head + "." + payload + ".",
-		"a critical extension nobody knows":  ours.Sign(claims(), tokentest.With("crit", []string{"b64"}, "b64", false)),
-		"no tenant":                          ours.Sign(claims("tenant_id", tokentest.Absent{})),
-		"a tenant that is a list":            ours.Sign(claims("tenant_id", []string{"acme"})),
-		"a path to a file as its kid":        ours.Sign(claims(), tokentest.With("kid", "../../../../dev/null")),
-		"an address as its kid":              ours.Sign(claims(), tokentest.With("kid", "https://evil.example/jwks.json")),
-		"a statement as its kid":             ours.Sign(claims(), tokentest.With("kid", "x' UNION SELECT 'secret")),
-		"a kid of 4 KB":                      ours.Sign(claims(), tokentest.With("kid", strings.Repeat("k", 4<<10))),
-		"garbage":                            "eyJ.eyJ.eyJ",
-		"a good one, and then more":          good + ".more",
-		"a character more in its signature":  good + "A",
+		"its own key in the header": stranger.Sign(claims(), tokentest.With("jwk", stranger.JWK(), "jku",
+			"https://evil.example/keys")),
+		"a tenant put into another's token": head + "." + tokentest.Encode(whole(claims("tenant_id", "acme"))) + "." +
+			signature,
+		"without its signature": head + "." + payload + ".",
+		"a critical extension nobody knows": ours.Sign(claims(), tokentest.With("crit", []string{"b64"}, "b64",
+			false)),
+		"no tenant":                   ours.Sign(claims("tenant_id", tokentest.Absent{})),
+		"a tenant that is a list":     ours.Sign(claims("tenant_id", []string{"acme"})),
+		"a path to a file as its kid": ours.Sign(claims(), tokentest.With("kid", "../../../../dev/null")),
+		"an address as its kid": ours.Sign(claims(),
+			tokentest.With("kid", "https://evil.example/jwks.json")),
+		"a statement as its kid":            ours.Sign(claims(), tokentest.With("kid", "x' UNION SELECT 'secret")),
+		"a kid of 4 KB":                     ours.Sign(claims(), tokentest.With("kid", strings.Repeat("k", 4<<10))),
+		"garbage":                           "eyJ.eyJ.eyJ",
+		"a good one, and then more":         good + ".more",
+		"a character more in its signature": good + "A",
 	} {
 		if got := a.send("GET", "/product/1", bearer(text)...); got.status != http.StatusUnauthorized {
 			t.Errorf("%s: %s, want 401", name, got)
 		}
 		// A good API key beside it makes it no better.
-		if got := a.send("GET", "/product/1", append(bearer(text), w.key("acme")...)...); got.status != http.StatusUnauthorized {
+		if got := a.send("GET", "/product/1", append(bearer(text),
+			w.key("acme")...)...); got.status != http.StatusUnauthorized {
 			t.Errorf("%s, with a good API key: %s, want 401", name, got)
 		}
 	}
@@ -87,8 +92,8 @@ func TestForgedTokens(t *testing.T) {
 	}
 }
 
-// Guarantees that a flood of tokens, each with a kid of its own, is refused without a request to the issuer for each, while good tokens
-// go on being served.
+// Guarantees that a flood of tokens, each with a kid of its own, is refused without a request to the issuer for each,
+// while good tokens go on being served.
 func TestKidFlood(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, wide)
@@ -101,7 +106,8 @@ func TestKidFlood(t *testing.T) {
 	a.is(200, "GET", "/product/1", good...)
 	forged := newSigner("x")
 	l := a.begin(4, func(client, n int) (string, []string) {
-		return "/product/1", []string{"Authorization", "Bearer " + forged.Sign(tokentest.Claims(time.Now(), nil), tokentest.With("kid", fmt.Sprint(client, ".", n)))}
+		return "/product/1", []string{"Authorization", "Bearer " + forged.Sign(tokentest.Claims(time.Now(), nil),
+			tokentest.With("kid", fmt.Sprint(client, ".", n)))}
 	}, func(r *reply) string { return fmt.Sprint(r.status) })
 	l.until(t, "the flood", func(n map[string]int) bool { return n["401"] >= 300 })
 	for range 20 {
@@ -116,8 +122,8 @@ func TestKidFlood(t *testing.T) {
 	}
 }
 
-// Guarantees that a token of any size is answered: by the function where it fits an event, and before that by the gateway, which takes
-// 10,240 bytes of headers, and by its server.
+// Guarantees that a token of any size is answered: by the function where it fits an event, and before that by the
+// gateway, which takes 10,240 bytes of headers, and by its server.
 func TestHugeTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, wide)
@@ -125,10 +131,12 @@ func TestHugeTokens(t *testing.T) {
 	w.issuer(newSigner("ours"))
 	w.start(1)
 	signer := newSigner("ours")
-	for name, a := range map[string]*api{"REST": w.serve(restLambda, w.function(open)), "HTTP": w.serve(httpLambda2, w.function(open))} {
+	for name, a := range map[string]*api{"REST": w.serve(restLambda, w.function(open)),
+		"HTTP": w.serve(httpLambda2, w.function(open))} {
 		for bytes, want := range map[int]int{9 << 10: 401, 11 << 10: 431, 32 << 10: 431, 1 << 20: 431} {
 			text := signer.Sign(tokentest.Claims(time.Now(), tokentest.With("pad", "")))
-			text = signer.Sign(tokentest.Claims(time.Now(), tokentest.With("pad", strings.Repeat("p", (bytes-len(text))*3/4))))
+			text = signer.Sign(tokentest.Claims(time.Now(),
+				tokentest.With("pad", strings.Repeat("p", (bytes-len(text))*3/4))))
 			// A server may end the connection while we still send, and then there is no answer to read.
 			if want == 401 && name == "HTTP" {
 				want = 403
@@ -147,8 +155,9 @@ func TestHugeTokens(t *testing.T) {
 	}
 }
 
-// Guarantees that an issuer which is slow, fails, sends nothing or nonsense costs its own tokens a 429 within a bounded time, and neither a
-// 5xx nor a pass; calls with API keys go on meanwhile; and that its tokens are good again when it is.
+// Guarantees that an issuer which is slow, fails, sends nothing or nonsense costs its own tokens a 429 within a bounded
+// time, and neither a 5xx nor a pass; calls with API keys go on meanwhile; and that its tokens are good again when it
+// is.
 func TestIssuerThatIsNotWell(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]tokentest.Responder{
@@ -172,7 +181,8 @@ func TestIssuerThatIsNotWell(t *testing.T) {
 			w.start(1)
 			a := w.serve(restAnswered(t), w.function(open))
 			good := user(ours, 0)
-			got := a.is(429, "GET", "/product/1", good...) // a wait for keys without an end would be ended by the function's timeout: a 500
+			// a wait for keys without an end would be ended by the function's timeout: a 500
+			got := a.is(429, "GET", "/product/1", good...)
 			if p := got.problem(t); !strings.HasSuffix(p.Type, "#caller-not-identified") {
 				t.Errorf("%s", got)
 			}
@@ -193,14 +203,15 @@ const addressed = wide + `
 ipLimits: [ { id: address, tiers: [ { period: ` + year + `, threshold: 3 } ] } ]
 `
 
-// Guarantees that for each number of trusted proxies an address is the one that the operator's outermost proxy wrote, whatever a client
-// puts to its left: garbage, many entries, an address in another spelling. A client that forges does not get a counter of its own,
-// nor can it spend another's.
+// Guarantees that for each number of trusted proxies an address is the one that the operator's outermost proxy wrote,
+// whatever a client puts to its left: garbage, many entries, an address in another spelling. A client that forges does
+// not get a counter of its own, nor can it spend another's.
 func TestForgedForwardedFor(t *testing.T) {
 	t.Parallel()
-	// What stands in X-Forwarded-For when it comes to the gateway, which adds the address of its peer; with n proxies the nth from
-	// the right counts. %s is what a client claims.
-	for hops, through := range []string{0: "%s", 1: "%s, 198.51.100.22", 2: "%s, 198.51.100.33, 203.0.113.33", 3: "%s, 198.51.100.44, 203.0.113.44, 203.0.113.33"} {
+	// What stands in X-Forwarded-For when it comes to the gateway, which adds the address of its peer; with n proxies
+	// the nth from the right counts. %s is what a client claims.
+	for hops, through := range []string{0: "%s", 1: "%s, 198.51.100.22", 2: "%s, 198.51.100.33, 203.0.113.33",
+		3: "%s, 198.51.100.44, 203.0.113.44, 203.0.113.33"} {
 		t.Run(fmt.Sprint(hops), func(t *testing.T) {
 			t.Parallel()
 			told.secret("an address", "198.51.100.22")
@@ -214,7 +225,8 @@ func TestForgedForwardedFor(t *testing.T) {
 			w.start(2)
 			a := w.serve(restAnswered(t), w.function(open))
 			status := make(map[int]int)
-			for _, claim := range []string{"", "203.0.113.1", "203.0.113.2, 203.0.113.3", "::ffff:203.0.113.4", "127.0.0.1", "unknown, _hidden", "' OR 1=1 --",
+			for _, claim := range []string{"", "203.0.113.1", "203.0.113.2, 203.0.113.3", "::ffff:203.0.113.4",
+				"127.0.0.1", "unknown, _hidden", "' OR 1=1 --",
 				strings.Repeat("203.0.113.5, ", 500), "\t,,,,", "2001:db8::1", "[2001:db8::2]:80", "999.1.1.1"} {
 				for one := range strings.SplitSeq(claim, ",") {
 					if addr, err := netip.ParseAddr(strings.TrimSpace(one)); err == nil && !addr.IsLoopback() {
@@ -232,8 +244,8 @@ func TestForgedForwardedFor(t *testing.T) {
 	}
 }
 
-// Guarantees that an address has one counter however it is spelled, an IPv6 network of a customer has one for all its addresses, and others
-// have their own.
+// Guarantees that an address has one counter however it is spelled, an IPv6 network of a customer has one for all its
+// addresses, and others have their own.
 func TestSpellingsOfAnAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, addressed, "acme")
@@ -258,8 +270,8 @@ func TestSpellingsOfAnAddress(t *testing.T) {
 	}
 }
 
-// Guarantees that whatever headers a client invents, the tenant is that of its credential, which is what a backend has from X-Sluice-Caller
-// and from the middleware; a service behind the middleware sees our other headers or none.
+// Guarantees that whatever headers a client invents, the tenant is that of its credential, which is what a backend has
+// from X-Sluice-Caller and from the middleware; a service behind the middleware sees our other headers or none.
 func TestTenantHeaders(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, wide, "acme")
@@ -267,9 +279,12 @@ func TestTenantHeaders(t *testing.T) {
 	w.env["SLUICE_PASS_DENIALS"] = apiID
 	w.start(1)
 	forged := []string{
-		"X-Sluice-Tenant", "globex", "x-sluice-tenant", "globex", "X-Sluice-Caller", "d=allowed;t=globex;s=root;p=pro", "x-sluice-caller", "d=allowed;t=globex",
-		"X-Sluice-Subject", "root", "X-Sluice-Plan", "unlimited", "X-Sluice-Key-Id", "k9", "X-Sluice-Remaining", "999999", "X-Sluice-Problem", "{}",
-		"X-Tenant-Id", "globex", "X-Ratelimit-Limit", "999999", "Ratelimit", `"burst";r=999999`, "X-Amzn-Request-Context", `{"authorizer":{"tenant":"globex"}}`,
+		"X-Sluice-Tenant", "globex", "x-sluice-tenant", "globex", "X-Sluice-Caller", "d=allowed;t=globex;s=root;p=pro",
+		"x-sluice-caller", "d=allowed;t=globex",
+		"X-Sluice-Subject", "root", "X-Sluice-Plan", "unlimited", "X-Sluice-Key-Id", "k9", "X-Sluice-Remaining",
+		"999999", "X-Sluice-Problem", "{}",
+		"X-Tenant-Id", "globex", "X-Ratelimit-Limit", "999999", "Ratelimit", `"burst";r=999999`,
+		"X-Amzn-Request-Context", `{"authorizer":{"tenant":"globex"}}`,
 	}
 	for kind, a := range map[string]*api{
 		"built-in REST": w.serve(builtin(t, "rest"), nil),
@@ -288,7 +303,8 @@ func TestTenantHeaders(t *testing.T) {
 			a.is(401, "GET", "/product/1", forged...)
 		}
 		// What names X-Sluice-… in Connection would take them out behind us.
-		got := a.is(200, "GET", "/product/1", append(append(w.key("acme"), forged...), "Connection", "X-Sluice-Caller, X-Sluice-Tenant")...)
+		got := a.is(200, "GET", "/product/1", append(append(w.key("acme"), forged...), "Connection",
+			"X-Sluice-Caller, X-Sluice-Tenant")...)
 		if strings.HasPrefix(kind, "built-in") {
 			if !strings.Contains(got.body, `"tenant": "acme"`) || strings.Contains(got.body, `t=globex`) {
 				t.Errorf("%s: %s", kind, got.body)
@@ -304,7 +320,8 @@ func TestTenantHeaders(t *testing.T) {
 		}
 		if kind == "HTTP, service" {
 			for name, value := range s.Header {
-				if strings.HasPrefix(strings.ToLower(name), "x-sluice-") && (strings.Contains(value, "globex") || strings.Contains(value, "999999") || strings.Contains(value, "unlimited")) {
+				if strings.HasPrefix(strings.ToLower(name), "x-sluice-") && (strings.Contains(value, "globex") ||
+					strings.Contains(value, "999999") || strings.Contains(value, "unlimited")) {
 					t.Errorf("%s: the backend saw %s: %s", kind, name, value)
 				}
 			}
@@ -312,11 +329,14 @@ func TestTenantHeaders(t *testing.T) {
 	}
 }
 
-// Guarantees that tenants whose names differ by what somewhere is a separator, by case or by an encoding share no counter.
+// Guarantees that tenants whose names differ by what somewhere is a separator, by case or by an encoding share no
+// counter.
 func TestTenantsByASeparator(t *testing.T) {
 	t.Parallel()
-	names := []string{"a/b", "a%2Fb", "a:b", "a|b", "a b", "a+b", "a{b", "a}b", "A/b", "a", "b", "a\u2044b", "rl:a", "a.b", "a,b", "a;b", "a\\b", `a"b`}
-	plans := "plans: [ { id: pro, limits: [ { id: burst, tiers: [ { period: " + year + ", threshold: 2 } ] } ] } ]\ntenants:\n"
+	names := []string{"a/b", "a%2Fb", "a:b", "a|b", "a b", "a+b", "a{b", "a}b", "A/b", "a", "b", "a\u2044b", "rl:a",
+		"a.b", "a,b", "a;b", "a\\b", `a"b`}
+	plans := "plans: [ { id: pro, limits: [ { id: burst, tiers: [ { period: " + year +
+		", threshold: 2 } ] } ] } ]\ntenants:\n"
 	for _, name := range names {
 		plans += fmt.Sprintf("  - { id: %q, plan: pro }\n", name)
 	}
@@ -337,11 +357,12 @@ func TestTenantsByASeparator(t *testing.T) {
 	}
 }
 
-// Guarantees that no other spelling of a path escapes the limit of its endpoint, on REST and HTTP APIs; and that a path which is another one
-// to the backend has a counter of its own.
+// Guarantees that no other spelling of a path escapes the limit of its endpoint, on REST and HTTP APIs; and that a path
+// which is another one to the backend has a counter of its own.
 func TestPathAliases(t *testing.T) {
 	t.Parallel()
-	const plans = "plans: [ { id: pro, limits: [ { id: burst, per: endpoint, match: { methods: [GET], pathPattern: /v1/product/* }, tiers: [ { period: " + year + ", threshold: 1 } ] } ] } ]\n" +
+	const plans = "plans: [ { id: pro, limits: [ { id: burst, per: endpoint, match: { methods: [GET], pathPattern: " +
+		"/v1/product/* }, tiers: [ { period: " + year + ", threshold: 1 } ] } ] } ]\n" +
 		"tenants: [ { id: acme, plan: pro } ]\n"
 	w := newWorld(t, plans, "acme")
 	w.redis()
@@ -351,10 +372,13 @@ func TestPathAliases(t *testing.T) {
 	rest, service := w.serve(restAnswered(t), backend), w.serve(httpLambda2, backend)
 	rest.is(200, "GET", "/v1/product/1", w.key("acme")...)
 	for kind, a := range map[string]*api{"REST": rest, "HTTP": service} {
-		for _, alias := range []string{"/v1/product/1", "/v1/product/1/", "/v1//product/1", "//v1/product/1", "/v1/./product/1", "/v1/x/../product/1", "/v1/%2e/product/1",
-			"/v1/x/%2e%2e/product/1", "/v1/x/%2E%2E/product/1", "/v1/%70roduct/1", "/v1%2Fproduct%2F1", "/v1/product%2F1", "/v1/product/%31", "/v1/product/1?x=/",
+		for _, alias := range []string{"/v1/product/1", "/v1/product/1/", "/v1//product/1", "//v1/product/1",
+			"/v1/./product/1", "/v1/x/../product/1", "/v1/%2e/product/1",
+			"/v1/x/%2e%2e/product/1", "/v1/x/%2E%2E/product/1", "/v1/%70roduct/1", "/v1%2Fproduct%2F1",
+			"/v1/product%2F1", "/v1/product/%31", "/v1/product/1?x=/",
 			"/v1/product/.", "/v1/product/..", "/v1/product/%2e", "/v1/product/%2E%2e",
-			"/v1/product/1?", "/v1/product/2", "/v1/product/1;v=2", "/v1;a=b/product/1", "/v1/product;x/1", "/v1/product/1/.", "/v1/product/1%2F", "/%76%31/product/1"} {
+			"/v1/product/1?", "/v1/product/2", "/v1/product/1;v=2", "/v1;a=b/product/1", "/v1/product;x/1",
+			"/v1/product/1/.", "/v1/product/1%2F", "/%76%31/product/1"} {
 			got := a.send("GET", alias, w.key("acme")...)
 			if got.status != http.StatusTooManyRequests {
 				t.Errorf("%s %s escapes the limit: %s", kind, alias, got)
@@ -368,12 +392,14 @@ func TestPathAliases(t *testing.T) {
 	}
 }
 
-// Guarantees that no name of a tenant, subject or limit can write a header or a line of its own: names are percent-encoded wherever they
-// leave, what a plans file must not hold stops the function, and then nobody passes.
+// Guarantees that no name of a tenant, subject or limit can write a header or a line of its own: names are
+// percent-encoded wherever they leave, what a plans file must not hold stops the function, and then nobody passes.
 func TestHeaderInjection(t *testing.T) {
 	t.Parallel()
-	evil := []string{"é\u2028%0d%0aX-Injected: 1", `a", "injected": "1`, "a\u00a0b, c", "${context.authorizer.caller}", "$context.authorizer.tenant"}
-	plans := "plans: [ { id: pro, limits: [ { id: burst, tiers: [ { period: " + year + ", threshold: 1 } ] } ] } ]\ntenants:\n"
+	evil := []string{"é\u2028%0d%0aX-Injected: 1", `a", "injected": "1`, "a\u00a0b, c", "${context.authorizer.caller}",
+		"$context.authorizer.tenant"}
+	plans := "plans: [ { id: pro, limits: [ { id: burst, tiers: [ { period: " + year +
+		", threshold: 1 } ] } ] } ]\ntenants:\n"
 	for _, name := range evil {
 		plans += fmt.Sprintf("  - { id: %q, plan: pro }\n", name)
 	}
@@ -390,7 +416,8 @@ func TestHeaderInjection(t *testing.T) {
 		if s := got.seen(t); s.Tenant != name || s.Subject != name || s.Header["X-Injected"] != "" {
 			t.Errorf("%q is %+v to the backend", name, s)
 		}
-		for kind, denied := range map[string]*reply{"HTTP": service.is(429, "GET", "/product/1", header...), "REST": rest.is(429, "GET", "/product/1", header...)} {
+		for kind, denied := range map[string]*reply{"HTTP": service.is(429, "GET", "/product/1", header...),
+			"REST": rest.is(429, "GET", "/product/1", header...)} {
 			wantDenial(t, denied)
 			if denied.header.Get("X-Injected") != "" || strings.Contains(denied.body, "injected") {
 				t.Errorf("%s of %q: %s", kind, name, denied)
@@ -401,7 +428,8 @@ func TestHeaderInjection(t *testing.T) {
 	for _, name := range []string{"acme\r\nX-Injected: 1", "acme\nx", "acme\x00", "\x1b[31macme"} {
 		header := bearer(ours.Sign(tokentest.Claims(time.Now(), tokentest.With("tenant_id", name))))
 		for _, a := range []*api{service, rest} {
-			if got := a.send("GET", "/product/1", header...); got.status != 401 && got.status != 403 && got.status != 429 || got.header.Get("X-Injected") != "" {
+			if got := a.send("GET", "/product/1", header...); got.status != 401 && got.status != 403 &&
+				got.status != 429 || got.header.Get("X-Injected") != "" {
 				t.Errorf("a tenant %q: %s", name, got)
 			}
 		}
@@ -412,8 +440,10 @@ func TestHeaderInjection(t *testing.T) {
 		}
 	}
 
-	for _, bad := range []string{`plans: [ { id: pro, limits: [ { id: "burst\r\nX-Injected: 1", tiers: [ { period: 1s, threshold: 1 } ] } ] } ]`,
-		"plans: [ { id: pro, limits: [ { id: burst, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\ntenants: [ { id: \"acme\\r\\nX-Injected: 1\", plan: pro } ]"} {
+	for _, bad := range []string{`plans: [ { id: pro, limits: [ { id: "burst\r\nX-Injected: 1", tiers: [ { period: ` +
+		`1s, threshold: 1 } ] } ] } ]`,
+		"plans: [ { id: pro, limits: [ { id: burst, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\ntenants: [ { " +
+			"id: \"acme\\r\\nX-Injected: 1\", plan: pro } ]"} {
 		w := newWorld(t, bad)
 		w.start(1)
 		got := w.serve(restAnswered(t), w.function(open)).is(500, "GET", "/product/1")
@@ -423,16 +453,19 @@ func TestHeaderInjection(t *testing.T) {
 	}
 }
 
-// Guarantees that a plan with so many limits that what is told of them would not fit an answer is enforced all the same: the binding limit is
-// told, what there is no room for is left out whole, and the answer stays within API Gateway's bounds.
+// Guarantees that a plan with so many limits that what is told of them would not fit an answer is enforced all the
+// same: the binding limit is told, what there is no room for is left out whole, and the answer stays within API
+// Gateway's bounds.
 func TestContextThatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	plans := "plans:\n  - id: pro\n    limits:\n"
 	const limits = 300
 	for i := range limits {
-		plans += fmt.Sprintf("      - { id: %s-%03d, tiers: [ { period: %s, threshold: %d } ] }\n", strings.Repeat("a-limit-with-a-long-name", 2), i, year, 1000+i)
+		plans += fmt.Sprintf("      - { id: %s-%03d, tiers: [ { period: %s, threshold: %d } ] }\n",
+			strings.Repeat("a-limit-with-a-long-name", 2), i, year, 1000+i)
 	}
-	plans += "      - { id: burst, tiers: [ { period: " + year + ", threshold: 3 } ] }\ntenants: [ { id: acme, plan: pro } ]\n"
+	plans += "      - { id: burst, tiers: [ { period: " + year +
+		", threshold: 3 } ] }\ntenants: [ { id: acme, plan: pro } ]\n"
 	w := newWorld(t, plans, "acme")
 	w.redis()
 	w.env["SLUICE_PASS_DENIALS"] = apiID
@@ -445,7 +478,8 @@ func TestContextThatIsTooLarge(t *testing.T) {
 			t.Errorf("the binding limit is not told: %v", got.header)
 		}
 	}
-	for kind, got := range map[string]*reply{"HTTP": service.is(429, "GET", "/product/1", w.key("acme")...), "REST": rest.is(429, "GET", "/product/1", w.key("acme")...)} {
+	for kind, got := range map[string]*reply{"HTTP": service.is(429, "GET", "/product/1", w.key("acme")...),
+		"REST": rest.is(429, "GET", "/product/1", w.key("acme")...)} {
 		wantDenial(t, got)
 		bytes := 0
 		for name, lines := range got.header {
@@ -453,7 +487,8 @@ func TestContextThatIsTooLarge(t *testing.T) {
 		}
 		const most = 10240 // of all headers of an answer
 		if bytes > most || !strings.HasPrefix(got.header.Get("Ratelimit-Policy"), `"burst"`) {
-			t.Errorf("%s: %d bytes of headers, the policy begins %.60s", kind, bytes, got.header.Get("Ratelimit-Policy"))
+			t.Errorf("%s: %d bytes of headers, the policy begins %.60s", kind, bytes,
+				got.header.Get("Ratelimit-Policy"))
 		}
 	}
 }

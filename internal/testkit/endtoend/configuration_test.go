@@ -55,7 +55,8 @@ func (c *configured) write(plans string) {
 	}
 	var all []cellconfig.Document
 	for _, d := range split {
-		all = append(all, cellconfig.Document{Ref: cellconfig.Ref{Kind: d.Kind, ID: d.ID}, Version: c.version, Body: d.Body})
+		all = append(all, cellconfig.Document{Ref: cellconfig.Ref{Kind: d.Kind, ID: d.ID}, Version: c.version,
+			Body: d.Body})
 	}
 	if _, err := c.documents.Apply(c.t.Context(), all); err != nil {
 		c.t.Fatal(err)
@@ -72,40 +73,42 @@ func (c *configured) unread() (n int) {
 	return n
 }
 
-// held is what a client saw after a change: what came back to requests that were sent later than the copy of an environment
-// may be old.
+// held is what a client saw after a change: what came back to requests that were sent later than the copy of an
+// environment may be old.
 type held struct {
 	before, after, late int
 }
 
-// enforced makes a change while three clients send requests, and counts those that still passed: a copy of the configuration that is
-// older than cellconfig.Fresh is renewed in front of a decision, so none that is sent later may.
+// enforced makes a change while three clients send requests, and counts those that still passed: a copy of the
+// configuration that is older than cellconfig.Fresh is renewed in front of a decision, so none that is sent later may.
 func (c *configured) enforced(a *api, tenant string, change func(), refused int) (h held) {
 	t := c.t
 	t.Helper()
 	const clients = 3
 	var written time.Time // set once, before the clients look
 	done := make(chan struct{})
-	l := a.begin(clients, func(int, int) (string, []string) { return "/product/1", c.key(tenant) }, func(r *reply) string {
-		select {
-		case <-done:
-		default:
-			return "before"
-		}
-		switch late := r.sent.After(written.Add(cellconfig.Fresh)); {
-		case strings.Contains(r.body, "#caller-not-identified"): // a document that changed could not be read again in time
-			return "unread"
-		case r.status == refused && late:
-			return "refused late"
-		case r.status == refused:
-			return "refused"
-		case r.status == http.StatusOK && late:
-			return "late"
-		case r.status == http.StatusOK:
-			return "after"
-		}
-		return fmt.Sprint(r.status)
-	})
+	l := a.begin(clients, func(int, int) (string, []string) { return "/product/1", c.key(tenant) },
+		func(r *reply) string {
+			select {
+			case <-done:
+			default:
+				return "before"
+			}
+			switch late := r.sent.After(written.Add(cellconfig.Fresh)); {
+			// a document that changed could not be read again in time
+			case strings.Contains(r.body, "#caller-not-identified"):
+				return "unread"
+			case r.status == refused && late:
+				return "refused late"
+			case r.status == refused:
+				return "refused"
+			case r.status == http.StatusOK && late:
+				return "late"
+			case r.status == http.StatusOK:
+				return "after"
+			}
+			return fmt.Sprint(r.status)
+		})
 	l.until(t, "before the change", func(n map[string]int) bool { return n["before"] >= 50 })
 	change()
 	written = time.Now()
@@ -128,12 +131,13 @@ func (c *configured) enforced(a *api, tenant string, change func(), refused int)
 	return held{counts["before"], counts["after"], counts["late"]}
 }
 
-// end closes the world, with which all metrics are written, and sees that they tell of callers that could not be identified in time
-// where answers did. A line is for a second, not for a call.
+// end closes the world, with which all metrics are written, and sees that they tell of callers that could not be
+// identified in time where answers did. A line is for a second, not for a call.
 func (c *configured) end() {
 	c.t.Helper()
 	c.close()
-	if told := strings.Contains(strings.Join(c.output(), "\n"), `"outcome":"unidentified"`); !told && c.unidentified > 0 {
+	if told := strings.Contains(strings.Join(c.output(), "\n"), `"outcome":"unidentified"`); !told &&
+		c.unidentified > 0 {
 		c.t.Errorf("%d answers say that a document could not be read in time, and no metric", c.unidentified)
 	}
 }
@@ -151,8 +155,8 @@ func limited(n int) string {
 	return strings.Replace(wide, "threshold: 1000000", fmt.Sprint("threshold: ", n), 1)
 }
 
-// Guarantees that a key which is revoked in the cell's table is refused by every environment from two seconds after the write on, none
-// restarted, frozen between their calls; a key of the same tenant and another one go on.
+// Guarantees that a key which is revoked in the cell's table is refused by every environment from two seconds after the
+// write on, none restarted, frozen between their calls; a key of the same tenant and another one go on.
 func TestRevokedKeyStops(t *testing.T) {
 	t.Parallel()
 	c := newConfigured(t, wide, "acme", "globex")
@@ -169,9 +173,11 @@ func TestRevokedKeyStops(t *testing.T) {
 		if h.late == 0 {
 			break
 		}
-		// An environment that cannot read the table goes on with what it has: that is told, and then nothing is held here.
+		// An environment that cannot read the table goes on with what it has: that is told, and then nothing is held
+		// here.
 		if unread := c.unread() - before; unread == 0 || tries > 5 {
-			t.Fatalf("%d requests passed that were sent later than %s after the write, and the table was read in time but for %d polls", h.late, cellconfig.Fresh, unread)
+			t.Fatalf("%d requests passed that were sent later than %s after the write, and the table was read in "+
+				"time but for %d polls", h.late, cellconfig.Fresh, unread)
 		}
 		tries++
 		c.entries = strings.Replace(c.entries, ", revoked: true", "", 1)
@@ -189,8 +195,9 @@ func TestRevokedKeyStops(t *testing.T) {
 	}
 }
 
-// Guarantees that a plan that changes in the table is enforced within two seconds, in every environment and without a restart, and
-// that what was consumed under it before stays consumed: a limit below that denies at once, one above it lets the rest pass.
+// Guarantees that a plan that changes in the table is enforced within two seconds, in every environment and without a
+// restart, and that what was consumed under it before stays consumed: a limit below that denies at once, one above it
+// lets the rest pass.
 func TestPlanChangeIsEnforced(t *testing.T) {
 	t.Parallel()
 	c := newConfigured(t, limited(1_000_000), "acme")
@@ -199,12 +206,14 @@ func TestPlanChangeIsEnforced(t *testing.T) {
 	tries := 0
 	for {
 		before := c.unread()
-		h := c.enforced(a, "acme", func() { c.write(limited(20)) }, http.StatusTooManyRequests) // more than that is spent
+		// more than that is spent
+		h := c.enforced(a, "acme", func() { c.write(limited(20)) }, http.StatusTooManyRequests)
 		if h.late == 0 {
 			break
 		}
 		if unread := c.unread() - before; unread == 0 || tries > 5 {
-			t.Fatalf("%d requests passed that were sent later than %s after the write, and the table was read in time but for %d polls", h.late, cellconfig.Fresh, unread)
+			t.Fatalf("%d requests passed that were sent later than %s after the write, and the table was read in "+
+				"time but for %d polls", h.late, cellconfig.Fresh, unread)
 		}
 		tries++
 		c.write(limited(1_000_000))
@@ -230,8 +239,8 @@ func TestPlanChangeIsEnforced(t *testing.T) {
 	c.end()
 }
 
-// Guarantees that a table which is slow for good, but within the deadline that was set for it, is read: a poll that no answer is quick
-// enough for would never renew the copy.
+// Guarantees that a table which is slow for good, but within the deadline that was set for it, is read: a poll that no
+// answer is quick enough for would never renew the copy.
 func TestSlowTableIsRead(t *testing.T) {
 	t.Parallel()
 	c := newConfigured(t, limited(1_000_000), "acme")
@@ -254,8 +263,8 @@ func TestSlowTableIsRead(t *testing.T) {
 	})
 }
 
-// Guarantees that an issuer which announces a key before it signs with it costs nobody a 401 in the middle of a load, however many
-// environments and tokens there are, and is asked once by each.
+// Guarantees that an issuer which announces a key before it signs with it costs nobody a 401 in the middle of a load,
+// however many environments and tokens there are, and is asked once by each.
 func TestKeyRotationUnderLoad(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, wide)
@@ -272,7 +281,10 @@ func TestKeyRotationUnderLoad(t *testing.T) {
 		}
 	}
 	sending := func(s *tokentest.Signer) *load {
-		return a.begin(environments, func(client, n int) (string, []string) { return "/product/1", tokens[s][(client+n)%20] },
+		return a.begin(environments, func(client, n int) (string, []string) {
+			return "/product/1",
+				tokens[s][(client+n)%20]
+		},
 			func(r *reply) string { return fmt.Sprint(r.status) })
 	}
 	old := sending(first)
@@ -288,18 +300,21 @@ func TestKeyRotationUnderLoad(t *testing.T) {
 	if n := authority.Fetches(); n > environments {
 		t.Errorf("the issuer was asked %d times by %d environments", n, environments)
 	}
-	if s := a.is(200, "GET", "/product/1", tokens[second][0]...).seen(t); s.Tenant != "globex" || s.Subject != "user-0" || s.KeyID != "" {
+	if s := a.is(200, "GET", "/product/1", tokens[second][0]...).seen(t); s.Tenant != "globex" ||
+		s.Subject != "user-0" || s.KeyID != "" {
 		t.Errorf("the backend saw %+v", s)
 	}
 }
 
 // user is the header of a token for one of globex's users.
 func user(s *tokentest.Signer, i int) []string {
-	return bearer(s.Sign(tokentest.Claims(time.Now(), tokentest.With("tenant_id", "globex", "sub", fmt.Sprint("user-", i), "jti", fmt.Sprint(i)))))
+	return bearer(s.Sign(tokentest.Claims(time.Now(), tokentest.With("tenant_id", "globex", "sub",
+		fmt.Sprint("user-", i), "jti", fmt.Sprint(i)))))
 }
 
-// Guarantees that a key which is signed with at once, unannounced, is accepted at the next look at the issuer, that one which the issuer
-// took back is refused from then on, and that all the tokens in between, each with a key that nobody knows, make no further looks.
+// Guarantees that a key which is signed with at once, unannounced, is accepted at the next look at the issuer, that one
+// which the issuer took back is refused from then on, and that all the tokens in between, each with a key that nobody
+// knows, make no further looks.
 func TestUnannouncedKey(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, wide)

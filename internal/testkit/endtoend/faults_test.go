@@ -40,15 +40,17 @@ func (w *world) used(server *redistest.Server, plans, tenant string) int64 {
 	return d.Results[0].Used()
 }
 
-// Guarantees that many clients at once, served by several environments that are frozen between calls, are admitted to the unit: an
-// exact limit exactly, and a leased one never beyond; and that when the environments have ended, the store has counted what was admitted.
+// Guarantees that many clients at once, served by several environments that are frozen between calls, are admitted to
+// the unit: an exact limit exactly, and a leased one never beyond; and that when the environments have ended, the store
+// has counted what was admitted.
 func TestNoUnitTooMany(t *testing.T) {
 	t.Parallel()
 	const threshold, clients = 200, 8
 	for name, exact := range map[string]bool{"exact": true, "leased": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			plans := fmt.Sprintf("plans: [ { id: pro, limits: [ { id: burst, exact: %v, tiers: [ { period: %s, threshold: %d } ] } ] } ]\ntenants: [ { id: acme, plan: pro } ]\n", exact, year, threshold)
+			plans := fmt.Sprintf("plans: [ { id: pro, limits: [ { id: burst, exact: %v, tiers: [ { period: %s, "+
+				"threshold: %d } ] } ] } ]\ntenants: [ { id: acme, plan: pro } ]\n", exact, year, threshold)
 			w := newWorld(t, plans, "acme")
 			server := w.redis()
 			w.start(4)
@@ -92,22 +94,24 @@ tenants:
 	environments  = 3
 	redisDeadline = 250 * time.Millisecond // a healthy server answers within it on a busy machine, too
 
-	// What a request may take: its decision waits for another's call, which ends by the deadline, and makes one of its own. The
-	// rest is for the machine. Without a deadline it would take as long as the fault.
+	// What a request may take: its decision waits for another's call, which ends by the deadline, and makes one of its
+	// own. The rest is for the machine. Without a deadline it would take as long as the fault.
 	longest = 4 * time.Second
 )
 
-// Guarantees that a Redis which is killed in the middle of a load of real requests, and comes back empty, or is stopped for a while, costs
-// no client a 5xx and no wait beyond the budget; that what is decided meanwhile is marked, for the backend to see, and counted; that it
-// stays within the stated bound; and that the store decides again when it is back.
+// Guarantees that a Redis which is killed in the middle of a load of real requests, and comes back empty, or is stopped
+// for a while, costs no client a 5xx and no wait beyond the budget; that what is decided meanwhile is marked, for the
+// backend to see, and counted; that it stays within the stated bound; and that the store decides again when it is back.
 func TestRedisAwayUnderLoad(t *testing.T) {
 	for _, f := range []struct {
 		name       string
 		begin, end func(t *testing.T, s *redistest.Server)
 		forgets    int // how often what was counted may have been forgotten
 	}{
-		{"killed, and back empty", func(_ *testing.T, s *redistest.Server) { s.Kill() }, func(t *testing.T, s *redistest.Server) { must(t, s.Start()) }, 1},
-		{"frozen", func(t *testing.T, s *redistest.Server) { must(t, s.Freeze()) }, func(t *testing.T, s *redistest.Server) { must(t, s.Thaw()) }, 0},
+		{"killed, and back empty", func(_ *testing.T, s *redistest.Server) { s.Kill() },
+			func(t *testing.T, s *redistest.Server) { must(t, s.Start()) }, 1},
+		{"frozen", func(t *testing.T, s *redistest.Server) { must(t, s.Freeze()) },
+			func(t *testing.T, s *redistest.Server) { must(t, s.Thaw()) }, 0},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
@@ -141,7 +145,8 @@ func TestRedisAwayUnderLoad(t *testing.T) {
 			}
 			for what := range counts {
 				switch what {
-				case "wide 200", "wide 200 marked", "tight 200", "tight 200 marked", "closed 200", "429 quota-exceeded", "429 limiter-unavailable":
+				case "wide 200", "wide 200 marked", "tight 200", "tight 200 marked", "closed 200",
+					"429 quota-exceeded", "429 limiter-unavailable":
 				default:
 					t.Errorf("%d answers were %s", counts[what], what)
 				}
@@ -149,8 +154,8 @@ func TestRedisAwayUnderLoad(t *testing.T) {
 			if slowest > longest {
 				t.Errorf("a request took %s, want at most %s", slowest, longest)
 			}
-			// See docs/accuracy.md: the store's own threshold, again where it has forgotten; and twice the part of each process. The
-			// n-th that started knew of n instances at least.
+			// See docs/accuracy.md: the store's own threshold, again where it has forgotten; and twice the part of each
+			// process. The n-th that started knew of n instances at least.
 			parts := 0
 			for n := 1; n <= environments; n++ {
 				parts += 2 * max(1, tight/n)
@@ -193,7 +198,8 @@ func (w *world) spread(a *api) {
 	}
 }
 
-// outcome is what became of a request: whose it was where that is known, and whether its decision is marked as made without the store.
+// outcome is what became of a request: whose it was where that is known, and whether its decision is marked as made
+// without the store.
 func outcome(t *testing.T, r *reply) string {
 	switch r.status {
 	case 200:

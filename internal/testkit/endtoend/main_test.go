@@ -64,7 +64,8 @@ func run(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	built = filepath.Join(dir, "bootstrap")
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2", "-ldflags=-s -w -buildid=", "-o", built,
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2",
+		"-ldflags=-s -w -buildid=", "-o", built,
 		"github.com/sluicelimits/sluice/functions/authorizer")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -75,8 +76,8 @@ func run(m *testing.M) int {
 	if status != 0 {
 		return status
 	}
-	// Each test has looked at its own lines already; this is for what a process said after its test, and for what of one test
-	// stands in the lines of another.
+	// Each test has looked at its own lines already; this is for what a process said after its test, and for what of
+	// one test stands in the lines of another.
 	for _, leak := range told.leaks() {
 		fmt.Fprintln(os.Stderr, "a log line of this run tells "+leak)
 		status = 1

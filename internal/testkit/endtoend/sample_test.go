@@ -10,8 +10,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway/template"
 )
 
-// Guarantees that the sample of infra works as its readers will expect of their own: every method leads to its place in the service, with
-// the decision in its headers; denials are 429s with all headers, which the page may read; who may not be anybody is refused.
+// Guarantees that the sample of infra works as its readers will expect of their own: every method leads to its place in
+// the service, with the decision in its headers; denials are 429s with all headers, which the page may read; who may
+// not be anybody is refused.
 func TestSampleTemplate(t *testing.T) {
 	t.Parallel()
 	const page = "https://app.example.com"
@@ -25,13 +26,15 @@ tenants: [ { id: acme, plan: pro } ]
 `, "acme")
 	w.redis()
 	w.start(2)
-	d, err := template.Parse("sample.template.json", data, template.Options{Targets: map[string]string{"https://backend.example.com": w.backend()}})
+	d, err := template.Parse("sample.template.json", data,
+		template.Options{Targets: map[string]string{"https://backend.example.com": w.backend()}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	a := w.serveAPI(d, map[string]stage.Function{"acme-eu-1-authorizer": w.host})
 	for _, c := range []struct{ method, path string }{
-		{"GET", "/product/1"}, {"PUT", "/product/1"}, {"GET", "/orders"}, {"POST", "/orders"}, {"PATCH", "/v1/organizations/o1/product/7"},
+		{"GET", "/product/1"}, {"PUT", "/product/1"}, {"GET", "/orders"}, {"POST", "/orders"},
+		{"PATCH", "/v1/organizations/o1/product/7"},
 	} {
 		got := a.is(200, c.method, c.path, w.key("acme")...)
 		if s := got.seen(t); s.Tenant != "acme" || s.Path != c.path {

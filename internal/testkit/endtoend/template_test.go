@@ -23,9 +23,10 @@ tenants:
   - { id: umbrella, plan: pro }
 `
 
-// Guarantees that what the constructs of infra make of an API works as a whole: the local gateway, made from the template that they
-// synthesize, gives with the deployed binary 429s with headers and body on a REST API, 403s on an HTTP API and true 429s where denials
-// are passed on, and refuses connections of a WebSocket API. Who may not be anybody is refused, and an excepted route tells nothing.
+// Guarantees that what the constructs of infra make of an API works as a whole: the local gateway, made from the
+// template that they synthesize, gives with the deployed binary 429s with headers and body on a REST API, 403s on an
+// HTTP API and true 429s where denials are passed on, and refuses connections of a WebSocket API. Who may not be
+// anybody is refused, and an excepted route tells nothing.
 func TestAttachedTemplate(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("../../../infra/testdata/attach.template.json")
@@ -45,7 +46,8 @@ func TestAttachedTemplate(t *testing.T) {
 	w.start(2)
 	service, orders := w.backend(), w.function(behind)
 	read := func(prefix string) *stage.Description {
-		d, err := template.Parse("attach.template.json", data, template.Options{API: id(prefix), Targets: map[string]string{"https://shop.example.com": service}})
+		d, err := template.Parse("attach.template.json", data, template.Options{API: id(prefix),
+			Targets: map[string]string{"https://shop.example.com": service}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +77,8 @@ func TestAttachedTemplate(t *testing.T) {
 		t.Errorf("a denial for the page's origin: %s", denied)
 	}
 	none := rest.is(401, "GET", "/product/1")
-	if !strings.Contains(none.body, "#bad-credential") || none.header.Get("Www-Authenticate") == "" || none.header.Get("Content-Type") != answer.ContentType {
+	if !strings.Contains(none.body, "#bad-credential") || none.header.Get("Www-Authenticate") == "" ||
+		none.header.Get("Content-Type") != answer.ContentType {
 		t.Errorf("no credential: %s", none)
 	}
 	if got := rest.is(204, "OPTIONS", "/product/1"); got.header.Get("Access-Control-Allow-Origin") != "https://app.example.com" {
@@ -89,7 +92,8 @@ func TestAttachedTemplate(t *testing.T) {
 	for i := range open.Routes {
 		delete(open.Routes[i].Integration.RequestParameters, "integration.request.header.x-sluice-caller")
 	}
-	if got := serve(open).is(200, "GET", "/healthz", forged...).seen(t); got.Tenant != "acme" { // so it is that which refuses
+	// so it is that which refuses
+	if got := serve(open).is(200, "GET", "/healthz", forged...).seen(t); got.Tenant != "acme" {
 		t.Errorf("without the mapping: %+v", got)
 	}
 
@@ -99,7 +103,8 @@ func TestAttachedTemplate(t *testing.T) {
 		t.Errorf("a denial that is passed on: %s", denied)
 	}
 	denied = http.is(429, "GET", "/product/1", append(w.key("globex"), "Origin", "https://app.example.com")...)
-	denied.header["Access-Control-Expose-Headers"] = []string{strings.ReplaceAll(denied.header.Get("Access-Control-Expose-Headers"), ",", ", ")} // as the API's setting writes it
+	// as the API's setting writes it
+	denied.header["Access-Control-Expose-Headers"] = []string{strings.ReplaceAll(denied.header.Get("Access-Control-Expose-Headers"), ",", ", ")}
 	wantDenial(t, denied)
 	http.is(401, "GET", "/product/1", forged...)
 	if got := http.is(403, "GET", "/healthz", forged...); !strings.Contains(got.body, "no-decision") {

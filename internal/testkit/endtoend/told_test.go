@@ -42,9 +42,11 @@ func (s *sink) log() *slog.Logger {
 // line takes a function's line.
 func (s *sink) line(l lambdahost.Line) { _, _ = s.Write([]byte(l.Text)) }
 
-// secret notes what no line may hold, and returns it. Of a JWT each part counts, since a part is enough to say whose it was.
+// secret notes what no line may hold, and returns it. Of a JWT each part counts, since a part is enough to say whose it
+// was.
 func (s *sink) secret(what, value string) string {
-	spellings := []string{value, url.QueryEscape(value), base64.StdEncoding.EncodeToString([]byte(value)), strings.Trim(strconv.Quote(value), `"`)}
+	spellings := []string{value, url.QueryEscape(value), base64.StdEncoding.EncodeToString([]byte(value)),
+		strings.Trim(strconv.Quote(value), `"`)}
 	if parts := strings.Split(value, "."); len(parts) == 3 && len(parts[1]) > 20 {
 		spellings = append(spellings, parts...)
 	}
@@ -78,8 +80,8 @@ func (s *sink) leaks() (found []string) {
 	return found
 }
 
-// Guarantees that the check of this run's lines can fail: a function that prints what it is sent is found out, whichever of the
-// things it prints is looked for, and one that does not is not.
+// Guarantees that the check of this run's lines can fail: a function that prints what it is sent is found out,
+// whichever of the things it prints is looked for, and one that does not is not.
 func TestLeaksAreFound(t *testing.T) {
 	for what, value := range map[string]string{
 		"an API key": "slk_0123456789abcdef", "a token": "eyJhbGciOiJub25lIn0.eyJ0ZW5hbnRfaWQiOiJhY21lIn0.c2lnbmF0dXJlc2lnbmF0dXJl", "an address": "203.0.113.77",

@@ -45,8 +45,8 @@ const (
 	prodPepper = "p1"
 )
 
-// client is the address that this test's clients have, where a loopback interface has more than one: 127.0.0.1 stands in lines
-// for other reasons.
+// client is the address that this test's clients have, where a loopback interface has more than one: 127.0.0.1 stands
+// in lines for other reasons.
 var client = map[bool]string{true: "127.83.12.7"}[runtime.GOOS == "linux"]
 
 // world is one cell: a bundle, AWS's services, and the environments of its authorizer.
@@ -65,15 +65,18 @@ type world struct {
 	lines []string // of this cell's authorizer
 }
 
-// newWorld is a cell with a secret, a key for each tenant, and plans in a file; no store answers unless the test gives it one.
+// newWorld is a cell with a secret, a key for each tenant, and plans in a file; no store answers unless the test gives
+// it one.
 func newWorld(t *testing.T, plans string, tenants ...string) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), secrets: &secretstest.Manager{}, pepper: []byte(rand.Text()), keys: make(map[string]string), sink: &told}
+	w := &world{t: t, dir: t.TempDir(), secrets: &secretstest.Manager{}, pepper: []byte(rand.Text()),
+		keys: make(map[string]string), sink: &told}
 	told.secret("a client's address", client)
 	told.secret("a pepper", string(w.pepper))
 	addressKey := bytes.Repeat([]byte(rand.Text())[:16], 2)
 	told.secret("the key of addresses", string(addressKey))
-	w.secrets.Set(secretName, fmt.Sprintf(`{"peppers":{%q:%q},"addressKey":%q}`, prodPepper, base64.StdEncoding.EncodeToString(w.pepper),
+	w.secrets.Set(secretName, fmt.Sprintf(`{"peppers":{%q:%q},"addressKey":%q}`, prodPepper,
+		base64.StdEncoding.EncodeToString(w.pepper),
 		base64.StdEncoding.EncodeToString(addressKey)))
 	manager, stop, err := w.secrets.Listen()
 	if err != nil {
@@ -84,7 +87,8 @@ func newWorld(t *testing.T, plans string, tenants ...string) *world {
 		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": told.secret("AWS's secret key", rand.Text()),
 		"AWS_SESSION_TOKEN": told.secret("AWS's session token", rand.Text()),
 		"AWS_ENDPOINT_URL":  nobody(t), "AWS_ENDPOINT_URL_SECRETS_MANAGER": manager,
-		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_FILE": "plans.json", "SLUICE_COUNTERS_TABLE": "counters", "SLUICE_SECRET": secretName,
+		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_FILE": "plans.json", "SLUICE_COUNTERS_TABLE": "counters",
+		"SLUICE_SECRET":    secretName,
 		"SLUICE_LOG_LEVEL": "debug", // the most that it can tell
 	}
 	for i, tenant := range tenants {
@@ -100,7 +104,8 @@ func newWorld(t *testing.T, plans string, tenants ...string) *world {
 
 // entry is a key in a plans file.
 func (w *world) entry(id, tenant, key string) string {
-	return fmt.Sprintf("  - { id: %s, tenant: %q, subject: ci, pepper: %s, hash: %q }\n", id, tenant, prodPepper, identity.HashKey(w.pepper, key))
+	return fmt.Sprintf("  - { id: %s, tenant: %q, subject: ci, pepper: %s, hash: %q }\n", id, tenant, prodPepper,
+		identity.HashKey(w.pepper, key))
 }
 
 // plans is a plans file with the cell's keys.
@@ -164,7 +169,8 @@ func (w *world) issuer(signers ...*tokentest.Signer) *tokentest.Authority {
 	a := tokentest.Publishing(signers...)
 	s := httptest.NewServer(a)
 	w.t.Cleanup(s.Close)
-	w.env["SLUICE_ISSUERS"] = fmt.Sprintf(`[{"issuer":%q,"audiences":[%q],"jwksUrl":%q,"allTenants":true}]`, tokentest.Issuer, tokentest.Audience, s.URL)
+	w.env["SLUICE_ISSUERS"] = fmt.Sprintf(`[{"issuer":%q,"audiences":[%q],"jwksUrl":%q,"allTenants":true}]`,
+		tokentest.Issuer, tokentest.Audience, s.URL)
 	return a
 }
 
@@ -188,7 +194,8 @@ func (w *world) key(tenant string) []string {
 func (w *world) start(environments int) {
 	w.t.Helper()
 	host, err := lambdahost.Start(context.Background(), lambdahost.Config{
-		Binary: filepath.Join(w.dir, "bootstrap"), Name: "authorizer", Env: w.env, Environments: environments, Queue: 1000, InitTimeout: patient,
+		Binary: filepath.Join(w.dir, "bootstrap"), Name: "authorizer", Env: w.env, Environments: environments,
+		Queue: 1000, InitTimeout: patient,
 		Timeout: 10 * time.Second, Grace: patient, Freeze: true, Log: w.sink.log(),
 		Output: func(l lambdahost.Line) {
 			w.sink.line(l)
@@ -232,8 +239,10 @@ func (w *world) function(name string) *lambdahost.Host {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	host, err := lambdahost.Start(context.Background(), lambdahost.Config{Binary: self, Name: name, Env: map[string]string{functionVar: name},
-		Environments: 2, Queue: 1000, InitTimeout: patient, Timeout: 10 * time.Second, Grace: patient, Freeze: true, Log: w.sink.log(), Output: w.sink.line})
+	host, err := lambdahost.Start(context.Background(), lambdahost.Config{Binary: self, Name: name,
+		Env:          map[string]string{functionVar: name},
+		Environments: 2, Queue: 1000, InitTimeout: patient, Timeout: 10 * time.Second, Grace: patient, Freeze: true,
+		Log: w.sink.log(), Output: w.sink.line})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -296,7 +305,8 @@ func (w *world) serveAPI(d *stage.Description, functions map[string]stage.Functi
 	if client != "" {
 		from.LocalAddr = &net.TCPAddr{IP: net.ParseIP(client)}
 	}
-	a := &api{w: w, d: d, base: server.URL + d.Prefix(), client: &http.Transport{DialContext: from.DialContext, MaxIdleConnsPerHost: 64}}
+	a := &api{w: w, d: d, base: server.URL + d.Prefix(), client: &http.Transport{DialContext: from.DialContext,
+		MaxIdleConnsPerHost: 64}}
 	w.t.Cleanup(func() { a.client.CloseIdleConnections(); server.Close() })
 	return a
 }
@@ -351,12 +361,14 @@ func (a *api) is(want int, method, path string, header ...string) *reply {
 	got := a.send(method, path, header...)
 	if got.status != want {
 		lines := a.w.output()
-		a.w.t.Fatalf("%s %.200s: %s, want %d; the function said last\n%s", method, path, got, want, strings.Join(lines[max(0, len(lines)-5):], "\n"))
+		a.w.t.Fatalf("%s %.200s: %s, want %d; the function said last\n%s", method, path, got, want,
+			strings.Join(lines[max(0, len(lines)-5):], "\n"))
 	}
 	return got
 }
 
-// comes sends a request until the answer has the status: a table that is slow on a busy machine leaves a caller unknown for a moment.
+// comes sends a request until the answer has the status: a table that is slow on a busy machine leaves a caller unknown
+// for a moment.
 func (a *api) comes(want int, method, path string, header ...string) {
 	a.w.t.Helper()
 	wait(a.w.t, func() error {
@@ -399,7 +411,8 @@ func tell(ctx context.Context, path string, header map[string]string) []byte {
 // backend is a web service with our middleware. It returns its URL.
 func (w *world) backend() string {
 	w.t.Helper()
-	s := httptest.NewServer(middleware.Behind(middleware.MappedHeaders)(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	s := httptest.NewServer(middleware.Behind(middleware.MappedHeaders)(http.HandlerFunc(func(rw http.ResponseWriter,
+		r *http.Request) {
 		header := make(map[string]string)
 		for name, lines := range r.Header {
 			header[name] = strings.Join(lines, ",")
@@ -419,7 +432,8 @@ func backendLambda(ctx context.Context, event []byte) ([]byte, error) {
 	if err := json.Unmarshal(event, &e); err != nil {
 		return nil, err
 	}
-	return json.Marshal(map[string]any{"statusCode": http.StatusOK, "body": string(tell(ctx, e.Path+e.RawPath, e.Headers))})
+	return json.Marshal(map[string]any{"statusCode": http.StatusOK,
+		"body": string(tell(ctx, e.Path+e.RawPath, e.Headers))})
 }
 
 func wait(t *testing.T, f func() error) {
@@ -443,7 +457,9 @@ type load struct {
 }
 
 // begin starts clients; each sends what next says, one request after the other, and observe names what came back.
-func (a *api) begin(clients int, next func(client, n int) (path string, header []string), observe func(r *reply) string) *load {
+func (a *api) begin(
+	clients int, next func(client, n int) (path string, header []string), observe func(r *reply) string,
+) *load {
 	l := &load{stop: make(chan struct{}), counts: make(map[string]int)}
 	for c := range clients {
 		l.done.Go(func() {

@@ -26,8 +26,8 @@ type Stores struct {
 	Cell    *table.Table
 }
 
-// NewStores makes them in the DynamoDB of SLUICE_DYNAMODB, as scripts/dynamodb-local.sh prints it. Without one the test is skipped,
-// unless REQUIRE_STORES names dynamodb.
+// NewStores makes them in the DynamoDB of SLUICE_DYNAMODB, as scripts/dynamodb-local.sh prints it. Without one the test
+// is skipped, unless REQUIRE_STORES names dynamodb.
 func NewStores(t testing.TB) *Stores {
 	t.Helper()
 	url := os.Getenv("SLUICE_DYNAMODB")
@@ -48,7 +48,8 @@ func NewStores(t testing.TB) *Stores {
 	}
 	t.Cleanup(func() {
 		for _, name := range s.Names {
-			_, _ = c.DeleteTable(context.Background(), &sdk.DeleteTableInput{TableName: &name}) // it may not have been made
+			// it may not have been made
+			_, _ = c.DeleteTable(context.Background(), &sdk.DeleteTableInput{TableName: &name})
 		}
 		_, _ = c.DeleteTable(context.Background(), &sdk.DeleteTableInput{TableName: &s.Config}) // the same
 	})
@@ -67,7 +68,8 @@ func NewStores(t testing.TB) *Stores {
 // Put writes the first version of an item.
 func (s *Stores) Put(t testing.TB, table control.Table, key, body string) control.Item {
 	t.Helper()
-	i, err := s.Control.Put(t.Context(), control.Change{Table: table, Key: key, Body: []byte(body), Actor: "tester", Reason: "test", Now: time.Now()})
+	i, err := s.Control.Put(t.Context(), control.Change{Table: table, Key: key, Body: []byte(body), Actor: "tester",
+		Reason: "test", Now: time.Now()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,8 +34,9 @@ type Function struct {
 	lines []string
 }
 
-// Start builds the function of the test's folder and starts it with these variables beside Lambda's. Its services are looked for at
-// the endpoint, where there may be nobody; DynamoDB where AWS_ENDPOINT_URL_DYNAMODB says, if it is there, as the function's [Role].
+// Start builds the function of the test's folder and starts it with these variables beside Lambda's. Its services are
+// looked for at the endpoint, where there may be nobody; DynamoDB where AWS_ENDPOINT_URL_DYNAMODB says, if it is there,
+// as the function's [Role].
 func Start(t testing.TB, endpoint string, env map[string]string) *Function {
 	t.Helper()
 	bootstrap := filepath.Join(t.TempDir(), "bootstrap")
@@ -45,8 +46,9 @@ func Start(t testing.TB, endpoint string, env map[string]string) *Function {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	all := map[string]string{
-		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen-key", "AWS_SESSION_TOKEN": "not-to-be-seen-token",
-		"AWS_ENDPOINT_URL": endpoint,
+		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen-key",
+		"AWS_SESSION_TOKEN": "not-to-be-seen-token",
+		"AWS_ENDPOINT_URL":  endpoint,
 	}
 	for name, value := range env {
 		all[name] = value
@@ -196,7 +198,8 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if a.throttle > 0 {
 		a.throttle--
 		w.WriteHeader(http.StatusBadRequest)
-		fmt.Fprint(w, `<ErrorResponse><Error><Type>Sender</Type><Code>Throttled</Code><Message>slow down</Message></Error></ErrorResponse>`)
+		fmt.Fprint(w, `<ErrorResponse><Error><Type>Sender</Type><Code>Throttled</Code><Message>slow `+
+			`down</Message></Error></ErrorResponse>`)
 		return
 	}
 	var members strings.Builder

@@ -29,7 +29,8 @@ func RecordOf(t testing.TB, sequence int, table string, d control.Delivery) stri
 		}
 		return out
 	}
-	change := map[string]any{"SequenceNumber": fmt.Sprint(sequence), "Keys": map[string]any{"id": map[string]any{"S": d.Record.New.Key}}, "NewImage": image(&d.Record.New)}
+	change := map[string]any{"SequenceNumber": fmt.Sprint(sequence),
+		"Keys": map[string]any{"id": map[string]any{"S": d.Record.New.Key}}, "NewImage": image(&d.Record.New)}
 	name := "INSERT"
 	if d.Record.Old != nil {
 		name, change["OldImage"] = "MODIFY", image(d.Record.Old)

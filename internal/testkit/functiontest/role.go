@@ -19,8 +19,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
-// Role stands between a function and DynamoDB as IAM does: what package grants does not allow the function is refused, and fails
-// the test.
+// Role stands between a function and DynamoDB as IAM does: what package grants does not allow the function is refused,
+// and fails the test.
 type Role struct {
 	URL string // where the function is to look for DynamoDB
 
@@ -53,8 +53,10 @@ func NewRole(t testing.TB, name string, env map[string]string, target string) *R
 	}
 	r := &Role{t: t, of: of, env: env, tables: map[string]grants.Resource{}, used: map[call]bool{}}
 	for variable, on := range map[string]grants.Resource{
-		"SLUICE_PLANS_TABLE": grants.Plans, "SLUICE_TENANTS_TABLE": grants.Tenants, "SLUICE_KEYS_TABLE": grants.Keys, "SLUICE_CELLS_TABLE": grants.Cells,
-		"SLUICE_OPERATIONS_TABLE": grants.Operations, "SLUICE_CONFIG_TABLE": grants.Config, "SLUICE_COUNTERS_TABLE": grants.Counters,
+		"SLUICE_PLANS_TABLE": grants.Plans, "SLUICE_TENANTS_TABLE": grants.Tenants, "SLUICE_KEYS_TABLE": grants.Keys,
+		"SLUICE_CELLS_TABLE":      grants.Cells,
+		"SLUICE_OPERATIONS_TABLE": grants.Operations, "SLUICE_CONFIG_TABLE": grants.Config,
+		"SLUICE_COUNTERS_TABLE": grants.Counters,
 	} {
 		if env[variable] != "" {
 			r.tables[env[variable]] = on
@@ -78,7 +80,8 @@ func NewRole(t testing.TB, name string, env map[string]string, target string) *R
 			t.Errorf("the role of the %s: %s", name, refused)
 			w.Header().Set("Content-Type", "application/x-amz-json-1.0")
 			w.WriteHeader(http.StatusBadRequest)
-			_ = json.NewEncoder(w).Encode(map[string]string{"__type": "com.amazon.coral.service#AccessDeniedException", "message": refused})
+			_ = json.NewEncoder(w).Encode(map[string]string{"__type": "com.amazon.coral.service#AccessDeniedException",
+				"message": refused})
 			return
 		}
 		q.Body = io.NopCloser(bytes.NewReader(body))
@@ -152,7 +155,8 @@ func (r *Role) calls(target string, body []byte) ([]call, error) {
 	}
 	for _, parts := range q.TransactItems {
 		for kind, part := range parts {
-			if err := add(part.TableName, map[string]string{"ConditionCheck": "ConditionCheckItem", "Put": "PutItem", "Update": "UpdateItem", "Delete": "DeleteItem"}[kind], ""); err != nil {
+			if err := add(part.TableName, map[string]string{"ConditionCheck": "ConditionCheckItem", "Put": "PutItem",
+				"Update": "UpdateItem", "Delete": "DeleteItem"}[kind], ""); err != nil {
 				return nil, err
 			}
 		}
@@ -181,8 +185,8 @@ func (r *Role) has(g *grants.Grant) bool {
 	return name == "" || r.env[name] != "" && (!bound || r.env[name] == value)
 }
 
-// Unused are the actions on tables that are granted and were not needed, each with its table: a grant that a test of what the
-// function does never needs is one too many, or the test is too small.
+// Unused are the actions on tables that are granted and were not needed, each with its table: a grant that a test of
+// what the function does never needs is one too many, or the test is too small.
 func (r *Role) Unused() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -22,10 +22,13 @@ func (r *recorder) Errorf(format string, args ...any) {
 	r.failed = append(r.failed, fmt.Sprintf(format, args...))
 }
 
-// Guarantees that the stand-in for IAM lets through what is granted, and refuses the rest and fails the test for it: an action, a
-// table, a key, a part of a transaction.
+// Guarantees that the stand-in for IAM lets through what is granted, and refuses the rest and fails the test for it: an
+// action, a table, a key, a part of a transaction.
 func TestRole(t *testing.T) {
-	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
+	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_,
+			_ = io.WriteString(w, "{}")
+	}))
 	t.Cleanup(behind.Close)
 	env := map[string]string{"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_TABLE": "config", "SLUICE_CELLS_TABLE": "cells"}
 	alone := map[string]string{"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_TABLE": "config"}
@@ -35,15 +38,24 @@ func TestRole(t *testing.T) {
 		action, body   string
 		refused        string
 	}{
-		{"granted", "applier", env, "GetItem", `{"TableName":"config","Key":{"pk":{"S":"head"},"sk":{"S":"head"}}}`, ""},
-		{"a transaction", "applier", env, "TransactWriteItems", `{"TransactItems":[{"Put":{"TableName":"config","Item":{}}},{"Update":{"TableName":"config","Key":{}}}]}`, ""},
+		{"granted", "applier", env, "GetItem", `{"TableName":"config","Key":{"pk":{"S":"head"},"sk":{"S":"head"}}}`,
+			""},
+		{"a transaction", "applier", env, "TransactWriteItems",
+			`{"TransactItems":[{"Put":{"TableName":"config","Item":{}}},{"Update":{"TableName":"config","Key":{}}}]}`,
+			""},
 		{"several items", "applier", env, "BatchGetItem", `{"RequestItems":{"config":{"Keys":[]}}}`, ""},
-		{"its own key", "applier", env, "PutItem", `{"TableName":"cells","Item":{"id":{"S":"` + shares.AckKey("eu-1") + `"}}}`, ""},
+		{"its own key", "applier", env, "PutItem", `{"TableName":"cells","Item":{"id":{"S":"` + shares.AckKey("eu-1") +
+			`"}}}`, ""},
 		{"a key's beginning", "balancer", env, "PutItem", `{"TableName":"cells","Item":{"id":{"S":"placed.x"}}}`, ""},
-		{"an action", "applier", env, "DeleteItem", `{"TableName":"config","Key":{"pk":{"S":"head"}}}`, "may not dynamodb:DeleteItem on the config table"},
-		{"a part of a transaction", "applier", env, "TransactWriteItems", `{"TransactItems":[{"Put":{"TableName":"config","Item":{}}},{"Delete":{"TableName":"config","Key":{}}}]}`, "DeleteItem"},
-		{"another table", "applier", env, "GetItem", `{"TableName":"plans","Key":{"id":{"S":"pro"}}}`, "which no variable names"},
-		{"another cell's key", "applier", env, "PutItem", `{"TableName":"cells","Item":{"id":{"S":"` + shares.AckKey("us-1") + `"}}}`, "may not dynamodb:PutItem on the cells table"},
+		{"an action", "applier", env, "DeleteItem", `{"TableName":"config","Key":{"pk":{"S":"head"}}}`,
+			"may not dynamodb:DeleteItem on the config table"},
+		{"a part of a transaction", "applier", env, "TransactWriteItems",
+			`{"TransactItems":[{"Put":{"TableName":"config","Item":{}}},{"Delete":{"TableName":"config","Key":{}}}]}`,
+			"DeleteItem"},
+		{"another table", "applier", env, "GetItem", `{"TableName":"plans","Key":{"id":{"S":"pro"}}}`,
+			"which no variable names"},
+		{"another cell's key", "applier", env, "PutItem", `{"TableName":"cells","Item":{"id":{"S":"` +
+			shares.AckKey("us-1") + `"}}}`, "may not dynamodb:PutItem on the cells table"},
 		{"no key", "applier", env, "PutItem", `{"TableName":"cells","Item":{}}`, "may not dynamodb:PutItem"},
 		{"without its variable", "applier", alone, "Scan", `{"TableName":"cells"}`, "which no variable names"},
 		{"nothing", "applier", env, "ListTables", `{}`, "about no table"},
@@ -66,9 +78,11 @@ func TestRole(t *testing.T) {
 				t.Fatal(err, closed)
 			}
 			passed := res.StatusCode == http.StatusOK && len(r.failed) == 0
-			denied := strings.Contains(string(body), "AccessDeniedException") && len(r.failed) == 1 && strings.Contains(r.failed[0], tt.refused)
+			denied := strings.Contains(string(body), "AccessDeniedException") && len(r.failed) == 1 &&
+				strings.Contains(r.failed[0], tt.refused)
 			if tt.refused == "" && !passed || tt.refused != "" && !denied {
-				t.Errorf("%s, %d %s, and the test has failed with %q; want refused for %q", tt.action, res.StatusCode, body, r.failed, tt.refused)
+				t.Errorf("%s, %d %s, and the test has failed with %q; want refused for %q", tt.action, res.StatusCode,
+					body, r.failed, tt.refused)
 			}
 		})
 	}
@@ -77,7 +91,8 @@ func TestRole(t *testing.T) {
 // Guarantees that a grant which was not needed is told.
 func TestUnusedGrants(t *testing.T) {
 	role := functiontest.NewRole(t, "canary", map[string]string{"SLUICE_PLANS_TABLE": "plans"}, "http://127.0.0.1:9")
-	if got := strings.Join(role.Unused(), ", "); got != "dynamodb:GetItem on the plans table, dynamodb:PutItem on the plans table" {
+	if got := strings.Join(role.Unused(), ", "); got != "dynamodb:GetItem on the plans table, dynamodb:PutItem on "+
+		"the plans table" {
 		t.Errorf("not needed were %s", got)
 	}
 }

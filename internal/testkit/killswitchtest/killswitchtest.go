@@ -1,6 +1,7 @@
-// Package killswitchtest is a stand-in for AWS AppConfig Data: it speaks the protocol of its sessions, and does what the service does
-// when tokens are used twice or expire, when it is asked too early, and when it is slow, throttles or fails. It needs no test, so that
-// programs can be run against it too: their AWS_ENDPOINT_URL_APPCONFIGDATA is what [AppConfig.Listen] returns.
+// Package killswitchtest is a stand-in for AWS AppConfig Data: it speaks the protocol of its sessions, and does what
+// the service does when tokens are used twice or expire, when it is asked too early, and when it is slow, throttles or
+// fails. It needs no test, so that programs can be run against it too: their AWS_ENDPOINT_URL_APPCONFIGDATA is what
+// [AppConfig.Listen] returns.
 package killswitchtest
 
 import (
@@ -41,9 +42,11 @@ const (
 	headerTimeout   = 10 * time.Second
 )
 
-// AppConfig is the stand-in. The zero AppConfig has an empty document and is ready for use, also by several goroutines at once.
+// AppConfig is the stand-in. The zero AppConfig has an empty document and is ready for use, also by several goroutines
+// at once.
 type AppConfig struct {
-	// Interval is what clients are told to wait, in whole seconds; 0 is what they ask for. The service itself never tells less than 15 s.
+	// Interval is what clients are told to wait, in whole seconds; 0 is what they ask for. The service itself never
+	// tells less than 15 s.
 	Interval time.Duration
 
 	mu       sync.Mutex
@@ -84,7 +87,8 @@ func Throttled() Fault {
 
 // Down is the answer of a service that is not well.
 func Down() Fault {
-	return Fault{Code: "InternalServerException", Message: "An error occurred on the server side.", Status: http.StatusInternalServerError}
+	return Fault{Code: "InternalServerException", Message: "An error occurred on the server side.",
+		Status: http.StatusInternalServerError}
 }
 
 // Set deploys a document.
@@ -133,7 +137,8 @@ func bad(message string) *refusal {
 
 // ServeHTTP answers one call.
 func (a *AppConfig) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	name := map[string]string{"POST /configurationsessions": Session, "GET /configuration": Configuration}[r.Method+" "+r.URL.Path]
+	name := map[string]string{"POST /configurationsessions": Session,
+		"GET /configuration": Configuration}[r.Method+" "+r.URL.Path]
 	fault := a.arrived(name)
 	if !fault.hold(r.Context()) {
 		return
@@ -206,7 +211,8 @@ func (a *AppConfig) begin(w http.ResponseWriter, r *http.Request, lose bool) {
 	}
 	every := asked.RequiredMinimumPollIntervalInSeconds
 	switch {
-	case asked.ApplicationIdentifier != Application || asked.EnvironmentIdentifier != Environment || asked.ConfigurationProfileIdentifier != Profile:
+	case asked.ApplicationIdentifier != Application || asked.EnvironmentIdentifier != Environment ||
+		asked.ConfigurationProfileIdentifier != Profile:
 		refuse(w, &refusal{http.StatusNotFound, "ResourceNotFoundException", "there is no such configuration"})
 		return
 	case every != 0 && every < minInterval:

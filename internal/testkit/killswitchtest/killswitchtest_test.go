@@ -10,8 +10,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/killswitchtest"
 )
 
-// Guarantees that the stand-in refuses what the service refuses: a token that was used, a poll that is too early, an interval that is not
-// granted, another configuration, and a call that is not signed. A client that does so would pass a milder one, and fail on AWS.
+// Guarantees that the stand-in refuses what the service refuses: a token that was used, a poll that is too early, an
+// interval that is not granted, another configuration, and a call that is not signed. A client that does so would pass
+// a milder one, and fail on AWS.
 func TestRefuses(t *testing.T) {
 	var a killswitchtest.AppConfig
 	a.Set(`{"mode":"off"}`)
@@ -41,7 +42,8 @@ func TestRefuses(t *testing.T) {
 		return out.StatusCode, out.Header, string(all)
 	}
 	session := func(application string, seconds int) string {
-		return fmt.Sprintf(`{"ApplicationIdentifier":%q,"EnvironmentIdentifier":%q,"ConfigurationProfileIdentifier":%q,"RequiredMinimumPollIntervalInSeconds":%d}`,
+		return fmt.Sprintf(`{"ApplicationIdentifier":%q,"EnvironmentIdentifier":%q,`+
+			`"ConfigurationProfileIdentifier":%q,"RequiredMinimumPollIntervalInSeconds":%d}`,
 			application, killswitchtest.Environment, killswitchtest.Profile, seconds)
 	}
 	begin := func(body string, signed bool, want int) string {

@@ -47,7 +47,8 @@ func StartCluster(tb testing.TB) []*Server {
 			if err != nil {
 				return err
 			}
-			if !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, fmt.Sprint("cluster_known_nodes:", nodes)) {
+			if !strings.Contains(info, "cluster_state:ok") ||
+				!strings.Contains(info, fmt.Sprint("cluster_known_nodes:", nodes)) {
 				return fmt.Errorf("%s is not ready: %s", s.Addr, info)
 			}
 			return nil

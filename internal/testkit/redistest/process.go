@@ -20,8 +20,8 @@ type Process struct {
 	done    chan struct{}
 }
 
-// $1 is the program. Its standard input is the shell's 4, so that the shell's own is free for signals. The shell lets go of
-// the program's output: who reads that sees when the program ends.
+// $1 is the program. Its standard input is the shell's 4, so that the shell's own is free for signals. The shell lets
+// go of the program's output: who reads that sees when the program ends.
 const keeper = `"$@" <&4 3>&- 4<&- & p=$!; exec 4<&- >/dev/null 2>&1
 while read -r s; do
   kill -"$s" $p
@@ -69,7 +69,8 @@ func Run(stdin, stdout, stderr *os.File, env []string, program string, args ...s
 	return p, nil
 }
 
-// Freeze stops the process with SIGSTOP, and returns when it has stopped, where /proc tells. The kernel still accepts its connections, and nobody answers.
+// Freeze stops the process with SIGSTOP, and returns when it has stopped, where /proc tells. The kernel still accepts
+// its connections, and nobody answers.
 func (p *Process) Freeze() error { return p.signal("STOP") }
 
 // Thaw lets a frozen process continue with SIGCONT.

@@ -30,7 +30,8 @@ func StartProxy(tb testing.TB, target string) *Proxy {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	p := &Proxy{Addr: l.Addr().String(), listener: l, target: target, changed: make(chan struct{}), conns: make(map[net.Conn]struct{})}
+	p := &Proxy{Addr: l.Addr().String(), listener: l, target: target, changed: make(chan struct{}),
+		conns: make(map[net.Conn]struct{})}
 	p.serving.Go(p.accept)
 	tb.Cleanup(func() {
 		_ = l.Close()

@@ -162,7 +162,8 @@ func (s *Server) Thaw() error { return s.process.Thaw() }
 // Client returns a plain client of the server, for what tests do without the store.
 func (s *Server) Client(tb testing.TB) *goredis.Client {
 	tb.Helper()
-	c := goredis.NewClient(&goredis.Options{Addr: s.Addr, Protocol: 2, ReadTimeout: 30 * time.Second, DisableIdentity: true})
+	c := goredis.NewClient(&goredis.Options{Addr: s.Addr, Protocol: 2, ReadTimeout: 30 * time.Second,
+		DisableIdentity: true})
 	tb.Cleanup(func() { _ = c.Close() })
 	return c
 }

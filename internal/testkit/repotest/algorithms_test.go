@@ -34,8 +34,9 @@ func TestFewPlacesCompareAlgorithms(t *testing.T) {
 	case len(places) == 0:
 		t.Error("no place was found that compares algorithms, not even the table of package limit: nothing is checked")
 	case len(places) > mostAlgorithmPlaces:
-		t.Errorf("%d places outside the algorithms' own files compare, index or switch by algorithm, want at most %d; "+
-			"give package limit a property in their place:\n%s", len(places), mostAlgorithmPlaces, strings.Join(places, "\n"))
+		t.Errorf("%d places outside the algorithms' own files compare, index or switch by algorithm, want at most "+
+			"%d; give package limit a property in their place:\n%s", len(places), mostAlgorithmPlaces,
+			strings.Join(places, "\n"))
 	}
 }
 

@@ -69,11 +69,14 @@ func TestCheckDoc(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		{"good", map[string]string{"a.go": "// Package p does one thing well.\npackage p\n", "b.go": "package p\n"}, ""},
+		{"good", map[string]string{"a.go": "// Package p does one thing well.\npackage p\n", "b.go": "package p\n"},
+			""},
 		{"good command", map[string]string{"a.go": "// Command c does one thing well.\npackage main\n"}, ""},
 		{"missing", map[string]string{"a.go": "package p\n"}, "no package comment"},
-		{"a blank line between", map[string]string{"a.go": "// Package p is far off.\n\npackage p\n"}, "no package comment"},
-		{"another's name", map[string]string{"a.go": "// Package q does one thing well.\npackage p\n"}, `want "Package p "`},
+		{"a blank line between", map[string]string{"a.go": "// Package p is far off.\n\npackage p\n"},
+			"no package comment"},
+		{"another's name", map[string]string{"a.go": "// Package q does one thing well.\npackage p\n"},
+			`want "Package p "`},
 		{"no sentence", map[string]string{"a.go": "// Package p things\npackage p\n"}, "no sentence"},
 		{"two of them", map[string]string{
 			"a.go": "// Package p does one thing well.\npackage p\n", "b.go": "// Package p is more.\npackage p\n",
@@ -102,7 +105,8 @@ func TestCheckSleep(t *testing.T) {
 		want int
 	}{
 		{"sleeps", "package p\n\nimport \"time\"\n\n" + sleeps, 1},
-		{"fake clock", "package p\n\nimport (\n\t\"testing/synctest\"\n\t\"time\"\n)\n\nvar _ = synctest.Wait\n\n" + sleeps, 0},
+		{"fake clock", "package p\n\nimport (\n\t\"testing/synctest\"\n\t\"time\"\n)\n\nvar _ = synctest.Wait\n\n" +
+			sleeps, 0},
 		{"only in words", "package p\n\n// time.Sleep is not called here.\nconst s = \"time.Sleep(1)\"\n", 0},
 		{"another's Sleep", "package p\n\nfunc f(c clock) { c.Sleep(1) }\n", 0},
 	}

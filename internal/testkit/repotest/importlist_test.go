@@ -32,16 +32,19 @@ var groups = []group{
 		"telemetry", "request", "plan", "limiter", "configfile", "events", "caller"}},
 	{"functions", []string{"functions/..."}, []string{"streams", "control", "cell", "authorizer", "aws", "telemetry",
 		"request", "plan", "limiter", "events"}},
-	{"infra", []string{"infra/..."}, []string{"control", "cell", "aws", "telemetry", "request", "plan", "limiter", "configfile",
+	{"infra", []string{"infra/..."}, []string{"control", "cell", "aws", "telemetry", "request", "plan", "limiter",
+		"configfile",
 		"events"}},
 	{"streams", []string{"streams/..."}, []string{"control", "cell", "aws", "plan", "limiter", "events"}},
 	{"control", []string{"internal/control/..."}, []string{"cell", "aws", "request", "plan", "limiter", "events"}},
 	{"server", []string{"internal/server/..."}, []string{"cell", "authorizer", "aws", "telemetry", "request", "plan",
 		"limiter", "configfile", "events", "caller"}},
-	{"library", []string{".", "middleware/...", "redisstore", "dynamodbstore"}, []string{"cell", "authorizer", "request",
-		"plan", "limiter", "configfile", "caller"}},
+	{"library", []string{".", "middleware/...", "redisstore", "dynamodbstore"},
+		[]string{"cell", "authorizer", "request",
+			"plan", "limiter", "configfile", "caller"}},
 	{"pacer", []string{"pacer/..."}, []string{"request", "plan", "limiter", "caller"}},
-	{"cell", []string{"internal/cell/..."}, []string{"authorizer", "aws", "telemetry", "request", "plan", "limiter", "configfile"}},
+	{"cell", []string{"internal/cell/..."}, []string{"authorizer", "aws", "telemetry", "request", "plan", "limiter",
+		"configfile"}},
 	{"authorizer", []string{"authorizer"}, []string{"telemetry", "request", "plan", "limiter"}},
 	{"aws", []string{"internal/aws/..."}, []string{"telemetry", "request", "plan", "limiter", "events"}},
 	{"telemetry", []string{"internal/telemetry"}, []string{"request", "limiter"}},
@@ -353,7 +356,8 @@ var bans = []ban{
 
 	// A developer's machine.
 	{packages: []string{"internal/dev/cost"}, never: []string{anyAWS}, why: "a bill is known without an account"},
-	{packages: []string{"internal/dev/devcells"}, never: []string{awsClient, goRedis, "internal/limiter/store/redis/...",
+	{packages: []string{"internal/dev/devcells"}, never: []string{awsClient, goRedis,
+		"internal/limiter/store/redis/...",
 		"internal/limiter/store/dynamodb/...", "internal/control/dynamo/...", "internal/control/audit/bucket/..."},
 		why: "the cells of one process need no AWS and no Redis; stores of counters are handed to them"},
 	{packages: []string{"internal/dev/devcells"}, never: []string{"internal/dev/gateway/..."},
@@ -363,7 +367,8 @@ var bans = []ban{
 	{packages: []string{"internal/dev/gateway", "internal/dev/gateway/stage"}, never: []string{cobra},
 		why: "only programs have command lines"},
 	{packages: []string{"internal/dev/gateway/stage"}, never: []string{"authorizer/...", "internal/request/apigw/..."},
-		why: "the authorizer is a function to it, as to API Gateway; each side takes the events from AWS's documentation"},
+		why: "the authorizer is a function to it, as to API Gateway; each side takes the events from AWS's " +
+			"documentation"},
 
 	// What tests use.
 	{packages: []string{"internal/testkit/functiontest"}, never: []string{"streams/...", "internal/aws/function/..."},

@@ -111,7 +111,8 @@ func (rules *importRules) check(tree *importTree) []error {
 		for _, imported := range slices.Compact(slices.Sorted(slices.Values(tree.all[folder]))) {
 			for _, b := range rules.everywhere {
 				if matches(b.never, imported) && !matches(b.except, folder) {
-					errs = append(errs, fmt.Errorf("%s imports %s, in a test file or another: %s", folder, imported, b.why))
+					errs = append(errs, fmt.Errorf("%s imports %s, in a test file or another: %s", folder, imported,
+						b.why))
 				}
 			}
 		}
@@ -158,7 +159,8 @@ func checkOnly(tree *importTree, folder string, imports, allowed []string) []err
 	var errs []error
 	for _, imported := range imports {
 		if !matches(allowed, imported) && !(slices.Contains(allowed, "std") && tree.isStd(imported)) {
-			errs = append(errs, fmt.Errorf("%s imports %s, but is listed to import only %s", folder, imported, list(allowed)))
+			errs = append(errs, fmt.Errorf("%s imports %s, but is listed to import only %s", folder, imported,
+				list(allowed)))
 		}
 	}
 	return errs
@@ -196,7 +198,8 @@ func (rules *importRules) checkList(tree *importTree) []error {
 	for i, g := range rules.groups {
 		for _, name := range g.may {
 			if to, ok := place[name]; !ok || to <= i {
-				errs = append(errs, fmt.Errorf("group %s may import %s, which is no group that comes after it", g.name, name))
+				errs = append(errs, fmt.Errorf("group %s may import %s, which is no group that comes after it", g.name,
+					name))
 			}
 		}
 	}

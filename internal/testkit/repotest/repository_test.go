@@ -221,9 +221,9 @@ func TestScriptsStopAtAFailure(t *testing.T) {
 	}
 }
 
-// Lambda's environment has no zone files, nor have many containers: without zone data of its own, a program takes a plan
-// with a quota in Europe/Paris for wrong, but only where it is deployed. Every function, the command and the library
-// therefore link time/tzdata.
+// Lambda's environment has no zone files, nor have many containers: without zone data of its own, a program takes a
+// plan with a quota in Europe/Paris for wrong, but only where it is deployed. Every function, the command and the
+// library therefore link time/tzdata.
 func TestEveryProgramHasZoneData(t *testing.T) {
 	r := open(t)
 	want := map[string]bool{".": false, "cmd/sluice": false}
@@ -235,7 +235,8 @@ func TestEveryProgramHasZoneData(t *testing.T) {
 	if len(want) < 10 {
 		t.Fatalf("only %d programs were found", len(want))
 	}
-	list := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}}{{range .Deps}} {{.}}{{end}}`, "./functions/...", "./cmd/sluice", ".")
+	list := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}}{{range .Deps}} {{.}}{{end}}`,
+		"./functions/...", "./cmd/sluice", ".")
 	list.Dir = r.root
 	out, err := list.Output()
 	if err != nil {

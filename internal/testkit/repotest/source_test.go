@@ -78,7 +78,8 @@ func packageDoc(files map[string][]byte) (name, doc string, err error) {
 	return name, doc, nil
 }
 
-// checkDoc reports a package comment that is missing, does not begin as go doc expects, or does not begin with a sentence.
+// checkDoc reports a package comment that is missing, does not begin as go doc expects, or does not begin with a
+// sentence.
 func checkDoc(dir, name, doc string) error {
 	want := "Package " + name + " "
 	if name == "main" {
@@ -96,8 +97,8 @@ func checkDoc(dir, name, doc string) error {
 	return nil
 }
 
-// checkSleep reports each time.Sleep in a test file. In a file that imports testing/synctest the clock is a fake one, and
-// sleeping costs nothing.
+// checkSleep reports each time.Sleep in a test file. In a file that imports testing/synctest the clock is a fake one,
+// and sleeping costs nothing.
 func checkSleep(name string, content []byte) ([]error, error) {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, name, content, parser.SkipObjectResolution)
@@ -136,7 +137,8 @@ func checkWorkflow(text, minor string) []error {
 	}
 	for _, m := range usesAction.FindAllStringSubmatch(text, -1) {
 		if !pinned.MatchString(m[1]) {
-			errs = append(errs, fmt.Errorf("the workflow uses %s, want a commit in place of a name that can be moved", m[1]))
+			errs = append(errs, fmt.Errorf("the workflow uses %s, want a commit in place of a name that can be moved",
+				m[1]))
 		}
 	}
 	return errs

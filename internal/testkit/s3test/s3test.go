@@ -1,8 +1,8 @@
 // Package s3test is a stand-in for one S3 bucket, spoken to over HTTP as the real one is, for tests.
 //
-// It has versions, delete markers, Object Lock, conditional writes, checksums, lists in pages and objects that cannot be
-// read, and answers wrong requests as S3 does, with its status and code. What it does not know it refuses with 501. Its
-// own methods do what no request can: they are for tampering. Requests are not authenticated.
+// It has versions, delete markers, Object Lock, conditional writes, checksums, lists in pages and objects that cannot
+// be read, and answers wrong requests as S3 does, with its status and code. What it does not know it refuses with 501.
+// Its own methods do what no request can: they are for tampering. Requests are not authenticated.
 package s3test
 
 import (
@@ -40,13 +40,14 @@ type Fault struct {
 
 // Config sets up a bucket.
 type Config struct {
-	Lock     bool                           // the bucket has Object Lock
-	Mode     string                         // of the bucket's default retention, which needs Lock; empty: it has none
-	Days     int                            // of the same
-	PageSize int                            // of a list of versions, at most; 0 is 1000
-	Now      func() time.Time               // nil is time.Now
-	Fault    func(r *http.Request) *Fault   // asked for each request; nil, or a nil Fault, is none. Called by several at once
-	Seen     func(method, operation string) // told of each request: PUT object, GET versions. Called by several at once
+	Lock     bool             // the bucket has Object Lock
+	Mode     string           // of the bucket's default retention, which needs Lock; empty: it has none
+	Days     int              // of the same
+	PageSize int              // of a list of versions, at most; 0 is 1000
+	Now      func() time.Time // nil is time.Now
+	// asked for each request; nil, or a nil Fault, is none. Called by several at once
+	Fault func(r *http.Request) *Fault
+	Seen  func(method, operation string) // told of each request: PUT object, GET versions. Called by several at once
 }
 
 // Bucket is the stand-in. It is safe for concurrent use.
@@ -237,7 +238,8 @@ var notImplemented = refuse(http.StatusNotImplemented, "NotImplemented")
 // operation says what a request is, by the part of its query that names it.
 func operation(r *http.Request, name string) string {
 	q := r.URL.Query()
-	for _, sub := range []string{"versions", "object-lock", "acl", "tagging", "uploads", "uploadId", "retention", "legal-hold", "list-type"} {
+	for _, sub := range []string{"versions", "object-lock", "acl", "tagging", "uploads", "uploadId", "retention",
+		"legal-hold", "list-type"} {
 		if q.Has(sub) {
 			return sub
 		}
@@ -332,7 +334,8 @@ func (b *Bucket) put(w http.ResponseWriter, r *http.Request, name string) *answe
 func upload(r *http.Request) (version, *answer) {
 	data, err := io.ReadAll(r.Body)
 	if err != nil || strings.HasPrefix(r.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
-		return version{}, notImplemented // a body in chunks, which a client sends only where it is not told the checksum
+		// a body in chunks, which a client sends only where it is not told the checksum
+		return version{}, notImplemented
 	}
 	v := version{data: data, sum: r.Header.Get("X-Amz-Checksum-Sha256"), mode: r.Header.Get("X-Amz-Object-Lock-Mode")}
 	sum := sha256.Sum256(data)
@@ -343,7 +346,8 @@ func upload(r *http.Request) (version, *answer) {
 	if until != "" {
 		v.until, err = time.Parse(time.RFC3339, until)
 	}
-	if err != nil || (v.mode == "") != (until == "") || v.mode != "" && v.mode != "GOVERNANCE" && v.mode != "COMPLIANCE" {
+	if err != nil || (v.mode == "") != (until == "") || v.mode != "" && v.mode != "GOVERNANCE" &&
+		v.mode != "COMPLIANCE" {
 		return version{}, refuse(http.StatusBadRequest, "InvalidArgument")
 	}
 	return v, nil
@@ -483,7 +487,8 @@ func (b *Bucket) list(w http.ResponseWriter, r *http.Request) *answer {
 		return refuse(http.StatusBadRequest, "InvalidArgument")
 	}
 	encode := func(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "%2F", "/") }
-	out := page{Name: Name, Prefix: encode(prefix), KeyMarker: encode(key), VersionIDMarker: id, MaxKeys: most, EncodingType: "url"}
+	out := page{Name: Name, Prefix: encode(prefix), KeyMarker: encode(key), VersionIDMarker: id, MaxKeys: most,
+		EncodingType: "url"}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at, _ := slices.BinarySearch(b.names, max(key, prefix))
@@ -512,7 +517,8 @@ func (b *Bucket) list(w http.ResponseWriter, r *http.Request) *answer {
 
 func entry(name string, v version, latest bool) listed {
 	e := listed{
-		XMLName: xml.Name{Local: "Version"}, Key: name, VersionID: v.id, IsLatest: latest, LastModified: v.at.UTC().Format("2006-01-02T15:04:05.000Z"),
+		XMLName: xml.Name{Local: "Version"}, Key: name, VersionID: v.id, IsLatest: latest,
+		LastModified: v.at.UTC().Format("2006-01-02T15:04:05.000Z"),
 	}
 	if v.marker {
 		e.XMLName.Local = "DeleteMarker"

@@ -24,7 +24,8 @@ func code(err error) string {
 	return ""
 }
 
-// Guarantees that wrong writes are refused with S3's codes, and leave nothing: a stand-in that takes them would hide mistakes.
+// Guarantees that wrong writes are refused with S3's codes, and leave nothing: a stand-in that takes them would hide
+// mistakes.
 func TestRefusals(t *testing.T) {
 	hour := aws.Time(time.Now().Add(time.Hour))
 	for name, tt := range map[string]struct {
@@ -32,13 +33,19 @@ func TestRefusals(t *testing.T) {
 		in   s3.PutObjectInput
 		want string
 	}{
-		"a lock without a mode":          {true, s3.PutObjectInput{ObjectLockRetainUntilDate: hour}, "InvalidArgument"},
-		"a mode for no time":             {true, s3.PutObjectInput{ObjectLockMode: types.ObjectLockModeCompliance}, "InvalidArgument"},
-		"a mode that is none":            {true, s3.PutObjectInput{ObjectLockMode: "WEAK", ObjectLockRetainUntilDate: hour}, "InvalidArgument"},
-		"a lock that has ended":          {true, s3.PutObjectInput{ObjectLockMode: types.ObjectLockModeCompliance, ObjectLockRetainUntilDate: aws.Time(time.Unix(0, 0))}, "InvalidArgument"},
-		"a bucket without locks":         {false, s3.PutObjectInput{ObjectLockMode: types.ObjectLockModeCompliance, ObjectLockRetainUntilDate: hour}, "InvalidRequest"},
-		"a checksum of something else":   {true, s3.PutObjectInput{ChecksumSHA256: aws.String("47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=")}, "BadDigest"},
-		"a condition that is not a star": {true, s3.PutObjectInput{IfNoneMatch: aws.String(`"etag"`)}, "NotImplemented"},
+		"a lock without a mode": {true, s3.PutObjectInput{ObjectLockRetainUntilDate: hour}, "InvalidArgument"},
+		"a mode for no time": {true, s3.PutObjectInput{ObjectLockMode: types.ObjectLockModeCompliance},
+			"InvalidArgument"},
+		"a mode that is none": {true, s3.PutObjectInput{ObjectLockMode: "WEAK",
+			ObjectLockRetainUntilDate: hour}, "InvalidArgument"},
+		"a lock that has ended": {true, s3.PutObjectInput{ObjectLockMode: types.ObjectLockModeCompliance,
+			ObjectLockRetainUntilDate: aws.Time(time.Unix(0, 0))}, "InvalidArgument"},
+		"a bucket without locks": {false, s3.PutObjectInput{ObjectLockMode: types.ObjectLockModeCompliance,
+			ObjectLockRetainUntilDate: hour}, "InvalidRequest"},
+		"a checksum of something else": {true,
+			s3.PutObjectInput{ChecksumSHA256: aws.String("47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=")}, "BadDigest"},
+		"a condition that is not a star": {true, s3.PutObjectInput{IfNoneMatch: aws.String(`"etag"`)},
+			"NotImplemented"},
 	} {
 		b := s3test.New(t, s3test.Config{Lock: tt.lock})
 		tt.in.Bucket, tt.in.Key, tt.in.Body = aws.String(s3test.Name), aws.String("k"), strings.NewReader("x")
@@ -53,8 +60,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Guarantees that an object without a lock of its own has the bucket's, from the time at which it was put; and that one of
-// its own, though shorter, is taken, as S3 takes it from whoever has s3:PutObjectRetention.
+// Guarantees that an object without a lock of its own has the bucket's, from the time at which it was put; and that one
+// of its own, though shorter, is taken, as S3 takes it from whoever has s3:PutObjectRetention.
 func TestDefaultRetention(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	b := s3test.New(t, s3test.Config{Lock: true, Mode: "COMPLIANCE", Days: 2, Now: func() time.Time { return now }})
@@ -81,8 +88,8 @@ func TestDefaultRetention(t *testing.T) {
 	}
 }
 
-// Guarantees what S3 says of marks: a name under one is not there, the mark itself has no content, and a removed mark shows the
-// object again.
+// Guarantees what S3 says of marks: a name under one is not there, the mark itself has no content, and a removed mark
+// shows the object again.
 func TestDeleteMarkers(t *testing.T) {
 	b := s3test.New(t, s3test.Config{})
 	b.Overwrite("k", []byte("x"))
@@ -95,10 +102,12 @@ func TestDeleteMarkers(t *testing.T) {
 	if _, err := c.GetObject(t.Context(), &s3.GetObjectInput{Bucket: name, Key: k}); code(err) != "NoSuchKey" {
 		t.Errorf("a hidden object: %v", err)
 	}
-	if _, err := c.GetObject(t.Context(), &s3.GetObjectInput{Bucket: name, Key: k, VersionId: out.VersionId}); code(err) != "MethodNotAllowed" {
+	if _, err := c.GetObject(t.Context(), &s3.GetObjectInput{Bucket: name, Key: k,
+		VersionId: out.VersionId}); code(err) != "MethodNotAllowed" {
 		t.Errorf("a mark: %v", err)
 	}
-	if _, err := c.DeleteObject(t.Context(), &s3.DeleteObjectInput{Bucket: name, Key: k, VersionId: out.VersionId}); err != nil {
+	if _, err := c.DeleteObject(t.Context(), &s3.DeleteObjectInput{Bucket: name, Key: k,
+		VersionId: out.VersionId}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.GetObject(t.Context(), &s3.GetObjectInput{Bucket: name, Key: k}); err != nil {

@@ -1,6 +1,6 @@
-// Package secretstest is a stand-in for AWS Secrets Manager: it speaks the protocol of the SDK for GetSecretValue, and does
-// what the service does when secrets rotate, and when it is slow, throttles or fails. It needs no test, so that programs can
-// be run against it too: their AWS_ENDPOINT_URL_SECRETS_MANAGER is what [Manager.Listen] returns.
+// Package secretstest is a stand-in for AWS Secrets Manager: it speaks the protocol of the SDK for GetSecretValue, and
+// does what the service does when secrets rotate, and when it is slow, throttles or fails. It needs no test, so that
+// programs can be run against it too: their AWS_ENDPOINT_URL_SECRETS_MANAGER is what [Manager.Listen] returns.
 package secretstest
 
 import (
@@ -71,7 +71,8 @@ func Throttled() Fault { return Fault{Code: "ThrottlingException", Message: "Rat
 
 // Down is the answer of a service that is not well.
 func Down() Fault {
-	return Fault{Code: "InternalServiceError", Message: "An error occurred on the server side.", Status: http.StatusInternalServerError}
+	return Fault{Code: "InternalServiceError", Message: "An error occurred on the server side.",
+		Status: http.StatusInternalServerError}
 }
 
 // Set gives a secret a value at once: the version that was AWSCURRENT becomes AWSPREVIOUS. It returns the version's id.
@@ -104,8 +105,8 @@ func (m *Manager) Stage(name, text string) (versionID string) {
 	return v.id
 }
 
-// Finish ends a rotation: the version that is AWSPENDING becomes AWSCURRENT and, as with the service, keeps both stages. It
-// reports whether there was one.
+// Finish ends a rotation: the version that is AWSPENDING becomes AWSCURRENT and, as with the service, keeps both
+// stages. It reports whether there was one.
 func (m *Manager) Finish(name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -269,7 +270,8 @@ func read(r *http.Request) (asked request, bad *refusal) {
 	case r.Header.Get("X-Amz-Target") != target:
 		return asked, &refusal{http.StatusBadRequest, "UnknownOperationException", "only " + target + " is known here"}
 	case !strings.HasPrefix(signed, "AWS4-HMAC-SHA256 ") || !strings.Contains(signed, "/secretsmanager/aws4_request"):
-		return asked, &refusal{http.StatusBadRequest, "MissingAuthenticationTokenException", "Missing Authentication Token"}
+		return asked, &refusal{http.StatusBadRequest, "MissingAuthenticationTokenException",
+			"Missing Authentication Token"}
 	case json.Unmarshal(body, &asked) != nil || asked.SecretId == "":
 		return asked, &refusal{http.StatusBadRequest, "InvalidParameterException", "SecretId is missing"}
 	}
@@ -297,7 +299,8 @@ func (m *Manager) find(asked request) (*answer, *refusal) {
 			asked.VersionStage = Current
 		}
 		for _, v := range s.versions {
-			if asked.VersionId != "" && v.id != asked.VersionId || asked.VersionStage != "" && !slices.Contains(v.stages, asked.VersionStage) {
+			if asked.VersionId != "" && v.id != asked.VersionId || asked.VersionStage != "" &&
+				!slices.Contains(v.stages, asked.VersionStage) {
 				continue
 			}
 			out := &answer{ARN: s.arn, Name: name, CreatedDate: float64(v.created.UnixMilli()) / 1000, VersionId: v.id,
@@ -309,14 +312,16 @@ func (m *Manager) find(asked request) (*answer, *refusal) {
 			return out, nil
 		}
 	}
-	return nil, &refusal{http.StatusBadRequest, "ResourceNotFoundException", "Secrets Manager can't find the specified secret."}
+	return nil, &refusal{http.StatusBadRequest, "ResourceNotFoundException",
+		"Secrets Manager can't find the specified secret."}
 }
 
 func refuse(w http.ResponseWriter, bad *refusal) {
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("X-Amzn-Errortype", bad.code)
 	w.WriteHeader(bad.status)
-	_ = json.NewEncoder(w).Encode(map[string]string{"__type": bad.code, "Message": bad.message}) // whoever asked may be gone
+	// whoever asked may be gone
+	_ = json.NewEncoder(w).Encode(map[string]string{"__type": bad.code, "Message": bad.message})
 }
 
 // Listen serves on a free port of the loopback address until stop, which ends calls that hang.

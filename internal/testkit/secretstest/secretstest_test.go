@@ -34,11 +34,13 @@ func listen(t *testing.T, m *secretstest.Manager) (url string, client *sdk.Clien
 			t.Error(err)
 		}
 	})
-	return url, sdk.New(sdk.Options{Region: "eu-west-1", BaseEndpoint: &url, HTTPClient: &http.Client{Transport: transport},
+	return url, sdk.New(sdk.Options{Region: "eu-west-1", BaseEndpoint: &url,
+		HTTPClient:       &http.Client{Transport: transport},
 		RetryMaxAttempts: 1, Credentials: credentials.NewStaticCredentialsProvider("local", "local", "")})
 }
 
-// Guarantees that versions and stages are those of the service: what a rotation leaves where is what a reader must not mix up.
+// Guarantees that versions and stages are those of the service: what a rotation leaves where is what a reader must not
+// mix up.
 func TestStages(t *testing.T) {
 	m := new(secretstest.Manager)
 	first := m.Set("s", "one")
@@ -55,7 +57,8 @@ func TestStages(t *testing.T) {
 			}
 			return
 		}
-		if err != nil || *out.VersionId != id || *out.SecretString != text || strings.Join(out.VersionStages, " ") != strings.Join(stages, " ") ||
+		if err != nil || *out.VersionId != id || *out.SecretString != text || strings.Join(out.VersionStages,
+			" ") != strings.Join(stages, " ") ||
 			*out.ARN != secretstest.ARN("s") || *out.Name != "s" || out.CreatedDate == nil || out.SecretBinary != nil {
 			t.Errorf("%s: %+v, %v; want %s, %q, %v", what, out, err, id, text, stages)
 		}
@@ -64,26 +67,31 @@ func TestStages(t *testing.T) {
 	pending := sdk.GetSecretValueInput{SecretId: s, VersionStage: aws.String(secretstest.Pending)}
 	previous := sdk.GetSecretValueInput{SecretId: s, VersionStage: aws.String(secretstest.Previous)}
 	want("by name", sdk.GetSecretValueInput{SecretId: s}, first, "one", secretstest.Current)
-	want("by ARN", sdk.GetSecretValueInput{SecretId: aws.String(secretstest.ARN("s"))}, first, "one", secretstest.Current)
+	want("by ARN", sdk.GetSecretValueInput{SecretId: aws.String(secretstest.ARN("s"))}, first, "one",
+		secretstest.Current)
 	want("pending", pending, second, "two", secretstest.Pending)
 	want("none is previous", previous, "", "")
 	if !m.Finish("s") || m.Finish("s") || m.Finish("nobody") {
 		t.Error("Finish ends what has not begun, or not what has")
 	}
-	want("after the rotation", sdk.GetSecretValueInput{SecretId: s}, second, "two", secretstest.Pending, secretstest.Current)
+	want("after the rotation", sdk.GetSecretValueInput{SecretId: s}, second, "two", secretstest.Pending,
+		secretstest.Current)
 	want("previous", previous, first, "one", secretstest.Previous)
 	want("by version", sdk.GetSecretValueInput{SecretId: s, VersionId: &first}, first, "one", secretstest.Previous)
-	want("a version of another stage", sdk.GetSecretValueInput{SecretId: s, VersionId: &first, VersionStage: aws.String(secretstest.Current)}, "", "")
+	want("a version of another stage", sdk.GetSecretValueInput{SecretId: s, VersionId: &first,
+		VersionStage: aws.String(secretstest.Current)}, "", "")
 	want("another secret", sdk.GetSecretValueInput{SecretId: aws.String("nobody")}, "", "")
 	m.SetBinary("s", []byte{1, 2})
-	if out, err := client.GetSecretValue(t.Context(), &sdk.GetSecretValueInput{SecretId: s}); err != nil || string(out.SecretBinary) != "\x01\x02" || out.SecretString != nil {
+	if out, err := client.GetSecretValue(t.Context(), &sdk.GetSecretValueInput{SecretId: s}); err != nil ||
+		string(out.SecretBinary) != "\x01\x02" || out.SecretString != nil {
 		t.Errorf("binary: %+v, %v", out, err)
 	}
 	m.Remove("s")
 	want("removed", sdk.GetSecretValueInput{SecretId: s}, "", "")
 }
 
-// Guarantees that faults are those that were asked for, and end when they should: a stand-in that is always well tests nothing.
+// Guarantees that faults are those that were asked for, and end when they should: a stand-in that is always well tests
+// nothing.
 func TestFaults(t *testing.T) {
 	m := new(secretstest.Manager)
 	m.Set("s", "one")
@@ -136,8 +144,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// Guarantees that a call which the service would refuse is refused: a client that does not sign, or for another service,
-// must not pass here.
+// Guarantees that a call which the service would refuse is refused: a client that does not sign, or for another
+// service, must not pass here.
 func TestRefuses(t *testing.T) {
 	m := new(secretstest.Manager)
 	m.Set("s", "one")
@@ -146,18 +154,23 @@ func TestRefuses(t *testing.T) {
 		name, method, target, signed, body, want string
 	}{
 		{"not signed", "POST", "secretsmanager.GetSecretValue", "", `{"SecretId":"s"}`, "MissingAuthenticationToken"},
-		{"signed for another service", "POST", "secretsmanager.GetSecretValue", "AWS4-HMAC-SHA256 Credential=x/20260101/eu-west-1/dynamodb/aws4_request", `{"SecretId":"s"}`, "MissingAuthenticationToken"},
+		{"signed for another service", "POST", "secretsmanager.GetSecretValue",
+			"AWS4-HMAC-SHA256 Credential=x/20260101/eu-west-1/dynamodb/aws4_request", `{"SecretId":"s"}`,
+			"MissingAuthenticationToken"},
 		{"another operation", "POST", "secretsmanager.PutSecretValue", "", `{"SecretId":"s"}`, "UnknownOperation"},
 		{"another method", "GET", "secretsmanager.GetSecretValue", "", "", "InvalidRequest"},
-		{"no secret", "POST", "secretsmanager.GetSecretValue", "AWS4-HMAC-SHA256 Credential=x/20260101/eu-west-1/secretsmanager/aws4_request", `{}`, "InvalidParameter"},
-		{"a body that is too large", "POST", "secretsmanager.GetSecretValue", "", strings.Repeat(" ", 65<<10), "Serialization"},
+		{"no secret", "POST", "secretsmanager.GetSecretValue",
+			"AWS4-HMAC-SHA256 Credential=x/20260101/eu-west-1/secretsmanager/aws4_request", `{}`, "InvalidParameter"},
+		{"a body that is too large", "POST", "secretsmanager.GetSecretValue", "", strings.Repeat(" ", 65<<10),
+			"Serialization"},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), c.method, url, strings.NewReader(c.body))
 		if err != nil {
 			t.Fatal(err)
 		}
 		req.Close = true
-		req.Header = http.Header{"Content-Type": {"application/x-amz-json-1.1"}, "X-Amz-Target": {c.target}, "Authorization": {c.signed}}
+		req.Header = http.Header{"Content-Type": {"application/x-amz-json-1.1"}, "X-Amz-Target": {c.target},
+			"Authorization": {c.signed}}
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
@@ -165,7 +178,8 @@ func TestRefuses(t *testing.T) {
 		if err := resp.Body.Close(); err != nil {
 			t.Error(err)
 		}
-		if got := resp.Header.Get("X-Amzn-Errortype"); resp.StatusCode != http.StatusBadRequest || !strings.HasPrefix(got, c.want) {
+		if got := resp.Header.Get("X-Amzn-Errortype"); resp.StatusCode != http.StatusBadRequest ||
+			!strings.HasPrefix(got, c.want) {
 			t.Errorf("%s: %d %s, want 400 %s", c.name, resp.StatusCode, got, c.want)
 		}
 	}

@@ -9,7 +9,8 @@ import (
 )
 
 // Times returns n, the usual number of seeds or scripts of a random test, multiplied by the environment variable
-// SLUICE_SOAK, an integer from 1 to 1,000. Without the variable it returns n. It panics if the variable is anything else.
+// SLUICE_SOAK, an integer from 1 to 1,000. Without the variable it returns n. It panics if the variable is anything
+// else.
 func Times[N int | uint64](n N) N {
 	text, set := os.LookupEnv("SLUICE_SOAK")
 	if !set {

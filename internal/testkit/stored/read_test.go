@@ -116,7 +116,8 @@ func (f frozen) Query(_ context.Context, in *dynamodb.QueryInput,
 		}
 		return s.Value
 	}
-	for _, item := range f.find(*in.TableName, map[string]types.AttributeValue{"pk": in.ExpressionAttributeValues[":p"]}) {
+	for _, item := range f.find(*in.TableName,
+		map[string]types.AttributeValue{"pk": in.ExpressionAttributeValues[":p"]}) {
 		sk := item["sk"].(*types.AttributeValueMemberS).Value
 		if text(":b") == "" || sk >= text(":a") && sk <= text(":b") {
 			out.Items = append(out.Items, item)
@@ -258,7 +259,8 @@ func TestControlItems(t *testing.T) {
 func begin(t *testing.T, now time.Time) (authorizer.Configuration, *cellconfig.Reader) {
 	t.Helper()
 	r, err := cellconfig.New(cellconfig.Config{
-		Table: open(t).cell(t), Cell: "eu-1", Reaches: func(home string) bool { return home == "us-1" }, Log: slog.New(slog.DiscardHandler),
+		Table: open(t).cell(t), Cell: "eu-1", Reaches: func(home string) bool { return home == "us-1" },
+		Log:     slog.New(slog.DiscardHandler),
 		Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second,
 		Hashes: func(_ context.Context, _ time.Time, presented string) ([]identity.KeyHash, error) {
 			h := identity.KeyHash{Pepper: "p1"}
@@ -294,7 +296,8 @@ func TestCell(t *testing.T) {
 			got = append(got, id+": none")
 			continue
 		}
-		got = append(got, fmt.Sprintf("%s: plan %s, suspended %t, cells %q", id, tenant.Plan, tenant.Suspended, tenant.Cells))
+		got = append(got, fmt.Sprintf("%s: plan %s, suspended %t, cells %q", id, tenant.Plan, tenant.Suspended,
+			tenant.Cells))
 		for _, e := range tenant.Limits(now).Limits {
 			l, share := e.Limit, ""
 			if s := e.Share(); s != nil {
@@ -305,20 +308,29 @@ func TestCell(t *testing.T) {
 				share = ", " + s.Why + share
 			}
 			first := &l.Tiers[0]
-			got = append(got, fmt.Sprintf("%s/%s: %d tiers, the first %s of %d, burst %d, per %s %s, %s, %s, cost at most %d, home %q%s", id, l.ID, len(l.Tiers),
-				first.Algorithm, first.Threshold, first.Burst, l.Per, first.Period, l.Mode, l.OnStoreFailure, l.MaxCost, l.Home, share))
+			got = append(got, fmt.Sprintf("%s/%s: %d tiers, the first %s of %d, burst %d, per %s %s, %s, %s, cost "+
+				"at most %d, home %q%s", id, l.ID, len(l.Tiers),
+				first.Algorithm, first.Threshold, first.Burst, l.Per, first.Period, l.Mode, l.OnStoreFailure,
+				l.MaxCost, l.Home, share))
 		}
 	}
 	want := []string{ // acme moves from us-1 to eu-1: neither grants anything of it before both have heard
 		`acme: plan pro, suspended false, cells ["eu-1"]`,
-		`acme/burst: 1 tiers, the first token_bucket of 1000, burst 400, per tenant 1s, enforce, backstop, cost at most 1, home "", share 2/2 of cell eu-1, epoch 4, nothing of it`,
-		`acme/put-product: 2 tiers, the first fixed_window of 20, burst 0, per endpoint 1s, enforce, backstop, cost at most 1, home "", share 2/2 of cell eu-1, epoch 4, nothing of it`,
-		`acme/person: 1 tiers, the first sliding_window of 60, burst 0, per subject 1m0s, shadow, backstop, cost at most 1, home "", share 2/2 of cell eu-1, epoch 4, nothing of it`,
-		`acme/steps: 1 tiers, the first sliding_buckets of 5000, burst 0, per tenant 1h0m0s, enforce, closed, cost at most 1, home "", share 2/2 of cell eu-1, epoch 4, nothing of it`,
-		`acme/search: 1 tiers, the first leaky_bucket of 50, burst 0, per tenant 1s, enforce, backstop, cost at most 20, home "", share 2/2 of cell eu-1, epoch 4, nothing of it`,
-		`acme/monthly: 1 tiers, the first quota of 1000000, burst 0, per tenant 0s, enforce, backstop, cost at most 1, home ""`,
+		`acme/burst: 1 tiers, the first token_bucket of 1000, burst 400, per tenant 1s, enforce, backstop, cost at ` +
+			`most 1, home "", share 2/2 of cell eu-1, epoch 4, nothing of it`,
+		`acme/put-product: 2 tiers, the first fixed_window of 20, burst 0, per endpoint 1s, enforce, backstop, cost ` +
+			`at most 1, home "", share 2/2 of cell eu-1, epoch 4, nothing of it`,
+		`acme/person: 1 tiers, the first sliding_window of 60, burst 0, per subject 1m0s, shadow, backstop, cost at ` +
+			`most 1, home "", share 2/2 of cell eu-1, epoch 4, nothing of it`,
+		`acme/steps: 1 tiers, the first sliding_buckets of 5000, burst 0, per tenant 1h0m0s, enforce, closed, cost ` +
+			`at most 1, home "", share 2/2 of cell eu-1, epoch 4, nothing of it`,
+		`acme/search: 1 tiers, the first leaky_bucket of 50, burst 0, per tenant 1s, enforce, backstop, cost at ` +
+			`most 20, home "", share 2/2 of cell eu-1, epoch 4, nothing of it`,
+		`acme/monthly: 1 tiers, the first quota of 1000000, burst 0, per tenant 0s, enforce, backstop, cost at most ` +
+			`1, home ""`,
 		`b & <c>: plan free, suspended true, cells []`,
-		`b & <c>/burst: 1 tiers, the first token_bucket of 7, burst 13, per tenant 1s, enforce, backstop, cost at most 1, home "", share 2/3 of cell eu-1, epoch 4, all of it`,
+		`b & <c>/burst: 1 tiers, the first token_bucket of 7, burst 13, per tenant 1s, enforce, backstop, cost at ` +
+			`most 1, home "", share 2/3 of cell eu-1, epoch 4, all of it`,
 		`gone: none`,
 	}
 	if !slices.Equal(got, want) {
@@ -425,7 +437,8 @@ func TestMessages(t *testing.T) {
 					t.Fatal(err)
 				}
 				got, err := store.Get(t.Context(), d.Ref)
-				if err != nil || got[0].Version != d.Version || got[0].Deleted != d.Deleted || !bytes.Equal(got[0].Body, d.Body) {
+				if err != nil || got[0].Version != d.Version || got[0].Deleted != d.Deleted ||
+					!bytes.Equal(got[0].Body, d.Body) {
 					t.Errorf("%s %s is %+v, %v; want %+v", d.Kind, d.ID, got, err, d)
 				}
 				documents++

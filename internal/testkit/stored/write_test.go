@@ -209,8 +209,10 @@ func TestWrite(t *testing.T) {
 	balance()
 	expires := noon.AddDate(1, 0, 0)
 	for _, k := range []admin.CreateKeyRequest{
-		{ID: "k1", Tenant: "acme", Subject: "ci", Hash: strings.Repeat("1", 64), Pepper: "p1", Reason: "for their pipeline"},
-		{ID: "k2", Tenant: "b & <c>", Hash: strings.Repeat("2", 64), Pepper: "p1", Expires: &expires, Reason: "a trial"},
+		{ID: "k1", Tenant: "acme", Subject: "ci", Hash: strings.Repeat("1", 64), Pepper: "p1",
+			Reason: "for their pipeline"},
+		{ID: "k2", Tenant: "b & <c>", Hash: strings.Repeat("2", 64), Pepper: "p1", Expires: &expires,
+			Reason: "a trial"},
 	} {
 		_, err = s.CreateKey(ctx, bob, &k)
 		must(err)

@@ -1,4 +1,5 @@
-// Package tokentest makes what tests of JWTs need: keys, tokens good and bad, and issuers that publish their keys, or fail to.
+// Package tokentest makes what tests of JWTs need: keys, tokens good and bad, and issuers that publish their keys, or
+// fail to.
 package tokentest
 
 import (
@@ -80,7 +81,8 @@ func (s *Signer) Signature(input string) []byte {
 	switch k := s.Private.(type) {
 	case *rsa.PrivateKey:
 		if s.Algorithm[:2] == "PS" {
-			return must(rsa.SignPSS(rand.Reader, k, bits, digest, &rsa.PSSOptions{SaltLength: rsa.PSSSaltLengthEqualsHash}))
+			return must(rsa.SignPSS(rand.Reader, k, bits, digest,
+				&rsa.PSSOptions{SaltLength: rsa.PSSSaltLengthEqualsHash}))
 		}
 		return must(rsa.SignPKCS1v15(rand.Reader, k, bits, digest))
 	case *ecdsa.PrivateKey:
@@ -131,7 +133,8 @@ func HS256(kid string, secret []byte, claims map[string]any) string {
 
 // PublicPEM is the signer's public key, as people copy it into a verifier's configuration.
 func (s *Signer) PublicPEM() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: must(x509.MarshalPKIXPublicKey(s.Private.Public()))})
+	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY",
+		Bytes: must(x509.MarshalPKIXPublicKey(s.Private.Public()))})
 }
 
 // Encode is base64url without padding.
@@ -195,8 +198,8 @@ func Document(keys ...*Signer) string {
 	return string(must(json.Marshal(set)))
 }
 
-// Authority answers requests for keys: as the transport of a client, without a network, and as a server's handler. What it
-// answers can be changed while it runs. It is safe for concurrent use.
+// Authority answers requests for keys: as the transport of a client, without a network, and as a server's handler. What
+// it answers can be changed while it runs. It is safe for concurrent use.
 type Authority struct {
 	mu      sync.Mutex
 	respond Responder

@@ -47,13 +47,15 @@ func ref(kind cellconfig.Kind, id string) cellconfig.Ref { return cellconfig.Ref
 
 // Tenant is the document of a tenant on a plan.
 func Tenant(id, planID string, version int64) cellconfig.Document {
-	return cellconfig.Document{Ref: ref(plan.KindTenant, id), Version: version, Body: fmt.Appendf(nil, `{"id":%q,"plan":%q}`, id, planID)}
+	return cellconfig.Document{Ref: ref(plan.KindTenant, id), Version: version,
+		Body: fmt.Appendf(nil, `{"id":%q,"plan":%q}`, id, planID)}
 }
 
 // Plan is the document of a plan of one limit.
 func Plan(id string, threshold, version int64) cellconfig.Document {
 	return cellconfig.Document{Ref: ref(plan.KindPlan, id), Version: version,
-		Body: fmt.Appendf(nil, `{"id":%q,"limits":[{"id":"all","tiers":[{"period":"1s","threshold":%d}]}]}`, id, threshold)}
+		Body: fmt.Appendf(nil, `{"id":%q,"limits":[{"id":"all","tiers":[{"period":"1s","threshold":%d}]}]}`, id,
+			threshold)}
 }
 
 // Key is the document of an API key under 64 hex digits that are all the same.
@@ -139,20 +141,25 @@ func applied(t *testing.T, s cellconfig.Store) {
 	first := head(t, s, 1)
 	apply(t, s, 0, Plan("p", 6, 3), Plan("p", 7, 2), Tenant("t", "q", 1))
 	head(t, s, 1)
-	got := get(t, s, ref(plan.KindPlan, "p"), ref(plan.KindTenant, "t"), ref(plan.KindTenant, "p"), ref(plan.KindPlan, "p"))
-	if !bytes.Equal(got[0].Body, Plan("p", 5, 3).Body) || got[0].Version != 3 || got[0].Seq != 1 || got[2].Version != 0 || got[3].Version != 3 {
+	got := get(t, s, ref(plan.KindPlan, "p"), ref(plan.KindTenant, "t"), ref(plan.KindTenant, "p"),
+		ref(plan.KindPlan, "p"))
+	if !bytes.Equal(got[0].Body, Plan("p", 5, 3).Body) || got[0].Version != 3 || got[0].Seq != 1 ||
+		got[2].Version != 0 || got[3].Version != 3 {
 		t.Errorf("documents %+v", got)
 	}
 	apply(t, s, 1, Tenant("t", "x", 2), Tenant("t", "q", 7), Tenant("t", "y", 3), Plan("p", 6, 3))
 	if h := head(t, s, 2); h.Incarnation != first.Incarnation {
 		t.Errorf("incarnation %q, before %q", h.Incarnation, first.Incarnation)
 	}
-	if d := get(t, s, ref(plan.KindTenant, "t"))[0]; d.Version != 7 || d.Seq != 2 || !bytes.Equal(d.Body, Tenant("t", "q", 7).Body) {
+	if d := get(t, s, ref(plan.KindTenant, "t"))[0]; d.Version != 7 || d.Seq != 2 ||
+		!bytes.Equal(d.Body, Tenant("t", "q", 7).Body) {
 		t.Errorf("document %+v, want version 7", d)
 	}
 	log := entries(t, s)
-	want := []cellconfig.Change{{Ref: ref(plan.KindPlan, "p"), Version: 3}, {Ref: ref(plan.KindTenant, "t"), Version: 1}}
-	if !slices.Equal(log[0].Changes, want) || !slices.Equal(log[1].Changes, []cellconfig.Change{{Ref: ref(plan.KindTenant, "t"), Version: 7}}) {
+	want := []cellconfig.Change{{Ref: ref(plan.KindPlan, "p"), Version: 3}, {Ref: ref(plan.KindTenant, "t"),
+		Version: 1}}
+	if !slices.Equal(log[0].Changes, want) || !slices.Equal(log[1].Changes,
+		[]cellconfig.Change{{Ref: ref(plan.KindTenant, "t"), Version: 7}}) {
 		t.Errorf("log %+v", log)
 	}
 	if part, err := s.Log(t.Context(), 1, 2); err != nil || len(part) != 1 || part[0].Seq != 2 {
@@ -284,10 +291,12 @@ func large(t *testing.T, s cellconfig.Store) {
 }
 
 func odd(t *testing.T, s cellconfig.Store) {
-	body := []byte(`{"routes":[` + strings.TrimSuffix(strings.Repeat(`{"pathPattern":"/a/long/path/with/{name}/*"},`, 30_000), ",") + `]}`)
+	body := []byte(`{"routes":[` + strings.TrimSuffix(strings.Repeat(`{"pathPattern":"/a/long/path/with/{name}/*"},`,
+		30_000), ",") + `]}`)
 	documents := []cellconfig.Document{
 		{Ref: ref(plan.KindSettings, plan.SettingsID), Version: 1, Body: body},
-		Tenant("a#b", "p", 1), Tenant("#", "p", 1), Tenant("é😀 \u2028", "p", 1), Tenant(strings.Repeat("x", cellconfig.MaxIDBytes), "p", 1),
+		Tenant("a#b", "p", 1), Tenant("#", "p", 1), Tenant("é😀 \u2028", "p", 1),
+		Tenant(strings.Repeat("x", cellconfig.MaxIDBytes), "p", 1),
 		{Ref: ref("shares", "s"), Version: 1, Body: []byte("7")},
 	}
 	apply(t, s, len(documents), documents...)
@@ -309,7 +318,8 @@ func conflict(t *testing.T, s cellconfig.Store) {
 		t.Fatal(err)
 	}
 	h := head(t, s, 1)
-	for _, refused := range []cellconfig.Step{step("", 1), step(h.Incarnation, 1), step(h.Incarnation, 3), step("other", 2)} {
+	for _, refused := range []cellconfig.Step{step("", 1), step(h.Incarnation, 1), step(h.Incarnation, 3),
+		step("other", 2)} {
 		if err := s.Commit(t.Context(), refused); !errors.Is(err, cellconfig.ErrConflict) {
 			t.Errorf("step to %d of incarnation %q: %v, want ErrConflict", refused.Entry.Seq, refused.Incarnation, err)
 		}
@@ -325,18 +335,23 @@ func conflict(t *testing.T, s cellconfig.Store) {
 func invalid(t *testing.T, s cellconfig.Store) {
 	good := Tenant("good", "p", 1)
 	for want, d := range map[string]cellconfig.Document{
-		`tenant "v0": version 0`:               Tenant("v0", "p", 0),
-		`tenant "": the id`:                    Tenant("", "p", 1),
-		`the id is not 1 to 512`:               Tenant(strings.Repeat("x", 513), "p", 1),
-		"\\xff\": the id":                      Tenant("\xff", "p", 1),
-		`the kind is not`:                      {Ref: ref("Plan", "p"), Version: 1, Body: []byte("{}")},
-		`keyhash: a key is applied`:            {Ref: ref(cellconfig.KindKeyHash, hash('a')), Version: 1, Body: []byte("{}")},
-		`plan "j": the body is not JSON`:       {Ref: ref(plan.KindPlan, "j"), Version: 1, Body: []byte("id: j")},
-		`plan "n": the body is not JSON`:       {Ref: ref(plan.KindPlan, "n"), Version: 1},
-		`tenant "d": a tombstone`:              {Ref: ref(plan.KindTenant, "d"), Version: 1, Deleted: true, Body: []byte("{}")},
-		`key "k": a key needs its id`:          {Ref: ref(plan.KindKey, "k"), Version: 1, Body: []byte(`{"id":"k","hash":"AB"}`)},
-		`key "other": a key needs its id`:      {Ref: ref(plan.KindKey, "other"), Version: 1, Body: Key("k", "t", 'a', 1).Body},
-		`plan "big": 4194306 bytes, want at m`: {Ref: ref(plan.KindPlan, "big"), Version: 1, Body: []byte(`"` + strings.Repeat("x", 4<<20) + `"`)},
+		`tenant "v0": version 0`: Tenant("v0", "p", 0),
+		`tenant "": the id`:      Tenant("", "p", 1),
+		`the id is not 1 to 512`: Tenant(strings.Repeat("x", 513), "p", 1),
+		"\\xff\": the id":        Tenant("\xff", "p", 1),
+		`the kind is not`:        {Ref: ref("Plan", "p"), Version: 1, Body: []byte("{}")},
+		`keyhash: a key is applied`: {Ref: ref(cellconfig.KindKeyHash, hash('a')), Version: 1,
+			Body: []byte("{}")},
+		`plan "j": the body is not JSON`: {Ref: ref(plan.KindPlan, "j"), Version: 1, Body: []byte("id: j")},
+		`plan "n": the body is not JSON`: {Ref: ref(plan.KindPlan, "n"), Version: 1},
+		`tenant "d": a tombstone`: {Ref: ref(plan.KindTenant, "d"), Version: 1, Deleted: true,
+			Body: []byte("{}")},
+		`key "k": a key needs its id`: {Ref: ref(plan.KindKey, "k"), Version: 1,
+			Body: []byte(`{"id":"k","hash":"AB"}`)},
+		`key "other": a key needs its id`: {Ref: ref(plan.KindKey, "other"), Version: 1,
+			Body: Key("k", "t", 'a', 1).Body},
+		`plan "big": 4194306 bytes, want at m`: {Ref: ref(plan.KindPlan, "big"), Version: 1,
+			Body: []byte(`"` + strings.Repeat("x", 4<<20) + `"`)},
 	} {
 		n, err := cellconfig.Apply(t.Context(), s, []cellconfig.Document{good, d}, time.Now)
 		if n != 0 || !errors.Is(err, cellconfig.ErrInvalid) || !strings.Contains(err.Error(), want) {
@@ -493,7 +508,8 @@ func badRepairs(t *testing.T, s cellconfig.Store) {
 	for what, bad := range map[string][]cellconfig.Replacement{
 		"a document in the place of another": another, "a version below 0": found(t, s, Plan("p", 9, -1)),
 	} {
-		if n, err := cellconfig.Repair(t.Context(), s, bad, time.Now); n != 0 || !errors.Is(err, cellconfig.ErrInvalid) {
+		if n, err := cellconfig.Repair(t.Context(), s, bad, time.Now); n != 0 ||
+			!errors.Is(err, cellconfig.ErrInvalid) {
 			t.Errorf("%s: %d, %v", what, n, err)
 		}
 	}
@@ -570,7 +586,8 @@ func writers(t *testing.T, handles []cellconfig.Store) {
 			for i := range each {
 				documents := []cellconfig.Document{
 					Tenant(fmt.Sprintf("own-%d-%d", w, i), "p", 1),
-					Tenant(fmt.Sprintf("shared-%d", i%shared), fmt.Sprintf("p%d", w), int64(i)+1), // every writer has the same versions
+					// every writer has the same versions
+					Tenant(fmt.Sprintf("shared-%d", i%shared), fmt.Sprintf("p%d", w), int64(i)+1),
 				}
 				if _, err := cellconfig.Apply(t.Context(), s, documents, time.Now); err != nil {
 					t.Errorf("writer %d: %v", w, err)
@@ -601,7 +618,8 @@ func writers(t *testing.T, handles []cellconfig.Store) {
 
 // readers lets two write and a third, with a reader that has all in its cache, look after each write.
 func readers(t *testing.T, handles []cellconfig.Store) {
-	r, err := cellconfig.New(cellconfig.Config{Table: handles[2], Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
+	r, err := cellconfig.New(cellconfig.Config{Table: handles[2], Timeout: 10 * time.Second,
+		FirstTimeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -622,7 +640,8 @@ func readers(t *testing.T, handles []cellconfig.Store) {
 				}
 				c, _ := r.Begin(t.Context(), time.Now())
 				got, err := c.Tenant(t.Context(), id)
-				if err != nil || got.Plan != "own-"+id || got.Limits(time.Now()).Limits[0].Limit.Tiers[0].Threshold != v+1 {
+				if err != nil || got.Plan != "own-"+id ||
+					got.Limits(time.Now()).Limits[0].Limit.Tiers[0].Threshold != v+1 {
 					t.Errorf("after version %d: tenant %+v, %v", v+1, got, err)
 					return
 				}

@@ -1,8 +1,9 @@
-// Package filetable is a plans file as a cell config table: the authorizer then runs on a file that lies beside it, or that
-// is edited, by the same code as on the table of a deployed cell.
+// Package filetable is a plans file as a cell config table: the authorizer then runs on a file that lies beside it, or
+// that is edited, by the same code as on the table of a deployed cell.
 //
-// The files are looked at each time the head is asked for, which a reader does at most once per second. Where one changed, all
-// are read as a whole; what is not good never replaces what was. Only documents that are not the same as before are changes.
+// The files are looked at each time the head is asked for, which a reader does at most once per second. Where one
+// changed, all are read as a whole; what is not good never replaces what was. Only documents that are not the same as
+// before are changes.
 package filetable
 
 import (
@@ -115,8 +116,8 @@ func changed(before, now []fileState) bool {
 	return false
 }
 
-// read reads the files and applies what is not as it was. Plans come before the tenants that name them, and what is gone goes
-// last.
+// read reads the files and applies what is not as it was. Plans come before the tenants that name them, and what is
+// gone goes last.
 func (t *Table) read(ctx context.Context) error {
 	sources, err := configyaml.ReadFiles(os.Stdin, t.files...)
 	if err != nil {

@@ -31,7 +31,8 @@ type files struct {
 }
 
 func plans(threshold int, tenants ...string) string {
-	text := fmt.Sprintf("plans: [{id: p, limits: [{id: a, tiers: [{period: 1s, threshold: %d}]}]}]\ntenants:\n", threshold)
+	text := fmt.Sprintf("plans: [{id: p, limits: [{id: a, tiers: [{period: 1s, threshold: %d}]}]}]\ntenants:\n",
+		threshold)
 	for _, id := range tenants {
 		text += fmt.Sprintf("- {id: %s, plan: p}\n", id)
 	}
@@ -51,7 +52,8 @@ func open(t *testing.T, texts ...string) *files {
 	if f.table, err = filetable.Open(log, f.names...); err != nil {
 		t.Fatal(err)
 	}
-	f.r, err = cellconfig.New(cellconfig.Config{Table: f.table, Log: log, Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
+	f.r, err = cellconfig.New(cellconfig.Config{Table: f.table, Log: log, Timeout: 10 * time.Second,
+		FirstTimeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +122,8 @@ func TestEdits(t *testing.T) {
 	f.want("a", "6")
 	f.want("b", "unknown")
 	f.want("c", "6")
-	if got, want := f.changes(head.Seq), []string{"plan p 2 false", "tenant c 1 false", "tenant b 2 true"}; !slices.Equal(got, want) {
+	if got, want := f.changes(head.Seq), []string{"plan p 2 false", "tenant c 1 false",
+		"tenant b 2 true"}; !slices.Equal(got, want) {
 		t.Errorf("changes %q, want %q", got, want)
 	}
 	head, _ = f.table.Head(t.Context())
@@ -165,10 +168,12 @@ func TestFirstLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	var bad *plan.Error
-	if _, err := filetable.Open(nil, name); !errors.As(err, &bad) || len(bad.Problems) != 2 || bad.Problems[1].Line != 2 {
+	if _, err := filetable.Open(nil, name); !errors.As(err, &bad) || len(bad.Problems) != 2 ||
+		bad.Problems[1].Line != 2 {
 		t.Errorf("Open: %v, want a *plan.Error with two problems", err)
 	}
-	if _, err := filetable.Open(nil, name+".none"); !errors.As(err, &bad) || !strings.Contains(err.Error(), "cannot be read") {
+	if _, err := filetable.Open(nil, name+".none"); !errors.As(err, &bad) ||
+		!strings.Contains(err.Error(), "cannot be read") {
 		t.Errorf("Open of no file: %v, want a *plan.Error", err)
 	}
 	if _, err := filetable.Open(nil); err == nil {
@@ -176,7 +181,8 @@ func TestFirstLoad(t *testing.T) {
 	}
 }
 
-// Guarantees that several files are one configuration, of which any may change or be replaced by another of the same size.
+// Guarantees that several files are one configuration, of which any may change or be replaced by another of the same
+// size.
 func TestSeveralFiles(t *testing.T) {
 	f := open(t, plans(5, "a"), "tenants: [{id: x, plan: p}]\n")
 	f.want("x", "5")
@@ -206,7 +212,8 @@ func TestReadersAtOnce(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 20 {
-				r, err := cellconfig.New(cellconfig.Config{Table: f.table, Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
+				r, err := cellconfig.New(cellconfig.Config{Table: f.table, Timeout: 10 * time.Second,
+					FirstTimeout: 10 * time.Second})
 				if err != nil {
 					t.Error(err)
 					return

@@ -1,5 +1,5 @@
-// Package memtable is a cell config table in the memory of one process: for `sluice dev` and for tests. It keeps its whole
-// log, in the order in which it was written, and holds everything that the table of a deployed cell does.
+// Package memtable is a cell config table in the memory of one process: for `sluice dev` and for tests. It keeps its
+// whole log, in the order in which it was written, and holds everything that the table of a deployed cell does.
 package memtable
 
 import (
@@ -69,7 +69,10 @@ func (t *Table) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry,
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	at := func(seq int64) int {
-		i, _ := slices.BinarySearchFunc(t.log, seq, func(e cellconfig.Entry, seq int64) int { return cmp.Compare(e.Seq, seq) })
+		i, _ := slices.BinarySearchFunc(t.log, seq, func(e cellconfig.Entry, seq int64) int {
+			return cmp.Compare(e.Seq,
+				seq)
+		})
 		return i
 	}
 	from, to := at(after+1), at(upTo+1)

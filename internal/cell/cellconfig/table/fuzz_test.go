@@ -9,8 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 )
 
-// FuzzItem guarantees that every document comes back from its item as it was, and that no item, whatever its attributes hold,
-// stops the program or takes more memory than a body may.
+// FuzzItem guarantees that every document comes back from its item as it was, and that no item, whatever its attributes
+// hold, stops the program or takes more memory than a body may.
 func FuzzItem(f *testing.F) {
 	f.Add("tenant", "t", int64(1), int64(2), false, []byte(`{}`))
 	f.Add("tenant", "#", int64(1<<62), int64(1), true, []byte(nil))
@@ -18,16 +18,19 @@ func FuzzItem(f *testing.F) {
 	f.Add("log", "1", int64(-1), int64(0), false, []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, kind, id string, version, seq int64, deleted bool, body []byte) {
 		raw := map[string]types.AttributeValue{
-			"pk": text(kind), "sk": text(id), "v": number(version), "n": number(seq), "gz": &types.AttributeValueMemberB{Value: body},
+			"pk": text(kind), "sk": text(id), "v": number(version), "n": number(seq),
+			"gz":      &types.AttributeValueMemberB{Value: body},
 			"changes": &types.AttributeValueMemberL{Value: []types.AttributeValue{text(id)}},
 		}
-		if d, err := documentOf(cellconfig.Ref{}, raw); err == nil && (d.Version != version || len(d.Body) > cellconfig.MaxBodyBytes) {
+		if d, err := documentOf(cellconfig.Ref{}, raw); err == nil &&
+			(d.Version != version || len(d.Body) > cellconfig.MaxBodyBytes) {
 			t.Fatalf("%v gives %+v", raw, d)
 		}
 		if e, err := entryOf(raw); err == nil {
 			t.Fatalf("%v gives the entry %+v", raw, e)
 		}
-		d := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.Kind(kind), ID: id}, Version: version, Seq: seq, Deleted: deleted, Body: body}
+		d := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.Kind(kind), ID: id}, Version: version, Seq: seq,
+			Deleted: deleted, Body: body}
 		if deleted {
 			d.Body = nil
 		}
@@ -44,7 +47,8 @@ func FuzzItem(f *testing.F) {
 			t.Fatalf("%+v is named %+v, %v", d.Ref, ref, err)
 		}
 		back, err := documentOf(ref, item)
-		if err != nil || back.Version != version || back.Seq != seq || back.Deleted != deleted || !bytes.Equal(back.Body, d.Body) {
+		if err != nil || back.Version != version || back.Seq != seq || back.Deleted != deleted ||
+			!bytes.Equal(back.Body, d.Body) {
 			t.Fatalf("%+v comes back as %+v, %v", d, back, err)
 		}
 	})

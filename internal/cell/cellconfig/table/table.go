@@ -12,15 +12,16 @@
 //	          with gzip, B), or d (BOOL) where it is a tombstone. x is one hex digit, a hash of the id: a kind is listed by 16
 //	          queries, and no kind is all on one partition.
 //
-// A step is one TransactWriteItems: its documents, its log entry, and the head from n to n+1, on the condition that the head is
-// still at n. Whoever comes second is refused and looks again. So an item needs no condition of its own, and the log has no
-// gap, until its entries' time is over. The step of a repair also gives the head another inc, and may delete items of
-// documents; in its log entry a document that was removed has v 0 and d.
+// A step is one TransactWriteItems: its documents, its log entry, and the head from n to n+1, on the condition that the
+// head is still at n. Whoever comes second is refused and looks again. So an item needs no condition of its own, and
+// the log has no gap, until its entries' time is over. The step of a repair also gives the head another inc, and may
+// delete items of documents; in its log entry a document that was removed has v 0 and d.
 //
 // An item among the documents that is not of this layout, or lies in another shard than that of its id, is no document.
 // List names it as a *cellconfig.BadRow.
 //
-// Each reader's poll reads the head: one read unit per second and process, all of one partition, which gives 3,000 a second.
+// Each reader's poll reads the head: one read unit per second and process, all of one partition, which gives 3,000 a
+// second.
 package table
 
 import (
@@ -60,9 +61,11 @@ const (
 // client is the part of *dynamodb.Client that is used here.
 type client interface {
 	GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error)
-	BatchGetItem(context.Context, *dynamodb.BatchGetItemInput, ...func(*dynamodb.Options)) (*dynamodb.BatchGetItemOutput, error)
+	BatchGetItem(context.Context, *dynamodb.BatchGetItemInput,
+		...func(*dynamodb.Options)) (*dynamodb.BatchGetItemOutput, error)
 	Query(context.Context, *dynamodb.QueryInput, ...func(*dynamodb.Options)) (*dynamodb.QueryOutput, error)
-	TransactWriteItems(context.Context, *dynamodb.TransactWriteItemsInput, ...func(*dynamodb.Options)) (*dynamodb.TransactWriteItemsOutput, error)
+	TransactWriteItems(context.Context, *dynamodb.TransactWriteItemsInput,
+		...func(*dynamodb.Options)) (*dynamodb.TransactWriteItemsOutput, error)
 }
 
 // Config sets up a [Table].
@@ -108,7 +111,8 @@ func (t *Table) Head(ctx context.Context) (cellconfig.Head, error) {
 		return cellconfig.Head{}, fmt.Errorf("head of %s: %w", t.c.Table, cellconfig.ErrEmpty)
 	}
 	i := item{out.Item, nil}
-	head := cellconfig.Head{Incarnation: i.text("inc"), Seq: i.number("n"), Retention: time.Duration(i.number("ret")) * time.Second}
+	head := cellconfig.Head{Incarnation: i.text("inc"), Seq: i.number("n"),
+		Retention: time.Duration(i.number("ret")) * time.Second}
 	if i.bad != nil {
 		return cellconfig.Head{}, fmt.Errorf("head of %s: %w", t.c.Table, i.bad)
 	}
@@ -167,9 +171,10 @@ func (t *Table) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.D
 	}
 	for wait := 5 * time.Millisecond; len(keys) > 0; {
 		n := min(len(keys), batch)
-		out, err := t.c.Client.BatchGetItem(ctx, &dynamodb.BatchGetItemInput{RequestItems: map[string]types.KeysAndAttributes{
-			t.c.Table: {Keys: keys[:n], ConsistentRead: aws.Bool(true)},
-		}})
+		out, err := t.c.Client.BatchGetItem(ctx,
+			&dynamodb.BatchGetItemInput{RequestItems: map[string]types.KeysAndAttributes{
+				t.c.Table: {Keys: keys[:n], ConsistentRead: aws.Bool(true)},
+			}})
 		if err != nil {
 			return nil, fmt.Errorf("read %d documents of %s: %w", len(refs), t.c.Table, err)
 		}
@@ -236,7 +241,8 @@ func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
 	for i := range step.Documents {
 		d := &step.Documents[i]
 		if d.Version == 0 {
-			items = append(items, types.TransactWriteItem{Delete: &types.Delete{TableName: &t.c.Table, Key: documentKey(d.Ref)}})
+			items = append(items, types.TransactWriteItem{Delete: &types.Delete{TableName: &t.c.Table,
+				Key: documentKey(d.Ref)}})
 			continue
 		}
 		attributes, err := documentItem(d)
@@ -270,7 +276,8 @@ func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
 // headStep moves the head, where it is where the step begins.
 func (t *Table) headStep(step *cellconfig.Step) types.TransactWriteItem {
 	values := map[string]types.AttributeValue{
-		":n": number(step.Entry.Seq), ":at": number(step.Entry.At.UnixMicro()), ":ret": number(int64(t.c.Retention / time.Second)),
+		":n": number(step.Entry.Seq), ":at": number(step.Entry.At.UnixMicro()),
+		":ret": number(int64(t.c.Retention / time.Second)),
 	}
 	condition := "attribute_not_exists(#p)"
 	names := map[string]string{"#n": "n", "#at": "at", "#ret": "ret", "#inc": "inc"}
@@ -335,7 +342,8 @@ func documentItem(d *cellconfig.Document) (map[string]types.AttributeValue, erro
 			return nil, err
 		}
 		if packed.Len() > maxItemBytes {
-			return nil, fmt.Errorf("%w %s %q: %d bytes packed, want at most %d", cellconfig.ErrInvalid, d.Kind, d.ID, packed.Len(), maxItemBytes)
+			return nil, fmt.Errorf("%w %s %q: %d bytes packed, want at most %d", cellconfig.ErrInvalid, d.Kind, d.ID,
+				packed.Len(), maxItemBytes)
 		}
 		out["gz"] = &types.AttributeValueMemberB{Value: packed.Bytes()}
 	}

@@ -103,7 +103,8 @@ func child(spec string) int {
 	t, err := table.New(table.Config{Client: c, Table: name})
 	for i := 0; err == nil && i < writes; i++ {
 		_, err = t.Apply(context.Background(), []cellconfig.Document{
-			cellconfigtest.Tenant(fmt.Sprintf("%s-%d", who, i), "p", 1), cellconfigtest.Tenant("all", "p"+who, int64(i)+1),
+			cellconfigtest.Tenant(fmt.Sprintf("%s-%d", who, i), "p", 1), cellconfigtest.Tenant("all", "p"+who,
+				int64(i)+1),
 		})
 	}
 	if err != nil {
@@ -113,8 +114,8 @@ func child(spec string) int {
 	return 0
 }
 
-// Guarantees that appliers in several processes lose nothing: the log has no gap, each document is there, and what all of
-// them wrote only went forward.
+// Guarantees that appliers in several processes lose nothing: the log has no gap, each document is there, and what all
+// of them wrote only went forward.
 func TestProcesses(t *testing.T) {
 	c, name := newTable(t)
 	self, err := os.Executable()
@@ -155,11 +156,13 @@ func TestProcesses(t *testing.T) {
 		}
 	}
 	if last != writes || own != processes*writes {
-		t.Errorf("the shared document is at %d and %d others are there, want %d and %d", last, own, writes, processes*writes)
+		t.Errorf("the shared document is at %d and %d others are there, want %d and %d", last, own, writes,
+			processes*writes)
 	}
 }
 
-// Guarantees that a log entry carries its end of life, so that a table does not grow for ever, and the head says how long.
+// Guarantees that a log entry carries its end of life, so that a table does not grow for ever, and the head says how
+// long.
 func TestRetention(t *testing.T) {
 	c, name := newTable(t)
 	store := open(t, table.Config{Client: c, Table: name, Retention: 90 * time.Minute})
@@ -175,7 +178,8 @@ func TestRetention(t *testing.T) {
 		t.Fatalf("log %v, %v", log, err)
 	}
 	out, err := c.GetItem(t.Context(), &dynamodb.GetItemInput{TableName: &name, Key: map[string]types.AttributeValue{
-		"pk": &types.AttributeValueMemberS{Value: "log"}, "sk": &types.AttributeValueMemberS{Value: "0000000000000000001"},
+		"pk": &types.AttributeValueMemberS{Value: "log"},
+		"sk": &types.AttributeValueMemberS{Value: "0000000000000000001"},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -199,14 +203,18 @@ func TestForeignItems(t *testing.T) {
 	n := func(v string) types.AttributeValue { return &types.AttributeValueMemberN{Value: v} }
 	b := func(v string) types.AttributeValue { return &types.AttributeValueMemberB{Value: []byte(v)} }
 	for name, attributes := range map[string]map[string]types.AttributeValue{
-		"no number":       {"pk": s("tenant#0"), "sk": s("t"), "v": s("1"), "n": n("1"), "body": b("{}"), "at": n("1")},
-		"a fraction":      {"pk": s("tenant#0"), "sk": s("t"), "v": n("1.5"), "n": n("1"), "body": b("{}"), "inc": s("i")},
-		"a negative":      {"pk": s("tenant#0"), "sk": s("t"), "v": n("-1"), "n": n("-1"), "body": b("{}"), "inc": s("i")},
-		"no version":      {"pk": s("log"), "sk": s("t"), "v": n("0"), "n": n("1"), "body": b("{}"), "at": n("-1")},
-		"no body":         {"pk": s("tenant#0"), "sk": s("t"), "v": n("1"), "n": n("1"), "inc": s("")},
-		"no gzip":         {"pk": s("tenant#0"), "sk": s("t"), "v": n("1"), "n": n("1"), "gz": b("{}"), "at": n("1")},
-		"changes of text": {"pk": s("log"), "sk": s("1"), "v": n("1"), "n": n("1"), "at": n("1"), "changes": &types.AttributeValueMemberL{Value: []types.AttributeValue{s("x")}}},
-		"changes unnamed": {"pk": s("log"), "sk": s("1"), "v": n("1"), "n": n("1"), "at": n("1"), "changes": &types.AttributeValueMemberL{Value: []types.AttributeValue{&types.AttributeValueMemberM{}}}},
+		"no number": {"pk": s("tenant#0"), "sk": s("t"), "v": s("1"), "n": n("1"), "body": b("{}"), "at": n("1")},
+		"a fraction": {"pk": s("tenant#0"), "sk": s("t"), "v": n("1.5"), "n": n("1"), "body": b("{}"),
+			"inc": s("i")},
+		"a negative": {"pk": s("tenant#0"), "sk": s("t"), "v": n("-1"), "n": n("-1"), "body": b("{}"),
+			"inc": s("i")},
+		"no version": {"pk": s("log"), "sk": s("t"), "v": n("0"), "n": n("1"), "body": b("{}"), "at": n("-1")},
+		"no body":    {"pk": s("tenant#0"), "sk": s("t"), "v": n("1"), "n": n("1"), "inc": s("")},
+		"no gzip":    {"pk": s("tenant#0"), "sk": s("t"), "v": n("1"), "n": n("1"), "gz": b("{}"), "at": n("1")},
+		"changes of text": {"pk": s("log"), "sk": s("1"), "v": n("1"), "n": n("1"), "at": n("1"),
+			"changes": &types.AttributeValueMemberL{Value: []types.AttributeValue{s("x")}}},
+		"changes unnamed": {"pk": s("log"), "sk": s("1"), "v": n("1"), "n": n("1"), "at": n("1"),
+			"changes": &types.AttributeValueMemberL{Value: []types.AttributeValue{&types.AttributeValueMemberM{}}}},
 	} {
 		store := open(t, table.Config{Client: canned{attributes}, Table: "x"})
 		ref := cellconfig.Ref{Kind: "tenant", ID: "t"}
@@ -214,7 +222,11 @@ func TestForeignItems(t *testing.T) {
 			"Get":  func() error { _, err := store.Get(t.Context(), ref); return err },
 			"Head": func() error { _, err := store.Head(t.Context()); return err },
 			"Log":  func() error { _, err := store.Log(t.Context(), 0, 1); return err },
-			"Gets": func() error { _, err := store.Get(t.Context(), ref, cellconfig.Ref{Kind: "plan", ID: "p"}); return err },
+			"Gets": func() error {
+				_, err := store.Get(t.Context(), ref,
+					cellconfig.Ref{Kind: "plan", ID: "p"})
+				return err
+			},
 			"List": func() error {
 				var last error
 				for _, err := range store.List(t.Context(), "tenant") {
@@ -333,11 +345,15 @@ type canned struct {
 	item map[string]types.AttributeValue
 }
 
-func (c canned) GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error) {
+func (c canned) GetItem(
+	context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options),
+) (*dynamodb.GetItemOutput, error) {
 	return &dynamodb.GetItemOutput{Item: c.item}, nil
 }
 
-func (c canned) BatchGetItem(_ context.Context, in *dynamodb.BatchGetItemInput, _ ...func(*dynamodb.Options)) (*dynamodb.BatchGetItemOutput, error) {
+func (c canned) BatchGetItem(
+	_ context.Context, in *dynamodb.BatchGetItemInput, _ ...func(*dynamodb.Options),
+) (*dynamodb.BatchGetItemOutput, error) {
 	out := &dynamodb.BatchGetItemOutput{Responses: map[string][]map[string]types.AttributeValue{}}
 	for name := range in.RequestItems {
 		out.Responses[name] = []map[string]types.AttributeValue{c.item}
@@ -345,22 +361,29 @@ func (c canned) BatchGetItem(_ context.Context, in *dynamodb.BatchGetItemInput, 
 	return out, nil
 }
 
-func (c canned) Query(context.Context, *dynamodb.QueryInput, ...func(*dynamodb.Options)) (*dynamodb.QueryOutput, error) {
+func (c canned) Query(
+	context.Context, *dynamodb.QueryInput, ...func(*dynamodb.Options),
+) (*dynamodb.QueryOutput, error) {
 	return &dynamodb.QueryOutput{Items: []map[string]types.AttributeValue{c.item}}, nil
 }
 
-func (c canned) TransactWriteItems(context.Context, *dynamodb.TransactWriteItemsInput, ...func(*dynamodb.Options)) (*dynamodb.TransactWriteItemsOutput, error) {
+func (c canned) TransactWriteItems(
+	context.Context, *dynamodb.TransactWriteItemsInput, ...func(*dynamodb.Options),
+) (*dynamodb.TransactWriteItemsOutput, error) {
 	return nil, errors.New("nothing is written here")
 }
 
-// grudging answers a BatchGetItem with one document of those asked for, as DynamoDB may, and refuses the first transaction.
+// grudging answers a BatchGetItem with one document of those asked for, as DynamoDB may, and refuses the first
+// transaction.
 type grudging struct {
 	*dynamodb.Client
 	answers  atomic.Int64
 	canceled atomic.Bool
 }
 
-func (g *grudging) BatchGetItem(ctx context.Context, in *dynamodb.BatchGetItemInput, o ...func(*dynamodb.Options)) (*dynamodb.BatchGetItemOutput, error) {
+func (g *grudging) BatchGetItem(
+	ctx context.Context, in *dynamodb.BatchGetItemInput, o ...func(*dynamodb.Options),
+) (*dynamodb.BatchGetItemOutput, error) {
 	g.answers.Add(1)
 	left := map[string]types.KeysAndAttributes{}
 	for name, k := range in.RequestItems {
@@ -377,19 +400,23 @@ func (g *grudging) BatchGetItem(ctx context.Context, in *dynamodb.BatchGetItemIn
 	return out, err
 }
 
-func (g *grudging) TransactWriteItems(ctx context.Context, in *dynamodb.TransactWriteItemsInput, o ...func(*dynamodb.Options)) (*dynamodb.TransactWriteItemsOutput, error) {
+func (g *grudging) TransactWriteItems(
+	ctx context.Context, in *dynamodb.TransactWriteItemsInput, o ...func(*dynamodb.Options),
+) (*dynamodb.TransactWriteItemsOutput, error) {
 	if !g.canceled.Swap(true) {
 		return nil, &types.TransactionCanceledException{CancellationReasons: []types.CancellationReason{{Code: aws.String("TransactionConflict")}}}
 	}
 	return g.Client.TransactWriteItems(ctx, in, o...)
 }
 
-// Guarantees that keys which DynamoDB leaves unprocessed are asked for again, and a transaction that met another is tried again.
+// Guarantees that keys which DynamoDB leaves unprocessed are asked for again, and a transaction that met another is
+// tried again.
 func TestUnprocessed(t *testing.T) {
 	c, name := newTable(t)
 	g := &grudging{Client: c}
 	store := open(t, table.Config{Client: g, Table: name})
-	documents := []cellconfig.Document{cellconfigtest.Plan("p", 1, 1), cellconfigtest.Tenant("a", "p", 1), cellconfigtest.Tenant("b", "p", 1)}
+	documents := []cellconfig.Document{cellconfigtest.Plan("p", 1, 1), cellconfigtest.Tenant("a", "p", 1),
+		cellconfigtest.Tenant("b", "p", 1)}
 	if n, err := store.Apply(t.Context(), documents); n != 3 || err != nil {
 		t.Fatalf("Apply = %d, %v", n, err)
 	}

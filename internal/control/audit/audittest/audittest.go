@@ -15,8 +15,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/audit"
 )
 
-// Run runs the whole contract, each case on a fresh archive. fresh returns another handle on the same archive with each call
-// of what it returns.
+// Run runs the whole contract, each case on a fresh archive. fresh returns another handle on the same archive with each
+// call of what it returns.
 func Run(t *testing.T, fresh func(t *testing.T) (handle func() audit.Archive)) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -106,7 +106,8 @@ func races(ctx context.Context, handle func() audit.Archive) error {
 	}
 	wg.Wait()
 	if made.Load() != 1 || unequal.Load() != 8 || other.Load() != 0 {
-		return fmt.Errorf("of 16 writers %d made the object, %d were refused, %d met errors; want 1, 8, 0", made.Load(), unequal.Load(), other.Load())
+		return fmt.Errorf("of 16 writers %d made the object, %d were refused, %d met errors; want 1, 8, 0",
+			made.Load(), unequal.Load(), other.Load())
 	}
 	return nil
 }
@@ -114,7 +115,8 @@ func races(ctx context.Context, handle func() audit.Archive) error {
 // Verify and show go by the order: what comes elsewhere is a version that misses.
 func lists(ctx context.Context, handle func() audit.Archive) error {
 	a := handle()
-	names := []string{"audit/a-b/1", "audit/a.b/1", "audit/a/1", "audit/a/2", "audit/a!20/1", "audit/b/1", "audit/A/1", "rejected/1"}
+	names := []string{"audit/a-b/1", "audit/a.b/1", "audit/a/1", "audit/a/2", "audit/a!20/1", "audit/b/1", "audit/A/1",
+		"rejected/1"}
 	for _, n := range names {
 		if _, err := a.Put(ctx, n, []byte(n)); err != nil {
 			return err

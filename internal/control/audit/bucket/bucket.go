@@ -1,13 +1,13 @@
 // Package bucket is the archive of the audit trail as an S3 bucket with Object Lock.
 //
-// An object is written with If-None-Match: * (but to cover what took its name) and its SHA-256, which S3 compares with what
-// arrived. S3 locks it with the bucket's default retention: no writer chooses how long a lock lasts. The bucket has versions, without which there is
-// no Object Lock: a delete hides an object behind a marker, a write of the same name by somebody else comes on top, and
-// both show in the list of versions. Until its retention ends, nobody removes a version, but in GOVERNANCE mode those
-// who may bypass it.
+// An object is written with If-None-Match: * (but to cover what took its name) and its SHA-256, which S3 compares with
+// what arrived. S3 locks it with the bucket's default retention: no writer chooses how long a lock lasts. The bucket
+// has versions, without which there is no Object Lock: a delete hides an object behind a marker, a write of the same
+// name by somebody else comes on top, and both show in the list of versions. Until its retention ends, nobody removes a
+// version, but in GOVERNANCE mode those who may bypass it.
 //
-// What it needs to write: s3:PutObject, s3:GetObject. To verify: s3:ListBucketVersions,
-// s3:GetObjectVersion, s3:GetObjectRetention (without it S3 does not tell of locks), s3:GetBucketObjectLockConfiguration.
+// What it needs to write: s3:PutObject, s3:GetObject. To verify: s3:ListBucketVersions, s3:GetObjectVersion,
+// s3:GetObjectRetention (without it S3 does not tell of locks), s3:GetBucketObjectLockConfiguration.
 package bucket
 
 import (
@@ -43,8 +43,10 @@ type client interface {
 	PutObject(context.Context, *s3.PutObjectInput, ...func(*s3.Options)) (*s3.PutObjectOutput, error)
 	GetObject(context.Context, *s3.GetObjectInput, ...func(*s3.Options)) (*s3.GetObjectOutput, error)
 	HeadObject(context.Context, *s3.HeadObjectInput, ...func(*s3.Options)) (*s3.HeadObjectOutput, error)
-	ListObjectVersions(context.Context, *s3.ListObjectVersionsInput, ...func(*s3.Options)) (*s3.ListObjectVersionsOutput, error)
-	GetObjectLockConfiguration(context.Context, *s3.GetObjectLockConfigurationInput, ...func(*s3.Options)) (*s3.GetObjectLockConfigurationOutput, error)
+	ListObjectVersions(context.Context, *s3.ListObjectVersionsInput,
+		...func(*s3.Options)) (*s3.ListObjectVersionsOutput, error)
+	GetObjectLockConfiguration(context.Context, *s3.GetObjectLockConfigurationInput,
+		...func(*s3.Options)) (*s3.GetObjectLockConfigurationOutput, error)
 }
 
 // NewClient makes the client of a function. It calls nobody.
@@ -151,8 +153,8 @@ func (a *Archive) Cover(ctx context.Context, name string, data []byte) error {
 	return nil
 }
 
-// compare returns nil iff the newest version of the name has this content. The error wraps ErrUnequal or ErrUnreadable if it
-// is sure that a Put cannot be done.
+// compare returns nil iff the newest version of the name has this content. The error wraps ErrUnequal or ErrUnreadable
+// if it is sure that a Put cannot be done.
 func (a *Archive) compare(ctx context.Context, name string, data []byte) error {
 	o, err := a.Get(ctx, audit.Entry{Name: name})
 	if errors.Is(err, audit.ErrTooLarge) || err == nil && !bytes.Equal(o.Data, data) {
@@ -197,13 +199,14 @@ func (a *Archive) Get(ctx context.Context, e audit.Entry) (audit.Object, error) 
 		return audit.Object{}, fmt.Errorf("get %.200q: %w", e.Name, err)
 	}
 	return audit.Object{
-		Data: data, Locked: out.ObjectLockMode != "", LockMode: string(out.ObjectLockMode), LockedUntil: aws.ToTime(out.ObjectLockRetainUntilDate),
+		Data: data, Locked: out.ObjectLockMode != "", LockMode: string(out.ObjectLockMode),
+		LockedUntil: aws.ToTime(out.ObjectLockRetainUntilDate),
 	}, nil
 }
 
-// unreadable says why nobody who reads the archive can read this object, if that is what the error of a GetObject means;
-// otherwise it is empty. It errs on the side of an error that is tried again: S3 that is away, or a right that the reader
-// lacks, must never look as if somebody had made the object so.
+// unreadable says why nobody who reads the archive can read this object, if that is what the error of a GetObject
+// means; otherwise it is empty. It errs on the side of an error that is tried again: S3 that is away, or a right that
+// the reader lacks, must never look as if somebody had made the object so.
 func (a *Archive) unreadable(ctx context.Context, in *s3.GetObjectInput, err error) string {
 	switch code(err) {
 	case "InvalidObjectState":
@@ -217,7 +220,8 @@ func (a *Archive) unreadable(ctx context.Context, in *s3.GetObjectInput, err err
 		return "its key in KMS decrypts nothing"
 	case "AccessDenied":
 		// S3 denies the object, or KMS its key. HeadObject needs the same right as GetObject, and no key of KMS.
-		out, err := a.c.Client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: in.Bucket, Key: in.Key, VersionId: in.VersionId})
+		out, err := a.c.Client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: in.Bucket, Key: in.Key,
+			VersionId: in.VersionId})
 		kms := []types.ServerSideEncryption{types.ServerSideEncryptionAwsKms, types.ServerSideEncryptionAwsKmsDsse}
 		if err == nil && slices.Contains(kms, out.ServerSideEncryption) {
 			return "its key in KMS is not that of the archive"
@@ -237,7 +241,8 @@ func code(err error) string {
 // List implements [audit.Archive], page by page.
 func (a *Archive) List(ctx context.Context, prefix, after string) iter.Seq2[audit.Entry, error] {
 	return func(yield func(audit.Entry, error) bool) {
-		in := &s3.ListObjectVersionsInput{Bucket: &a.c.Bucket, Prefix: &prefix, MaxKeys: aws.Int32(mostPerPage), EncodingType: types.EncodingTypeUrl}
+		in := &s3.ListObjectVersionsInput{Bucket: &a.c.Bucket, Prefix: &prefix, MaxKeys: aws.Int32(mostPerPage),
+			EncodingType: types.EncodingTypeUrl}
 		if after != "" {
 			in.KeyMarker = &after
 		}
@@ -261,7 +266,8 @@ func (a *Archive) List(ctx context.Context, prefix, after string) iter.Seq2[audi
 			}
 			marker, err := url.QueryUnescape(aws.ToString(out.NextKeyMarker))
 			if err != nil || marker == "" {
-				yield(audit.Entry{}, fmt.Errorf("list %s: a page that is not the last says %.200q comes next", prefix, aws.ToString(out.NextKeyMarker)))
+				yield(audit.Entry{}, fmt.Errorf("list %s: a page that is not the last says %.200q comes next", prefix,
+					aws.ToString(out.NextKeyMarker)))
 				return
 			}
 			in.KeyMarker, in.VersionIdMarker = &marker, out.NextVersionIdMarker
@@ -269,7 +275,8 @@ func (a *Archive) List(ctx context.Context, prefix, after string) iter.Seq2[audi
 	}
 }
 
-// entries are a page in the order of names. The client has taken versions and markers apart, each newest first within a name.
+// entries are a page in the order of names. The client has taken versions and markers apart, each newest first within a
+// name.
 func entries(out *s3.ListObjectVersionsOutput) ([]audit.Entry, error) {
 	page := make([]audit.Entry, 0, len(out.Versions)+len(out.DeleteMarkers))
 	versions, markers := out.Versions, out.DeleteMarkers

@@ -41,7 +41,9 @@ func TestContract(t *testing.T) {
 // careless puts without a condition.
 type careless struct{ *s3.Client }
 
-func (c careless) PutObject(ctx context.Context, in *s3.PutObjectInput, o ...func(*s3.Options)) (*s3.PutObjectOutput, error) {
+func (c careless) PutObject(
+	ctx context.Context, in *s3.PutObjectInput, o ...func(*s3.Options),
+) (*s3.PutObjectOutput, error) {
 	in.IfNoneMatch = nil
 	return c.Client.PutObject(ctx, in, o...)
 }
@@ -49,7 +51,9 @@ func (c careless) PutObject(ctx context.Context, in *s3.PutObjectInput, o ...fun
 // shortsighted reads the first page of a list.
 type shortsighted struct{ *s3.Client }
 
-func (c shortsighted) ListObjectVersions(ctx context.Context, in *s3.ListObjectVersionsInput, o ...func(*s3.Options)) (*s3.ListObjectVersionsOutput, error) {
+func (c shortsighted) ListObjectVersions(
+	ctx context.Context, in *s3.ListObjectVersionsInput, o ...func(*s3.Options),
+) (*s3.ListObjectVersionsOutput, error) {
 	out, err := c.Client.ListObjectVersions(ctx, in, o...)
 	if err == nil {
 		out.IsTruncated = aws.Bool(false)
@@ -111,7 +115,8 @@ func TestLocks(t *testing.T) {
 		}
 		remove := func(bypass bool) error {
 			_, err := b.Client().DeleteObject(t.Context(), &s3.DeleteObjectInput{
-				Bucket: aws.String(s3test.Name), Key: &e.Name, VersionId: &e.Version, BypassGovernanceRetention: &bypass,
+				Bucket: aws.String(s3test.Name), Key: &e.Name, VersionId: &e.Version,
+				BypassGovernanceRetention: &bypass,
 			})
 			return err
 		}
@@ -192,8 +197,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// Guarantees that a write meets refusals, conflicts, throttling and lost answers with what each needs: another try where that
-// helps, an error where it does not, and one object in the end.
+// Guarantees that a write meets refusals, conflicts, throttling and lost answers with what each needs: another try
+// where that helps, an error where it does not, and one object in the end.
 func TestFaults(t *testing.T) {
 	const forever = 1 << 30
 	tests := []struct {
@@ -237,12 +242,13 @@ func TestFaults(t *testing.T) {
 func TestUnreadable(t *testing.T) {
 	const name = "audit/a/1"
 	sealed := func(how s3test.Seal, fault *s3test.Fault) (get, put error) {
-		b := s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1, Fault: func(r *http.Request) *s3test.Fault {
-			if r.Method == http.MethodPut {
-				return nil
-			}
-			return fault
-		}})
+		b := s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1,
+			Fault: func(r *http.Request) *s3test.Fault {
+				if r.Method == http.MethodPut {
+					return nil
+				}
+				return fault
+			}})
 		b.Overwrite(name, []byte("one"))
 		b.Seal(name, how)
 		once := func(o *s3.Options) { o.RetryMaxAttempts = 1 }
@@ -265,8 +271,10 @@ func TestUnreadable(t *testing.T) {
 	}
 	for what, fault := range map[string]s3test.Fault{
 		"refused": {Status: 403, Code: "AccessDenied"}, "throttled": {Status: 503, Code: "SlowDown"},
-		"no bucket": {Status: 404, Code: "NoSuchBucket"}, "another wrong request": {Status: 400, Code: "InvalidRequest"},
-		"credentials that ended": {Status: 400, Code: "ExpiredToken"}, "KMS is busy": {Status: 400, Code: "KMS.ThrottlingException"},
+		"no bucket": {Status: 404, Code: "NoSuchBucket"}, "another wrong request": {Status: 400,
+			Code: "InvalidRequest"},
+		"credentials that ended": {Status: 400, Code: "ExpiredToken"}, "KMS is busy": {Status: 400,
+			Code: "KMS.ThrottlingException"},
 	} {
 		for _, how := range []s3test.Seal{"", s3test.ForeignKey} {
 			get, put := sealed(how, &fault)
@@ -278,8 +286,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// Guarantees that an object of an ordinary key that is refused by itself is not taken for unreadable: the reader may lack
-// a right.
+// Guarantees that an object of an ordinary key that is refused by itself is not taken for unreadable: the reader may
+// lack a right.
 func TestRefusedAlone(t *testing.T) {
 	b := s3test.New(t, s3test.Config{Fault: func(r *http.Request) *s3test.Fault {
 		if r.Method == http.MethodGet {
@@ -288,7 +296,8 @@ func TestRefusedAlone(t *testing.T) {
 		return nil
 	}})
 	b.Overwrite("audit/a/1", []byte("one"))
-	if _, err := open(t, b).Get(t.Context(), audit.Entry{Name: "audit/a/1"}); err == nil || errors.Is(err, audit.ErrUnreadable) {
+	if _, err := open(t, b).Get(t.Context(), audit.Entry{Name: "audit/a/1"}); err == nil ||
+		errors.Is(err, audit.ErrUnreadable) {
 		t.Errorf("get %v, want an error that is not ErrUnreadable", err)
 	}
 }

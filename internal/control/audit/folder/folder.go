@@ -1,9 +1,10 @@
-// Package folder is the archive of the audit trail as a folder on disk, for a program that runs everything in one process.
+// Package folder is the archive of the audit trail as a folder on disk, for a program that runs everything in one
+// process.
 //
-// Its files have the names of the objects, and can only be read. A file is written beside its name, synced, and then linked to
-// it, which fails where there is one: a crash leaves no half of a record. Nothing here is locked. Whoever may write the folder
-// may rewrite it, and a removed file leaves no trace but the gap in its item's versions. What the hash chain and the live tables
-// tell is found out all the same.
+// Its files have the names of the objects, and can only be read. A file is written beside its name, synced, and then
+// linked to it, which fails where there is one: a crash leaves no half of a record. Nothing here is locked. Whoever may
+// write the folder may rewrite it, and a removed file leaves no trace but the gap in its item's versions. What the hash
+// chain and the live tables tell is found out all the same.
 //
 // Names differ by case; a file system that ignores it refuses the second of two such items as unequal.
 package folder
@@ -47,7 +48,8 @@ func New(dir string) (*Archive, error) {
 
 // file is where an object lies.
 func (a *Archive) file(name string) (string, error) {
-	if !fs.ValidPath(name) || name == "." || strings.ContainsAny(name, "\\\x00") || strings.HasPrefix(path.Base(name), begun) {
+	if !fs.ValidPath(name) || name == "." || strings.ContainsAny(name, "\\\x00") || strings.HasPrefix(path.Base(name),
+		begun) {
 		return "", fmt.Errorf("%.200q is no name for a file", name)
 	}
 	return filepath.Join(a.dir, filepath.FromSlash(name)), nil

@@ -35,7 +35,8 @@ func TestContract(t *testing.T) {
 func TestNames(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, filepath.Join(dir, "archive"))
-	for _, name := range []string{"../x", "audit/../../x", "/x", "audit//x", "audit/./x", `audit\x`, "audit/\x00", ".", "audit/.begun-1"} {
+	for _, name := range []string{"../x", "audit/../../x", "/x", "audit//x", "audit/./x", `audit\x`, "audit/\x00", ".",
+		"audit/.begun-1"} {
 		if made, err := a.Put(t.Context(), name, []byte("x")); err == nil || made {
 			t.Errorf("an object %q is taken", name)
 		}
@@ -49,8 +50,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Guarantees that files cannot be written by mistake, that a crash in the middle of a write shows nothing, and that nothing is
-// left of a write.
+// Guarantees that files cannot be written by mistake, that a crash in the middle of a write shows nothing, and that
+// nothing is left of a write.
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir)
@@ -79,7 +80,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// Guarantees that a folder that is not there is an error and no empty archive: a wrong path must not look like a good one.
+// Guarantees that a folder that is not there is an error and no empty archive: a wrong path must not look like a good
+// one.
 func TestNoFolder(t *testing.T) {
 	if _, err := folder.New(""); err == nil {
 		t.Error("a folder without a name is taken")

@@ -1,5 +1,5 @@
-// Package livetables lets an audit trail be verified against tables that a running process has open: the process answers for them,
-// with operators' calls, and who verifies asks it.
+// Package livetables lets an audit trail be verified against tables that a running process has open: the process
+// answers for them, with operators' calls, and who verifies asks it.
 //
 // Items go as they are kept, every field and the body to the byte, for their hashes are compared.
 package livetables
@@ -46,7 +46,8 @@ type answer struct {
 	Bad   string   `json:"bad,omitempty"` // what cannot be read of what was asked for
 }
 
-// Register has a mux answer for tables. of names them: a call for others, which has found this process by mistake, is refused.
+// Register has a mux answer for tables. of names them: a call for others, which has found this process by mistake, is
+// refused.
 func Register(m *call.Mux, of string, tables audit.Tables) {
 	register(m, &served{of, tables, maxPageBytes})
 }
@@ -156,13 +157,16 @@ func (t *Tables) Get(ctx context.Context, table control.Table, key string) (cont
 	case len(items) == 0:
 		return control.Item{}, fmt.Errorf("%s/%q: %w", table, key, control.ErrNotFound)
 	case items[0].Table != table || items[0].Key != key:
-		return control.Item{}, fmt.Errorf("%s/%q was asked for, and the answer is %s/%q", table, key, items[0].Table, items[0].Key)
+		return control.Item{}, fmt.Errorf("%s/%q was asked for, and the answer is %s/%q", table, key, items[0].Table,
+			items[0].Key)
 	}
 	return items[0], nil
 }
 
 // List implements [audit.Tables].
-func (t *Tables) List(ctx context.Context, table control.Table, after string, most int) (items []control.Item, next string, err error) {
+func (t *Tables) List(
+	ctx context.Context, table control.Table, after string, most int,
+) (items []control.Item, next string, err error) {
 	return t.ask(ctx, pagePath, pageRequest{t.of, table, after, most})
 }
 

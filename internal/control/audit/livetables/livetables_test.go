@@ -50,23 +50,27 @@ func open(t *testing.T, path string) *embedded.Tables {
 	return tables
 }
 
-// Guarantees that items arrive as they are kept, whatever is in them: a body that other JSON writers would write otherwise, a name of
-// any text, a tombstone; and that there is none where there is none.
+// Guarantees that items arrive as they are kept, whatever is in them: a body that other JSON writers would write
+// otherwise, a name of any text, a tombstone; and that there is none where there is none.
 func TestItemsArriveAsTheyAre(t *testing.T) {
 	tables := open(t, filepath.Join(t.TempDir(), "control.db"))
 	keys := []string{"plain", "<b>&amp;\u2028 \"ü\"", strings.Repeat("n", 128)}
 	for i, key := range keys {
-		body := fmt.Appendf(nil, `{"html":"<a href=\"x\">&","n":9007199254740993,"plan":"p%d","text":"\u2028\u0000"}`, i)
+		body := fmt.Appendf(nil, `{"html":"<a href=\"x\">&","n":9007199254740993,"plan":"p%d","text":"\u2028\u0000"}`,
+			i)
 		for v := range int64(2) {
-			if _, err := tables.Put(t.Context(), control.Change{Table: control.Tenants, Key: key, Expect: v, Body: body, Actor: "<alice> & bob", Reason: "a \"test\"", Now: time.Now()}); err != nil {
+			if _, err := tables.Put(t.Context(), control.Change{Table: control.Tenants, Key: key, Expect: v,
+				Body: body, Actor: "<alice> & bob", Reason: "a \"test\"", Now: time.Now()}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if _, err := tables.Put(t.Context(), control.Change{Table: control.Tenants, Key: "gone", Body: []byte(`{}`), Actor: "a", Reason: "b", Now: time.Now()}); err != nil {
+	if _, err := tables.Put(t.Context(), control.Change{Table: control.Tenants, Key: "gone", Body: []byte(`{}`),
+		Actor: "a", Reason: "b", Now: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tables.Put(t.Context(), control.Change{Table: control.Tenants, Key: "gone", Expect: 1, Delete: true, Actor: "a", Reason: "b", Now: time.Now()}); err != nil {
+	if _, err := tables.Put(t.Context(), control.Change{Table: control.Tenants, Key: "gone", Expect: 1, Delete: true,
+		Actor: "a", Reason: "b", Now: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	live := served(t, tables, "these")
@@ -76,7 +80,8 @@ func TestItemsArriveAsTheyAre(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := live.Get(t.Context(), control.Tenants, key)
-		if err != nil || !got.Equal(&want) || got.Verify() != nil || string(got.Body) != string(want.Body) || got.PrevHash != want.PrevHash {
+		if err != nil || !got.Equal(&want) || got.Verify() != nil || string(got.Body) != string(want.Body) ||
+			got.PrevHash != want.PrevHash {
 			t.Errorf("%q is %+v, %v; want %+v", key, got, err, want)
 		}
 	}
@@ -112,7 +117,8 @@ func TestLargeItems(t *testing.T) {
 	const n, size = 12, 2_000
 	for i := range n {
 		body := `{"plan":"` + strings.Repeat("x", size) + `"}`
-		if _, err := tables.Put(t.Context(), control.Change{Table: control.Tenants, Key: fmt.Sprintf("t%02d", i), Body: []byte(body), Actor: "a", Reason: "b", Now: time.Now()}); err != nil {
+		if _, err := tables.Put(t.Context(), control.Change{Table: control.Tenants, Key: fmt.Sprintf("t%02d", i),
+			Body: []byte(body), Actor: "a", Reason: "b", Now: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -134,13 +140,14 @@ func TestLargeItems(t *testing.T) {
 	}
 }
 
-// Guarantees that an item which somebody has spoilt in the tables is said to be so by whoever asks over there, and the others are
-// told beside it.
+// Guarantees that an item which somebody has spoilt in the tables is said to be so by whoever asks over there, and the
+// others are told beside it.
 func TestSpoiltItem(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
 	tables := open(t, path)
 	for _, key := range []string{"a", "b", "c"} {
-		if _, err := tables.Put(t.Context(), control.Change{Table: control.Tenants, Key: key, Body: []byte(`{"plan":"p"}`), Actor: "a", Reason: "b", Now: time.Now()}); err != nil {
+		if _, err := tables.Put(t.Context(), control.Change{Table: control.Tenants, Key: key,
+			Body: []byte(`{"plan":"p"}`), Actor: "a", Reason: "b", Now: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -151,12 +158,16 @@ func TestSpoiltItem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = db.Update(func(tx *bolt.Tx) error { return tx.Bucket([]byte("items")).Put([]byte("tenants\x00b"), []byte("{}")) })
+	err = db.Update(func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("items")).Put([]byte("tenants\x00b"),
+			[]byte("{}"))
+	})
 	if err := errors.Join(err, db.Close()); err != nil {
 		t.Fatal(err)
 	}
 	live := served(t, open(t, path), "these")
-	if _, err := live.Get(t.Context(), control.Tenants, "b"); !errors.Is(err, control.ErrBadItem) || !strings.Contains(err.Error(), `"b"`) {
+	if _, err := live.Get(t.Context(), control.Tenants, "b"); !errors.Is(err, control.ErrBadItem) ||
+		!strings.Contains(err.Error(), `"b"`) {
 		t.Errorf("a spoilt item: %v", err)
 	}
 	items, next, err := live.List(t.Context(), control.Tenants, "", 10)
@@ -165,8 +176,8 @@ func TestSpoiltItem(t *testing.T) {
 	}
 }
 
-// Guarantees that a process which has other tables is not taken for the one that is asked for, that bad calls are refused, and that
-// a process which has ended is an error and no empty table.
+// Guarantees that a process which has other tables is not taken for the one that is asked for, that bad calls are
+// refused, and that a process which has ended is an error and no empty table.
 func TestOthers(t *testing.T) {
 	tables := open(t, filepath.Join(t.TempDir(), "control.db"))
 	other := served(t, tables, "others")
@@ -174,7 +185,8 @@ func TestOthers(t *testing.T) {
 	if err == nil || errors.Is(err, control.ErrNotFound) || !strings.Contains(err.Error(), "other tables") {
 		t.Errorf("another's item: %v", err)
 	}
-	if _, _, err = other.List(t.Context(), control.Tenants, "", 10); err == nil || !strings.Contains(err.Error(), "other tables") {
+	if _, _, err = other.List(t.Context(), control.Tenants, "", 10); err == nil ||
+		!strings.Contains(err.Error(), "other tables") {
 		t.Errorf("another's table: %v", err)
 	}
 	live := served(t, tables, "these")
@@ -187,7 +199,8 @@ func TestOthers(t *testing.T) {
 	if err := tables.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := live.Get(t.Context(), control.Tenants, "a"); err == nil || errors.Is(err, control.ErrNotFound) || errors.Is(err, control.ErrBadItem) {
+	if _, err := live.Get(t.Context(), control.Tenants, "a"); err == nil || errors.Is(err, control.ErrNotFound) ||
+		errors.Is(err, control.ErrBadItem) {
 		t.Errorf("tables that were closed: %v", err)
 	}
 	gone := httptest.NewServer(nil)

@@ -112,7 +112,8 @@ func TestSlowBodies(t *testing.T) {
 		{"short pauses", 0, echo, sized, 200_000, 50_000, 20 * time.Second, 200, time.Minute, 90 * time.Second},
 		{"2 KiB/s", 0, echo, sized, 200_000, 2 << 10, time.Second, 200, 90 * time.Second, 100 * time.Second},
 		{"half a KiB/s", 0, echo, sized, 200_000, 512, time.Second, 408, 50 * time.Second, 70 * time.Second},
-		{"a slow upstream", 0, slow, "Content-Length: 9216\r\n", 9 << 10, 9 << 10, 0, 202, 9 * time.Minute, 10 * time.Minute},
+		{"a slow upstream", 0, slow, "Content-Length: 9216\r\n", 9 << 10, 9 << 10, 0, 202, 9 * time.Minute,
+			10 * time.Minute},
 		{"a body that nobody reads", 0, denies, sized, 200_000, 1, 5 * time.Second, 429, 0, soon},
 		{"chunks that nobody reads", 0, denies, chunked, 0, 1, 0, 429, 0, soon},
 		{"a large body that nobody reads", 0, denies, "Content-Length: 9000000\r\n", 0, 1, 0, 429, 0, time.Second},
@@ -198,7 +199,8 @@ func TestUpgradedConnections(t *testing.T) {
 			_, _ = fmt.Fprintf(own, "%q %v\n", line, err)
 		}))
 		go func() {
-			_, _ = io.WriteString(conn, "GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+			_, _ = io.WriteString(conn, "GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: "+
+				"x\r\n\r\n")
 			<-time.After(20 * time.Minute)
 			_, _ = io.WriteString(conn, "hello\n")
 		}()

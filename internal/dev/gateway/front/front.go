@@ -1,5 +1,5 @@
-// Package front is what every local gateway has around its own answers: the server, the reserved pages, caught panics, bounded
-// bodies, and the proxy to what stands behind it.
+// Package front is what every local gateway has around its own answers: the server, the reserved pages, caught panics,
+// bounded bodies, and the proxy to what stands behind it.
 package front
 
 import (
@@ -66,7 +66,8 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch bounded := f.c.MaxBodyBytes > 0; {
 	case reserved(r.URL.Path):
 		f.serveReserved(out, r)
-	case r.Method == http.MethodConnect || r.URL.Opaque != "": // the latter is a URL inside a URL, and has no path to count
+	// the latter is a URL inside a URL, and has no path to count
+	case r.Method == http.MethodConnect || r.URL.Opaque != "":
 		f.c.Handler.Refuse(out, r, answer.BadRequest, answer.NewInstance())
 	case bounded && r.ContentLength > f.c.MaxBodyBytes:
 		f.c.Handler.Refuse(out, r, answer.TooLarge, answer.NewInstance())
@@ -89,7 +90,8 @@ func (f *Front) recover(w *Response, r *http.Request) {
 	}
 	f.panics.Add(1)
 	instance := answer.NewInstance()
-	f.c.Log.Error("a request made the gateway panic", "instance", instance, "method", r.Method, "path", Bounded(r.URL.Path),
+	f.c.Log.Error("a request made the gateway panic", "instance", instance, "method", r.Method, "path",
+		Bounded(r.URL.Path),
 		"panic", p, "stack", redact(string(debug.Stack())))
 	if w.status != 0 {
 		panic(http.ErrAbortHandler) // half an answer is out: cutting the connection is the only way to say so

@@ -97,7 +97,8 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	instance := answer.NewInstance()
 	if !ofBody {
-		p.Log.Warn("the upstream did not answer", "instance", instance, "method", r.Method, "path", Bounded(r.URL.Path), "error", redact(err.Error()))
+		p.Log.Warn("the upstream did not answer", "instance", instance, "method", r.Method, "path",
+			Bounded(r.URL.Path), "error", redact(err.Error()))
 	}
 	p.Refuse(ResponseOf(w), r, kind, instance)
 }
@@ -117,7 +118,8 @@ const TenantHeader = "X-Sluice-Tenant"
 type Echo struct {
 	Message string
 	Refuse  func(w *Response, r *http.Request, kind answer.Kind, instance string) // as [Handler.Refuse] does
-	Tenant  func(http.Header) string                                              // who the backend takes for the caller; default TenantHeader
+	// who the backend takes for the caller; default TenantHeader
+	Tenant func(http.Header) string
 }
 
 // ServeHTTP reads the body to its end.

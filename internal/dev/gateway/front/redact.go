@@ -7,7 +7,8 @@ import (
 )
 
 // addresses are IP addresses as the net packages write them: IPv4 with or without port, IPv6 in brackets.
-var addresses = regexp.MustCompile(`\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b|\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[^\]\s]*)?\](:\d+)?`)
+var addresses = regexp.MustCompile(`\b\d{1,3}(\.\d{1,3}){3}` +
+	`(:\d+)?\b|\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[^\]\s]*)?\](:\d+)?`)
 
 // redact takes addresses out of texts of others that go to a log: errors of the net packages name both ends.
 func redact(s string) string { return addresses.ReplaceAllString(s, "[address]") }

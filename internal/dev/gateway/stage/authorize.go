@@ -13,8 +13,8 @@ import (
 
 // Function is a Lambda function. *lambdahost.Host is one, and authorizer.Handler is one in this process.
 //
-// An error whose text is exactly "Unauthorized", or that the function itself reported with that message, makes a 401 of an
-// authorizer's call; any other is a failure. Assumption: missing-credential.
+// An error whose text is exactly "Unauthorized", or that the function itself reported with that message, makes a 401 of
+// an authorizer's call; any other is a failure. Assumption: missing-credential.
 type Function interface {
 	Invoke(ctx context.Context, payload []byte) ([]byte, error)
 }
@@ -72,7 +72,8 @@ func (c *call) authorize(ctx context.Context) *refusal {
 	case a == nil:
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(lambdahost.WithTraceID(ctx, c.trace), time.Duration(a.TimeoutMillis)*time.Millisecond)
+	ctx, cancel := context.WithTimeout(lambdahost.WithTraceID(ctx, c.trace),
+		time.Duration(a.TimeoutMillis)*time.Millisecond)
 	defer cancel()
 	began := time.Now()
 	out, err := invoke(ctx, a.function, c.authorizerEvent(a).bytes())
@@ -184,7 +185,8 @@ func readContext(in map[string]json.RawMessage) (map[string]scalar, error) {
 		v := scalar{json: raw, text: string(bytes.TrimSpace(raw))}
 		switch first := v.text[0]; first {
 		case '{', '[', 'n':
-			return nil, fmt.Errorf("the authorizer's context has %s, which is no string, number or boolean", shown(name))
+			return nil, fmt.Errorf("the authorizer's context has %s, which is no string, number or boolean",
+				shown(name))
 		case '"':
 			if err := json.Unmarshal(raw, &v.text); err != nil {
 				return nil, fmt.Errorf("the authorizer's context has %s, which is no string", shown(name))

@@ -29,8 +29,8 @@ type call struct {
 	header         http.Header // the client's and those that API Gateway adds, Host included
 	query          []pair      // in the order sent, decoded
 
-	// fullPath is the path with stage or base path, and path without. On a REST API they are as sent; an HTTP API decodes
-	// them, and cuts them at a question mark that was encoded. Both is observed, and not documented.
+	// fullPath is the path with stage or base path, and path without. On a REST API they are as sent; an HTTP API
+	// decodes them, and cuts them at a question mark that was encoded. Both is observed, and not documented.
 	fullPath, path string
 
 	route      *route
@@ -76,7 +76,8 @@ func decoded(path string) string {
 	return path
 }
 
-// readHeader adds what API Gateway adds: the address at the end of X-Forwarded-For, port and scheme as of every API, a trace id.
+// readHeader adds what API Gateway adds: the address at the end of X-Forwarded-For, port and scheme as of every API, a
+// trace id.
 func (c *call) readHeader() {
 	h := c.r.Header.Clone()
 	if h == nil {
@@ -97,8 +98,8 @@ func (c *call) readHeader() {
 
 var traceRoot = regexp.MustCompile(`^[A-Za-z0-9=;:_.-]{0,256}$`)
 
-// traceID keeps a client's trace and adds its own part, as AWS's balancers document it; without one, or with one that is none,
-// it begins a trace.
+// traceID keeps a client's trace and adds its own part, as AWS's balancers document it; without one, or with one that
+// is none, it begins a trace.
 func traceID(sent string, now time.Time) string {
 	own := fmt.Sprintf("1-%08x-%s", now.Unix(), hex.EncodeToString(random(12)))
 	if strings.Contains(sent, "Root=") && traceRoot.MatchString(sent) {
@@ -223,5 +224,6 @@ func (c *call) arn() string {
 	if c.s.d.Kind == WebSocket {
 		method, path = connectRoute, ""
 	}
-	return "arn:aws:execute-api:" + c.s.d.Region + ":" + c.s.d.Account + ":" + c.s.d.API + "/" + c.s.d.Stage + "/" + method + path
+	return "arn:aws:execute-api:" + c.s.d.Region + ":" + c.s.d.Account + ":" + c.s.d.API + "/" + c.s.d.Stage + "/" +
+		method + path
 }

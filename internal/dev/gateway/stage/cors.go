@@ -9,9 +9,9 @@ import (
 
 // CORS is the setting of an HTTP API. It answers preflights, and replaces what a backend says about CORS.
 //
-// A preflight of a path whose route takes OPTIONS and has an authorizer (ANY, $default) is asked about like any other request, and
-// is refused without a credential, as documented of $default; else it is answered without a backend. To answers of the gateway
-// itself nothing is added: that is not documented, and this is the worse case.
+// A preflight of a path whose route takes OPTIONS and has an authorizer (ANY, $default) is asked about like any other
+// request, and is refused without a credential, as documented of $default; else it is answered without a backend. To
+// answers of the gateway itself nothing is added: that is not documented, and this is the worse case.
 type CORS struct {
 	AllowOrigins     []string `yaml:"allowOrigins"` // "*", "https://*", "http://*" or origins
 	AllowMethods     []string `yaml:"allowMethods"`
@@ -27,7 +27,8 @@ func (c *checker) cors() {
 	case m == nil:
 		return
 	case c.d.Kind != HTTP:
-		c.problem("corsConfiguration", "only an HTTP API has one: a %s API answers preflights by a method OPTIONS", c.d.Kind)
+		c.problem("corsConfiguration", "only an HTTP API has one: a %s API answers preflights by a method OPTIONS",
+			c.d.Kind)
 		return
 	case m.AllowCredentials && slices.Contains(m.AllowOrigins, "*"):
 		c.problem("corsConfiguration.allowCredentials", "not with the origin *")
@@ -37,7 +38,8 @@ func (c *checker) cors() {
 	for _, l := range []struct {
 		name   string
 		values []string
-	}{{"allowOrigins", m.AllowOrigins}, {"allowMethods", m.AllowMethods}, {"allowHeaders", m.AllowHeaders}, {"exposeHeaders", m.ExposeHeaders}} {
+	}{{"allowOrigins", m.AllowOrigins}, {"allowMethods", m.AllowMethods}, {"allowHeaders", m.AllowHeaders},
+		{"exposeHeaders", m.ExposeHeaders}} {
 		for _, v := range l.values {
 			if v == "" || !sendable(v) || strings.Contains(v, ",") {
 				c.problem("corsConfiguration."+l.name, "%s is not one value", shown(v))
@@ -48,7 +50,8 @@ func (c *checker) cors() {
 
 // preflight reports whether a request asks what another would be allowed.
 func (c *call) preflight() bool {
-	return c.s.d.CORS != nil && c.r.Method == http.MethodOptions && c.r.Header.Get("Origin") != "" && c.r.Header.Get("Access-Control-Request-Method") != ""
+	return c.s.d.CORS != nil && c.r.Method == http.MethodOptions && c.r.Header.Get("Origin") != "" &&
+		c.r.Header.Get("Access-Control-Request-Method") != ""
 }
 
 const corsPrefix = "Access-Control-"

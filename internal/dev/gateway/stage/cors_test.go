@@ -19,10 +19,13 @@ routes:
   - { route: "OPTIONS /open", integration: { type: AWS_PROXY, function: backend, payloadFormatVersion: "2.0" } }
 `
 
-// Guarantees that an HTTP API's CORS is as documented: preflights are answered without a backend, and without the authorizer where no
-// route with one takes OPTIONS; answers of backends get the configured headers and lose their own; other origins get none.
+// Guarantees that an HTTP API's CORS is as documented: preflights are answered without a backend, and without the
+// authorizer where no route with one takes OPTIONS; answers of backends get the configured headers and lose their own;
+// other origins get none.
 func TestCORS(t *testing.T) {
-	authorizer, backend := &answers{out: `{"isAuthorized":true}`}, &answers{out: `{"statusCode":200,"headers":{"access-control-allow-origin":"*","Access-Control-Max-Age":"9","X-Own":"1"}}`}
+	authorizer, backend := &answers{out: `{"isAuthorized":true}`},
+		&answers{out: `{"statusCode":200,"headers":{"access-control-allow-origin":"*","Access-Control-Max-Age":"9",` +
+			`"X-Own":"1"}}`}
 	base, _ := serve(t, describe(t, cors), authorizer, backend, nil)
 	preflight := func(origin string) []string {
 		return []string{"Origin", origin, "Access-Control-Request-Method", "GET"}
@@ -43,8 +46,10 @@ func TestCORS(t *testing.T) {
 			}
 		}
 	}
-	shared := map[string]string{"Access-Control-Allow-Origin": "https://app.example.com", "Access-Control-Expose-Headers": "Retry-After,RateLimit", "Access-Control-Allow-Credentials": "true"}
-	asked := map[string]string{"Access-Control-Allow-Methods": "GET,PUT", "Access-Control-Allow-Headers": "x-api-key", "Access-Control-Max-Age": "60"}
+	shared := map[string]string{"Access-Control-Allow-Origin": "https://app.example.com",
+		"Access-Control-Expose-Headers": "Retry-After,RateLimit", "Access-Control-Allow-Credentials": "true"}
+	asked := map[string]string{"Access-Control-Allow-Methods": "GET,PUT", "Access-Control-Allow-Headers": "x-api-key",
+		"Access-Control-Max-Age": "60"}
 	for name, value := range shared {
 		asked[name] = value
 	}
@@ -53,15 +58,17 @@ func TestCORS(t *testing.T) {
 	}
 	is(send(t, "OPTIONS", base+"/shop", "", preflight("https://evil.example")...), 204, nil)
 	if authorizer.calls() != 0 || backend.calls() != 0 {
-		t.Errorf("preflights came to the authorizer %d times, to the backend %d times", authorizer.calls(), backend.calls())
+		t.Errorf("preflights came to the authorizer %d times, to the backend %d times", authorizer.calls(),
+			backend.calls())
 	}
 	is(send(t, "OPTIONS", base+"/any", "", preflight("https://app.example.com")...), 204, asked)
 	if authorizer.calls() != 1 {
 		t.Errorf("a preflight of a route that takes OPTIONS came to its authorizer %d times", authorizer.calls())
 	}
 	is(send(t, "GET", base+"/shop", "", "Origin", "https://app.example.com"), 200, shared)
-	is(send(t, "GET", base+"/any", "", "Origin", "http://localhost:3000"), 200, map[string]string{"Access-Control-Allow-Origin": "http://localhost:3000",
-		"Access-Control-Expose-Headers": "Retry-After,RateLimit", "Access-Control-Allow-Credentials": "true"})
+	is(send(t, "GET", base+"/any", "", "Origin", "http://localhost:3000"), 200,
+		map[string]string{"Access-Control-Allow-Origin": "http://localhost:3000",
+			"Access-Control-Expose-Headers": "Retry-After,RateLimit", "Access-Control-Allow-Credentials": "true"})
 	is(send(t, "GET", base+"/shop", ""), 200, nil)
 	is(send(t, "GET", base+"/shop", "", "Origin", "https://evil.example"), 200, nil)
 	is(send(t, "OPTIONS", base+"/shop", "", "Origin", "https://app.example.com"), 404, nil) // asks for nothing
@@ -87,8 +94,8 @@ func TestCORSProblems(t *testing.T) {
 	}
 }
 
-// Guarantees that a MOCK answers with its status and the headers mapped to that, that a backend is asked by its own method, and that
-// an ECHO with a URL is the request to that URL, of which the host is not asked.
+// Guarantees that a MOCK answers with its status and the headers mapped to that, that a backend is asked by its own
+// method, and that an ECHO with a URL is the request to that URL, of which the host is not asked.
 func TestIntegrationSettings(t *testing.T) {
 	up := newUpstream(t)
 	text := `
@@ -100,17 +107,25 @@ routes:
   - { route: "ANY /c/{id}", integration: { type: ECHO, url: "https://shop.example.com/v1/{id}", httpMethod: POST, requestParameters: { integration.request.path.id: method.request.path.id } } }
 `
 	base, _ := serve(t, describe(t, text), nil, nil, nil)
-	if r := send(t, "OPTIONS", base+"/dev/a", ""); r.status != 204 || r.header.Get("Access-Control-Allow-Origin") != "*" || r.header.Get("X") != "" || r.body != "" {
+	if r := send(t, "OPTIONS", base+"/dev/a", ""); r.status != 204 ||
+		r.header.Get("Access-Control-Allow-Origin") != "*" || r.header.Get("X") != "" || r.body != "" {
 		t.Errorf("%+v", r)
 	}
-	if s := send(t, "PUT", base+"/dev/b?q=1", "body").seen(t); s.Method != "GET" || s.URI != "/there?q=1" || s.Body != "body" {
+	if s := send(t, "PUT", base+"/dev/b?q=1", "body").seen(t); s.Method != "GET" || s.URI != "/there?q=1" ||
+		s.Body != "body" {
 		t.Errorf("%+v", s)
 	}
-	if r := send(t, "GET", base+"/dev/c/7?q=1", ""); r.status != 200 || !strings.Contains(r.body, `"method": "POST"`) || !strings.Contains(r.body, `"path": "/v1/7"`) || !strings.Contains(r.body, `"query": "q=1"`) {
+	if r := send(t, "GET", base+"/dev/c/7?q=1", ""); r.status != 200 ||
+		!strings.Contains(r.body, `"method": "POST"`) || !strings.Contains(r.body, `"path": "/v1/7"`) ||
+		!strings.Contains(r.body, `"query": "q=1"`) {
 		t.Errorf("%+v", r)
 	}
-	base, _ = serve(t, describe(t, text), nil, nil, func(c *stage.Config) { c.Upstream, _ = url.Parse(up.URL + "/base/") })
-	if s := send(t, "GET", base+"/dev/c/7?q=1", "").seen(t); s.Method != "POST" || s.URI != "/base/v1/7?q=1" || s.Host == "shop.example.com" {
+	base, _ = serve(t, describe(t, text), nil, nil, func(c *stage.Config) {
+		c.Upstream,
+			_ = url.Parse(up.URL + "/base/")
+	})
+	if s := send(t, "GET", base+"/dev/c/7?q=1", "").seen(t); s.Method != "POST" || s.URI != "/base/v1/7?q=1" ||
+		s.Host == "shop.example.com" {
 		t.Errorf("%+v", s)
 	}
 	for _, c := range []struct{ old, broken, want string }{
@@ -121,7 +136,8 @@ routes:
 		{"httpMethod: GET", `statusCode: "200"`, "statusCode: only MOCK has one"},
 		{"{ type: MOCK,", "{ type: MOCK, url: \"http://a\",", "url: only HTTP_PROXY and ECHO have one"},
 	} {
-		if _, err := stage.Parse("f.yaml", []byte(strings.Replace(text, c.old, c.broken, 1))); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := stage.Parse("f.yaml", []byte(strings.Replace(text, c.old, c.broken, 1))); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.broken, err, c.want)
 		}
 	}

@@ -25,8 +25,8 @@ const (
 	WebSocket Kind = "WebSocket"
 )
 
-// Description is one stage of one API, as far as this package serves it. Whatever it cannot say is not served: its reader
-// refuses the rest. Names of types and mappings are API Gateway's own.
+// Description is one stage of one API, as far as this package serves it. Whatever it cannot say is not served: its
+// reader refuses the rest. Names of types and mappings are API Gateway's own.
 type Description struct {
 	Kind           Kind                       `yaml:"kind"`
 	API            string                     `yaml:"api"`     // id; default "local"
@@ -42,7 +42,8 @@ type Description struct {
 	CORS           *CORS                      `yaml:"corsConfiguration"` // HTTP APIs only; nil is none
 }
 
-// Domain is a custom domain that is mapped to the stage. Requests then come below BasePath instead of below the stage's name.
+// Domain is a custom domain that is mapped to the stage. Requests then come below BasePath instead of below the stage's
+// name.
 type Domain struct {
 	Name     string `yaml:"name"`
 	BasePath string `yaml:"basePath"` // "" or segments without a slash at either end, as in "v1"
@@ -50,25 +51,30 @@ type Domain struct {
 
 // Authorizer is a Lambda authorizer.
 type Authorizer struct {
-	Function       string   `yaml:"function"`              // a name of Config.Functions
-	Type           string   `yaml:"type"`                  // REQUEST, which is also the default
-	Payload        string   `yaml:"payloadFormatVersion"`  // HTTP APIs: "1.0" or "2.0", which must be given
-	Simple         bool     `yaml:"enableSimpleResponses"` // HTTP APIs with payload 2.0
-	IdentitySource []string `yaml:"identitySource"`        // must be empty: Sluice's authorizer is asked about requests without a credential, too
-	TTLSeconds     *int     `yaml:"resultTtlInSeconds"`    // must be given and 0: API Gateway's default on REST APIs is 300
-	TimeoutMillis  int      `yaml:"timeoutInMillis"`       // until the call is given up, at most maxAuthorizerMillis; 0 is that
+	Function string `yaml:"function"`              // a name of Config.Functions
+	Type     string `yaml:"type"`                  // REQUEST, which is also the default
+	Payload  string `yaml:"payloadFormatVersion"`  // HTTP APIs: "1.0" or "2.0", which must be given
+	Simple   bool   `yaml:"enableSimpleResponses"` // HTTP APIs with payload 2.0
+	// must be empty: Sluice's authorizer is asked about requests without a credential, too
+	IdentitySource []string `yaml:"identitySource"`
+	// must be given and 0: API Gateway's default on REST APIs is 300
+	TTLSeconds *int `yaml:"resultTtlInSeconds"`
+	// until the call is given up, at most maxAuthorizerMillis; 0 is that
+	TimeoutMillis int `yaml:"timeoutInMillis"`
 }
 
 // Route is what is done with the requests that match its key.
 type Route struct {
-	Key           string      `yaml:"route"`         // "GET /product/{id}", "ANY /{proxy+}"; HTTP APIs also "$default"; WebSocket "$connect"
-	Authorizer    string      `yaml:"authorizer"`    // a name of Authorizers; "" lets everybody pass
-	Authorization string      `yaml:"authorization"` // REST APIs: AWS_IAM, without an Authorizer; "" is by the Authorizer, if there is one
+	// "GET /product/{id}", "ANY /{proxy+}"; HTTP APIs also "$default"; WebSocket "$connect"
+	Key        string `yaml:"route"`
+	Authorizer string `yaml:"authorizer"` // a name of Authorizers; "" lets everybody pass
+	// REST APIs: AWS_IAM, without an Authorizer; "" is by the Authorizer, if there is one
+	Authorization string      `yaml:"authorization"`
 	Integration   Integration `yaml:"integration"`
 }
 
-// The types of integrations. Echo is ours: it answers with the request that an HTTP_PROXY would have made, or passes it to
-// Config.Upstream. With a URL it is the request to that URL, of which the host is not asked.
+// The types of integrations. Echo is ours: it answers with the request that an HTTP_PROXY would have made, or passes it
+// to Config.Upstream. With a URL it is the request to that URL, of which the host is not asked.
 const (
 	HTTPProxy = "HTTP_PROXY"
 	AWSProxy  = "AWS_PROXY"
@@ -78,29 +84,34 @@ const (
 
 // Integration is what stands behind a route.
 type Integration struct {
-	Type          string `yaml:"type"`
-	URL           string `yaml:"url"`                  // HTTP_PROXY, ECHO may have one; may hold {name} of a path parameter
-	Method        string `yaml:"httpMethod"`           // HTTP_PROXY and ECHO: the method of the backend's request; "" is the client's
+	Type string `yaml:"type"`
+	// HTTP_PROXY, ECHO may have one; may hold {name} of a path parameter
+	URL string `yaml:"url"`
+	// HTTP_PROXY and ECHO: the method of the backend's request; "" is the client's
+	Method        string `yaml:"httpMethod"`
 	StatusCode    string `yaml:"statusCode"`           // MOCK on a REST API: what it answers, default "200"
 	Function      string `yaml:"function"`             // AWS_PROXY: a name of Config.Functions
 	Payload       string `yaml:"payloadFormatVersion"` // AWS_PROXY of an HTTP API: "1.0" or "2.0", which must be given
 	TimeoutMillis int    `yaml:"timeoutInMillis"`      // 50..30000; default 29000, of an HTTP API 30000
 
 	// RequestParameters map the request: on a REST API "integration.request.header.X" (and querystring, path) to
-	// "context.authorizer.NAME", "method.request.header.X", "'literal'" and the like; on an HTTP API "overwrite:header.x",
-	// "append:header.x", "remove:header.x" or "overwrite:path" to "$context.authorizer.NAME", "$request.header.x" and the like.
+	// "context.authorizer.NAME", "method.request.header.X", "'literal'" and the like; on an HTTP API
+	// "overwrite:header.x", "append:header.x", "remove:header.x" or "overwrite:path" to "$context.authorizer.NAME",
+	// "$request.header.x" and the like.
 	RequestParameters map[string]string `yaml:"requestParameters"`
 
-	// ResponseParameters map the answer's headers: of a MOCK on a REST API "method.response.header.X"; on an HTTP API, by the
-	// status of the integration's answer, "overwrite:header.x" and the like, and "overwrite:statuscode".
+	// ResponseParameters map the answer's headers: of a MOCK on a REST API "method.response.header.X"; on an HTTP API,
+	// by the status of the integration's answer, "overwrite:header.x" and the like, and "overwrite:statuscode".
 	ResponseParameters map[string]map[string]string `yaml:"responseParameters"`
 }
 
 // GatewayResponse is what a REST API answers where it does not come to an integration.
 type GatewayResponse struct {
-	StatusCode string            `yaml:"statusCode"`         // "" is the type's own; of DEFAULT_4XX and _5XX, that of the type it stands for
-	Parameters map[string]string `yaml:"responseParameters"` // "gatewayresponse.header.X" to "context.authorizer.NAME", "'literal'", …
-	Templates  map[string]string `yaml:"responseTemplates"`  // by content type; $context.NAME is replaced, nothing else
+	// "" is the type's own; of DEFAULT_4XX and _5XX, that of the type it stands for
+	StatusCode string `yaml:"statusCode"`
+	// "gatewayresponse.header.X" to "context.authorizer.NAME", "'literal'", …
+	Parameters map[string]string `yaml:"responseParameters"`
+	Templates  map[string]string `yaml:"responseTemplates"` // by content type; $context.NAME is replaced, nothing else
 }
 
 const (
@@ -259,9 +270,11 @@ func (c *checker) authorizer(at string, a *Authorizer) {
 	case a.Function == "":
 		c.problem(at+".function", "missing")
 	case a.TTLSeconds == nil:
-		c.problem(at+".resultTtlInSeconds", "missing: write 0, since API Gateway's own default may cache answers, and ours are about one request")
+		c.problem(at+".resultTtlInSeconds", "missing: write 0, since API Gateway's own default may cache answers, "+
+			"and ours are about one request")
 	case *a.TTLSeconds != 0:
-		c.problem(at+".resultTtlInSeconds", "%d: answers of this authorizer are about one request and must not be cached; want 0", *a.TTLSeconds)
+		c.problem(at+".resultTtlInSeconds", "%d: answers of this authorizer are about one request and must not be "+
+			"cached; want 0", *a.TTLSeconds)
 	case a.TimeoutMillis < 0 || a.TimeoutMillis > most:
 		c.problem(at+".timeoutInMillis", "%d is outside 0..%d", a.TimeoutMillis, most)
 	}
@@ -270,7 +283,8 @@ func (c *checker) authorizer(at string, a *Authorizer) {
 	}
 	c.authorizerForm(at, a)
 	if len(a.IdentitySource) > 0 {
-		c.problem(at+".identitySource", "the local gateway knows none: requests without a credential must reach the authorizer, too")
+		c.problem(at+".identitySource", "the local gateway knows none: requests without a credential must reach the "+
+			"authorizer, too")
 	}
 }
 
@@ -372,7 +386,8 @@ func (c *checker) integrationType(at string, g *Integration) bool {
 			c.problem(at+".statusCode", "%s is not a status of 200 to 599", shown(g.StatusCode))
 		}
 	default:
-		c.problem(at+".type", "%s is not known; there are %s, %s, %s and %s", shown(g.Type), HTTPProxy, AWSProxy, Mock, Echo)
+		c.problem(at+".type", "%s is not known; there are %s, %s, %s and %s", shown(g.Type), HTTPProxy, AWSProxy, Mock,
+			Echo)
 		return false
 	}
 	c.integrationMembers(at, g)
@@ -380,7 +395,8 @@ func (c *checker) integrationType(at string, g *Integration) bool {
 	case c.d.Kind == HTTP && g.Type == Mock:
 		c.problem(at+".type", "an HTTP API has no %s", Mock)
 	case c.d.Kind == WebSocket && g.Type != Mock:
-		c.problem(at+".type", "only %s is served for a WebSocket API: connections are authorized, and no messages passed", Mock)
+		c.problem(at+".type", "only %s is served for a WebSocket API: connections are authorized, and no messages "+
+			"passed", Mock)
 	}
 	return true
 }

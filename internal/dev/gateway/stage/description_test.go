@@ -10,7 +10,8 @@ import (
 
 // Guarantees that what is part of the program can be read, and is what it is called.
 func TestBuiltin(t *testing.T) {
-	for name, kind := range map[string]stage.Kind{"rest": stage.REST, "http": stage.HTTP, "websocket": stage.WebSocket} {
+	for name, kind := range map[string]stage.Kind{"rest": stage.REST, "http": stage.HTTP,
+		"websocket": stage.WebSocket} {
 		if d := builtin(t, name); d.Kind != kind {
 			t.Errorf("%s is a %s API", name, d.Kind)
 		}
@@ -30,8 +31,8 @@ routes:
   - { route: "GET /a", authorizer: a, integration: { type: ECHO } }
 `
 
-// Guarantees that whatever the stand-in does not do is refused where it stands: a setting that is passed over would make tests
-// pass on what is then deployed.
+// Guarantees that whatever the stand-in does not do is refused where it stands: a setting that is passed over would
+// make tests pass on what is then deployed.
 func TestProblems(t *testing.T) {
 	if _, err := stage.Parse("good.yaml", []byte(good)); err != nil {
 		t.Fatal(err)
@@ -43,65 +44,110 @@ func TestProblems(t *testing.T) {
 		{"nothing", "", "f.yaml:1:1: the file is empty: it needs kind"},
 		{"no YAML", "a: [", "f.yaml:1:1: not valid YAML: "},
 		{"a list", "[]", "f.yaml:1:1: want a description (a mapping), got a list"},
-		{"two documents", good + "---\n" + good, "f.yaml:7:1: a second YAML document begins here: one file holds one document"},
+		{"two documents", good + "---\n" + good, "f.yaml:7:1: a second YAML document begins here: one file holds " +
+			"one document"},
 		{"no kind", "routes: []", `kind: want REST, HTTP or WebSocket, got ""`},
 		{"an unknown key", good + "cors: {}\n", `f.yaml:6:1: unknown key "cors" in a description; known: kind,`},
-		{"an unknown key inside", strings.Replace(good, "type: ECHO", "type: ECHO, cacheTtl: 5", 1), `routes[0].integration: unknown key "cacheTtl" in an integration; known: type,`},
+		{"an unknown key inside", strings.Replace(good, "type: ECHO", "type: ECHO, cacheTtl: 5", 1),
+			`routes[0].integration: unknown key "cacheTtl" in an integration; known: type,`},
 		{"a key twice", good + "kind: HTTP\n", `f.yaml:6:1: key "kind" is there twice, first at line 1`},
 		{"a merge key", "<<: {}\n" + good, "f.yaml:1:1: merge keys (<<) are not supported"},
-		{"a number for a text", strings.Replace(good, "function: f", "function: 7", 1), `f.yaml:3:18: authorizers.a.function: want a string, got the integer 7: write it in quotes, "7"`},
-		{"a text for a number", strings.Replace(good, "Seconds: 0", "Seconds: none", 1), `authorizers.a.resultTtlInSeconds: want an integer, got the string "none"`},
-		{"nothing for a text", strings.Replace(good, "function: f", "function: ", 1), `authorizers.a.function: want a string, got nothing`},
-		{"a TTL", strings.Replace(good, "Seconds: 0", "Seconds: 300", 1), "f.yaml:3:41: authorizers.a.resultTtlInSeconds: 300: answers of this authorizer are about one request and must not be cached; want 0"},
-		{"no TTL", strings.Replace(good, ", resultTtlInSeconds: 0", "", 1), "f.yaml:3:6: authorizers.a.resultTtlInSeconds: missing"},
-		{"an authorizer that is none", strings.Replace(good, "authorizer: a", "authorizer: b", 1), `f.yaml:5:36: routes[0].authorizer: "b" is none of authorizers`},
-		{"a type of authorizer", strings.Replace(good, "function: f", "function: f, type: JWT", 1), `authorizers.a.type: "JWT": the local gateway knows REQUEST`},
-		{"TOKEN", strings.Replace(good, "function: f", "function: f, type: TOKEN", 1), `authorizers.a.type: "TOKEN": the local gateway knows REQUEST`},
-		{"an identity source", strings.Replace(good, "function: f", "function: f, identitySource: [method.request.header.Authorization]", 1),
+		{"a number for a text", strings.Replace(good, "function: f", "function: 7", 1),
+			`f.yaml:3:18: authorizers.a.function: want a string, got the integer 7: write it in quotes, "7"`},
+		{"a text for a number", strings.Replace(good, "Seconds: 0", "Seconds: none", 1),
+			`authorizers.a.resultTtlInSeconds: want an integer, got the string "none"`},
+		{"nothing for a text", strings.Replace(good, "function: f", "function: ", 1),
+			`authorizers.a.function: want a string, got nothing`},
+		{"a TTL", strings.Replace(good, "Seconds: 0", "Seconds: 300", 1),
+			"f.yaml:3:41: authorizers.a.resultTtlInSeconds: 300: answers of this authorizer are about one request " +
+				"and must not be cached; want 0"},
+		{"no TTL", strings.Replace(good, ", resultTtlInSeconds: 0", "", 1),
+			"f.yaml:3:6: authorizers.a.resultTtlInSeconds: missing"},
+		{"an authorizer that is none", strings.Replace(good, "authorizer: a", "authorizer: b", 1),
+			`f.yaml:5:36: routes[0].authorizer: "b" is none of authorizers`},
+		{"a type of authorizer", strings.Replace(good, "function: f", "function: f, type: JWT", 1),
+			`authorizers.a.type: "JWT": the local gateway knows REQUEST`},
+		{"TOKEN", strings.Replace(good, "function: f", "function: f, type: TOKEN", 1),
+			`authorizers.a.type: "TOKEN": the local gateway knows REQUEST`},
+		{"an identity source", strings.Replace(good, "function: f",
+			"function: f, identitySource: [method.request.header.Authorization]", 1),
 			"authorizers.a.identitySource: the local gateway knows none"},
-		{"no payload on HTTP", strings.Replace(good, "REST", "HTTP", 1), `authorizers.a.payloadFormatVersion: want "1.0" or "2.0"`},
-		{"a payload on REST", strings.Replace(good, "function: f", `function: f, payloadFormatVersion: "1.0"`, 1), "payload formats and simple responses are of HTTP APIs only"},
-		{"simple responses of 1.0", strings.Replace(strings.Replace(good, "REST", "HTTP", 1), "function: f", `function: f, enableSimpleResponses: true, payloadFormatVersion: "1.0"`, 1), "simple responses need payload 2.0"},
-		{"a long time", strings.Replace(good, "function: f", "function: f, timeoutInMillis: 30000", 1), "timeoutInMillis: 30000 is outside 0..29000"},
+		{"no payload on HTTP", strings.Replace(good, "REST", "HTTP", 1),
+			`authorizers.a.payloadFormatVersion: want "1.0" or "2.0"`},
+		{"a payload on REST", strings.Replace(good, "function: f", `function: f, payloadFormatVersion: "1.0"`, 1),
+			"payload formats and simple responses are of HTTP APIs only"},
+		{"simple responses of 1.0", strings.Replace(strings.Replace(good, "REST", "HTTP", 1), "function: f",
+			`function: f, enableSimpleResponses: true, payloadFormatVersion: "1.0"`,
+			1), "simple responses need payload 2.0"},
+		{"a long time", strings.Replace(good, "function: f", "function: f, timeoutInMillis: 30000", 1),
+			"timeoutInMillis: 30000 is outside 0..29000"},
 		{"no routes", "kind: REST", "routes: missing"},
-		{"a route twice", integration("REST", `"GET /{a}"`, "{ type: ECHO }") + "  - { route: \"GET /{b}\", integration: { type: ECHO } }\n", "matches the same requests as routes[0]"},
+		{"a route twice", integration("REST", `"GET /{a}"`, "{ type: ECHO }") +
+			"  - { route: \"GET /{b}\", integration: { type: ECHO } }\n", "matches the same requests as routes[0]"},
 		{"no path", integration("REST", "GET", "{ type: ECHO }"), `routes[0].route: "GET" is not "METHOD /path"`},
 		{"a method", integration("REST", `"FETCH /a"`, "{ type: ECHO }"), "the method is none of ANY"},
-		{"a greedy parameter in the middle", integration("REST", `"GET /{a+}/b"`, "{ type: ECHO }"), "{a+} must be the last segment"},
+		{"a greedy parameter in the middle", integration("REST", `"GET /{a+}/b"`, "{ type: ECHO }"),
+			"{a+} must be the last segment"},
 		{"half a parameter", integration("REST", `"GET /{a"`, "{ type: ECHO }"), "is not {name} or {name+}"},
 		{"a wildcard", integration("REST", `"GET /*"`, "{ type: ECHO }"), "is not a segment"},
 		{"a parameter twice", integration("REST", `"GET /{a}/{a}"`, "{ type: ECHO }"), "{a} is there twice"},
 		{"$default on REST", integration("REST", `$default`, "{ type: ECHO }"), `is not "METHOD /path"`},
-		{"another route of a WebSocket", integration("WebSocket", `sendMessage`, "{ type: MOCK }"), "only $connect is served"},
+		{"another route of a WebSocket", integration("WebSocket", `sendMessage`, "{ type: MOCK }"),
+			"only $connect is served"},
 		{"messages", integration("WebSocket", `$connect`, "{ type: ECHO }"), "no messages passed"},
-		{"an integration", integration("REST", `"GET /a"`, "{ type: HTTP }"), `routes[0].integration.type: "HTTP" is not known`},
+		{"an integration", integration("REST", `"GET /a"`, "{ type: HTTP }"),
+			`routes[0].integration.type: "HTTP" is not known`},
 		{"MOCK on HTTP", integration("HTTP", `"GET /a"`, "{ type: MOCK }"), "an HTTP API has no MOCK"},
 		{"no URL", integration("REST", `"GET /a"`, "{ type: HTTP_PROXY }"), "integration.url: "},
 		{"a password", integration("REST", `"GET /a"`, `{ type: HTTP_PROXY, url: "http://u:p@h/" }`), "password"},
-		{"a URL with a parameter that is not mapped", integration("REST", `"GET /{a}"`, `{ type: HTTP_PROXY, url: "http://h/{a}" }`), "map integration.request.path.a"},
-		{"a URL with a parameter that the route lacks", integration("HTTP", `"GET /a"`, `{ type: HTTP_PROXY, url: "http://h/{a}" }`), "url has {a}, and the route does not"},
+		{"a URL with a parameter that is not mapped", integration("REST", `"GET /{a}"`,
+			`{ type: HTTP_PROXY, url: "http://h/{a}" }`), "map integration.request.path.a"},
+		{"a URL with a parameter that the route lacks", integration("HTTP", `"GET /a"`,
+			`{ type: HTTP_PROXY, url: "http://h/{a}" }`), "url has {a}, and the route does not"},
 		{"no function", integration("REST", `"GET /a"`, "{ type: AWS_PROXY }"), "integration.function: missing"},
-		{"a backend's payload", integration("HTTP", `"GET /a"`, "{ type: AWS_PROXY, function: f }"), `integration.payloadFormatVersion: want "1.0" or "2.0"`},
-		{"a mapping", integration("REST", `"GET /a"`, `{ type: ECHO, requestParameters: { header.X: "'a'" } }`), "is not integration.request.header.NAME"},
-		{"a value", integration("REST", `"GET /a"`, `{ type: ECHO, requestParameters: { integration.request.header.X: method.request.body } }`), "parts of bodies are not supported"},
-		{"a context variable", integration("REST", `"GET /a"`, `{ type: ECHO, requestParameters: { integration.request.header.X: context.identity.cognitoIdentityId } }`), "this context variable is not supported"},
-		{"an HTTP API's form on REST", integration("REST", `"GET /a"`, `{ type: ECHO, requestParameters: { integration.request.header.X: $context.requestId } }`), "is not known"},
-		{"a header that frames", integration("REST", `"GET /a"`, `{ type: ECHO, requestParameters: { integration.request.header.Transfer-Encoding: "'a'" } }`), "belongs to the connection"},
-		{"a header's name", integration("REST", `"GET /a"`, `{ type: ECHO, requestParameters: { "integration.request.header.X Y": "'a'" } }`), "not the name of a header"},
-		{"a literal that ends a line", integration("REST", `"GET /a"`, `{ type: ECHO, requestParameters: { integration.request.header.X: "'a\nb'" } }`), "is not a value between quotes"},
-		{"a reserved header", integration("HTTP", `"GET /a"`, `{ type: ECHO, requestParameters: { "overwrite:header.authorization": x } }`), "reserved"},
-		{"a query mapping", integration("HTTP", `"GET /a"`, `{ type: ECHO, requestParameters: { "append:querystring.q": x } }`), "is not known: there are overwrite:"},
-		{"a request body", integration("HTTP", `"GET /a"`, `{ type: ECHO, requestParameters: { "append:header.q": $request.body.a } }`), "parts of bodies are not supported"},
-		{"a response mapping of a proxy", integration("REST", `"GET /a"`, `{ type: ECHO, responseParameters: { "200": { method.response.header.X: "'a'" } } }`), "what a proxy answers passes as it is"},
-		{"a status", integration("HTTP", `"GET /a"`, `{ type: ECHO, responseParameters: { default: { "overwrite:header.x": a } } }`), `"default" is not a status`},
-		{"gateway responses of an HTTP API", strings.Replace(integration("HTTP", `"GET /a"`, "{ type: ECHO }"), "routes", "gatewayResponses: { DEFAULT_4XX: {} }\nroutes", 1), "gatewayResponses: a HTTP API has none"},
-		{"a type of gateway response", good + "gatewayResponses: { QUOTA_EXCEEDED: {} }\n", "gatewayResponses.QUOTA_EXCEEDED: not known, or for what is not served here"},
-		{"its status", good + "gatewayResponses: { ACCESS_DENIED: { statusCode: \"42\" } }\n", `gatewayResponses.ACCESS_DENIED.statusCode: "42" is not a status`},
-		{"its header", good + "gatewayResponses: { ACCESS_DENIED: { responseParameters: { header.X: \"'a'\" } } }\n", "is not gatewayresponse.header.NAME"},
-		{"VTL", good + "gatewayResponses: { ACCESS_DENIED: { responseTemplates: { application/json: \"#set($a = 1)\" } } }\n", "templates of gateway responses are not VTL"},
-		{"$input", good + "gatewayResponses: { ACCESS_DENIED: { responseTemplates: { application/json: \"$input.path('$')\" } } }\n", "not VTL"},
-		{"an unknown variable", good + "gatewayResponses: { ACCESS_DENIED: { responseTemplates: { application/json: $context.authorizor.x } } }\n", "this context variable is not supported"},
-		{"a content type", good + "gatewayResponses: { ACCESS_DENIED: { responseTemplates: { json: x } } }\n", `"json" is not a content type`},
+		{"a backend's payload", integration("HTTP", `"GET /a"`, "{ type: AWS_PROXY, function: f }"),
+			`integration.payloadFormatVersion: want "1.0" or "2.0"`},
+		{"a mapping", integration("REST", `"GET /a"`, `{ type: ECHO, requestParameters: { header.X: "'a'" } }`),
+			"is not integration.request.header.NAME"},
+		{"a value", integration("REST", `"GET /a"`,
+			`{ type: ECHO, requestParameters: { integration.request.header.X: method.request.body } }`), "parts of bodies are not supported"},
+		{"a context variable", integration("REST", `"GET /a"`,
+			`{ type: ECHO, requestParameters: { integration.request.header.X: context.identity.cognitoIdentityId } }`), "this context variable is not supported"},
+		{"an HTTP API's form on REST", integration("REST", `"GET /a"`,
+			`{ type: ECHO, requestParameters: { integration.request.header.X: $context.requestId } }`), "is not known"},
+		{"a header that frames", integration("REST", `"GET /a"`,
+			`{ type: ECHO, requestParameters: { integration.request.header.Transfer-Encoding: "'a'" } }`), "belongs to the connection"},
+		{"a header's name", integration("REST", `"GET /a"`,
+			`{ type: ECHO, requestParameters: { "integration.request.header.X Y": "'a'" } }`), "not the name of a header"},
+		{"a literal that ends a line", integration("REST", `"GET /a"`,
+			`{ type: ECHO, requestParameters: { integration.request.header.X: "'a\nb'" } }`), "is not a value between quotes"},
+		{"a reserved header", integration("HTTP", `"GET /a"`,
+			`{ type: ECHO, requestParameters: { "overwrite:header.authorization": x } }`), "reserved"},
+		{"a query mapping", integration("HTTP", `"GET /a"`,
+			`{ type: ECHO, requestParameters: { "append:querystring.q": x } }`), "is not known: there are overwrite:"},
+		{"a request body", integration("HTTP", `"GET /a"`,
+			`{ type: ECHO, requestParameters: { "append:header.q": $request.body.a } }`), "parts of bodies are not " +
+			"supported"},
+		{"a response mapping of a proxy", integration("REST", `"GET /a"`,
+			`{ type: ECHO, responseParameters: { "200": { method.response.header.X: "'a'" } } }`), "what a proxy answers passes as it is"},
+		{"a status", integration("HTTP", `"GET /a"`,
+			`{ type: ECHO, responseParameters: { default: { "overwrite:header.x": a } } }`), `"default" is not a status`},
+		{"gateway responses of an HTTP API", strings.Replace(integration("HTTP", `"GET /a"`, "{ type: ECHO }"),
+			"routes", "gatewayResponses: { DEFAULT_4XX: {} }\nroutes", 1), "gatewayResponses: a HTTP API has none"},
+		{"a type of gateway response", good + "gatewayResponses: { QUOTA_EXCEEDED: {} }\n",
+			"gatewayResponses.QUOTA_EXCEEDED: not known, or for what is not served here"},
+		{"its status", good + "gatewayResponses: { ACCESS_DENIED: { statusCode: \"42\" } }\n",
+			`gatewayResponses.ACCESS_DENIED.statusCode: "42" is not a status`},
+		{"its header", good + "gatewayResponses: { ACCESS_DENIED: { responseParameters: { header.X: \"'a'\" } } }\n",
+			"is not gatewayresponse.header.NAME"},
+		{"VTL", good + "gatewayResponses: { ACCESS_DENIED: { responseTemplates: { application/json: \"#set($a = " +
+			"1)\" } } }\n", "templates of gateway responses are not VTL"},
+		{"$input", good + "gatewayResponses: { ACCESS_DENIED: { responseTemplates: { application/json: " +
+			"\"$input.path('$')\" } } }\n", "not VTL"},
+		{"an unknown variable", good + "gatewayResponses: { ACCESS_DENIED: { responseTemplates: { application/json: " +
+			"$context.authorizor.x } } }\n", "this context variable is not supported"},
+		{"a content type", good + "gatewayResponses: { ACCESS_DENIED: { responseTemplates: { json: x } } }\n",
+			`"json" is not a content type`},
 		{"a stage", good + "stage: a/b\n", `f.yaml:6:8: stage: "a/b" is not the name of a stage`},
 		{"a base path", good + "domain: { name: a.example, basePath: /a }\n", "domain.basePath: "},
 		{"an account", good + "account: \"1\"\n", "account: "},
@@ -122,7 +168,8 @@ func TestProblems(t *testing.T) {
 
 // Guarantees that all problems of a file are told in one run, in the order of the file.
 func TestProblemsTogether(t *testing.T) {
-	_, err := stage.Parse("f.yaml", []byte("kind: REST\nstage: a/b\naccount: \"1\"\nroutes:\n  - { route: x, integration: { type: y } }\n"))
+	_, err := stage.Parse("f.yaml", []byte("kind: REST\nstage: a/b\naccount: \"1\"\nroutes:\n  - { route: x, "+
+		"integration: { type: y } }\n"))
 	var e *stage.Error
 	if !errors.As(err, &e) || len(e.Problems) != 4 {
 		t.Fatalf("%v, want 4 problems", err)
@@ -149,7 +196,8 @@ func TestAliasesAreBounded(t *testing.T) {
 
 // Guarantees that New says which function is missing, before anything is served.
 func TestMissingFunction(t *testing.T) {
-	if _, err := stage.New(stage.Config{Description: describe(t, good)}); err == nil || !strings.Contains(err.Error(), `no function "f", which authorizer a names`) {
+	if _, err := stage.New(stage.Config{Description: describe(t, good)}); err == nil ||
+		!strings.Contains(err.Error(), `no function "f", which authorizer a names`) {
 		t.Errorf("%v", err)
 	}
 	if _, err := stage.New(stage.Config{}); err == nil {
@@ -157,7 +205,8 @@ func TestMissingFunction(t *testing.T) {
 	}
 }
 
-// FuzzParse holds that any text gives either an API that can be served or problems that say where, and that the parser ends.
+// FuzzParse holds that any text gives either an API that can be served or problems that say where, and that the parser
+// ends.
 func FuzzParse(f *testing.F) {
 	for _, name := range stage.Builtin() {
 		text, _ := stage.ReadBuiltin(name)
@@ -168,7 +217,8 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(operators))
 	f.Add([]byte("kind: &a REST\nroutes: [*a]"))
 	f.Add([]byte("a: &a [*a]"))
-	f.Add([]byte(`{"kind":"HTTP","routes":[{"route":"$default","integration":{"type":"ECHO","requestParameters":{"overwrite:path":"/${request.path}"}}}]}`))
+	f.Add([]byte(`{"kind":"HTTP","routes":[{"route":"$default","integration":{"type":"ECHO",` +
+		`"requestParameters":{"overwrite:path":"/${request.path}"}}}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		d, err := stage.Parse("f.yaml", data)
 		if err != nil {
@@ -183,7 +233,8 @@ func FuzzParse(f *testing.F) {
 		for _, name := range append(authorizers, integrations...) {
 			functions[name] = new(answers)
 		}
-		if _, err := stage.New(stage.Config{Description: d, Functions: functions, Credentials: map[string]stage.Credential{annKey: ann}}); err != nil {
+		if _, err := stage.New(stage.Config{Description: d, Functions: functions,
+			Credentials: map[string]stage.Credential{annKey: ann}}); err != nil {
 			t.Fatalf("what Parse takes, New refuses: %v\n%s", err, data)
 		}
 	})

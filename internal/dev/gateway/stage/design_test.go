@@ -37,7 +37,8 @@ func newAuthorizer(t *testing.T, c apigw.Encoder) stage.Function {
 	for i, tenant := range []string{"acme", "initech"} {
 		id, hash := "k"+strconv.Itoa(i), identity.HashKey(identity.DevPepper(), identity.ExampleKey(tenant))
 		text += "  - { id: " + id + ", tenant: " + tenant + ", subject: ci, hash: " + hash + ", pepper: dev }\n"
-		keys = append(keys, identity.Key{ID: id, Tenant: tenant, Subject: "ci", Hash: hash, Pepper: identity.DevPepperID})
+		keys = append(keys, identity.Key{ID: id, Tenant: tenant, Subject: "ci", Hash: hash,
+			Pepper: identity.DevPepperID})
 	}
 	cfg, err := plan.Parse(configyaml.Source("plans.yaml", []byte(text)))
 	if err != nil {
@@ -67,18 +68,21 @@ func newAuthorizer(t *testing.T, c apigw.Encoder) stage.Function {
 
 func exampleKey(tenant string) string { return identity.ExampleKey(tenant) }
 
-// Guarantees the design's table of answers, from a client's request to a client's answer, through the built-in APIs and the
-// authorizer's own handler: this is what a user sees of Sluice.
+// Guarantees the design's table of answers, from a client's request to a client's answer, through the built-in APIs and
+// the authorizer's own handler: this is what a user sees of Sluice.
 func TestAnswersOfTheDesign(t *testing.T) {
 	type outcome struct {
 		status int
 		body   string // in it
 	}
 	for api, want := range map[string]struct{ allowed, limited, suspended, none, bad outcome }{
-		"rest": {outcome{200, `"tenant": "acme"`}, outcome{429, `"status":429`}, outcome{429, `#tenant-suspended`}, outcome{401, `"status":401`}, outcome{401, `"status":401`}},
-		"http": {outcome{200, `"tenant": "acme"`}, outcome{403, `{"message":"Forbidden"}`}, outcome{403, `{"message":"Forbidden"}`},
+		"rest": {outcome{200, `"tenant": "acme"`}, outcome{429, `"status":429`}, outcome{429, `#tenant-suspended`},
+			outcome{401, `"status":401`}, outcome{401, `"status":401`}},
+		"http": {outcome{200, `"tenant": "acme"`}, outcome{403, `{"message":"Forbidden"}`},
+			outcome{403, `{"message":"Forbidden"}`},
 			outcome{403, `{"message":"Forbidden"}`}, outcome{403, `{"message":"Forbidden"}`}},
-		"websocket": {outcome{101, ""}, outcome{403, `{"message":"Forbidden"}`}, outcome{403, `{"message":"Forbidden"}`},
+		"websocket": {outcome{101, ""}, outcome{403, `{"message":"Forbidden"}`},
+			outcome{403, `{"message":"Forbidden"}`},
 			outcome{401, `{"message":"Unauthorized"}`}, outcome{401, `{"message":"Unauthorized"}`}},
 	} {
 		d := builtin(t, api)
@@ -94,7 +98,8 @@ func TestAnswersOfTheDesign(t *testing.T) {
 			}
 			got := send(t, "GET", target, "", header...)
 			if got.status != want.status || !strings.Contains(got.body, want.body) {
-				t.Errorf("%s, %s: %d %s, want %d with %s\n%s", api, what, got.status, got.body, want.status, want.body, log)
+				t.Errorf("%s, %s: %d %s, want %d with %s\n%s", api, what, got.status, got.body, want.status, want.body,
+					log)
 			}
 			return got
 		}
@@ -106,13 +111,15 @@ func TestAnswersOfTheDesign(t *testing.T) {
 		ask("bad credential", want.bad, "slk_bad")
 		switch api {
 		case "http":
-			if allowed.header.Get("X-Ratelimit-Remaining") != "0" || allowed.header.Get("Ratelimit-Policy") != `"burst";q=2;w=2` {
+			if allowed.header.Get("X-Ratelimit-Remaining") != "0" ||
+				allowed.header.Get("Ratelimit-Policy") != `"burst";q=2;w=2` {
 				t.Errorf("allowed on %s: %v", api, allowed.header)
 			}
 		case "rest":
 			limitedByREST(t, limited)
 			for what, r := range map[string]reply{"suspended": suspended, "no credential": none} {
-				if r.header.Get("Retry-After") != "" || r.header.Get("Content-Type") != answer.ContentType || r.header.Get("Access-Control-Expose-Headers") != answer.ExposeHeaders {
+				if r.header.Get("Retry-After") != "" || r.header.Get("Content-Type") != answer.ContentType ||
+					r.header.Get("Access-Control-Expose-Headers") != answer.ExposeHeaders {
 					t.Errorf("%s: %v", what, r.header)
 				}
 			}
@@ -126,7 +133,8 @@ func TestAnswersOfTheDesign(t *testing.T) {
 // limitedByREST holds every header of a 429 and its body.
 func limitedByREST(t *testing.T, r reply) {
 	t.Helper()
-	for name, want := range map[string]string{"Retry-After": "1", "X-Ratelimit-Limit": "2", "X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "2",
+	for name, want := range map[string]string{"Retry-After": "1", "X-Ratelimit-Limit": "2",
+		"X-Ratelimit-Remaining": "0", "X-Ratelimit-Reset": "2",
 		"Content-Type": answer.ContentType, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
 		"Access-Control-Expose-Headers": answer.ExposeHeaders} {
 		if v := r.header.Values(name); len(v) != 1 || v[0] != want {
@@ -147,7 +155,8 @@ func limitedByREST(t *testing.T, r reply) {
 	if err := json.Unmarshal([]byte(r.body), &problem); err != nil {
 		t.Fatalf("%v in %s", err, r.body)
 	}
-	if problem.Status != 429 || problem.Type == "" || problem.Instance == "" || len(problem.Violated) != 1 || problem.Violated[0] != "burst" || problem.RetryAfterMs != 1000 {
+	if problem.Status != 429 || problem.Type == "" || problem.Instance == "" || len(problem.Violated) != 1 ||
+		problem.Violated[0] != "burst" || problem.RetryAfterMs != 1000 {
 		t.Errorf("problem %+v", problem)
 	}
 }
@@ -173,7 +182,8 @@ func TestPassedDenials(t *testing.T) {
 				Authorizer struct{ Lambda struct{ Decision string } }
 			}
 		}
-		if err := json.Unmarshal(backend.events[i], &event); err != nil || event.RequestContext.Authorizer.Lambda.Decision != want {
+		if err := json.Unmarshal(backend.events[i], &event); err != nil ||
+			event.RequestContext.Authorizer.Lambda.Decision != want {
 			t.Errorf("request %d: %q, %v, want %s", i+1, event.RequestContext.Authorizer.Lambda.Decision, err, want)
 		}
 	}

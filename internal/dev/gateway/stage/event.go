@@ -45,7 +45,8 @@ func (c *call) authorizerEvent(a *authorizer) object {
 	}
 	o := c.rest()
 	o["type"], o["methodArn"] = "REQUEST", c.arn()
-	o["queryStringParameters"], o["multiValueQueryStringParameters"] = c.lastQuery(), c.multiQuery() // {} where there is none
+	// {} where there is none
+	o["queryStringParameters"], o["multiValueQueryStringParameters"] = c.lastQuery(), c.multiQuery()
 	o["pathParameters"], o["stageVariables"] = present(c.parameters), present(c.s.d.StageVariables)
 	return o
 }
@@ -72,9 +73,12 @@ func (c *call) eventPath() string {
 func (c *call) restContext() object {
 	agent, _ := c.requestHeader("User-Agent")
 	o := object{
-		"accountId": c.s.d.Account, "apiId": c.s.d.API, "stage": c.s.d.Stage, "domainName": c.domainName(), "domainPrefix": c.domainPrefix(),
-		"extendedRequestId": c.extendedID, "requestId": c.id, "httpMethod": c.r.Method, "path": c.fullPath, "protocol": c.r.Proto,
-		"requestTime": c.requestTime(), "requestTimeEpoch": c.now.UnixMilli(), "resourceId": c.route.id, "resourcePath": c.resource(),
+		"accountId": c.s.d.Account, "apiId": c.s.d.API, "stage": c.s.d.Stage, "domainName": c.domainName(),
+		"domainPrefix":      c.domainPrefix(),
+		"extendedRequestId": c.extendedID, "requestId": c.id, "httpMethod": c.r.Method, "path": c.fullPath,
+		"protocol":    c.r.Proto,
+		"requestTime": c.requestTime(), "requestTimeEpoch": c.now.UnixMilli(), "resourceId": c.route.id,
+		"resourcePath": c.resource(),
 		"identity": c.identity(object{"sourceIp": c.peer, "userAgent": agent,
 			"cognitoAuthenticationProvider": nil, "cognitoAuthenticationType": nil, "cognitoIdentityId": nil,
 			"cognitoIdentityPoolId": nil, "principalOrgId": nil, "apiKey": c.apiKey(), "apiKeyId": nil}),
@@ -95,7 +99,8 @@ func (c *call) apiKey() any {
 func (c *call) socketContext() object {
 	agent, _ := c.requestHeader("User-Agent")
 	return object{
-		"routeKey": connectRoute, "eventType": "CONNECT", "messageDirection": "IN", "stage": c.s.d.Stage, "apiId": c.s.d.API,
+		"routeKey": connectRoute, "eventType": "CONNECT", "messageDirection": "IN", "stage": c.s.d.Stage,
+		"apiId":      c.s.d.API,
 		"domainName": c.domainName(), "extendedRequestId": c.extendedID, "requestId": c.id, "connectionId": c.id,
 		"connectedAt": c.now.UnixMilli(), "requestTime": c.requestTime(), "requestTimeEpoch": c.now.UnixMilli(),
 		"identity": object{"sourceIp": c.peer, "userAgent": agent},
@@ -129,11 +134,15 @@ func (c *call) http2() object {
 	}
 	path := c.rawPath()
 	o := object{
-		"version": "2.0", "routeKey": c.routeKey(), "rawPath": path, "rawQueryString": c.r.URL.RawQuery, "headers": headers,
+		"version": "2.0", "routeKey": c.routeKey(), "rawPath": path, "rawQueryString": c.r.URL.RawQuery,
+		"headers": headers,
 		"requestContext": object{
-			"accountId": c.s.d.Account, "apiId": c.s.d.API, "domainName": c.domainName(), "domainPrefix": c.domainPrefix(),
-			"http":      object{"method": c.r.Method, "path": path, "protocol": c.r.Proto, "sourceIp": c.peer, "userAgent": agent},
-			"requestId": c.id, "routeKey": c.routeKey(), "stage": c.s.d.Stage, "time": c.requestTime(), "timeEpoch": c.now.UnixMilli(),
+			"accountId": c.s.d.Account, "apiId": c.s.d.API, "domainName": c.domainName(),
+			"domainPrefix": c.domainPrefix(),
+			"http": object{"method": c.r.Method, "path": path, "protocol": c.r.Proto, "sourceIp": c.peer,
+				"userAgent": agent},
+			"requestId": c.id, "routeKey": c.routeKey(), "stage": c.s.d.Stage, "time": c.requestTime(),
+			"timeEpoch": c.now.UnixMilli(),
 		},
 	}
 	if lines := c.header["Cookie"]; len(lines) > 0 {
@@ -146,7 +155,8 @@ func (c *call) http2() object {
 		}
 		o["cookies"] = cookies
 	}
-	for name, values := range map[string]map[string]string{"queryStringParameters": joined, "pathParameters": c.parameters, "stageVariables": c.s.d.StageVariables} {
+	for name, values := range map[string]map[string]string{"queryStringParameters": joined,
+		"pathParameters": c.parameters, "stageVariables": c.s.d.StageVariables} {
 		if len(values) > 0 {
 			o[name] = values
 		}
@@ -199,8 +209,8 @@ func (c *call) proxyEvent(payload string, body []byte) object {
 	return o
 }
 
-// textual says whether a body goes into an event as it is. An HTTP API goes by the content type, a REST API without binary media
-// types takes every body for text. What is not UTF-8 cannot be text in JSON.
+// textual says whether a body goes into an event as it is. An HTTP API goes by the content type, a REST API without
+// binary media types takes every body for text. What is not UTF-8 cannot be text in JSON.
 func textual(c *call, body []byte) bool {
 	if !utf8.Valid(body) {
 		return false
@@ -208,8 +218,9 @@ func textual(c *call, body []byte) bool {
 	kind, _ := c.requestHeader("Content-Type")
 	kind, _, _ = strings.Cut(strings.ToLower(kind), ";")
 	kind = strings.TrimSpace(kind)
-	return c.s.d.Kind != HTTP || kind == "" || strings.HasPrefix(kind, "text/") || slices.ContainsFunc([]string{"json", "xml", "javascript", "x-www-form-urlencoded"},
-		func(s string) bool { return strings.HasSuffix(kind, s) })
+	return c.s.d.Kind != HTTP || kind == "" || strings.HasPrefix(kind, "text/") ||
+		slices.ContainsFunc([]string{"json", "xml", "javascript", "x-www-form-urlencoded"},
+			func(s string) bool { return strings.HasSuffix(kind, s) })
 }
 
 // last has the last line of each header, as a REST API's headers do.

@@ -28,33 +28,42 @@ var shapes = []struct {
 		authorizers: {a: {function: authorizer, resultTtlInSeconds: 0}},
 		routes: [{route: "PUT /v1/organizations/{orgId}/product/{id}", authorizer: a, integration: {type: ECHO}}]}`,
 		method: "PUT", path: "/prod/v1/organizations/o1/product/42?dryRun=false&tag=sale&tag=new",
-		header: []string{"Accept", "application/json", "Accept-Encoding", "gzip, deflate, br", "Content-Type", "application/json", "User-Agent", "catalogue-sync/7.1",
-			"X-Api-Key", "slk_example.s3cr3t", "X-Query-Cost", "2", "X-Query-Cost", "3", "Host", "a1b2c3d4e5.execute-api.eu-west-1.amazonaws.com"},
+		header: []string{"Accept", "application/json", "Accept-Encoding", "gzip, deflate, br", "Content-Type",
+			"application/json", "User-Agent", "catalogue-sync/7.1",
+			"X-Api-Key", "slk_example.s3cr3t", "X-Query-Cost", "2", "X-Query-Cost", "3", "Host",
+			"a1b2c3d4e5.execute-api.eu-west-1.amazonaws.com"},
 		differ: []string{"headers.cloudfront-", "headers.via", "content-length", "clientCert",
 			"requestContext.resourceId", "requestContext.deploymentId"}},
 	{name: "http_1", shape: apigw.HTTP1, api: `{kind: HTTP, api: h7g6f5e4d3, stage: test, region: eu-west-1, account: "210987654321",
 		authorizers: {a: {function: authorizer, payloadFormatVersion: "1.0", resultTtlInSeconds: 0}},
 		routes: [{route: "GET /product/{id}", authorizer: a, integration: {type: ECHO}}]}`,
-		method: "GET", path: "/test/product/42?fields=name", header: []string{"Accept", "application/json", "Authorization", "Bearer slk_example.s3cr3t",
-			"User-Agent", "curl/8.14.1", "Content-Length", "0", "Host", "h7g6f5e4d3.execute-api.eu-west-1.amazonaws.com"},
+		method: "GET", path: "/test/product/42?fields=name", header: []string{"Accept", "application/json",
+			"Authorization", "Bearer slk_example.s3cr3t",
+			"User-Agent", "curl/8.14.1", "Content-Length", "0", "Host",
+			"h7g6f5e4d3.execute-api.eu-west-1.amazonaws.com"},
 		differ: []string{"stageVariables", "content-length", "identitySource", "authorizationToken"}},
 	{name: "http_2", shape: apigw.HTTP2, api: `{kind: HTTP, api: h7g6f5e4d3, region: eu-west-1, account: "210987654321", stageVariables: {backend: blue},
 		authorizers: {a: {function: authorizer, payloadFormatVersion: "2.0", enableSimpleResponses: true, resultTtlInSeconds: 0}},
 		routes: [{route: "POST /search", authorizer: a, integration: {type: ECHO}}]}`,
 		method: "POST", path: "/search?tag=sale&tag=new", body: `{"q":"shoes and hats"`[:18],
-		header: []string{"Accept", "application/json", "Authorization", "Bearer slk_example.s3cr3t", "Content-Type", "application/json",
-			"Cookie", "session=s3cr3t; theme=dark", "Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		header: []string{"Accept", "application/json", "Authorization", "Bearer slk_example.s3cr3t", "Content-Type",
+			"application/json",
+			"Cookie", "session=s3cr3t; theme=dark", "Traceparent",
+			"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 			"User-Agent", "Mozilla/5.0 (X11; Linux x86_64)", "Host", "h7g6f5e4d3.execute-api.eu-west-1.amazonaws.com"},
 		differ: []string{"pathParameters", "content-length"}},
 	{name: "websocket", shape: apigw.WebSocket, api: `{kind: WebSocket, api: w9v8u7t6s5, stage: live, region: eu-west-1, account: "210987654321",
 		authorizers: {a: {function: authorizer, resultTtlInSeconds: 0}}, routes: [{route: $connect, authorizer: a, integration: {type: MOCK}}]}`,
-		method: "GET", path: "/live?room=lobby", header: append([]string{"X-Api-Key", "slk_example.s3cr3t", "User-Agent", "chat/2.4",
-			"Host", "w9v8u7t6s5.execute-api.eu-west-1.amazonaws.com", "Sec-Websocket-Extensions", "permessage-deflate"}, handshake...),
+		method: "GET", path: "/live?room=lobby", header: append([]string{"X-Api-Key", "slk_example.s3cr3t",
+			"User-Agent", "chat/2.4",
+			"Host", "w9v8u7t6s5.execute-api.eu-west-1.amazonaws.com", "Sec-Websocket-Extensions",
+			"permessage-deflate"}, handshake...),
 		differ: []string{"sec-websocket-key"}},
 }
 
 // volatile are new with each request, or belong to the connection that a test makes.
-var volatile = []string{"requestid", "extendedrequestid", "requesttime", "time", "connectionid", "connectedat", "x-amzn-trace-id",
+var volatile = []string{"requestid", "extendedrequestid", "requesttime", "time", "connectionid", "connectedat",
+	"x-amzn-trace-id",
 	"x-forwarded-for", "sourceip", "accept-encoding", "connection", "upgrade", "user-agent"}
 
 // flatten lists the leaves of a JSON value by path.
@@ -76,8 +85,8 @@ func leaves(t *testing.T, v any) map[string]any {
 	return out
 }
 
-// Guarantees that the events are the ones that AWS documents, field by field, in both directions. This side is written without
-// the other's encoder, so that a misreading of the documentation on either shows here.
+// Guarantees that the events are the ones that AWS documents, field by field, in both directions. This side is written
+// without the other's encoder, so that a misreading of the documentation on either shows here.
 func TestEventsAreTheDocumentedOnes(t *testing.T) {
 	for _, c := range shapes {
 		f := &answers{err: lambdaFailure{}}
@@ -102,10 +111,12 @@ func TestEventsAreTheDocumentedOnes(t *testing.T) {
 			name := strings.ToLower(path[strings.LastIndex(path, ".")+1:])
 			return slices.ContainsFunc(volatile, func(v string) bool { return name == v || name == v+"epoch" })
 		}
-		spelled := func(m map[string]any) map[string]any { // the names of a REST API's headers are as the client wrote them
+		// the names of a REST API's headers are as the client wrote them
+		spelled := func(m map[string]any) map[string]any {
 			out := make(map[string]any, len(m))
 			for path, v := range m {
-				if strings.HasPrefix(strings.ToLower(path), "headers.") || strings.HasPrefix(path, "multiValueHeaders.") {
+				if strings.HasPrefix(strings.ToLower(path), "headers.") ||
+					strings.HasPrefix(path, "multiValueHeaders.") {
 					if c.name == "http_1" || c.name == "http_2" {
 						if name := path[strings.Index(path, ".")+1:]; name != strings.ToLower(name) {
 							t.Errorf("%s: %s is not in lower case", c.name, path)
@@ -125,7 +136,8 @@ func TestEventsAreTheDocumentedOnes(t *testing.T) {
 		}
 		for path, v := range got {
 			_, ok := want[path]
-			newer := v == nil && strings.HasPrefix(path, "requestContext.identity.") || strings.HasPrefix(path, "requestContext.")
+			newer := v == nil && strings.HasPrefix(path, "requestContext.identity.") ||
+				strings.HasPrefix(path, "requestContext.")
 			if !ok && !newer && !ignored(path) {
 				t.Errorf("%s: %s is %v, not documented", c.name, path, v)
 			}
@@ -137,8 +149,8 @@ type lambdaFailure struct{}
 
 func (lambdaFailure) Error() string { return "not answered" }
 
-// Guarantees that our own reader takes each event for what it is, from the client's path and address to its headers: the two
-// sides of the border agree.
+// Guarantees that our own reader takes each event for what it is, from the client's path and address to its headers:
+// the two sides of the border agree.
 func TestEventsAreReadable(t *testing.T) {
 	for _, c := range shapes {
 		f := &answers{err: lambdaFailure{}}
@@ -158,7 +170,8 @@ func TestEventsAreReadable(t *testing.T) {
 			path = "/$connect"
 		}
 		if e.Shape != c.shape || e.Path != path || e.Method != c.method || e.HasContext && e.Peer != "127.0.0.1" {
-			t.Errorf("%s: read as %s %s %s of %q, want %s %s", c.name, e.Shape, e.Method, e.Path, e.Peer, c.method, path)
+			t.Errorf("%s: read as %s %s %s of %q, want %s %s", c.name, e.Shape, e.Method, e.Path, e.Peer, c.method,
+				path)
 		}
 		if e.HasContext && (e.RequestID == "" || e.Trace == "") {
 			t.Errorf("%s: request %q, trace %q", c.name, e.RequestID, e.Trace)
@@ -166,13 +179,16 @@ func TestEventsAreReadable(t *testing.T) {
 	}
 }
 
-// Guarantees how paths reach an authorizer, as sent or decoded, with stage and base path or without: aliases of paths are told
-// apart, or not, by these.
+// Guarantees how paths reach an authorizer, as sent or decoded, with stage and base path or without: aliases of paths
+// are told apart, or not, by these.
 func TestPathsInEvents(t *testing.T) {
 	const (
-		rest  = `{kind: REST, %s authorizers: {a: {function: authorizer, resultTtlInSeconds: 0}}, routes: [{route: "ANY /{proxy+}", authorizer: a, integration: {type: ECHO}}]}`
-		http1 = `{kind: HTTP, %s authorizers: {a: {function: authorizer, payloadFormatVersion: "1.0", resultTtlInSeconds: 0}}, routes: [{route: $default, authorizer: a, integration: {type: ECHO}}]}`
-		http2 = `{kind: HTTP, %s authorizers: {a: {function: authorizer, payloadFormatVersion: "2.0", resultTtlInSeconds: 0}}, routes: [{route: $default, authorizer: a, integration: {type: ECHO}}]}`
+		rest = `{kind: REST, %s authorizers: {a: {function: authorizer, resultTtlInSeconds: 0}}, routes: [{route: ` +
+			`"ANY /{proxy+}", authorizer: a, integration: {type: ECHO}}]}`
+		http1 = `{kind: HTTP, %s authorizers: {a: {function: authorizer, payloadFormatVersion: "1.0", ` +
+			`resultTtlInSeconds: 0}}, routes: [{route: $default, authorizer: a, integration: {type: ECHO}}]}`
+		http2 = `{kind: HTTP, %s authorizers: {a: {function: authorizer, payloadFormatVersion: "2.0", ` +
+			`resultTtlInSeconds: 0}}, routes: [{route: $default, authorizer: a, integration: {type: ECHO}}]}`
 
 		own, named = "", "domain: {name: api.example.com, basePath: shop/v1},"
 	)
@@ -205,12 +221,14 @@ func TestPathsInEvents(t *testing.T) {
 		}
 		_, tail, _ := strings.Cut(arn, "/GET")
 		if event[c.field] != c.path || inner != c.context || tail != c.arn {
-			t.Errorf("%s (%s): %s %v, in the context %v, in the ARN %s; want %s, %s, %s", c.sent, c.domain, c.field, event[c.field], inner, tail, c.path, c.context, c.arn)
+			t.Errorf("%s (%s): %s %v, in the context %v, in the ARN %s; want %s, %s, %s", c.sent, c.domain, c.field,
+				event[c.field], inner, tail, c.path, c.context, c.arn)
 		}
 		if e, err := apigw.Parse(f.events[0]); err != nil || e.Path != c.read {
 			t.Errorf("%s (%s): our side reads %+v, %v; want %s", c.sent, c.domain, e, err, c.read)
 		}
-		if name := context["domainName"]; (name == "api.example.com") != (c.domain != own && strings.Contains(c.domain, "domain:")) {
+		if name := context["domainName"]; (name == "api.example.com") != (c.domain != own &&
+			strings.Contains(c.domain, "domain:")) {
 			t.Errorf("%s (%s): domain %v", c.sent, c.domain, name)
 		}
 	}
@@ -218,7 +236,8 @@ func TestPathsInEvents(t *testing.T) {
 
 // Guarantees that what the gateway says about a client's address and trace stands last, whatever the client sent.
 func TestForgedHeaders(t *testing.T) {
-	for name, want := range map[string]string{"rest": "203.0.113.1, 10.0.0.1, 127.0.0.1", "http": "203.0.113.1,10.0.0.1,127.0.0.1"} {
+	for name, want := range map[string]string{"rest": "203.0.113.1, 10.0.0.1, 127.0.0.1",
+		"http": "203.0.113.1,10.0.0.1,127.0.0.1"} {
 		f := &answers{err: lambdaFailure{}}
 		d := builtin(t, name)
 		base, _ := serve(t, d, f, nil, nil)
@@ -227,7 +246,8 @@ func TestForgedHeaders(t *testing.T) {
 		if name == "http" {
 			sent = "203.0.113.1,10.0.0.1"
 		}
-		send(t, "GET", base+d.Prefix()+"/a", "", "X-Forwarded-For", sent, "X-Forwarded-Proto", "gopher", "X-Amzn-Trace-Id", "Root=1-67891233-abcdef012345678912345678;Sampled=1")
+		send(t, "GET", base+d.Prefix()+"/a", "", "X-Forwarded-For", sent, "X-Forwarded-Proto", "gopher",
+			"X-Amzn-Trace-Id", "Root=1-67891233-abcdef012345678912345678;Sampled=1")
 		event := leaves(t, f.only(t))
 		get := func(header string) string {
 			if v, ok := event["headers."+header].(string); ok {
@@ -242,14 +262,15 @@ func TestForgedHeaders(t *testing.T) {
 		if get("X-Forwarded-Proto") != "https" {
 			t.Errorf("%s: X-Forwarded-Proto %q", name, get("X-Forwarded-Proto"))
 		}
-		if v := get("X-Amzn-Trace-Id"); !strings.HasPrefix(v, "Self=1-") || !strings.HasSuffix(v, ";Root=1-67891233-abcdef012345678912345678;Sampled=1") {
+		if v := get("X-Amzn-Trace-Id"); !strings.HasPrefix(v, "Self=1-") ||
+			!strings.HasSuffix(v, ";Root=1-67891233-abcdef012345678912345678;Sampled=1") {
 			t.Errorf("%s: X-Amzn-Trace-Id %q", name, v)
 		}
 	}
 }
 
-// Guarantees that the function behind a route learns who calls as API Gateway tells it, and that our side can read it: the
-// middleware has nothing else to go by.
+// Guarantees that the function behind a route learns who calls as API Gateway tells it, and that our side can read it:
+// the middleware has nothing else to go by.
 func TestProxyEvents(t *testing.T) {
 	const context = `{"decision":"limited","httpStatus":429,"tenant":"acme","retryAfter":"2"}`
 	for _, c := range []struct {
@@ -257,7 +278,8 @@ func TestProxyEvents(t *testing.T) {
 		status            any // of the context, as the kind hands it on
 		principal         bool
 	}{
-		{"REST", `{kind: REST, authorizers: {a: {function: authorizer, resultTtlInSeconds: 0}}, routes: [{route: "ANY /{proxy+}", authorizer: a, integration: {type: AWS_PROXY, function: backend}}]}`,
+		{"REST", `{kind: REST, authorizers: {a: {function: authorizer, resultTtlInSeconds: 0}}, routes: [{route: ` +
+			`"ANY /{proxy+}", authorizer: a, integration: {type: AWS_PROXY, function: backend}}]}`,
 			policy("Allow", all, context), "429", true},
 		{"HTTP 1.0", `{kind: HTTP, stage: dev, authorizers: {a: {function: authorizer, payloadFormatVersion: "1.0", resultTtlInSeconds: 0}},
 			routes: [{route: $default, authorizer: a, integration: {type: AWS_PROXY, function: backend, payloadFormatVersion: "1.0"}}]}`, policy("Allow", all, context), 429.0, true},
@@ -266,7 +288,8 @@ func TestProxyEvents(t *testing.T) {
 	} {
 		backend := &answers{out: `{"statusCode":200,"body":"ok"}`}
 		base, log := serve(t, describe(t, c.api), &answers{out: c.answer}, backend, nil)
-		if got := send(t, "POST", base+"/dev/a?x=1&x=2", `{"a":1}`, "Content-Type", "application/json"); got.status != 200 || got.body != "ok" {
+		if got := send(t, "POST", base+"/dev/a?x=1&x=2", `{"a":1}`, "Content-Type",
+			"application/json"); got.status != 200 || got.body != "ok" {
 			t.Fatalf("%s: %d %s\n%s", c.name, got.status, got.body, log)
 		}
 		event := backend.only(t)
@@ -285,28 +308,34 @@ func TestProxyEvents(t *testing.T) {
 		if event["body"] != `{"a":1}` || event["isBase64Encoded"] != false {
 			t.Errorf("%s: body %v, base64 %v", c.name, event["body"], event["isBase64Encoded"])
 		}
-		if c.name == "REST" && !reflect.DeepEqual(event["multiValueQueryStringParameters"], map[string]any{"x": []any{"1", "2"}}) {
+		if c.name == "REST" && !reflect.DeepEqual(event["multiValueQueryStringParameters"],
+			map[string]any{"x": []any{"1", "2"}}) {
 			t.Errorf("%s: query %v", c.name, event["multiValueQueryStringParameters"])
 		}
 		if c.name == "HTTP 2.0" && !reflect.DeepEqual(event["queryStringParameters"], map[string]any{"x": "1,2"}) {
 			t.Errorf("%s: query %v", c.name, event["queryStringParameters"])
 		}
-		if got := send(t, "POST", base+"/dev/a", "\xff\x00", "Content-Type", "application/octet-stream"); got.status != 200 {
+		if got := send(t, "POST", base+"/dev/a", "\xff\x00", "Content-Type",
+			"application/octet-stream"); got.status != 200 {
 			t.Errorf("%s: binary body: %d", c.name, got.status)
 		}
 		var second map[string]any
-		if err := json.Unmarshal(backend.events[1], &second); err != nil || second["body"] != "/wA=" || second["isBase64Encoded"] != true {
+		if err := json.Unmarshal(backend.events[1], &second); err != nil || second["body"] != "/wA=" ||
+			second["isBase64Encoded"] != true {
 			t.Errorf("%s: binary body %v, base64 %v, %v", c.name, second["body"], second["isBase64Encoded"], err)
 		}
 	}
 }
 
-// Guarantees that a Lambda function's answers come out as API Gateway documents, and that what is none is a 5xx of the kind.
+// Guarantees that a Lambda function's answers come out as API Gateway documents, and that what is none is a 5xx of the
+// kind.
 func TestProxyReplies(t *testing.T) {
 	const (
 		rest  = `{kind: REST, routes: [{route: "ANY /a", integration: {type: AWS_PROXY, function: backend}}]}`
-		http1 = `{kind: HTTP, stage: dev, routes: [{route: "ANY /a", integration: {type: AWS_PROXY, function: backend, payloadFormatVersion: "1.0"}}]}`
-		http2 = `{kind: HTTP, stage: dev, routes: [{route: "ANY /a", integration: {type: AWS_PROXY, function: backend, payloadFormatVersion: "2.0"}}]}`
+		http1 = `{kind: HTTP, stage: dev, routes: [{route: "ANY /a", integration: {type: AWS_PROXY, function: ` +
+			`backend, payloadFormatVersion: "1.0"}}]}`
+		http2 = `{kind: HTTP, stage: dev, routes: [{route: "ANY /a", integration: {type: AWS_PROXY, function: ` +
+			`backend, payloadFormatVersion: "2.0"}}]}`
 	)
 	for _, c := range []struct {
 		name, api, out string
@@ -314,24 +343,32 @@ func TestProxyReplies(t *testing.T) {
 		body           string
 		header         http.Header
 	}{
-		{"all of it", rest, `{"statusCode":429,"headers":{"Retry-After":"2","X-N":3},"multiValueHeaders":{"X-M":["a","b"]},"body":"no"}`, 429, "no",
+		{"all of it", rest, `{"statusCode":429,"headers":{"Retry-After":"2","X-N":3},` +
+			`"multiValueHeaders":{"X-M":["a","b"]},"body":"no"}`, 429, "no",
 			http.Header{"Retry-After": {"2"}, "X-N": {"3"}, "X-M": {"a", "b"}, "Content-Type": {"application/json"}}},
-		{"both forms of a header", rest, `{"statusCode":200,"headers":{"x-m":"b"},"multiValueHeaders":{"X-M":["a","b"]}}`, 200, "", http.Header{"X-M": {"a", "b"}}},
+		{"both forms of a header", rest, `{"statusCode":200,"headers":{"x-m":"b"},"multiValueHeaders":{"X-M":["a",` +
+			`"b"]}}`, 200, "", http.Header{"X-M": {"a", "b"}}},
 		{"base64", rest, `{"statusCode":200,"isBase64Encoded":true,"body":"aGk="}`, 200, "hi", nil},
-		{"a challenge is renamed on REST APIs", rest, `{"statusCode":401,"headers":{"WWW-Authenticate":"Bearer"}}`, 401, "",
+		{"a challenge is renamed on REST APIs", rest, `{"statusCode":401,"headers":{"WWW-Authenticate":"Bearer"}}`,
+			401, "",
 			http.Header{"X-Amzn-Remapped-Www-Authenticate": {"Bearer"}, "Www-Authenticate": nil}},
-		{"and not on HTTP APIs", http2, `{"statusCode":401,"headers":{"WWW-Authenticate":"Bearer"}}`, 401, "", http.Header{"Www-Authenticate": {"Bearer"}}},
-		{"cookies", http2, `{"statusCode":200,"cookies":["a=1","b=2"]}`, 200, "", http.Header{"Set-Cookie": {"a=1", "b=2"}}},
-		{"no status in 2.0", http2, `{"hello":"there"}`, 200, `{"hello":"there"}`, http.Header{"Content-Type": {"application/json"}}},
+		{"and not on HTTP APIs", http2, `{"statusCode":401,"headers":{"WWW-Authenticate":"Bearer"}}`, 401, "",
+			http.Header{"Www-Authenticate": {"Bearer"}}},
+		{"cookies", http2, `{"statusCode":200,"cookies":["a=1","b=2"]}`, 200, "",
+			http.Header{"Set-Cookie": {"a=1", "b=2"}}},
+		{"no status in 2.0", http2, `{"hello":"there"}`, 200, `{"hello":"there"}`,
+			http.Header{"Content-Type": {"application/json"}}},
 		{"a text in 2.0", http2, `"hello"`, 200, `"hello"`, nil},
 		{"no status in 1.0", http1, `{"hello":"there"}`, 500, `{"message":"Internal Server Error"}`, nil},
 		{"no status", rest, `{"body":"x"}`, 502, `{"message":"Internal server error"}`, nil},
 		{"no JSON", rest, `hello`, 502, "", nil},
 		{"a status that is none", rest, `{"statusCode":99}`, 502, "", nil},
-		{"a header that ends a line", rest, `{"statusCode":200,"headers":{"X-A":"a\r\nX-Evil: 1"}}`, 502, "", http.Header{"X-Evil": nil}},
+		{"a header that ends a line", rest, `{"statusCode":200,"headers":{"X-A":"a\r\nX-Evil: 1"}}`, 502, "",
+			http.Header{"X-Evil": nil}},
 		{"a header's name that is none", rest, `{"statusCode":200,"headers":{"X A":"a"}}`, 502, "", nil},
 		{"a header of no text", rest, `{"statusCode":200,"headers":{"X-A":{}}}`, 502, "", nil},
-		{"framing is the server's", rest, `{"statusCode":200,"headers":{"Content-Length":"99","Transfer-Encoding":"chunked"},"body":"four"}`, 200, "four", http.Header{"Content-Length": {"4"}}},
+		{"framing is the server's", rest, `{"statusCode":200,"headers":{"Content-Length":"99",` +
+			`"Transfer-Encoding":"chunked"},"body":"four"}`, 200, "four", http.Header{"Content-Length": {"4"}}},
 		{"no content", rest, `{"statusCode":204,"body":"x"}`, 204, "", nil},
 	} {
 		base, log := serve(t, describe(t, c.api), nil, &answers{out: c.out}, nil)

@@ -70,12 +70,12 @@ const (
 	typeIncomplete   = "IncompleteSignatureException"
 	typeUnrecognized = "UnrecognizedClientException"
 	wrongToken       = "The security token included in the request is invalid."
-	wrongSignature   = "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access Key and signing method. " +
-		"Consult the service documentation for details."
+	wrongSignature   = "The request signature we calculated does not match the signature you provided. Check your " +
+		"AWS Secret Access Key and signing method. Consult the service documentation for details."
 )
 
-// unsound is the answer to a signature that is none, or of somebody who is not known: a type of error without a gateway response of
-// its own.
+// unsound is the answer to a signature that is none, or of somebody who is not known: a type of error without a gateway
+// response of its own.
 func unsound(typ, message string) *refusal {
 	return &refusal{failure: failure{status: http.StatusForbidden, typ: typ, message: message}}
 }
@@ -125,9 +125,11 @@ func (c *call) outOfScope(s *signature) string {
 	var wrong []string
 	switch {
 	case s.at.Before(oldest):
-		return fmt.Sprintf("Signature expired: %s is now earlier than %s (%s - 5 min.)", s.at.Format(timestamp), oldest.Format(timestamp), now.Format(timestamp))
+		return fmt.Sprintf("Signature expired: %s is now earlier than %s (%s - 5 min.)", s.at.Format(timestamp),
+			oldest.Format(timestamp), now.Format(timestamp))
 	case s.at.After(now.Add(skew)):
-		return fmt.Sprintf("Signature not yet current: %s is still later than %s (%s + 5 min.)", s.at.Format(timestamp), now.Add(skew).Format(timestamp), now.Format(timestamp))
+		return fmt.Sprintf("Signature not yet current: %s is still later than %s (%s + 5 min.)",
+			s.at.Format(timestamp), now.Add(skew).Format(timestamp), now.Format(timestamp))
 	case !slices.Contains(s.headers, "host"):
 		return "'Host' or ':authority' must be a 'SignedHeader' in the AWS Authorization."
 	}
@@ -141,7 +143,8 @@ func (c *call) outOfScope(s *signature) string {
 		wrong = append(wrong, "Credential should be scoped with a valid terminator: '"+terminator+"'.")
 	}
 	if s.day != s.at.Format("20060102") {
-		wrong = append(wrong, "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP.")
+		wrong = append(wrong, "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from "+
+			"HTTP.")
 	}
 	return strings.Join(wrong, " ")
 }

@@ -29,8 +29,10 @@ const operators = `{kind: REST, stage: v1, region: eu-west-1, routes: [
 	gatewayResponses: {INVALID_SIGNATURE: {responseParameters: {gatewayresponse.header.X-Why: "'signature'"}}}}`
 
 var (
-	ann = stage.Credential{Secret: "s3cr3t/ann", Account: "123456789012", Caller: "AIDAANN", UserARN: "arn:aws:iam::123456789012:user/ann"}
-	ops = stage.Credential{Secret: "s3cr3t/ops", SessionToken: "t0ken/of+ops==", Account: "123456789012", Caller: "AROAOPS:eve", User: "AROAOPS:eve",
+	ann = stage.Credential{Secret: "s3cr3t/ann", Account: "123456789012", Caller: "AIDAANN",
+		UserARN: "arn:aws:iam::123456789012:user/ann"}
+	ops = stage.Credential{Secret: "s3cr3t/ops", SessionToken: "t0ken/of+ops==", Account: "123456789012",
+		Caller: "AROAOPS:eve", User: "AROAOPS:eve",
 		UserARN: "arn:aws:sts::123456789012:assumed-role/ops/eve"}
 )
 
@@ -59,7 +61,8 @@ func (s signing) with(change func(*signing)) signing {
 
 // of is a call of an operator that is sound in every way.
 func of() signing {
-	return signing{method: "POST", path: "/v1/plans/get", body: `{"id":"pro"}`, key: annKey, as: ann, service: "execute-api", region: "eu-west-1", at: noon}
+	return signing{method: "POST", path: "/v1/plans/get", body: `{"id":"pro"}`, key: annKey, as: ann,
+		service: "execute-api", region: "eu-west-1", at: noon}
 }
 
 // request signs by the SDK's own signer, as the command line does.
@@ -130,8 +133,8 @@ func served(t testing.TB) (base string, f *answers, log *logtest.Buffer) {
 	return base, f, log
 }
 
-// Guarantees that who signs is let through, however a sound signature is made and sent, and that the function is told who it was, in the
-// members that API Gateway documents and nowhere else: what a client writes never gets there.
+// Guarantees that who signs is let through, however a sound signature is made and sent, and that the function is told
+// who it was, in the members that API Gateway documents and nowhere else: what a client writes never gets there.
 func TestSigned(t *testing.T) {
 	authorization := func(change func(string) string) func(*http.Request) {
 		return func(r *http.Request) { r.Header["Authorization"] = []string{change(r.Header.Get("Authorization"))} }
@@ -142,11 +145,15 @@ func TestSigned(t *testing.T) {
 	}{
 		{"as the command line signs", of()},
 		{"temporary credentials", of().with(func(s *signing) { s.key, s.as = opsKey, ops })},
-		{"a query", of().with(func(s *signing) { s.method, s.path, s.body = "GET", "/v1/a?b=2&b=1&a=x%20y%2Fz&flag&%C3%A9=%2B", "" })},
+		{"a query", of().with(func(s *signing) {
+			s.method, s.path, s.body = "GET",
+				"/v1/a?b=2&b=1&a=x%20y%2Fz&flag&%C3%A9=%2B", ""
+		})},
 		{"a path that is encoded", of().with(func(s *signing) { s.path = "/v1/a%20b/c%2Fd/$e/f:g@h" })},
 		{"a slash at the end", of().with(func(s *signing) { s.path = "/v1/a/" })},
 		{"headers of several lines, and with spaces", of().with(func(s *signing) {
-			s.header = []string{"Content-Type", "application/json", "X-Amz-Meta", "a   b ", "X-Amz-Meta", "c", "Accept-Language", "de"}
+			s.header = []string{"Content-Type", "application/json", "X-Amz-Meta", "a   b ", "X-Amz-Meta", "c",
+				"Accept-Language", "de"}
 		})},
 		{"names of headers in another order, and no spaces", of().with(func(s *signing) {
 			s.then = authorization(func(a string) string {
@@ -156,7 +163,8 @@ func TestSigned(t *testing.T) {
 				for i, j := 0, len(names)-1; i < j; i, j = i+1, j-1 {
 					names[i], names[j] = names[j], names[i]
 				}
-				return "AWS4-HMAC-SHA256 " + parts[2] + "," + "SignedHeaders=" + strings.Join(names, ";") + "," + parts[0]
+				return "AWS4-HMAC-SHA256 " + parts[2] + "," + "SignedHeaders=" + strings.Join(names, ";") + "," +
+					parts[0]
 			})
 		})},
 		{"headers beside that are not signed", of().with(func(s *signing) {
@@ -178,7 +186,8 @@ func TestSigned(t *testing.T) {
 		}
 		e := f.only(t)
 		id := e["requestContext"].(map[string]any)["identity"].(map[string]any)
-		want := map[string]any{"accountId": tt.s.as.Account, "accessKey": tt.s.key, "caller": tt.s.as.Caller, "user": tt.s.as.Caller, "userArn": tt.s.as.UserARN}
+		want := map[string]any{"accountId": tt.s.as.Account, "accessKey": tt.s.key, "caller": tt.s.as.Caller,
+			"user": tt.s.as.Caller, "userArn": tt.s.as.UserARN}
 		for name, v := range want {
 			if id[name] != v {
 				t.Errorf("%s: %s is %v, want %v", tt.name, name, id[name], v)
@@ -196,8 +205,9 @@ func TestSigned(t *testing.T) {
 	}
 }
 
-// Guarantees that every request that nobody known has signed as it is, for this API, now, is refused before any function is asked, as
-// API Gateway documents it. If one passed, the change that it asks for would be on record for another's name.
+// Guarantees that every request that nobody known has signed as it is, for this API, now, is refused before any
+// function is asked, as API Gateway documents it. If one passed, the change that it asks for would be on record for
+// another's name.
 func TestNotSigned(t *testing.T) {
 	const (
 		mismatch   = "The request signature we calculated does not match the signature you provided."
@@ -235,10 +245,13 @@ func TestNotSigned(t *testing.T) {
 		typ, text  string
 		statusCode int // default 403
 	}{
-		{"unsigned", header("Authorization"), "MissingAuthenticationTokenException", `{"message":"Missing Authentication Token"}`, 0},
-		{"an empty header", header("Authorization", " "), "MissingAuthenticationTokenException", `{"message":"Missing Authentication Token"}`, 0},
+		{"unsigned", header("Authorization"), "MissingAuthenticationTokenException",
+			`{"message":"Missing Authentication Token"}`, 0},
+		{"an empty header", header("Authorization", " "), "MissingAuthenticationTokenException",
+			`{"message":"Missing Authentication Token"}`, 0},
 		{"another secret", of().with(func(s *signing) { s.as.Secret = "other" }), sound, mismatch, 0},
-		{"another's secret", of().with(func(s *signing) { s.key, s.as.SessionToken = opsKey, ops.SessionToken }), sound, mismatch, 0},
+		{"another's secret", of().with(func(s *signing) { s.key, s.as.SessionToken = opsKey, ops.SessionToken }),
+			sound, mismatch, 0},
 		{"another body", body(`{"id":"max"}`), sound, mismatch, 0},
 		{"a longer body", body(`{"id":"pro"} `), sound, mismatch, 0},
 		{"a body that is not signed", of().with(func(s *signing) {
@@ -251,36 +264,60 @@ func TestNotSigned(t *testing.T) {
 			s.then = func(r *http.Request) { before(r); r.URL.Path = "/v1/plans/get" }
 		}), sound, mismatch, 0},
 		{"another method", after(func(r *http.Request) { r.Method = "GET" }), sound, mismatch, 0},
-		{"a signed header that is another", header("X-Amz-Meta", "2").with(func(s *signing) { s.header = []string{"X-Amz-Meta", "1"} }), sound, mismatch, 0},
-		{"a signed header that is gone", header("X-Amz-Meta").with(func(s *signing) { s.header = []string{"X-Amz-Meta", "1"} }), sound, mismatch, 0},
-		{"a signed header that is there again", header("X-Amz-Meta", "1", "2").with(func(s *signing) { s.header = []string{"X-Amz-Meta", "1"} }), sound, mismatch, 0},
+		{"a signed header that is another", header("X-Amz-Meta",
+			"2").with(func(s *signing) { s.header = []string{"X-Amz-Meta", "1"} }), sound, mismatch, 0},
+		{"a signed header that is gone", header("X-Amz-Meta").with(func(s *signing) {
+			s.header = []string{"X-Amz-Meta",
+				"1"}
+		}), sound, mismatch, 0},
+		{"a signed header that is there again",
+			header("X-Amz-Meta", "1", "2").with(func(s *signing) { s.header = []string{"X-Amz-Meta", "1"} }), sound,
+			mismatch, 0},
 		{"another date", header("X-Amz-Date", noon.Add(time.Second).Format("20060102T150405Z")), sound, mismatch, 0},
-		{"for another host", of().with(func(s *signing) { s.host = "abcde12345.execute-api.eu-west-1.amazonaws.com" }), sound, mismatch, 0},
+		{"for another host", of().with(func(s *signing) { s.host = "abcde12345.execute-api.eu-west-1.amazonaws.com" }),
+			sound, mismatch, 0},
 		{"a signature of nothing", replaced("Signature=", "Signature=00"), sound, mismatch, 0},
-		{"old", of().with(func(s *signing) { s.at = noon.Add(-5*time.Minute - time.Second) }), sound, "Signature expired: 20261121T091027Z is now earlier than 20261121T091028Z (20261121T091528Z - 5 min.)", 0},
-		{"to come", of().with(func(s *signing) { s.at = noon.Add(5*time.Minute + time.Second) }), sound, "Signature not yet current: 20261121T092029Z is still later than 20261121T092028Z (20261121T091528Z + 5 min.)", 0},
-		{"for another region", of().with(func(s *signing) { s.region = "us-east-1" }), sound, "Credential should be scoped to a valid region.", 0},
-		{"for another service", of().with(func(s *signing) { s.service = "lambda" }), sound, "Credential should be scoped to correct service: 'execute-api'.", 0},
-		{"for neither", of().with(func(s *signing) { s.service, s.region = "lambda", "us-east-1" }), sound, "valid region. Credential should be scoped to correct service", 0},
-		{"for another version", replaced("aws4_request", "aws5_request"), sound, "Credential should be scoped with a valid terminator: 'aws4_request'.", 0},
+		{"old", of().with(func(s *signing) { s.at = noon.Add(-5*time.Minute - time.Second) }), sound,
+			"Signature expired: 20261121T091027Z is now earlier than 20261121T091028Z (20261121T091528Z - 5 min.)", 0},
+		{"to come", of().with(func(s *signing) { s.at = noon.Add(5*time.Minute + time.Second) }), sound,
+			"Signature not yet current: 20261121T092029Z is still later than 20261121T092028Z (20261121T091528Z + 5 " +
+				"min.)", 0},
+		{"for another region", of().with(func(s *signing) { s.region = "us-east-1" }), sound,
+			"Credential should be scoped to a valid region.", 0},
+		{"for another service", of().with(func(s *signing) { s.service = "lambda" }), sound,
+			"Credential should be scoped to correct service: 'execute-api'.", 0},
+		{"for neither", of().with(func(s *signing) { s.service, s.region = "lambda", "us-east-1" }), sound,
+			"valid region. Credential should be scoped to correct service", 0},
+		{"for another version", replaced("aws4_request", "aws5_request"), sound,
+			"Credential should be scoped with a valid terminator: 'aws4_request'.", 0},
 		{"for another day", replaced("/20261121/", "/20261120/"), sound, "Date in Credential scope does not match", 0},
-		{"for a day that is none", replaced("/20261121/", "/20261121T000000Z0000/"), sound, "Date in Credential scope does not match", 0},
+		{"for a day that is none", replaced("/20261121/", "/20261121T000000Z0000/"), sound,
+			"Date in Credential scope does not match", 0},
 		{"without the host", replaced("host;", ""), sound, "'Host' or ':authority' must be a 'SignedHeader'", 0},
 		{"an unknown key", of().with(func(s *signing) { s.key = "AKIAOTHER" }), nobody, unknown, 0},
-		{"another's token", of().with(func(s *signing) { s.key, s.as = opsKey, ops; s.as.SessionToken = "other" }), nobody, unknown, 0},
-		{"no token", of().with(func(s *signing) { s.key, s.as = opsKey, ops; s.as.SessionToken = "" }), nobody, unknown, 0},
+		{"another's token", of().with(func(s *signing) { s.key, s.as = opsKey, ops; s.as.SessionToken = "other" }),
+			nobody, unknown, 0},
+		{"no token", of().with(func(s *signing) { s.key, s.as = opsKey, ops; s.as.SessionToken = "" }), nobody,
+			unknown, 0},
 		{"a token too many", of().with(func(s *signing) { s.as.SessionToken = "t0ken" }), nobody, unknown, 0},
-		{"a JWT", header("Authorization", "Bearer s3cr3t.s3cr3t"), incomplete, "Invalid key=value pair (missing equal-sign) in Authorization header.", 0},
+		{"a JWT", header("Authorization", "Bearer s3cr3t.s3cr3t"), incomplete,
+			"Invalid key=value pair (missing equal-sign) in Authorization header.", 0},
 		{"two headers", after(func(r *http.Request) {
 			r.Header["Authorization"] = append(r.Header["Authorization"], "AWS4-HMAC-SHA256 a=b")
 		}), incomplete, "more than one", 0},
-		{"no parameters", header("Authorization", "AWS4-HMAC-SHA256"), incomplete, "Authorization header requires 'Credential' parameter. Authorization header requires 'Signature' parameter. Authorization header requires 'SignedHeaders' parameter.", 0},
+		{"no parameters", header("Authorization", "AWS4-HMAC-SHA256"), incomplete,
+			"Authorization header requires 'Credential' parameter. Authorization header requires 'Signature' " +
+				"parameter. Authorization header requires 'SignedHeaders' parameter.", 0},
 		{"a parameter twice", replaced("Signature=", "Signature=0, Signature="), incomplete, "twice", 0},
-		{"another algorithm", replaced("AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256"), incomplete, "Unsupported AWS 'algorithm'", 0},
+		{"another algorithm", replaced("AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256"), incomplete,
+			"Unsupported AWS 'algorithm'", 0},
 		{"another scheme", replaced("AWS4-HMAC-SHA256", "Bearer"), incomplete, "requires the algorithm", 0},
-		{"a Credential of four parts", replaced("/aws4_request", ""), incomplete, "exactly 5 slash-delimited elements", 0},
-		{"no date", header("X-Amz-Date"), incomplete, "requires existence of either a 'X-Amz-Date' or a 'Date' header.", 0},
-		{"two dates", header("X-Amz-Date", "20261121T091528Z", "20261121T091528Z"), incomplete, "requires existence of either", 0},
+		{"a Credential of four parts", replaced("/aws4_request", ""), incomplete, "exactly 5 slash-delimited elements",
+			0},
+		{"no date", header("X-Amz-Date"), incomplete,
+			"requires existence of either a 'X-Amz-Date' or a 'Date' header.", 0},
+		{"two dates", header("X-Amz-Date", "20261121T091528Z", "20261121T091528Z"), incomplete,
+			"requires existence of either", 0},
 		{"a date that is none", header("X-Amz-Date", "yesterday"), incomplete, "requires existence of either", 0},
 		{"in the query", of().with(func(s *signing) { s.presign = true }), incomplete,
 			"The local gateway reads a signature in the Authorization header only, and this one is in the query.", 0},
@@ -295,23 +332,28 @@ func TestNotSigned(t *testing.T) {
 		if tt.statusCode != 0 {
 			want = tt.statusCode
 		}
-		if got.status != want || got.header.Get("X-Amzn-Errortype") != tt.typ || !strings.Contains(got.body, tt.text) || f.calls() != 0 {
-			t.Errorf("%s: %d %s %s after %d calls, want %d %s %s", tt.name, got.status, got.header.Get("X-Amzn-Errortype"), got.body, f.calls(), want, tt.typ, tt.text)
+		if got.status != want || got.header.Get("X-Amzn-Errortype") != tt.typ ||
+			!strings.Contains(got.body, tt.text) || f.calls() != 0 {
+			t.Errorf("%s: %d %s %s after %d calls, want %d %s %s", tt.name, got.status,
+				got.header.Get("X-Amzn-Errortype"), got.body, f.calls(), want, tt.typ, tt.text)
 		}
 		if (got.header.Get("X-Why") == "signature") != (tt.typ == sound) { // the gateway response of that type
 			t.Errorf("%s: the headers are %v", tt.name, got.header)
 		}
-		if told := got.body + log.String(); strings.Contains(told, "s3cr3t") || strings.Contains(told, "AKIA") || strings.Contains(told, "t0ken") {
+		if told := got.body + log.String(); strings.Contains(told, "s3cr3t") || strings.Contains(told, "AKIA") ||
+			strings.Contains(told, "t0ken") {
 			t.Errorf("%s: a secret or a key is told: %s", tt.name, told)
 		}
 	}
 }
 
-// Guarantees that the checks above can fail: the same calls pass where the route has no authorization, and the function is told of nobody.
+// Guarantees that the checks above can fail: the same calls pass where the route has no authorization, and the function
+// is told of nobody.
 func TestWithoutAuthorization(t *testing.T) {
 	f := &answers{out: `{"statusCode":200,"body":"done"}`}
 	base, _ := serve(t, describe(t, strings.ReplaceAll(operators, "authorization: AWS_IAM, ", "")), nil, f, nil)
-	for _, s := range []signing{of().with(func(s *signing) { s.as.Secret = "other" }), of().with(func(s *signing) { s.then = func(r *http.Request) { delete(r.Header, "Authorization") } })} {
+	for _, s := range []signing{of().with(func(s *signing) { s.as.Secret = "other" }),
+		of().with(func(s *signing) { s.then = func(r *http.Request) { delete(r.Header, "Authorization") } })} {
 		if got := s.send(t, base); got.status != 200 {
 			t.Errorf("%d %s", got.status, got.body)
 		}
@@ -321,7 +363,8 @@ func TestWithoutAuthorization(t *testing.T) {
 		t.Errorf("the open route: %d %s", got.status, got.body)
 	}
 	e := open.only(t)
-	if id := e["requestContext"].(map[string]any)["identity"].(map[string]any); id["userArn"] != nil || id["accessKey"] != nil || e["headers"].(map[string]any)["Authorization"] != "Bearer x" {
+	if id := e["requestContext"].(map[string]any)["identity"].(map[string]any); id["userArn"] != nil ||
+		id["accessKey"] != nil || e["headers"].(map[string]any)["Authorization"] != "Bearer x" {
 		t.Errorf("the open route tells the function %v", e)
 	}
 }
@@ -329,14 +372,18 @@ func TestWithoutAuthorization(t *testing.T) {
 // Guarantees that a service behind a route is told by a mapping alone who signed, and is sent the body that was signed.
 func TestSignedToService(t *testing.T) {
 	base, _, _ := served(t)
-	got := of().with(func(s *signing) { s.method, s.path, s.header = "PUT", "/v1/echo", []string{"X-Actor", "forged"} }).send(t, base)
-	if got.status != 200 || !strings.Contains(got.body, ann.UserARN) || strings.Contains(got.body, "forged") || strings.Contains(got.body, "AWS4-HMAC") || !strings.Contains(got.body, `"bodyBytes": 12`) {
+	got := of().with(func(s *signing) {
+		s.method, s.path, s.header = "PUT", "/v1/echo",
+			[]string{"X-Actor", "forged"}
+	}).send(t, base)
+	if got.status != 200 || !strings.Contains(got.body, ann.UserARN) || strings.Contains(got.body, "forged") ||
+		strings.Contains(got.body, "AWS4-HMAC") || !strings.Contains(got.body, `"bodyBytes": 12`) {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 }
 
-// Guarantees that a description or a credential with which nobody could sign, or that cannot be meant, is refused by name, and that no
-// secret is told.
+// Guarantees that a description or a credential with which nobody could sign, or that cannot be meant, is refused by
+// name, and that no secret is told.
 func TestCredentialsChecked(t *testing.T) {
 	d := describe(t, `{kind: REST, routes: [{route: GET /a, authorization: AWS_IAM, integration: {type: MOCK}}]}`)
 	with := func(key string, change func(*stage.Credential)) map[string]stage.Credential {
@@ -345,25 +392,34 @@ func TestCredentialsChecked(t *testing.T) {
 		return map[string]stage.Credential{key: c}
 	}
 	for want, all := range map[string]map[string]stage.Credential{
-		`route "GET /a" has authorization AWS_IAM, and there are no Credentials`:             nil,
-		"is empty, or has a character that none has":                                         with("A/B", func(*stage.Credential) {}),
-		`the credential of "arn:aws:iam::123456789012:user/ann" has no Secret`:               with("A", func(c *stage.Credential) { c.Secret = "" }),
-		`the credential of "arn:aws:iam::123456789012:user/ann" has no Account of 12 digits`: with("A", func(c *stage.Credential) { c.Account = "1" }),
-		`the credential of "arn:aws:iam::123456789012:user/ann" has no Caller`:               with("A", func(c *stage.Credential) { c.Caller = "" }),
-		`the credential of "ann" has no UserARN`:                                             with("A", func(c *stage.Credential) { c.UserARN = "ann" }),
+		`route "GET /a" has authorization AWS_IAM, and there are no Credentials`: nil,
+		"is empty, or has a character that none has": with("A/B",
+			func(*stage.Credential) {}),
+		`the credential of "arn:aws:iam::123456789012:user/ann" has no Secret`: with("A",
+			func(c *stage.Credential) { c.Secret = "" }),
+		`the credential of "arn:aws:iam::123456789012:user/ann" has no Account of 12 digits`: with("A",
+			func(c *stage.Credential) { c.Account = "1" }),
+		`the credential of "arn:aws:iam::123456789012:user/ann" has no Caller`: with("A",
+			func(c *stage.Credential) { c.Caller = "" }),
+		`the credential of "ann" has no UserARN`: with("A",
+			func(c *stage.Credential) { c.UserARN = "ann" }),
 	} {
-		if _, err := stage.New(stage.Config{Description: d, Credentials: all}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cr3t") {
+		if _, err := stage.New(stage.Config{Description: d, Credentials: all}); err == nil ||
+			!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cr3t") {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	if _, err := stage.New(stage.Config{Description: d, Credentials: with("A", func(*stage.Credential) {})}); err != nil {
+	if _, err := stage.New(stage.Config{Description: d,
+		Credentials: with("A", func(*stage.Credential) {})}); err != nil {
 		t.Errorf("the credential that these begin with: %v", err)
 	}
 	for text, want := range map[string]string{
-		`{kind: REST, routes: [{route: GET /a, authorization: JWT, integration: {type: MOCK}}]}`:                                                                            `routes[0].authorization: "JWT" is not known; there is AWS_IAM`,
-		`{kind: HTTP, routes: [{route: GET /a, authorization: AWS_IAM, integration: {type: ECHO}}]}`:                                                                        "AWS_IAM is served for REST APIs only",
-		`{kind: WebSocket, routes: [{route: $connect, authorization: AWS_IAM, integration: {type: MOCK}}]}`:                                                                 "AWS_IAM is served for REST APIs only",
-		`{kind: REST, authorizers: {a: {function: f, resultTtlInSeconds: 0}}, routes: [{route: GET /a, authorizer: a, authorization: AWS_IAM, integration: {type: MOCK}}]}`: "a route with an authorizer has no AWS_IAM beside it",
+		`{kind: REST, routes: [{route: GET /a, authorization: JWT, integration: {type: MOCK}}]}`:            `routes[0].authorization: "JWT" is not known; there is AWS_IAM`,
+		`{kind: HTTP, routes: [{route: GET /a, authorization: AWS_IAM, integration: {type: ECHO}}]}`:        "AWS_IAM is served for REST APIs only",
+		`{kind: WebSocket, routes: [{route: $connect, authorization: AWS_IAM, integration: {type: MOCK}}]}`: "AWS_IAM is served for REST APIs only",
+		`{kind: REST, authorizers: {a: {function: f, resultTtlInSeconds: 0}}, routes: [{route: GET /a, authorizer: ` +
+			`a, authorization: AWS_IAM, integration: {type: MOCK}}]}`: "a route with an authorizer has no AWS_IAM " +
+			"beside it",
 	} {
 		_, err := stage.Parse("a.yaml", []byte(text))
 		var e *stage.Error

@@ -38,7 +38,8 @@ func (c *call) integrate(w *front.Response) {
 	}
 }
 
-// proxy makes the integration's request and passes it on: to its URL, to the upstream that stands for echoes, or to the echo.
+// proxy makes the integration's request and passes it on: to its URL, to the upstream that stands for echoes, or to the
+// echo.
 func (c *call) proxy(w *front.Response) {
 	r := c.r.WithContext(context.WithValue(c.r.Context(), callKey{}, c))
 	r.Header = c.header.Clone()
@@ -54,7 +55,8 @@ func (c *call) proxy(w *front.Response) {
 	}
 	u, err := url.Parse(target)
 	if err != nil || u.Host == "" {
-		c.s.c.Log.Warn("the integration's URL is none after its parameters were filled in", "route", c.route.Key, "request", c.id)
+		c.s.c.Log.Warn("the integration's URL is none after its parameters were filled in", "route", c.route.Key,
+			"request", c.id)
 		c.fail(w, failureOf(apiConfiguration))
 		return
 	}
@@ -66,7 +68,8 @@ func (c *call) proxy(w *front.Response) {
 	c.route.backend.ServeHTTP(w, r)
 }
 
-// target is the integration's URL. Without one, which is to an upstream that stands for echoes or an echo, the path is kept.
+// target is the integration's URL. Without one, which is to an upstream that stands for echoes or an echo, the path is
+// kept.
 func (c *call) target() string {
 	g := &c.route.Integration
 	if g.Type == Echo && g.URL == "" {
@@ -152,7 +155,8 @@ func (c *call) integrationQuery() string {
 // readyProxy makes the backend of a route. Requests reach it with their URL and headers as they are to leave.
 func (s *serving) readyProxy(r *route) {
 	if r.Integration.Type == Echo && s.c.Upstream == nil {
-		r.backend = &front.Echo{Message: "Allowed. There is no upstream, so this is the request that it would have seen.", Refuse: s.Refuse, Tenant: tenantOfCaller}
+		r.backend = &front.Echo{Message: "Allowed. There is no upstream, so this is the request that it would have " +
+			"seen.", Refuse: s.Refuse, Tenant: tenantOfCaller}
 		return
 	}
 	r.backend = front.NewProxy(front.Proxy{
@@ -198,7 +202,8 @@ func (c *call) invokeBackend(w *front.Response) {
 			return
 		}
 	}
-	ctx, cancel := context.WithTimeout(lambdahost.WithTraceID(c.r.Context(), c.trace), time.Duration(g.TimeoutMillis)*time.Millisecond)
+	ctx, cancel := context.WithTimeout(lambdahost.WithTraceID(c.r.Context(), c.trace),
+		time.Duration(g.TimeoutMillis)*time.Millisecond)
 	defer cancel()
 	out, err := invoke(ctx, c.route.function, c.proxyEvent(g.Payload, body).bytes())
 	switch {
@@ -218,8 +223,8 @@ func (c *call) invokeBackend(w *front.Response) {
 	reply.send(c, w)
 }
 
-// backendFailed answers where a function failed or answered with something that is no answer: 502 on a REST API, 500 on an HTTP
-// API.
+// backendFailed answers where a function failed or answered with something that is no answer: 502 on a REST API, 500 on
+// an HTTP API.
 func (c *call) backendFailed(w *front.Response, err error) {
 	c.s.c.Log.Warn("the function behind a route gave no answer", "route", c.route.Key, "request", c.id, "error", err)
 	f := failureOf(apiConfiguration)

@@ -33,7 +33,8 @@ func newUpstream(t *testing.T) *httptest.Server {
 			t.Error(err)
 		}
 		h := w.Header()
-		h["WWW-Authenticate"], h["Server"], h["X-Own"], h["X-Doomed"] = []string{"Bearer"}, []string{"own"}, []string{"1"}, []string{"1"}
+		h["WWW-Authenticate"], h["Server"], h["X-Own"], h["X-Doomed"] = []string{"Bearer"}, []string{"own"},
+			[]string{"1"}, []string{"1"}
 		if r.URL.Query().Get("status") == "404" {
 			w.WriteHeader(404)
 		}
@@ -52,8 +53,8 @@ func (r reply) seen(t *testing.T) seen {
 	return s
 }
 
-// Guarantees that a REST API's HTTP proxy passes what API Gateway passes, and that mapped headers are the authorizer's word: a
-// client can neither set them nor, by naming them in Connection, take them out.
+// Guarantees that a REST API's HTTP proxy passes what API Gateway passes, and that mapped headers are the authorizer's
+// word: a client can neither set them nor, by naming them in Connection, take them out.
 func TestRESTProxy(t *testing.T) {
 	up := newUpstream(t)
 	base, log := serve(t, describe(t, `
@@ -73,20 +74,24 @@ routes:
         integration.request.header.X-Cost: context.authorizer.cost
         integration.request.header.X-Literal: "'here'"
 `), &answers{out: policy("Allow", all, `{"tenant":"acme & co","cost":3}`)}, nil, nil)
-	got := send(t, "PUT", base+"/dev/shop/a%20b/c/d?q=1", "hello", "X-Tenant", "evil", "Connection", "X-Tenant, X-Cost", "X-Forwarded-For", "192.0.2.1")
+	got := send(t, "PUT", base+"/dev/shop/a%20b/c/d?q=1", "hello", "X-Tenant", "evil", "Connection",
+		"X-Tenant, X-Cost", "X-Forwarded-For", "192.0.2.1")
 	if got.status != 200 {
 		t.Fatalf("%d %s\n%s", got.status, got.body, log)
 	}
 	s := got.seen(t)
-	if s.Method != "PUT" || s.URI != "/backend/a%20b/c/d?q=1&tenant=acme+%26+co" || s.Body != "hello" || s.Host != strings.TrimPrefix(up.URL, "http://") {
+	if s.Method != "PUT" || s.URI != "/backend/a%20b/c/d?q=1&tenant=acme+%26+co" || s.Body != "hello" ||
+		s.Host != strings.TrimPrefix(up.URL, "http://") {
 		t.Errorf("upstream saw %s %s at %s with %q", s.Method, s.URI, s.Host, s.Body)
 	}
-	for name, want := range map[string]string{"X-Tenant": "acme & co", "X-Cost": "3", "X-Literal": "here", "X-Forwarded-For": "192.0.2.1, 127.0.0.1", "X-Forwarded-Proto": "https"} {
+	for name, want := range map[string]string{"X-Tenant": "acme & co", "X-Cost": "3", "X-Literal": "here",
+		"X-Forwarded-For": "192.0.2.1, 127.0.0.1", "X-Forwarded-Proto": "https"} {
 		if v := s.Header[name]; len(v) != 1 || v[0] != want {
 			t.Errorf("upstream saw %s: %q, want %q", name, v, want)
 		}
 	}
-	if h := got.header; h.Get("Www-Authenticate") != "" || h.Get("X-Amzn-Remapped-Www-Authenticate") != "Bearer" || h.Get("X-Amzn-Remapped-Server") != "own" || h.Get("X-Own") != "1" || h.Get("X-Amzn-Requestid") == "" {
+	if h := got.header; h.Get("Www-Authenticate") != "" || h.Get("X-Amzn-Remapped-Www-Authenticate") != "Bearer" ||
+		h.Get("X-Amzn-Remapped-Server") != "own" || h.Get("X-Own") != "1" || h.Get("X-Amzn-Requestid") == "" {
 		t.Errorf("headers %v", h)
 	}
 }
@@ -155,10 +160,12 @@ routes:
 		t.Fatalf("%d %s\n%s", got.status, got.body, log)
 	}
 	s := got.seen(t)
-	if s.URI != "/backend/a%20b?q=1&q=2" || s.Header.Get("X-Tenant") != "acme" || !slices.Equal(s.Header["X-More"], []string{"0", "1,2-3"}) || s.Header["X-Doomed"] != nil {
+	if s.URI != "/backend/a%20b?q=1&q=2" || s.Header.Get("X-Tenant") != "acme" || !slices.Equal(s.Header["X-More"],
+		[]string{"0", "1,2-3"}) || s.Header["X-Doomed"] != nil {
 		t.Errorf("upstream saw %s with %v", s.URI, s.Header)
 	}
-	if h := got.header; h.Get("X-Tenant") != "acme" || h.Get("X-Doomed") != "" || !slices.Equal(h["X-Own"], []string{"1", "2"}) || h.Get("Www-Authenticate") != "Bearer" {
+	if h := got.header; h.Get("X-Tenant") != "acme" || h.Get("X-Doomed") != "" ||
+		!slices.Equal(h["X-Own"], []string{"1", "2"}) || h.Get("Www-Authenticate") != "Bearer" {
 		t.Errorf("headers %v", h)
 	}
 	if got := send(t, "GET", base+"/shop/a?status=404", ""); got.status != 410 || got.header.Get("X-Tenant") != "" {
@@ -195,16 +202,19 @@ func TestUpstreamsThatFail(t *testing.T) {
 		{"HTTP", gone, `{"message":"Service Unavailable"}`, 503},
 		{"HTTP", slow.URL, `{"message":"Service Unavailable"}`, 503},
 	} {
-		base, log := serve(t, describe(t, fmt.Sprintf("kind: %s\nstage: dev\nroutes: [ { route: GET /a, integration: { type: HTTP_PROXY, url: %q, timeoutInMillis: 50 } } ]", c.kind, c.url)), nil, nil, nil)
+		base, log := serve(t, describe(t, fmt.Sprintf("kind: %s\nstage: dev\nroutes: [ { route: GET /a, "+
+			"integration: { type: HTTP_PROXY, url: %q, timeoutInMillis: 50 } } ]", c.kind, c.url)), nil, nil, nil)
 		if got := send(t, "GET", base+"/dev/a", ""); got.status != c.status || got.body != c.body {
 			t.Errorf("%s, %s: %d %s, want %d %s", c.kind, c.url, got.status, got.body, c.status, c.body)
 		}
-		if strings.Contains(log.String(), "127.0.0.1") || !strings.Contains(log.String(), "the upstream did not answer") {
+		if strings.Contains(log.String(), "127.0.0.1") || !strings.Contains(log.String(),
+			"the upstream did not answer") {
 			t.Errorf("%s: the log is %s", c.kind, log)
 		}
 	}
 	block := make(chan struct{})
-	base, _ := serve(t, describe(t, `{kind: REST, routes: [{route: GET /a, integration: {type: AWS_PROXY, function: backend, timeoutInMillis: 50}}]}`), nil, function(func(context.Context, []byte) ([]byte, error) {
+	base, _ := serve(t, describe(t, `{kind: REST, routes: [{route: GET /a, integration: {type: AWS_PROXY, function: `+
+		`backend, timeoutInMillis: 50}}]}`), nil, function(func(context.Context, []byte) ([]byte, error) {
 		<-block
 		return nil, nil
 	}), nil)
@@ -224,12 +234,14 @@ routes:
     authorizer: a
     integration: { type: MOCK, responseParameters: { "200": { method.response.header.X-Tenant: context.authorizer.tenant } } }
 `), &answers{out: policy("Allow", all, `{"tenant":"acme"}`)}, nil, nil)
-	if got := send(t, "GET", base+"/dev/a", ""); got.status != 200 || got.header.Get("X-Tenant") != "acme" || got.body != "" {
+	if got := send(t, "GET", base+"/dev/a", ""); got.status != 200 || got.header.Get("X-Tenant") != "acme" ||
+		got.body != "" {
 		t.Errorf("%d %v %q", got.status, got.header, got.body)
 	}
 }
 
-// Guarantees that a WebSocket's handshake is answered as RFC 6455 says, and that the connection is then closed in order.
+// Guarantees that a WebSocket's handshake is answered as RFC 6455 says, and that the connection is then closed in
+// order.
 func TestWebSocket(t *testing.T) {
 	base, _ := serve(t, builtin(t, "websocket"), &answers{out: policy("Allow", all, "{}")}, nil, nil)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
@@ -240,7 +252,8 @@ func TestWebSocket(t *testing.T) {
 	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprint(conn, "GET /dev HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+	fmt.Fprint(conn, "GET /dev HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: "+
+		"WebSocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
 	r := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(r, nil)
 	if err != nil {
@@ -252,7 +265,8 @@ func TestWebSocket(t *testing.T) {
 		t.Errorf("%d %v", resp.StatusCode, resp.Header)
 	}
 	frame, err := io.ReadAll(r)
-	if err != nil || len(frame) < 4 || frame[0] != 0x88 || int(frame[1]) != len(frame)-2 || frame[2] != 1013>>8 || frame[3] != 1013&0xff {
+	if err != nil || len(frame) < 4 || frame[0] != 0x88 || int(frame[1]) != len(frame)-2 || frame[2] != 1013>>8 ||
+		frame[3] != 1013&0xff {
 		t.Errorf("frame %q, %v; want one that closes with 1013", frame, err)
 	}
 	if got := send(t, "GET", base+"/dev", ""); got.status != 426 {

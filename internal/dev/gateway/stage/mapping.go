@@ -34,8 +34,8 @@ func (d *Description) restValue(s string) (value, error) {
 	return d.variable(s, s)
 }
 
-// httpValue reads an expression of an HTTP API: $request.header.X, $context.X and the like, one alone or several as ${…} in a
-// text; or a static text.
+// httpValue reads an expression of an HTTP API: $request.header.X, $context.X and the like, one alone or several as
+// ${…} in a text; or a static text.
 func (d *Description) httpValue(s string) (value, error) {
 	if !sendable(s) {
 		return nil, fmt.Errorf("%s holds control characters", shown(s))
@@ -177,12 +177,15 @@ func (m *change) setHeader(name string) error {
 }
 
 // framing are the headers that say where a message ends, where it goes, or what the connection becomes.
-var framing = []string{"Connection", "Content-Length", "Expect", "Host", "Keep-Alive", "Proxy-Connection", "Te", "Trailer",
+var framing = []string{"Connection", "Content-Length", "Expect", "Host", "Keep-Alive", "Proxy-Connection", "Te",
+	"Trailer",
 	"Transfer-Encoding", "Upgrade"}
 
 // reservedHeaders cannot be mapped on HTTP APIs.
-var reservedHeaders = []string{"authorization", "connection", "content-encoding", "content-length", "content-location", "forwarded",
-	"keep-alive", "origin", "proxy-authenticate", "proxy-authorization", "te", "trailers", "transfer-encoding", "upgrade",
+var reservedHeaders = []string{"authorization", "connection", "content-encoding", "content-length", "content-location",
+	"forwarded",
+	"keep-alive", "origin", "proxy-authenticate", "proxy-authorization", "te", "trailers", "transfer-encoding",
+	"upgrade",
 	"x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "via"}
 
 func reservedHeader(name string) bool {
@@ -254,7 +257,8 @@ func (d *Description) httpMapping(key, text string, places ...string) (change, e
 	switch {
 	case !slices.Contains([]string{"overwrite", "append", "remove"}, how), !slices.Contains(places, where),
 		named != (name != ""), !named && how != "overwrite":
-		return c, fmt.Errorf("%s is not known: there are overwrite:, append: and remove:header.NAME, and overwrite:%s", shown(key), places[len(places)-1])
+		return c, fmt.Errorf("%s is not known: there are overwrite:, append: and remove:header.NAME, and overwrite:%s",
+			shown(key), places[len(places)-1])
 	case named && reservedHeader(name):
 		return c, fmt.Errorf("%s: this header is reserved and cannot be mapped", shown(key))
 	}
@@ -295,7 +299,8 @@ func (d *Description) responseMapping(g *Integration, key, text string) (change,
 	case d.Kind == HTTP:
 		return d.httpMapping(key, text, "header", "statuscode")
 	case d.Kind == WebSocket || g.Type != Mock:
-		return change{}, fmt.Errorf("%s: what a proxy answers passes as it is; only the answer of %s on a REST API can be mapped", key, Mock)
+		return change{}, fmt.Errorf("%s: what a proxy answers passes as it is; only the answer of %s on a REST API "+
+			"can be mapped", key, Mock)
 	}
 	rest, ok := strings.CutPrefix(key, "method.response.header.")
 	c := change{where: "header", how: "overwrite", source: key}
@@ -333,10 +338,10 @@ func (d *Description) gatewayHeaders(parameters map[string]string) ([]change, er
 	return out, nil
 }
 
-// apply changes headers, those of an answer or of a request. A value that is not there changes nothing, so that what a client
-// sent under that name stays: how API Gateway takes it is not documented, and this is the worse case (Assumption: absent-values).
-// One with characters that
-// end a line, or other control characters, is left out: no authorizer's context can add a header.
+// apply changes headers, those of an answer or of a request. A value that is not there changes nothing, so that what a
+// client sent under that name stays: how API Gateway takes it is not documented, and this is the worse case
+// (Assumption: absent-values). One with characters that end a line, or other control characters, is left out: no
+// authorizer's context can add a header.
 func (c *call) apply(changes []change, h http.Header, answer bool) {
 	for _, m := range changes {
 		if m.where != "header" {
@@ -353,7 +358,8 @@ func (c *call) apply(changes []change, h http.Header, answer bool) {
 			delete(h, name)
 		case !ok:
 		case !sendable(v):
-			c.s.c.Log.Warn("a mapped header is left out: its value holds control characters", "mapping", m.source, "request", c.id)
+			c.s.c.Log.Warn("a mapped header is left out: its value holds control characters", "mapping", m.source,
+				"request", c.id)
 		case m.how == "append":
 			lines := h[m.name]
 			if name != m.name { // one name in two spellings would have its lines in any order
@@ -381,11 +387,12 @@ var (
 	directives = regexp.MustCompile(`#(?:set|if|else|elseif|end|foreach|macro|parse|include)\b|\$!?\{?(?:input|util)\b|##`)
 )
 
-// parseTemplate reads a template. Those of gateway responses are not run by the template engine that others are for, so what
-// only that understands is refused: API Gateway would send it to the client as it stands.
+// parseTemplate reads a template. Those of gateway responses are not run by the template engine that others are for, so
+// what only that understands is refused: API Gateway would send it to the client as it stands.
 func parseTemplate(s string) (template, error) {
 	if found := directives.FindString(s); found != "" {
-		return nil, fmt.Errorf("%s: templates of gateway responses are not VTL, only $context.NAME is replaced", shown(found))
+		return nil, fmt.Errorf("%s: templates of gateway responses are not VTL, only $context.NAME is replaced",
+			shown(found))
 	}
 	var t template
 	for s != "" {
@@ -401,7 +408,8 @@ func parseTemplate(s string) (template, error) {
 			}
 			name = inner
 		} else {
-			name = strings.TrimRight(strings.TrimSuffix(name, "}"), ".-") // the end of a sentence or of an object is not part of it
+			// the end of a sentence or of an object is not part of it
+			name = strings.TrimRight(strings.TrimSuffix(name, "}"), ".-")
 			at[1] = at[0] + 1 + len(name)
 		}
 		kind, rest, _ := strings.Cut(name, ".")
@@ -422,8 +430,8 @@ func parseTemplate(s string) (template, error) {
 	return t, nil
 }
 
-// fill replaces each variable once; one that is absent is nothing. Values are put in as they are: what an authorizer writes
-// for a JSON body must be JSON. Assumption: denial-body.
+// fill replaces each variable once; one that is absent is nothing. Values are put in as they are: what an authorizer
+// writes for a JSON body must be JSON. Assumption: denial-body.
 func (t template) fill(c *call) []byte {
 	var b []byte
 	for _, p := range t {

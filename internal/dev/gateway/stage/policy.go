@@ -44,8 +44,8 @@ func (t *texts) UnmarshalJSON(data []byte) error {
 
 const invoking = "execute-api:Invoke"
 
-// evaluate says what the policy says about invoking the ARN: any Deny that matches wins, then any Allow. An error means that it
-// is no policy, or one that only IAM can evaluate.
+// evaluate says what the policy says about invoking the ARN: any Deny that matches wins, then any Allow. An error means
+// that it is no policy, or one that only IAM can evaluate.
 func (p *policy) evaluate(arn string) (verdict, error) {
 	if p.Version != "2012-10-17" && p.Version != "2008-10-17" && p.Version != "" {
 		return 0, errors.New("the policy's Version is neither 2012-10-17 nor 2008-10-17")
@@ -90,8 +90,10 @@ func (s *statement) check() error {
 		return errors.New("Action is missing")
 	case len(s.Resource) == 0:
 		return errors.New("Resource is missing")
-	case s.Condition != nil || s.NotAction != nil || s.NotResource != nil || s.Principal != nil || s.NotPrincipal != nil:
-		return errors.New("has a Condition, Principal, NotPrincipal, NotAction or NotResource, which the local gateway cannot evaluate")
+	case s.Condition != nil || s.NotAction != nil || s.NotResource != nil || s.Principal != nil ||
+		s.NotPrincipal != nil:
+		return errors.New("has a Condition, Principal, NotPrincipal, NotAction or NotResource, which the local " +
+			"gateway cannot evaluate")
 	}
 	for _, r := range s.Resource {
 		if strings.Contains(r, "${") {
@@ -115,8 +117,8 @@ func (s *statement) matches(arn string) bool {
 	return action && resource
 }
 
-// glob matches a whole text: * is any number of characters, slashes and colons too, and ? is one. It takes time in proportion to
-// the product of the lengths at worst.
+// glob matches a whole text: * is any number of characters, slashes and colons too, and ? is one. It takes time in
+// proportion to the product of the lengths at worst.
 func glob(pattern, s string) bool {
 	p, t := []rune(pattern), []rune(s)
 	i, j, star, from := 0, 0, -1, 0

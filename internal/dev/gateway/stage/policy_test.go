@@ -11,8 +11,8 @@ import (
 
 const arnOfTest = "arn:aws:execute-api:eu-west-1:210987654321:a1b2c3d4e5/prod/GET/product/42"
 
-// Guarantees IAM's rules: a Deny that matches wins over any Allow, in any order; what is not named is not allowed; and what
-// cannot be evaluated here is an error, never an Allow.
+// Guarantees IAM's rules: a Deny that matches wins over any Allow, in any order; what is not named is not allowed; and
+// what cannot be evaluated here is an error, never an Allow.
 func TestPolicies(t *testing.T) {
 	const (
 		allowAll = `{"Effect":"Allow","Action":"execute-api:Invoke","Resource":"*"}`
@@ -29,16 +29,23 @@ func TestPolicies(t *testing.T) {
 		{"deny after allow", "[" + allowAll + "," + denyThis + "]", explicitDeny, ""},
 		{"deny before allow", "[" + denyThis + "," + allowAll + "]", explicitDeny, ""},
 		{"deny of something else", "[" + denyElse + "," + allowAll + "]", allow, ""},
-		{"lists", `{"Effect":"Allow","Action":["s3:*","execute-api:*"],"Resource":["arn:aws:s3:::x","arn:aws:execute-api:*:*:a1b2c3d4e5/prod/GET/product/??"]}`, allow, ""},
-		{"another action", `{"Effect":"Allow","Action":"execute-api:ManageConnections","Resource":"*"}`, implicitDeny, ""},
+		{"lists", `{"Effect":"Allow","Action":["s3:*","execute-api:*"],"Resource":["arn:aws:s3:::x",` +
+			`"arn:aws:execute-api:*:*:a1b2c3d4e5/prod/GET/product/??"]}`, allow, ""},
+		{"another action", `{"Effect":"Allow","Action":"execute-api:ManageConnections","Resource":"*"}`, implicitDeny,
+			""},
 		{"actions have no case", `{"Effect":"Allow","Action":"EXECUTE-API:invoke","Resource":"*"}`, allow, ""},
-		{"resources have", `{"Effect":"Allow","Action":"*","Resource":"` + strings.Replace(arnOfTest, "GET", "get", 1) + `"}`, implicitDeny, ""},
-		{"another method", `{"Effect":"Allow","Action":"*","Resource":"` + strings.Replace(arnOfTest, "GET", "PUT", 1) + `"}`, implicitDeny, ""},
-		{"a prefix only", `{"Effect":"Allow","Action":"*","Resource":"arn:aws:execute-api:eu-west-1:210987654321:a1b2c3d4e5/prod/GET/product/4"}`, implicitDeny, ""},
+		{"resources have", `{"Effect":"Allow","Action":"*","Resource":"` + strings.Replace(arnOfTest, "GET", "get",
+			1) + `"}`, implicitDeny, ""},
+		{"another method", `{"Effect":"Allow","Action":"*","Resource":"` + strings.Replace(arnOfTest, "GET", "PUT",
+			1) + `"}`, implicitDeny, ""},
+		{"a prefix only", `{"Effect":"Allow","Action":"*",` +
+			`"Resource":"arn:aws:execute-api:eu-west-1:210987654321:a1b2c3d4e5/prod/GET/product/4"}`, implicitDeny, ""},
 		{"nothing", "[]", implicitDeny, ""},
-		{"a condition", `{"Effect":"Allow","Action":"*","Resource":"*","Condition":{"IpAddress":{"aws:SourceIp":"192.0.2.0/24"}}}`, 0, "Condition"},
+		{"a condition", `{"Effect":"Allow","Action":"*","Resource":"*",` +
+			`"Condition":{"IpAddress":{"aws:SourceIp":"192.0.2.0/24"}}}`, 0, "Condition"},
 		{"NotAction", `{"Effect":"Allow","NotAction":"s3:*","Action":"*","Resource":"*"}`, 0, "NotAction"},
-		{"NotResource in a second", "[" + allowAll + `,{"Effect":"Deny","Action":"*","NotResource":"x"}]`, 0, "Statement 2"},
+		{"NotResource in a second", "[" + allowAll + `,{"Effect":"Deny","Action":"*","NotResource":"x"}]`, 0,
+			"Statement 2"},
 		{"a variable", `{"Effect":"Allow","Action":"*","Resource":"arn:aws:execute-api:${aws:userid}"}`, 0, "variable"},
 		{"no resource", `{"Effect":"Allow","Action":"*"}`, 0, "Resource"},
 		{"no action", `{"Effect":"Allow","Resource":"*"}`, 0, "Action"},
@@ -68,7 +75,8 @@ func FuzzGlob(f *testing.F) {
 			return
 		}
 		quoted := regexp.QuoteMeta(pattern)
-		expression := regexp.MustCompile(`(?s)\A` + strings.NewReplacer(`\*`, ".*", `\?`, ".").Replace(strings.ReplaceAll(quoted, `\\`, "\uE000")) + `\z`)
+		expression := regexp.MustCompile(`(?s)\A` + strings.NewReplacer(`\*`, ".*", `\?`,
+			".").Replace(strings.ReplaceAll(quoted, `\\`, "\uE000")) + `\z`)
 		if strings.ContainsAny(pattern+s, "\\\uE000") {
 			return // the quoting above cannot tell an escaped backslash before a star
 		}
@@ -78,8 +86,8 @@ func FuzzGlob(f *testing.F) {
 	})
 }
 
-// FuzzTemplate holds that a template is text with holes: what stands between them comes out as it is, a value goes in once and
-// is not read again, and what is no variable is no error.
+// FuzzTemplate holds that a template is text with holes: what stands between them comes out as it is, a value goes in
+// once and is not read again, and what is no variable is no error.
 func FuzzTemplate(f *testing.F) {
 	f.Add(`{"a":"$context.authorizer.tenant"}`, "acme")
 	f.Add("${context.authorizer.tenant}.", "$context.requestId")
@@ -96,7 +104,8 @@ func FuzzTemplate(f *testing.F) {
 			}
 			return
 		}
-		c := &call{s: &serving{d: &Description{}}, r: httptest.NewRequest("GET", "/", nil), granted: grant{context: map[string]scalar{"tenant": {text: tenant}}}}
+		c := &call{s: &serving{d: &Description{}}, r: httptest.NewRequest("GET", "/", nil),
+			granted: grant{context: map[string]scalar{"tenant": {text: tenant}}}}
 		var holes int
 		var want strings.Builder
 		for _, p := range parsed {

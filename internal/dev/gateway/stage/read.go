@@ -28,8 +28,8 @@ type Problem = configfile.Problem
 // Error is every problem of one description.
 type Error = configfile.Error
 
-// Parse reads a description, YAML or JSON, and checks it. name is the file's, for the *[Error] that it returns. Keys that it
-// does not know are problems: a setting that is ignored would make the stand-in lie.
+// Parse reads a description, YAML or JSON, and checks it. name is the file's, for the *[Error] that it returns. Keys
+// that it does not know are problems: a setting that is ignored would make the stand-in lie.
 func Parse(name string, data []byte) (*Description, error) {
 	r := &reader{at: make(map[string]configfile.Place)}
 	r.MaxBytes = maxDescriptionBytes

@@ -45,8 +45,8 @@ func principalARN(user string) string {
 	return strings.Join(parts, ":")
 }
 
-// LikeARN matches an ARN as the condition ArnLike does: each of its six parts by itself, and * and ? in the last part match
-// slashes and colons, too.
+// LikeARN matches an ARN as the condition ArnLike does: each of its six parts by itself, and * and ? in the last part
+// match slashes and colons, too.
 func LikeARN(pattern, arn string) bool {
 	want, got := strings.SplitN(pattern, ":", 6), strings.SplitN(arn, ":", 6)
 	return slices.EqualFunc(want, got, glob)
@@ -76,12 +76,14 @@ func (c *checker) resourcePolicy() {
 		}
 		for j, text := range d.Addresses {
 			if _, err := parseNetwork(text); err != nil {
-				c.problem(fmt.Sprintf("%s.notAddresses[%d]", at, j), "%s is neither an address nor a network", shown(text))
+				c.problem(fmt.Sprintf("%s.notAddresses[%d]", at, j), "%s is neither an address nor a network",
+					shown(text))
 			}
 		}
 	}
 	other := func(r Route) bool { return r.Authorization != AWSIAM }
 	if len(c.d.ResourcePolicy) > 0 && slices.ContainsFunc(c.d.Routes, other) {
-		c.problem("resourcePolicy", "the local gateway evaluates it for routes with %s alone, and there are others", AWSIAM)
+		c.problem("resourcePolicy", "the local gateway evaluates it for routes with %s alone, and there are others",
+			AWSIAM)
 	}
 }

@@ -32,7 +32,8 @@ func TestResourcePolicy(t *testing.T) {
 	} {
 		f := &answers{out: `{"statusCode":200,"body":"done"}`}
 		text := `{kind: REST, stage: v1, region: eu-west-1, resourcePolicy: ` + tt.policy +
-			`, routes: [{route: "POST /{proxy+}", authorization: AWS_IAM, integration: {type: AWS_PROXY, function: backend}}]}`
+			`, routes: [{route: "POST /{proxy+}", authorization: AWS_IAM, integration: {type: AWS_PROXY, function: ` +
+			`backend}}]}`
 		base, _ := serve(t, describe(t, text), nil, f, func(c *stage.Config) {
 			c.Credentials = map[string]stage.Credential{annKey: ann, opsKey: ops}
 		})
@@ -57,19 +58,21 @@ func TestResourcePolicy(t *testing.T) {
 	}
 }
 
-// Guarantees that who is denied by a resource policy of an API with our gateway responses is told so: the authorizer was not
-// asked, so there is no problem of its own. The status is that of all denials.
+// Guarantees that who is denied by a resource policy of an API with our gateway responses is told so: the authorizer
+// was not asked, so there is no problem of its own. The status is that of all denials.
 func TestForeignDenial(t *testing.T) {
 	builtin, _ := stage.ReadBuiltin("rest")
 	_, responses, _ := strings.Cut(string(builtin), "\ngatewayResponses:")
 	text := "kind: REST\nstage: v1\nregion: eu-west-1\nresourcePolicy: [{notAccounts: [\"210987654321\"]}]\n" +
-		"routes: [{route: \"POST /{proxy+}\", authorization: AWS_IAM, integration: {type: ECHO}}]\ngatewayResponses:" + responses
+		"routes: [{route: \"POST /{proxy+}\", authorization: AWS_IAM, integration: {type: ECHO}}]\ngatewayResponses:" +
+		responses
 	base, _ := serve(t, describe(t, text), nil, nil, func(c *stage.Config) {
 		c.Credentials = map[string]stage.Credential{annKey: ann}
 	})
 	got := of().send(t, base)
 	var body map[string]string
-	if err := json.Unmarshal([]byte(got.body), &body); err != nil || got.status != http.StatusTooManyRequests || body["message"] == "" ||
+	if err := json.Unmarshal([]byte(got.body), &body); err != nil || got.status != http.StatusTooManyRequests ||
+		body["message"] == "" ||
 		len(body) != 1 || got.header.Get("Retry-After") != "" {
 		t.Errorf("%d %v %s (%v)", got.status, got.header, got.body, err)
 	}
@@ -84,7 +87,8 @@ func TestResourcePolicyProblems(t *testing.T) {
 	for _, tt := range []struct{ policy, route, want string }{
 		{`{}`, signed, "resourcePolicy[0]: want exactly one of"},
 		{`{notAccounts: [a], notAddresses: ["::1"]}`, signed, "resourcePolicy[0]: want exactly one of"},
-		{`{notAddresses: [host]}`, signed, `resourcePolicy[0].notAddresses[0]: "host" is neither an address nor a network`},
+		{`{notAddresses: [host]}`, signed, `resourcePolicy[0].notAddresses[0]: "host" is neither an address nor a ` +
+			`network`},
 		{`{notAddresses: ["::1"]}`, open, "for routes with AWS_IAM alone"},
 	} {
 		text := `{kind: REST, resourcePolicy: [` + tt.policy + `], routes: [` + tt.route + `]}`

@@ -42,21 +42,31 @@ const (
 	default5XX              = "DEFAULT_5XX"
 )
 
-// failures are the answers as API Gateway documents them: status and type of gateway responses, messages of HTTP APIs. Messages
-// of REST APIs are as observed.
+// failures are the answers as API Gateway documents them: status and type of gateway responses, messages of HTTP APIs.
+// Messages of REST APIs are as observed.
 var failures = map[string]failure{
 	accessDenied: {status: 403, message: "User is not authorized to access this resource with an explicit deny",
 		typ: "AccessDeniedException", httpStatus: 403, httpMessage: "Forbidden"},
-	unauthorized:            {status: 401, message: "Unauthorized", typ: "UnauthorizedException", httpStatus: 401, httpMessage: "Unauthorized"},
-	authorizerFailure:       {status: 500, typ: "AuthorizerFailureException", httpStatus: 500, httpMessage: "Internal Server Error"},
-	authorizerConfiguration: {status: 500, typ: "AuthorizerConfigurationException", httpStatus: 500, httpMessage: "Internal Server Error"},
-	missingToken:            {status: 403, message: "Missing Authentication Token", typ: "MissingAuthenticationTokenException", httpStatus: 404, httpMessage: "Not Found"},
-	invalidSignature:        {status: 403, message: wrongSignature, typ: "InvalidSignatureException", httpStatus: 403, httpMessage: "Forbidden"},
-	requestTooLarge:         {status: 413, message: "Request Too Long", typ: "RequestTooLargeException", httpStatus: 413, httpMessage: "Request Entity Too Large"},
-	integrationFailure:      {status: 504, message: "Network error communicating with endpoint", typ: "IntegrationFailureException", httpStatus: 503, httpMessage: "Service Unavailable"},
-	integrationTimeout:      {status: 504, message: "Endpoint request timed out", typ: "InternalServerErrorException", httpStatus: 503, httpMessage: "Service Unavailable"},
-	badRequest:              {status: 400, message: "Bad Request", typ: "BadRequestException", httpStatus: 400, httpMessage: "Bad Request"},
-	apiConfiguration:        {status: 500, message: "Internal server error", typ: "InternalServerErrorException", httpStatus: 500, httpMessage: "Internal Server Error"},
+	unauthorized: {status: 401, message: "Unauthorized", typ: "UnauthorizedException", httpStatus: 401,
+		httpMessage: "Unauthorized"},
+	authorizerFailure: {status: 500, typ: "AuthorizerFailureException", httpStatus: 500,
+		httpMessage: "Internal Server Error"},
+	authorizerConfiguration: {status: 500, typ: "AuthorizerConfigurationException", httpStatus: 500,
+		httpMessage: "Internal Server Error"},
+	missingToken: {status: 403, message: "Missing Authentication Token",
+		typ: "MissingAuthenticationTokenException", httpStatus: 404, httpMessage: "Not Found"},
+	invalidSignature: {status: 403, message: wrongSignature, typ: "InvalidSignatureException", httpStatus: 403,
+		httpMessage: "Forbidden"},
+	requestTooLarge: {status: 413, message: "Request Too Long", typ: "RequestTooLargeException",
+		httpStatus: 413, httpMessage: "Request Entity Too Large"},
+	integrationFailure: {status: 504, message: "Network error communicating with endpoint",
+		typ: "IntegrationFailureException", httpStatus: 503, httpMessage: "Service Unavailable"},
+	integrationTimeout: {status: 504, message: "Endpoint request timed out", typ: "InternalServerErrorException",
+		httpStatus: 503, httpMessage: "Service Unavailable"},
+	badRequest: {status: 400, message: "Bad Request", typ: "BadRequestException", httpStatus: 400,
+		httpMessage: "Bad Request"},
+	apiConfiguration: {status: 500, message: "Internal server error", typ: "InternalServerErrorException",
+		httpStatus: 500, httpMessage: "Internal Server Error"},
 }
 
 // failureOf is a failure by its type.
@@ -134,7 +144,8 @@ func (c *call) fail(w *front.Response, f failure) {
 	if f.name == accessDenied {
 		body = []byte(`{"Message":` + f.quoted() + `}`) // capital letter and all
 	}
-	h["X-Amzn-Requestid"], h["X-Amz-Apigw-Id"], h["X-Amzn-Errortype"] = []string{c.id}, []string{c.extendedID}, []string{f.typ}
+	h["X-Amzn-Requestid"], h["X-Amz-Apigw-Id"], h["X-Amzn-Errortype"] = []string{c.id}, []string{c.extendedID},
+		[]string{f.typ}
 	if g := c.s.responseFor(&f); g != nil {
 		if g.status != 0 {
 			status = g.status
@@ -199,7 +210,8 @@ func failureFor(k answer.Kind) failure {
 }
 
 // remapped are the headers of an integration's answer that a REST API sends under other names.
-var remapped = []string{"Authorization", "Connection", "Content-Md5", "Date", "Host", "Server", "User-Agent", "Www-Authenticate"}
+var remapped = []string{"Authorization", "Connection", "Content-Md5", "Date", "Host", "Server", "User-Agent",
+	"Www-Authenticate"}
 
 // finish turns an integration's headers and status into the client's.
 func (c *call) finish(status int, h http.Header) int {
@@ -227,7 +239,8 @@ func (c *call) finish(status int, h http.Header) int {
 		text, _ := m.value(c)
 		code, err := strconv.Atoi(text)
 		if err != nil || code < 200 || code > 599 {
-			c.s.c.Log.Warn("the status is left as it is: what it is mapped to is none", "mapping", m.source, "request", c.id)
+			c.s.c.Log.Warn("the status is left as it is: what it is mapped to is none", "mapping", m.source, "request",
+				c.id)
 			continue
 		}
 		status = code

@@ -28,7 +28,8 @@ func (d *Description) parseKey(key string) (*target, error) {
 	case d.Kind == WebSocket && key == connectRoute:
 		return &target{}, nil
 	case d.Kind == WebSocket:
-		return nil, fmt.Errorf("%s: of a WebSocket API only %s is served, the only route that is authorized", shown(key), connectRoute)
+		return nil, fmt.Errorf("%s: of a WebSocket API only %s is served, the only route that is authorized",
+			shown(key), connectRoute)
 	case d.Kind == HTTP && key == defaultStage: // the catch-all route is called as the stage is
 		return &target{}, nil
 	}
@@ -110,8 +111,8 @@ func (t *target) identity() string {
 	return b.String()
 }
 
-// matches reports whether a path matches, and what its parameters are, as they stand in it. In a path that is encoded, literals
-// are compared with what the segment decodes to: /%70roduct is /product.
+// matches reports whether a path matches, and what its parameters are, as they stand in it. In a path that is encoded,
+// literals are compared with what the segment decodes to: /%70roduct is /product.
 func (t *target) matches(path string, encoded bool) (map[string]string, bool) {
 	parts := split(path)
 	parameters := make(map[string]string)
@@ -160,8 +161,8 @@ func (t *target) moreSpecific(than *target) bool {
 	return len(t.segments) > len(than.segments)
 }
 
-// find picks the route of a request. A REST API finds the resource first, and then the method on it, so that a method that the
-// most specific resource lacks is not looked for on others. An HTTP API looks for a route of the method first.
+// find picks the route of a request. A REST API finds the resource first, and then the method on it, so that a method
+// that the most specific resource lacks is not looked for on others. An HTTP API looks for a route of the method first.
 func (s *serving) find(method, path string) (*route, map[string]string) {
 	var best *route
 	var parameters map[string]string

@@ -33,7 +33,8 @@ func (c *call) signature() (*signature, string) {
 	lines := c.r.Header["Authorization"]
 	switch _, presigned := c.queryValue("X-Amz-Signature"); {
 	case presigned && len(lines) == 0:
-		return nil, "The local gateway reads a signature in the Authorization header only, and this one is in the query."
+		return nil, "The local gateway reads a signature in the Authorization header only, and this one is in the " +
+			"query."
 	case len(lines) == 0 || strings.TrimSpace(lines[0]) == "":
 		return nil, ""
 	case len(lines) > 1:
@@ -42,7 +43,8 @@ func (c *call) signature() (*signature, string) {
 	s, message := parseAuthorization(lines[0])
 	at := requestDate(c.r.Header)
 	if at.IsZero() {
-		message = strings.TrimSpace(message + " Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header.")
+		message = strings.TrimSpace(message + " Authorization header requires existence of either a 'X-Amz-Date' or " +
+			"a 'Date' header.")
 	}
 	if message != "" {
 		return nil, message
@@ -168,7 +170,8 @@ func (c *call) canonical(s *signature, body []byte) string {
 	return b.String()
 }
 
-// canonicalPath is a path as execute-api signs it: as it was sent, without what is redundant in it, and encoded once more.
+// canonicalPath is a path as execute-api signs it: as it was sent, without what is redundant in it, and encoded once
+// more.
 func canonicalPath(sent string) string {
 	var out []string
 	for part := range strings.SplitSeq(sent, "/") {
@@ -212,7 +215,8 @@ func encoded(s string) string {
 	for i := range len(s) {
 		ch := s[i]
 		switch {
-		case ch >= 'a' && ch <= 'z', ch >= 'A' && ch <= 'Z', ch >= '0' && ch <= '9', ch == '-', ch == '.', ch == '_', ch == '~':
+		case ch >= 'a' && ch <= 'z', ch >= 'A' && ch <= 'Z', ch >= '0' && ch <= '9', ch == '-', ch == '.', ch == '_',
+			ch == '~':
 			b.WriteByte(ch)
 		default:
 			b.WriteByte('%')

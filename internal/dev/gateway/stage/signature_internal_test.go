@@ -11,22 +11,29 @@ import (
 	"time"
 )
 
-// Guarantees that the signature is the one of AWS's published examples: of its documentation and its test suite, not of any signer here.
+// Guarantees that the signature is the one of AWS's published examples: of its documentation and its test suite, not of
+// any signer here.
 func TestPublishedSignatures(t *testing.T) {
 	const secret, scope = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "AKIDEXAMPLE/20150830/us-east-1/"
 	for _, tt := range []struct {
 		name, method, target, host, contentType, service, signed, want string
 	}{
-		{"IAM's ListUsers", "GET", "/?Action=ListUsers&Version=2010-05-08", "iam.amazonaws.com", "application/x-www-form-urlencoded; charset=utf-8", "iam",
+		{"IAM's ListUsers", "GET", "/?Action=ListUsers&Version=2010-05-08", "iam.amazonaws.com",
+			"application/x-www-form-urlencoded; charset=utf-8", "iam",
 			"content-type;host;x-amz-date", "5d672d79c15b13162d9279b0855cfba6789a8edb4c82c400e06b5924a6f2b5d7"},
-		{"get-vanilla", "GET", "/", "example.amazonaws.com", "", "service", "host;x-amz-date", "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"},
-		{"get-slash, get-relative", "GET", "/example/..", "example.amazonaws.com", "", "service", "host;x-amz-date", "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"},
-		{"get-slash", "GET", "//", "example.amazonaws.com", "", "service", "host;x-amz-date", "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"},
-		{"post-vanilla", "POST", "/", "example.amazonaws.com", "", "service", "host;x-amz-date", "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b"},
+		{"get-vanilla", "GET", "/", "example.amazonaws.com", "", "service", "host;x-amz-date",
+			"5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"},
+		{"get-slash, get-relative", "GET", "/example/..", "example.amazonaws.com", "", "service", "host;x-amz-date",
+			"5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"},
+		{"get-slash", "GET", "//", "example.amazonaws.com", "", "service", "host;x-amz-date",
+			"5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"},
+		{"post-vanilla", "POST", "/", "example.amazonaws.com", "", "service", "host;x-amz-date",
+			"5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b"},
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), tt.method, "http://"+tt.host+tt.target, nil)
 		r.Header["X-Amz-Date"] = []string{"20150830T123600Z"}
-		r.Header["Authorization"] = []string{"AWS4-HMAC-SHA256 Credential=" + scope + tt.service + "/aws4_request, SignedHeaders=" + tt.signed + ", Signature=" + tt.want}
+		r.Header["Authorization"] = []string{"AWS4-HMAC-SHA256 Credential=" + scope + tt.service +
+			"/aws4_request, SignedHeaders=" + tt.signed + ", Signature=" + tt.want}
 		if tt.contentType != "" {
 			r.Header["Content-Type"] = []string{tt.contentType}
 		}
@@ -45,20 +52,22 @@ func TestPublishedSignatures(t *testing.T) {
 func TestDate(t *testing.T) {
 	const long, usual = "20150830T123600Z", "Sun, 30 Aug 2015 12:36:00 GMT"
 	want := time.Date(2015, 8, 30, 12, 36, 0, 0, time.UTC)
-	for _, h := range []http.Header{{"X-Amz-Date": {long}}, {"Date": {usual}}, {"X-Amz-Date": {long}, "Date": {"Mon, 31 Aug 2015 12:36:00 GMT"}}} {
+	for _, h := range []http.Header{{"X-Amz-Date": {long}}, {"Date": {usual}},
+		{"X-Amz-Date": {long}, "Date": {"Mon, 31 Aug 2015 12:36:00 GMT"}}} {
 		if at := requestDate(h); !at.Equal(want) || at.Location() != time.UTC {
 			t.Errorf("%v: %s", h, at)
 		}
 	}
-	for _, h := range []http.Header{{}, {"Date": {long}}, {"X-Amz-Date": {usual}}, {"X-Amz-Date": {long, long}}, {"X-Amz-Date": {"x"}, "Date": {usual}}} {
+	for _, h := range []http.Header{{}, {"Date": {long}}, {"X-Amz-Date": {usual}}, {"X-Amz-Date": {long, long}},
+		{"X-Amz-Date": {"x"}, "Date": {usual}}} {
 		if at := requestDate(h); !at.IsZero() {
 			t.Errorf("%v: %s, want none", h, at)
 		}
 	}
 }
 
-// Guarantees that a path is signed as execute-api was seen to: as it was sent and encoded once more, %2F and all, and normalised as the
-// documentation says.
+// Guarantees that a path is signed as execute-api was seen to: as it was sent and encoded once more, %2F and all, and
+// normalised as the documentation says.
 func TestCanonicalPath(t *testing.T) {
 	for sent, want := range map[string]string{
 		"":                                     "/",
@@ -78,14 +87,17 @@ func TestCanonicalPath(t *testing.T) {
 	}
 }
 
-// FuzzAuthorization holds that any header gives either a signature, which says the same when it is written out again, or a text of which no
-// word is the client's.
+// FuzzAuthorization holds that any header gives either a signature, which says the same when it is written out again,
+// or a text of which no word is the client's.
 func FuzzAuthorization(f *testing.F) {
 	for _, seed := range []string{
-		"", "Bearer eyJhbGciOi.e30.x", "Basic dXNlcjpwYXNz=", "AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256 a=b", "AWS4-HMAC-SHA256 ,,=,",
-		"AWS4-HMAC-SHA256 Credential=A/20150830/us-east-1/execute-api/aws4_request, SignedHeaders=host;x-amz-date, Signature=00",
+		"", "Bearer eyJhbGciOi.e30.x", "Basic dXNlcjpwYXNz=", "AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256 a=b",
+		"AWS4-HMAC-SHA256 ,,=,",
+		"AWS4-HMAC-SHA256 Credential=A/20150830/us-east-1/execute-api/aws4_request, SignedHeaders=host;x-amz-date, " +
+			"Signature=00",
 		"AWS4-HMAC-SHA256 Signature=0=0,SignedHeaders=;;HOST,Credential=////",
-		"AWS4-HMAC-SHA256 Credential=A/B, SignedHeaders=host, Signature=0", "AWS4-HMAC-SHA256 Credential=A, Credential=B",
+		"AWS4-HMAC-SHA256 Credential=A/B, SignedHeaders=host, Signature=0",
+		"AWS4-HMAC-SHA256 Credential=A, Credential=B",
 	} {
 		f.Add(seed)
 	}
@@ -108,13 +120,15 @@ func FuzzAuthorization(f *testing.F) {
 		case !slices.IsSorted(s.headers):
 			t.Fatalf("%q: the headers are %q", header, s.headers)
 		}
-		written := fmt.Sprintf("AWS4-HMAC-SHA256 Credential=%s/%s/%s/%s/%s, SignedHeaders=%s, Signature=%s", s.key, s.day, s.region, s.service, s.terminator, strings.Join(s.headers, ";"), s.value)
+		written := fmt.Sprintf("AWS4-HMAC-SHA256 Credential=%s/%s/%s/%s/%s, SignedHeaders=%s, Signature=%s", s.key,
+			s.day, s.region, s.service, s.terminator, strings.Join(s.headers, ";"), s.value)
 		again, message := parseAuthorization(written)
 		if message != "" || fmt.Sprintf("%+v", again) != fmt.Sprintf("%+v", s) {
 			t.Fatalf("%q: %+v, then %+v %s", header, s, again, message)
 		}
 		s.at = time.Unix(0, 0)
-		if one := s.sign("secret", "request"); len(one) != 64 || one == s.sign("other", "request") || one == s.sign("secret", "requests") {
+		if one := s.sign("secret", "request"); len(one) != 64 || one == s.sign("other", "request") ||
+			one == s.sign("secret", "requests") {
 			t.Fatalf("%q: the signature is %s", header, one)
 		}
 	})

@@ -1,11 +1,12 @@
-// Package stage is one stage of one API, served as API Gateway serves it: routes, authorizer, gateway responses, mappings.
+// Package stage is one stage of one API, served as API Gateway serves it: routes, authorizer, gateway responses,
+// mappings.
 //
-// It is driven by a [Description] and does what no emulator does: it turns an authorizer's Deny into the gateway response that is
-// set up for it, with status, headers and body from the authorizer's context. Whatever a description cannot say is refused when
-// it is read, not ignored when it is served.
+// It is driven by a [Description] and does what no emulator does: it turns an authorizer's Deny into the gateway
+// response that is set up for it, with status, headers and body from the authorizer's context. Whatever a description
+// cannot say is refused when it is read, not ignored when it is served.
 //
-// It follows AWS's documentation, and where that is silent what others have observed; it has not been compared with API Gateway
-// itself. Where it knowingly differs:
+// It follows AWS's documentation, and where that is silent what others have observed; it has not been compared with API
+// Gateway itself. Where it knowingly differs:
 //
 //   - Names of headers come in canonical form. API Gateway hands a REST API's on as the client wrote them.
 //   - An HTTP API's path is decoded and cut at an encoded question mark, as observed. On a custom domain, payload 2.0 has the
@@ -38,24 +39,26 @@ import (
 
 // Config sets up a [Stage].
 type Config struct {
-	Description  *Description          // required
-	Functions    map[string]Function   // by the names in the description; each must be there
-	Credentials  map[string]Credential // of those who may sign, by the ids of their access keys; required where a route has AWS_IAM
-	Upstream     *url.URL              // where ECHO integrations lead; nil is the echo
-	Observe      func(Observation)     // is told about every request that came to an authorizer; nil is nobody
-	LivePage     http.Handler          // at /_sluice/, with the prefix stripped; nil is none
-	Audience     front.Audience        // of the live page; default Loopback
-	MaxBodyBytes int64                 // of a request; 0 is front.DefaultMaxBodyBytes, below 0 no bound
-	Now          func() time.Time      // default time.Now
-	Log          *slog.Logger          // default slog.Default()
+	Description *Description        // required
+	Functions   map[string]Function // by the names in the description; each must be there
+	// of those who may sign, by the ids of their access keys; required where a route has AWS_IAM
+	Credentials  map[string]Credential
+	Upstream     *url.URL          // where ECHO integrations lead; nil is the echo
+	Observe      func(Observation) // is told about every request that came to an authorizer; nil is nobody
+	LivePage     http.Handler      // at /_sluice/, with the prefix stripped; nil is none
+	Audience     front.Audience    // of the live page; default Loopback
+	MaxBodyBytes int64             // of a request; 0 is front.DefaultMaxBodyBytes, below 0 no bound
+	Now          func() time.Time  // default time.Now
+	Log          *slog.Logger      // default slog.Default()
 }
 
 // Observation is what an authorizer said about a request.
 type Observation struct {
-	At      time.Time
-	Method  string
-	Path    string            // without stage and base path
-	Status  int               // 200 where the request went on to its integration; else that of the failure, before any mapping
+	At     time.Time
+	Method string
+	Path   string // without stage and base path
+	// 200 where the request went on to its integration; else that of the failure, before any mapping
+	Status  int
 	Context map[string]string // the authorizer's; nil where it gave none
 }
 
@@ -112,7 +115,8 @@ func New(c Config) (*Stage, error) {
 	if err := s.ready(); err != nil {
 		return nil, err
 	}
-	s.Front = front.New(front.Config{Handler: &s.serving, LivePage: c.LivePage, Audience: c.Audience, MaxBodyBytes: c.MaxBodyBytes, Log: c.Log})
+	s.Front = front.New(front.Config{Handler: &s.serving, LivePage: c.LivePage, Audience: c.Audience,
+		MaxBodyBytes: c.MaxBodyBytes, Log: c.Log})
 	return s, nil
 }
 
@@ -126,7 +130,8 @@ func (s *serving) ready() error {
 		authorizers[name] = a
 	}
 	for i := range s.d.Routes {
-		r := &route{Route: s.d.Routes[i], id: fmt.Sprintf("r%05d", i+1), authorizer: authorizers[s.d.Routes[i].Authorizer]}
+		r := &route{Route: s.d.Routes[i], id: fmt.Sprintf("r%05d", i+1),
+			authorizer: authorizers[s.d.Routes[i].Authorizer]}
 		if r.Authorization == AWSIAM && len(s.c.Credentials) == 0 {
 			return fmt.Errorf("stage: route %s has authorization %s, and there are no Credentials: nobody could call it", shown(r.Key), AWSIAM)
 		}
@@ -147,7 +152,8 @@ func (s *serving) ready() error {
 			}
 		case AWSProxy:
 			if r.function = s.c.Functions[r.Integration.Function]; r.function == nil {
-				return fmt.Errorf("stage: there is no function %s, which route %s names", shown(r.Integration.Function), shown(r.Key))
+				return fmt.Errorf("stage: there is no function %s, which route %s names",
+					shown(r.Integration.Function), shown(r.Key))
 			}
 		case HTTPProxy, Echo:
 			s.readyProxy(r)
@@ -202,8 +208,8 @@ func (s *serving) Serve(w *front.Response, r *http.Request) {
 	c.integrate(w)
 }
 
-// outside answers a request that is not below the stage: API Gateway has no such API, and says Forbidden whatever its kind, but
-// for an HTTP API, where the stage $default would have it.
+// outside answers a request that is not below the stage: API Gateway has no such API, and says Forbidden whatever its
+// kind, but for an HTTP API, where the stage $default would have it.
 func (c *call) outside(w *front.Response) {
 	w.Header()["X-Amzn-Errortype"] = []string{"ForbiddenException"}
 	w.Header()["Content-Type"] = []string{"application/json"}
@@ -221,7 +227,8 @@ func (c *call) authorized(w *front.Response) bool {
 	if refused != nil {
 		f = refused.failure
 		if refused.cause != nil {
-			c.s.c.Log.Warn("the authorizer failed", "failure", f.name, "authorizer", c.route.Authorizer, "request", c.id, "error", refused.cause)
+			c.s.c.Log.Warn("the authorizer failed", "failure", f.name, "authorizer", c.route.Authorizer, "request",
+				c.id, "error", refused.cause)
 		}
 	}
 	if c.s.c.Observe != nil && c.route.authorizer != nil {

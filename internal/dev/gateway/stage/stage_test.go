@@ -27,7 +27,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/logtest"
 )
 
-// The server waits half a second before it closes a connection on which it refused a body, and there is nothing to wait for that by.
+// The server waits half a second before it closes a connection on which it refused a body, and there is nothing to wait
+// for that by.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }
@@ -95,10 +96,13 @@ func builtin(t testing.TB, name string) *stage.Description {
 }
 
 // serve starts a real server for the API; authorizer is its function of that name, backend the one of that name.
-func serve(t testing.TB, d *stage.Description, authorizer, backend stage.Function, change func(*stage.Config)) (base string, log *logtest.Buffer) {
+func serve(
+	t testing.TB, d *stage.Description, authorizer, backend stage.Function, change func(*stage.Config),
+) (base string, log *logtest.Buffer) {
 	t.Helper()
 	log = new(logtest.Buffer)
-	c := stage.Config{Description: d, Functions: map[string]stage.Function{"authorizer": authorizer, "backend": backend},
+	c := stage.Config{Description: d, Functions: map[string]stage.Function{"authorizer": authorizer,
+		"backend": backend},
 		Now: func() time.Time { return noon }, Log: slog.New(slog.NewTextHandler(log, nil))}
 	if change != nil {
 		change(&c)
@@ -152,7 +156,8 @@ func send(t testing.TB, method, target, body string, header ...string) reply {
 
 // policy is an authorizer's answer; context is JSON.
 func policy(effect, resource, context string) string {
-	return fmt.Sprintf(`{"principalId":"acme/ci","policyDocument":{"Version":"2012-10-17","Statement":[{"Action":"execute-api:Invoke","Effect":%q,"Resource":%q}]},"context":%s}`,
+	return fmt.Sprintf(`{"principalId":"acme/ci","policyDocument":{"Version":"2012-10-17",`+
+		`"Statement":[{"Action":"execute-api:Invoke","Effect":%q,"Resource":%q}]},"context":%s}`,
 		effect, resource, context)
 }
 
@@ -172,7 +177,8 @@ var apis = map[string]string{
 		routes: [{route: $connect, authorizer: a, integration: {type: MOCK}}]}`,
 }
 
-var handshake = []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-Websocket-Version", "13", "Sec-Websocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}
+var handshake = []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-Websocket-Version", "13",
+	"Sec-Websocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}
 
 // call sends one request to an API of the name.
 func call(t testing.TB, api, base string) reply {
@@ -185,8 +191,8 @@ func call(t testing.TB, api, base string) reply {
 	return send(t, "GET", base+"/product/1", "")
 }
 
-// Guarantees that every answer of an authorizer has the outcome that API Gateway documents, on every kind of API. If one were
-// read as an Allow that is none, tests of what is deployed would pass over an open door.
+// Guarantees that every answer of an authorizer has the outcome that API Gateway documents, on every kind of API. If
+// one were read as an Allow that is none, tests of what is deployed would pass over an open door.
 func TestAuthorizersAnswers(t *testing.T) {
 	const (
 		pass      = 200
@@ -209,15 +215,19 @@ func TestAuthorizersAnswers(t *testing.T) {
 		text   string // of the REST API's body
 	}{
 		{"allow", given{out: permit}, pass, failed, ""},
-		{"deny", given{out: deny}, forbidden, failed, `{"Message":"User is not authorized to access this resource with an explicit deny"}`},
-		{"nothing said", given{out: policy("Allow", "arn:aws:execute-api:*:*:other/*", "{}")}, forbidden, failed, `{"Message":"User is not authorized to access this resource"}`},
+		{"deny", given{out: deny}, forbidden, failed,
+			`{"Message":"User is not authorized to access this resource with an explicit deny"}`},
+		{"nothing said", given{out: policy("Allow", "arn:aws:execute-api:*:*:other/*", "{}")}, forbidden, failed,
+			`{"Message":"User is not authorized to access this resource"}`},
 		{"isAuthorized", given{out: `{"isAuthorized":true,"context":{"a":1}}`}, failed, pass, ""},
 		{"not isAuthorized", given{out: `{"isAuthorized":false}`}, failed, forbidden, ""},
 		{"isAuthorized as text", given{out: `{"isAuthorized":"true"}`}, failed, failed, ""},
-		{"Unauthorized of a process", given{err: reported(lambdahost.Reported, "Unauthorized")}, 401, 401, `{"message":"Unauthorized"}`},
+		{"Unauthorized of a process", given{err: reported(lambdahost.Reported, "Unauthorized")}, 401, 401,
+			`{"message":"Unauthorized"}`},
 		{"Unauthorized in this process", given{err: errors.New("Unauthorized")}, 401, 401, ""},
 		{"unauthorized in small letters", given{err: errors.New("unauthorized")}, failed, failed, `{"message":null}`},
-		{"a process that ended with that text", given{err: reported(lambdahost.Exited, "Unauthorized")}, failed, failed, ""},
+		{"a process that ended with that text", given{err: reported(lambdahost.Exited, "Unauthorized")}, failed,
+			failed, ""},
 		{"another error", given{err: reported(lambdahost.Reported, "Unauthorized.")}, failed, failed, ""},
 		{"throttled", given{err: lambdahost.ErrThrottled}, failed, failed, ""},
 		{"no JSON", given{out: "allow"}, failed, failed, `{"message":null}`},
@@ -226,8 +236,10 @@ func TestAuthorizersAnswers(t *testing.T) {
 		{"no principal", given{out: strings.Replace(permit, "principalId", "principal", 1)}, failed, failed, ""},
 		{"empty principal", given{out: strings.Replace(permit, "acme/ci", "", 1)}, failed, failed, ""},
 		{"no policy", given{out: `{"principalId":"acme"}`}, failed, failed, ""},
-		{"no statement", given{out: `{"principalId":"acme","policyDocument":{"Version":"2012-10-17"}}`}, failed, failed, ""},
-		{"empty list of statements", given{out: `{"principalId":"acme","policyDocument":{"Version":"2012-10-17","Statement":[]}}`}, forbidden, failed, ""},
+		{"no statement", given{out: `{"principalId":"acme","policyDocument":{"Version":"2012-10-17"}}`}, failed,
+			failed, ""},
+		{"empty list of statements", given{out: `{"principalId":"acme","policyDocument":{"Version":"2012-10-17",` +
+			`"Statement":[]}}`}, forbidden, failed, ""},
 		{"effect in small letters", given{out: strings.Replace(permit, `"Allow"`, `"allow"`, 1)}, failed, failed, ""},
 		{"a version of none", given{out: strings.Replace(permit, "2012-10-17", "2012-10-18", 1)}, failed, failed, ""},
 		{"an object in the context", given{out: policy("Allow", all, `{"a":{}}`)}, failed, failed, ""},
@@ -248,7 +260,8 @@ func TestAuthorizersAnswers(t *testing.T) {
 			if got.status != want {
 				t.Errorf("%s, %s: %d %s, want %d\n%s", c.name, api, got.status, got.body, want, log)
 			}
-			if text := map[int]string{401: `{"message":"Unauthorized"}`, 403: `{"message":"Forbidden"}`, 500: `{"message":"Internal Server Error"}`}[want]; text != "" && api != "REST" && got.body != text {
+			if text := map[int]string{401: `{"message":"Unauthorized"}`, 403: `{"message":"Forbidden"}`,
+				500: `{"message":"Internal Server Error"}`}[want]; text != "" && api != "REST" && got.body != text {
 				t.Errorf("%s, %s: body %s, want %s", c.name, api, got.body, text)
 			}
 			if api == "REST" && c.text != "" && got.body != c.text {
@@ -284,11 +297,12 @@ func TestAuthorizerThatIgnoresItsContext(t *testing.T) {
 	release := make(chan struct{})
 	var ended sync.WaitGroup
 	ended.Add(1)
-	base, _ := serve(t, describe(t, strings.Replace(apis["REST"], "500", "20", 1)), function(func(context.Context, []byte) ([]byte, error) {
-		defer ended.Done()
-		<-release
-		return []byte(policy("Allow", all, "{}")), nil
-	}), nil, nil)
+	base, _ := serve(t, describe(t, strings.Replace(apis["REST"], "500", "20", 1)),
+		function(func(context.Context, []byte) ([]byte, error) {
+			defer ended.Done()
+			<-release
+			return []byte(policy("Allow", all, "{}")), nil
+		}), nil, nil)
 	if got := call(t, "REST", base); got.status != 500 {
 		t.Errorf("%d %s, want 500", got.status, got.body)
 	}
@@ -325,16 +339,18 @@ gatewayResponses:
   DEFAULT_5XX: { statusCode: "503" }
 `
 
-// Guarantees what no emulator does: a Deny becomes the gateway response that is set up, with status, headers and body from the
-// authorizer's context, in the type of each value that API Gateway hands on.
+// Guarantees what no emulator does: a Deny becomes the gateway response that is set up, with status, headers and body
+// from the authorizer's context, in the type of each value that API Gateway hands on.
 func TestGatewayResponse(t *testing.T) {
-	f := &answers{out: policy("Deny", all, `{"retryAfter":"2","number":429,"flag":false,"raw":"{\"a\":\"$context.authorizer.number\"}","rateLimit":"\"burst\";r=0;t=2"}`)}
+	f := &answers{out: policy("Deny", all, `{"retryAfter":"2","number":429,"flag":false,`+
+		`"raw":"{\"a\":\"$context.authorizer.number\"}","rateLimit":"\"burst\";r=0;t=2"}`)}
 	base, _ := serve(t, describe(t, mapped), f, nil, nil)
 	got := send(t, "GET", base+"/dev/a/b?q=1&q=2", "", "X-Sent", "first", "X-Sent", "last")
 	if got.status != 429 {
 		t.Fatalf("%d, want 429: %s", got.status, got.body)
 	}
-	for name, want := range map[string]string{"Retry-After": "2", "X-Number": "429", "X-Flag": "false", "X-Who": "acme/ci", "X-Literal": "a, b",
+	for name, want := range map[string]string{"Retry-After": "2", "X-Number": "429", "X-Flag": "false",
+		"X-Who": "acme/ci", "X-Literal": "a, b",
 		"X-Sent": "last", "X-Query": "2", "X-Path": "a/b", "X-Stage": "of the stage", "Ratelimit": `"burst";r=0;t=2`,
 		"Content-Type": "application/json", "X-Amzn-Errortype": "AccessDeniedException"} {
 		if v := got.header.Values(name); len(v) != 1 || v[0] != want {
@@ -344,15 +360,19 @@ func TestGatewayResponse(t *testing.T) {
 	if v, ok := got.header["X-Absent"]; ok {
 		t.Errorf("X-Absent: %q; a value that is absent sets no header", v)
 	}
-	const body = `{"who":"acme/ci","n":429,"none":"","raw":{"a":"$context.authorizer.number"},"type":"ACCESS_DENIED","cost":"5$","m":"User is not authorized to access this resource with an explicit deny"}`
+	const body = `{"who":"acme/ci","n":429,"none":"","raw":{"a":"$context.authorizer.number"},` +
+		`"type":"ACCESS_DENIED","cost":"5$","m":"User is not authorized to access this resource with an explicit deny"}`
 	if got.body != body {
 		t.Errorf("body\n%s, want\n%s", got.body, body)
 	}
-	if got := send(t, "GET", base+"/dev/a", "", "Accept", "text/html, text/plain;q=0.5"); got.header.Get("Content-Type") != "text/plain" || got.body != "429 and false." {
+	if got := send(t, "GET", base+"/dev/a", "", "Accept",
+		"text/html, text/plain;q=0.5"); got.header.Get("Content-Type") != "text/plain" || got.body != "429 and false." {
 		t.Errorf("with Accept: %q, %q", got.header.Get("Content-Type"), got.body)
 	}
-	if got := send(t, "GET", base+"/dev", ""); got.status != 403 || got.header.Get("X-Default") != "4" || got.body != `{"m":"Missing Authentication Token"}` {
-		t.Errorf("a type without a response of its own: %d %v %s, want DEFAULT_4XX with its own status", got.status, got.header, got.body)
+	if got := send(t, "GET", base+"/dev", ""); got.status != 403 || got.header.Get("X-Default") != "4" ||
+		got.body != `{"m":"Missing Authentication Token"}` {
+		t.Errorf("a type without a response of its own: %d %v %s, want DEFAULT_4XX with its own status", got.status,
+			got.header, got.body)
 	}
 	f.mu.Lock()
 	f.out = "x"
@@ -376,18 +396,22 @@ func TestHeadersOfGatewayResponsesKeepTheirSpelling(t *testing.T) {
 	}
 }
 
-// Guarantees that no authorizer's context, and no request, can add a header or end one: if it could, a tenant's name would
-// be an answer of its own.
+// Guarantees that no authorizer's context, and no request, can add a header or end one: if it could, a tenant's name
+// would be an answer of its own.
 func TestNoHeaderInjection(t *testing.T) {
-	for _, evil := range []string{"a\r\nX-Evil: 1", "a\nX-Evil: 1", "a\rX-Evil: 1", "\x00", "a\x1bb", "\r\n\r\n<html>"} {
+	for _, evil := range []string{"a\r\nX-Evil: 1", "a\nX-Evil: 1", "a\rX-Evil: 1", "\x00", "a\x1bb",
+		"\r\n\r\n<html>"} {
 		quoted, _ := json.Marshal(evil)
 		text := `{"retryAfter":` + string(quoted) + `,"tenant":` + string(quoted) + `,"number":1,"raw":"1"}`
 		base, log := serve(t, describe(t, mapped), &answers{out: policy("Deny", all, text)}, nil, nil)
 		got := send(t, "GET", base+"/dev/a", "")
-		if v, ok := got.header["Retry-After"]; got.status != 429 || ok || got.header.Get("X-Evil") != "" || !strings.Contains(log.String(), "control characters") {
+		if v, ok := got.header["Retry-After"]; got.status != 429 || ok || got.header.Get("X-Evil") != "" ||
+			!strings.Contains(log.String(), "control characters") {
 			t.Errorf("%q in a gateway response: %d, Retry-After %q, %v", evil, got.status, v, got.header)
 		}
-		for name, out := range map[string]string{"rest": policy("Allow", all, text), "http": `{"isAuthorized":true,"context":{"tenant":` + string(quoted) + `,"rateLimit":` + string(quoted) + `}}`} {
+		for name, out := range map[string]string{"rest": policy("Allow", all, text),
+			"http": `{"isAuthorized":true,"context":{"tenant":` + string(quoted) + `,"rateLimit":` + string(quoted) +
+				`}}`} {
 			d := builtin(t, name)
 			base, _ := serve(t, d, &answers{out: out}, nil, nil)
 			got := send(t, "GET", base+d.Prefix()+"/product/1", "")
@@ -395,7 +419,8 @@ func TestNoHeaderInjection(t *testing.T) {
 			if err := json.Unmarshal([]byte(got.body), &echo); err != nil {
 				t.Fatalf("%v in %s", err, got.body)
 			}
-			if got.status != 200 || echo.Headers["X-Sluice-Tenant"] != nil || echo.Headers["X-Evil"] != nil || got.header.Get("X-Evil") != "" || got.header.Get("Ratelimit") != "" {
+			if got.status != 200 || echo.Headers["X-Sluice-Tenant"] != nil || echo.Headers["X-Evil"] != nil ||
+				got.header.Get("X-Evil") != "" || got.header.Get("Ratelimit") != "" {
 				t.Errorf("%q in %s's integration: %d %v, backend %v", evil, name, got.status, got.header, echo.Headers)
 			}
 		}
@@ -408,21 +433,27 @@ func TestRoutes(t *testing.T) {
 		routes string
 		want   map[string]string // request → resource, or the status
 	}{
-		"REST": {`[/, "/product", "/product/{id}", "/product/new", "/product/{id}/price", "/files/{path+}", "/{any}/new"]`, map[string]string{
-			"GET /dev/": "/", "GET /dev": "/", "GET /dev/product": "/product", "GET /dev/product/1": "/product/{id}", "GET /dev/product/new": "/product/new",
-			"GET /dev/%70roduct": "/product", "GET /dev/product/a%2Fb": "/product/{id}", "GET /dev/product/1/price": "/product/{id}/price",
-			"GET /dev/files/a/b": "/files/{path+}", "GET /dev/x/new": "/{any}/new", "GET /dev/files": "403", "GET /dev/nothing": "403",
+		"REST": {`[/, "/product", "/product/{id}", "/product/new", "/product/{id}/price", "/files/{path+}", "/{any}` +
+			`/new"]`, map[string]string{
+			"GET /dev/": "/", "GET /dev": "/", "GET /dev/product": "/product", "GET /dev/product/1": "/product/{id}",
+			"GET /dev/product/new": "/product/new",
+			"GET /dev/%70roduct":   "/product", "GET /dev/product/a%2Fb": "/product/{id}",
+			"GET /dev/product/1/price": "/product/{id}/price",
+			"GET /dev/files/a/b":       "/files/{path+}", "GET /dev/x/new": "/{any}/new", "GET /dev/files": "403",
+			"GET /dev/nothing":    "403",
 			"DELETE /dev/product": "403", "GET /other": "403", "GET /devil": "403", "GET /": "403",
 		}},
 		"HTTP": {`["/product/{id}", "/product/new", "/files/{path+}", $default]`, map[string]string{
-			"GET /product/1": "/product/{id}", "GET /product/new": "/product/new", "GET /files/a/b": "/files/{path+}", "GET /files": "$default",
-			"GET /": "$default", "DELETE /product/1": "$default", "GET /product/%31%3Fx": "/product/{id}",
+			"GET /product/1": "/product/{id}", "GET /product/new": "/product/new", "GET /files/a/b": "/files/{path+}",
+			"GET /files": "$default",
+			"GET /":      "$default", "DELETE /product/1": "$default", "GET /product/%31%3Fx": "/product/{id}",
 		}},
 	} {
 		var text strings.Builder
 		fmt.Fprintf(&text, "kind: %s\nroutes:\n", kind)
 		var paths []string
-		if err := json.Unmarshal([]byte(strings.NewReplacer("[/,", `["/",`, "$default", `"$default"`).Replace(c.routes)), &paths); err != nil {
+		if err := json.Unmarshal([]byte(strings.NewReplacer("[/,", `["/",`, "$default",
+			`"$default"`).Replace(c.routes)), &paths); err != nil {
 			t.Fatal(err)
 		}
 		for _, p := range paths {
@@ -433,7 +464,8 @@ func TestRoutes(t *testing.T) {
 			if kind == "HTTP" {
 				payload = `, payloadFormatVersion: "1.0"`
 			}
-			fmt.Fprintf(&text, "  - { route: %q, integration: { type: AWS_PROXY, function: backend%s } }\n", key, payload)
+			fmt.Fprintf(&text, "  - { route: %q, integration: { type: AWS_PROXY, function: backend%s } }\n", key,
+				payload)
 		}
 		for request, want := range c.want {
 			f := &answers{out: `{"statusCode":200}`}
@@ -455,7 +487,10 @@ func TestRoutes(t *testing.T) {
 
 // Guarantees that bodies and headers that API Gateway does not take are not passed on.
 func TestBounds(t *testing.T) {
-	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_,
+			_ = io.Copy(io.Discard, r.Body)
+	}))
 	defer upstream.Close()
 	u, err := url.Parse(upstream.URL)
 	if err != nil {
@@ -477,7 +512,9 @@ func TestBounds(t *testing.T) {
 			if got := send(t, "POST", target, strings.Repeat("x", 1001)); got.status != 413 {
 				t.Errorf("%s: a body above the bound: %d %s, want 413", name, got.status, got.body)
 			}
-			req, err := http.NewRequest("POST", target, struct{ io.Reader }{strings.NewReader(strings.Repeat("x", 1001))}) // chunked
+			// chunked
+			req, err := http.NewRequest("POST", target,
+				struct{ io.Reader }{strings.NewReader(strings.Repeat("x", 1001))})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -493,8 +530,10 @@ func TestBounds(t *testing.T) {
 			if got := send(t, "GET", target, "", "X-Long", strings.Repeat("x", 9000)); got.status != 200 {
 				t.Errorf("%s: 9,000 bytes of headers: %d", name, got.status)
 			}
-			if got := send(t, "GET", target, "", "X-Long", strings.Repeat("x", 10_240)); got.status != 431 || f.calls() != before+1 {
-				t.Errorf("%s: more than 10,240 bytes of headers: %d after %d calls, want 431 and no call", name, got.status, f.calls()-before)
+			if got := send(t, "GET", target, "", "X-Long", strings.Repeat("x", 10_240)); got.status != 431 ||
+				f.calls() != before+1 {
+				t.Errorf("%s: more than 10,240 bytes of headers: %d after %d calls, want 431 and no call", name,
+					got.status, f.calls()-before)
 			}
 		}
 	}
@@ -517,7 +556,8 @@ func TestConcurrentRequests(t *testing.T) {
 	for i := range 50 {
 		wg.Go(func() {
 			n := fmt.Sprint(i)
-			if got := send(t, "GET", base+"/dev/p"+n, "", "X-N", n); got.status != 429 || got.header.Get("Retry-After") != n {
+			if got := send(t, "GET", base+"/dev/p"+n, "", "X-N", n); got.status != 429 ||
+				got.header.Get("Retry-After") != n {
 				t.Errorf("request %s: %d, Retry-After %q", n, got.status, got.header.Get("Retry-After"))
 			}
 		})
@@ -525,7 +565,8 @@ func TestConcurrentRequests(t *testing.T) {
 	wg.Wait()
 }
 
-// Guarantees that reserved pages are beside the API, not part of it, and that who watches is told what the authorizer said.
+// Guarantees that reserved pages are beside the API, not part of it, and that who watches is told what the authorizer
+// said.
 func TestReservedPagesAndObservations(t *testing.T) {
 	var mu sync.Mutex
 	var seen []stage.Observation
@@ -545,12 +586,14 @@ func TestReservedPagesAndObservations(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if len(seen) != 1 || seen[0].Path != "/a" || seen[0].Status != 403 || seen[0].Context["decision"] != "limited" || seen[0].Context["httpStatus"] != "429" || !seen[0].At.Equal(noon) {
+	if len(seen) != 1 || seen[0].Path != "/a" || seen[0].Status != 403 || seen[0].Context["decision"] != "limited" ||
+		seen[0].Context["httpStatus"] != "429" || !seen[0].At.Equal(noon) {
 		t.Errorf("observed %+v", seen)
 	}
 }
 
-// Guarantees the documented bound of an authorizer's answer on a WebSocket API, 8 KiB: what is larger there is no answer.
+// Guarantees the documented bound of an authorizer's answer on a WebSocket API, 8 KiB: what is larger there is no
+// answer.
 func TestSizeOfAnswers(t *testing.T) {
 	sized := func(n int) string {
 		out := policy("Allow", all, `{"a":"%"}`)

@@ -69,21 +69,25 @@ func TestOperatorsAPIs(t *testing.T) {
 			continue
 		}
 		sound := func(r stage.Route) bool {
-			return strings.HasPrefix(r.Key, "POST /") && r.Authorization == stage.AWSIAM && r.Integration.Function == tt.function
+			return strings.HasPrefix(r.Key, "POST /") && r.Authorization == stage.AWSIAM &&
+				r.Integration.Function == tt.function
 		}
 		named := func(r stage.Route) bool { return r.Key == "POST "+tt.path }
 		unsound := func(r stage.Route) bool { return !sound(r) }
 		if !slices.ContainsFunc(d.Routes, named) || slices.ContainsFunc(d.Routes, unsound) ||
-			d.Region != tt.region || d.Stage != "v1" || len(d.ResourcePolicy) != map[bool]int{false: 1, true: 3}[tt.narrowed] {
+			d.Region != tt.region || d.Stage != "v1" || len(d.ResourcePolicy) != map[bool]int{false: 1,
+			true: 3}[tt.narrowed] {
 			t.Errorf("%s: %+v", tt.file, d)
 			continue
 		}
 		f := new(function)
-		s, err := stage.New(stage.Config{Description: d, Functions: map[string]stage.Function{tt.function: f}, Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler),
+		s, err := stage.New(stage.Config{Description: d, Functions: map[string]stage.Function{tt.function: f},
+			Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler),
 			Credentials: map[string]stage.Credential{
 				"AKIAANN": {Secret: "secret", Account: "000000000000", Caller: "AIDAANN", UserARN: ann},
 				"AKIAEVE": {
-					Secret: "secret", Account: "210987654321", Caller: "AIDAEVE", UserARN: "arn:aws:iam::210987654321:user/eve",
+					Secret: "secret", Account: "210987654321", Caller: "AIDAEVE",
+					UserARN: "arn:aws:iam::210987654321:user/eve",
 				},
 			}})
 		if err != nil {
@@ -91,7 +95,8 @@ func TestOperatorsAPIs(t *testing.T) {
 		}
 		call := func(key, region, secret, path string) *httptest.ResponseRecorder {
 			const body = "{}"
-			r := httptest.NewRequestWithContext(t.Context(), "POST", "http://127.0.0.1:9000/v1"+path, strings.NewReader(body))
+			r := httptest.NewRequestWithContext(t.Context(), "POST", "http://127.0.0.1:9000/v1"+path,
+				strings.NewReader(body))
 			sum := sha256.Sum256([]byte(body))
 			as, hash := aws.Credentials{AccessKeyID: key, SecretAccessKey: secret}, hex.EncodeToString(sum[:])
 			if err := v4.NewSigner().SignHTTP(t.Context(), as, r, hash, "execute-api", region, now); err != nil {

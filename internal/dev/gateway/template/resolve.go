@@ -101,8 +101,8 @@ func substitute(s string, value func(name string) (string, error)) (string, erro
 // resolve makes a text of a scalar or of a function of the template's language.
 func (r *reader) resolve(n *node) (string, error) { return r.resolveAt(n, 0) }
 
-// maxHops bounds how many steps lead from a value to what it is, and maxSteps those of a whole template: a few lines can stand for
-// billions.
+// maxHops bounds how many steps lead from a value to what it is, and maxSteps those of a whole template: a few lines
+// can stand for billions.
 const (
 	maxHops  = 16
 	maxSteps = 100_000
@@ -138,7 +138,8 @@ func (r *reader) resolveAt(n *node, hops int) (string, error) {
 	case "Fn::Sub":
 		return r.sub(value, hops)
 	}
-	return "", fmt.Errorf("%s is not known to the local gateway; there are Ref, Fn::GetAtt, Fn::Join and Fn::Sub", shown(name))
+	return "", fmt.Errorf("%s is not known to the local gateway; there are Ref, Fn::GetAtt, Fn::Join and Fn::Sub",
+		shown(name))
 }
 
 // quiet resolves what is reported elsewhere if it is wrong.
@@ -166,7 +167,8 @@ func (r *reader) pseudo(name string) (string, bool) {
 	return "", false
 }
 
-// ref is the value of a Ref: of an API, an authorizer and the like its logical id, which stands for the id that it will have.
+// ref is the value of a Ref: of an API, an authorizer and the like its logical id, which stands for the id that it will
+// have.
 func (r *reader) ref(name string, hops int) (string, error) {
 	if v, ok := r.pseudo(name); ok {
 		return v, nil
@@ -198,9 +200,11 @@ func parameter(name string, p *node) (string, error) {
 	kind, value := p.field("Type"), p.field("Default")
 	switch {
 	case kind == nil || kind.form != text || kind.text != "String" && kind.text != "Number":
-		return "", fmt.Errorf("Ref: the parameter %s is a %s, and the local gateway knows String and Number", shown(name), kind.describe())
+		return "", fmt.Errorf("Ref: the parameter %s is a %s, and the local gateway knows String and Number",
+			shown(name), kind.describe())
 	case value == nil || value.form == list || value.form == object || value.form == null:
-		return "", fmt.Errorf("Ref: the parameter %s has no default, and the local gateway knows no other value", shown(name))
+		return "", fmt.Errorf("Ref: the parameter %s has no default, and the local gateway knows no other value",
+			shown(name))
 	}
 	return value.text, nil
 }
@@ -212,16 +216,20 @@ func (r *reader) attribute(id, attribute string, hops int) (string, error) {
 		return "", fmt.Errorf("Fn::GetAtt: there is no %s", shown(id))
 	case res.is("AWS::Lambda::Function") && attribute == "Arn":
 		return r.functionARN(r.functionName(res, hops)), nil
-	case res.is("AWS::Lambda::Alias") && (attribute == "AliasArn" || attribute == "Arn"), res.is("AWS::Lambda::Version") && attribute == "FunctionArn":
+	case res.is("AWS::Lambda::Alias") && (attribute == "AliasArn" || attribute == "Arn"),
+		res.is("AWS::Lambda::Version") && attribute == "FunctionArn":
 		return r.qualified(res, hops)
 	case res.is(restType("RestApi")) && attribute == "RootResourceId":
 		return res.id + "/", nil
 	case res.is(restType("RestApi")) && attribute == "RestApiId", res.is(v2Type("Api")) && attribute == "ApiId",
-		res.is(restType("Authorizer"), v2Type("Authorizer")) && attribute == "AuthorizerId", res.is(restType("Resource")) && attribute == "ResourceId",
-		res.is(restType("Deployment")) && attribute == "DeploymentId", res.is(v2Type("Integration")) && attribute == "IntegrationId":
+		res.is(restType("Authorizer"), v2Type("Authorizer")) && attribute == "AuthorizerId",
+		res.is(restType("Resource")) && attribute == "ResourceId",
+		res.is(restType("Deployment")) && attribute == "DeploymentId", res.is(v2Type("Integration")) &&
+			attribute == "IntegrationId":
 		return res.id, nil
 	}
-	return "", fmt.Errorf("Fn::GetAtt: %s of %s, a %s, is not known to the local gateway", shown(attribute), shown(id), res.typ)
+	return "", fmt.Errorf("Fn::GetAtt: %s of %s, a %s, is not known to the local gateway", shown(attribute), shown(id),
+		res.typ)
 }
 
 // functionName is a function's name where the template has it as text, else its logical id.
@@ -295,7 +303,8 @@ func (r *reader) sub(n *node, hops int) (string, error) {
 // lambda is the name of the function that a URI or an ARN names.
 func lambda(uri string) (string, error) {
 	arn := uri
-	if _, rest, ok := strings.Cut(uri, ":lambda:path/"); ok && strings.HasPrefix(uri, "arn:") && strings.Contains(uri, ":apigateway:") {
+	if _, rest, ok := strings.Cut(uri, ":lambda:path/"); ok && strings.HasPrefix(uri, "arn:") &&
+		strings.Contains(uri, ":apigateway:") {
 		_, rest, _ = strings.Cut(rest, "/functions/")
 		arn, ok = strings.CutSuffix(rest, "/invocations")
 		if !ok {
@@ -304,7 +313,8 @@ func lambda(uri string) (string, error) {
 	}
 	// arn:partition:lambda:region:account:function:name[:qualifier]
 	parts := strings.Split(arn, ":")
-	if len(parts) < 7 || len(parts) > 8 || parts[0] != "arn" || parts[2] != "lambda" || parts[5] != "function" || parts[6] == "" {
+	if len(parts) < 7 || len(parts) > 8 || parts[0] != "arn" || parts[2] != "lambda" || parts[5] != "function" ||
+		parts[6] == "" {
 		return "", fmt.Errorf("%s is not a function's", shown(uri))
 	}
 	return parts[6], nil

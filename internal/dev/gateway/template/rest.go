@@ -79,7 +79,8 @@ func (r *reader) restStage(d *stage.Description) (deployment *resource) {
 		if s.flag("CachingEnabled") {
 			s.problem("CachingEnabled", "the local gateway caches nothing")
 		}
-		s.end("HttpMethod", "ResourcePath", "LoggingLevel", "DataTraceEnabled", "MetricsEnabled", "ThrottlingBurstLimit", "ThrottlingRateLimit")
+		s.end("HttpMethod", "ResourcePath", "LoggingLevel", "DataTraceEnabled", "MetricsEnabled",
+			"ThrottlingBurstLimit", "ThrottlingRateLimit")
 	}
 	id := p.text("DeploymentId")
 	p.end("AccessLogSetting", "Description", "DocumentationVersion", "Tags", "TracingEnabled")
@@ -102,8 +103,10 @@ func (r *reader) restAuthorizer(d *stage.Description, res *resource) {
 	r.places["authorizers."+res.id] = at{res.node, res.path() + ".Properties"}
 	p := r.properties(res)
 	p.text("RestApiId")
-	a := stage.Authorizer{Type: p.text("Type"), TTLSeconds: p.integer("AuthorizerResultTtlInSeconds"), Function: r.authorizerFunction(p, res)}
-	r.places["authorizers."+res.id+".resultTtlInSeconds"] = at{p.n.field("AuthorizerResultTtlInSeconds"), p.path + ".AuthorizerResultTtlInSeconds"}
+	a := stage.Authorizer{Type: p.text("Type"), TTLSeconds: p.integer("AuthorizerResultTtlInSeconds"),
+		Function: r.authorizerFunction(p, res)}
+	r.places["authorizers."+res.id+".resultTtlInSeconds"] = at{p.n.field("AuthorizerResultTtlInSeconds"),
+		p.path + ".AuthorizerResultTtlInSeconds"}
 	if s := p.text("IdentitySource"); s != "" {
 		a.IdentitySource = []string{s}
 	}
@@ -128,8 +131,10 @@ func (r *reader) authorizerFunction(p *properties, res *resource) string {
 		credentials = "AuthorizerCredentialsArn"
 	}
 	p.seen = append(p.seen, credentials)
-	if p.n.field(credentials).absent() && !r.mayInvoke(name, "arn:aws:execute-api:"+r.o.Region+":"+r.o.Account+":"+r.api.id+"/authorizers/"+res.id) {
-		p.problem("AuthorizerUri", "no AWS::Lambda::Permission lets API Gateway invoke %s for this authorizer: every call would be a 500", shown(name))
+	if p.n.field(credentials).absent() && !r.mayInvoke(name,
+		"arn:aws:execute-api:"+r.o.Region+":"+r.o.Account+":"+r.api.id+"/authorizers/"+res.id) {
+		p.problem("AuthorizerUri", "no AWS::Lambda::Permission lets API Gateway invoke %s for this authorizer: "+
+			"every call would be a 500", shown(name))
 	}
 	return name
 }
@@ -145,7 +150,8 @@ func (r *reader) mayInvoke(function, source string) bool {
 		if name, err := lambda(of); err == nil {
 			of = name
 		}
-		if of == function && value("Principal") == "apigateway.amazonaws.com" && slices.Contains([]string{"lambda:InvokeFunction", "lambda:*"}, value("Action")) &&
+		if of == function && value("Principal") == "apigateway.amazonaws.com" &&
+			slices.Contains([]string{"lambda:InvokeFunction", "lambda:*"}, value("Action")) &&
 			(res.properties().field("SourceArn").absent() || stage.LikeARN(value("SourceArn"), source)) {
 			return true
 		}
@@ -175,7 +181,8 @@ func (r *reader) method(d *stage.Description, res *resource) {
 		route.Integration = r.restIntegration(g, statuses)
 		for key, source := range route.Integration.RequestParameters {
 			if _, ok := declared[source]; strings.HasPrefix(source, "method.request.") && !ok {
-				g.problem("RequestParameters", "%s: the method does not declare %s in its RequestParameters", key, source)
+				g.problem("RequestParameters", "%s: the method does not declare %s in its RequestParameters", key,
+					source)
 			}
 		}
 	}
@@ -183,7 +190,8 @@ func (r *reader) method(d *stage.Description, res *resource) {
 	r.route(d, res, route)
 }
 
-// authorized is who may call a method or route: whom an authorizer lets pass, or who signs. Neither lets everybody pass.
+// authorized is who may call a method or route: whom an authorizer lets pass, or who signs. Neither lets everybody
+// pass.
 func (r *reader) authorized(p *properties) (authorizer, authorization string) {
 	if p.flag("ApiKeyRequired") {
 		p.problem("ApiKeyRequired", "the local gateway knows no usage plans")
@@ -197,7 +205,8 @@ func (r *reader) authorized(p *properties) (authorizer, authorization string) {
 	case kind == stage.AWSIAM && r.api.is(restType("RestApi")):
 		return "", stage.AWSIAM
 	case kind != "NONE" && kind != "":
-		p.problem("AuthorizationType", "%s: the local gateway knows CUSTOM and NONE, and of a REST API %s", shown(kind), stage.AWSIAM)
+		p.problem("AuthorizationType", "%s: the local gateway knows CUSTOM and NONE, and of a REST API %s",
+			shown(kind), stage.AWSIAM)
 	}
 	return "", ""
 }
@@ -248,7 +257,8 @@ func (r *reader) restIntegration(p *properties, statuses map[string][]string) (g
 		r.proxy(&g, uri, method)
 		passedOver = append(passedOver, "PassthroughBehavior")
 	default:
-		p.problem("Type", "%s: the local gateway knows %s, %s and %s", shown(kind), stage.AWSProxy, stage.HTTPProxy, stage.Mock)
+		p.problem("Type", "%s: the local gateway knows %s, %s and %s", shown(kind), stage.AWSProxy, stage.HTTPProxy,
+			stage.Mock)
 	}
 	p.end(passedOver...)
 	return g
@@ -268,9 +278,11 @@ func (r *reader) proxy(g *stage.Integration, uri, method string) {
 // mockStatus is a MOCK's template that chooses its response: the only form that is read.
 var mockStatus = regexp.MustCompile(`^\s*\{\s*"?statusCode"?\s*:\s*"?([0-9]{3})"?\s*\}\s*$`)
 
-// mock reads what a MOCK answers: its templates choose a status, and the response without a pattern is for every status.
+// mock reads what a MOCK answers: its templates choose a status, and the response without a pattern is for every
+// status.
 func (r *reader) mock(p *properties, g *stage.Integration, responses []*properties, statuses map[string][]string) {
-	p.only("PassthroughBehavior", "the local gateway does not look at what a MOCK is sent", "WHEN_NO_MATCH", "WHEN_NO_TEMPLATES", "NEVER")
+	p.only("PassthroughBehavior", "the local gateway does not look at what a MOCK is sent", "WHEN_NO_MATCH",
+		"WHEN_NO_TEMPLATES", "NEVER")
 	templates := p.table("RequestTemplates")
 	for name, t := range templates {
 		if !mockStatus.MatchString(t) {
@@ -278,7 +290,8 @@ func (r *reader) mock(p *properties, g *stage.Integration, responses []*properti
 		}
 	}
 	if len(templates) == 0 || len(responses) != 1 {
-		p.problem("IntegrationResponses", "want one, and a request template that has a statusCode, got %d and %d", len(responses), len(templates))
+		p.problem("IntegrationResponses", "want one, and a request template that has a statusCode, got %d and %d",
+			len(responses), len(templates))
 		return
 	}
 	one := responses[0]
@@ -307,6 +320,7 @@ func (r *reader) gatewayResponse(d *stage.Description, res *resource) {
 		p.problem("ResponseType", "%s is there twice", kind)
 	}
 	r.places["gatewayResponses."+kind] = at{res.node, res.path() + ".Properties"}
-	d.Responses[kind] = stage.GatewayResponse{StatusCode: p.text("StatusCode"), Parameters: p.table("ResponseParameters"), Templates: p.table("ResponseTemplates")}
+	d.Responses[kind] = stage.GatewayResponse{StatusCode: p.text("StatusCode"),
+		Parameters: p.table("ResponseParameters"), Templates: p.table("ResponseTemplates")}
 	p.end()
 }

@@ -1,9 +1,9 @@
-// Package template reads a stage of an API from a CloudFormation template, as `cdk synth` writes it, so that the local gateway
-// serves what will be deployed.
+// Package template reads a stage of an API from a CloudFormation template, as `cdk synth` writes it, so that the local
+// gateway serves what will be deployed.
 //
-// Whatever it does not know (a type of resource of API Gateway, a property, a function of the template's language) is refused by
-// logical id and name: a setting that is passed over would make the stand-in lie. What has no bearing on the answer to a call is
-// passed over by name:
+// Whatever it does not know (a type of resource of API Gateway, a property, a function of the template's language) is
+// refused by logical id and name: a setting that is passed over would make the stand-in lie. What has no bearing on the
+// answer to a call is passed over by name:
 //
 //   - Of the template: Description, Metadata, Outputs, Rules, and Conditions and Mappings that nothing of the API uses. Of a
 //     resource: Metadata, DeletionPolicy, UpdateReplacePolicy.
@@ -12,9 +12,9 @@
 //   - Names, descriptions, tags, settings of logs, traces and metrics, rates and bursts of throttling, request models, whether an API is regional or at the edge.
 //   - Of a WebSocket API: every route but $connect and every integration, since the local gateway passes no messages.
 //
-// Beyond that it holds three things that API Gateway finds out only in front of a client, or never: that every method and gateway
-// response is part of the deployment which the stage serves, that API Gateway may invoke each authorizer, and that a
-// header which a mapping names is declared.
+// Beyond that it holds three things that API Gateway finds out only in front of a client, or never: that every method
+// and gateway response is part of the deployment which the stage serves, that API Gateway may invoke each authorizer,
+// and that a header which a mapping names is declared.
 package template
 
 import (
@@ -32,14 +32,15 @@ import (
 
 // Options say what a template leaves open.
 type Options struct {
-	API     string // logical id of the API; "" where the template has one
-	Stage   string // name of the stage; "" where the API has one
-	Region  string // AWS::Region; default the one that the template's ARNs name, else "us-east-1"; a signature is for it
+	API   string // logical id of the API; "" where the template has one
+	Stage string // name of the stage; "" where the API has one
+	// AWS::Region; default the one that the template's ARNs name, else "us-east-1"; a signature is for it
+	Region  string
 	Account string // AWS::AccountId; default the one that they name, else "000000000000"
 
-	// Targets says where URLs of integrations lead on this machine, by what they begin with, up to the end of a segment, as in
-	// "https://shop.example.com/v1" to "http://127.0.0.1:9000". The longest that fits applies. A URL that none fits is not asked:
-	// the route is an ECHO of the request that would have been made.
+	// Targets says where URLs of integrations lead on this machine, by what they begin with, up to the end of a
+	// segment, as in "https://shop.example.com/v1" to "http://127.0.0.1:9000". The longest that fits applies. A URL
+	// that none fits is not asked: the route is an ECHO of the request that would have been made.
 	Targets map[string]string
 }
 
@@ -51,9 +52,9 @@ func Is(data []byte) bool {
 	return json.Unmarshal(data, &top) == nil && top.Resources != nil
 }
 
-// Parse reads a template. name is the file's, for the *[stage.Error] that it returns, whose problems name the logical id and the
-// property. A function in the description is called by its FunctionName where that is plain text, else by its logical id; one of
-// another stack by the name in its ARN. The API's id is its logical id.
+// Parse reads a template. name is the file's, for the *[stage.Error] that it returns, whose problems name the logical
+// id and the property. A function in the description is called by its FunctionName where that is plain text, else by
+// its logical id; one of another stack by the name in its ARN. The API's id is its logical id.
 func Parse(name string, data []byte, o Options) (*stage.Description, error) {
 	root, err := readTree(data)
 	if err != nil {
@@ -74,10 +75,13 @@ func Parse(name string, data []byte, o Options) (*stage.Description, error) {
 	return d, nil
 }
 
-// homes are the region and account in ARNs of what is called, and the region alone in those by which API Gateway calls it.
-var homes = regexp.MustCompile(`:(?:execute-api|lambda):([a-z]{2,}(?:-[a-z]+)+-[0-9]+):([0-9]{12}):|:apigateway:([a-z]{2,}(?:-[a-z]+)+-[0-9]+):lambda:`)
+// homes are the region and account in ARNs of what is called, and the region alone in those by which API Gateway calls
+// it.
+var homes = regexp.MustCompile(`:(?:execute-api|lambda):([a-z]{2,}(?:-[a-z]+)+-[0-9]+):([0-9]{12}` +
+	`):|:apigateway:([a-z]{2,}(?:-[a-z]+)+-[0-9]+):lambda:`)
 
-// home is where the template's ARNs say that it is for; "" where they do not agree, or do not say: a stack may be for any.
+// home is where the template's ARNs say that it is for; "" where they do not agree, or do not say: a stack may be for
+// any.
 func home(data []byte) (region, account string) {
 	agrees := func(with *string, found []byte) bool {
 		if *with == "" {
@@ -169,7 +173,8 @@ func (r *reader) take(err error) {
 }
 
 // topLevel are the sections of a template.
-var topLevel = []string{"AWSTemplateFormatVersion", "Conditions", "Description", "Mappings", "Metadata", "Outputs", "Parameters", "Resources", "Rules"}
+var topLevel = []string{"AWSTemplateFormatVersion", "Conditions", "Description", "Mappings", "Metadata", "Outputs",
+	"Parameters", "Resources", "Rules"}
 
 func (r *reader) top(root *node) {
 	r.root = root
@@ -205,21 +210,26 @@ func (r *reader) top(root *node) {
 	}
 }
 
-// beside are services whose resources stand beside an API: nothing of them changes what API Gateway answers, but for the functions
-// that are invoked, which the local gateway is given.
-var beside = []string{"AppConfig", "ApplicationAutoScaling", "CDK", "CloudTrail", "CloudWatch", "DynamoDB", "EC2", "ElastiCache", "Events", "IAM", "KMS",
-	"Kinesis", "KinesisFirehose", "Lambda", "Logs", "S3", "SNS", "SQS", "SSM", "Scheduler", "SecretsManager", "StepFunctions", "XRay"}
+// beside are services whose resources stand beside an API: nothing of them changes what API Gateway answers, but for
+// the functions that are invoked, which the local gateway is given.
+var beside = []string{"AppConfig", "ApplicationAutoScaling", "CDK", "CloudTrail", "CloudWatch", "DynamoDB", "EC2",
+	"ElastiCache", "Events", "IAM", "KMS",
+	"Kinesis", "KinesisFirehose", "Lambda", "Logs", "S3", "SNS", "SQS", "SSM", "Scheduler", "SecretsManager",
+	"StepFunctions", "XRay"}
 
 // passedOver are types of API Gateway that have no bearing by themselves.
-var passedOver = []string{restType("Account"), restType("Model"), restType("RequestValidator"), restType("DomainName"), v2Type("DomainName"), v2Type("Model"),
+var passedOver = []string{restType("Account"), restType("Model"), restType("RequestValidator"), restType("DomainName"),
+	v2Type("DomainName"), v2Type("Model"),
 	"AWS::WAFv2::WebACL"}
 
 // association puts a firewall in front of a stage: see walled.
 const association = "AWS::WAFv2::WebACLAssociation"
 
 // read are those of which a description is made.
-var read = []string{restType("RestApi"), restType("Resource"), restType("Method"), restType("Authorizer"), restType("GatewayResponse"),
-	restType("Deployment"), restType("Stage"), v2Type("Api"), v2Type("Route"), v2Type("Integration"), v2Type("Authorizer"),
+var read = []string{restType("RestApi"), restType("Resource"), restType("Method"), restType("Authorizer"),
+	restType("GatewayResponse"),
+	restType("Deployment"), restType("Stage"), v2Type("Api"), v2Type("Route"), v2Type("Integration"),
+	v2Type("Authorizer"),
 	v2Type("Deployment"), v2Type("Stage"), v2Type("IntegrationResponse"), v2Type("RouteResponse")}
 
 func restType(name string) string { return "AWS::ApiGateway::" + name }
@@ -229,7 +239,8 @@ func v2Type(name string) string { return "AWS::ApiGatewayV2::" + name }
 // known refuses types that it does not know, and what may stand beside a resource's properties and is not evaluated.
 func (r *reader) known(res *resource) {
 	parts := strings.Split(res.typ, "::")
-	if len(parts) == 3 && parts[0] == "AWS" && slices.Contains(beside, parts[1]) || slices.Contains(passedOver, res.typ) {
+	if len(parts) == 3 && parts[0] == "AWS" && slices.Contains(beside, parts[1]) ||
+		slices.Contains(passedOver, res.typ) {
 		return
 	}
 	if !slices.Contains(read, res.typ) && res.typ != association {
@@ -277,7 +288,8 @@ func (r *reader) description() *stage.Description {
 		r.problem(nil, "Resources", "there is no API: one that is only named by its id has its routes elsewhere")
 		return d
 	case r.o.API == "" && len(names) > 1:
-		r.problem(nil, "Resources", "there are %d APIs; say which (--api-id): %s", len(names), strings.Join(names, ", "))
+		r.problem(nil, "Resources", "there are %d APIs; say which (--api-id): %s", len(names),
+			strings.Join(names, ", "))
 		return d
 	case r.api == nil:
 		r.problem(nil, "Resources", "there is no API %s; there are %s", shown(r.o.API), strings.Join(names, ", "))
@@ -313,16 +325,19 @@ func (r *reader) pick(stages map[string]*resource) *resource {
 	case len(names) == 0:
 		r.problem(r.api.node, r.api.path(), "the API has no stage in this template")
 	case r.o.Stage == "" && len(names) > 1:
-		r.problem(r.api.node, r.api.path(), "the API has %d stages; say which (--api-stage): %s", len(names), strings.Join(names, ", "))
+		r.problem(r.api.node, r.api.path(), "the API has %d stages; say which (--api-stage): %s", len(names),
+			strings.Join(names, ", "))
 	case r.o.Stage == "":
 		return stages[names[0]]
 	case stages[r.o.Stage] == nil:
-		r.problem(r.api.node, r.api.path(), "the API has no stage %s; there are %s", shown(r.o.Stage), strings.Join(names, ", "))
+		r.problem(r.api.node, r.api.path(), "the API has no stage %s; there are %s", shown(r.o.Stage),
+			strings.Join(names, ", "))
 	}
 	return stages[r.o.Stage]
 }
 
-// deployed holds that a deployment takes in what is to be served: CloudFormation may make it first of what it does not depend on.
+// deployed holds that a deployment takes in what is to be served: CloudFormation may make it first of what it does not
+// depend on.
 func (r *reader) deployed(deployment *resource, parts ...[]*resource) {
 	reached := make(map[string]bool)
 	var visit func(id string)
@@ -340,7 +355,8 @@ func (r *reader) deployed(deployment *resource, parts ...[]*resource) {
 	for _, list := range parts {
 		for _, res := range list {
 			if !reached[res.id] {
-				r.problem(res.node, res.path(), "%s does not depend on it, and may be made before it and without it", deployment.id)
+				r.problem(res.node, res.path(), "%s does not depend on it, and may be made before it and without it",
+					deployment.id)
 			}
 		}
 	}

@@ -42,7 +42,8 @@ func api(t *testing.T, data []byte, prefix string) string {
 	return ""
 }
 
-// Guarantees that what CDK makes of each kind of API is read whole: routes, authorizer, answers, mappings, and where it leads.
+// Guarantees that what CDK makes of each kind of API is read whole: routes, authorizer, answers, mappings, and where it
+// leads.
 func TestSynthesized(t *testing.T) {
 	data := readSynthesized(t)
 	if !template.Is(data) || template.Is([]byte("kind: REST\n")) || template.Is([]byte(`{"kind":"REST"}`)) {
@@ -50,7 +51,8 @@ func TestSynthesized(t *testing.T) {
 	}
 	read := func(prefix string) *stage.Description {
 		d, err := template.Parse("t.json", data, template.Options{API: api(t, data, prefix), Targets: map[string]string{
-			"https://shop.example.com": "http://127.0.0.1:1", "https://shop.example.com/v1/": "http://127.0.0.1:9000/shop"}})
+			"https://shop.example.com":     "http://127.0.0.1:1",
+			"https://shop.example.com/v1/": "http://127.0.0.1:9000/shop"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +60,8 @@ func TestSynthesized(t *testing.T) {
 			t.Errorf("%s: %+v", prefix, d)
 		}
 		for _, a := range d.Authorizers {
-			if a.Function != "sluice-eu-1-authorizer" || *a.TTLSeconds != 0 || a.Type != "REQUEST" || a.IdentitySource != nil || a.Simple != (prefix == "Http") {
+			if a.Function != "sluice-eu-1-authorizer" || *a.TTLSeconds != 0 || a.Type != "REQUEST" ||
+				a.IdentitySource != nil || a.Simple != (prefix == "Http") {
 				t.Errorf("%s: %+v", prefix, a)
 			}
 		}
@@ -78,39 +81,48 @@ func TestSynthesized(t *testing.T) {
 		t.Errorf("%s %s with %d routes", rest.Kind, rest.Stage, len(rest.Routes))
 	}
 	product := route(rest, "GET /product/{id}")
-	if g := product.Integration; g.Type != stage.HTTPProxy || g.URL != "http://127.0.0.1:9000/shop/product/{id}" || g.Method != "GET" || product.Authorizer == "" ||
-		g.RequestParameters["integration.request.path.id"] != "method.request.path.id" || g.RequestParameters["integration.request.header.x-sluice-caller"] != "context.authorizer.caller" {
+	if g := product.Integration; g.Type != stage.HTTPProxy || g.URL != "http://127.0.0.1:9000/shop/product/{id}" ||
+		g.Method != "GET" || product.Authorizer == "" ||
+		g.RequestParameters["integration.request.path.id"] != "method.request.path.id" ||
+		g.RequestParameters["integration.request.header.x-sluice-caller"] != "context.authorizer.caller" {
 		t.Errorf("%+v", product)
 	}
-	if o := route(rest, "POST /orders"); o.Integration.Type != stage.AWSProxy || o.Integration.Function != "orders" || o.Authorizer == "" {
+	if o := route(rest, "POST /orders"); o.Integration.Type != stage.AWSProxy || o.Integration.Function != "orders" ||
+		o.Authorizer == "" {
 		t.Errorf("%+v", o)
 	}
 	if h := route(rest, "GET /healthz"); h.Authorizer != "" || h.Integration.URL != "http://127.0.0.1:1/healthz" {
 		t.Errorf("%+v", h)
 	}
-	if o := route(rest, "OPTIONS /orders"); o.Integration.Type != stage.Mock || o.Integration.StatusCode != "204" || o.Authorizer != "" ||
+	if o := route(rest, "OPTIONS /orders"); o.Integration.Type != stage.Mock || o.Integration.StatusCode != "204" ||
+		o.Authorizer != "" ||
 		o.Integration.ResponseParameters["204"]["method.response.header.Access-Control-Allow-Origin"] != "'https://app.example.com'" {
 		t.Errorf("%+v", o)
 	}
 	if denied := rest.Responses["ACCESS_DENIED"]; len(rest.Responses) != 6 || denied.StatusCode != "429" ||
-		denied.Parameters["gatewayresponse.header.Retry-After"] != "context.authorizer.retryAfter" || denied.Templates["application/json"] != `{"message":$context.error.messageString$context.authorizer.problemMembers}` {
+		denied.Parameters["gatewayresponse.header.Retry-After"] != "context.authorizer.retryAfter" ||
+		denied.Templates["application/json"] != `{"message":$context.error.messageString$context.authorizer.problemMembers}` {
 		t.Errorf("%+v", rest.Responses)
 	}
 
 	http := read("Http")
-	if p := route(http, "GET /product/{id}"); http.Kind != stage.HTTP || http.Stage != "$default" || len(http.Routes) != 3 || p.Authorizer == "" ||
-		p.Integration.RequestParameters["overwrite:header.x-sluice-problem"] != "$context.authorizer.problem" || p.Integration.Payload != "" {
+	if p := route(http, "GET /product/{id}"); http.Kind != stage.HTTP || http.Stage != "$default" ||
+		len(http.Routes) != 3 || p.Authorizer == "" ||
+		p.Integration.RequestParameters["overwrite:header.x-sluice-problem"] != "$context.authorizer.problem" ||
+		p.Integration.Payload != "" {
 		t.Errorf("%+v", http)
 	}
 	if o := route(http, "POST /orders"); o.Integration.Payload != "2.0" || o.Integration.Function != "orders" {
 		t.Errorf("%+v", o)
 	}
-	if c := http.CORS; c == nil || !slices.Contains(c.ExposeHeaders, "Retry-After") || !slices.Equal(c.AllowMethods, []string{"GET"}) {
+	if c := http.CORS; c == nil || !slices.Contains(c.ExposeHeaders, "Retry-After") ||
+		!slices.Equal(c.AllowMethods, []string{"GET"}) {
 		t.Errorf("%+v", c)
 	}
 
 	socket := read("Socket")
-	if c := route(socket, "$connect"); socket.Kind != stage.WebSocket || socket.Stage != "prod" || len(socket.Routes) != 1 || c.Authorizer == "" {
+	if c := route(socket, "$connect"); socket.Kind != stage.WebSocket || socket.Stage != "prod" ||
+		len(socket.Routes) != 1 || c.Authorizer == "" {
 		t.Errorf("%+v", socket)
 	}
 }
@@ -139,31 +151,38 @@ const small = `{
 
 // Guarantees that the functions of the template's language mean what CloudFormation says.
 func TestLanguage(t *testing.T) {
-	d, err := template.Parse("t.json", []byte(strings.Replace(small, "${!x}", "", 1)), template.Options{Region: "eu-west-3"})
+	d, err := template.Parse("t.json", []byte(strings.Replace(small, "${!x}", "", 1)),
+		template.Options{Region: "eu-west-3"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.API != "Api" || d.Stage != "prod-eu-west-3" || d.Region != "eu-west-3" || d.StageVariables["v"] != "1" || d.Authorizers["Auth"].Function != "Function" {
+	if d.API != "Api" || d.Stage != "prod-eu-west-3" || d.Region != "eu-west-3" || d.StageVariables["v"] != "1" ||
+		d.Authorizers["Auth"].Function != "Function" {
 		t.Errorf("%+v", d)
 	}
-	if r := d.Routes[0]; r.Key != "GET /a" || r.Authorizer != "Auth" || r.Integration.Type != stage.Echo || r.Integration.URL != "https://shop.example.com/a" || r.Integration.Method != "" {
+	if r := d.Routes[0]; r.Key != "GET /a" || r.Authorizer != "Auth" || r.Integration.Type != stage.Echo ||
+		r.Integration.URL != "https://shop.example.com/a" || r.Integration.Method != "" {
 		t.Errorf("%+v", r)
 	}
 	if d.Responses["ACCESS_DENIED"].StatusCode != "429" {
 		t.Errorf("%+v", d.Responses)
 	}
-	named := strings.Replace(strings.Replace(strings.Replace(small, "${!x}", "", 1), `"Default": "shop"`, `"Default": "store"`, 1), `"AWS::Lambda::Function", "Properties": {}`, `"AWS::Lambda::Function", "Properties": {"FunctionName": "f"}`, 1)
+	named := strings.Replace(strings.Replace(strings.Replace(small, "${!x}", "", 1), `"Default": "shop"`,
+		`"Default": "store"`, 1), `"AWS::Lambda::Function", "Properties": {}`, `"AWS::Lambda::Function", `+
+		`"Properties": {"FunctionName": "f"}`, 1)
 	if d, err = template.Parse("t.json", []byte(named), template.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if d.Authorizers["Auth"].Function != "f" || d.Routes[0].Integration.URL != "https://store.example.com/a" || d.Region != "us-east-1" {
+	if d.Authorizers["Auth"].Function != "f" || d.Routes[0].Integration.URL != "https://store.example.com/a" ||
+		d.Region != "us-east-1" {
 		t.Errorf("%+v", d)
 	}
 }
 
 // denying is a statement of a resource policy as infra has it.
 const denying = `{"Effect": "Deny", "Principal": {"AWS": "*"}, "Action": "execute-api:Invoke", ` +
-	`"Resource": "execute-api:/*", "Condition": {"StringNotEquals": {"aws:PrincipalAccount": {"Ref": "AWS::AccountId"}}}}`
+	`"Resource": "execute-api:/*", "Condition": {"StringNotEquals": {"aws:PrincipalAccount": {"Ref": ` +
+	`"AWS::AccountId"}}}}`
 
 // named is the member of the template that a policy takes the place of.
 const named = `"Name": {"Ref": "AWS::StackName"}`
@@ -173,20 +192,29 @@ func policyOf(statement, from, to string) string {
 	return `"Policy": {"Version": "2012-10-17", "Statement": [` + strings.Replace(statement, from, to, 1) + `]}`
 }
 
-// Guarantees that whatever is not known is refused by logical id and property, and that what would fail only in front of a client
-// is found: each of these is the template above, or the synthesized one, with one thing changed.
+// Guarantees that whatever is not known is refused by logical id and property, and that what would fail only in front
+// of a client is found: each of these is the template above, or the synthesized one, with one thing changed.
 func TestRefused(t *testing.T) {
 	good := strings.Replace(small, "${!x}", "", 1)
 	for _, c := range []struct{ name, old, broken, want string }{
 		{"no JSON", `{`, `[`, "t.json: line "},
-		{"a name twice", `"DependsOn": ["Get", "Denied"]`, `"DependsOn": ["Get", "Denied"], "DependsOn": []`, `"DependsOn" stands here twice`},
-		{"a section", `"Parameters"`, `"Transform": "AWS::Serverless-2016-10-31", "Parameters"`, "Transform: not known"},
-		{"a type of API Gateway", `"AWS::ApiGateway::GatewayResponse"`, `"AWS::ApiGateway::UsagePlan"`, `Resources.Denied.Type: "AWS::ApiGateway::UsagePlan" is not known`},
-		{"a firewall", `"Deployment": {`, `"Wall": {"Type": "AWS::WAFv2::WebACLAssociation", "Properties": {"ResourceArn": {"Fn::Sub": "arn:aws:apigateway:${AWS::Region}::/restapis/${Api}/stages/prod"}}}, "Deployment": {`, "Resources.Wall.Properties.ResourceArn: the local gateway has no firewall"},
-		{"a firewall in front of who knows", `"Deployment": {`, `"Wall": {"Type": "AWS::WAFv2::WebACLAssociation", "Properties": {"ResourceArn": {"Ref": "May"}}}, "Deployment": {`, "Resources.Wall.Properties.ResourceArn: Ref: "},
+		{"a name twice", `"DependsOn": ["Get", "Denied"]`, `"DependsOn": ["Get", "Denied"], "DependsOn": []`,
+			`"DependsOn" stands here twice`},
+		{"a section", `"Parameters"`, `"Transform": "AWS::Serverless-2016-10-31", "Parameters"`,
+			"Transform: not known"},
+		{"a type of API Gateway", `"AWS::ApiGateway::GatewayResponse"`, `"AWS::ApiGateway::UsagePlan"`,
+			`Resources.Denied.Type: "AWS::ApiGateway::UsagePlan" is not known`},
+		{"a firewall", `"Deployment": {`, `"Wall": {"Type": "AWS::WAFv2::WebACLAssociation", "Properties": ` +
+			`{"ResourceArn": {"Fn::Sub": "arn:aws:apigateway:${AWS::Region}::/restapis/${Api}/stages/prod"}}}, ` +
+			`"Deployment": {`, "Resources.Wall.Properties.ResourceArn: the local gateway has no firewall"},
+		{"a firewall in front of who knows", `"Deployment": {`,
+			`"Wall": {"Type": "AWS::WAFv2::WebACLAssociation", "Properties": {"ResourceArn": {"Ref": "May"}}}, ` +
+				`"Deployment": {`, "Resources.Wall.Properties.ResourceArn: Ref: "},
 		{"a set of addresses", `"AWS::Lambda::Alias"`, `"AWS::WAFv2::IPSet"`, "Resources.Live.Type: "},
-		{"a condition", `"DependsOn": [`, `"Condition": "Big", "DependsOn": [`, "Resources.Deployment.Condition: not known"},
-		{"a property of the API", `"Name": {"Ref": "AWS::StackName"}`, `"BinaryMediaTypes": ["a/b"]`, "t.json:4:82: Resources.Api.Properties.BinaryMediaTypes: not known to the local gateway"},
+		{"a condition", `"DependsOn": [`, `"Condition": "Big", "DependsOn": [`,
+			"Resources.Deployment.Condition: not known"},
+		{"a property of the API", `"Name": {"Ref": "AWS::StackName"}`, `"BinaryMediaTypes": ["a/b"]`,
+			"t.json:4:82: Resources.Api.Properties.BinaryMediaTypes: not known to the local gateway"},
 		{"a policy of nothing", `"Name": {"Ref": "AWS::StackName"}`, `"Policy": {}`, "Resources.Api.Properties.Policy"},
 		{"a policy that allows", named, policyOf(denying, "Deny", "Allow"),
 			"Policy.Statement[0].Effect: the local gateway knows Deny"},
@@ -196,51 +224,96 @@ func TestRefused(t *testing.T) {
 			"Condition.StringNotEquals.aws:PrincipalOrgID: not known"},
 		{"a policy with a signed and an open route", named, policyOf(denying, "", ""), "for routes with AWS_IAM alone"},
 		{"keys by the authorizer", `{"Ref": "AWS::NoValue"}`, `"AUTHORIZER"`, "ApiKeySourceType: "},
-		{"a private API", `"Name": {"Ref": "AWS::StackName"}`, `"EndpointConfiguration": {"Types": ["PRIVATE"]}`, "EndpointConfiguration.Types"},
-		{"a validator", `"HttpMethod": "GET",`, `"HttpMethod": "GET", "RequestValidatorId": "x",`, "Resources.Get.Properties.RequestValidatorId: not known"},
-		{"a usage plan", `"HttpMethod": "GET",`, `"HttpMethod": "GET", "ApiKeyRequired": true,`, "Resources.Get.Properties.ApiKeyRequired: "},
-		{"another authorization", `"AuthorizationType": "CUSTOM"`, `"AuthorizationType": "COGNITO_USER_POOLS"`, `AuthorizationType: "COGNITO_USER_POOLS"`},
+		{"a private API", `"Name": {"Ref": "AWS::StackName"}`, `"EndpointConfiguration": {"Types": ["PRIVATE"]}`,
+			"EndpointConfiguration.Types"},
+		{"a validator", `"HttpMethod": "GET",`, `"HttpMethod": "GET", "RequestValidatorId": "x",`,
+			"Resources.Get.Properties.RequestValidatorId: not known"},
+		{"a usage plan", `"HttpMethod": "GET",`, `"HttpMethod": "GET", "ApiKeyRequired": true,`,
+			"Resources.Get.Properties.ApiKeyRequired: "},
+		{"another authorization", `"AuthorizationType": "CUSTOM"`, `"AuthorizationType": "COGNITO_USER_POOLS"`,
+			`AuthorizationType: "COGNITO_USER_POOLS"`},
 		{"no authorizer", `"AuthorizerId": {"Ref": "Auth"},`, ``, "AuthorizerId: missing"},
-		{"an authorizer that is none", `"AuthorizerId": {"Ref": "Auth"},`, `"AuthorizerId": {"Ref": "A"},`, `Resources.Get: authorizer: "A" is none of authorizers`},
-		{"a function of the language", `{"Ref": "Deployment"}`, `{"Fn::ImportValue": "x"}`, `DeploymentId: "Fn::ImportValue" is not known to the local gateway`},
-		{"what is not there", `{"Ref": "Deployment"}`, `{"Ref": "Nothing"}`, `DeploymentId: Ref: there is no "Nothing"`},
-		{"an attribute", `{"Fn::GetAtt": ["A", "ResourceId"]}`, `{"Fn::GetAtt": ["A", "Name"]}`, `ResourceId: Fn::GetAtt: "Name" of "A"`},
-		{"a parameter without a value", `"Variables": {"v": "1"}`, `"Variables": {"v": {"Ref": "Size"}}`, "is a \"AWS::SSM::Parameter::Value<String>\", and the local gateway knows String and Number"},
-		{"a parameter without a default", `"Default": "shop"`, `"MinLength": 1`, "has no default, and the local gateway knows no other value"},
-		{"a deployment with a stage", `"DependsOn": ["Get", "Denied"], "Properties": {`, `"DependsOn": ["Get", "Denied"], "Properties": {"StageName": "prod", `,
+		{"an authorizer that is none", `"AuthorizerId": {"Ref": "Auth"},`, `"AuthorizerId": {"Ref": "A"},`,
+			`Resources.Get: authorizer: "A" is none of authorizers`},
+		{"a function of the language", `{"Ref": "Deployment"}`, `{"Fn::ImportValue": "x"}`,
+			`DeploymentId: "Fn::ImportValue" is not known to the local gateway`},
+		{"what is not there", `{"Ref": "Deployment"}`, `{"Ref": "Nothing"}`,
+			`DeploymentId: Ref: there is no "Nothing"`},
+		{"an attribute", `{"Fn::GetAtt": ["A", "ResourceId"]}`, `{"Fn::GetAtt": ["A", "Name"]}`,
+			`ResourceId: Fn::GetAtt: "Name" of "A"`},
+		{"a parameter without a value", `"Variables": {"v": "1"}`, `"Variables": {"v": {"Ref": "Size"}}`,
+			"is a \"AWS::SSM::Parameter::Value<String>\", and the local gateway knows String and Number"},
+		{"a parameter without a default", `"Default": "shop"`, `"MinLength": 1`,
+			"has no default, and the local gateway knows no other value"},
+		{"a deployment with a stage", `"DependsOn": ["Get", "Denied"], "Properties": {`,
+			`"DependsOn": ["Get", "Denied"], "Properties": {"StageName": "prod", `,
 			"Resources.Deployment.Properties.StageName: not known"},
-		{"a resource without a value", `"Variables": {"v": "1"}`, `"Variables": {"v": {"Ref": "May"}}`, "whose value is not known here"},
-		{"itself", `"FunctionName": {"Ref": "Function"}`, `"FunctionName": {"Ref": "Live"}`, "AuthorizerUri: it refers to itself"},
+		{"a resource without a value", `"Variables": {"v": "1"}`, `"Variables": {"v": {"Ref": "May"}}`,
+			"whose value is not known here"},
+		{"itself", `"FunctionName": {"Ref": "Function"}`, `"FunctionName": {"Ref": "Live"}`,
+			"AuthorizerUri: it refers to itself"},
 		{"a Sub that is open", `${Live}/inv`, `${Live/inv`, "is not closed"},
-		{"a cached result", `"AuthorizerResultTtlInSeconds": 0`, `"AuthorizerResultTtlInSeconds": 300`, "Resources.Auth.Properties.AuthorizerResultTtlInSeconds: 300: answers"},
-		{"the default of five minutes", `"AuthorizerResultTtlInSeconds": 0, `, ``, "Resources.Auth.Properties.AuthorizerResultTtlInSeconds: missing"},
-		{"a token authorizer", `"Type": "REQUEST"`, `"Type": "TOKEN"`, `Resources.Auth.Properties: type: "TOKEN": the local gateway knows REQUEST`},
-		{"an identity source", `"Type": "REQUEST"`, `"Type": "REQUEST", "IdentitySource": "method.request.header.A"`, "Resources.Auth.Properties: identitySource: the local gateway knows none"},
-		{"a number", `"AuthorizerResultTtlInSeconds": 0`, `"AuthorizerResultTtlInSeconds": "0.5"`, "want a whole number"},
-		{"a part of a property", `"IntegrationHttpMethod": "ANY"`, `"IntegrationHttpMethod": "ANY", "TlsConfig": {}`, "Resources.Get.Properties.Integration.TlsConfig: not known"},
-		{"a VPC link", `"IntegrationHttpMethod": "ANY"`, `"IntegrationHttpMethod": "ANY", "ConnectionType": "VPC_LINK"`, "Integration.ConnectionType: "},
+		{"a cached result", `"AuthorizerResultTtlInSeconds": 0`, `"AuthorizerResultTtlInSeconds": 300`,
+			"Resources.Auth.Properties.AuthorizerResultTtlInSeconds: 300: answers"},
+		{"the default of five minutes", `"AuthorizerResultTtlInSeconds": 0, `, ``,
+			"Resources.Auth.Properties.AuthorizerResultTtlInSeconds: missing"},
+		{"a token authorizer", `"Type": "REQUEST"`, `"Type": "TOKEN"`,
+			`Resources.Auth.Properties: type: "TOKEN": the local gateway knows REQUEST`},
+		{"an identity source", `"Type": "REQUEST"`, `"Type": "REQUEST", "IdentitySource": "method.request.header.A"`,
+			"Resources.Auth.Properties: identitySource: the local gateway knows none"},
+		{"a number", `"AuthorizerResultTtlInSeconds": 0`, `"AuthorizerResultTtlInSeconds": "0.5"`,
+			"want a whole number"},
+		{"a part of a property", `"IntegrationHttpMethod": "ANY"`, `"IntegrationHttpMethod": "ANY", "TlsConfig": {}`,
+			"Resources.Get.Properties.Integration.TlsConfig: not known"},
+		{"a VPC link", `"IntegrationHttpMethod": "ANY"`,
+			`"IntegrationHttpMethod": "ANY", "ConnectionType": "VPC_LINK"`, "Integration.ConnectionType: "},
 		{"an integration", `"Type": "HTTP_PROXY"`, `"Type": "AWS"`, `Integration.Type: "AWS": the local gateway knows`},
-		{"a mapping of what is not declared", `"IntegrationHttpMethod": "ANY"`, `"IntegrationHttpMethod": "ANY", "RequestParameters": {"integration.request.header.X": "method.request.header.Y"}`, "the method does not declare method.request.header.Y"},
-		{"a mapping", `"IntegrationHttpMethod": "ANY"`, `"IntegrationHttpMethod": "ANY", "RequestParameters": {"header.X": "'1'"}`, "Resources.Get: integration.requestParameters: "},
-		{"a MOCK with a pattern", `"Type": "HTTP_PROXY", "IntegrationHttpMethod": "ANY"`, `"Type": "MOCK", "RequestTemplates": {"application/json": "{\"statusCode\": 200}"}, "IntegrationResponses": [{"StatusCode": "200", "SelectionPattern": "2.."}]`, "IntegrationResponses[0].SelectionPattern: not known"},
-		{"a MOCK with a program", `"Type": "HTTP_PROXY", "IntegrationHttpMethod": "ANY"`, `"Type": "MOCK", "RequestTemplates": {"application/json": "#set($a = 1)"}, "IntegrationResponses": [{"StatusCode": "200"}]`, "Integration.RequestTemplates: application/json: the local gateway knows"},
-		{"no permission", `"AWS::Lambda::Permission"`, `"AWS::Lambda::Url"`, `Resources.Auth.Properties.AuthorizerUri: no AWS::Lambda::Permission lets API Gateway invoke "Function" for this authorizer`},
+		{"a mapping of what is not declared", `"IntegrationHttpMethod": "ANY"`,
+			`"IntegrationHttpMethod": "ANY", "RequestParameters": {"integration.request.header.X": ` +
+				`"method.request.header.Y"}`, "the method does not declare method.request.header.Y"},
+		{"a mapping", `"IntegrationHttpMethod": "ANY"`,
+			`"IntegrationHttpMethod": "ANY", "RequestParameters": {"header.X": "'1'"}`,
+			"Resources.Get: integration.requestParameters: "},
+		{"a MOCK with a pattern", `"Type": "HTTP_PROXY", "IntegrationHttpMethod": "ANY"`,
+			`"Type": "MOCK", "RequestTemplates": {"application/json": "{\"statusCode\": 200}"}, ` +
+				`"IntegrationResponses": [{"StatusCode": "200", "SelectionPattern": "2.."}]`,
+			"IntegrationResponses[0].SelectionPattern: not known"},
+		{"a MOCK with a program", `"Type": "HTTP_PROXY", "IntegrationHttpMethod": "ANY"`,
+			`"Type": "MOCK", "RequestTemplates": {"application/json": "#set($a = 1)"}, "IntegrationResponses": ` +
+				`[{"StatusCode": "200"}]`, "Integration.RequestTemplates: application/json: the local gateway knows"},
+		{"no permission", `"AWS::Lambda::Permission"`, `"AWS::Lambda::Url"`,
+			`Resources.Auth.Properties.AuthorizerUri: no AWS::Lambda::Permission lets API Gateway invoke "Function" ` +
+				`for this authorizer`},
 		{"a permission for another", `/authorizers/${Auth}`, `/authorizers/other`, "no AWS::Lambda::Permission"},
 		{"a permission for routes", `${Api}/authorizers/${Auth}`, `${Api}/*/GET/a`, "no AWS::Lambda::Permission"},
-		{"a permission for what is not known", `"SourceArn": {"Fn::Sub": "arn`, `"SourceArn": {"Fn::ImportValue": "arn`, "no AWS::Lambda::Permission"},
+		{"a permission for what is not known", `"SourceArn": {"Fn::Sub": "arn`,
+			`"SourceArn": {"Fn::ImportValue": "arn`, "no AWS::Lambda::Permission"},
 		{"no function", `functions/${Live}/invocations`, `functions/${Live}`, "AuthorizerUri: "},
-		{"a response twice", `"Deployment": {`, `"Again": {"Type": "AWS::ApiGateway::GatewayResponse", "Properties": {"RestApiId": {"Ref": "Api"}, "ResponseType": "ACCESS_DENIED"}}, "Deployment": {`, "Resources.Again.Properties.ResponseType: ACCESS_DENIED is there twice"},
-		{"a response that does not exist", `"ResponseType": "ACCESS_DENIED"`, `"ResponseType": "DENIED"`, "Resources.Denied.Properties: not known"},
-		{"a response that is not deployed", `["Get", "Denied"]`, `["Get"]`, "Resources.Denied: Deployment does not depend on it"},
-		{"a method that is not deployed", `["Get", "Denied"]`, `"Denied"`, "Resources.Get: Deployment does not depend on it"},
+		{"a response twice", `"Deployment": {`,
+			`"Again": {"Type": "AWS::ApiGateway::GatewayResponse", "Properties": {"RestApiId": {"Ref": "Api"}, ` +
+				`"ResponseType": "ACCESS_DENIED"}}, "Deployment": {`,
+			"Resources.Again.Properties.ResponseType: ACCESS_DENIED is there twice"},
+		{"a response that does not exist", `"ResponseType": "ACCESS_DENIED"`, `"ResponseType": "DENIED"`,
+			"Resources.Denied.Properties: not known"},
+		{"a response that is not deployed", `["Get", "Denied"]`, `["Get"]`,
+			"Resources.Denied: Deployment does not depend on it"},
+		{"a method that is not deployed", `["Get", "Denied"]`, `"Denied"`,
+			"Resources.Get: Deployment does not depend on it"},
 		{"no stage", `"AWS::ApiGateway::Stage"`, `"AWS::ApiGateway::Model"`, "Resources.Api: the API has no stage"},
 		{"a cache", `"TracingEnabled": true`, `"CacheClusterEnabled": true`, "CacheClusterEnabled: "},
-		{"no list of objects", `"TracingEnabled": true`, `"MethodSettings": {"HttpMethod": "*"}`, "Resources.Stage.Properties.MethodSettings: want a list, got"},
-		{"no object", `"Variables": {"v": "1"}`, `"Variables": ["v"]`, "Resources.Stage.Properties.Variables: want an object, got"},
-		{"no part", `"Name": {"Ref": "AWS::StackName"}`, `"EndpointConfiguration": ["REGIONAL"]`, "Resources.Api.Properties.EndpointConfiguration: want an object, got"},
-		{"no list", `"Name": {"Ref": "AWS::StackName"}`, `"EndpointConfiguration": {"Types": {"a": "REGIONAL"}}`, "EndpointConfiguration.Types: want a list, got"},
-		{"a setting of methods", `"TracingEnabled": true`, `"MethodSettings": [{"HttpMethod": "*", "CacheTtlInSeconds": 5}]`, "Resources.Stage.Properties.MethodSettings[0].CacheTtlInSeconds: not known"},
-		{"a path in a circle", `{"Fn::GetAtt": "Api.RootResourceId"}`, `{"Ref": "A"}`, "leads to no resource of the API"},
+		{"no list of objects", `"TracingEnabled": true`, `"MethodSettings": {"HttpMethod": "*"}`,
+			"Resources.Stage.Properties.MethodSettings: want a list, got"},
+		{"no object", `"Variables": {"v": "1"}`, `"Variables": ["v"]`,
+			"Resources.Stage.Properties.Variables: want an object, got"},
+		{"no part", `"Name": {"Ref": "AWS::StackName"}`, `"EndpointConfiguration": ["REGIONAL"]`,
+			"Resources.Api.Properties.EndpointConfiguration: want an object, got"},
+		{"no list", `"Name": {"Ref": "AWS::StackName"}`, `"EndpointConfiguration": {"Types": {"a": "REGIONAL"}}`,
+			"EndpointConfiguration.Types: want a list, got"},
+		{"a setting of methods", `"TracingEnabled": true`,
+			`"MethodSettings": [{"HttpMethod": "*", "CacheTtlInSeconds": 5}]`,
+			"Resources.Stage.Properties.MethodSettings[0].CacheTtlInSeconds: not known"},
+		{"a path in a circle", `{"Fn::GetAtt": "Api.RootResourceId"}`, `{"Ref": "A"}`,
+			"leads to no resource of the API"},
 		{"no API", `"AWS::ApiGateway::RestApi"`, `"AWS::ApiGateway::Account"`, "Resources: there is no API"},
 	} {
 		if strings.Count(good, c.old) == 0 {
@@ -254,21 +327,32 @@ func TestRefused(t *testing.T) {
 	}
 
 	all := string(readSynthesized(t))
-	http, socket := template.Options{API: api(t, []byte(all), "Http")}, template.Options{API: api(t, []byte(all), "Socket")}
+	http, socket := template.Options{API: api(t, []byte(all), "Http")},
+		template.Options{API: api(t, []byte(all), "Socket")}
 	for _, c := range []struct {
 		name, old, broken, want string
 		o                       template.Options
 	}{
-		{"a JWT authorizer", `"AuthorizerType": "REQUEST"`, `"AuthorizerType": "JWT"`, `AuthorizerType: "JWT": the local gateway knows REQUEST`, http},
-		{"a queue behind a route", `"IntegrationType": "HTTP_PROXY"`, `"IntegrationSubtype": "SQS-SendMessage", "IntegrationType": "AWS_PROXY"`, "IntegrationSubtype: not known", http},
-		{"signatures on an HTTP API", `"AuthorizationType": "CUSTOM"`, `"AuthorizationType": "AWS_IAM"`, `AuthorizationType: "AWS_IAM": the local gateway knows CUSTOM and NONE, and of a REST API`, http},
-		{"scopes", `"RouteKey": "GET /product/{id}"`, `"AuthorizationScopes": ["a"], "RouteKey": "GET /product/{id}"`, "AuthorizationScopes: not known", http},
+		{"a JWT authorizer", `"AuthorizerType": "REQUEST"`, `"AuthorizerType": "JWT"`,
+			`AuthorizerType: "JWT": the local gateway knows REQUEST`, http},
+		{"a queue behind a route", `"IntegrationType": "HTTP_PROXY"`,
+			`"IntegrationSubtype": "SQS-SendMessage", "IntegrationType": "AWS_PROXY"`, "IntegrationSubtype: not known",
+			http},
+		{"signatures on an HTTP API", `"AuthorizationType": "CUSTOM"`, `"AuthorizationType": "AWS_IAM"`,
+			`AuthorizationType: "AWS_IAM": the local gateway knows CUSTOM and NONE, and of a REST API`, http},
+		{"scopes", `"RouteKey": "GET /product/{id}"`, `"AuthorizationScopes": ["a"], "RouteKey": "GET /product/{id}"`,
+			"AuthorizationScopes: not known", http},
 		{"a target", `"integrations/"`, `"integration/"`, "Target: want integrations/", http},
-		{"no payload format", `"PayloadFormatVersion": "2.0"`, `"Description": "x"`, `payloadFormatVersion: want "1.0" or "2.0"`, http},
-		{"CORS for everybody's credentials", `"CorsConfiguration": {`, `"CorsConfiguration": { "AllowCredentials": true, "ExposeHeaders": [], "AllowOrigins": ["*"] }, "Tags": {`, "CorsConfiguration: allowCredentials: not with the origin *", http},
+		{"no payload format", `"PayloadFormatVersion": "2.0"`, `"Description": "x"`,
+			`payloadFormatVersion: want "1.0" or "2.0"`, http},
+		{"CORS for everybody's credentials", `"CorsConfiguration": {`,
+			`"CorsConfiguration": { "AllowCredentials": true, "ExposeHeaders": [], "AllowOrigins": ["*"] }, "Tags": {`,
+			"CorsConfiguration: allowCredentials: not with the origin *", http},
 		{"a stage that nobody deploys", `"AutoDeploy": true`, `"AutoDeploy": false`, "AutoDeploy is off", http},
-		{"another protocol", `"ProtocolType": "WEBSOCKET"`, `"ProtocolType": "GRPC"`, "ProtocolType: want HTTP or WEBSOCKET", socket},
-		{"an endpoint that is off", `"ProtocolType": "WEBSOCKET"`, `"DisableExecuteApiEndpoint": true, "ProtocolType": "WEBSOCKET"`, "DisableExecuteApiEndpoint: ", socket},
+		{"another protocol", `"ProtocolType": "WEBSOCKET"`, `"ProtocolType": "GRPC"`,
+			"ProtocolType: want HTTP or WEBSOCKET", socket},
+		{"an endpoint that is off", `"ProtocolType": "WEBSOCKET"`,
+			`"DisableExecuteApiEndpoint": true, "ProtocolType": "WEBSOCKET"`, "DisableExecuteApiEndpoint: ", socket},
 	} {
 		if strings.Count(all, c.old) == 0 {
 			t.Errorf("%s: the template has no %s", c.name, c.old)
@@ -277,13 +361,16 @@ func TestRefused(t *testing.T) {
 		refused(t, c.name, strings.ReplaceAll(all, c.old, c.broken), c.o, c.want)
 	}
 	refused(t, "an API that is not there", all, template.Options{API: "Api"}, `there is no API "Api"; there are `)
-	refused(t, "a stage that is not there", good, template.Options{Stage: "test"}, `the API has no stage "test"; there are prod-us-east-1`)
+	refused(t, "a stage that is not there", good, template.Options{Stage: "test"},
+		`the API has no stage "test"; there are prod-us-east-1`)
 	refused(t, "too much", good+strings.Repeat(" ", 1<<20), template.Options{}, "at most 1048576 are read")
 	aliases := `"L0": {"Type": "AWS::Lambda::Alias", "Properties": {"Name": "live", "FunctionName": "f"}},`
 	for i := range 6 {
-		aliases += fmt.Sprintf(`"L%d": {"Type": "AWS::Lambda::Alias", "Properties": {"Name": "live", "FunctionName": {"Fn::Sub": "%s"}}},`, i+1, strings.Repeat(fmt.Sprintf("${L%d}", i), 20))
+		aliases += fmt.Sprintf(`"L%d": {"Type": "AWS::Lambda::Alias", "Properties": {"Name": "live", `+
+			`"FunctionName": {"Fn::Sub": "%s"}}},`, i+1, strings.Repeat(fmt.Sprintf("${L%d}", i), 20))
 	}
-	refused(t, "too many steps", strings.Replace(strings.Replace(good, `"Resources": {`, `"Resources": {`+aliases, 1), `${Live}/inv`, `${L6}/inv`, 1), template.Options{}, "are more than 100000 steps")
+	refused(t, "too many steps", strings.Replace(strings.Replace(good, `"Resources": {`, `"Resources": {`+aliases, 1),
+		`${Live}/inv`, `${L6}/inv`, 1), template.Options{}, "are more than 100000 steps")
 	refused(t, "too deep", strings.Repeat(`{"a":`, 100), template.Options{}, "more than 64 levels")
 }
 
@@ -297,27 +384,38 @@ func refused(t *testing.T, name, text string, o template.Options, want string) {
 }
 
 // somebody may sign: without anybody who may, no API with AWS_IAM is served.
-var somebody = map[string]stage.Credential{"AKIAANN": {Secret: "secret", Account: "123456789012", Caller: "AIDAANN", UserARN: "arn:aws:iam::123456789012:user/ann"}}
+var somebody = map[string]stage.Credential{"AKIAANN": {Secret: "secret", Account: "123456789012", Caller: "AIDAANN",
+	UserARN: "arn:aws:iam::123456789012:user/ann"}}
 
 type nobody struct{}
 
 func (nobody) Invoke(context.Context, []byte) ([]byte, error) { return nil, errors.New("not asked") }
 
-// FuzzParse holds that any text gives either an API that can be served or problems, each with the file's name, and that reading ends.
+// FuzzParse holds that any text gives either an API that can be served or problems, each with the file's name, and that
+// reading ends.
 func FuzzParse(f *testing.F) {
-	f.Add(`{"Resources":{"H":{"Type":"AWS::ApiGatewayV2::Api","Properties":{"ProtocolType":"HTTP"}},"R":{"Type":"AWS::ApiGatewayV2::Route","Properties":{"ApiId":{"Ref":"H"},"RouteKey":"GET /{a}",`+
-		`"Target":{"Fn::Join":["/",["integrations",{"Ref":"I"}]]}}},"I":{"Type":"AWS::ApiGatewayV2::Integration","Properties":{"ApiId":{"Ref":"H"},"IntegrationType":"HTTP_PROXY","IntegrationMethod":"ANY",`+
-		`"IntegrationUri":"https://a.example/{a}","ResponseParameters":{"200":{"ResponseParameters":[{"Destination":"append:header.x","Source":"$context.stage"}]}}}},`+
-		`"S":{"Type":"AWS::ApiGatewayV2::Stage","Properties":{"ApiId":{"Ref":"H"},"StageName":"$default","AutoDeploy":true}}}}`, "")
+	f.Add(`{"Resources":{"H":{"Type":"AWS::ApiGatewayV2::Api","Properties":{"ProtocolType":"HTTP"}},`+
+		`"R":{"Type":"AWS::ApiGatewayV2::Route","Properties":{"ApiId":{"Ref":"H"},"RouteKey":"GET /{a}",`+
+		`"Target":{"Fn::Join":["/",["integrations",{"Ref":"I"}]]}}},"I":{"Type":"AWS::ApiGatewayV2::Integration",`+
+		`"Properties":{"ApiId":{"Ref":"H"},"IntegrationType":"HTTP_PROXY","IntegrationMethod":"ANY",`+
+		`"IntegrationUri":"https://a.example/{a}",`+
+		`"ResponseParameters":{"200":{"ResponseParameters":[{"Destination":"append:header.x",`+
+		`"Source":"$context.stage"}]}}}},`+
+		`"S":{"Type":"AWS::ApiGatewayV2::Stage","Properties":{"ApiId":{"Ref":"H"},"StageName":"$default",`+
+		`"AutoDeploy":true}}}}`, "")
 	f.Add(strings.Replace(small, "${!x}", "", 1), "Api")
 	f.Add(small, "")
-	f.Add(`{"Resources":{"A":{"Type":"AWS::ApiGatewayV2::Api","Properties":{"ProtocolType":"HTTP","CorsConfiguration":{"MaxAge":{"Ref":"A"}}}}}}`, "A")
-	f.Add(`{"Resources":{"A":{"Type":"AWS::ApiGateway::RestApi"},"B":{"Type":"AWS::ApiGateway::Method","Properties":{"RestApiId":{"Fn::Sub":["${A}",{"A":{"Ref":"A"}}]}}}}}`, "")
+	f.Add(`{"Resources":{"A":{"Type":"AWS::ApiGatewayV2::Api","Properties":{"ProtocolType":"HTTP",`+
+		`"CorsConfiguration":{"MaxAge":{"Ref":"A"}}}}}}`, "A")
+	f.Add(`{"Resources":{"A":{"Type":"AWS::ApiGateway::RestApi"},"B":{"Type":"AWS::ApiGateway::Method",`+
+		`"Properties":{"RestApiId":{"Fn::Sub":["${A}",{"A":{"Ref":"A"}}]}}}}}`, "")
 	f.Fuzz(func(t *testing.T, text, api string) {
-		d, err := template.Parse("t.json", []byte(text), template.Options{API: api, Targets: map[string]string{"https://shop.example.com": "http://127.0.0.1:9"}})
+		d, err := template.Parse("t.json", []byte(text),
+			template.Options{API: api, Targets: map[string]string{"https://shop.example.com": "http://127.0.0.1:9"}})
 		if err != nil {
 			var e *stage.Error
-			if !errors.As(err, &e) || len(e.Problems) == 0 || e.Problems[0].File != "t.json" || e.Problems[0].Message == "" {
+			if !errors.As(err, &e) || len(e.Problems) == 0 || e.Problems[0].File != "t.json" ||
+				e.Problems[0].Message == "" {
 				t.Fatalf("%v is not a list of problems", err)
 			}
 			return

@@ -13,7 +13,8 @@ func (r *reader) v2(d *stage.Description) {
 	switch kind := p.text("ProtocolType"); kind {
 	case "HTTP":
 		d.Kind = stage.HTTP
-		p.only("RouteSelectionExpression", "an HTTP API has one only", "$request.method $request.path", "${request.method} ${request.path}")
+		p.only("RouteSelectionExpression", "an HTTP API has one only", "$request.method $request.path",
+			"${request.method} ${request.path}")
 		d.CORS = r.cors(p.part("CorsConfiguration"))
 		r.places["corsConfiguration"] = at{p.n.field("CorsConfiguration"), p.path + ".CorsConfiguration"}
 	case "WEBSOCKET":
@@ -54,8 +55,10 @@ func (r *reader) cors(p *properties) *stage.CORS {
 	if p == nil {
 		return nil
 	}
-	c := &stage.CORS{AllowOrigins: p.texts("AllowOrigins"), AllowMethods: p.texts("AllowMethods"), AllowHeaders: p.texts("AllowHeaders"),
-		ExposeHeaders: p.texts("ExposeHeaders"), AllowCredentials: p.flag("AllowCredentials"), MaxAgeSeconds: p.integer("MaxAge")}
+	c := &stage.CORS{AllowOrigins: p.texts("AllowOrigins"), AllowMethods: p.texts("AllowMethods"),
+		AllowHeaders:  p.texts("AllowHeaders"),
+		ExposeHeaders: p.texts("ExposeHeaders"), AllowCredentials: p.flag("AllowCredentials"),
+		MaxAgeSeconds: p.integer("MaxAge")}
 	p.end()
 	return c
 }
@@ -64,14 +67,16 @@ func (r *reader) v2Authorizer(d *stage.Description, res *resource) {
 	r.places["authorizers."+res.id] = at{res.node, res.path() + ".Properties"}
 	p := r.properties(res)
 	p.text("ApiId")
-	a := stage.Authorizer{Type: p.text("AuthorizerType"), Payload: p.text("AuthorizerPayloadFormatVersion"), Simple: p.flag("EnableSimpleResponses"),
+	a := stage.Authorizer{Type: p.text("AuthorizerType"), Payload: p.text("AuthorizerPayloadFormatVersion"),
+		Simple:     p.flag("EnableSimpleResponses"),
 		TTLSeconds: p.integer("AuthorizerResultTtlInSeconds"), IdentitySource: p.texts("IdentitySource")}
 	if a.Type != "REQUEST" {
 		p.problem("AuthorizerType", "%s: the local gateway knows REQUEST", shown(a.Type))
 		return
 	}
 	a.Function = r.authorizerFunction(p, res)
-	r.places["authorizers."+res.id+".resultTtlInSeconds"] = at{p.n.field("AuthorizerResultTtlInSeconds"), p.path + ".AuthorizerResultTtlInSeconds"}
+	r.places["authorizers."+res.id+".resultTtlInSeconds"] = at{p.n.field("AuthorizerResultTtlInSeconds"),
+		p.path + ".AuthorizerResultTtlInSeconds"}
 	if d.Kind == stage.WebSocket && a.TTLSeconds == nil {
 		a.TTLSeconds = new(int) // nothing of a WebSocket API is cached
 	}
@@ -127,7 +132,8 @@ func (r *reader) v2Integration(res *resource) (g stage.Integration) {
 			p.problem("PayloadFormatVersion", "%s: that of %s is 1.0", shown(payload), stage.HTTPProxy)
 		}
 	default:
-		p.problem("IntegrationType", "%s: the local gateway knows %s and %s", shown(kind), stage.AWSProxy, stage.HTTPProxy)
+		p.problem("IntegrationType", "%s: the local gateway knows %s and %s", shown(kind), stage.AWSProxy,
+			stage.HTTPProxy)
 	}
 	if byStatus := p.part("ResponseParameters"); byStatus != nil {
 		g.ResponseParameters = r.responseParameters(byStatus)

@@ -18,7 +18,8 @@ type Config struct {
 	// New returns an empty ledger. It may skip or fail tb, and register clean-ups there.
 	New func(tb testing.TB) ledger.Ledger
 
-	// Peer returns another handle on the same entries, as a second process would have. If nil, the handle is used again.
+	// Peer returns another handle on the same entries, as a second process would have. If nil, the handle is used
+	// again.
 	Peer func(tb testing.TB, l ledger.Ledger) ledger.Ledger
 
 	// Scripts is how many random scripts are run; 0 means 30.
@@ -61,13 +62,15 @@ func (c Config) asCore(t *testing.T) {
 			if random.IntN(40) == 0 {
 				to, from := 1+random.Int64N(2*units), window-1+random.Int64N(5)
 				got, want := h.SetLimit(t.Context(), "key", to, from), model.SetLimit(to, from)
-				if !errors.Is(got, want) && (got == nil || want == nil || errors.Is(got, ledger.ErrTooSoon) != errors.Is(want, ledger.ErrTooSoon)) {
+				if !errors.Is(got, want) && (got == nil || want == nil ||
+					errors.Is(got, ledger.ErrTooSoon) != errors.Is(want, ledger.ErrTooSoon)) {
 					t.Fatalf("seed %d, step %d: SetLimit = %v, want %v", seed, step, got, want)
 				}
 				continue
 			}
-			claim := ledger.Claim{Window: window + random.Int64N(3) - 1, Limit: units, Stage: ledger.Stage(random.IntN(4)),
-				Need: random.Int64N(units + 1), Told: random.Int64N(units + 1), Want: random.Int64N(2*units + 1),
+			claim := ledger.Claim{Window: window + random.Int64N(3) - 1, Limit: units,
+				Stage: ledger.Stage(random.IntN(4)),
+				Need:  random.Int64N(units + 1), Told: random.Int64N(units + 1), Want: random.Int64N(2*units + 1),
 				Unit: 1 + random.Int64N(1+units/8), Round: random.Int64N(ledger.RoundOne)}
 			claim.Held = held[claim.Window]
 			if random.IntN(4) == 0 {
@@ -83,11 +86,14 @@ func (c Config) asCore(t *testing.T) {
 				t.Fatalf("seed %d, step %d: %+v got %+v, want %+v", seed, step, claim, got, want)
 			}
 			if old, ok := limits[claim.Window]; ok && old != got.Limit && held[claim.Window] > 0 {
-				t.Fatalf("seed %d: the limit of window %d changed from %d to %d while units were leased", seed, claim.Window, old, got.Limit)
+				t.Fatalf("seed %d: the limit of window %d changed from %d to %d while units were leased", seed,
+					claim.Window, old, got.Limit)
 			}
 			limits[claim.Window] = got.Limit
-			if held[claim.Window] += got.Units - claim.Return; held[claim.Window] > got.Limit || got.Units > claim.Want {
-				t.Fatalf("seed %d, step %d: %d units of window %d are leased, and the limit is %d", seed, step, held[claim.Window],
+			if held[claim.Window] += got.Units - claim.Return; held[claim.Window] > got.Limit ||
+				got.Units > claim.Want {
+				t.Fatalf("seed %d, step %d: %d units of window %d are leased, and the limit is %d", seed, step,
+					held[claim.Window],
 					claim.Window, got.Limit)
 			}
 		}
@@ -136,7 +142,8 @@ func (c Config) atOnce(t *testing.T) {
 				if i%5 == 4 && held > 0 {
 					back = 1
 				}
-				got, err := h.Claim(t.Context(), "key", ledger.Claim{Window: base, Limit: limit, Stage: ledger.Anything, Held: held,
+				got, err := h.Claim(t.Context(), "key", ledger.Claim{Window: base, Limit: limit,
+					Stage: ledger.Anything, Held: held,
 					Want: want, Return: back, Unit: 1})
 				if err != nil {
 					t.Error(err)
@@ -148,7 +155,8 @@ func (c Config) atOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := leased.Load() + claim(t, l, ledger.Claim{Window: base, Limit: limit, Stage: ledger.Anything, Want: limit, Unit: 1}).Units; n != limit {
+	if n := leased.Load() + claim(t, l, ledger.Claim{Window: base, Limit: limit, Stage: ledger.Anything, Want: limit,
+		Unit: 1}).Units; n != limit {
 		t.Errorf("%d units are leased, want %d", n, limit)
 	}
 }
@@ -160,7 +168,8 @@ func (c Config) empty(t *testing.T) {
 	}{{ledger.Prefetch, 2}, {ledger.Share, 3}, {ledger.Anything, 3}} {
 		l := c.New(t)
 		for window := range int64(5) {
-			got := claim(t, l, ledger.Claim{Window: base + window, Limit: 10, Stage: tt.stage, Need: 1, Want: 1, Unit: 1})
+			got := claim(t, l, ledger.Claim{Window: base + window, Limit: 10, Stage: tt.stage, Need: 1, Want: 1,
+				Unit: 1})
 			if leased := got.Units == 1; leased != (window >= tt.first) {
 				t.Errorf("stage %d: window %d after the first claim leases %d", tt.stage, window, got.Units)
 			}
@@ -211,14 +220,16 @@ func (c Config) late(t *testing.T) {
 			t.Fatalf("a later window leases %d of 10", got.Units)
 		}
 		for range 2 {
-			old := ledger.Claim{Window: base, Limit: 10, Stage: ledger.Anything, Held: 10, Want: 10, Return: 10, Unit: 1}
+			old := ledger.Claim{Window: base, Limit: 10, Stage: ledger.Anything, Held: 10, Want: 10, Return: 10,
+				Unit: 1}
 			if forgotten%4 == 0 {
 				if got := claim(t, l, old); got.Units != 0 {
 					t.Errorf("%d windows later, %d units of a forgotten window were leased", forgotten, got.Units)
 				}
 			}
 			if got := claim(t, l, all); got.Units != 0 {
-				t.Errorf("%d units of a window that was leased came back from another one, %d windows before", got.Units, forgotten)
+				t.Errorf("%d units of a window that was leased came back from another one, %d windows before",
+					got.Units, forgotten)
 			}
 		}
 	}

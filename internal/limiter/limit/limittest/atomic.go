@@ -154,7 +154,8 @@ func render(d *limit.Decision) string {
 	for i := range d.Results {
 		r := &d.Results[i]
 		out += fmt.Sprintf("\n%s value %v cost %d charged %d admits %t never %t retry %d used %d remaining %d reset %d",
-			r.Limit().ID, d.Value(i), r.Cost, r.Charged, r.Admits, r.Never, r.RetryAt, r.Used(), r.Remaining(), r.ResetAt())
+			r.Limit().ID, d.Value(i), r.Cost, r.Charged, r.Admits, r.Never, r.RetryAt, r.Used(), r.Remaining(),
+			r.ResetAt())
 	}
 	return out
 }

@@ -227,7 +227,8 @@ func testReset(tb testing.TB, c Config) {
 			s.Errorf("resets at %s, later than %s", stamp(reset), stamp(longest))
 		}
 		if r := &s.peek(reset, charge(l, 1)).Results[0]; r.Used() != 0 || r.Remaining() != 5 {
-			s.Errorf("at its reset %s a counter has used %d and %d remain, want 0 and 5", stamp(reset), r.Used(), r.Remaining())
+			s.Errorf("at its reset %s a counter has used %d and %d remain, want 0 and 5", stamp(reset), r.Used(),
+				r.Remaining())
 		}
 		s.allowed(reset, charge(l, 5))
 	})

@@ -44,7 +44,8 @@ func (c *counter) overBoundIf(later time.Duration) string {
 			}
 			sum.Add(sum, c.spends[j].net())
 			if sum.Cmp(bound) > 0 {
-				return fmt.Sprintf("%s units admitted within [%d, %d], a bound of %s", sum.RatString(), from, to, bound.RatString())
+				return fmt.Sprintf("%s units admitted within [%d, %d], a bound of %s", sum.RatString(), from, to,
+					bound.RatString())
 			}
 		}
 	}

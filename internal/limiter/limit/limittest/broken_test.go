@@ -402,7 +402,8 @@ func (n *naive) write(d *limit.Decision, keys []string, states []*limit.State) {
 		if n.fault == leaseOnDenial && !d.Allowed {
 			d.Revise().AdoptLease(i, limit.Lease{Units: 1, Upfront: 1, Until: d.Now + 1})
 		}
-		if n.fault == backOnDenial && !d.Allowed && i < len(n.ahead) && n.ahead[i].Correction < 0 && r.Tier.Algorithm == limit.FixedWindow {
+		if n.fault == backOnDenial && !d.Allowed && i < len(n.ahead) && n.ahead[i].Correction < 0 &&
+			r.Tier.Algorithm == limit.FixedWindow {
 			st := states[i].Window()
 			st.Count = max(st.Count+n.ahead[i].Correction, 0)
 			*states[i] = st.State()
@@ -486,7 +487,8 @@ func (n *naive) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 }
 
 func config(f fault) limittest.Config {
-	return limittest.Config{New: func(testing.TB) limit.Store { return newNaive(f) }, Scripts: 10, Goroutines: 24, Repeats: 40, Leases: true}
+	return limittest.Config{New: func(testing.TB) limit.Store { return newNaive(f) }, Scripts: 10, Goroutines: 24,
+		Repeats: 40, Leases: true}
 }
 
 // The suite must hold for any right store, not only for the one it was written beside.
@@ -494,7 +496,8 @@ func TestContractOfNaiveStore(t *testing.T) {
 	limittest.RunStoreContract(t, config(none))
 }
 
-// every makes TestBrokenStores go on after the first guarantee that catches a fault: one is enough, all are good to know.
+// every makes TestBrokenStores go on after the first guarantee that catches a fault: one is enough, all are good to
+// know.
 var every = flag.Bool("every", false, "name every guarantee that catches a fault")
 
 // TestBrokenStores shows the suite catch each way of being broken. A suite that passes a broken store guards nothing.
@@ -506,10 +509,12 @@ func TestBrokenStores(t *testing.T) {
 		retryFirst,
 		neverWaits, neverPoisons, peekCharges, shadowDenies, shadowUncharged, shadowEager, shadowTiers, refundTooLarge,
 		refundTwice,
-		refundWhole, refundNever, refundOtherWindow, refundCreates, refundExpired, changeForgets, race, repairLost, errorCharges,
+		refundWhole, refundNever, refundOtherWindow, refundCreates, refundExpired, changeForgets, race, repairLost,
+		errorCharges,
 		contextIgnored,
 		staleDecision, forgets, keepsFew, refusesAll, decidesOnWrongTime,
-		leaseIgnored, leaseUncharged, leaseWhole, leaseGreedy, leaseOnDenial, leaseRampNever, leaseRampAtOnce, leasePlain,
+		leaseIgnored, leaseUncharged, leaseWhole, leaseGreedy, leaseOnDenial, leaseRampNever, leaseRampAtOnce,
+		leasePlain,
 		backIgnored, backTwice, backOnDenial, slotStays, owedIgnored, owedAtNow, emptiedEndsLate,
 	} {
 		t.Run(string(f), func(t *testing.T) {

@@ -58,8 +58,8 @@ type civilDay struct {
 var firstInstants sync.Map // civilDay to int64: the walk below is slow
 
 // firstInstant is the first time at which the clocks of loc show the civil day or a later one. It looks at the clocks
-// every half minute, to which every change since 1970 is a multiple; hours in which they are not changed, and at whose end
-// the day has not begun, it leaves out.
+// every half minute, to which every change since 1970 is a multiple; hours in which they are not changed, and at whose
+// end the day has not begun, it leaves out.
 func firstInstant(day time.Time, loc *time.Location) int64 {
 	key := civilDay{day, loc.String()}
 	if at, ok := firstInstants.Load(key); ok {

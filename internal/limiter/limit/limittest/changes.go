@@ -69,8 +69,8 @@ func testChangedBurst(tb testing.TB, c Config) {
 }
 
 // While a new plan arrives, processes with the old one and with the new one charge the same counter in turn. After each
-// change of the rate, receipts from before it are worthless. However many changes there are, the counter stays readable,
-// and a new receipt is worth its charge.
+// change of the rate, receipts from before it are worthless. However many changes there are, the counter stays
+// readable, and a new receipt is worth its charge.
 func testAlternatingRate(tb testing.TB, c Config) {
 	if !c.accepts(limit.TokenBucket) {
 		return
@@ -79,7 +79,8 @@ func testAlternatingRate(tb testing.TB, c Config) {
 	const burst = 100_000
 	rates := [2]*limit.Limit{bucketOf(tb, 10, burst), bucketOf(tb, 20, burst)}
 	s.refund(Start, s.allowed(Start, charge(rates[0], 10)), 10)
-	const changes = 2_100 // the counter's total of refunds begins at 0 again after 256, and 2^11 eras do not fit 64 bits
+	// the counter's total of refunds begins at 0 again after 256, and 2^11 eras do not fit 64 bits
+	const changes = 2_100
 	old := s.allowed(Start, charge(rates[0], 1))
 	for i := range changes {
 		s.allowed(Start, charge(rates[(i+1)%2], 1))
@@ -210,8 +211,8 @@ func testChangedAlign(tb testing.TB, c Config) {
 	}
 }
 
-// Random charges before and after a change of align. A fixed window of the old grid that has begun at the change, and every
-// one of the new grid, holds its threshold. At the latest three periods later nothing is left of the old grid.
+// Random charges before and after a change of align. A fixed window of the old grid that has begun at the change, and
+// every one of the new grid, holds its threshold. At the latest three periods later nothing is left of the old grid.
 func testChangedAlignBound(tb testing.TB, c Config) {
 	const threshold, period = 12, 10 * time.Second
 	for _, a := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow} {
@@ -283,11 +284,13 @@ func testChangedAlignBound(tb testing.TB, c Config) {
 				}
 				if units := in(window(now, at)); step >= change && units > threshold {
 					// Before the change the window of the new grid may have had more. Nothing may have come since.
-					s.Errorf("changed at %s: %d units of %d in the new window that starts at %s", stamp(changed), units, threshold,
+					s.Errorf("changed at %s: %d units of %d in the new window that starts at %s", stamp(changed),
+						units, threshold,
 						stamp(window(now, at)))
 				}
 				if units := in(window(from, changed)); step >= change && begun && units > threshold {
-					s.Errorf("changed at %s: %d units of %d in the old window that was open", stamp(changed), units, threshold)
+					s.Errorf("changed at %s: %d units of %d in the old window that was open", stamp(changed), units,
+						threshold)
 				}
 			}
 			s.allowed(at.Add(3*period), charge(pair[1-from], threshold))

@@ -16,7 +16,8 @@ var clockCases = []testCase{
 // Servers' clocks differ by milliseconds to seconds, so time runs back between two requests every day.
 func testStepBack(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
-		for n, edge := range []time.Duration{0, time.Microsecond, time.Second, 4 * time.Second} { // after a window's edge
+		// after a window's edge
+		for n, edge := range []time.Duration{0, time.Microsecond, time.Second, 4 * time.Second} {
 			l := k.limit(tb, "five"+string(rune('a'+n)), 5)
 			at := Start.Add(edge)
 			first := s.allowed(at, charge(l, 5))
@@ -64,7 +65,8 @@ func testLeapAhead(tb testing.TB, c Config) {
 		}
 		// Five a period, what was forgotten once by the leap, and one window for the edges.
 		if most := int64(5 * (periods + 3)); admitted > most {
-			s.Errorf("after a leap of %s and back %d units were admitted in %d periods, want at most %d", leap, admitted,
+			s.Errorf("after a leap of %s and back %d units were admitted in %d periods, want at most %d", leap,
+				admitted,
 				periods, most)
 		}
 	})
@@ -77,7 +79,8 @@ func testFarTimes(tb testing.TB, c Config) {
 	}
 	each(tb, c, func(s *subject, k sample) {
 		for i, at := range []time.Time{
-			{}, time.Unix(-1, 0), time.Unix(0, 0), time.Date(1883, 11, 18, 12, 0, 0, 0, time.UTC), time.Date(9999, 12, 31,
+			{}, time.Unix(-1, 0), time.Unix(0, 0), time.Date(1883, 11, 18, 12, 0, 0, 0, time.UTC), time.Date(9999, 12,
+				31,
 				23, 59, 59, 0, time.UTC),
 		} {
 			s := s.of(limit.Owner{Kind: limit.AnyKey, Name: string(rune('a' + i))})

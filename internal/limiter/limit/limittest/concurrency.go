@@ -96,7 +96,8 @@ func testConcurrentAll(tb testing.TB, c Config) {
 			s.crowd(func(g int, store limit.Store) {
 				var d limit.Decision
 				for i := range 4 { // in every order, so that locks taken one by one would meet
-					charges := []limit.Charge{charge(limits[g%3], 1), charge(limits[(g+1+i%2)%3], 1), charge(limits[(g+2-i%2)%3], 1)}
+					charges := []limit.Charge{charge(limits[g%3], 1), charge(limits[(g+1+i%2)%3], 1),
+						charge(limits[(g+2-i%2)%3], 1)}
 					if s.try(store, Start, &d, charges...) {
 						admitted.Add(1)
 					}

@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// coreCounter is one counter that package limit itself keeps. Stores are compared with it where the model of this package
-// does not say what is right: the model knows no corrections.
+// coreCounter is one counter that package limit itself keeps. Stores are compared with it where the model of this
+// package does not say what is right: the model knows no corrections.
 type coreCounter struct {
 	owner limit.Owner
 	state limit.State

@@ -26,8 +26,10 @@ func testOwners(tb testing.TB, c Config) {
 	owners := []limit.Owner{
 		{Kind: limit.Tenant, Name: "acme"}, {Kind: limit.Tenant, Name: "acm"}, {Kind: limit.Tenant, Name: "acmee"},
 		{Kind: limit.Tenant, Name: "ACME"}, {Kind: limit.Tenant, Name: ""}, {Kind: limit.Tenant, Name: "a,4:acme"},
-		{Kind: limit.Tenant, Name: "{acme}"}, {Kind: limit.Tenant, Name: "acme}"}, {Kind: limit.Tenant, Name: "acme:five"},
-		{Kind: limit.Tenant, Name: "acme\x00"}, {Kind: limit.Tenant, Name: "\xff\xfe"}, {Kind: limit.Tenant, Name: "\ufffd"},
+		{Kind: limit.Tenant, Name: "{acme}"}, {Kind: limit.Tenant, Name: "acme}"}, {Kind: limit.Tenant,
+			Name: "acme:five"},
+		{Kind: limit.Tenant, Name: "acme\x00"}, {Kind: limit.Tenant, Name: "\xff\xfe"}, {Kind: limit.Tenant,
+			Name: "\ufffd"},
 		{Kind: limit.Tenant, Name: "tenant#acme"}, {Kind: limit.Tenant, Name: long}, {Kind: limit.Tenant,
 			Name: long[1:] + "y"},
 		{Kind: limit.Address, Name: "acme"}, {Kind: limit.Anonymous, Name: "acme"}, {Kind: limit.AnyKey, Name: "acme"},
@@ -49,8 +51,10 @@ func testValues(tb testing.TB, c Config) {
 	values := []limit.Value{
 		limit.ValueOf("u-1"), limit.ValueOf("u-2"), limit.ValueOf(""), {Kind: limit.ValueAbsent}, limit.ValueOf("~"),
 		limit.ValueOf("*"),
-		limit.ValueOf("="), limit.ValueOf("U-1"), limit.ValueOf("u-1\x00"), limit.ValueOf("u-1,"), limit.ValueOf("\xff"),
-		limit.JoinValues(limit.ValueOf("a"), limit.ValueOf("bc")), limit.JoinValues(limit.ValueOf("ab"), limit.ValueOf("c")),
+		limit.ValueOf("="), limit.ValueOf("U-1"), limit.ValueOf("u-1\x00"), limit.ValueOf("u-1,"),
+		limit.ValueOf("\xff"),
+		limit.JoinValues(limit.ValueOf("a"), limit.ValueOf("bc")), limit.JoinValues(limit.ValueOf("ab"),
+			limit.ValueOf("c")),
 		limit.JoinValues(limit.ValueOf("a"), limit.Value{Kind: limit.ValueAbsent}),
 		limit.JoinValues(limit.Value{Kind: limit.ValueAbsent}, limit.ValueOf("a")),
 	}
@@ -104,7 +108,8 @@ func testIdentities(tb testing.TB, c Config) {
 // Else an attacker who invents values takes the store's memory, or gets a fresh counter with each.
 func testManyValues(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
-		l := build(tb, limit.Limit{ID: "five", Per: "subject", MaxCost: 5, MaxValues: 3, Tiers: []limit.Tier{k.tier(5)}})
+		l := build(tb, limit.Limit{ID: "five", Per: "subject", MaxCost: 5, MaxValues: 3,
+			Tiers: []limit.Tier{k.tier(5)}})
 		for i := range 3 {
 			s.allowed(Start, chargeValue(l, limit.ValueOf(fmt.Sprint("known-", i)), 1))
 		}
@@ -174,7 +179,8 @@ func testManyAnonymousValues(tb testing.TB, c Config) {
 // a store may refuse that last with ErrDuplicateCounter.
 func testTwoValues(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
-		l := build(tb, limit.Limit{ID: "five", Per: "subject", MaxCost: 5, MaxValues: 2, Tiers: []limit.Tier{k.tier(5)}})
+		l := build(tb, limit.Limit{ID: "five", Per: "subject", MaxCost: 5, MaxValues: 2,
+			Tiers: []limit.Tier{k.tier(5)}})
 		v := func(name string, cost int64) limit.Charge { return chargeValue(l, limit.ValueOf(name), cost) }
 		s.allowed(Start, v("a", 3), v("b", 4))
 		s.denied(Start, v("a", 1), v("b", 2))
@@ -198,13 +204,15 @@ func testTwoValues(tb testing.TB, c Config) {
 		}
 		left := s.peek(Start, v("e", 1)).Results[0].Remaining()
 		if errs > 0 && (units > 0 || left != 5) {
-			s.Errorf("two values that share a counter: %d errors, yet %d units admitted and %d of 5 remain", errs, units, left)
+			s.Errorf("two values that share a counter: %d errors, yet %d units admitted and %d of 5 remain", errs,
+				units, left)
 		}
 		if k.oneAtATime() {
 			return // its two slots of one decision would be the same slot
 		}
 		if errs == 0 && (units != 4 || left != 1) {
-			s.Errorf("two values that share a counter of 5: %d units admitted in pairs, %d remain; want 4 and 1", units, left)
+			s.Errorf("two values that share a counter of 5: %d units admitted in pairs, %d remain; want 4 and 1",
+				units, left)
 		}
 	})
 }
@@ -222,7 +230,8 @@ func testAlign(tb testing.TB, c Config) {
 		offsets := map[time.Duration]bool{}
 		for i := range 20 {
 			s := s.of(limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint("tenant-", i)})
-			edge := time.UnixMicro(s.peek(Start, charge(l, 1)).Results[0].ResetAt()) // of an empty counter: the window's end
+			// of an empty counter: the window's end
+			edge := time.UnixMicro(s.peek(Start, charge(l, 1)).Results[0].ResetAt())
 			if wait := edge.Sub(Start); wait <= 0 || wait > period {
 				s.Fatalf("the window ends %s after now, want within the period", wait)
 			}

@@ -88,7 +88,8 @@ func (s *subject) ask(now time.Time, ahead []limit.LeaseRequest, charges ...limi
 		}
 		if r.Charged != want || g.Units < 0 || g.Units > most || g.Upfront < 0 || g.Upfront > g.Units || (g.Units > 0 &&
 			g.Until < d.Now) {
-			s.Fatalf("%s, ahead %+v at %s: allowed %t, result %d is charged %d, want %d, and leases %+v, want at most %d",
+			s.Fatalf("%s, ahead %+v at %s: allowed %t, result %d is charged %d, want %d, and leases %+v, want at "+
+				"most %d",
 				describe(charges), *a, stamp(now), d.Allowed, i+1, r.Charged, want, g, most)
 		}
 	}
@@ -100,7 +101,8 @@ func (s *subject) leased(now time.Time, a limit.LeaseRequest, want int64, c limi
 	s.Helper()
 	d := s.ask(now, []limit.LeaseRequest{a}, c)
 	if g := d.Lease(0); !d.Allowed || g.Units != want {
-		s.Fatalf("%s, ahead %+v at %s: allowed %t, leases %+v; want %d units", describe([]limit.Charge{c}), a, stamp(now), d.Allowed, g,
+		s.Fatalf("%s, ahead %+v at %s: allowed %t, leases %+v; want %d units", describe([]limit.Charge{c}), a,
+			stamp(now), d.Allowed, g,
 			want)
 	}
 	return d
@@ -149,7 +151,8 @@ func testLeaseRule(tb testing.TB, c Config) {
 	})
 }
 
-// A limit that denies must not burn another's units by a lease. A store that keeps what it leased says so: then it counts.
+// A limit that denies must not burn another's units by a lease. A store that keeps what it leased says so: then it
+// counts.
 func testLeaseDenied(tb testing.TB, c Config) {
 	samples := c.samples()
 	eachLeased(tb, c, func(s *subject, k sample) {
@@ -163,7 +166,8 @@ func testLeaseDenied(tb testing.TB, c Config) {
 				before := s.remaining(Start, l)
 				charges := []limit.Charge{charge(l, 4), charge(full, 4)}
 				ahead := []limit.LeaseRequest{k.most(4, 2), other.most(3, 2)}
-				d := s.ask(Start, []limit.LeaseRequest{ahead[order[0]], ahead[order[1]]}, charges[order[0]], charges[order[1]])
+				d := s.ask(Start, []limit.LeaseRequest{ahead[order[0]], ahead[order[1]]}, charges[order[0]],
+					charges[order[1]])
 				if d.Allowed {
 					s.Fatalf("a need of 3 of %s where 2 are left is allowed", other.algorithm)
 				}
@@ -174,8 +178,9 @@ func testLeaseDenied(tb testing.TB, c Config) {
 	})
 }
 
-// What rides back on a request that is denied stays with its holder, who would have it twice if it came back all the same.
-// Counters of several values are where a store might write one after the other; a handle that has not seen them yet might try.
+// What rides back on a request that is denied stays with its holder, who would have it twice if it came back all the
+// same. Counters of several values are where a store might write one after the other; a handle that has not seen them
+// yet might try.
 func testLeaseDeniedBack(tb testing.TB, c Config) {
 	samples := c.samples()
 	eachLeased(tb, c, func(s *subject, k sample) {
@@ -184,7 +189,8 @@ func testLeaseDeniedBack(tb testing.TB, c Config) {
 				continue
 			}
 			l := k.limit(tb, fmt.Sprint("l", j), 40)
-			full := build(tb, limit.Limit{ID: fmt.Sprint("full", j), Per: "subject", MaxCost: 20, Tiers: []limit.Tier{other.tier(20)}})
+			full := build(tb, limit.Limit{ID: fmt.Sprint("full", j), Per: "subject", MaxCost: 20,
+				Tiers: []limit.Tier{other.tier(20)}})
 			user := limit.ValueOf("u")
 			s.allowed(Start, chargeValue(full, user, 18))
 			g := s.leased(Start, k.most(2, 10), 10, charge(l, 2)).Lease(0)
@@ -195,11 +201,13 @@ func testLeaseDeniedBack(tb testing.TB, c Config) {
 					before := s.remaining(Start, l)
 					a := k.most(2, 2)
 					a.Correction, a.CorrectionAt = -back, g.At
-					d := fresh.ask(Start, []limit.LeaseRequest{a, other.most(3, 2)}, charge(l, 2), chargeValue(full, user, 4))
+					d := fresh.ask(Start, []limit.LeaseRequest{a, other.most(3, 2)}, charge(l, 2),
+						chargeValue(full, user, 4))
 					if d.Allowed {
 						s.Fatalf("a need of 3 of %s where 2 are left is allowed", other.algorithm)
 					}
-					s.left(fmt.Sprintf("%d rode back on what %s denied", back, other.algorithm), Start, l, before-d.Lease(0).Units)
+					s.left(fmt.Sprintf("%d rode back on what %s denied", back, other.algorithm), Start, l,
+						before-d.Lease(0).Units)
 				}
 			}
 			before := s.remaining(Start, l)
@@ -293,14 +301,17 @@ func testLeaseBack(tb testing.TB, c Config) {
 			end := time.UnixMicro(g.Until)
 			before := s.remaining(end, l)
 			s.leased(end, limit.LeaseRequest{Correction: -5, CorrectionAt: g.At}, 0, charge(l, 1))
-			if left := s.remaining(end, l); left != before && (k.algorithm != limit.TokenBucket || left != before+5) { // a slot may take it
-				s.Errorf("5 of 16 come back when their window or slot is over: %d are left, %d were before", left, before)
+			// a slot may take it
+			if left := s.remaining(end, l); left != before && (k.algorithm != limit.TokenBucket || left != before+5) {
+				s.Errorf("5 of 16 come back when their window or slot is over: %d are left, %d were before", left,
+					before)
 			}
 		}
 	})
 }
 
-// A leaky bucket is never leased, but an operator gives back to it, too: its slot comes earlier, and is free now at the earliest.
+// A leaky bucket is never leased, but an operator gives back to it, too: its slot comes earlier, and is free now at the
+// earliest.
 func testSlotBack(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		if !k.oneAtATime() {
@@ -407,7 +418,8 @@ func testLeaseRefund(tb testing.TB, c Config) {
 		lease := d.Leftover(0)
 		lease.Units = 10
 		spent := new(limit.Decision)
-		e := spent.BeginLeased(s.request([]limit.Charge{charge(l, 6)}), Start.UnixMicro(), limit.ReceiptID{Hi: rand.Uint64(), Lo: 1})
+		e := spent.BeginLeased(s.request([]limit.Charge{charge(l, 6)}), Start.UnixMicro(),
+			limit.ReceiptID{Hi: rand.Uint64(), Lo: 1})
 		e.FromLeftover(0, &lease, 0)
 		e.ChargeLeftover(0)
 		if back := s.refund(Start, spent, 4); back.Units[0] != 4 || back.Repeated {
@@ -430,7 +442,8 @@ func testLeaseBadRequests(tb testing.TB, c Config) {
 		s.allowed(Start, charge(l, 4))
 		before := s.counters(Start, charge(l, 1))
 		for _, ahead := range [][]limit.LeaseRequest{
-			{{Need: 3}}, {{Need: -1}}, {{Most: limit.MaxUnits + 1}}, {{Share: limit.ShareOne + 1}}, {{Least: -1}}, {{}, {}},
+			{{Need: 3}}, {{Need: -1}}, {{Most: limit.MaxUnits + 1}}, {{Share: limit.ShareOne + 1}}, {{Least: -1}},
+			{{}, {}},
 			{{Correction: limit.MaxUnits + 1}}, {{Life: -1}},
 		} {
 			req := s.request([]limit.Charge{charge(l, 2)})
@@ -477,7 +490,8 @@ func testLeaseConcurrent(tb testing.TB, c Config) {
 			net := taken.Load() - returned.Load()
 			left := s.remaining(Start, l)
 			if net > 50 || left > 50-net || (!s.c.MayFail && left != 50-net) {
-				s.Errorf("%d of 50 were charged or leased, %d of them given back, yet %d remain", taken.Load(), returned.Load(), left)
+				s.Errorf("%d of 50 were charged or leased, %d of them given back, yet %d remain", taken.Load(),
+					returned.Load(), left)
 			}
 			if !gives && !s.c.MayFail && s.c.Goroutines >= 64 && net != 50 {
 				s.Errorf("%d goroutines that want more than 50 were given %d", s.c.Goroutines, net)
@@ -504,7 +518,8 @@ func testLeaseScripts(tb testing.TB, c Config) {
 		s := newSubject(tb, c)
 		r := rand.New(rand.NewPCG(seed, c.Seed))
 		limits := []*limit.Limit{
-			build(tb, limit.Limit{ID: "window", MaxCost: 50, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 10 * time.Second, Threshold: 30}}}),
+			build(tb, limit.Limit{ID: "window", MaxCost: 50,
+				Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 10 * time.Second, Threshold: 30}}}),
 			build(tb, limit.Limit{ID: "day", MaxCost: 50, Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 90,
 				Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}}),
 		}
@@ -520,7 +535,8 @@ func testLeaseScripts(tb testing.TB, c Config) {
 			allowed := true
 			for i, l := range limits {
 				cost := 1 + r.Int64N(5)
-				a := limit.LeaseRequest{Need: r.Int64N(cost + 1), Least: r.Int64N(3), Most: r.Int64N(9), Ample: r.Int64N(20), Plenty: r.Int64N(40),
+				a := limit.LeaseRequest{Need: r.Int64N(cost + 1), Least: r.Int64N(3), Most: r.Int64N(9),
+					Ample: r.Int64N(20), Plenty: r.Int64N(40),
 					Share: r.Int64N(limit.ShareOne + 1)}
 				window := now.Truncate(periods[i]).Add(time.Duration(i) * time.Microsecond)
 				if i == 0 && len(held) > 0 && r.IntN(3) == 0 {
@@ -537,7 +553,8 @@ func testLeaseScripts(tb testing.TB, c Config) {
 			}
 			d := s.ask(now, ahead, charges...)
 			if d.Allowed != allowed {
-				s.Fatalf("seed %d, step %d: %s, ahead %+v, used %v: allowed %t, want %t", seed, step+1, describe(charges), ahead, used, d.Allowed,
+				s.Fatalf("seed %d, step %d: %s, ahead %+v, used %v: allowed %t, want %t", seed, step+1,
+					describe(charges), ahead, used, d.Allowed,
 					allowed)
 			}
 			for i := range charges {
@@ -545,7 +562,8 @@ func testLeaseScripts(tb testing.TB, c Config) {
 				if allowed {
 					n += a.Correction + a.Need
 					if want := byRule(a, limits[i].Tiers[0].Threshold-n); g.Units != want {
-						s.Fatalf("seed %d, step %d: ahead %+v with %d used leases %+v, want %d units", seed, step+1, *a, n, g, want)
+						s.Fatalf("seed %d, step %d: ahead %+v with %d used leases %+v, want %d units", seed, step+1,
+							*a, n, g, want)
 					}
 				} else if a.Correction < 0 { // nothing came back
 					h := slices.IndexFunc(held, func(h limit.Lease) bool { return h.At == a.CorrectionAt })
@@ -555,7 +573,8 @@ func testLeaseScripts(tb testing.TB, c Config) {
 				if i == 0 && g.Units > 0 {
 					held = append(held, g)
 				}
-				s.left(fmt.Sprintf("seed %d, step %d", seed, step+1), now, limits[i], max(limits[i].Tiers[0].Threshold-used[windows[i]], 0))
+				s.left(fmt.Sprintf("seed %d, step %d", seed, step+1), now, limits[i],
+					max(limits[i].Tiers[0].Threshold-used[windows[i]], 0))
 			}
 		}
 	}

@@ -229,8 +229,8 @@ func (c *counter) levelOf(t *limit.Tier, now int64) *big.Rat {
 	}
 	level := new(big.Rat).Set(c.level)
 	if c.tier.Threshold != t.Threshold {
-		// A changed rate keeps the level, rounded down to what the new rate can count: the largest fraction of a unit that
-		// makes the refill of each µs whole.
+		// A changed rate keeps the level, rounded down to what the new rate can count: the largest fraction of a unit
+		// that makes the refill of each µs whole.
 		den := new(big.Rat).SetInt(new(big.Rat).Quo(rat(t.Threshold), rat(t.Period.Microseconds())).Denom())
 		level.Quo(new(big.Rat).SetInt(floor(level.Mul(level, den))), den)
 	}
@@ -328,8 +328,8 @@ func (c *counter) resetAt(t *limit.Tier, now int64) int64 {
 	return 0
 }
 
-// Refund gives back at most units of each thing that the outcome charged; 0 means all. After limit.MaxReceiptAge it gives
-// back nothing.
+// Refund gives back at most units of each thing that the outcome charged; 0 means all. After limit.MaxReceiptAge it
+// gives back nothing.
 func (m *Model) Refund(o *Outcome, units, now int64) []int64 {
 	out := make([]int64, len(o.receipt))
 	for i, e := range o.receipt {

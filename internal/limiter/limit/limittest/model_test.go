@@ -23,7 +23,8 @@ func TestModelByHand(t *testing.T) {
 		steps []step
 	}{
 		{"fixed_window", limit.Tier{Algorithm: limit.FixedWindow, Threshold: 5, Period: 10 * time.Second}, []step{
-			{9 * time.Second, 5, true, 0, 0}, {9 * time.Second, 1, false, 0, 10 * time.Second}, {10 * time.Second, 2, true,
+			{9 * time.Second, 5, true, 0, 0}, {9 * time.Second, 1, false, 0, 10 * time.Second}, {10 * time.Second, 2,
+				true,
 				3, 0},
 		}},
 		{"sliding_window", limit.Tier{Algorithm: limit.SlidingWindow, Threshold: 10, Period: 10 * time.Second}, []step{
@@ -34,16 +35,20 @@ func TestModelByHand(t *testing.T) {
 		}},
 		{"sliding_buckets", limit.Tier{Algorithm: limit.SlidingBuckets, Threshold: 5, Period: 10 * time.Second,
 			Buckets: 5}, []step{
-			{time.Second, 5, true, 0, 0}, {11 * time.Second, 1, false, 0, 12 * time.Second}, {12 * time.Second, 1, true, 4, 0},
+			{time.Second, 5, true, 0, 0}, {11 * time.Second, 1, false, 0, 12 * time.Second}, {12 * time.Second, 1,
+				true, 4, 0},
 		}},
 		{"sliding_log", limit.Tier{Algorithm: limit.SlidingLog, Threshold: 5, Period: 10 * time.Second}, []step{
 			{0, 2, true, 3, 0}, {time.Second, 3, true, 0, 0}, {9 * time.Second, 3, false, 0, 11 * time.Second},
 			{10 * time.Second, 2, true, 0, 0},
 		}},
-		{"token_bucket", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 2, Period: 2 * time.Second, Burst: 5}, []step{
-			{0, 5, true, 0, 0}, {500 * time.Millisecond, 1, false, 0, time.Second}, {1500 * time.Millisecond, 1, true, 0,
-				0}, {2 * time.Second, 1, true, 0, 0},
-		}},
+		{"token_bucket", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 2, Period: 2 * time.Second, Burst: 5},
+			[]step{
+				{0, 5, true, 0, 0}, {500 * time.Millisecond, 1, false, 0, time.Second}, {1500 * time.Millisecond, 1,
+					true,
+					0,
+					0}, {2 * time.Second, 1, true, 0, 0},
+			}},
 		{"leaky_bucket", limit.Tier{Algorithm: limit.LeakyBucket, Threshold: 3, Period: time.Second}, []step{
 			{0, 1, true, 0, 0}, {333_333 * time.Microsecond, 1, false, 0, 333_334 * time.Microsecond},
 			{333_334 * time.Microsecond, 3, true, 0, 0},
@@ -94,7 +99,8 @@ func TestStoredCoversAlgorithms(t *testing.T) {
 	}
 	for _, a := range limit.Algorithms() {
 		if !stored[a] {
-			t.Errorf("no case of Stored has a counter of %s: add a case of its own, which older fixtures do not have", a)
+			t.Errorf("no case of Stored has a counter of %s: add a case of its own, which older fixtures do not have",
+				a)
 		}
 	}
 }
@@ -125,7 +131,8 @@ func TestBoundCheckerCatches(t *testing.T) {
 func TestCalendarAgainstTheDays(t *testing.T) {
 	zones := []string{"UTC", "Europe/Paris", "America/Sao_Paulo", "Africa/Cairo", "Asia/Beirut", "America/Havana",
 		"America/St_Johns",
-		"America/Goose_Bay", "Pacific/Apia", "Pacific/Kwajalein", "Australia/Lord_Howe", "Asia/Kathmandu", "Africa/Monrovia"}
+		"America/Goose_Bay", "Pacific/Apia", "Pacific/Kwajalein", "Australia/Lord_Howe", "Asia/Kathmandu",
+		"Africa/Monrovia"}
 	r := rand.New(rand.NewPCG(5, 5))
 	from, until := time.Date(1971, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro(), time.Date(2036, 1, 1, 0, 0, 0, 0,
 		time.UTC).UnixMicro()
@@ -144,7 +151,8 @@ func TestCalendarAgainstTheDays(t *testing.T) {
 		now := from + r.Int64N(until-from)
 		start, end := c.Period(now)
 		if wantStart, wantEnd := calendarPeriod(c, now); start != wantStart || end != wantEnd {
-			t.Fatalf("%s at %s: [%s, %s), by its days [%s, %s)", c, time.UnixMicro(now).UTC(), time.UnixMicro(start).UTC(),
+			t.Fatalf("%s at %s: [%s, %s), by its days [%s, %s)", c, time.UnixMicro(now).UTC(),
+				time.UnixMicro(start).UTC(),
 				time.UnixMicro(end).UTC(),
 				time.UnixMicro(wantStart).UTC(), time.UnixMicro(wantEnd).UTC())
 		}

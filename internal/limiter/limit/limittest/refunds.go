@@ -61,7 +61,8 @@ func testRefundOnce(tb testing.TB, c Config) {
 		for _, units := range []int64{0, 1, 3, 100} {
 			r := s.refund(Start, d, units)
 			if !r.Repeated || r.Units[0] != 0 {
-				s.Errorf("a repeated refund of %d: repeated=%t, %d units; want true and 0", units, r.Repeated, r.Units[0])
+				s.Errorf("a repeated refund of %d: repeated=%t, %d units; want true and 0", units, r.Repeated,
+					r.Units[0])
 			}
 		}
 		s.unchanged("a repeated refund", before, s.counters(Start, charge(l, 1)))
@@ -108,7 +109,8 @@ func testRefundPart(tb testing.TB, c Config) {
 			s.Errorf("after a refund of 4 of 7 there remain %d of 10, want 7", left)
 		}
 		if r := s.refund(Start, d, 3); !r.Repeated || r.Units[0] != 0 {
-			s.Errorf("the rest of a partial refund: repeated=%t, %d units; a receipt is refunded once", r.Repeated, r.Units[0])
+			s.Errorf("the rest of a partial refund: repeated=%t, %d units; a receipt is refunded once", r.Repeated,
+				r.Units[0])
 		}
 
 		more := k.limit(tb, "more", 10)
@@ -162,15 +164,16 @@ func testRefundNothing(tb testing.TB, c Config) {
 	})
 }
 
-// What stores remember of refunds must not grow with the windows of limits. So a receipt expires, and once it has, a store
-// that has forgotten its refund must not give the units back again.
+// What stores remember of refunds must not grow with the windows of limits. So a receipt expires, and once it has, a
+// store that has forgotten its refund must not give the units back again.
 func testRefundExpired(tb testing.TB, c Config) {
 	if !c.accepts(limit.SlidingBuckets) {
 		return
 	}
 	s := newSubject(tb, c)
-	l := build(tb, limit.Limit{ID: "daily", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.SlidingBuckets, Threshold: 10,
-		Period: 24 * time.Hour}}})
+	l := build(tb, limit.Limit{ID: "daily", MaxCost: 10,
+		Tiers: []limit.Tier{{Algorithm: limit.SlidingBuckets, Threshold: 10,
+			Period: 24 * time.Hour}}})
 	early, late := s.allowed(Start, charge(l, 3)), s.allowed(Start, charge(l, 4))
 	last := Start.Add(limit.MaxReceiptAge - time.Microsecond)
 	if r := s.refund(last, early, 0); r.Units[0] != 3 || r.Expired {
@@ -179,7 +182,8 @@ func testRefundExpired(tb testing.TB, c Config) {
 	for _, at := range []time.Time{last.Add(time.Microsecond), Start.Add(time.Hour)} {
 		for _, d := range []*limit.Decision{early, late} {
 			if r := s.refund(at, d, 0); r.Units[0] != 0 || !r.Expired {
-				s.Errorf("%s after the charge %d units came back, expired=%t; want 0 and true", at.Sub(Start), r.Units[0], r.Expired)
+				s.Errorf("%s after the charge %d units came back, expired=%t; want 0 and true", at.Sub(Start),
+					r.Units[0], r.Expired)
 			}
 		}
 	}
@@ -218,7 +222,8 @@ func testRefundChangedRate(tb testing.TB, c Config) {
 	full := Start.Add(2 * time.Second)
 	s.allowed(full, charge(bucket(5), 10))
 	if r := s.refund(full, d, 0); r.Units[0] != 0 {
-		s.Errorf("at 5 per second the bucket was full again, yet a charge made at 1 per second gave back %d", r.Units[0])
+		s.Errorf("at 5 per second the bucket was full again, yet a charge made at 1 per second gave back %d",
+			r.Units[0])
 	}
 	s.denied(full, charge(bucket(5), 1))
 }

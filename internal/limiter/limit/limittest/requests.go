@@ -42,14 +42,16 @@ func testBadRequests(tb testing.TB, c Config) {
 			{"a cost too large", []limit.Charge{charge(good, limit.MaxUnits+1)}, limit.ErrInvalidCost},
 			{"the largest cost", []limit.Charge{charge(good, 1<<63-1)}, limit.ErrInvalidCost},
 			{"the same limit twice", []limit.Charge{charge(good, 1), charge(good, 2)}, limit.ErrDuplicateCounter},
-			{"the same counter by two limits", []limit.Charge{charge(good, 1), charge(again, 1)}, limit.ErrDuplicateCounter},
+			{"the same counter by two limits", []limit.Charge{charge(good, 1), charge(again, 1)},
+				limit.ErrDuplicateCounter},
 			{"the same value twice", []limit.Charge{chargeValue(valued, v("a"), 1), chargeValue(valued, v("a"), 1)},
 				limit.ErrDuplicateCounter},
 			{"a value that is missing", []limit.Charge{charge(valued, 1)}, limit.ErrInvalidRequest},
 			{"a value that is too many", []limit.Charge{chargeValue(good, v("a"), 1)}, limit.ErrInvalidRequest},
 			{"a value that is too long", []limit.Charge{chargeValue(valued, v(strings.Repeat("x", 1<<16)), 1)},
 				limit.ErrInvalidRequest},
-			{"a text without a value", []limit.Charge{chargeValue(good, limit.Value{Text: "a"}, 1)}, limit.ErrInvalidRequest},
+			{"a text without a value", []limit.Charge{chargeValue(good, limit.Value{Text: "a"}, 1)},
+				limit.ErrInvalidRequest},
 			{"a text of an absent value", []limit.Charge{chargeValue(valued, limit.Value{Kind: limit.ValueAbsent,
 				Text: "a"}, 1)}, limit.ErrInvalidRequest},
 			{"an unknown kind of value", []limit.Charge{chargeValue(valued, limit.Value{Kind: 'x'}, 1)},
@@ -58,10 +60,12 @@ func testBadRequests(tb testing.TB, c Config) {
 		first := k.limit(tb, "first", 50)
 		for _, b := range bad {
 			before := s.counters(Start, charge(first, 1), charge(good, 1), chargeValue(valued, v("a"), 1))
-			for _, charges := range [][]limit.Charge{b.charges, append([]limit.Charge{charge(first, 1)}, b.charges...)} {
+			for _, charges := range [][]limit.Charge{b.charges, append([]limit.Charge{charge(first, 1)},
+				b.charges...)} {
 				s.refused(b.name, s.owner, charges, b.want)
 			}
-			s.unchanged(b.name, before, s.counters(Start, charge(first, 1), charge(good, 1), chargeValue(valued, v("a"), 1)))
+			s.unchanged(b.name, before, s.counters(Start, charge(first, 1), charge(good, 1),
+				chargeValue(valued, v("a"), 1)))
 		}
 		long := limit.Owner{Kind: limit.Tenant, Name: strings.Repeat("x", limit.MaxNameBytes+1)}
 		s.refused("an owner's name that is too long", long, []limit.Charge{charge(good, 1)}, limit.ErrInvalidRequest)
@@ -132,10 +136,12 @@ func testSizes(tb testing.TB, c Config) {
 			if leases && !c.Leases || !leases && c.Leases && size.limits*size.tiers > 1000 { // the largest takes long
 				continue
 			}
-			s := newSubject(named{tb, fmt.Sprintf("%d limits of %d tiers, leases=%t", size.limits, size.tiers, leases)}, c)
+			s := newSubject(named{tb, fmt.Sprintf("%d limits of %d tiers, leases=%t", size.limits, size.tiers,
+				leases)}, c)
 			m := &sizes{subject: s, leases: leases, used: map[*limit.Limit]int64{}}
 			all := m.limits(size.limits, size.tiers)
-			if size.limits*size.tiers > 1000 && m.tooLarge(all) { // thousands of counters, asked in many small parts, take long
+			// thousands of counters, asked in many small parts, take long
+			if size.limits*size.tiers > 1000 && m.tooLarge(all) {
 				all = all[:50]
 				size.limits = len(all)
 			}

@@ -127,7 +127,8 @@ func (w *world) randomTier(a limit.Algorithm, large bool) limit.Tier {
 }
 
 func (w *world) randomCalendar() *limit.Calendar {
-	zones := []string{"UTC", "Europe/Paris", "America/St_Johns", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo"}
+	zones := []string{"UTC", "Europe/Paris", "America/St_Johns", "America/New_York", "Australia/Lord_Howe",
+		"Africa/Cairo"}
 	zone, err := time.LoadLocation(zones[w.r.IntN(len(zones))])
 	if err != nil {
 		w.s.Fatalf("time zone: %v", err)
@@ -257,7 +258,8 @@ func (w *world) compare(d *limit.Decision, o *Outcome) {
 		got := TierOutcome{Admits: r.Admits, Never: r.Never, Charged: r.Charged, Remaining: r.Remaining(),
 			RetryAt: r.RetryAt, ResetAt: r.ResetAt()}
 		if want := o.Tiers[i]; got != want {
-			w.differ(fmt.Sprintf("result %d (%s)", i+1, r.Limit().ID), fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want))
+			w.differ(fmt.Sprintf("result %d (%s)", i+1, r.Limit().ID), fmt.Sprintf("%+v", got),
+				fmt.Sprintf("%+v", want))
 		}
 		w.times = append(w.times, r.ResetAt())
 		if r.RetryAt > 0 {

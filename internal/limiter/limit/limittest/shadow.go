@@ -79,7 +79,8 @@ func testShadowTiers(tb testing.TB, c Config) {
 			d := s.allowed(Start, charge(shadow, 1))
 			for j := range d.Results {
 				if d.Results[j].Charged != 0 {
-					s.Errorf("tier %d of a shadow whose other tier would deny was charged %d", j+1, d.Results[j].Charged)
+					s.Errorf("tier %d of a shadow whose other tier would deny was charged %d", j+1,
+						d.Results[j].Charged)
 				}
 			}
 			s.unchanged("a shadow one of whose tiers would deny", before, s.counters(Start, charge(shadow, 1)))

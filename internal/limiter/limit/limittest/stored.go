@@ -96,10 +96,12 @@ func Stored(tb testing.TB, accepts func(*limit.Limit) error) []StoredCase {
 		one("burst", bucket),
 		one("even", tier(limit.LeakyBucket, 50, time.Second)),
 		one("monthly", month),
-		whole(1, limit.Limit{ID: "tried", Mode: limit.Shadow, Tiers: []limit.Tier{tier(limit.FixedWindow, 1, time.Minute)}}),
+		whole(1, limit.Limit{ID: "tried", Mode: limit.Shadow,
+			Tiers: []limit.Tier{tier(limit.FixedWindow, 1, time.Minute)}}),
 	}
 	stamps := []limit.Charge{
-		one("steps", tier(limit.SlidingBuckets, 100, time.Minute)), one("log", tier(limit.SlidingLog, 100, time.Minute))}
+		one("steps", tier(limit.SlidingBuckets, 100, time.Minute)),
+		one("log", tier(limit.SlidingLog, 100, time.Minute))}
 	per := limit.Limit{ID: "person", Per: "subject", MaxValues: 2,
 		Tiers: []limit.Tier{tier(limit.FixedWindow, 30, time.Hour), bucket}}
 	route := limit.Limit{ID: "put-product", Per: "endpoint",
@@ -116,7 +118,8 @@ func Stored(tb testing.TB, accepts func(*limit.Limit) error) []StoredCase {
 			{windows[2], whole(1, limit.Limit{ID: "writes",
 				Tiers: []limit.Tier{tier(limit.SlidingWindow, 60, time.Minute)}}), routes[0][0]}}},
 		{Name: "values", Charges: [][]limit.Charge{ // "carol" is beyond MaxValues
-			{windows[2], charge(1, limit.ValueOf("alice"), per)}, {charge(2, limit.Value{Kind: limit.ValueAbsent}, per)},
+			{windows[2], charge(1, limit.ValueOf("alice"), per)}, {charge(2, limit.Value{Kind: limit.ValueAbsent},
+				per)},
 			{charge(1, limit.ValueOf("bob"), per)}, {charge(3, limit.ValueOf("carol"), per)}}},
 		{Name: "routes", Charges: routes},
 		{Name: "leased", Charges: [][]limit.Charge{append(stamps, windows[:3]...)}, fill: func(c *StoredCase, ask asker,
@@ -137,8 +140,9 @@ func Stored(tb testing.TB, accepts func(*limit.Limit) error) []StoredCase {
 				return err
 			}
 			g := d.Lease(0)
-			_, err = ask(time.UnixMicro(g.Until).Sub(StoredAt)+time.Millisecond, c.Charges[0], limit.LeaseRequest{Need: 1, Least: 7,
-				Correction: -30, CorrectionAt: g.At})
+			_, err = ask(time.UnixMicro(g.Until).Sub(StoredAt)+time.Millisecond, c.Charges[0],
+				limit.LeaseRequest{Need: 1, Least: 7,
+					Correction: -30, CorrectionAt: g.At})
 			return err
 		}},
 		{Name: "refunded", Charges: [][]limit.Charge{append(stamps, windows...)}, fill: func(c *StoredCase, ask asker,

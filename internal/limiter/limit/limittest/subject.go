@@ -78,7 +78,8 @@ func (s *subject) sane(now time.Time, charges []limit.Charge, d *limit.Decision)
 	at := now.UnixMicro()
 	switch {
 	case len(d.Results) != tiers:
-		s.Fatalf("%s at %s: %d results, want %d, one for each tier", describe(charges), stamp(now), len(d.Results), tiers)
+		s.Fatalf("%s at %s: %d results, want %d, one for each tier", describe(charges), stamp(now), len(d.Results),
+			tiers)
 	case d.Now != at:
 		s.Fatalf("%s at %s: decided at %d µs, want %d", describe(charges), stamp(now), d.Now, at)
 	case d.Owner != s.owner:
@@ -89,17 +90,21 @@ func (s *subject) sane(now time.Time, charges []limit.Charge, d *limit.Decision)
 	case d.Never && (d.RetryAt != 0 || d.RetryAfter() != 0):
 		s.Fatalf("%s at %s: never, yet retry at %d after %s", describe(charges), stamp(now), d.RetryAt, d.RetryAfter())
 	case !d.Allowed && !d.Never && d.RetryAt <= at:
-		s.Fatalf("%s at %s: denied with a retry at %d, which is not after %d", describe(charges), stamp(now), d.RetryAt, at)
+		s.Fatalf("%s at %s: denied with a retry at %d, which is not after %d", describe(charges), stamp(now),
+			d.RetryAt, at)
 	}
 	b := d.Binding()
-	if !d.Allowed && (b == nil || b.Admits || b.Shadow() || b.Never != d.Never || (!d.Never && b.RetryAt != d.RetryAt)) {
+	if !d.Allowed && (b == nil || b.Admits || b.Shadow() || b.Never != d.Never ||
+		(!d.Never && b.RetryAt != d.RetryAt)) {
 		s.Fatalf("%s at %s: the binding result %+v does not explain the denial (never=%t, retry at %d)",
 			describe(charges), stamp(now), b, d.Never, d.RetryAt)
 	}
 	for i := range d.Results {
-		if r := &d.Results[i]; r.Remaining() < 0 || (!r.Admits && r.Remaining() >= r.Cost) || (!d.Allowed && r.Charged != 0) ||
+		if r := &d.Results[i]; r.Remaining() < 0 || (!r.Admits && r.Remaining() >= r.Cost) ||
+			(!d.Allowed && r.Charged != 0) ||
 			(r.Charged != 0 && r.Charged != r.Cost) {
-			s.Fatalf("%s at %s: result %d admits=%t with %d remaining, charged %d of %d, allowed=%t", describe(charges), stamp(now),
+			s.Fatalf("%s at %s: result %d admits=%t with %d remaining, charged %d of %d, allowed=%t",
+				describe(charges), stamp(now),
 				i+1, r.Admits, r.Remaining(), r.Charged, r.Cost, d.Allowed)
 		}
 	}
@@ -114,7 +119,8 @@ func (s *subject) allowed(now time.Time, charges ...limit.Charge) *limit.Decisio
 	}
 	for i := range d.Results {
 		if r := &d.Results[i]; !r.Shadow() && r.Charged != r.Cost {
-			s.Fatalf("%s at %s: allowed, yet result %d charged %d, want %d", describe(charges), stamp(now), i+1, r.Charged,
+			s.Fatalf("%s at %s: allowed, yet result %d charged %d, want %d", describe(charges), stamp(now), i+1,
+				r.Charged,
 				r.Cost)
 		}
 	}

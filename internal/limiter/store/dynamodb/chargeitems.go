@@ -96,7 +96,10 @@ func (d *decision) readLikelyStale(ctx context.Context) (bool, error) {
 	}
 	return d.readItems(ctx, func(it *item) bool {
 		return d.replies[it.key] == nil && it.known != nil && time.Since(it.known.readAt) > justReadWithin &&
-			slices.ContainsFunc(d.counters, func(t resultCounter) bool { return t.likelyStale && d.items[t.item] == it })
+			slices.ContainsFunc(d.counters, func(t resultCounter) bool {
+				return t.likelyStale &&
+					d.items[t.item] == it
+			})
 	})
 }
 
@@ -182,7 +185,8 @@ func (d *decision) buildUpdate(index int, shadows bool) (*itemUpdate, error) {
 // full.
 func (u *itemUpdate) requireLayout(known *itemCopy, shared, creates bool) {
 	version := u.nameAlias(attrVersion)
-	u.require("(attribute_not_exists(" + u.nameAlias(attrPK) + ") OR " + version + "=" + u.intAlias(layoutVersion) + ")")
+	u.require("(attribute_not_exists(" + u.nameAlias(attrPK) + ") OR " + version + "=" + u.intAlias(layoutVersion) +
+		")")
 	u.sets = append(u.sets, version+"="+u.intAlias(layoutVersion))
 	switch {
 	case known.full:
@@ -379,7 +383,8 @@ func (d *decision) markFullItem(ctx context.Context) (bool, error) {
 		}
 		grown, added := it.known.size+it.known.expectedGrowth(), 0
 		for i := range d.counters {
-			if counter := &d.counters[i]; counter.item == index && counter.stored == nil && !counter.written && !d.hasNothingToWrite(i) {
+			if counter := &d.counters[i]; counter.item == index && counter.stored == nil && !counter.written &&
+				!d.hasNothingToWrite(i) {
 				grown += len(counter.name) + algorithmOf(d.eval.Results[i].Tier).newCounterBytes(d.eval.Results[i].Tier)
 				added++
 			}

@@ -44,8 +44,14 @@ func TestSlowClock(t *testing.T) {
 					decide func(time.Time) error
 				}{
 					{"fast", func(at time.Time) error { return fast.Decide(t.Context(), req(1), at, &d) }},
-					{"other", func(at time.Time) error { return other.Decide(t.Context(), req(1), at.Add(time.Millisecond), &d) }},
-					{"slow", func(at time.Time) error { return slow.Decide(t.Context(), req(1), at.Add(-time.Second), &d) }},
+					{"other", func(at time.Time) error {
+						return other.Decide(t.Context(), req(1),
+							at.Add(time.Millisecond), &d)
+					}},
+					{"slow", func(at time.Time) error {
+						return slow.Decide(t.Context(), req(1), at.Add(-time.Second),
+							&d)
+					}},
 				} {
 					if err := s.decide(now); err != nil {
 						t.Fatalf("%s at step %d: %v", s.who, i, err)
@@ -53,7 +59,8 @@ func TestSlowClock(t *testing.T) {
 					if !d.Allowed {
 						denied++
 						if denied < 4 {
-							t.Errorf("%s at step %d: denied, %d remain of %d", s.who, i, d.Results[0].Remaining(), tier.Burst)
+							t.Errorf("%s at step %d: denied, %d remain of %d", s.who, i, d.Results[0].Remaining(),
+								tier.Burst)
 						}
 					}
 				}
@@ -92,7 +99,8 @@ func TestBoundTogether(t *testing.T) {
 				at := noon.Add(time.Duration(step)*(2+time.Duration(step/400%2)*6)*time.Millisecond + skew)
 				mu.Unlock()
 				cost := 1 + r.Int64N(9)
-				err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: cost}}}, at, &d)
+				err := s.Decide(t.Context(), &limit.Request{Owner: acme,
+					Charges: []limit.Charge{{Limit: l, Cost: cost}}}, at, &d)
 				if err != nil && !errors.Is(err, dynamodb.ErrUndecided) {
 					t.Error(err)
 				}

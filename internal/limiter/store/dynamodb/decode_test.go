@@ -104,10 +104,12 @@ func FuzzItem(f *testing.F) {
 				}
 				again, err := stateOf(tier, &p, algorithmOf(tier).encode(&p, &st, 0))
 				if err != nil {
-					t.Fatalf("%s %q: %v is read, but not what is written for it: %v", tier.Algorithm, name, counter, err)
+					t.Fatalf("%s %q: %v is read, but not what is written for it: %v", tier.Algorithm, name, counter,
+						err)
 				}
 				if !st.Equal(&again) {
-					t.Fatalf("%s %q: %v is read as %+v, and what is written for that as %+v", tier.Algorithm, name, counter, st, again)
+					t.Fatalf("%s %q: %v is read as %+v, and what is written for that as %+v", tier.Algorithm, name,
+						counter, st, again)
 				}
 				req := &limit.Request{Charges: []limit.Charge{{Limit: tier.Limit(), Cost: 1}}}
 				var d limit.Decision
@@ -125,7 +127,8 @@ func TestParseNumber(t *testing.T) {
 	for text, want := range map[string]string{
 		"0": "0", "-0": "0", "7": "7", "-7": "-7", "00012": "12", "1E3": "1000", "1.5e1": "15", "1.5E+3": "1500",
 		"99999999999999999999999999999999999999": "99999999999999999999999999999999999999",
-		"":                                       "", "x": "", "0.5": "", "1E-3": "", "1E39": "", "1.23E1": "", "1E": "", "1_000": "", "0x10": "", "+": "", " 7": "",
+		"":                                       "", "x": "", "0.5": "", "1E-3": "", "1E39": "", "1.23E1": "",
+		"1E": "", "1_000": "", "0x10": "", "+": "", " 7": "",
 		"999999999999999999999999999999999999999999": "",
 	} {
 		n, err := parseNumber(&types.AttributeValueMemberN{Value: text})
@@ -144,7 +147,8 @@ func FuzzCounterName(f *testing.F) {
 	f.Add("a", "a", int64(1), int64(1), 1, 1, "x", "x", false, false)
 	f.Add("a", "a", int64(11), int64(1), 1, 11, "=x", "x", true, false)
 	f.Add("a", "a.b", int64(10), int64(10), 2, 2, strings.Repeat("e", 25), strings.Repeat("e", 26), true, true)
-	f.Fuzz(func(t *testing.T, id1, id2 string, period1, period2 int64, kind1, kind2 int, value1, value2 string, shadow1, shadow2 bool) {
+	f.Fuzz(func(t *testing.T, id1, id2 string, period1, period2 int64, kind1, kind2 int, value1, value2 string,
+		shadow1, shadow2 bool) {
 		type named struct {
 			id, value, identity string
 			endpoint            bool
@@ -154,14 +158,16 @@ func FuzzCounterName(f *testing.F) {
 			if algorithms[a] == nil {
 				return named{}, "", false
 			}
-			l := limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: a, Threshold: 1, Period: time.Duration(period) * time.Millisecond}}}
+			l := limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: a, Threshold: 1,
+				Period: time.Duration(period) * time.Millisecond}}}
 			if shadow {
 				l.Mode = limit.Shadow
 			}
 			tier := &l.Tiers[0]
 			switch {
 			case a.HasCalendar():
-				tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Month, Location: time.FixedZone(value, 0), AnchorDay: 1 + int(uint64(period)%28)}
+				tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Month, Location: time.FixedZone(value, 0),
+					AnchorDay: 1 + int(uint64(period)%28)}
 			case a.HasBuckets():
 				tier.Buckets = 1 + int(uint(kind)%100)
 			}
@@ -173,7 +179,8 @@ func FuzzCounterName(f *testing.F) {
 			if err != nil || len(value) > 200 {
 				return named{}, "", false
 			}
-			return named{id, v.Text, built.Tiers[0].Identity(), v.Kind != limit.NoValue}, counterName(&built.Tiers[0], v), true
+			return named{id, v.Text, built.Tiers[0].Identity(), v.Kind != limit.NoValue}, counterName(&built.Tiers[0],
+				v), true
 		}
 		a, nameA, ok := build(id1, period1, kind1, value1, shadow1)
 		b, nameB, ok2 := build(id2, period2, kind2, value2, shadow2)
@@ -213,7 +220,8 @@ func TestWriteApply(t *testing.T) {
 	counter.setField("n", big.NewInt(2))
 	counter.addOrCreate("k", big.NewInt(5))
 	counter.removeField("z")
-	before := &itemCopy{counters: map[string]fields{"a/f1": {"n": big.NewInt(9), "p": big.NewInt(1), "z": one}, "b/f1": {"n": one}}}
+	before := &itemCopy{counters: map[string]fields{"a/f1": {"n": big.NewInt(9), "p": big.NewInt(1), "z": one},
+		"b/f1": {"n": one}}}
 	after := update.applyTo(before)
 	want := fields{"n": big.NewInt(2), "p": big.NewInt(9), "k": big.NewInt(5)}
 	if got := after.counters["a/f1"]; !got.equal(want) {
@@ -252,7 +260,8 @@ func TestServiceClock(t *testing.T) {
 		for range 20 {
 			reply(&c, at, test.ahead)
 		}
-		if got := time.Duration(c.offset())*time.Microsecond - test.ahead; got > 1010*time.Millisecond || got < -1010*time.Millisecond {
+		if got := time.Duration(c.offset())*time.Microsecond - test.ahead; got > 1010*time.Millisecond ||
+			got < -1010*time.Millisecond {
 			t.Errorf("%s: %s off after twenty right ones", name, got)
 		}
 	}

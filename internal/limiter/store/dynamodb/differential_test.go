@@ -20,7 +20,8 @@ import (
 // randomLimit returns a limit of a random algorithm that denies often.
 func randomLimit(tb testing.TB, r *rand.Rand, id string) *limit.Limit {
 	algorithms := dynamodb.Counted()
-	t := limit.Tier{Algorithm: algorithms[r.IntN(len(algorithms))], Threshold: 1 + r.Int64N(12), Period: time.Duration(1+r.IntN(3000)) * time.Millisecond}
+	t := limit.Tier{Algorithm: algorithms[r.IntN(len(algorithms))], Threshold: 1 + r.Int64N(12),
+		Period: time.Duration(1+r.IntN(3000)) * time.Millisecond}
 	if t.Algorithm.HasBurst() {
 		t.Burst = 1 + r.Int64N(20)
 	}
@@ -49,10 +50,12 @@ func changed(tb testing.TB, r *rand.Rand, l *limit.Limit) *limit.Limit {
 	if out.Tiers[0].Algorithm.HasBurst() {
 		out.Tiers[0].Burst = 1 + r.Int64N(20)
 	}
-	return must(tb, limit.Limit{ID: out.ID, Mode: out.Mode, Per: out.Per, MaxCost: out.MaxCost, AlignOwner: out.AlignOwner, Tiers: []limit.Tier{{
-		Algorithm: out.Tiers[0].Algorithm, Threshold: out.Tiers[0].Threshold, Period: out.Tiers[0].Period, Burst: out.Tiers[0].Burst,
-		Buckets: out.Tiers[0].Buckets, Calendar: out.Tiers[0].Calendar,
-	}}})
+	return must(tb, limit.Limit{ID: out.ID, Mode: out.Mode, Per: out.Per, MaxCost: out.MaxCost,
+		AlignOwner: out.AlignOwner, Tiers: []limit.Tier{{
+			Algorithm: out.Tiers[0].Algorithm, Threshold: out.Tiers[0].Threshold, Period: out.Tiers[0].Period,
+			Burst:   out.Tiers[0].Burst,
+			Buckets: out.Tiers[0].Buckets, Calendar: out.Tiers[0].Calendar,
+		}}})
 }
 
 // summary returns everything that a caller can see of a decision, except the id of the receipt.
@@ -60,7 +63,8 @@ func summary(d *limit.Decision) string {
 	out := fmt.Sprintf("allowed %t never %t retry %d", d.Allowed, d.Never, d.RetryAt)
 	for i := range d.Results {
 		r := &d.Results[i]
-		out += fmt.Sprintf("; %s[%s] charged %d admits %t retry %d used %d remaining %d reset %d", r.Limit().ID, d.Value(i).Text, r.Charged, r.Admits, r.RetryAt, r.Used(), r.Remaining(), r.ResetAt())
+		out += fmt.Sprintf("; %s[%s] charged %d admits %t retry %d used %d remaining %d reset %d", r.Limit().ID,
+			d.Value(i).Text, r.Charged, r.Admits, r.RetryAt, r.Used(), r.Remaining(), r.ResetAt())
 	}
 	return out
 }
@@ -130,9 +134,11 @@ func agreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 			i, units := r.IntN(len(receipts)), r.Int64N(4)
 			ours, err := s.Refund(t.Context(), receipts[i].ours, units, now)
 			theirs, err2 := model.Refund(t.Context(), receipts[i].theirs, units, now)
-			trace += fmt.Sprintf("\n%2d %s refund %d of receipt %d: %v", step, now.Format("15:04:05.000000"), units, i, theirs)
+			trace += fmt.Sprintf("\n%2d %s refund %d of receipt %d: %v", step, now.Format("15:04:05.000000"), units, i,
+				theirs)
 			if err != nil || err2 != nil || !slices.Equal(ours.Units, theirs.Units) {
-				t.Fatalf("seed %d: refund %v %v, want %v %v; script: %s%s", seed, ours, err, theirs, err2, describe(limits), trace)
+				t.Fatalf("seed %d: refund %v %v, want %v %v; script: %s%s", seed, ours, err, theirs, err2,
+					describe(limits), trace)
 			}
 			continue
 		}
@@ -160,7 +166,8 @@ func agreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 			t.Fatalf("seed %d: %v%s", seed, err, trace)
 		}
 		if got, want := summary(&ours), summary(&theirs); got != want {
-			t.Fatalf("seed %d, step %d:\n got %s\nwant %s\nscript: %s%s", seed, step, got, want, describe(limits), trace)
+			t.Fatalf("seed %d, step %d:\n got %s\nwant %s\nscript: %s%s", seed, step, got, want, describe(limits),
+				trace)
 		}
 		if theirs.Allowed {
 			receipts = append(receipts, pair{ours.Receipt(), theirs.Receipt()})
@@ -174,7 +181,8 @@ func agreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 func describe(limits []*limit.Limit) (out string) {
 	for _, l := range limits {
 		t := &l.Tiers[0]
-		out += fmt.Sprintf("%s per %s mode %s %s %d/%s burst %d buckets %d; ", l.ID, l.Per, l.Mode, t.Algorithm, t.Threshold, t.Period, t.Burst, t.Buckets)
+		out += fmt.Sprintf("%s per %s mode %s %s %d/%s burst %d buckets %d; ", l.ID, l.Per, l.Mode, t.Algorithm,
+			t.Threshold, t.Period, t.Burst, t.Buckets)
 	}
 	return out
 }

@@ -172,7 +172,8 @@ var (
 
 // client is the part of *dynamodb.Client that this package uses.
 type client interface {
-	UpdateItem(context.Context, *dynamodb.UpdateItemInput, ...func(*dynamodb.Options)) (*dynamodb.UpdateItemOutput, error)
+	UpdateItem(context.Context, *dynamodb.UpdateItemInput, ...func(*dynamodb.Options)) (*dynamodb.UpdateItemOutput,
+		error)
 	GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error)
 	TransactWriteItems(
 		context.Context, *dynamodb.TransactWriteItemsInput, ...func(*dynamodb.Options),

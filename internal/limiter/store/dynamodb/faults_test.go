@@ -86,10 +86,12 @@ func TestStalled(t *testing.T) {
 	c := config(connect(t, at))
 	c.Timeout = 100 * time.Millisecond
 	s := open(t, c)
-	user := must(t, limit.Limit{ID: "user", Per: "subject", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 5, Period: time.Second}}})
+	user := must(t, limit.Limit{ID: "user", Per: "subject",
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 5, Period: time.Second}}})
 	for name, req := range map[string]*limit.Request{
-		"one item":      one(window(t, "five", 5)),
-		"a transaction": {Owner: acme, Charges: []limit.Charge{{Limit: window(t, "five", 5), Cost: 1}, {Limit: user, Value: limit.ValueOf("u"), Cost: 1}}},
+		"one item": one(window(t, "five", 5)),
+		"a transaction": {Owner: acme, Charges: []limit.Charge{{Limit: window(t, "five", 5), Cost: 1},
+			{Limit: user, Value: limit.ValueOf("u"), Cost: 1}}},
 	} {
 		begin := time.Now()
 		var d limit.Decision
@@ -139,7 +141,8 @@ func TestReadBreaksOff(t *testing.T) {
 		calls.Store(0)
 		var d limit.Decision
 		if err := s.Peek(t.Context(), one(l), noon, &d); (err != nil) != c.fails || calls.Load() != c.calls {
-			t.Errorf("%d answers break off: %d calls and %v; want %d calls, an error %t", c.breaks, calls.Load(), err, c.calls, c.fails)
+			t.Errorf("%d answers break off: %d calls and %v; want %d calls, an error %t", c.breaks, calls.Load(), err,
+				c.calls, c.fails)
 		}
 	}
 }

@@ -70,8 +70,8 @@ func (i *itemCopy) parseHeader(item map[string]types.AttributeValue) error {
 		return fmt.Errorf("%w: attribute %q %w", ErrBadItem, attrVersion, err)
 	}
 	if !n.IsInt64() || n.Int64() != layoutVersion {
-		return fmt.Errorf("%w: its layout version is %s, and this version of Sluice reads and writes %d: "+
-			"delete the item, or use another table or namespace; its counters then begin empty", ErrBadItem, n, layoutVersion)
+		return fmt.Errorf("%w: its layout version is %s, and this version of Sluice reads and writes %d: delete the "+
+			"item, or use another table or namespace; its counters then begin empty", ErrBadItem, n, layoutVersion)
 	}
 	if value, ok := item[attrTTL]; ok {
 		n, err := parseNumber(value)

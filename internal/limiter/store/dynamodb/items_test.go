@@ -19,7 +19,8 @@ import (
 )
 
 func window(tb testing.TB, id string, threshold int64) *limit.Limit {
-	return must(tb, limit.Limit{ID: id, MaxCost: threshold, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: threshold, Period: 10 * time.Second}}})
+	return must(tb, limit.Limit{ID: id, MaxCost: threshold,
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: threshold, Period: 10 * time.Second}}})
 }
 
 func one(l *limit.Limit) *limit.Request {
@@ -73,7 +74,8 @@ func TestForeignItems(t *testing.T) {
 		change map[string]types.AttributeValue // nil: taken away
 		want   string
 	}{
-		"a newer layout":          {map[string]types.AttributeValue{"v": num(3)}, "layout version is 3, and this version of Sluice reads and writes 2: delete the item"},
+		"a newer layout": {map[string]types.AttributeValue{"v": num(3)},
+			"layout version is 3, and this version of Sluice reads and writes 2: delete the item"},
 		"an older layout":         {map[string]types.AttributeValue{"v": num(1)}, "layout version is 1, and"},
 		"no layout":               {map[string]types.AttributeValue{"v": nil}, "no layout version"},
 		"a layout in words":       {map[string]types.AttributeValue{"v": str}, `attribute "v"`},
@@ -100,13 +102,17 @@ func TestForeignItems(t *testing.T) {
 				}
 			}
 			put(t, client, item)
-			for what, s := range map[string]*dynamodb.Store{"a new store": open(t, c), "a store that knew the item": known} {
+			for what, s := range map[string]*dynamodb.Store{"a new store": open(t, c),
+				"a store that knew the item": known} {
 				for range 2 {
 					err := s.Decide(t.Context(), one(l), noon, &d)
-					if err == nil || !errors.Is(err, dynamodb.ErrBadItem) || !strings.Contains(err.Error(), test.want) || d.Allowed {
-						t.Errorf("%s: Decide = %v, allowed %t; want ErrBadItem with %q", what, err, d.Allowed, test.want)
+					if err == nil || !errors.Is(err, dynamodb.ErrBadItem) ||
+						!strings.Contains(err.Error(), test.want) || d.Allowed {
+						t.Errorf("%s: Decide = %v, allowed %t; want ErrBadItem with %q", what, err, d.Allowed,
+							test.want)
 					}
-					if !limit.Answered(err) || !strings.Contains(err.Error(), `t4:acme," "s0"`) || !strings.Contains(err.Error(), "table "+table) {
+					if !limit.Answered(err) || !strings.Contains(err.Error(), `t4:acme," "s0"`) ||
+						!strings.Contains(err.Error(), "table "+table) {
 						t.Errorf("%s: Decide = %v; want an error that says the store answered, and names table and key", what, err)
 					}
 				}
@@ -269,10 +275,12 @@ func TestChain(t *testing.T) {
 	client := server(t)
 	c := config(client)
 	s := open(t, c)
-	l := must(t, limit.Limit{ID: "put-product", Per: "endpoint", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 3, Period: time.Hour}}})
+	l := must(t, limit.Limit{ID: "put-product", Per: "endpoint",
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 3, Period: time.Hour}}})
 	const endpoints = 60
 	request := func(i int) *limit.Request {
-		return &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Value: limit.ValueOf(fmt.Sprintf("PUT /v1/organizations/{orgId}/product-%d/*", i)), Cost: 1}}}
+		return &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l,
+			Value: limit.ValueOf(fmt.Sprintf("PUT /v1/organizations/{orgId}/product-%d/*", i)), Cost: 1}}}
 	}
 	var d limit.Decision
 	for round := range 4 {

@@ -55,7 +55,8 @@ func everyForm(tb testing.TB) (charges []limit.Charge) {
 			if a.HasCalendar() {
 				tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Day, Location: time.UTC}
 			}
-			charge := limit.Charge{Cost: 1, Limit: must(tb, limit.Limit{ID: fmt.Sprint("l", i), Per: per, Tiers: []limit.Tier{tier}})}
+			charge := limit.Charge{Cost: 1, Limit: must(tb, limit.Limit{ID: fmt.Sprint("l", i), Per: per,
+				Tiers: []limit.Tier{tier}})}
 			if per != limit.PerTenant {
 				charge.Value = limit.ValueOf("a")
 			}
@@ -87,7 +88,8 @@ func TestEarlierLayout(t *testing.T) {
 	client := server(t)
 	all := everyForm(t)
 	n := len(dynamodb.Counted())
-	for _, old := range []struct{ name, prefix string }{{"the shared item", "s"}, {"the item of a value", "v"}, {"all items", ""}} {
+	for _, old := range []struct{ name, prefix string }{{"the shared item", "s"}, {"the item of a value", "v"},
+		{"all items", ""}} {
 		for i := range all {
 			of, what := all[i:i+1], fmt.Sprintf("%s per %s", all[i].Limit.Tiers[0].Algorithm, all[i].Limit.Per)
 			if shared := i < 2*n; old.prefix != "" && shared != (old.prefix == "s") {
@@ -111,20 +113,25 @@ func TestEarlierLayout(t *testing.T) {
 				before := items(t, client, c.Namespace)
 				leases := &limit.Request{Owner: acme, Charges: of, Leases: ahead(of)}
 				for who, s := range map[string]*dynamodb.Store{"one that knew the item": s, "a new one": open(t, c)} {
-					for at, now := range map[string]time.Time{"at the same time": noon.Add(time.Millisecond), "in the next window": noon.Add(10 * time.Second),
-						"long after": noon.Add(40 * time.Hour)} {
+					for at, now := range map[string]time.Time{"at the same time": noon.Add(time.Millisecond),
+						"in the next window": noon.Add(10 * time.Second),
+						"long after":         noon.Add(40 * time.Hour)} {
 						for call, err := range map[string]error{
-							"a decision":    s.Decide(t.Context(), req, now, &d),
-							"a lease":       s.Decide(t.Context(), leases, now, &d),
-							"a second peek": errors.Join(s.Peek(t.Context(), req, now, &d), s.Peek(t.Context(), req, now, &d)),
+							"a decision": s.Decide(t.Context(), req, now, &d),
+							"a lease":    s.Decide(t.Context(), leases, now, &d),
+							"a second peek": errors.Join(s.Peek(t.Context(), req, now, &d),
+								s.Peek(t.Context(), req, now, &d)),
 						} {
-							if !errors.Is(err, limit.ErrUnreadable) || !strings.Contains(fmt.Sprint(err), "layout version is 1") ||
+							if !errors.Is(err, limit.ErrUnreadable) || !strings.Contains(fmt.Sprint(err),
+								"layout version is 1") ||
 								!strings.Contains(fmt.Sprint(err), "delete the item") {
-								t.Errorf("%s, by %s %s: %v, want that the layout version is 1, and what to do", call, who, at, err)
+								t.Errorf("%s, by %s %s: %v, want that the layout version is 1, and what to do", call,
+									who, at, err)
 							}
 						}
 					}
-					if _, err := s.Refund(t.Context(), receipt, 0, noon.Add(time.Millisecond)); !errors.Is(err, limit.ErrUnreadable) {
+					if _, err := s.Refund(t.Context(), receipt, 0, noon.Add(time.Millisecond)); !errors.Is(err,
+						limit.ErrUnreadable) {
 						t.Errorf("a refund by %s: %v, want ErrUnreadable", who, err)
 					}
 				}
@@ -147,7 +154,8 @@ func TestEarlierLayout(t *testing.T) {
 func used(tb testing.TB, s *dynamodb.Store, charge limit.Charge) int64 {
 	tb.Helper()
 	var d limit.Decision
-	err := s.Peek(tb.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{charge}}, noon.Add(time.Millisecond), &d)
+	err := s.Peek(tb.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{charge}},
+		noon.Add(time.Millisecond), &d)
 	switch {
 	case errors.Is(err, limit.ErrUnreadable), charge.Limit.Tiers[0].Algorithm == limit.LeakyBucket:
 		return 0
@@ -164,18 +172,22 @@ func TestEarlierRefund(t *testing.T) {
 	client := server(t)
 	c := config(client)
 	s := open(t, c)
-	l := must(t, limit.Limit{ID: "even", Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Threshold: 10, Period: 10 * time.Second}}})
+	l := must(t, limit.Limit{ID: "even", Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Threshold: 10,
+		Period: 10 * time.Second}}})
 	var first, second limit.Decision
-	if err := errors.Join(s.Decide(t.Context(), one(l), noon, &first), s.Decide(t.Context(), one(l), noon.Add(time.Second), &second)); err != nil {
+	if err := errors.Join(s.Decide(t.Context(), one(l), noon, &first),
+		s.Decide(t.Context(), one(l), noon.Add(time.Second), &second)); err != nil {
 		t.Fatal(err)
 	}
 	// Of a charge before the last one nothing comes back, by a plain write; of the last one a unit, by a transaction.
 	for want, d := range []*limit.Decision{&first, &second} {
-		if back, err := s.Refund(t.Context(), d.Receipt(), 0, noon.Add(time.Second)); err != nil || back.Units[0] != int64(want) {
+		if back, err := s.Refund(t.Context(), d.Receipt(), 0, noon.Add(time.Second)); err != nil ||
+			back.Units[0] != int64(want) {
 			t.Fatalf("refund of charge %d: %+v, %v; want %d units", want+1, back, err, want)
 		}
 		outdate(t, client, c.Namespace, "r")
-		if back, err := s.Refund(t.Context(), d.Receipt(), 0, noon.Add(time.Second)); !errors.Is(err, limit.ErrUnreadable) {
+		if back, err := s.Refund(t.Context(), d.Receipt(), 0, noon.Add(time.Second)); !errors.Is(err,
+			limit.ErrUnreadable) {
 			t.Errorf("refund of charge %d, once more: %+v, %v; want ErrUnreadable", want+1, back, err)
 		}
 	}
@@ -203,7 +215,8 @@ func TestOneBadCounter(t *testing.T) {
 				t.Errorf("%s: the good counter: %v, allowed %t", who, err, d.Allowed)
 			}
 			for _, req := range []*limit.Request{one(bad), both} {
-				if err := s.Decide(t.Context(), req, now, &d); !errors.Is(err, limit.ErrUnreadable) || !strings.Contains(err.Error(), "bad/f10000") {
+				if err := s.Decide(t.Context(), req, now, &d); !errors.Is(err, limit.ErrUnreadable) ||
+					!strings.Contains(err.Error(), "bad/f10000") {
 					t.Errorf("%s: the bad counter: %v, want an error that names it", who, err)
 				}
 			}

@@ -95,7 +95,8 @@ func (w *lessees) run() {
 func (w *lessees) ask(s *dynamodb.Store, r *rand.Rand, i int, own *grantTo) *grantTo {
 	at := w.next(i)
 	t := &w.l.Tiers[0]
-	a := limit.LeaseRequest{Need: 1 + r.Int64N(3), Least: r.Int64N(3), Most: r.Int64N(12), Ample: r.Int64N(30), Plenty: 40, Share: limit.ShareOne / 4}
+	a := limit.LeaseRequest{Need: 1 + r.Int64N(3), Least: r.Int64N(3), Most: r.Int64N(12), Ample: r.Int64N(30),
+		Plenty: 40, Share: limit.ShareOne / 4}
 	switch t.Algorithm {
 	case limit.TokenBucket, limit.SlidingWindow:
 		a.Ramp = r.IntN(3) == 0
@@ -109,7 +110,8 @@ func (w *lessees) ask(s *dynamodb.Store, r *rand.Rand, i int, own *grantTo) *gra
 		own.Upfront = max(own.Upfront-back, 0)
 	}
 	var d limit.Decision
-	err := s.Decide(w.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: w.l, Cost: a.Need}}, Leases: []limit.LeaseRequest{a}}, at, &d)
+	err := s.Decide(w.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: w.l, Cost: a.Need}},
+		Leases: []limit.LeaseRequest{a}}, at, &d)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.asking, i)
@@ -163,7 +165,8 @@ func (w *lessees) spends() []spend {
 func TestLeasedBounds(t *testing.T) {
 	t.Parallel()
 	start := func(tier limit.Tier) *lessees {
-		w := &lessees{l: must(t, limit.Limit{ID: "l", MaxCost: 3, Tiers: []limit.Tier{tier}}), now: noon, asking: map[int]time.Time{}}
+		w := &lessees{l: must(t, limit.Limit{ID: "l", MaxCost: 3, Tiers: []limit.Tier{tier}}), now: noon,
+			asking: map[int]time.Time{}}
 		w.done = sync.NewCond(&w.mu)
 		return w
 	}
@@ -209,8 +212,9 @@ func TestLeasedBounds(t *testing.T) {
 		}
 	})
 	for name, tier := range map[string]limit.Tier{
-		"fixed_window":   {Algorithm: limit.FixedWindow, Threshold: 200, Period: time.Second},
-		"quota":          {Algorithm: limit.Quota, Threshold: 900, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}},
+		"fixed_window": {Algorithm: limit.FixedWindow, Threshold: 200, Period: time.Second},
+		"quota": {Algorithm: limit.Quota, Threshold: 900, Calendar: &limit.Calendar{Every: limit.Day,
+			Location: time.UTC}},
 		"sliding_window": {Algorithm: limit.SlidingWindow, Threshold: 200, Period: time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -233,7 +237,8 @@ func TestLeasedBounds(t *testing.T) {
 					weight = before * max(at+1_000_000-last[at], 0) / 1_000_000
 				}
 				if units+weight > tier.Threshold {
-					t.Errorf("%d units in the window of %d, beside a weight of %d; want at most %d", units, at, weight, tier.Threshold)
+					t.Errorf("%d units in the window of %d, beside a weight of %d; want at most %d", units, at, weight,
+						tier.Threshold)
 				}
 			}
 		})

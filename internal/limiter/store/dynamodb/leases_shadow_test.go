@@ -16,7 +16,9 @@ import (
 // valueless is a client that throttles writes to the items of values.
 type valueless struct{ *dynamodbtest.Meter }
 
-func (v valueless) UpdateItem(ctx context.Context, in *sdk.UpdateItemInput, o ...func(*sdk.Options)) (*sdk.UpdateItemOutput, error) {
+func (v valueless) UpdateItem(
+	ctx context.Context, in *sdk.UpdateItemInput, o ...func(*sdk.Options),
+) (*sdk.UpdateItemOutput, error) {
 	if sk, ok := in.Key["SK"].(*types.AttributeValueMemberB); ok && len(sk.Value) > 0 && sk.Value[0] == 'v' {
 		return nil, &types.ProvisionedThroughputExceededException{}
 	}
@@ -53,7 +55,8 @@ func TestShadowLeaseFails(t *testing.T) {
 		t.Error(err)
 	}
 	var d limit.Decision
-	if err := healthy.Peek(t.Context(), req, noon, &d); err != nil || d.Results[0].Remaining() != 0 || d.Results[1].Remaining() != 100 {
+	if err := healthy.Peek(t.Context(), req, noon, &d); err != nil || d.Results[0].Remaining() != 0 ||
+		d.Results[1].Remaining() != 100 {
 		t.Errorf("Peek: %v, %d and %d remain, want 0 and 100", err, d.Results[0].Remaining(), d.Results[1].Remaining())
 	}
 }

@@ -15,9 +15,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// addRandomLeases adds lease requests to a request. Some tiers get none. Some return units of the leases in held, or add
-// units by a correction.
-func addRandomLeases(r *rand.Rand, req *limit.Request, held map[string][]limit.Leftover, now, newest int64, rests bool) {
+// addRandomLeases adds lease requests to a request. Some tiers get none. Some return units of the leases in held, or
+// add units by a correction.
+func addRandomLeases(
+	r *rand.Rand, req *limit.Request, held map[string][]limit.Leftover, now, newest int64, rests bool,
+) {
 	for c := range req.Charges {
 		charge := &req.Charges[c]
 		for j := range charge.Limit.Tiers {
@@ -90,10 +92,12 @@ func leasesAgreeWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 	var limits []*limit.Limit
 	for i := range 1 + r.IntN(3) {
 		l := randomLimit(t, r, fmt.Sprintf("l%d", i))
-		limits = append(limits, must(t, limit.Limit{ID: l.ID, Per: per, MaxCost: l.MaxCost, Mode: l.Mode, Tiers: []limit.Tier{{
-			Algorithm: l.Tiers[0].Algorithm, Threshold: 4 * l.Tiers[0].Threshold, Period: l.Tiers[0].Period, Burst: 3 * l.Tiers[0].Burst,
-			Buckets: l.Tiers[0].Buckets, Calendar: l.Tiers[0].Calendar,
-		}}}))
+		limits = append(limits, must(t, limit.Limit{ID: l.ID, Per: per, MaxCost: l.MaxCost, Mode: l.Mode,
+			Tiers: []limit.Tier{{
+				Algorithm: l.Tiers[0].Algorithm, Threshold: 4 * l.Tiers[0].Threshold, Period: l.Tiers[0].Period,
+				Burst:   3 * l.Tiers[0].Burst,
+				Buckets: l.Tiers[0].Buckets, Calendar: l.Tiers[0].Calendar,
+			}}}))
 	}
 	rests := r.IntN(2) == 0 // a counter that is charged nothing is not written, so it does not learn the time
 	now := noon
@@ -121,9 +125,11 @@ func leasesAgreeWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 			i, units := r.IntN(len(receipts)), r.Int64N(4)
 			ours, err := s.Refund(t.Context(), receipts[i].ours, units, now)
 			theirs, err2 := model.Refund(t.Context(), receipts[i].theirs, units, now)
-			trace += fmt.Sprintf("\n%2d %s refund %d of receipt %d: %v", step, now.Format("15:04:05.000000"), units, i, theirs)
+			trace += fmt.Sprintf("\n%2d %s refund %d of receipt %d: %v", step, now.Format("15:04:05.000000"), units, i,
+				theirs)
 			if err != nil || err2 != nil || !slices.Equal(ours.Units, theirs.Units) {
-				t.Fatalf("seed %d: refund %v %v, want %v %v; script: %s%s", seed, ours, err, theirs, err2, describe(limits), trace)
+				t.Fatalf("seed %d: refund %v %v, want %v %v; script: %s%s", seed, ours, err, theirs, err2,
+					describe(limits), trace)
 			}
 			continue
 		}
@@ -149,12 +155,14 @@ func leasesAgreeWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 		if err := same(t.Context(), req, now, &theirs); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		trace += fmt.Sprintf("\n%2d %s %s %v %s%s", step, now.Format("02 15:04:05.000000"), what, req.Leases, summary(&theirs), grants(&theirs))
+		trace += fmt.Sprintf("\n%2d %s %s %v %s%s", step, now.Format("02 15:04:05.000000"), what, req.Leases,
+			summary(&theirs), grants(&theirs))
 		if err := decide(t.Context(), req, now, &ours); err != nil {
 			t.Fatalf("seed %d: %v%s", seed, err, trace)
 		}
 		if got, want := summary(&ours)+grants(&ours), summary(&theirs)+grants(&theirs); got != want {
-			t.Fatalf("seed %d, step %d:\n got %s\nwant %s\nscript: %s%s", seed, step, got, want, describe(limits), trace)
+			t.Fatalf("seed %d, step %d:\n got %s\nwant %s\nscript: %s%s", seed, step, got, want, describe(limits),
+				trace)
 		}
 		if theirs.Allowed && what == "decide" {
 			receipts = append(receipts, pair{ours.Receipt(), theirs.Receipt()})
@@ -163,7 +171,8 @@ func leasesAgreeWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 					key := theirs.Results[i].Tier.Identity() + theirs.Value(i).Text
 					l, want := ours.Leftover(i), theirs.Leftover(i)
 					if l.Units = g.Units; l.At != want.At || l.InStore() != want.InStore() {
-						t.Fatalf("seed %d, step %d: a lease at %d that leaves %d, want %d and %d; script: %s%s", seed, step,
+						t.Fatalf("seed %d, step %d: a lease at %d that leaves %d, want %d and %d; script: %s%s", seed,
+							step,
 							l.At, l.InStore(), want.At, want.InStore(), describe(limits), trace)
 					}
 					held[key] = append(held[key], l)
@@ -188,7 +197,8 @@ func TestEmptyBucketIsRemoved(t *testing.T) {
 	ask := func(s limit.Store, lease limit.LeaseRequest) limit.Lease {
 		t.Helper()
 		var d limit.Decision
-		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}, Leases: []limit.LeaseRequest{lease}}
+		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}},
+			Leases: []limit.LeaseRequest{lease}}
 		if err := s.Decide(t.Context(), req, noon, &d); err != nil || !d.Allowed {
 			t.Fatalf("Decide %+v: allowed %t, %v", lease, d.Allowed, err)
 		}

@@ -16,7 +16,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Ledger is a [ledger.Ledger] in the table of a store. An entry is one item, and a call is one read and one write of it:
+// Ledger is a [ledger.Ledger] in the table of a store. An entry is one item, and a call is one read and one write of
+// it:
 //
 //	item            PK                            SK
 //	entry           namespace, "l", ledger's key  "l"
@@ -196,8 +197,9 @@ func ledgerEntry(item map[string]types.AttributeValue) (e ledger.Entry, err erro
 	}
 	e.First, e.Units, e.Next, e.From = number("f"), number("u"), number("x"), number("y")
 	for i := range e.Records {
-		e.Records[i] = ledger.Record{Window: number(field("w", i)), Limit: number(field("l", i)), Leased: number(field("g", i)),
-			Need: number(field("n", i)), Surprise: number(field("s", i))}
+		e.Records[i] = ledger.Record{Window: number(field("w", i)), Limit: number(field("l", i)),
+			Leased: number(field("g", i)),
+			Need:   number(field("n", i)), Surprise: number(field("s", i))}
 	}
 	return e, err
 }

@@ -29,7 +29,8 @@ func TestLedgerContract(t *testing.T) {
 	})
 }
 
-// An item that nobody has set a limit of expires, and one with a limit does not. An item of another version is an error.
+// An item that nobody has set a limit of expires, and one with a limit does not. An item of another version is an
+// error.
 func TestLedgerItems(t *testing.T) {
 	client := server(t)
 	c := config(client)
@@ -41,7 +42,8 @@ func TestLedgerItems(t *testing.T) {
 	item := func() map[string]types.AttributeValue {
 		t.Helper()
 		out, err := client.Query(t.Context(), &sdk.QueryInput{
-			TableName: aws.String(table), KeyConditionExpression: aws.String("PK = :pk"), ConsistentRead: aws.Bool(true),
+			TableName: aws.String(table), KeyConditionExpression: aws.String("PK = :pk"),
+			ConsistentRead: aws.Bool(true),
 			ExpressionAttributeValues: map[string]types.AttributeValue{":pk": &types.AttributeValueMemberB{
 				Value: []byte(string(limit.AppendNetstring(nil, c.Namespace)) + "l3:api,")}},
 		})
@@ -65,7 +67,8 @@ func TestLedgerItems(t *testing.T) {
 		t.Error("an item with a limit has a ttl")
 	}
 	stored["v"] = &types.AttributeValueMemberN{Value: "2"}
-	if _, err := client.PutItem(t.Context(), &sdk.PutItemInput{TableName: aws.String(table), Item: stored}); err != nil {
+	if _, err := client.PutItem(t.Context(), &sdk.PutItemInput{TableName: aws.String(table),
+		Item: stored}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.Claim(t.Context(), "api", claim); !errors.Is(err, dynamodb.ErrBadItem) {

@@ -30,7 +30,10 @@ var faults = map[string]struct {
 	mayCount bool // the table may have counted a call that it did not answer
 	partly   bool // some calls are answered, so the circuit breaker need not open
 }{
-	"throttled": {fault: func(context.Context, func() error) error { return &types.ProvisionedThroughputExceededException{} }},
+	"throttled": {fault: func(context.Context,
+		func() error) error {
+		return &types.ProvisionedThroughputExceededException{}
+	}},
 	"stalled": {fault: func(ctx context.Context, _ func() error) error {
 		<-ctx.Done()
 		return ctx.Err()
@@ -70,7 +73,9 @@ func (f *faulty) pass(ctx context.Context, call func() error) error {
 	return call()
 }
 
-func (f *faulty) UpdateItem(ctx context.Context, in *sdk.UpdateItemInput, o ...func(*sdk.Options)) (out *sdk.UpdateItemOutput, err error) {
+func (f *faulty) UpdateItem(
+	ctx context.Context, in *sdk.UpdateItemInput, o ...func(*sdk.Options),
+) (out *sdk.UpdateItemOutput, err error) {
 	err = f.pass(ctx, func() (err error) {
 		out, err = f.Bubble.UpdateItem(ctx, in, o...)
 		return err
@@ -78,7 +83,9 @@ func (f *faulty) UpdateItem(ctx context.Context, in *sdk.UpdateItemInput, o ...f
 	return out, err
 }
 
-func (f *faulty) GetItem(ctx context.Context, in *sdk.GetItemInput, o ...func(*sdk.Options)) (out *sdk.GetItemOutput, err error) {
+func (f *faulty) GetItem(
+	ctx context.Context, in *sdk.GetItemInput, o ...func(*sdk.Options),
+) (out *sdk.GetItemOutput, err error) {
 	err = f.pass(ctx, func() (err error) {
 		out, err = f.Bubble.GetItem(ctx, in, o...)
 		return err
@@ -168,7 +175,8 @@ func testOutage(t *testing.T, c dynamodb.Config, client *faulty, away fault, may
 	var ladders []*resilience.Chain
 	for range outageInstances {
 		l, err := resilience.NewChain(resilience.ChainConfig{
-			Rates: resilience.NamedStore{Name: "dynamodb", Store: open(t, c)}, MaxInstances: outageInstances, Log: slog.New(slog.DiscardHandler),
+			Rates: resilience.NamedStore{Name: "dynamodb", Store: open(t, c)}, MaxInstances: outageInstances,
+			Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -176,10 +184,13 @@ func testOutage(t *testing.T, c dynamodb.Config, client *faulty, away fault, may
 		ladders = append(ladders, l)
 	}
 	loads := map[limit.FailurePolicy]*outageLoad{}
-	for policy, id := range map[limit.FailurePolicy]string{limit.Backstop: "backstop", limit.Open: "open", limit.Closed: "closed"} {
+	for policy, id := range map[limit.FailurePolicy]string{limit.Backstop: "backstop", limit.Open: "open",
+		limit.Closed: "closed"} {
 		l := must(t, limit.Limit{ID: id, OnStoreFailure: policy, Tiers: []limit.Tier{
-			{Algorithm: limit.Quota, Threshold: outageUnits, Calendar: &limit.Calendar{Every: limit.Year, Location: time.UTC}}}})
-		loads[policy] = &outageLoad{T: t, policy: policy, req: &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}}, began: time.Now()}
+			{Algorithm: limit.Quota, Threshold: outageUnits, Calendar: &limit.Calendar{Every: limit.Year,
+				Location: time.UTC}}}})
+		loads[policy] = &outageLoad{T: t, policy: policy, req: &limit.Request{Owner: acme,
+			Charges: []limit.Charge{{Limit: l, Cost: 1}}}, began: time.Now()}
 	}
 	var asking sync.WaitGroup
 	asking.Go(func() {
@@ -216,7 +227,8 @@ func testOutage(t *testing.T, c dynamodb.Config, client *faulty, away fault, may
 			t.Errorf("instance %d, after the store is back: breaker %+v", i, st)
 		}
 		st := l.Stats()
-		sum.ChargedBack, sum.Dropped, sum.Waiting = sum.ChargedBack+st.ChargedBack, sum.Dropped+st.Dropped, sum.Waiting+st.Waiting
+		sum.ChargedBack, sum.Dropped, sum.Waiting = sum.ChargedBack+st.ChargedBack, sum.Dropped+st.Dropped,
+			sum.Waiting+st.Waiting
 	}
 	for _, w := range loads {
 		w.judge(open(t, c), sum.Dropped, mayCount)
@@ -242,7 +254,8 @@ func (w *outageLoad) judge(direct limit.Store, dropped int64, mayCount bool) {
 	}
 	used := d.Results[0].Used()
 	id := w.req.Charges[0].Limit.ID
-	w.Logf("%s: %d and %d units admitted with and without the store, which counts %d; %d decisions marked, %d of them errors; the slowest took %s",
+	w.Logf("%s: %d and %d units admitted with and without the store, which counts %d; %d decisions marked, %d of "+
+		"them errors; the slowest took %s",
 		id, w.stored, w.degraded, used, w.marked, w.closed, w.slowest)
 	// it may wait for another request's call, and then make its own
 	if longest := 2 * dynamodb.DefaultTimeout; w.slowest > longest {
@@ -253,7 +266,8 @@ func (w *outageLoad) judge(direct limit.Store, dropped int64, mayCount bool) {
 	}
 	without := map[limit.FailurePolicy]int64{limit.Backstop: 2 * outageUnits, limit.Open: int64(w.marked)}[w.policy]
 	if w.stored > outageUnits || w.degraded > without {
-		w.Errorf("%s: %d units admitted with the store, want at most %d; %d without it, want at most %d", id, w.stored, outageUnits,
+		w.Errorf("%s: %d units admitted with the store, want at most %d; %d without it, want at most %d", id, w.stored,
+			outageUnits,
 			w.degraded, without)
 	}
 	if admitted := w.stored + w.degraded; used < admitted-dropped || !mayCount && used > admitted {

@@ -31,8 +31,10 @@ func shared() ([]limit.Charge, error) {
 	var charges []limit.Charge
 	for _, l := range []limit.Limit{
 		{ID: "window", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 500, Period: time.Hour}}},
-		{ID: "bucket", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 600, Period: time.Hour}}},
-		{ID: "month", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 1000, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}},
+		{ID: "bucket", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 600,
+			Period: time.Hour}}},
+		{ID: "month", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 1000,
+			Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}},
 		{ID: "buckets", Tiers: []limit.Tier{{Algorithm: limit.SlidingBuckets, Threshold: 550, Period: time.Hour}}},
 		{ID: "sliding", Tiers: []limit.Tier{{Algorithm: limit.SlidingWindow, Threshold: 560, Period: time.Hour}}},
 	} {
@@ -53,7 +55,8 @@ func child() int {
 		return 1
 	}
 	s, err := dynamodb.New(dynamodb.Config{
-		Client: connect(nil, os.Getenv("SLUICE_DYNAMODB")), Table: table, CallerClock: true, Timeout: time.Minute, Namespace: os.Getenv(childEnv),
+		Client: connect(nil, os.Getenv("SLUICE_DYNAMODB")), Table: table, CallerClock: true, Timeout: time.Minute,
+		Namespace: os.Getenv(childEnv),
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

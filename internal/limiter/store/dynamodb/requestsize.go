@@ -49,7 +49,8 @@ func countOperators(text, symbols string) int {
 		switch {
 		case text[i] == '(' && i > 0 && text[i-1] >= 'a' && text[i-1] <= 'z':
 			n++
-		case strings.IndexByte(symbols, text[i]) >= 0 && (text[i] != '=' || i == 0 || text[i-1] != '<' && text[i-1] != '>'):
+		case strings.IndexByte(symbols, text[i]) >= 0 && (text[i] != '=' || i == 0 || text[i-1] != '<' &&
+			text[i-1] != '>'):
 			n++
 		}
 	}
@@ -105,7 +106,8 @@ func (s expressionSize) minus(other expressionSize) expressionSize {
 // checkItemCount returns an error if a transaction cannot write so many items.
 func checkItemCount(items int) error {
 	if items > maxTransactItems {
-		return fmt.Errorf("%w: the counters may lie in %d items, and a transaction of DynamoDB writes at most %d of them",
+		return fmt.Errorf("%w: the counters may lie in %d items, and a transaction of DynamoDB writes at most %d of "+
+			"them",
 			limit.ErrTooLarge, items, maxTransactItems)
 	}
 	return nil

@@ -51,15 +51,18 @@ func kinds() map[string]kind {
 		}
 	}
 	all["all of them"] = mixed(mix...)
-	all["token buckets with leases beside windows, per subject"] = mixed(kindOf(limit.TokenBucket, "subject"), kindOf(limit.SlidingWindow, "subject"))
+	all["token buckets with leases beside windows, per subject"] = mixed(kindOf(limit.TokenBucket, "subject"),
+		kindOf(limit.SlidingWindow, "subject"))
 	all["sliding buckets of 128, per subject"] = func(tb testing.TB, i int, threshold int64) *limit.Limit {
 		return must(tb, limit.Limit{ID: fmt.Sprint("l", i), Per: "subject", Tiers: []limit.Tier{
-			{Algorithm: limit.SlidingBuckets, Threshold: threshold, Period: 24 * time.Hour, Buckets: limit.MaxBuckets}}})
+			{Algorithm: limit.SlidingBuckets, Threshold: threshold, Period: 24 * time.Hour,
+				Buckets: limit.MaxBuckets}}})
 	}
 	all["sixteen tiers, per subject"] = func(tb testing.TB, i int, threshold int64) *limit.Limit {
 		l := limit.Limit{ID: fmt.Sprint("l", i), Per: "subject"}
 		for n := range limit.MaxTiers {
-			l.Tiers = append(l.Tiers, limit.Tier{Algorithm: limit.TokenBucket, Threshold: threshold + int64(n), Period: time.Duration(n+1) * time.Hour})
+			l.Tiers = append(l.Tiers, limit.Tier{Algorithm: limit.TokenBucket, Threshold: threshold + int64(n),
+				Period: time.Duration(n+1) * time.Hour})
 		}
 		return must(tb, l)
 	}
@@ -103,7 +106,8 @@ func largest(tb testing.TB, s *dynamodb.Store, k kind) (limits []*limit.Limit) {
 func TestLargestPlans(t *testing.T) {
 	t.Parallel()
 	client := server(t)
-	least := map[string]int{"sixteen tiers, per subject": 5, "all of them": 99, "sliding buckets of 128, per subject": 60}
+	least := map[string]int{"sixteen tiers, per subject": 5, "all of them": 99,
+		"sliding buckets of 128, per subject": 60}
 	for name, k := range kinds() {
 		for _, leases := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/leases %t", name, leases), func(t *testing.T) {
@@ -127,7 +131,10 @@ func TestLargestPlans(t *testing.T) {
 						req.Leases = leasesOf(req.Charges, &last)
 					}
 					d := limit.Decision{}
-					if err := patiently(func() error { return s.Decide(t.Context(), req, noon.Add(after), &d) }); err != nil {
+					if err := patiently(func() error {
+						return s.Decide(t.Context(), req, noon.Add(after),
+							&d)
+					}); err != nil {
 						t.Fatalf("%s: %v", what, err)
 					} else if !d.Allowed {
 						t.Fatalf("%s: it is denied", what)
@@ -143,7 +150,11 @@ func TestLargestPlans(t *testing.T) {
 				refund := func(what string, s *dynamodb.Store, after time.Duration) {
 					t.Helper()
 					receipt := last.Receipt()
-					if err := patiently(func() error { _, err := s.Refund(t.Context(), receipt, 0, noon.Add(after)); return err }); err != nil {
+					if err := patiently(func() error {
+						_, err := s.Refund(t.Context(), receipt, 0,
+							noon.Add(after))
+						return err
+					}); err != nil {
 						t.Fatalf("%s: %v", what, err)
 					}
 				}
@@ -218,7 +229,8 @@ func TestLargestChain(t *testing.T) {
 		t.Fatalf("the counters lie in %d items, want %d", n, len(limits))
 	}
 	for who, s := range map[string]*dynamodb.Store{"one that made them": s, "one that knows nothing": open(t, c)} {
-		if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: chargesOf(limits)}, noon.Add(time.Minute), &d); err != nil || !d.Allowed {
+		if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: chargesOf(limits)}, noon.Add(time.Minute),
+			&d); err != nil || !d.Allowed {
 			t.Errorf("%s: %v, allowed %t", who, err, d.Allowed)
 			continue
 		}
@@ -246,7 +258,8 @@ func TestTooLarge(t *testing.T) {
 				req.Leases = leasesOf(req.Charges, &limit.Decision{})
 			}
 			var d limit.Decision
-			if err := s.Decide(t.Context(), req, noon, &d); !errors.Is(err, limit.ErrTooLarge) || !limit.Answered(err) || d.Allowed || len(d.Results) > 0 && d.Results[0].Charged > 0 {
+			if err := s.Decide(t.Context(), req, noon, &d); !errors.Is(err, limit.ErrTooLarge) ||
+				!limit.Answered(err) || d.Allowed || len(d.Results) > 0 && d.Results[0].Charged > 0 {
 				t.Errorf("200 limits per %s, leases %t: %v, allowed %t; want ErrTooLarge", per, leases, err, d.Allowed)
 			}
 		}

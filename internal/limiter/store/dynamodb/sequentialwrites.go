@@ -57,7 +57,8 @@ func (d *decision) orderSequentially(updates []plannedUpdate) bool {
 	}
 	for i := range d.counters {
 		counter := &d.counters[i]
-		if !counter.written || !slices.ContainsFunc(beforeLast, func(w plannedUpdate) bool { return w.index == counter.item }) {
+		if !counter.written || !slices.ContainsFunc(beforeLast,
+			func(w plannedUpdate) bool { return w.index == counter.item }) {
 			continue
 		}
 		if !isLeasable(d.eval.Results[i].Tier) || d.req.Leases[i].Correction != 0 {
@@ -120,7 +121,8 @@ func (d *decision) returnWritten(ctx context.Context, err error) {
 		charged := false
 		for j := range tiers {
 			if saved := d.writtenResults[i]; saved != nil && saved.written {
-				tiers[j] = limit.LeaseRequest{Correction: -(saved.units + saved.lease.Units), CorrectionAt: saved.lease.At}
+				tiers[j] = limit.LeaseRequest{Correction: -(saved.units + saved.lease.Units),
+					CorrectionAt: saved.lease.At}
 				charged = charged || tiers[j].Correction < 0
 				if saved.result.Other {
 					charge.Value = d.req.Owner.OtherValue(charge.Value)

@@ -86,7 +86,8 @@ func decodeBuckets(p *limit.Params, f fields) (st limit.LogState, err error) {
 func (slidingBuckets) encode(p *limit.Params, state *limit.State, now int64) fields {
 	st := state.Log()
 	f := fields{
-		fieldNewest: big.NewInt(newestBucket(p, &st, now)), fieldSum: big.NewInt(st.Sum), fieldLateCharges: new(big.Int),
+		fieldNewest: big.NewInt(newestBucket(p, &st, now)), fieldSum: big.NewInt(st.Sum),
+		fieldLateCharges: new(big.Int),
 	}
 	for _, e := range st.Entries {
 		f[bucketName(floorQuotient(e.At, p.Width))] = big.NewInt(e.Units)

@@ -73,7 +73,8 @@ func (w *windowCharge) addSlidingWindow(u counterUpdate) {
 			return
 		}
 		u.requireEqual(fieldStart, w.stored[fieldStart])
-		w.requireRoom(u, fieldCount, correction, w.maxPreviousCount(w.after.Count-w.chargedUnits()), limit.MaxSlidingUnits)
+		w.requireRoom(u, fieldCount, correction, w.maxPreviousCount(w.after.Count-w.chargedUnits()),
+			limit.MaxSlidingUnits)
 		u.copyField(fieldPrevious, fieldCount, big.NewInt(correction))
 		u.setField(fieldCount, big.NewInt(w.after.Count))
 		u.setField(fieldStart, big.NewInt(w.after.Start))

@@ -36,14 +36,16 @@ func staleWriter(t *testing.T, after time.Duration) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := must(t, limit.Limit{ID: "burst", MaxCost: 50, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 10, Burst: 100, Period: time.Second}}})
+	l := must(t, limit.Limit{ID: "burst", MaxCost: 50,
+		Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 10, Burst: 100, Period: time.Second}}})
 	for i, step := range []struct {
 		s    limit.Store
 		at   time.Duration
 		cost int64
 	}{
 		{ahead, 0, 50}, {behind, after, 1}, // both have a copy of the bucket
-		{ahead, 3 * time.Second, 1}, {behind, time.Second, 1}, {behind, 1500 * time.Millisecond, 50}, {ahead, 3 * time.Second, 20},
+		{ahead, 3 * time.Second, 1}, {behind, time.Second, 1}, {behind, 1500 * time.Millisecond, 50},
+		{ahead, 3 * time.Second, 20},
 	} {
 		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: step.cost}}}
 		var got, want limit.Decision
@@ -58,13 +60,14 @@ func staleWriter(t *testing.T, after time.Duration) {
 		}
 	}
 	bucket := items(t, client, c.Namespace)["s0"]["burst/t1000"].(*types.AttributeValueMemberM)
-	if got, want := bucket.Value["t"].(*types.AttributeValueMemberN).Value, num(noon.Add(3*time.Second).UnixMicro()).(*types.AttributeValueMemberN).Value; got != want {
+	if got, want := bucket.Value["t"].(*types.AttributeValueMemberN).Value,
+		num(noon.Add(3*time.Second).UnixMicro()).(*types.AttributeValueMemberN).Value; got != want {
 		t.Errorf("the bucket's time is %s, want %s: it does not move back", got, want)
 	}
 }
 
-// Guarantees that a process whose clock is behind and that leases from a bucket does not move the bucket's time back. Its
-// requests are decided at the bucket's own time, as the core does.
+// Guarantees that a process whose clock is behind and that leases from a bucket does not move the bucket's time back.
+// Its requests are decided at the bucket's own time, as the core does.
 func TestStaleLeaseKeepsTheTime(t *testing.T) {
 	t.Parallel()
 	client := server(t)
@@ -79,7 +82,8 @@ func TestStaleLeaseKeepsTheTime(t *testing.T) {
 	}})
 	for i, at := range []time.Duration{0, 900 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond} {
 		req := &limit.Request{
-			Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 20}}, Leases: []limit.LeaseRequest{{Need: 20, Least: 2}},
+			Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 20}},
+			Leases: []limit.LeaseRequest{{Need: 20, Least: 2}},
 		}
 		var got, want limit.Decision
 		if err := s.Decide(t.Context(), req, noon.Add(at), &got); err != nil {
@@ -102,8 +106,9 @@ func TestStaleLeaseKeepsTheTime(t *testing.T) {
 	}
 }
 
-// Guarantees that a process whose clock is behind, and that charges a bucket together with others, is not decided at a time
-// after the bucket's own one. Others may have moved that time back since the process has read it, each by a little.
+// Guarantees that a process whose clock is behind, and that charges a bucket together with others, is not decided at a
+// time after the bucket's own one. Others may have moved that time back since the process has read it, each by a
+// little.
 func TestStaleTimeOfAContendedBucket(t *testing.T) {
 	t.Parallel()
 	client := server(t)
@@ -170,7 +175,8 @@ func TestStaleRampsAreBoundedTogether(t *testing.T) {
 		ask := func(s limit.Store, at time.Time, cost int64, ahead ...limit.LeaseRequest) *limit.Decision {
 			t.Helper()
 			var d limit.Decision
-			if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: cost}}, Leases: ahead}, at, &d); err != nil || !d.Allowed {
+			if err := s.Decide(t.Context(), &limit.Request{Owner: acme,
+				Charges: []limit.Charge{{Limit: l, Cost: cost}}, Leases: ahead}, at, &d); err != nil || !d.Allowed {
 				t.Fatalf("%s: %v, allowed %t", tier.Algorithm, err, d.Allowed)
 			}
 			return &d
@@ -183,20 +189,25 @@ func TestStaleRampsAreBoundedTogether(t *testing.T) {
 		}
 		ramp := limit.LeaseRequest{Least: 50, Ramp: true}
 		var seen limit.Decision
-		if err := second.Peek(t.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}}, full, &seen); err != nil || seen.Allowed {
+		if err := second.Peek(t.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}},
+			full, &seen); err != nil || seen.Allowed {
 			t.Fatalf("%s: a peek: %v, allowed %t; want a counter that is full", tier.Algorithm, err, seen.Allowed)
 		}
 		a := ask(first, full, 1, ramp).Lease(0)
 		b := ask(second, full, 1, ramp).Lease(0)
 		if a.Units == 0 || a.Upfront != 0 {
-			t.Fatalf("%s: the first ramp has %d units, %d of them at once; want some that come free later", tier.Algorithm, a.Units, a.Upfront)
+			t.Fatalf("%s: the first ramp has %d units, %d of them at once; want some that come free later",
+				tier.Algorithm, a.Units, a.Upfront)
 		}
 		var end limit.Decision
-		if err := open(t, c).Peek(t.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}}, time.UnixMicro(a.Until), &end); err != nil {
+		if err := open(t, c).Peek(t.Context(),
+			&limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}}, time.UnixMicro(a.Until),
+			&end); err != nil {
 			t.Fatal(err)
 		}
 		if used := end.Results[0].Used(); used > 100 || b.Units > 0 {
-			t.Errorf("%s: ramps of %d and %d units are granted, and %d of 100 are used when they end", tier.Algorithm, a.Units, b.Units, used)
+			t.Errorf("%s: ramps of %d and %d units are granted, and %d of 100 are used when they end", tier.Algorithm,
+				a.Units, b.Units, used)
 		}
 	}
 }

@@ -147,7 +147,8 @@ func TestStoredFormsAreComplete(t *testing.T) {
 			}
 			for name, v := range i {
 				counter, ok := v.(*types.AttributeValueMemberM)
-				if strings.HasPrefix(name, want.attribute) && (ok == (want.field != "")) && (!ok || counter.Value[want.field] != nil) {
+				if strings.HasPrefix(name, want.attribute) && (ok == (want.field != "")) &&
+					(!ok || counter.Value[want.field] != nil) {
 					return true
 				}
 			}

@@ -51,8 +51,9 @@ func Create(ctx context.Context, c creator, table string) error {
 		return fmt.Errorf("create table %s: %w", table, err)
 	}
 	_, err = c.UpdateTimeToLive(ctx, &dynamodb.UpdateTimeToLiveInput{
-		TableName:               aws.String(table),
-		TimeToLiveSpecification: &types.TimeToLiveSpecification{AttributeName: aws.String(attrTTL), Enabled: aws.Bool(true)},
+		TableName: aws.String(table),
+		TimeToLiveSpecification: &types.TimeToLiveSpecification{AttributeName: aws.String(attrTTL),
+			Enabled: aws.Bool(true)},
 	})
 	if err != nil {
 		return fmt.Errorf("create table %s: ttl: %w", table, err)

@@ -42,7 +42,8 @@ func (h *hot) run(t *testing.T, c dynamodb.Config) {
 	var asking sync.WaitGroup
 	var leases []*lease.Store
 	for range h.instances {
-		l, err := lease.New(lease.Config{Store: calling{open(t, c), &h.calls}, Instances: func() int { return h.instances }})
+		l, err := lease.New(lease.Config{Store: calling{open(t, c), &h.calls},
+			Instances: func() int { return h.instances }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,11 +107,15 @@ func TestUnitsLeased(t *testing.T) {
 			}
 			h := &hot{instances: 20, rate: rate, length: 8 * time.Second}
 			for _, tier := range []limit.Tier{
-				{Algorithm: limit.TokenBucket, Threshold: units(limit.TokenBucket, time.Second), Period: time.Second, Burst: units(limit.TokenBucket, 2*time.Second)},
-				{Algorithm: limit.FixedWindow, Threshold: units(limit.FixedWindow, 5*time.Second), Period: 5 * time.Second},
-				{Algorithm: limit.SlidingWindow, Threshold: units(limit.SlidingWindow, 5*time.Second), Period: 5 * time.Second},
+				{Algorithm: limit.TokenBucket, Threshold: units(limit.TokenBucket, time.Second), Period: time.Second,
+					Burst: units(limit.TokenBucket, 2*time.Second)},
+				{Algorithm: limit.FixedWindow, Threshold: units(limit.FixedWindow, 5*time.Second),
+					Period: 5 * time.Second},
+				{Algorithm: limit.SlidingWindow, Threshold: units(limit.SlidingWindow, 5*time.Second),
+					Period: 5 * time.Second},
 			} {
-				h.charges = append(h.charges, limit.Charge{Limit: must(t, limit.Limit{ID: tier.Algorithm.String(), Tiers: []limit.Tier{tier}}), Cost: 1})
+				h.charges = append(h.charges, limit.Charge{Limit: must(t, limit.Limit{ID: tier.Algorithm.String(),
+					Tiers: []limit.Tier{tier}}), Cost: 1})
 			}
 			m := &dynamodbtest.Meter{Client: server(t)}
 			bubble, stop := dynamodbtest.NewBubble(m, 5*time.Millisecond)
@@ -122,7 +127,8 @@ func TestUnitsLeased(t *testing.T) {
 				h.run(t, c)
 			})
 			requests, calls, used := h.requests.Load(), h.calls.Load(), m.Take()
-			t.Logf("%.0f write units, %d conditions failed, %.0f read units; %d requests, %d calls, %d allowed, %d failed", used.Writes, used.Failed,
+			t.Logf("%.0f write units, %d conditions failed, %.0f read units; %d requests, %d calls, %d allowed, %d "+
+				"failed", used.Writes, used.Failed,
 				used.Reads, requests, calls, h.allowed.Load(), h.failed.Load())
 			if requests < 7500 || requests > 8500 || calls < 200 {
 				t.Fatalf("%d requests and %d calls: this is not the load that is bounded", requests, calls)

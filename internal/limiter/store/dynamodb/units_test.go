@@ -113,7 +113,8 @@ func TestUnitsDenied(t *testing.T) {
 	m := &dynamodbtest.Meter{Client: server(t)}
 	c := config(m.Client)
 	c.Client = m
-	l := must(t, limit.Limit{ID: "minutely", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1000, Period: time.Minute}}})
+	l := must(t, limit.Limit{ID: "minutely", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1000,
+		Period: time.Minute}}})
 	charges := []limit.Charge{{Limit: l, Cost: 1}}
 	if o := load(t, c, 8, 125, charges, func() time.Time { return noon }); o.allowed.Load() != 1000 {
 		t.Fatalf("%d of 1,000 decisions were admitted", o.allowed.Load())
@@ -122,11 +123,13 @@ func TestUnitsDenied(t *testing.T) {
 	var ticks atomic.Int64
 	o := load(t, c, 8, 59_000/8, charges, func() time.Time { return noon.Add(time.Duration(ticks.Add(1)) * time.Millisecond) })
 	if o.failed.Load() > 0 || o.allowed.Load() > 0 {
-		t.Errorf("%d decisions failed and %d were admitted in a window that is used up", o.failed.Load(), o.allowed.Load())
+		t.Errorf("%d decisions failed and %d were admitted in a window that is used up", o.failed.Load(),
+			o.allowed.Load())
 	}
 	used := m.Take()
 	per := used.Writes / float64(o.denied.Load()) * 1000
-	t.Logf("%.2f write units per 1,000 denied decisions, %.2f read units", per, used.Reads/float64(o.denied.Load())*1000)
+	t.Logf("%.2f write units per 1,000 denied decisions, %.2f read units", per,
+		used.Reads/float64(o.denied.Load())*1000)
 	if per > 2 {
 		t.Errorf("%.2f write units per 1,000 denied decisions, want at most 2", per)
 	}

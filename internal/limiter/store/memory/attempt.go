@@ -109,7 +109,8 @@ func (a *attempt) evaluate() error {
 	for i := range e.Results {
 		a.at[i] = owner.locate(a.s, e, i, a.share && e.Owner.Kind != limit.Address)
 		if sharesOther(e, i) {
-			return fmt.Errorf("%w: values beyond the bound of limit %s", limit.ErrDuplicateCounter, e.Results[i].Limit().ID)
+			return fmt.Errorf("%w: values beyond the bound of limit %s", limit.ErrDuplicateCounter,
+				e.Results[i].Limit().ID)
 		}
 		switch {
 		case a.at[i] != absent:

@@ -94,14 +94,17 @@ func TestFullStoreForgetsNothingInUse(t *testing.T) {
 				}
 			}
 			if refused == 0 || len(in) < 50 {
-				t.Fatalf("%d owners let in and %d refused by %d bytes: the case fills nothing", len(in), refused, maxBytes)
+				t.Fatalf("%d owners let in and %d refused by %d bytes: the case fills nothing", len(in), refused,
+					maxBytes)
 			}
 			for _, owner := range in {
 				if ok, err := spend(t, s, owner, start.Add(5*time.Second), l); ok || err != nil {
-					t.Fatalf("%s spent its unit and is let in again: %t, %v; %d owners are in", owner.Name, ok, err, len(in))
+					t.Fatalf("%s spent its unit and is let in again: %t, %v; %d owners are in", owner.Name, ok, err,
+						len(in))
 				}
 			}
-			// Once they are no different from unused, there is room for as many others; it may take a few tries to find.
+			// Once they are no different from unused, there is room for as many others; it may take a few tries to
+			// find.
 			again, tries := 0, 0
 			for ; again < len(in) && tries < 4*len(in); tries++ {
 				later := start.Add(26*time.Hour + time.Duration(tries)*200*time.Millisecond)
@@ -111,7 +114,8 @@ func TestFullStoreForgetsNothingInUse(t *testing.T) {
 				}
 			}
 			if again < len(in) {
-				t.Errorf("a day later %d of %d new owners were let in, want %d, as many as at first", again, tries, len(in))
+				t.Errorf("a day later %d of %d new owners were let in, want %d, as many as at first", again, tries,
+					len(in))
 			}
 		})
 	}
@@ -147,7 +151,8 @@ func agreesWithTheModel(t *testing.T, oneBudget bool) {
 	}
 	for seed := range soak.Times(uint64(6)) {
 		r := rand.New(rand.NewPCG(seed, 9))
-		s, err := memory.New(memory.Config{MaxBytes: maxBytes, OneBudget: oneBudget, Log: slog.New(slog.DiscardHandler)})
+		s, err := memory.New(memory.Config{MaxBytes: maxBytes, OneBudget: oneBudget,
+			Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,7 +206,8 @@ func agreesWithTheModel(t *testing.T, oneBudget bool) {
 			}
 		}
 		if full == 0 || denied == 0 || decided < 1000 || (shared > 0) == oneBudget {
-			t.Errorf("seed %d: %d decided, %d denied, %d times full, %d shared: the script does not press", seed, decided,
+			t.Errorf("seed %d: %d decided, %d denied, %d times full, %d shared: the script does not press", seed,
+				decided,
 				denied, full, shared)
 		}
 	}
@@ -229,12 +235,14 @@ func TestBytesDoNotDrift(t *testing.T) {
 				held := 0 // owners in use at once
 				for i := range 1500 {
 					now = now.Add(time.Millisecond)
-					charges := []limit.Charge{{Limit: subject, Value: limit.ValueOf(fmt.Sprint("user-", i%17)), Cost: 1}}
+					charges := []limit.Charge{{Limit: subject, Value: limit.ValueOf(fmt.Sprint("user-", i%17)),
+						Cost: 1}}
 					for _, l := range limits {
 						charges = append(charges, limit.Charge{Limit: l, Cost: 9})
 					}
 					var d limit.Decision
-					err := s.Decide(t.Context(), &limit.Request{Owner: tenant(round*10_000 + i), Charges: charges}, now, &d)
+					err := s.Decide(t.Context(), &limit.Request{Owner: tenant(round*10_000 + i), Charges: charges},
+						now, &d)
 					if errors.Is(err, limit.ErrFull) {
 						continue
 					}
@@ -248,7 +256,8 @@ func TestBytesDoNotDrift(t *testing.T) {
 					if !refunds {
 						continue
 					}
-					if _, err := s.Refund(t.Context(), d.Receipt(), 2, now); err != nil && !errors.Is(err, limit.ErrRefundsFull) {
+					if _, err := s.Refund(t.Context(), d.Receipt(), 2, now); err != nil &&
+						!errors.Is(err, limit.ErrRefundsFull) {
 						t.Fatal(err)
 					}
 				}
@@ -256,7 +265,8 @@ func TestBytesDoNotDrift(t *testing.T) {
 					first = held
 				}
 				if held < first*9/10 || held > first*11/10 {
-					t.Fatalf("round %d: the store holds %d owners at once, at first it held %d in the same bytes", round+1, held,
+					t.Fatalf("round %d: the store holds %d owners at once, at first it held %d in the same bytes",
+						round+1, held,
 						first)
 				}
 				now = now.Add(time.Hour)
@@ -292,8 +302,9 @@ func TestBytesEstimate(t *testing.T) {
 		{"owners with one limit", func(s *memory.Store) { many(s, 20_000, three[0]) }},
 		{"owners with three limits", func(s *memory.Store) { many(s, 20_000, three...) }},
 		{"owners with six limits", func(s *memory.Store) {
-			many(s, 10_000, append(three[:3:3], bucket(t, "d", 1, 5, time.Hour), bucket(t, "e", 1, 5, time.Hour), bucket(t,
-				"f", 1, 5, time.Hour))...)
+			many(s, 10_000, append(three[:3:3], bucket(t, "d", 1, 5, time.Hour), bucket(t, "e", 1, 5, time.Hour),
+				bucket(t,
+					"f", 1, 5, time.Hour))...)
 		}},
 		{"values", func(s *memory.Store) {
 			for i := range 40_000 {
@@ -332,7 +343,8 @@ func TestBytesEstimate(t *testing.T) {
 						mustSpend(t, s, tenant(i), at.Add(time.Duration(j)*time.Microsecond), log)
 					}
 				}
-				for at = start.Add(61*time.Minute + time.Second); at.Before(start.Add(70 * time.Minute)); at = at.Add(time.Minute) {
+				for at = start.Add(61*time.Minute +
+					time.Second); at.Before(start.Add(70 * time.Minute)); at = at.Add(time.Minute) {
 					mustSpend(t, s, tenant(i), at, log)
 				}
 			}
@@ -463,8 +475,9 @@ func TestManyOwnersAtOnceWithSweeping(t *testing.T) {
 			for range each {
 				at := start.Add(time.Duration(ticks.Add(1)) * time.Millisecond) // 48 s in all, within one day
 				if r.IntN(2) == 0 {
-					if _, err := spend(t, s, tenant(1_000_000+r.IntN(100_000)), at, passing); err != nil && !errors.Is(err,
-						limit.ErrFull) {
+					if _, err := spend(t, s, tenant(1_000_000+r.IntN(100_000)), at, passing); err != nil &&
+						!errors.Is(err,
+							limit.ErrFull) {
 						t.Error(err)
 					}
 					continue
@@ -551,7 +564,8 @@ func TestQuotaDecisionDoesNotAllocate(t *testing.T) {
 	}
 	s := newStore(t, 0)
 	req := limit.Request{Owner: tenant(1), Charges: []limit.Charge{{Cost: 1, Limit: newLimit(t, limit.Limit{ID: "quota",
-		Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 500, Calendar: &limit.Calendar{Every: limit.Month, Location: zone}}}})}}}
+		Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 500, Calendar: &limit.Calendar{Every: limit.Month,
+			Location: zone}}}})}}}
 	var d limit.Decision
 	now, ctx, allowed := start, t.Context(), 0
 	if got := testing.AllocsPerRun(1000, func() {

@@ -82,9 +82,11 @@ func TestSharedCounterComesFree(t *testing.T) {
 			for i := range periods * 60 {
 				in += flood(t, s, 1_000_000+i*10, 10, start.Add(time.Duration(i)*time.Minute), l)
 			}
-			// There is one group at least. Where its windows begin is not known, so the first and the last one may be cut short.
+			// There is one group at least. Where its windows begin is not known, so the first and the last one may be
+			// cut short.
 			if least := threshold * (periods - 2); in < least {
-				t.Errorf("%d of the addresses without room were admitted in %d periods, want at least %d", in, periods, least)
+				t.Errorf("%d of the addresses without room were admitted in %d periods, want at least %d", in, periods,
+					least)
 			}
 		})
 	}
@@ -241,7 +243,8 @@ func values(tb testing.TB, s *memory.Store, o limit.Owner, l *limit.Limit, n, un
 	tb.Helper()
 	var d limit.Decision
 	for i := range n * units {
-		req := limit.Request{Owner: o, Charges: []limit.Charge{{Limit: l, Value: limit.ValueOf(fmt.Sprint(i % n)), Cost: 1}}}
+		req := limit.Request{Owner: o, Charges: []limit.Charge{{Limit: l, Value: limit.ValueOf(fmt.Sprint(i % n)),
+			Cost: 1}}}
 		if err := s.Decide(tb.Context(), &req, now.Add(time.Duration(i)*time.Microsecond), &d); err != nil {
 			tb.Fatalf("unit %d of value %d of %d: %v", i/n+1, i%n, n, err)
 		}
@@ -267,7 +270,8 @@ func TestFloodOfSlidingLogs(t *testing.T) {
 		"one limit of all anonymous calls": func(t *testing.T, s *memory.Store) {
 			flood(t, s, 0, 2000, start, daily(t, 1000))
 			for i := range 2 * limit.MaxLogEntries {
-				if _, err := spend(t, s, limit.Owner{Kind: limit.Anonymous}, start.Add(time.Duration(i)*time.Microsecond), all); err != nil {
+				if _, err := spend(t, s, limit.Owner{Kind: limit.Anonymous},
+					start.Add(time.Duration(i)*time.Microsecond), all); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -336,7 +340,8 @@ func TestSlidingLogsWithoutRoom(t *testing.T) {
 		}
 		admitted[i] = append(admitted[i], now)
 		if n := len(admitted[i]) - 1 - threshold; n >= 0 && now.Sub(admitted[i][n]) < period {
-			t.Fatalf("address %d: %d units in %s, want %d a %s", i, threshold+1, now.Sub(admitted[i][n]), threshold, period)
+			t.Fatalf("address %d: %d units in %s, want %d a %s", i, threshold+1, now.Sub(admitted[i][n]), threshold,
+				period)
 		}
 	}
 	// 1,000 s are 16 periods, and in two of them there is one threshold at least.
@@ -379,10 +384,12 @@ func TestOneTenantLeavesRoomForOthers(t *testing.T) {
 		"a log": func(t *testing.T, s *memory.Store) int64 {
 			var limits []*limit.Limit
 			for i := range 30 {
-				limits = append(limits, newLimit(t, limit.Limit{ID: fmt.Sprint("log-", i), Tiers: []limit.Tier{longLog}}))
+				limits = append(limits, newLimit(t, limit.Limit{ID: fmt.Sprint("log-", i),
+					Tiers: []limit.Tier{longLog}}))
 			}
 			for i := range 3000 {
-				if _, err := spend(t, s, tenant(1), start.Add(time.Duration(i)*time.Millisecond), limits...); err != nil {
+				if _, err := spend(t, s, tenant(1), start.Add(time.Duration(i)*time.Millisecond),
+					limits...); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -441,7 +448,8 @@ func TestFloodOfAnonymousValues(t *testing.T) {
 // Guarantees that a store that counts addresses alone gives them all of its room.
 func TestUnidentifiedBytes(t *testing.T) {
 	owners := func(share int64) int64 {
-		s, err := memory.New(memory.Config{MaxBytes: 1 << 20, UnidentifiedBytes: share, Log: slog.New(slog.DiscardHandler)})
+		s, err := memory.New(memory.Config{MaxBytes: 1 << 20, UnidentifiedBytes: share,
+			Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -449,7 +457,8 @@ func TestUnidentifiedBytes(t *testing.T) {
 		return s.Bytes()
 	}
 	if part, all := owners(0), owners(1<<20); part > 1<<18 || all < 1<<19 || all > 1<<20 {
-		t.Errorf("a flood takes %d bytes by default and %d with all of 1 MB, want at most a quarter, and most", part, all)
+		t.Errorf("a flood takes %d bytes by default and %d with all of 1 MB, want at most a quarter, and most", part,
+			all)
 	}
 	for _, bad := range []int64{-1, 1<<20 + 1} {
 		if _, err := memory.New(memory.Config{MaxBytes: 1 << 20, UnidentifiedBytes: bad}); err == nil {

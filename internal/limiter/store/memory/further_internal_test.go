@@ -69,7 +69,8 @@ func TestManyReceipts(t *testing.T) {
 		}
 	}
 	given[s.nextID(nil)] = true
-	if want := 4*2*receiptsAtOnce - receiptsAtOnce + 1; len(given) != want { // the second and the third have some in common
+	// the second and the third have some in common
+	if want := 4*2*receiptsAtOnce - receiptsAtOnce + 1; len(given) != want {
 		t.Errorf("%d different names, want %d", len(given), want)
 	}
 }

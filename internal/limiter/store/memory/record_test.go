@@ -48,7 +48,8 @@ func TestRecordsMoveWhileOthersDecide(t *testing.T) {
 					req.Charges = append(req.Charges, limit.Charge{Limit: limits[j], Cost: 1})
 				}
 				if r.IntN(4) == 0 {
-					req.Charges = append(req.Charges, limit.Charge{Limit: subject, Value: limit.ValueOf(fmt.Sprint(r.IntN(30))), Cost: 1})
+					req.Charges = append(req.Charges,
+						limit.Charge{Limit: subject, Value: limit.ValueOf(fmt.Sprint(r.IntN(30))), Cost: 1})
 				}
 				if err := s.Decide(t.Context(), &req, now, &d); err != nil {
 					t.Error(err)
@@ -79,8 +80,10 @@ func TestRecordsMoveWhileOthersDecide(t *testing.T) {
 	wg.Wait()
 	for owner := range owners {
 		for j, l := range limits {
-			if got, want := usedOf(t, s, tenant(owner), start.Add(time.Minute), l), used[owner][j].Load(); got != want || got > 200 {
-				t.Errorf("%s, %s: %d units are used, %d were admitted and not refunded", tenant(owner).Name, l.ID, got, want)
+			if got, want := usedOf(t, s, tenant(owner), start.Add(time.Minute), l),
+				used[owner][j].Load(); got != want || got > 200 {
+				t.Errorf("%s, %s: %d units are used, %d were admitted and not refunded", tenant(owner).Name, l.ID, got,
+					want)
 			}
 		}
 	}
@@ -126,7 +129,8 @@ func TestCountersInAnyOrder(t *testing.T) {
 					used[n]++
 				}
 				if got := d.Results[i].Used(); got != used[n] {
-					t.Fatalf("seed %d, step %d: %d units of %s are used, want %d", seed, step, got, d.Results[i].Limit().ID, used[n])
+					t.Fatalf("seed %d, step %d: %d units of %s are used, want %d", seed, step, got,
+						d.Results[i].Limit().ID, used[n])
 				}
 			}
 		}
@@ -157,7 +161,8 @@ func TestOwnersComeAndGo(t *testing.T) {
 	if ok, err := spend(t, s, tenant(0), start.Add(time.Hour*24), l); err != nil || !ok {
 		t.Errorf("an owner that comes back: allowed %t, %v", ok, err)
 	}
-	if _, err := spend(t, s, limit.Owner{Kind: limit.Tenant, Name: string(make([]byte, 129))}, start, l); !errors.Is(err, limit.ErrInvalidRequest) {
+	if _, err := spend(t, s, limit.Owner{Kind: limit.Tenant, Name: string(make([]byte, 129))}, start,
+		l); !errors.Is(err, limit.ErrInvalidRequest) {
 		t.Errorf("a name that is too long: %v", err)
 	}
 }
@@ -179,7 +184,8 @@ func TestCounterOfAChangedLimitIsRemembered(t *testing.T) {
 			s, passing := newStore(t, 0), bucket(t, "passing", 1000, 1, time.Second)
 			ask := func(c limit.Charge, now time.Time) bool {
 				var d limit.Decision
-				if err := s.Decide(t.Context(), &limit.Request{Owner: tenant(1), Charges: []limit.Charge{c}}, now, &d); err != nil {
+				if err := s.Decide(t.Context(), &limit.Request{Owner: tenant(1), Charges: []limit.Charge{c}}, now,
+					&d); err != nil {
 					t.Fatal(err)
 				}
 				return d.Allowed
@@ -197,8 +203,8 @@ func TestCounterOfAChangedLimitIsRemembered(t *testing.T) {
 	}
 }
 
-// Guarantees that two values which share the counter of other values are not charged to it twice in one decision, whether
-// that counter exists already or not.
+// Guarantees that two values which share the counter of other values are not charged to it twice in one decision,
+// whether that counter exists already or not.
 func TestValuesOfOneRequestShareNoCounter(t *testing.T) {
 	s, l := newStore(t, 0), newLimit(t, limit.Limit{ID: "subject", Per: "subject", MaxValues: 1, Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Hour}}})

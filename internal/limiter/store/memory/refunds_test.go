@@ -113,7 +113,8 @@ func TestRefundsNeverFailDecisions(t *testing.T) {
 				t.Errorf("when the first refunds are forgotten: %+v, %v; want a unit", back, err)
 			}
 			if freed := full - s.Bytes(); freed < tc.maxBytes/10 {
-				t.Errorf("%d bytes are freed after all refunds but one have expired, want most of an eighth of %d", freed, tc.maxBytes)
+				t.Errorf("%d bytes are freed after all refunds but one have expired, want most of an eighth of %d",
+					freed, tc.maxBytes)
 			}
 		})
 	}
@@ -136,7 +137,8 @@ func TestRefundedOnceWhateverTheClock(t *testing.T) {
 			case 1:
 				now = now.Add(-time.Duration(r.Int64N(int64(40 * time.Second))))
 			case 2:
-				leap := time.Duration(r.Int64N(int64([]time.Duration{6 * time.Minute, time.Hour, 40 * 24 * time.Hour}[r.IntN(3)])))
+				leap := time.Duration(r.Int64N(int64([]time.Duration{6 * time.Minute, time.Hour,
+					40 * 24 * time.Hour}[r.IntN(3)])))
 				if r.IntN(8) == 0 {
 					now = now.Add(leap - 2*leap*time.Duration(r.IntN(2)))
 				}
@@ -170,7 +172,8 @@ func TestRefundedOnceWhateverTheClock(t *testing.T) {
 			}
 		}
 		if refunds == 0 || expired == 0 || repeated == 0 {
-			t.Errorf("seed %d: %d refunds, %d expired, %d repeated, %d refused: the script tests little", seed, refunds, expired, repeated, full)
+			t.Errorf("seed %d: %d refunds, %d expired, %d repeated, %d refused: the script tests little", seed,
+				refunds, expired, repeated, full)
 		}
 	}
 }
@@ -197,7 +200,8 @@ func TestRefundsOfOtherStores(t *testing.T) {
 		}
 	}
 	if len(ids) != len(receipts) || usedOf(t, s, owner, start, l) != 0 {
-		t.Errorf("%d names of %d receipts; %d units are used, want 0", len(ids), len(receipts), usedOf(t, s, owner, start, l))
+		t.Errorf("%d names of %d receipts; %d units are used, want 0", len(ids), len(receipts),
+			usedOf(t, s, owner, start, l))
 	}
 }
 
@@ -217,11 +221,13 @@ func TestRefundedBucketIsRemembered(t *testing.T) {
 	if back, err := s.Refund(t.Context(), early, 0, start); err != nil || back.Units[0] != 50 {
 		t.Fatalf("%+v, %v; want 50 units", back, err)
 	}
-	subject := newLimit(t, limit.Limit{ID: "subject", Per: "subject", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1,
-		Period: time.Second}}})
+	subject := newLimit(t, limit.Limit{ID: "subject", Per: "subject",
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1,
+			Period: time.Second}}})
 	for i := range 100 { // each new counter makes the store look for some that it may forget
 		var d limit.Decision
-		req := limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: subject, Value: limit.ValueOf(fmt.Sprint("user-", i)), Cost: 1}}}
+		req := limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: subject,
+			Value: limit.ValueOf(fmt.Sprint("user-", i)), Cost: 1}}}
 		if err := s.Decide(t.Context(), &req, start.Add(56*time.Second), &d); err != nil {
 			t.Fatal(err)
 		}

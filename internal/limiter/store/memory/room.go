@@ -22,7 +22,8 @@ const (
 type budget struct {
 	maxBytes int64
 	used     atomic.Int64
-	fullTill atomic.Int64 // until then nobody looks for room again, µs; a flood of new owners must not pay for the search
+	// until then nobody looks for room again, µs; a flood of new owners must not pay for the search
+	fullTill atomic.Int64
 }
 
 func (b *budget) free() int64 { return b.maxBytes - b.used.Load() }

@@ -106,12 +106,13 @@ func (s *Store) logSharing(o limit.Owner, now int64) {
 	}
 	b := &s.budgets[of]
 	if of == everybody {
-		s.log.Warn("the counters of a tenant take as much memory as is left for others: new values of its limits share one "+
-			"counter, which makes these limits stricter; lower maxValues, shorten periods, or give counters more memory",
+		s.log.Warn("the counters of a tenant take as much memory as is left for others: new values of its limits "+
+			"share one counter, which makes these limits stricter; lower maxValues, shorten periods, or give "+
+			"counters more memory",
 			"tenant", url.PathEscape(o.Name), "bytes", b.used.Load(), "most", b.maxBytes)
 		return
 	}
-	s.log.Warn("the counters of addresses and of anonymous calls have used up their memory: new ones share counters, which "+
-		"makes their limits stricter; shorten the periods of these limits, or give counters more memory",
+	s.log.Warn("the counters of addresses and of anonymous calls have used up their memory: new ones share "+
+		"counters, which makes their limits stricter; shorten the periods of these limits, or give counters more memory",
 		"bytes", b.used.Load(), "most", b.maxBytes, "groups", len(s.shared.groups))
 }

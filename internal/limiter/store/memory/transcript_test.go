@@ -23,8 +23,8 @@ var (
 const digests = "testdata/decisions-71d6d5d.txt"
 
 // Guarantees that nothing which was rewritten since commit 71d6d5d has changed a decision: what it remembers, how it
-// counts, and what it tells. The digests were written by the code of that commit. To see what differs, put this file into
-// its internal/store/memory, with the import paths of then, and run the test with -transcript there and here.
+// counts, and what it tells. The digests were written by the code of that commit. To see what differs, put this file
+// into its internal/store/memory, with the import paths of then, and run the test with -transcript there and here.
 func TestDecisionsAsOfCommit71d6d5d(t *testing.T) {
 	const scripts, steps = 300, 400
 	if *transcript >= 0 {
@@ -125,7 +125,8 @@ func runScript(tb testing.TB, seed uint64, steps int, out io.Writer) {
 
 // stepClock returns the time of the next step, at most MaxSkew before the latest time of all.
 func stepClock(r *rand.Rand, now, latest time.Time) time.Time {
-	most := []time.Duration{time.Second, time.Second, time.Second, 40 * 24 * time.Hour, -4 * time.Second}[max(0, r.IntN(60)-55)]
+	most := []time.Duration{time.Second, time.Second, time.Second, 40 * 24 * time.Hour,
+		-4 * time.Second}[max(0, r.IntN(60)-55)]
 	now = now.Add(time.Duration(r.Float64() * float64(most))).Truncate(time.Microsecond)
 	if earliest := latest.Add(-limit.MaxSkew); now.Before(earliest) {
 		return earliest
@@ -164,7 +165,8 @@ func writeDecision(out io.Writer, d *limit.Decision) {
 	fmt.Fprint(out, d.Allowed, d.Never, d.RetryAt, d.Fullest())
 	for i := range d.Results {
 		r := &d.Results[i]
-		fmt.Fprint(out, "; ", r.Limit().ID, " ", r.Tier.Algorithm, " ", r.Cost, r.Charged, r.RetryAt, r.Admits, r.Never, r.Other,
+		fmt.Fprint(out, "; ", r.Limit().ID, " ", r.Tier.Algorithm, " ", r.Cost, r.Charged, r.RetryAt, r.Admits,
+			r.Never, r.Other,
 			r.Used(), r.Remaining(), r.ResetAt(), r == d.Binding())
 	}
 	fmt.Fprintln(out)

@@ -94,9 +94,11 @@ func TestAccess(t *testing.T) {
 			}
 		})
 	}
-	user := goredis.NewClient(&goredis.Options{Addr: alone.Addr, Username: "functions", Password: "password", DisableIdentity: true})
+	user := goredis.NewClient(&goredis.Options{Addr: alone.Addr, Username: "functions", Password: "password",
+		DisableIdentity: true})
 	defer func() { _ = user.Close() }()
-	for _, args := range [][]any{{"flushall"}, {"config", "get", "*"}, {"keys", "*"}, {"get", "other"}, {"del", "{rl:t4:acme,}"}, {"acl", "whoami"}} {
+	for _, args := range [][]any{{"flushall"}, {"config", "get", "*"}, {"keys", "*"}, {"get", "other"},
+		{"del", "{rl:t4:acme,}"}, {"acl", "whoami"}} {
 		if err := user.Do(t.Context(), args...).Err(); err == nil || !strings.Contains(err.Error(), "NOPERM") {
 			t.Errorf("%v: %v, want NOPERM", args, err)
 		}

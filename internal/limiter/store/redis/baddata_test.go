@@ -24,9 +24,11 @@ func TestBadData(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
 	const shared = "{rl:t4:acme,}"
-	log := limit.Charge{Cost: 1, Limit: build(t, limit.Limit{ID: "log", Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Threshold: 1000, Period: time.Hour}}})}
-	user := limit.Charge{Cost: 1, Value: limit.ValueOf("u"), Limit: build(t, limit.Limit{ID: "user", Per: "subject", MaxValues: 1,
-		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1000, Period: limit.MaxPeriod}}})}
+	log := limit.Charge{Cost: 1, Limit: build(t,
+		limit.Limit{ID: "log", Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Threshold: 1000, Period: time.Hour}}})}
+	user := limit.Charge{Cost: 1, Value: limit.ValueOf("u"),
+		Limit: build(t, limit.Limit{ID: "user", Per: "subject", MaxValues: 1,
+			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1000, Period: limit.MaxPeriod}}})}
 	text := func(f func(pack string) string) func(*testing.T, *goredis.Client, string) {
 		return func(t *testing.T, c *goredis.Client, key string) {
 			was, err := c.Get(t.Context(), key).Result()
@@ -69,39 +71,49 @@ func TestBadData(t *testing.T) {
 		{"a text", three(t), shared, text(func(string) string { return "42" }), false},
 		{"cut short", three(t), shared, text(func(p string) string { return p[:len(p)-5] }), false},
 		{"cut in its heads", three(t), shared, text(func(p string) string { return p[:40] }), false},
-		{"its number of tiers too large", three(t), shared, text(func(p string) string { return p[:4] + "\xff\xff" + p[6:] }), false},
+		{"its number of tiers too large", three(t), shared,
+			text(func(p string) string { return p[:4] + "\xff\xff" + p[6:] }), false},
 		{"bytes behind it", three(t), shared, text(func(p string) string { return p + "abc" }), false},
 		{"400 KB", three(t), shared, text(func(string) string { return strings.Repeat("x", 400<<10) }), false},
-		{"400 KB behind it", three(t), shared, text(func(p string) string { return p + strings.Repeat("x", 400<<10) }), false},
+		{"400 KB behind it", three(t), shared, text(func(p string) string { return p + strings.Repeat("x", 400<<10) }),
+			false},
 		{"a level that is no number", three(t), shared, text(double(states+16, math.NaN())), false},
 		{"an endless level", three(t), shared, text(double(states+16, math.Inf(1))), false},
 		{"half a unit", three(t), shared, text(double(states+16, 0.5)), false},
 		{"a time that is no number", three(t), shared, text(double(states+8, math.NaN())), false},
 		{"a count beyond 2^53", three(t), shared, text(double(states+32, 1e300)), false},
 		{"a log that is a text", []limit.Charge{log}, shared + "3:log,6:tenant,stamps*", command("SET", "x"), false},
-		{"entries of a log that are not ours", []limit.Charge{log}, shared + "3:log,6:tenant,stamps*", func(t *testing.T, c *goredis.Client, key string) {
-			if err := c.ZAdd(t.Context(), key, goredis.Z{Score: 1, Member: "old"}, goredis.Z{Score: 9e15, Member: "new"}).Err(); err != nil {
-				t.Fatal(err)
-			}
-		}, true},
-		{"an entry of a log that the pack does not count", []limit.Charge{log}, shared + "3:log,6:tenant,stamps*", func(t *testing.T, c *goredis.Client, key string) {
-			if err := c.ZAdd(t.Context(), key, goredis.Z{Score: 1, Member: "1:5000"}).Err(); err != nil {
-				t.Fatal(err)
-			}
-		}, false},
-		{"entries of a log that count too much", []limit.Charge{log}, shared + "3:log,6:tenant,stamps*", func(t *testing.T, c *goredis.Client, key string) {
-			for i := range 2 {
-				if err := c.ZAdd(t.Context(), key, goredis.Z{Score: 1, Member: fmt.Sprintf("%d:%d", i, int64(1)<<53)}).Err(); err != nil {
+		{"entries of a log that are not ours", []limit.Charge{log}, shared + "3:log,6:tenant,stamps*",
+			func(t *testing.T, c *goredis.Client, key string) {
+				if err := c.ZAdd(t.Context(), key, goredis.Z{Score: 1, Member: "old"},
+					goredis.Z{Score: 9e15, Member: "new"}).Err(); err != nil {
 					t.Fatal(err)
 				}
-			}
-		}, false},
-		{"an entry of a log at half a µs", []limit.Charge{log}, shared + "3:log,6:tenant,stamps*", func(t *testing.T, c *goredis.Client, key string) {
-			if err := c.ZAdd(t.Context(), key, goredis.Z{Score: float64(time.Now().UnixMicro()) + 0.5, Member: "x:1"}).Err(); err != nil {
-				t.Fatal(err)
-			}
-		}, false},
-		{"a set of values that is a text", []limit.Charge{user}, shared + "4:user,7:subject,values", command("SET", "x"), false},
+			}, true},
+		{"an entry of a log that the pack does not count", []limit.Charge{log}, shared + "3:log,6:tenant,stamps*",
+			func(t *testing.T, c *goredis.Client, key string) {
+				if err := c.ZAdd(t.Context(), key, goredis.Z{Score: 1, Member: "1:5000"}).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}, false},
+		{"entries of a log that count too much", []limit.Charge{log}, shared + "3:log,6:tenant,stamps*",
+			func(t *testing.T, c *goredis.Client, key string) {
+				for i := range 2 {
+					if err := c.ZAdd(t.Context(), key,
+						goredis.Z{Score: 1, Member: fmt.Sprintf("%d:%d", i, int64(1)<<53)}).Err(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}, false},
+		{"an entry of a log at half a µs", []limit.Charge{log}, shared + "3:log,6:tenant,stamps*",
+			func(t *testing.T, c *goredis.Client, key string) {
+				if err := c.ZAdd(t.Context(), key, goredis.Z{Score: float64(time.Now().UnixMicro()) + 0.5,
+					Member: "x:1"}).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}, false},
+		{"a set of values that is a text", []limit.Charge{user}, shared + "4:user,7:subject,values",
+			command("SET", "x"), false},
 	}
 	for _, tt := range tests {
 		for _, general := range []bool{false, true} {
@@ -218,7 +230,8 @@ func TestSpoiledPacks(t *testing.T) {
 				spoiled = slices.Insert(spoiled, at, spoiled[r.IntN(len(spoiled))])
 			case 3: // a number of another kind
 				at = min(at, len(spoiled)-8)
-				binary.LittleEndian.PutUint64(spoiled[at:], math.Float64bits([]float64{math.NaN(), math.Inf(1), -1e300, 0.5}[r.IntN(4)]))
+				binary.LittleEndian.PutUint64(spoiled[at:],
+					math.Float64bits([]float64{math.NaN(), math.Inf(1), -1e300, 0.5}[r.IntN(4)]))
 			}
 			if err := admin.Set(t.Context(), key, spoiled, 0).Err(); err != nil {
 				t.Fatal(err)
@@ -229,14 +242,16 @@ func TestSpoiledPacks(t *testing.T) {
 			}
 			d, err := ask(some, leases)
 			if err != nil && !limit.Answered(err) {
-				t.Errorf("seed %d: %s, as %q: %v; want an error that says the server answered", seed, name, spoiled, err)
+				t.Errorf("seed %d: %s, as %q: %v; want an error that says the server answered", seed, name, spoiled,
+					err)
 			}
 			if errors.Is(err, limit.ErrUnreadable) {
 				unreadable++
 			}
 			for i := range d.Results {
 				if left := d.Results[i].Remaining(); d.Allowed && left > d.Results[i].Tier.Capacity() {
-					t.Errorf("seed %d: %s, as %q: %d remain of %d", seed, name, spoiled, left, d.Results[i].Tier.Capacity())
+					t.Errorf("seed %d: %s, as %q: %d remain of %d", seed, name, spoiled, left,
+						d.Results[i].Tier.Capacity())
 				}
 			}
 		}

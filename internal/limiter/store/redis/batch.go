@@ -17,9 +17,9 @@ const maxBatch = 64
 // decision costs client and server is the system calls of its own write and read, and the switches between goroutines
 // that wait for them.
 //
-// The first caller of a batch, its leader, lets the other goroutines that are ready to run go first, and then sends what
-// they have added meanwhile. It does not wait: if nobody has added anything, its command is sent alone. A caller that
-// finds no other one under way does not even let others go first.
+// The first caller of a batch, its leader, lets the other goroutines that are ready to run go first, and then sends
+// what they have added meanwhile. It does not wait: if nobody has added anything, its command is sent alone. A caller
+// that finds no other one under way does not even let others go first.
 //
 // A command of a batch is sent once, and has a reply or an error of its own. If the connection breaks, each command
 // whose reply has not come fails.

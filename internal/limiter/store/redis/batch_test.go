@@ -94,7 +94,8 @@ func TestErrorsInABatch(t *testing.T) {
 	server := redistest.Start(t)
 	s, admin := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: unhurried}), server.Client(t)
 	together(t, s, n)
-	if err := admin.Set(t.Context(), fmt.Sprintf("{rl:%s}", ownerNumber(3).AppendKey(nil)), "no pack", 0).Err(); err != nil {
+	if err := admin.Set(t.Context(), fmt.Sprintf("{rl:%s}", ownerNumber(3).AppendKey(nil)), "no pack",
+		0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if err := admin.ScriptFlush(t.Context()).Err(); err != nil {
@@ -154,7 +155,8 @@ func TestEarlyDeadlineBesideABatch(t *testing.T) {
 	var wg sync.WaitGroup
 	decide := func(ctx context.Context, owner int) {
 		var d limit.Decision
-		if err := s.Decide(ctx, &limit.Request{Owner: ownerNumber(owner), Charges: charges}, time.Now(), &d); err != nil {
+		if err := s.Decide(ctx, &limit.Request{Owner: ownerNumber(owner), Charges: charges}, time.Now(),
+			&d); err != nil {
 			t.Errorf("owner %d: %v", owner, err)
 		}
 	}

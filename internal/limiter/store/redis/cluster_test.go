@@ -21,8 +21,10 @@ func TestSlotMigration(t *testing.T) {
 	servers := redistest.StartCluster(t)
 	s := open(t, redis.Config{Addrs: redistest.Addrs(servers), Cluster: true})
 	charges := three(t)
-	charges = append(charges, limit.Charge{Cost: 1, Value: limit.ValueOf("GET /"), Limit: build(t, limit.Limit{ID: "route", Per: "endpoint", // a second pack
-		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1 << 30, Period: limit.MaxPeriod}}})})
+	// a second pack
+	charges = append(charges, limit.Charge{Cost: 1, Value: limit.ValueOf("GET /"),
+		Limit: build(t, limit.Limit{ID: "route", Per: "endpoint",
+			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1 << 30, Period: limit.MaxPeriod}}})})
 	if _, err := try(t, s, charges); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +65,8 @@ func TestSlotMigration(t *testing.T) {
 	}
 	counted := (1<<30 - d.Results[3].Remaining())
 	if a, f := admitted.Load(), failed.Load(); a > 1000 || counted < a || counted > a+f {
-		t.Errorf("%d admitted, %d failed, %d counted; want admitted ≤ counted ≤ admitted + failed, and at most 1,000", a, f, counted)
+		t.Errorf("%d admitted, %d failed, %d counted; want admitted ≤ counted ≤ admitted + failed, and at most 1,000",
+			a, f, counted)
 	}
 	t.Logf("%d admitted, %d errors while the slot moved three times", admitted.Load(), failed.Load())
 }

@@ -67,9 +67,11 @@ func newClient(c Config) goredis.UniversalClient {
 		return goredis.NewClient(o)
 	}
 	return goredis.NewClusterClient(&goredis.ClusterOptions{
-		Addrs: c.Addrs, Dialer: o.Dialer, DialTimeout: o.DialTimeout, DialerRetries: o.DialerRetries, Protocol: o.Protocol,
+		Addrs: c.Addrs, Dialer: o.Dialer, DialTimeout: o.DialTimeout, DialerRetries: o.DialerRetries,
+		Protocol:              o.Protocol,
 		ContextTimeoutEnabled: o.ContextTimeoutEnabled, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
-		PoolTimeout: o.PoolTimeout, PoolSize: o.PoolSize, PipelinePoolSize: o.PipelinePoolSize, ConnMaxLifetime: o.ConnMaxLifetime,
+		PoolTimeout: o.PoolTimeout, PoolSize: o.PoolSize, PipelinePoolSize: o.PipelinePoolSize,
+		ConnMaxLifetime:       o.ConnMaxLifetime,
 		ConnMaxLifetimeJitter: o.ConnMaxLifetimeJitter, MaxRetries: o.MaxRetries,
 		DisableIdentity: o.DisableIdentity, MaintNotificationsConfig: o.MaintNotificationsConfig,
 		DisableRoutingPolicies: true, // scripts go where their keys are

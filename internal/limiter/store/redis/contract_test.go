@@ -43,8 +43,9 @@ func contract(t *testing.T, c redis.Config) {
 				SetClock: func(limit.Store, time.Time) {}, // its time is below 2^53 µs, and the test's own
 				Seed:     uint64(time.Now().UnixNano()),
 				Leases:   true,
-				Scripts:  map[bool]int{true: 15, false: 60}[c.Cluster], // of another seed each time; the scripts of both are the same
-				Repeats:  map[bool]int{true: 20, false: 50}[c.Cluster],
+				// of another seed each time; the scripts of both are the same
+				Scripts: map[bool]int{true: 15, false: 60}[c.Cluster],
+				Repeats: map[bool]int{true: 20, false: 50}[c.Cluster],
 			}
 			limittest.RunStoreContract(t, config)
 			t.Run("while time passes", func(t *testing.T) {
@@ -54,7 +55,8 @@ func contract(t *testing.T, c redis.Config) {
 				}
 			})
 			if s, g := shaped.Load(), general.Load(); g == 0 || (s == 0) != way.general {
-				t.Errorf("scripts of shapes answered %d times and decide.lua %d times: one of them was not tested", s, g)
+				t.Errorf("scripts of shapes answered %d times and decide.lua %d times: one of them was not tested", s,
+					g)
 			}
 		})
 	}

@@ -54,10 +54,10 @@ func TestLikeMemory(t *testing.T) {
 }
 
 // Guarantees that Redis grants the leases that the core does, and keeps the same of them, to the unit: over all
-// algorithms, tiers, shadow limits, returned units, corrections, ramps, limits that change, refunds, and clocks that step
-// back. Every second script compares with the memory store, which forgets counters; the others with a store that forgets
-// nothing. Half of the latter also change the sizes of buckets, within less than a minute: later Redis may forget a
-// bucket that is full, which matters only when its size changes.
+// algorithms, tiers, shadow limits, returned units, corrections, ramps, limits that change, refunds, and clocks that
+// step back. Every second script compares with the memory store, which forgets counters; the others with a store that
+// forgets nothing. Half of the latter also change the sizes of buckets, within less than a minute: later Redis may
+// forget a bucket that is full, which matters only when its size changes.
 func TestLeasesLikeCore(t *testing.T) {
 	redis.ForgetShapes()
 	server := redistest.Start(t)
@@ -67,7 +67,8 @@ func TestLeasesLikeCore(t *testing.T) {
 		seen[map[bool]string{false: "answers of scripts of shapes", true: "answers of decide.lua"}[g]]++
 	})
 	seed := uint64(time.Now().UnixNano())
-	algorithms := append(limit.Algorithms(), limit.TokenBucket, limit.TokenBucket, limit.TokenBucket, limit.SlidingWindow)
+	algorithms := append(limit.Algorithms(), limit.TokenBucket, limit.TokenBucket, limit.TokenBucket,
+		limit.SlidingWindow)
 	for i := range soak.Times(uint64(200)) {
 		s.SetSpace(newSpace())
 		p := newPair(t, s, server.Client(t), seed+i, []int64{12, 300, 300}[i%3], algorithms)
@@ -81,7 +82,8 @@ func TestLeasesLikeCore(t *testing.T) {
 		}
 	}
 	t.Log(seen)
-	for _, what := range []string{"answers of scripts of shapes", "answers of decide.lua", "leases", "ramps", "given back", "given back late", "slots moved back",
+	for _, what := range []string{"answers of scripts of shapes", "answers of decide.lua", "leases", "ramps",
+		"given back", "given back late", "slots moved back",
 		"counted from elsewhere", "needs of nothing", "denied"} {
 		if seen[what] < 20 {
 			t.Errorf("%s: %d, which is hardly tested", what, seen[what])
@@ -201,12 +203,15 @@ type pair struct {
 	large  bool // costs up to all that a limit admits, and many refunds
 }
 
-func newPair(t *testing.T, s *redis.Store, admin *goredis.Client, seed uint64, most int64, algorithms []limit.Algorithm) *pair {
+func newPair(
+	t *testing.T, s *redis.Store, admin *goredis.Client, seed uint64, most int64, algorithms []limit.Algorithm,
+) *pair {
 	model, err := memory.New(memory.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pair{T: t, ours: s, model: model, admin: admin, most: most, r: rand.New(rand.NewPCG(seed, 1)), now: noon.Add(time.Duration(seed%1e9) * time.Hour % (1e4 * time.Hour))}
+	p := &pair{T: t, ours: s, model: model, admin: admin, most: most, r: rand.New(rand.NewPCG(seed, 1)),
+		now: noon.Add(time.Duration(seed%1e9) * time.Hour % (1e4 * time.Hour))}
 	for i := 0; i < 3+p.r.IntN(4) || len(p.built) == 0; i++ {
 		l := limit.Limit{ID: fmt.Sprint("l", i), MaxCost: 12, MaxValues: 2}
 		if p.r.IntN(3) == 0 {
@@ -220,7 +225,8 @@ func newPair(t *testing.T, s *redis.Store, admin *goredis.Client, seed uint64, m
 			tier := limit.Tier{Algorithm: algorithms[p.r.IntN(len(algorithms))], Threshold: 1 + p.r.Int64N(most),
 				Period: []time.Duration{time.Second, 7 * time.Millisecond, time.Minute}[(i+j)%3]}
 			if tier.Algorithm == limit.Quota {
-				tier.Period, tier.Calendar = 0, &limit.Calendar{Every: []limit.Every{limit.Day, limit.Month}[j], Location: time.UTC}
+				tier.Period, tier.Calendar = 0, &limit.Calendar{Every: []limit.Every{limit.Day, limit.Month}[j],
+					Location: time.UTC}
 			}
 			if tier.Algorithm == limit.TokenBucket && p.r.IntN(2) == 0 {
 				tier.Burst = 1 + p.r.Int64N(3*most)
@@ -246,7 +252,8 @@ func (p *pair) run(steps int) {
 		case p.large && n == 0:
 			p.forget()
 		case p.large && n < 4: // while receipts are good for something
-			p.now = p.now.Add(time.Duration(p.r.Int64N(int64([]time.Duration{time.Millisecond, 300 * time.Millisecond, 4 * time.Second}[n-1])))).Truncate(time.Microsecond)
+			p.now = p.now.Add(time.Duration(p.r.Int64N(int64([]time.Duration{time.Millisecond, 300 * time.Millisecond,
+				4 * time.Second}[n-1])))).Truncate(time.Microsecond)
 		case n < 6:
 			steps := []time.Duration{3 * time.Millisecond, 2 * time.Second, time.Minute, 30 * time.Hour}
 			if p.sizes {
@@ -255,7 +262,8 @@ func (p *pair) run(steps int) {
 			p.now = p.now.Add(time.Duration(p.r.Int64N(int64(steps[p.r.IntN(len(steps))])))).Truncate(time.Microsecond)
 		case n == 6:
 			p.latest = later(p.latest, p.now)
-			p.now = later(p.now.Add(-time.Duration(p.r.Int64N(int64(4*time.Second)))), p.latest.Add(-limit.MaxSkew)).Truncate(time.Microsecond)
+			p.now = later(p.now.Add(-time.Duration(p.r.Int64N(int64(4*time.Second)))),
+				p.latest.Add(-limit.MaxSkew)).Truncate(time.Microsecond)
 		case n == 7:
 			p.change()
 		case n == 8:
@@ -279,7 +287,8 @@ func later(a, b time.Time) time.Time {
 }
 
 func (p *pair) log(format string, args ...any) {
-	p.trace = append(p.trace, fmt.Sprintf("%s ", p.now.Format("2006-01-02 15:04:05.000000"))+fmt.Sprintf(format, args...))
+	p.trace = append(p.trace, fmt.Sprintf("%s ", p.now.Format("2006-01-02 15:04:05.000000"))+fmt.Sprintf(format,
+		args...))
 }
 
 func (p *pair) decide(charge bool) {
@@ -376,12 +385,14 @@ func (p *pair) ahead(charges []limit.Charge, charge bool) []limit.LeaseRequest {
 			}
 			if p.r.IntN(3) == 0 {
 				a.Correction, a.CorrectionAt = some(6), p.now.UnixMicro()+p.r.Int64N(2_000_000)-1_900_000
-				if granted := p.leases[counter(t, c.Value)]; len(granted) > 0 && t.Algorithm != limit.LeakyBucket && p.r.IntN(3) > 0 {
+				if granted := p.leases[counter(t, c.Value)]; len(granted) > 0 && t.Algorithm != limit.LeakyBucket &&
+					p.r.IntN(3) > 0 {
 					g := granted[len(granted)-1-p.r.IntN(min(len(granted), 3))]
 					a.Correction, a.CorrectionAt = -p.r.Int64N(g.Units+2), g.At
 				}
 				if t.Algorithm == limit.LeakyBucket && p.r.IntN(2) == 0 {
-					a.Correction = -[...]int64{1, 1 + p.r.Int64N(6), 1 + p.r.Int64N(p.most), limit.MaxUnits}[p.r.IntN(4)]
+					a.Correction = -[...]int64{1, 1 + p.r.Int64N(6), 1 + p.r.Int64N(p.most),
+						limit.MaxUnits}[p.r.IntN(4)]
 				}
 			}
 			out = append(out, a)
@@ -523,11 +534,13 @@ func describe(charges []limit.Charge) string {
 
 // render is everything a caller can see of a decision but the receipt's name.
 func render(d *limit.Decision) string {
-	out := fmt.Sprintf("allowed %t never %t retry %d now %d receipt %d", d.Allowed, d.Never, d.RetryAt, d.Now, len(d.Receipt().Entries()))
+	out := fmt.Sprintf("allowed %t never %t retry %d now %d receipt %d", d.Allowed, d.Never, d.RetryAt, d.Now,
+		len(d.Receipt().Entries()))
 	for i := range d.Results {
 		r := &d.Results[i]
 		out += fmt.Sprintf("\n%s value %v cost %d charged %d admits %t never %t retry %d used %d remaining %d reset %d",
-			r.Limit().ID, d.Value(i), r.Cost, r.Charged, r.Admits, r.Never, r.RetryAt, r.Used(), r.Remaining(), r.ResetAt())
+			r.Limit().ID, d.Value(i), r.Cost, r.Charged, r.Admits, r.Never, r.RetryAt, r.Used(), r.Remaining(),
+			r.ResetAt())
 		out += fmt.Sprintf(" %+v", d.Lease(i))
 	}
 	return out

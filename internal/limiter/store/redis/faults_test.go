@@ -27,7 +27,8 @@ func three(tb testing.TB) []limit.Charge {
 		if a == limit.TokenBucket {
 			t.Threshold, t.Burst, t.Period = 1, 1000, 24*time.Hour
 		}
-		charges = append(charges, limit.Charge{Limit: build(tb, limit.Limit{ID: a.String(), Tiers: []limit.Tier{t}}), Cost: 1})
+		charges = append(charges, limit.Charge{Limit: build(tb, limit.Limit{ID: a.String(), Tiers: []limit.Tier{t}}),
+			Cost: 1})
 	}
 	return charges
 }
@@ -148,7 +149,8 @@ func TestFailover(t *testing.T) {
 			t.Errorf("charge %d at a demoted server: %v, want ErrReplica", i+1, err)
 		}
 		var d limit.Decision
-		if err := sa.Peek(t.Context(), &limit.Request{Owner: acme, Charges: charges}, time.Now(), &d); !errors.Is(err, redis.ErrReplica) {
+		if err := sa.Peek(t.Context(), &limit.Request{Owner: acme, Charges: charges}, time.Now(), &d); !errors.Is(err,
+			redis.ErrReplica) {
 			t.Errorf("look %d at a demoted server: %v, want ErrReplica", i+1, err)
 		}
 	}
@@ -214,7 +216,8 @@ func TestLostReply(t *testing.T) {
 		t.Fatal(err)
 	}
 	if counted := 999 - left; counted != asked || counted < admitted {
-		t.Errorf("%d charges were sent, %d admitted, %d counted; want each that was sent counted once", asked, admitted, counted)
+		t.Errorf("%d charges were sent, %d admitted, %d counted; want each that was sent counted once", asked,
+			admitted, counted)
 	}
 }
 
@@ -240,7 +243,8 @@ func TestLostRepliesNeverOver(t *testing.T) {
 		}
 	})
 	var admitted, failed atomic.Int64
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // a pool that has lost all of its connections fails all for a second
+	// a pool that has lost all of its connections fails all for a second
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for range 8 {
 		wg.Go(func() {
@@ -263,12 +267,14 @@ func TestLostRepliesNeverOver(t *testing.T) {
 		t.Fatalf("%d failed and %d were admitted: nothing is tested", failed.Load(), admitted.Load())
 	}
 	var d limit.Decision
-	if err := open(t, redis.Config{Addrs: []string{server.Addr}}).Peek(t.Context(), &limit.Request{Owner: acme, Charges: charges}, time.Now(), &d); err != nil {
+	if err := open(t, redis.Config{Addrs: []string{server.Addr}}).Peek(t.Context(),
+		&limit.Request{Owner: acme, Charges: charges}, time.Now(), &d); err != nil {
 		t.Fatal(err)
 	}
 	counted := 1000 - d.Results[0].Remaining()
 	if a, f := admitted.Load(), failed.Load(); a > 1000 || counted < a || counted > a+f {
-		t.Errorf("%d admitted, %d failed, %d counted; want admitted ≤ counted ≤ admitted + failed, at most 1,000", a, f, counted)
+		t.Errorf("%d admitted, %d failed, %d counted; want admitted ≤ counted ≤ admitted + failed, at most 1,000", a,
+			f, counted)
 	}
 }
 
@@ -305,7 +311,8 @@ func TestUnreachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	for name, addr := range map[string]string{"silent": silent.Addr().String(), "closed": fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))} {
+	for name, addr := range map[string]string{"silent": silent.Addr().String(), "closed": fmt.Sprintf("127.0.0.1:%d",
+		redistest.FreePort(t))} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, redis.Config{Addrs: []string{addr}, Deadline: 20 * time.Millisecond})
 			began := time.Now()
@@ -330,7 +337,8 @@ func TestCloseLeavesNothing(t *testing.T) {
 		wg.Go(func() {
 			for range 20 {
 				var d limit.Decision
-				if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, time.Now(), &d); err != nil {
+				if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, time.Now(),
+					&d); err != nil {
 					t.Error(err)
 				}
 			}

@@ -28,9 +28,11 @@ func fuzzRequest(tb testing.TB, withLog bool) *limit.Request {
 		{Algorithm: limit.TokenBucket, Threshold: 10, Period: time.Second},
 		{Algorithm: limit.SlidingWindow, Threshold: 10, Period: time.Minute},
 	}}, limit.Value{})
-	add(limit.Limit{ID: "b", Per: "subject", Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Threshold: 3, Period: time.Second}}}, limit.ValueOf("u"))
+	add(limit.Limit{ID: "b", Per: "subject", Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Threshold: 3,
+		Period: time.Second}}}, limit.ValueOf("u"))
 	if withLog {
-		add(limit.Limit{ID: "c", Mode: limit.Shadow, Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Threshold: 3, Period: time.Second}}}, limit.Value{})
+		add(limit.Limit{ID: "c", Mode: limit.Shadow, Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Threshold: 3,
+			Period: time.Second}}}, limit.Value{})
 	}
 	return &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: charges}
 }
@@ -51,7 +53,8 @@ func FuzzReply(f *testing.F) {
 	}
 	f.Add(string(unused), fuzzShape)
 	const now = 1772452800000000
-	general := func(bucket ...int64) string { // the time, and that it admits; who shares; states, a bucket's first; a log
+	// the time, and that it admits; who shares; states, a bucket's first; a log
+	general := func(bucket ...int64) string {
 		var b []byte
 		for _, v := range slices.Concat([]int64{now, 1, 0, 0}, bucket, make([]int64, 3*3+4)) {
 			b = appendDouble(b, v)

@@ -22,7 +22,9 @@ func ten(tb testing.TB) []limit.Charge {
 }
 
 // lease asks for units of the first charge's only tier, at noon and some.
-func lease(tb testing.TB, s *redis.Store, charges []limit.Charge, after time.Duration, units int64) (limit.Lease, error) {
+func lease(
+	tb testing.TB, s *redis.Store, charges []limit.Charge, after time.Duration, units int64,
+) (limit.Lease, error) {
 	tb.Helper()
 	var d limit.Decision
 	req := &limit.Request{Owner: acme, Charges: charges, Leases: []limit.LeaseRequest{{Least: units}}}
@@ -140,7 +142,8 @@ func TestLeasedUnitsAreHeld(t *testing.T) {
 	}
 	ends := time.UnixMicro(g.Until).Sub(noon)
 	if d := decide(ends - time.Microsecond); d.Results[0].Remaining() > 1 || last != "general" {
-		t.Errorf("at its end %d remain, says %s; want what is not held and was refilled", d.Results[0].Remaining(), last)
+		t.Errorf("at its end %d remain, says %s; want what is not held and was refilled", d.Results[0].Remaining(),
+			last)
 	}
 	decide(ends + 10*time.Second)
 	if d := decide(ends + 10*time.Second); last != "shape" || d.Results[0].Remaining() != 8 {
@@ -167,7 +170,8 @@ func TestLeasedUnitsTakeOneRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, o := range owners {
-			if err := s.Decide(t.Context(), &limit.Request{Owner: o, Charges: charges}, noon, new(limit.Decision)); err != nil {
+			if err := s.Decide(t.Context(), &limit.Request{Owner: o, Charges: charges}, noon,
+				new(limit.Decision)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -203,8 +207,9 @@ func TestLeasedUnitsAreHeldBehind(t *testing.T) {
 		bucket := ten(t)[0]
 		var all []limit.Charge
 		for i := range 3 {
-			all = append(all, limit.Charge{Cost: 1, Limit: build(t, limit.Limit{ID: fmt.Sprint("other-", i), Tiers: []limit.Tier{
-				{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Hour}}})})
+			all = append(all, limit.Charge{Cost: 1,
+				Limit: build(t, limit.Limit{ID: fmt.Sprint("other-", i), Tiers: []limit.Tier{
+					{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Hour}}})})
 		}
 		g, err := lease(t, s, []limit.Charge{bucket}, 0, 8)
 		if err != nil || g.Units != 8 {
@@ -212,7 +217,8 @@ func TestLeasedUnitsAreHeldBehind(t *testing.T) {
 		}
 		ends := time.UnixMicro(g.Until)
 		var d limit.Decision
-		for _, charges := range [][]limit.Charge{all[:2], all[1:], all[:1], {bucket, all[0]}, all[1:], {all[1], bucket}} {
+		for _, charges := range [][]limit.Charge{all[:2], all[1:], all[:1], {bucket, all[0]}, all[1:],
+			{all[1], bucket}} {
 			err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, ends.Add(-time.Microsecond), &d)
 			if err != nil {
 				t.Fatal(err)
@@ -235,13 +241,16 @@ func TestStampsExpire(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
 			s.SetSpace(newSpace())
-			charges := []limit.Charge{{Cost: 1, Limit: build(t, limit.Limit{ID: "log", Tiers: []limit.Tier{{Algorithm: a, Threshold: 100, Period: time.Second}}})}}
+			charges := []limit.Charge{{Cost: 1,
+				Limit: build(t, limit.Limit{ID: "log",
+					Tiers: []limit.Tier{{Algorithm: a, Threshold: 100, Period: time.Second}}})}}
 			at := noon
 			for _, step := range []time.Duration{0, 0, 5 * time.Second, 0, time.Second, 20 * time.Second} {
 				at = at.Add(step)
 				for _, ahead := range [][]limit.LeaseRequest{nil, {{Need: 1, Least: 2, Life: 500_000}}} {
 					var d limit.Decision
-					if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges, Leases: ahead}, at, &d); err != nil {
+					if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges, Leases: ahead}, at,
+						&d); err != nil {
 						t.Fatal(err)
 					}
 					keys, err := admin.Keys(t.Context(), "{rl:"+s.Space()+"t4:acme,}*stamps*").Result()
@@ -274,7 +283,8 @@ func TestWeightAtTheStart(t *testing.T) {
 		for i, cost := range []int64{1<<20 - 1, 1} {
 			charges[0].Cost = cost
 			var d limit.Decision
-			err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, start.Add(time.Duration(i)*period), &d)
+			err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges},
+				start.Add(time.Duration(i)*period), &d)
 			if err != nil || !d.Allowed {
 				t.Errorf("general %t: %d units %d windows later: allowed %t, %v", general, cost, i, d.Allowed, err)
 			}
@@ -288,7 +298,8 @@ func TestManyLeases(t *testing.T) {
 	s.SetSpace(newSpace())
 	req := &limit.Request{Owner: acme}
 	for i := range 280 {
-		l := build(t, limit.Limit{ID: fmt.Sprint("l", i), Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 10, Period: time.Hour}}})
+		l := build(t, limit.Limit{ID: fmt.Sprint("l", i),
+			Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 10, Period: time.Hour}}})
 		req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: 1})
 		req.Leases = append(req.Leases, limit.LeaseRequest{Need: 1, Least: 2})
 	}

@@ -21,9 +21,9 @@ var ledgerScript = sync.OnceValue(func() *script { return newScript(ledgerSource
 // alone, so it may take longer than a decision.
 const ledgerDeadline = 250 * time.Millisecond
 
-// Ledger is a [ledger.Ledger] on the server or cluster of a store. Each call is one round trip, and the script ledger.lua
-// does what package ledger says. An entry is one key, {rl:NAMESPACEl, the netstring of the ledger's key, and "}". An entry
-// to which a limit was set never expires. Others expire a day after their last call.
+// Ledger is a [ledger.Ledger] on the server or cluster of a store. Each call is one round trip, and the script
+// ledger.lua does what package ledger says. An entry is one key, {rl:NAMESPACEl, the netstring of the ledger's key, and
+// "}". An entry to which a limit was set never expires. Others expire a day after their last call.
 type Ledger struct{ store *Store }
 
 var _ ledger.Ledger = (*Ledger)(nil)
@@ -36,7 +36,8 @@ func (l *Ledger) Claim(ctx context.Context, key string, c ledger.Claim) (lease l
 	if err := c.Check(); err != nil {
 		return lease, err
 	}
-	reply, err := l.call(ctx, key, "claim", c.Window, c.Limit, int64(c.Stage), c.Need, c.Told, c.Held, c.Want, c.Return, c.Unit,
+	reply, err := l.call(ctx, key, "claim", c.Window, c.Limit, int64(c.Stage), c.Need, c.Told, c.Held, c.Want,
+		c.Return, c.Unit,
 		c.Round)
 	if err == nil {
 		_, err = fmt.Sscan(reply, &lease.Units, &lease.Limit, &lease.NextLimit, &lease.Left, &lease.Need)
@@ -57,7 +58,8 @@ func (l *Ledger) SetLimit(ctx context.Context, key string, units, from int64) er
 		return fmt.Errorf("redis store: ledger %q: %w", key, err)
 	}
 	if earliest, soon := strings.CutPrefix(reply, "soon "); soon {
-		return fmt.Errorf("%w: from window %d on, and the earliest possible one is %s", ledger.ErrTooSoon, from, earliest)
+		return fmt.Errorf("%w: from window %d on, and the earliest possible one is %s", ledger.ErrTooSoon, from,
+			earliest)
 	}
 	return nil
 }
@@ -67,7 +69,8 @@ func (l *Ledger) call(ctx context.Context, key, operation string, numbers ...int
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	name := append(limit.AppendNetstring(append(append([]byte("{rl:"), l.store.namespacePart...), 'l'), hashable(key)), '}')
+	name := append(limit.AppendNetstring(append(append([]byte("{rl:"), l.store.namespacePart...), 'l'), hashable(key)),
+		'}')
 	args := []any{nil, nil, 1, string(name), operation}
 	for _, n := range numbers {
 		args = append(args, n)

@@ -27,8 +27,8 @@ func TestLedgerContract(t *testing.T) {
 	})
 }
 
-// An entry that nobody has set a limit of expires, and one with a limit does not. What is no entry is an error, and is left
-// as it is.
+// An entry that nobody has set a limit of expires, and one with a limit does not. What is no entry is an error, and is
+// left as it is.
 func TestLedgerEntries(t *testing.T) {
 	addr := address(t)
 	client := goredis.NewClient(&goredis.Options{Addr: addr})

@@ -38,7 +38,8 @@ func TestUnusedBucketIsFull(t *testing.T) {
 			{Algorithm: limit.TokenBucket, Threshold: 1, Period: 24 * time.Hour, Burst: 40_000}}})
 		decide := func(charges ...limit.Charge) *limit.Decision {
 			d := new(limit.Decision)
-			if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, noon, d); err != nil || !d.Allowed {
+			if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, noon, d); err != nil ||
+				!d.Allowed {
 				t.Fatalf("allowed %t, %v", d.Allowed, err)
 			}
 			return d
@@ -217,12 +218,14 @@ func TestShapesServe(t *testing.T) {
 				all = append(all, c)
 			}
 			at, requests := noon, [][]limit.Charge{all, all[:2], all[1:], all[:5], all}
-			for round := range 3 { // the first has what is used for the first time, and the records that leave the front
+			// the first has what is used for the first time, and the records that leave the front
+			for round := range 3 {
 				shaped, general = 0, 0
 				for _, charges := range requests {
 					at = at.Add(2 * time.Millisecond)
 					var d limit.Decision
-					if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, at, &d); err != nil || !d.Allowed {
+					if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, at,
+						&d); err != nil || !d.Allowed {
 						t.Fatalf("%s, %d packs: allowed %t, %v", a, packs, d.Allowed, err)
 					}
 				}
@@ -235,7 +238,8 @@ func TestShapesServe(t *testing.T) {
 			for range 2 {
 				at = at.Add(2 * time.Millisecond)
 				var d limit.Decision
-				if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: all}, at, &d); err != nil || !d.Allowed {
+				if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: all}, at, &d); err != nil ||
+					!d.Allowed {
 					t.Fatalf("%s, %d packs: allowed %t, %v", a, packs, d.Allowed, err)
 				}
 			}
@@ -308,7 +312,8 @@ func TestLargestRequests(t *testing.T) {
 				for j := range limit.MaxTiers {
 					tier := limit.Tier{Algorithm: a, Threshold: 10, Period: time.Duration(1+j) * time.Hour}
 					if a == limit.Quota {
-						tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1 + j}
+						tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Month, Location: time.UTC,
+							AnchorDay: 1 + j}
 					}
 					l.Tiers = append(l.Tiers, tier)
 				}

@@ -34,7 +34,8 @@ func TestMain(m *testing.M) {
 	if args := os.Getenv(childEnv); args != "" {
 		os.Exit(child(strings.Fields(args)))
 	}
-	// A pool that lost its server tries to reach it once a second, until it does or finds itself closed: for a second after Close.
+	// A pool that lost its server tries to reach it once a second, until it does or finds itself closed: for a second
+	// after Close.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
@@ -43,7 +44,8 @@ var (
 	noon = time.Date(2026, time.March, 2, 12, 0, 0, 0, time.UTC)
 )
 
-// tier is one of 500 units that do not come back while a test runs, but those of a leaky bucket: that has one, for a day.
+// tier is one of 500 units that do not come back while a test runs, but those of a leaky bucket: that has one, for a
+// day.
 func tier(a limit.Algorithm) limit.Tier {
 	t := limit.Tier{Algorithm: a, Threshold: units, Period: 24 * time.Hour}
 	switch a {
@@ -62,8 +64,10 @@ func contested(a limit.Algorithm) ([]limit.Charge, error) {
 	var charges []limit.Charge
 	for _, l := range []limit.Limit{
 		{ID: "tight", Tiers: []limit.Tier{tier(a)}},
-		{ID: "wide", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 10_000, Period: time.Hour}}},
-		{ID: "route", Per: "endpoint", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 10_000, Period: 24 * time.Hour}}},
+		{ID: "wide", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 10_000,
+			Period: time.Hour}}},
+		{ID: "route", Per: "endpoint", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 10_000,
+			Period: 24 * time.Hour}}},
 	} {
 		built, err := limit.New(l)
 		if err != nil {
@@ -112,7 +116,8 @@ func charge(args []string) (int64, error) {
 		wg.Go(func() {
 			var d limit.Decision
 			for range tries / goroutines {
-				if err := s.Decide(context.Background(), &limit.Request{Owner: acme, Charges: charges}, noon, &d); err != nil {
+				if err := s.Decide(context.Background(), &limit.Request{Owner: acme, Charges: charges}, noon,
+					&d); err != nil {
 					errs <- err
 					return
 				}

@@ -20,7 +20,8 @@ import (
 func spacious(tb testing.TB) []limit.Charge {
 	tb.Helper()
 	var charges []limit.Charge
-	for i, a := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.SlidingBuckets, limit.Quota} {
+	for i, a := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
+		limit.SlidingBuckets, limit.Quota} {
 		t := limit.Tier{Algorithm: a, Threshold: min(1_000_000, limit.MaxLogEntries), Period: 24 * time.Hour}
 		switch a {
 		case limit.TokenBucket:
@@ -128,11 +129,13 @@ func TestRefundsBesideCharges(t *testing.T) {
 	}
 	wg.Wait()
 	if got, want := calls(t, server)-before, refunding*each-1+charging*each; got != want {
-		t.Errorf("%d calls of scripts for %d refunds and %d charges, want one for each", got, refunding*each-1, charging*each)
+		t.Errorf("%d calls of scripts for %d refunds and %d charges, want one for each", got, refunding*each-1,
+			charging*each)
 	}
 	for i, units := range used(t, s, charges, noon) {
 		if want := kept[i].Load(); units != want {
-			t.Errorf("%s has counted %d units, and %d were charged and not given back", charges[i].Limit.ID, units, want)
+			t.Errorf("%s has counted %d units, and %d were charged and not given back", charges[i].Limit.ID, units,
+				want)
 		}
 	}
 }
@@ -167,7 +170,8 @@ func TestRefundLostReply(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Refund(t.Context(), warm, 0, noon); err != nil { // the server knows the script, the pool has a connection
+	// the server knows the script, the pool has a connection
+	if _, err := s.Refund(t.Context(), warm, 0, noon); err != nil {
 		t.Fatal(err)
 	}
 	start := used(t, direct, charges, noon)
@@ -192,7 +196,8 @@ func TestRefundLostReply(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !back.Repeated {
-			t.Errorf("after a reply that was cut after %d bytes the refund is %+v, want it repeated: the server had made it", cut, back)
+			t.Errorf("after a reply that was cut after %d bytes the refund is %+v, want it repeated: the server had "+
+				"made it", cut, back)
 		}
 		if got := fmt.Sprint(used(t, direct, charges, noon)); got != fmt.Sprint(start) {
 			t.Errorf("after a charge of 3 and its refund the counters hold %s, want %v", got, start)
@@ -362,7 +367,8 @@ func TestRefundOfManyLimits(t *testing.T) {
 	s.SetSpace(newSpace())
 	var charges []limit.Charge
 	for i := range 400 {
-		l := limit.Limit{ID: fmt.Sprint("l", i), Per: "subject", Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Threshold: 10, Period: time.Hour}}}
+		l := limit.Limit{ID: fmt.Sprint("l", i), Per: "subject",
+			Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Threshold: 10, Period: time.Hour}}}
 		charges = append(charges, limit.Charge{Limit: build(t, l), Value: limit.ValueOf("alice"), Cost: 1})
 	}
 	r, err := charged(t, s, charges, 2, noon)
@@ -384,7 +390,8 @@ func TestRefundOfManyLimits(t *testing.T) {
 func BenchmarkRefundUnderLoad(b *testing.B) {
 	const refunding, charging = 64, 16
 	server := redistest.Start(b)
-	s := open(b, redis.Config{Addrs: []string{server.Addr}, Deadline: 100 * time.Millisecond, PoolSize: refunding + charging})
+	s := open(b, redis.Config{Addrs: []string{server.Addr}, Deadline: 100 * time.Millisecond, PoolSize: refunding +
+		charging})
 	setUp := open(b, redis.Config{Addrs: []string{server.Addr}})
 	charges := spacious(b)
 	var next, failed, took atomic.Int64
@@ -437,13 +444,16 @@ func FuzzPack(f *testing.F) {
 	s := openAt(f, redis.Config{Addrs: []string{server.Addr}})
 	const key = "{rl:t4:acme,}"
 	bucket := func(id string, a limit.Algorithm) limit.Charge {
-		return limit.Charge{Cost: 1, Limit: build(f, limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: a, Threshold: 10, Period: time.Second}}})}
+		return limit.Charge{Cost: 1, Limit: build(f,
+			limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: a, Threshold: 10, Period: time.Second}}})}
 	}
-	refunded := []limit.Charge{bucket("a", limit.TokenBucket), bucket("b", limit.SlidingWindow), bucket("c", limit.LeakyBucket), bucket("d", limit.SlidingLog)}
+	refunded := []limit.Charge{bucket("a", limit.TokenBucket), bucket("b", limit.SlidingWindow),
+		bucket("c", limit.LeakyBucket), bucket("d", limit.SlidingLog)}
 	other := bucket("other", limit.FixedWindow)
 	decide := func(tb testing.TB, charges []limit.Charge, ahead []limit.LeaseRequest) *limit.Receipt {
 		var d limit.Decision
-		if err := s.Decide(context.Background(), &limit.Request{Owner: acme, Charges: charges, Leases: ahead}, noon, &d); err != nil || !d.Allowed {
+		if err := s.Decide(context.Background(), &limit.Request{Owner: acme, Charges: charges, Leases: ahead}, noon,
+			&d); err != nil || !d.Allowed {
 			tb.Fatalf("allowed %t, %v", d.Allowed, err)
 		}
 		return d.Receipt()
@@ -457,7 +467,8 @@ func FuzzPack(f *testing.F) {
 	}
 	look := func(tb testing.TB) string { // at a limit that is not refunded
 		var d limit.Decision
-		if err := s.Peek(tb.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{other}}, noon, &d); err != nil {
+		if err := s.Peek(tb.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{other}}, noon,
+			&d); err != nil {
 			return "unreadable"
 		}
 		return render(&d)
@@ -470,7 +481,8 @@ func FuzzPack(f *testing.F) {
 		}
 	}
 	flush(f)
-	receipts = append(receipts, decide(f, refunded, []limit.LeaseRequest{{Need: 1, Least: 3}, {Need: 1}, {Need: 1}, {Need: 1, Least: 1, Life: 1000}}))
+	receipts = append(receipts, decide(f, refunded, []limit.LeaseRequest{{Need: 1, Least: 3}, {Need: 1}, {Need: 1},
+		{Need: 1, Least: 1, Life: 1000}}))
 	f.Add(pack(f), int64(0))
 	if _, err := s.Refund(context.Background(), decide(f, refunded[:1], nil), 0, noon); err != nil {
 		f.Fatal(err)

@@ -16,7 +16,8 @@ import (
 var decideSource string
 
 // decideScript handles every request. The generated scripts of shapes handle only the usual ones, and are faster. Like
-// refundScript, it is made when it is first needed: a Lambda function starts in a few ms, of which both would take 0.15.
+// refundScript, it is made when it is first needed: a Lambda function starts in a few ms, of which both would take
+// 0.15.
 var decideScript = sync.OnceValue(func() *script { return newScript(widthTable() + decideSource) })
 
 // script is a Lua script. Its first line declares it as a script that writes, so that a replica refuses it even if it

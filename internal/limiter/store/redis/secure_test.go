@@ -34,7 +34,8 @@ func certificate(tb testing.TB) (cert, key string, trust *x509.CertPool) {
 	}
 	now := time.Now()
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "redis"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "redis"}, NotBefore: now.Add(-time.Hour),
+		NotAfter:    now.Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
@@ -67,10 +68,12 @@ func certificate(tb testing.TB) (cert, key string, trust *x509.CertPool) {
 func secured(tb testing.TB) (server *redistest.Server, trust *x509.CertPool) {
 	tb.Helper()
 	cert, key, trust := certificate(tb)
-	server = redistest.Start(tb, "--tls-port", fmt.Sprint(redistest.FreePort(tb)), "--tls-cert-file", cert, "--tls-key-file", key,
+	server = redistest.Start(tb, "--tls-port", fmt.Sprint(redistest.FreePort(tb)), "--tls-cert-file", cert,
+		"--tls-key-file", key,
 		"--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
 	admin := server.Client(tb)
-	if err := admin.Do(tb.Context(), "ACL", "SETUSER", "sluice", "on", ">first", "~{rl:*", "+@all", "-@dangerous", "+role").Err(); err != nil {
+	if err := admin.Do(tb.Context(), "ACL", "SETUSER", "sluice", "on", ">first", "~{rl:*", "+@all", "-@dangerous",
+		"+role").Err(); err != nil {
 		tb.Fatal(err)
 	}
 	return server, trust
@@ -104,7 +107,8 @@ func (l *login) set(token string) {
 func TestTLSAndCredentials(t *testing.T) {
 	server, trust := secured(t)
 	l := &login{token: "first"}
-	s := open(t, redis.Config{Addrs: []string{server.TLS}, TLS: &tls.Config{RootCAs: trust, MinVersion: tls.VersionTLS12}, Credentials: l.credentials})
+	s := open(t, redis.Config{Addrs: []string{server.TLS}, TLS: &tls.Config{RootCAs: trust,
+		MinVersion: tls.VersionTLS12}, Credentials: l.credentials})
 	charges := three(t)
 	if left, err := try(t, s, charges); err != nil || left != 999 {
 		t.Fatalf("%d left, %v; want 999", left, err)
@@ -143,8 +147,10 @@ func TestTLSAndCredentialsRefused(t *testing.T) {
 		c    redis.Config
 		want string
 	}{
-		{"a certificate that nobody vouches for", redis.Config{TLS: &tls.Config{MinVersion: tls.VersionTLS12}, Credentials: first.credentials}, "certificate"},
-		{"another name", redis.Config{TLS: &tls.Config{RootCAs: trust, ServerName: "example.com", MinVersion: tls.VersionTLS12}, Credentials: first.credentials}, "example.com"},
+		{"a certificate that nobody vouches for", redis.Config{TLS: &tls.Config{MinVersion: tls.VersionTLS12},
+			Credentials: first.credentials}, "certificate"},
+		{"another name", redis.Config{TLS: &tls.Config{RootCAs: trust, ServerName: "example.com",
+			MinVersion: tls.VersionTLS12}, Credentials: first.credentials}, "example.com"},
 		{"a wrong password", redis.Config{TLS: good, Credentials: (&login{token: "wrong"}).credentials}, "WRONGPASS"},
 		{"no token", redis.Config{TLS: good, Credentials: (&login{}).credentials}, "credentials: no token"},
 		{"plain text", redis.Config{Credentials: first.credentials}, "connect to"},
@@ -166,7 +172,8 @@ func TestTLSAndCredentialsRefused(t *testing.T) {
 // primary.
 func TestRoleForbidden(t *testing.T) {
 	server := redistest.Start(t)
-	if err := server.Client(t).Do(t.Context(), "ACL", "SETUSER", "sluice", "on", ">first", "~*", "+@all", "-role").Err(); err != nil {
+	if err := server.Client(t).Do(t.Context(), "ACL", "SETUSER", "sluice", "on", ">first", "~*", "+@all",
+		"-role").Err(); err != nil {
 		t.Fatal(err)
 	}
 	s := open(t, redis.Config{Addrs: []string{server.Addr}, Credentials: (&login{token: "first"}).credentials})

@@ -183,9 +183,9 @@ func generateShapeScript(key string) string {
 		"local " + names.String() + " = unpack('" + unpackFormat(numbers) + "', ARGV[1])\n" +
 		"if now < 0 then\n  local t = call('TIME')\n  now = t[1] * 1000000 + t[2]\nend\n" +
 		"local far = now + 5000000\n" + head.String() + eval.String() +
-		"local ok = true" + check.String() + "\n" +
-		"if ok and charge == 1 then\n" + shadows.String() + ends.String() + save.String() + "end\n" +
-		"return pack('" + unpackFormat(len(packs)) + "', 2 * now + (ok and 1 or 0)" + strings.Join(lengths[:len(packs)-1], "") + ") .. " +
+		"local ok = true" + check.String() + "\n" + "if ok and charge == 1 then\n" + shadows.String() + ends.String() +
+		save.String() + "end\n" + "return pack('" + unpackFormat(len(packs)) + "', 2 * now + (ok and 1 or 0)" +
+		strings.Join(lengths[:len(packs)-1], "") + ") .. " +
 		strings.Join(packs, " .. ") + "\n"
 }
 
@@ -231,7 +231,8 @@ func generatePackAccess(head, ends, save *strings.Builder, p, first, last int, k
 		for i := first; i <= last; i++ {
 			generateRecordSearch(head, p, i-first, kinds[i-1], states[i-first])
 		}
-		fmt.Fprintf(head, "  p%d = ARGV[%d] .. pack('<d%s', armed%d, %s)\n", p, p+1, strings.Repeat("d", doubles), p, all)
+		fmt.Fprintf(head, "  p%d = ARGV[%d] .. pack('<d%s', armed%d, %s)\n", p, p+1, strings.Repeat("d", doubles), p,
+			all)
 		fmt.Fprintf(head, "elseif #p%d > %d then\n  return 0\nend\n", p, least+maxRecordBytes)
 		// Only decide.lua drops records, when it sets the expiry.
 		fmt.Fprintf(ends, "if armed%d < e%d and (o or #p%d > %d) then return 0 end\n", p, p, p, least)
@@ -270,7 +271,8 @@ func generateRecordSearch(head *strings.Builder, p, n int, a *algorithm, state s
 	fmt.Fprintf(head, "  if not %s or %s + %d > #o[1] then return 0 end\n", at, at, recordHeadBytes+8*width-1)
 	if a.hasMarks {
 		fmt.Fprintf(head, "  e%d = sub(e%d, 2, 17)\n", p, p)
-		fmt.Fprintf(head, "  if find(o[1], e%[1]d, 15, true) ~= %[2]s + 1 or find(o[1], e%[1]d, %[2]s + 18, true) then\n", p, at)
+		fmt.Fprintf(head, "  if find(o[1], e%[1]d, 15, true) ~= %[2]s + 1 or find(o[1], e%[1]d, %[2]s + 18, true) "+
+			"then\n", p, at)
 		head.WriteString("    return 0\n  end\n")
 	}
 	fmt.Fprintf(head, "  %s = unpack('<%s', o[1], %s + %d)\n", state, strings.Repeat("d", width), at, recordHeadBytes)

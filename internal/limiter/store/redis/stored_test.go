@@ -191,16 +191,27 @@ func TestStoredPacksAreRefused(t *testing.T) {
 				plain := &limit.Request{Owner: stored.Owner, Charges: charges}
 				leased := &limit.Request{Owner: stored.Owner, Charges: charges}
 				for _, c := range charges {
-					leased.Leases = append(leased.Leases, slices.Repeat([]limit.LeaseRequest{{Need: c.Cost}}, len(c.Limit.Tiers))...)
+					leased.Leases = append(leased.Leases, slices.Repeat([]limit.LeaseRequest{{Need: c.Cost}},
+						len(c.Limit.Tiers))...)
 				}
 				for what, ask := range map[string]func(*limit.Decision) error{
-					"a decision": func(d *limit.Decision) error { return s.Decide(t.Context(), plain, limittest.StoredAt, d) },
-					"a look":     func(d *limit.Decision) error { return s.Peek(t.Context(), plain, limittest.StoredAt, d) },
-					"a lease":    func(d *limit.Decision) error { return s.Decide(t.Context(), leased, limittest.StoredAt, d) },
+					"a decision": func(d *limit.Decision) error {
+						return s.Decide(t.Context(), plain,
+							limittest.StoredAt, d)
+					},
+					"a look": func(d *limit.Decision) error {
+						return s.Peek(t.Context(), plain, limittest.StoredAt,
+							d)
+					},
+					"a lease": func(d *limit.Decision) error {
+						return s.Decide(t.Context(), leased,
+							limittest.StoredAt, d)
+					},
 				} {
 					var d limit.Decision
 					err := ask(&d)
-					if !errors.Is(err, limit.ErrUnreadable) || d.Allowed || !contains(err, "SLU") || !contains(err, key) {
+					if !errors.Is(err, limit.ErrUnreadable) || d.Allowed || !contains(err, "SLU") ||
+						!contains(err, key) {
 						t.Errorf("%s, general=%t: %s of %s is %v; want limit.ErrUnreadable with key and version",
 							stored.Name, general, what, charges[0].Limit.ID, err)
 					}
@@ -247,7 +258,8 @@ func TestStoredPackOfALimit(t *testing.T) {
 	}
 	remove(shared)
 	for range 2 { // also beside a limit that has its record
-		if err := decide(charges...); !errors.Is(err, limit.ErrUnreadable) || !contains(err, own+` holds a pack of version "SLU1"`) {
+		if err := decide(charges...); !errors.Is(err, limit.ErrUnreadable) ||
+			!contains(err, own+` holds a pack of version "SLU1"`) {
 			t.Errorf("%v; want an error about %s", err, own)
 		}
 		if err := decide(charges[0]); err != nil {

@@ -160,7 +160,8 @@ func (p *pair) returnUnits(ctx context.Context, c *compensation, now time.Time) 
 	}
 }
 
-// returnOrQueue returns units at once if no unspent charges are kept (Config.KeepUnspentFor), and otherwise queues the return.
+// returnOrQueue returns units at once if no unspent charges are kept (Config.KeepUnspentFor), and otherwise queues the
+// return.
 func (p *pair) returnOrQueue(ctx context.Context, r unitReturn) {
 	if p.unspent.keepFor < 0 {
 		_ = p.returns.do(ctx, &r) // units that cannot be returned are lost

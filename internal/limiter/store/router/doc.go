@@ -34,8 +34,8 @@
 // If a second part denies or fails, the quotas that the first part was charged are not given back over the network.
 // They are kept in memory as an unspent charge, and the next request for the same units spends it. A client that
 // hammers against a rate therefore costs the store of the quotas nothing. An unspent charge is refunded after
-// [Config.KeepUnspentFor], and at [Store.Close]. When its period ends it is dropped. A process that dies loses its unspent
-// charges: too little is admitted, never too much.
+// [Config.KeepUnspentFor], and at [Store.Close]. When its period ends it is dropped. A process that dies loses its
+// unspent charges: too little is admitted, never too much.
 //
 // While a charge is unspent, decisions may report less of the quota as remaining than there is, by the same amount.
 // Nothing is admitted or denied wrongly: before a quota denies, the unspent charges of its owner are refunded.

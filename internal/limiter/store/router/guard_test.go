@@ -19,7 +19,9 @@ type counting struct {
 	decided, peeked, given atomic.Int64
 }
 
-func (g *counting) Decide(ctx context.Context, s limit.Store, req *limit.Request, now time.Time, d *limit.Decision) error {
+func (g *counting) Decide(
+	ctx context.Context, s limit.Store, req *limit.Request, now time.Time, d *limit.Decision,
+) error {
 	if g.decided.Add(1); g.refusal != nil {
 		d.Clear(now.UnixMicro())
 		return g.refusal
@@ -27,7 +29,9 @@ func (g *counting) Decide(ctx context.Context, s limit.Store, req *limit.Request
 	return s.Decide(ctx, req, now, d)
 }
 
-func (g *counting) Peek(ctx context.Context, s limit.Store, req *limit.Request, now time.Time, d *limit.Decision) error {
+func (g *counting) Peek(
+	ctx context.Context, s limit.Store, req *limit.Request, now time.Time, d *limit.Decision,
+) error {
 	if g.peeked.Add(1); g.refusal != nil {
 		d.Clear(now.UnixMicro())
 		return g.refusal
@@ -35,7 +39,9 @@ func (g *counting) Peek(ctx context.Context, s limit.Store, req *limit.Request, 
 	return s.Peek(ctx, req, now, d)
 }
 
-func (g *counting) Refund(ctx context.Context, s limit.Store, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+func (g *counting) Refund(
+	ctx context.Context, s limit.Store, r *limit.Receipt, units int64, now time.Time,
+) (limit.Refund, error) {
 	if g.given.Add(1); g.refusal != nil {
 		return limit.Refund{}, g.refusal
 	}
@@ -54,7 +60,8 @@ func TestEveryCallIsGuarded(t *testing.T) {
 		},
 	} {
 		var guards [3]counting
-		c := of(router.Backend{Store: newMemory(t), Guard: &guards[0]}, router.Backend{Store: newMemory(t), Guard: &guards[1]},
+		c := of(router.Backend{Store: newMemory(t), Guard: &guards[0]}, router.Backend{Store: newMemory(t),
+			Guard: &guards[1]},
 			router.Backend{Store: newMemory(t), Guard: &guards[2]})
 		c.KeepUnspentFor = -1 // unspent charges would be spent without a call
 		s, err := router.New(c)
@@ -80,12 +87,14 @@ func TestEveryCallIsGuarded(t *testing.T) {
 		}
 		for i := range concerned {
 			if g := &concerned[i]; g.decided.Load() != 1 || g.peeked.Load() != 1 || g.given.Load() != 1 {
-				t.Errorf("%s: guard %d made %d, %d and %d calls, want one of each kind", name, i, g.decided.Load(), g.peeked.Load(), g.given.Load())
+				t.Errorf("%s: guard %d made %d, %d and %d calls, want one of each kind", name, i, g.decided.Load(),
+					g.peeked.Load(), g.given.Load())
 			}
 		}
 		for i := range concerned {
 			concerned[i].refusal = errAway
-			if err := s.Decide(t.Context(), question(limits...), start, &d); !errors.Is(err, errAway) || d.Allowed || len(d.Results) > 0 {
+			if err := s.Decide(t.Context(), question(limits...), start, &d); !errors.Is(err, errAway) || d.Allowed ||
+				len(d.Results) > 0 {
 				t.Errorf("%s: guard %d refuses, and the decision is %v, allowed %t", name, i, err, d.Allowed)
 			}
 			concerned[i].refusal = nil

@@ -47,7 +47,8 @@ func TestContractOfHomes(t *testing.T) {
 		// may refund, and the model's scripts refund.
 		"some": func(l *limit.Limit) bool {
 			a := l.Tiers[0].Algorithm
-			return a != limit.SlidingBuckets && a != limit.SlidingLog && a != limit.TokenBucket && l.ID[len(l.ID)-1]%2 == 0
+			return a != limit.SlidingBuckets && a != limit.SlidingLog && a != limit.TokenBucket &&
+				l.ID[len(l.ID)-1]%2 == 0
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,8 +66,9 @@ func TestKeptHere(t *testing.T) {
 	for name, holdFor := range map[string]time.Duration{"holding": 0, "not holding": -1} {
 		t.Run(name, func(t *testing.T) {
 			own, other := newPairHolding(t, holdFor), newMemory(t)
-			all, err := router.New(router.Config{Cell: "here", Rates: router.Backend{Store: own.rates}, Quotas: router.Backend{Store: own.quotas},
-				Homes: map[string]router.Backend{"there": {Store: other}}, KeepUnspentFor: holdFor})
+			all, err := router.New(router.Config{Cell: "here", Rates: router.Backend{Store: own.rates},
+				Quotas: router.Backend{Store: own.quotas},
+				Homes:  map[string]router.Backend{"there": {Store: other}}, KeepUnspentFor: holdFor})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -75,7 +77,8 @@ func TestKeptHere(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			r, l := rate(t, 9), newLimit(t, "tiny", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 2, Period: time.Second})
+			r, l := rate(t, 9), newLimit(t, "tiny", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 2,
+				Period: time.Second})
 			here := l.KeptIn("here")
 			for _, req := range []*limit.Request{question(here), question(here, r)} {
 				var d limit.Decision
@@ -103,8 +106,8 @@ func TestKeptHere(t *testing.T) {
 	}
 }
 
-// Guarantees that a process which has no way to other cells counts a limit with a home where it counts its quotas: it is the cell
-// that keeps the limit, and others reach it there.
+// Guarantees that a process which has no way to other cells counts a limit with a home where it counts its quotas: it
+// is the cell that keeps the limit, and others reach it there.
 func TestHomesAreNotLookedAt(t *testing.T) {
 	p := newPair(t)
 	l := rate(t, 9).KeptIn("anywhere")
@@ -131,7 +134,8 @@ func TestRatesOfAHomeAreNotHeld(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		r, tiny := rate(t, 1), newLimit(t, "tiny", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 5, Period: time.Second}).KeptIn("a")
+		r, tiny := rate(t, 1), newLimit(t, "tiny", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 5,
+			Period: time.Second}).KeptIn("a")
 		var d limit.Decision
 		for range 5 {
 			if err := c.Decide(t.Context(), question(r, tiny), start, &d); err != nil {
@@ -188,7 +192,8 @@ func (c *cells) want(tb testing.TB, what string, r, qa, qb *limit.Limit, own, a,
 		s    *away
 		l    *limit.Limit
 		want int64
-	}{{"own", c.own, r, own}, {"a", c.a, qa, a}, {"b", c.b, qb, b}, {"own", c.own, qa, 0}, {"own", c.own, qb, 0}, {"a", c.a, qb, 0}, {"b", c.b, qa, 0}} {
+	}{{"own", c.own, r, own}, {"a", c.a, qa, a}, {"b", c.b, qb, b}, {"own", c.own, qa, 0}, {"own", c.own, qb, 0},
+		{"a", c.a, qb, 0}, {"b", c.b, qa, 0}} {
 		if got := c.used(tb, x.s, x.l); got != x.want {
 			tb.Errorf("%s: %s has %d of %s charged, want %d", what, x.name, got, x.l.ID, x.want)
 		}
@@ -265,14 +270,18 @@ func TestHomesAreAskedForWhatIsLacking(t *testing.T) {
 		}
 		return d
 	}
-	if d := ask(leaseOf(1, 2), leaseOf(1, 10)); d.Results[1].Unasked || d.Lease(1).Units != 10 || c.a.decided.Load() != 1 {
+	if d := ask(leaseOf(1, 2), leaseOf(1, 10)); d.Results[1].Unasked || d.Lease(1).Units != 10 ||
+		c.a.decided.Load() != 1 {
 		t.Errorf("lacking: unasked %t, %+v, %d calls", d.Results[1].Unasked, d.Lease(1), c.a.decided.Load())
 	}
 	c.a.failing.Store(true)
-	if d := ask(leaseOf(1, 2), limit.LeaseRequest{}); !d.Results[1].Unasked || d.Results[0].Unasked || d.Lease(0).Units != 2 || c.a.decided.Load() != 1 {
-		t.Errorf("in hand: unasked %t, %+v, %d calls; want no call of the home", d.Results[1].Unasked, d.Lease(0), c.a.decided.Load())
+	if d := ask(leaseOf(1, 2), limit.LeaseRequest{}); !d.Results[1].Unasked || d.Results[0].Unasked ||
+		d.Lease(0).Units != 2 || c.a.decided.Load() != 1 {
+		t.Errorf("in hand: unasked %t, %+v, %d calls; want no call of the home", d.Results[1].Unasked, d.Lease(0),
+			c.a.decided.Load())
 	}
-	if d := ask(limit.LeaseRequest{Correction: -2, CorrectionAt: start.UnixMicro()}, limit.LeaseRequest{}); !d.Results[1].Unasked {
+	if d := ask(limit.LeaseRequest{Correction: -2, CorrectionAt: start.UnixMicro()},
+		limit.LeaseRequest{}); !d.Results[1].Unasked {
 		t.Error("a correction of the rates looks at the home")
 	}
 	var d limit.Decision
@@ -300,14 +309,17 @@ func TestUnknownHome(t *testing.T) {
 	if n := c.own.decided.Load() + c.a.decided.Load() + c.b.decided.Load(); n != 0 {
 		t.Errorf("%d stores were asked", n)
 	}
-	if err := c.Decide(t.Context(), question(r.KeptIn("a")), start, &d); err != nil || !d.Allowed || c.used(t, c.a, r) != 1 || c.used(t, c.own, r) != 0 {
-		t.Errorf("a rate that is kept elsewhere: allowed %t, %v, %d charged there, %d here", d.Allowed, err, c.used(t, c.a, r), c.used(t, c.own, r))
+	if err := c.Decide(t.Context(), question(r.KeptIn("a")), start, &d); err != nil || !d.Allowed ||
+		c.used(t, c.a, r) != 1 || c.used(t, c.own, r) != 0 {
+		t.Errorf("a rate that is kept elsewhere: allowed %t, %v, %d charged there, %d here", d.Allowed, err,
+			c.used(t, c.a, r), c.used(t, c.own, r))
 	}
 	late := newMemory(t)
 	if err := c.Add("c", router.Backend{Store: late}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Decide(t.Context(), question(q, kept(t, "qa", "a", 5), r), start, &d); err != nil || !d.Allowed || c.used(t, late, q) != 1 {
+	if err := c.Decide(t.Context(), question(q, kept(t, "qa", "a", 5), r), start, &d); err != nil || !d.Allowed ||
+		c.used(t, late, q) != 1 {
 		t.Errorf("once it was added: allowed %t, %v, %d charged there", d.Allowed, err, c.used(t, late, q))
 	}
 	for _, twice := range []string{"c", "", "here"} {

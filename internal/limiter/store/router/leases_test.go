@@ -55,7 +55,8 @@ func TestLeasesOfBothParts(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 10), quota(t, 100)
 	d := p.leases(start, []*limit.Limit{r, q}, leaseOf(1, 4), leaseOf(1, 20))
-	if !d.Allowed || d.Lease(0).Units != 4 || d.Lease(1).Units != 20 || d.Results[0].Charged != 1 || d.Results[1].Charged != 1 {
+	if !d.Allowed || d.Lease(0).Units != 4 || d.Lease(1).Units != 20 || d.Results[0].Charged != 1 ||
+		d.Results[1].Charged != 1 {
 		t.Errorf("allowed %t, leases %+v and %+v; want 4 and 20", d.Allowed, d.Lease(0), d.Lease(1))
 	}
 	p.counts("a lease of 4", start, r, 5)
@@ -63,7 +64,8 @@ func TestLeasesOfBothParts(t *testing.T) {
 	var peek limit.Decision
 	req := question(q, r)
 	req.Leases = []limit.LeaseRequest{leaseOf(1, 7), leaseOf(1, 3)}
-	if err := p.Peek(context.Background(), req, start, &peek); err != nil || peek.Lease(0).Units != 7 || peek.Lease(1).Units != 3 {
+	if err := p.Peek(context.Background(), req, start, &peek); err != nil || peek.Lease(0).Units != 7 ||
+		peek.Lease(1).Units != 3 {
 		t.Errorf("Peek = %v, leases %+v and %+v; want 7 and 3", err, peek.Lease(0), peek.Lease(1))
 	}
 	p.counts("a peek", start, q, 21)
@@ -77,8 +79,10 @@ func TestRateDenialLeavesTheQuotasLease(t *testing.T) {
 	limits := []*limit.Limit{r, q}
 	p.leases(start, limits, limit.LeaseRequest{Need: 1}, leaseOf(1, 0))
 	d := p.leases(start, limits, limit.LeaseRequest{Need: 1}, leaseOf(1, 20))
-	if g := d.Lease(1); d.Allowed || g.Units != 21 || g.Upfront != 21 || g.Until != start.Add(12*time.Hour).UnixMicro() || d.Results[1].Charged != 0 {
-		t.Errorf("allowed %t, leases %+v, charged %d; want a denial with a lease of 21 until midnight", d.Allowed, g, d.Results[1].Charged)
+	if g := d.Lease(1); d.Allowed || g.Units != 21 || g.Upfront != 21 ||
+		g.Until != start.Add(12*time.Hour).UnixMicro() || d.Results[1].Charged != 0 {
+		t.Errorf("allowed %t, leases %+v, charged %d; want a denial with a lease of 21 until midnight", d.Allowed, g,
+			d.Results[1].Charged)
 	}
 	if d.Binding().Limit() != r || d.Lease(0).Units != 0 || d.ID != (limit.ReceiptID{}) || d.Results[1].Used() != 22 {
 		t.Errorf("%s denies, %d of it leased, receipt %v, quota at %d; want the rate, nothing, none and 22",
@@ -94,11 +98,13 @@ func TestRateDenialLeavesTheQuotasLease(t *testing.T) {
 func TestRateDenialRefundsWhatIsNotLeased(t *testing.T) {
 	p := newPair(t)
 	r, leased := rate(t, 1), quota(t, 100)
-	exact := newLimit(t, "exact", limit.Tier{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}})
+	exact := newLimit(t, "exact", limit.Tier{Algorithm: limit.Quota, Threshold: 100,
+		Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}})
 	p.decide(start, r)
 	limits := []*limit.Limit{exact, r, leased}
 	d := p.leases(start, limits, limit.LeaseRequest{Need: 1}, limit.LeaseRequest{Need: 1}, leaseOf(1, 5))
-	if d.Allowed || d.Lease(0).Units != 0 || d.Results[0].Charged != 0 || d.Results[0].Used() != 0 || d.Lease(2).Units != 6 {
+	if d.Allowed || d.Lease(0).Units != 0 || d.Results[0].Charged != 0 || d.Results[0].Used() != 0 ||
+		d.Lease(2).Units != 6 {
 		t.Errorf("allowed %t, leases %+v and %+v; want a denial, nothing and 6", d.Allowed, d.Lease(0), d.Lease(2))
 	}
 	p.close()
@@ -114,14 +120,16 @@ func TestRateDenialHoldsAnExactQuota(t *testing.T) {
 	p.decide(start, r)
 	p.decide(start, r)
 	for range 100 {
-		if d := p.leases(start, limits, leaseOf(1, 5), limit.LeaseRequest{Need: 1}); d.Allowed || d.Lease(1).Units != 0 {
+		if d := p.leases(start, limits, leaseOf(1, 5), limit.LeaseRequest{Need: 1}); d.Allowed ||
+			d.Lease(1).Units != 0 {
 			t.Fatalf("allowed %t, leases %+v", d.Allowed, d.Lease(1))
 		}
 	}
 	if n := p.quotas.decided.Load(); n != 1 || p.Unspent() != 1 {
 		t.Errorf("the quotas' store was asked %d times, %d held; want 1 and 1", n, p.Unspent())
 	}
-	if d := p.leases(start.Add(time.Second), limits, leaseOf(1, 5), limit.LeaseRequest{Need: 1}); !d.Allowed || d.Lease(0).Units != 1 || p.Unspent() != 0 {
+	if d := p.leases(start.Add(time.Second), limits, leaseOf(1, 5), limit.LeaseRequest{Need: 1}); !d.Allowed ||
+		d.Lease(0).Units != 1 || p.Unspent() != 0 {
 		t.Errorf("the next second: allowed %t, leases %+v, %d held", d.Allowed, d.Lease(0), p.Unspent())
 	}
 	p.close()
@@ -204,25 +212,29 @@ func TestReturnedUnitsThatOthersSpent(t *testing.T) {
 				quotas.failing.Store(away)
 				if !away {
 					var d limit.Decision
-					if err := quotas.Store.Decide(context.Background(), question(q), start, &d); err != nil || !d.Allowed {
+					if err := quotas.Store.Decide(context.Background(), question(q), start, &d); err != nil ||
+						!d.Allowed {
 						t.Fatal(err, d.Allowed)
 					}
 				}
 			}
 		}}
-		s, err := router.New(router.Config{Rates: router.Backend{Store: thief}, Quotas: router.Backend{Store: quotas}, KeepUnspentFor: -1})
+		s, err := router.New(router.Config{Rates: router.Backend{Store: thief}, Quotas: router.Backend{Store: quotas},
+			KeepUnspentFor: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		p := &pair{Store: s, rates: rates, quotas: quotas, tb: t}
-		week := newLimit(t, "week", limit.Tier{Algorithm: limit.Quota, Threshold: 9, Calendar: &limit.Calendar{Every: limit.Week, Location: time.UTC}})
+		week := newLimit(t, "week", limit.Tier{Algorithm: limit.Quota, Threshold: 9,
+			Calendar: &limit.Calendar{Every: limit.Week, Location: time.UTC}})
 		held := p.leases(start, []*limit.Limit{r, q}, limit.LeaseRequest{Need: 1}, leaseOf(1, 10)).Lease(1)
 		stolen = true
 		back := leaseOf(0, 0)
 		back.Correction, back.CorrectionAt = -10, held.At
 		d, err := p.ask(start, []*limit.Limit{r, q, week}, limit.LeaseRequest{Need: 1}, back, leaseOf(1, 4))
 		if err == nil || d.Allowed || len(d.Results) != 0 || away != errors.Is(err, errAway) {
-			t.Errorf("away %t: Decide = %v, allowed %t with %d results; want an error and none", away, err, d.Allowed, len(d.Results))
+			t.Errorf("away %t: Decide = %v, allowed %t with %d results; want an error and none", away, err, d.Allowed,
+				len(d.Results))
 		}
 		quotas.failing.Store(false)
 		want, lost := int64(2), int64(0) // the unit admitted first, and the one that was admitted meanwhile
@@ -273,7 +285,8 @@ func TestRatesFailUnderLeases(t *testing.T) {
 		limits := []*limit.Limit{r, q}
 		p.rates.failing.Store(true)
 		for range 50 {
-			if d, err := p.ask(start, limits, leaseOf(1, 3), leaseOf(1, 20)); !errors.Is(err, errAway) || d.Allowed || d.Lease(1).Units != 0 {
+			if d, err := p.ask(start, limits, leaseOf(1, 3), leaseOf(1, 20)); !errors.Is(err, errAway) || d.Allowed ||
+				d.Lease(1).Units != 0 {
 				t.Fatalf("Decide = allowed %t, %v; want the error", d.Allowed, err)
 			}
 		}
@@ -298,8 +311,9 @@ func TestRatesFailUnderLeases(t *testing.T) {
 // back, the value might have a counter of its own, from which they would be subtracted.
 func TestSharedCounterIsNotGivenBack(t *testing.T) {
 	p := newPairHolding(t, -1)
-	values, err := limit.New(limit.Limit{ID: "values", Per: "subject", MaxValues: 1, MaxCost: 100, Tiers: []limit.Tier{{Algorithm: limit.Quota,
-		Threshold: 100, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}})
+	values, err := limit.New(limit.Limit{ID: "values", Per: "subject", MaxValues: 1, MaxCost: 100,
+		Tiers: []limit.Tier{{Algorithm: limit.Quota,
+			Threshold: 100, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,7 +333,8 @@ func TestSharedCounterIsNotGivenBack(t *testing.T) {
 	}
 	req, d := question(values), new(limit.Decision)
 	req.Charges[0].Value = limit.Value{Kind: limit.ValueIs, Text: "two"}
-	if err := p.Peek(context.Background(), req, start, d); err != nil || !d.Results[0].Other || d.Results[0].Used() != 5 {
+	if err := p.Peek(context.Background(), req, start, d); err != nil || !d.Results[0].Other ||
+		d.Results[0].Used() != 5 {
 		t.Errorf("Peek = %v, shared %t, %d used; want 5", err, d.Results[0].Other, d.Results[0].Used())
 	}
 }
@@ -344,10 +359,13 @@ func TestLeasesOfAStoreThatIsAwayCanBeSpent(t *testing.T) {
 			if tt.lacks == q {
 				i = 1
 			}
-			if !d.Allowed || len(d.Results) != 2 || d.Lease(i).Units != 2 || d.Results[i].Charged != 1 || d.Results[1-i].Charged != 0 {
-				t.Errorf("try %d, %s lacks: allowed %t, leases %+v and %+v", try, tt.lacks.ID, d.Allowed, d.Lease(0), d.Lease(1))
+			if !d.Allowed || len(d.Results) != 2 || d.Lease(i).Units != 2 || d.Results[i].Charged != 1 ||
+				d.Results[1-i].Charged != 0 {
+				t.Errorf("try %d, %s lacks: allowed %t, leases %+v and %+v", try, tt.lacks.ID, d.Allowed, d.Lease(0),
+					d.Lease(1))
 			}
-			if d, err := p.ask(start, limits, limit.LeaseRequest{Need: 1}, limit.LeaseRequest{Need: 1}); err == nil || d.Allowed {
+			if d, err := p.ask(start, limits, limit.LeaseRequest{Need: 1}, limit.LeaseRequest{Need: 1}); err == nil ||
+				d.Allowed {
 				t.Errorf("try %d, both lack: allowed %t, %v; want an error", try, d.Allowed, err)
 			}
 		}
@@ -365,14 +383,16 @@ func TestCloseIsBounded(t *testing.T) {
 		quotas, rates := newMemory(t), newMemory(t)
 		var hangs atomic.Bool
 		slow := &hanging{Store: quotas, hangs: &hangs}
-		s, err := router.New(router.Config{Rates: router.Backend{Store: &between{Store: rates, do: func() { hangs.Store(true) }}}, Quotas: router.Backend{Store: slow}})
+		s, err := router.New(router.Config{Rates: router.Backend{Store: &between{Store: rates,
+			do: func() { hangs.Store(true) }}}, Quotas: router.Backend{Store: slow}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		p := &pair{Store: s, rates: rates, quotas: quotas, tb: t}
 		rates.failing.Store(true)
 		began := time.Now()
-		if _, err := p.ask(start, []*limit.Limit{rate(t, 10), quota(t, 100)}, leaseOf(1, 3), leaseOf(1, 20)); !errors.Is(err, errAway) {
+		if _, err := p.ask(start, []*limit.Limit{rate(t, 10), quota(t, 100)}, leaseOf(1, 3),
+			leaseOf(1, 20)); !errors.Is(err, errAway) {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took != 0 {
@@ -419,14 +439,16 @@ func TestCorrectionsReachBothParts(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			quotas, rates := newMemory(t), newMemory(t)
-			s, err := router.New(router.Config{Rates: router.Backend{Store: &failing{rates, tt.rates}}, Quotas: router.Backend{Store: &failing{quotas, tt.quotas}}})
+			s, err := router.New(router.Config{Rates: router.Backend{Store: &failing{rates, tt.rates}},
+				Quotas: router.Backend{Store: &failing{quotas, tt.quotas}}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			p := &pair{Store: s, rates: rates, quotas: quotas, tb: t}
 			r, q := rate(t, 10), quota(t, 10)
 			at := start.UnixMicro()
-			d, err := p.ask(start, []*limit.Limit{r, q}, limit.LeaseRequest{Correction: 12, CorrectionAt: at}, limit.LeaseRequest{Correction: 4, CorrectionAt: at})
+			d, err := p.ask(start, []*limit.Limit{r, q}, limit.LeaseRequest{Correction: 12, CorrectionAt: at},
+				limit.LeaseRequest{Correction: 4, CorrectionAt: at})
 			if (err == nil) != (tt.rates == nil && tt.quotas == nil) || d.Allowed != (err == nil) {
 				t.Errorf("Decide = allowed %t, %v", d.Allowed, err)
 			}
@@ -468,14 +490,17 @@ func TestQuotaDeniesLeasesWhileRatesAreAway(t *testing.T) {
 	r, q := rate(t, 10), quota(t, 1)
 	p.decide(start, q, r)
 	limits := []*limit.Limit{r, q}
-	if d := p.leases(start, limits, leaseOf(1, 5), leaseOf(1, 5)); d.Allowed || len(d.Results) != 2 || d.Results[0].Used() != 1 {
+	if d := p.leases(start, limits, leaseOf(1, 5), leaseOf(1, 5)); d.Allowed || len(d.Results) != 2 ||
+		d.Results[0].Used() != 1 {
 		t.Errorf("allowed %t with %d results; want a denial of both", d.Allowed, len(d.Results))
 	}
 	p.counts("a denial by the quota", start, r, 1)
 	p.rates.failing.Store(true)
 	d := p.leases(start, limits, leaseOf(1, 5), leaseOf(1, 5))
-	if d.Allowed || len(d.Results) != 2 || d.Results[0].Limit() != r || d.Binding().Limit() != q || d.Lease(0).Units+d.Lease(1).Units != 0 {
-		t.Errorf("allowed %t with %d results; want a denial by the quota with a result of each", d.Allowed, len(d.Results))
+	if d.Allowed || len(d.Results) != 2 || d.Results[0].Limit() != r || d.Binding().Limit() != q ||
+		d.Lease(0).Units+d.Lease(1).Units != 0 {
+		t.Errorf("allowed %t with %d results; want a denial by the quota with a result of each", d.Allowed,
+			len(d.Results))
 	}
 	if want := start.Add(12 * time.Hour).UnixMicro(); d.RetryAt != want {
 		t.Errorf("retry at %d, want %d: midnight", d.RetryAt, want)
@@ -497,7 +522,8 @@ func (k *keeping) Decide(ctx context.Context, req *limit.Request, now time.Time,
 // asked a second time.
 func TestQuotasThatKeepWhatTheyLeased(t *testing.T) {
 	quotas, rates := newMemory(t), newMemory(t)
-	s, err := router.New(router.Config{Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: &keeping{quotas}}})
+	s, err := router.New(router.Config{Rates: router.Backend{Store: rates},
+		Quotas: router.Backend{Store: &keeping{quotas}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -511,8 +537,10 @@ func TestQuotasThatKeepWhatTheyLeased(t *testing.T) {
 	req.Charges[0].Cost = 2
 	req.Leases = []limit.LeaseRequest{leaseOf(2, 3), leaseOf(1, 0)}
 	d := new(limit.Decision)
-	if err := s.Decide(context.Background(), req, start, d); err != nil || d.Allowed || d.Lease(0).Units != 3 || quotas.decided.Load() != 1 {
-		t.Errorf("Decide = %v, allowed %t, leases %+v after %d calls; want a denial with 3 after one", err, d.Allowed, d.Lease(0), quotas.decided.Load())
+	if err := s.Decide(context.Background(), req, start, d); err != nil || d.Allowed || d.Lease(0).Units != 3 ||
+		quotas.decided.Load() != 1 {
+		t.Errorf("Decide = %v, allowed %t, leases %+v after %d calls; want a denial with 3 after one", err, d.Allowed,
+			d.Lease(0), quotas.decided.Load())
 	}
 	p.close()
 }
@@ -532,7 +560,8 @@ func (s *skewed) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 func TestLeasesEndByTheirOwnClock(t *testing.T) {
 	for _, by := range []time.Duration{-3 * time.Second, 3 * time.Second} {
 		for _, allowed := range []bool{true, false} {
-			s, err := router.New(router.Config{Rates: router.Backend{Store: newMemory(t)}, Quotas: router.Backend{Store: &skewed{newMemory(t), by}}})
+			s, err := router.New(router.Config{Rates: router.Backend{Store: newMemory(t)},
+				Quotas: router.Backend{Store: &skewed{newMemory(t), by}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -542,8 +571,10 @@ func TestLeasesEndByTheirOwnClock(t *testing.T) {
 				p.decide(start, r)
 			}
 			d := p.leases(start, []*limit.Limit{r, q}, limit.LeaseRequest{Need: 1}, leaseOf(1, 10))
-			if left := time.Duration(d.Lease(1).Until-d.Now) * time.Microsecond; d.Allowed != allowed || left != 12*time.Hour-by {
-				t.Errorf("quotas' clock off by %s, allowed %t: the lease lasts %s, want %s", by, d.Allowed, left, 12*time.Hour-by)
+			if left := time.Duration(d.Lease(1).Until-d.Now) * time.Microsecond; d.Allowed != allowed ||
+				left != 12*time.Hour-by {
+				t.Errorf("quotas' clock off by %s, allowed %t: the lease lasts %s, want %s", by, d.Allowed, left,
+					12*time.Hour-by)
 			}
 			p.close()
 		}

@@ -43,20 +43,24 @@ func TestLeaseStoreOverBoth(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			<-time.After(24*time.Hour - 4*time.Second)
 			asked := newMemory(t)
-			rates, quotas := &shaky{Store: newMemory(t), r: rand.New(rand.NewPCG(seed, 1))}, &shaky{Store: asked, r: rand.New(rand.NewPCG(seed, 2))}
+			rates, quotas := &shaky{Store: newMemory(t), r: rand.New(rand.NewPCG(seed, 1))}, &shaky{Store: asked,
+				r: rand.New(rand.NewPCG(seed, 2))}
 			if fails {
 				rates.before, rates.after, quotas.before, quotas.after = 5, 5, 5, 5
 			}
 			m := newMixture(t)
-			window, day, exact := newLimit(t, "window", limit.Tier{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 60}), quota(t, 200), m.limits[3]
-			wide := newLimit(t, "wide", limit.Tier{Algorithm: limit.Quota, Threshold: 100_000, Calendar: &limit.Calendar{Every: limit.Week, Location: time.UTC}})
+			window, day, exact := newLimit(t, "window", limit.Tier{Algorithm: limit.FixedWindow, Period: time.Second,
+				Threshold: 60}), quota(t, 200), m.limits[3]
+			wide := newLimit(t, "wide", limit.Tier{Algorithm: limit.Quota, Threshold: 100_000,
+				Calendar: &limit.Calendar{Every: limit.Week, Location: time.UTC}})
 			a := admissions{of: map[*limit.Tier]map[int64]int64{}}
 			var leases []*lease.Store
 			var halves []*router.Store
 			var all sync.WaitGroup
 			var decided, failed atomic.Int64
 			for i := range uint64(3) {
-				s, err := router.New(router.Config{Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: quotas}})
+				s, err := router.New(router.Config{Rates: router.Backend{Store: rates},
+					Quotas: router.Backend{Store: quotas}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -71,7 +75,8 @@ func TestLeaseStoreOverBoth(t *testing.T) {
 						var d limit.Decision
 						for time.Now().Before(time.Date(2000, 1, 2, 0, 0, 3, 500_000_000, time.UTC)) {
 							<-time.After(time.Duration(5+r.IntN(25)) * time.Millisecond)
-							req := question([][]*limit.Limit{{window, day}, {wide, window}, {window, day, wide}, {exact, window}, {day}}[r.IntN(5)]...)
+							req := question([][]*limit.Limit{{window, day}, {wide, window}, {window, day, wide},
+								{exact, window}, {day}}[r.IntN(5)]...)
 							now := time.Now()
 							decided.Add(1)
 							if l.Decide(context.Background(), req, now, &d) != nil {
@@ -102,7 +107,8 @@ func TestLeaseStoreOverBoth(t *testing.T) {
 				tier := &l.Tiers[0]
 				for end, n := range a.of[tier] {
 					if n > tier.Threshold {
-						t.Errorf("%d of %d of %s were admitted in the window that ends at %s", n, tier.Threshold, l.ID, time.UnixMicro(end).UTC())
+						t.Errorf("%d of %d of %s were admitted in the window that ends at %s", n, tier.Threshold, l.ID,
+							time.UnixMicro(end).UTC())
 					}
 				}
 				below := quotas.Store
@@ -111,10 +117,12 @@ func TestLeaseStoreOverBoth(t *testing.T) {
 				}
 				admitted := a.of[tier][tier.LeaseEnd(owner.Name, now.UnixMicro())]
 				if used := usedIn(t, below, now, tier); used < admitted || used > admitted && !fails || admitted == 0 {
-					t.Errorf("seed %d: %d of %s are counted, %d were admitted in this window", seed, used, l.ID, admitted)
+					t.Errorf("seed %d: %d of %s are counted, %d were admitted in this window", seed, used, l.ID,
+						admitted)
 				}
 			}
-			t.Logf("seed %d: %d decisions, %d local, %d errors, %d calls to the quotas, %d units lost", seed, decided.Load(), local, failed.Load(),
+			t.Logf("seed %d: %d decisions, %d local, %d errors, %d calls to the quotas, %d units lost", seed,
+				decided.Load(), local, failed.Load(),
 				calls, lost)
 			// a decision whose returned units others have spent is an error
 			if !fails && failed.Load() > decided.Load()/100 {

@@ -19,9 +19,9 @@ var _ limit.Store = (*Store)(nil)
 // for. No store was asked.
 var ErrNoHome = errors.New("no way to the counters of its home cell")
 
-// DefaultKeepUnspentFor is how long an unspent charge is kept for a request that needs it. It is a few seconds: long enough
-// for the next attempt of a client that a rate denied, and short enough that a quota does not lack for long the units
-// that nobody spends.
+// DefaultKeepUnspentFor is how long an unspent charge is kept for a request that needs it. It is a few seconds: long
+// enough for the next attempt of a client that a rate denied, and short enough that a quota does not lack for long the
+// units that nobody spends.
 const DefaultKeepUnspentFor = 5 * time.Second
 
 // Backend is one store of counters and its guard.
@@ -107,7 +107,8 @@ func New(c Config) (*Store, error) {
 	if c.KeepUnspentFor == 0 {
 		c.KeepUnspentFor = DefaultKeepUnspentFor
 	}
-	s := &Store{cell: c.Cell, separatesHomes: c.Homes != nil, holdFor: c.KeepUnspentFor, ownCell: target{backend: c.Rates}}
+	s := &Store{cell: c.Cell, separatesHomes: c.Homes != nil, holdFor: c.KeepUnspentFor,
+		ownCell: target{backend: c.Rates}}
 	if c.Quotas.Store != nil {
 		s.ownCell = target{pair: newPair("", c.Quotas, s.ownCell, c.KeepUnspentFor)}
 	}

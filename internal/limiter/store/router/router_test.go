@@ -62,7 +62,8 @@ func newPairHolding(tb testing.TB, holdFor time.Duration) *pair {
 	tb.Helper()
 	p := &pair{rates: newMemory(tb), quotas: newMemory(tb), tb: tb}
 	var err error
-	if p.Store, err = router.New(router.Config{Rates: router.Backend{Store: p.rates}, Quotas: router.Backend{Store: p.quotas}, KeepUnspentFor: holdFor}); err != nil {
+	if p.Store, err = router.New(router.Config{Rates: router.Backend{Store: p.rates},
+		Quotas: router.Backend{Store: p.quotas}, KeepUnspentFor: holdFor}); err != nil {
 		tb.Fatal(err)
 	}
 	return p
@@ -188,13 +189,15 @@ func TestReturnsThatWaitAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const held, waiting, underWay, beyond = 64, 4096, 8, 100
 		quotas := &holding{Store: newMemory(t), free: make(chan struct{})}
-		s, err := router.New(router.Config{Rates: router.Backend{Store: newMemory(t)}, Quotas: router.Backend{Store: quotas}, KeepUnspentFor: time.Hour})
+		s, err := router.New(router.Config{Rates: router.Backend{Store: newMemory(t)},
+			Quotas: router.Backend{Store: quotas}, KeepUnspentFor: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
 		r, q := rate(t, 1), quota(t, 1_000_000_000)
 		var d limit.Decision
-		for i := range 1 + held + underWay + waiting + beyond { // the first one is admitted, and the rate denies all others
+		// the first one is admitted, and the rate denies all others
+		for i := range 1 + held + underWay + waiting + beyond {
 			req := question(r, q)
 			req.Charges[1].Cost = 1 + int64(i) // different costs, so that no request spends another one's charge
 			if err := s.Decide(t.Context(), req, start, &d); err != nil || d.Allowed != (i == 0) {
@@ -205,7 +208,8 @@ func TestReturnsThatWaitAreBounded(t *testing.T) {
 		close(quotas.free)
 		synctest.Wait()
 		if n := quotas.refunds.Load(); n != underWay+waiting {
-			t.Errorf("%d leases were given back, want the %d that were under way and the %d that waited", n, underWay, waiting)
+			t.Errorf("%d leases were given back, want the %d that were under way and the %d that waited", n, underWay,
+				waiting)
 		}
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -246,7 +250,8 @@ func TestRateDenialKeepsTheQuota(t *testing.T) {
 		if d.Allowed {
 			admitted++
 		} else if d.Binding().Limit() != r || d.Results[0].Charged != 0 {
-			t.Fatalf("a denial by the rate binds %s and charged %d of the quota", d.Binding().Limit().ID, d.Results[0].Charged)
+			t.Fatalf("a denial by the rate binds %s and charged %d of the quota", d.Binding().Limit().ID,
+				d.Results[0].Charged)
 		}
 	}
 	if admitted != 3 || p.used(start, r) != 3 {
@@ -259,7 +264,8 @@ func TestRateDenialKeepsTheQuota(t *testing.T) {
 		t.Errorf("%d leases are held and %d units of the quota are gone, want 1 and 4", held, used)
 	}
 	if d := p.decide(start.Add(time.Second), q, r); !d.Allowed || p.used(start, q) != 4 || p.Unspent() != 0 {
-		t.Errorf("the next request is allowed %t, %d units are gone and %d held; want the held one spent", d.Allowed, p.used(start, q), p.Unspent())
+		t.Errorf("the next request is allowed %t, %d units are gone and %d held; want the held one spent", d.Allowed,
+			p.used(start, q), p.Unspent())
 	}
 	if err := p.Close(context.Background()); err != nil {
 		t.Fatal(err)
@@ -273,7 +279,8 @@ func TestQuotaDenialLeavesTheRate(t *testing.T) {
 	p.decide(start, r, q)
 	d := p.decide(start, r, q)
 	if d.Allowed || d.Binding().Limit() != q || p.used(start, r) != 1 {
-		t.Errorf("allowed %t by %s, rate %d used; want a denial by the quota and 1 used", d.Allowed, d.Binding().Limit().ID, p.used(start, r))
+		t.Errorf("allowed %t by %s, rate %d used; want a denial by the quota and 1 used", d.Allowed,
+			d.Binding().Limit().ID, p.used(start, r))
 	}
 	if want := 12 * time.Hour; d.RetryAfter() != want {
 		t.Errorf("retry after %s, want %s: midnight", d.RetryAfter(), want)
@@ -318,7 +325,8 @@ func TestQuotasAway(t *testing.T) {
 	r, q := rate(t, 10), quota(t, 10)
 	p.quotas.failing.Store(true)
 	if d, err := p.try(start, r, q); !errors.Is(err, errAway) || d.Allowed || p.used(start, r) != 0 {
-		t.Errorf("Decide = allowed %t, %v, rate %d used; want the error and nothing charged", d.Allowed, err, p.used(start, r))
+		t.Errorf("Decide = allowed %t, %v, rate %d used; want the error and nothing charged", d.Allowed, err,
+			p.used(start, r))
 	}
 }
 
@@ -383,8 +391,8 @@ func (late) Refund(_ context.Context, r *limit.Receipt, _ int64, _ time.Time) (l
 	return limit.Refund{Units: make([]int64, len(r.Entries())), Expired: true}, nil
 }
 
-// Guarantees that a refund that has given back units in one store does not say that it came too late, as the other store
-// does.
+// Guarantees that a refund that has given back units in one store does not say that it came too late, as the other
+// store does.
 func TestRefundThatIsLateForOneStore(t *testing.T) {
 	s, err := router.New(router.Config{
 		Rates: router.Backend{Store: newMemory(t)}, Quotas: router.Backend{Store: late{newMemory(t)}},

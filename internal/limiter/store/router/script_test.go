@@ -29,13 +29,15 @@ func newMixture(tb testing.TB) *mixture {
 		m.limits, m.exact = append(m.limits, l), append(m.exact, exact)
 	}
 	day := func(units int64) limit.Tier {
-		return limit.Tier{Algorithm: limit.Quota, Threshold: units, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}
+		return limit.Tier{Algorithm: limit.Quota, Threshold: units, Calendar: &limit.Calendar{Every: limit.Day,
+			Location: time.UTC}}
 	}
 	month := &limit.Calendar{Every: limit.Month, Location: time.UTC}
 	add("tiers", false, limit.Enforce, limit.Tier{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 12},
 		limit.Tier{Algorithm: limit.SlidingWindow, Period: 10 * time.Second, Threshold: 60})
 	add("day", false, limit.Enforce, day(90))
-	add("bucket", false, limit.Enforce, limit.Tier{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: 6, Burst: 20})
+	add("bucket", false, limit.Enforce, limit.Tier{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: 6,
+		Burst: 20})
 	add("exact", true, limit.Enforce, limit.Tier{Algorithm: limit.Quota, Threshold: 400, Calendar: month})
 	add("log", false, limit.Enforce, limit.Tier{Algorithm: limit.SlidingLog, Period: 4 * time.Second, Threshold: 40})
 	add("shadow", false, limit.Shadow, day(30))
@@ -52,7 +54,8 @@ type ledger struct {
 }
 
 func newLedger(m *mixture, seed uint64) *ledger {
-	return &ledger{rand.New(rand.NewPCG(seed, 7)), m, map[*limit.Tier][]limit.Lease{}, map[*limit.Tier]int64{}, map[*limit.Tier]int64{}}
+	return &ledger{rand.New(rand.NewPCG(seed, 7)), m, map[*limit.Tier][]limit.Lease{}, map[*limit.Tier]int64{},
+		map[*limit.Tier]int64{}}
 }
 
 // request returns a random request, which may lease and return units.
@@ -79,7 +82,8 @@ func (k *ledger) ahead(t *limit.Tier, cost int64, exact bool, now time.Time) lim
 	if exact || k.r.IntN(6) == 0 {
 		return limit.LeaseRequest{Need: cost}
 	}
-	a := limit.LeaseRequest{Need: k.r.Int64N(cost + 1), Least: k.r.Int64N(3), Most: k.r.Int64N(5), Ample: k.r.Int64N(9), Plenty: k.r.Int64N(40),
+	a := limit.LeaseRequest{Need: k.r.Int64N(cost + 1), Least: k.r.Int64N(3), Most: k.r.Int64N(5),
+		Ample: k.r.Int64N(9), Plenty: k.r.Int64N(40),
 		Share: k.r.Int64N(limit.ShareOne + 1)}
 	if t.Algorithm == limit.SlidingLog {
 		a.Life = k.r.Int64N(2_000_000)
@@ -167,8 +171,10 @@ func TestScriptsAgreeWithOneStore(t *testing.T) {
 			if err := one.Decide(context.Background(), req, now, &want); err != nil {
 				t.Fatal(err)
 			}
-			if got.Allowed != want.Allowed || got.RetryAt != want.RetryAt || got.Never != want.Never || got.Now != want.Now {
-				t.Fatalf("seed %d, step %d: %+v\nallowed %t, retry at %d; one store says %t, %d", seed, step, req, got.Allowed, got.RetryAt,
+			if got.Allowed != want.Allowed || got.RetryAt != want.RetryAt || got.Never != want.Never ||
+				got.Now != want.Now {
+				t.Fatalf("seed %d, step %d: %+v\nallowed %t, retry at %d; one store says %t, %d", seed, step, req,
+					got.Allowed, got.RetryAt,
 					want.Allowed, want.RetryAt)
 			}
 			if !got.Allowed {
@@ -180,21 +186,26 @@ func TestScriptsAgreeWithOneStore(t *testing.T) {
 			for i := range got.Results {
 				r, g := &got.Results[i], got.Lease(i)
 				if r.Charged != want.Results[i].Charged || got.Allowed && g != want.Lease(i) {
-					t.Fatalf("seed %d, step %d: %+v\nresult %d is charged %d and leases %+v; one store says %d, %+v", seed, step, req, i,
+					t.Fatalf("seed %d, step %d: %+v\nresult %d is charged %d and leases %+v; one store says %d, %+v",
+						seed, step, req, i,
 						r.Charged, g, want.Results[i].Charged, want.Lease(i))
 				}
 				if got.Allowed || g.Units == 0 {
 					continue
 				}
 				kept++
-				if !router.IsQuota(r.Limit()) || req.Leases[i].Largest() == 0 || g.Units > req.Leases[i].Need+req.Leases[i].Largest() {
-					t.Fatalf("seed %d, step %d: a denial left %+v of %s, asked for was %+v", seed, step, g, r.Limit().ID, req.Leases[i])
+				if !router.IsQuota(r.Limit()) || req.Leases[i].Largest() == 0 ||
+					g.Units > req.Leases[i].Need+req.Leases[i].Largest() {
+					t.Fatalf("seed %d, step %d: a denial left %+v of %s, asked for was %+v", seed, step, g,
+						r.Limit().ID, req.Leases[i])
 				}
 				lease := question(r.Limit())
 				lease.Leases = []limit.LeaseRequest{{Least: g.Units}}
 				var d limit.Decision
-				if err := one.Decide(context.Background(), lease, now, &d); err != nil || d.Lease(0).Units != g.Units || d.Lease(0).At != g.At {
-					t.Fatalf("seed %d, step %d: a denial left %+v of %s, and there is %+v (%v)", seed, step, g, r.Limit().ID, d.Lease(0), err)
+				if err := one.Decide(context.Background(), lease, now, &d); err != nil ||
+					d.Lease(0).Units != g.Units || d.Lease(0).At != g.At {
+					t.Fatalf("seed %d, step %d: a denial left %+v of %s, and there is %+v (%v)", seed, step, g,
+						r.Limit().ID, d.Lease(0), err)
 				}
 			}
 			k.settle(req, &got, nil)
@@ -212,7 +223,8 @@ func TestScriptsAgreeWithOneStore(t *testing.T) {
 			for _, l := range m.limits {
 				for j := range l.Tiers {
 					if a, b := usedIn(t, p, now, &l.Tiers[j]), usedIn(t, one, now, &l.Tiers[j]); a != b {
-						t.Fatalf("seed %d, step %d: %+v\nallowed %t; %d of %s, tier %d, are counted, %d in one store", seed, step, req, got.Allowed, a,
+						t.Fatalf("seed %d, step %d: %+v\nallowed %t; %d of %s, tier %d, are counted, %d in one store",
+							seed, step, req, got.Allowed, a,
 							l.ID, j+1, b)
 					}
 				}
@@ -269,7 +281,9 @@ func (s *shaky) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 	return s.call(func() error { return s.Store.Peek(ctx, req, now, d) })
 }
 
-func (s *shaky) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (back limit.Refund, err error) {
+func (s *shaky) Refund(
+	ctx context.Context, r *limit.Receipt, units int64, now time.Time,
+) (back limit.Refund, err error) {
 	err = s.call(func() error {
 		var err error
 		back, err = s.Store.Refund(ctx, r, units, now)
@@ -296,15 +310,19 @@ func TestFaultsNeverUndercount(t *testing.T) {
 	} {
 		for seed := range uint64(4) {
 			t.Run(tt.name, func(t *testing.T) {
-				rates := &shaky{Store: newMemory(t), r: rand.New(rand.NewPCG(seed, 1)), before: tt.rates, after: tt.ratesAfter}
-				quotas := &shaky{Store: newMemory(t), r: rand.New(rand.NewPCG(seed, 2)), before: tt.quotas, after: tt.quotaAfter}
-				s, err := router.New(router.Config{Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: quotas}})
+				rates := &shaky{Store: newMemory(t), r: rand.New(rand.NewPCG(seed, 1)), before: tt.rates,
+					after: tt.ratesAfter}
+				quotas := &shaky{Store: newMemory(t), r: rand.New(rand.NewPCG(seed, 2)), before: tt.quotas,
+					after: tt.quotaAfter}
+				s, err := router.New(router.Config{Rates: router.Backend{Store: rates},
+					Quotas: router.Backend{Store: quotas}})
 				if err != nil {
 					t.Fatal(err)
 				}
 				window, day := rate(t, 150), quota(t, 200)
-				month, err := limit.New(limit.Limit{ID: "exact", MaxCost: 100, Exact: true, Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 300,
-					Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}})
+				month, err := limit.New(limit.Limit{ID: "exact", MaxCost: 100, Exact: true,
+					Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 300,
+						Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -340,8 +358,10 @@ func TestFaultsNeverUndercount(t *testing.T) {
 						admitted, inHand, lost = admitted+k.spent[tier], inHand+k.inHand(tier), lost+k.lost[tier]
 					}
 					used := usedIn(t, below, start, tier)
-					if admitted == 0 || admitted+inHand > used || used > tier.Threshold || tt.exact && used > admitted+inHand+lost {
-						t.Errorf("seed %d: %d of %d of %s are counted, %d admitted, %d in hand, %d lost", seed, used, tier.Threshold, l.ID, admitted,
+					if admitted == 0 || admitted+inHand > used || used > tier.Threshold || tt.exact &&
+						used > admitted+inHand+lost {
+						t.Errorf("seed %d: %d of %d of %s are counted, %d admitted, %d in hand, %d lost", seed, used,
+							tier.Threshold, l.ID, admitted,
 							inHand, lost)
 					}
 				}

@@ -37,7 +37,8 @@ func (s *spoiled) Peek(ctx context.Context, req *limit.Request, now time.Time, d
 // Guarantees that rates that cannot be decided for one owner soon cost the owner's quotas nothing, and cause no probe
 // for other owners: the store is not away.
 func TestUndecidableRates(t *testing.T) {
-	rates, quotas := &spoiled{Store: newMemory(t), bad: limit.Owner{Kind: limit.Tenant, Name: "bad"}}, &spoiled{Store: newMemory(t)}
+	rates, quotas := &spoiled{Store: newMemory(t), bad: limit.Owner{Kind: limit.Tenant, Name: "bad"}},
+		&spoiled{Store: newMemory(t)}
 	s, err := router.New(router.Config{Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: quotas}})
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +46,8 @@ func TestUndecidableRates(t *testing.T) {
 	r, q := rate(t, 10), quota(t, 100)
 	decide := func(o limit.Owner) error {
 		var d limit.Decision
-		return s.Decide(t.Context(), &limit.Request{Owner: o, Charges: []limit.Charge{{Limit: r, Cost: 1}, {Limit: q, Cost: 1}},
+		return s.Decide(t.Context(), &limit.Request{Owner: o, Charges: []limit.Charge{{Limit: r, Cost: 1},
+			{Limit: q, Cost: 1}},
 			Leases: []limit.LeaseRequest{leaseOf(1, 1), leaseOf(1, 5)}}, start, &d)
 	}
 	for range 50 {
@@ -57,7 +59,8 @@ func TestUndecidableRates(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := quotas.decided.Load(); n > 2 {
-		t.Errorf("the quotas were asked %d times for an owner whose rates cannot be decided, want at most 2: a lease and its return", n)
+		t.Errorf("the quotas were asked %d times for an owner whose rates cannot be decided, want at most 2: a "+
+			"lease and its return", n)
 	}
 	looks := rates.peeks.Load()
 	if err := decide(owner); err != nil {
@@ -106,14 +109,17 @@ func TestUndecidableCorrection(t *testing.T) {
 		"both, for different reasons":                    {limit.ErrUnreadable, limit.ErrTooLarge, true},
 		"the quotas are away and the rates are not read": {limit.ErrUnreadable, errAway, false},
 	} {
-		s, err := router.New(router.Config{Rates: router.Backend{Store: &failing{newMemory(t), c.rates}}, Quotas: router.Backend{Store: &failing{newMemory(t), c.quotas}}})
+		s, err := router.New(router.Config{Rates: router.Backend{Store: &failing{newMemory(t), c.rates}},
+			Quotas: router.Backend{Store: &failing{newMemory(t), c.quotas}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		at := start.UnixMicro()
 		var d limit.Decision
-		err = s.Decide(t.Context(), &limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: rate(t, 10), Cost: 1}, {Limit: quota(t, 10), Cost: 1}},
-			Leases: []limit.LeaseRequest{{Correction: 1, CorrectionAt: at}, {Correction: 1, CorrectionAt: at}}}, start, &d)
+		err = s.Decide(t.Context(), &limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: rate(t, 10), Cost: 1},
+			{Limit: quota(t, 10), Cost: 1}},
+			Leases: []limit.LeaseRequest{{Correction: 1, CorrectionAt: at},
+				{Correction: 1, CorrectionAt: at}}}, start, &d)
 		if err == nil || limit.Answered(err) != c.answered || errors.Is(err, errAway) {
 			t.Errorf("%s: %v says that the stores answered: %t, want %t", name, err, limit.Answered(err), c.answered)
 		}
