@@ -220,12 +220,15 @@ func (p *Plans) Watch(ctx context.Context, now <-chan os.Signal, ready chan<- st
 			settled = p.recheck(settled) // events may be lost
 		case <-settled:
 			settled = nil
-			if p.changed() {
-				_ = p.Reload() // logged there
-				if err := p.watchFolders(w); err != nil {
-					p.c.Log.Warn("watching the plans", "file", p.Name(), "error", err)
-				}
+			if !p.changed() {
+				break
 			}
+			// A link may have turned to another folder. That folder is watched before its files are read, so that a
+			// change after the reading is seen.
+			if err := p.watchFolders(w); err != nil {
+				p.c.Log.Warn("watching the plans", "file", p.Name(), "error", err)
+			}
+			_ = p.Reload() // logged there
 		}
 	}
 }

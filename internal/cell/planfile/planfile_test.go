@@ -154,6 +154,53 @@ func TestReloadSeesRenamesAndLinks(t *testing.T) {
 	}
 }
 
+// Guarantees that a file which changes right after it was read through a turned link is read again.
+func TestChangeRightAfterReloadIsSeen(t *testing.T) {
+	dir := t.TempDir()
+	for _, v := range []string{"v1", "v2"} {
+		if err := os.Mkdir(filepath.Join(dir, v), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(dir, "v1", "plans.yaml"), onePlan)
+	write(t, filepath.Join(dir, "v2", "plans.yaml"), two("pro"))
+	write(t, filepath.Join(dir, "v2", "other"), onePlan)
+	link := filepath.Join(dir, "plans.yaml")
+	if err := os.Symlink(filepath.Join("v1", "plans.yaml"), link); err != nil {
+		t.Skip(err)
+	}
+	applied := 0 // read only after Watch has ended, or by Apply itself
+	p, err := planfile.Open(planfile.Config{Files: []string{link}, Log: slog.New(slog.DiscardHandler),
+		Apply: func([]plan.Source) error {
+			if applied++; applied == 2 {
+				return os.Rename(filepath.Join(dir, "v2", "other"), filepath.Join(dir, "v2", "plans.yaml"))
+			}
+			return nil
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _ := p.Status()
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- p.Watch(ctx, nil, ready) }()
+	<-ready
+	if err := os.Symlink(filepath.Join("v2", "plans.yaml"), link+".new"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(link+".new", link); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the renamed file in force", func() bool {
+		at, err := p.Status()
+		return err == nil && at != first && len(p.Current().Config.Plans()) == 1
+	})
+	cancel()
+	if err := <-done; err != nil || applied != 3 {
+		t.Errorf("Watch = %v; %d configurations were applied, want 3", err, applied)
+	}
+}
+
 func TestReloadOnSignal(t *testing.T) {
 	w := watch(t, newFile(t))
 	before, _ := w.Status()
