@@ -173,9 +173,9 @@ func (c *call) chargeItems() error {
 	return c.chargeEach(func(it *item) bool { return it.rule.ShadowMode })
 }
 
-// countsDenied reports whether hits of the item are counted also if they do not fit.
+// countsDenied reports whether hits of the item are counted also if they do not fit. A plan never counts such hits.
 func (c *call) countsDenied(it *item) bool {
-	return c.service.config.CountDenied || it.rule.CountDenied
+	return it.planned == nil && (c.service.config.CountDenied || it.rule.CountDenied)
 }
 
 // chargeDenying charges the rules that can deny by themselves, until one of them does. In shadow mode it charges all.

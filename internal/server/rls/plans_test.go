@@ -198,3 +198,11 @@ func TestMappedHits(t *testing.T) {
 		}
 	}
 }
+
+// Guarantees that a mapped descriptor is charged also if the service counts denied hits.
+func TestMappedCountDenied(t *testing.T) {
+	w := newPlanned(t, rls.Config{CountDenied: true})
+	w.want("ok: ok 1", hits("tenant=acme", 3))
+	w.want("ok: ok 0", descriptor("tenant=acme"))
+	w.want("over: over 0", descriptor("tenant=acme"))
+}

@@ -80,7 +80,10 @@ type Config struct {
 	// nil, mappings have no effect.
 	Plans *authorizer.Authorizer
 
-	CountDenied     bool // count each request, also one that is denied, as envoyproxy/ratelimit does
+	// CountDenied counts each request, also one that is denied, as envoyproxy/ratelimit does. It does not change what a
+	// plan counts.
+	CountDenied bool
+
 	ShadowMode      bool // the overall code is always OK
 	QuotaMode       bool // every rule has quota_mode
 	DynamicMetadata bool // answers have dynamic metadata
