@@ -119,7 +119,7 @@ func left(d *limitsv1.Decision, policy string) int64 {
 	return -1
 }
 
-// Guarantees that a check and a peek are decided as the library plansAuthorizer the same call, for random calls over
+// Guarantees that a check and a peek are decided as the library decides the same call, for random calls over
 // time.
 func TestLikeLibrary(t *testing.T) {
 	w := newWorld(t, 0)
