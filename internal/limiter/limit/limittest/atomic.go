@@ -9,11 +9,11 @@ import (
 )
 
 var atomicCases = []testCase{
-	{"a denial by one limit charges none", testDenierChargesNone},
-	{"a denial by one tier charges none", testTierChargesNone},
+	{"a denial by one limit charges no other limit", testDenierChargesNone},
+	{"a denial by one tier charges no other tier", testTierChargesNone},
 	{"a decision charges every limit", testChargesAll},
 	{"a denial names when the cost fits in all limits", testRetryOverAll},
-	{"a reused decision carries nothing over", testReuse},
+	{"a reused decision keeps nothing of its previous use", testReuse},
 }
 
 // A denial of one limit must not charge the other limits of the request, wherever in the request it comes.

@@ -9,15 +9,15 @@ import (
 )
 
 var basicCases = []testCase{
-	{"accepts what it says", testAccepts},
+	{"Accepts agrees with Config.Refuses", testAccepts},
 	{"a limit admits its units and no more", testUnits},
-	{"a cost is charged whole", testCosts},
-	{"a cost above the capacity is never, and poisons nothing", testNever},
+	{"a cost is charged in whole", testCosts},
+	{"a cost above the capacity is never admitted and charges nothing", testNever},
 	{"a peek changes nothing", testPeek},
 	{"a denial changes nothing", testDenial},
-	{"remaining is what is admitted", testRemaining},
-	{"a retry fits at the time named and not before", testRetry},
-	{"a counter is fresh after its reset", testReset},
+	{"Remaining is the largest cost that is admitted", testRemaining},
+	{"a denied cost fits at RetryAt and not before", testRetry},
+	{"a counter is like an unused one at ResetAt", testReset},
 }
 
 // Without this case, a store that accepts no algorithm would pass every other case by skipping it.

@@ -10,13 +10,13 @@ import (
 )
 
 var changeCases = []testCase{
-	{"a changed number keeps what was consumed", testChangedNumber},
+	{"a changed number keeps the used units", testChangedNumber},
 	{"a changed burst cuts the level", testChangedBurst},
 	{"a changed rate keeps the level", testChangedRate},
 	{"a rate that changes back and forth after a refund", testAlternatingRate},
-	{"a changed identity starts afresh", testChangedIdentity},
-	{"a changed align keeps what was consumed", testChangedAlign},
-	{"windows of both grids hold after a change of align", testChangedAlignBound},
+	{"a changed identity begins with an unused counter", testChangedIdentity},
+	{"a changed align keeps the used units", testChangedAlign},
+	{"no window of either grid exceeds the limit after a change of align", testChangedAlignBound},
 }
 
 // A plan change must neither add units nor take any away.

@@ -8,8 +8,8 @@ import (
 )
 
 var clockCases = []testCase{
-	{"a clock that steps back a little gives nothing away", testStepBack},
-	{"a clock that leapt ahead locks nobody out", testLeapAhead},
+	{"a clock that steps back admits nothing in addition", testStepBack},
+	{"a clock that was far ahead denies nobody for long", testLeapAhead},
 	{"times before 1970 and far ahead", testFarTimes},
 }
 

@@ -13,10 +13,10 @@ import (
 )
 
 var concurrencyCases = []testCase{
-	{"many at once never admit one too many", testConcurrent},
-	{"many at once over three limits are all or nothing", testConcurrentAll},
-	{"many at once while time passes stay within the bound", testConcurrentTime},
-	{"many at once who charge and refund lose no unit", testConcurrentRefunds},
+	{"concurrent requests never exceed a limit", testConcurrent},
+	{"concurrent requests over three limits charge all or nothing", testConcurrentAll},
+	{"concurrent requests stay within the bound while time passes", testConcurrentTime},
+	{"concurrent charges and refunds lose no unit", testConcurrentRefunds},
 }
 
 // handles returns four handles on the same counters, as four processes would have them, or the store alone if

@@ -17,7 +17,7 @@ var keyCases = []testCase{
 	{"values beyond the bound share one counter", testManyValues},
 	{"anonymous values beyond the bound share many counters", testManyAnonymousValues},
 	{"two values of one limit in one decision", testTwoValues},
-	{"a window aligned to the owner is exact too", testAlign},
+	{"a window aligned to the owner is exact", testAlign},
 }
 
 // One tenant must not use up the units of another.

@@ -13,23 +13,23 @@ import (
 
 // leaseCases are run if Config.Leases says that the store honours [limit.Request.Leases].
 var leaseCases = []testCase{
-	{"leases: as much as the rule says", testLeaseRule},
+	{"leases: the grant follows the rule", testLeaseRule},
 	{"leases: a denial leases nothing", testLeaseDenied},
 	{"leases: a denial gives nothing back", testLeaseDeniedBack},
 	{"leases: units count until they end", testLeaseEnds},
-	{"leases: a ramp is what comes free until it ends", testLeaseRamp},
-	{"leases: what comes back is there again", testLeaseBack},
-	{"leases: a slot comes earlier by what comes back", testNextFreeTimeBack},
-	{"leases: all that is counted comes back", testAllBack},
-	{"leases: what was admitted elsewhere counts", testLeaseOwed},
-	{"leases: what was admitted elsewhere before now counts in an unused counter", testReplayBeforeNow},
-	{"leases: a counter that was corrected to 0 counts on", testCorrectionToZero},
+	{"leases: a ramp grants the units that become free until it ends", testLeaseRamp},
+	{"leases: units that are given back can be charged again", testLeaseBack},
+	{"leases: units given back make the next free time of a leaky bucket earlier", testNextFreeTimeBack},
+	{"leases: all units of a counter can be given back", testAllBack},
+	{"leases: units that were admitted elsewhere count", testLeaseOwed},
+	{"leases: units that were admitted elsewhere before now count in an unused counter", testReplayBeforeNow},
+	{"leases: a counter that was corrected to 0 goes on counting", testCorrectionToZero},
 	{"leases: a peek leases nothing", testLeasePeek},
-	{"leases: who needs nothing is admitted", testLeaseNeedsNothing},
+	{"leases: a request that needs nothing is admitted", testLeaseNeedsNothing},
 	{"leases: spent units are refunded once", testLeaseRefund},
-	{"leases: bad requests are refused", testLeaseBadRequests},
-	{"leases: many at once never lease one unit too many", testLeaseConcurrent},
-	{"leases: random scripts agree with a count", testLeaseScripts},
+	{"leases: invalid requests are refused", testLeaseBadRequests},
+	{"leases: concurrent requests never lease too many units", testLeaseConcurrent},
+	{"leases: random scripts agree with a count of each window", testLeaseScripts},
 }
 
 // runs reports whether the store must keep the guarantee.

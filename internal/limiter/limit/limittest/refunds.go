@@ -15,13 +15,13 @@ var refundCases = []testCase{
 	{"a refund gives back what was charged", testRefund},
 	{"a refund happens once", testRefundOnce},
 	{"a refund gives back part", testRefundPart},
-	{"a refund reaches open windows only", testRefundClosed},
-	{"a refund of nothing gives nothing", testRefundNothing},
+	{"a refund gives nothing back to a window that has ended", testRefundClosed},
+	{"a refund without a valid charge gives nothing back", testRefundNothing},
 	{"a receipt expires", testRefundExpired},
 	{"refunds of one bucket do not add up to more than its burst", testRefundBucket},
 	{"a bucket whose rate was changed refunds nothing", testRefundChangedRate},
-	{"refunded charges leave no burst behind", testRefundBound},
-	{"refunding and charging in turn never runs out", testRefundTurns},
+	{"charges and refunds of a bucket stay within its bound", testRefundBound},
+	{"alternate charges and refunds lose no unit", testRefundTurns},
 }
 
 func testRefund(tb testing.TB, c Config) {

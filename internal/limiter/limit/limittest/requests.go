@@ -14,9 +14,9 @@ import (
 )
 
 var requestCases = []testCase{
-	{"a request that is wrong is an error and charges nothing", testBadRequests},
+	{"an invalid request is an error and charges nothing", testBadRequests},
 	{"a cancelled request charges nothing", testCancelled},
-	{"a request of any size counts whole, and makes the store forget nothing", testSizes},
+	{"a request of any size is charged in whole, and the store forgets no counter", testSizes},
 }
 
 func testBadRequests(tb testing.TB, c Config) {

@@ -8,9 +8,9 @@ import (
 
 var shadowCases = []testCase{
 	{"a shadow limit only reports", testShadow},
-	{"a shadow limit counts apart", testShadowApart},
-	{"a shadow limit is charged whole or not at all", testShadowTiers},
-	{"shadow limits do not touch each other", testShadowsIndependent},
+	{"a shadow limit has a counter of its own", testShadowApart},
+	{"the tiers of a shadow limit are charged together or not at all", testShadowTiers},
+	{"shadow limits are charged independently of each other", testShadowsIndependent},
 }
 
 func shadowOf(tb testing.TB, l limit.Limit) *limit.Limit {

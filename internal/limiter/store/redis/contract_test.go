@@ -50,7 +50,7 @@ func contract(t *testing.T, c redis.Config) {
 			limittest.RunStoreContract(t, config)
 			t.Run("while time passes", func(t *testing.T) {
 				config.SetClock = nil
-				for _, f := range limittest.Record(t, config, "many at once while time passes stay within the bound") {
+				for _, f := range limittest.Record(t, config, "concurrent requests stay within the bound while time passes") {
 					t.Error(f)
 				}
 			})
