@@ -17,7 +17,8 @@ import (
 
 var (
 	record     = flag.Bool("record", false, "write the digests of the scripts to testdata instead of comparing them")
-	transcript = flag.Int64("transcript", -1, "print the transcript of the script with this number instead of comparing")
+	transcript = flag.Int64("transcript", -1,
+		"print the transcript of the script with this number instead of comparing")
 )
 
 const digests = "testdata/decisions-71d6d5d.txt"

@@ -49,7 +49,8 @@ func TestLikeMemory(t *testing.T) {
 	}
 	t.Logf("scripts of shapes answered %d times, decide.lua %d times", shaped, general)
 	if shaped < 100 || general < 100 {
-		t.Errorf("scripts of shapes answered %d times, decide.lua %d times: the test shows too little of one of the two", shaped, general)
+		t.Errorf("scripts of shapes answered %d times, decide.lua %d times: the test shows too little of one of them",
+			shaped, general)
 	}
 }
 
