@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice"
 )
 
-// BenchmarkDecide is a decision in memory, with the copy and the receipt that outlive it.
+// BenchmarkDecide measures a decision in memory, with the copy and the receipt that the caller keeps.
 func BenchmarkDecide(b *testing.B) {
 	l := open(b, strings.ReplaceAll(hourly, "500", "1000000000"), func(c *sluice.Config) { c.Now = time.Now })
 	b.ReportAllocs()

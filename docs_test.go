@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// flat is Go code without indentation, so that what stands in a function is found where it stands in a page.
+// flat returns Go code without indentation, so that code of a function can be found in a page.
 func flat(code string) string {
 	lines := strings.Split(strings.TrimSpace(code), "\n")
 	for i := range lines {
@@ -19,8 +19,8 @@ func flat(code string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Guarantees that the code in docs/library.md is that of the examples, which compile and run, and that what it and
-// Behind's comment tell to map is the same.
+// Guarantees that the Go code in docs/library.md is that of the examples, which compile and run, and that the page and
+// the comment of Behind list the same mappings.
 func TestLibraryPage(t *testing.T) {
 	page, err := os.ReadFile("docs/library.md")
 	if err != nil {
@@ -60,8 +60,8 @@ func TestLibraryPage(t *testing.T) {
 	}
 }
 
-// Guarantees that the Go code of the README is that of a program in examples, which the tests of that module run; that
-// the README is short; and that it shows its pictures.
+// Guarantees that the Go code of the README is that of a program in examples, which the tests of that module run, that
+// the README is short, and that it shows its pictures.
 func TestReadme(t *testing.T) {
 	page, err := os.ReadFile("README.md")
 	if err != nil {
@@ -91,8 +91,8 @@ func TestReadme(t *testing.T) {
 }
 
 // Guarantees that docs/guarantees.md has each of the eight guarantees in its list and in a section of its own, that
-// every row of a section names what holds it, and that the cases of the contract suite that it quotes are there.
-// TestDocumentedTestsExist holds that the tests are there.
+// every row of a section names a test, and that the cases of the contract suite that it quotes exist.
+// TestDocumentedTestsExist checks that the tests exist.
 func TestGuaranteesNameTheirTests(t *testing.T) {
 	text, err := os.ReadFile("docs/guarantees.md")
 	if err != nil {
@@ -125,7 +125,7 @@ func TestGuaranteesNameTheirTests(t *testing.T) {
 		for row := range strings.Lines(table) {
 			_, by, ok := strings.Cut(strings.TrimPrefix(row, "| "), " | ")
 			if strings.HasPrefix(row, "| ") && (!ok || !held.MatchString(by)) {
-				t.Errorf("guarantee %d: nothing is named that holds: %s", i+1, row)
+				t.Errorf("guarantee %d: no test is named for: %s", i+1, row)
 			}
 		}
 		for _, quoted := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(table, -1) {
@@ -136,7 +136,7 @@ func TestGuaranteesNameTheirTests(t *testing.T) {
 	}
 }
 
-// Guarantees that the pages which list the algorithms list all of them.
+// Guarantees that the pages that list the algorithms list all of them.
 func TestPagesListAlgorithms(t *testing.T) {
 	for _, page := range []string{"docs/guarantees.md", "docs/plans.md", "docs/accuracy.md"} {
 		text, err := os.ReadFile(page)

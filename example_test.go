@@ -38,7 +38,7 @@ func Example() {
 	// false limited burst 0 true
 }
 
-// Tenants that are in a database of the program's own, and not in the plans, bring the id of their plan along.
+// Tenants in the program's own database, which are not in the plans, are decided with the id of their plan.
 func ExampleLimiter_Decide_plan() {
 	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans)})
 	if err != nil {
@@ -57,7 +57,7 @@ func ExampleLimiter_Decide_plan() {
 	// false unknown_tenant 403
 }
 
-// Work that failed through no fault of the caller need not count.
+// If a request failed without the caller's fault, its units can be given back.
 func ExampleLimiter_Refund() {
 	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans),
 		Now: func() time.Time { return time.Unix(1_800_000_000, 0) }})
@@ -74,7 +74,7 @@ func ExampleLimiter_Refund() {
 	back, err := limiter.Refund(ctx, d.Receipt(), 0)
 	fmt.Println("given back:", back.Units, err)
 
-	back, err = limiter.Refund(ctx, d.Receipt(), 0) // a receipt is good once
+	back, err = limiter.Refund(ctx, d.Receipt(), 0) // a receipt can be refunded once
 	fmt.Println("given back:", back.Units, back.Repeated, err)
 
 	fmt.Println("left:", limiter.Peek(ctx, acme, sluice.Request{}).Remaining)
@@ -85,7 +85,7 @@ func ExampleLimiter_Refund() {
 	// left: 2
 }
 
-// Everything that is wrong with plans is said at once, with its place.
+// All errors of plans are reported at once, each with its place.
 func ExampleNew_badPlans() {
 	const plans = "plans:\n  - id: free\n    limits: [ { id: burst, algorithm: fixed_window, threshold: 5, perod: 1s " +
 		"} ]\n"

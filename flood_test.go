@@ -13,8 +13,8 @@ import (
 )
 
 // Guarantees that a limiter in memory decides exactly about a tenant that it has never seen, after a flood of addresses
-// that would fill its memory many times, and that no address is decided about without the store: with an
-// `onStoreFailure: open` the flood would be let in.
+// that would fill its memory many times, and that no address is decided without the store: with `onStoreFailure: open`
+// the flood would be admitted.
 func TestFloodOfAddresses(t *testing.T) {
 	const text = `
 plans: [ { id: p, limits: [ { id: hourly, algorithm: fixed_window, threshold: 3, period: 1h } ] } ]
@@ -29,14 +29,14 @@ ipLimits:
 		c.Now = func() time.Time { return now }
 	})
 	for i := range 20_000 { // some 500 bytes each
-		now = now.Add(time.Millisecond) // each has an entry of its own in a log
+		now = now.Add(time.Millisecond) // in a log, each request has an entry of its own
 		addr := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 		d := l.Authorize(t.Context(), sluice.Request{Path: "/", Peer: addr.String()})
 		if d.Reason != sluice.NoCredential && d.Reason != sluice.AddressLimited {
 			t.Fatalf("address %d: %s, want a 401 or the limit of addresses", i, d.Reason)
 		}
 		if d.StoreFailed {
-			t.Fatalf("address %d is decided about without the store", i)
+			t.Fatalf("address %d is decided without the store", i)
 		}
 	}
 	for i := range 500 {
@@ -55,8 +55,8 @@ ipLimits:
 	}
 }
 
-// Guarantees that one tenant, whose key anybody may have, does not take the memory of all tenants by the values that
-// its limits count apart: other tenants are decided exactly.
+// Guarantees that one tenant, whose key anybody may have, cannot take the memory of all tenants with values that its
+// limits count separately: the decisions for other tenants stay exact.
 func TestOneTenantLeavesMemory(t *testing.T) {
 	const text = `
 plans:
@@ -76,7 +76,7 @@ plans:
 	const subjects = 20_000
 	for i := range subjects {
 		if d := ask("one", i); d.StoreFailed {
-			t.Fatalf("subject %d is decided about without the store", i)
+			t.Fatalf("subject %d is decided without the store", i)
 		}
 	}
 	for i := range 200 {
@@ -93,10 +93,10 @@ plans:
 	}
 }
 
-// Guarantees that the default memory holds as many addresses as `sluice check` and docs/plans.md say: after these,
-// addresses share counters and the log says so.
+// Guarantees that the default memory holds as many addresses as `sluice check` and docs/plans.md say: further addresses
+// share counters, and the log says so.
 func TestAddressesByDefault(t *testing.T) {
-	const addressesByDefault = 130_000 // also in package plan, which knows no store
+	const addressesByDefault = 130_000 // the number is also in package plan, which knows no store
 	var log bytes.Buffer
 	l := open(t, "ipLimits: [ { id: daily, algorithm: fixed_window, threshold: 9, period: 24h } ]\n",
 		func(c *sluice.Config) {
@@ -112,7 +112,7 @@ func TestAddressesByDefault(t *testing.T) {
 	}
 }
 
-// Guarantees that the plans say how many addresses of IPv6 are counted as one: by default those of a /64.
+// Guarantees that the plans set which part of an IPv6 address is counted: by default all addresses of a /64 are one.
 func TestIPv6Prefix(t *testing.T) {
 	const ipLimits = "ipLimits: [ { id: daily, algorithm: fixed_window, threshold: 1, period: 24h } ]\n"
 	for _, tt := range []struct {

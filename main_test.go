@@ -6,5 +6,5 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Guarantees that a limiter that was closed leaves no goroutine behind, and one that was refused neither.
+// Guarantees that neither a closed limiter nor one that New refused leaves a goroutine.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -16,7 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/redisstore"
 )
 
-// patient is a deadline for tests that are not about deadlines, on a machine that does much else.
+// patient is a deadline for tests of other things than deadlines, on a busy machine.
 const patient = 20 * time.Second
 
 func openRedis(t testing.TB, addr string) *redisstore.Store {
@@ -32,17 +32,18 @@ func openRedis(t testing.TB, addr string) *redisstore.Store {
 	return s
 }
 
-// daily is a limit that two limiters hold together: its window does not end while a test runs, whatever the time is.
+// daily is the plan of a limit that two limiters share: its window does not end while a test runs, whatever the time
+// is.
 const daily = "plans: [ { id: p, limits: [ { id: total, algorithm: token_bucket, rate: 1, period: 1h, burst: 500 } ] " +
 	"} ]\ntenants: [ { id: acme, plan: p } ]\n"
 
-// together opens two limiters, each with a store of its own as two processes have, and holds that they admit what one
-// may. without is how many of the 2,000 requests may be decided without the store: what it does not answer in time, it
-// does not count.
+// together opens two limiters, each with a store of its own, like two processes, and checks that together they admit
+// what one limiter may. Up to without of the 2,000 requests may be decided without the store: it does not count what it
+// does not answer in time.
 func together(t *testing.T, goroutines int, without int64, store func() sluice.Store) {
 	for _, leases := range []bool{true, false} {
 		t.Run(fmt.Sprintf("leases=%t", leases), func(t *testing.T) {
-			// stores outlive tests
+			// stores outlive tests, so each test has a limit of its own
 			text := strings.ReplaceAll(daily, "id: total", fmt.Sprintf("id: total%d-%t", time.Now().UnixNano(), leases))
 			var two []*sluice.Limiter
 			for range 2 {
@@ -52,20 +53,20 @@ func together(t *testing.T, goroutines int, without int64, store func() sluice.S
 			}
 			n := hammer(t, goroutines, two...)
 			if n.allowed > 500 || n.allowed == 0 || !leases && n.allowed+n.owed < 500 || n.without > without {
-				// With leases one may sit on units that the other is asked for.
+				// With leases, one limiter may hold units that the other one is asked for.
 				t.Errorf("two limiters: %+v; want 500 together, at most %d without the store", n, without)
 			}
 		})
 	}
 }
 
-// Guarantees that two processes on one Redis hold one limit together.
+// Guarantees that two processes with one Redis keep one limit together.
 func TestSharedRedis(t *testing.T) {
 	addr := redistest.Start(t).Addr
 	together(t, 64, 0, func() sluice.Store { return openRedis(t, addr) })
 }
 
-// Guarantees that two processes on one table hold one limit together.
+// Guarantees that two processes with one table keep one limit together.
 func TestSharedDynamoDB(t *testing.T) {
 	url := os.Getenv("SLUICE_DYNAMODB")
 	if url == "" {
@@ -81,8 +82,8 @@ func TestSharedDynamoDB(t *testing.T) {
 	if err := dynamodbstore.Create(t.Context(), client, table); err != nil {
 		t.Fatal(err)
 	}
-	// One for each limiter: more who write one item at once than it takes is a failure of the store, which has its own
-	// answer. A machine that does much else has it happen to two as well.
+	// One goroutine for each limiter: if more writers change one item at once than it can take, the store fails, and
+	// the fallback limiter decides. On a busy machine this happens with two writers, too.
 	together(t, 2, 40, func() sluice.Store {
 		s, err := dynamodbstore.New(dynamodbstore.Config{Client: client, Table: table, Namespace: t.Name(),
 			Timeout: patient})
@@ -93,8 +94,8 @@ func TestSharedDynamoDB(t *testing.T) {
 	})
 }
 
-// Guarantees that a store that goes away turns into no error: the limits are held here, decisions say so, and the
-// limiter closes in time. One that has to have its store (closed) denies with a wait.
+// Guarantees that a store that fails causes no error: the fallback limiter keeps the limits, decisions say so, and
+// Close returns in time. A limit with onStoreFailure closed denies with a wait.
 func TestRedisGone(t *testing.T) {
 	server := redistest.Start(t)
 	text := "plans: [ { id: p, limits: [ { id: l, algorithm: fixed_window, threshold: 10, period: 1h } ] }, " +
@@ -126,20 +127,20 @@ func TestRedisGone(t *testing.T) {
 	}
 	if d := l.Decide(t.Context(), sluice.Identity{Tenant: "strict"},
 		sluice.Request{}); d.Reason != sluice.Unavailable || d.RetryAfter != time.Second {
-		t.Errorf("a limit that is closed without Redis: %+v", d)
+		t.Errorf("a limit with onStoreFailure closed, without Redis: %+v", d)
 	}
 	if n := l.StoreFailures(); n != 51 {
 		t.Errorf("%d failures, want 51", n)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	_ = l.Close(ctx) // it cannot give back what the server does not take; that it returns is what is held
+	_ = l.Close(ctx) // it cannot give leases back to the server; the test is that it returns
 	if ctx.Err() != nil {
 		t.Error("Close waited for a server that is gone")
 	}
 }
 
-// Guarantees that what cannot be a store is refused when it is opened, by the field's name.
+// Guarantees that an invalid store is refused when it is opened, with an error that names the field.
 func TestStoreErrors(t *testing.T) {
 	if _, err := redisstore.New(t.Context(), redisstore.Config{}); err == nil ||
 		!strings.Contains(err.Error(), "no address") {

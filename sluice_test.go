@@ -38,7 +38,7 @@ var (
 const hourly = "plans: [ { id: p, limits: [ { id: hourly, algorithm: fixed_window, threshold: 500, period: 1h } ] } " +
 	"]\ntenants: [ { id: acme, plan: p } ]\n"
 
-// open makes a limiter on a clock that stands at noon.
+// open returns a limiter with a clock that stands at noon.
 func open(t testing.TB, text string, change func(*sluice.Config)) *sluice.Limiter {
 	t.Helper()
 	c := sluice.Config{PlansData: []byte(text), Log: quiet, Now: func() time.Time { return noon }}
@@ -57,11 +57,11 @@ func open(t testing.TB, text string, change func(*sluice.Config)) *sluice.Limite
 	return l
 }
 
-// hammered is how many requests were allowed by the limiters' store, or their own memory; how many were decided without
-// a store that did not answer; and how many of those were allowed. These are paid to the store later.
+// hammered counts the requests that were allowed by the limiters' store or their own memory, those that were decided
+// without a store that did not answer, and the allowed ones among these. The store is charged for the last ones later.
 type hammered struct{ allowed, without, owed int64 }
 
-// hammer has goroutines spend each limiter in turn, 2,000 requests in all.
+// hammer lets goroutines spend each limiter in turn, 2,000 requests in all.
 func hammer(t testing.TB, goroutines int, limiters ...*sluice.Limiter) hammered {
 	t.Helper()
 	var allowed, without, owed, other atomic.Int64
@@ -85,19 +85,19 @@ func hammer(t testing.TB, goroutines int, limiters ...*sluice.Limiter) hammered 
 	}
 	running.Wait()
 	if n := other.Load(); n > 0 {
-		t.Errorf("%d requests were denied by something else than the limit", n)
+		t.Errorf("%d requests were denied for another reason than the limit", n)
 	}
 	return hammered{allowed.Load(), without.Load(), owed.Load()}
 }
 
-// Guarantees that a limit is exact from many goroutines, whatever they race for.
+// Guarantees that a limit is exact with many concurrent goroutines.
 func TestExact(t *testing.T) {
 	if n := hammer(t, 64, open(t, hourly, nil)); n != (hammered{allowed: 500}) {
 		t.Errorf("of 2,000 %+v, want exactly 500", n)
 	}
 }
 
-// Guarantees that each kind of refusal has its reason, and that reasons are the names that the headers, logs and
+// Guarantees that each kind of denial has its reason, and that reasons have the names that the headers, logs and
 // contexts use.
 func TestReasons(t *testing.T) {
 	reasons := []sluice.Reason{sluice.Allowed, sluice.Limited, sluice.AddressLimited, sluice.NeverFits,
@@ -109,12 +109,12 @@ func TestReasons(t *testing.T) {
 		answer.UpstreamTimeout, answer.NoDecision}
 	for _, k := range answer.Kinds() {
 		if slices.Contains(reasons, sluice.Reason(k.String())) == slices.Contains(gateways, k) {
-			t.Errorf("%s is a reason and a gateway's own, or neither", k)
+			t.Errorf("%s must be either a reason or a kind that only the gateway has", k)
 		}
 	}
 }
 
-// Guarantees what a program is told in each case, in the words of its own API.
+// Guarantees the decision that a program gets in each case, in the words of the library's API.
 func TestOutcomes(t *testing.T) {
 	const text = `
 plans:
@@ -203,8 +203,8 @@ ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1, period: 10s, bu
 	}
 }
 
-// Guarantees that the numbers of a decision are exact, and those of the binding limit; that a shadow is told and never
-// denies.
+// Guarantees that the numbers of a decision are exact, and those of the binding limit, and that a shadow limit is
+// reported and never denies.
 func TestDecision(t *testing.T) {
 	const text = `
 plans:
@@ -222,7 +222,7 @@ tenants: [ { id: acme, plan: p } ]
 	}
 	if d := l.Decide(t.Context(), acme, sluice.Request{}); !d.Allowed || !slices.Equal(d.Shadowed, []string{"tried"}) ||
 		d.RetryAfter != 0 {
-		t.Errorf("second: %+v, want it allowed, and the shadow told", d)
+		t.Errorf("second: %+v, want it allowed, and the shadow limit reported", d)
 	}
 	d := l.Decide(t.Context(), acme, sluice.Request{})
 	h := make(http.Header)
@@ -234,11 +234,11 @@ tenants: [ { id: acme, plan: p } ]
 	p := d.Problem()
 	clear(p)
 	if !strings.Contains(string(d.Problem()), `"retry-after-ms":10000`) {
-		t.Errorf("a caller that writes into a problem changes it: %s", d.Problem())
+		t.Errorf("a caller that changes its copy of a problem changes the decision: %s", d.Problem())
 	}
 }
 
-// Guarantees that API keys of the plans, under peppers of the program, say who calls.
+// Guarantees that API keys of the plans, with peppers of the program, identify callers.
 func TestKeys(t *testing.T) {
 	pepper := []byte("sixteen bytes or more")
 	key := identity.NewKey()
@@ -255,7 +255,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// Guarantees that tokens of the issuers that are configured say who calls, and their claims are limits' values.
+// Guarantees that tokens of the configured issuers identify callers, and that their claims are values of limits.
 func TestTokens(t *testing.T) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -303,7 +303,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// Guarantees that a configuration that cannot work is refused at once, by the field's name and a sentinel.
+// Guarantees that an invalid configuration is refused with an error that names the field and wraps a sentinel.
 func TestConfigErrors(t *testing.T) {
 	good := []byte(hourly)
 	for _, c := range []struct {
@@ -340,8 +340,8 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
-// Guarantees that plans are read again on demand, that bad ones change nothing and are told, and that consumption
-// stays.
+// Guarantees that plans are read again on request, that invalid ones change nothing and are reported, and that counters
+// stay.
 func TestReload(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "plans.yaml")
 	write := func(text string) {
@@ -373,8 +373,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// Guarantees that a peek charges nothing and is no receipt, and that a refund is bounded, and refuses what it cannot
-// do.
+// Guarantees that a peek charges nothing and has no receipt, and that a refund gives back at most the charge and
+// refuses invalid numbers.
 func TestPeekAndRefund(t *testing.T) {
 	l := open(t, hourly, nil)
 	if d := l.Peek(t.Context(), acme, sluice.Request{Cost: 500}); !d.Allowed || d.Receipt() != (sluice.Receipt{}) {
@@ -395,8 +395,8 @@ func TestPeekAndRefund(t *testing.T) {
 	}
 }
 
-// Guarantees that refunds which are too many to be remembered are refused with an error that says to try again, and
-// that decisions go on.
+// Guarantees that refunds are refused with an error that says to try again later if the store cannot remember more of
+// them, and that decisions go on.
 func TestTooManyRefunds(t *testing.T) {
 	monthly := strings.Replace(hourly, "algorithm: fixed_window, threshold: 500, period: 1h",
 		"quota: { units: 1000000, every: month }", 1)

@@ -644,7 +644,7 @@ func TestHandlerLogs(t *testing.T) {
 	w.advance(time.Second)
 	if _, err := w.Invoke(context.WithValue(context.Background(), invocation{}, ""),
 		withHeader().event(t, apigw.RESTToken)); err == nil {
-		t.Error("no credential is one")
+		t.Error("a call without a credential is accepted")
 	}
 	lines = w.records("not identified")
 	if n := len(lines); n != 4 && n != 3 || lines[n-1]["xray_trace_id"] != "1-00000001-bd862e3fe1be46a994272793" {
@@ -674,7 +674,7 @@ func TestHandlerWarns(t *testing.T) {
 	}
 	if line := w.records("could not be decided")[0]; !strings.Contains(fmt.Sprint(line["error"]), "tenant documents") ||
 		line["outcome"] != "unidentified" {
-		t.Errorf("why is not told: %v", line)
+		t.Errorf("the cause is missing: %v", line)
 	}
 	w.configuration.keyErr = nil
 	for range 5 {
@@ -730,7 +730,7 @@ func TestHandlerBackgroundTasks(t *testing.T) {
 			c.handler.BackgroundTasks = []func(context.Context, time.Time){
 				func(ctx context.Context, _ time.Time) {
 					if running.Add(1) > 1 {
-						t.Error("it runs twice")
+						t.Error("the task runs twice at the same time")
 					}
 					hung.Add(1)
 					<-ctx.Done()
@@ -759,12 +759,12 @@ func TestHandlerBackgroundTasks(t *testing.T) {
 		<-time.After(authorizer.BackgroundEvery)
 		ask(authorizer.BackgroundWait, 2)
 		if hung.Load() != 1 {
-			t.Errorf("what hangs was begun %d times, want once", hung.Load())
+			t.Errorf("the task that hangs was started %d times, want once", hung.Load())
 		}
 		<-time.After(10 * time.Second) // the deadline of the run that hangs
 		ask(authorizer.BackgroundWait, 3)
 		if hung.Load() != 2 || len(w.records("a request made the authorizer panic")) != 3 {
-			t.Errorf("what hangs was begun %d times, want again: %s", hung.Load(), w.log)
+			t.Errorf("the task that hangs was started %d times, want again: %s", hung.Load(), w.log)
 		}
 		<-time.After(11 * time.Second)
 		synctest.Wait()

@@ -81,7 +81,7 @@ func TestShadowIsEnforceWithoutDenials(t *testing.T) {
 			}
 		}
 		if len(denied) < 3 || seed%2 == 1 && denied["unavailable"] == 0 {
-			t.Fatalf("seed %d: only %v were denied; the script tests too little", seed, denied)
+			t.Fatalf("seed %d: only %v were denied; the script shows too little", seed, denied)
 		}
 		compareCounts(t, enforcing, shadow, refused)
 	}
@@ -104,7 +104,7 @@ func compareCounts(t *testing.T, enforcing, shadow *world, refused int) {
 			e["kill_switch"], s["kill_switch"])
 	}
 	if s["kill_switch_spared"]+float64(refused) != e["enforce_denied"] || e["kill_switch_spared"] != 0 {
-		t.Errorf("%v were spared, and enforce denied %v", s["kill_switch_spared"], e["enforce_denied"])
+		t.Errorf("%v are reported as spared, but enforce denied %v", s["kill_switch_spared"], e["enforce_denied"])
 	}
 	for id, n := range byEnforce {
 		if id == "ip:per-address" {
@@ -150,7 +150,7 @@ func TestModesOfEachOutcome(t *testing.T) {
 			}
 		}
 		if kept == 0 || passed == 0 {
-			t.Fatalf("%s: %d outcomes stay, %d do not; nothing is tested", mode, kept, passed)
+			t.Fatalf("%s: %d outcomes stay, %d do not; the test shows nothing", mode, kept, passed)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func requestWithShare(f *fixture, number int, share func(*plan.Effective) plan.S
 // onStoreFailure is open and whatever the cost, and that Retry-After is when the cell's share begins, if that is known.
 func TestNothingIsGrantedHere(t *testing.T) {
 	store := &failingStore{} // wraps no store, so each decision fails
-	away := errors.New("away")
+	away := errors.New("unavailable")
 	store.down.Store(&away)
 	f := newFixture(t, plans, store, 0)
 	until := noon.Add(7 * time.Second)
@@ -48,7 +48,7 @@ func TestNothingIsGrantedHere(t *testing.T) {
 	}
 	req = requestWithShare(f, 2, func(*plan.Effective) plan.Share { return plan.Share{Why: "share 0/1"} })
 	if h := f.ask(t, req, answer.NotHere); h.RetryAfter != "" {
-		t.Errorf("retry after %q, and nobody knows when", h.RetryAfter)
+		t.Errorf("retry after %q, want none: the time is not known", h.RetryAfter)
 	}
 	if n := f.Failures(); n > 0 {
 		t.Errorf("the store was asked %d times", n)

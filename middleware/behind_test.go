@@ -17,7 +17,8 @@ import (
 	"github.com/sluicelimits/sluice/middleware"
 )
 
-// mapping is what docs tell to set on an integration, by header and name in the authorizer's context.
+// mapping is the parameter mapping that the docs give for an integration: the header, and the name in the authorizer's
+// context.
 var mapping = map[string]string{
 	"x-sluice-caller": apigw.ContextCaller, "x-sluice-limit": apigw.ContextLimit,
 	"x-sluice-remaining": apigw.ContextRemaining,
@@ -26,7 +27,7 @@ var mapping = map[string]string{
 	"x-sluice-retry-after":      apigw.ContextRetryAfter, "x-sluice-problem": apigw.ContextProblem,
 }
 
-// contextOf is what the authorizer answers an HTTP API that passes denials on.
+// contextOf returns the context that the authorizer answers an HTTP API that passes denials on.
 func contextOf(t testing.TB, a *apigw.Answer) gjson.Result {
 	t.Helper()
 	b, err := (&apigw.Encoder{PassDenials: []string{"api"}}).Append(nil, &apigw.Event{Shape: apigw.HTTP2, API: "api"},
@@ -37,7 +38,7 @@ func contextOf(t testing.TB, a *apigw.Answer) gjson.Result {
 	return gjson.GetBytes(b, "context")
 }
 
-// mapped is a request after the gateway's parameter mapping: a value that is not there leaves the client's own header.
+// mapped returns a request after the gateway's parameter mapping: if a value is missing, the client's own header stays.
 func mapped(t testing.TB, a *apigw.Answer, client ...string) *http.Request {
 	t.Helper()
 	r := request(t, "GET", "/product/1", client...)
@@ -71,7 +72,7 @@ var (
 		Problem: []byte(`{"type":"t","status":429,"retry-after-ms":681}`)}
 )
 
-// Guarantees that a handler behind the gateway sees who calls, and the client the headers, from each source.
+// Guarantees that a handler behind the gateway gets the caller, and the client the headers, from each source.
 func TestBehindAllowed(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -108,12 +109,12 @@ func TestBehindAllowed(t *testing.T) {
 	}
 }
 
-// Guarantees that a denial which the gateway passes on is answered with its own status, headers and body, and never
-// reaches the handler; of each kind there is.
+// Guarantees, for each kind of denial that the gateway passes on, that it is answered with its own status, headers and
+// body, and does not reach the handler.
 func TestBehindDenied(t *testing.T) {
 	for _, k := range answer.Kinds() {
 		if k == answer.Allowed || k == answer.NoCredential || k == answer.BadCredential {
-			continue // a 401 of the gateway's own
+			continue // the gateway itself answers a 401
 		}
 		a := denied
 		a.Kind, a.Problem = k, (&answer.Problem{Kind: k, Instance: a.Instance}).Append(nil)
@@ -138,8 +139,8 @@ func refused(t *testing.T, source middleware.Source, r *http.Request) *httptest.
 	return w
 }
 
-// Guarantees that a request whose decision is missing, doubled, garbled or not understood is a 403, and never an open
-// door.
+// Guarantees that a request whose decision is missing, repeated, damaged or unknown gets a 403 and does not reach the
+// handler.
 func TestBehindWithoutDecision(t *testing.T) {
 	good := "d=allowed;t=acme"
 	for _, c := range []struct {
@@ -187,8 +188,8 @@ func TestBehindWithoutDecision(t *testing.T) {
 	}
 }
 
-// Guarantees that headers which a mapping leaves out, and a client wrote, change nothing but that client's own answer,
-// and cannot end a line of it.
+// Guarantees that headers that the mapping leaves out, and that the client wrote, change only that client's own answer,
+// and cannot add a header line to it.
 func TestBehindForgedSides(t *testing.T) {
 	plain := apigw.Answer{Kind: answer.Allowed, Tenant: "acme"}
 	w := httptest.NewRecorder()
@@ -208,7 +209,7 @@ func TestBehindForgedSides(t *testing.T) {
 	}
 }
 
-// Guarantees that no request reaches the handler unless its one X-Sluice-Caller says allowed, and for whom.
+// Guarantees that no request reaches the handler unless it has one X-Sluice-Caller, which says allowed, and for whom.
 func FuzzBehind(f *testing.F) {
 	f.Add("d=allowed;t=acme", `"burst";r=1`, `{"authorizer":{"decision":"allowed","tenant":"acme"}}`)
 	f.Add("d=limited", "", `{"authorizer":{"lambda":{"decision":"allowed","anonymous":true}}}`)

@@ -31,7 +31,7 @@ func hello(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "hello, %s", who.Tenant)
 }
 
-// get is what a client sees.
+// get prints what a client receives.
 func get(h http.Handler, header ...string) {
 	r := httptest.NewRequest(http.MethodGet, "/product/1", http.NoBody)
 	for i := 0; i < len(header); i += 2 {
@@ -47,7 +47,7 @@ func get(h http.Handler, header ...string) {
 	fmt.Fprintln(os.Stdout, w.Code, "remaining:", w.Header()["X-RateLimit-Remaining"], text)
 }
 
-// With an authentication of the program's own.
+// The program authenticates its callers itself.
 func ExampleLimit() {
 	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans)})
 	if err != nil {
@@ -79,7 +79,7 @@ func ExampleLimit() {
 	// 200 remaining: [0] hello,
 }
 
-// A request that failed gives back what it was charged.
+// A request that failed gives back its units.
 func ExampleDecision() {
 	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans)})
 	if err != nil {
@@ -107,13 +107,14 @@ func ExampleDecision() {
 	// 502 remaining: [1] text/plain; charset=utf-8
 }
 
-// Behind an HTTP API whose authorizer passes denials on, and whose parameter mappings write these headers.
+// The handler is behind an HTTP API whose authorizer passes denials on, and whose parameter mappings write these
+// headers.
 func ExampleBehind() {
 	service := middleware.Behind(middleware.MappedHeaders)(http.HandlerFunc(hello))
 
 	get(service, "X-Sluice-Caller", "d=allowed;t=acme;s=alice;p=pro", "X-Sluice-Remaining", "41")
 	get(service, "X-Sluice-Caller", "d=limited;t=acme;s=alice;p=pro", "X-Sluice-Remaining", "0")
-	get(service) // around the gateway
+	get(service) // a request that did not come through the gateway
 	// Output:
 	// 200 remaining: [41] hello, acme
 	// 429 remaining: [0] application/problem+json

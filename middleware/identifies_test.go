@@ -21,7 +21,7 @@ const (
 	anonymous = "anonymousPlan: p\n"
 )
 
-// theHosts are credentials of the host application, which mean nothing to a limiter without issuers and keys.
+// theHosts are credentials of the host application, which a limiter without issuers and keys does not know.
 var theHosts = map[string][]string{
 	"nothing":               nil,
 	"an opaque bearer":      {"Authorization", "Bearer the-hosts-own-token"},
@@ -34,8 +34,8 @@ var theHosts = map[string][]string{
 	"a bearer and a key":    {"Authorization", "Bearer a", "X-Api-Key", "b"},
 }
 
-// Guarantees that a limiter without issuers and without keys does not judge credentials: they reach the handler as they
-// were sent. With an issuer or a key, a bad credential is refused and never anonymous.
+// Guarantees that a limiter without issuers and keys does not judge credentials: they reach the handler as they were
+// sent. With an issuer or a key, a bad credential is refused, and never anonymous.
 func TestWhoIsIdentified(t *testing.T) {
 	key := "keys: [ { id: k, tenant: acme, pepper: dev, hash: " +
 		identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")) + " } ]\n"
@@ -47,7 +47,7 @@ func TestWhoIsIdentified(t *testing.T) {
 		name, plans string
 		issuers     []sluice.Issuer
 		without     sluice.Reason // of a call without a credential
-		with        sluice.Reason // of one with a credential of the host
+		with        sluice.Reason // of a call with a credential of the host
 	}{
 		{"addresses only", onlyAddresses, nil, passes, passes},
 		{"routes only", `routes: [ { pathPattern: "/product/*" } ]`, nil, passes, passes},
@@ -108,7 +108,7 @@ func TestWhoIsIdentified(t *testing.T) {
 					}
 				}
 				if !who.Anonymous || who.Tenant != "" {
-					t.Errorf("%s: the handler is told %+v", what, who)
+					t.Errorf("%s: the handler gets the caller %+v", what, who)
 				}
 			}
 		})

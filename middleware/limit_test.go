@@ -67,7 +67,7 @@ func request(t testing.TB, method, target string, header ...string) *http.Reques
 	return r
 }
 
-// answered is an answer that was read to its end.
+// answered is an answer whose body was read.
 type answered struct {
 	StatusCode int
 	Status     string
@@ -93,7 +93,8 @@ func key(tenant string) []string { return []string{"X-Api-Key", identity.Example
 
 var ok = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 
-// Guarantees the answer to each case, headers and body, as the local gateway and the deployed authorizer give it.
+// Guarantees that headers and body of the answer in each case are those of the local gateway and the deployed
+// authorizer.
 func TestLimitAnswers(t *testing.T) {
 	url := serve(t, middleware.Limit(newLimiter(t, limits))(ok)).URL
 	for range 5 {
@@ -149,7 +150,7 @@ func TestLimitAnswers(t *testing.T) {
 	}
 }
 
-// Guarantees that a limit is exact over HTTP, from 64 clients at once.
+// Guarantees that a limit is exact over HTTP with 64 concurrent clients.
 func TestLimitIsExact(t *testing.T) {
 	text := strings.Replace(limits, "burst: 5", "burst: 100", 1)
 	url := serve(t, middleware.Limit(newLimiter(t, text))(ok)).URL
@@ -170,9 +171,9 @@ func TestLimitIsExact(t *testing.T) {
 	}
 }
 
-// Guarantees that what a client says about who it is never reaches the handler, under any spelling, nor by having our
-// header taken out behind us; that who stands in front still sees what the client sent; and that names cannot end a
-// line.
+// Guarantees that headers by which a client pretends to be a caller never reach the handler, in any spelling, also if a
+// Connection header names ours; that handlers in front of the middleware still see the client's headers; and that names
+// cannot add a header line.
 func TestForgedHeaders(t *testing.T) {
 	const evil = "evil\r\nX-Admin: 1"
 	var seen, behindProxy http.Header
@@ -195,7 +196,7 @@ func TestForgedHeaders(t *testing.T) {
 	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		limit.ServeHTTP(w, r)
 		if r.Header.Get("X-Sluice-Tenant") != "acme" {
-			t.Errorf("the request of who stands in front was changed: %v", r.Header)
+			t.Errorf("the request of the handler in front was changed: %v", r.Header)
 		}
 	})
 	resp, _ := do(t, request(t, "GET", serve(t, outer).URL+"/product/1", "X-Sluice-Tenant", "acme", "x_sluice_tenant",
@@ -225,8 +226,8 @@ func TestForgedHeaders(t *testing.T) {
 	}
 }
 
-// Guarantees that our headers are those of the answer, whatever the handler or what it proxies says, and interim
-// answers have none.
+// Guarantees that the limiter's headers replace those of the handler, or of its backend, with the same names, and that
+// interim responses have none.
 func TestHeadersHaveTheLastWord(t *testing.T) {
 	next := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		h := w.Header()
@@ -249,8 +250,8 @@ func TestHeadersHaveTheLastWord(t *testing.T) {
 	}
 }
 
-// Guarantees that a handler's panic reaches the server as it does without us, that nothing is half told, and that the
-// next request is served.
+// Guarantees that a panic of the handler reaches the server, that no partial response is written, and that the next
+// request is served.
 func TestPanic(t *testing.T) {
 	url := serve(t,
 		middleware.Limit(newLimiter(t, limits))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -270,7 +271,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// Guarantees that a stream is sent piece by piece: by Flusher, by ResponseController, and from a reader.
+// Guarantees that a stream is sent piece by piece, by Flusher, by ResponseController, and from a reader.
 func TestStreams(t *testing.T) {
 	release := make(chan struct{})
 	url := serve(t,
@@ -306,7 +307,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// Guarantees that a handler can take the connection, and set its deadlines.
+// Guarantees that a handler can hijack the connection and set its deadlines.
 func TestHijack(t *testing.T) {
 	url := serve(t,
 		middleware.Limit(newLimiter(t, limits))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -341,11 +342,11 @@ func TestHijack(t *testing.T) {
 	}
 }
 
-// plainWriter can nothing but write.
+// plainWriter has only the methods of http.ResponseWriter.
 type plainWriter struct{ http.ResponseWriter }
 
-// Guarantees that a handler is offered what the server's writer can do and nothing else: it decides by that how to
-// answer.
+// Guarantees that the handler's writer has exactly the optional methods of the server's writer, because handlers decide
+// by them how to answer.
 func TestNothingIsPromised(t *testing.T) {
 	for _, c := range []struct {
 		name             string
@@ -368,8 +369,8 @@ func TestNothingIsPromised(t *testing.T) {
 	}
 }
 
-// Guarantees that an observer is told of each request once, before it is answered, and may refund nothing that was not
-// charged.
+// Guarantees that an observer is called once for each request, before it is answered, and that nothing can be refunded
+// that was not charged.
 func TestObserver(t *testing.T) {
 	var seen []sluice.Reason
 	h := middleware.Limit(newLimiter(t, limits),
@@ -386,8 +387,8 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// Guarantees that a request whose target is a URL inside a URL reaches no handler: such a request has no path that a
-// limit could count, and a reverse proxy behind the middleware would hand the inner URL on.
+// Guarantees that a request whose target is a URL inside a URL does not reach the handler: it has no path that a limit
+// could count, and a reverse proxy behind the middleware would forward the inner URL.
 func TestOpaqueTargets(t *testing.T) {
 	reached := 0
 	h := middleware.Limit(newLimiter(t, limits))(
@@ -410,8 +411,8 @@ func TestOpaqueTargets(t *testing.T) {
 	}
 }
 
-// Guarantees that a path which leads above the root reaches no handler: a reverse proxy with a base path would turn it
-// into one that no limit has counted.
+// Guarantees that a path that leads above the root does not reach the handler: a reverse proxy with a base path would
+// turn it into a path that no limit has counted.
 func TestPathsAboveTheRoot(t *testing.T) {
 	backend := serve(t,
 		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the backend was reached") }))

@@ -12,8 +12,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
 )
 
-// Guarantees that the deployed binary stores the placement of every tenant before a cell's first shares, in the role
-// that it has: by shares alone a cell whose table is new would grant to a tenant that is pinned elsewhere.
+// Guarantees that the deployed binary stores the placement of every tenant before a cell's first shares, with the
+// permissions of its role: with shares alone, a cell whose table is new would grant units to a tenant that is pinned
+// elsewhere.
 func TestFirstShares(t *testing.T) {
 	stores := functiontest.NewStores(t)
 	f := functiontest.Start(t, functiontest.StartAWS(t).URL, envOf(stores))

@@ -27,7 +27,7 @@ func env(table string) map[string]string {
 	}
 }
 
-// envOf is the environment over these stores.
+// envOf returns the environment for these stores.
 func envOf(stores *functiontest.Stores) map[string]string {
 	e := env(stores.Config)
 	e["AWS_ENDPOINT_URL_DYNAMODB"] = stores.URL
@@ -40,7 +40,7 @@ func envOf(stores *functiontest.Stores) map[string]string {
 	return e
 }
 
-// batch is the event of a queue with these messages.
+// batch returns the event of a queue with these messages.
 func batch(t *testing.T, bodies ...string) string {
 	t.Helper()
 	records := []map[string]string{}
@@ -55,8 +55,8 @@ func batch(t *testing.T, bodies ...string) string {
 	return string(out)
 }
 
-// Guarantees that the deployed binary brings what a queue tells of into DynamoDB, keeps what is none and what was
-// forged, and counts.
+// Guarantees that the deployed binary stores the changes of a queue's messages in DynamoDB, keeps invalid and forged
+// messages as dead letters, and counts.
 func TestFunction(t *testing.T) {
 	stores := functiontest.NewStores(t)
 	aws := functiontest.StartAWS(t)
@@ -103,13 +103,13 @@ func TestFunction(t *testing.T) {
 	unused := slices.DeleteFunc(f.Unused(), func(what string) bool {
 		return strings.HasSuffix(what, "on the cells table")
 	})
-	if len(unused) > 0 { // what is of the cells table, TestAcknowledges needs
-		t.Errorf("granted, and not needed: %q", unused)
+	if len(unused) > 0 { // TestAcknowledges needs the permissions on the cells table
+		t.Errorf("granted, but not needed: %q", unused)
 	}
 }
 
-// Guarantees that the deployed binary tells the balancer, in its role, that the cell knows of its shares: without that
-// no cell's share could grow.
+// Guarantees that the deployed binary acknowledges the shares to the balancer, with the permissions of its role:
+// without this no cell's share could grow.
 func TestAcknowledges(t *testing.T) {
 	stores := functiontest.NewStores(t)
 	f := functiontest.Start(t, functiontest.StartAWS(t).URL, envOf(stores))
@@ -117,7 +117,8 @@ func TestAcknowledges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, cell := range []string{"us-1", "eu-1"} { // the second takes of the first one's share, and both are to know
+	// the second cell takes a part of the first one's share, and both must acknowledge it
+	for i, cell := range []string{"us-1", "eu-1"} {
 		stores.Put(t, control.Cells, cell, `{"id":"`+cell+`","request":{"id":"","kind":"join","cell":"`+cell+
 			`","weight":1}}`)
 		if r, err := b.Run(t.Context()); err != nil || len(r.Awaited) != 2*i {
@@ -142,12 +143,12 @@ func TestAcknowledges(t *testing.T) {
 	for _, what := range []string{"dynamodb:Scan on the cells table", "dynamodb:GetItem on the cells table",
 		"dynamodb:PutItem on the cells table"} {
 		if slices.Contains(f.Unused(), what) {
-			t.Errorf("granted, and not needed: %s", what)
+			t.Errorf("granted, but not needed: %s", what)
 		}
 	}
 }
 
-// Guarantees that while nothing of AWS answers, the function starts, and its messages come again.
+// Guarantees that the function starts although no AWS service answers, and that its messages are delivered again.
 func TestNobodyAnswers(t *testing.T) {
 	f := functiontest.Start(t, "http://127.0.0.1:9", env("config"))
 	if got := f.Call(batch(t, "poison")); got != `{"batchItemFailures":[{"itemIdentifier":"a"}]}` {
@@ -155,7 +156,7 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 }
 
-// Guarantees that wrong settings stop the function, all of them named.
+// Guarantees that invalid settings stop the function, with an error that names all of them.
 func TestBadEnvironment(t *testing.T) {
 	e := env("")
 	e["SLUICE_KEPT_QUEUE"] = "kept"

@@ -23,8 +23,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/s3test"
 )
 
-// Guarantees that the binary that is deployed starts without asking anybody, keeps what a stream brings in the bucket
-// with its lock, answers as Lambda reads it, and writes its metrics.
+// Guarantees that the deployed binary starts without a call, archives the records of a stream in the bucket with its
+// lock, answers in Lambda's format, and writes its metrics.
 func TestFunction(t *testing.T) {
 	built := filepath.Join(t.TempDir(), "bootstrap")
 	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2", "-o",
@@ -34,7 +34,7 @@ func TestFunction(t *testing.T) {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	b := s3test.New(t, s3test.Config{Lock: true, Mode: "COMPLIANCE", Days: 30})
-	nobody, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and never answers
+	nobody, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
 	if err != nil {
 		t.Fatal(err)
 	}

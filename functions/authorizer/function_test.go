@@ -27,7 +27,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
-// built is the folder of the function's executable, as it is deployed but for the processor.
+// built is the folder of the function's executable, which differs from the deployed one in the processor only.
 var built string
 
 func TestMain(m *testing.M) {
@@ -57,7 +57,7 @@ const (
 	patient    = 30 * time.Second
 )
 
-// world is what a function runs in: a bundle, AWS's services, and what it wrote.
+// world is the environment of a function: a bundle, the AWS services, and its output.
 type world struct {
 	t       *testing.T
 	dir     string
@@ -70,7 +70,7 @@ type world struct {
 	lines []string
 }
 
-// plans is a file with the limits of plan pro; %s is their list in YAML.
+// plans returns a file with the limits of plan pro, which are a list in YAML.
 func plans(limits, key string) string {
 	return fmt.Sprintf(`
 plans:
@@ -85,7 +85,7 @@ keys:
 `, limits, identity.HashKey([]byte(pepper), key))
 }
 
-// newWorld has a secret, and no other service unless the test gives it one.
+// newWorld has a secret, and no other service unless the test adds one.
 func newWorld(t *testing.T, limits string) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), secrets: &secretstest.Manager{}, key: identity.NewKey()}
@@ -111,7 +111,7 @@ func newWorld(t *testing.T, limits string) *world {
 	return w
 }
 
-// nobody is a URL at which nobody listens.
+// nobody returns a URL at which no server listens.
 func nobody(t *testing.T) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -140,7 +140,7 @@ func (w *world) start() {
 	host, err := lambdahost.Start(context.Background(), lambdahost.Config{
 		Binary: filepath.Join(w.dir, "bootstrap"), Name: "authorizer", Env: w.env, Environments: 1, Queue: 1000,
 		InitTimeout: patient, Timeout: patient,
-		Freeze: true, // nothing may need to run between two calls
+		Freeze: true, // the process is frozen between two calls
 		Output: func(l lambdahost.Line) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -154,7 +154,7 @@ func (w *world) start() {
 	w.t.Cleanup(func() { w.close() })
 }
 
-// close ends the function as Lambda does, and waits for that.
+// close ends the function as Lambda does, and waits for its end.
 func (w *world) close() {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patient)
@@ -170,7 +170,7 @@ func (w *world) output() []string {
 	return slices.Clone(w.lines)
 }
 
-// outcome is what API Gateway reads.
+// outcome is the answer as API Gateway reads it.
 type outcome struct {
 	PrincipalID    string
 	PolicyDocument struct {
@@ -186,7 +186,7 @@ func (o *outcome) effect() string {
 	return o.PolicyDocument.Statement[0].Effect
 }
 
-// call sends a REST API's event with these headers, as pairs.
+// call sends an event of a REST API with these headers, which are pairs.
 func (w *world) call(headers ...string) (*outcome, error) {
 	w.t.Helper()
 	answer, err := w.host.Invoke(context.Background(), event(w.t, headers...))
@@ -237,7 +237,7 @@ func event(t *testing.T, headers ...string) []byte {
 
 const ten = `      - { id: burst, tiers: [ { period: 1h, threshold: 10 } ] }`
 
-// refusal is the error with which the function does not start.
+// refusal returns the error with which the function fails to start.
 func (w *world) refusal() *lambdahost.Error {
 	w.t.Helper()
 	_, err := w.call()
@@ -248,8 +248,7 @@ func (w *world) refusal() *lambdahost.Error {
 	return e
 }
 
-// Guarantees that whoever deploys wrong settings is told all of them at once, by Lambda and in the log, and reads no
-// secret there.
+// Guarantees that invalid settings are all reported at once, to Lambda and in the log, and that no secret is in either.
 func TestBadEnvironment(t *testing.T) {
 	w := newWorld(t, ten)
 	delete(w.env, "SLUICE_SECRET")
@@ -260,7 +259,7 @@ func TestBadEnvironment(t *testing.T) {
 	for _, want := range []string{"SLUICE_CEL ", "SLUICE_REDIS_DEADLINE ", "SLUICE_COUNTERS_TABLE ",
 		"SLUICE_SECRET is missing"} {
 		if !strings.Contains(told, want) {
-			t.Errorf("Lambda is not told of %q: %s", want, told)
+			t.Errorf("Lambda does not get %q: %s", want, told)
 		}
 	}
 	w.close()
@@ -272,55 +271,55 @@ func TestBadEnvironment(t *testing.T) {
 	checkLines(t, lines)
 }
 
-// Guarantees that a plans file with mistakes stops the function, with all of them and their places.
+// Guarantees that a plans file with errors stops the function, which reports all of them with their places.
 func TestBadPlans(t *testing.T) {
 	w := newWorld(t, "      - { id: burst, tiers: [ { period: 1h, threshold: 0 } ] }\n      - { id: burst, rat: 5 }")
 	w.start()
 	told := w.refusal().Message
 	for _, want := range []string{"plans.json:5:", "plans.json:6:", "threshold", "rat"} {
 		if !strings.Contains(told, want) {
-			t.Errorf("Lambda is not told of %q: %s", want, told)
+			t.Errorf("Lambda does not get %q: %s", want, told)
 		}
 	}
 }
 
-// Guarantees that YAML in the zip stops the function, with the advice how JSON gets there.
+// Guarantees that a YAML file in the bundle stops the function, with the advice how to make JSON of it.
 func TestYAMLIsRefused(t *testing.T) {
 	w := newWorld(t, ten)
 	w.file("plans.json", plans(ten, w.key))
 	w.start()
 	told := w.refusal().Message
 	if !strings.Contains(told, "plans.json") || !strings.Contains(told, "make lambdas PLANS=") {
-		t.Errorf("Lambda is told: %s", told)
+		t.Errorf("Lambda gets: %s", told)
 	}
 }
 
-// Guarantees that a limit which the cell's store cannot keep stops the function: it would never be held.
+// Guarantees that a limit which the cell's store cannot keep stops the function.
 func TestPlansThatTheStoreCannotKeep(t *testing.T) {
 	w := newWorld(t, "      - { id: strict, algorithm: sliding_log, tiers: [ { period: 1m, threshold: 5 } ] }")
 	w.start()
 	if told := w.refusal().Message; !strings.Contains(told, "plan pro") || !strings.Contains(told, "strict") {
-		t.Errorf("Lambda is told: %s", told)
+		t.Errorf("Lambda gets: %s", told)
 	}
 }
 
-// Guarantees that keys whose pepper everybody knows are not deployed.
+// Guarantees that the function refuses keys with the public development pepper.
 func TestDevPepperIsRefused(t *testing.T) {
 	w := newWorld(t, ten)
 	w.plans(strings.ReplaceAll(plans(ten, w.key), "pepper: p1", "pepper: dev"))
 	w.start()
 	if told := w.refusal().Message; !strings.Contains(told, `"k1"`) || !strings.Contains(told, "everybody knows") {
-		t.Errorf("Lambda is told: %s", told)
+		t.Errorf("Lambda gets: %s", told)
 	}
 }
 
-// Guarantees that a missing region or role is an error that says so, and not one of each call.
+// Guarantees that a missing region or role is an error at the start that says so, and not an error of each call.
 func TestWithoutCredentials(t *testing.T) {
 	w := newWorld(t, ten)
 	delete(w.env, "AWS_SECRET_ACCESS_KEY")
 	w.start()
 	if told := w.refusal().Message; !strings.Contains(told, "AWS_SECRET_ACCESS_KEY") {
-		t.Errorf("Lambda is told: %s", told)
+		t.Errorf("Lambda gets: %s", told)
 	}
 }
 
@@ -372,7 +371,7 @@ func checkLines(t *testing.T, lines []string) (metrics []map[string]any) {
 	return metrics
 }
 
-// sum adds a metric up over lines.
+// sum returns the sum of a metric over the lines.
 func sum(metrics []map[string]any, name string) (total float64) {
 	for _, m := range metrics {
 		n, _ := m[name].(float64)
@@ -381,7 +380,7 @@ func sum(metrics []map[string]any, name string) (total float64) {
 	return total
 }
 
-// names are those of metrics that occur.
+// names returns the names of the metrics in the lines.
 func names(metrics []map[string]any) []string {
 	all := map[string]bool{}
 	for _, m := range metrics {

@@ -16,9 +16,9 @@ import (
 
 const yearly = `      - { id: year, quota: { units: 120, every: year } }`
 
-// Guarantees that deployed cells grant one quota between them, out of the counters table of the tenant's home cell,
-// nearly all of it and no unit more; that the other one leases there, and gives back at its end what it did not spend;
-// and that a cell without a way to the home grants nothing and says so in its log.
+// Guarantees that deployed cells together grant nearly all units of one quota and no unit more, from the counters table
+// of the tenant's home cell; that the other cell leases there, and gives back at its end what it did not spend; and
+// that a cell that cannot reach the home grants nothing and logs why.
 func TestCellsShareAQuota(t *testing.T) {
 	eu, us, lost := newWorld(t, yearly), newWorld(t, yearly), newWorld(t, yearly)
 	us.key, lost.key = eu.key, eu.key
@@ -46,7 +46,7 @@ func TestCellsShareAQuota(t *testing.T) {
 	}
 	admitted := map[*world]int{}
 	var mu sync.Mutex
-	// ask calls each cell until it denies, at most so often.
+	// ask calls each cell until it denies, at most most times.
 	ask := func(most int) {
 		var both sync.WaitGroup
 		for _, w := range []*world{eu, us} {
@@ -80,7 +80,7 @@ func TestCellsShareAQuota(t *testing.T) {
 	us.close()
 	sum := admitted[eu] + admitted[us]
 	if sum > 120 || sum < 100 {
-		t.Errorf("%d and %d admitted, want 120 together, or nearly", admitted[eu], admitted[us])
+		t.Errorf("%d and %d admitted, want nearly 120 together, and no more", admitted[eu], admitted[us])
 	}
 	counted := map[*world]int64{}
 	for _, w := range []*world{eu, us} {
@@ -116,9 +116,9 @@ func TestCellsShareAQuota(t *testing.T) {
 
 const tiny = `      - { id: tiny, tiers: [ { period: 24h, threshold: 5 } ] }`
 
-// Guarantees that deployed cells grant a limit too small to be divided in every cell, and together no unit more than
-// it has, whether the cells have a Redis for their own rates or not: counted in the home's DynamoDB, and not in the
-// home's Redis, which the other cannot reach.
+// Guarantees that deployed cells grant a limit too small to be divided in every cell, and no unit more than it has
+// together, with and without a Redis for their own rates: the limit is counted in the home's DynamoDB, and not in the
+// home's Redis, which the other cell cannot reach.
 func TestCellsShareASmallLimit(t *testing.T) {
 	for _, withRedis := range []bool{false, true} {
 		eu, us := newWorld(t, tiny), newWorld(t, tiny)

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/killswitchtest"
 )
 
-// withKillSwitch has the function follow an AppConfig, which has it polled each second.
+// withKillSwitch lets the function poll an AppConfig each second.
 func (w *world) withKillSwitch(mode string) *killswitchtest.AppConfig {
 	w.t.Helper()
 	a := &killswitchtest.AppConfig{Interval: time.Second}
@@ -30,7 +30,7 @@ func (w *world) withKillSwitch(mode string) *killswitchtest.AppConfig {
 	return a
 }
 
-// until calls until the answer is in the mode, "" for enforce, and returns that answer.
+// until calls until the answer has the mode, "" for enforce, and returns that answer.
 func (w *world) until(mode string, headers ...string) *outcome {
 	w.t.Helper()
 	for end := time.Now().Add(patient); ; <-time.After(20 * time.Millisecond) {
@@ -47,7 +47,7 @@ func (w *world) until(mode string, headers ...string) *outcome {
 	}
 }
 
-// stays calls until the function has logged a line, and fails where an answer is in another mode.
+// stays calls until the function has logged a line, and fails if an answer has another mode.
 func (w *world) stays(mode, line string, headers ...string) {
 	w.t.Helper()
 	for end := time.Now().Add(patient); !strings.Contains(strings.Join(w.output(), "\n"),
@@ -62,8 +62,9 @@ func (w *world) stays(mode, line string, headers ...string) {
 }
 
 // Guarantees that one deployment in AppConfig changes what the running binary does, though it is frozen between two
-// calls: in shadow a tenant who is over the limit passes, is marked, and charged nothing; in off, too, and without the
-// limits; then limits deny again. A bad credential is refused throughout, and AppConfig's failure changes nothing.
+// calls. In shadow, a tenant that is over the limit passes, is marked, and is charged nothing. In off, it passes
+// without headers of limits. In enforce, limits deny again. A bad credential is always refused, and a failure of
+// AppConfig changes nothing.
 func TestKillSwitch(t *testing.T) {
 	w := newWorld(t, ten)
 	w.withRedis()
@@ -121,8 +122,8 @@ func TestKillSwitch(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell that is off lets its tenants pass with its stores dead, asks these for no call, and still
-// refuses a bad credential. That it is asked where limits are enforced shows that the count sees it.
+// Guarantees that a cell in mode off admits its tenants while its stores fail, makes no calls to them, and still
+// refuses a bad credential. That it calls them in mode enforce shows that the test counts calls.
 func TestKillSwitchOffWithoutStores(t *testing.T) {
 	for _, of := range [][2]string{{"off", "redis"}, {"off", "dynamodb"}, {"enforce", "redis"},
 		{"enforce", "dynamodb"}} {
@@ -140,7 +141,7 @@ func TestKillSwitchOffWithoutStores(t *testing.T) {
 			for end := time.Now().Add(patient); connections.n.Load() == before; <-time.After(100 * time.Millisecond) {
 				w.is("Deny", "unavailable", "x-api-key", w.key)
 				if time.Now().After(end) {
-					t.Fatal("nobody asks the store")
+					t.Fatal("the store is not called")
 				}
 			}
 			continue
@@ -150,7 +151,7 @@ func TestKillSwitchOffWithoutStores(t *testing.T) {
 		before := connections.n.Load()
 		for range 200 {
 			if o := w.is("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != nil {
-				t.Fatalf("a store was asked: %v", o.Context)
+				t.Fatalf("a store was called: %v", o.Context)
 			}
 		}
 		w.unauthorized("x-api-key", identity.NewKey())
@@ -160,10 +161,10 @@ func TestKillSwitchOffWithoutStores(t *testing.T) {
 	}
 }
 
-// refusing is a Redis that ends each connection at once.
+// refusing is a Redis that closes each connection at once.
 type refusing struct {
 	addr string
-	n    atomic.Int64 // connections
+	n    atomic.Int64 // the number of connections
 }
 
 func dead(t *testing.T) *refusing {
@@ -181,14 +182,13 @@ func dead(t *testing.T) *refusing {
 				return
 			}
 			r.n.Add(1)
-			_ = c.Close() // whoever connected sees it
+			_ = c.Close() // the client notices it
 		}
 	}()
 	return r
 }
 
-// settle calls until what began with the function, which connects to its stores, is over: a second without a
-// connection.
+// settle calls until the connections from the function's start are over: until there is a second without a connection.
 func (w *world) settle(r *refusing) {
 	w.t.Helper()
 	seen, since := r.n.Load(), time.Now()
@@ -203,7 +203,8 @@ func (w *world) settle(r *refusing) {
 	}
 }
 
-// Guarantees that a new environment in a cell that is not enforced hears so, and that without an AppConfig it enforces.
+// Guarantees that a new environment starts in the mode of a cell that is not enforced, and that without an AppConfig it
+// enforces.
 func TestKillSwitchAtTheStart(t *testing.T) {
 	w := newWorld(t, ten)
 	w.withRedis()
@@ -218,7 +219,7 @@ func TestKillSwitchAtTheStart(t *testing.T) {
 	w.start()
 	for range 10 {
 		if o := w.is("Allow", "allowed", "x-api-key", w.key); o.Context["mode"] != nil {
-			t.Fatalf("in a mode that nobody told: %v", o.Context)
+			t.Fatalf("in a mode that was not set: %v", o.Context)
 		}
 	}
 	w.is("Deny", "limited", "x-api-key", w.key)

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 )
 
-// Guarantees that a deployed cell that is one of several allows nobody before it has heard its shares, though it knows
-// the tenant, and does once it has: a new cell must not grant what others grant already.
+// Guarantees that a deployed cell that is one of several denies every tenant until it has its shares, and admits after
+// that: a new cell must not grant what others grant already.
 func TestConfigTableWithoutShares(t *testing.T) {
 	w := newWorld(t, ten)
 	config := w.withConfigTable()
@@ -37,6 +37,6 @@ func TestConfigTableWithoutShares(t *testing.T) {
 	}
 	w.close()
 	if told := strings.Join(w.output(), "\n"); !strings.Contains(told, "there are no shares") {
-		t.Errorf("nobody is told why nothing was granted:\n%s", told)
+		t.Errorf("the log does not say why nothing was granted:\n%s", told)
 	}
 }

@@ -33,7 +33,7 @@ import (
 
 var elliptic256 = elliptic.P256()
 
-// jwks is the URL of an issuer that publishes the signer's key.
+// jwks returns the URL of an issuer that publishes the signer's key.
 func jwks(t *testing.T, signer *tokentest.Signer) string {
 	t.Helper()
 	s := httptest.NewServer(tokentest.Publishing(signer))
@@ -41,7 +41,7 @@ func jwks(t *testing.T, signer *tokentest.Signer) string {
 	return s.URL
 }
 
-// withRedis counts in a Redis server, with a deadline that a machine which does much else can hold.
+// withRedis lets the function count in a Redis server, with a deadline that a busy machine can meet.
 func (w *world) withRedis(options ...string) *redistest.Server {
 	w.t.Helper()
 	s := redistest.Start(w.t, options...)
@@ -49,7 +49,7 @@ func (w *world) withRedis(options ...string) *redistest.Server {
 	return s
 }
 
-// withDynamoDB is a small cell: it counts in a table of its own. It returns the endpoint.
+// withDynamoDB makes a small cell, which counts in a table of its own. It returns the endpoint.
 func (w *world) withDynamoDB() string {
 	w.t.Helper()
 	url := os.Getenv("SLUICE_DYNAMODB")
@@ -77,7 +77,7 @@ type configTable struct {
 	documents *table.Table
 }
 
-// newConfigTable makes one where client leads.
+// newConfigTable makes a config table with the client.
 func newConfigTable(t *testing.T, client *awsdynamodb.Client) *configTable {
 	t.Helper()
 	c := &configTable{t: t, name: "config-" + strings.ToLower(rand.Text())}
@@ -91,7 +91,7 @@ func newConfigTable(t *testing.T, client *awsdynamodb.Client) *configTable {
 	return c
 }
 
-// withConfigTable has the function read its configuration there, and not in the file of its bundle.
+// withConfigTable lets the function read its configuration there, and not from the file of its bundle.
 func (w *world) withConfigTable() *configTable {
 	w.t.Helper()
 	client, done := dynamodbtest.Connect(w.withDynamoDB())
@@ -102,7 +102,7 @@ func (w *world) withConfigTable() *configTable {
 	return c
 }
 
-// apply writes what a plans file says, and more documents with it.
+// apply stores the content of a plans file, and further documents.
 func (c *configTable) apply(version int64, text string, more ...cellconfig.Document) {
 	c.t.Helper()
 	split, err := plan.Split(time.Now(), configyaml.Source("plans.yaml", []byte(text)))
@@ -123,7 +123,7 @@ func (c *configTable) put(all ...cellconfig.Document) {
 	}
 }
 
-// used is what a store has counted of tenant acme's limit.
+// used returns the units that a store has counted of tenant acme's limit.
 func (w *world) used(s limit.Store, limits string) int64 {
 	w.t.Helper()
 	c, err := plan.Parse(configyaml.Source("plans.yaml", []byte(plans(limits, w.key))))
@@ -143,9 +143,9 @@ func (w *world) used(s limit.Store, limits string) int64 {
 
 const thousand = `      - { id: burst, tiers: [ { period: 24h, threshold: 100000 } ] }`
 
-// Guarantees that the deployed binary answers REST's events: allowed with what the backend is to know, denied over the
-// limit, and 401 without a credential or with a bad one; and that what it writes are log lines and metrics, without the
-// key or the address.
+// Guarantees that the deployed binary answers events of a REST API: allowed with the context for the backend, denied
+// over the limit, and 401 without a credential or with a bad one; and that its output is log lines and metrics, without
+// the key or the address.
 func TestRedis(t *testing.T) {
 	w := newWorld(t, ten)
 	w.withRedis()
@@ -187,7 +187,7 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// Guarantees that a function which Lambda ends gives back what it leased and did not spend.
+// Guarantees that a function that Lambda ends gives back the units that it leased and did not spend.
 func TestEndReturnsLeases(t *testing.T) {
 	w := newWorld(t, thousand)
 	server := w.withRedis()
@@ -210,8 +210,8 @@ func TestEndReturnsLeases(t *testing.T) {
 	}
 }
 
-// Guarantees that the last metrics are written by a function that Lambda ends while Redis does not answer: returning
-// what is leased takes all the time there is, and nothing that was counted is lost to it.
+// Guarantees that the last metrics are written by a function that Lambda ends while Redis does not answer: giving
+// leases back then takes all of the time.
 func TestEndWhileRedisHangs(t *testing.T) {
 	w := newWorld(t, thousand)
 	server := w.withRedis()
@@ -230,7 +230,7 @@ func TestEndWhileRedisHangs(t *testing.T) {
 	}
 }
 
-// Guarantees that Redis may ask for a password, which only the secret has, or one of Redis's own.
+// Guarantees that Redis may require a password, either that of the secret for both, or one of its own.
 func TestRedisPasswordFromASecret(t *testing.T) {
 	const password, peppers = "not-to-be-seen-password", `"peppers":{"p1":"bm90LXRoZS1kZXYtcGVwcGVyLW9mLWV2ZXJ5b25l"}`
 	for name, own := range map[string]bool{"the cell's": false, "its own": true} {
@@ -252,8 +252,8 @@ func TestRedisPasswordFromASecret(t *testing.T) {
 	}
 }
 
-// Guarantees that the first call waits for the connections that began with the function, where these take longer than a
-// decision waits for Redis: a cold start is no outage.
+// Guarantees that the first call waits for the connections that the function opens at its start, also if this takes
+// longer than a decision may wait for Redis: a cold start is not a failure of the store.
 func TestFirstCallWaitsForConnections(t *testing.T) {
 	const password = "not-to-be-seen-password"
 	w := newWorld(t, ten)
@@ -269,15 +269,15 @@ func TestFirstCallWaitsForConnections(t *testing.T) {
 	}
 }
 
-// Guarantees that without Redis calls are decided by the backstop, none is an error, and each is marked and counted as
-// such.
+// Guarantees that without Redis the backstop decides calls, none is an error, and each is marked and counted as decided
+// without the store.
 func TestRedisAway(t *testing.T) {
 	w := newWorld(t, ten)
 	server := w.withRedis()
 	w.env["SLUICE_REDIS_DEADLINE"], w.env["SLUICE_MAX_INSTANCES"] = "50ms", "5"
 	server.Kill()
 	w.start()
-	for range 2 { // ten by five instances
+	for range 2 { // ten units, divided by five instances
 		if o := w.is("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != true {
 			t.Errorf("not marked: %v", o.Context)
 		}
@@ -293,8 +293,7 @@ func TestRedisAway(t *testing.T) {
 	}
 }
 
-// Guarantees that a secret which cannot be read is no reason to let anybody in, and that the function recovers by
-// itself.
+// Guarantees that nobody is admitted while a secret cannot be read, and that the function recovers by itself.
 func TestSecretAway(t *testing.T) {
 	w := newWorld(t, ten)
 	w.withRedis()
@@ -317,7 +316,7 @@ func TestSecretAway(t *testing.T) {
 	}
 }
 
-// Guarantees that a small cell keeps its limits in DynamoDB, and gives back there what it leased.
+// Guarantees that a small cell keeps its limits in DynamoDB, and gives its leases back there.
 func TestSmallCell(t *testing.T) {
 	w := newWorld(t, thousand)
 	w.plans(plans(thousand, w.key) + "ipLimits: [ { id: address, tiers: [ { period: 24h, threshold: 50 } ] } ]\n")
@@ -347,8 +346,8 @@ func TestSmallCell(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell's config table is what calls are decided by, and a change in it within seconds: a revoked key
-// stops.
+// Guarantees that the cell's config table decides calls, and that a change in it takes effect within seconds: a revoked
+// key is refused.
 func TestConfigTable(t *testing.T) {
 	w := newWorld(t, ten)
 	config := w.withConfigTable()

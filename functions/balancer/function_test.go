@@ -23,7 +23,7 @@ func env() map[string]string {
 	}
 }
 
-// state is what is stored of the shares.
+// state returns the stored shares.
 func state(t *testing.T, stores *functiontest.Stores) (*shares.State, control.Item) {
 	t.Helper()
 	item, err := stores.Control.Get(t.Context(), control.Cells, events.SharesKey)
@@ -37,9 +37,9 @@ func state(t *testing.T, stores *functiontest.Stores) (*shares.State, control.It
 	return s, item
 }
 
-// Guarantees that the deployed binary, in its role, divides shares over DynamoDB when the stream brings that cells are
-// asked for, and goes on when the schedule calls; that it publishes what the stream brings, and keeps a poison record;
-// and that a batch which comes again changes nothing.
+// Guarantees that the deployed binary, with the permissions of its role, divides shares in DynamoDB when the stream
+// brings a wish for cells, and goes on when the schedule calls it; that it publishes the records of the stream, and
+// keeps a poison record; and that a batch that is delivered again changes nothing.
 func TestFunction(t *testing.T) {
 	stores, aws := functiontest.NewStores(t), functiontest.StartAWS(t)
 	e := env()
@@ -107,11 +107,11 @@ func TestFunction(t *testing.T) {
 		}
 	}
 	if unused := f.Unused(); len(unused) > 0 {
-		t.Errorf("granted, and not needed: %q", unused)
+		t.Errorf("granted, but not needed: %q", unused)
 	}
 }
 
-// Guarantees that wrong settings stop the function, all of them named and none of their values told.
+// Guarantees that invalid settings stop the function, with an error that names all of them and none of their values.
 func TestBadEnvironment(t *testing.T) {
 	e := env()
 	delete(e, "SLUICE_PLANS_TABLE")

@@ -18,7 +18,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/canary"
 )
 
-// Guarantees that the deployed binary writes its change and sees it in a cell's table in DynamoDB.
+// Guarantees that the deployed binary writes its change, and finds it in a cell's table in DynamoDB.
 func TestFunction(t *testing.T) {
 	stores := functiontest.NewStores(t)
 	f := functiontest.Start(t, "http://127.0.0.1:9", map[string]string{
@@ -32,7 +32,7 @@ func TestFunction(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go func() { // what brings changes to the cell
+	go func() { // brings changes to the cell
 		for ctx.Err() == nil {
 			if i, err := stores.Control.Get(ctx, control.Plans, events.CanaryKey); err == nil {
 				_, _ = stores.Cell.Apply(ctx, []cellconfig.Document{celldoc.Of(i.Event())}) // it is tried again
@@ -53,11 +53,11 @@ func TestFunction(t *testing.T) {
 		t.Errorf("canary_missed is %v, want 0", got)
 	}
 	if unused := f.Unused(); len(unused) > 0 {
-		t.Errorf("granted, and not needed: %q", unused)
+		t.Errorf("granted, but not needed: %q", unused)
 	}
 }
 
-// Guarantees that wrong settings stop the function, all of them named.
+// Guarantees that invalid settings stop the function, with an error that names all of them.
 func TestBadEnvironment(t *testing.T) {
 	told := functiontest.Start(t, "http://127.0.0.1:9",
 		map[string]string{"SLUICE_CANARY_CELLS": "eu-1=a,eu-1=b"}).Refusal()

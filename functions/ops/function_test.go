@@ -39,7 +39,7 @@ type deployed struct {
 	host *lambdahost.Host
 }
 
-// deploy builds a function and starts it in what stands for Lambda.
+// deploy builds a function and starts it in a stand-in for Lambda.
 func deploy(t *testing.T, name string, env map[string]string) *deployed {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "bootstrap")
@@ -70,7 +70,7 @@ func deploy(t *testing.T, name string, env map[string]string) *deployed {
 	return &deployed{t, host}
 }
 
-// post calls an operation as API Gateway does for ann, and reads the answer.
+// post calls an operation as API Gateway does for the caller ann, and reads the answer.
 func (f *deployed) post(path, body string, status int, into any) {
 	f.t.Helper()
 	event, err := json.Marshal(map[string]any{
@@ -106,8 +106,8 @@ const (
 	address = "203.0.113.77"
 )
 
-// Guarantees that the two operators' functions, as they are deployed, do their work over DynamoDB: a plan and a key are
-// written by the signed caller, and a counter of the cell is looked at and emptied, on record.
+// Guarantees that the two operators' functions work over DynamoDB as they are deployed: a plan and a key are written in
+// the name of the signed caller, and a counter of the cell is shown and reset, with a record of it.
 func TestOperatorsFunctions(t *testing.T) {
 	url := os.Getenv("SLUICE_DYNAMODB")
 	if url == "" {
@@ -203,7 +203,7 @@ func TestOperatorsFunctions(t *testing.T) {
 		Counters  []struct{ Capacity, Used, Remaining int64 }
 	}
 	ops.post("/counters/peek", `{"tenant":"acme"}`, 200, &counters)
-	if len(counters.Counters) != 1 || counters.Counters[0].Used != 70 { // without a path, those per tenant
+	if len(counters.Counters) != 1 || counters.Counters[0].Used != 70 { // without a path, the counters per tenant
 		t.Fatalf("peek gives %+v, want 70 used", counters)
 	}
 	ops.post("/counters/reset", `{"tenant":"acme","limit":"burst","reason":"their loop is fixed"}`, 200, &counters)
@@ -217,7 +217,7 @@ func TestOperatorsFunctions(t *testing.T) {
 	item, err := tables.Get(t.Context(), control.Operations, counters.Operation)
 	if err != nil || item.Version != 2 || item.Actor != ann || item.Reason != "their loop is fixed" ||
 		!strings.Contains(string(item.Body), `"state":"done"`) {
-		t.Errorf("on record is %+v, %v", item, err)
+		t.Errorf("the record is %+v, %v", item, err)
 	}
 
 	const ofClient = `"tenant":"acme","limit":"client","path":"/","address":"` + address + `"`
@@ -232,7 +232,7 @@ func TestOperatorsFunctions(t *testing.T) {
 	item, err = tables.Get(t.Context(), control.Operations, counters.Operation)
 	if err != nil || !strings.Contains(string(item.Body), addresses.Anonymise(netip.MustParseAddr(address))) ||
 		strings.Contains(string(item.Body), address) {
-		t.Errorf("on record is %s, %v", item.Body, err)
+		t.Errorf("the record is %s, %v", item.Body, err)
 	}
 	if _, err := config.Apply(t.Context(),
 		[]cellconfig.Document{{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 2,
@@ -261,7 +261,7 @@ func TestOperatorsFunctions(t *testing.T) {
 	}
 	for name, role := range roles {
 		if unused := role.Unused(); len(unused) > 0 {
-			t.Errorf("granted to %s, and not needed: %q", name, unused)
+			t.Errorf("granted to %s, but not needed: %q", name, unused)
 		}
 	}
 }

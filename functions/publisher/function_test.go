@@ -22,8 +22,8 @@ func env() map[string]string {
 	}
 }
 
-// Guarantees that the deployed binary publishes what a stream brings, through SNS that throttles, keeps a poison
-// record, and counts.
+// Guarantees that the deployed binary publishes the records of a stream while SNS throttles, keeps a poison record, and
+// counts.
 func TestFunction(t *testing.T) {
 	aws := functiontest.StartAWS(t)
 	f := functiontest.Start(t, aws.URL, env())
@@ -59,7 +59,7 @@ func TestFunction(t *testing.T) {
 	}
 }
 
-// Guarantees that wrong settings stop the function, all of them named and none of their values told.
+// Guarantees that invalid settings stop the function, with an error that names all of them and none of their values.
 func TestBadEnvironment(t *testing.T) {
 	e := env()
 	delete(e, "SLUICE_PLANS_TABLE")

@@ -43,7 +43,8 @@ func TestFunction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, cell := range []string{"us-1", "eu-1"} { // the second takes of the first one's share, and both are to know
+	// the second cell takes a part of the first one's share, and both must acknowledge it
+	for i, cell := range []string{"us-1", "eu-1"} {
 		stores.Put(t, control.Cells, cell, `{"id":"`+cell+`","request":{"id":"","kind":"join","cell":"`+cell+
 			`","weight":1}}`)
 		if r, err := b.Run(t.Context()); err != nil || len(r.Awaited) != 2*i {
@@ -86,12 +87,12 @@ func TestFunction(t *testing.T) {
 		t.Errorf("the shares' message was lost, and the acknowledgement is %+v, %v", ack, err)
 	}
 	if unused := f.Unused(); len(unused) > 0 {
-		t.Errorf("granted, and not needed: %q", unused)
+		t.Errorf("granted, but not needed: %q", unused)
 	}
 }
 
-// Guarantees that nothing which somebody writes to the cell's table past Sluice hides from the deployed binary, or
-// keeps it from comparing: a key under its hash, whose cover is the same key in a shard of another id; a document
+// Guarantees that the deployed binary finds everything that somebody writes to the cell's table without Sluice, and is
+// not prevented from comparing: a key under its hash, whose cover is the same key in a shard of another id; a document
 // that was replaced by a row without attributes; a state that says that all but the last key was compared; a row
 // without attributes in place of the state; and a number above that of the last log entry.
 func TestForgedRows(t *testing.T) {
@@ -193,7 +194,7 @@ func TestForgedRows(t *testing.T) {
 
 func text(s string) types.AttributeValue { return &types.AttributeValueMemberS{Value: s} }
 
-// Guarantees that wrong settings stop the function, all of them named.
+// Guarantees that invalid settings stop the function, with an error that names all of them.
 func TestBadEnvironment(t *testing.T) {
 	told := functiontest.Start(t, "http://127.0.0.1:9",
 		map[string]string{"SLUICE_CELL": "eu-1", "SLUICE_GRACE": "2h"}).Refusal()

@@ -15,16 +15,16 @@ import (
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 )
 
-// CheckEvery is how often files are looked at for changes, where nothing else is said.
+// CheckEvery is the interval at which [Files.Watch] should check files for changes.
 const CheckEvery = time.Second
 
-// Files keeps a configuration that is read from files, and replaces it when they change. A configuration with anything
-// wrong never replaces a good one. It is safe for concurrent use. Make it with [OpenFiles].
+// Files reads a configuration from files, and reads it again when they change. An invalid configuration never replaces
+// a valid one. It is safe for concurrent use. Create it with [OpenFiles].
 type Files struct {
 	c FilesConfig
 
-	mu   sync.Mutex // over a reload
-	seen []fileState
+	mu   sync.Mutex  // held during a reload
+	seen []fileState // the files when they were last read
 }
 
 // FilesConfig sets up [Files].
@@ -34,11 +34,11 @@ type FilesConfig struct {
 	Options envoyconfig.Options
 
 	Apply  func(*envoyconfig.Config) // puts a configuration in force; required
-	Failed func(error)               // is told of a configuration that was not; may be nil
+	Failed func(error)               // is called when a configuration is refused; may be nil
 	Log    *slog.Logger              // if nil, slog.Default()
 }
 
-// fileState tells whether a file changed. The zero fileState is one that cannot be looked at.
+// fileState is compared to find out whether a file has changed. If info is nil, the file cannot be examined.
 type fileState struct {
 	name     string
 	size     int64
@@ -51,7 +51,7 @@ func (f fileState) same(o fileState) bool {
 		(f.info == nil || os.SameFile(f.info, o.info))
 }
 
-// OpenFiles reads the files for the first time. The error says which file is wrong, and how.
+// OpenFiles reads the files for the first time. An error names the file and says what is wrong with it.
 func OpenFiles(c FilesConfig) (*Files, error) {
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -63,7 +63,7 @@ func OpenFiles(c FilesConfig) (*Files, error) {
 	return f, nil
 }
 
-// Reload reads the files again. If anything is wrong, the configuration in force stays, and the log says what.
+// Reload reads the files again. If one of them is invalid, the configuration in force stays, and the error is logged.
 func (f *Files) Reload() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,8 +78,9 @@ func (f *Files) Reload() error {
 	return nil
 }
 
-// Watch reloads when a file has changed, and at each value of now, until the context ends. It looks at the files that
-// often: a mounted volume, such as that of a ConfigMap, tells nobody that it was replaced.
+// Watch reloads when a file has changed, and at each value received from now, until the context ends. It compares the
+// files at the interval every, because a mounted volume, such as that of a ConfigMap, sends no events when it is
+// replaced.
 func (f *Files) Watch(ctx context.Context, every time.Duration, now <-chan os.Signal) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -88,17 +89,17 @@ func (f *Files) Watch(ctx context.Context, every time.Duration, now <-chan os.Si
 		case <-ctx.Done():
 			return
 		case <-now:
-			_ = f.Reload() // logged there
+			_ = f.Reload() // Reload logs its error
 		case <-tick.C:
-			_ = f.Check() // the same
+			_ = f.Check() // so does Check
 		}
 	}
 }
 
-// Check reloads if a file has changed since it was read last.
+// Check reloads if a file has changed since the last reload.
 func (f *Files) Check() error {
 	f.mu.Lock()
-	changed := !slices.EqualFunc(f.seen, f.look(), fileState.same)
+	changed := !slices.EqualFunc(f.seen, f.states(), fileState.same)
 	f.mu.Unlock()
 	if !changed {
 		return nil
@@ -107,7 +108,7 @@ func (f *Files) Check() error {
 }
 
 func (f *Files) load() error {
-	f.seen = f.look() // before they are read: a change in between is then seen
+	f.seen = f.states() // before the files are read, so that the next Check finds a change made in between
 	files := make([]envoyconfig.File, 0, len(f.seen))
 	for _, state := range f.seen {
 		data, err := readFile(state.name)
@@ -130,8 +131,9 @@ func (f *Files) load() error {
 	return nil
 }
 
-// look lists the files as they are now. A path that cannot be looked at is taken for a file, so that reading it fails.
-func (f *Files) look() []fileState {
+// states returns the present states of the files. A path that cannot be examined counts as a file, so that reading it
+// fails.
+func (f *Files) states() []fileState {
 	var states []fileState
 	for _, path := range f.c.Paths {
 		info, err := os.Stat(path)
@@ -162,12 +164,12 @@ func stateOf(path string) fileState {
 	return fileState{path, info.Size(), info.ModTime(), info}
 }
 
-// readFile reads at most one byte more than a file may have, so that a device without an end cannot fill the memory.
+// readFile reads at most one byte more than a file may have, so that an endless device cannot fill the memory.
 func readFile(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // nothing was written to it
 	return io.ReadAll(io.LimitReader(file, envoyconfig.MaxFileBytes+1))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 )
 
-// watched is a folder of configuration files, and what is in force.
+// watched is a folder of configuration files, with the configuration in force.
 type watched struct {
 	*server.Files
 	dir     string
@@ -31,9 +31,10 @@ func watch(t *testing.T, files map[string]string) (*watched, error) {
 		write(t, filepath.Join(w.dir, name), []byte(text))
 	}
 	var err error
-	w.Files, err = server.OpenFiles(server.FilesConfig{Paths: []string{w.dir}, Log: slog.New(slog.NewTextHandler(&w.log,
-		nil)),
-		Apply: func(c *envoyconfig.Config) { w.current = c.Dump() }, Failed: func(error) { w.failed++ }})
+	w.Files, err = server.OpenFiles(server.FilesConfig{
+		Paths: []string{w.dir}, Log: slog.New(slog.NewTextHandler(&w.log, nil)),
+		Apply: func(c *envoyconfig.Config) { w.current = c.Dump() }, Failed: func(error) { w.failed++ },
+	})
 	return w, err
 }
 
@@ -43,7 +44,7 @@ func domain(name, n string) string {
 
 func (w *watched) check(t *testing.T, want ...string) {
 	t.Helper()
-	_ = w.Check() // what is wrong is counted
+	_ = w.Check() // errors are counted in w.failed
 	if got := strings.Count(w.current, "\n"); got != len(want) {
 		t.Errorf("%d limits in force, want %d:\n%s", got, len(want), w.current)
 	}
@@ -54,8 +55,8 @@ func (w *watched) check(t *testing.T, want ...string) {
 	}
 }
 
-// Guarantees that files of a folder are read together, that a change, a new and a removed file are seen, and that one
-// bad file leaves all of the old configuration in force until it is mended.
+// Guarantees that the files of a folder are read together, that changed, new and removed files are noticed, and that
+// one invalid file leaves the whole previous configuration in force until it is corrected.
 func TestFiles(t *testing.T) {
 	w, err := watch(t, map[string]string{"a.yaml": domain("a", "1"), "b.yml": domain("b", "2"), ".hidden.yaml": "no",
 		"c.txt": "no"})
@@ -70,7 +71,7 @@ func TestFiles(t *testing.T) {
 
 	write(t, filepath.Join(w.dir, "a.yaml"), []byte(domain("a", "one")))
 	write(t, filepath.Join(w.dir, "c.yaml"), []byte(domain("c", "55")))
-	for range 3 { // it is reported once
+	for range 3 { // the error is reported once
 		w.check(t, "requests_per_unit=1,", "requests_per_unit=33,", "requests_per_unit=4,")
 	}
 	if w.failed != 1 || !strings.Contains(w.log.String(), "a.yaml: error loading config file") {
@@ -93,7 +94,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// Guarantees that the first load fails by name.
+// Guarantees that OpenFiles fails with an error that names the file if nothing can be read, or a file is invalid.
 func TestFilesErrors(t *testing.T) {
 	if _, err := watch(t, nil); err == nil || !strings.Contains(err.Error(), "no file *.yaml or *.yml in") {
 		t.Errorf("an empty folder: %v", err)
@@ -108,7 +109,7 @@ func TestFilesErrors(t *testing.T) {
 	}
 }
 
-// Guarantees that Watch looks at the files at every tick, and at once when it is told to.
+// Guarantees that Watch checks the files at every tick, and reloads at once after a signal.
 func TestWatch(t *testing.T) {
 	w, err := watch(t, map[string]string{"a.yaml": domain("a", "1")})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// clientHandler answers clients without gRPC, and health checks.
+// clientHandler serves clients without gRPC, and health checks.
 func (s *Server) clientHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /json", s.json)
@@ -17,11 +17,11 @@ func (s *Server) clientHandler() http.Handler {
 	if s.c.Limits != nil {
 		s.c.Limits.Register(mux)
 	}
-	return s.c.Metrics.count(mux)
+	return s.c.Metrics.record(mux)
 }
 
-// json decides on a request in the JSON form of the protocol. It answers 200 or 429 with the decision, and 400 for
-// whatever is wrong, as envoyproxy/ratelimit does.
+// json decides a request in the JSON form of the protocol. The status is 200 or 429 for a decision, and 400 for any
+// error, as in envoyproxy/ratelimit.
 func (s *Server) json(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBytes))
 	var request rlsv3.RateLimitRequest
@@ -47,24 +47,24 @@ func (s *Server) json(w http.ResponseWriter, r *http.Request) {
 	if response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
 		w.WriteHeader(http.StatusTooManyRequests)
 	}
-	_, _ = w.Write(text) // a client that has gone needs no answer
+	_, _ = w.Write(text) // fails only if the client has closed the connection
 }
 
-// healthcheck answers 200 and "OK" while the server takes requests, and 500 while it does not.
+// healthcheck answers 200 and "OK" while the server is healthy, and 500 otherwise.
 func (s *Server) healthcheck(w http.ResponseWriter, _ *http.Request) {
 	if !s.serving.Load() {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
-	_, _ = io.WriteString(w, "OK") // as above
+	_, _ = io.WriteString(w, "OK")
 }
 
-// debugHandler tells operators how the service stands.
+// debugHandler serves diagnostics for operators.
 func (s *Server) debugHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /rlconfig", func(w http.ResponseWriter, _ *http.Request) {
 		if c := s.c.RateLimits.Current(); c != nil {
-			_, _ = io.WriteString(w, c.Dump()) // as above
+			_, _ = io.WriteString(w, c.Dump())
 		}
 	})
 	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) { s.c.RateLimits.Stats().Write(w) })
@@ -79,7 +79,7 @@ func (s *Server) debugHandler() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "/debug/pprof/: profiles\n/metrics: for Prometheus\n"+
-			"/rlconfig: the configuration in force\n/stats: statistics\n") // as above
+			"/rlconfig: the configuration in force\n/stats: statistics\n")
 	})
 	return mux
 }

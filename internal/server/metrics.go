@@ -24,9 +24,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
 
-// Metrics are what the service tells Prometheus at /metrics of the debug server. Their number is bounded: labels are
-// methods, codes, names of stores, and the names of statistics, which package rls bounds. The zero Metrics is ready for
-// use, and safe for concurrent use.
+// Metrics holds what the debug server reports to Prometheus at /metrics. The number of time series is bounded:
+// labels are methods, codes, names of stores, and the names of statistics, whose number package rls bounds. The zero
+// Metrics is ready for use. It is safe for concurrent use.
 type Metrics struct {
 	mu       sync.RWMutex
 	requests map[requestLabels]*histogram
@@ -40,13 +40,14 @@ type callLabels struct {
 	failed bool
 }
 
-// bounds are the upper ends of the histograms' buckets, in seconds: from a decision in memory to a call that times out.
+// bounds are the upper bounds of the histograms' buckets, in seconds. They reach from a decision in memory to a call
+// that times out.
 var bounds = [...]float64{25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 20e-3, 50e-3, 100e-3,
 	250e-3, 1, 2.5, 10}
 
 // histogram counts durations.
 type histogram struct {
-	buckets [len(bounds) + 1]atomic.Int64 // the last one is above all bounds
+	buckets [len(bounds) + 1]atomic.Int64 // the last one holds durations above all bounds
 	nanos   atomic.Int64
 }
 
@@ -56,8 +57,8 @@ func (h *histogram) observe(took time.Duration) {
 	h.nanos.Add(int64(took))
 }
 
-// at returns the histogram of the labels, which it adds to m if need be.
-func at[L comparable](mu *sync.RWMutex, m *map[L]*histogram, labels L) *histogram {
+// histogramOf returns the histogram of the labels. It adds one to m if there is none.
+func histogramOf[L comparable](mu *sync.RWMutex, m *map[L]*histogram, labels L) *histogram {
 	mu.RLock()
 	h := (*m)[labels]
 	mu.RUnlock()
@@ -76,22 +77,22 @@ func at[L comparable](mu *sync.RWMutex, m *map[L]*histogram, labels L) *histogra
 	return h
 }
 
-// ObserveCall counts a call of a store. It is for resilience.ChainConfig.Observe.
+// ObserveCall records a call to a store. It is meant for resilience.ChainConfig.Observe.
 func (m *Metrics) ObserveCall(store string, took time.Duration, failed bool) {
-	at(&m.mu, &m.calls, callLabels{store, failed}).observe(took)
+	histogramOf(&m.mu, &m.calls, callLabels{store, failed}).observe(took)
 }
 
-// intercept counts the requests of gRPC.
+// intercept records the requests of the gRPC server.
 func (m *Metrics) intercept(
 	ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
 ) (any, error) {
 	began := time.Now()
 	out, err := handle(ctx, req)
-	at(&m.mu, &m.requests, requestLabels{info.FullMethod, codeOf(out, err)}).observe(time.Since(began))
+	histogramOf(&m.mu, &m.requests, requestLabels{info.FullMethod, codeOf(out, err)}).observe(time.Since(began))
 	return out, err
 }
 
-// codeOf is the code of a gRPC request, or OVER_LIMIT for a decision that denies.
+// codeOf returns the code of a gRPC request, or OVER_LIMIT for a decision that denies.
 func codeOf(out any, err error) string {
 	if err != nil {
 		return status.Code(err).String()
@@ -102,20 +103,20 @@ func codeOf(out any, err error) string {
 	return codes.OK.String()
 }
 
-// count counts the requests of an HTTP server by their pattern in mux.
-func (m *Metrics) count(mux *http.ServeMux) http.Handler {
+// record returns a handler that records the requests to mux by their pattern.
+func (m *Metrics) record(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		began, seen := time.Now(), &statusWriter{ResponseWriter: w, code: http.StatusOK}
-		mux.ServeHTTP(seen, r)
+		began, response := time.Now(), &statusWriter{ResponseWriter: w, code: http.StatusOK}
+		mux.ServeHTTP(response, r)
 		pattern := r.Pattern
 		if pattern == "" {
 			pattern = "other"
 		}
-		at(&m.mu, &m.requests, requestLabels{pattern, strconv.Itoa(seen.code)}).observe(time.Since(began))
+		histogramOf(&m.mu, &m.requests, requestLabels{pattern, strconv.Itoa(response.code)}).observe(time.Since(began))
 	})
 }
 
-// denies reports whether an answer is a decision that denies.
+// denies reports whether a response is a decision that denies.
 func denies(out any) bool {
 	switch out := out.(type) {
 	case *rlsv3.RateLimitResponse:
@@ -132,7 +133,7 @@ type statusWriter struct {
 	code int
 }
 
-// WriteHeader remembers the status.
+// WriteHeader implements [http.ResponseWriter].
 func (w *statusWriter) WriteHeader(code int) {
 	w.code = code
 	w.ResponseWriter.WriteHeader(code)
@@ -141,12 +142,12 @@ func (w *statusWriter) WriteHeader(code int) {
 // exposition writes metrics in Prometheus's text format.
 type exposition struct{ w io.Writer }
 
-// family begins a metric.
+// family writes the lines that introduce a metric.
 func (e exposition) family(name, kind, help string) {
 	fmt.Fprintf(e.w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 }
 
-// sample writes a value. Labels are pairs of name and value.
+// sample writes a value. labels alternates names and values.
 func (e exposition) sample(name string, value float64, labels ...string) {
 	fmt.Fprintf(e.w, "%s%s %s\n", name, labelText(labels), strconv.FormatFloat(value, 'g', -1, 64))
 }
@@ -221,7 +222,7 @@ func (m *Metrics) write(w io.Writer, service *rls.Service, chain *resilience.Cha
 	e.sample("go_memstats_sys_bytes", float64(memory.Sys))
 }
 
-// each runs f while no label is added.
+// each runs f under the lock, so that no histogram is added meanwhile.
 func (m *Metrics) each(f func()) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

@@ -19,8 +19,8 @@ var (
 		`)?) (\S+)$`)
 )
 
-// readMetrics reads Prometheus's text format strictly: every metric has a HELP and a TYPE before it, no sample is there
-// twice, and every value is a number.
+// readMetrics reads Prometheus's text format. It fails the test unless every metric has a HELP and a TYPE before it, no
+// sample is repeated, and every value is a number.
 func readMetrics(t *testing.T, text string) map[string]float64 {
 	t.Helper()
 	families, samples := map[string]bool{}, map[string]float64{}
@@ -46,14 +46,15 @@ func readMetrics(t *testing.T, text string) map[string]float64 {
 			t.Error(err)
 		}
 		if _, twice := samples[sample[1]+sample[2]]; twice {
-			t.Errorf("%s%s is there twice", sample[1], sample[2])
+			t.Errorf("%s%s is repeated", sample[1], sample[2])
 		}
 		samples[sample[1]+sample[2]] = value
 	}
 	return samples
 }
 
-// Guarantees that /metrics is in Prometheus's format whatever clients send, and counts requests by method and code.
+// Guarantees that /metrics is in Prometheus's format, whatever clients send, and that it counts requests by method and
+// code.
 func TestMetrics(t *testing.T) {
 	r := start(t, server.Config{RateLimits: service(t, nil)})
 	client := rlsv3.NewRateLimitServiceClient(r.dial(t, insecure.NewCredentials()))
@@ -63,7 +64,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	if _, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{}); err == nil {
-		t.Error("an empty request is no error")
+		t.Error("an empty request is not an error")
 	}
 	r.http(t, "HTTP", "POST", "/json",
 		`{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "\"\\\n{}"}], "limit": {"unit": "DAY", `+

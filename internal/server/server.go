@@ -1,12 +1,12 @@
-// Package server runs the rate limit service: a gRPC server for Envoy, an HTTP server for clients without gRPC, and a
-// third one, for operators, that tells how the service stands.
+// Package server runs the rate limit service: a gRPC server for Envoy, an HTTP server for clients without gRPC, and an
+// HTTP server with diagnostics for operators.
 //
 //	gRPC    envoy.service.ratelimit.v3, sluice.limits.v1, grpc.health.v1, reflection
 //	HTTP    POST /json, GET /healthcheck, POST /v1/…
 //	debug   GET /rlconfig, /stats, /metrics, /debug/pprof/
 //
-// The paths and their answers are those of envoyproxy/ratelimit, except for /metrics, in Prometheus's text format, and
-// for /v1, which is Sluice's own API (package limits).
+// The paths and their responses are those of envoyproxy/ratelimit, except for /metrics, which is in Prometheus's text
+// format, and for /v1, which is Sluice's own API (package limits).
 package server
 
 import (
@@ -41,26 +41,27 @@ import (
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
 
-// Bounds on what clients can hold.
+// Bounds on what clients can occupy.
 const (
-	// DefaultMaxConnections is how many connections each of the servers has at most, where nothing else is said.
+	// DefaultMaxConnections is the largest number of connections of each server if Config.MaxConnections is 0.
 	DefaultMaxConnections = 10_000
 
-	maxStreams      = 1000     // requests at once on one connection
-	maxRequestBytes = 4 << 20  // of one request; gRPC's own default
-	maxHeaderBytes  = 64 << 10 // of one request
-	handshakeWithin = 5 * time.Second
-	requestWithin   = 10 * time.Second // until a request over HTTP has arrived, and until its answer is taken
-	idleFor         = 2 * time.Minute  // an HTTP connection without requests is closed
+	maxStreams       = 1000     // requests at once on one connection
+	maxRequestBytes  = 4 << 20  // of one request; gRPC's own default
+	maxHeaderBytes   = 64 << 10 // of one request
+	handshakeTimeout = 5 * time.Second
+	requestTimeout   = 10 * time.Second // to read a request over HTTP, and to write its response
+	idleTimeout      = 2 * time.Minute  // an HTTP connection without requests is closed after this time
 
-	// A gRPC connection that says nothing for so long is asked whether it is still there, and closed if it is not.
-	pingAfter, pingWithin = 30 * time.Second, 10 * time.Second
+	// After pingAfter without traffic, the server pings the client of a gRPC connection. It closes the connection if no
+	// answer comes within pingTimeout.
+	pingAfter, pingTimeout = 30 * time.Second, 10 * time.Second
 
-	// A client may ask so often whether the server is still there. Envoy's shortest setting is 1 s.
-	leastPingInterval = time.Second
+	// minPingInterval is the shortest interval at which clients may ping the server. Envoy's shortest setting is 1 s.
+	minPingInterval = time.Second
 )
 
-// DefaultGrace is how long requests in flight may take once the server stops.
+// DefaultGrace is how long requests in flight may take after the server has begun to stop.
 const DefaultGrace = 15 * time.Second
 
 // HealthName is the name of the service in grpc.health.v1, beside "" for the server as a whole.
@@ -69,22 +70,22 @@ const HealthName = "ratelimit"
 // Config sets up a [Server].
 type Config struct {
 	RateLimits *rls.Service    // required
-	Limits     *limits.Service // Sluice's own API; nil: it is not served
+	Limits     *limits.Service // Sluice's own API; if nil, it is not served
 
-	Metrics *Metrics          // told at /metrics; if nil, a new one
+	Metrics *Metrics          // served at /metrics; if nil, New makes one
 	Chain   *resilience.Chain // the stores, for Metrics; nil if counters are in memory
 
-	// Addresses to listen on: host:port, or for GRPC also unix:PATH. Where one is "", that server does not run.
+	// The addresses to listen on: host:port, or for GRPC also unix:PATH. A server whose address is "" does not run.
 	GRPC, HTTP, Debug string
 
 	TLS            *tls.Config   // of GRPC and HTTP; if nil, plain text
 	MaxConnections int           // of each server; 0 selects DefaultMaxConnections
-	MaxAge         time.Duration // a gRPC connection ends after so long, so that clients find new servers; 0: never
+	MaxAge         time.Duration // of a gRPC connection, so that clients find new servers; 0: without bound
 
-	// DrainFor is how long the server still takes requests after it has begun to say that it is not healthy, so that
-	// balancers have time to see it.
+	// DrainFor is how long the server still takes requests after it has begun to report that it is not healthy. In this
+	// time, load balancers find out.
 	DrainFor time.Duration
-	Grace    time.Duration // 0 selects DefaultGrace
+	Grace    time.Duration // for the requests in flight after DrainFor; 0 selects DefaultGrace
 
 	Log *slog.Logger // if nil, slog.Default()
 }
@@ -98,13 +99,13 @@ type Server struct {
 	parts   []part
 }
 
-// part is one of the servers.
+// part is the gRPC server or one of the HTTP servers.
 type part struct {
 	name     string
 	listener net.Listener
 	serve    func(net.Listener) error
 	stop     func(context.Context) error // waits for requests in flight
-	cut      func()                      // ends at once
+	cut      func()                      // closes all connections at once
 }
 
 // Listen opens the listeners. The error names the address. Call [Server.Serve] next.
@@ -140,7 +141,7 @@ func Listen(c Config) (*Server, error) {
 	return s, nil
 }
 
-// Addr returns where the server "gRPC", "HTTP" or "debug" listens, or nil if it does not run.
+// Addr returns the address of the server with the name "gRPC", "HTTP" or "debug", or nil if that server does not run.
 func (s *Server) Addr(name string) net.Addr {
 	for _, p := range s.parts {
 		if p.name == name {
@@ -175,17 +176,18 @@ func (s *Server) addGRPC() error {
 		return err
 	}
 	options := []grpc.ServerOption{
-		grpc.ConnectionTimeout(handshakeWithin),
+		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxConcurrentStreams(maxStreams),
-		// goroutines whose stacks have grown: 12 % less processor time
+		// workers keep their goroutines, and so the stacks that requests need, instead of growing a new one each time
 		grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))),
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingWithin,
-			MaxConnectionAge:      s.c.MaxAge,
-			MaxConnectionAgeGrace: s.c.Grace}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval,
-			PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: pingAfter, Timeout: pingTimeout, MaxConnectionAge: s.c.MaxAge, MaxConnectionAgeGrace: s.c.Grace,
+		}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+			MinTime: minPingInterval, PermitWithoutStream: true,
+		}),
 		grpc.ChainUnaryInterceptor(s.c.Metrics.intercept, s.recoverPanic),
 	}
 	if s.c.TLS != nil {
@@ -220,43 +222,46 @@ func (s *Server) addHTTP(name, address string, handler http.Handler, encrypted *
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: handshakeWithin, ReadTimeout: requestWithin,
-		IdleTimeout: idleFor, MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(s.c.Log.Handler(),
-			slog.LevelDebug)}
-	if name != "debug" { // a profile takes as long as the operator says
-		server.WriteTimeout = requestWithin
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: handshakeTimeout, ReadTimeout: requestTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(s.c.Log.Handler(), slog.LevelDebug),
+	}
+	if name != "debug" { // the operator chooses how long a profile takes
+		server.WriteTimeout = requestTimeout
 	}
 	s.parts = append(s.parts, part{name: name, listener: listener, serve: server.Serve, stop: server.Shutdown,
 		cut: func() { _ = server.Close() }})
 	return nil
 }
 
-// recoverPanic makes an error of a panic, and logs it. One request must not end the server.
+// recoverPanic logs a panic and turns it into an error: one request must not end the server.
 func (s *Server) recoverPanic(
 	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
 ) (out any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.c.Log.Error("a request made the server panic", "panic", p, "stack", string(debug.Stack()))
+			s.c.Log.Error("a request caused a panic and was answered with an error", "panic", p, "stack",
+				string(debug.Stack()))
 			out, err = nil, status.Error(codes.Internal, "internal error")
 		}
 	}()
 	return handle(ctx, req)
 }
 
-// setServing says whether the server is healthy.
-func (s *Server) setServing(is bool) {
+// setServing sets whether health checks report the server as healthy.
+func (s *Server) setServing(serving bool) {
 	state := healthv1.HealthCheckResponse_NOT_SERVING
-	if is {
+	if serving {
 		state = healthv1.HealthCheckResponse_SERVING
 	}
-	s.serving.Store(is)
+	s.serving.Store(serving)
 	s.health.SetServingStatus("", state)
 	s.health.SetServingStatus(HealthName, state)
 }
 
-// Serve serves until the context ends. Then it says that it is not healthy, takes requests for Config.DrainFor, and
-// waits for what is in flight, for Config.Grace at most. A value on again ends all waiting.
+// Serve serves until the context ends. Then health checks report that the server is not healthy, but it takes requests
+// for Config.DrainFor. After that it waits for the requests in flight, for Config.Grace at most. A value on again ends
+// both waits: Serve then closes all connections and returns.
 func (s *Server) Serve(ctx context.Context, again <-chan struct{}) error {
 	failed := make(chan error, len(s.parts))
 	var running sync.WaitGroup
@@ -284,9 +289,10 @@ func (s *Server) Serve(ctx context.Context, again <-chan struct{}) error {
 	return err
 }
 
-// drain waits for what is in flight.
+// drain stops the servers as described at Serve.
 func (s *Server) drain(again <-chan struct{}) error {
-	s.c.Log.Info("stopping: not healthy any more; requests in flight may finish", "drain", s.c.DrainFor, "grace",
+	s.c.Log.Info("stopping: health checks fail from now on, and requests in flight may finish", "drain", s.c.DrainFor,
+		"grace",
 		s.c.Grace)
 	if s.c.DrainFor > 0 {
 		wait := time.NewTimer(s.c.DrainFor)

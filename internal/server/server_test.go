@@ -41,7 +41,7 @@ import (
 
 const file = "domain: d\ndescriptors:\n  - {key: a, rate_limit: {unit: year, requests_per_unit: 2}}\n"
 
-// service makes a service with the file in force, on a store, or on one in memory.
+// service returns a service with the configuration file, on the store. If store is nil, counters are in memory.
 func service(t testing.TB, store limit.Store) *rls.Service {
 	t.Helper()
 	if store == nil {
@@ -62,7 +62,7 @@ func service(t testing.TB, store limit.Store) *rls.Service {
 	return s
 }
 
-// running is a server, with what ends it.
+// running is a server that serves, with the functions that end it.
 type running struct {
 	*server.Server
 	stop  context.CancelFunc
@@ -122,7 +122,7 @@ func (r *running) http(t testing.TB, server, method, path, body string) (int, st
 	return resp.StatusCode, string(text)
 }
 
-// Guarantees what clients over gRPC and HTTP get, and what operators see.
+// Guarantees that clients get decisions and health over gRPC and HTTP, and operators the diagnostics.
 func TestServe(t *testing.T) {
 	r := start(t, server.Config{RateLimits: service(t, nil)})
 	conn := r.dial(t, insecure.NewCredentials())
@@ -183,7 +183,10 @@ func reflected(t *testing.T, conn *grpc.ClientConn) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}); err != nil {
+	list := &reflectionv1.ServerReflectionRequest{
+		MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{},
+	}
+	if err := stream.Send(list); err != nil {
 		t.Fatal(err)
 	}
 	out, err := stream.Recv()
@@ -194,7 +197,7 @@ func reflected(t *testing.T, conn *grpc.ClientConn) string {
 	return out.String()
 }
 
-// gate is a store whose decisions wait until they are let through.
+// gate is a store whose decisions wait until the test lets them pass.
 type gate struct {
 	limit.Store
 	arrived, open chan struct{}
@@ -206,8 +209,8 @@ func (g *gate) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 	return g.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that a stop says that the server is not healthy, lets the request in flight finish, and takes no new one;
-// and that a second signal ends the wait.
+// Guarantees that a server that stops is reported as not healthy, lets the request in flight finish, and takes no new
+// requests, and that a second signal ends the wait.
 func TestDrain(t *testing.T) {
 	for _, cut := range []bool{false, true} {
 		inner, err := memory.New(memory.Config{})
@@ -268,7 +271,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// Guarantees that an address that is taken, or none at all, is an error that names it, and that nothing is left open.
+// Guarantees that Listen fails if an address is in use, with an error that names it, or if there is no address, and
+// that it leaves no listener open.
 func TestListenErrors(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -282,10 +286,10 @@ func TestListenErrors(t *testing.T) {
 		t.Errorf("a taken address: %v", err)
 	}
 	if _, err := server.Listen(server.Config{RateLimits: s}); err == nil {
-		t.Error("no address is no error")
+		t.Error("Listen without an address succeeds")
 	}
 	if _, err := server.Listen(server.Config{GRPC: "127.0.0.1:0"}); err == nil {
-		t.Error("no service is no error")
+		t.Error("Listen without a service succeeds")
 	}
 }
 
@@ -330,7 +334,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// sign makes a certificate; with a nil parent, of an authority.
+// sign makes a certificate that the parent has signed. If parent is nil, it is the certificate of an authority.
 func (a *authority) sign(name string, parent *authority) (*x509.Certificate, *ecdsa.PrivateKey, []byte) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -380,8 +384,8 @@ func write(t testing.TB, name string, data []byte) {
 	}
 }
 
-// Guarantees that with mutual TLS only clients of the right authority are answered, over gRPC and HTTP, and that a new
-// certificate is in force for new connections, and a bad one is not.
+// Guarantees that with mutual TLS only clients of the right authority are answered, over gRPC and HTTP, that new
+// connections use reloaded certificates, and that an invalid file changes nothing.
 func TestMutualTLS(t *testing.T) {
 	dir := t.TempDir()
 	servers, clients, others := newAuthority(t), newAuthority(t), newAuthority(t)
@@ -445,7 +449,7 @@ func TestMutualTLS(t *testing.T) {
 		t.Errorf("after a bad file: %v", err)
 	}
 	if _, err := server.OpenCertificates(cert, cert, "", slog.Default()); err == nil {
-		t.Error("a key that is none is accepted")
+		t.Error("a file that holds no key is accepted")
 	}
 }
 

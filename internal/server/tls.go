@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 )
 
-// Certificates are the files of a server's certificate, and of the authorities whose clients it admits. They are read
-// again by [Certificates.Reload]. Make them with [OpenCertificates].
+// Certificates holds the certificate of a server and the authorities of its clients, both from files.
+// [Certificates.Reload] reads the files again. Create it with [OpenCertificates].
 type Certificates struct {
 	cert, key, clients string
 	log                *slog.Logger
@@ -33,13 +33,13 @@ func (c *Certificates) load() error {
 	if err != nil {
 		return fmt.Errorf("certificate %s with key %s: %w", c.cert, c.key, err)
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair},
-		NextProtos: []string{"h2",
-			"http/1.1"}}
+	config := &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"},
+	}
 	if c.clients != "" {
 		pem, err := os.ReadFile(c.clients)
 		if err != nil {
-			return fmt.Errorf("authorities of clients: %w", err)
+			return fmt.Errorf("cannot read the authorities of clients: %w", err)
 		}
 		config.ClientCAs = x509.NewCertPool()
 		if !config.ClientCAs.AppendCertsFromPEM(pem) {
@@ -51,7 +51,8 @@ func (c *Certificates) load() error {
 	return nil
 }
 
-// Reload reads the files again. If anything is wrong, what was read before stays in force, and the log says what.
+// Reload reads the files again. If one of them is invalid, the previous certificates stay in force, and the error is
+// logged.
 func (c *Certificates) Reload() error {
 	err := c.load()
 	if err != nil {
@@ -60,7 +61,7 @@ func (c *Certificates) Reload() error {
 	return err
 }
 
-// Config returns the configuration of a server. Each new connection uses what was read last.
+// Config returns the configuration of a server. Each new connection uses the certificates that were read last.
 func (c *Certificates) Config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {

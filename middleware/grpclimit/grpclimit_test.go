@@ -41,7 +41,7 @@ plans:
 tenants: [ { id: acme, plan: basic }, { id: gone, plan: basic, suspended: true } ]
 `
 
-// who is the metadata that says who calls, for the identity of the tests.
+// who is the metadata key that names the caller, for the identity function of the tests.
 const who = "x-who"
 
 func identity(ctx context.Context, _ string) (sluice.Identity, error) {
@@ -56,7 +56,7 @@ func identity(ctx context.Context, _ string) (sluice.Identity, error) {
 	}
 }
 
-// healthServer remembers who has called.
+// healthServer remembers its callers.
 type healthServer struct {
 	*health.Server
 	called []string
@@ -69,7 +69,7 @@ func (h *healthServer) Check(ctx context.Context, req *healthv1.HealthCheckReque
 	return h.Server.Check(ctx, req)
 }
 
-// serve runs a server behind the interceptors, whose limits are those of plans at one moment.
+// serve runs a server behind the interceptors, with the limits of the plans and a clock that stands still.
 func serve(t *testing.T, opts ...grpclimit.Option) (*grpc.ClientConn, *healthServer) {
 	t.Helper()
 	now := time.Date(2026, 3, 1, 0, 0, 10, 0, time.UTC)
@@ -111,8 +111,8 @@ func as(t *testing.T, name string) context.Context {
 	return metadata.AppendToOutgoingContext(t.Context(), who, name)
 }
 
-// Guarantees what unary calls get: the status of each reason, the headers, the exact wait, and that handlers know who
-// calls.
+// Guarantees that unary calls get the status of each reason, the headers and the exact wait, and that handlers get the
+// caller.
 func TestUnary(t *testing.T) {
 	conn, h := serve(t, grpclimit.WithIdentity(identity))
 	client := healthv1.NewHealthClient(conn)
@@ -151,12 +151,12 @@ func TestUnary(t *testing.T) {
 	}
 	if err := conn.Invoke(as(t, "acme"), "/other.Service/Method", &healthv1.HealthCheckRequest{},
 		new(healthv1.HealthCheckResponse)); status.Code(err) != codes.Unimplemented {
-		t.Errorf("an unknown method: %v", err) // no interceptor is called for it
+		t.Errorf("an unknown method: %v", err) // gRPC calls no interceptor for an unknown method
 	}
 }
 
-// Guarantees that exempt methods pass, costs are charged, and that a server without WithIdentity reads credentials of
-// the metadata.
+// Guarantees that exempt methods pass, that costs are charged, and that a server without WithIdentity reads credentials
+// from the metadata.
 func TestOptions(t *testing.T) {
 	conn, _ := serve(t, grpclimit.WithIdentity(identity), grpclimit.Exempt("/grpc.health.v1.Health/"))
 	for range 5 {
@@ -173,7 +173,7 @@ func TestOptions(t *testing.T) {
 		service string
 		want    codes.Code
 	}{{"xxx", codes.ResourceExhausted}, {"xx", codes.NotFound}, {"",
-		codes.ResourceExhausted}} { // NotFound is the handler's
+		codes.ResourceExhausted}} { // the handler returns NotFound
 		if _, err := client.Check(as(t, "acme"),
 			&healthv1.HealthCheckRequest{Service: c.service}); status.Code(err) != c.want {
 			t.Errorf("%q: %v, want %s", c.service, err, c.want)
@@ -187,7 +187,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// Guarantees that a stream is one call, or, with PerMessage, one and each message that arrives.
+// Guarantees that a stream counts as one call, or, with PerMessage, as one call and one for each message that arrives.
 func TestStream(t *testing.T) {
 	for _, perMessage := range []bool{false, true} {
 		opts := []grpclimit.Option{grpclimit.WithIdentity(identity)}
@@ -212,7 +212,7 @@ func TestStream(t *testing.T) {
 		}
 		want, code := 5, codes.OK
 		if perMessage {
-			want, code = 2, codes.ResourceExhausted // the limit is 3, and the stream is one
+			want, code = 2, codes.ResourceExhausted // the limit is 3, and the stream itself counts as one
 		}
 		if answered != want || status.Code(err) != code {
 			t.Errorf("per message %v: %d answers, %v; want %d, %s", perMessage, answered, err, want, code)

@@ -38,7 +38,7 @@ var shapes = map[string]string{
 	"WebSocket": `{"requestContext":{"routeKey":"$connect","eventType":"CONNECT","authorizer":%s}}`,
 }
 
-// event is what API Gateway sends where the authorizer answered so.
+// event returns the event that API Gateway sends after this answer of the authorizer.
 func event(t testing.TB, shape string, a *apigw.Answer) []byte {
 	t.Helper()
 	b, err := (&apigw.Encoder{PassDenials: []string{"api"}}).Append(nil, &apigw.Event{Shape: apigw.HTTP2, API: "api"},
@@ -49,7 +49,7 @@ func event(t testing.TB, shape string, a *apigw.Answer) []byte {
 	return []byte(strings.Replace(shapes[shape], "%s", gjson.GetBytes(b, "context").Raw, 1))
 }
 
-// handler answers with a text, and remembers what it was given.
+// handler answers with a text, and records its calls.
 type handler struct {
 	answer  string
 	err     error
@@ -86,8 +86,8 @@ func invoke(t testing.TB, h *handler, payload []byte) (response, string) {
 	return r, string(b)
 }
 
-// Guarantees that a call that was allowed reaches the handler with the event as it came and who calls, and the client
-// gets the headers.
+// Guarantees that an allowed call reaches the handler with the unchanged event and the caller, and that the client gets
+// the headers.
 func TestAllowed(t *testing.T) {
 	for shape := range shapes {
 		h := &handler{answer: `{"statusCode":201,"body":"ok","headers":{"X-Own":"1"}}`}
@@ -107,12 +107,12 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// Guarantees that a denial that is passed on is answered as what it is, and never reaches the handler.
+// Guarantees that a denial that is passed on is answered with its own status and body, and does not reach the handler.
 func TestDenied(t *testing.T) {
 	for shape := range shapes {
 		for _, k := range answer.Kinds() {
 			if k == answer.Allowed || k == answer.NoCredential || k == answer.BadCredential {
-				continue // a 401 of the gateway's own
+				continue // the gateway itself answers a 401
 			}
 			a, h := denied, &handler{}
 			a.Kind = k
@@ -127,7 +127,7 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// Guarantees that an event without a decision, or with one that cannot be read, is a 403 and never reaches the handler.
+// Guarantees that an event without a readable decision gets a 403 and does not reach the handler.
 func TestWithoutDecision(t *testing.T) {
 	for _, payload := range []string{
 		"", "null", "[]", `"x"`, "{}", "{", `{"requestContext":null}`, `{"requestContext":{}}`,
@@ -152,7 +152,7 @@ func TestWithoutDecision(t *testing.T) {
 const ours = `"X-RateLimit-Limit":"5","X-RateLimit-Remaining":"4","X-RateLimit-Reset":"1",` +
 	`"RateLimit":"\"burst\";r=4;t=1","RateLimit-Policy":"\"burst\";q=5;w=5"`
 
-// Guarantees what becomes of each form of response, byte for byte.
+// Guarantees the exact bytes that each form of response becomes.
 func TestResponses(t *testing.T) {
 	const expose = `"Access-Control-Expose-Headers":"` + answer.ExposeHeaders + `"`
 	binary := base64.StdEncoding.EncodeToString([]byte("\x00\xff"))
@@ -202,16 +202,17 @@ func TestResponses(t *testing.T) {
 	}
 }
 
-// Guarantees that a handler's error is the Lambda's.
+// Guarantees that the error of the handler is the error of the Lambda function.
 func TestError(t *testing.T) {
-	away := errors.New("the database is away")
-	got, err := lambdaproxy.Wrap(&handler{answer: "partly", err: away}).Invoke(t.Context(), event(t, "REST", &allowed))
-	if !errors.Is(err, away) || string(got) != "partly" {
+	errUnavailable := errors.New("the database is unavailable")
+	got, err := lambdaproxy.Wrap(&handler{answer: "partly", err: errUnavailable}).Invoke(t.Context(),
+		event(t, "REST", &allowed))
+	if !errors.Is(err, errUnavailable) || string(got) != "partly" {
 		t.Errorf("%q, %v", got, err)
 	}
 }
 
-// Guarantees that no event but one with a readable decision to allow reaches the handler, and all others are answered.
+// Guarantees that only events with a readable decision to allow reach the handler, and that all others are answered.
 func FuzzEvent(f *testing.F) {
 	for shape := range shapes {
 		f.Add(event(f, shape, &allowed))
@@ -233,7 +234,7 @@ func FuzzEvent(f *testing.F) {
 	})
 }
 
-// Guarantees that whatever a handler answers is still what it said: valid where it was, every other member as it was.
+// Guarantees that every answer of a handler stays valid JSON if it was, and keeps all members but the headers.
 func FuzzResponse(f *testing.F) {
 	for _, s := range []string{`{"statusCode":200,"headers":{"A":"b"},"multiValueHeaders":{"C":["d"]},"body":"x"}`,
 		`"text"`, `{"a":1}`, `[]`, `{`, `{"statusCode":1,"headers":null}`,

@@ -18,14 +18,14 @@ import (
 	"github.com/sluicelimits/sluice/streams/balancer"
 )
 
-// quiet is a world in which nothing happens by itself.
+// quiet returns a world in which nothing happens by itself.
 func quiet(t *testing.T) *world {
 	w := newWorld(t, 1)
 	w.loss = 0
 	return w
 }
 
-// balance has the balancer look, and tells the cells of the state if they are named.
+// balance runs the balancer, and tells the cells of the state if they are named.
 func (w *world) balance(cells ...*cell) *shares.State {
 	w.t.Helper()
 	if _, err := w.b.Run(w.t.Context()); err != nil {
@@ -48,7 +48,7 @@ func (w *world) balance(cells ...*cell) *shares.State {
 	return s
 }
 
-// ack is what the cell has acknowledged, and the version of that.
+// ack returns what the cell has acknowledged, and the version of the acknowledgement.
 func (w *world) ack(c *cell) (balancer.Ack, int64) {
 	w.t.Helper()
 	item, err := w.tables.Get(w.t.Context(), control.Cells, shares.AckKey(c.id))
@@ -84,8 +84,8 @@ func (w *world) has(c *cell, tenant string) bool {
 	return got[0].Version > 0
 }
 
-// Guarantees that a cell acknowledges what it has stored, once, and not what it has not: and that what it acknowledged
-// is never replaced by something older.
+// Guarantees that a cell acknowledges, once, what it has stored, and nothing else, and that an acknowledgement is never
+// replaced by an older one.
 func TestAcknowledgesWhatIsStored(t *testing.T) {
 	w := quiet(t)
 	eu := w.cell("eu-1", 1)
@@ -116,11 +116,11 @@ func TestAcknowledgesWhatIsStored(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell says once that its software can ask other cells, also where nothing is awaited: the last
-// acknowledgement may be of software that could not. And that the balancer then has them ask, through a transition.
+// Guarantees that a cell reports once that its software can call other cells, also if no acknowledgement is awaited,
+// because the last one may come from software that could not, and that the balancer then uses this, with a transition.
 func TestSaysThatItAsks(t *testing.T) {
 	w := quiet(t)
-	w.ask(shares.Request{Kind: shares.Place, Tenant: "initech"}) // it has no limit of its own
+	w.ask(shares.Request{Kind: shares.Place, Tenant: "initech"}) // the tenant has no limit of its own
 	eu := w.cell("eu-1", 1)
 	noSpace := strings.NewReplacer("\n", "", "\t", "")
 	before := noSpace.Replace(`{"version":1,"epoch":3,"phase":"steady","skew_us":2000000,
@@ -133,7 +133,7 @@ func TestSaysThatItAsks(t *testing.T) {
 	if s := w.balance(eu, us); s.Phase != shares.Steady || s.Epoch != 3 {
 		t.Fatalf("before both cells can ask: %s of epoch %d", s.Phase, s.Epoch)
 	}
-	if a, _ := w.ack(us); !a.Asks { // with what it was told of first
+	if a, _ := w.ack(us); !a.Asks { // its first acknowledgement says so
 		t.Errorf("%+v", a)
 	}
 	if !w.hear(eu) || w.hear(eu) {
@@ -154,8 +154,8 @@ func TestSaysThatItAsks(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell does not acknowledge shares that somebody forged in it: with an epoch of theirs, no
-// acknowledgement would count any more, and no change of the shares would ever end.
+// Guarantees that a cell does not acknowledge shares that somebody has forged in it: after a forged epoch no
+// acknowledgement would count any more, and no change of the shares would end.
 func TestForgedSharesAreNotAcknowledged(t *testing.T) {
 	w := quiet(t)
 	eu := w.cell("eu-1", 1)
@@ -196,9 +196,9 @@ func TestForgedSharesAreNotAcknowledged(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell which joins has every placement from before when it acknowledges, and that a growth is
-// acknowledged with the placements of its transition: the next document is without them, and a cell that lacked one
-// would grant what it may not.
+// Guarantees that a cell that joins acknowledges only after it has all existing placements, and that a growth is
+// acknowledged with the placements of its transition: the next document does not have them, and a cell without them
+// would grant too much.
 func TestPlacementsComeFirst(t *testing.T) {
 	w := quiet(t)
 	eu, us := w.cell("eu-1", 1), w.cell("us-1", 1)
@@ -213,7 +213,7 @@ func TestPlacementsComeFirst(t *testing.T) {
 	if s := w.balance(eu, us); s.Phase != shares.Grow {
 		t.Fatalf("phase %s", s.Phase)
 	}
-	// the balancer has not stored it yet: it does so before it can end the transition
+	// the balancer has not stored the placement yet, which it does before it can end the transition
 	if w.hear(eu) || w.has(eu, "acme") {
 		t.Fatal("a growth was acknowledged without its placement")
 	}
@@ -227,7 +227,7 @@ func TestPlacementsComeFirst(t *testing.T) {
 	}
 	ap := w.cell("ap-1", 1)
 	empty := *ap
-	fresh := newWorld(t, 2).cell("ap-1", 1).table // as if nothing had come but the shares
+	fresh := newWorld(t, 2).cell("ap-1", 1).table // a cell that has received the shares and nothing else
 	empty.table = fresh
 	var err error
 	if empty.heard, err = acknowledge.New(acknowledge.Config{Cell: "ap-1", Tables: w.tables,
@@ -240,9 +240,9 @@ func TestPlacementsComeFirst(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell whose table was lost while it serves grants nothing before it has heard its shares, and then
-// nothing to a tenant that is pinned to another cell: the placements come first. By the shares alone it would grant it,
-// which is shown, too.
+// Guarantees that a cell whose table was lost while it serves grants nothing before it has its shares, and after that
+// nothing to a tenant that is pinned to another cell, because the placements come first. The test also shows that with
+// the shares alone the cell would grant units to that tenant.
 func TestLostTable(t *testing.T) {
 	w := quiet(t)
 	w.cell("eu-1", 1)
@@ -288,14 +288,14 @@ func TestLostTable(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell does not prepare where it has shares, and that one which cannot be prepared is not said to be.
+// Guarantees that Prepare does nothing in a cell that has shares, and fails if a cell cannot be prepared.
 func TestPrepare(t *testing.T) {
 	w := quiet(t)
 	eu := w.cell("eu-1", 1)
 	w.cell("us-1", 1)
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
 	w.run(60*time.Second, false)
-	away := errors.New("away")
+	away := errors.New("unavailable")
 	for _, tt := range []struct {
 		name string
 		cell *cell
@@ -312,9 +312,9 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell which joins, or has lost its table, is not held up by a placement that nobody can read: it
-// serves every other tenant, and nothing is granted to the tenant of that placement before the item is mended. By its
-// shares alone it would grant.
+// Guarantees that a placement that cannot be read does not stop a cell that joins, or that has lost its table: it
+// serves every other tenant, and grants nothing to the tenant of that placement until the item is corrected. With its
+// shares alone it would.
 func TestUnreadablePlacementFromBefore(t *testing.T) {
 	w := quiet(t)
 	w.cell("eu-1", 1)
@@ -338,8 +338,9 @@ func TestUnreadablePlacementFromBefore(t *testing.T) {
 	joins := w.cell("ap-1", 1)
 	stale := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: key}, Version: 1,
 		Body: []byte(`{"version":1,"tenant":"acme","generations":[{"cells":["ap-1"],"epoch":0,"from":1}]}`)}
-	w.apply(joins, []cellconfig.Document{stale}) // it served once, and was not told of what came after it had left
-	grants(joins, "acme")                        // and its environment knows that
+	// it served before, and did not hear of later changes after it had left
+	w.apply(joins, []cellconfig.Document{stale})
+	grants(joins, "acme") // and its environment knows the tenant
 	w.run(90*time.Second, false)
 	lost := w.empty("us-1")
 	if err := lost.heard.Prepare(t.Context()); err != nil {
@@ -365,8 +366,8 @@ func TestUnreadablePlacementFromBefore(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell which has stored what it cannot read fetches what is there now, and then acknowledges: it
-// would hold up the transition of every tenant and cell.
+// Guarantees that a cell that has stored an unreadable placement fetches the present one, and then acknowledges:
+// otherwise it would stop the transitions of all tenants and cells.
 func TestUnreadablePlacementIsFetchedAgain(t *testing.T) {
 	w := quiet(t)
 	eu, us := w.cell("eu-1", 1), w.cell("us-1", 1)
@@ -396,7 +397,7 @@ func TestUnreadablePlacementIsFetchedAgain(t *testing.T) {
 	if s := w.balance(eu, us); s.Phase != shares.Grow {
 		t.Fatalf("phase %s", s.Phase)
 	}
-	w.balance() // which stores the placement
+	w.balance() // stores the placement
 	if !w.hear(eu) {
 		t.Error("a growth whose placement can be had is not acknowledged")
 	}
@@ -406,7 +407,8 @@ func TestUnreadablePlacementIsFetchedAgain(t *testing.T) {
 	}
 }
 
-// Guarantees that a tombstone of the shares counts as none for a cell that prepares: it says only that there are some.
+// Guarantees that a tombstone of the shares counts as no shares when a cell is prepared: it says only that there are
+// some.
 func TestPrepareWithoutReadableShares(t *testing.T) {
 	w := quiet(t)
 	w.cell("eu-1", 1)
@@ -424,7 +426,7 @@ func TestPrepareWithoutReadableShares(t *testing.T) {
 	}
 }
 
-// spoilt are tables with a row of the cells that cannot be read.
+// spoilt is control tables with a row in the table of cells that cannot be read.
 type spoilt struct {
 	control.Tables
 	key string
@@ -436,8 +438,8 @@ func (s spoilt) List(ctx context.Context, t control.Table, after string, most in
 	return items, next, errors.Join(err, &control.BadItemError{Table: t, Key: s.key, Err: errors.New("layout is 2")})
 }
 
-// Guarantees that a cell which begins is given every placement although the acknowledgement of another cell cannot be
-// read, which that cell can do by itself; and that one which may be a placement holds it up.
+// Guarantees that a cell that begins gets every placement although the acknowledgement of another cell cannot be read,
+// which that cell can cause by itself, and that an unreadable row that may be a placement stops it.
 func TestSpoiltAcknowledgement(t *testing.T) {
 	w := quiet(t)
 	w.cell("eu-1", 1)
@@ -456,7 +458,7 @@ func TestSpoiltAcknowledgement(t *testing.T) {
 	}
 }
 
-// unread are tables that nothing can be read of.
+// unread is control tables whose reads fail.
 type unread struct {
 	control.Tables
 	err error

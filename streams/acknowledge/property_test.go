@@ -13,10 +13,10 @@ import (
 	"github.com/sluicelimits/sluice/streams/balancer"
 )
 
-// Guarantees that what cells grant together never passes a limit, while cells join, drain, change their weights and
-// lag, a tenant is pinned and freed, and messages between them are lost, repeated and reordered: over the real control
-// tables, balancer, configuration readers, leases and stores. It also shows that the shares do move, and that the whole
-// of a limit is granted when they are at rest.
+// Guarantees that the cells together never exceed a limit, while cells join, drain, change their weights and lag, a
+// tenant is pinned and freed, and messages are lost, repeated and reordered. The test uses the real control tables,
+// balancer, configuration readers, leases and stores. It also guarantees that the shares change, and that the whole of
+// a limit is granted when they do not change any more.
 func TestCellsTogetherKeepTheLimits(t *testing.T) {
 	seeds := uint64(3)
 	if testing.Short() {
@@ -49,7 +49,7 @@ func TestCellsTogetherKeepTheLimits(t *testing.T) {
 				w.epochs, w.phases, w.denied)
 		}
 		w.loss = 0
-		w.run(60*time.Second, true) // at rest: whole windows follow
+		w.run(60*time.Second, true) // no more changes: whole windows follow
 		rest := w.now.Add(time.Second).Truncate(10 * time.Second).Add(10 * time.Second)
 		w.run(40*time.Second, true)
 		if homed := w.homed("initech"); len(homed) != 1 || homed[0] != "window" {
@@ -61,7 +61,7 @@ func TestCellsTogetherKeepTheLimits(t *testing.T) {
 					tenant)
 			}
 		}
-		for _, c := range w.cells { // a limit that is too small to be divided is granted by each
+		for _, c := range w.cells { // each cell grants a limit that is too small to be divided
 			for name, at := range map[string][2]string{"/tiny of globex": {"globex", "/tiny"},
 				"/window of initech": {"initech", "/window"}} {
 				w.run(20*time.Second, false)
@@ -75,9 +75,9 @@ func TestCellsTogetherKeepTheLimits(t *testing.T) {
 	}
 }
 
-// Guarantees the same while the placement of a pinned tenant cannot be read: its pin changes, a cell joins, another is
-// deaf, weights change, and messages are lost. The shares of everybody else move, and those of the tenant as soon as
-// the item is mended.
+// Guarantees the same while the placement of a pinned tenant cannot be read: its pin changes, a cell joins, another one
+// gets no messages, weights change, and messages are lost. The shares of all other tenants change, and those of the
+// tenant do as soon as the item is corrected.
 func TestCellsTogetherKeepTheLimitsOfUnreadablePlacements(t *testing.T) {
 	seeds := uint64(3)
 	if testing.Short() {
@@ -129,7 +129,7 @@ func TestCellsTogetherKeepTheLimitsOfUnreadablePlacements(t *testing.T) {
 	}
 }
 
-// homed are the limits of a tenant that are homed for it alone.
+// homed returns the limits that are homed for the tenant alone.
 func (w *world) homed(tenant string) []string {
 	w.t.Helper()
 	item, err := w.tables.Get(w.t.Context(), control.Cells, shares.PlacementKey(tenant))
@@ -143,7 +143,7 @@ func (w *world) homed(tenant string) []string {
 	return p.Generations[len(p.Generations)-1].Homed
 }
 
-// Guarantees that the test above can fail: a cell that is said to have heard, and has not, is found to grant too much.
+// Guarantees that the test above can fail: it finds that a cell grants too much if its acknowledgement is false.
 func TestFalseAcknowledgementIsFound(t *testing.T) {
 	w := newWorld(t, 1)
 	deaf := w.cell("eu-1", 1)

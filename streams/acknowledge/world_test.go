@@ -29,19 +29,19 @@ import (
 	"github.com/sluicelimits/sluice/streams/balancer"
 )
 
-// The world of these tests is the real pieces in virtual time: control tables, balancer, cells with their configuration
-// tables, environments that read these and lease from the cell's store. Between the control tables and the cells
-// messages are lost, repeated and reordered.
+// The world of these tests consists of the real parts, in virtual time: control tables, balancer, cells with their
+// configuration tables, and environments that read these tables and lease from the cell's store. Messages between the
+// control tables and the cells are lost, repeated and reordered.
 
 var begins = time.Date(2026, 11, 21, 18, 0, 0, 0, time.UTC)
 
 const tick = 250 * time.Millisecond
 
-// grace is short, so that a run holds many transitions; leases live as long as it says.
+// grace is short, so that a run has many transitions; its Lease is the life of leases.
 var grace = shares.Settings{Copy: 2 * time.Second, Lease: time.Second, Decision: 500 * time.Millisecond,
 	Skew: 2 * time.Second}
 
-// the limits, each on a path of its own.
+// The limits. Each has a path of its own.
 const pro = `{"id":"pro","limits":[
 	{"id":"window","match":{"pathPattern":"/window"},"algorithm":"fixed_window","threshold":61,"period":"10s"},
 	{"id":"bucket","match":{"pathPattern":"/bucket"},"algorithm":"token_bucket","rate":40,"period":"10s","burst":25},
@@ -75,7 +75,7 @@ type cell struct {
 	skew  time.Duration
 	table *memtable.Table
 	heard *acknowledge.Acknowledger
-	kept  *clocked // what other cells ask
+	kept  *clocked // the store that other cells call
 	envs  []*environment
 	deaf  bool
 }
@@ -94,12 +94,12 @@ type world struct {
 	b       *balancer.Balancer
 	cells   []*cell
 	net     []message
-	after   string // of the feed
-	loss    int    // of 100 messages
+	after   string // position in the feed
+	loss    int    // lost messages, of 100
 	epochs  int64
 	granted map[string]map[time.Time]int64 // by path and tenant
 	phases  map[shares.Phase]bool
-	denied  int // since nothing is granted here
+	denied  int // denied because nothing is granted in the cell
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -108,7 +108,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tables.Unsynced() // no test here pulls the plug
+	tables.Unsynced() // no test here cuts the power
 	t.Cleanup(func() {
 		if err := tables.Close(); err != nil {
 			t.Error(err)
@@ -160,7 +160,7 @@ func (w *world) own(tenant, body string) {
 	w.put(control.Tenants, tenant, body)
 }
 
-// ask writes what a cell is to be, or where a tenant is to be served.
+// ask writes a wish for a cell or a tenant's pin.
 func (w *world) ask(r shares.Request) {
 	w.t.Helper()
 	key := r.Cell
@@ -174,7 +174,7 @@ func (w *world) ask(r shares.Request) {
 	w.put(control.Cells, key, string(body))
 }
 
-// cell makes a cell whose configuration is whole, as after a reconcile, and asks for a share of it.
+// cell makes a cell with a whole configuration, as after a reconcile, and asks for a share for it.
 func (w *world) cell(id string, weight int64) *cell {
 	w.t.Helper()
 	c := w.empty(id)
@@ -184,7 +184,7 @@ func (w *world) cell(id string, weight int64) *cell {
 	return c
 }
 
-// empty makes a cell whose table has nothing, and which nobody tells of anything.
+// empty makes a cell with an empty table, which gets no messages.
 func (w *world) empty(id string) *cell {
 	w.t.Helper()
 	table, err := memtable.New(0)
@@ -215,12 +215,12 @@ func (w *world) empty(id string) *cell {
 		}
 		others := map[string]router.Backend{}
 		for _, other := range w.cells {
-			if other.id == id { // it begins anew
+			if other.id == id { // the cell begins anew
 				continue
 			}
 			others[other.id] = router.Backend{Store: other.kept}
 			for _, theirs := range other.envs {
-				if len(c.envs) > 0 { // they know of this cell
+				if len(c.envs) > 0 { // its environments know of this cell
 					break
 				}
 				if err := theirs.homes.Add(id, router.Backend{Store: c.kept}); err != nil && !began {
@@ -242,7 +242,7 @@ func (w *world) empty(id string) *cell {
 	return c
 }
 
-// reconcile brings everything into a cell, old versions left out.
+// reconcile copies everything to a cell, except for old versions.
 func (w *world) reconcile(c *cell) {
 	var docs []cellconfig.Document
 	for _, table := range []control.Table{control.Plans, control.Tenants, control.Cells} {
@@ -258,7 +258,7 @@ func (w *world) reconcile(c *cell) {
 	w.apply(c, docs)
 }
 
-// apply stores documents as an applier does: what cannot be read replaces nothing.
+// apply stores documents as an applier does: an unreadable document replaces nothing.
 func (w *world) apply(c *cell, docs []cellconfig.Document) {
 	docs = slices.DeleteFunc(slices.Clone(docs),
 		func(d cellconfig.Document) bool { return celldoc.Readable(&d) != nil })
@@ -273,7 +273,7 @@ func (w *world) apply(c *cell, docs []cellconfig.Document) {
 	}
 }
 
-// run lets time pass, with clients that take what they can get, or without.
+// run lets time pass, with or without clients that use all that is granted.
 func (w *world) run(d time.Duration, clients bool) {
 	w.t.Helper()
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(tick) {
@@ -300,7 +300,7 @@ func (w *world) run(d time.Duration, clients bool) {
 	}
 }
 
-// publish sends what the feed brings to each cell: perhaps not, perhaps twice, and in any order.
+// publish sends the records of the feed to each cell: some not at all, some twice, and in any order.
 func (w *world) publish() (changed bool) {
 	records, err := w.tables.Read(w.t.Context(), w.after, control.MaxPage)
 	if err != nil {
@@ -347,7 +347,7 @@ func (w *world) deliver() {
 	}
 }
 
-// take has each environment of each cell grant what it may.
+// take lets each environment of each cell grant what it may.
 func (w *world) take() {
 	for _, i := range w.r.Perm(len(w.cells)) {
 		for _, e := range w.cells[i].envs {
@@ -368,7 +368,7 @@ func (w *world) spend(c *cell, e *environment, tenant, path string) {
 	}
 	t, err := configuration.Tenant(w.t.Context(), tenant)
 	if err != nil || t == nil {
-		return // not known here yet
+		return // the cell does not know the tenant yet
 	}
 	set := t.Limits(now)
 	clean := route.Clean(path)
@@ -399,7 +399,7 @@ func (w *world) spend(c *cell, e *environment, tenant, path string) {
 	}
 }
 
-// over is every way in which the cells have granted more than the limits together.
+// over returns a text for each way in which the cells have together granted more than the limits.
 func (w *world) over() []string {
 	var out []string
 	for name, at := range w.granted {
@@ -425,7 +425,7 @@ func (w *world) over() []string {
 			}
 			continue
 		}
-		level, last := int64(25_000_000), times[0] // in millionths: 4 units a second
+		level, last := int64(25_000_000), times[0] // in millionths of a unit: 4 units a second
 		for _, t := range times {
 			level = min(level+4*t.Sub(last).Microseconds(), 25_000_000) - at[t]*1_000_000
 			if last = t; level < 0 {
@@ -437,7 +437,7 @@ func (w *world) over() []string {
 	return out
 }
 
-// total is what was granted since a time.
+// total returns what was granted since a time.
 func (w *world) total(name string, since time.Time) (n int64) {
 	for t, units := range w.granted[name] {
 		if !t.Before(since) {

@@ -23,10 +23,10 @@ import (
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
-// world is a key, and tables with one tenant, or one item that cannot be read.
+// world is a key, and tables with one tenant, or with one item that cannot be read.
 type world struct {
 	*ecdsa.PrivateKey
-	away error // of the key
+	away error // error of the key
 	bad  bool
 }
 
@@ -51,14 +51,14 @@ func (w *world) List(_ context.Context, t control.Table, _ string, _ int) ([]con
 	return []control.Item{{Table: t, Key: "acme", Version: 1, Hash: strings.Repeat("0", 64)}}, "", nil
 }
 
-// Guarantees that a day without an anchor is told after a run that failed, and made up for by the next one; that a
-// day has one; and that an item that cannot be read is in the log.
+// Guarantees that a run that fails reports the missing anchor, and that the next run makes it; that there is one anchor
+// a day; and that an item that cannot be read is in the log.
 func TestRun(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{PrivateKey: key, away: errors.New("KMS is away")}
+	w := &world{PrivateKey: key, away: errors.New("KMS is unavailable")}
 	archive, err := folder.New(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -98,12 +98,12 @@ func TestRun(t *testing.T) {
 		t.Errorf("with an object of a later day: %+v, %v; the log is %q", done, err, log)
 	}
 	if _, err := anchor.New(anchor.Config{}); err == nil {
-		t.Error("one is made of nothing")
+		t.Error("an anchor is made of empty tables")
 	}
 }
 
-// Guarantees that an object which took the name of today's anchor is an error in the log, by its name, and that the day
-// has its anchor all the same.
+// Guarantees that an object that has the name of today's anchor is logged as an error with its name, and that the day
+// has its anchor nevertheless.
 func TestRunSaysWhatTookAName(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

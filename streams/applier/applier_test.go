@@ -24,9 +24,9 @@ import (
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
-var errAway = errors.New("the table is away")
+var errAway = errors.New("the table is unavailable")
 
-// world is an applier over a table that can fail.
+// world is an applier with a table that can fail.
 type world struct {
 	*memtable.Table
 	t       *testing.T
@@ -40,8 +40,8 @@ type world struct {
 	items  map[string]control.Item // of the control tables, by table/key
 	away   error                   // of the control tables
 	reads  int
-	before func(step *cellconfig.Step) error // of a commit
-	after  func(step *cellconfig.Step) error // of one that was made: its answer is lost
+	before func(step *cellconfig.Step) error // called before a commit
+	after  func(step *cellconfig.Step) error // called after a commit that was made: its answer is lost
 }
 
 func (w *world) Commit(ctx context.Context, step cellconfig.Step) error {
@@ -71,7 +71,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// another is one more applier of the same cell.
+// another returns a further applier of the same cell.
 func (w *world) another() *applier.Applier {
 	a, err := applier.New(applier.Config{Cell: "eu-1", Tables: tables{w}, Store: w, Keep: &w.keep, Meter: &w.meter,
 		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return w.now }})
@@ -81,7 +81,7 @@ func (w *world) another() *applier.Applier {
 	return a
 }
 
-// tables are the control tables of a world.
+// tables holds the control tables of a world.
 type tables struct{ *world }
 
 func (t tables) Get(ctx context.Context, table control.Table, key string) (control.Item, error) {
@@ -100,7 +100,7 @@ func (t tables) Get(ctx context.Context, table control.Table, key string) (contr
 	return i, nil
 }
 
-// wrote has the control tables have what a record tells of, unless they have a newer version.
+// wrote adds the item of a record to the control tables, unless they have a newer version.
 func (w *world) wrote(d control.Delivery) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -110,7 +110,7 @@ func (w *world) wrote(d control.Delivery) {
 	}
 }
 
-// messages are those of records, each with an id of its own. The control tables have what they tell of.
+// messages returns the messages of records, each with an id of its own, and adds the items to the control tables.
 func (w *world) messages(deliveries ...control.Delivery) []sqsevent.Message {
 	w.t.Helper()
 	var out []sqsevent.Message
@@ -130,7 +130,7 @@ func (w *world) message(body string) sqsevent.Message {
 	return sqsevent.Message{ID: fmt.Sprintf("m%d", w.ids), Body: []byte(body)}
 }
 
-// handle fails unless these messages have to come again.
+// handle fails unless exactly these messages have to be delivered again.
 func (w *world) handle(messages []sqsevent.Message, again ...string) {
 	w.t.Helper()
 	failed, err := w.applier.Handle(w.t.Context(), messages)
@@ -139,7 +139,7 @@ func (w *world) handle(messages []sqsevent.Message, again ...string) {
 	}
 }
 
-// at fails unless the document is at the version; 0 is not there.
+// at fails unless the document has the version; 0: it does not exist.
 func (w *world) at(kind cellconfig.Kind, id string, version int64) cellconfig.Document {
 	w.t.Helper()
 	d, err := w.Get(w.t.Context(), cellconfig.Ref{Kind: kind, ID: id})
@@ -149,7 +149,7 @@ func (w *world) at(kind cellconfig.Kind, id string, version int64) cellconfig.Do
 	return d[0]
 }
 
-// head is how many transactions there were.
+// head returns the number of transactions.
 func (w *world) head() int64 {
 	h, err := w.Head(w.t.Context())
 	if err != nil && !errors.Is(err, cellconfig.ErrEmpty) {
@@ -171,8 +171,8 @@ func key(t *testing.T, id, hash string) []control.Delivery {
 		fmt.Sprintf(`{"id":%q,"hash":%q,"pepper":"p","tenant":"acme"}`, id, strings.Repeat(hash, 64)))
 }
 
-// Guarantees that what one call brings is one transaction, with each document as it was written, and that the time it
-// took is told.
+// Guarantees that all changes of one call are one transaction, with each document as it was written, and that the time
+// until it is measured.
 func TestApply(t *testing.T) {
 	w := newWorld(t)
 	w.handle(w.messages(slices.Concat(
@@ -217,8 +217,8 @@ func TestSameBatchTwice(t *testing.T) {
 	}
 }
 
-// Guarantees that batches in reverse end in the newest versions, a tombstone included, and that no older one comes
-// back.
+// Guarantees that batches in reverse order end in the newest versions, tombstones included, and that no older version
+// comes back.
 func TestBatchesInReverse(t *testing.T) {
 	w := newWorld(t)
 	gone := streamstest.History(t, control.Tenants, "gone", `{"id":"gone"}`, "")
@@ -236,7 +236,8 @@ func TestBatchesInReverse(t *testing.T) {
 	}
 }
 
-// Guarantees that an event of an unknown version or type is kept, counted and done, and the others are applied.
+// Guarantees that an event of an unknown version or type is kept, counted and not delivered again, and that the others
+// are applied.
 func TestRecordOfAnUnknownVersion(t *testing.T) {
 	w := newWorld(t)
 	const next = `{"type":"tenant.changed","version":2,"id":"tenants/a/1","time":"2026-11-21T18:00:00.000000Z",` +
@@ -254,7 +255,7 @@ func TestRecordOfAnUnknownVersion(t *testing.T) {
 	}
 }
 
-// Guarantees that messages which are no events, or whose document no cell could use, are kept and done.
+// Guarantees that messages that are not events, or whose document no cell could use, are kept and not delivered again.
 func TestPoisonMessages(t *testing.T) {
 	w := newWorld(t)
 	wrapped := `{"Type":"Notification","Message":"{}"}` // without raw delivery
@@ -269,8 +270,8 @@ func TestPoisonMessages(t *testing.T) {
 	w.meter.Want(t, map[string]int64{"messages_kept": 3, "documents_applied": 1, "messages_again": 0})
 }
 
-// Guarantees that shares and placements which this version cannot read are kept and reported, and never replace what
-// the cell has: what it knows of its shares stays in force, after a restart too. What comes after them is applied.
+// Guarantees that shares and placements that this version cannot read are kept and reported, and never replace those of
+// the cell, which stay in force, after a restart, too. Later messages are applied.
 func TestUnreadableShares(t *testing.T) {
 	placement := shares.PlacementKey("acme")
 	const first, second = `{"version":1,"tenant":"acme","generations":[{"epoch":0,"from":1}]}`,
@@ -320,7 +321,7 @@ func TestUnreadableShares(t *testing.T) {
 	}
 }
 
-// Guarantees that shares which cannot be read come again where the cell's table does not say whether it has any.
+// Guarantees that unreadable shares are delivered again if the cell's table does not say whether it has shares.
 func TestUnreadableSharesComeAgain(t *testing.T) {
 	w := newWorld(t)
 	bad := w.messages(streamstest.History(t, control.Cells, events.SharesKey, `{"version":2}`)...)
@@ -331,7 +332,7 @@ func TestUnreadableSharesComeAgain(t *testing.T) {
 	w.at("shares", "shares", 1)
 }
 
-// Guarantees that a message which cannot be kept comes again, and only that one.
+// Guarantees that a message that cannot be kept is delivered again, and only this one.
 func TestPoisonThatCannotBeKept(t *testing.T) {
 	w := newWorld(t)
 	w.keep.Away(errAway)
@@ -342,8 +343,8 @@ func TestPoisonThatCannotBeKept(t *testing.T) {
 	w.handle([]sqsevent.Message{bad})
 }
 
-// Guarantees that a document which is refused only within its transaction, here two keys of one hash, is found among
-// others, and costs none of them.
+// Guarantees that a document that is refused only in its transaction, here the second of two keys with one hash, is
+// found among others, all of which are applied.
 func TestRefusedDocument(t *testing.T) {
 	w := newWorld(t)
 	w.handle(w.messages(key(t, "k1", "a")...))
@@ -363,7 +364,7 @@ func TestRefusedDocument(t *testing.T) {
 	}
 }
 
-// Guarantees that events of other subscribers are done and not kept.
+// Guarantees that events for other subscribers are acknowledged and not kept.
 func TestOtherEvents(t *testing.T) {
 	w := newWorld(t)
 	at := streamstest.Written
@@ -376,7 +377,7 @@ func TestOtherEvents(t *testing.T) {
 	w.meter.Want(t, map[string]int64{"messages_other": 1, "messages_kept": 0})
 }
 
-// Guarantees that while the table is throttled, messages come again, and are applied when it is not.
+// Guarantees that messages are delivered again while the table is throttled, and are applied after that.
 func TestTableThrottled(t *testing.T) {
 	w := newWorld(t)
 	w.before = func(*cellconfig.Step) error { return errAway }
@@ -391,7 +392,7 @@ func TestTableThrottled(t *testing.T) {
 	w.meter.Want(t, map[string]int64{"messages_again": 2, "messages_kept": 0, "documents_applied": 2})
 }
 
-// Guarantees that of a batch of several transactions, one that fails has only its own messages come again.
+// Guarantees that if one of several transactions of a batch fails, only its own messages are delivered again.
 func TestOneOfSeveralTransactionsFails(t *testing.T) {
 	w := newWorld(t)
 	w.before = func(step *cellconfig.Step) error {
@@ -412,8 +413,8 @@ func TestOneOfSeveralTransactionsFails(t *testing.T) {
 	w.at(plan.KindTenant, "t095", 1)
 }
 
-// Guarantees that an applier which dies in the middle of a transaction leaves all of it or nothing, and that its
-// messages, which come again, end in the same state either way.
+// Guarantees that an applier that dies during a transaction leaves all of it or nothing, and that the redelivered
+// messages end in the same state in both cases.
 func TestApplierDiesInMidTransaction(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -449,8 +450,8 @@ func TestApplierDiesInMidTransaction(t *testing.T) {
 	}
 }
 
-// Guarantees that two appliers at once, with the same and with other messages, lose nothing, leave no gap in the log,
-// and end in the newest versions.
+// Guarantees that two concurrent appliers, with the same and with different messages, lose nothing, leave no gap in the
+// log, and end in the newest versions.
 func TestTwoAppliersAtOnce(t *testing.T) {
 	w := newWorld(t)
 	const tenants, versions = 8, 6
@@ -496,8 +497,8 @@ func TestTwoAppliersAtOnce(t *testing.T) {
 	}
 }
 
-// Guarantees that clocks decide nothing: versions written by a clock an hour behind, and then ahead, and applied by one
-// an hour behind, win by their numbers.
+// Guarantees that clocks decide nothing: versions win by their numbers if they are written by a clock an hour behind,
+// and then ahead, and applied by one an hour behind.
 func TestClocksAnHourOff(t *testing.T) {
 	w := newWorld(t)
 	w.now = streamstest.Written.Add(-time.Hour)
@@ -516,10 +517,11 @@ func TestClocksAnHourOff(t *testing.T) {
 	}
 }
 
-// Guarantees that an applier answers before its time is over.
+// Guarantees that an applier answers before its deadline.
 func TestTimeIsOver(t *testing.T) {
 	w := newWorld(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // less than what is spared for the answer
+	// less than the time that is reserved for the answer
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	batch := w.messages(tenant(t, "a", 1)...)
 	if failed, err := w.applier.Handle(ctx, batch); len(failed) != 1 || !errors.Is(err, context.DeadlineExceeded) ||
@@ -528,7 +530,8 @@ func TestTimeIsOver(t *testing.T) {
 	}
 }
 
-// Guarantees that Lambda is told which messages come again, and that an event that is none of SQS is an error.
+// Guarantees that Lambda gets the ids of the messages to deliver again, and that an event that is not from SQS is an
+// error.
 func TestInvoke(t *testing.T) {
 	w := newWorld(t)
 	m := w.messages(tenant(t, "a", 1)...)[0]
@@ -553,7 +556,8 @@ func TestInvoke(t *testing.T) {
 	}
 }
 
-// FuzzHandle guarantees that no message takes the applier down, and that each is applied, done, kept or comes again.
+// FuzzHandle guarantees that no message makes the applier panic, and that each message is applied, ignored, kept or
+// delivered again.
 func FuzzHandle(f *testing.F) {
 	for _, d := range streamstest.History(f, control.Tenants, "acme", `{"id":"acme"}`, "") {
 		body, err := events.Encode(d.Record.Event())
@@ -572,7 +576,7 @@ func FuzzHandle(f *testing.F) {
 	})
 }
 
-// Guarantees that an applier without one of its parts is not made.
+// Guarantees that New refuses a configuration without one of its parts.
 func TestNewRefuses(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []applier.Config{
@@ -583,7 +587,7 @@ func TestNewRefuses(t *testing.T) {
 		{Cell: "c", Tables: tables{w}, Store: w, Keep: &w.keep},
 	} {
 		if _, err := applier.New(c); err == nil {
-			t.Errorf("%+v is taken", c)
+			t.Errorf("%+v is accepted", c)
 		}
 	}
 }

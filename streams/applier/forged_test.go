@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
-// forged is a message that nobody of ours published.
+// forged returns a message that the publisher has not published.
 func (w *world) forged(typ, table, key, body string, version int64) sqsevent.Message {
 	return w.message(
 		fmt.Sprintf(`{"type":%q,"version":1,"id":"%s/%s/%d","time":"2026-11-21T12:00:00.000000Z","key":%q,`+
@@ -22,9 +22,9 @@ func (w *world) forged(typ, table, key, body string, version int64) sqsevent.Mes
 			typ, table, key, version, key, version, body == "null", strings.Repeat("a", 64), body))
 }
 
-// Guarantees that whoever may publish on the topic, or send to the queue, can make no API key with it, remove no
-// limit, delete nothing, and give no document a version that no later change could pass: only what the control tables
-// have reaches the cell.
+// Guarantees that nobody who may publish on the topic, or send to the queue, can create an API key, remove a limit,
+// delete a document, or give a document a version that no later change exceeds: only what the control tables have
+// reaches the cell.
 func TestForgedMessages(t *testing.T) {
 	w := newWorld(t)
 	free := streamstest.History(t, control.Plans, "free", `{"id":"free","limits":[1]}`, `{"id":"free","limits":[2]}`)
@@ -65,18 +65,18 @@ func TestForgedMessages(t *testing.T) {
 			t.Errorf("kept because %q, want that it says %q", why, want)
 		}
 	}
-	w.handle(w.messages(free[1])) // no version was used up
+	w.handle(w.messages(free[1])) // the forged message has used no version
 	w.at(plan.KindPlan, "free", 2)
 }
 
-// Guarantees that a message brings the item as it is now, whatever the message says of a version before: a forged old
-// one changes nothing, and one that is repeated years later brings nothing back.
+// Guarantees that a message makes the applier store the present item, whatever version the message has: a forged or a
+// repeated old version changes nothing.
 func TestMessagesOfEarlierVersions(t *testing.T) {
 	w := newWorld(t)
 	h := tenant(t, "acme", 3)
 	first := w.messages(h[0])
 	w.wrote(h[2])
-	w.handle(first) // the third is not published yet
+	w.handle(first) // the third version is not published yet
 	if d := w.at(plan.KindTenant, "acme", 3); string(d.Body) != `{"id":"acme","plan":"p3"}` {
 		t.Errorf("the tenant is %s", d.Body)
 	}
@@ -91,8 +91,8 @@ func TestMessagesOfEarlierVersions(t *testing.T) {
 	}
 }
 
-// Guarantees that messages come again while the control tables do not answer, and that nothing is applied, kept or
-// counted as forged because of it.
+// Guarantees that messages are delivered again while the control tables do not answer, and that nothing is then
+// applied, kept or counted as forged.
 func TestControlTablesAreAway(t *testing.T) {
 	w := newWorld(t)
 	batch := w.messages(tenant(t, "a", 1)[0], tenant(t, "b", 1)[0])
@@ -107,12 +107,12 @@ func TestControlTablesAreAway(t *testing.T) {
 	w.at(plan.KindTenant, "b", 1)
 }
 
-// Guarantees that an item which was written by hand, or cannot be read, reaches no cell.
+// Guarantees that an item that was written by hand, or cannot be read, reaches no cell.
 func TestItemsThatAreNotOurs(t *testing.T) {
 	w := newWorld(t)
 	byHand := w.messages(tenant(t, "a", 2)...)
 	i := w.items["tenants/a"]
-	i.Reason = "another one" // the hash is that of the first
+	i.Reason = "another one" // the hash is that of the first reason
 	w.items["tenants/a"] = i
 	w.handle(byHand)
 	w.away = fmt.Errorf("get: %w", control.ErrBadItem)

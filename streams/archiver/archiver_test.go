@@ -33,7 +33,7 @@ import (
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// counts is a meter that remembers.
+// counts is a meter that records.
 type counts struct {
 	mu sync.Mutex
 	n  map[string]int64
@@ -86,7 +86,7 @@ func newWorld(t *testing.T, c s3test.Config) *world {
 	return w
 }
 
-// history is the versions of one item as a feed tells them.
+// history returns the versions of one item as a feed has them.
 func history(t *testing.T, key string, n int) []control.Delivery {
 	t.Helper()
 	var all []control.Delivery
@@ -122,7 +122,7 @@ func want(t *testing.T, d control.Delivery) []byte {
 	return data
 }
 
-// kept fails the test unless the bucket has one version of each record, as it is, and so many rejected ones.
+// kept fails the test unless the bucket has one unchanged version of each record, and that many rejected ones.
 func (w *world) kept(t *testing.T, all []control.Delivery, rejected int) {
 	t.Helper()
 	var other int
@@ -142,7 +142,7 @@ func (w *world) kept(t *testing.T, all []control.Delivery, rejected int) {
 	}
 }
 
-// Guarantees that the order of records, how often they come, and a stream that is read again from its beginning change
+// Guarantees that the order of records, repeated records, and a stream that is read again from its beginning change
 // nothing.
 func TestAnyOrderAnyNumber(t *testing.T) {
 	w := newWorld(t, s3test.Config{})
@@ -165,8 +165,8 @@ func TestAnyOrderAnyNumber(t *testing.T) {
 	}
 }
 
-// Guarantees that a record that cannot be read, wherever it is in a batch, is kept whole and counted, once however
-// often it comes, and stops nothing.
+// Guarantees that a record that cannot be read, anywhere in a batch, is kept whole and counted, once however often it
+// is delivered, and stops nothing.
 func TestPoison(t *testing.T) {
 	w := newWorld(t, s3test.Config{})
 	all := history(t, "acme", 5)
@@ -176,7 +176,7 @@ func TestPoison(t *testing.T) {
 		{Sequence: "s1", Raw: []byte(`{"poison":"\u0000"`),
 			Err: &control.RecordError{Table: control.Tenants, Key: "acme", Sequence: "s1", Err: control.ErrBadItem}},
 		{Raw: []byte{0xff}},
-		{Sequence: "s3", Record: &altered}, // its hash is another
+		{Sequence: "s3", Record: &altered}, // its hash is that of another record
 		{Sequence: "s4", Record: &control.Record{}},
 	}, all[2:4])
 	for range 2 {
@@ -203,8 +203,8 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// Guarantees that an unequal object is an alarm, stays what it is, and holds up nothing: what should be there is kept
-// beside.
+// Guarantees that an object with other content is an alarm, stays as it is, and stops nothing: the right record is kept
+// beside it.
 func TestUnequal(t *testing.T) {
 	w := newWorld(t, s3test.Config{})
 	all := history(t, "acme", 3)
@@ -229,8 +229,9 @@ func TestUnequal(t *testing.T) {
 	}
 }
 
-// Guarantees that a version whose name was taken by an object that nobody can read is an alarm, and holds up nothing:
-// the record is kept over it, once, however often it comes, and so is a record that cannot be archived.
+// Guarantees that a version whose name belongs to an unreadable object is an alarm, and stops nothing: the record is
+// kept as a newer version of the object, once, however often it is delivered, and so is a record that cannot be
+// archived.
 func TestUnreadableObject(t *testing.T) {
 	for _, how := range []s3test.Seal{s3test.Archived, s3test.CustomerKey, s3test.ForeignKey, s3test.DisabledKey} {
 		w := newWorld(t, s3test.Config{})
@@ -264,8 +265,8 @@ func TestUnreadableObject(t *testing.T) {
 	}
 }
 
-// Guarantees that a rejected record is kept although something else has its name, which can be known by who sees the
-// record: it comes on top, once.
+// Guarantees that a rejected record is kept, once, as a newer version if another object has its name, which anybody can
+// know who sees the record.
 func TestRejectedWhoseNameWasTaken(t *testing.T) {
 	w := newWorld(t, s3test.Config{})
 	poison := control.Delivery{Sequence: "p", Raw: []byte("x")}
@@ -287,8 +288,8 @@ func TestRejectedWhoseNameWasTaken(t *testing.T) {
 	}
 }
 
-// Guarantees that while S3 refuses, throttles, or does not answer, nothing is done with and nothing lost: records come
-// again from the first one on that is not kept, and are then kept once.
+// Guarantees that nothing is reported as done and nothing is lost while S3 refuses, throttles, or does not answer:
+// records are delivered again from the first one that is not kept, and then kept once.
 func TestArchiveIsAway(t *testing.T) {
 	faults := map[string]s3test.Fault{
 		"refusing": {Status: 403, Code: "AccessDenied"}, "throttling": {Status: 503, Code: "SlowDown"},
@@ -325,7 +326,7 @@ func TestArchiveIsAway(t *testing.T) {
 	}
 }
 
-// Guarantees that a record that can neither be archived nor rejected comes again.
+// Guarantees that a record that can neither be archived nor rejected is delivered again.
 func TestNothingCanBeKept(t *testing.T) {
 	w := newWorld(t,
 		s3test.Config{
@@ -349,10 +350,10 @@ func (r *rows) List(_ context.Context, t control.Table, _ string, _ int) (items 
 	return items, "", nil
 }
 
-// Guarantees what the runbook on forged documents says of an item that somebody who can write a control table has put
-// at the last version, which no command changes: the error says that it was forged, verify finds it, and when the row
-// of before is put back by hand, commands write the next version, the archive has both writes among the rejected
-// records, and verify finds nothing more.
+// Guarantees what the runbook on forged documents says about an item that somebody with access to a control table has
+// set to the last version, which no command can change: the error says that it was forged, verify finds it, and after
+// the previous row was restored by hand, commands write the next version, the archive has both writes among the
+// rejected records, and verify finds nothing more.
 func TestLastVersionIsTakenBack(t *testing.T) {
 	w := newWorld(t, s3test.Config{Now: func() time.Time { return noon }})
 	all := history(t, "acme", 3)
@@ -409,7 +410,7 @@ func TestLastVersionIsTakenBack(t *testing.T) {
 	}
 }
 
-// stuck is an archive that panics, or hangs until it is told to stop.
+// stuck is an archive that panics, or hangs until its context ends.
 type stuck struct {
 	audit.Archive
 	panics bool
@@ -423,7 +424,7 @@ func (s stuck) Put(ctx context.Context, _ string, _ []byte) (bool, error) {
 	return false, ctx.Err()
 }
 
-// Guarantees that an archive that hangs leaves time for the answer, and that a panic is a record that comes again.
+// Guarantees that an archive that hangs leaves time for the answer, and that a record is delivered again after a panic.
 func TestStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, panics := range []bool{false, true} {
@@ -444,8 +445,8 @@ func TestStuck(t *testing.T) {
 	})
 }
 
-// Guarantees what Lambda reads: nothing to do again, or the sequence number of the first record that is; and that what
-// is no batch is an error.
+// Guarantees that Lambda gets an empty answer, or the sequence number of the first record to deliver again, and that an
+// invalid batch is an error.
 func TestInvoke(t *testing.T) {
 	const arn = "arn:aws:dynamodb:eu-west-1:123456789012:table/tenants/stream/2026-11-21T00:00:00.000"
 	all := history(t, "acme", 3)
@@ -504,7 +505,7 @@ func TestInvoke(t *testing.T) {
 }
 
 // Guarantees that in one process, too, everything is archived from the first change on, through failures and restarts,
-// and that the archive then verifies.
+// and that the archive then passes verify.
 func TestFollow(t *testing.T) {
 	dir := t.TempDir()
 	tables, err := embedded.Open(filepath.Join(dir, "control.db"))
@@ -551,7 +552,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// fragile refuses some writes.
+// fragile is an archive that refuses some writes.
 type fragile struct {
 	audit.Archive
 	calls atomic.Int64
@@ -564,7 +565,7 @@ func (f *fragile) Put(ctx context.Context, name string, data []byte) (bool, erro
 	return f.Archive.Put(ctx, name, data)
 }
 
-// Guarantees that an archiver without an archive, or whose work nobody counts, is not made.
+// Guarantees that New refuses a configuration without an archive or without a meter.
 func TestConfig(t *testing.T) {
 	for _, c := range []archiver.Config{{}, {Archive: stuck{}}, {Meter: &counts{}},
 		{Archive: stuck{}, Meter: &counts{}, Parallel: -1}} {

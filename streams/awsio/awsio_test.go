@@ -21,14 +21,14 @@ import (
 	"github.com/sluicelimits/sluice/streams/publisher"
 )
 
-// topic is SNS as far as it is used: it refuses what SNS refuses.
+// topic is a stand-in for the used part of SNS, which refuses what SNS refuses.
 type topic struct {
 	t      *testing.T
 	taken  []snstypes.PublishBatchRequestEntry
 	err    error
 	calls  int
-	bad    string                                                  // a message that no batch may have
-	answer func(in *sns.PublishBatchInput) *sns.PublishBatchOutput // nil takes all
+	bad    string                                                  // a message that is refused in every batch
+	answer func(in *sns.PublishBatchInput) *sns.PublishBatchOutput // if nil, all messages are accepted
 }
 
 func (s *topic) PublishBatch(_ context.Context, in *sns.PublishBatchInput,
@@ -70,8 +70,8 @@ func message(body string) publisher.Message {
 		Attributes: events.Attributes(events.Header{Type: events.PlanChanged, Version: 1})}
 }
 
-// Guarantees that messages go out as they are, with what a subscriber's filter goes by, and that the largest batch
-// fits.
+// Guarantees that messages are sent unchanged, with the attributes for the filters of subscribers, and that the largest
+// batch fits.
 func TestPublish(t *testing.T) {
 	s := &topic{t: t}
 	largest := strings.Repeat("x", events.MaxBytes)
@@ -85,8 +85,8 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// Guarantees that each message is told apart: taken, refused for ever, or to go again; and that nothing counts as taken
-// that SNS did not say was.
+// Guarantees that the outcome of each message is known: accepted, refused for ever, or to be sent again, and that no
+// message counts as accepted unless SNS says so.
 func TestPublishInPart(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -134,8 +134,8 @@ func TestPublishInPart(t *testing.T) {
 	}
 }
 
-// Guarantees that a call which fails as a whole condemns no message, for the fault may be the topic's, and that one
-// message which SNS will not have in a batch holds up no other.
+// Guarantees that a call that fails as a whole refuses no message for ever, because the topic may be at fault, and that
+// one message that SNS refuses in a batch does not stop the others.
 func TestPublishFails(t *testing.T) {
 	s := &topic{t: t, err: &snstypes.InvalidParameterException{Message: aws.String("m")}}
 	topic := awsio.NewTopic(s, "arn:t")
@@ -158,7 +158,7 @@ func TestPublishFails(t *testing.T) {
 	}
 }
 
-// queue is SQS as far as it is used.
+// queue is a stand-in for the used part of SQS.
 type queue struct {
 	bodies []string
 	err    error
@@ -175,7 +175,7 @@ func (q *queue) SendMessage(_ context.Context, in *sqs.SendMessageInput,
 	return &sqs.SendMessageOutput{}, q.err
 }
 
-// Guarantees that what is kept can be read again from the queue, and that a queue which is away is an error.
+// Guarantees that dead letters can be read from the queue, and that a queue that fails is an error.
 func TestKeep(t *testing.T) {
 	q := &queue{}
 	k := awsio.NewQueue(q, "https://q")
@@ -193,7 +193,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// Guarantees that a table, topic or queue is looked for where its ARN says.
+// Guarantees that the region of a table, topic or queue is that of its ARN.
 func TestRegion(t *testing.T) {
 	for in, want := range map[string]string{
 		"arn:aws:dynamodb:eu-west-1:123456789012:table/config": "eu-west-1", "config": "", "": "", "arn:aws:s3": "",

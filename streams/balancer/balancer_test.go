@@ -29,18 +29,19 @@ type nothing struct{}
 func (nothing) Count(string, int64)        {}
 func (nothing) Took(string, time.Duration) {}
 
-// tables are control tables that may fail, and act between two calls.
+// tables is control tables that may fail, and that can run a function before and after each call.
 type tables struct {
 	*embedded.Tables
-	before func(call string, key string) error // of each call; nil: nothing
-	after  func(call string, key string) error // of one that went well
+	before func(call string, key string) error // called before each call; nil: nothing
+	after  func(call string, key string) error // called after each successful call
 	puts   int
 
-	bad     string // the key of an item of the cells, or of the canary, that cannot be read, as a row of another layout
-	altered string // and of one whose hash is not that of its fields
+	// the key of an item of the cells, or of the canary, that cannot be read, like a row of another layout
+	bad     string
+	altered string // the key of an item whose hash is not that of its fields
 }
 
-// spoil is what is read of an item.
+// spoil returns the error of an item that cannot be read, or alters the item.
 func (t *tables) spoil(i *control.Item) error {
 	if i.Key == t.altered {
 		i.Reason += " by hand"
@@ -51,7 +52,7 @@ func (t *tables) spoil(i *control.Item) error {
 	return nil
 }
 
-// spoilt is the table of the item that cannot be read.
+// spoilt returns the table of the item that cannot be read.
 func (t *tables) spoilt() control.Table {
 	if t.bad == events.CanaryKey {
 		return control.Plans
@@ -120,7 +121,7 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file.Unsynced() // no test here pulls the plug
+	file.Unsynced() // no test here cuts the power
 	t.Cleanup(func() {
 		if err := file.Close(); err != nil {
 			t.Error(err)
@@ -196,7 +197,7 @@ func (w *bench) state() *shares.State {
 	return s
 }
 
-// acknowledge writes that each of the cells has heard of what is under way.
+// acknowledge writes that each of the cells has stored the present transition.
 func (w *bench) acknowledge(cells ...string) {
 	w.t.Helper()
 	s := w.state()
@@ -209,7 +210,7 @@ func (w *bench) acknowledge(cells ...string) {
 	}
 }
 
-// settle lets transitions end, all of whose cells hear at once.
+// settle runs transitions to their end. All of their cells acknowledge at once.
 func (w *bench) settle() balancer.Result {
 	w.t.Helper()
 	for range 400 {
@@ -224,7 +225,7 @@ func (w *bench) settle() balancer.Result {
 	return balancer.Result{}
 }
 
-// weights are what the cells have now.
+// weights returns the present weights of the cells.
 func (w *bench) weights() string {
 	var out []string
 	for _, m := range w.state().Members {
@@ -240,8 +241,8 @@ func (w *bench) want(want string) {
 	}
 }
 
-// Guarantees that cells become what operators ask for, through both phases and in as many transitions as it takes, in
-// the form in which admin writes it; and that what is at rest is not written again.
+// Guarantees that cells become what operators ask for, in the form in which admin writes it, through both phases and in
+// as many transitions as necessary, and that nothing is written after that.
 func TestWishes(t *testing.T) {
 	w := newBench(t)
 	if r := w.run(); r.Changed || r.Epoch != 0 {
@@ -251,7 +252,8 @@ func TestWishes(t *testing.T) {
 	if r := w.run(); r.Phase != shares.Steady || r.Cells != 1 {
 		t.Fatalf("the first cell: %+v", r)
 	}
-	w.ask(shares.Request{Kind: shares.Weigh, Cell: "us-1", Weight: 1}) // its join was replaced before anybody saw it
+	// replaces the wish to join before the balancer has seen it
+	w.ask(shares.Request{Kind: shares.Weigh, Cell: "us-1", Weight: 1})
 	r := w.run()
 	if r.Phase != shares.Shrink || !slices.Equal(r.Awaited, []string{"eu-1", "us-1"}) {
 		t.Fatalf("a second cell: %+v", r)
@@ -273,10 +275,10 @@ func TestWishes(t *testing.T) {
 	w.ask(shares.Request{Kind: shares.Remove, Cell: "us-1"}) // it was not drained
 	w.settle()
 	w.want("eu-1 active 2")
-	w.ask(shares.Request{Kind: shares.Drain, Cell: "eu-1"}) // the last one
+	w.ask(shares.Request{Kind: shares.Drain, Cell: "eu-1"}) // the last cell
 	w.settle()
 	w.want("eu-1 active 2")
-	w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 5}) // now it is not
+	w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 5}) // now it is not the last one
 	w.settle()
 	w.want("eu-1 drained 0, us-1 active 5")
 	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 3})
@@ -298,9 +300,8 @@ func TestWishes(t *testing.T) {
 	}
 }
 
-// Guarantees that an acknowledgement of an older epoch, or of an earlier phase, which arrives late counts for nothing:
-// the cell may not have heard of the transition under way, and what others grow to would come on top of what it still
-// grants.
+// Guarantees that a late acknowledgement of an older epoch, or of an earlier phase, does not count: the cell may not
+// know the present transition, and would still grant units that others grow by.
 func TestLateAcknowledgement(t *testing.T) {
 	w := newBench(t)
 	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
@@ -315,7 +316,7 @@ func TestLateAcknowledgement(t *testing.T) {
 	if r := w.run(); r.Phase != shares.Grow {
 		t.Fatalf("%+v, want that it grows", r)
 	}
-	for range 3 { // the growth was not heard: what was acknowledged is the shrink
+	for range 3 { // the growth was not acknowledged, only the shrink
 		w.now = w.now.Add(time.Hour)
 		if r := w.run(); r.Phase != shares.Grow || len(r.Awaited) != 2 {
 			t.Fatalf("%+v: an acknowledgement of the shrink counts for the growth", r)
@@ -346,8 +347,8 @@ func TestLateAcknowledgement(t *testing.T) {
 	}
 }
 
-// Guarantees that a pin is a transition of its own, whose placement is an item before the transition can end; that it
-// waits until the cells it names serve; and that more pins than a transition takes are all carried out.
+// Guarantees that a pin is a transition of its own, whose placement is stored before the transition can end; that it
+// waits until the cells that it names serve; and that more pins than a transition can have are all carried out.
 func TestPins(t *testing.T) {
 	w := newBench(t)
 	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
@@ -386,8 +387,8 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// Guarantees that a balancer which dies at any call, before it or after it went through, leaves what the next one goes
-// on from: in the end cells and placements are as they were asked for, and no phase was skipped.
+// Guarantees that a balancer that dies at any call, before or after the call had its effect, leaves a state that the
+// next one continues from: in the end cells and placements are as requested, and no phase was skipped.
 func TestDiesAnywhere(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	w := newBench(t)
@@ -431,8 +432,8 @@ func TestDiesAnywhere(t *testing.T) {
 	}
 }
 
-// Guarantees that of two balancers that look at the same time one finds that the other has written, looks again, and
-// loses nothing of either.
+// Guarantees that of two concurrent balancers one finds that the other has written, starts again, and no change of
+// either is lost.
 func TestTwoAtOnce(t *testing.T) {
 	w := newBench(t)
 	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
@@ -458,8 +459,8 @@ func TestTwoAtOnce(t *testing.T) {
 	w.want("ap-1 active 1, eu-1 active 1, us-1 active 1")
 }
 
-// Guarantees that no clock that is an hour off makes what grows count before the grace is over: an hour ahead it counts
-// later, an hour behind it waits.
+// Guarantees that growth never counts before the grace is over if a clock is an hour off: with a clock that is ahead it
+// counts later, with one that is behind it waits.
 func TestClockAnHourOff(t *testing.T) {
 	for _, off := range []time.Duration{time.Hour, -time.Hour} {
 		w := newBench(t)
@@ -489,8 +490,8 @@ func TestClockAnHourOff(t *testing.T) {
 	}
 }
 
-// Guarantees that items which make no sense stop nothing, that a state which cannot be read or was deleted is never
-// written over, and that acknowledgements that are old, of the future or of nobody change nothing.
+// Guarantees that invalid items stop nothing, that a state that cannot be read or was deleted is never overwritten, and
+// that acknowledgements that are old, from the future or of unknown cells change nothing.
 func TestBadItems(t *testing.T) {
 	w := newBench(t)
 	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
@@ -534,8 +535,7 @@ func TestBadItems(t *testing.T) {
 	}
 }
 
-// Guarantees that the largest state that there can be fits its item and its event: a balancer whose state does not
-// would stand still.
+// Guarantees that the largest possible state fits its item and its event.
 func TestLargestState(t *testing.T) {
 	w := newBench(t)
 	var limits []string
@@ -577,9 +577,9 @@ func TestLargestState(t *testing.T) {
 	}
 }
 
-// Guarantees that any event is a reason to look, that what a stream brings is published first and its answer handed on,
-// that a failure of either has Lambda call again, and that the schedule waits for the end of a grace, if it has the
-// time.
+// Guarantees that every event makes the balancer run, that the records of a stream are published first and the answer
+// is returned, that Lambda calls again if either fails, and that the scheduled call waits for the end of a grace if it
+// has the time.
 func TestInvoke(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newBench(t)

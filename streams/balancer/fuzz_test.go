@@ -10,8 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// FuzzPin guarantees that whatever a pin holds, it is refused or homes limits of the tenant's plan, each once and in
-// order, and none of them where one cell serves the tenant.
+// FuzzPin guarantees that every pin is either refused or homes limits of the tenant's plan, each once and in order, and
+// none if one cell serves the tenant.
 func FuzzPin(f *testing.F) {
 	p, err := plan.CompilePlan(plan.Document{Kind: plan.KindPlan, ID: "pro", Body: []byte(`{"id":"pro","limits":[
 		{"id":"burst","algorithm":"token_bucket","rate":9,"period":"1s","burst":9},

@@ -15,14 +15,15 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// ofItsOwn is a plan whose limits any three cells of like weight can divide.
+// ofItsOwn is a plan whose limits any three cells of similar weight can divide.
 const ofItsOwn = `{"id":"pro","limits":[
 	{"id":"burst","algorithm":"token_bucket","rate":90,"period":"1s","burst":90},
 	{"id":"calls","algorithm":"fixed_window","threshold":90,"period":"1s",
 		"cost":{"max":20,"default":1,"trustedHeader":"x-cost"}},
 	{"id":"month","quota":{"units":1,"every":"month"}}]}`
 
-// pin writes a tenant's pin as admin does: where it is to be served, and what of its document is its own.
+// pin writes a tenant's pin as admin does: the cells that shall serve it, and the parts of its document that are its
+// own.
 func (w *bench) pin(tenant, own string, cells ...string) {
 	w.t.Helper()
 	doc := admin.CellDocument{ID: admin.PinKey(tenant),
@@ -37,7 +38,7 @@ func (w *bench) pin(tenant, own string, cells ...string) {
 	w.put(control.Cells, doc.ID, string(body))
 }
 
-// homed are the tenant's homed limits by its stored placement.
+// homed returns the tenant's homed limits, from its stored placement.
 func (w *bench) homed(tenant string) string {
 	w.t.Helper()
 	item, err := w.tables.Tables.Get(w.t.Context(), control.Cells, shares.PlacementKey(tenant))
@@ -61,9 +62,9 @@ func (w *bench) wantHomed(why, tenant, want string) {
 	}
 }
 
-// Guarantees that a tenant's own limit whose smallest share is below its largest cost is homed, and one that can be
-// divided is not: else a cost that the limit allows is denied in every cell. What follows from a plan, from cells that
-// come and go, and from a boost is seen, too, and the end of a boost changes nothing.
+// Guarantees that a tenant's own limit whose smallest share is below its largest cost is homed, and that one that can
+// be divided is not: otherwise every cell would deny a cost that the limit allows. Changes of a plan, of cells and of a
+// boost count, too, and the end of a boost changes nothing.
 func TestOverridesAreHomed(t *testing.T) {
 	w := newBench(t)
 	w.put(control.Plans, "pro", ofItsOwn)
@@ -96,7 +97,7 @@ func TestOverridesAreHomed(t *testing.T) {
 	}
 
 	w.pin("small", `"overrides":[{"id":"burst","rate":60,"burst":60}]`)
-	w.pin("large", "") // its override is gone
+	w.pin("large", "") // its override is removed
 	w.settle()
 	w.wantHomed("raised", "small", "")
 	w.wantHomed("as all others", "large", "")
@@ -115,13 +116,13 @@ func TestOverridesAreHomed(t *testing.T) {
 	w.settle()
 	w.wantHomed("the plan lowers the cost", "just", "")
 	w.wantHomed("the plan lowers the cost", "costly", "")
-	w.put(control.Plans, "pro", "{}") // as nobody should have written it
+	w.put(control.Plans, "pro", "{}") // an invalid plan, which no command writes
 	w.settle()
 	w.wantHomed("a plan that cannot be read", "raised", "burst")
 }
 
-// Guarantees that a tenant which few cells serve has those limits of its plan homed that these cannot divide, and that
-// one with a single cell has none.
+// Guarantees that limits of the plan are homed for a tenant that few cells serve if these cannot divide them, and that
+// none is if one cell serves it.
 func TestPinnedTenantsAreHomed(t *testing.T) {
 	w := newBench(t)
 	w.put(control.Plans, "pro",
@@ -140,8 +141,8 @@ func TestPinnedTenantsAreHomed(t *testing.T) {
 	w.wantHomed("two cells, larger", "both", "")
 }
 
-// Guarantees that a join and the homing of what it makes too small are one transition, and that homing counts through
-// both phases alone: while it shrinks no cell grants more than before, and none but the home afterwards.
+// Guarantees that a join and the homing of the limits that it makes too small are one transition, and that homing
+// counts in both of its phases: during the shrink no cell grants more than before, and after it only the home does.
 func TestHomingIsATransition(t *testing.T) {
 	w := newBench(t)
 	w.put(control.Plans, "pro", ofItsOwn)
@@ -164,7 +165,7 @@ func TestHomingIsATransition(t *testing.T) {
 	w.settle()
 	w.wantHomed("it has", "acme", "burst")
 
-	// and back: nobody grants a share of it before the growth
+	// And back: no cell grants a share of it before the growth.
 	w.pin("acme", `"overrides":[{"id":"burst","rate":80,"burst":80}]`)
 	w.run()
 	doc := w.state().Document()
@@ -174,7 +175,7 @@ func TestHomingIsATransition(t *testing.T) {
 	}
 }
 
-// Guarantees that a pin which cannot be read homes nothing and stops nothing.
+// Guarantees that a pin that cannot be read homes nothing and stops nothing.
 func TestPinsThatMakeNoSense(t *testing.T) {
 	w := newBench(t)
 	w.put(control.Plans, "pro", ofItsOwn)
@@ -200,7 +201,7 @@ func TestPinsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// Guarantees that more tenants than a transition takes are all homed, in the transitions that follow.
+// Guarantees that more tenants than a transition can have are all homed, in the transitions that follow.
 func TestManyAreHomed(t *testing.T) {
 	w := newBench(t)
 	w.put(control.Plans, "pro", ofItsOwn)
@@ -221,8 +222,7 @@ func TestManyAreHomed(t *testing.T) {
 	}
 }
 
-// Guarantees that a limit of the plan which all cells can divide is homed for a tenant whose few cells cannot: what is
-// left over goes to others of them.
+// Guarantees that a limit of the plan that all cells together can divide is homed for a tenant whose few cells cannot.
 func TestFewCellsCannotDivide(t *testing.T) {
 	w := newBench(t)
 	w.put(control.Plans, "pro",
@@ -231,10 +231,10 @@ func TestFewCellsCannotDivide(t *testing.T) {
 		{Cell: "d", Weight: 3}} {
 		w.ask(shares.Request{Kind: shares.Join, Cell: c.Cell, Weight: c.Weight})
 	}
-	w.pin("acme", `"suspended":false`, "a", "c", "d") // 0, 2 and 2
+	w.pin("acme", `"suspended":false`, "a", "c", "d") // shares of 0, 2 and 2
 	w.pin("globex", `"suspended":false`, "c", "d")
 	w.settle()
-	if s := w.state(); len(s.Generations[len(s.Generations)-1].Homed) > 0 { // 1 each
+	if s := w.state(); len(s.Generations[len(s.Generations)-1].Homed) > 0 { // shares of 1 each
 		t.Fatalf("%+v: all cells together cannot divide it either", s.Generations)
 	}
 	w.wantHomed("three cells", "acme", "calls")

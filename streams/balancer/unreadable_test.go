@@ -17,8 +17,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// fleet is cells that hear of the shares and of placements at times of their own, as appliers store them: what cannot
-// be read never replaces what can be. It adds up what they may grant to a tenant of a limit of 90 units in each period.
+// fleet is cells that hear of shares and placements at different times, and store them as appliers do: an unreadable
+// item never replaces a readable one. It adds up what they may grant to a tenant of a limit of 90 units in each period.
 type fleet struct {
 	*bench
 	limit   *limit.Limit
@@ -53,7 +53,7 @@ func newFleet(t *testing.T, tenant string, cells ...string) *fleet {
 	return f
 }
 
-// hear has a cell store what there is, and acknowledge it.
+// hear lets a cell store the present state, and acknowledge it.
 func (f *fleet) hear(cell string) {
 	f.t.Helper()
 	c := f.cells[cell]
@@ -96,7 +96,7 @@ func (f *fleet) grant() map[string]int64 {
 	return now
 }
 
-// go on for a while: the balancer looks every ten seconds, and each cell hears now and then.
+// run lets time pass: the balancer runs every ten seconds, and each cell hears now and then.
 func (f *fleet) run(r *rand.Rand, d time.Duration, deaf ...string) {
 	f.t.Helper()
 	for end := f.now.Add(d); f.now.Before(end); f.now = f.now.Add(10 * time.Second) {
@@ -110,7 +110,7 @@ func (f *fleet) run(r *rand.Rand, d time.Duration, deaf ...string) {
 	}
 }
 
-// newest is the newest version of the item of the tenant's placement.
+// newest returns the newest version of the tenant's placement.
 func (f *fleet) newest() control.Item {
 	f.t.Helper()
 	item, err := f.tables.Tables.Get(f.t.Context(), control.Cells, shares.PlacementKey(f.tenant))
@@ -120,9 +120,9 @@ func (f *fleet) newest() control.Item {
 	return item
 }
 
-// Guarantees that a placement which cannot be read changes nobody's share of the tenant, whatever is asked for it
-// meanwhile and in whatever order cells hear; that other tenants and cells are served all the same; that it is told;
-// and that the tenant goes on by itself when the item is mended. The cells never grant more than the limit together.
+// Guarantees that a placement that cannot be read changes nobody's share of the tenant, whatever is asked for and in
+// whatever order cells hear; that other tenants and cells are still served; that it is reported; and that the tenant is
+// served again by itself when the item is corrected. The cells never grant more than the limit together.
 func TestUnreadablePlacement(t *testing.T) {
 	for name, spoil := range map[string]func(f *fleet, readable string){
 		"a newer layout": func(f *fleet, _ string) {
@@ -176,7 +176,7 @@ func TestUnreadablePlacement(t *testing.T) {
 					t.Fatalf("the log does not name the item: %s", log)
 				}
 
-				// Everybody else goes on.
+				// All other changes go on.
 				f.ask(shares.Request{Kind: shares.Place, Tenant: "globex", Cells: []string{"c"}})
 				f.ask(shares.Request{Kind: shares.Weigh, Cell: "b", Weight: 5})
 				f.run(r, 4*time.Minute)
@@ -200,8 +200,8 @@ func TestUnreadablePlacement(t *testing.T) {
 	}
 }
 
-// Guarantees that a placement which becomes unreadable in the middle of its transition, at any time, stops nothing: the
-// state has the placement, and the balancer writes it anew.
+// Guarantees that a placement that becomes unreadable at any time during its transition stops nothing: the state has
+// the placement, and the balancer writes it again.
 func TestPlacementIsSpoiltInItsTransition(t *testing.T) {
 	during := map[bool]int{}
 	for _, at := range []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 60} {
@@ -235,8 +235,8 @@ func TestPlacementIsSpoiltInItsTransition(t *testing.T) {
 	}
 }
 
-// Guarantees that a placement whose item cannot even be written over, in the growth of its own transition, holds that
-// transition and is no failure of the balancer; and that the transition ends when the item is mended.
+// Guarantees that a placement whose item cannot be overwritten, during the growth of its own transition, stops that
+// transition and is no failure of the balancer, and that the transition ends when the item is corrected.
 func TestGrowthWaitsForItsPlacement(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	f := newFleet(t, "acme", "a", "b")
@@ -261,7 +261,8 @@ func TestGrowthWaitsForItsPlacement(t *testing.T) {
 	}
 }
 
-// Guarantees that a stale look never writes an old placement over an unreadable one of a later transition.
+// Guarantees that a balancer with old data never overwrites an unreadable placement of a later transition with an old
+// one.
 func TestStaleLookLeavesUnreadablePlacements(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	f := newFleet(t, "acme", "a", "b")
@@ -274,7 +275,7 @@ func TestStaleLookLeavesUnreadablePlacements(t *testing.T) {
 		if call != "list cells" || once {
 			return nil
 		}
-		// the state was read: meanwhile others end the transition, and a newer balancer writes the placement
+		// The state has been read. Meanwhile others end the transition, and a newer balancer writes the placement.
 		once = true
 		f.acknowledge("a", "b")
 		for range 3 {
@@ -295,8 +296,8 @@ func TestStaleLookLeavesUnreadablePlacements(t *testing.T) {
 	}
 }
 
-// Guarantees that tenants whose placements cannot be read take no room of the others: more of them than a transition
-// takes.
+// Guarantees that tenants whose placements cannot be read, more of them than a transition can have, do not take the
+// places of others.
 func TestManyUnreadablePlacements(t *testing.T) {
 	w := newBench(t)
 	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
@@ -322,8 +323,8 @@ func TestManyUnreadablePlacements(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell whose acknowledgement cannot be read holds up nobody once it was removed by force, and is
-// named in the log: each cell can spoil its own.
+// Guarantees that a cell whose acknowledgement cannot be read, which each cell can cause by itself, stops nobody once
+// it was removed by force, and is named in the log.
 func TestSpoiltAcknowledgement(t *testing.T) {
 	w := newBench(t)
 	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
@@ -341,7 +342,7 @@ func TestSpoiltAcknowledgement(t *testing.T) {
 	w.want("a active 1, c active 1")
 }
 
-// Guarantees that a mark of the canary which cannot be read keeps no limit from being homed, and is named in the log.
+// Guarantees that an unreadable mark of the canary does not prevent a limit from being homed, and is named in the log.
 func TestSpoiltMark(t *testing.T) {
 	w := newBench(t)
 	w.put(control.Plans, "pro",
@@ -357,8 +358,8 @@ func TestSpoiltMark(t *testing.T) {
 	}
 }
 
-// Guarantees that what was altered past Sluice is nobody's wish, no cell's acknowledgement and no plan, and is named in
-// the log; and that shares which were altered stop every change, by name.
+// Guarantees that items that were altered without Sluice do not count as wishes, acknowledgements or plans, and are
+// named in the log, and that altered shares stop every change, with an error that names them.
 func TestAlteredItems(t *testing.T) {
 	w := newBench(t)
 	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
@@ -411,8 +412,8 @@ func TestAlteredItems(t *testing.T) {
 	}
 }
 
-// Guarantees that no cell joins while an item cannot be read at all, since it could not be told of every placement, and
-// its transition would hold up all others; and that it joins when that is mended.
+// Guarantees that no cell joins while an item cannot be read at all, because the cell could not get every placement and
+// its transition would stop all others, and that it joins when the item is corrected.
 func TestJoinWaitsForUnreadableItems(t *testing.T) {
 	w := newBench(t)
 	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})

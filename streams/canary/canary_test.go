@@ -23,10 +23,10 @@ import (
 
 var errAway = errors.New("away")
 
-// tables are control tables in memory that have each write arrive in the cells after a while.
+// tables is control tables in memory whose writes arrive in the cells after a while.
 type tables struct {
 	item      *control.Item
-	conflicts int // of writes to come
+	conflicts int // of the next writes
 	err       error
 	arrive    func(control.Item)
 }
@@ -58,7 +58,7 @@ func (s *tables) Put(_ context.Context, c control.Change) (control.Item, error) 
 	return next, err
 }
 
-// away is a table that can be away.
+// away is a cell's table that can fail.
 type away struct {
 	*memtable.Table
 	err error
@@ -82,7 +82,7 @@ type world struct {
 	t      *testing.T
 	tables *tables
 	cells  map[string]*away
-	delay  map[string]time.Duration // until a change arrives; below 0 is never
+	delay  map[string]time.Duration // until a change arrives; below 0: never
 	meters map[string]*streamstest.Meter
 	c      *canary.Canary
 }
@@ -123,7 +123,7 @@ func (w *world) apply(cell string, d cellconfig.Document) {
 	}
 }
 
-// seed has each cell hold something, as one that is in use.
+// seed gives each cell some content, like one that is in use.
 func (w *world) seed() {
 	for id := range w.cells {
 		w.apply(id, cellconfig.Document{Ref: cellconfig.Ref{Kind: "tenant", ID: "acme"}, Version: 1,
@@ -144,7 +144,7 @@ func (w *world) run() map[string]canary.Seen {
 	return out
 }
 
-// within fails unless it took so long and less than what a poll and a look take longer.
+// within fails unless the time is at least least and at most most.
 func within(t *testing.T, what string, got, least, most time.Duration) {
 	t.Helper()
 	if got < least || got > most {
@@ -152,8 +152,8 @@ func within(t *testing.T, what string, got, least, most time.Duration) {
 	}
 }
 
-// Guarantees that the time is that from the write to when a reader which polls once per second enforces it, of each
-// cell by itself, and again with each run.
+// Guarantees that the measured time is that from the write until a reader that polls once per second enforces it, for
+// each cell and for each run.
 func TestMeasures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, map[string]time.Duration{"eu-1": 200 * time.Millisecond, "us-1": 3 * time.Second})
@@ -161,7 +161,7 @@ func TestMeasures(t *testing.T) {
 		for n := range 3 {
 			seen := w.run()
 			within(t, "eu-1 applied", seen["eu-1"].Applied, 200*time.Millisecond, 300*time.Millisecond)
-			// with the next poll
+			// enforced with the next poll
 			within(t, "eu-1 enforced", seen["eu-1"].Enforced, 900*time.Millisecond, 1200*time.Millisecond)
 			within(t, "us-1 enforced", seen["us-1"].Enforced, 3*time.Second, 4100*time.Millisecond)
 			if took := w.meters["us-1"].Times("propagation_seconds"); len(took) != n+1 || took[0] < 3*time.Second {
@@ -175,7 +175,7 @@ func TestMeasures(t *testing.T) {
 	})
 }
 
-// Guarantees that a cell which nothing was ever written to is measured as well.
+// Guarantees that a cell that nothing was ever written to is measured, too.
 func TestFirstChangeOfACell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, map[string]time.Duration{"eu-1": time.Second})
@@ -187,8 +187,8 @@ func TestFirstChangeOfACell(t *testing.T) {
 	})
 }
 
-// Guarantees that a cell which does not get the change, or whose table is away, counts as missed with the whole time,
-// and holds up no other.
+// Guarantees that a cell that does not get the change, or whose table fails, counts as missed with the whole time, and
+// delays no other.
 func TestMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, map[string]time.Duration{"eu-1": 0, "us-1": -1, "ap-1": 0})
@@ -211,8 +211,8 @@ func TestMissed(t *testing.T) {
 	})
 }
 
-// Guarantees that a run which is called off says nothing of a cell, while one whose time is over, as a function's may
-// be before the canary's own, says that the cell missed the change.
+// Guarantees that a cancelled run says nothing about a cell, and that a run whose deadline has passed, which for a
+// function may come before the canary's own, says that the cell missed the change.
 func TestCalledOff(t *testing.T) {
 	for _, called := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -235,7 +235,7 @@ func TestCalledOff(t *testing.T) {
 	}
 }
 
-// Guarantees that an older canary which arrives late is not taken for the new one.
+// Guarantees that an older canary that arrives late is not taken for the new one.
 func TestOlderCanary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, map[string]time.Duration{"eu-1": -1})
@@ -249,7 +249,7 @@ func TestOlderCanary(t *testing.T) {
 	})
 }
 
-// Guarantees that another canary at the same time is written after, and that what cannot be written is an error and no
+// Guarantees that a conflict with another canary is retried, and that a write that fails is an error and no
 // measurement.
 func TestWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -273,7 +273,7 @@ func TestWrite(t *testing.T) {
 	})
 }
 
-// Guarantees that the canary's change is one that the control tables take.
+// Guarantees that the control tables accept the canary's change.
 func TestRealTables(t *testing.T) {
 	file, err := embedded.Open(filepath.Join(t.TempDir(), "control.db"))
 	if err != nil {
@@ -319,7 +319,7 @@ func (p putter) Put(ctx context.Context, c control.Change) (control.Item, error)
 	return i, err
 }
 
-// Guarantees that wrong settings are named.
+// Guarantees that errors name the invalid settings.
 func TestNewRefuses(t *testing.T) {
 	table, err := memtable.New(0)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/sluicelimits/sluice/streams/kept"
 )
 
-// FuzzEncode guarantees that whatever is kept comes back as it was, or says that it is too large, and always fits a
-// message.
+// FuzzEncode guarantees that everything that is kept can be read unchanged, or is marked as too large, and always fits
+// a message.
 func FuzzEncode(f *testing.F) {
 	f.Add("publisher", "123", "tenants", "acme", "wrong hash", []byte(`{"a":1}`))
 	f.Add("", "", "", "a\x00\xff", strings.Repeat("é", 3000), []byte("\x00\xff"))
@@ -44,7 +44,7 @@ func FuzzEncode(f *testing.F) {
 	})
 }
 
-// FuzzDecode guarantees that nothing that is no kept item takes the reader down or more memory than it says.
+// FuzzDecode guarantees that invalid data makes the reader neither panic nor use more memory than the data claims.
 func FuzzDecode(f *testing.F) {
 	i := kept.Item{By: "applier", Reason: "r", Data: []byte("x")}
 	out, err := i.Encode()
@@ -60,7 +60,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// Guarantees that data which fits no message is told of with what identifies it.
+// Guarantees that data that fits no message is replaced by what identifies it.
 func TestTooLarge(t *testing.T) {
 	data := make([]byte, 1<<20)
 	_, _ = rand.Read(data)
@@ -77,7 +77,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// Guarantees that altered data and other forms are refused.
+// Guarantees that altered data and other formats are refused.
 func TestDecodeRefuses(t *testing.T) {
 	i := kept.Item{By: "applier", Data: []byte("one")}
 	out, err := i.Encode()
@@ -95,7 +95,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// Guarantees that the log names what was not used, and keeps its content to itself.
+// Guarantees that the log names the records that were not used, without their content.
 func TestLog(t *testing.T) {
 	var out bytes.Buffer
 	l := kept.Log{Log: slog.New(slog.NewJSONHandler(&out, nil))}

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errAway = errors.New("away")
 
-// world is control tables in a file, and the pump over them.
+// world is control tables in a file, with the pump.
 type world struct {
 	t      testing.TB
 	path   string
@@ -71,7 +71,7 @@ func (w *world) start() {
 	go func() { w.ended <- w.pump.Run(ctx) }()
 }
 
-// close ends what runs; again is harmless.
+// close ends everything that runs. It may be called twice.
 func (w *world) close() {
 	if w.stop != nil {
 		w.stop()
@@ -158,14 +158,14 @@ func (w *world) same(cell cellconfig.Table) {
 	}
 }
 
-// Guarantees that each change arrives in every cell, those that are added while it runs included, and that a cell which
-// was removed holds nothing up.
+// Guarantees that each change arrives in every cell, also in those that are added while the pump runs, and that a
+// removed cell stops nothing.
 func TestCarries(t *testing.T) {
 	w := newWorld(t)
 	first, second := newCell(t), newCell(t)
 	w.put(control.Plans, "pro", planOf("pro", 5))
 	w.add("one", first)
-	w.same(first) // before it runs
+	w.same(first) // before the pump runs
 	w.start()
 	w.put(control.Tenants, "acme", tenantOf("acme", "pro"))
 	w.settle()
@@ -194,8 +194,8 @@ func TestCarries(t *testing.T) {
 	}
 }
 
-// Guarantees that what was written before the process ended arrives after it begins again: in a cell that kept what it
-// had, and in one that begins empty.
+// Guarantees that changes from before the process ended arrive after a restart, in a cell that kept its content and in
+// one that begins empty.
 func TestRestart(t *testing.T) {
 	w := newWorld(t)
 	kept := newCell(t)
@@ -208,7 +208,7 @@ func TestRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.stop = nil
-	w.put(control.Plans, "pro", planOf("pro", 6)) // nobody is there to carry it
+	w.put(control.Plans, "pro", planOf("pro", 6)) // the pump does not run
 	w.put(control.Tenants, "acme", tenantOf("acme", "pro"))
 	if err := w.tables.Close(); err != nil {
 		t.Fatal(err)
@@ -249,8 +249,8 @@ func (f *failing) Commit(ctx context.Context, s cellconfig.Step) error {
 	return f.Table.Commit(ctx, s)
 }
 
-// Guarantees that a cell which is away holds up no other, that the cursor waits for it, and that it has everything when
-// it is back.
+// Guarantees that a cell that fails delays no other, that the cursor waits for it, and that it gets everything when it
+// works again.
 func TestCellIsAway(t *testing.T) {
 	w := newWorld(t)
 	good, bad := newCell(t), &failing{Table: newCell(t)}
@@ -275,8 +275,7 @@ func TestCellIsAway(t *testing.T) {
 	w.same(bad)
 }
 
-// Guarantees that a cell which cannot be brought up is not added, and that a feed which fails ends the pump with its
-// error.
+// Guarantees that a cell that cannot be filled is not added, and that a feed that fails ends the pump with its error.
 func TestFailures(t *testing.T) {
 	w := newWorld(t)
 	w.put(control.Plans, "pro", planOf("pro", 5))
@@ -303,7 +302,7 @@ type broken struct{ *embedded.Tables }
 
 func (broken) Commit(context.Context, string, string) error { return errAway }
 
-// slow is a cell's table with the times of DynamoDB.
+// slow is a cell's table with the latencies of DynamoDB.
 type slow struct {
 	*memtable.Table
 }
@@ -323,8 +322,8 @@ func (s slow) Commit(ctx context.Context, step cellconfig.Step) error {
 	return s.Table.Commit(ctx, step)
 }
 
-// Guarantees the figures of a burst, in the time of a simulated clock with calls as slow as AWS's: 500 changes of
-// tenants are enforced by readers in each of 3 cells within 5 s at p99, by at most 60 publishes.
+// Guarantees the figures of a burst, with a simulated clock and calls as slow as those of AWS: readers in each of 3
+// cells enforce 500 changes of tenants within 5 s at p99, with at most 60 publishes.
 func TestBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -408,8 +407,8 @@ func TestBurst(t *testing.T) {
 	})
 }
 
-// Guarantees that a change of a plan is one event and one publish, and one document in each cell, however many tenants
-// have it: this is publish_events_per_plan_change.
+// Guarantees that a change of a plan is one event, one publish, and one document in each cell, however many tenants
+// have the plan. The metric is publish_events_per_plan_change.
 func TestPlanOfManyTenants(t *testing.T) {
 	w := newWorld(t)
 	w.put(control.Plans, "pro", planOf("pro", 5))

@@ -27,20 +27,19 @@ import (
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
-// chaos is control tables and two cells, with everything between them that can go wrong: a topic that takes half a
-// batch, queues that lose, repeat and reorder, tables that fail before and after they have written, two appliers for
-// each cell.
+// chaos is control tables and two cells, with every fault in between: a topic that accepts half a batch, queues that
+// lose, repeat and reorder messages, tables that fail before and after a write, and two appliers for each cell.
 type chaos struct {
 	t         *testing.T
 	r         *rand.Rand
 	tables    *embedded.Tables
 	publisher *publisher.Publisher
 	cells     []*chaosCell
-	loses     bool // messages
-	calm      bool // nothing goes wrong any more
+	loses     bool // messages are lost
+	calm      bool // there are no more faults
 	versions  map[string]int64
 	deleted   map[string]bool
-	now       time.Time // of readers
+	now       time.Time // the time of the readers
 	ids       int
 }
 
@@ -98,7 +97,7 @@ func (w *chaos) Publish(_ context.Context, messages []publisher.Message) []error
 		if w.unlucky(10) {
 			errs[i] = errAway
 			if w.r.IntN(2) == 0 {
-				continue // the others were taken, and of these it is not known
+				continue // the others were accepted, and nobody knows whether these were
 			}
 		}
 		for _, c := range w.cells {
@@ -124,17 +123,17 @@ func (c *chaosCell) Commit(ctx context.Context, step cellconfig.Step) error {
 	switch {
 	case c.world.unlucky(8):
 		return errAway
-	case c.world.unlucky(8): // somebody else was faster, or it seems so
+	case c.world.unlucky(8): // another writer was faster, or seems to have been
 		return cellconfig.ErrConflict
 	}
 	err := c.Table.Commit(ctx, step)
 	if err == nil && c.world.unlucky(8) {
-		return errAway // it was written, and the applier died
+		return errAway // the write was made, and the applier died
 	}
 	return err
 }
 
-// write is a change of anything, by a clock that is up to an hour off.
+// write changes any item, by a clock that is up to an hour off.
 func (w *chaos) write() {
 	w.t.Helper()
 	r := w.r
@@ -167,7 +166,7 @@ func (w *chaos) write() {
 	w.versions[name], w.deleted[name] = i.Version, i.Deleted
 }
 
-// publish hands the stream's next records to the publisher, sometimes those again that it had, as a stream does.
+// publish gives the stream's next records to the publisher, sometimes those that it had before, as a stream does.
 func (w *chaos) publish() {
 	w.t.Helper()
 	ctx := w.t.Context()
@@ -182,7 +181,7 @@ func (w *chaos) publish() {
 	if len(records) == 0 {
 		return
 	}
-	done, _ := w.publisher.Handle(ctx, records) // what is not done comes again
+	done, _ := w.publisher.Handle(ctx, records) // the rest is delivered again
 	if done > 0 && !w.unlucky(4) {
 		if err := w.tables.Commit(ctx, "stream", records[done-1].Sequence); err != nil {
 			w.t.Fatal(err)
@@ -190,7 +189,8 @@ func (w *chaos) publish() {
 	}
 }
 
-// apply hands some of a cell's queue to one of its appliers. What fails goes back, and what is done may come once more.
+// apply gives some messages of a cell's queue to one of its appliers. Those that fail go back, and others may be
+// delivered once more.
 func (c *chaosCell) apply() {
 	w := c.world
 	n := min(len(c.queue), 1+w.r.IntN(10))
@@ -209,7 +209,7 @@ func (c *chaosCell) apply() {
 	w.now = w.now.Add(time.Duration(w.r.Int64N(int64(3 * time.Second))))
 }
 
-// drain has everything arrive that has not been lost.
+// drain delivers everything that was not lost.
 func (w *chaos) drain() {
 	w.t.Helper()
 	for range 10_000 {
@@ -235,7 +235,7 @@ func (w *chaos) drain() {
 	w.t.Fatal("it never ends")
 }
 
-// threshold is what a request is held to.
+// threshold returns the threshold that applies to a request.
 func threshold(r *cellconfig.Reader, now time.Time, tenant string) string {
 	c, join := r.Begin(context.Background(), now)
 	if join != nil {
@@ -257,7 +257,7 @@ func threshold(r *cellconfig.Reader, now time.Time, tenant string) string {
 	return fmt.Sprint(limits[0].Limit.Tiers[0].Threshold)
 }
 
-// want is what a request is to be held to, by the control tables alone.
+// want returns the threshold that applies to a request according to the control tables.
 func (w *chaos) want(tenant string) string {
 	i, err := w.tables.Get(w.t.Context(), control.Tenants, tenant)
 	if errors.Is(err, control.ErrNotFound) || i.Deleted {
@@ -266,15 +266,15 @@ func (w *chaos) want(tenant string) string {
 	_, planID, _ := strings.Cut(string(i.Body), `"plan":"`)
 	p, err := w.tables.Get(w.t.Context(), control.Plans, strings.TrimRight(planID, `"}`))
 	if errors.Is(err, control.ErrNotFound) {
-		return "not loaded" // a tenant whose plan was never written
+		return "not loaded" // the tenant's plan was never written
 	}
 	_, n, _ := strings.Cut(string(p.Body), `"threshold":`)
 	return strings.TrimRight(n, "]}")
 }
 
-// Guarantees that whatever is written, and however messages come, twice, late, in any order, to appliers that die,
-// every cell ends in exactly the control tables' state, and its readers decide by it; and that what was lost on the way
-// is repaired by reconcile, which finds nothing where nothing was.
+// Guarantees that whatever is written, and however messages are repeated, delayed and reordered, with appliers that
+// die, every cell ends in exactly the state of the control tables, and its readers decide by it; and that reconcile
+// repairs what was lost, and finds nothing if nothing was.
 func TestRandomHistories(t *testing.T) {
 	for seed := range soak.Times(uint64(6)) {
 		loses := seed%2 == 1
@@ -326,8 +326,8 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// Guarantees that a change which comes between a reader's reading of a document and of the log is in force with its
-// next look, and that no request ever sees the older one after the newer.
+// Guarantees that a change between a reader's reads of a document and of the log takes effect with its next poll, and
+// that no request sees the older document after the newer one.
 func TestChangeBetweenDocumentAndLog(t *testing.T) {
 	w := newChaos(t, 1, false)
 	w.calm = true
@@ -353,7 +353,7 @@ func TestChangeBetweenDocumentAndLog(t *testing.T) {
 		between.once = sync.OnceFunc(func() { put(control.Plans, "p", planOf("p", n)) })
 		between.beforeGet = n%2 == 0
 		between.mu.Unlock()
-		put(control.Plans, "p", planOf("p", 1000+n)) // so that the document is read at all
+		put(control.Plans, "p", planOf("p", 1000+n)) // so that the document is read
 		for range 3 {
 			w.now = w.now.Add(5 * time.Second)
 			_ = threshold(reader, w.now, "acme")
@@ -365,7 +365,7 @@ func TestChangeBetweenDocumentAndLog(t *testing.T) {
 	}
 }
 
-// interrupting is a table in which something happens before or after a read of documents.
+// interrupting is a table that runs a function before or after a read of documents.
 type interrupting struct {
 	*memtable.Table
 	mu        sync.Mutex
@@ -387,8 +387,9 @@ func (i *interrupting) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellc
 	return d, err
 }
 
-// Guarantees that a cell which was away for a day, with a log that holds less than it missed and messages that come at
-// once and in reverse, ends as the others, and that an environment of it that thaws decides on the new state at once.
+// Guarantees that a cell that was away for a day, with a log that holds less than it missed and messages that arrive at
+// once and in reverse order, ends in the same state as the others, and that an environment of it that thaws decides by
+// the new state at once.
 func TestCellAwayForADay(t *testing.T) {
 	w := newChaos(t, 1, false)
 	w.calm = true
@@ -417,7 +418,7 @@ func TestCellAwayForADay(t *testing.T) {
 		w.cells[1].apply()
 	}
 	slices.Reverse(c.queue)
-	for range 5 { // most of a day's messages are lost for good: SQS keeps them for so long only
+	for range 5 { // most messages of a day are lost for good, because SQS keeps them for a limited time
 		c.queue = c.queue[:len(c.queue)*3/4]
 	}
 	w.drain()

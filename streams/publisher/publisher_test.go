@@ -23,7 +23,7 @@ import (
 
 var errThrottled = errors.New("throttled")
 
-// world is a publisher, and a topic that holds it to what SNS takes.
+// world is a publisher with a topic that has the limits of SNS.
 type world struct {
 	t     *testing.T
 	p     *publisher.Publisher
@@ -33,8 +33,8 @@ type world struct {
 	mu    sync.Mutex
 	taken []*events.Changed
 	calls int
-	fail  func(call int, e *events.Changed) error // of an event in a call, from 1
-	whole func(call int) error                    // of a call
+	fail  func(call int, e *events.Changed) error // the error of an event in a call, counted from 1
+	whole func(call int) error                    // the error of a whole call
 }
 
 func newWorld(t *testing.T) *world {
@@ -85,7 +85,7 @@ func (w *world) Publish(ctx context.Context, messages []publisher.Message) []err
 	return errs
 }
 
-// ids are those of all events that were taken, in order.
+// ids returns the ids of all accepted events, in order.
 func (w *world) ids() []string {
 	var ids []string
 	for _, e := range w.taken {
@@ -123,8 +123,8 @@ func poison(sequence string) control.Delivery {
 		Table: control.Tenants, Key: "odd", Sequence: sequence, Err: fmt.Errorf("%w: wrong hash", control.ErrBadItem)}}
 }
 
-// Guarantees that a change of a plan is one event, however many tenants have the plan, and that changes which cells are
-// not told of are none.
+// Guarantees that a change of a plan is one event, however many tenants have the plan, and that changes that cells do
+// not need are no events.
 func TestOneEventForEachChange(t *testing.T) {
 	w := newWorld(t)
 	batch := slices.Concat(
@@ -145,7 +145,7 @@ func TestOneEventForEachChange(t *testing.T) {
 	}
 }
 
-// Guarantees that a burst goes out in as few calls as SNS takes: ten events or 256 KB in each.
+// Guarantees that a burst is sent in as few calls as SNS allows: ten events or 256 KB each.
 func TestPacking(t *testing.T) {
 	w := newWorld(t)
 	var batch []control.Delivery
@@ -168,8 +168,7 @@ func TestPacking(t *testing.T) {
 	}
 }
 
-// Guarantees that a poison record in the middle of a batch is kept whole with what is known of it, counted, and stops
-// nothing.
+// Guarantees that a poison record in a batch is kept whole, with what is known about it, is counted, and stops nothing.
 func TestPoisonRecordInMidBatch(t *testing.T) {
 	w := newWorld(t)
 	batch := slices.Concat(tenant(t, "a", 1), []control.Delivery{poison("7")}, tenant(t, "b", 1))
@@ -184,8 +183,8 @@ func TestPoisonRecordInMidBatch(t *testing.T) {
 	w.meter.Want(t, map[string]int64{"records_kept": 1, "records_again": 0})
 }
 
-// Guarantees that a poison record which cannot even be kept comes again, and all behind it, so that it is never
-// dropped.
+// Guarantees that a poison record that cannot be kept is delivered again, with all records after it, so that it is
+// never dropped.
 func TestPoisonThatCannotBeKept(t *testing.T) {
 	w := newWorld(t)
 	away := errors.New("queue away")
@@ -204,7 +203,8 @@ func TestPoisonThatCannotBeKept(t *testing.T) {
 	}
 }
 
-// Guarantees that the same batch twice is the same events twice, byte for byte: whoever keeps documents can tell.
+// Guarantees that the same batch twice gives the same events twice, byte for byte, so that subscribers can recognise
+// them.
 func TestSameBatchTwice(t *testing.T) {
 	w := newWorld(t)
 	batch := tenant(t, "a", 2)
@@ -221,7 +221,7 @@ func TestSameBatchTwice(t *testing.T) {
 	}
 }
 
-// Guarantees that while SNS throttles, calls come with growing waits, and all events arrive when it stops.
+// Guarantees that calls are repeated with growing waits while SNS throttles, and that all events arrive after that.
 func TestThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -245,8 +245,8 @@ func TestThrottled(t *testing.T) {
 	})
 }
 
-// Guarantees that a publisher which cannot get through answers before its time is over, and has all that was not taken
-// again.
+// Guarantees that a publisher that is throttled answers before its deadline, and that all records that were not
+// accepted are delivered again.
 func TestThrottledUntilTheTimeIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -271,7 +271,7 @@ func TestThrottledUntilTheTimeIsOver(t *testing.T) {
 	})
 }
 
-// Guarantees that an event which the topic will never take is kept, and its item's next versions still go out.
+// Guarantees that an event that the topic will never accept is kept, and that the next versions of its item are sent.
 func TestRefusedEvent(t *testing.T) {
 	w := newWorld(t)
 	w.fail = func(_ int, e *events.Changed) error {
@@ -289,8 +289,8 @@ func TestRefusedEvent(t *testing.T) {
 	w.meter.Want(t, map[string]int64{"events_published": 2, "records_kept": 1})
 }
 
-// Guarantees that events of one item leave in the order of their versions, whatever fails in between, and that nothing
-// is left out.
+// Guarantees that the events of one item are sent in the order of their versions, whatever fails in between, and that
+// none is left out.
 func TestOrderOfEachItem(t *testing.T) {
 	for seed := range soak.Times(uint64(50)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -308,7 +308,7 @@ func TestOrderOfEachItem(t *testing.T) {
 				queues[key] = tenant(t, key, 1+r.IntN(5))
 			}
 			var batch []control.Delivery
-			for len(queues) > 0 { // in order for each item, in any order between them
+			for len(queues) > 0 { // in order for each item, in any order between items
 				key := fmt.Sprintf("t%d", r.IntN(7))
 				if q := queues[key]; len(q) > 0 {
 					batch, queues[key] = append(batch, q[0]), q[1:]
@@ -331,7 +331,7 @@ func TestOrderOfEachItem(t *testing.T) {
 	}
 }
 
-// Guarantees that a topic which answers of fewer messages than it was given has the others published again.
+// Guarantees that messages for which the topic returns no outcome are published again.
 func TestShortAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -359,13 +359,13 @@ type topicFunc func(context.Context, []publisher.Message) []error
 
 func (f topicFunc) Publish(ctx context.Context, m []publisher.Message) []error { return f(ctx, m) }
 
-// decoded is a decoder that has read already.
+// decoded is a decoder that returns these records.
 type decoded []control.Delivery
 
 func (d decoded) Decode([]byte) ([]control.Delivery, error) { return d, nil }
 
-// Guarantees that Lambda is told the sequence number of the first record that is to come again, and an empty list where
-// none is: anything else would repeat the batch for ever, or lose it.
+// Guarantees that Lambda gets the sequence number of the first record to deliver again, and an empty list if there is
+// none: anything else would repeat the batch for ever, or lose it.
 func TestInvoke(t *testing.T) {
 	w := newWorld(t)
 	out, err := w.p.Invoke(t.Context(), decoded(tenant(t, "a", 2)), nil)
@@ -383,8 +383,8 @@ func TestInvoke(t *testing.T) {
 	}
 }
 
-// Guarantees that records of tables which are not ours, and items that a time to live removed, are harmless: kept, and
-// nobody is told.
+// Guarantees that records of other tables, and items that a time to live has removed, are harmless: they are kept, and
+// not published.
 func TestForeignRecords(t *testing.T) {
 	w := newWorld(t)
 	d, err := streamrecord.New(map[control.Table]string{control.Tenants: "tenants"})
@@ -409,13 +409,13 @@ func TestForeignRecords(t *testing.T) {
 	}
 }
 
-// Guarantees that a publisher without one of its parts is not made.
+// Guarantees that New refuses a configuration without one of its parts.
 func TestNewRefuses(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []publisher.Config{{Keep: &w.keep, Meter: &w.meter}, {Topic: w, Meter: &w.meter},
 		{Topic: w, Keep: &w.keep}} {
 		if _, err := publisher.New(c); err == nil {
-			t.Errorf("%+v is taken", c)
+			t.Errorf("%+v is accepted", c)
 		}
 	}
 }

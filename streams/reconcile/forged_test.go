@@ -21,7 +21,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/reconcile"
 )
 
-// forge writes documents to the cell that no item is.
+// forge writes documents to the cell that have no item.
 func (w *world) forge(documents ...cellconfig.Document) {
 	w.t.Helper()
 	if n, err := w.Table.Apply(w.t.Context(), documents); err != nil || n != len(documents) {
@@ -35,7 +35,7 @@ func document(kind cellconfig.Kind, id string, version int64, body string) cellc
 	}
 }
 
-// alter gives a document of the cell another content of the same version, as somebody does who may write to its table.
+// alter gives a document of the cell another content of the same version, like somebody with access to its table.
 func (w *world) alter(d cellconfig.Document) {
 	w.t.Helper()
 	h, err := w.Head(w.t.Context())
@@ -52,7 +52,7 @@ func (w *world) alter(d cellconfig.Document) {
 	}
 }
 
-// only fails unless the cell has what the control tables have, and nothing else.
+// only fails unless the cell has exactly what the control tables have.
 func (w *world) only() {
 	w.t.Helper()
 	w.same()
@@ -192,8 +192,8 @@ func TestForgedHashes(t *testing.T) {
 	}
 }
 
-// Guarantees that a key which is taken away from under its hash is found though what covers it has the same bytes,
-// cut in another place between id and body; and that a forged key whose body is that of another key is removed from
+// Guarantees that a key whose document under its hash was removed is found although the document that hides it has the
+// same bytes, divided differently into id and body, and that a forged key with the body of another key is removed from
 // under its hash in the same run.
 func TestForgedHashesWithACover(t *testing.T) {
 	w := newWorld(t)
@@ -213,8 +213,8 @@ func TestForgedHashesWithACover(t *testing.T) {
 	w.only()
 }
 
-// Guarantees that rows which are no documents are told of and deleted, also in place of a document, of a run's state,
-// and by the thousand; that none of them ends a run; and that no hash of a key is logged.
+// Guarantees that rows that are not documents are reported and deleted, also in place of a document or of a run's
+// state, and by the thousand, that none of them ends a run, and that no hash of a key is logged.
 func TestRowsThatAreNoDocuments(t *testing.T) {
 	w := newWorld(t)
 	w.tenants(20)
@@ -245,7 +245,7 @@ func TestRowsThatAreNoDocuments(t *testing.T) {
 	w.run(drift{})
 }
 
-// Guarantees that no state which somebody forges has a run leave out anything, or fail, or is there after it.
+// Guarantees that a forged state makes no run leave anything out or fail, and that it is gone afterwards.
 func TestForgedState(t *testing.T) {
 	for _, forged := range []string{
 		`{"table":"keys"}`, `{"table":"keys","bulk":true,"after":"zzz"}`,
@@ -289,7 +289,8 @@ func TestForgedState(t *testing.T) {
 	}
 }
 
-// Guarantees that one above the last entry is seen, too: it is the least that keeps a reader from loading.
+// Guarantees that a number that is one above the last entry is found, too: it is the smallest one that prevents a
+// reader from loading.
 func TestNumberOneAboveTheHead(t *testing.T) {
 	w := newWorld(t)
 	w.both(control.Plans, events.SettingsKey, `{"routes":[]}`)
@@ -311,7 +312,7 @@ func TestNumberOneAboveTheHead(t *testing.T) {
 }
 
 // Guarantees that a document with a number above that of the last log entry, with which no environment can begin, gets
-// another number, whatever it is.
+// another number.
 func TestNumbersAboveTheHead(t *testing.T) {
 	w := newWorld(t)
 	hash := func(digit string) cellconfig.Ref {
@@ -366,8 +367,8 @@ func TestNumbersAboveTheHead(t *testing.T) {
 	}
 }
 
-// Guarantees that it helps nobody to forge more than the sketch can show, nor ids that no sketch takes, nor that the
-// run is cut.
+// Guarantees that forged documents are found even if there are more than the sketch can show, their ids do not fit the
+// sketch, or the run is interrupted.
 func TestManyForgedDocuments(t *testing.T) {
 	for what, limit := range map[string]time.Duration{"in one run": time.Hour, "in many runs": 30 * time.Second} {
 		t.Run(what, func(t *testing.T) {
@@ -408,8 +409,8 @@ func TestManyForgedDocuments(t *testing.T) {
 	}
 }
 
-// Guarantees that a change which comes while its document is repaired is not lost: its event met the forged version,
-// and was taken for old.
+// Guarantees that a change that arrives while its document is repaired is not lost, although its event met the forged
+// version and was taken for old.
 func TestChangedWhileRepaired(t *testing.T) {
 	w := newWorld(t)
 	w.tenants(3)
@@ -418,7 +419,7 @@ func TestChangedWhileRepaired(t *testing.T) {
 	w.onStep = func() {
 		if !once {
 			once = true
-			w.both(control.Tenants, "t000001", tenant("t000001", 2)) // the cell has version 9, and leaves it
+			w.both(control.Tenants, "t000001", tenant("t000001", 2)) // the cell has version 9, and keeps it
 			w.both(control.Tenants, "new", tenant("new", 1))
 		}
 	}
@@ -430,7 +431,7 @@ func TestChangedWhileRepaired(t *testing.T) {
 	}
 }
 
-// Guarantees that what was written to the cell since it was looked at is not written over by a repair.
+// Guarantees that a repair does not overwrite a document that was written to the cell since it was read.
 func TestRepairIsOvertaken(t *testing.T) {
 	w := newWorld(t)
 	w.tenants(3)
@@ -440,7 +441,7 @@ func TestRepairIsOvertaken(t *testing.T) {
 			w.onGet = nil
 			old := w.items[name{control.Tenants, key}]
 			w.put(control.Tenants, key, tenant(key, 2))
-			// the item that is read is the one before, as if it were cached
+			// The item that is read is the previous one, as if it were cached.
 			w.both(control.Tenants, key, tenant(key, 3))
 			newest := w.items[name{control.Tenants, key}]
 			w.items[name{control.Tenants, key}] = old
@@ -457,9 +458,9 @@ func TestRepairIsOvertaken(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell goes on with what it has where a control table was lost, or the wrong one is compared:
-// nobody's credentials and limits are removed because of it. A few documents of an empty table are removed, and the
-// canary's mark does not count.
+// Guarantees that a cell keeps its content if a control table was lost, or the wrong one is compared: no credentials
+// and limits are removed because of it. A few documents of an empty table are removed, and the canary's mark does not
+// count.
 func TestLostTable(t *testing.T) {
 	for many, plans := range map[bool]int{false: 10, true: 2000} {
 		w := newWorld(t)
@@ -479,15 +480,14 @@ func TestLostTable(t *testing.T) {
 			t.Errorf("%t: %d repaired, want 10 keys\n%s", many, result.Repaired, w.log.String())
 		}
 		w.run(drift{reconcile.Unknown: int64(plans)})
-		w.both(control.Plans, "p0", `{"id":"p0","limits":[]}`) // somebody says that it is the right one
+		w.both(control.Plans, "p0", `{"id":"p0","limits":[]}`) // an operator confirms that the table is the right one
 		w.both(control.Plans, "p0", `{"id":"p0"}`)
 		w.run(drift{reconcile.Unknown: int64(plans) - 1})
 		w.only()
 	}
 }
 
-// Guarantees that a control table is not taken for lost which has nothing that cells are told of, and has something
-// else.
+// Guarantees that a control table is not taken for lost if it has other items, although it has none that cells need.
 func TestTableOfOtherItems(t *testing.T) {
 	w := newWorld(t)
 	w.put(control.Cells, "eu-1", `{"id":"eu-1"}`)
@@ -500,8 +500,7 @@ func TestTableOfOtherItems(t *testing.T) {
 	}
 }
 
-// Guarantees that an item which itself was written past Sluice, or cannot be read, replaces nothing: it is not known
-// to be the truth.
+// Guarantees that an item that was written without Sluice, or cannot be read, replaces nothing.
 func TestForgedItemReplacesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.tenants(5)

@@ -19,7 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
-// ordered is a cell's table that finds what is written too early.
+// ordered is a cell's table that notices documents that are written too early.
 type ordered struct {
 	*world
 	grace                   time.Duration
@@ -49,12 +49,12 @@ func (o *ordered) Commit(ctx context.Context, step cellconfig.Step) error {
 	return nil
 }
 
-// placed is the placement of a tenant that every cell serves.
+// placed returns the placement of a tenant that every cell serves.
 func placed(tenant string) string {
 	return fmt.Sprintf(`{"generations":[{"epoch":0,"from":1}],"tenant":%q,"version":1}`, tenant)
 }
 
-// fresh is a world with shares, placements and tenants, of which the cell has nothing.
+// fresh returns a world with shares, placements and tenants, and an empty cell.
 func fresh(t *testing.T, placements, tenants int) *ordered {
 	w := newWorld(t)
 	for i := range placements {
@@ -64,7 +64,7 @@ func fresh(t *testing.T, placements, tenants int) *ordered {
 			w.put(control.Cells, events.SharesKey, `{"version":1}`)
 		}
 	}
-	w.put(control.Cells, "eu-1", `{"id":"eu-1"}`) // cells are not told of it
+	w.put(control.Cells, "eu-1", `{"id":"eu-1"}`) // cells do not need it
 	for i := range tenants {
 		id := fmt.Sprintf("t%06d", i)
 		w.put(control.Tenants, id, tenant(id, 1))
@@ -72,7 +72,7 @@ func fresh(t *testing.T, placements, tenants int) *ordered {
 	return &ordered{world: w}
 }
 
-// reconcile runs until it is through, each run for at most a time.
+// reconcile runs until it is finished, each run for at most the time d.
 func (o *ordered) reconcile(d time.Duration) (runs int) {
 	o.t.Helper()
 	for runs = 1; ; runs++ {
@@ -96,9 +96,9 @@ func (o *ordered) reconcile(d time.Duration) (runs int) {
 	}
 }
 
-// Guarantees that a fresh cell has its shares before it has a tenant, and before its shares the placement of every
-// tenant: else it would grant a limit whole, or a share of it to a tenant that is pinned elsewhere. Also where there is
-// so much that it takes many runs, each of which ends in the middle.
+// Guarantees that a new cell gets its shares before any tenant, and before its shares the placement of every tenant:
+// otherwise it would grant a whole limit, or a share of it to a tenant that is pinned elsewhere. This holds also if
+// there is so much that it takes many runs, each of which is interrupted.
 func TestFreshCell(t *testing.T) {
 	for _, tt := range []struct {
 		name                string
@@ -115,7 +115,7 @@ func TestFreshCell(t *testing.T) {
 				o := fresh(t, tt.placements, tt.tenants)
 				o.onCell = func(refs []cellconfig.Ref) error {
 					if len(refs) > 1 {
-						<-time.After(time.Second) // each page is read and written
+						<-time.After(time.Second) // each page takes a second to read and write
 					}
 					return nil
 				}
@@ -135,8 +135,8 @@ func TestFreshCell(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell is not given its first shares where a placement may be lacking, and is as soon as none is; and
-// that shares which it has are kept up to date all the same.
+// Guarantees that a cell does not get its first shares while a placement may be missing, and gets them as soon as none
+// is, and that existing shares are kept up to date nevertheless.
 func TestFirstSharesWaitForEveryPlacement(t *testing.T) {
 	for size, many := range map[string]int{"few": 5, "many": 1500} {
 		t.Run(size, func(t *testing.T) {
@@ -163,8 +163,8 @@ func TestFirstSharesWaitForEveryPlacement(t *testing.T) {
 	}
 }
 
-// Guarantees that an item which cannot be read, and which no cell is told of, keeps no cell from its first shares,
-// and is told of by its key: a cell can spoil its own acknowledgement, and would keep others from joining.
+// Guarantees that an unreadable item that no cell needs does not keep a cell from its first shares, and is reported
+// with its key: a cell can spoil its own acknowledgement, and would keep others from joining.
 func TestSpoiltAcknowledgement(t *testing.T) {
 	for size, many := range map[string]int{"few": 5, "many": 1500} {
 		t.Run(size, func(t *testing.T) {
@@ -182,14 +182,13 @@ func TestSpoiltAcknowledgement(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell is not given its first shares while a placement from before them is taken to be under way, and
-// is once that is not: a run takes a while, and the shares may be no younger than a placement that was when it was
-// looked at.
+// Guarantees that a cell does not get its first shares while an earlier placement seems to be on its way, and gets them
+// after that.
 func TestFirstSharesWaitForPlacementsUnderWay(t *testing.T) {
 	for size, many := range map[string]int{"few": 5, "many": 1500} {
 		t.Run(size, func(t *testing.T) {
 			cut := 0
-			for range 12 { // what differs is looked at in any order
+			for range 12 { // the differences are handled in any order
 				o := fresh(t, many, 0)
 				o.grace = 2 * time.Minute
 				o.now = streamstest.Written.Add(o.grace - time.Second)
@@ -218,9 +217,8 @@ func TestFirstSharesWaitForPlacementsUnderWay(t *testing.T) {
 	}
 }
 
-// Guarantees that what a cell has of its shares and of placements is never replaced by what it cannot read, which is
-// reported each time, and that it is given what can be read again. Where it has no placement, it knows that there was
-// none.
+// Guarantees that the shares and placements of a cell are never replaced by unreadable ones, which are reported each
+// time, and that it gets later readable ones. If it has no placement, it gets a tombstone.
 func TestUnreadableSharesAreLeft(t *testing.T) {
 	for size, many := range map[string]int{"few": 5, "many": 1500} {
 		t.Run(size, func(t *testing.T) {
@@ -237,7 +235,7 @@ func TestUnreadableSharesAreLeft(t *testing.T) {
 					had[ref] = 0
 				}
 			}
-			for i := range many { // so that more differs than a sketch can show, or not
+			for i := range many { // so that more differs than a sketch can show, or less
 				tenant := fmt.Sprintf("more%06d", i)
 				o.put(control.Cells, shares.PlacementKey(tenant), placed(tenant))
 			}
@@ -263,8 +261,8 @@ func TestUnreadableSharesAreLeft(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell which has no shares yet is given them although a placement cannot be read: it learns first
-// that it does not know that placement, and so serves all tenants but one.
+// Guarantees that a cell without shares gets them although a placement cannot be read: it first learns that it does not
+// know that placement, and so serves all tenants but one.
 func TestFirstSharesWithAnUnreadablePlacement(t *testing.T) {
 	for size, many := range map[string]int{"few": 5, "many": 1500} {
 		for _, shared := range []bool{false, true} {
@@ -301,7 +299,7 @@ func TestFirstSharesWithAnUnreadablePlacement(t *testing.T) {
 	}
 }
 
-// Guarantees that a table of cells which does not answer leaves the cell without tenants.
+// Guarantees that a table of cells that does not answer leaves the cell without tenants.
 func TestCellsAreAway(t *testing.T) {
 	o := fresh(t, 5, 5)
 	o.onList = func(table control.Table, _ string) error {

@@ -30,14 +30,13 @@ import (
 
 var errAway = errors.New("away")
 
-// name is that of an item.
+// name identifies an item.
 type name struct {
 	table control.Table
 	key   string
 }
 
-// world is control tables in memory, whose lists come in an order of their own, and a cell that is reconciled with
-// them.
+// world is control tables in memory, whose lists have an order of their own, and a cell that is reconciled with them.
 type world struct {
 	*memtable.Table
 	t       testing.TB
@@ -49,14 +48,14 @@ type world struct {
 	items   map[name]control.Item
 	order   map[control.Table][]string // of lists
 	bad     map[name]bool
-	rows    []cellconfig.BadRow // of the cell: rows that are no documents
+	rows    []cellconfig.BadRow // of the cell: rows that are not documents
 	onList  func(t control.Table, after string) error
 	onGet   func(t control.Table, key string)
 	onCell  func(refs []cellconfig.Ref) error
-	onStep  func() // before a step is committed to the cell
+	onStep  func() // called before a step is committed to the cell
 	commits int
-	reads   int // of the control tables: items
-	cells   int // the same of the cell
+	reads   int // items that were read from the control tables
+	cells   int // items that were read from the cell
 }
 
 func newWorld(t testing.TB) *world {
@@ -101,7 +100,7 @@ func (w *world) put(table control.Table, key, body string) control.Item {
 	return next
 }
 
-// apply brings items to the cell.
+// apply writes items to the cell.
 func (w *world) apply(items ...control.Item) {
 	w.t.Helper()
 	var documents []cellconfig.Document
@@ -113,7 +112,7 @@ func (w *world) apply(items ...control.Item) {
 	}
 }
 
-// both writes an item and brings it to the cell.
+// both writes an item to the control tables and to the cell.
 func (w *world) both(table control.Table, key, body string) control.Item {
 	i := w.put(table, key, body)
 	w.apply(i)
@@ -122,7 +121,7 @@ func (w *world) both(table control.Table, key, body string) control.Item {
 
 func tenant(id string, n int) string { return fmt.Sprintf(`{"id":%q,"plan":"p%d"}`, id, n) }
 
-// tenants are n that the cell has.
+// tenants writes n tenants to both.
 func (w *world) tenants(n int) {
 	var all []control.Item
 	for i := range n {
@@ -158,7 +157,7 @@ func (w *world) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellco
 		}
 		for d, err := range w.Table.List(ctx, kind) {
 			if slices.ContainsFunc(w.rows, func(row cellconfig.BadRow) bool { return row.Ref == d.Ref }) {
-				continue // the row is in its place
+				continue // the row has taken its place
 			}
 			w.cells++
 			if !yield(d, err) {
@@ -254,7 +253,7 @@ func (w *world) try(ctx context.Context) (reconcile.Result, error) {
 	return r.Run(ctx)
 }
 
-// run fails unless a run is through and finds this drift.
+// run fails unless a run finishes and finds this drift.
 func (w *world) run(want map[reconcile.Drift]int64) reconcile.Result {
 	w.t.Helper()
 	result, err := w.try(w.t.Context())
@@ -297,14 +296,14 @@ func (w *world) same() {
 
 type drift = map[reconcile.Drift]int64
 
-// Guarantees that a cell in order costs one read of each item and of each document, and no write, whatever its size;
-// this is reconcile_reads_per_item.
+// Guarantees that a cell without drift needs one read of each item and of each document, and no write, whatever its
+// size. The metric is reconcile_reads_per_item.
 func TestNothingDrifted(t *testing.T) {
 	w := newWorld(t)
 	w.both(control.Plans, "p1", `{"id":"p1"}`)
 	w.both(control.Plans, events.SettingsKey, `{"routes":[]}`)
 	w.both(control.Cells, events.SharesKey, `{"version":1}`)
-	w.put(control.Cells, "eu-1", `{"weight":1}`) // in no cell's copy
+	w.put(control.Cells, "eu-1", `{"weight":1}`) // which no cell has
 	w.both(control.Keys, "k1", `{"hash":"`+strings.Repeat("a", 64)+`","id":"k1","pepper":"p","tenant":"t000001"}`)
 	w.tenants(10_000)
 	w.both(control.Tenants, "gone", tenant("gone", 1))
@@ -313,7 +312,7 @@ func TestNothingDrifted(t *testing.T) {
 	if err != nil || !result.Finished || len(result.Drift) != 0 || w.commits != 0 {
 		t.Fatalf("%+v, %v, %d writes\n%s", result, err, w.commits, w.log.String())
 	}
-	if result.Items != 10_005 || result.Documents != 10_006 || // the key's hash, too
+	if result.Items != 10_005 || result.Documents != 10_006 || // with the document under the key's hash
 		result.ReadsPerItem() != 1 {
 		t.Errorf("%d items, %d documents, %.3f reads of each", result.Items, result.Documents, result.ReadsPerItem())
 	}
@@ -322,8 +321,8 @@ func TestNothingDrifted(t *testing.T) {
 	}
 }
 
-// Guarantees that what the cell missed is found among what it has, and repaired: new items, newer versions, tombstones,
-// and keys with their hashes.
+// Guarantees that everything that the cell has missed is found and repaired: new items, newer versions, tombstones, and
+// keys with their hashes.
 func TestRepairs(t *testing.T) {
 	w := newWorld(t)
 	w.tenants(2000)
@@ -344,11 +343,11 @@ func TestRepairs(t *testing.T) {
 		t.Errorf("the key is not found by its hash: %+v, %v", got, err)
 	}
 	if w.run(drift{}); w.commits != 0 {
-		t.Errorf("%d writes of a run after it", w.commits)
+		t.Errorf("%d writes of the next run", w.commits)
 	}
 }
 
-// Guarantees that an empty cell, and one that was away for so long that most of it is old, are brought up all the same.
+// Guarantees that an empty cell, and one that was away for so long that most of it is old, are repaired.
 func TestMuchDrifted(t *testing.T) {
 	w := newWorld(t)
 	for i := range 3000 {
@@ -363,14 +362,14 @@ func TestMuchDrifted(t *testing.T) {
 	}
 	result := w.run(drift{reconcile.Older: 3000})
 	w.same()
-	if result.ReadsPerItem() > 2.5 { // the control side twice; the cell once more to compare, and once more to write
+	// the control side twice; the cell a second time to compare, and a third time to write
+	if result.ReadsPerItem() > 2.5 {
 		t.Errorf("%.3f reads of each item", result.ReadsPerItem())
 	}
 	w.run(drift{})
 }
 
-// Guarantees that an item which was written past this program, or cannot be read, reaches no cell through a repair
-// either.
+// Guarantees that a repair never writes an item to a cell that was written without Sluice, or cannot be read.
 func TestUnreadableItems(t *testing.T) {
 	w := newWorld(t)
 	w.tenants(10)
@@ -385,7 +384,7 @@ func TestUnreadableItems(t *testing.T) {
 	}
 }
 
-// Guarantees that a document which the cell's table refuses does not hold up the others.
+// Guarantees that a document that the cell's table refuses does not stop the others.
 func TestRefusedDocument(t *testing.T) {
 	w := newWorld(t)
 	hash := strings.Repeat("a", 64)
@@ -398,7 +397,7 @@ func TestRefusedDocument(t *testing.T) {
 	}
 }
 
-// Guarantees that two keys of one hash are reported in a new cell, too, and in each run.
+// Guarantees that two keys with one hash are reported in a new cell, too, and in each run.
 func TestTwoKeysInANewCell(t *testing.T) {
 	w := newWorld(t)
 	for _, id := range []string{"k1", "k2"} {
@@ -408,8 +407,8 @@ func TestTwoKeysInANewCell(t *testing.T) {
 	w.run(drift{reconcile.Missing: 1, reconcile.Refused: 1})
 }
 
-// Guarantees that a change which is under way is neither drift nor written, and that one with a time an hour off is not
-// taken for one.
+// Guarantees that a change on its way is neither drift nor written by the run, and that a change with a time an hour
+// off is drift.
 func TestUnderWay(t *testing.T) {
 	for _, tt := range []struct {
 		off   time.Duration // of this clock from the writer's
@@ -433,8 +432,8 @@ func TestUnderWay(t *testing.T) {
 	}
 }
 
-// Guarantees that an applier at work between two reads makes no drift: a newer version in the cell is one that the
-// control tables have by then.
+// Guarantees that an applier that writes between two reads causes no drift: the control tables then have a newer
+// version in the cell, too.
 func TestChangesMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	w.tenants(300)
@@ -456,7 +455,7 @@ func TestChangesMeanwhile(t *testing.T) {
 	}
 	w.same()
 
-	w = newWorld(t) // the same while all of it is brought up
+	w = newWorld(t) // the same while the whole cell is filled
 	for i := range 3000 {
 		id := fmt.Sprintf("t%06d", i)
 		w.put(control.Tenants, id, tenant(id, 1))
@@ -475,8 +474,8 @@ func TestChangesMeanwhile(t *testing.T) {
 	w.same()
 }
 
-// Guarantees that a run whose time is over leaves where it was, and the next one goes on there and not from the
-// beginning; and that nothing stays of it when it is through.
+// Guarantees that a run that is interrupted leaves its position, that the next one continues there, and that nothing of
+// it remains when it is finished.
 func TestGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -489,7 +488,7 @@ func TestGoesOn(t *testing.T) {
 		w.onCell = func(refs []cellconfig.Ref) error {
 			if len(refs) > 1 {
 				pages++
-				<-time.After(4 * time.Second) // each page is read and written
+				<-time.After(4 * time.Second) // each page takes a while to read and write
 			}
 			return nil
 		}
@@ -512,7 +511,8 @@ func TestGoesOn(t *testing.T) {
 			}
 			w.meter.Want(t, map[string]int64{"reconcile_unfinished": map[bool]int64{true: 0, false: 1}[done]})
 		}
-		if most := 120; pages > most { // 30 pages, each read once and written by up to two steps; and some of it twice
+		// 30 pages, each read once and written in up to two steps, and some of them twice
+		if most := 120; pages > most {
 			t.Errorf("%d reads of pages of the cell, want at most %d: a run began again", pages, most)
 		}
 		if repaired != 3001 || runs < 3 {
@@ -522,14 +522,14 @@ func TestGoesOn(t *testing.T) {
 		w.same()
 		w.run(drift{})
 		if w.commits != 0 {
-			t.Errorf("%d writes of a run after it", w.commits)
+			t.Errorf("%d writes of the next run", w.commits)
 		}
 	})
 }
 
-// Guarantees that a side which does not answer is an error, that nothing is taken for missing because of it, that the
-// alarm on drift rings, since a run that fails each time would otherwise be as quiet as a cell in order, and that the
-// next run is whole.
+// Guarantees that a side that does not answer is an error, that nothing is then taken for missing, that the alarm on
+// drift goes off, because a run that always fails would otherwise look like a cell without drift, and that the next run
+// is complete.
 func TestSideIsAway(t *testing.T) {
 	for what, fail := range map[string]func(w *world){
 		"a page of the control table": func(w *world) {
@@ -567,7 +567,7 @@ func TestSideIsAway(t *testing.T) {
 	}
 }
 
-// Guarantees that two runs at once end as one does.
+// Guarantees that two concurrent runs end like one.
 func TestTwoRunsAtOnce(t *testing.T) {
 	w := newWorld(t)
 	for i := range 200 {
@@ -591,7 +591,7 @@ func TestTwoRunsAtOnce(t *testing.T) {
 	w.same()
 }
 
-// readOnly are tables for several at once.
+// readOnly is tables that several runs can use at the same time.
 type readOnly struct {
 	items map[name]control.Item
 	order map[control.Table][]string
@@ -611,7 +611,7 @@ func (r readOnly) List(_ context.Context, t control.Table, _ string, _ int) (ite
 	return items, "", nil
 }
 
-// endless are as many tenants as one likes, in no memory, on both sides.
+// endless is control tables with any number of tenants, which take no memory.
 type endless struct {
 	cellconfig.Store
 	n int
@@ -646,7 +646,7 @@ func (e *endless) List(_ context.Context, t control.Table, after string, most in
 	return items, next, nil
 }
 
-// endlessCell is the cell's side of it, in the reverse order.
+// endlessCell is the cell for endless, in the reverse order.
 type endlessCell struct {
 	*memtable.Table
 	*endless
@@ -717,7 +717,7 @@ func TestMemoryIsFlat(t *testing.T) {
 	}
 }
 
-// Guarantees that whatever a cell has lost, of whatever it had, one run finds every item of, and the next one nothing.
+// Guarantees that one run finds everything that a cell has lost, and that the next one finds nothing.
 func TestRandomDrift(t *testing.T) {
 	for seed := range soak.Times(uint64(16)) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -754,7 +754,8 @@ func TestRandomDrift(t *testing.T) {
 	}
 }
 
-// Guarantees that a reconciler without one of its parts is not made, and that figures of nothing are none.
+// Guarantees that New refuses a configuration without one of its parts, and that there are no reads per item without
+// items.
 func TestNewRefuses(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []reconcile.Config{
@@ -762,7 +763,7 @@ func TestNewRefuses(t *testing.T) {
 		{Tables: tables{w}, Store: w, Meter: &w.meter, Grace: -1},
 	} {
 		if _, err := reconcile.New(c); err == nil {
-			t.Errorf("%+v is taken", c)
+			t.Errorf("%+v is accepted", c)
 		}
 	}
 	if got := w.run(drift{}); got.ReadsPerItem() != 0 {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Guarantees that a sketch finds exactly what only one side has, whatever both have and in whatever order it came, up
-// to its bound; and that beyond it says so, rather than tell half.
+// Guarantees that a sketch finds exactly what only one side has, whatever both have and in whatever order, up to its
+// bound, and that it reports if there is more.
 func TestSketch(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, odd := range []int{0, 1, 2, 50, 500, mostOdd, mostOdd + 1, 3000, 20_000} {
@@ -58,8 +58,8 @@ func TestSketch(t *testing.T) {
 	}
 }
 
-// Guarantees that two versions, two bodies, and a tombstone of one document are told apart, and that no other names
-// meet.
+// Guarantees that two versions, two bodies, and a tombstone of one document are different entries, and that no two
+// names give the same entry.
 func TestEntries(t *testing.T) {
 	s := newSketch()
 	seen := map[entry]string{}

@@ -23,7 +23,7 @@ const documented = `{"Records":[{"messageId":"059f36b4-87a3-44ab-83d2-661975830a
 "awsRegion":"us-east-2"},
 {"messageId":"2e1424d4-f796-459a-8184-9c92662be6da","body":"two","eventSource":"aws:sqs"}]}`
 
-// Guarantees that the documented event is read, and that failed messages are named by their ids, none by an empty list.
+// Guarantees that the documented event is read, and that the answer names failed messages by their ids, or none.
 func TestParse(t *testing.T) {
 	got, err := sqsevent.Parse([]byte(documented))
 	if err != nil || len(got) != 2 || got[0].ID != "059f36b4-87a3-44ab-83d2-661975830a7d" ||
@@ -43,7 +43,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Guarantees that what is no event of SQS is an error that says where, and nothing of it is taken for a message.
+// Guarantees that an invalid event is an error that says where, and that no message of it is returned.
 func TestParseRefuses(t *testing.T) {
 	many := `{"Records":[` + strings.Repeat(`{},`, sqsevent.MaxMessages) + `{}]}`
 	for _, tt := range []struct{ event, want string }{
@@ -66,7 +66,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// FuzzParse guarantees that each message that is read can be named to SQS, and is there once.
+// FuzzParse guarantees that each message that is read can be named to SQS, and occurs once.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(documented))
 	f.Add([]byte(`{"Records":[{"messageId":"a","body":"\ud800","eventSource":"aws:sqs"}]}`))

@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/streamevent"
 )
 
-// decoded is what a decoder says, whatever it is given.
+// decoded is a decoder with a fixed answer.
 type decoded struct {
 	deliveries []control.Delivery
 	err        error
@@ -17,8 +17,8 @@ type decoded struct {
 
 func (d decoded) Decode([]byte) ([]control.Delivery, error) { return d.deliveries, d.err }
 
-// Guarantees that the record which is to come again is named, the first only; and that where none can be named the
-// whole batch comes again, with an error that says whose it is.
+// Guarantees that the answer names the first record to deliver again, and that the whole batch is delivered again, with
+// an error that says whose it is, if no record can be named.
 func TestInvoke(t *testing.T) {
 	gone := errors.New("gone")
 	batch := []control.Delivery{{Sequence: "7"}, {Sequence: "8"}, {}}

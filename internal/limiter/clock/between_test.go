@@ -27,12 +27,12 @@ func TestBetween(t *testing.T) {
 func shifted(t *testing.T, at time.Time, wall, monotonic time.Duration) time.Time {
 	t.Helper()
 	out := at
-	// as package time documents them: seconds of the wall clock from bit 30 up, and the monotonic time
+	// The layout that package time documents: seconds of the wall clock from bit 30 up, and the monotonic time.
 	words := (*[2]int64)(unsafe.Pointer(&out))
 	words[0] += int64(wall/time.Second)<<30 + int64(wall%time.Second)
 	words[1] += int64(monotonic)
 	if out.Sub(at) != monotonic || out.Round(0).Sub(at.Round(0)) != wall {
-		t.Fatal("package time keeps its clocks in another way now")
+		t.Fatal("package time has another layout of its clocks: change this helper")
 	}
 	return out
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
-// Guarantees that Now is the time of day whenever it is called. A clock that is late, or that goes back, would have a
-// window's units admitted twice.
+// Guarantees that Now is the time of day, whenever it is called. With a clock that is late, or that goes back, the
+// units of a window could be admitted twice.
 func TestNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c clock.Clock

@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
-// at returns an instant at which the clocks read so many seconds more than at an arbitrary start.
+// at returns an instant at which both clocks read that many seconds more than at an arbitrary start.
 func at(mono, wall float64) clock.Instant {
 	return clock.Instant{
 		Mono: time.Hour + time.Duration(mono*float64(time.Second)),
@@ -34,19 +34,19 @@ func TestSince(t *testing.T) {
 	}
 }
 
-// Guarantees that a wait ends when one of the two clocks reaches its end.
+// Guarantees that a wait ends as soon as one of the two clocks reaches its end.
 func TestBefore(t *testing.T) {
 	until := at(1, 3600).Add(time.Second)
 	if at(2, 0).Before(until) || at(0, 3601).Before(until) {
-		t.Error("still waiting though one of the clocks has come that far")
+		t.Error("the wait goes on although one of the clocks has reached its end")
 	}
 	if !at(1.9, 0).Before(until) {
-		t.Error("not waiting though neither clock has come that far")
+		t.Error("the wait has ended although neither clock has reached its end")
 	}
 }
 
-// Guarantees that what happens once in a period is due in a process that was frozen or whose wall clock was set back,
-// and does not happen twice because one of two requests overtook the other.
+// Guarantees that a periodic task is due in a process that was frozen or whose wall clock was set back, and that it
+// does not run twice if one of two requests overtakes the other.
 func TestDue(t *testing.T) {
 	const period = 10 * time.Second
 	for name, c := range map[string]struct {
@@ -67,7 +67,7 @@ func TestDue(t *testing.T) {
 		}
 	}
 	if !at(0, 0).Due(clock.Instant{}, 1<<62) {
-		t.Error("what never happened is not due")
+		t.Error("a task that never ran is not due")
 	}
 }
 
@@ -108,7 +108,7 @@ func TestTimeline(t *testing.T) {
 		{at(5, 105), 105, 0},   // frozen for 100 s
 		{at(7, 55), 107, 0},    // the wall clock is set back by 52 s
 		{at(7, 3655), 3707, 0}, // frozen for an hour
-		{at(6, 3655), 3707, 1}, // a reading that comes late
+		{at(6, 3655), 3707, 1}, // a reading that arrives late
 		{at(8, 3656), 3708, 0},
 		{at(8, 3000), 3708, 0}, // frozen, and the wall clock is set back
 		{at(8, 3100), 3808, 0}, // frozen for 100 s

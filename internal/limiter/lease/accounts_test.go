@@ -16,8 +16,8 @@ import (
 var noon = time.UnixMicro(1_772_452_800_000_000)
 
 // stepwise charges one limit after the other, like stores that cannot write all counters at once. If a later limit
-// denies, what the earlier ones were charged becomes the caller's lease, and the units that were returned to them have
-// arrived. If there is no lease to tell the caller so, the returned units are charged again.
+// denies, the charges of the earlier ones become the caller's lease, and the units that were returned to them have
+// arrived. If the caller has not asked for a lease, the returned units are charged again.
 type stepwise struct{ *memory.Store }
 
 func (s stepwise) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
@@ -31,7 +31,7 @@ func (s stepwise) Decide(ctx context.Context, req *limit.Request, now time.Time,
 		leases := append([]limit.LeaseRequest(nil), req.Leases[i])
 		part := limit.Request{Owner: req.Owner, Charges: req.Charges[i : i+1], Leases: leases}
 		if a := &part.Leases[0]; a.Need > 0 && a.Largest() == 0 {
-			a.Most, a.Share = 1, 0 // a lease, of nothing more
+			a.Most, a.Share = 1, 0 // a lease without further units
 		}
 		decide := s.Store.Decide
 		if done < i {
@@ -66,7 +66,7 @@ func (s stepwise) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	return nil
 }
 
-// greedy leases all there is.
+// greedy leases all units.
 type greedy struct{}
 
 func (greedy) SizeLease(v *lease.View, a *limit.LeaseRequest) {
@@ -75,12 +75,12 @@ func (greedy) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 
 func (greedy) DenyFor(_ *lease.View, fits time.Duration, _ int) time.Duration { return fits }
 
-// plainly leases nothing.
+// plainly leases no units.
 type plainly struct{ greedy }
 
 func (plainly) SizeLease(*lease.View, *limit.LeaseRequest) {}
 
-// daily is a limit with whose units nothing happens by itself for a while.
+// daily returns a limit whose units do not become free by themselves during a test.
 func daily(tb testing.TB, id string, a limit.Algorithm, threshold int64) *limit.Limit {
 	t := limit.Tier{Algorithm: a, Period: 24 * time.Hour, Threshold: threshold}
 	if a == limit.Quota {
@@ -109,10 +109,10 @@ func leasedUnits(s *lease.Store, l *limit.Limit) int64 {
 	return n
 }
 
-// Guarantees that the store counts at any time what was admitted and what is leased and not spent, also if it denies
-// with a lease. After Close it counts what was admitted, and what was lost.
+// Guarantees that the store counts at any time the units that were admitted, and those that are leased and not spent,
+// also if it denies with a lease. After Close it counts the admitted units and the lost ones.
 func TestStoreCountsWhatIsOut(t *testing.T) {
-	for _, a := range leased {
+	for _, a := range leasable {
 		for _, kind := range []string{"at once", "stepwise"} {
 			t.Run(fmt.Sprintf("%s/%s", a, kind), func(t *testing.T) {
 				returned := int64(0)
@@ -166,7 +166,7 @@ func TestStoreCountsWhatIsOut(t *testing.T) {
 
 // Guarantees that leased units are returned with the next request when the plan changes.
 func TestChangeReturnsUnits(t *testing.T) {
-	for _, a := range leased {
+	for _, a := range leasable {
 		for _, change := range []string{"raised", "lowered", "exact", "removed"} {
 			if a == limit.TokenBucket && (change == "raised" || change == "lowered") {
 				continue // units cannot be given back to a bucket that was counted at another rate
@@ -215,11 +215,11 @@ func TestChangeReturnsUnits(t *testing.T) {
 	}
 }
 
-// Guarantees that a denial says that nothing remains after a limit was lowered, although units of the old limit are
+// Guarantees that a denial reports nothing as remaining after a limit was lowered, although units of the old limit are
 // leased, which the store does not accept back yet. Otherwise a client would read that more remains than the limit
 // allows.
 func TestDenialAfterALimitWasLowered(t *testing.T) {
-	for _, a := range leased {
+	for _, a := range leasable {
 		t.Run(a.String(), func(t *testing.T) {
 			below := newMemory(t)
 			s := openAt(t, &noon, below, greedy{})
@@ -227,7 +227,7 @@ func TestDenialAfterALimitWasLowered(t *testing.T) {
 				decide(t, s, request(daily(t, "a", a, 100)), noon)
 			}
 			low := daily(t, "a", a, 10)
-			for range 3 { // by the store, and then by what is known of it
+			for range 3 { // denied by the store, and then by the remembered denial
 				d := decide(t, s, request(low), noon)
 				if d.Allowed || d.Results[0].Remaining() != 0 || d.Results[0].Used() < 10 {
 					t.Errorf("allowed: %v, %d used and %d remain; want a denial without any",
@@ -238,7 +238,7 @@ func TestDenialAfterALimitWasLowered(t *testing.T) {
 	}
 }
 
-// Guarantees that a denial does not outlive its limit if the plan changes while the call is under way.
+// Guarantees that a denial does not outlive its limit if the plan changes during the call.
 func TestChangeUnderACall(t *testing.T) {
 	small, large := window(t, "a", time.Hour, 2), window(t, "a", time.Hour, 1000)
 	below := newMemory(t)
@@ -299,9 +299,9 @@ func TestCloseGivesBackToMany(t *testing.T) {
 	}
 }
 
-// Guarantees that units which will probably not be spent are given back if units are scarce.
+// Guarantees that units which will probably not be spent are given back if the store has few units left.
 func TestSpareUnitsAreGivenBack(t *testing.T) {
-	for _, a := range leased {
+	for _, a := range leasable {
 		t.Run(a.String(), func(t *testing.T) {
 			below := newMemory(t)
 			s := openAt(t, &noon, below, greedy{})
@@ -318,7 +318,7 @@ func TestSpareUnitsAreGivenBack(t *testing.T) {
 	}
 }
 
-// ramping leases all of a ramp.
+// ramping leases all units of a ramp.
 type ramping struct{ greedy }
 
 func (ramping) SizeLease(v *lease.View, a *limit.LeaseRequest) {
@@ -328,8 +328,8 @@ func (ramping) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 	}
 }
 
-// Guarantees that what is given back of a ramp is taken off the units that are not free yet: those that are free can
-// still be spent.
+// Guarantees that the units that are given back of a ramp are those that are not free yet: the free ones can still be
+// spent.
 func TestReturnOfARampLeavesWhatIsFree(t *testing.T) {
 	now := noon
 	below := newMemory(t)
@@ -357,7 +357,7 @@ func TestReturnOfARampLeavesWhatIsFree(t *testing.T) {
 	}
 }
 
-// spendable is how many units of the leases a peek counts as free, beside those of the store.
+// spendable returns how many units of the leases a peek counts as free, beside those of the store.
 func spendable(tb testing.TB, s *lease.Store, below limit.Store, l *limit.Limit, now time.Time) int64 {
 	tb.Helper()
 	var with, without limit.Decision
@@ -369,7 +369,7 @@ func spendable(tb testing.TB, s *lease.Store, below limit.Store, l *limit.Limit,
 	return without.Results[0].Used() - with.Results[0].Used()
 }
 
-// Guarantees that the units of a ramp come free by the steps in which a sliding window's weight changes, and not
+// Guarantees that the units of a ramp become free in the steps in which the weight of a sliding window changes, and not
 // between them: a store that is asked for the same units one by one admits each of them.
 func TestRampFollowsTheSteps(t *testing.T) {
 	const units = 1_000_000_000 // of a day, in steps of 100 ms with 1,157 units each

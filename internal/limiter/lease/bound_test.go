@@ -12,13 +12,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// leased are the algorithms that have leases.
-var leased = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingBuckets, limit.SlidingLog,
+// leasable lists the algorithms that have leases.
+var leasable = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingBuckets, limit.SlidingLog,
 	limit.TokenBucket, limit.Quota}
 
 var periods = []time.Duration{20 * time.Millisecond, 333 * time.Millisecond, time.Second, 10 * time.Second, time.Minute}
 
-// withPeriods are the algorithms whose tiers can be told apart by their period.
+// withPeriods lists the algorithms whose tiers differ by their period.
 var withPeriods = slices.DeleteFunc(limit.Algorithms(), limit.Algorithm.HasCalendar)
 
 func randomTier(r *rand.Rand, a limit.Algorithm, period time.Duration) limit.Tier {
@@ -34,7 +34,7 @@ func randomTier(r *rand.Rand, a limit.Algorithm, period time.Duration) limit.Tie
 	return t
 }
 
-// randomPlans is a plan with a tier of the algorithm first, and what it may be changed into.
+// randomPlans returns a plan whose first tier has the algorithm, and the plans that it may be changed into.
 func randomPlans(tb testing.TB, r *rand.Rand, a limit.Algorithm, alone, changed bool) [][]*limit.Limit {
 	tb.Helper()
 	var limits []limit.Limit
@@ -69,7 +69,7 @@ func randomPlans(tb testing.TB, r *rand.Rand, a limit.Algorithm, alone, changed 
 	for v := range versions {
 		var plan []*limit.Limit
 		for i, l := range limits {
-			if v > 0 && i > 0 && r.IntN(4) == 0 { // removed
+			if v > 0 && i > 0 && r.IntN(4) == 0 { // the limit is removed
 				continue
 			}
 			l.Tiers = append([]limit.Tier(nil), l.Tiers...)
@@ -95,7 +95,7 @@ func randomPlans(tb testing.TB, r *rand.Rand, a limit.Algorithm, alone, changed 
 	return plans
 }
 
-// play runs the script of a seed, and returns its world. kept says whether to keep a log of it.
+// play runs the script of a seed, and returns its world. kept says whether it keeps a log.
 func play(tb testing.TB, seed uint64, f fault, a limit.Algorithm, alone, changed, kept bool) (*world, []string) {
 	tb.Helper()
 	w := newWorld(tb, seed, f, randomPlans(tb, rand.New(rand.NewPCG(seed, uint64(a))), a, alone, changed)...)
@@ -105,13 +105,14 @@ func play(tb testing.TB, seed uint64, f fault, a limit.Algorithm, alone, changed
 	return w, w.run(150)
 }
 
-// However instances behave, and whatever their clocks say, each algorithm's own bound holds for what they admit in all.
+// Guarantees that the admitted units of all instances stay within the bound of each algorithm, however the instances
+// behave and whatever their clocks say.
 func TestLeasesKeepTheBound(t *testing.T) {
 	scripts := uint64(50)
 	if testing.Short() {
 		scripts = 6
 	}
-	for _, a := range leased {
+	for _, a := range leasable {
 		for _, kind := range []struct {
 			name           string
 			alone, changed bool
@@ -123,7 +124,7 @@ func TestLeasesKeepTheBound(t *testing.T) {
 					w, wrong := play(t, seed, noFault, a, kind.alone, kind.changed, false)
 					if len(wrong) > 0 {
 						t.Errorf("seed %d: %s", seed, strings.Join(wrong, "\n"))
-						for range 50 { // which owners share a shard differs
+						for range 50 { // which owners share a shard differs from run to run
 							if w, again := play(t, seed, noFault, a, kind.alone, kind.changed, true); len(again) > 0 {
 								t.Fatalf("again: %s\n%s", strings.Join(again, "\n"), w.log)
 							}
@@ -136,15 +137,14 @@ func TestLeasesKeepTheBound(t *testing.T) {
 				if n := int64(scripts); sum.admitted < 20*n || sum.local < 10*n || sum.denied < 5*n ||
 					sum.late < 10*n || sum.nested < n ||
 					sum.failed < n || sum.frozen < n || sum.waited < n/20 {
-					t.Errorf("too little happened for the bound to be tried")
+					t.Errorf("too little happened: the test shows nothing")
 				}
 			})
 		}
 	}
 }
 
-// TestBrokenIsCaught shows that the checkers catch each fault, in each algorithm that has it. Checkers that pass a
-// broken store or holder would hold nothing.
+// TestBrokenIsCaught guarantees that the checkers catch each fault, in each algorithm that can have it.
 func TestBrokenIsCaught(t *testing.T) {
 	windows := []limit.Algorithm{limit.FixedWindow, limit.Quota, limit.SlidingWindow}
 	stamps := []limit.Algorithm{limit.SlidingLog, limit.SlidingBuckets}
@@ -153,13 +153,13 @@ func TestBrokenIsCaught(t *testing.T) {
 		fault fault
 		of    []limit.Algorithm
 	}{
-		{clocksStand, leased},
-		{uncharged, leased},
-		{outlives, leased},
+		{clocksStand, leasable},
+		{uncharged, leasable},
+		{outlives, leasable},
 		{allAtOnce, ramps},
 		{rampTooFar, ramps},
 		{stampedNow, stamps},
-		{backTwice, leased},
+		{backTwice, leasable},
 		{backNow, windows},
 	} {
 		for _, a := range tt.of {

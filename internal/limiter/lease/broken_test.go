@@ -20,7 +20,7 @@ const (
 	backNow     fault = "what comes back is taken off the present window"
 )
 
-// decideBelow is the store's decision, with the world's fault.
+// decideBelow is the store's decision, with the fault of the script.
 func (w *world) decideBelow(req *limit.Request, d *limit.Decision) error {
 	asked := req
 	if w.fault != noFault && len(req.Leases) > 0 {
@@ -29,7 +29,7 @@ func (w *world) decideBelow(req *limit.Request, d *limit.Decision) error {
 		i := 0
 		for _, c := range req.Charges {
 			for j := range c.Limit.Tiers {
-				w.bend(&bent.Leases[i], &c.Limit.Tiers[j])
+				w.falsifyRequest(&bent.Leases[i], &c.Limit.Tiers[j])
 				i++
 			}
 		}
@@ -39,13 +39,13 @@ func (w *world) decideBelow(req *limit.Request, d *limit.Decision) error {
 		return err
 	}
 	for i := range asked.Leases {
-		w.bendGrant(&req.Leases[i], d, i)
+		w.falsifyGrant(&req.Leases[i], d, i)
 	}
 	return nil
 }
 
-// bend is what reaches the store.
-func (w *world) bend(a *limit.LeaseRequest, t *limit.Tier) {
+// falsifyRequest changes a lease request before the store gets it, as the fault says.
+func (w *world) falsifyRequest(a *limit.LeaseRequest, t *limit.Tier) {
 	switch w.fault {
 	case backTwice:
 		if a.Correction < 0 {
@@ -68,8 +68,8 @@ func (w *world) bend(a *limit.LeaseRequest, t *limit.Tier) {
 	}
 }
 
-// bendGrant is what comes back.
-func (w *world) bendGrant(a *limit.LeaseRequest, d *limit.Decision, i int) {
+// falsifyGrant changes a grant of the store, as the fault says.
+func (w *world) falsifyGrant(a *limit.LeaseRequest, d *limit.Decision, i int) {
 	g := d.Lease(i)
 	if !d.Charges(i) || a.Largest() == 0 {
 		return

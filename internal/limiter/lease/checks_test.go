@@ -8,7 +8,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// overBound looks at all that was admitted, by the formulas of design §5 alone.
+// overBound checks all admitted units by the formulas of design §5.
 func (w *world) overBound() []string {
 	var wrong []string
 	for name, spends := range w.spends {
@@ -26,7 +26,8 @@ func (w *world) overBound() []string {
 	return wrong
 }
 
-// overBound is where spends, ascending by time, are more than the tier may admit; empty if nowhere.
+// overBound describes where the spends, in ascending order of time, are more than the tier may admit. It returns "" if
+// they are not.
 func overBound(t *limit.Tier, owner limit.Owner, spends []*spend) string {
 	p := t.Params(owner)
 	switch t.Algorithm {
@@ -51,7 +52,7 @@ func overBound(t *limit.Tier, owner limit.Owner, spends []*spend) string {
 	}
 }
 
-// overWindows: in no window more than the threshold.
+// overWindows checks that at most threshold units were spent in each window.
 func overWindows(all []*spend, threshold int64, window func(at int64) int64) string {
 	count := map[int64]int64{}
 	for _, s := range all {
@@ -63,8 +64,8 @@ func overWindows(all []*spend, threshold int64, window func(at int64) int64) str
 	return ""
 }
 
-// overSliding: at the time of each spend, ⌈prev·(period−elapsed)/period⌉ + cur ≤ threshold, counting what had been
-// spent by then and not been refunded by then.
+// overSliding checks that ⌈prev·(period−elapsed)/period⌉ + cur ≤ threshold at the time of each spend, counting the
+// units that had been spent and not refunded by then.
 func overSliding(all []*spend, threshold, period, offset int64) string {
 	for i, s := range all {
 		window, cur, prev := floorDiv(s.at-offset, period), int64(0), int64(0)
@@ -93,7 +94,7 @@ func overSliding(all []*spend, threshold, period, offset int64) string {
 	return ""
 }
 
-// overLog: in no interval of a period more than the threshold.
+// overLog checks that at most threshold units were spent in each interval of a period.
 func overLog(all []*spend, threshold, period int64) string {
 	first, sum := 0, int64(0)
 	for i, s := range all {
@@ -109,8 +110,9 @@ func overLog(all []*spend, threshold, period int64) string {
 	return ""
 }
 
-// overLine: in no interval [a, b] more than burst + rate·(b−a). Units are counted in parts of a period, exactly. A
-// bucket that starts full and is charged all of it is below zero iff some interval that ends now has more.
+// overLine checks that at most burst + rate·(b−a) units were spent in each interval [a, b]. Units are counted exactly,
+// in parts of a period. The level of a bucket that starts full and is charged every spend is below zero if, and only
+// if, some interval that ends now has more.
 func overLine(all []*spend, burst, rate, period int64) string {
 	level, at := burst*period, int64(0)
 	for i, s := range all {

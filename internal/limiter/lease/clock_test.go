@@ -6,10 +6,10 @@ import (
 	"unsafe"
 )
 
-// machine is the clocks of one instance, which may be wrong. Times are µs; true time is the world's.
+// machine holds the clocks of one instance, which may be wrong. Times are in µs; the true time is that of the world.
 type machine struct {
-	now        int64 // true time
-	wallOff    int64 // what the wall clock is ahead
+	now        int64 // the true time
+	wallOff    int64 // how far the wall clock is ahead
 	monoOff    int64
 	wallStands bool
 	monoStands bool
@@ -27,13 +27,13 @@ func (m *machine) pass(to int64) {
 	}
 }
 
-// read is what time.Now would return there.
+// read returns what time.Now would return on this machine.
 func (m *machine) read() time.Time { return reading(m.now+m.wallOff, m.now+m.monoOff) }
 
 var began = time.Now()
 
-// reading is a time with a wall clock and a monotonic one that go their own ways. The time package makes none, and so
-// its fields are written here; TestReading holds that they are still where they were.
+// reading returns a time whose wall clock and monotonic clock are independent of each other. Package time cannot make
+// such a time, so its fields are written here. TestReading checks that they have the same layout.
 func reading(wall, mono int64) time.Time {
 	t := began
 	f := (*struct {
@@ -48,7 +48,7 @@ func reading(wall, mono int64) time.Time {
 	return t
 }
 
-const wallBase = ((1970-1885)*365 + 20) * 86400 // s from 1885, where the time package begins, to 1970
+const wallBase = ((1970-1885)*365 + 20) * 86400 // seconds from 1885, where package time begins, to 1970
 
 func floorDiv(a, b int64) int64 {
 	q := a / b

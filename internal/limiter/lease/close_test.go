@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// leaving is a store that goes away when told to.
+// leaving is a store that fails once it is told to.
 type leaving struct {
 	limit.Store
 	gone bool

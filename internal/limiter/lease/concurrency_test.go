@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// slow is a store whose calls last 5 ms. It counts the calls with a lease that are under way for each owner.
+// slow is a store whose calls last 5 ms. It counts the concurrent calls with a lease for each owner.
 type slow struct {
 	limit.Store
 	mu       sync.Mutex
@@ -49,11 +49,11 @@ func (s *slow) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 	return err
 }
 
-// Guarantees that one call with a lease is under way for a counter, and no unit too many is admitted, however many
-// requests come at once.
+// Guarantees that there is at most one call with a lease at a time for a counter, and that no limit is exceeded,
+// however many concurrent requests there are.
 func TestOneCallIsUnderWay(t *testing.T) {
 	for _, many := range []int{1, 3, 100} {
-		for _, a := range leased {
+		for _, a := range leasable {
 			t.Run(fmt.Sprintf("%s/%d owners", a, many), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					below := &slow{Store: newMemory(t), underWay: map[limit.Owner]int{}}
@@ -92,7 +92,8 @@ func TestOneCallIsUnderWay(t *testing.T) {
 						}
 					}
 					if below.most != 1 || len(admitted) != many {
-						t.Errorf("%d calls that lease were under way for one counter, and %d of %d owners were admitted", below.most,
+						t.Errorf("%d concurrent calls with a lease for one counter, and %d of %d owners were admitted",
+							below.most,
 							len(admitted), many)
 					}
 					t.Logf("%d calls for 2,000 decisions", below.calls/2)
@@ -102,7 +103,7 @@ func TestOneCallIsUnderWay(t *testing.T) {
 	}
 }
 
-// stuck never answers.
+// stuck is a store that never answers.
 type stuck struct{ limit.Store }
 
 func (s stuck) Decide(ctx context.Context, _ *limit.Request, now time.Time, d *limit.Decision) error {
@@ -111,7 +112,7 @@ func (s stuck) Decide(ctx context.Context, _ *limit.Request, now time.Time, d *l
 	return ctx.Err()
 }
 
-// Guarantees that a request which waits for another's call waits no longer than its own context lets it.
+// Guarantees that a request that waits for the call of another one waits no longer than its own context allows.
 func TestWaitingEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t, lease.Config{Store: stuck{newMemory(t)}, GiveBackEvery: -1})
@@ -133,7 +134,7 @@ func TestWaitingEndsInTime(t *testing.T) {
 	})
 }
 
-// first answers all but the first call, which lasts until its caller gives up.
+// first answers all calls but the first one, which lasts until its caller gives up.
 type first struct {
 	limit.Store
 	calls atomic.Int64
@@ -146,7 +147,7 @@ func (f *first) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	return f.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that a caller which gives up its call does not fail the requests that wait for the call.
+// Guarantees that a caller that gives up its call does not fail the requests that wait for the call.
 func TestGivingUpFailsNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t, lease.Config{Store: &first{Store: newMemory(t)}, GiveBackEvery: -1})
@@ -172,8 +173,8 @@ func TestGivingUpFailsNobodyElse(t *testing.T) {
 	})
 }
 
-// Guarantees that MaxCounters holds for many owners, and for many values of one. Requests for more are decided by the
-// store.
+// Guarantees that MaxCounters applies to many owners, and to many values of one owner. The store decides requests for
+// further counters.
 func TestCountersAreBounded(t *testing.T) {
 	below := newMemory(t)
 	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, MaxCounters: 50,
@@ -198,7 +199,7 @@ func TestCountersAreBounded(t *testing.T) {
 	}
 }
 
-// Guarantees that as many counters are leased as MaxCounters says.
+// Guarantees that as many counters can be leased as MaxCounters says.
 func TestAllCountersAreLeased(t *testing.T) {
 	clock := func() time.Time { return noon }
 	s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, MaxCounters: 3, Clock: clock, Rule: greedy{}})
@@ -211,11 +212,10 @@ func TestAllCountersAreLeased(t *testing.T) {
 	}
 }
 
-// Guarantees that a counter is not dropped during its call, however long that lasts: the lease that it brings would be
-// lost.
+// Guarantees that a counter is not dropped during its call, however long the call lasts: its lease would be lost.
 func TestCounterIsKeptDuringItsCall(t *testing.T) {
 	now, during := noon, func() {}
-	var called atomic.Bool // during the first call only
+	var called atomic.Bool // set during the first call
 	below := hook{newMemory(t), func() {
 		if !called.Swap(true) {
 			during()
@@ -226,7 +226,7 @@ func TestCounterIsKeptDuringItsCall(t *testing.T) {
 	l, others := window(t, "a", 24*time.Hour, 10), window(t, "b", time.Second, 10)
 	during = func() {
 		now = now.Add(5 * time.Minute)
-		for i := range 3000 { // some are of the same shard, and have it swept
+		for i := range 3000 { // some of the owners are in the same shard, and cause a sweep
 			req := request(others)
 			req.Owner.Name = fmt.Sprint(i)
 			decide(t, s, req, now)
@@ -238,7 +238,7 @@ func TestCounterIsKeptDuringItsCall(t *testing.T) {
 	}
 }
 
-// Guarantees that idle counters are dropped when others come, whether they are of many owners or of one.
+// Guarantees that idle counters are dropped when others come, whether they belong to many owners or to one.
 func TestIdleCountersAreForgotten(t *testing.T) {
 	now := noon
 	s := openAt(t, &now, newMemory(t), nil)
@@ -281,7 +281,8 @@ func TestLocalAllocatesNothing(t *testing.T) {
 		if n := testing.AllocsPerRun(1000, decideOne); n != 0 {
 			t.Errorf("%v allocations for a decision over three counters", n)
 		}
-		if after := s.Stats(); after.Calls > before.Calls+1 || after.Local < before.Local+1000 { // a window may turn
+		// a window may end meanwhile
+		if after := s.Stats(); after.Calls > before.Calls+1 || after.Local < before.Local+1000 {
 			t.Errorf("%+v, then %+v: these were not decided from leases", before, after)
 		}
 	}

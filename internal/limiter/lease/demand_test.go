@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
-// Guarantees that a counter which denies does not lower the estimate of how many units all processes want: what is used
-// is less than what is asked for.
+// Guarantees that a counter which denies does not lower the estimate of how many units all processes want: fewer units
+// are used than requested.
 func TestDenialDoesNotLowerTheEstimate(t *testing.T) {
 	below, err := memory.New(memory.Config{})
 	if err != nil {
@@ -47,8 +47,8 @@ func TestDenialDoesNotLowerTheEstimate(t *testing.T) {
 	}
 }
 
-// Guarantees that the estimate is the same whatever the shard's clock reads. That clock begins with the first owner of
-// a shard, and so an owner's first answer may come at 0 or later.
+// Guarantees that the estimate does not depend on the reading of the shard's clock. That clock begins with the first
+// owner of a shard, so the first answer to an owner may come at 0 or later.
 func TestEstimateDoesNotDependOnTheClocksStart(t *testing.T) {
 	l, err := limit.New(limit.Limit{ID: "a", MaxCost: 100, Tiers: []limit.Tier{
 		{Algorithm: limit.TokenBucket, Period: time.Minute, Threshold: 100},

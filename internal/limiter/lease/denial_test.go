@@ -15,7 +15,8 @@ func costs(l *limit.Limit, cost int64) *limit.Request {
 	return req
 }
 
-// Guarantees that a denial covers its cost and larger ones, until the store's own time, and until the limit changes.
+// Guarantees that a denial applies to its cost and to larger ones, until the time that the store named, and until the
+// limit changes.
 func TestDenialIsPerCost(t *testing.T) {
 	below := &counted{Store: newMemory(t)}
 	now := noon.Add(20 * time.Minute)
@@ -54,7 +55,7 @@ func TestDenialIsPerCost(t *testing.T) {
 	step("a larger limit", window(t, "b", time.Hour, 20), 1, true, 1)
 }
 
-// Guarantees that a cost above what a limit can hold is never admitted, and that its denial does not cover smaller
+// Guarantees that a cost above the capacity of a limit is never admitted, and that its denial does not apply to smaller
 // costs.
 func TestImpossibleCostDeniesNoOther(t *testing.T) {
 	s := openAt(t, &noon, newMemory(t), nil)
@@ -69,14 +70,14 @@ func TestImpossibleCostDeniesNoOther(t *testing.T) {
 	}
 }
 
-// Guarantees that a denial ends when the store said, however long the reply took.
+// Guarantees that a denial ends at the time that the store named, however long the reply took.
 func TestSlowDenialEndsInTime(t *testing.T) {
 	now := noon
 	below := &counted{Store: newMemory(t)}
 	s := openAt(t, &now, hook{below, func() { now = now.Add(3 * time.Second) }}, plainly{})
 	l := window(t, "a", 10*time.Second, 1)
 	decide(t, s, request(l), now)
-	decide(t, s, request(l), now) // at 3 s; the answer comes at 6 s, and is about 10 s
+	decide(t, s, request(l), now) // at 3 s; the answer comes at 6 s, and names 10 s
 	now = noon.Add(9 * time.Second)
 	if before := below.calls.Load(); decide(t, s, request(l), now).Allowed || below.calls.Load() != before {
 		t.Error("at 9 s it is not known that the window is full")
@@ -101,15 +102,15 @@ func TestRoutesShareALease(t *testing.T) {
 			}
 		}
 	}
-	// One call for each limit that is new, and one for what then is denied.
+	// One call for each new limit, and one for the limit that then denies.
 	if n := below.calls.Load(); admitted != 100 || n > 6 {
 		t.Errorf("%d requests were admitted with %d calls, want 100 with 6 at most", admitted, n)
 	}
 }
 
-// Guarantees that units which were spent from a lease can be refunded to the store, once.
+// Guarantees that units that were spent from a lease can be refunded to the store, once.
 func TestRefundFromALease(t *testing.T) {
-	for _, a := range leased {
+	for _, a := range leasable {
 		t.Run(a.String(), func(t *testing.T) {
 			below := newMemory(t)
 			s := openAt(t, &noon, below, greedy{})
@@ -132,9 +133,9 @@ func TestRefundFromALease(t *testing.T) {
 	}
 }
 
-// Guarantees that a peek counts what is leased and not spent as free, and changes nothing.
+// Guarantees that a peek counts leased and unspent units as free, and changes nothing.
 func TestPeekCreditsLeases(t *testing.T) {
-	for _, a := range leased {
+	for _, a := range leasable {
 		t.Run(a.String(), func(t *testing.T) {
 			s := openAt(t, &noon, newMemory(t), greedy{})
 			l := daily(t, "a", a, 100)
@@ -157,14 +158,14 @@ func TestPeekCreditsLeases(t *testing.T) {
 	}
 }
 
-// Guarantees that if one limit denies, the others are not reported as denying, too. A client would otherwise read that
-// it has violated them, and wait for their leases to end.
+// Guarantees that if one limit denies, the others are not reported as denying. A client would otherwise read that it
+// has exceeded them, and wait for their leases to end.
 func TestDenialIsOfItsLimitOnly(t *testing.T) {
 	for _, rule := range []lease.Rule{plainly{}, tens{}, greedy{}} {
 		s := openAt(t, &noon, newMemory(t), rule)
 		full, long := window(t, "full", time.Minute, 1), window(t, "long", time.Hour, 20)
 		decide(t, s, request(full), noon)
-		for range 3 { // by the store, and then by what is known of it
+		for range 3 { // denied by the store, and then by the remembered denial
 			d := decide(t, s, request(full, long), noon)
 			if d.Allowed || d.Results[0].Admits || !d.Results[1].Admits || d.Results[1].Remaining() != 20 ||
 				d.RetryAt != noon.Add(time.Minute).UnixMicro() {
@@ -176,7 +177,7 @@ func TestDenialIsOfItsLimitOnly(t *testing.T) {
 	}
 }
 
-// later is a rule that leases a ramp of a bucket and asks for nothing at once.
+// later is a rule that leases a ramp of a bucket, without units that can be spent at once.
 type later struct{ greedy }
 
 func (later) SizeLease(v *lease.View, a *limit.LeaseRequest) {
@@ -203,8 +204,8 @@ func TestNothingAskedIsNotAdmitted(t *testing.T) {
 	}
 }
 
-// Guarantees that a denial without a call names a time that is still to come, also after the store's clock was set
-// forward: a client would otherwise retry at once, again and again.
+// Guarantees that a denial without a call names a time in the future, also after the store's clock was set forward: a
+// client would otherwise retry again and again without a pause.
 func TestLocalDenialNamesALaterTime(t *testing.T) {
 	now, storeTime := noon, noon
 	s := openAt(t, &now, truly{newMemory(t), &storeTime}, plainly{})
@@ -212,7 +213,7 @@ func TestLocalDenialNamesALaterTime(t *testing.T) {
 	decide(t, s, request(full), now)
 	decide(t, s, request(full), now)
 	storeTime = now.Add(10 * time.Minute)
-	decide(t, s, request(other), now) // tells the store's time
+	decide(t, s, request(other), now) // its answer has the store's time
 	before := s.Stats().Local
 	if d := decide(t, s, request(full), now); d.Allowed || d.RetryAt <= d.Now || s.Stats().Local != before+1 {
 		t.Errorf("allowed %t without a call, at %d until %d; want a denial until later", d.Allowed, d.Now, d.RetryAt)
@@ -220,7 +221,7 @@ func TestLocalDenialNamesALaterTime(t *testing.T) {
 }
 
 // Guarantees that a request which an exact limit is charged for gets no ramp instead of its units, even from a rule
-// that asks for one: the exact limit would be charged for a request that is denied.
+// that asks for a ramp: the exact limit would be charged for a request that is denied.
 func TestExactLimitIsNotChargedForARamp(t *testing.T) {
 	below := newMemory(t)
 	bucket := newLimit(t, "bucket", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: time.Minute, Threshold: 20})
@@ -236,19 +237,19 @@ func TestExactLimitIsNotChargedForARamp(t *testing.T) {
 	}
 }
 
-// patient leases nothing, and asks again after a while whether a denial still holds.
+// patient is a rule that leases nothing, and after a while asks the store whether a denial still applies.
 type patient struct{ lease.Adaptive }
 
 func (patient) SizeLease(*lease.View, *limit.LeaseRequest) {}
 
-// Guarantees that a denial is early only if units became available before the time that it named.
+// Guarantees that a denial counts as early only if units became free before the time that it named.
 func TestEarlyDenials(t *testing.T) {
 	for _, refunded := range []bool{false, true} {
 		below, now := newMemory(t), noon
 		s := openAt(t, &now, below, patient{})
 		l := window(t, "a", time.Minute, 1)
 		d := decide(t, s, request(l), now)
-		for range 4 { // one by the store, three without a call
+		for range 4 { // one denial by the store, three without a call
 			decide(t, s, request(l), now)
 		}
 		now, want := noon.Add(time.Minute), int64(0)
@@ -268,7 +269,7 @@ func TestEarlyDenials(t *testing.T) {
 	}
 }
 
-// lacking leases ten units of what a request lacks.
+// lacking is a rule that leases ten units of a counter that cannot serve a request.
 type lacking struct{ greedy }
 
 func (lacking) SizeLease(v *lease.View, a *limit.LeaseRequest) {
@@ -277,8 +278,8 @@ func (lacking) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 	}
 }
 
-// Guarantees that the receipt of a request names what counts its units, if another request has brought another lease
-// during its call: a refund would otherwise give back units that are charged elsewhere.
+// Guarantees that the receipt of a request names the lease that its units came from if another request has fetched
+// another lease during its call: a refund would otherwise give back units that were charged elsewhere.
 func TestReceiptNamesTheReservedLease(t *testing.T) {
 	var s *lease.Store
 	during := func() {}

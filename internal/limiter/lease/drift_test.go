@@ -19,10 +19,10 @@ func (s truly) Decide(ctx context.Context, req *limit.Request, _ time.Time, d *l
 	return s.Store.Decide(ctx, req, *s.now, d)
 }
 
-// Guarantees that a lease ends before its window does at the store, if the instance's clock is slower by up to a
-// thousandth: what was charged in one window is not spent in the next, where others may have all of it.
+// Guarantees that a lease ends before its window ends at the store, if the instance's clock is slower by up to a
+// thousandth: units of one window are not spent in the next one, whose units others may have spent.
 func TestClocksThatDrift(t *testing.T) {
-	for _, slower := range []time.Duration{0, 100_000, 5000, 2000, 1010} { // by one part of so many; 0 is not at all
+	for _, slower := range []time.Duration{0, 100_000, 5000, 2000, 1010} { // by one part of that many; 0: not at all
 		now := noon
 		clock := func() time.Time {
 			gone := now.Sub(noon)

@@ -25,15 +25,15 @@ func (s *delayed) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	return err
 }
 
-// tens leases ten units at a time.
+// tens is a rule that leases ten units at a time.
 type tens struct{ greedy }
 
 func (tens) SizeLease(_ *lease.View, a *limit.LeaseRequest) {
 	a.Most, a.Ample, a.Share = 10, 10, limit.ShareOne
 }
 
-// Guarantees that a request is not denied because a lease ended while a call for another counter was away: there is
-// room, so the store is asked again, and nothing is charged twice.
+// Guarantees that a request is not denied because a lease ended during a call for another counter: the store is asked
+// again, and nothing is charged twice.
 func TestLeaseEndsWhileAsking(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -51,7 +51,7 @@ func TestLeaseEndsWhileAsking(t *testing.T) {
 			if d := decide(t, s, request(short), now); !d.Allowed {
 				t.Fatal("denied with all of it left")
 			}
-			now = noon.Add(999*time.Millisecond - c.left) // a thousandth is kept for clocks that drift
+			now = noon.Add(999*time.Millisecond - c.left) // a thousandth of the window is left for clocks that drift
 			below.calls, below.takes = 0, c.takes
 			d := decide(t, s, request(short, long), now)
 			if !d.Allowed || below.calls != c.calls {

@@ -13,14 +13,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// mute is a store whose answers can be lost. It remembers how large a lease each call asked for.
+// mute is a store whose answers can be lost. It records the size of the lease that each call asked for.
 type mute struct {
 	limit.Store
 	lost bool
 	asks []int64
-	err  error // what is returned then, "no answer" if nil
+	err  error // the error to return; "no answer" if nil
 
-	canceled func() // the caller gives up during the call; nil: it does not
+	canceled func() // lets the caller give up during the call; nil: it does not
 }
 
 func (m *mute) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
@@ -41,7 +41,7 @@ func (m *mute) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 	return errors.New("no answer")
 }
 
-// Guarantees that calls ask for no lease after one that failed, until one succeeds: a store that does not answer may
+// Guarantees that after a failed call no call asks for a lease until one succeeds: a store that does not answer may
 // have charged the lease, which is lost with the answer.
 func TestNoLeasesWithoutAnswers(t *testing.T) {
 	below := newMemory(t)
@@ -60,13 +60,13 @@ func TestNoLeasesWithoutAnswers(t *testing.T) {
 	if m.asks[0] == 0 || m.asks[1] != 0 || m.asks[4] != 0 || m.asks[5] != 0 || len(m.asks) != 7 || m.asks[6] == 0 {
 		t.Errorf("leases of %v were asked for, want some in the first call and again in the last", m.asks)
 	}
-	if n := used(t, below, l, noon); n != 1000 { // the first call charged all of it
+	if n := used(t, below, l, noon); n != 1000 { // the first call charged all units
 		t.Errorf("%d units are counted, want 1000", n)
 	}
 }
 
-// Guarantees that a request which the store answered and cannot decide, or that its caller gave up, does not stop the
-// leases of others: nobody else's grant can be lost for it.
+// Guarantees that a request that the store cannot decide, or that its caller has given up, does not suspend the leases
+// of others: no grant is lost by it.
 func TestUndecidableStopsNoLeases(t *testing.T) {
 	for _, cause := range []error{limit.ErrUnreadable, limit.ErrTooLarge, limit.ErrContended, limit.ErrFull,
 		context.Canceled} {
@@ -93,8 +93,7 @@ func TestUndecidableStopsNoLeases(t *testing.T) {
 	}
 }
 
-// Guarantees that who waits for another's call does not get the error that says of that call alone that it cannot be
-// decided.
+// Guarantees that an error that one request cannot be decided is not returned to other requests that wait for its call.
 func TestUndecidableIsNobodyElses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		below := newMemory(t)
@@ -108,7 +107,7 @@ func TestUndecidableIsNobodyElses(t *testing.T) {
 		var a, b limit.Decision
 		var calls sync.WaitGroup
 		calls.Go(func() { first = s.Decide(t.Context(), both, noon, &a) })
-		synctest.Wait() // its call is under way
+		synctest.Wait() // its call is in progress
 		calls.Go(func() { second = s.Decide(t.Context(), request(shared), noon, &b) })
 		calls.Wait()
 		if !errors.Is(first, limit.ErrUnreadable) || second != nil || !b.Allowed {
@@ -118,8 +117,8 @@ func TestUndecidableIsNobodyElses(t *testing.T) {
 	})
 }
 
-// Guarantees that those who wait for a call that fails because too many change its counters get that error, too: calls
-// of their own would make it worse.
+// Guarantees that requests that wait for a call that fails because too many callers change its counters get that error,
+// too: calls of their own would make the contention worse.
 func TestContentionIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := daily(t, "a", limit.FixedWindow, 1000)
@@ -141,7 +140,7 @@ func TestContentionIsShared(t *testing.T) {
 	})
 }
 
-// slowlyUndecidable is a store that cannot decide on one limit, and says so after a while.
+// slowlyUndecidable is a store that reports after a while that it cannot decide one of the limits.
 type slowlyUndecidable struct {
 	limit.Store
 	bad *limit.Limit
@@ -149,7 +148,7 @@ type slowlyUndecidable struct {
 }
 
 func (s *slowlyUndecidable) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	<-time.After(time.Millisecond) // of the bubble
+	<-time.After(time.Millisecond) // of the time in the bubble
 	for _, c := range req.Charges {
 		if c.Limit == s.bad {
 			return s.err
@@ -205,7 +204,7 @@ func TestShadowsAreNotEarly(t *testing.T) {
 	}
 }
 
-// Guarantees that a call which asks nothing of a home quota says nothing about the home: if it fails, leases from the
+// Guarantees that a call that asks a home quota for nothing says nothing about the home: if it fails, leases from the
 // home go on, and those of the cell's own store are suspended.
 func TestFailureIsOfTheStoreThatWasAsked(t *testing.T) {
 	own, home := &mute{Store: newMemory(t)}, &mute{Store: newMemory(t)}

@@ -9,10 +9,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Guarantees that a process gives back what it will not have spent when the store runs out of units: other processes
-// are denied these units.
+// Guarantees that a process gives back units that it will not spend when the store is about to run out of units: other
+// processes would be denied.
 func TestUnitsAreGivenBackBeforeTheStoreRunsOut(t *testing.T) {
-	const threshold, perSecond = 330, 50 // units; half of them are asked for here, half of another process
+	const threshold, perSecond = 330, 50 // units; half of them are requested here, and half from another process
 	below, now := newMemory(t), noon.Truncate(10*time.Second)
 	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: sixties{},
 		Instances: func() int { return 2 }})
@@ -26,8 +26,8 @@ func TestUnitsAreGivenBackBeforeTheStoreRunsOut(t *testing.T) {
 	s.GiveBackSpare(t.Context(), now)
 	after := leasedUnits(s, l)
 	t.Logf("the store had %d units left; %d were leased before the return, and %d after it", left, before, after)
-	// Until the store runs out, each process spends half of what the store has left. A third more is for the error of
-	// the estimates.
+	// Until the store runs out, each process spends half of the units that the store has left. A third is added for
+	// errors of the estimates.
 	if most := left/2 + left/3; before < 2*most || after > most {
 		t.Errorf("with %d units left, %d were leased before the return, and %d after it; want at most %d",
 			left, before, after, most)
@@ -41,12 +41,12 @@ func (sixties) SizeLease(_ *lease.View, a *limit.LeaseRequest) {
 	a.Most, a.Ample, a.Share = 60, 60, limit.ShareOne
 }
 
-// Guarantees that a process which gets few of the requests leases no least number of units of a window: it would spend
-// them late, and other processes are denied meanwhile. What a token bucket has leased is soon refilled.
+// Guarantees that a process that gets few of the requests leases no minimum of units of a window: it would spend them
+// late, while other processes deny. Units of a token bucket are soon refilled.
 func TestLeastUnitsNeedRequests(t *testing.T) {
 	tests := []struct {
 		algorithm limit.Algorithm
-		rate      float64 // of 40 units per second that three processes are asked for together
+		rate      float64 // of the 40 units per second that three processes together are asked for
 		leases    bool
 	}{
 		{limit.FixedWindow, 4, false},
@@ -67,8 +67,8 @@ func TestLeastUnitsNeedRequests(t *testing.T) {
 	}
 }
 
-// BenchmarkGiveBackSpare is one look for spare units over nearly as many leases as there may be, of which none is
-// scarce.
+// BenchmarkGiveBackSpare measures one search for spare units over nearly the largest number of leases, none of which
+// can be given back.
 func BenchmarkGiveBackSpare(b *testing.B) {
 	now := noon
 	s := openAt(b, &now, newMemory(b), tens{})

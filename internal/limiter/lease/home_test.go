@@ -19,7 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// remote is the store of another cell: calls last a while, and may fail.
+// remote is the store of another cell: its calls take a while, and may fail.
 type remote struct {
 	limit.Store
 	took    time.Duration
@@ -51,8 +51,8 @@ func homes(tb testing.TB, own limit.Store, others map[string]limit.Store) *route
 	return h
 }
 
-// waits is how many of the decisions of some minutes took any time, and how many calls they cost, where the tenant's
-// home is 120 ms away and there is plenty.
+// waits returns how many decisions of some minutes had to wait, and how many calls there were, if the tenant's home is
+// 120 ms away and has enough units.
 func waits(t *testing.T, prefetch bool, every time.Duration) (waited int, calls int64) {
 	synctest.Test(t, func(t *testing.T) {
 		home := &remote{Store: newMemory(t), took: 120 * time.Millisecond}
@@ -76,9 +76,9 @@ func waits(t *testing.T, prefetch bool, every time.Duration) (waited int, calls 
 	return waited, calls
 }
 
-// Guarantees that only the first decision waits for another cell: further units are prefetched, with a call or two in a
-// lease's life of a minute. Without prefetching some decisions wait each time that a lease ends, which shows that the
-// test can fail.
+// Guarantees that only the first decision waits for another cell: further units are prefetched, with one or two calls
+// in the minute that a lease lasts. Without prefetching some decisions wait each time that a lease ends, which shows
+// that the test can fail.
 func TestHomeQuotaIsPrefetched(t *testing.T) {
 	for _, every := range []time.Duration{20 * time.Millisecond, 700 * time.Millisecond} {
 		waited, calls := waits(t, true, every)
@@ -95,8 +95,9 @@ func TestHomeQuotaIsPrefetched(t *testing.T) {
 	}
 }
 
-// Guarantees that units which were leased from one home are spent or lost when the quota is kept in another one: given
-// back there, they would take off what others were charged, and be granted twice. That holds under a call, too.
+// Guarantees that units that were leased from one home are spent or lost when another cell becomes the home of the
+// quota: given back to the new home, they would reduce the charges of others, and be granted twice. This applies to
+// units of a call in progress, too.
 func TestMovedHome(t *testing.T) {
 	for _, under := range []bool{false, true} {
 		t.Run(fmt.Sprintf("under a call %t", under), func(t *testing.T) {
@@ -124,7 +125,7 @@ func movedHome(t *testing.T, under bool) {
 		t.Fatal("the new home's units are not granted")
 	}
 	first.Wait()
-	<-time.After(2 * time.Minute) // what is left is returned with the next call
+	<-time.After(2 * time.Minute) // the rest is returned with the next call
 	decide(t, s, request(inB), time.Now())
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
@@ -140,8 +141,8 @@ func movedHome(t *testing.T, under bool) {
 	}
 }
 
-// Guarantees that a home which does not answer is no reason to lease nothing of the cell's own counters, nor of another
-// home: each request would ask for them.
+// Guarantees that a home that does not answer suspends neither the leases of the cell's own counters nor those of
+// another home.
 func TestFailureIsOfOneHomeOnly(t *testing.T) {
 	own, a, b := &mute{Store: newMemory(t)}, &mute{Store: newMemory(t), lost: true}, &mute{Store: newMemory(t)}
 	s := open(t, lease.Config{
@@ -166,8 +167,8 @@ func TestFailureIsOfOneHomeOnly(t *testing.T) {
 	}
 }
 
-// Guarantees that a store which leases only home quotas leases nothing of its own cell's counters: what is divided
-// among cells must be in the store when shares change.
+// Guarantees that a store that leases only home quotas leases nothing of its own cell's counters: units that are
+// divided among cells must be in the store when shares change.
 func TestHomeQuotasOnly(t *testing.T) {
 	own, home := newMemory(t), &remote{Store: newMemory(t)}
 	s := open(t, lease.Config{
@@ -189,8 +190,8 @@ func TestHomeQuotasOnly(t *testing.T) {
 	}
 }
 
-// quotaWorld is cells, each with counters and instances that lease, and one tenant's daily quota, which is kept where a
-// history of the shares says.
+// quotaWorld holds several cells, each with counters and with instances that lease, and the daily quota of one tenant.
+// A history of the shares says which cell keeps the quota.
 type quotaWorld struct {
 	*rand.Rand
 	t       *testing.T
@@ -210,26 +211,26 @@ type quotaWorld struct {
 
 type member struct {
 	cell string
-	skew int64 // of its clock
+	skew int64 // of its clock, µs
 	s    *lease.Store
 	paid []*limit.Receipt
 }
 
-// flaky is a home as seen from one instance.
+// flaky is a home, as one instance sees it.
 type flaky struct {
 	limit.Store
 	w    *quotaWorld
 	cell string
 }
 
-var errGone = errors.New("the home is away")
+var errGone = errors.New("the home does not answer")
 
 func (f *flaky) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	if f.w.away[f.cell] && f.w.IntN(2) == 0 {
-		return errGone // it never arrived
+		return errGone // the call did not arrive
 	}
 	err := f.Store.Decide(ctx, req, now, d)
-	f.w.now += f.w.Int64N(400_000) // on its way
+	f.w.now += f.w.Int64N(400_000) // time in which the call travels
 	if f.w.away[f.cell] || f.w.IntN(20) == 0 {
 		return errGone // the answer was lost
 	}
@@ -246,7 +247,7 @@ func newQuotaWorld(t *testing.T, seed uint64, fault string) *quotaWorld {
 	w.quota = daily(t, "q", limit.Quota, w.units)
 	w.doc = &shares.Document{SkewMicros: 2_000_000, Members: w.cells}
 	from := int64(1)
-	for i := range 4 { // whose home is where changes with who serves
+	for i := range 4 { // the home depends on which cells serve the tenant
 		g := shares.Generation{Epoch: int64(i + 1), From: from}
 		for j, cell := range w.cells {
 			if i%3 != j {
@@ -271,7 +272,7 @@ func newQuotaWorld(t *testing.T, seed uint64, fault string) *quotaWorld {
 
 func (w *quotaWorld) clock(m *member) time.Time { return time.UnixMicro(w.now + m.skew) }
 
-// start begins an instance, also one that died.
+// start begins an instance, also in place of one that has died.
 func (w *quotaWorld) start(m *member) {
 	others := map[string]limit.Store{}
 	for _, cell := range w.cells {
@@ -284,7 +285,7 @@ func (w *quotaWorld) start(m *member) {
 		Instances: func() int { return len(w.members) }})
 }
 
-// home returns the cell that keeps the quota, as an instance sees it.
+// home returns the cell that keeps the quota, as an instance knows it.
 func (w *quotaWorld) home(m *member) string {
 	switch w.fault {
 	case "each cell by itself":
@@ -307,9 +308,9 @@ func (w *quotaWorld) step() {
 		w.refund(m)
 	case n < 88:
 		w.died++
-		w.start(m) // what it had is lost
+		w.start(m) // its leases are lost
 	case n < 90:
-		_ = m.s.Close(ctx) // what does not come back is lost
+		_ = m.s.Close(ctx) // units that could not be given back are lost
 		w.start(m)
 	case n < 92:
 		w.away[w.cells[w.IntN(3)]] = w.IntN(3) == 0
@@ -360,7 +361,7 @@ func (w *quotaWorld) spend(m *member) {
 	}
 }
 
-// refund gives units back; of one whose answer was lost it is not known, and it counts as given back.
+// refund gives units back. If the answer is lost, they count as given back.
 func (w *quotaWorld) refund(m *member) {
 	r := m.paid[0]
 	m.paid = m.paid[1:]
@@ -379,7 +380,7 @@ func (w *quotaWorld) refund(m *member) {
 	w.refunded += back.Units[0]
 }
 
-// over is by how many units a period's quota was passed, at most.
+// over returns by how many units the quota of a period was exceeded, at most.
 func (w *quotaWorld) over() (most int64) {
 	for _, n := range w.admitted {
 		most = max(most, n-w.units)
@@ -387,8 +388,8 @@ func (w *quotaWorld) over() (most int64) {
 	return most
 }
 
-// Guarantees that cells which lease from one quota never grant more than its units in a period, all together: while the
-// home moves, is away and comes back, answers are lost, instances die, close and refund, and their clocks differ.
+// Guarantees that cells which lease from one quota never grant more than its units in a period together, while the home
+// moves, fails and comes back, answers are lost, instances die, close and refund, and their clocks differ.
 func TestCellsNeverPassAQuota(t *testing.T) {
 	const seeds = uint64(8)
 	sum := quotaWorld{}
@@ -411,12 +412,12 @@ func TestCellsNeverPassAQuota(t *testing.T) {
 	}
 	if sum.elsewhere == 0 || sum.denied == 0 || sum.withheld == 0 || sum.failed == 0 || sum.died == 0 ||
 		sum.refunded == 0 || sum.full == 0 || sum.moved <= int64(seeds) {
-		t.Errorf("what was to happen did not: %+v", sum)
+		t.Errorf("too little happened, so the test shows nothing: %+v", sum)
 	}
 }
 
-// Shows that the test above can fail: cells that count by themselves, and a home that moves before the period has
-// ended, pass a quota.
+// Guarantees that the test above can fail: a quota is exceeded if each cell counts by itself, or if the home moves
+// before the period has ended.
 func TestBrokenHomesAreCaught(t *testing.T) {
 	for _, fault := range []string{"each cell by itself", "in mid-period"} {
 		caught := false
@@ -433,9 +434,9 @@ func TestBrokenHomesAreCaught(t *testing.T) {
 	}
 }
 
-// Guarantees that cells which ask one of them for a limit too small to be divided can use all of it, whether they are
-// loaded evenly or one of them has nearly all requests, and that a limit with large costs does not need a call for
-// each request. Units of a small one that one cell has leased are missing in the others.
+// Guarantees that cells that share a limit too small to be divided can use all of it, whether their loads are equal or
+// one cell has nearly all requests, and that a limit with large costs does not need a call for each request. Units of a
+// small limit that one cell has leased are missing in the others.
 func TestKeptLimitsAreUsed(t *testing.T) {
 	cells := []string{"a", "b", "c"}
 	doc := &shares.Document{Version: shares.Layout, Epoch: 1, Phase: shares.Steady, Members: cells,
@@ -446,12 +447,12 @@ func TestKeptLimitsAreUsed(t *testing.T) {
 	for _, tt := range []struct {
 		perSecond int64
 		maxCost   int64
-		least     float64 // of what one counter admits of the same requests
-		calls     float64 // a request, at most
+		least     float64 // of the units that one counter admits of the same requests
+		calls     float64 // calls per request, at most
 	}{{1, 1, 1, 1}, {2, 1, 1, 1}, {5, 5, 1, 1}, {100, 100, 1, 1}, {300, 300, 0.95, 0.1}, {1000, 1000, 0.97, 0.05}} {
 		for _, a := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.TokenBucket,
 			limit.LeakyBucket} {
-			// of so many requests one goes anywhere, and the others to the first cell
+			// one of that many requests goes to any cell, and the others go to the first cell
 			for _, first := range []int{3, 20} {
 				if a == limit.LeakyBucket && tt.perSecond > 100 {
 					continue // it is never leased
@@ -482,7 +483,8 @@ func TestKeptLimitsAreUsed(t *testing.T) {
 						r := rand.New(rand.NewPCG(seed, 2))
 						asked, admitted, possible, waited, returned := 0, 0, 0, 0, now
 						for now.Before(noon.Add(30 * time.Second)) {
-							now = now.Add(time.Duration(r.ExpFloat64() * float64(time.Second) / float64(2*tt.perSecond)))
+							pause := r.ExpFloat64() * float64(time.Second) / float64(2*tt.perSecond)
+							now = now.Add(time.Duration(pause))
 							if now.Sub(returned) > lease.DefaultGiveBackEvery {
 								returned = now
 								for _, s := range stores {

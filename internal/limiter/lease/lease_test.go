@@ -41,7 +41,7 @@ func newMemory(tb testing.TB) *memory.Store {
 	return s
 }
 
-// counted counts what is asked of a store.
+// counted is a store that counts its calls.
 type counted struct {
 	limit.Store
 	calls atomic.Int64
@@ -86,7 +86,8 @@ func decide(tb testing.TB, s limit.Store, req *limit.Request, now time.Time) *li
 	return d
 }
 
-// A steady key costs a call or two in a window, and each unit of its limit is admitted, none beyond.
+// Guarantees that a key with a steady load needs a few calls in each window, and that all units of its limit are
+// admitted, and no more.
 func TestSteadyKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		below := &counted{Store: newMemory(t)}
@@ -97,7 +98,7 @@ func TestSteadyKey(t *testing.T) {
 			for i := range 900 {
 				now := time.Now()
 				if now.UnixMicro()/10_000_000 != time.Now().UnixMicro()/10_000_000 {
-					t.Fatal("the window turned")
+					t.Fatal("the window ended")
 				}
 				if d := decide(t, s, request(l), now); d.Allowed {
 					admitted++
@@ -116,7 +117,7 @@ func TestSteadyKey(t *testing.T) {
 	})
 }
 
-// Many goroutines, three processes, one limit: never one too many, in any window.
+// Guarantees that many goroutines in three processes together never exceed a limit, in any window.
 func TestNeverOver(t *testing.T) {
 	for _, tier := range []limit.Tier{
 		{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 500},
@@ -157,8 +158,8 @@ func TestNeverOver(t *testing.T) {
 	}
 }
 
-// Guarantees that a request with leases of its own goes to the wrapped store, also if the store has leased units of the
-// same counter: a correction must reach the counter.
+// Guarantees that a request with lease requests of its own is passed on to the wrapped store, also if units of the same
+// counter are leased: a correction must reach the counter.
 func TestRequestsWithLeasesArePassedOn(t *testing.T) {
 	now := noon
 	below := newMemory(t)

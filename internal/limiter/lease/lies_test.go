@@ -12,19 +12,19 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
-// liar is a store that answers what cannot be.
+// liar is a store that gives impossible answers.
 type liar struct {
 	*memory.Store
-	lie      int   // the next one
-	at       int   // of which result
-	absurd   bool  // the last answer was
-	obtained int64 // what the store charged for the first limit, where its answer was not absurd
+	lie        int   // the next one
+	at         int   // the index of the result that is changed
+	impossible bool  // the last answer was impossible
+	obtained   int64 // what the store charged for the first limit by answers that were possible
 }
 
 var other, _ = limit.New(limit.Limit{ID: "other",
 	Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 5}}})
 
-// lies are ways to bend an answer. They report whether it is absurd then.
+// lies are ways to change an answer. They report whether it is then impossible.
 var lies = []struct {
 	name string
 	tell func(req *limit.Request, d *limit.Decision, i int) bool
@@ -64,7 +64,7 @@ var lies = []struct {
 	}},
 	{"allowed what is denied", func(req *limit.Request, d *limit.Decision, _ int) bool {
 		d.Allowed = true
-		for i := range d.Results { // nothing was charged, which is absurd unless nothing was needed
+		for i := range d.Results { // nothing was charged, which is impossible unless nothing was needed
 			need := d.Results[i].Cost
 			if len(req.Leases) > 0 {
 				need = req.Leases[i].Need
@@ -143,12 +143,12 @@ var lies = []struct {
 	}},
 }
 
-// harmless lies are answers that might be, at least in these scripts.
+// harmless lists the lies whose answers are possible, at least in these scripts.
 var harmless = map[string]bool{"none": true, "allowed what is denied": true, "denied what is charged": true,
 	"no grants":       true,
 	"ended yesterday": true, "a retry in a hundred years": true}
 
-// grants bends the grant of one result, whatever the decision was.
+// grants changes the grant of one result, whatever the decision was.
 func grants(bend func(*limit.LeaseRequest, limit.Lease) limit.Lease) func(*limit.Request, *limit.Decision, int) bool {
 	return func(req *limit.Request, d *limit.Decision, i int) bool {
 		if len(req.Leases) == 0 {
@@ -168,22 +168,22 @@ func grants(bend func(*limit.LeaseRequest, limit.Lease) limit.Lease) func(*limit
 }
 
 func (l *liar) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	l.absurd = false
+	l.impossible = false
 	if err := l.Store.Decide(ctx, req, now, d); err != nil {
 		return err
 	}
 	obtained, took := d.Lease(0).Units+d.Results[0].Charged, d.Allowed
-	if l.absurd = lies[l.lie].tell(req, d, l.at%len(d.Results)); !l.absurd {
+	if l.impossible = lies[l.lie].tell(req, d, l.at%len(d.Results)); !l.impossible {
 		l.obtained += obtained
 		took = d.Allowed
 	}
-	if took && len(req.Leases) > 0 { // what was returned is not the caller's any more
+	if took && len(req.Leases) > 0 { // the caller does not hold the returned units any more
 		l.obtained += min(req.Leases[0].Correction, 0)
 	}
 	return nil
 }
 
-// tellLies plays a script of lies: each two bytes are a request and what is answered, if the store is asked.
+// tellLies runs a script of lies: each two bytes are a request, and the answer if the store is called.
 func tellLies(t *testing.T, script []byte) (told int) {
 	t.Helper()
 	below := &liar{Store: newMemory(t)}
@@ -200,14 +200,14 @@ func tellLies(t *testing.T, script []byte) (told int) {
 		req := request(first, second)
 		req.Charges[0].Cost, req.Charges[1].Cost = cost, 1
 		d := new(limit.Decision)
-		below.absurd = false
+		below.impossible = false
 		err := s.Decide(context.Background(), req, clock, d)
 		switch {
-		case below.absurd && (err == nil || d.Allowed || len(d.Results) > 0):
+		case below.impossible && (err == nil || d.Allowed || len(d.Results) > 0):
 			t.Fatalf("%q is taken: allowed %t, %v", lies[below.lie].name, d.Allowed, err)
-		case !below.absurd && err != nil:
+		case !below.impossible && err != nil:
 			t.Fatalf("%q: %v", lies[below.lie].name, err)
-		case below.absurd:
+		case below.impossible:
 			told++
 		case d.Allowed:
 			admitted += cost
@@ -234,7 +234,7 @@ func tellLies(t *testing.T, script []byte) (told int) {
 		}
 	}
 	below.lie = 0
-	clock = clock.Add(2 * time.Hour) // what a lie said may have to be waited for
+	clock = clock.Add(2 * time.Hour) // a lie may have named a time that has to be waited for
 	before := admitted
 	if spendOne(1); admitted != before+1 {
 		t.Fatal("after the lies a request for one unit of 200 is denied")
@@ -242,8 +242,8 @@ func tellLies(t *testing.T, script []byte) (told int) {
 	return told
 }
 
-// Whatever the store answers, nothing is admitted but what it can have charged, and what it says when it is well again
-// holds.
+// Guarantees that, whatever the store answers, only units are admitted that it can have charged, and that its decisions
+// are right once its answers are.
 func TestLies(t *testing.T) {
 	for lie := range lies {
 		t.Run(lies[lie].name, func(t *testing.T) {
@@ -259,7 +259,7 @@ func TestLies(t *testing.T) {
 				told += tellLies(t, script)
 			}
 			if told == 0 && !harmless[lies[lie].name] {
-				t.Error("no absurd answer was told")
+				t.Error("no answer was impossible")
 			}
 		})
 	}

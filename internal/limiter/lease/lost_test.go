@@ -11,7 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// noted is a store that takes note of the units which calls give back to it.
+// noted is a store that records the units that calls give back.
 type noted struct {
 	limit.Store
 	back int64
@@ -24,9 +24,8 @@ func (n *noted) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	return n.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that units which a home does not accept back, because it denies, are lost if the quota has moved to
-// another home meanwhile. If they were kept, they would be given back where they were never charged, and count as
-// returned.
+// Guarantees that units that a home does not accept back, because it denies, are lost if the quota has moved to another
+// home meanwhile. Otherwise they would be given back to a home that never charged them.
 func TestRefusedReturnsOfAMovedQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := &remote{Store: newMemory(t)}, &noted{Store: newMemory(t)}
@@ -41,7 +40,7 @@ func TestRefusedReturnsOfAMovedQuota(t *testing.T) {
 		if n := leasedUnits(s, inA); n != 10 {
 			t.Fatalf("%d units are leased", n)
 		}
-		// The lease has ended, and is not forgotten: what is left is returned with the next call.
+		// The lease has ended, and is still known: the rest is returned with the next call.
 		<-time.After(59970 * time.Millisecond)
 		a.took = 50 * time.Millisecond
 		var denied sync.WaitGroup
@@ -65,7 +64,7 @@ func TestRefusedReturnsOfAMovedQuota(t *testing.T) {
 	})
 }
 
-// unleased leases ten units of each limit but one.
+// unleased is a rule that leases ten units of each limit but one.
 type unleased struct{ greedy }
 
 func (unleased) SizeLease(v *lease.View, a *limit.LeaseRequest) {
@@ -74,8 +73,8 @@ func (unleased) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 	}
 }
 
-// Guarantees that units which were charged for a request, and not as a lease, are lost if the request has to make a
-// second call: they were charged for that moment, and cannot be spent or given back later.
+// Guarantees that units that were charged for a request, and not as a lease, are lost if the request has to make a
+// second call: they were charged at that time, and cannot be spent or given back later.
 func TestChargesOfARequestThatAsksAgain(t *testing.T) {
 	for _, a := range []limit.Algorithm{limit.TokenBucket, limit.SlidingLog, limit.SlidingBuckets} {
 		t.Run(a.String(), func(t *testing.T) {
@@ -100,8 +99,8 @@ func TestChargesOfARequestThatAsksAgain(t *testing.T) {
 	}
 }
 
-// Guarantees that units leased of a counter that several values share are counted as lost once the lease has ended.
-// They are not given back, because the next call may count the value apart.
+// Guarantees that leased units of a counter that several values share count as lost once the lease has ended. They are
+// not given back, because the next call may count the value in another counter.
 func TestUnitsOfASharedCounterAreLost(t *testing.T) {
 	now := noon
 	s := openAt(t, &now, newMemory(t), tens{})

@@ -8,7 +8,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// BenchmarkFindCounter shows why scanLimit is what it is: it finds the last of so many counters by a scan, and by the
+// BenchmarkFindCounter shows how scanLimit was chosen: it finds the last of that many counters by a scan, and by the
 // map.
 func BenchmarkFindCounter(b *testing.B) {
 	for _, n := range []int{2, 4, scanLimit, 2 * scanLimit, 4 * scanLimit} {

@@ -11,13 +11,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Guarantees that a lease ends with its window if its request comes late, after other requests of its owner that began
-// later: what is counted in one window is not spent in the next.
+// Guarantees that a lease ends with its window, also if the request that fetched it began earlier than other requests
+// of its owner and came later: units of one window are not spent in the next one.
 func TestLateRequest(t *testing.T) {
 	s := openAt(t, &noon, newMemory(t), greedy{})
 	w, other := window(t, "w", time.Second, 100), window(t, "other", time.Hour, 100)
 	decide(t, s, request(other), noon.Add(700*time.Millisecond))
-	decide(t, s, request(w), noon.Add(100*time.Millisecond)) // waited for something before it came here
+	decide(t, s, request(w), noon.Add(100*time.Millisecond)) // this request waited before it came here
 	n := 0
 	for at := noon.Add(time.Second); at.Before(noon.Add(2 * time.Second)); at = at.Add(5 * time.Millisecond) {
 		if decide(t, s, request(w), at).Allowed {
@@ -54,12 +54,12 @@ func TestPrefetchEndsWithItsPeriod(t *testing.T) {
 	})
 }
 
-// tenMore is a rule that leases ten units more.
+// tenMore is a rule that leases ten further units.
 type tenMore struct{ greedy }
 
 func (tenMore) SizeLease(_ *lease.View, a *limit.LeaseRequest) { a.Least, a.Most = 10, 10 }
 
-// hanging is a home cell that answers the first call only. Others last until they are given up.
+// hanging is a home that answers only the first call. Other calls last until they are given up.
 type hanging struct {
 	limit.Store
 	calls atomic.Int64
@@ -73,7 +73,7 @@ func (h *hanging) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	return h.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that Close waits for a prefetch no longer than its context lets it.
+// Guarantees that Close waits for a prefetch no longer than its context allows.
 func TestCloseCancelsPrefetches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home := &hanging{Store: newMemory(t)}
@@ -84,7 +84,7 @@ func TestCloseCancelsPrefetches(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		began := time.Now()
-		_ = s.Close(ctx) // what could not be given back is lost
+		_ = s.Close(ctx) // an error says that units are lost
 		if took := time.Since(began); home.calls.Load() < 2 || took > 100*time.Millisecond {
 			t.Errorf("it took %s, with %d calls of the home", took, home.calls.Load())
 		}

@@ -24,7 +24,7 @@ import (
 //	go test -v -run '^TestTuning$' ./internal/limiter/lease -tuning 'shareParts|leastParts'
 var measured = flag.String("tuning", "", "a regular expression: the constants to measure")
 
-// workload is one limit, and who asks for it.
+// workload is one limit with its requests.
 type workload struct {
 	name      string
 	tiers     []limit.Tier
@@ -40,7 +40,7 @@ type router func(r *rand.Rand, t float64, instances int) int
 
 func evenly(r *rand.Rand, _ float64, n int) int { return r.IntN(n) }
 
-// favouring sends 80 % of the requests to one instance, and every so many seconds to the next.
+// favouring sends 80 % of the requests to one instance, and after every seconds to the next one.
 func favouring(every float64) router {
 	return func(r *rand.Rand, t float64, n int) int {
 		if r.IntN(5) > 0 {
@@ -50,7 +50,7 @@ func favouring(every float64) router {
 	}
 }
 
-// inBursts has two seconds of requests and then three of none, at each instance at other times.
+// inBursts sends requests for two seconds and then none for three, at each instance at other times.
 func inBursts(r *rand.Rand, t float64, n int) int {
 	i := r.IntN(n)
 	if math.Mod(t+1.3*float64(i), 5) >= 2 {
@@ -61,7 +61,8 @@ func inBursts(r *rand.Rand, t float64, n int) int {
 
 const forever = 1e9 // s
 
-// workloads each have a limit that admits three quarters of what is asked for, unless they say otherwise.
+// workloads lists the workloads. The limit of each admits three quarters of the requested units, unless it says
+// otherwise.
 var workloads = []workload{
 	{"window, plenty", fixed(10, 7500), 3, 300, 1, evenly, true},
 	{"window, plenty, moving", fixed(10, 7500), 3, 300, 1, favouring(7), true},
@@ -91,7 +92,7 @@ func fixed(seconds, units int64) []limit.Tier {
 	return []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Duration(seconds) * time.Second, Threshold: units}}
 }
 
-// bucket holds what it refills in a second.
+// bucket returns a token bucket that holds what it refills in a second.
 func bucket(seconds, units int64) []limit.Tier {
 	period := time.Duration(seconds) * time.Second
 	return []limit.Tier{{Algorithm: limit.TokenBucket, Period: period, Threshold: units, Burst: units / seconds}}
@@ -102,12 +103,12 @@ func sliding(seconds, units int64) []limit.Tier {
 	return []limit.Tier{{Algorithm: limit.SlidingWindow, Period: period, Threshold: units}}
 }
 
-// outcome is what a run came to. Costs are in units.
+// outcome holds the results of a run. Costs are in units.
 type outcome struct {
 	decisions, calls             int64
 	asked, admitted              int64
-	possible                     int64 // what one counter without leases admits of the same requests
-	wronglyDenied                int64 // of what was denied, what would have fitted beside all that had been admitted
+	possible                     int64 // units that one counter without leases admits of the same requests
+	wronglyDenied                int64 // denied units that would have fitted beside all admitted ones
 	deniedRequests, overRequests int64
 }
 
@@ -137,7 +138,7 @@ func (s countingStore) Decide(ctx context.Context, req *limit.Request, now time.
 	return s.Store.Decide(ctx, req, now, d)
 }
 
-// simulate runs the workload for so many seconds of virtual time. The same arguments give the same outcome.
+// simulate runs the workload for that many seconds of virtual time. The same arguments give the same outcome.
 func simulate(tb testing.TB, w *workload, k *tuning, seed uint64, seconds float64) (sum outcome) {
 	tb.Helper()
 	l, err := limit.New(limit.Limit{ID: "l", MaxCost: w.maxCost, Tiers: w.tiers})
@@ -154,7 +155,7 @@ func simulate(tb testing.TB, w *workload, k *tuning, seed uint64, seconds float6
 		}
 		return s
 	}
-	// alone is given each request; spent is charged what was admitted, and so knows whether a denial was right.
+	// alone gets each request. spent is charged the admitted ones, so it knows whether a denial was right.
 	alone, spent, shared := newMemory(), newMemory(), countingStore{newMemory(), &sum.calls}
 	stores := make([]*Store, w.instances)
 	for i := range stores {
@@ -217,7 +218,7 @@ func simulate(tb testing.TB, w *workload, k *tuning, seed uint64, seconds float6
 	return sum
 }
 
-// simulateAll runs all workloads, and fails if one of them did not do what it is for.
+// simulateAll runs all workloads, and fails the test if one of them does not have the property it is for.
 func simulateAll(t *testing.T, k tuning, seeds uint64, seconds float64) []outcome {
 	t.Helper()
 	sums := make([]outcome, len(workloads))
@@ -242,7 +243,7 @@ func simulateAll(t *testing.T, k tuning, seeds uint64, seconds float64) []outcom
 	return sums
 }
 
-// variation is one constant of [tuning], and the values that it is measured at besides its own.
+// variation is one constant of [tuning], with the values that it is measured at besides its own.
 type variation struct {
 	name   string
 	values []float64 // durations in seconds
@@ -289,9 +290,9 @@ func (v *variation) value() float64 {
 	}
 }
 
-// TestTuning prints what each constant of [tuning] does, see the flag -tuning. Without the flag it shows that the
-// measurement works: it is deterministic, its workloads are what they say, every constant is measured, and no bound is
-// broken.
+// TestTuning prints the effect of each constant of [tuning], see the flag -tuning. Without the flag it guarantees that
+// the measurement works: it is deterministic, its workloads have their properties, every constant is measured, and no
+// limit is exceeded.
 func TestTuning(t *testing.T) {
 	fields := reflect.TypeFor[tuning]()
 	for i := range fields.NumField() {

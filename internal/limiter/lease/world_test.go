@@ -16,34 +16,34 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
-// world is a script: one memory store with a right clock, and several instances that lease from it, with clocks of
-// their own. They are busy in turn, hoard, freeze, thaw, die and come back; calls take time, in which everything goes
-// on, and get lost before or after they took effect. All is in one goroutine, so that a seed says what happens: a call
-// that is under way is a call that lets the world go on before it returns.
+// world is a script: one memory store with a right clock, and several instances that lease from it, each with a clock
+// of its own. The instances get requests in turn, keep leases, freeze, thaw, die and come back. During a call other
+// events happen, and calls are lost before or after they had an effect. All of it runs in one goroutine, so that a seed
+// determines what happens: a call lets the world go on before it returns.
 type world struct {
 	*rand.Rand
 	fault fault
 
-	now       int64 // true time, µs since 1970, which is the store's
+	now       int64 // the true time, µs since 1970, which is the store's
 	below     *memory.Store
 	instances []*instance
-	plans     [][]*limit.Limit // of which the first is in force, until it is changed
+	plans     [][]*limit.Limit // the first one is in force, until it is changed
 	plan      int
-	favourite int // the instance that most of the traffic goes to now
+	favourite int // the instance that gets most of the requests now
 	seq       int64
 	depth     int
 	refunds   bool
 
 	spends   map[counterName][]*spend
-	largest  map[string]limit.Tier // every number as large as it ever was, by identity
+	largest  map[string]limit.Tier // each number is the largest that the tier had, by identity
 	receipts []paid
 	wrong    []string
 
 	sum tally
-	log *strings.Builder // nil: not kept
+	log *strings.Builder // nil: there is no log
 }
 
-// tally shows that a test tests something.
+// tally counts events, so that a test can check that it shows something.
 type tally struct {
 	admitted, local, denied, failed, late, waited, refunded, returned, died, frozen, changed, nested int64
 }
@@ -69,17 +69,18 @@ type counterName struct {
 	value    limit.Value
 }
 
-// spend is units that were admitted: when the store charged them, or else when they were spent from a lease.
+// spend is a number of admitted units, at the time at which the store charged them, or else at which they were spent
+// from a lease.
 type spend struct {
 	at, seq int64
 	units   int64
-	back    int64 // of these were refunded,
+	back    int64 // this many of the units were refunded,
 	backSeq int64 // by this event
 }
 
 type paid struct {
 	receipt *limit.Receipt
-	spends  []*spend // of its entries
+	spends  []*spend // of the receipt's entries
 }
 
 // instance is one process.
@@ -88,21 +89,21 @@ type instance struct {
 	*machine
 	id      int
 	closing bool
-	mu      sync.Mutex // while it closes
+	mu      sync.Mutex // held while it closes
 	lease   *lease.Store
 	wrongs  clockFault
-	calls   []*call // of decisions under way, the innermost last
+	calls   []*call // of the decisions in progress, the innermost last
 }
 
-// call is what the store has charged for a decision under way: the need of each result, and when.
+// call is what the store has charged for a decision in progress: the need of each result, and when.
 type call struct {
 	charged []int64
 	at      int64
 	asked   int
 }
 
-// clockFault is what may be wrong with an instance's clocks. At any time one of them goes at least as fast as it
-// should.
+// clockFault is what may be wrong with an instance's clocks. At any time, at least one of them goes at least as fast as
+// it should.
 type clockFault int
 
 const (
@@ -110,10 +111,10 @@ const (
 	monoStands            // while the process is frozen
 	wallStands            // and is set forward and back
 	howManyClocks
-	bothStand // which nobody can notice
+	bothStand // which no process can notice
 )
 
-// fault is one way for a store, or for a holder, to break the bound. See broken_test.go.
+// fault is a way in which a store, or a holder of leases, breaks the bound. See broken_test.go.
 type fault string
 
 var errLost = errors.New("lost on the way")
@@ -125,14 +126,14 @@ func newWorld(tb testing.TB, seed uint64, f fault, plans ...[]*limit.Limit) *wor
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 5)), fault: f, plans: plans, below: newMemory(tb),
 		spends:  map[counterName][]*spend{},
 		largest: map[string]limit.Tier{}}
-	// close to midnight, for a quota
+	// shortly before midnight, for a quota
 	w.now = time.Date(2026, 3, 2, 23, 59, 30, 0, time.UTC).UnixMicro() + w.Int64N(29_000_000)
 	w.refunds = true
 	for _, plan := range plans {
 		for _, l := range plan {
 			for i := range l.Tiers {
 				t := &l.Tiers[i]
-				// in parts of a unit
+				// refunds in parts of a unit
 				w.refunds = w.refunds && t.Algorithm != limit.TokenBucket && t.Algorithm != limit.LeakyBucket
 				n, ok := w.largest[t.Identity()]
 				if !ok {
@@ -186,7 +187,7 @@ func (w *world) logf(format string, args ...any) {
 	}
 }
 
-// run plays a script, and returns what was wrong.
+// run runs a script, and returns the errors.
 func (w *world) run(steps int) []string {
 	for range steps {
 		if w.step(); len(w.wrong) > 0 {
@@ -196,13 +197,13 @@ func (w *world) run(steps int) []string {
 	return w.overBound()
 }
 
-// step lets time pass and something happen.
+// step lets time pass and an event happen.
 func (w *world) step() {
 	w.pass(w.someTime())
 	w.act()
 }
 
-// period is one of those of the plan.
+// period returns one of the periods of the plan.
 func (w *world) period() int64 {
 	plan := w.plans[w.plan]
 	l := plan[w.IntN(len(plan))]
@@ -221,7 +222,7 @@ func (w *world) someTime() int64 {
 		return w.now + w.Int64N(p/50+1)
 	case n < 85:
 		return w.now + w.Int64N(p/4+1)
-	case n < 92: // to an edge of the wall clock
+	case n < 92: // to an edge on the wall clock
 		return w.now + p - w.now%p + w.Int64N(3) - 1
 	case n < 99:
 		return w.now + w.Int64N(p+1)
@@ -232,7 +233,7 @@ func (w *world) someTime() int64 {
 
 func (w *world) pass(to int64) {
 	for _, in := range w.instances {
-		in.bend()
+		in.disturb()
 	}
 	w.now = max(w.now, to)
 	for _, in := range w.instances {
@@ -240,8 +241,8 @@ func (w *world) pass(to int64) {
 	}
 }
 
-// bend makes the clocks as wrong as they may be. A clock that has stood still goes on from there.
-func (in *instance) bend() {
+// disturb makes the clocks as wrong as the fault allows. A clock that has stood still goes on from there.
+func (in *instance) disturb() {
 	if in.w.IntN(6) != 0 {
 		return
 	}
@@ -266,7 +267,7 @@ func (in *instance) bend() {
 	}
 }
 
-// act is one thing that somebody does.
+// act makes one event happen.
 func (w *world) act() {
 	if w.IntN(40) == 0 {
 		w.favourite = w.IntN(len(w.instances))
@@ -295,21 +296,21 @@ func (w *world) act() {
 		w.peek(in)
 	case len(in.calls) > 0:
 	case n < 199:
-		in.closing = true // gives back from several goroutines: nothing else goes on meanwhile
+		in.closing = true // Close gives back from several goroutines, so nothing else happens meanwhile
 		if err := in.lease.Close(context.Background()); err != nil {
 			w.wrong = append(w.wrong, err.Error())
 		}
 		w.logf("%d ends", i)
 		w.sum.returned += in.lease.Stats().Returned
 		w.start(i)
-	default: // dies, with what it holds
+	default: // the instance dies with its leases
 		w.sum.died++
 		w.logf("%d dies", i)
 		w.start(i)
 	}
 }
 
-// route is a request for some of the plan's limits, in some order.
+// route returns a request for some of the plan's limits, in some order.
 func (w *world) route() *limit.Request {
 	req := &limit.Request{Owner: owners[0]}
 	if w.IntN(8) == 0 {
@@ -329,7 +330,7 @@ func (w *world) route() *limit.Request {
 		}
 		req.Charges = append(req.Charges, c)
 	}
-	if w.IntN(2) == 0 { // as a plan has them
+	if w.IntN(2) == 0 { // in the order of the plan
 		slices.SortFunc(req.Charges, func(a, b limit.Charge) int { return strings.Compare(a.Limit.ID, b.Limit.ID) })
 	}
 	return req
@@ -343,7 +344,7 @@ func describe(req *limit.Request) string {
 	return req.Owner.Name + " " + strings.Join(s, ", ")
 }
 
-// decide is one request, and the count of what it was admitted.
+// decide makes one request, and counts what it was admitted.
 func (in *instance) decide() {
 	w := in.w
 	req := w.route()
@@ -380,7 +381,7 @@ func (in *instance) decide() {
 	}
 }
 
-// checkConsistent checks that no result contradicts itself: what is denied does not fit into what the result says
+// checkConsistent checks that no result contradicts itself: a denied cost must not fit into what the result says
 // remains.
 func (w *world) checkConsistent(d *limit.Decision) {
 	for i := range d.Results {
@@ -429,7 +430,7 @@ func (in *instance) admit(d *limit.Decision, c *call) {
 	}
 }
 
-// refund gives back one of the last receipts.
+// refund refunds one of the last receipts.
 func (w *world) refund(in *instance) {
 	if len(w.receipts) == 0 {
 		return
@@ -445,15 +446,15 @@ func (w *world) refund(in *instance) {
 	}
 	w.seq++
 	for i, s := range p.spends {
-		// What was partly charged and partly spent from the lease is one entry. All that is refunded is taken off the
-		// last part, which is the later one, so that the check does not find too much where there is not.
+		// Units that were charged in part and spent from the lease in part are one entry. All refunded units are taken
+		// off the last part, which is the later one. Otherwise the check could report an error where there is none.
 		s.back, s.backSeq = back.Units[i], w.seq
 		w.sum.refunded += s.back
 		w.logf("refund of %d of %d spent at %d: %s", s.back, s.units, s.at, p.receipt.Entries()[i].Tier.Identity())
 	}
 }
 
-// peek holds that looking changes nothing.
+// peek checks that a peek changes nothing.
 func (w *world) peek(in *instance) {
 	req := w.route()
 	var first, second limit.Decision
@@ -474,7 +475,7 @@ func (w *world) peek(in *instance) {
 	}
 }
 
-// impatient is a context that ends when somebody waits for it: the one goroutine there is cannot wait.
+// impatient is a context that ends when somebody waits for it: there is only one goroutine, which cannot wait.
 type impatient struct {
 	context.Context
 	waited bool
@@ -494,10 +495,10 @@ func (c *impatient) Err() error {
 	return nil
 }
 
-// wire is the way from an instance to the store and back.
+// wire is the connection of an instance to the store.
 type wire struct{ in *instance }
 
-// meanwhile lets the world go on while a call is under way.
+// meanwhile lets the world go on during a call.
 func (w *world) meanwhile() {
 	if w.IntN(4) != 0 {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// lessee is one counter and the times of its script.
+// lessee is the holder of leases of one counter, with the counter's state.
 type lessee struct {
 	testing.TB
 	l     *limit.Limit
@@ -23,8 +23,8 @@ func newLessee(tb testing.TB, t limit.Tier) *lessee {
 	return &lessee{TB: tb, l: oneTier(tb, "l", t), owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}}
 }
 
-// become gives the limit other numbers.
-func (k *lessee) become(threshold, burst int64) {
+// change changes the numbers of the limit.
+func (k *lessee) change(threshold, burst int64) {
 	k.Helper()
 	t := k.l.Tiers[0]
 	k.l = oneTier(k, "l", limit.Tier{Algorithm: t.Algorithm, Period: t.Period, Threshold: threshold, Burst: burst,
@@ -47,10 +47,10 @@ func (k *lessee) decide(now, cost int64, commit bool, ahead ...limit.LeaseReques
 	return d
 }
 
-// lease asks for units beyond a need, and gets them or fails the test.
+// lease asks for units beyond a need, and fails the test unless it gets the lease want.
 func (k *lessee) lease(now int64, a limit.LeaseRequest, want limit.Lease) *limit.Decision {
 	k.Helper()
-	a.Share, a.Plenty = limit.ShareOne, limit.MaxUnits // Most it is
+	a.Share, a.Plenty = limit.ShareOne, limit.MaxUnits // so that the grant is a.Most
 	d := k.decide(now, max(a.Need, 1), true, a)
 	if got := d.Lease(0); !d.Allowed || got != want {
 		k.Fatalf("at %d, %+v: allowed %t, %+v; want %+v", now, a, d.Allowed, got, want)
@@ -58,8 +58,8 @@ func (k *lessee) lease(now int64, a limit.LeaseRequest, want limit.Lease) *limit
 	return d
 }
 
-// left fails the test unless so many units remain at a time.
-func (k *lessee) left(now, want int64) {
+// wantRemaining fails the test unless that many units remain at the time.
+func (k *lessee) wantRemaining(now, want int64) {
 	k.Helper()
 	if got := k.decide(now, 1, false).Results[0].Remaining(); got != want {
 		k.Errorf("at %d there remain %d, want %d; state %+v", now, got, want, k.state)
@@ -76,8 +76,8 @@ func (k *lessee) spend(now, cost int64) *limit.Decision {
 	return d
 }
 
-// adjust corrects what is counted, by a request that needs nothing.
-func (k *lessee) adjust(now, units, at int64) {
+// correct changes the counter by units at a time, with a request that needs nothing.
+func (k *lessee) correct(now, units, at int64) {
 	k.Helper()
 	if d := k.decide(now, 1, true, limit.LeaseRequest{Correction: units, CorrectionAt: at}); !d.Allowed {
 		k.Fatalf("at %d a request that needs nothing is denied", now)
@@ -95,15 +95,15 @@ var (
 	sliding = limit.Tier{Algorithm: limit.SlidingWindow, Threshold: 100, Period: 10 * time.Second}
 	buckets = limit.Tier{Algorithm: limit.SlidingBuckets, Threshold: 10, Period: 10 * time.Second, Buckets: 5}
 	logged  = limit.Tier{Algorithm: limit.SlidingLog, Threshold: 10, Period: 10 * time.Second}
-	// full in 2 s, slots of 1 s
+	// full after 2 s, with slots of 1 s
 	bucket = limit.Tier{Algorithm: limit.TokenBucket, Threshold: 10, Burst: 20, Period: time.Second}
 	daily  = limit.Tier{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Day,
 		Location: time.UTC}}
 	leaky = limit.Tier{Algorithm: limit.LeakyBucket, Threshold: 10, Period: time.Second}
 )
 
-// How much is leased: Most, or Ample where Plenty are left; not more than the share; at least Least; never more than is
-// left.
+// Guarantees how many units are leased: Most, or Ample if more than Plenty are left. It is at most the share of what is
+// left, at least Least or nothing, and never more than is left.
 func TestGrantRule(t *testing.T) {
 	for _, tt := range []struct {
 		used int64
@@ -114,20 +114,20 @@ func TestGrantRule(t *testing.T) {
 		{20, limit.LeaseRequest{Most: 30, Plenty: 200, Share: 1024}, 30},
 		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 1024}, 80},
 		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 512}, 40},
-		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 1}, 0}, // 80/1024 of a unit
+		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 1}, 0}, // the share is 80/1024 of a unit
 		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 1, Least: 7}, 7},
 		{20, limit.LeaseRequest{Most: 3, Plenty: 200, Share: 1024, Least: 7}, 7},
 		{20, limit.LeaseRequest{Least: 90}, 80},
 		{20, limit.LeaseRequest{Most: 30, Ample: 60, Plenty: 80, Share: 1024}, 60},
 		{20, limit.LeaseRequest{Most: 30, Ample: 60, Plenty: 81, Share: 1024}, 30},
 		{20, limit.LeaseRequest{Most: 30, Ample: 20, Plenty: 80, Share: 1024}, 20},
-		{20, limit.LeaseRequest{Ample: 60, Share: 1024}, 60}, // any number is plenty,
-		{20, limit.LeaseRequest{Most: 60, Share: 1024}, 0},   // and there is nothing then
+		{20, limit.LeaseRequest{Ample: 60, Share: 1024}, 60}, // with Plenty of 0, any number is plenty
+		{20, limit.LeaseRequest{Most: 60, Share: 1024}, 0},   // and none is, with Ample of 0
 		{20, limit.LeaseRequest{Need: 15, Most: 300, Plenty: 200, Share: 1024}, 65},
 		// what is left after the need
 		{20, limit.LeaseRequest{Need: 15, Most: 30, Ample: 60, Plenty: 66, Share: 1024}, 30},
 		{20, limit.LeaseRequest{Need: 80, Least: 5, Most: 300, Plenty: 200, Share: 1024}, 0},
-		{100, limit.LeaseRequest{Least: 5, Most: 300, Plenty: 200, Share: 1024}, 0}, // needs nothing, so it is allowed
+		{100, limit.LeaseRequest{Least: 5, Most: 300, Plenty: 200, Share: 1024}, 0}, // a need of 0 is allowed
 	} {
 		t.Run(fmt.Sprintf("%d used %+v", tt.used, tt.ask), func(t *testing.T) {
 			k := newLessee(t, window)
@@ -141,7 +141,7 @@ func TestGrantRule(t *testing.T) {
 			if got, want := d.Results[0].Used(), tt.used+tt.ask.Need+tt.want; got != want {
 				t.Errorf("the answer says that %d are used, want %d", got, want)
 			}
-			k.left(noon, 100-tt.used-tt.ask.Need-tt.want)
+			k.wantRemaining(noon, 100-tt.used-tt.ask.Need-tt.want)
 			if most := tt.ask.Largest(); tt.want > most {
 				t.Errorf("%d were leased, which is above the largest of %d", tt.want, most)
 			}
@@ -149,7 +149,8 @@ func TestGrantRule(t *testing.T) {
 	}
 }
 
-// A denial leases nothing, adjusts nothing, and names the wait for what is lacking, not for the cost.
+// Guarantees that a denial leases and corrects nothing, and that its wait is that for the missing units and not for the
+// whole cost.
 func TestDeniedLease(t *testing.T) {
 	for _, tier := range []limit.Tier{window, sliding, daily} {
 		k := newLessee(t, tier)
@@ -169,14 +170,14 @@ func TestDeniedLease(t *testing.T) {
 	}
 }
 
-// Who has all in hand is never turned away by a counter that is full, nor by one that owes; only a cost that can never
-// be is.
+// Guarantees that a request that needs nothing is admitted by a full counter, and by one that is below zero, unless its
+// cost is above the capacity.
 func TestNeedOfNothing(t *testing.T) {
 	for _, tier := range []limit.Tier{window, sliding, daily, logged, buckets, bucket} {
 		k := newLessee(t, tier)
 		capacity := k.l.Tiers[0].Capacity()
 		k.spend(noon, capacity)
-		k.adjust(noon, 3, noon)
+		k.correct(noon, 3, noon)
 		d := k.decide(noon, capacity, true, limit.LeaseRequest{Least: 5})
 		if r := &d.Results[0]; !d.Allowed || !r.Admits || r.Charged != 0 || d.Lease(0).Units != 0 ||
 			r.Remaining() != 0 {
@@ -192,7 +193,7 @@ func TestNeedOfNothing(t *testing.T) {
 	}
 }
 
-// Units of a window are of that window: they end with it, and the next one knows nothing of them.
+// Guarantees that leased units of a window end with it, and do not count in the next one.
 func TestLeaseOfAWindow(t *testing.T) {
 	for _, tt := range []struct {
 		tier limit.Tier
@@ -205,19 +206,20 @@ func TestLeaseOfAWindow(t *testing.T) {
 		}
 		k.lease(noon+3*second, limit.LeaseRequest{Need: 10, Most: 40}, limit.Lease{Units: 40, Upfront: 40,
 			Until: tt.end, At: at})
-		k.left(tt.end-1, 50)
-		k.left(tt.end, 100)
-		k.adjust(tt.end-1, -15, at)
-		k.left(tt.end-1, 65)
-		k.adjust(tt.end, -15, at) // too late
-		k.left(tt.end, 100)
+		k.wantRemaining(tt.end-1, 50)
+		k.wantRemaining(tt.end, 100)
+		k.correct(tt.end-1, -15, at)
+		k.wantRemaining(tt.end-1, 65)
+		k.correct(tt.end, -15, at) // the window has ended
+		k.wantRemaining(tt.end, 100)
 		k.spend(tt.end, 20)
-		k.adjust(tt.end, -15, at)
-		k.left(tt.end, 80)
+		k.correct(tt.end, -15, at)
+		k.wantRemaining(tt.end, 80)
 	}
 }
 
-// 80 were spent in the last window. A quarter into this one they weigh 60, and 50 when the ramp ends, at three eighths.
+// 80 units were spent in the previous window. They weigh 60 a quarter into this one, and 50 when the ramp ends, at
+// three eighths.
 func TestLeaseOfASlidingWindow(t *testing.T) {
 	start := func() *lessee {
 		k := newLessee(t, sliding)
@@ -227,31 +229,31 @@ func TestLeaseOfASlidingWindow(t *testing.T) {
 	const now, ramp, end = noon + 2_500_000, noon + 3_750_000, noon + 10*second
 	k := start()
 	k.lease(now, limit.LeaseRequest{Most: 99}, limit.Lease{Units: 40, Upfront: 40, Until: end, At: noon})
-	k.left(now, 0)
-	k.left(ramp, 10) // only the last window weighs less
+	k.wantRemaining(now, 0)
+	k.wantRemaining(ramp, 10) // only the weight of the previous window decreases
 	k = start()
 	k.lease(now, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 50, Upfront: 40, Until: ramp, At: noon})
-	k.left(ramp, 0)
-	k.left(end, 50) // the next window: they are the last one now
+	k.wantRemaining(ramp, 0)
+	k.wantRemaining(end, 50) // the next window, in which they are the units of the previous one
 	k = start()
 	k.lease(now, limit.LeaseRequest{Need: 30, Most: 99, Ramp: true}, limit.Lease{Units: 20, Upfront: 10, Until: ramp,
 		At: noon})
-	// all that comes free by then is leased
+	// all units that become free by then are leased
 	k.lease(now+1, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Until: ramp, At: noon})
 	k.lease(ramp, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 10, Until: noon + 5*second, At: noon})
 	k = start()
 	k.lease(now, limit.LeaseRequest{Most: 25, Ramp: true}, limit.Lease{Units: 25, Upfront: 25, Until: ramp, At: noon})
-	k.adjust(end-1, -5, noon)
-	k.left(end-1, 80-1) // a µs before the end the last window's 80 still weigh 1
-	k.adjust(end, -5, noon)
-	k.left(end, 100-15)
-	k.adjust(end+10*second, -5, noon) // long over
-	k.left(end+10*second, 100)
+	k.correct(end-1, -5, noon)
+	k.wantRemaining(end-1, 80-1) // a µs before the end, the 80 units of the previous window still weigh 1
+	k.correct(end, -5, noon)
+	k.wantRemaining(end, 100-15)
+	k.correct(end+10*second, -5, noon) // the window ended long ago
+	k.wantRemaining(end+10*second, 100)
 }
 
-// The last ramp of a window ends with it, however long its slot would be.
+// Guarantees that the last ramp of a window ends with it, however long its slot is.
 func TestRampEndsWithTheWindow(t *testing.T) {
-	// eight slots of 1.125 ms
+	// eight slots of 1.125 ms each
 	k := newLessee(t, limit.Tier{Algorithm: limit.SlidingWindow, Threshold: 100, Period: 9 * time.Millisecond})
 	k.spend(noon-1, 100)
 	start := noon - noon%9000
@@ -263,54 +265,56 @@ func TestRampEndsWithTheWindow(t *testing.T) {
 	}
 }
 
-// Leased units of a log are stamped at the lease's end, those of buckets in the bucket of its end; the need with them.
+// Guarantees that leased units of a log have the stamp of the lease's end, those of sliding buckets are in the bucket
+// of its end, and the need with them.
 func TestLeaseOfStamps(t *testing.T) {
 	k := newLessee(t, logged)
 	k.lease(noon, limit.LeaseRequest{Need: 2, Most: 4, Life: second}, limit.Lease{Units: 4, Upfront: 4, Until: noon +
 		second, At: noon + second})
-	k.left(noon, 4)
-	k.left(noon+11*second-1, 4)
-	k.left(noon+11*second, 10)
-	k.adjust(noon+10*second, -3, noon+second) // may be given back for as long as it counts
-	k.left(noon+10*second, 7)
-	k.adjust(noon+10*second, -3, noon+second+1)
-	k.left(noon+10*second, 7)
-	k.adjust(noon+11*second, -3, noon+second)
-	k.left(noon+11*second, 10)
+	k.wantRemaining(noon, 4)
+	k.wantRemaining(noon+11*second-1, 4)
+	k.wantRemaining(noon+11*second, 10)
+	k.correct(noon+10*second, -3, noon+second) // units may be given back for as long as they count
+	k.wantRemaining(noon+10*second, 7)
+	k.correct(noon+10*second, -3, noon+second+1)
+	k.wantRemaining(noon+10*second, 7)
+	k.correct(noon+11*second, -3, noon+second)
+	k.wantRemaining(noon+11*second, 10)
 
 	k = newLessee(t, buckets)
 	k.lease(noon+second, limit.LeaseRequest{Need: 2, Most: 4, Life: 3_500_000}, limit.Lease{Units: 4, Upfront: 4,
 		Until: noon + 4_500_000, At: noon + 4*second})
-	k.left(noon+second, 4)
-	k.left(noon+16*second-1, 4)
-	k.left(noon+16*second, 10)
-	k.adjust(noon+16*second-1, -3, noon+4*second)
-	k.left(noon+16*second-1, 7)
+	k.wantRemaining(noon+second, 4)
+	k.wantRemaining(noon+16*second-1, 4)
+	k.wantRemaining(noon+16*second, 10)
+	k.correct(noon+16*second-1, -3, noon+4*second)
+	k.wantRemaining(noon+16*second-1, 7)
 
-	for _, tier := range []limit.Tier{logged, buckets} { // units of two leases that end at one time are one stamp
+	for _, tier := range []limit.Tier{logged, buckets} { // the units of two leases that end at one time have one stamp
 		k = newLessee(t, tier)
 		at := noon + 2*second
 		k.lease(noon, limit.LeaseRequest{Most: 3, Life: 2 * second}, limit.Lease{Units: 3, Upfront: 3, Until: at,
 			At: at})
 		k.lease(noon+second, limit.LeaseRequest{Most: 3, Life: second}, limit.Lease{Units: 3, Upfront: 3, Until: at,
 			At: at})
-		k.adjust(noon+second, -2, at)
-		k.left(noon+second, 6)
-		k.adjust(noon+second, -4, at)
-		k.left(noon+second, 10)
+		k.correct(noon+second, -2, at)
+		k.wantRemaining(noon+second, 6)
+		k.correct(noon+second, -4, at)
+		k.wantRemaining(noon+second, 10)
 		if len(k.state.Log().Entries) != 0 {
 			t.Errorf("%s: all was given back, yet there are %v", tier.Algorithm, k.state.Log().Entries)
 		}
 	}
 }
 
-// slotOf is where the slots of acme's bucket begin and end around noon.
+// slotOf returns the beginning and the end of acme's slot at noon.
 func slotOf(k *lessee) (start, end int64) {
 	end = k.l.Tiers[0].LeaseEnd(k.owner.Name, noon)
 	return end - k.l.Tiers[0].Params(k.owner).SlotLength, end
 }
 
-// A bucket of 20, refilled by 10 a second. 15 are leased and held until their slot ends: until then it is full at 5.
+// Guarantees that leased units are held until the end of their slot: of a bucket of 20, refilled by 10 a second, 15 are
+// leased. Until the slot ends, the bucket is full at 5.
 func TestLeaseOfABucket(t *testing.T) {
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)
@@ -318,72 +322,72 @@ func TestLeaseOfABucket(t *testing.T) {
 		t.Fatalf("the slot is %d µs long, want 1 s", end-start)
 	}
 	k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
-	k.left(start, 5)
-	k.left(end-1, 5)
-	k.left(end, 5)
-	k.left(end+second/2, 10)
-	k.left(end+2*second, 20)
+	k.wantRemaining(start, 5)
+	k.wantRemaining(end-1, 5)
+	k.wantRemaining(end, 5)
+	k.wantRemaining(end+second/2, 10)
+	k.wantRemaining(end+2*second, 20)
 	k.spend(start+second/10, 5)
-	k.left(start+second/5, 1)
-	k.left(start+second*3/5, 5)
-	k.left(end, 5)
-	// 8 of 15 come back: they make room.
-	k.adjust(start+second/5, -8, end)
-	k.left(start+second/5, 9)
-	k.left(end, 13) // 20 less the 7 that are still held
-	k.left(end+second*7/10, 20)
+	k.wantRemaining(start+second/5, 1)
+	k.wantRemaining(start+second*3/5, 5)
+	k.wantRemaining(end, 5)
+	// 8 of 15 units are given back. Until the slot ends, the bucket is full at 13.
+	k.correct(start+second/5, -8, end)
+	k.wantRemaining(start+second/5, 9)
+	k.wantRemaining(end, 13) // 20 less the 7 units that are still held
+	k.wantRemaining(end+second*7/10, 20)
 }
 
-// What was not spent when the slot ended comes back afterwards as far as the bucket would hold it, had it never been
-// leased.
+// Guarantees that leased units which are given back after the end of their slot are added up to what the bucket would
+// hold if they had never been leased.
 func TestLateReturnToABucket(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		do    func(k *lessee, end int64)
-		after int64 // since the slot's end
+		after int64 // since the end of the slot
 		want  int64
 	}{
-		{"at once", func(k *lessee, end int64) { k.adjust(end, -7, end) }, 0, 12},
-		{"in two parts", func(k *lessee, end int64) { k.adjust(end, -3, end); k.adjust(end, -4, end) }, 0, 12},
-		{"no more than was held", func(k *lessee, end int64) { k.adjust(end, -18, end) }, 0, 20},
+		{"at once", func(k *lessee, end int64) { k.correct(end, -7, end) }, 0, 12},
+		{"in two parts", func(k *lessee, end int64) { k.correct(end, -3, end); k.correct(end, -4, end) }, 0, 12},
+		{"no more than was held", func(k *lessee, end int64) { k.correct(end, -18, end) }, 0, 20},
 		{"no more than was held, in parts", func(k *lessee, end int64) {
-			k.adjust(end, -8, end)
-			k.adjust(end, -8,
+			k.correct(end, -8, end)
+			k.correct(end, -8,
 				end)
 		}, 0, 20},
 		{"twice all of it, once it was spent again", func(k *lessee, end int64) {
-			k.adjust(end, -15, end)
+			k.correct(end, -15, end)
 			k.spend(end, 20)
-			k.adjust(end, -15, end)
+			k.correct(end, -15, end)
 		}, 0, 0},
-		{"when a second's refill has come", func(k *lessee, end int64) { k.adjust(end+second/2, -7, end) }, second / 2,
+		{"when a second's refill has come", func(k *lessee, end int64) { k.correct(end+second/2, -7, end) }, second / 2,
 			17},
-		{"when it is all but full", func(k *lessee, end int64) { k.spend(end, 2); k.adjust(end+999_999, -15, end) },
+		{"when it is all but full", func(k *lessee, end int64) { k.spend(end, 2); k.correct(end+999_999, -15, end) },
 			second, 20},
 		{"after it was full and spent again", func(k *lessee, end int64) {
-			k.left(end+second*8/10, 13)
+			k.wantRemaining(end+second*8/10, 13)
 			k.spend(end+second*9/10, 14)
-			k.adjust(end+second*9/10, -7, end)
+			k.correct(end+second*9/10, -7, end)
 		}, second * 9 / 10, 6},
-		{"a slot later", func(k *lessee, end int64) { k.adjust(end+second, -7, end) }, second, 15},
-		{"of another slot", func(k *lessee, end int64) { k.adjust(end, -7, end-second); k.adjust(end, -7, end+1) }, 0,
+		{"a slot later", func(k *lessee, end int64) { k.correct(end+second, -7, end) }, second, 15},
+		{"of another slot", func(k *lessee, end int64) { k.correct(end, -7, end-second); k.correct(end, -7, end+1) }, 0,
 			5},
 		{"beside new leases", func(k *lessee, end int64) {
 			k.lease(end, limit.LeaseRequest{Most: 5}, limit.Lease{Units: 5, Upfront: 5, Until: end + second,
 				At: end + second})
-			k.adjust(end+second/10, -7, end)
+			k.correct(end+second/10, -7, end)
 		}, second / 10, 8},
 		{"when new leases have been full", func(k *lessee, end int64) {
 			k.lease(end, limit.LeaseRequest{Most: 5}, limit.Lease{Units: 5, Upfront: 5, Until: end + second,
 				At: end + second})
-			k.left(end+second*9/10, 9)
+			k.wantRemaining(end+second*9/10, 9)
 			k.spend(end+second*9/10, 9)
-			k.adjust(end+second*9/10, -10, end)
+			k.correct(end+second*9/10, -10, end)
 		}, second * 9 / 10, 6},
 		{"beside what was refunded", func(k *lessee, end int64) {
 			r := k.spend(end, 5).Receipt()
 			r.Entries()[0].Apply(&k.state, 0, end)
-			k.adjust(end, -15, end)
+			k.correct(end, -15, end)
 		}, 0, 20},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -391,19 +395,19 @@ func TestLateReturnToABucket(t *testing.T) {
 			start, end := slotOf(k)
 			k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
 			tt.do(k, end)
-			k.left(end+tt.after, tt.want)
+			k.wantRemaining(end+tt.after, tt.want)
 		})
 	}
 }
 
-// A ramp leases what comes free until the slot ends; the level is below zero until then.
+// Guarantees that a ramp leases the units that become free until the slot ends. The level is below zero until then.
 func TestRampOfABucket(t *testing.T) {
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)
 	k.spend(start, 17)
 	k.lease(start+second/5, limit.LeaseRequest{Need: 2, Most: 99, Ramp: true}, limit.Lease{Units: 11, Upfront: 3,
 		Until: end, At: end})
-	k.left(start+second/5, 0)
+	k.wantRemaining(start+second/5, 0)
 	if want := -8 * k.l.Tiers[0].Params(k.owner).Den; k.state.TokenBucket().Level != want {
 		t.Errorf("the level is %d, want %d", k.state.TokenBucket().Level, want)
 	}
@@ -415,16 +419,17 @@ func TestRampOfABucket(t *testing.T) {
 		Until: end + second, At: end + second})
 }
 
-// What does not fit beside what is held fits once that is not held any more, and the denial says when.
+// Guarantees that a cost that does not fit beside held units fits when they are no longer held, and that the denial
+// names this time.
 func TestRetryWhileUnitsAreHeld(t *testing.T) {
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)
 	k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
-	k.spend(start, 4) // 1 is left, and 5 is full
+	k.spend(start, 4) // 1 is left, and the bucket is full at 5
 	for _, tt := range []struct{ cost, want int64 }{
 		{2, start + second/10},
 		{5, start + second*4/10},
-		{6, end + second/10}, // without the lease it would be in half a second
+		{6, end + second/10}, // without the lease it would be after half a second
 		{20, end + second*15/10},
 	} {
 		d := k.decide(start, tt.cost, true)
@@ -438,8 +443,8 @@ func TestRetryWhileUnitsAreHeld(t *testing.T) {
 	}
 }
 
-// A counter whose units are held is forgotten only once it is full, which takes as long as all that is held from the
-// slot's end on.
+// Guarantees that a counter with held units is forgotten only when it is full. This takes from the end of the slot as
+// long as the refill of all held units.
 func TestFreshAtWhileUnitsAreHeld(t *testing.T) {
 	skew := limit.MaxSkew.Microseconds()
 	k := newLessee(t, bucket)
@@ -449,7 +454,7 @@ func TestFreshAtWhileUnitsAreHeld(t *testing.T) {
 	if got, want := tier.FreshAt(&k.state), end+15*second/10+skew; got != want {
 		t.Errorf("15 of 20 held: fresh %d µs after the slot's end, want %d", got-end, want-end)
 	}
-	k.adjust(start, -15, end)
+	k.correct(start, -15, end)
 	if got, want := tier.FreshAt(&k.state), start+skew; got != want {
 		t.Errorf("all given back: fresh %d µs after the slot's begin, want %d", got-start, want-start)
 	}
@@ -461,89 +466,91 @@ func TestFreshAtWhileUnitsAreHeld(t *testing.T) {
 	}
 }
 
-// Units that were admitted without the store count where they were admitted, whatever the limit says, and never wrap
-// around.
+// Guarantees that units which were admitted without the store count at the time at which they were admitted, also above
+// the limit, and that no number overflows.
 func TestOwedUnits(t *testing.T) {
 	for _, tt := range []struct {
 		tier       limit.Tier
 		at, now    int64
-		owed, left int64 // of what there is at now
+		owed, left int64 // units admitted without the store, and what remains now
 	}{
 		{window, noon, noon + second, 30, 70},
-		{window, noon - 1, noon + second, 30, 100}, // that window is over
+		{window, noon - 1, noon + second, 30, 100}, // in a window that has ended
 		{window, noon, noon + second, 130, 0},
 		{window, noon, noon + second, limit.MaxUnits, 0},
 		{daily, noon - 60*minute, noon, 30, 70},
 		{daily, noon - 13*60*minute, noon, 30, 100},
 		{sliding, noon, noon + second, 30, 70},
-		{sliding, noon - second, noon + 5*second, 30, 85}, // the last window's, at half weight
+		{sliding, noon - second, noon + 5*second, 30, 85}, // in the previous window, at half weight
 		{sliding, noon - 11*second, noon + 5*second, 30, 100},
 		{sliding, noon, noon + second, limit.MaxUnits, 0},
 		{logged, noon, noon + second, 3, 7},
 		{logged, noon - 9*second, noon + second - 1, 3, 7},
 		{logged, noon - 9*second, noon + second, 3, 10},
 		{logged, noon, noon, limit.MaxUnits, 0},
-		{buckets, noon - 9*second, noon + second, 3, 7}, // in the bucket that began at -10 s, which counts until 2 s
+		{buckets, noon - 9*second, noon + second, 3, 7}, // in the bucket that began at -10 s and counts until 2 s
 		{buckets, noon - 9*second, noon + 2*second, 3, 10},
 		{bucket, noon, noon + second, 3, 17},
 		{bucket, noon, noon + second, 30, 0},
-		{bucket, noon - second, noon + second, 3, 20}, // refilled by then
+		{bucket, noon - second, noon + second, 3, 20}, // refilled by now
 		{bucket, noon, noon, limit.MaxUnits, 0},
 		{leaky, noon, noon, 1, 0},
-		{leaky, noon - second, noon, 1, 10}, // drained by then
+		{leaky, noon - second, noon, 1, 10}, // drained by now
 	} {
 		k := newLessee(t, tt.tier)
-		k.adjust(tt.now, tt.owed, tt.at)
-		k.left(tt.now, tt.left)
+		k.correct(tt.now, tt.owed, tt.at)
+		k.wantRemaining(tt.now, tt.left)
 		for range 3 {
-			k.adjust(tt.now, limit.MaxUnits, tt.now)
+			k.correct(tt.now, limit.MaxUnits, tt.now)
 		}
-		k.left(tt.now, 0)
-		k.left(tt.now+5*60*minute*24*366, k.l.Tiers[0].Capacity()) // owed is not owed for ever
+		k.wantRemaining(tt.now, 0)
+		k.wantRemaining(tt.now+5*60*minute*24*366, k.l.Tiers[0].Capacity()) // such units do not count for ever
 	}
 }
 
-// -10 are in the bucket after 30 were admitted elsewhere: what is owed is refilled first.
+// Guarantees that a level below zero is refilled first: the bucket holds -10 after 30 units were admitted without the
+// store.
 func TestOwedByABucket(t *testing.T) {
 	k := newLessee(t, bucket)
-	k.adjust(noon, 30, noon)
+	k.correct(noon, 30, noon)
 	d := k.decide(noon, 3, true)
 	if want := noon + 13*second/10; d.Allowed || d.RetryAt != want {
 		t.Errorf("10 are owed: a cost of 3 allowed %t, retry after %d µs, want %d", d.Allowed, d.RetryAt-noon,
 			want-noon)
 	}
-	k.left(noon+2*second, 10)
-	k.left(noon+3*second, 20)
-	k.adjust(noon, 1000, noon) // to -20, which is all that is remembered
-	k.left(noon+2*second, 0)
-	k.left(noon+3*second, 10)
+	k.wantRemaining(noon+2*second, 10)
+	k.wantRemaining(noon+3*second, 20)
+	k.correct(noon, 1000, noon) // to -20, which is the lowest level
+	k.wantRemaining(noon+2*second, 0)
+	k.wantRemaining(noon+3*second, 10)
 	if got, want := k.l.Tiers[0].FreshAt(&k.state), noon+4*second+limit.MaxSkew.Microseconds(); got != want {
 		t.Errorf("20 are owed: fresh after %d µs, want %d", got-noon, want-noon)
 	}
 }
 
-// A slot of a leaky bucket moves by what was admitted elsewhere, by a period at most.
+// Guarantees that the next free time of a leaky bucket becomes later by the units that were admitted without the store,
+// by a period at most.
 func TestOwedByALeakyBucket(t *testing.T) {
 	k := newLessee(t, leaky)
-	k.adjust(noon, 3, noon)
+	k.correct(noon, 3, noon)
 	if d := k.decide(noon, 1, true); d.Allowed || d.RetryAt != noon+3*second/10 {
 		t.Errorf("3 were admitted elsewhere: allowed %t, retry after %d µs, want 300000", d.Allowed, d.RetryAt-noon)
 	}
-	k.adjust(noon, 4, noon)
+	k.correct(noon, 4, noon)
 	if d := k.decide(noon, 1, true); d.RetryAt != noon+7*second/10 {
 		t.Errorf("7 were admitted elsewhere: retry after %d µs, want 700000", d.RetryAt-noon)
 	}
-	k.adjust(noon, 1000, noon)
+	k.correct(noon, 1000, noon)
 	if d := k.decide(noon, 1, true); d.RetryAt != noon+second {
 		t.Errorf("1007 were admitted elsewhere: retry after %d µs, want a second", d.RetryAt-noon)
 	}
 }
 
-// A slot of a leaky bucket comes earlier by what is given back, never before now: nobody saves up units by giving them
-// back.
+// Guarantees that the next free time of a leaky bucket becomes earlier by the units that are given back, but not
+// earlier than now: units that are given back cannot be saved up.
 func TestGivesBackToALeakyBucket(t *testing.T) {
 	k := newLessee(t, leaky)
-	k.adjust(noon, -limit.MaxUnits, noon)
+	k.correct(noon, -limit.MaxUnits, noon)
 	if k.state.Used() {
 		t.Errorf("a bucket that nobody used is %+v after units came back", k.state)
 	}
@@ -554,7 +561,7 @@ func TestGivesBackToALeakyBucket(t *testing.T) {
 		if step.back == 3 {
 			k.spend(noon, 8)
 		}
-		k.adjust(step.at, -step.back, step.at)
+		k.correct(step.at, -step.back, step.at)
 		if d := k.decide(step.at, 1, false); d.Allowed != (step.wait == 0) || !d.Allowed &&
 			d.RetryAt != step.at+step.wait {
 			t.Errorf("%d came back: allowed %t, retry after %d µs, want %d", step.back, d.Allowed, d.RetryAt-step.at,
@@ -566,21 +573,21 @@ func TestGivesBackToALeakyBucket(t *testing.T) {
 		t.Errorf("after that the whole rate is admitted at once, and then: allowed %t, retry after %d µs", d.Allowed,
 			d.RetryAt-noon)
 	}
-	odd := limit.Tier{Algorithm: limit.LeakyBucket, Threshold: 7, Period: time.Second} // a unit is 142857 1/7 µs
+	odd := limit.Tier{Algorithm: limit.LeakyBucket, Threshold: 7, Period: time.Second} // a unit takes 142857 1/7 µs
 	k = newLessee(t, odd)
 	k.spend(noon, 3)
-	k.adjust(noon, -1, noon)
+	k.correct(noon, -1, noon)
 	if d := k.decide(noon, 1, false); d.RetryAt != noon+285_715 { // 2/7 s, rounded up
 		t.Errorf("1 of 3 came back at 7/s: retry after %d µs, want 285715", d.RetryAt-noon)
 	}
-	k.adjust(noon, -7, noon)
+	k.correct(noon, -7, noon)
 	if d := k.decide(noon, 1, false); !d.Allowed {
 		t.Errorf("all came back: denied until %d µs later", d.RetryAt-noon)
 	}
 }
 
-// A peek with an adjustment answers as if it had been made, and changes nothing.
-func TestPeekAdjusts(t *testing.T) {
+// Guarantees that a peek with a correction answers as if the counter had been corrected, and changes nothing.
+func TestPeekWithCorrection(t *testing.T) {
 	for _, tier := range []limit.Tier{window, sliding, daily, logged, buckets, bucket} {
 		k := newLessee(t, tier)
 		k.spend(noon, 4)
@@ -596,7 +603,7 @@ func TestPeekAdjusts(t *testing.T) {
 	}
 }
 
-// Give back more than there is, and nothing is below nothing.
+// Guarantees that a counter does not fall below zero if more units are given back than it holds.
 func TestGivesBackAtMostWhatIsThere(t *testing.T) {
 	for _, tier := range []limit.Tier{window, sliding, daily, logged, buckets, bucket} {
 		k := newLessee(t, tier)
@@ -607,21 +614,22 @@ func TestGivesBackAtMostWhatIsThere(t *testing.T) {
 		}
 		d := k.decide(noon, 1, true, limit.LeaseRequest{Ample: 5, Share: 1024, Life: life})
 		for range 3 {
-			k.adjust(noon, -limit.MaxUnits, d.Lease(0).At)
+			k.correct(noon, -limit.MaxUnits, d.Lease(0).At)
 		}
-		k.left(noon, capacity)
+		k.wantRemaining(noon, capacity)
 		k.spend(noon, capacity)
-		k.left(noon, 0)
+		k.wantRemaining(noon, 0)
 	}
 }
 
-// Units that come back were charged by the lease; what others spent stays spent. A receipt of leased units gives them
-// back for as long as the lease counts: of a bucket only until its slot ends, for then they are not held.
+// Guarantees that a refund takes back units that the lease charged, and none that others spent. A receipt of leased
+// units is refunded for as long as the lease counts: that of a bucket only until its slot ends, because after that the
+// units are not held.
 func TestRefundOfLeasedUnits(t *testing.T) {
 	for _, tt := range []struct {
 		tier     limit.Tier
 		life     int64
-		last     int64 // when a refund last gives
+		last     int64 // the last time at which a refund gives units back
 		capacity int64
 	}{
 		{window, 0, noon + 10*second - 1, 100},
@@ -667,35 +675,36 @@ func TestRefundOfLeasedUnits(t *testing.T) {
 				}
 			}
 			if late == 0 && tt.tier.Algorithm != limit.SlidingWindow {
-				k.left(last, tt.capacity-1) // the unit that is still leased
+				k.wantRemaining(last, tt.capacity-1) // one unit is still leased
 			}
 		}
 	}
 }
 
-// What is held makes no room for a plain charge's refund, and a plain charge's receipt releases nothing that is held.
+// Guarantees that held units do not make room for the refund of a plain charge, and that such a refund releases no held
+// units.
 func TestPlainRefundWhileUnitsAreHeld(t *testing.T) {
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)
 	plain := k.spend(start, 6).Receipt()
 	k.lease(start, limit.LeaseRequest{Most: 10}, limit.Lease{Units: 10, Upfront: 10, Until: end, At: end})
-	at := start + second*3/10 // 3 refilled: 7 in the bucket, which is full at 10
+	at := start + second*3/10 // 3 units were refilled: the bucket holds 7, and is full at 10
 	if back := plain.Entries()[0].Apply(&k.state, 0, at); back != 3 {
 		t.Errorf("6 were spent, 3 have been refilled: a refund gives %d, want 3", back)
 	}
-	k.left(at, 10)
-	k.left(end, 10)
+	k.wantRemaining(at, 10)
+	k.wantRemaining(end, 10)
 }
 
-// Ramps of a bucket end together also where the slots have changed with the burst: else the one that ends first would
-// be spent against a level that the other one still counts on.
+// Guarantees that the ramps of a bucket end together also if a new burst has changed the slots. If one ramp ended
+// first, the other would be spent against a level that still counts the first one.
 func TestRampsEndTogetherThroughAChange(t *testing.T) {
 	// slots of half a second
 	k := newLessee(t, limit.Tier{Algorithm: limit.TokenBucket, Threshold: 10, Burst: 10, Period: time.Second})
 	start, end := slotOf(k)
 	k.spend(start, 10)
 	k.lease(start, limit.LeaseRequest{Most: 3, Ramp: true}, limit.Lease{Units: 3, Until: end, At: end})
-	k.become(10, 60) // slots of two seconds
+	k.change(10, 60) // slots of two seconds
 	k.lease(start+second/10, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 2, Until: end, At: end})
 	k.lease(end, limit.LeaseRequest{Most: 1}, limit.Lease{Until: k.l.Tiers[0].LeaseEnd("acme", end),
 		At: k.l.Tiers[0].LeaseEnd("acme", end)})
@@ -703,70 +712,72 @@ func TestRampsEndTogetherThroughAChange(t *testing.T) {
 	start, end = slotOf(k)
 	k.spend(start, 20)
 	k.lease(start, limit.LeaseRequest{Most: 3, Ramp: true}, limit.Lease{Units: 3, Until: end, At: end})
-	k.become(10, 2) // slots of a tenth of a second
+	k.change(10, 2) // slots of a tenth of a second
 	k.lease(start+second/5, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Until: end, At: end})
 }
 
-// A burst that shrinks below what is held leaves nothing to spend until the slot ends, and then refills.
+// Guarantees that a burst that becomes smaller than the held units leaves nothing to spend until the slot ends, and
+// that the bucket refills after that.
 func TestBurstShrinksBelowWhatIsHeld(t *testing.T) {
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)
 	k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
-	k.become(10, 5)
-	k.left(end-1, 0)
-	k.left(end+second/2, 5)
+	k.change(10, 5)
+	k.wantRemaining(end-1, 0)
+	k.wantRemaining(end+second/2, 5)
 	if d := k.decide(start, 5, true); d.Allowed || d.RetryAt != end+second/2 {
 		t.Errorf("all of 5: allowed %t, retry %d µs after the slot, want half a second", d.Allowed, d.RetryAt-end)
 	}
-	k.adjust(start, -13, end) // of the same rate, so they come back: 2 are held
-	k.left(start, 3)
-	k.become(20, 20) // of another, they do not
-	k.adjust(start, -2, end)
-	k.left(start, 3)
+	k.correct(start, -13, end) // at the same rate, so they come back: 2 units are held
+	k.wantRemaining(start, 3)
+	k.change(20, 20) // at another rate, so they do not
+	k.correct(start, -2, end)
+	k.wantRemaining(start, 3)
 }
 
-// A clock that leapt ahead leases until a time that is far; put right, it is held for a slot and no longer.
+// Guarantees that units that were leased by a clock far ahead are held for one slot at most once the clock is right.
 func TestHeldByAClockThatLeapt(t *testing.T) {
 	k := newLessee(t, bucket)
 	leapt := noon + 60*minute
 	end := k.l.Tiers[0].LeaseEnd(k.owner.Name, leapt)
 	k.lease(leapt, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
-	k.left(noon, 5)
-	k.spend(noon, 1) // repairs it
-	k.left(noon+second-1, 5)
-	k.left(noon+second, 5)
-	k.left(noon+second+second/2, 10)
-	k.adjust(noon+second/2, -15, end) // of a slot that is not there any more
-	k.left(noon+second/2, 5)
+	k.wantRemaining(noon, 5)
+	k.spend(noon, 1) // repairs the state
+	k.wantRemaining(noon+second-1, 5)
+	k.wantRemaining(noon+second, 5)
+	k.wantRemaining(noon+second+second/2, 10)
+	k.correct(noon+second/2, -15, end) // the slot of these units does not exist any more
+	k.wantRemaining(noon+second/2, 5)
 	for _, tier := range []limit.Tier{logged, buckets} {
 		k := newLessee(t, tier)
 		d := k.decide(leapt, 1, true, limit.LeaseRequest{Ample: 4, Share: 1024, Life: 2 * second})
-		k.left(noon, 6)
+		k.wantRemaining(noon, 6)
 		k.spend(noon, 1)
-		k.left(noon+20*second, 10)
-		k.adjust(noon, -4, d.Lease(0).At)
-		k.left(noon, 5)
+		k.wantRemaining(noon+20*second, 10)
+		k.correct(noon, -4, d.Lease(0).At)
+		k.wantRemaining(noon, 5)
 	}
 }
 
-// A level counted at another rate is the same level, also below zero: see TestLevelBelowZeroAtAnotherRate for the
-// numbers.
+// Guarantees that the level stays the same when the rate changes, also below zero. TestLevelBelowZeroAtAnotherRate
+// tests the numbers.
 func TestRateChangesUnderARamp(t *testing.T) {
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)
 	k.spend(start, 20)
 	k.lease(start, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 10, Until: end, At: end})
-	k.become(20, 20)
+	k.change(20, 20)
 	if d := k.decide(start, 1, true); d.Allowed || d.RetryAt != start+11*second/20 {
 		t.Errorf("at -10 and 20 a second: allowed %t, retry after %d µs, want 550000", d.Allowed, d.RetryAt-start)
 	}
-	k.become(7, 20)
+	k.change(7, 20)
 	if d := k.decide(start, 1, true); d.Allowed || d.RetryAt != start+(11*second+6)/7 {
 		t.Errorf("at -10 and 7 a second: allowed %t, retry after %d µs, want 1571429", d.Allowed, d.RetryAt-start)
 	}
 }
 
-// What no store could count with, or what makes no sense for an algorithm, is refused before anything is looked at.
+// Guarantees that a lease request with numbers that no store can count, or that the algorithm does not allow, is
+// refused before anything is charged.
 func TestCheckAhead(t *testing.T) {
 	ok := func(tier limit.Tier, a limit.LeaseRequest) bool {
 		l := oneTier(t, "l", tier)
@@ -781,14 +792,14 @@ func TestCheckAhead(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		ask  limit.LeaseRequest
-		by   []limit.Algorithm // who takes it
+		by   []limit.Algorithm // the algorithms that accept it
 	}{
 		{"nothing", limit.LeaseRequest{}, limit.Algorithms()},
 		{"the cost", limit.LeaseRequest{Need: 5}, limit.Algorithms()},
 		{"more than the cost", limit.LeaseRequest{Need: 6}, nil},
 		{"less than nothing", limit.LeaseRequest{Need: -1}, nil},
 		{"a lease", limit.LeaseRequest{Least: 1, Most: limit.MaxUnits, Ample: limit.MaxUnits, Plenty: limit.MaxUnits,
-			Share: limit.ShareOne}, leased},
+			Share: limit.ShareOne}, leasable},
 		{"too large a lease", limit.LeaseRequest{Most: limit.MaxUnits + 1}, nil},
 		{"a negative lease", limit.LeaseRequest{Least: -1}, nil},
 		{"negative plenty", limit.LeaseRequest{Plenty: -1}, nil},
@@ -821,8 +832,8 @@ func TestCheckAhead(t *testing.T) {
 	}
 }
 
-// All or nothing holds for what is leased, too: one tier's denial leases nothing of another, and what a shadow would
-// lease it leases only where it admits.
+// Guarantees that leases follow all or nothing: a denial by one tier leases nothing of another one, and units of a
+// shadow limit are leased only if it admits.
 func TestLeaseOverSeveralTiers(t *testing.T) {
 	narrow, shadow := window, window
 	narrow.Threshold, shadow.Threshold = 10, 12
@@ -849,7 +860,7 @@ func TestLeaseOverSeveralTiers(t *testing.T) {
 		t.Errorf("a need of 3 where 2 are left: allowed %t, states %+v", d.Allowed, states)
 	}
 	states[1] = limit.WindowState{Start: states[1].Window().Start}.State()
-	d = decide(5, limit.LeaseRequest{Need: 5, Ample: 1, Share: 1024}) // more than the shadow has
+	d = decide(5, limit.LeaseRequest{Need: 5, Ample: 1, Share: 1024}) // more than the shadow limit has
 	if !d.Allowed || d.Lease(2) != (limit.Lease{}) || states[2].Window().Count != 8 || states[0].Window().Count != 14 {
 		t.Errorf("a shadow that would deny: allowed %t, %+v of it, states %+v", d.Allowed, d.Lease(2), states)
 	}

@@ -10,24 +10,25 @@ import (
 // as the period or, where it names t, in any interval of length t. In the rows of the buckets rate means rate/period,
 // units per time.
 //
-//	fixed_window     count of the window ⌊now/period⌋ + cost ≤ threshold                    bound 2×, exact inside a window
-//	sliding_window   ⌈prev·(period−elapsed)/period⌉ + cur + cost ≤ threshold                bound 2× at worst
-//	sliding_buckets  sum of the current bucket and the n before it + cost ≤ threshold       bound threshold
-//	sliding_log      units charged after now−period + cost ≤ threshold                      bound threshold
-//	token_bucket     level ≥ cost; the level refills by rate·time, up to burst              bound burst + rate·t
-//	leaky_bucket     nextFree ≤ now; a charge sets nextFree = now + cost/rate               bound rate·t + largest cost
-//	quota            count of the calendar period + cost ≤ units                            exact inside a period
+//	fixed_window     count of the window ⌊now/period⌋ + cost ≤ threshold                bound 2×, exact inside a window
+//	sliding_window   ⌈prev·(period−elapsed)/period⌉ + cur + cost ≤ threshold            bound 2× at worst
+//	sliding_buckets  sum of the current bucket and the n before it + cost ≤ threshold   bound threshold
+//	sliding_log      units charged after now−period + cost ≤ threshold                  bound threshold
+//	token_bucket     level ≥ cost; the level refills by rate·time, up to burst          bound burst + rate·t
+//	leaky_bucket     nextFree ≤ now; a charge sets nextFree = now + cost/rate           bound rate·t + largest cost
+//	quota            count of the calendar period + cost ≤ units                        exact inside a period
 //
 // Each algorithm is one file of this package, with what some of them share in window.go and entries.go. No other Go
-// code knows its rules. What stands elsewhere are the names of its numbers, and its twins in Redis's Lua and in
-// DynamoDB's expressions. To add one:
+// code has its rules. Elsewhere are only the names of its numbers, and its implementations in Redis's Lua and in
+// DynamoDB's expressions. To add an algorithm:
 //
-//  1. Write its file: its Algorithm constant, a [kind] that describes it, a type that names the numbers of its [State], and the
-//     methods of the interface algorithm. quota.go (with windows of its own) and leakybucket.go (never leased) are
-//     complete examples. The kind's letter must be unique. leaseEnd must follow from the owner and the time alone, not
-//     from the state, and must name the same time for all leases of one window or slot: package lease compares it.
-//  2. Add one line to kinds, below. A new field of [Tier] without which the stored numbers mean something else must be
-//     part of the names in key.go.
+//  1. Write its file: its Algorithm constant, a [kind] that describes it, a type that names the numbers of its [State],
+//     and the methods of the interface algorithm. quota.go (with windows of its own) and leakybucket.go (never leased)
+//     are complete examples. The kind's letter must be unique. leaseEnd must depend on the owner and the time alone,
+//     not on the state, and must return the same time for all leases of one window or slot: package lease compares
+//     these times.
+//  2. Add one line to kinds, below. If the stored numbers mean something else without a new field of [Tier], the field
+//     must be part of the names in key.go.
 //  3. Add a model of it to limittest, from its definition and not from its code: the methods of counter and entry in
 //     model.go that switch by algorithm, and boundOf in bounds.go. The tests of limit, limittest and
 //     store/memory pass from here on, once the tables of cases that name the algorithm have one.
@@ -46,8 +47,8 @@ import (
 // TestLikeMemory, TestLeasesLikeCore and TestRefundsLikeCore of store/redis; TestAgreesWithMemory and
 // TestLeasesAgreeWithMemory of store/dynamodb.
 //
-// Plans, placement of limits on cells and the answers' headers need no code: they go by what [Algorithm] and [Tier] say
-// of an algorithm.
+// Plans, the placement of limits on cells and the headers of answers need no code: they use the properties that
+// [Algorithm] and [Tier] report.
 type Algorithm uint8
 
 // kinds has one line for each algorithm. The Algorithm constants are part of stored forms: they never change.
@@ -213,7 +214,7 @@ func Algorithms() []Algorithm {
 
 func (a Algorithm) known() bool { return int(a) < len(kinds) && kinds[a].new != nil }
 
-// String is the name used in plans, or "algorithm(n)" for a value that is none of them.
+// String returns the name used in plans, or "algorithm(n)" for an unknown value.
 func (a Algorithm) String() string {
 	if a.known() {
 		return kinds[a].name
@@ -234,7 +235,7 @@ const (
 	amountUnits     = "units"
 )
 
-// AmountField is the field of a plan that sets [Tier.Threshold]: "threshold", "rate" or "units".
+// AmountField returns the field of a plan that sets [Tier.Threshold]: "threshold", "rate" or "units".
 func (a Algorithm) AmountField() string { return kinds[a].amountField }
 
 // HasBurst reports whether a tier has a [Tier.Burst].

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// randomNumber is often near a bound of 1..most.
+// randomNumber returns a number of 1..most, often near one of the bounds.
 func randomNumber(r *rand.Rand, most int64) int64 {
 	switch r.IntN(4) {
 	case 0:
@@ -19,7 +19,7 @@ func randomNumber(r *rand.Rand, most int64) int64 {
 	return 1 + r.Int64N(1+r.Int64N(most))
 }
 
-// periodic lists the algorithms that have a period, and no calendar.
+// periodic returns the algorithms that have a period and no calendar.
 func periodic() []Algorithm {
 	return slices.DeleteFunc(Algorithms(), Algorithm.HasCalendar)
 }
@@ -29,7 +29,7 @@ func randomTier(r *rand.Rand) Tier {
 	algorithms := periodic()
 	t := Tier{Algorithm: algorithms[r.IntN(len(algorithms))], Threshold: randomNumber(r, MaxUnits)}
 	t.Period = time.Duration(randomNumber(r, int64(MaxPeriod/time.Millisecond))) * time.Millisecond
-	if r.IntN(2) == 0 { // what people write
+	if r.IntN(2) == 0 { // periods that people write
 		t.Period = []time.Duration{time.Second, time.Minute, time.Hour, 24 * time.Hour, MaxPeriod}[r.IntN(5)]
 	}
 	if most := mostOf(t.Algorithm); most < MaxUnits {
@@ -44,8 +44,9 @@ func randomTier(r *rand.Rand) Tier {
 	return t
 }
 
-// TestNoIntermediatePasses2To53 holds the bound that lets a store count in doubles: for every tier that New takes, each
-// product and sum the algorithms form from its numbers is recomputed at its largest, without a bound, and compared.
+// TestNoIntermediatePasses2To53 guarantees that a store can count in double-precision numbers, whose whole numbers are
+// exact up to 2^53. For random tiers that New accepts, it computes the largest value of each product and sum of the
+// algorithms with big numbers.
 func TestNoIntermediatePasses2To53(t *testing.T) {
 	bound := new(big.Int).Lsh(big.NewInt(1), 53)
 	mul := func(a, b int64) *big.Int { return new(big.Int).Mul(big.NewInt(a), big.NewInt(b)) }
@@ -87,7 +88,7 @@ func TestNoIntermediatePasses2To53(t *testing.T) {
 		case LeakyBucket:
 			fits["cost·den, rounded up"] = sum(mul(largest, p.Den), p.Num)
 			if l.MaxCost <= tier.Threshold && l.costMost < l.MaxCost {
-				t.Fatalf("New took a cost of %d that Check refuses: %+v", l.MaxCost, in)
+				t.Fatalf("New accepts a cost of %d that Check refuses: %+v", l.MaxCost, in)
 			}
 		default:
 			t.Fatalf("%s has no case here: add the largest products and sums that it forms", tier.Algorithm)
@@ -100,19 +101,20 @@ func TestNoIntermediatePasses2To53(t *testing.T) {
 	}
 	for _, a := range periodic() {
 		if taken[a] < 300 {
-			t.Errorf("New took only %d random tiers of %s: the test says little", taken[a], a)
+			t.Errorf("New accepted only %d random tiers of %s: the test shows little", taken[a], a)
 		}
 	}
 }
 
-// A leaky bucket's cost is checked against MaxCost by New; one above it must not reach the arithmetic.
+// Guarantees that a cost of a leaky bucket above MaxCost is refused by Check: New checks only costs up to MaxCost, so a
+// larger one could overflow.
 func TestLeakyCostBeyondTheArithmetic(t *testing.T) {
 	l, err := New(Limit{ID: "l", Tiers: []Tier{{Algorithm: LeakyBucket, Threshold: MaxUnits - 1, Period: MaxPeriod}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if productFits(MaxUnits-1, l.Tiers[0].Params(Owner{}).Den) {
-		t.Fatal("the case is not extreme enough to test anything")
+		t.Fatal("the limit is too small to show anything")
 	}
 	for _, tc := range []struct {
 		cost int64
@@ -129,9 +131,9 @@ func TestLeakyCostBeyondTheArithmetic(t *testing.T) {
 	}
 }
 
-// The weight of a sliding window is counted in ticks. At any µs it is never more generous than the formula, and
-// stricter by
-// at most what one tick weighs, rounded up (two ticks, where none divides the period): one unit, for what people write.
+// Guarantees that the weight of a sliding window, which is counted in ticks, is never below the formula, at any µs. It
+// is above the formula by at most the weight of one tick, rounded up, or of two ticks if no tick divides the period.
+// For periods that people write this is one unit.
 func TestSlidingWeightAgainstTheFormula(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	for range 300_000 {
@@ -169,8 +171,8 @@ func TestSlidingWeightAgainstTheFormula(t *testing.T) {
 	}
 }
 
-// The wait that a sliding window names is the first time, to the µs, at which its own weight has room; also for periods
-// that no round tick divides.
+// Guarantees that the wait of a denial by a sliding window ends at the first µs at which the cost fits, also for
+// periods that no round tick divides.
 func TestSlidingRetryAtOddPeriods(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	for range 100_000 {
@@ -205,8 +207,8 @@ func TestSlidingRetryAtOddPeriods(t *testing.T) {
 	}
 }
 
-// Window offsets and counters' places are derived from this hash in every process that shares counters, and over
-// restarts: a change of it would move every aligned window at once.
+// Guarantees that the hash stays the same. All processes that share counters derive the offsets of windows and the
+// places of counters from it, so a change would move every aligned window.
 func TestHashTextIsStable(t *testing.T) {
 	for _, tc := range []struct {
 		text string
@@ -219,7 +221,8 @@ func TestHashTextIsStable(t *testing.T) {
 	}
 }
 
-// Ten thousand tenants must not reset on the same second, and one tenant's windows must stay where they are.
+// Guarantees that the windows of ten thousand tenants do not begin in the same second, and that those of one tenant
+// stay where they are.
 func TestAlignOffset(t *testing.T) {
 	l, err := New(Limit{ID: "l", AlignOwner: true, Tiers: []Tier{{Algorithm: FixedWindow, Threshold: 5,
 		Period: time.Minute}}})
@@ -252,7 +255,7 @@ func TestAlignOffset(t *testing.T) {
 	}
 }
 
-// Charging and refunding in turn must not grow a state: memory for it is reserved by what it may hold.
+// Guarantees that alternate charges and refunds do not make a state grow.
 func TestRefundedStampsAreForgotten(t *testing.T) {
 	for _, a := range []Algorithm{SlidingLog, SlidingBuckets} {
 		l, err := New(Limit{ID: "l", Tiers: []Tier{{Algorithm: a, Threshold: 2, Period: time.Hour}}})

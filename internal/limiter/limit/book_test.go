@@ -3,12 +3,12 @@ package limit_test
 import (
 	"testing"
 	"time"
-	_ "time/tzdata" // calendars need every zone, on any machine
+	_ "time/tzdata" // so that every machine has the zones of the calendars
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// book keeps the states of one owner, as the smallest of stores would: nobody else, nothing bounded.
+// book keeps the states of one owner. It is the simplest possible store, without a bound.
 type book struct {
 	testing.TB
 	owner  limit.Owner
@@ -19,7 +19,7 @@ func newBook(tb testing.TB) *book {
 	return &book{TB: tb, owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, states: map[string]*limit.State{}}
 }
 
-// charge decides on a cost of one unit of each limit.
+// charge decides a request for one unit of each limit.
 func (b *book) charge(now time.Time, limits ...*limit.Limit) *limit.Decision {
 	b.Helper()
 	charges := make([]limit.Charge, len(limits))
@@ -55,7 +55,7 @@ func (b *book) decide(now time.Time, charges ...limit.Charge) *limit.Decision {
 	return d
 }
 
-// admits counts how many of n charges at one time are admitted.
+// admits returns how many of n requests at one time are admitted.
 func (b *book) admits(n int, now time.Time, limits ...*limit.Limit) int {
 	b.Helper()
 	admitted := 0

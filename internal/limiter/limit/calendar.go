@@ -21,7 +21,7 @@ const (
 
 var everyNames = [...]string{"", "day", "week", "month", "year"}
 
-// String is the name used in plans.
+// String returns the name used in plans.
 func (e Every) String() string {
 	if e >= Day && int(e) < len(everyNames) {
 		return everyNames[e]

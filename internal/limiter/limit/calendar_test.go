@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// zones have every kind of oddity: no midnight, midnight twice, changes a minute after midnight, a day that never was,
-// half hours, quarter hours, changes of half an hour, and dates a day apart.
+// zones have every peculiarity: days without midnight, days with two midnights, changes a minute after midnight, a day
+// that was left out, offsets of half and quarter hours, changes by half an hour, and dates that differ by a day.
 var zones = []string{
 	"UTC", "Europe/Paris", "America/New_York", "America/Sao_Paulo", "Africa/Cairo", "Asia/Beirut", "America/Havana",
 	"America/Asuncion",
@@ -29,9 +29,8 @@ func zone(tb testing.TB, name string) *time.Location {
 	return loc
 }
 
-// The cases that are wrong when a period is found by arithmetic on days of 24 hours, or by asking for a midnight
-// that is
-// not there. Each is a tenant's quota that would reset an hour or a day off, twice, or never.
+// Guarantees the right period in cases in which days of 24 hours, or a midnight that does not exist, would give a wrong
+// one: a quota would reset an hour or a day off, twice, or never.
 func TestCalendarPeriods(t *testing.T) {
 	day := limit.Calendar{Every: limit.Day}
 	month := func(anchor int) limit.Calendar { return limit.Calendar{Every: limit.Month, AnchorDay: anchor} }
@@ -145,8 +144,8 @@ func TestCalendarPeriods(t *testing.T) {
 	}
 }
 
-// checkTiles fails unless the period that holds now is followed by one that begins where it ends, and preceded by one
-// that ends where it begins, and each instant within it names it.
+// checkTiles fails unless the next period begins at the end of the period that contains now, the previous one ends at
+// its beginning, and every instant within the period has the same period.
 func checkTiles(t *testing.T, c *limit.Calendar, now, inside int64) {
 	t.Helper()
 	show := func(at int64) string { return time.UnixMicro(at).In(c.Location).Format(time.RFC3339Nano) }
@@ -173,7 +172,8 @@ func checkTiles(t *testing.T, c *limit.Calendar, now, inside int64) {
 	}
 }
 
-// FuzzCalendarPeriod: periods tile time. A gap would be a time without a quota, an overlap units counted twice.
+// FuzzCalendarPeriod guarantees that periods follow each other without a gap and without an overlap. In a gap there
+// would be no quota; in an overlap units would be counted twice.
 func FuzzCalendarPeriod(f *testing.F) {
 	f.Add(uint8(10), uint8(0), uint8(30), uint8(1), int64(1325239200_000000), int64(1))
 	f.Add(uint8(8), uint8(0), uint8(0), uint8(0), int64(1289097030_000000), int64(3_600_000_000))
@@ -209,7 +209,8 @@ func TestCalendarTiles(t *testing.T) {
 	}
 }
 
-// An aligned limit may have a quota beside its windows. Stores ask for the parameters of each tier.
+// Guarantees that an aligned limit may have a quota beside its windows, and that stores can get the parameters of each
+// tier.
 func TestAlignedQuota(t *testing.T) {
 	l, err := limit.New(limit.Limit{ID: "l", AlignOwner: true,
 		Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 5,

@@ -8,13 +8,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// counted are tiers of 10 units in 4 s, one for each algorithm, and what is said of how they count.
+// counted lists a tier of 10 units in 4 s for each algorithm, with the expected properties.
 var counted = []struct {
 	tier        limit.Tier
 	want        limit.Counting
 	rate        bool
 	indivisible bool
-	neverLooser []limit.Algorithm // than the tier's algorithm
+	neverLooser []limit.Algorithm // algorithms that never admit more than that of the tier
 }{
 	{tier: limit.Tier{Algorithm: limit.FixedWindow}, want: limit.Counting{AtOnce: 20, Lasts: 8 * second, Windows: 1},
 		neverLooser: []limit.Algorithm{limit.SlidingWindow, limit.SlidingBuckets, limit.SlidingLog}},
@@ -76,7 +76,7 @@ func TestCounting(t *testing.T) {
 	})
 }
 
-// Guarantees that ForgottenAt is late enough for every cost, and not later than it must be.
+// Guarantees that a unit is forgotten at ForgottenAt, and not before.
 func TestForgottenAt(t *testing.T) {
 	eachCounted(t, func(t *testing.T, tier *limit.Tier, _ int) {
 		fits := func(s limit.State, now int64) bool { return spend(tier, &s, now, tier.Capacity()) }
@@ -92,7 +92,8 @@ func TestForgottenAt(t *testing.T) {
 	})
 }
 
-// Guarantees that no interval admits more than Counting says, and that no charge lasts for longer.
+// Guarantees that no interval admits more than Counting allows, and that no charge counts for longer than Counting
+// says.
 func TestCountingHolds(t *testing.T) {
 	rng := rand.New(rand.NewPCG(19, 5))
 	eachCounted(t, func(t *testing.T, tier *limit.Tier, _ int) {
@@ -101,10 +102,10 @@ func TestCountingHolds(t *testing.T) {
 			period = 24 * 3600 * second
 		}
 		var s limit.State
-		at, sum, now := []int64{}, []int64{0}, noon // sum[i] is what was admitted before at[i]
+		at, sum, now := []int64{}, []int64{0}, noon // sum[i] is the number of units that were admitted before at[i]
 		for range 600 {
 			now += rng.Int64N(period / 10)
-			if rng.IntN(8) == 0 { // the other end of a window, or later
+			if rng.IntN(8) == 0 { // to the other end of a window, or beyond it
 				now += period - now%period - rng.Int64N(3)
 			}
 			cost := 1 + rng.Int64N(7)

@@ -77,29 +77,29 @@ type numbers struct {
 // addUsed adds units, which may be negative, to what r says is used. It changes no State.
 func (r *Result) addUsed(units int64) { r.seen.amount += units * r.Tier.perUnit }
 
-// Limit is the limit the result is about.
+// Limit returns the limit that the result is about.
 func (r *Result) Limit() *Limit { return r.Tier.limit }
 
 // Shadow reports whether the limit is a shadow, which cannot deny.
 func (r *Result) Shadow() bool { return r.shadow }
 
-// Used is how much of the capacity is used after the decision, units, rounded up. It exceeds the capacity if the limit
-// was lowered, if units were charged that had been admitted without the store, or if a token bucket leased units ahead
-// of its refill.
+// Used returns how much of the capacity is used after the decision, units, rounded up. It exceeds the capacity if the
+// limit was lowered, if units were charged that had been admitted without the store, or if a token bucket leased units
+// ahead of its refill.
 func (r *Result) Used() int64 { return r.Tier.counts.used(r) }
 
-// Remaining is what is left after the decision, units: the largest cost that the tier would admit at the same time. It
-// is never below 0.
+// Remaining returns the units that are left after the decision: the largest cost that the tier would admit at the same
+// time. It is never below 0.
 func (r *Result) Remaining() int64 { return max(0, r.Tier.capacity-r.Used()) }
 
-// ResetAt is when nothing will be used any more, if nothing more is charged: the end of a window, the time at which a
-// bucket is full. µs since 1970. If nothing is used it is the time of the decision or the end of the present window. It
-// is meant for callers. A store that wants to forget a counter must go by [Tier.FreshAt], which is later.
+// ResetAt returns when nothing will be used any more, if nothing more is charged: the end of a window, the time at
+// which a bucket is full. µs since 1970. If nothing is used it is the time of the decision or the end of the present
+// window. It is meant for callers. A store that wants to forget a counter must go by [Tier.FreshAt], which is later.
 func (r *Result) ResetAt() int64 { return r.Tier.counts.resetAt(r) }
 
-// MoreAt is the first time, µs since 1970, at which more remains than after the decision, if nothing more is charged:
-// the time of a token bucket's next unit, the end of a window, the next free time of a leaky bucket. It is never after
-// RetryAt, if the result has one.
+// MoreAt returns the first time, µs since 1970, at which more remains than after the decision, if nothing more is
+// charged: the time of a token bucket's next unit, the end of a window, the next free time of a leaky bucket. It is
+// never after RetryAt, if the result has one.
 //
 // If nothing is used, no more than the capacity can ever remain. MoreAt is then the time at which the first unit would
 // come free if the whole capacity was charged now.
@@ -148,8 +148,8 @@ func lessLeft(a, b *Result) bool {
 	return ahi < bhi || (ahi == bhi && alo < blo)
 }
 
-// RetryAfter is the exact wait from the decision's time until the cost fits; 0 if it was allowed, or if it will never
-// fit.
+// RetryAfter returns the exact wait from the decision's time until the cost fits; 0 if it was allowed, or if it will
+// never fit.
 func (d *Decision) RetryAfter() time.Duration {
 	if d.Allowed || d.Never {
 		return 0

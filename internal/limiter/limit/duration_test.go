@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Guarantees that parts which are zero are left out only at the end, and that the text means the same duration.
+// Guarantees that parts of zero are left out only at the end, and that the text means the same duration.
 func TestDurationText(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0s", time.Second: "1s", 10 * time.Second: "10s", 1500 * time.Millisecond: "1.5s", time.Microsecond: "1µs",

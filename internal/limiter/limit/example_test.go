@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// A store that keeps one counter for each tier decides on a request.
+// Example is a store that keeps one counter for each tier.
 func Example() {
 	l, err := limit.New(limit.Limit{ID: "burst", Tiers: []limit.Tier{
 		{Algorithm: limit.TokenBucket, Threshold: 10, Period: time.Second, Burst: 20},
@@ -30,7 +30,8 @@ func Example() {
 			return
 		}
 		for i := range e.Results {
-			e.Evaluate(i, &states[i], true) // true: a state that a leaping clock wrote is repaired in place
+			// with true, a state that was written by a clock far ahead is repaired in place
+			e.Evaluate(i, &states[i], true)
 		}
 		if e.Settle() {
 			for i := range e.Results {

@@ -45,12 +45,12 @@ func (w *fixedWindow) evaluate(s *State, now int64, r *Result) bool {
 	return true
 }
 
-// freshAt is the end of the window after the stored one. After a change of align the count of the stored window goes
-// into a window of the new grid, which ends up to a period later. A state does not tell whether align has changed.
+// freshAt returns the end of the window after the stored one. After a change of align the count of the stored window
+// goes into a window of the new grid, which ends up to a period later. A state does not tell whether align has changed.
 func (w *fixedWindow) freshAt(s *State) int64 { return s.Window().Start + 2*w.period }
 
-// resetAt is the end of the window. If the window is of a grid that the owner had before, its count goes into the next
-// window of the owner's grid, and nothing is used once that ends, see windows.
+// resetAt returns the end of the window. If the window is of a grid that the owner had before, its count goes into the
+// next window of the owner's grid, and nothing is used once that ends, see windows.
 func (w *fixedWindow) resetAt(r *Result) int64 {
 	seen, next := r.windowSeen(), w.nextOnGrid(r)
 	if next == 0 {
@@ -62,8 +62,8 @@ func (w *fixedWindow) resetAt(r *Result) int64 {
 	return next
 }
 
-// moreAt is the end of the window. If the window is of a grid that the owner had before, less may count once the next
-// window of the owner's grid begins: the count without the weight.
+// moreAt returns the end of the window. If the window is of a grid that the owner had before, less may count once the
+// next window of the owner's grid begins: the count without the weight.
 func (w *fixedWindow) moreAt(r *Result) int64 {
 	next, count := w.nextOnGrid(r), r.windowSeen().count+r.Charged
 	if next != 0 && count < min(w.used(r), w.threshold) {
@@ -117,7 +117,7 @@ func (w *fixedWindow) counting() Counting {
 	return Counting{AtOnce: 2 * w.threshold, Lasts: 2 * w.period, Windows: 1}
 }
 
-// forgottenAt is the end of the window that contains the last µs before the time at.
+// forgottenAt returns the end of the window that contains the last µs before the time at.
 func (w *fixedWindow) forgottenAt(owner string, at int64) int64 { return w.window(owner, at-1).end }
 
 func (w *fixedWindow) params(owner string) Params {

@@ -8,9 +8,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Guarantees that from FreshAt on a bucket is no different from one that was never used, to receipts of earlier
-// charges, too. A store that forgot a bucket before would not know what had been refunded to it, and would give units
-// back for a second receipt that the bucket has refilled since.
+// Guarantees that from FreshAt on a bucket behaves like one that was never used, also to receipts of earlier charges.
+// If a store forgot a bucket earlier, it would not know what had been refunded, and a second receipt would give back
+// units that the bucket has refilled since.
 func TestFreshBucketAfterRefunds(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	late := 0
@@ -77,15 +77,15 @@ func decideOn(req *limit.Request, now int64, states []limit.State) *limit.Decisi
 	return d
 }
 
-// A bucket whose times a clock wrote far ahead is repaired in all of them: the time of its last refund, too, or the
-// counter could not be forgotten for as long as that clock was ahead. What a clock 4 s ahead may have written is left
-// as it is.
+// Guarantees that all times of a bucket are repaired if a clock far ahead has written them, also the time of the last
+// refund: otherwise the counter could not be forgotten until that time. Times of a clock that is at most 4 s ahead
+// stay.
 func TestRepairedBucket(t *testing.T) {
 	l := mustNew(t, limit.Limit{ID: "l", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket,
 		Threshold: 1, Burst: 10, Period: time.Second}}})
 	look := func(st limit.TokenBucketState) limit.TokenBucketState {
 		states := []limit.State{st.State()}
-		// denied: it repairs, at most
+		// a denial only repairs the state
 		decideOn(&limit.Request{Charges: []limit.Charge{{Limit: l, Cost: 10}}}, noon, states)
 		return states[0].TokenBucket()
 	}
@@ -103,7 +103,7 @@ func TestRepairedBucket(t *testing.T) {
 	}
 }
 
-// The total of refunds stays readable for every store, however often the rate changes.
+// Guarantees that every store can read the total of refunds, however often the rate changes.
 func TestTotalOfRefundsIsBounded(t *testing.T) {
 	rates := [2]*limit.Limit{}
 	for i := range rates {

@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
-// Guarantees that the fullest counter is told of an admission, after it, by what the store counts; that units which
-// were counted past the limit are seen, and that a denial, a shadow and a limit that was lowered say nothing of it.
+// Guarantees that Fullest returns the used part of the fullest counter after an admission, as the store counts it, also
+// above the limit, and that a denial, a shadow limit and a lowered limit do not count.
 func TestFullest(t *testing.T) {
 	store, err := memory.New(memory.Config{})
 	if err != nil {
@@ -47,7 +47,7 @@ func TestFullest(t *testing.T) {
 	want("full", decide(nil, limit.Charge{Limit: narrow, Cost: 7}), true, 1000)
 	want("denied", decide(nil, limit.Charge{Limit: narrow, Cost: 1}), false, 0)
 	want("lowered", decide(nil, limit.Charge{Limit: made("narrow", limit.Enforce, 2), Cost: 1}), false, 0)
-	// An instance of a limiter admitted ten more while the store was away, and has them counted.
+	// An instance has admitted ten units without the store, and the store is charged for them.
 	past := decide([]limit.LeaseRequest{{Correction: 10, CorrectionAt: now.UnixMicro()}},
 		limit.Charge{Limit: narrow, Cost: 1})
 	want("counted past the limit", past, true, 2250)

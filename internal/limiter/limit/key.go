@@ -21,7 +21,7 @@ const (
 	AnyKey    OwnerKind = 'k' // a key that a user of the library has chosen
 )
 
-// Owner is who the counters of one decision belong to. A store keeps all its counters of an owner together, so a
+// Owner says whom the counters of one decision belong to. A store keeps all its counters of an owner together, so a
 // decision over them is one atomic step.
 type Owner struct {
 	Kind OwnerKind
@@ -40,7 +40,7 @@ const (
 	ValueOther  ValueKind = '*' // all values beyond the limit's MaxValues, which share a counter; set by stores
 )
 
-// Value is what tells apart the counters of a limit whose Per is not "tenant".
+// Value tells apart the counters of a limit whose Per is not "tenant".
 type Value struct {
 	Kind ValueKind
 	Text string // of ValueIs, the value; of ValueOther, "" or one of anonymousOthers, see Owner.OtherValue
@@ -56,8 +56,8 @@ var anonymousOthers = func() (texts [64]string) {
 
 // OtherValue returns the value whose counter is used in place of the one of v, because v is beyond its limit's bound.
 // All values of a tenant share one. Values of calls without a credential cost a caller nothing to make up, so they are
-// spread over 64 counters by a hash: whoever uses up one of these counters takes little from the rest. A source address
-// cannot be chosen for its counter, since the value is a keyed hash of the address.
+// spread over 64 counters by a hash: a caller that uses up one of these counters affects few other values. A source
+// address cannot be chosen for its counter, since the value is a keyed hash of the address.
 func (o Owner) OtherValue(v Value) Value {
 	switch {
 	case v.Kind == ValueOther:

@@ -12,12 +12,11 @@ import (
 
 var ownerKinds = []limit.OwnerKind{limit.Tenant, limit.Address, limit.Anonymous, limit.AnyKey}
 
-// FuzzKeyRoundTrip guarantees tenant isolation at the storage layer: String is injective, so no choice of names lets
-// one
-// tenant reach another tenant's counter.
+// FuzzKeyRoundTrip guarantees that String is injective: no choice of names lets one tenant reach a counter of another
+// tenant.
 func FuzzKeyRoundTrip(f *testing.F) {
 	f.Add(uint8(0), "acme", "5:burst,", uint8(0), "")
-	f.Add(uint8(0), "a,1:b", "c", uint8(1), "d") // joined with commas these two
+	f.Add(uint8(0), "a,1:b", "c", uint8(1), "d") // joined with commas, these two
 	f.Add(uint8(0), "a", "b,1:c", uint8(1), "d") // would be one counter
 	f.Add(uint8(1), "", "", uint8(2), "")
 	f.Add(uint8(2), "\x00\xff", "=", uint8(3), "")
@@ -39,8 +38,8 @@ func FuzzKeyRoundTrip(f *testing.F) {
 	})
 }
 
-// FuzzParseKey: what ParseKey takes is spelled as String spells it, so a key has one spelling. Anything else is an
-// error.
+// FuzzParseKey guarantees that ParseKey accepts only what String writes, so that each key has one spelling, and that
+// everything else is an error.
 func FuzzParseKey(f *testing.F) {
 	for _, seed := range []string{
 		"", "t4:acme,8:burst.v1,=3:u-1,", "t4:acme,1:a,", "t04:acme,1:a,", "t+4:acme,1:a,", "t4:acme,1:a,=",
@@ -73,8 +72,8 @@ func TestParseKeyErrors(t *testing.T) {
 	}
 }
 
-// FuzzJoinValues: no two lists of components are one value, else a subject could choose a name that makes it count as
-// another subject at another address.
+// FuzzJoinValues guarantees that no two lists of components give the same value. A subject could otherwise choose a
+// name with which it counts as another subject at another address.
 func FuzzJoinValues(f *testing.F) {
 	f.Add("a", "bc", uint8(0), "ab", "c", uint8(0))
 	f.Add("~", "", uint8(0), "", "~", uint8(1))
@@ -98,7 +97,8 @@ func FuzzJoinValues(f *testing.F) {
 	})
 }
 
-// Two counters are one only if nothing of design §3's identity differs; a number that may change is no part of it.
+// Guarantees that two counters are the same only if no part of their identity (design §3) differs, and that numbers
+// which may change are not part of the identity.
 func TestIdentityIsInjective(t *testing.T) {
 	zone := func(name string) *time.Location {
 		loc, err := time.LoadLocation(name)
@@ -174,7 +174,8 @@ func TestIdentityIsInjective(t *testing.T) {
 			Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1}}}})
 }
 
-// Stores keep counters under these names over restarts and versions: a change of spelling would forget them all.
+// Guarantees that the spelling of identities and keys stays the same: stores keep counters under these names across
+// restarts and versions.
 func TestIdentitySpelling(t *testing.T) {
 	l := mustNew(t, limit.Limit{ID: "put-product", Per: "endpoint", Mode: limit.Shadow, Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Threshold: 20, Period: time.Second},
@@ -197,9 +198,8 @@ func TestIdentitySpelling(t *testing.T) {
 	}
 }
 
-// FuzzStorageKeys guarantees that no two counters share a storage key. Every store composes its keys from an owner, a
-// limit or a Per, a value and a counter's name; the tuple below holds all of them, so it covers the keys of every
-// store.
+// FuzzStorageKeys guarantees that no two counters have the same storage key. Every store composes its keys of an owner,
+// a limit or a Per, a value and the name of a counter. The tuple below has all of these, so it covers every store.
 func FuzzStorageKeys(f *testing.F) {
 	f.Add("acme", "burst", "subject", "u-1", uint8(0x11), uint16(1000), "acm", "eburst", "subject", "u-1", uint8(0x11),
 		uint16(1000))

@@ -11,7 +11,7 @@ import (
 )
 
 // Guarantees that no two algorithms have the same name in plans, or the same letter in the short names of counters.
-// With the same letter they would share counters.
+// Algorithms with the same letter would share counters.
 func TestKindsAreDistinct(t *testing.T) {
 	names, letters := map[string]Algorithm{}, map[byte]Algorithm{}
 	for _, a := range Algorithms() {
@@ -30,7 +30,8 @@ func TestKindsAreDistinct(t *testing.T) {
 	}
 }
 
-// Guarantees that each constant of type Algorithm has a line in kinds. Without one nothing counts by it, or tests it.
+// Guarantees that each constant of type Algorithm has a line in kinds. An algorithm without one would be neither
+// counted nor tested.
 func TestConstantsAreInKinds(t *testing.T) {
 	constants := map[string]bool{}
 	inKinds := map[string]bool{}
@@ -76,7 +77,7 @@ func addConstants(d ast.Decl, names map[string]bool) {
 	if !ok || group.Tok != token.CONST {
 		return
 	}
-	typed := false // a constant without a value has the type of the one before it
+	typed := false // a constant without a value has the type of the previous one
 	for _, spec := range group.Specs {
 		c := spec.(*ast.ValueSpec)
 		if c.Type != nil || len(c.Values) > 0 {
@@ -91,7 +92,7 @@ func addConstants(d ast.Decl, names map[string]bool) {
 	}
 }
 
-// addKinds adds the indexes of the lines of kinds, if d declares it.
+// addKinds adds the indexes of the lines of kinds, if d declares that variable.
 func addKinds(d ast.Decl, names map[string]bool) {
 	group, ok := d.(*ast.GenDecl)
 	if !ok || group.Tok != token.VAR {

@@ -20,7 +20,7 @@ import (
 type LeaseRequest struct {
 	// Need is how many units of the cost the counter must have room for, 0..cost. They are charged. The caller takes
 	// the others from a lease that it has, or from the ramp that it asks for. With 0, Admits of the result says nothing
-	// of the counter: the caller then has to look whether the lease that it got suffices.
+	// about the counter: the caller must then check whether its lease suffices.
 	Need int64
 
 	// The next five fields give the size of the lease, in units, if Need fits. left is what is left of the tier after
@@ -49,14 +49,14 @@ type LeaseRequest struct {
 	// the decision is not empty, see [Evaluation.KeepLease].
 	//
 	// A leaky_bucket leases nothing. A Correction below zero brings its next free time forward, to the present time at
-	// most, whatever CorrectionAt is. An operator can empty it by that.
+	// most, whatever CorrectionAt is. An operator can empty the counter in this way.
 	Correction, CorrectionAt int64
 }
 
 // ShareOne is the Share of a lease that may have all that is left.
 const ShareOne = 1 << 10
 
-// Lease is what was leased of a tier.
+// Lease says what was leased of a tier.
 type Lease struct {
 	Units   int64 // units beyond what the request needed
 	Upfront int64 // how many of Units may be spent at once; the others come free evenly until Until
@@ -70,7 +70,7 @@ type Lease struct {
 	At int64
 }
 
-// mostCounted is the most units that a correction raises a count to. A sliding window has a smaller bound.
+// mostCounted is the highest count that a correction can reach, in units. A sliding window has a smaller bound.
 const mostCounted = 2 * MaxUnits
 
 // wantsLease reports whether the request wants any units beyond Need.
@@ -88,7 +88,7 @@ func (a *LeaseRequest) units(left int64) int64 {
 	return min(max(min(most, left*a.Share/ShareOne), a.Least), left)
 }
 
-// Largest is the most units that the lease may have.
+// Largest returns the largest number of units that the lease may have.
 func (a *LeaseRequest) Largest() int64 { return max(a.Least, a.Most, a.Ample) }
 
 // checkLeases reports what is wrong with q.Leases, which must not be empty.
@@ -166,21 +166,21 @@ func (t *Tier) LeaseEnd(owner string, now int64) int64 {
 	return end
 }
 
-// RampEnd returns when a ramp that is granted now ends, µs since 1970. All that is said of LeaseEnd is true of it.
+// RampEnd returns when a ramp that is granted now ends, µs since 1970. The restrictions of LeaseEnd apply.
 func (t *Tier) RampEnd(owner string, now int64) int64 {
 	_, end := t.counts.leaseEnd(owner, now)
 	return end
 }
 
-// Leftover is what is left of a lease of one counter, together with what the store said of that counter when it granted
-// the lease. It is a plain value: its holder guards it against concurrent use, and knows when the lease ends. The zero
-// Leftover has no units and knows nothing of a counter.
+// Leftover holds the unspent units of a lease of one counter, together with the state of that counter when the store
+// granted the lease. It is a plain value: its holder guards it against concurrent use, and knows when the lease ends.
+// The zero Leftover has no units, and no state of a counter.
 type Leftover struct {
 	Units int64 // leased units that are not spent yet
 	At    int64 // [Lease].At of the lease; 0: nothing was leased
 
 	// The counter after the lease was granted, as if all leased units had been spent: these fields of its Result.
-	tier     *Tier // nil: nothing is known
+	tier     *Tier // nil: no state is known
 	other    bool
 	leaseAt  int64
 	alsoSeen int64
@@ -188,16 +188,16 @@ type Leftover struct {
 	window   span
 }
 
-// result returns what l knows of the counter as a Result.
+// result returns the state of the counter that l holds as a Result.
 func (l *Leftover) result() Result {
 	return Result{Tier: l.tier, Other: l.other, leaseAt: l.leaseAt, alsoSeen: l.alsoSeen, seen: l.seen,
 		window: l.window}
 }
 
-// Known reports whether the store has said anything of the counter.
+// Known reports whether l holds the state of a counter.
 func (l *Leftover) Known() bool { return l.tier != nil }
 
-// Keep sets Units and At of l, for instance to those of an older lease that is still held. What l knows of the counter
+// Keep sets Units and At of l, for instance to those of an older lease that is still held. The state of the counter
 // stays.
 func (l *Leftover) Keep(units, at int64) {
 	l.Units, l.At = units, at
@@ -209,7 +209,8 @@ func (l *Leftover) Keep(units, at int64) {
 // Other reports that the counter is the one shared by all values beyond the limit's bound.
 func (l *Leftover) Other() bool { return l.other }
 
-// InStore is how many units remained in the store after it granted the lease. Others may have taken some of them since.
+// InStore returns how many units remained in the store after it granted the lease. Others may have taken some of them
+// since.
 func (l *Leftover) InStore() int64 {
 	if l.tier == nil {
 		return 0
@@ -225,7 +226,7 @@ func (l *Leftover) Rebind(t *Tier) {
 	}
 }
 
-// AddUsed adds units to what l says is used: units of which the store did not know when it granted the lease.
+// AddUsed adds units to the used ones: units that the store had not counted when it granted the lease.
 func (l *Leftover) AddUsed(units int64) {
 	if l.tier == nil {
 		return
@@ -235,7 +236,7 @@ func (l *Leftover) AddUsed(units int64) {
 	l.seen = r.seen
 }
 
-// Leftover returns what the store said of result i, and Lease(i).At. Its Units are 0. The caller sets them, to
+// Leftover returns the state of the counter of result i, and Lease(i).At. Its Units are 0. The caller sets them, to
 // Lease(i).Units and, if the decision was allowed, the units that the request needed.
 func (d *Decision) Leftover(i int) Leftover {
 	r := d.Results[i]
@@ -256,26 +257,23 @@ func (d *Decision) BeginLeased(req *Request, now int64, id ReceiptID) *Evaluatio
 }
 
 // FromLeftover adds the result of the next tier. chargeIndex is the index of the tier's charge in the request, and l is
-// what the caller has leased of the tier. If retryAt is 0 the tier admits the cost; otherwise it denies it until
-// retryAt, µs since 1970. After the last result the caller calls [Evaluation.ChargeLeftover] for each result that is to
-// be charged.
+// the caller's lease of the tier. If retryAt is 0 the tier admits the cost; otherwise it denies it until retryAt, µs
+// since 1970. After the last result the caller calls [Evaluation.ChargeLeftover] for each result that is to be charged.
 func (e *Evaluation) FromLeftover(chargeIndex int, l *Leftover, retryAt int64) {
 	n := len(e.Results)
 	if n == cap(e.Results) {
 		e.Results = append(e.Results, Result{})
 	}
 	e.Results = e.Results[:n+1]
-	r, t := &e.Results[n], l.tier
-	r.clear(t, int16(chargeIndex), e.charges[chargeIndex].Cost, t.shadow)
-	r.leaseAt, r.alsoSeen, r.seen, r.window, r.Other = l.leaseAt, l.alsoSeen, l.seen, l.window, l.other
+	r := &e.Results[n]
+	l.fill(r, chargeIndex, e.charges[chargeIndex].Cost)
 	r.Admits, r.RetryAt = retryAt == 0, retryAt
-	r.addUsed(-l.Units)
 	if r.Cost > r.Tier.capacity {
 		r.Admits, r.Never, r.RetryAt = false, true, 0
 	}
 	if !r.Admits {
-		// The lease may have enough units, of which too many are locked in a ramp. Remaining must not promise those: it
-		// is set to one less than the cost that is denied.
+		// The lease may have enough units, of which too many are part of a ramp and not free yet. Remaining must not
+		// include those: it is set to one less than the denied cost.
 		if left := r.Remaining(); left >= r.Cost {
 			r.addUsed(left - (r.Cost - 1))
 		}
@@ -290,12 +288,18 @@ func (e *Evaluation) FromLeftover(chargeIndex int, l *Leftover, retryAt int64) {
 // result i that of l's tier, and takes the cost off l.Units, which must be enough. The caller must have made room for
 // the results by [Evaluation.Expect].
 func (e *Evaluation) SpendLeftover(i, chargeIndex int, l *Leftover) {
-	r, t, cost := &e.Results[i], l.tier, e.charges[chargeIndex].Cost
-	r.clear(t, int16(chargeIndex), cost, t.shadow)
+	r, cost := &e.Results[i], e.charges[chargeIndex].Cost
+	l.fill(r, chargeIndex, cost)
 	r.Admits, r.Charged = true, cost
+	l.Units -= cost
+}
+
+// fill makes r the result of a decision from l: the unspent units do not count as used.
+func (l *Leftover) fill(r *Result, chargeIndex int, cost int64) {
+	t := l.tier
+	r.clear(t, int16(chargeIndex), cost, t.shadow)
 	r.leaseAt, r.alsoSeen, r.window, r.Other = l.leaseAt, l.alsoSeen, l.window, l.other
 	r.seen = numbers{l.seen.a, l.seen.amount - l.Units*t.perUnit, l.seen.c, l.seen.d}
-	l.Units -= cost
 }
 
 // Expect makes room for n results, which the caller then sets, each by [Evaluation.SpendLeftover].

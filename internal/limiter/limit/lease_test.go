@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// fromLease decides a cost of a lessee's limit out of a lease, and takes the units off it if it is admitted.
+// fromLease decides a cost from a lease. If it is admitted, its units are taken from the lease.
 func (k *lessee) fromLease(now, cost int64, l *limit.Leftover, retryAt int64) *limit.Decision {
 	k.Helper()
 	d := new(limit.Decision)
@@ -20,7 +20,8 @@ func (k *lessee) fromLease(now, cost int64, l *limit.Leftover, retryAt int64) *l
 	return d
 }
 
-// A decision out of a lease says what the store would have said, had it charged the units one by one.
+// Guarantees that a decision from a lease has the results that the store would have given if it had charged the units
+// one by one.
 func TestDecisionFromALease(t *testing.T) {
 	for _, tier := range []limit.Tier{window, sliding, daily, logged, buckets, bucket} {
 		k, plain := newLessee(t, tier), newLessee(t, tier)
@@ -57,7 +58,7 @@ func TestDecisionFromALease(t *testing.T) {
 	}
 }
 
-// What the holder denies, by what it was told, is a denial like the store's.
+// Guarantees that a denial by the holder of a lease, from what the store has told it, is like a denial of the store.
 func TestDenialFromALease(t *testing.T) {
 	k := newLessee(t, window)
 	d := k.lease(noon, limit.LeaseRequest{Need: 90, Most: 50}, limit.Lease{Units: 10, Upfront: 10, Until: noon +
@@ -79,7 +80,7 @@ func TestDenialFromALease(t *testing.T) {
 	}
 }
 
-// All or nothing, and a shadow that denies nothing: out of leases as in the store.
+// Guarantees that leases are spent all or nothing, and that a shadow limit denies nothing, as in the store.
 func TestSeveralTiersFromLeases(t *testing.T) {
 	limits := []*limit.Limit{oneTier(t, "wide", window),
 		mustNew(t, limit.Limit{ID: "shadow", Mode: limit.Shadow, MaxCost: 10,
@@ -100,7 +101,8 @@ func TestSeveralTiersFromLeases(t *testing.T) {
 		charged [3]int64
 	}{
 		{[3]int64{}, true, [3]int64{2, 2, 2}},
-		{[3]int64{0, 0, noon + 1}, true, [3]int64{2, 0, 0}}, // one tier of the shadow would deny: none of it is charged
+		// one tier of the shadow limit would deny, so none of its tiers is charged
+		{[3]int64{0, 0, noon + 1}, true, [3]int64{2, 0, 0}},
 		{[3]int64{noon + 1, 0, 0}, false, [3]int64{}},
 	} {
 		e := d.BeginLeased(req, noon, limit.ReceiptID{Lo: 1})
@@ -123,7 +125,8 @@ func TestSeveralTiersFromLeases(t *testing.T) {
 	}
 }
 
-// Units that were there before keep the stamp they were charged at, whatever the store has said since.
+// Guarantees that units of an earlier lease keep the stamp at which they were charged, whatever later decisions of the
+// store say.
 func TestKeptUnitsAreGivenBackWhereTheyWere(t *testing.T) {
 	for _, tier := range []limit.Tier{logged, buckets, bucket} {
 		k := newLessee(t, tier)
@@ -134,7 +137,7 @@ func TestKeptUnitsAreGivenBackWhereTheyWere(t *testing.T) {
 		first := k.decide(noon, 1, true, limit.LeaseRequest{Ample: 5, Share: limit.ShareOne, Life: life})
 		lease := first.Leftover(0)
 		lease.Units = 5
-		full := k.decide(noon+second/10, k.l.Tiers[0].Capacity(), true) // says something, and grants nothing
+		full := k.decide(noon+second/10, k.l.Tiers[0].Capacity(), true) // has a result, and grants nothing
 		at := lease.At
 		lease = full.Leftover(0)
 		lease.Keep(5, at)
@@ -145,12 +148,12 @@ func TestKeptUnitsAreGivenBackWhereTheyWere(t *testing.T) {
 		if got := d.Receipt().Entries()[0].Apply(&k.state, 0, noon+second/5); got != 3 {
 			t.Errorf("%s: a refund of 3 kept units gives %d", tier.Algorithm, got)
 		}
-		k.adjust(noon+second/5, -lease.Units, lease.At)
-		k.left(noon+second/5, k.l.Tiers[0].Capacity())
+		k.correct(noon+second/5, -lease.Units, lease.At)
+		k.wantRemaining(noon+second/5, k.l.Tiers[0].Capacity())
 	}
 }
 
-// A lease of which nothing is known has nothing, and can be asked all the same.
+// Guarantees that the zero Leftover has no units, and can be used.
 func TestZeroLease(t *testing.T) {
 	var l limit.Leftover
 	l.Rebind(&newLessee(t, window).l.Tiers[0])
@@ -160,7 +163,7 @@ func TestZeroLease(t *testing.T) {
 	}
 }
 
-// A peek counts what is in the asker's own hand as there.
+// Guarantees that a peek counts the units that the caller holds as available.
 func TestPeekCreditsWhatIsInHand(t *testing.T) {
 	for _, tt := range []struct {
 		cost, hand int64
@@ -180,7 +183,8 @@ func TestPeekCreditsWhatIsInHand(t *testing.T) {
 	}
 }
 
-// What a holder expects of a lease's end is what the store grants, for every owner and time.
+// Guarantees that the end of a lease that the holder computes is the one that the store grants, for every owner and
+// time.
 func TestLeaseEndIsTheGrants(t *testing.T) {
 	for _, tier := range []limit.Tier{window, sliding, daily, logged, buckets, bucket} {
 		for _, owner := range []string{"acme", "zeta", ""} {
@@ -201,7 +205,7 @@ func TestLeaseEndIsTheGrants(t *testing.T) {
 						want = tier.RampEnd(owner, now)
 					}
 					if want == 0 {
-						want = now // no life was asked for
+						want = now // the request has no Life
 					}
 					if g.Until != want {
 						t.Fatalf("%s of %q at %d, ramp %t: the grant ends at %d, the holder expects %d",
@@ -214,8 +218,8 @@ func TestLeaseEndIsTheGrants(t *testing.T) {
 	}
 }
 
-// What is held of a bucket is what was leased in the slot, and what those who leased needed, until it ends or comes
-// back.
+// Guarantees that the held units of a bucket are those that were leased in the slot, and the needs that were charged
+// with them, until the slot ends or they are given back.
 func TestHeldOfABucket(t *testing.T) {
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)

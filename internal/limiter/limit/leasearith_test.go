@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// TestLeasesAtTheBounds asks for leases of limits as large as New takes, with numbers as large as Check takes, and
-// holds every state to what a store that counts in doubles can carry. A bucket's level is computed beside it without a
-// bound.
+// TestLeasesAtTheBounds guarantees that a store that counts in double-precision numbers can keep every state. It asks
+// for leases of the largest limits that New accepts, with the largest numbers that Check accepts. For a bucket it also
+// computes the level with big numbers.
 func TestLeasesAtTheBounds(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	leased, ramped := map[Algorithm]int64{}, 0
@@ -75,7 +75,7 @@ func TestLeasesAtTheBounds(t *testing.T) {
 				}
 			}
 			for _, v := range []int64{s.a, s.b, s.c, d.Results[0].seen.amount, d.Results[0].seen.c, tier.FreshAt(&s)} {
-				// that is FreshAt's word for a state nobody used
+				// FreshAt returns math.MinInt64 for a state that was never used
 				if v != math.MinInt64 && (v < -2*maxExact || v > 2*maxExact) {
 					t.Fatalf("%+v: %d is beyond 2^53 in %+v, after %+v at %d and %+v", in, v, s, a, now, before)
 				}
@@ -92,7 +92,7 @@ func TestLeasesAtTheBounds(t *testing.T) {
 	}
 	for a := FixedWindow; a <= TokenBucket; a++ {
 		if leased[a] < 10_000 {
-			t.Errorf("%s leased only %d units: the test says little", a, leased[a])
+			t.Errorf("%s leased only %d units: the test shows little", a, leased[a])
 		}
 	}
 	if ramped < 300 {
@@ -103,8 +103,8 @@ func TestLeasesAtTheBounds(t *testing.T) {
 // mostOf returns the largest threshold of an algorithm.
 func mostOf(a Algorithm) int64 { return kinds[a].largest }
 
-// levelAfter is a bucket's level once units were taken, in 1/den units: refilled up to burst less what is held while
-// that is held, and up to burst after it.
+// levelAfter returns the level of a bucket after units were taken, in 1/den units. It refills up to the burst less the
+// held units while units are held, and up to the burst after that.
 func levelAfter(t *Tier, s *State, now, units int64) *big.Int {
 	b, st := t.Params(Owner{}), s.TokenBucket()
 	level := big.NewInt(st.Level)
@@ -127,7 +127,7 @@ func levelAfter(t *Tier, s *State, now, units int64) *big.Int {
 	return level.Sub(level, new(big.Int).Mul(big.NewInt(units), big.NewInt(b.Den)))
 }
 
-// A minute of a slot's leases, at the smallest and largest slots, never holds more than the burst.
+// Guarantees that a minute of leases, with the smallest and the largest slots, never holds more than the burst.
 func TestHeldNeverPassesTheBurst(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 8))
 	for range 3000 {

@@ -13,50 +13,51 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// The bound of leases, held by scripts. Adversarial holders lease from one counter, hoard, spend at the last moment
-// that their grants allow or at the first, give back, die, owe, and refund what they spent; plain requests come in
-// between. The checkers know only when units were spent in the end, which of them were refunded when, and the
-// algorithm's formula as design §5 has it: what was leased and never spent need not fit.
+// The tests of this file check by scripts that leases stay within the bound. Holders with every habit lease from one
+// counter: they keep units, spend them at the first or the last permitted moment, give units back, die, report units
+// that were admitted without the store, and refund. Plain requests come in between. The checkers only know when units
+// were spent, which of them were refunded when, and the formula of the algorithm (design §5). Units that were leased
+// and never spent need not fit.
 
-// dice choose what happens: at random, or by the bytes of a fuzz script.
+// dice make the choices of a script: at random, or by the bytes of a fuzz test.
 type dice interface {
-	IntN(n int) int // 0..n-1; n is above 0
+	IntN(n int) int // returns 0..n-1; n is above 0
 }
 
-// spent is units that somebody spent.
+// spent is a number of units that were spent at one time.
 type spent struct {
 	at, seq int64
 	units   int64
-	owed    bool // admitted without the store, and reported to it at told
+	owed    bool // admitted without the store, which heard of it at the time told
 	told    int64
-	back    int64 // of the units, so many were refunded,
-	backSeq int64 // by this event;
-	parts   int64 // to a bucket, which may refund parts of units, in 1/period units
+	back    int64 // this many of the units were refunded,
+	backSeq int64 // by the event with this number;
+	parts   int64 // units refunded to a bucket, in 1/period units
 }
 
-// lot is what one holder has from one grant, and the straight line along which it may spend that.
+// lot holds the units that one holder has from one grant, and the line along which it may spend them.
 type lot struct {
 	limit.Lease
 	from    int64
 	used    int64
 	lease   limit.Leftover
 	manners manners
-	slope   int64 // of the ramp as it was granted: units beyond Upfront, for a holder that keeps it
+	slope   int64 // of the ramp as it was granted: units beyond Upfront, for a faulty holder that keeps it
 }
 
-// manners are how a holder spends.
+// manners say when a holder spends its units.
 type manners int
 
 const (
-	eager  manners = iota // each unit as soon as it may be
-	tardy                 // all at the last moment
-	hoards                // until there is a rush
+	eager      manners = iota // each unit as soon as it may
+	lastMoment                // all units at the last moment
+	hoards                    // nothing until a moment at which all holders spend
 	random
-	dies // and spends nothing
+	dies // nothing at all
 	howMany
 )
 
-// due is when the holder may spend its k-th unit, counted from one.
+// due returns when the holder may spend its k-th unit, counted from 1.
 func (h *lot) due(k int64) int64 {
 	if k <= h.Upfront {
 		return h.from
@@ -65,7 +66,7 @@ func (h *lot) due(k int64) int64 {
 	return h.from + ((k-h.Upfront)*run+rise-1)/rise
 }
 
-// free is how many units the holder may have spent by now.
+// free returns how many units the holder may have spent by now.
 func (h *lot) free(now int64) int64 {
 	if now >= h.Until {
 		return h.Units
@@ -73,32 +74,33 @@ func (h *lot) free(now int64) int64 {
 	return min(h.Upfront+h.slope*(now-h.from)/(h.Until-h.from), h.Units)
 }
 
-// leaseWorld is a script: one counter and those who lease from it.
+// leaseWorld is a script: one counter and the holders of its leases.
 type leaseWorld struct {
 	dice
 	fault leaseFault
 
-	limits []*limit.Limit // one, or several that the limit is changed between
-	l      *limit.Limit   // in force
+	limits []*limit.Limit // one, or several if the limit changes
+	l      *limit.Limit   // the limit in force
 	owner  limit.Owner
 	state  limit.State
 	now    int64
 	seq    int64
-	brisk  bool // much happens in a period
-	greedy bool // all that there is is leased, and spent as soon as may be
+	busy   bool // there are many events in a period
+	greedy bool // all units are leased, and spent as soon as possible
 
-	forgiven bool // more than a burst was owed, which the core does not remember
-	// levels below zero that were cut to a smaller burst, when the rate was changed while a ramp was out
-	pardons []spent
+	debtDropped bool // more than a burst was admitted without the store, which the core does not remember
+	// Levels below zero that were cut to a smaller burst when the rate changed during a ramp.
+	cutLevels []spent
 
 	lots     []*lot
 	spends   []*spent
 	receipts []receipt
-	wrong    []string // what a checker that looks at one step has found
+	wrong    []string // errors that a checker of one step has found
 	trace    strings.Builder
 	traced   bool
 
-	granted, ramped, late, gaveBack, refunded, owedUnits, denied int64 // shows that a test tests something
+	// how much happened, so that a test can check that it shows something
+	granted, ramped, late, gaveBack, refunded, owedUnits, denied int64
 }
 
 type receipt struct {
@@ -110,14 +112,14 @@ type receipt struct {
 func newLeaseWorld(d dice, f leaseFault, limits ...*limit.Limit) *leaseWorld {
 	w := &leaseWorld{dice: d, fault: f, limits: limits, l: limits[0], owner: limit.Owner{Kind: limit.Tenant,
 		Name: "acme"}}
-	w.brisk, w.greedy = d.IntN(2) == 0, d.IntN(4) == 0
-	w.now = time.Date(2026, 3, 2, 23, 59, 50, 0, time.UTC).UnixMicro() // close to midnight, for a quota
+	w.busy, w.greedy = d.IntN(2) == 0, d.IntN(4) == 0
+	w.now = time.Date(2026, 3, 2, 23, 59, 50, 0, time.UTC).UnixMicro() // shortly before midnight, for a quota
 	return w
 }
 
 func (w *leaseWorld) tier() *limit.Tier { return &w.l.Tiers[0] }
 
-// period is the algorithm's; for a quota ten seconds, so that scripts reach midnight.
+// period returns the period of the algorithm. For a quota it is ten seconds, so that scripts reach midnight.
 func (w *leaseWorld) period() int64 {
 	if p := w.tier().Period.Microseconds(); p > 0 {
 		return p
@@ -131,10 +133,10 @@ func (w *leaseWorld) log(format string, args ...any) {
 	}
 }
 
-// below is 0..n-1 for any n above 0.
+// below returns 0..n-1 for any n above 0.
 func (w *leaseWorld) below(n int64) int64 { return int64(w.IntN(int(min(n, 1<<30)))) }
 
-// run plays a script and returns what was wrong with it.
+// run runs a script and returns the errors.
 func (w *leaseWorld) run(steps int) []string {
 	for range steps {
 		w.pass()
@@ -159,12 +161,12 @@ func (w *leaseWorld) run(steps int) []string {
 	return append(w.wrong, w.overBound()...)
 }
 
-// pass lets time pass, often to where something changes.
+// pass lets time pass, often to a time at which something changes.
 func (w *leaseWorld) pass() {
 	next := w.now
 	switch p := w.IntN(10); {
 	case p < 2:
-	case w.brisk && p < 9:
+	case w.busy && p < 9:
 		next += w.below(w.period()/40 + 1)
 	case p < 5:
 		next += w.below(w.period()/20 + 1)
@@ -182,7 +184,7 @@ func (w *leaseWorld) pass() {
 	w.advance(next)
 }
 
-// advance lets the holders spend until then.
+// advance lets the holders spend until the time to.
 func (w *leaseWorld) advance(to int64) {
 	rush := int64(0)
 	if to > w.now && w.IntN(6) == 0 {
@@ -203,7 +205,7 @@ func (w *leaseWorld) advance(to int64) {
 				}
 				w.spendLease(h, at, min(h.free(at), h.Units)-h.used)
 			}
-		case tardy:
+		case lastMoment:
 			if to >= last && last >= w.now {
 				w.spendLease(h, last, h.free(last)-h.used)
 			}
@@ -225,11 +227,11 @@ func (w *leaseWorld) advance(to int64) {
 		}
 	}
 	w.now = to
-	// Those who are long over are forgotten, but for a while they may still try to give back.
+	// Lots that ended long ago are dropped. For a while their holders still try to give back.
 	w.lots = slices.DeleteFunc(open, func(h *lot) bool { return to > h.Until+2*w.period() })
 }
 
-// lastOf is the last time at which the holder may spend. At its end a window is another one.
+// lastOf returns the last time at which the holder may spend. A window that ends then is a different one.
 func (w *leaseWorld) lastOf(h *lot) int64 {
 	switch w.tier().Algorithm {
 	case limit.FixedWindow, limit.Quota:
@@ -249,7 +251,7 @@ func (w *leaseWorld) spend(at, units int64) *spent {
 	return s
 }
 
-// spendLease spends units of a lot, through what a holder keeps of it.
+// spendLease spends units of a lot, through the Leftover that the holder keeps.
 func (w *leaseWorld) spendLease(h *lot, at, units int64) {
 	if units <= 0 {
 		return
@@ -266,14 +268,14 @@ func (w *leaseWorld) spendLease(h *lot, at, units int64) {
 	if h.lease.Units < 0 && w.fault == noLeaseFault {
 		w.wrong = append(w.wrong, fmt.Sprintf("the lease has %d units after %d were spent", h.lease.Units, units))
 	}
-	if rec := d.Receipt(); len(rec.Entries()) > 0 { // else a broken store leased more than can ever be
+	if rec := d.Receipt(); len(rec.Entries()) > 0 { // there are none if a broken store leased more than the capacity
 		w.receipts = append(w.receipts, receipt{rec, s, true})
 	} else if w.fault == noLeaseFault {
 		w.wrong = append(w.wrong, fmt.Sprintf("%d leased units leave no receipt", units))
 	}
 }
 
-// ask is a request: a plain one, or one that leases.
+// ask makes a request: a plain one, or one that leases.
 func (w *leaseWorld) ask() {
 	t := w.tier()
 	cost := 1 + w.below(t.Capacity())
@@ -284,18 +286,18 @@ func (w *leaseWorld) ask() {
 	if w.IntN(4) == 0 {
 		was := w.state
 		d := w.decide(req)
-		if w.notePardon(was); d.Allowed {
+		if w.noteCutLevel(was); d.Allowed {
 			w.log("plain request for %d", cost)
 			w.receipts = append(w.receipts, receipt{d.Receipt(), w.spend(w.now, cost), false})
 		}
 		return
 	}
 	a := w.randomAhead(cost)
-	back, owed := w.randomAdjust(&a)
+	back, owed := w.randomCorrection(&a)
 	req.Leases = []limit.LeaseRequest{a}
 	was := w.state
 	d := w.decide(req)
-	w.notePardon(was)
+	w.noteCutLevel(was)
 	g := w.grantOf(d)
 	if w.fault == noLeaseFault && (g.Units < 0 || g.Upfront < 0 || g.Upfront > g.Units ||
 		(g.Units > 0 && g.Until < w.now) || g.Units > a.Largest() ||
@@ -322,7 +324,7 @@ func (w *leaseWorld) ask() {
 		owed.seq = w.seq
 		w.spends = append(w.spends, owed)
 		w.owedUnits += owed.units
-		w.forgiven = w.forgiven || (t.Algorithm == limit.TokenBucket &&
+		w.debtDropped = w.debtDropped || (t.Algorithm == limit.TokenBucket &&
 			w.state.TokenBucket().Level <= -t.Params(w.owner).Full)
 	}
 	if charged := d.Results[0].Charged; charged > 0 {
@@ -342,9 +344,9 @@ func (w *leaseWorld) ask() {
 	}
 }
 
-// notePardon notes a bucket that was further below zero than its new burst goes. What its leases may still spend is
-// then beyond the bound by what was cut off.
-func (w *leaseWorld) notePardon(before limit.State) {
+// noteCutLevel records a bucket that was further below zero than its new burst allows. What its leases may still spend
+// then exceeds the bound by what was cut off.
+func (w *leaseWorld) noteCutLevel(before limit.State) {
 	t, was := w.tier(), before.TokenBucket()
 	if t.Algorithm != limit.TokenBucket || was.Rate == w.state.TokenBucket().Rate || was.Level >= 0 {
 		return
@@ -354,16 +356,16 @@ func (w *leaseWorld) notePardon(before limit.State) {
 			den := old.Params(w.owner).Den
 			if cut := (-was.Level+den-1)/den - t.Burst; cut > 0 {
 				w.log("a debt of %d/%d was cut by %d", -was.Level, den, cut)
-				w.pardons = append(w.pardons, spent{at: w.now, units: cut})
+				w.cutLevels = append(w.cutLevels, spent{at: w.now, units: cut})
 			}
 			return
 		}
 	}
 }
 
-// giveBack takes units off a lot. Those that have not come free go first, and the others come free evenly until the
+// giveBack takes units off a lot. Units that have not become free go first. The others become free evenly until the
 // ramp ends, as all of them did: from now on, or as if it had been so from the beginning. A holder that kept the slope
-// would be done before the end, ahead of a line that others may have been granted the rest of meanwhile.
+// would have spent its units before the end, ahead of the line whose rest others may have been granted meanwhile.
 func (w *leaseWorld) giveBack(h *lot, units int64) {
 	free := h.free(w.now)
 	h.Units -= units
@@ -386,7 +388,7 @@ func (w *leaseWorld) giveBack(h *lot, units int64) {
 	}
 }
 
-// look is what the counter says at a time, if nobody else charges until then.
+// look peeks at the counter at a time, as if nobody charged it until then.
 func (w *leaseWorld) look(req *limit.Request, at int64) *limit.Decision {
 	d := new(limit.Decision)
 	e := d.BeginChecked(req, at)
@@ -395,7 +397,7 @@ func (w *leaseWorld) look(req *limit.Request, at int64) *limit.Decision {
 	return d
 }
 
-// checkRetry holds a denial to its word: what did not fit fits at the time it named, and not before.
+// checkRetry checks a denial: the cost must fit at the time that it named, and not before.
 func (w *leaseWorld) checkRetry(req *limit.Request, retryAt int64) {
 	if retryAt <= w.now || !w.look(req, retryAt).Allowed || w.look(req, retryAt-1).Allowed {
 		w.wrong = append(w.wrong, fmt.Sprintf("denied at %d until %d: allowed then %t, one µs before %t", w.now,
@@ -404,7 +406,7 @@ func (w *leaseWorld) checkRetry(req *limit.Request, retryAt int64) {
 	}
 }
 
-// checkFresh: nothing is used any more when a store may forget the counter.
+// checkFresh checks that nothing is used at the time at which a store may forget the counter.
 func (w *leaseWorld) checkFresh() {
 	req := &limit.Request{Owner: w.owner, Charges: []limit.Charge{{Limit: w.l, Cost: 1}}}
 	at := max(w.tier().FreshAt(&w.state)-limit.MaxSkew.Microseconds(), w.now)
@@ -455,8 +457,8 @@ func (w *leaseWorld) randomAhead(cost int64) limit.LeaseRequest {
 	return a
 }
 
-// randomAdjust gives back some of what a lot has left, or owes what was admitted without the store.
-func (w *leaseWorld) randomAdjust(a *limit.LeaseRequest) (back *lot, owed *spent) {
+// randomCorrection gives back some units of a lot, or reports units that were admitted without the store.
+func (w *leaseWorld) randomCorrection(a *limit.LeaseRequest) (back *lot, owed *spent) {
 	switch p := w.IntN(8); {
 	case p < 2 && len(w.lots) > 0:
 		h := w.lots[w.IntN(len(w.lots))]
@@ -472,7 +474,7 @@ func (w *leaseWorld) randomAdjust(a *limit.LeaseRequest) (back *lot, owed *spent
 	return nil, nil
 }
 
-// refund gives back a receipt.
+// refund refunds a receipt.
 func (w *leaseWorld) refund() {
 	if len(w.receipts) == 0 {
 		return
@@ -481,7 +483,7 @@ func (w *leaseWorld) refund() {
 	r := w.receipts[i]
 	w.receipts = slices.Delete(w.receipts, i, i+1)
 	if len(w.limits) > 1 && !r.leased {
-		return // in parts of a unit, which are no longer the same
+		return // a refund of parts of a unit, after which the parts cannot be told apart
 	}
 	units := w.below(r.of.units + 1)
 	e := &r.Entries()[0]
@@ -505,7 +507,7 @@ func (w *leaseWorld) refund() {
 	}
 }
 
-// overBound looks at all that was spent.
+// overBound checks all units that were spent.
 func (w *leaseWorld) overBound() []string {
 	all := slices.Clone(w.spends)
 	slices.SortStableFunc(all, func(a, b *spent) int {
@@ -514,7 +516,7 @@ func (w *leaseWorld) overBound() []string {
 	})
 	own := slices.DeleteFunc(slices.Clone(all), func(s *spent) bool { return s.owed })
 	threshold, burst := int64(0), int64(0)
-	for _, l := range w.limits { // a limit that was changed is held to the largest numbers it had
+	for _, l := range w.limits { // a limit that was changed may admit by its largest numbers
 		threshold, burst = max(threshold, l.Tiers[0].Threshold), max(burst, l.Tiers[0].Burst)
 	}
 	switch w.tier().Algorithm {
@@ -527,11 +529,11 @@ func (w *leaseWorld) overBound() []string {
 	case limit.SlidingLog, limit.SlidingBuckets:
 		return overLog(own, threshold, w.period())
 	default:
-		return overBucket(own, w.pardons, burst, threshold, w.period())
+		return overBucket(own, w.cutLevels, burst, threshold, w.period())
 	}
 }
 
-// overWindows: in no window more than the threshold.
+// overWindows checks that at most threshold units were spent in each window.
 func overWindows(all []*spent, threshold int64, window func(at int64) int64) []string {
 	count := map[int64]int64{}
 	for _, s := range all {
@@ -543,8 +545,8 @@ func overWindows(all []*spent, threshold int64, window func(at int64) int64) []s
 	return nil
 }
 
-// overSliding: at the time of each spend, ⌈prev·(period−elapsed)/period⌉ + cur ≤ threshold, counting what had been
-// spent by then and not been refunded by then.
+// overSliding checks that ⌈prev·(period−elapsed)/period⌉ + cur ≤ threshold at each time at which units were spent,
+// counting the units that had been spent and not refunded by then.
 func overSliding(all []*spent, threshold, period int64) []string {
 	for i, s := range all {
 		window, cur, prev := s.at/period, int64(0), int64(0)
@@ -568,7 +570,7 @@ func overSliding(all []*spent, threshold, period int64) []string {
 	return nil
 }
 
-// overLog: in no interval of a period more than the threshold.
+// overLog checks that at most threshold units were spent in each interval of a period.
 func overLog(all []*spent, threshold, period int64) []string {
 	for i := range all {
 		sum := int64(0)
@@ -582,15 +584,15 @@ func overLog(all []*spent, threshold, period int64) []string {
 	return nil
 }
 
-// overBucket: in no interval [a, b] more than burst + rate·(b−a), and what was pardoned in it. Units are counted in
-// parts of a period, exactly.
-func overBucket(all []*spent, pardons []spent, burst, threshold, period int64) []string {
+// overBucket checks that in each interval [a, b] at most burst + rate·(b−a) units were spent, and those that were cut
+// off in it. It counts exactly, in parts of a period.
+func overBucket(all []*spent, cutLevels []spent, burst, threshold, period int64) []string {
 	for i := range all {
 		sum := int64(0)
 		for j := i; j < len(all); j++ {
 			sum += all[j].units*period - all[j].parts
 			bound := burst*period + threshold*(all[j].at-all[i].at)
-			for _, p := range pardons {
+			for _, p := range cutLevels {
 				if all[i].at <= p.at && p.at <= all[j].at {
 					bound += p.units * period
 				}
@@ -605,8 +607,8 @@ func overBucket(all []*spent, pardons []spent, burst, threshold, period int64) [
 	return nil
 }
 
-// admits reports whether the formula admits need now, by what was spent until now, owed units included: a store that
-// has heard of them must not charge beyond.
+// admits reports whether the formula admits need now, by what was spent until now. Units that were admitted without the
+// store are included, because a store that knows of them must not charge beyond the limit.
 func (w *leaseWorld) admits(need int64) bool {
 	t := w.tier()
 	all := slices.Clone(w.spends)
@@ -637,11 +639,12 @@ func (w *leaseWorld) admits(need int64) bool {
 	}
 }
 
-// bucketAdmits fills a bucket by what was spent: owed units when the store heard of them.
+// bucketAdmits computes the level of a bucket from what was spent. Units that were admitted without the store count
+// from the time at which the store heard of them.
 func (w *leaseWorld) bucketAdmits(all []*spent, need int64) bool {
 	t, period := w.tier(), w.period()
-	if len(w.limits) > 1 || w.forgiven {
-		return true // which rate was in force when is not kept
+	if len(w.limits) > 1 || w.debtDropped {
+		return true // the script does not keep which rate was in force when
 	}
 	when := func(s *spent) int64 {
 		if s.owed {
@@ -666,7 +669,7 @@ func (w *leaseWorld) bucketAdmits(all []*spent, need int64) bool {
 	return min(full, level+(w.now-at)*t.Threshold) >= need*period
 }
 
-// randomLease is a world for the algorithm; changed gives it several limits.
+// randomLeaseWorld returns a script for the algorithm. With changed, it has several limits.
 func randomLeaseWorld(tb testing.TB, d dice, f leaseFault, a limit.Algorithm, changed bool) *leaseWorld {
 	tb.Helper()
 	n := 1
@@ -692,17 +695,18 @@ func randomLeaseWorld(tb testing.TB, d dice, f leaseFault, a limit.Algorithm, ch
 	return newLeaseWorld(d, f, limits...)
 }
 
-// leased are the algorithms that have leases.
-var leased = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingBuckets, limit.SlidingLog,
+// leasable lists the algorithms that have leases.
+var leasable = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingBuckets, limit.SlidingLog,
 	limit.TokenBucket, limit.Quota}
 
-// However late leased units are spent, and whoever holds them, the algorithm's own bound holds for what is spent.
+// Guarantees that the spent units stay within the bound of the algorithm, whoever spends leased units, and however
+// late.
 func TestLeasesKeepTheBound(t *testing.T) {
 	scripts := uint64(3000)
 	if testing.Short() {
 		scripts = 300
 	}
-	for _, a := range leased {
+	for _, a := range leasable {
 		for _, changed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s changed=%t", a, changed), func(t *testing.T) {
 				t.Parallel()
@@ -727,7 +731,7 @@ func TestLeasesKeepTheBound(t *testing.T) {
 				least := int64(scripts)
 				if sum.granted < 10*least || sum.late < 5*least || sum.gaveBack < least || sum.refunded < least/2 ||
 					sum.owedUnits < least || sum.denied < least || (ramps && sum.ramped < least) {
-					t.Errorf("too little happened for the bound to be tried")
+					t.Errorf("too little happened: the test shows nothing")
 				}
 			})
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// leaseFault is one way for a store, or for a holder, to break the bound by leases.
+// leaseFault is a way in which a store, or a holder, breaks the bound by leases.
 type leaseFault string
 
 const (
@@ -33,13 +33,13 @@ const (
 	owedDropped    leaseFault = "units that were admitted elsewhere are dropped"
 )
 
-// leaseFaults are the faults, and the algorithms that they are faults of.
+// leaseFaults lists the faults, and the algorithms that can have them.
 var leaseFaults = []struct {
 	fault leaseFault
 	of    []limit.Algorithm
 }{
-	{uncharged, leased},
-	{oneMore, leased},
+	{uncharged, leasable},
+	{oneMore, leasable},
 	{outlivesWindow, []limit.Algorithm{limit.FixedWindow, limit.Quota, limit.SlidingWindow}},
 	{stampedNow, []limit.Algorithm{limit.SlidingLog, limit.SlidingBuckets}},
 	{heldIgnored, []limit.Algorithm{limit.TokenBucket}},
@@ -50,15 +50,14 @@ var leaseFaults = []struct {
 	{rampSteep, []limit.Algorithm{limit.TokenBucket, limit.SlidingWindow}},
 	{rampTooFar, []limit.Algorithm{limit.TokenBucket, limit.SlidingWindow}},
 	{keepsSlope, []limit.Algorithm{limit.TokenBucket, limit.SlidingWindow}},
-	{backTwice, leased},
+	{backTwice, leasable},
 	{backAnywhere, []limit.Algorithm{limit.FixedWindow, limit.Quota, limit.SlidingWindow}},
 	{backLate, []limit.Algorithm{limit.TokenBucket}},
 	{refundLate, []limit.Algorithm{limit.TokenBucket}},
-	{owedDropped, leased},
+	{owedDropped, leasable},
 }
 
-// TestBrokenLeases shows the checkers catch each fault, in each algorithm that has it. Checkers that pass a broken
-// store would hold nothing.
+// TestBrokenLeases guarantees that the checkers catch each fault, in each algorithm that can have it.
 func TestBrokenLeases(t *testing.T) {
 	const scripts = 5000
 	for _, tt := range leaseFaults {
@@ -78,9 +77,9 @@ func TestBrokenLeases(t *testing.T) {
 	}
 }
 
-// decide is a store of one counter: the core, and the world's fault.
+// decide is a store of one counter: the core, with the fault of the script.
 func (w *leaseWorld) decide(req *limit.Request) *limit.Decision {
-	w.bendRequest(req)
+	w.falsifyRequest(req)
 	d := new(limit.Decision)
 	if err := req.Check(); err != nil {
 		w.wrong = append(w.wrong, err.Error())
@@ -91,7 +90,7 @@ func (w *leaseWorld) decide(req *limit.Request) *limit.Decision {
 	e.Settle()
 	if d.Charges(0) {
 		e.Charge(0, &w.state)
-		w.bendState(d)
+		w.falsifyState(d)
 	}
 	if n := d.Results[0].Charged; n > 0 && (w.fault == noLeaseFault || w.fault == owedDropped) && !w.admits(n) {
 		w.wrong = append(w.wrong, "charged where what was spent leaves no room")
@@ -99,8 +98,8 @@ func (w *leaseWorld) decide(req *limit.Request) *limit.Decision {
 	return d
 }
 
-// bendRequest is what reaches the store.
-func (w *leaseWorld) bendRequest(req *limit.Request) {
+// falsifyRequest changes the request before the store gets it, as the fault says.
+func (w *leaseWorld) falsifyRequest(req *limit.Request) {
 	if w.fault == heldIgnored && w.tier().Algorithm == limit.TokenBucket {
 		st := w.state.TokenBucket()
 		st.Leased, st.Late = limit.Leased{}, limit.Late{}
@@ -120,8 +119,8 @@ func (w *leaseWorld) bendRequest(req *limit.Request) {
 	}
 }
 
-// bendState is what the store remembers of a decision that it charged.
-func (w *leaseWorld) bendState(d *limit.Decision) {
+// falsifyState changes the state after a charge, as the fault says.
+func (w *leaseWorld) falsifyState(d *limit.Decision) {
 	t, s, g, p := w.tier(), &w.state, d.Lease(0), w.tier().Params(w.owner)
 	switch w.fault {
 	case uncharged:
@@ -149,7 +148,7 @@ func (w *leaseWorld) bendState(d *limit.Decision) {
 	}
 }
 
-// charge takes units of a lease from the state, or puts them back below zero, as a store that miscounts would.
+// charge takes units of a lease from the state, or puts them back below zero, as a faulty store does.
 func (w *leaseWorld) charge(units, at int64) {
 	s := &w.state
 	if units == 0 {
@@ -184,7 +183,7 @@ func (w *leaseWorld) charge(units, at int64) {
 	}
 }
 
-// grantOf is what the holder believes that it was granted.
+// grantOf returns the lease that the holder assumes, which the fault may change.
 func (w *leaseWorld) grantOf(d *limit.Decision) limit.Lease {
 	g := d.Lease(0)
 	if g.Units == 0 {
@@ -210,7 +209,7 @@ func (w *leaseWorld) grantOf(d *limit.Decision) limit.Lease {
 	return g
 }
 
-// apply is the store's refund.
+// apply refunds, as the fault says.
 func (w *leaseWorld) apply(e *limit.ReceiptEntry, r receipt, units int64) int64 {
 	back := e.Apply(&w.state, units, w.now)
 	if w.fault == refundLate && r.leased && back == 0 && e.Tier.Algorithm == limit.TokenBucket {

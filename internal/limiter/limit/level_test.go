@@ -19,7 +19,7 @@ func tokenTier(tb testing.TB, rate, burst int64, period time.Duration) *Tier {
 	return &l.Tiers[0]
 }
 
-// A level below zero is what is owed, and a change of the rate keeps it: rounded down, to the fraction of a unit.
+// Guarantees that a change of the rate keeps a level below zero, rounded down to the new fraction of a unit.
 func TestLevelBelowZeroAtAnotherRate(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	below := 0
@@ -36,7 +36,7 @@ func TestLevelBelowZeroAtAnotherRate(t *testing.T) {
 		from, to := was.Tiers[0].counts.(*tokenBucket), is.Tiers[0].counts.(*tokenBucket)
 		level := r.Int64N(2*from.full+1) - from.full
 		product := new(big.Int).Mul(big.NewInt(level), big.NewInt(to.den))
-		product.Div(product, big.NewInt(from.den)) // Euclid's, so rounded down
+		product.Div(product, big.NewInt(from.den)) // Euclidean division, so that it rounds down
 		want := big.NewInt(to.full)
 		if product.Cmp(want) < 0 {
 			want = product
@@ -52,13 +52,13 @@ func TestLevelBelowZeroAtAnotherRate(t *testing.T) {
 		}
 	}
 	if below < 1000 {
-		t.Errorf("%d levels were below zero: hardly tested", below)
+		t.Errorf("only %d levels were below zero: the test shows little", below)
 	}
 }
 
-// What is owed is refilled at the rate, however much it is: a burst that shrank does not forgive it.
+// Guarantees that a level below zero is refilled at the rate, however low it is: a smaller burst does not raise it.
 func TestRefillFromBelowZero(t *testing.T) {
-	tier := tokenTier(t, 10, 10, time.Second).counts.(*tokenBucket) // a grain is 1/100,000
+	tier := tokenTier(t, 10, 10, time.Second).counts.(*tokenBucket) // a grain is 1/100,000 of a unit
 	for _, tt := range []struct{ owed, after, want int64 }{
 		{10, 1_000_000, 0}, {10, 1_500_000, 5}, {10, 2_000_000, 10}, {10, 9_000_000, 10},
 		{90, 2_000_000, -70}, {90, 9_000_000, 0}, {90, 10_000_000, 10}, {90, math.MaxInt64 / 2, 10},
@@ -88,11 +88,12 @@ func ask(tb testing.TB, t *Tier, s *State, now, cost int64, a LeaseRequest) *Dec
 	return d
 }
 
-// Neither a ramp in a slot that is longer than the bucket takes to fill, nor units that were admitted elsewhere, take a
-// level below -burst, where a store could no longer count it; nor do they raise one that is there already.
+// Guarantees that the level of a bucket does not fall below -burst, where a store could not count it any more: neither
+// by a ramp in a slot that is longer than the bucket takes to fill, nor by units that were admitted without the store.
+// Both leave a level that is lower already as it is.
 func TestLevelStaysAboveMinusBurst(t *testing.T) {
 	const now = 1_000_000_000
-	tier := tokenTier(t, 50, 5, time.Millisecond) // full in 100 µs; slots are 1 ms
+	tier := tokenTier(t, 50, 5, time.Millisecond) // full in 100 µs, with slots of 1 ms
 	p := tier.Params(Owner{})
 	s := State{}
 	ask(t, tier, &s, now, 1, LeaseRequest{Correction: MaxUnits, CorrectionAt: now})
@@ -103,15 +104,16 @@ func TestLevelStaysAboveMinusBurst(t *testing.T) {
 	if g := d.Lease(0); !d.Allowed || g.Units != 0 || s.b != -p.Full {
 		t.Errorf("a ramp from -burst: allowed %t, %+v, level %d; want nothing", d.Allowed, g, s.b)
 	}
-	s = TokenBucketState{AsOf: now, Level: -100 * p.Den, Rate: tier.Threshold}.State() // the burst was larger
+	s = TokenBucketState{AsOf: now, Level: -100 * p.Den, Rate: tier.Threshold}.State() // the burst was larger before
 	ask(t, tier, &s, now, 1, LeaseRequest{Correction: 1, CorrectionAt: now})
 	if s.b != -100*p.Den {
 		t.Errorf("a level of -100 units became %d/%d by a charge", s.b, p.Den)
 	}
 }
 
-// A charge from elsewhere under a new rate ends what receipts from the old one can give, as any other charge does.
-func TestAdjustAtAnotherRateEndsReceipts(t *testing.T) {
+// Guarantees that after a correction at a new rate, as after any other charge, receipts from the old rate give nothing
+// back.
+func TestCorrectionAtAnotherRateEndsReceipts(t *testing.T) {
 	const now = 1_000_000_000
 	old, changed := tokenTier(t, 10, 10, time.Second), tokenTier(t, 20, 20, time.Second)
 	for _, elsewhere := range []bool{false, true} {
@@ -134,14 +136,14 @@ func TestAdjustAtAnotherRateEndsReceipts(t *testing.T) {
 	}
 }
 
-// A time that no store can count with is refused.
-func TestAdjustAtIsATime(t *testing.T) {
+// Guarantees that a correction at a time that no store can count is refused.
+func TestCorrectionAtIsATime(t *testing.T) {
 	tier := tokenTier(t, 10, 10, time.Second)
 	for _, at := range []int64{math.MinInt64, -1<<53 - 1, 1<<53 + 1, math.MaxInt64} {
 		req := &Request{Charges: []Charge{{Limit: tier.Limit(), Cost: 1}},
 			Leases: []LeaseRequest{{Correction: 1, CorrectionAt: at}}}
 		if err := req.Check(); !errors.Is(err, ErrInvalidRequest) {
-			t.Errorf("AdjustAt %d: %v, want ErrInvalidRequest", at, err)
+			t.Errorf("CorrectionAt %d: %v, want ErrInvalidRequest", at, err)
 		}
 	}
 }

@@ -14,20 +14,20 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
-// away is a store that does not answer.
-type away struct{ limit.Store }
+// unavailable is a store that fails every call.
+type unavailable struct{ limit.Store }
 
-var errAway = errors.New("away")
+var errUnavailable = errors.New("unavailable")
 
-func (away) Decide(_ context.Context, _ *limit.Request, now time.Time, d *limit.Decision) error {
+func (unavailable) Decide(_ context.Context, _ *limit.Request, now time.Time, d *limit.Decision) error {
 	d.Clear(now.UnixMicro())
-	return errAway
+	return errUnavailable
 }
 
 // Guarantees that no store computes a calendar period while it holds a lock: whenever one is computed, another request
-// of the same owner, whose counters are behind the same locks, is decided meanwhile.
+// of the same owner, whose counters have the same locks, is decided at the same time.
 func TestNoPeriodIsComputedUnderALock(t *testing.T) {
-	var now time.Time // what the clock of the lease store shows
+	var now time.Time // the time that the clock of the lease layer shows
 	quota := mustNew(t, limit.Limit{ID: "quota", Tiers: []limit.Tier{daily}})
 	rate := mustNew(t, limit.Limit{ID: "rate", Tiers: []limit.Tier{bucket}})
 	newMemory := func() limit.Store {
@@ -47,7 +47,7 @@ func TestNoPeriodIsComputedUnderALock(t *testing.T) {
 				Clock: func() time.Time { return now }})
 		}},
 		{"outage", func() (limit.Store, error) {
-			return resilience.NewFallback(resilience.FallbackConfig{Store: away{newMemory()},
+			return resilience.NewFallback(resilience.FallbackConfig{Store: unavailable{newMemory()},
 				Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		}},
 	} {
@@ -80,7 +80,7 @@ func TestNoPeriodIsComputedUnderALock(t *testing.T) {
 			})
 			for _, next := range []time.Duration{0, 24 * time.Hour, time.Hour, -25 * time.Hour, 800 * time.Hour} {
 				now = now.Add(next)
-				for _, cost := range []int64{1, 1, 40, 100, 1000} { // admitted, denied, and never
+				for _, cost := range []int64{1, 1, 40, 100, 1000} { // admitted, denied, and never admitted
 					if err := decide(quota, cost); err != nil {
 						t.Fatal(err)
 					}

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestMoreAt holds, for every algorithm, that more remains at MoreAt than after the decision, and no more a microsecond
-// before: after charges and denials, after a change of the limit, and while others hold leases. Where nothing is used,
-// the whole capacity is charged first, and what comes back of it is looked for.
+// TestMoreAt guarantees, for every algorithm, that more remains at MoreAt than after the decision, and not a
+// microsecond before: after charges and denials, after a change of the limit, and while others hold leases. If nothing
+// is used, the whole capacity is charged first.
 func TestMoreAt(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	looked, unused, denied, held := map[Algorithm]int{}, 0, 0, 0
@@ -45,7 +45,7 @@ func TestMoreAt(t *testing.T) {
 			most := min(tier.capacity, l.costMost)
 			cost := 1 + r.Int64N(max(most/(1<<r.IntN(4)), 1))
 			if r.IntN(8) == 0 {
-				cost = tier.capacity + 1 // never, so that nothing is used
+				cost = tier.capacity + 1 // never admitted, so that nothing is used
 			} else if r.IntN(4) == 0 && tier.Algorithm != LeakyBucket {
 				ask(t, tier, &s, now, cost, LeaseRequest{Need: cost, Least: most / 4, Most: most / 4, Ample: most / 4,
 					Share: ShareOne})
@@ -96,7 +96,7 @@ func TestMoreAt(t *testing.T) {
 	}
 }
 
-// once decides about one cost, and charges it if it is admitted.
+// once decides one cost, and charges it if it is admitted.
 func once(l *Limit, s *State, now, cost int64) *Decision {
 	d := new(Decision)
 	e := d.BeginChecked(&Request{Owner: Owner{Kind: Tenant, Name: "acme"}, Charges: []Charge{{Limit: l, Cost: cost}}},

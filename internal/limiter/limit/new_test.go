@@ -11,8 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Every number of a limit is checked before it can reach the arithmetic, and the error names the field for the
-// operator.
+// Guarantees that every number of a limit is checked, and that the error names the field.
 func TestNewErrors(t *testing.T) {
 	paris, err := time.LoadLocation("Europe/Paris")
 	if err != nil {
@@ -43,7 +42,7 @@ func TestNewErrors(t *testing.T) {
 		name  string
 		limit limit.Limit
 		tier  int
-		field string // "" is no error
+		field string // "" means no error
 	}{
 		{"fine", whole(func(*limit.Limit) {}), 0, ""},
 		{"longest id", whole(func(l *limit.Limit) { l.ID = strings.Repeat("a.B_-9zz", 8) }), 0, ""},
@@ -159,7 +158,7 @@ func TestNewErrors(t *testing.T) {
 	}
 }
 
-// Someone who writes a plan wants every mistake in one run.
+// Guarantees that New reports all errors of a limit, not only the first one.
 func TestNewReportsEveryError(t *testing.T) {
 	_, err := limit.New(limit.Limit{ID: "a b", MaxCost: -1, Mode: 9, Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow}, {Algorithm: limit.TokenBucket, Threshold: 1, Period: time.Second, Burst: -1,
@@ -172,7 +171,7 @@ func TestNewReportsEveryError(t *testing.T) {
 	}
 }
 
-// A limit must not change under a decision: New keeps its own tiers.
+// Guarantees that New copies the tiers, so that a limit cannot change under a decision.
 func TestNewCopies(t *testing.T) {
 	in := limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 5, Period: time.Second}}}
 	l := mustNew(t, in)
@@ -185,11 +184,12 @@ func TestNewCopies(t *testing.T) {
 	}
 }
 
-// A plan that a person can write must load at once: an odd period once took minutes of looking for a divisor.
+// Guarantees that New checks a limit with any period within a moment. A search for a divisor of the period could take
+// minutes.
 func TestOddPeriodsLoadAtOnce(t *testing.T) {
 	start := time.Now()
 	for _, ms := range []int64{1_048_583, 15_485_867, 31_622_399_999,
-		31_622_399_989} { // primes, and near the longest period
+		31_622_399_989} { // primes near the longest period
 		mustNew(t, limit.Limit{ID: "odd", Tiers: []limit.Tier{
 			{Algorithm: limit.SlidingWindow, Threshold: limit.MaxSlidingUnits,
 				Period: time.Duration(ms) * time.Millisecond}}})

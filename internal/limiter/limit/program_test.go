@@ -27,14 +27,14 @@ func programLimits(r *rand.Rand, n int) []*Limit {
 			}
 			l.Tiers = append(l.Tiers, tier)
 		}
-		if made, err := New(l); err == nil { // not if two tiers are the same counter
+		if made, err := New(l); err == nil { // New refuses two tiers that are the same counter
 			out = append(out, made)
 		}
 	}
 	return out
 }
 
-// sequence decides by the sequence of [Decision.Begin].
+// sequence decides with the calls that follow [Decision.Begin].
 func sequence(t *testing.T, d *Decision, req *Request, now int64, states []State, charge bool) {
 	t.Helper()
 	e, err := d.Begin(req, now)
@@ -56,7 +56,7 @@ func sequence(t *testing.T, d *Decision, req *Request, now int64, states []State
 	}
 }
 
-// told is all that callers can read of a decision.
+// told returns everything that callers can read of a decision.
 func told(d *Decision) string {
 	out := fmt.Sprintln(d.Allowed, d.Never, d.RetryAt, d.RetryAfter(), d.Fullest(), d.Now, d.Owner, d.Degraded)
 	for i := range d.Results {
@@ -71,9 +71,9 @@ func told(d *Decision) string {
 	return out
 }
 
-// Guarantees that a Program decides as the sequence does, in everything that callers can read and in every state, or
-// leaves the states alone. Decisions are reused for owners and requests of all sorts, and the clock steps back at
-// times.
+// Guarantees that a Program makes the same decision as the sequence, in everything that callers can read and in every
+// state, or leaves the states as they are. Decisions are reused for owners and requests of all kinds, and the clock
+// sometimes steps back.
 func TestProgramDecidesLikeTheSequence(t *testing.T) {
 	decided, denied := map[Algorithm]int{}, 0
 	for seed := range uint64(300) {
@@ -149,8 +149,7 @@ func TestProgramDecidesLikeTheSequence(t *testing.T) {
 	}
 }
 
-// A Program must not decide what it was not made for. Each request here would be charged wrongly by a Program that
-// did not look.
+// Guarantees that a Program declines each request that it was not made for. It would charge each of these wrongly.
 func TestProgramDeclines(t *testing.T) {
 	make1 := func(l Limit) *Limit {
 		made, err := New(l)
@@ -171,7 +170,7 @@ func TestProgramDeclines(t *testing.T) {
 	of := func(charges ...Charge) Request { return Request{Owner: Owner{Tenant, "acme"}, Charges: charges} }
 	one := func(l *Limit) Charge { return Charge{Limit: l, Cost: 1} }
 	both := []*Tier{&a.Tiers[0], &a.Tiers[1], &b.Tiers[0]}
-	late := State{a: now + 3600_000_000, b: 0, c: 5} // as of an hour from now
+	late := State{a: now + 3600_000_000, b: 0, c: 5} // a time that is an hour ahead
 	withLeases := of(one(a), one(b))
 	withLeases.Leases = make([]LeaseRequest, 3)
 	for name, tc := range map[string]struct {
@@ -221,13 +220,13 @@ func TestProgramDeclines(t *testing.T) {
 			}
 		})
 	}
-	// A decision that was made from leases must not lend its leases to the next one.
+	// A decision from leases must not keep its leases when it is reused.
 	var d Decision
 	if _, err := d.Begin(&withLeases, now); err != nil {
 		t.Fatal(err)
 	}
 	plain := of(one(a))
 	if NewProgram(both).Decide(&d, &plain, now, make([]State, 3), true) {
-		t.Error("a decision that still has leases was made in place")
+		t.Error("a Program decided into a decision that still has leases")
 	}
 }

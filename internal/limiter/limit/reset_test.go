@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestResetAfterAlign guarantees what ResetAt and MoreAt say after a change of align: something is used until ResetAt,
-// and nothing from then on; more is left at MoreAt, and no more a microsecond before. The next window of the owner's
-// grid takes over the count of the window that the owner had before.
+// TestResetAfterAlign guarantees what ResetAt and MoreAt return after a change of align: units are used until ResetAt
+// and none from then on, and more remains at MoreAt but not a microsecond before. The next window of the owner's grid
+// takes over the count of the window that was open at the change.
 func TestResetAfterAlign(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for _, algorithm := range []Algorithm{FixedWindow, SlidingWindow} {

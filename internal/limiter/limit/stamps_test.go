@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-const fitted = 20 // threshold of the limits
+const fitted = 20 // the threshold of the limits
 
-// Guarantees that a store can bound the stamps of a counter: the limit is then stricter than with all stamps, and never
-// looser, and what a result and a receipt say of it stays true.
+// Guarantees that a store can bound the stamps of a counter. The limit is then stricter than with all stamps, and never
+// looser, and its results and receipts stay right.
 func TestFitStamps(t *testing.T) {
 	const period = 10 * time.Second
 	for _, tier := range []Tier{
@@ -43,7 +43,7 @@ func fitStamps(t *testing.T, in Tier, most int) {
 		if !e.Settle() {
 			denied++
 			if at := d.RetryAt; at <= now || !once(l, s.Clone(), at, req.Charges[0].Cost).Allowed {
-				t.Fatalf("%+v at %d: denied until %d, and that is wrong", s, now, at)
+				t.Fatalf("%+v at %d: denied until %d, which is wrong", s, now, at)
 			}
 			continue
 		}
@@ -81,7 +81,7 @@ func fitStamps(t *testing.T, in Tier, most int) {
 		}
 	}
 	if allowed < 2000 || denied < 2000 || refunded < 500 {
-		t.Errorf("%d allowed, %d denied, %d refunded: the script does not press", allowed, denied, refunded)
+		t.Errorf("%d allowed, %d denied, %d refunded: the script shows too little", allowed, denied, refunded)
 	}
 	if tier.FreshAt(&s) <= now {
 		t.Error("a counter in use can be forgotten")

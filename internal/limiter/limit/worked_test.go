@@ -7,9 +7,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// The worked examples of the sources. A limiter that answers them otherwise counts something else than they describe.
+// Worked examples of the documents from which the algorithms come.
 
-// A window's edges are those of the wall clock: whoever reads a header must find the same ones.
+// Guarantees that the edges of a window are those of the wall clock.
 func TestWindowOfTheSLAForm(t *testing.T) {
 	l := oneTier(t, "sla", limit.Tier{Algorithm: limit.FixedWindow, Threshold: 1, Period: 10 * time.Second})
 	now := time.UnixMilli(162731878077)
@@ -32,7 +32,8 @@ func TestWindowOfTheSLAForm(t *testing.T) {
 	}
 }
 
-// The edge effect, and what cures it: five per five seconds, asked at both sides of an edge.
+// Guarantees what each algorithm admits around the edge of a window: five per five seconds, requested on both sides of
+// an edge.
 func TestEdgeEffect(t *testing.T) {
 	before, after := time.Unix(1_000_004, 900_000_000), time.Unix(1_000_005, 100_000_000)
 	for _, tc := range []struct {
@@ -50,7 +51,7 @@ func TestEdgeEffect(t *testing.T) {
 	}
 }
 
-// Both tiers hold: ten in any one second, and fifty over all ten.
+// Guarantees that both tiers of a limit apply: ten in any second, and fifty in ten seconds.
 func TestTwoTiers(t *testing.T) {
 	l := mustNew(t, limit.Limit{ID: "tiers", Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Second},
@@ -72,7 +73,7 @@ func TestTwoTiers(t *testing.T) {
 	}
 }
 
-// A day in 24 hourly sub-counters: what was spent in an hour comes back once that hour is wholly a day old.
+// Guarantees that with 24 hourly sub-counters, the units of an hour are free again when that hour ended a day ago.
 func TestDayInSubCounters(t *testing.T) {
 	l := oneTier(t, "day", limit.Tier{Algorithm: limit.SlidingBuckets, Threshold: 300, Period: 24 * time.Hour,
 		Buckets: 24})
@@ -88,12 +89,12 @@ func TestDayInSubCounters(t *testing.T) {
 		at   time.Duration
 		want int
 	}{
-		{24 * time.Hour, 0},                         // the first hour's 13 still count
+		{24 * time.Hour, 0},                         // the 13 units of the first hour still count
 		{24*time.Hour + 59*time.Minute, 0},          //
-		{25 * time.Hour, 13},                        // the first hour is over
+		{25 * time.Hour, 13},                        // the first hour has ended a day ago
 		{25*time.Hour + 59*time.Minute, 0},          //
 		{26 * time.Hour, 13},                        //
-		{50*time.Hour - time.Microsecond, 300 - 26}, // every hour of the first day is gone, those of the second not
+		{50*time.Hour - time.Microsecond, 300 - 26}, // all hours of the first day are free, and none of the second
 	} {
 		if got := b.admits(400, midnight.Add(tc.at), l); got != tc.want {
 			t.Errorf("%s after the first midnight: %d admitted, want %d", tc.at, got, tc.want)
@@ -101,7 +102,8 @@ func TestDayInSubCounters(t *testing.T) {
 	}
 }
 
-// A bucket of five, refilled by two every two seconds: its rate is continuous, one unit a second.
+// Guarantees that the rate of a bucket is continuous: five units, refilled by two every two seconds, gain one unit a
+// second.
 func TestBucketOfFive(t *testing.T) {
 	l := oneTier(t, "bucket", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 2, Period: 2 * time.Second, Burst: 5})
 	b := newBook(t)
@@ -117,7 +119,8 @@ func TestBucketOfFive(t *testing.T) {
 	}
 }
 
-// GET /product/* 1000 and PUT 100 per ten seconds: two limits of a tenant do not touch each other, nor other tenants.
+// Guarantees that two limits of a tenant do not affect each other, nor other tenants: GET /product/* 1000 and PUT 100
+// per ten seconds.
 func TestTwoEndpointsPerTenant(t *testing.T) {
 	get := mustNew(t, limit.Limit{ID: "get-product", Per: "endpoint",
 		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1000, Period: 10 * time.Second}}})
@@ -146,7 +149,7 @@ func TestTwoEndpointsPerTenant(t *testing.T) {
 	}
 }
 
-// A leaky bucket lets one through per interval, however many knock.
+// Guarantees that a leaky bucket admits one request per interval, however many are made.
 func TestLeakyBucketIsEven(t *testing.T) {
 	l := oneTier(t, "leaky", limit.Tier{Algorithm: limit.LeakyBucket, Threshold: 3, Period: time.Second})
 	b := newBook(t)

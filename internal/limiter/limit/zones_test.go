@@ -17,9 +17,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// goZones returns every time zone of Go's own zone data. That is the data of a program on a machine without zone files,
-// and its tables end years before those of most systems. Zones with equal data are returned once, under their first
-// name.
+// goZones returns every time zone of Go's own zone data. A program uses this data on a machine without zone files. Its
+// tables end years before those of most systems. Of zones with equal data only the first one, by name, is returned.
 func goZones(tb testing.TB) []*time.Location {
 	tb.Helper()
 	root, err := exec.CommandContext(tb.Context(), "go", "env", "GOROOT").Output()
@@ -60,10 +59,10 @@ func goZones(tb testing.TB) []*time.Location {
 	return zones
 }
 
-// clock is what the clocks of a zone show over some years: its offsets from UTC, ascending by time.
+// clock holds the offsets of a zone from UTC over some years, in ascending order of time.
 type clock []offsetFrom
 
-// offsetFrom is the zone's offset from one time until that of the next offsetFrom, seconds.
+// offsetFrom is the offset of the zone from one time until that of the next offsetFrom, in seconds.
 type offsetFrom struct{ from, offset int64 }
 
 func offsetOf(loc *time.Location, at int64) int64 {
@@ -71,8 +70,8 @@ func offsetOf(loc *time.Location, at int64) int64 {
 	return int64(offset)
 }
 
-// readClock looks at the clock every six hours, and every half minute of the six hours in which it was changed: changes
-// of all zones since 1970 are on a half minute, and no zone has two within four days.
+// readClock reads the clock every six hours, and every half minute of six hours in which it was changed. Since 1970,
+// all changes of all zones have been on a half minute, and no zone has had two changes within four days.
 func readClock(loc *time.Location, from, until int64) clock {
 	c := clock{{from, offsetOf(loc, from)}}
 	for at := from; at < until; at += 6 * 3600 {
@@ -89,8 +88,8 @@ func readClock(loc *time.Location, from, until int64) clock {
 	return c
 }
 
-// firstOf is the first time at which the clock shows the day or a later one, in µs: the earliest, over the spans of one
-// offset, at which the day has begun by that offset.
+// firstOf returns the first time at which the clock shows the day or a later one, in µs. Over the spans of one offset,
+// it is the earliest time at which the day has begun by that offset.
 func (c clock) firstOf(day time.Time) int64 {
 	midnight := day.Unix()
 	i, _ := slices.BinarySearchFunc(c, midnight-30*3600,
@@ -111,12 +110,12 @@ func (c clock) changedNear(day time.Time) bool {
 	return i < len(c) && c[i].from <= at+near && i > 0
 }
 
-// civilDay is a date, as its midnight in UTC. A day that the month does not have is the month's last.
+// civilDay returns a date as its midnight in UTC. If the month does not have the day, it is the last day of the month.
 func civilDay(y int, m time.Month, d int) time.Time {
 	return time.Date(y, m, min(d, time.Date(y, m+1, 0, 0, 0, 0, 0, time.UTC).Day()), 0, 0, 0, 0, time.UTC)
 }
 
-// calendarsOf are the calendars that are compared in every zone.
+// calendarsOf returns the calendars that are compared in every zone.
 func calendarsOf(loc *time.Location) []*limit.Calendar {
 	out := []*limit.Calendar{{Every: limit.Day}, {Every: limit.Week}, {Every: limit.Year}}
 	for _, anchor := range []int{0, 29, 30, 31} {
@@ -132,7 +131,7 @@ func calendarsOf(loc *time.Location) []*limit.Calendar {
 	return out
 }
 
-// firstDays are the days, within some years, on which a period begins.
+// firstDays returns the days, within some years, on which a period begins.
 func firstDays(c *limit.Calendar, from, to int) (days []time.Time) {
 	last := civilDay(to, time.December, 31)
 	switch day := civilDay(from, time.January, 1); c.Every {
@@ -161,10 +160,10 @@ func firstDays(c *limit.Calendar, from, to int) (days []time.Time) {
 }
 
 // Guarantees that in every time zone the periods of every calendar begin at the first instant of their first day,
-// follow each other without a gap or an overlap, and name themselves at each of their instants. The years go far beyond
-// the tables of the zones, where Go works by the zone's rule. `make soak` tries every year to 2400. A usual run ends in
-// 2110, but for the last years: from 2038 on every year of a zone follows one rule. A short run leaves out most years,
-// and of the others most days on which nothing happens.
+// follow each other without a gap or an overlap, and are found from each of their instants. The years go far beyond the
+// tables of the zones, where Go uses the rule of the zone. `make soak` tests every year until 2400. A usual run ends in
+// 2110 and adds the last years, because from 2038 on every year of a zone follows one rule. A short run leaves out most
+// years, and of the others most days on which nothing happens.
 func TestCalendarInEveryZone(t *testing.T) {
 	spans := [][2]int{{1970, 2110}, {2396, 2400}}
 	switch {
@@ -187,13 +186,13 @@ func TestCalendarInEveryZone(t *testing.T) {
 	}
 }
 
-// comparePeriods compares the periods that begin on the days with what the clock shows.
+// comparePeriods compares the periods that begin on the days with the clock.
 func comparePeriods(t *testing.T, c *limit.Calendar, clock clock, days []time.Time) {
 	t.Helper()
 	show := func(at int64) string { return time.UnixMicro(at).In(c.Location).Format(time.RFC3339Nano) }
 	for i, day := range days[:len(days)-1] {
 		start, end := clock.firstOf(day), clock.firstOf(days[i+1])
-		if start == end { // the zone left the day out
+		if start == end { // the zone left out the day
 			continue
 		}
 		eventful := clock.changedNear(day) || clock.changedNear(days[i+1]) || day.Month() != day.AddDate(0, 0,
@@ -214,8 +213,8 @@ func comparePeriods(t *testing.T, c *limit.Calendar, clock clock, days []time.Ti
 	}
 }
 
-// Guarantees that no zone data, however odd, keeps a period from being found: what is found holds the instant. The zone
-// changes its clocks every ten minutes by forty days, which no search for a day's first instant can follow.
+// Guarantees that a period is found that contains the instant, whatever the zone data. The clocks of this zone change
+// every ten minutes by forty days, so no search for the first instant of a day can succeed.
 func TestCalendarOfAnOddZone(t *testing.T) {
 	zone := oddZone(t)
 	for every := limit.Day; every <= limit.Year; every++ {
@@ -234,8 +233,8 @@ func TestCalendarOfAnOddZone(t *testing.T) {
 	}
 }
 
-// oddZone is a zone whose clocks go from twenty days behind UTC to twenty days ahead of it, and back, every ten minutes
-// of the first days of 1970.
+// oddZone returns a zone whose clocks alternate every ten minutes between twenty days behind and twenty days ahead of
+// UTC, in the first days of 1970.
 func oddZone(tb testing.TB) *time.Location {
 	tb.Helper()
 	const changes, ahead = 1500, 20 * 86400
@@ -245,8 +244,8 @@ func oddZone(tb testing.TB) *time.Location {
 		}
 		return b
 	}
-	header := append([]byte("TZif\x00"), make([]byte, 15)...) // RFC 9636, version 1
-	// UT and standard indicators, leap seconds, changes, types, bytes of names
+	header := append([]byte("TZif\x00"), make([]byte, 15)...)
+	// The counts of UT and standard indicators, leap seconds, changes, types, and bytes of names.
 	for _, count := range []int64{0, 0, 0, changes, 2, 4} {
 		header = number(header, 4, count)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/refresh"
 )
 
-// Guarantees that nothing goes on after Close: a Lambda that was told to end has little time.
+// Guarantees that no goroutine is left after Close: a Lambda environment that shuts down has little time.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
@@ -27,7 +27,7 @@ const (
 
 var errDown = errors.New("the source is down")
 
-// reader is a way in which the source answers.
+// reader is an answer of the source.
 type reader func(context.Context) (string, error)
 
 func says(value string) reader { return func(context.Context) (string, error) { return value, nil } }
@@ -50,7 +50,7 @@ func slowly(d time.Duration, then reader) reader {
 	}
 }
 
-// world is a cache, and the source behind it.
+// world is a cache with its source.
 type world struct {
 	*refresh.Cache[string]
 	t *testing.T
@@ -58,7 +58,7 @@ type world struct {
 	mu     sync.Mutex
 	next   reader
 	asked  []time.Time
-	before []string // what was in use when the source was asked
+	before []string // the values that were in use when the source was called
 	ended  []refresh.End[string]
 }
 
@@ -116,7 +116,7 @@ func text(value *string) string {
 	return *value
 }
 
-// want fails unless the value in use is this one, and so many reads were begun.
+// want fails unless this value is in use, and that many reads were begun.
 func (w *world) want(value string, reads int) {
 	w.t.Helper()
 	synctest.Wait()
@@ -125,7 +125,7 @@ func (w *world) want(value string, reads int) {
 	}
 }
 
-// first is what First returns at once or after a wait, which must be there.
+// first calls First, which must return a value.
 func (w *world) first() {
 	w.t.Helper()
 	if _, err := w.First(w.t.Context(), time.Now()); err != nil {
@@ -138,15 +138,16 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// timed is how long f takes.
+// timed returns how long f takes.
 func timed(f func()) time.Duration {
 	began := time.Now()
 	f()
 	return time.Since(began)
 }
 
-// Guarantees that all who want the first value share one read and wait no longer than Config.Wait, or than their
-// context, that the error says why there is none, and that who comes later has what was read meanwhile.
+// Guarantees that all callers that want the first value share one read, that they wait at most Config.Wait or until
+// their context ends, that the error says why there is no value, and that later callers get the value that was read
+// meanwhile.
 func TestFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, slowly(3*time.Second, says("a")))
@@ -179,13 +180,13 @@ func TestFirst(t *testing.T) {
 			t.Errorf("First took %v although there is a value", took)
 		}
 		pass(24 * time.Hour)
-		w.first() // it is upkeep that looks for others
+		w.first() // only Upkeep reads a newer value
 		w.want("a", 1)
 	})
 }
 
-// Guarantees that the cause of a failure is told, at once also to who comes before the next read, and that a read which
-// ends with its time is one.
+// Guarantees that callers get the cause of a failure, also at once if they come before the next read, and that a read
+// whose time has ended is a failure.
 func TestFirstFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, down)
@@ -210,7 +211,7 @@ func TestFirstFails(t *testing.T) {
 	})
 }
 
-// Guarantees that a source that is away is asked less and less often, down to a bound, at times that differ between
+// Guarantees that the intervals between calls of a failing source grow up to a bound, and that the times differ between
 // caches.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -250,8 +251,8 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// Guarantees that a value stays in use while it cannot be read again, that a source which fails is then asked at most
-// once per cooldown, and less often the longer it lasts, and that the first success ends the row.
+// Guarantees that a value stays in use while reads fail, that a failing source is called at most once per cooldown and
+// less often the longer it fails, and that the first success resets this.
 func TestLastKnownGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, says("a"))
@@ -303,8 +304,8 @@ func TestLastKnownGood(t *testing.T) {
 	})
 }
 
-// Guarantees when a value is read again: not while it is young, beside the caller up to a fifth after its age, and
-// overdue from twice its age on; and that a clock set back does not stop it.
+// Guarantees that a young value is not read again, that a value is read in the background within a fifth after its age,
+// and that it is overdue from twice its age on, also if the clock is set back.
 func TestUpkeep(t *testing.T) {
 	for after, want := range map[time.Duration]struct{ began, overdue bool }{
 		0:                      {false, false},
@@ -331,8 +332,8 @@ func TestUpkeep(t *testing.T) {
 	}
 }
 
-// Guarantees that age counts from when the value was asked for, by the caller's clock, that it begins anew with each
-// read, and that caches which began together do not go on together.
+// Guarantees that age counts from the time at which the value was requested, by the caller's clock, that each read
+// resets it, and that caches which began at the same time do not read at the same times.
 func TestAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, slowly(time.Second, says("a")))
@@ -349,7 +350,7 @@ func TestAge(t *testing.T) {
 			t.Error("what was just read is old")
 		}
 		const caches, steps = 200, 10
-		var old [steps + 1]int // caches that read again, by tenths of a fifth
+		var old [steps + 1]int // the number of caches that read again, by tenths of the last fifth
 		for range caches {
 			w := open(t, says("a"))
 			w.first()
@@ -369,8 +370,8 @@ func TestAge(t *testing.T) {
 	})
 }
 
-// Guarantees that without a value Upkeep begins to read it and calls nothing overdue, and that Warm does and then no
-// more.
+// Guarantees that without a value Upkeep begins a read and reports nothing as overdue, and that Warm reads the first
+// value only.
 func TestNoValueYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, says("a"))
@@ -390,8 +391,8 @@ func TestNoValueYet(t *testing.T) {
 	})
 }
 
-// Guarantees that each read holds up those who go on with an old value only while it is young, and not longer than they
-// may wait for the first: of a source that hangs the callers see half a second, once.
+// Guarantees that a read delays callers with an old value only while the read is young, and no longer than they may
+// wait for the first value: a source that does not answer delays them by half a second, once.
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, says("a"))
@@ -406,7 +407,7 @@ func TestAwait(t *testing.T) {
 					"hear that it is overdue", r.Began, overdue)
 			}
 			if len(waits) == 0 {
-				pass(200 * time.Millisecond) // which the caller did something else in
+				pass(200 * time.Millisecond) // in which the caller does something else
 			}
 			waits = append(waits, timed(func() { w.Await(t.Context(), r) }))
 			pass(100 * time.Millisecond)
@@ -439,8 +440,8 @@ func TestAwait(t *testing.T) {
 	})
 }
 
-// Guarantees that a look finds what is new once per cooldown, counted from when the last one was asked for, also by a
-// clock that was set back, and that who waits for it is told when it could not be had.
+// Guarantees that Renew reads at most once per cooldown, counted from the time of the last request, also with a clock
+// that was set back, and that it returns the error of the read.
 func TestRenew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, says("a"))
@@ -468,7 +469,7 @@ func TestRenew(t *testing.T) {
 		w.want("c", 3)
 		w.set(down)
 		renew(asked.Add(cooldown), errDown, 0)
-		renew(asked.Add(cooldown), errDown, 0) // nobody asks again, but what is there may not be the newest
+		renew(asked.Add(cooldown), errDown, 0) // nobody reads again, but there may be a newer value
 		w.set(slowly(time.Second, says("d")))
 		renew(asked.Add(24*time.Hour), nil, time.Second)
 		w.want("d", 5)
@@ -487,9 +488,9 @@ func TestRenew(t *testing.T) {
 	})
 }
 
-// Guarantees that a read which a freeze cut does not stand in the way of the next: the caller's clock jumps, this
-// process's does not, and the answer never comes. What was given up changes nothing, tells nothing and is not counted,
-// and those who wait for it are let go; one that may still be answered is waited for.
+// Guarantees that a read that was cut off by a freeze does not prevent the next one: the caller's clock jumps, that of
+// the process does not, and the answer never comes. A read that was given up changes nothing, reports nothing and is
+// not counted, and its waiting callers go on. A read that may still be answered is waited for.
 func TestFrozen(t *testing.T) {
 	for name, way := range map[string]time.Duration{"ahead": 1, "back": -1} {
 		t.Run(name, func(t *testing.T) {
@@ -497,7 +498,7 @@ func TestFrozen(t *testing.T) {
 				var late sync.WaitGroup
 				w := open(t, func(ctx context.Context) (string, error) {
 					<-ctx.Done()
-					return "late", nil // it had come just before
+					return "late", nil // the answer had come just before
 				})
 				began := time.Now()
 				w.Warm(began)
@@ -532,8 +533,8 @@ func TestFrozen(t *testing.T) {
 	}
 }
 
-// Guarantees that with a freeze after each request, and a source that hangs, reads come once per cooldown, and that a
-// read which was cut off does not pass for the newest.
+// Guarantees that with a freeze after each request, and a source that does not answer, there is one read per cooldown,
+// and that a read which was cut off does not count as the newest value.
 func TestFrozenAgainAndAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, says("a"))
@@ -559,8 +560,8 @@ func TestFrozenAgainAndAgain(t *testing.T) {
 	})
 }
 
-// Guarantees that Close ends a read under way and returns after it, that nothing begins afterwards, that a value which
-// is there stays, and that a read which Close ended is no failure to tell of.
+// Guarantees that Close cancels a read and waits for it, that no read begins afterwards, that a value stays, and that a
+// read which Close has cancelled is not reported as a failure.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, func(ctx context.Context) (string, error) {
@@ -596,14 +597,14 @@ func TestClose(t *testing.T) {
 		had.want("a", 1)
 		givenUp := open(t, hangs)
 		givenUp.Warm(time.Now())
-		givenUp.Warm(time.Now().Add(time.Hour)) // beside it another
+		givenUp.Warm(time.Now().Add(time.Hour)) // begins another read beside it
 		synctest.Wait()
-		givenUp.Close() // which goleak watches
+		givenUp.Close() // goleak fails the test if a goroutine is left
 	})
 }
 
-// Guarantees that what Ended does is done before those who wait for the read go on: keys that it takes back verify
-// nothing any more.
+// Guarantees that Ended returns before the callers that wait for the read go on: keys that it removes verify nothing
+// any more.
 func TestEndedComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := false
@@ -622,8 +623,8 @@ func TestEndedComesFirst(t *testing.T) {
 	})
 }
 
-// Guarantees that the source is given what is in use, and that it is handed back as it is; and that the context of a
-// read ends with it, so that nothing is left of it.
+// Guarantees that the source gets the value in use and can return it unchanged, and that the context of a read ends
+// with it.
 func TestBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var of context.Context
@@ -649,8 +650,8 @@ func TestBefore(t *testing.T) {
 	})
 }
 
-// Guarantees that a mistake of a reader does not end the process, which may have a good value, and that nothing of it
-// is told.
+// Guarantees that a panic of a reader does not end the process, which may have a good value, and that its text is not
+// reported.
 func TestPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, func(context.Context) (string, error) { panic("a secret") })
@@ -660,7 +661,7 @@ func TestPanic(t *testing.T) {
 	})
 }
 
-// Guarantees that all that can be called goes on at once without a race, with a source that does all that it may do.
+// Guarantees that all methods can be called concurrently without a race, whatever the source does.
 func TestConcurrently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, says("a"))
@@ -673,7 +674,7 @@ func TestConcurrently(t *testing.T) {
 					if r, overdue := w.Upkeep(now); overdue {
 						w.Await(t.Context(), r)
 					}
-					_ = w.Renew(t.Context(), now) // a source that is away is an error
+					_ = w.Renew(t.Context(), now) // if the source fails, this is an error
 					w.Warm(now)
 					if v, err := w.First(t.Context(), now); err != nil || v == nil || w.Stats().Value == nil {
 						t.Errorf("First = %s, %v; want a value", text(v), err)
@@ -692,11 +693,11 @@ func TestConcurrently(t *testing.T) {
 	})
 }
 
-// Guarantees that a value which is there costs a request nothing that a collector has to find again.
+// Guarantees that a request allocates nothing if there is a young value.
 func TestAllocatesNothing(t *testing.T) {
 	w := open(t, says("a"))
 	w.first()
-	w.Close() // what goes on beside would be counted
+	w.Close() // a read in the background would be counted
 	now := time.Now()
 	if n := testing.AllocsPerRun(100, func() {
 		if r, overdue := w.Upkeep(now); r.Began || overdue || w.Value() == nil {
@@ -707,8 +708,8 @@ func TestAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Guarantees that age is by the wall clock: a monotonic one may stand still in a freeze. (That of a bubble has no
-// reading.)
+// Guarantees that age is measured by the wall clock, because the monotonic clock may stand still in a freeze. (In a
+// bubble it has no reading.)
 func TestWallClock(t *testing.T) {
 	w := open(t, says("a"))
 	w.first()
@@ -717,7 +718,7 @@ func TestWallClock(t *testing.T) {
 	}
 }
 
-// Guarantees that a value which says itself how long it is good for is read again then, and not by the age of others.
+// Guarantees that a value that says how long it is valid is read again then, and not by Config's age.
 func TestRefreshOfTheValue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reads := 0

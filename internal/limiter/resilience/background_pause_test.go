@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Guarantees that spare leases are looked for once in a period, also by a process that was frozen, and never if that is
-// off: each look walks all leases, and would do so with every request.
+// Guarantees that spare leases are searched once in a period, also by a process that was frozen, and never if the
+// search is off: each search visits all leases.
 func TestSparePause(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	pause := spareTimer{period: time.Second}

@@ -14,8 +14,8 @@ import (
 
 func runBackgroundTasks(l *resilience.Chain) { l.RunBackgroundTasks(context.Background(), time.Now()) }
 
-// Guarantees that the chain of a frozen process does nothing by itself: a goroutine would stand still with the process,
-// and wake up in another request with what it knew before. What it has to do it does when it is told to.
+// Guarantees that the chain of a frozen process starts nothing by itself: a goroutine would be frozen with the process,
+// and go on during another request with old data. All its tasks run when Background is called.
 func TestFrozenDoesNothingByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
@@ -36,7 +36,7 @@ func TestFrozenDoesNothingByItself(t *testing.T) {
 			runBackgroundTasks(l)
 			<-time.After(time.Millisecond)
 		}
-		if asked := store.all(); len(asked) > 2 { // the second announcement comes anywhere in the period
+		if asked := store.all(); len(asked) > 2 { // the second announcement comes at any time of the period
 			t.Errorf("%d calls for a second of requests: %v", len(asked), asked)
 		}
 		before := len(store.all())
@@ -52,7 +52,7 @@ func TestFrozenDoesNothingByItself(t *testing.T) {
 }
 
 // Guarantees that a process whose monotonic clock stood still with it announces itself by the wall clock: the others
-// would count it as gone.
+// would otherwise count it as ended.
 func TestAnnouncingGoesByTheWallClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
@@ -69,7 +69,7 @@ func TestAnnouncingGoesByTheWallClock(t *testing.T) {
 	})
 }
 
-// Guarantees that spare units of a frozen instance get back to where others need them, beside its requests.
+// Guarantees that a frozen instance gives back spare units in the background of its requests.
 func TestBackgroundTasksGiveBackSpareLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
@@ -80,7 +80,7 @@ func TestBackgroundTasksGiveBackSpareLeases(t *testing.T) {
 		runBackgroundTasks(l)
 		held := l.Leases.Stats().Units
 		if held == 0 {
-			t.Fatal("no units in hand; nothing is tested")
+			t.Fatal("no units in hand; the test shows nothing")
 		}
 		back := func() (n int64) {
 			for _, c := range store.of(acme) {
@@ -89,7 +89,7 @@ func TestBackgroundTasksGiveBackSpareLeases(t *testing.T) {
 			return n
 		}
 		before := back()
-		<-time.After(5 * time.Second) // without a request: what is in hand will not be used
+		<-time.After(5 * time.Second) // without a request: the leased units will not be used
 		if got := back(); got != before {
 			t.Errorf("%d units were given back by themselves", got-before)
 		}
@@ -104,8 +104,8 @@ func TestBackgroundTasksGiveBackSpareLeases(t *testing.T) {
 	})
 }
 
-// Guarantees that background tasks which a store holds up end with their context: what goes on beside a request must
-// not outlive it for long.
+// Guarantees that background tasks that wait for a store end with their context: they must not outlive their request
+// for long.
 func TestBackgroundTasksEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
@@ -128,7 +128,7 @@ func TestBackgroundTasksEndWithTheirContext(t *testing.T) {
 	})
 }
 
-// Guarantees that each call of a store is told once, by the store's name, and as failed only where it is the store that
+// Guarantees that each call of a store is observed once, by the store's name, and as failed only if the store has
 // failed.
 func TestCallsAreObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestCallsAreObserved(t *testing.T) {
 		quotas.set(false, true)
 		time.AfterFunc(5*time.Millisecond, leave)
 		if err := l.Decide(left, quota, time.Now(), &d); err == nil {
-			t.Fatal("a caller that has left is answered")
+			t.Fatal("a call with a cancelled context is answered")
 		}
 		late, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 		defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// answering fails as long as err is set, and counts how often it was asked.
+// answering is a store that fails while err is set, and counts its calls.
 type answering struct {
 	limit.Store
 	err   error
@@ -24,9 +24,9 @@ func (s *answering) Decide(context.Context, *limit.Request, time.Time, *limit.De
 	return s.err
 }
 
-// Guarantees that a process which is frozen between requests, with a monotonic clock that stands still meanwhile, asks
-// its store again when the cooldown is over by the wall clock: once, until that succeeds. Otherwise a function that is
-// called once a minute would stay on its backstop for as many calls as fit their time into a cooldown.
+// Guarantees that a process that is frozen between requests, whose monotonic clock stands still meanwhile, calls its
+// store once the cooldown is over by the wall clock: one probe, and then the next cooldown. Otherwise a function that
+// is called once a minute would stay on its backstop for as many calls as their times fit into a cooldown.
 func TestBreakerThaws(t *testing.T) {
 	store := &answering{err: errors.New("connection refused")}
 	b, err := NewBreaker(BreakerConfig{Name: "Redis", Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
@@ -51,7 +51,7 @@ func TestBreakerThaws(t *testing.T) {
 	ask(ErrBreakerOpen, 5)
 	wall += time.Minute
 	ask(store.err, 6)      // the probe after the thaw
-	ask(ErrBreakerOpen, 6) // and not five of them
+	ask(ErrBreakerOpen, 6) // not called again for the other five
 	wall += 1500 * time.Millisecond
 	ask(ErrBreakerOpen, 6) // the second cooldown is twice as long
 	if n := b.Stats(); n.State != StateOpen || n.Opened != 1 || n.Probes != 1 {
@@ -65,10 +65,10 @@ func TestBreakerThaws(t *testing.T) {
 	}
 	store.err = errors.New("a packet was lost")
 	for i := range 4 {
-		ask(store.err, 8+i) // as before: a few failures do not open it
+		ask(store.err, 8+i) // as before, a few failures do not open the breaker
 	}
 	store.err = nil
 	ask(nil, 12)
-	wall -= time.Hour // set back: not shut out
+	wall -= time.Hour // the clock is set back, and calls are still made
 	ask(nil, 13)
 }

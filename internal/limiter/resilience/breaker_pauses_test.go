@@ -12,7 +12,7 @@ import (
 )
 
 // Guarantees that one pause of the store, in which many calls fail together, does not open the breaker, and that a
-// second one without a success between them does.
+// second pause without a success in between does.
 func TestBreakerCountsPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const together = 200
@@ -26,11 +26,11 @@ func TestBreakerCountsPauses(t *testing.T) {
 		ask := func() {
 			var d limit.Decision
 			_ = b.Decide(context.Background(), &limit.Request{Charges: []limit.Charge{{Limit: l, Cost: 1}},
-				// what becomes of it, the breaker's state says
+				// the test checks the state of the breaker, not the outcome
 				Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}}, time.Now(), &d)
 		}
 		store.fault = func() error {
-			<-time.After(8 * time.Millisecond) // of the test's own clock: the store's deadline
+			<-time.After(8 * time.Millisecond) // the store's deadline, by the test's own clock
 			return errGone
 		}
 		for pause := 1; pause <= 2; pause++ {

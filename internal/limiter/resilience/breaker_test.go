@@ -24,12 +24,12 @@ var (
 	quiet   = slog.New(slog.NewTextHandler(io.Discard, nil))
 )
 
-// flaky is a store that answers as fault says, or, where that is nil, as the store behind it does.
+// flaky is a store whose calls return the error of fault. If fault is nil, or returns nil, the wrapped store answers.
 type flaky struct {
 	limit.Store
-	fault func() error // called for each question
+	fault func() error // called for each call of the store
 	asked atomic.Int64
-	down  atomic.Bool // every question is errGone
+	down  atomic.Bool // every call fails with errGone
 }
 
 func newFlaky(t testing.TB, inner limit.Store) *flaky {
@@ -77,7 +77,7 @@ func (f *flaky) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	return f.Store.Refund(ctx, r, units, now)
 }
 
-// guarded is a store whose calls a breaker makes, as the router has them made.
+// guarded is a store whose calls are made by a breaker, as the router makes them.
 type guarded struct {
 	limit.Store
 	breaker *resilience.Breaker
@@ -110,7 +110,7 @@ func newLimit(t testing.TB, l limit.Limit) *limit.Limit {
 
 var acme = limit.Owner{Kind: limit.Tenant, Name: "acme"}
 
-// perSecond asks for one unit of a limit of a thousand a second.
+// perSecond returns a request for one unit of a limit of a thousand a second.
 func perSecond(t testing.TB) *limit.Request {
 	l := newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second,
 		Threshold: 1000}}})
@@ -125,17 +125,17 @@ func decide(b limit.Store, req *limit.Request) error {
 func TestBreakerContract(t *testing.T) {
 	limittest.RunStoreContract(t, limittest.Config{
 		New:     func(tb testing.TB) limit.Store { return newBreaker(tb, newFlaky(tb, nil)) },
-		Scripts: 20, // the store behind it runs them all
+		Scripts: 20, // the wrapped store runs all of them in its own test
 	})
 }
 
-// Guarantees that a burst of failures, and nothing less, opens it; that it then asks nothing until the cooldown is
-// over; and that an answer closes it.
+// Guarantees that a burst of failures opens the breaker and fewer failures do not, that it makes no calls until the
+// cooldown is over, and that a successful call closes it.
 func TestBreakerOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t, nil)
 		b, req := newBreaker(t, store), perSecond(t)
-		for range 10 { // four failures, an answer, and again
+		for range 10 { // four failures and a success, ten times
 			store.down.Store(true)
 			for range 4 {
 				if err := decide(b, req); !errors.Is(err, errGone) {
@@ -185,7 +185,8 @@ func TestBreakerOpens(t *testing.T) {
 	})
 }
 
-// Guarantees that half of the calls must be failures over at least 4 × Failures calls: fewer calls say too little.
+// Guarantees that the breaker opens if half of the calls fail, but only after at least 4 × Failures calls: fewer calls
+// say too little.
 func TestBreakerNeedsEnoughCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t, nil)
@@ -205,7 +206,8 @@ func TestBreakerNeedsEnoughCalls(t *testing.T) {
 	})
 }
 
-// Guarantees that a store which answers every other question does not cost the others their deadline for ever.
+// Guarantees that the breaker opens if every other call fails: otherwise these calls would wait for their deadline for
+// ever.
 func TestBreakerOpensWhenHalfFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t, nil)
@@ -220,7 +222,7 @@ func TestBreakerOpensWhenHalfFail(t *testing.T) {
 	})
 }
 
-// Guarantees that what is wrong with a request, or given up, never shuts out a store that is well.
+// Guarantees that an invalid request, and a call that was given up, do not count as failures of the store.
 func TestBreakerCountsOnlyTheStore(t *testing.T) {
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -248,7 +250,7 @@ func TestBreakerCountsOnlyTheStore(t *testing.T) {
 	}
 }
 
-// Guarantees that a call that is given up while the store has it counts for nothing either.
+// Guarantees that a call that is given up while the store works on it does not count either.
 func TestBreakerGivenUpMeanwhile(t *testing.T) {
 	store := newFlaky(t, nil)
 	b, req := newBreaker(t, store), perSecond(t)
@@ -271,8 +273,8 @@ func openBreaker(b *guarded, req *limit.Request) {
 	}
 }
 
-// Guarantees that a store which comes back meets one question of each instance, whatever its load, and that a probe
-// that fails is followed by a longer wait.
+// Guarantees that a store that comes back gets one call of each instance, whatever the load, and that a longer wait
+// follows a failed probe.
 func TestBreakerOneProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t, nil)
@@ -288,7 +290,7 @@ func TestBreakerOneProbe(t *testing.T) {
 			store.fault = func() error { return <-answer }
 			asked := store.asked.Load()
 			pass(least - 20*time.Millisecond)
-			for store.asked.Load() == asked { // a thousand callers at once, and again
+			for store.asked.Load() == asked { // a thousand concurrent callers, repeatedly
 				pass(20 * time.Millisecond)
 				var wg sync.WaitGroup
 				for range 1000 {
@@ -333,7 +335,7 @@ func TestBreakerOneProbe(t *testing.T) {
 	})
 }
 
-// Guarantees that a call from before the store was away, which comes back late, is not taken for the probe.
+// Guarantees that a call that began before the breaker opened, and ends late, is not taken for the probe.
 func TestBreakerStraggler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t, nil)
@@ -366,7 +368,7 @@ func TestBreakerStraggler(t *testing.T) {
 	})
 }
 
-// Guarantees that 50 instances that lost a store together do not come back to it together.
+// Guarantees that 50 instances that lost a store at the same time do not probe it at the same time.
 func TestBreakerSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const instances, bins = 50, 10
@@ -409,7 +411,7 @@ func TestBreakerSpread(t *testing.T) {
 	})
 }
 
-// Guarantees that a decision which is reused holds nothing of the one before if the store is not asked.
+// Guarantees that a reused decision keeps nothing of its previous use if the store is not called.
 func TestARefusedDecisionIsEmpty(t *testing.T) {
 	store := newFlaky(t, nil)
 	b, req := newBreaker(t, store), perSecond(t)
@@ -430,7 +432,7 @@ func TestARefusedDecisionIsEmpty(t *testing.T) {
 	}
 }
 
-// Guarantees that a breaker which is reset asks the store at once, and opens again only after as many failures as at
+// Guarantees that a breaker that is reset calls the store at once, and opens again only after as many failures as at
 // first.
 func TestBreakerReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -497,5 +499,5 @@ func TestNewBreakerRefuses(t *testing.T) {
 	}
 }
 
-// pass lets virtual time pass. It is for tests in a bubble only.
+// pass lets virtual time pass. It must be called in a bubble.
 func pass(d time.Duration) { <-time.After(d) }

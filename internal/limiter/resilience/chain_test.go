@@ -17,19 +17,19 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
-var errAway = errors.New("nobody is there")
+var errUnavailable = errors.New("the store is unavailable")
 
-// fake is a store in memory that notes what it is asked, and can be away or hang.
+// fake is a store in memory that records its calls, and can fail or hang.
 type fake struct {
 	*memory.Store
 
 	mu    sync.Mutex
 	away  bool
-	hangs bool // until it is asked no more
+	hangs bool // until the context of the call ends
 	calls []call
 }
 
-// call is one request, and what it was for.
+// call is one call of the store, and its purpose.
 type call struct {
 	owner    limit.Owner
 	ids      []string
@@ -64,7 +64,7 @@ func (f *fake) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 		return ctx.Err()
 	}
 	if away {
-		return errAway
+		return errUnavailable
 	}
 	return f.Store.Decide(ctx, req, now, d)
 }
@@ -142,7 +142,8 @@ func asks(owner limit.Owner, limits ...*limit.Limit) *limit.Request {
 	return req
 }
 
-// decides asks n times, a millisecond apart, and returns how many were admitted, and how many of all were marked.
+// decides asks n times, a millisecond apart, and returns how many requests were admitted, and how many decisions were
+// marked.
 func decides(tb testing.TB, s limit.Store, req *limit.Request, n int) (allowed, marked int64) {
 	tb.Helper()
 	var d limit.Decision
@@ -161,7 +162,7 @@ func decides(tb testing.TB, s limit.Store, req *limit.Request, n int) (allowed, 
 	return allowed, marked
 }
 
-// usedOf is what a store counts of each limit.
+// usedOf returns what a store counts of each limit.
 func usedOf(tb testing.TB, s limit.Store, req *limit.Request) (used []int64) {
 	tb.Helper()
 	var d limit.Decision
@@ -174,7 +175,7 @@ func usedOf(tb testing.TB, s limit.Store, req *limit.Request) (used []int64) {
 	return used
 }
 
-// What New cannot work with is an error that says what, and leaves nothing running.
+// Guarantees that New refuses an invalid configuration with an error that says what is wrong, and leaves no goroutine.
 func TestConfig(t *testing.T) {
 	store := newFake(t)
 	good := resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Log: quiet}
@@ -216,7 +217,8 @@ func TestConfig(t *testing.T) {
 	closeChain(t, newChain(t, good))
 }
 
-// With leases a busy limit takes few calls; without them each decision is one. Either admits each unit once.
+// Guarantees that leases make most calls of a busy limit unnecessary, that without leases each decision is a call, and
+// that both admit each unit once.
 func TestLeasesOnAndOff(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -241,7 +243,7 @@ func TestLeasesOnAndOff(t *testing.T) {
 	}
 }
 
-// Instances are counted in the store of the rates, where each of them announces itself.
+// Guarantees that instances are counted in the store of the rates, where each of them announces itself.
 func TestInstancesAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, quotas := newFake(t), newFake(t)
@@ -255,9 +257,9 @@ func TestInstancesAreCounted(t *testing.T) {
 				b.Instances.Count())
 		}
 		store.set(false, false)
-		<-time.After(time.Minute) // one that has just started counts more than once
+		<-time.After(time.Minute) // an instance that has just started counts more than once
 		for _, n := range []int{a.Instances.Count(), b.Instances.Count()} {
-			if n < 2 || n > 4 { // some announcements are seen twice
+			if n < 2 || n > 4 { // some announcements count twice
 				t.Errorf("%d instances, want 2, at most twice that", n)
 			}
 		}
@@ -269,8 +271,8 @@ func TestInstancesAreCounted(t *testing.T) {
 	})
 }
 
-// Quotas that have a store of their own are counted there, rates in theirs, each behind a breaker of its own: with the
-// quotas' store away, what needs no quota is decided as always.
+// Guarantees that quotas with a store of their own are counted there and rates in theirs, each behind a breaker of its
+// own: while the quotas' store fails, requests without a quota are decided as usual.
 func TestQuotasApart(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -314,7 +316,7 @@ func TestQuotasApart(t *testing.T) {
 					marked)
 			}
 			closeChain(t, l)
-			// At first 200, then without the quotas' store what its leases and 300 at most came to.
+			// First 200, and then, without the quotas' store, the rest of the leases and at most 300.
 			if got := usedOf(t, quotas, asks(acme, quota)); got[0] < 300 || got[0] > 605 {
 				t.Errorf("leases off %v: %d of the quota counted", off, got[0])
 			}
@@ -322,9 +324,9 @@ func TestQuotasApart(t *testing.T) {
 	}
 }
 
-// Close charges what was admitted without the store, and then gives back what was leased: in that order, for what is
-// given back too late is lost, and what is not charged is admitted twice. What the store counts then is what was
-// admitted.
+// Guarantees that Close first charges the store for what was admitted without it, and then gives back the leases: units
+// given back too late are lost, and units that are not charged are admitted twice. The store then counts exactly what
+// was admitted.
 func TestCloseGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
@@ -345,7 +347,7 @@ func TestCloseGivesBack(t *testing.T) {
 			}
 		}
 		store.set(false, false)
-		<-time.After(5 * time.Second) // the breaker's cooldown; what is pending waits for an answer
+		<-time.After(5 * time.Second) // the cooldown of the breaker; the pending units wait for a successful call
 		if st, fallback := l.Leases.Stats(), l.Stats(); st.Units == 0 || fallback.Waiting != 5 {
 			t.Fatalf("%d units in hand, %d owners have pending units; nothing is tested", st.Units, fallback.Waiting)
 		}
@@ -371,7 +373,7 @@ func TestCloseGivesBack(t *testing.T) {
 	})
 }
 
-// Close ends with its context where a store hangs, and says what is left undone.
+// Guarantees that Close ends with its context if a store hangs, and reports what is lost.
 func TestCloseIsBounded(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -387,7 +389,7 @@ func TestCloseIsBounded(t *testing.T) {
 			decides(t, l, req, 300)
 			rates.set(false, true)
 			quotas.set(false, true)
-			<-time.After(9 * time.Second) // the next announcement, too, may be under way
+			<-time.After(9 * time.Second) // the next announcement may be in progress, too
 			ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 			defer cancel()
 			began := time.Now()
@@ -400,7 +402,8 @@ func TestCloseIsBounded(t *testing.T) {
 	}
 }
 
-// Addresses and tenants are counted apart through one chain, whatever their names, with the store and without it.
+// Guarantees that addresses and tenants are counted separately in one chain, whatever their names, with the store and
+// without it.
 func TestAddressesAndTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)

@@ -22,11 +22,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 )
 
-// childEnv makes the test binary an instance of the limiter, which does what its standard input says. It holds a spec.
+// childEnv is the environment variable that makes the test binary an instance of the limiter, which reads commands from
+// its standard input. Its value is a spec.
 const childEnv = "SLUICE_TEST_CHILD"
 
-// A pool that lost its server tries to reach it once a second, until it does or finds itself closed: for a second after
-// Close.
+// A pool that has lost its server tries to reach it once a second, until it succeeds or notices that it was closed,
+// which may be a second after Close.
 var noLeak = goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
 
 func TestMain(m *testing.M) {
@@ -40,17 +41,17 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, noLeak)
 }
 
-// spec is what an instance is told at its start.
+// spec is the configuration of an instance.
 type spec struct {
 	Addr       string
 	Deadline   time.Duration // of a call
 	Goroutines int
 	Pause      time.Duration // of each goroutine between two decisions
-	Cooldown   time.Duration // of the breaker; at most twice that
-	Instances  int           // the most there may be
+	Cooldown   time.Duration // of the breaker; the longest is twice that
+	Instances  int           // the largest number of instances
 }
 
-// The tenants, each with limits of its own. Those of a year do not come back while a test runs.
+// The tenants, each with limits of its own. The units of a year do not become free while a test runs.
 const (
 	year    = "year"
 	single  = "single" // never leased
@@ -72,7 +73,7 @@ const (
 
 var backstopped = []string{year, single, second, bucket, pair, address}
 
-// requests is what each tenant asks.
+// requests returns the request of each tenant.
 func requests() (map[string]*limit.Request, error) {
 	window := func(units int64, period time.Duration) limit.Tier {
 		return limit.Tier{Algorithm: limit.FixedWindow, Threshold: units, Period: period}
@@ -112,33 +113,33 @@ func requests() (map[string]*limit.Request, error) {
 	return of, nil
 }
 
-// admitted is how many requests were.
+// admitted counts admitted requests.
 type admitted struct {
-	Store   int64 // by the store, or from what it had leased
-	Without int64 // marked
+	Store   int64 // by the store, or from leases
+	Without int64 // marked: without the store
 }
 
-// report is what an instance has done since its start.
+// report holds what an instance has done since its start.
 type report struct {
-	Spent map[string]map[int64]admitted // by tenant and second, of the decision's time
-	// by owner: units that the store's answers gave, of the first tier, less those given back
+	Spent map[string]map[int64]admitted // by tenant and second of the decision's time
+	// by owner: the units of the first tier that the store granted, less those given back
 	Granted   map[string]int64
 	Decisions int64
-	Closed    int64         // of these, ErrClosed where the limit is closed
-	Wrong     []string      // what must never be, the first of it
-	Longest   time.Duration // decision
+	Closed    int64         // of these, ErrClosed for a closed limit
+	Wrong     []string      // violations of a guarantee; only the first is kept
+	Longest   time.Duration // of a decision
 
-	Asked, Failed int64 // calls that reached the store, and those it did not answer
-	ProbesAtOnce  int64 // the most calls under way that began while the breaker was probing
-	Probed        int64 // calls that did
-	Fewest        int   // instances that were thought to be
+	Asked, Failed int64 // calls that reached the store, and those that failed
+	ProbesAtOnce  int64 // the largest number of concurrent calls that began while the breaker was probing
+	Probed        int64 // calls that began while the breaker was probing
+	Fewest        int   // the smallest instance count
 
 	Breaker  resilience.BreakerStats
 	Fallback resilience.FallbackStats
 	Lease    lease.Stats
 }
 
-// sum is all that a tenant's requests came to.
+// sum returns the sum over all requests of a tenant.
 func (r *report) sum(tenant string) (all admitted) {
 	for _, a := range r.Spent[tenant] {
 		all.Store += a.Store
@@ -147,10 +148,10 @@ func (r *report) sum(tenant string) (all admitted) {
 	return all
 }
 
-// watched is the store of an instance, whose calls are counted.
+// watched is the store of an instance. It counts the calls.
 type watched struct {
 	limit.Store
-	first   map[string]*limit.Tier // by owner: the one whose units are counted
+	first   map[string]*limit.Tier // by owner: the tier whose units are counted
 	breaker atomic.Pointer[resilience.Breaker]
 
 	asked, failed, probed, probing, atOnce atomic.Int64
@@ -159,7 +160,7 @@ type watched struct {
 	granted map[string]int64
 }
 
-// count calls the store.
+// count makes a call of the store, and counts it.
 func (w *watched) count(call func() error) error {
 	w.asked.Add(1)
 	if b := w.breaker.Load(); b != nil && b.State() == resilience.StateProbing {
@@ -213,8 +214,8 @@ type instance struct {
 	did report
 }
 
-// live does what in says, and answers each line with a report: "load tenants", "halt", "spend tenant", "once tenant",
-// "report", "close".
+// live carries out the commands of in, and answers each line with a report: "load tenants", "halt", "spend tenant",
+// "once tenant", "report", "close".
 func live(text string, in io.Reader, out io.Writer) error {
 	i := &instance{did: report{Spent: make(map[string]map[int64]admitted)}}
 	err := json.Unmarshal([]byte(text), &i.spec)
@@ -242,7 +243,7 @@ func live(text string, in io.Reader, out io.Writer) error {
 	}
 	i.store.breaker.Store(i.chain.Breakers[0])
 	answers := json.NewEncoder(out)
-	if err := answers.Encode(i.report()); err != nil { // it is there
+	if err := answers.Encode(i.report()); err != nil { // the first report says that the instance runs
 		return err
 	}
 	lines := bufio.NewScanner(in)
@@ -298,7 +299,7 @@ func (i *instance) stop() {
 	i.loading.Wait()
 }
 
-// spend asks until each goroutine was denied once.
+// spend makes requests until each goroutine was denied once.
 func (i *instance) spend(tenant string) {
 	var all sync.WaitGroup
 	for range i.spec.Goroutines {
@@ -310,7 +311,7 @@ func (i *instance) spend(tenant string) {
 	all.Wait()
 }
 
-// decide decides once, and reports whether it was admitted.
+// decide decides once, and reports whether the request was admitted.
 func (i *instance) decide(tenant string) bool {
 	req := i.requests[tenant]
 	var d limit.Decision
@@ -357,7 +358,7 @@ func (i *instance) decide(tenant string) bool {
 	return true
 }
 
-// wrong notes what must never be. The caller holds the lock.
+// wrong records a violation of a guarantee. The caller holds the lock.
 func (i *instance) wrong(format string, args ...any) {
 	if len(i.did.Wrong) < 5 {
 		i.did.Wrong = append(i.did.Wrong, fmt.Sprintf(format, args...))

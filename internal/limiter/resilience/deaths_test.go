@@ -11,13 +11,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// unhurried is for tests in which no call may fail, however busy the machine is.
+// unhurried is the configuration for tests in which no call may fail, however busy the machine is.
 func unhurried(addr string) spec {
 	return spec{Addr: addr, Deadline: patient, Goroutines: goroutines, Pause: 4 * time.Millisecond,
 		Cooldown: 200 * time.Millisecond, Instances: 50}
 }
 
-// healthy fails t where a call to the store failed.
+// healthy fails the test if a call to the store has failed.
 func healthy(t *testing.T, reports []report) {
 	t.Helper()
 	for i := range reports {
@@ -27,7 +27,7 @@ func healthy(t *testing.T, reports []report) {
 	}
 }
 
-// turned is what was admitted in each window of the tenant turning, over all processes.
+// turned returns what was admitted in each window of the tenant turning, over all processes.
 func turned(reports []report) map[int64]int64 {
 	by := make(map[int64]int64)
 	for i := range reports {
@@ -38,7 +38,7 @@ func turned(reports []report) map[int64]int64 {
 	return by
 }
 
-// within fails t where a window of the tenant turning has more than its units.
+// within fails the test if more than the units of a window were admitted in a window of the tenant turning.
 func within(t *testing.T, by map[int64]int64) {
 	t.Helper()
 	for w, units := range by {
@@ -48,8 +48,8 @@ func within(t *testing.T, by map[int64]int64) {
 	}
 }
 
-// A server that forgets its scripts in mid-load, again and again, is told them anew: no decision notices, and each unit
-// is counted once.
+// Guarantees that no decision fails if the server repeatedly forgets its scripts under load, and that each unit is
+// counted once.
 func TestScriptsFlushed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -77,8 +77,8 @@ func TestScriptsFlushed(t *testing.T) {
 	t.Logf("%d flushes; %d admitted and counted", flushed, used)
 }
 
-// A process that is killed takes what it had leased with it: those units are lost while their window is open, and
-// nobody passes the limit. The others then have the whole of the next window.
+// Guarantees that the leases of a killed process are lost for their window, that no limit is exceeded, and that the
+// other processes have the whole next window.
 func TestKilledWithLeases(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -109,7 +109,8 @@ func TestKilledWithLeases(t *testing.T) {
 	used, _ := look(t, plain(t, server.Addr), year)
 	sum := sums(ended, year).Store
 	if lost := used - sum; lost < 0 || lost > last.Lease.Units {
-		t.Errorf("%d admitted, the store counts %d; want at most the %d units between them that the killed process had", sum, used, last.Lease.Units)
+		t.Errorf("%d admitted, the store counts %d; want at most the %d units between them that the killed process had",
+			sum, used, last.Lease.Units)
 	} else {
 		t.Logf("%d admitted of %d; %d lost with the process, which had %d", sum, yearUnits, lost, last.Lease.Units)
 	}
@@ -118,7 +119,7 @@ func TestKilledWithLeases(t *testing.T) {
 	}
 }
 
-// latest is the last window of the tenant turning in which units were admitted here.
+// latest returns the last window of the tenant turning in which this process admitted units.
 func (r *report) latest(tenant string) int64 {
 	last := int64(0)
 	for at := range r.Spent[tenant] {
@@ -127,8 +128,8 @@ func (r *report) latest(tenant string) int64 {
 	return last
 }
 
-// A process that is frozen with leases in its hands, and goes on when their window has ended, spends nothing of them:
-// by then another one has spent the whole of the next window.
+// Guarantees that a process that is frozen with leases, and goes on after their window has ended, spends none of them:
+// another process has spent the whole next window by then.
 func TestFrozenWithLeases(t *testing.T) {
 	for _, underLoad := range []bool{false, true} {
 		t.Run(fmt.Sprintf("under load %v", underLoad), func(t *testing.T) {
@@ -138,7 +139,7 @@ func TestFrozenWithLeases(t *testing.T) {
 			all := start(t, 2, unhurried(server.Addr))
 			frozen, other := all[0], all[1]
 			var before report
-			wait(t, func() error { // the window may turn in between
+			wait(t, func() error { // the window may end in between
 				frozen.tell("load %s", turning)
 				frozen.hear()
 				until(all[:1], "with leases", func(_ int, r *report) bool { return r.Lease.Units >= 50 })
@@ -152,7 +153,7 @@ func TestFrozenWithLeases(t *testing.T) {
 				}
 				frozen.tell("halt")
 				frozen.hear()
-				return errors.New("the window turned")
+				return errors.New("the window ended")
 			})
 			if err := frozen.Freeze(); err != nil {
 				t.Fatal(err)
@@ -191,8 +192,8 @@ func TestFrozenWithLeases(t *testing.T) {
 	}
 }
 
-// While a breaker is half open one call at a time asks the store, however many decisions there are: each instance has
-// its one probe.
+// Guarantees that a half-open breaker makes one call at a time, however many decisions there are: each instance has one
+// probe.
 func TestOneProbe(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

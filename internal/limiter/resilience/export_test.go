@@ -6,7 +6,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Derive is the limit that one of so many instances keeps by itself at a time.
+// Derive returns the limit that one of that many instances applies without the store at a time.
 func Derive(l *limit.Limit, instances int64, now time.Time) (*limit.Limit, error) {
 	p, err := partOf(l, instances, now)
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
-// event is units that were admitted, by the store or without it.
+// event is a number of units that were admitted, by the store or without it.
 type event struct {
 	at, units int64
 	without   bool
 }
 
-// world is some instances that share a store, which each of them loses now and then.
+// world is several instances that share a store, which each of them loses now and then.
 type world struct {
 	tier      limit.Tier
 	period    time.Duration
@@ -50,13 +50,13 @@ func newWorld(t *testing.T, tier limit.Tier, instances int, breaker bool) *world
 	return w
 }
 
-// step lets a little time pass, the store come or go for somebody, and somebody ask.
+// step lets a little time pass, the store fail or recover for some instance, and some instance decide.
 func (w *world) step(t *testing.T, rng *rand.Rand) {
 	t.Helper()
 	pass(time.Duration(rng.Int64N(int64(w.period) / 40)))
 	if rng.IntN(40) == 0 {
 		away := rng.IntN(2) == 0
-		if rng.IntN(2) == 0 { // for all
+		if rng.IntN(2) == 0 { // for all instances
 			for _, p := range w.paths {
 				p.down.Store(away)
 			}
@@ -85,7 +85,8 @@ func (w *world) ask(t *testing.T, instance int, cost int64) {
 	}
 }
 
-// most is the most that keep's events come to in any interval as long as the period; or, with windows, in one of those.
+// most returns the largest number of units of keep's events in an interval as long as the period, or, with windows, in
+// one of the windows.
 func (w *world) most(windows bool, keep func(event) bool) int64 {
 	period := w.period.Microseconds()
 	var sum, most int64
@@ -108,7 +109,7 @@ func (w *world) most(windows bool, keep func(event) bool) int64 {
 	return most
 }
 
-// admits is what the algorithm itself admits at most in an interval as long as the period.
+// admits returns what the algorithm itself admits at most in an interval as long as the period.
 func (w *world) admits() int64 {
 	switch w.tier.Algorithm {
 	case limit.SlidingWindow:
@@ -122,9 +123,9 @@ func (w *world) admits() int64 {
 	}
 }
 
-// Guarantees the bound that Store states, for every algorithm, whatever fails when and for whom: the instances' parts
-// twice on top of what the store admits; no error ever reaches the caller; and once the store is back it has counted
-// all that was admitted without it in windows still open.
+// Guarantees the bound that Store documents, for every algorithm, whatever fails when and for which instance: the
+// store's units and twice the instances' parts; that no error reaches the caller; and that the store, when it answers
+// again, is charged for what was admitted without it in windows that are still open.
 func TestBound(t *testing.T) {
 	tiers := []limit.Tier{
 		{Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 40},
@@ -172,11 +173,11 @@ func TestBound(t *testing.T) {
 	}
 	t.Logf("%d units were admitted without the store; at most %.2f of the bound was reached", without, reached)
 	if without < 1000 || reached < 0.5 {
-		t.Error("the failures are too few or too gentle to show anything")
+		t.Error("there were too few failures to show anything")
 	}
 }
 
-// recover brings the store back for all, waits for the replay, and looks what the store has counted.
+// recover restores the store for all instances, waits for the replay, and checks what the store counts.
 func (w *world) recover(t *testing.T, name string) {
 	t.Helper()
 	for _, p := range w.paths {
@@ -185,7 +186,7 @@ func (w *world) recover(t *testing.T, name string) {
 	dropped := int64(0)
 	for i, s := range w.instances {
 		for s.Stats().Waiting > 0 {
-			pass(100 * time.Millisecond) // till the breaker probes
+			pass(100 * time.Millisecond) // until the breaker sends a probe
 			w.ask(t, i, mostCost)
 		}
 		dropped += s.Stats().Dropped
@@ -201,7 +202,7 @@ func (w *world) recover(t *testing.T, name string) {
 	}
 }
 
-// counts is what the store should count at now, at least, or exactly.
+// counts returns what the store should count at now, at least, or exactly.
 func (w *world) counts(now int64) (units int64, exact bool) {
 	period := w.period.Microseconds()
 	var here, last, recent int64
@@ -224,7 +225,7 @@ func (w *world) counts(now int64) (units int64, exact bool) {
 		return here + last*left/period, false
 	case limit.SlidingBuckets, limit.SlidingLog:
 		return recent, false
-	default: // TestChargedBack holds the buckets
+	default: // TestChargedBack covers the buckets
 		return 0, false
 	}
 }

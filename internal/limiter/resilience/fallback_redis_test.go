@@ -13,9 +13,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// Guarantees with a real server that is killed and comes back empty: nobody sees an error; the part is sized by the
-// instances that were counted before; the breaker keeps decisions from waiting; and the server then counts what was
-// admitted meanwhile, for every algorithm.
+// Guarantees with a real server that is killed and comes back empty, for every algorithm: no caller gets an error, the
+// instance's part uses the instance count from before, the breaker prevents waits, and the server is then charged for
+// what was admitted meanwhile.
 func TestRedisKilled(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -32,7 +32,7 @@ func newStore(t testing.TB, c resilience.FallbackConfig) *resilience.Fallback {
 	return s
 }
 
-// away returns a store that never answers.
+// away returns a store whose calls all fail.
 func away(t testing.TB) *flaky {
 	f := newFlaky(t, nil)
 	f.down.Store(true)
@@ -68,18 +68,18 @@ func countAdmitted(t *testing.T, s limit.Store, req *limit.Request, now time.Tim
 	return 0
 }
 
-// Guarantees that while the store answers nothing is different.
+// Guarantees that the fallback limiter changes nothing while the store answers.
 func TestStoreContract(t *testing.T) {
 	limittest.RunStoreContract(t, limittest.Config{
 		New: func(tb testing.TB) limit.Store {
 			return newStore(tb, resilience.FallbackConfig{Store: newFlaky(tb, nil)})
 		},
-		Scripts: 20, // the store behind it runs them all
+		Scripts: 20, // the wrapped store runs all of them in its own test
 	})
 }
 
-// Guarantees that each limit of a request has its own policy, and that the answer is whole: a result for each tier, by
-// the limit's name, marked.
+// Guarantees that each limit of a request follows its own policy, and that the decision is complete: marked, with a
+// result for each tier, under the limit's name.
 func TestEachLimitItsPolicy(t *testing.T) {
 	shadow := newLimit(t, limit.Limit{ID: "shadow", Mode: limit.Shadow, OnStoreFailure: limit.Closed,
 		Tiers: []limit.Tier{
@@ -133,7 +133,7 @@ func TestEachLimitItsPolicy(t *testing.T) {
 	}
 }
 
-// Guarantees what a client reads meanwhile: the limit's name, and the size of the part that this instance gives.
+// Guarantees that without the store clients get headers with the limit's name and the size of this instance's part.
 func TestHeadersMeanwhile(t *testing.T) {
 	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return 4 }})
 	quota := newLimit(t, limit.Limit{ID: "monthly", Tiers: []limit.Tier{
@@ -152,8 +152,8 @@ func TestHeadersMeanwhile(t *testing.T) {
 	}
 }
 
-// Guarantees that a client which is told to come back when the store may be there again is not told another time beside
-// that.
+// Guarantees that a client whose Retry-After is the time at which the store may answer again gets no other time beside
+// it.
 func TestHeadersOfACostAboveThePart(t *testing.T) {
 	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return 10 }})
 	l := newLimit(t, limit.Limit{ID: "l", MaxCost: 100,
@@ -172,7 +172,8 @@ func TestHeadersOfACostAboveThePart(t *testing.T) {
 	}
 }
 
-// Guarantees that never is judged against the plan: a cost that only this instance's part cannot hold is told to wait.
+// Guarantees that a cost above this instance's part, which the plan's limit could admit, is denied with a wait, and not
+// for ever.
 func TestCostAboveThePart(t *testing.T) {
 	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return 10 }})
 	l := newLimit(t, limit.Limit{ID: "l", MaxCost: 1000,
@@ -197,7 +198,7 @@ func TestCostAboveThePart(t *testing.T) {
 				d.RetryAfter(), c)
 		}
 	}
-	// What never fits in an open limit charges the backstop of another nothing.
+	// A cost that never fits in an open limit charges nothing to the backstop of another limit.
 	var d limit.Decision
 	req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}, {Limit: free, Cost: 101}}}
 	if err := s.Decide(context.Background(), req, noon, &d); err != nil || d.Allowed || !d.Never {
@@ -208,7 +209,7 @@ func TestCostAboveThePart(t *testing.T) {
 	}
 }
 
-// Guarantees the size of an instance's part for every algorithm, also of quotas whose rate has too many digits.
+// Guarantees the size of an instance's part for every algorithm, also of quotas whose rate cannot be counted exactly.
 func TestParts(t *testing.T) {
 	month := &limit.Calendar{Every: limit.Month, Location: time.UTC}
 	year := &limit.Calendar{Every: limit.Year, Location: time.UTC}
@@ -253,7 +254,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// Guarantees that two tiers of one period but of two algorithms are two buckets.
+// Guarantees that two tiers of one period with different algorithms are two buckets.
 func TestPartsOfOnePeriod(t *testing.T) {
 	l := newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 5}, {Algorithm: limit.SlidingLog,
@@ -264,7 +265,7 @@ func TestPartsOfOnePeriod(t *testing.T) {
 	}
 }
 
-// Guarantees that an instance that never learned how many there are takes the most there may be.
+// Guarantees that an instance that has never learned the instance count assumes the largest one.
 func TestInstancesUnknown(t *testing.T) {
 	n := 0
 	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return n }, MaxInstances: 20})
@@ -278,8 +279,8 @@ func TestInstancesUnknown(t *testing.T) {
 	}
 }
 
-// Guarantees that a flood of addresses is limited and takes neither the room in which tenants are counted nor that of
-// what they have pending; and that a tenant for whom other tenants have left no room is not let through uncounted.
+// Guarantees that a flood of addresses is limited and takes neither the memory for tenants' counters nor that for their
+// pending units, and that a tenant for which other tenants have left no memory is not admitted uncounted.
 func TestNoRoom(t *testing.T) {
 	s := newStore(t, resilience.FallbackConfig{Store: away(t), Bytes: 64 << 10})
 	l := window(t, "l", 5, limit.Backstop)
@@ -323,8 +324,8 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-// Guarantees that the request's own faults, a caller that gave up and a holder of leases get their error, and nothing
-// else.
+// Guarantees that an invalid request, a caller that gave up, and a request with leases get the error, and no fallback
+// decision.
 func TestNotReplaced(t *testing.T) {
 	l := window(t, "l", 5, limit.Backstop)
 	gone, cancel := context.WithCancel(context.Background())
@@ -342,7 +343,7 @@ func TestNotReplaced(t *testing.T) {
 		"duplicate": {context.Background(), ask(l), limit.ErrDuplicateCounter, limit.ErrDuplicateCounter},
 		"given up":  {gone, ask(l), context.Canceled, context.Canceled},
 		"leases":    {context.Background(), leased, errGone, errGone},
-		// a breaker does not look at what it refuses
+		// an open breaker does not check the requests that it refuses
 		"unchecked": {context.Background(), ask(l, l), errGone, limit.ErrDuplicateCounter},
 	} {
 		store := newFlaky(t, nil)
@@ -359,7 +360,7 @@ func TestNotReplaced(t *testing.T) {
 	}
 }
 
-// Guarantees that a deadline that has passed still gets an answer: somebody waits for it.
+// Guarantees that a request whose deadline has passed gets a decision, because somebody waits for it.
 func TestDeadlinePassed(t *testing.T) {
 	store := newFlaky(t, nil)
 	store.fault = func() error { return context.DeadlineExceeded }
@@ -372,7 +373,7 @@ func TestDeadlinePassed(t *testing.T) {
 	}
 }
 
-// Guarantees that a look changes nothing here either.
+// Guarantees that a peek without the store changes nothing.
 func TestPeekMeanwhile(t *testing.T) {
 	s := newStore(t, resilience.FallbackConfig{Store: away(t)})
 	l := window(t, "l", 5, limit.Backstop)
@@ -387,11 +388,12 @@ func TestPeekMeanwhile(t *testing.T) {
 		t.Errorf("%d admitted, want 5", n)
 	}
 	if st := s.Stats(); st.Failures != 6 {
-		t.Errorf("%+v: looks are no decisions", st)
+		t.Errorf("%+v: peeks must not count as decisions", st)
 	}
 }
 
-// Guarantees that what is refunded is given back where it was charged, once, and is not charged in the store later.
+// Guarantees that a refund without the store gives units back where they were charged, once, and that the store is not
+// charged for them later.
 func TestRefundMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t)
@@ -408,7 +410,7 @@ func TestRefundMeanwhile(t *testing.T) {
 		early := first.Receipt()
 		store.down.Store(true)
 		if _, err := s.Refund(t.Context(), early, 0, time.Now()); !errors.Is(err, errGone) {
-			t.Errorf("refund of what the store charged, while it is away: %v", err)
+			t.Errorf("refund of a charge of the store, while the store fails: %v", err)
 		}
 		for range 2 {
 			if err := s.Decide(t.Context(), req, time.Now(), &d); err != nil || !d.Degraded {
@@ -436,8 +438,8 @@ func TestRefundMeanwhile(t *testing.T) {
 	})
 }
 
-// Guarantees that a refund to a bucket takes off no pending units of other decisions: what the bucket has refilled
-// since the charge is pending no longer.
+// Guarantees that a refund to a bucket reduces no pending units of other decisions: units that the bucket has refilled
+// since the charge are not pending any more.
 func TestRefundOfRefilledUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t)
@@ -467,7 +469,7 @@ func TestRefundOfRefilledUnits(t *testing.T) {
 	})
 }
 
-// Guarantees that a refund of more units than its receipt names takes off no pending units of other decisions.
+// Guarantees that a refund of more units than its receipt names reduces no pending units of other decisions.
 func TestRefundOfTooManyUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t)
@@ -495,8 +497,8 @@ func TestRefundOfTooManyUnits(t *testing.T) {
 	})
 }
 
-// Guarantees that a receipt which has expired takes nothing off what is charged in the store later, however often it is
-// tried.
+// Guarantees that a refund of an expired receipt reduces nothing that the store is charged for later, however often it
+// is tried.
 func TestExpiredRefundMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t)
@@ -550,7 +552,7 @@ func recoverFrom(t *testing.T, s *resilience.Fallback) {
 	}
 }
 
-// Guarantees that the configuration is checked.
+// Guarantees that invalid configurations are refused.
 func TestNewFallbackRefuses(t *testing.T) {
 	store := newFlaky(t, nil)
 	for want, c := range map[string]resilience.FallbackConfig{
@@ -565,7 +567,7 @@ func TestNewFallbackRefuses(t *testing.T) {
 	}
 }
 
-// Guarantees that this costs a store that answers nothing.
+// Guarantees that the fallback limiter allocates nothing while the store answers.
 func TestStoreAllocatesNothing(t *testing.T) {
 	s := newStore(t, resilience.FallbackConfig{Store: newMemory(t)})
 	req := perSecond(t)
@@ -577,8 +579,8 @@ func TestStoreAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Guarantees that a decision which the store answered and cannot make is counted as such, and has a line of the log of
-// its own: that of a store which is away does not hide it.
+// Guarantees that a decision that the store answered and cannot make is counted as such, and has a log line of its own,
+// which log throttling of lines about a failing store does not suppress.
 func TestUndecidableIsCountedAndLogged(t *testing.T) {
 	var log bytes.Buffer
 	below := &failingBy{Store: newMemory(t)}
@@ -614,7 +616,7 @@ func TestUndecidableIsCountedAndLogged(t *testing.T) {
 	}
 }
 
-// failingBy is a store that fails by an error.
+// failingBy is a store that fails with a given error.
 type failingBy struct {
 	limit.Store
 	err error

@@ -18,19 +18,20 @@ import (
 const (
 	instances  = 3
 	goroutines = 4
-	deadline   = 250 * time.Millisecond // of a call: a healthy server answers within it on a busy machine, too
+	deadline   = 250 * time.Millisecond // of a call; a healthy server answers within it on a busy machine, too
 
-	// What a decision may take: it may wait for another's call, which ends by the deadline, and make one of its own.
-	// The rest is for the machine. Without a deadline a decision would take as long as the fault.
+	// The longest time that a decision may take: it may wait for another request's call, which ends by the deadline,
+	// and then make its own. The rest is for a busy machine. Without a deadline a decision would take as long as the
+	// fault.
 	longest = 4 * time.Second
 )
 
-// scene is a server under load, and what may come between.
+// scene is a server under load, with what may be between it and the processes.
 type scene struct {
 	t      *testing.T
 	server *redistest.Server
 	admin  *goredis.Client
-	proxy  *redistest.Proxy // children reach the server through it
+	proxy  *redistest.Proxy // the processes reach the server through it
 
 	replica *redistest.Server
 }
@@ -42,7 +43,7 @@ func (s *scene) must(err error) {
 	}
 }
 
-// follow starts a replica of the server, and waits until it is in step.
+// follow starts a replica of the server, and waits until it has all data.
 func (s *scene) follow() {
 	s.t.Helper()
 	s.replica = redistest.Start(s.t)
@@ -53,13 +54,13 @@ func (s *scene) follow() {
 	wait(s.t, func() error {
 		info, err := c.Info(s.t.Context(), "replication").Result()
 		if err == nil && !strings.Contains(info, "master_link_status:up") {
-			err = errors.New("the replica is not in step")
+			err = errors.New("the replica does not have all data yet")
 		}
 		return err
 	})
 }
 
-// fault is one way in which a server goes away under load.
+// fault is a way in which a server fails under load.
 type fault struct {
 	name    string
 	prepare func(s *scene)
@@ -67,7 +68,7 @@ type fault struct {
 	lasts   time.Duration // at least
 	end     func(s *scene)
 
-	// How often what was counted may have been forgotten: what was admitted before in windows that are open may be
+	// How often the server may have forgotten its counts: units that were admitted before in open windows may then be
 	// admitted again.
 	forgets int64
 }
@@ -81,7 +82,7 @@ var faults = []fault{
 		end: func(s *scene) { s.must(s.server.Thaw()) }},
 	{name: "paused",
 		begin: func(s *scene) { s.must(s.admin.Do(s.t.Context(), "CLIENT", "PAUSE", "2500", "ALL").Err()) },
-		end:   func(s *scene) { s.must(s.admin.Ping(s.t.Context()).Err()) }}, // is answered when the pause is over
+		end:   func(s *scene) { s.must(s.admin.Ping(s.t.Context()).Err()) }}, // answered when the pause is over
 	{name: "slow",
 		begin: func(s *scene) { s.proxy.Delay(2 * deadline) },
 		end:   func(s *scene) { s.proxy.Forward(s.server.Addr) }},
@@ -100,11 +101,10 @@ var faults = []fault{
 		}, forgets: 1},
 }
 
-// Guarantees of the whole stack, three processes with leases on one real server that goes away under load: nobody waits
-// for longer than two calls may take, nobody sees an error but of a closed limit, what was decided without the store is
-// marked, and stays within the backstop's bound beside what the store admits; one probe at a time looks whether the
-// store is back; it is then charged what was admitted meanwhile, in windows that are open; and from then on every unit
-// is counted again.
+// Guarantees, for three processes with leases on one real server that fails under load: no decision takes longer than
+// two calls; only closed limits return errors; decisions without the store are marked, and stay within the backstop's
+// bound beside what the store admits; one probe at a time finds out whether the store answers again; it is then charged
+// for what was admitted meanwhile in open windows; and after that every unit is counted.
 func TestFaults(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestFaults(t *testing.T) {
 
 func withstand(t *testing.T, s *scene, all []*child, f *fault) {
 	t.Helper()
-	loaded := append([]string{open, closed, year, year}, backstopped...) // what a year's units are leased is soon spent
+	loaded := append([]string{open, closed, year, year}, backstopped...) // the leased units of a year are soon spent
 	tellAll(all, "load %s", strings.Join(loaded, ","))
 	healthy := until(all, "under load", func(_ int, r *report) bool {
 		return r.sum(year).Store >= 50 && r.sum(second).Store >= 10
@@ -143,7 +143,7 @@ func withstand(t *testing.T, s *scene, all []*child, f *fault) {
 			r.sum(year).Store >= 50+gone[i].sum(year).Store
 	})
 	tellAll(all, "halt")
-	wait(t, func() error { // what the last decisions left pending
+	wait(t, func() error { // units that the last decisions left pending
 		for i, r := range tellAll(all, "once %s", open) {
 			if r.Fallback.Waiting > 0 {
 				return fmt.Errorf("process %d: %+v", i, r.Fallback)
@@ -163,7 +163,7 @@ func withstand(t *testing.T, s *scene, all []*child, f *fault) {
 	afterCounted(t, s, spent, ended)
 }
 
-// bounded fails t where more was admitted in a window than the store may admit, and the backstops beside it.
+// bounded fails the test if more was admitted in a window than the store and the backstops may admit together.
 func bounded(t *testing.T, reports []report, forgets int64) {
 	t.Helper()
 	for _, tenant := range backstopped {
@@ -195,14 +195,14 @@ func bounded(t *testing.T, reports []report, forgets int64) {
 	}
 }
 
-// calls fails t where a process asked a store that was away more often than its breaker is for.
+// calls fails the test if a process called a failing store more often than its breaker allows.
 func calls(t *testing.T, before, after []report) {
 	t.Helper()
 	for i := range after {
 		r := &after[i]
 		failed := r.Failed - before[i].Failed
-		// Five open the breaker, beside those that were under way: of the load, of announcements, of leases given back
-		// and replays. And some may fail now and then without any fault, on a busy machine.
+		// Five failures open the breaker, beside calls in progress: of the load, of announcements, of returns of leases
+		// and of replays. On a busy machine a few calls may fail without any fault.
 		most := (r.Breaker.Opened-before[i].Breaker.Opened+1)*(5+goroutines+3) + r.Breaker.Probes
 		if failed > most {
 			t.Errorf("process %d: %d calls failed, want at most %d", i, failed, most)
@@ -217,7 +217,7 @@ func calls(t *testing.T, before, after []report) {
 	}
 }
 
-// yearCounted fails t where the store has not counted what was admitted meanwhile.
+// yearCounted fails the test if the store has not counted what was admitted meanwhile.
 func yearCounted(t *testing.T, s *scene, f *fault, gone, ended []report) {
 	t.Helper()
 	store := plain(t, s.server.Addr)
@@ -228,7 +228,7 @@ func yearCounted(t *testing.T, s *scene, f *fault, gone, ended []report) {
 			failed += ended[i].Failed
 			if f.forgets > 0 {
 				forgotten += gone[i].sum(tenant).Store
-				if tenant == year { // what was in hand then is spent or given back without having been counted there
+				if tenant == year { // its leases were spent or given back without being counted there
 					forgotten += gone[i].Lease.Units
 				}
 			}
@@ -243,9 +243,11 @@ func yearCounted(t *testing.T, s *scene, f *fault, gone, ended []report) {
 				forgotten+dropped)
 		}
 		if sum > yearUnits+forgotten+dropped {
-			t.Errorf("%s: %d were admitted in all, want at most %d: the store was charged what was admitted without it", tenant, sum, yearUnits+forgotten+dropped)
+			t.Errorf("%s: %d were admitted in all, want at most %d: the store was charged what was admitted without it",
+				tenant, sum, yearUnits+forgotten+dropped)
 		}
-		// A call without an answer may have been carried out: a unit is lost, or with leases as many as it asked for.
+		// A call without an answer may have been carried out: then a unit is lost, or with leases as many units as it
+		// asked for.
 		if tenant == single && used > sum+failed {
 			t.Errorf("%s: the store counts %d, want at most the %d that were admitted and one for each of %d calls "+
 				"that failed", tenant, used, sum, failed)
@@ -253,7 +255,7 @@ func yearCounted(t *testing.T, s *scene, f *fault, gone, ended []report) {
 	}
 }
 
-// afterCounted fails t where the store does not count to the unit what is admitted when it is back.
+// afterCounted fails the test if the store does not count exactly what is admitted after it answers again.
 func afterCounted(t *testing.T, s *scene, before, ended []report) {
 	t.Helper()
 	store := plain(t, s.server.Addr)
@@ -264,7 +266,7 @@ func afterCounted(t *testing.T, s *scene, before, ended []report) {
 	}
 	t.Logf("after: the store counts %d, admitted %d and %d without it; %d calls failed", used, all.Store, all.Without,
 		failed)
-	if failed > 0 { // so busy a machine that a healthy server did not answer in time: units may be lost
+	if failed > 0 { // the machine is so busy that a healthy server did not answer in time: units may be lost
 		if used < all.Store || all.Store > afterUnits {
 			t.Errorf("after: the store counts %d, admitted %d; want at least as many, at most %d", used, all.Store,
 				afterUnits)

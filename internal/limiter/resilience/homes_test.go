@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
-// keptInUS is a monthly quota that another cell keeps.
+// keptInUS returns a monthly quota that another cell keeps.
 func keptInUS(tb testing.TB, units int64, policy limit.FailurePolicy) *limit.Limit {
 	tb.Helper()
 	l := *monthly(tb, "quota", units)
@@ -32,9 +32,9 @@ func withHome(own, us *fake, frozen bool) resilience.ChainConfig {
 	}
 }
 
-// Guarantees that where a home is away what was leased is spent, and then each limit does as its onStoreFailure says,
-// within the backstop's bound; that the cell's own limits are decided by its own store all the while; and that the home
-// has all of it counted when it is back.
+// Guarantees that while a home does not answer, leased units are spent and then each limit follows its onStoreFailure,
+// within the backstop's bound; that the cell's own store decides the cell's own limits all the time; and that the home
+// is charged for everything when it answers again.
 func TestHomeAway(t *testing.T) {
 	for _, frozen := range []bool{false, true} {
 		for _, policy := range []limit.FailurePolicy{limit.Backstop, limit.Closed} {
@@ -91,16 +91,16 @@ func TestHomeAway(t *testing.T) {
 					t.Errorf("breakers: %s", state)
 				}
 				us.set(false, false)
-				<-time.After(10 * time.Second) // the breaker's cooldown
+				<-time.After(10 * time.Second) // the cooldown of the breaker
 				before := marked
 				spend(3, false)
-				<-time.After(30 * time.Second) // what was admitted without the home is charged
+				<-time.After(30 * time.Second) // the home is charged for what was admitted without it
 				spend(3, false)
 				if marked != before {
 					t.Errorf("%d marked though the home is back", marked-before)
 				}
 				closeChain(t, l)
-				lost := l.Leases.Stats().Lost // of leases that ended while nobody answered, of either limit
+				lost := l.Leases.Stats().Lost // of leases of either limit that ended while the home did not answer
 				if got := usedOf(t, us, asks(acme, q)); got[0] < admitted || got[0] > admitted+lost {
 					t.Errorf("the home counts %d, want the %d that were admitted and at most %d lost", got[0],
 						admitted, lost)
@@ -113,8 +113,8 @@ func TestHomeAway(t *testing.T) {
 	}
 }
 
-// Guarantees that the backstop of a quota is divided by the instances of all cells that lease from its home, and not by
-// those of the own cell alone: together they would admit the quota once for each cell.
+// Guarantees that the backstop of a quota is divided by the instances of all cells that lease from its home, and not
+// only by those of the own cell: together they would admit the quota once for each cell.
 func TestHomeCountsInstancesOfAllCells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		us := newFake(t)
@@ -125,7 +125,7 @@ func TestHomeCountsInstancesOfAllCells(t *testing.T) {
 			others = append(others, newChain(t, withHome(newFake(t), us, false)))
 		}
 		q := keptInUS(t, 4000, limit.Backstop)
-		for range 60 { // a minute, in which all are heard of
+		for range 60 { // a minute, in which all instances announce themselves
 			for _, l := range others {
 				decides(t, l, asks(acme, q), 1)
 			}
@@ -160,13 +160,13 @@ func TestHomeCountsInstancesOfAllCells(t *testing.T) {
 }
 
 // Guarantees that an instance announces itself to a home while it holds leases of it, and no longer: a home that no
-// tenant of this cell uses is not called for ever.
+// tenant of this cell uses must not be called for ever.
 func TestAnUnusedHomeIsNotCalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own, us := newFake(t), newFake(t)
 		l := newChain(t, withHome(own, us, true))
 		counted := limit.Owner{Kind: limit.AnyKey, Name: "sluice/quotas"}
-		announcements := func(d time.Duration) int { // during d, in which a request comes each second
+		announcements := func(d time.Duration) int { // during d, with a request each second
 			before := len(us.of(counted))
 			for range int(d / time.Second) {
 				l.RunBackgroundTasks(t.Context(), time.Now())
@@ -190,9 +190,9 @@ func TestAnUnusedHomeIsNotCalled(t *testing.T) {
 	})
 }
 
-// Guarantees that a rate too small to be divided is asked for in its home, exactly, and that while the home is away
-// its onStoreFailure decides: the backstop admits what an instance may, open admits everything, closed refuses. When
-// the home is back it decides.
+// Guarantees that a rate too small to be divided is decided in its home, exactly, and that onStoreFailure decides while
+// the home does not answer: the backstop admits the instance's part, open admits everything, closed refuses. When the
+// home answers again, it decides.
 func TestRateOfAHomeThatIsAway(t *testing.T) {
 	for _, frozen := range []bool{false, true} {
 		for _, policy := range []limit.FailurePolicy{limit.Backstop, limit.Open, limit.Closed} {
@@ -202,7 +202,7 @@ func TestRateOfAHomeThatIsAway(t *testing.T) {
 				tiny := build(t, limit.Limit{ID: "tiny", OnStoreFailure: policy, Exact: true, Tiers: []limit.Tier{
 					{Algorithm: limit.FixedWindow, Threshold: 2, Period: time.Second}}}).KeptIn("us")
 				<-time.After(time.Second - time.Duration(time.Now().Nanosecond())) // a window begins
-				// spend asks ten times a second for so many seconds.
+				// spend decides ten times a second for that many seconds.
 				spend := func(seconds int) (admitted, marked, closed int) {
 					t.Helper()
 					for range 10 * seconds {
@@ -238,7 +238,7 @@ func TestRateOfAHomeThatIsAway(t *testing.T) {
 					t.Errorf("%s without the home: %d marked, %d closed", policy, marked, closed)
 				}
 				us.set(false, false)
-				spend(20) // the breaker's cooldown, and what was admitted without the home is charged
+				spend(20) // the cooldown of the breaker, and the replay of what was admitted without the home
 				if admitted, marked, closed := spend(20); admitted != 40 || marked+closed != 0 {
 					t.Errorf("%s, with the home again: %d admitted, %d marked, %d closed", policy, admitted, marked,
 						closed)
@@ -252,8 +252,8 @@ func TestRateOfAHomeThatIsAway(t *testing.T) {
 	}
 }
 
-// Guarantees that a rate which the cell keeps for all cells is counted beside its quotas, where others reach it, and
-// is divided while the store is away by the instances of all cells that ask for it there.
+// Guarantees that a rate that the cell keeps for all cells is counted in the store of its quotas, which other cells
+// call, and that without the store it is divided by the instances of all cells that call it.
 func TestRateKeptForAllCells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis, quotas := newFake(t), newFake(t)
@@ -264,7 +264,7 @@ func TestRateKeptForAllCells(t *testing.T) {
 		small := build(t, limit.Limit{ID: "small", Exact: true,
 			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 400, Period: time.Hour}}}).KeptIn("us")
 		admitted := int64(0)
-		for range 60 { // a minute, in which each hears of the other
+		for range 60 { // a minute, in which the instances learn of each other
 			for _, l := range []*resilience.Chain{here, there} {
 				allowed, _ := decides(t, l, asks(acme, small, hourly(t, "rate", 1000)), 1)
 				admitted += allowed

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
-// shared is a store that counts its calls and can be away.
+// shared is a store that counts its calls and can fail.
 type shared struct {
 	limit.Store
 	asked atomic.Int64
@@ -59,7 +59,7 @@ func run(ctx context.Context, t *testing.T, store limit.Store, n int, wg *sync.W
 	return all
 }
 
-// Guarantees that no running instance is missing from the count, for as long as they run, and that it is not far above.
+// Guarantees that every running instance is counted all the time, and that the count is not much larger.
 func TestCount(t *testing.T) {
 	for _, n := range []int{1, 2, 5, 20, 100} {
 		synctest.Test(t, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// Guarantees that the count follows the number of instances both ways, and is remembered while the store is away.
+// Guarantees that the count follows the number of instances up and down, and stays while the store fails.
 func TestCountFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared(t)
@@ -116,8 +116,8 @@ func TestCountFollows(t *testing.T) {
 	})
 }
 
-// Guarantees that one reading which misses an instance does not make the count smaller: an announcement that comes late
-// is no instance that has ended, and too small a count makes backstops too large. A second such reading does.
+// Guarantees that one reading that misses an instance does not make the count smaller: an announcement may be late, and
+// too small a count makes backstops too large. A second such reading does.
 func TestOneLowReadingIsNotBelieved(t *testing.T) {
 	store := newShared(t)
 	f := newInstances(t, resilience.InstancesConfig{Store: store, Max: 40})
@@ -136,12 +136,13 @@ func TestOneLowReadingIsNotBelieved(t *testing.T) {
 			t.Errorf("reading %d, with %d other instances that announce themselves: count %d, want %d", i+1,
 				step.announcing, n, step.want)
 		}
-		// which is more than the longest pause, so each of them announces itself once in a period
+		// longer than the longest pause, so each of them announces itself once in a period
 		now = now.Add(12 * time.Second)
 	}
 }
 
-// Guarantees that who never learned takes the most there may be, and learns as soon as the store answers.
+// Guarantees that an instance that has never learned the count assumes the largest one, and learns it as soon as the
+// store answers.
 func TestCountBeforeItLearned(t *testing.T) {
 	store := newShared(t)
 	store.down.Store(true)
@@ -156,8 +157,8 @@ func TestCountBeforeItLearned(t *testing.T) {
 	}
 }
 
-// Guarantees that announcing an instance with each request asks the store once in a period, also after a clock that
-// leapt back.
+// Guarantees that announcing an instance with each request calls the store once in a period, also after a clock was set
+// back.
 func TestAnnouncingIsCheap(t *testing.T) {
 	store := newShared(t)
 	f := newInstances(t, resilience.InstancesConfig{Store: store})
@@ -190,7 +191,7 @@ func TestAnnouncingIsCheap(t *testing.T) {
 }
 
 // Guarantees that an instance is not counted twice if its announcements are exactly a period apart: the counter still
-// counts the earlier one then.
+// counts the earlier one at that time.
 func TestAnnouncementsAPeriodApart(t *testing.T) {
 	f := newInstances(t, resilience.InstancesConfig{Store: newShared(t)})
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -205,8 +206,8 @@ func TestAnnouncementsAPeriodApart(t *testing.T) {
 	}
 }
 
-// Guarantees that of two requests of which one overtakes the other only the first to arrive announces the instance: two
-// announcements a moment apart would be two instances.
+// Guarantees that if one request overtakes another, only the first to arrive announces the instance: two announcements
+// a moment apart would count as two instances.
 func TestAnOvertakenRequestAnnouncesNothing(t *testing.T) {
 	store := newShared(t)
 	f := newInstances(t, resilience.InstancesConfig{Store: store})

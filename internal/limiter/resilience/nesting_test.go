@@ -14,11 +14,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
-// mostNested is how many stores a decision passes through: fallback limiter, lease layer, router, driver. More would
-// make a decision hard to follow.
+// mostNested is the number of stores that a decision may pass through: fallback limiter, lease layer, router, driver.
+// With more, a decision would be hard to follow.
 const mostNested = 4
 
-// traced is a driver that notes through which stores a decision came to it.
+// traced is a driver that records the stores through which a decision came to it.
 type traced struct {
 	*fake
 	through []string // the types whose method Decide called the next one, from the outermost
@@ -31,7 +31,7 @@ func (s *traced) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 	return s.fake.Decide(ctx, req, now, d)
 }
 
-// decidersOnTheStack are the receivers of the methods on the stack that are called Decide and belong to a
+// decidersOnTheStack returns the receivers of the methods on the stack that are called Decide and belong to a
 // [limit.Store].
 func decidersOnTheStack() []string {
 	var callers [64]uintptr
@@ -41,7 +41,7 @@ func decidersOnTheStack() []string {
 		var frame runtime.Frame
 		frame, more = frames.Next()
 		receiver, isDecide := strings.CutSuffix(frame.Function, ".Decide")
-		// guards are no stores
+		// guards are not stores
 		if isDecide && !strings.HasSuffix(receiver, ".(*Breaker)") && !strings.HasSuffix(receiver, ".(*home)") {
 			found = append(found, receiver[strings.LastIndexByte(receiver, '/')+1:])
 		}
@@ -50,15 +50,15 @@ func decidersOnTheStack() []string {
 	return found
 }
 
-// wrapper is one store more than there should be.
+// wrapper is one store too many.
 type wrapper struct{ limit.Store }
 
 func (w *wrapper) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	return w.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that a decision passes through at most four stores, whatever the chain is made of; and that one more would
-// be found.
+// Guarantees that a decision passes through at most four stores, whatever the chain consists of, and that the test
+// would find a fifth.
 func TestADecisionPassesThroughAtMostFourStores(t *testing.T) {
 	quota, far := monthly(t, "quota", 100), monthly(t, "far", 100).KeptIn("us")
 	for name, c := range map[string]struct {
@@ -105,8 +105,7 @@ func TestADecisionPassesThroughAtMostFourStores(t *testing.T) {
 
 var storeType = reflect.TypeFor[limit.Store]()
 
-// deepest returns how many stores the value nests at most, by all that it refers to. A test's double of a driver counts
-// as one.
+// deepest returns how many stores the value nests at most, in all that it refers to. A driver of a test counts as one.
 func deepest(v reflect.Value, seen map[uintptr]bool) (most int) {
 	if v.Kind() == reflect.Pointer && v.Type() == reflect.TypeFor[*traced]() || v.Kind() == reflect.Pointer &&
 		v.Type() == reflect.TypeFor[*fake]() {
@@ -135,7 +134,7 @@ func deepest(v reflect.Value, seen map[uintptr]bool) (most int) {
 		for _, key := range v.MapKeys() {
 			most = max(most, deepest(v.MapIndex(key), seen))
 		}
-	default: // slices hold counters here, and functions cannot be looked into: the stack has those
+	default: // slices hold counters here, and functions cannot be inspected; the check of the stack covers them
 	}
 	return most
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Guarantees that a cached part is used only with the number of instances and in the calendar period for which it was
-// made: the next month has another length.
+// Guarantees that a cached part is used only with the instance count and in the calendar period for which it was made:
+// the next month has another length.
 func TestPartIsCurrent(t *testing.T) {
 	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 100,
 		Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1}}}})

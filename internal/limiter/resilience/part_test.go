@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// part is what an instance may admit of a tier by itself: units in a period, and at once.
+// part returns what an instance may admit of a tier without the store: units in a period, and at once.
 func part(t *limit.Tier, instances int64) (units, atOnce int64) {
 	units = max(1, t.Threshold/instances)
 	if t.Algorithm == limit.TokenBucket {
@@ -21,7 +21,7 @@ func part(t *limit.Tier, instances int64) (units, atOnce int64) {
 	return units, units
 }
 
-// period is how long the tier's period is that holds now, µs.
+// period returns the length of the tier's present period, µs.
 func period(t *limit.Tier, now time.Time) int64 {
 	if t.Calendar == nil {
 		return t.Period.Microseconds()
@@ -30,17 +30,16 @@ func period(t *limit.Tier, now time.Time) int64 {
 	return end - start
 }
 
-// refills is how many units a bucket refills in a time, µs, rounded down.
+// refills returns how many units a bucket refills in a time, µs, rounded down.
 func refills(bucket limit.Params, in int64) int64 {
 	hi, lo := bits.Mul64(uint64(bucket.Num), uint64(in))
 	q, _ := bits.Div64(hi, lo, uint64(bucket.Den))
 	return int64(q)
 }
 
-// checkDerived fails unless the limit has a fallback on so many instances: for each of its tiers a bucket that admits
-// no more than the instance's part at once, and no more than that again while the tier's period lasts. A bucket that
-// admits much less would deny what the limit promises, so none may, but for token buckets that take more than a year to
-// fill.
+// checkDerived fails unless the limit has a fallback for that many instances: for each of its tiers a bucket that
+// admits at most the instance's part at once, and at most that again during a period. It must not admit much less
+// either, except for token buckets that take more than a year to fill.
 func checkDerived(t *testing.T, l *limit.Limit, instances int64, now time.Time) {
 	t.Helper()
 	d, err := resilience.Derive(l, instances, now)
@@ -84,8 +83,8 @@ func describe(l *limit.Limit) string {
 	return "limit " + l.ID + text
 }
 
-// Guarantees that every pair of tiers with round numbers, as plans have them, has a fallback for every algorithm that
-// takes them. Two tiers whose rates were rounded to the same period must not become one counter.
+// Guarantees that every pair of tiers with round numbers, as in plans, has a fallback for every algorithm that accepts
+// them. Two tiers whose rates are rounded to the same period must not become one counter.
 func TestEveryPairOfTiersHasAFallback(t *testing.T) {
 	const hour = time.Hour
 	periods := []time.Duration{5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute, hour, 2 * hour,
@@ -111,7 +110,7 @@ func TestEveryPairOfTiersHasAFallback(t *testing.T) {
 							{Algorithm: algorithm, Period: short, Threshold: few}, {Algorithm: algorithm, Period: long,
 								Threshold: many}}})
 						if err != nil {
-							continue // above what the algorithm can count
+							continue // more than the algorithm can count
 						}
 						pairs++
 						for _, instances := range []int64{1, 3, 7, 20, 150} {
@@ -127,8 +126,8 @@ func TestEveryPairOfTiersHasAFallback(t *testing.T) {
 	}
 }
 
-// Guarantees the same of the largest and the least that can be counted, and of quotas, in months and years of any
-// length.
+// Guarantees the same for the largest and the smallest numbers that can be counted, and for quotas, in months and years
+// of any length.
 func TestEveryExtremeHasAFallback(t *testing.T) {
 	almaty, err := time.LoadLocation("Asia/Almaty")
 	if err != nil {
@@ -137,7 +136,7 @@ func TestEveryExtremeHasAFallback(t *testing.T) {
 	calendar := func(every limit.Every, zone *time.Location) *limit.Calendar {
 		return &limit.Calendar{Every: every, Location: zone}
 	}
-	tiers := []limit.Tier{ // of which two instances cannot count a half with all of its burst
+	tiers := []limit.Tier{ // two instances cannot count half of them with the whole burst
 		{Algorithm: limit.TokenBucket, Period: limit.MaxPeriod, Threshold: 3, Burst: 427},
 		{Algorithm: limit.TokenBucket, Period: limit.MaxPeriod, Threshold: 30, Burst: 4270},
 	}
@@ -160,7 +159,7 @@ func TestEveryExtremeHasAFallback(t *testing.T) {
 			}
 		}
 	}
-	// Almaty's clocks are set back on the day after, for good
+	// on the day after, the clocks of Almaty are set back for good
 	times := []time.Time{noon, time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC),
 		time.Date(2026, 2, 3, 0, 0, 0, 0, time.UTC), time.Date(2028, 12, 31, 23, 0, 0, 0, time.UTC)}
 	made := 0
@@ -183,8 +182,8 @@ func TestEveryExtremeHasAFallback(t *testing.T) {
 	}
 }
 
-// Guarantees the bound of each of two tiers of a limit, for a client that asks for all it can get for a month. The
-// rates of both are rounded: a seventh of 20,000 in 720 hours has too many digits to be counted exactly.
+// Guarantees the bound of each of two tiers of a limit, for a client that requests as much as it can for a month. The
+// rates of both are rounded: a seventh of 20,000 in 720 hours cannot be counted exactly.
 func TestBoundOfADayAndAMonth(t *testing.T) {
 	const instances, day, month = 7, 24 * time.Hour, 720 * time.Hour
 	l := newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{
@@ -200,7 +199,7 @@ func TestBoundOfADayAndAMonth(t *testing.T) {
 			t.Errorf("clients see tier %d as %s, want %s", i+1, got, want)
 		}
 	}
-	var times []time.Time // of each unit that was admitted
+	var times []time.Time // of each admitted unit
 	for now := noon; now.Before(noon.Add(2 * month)); now = now.Add(10 * time.Minute) {
 		for range countAdmitted(t, s, ask(l), now) {
 			times = append(times, now)
@@ -218,13 +217,14 @@ func TestBoundOfADayAndAMonth(t *testing.T) {
 			most = max(most, i-from+1)
 		}
 		if most > 2*tt.part || most < tt.part {
-			t.Errorf("%d units were admitted within %s, want at most twice the instance's part of %d, and at least that", most, tt.period, tt.part)
+			t.Errorf("%d units were admitted within %s, want at most twice the instance's part of %d, and at least "+
+				"that", most, tt.period, tt.part)
 		}
 	}
 }
 
-// FuzzDerive guarantees that every limit has a fallback for every number of instances: one that had none would deny
-// every request while the store is away, whatever its onStoreFailure says.
+// FuzzDerive guarantees that every limit has a fallback for every instance count. A limit without one would deny every
+// request without the store, whatever its onStoreFailure says.
 func FuzzDerive(f *testing.F) {
 	f.Add(int64(7), int64(0), []byte("0123456789abcdef0123456789abcdef0123456789abcdef"))
 	f.Add(int64(1), int64(1)<<50, []byte("\x06\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\x00\x00"))
@@ -251,14 +251,15 @@ func FuzzDerive(f *testing.F) {
 	})
 }
 
-// tierOf is a tier of 18 bytes: the algorithm, how large each number may be, its period, its threshold, and one more.
+// tierOf returns a tier made of 18 bytes: the algorithm, how large each number may be, its period, its threshold, and
+// one more.
 func tierOf(data []byte, zone *time.Location) limit.Tier {
 	number := func(b []byte, most uint64) int64 { return 1 + int64(binary.LittleEndian.Uint64(b)%most) }
 	algorithm := limit.Algorithms()[int(data[0])%len(limit.Algorithms())]
 	periods := []uint64{1000, 60_000, 3_600_000, 86_400_000, uint64(limit.MaxPeriod / time.Millisecond)}
 	tier := limit.Tier{Algorithm: algorithm, Threshold: number(data[2:10], 1<<(data[1]%41)),
 		Period: time.Duration(number(data[10:18], periods[int(data[1]/41)%len(periods)])) * time.Millisecond}
-	if data[1]&1 == 0 { // round
+	if data[1]&1 == 0 { // round numbers
 		tier.Period = max(tier.Period.Truncate(time.Hour), time.Hour)
 	}
 	switch more := int64(data[17]) << (data[16] % 33); algorithm {

@@ -6,7 +6,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Guarantees that pending units of callers who have shown no credential never take the memory that tenants need.
+// Guarantees that pending units of callers without a credential never take the memory for tenants.
 func TestBoundForOwners(t *testing.T) {
 	p := pendingCharges{bound: 1000}
 	for kind, want := range map[limit.OwnerKind]int64{

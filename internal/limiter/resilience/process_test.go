@@ -15,10 +15,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// patient is how long tests wait for what must come, on a machine that does much else.
+// patient is how long tests wait for an event, on a busy machine.
 const patient = 30 * time.Second
 
-// child is an instance that runs in a process of its own.
+// child is an instance in a process of its own.
 type child struct {
 	*redistest.Process
 	t      *testing.T
@@ -92,7 +92,7 @@ func (c *child) hear() report {
 	return r
 }
 
-// tellAll sends all of them a command, and returns their answers.
+// tellAll sends a command to all of them, and returns their answers.
 func tellAll(all []*child, format string, args ...any) []report {
 	for _, c := range all {
 		c.t.Helper()
@@ -105,7 +105,7 @@ func tellAll(all []*child, format string, args ...any) []report {
 	return reports
 }
 
-// until asks all of them again and again, until each report is what is waited for.
+// until asks all of them repeatedly, until ok accepts each report.
 func until(all []*child, what string, ok func(i int, r *report) bool) []report {
 	t := all[0].t
 	t.Helper()
@@ -133,7 +133,7 @@ func wait(t *testing.T, f func() error) {
 	}
 }
 
-// sums is what a tenant's requests came to over all processes.
+// sums returns the sum over a tenant's requests in all processes.
 func sums(reports []report, tenant string) (all admitted) {
 	for i := range reports {
 		a := reports[i].sum(tenant)
@@ -143,7 +143,7 @@ func sums(reports []report, tenant string) (all admitted) {
 	return all
 }
 
-// sound fails t where a process did what must never be.
+// sound fails the test if a process reports a violation of a guarantee.
 func sound(t *testing.T, reports []report) {
 	t.Helper()
 	for i := range reports {
@@ -161,7 +161,7 @@ func sound(t *testing.T, reports []report) {
 					granted)
 			}
 		}
-		// the last may find nobody who asks
+		// the last probe may find no request
 		if r.ProbesAtOnce > 1 || r.Probed > r.Breaker.Probes || r.Probed < r.Breaker.Probes-1 {
 			t.Errorf("process %d: %d calls while probing, %d at once; want %d, one at a time", i, r.Probed,
 				r.ProbesAtOnce, r.Breaker.Probes)
@@ -177,7 +177,7 @@ var everyone = func() map[string]*limit.Request {
 	return all
 }()
 
-// plain is a store without a chain, to look at the counters behind everybody's back.
+// plain returns a store without a chain, to peek at the counters independently of the processes.
 func plain(t *testing.T, addr string) *redis.Store {
 	t.Helper()
 	s, err := redis.New(t.Context(), redis.Config{Addrs: []string{addr}, Deadline: patient})
@@ -188,7 +188,7 @@ func plain(t *testing.T, addr string) *redis.Store {
 	return s
 }
 
-// look is what the store counts of a tenant's first limit, and its clock.
+// look returns what the store counts of a tenant's first limit, and its clock.
 func look(t *testing.T, s limit.Store, tenant string) (used int64, now time.Time) {
 	t.Helper()
 	var d limit.Decision

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 )
 
-// spend decides n times, and fails the test if one is denied.
+// spend decides n times, and fails the test if a request is denied.
 func spend(t *testing.T, s limit.Store, req *limit.Request, n int) {
 	t.Helper()
 	var d limit.Decision
@@ -35,8 +35,8 @@ func used(t *testing.T, s limit.Store, req *limit.Request) int64 {
 	return d.Results[0].Used()
 }
 
-// Guarantees for every algorithm that what was admitted without the store is counted in it afterwards, beside what it
-// had counted before.
+// Guarantees for every algorithm that the store is charged afterwards for what was admitted without it, in addition to
+// what it had counted before.
 func TestChargedBack(t *testing.T) {
 	for _, c := range []struct {
 		tier limit.Tier
@@ -81,8 +81,8 @@ func TestChargedBack(t *testing.T) {
 	}
 }
 
-// Guarantees that what is over by the time the store answers is not charged: windows that have closed, what a bucket
-// has refilled.
+// Guarantees that the store is not charged for units that do not count any more: those of windows that have ended, and
+// those that a bucket has refilled.
 func TestOnlyOpenWindowsAreChargedBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t)
@@ -102,8 +102,8 @@ func TestOnlyOpenWindowsAreChargedBack(t *testing.T) {
 		for _, req := range reqs {
 			spend(t, s, req, 2)
 		}
-		spend(t, s, reqs[limit.TokenBucket], 4) // six of ten
-		pass(3 * time.Second)                   // and three are back
+		spend(t, s, reqs[limit.TokenBucket], 4) // six of ten are left
+		pass(3 * time.Second)                   // three units are refilled
 		store.down.Store(false)
 		recoverFrom(t, s)
 		for alg, want := range map[limit.Algorithm]int64{limit.FixedWindow: 2, limit.SlidingLog: 2,
@@ -115,7 +115,8 @@ func TestOnlyOpenWindowsAreChargedBack(t *testing.T) {
 	})
 }
 
-// Guarantees that units count from when they were admitted, not from when the store heard of them.
+// Guarantees that units count from the time at which they were admitted, not from the time at which the store is
+// charged for them.
 func TestChargedBackAsOfThen(t *testing.T) {
 	for _, tier := range []limit.Tier{{Algorithm: limit.SlidingLog, Period: 16 * time.Second, Threshold: 10},
 		{Algorithm: limit.SlidingBuckets, Period: 16 * time.Second, Buckets: 16, Threshold: 10},
@@ -128,7 +129,7 @@ func TestChargedBackAsOfThen(t *testing.T) {
 			pass(time.Until(time.Now().Truncate(16 * time.Second).Add(27 * time.Second))) // 11 s into a window
 			store.down.Store(true)
 			spend(t, s, req, 8)
-			pass(9 * time.Second) // 4 s into the next
+			pass(9 * time.Second) // 4 s into the next one
 			store.down.Store(false)
 			recoverFrom(t, s)
 			want := int64(8)
@@ -151,7 +152,7 @@ func TestChargedBackAsOfThen(t *testing.T) {
 	}
 }
 
-// ahead is a store whose clock differs.
+// ahead is a store whose clock is ahead.
 type ahead struct {
 	limit.Store
 	by time.Duration
@@ -161,7 +162,7 @@ func (a ahead) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 	return a.Store.Decide(ctx, req, now.Add(a.by), d)
 }
 
-// Guarantees that units are counted in the window that the store's clock was in, not in the caller's.
+// Guarantees that units are counted in the window of the store's clock, not in that of the caller's.
 func TestChargedBackByTheStoresClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t)
@@ -182,8 +183,8 @@ func TestChargedBackByTheStoresClock(t *testing.T) {
 	})
 }
 
-// Guarantees that each value of a limit, and each of an owner's limits, is charged back to its own counter, also where
-// the store went away twice.
+// Guarantees that each value of a limit, and each limit of an owner, is charged to its own counter, also if the store
+// failed twice.
 func TestChargedBackApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t)
@@ -198,7 +199,7 @@ func TestChargedBackApart(t *testing.T) {
 		for round := range 2 {
 			store.down.Store(true)
 			spend(t, s, of("ann"), 3)
-			pass(10 * time.Minute) // another slot
+			pass(10 * time.Minute) // pending units of another slot
 			spend(t, s, of("ann"), 4)
 			spend(t, s, of("bob"), 5)
 			store.down.Store(false)
@@ -211,7 +212,7 @@ func TestChargedBackApart(t *testing.T) {
 	})
 }
 
-// Guarantees that quotas and rates which lie in two stores are each charged back to theirs.
+// Guarantees that quotas and rates of two stores are each charged to their own store.
 func TestChargedBackToTwoStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rates, quotas := newMemory(t), newMemory(t)
@@ -240,8 +241,8 @@ func TestChargedBackToTwoStores(t *testing.T) {
 	})
 }
 
-// Guarantees that what is pending for a store that is away is kept until it is back, while another that answers gets
-// its part: each is looked at before it is charged.
+// Guarantees that pending units of a store that fails are kept until it answers, while another store that answers is
+// charged for its own: the replay peeks at each store before it charges it.
 func TestOneOfTwoStoresIsAway(t *testing.T) {
 	month := []limit.Tier{{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month,
 		Location: time.UTC}}}
@@ -296,8 +297,8 @@ func TestOneOfTwoStoresIsAway(t *testing.T) {
 	}
 }
 
-// Guarantees that one replay gives every owner its turn, although a store that counts a part of each owner's units does
-// not answer: the other store gets all of its units.
+// Guarantees that one replay handles every owner, although a store that counts a part of each owner's units does not
+// answer: the other store is charged for all of its units.
 func TestEachOwnerHasItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own, home := newMemory(t), newFlaky(t, nil)
@@ -331,7 +332,7 @@ func TestEachOwnerHasItsTurn(t *testing.T) {
 	})
 }
 
-// Guarantees that what was not sent is kept, and that what may have been sent is not sent again.
+// Guarantees that charges that were not sent are kept, and that charges that may have been sent are not sent again.
 func TestUnsentIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t)
@@ -366,7 +367,7 @@ func TestUnsentIsKept(t *testing.T) {
 		store.down.Store(true)
 		spend(t, s, req, 5)
 		store.down.Store(false)
-		charge.down.Store(true) // as where a lease answers, and the store behind it is still away
+		charge.down.Store(true) // as if a lease answers while the store behind it still fails
 		for range 3 {
 			answers()
 		}
@@ -384,7 +385,7 @@ func TestUnsentIsKept(t *testing.T) {
 		store.down.Store(false)
 		questions := 0
 		charge.fault = func() error {
-			if questions++; questions > 1 { // it is gone just when it is charged
+			if questions++; questions > 1 { // it fails exactly when it is charged
 				return errGone
 			}
 			return nil
@@ -398,7 +399,8 @@ func TestUnsentIsKept(t *testing.T) {
 	})
 }
 
-// Guarantees that a store that comes back is not run over, and that everybody's units arrive all the same.
+// Guarantees that a store that answers again is not overloaded by the replay, and that the units of all owners are
+// charged.
 func TestRecoveryIsNoStampede(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const owners = 300
@@ -427,7 +429,7 @@ func TestRecoveryIsNoStampede(t *testing.T) {
 	})
 }
 
-// Guarantees that a store which answers decisions but fails replays is not asked to replay with each decision.
+// Guarantees that a store that answers decisions but fails replays is not called to replay with each decision.
 func TestAReplayThatFailsIsNotRepeatedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t)
@@ -458,7 +460,7 @@ func TestAReplayThatFailsIsNotRepeatedAtOnce(t *testing.T) {
 	})
 }
 
-// Guarantees that closing replays what is pending, or says what is left.
+// Guarantees that Close replays the pending units, or reports what is left.
 func TestClosePays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t)
@@ -472,12 +474,12 @@ func TestClosePays(t *testing.T) {
 			spend(t, s, req, 1)
 		}
 		store.down.Store(false)
-		spend(t, s, req, 1) // the paying begins, and is under way
+		spend(t, s, req, 1) // the replay begins, and is in progress
 		pass(25 * time.Millisecond)
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := s.Close(gone); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "owners") {
-			t.Errorf("no time to replay: %v", err)
+			t.Errorf("Close without time to replay: %v", err)
 		}
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -489,15 +491,15 @@ func TestClosePays(t *testing.T) {
 	})
 }
 
-// Guarantees that a store that is away for any time costs bounded memory: what is over is forgotten, what has no room
-// is counted.
+// Guarantees that pending units take bounded memory, however long a store fails: units that do not count any more are
+// forgotten, and units without memory are counted as dropped.
 func TestOwedIsBounded(t *testing.T) {
 	s := newStore(t, resilience.FallbackConfig{Store: away(t), Bytes: 256 << 10})
 	short := newLimit(t, limit.Limit{ID: "short", OnStoreFailure: limit.Open,
 		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 100}}})
 	req, now := ask(short), noon
 	var d limit.Decision
-	for i := range 20_000 { // an owner each 20 ms, so 50 with a window that is open
+	for i := range 20_000 { // an owner each 20 ms, so 50 have an open window at a time
 		req.Owner.Name = fmt.Sprint(i)
 		now = now.Add(20 * time.Millisecond)
 		if err := s.Decide(context.Background(), req, now, &d); err != nil {
@@ -505,9 +507,9 @@ func TestOwedIsBounded(t *testing.T) {
 		}
 	}
 	if st := s.Stats(); st.Dropped != 0 || st.Bytes > 64<<10 {
-		t.Errorf("%+v: windows that are closed need no room", st)
+		t.Errorf("%+v: windows that have ended need no memory", st)
 	}
-	for i := range 1000 { // and a thousand at once
+	for i := range 1000 { // and a thousand owners at once
 		req.Owner.Name = fmt.Sprint("new", i)
 		if err := s.Decide(context.Background(), req, now, &d); err != nil {
 			t.Fatal(err)
@@ -518,7 +520,7 @@ func TestOwedIsBounded(t *testing.T) {
 	}
 }
 
-// hanging is a store that answers nothing until it is asked no more.
+// hanging is a store whose calls last until their context ends.
 type hanging struct {
 	limit.Store
 	hangs bool
@@ -533,8 +535,8 @@ func (h *hanging) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	return h.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that closing takes no longer than it is given, whether the charge that hangs was begun before or by it;
-// and that what was lost is counted.
+// Guarantees that Close takes no longer than its context allows, whether the charge that hangs began before it or by
+// it, and that lost units are counted.
 func TestCloseOfTheFallbackIsBounded(t *testing.T) {
 	for _, begun := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -567,8 +569,8 @@ func TestCloseOfTheFallbackIsBounded(t *testing.T) {
 	}
 }
 
-// Guarantees that who watches sees how far a counter has passed its limit once the store knows of it, also where a
-// later one has not.
+// Guarantees that TakeFullest returns by how much a counter exceeds its limit once the store is charged, also if a
+// later one does not.
 func TestTakeFullest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t, newMemory(t))

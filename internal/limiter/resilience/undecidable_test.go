@@ -27,14 +27,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// undecidable is a store in which one tenant's requests cannot be decided, and what makes it so.
+// undecidable is a store in which one tenant's requests cannot be decided.
 type undecidable struct {
 	store limit.Store
-	spoil func() // after the tenant's first decision
-	key   string // is named in the log
+	spoil func() // makes the requests undecidable, after the tenant's first decision
+	key   string // must be named in the log
 }
 
-// onDynamoDB opens a store on a namespace of its own. item is what becomes of the tenant's shared item.
+// onDynamoDB opens a store on a namespace of its own. item changes the tenant's shared item.
 func onDynamoDB(t *testing.T, item func(map[string]types.AttributeValue)) undecidable {
 	t.Helper()
 	url := os.Getenv("SLUICE_DYNAMODB")
@@ -99,9 +99,9 @@ func onRedis(t *testing.T, command func(key string) []any) undecidable {
 // tooMany limits are more than a decision on DynamoDB can have.
 const tooMany = 200
 
-// Guarantees that one tenant whose requests cannot be decided, for what is stored under its key or for the size of its
-// plan, takes the store away from nobody else, however it hammers: no breaker opens, no call counts as failed, and the
-// leases of others go on. For its own requests each limit's onStoreFailure applies, and the log names the key.
+// Guarantees that one tenant whose requests cannot be decided, because of what is stored under its key or of the size
+// of its plan, does not affect others, however many requests it makes: no breaker opens, no call counts as failed, and
+// the leases of others go on. For its own requests each limit's onStoreFailure applies, and the log names the key.
 func TestUndecidable(t *testing.T) {
 	t.Parallel()
 	number := func(name string, n string) func(map[string]types.AttributeValue) {
@@ -191,7 +191,7 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 	}
 	of.spoil()
 	bad, other := request("bad", limits), request("other", 1)
-	if leases { // what is leased is spent first
+	if leases { // leased units are spent first
 		for range 30_000 {
 			if err := ld.Decide(t.Context(), bad, time.Now(), &d); err != nil || d.Degraded {
 				break
@@ -212,7 +212,7 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 		})
 		wg.Go(func() {
 			var d limit.Decision
-			// one writer each: writers of one counter may be in each other's way
+			// one owner for each writer: writers of one counter may delay each other
 			other := request(fmt.Sprint("other-", n), 1)
 			for range 2 * each {
 				if err := ld.Decide(t.Context(), other, time.Now(), &d); err != nil || d.Degraded {
@@ -232,7 +232,7 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 	}
 	want := int64(hammers * each)
 	if leases {
-		want -= each // what is still in hand may be spent
+		want -= each // the rest of the leased units may be spent
 	}
 	if s, n := ld.Stats(), degraded.Load(); n < want || s.Undecidable < n || s.Failures != s.Undecidable {
 		t.Errorf("%d decisions are degraded, and %d are counted as undecidable of %d, want all, at least %d", n,
@@ -255,7 +255,7 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 		}
 	}
 	text := log.String()
-	// One line a second, and some of what else happened.
+	// One line a second, and some lines about other events.
 	if lines, took := strings.Count(text, "\n"), time.Since(began); lines == 0 || lines > 20+int(took.Seconds()) {
 		t.Errorf("the log has %d lines in %s, want some, and not one for each request", lines, took)
 	}
@@ -264,9 +264,8 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 	}
 }
 
-// failureLog is a store that notes each error by which the store behind it did not answer. A call whose connection
-// broke is made once more: under heavy load this happens to a call to DynamoDB Local now and then, and says nothing
-// about the tenant.
+// failureLog is a store that records the error of each call that the wrapped store did not answer. A call whose
+// connection was closed is made once more: under heavy load this sometimes happens with DynamoDB Local.
 type failureLog struct {
 	limit.Store
 	text logtest.Buffer

@@ -14,7 +14,7 @@ import (
 
 var errDown = errors.New("down")
 
-// Guarantees that all who wait for a call get its error when it ends, and that those who come later get it at once.
+// Guarantees that all who wait for a call get its error when it ends, and that later callers get it at once.
 func TestAllHearTheOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := singleflight.Begin(clock.Read(), nil)
@@ -42,8 +42,8 @@ func TestAllHearTheOutcome(t *testing.T) {
 	})
 }
 
-// Guarantees that nobody waits longer than the call's budget or than its own context. Otherwise a table that hangs
-// would delay every request.
+// Guarantees that nobody waits longer than the budget of the call or than its own context. Otherwise a table that does
+// not answer would delay every request.
 func TestWaitsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget, cancel := context.WithTimeout(t.Context(), 2*time.Second)

@@ -9,10 +9,8 @@
 //
 // Keys and values are compared as envoyproxy/ratelimit does: joined by "_". A descriptor with the key "a" and the value
 // "b_c" is therefore the same as one with the key "a_b" and the value "c", in a file and in a request. Counters are
-// kept apart nevertheless, see [AppendKey].
-//
-// The key "sluice" of a descriptor, and of a file, holds what envoyproxy/ratelimit has no words for, see [extension]
-// and [Mapping].
+// kept apart nevertheless, see [AppendKey]. The key "sluice" of a descriptor, and of a file, holds the settings that
+// envoyproxy/ratelimit does not have, see [extension] and [Mapping].
 package envoyconfig
 
 import (
@@ -44,7 +42,7 @@ const (
 
 const day = 24 * time.Hour
 
-// units are the names and lengths, by the number that Envoy's protocol has for the unit.
+// units holds the name and length of each unit, by its number in Envoy's protocol.
 var units = [...]struct {
 	name   string
 	length time.Duration
@@ -53,7 +51,7 @@ var units = [...]struct {
 	{"MONTH", 30 * day}, {"YEAR", 365 * day}, {"WEEK", 7 * day},
 }
 
-// String is the name that Envoy's protocol has for the unit, such as "SECOND".
+// String returns the name of the unit in Envoy's protocol, such as "SECOND".
 func (u Unit) String() string {
 	if int(u) < len(units) {
 		return units[u].name
@@ -61,7 +59,7 @@ func (u Unit) String() string {
 	return fmt.Sprintf("UNIT(%d)", u)
 }
 
-// Length is how long a window of the unit is; 0 for Unknown and for a number that is no unit.
+// Length returns the length of a window of the unit, or 0 for Unknown and for a number that is not a unit.
 func (u Unit) Length() time.Duration {
 	if int(u) < len(units) {
 		return units[u].length
@@ -79,7 +77,7 @@ func UnitOf(length time.Duration) Unit {
 	return Unknown
 }
 
-// parseUnit returns the unit of a name in any case. It reports false for a name that no limit can have.
+// parseUnit returns the unit with the name, in lower or upper case. It reports false for any other name.
 func parseUnit(name string) (Unit, bool) {
 	for u := Second; int(u) < len(units); u++ {
 		if units[u].name == strings.ToUpper(name) {
@@ -89,8 +87,8 @@ func parseUnit(name string) (Unit, bool) {
 	return Unknown, false
 }
 
-// WindowID is the ID of the limits that count the windows of rate_limit. It is the same for all of them, so that a
-// counter is told by the entries of the request and the length of the window alone, as in envoyproxy/ratelimit.
+// WindowID is the ID of every limit that counts the windows of a rate_limit. All have the same ID, so that only the
+// entries of the request and the length of the window identify a counter, as in envoyproxy/ratelimit.
 const WindowID = "rate_limit"
 
 // NewWindow returns the limit that counts windows of the unit. requestsPerUnit must be above 0.
@@ -103,10 +101,10 @@ func NewWindow(requestsPerUnit uint32, unit Unit, exact bool, onFailure limit.Fa
 	})
 }
 
-// Rule is what a descriptor of the file says about the requests that match it.
+// Rule holds the settings of a descriptor of a file for the requests that match it.
 type Rule struct {
-	Path string // domain and composite keys of the descriptor's levels, as in "api.tenant_acme.path"
-	Name string // for Replaces of other rules; "" if it has none
+	Path string // the domain and the composite keys of the descriptor's levels, as in "api.tenant_acme.path"
+	Name string // by which Replaces of other rules refers to it; "" if it has none
 
 	RequestsPerUnit uint32 // 0 denies everything
 	Unit            Unit   // Unknown if there is no window
@@ -115,25 +113,25 @@ type Rule struct {
 	QuotaMode       bool   // denies only if all rules of the request with QuotaMode deny
 	DetailedMetric  bool
 	Replaces        []string         // names of rules that do not apply if this one does
-	Metadata        *structpb.Struct // for the answer's dynamic metadata; nil if there is none
+	Metadata        *structpb.Struct // for the dynamic metadata of the response; nil if there is none
 
-	// Limits are what is counted: the window, unless it is Unlimited or denies everything, and the limits of the key
-	// "sluice". All of them must admit.
+	// Limits holds the limit of the window, unless the rule is Unlimited or denies everything, and the limits of the
+	// key "sluice". All of them must admit a request.
 	Limits []*limit.Limit
 
-	// CountDenied counts each request, also one that is denied, as envoyproxy/ratelimit does.
+	// CountDenied charges the hits of every request, also of a denied one, as envoyproxy/ratelimit does.
 	CountDenied bool
 
-	domainBytes int // of Path, the dot included
+	domainBytes int // length of the domain in Path, the dot included
 }
 
-// PolicyName names the rule for clients: its path without the domain.
+// PolicyName returns the name of the rule that clients see: its path without the domain.
 func (r *Rule) PolicyName() string { return r.Path[min(r.domainBytes, len(r.Path)):] }
 
-// DeniesAll reports whether the rule has room for no hit at all.
+// DeniesAll reports whether the rule denies every hit.
 func (r *Rule) DeniesAll() bool { return !r.Unlimited && r.Unit != Unknown && r.RequestsPerUnit == 0 }
 
-// Config is the content of configuration files. It is immutable. Make it with [Load].
+// Config holds the content of configuration files. It is immutable. Create it with [Load].
 type Config struct {
 	domains  map[string]*node
 	warnings []string
@@ -145,23 +143,23 @@ type node struct {
 	key       string // the composite key: key, or key_value
 	path      string // see Rule.Path
 	children  map[string]*node
-	order     []*node // of the children, as in the file
+	order     []*node // the children, in the order of the file
 	wildcards []wildcard
 	rule      *Rule    // nil if the descriptor has no limit
 	mapping   *Mapping // of a domain; nil if it has none
 
 	valueToMetric  bool
-	shareThreshold bool // the key is a wildcard, and all that it matches share one counter
+	shareThreshold bool // the key is a wildcard, and all values that it matches share one counter
 }
 
 // wildcard is a child whose composite key has at least one "*".
 type wildcard struct {
-	parts []string // what stands between the stars
+	parts []string // the texts around the stars
 	node  *node
 }
 
-// matches reports whether text is the parts in their order with anything between them, and begins and ends with the
-// first and the last one.
+// matches reports whether text begins with the first part, ends with the last one, and has the others in between, in
+// their order.
 func (w *wildcard) matches(text string) bool {
 	last := len(w.parts) - 1
 	rest, ok := strings.CutPrefix(text, w.parts[0])
@@ -179,10 +177,10 @@ func (w *wildcard) matches(text string) bool {
 	return true
 }
 
-// Warnings says what is allowed in the files and has no effect, one line each.
+// Warnings lists the keys of the files that are allowed but have no effect, one text for each.
 func (c *Config) Warnings() []string { return c.warnings }
 
-// Domains are the names of the domains, sorted.
+// Domains returns the names of the domains, sorted.
 func (c *Config) Domains() []string {
 	names := make([]string, 0, len(c.domains))
 	for name := range c.domains {
@@ -192,13 +190,13 @@ func (c *Config) Domains() []string {
 	return names
 }
 
-// HasDomain reports whether a file is for the domain.
+// HasDomain reports whether a file configures the domain.
 func (c *Config) HasDomain(domain string) bool { return c.domains[domain] != nil }
 
-// Rules is how many limits there are.
+// Rules returns the number of rules.
 func (c *Config) Rules() int { return c.rules }
 
-// Dump lists the limits, one line each, as envoyproxy/ratelimit does on its debug port.
+// Dump lists the rules, one line each, as envoyproxy/ratelimit does on its debug port.
 func (c *Config) Dump() string {
 	var b strings.Builder
 	for _, name := range c.Domains() {

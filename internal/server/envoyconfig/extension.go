@@ -13,11 +13,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// extension is what the key "sluice" of a descriptor says:
+// extension holds the value of the key "sluice" of a descriptor:
 //
 //	sluice:
-//	  countDenied: true         # count also requests that are denied, of all limits of this descriptor
-//	  exact: true               # ask the store for each decision of rate_limit, and lease nothing
+//	  countDenied: true         # all limits of this descriptor count denied requests, too
+//	  exact: true               # the store decides each request of rate_limit; nothing is leased
 //	  onStoreFailure: closed    # of rate_limit: backstop, open or closed
 //	  limits:                   # in addition to rate_limit; each is written as in a plan
 //	    - {id: burst, algorithm: token_bucket, rate: 10, period: 1s, burst: 20}
@@ -32,13 +32,13 @@ type extension struct {
 	limits      []*limit.Limit
 }
 
-// limitKeys are the keys of plans that a limit may have here. What the others say, descriptors say.
+// limitKeys are the keys of a plan's limit that are allowed here. Descriptors take the place of the others.
 var limitKeys = []string{
 	"id", "algorithm", "rate", "threshold", "period", "burst", "buckets", "tiers", "quota", "align", "exact",
 	"onStoreFailure",
 }
 
-// extension reads the value of the key "sluice". n is the zero node if there is none.
+// extension reads the value of the key "sluice". n is the zero node if the key is missing.
 func (l *loader) extension(path string, n *yaml.Node) (x extension, err error) {
 	if n.IsZero() {
 		return x, nil
@@ -78,7 +78,7 @@ func (l *loader) extension(path string, n *yaml.Node) (x extension, err error) {
 	return x, nil
 }
 
-// planLimits reads a list of limits as a plan would.
+// planLimits reads a list of limits that are written as in a plan.
 func planLimits(n *yaml.Node) ([]*limit.Limit, error) {
 	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
 		return nil, errors.New("want a list of limits")
@@ -106,7 +106,7 @@ func planLimits(n *yaml.Node) ([]*limit.Limit, error) {
 	var limits []*limit.Limit
 	for _, e := range parsed.Plans()[0].Set().Limits {
 		if e.Limit.ID == WindowID {
-			return nil, fmt.Errorf("the id %q is that of the limit that rate_limit makes: choose another", WindowID)
+			return nil, fmt.Errorf("the id %q is reserved for the limit of rate_limit: choose another one", WindowID)
 		}
 		limits = append(limits, e.Limit)
 	}

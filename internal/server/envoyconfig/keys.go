@@ -10,11 +10,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// extensionKey is the key of a descriptor, or of a file, under which everything stands that envoyproxy/ratelimit has no
-// words for.
+// extensionKey is the key of a descriptor, or of a file, that holds the settings that envoyproxy/ratelimit does not
+// have.
 const extensionKey = "sluice"
 
-// place is where a mapping stands in a file.
+// place says where in a file a mapping is.
 type place uint8
 
 const (
@@ -25,8 +25,8 @@ const (
 	elsewhere // under a key whose value should not be a mapping; decoding refuses it
 )
 
-// keysOf are the keys that have a meaning at each place. All of them together are the keys that a file may have
-// anywhere: envoyproxy/ratelimit does not ask where a key stands, and ignores it if that is the wrong place.
+// keysOf lists the keys that have a meaning at each place. A file may have each of these keys at any place:
+// envoyproxy/ratelimit ignores a key at a place where it has no meaning.
 var keysOf = [...][]string{
 	atRoot: {"domain", "descriptors", extensionKey},
 	inDescriptor: {
@@ -49,7 +49,8 @@ func known(key string) bool {
 type keyChecker struct {
 	*loader
 
-	// seen are the mappings that were checked. Aliases can repeat a mapping more often than there is time to look.
+	// seen holds the mappings that were checked. Each is checked once, because aliases can repeat a mapping
+	// exponentially often.
 	seen map[*yaml.Node]bool
 }
 
@@ -64,8 +65,8 @@ func (k *keyChecker) root(n *yaml.Node) error {
 		n.Line, describe(n))
 }
 
-// mapping checks the keys of a mapping, and what is below. A key that stands there twice keeps its last value only, as
-// it does in envoyproxy/ratelimit.
+// mapping checks the keys of a mapping, and its values. Of a key that is there twice, only the last value stays, as in
+// envoyproxy/ratelimit.
 func (k *keyChecker) mapping(n *yaml.Node, at place) error {
 	if k.seen[n] {
 		return nil
@@ -92,7 +93,7 @@ func (k *keyChecker) mapping(n *yaml.Node, at place) error {
 	return nil
 }
 
-// keepLast removes all but the last of pairs with the same text as their key.
+// keepLast removes each pair whose key is repeated later in the mapping.
 func (k *keyChecker) keepLast(n *yaml.Node) error {
 	last := make(map[string]int, len(n.Content)/2)
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -114,7 +115,7 @@ func (k *keyChecker) keepLast(n *yaml.Node) error {
 	return nil
 }
 
-// merged checks what the key "<<" adds to a mapping.
+// merged checks the mappings that the key "<<" merges into a mapping.
 func (k *keyChecker) merged(n *yaml.Node, at place) error {
 	if n.Kind == yaml.MappingNode {
 		return k.mapping(n, at)
@@ -146,7 +147,7 @@ func (k *keyChecker) value(key string, n *yaml.Node, at place) error {
 	switch {
 	case key == extensionKey:
 		return nil // extension and mapping check their own keys
-	case at == inDescriptor && key == "metadata": // it may be anything
+	case at == inDescriptor && key == "metadata": // its value may be anything
 		k.readAsVersion11(n)
 		return nil
 	}
@@ -175,8 +176,8 @@ func (k *keyChecker) value(key string, n *yaml.Node, at place) error {
 	return nil
 }
 
-// readAsVersion11 gives the texts in metadata the meaning that they have in envoyproxy/ratelimit, whose package for
-// YAML follows version 1.1: yes and no, on and off are booleans, and a date is a text.
+// readAsVersion11 changes values in metadata to those that envoyproxy/ratelimit reads, whose package for YAML follows
+// version 1.1: yes, no, on and off become booleans, and a date becomes a text.
 func (k *keyChecker) readAsVersion11(n *yaml.Node) {
 	if n = resolve(n); k.seen[n] {
 		return
@@ -186,17 +187,17 @@ func (k *keyChecker) readAsVersion11(n *yaml.Node) {
 	case n.ShortTag() == "!!timestamp" && n.Kind == yaml.ScalarNode:
 		n.Tag = "!!str"
 	case isBool11(n):
-		is, _ := decoded(n).(bool)
-		n.Tag, n.Value = "!!bool", strconv.FormatBool(is)
+		value, _ := decoded(n).(bool)
+		n.Tag, n.Value = "!!bool", strconv.FormatBool(value)
 	}
-	for i, of := range n.Content {
+	for i, child := range n.Content {
 		if isKey := n.Kind == yaml.MappingNode && i%2 == 0; !isKey {
-			k.readAsVersion11(of)
+			k.readAsVersion11(child)
 		}
 	}
 }
 
-// isBool11 reports whether a text without quotes is a boolean in version 1.1 of YAML, and a text in version 1.2.
+// isBool11 reports whether a scalar is a boolean in version 1.1 of YAML, but a text in version 1.2.
 func isBool11(n *yaml.Node) bool {
 	if n.Kind != yaml.ScalarNode || n.Style != 0 || n.ShortTag() != "!!str" {
 		return false
@@ -208,7 +209,7 @@ func isBool11(n *yaml.Node) bool {
 	return false
 }
 
-// itemPlace is the place of the mappings in a list that is the value of the key.
+// itemPlace returns the place of the mappings in the list that is the value of the key.
 func itemPlace(key string) place {
 	switch key {
 	case "descriptors":
@@ -231,9 +232,9 @@ func resolve(n *yaml.Node) *yaml.Node {
 func decoded(n *yaml.Node) any {
 	var v any
 	if isBool11(n) {
-		var is bool
-		if n.Decode(&is) == nil {
-			return is
+		var value bool
+		if n.Decode(&value) == nil {
+			return value
 		}
 	}
 	if n.Decode(&v) != nil {
@@ -242,7 +243,7 @@ func decoded(n *yaml.Node) any {
 	return v
 }
 
-// describe names a node as the errors of package yaml do.
+// describe returns the words for a node that the errors of package yaml use.
 func describe(n *yaml.Node) string {
 	if n.Kind == yaml.ScalarNode {
 		return n.ShortTag() + " `" + n.Value + "`"
@@ -250,7 +251,7 @@ func describe(n *yaml.Node) string {
 	return n.ShortTag()
 }
 
-// plainTypes writes the error of decoding a file without the names of Go's types in it.
+// plainTypes returns the text of a decoding error, with plain words in place of the names of Go types.
 func plainTypes(err error) string {
 	return strings.NewReplacer(
 		"[]envoyconfig.descriptorYAML", "a list of descriptors", "envoyconfig.descriptorYAML", "a descriptor",

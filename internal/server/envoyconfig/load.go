@@ -10,30 +10,30 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// MaxFileBytes is how large one file may be.
+// MaxFileBytes is the largest size of a file.
 const MaxFileBytes = 16 << 20
 
-// File is the name and the content of a configuration file. The name stands before each error.
+// File holds the name and the content of a configuration file. Each error begins with the name.
 type File struct {
 	Name string
 	Data []byte
 }
 
-// Options say how files are read.
+// Options control how files are read.
 type Options struct {
-	// MergeDomains lets several files be for one domain. Otherwise that is an error.
+	// MergeDomains lets several files configure one domain. Otherwise that is an error.
 	MergeDomains bool
 
-	// Mapping lets files map descriptors to tenants, see [Mapping].
+	// Mapping allows files to map descriptors to tenants, see [Mapping].
 	Mapping bool
 
-	// Accepts says whether the store can keep the counters of a descriptor's limits, and decide over them together. If
-	// nil, it can.
+	// Accepts returns an error if the store cannot keep the counters of a descriptor's limits, or cannot decide them
+	// together. If nil, every limit is accepted.
 	Accepts func(together []*limit.Limit) error
 }
 
-// Load reads the files. The error is the first that envoyproxy/ratelimit would report, in its words and after the name
-// of the file, or says what is wrong under a key "sluice". The same error is found first each time.
+// Load reads the files. An error begins with the name of the file. It is the first error that envoyproxy/ratelimit
+// would report, in its words, or says what is wrong under a key "sluice". The same files always give the same error.
 func Load(files []File, o Options) (*Config, error) {
 	l := &loader{options: o, config: &Config{domains: map[string]*node{}}}
 	roots := make([]*rootYAML, len(files))
@@ -46,7 +46,7 @@ func Load(files []File, o Options) (*Config, error) {
 	}
 	for i, root := range roots {
 		l.file = files[i].Name
-		if err := l.domain(root); err != nil {
+		if err := l.addFile(root); err != nil {
 			return nil, err
 		}
 	}
@@ -89,8 +89,8 @@ type (
 type loader struct {
 	options Options
 	config  *Config
-	file    string // the name of the present one
-	at      string // the present domain
+	file    string // the name of the file that is being read
+	domain  string // the domain of that file
 }
 
 func (l *loader) errorf(format string, args ...any) error {
@@ -120,8 +120,8 @@ func (l *loader) read(data []byte) (*rootYAML, error) {
 	return root, nil
 }
 
-// domain adds the content of a file.
-func (l *loader) domain(root *rootYAML) error {
+// addFile adds the content of a file to the configuration.
+func (l *loader) addFile(root *rootYAML) error {
 	if root.Domain == "" {
 		return l.errorf("config file cannot have empty domain")
 	}
@@ -142,7 +142,7 @@ func (l *loader) domain(root *rootYAML) error {
 			return err
 		}
 	}
-	l.at = root.Domain
+	l.domain = root.Domain
 	return l.descriptors(d, root.Descriptors)
 }
 
@@ -195,7 +195,7 @@ func (l *loader) descriptor(to *node, d *descriptorYAML) error {
 	return nil
 }
 
-// rule reads rate_limit and sluice of a descriptor into n.rule.
+// rule sets n.rule from the keys rate_limit and sluice of a descriptor.
 func (l *loader) rule(n *node, d *descriptorYAML) error {
 	x, err := l.extension(n.path, &d.Sluice)
 	if err != nil {
@@ -203,13 +203,14 @@ func (l *loader) rule(n *node, d *descriptorYAML) error {
 	}
 	if d.RateLimit == nil && len(x.limits) == 0 {
 		if !d.Sluice.IsZero() {
-			return l.errorf("%s: sluice: give it limits, or the descriptor a rate_limit", n.path)
+			return l.errorf("%s: sluice: limits are missing: add limits here, or a rate_limit to the descriptor",
+				n.path)
 		}
 		return nil
 	}
 	r := &Rule{
 		Path: n.path, ShadowMode: d.ShadowMode, QuotaMode: d.QuotaMode, DetailedMetric: d.DetailedMetric,
-		CountDenied: x.countDenied, domainBytes: len(l.at) + len("."),
+		CountDenied: x.countDenied, domainBytes: len(l.domain) + len("."),
 	}
 	if d.RateLimit != nil {
 		if err := l.rateLimit(r, d.RateLimit, len(x.limits) > 0); err != nil {
@@ -217,7 +218,7 @@ func (l *loader) rule(n *node, d *descriptorYAML) error {
 		}
 	}
 	if r.Unlimited && !d.Sluice.IsZero() {
-		return l.errorf("%s: sluice cannot be beside unlimited", n.path)
+		return l.errorf("%s: sluice is not allowed together with unlimited", n.path)
 	}
 	if r.RequestsPerUnit > 0 && r.Unit != Unknown {
 		window, err := NewWindow(r.RequestsPerUnit, r.Unit, x.exact, x.onFailure)
@@ -237,7 +238,8 @@ func (l *loader) rule(n *node, d *descriptorYAML) error {
 	return nil
 }
 
-// rateLimit reads rate_limit. withLimits says that the key "sluice" has limits, so that a window is not needed.
+// rateLimit sets fields of r from rate_limit. withLimits says that the key "sluice" has limits, so that the unit may be
+// missing.
 func (l *loader) rateLimit(r *Rule, y *rateLimitYAML, withLimits bool) error {
 	unit, valid := parseUnit(y.Unit)
 	switch noWindow := withLimits && y.Unit == "" && y.RequestsPerUnit == 0; {
@@ -259,7 +261,7 @@ func (l *loader) rateLimit(r *Rule, y *rateLimitYAML, withLimits bool) error {
 	return nil
 }
 
-// metadataOf converts what YAML has for metadata. It returns nil if there is none.
+// metadataOf converts the value of metadata. It returns nil if there is none.
 func metadataOf(m map[string]any) (*structpb.Struct, error) {
 	if len(m) == 0 {
 		return nil, nil //nolint:nilnil // no metadata is no error
@@ -267,7 +269,7 @@ func metadataOf(m map[string]any) (*structpb.Struct, error) {
 	return structpb.NewStruct(withTextKeys(m).(map[string]any))
 }
 
-// withTextKeys makes texts of the keys of all mappings in v.
+// withTextKeys returns v with the keys of all its mappings converted to texts.
 func withTextKeys(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

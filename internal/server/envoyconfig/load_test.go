@@ -76,12 +76,12 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// Guarantees that what is wrong under the key "sluice" is refused, and not ignored.
+// Guarantees that an error under the key "sluice" is refused and not ignored.
 func TestExtensionErrors(t *testing.T) {
 	const window = "rate_limit: {unit: day, requests_per_unit: 5}, "
 	for _, c := range []struct{ descriptor, want string }{
 		{"sluice: 1", "want a mapping"},
-		{"sluice: {}", "give it limits, or the descriptor a rate_limit"},
+		{"sluice: {}", "limits are missing: add limits here, or a rate_limit to the descriptor"},
 		{window + "sluice: {limit: []}", `unknown key "limit"`},
 		{window + "sluice: {exact: yess}", "exact: line 3: cannot unmarshal !!str `yess` into bool"},
 		{window + "sluice: {exact: true, exact: false}", "exact is there twice"},
@@ -91,8 +91,9 @@ func TestExtensionErrors(t *testing.T) {
 		{"sluice: {limits: [{id: a, per: subject, threshold: 1}]}", `a limit of a descriptor has no "per"`},
 		{"sluice: {limits: [{id: a, algorithm: fixed_window, threshold: 0, period: 1s}]}", "limits: 0 is outside 1 to"},
 		{"sluice: {limits: [{id: rate_limit, algorithm: fixed_window, threshold: 1, period: 1s}]}", "choose another"},
-		{"rate_limit: {unlimited: true}, sluice: {limits: [{id: a, algorithm: fixed_window, threshold: 1, period: 1s}]}",
-			"cannot be beside unlimited"},
+		{"rate_limit: {unlimited: true}, " +
+			"sluice: {limits: [{id: a, algorithm: fixed_window, threshold: 1, period: 1s}]}",
+			"not allowed together with unlimited"},
 		{"rate_limit: {requests_per_unit: 5}, sluice: {limits: [{id: a, algorithm: fixed_window, threshold: 1, " +
 			"period: 1s}]}",
 			"invalid rate limit unit ''"},
@@ -158,7 +159,7 @@ descriptors:
 	}
 }
 
-// Guarantees that a file of any depth of aliases is read in a time that its length bounds.
+// Guarantees that the time to read a file is bounded by its length, however deep its aliases are.
 func TestAliases(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n  - &a0 {key: k0}\n")
@@ -186,7 +187,8 @@ func TestAliases(t *testing.T) {
 	}
 }
 
-// Guarantees that several files for one domain are refused, or merged on request, and that all files or none count.
+// Guarantees that several files for one domain are refused, or merged on request, and that one bad file refuses all
+// files.
 func TestFiles(t *testing.T) {
 	file := func(name, text string) envoyconfig.File { return envoyconfig.File{Name: name, Data: []byte(text)} }
 	a := file("a", "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}}]")
@@ -211,7 +213,9 @@ func TestFiles(t *testing.T) {
 	if got := c.Dump(); got != want || c.Rules() != 3 {
 		t.Errorf("%d rules:\n%s", c.Rules(), got)
 	}
-	refuse := envoyconfig.Options{Accepts: func([]*limit.Limit) error { return errors.New("the store cannot keep this") }}
+	refuse := envoyconfig.Options{
+		Accepts: func([]*limit.Limit) error { return errors.New("the store cannot keep this") },
+	}
 	if _, err := envoyconfig.Load([]envoyconfig.File{a}, refuse); err == nil ||
 		err.Error() != "a: d.a: the store cannot keep this" {
 		t.Errorf("a limit that the store refuses: %v", err)
@@ -223,12 +227,14 @@ func TestWarnings(t *testing.T) {
 	c := load(t,
 		"domain: d\ndescriptors:\n  - key: a\n    rate_limit:\n      unit: day\n      shadow_mode: true\n    name: n\n")
 	got := strings.Join(c.Warnings(), "; ")
-	if want := "test.yaml:6: shadow_mode has no effect in rate_limit; test.yaml:7: name has no effect in a descriptor"; got != want {
+	const want = "test.yaml:6: shadow_mode has no effect in rate_limit; " +
+		"test.yaml:7: name has no effect in a descriptor"
+	if got != want {
 		t.Errorf("warnings %q, want %q", got, want)
 	}
 }
 
-// Guarantees that metadata is read as it is, whatever keys it has.
+// Guarantees that metadata may have any keys and values.
 func TestMetadata(t *testing.T) {
 	c := load(t,
 		"domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day}\n    metadata: {x: [1, {2: b}], foo: "+
@@ -248,7 +254,7 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// Guarantees that no file, whatever is in it, makes Load panic, and that what it accepts can be asked for anything.
+// Guarantees that no file makes Load panic, and that an accepted configuration can be matched with any descriptor.
 func FuzzLoad(f *testing.F) {
 	f.Add("domain: d\ndescriptors:\n  - key: a\n    value: 'b*'\n    share_threshold: true\n    rate_limit: {unit: "+
 		"day, requests_per_unit: 3}", "a", "bc")

@@ -6,25 +6,25 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Mapping says which entries of a request's descriptors tell who calls, and what. It stands beside the domain of a
-// file:
+// Mapping says which entries of a request's descriptor hold the tenant, subject, method, path and address of a call. A
+// file has it beside its domain:
 //
 //	domain: api
 //	sluice:
 //	  mapping: {tenant: tenant, subject: user, method: method, path: path, address: remote_address}
 //
-// Each value is the key of an entry; a name that is left out is not told. A descriptor all of whose entries have keys
-// of the mapping is decided by the plan of its tenant, and not by the descriptors of the file.
+// Each value is the key of an entry. Names may be left out. If all entries of a descriptor have keys of the mapping,
+// the plan of the tenant decides the descriptor, and the descriptors of the file do not apply.
 type Mapping struct {
 	Tenant, Subject, Method, Path, Address string
 }
 
-// Call is what the entries of a mapped descriptor tell; "" where they tell nothing.
+// Call holds the values of a mapped descriptor. A value without an entry is "".
 type Call struct {
 	Tenant, Subject, Method, Path, Address string
 }
 
-// field returns where the value of an entry with the key goes, or nil if the mapping does not name the key.
+// field returns the field of c for the value of an entry with the key, or nil if the mapping does not name the key.
 func (m *Mapping) field(c *Call, key string) *string {
 	switch key {
 	case "":
@@ -43,8 +43,8 @@ func (m *Mapping) field(c *Call, key string) *string {
 	return nil
 }
 
-// Read reads a descriptor. It reports false if the descriptor is not mapped: it has no entry, or one with a key that
-// the mapping does not name, or two with the same key.
+// Read returns the call that a descriptor describes. It reports false if the descriptor is not mapped: it has no
+// entries, an entry whose key the mapping does not name, or two entries with the same key.
 func (m *Mapping) Read(entries []Entry) (c Call, mapped bool) {
 	for i := range entries {
 		field := m.field(&c, entries[i].Key)
@@ -64,7 +64,7 @@ func (c *Config) Mapping(domain string) *Mapping {
 	return nil
 }
 
-// mapping reads the value of the key "sluice" beside a domain.
+// mapping reads the value of the key "sluice" of a file.
 func (l *loader) mapping(n *yaml.Node) (*Mapping, error) {
 	var root struct {
 		Mapping map[string]string `yaml:"mapping"`
@@ -88,12 +88,12 @@ func (l *loader) mapping(n *yaml.Node) (*Mapping, error) {
 			return bad("mapping: %q is not tenant, subject, method, path or address", name)
 		}
 		if key == "" || seen[key] {
-			return bad("mapping: the key %q of %s is empty, or is that of something else, too", key, name)
+			return bad("mapping: the key %q of %s is empty, or another name has it, too", key, name)
 		}
 		seen[key], *field = true, key
 	}
 	if m.Tenant == "" && m.Address == "" {
-		return bad("mapping: give it the key of tenant or of address, or nothing can be counted")
+		return bad("mapping: tenant and address are missing: without one of them nothing can be counted")
 	}
 	if !l.options.Mapping {
 		return bad("mapping: there are no plans: start the service with --plans")

@@ -12,7 +12,8 @@ func loadMapping(text string, allowed bool) (*envoyconfig.Config, error) {
 		MergeDomains: true})
 }
 
-// Guarantees which descriptors are mapped, and to what.
+// Guarantees that a descriptor is mapped if all its entries have keys of the mapping, and that each value gets to its
+// field.
 func TestMapping(t *testing.T) {
 	c, err := loadMapping("domain: d\nsluice:\n  mapping: {tenant: t, subject: s, method: m, path: p, address: a}\n",
 		true)
@@ -20,7 +21,7 @@ func TestMapping(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Mapping("e") != nil || !c.HasDomain("d") {
-		t.Error("the mapping is of another domain")
+		t.Error("a domain without a mapping has the mapping of another domain")
 	}
 	for _, tt := range []struct {
 		entries []envoyconfig.Entry
@@ -41,7 +42,7 @@ func TestMapping(t *testing.T) {
 	}
 }
 
-// Guarantees that what is wrong in a mapping is refused by name.
+// Guarantees that an invalid mapping is refused with an error that names the mistake.
 func TestMappingErrors(t *testing.T) {
 	for _, c := range []struct {
 		sluice, want string
@@ -52,8 +53,8 @@ func TestMappingErrors(t *testing.T) {
 		{"{mapping: [t]}", "mapping: ", true},
 		{"{mapping: {tenants: t}}", `"tenants" is not tenant, subject, method, path or address`, true},
 		{"{mapping: {tenant: ''}}", "is empty", true},
-		{"{mapping: {tenant: t, path: t}}", "is that of something else, too", true},
-		{"{mapping: {path: p}}", "give it the key of tenant or of address", true},
+		{"{mapping: {tenant: t, path: t}}", "is empty, or another name has it, too", true},
+		{"{mapping: {path: p}}", "tenant and address are missing", true},
 		{"{mapping: {tenant: t}}", "start the service with --plans", false},
 	} {
 		if _, err := loadMapping("domain: d\nsluice: "+c.sluice+"\n", c.allowed); err == nil ||

@@ -9,73 +9,73 @@ import (
 // Entry is one entry of a request's descriptor.
 type Entry struct{ Key, Value string }
 
-// Match is what applies to one descriptor of a request. It can be reused; its memory is kept.
+// Match holds the rule that applies to one descriptor of a request. It can be reused, with its memory.
 type Match struct {
 	Rule *Rule // nil if no limit applies
 
-	// StatsKey names the statistics of the descriptor, without cleaning: the rule's Path, or a text that has values of
-	// the request in it. It is "" if Rule is nil.
+	// StatsKey names the statistics of the descriptor: the rule's Path, or a text with values of the request, which may
+	// hold any character. It is "" if Rule is nil.
 	StatsKey string
 
-	// Shared has, for each entry that matched a wildcard with share_threshold, the wildcard's value, and "" for each
-	// other one. It is empty if there is no such entry.
+	// Shared holds, for each entry that matched a wildcard with share_threshold, the wildcard's value, and "" for each
+	// other entry. It is empty if no entry matched such a wildcard.
 	Shared []string
 
 	composite []byte
 	steps     []step
 }
 
-// step is how one entry matched.
+// step says how one entry matched.
 type step struct {
 	node  *node
 	exact bool // by key and value
 	wild  bool // by a wildcard; otherwise, if not exact, by the key alone
 }
 
-// Match writes to m what applies to a descriptor with these entries. It reports whether the domain is known.
+// Match sets m to the rule that applies to a descriptor with these entries. It reports whether the domain is known.
 func (c *Config) Match(domain string, entries []Entry, m *Match) (knownDomain bool) {
 	m.Rule, m.StatsKey, m.Shared, m.steps = nil, "", m.Shared[:0], m.steps[:0]
-	at := c.domains[domain]
-	if at == nil {
+	parent := c.domains[domain]
+	if parent == nil {
 		return false
 	}
 	for i := range entries {
-		s := m.step(at, &entries[i])
+		s := m.step(parent, &entries[i])
 		if s.node == nil {
 			return true
 		}
 		m.steps = append(m.steps, s)
-		if at = s.node; len(at.children) == 0 && i < len(entries)-1 {
+		if parent = s.node; len(parent.children) == 0 && i < len(entries)-1 {
 			return true
 		}
 	}
-	if len(entries) == 0 || at.rule == nil {
+	if len(entries) == 0 || parent.rule == nil {
 		return true
 	}
-	m.Rule = at.rule
+	m.Rule = parent.rule
 	m.share(entries)
 	m.StatsKey = m.statsKey(domain, entries)
 	return true
 }
 
-// step finds the child of at that an entry matches.
-func (m *Match) step(at *node, e *Entry) step {
+// step finds the child of parent that an entry matches.
+func (m *Match) step(parent *node, e *Entry) step {
 	m.composite = append(append(append(m.composite[:0], e.Key...), '_'), e.Value...)
-	if n := at.children[string(m.composite)]; n != nil {
+	if n := parent.children[string(m.composite)]; n != nil {
 		return step{node: n, exact: true}
 	}
-	if len(at.wildcards) > 0 {
+	if len(parent.wildcards) > 0 {
 		text := string(m.composite)
-		for i := range at.wildcards {
-			if w := &at.wildcards[i]; w.matches(text) {
+		for i := range parent.wildcards {
+			if w := &parent.wildcards[i]; w.matches(text) {
 				return step{node: w.node, wild: true}
 			}
 		}
 	}
-	return step{node: at.children[e.Key]}
+	return step{node: parent.children[e.Key]}
 }
 
-// share fills m.Shared.
+// share sets m.Shared.
 func (m *Match) share(entries []Entry) {
 	for i := range m.steps {
 		if !m.steps[i].shared() {
@@ -90,7 +90,8 @@ func (m *Match) share(entries []Entry) {
 
 func (s *step) shared() bool { return s.wild && s.node.shareThreshold }
 
-// withoutKey takes the key of an entry and "_" off a composite key, if it begins so.
+// withoutKey removes the key of an entry and "_" from the beginning of a composite key. If it does not begin so, it is
+// returned whole.
 func withoutKey(composite, key string) string {
 	if rest, ok := strings.CutPrefix(composite, key); ok {
 		if rest, ok = strings.CutPrefix(rest, "_"); ok {
@@ -100,7 +101,7 @@ func withoutKey(composite, key string) string {
 	return composite
 }
 
-// statsKey names the statistics of the descriptor.
+// statsKey returns the value of StatsKey.
 func (m *Match) statsKey(domain string, entries []Entry) string {
 	if !m.Rule.DetailedMetric && m.plain(entries) {
 		return m.Rule.Path
@@ -118,7 +119,7 @@ func (m *Match) statsKey(domain string, entries []Entry) string {
 	return string(b)
 }
 
-// plain reports whether the statistics of the descriptor are those of the rule's path.
+// plain reports whether the rule's path names the statistics of the descriptor.
 func (m *Match) plain(entries []Entry) bool {
 	for i := range m.steps {
 		s, e := &m.steps[i], &entries[i]
@@ -138,9 +139,9 @@ func (m *Match) plain(entries []Entry) bool {
 	return true
 }
 
-// metricValue returns what stands for the value of entry i in the name of the statistics. The precedence is that of
-// envoyproxy/ratelimit: detailed_metric, share_threshold, value_to_metric. underscore is set if "_" is written also
-// before an empty value.
+// metricValue returns the text for the value of entry i in the name of the statistics. The precedence is that of
+// envoyproxy/ratelimit: detailed_metric, share_threshold, value_to_metric. If underscore is set, "_" precedes the value
+// even if it is empty.
 func (m *Match) metricValue(i int, e *Entry) (value string, underscore bool) {
 	s := &m.steps[i]
 	switch {
@@ -156,7 +157,7 @@ func (m *Match) metricValue(i int, e *Entry) (value string, underscore bool) {
 	return "", false
 }
 
-// OverrideStatsKey names the statistics of a descriptor whose limit the request itself has set.
+// OverrideStatsKey returns the name of the statistics of a descriptor that sets its limit itself.
 func OverrideStatsKey(domain string, entries []Entry) string {
 	var b strings.Builder
 	b.WriteString(domain)
@@ -174,9 +175,9 @@ func OverrideStatsKey(domain string, entries []Entry) string {
 	return b.String()
 }
 
-// AppendKey appends the name of the counters of a descriptor: the domain, and key and value of each entry, as
-// netstrings. shared is [Match.Shared]. It is injective: no two descriptors share a counter because of the characters
-// that their texts have, which they do in envoyproxy/ratelimit.
+// AppendKey appends the name of the counters of a descriptor: the domain, and the key and value of each entry, as
+// netstrings. shared is [Match.Shared]. Different descriptors have different names. In envoyproxy/ratelimit, two
+// descriptors can share a counter because their texts are equal when joined by "_".
 func AppendKey(b []byte, domain string, entries []Entry, shared []string) []byte {
 	b = limit.AppendNetstring(b, domain)
 	for i := range entries {

@@ -43,8 +43,8 @@ descriptors:
   - {key: wild, value: '*x', value_to_metric: true, rate_limit: {unit: day, requests_per_unit: 11}}
 `
 
-// Guarantees the order in which descriptors are looked for, that a request must be as deep as the file, that no other
-// branch is tried after a match, and the names of statistics.
+// Guarantees the precedence of matching descriptors, that a request must be as deep as the file, that no other branch
+// is tried after a match, and the names of the statistics.
 func TestMatch(t *testing.T) {
 	c := load(t, matchFile)
 	var m envoyconfig.Match
@@ -106,7 +106,7 @@ func TestOverrideStatsKey(t *testing.T) {
 	}
 }
 
-// Guarantees that a match with a rule of fixed texts allocates nothing.
+// Guarantees that a match allocates nothing if the names of the statistics hold no values of the request.
 func TestMatchAllocatesNothing(t *testing.T) {
 	c := load(t, matchFile)
 	request := entries("deep=x", "only=1")
@@ -116,14 +116,14 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	}
 }
 
-// modelNode is a descriptor of a file, for the model of the matcher.
+// modelNode is a descriptor of a file in the model of the matcher.
 type modelNode struct {
 	composite string
 	id        uint32 // requests_per_unit; 0: no limit
 	children  []*modelNode
 }
 
-// find is the model: it says which limit a request gets by looking at all descriptors of each level.
+// find is the model of the matcher: it finds the limit of a request by searching all descriptors of each level.
 func find(level []*modelNode, request []envoyconfig.Entry) uint32 {
 	if len(request) == 0 {
 		return 0
@@ -151,7 +151,7 @@ func find(level []*modelNode, request []envoyconfig.Entry) uint32 {
 	return 0
 }
 
-// grower makes a tree of descriptors of bytes, few of which differ, so that keys often meet.
+// grower makes a tree of descriptors from bytes. The bytes have few different values, so that keys are often equal.
 type grower struct {
 	bytes []byte
 	next  uint32
@@ -166,8 +166,8 @@ func (g *grower) byte() byte {
 	return b
 }
 
-func (g *grower) text(least int) string {
-	n := least + int(g.byte()%4)
+func (g *grower) text(minLength int) string {
+	n := minLength + int(g.byte()%4)
 	var b strings.Builder
 	for range n {
 		b.WriteByte("ab_*"[g.byte()%4])
@@ -232,7 +232,8 @@ func FuzzMatch(f *testing.F) {
 	})
 }
 
-// Guarantees that descriptors with different texts never share a counter, which they do where texts are joined by "_".
+// Guarantees that descriptors with different texts never share a counter, also if their texts are equal when joined by
+// "_".
 func FuzzKey(f *testing.F) {
 	f.Add("d", "a_b", "c", "d", "a", "b_c")
 	f.Add("d", "1:a,", "", "d1:a", "", "")

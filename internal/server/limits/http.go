@@ -14,11 +14,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/server/limitsv1"
 )
 
-// maxBodyBytes bounds a request over HTTP.
+// maxBodyBytes bounds the body of a request over HTTP. It is the default of gRPC.
 const maxBodyBytes = 4 << 20
 
 // Register adds the API over HTTP to mux: POST /v1/check, /v1/check-batch, /v1/peek and /v1/refund, each with the JSON
-// form of its message, and GET /v1/openapi.yaml. A decision is 200, also one that denies.
+// form of its message, and GET /v1/openapi.yaml. The status of a decision is 200, also if it denies.
 func (s *Service) Register(mux *http.ServeMux) {
 	handle(mux, "check", s.Check)
 	handle(mux, "check-batch", s.CheckBatch)
@@ -26,11 +26,11 @@ func (s *Service) Register(mux *http.ServeMux) {
 	handle(mux, "refund", s.Refund)
 	mux.HandleFunc("GET /v1/openapi.yaml", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/yaml")
-		_, _ = w.Write(limitsv1.OpenAPI) // a client that has gone needs no answer
+		_, _ = w.Write(limitsv1.OpenAPI) // fails only if the client has closed the connection
 	})
 }
 
-// message is a pointer to a message of type M.
+// message constrains a type to pointers to M that are messages.
 type message[M any] interface {
 	*M
 	proto.Message
@@ -59,7 +59,7 @@ func handle[M any, In message[M], Out proto.Message](
 	})
 }
 
-// statuses are those of HTTP for the errors of the API.
+// statuses maps the errors of the API to the statuses of HTTP.
 var statuses = map[codes.Code]int{
 	codes.InvalidArgument: http.StatusBadRequest, codes.NotFound: http.StatusNotFound,
 	codes.ResourceExhausted: http.StatusTooManyRequests, codes.Unavailable: http.StatusServiceUnavailable,
@@ -76,11 +76,11 @@ func writeError(w http.ResponseWriter, err error) {
 
 func write(w http.ResponseWriter, code int, m proto.Message) {
 	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
-	if err != nil { // a text that is no UTF-8, which no message has that came in
+	if err != nil { // a text is not UTF-8; the texts of requests were checked
 		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(text) // as above
+	_, _ = w.Write(text) // fails only if the client has closed the connection
 }

@@ -1,8 +1,6 @@
 // Package limits serves Sluice's own API (package limitsv1) over gRPC and HTTP: it checks calls by the plan of a
-// tenant.
-//
-// The decisions are those of package authorizer. The service keeps the receipts of what it has charged for as long as
-// they can be refunded, a bounded number of them.
+// tenant. Package authorizer makes the decisions. The service keeps the receipts of its charges, so that they can be
+// refunded. The number of receipts is bounded.
 package limits
 
 import (
@@ -24,10 +22,10 @@ import (
 )
 
 const (
-	// MaxCalls is how many calls one batch can have.
+	// MaxCalls is the largest number of calls of a batch.
 	MaxCalls = 1000
 
-	// DefaultMaxReceipts is how many receipts are kept, where nothing else is said: about 20 MB.
+	// DefaultMaxReceipts is the number of receipts that are kept if Config.MaxReceipts is 0. They take about 20 MB.
 	DefaultMaxReceipts = 50_000
 )
 
@@ -47,7 +45,7 @@ type Service struct {
 	receipts *lru.Cache[string, *limit.Receipt]
 }
 
-// New makes a service. The error names the field.
+// New returns a service. An error names the invalid field.
 func New(c Config) (*Service, error) {
 	if c.Plans == nil || c.Store == nil {
 		return nil, errors.New("limits service: Plans or Store is missing")
@@ -76,7 +74,7 @@ func (s *Service) Check(ctx context.Context, req *limitsv1.CheckRequest) (*limit
 	return &limitsv1.CheckResponse{Decision: decision}, nil
 }
 
-// Peek says what Check would answer, and charges nothing.
+// Peek returns the decision that Check would make, and charges nothing.
 func (s *Service) Peek(ctx context.Context, req *limitsv1.PeekRequest) (*limitsv1.PeekResponse, error) {
 	call, err := read(req.GetCall())
 	if err != nil {
@@ -86,7 +84,8 @@ func (s *Service) Peek(ctx context.Context, req *limitsv1.PeekRequest) (*limitsv
 	return &limitsv1.PeekResponse{Decision: decision}, nil
 }
 
-// CheckBatch checks several calls, in their order.
+// CheckBatch checks several calls, in their order. With AllOrNothing it stops at the first denial, and refunds the
+// calls before it.
 func (s *Service) CheckBatch(
 	ctx context.Context, req *limitsv1.CheckBatchRequest,
 ) (*limitsv1.CheckBatchResponse, error) {
@@ -115,9 +114,9 @@ func (s *Service) CheckBatch(
 	return out, nil
 }
 
-// giveBack refunds all receipts.
+// giveBack refunds all receipts. Some may be nil.
 func (s *Service) giveBack(ctx context.Context, charged []*limit.Receipt) error {
-	ctx = context.WithoutCancel(ctx) // a caller who has left must not burn units
+	ctx = context.WithoutCancel(ctx) // if the caller cancels, the units must be given back nevertheless
 	var errs []error
 	for _, receipt := range charged {
 		if receipt != nil {
@@ -127,12 +126,12 @@ func (s *Service) giveBack(ctx context.Context, charged []*limit.Receipt) error 
 	}
 	if errors.Join(errs...) != nil {
 		return status.Error(codes.Unavailable,
-			"a call was denied, and what others were charged could not be given back")
+			"a call was denied, but not all charges of the calls before it could be refunded")
 	}
 	return nil
 }
 
-// Refund gives back what a Check has charged.
+// Refund gives back the units that Check or CheckBatch has charged.
 func (s *Service) Refund(ctx context.Context, req *limitsv1.RefundRequest) (*limitsv1.RefundResponse, error) {
 	if n := req.GetUnits(); n < 0 || n > limit.MaxUnits {
 		return nil, status.Errorf(codes.InvalidArgument, "units %d are outside 0..%d", n, int64(limit.MaxUnits))
@@ -140,15 +139,15 @@ func (s *Service) Refund(ctx context.Context, req *limitsv1.RefundRequest) (*lim
 	receipt, ok := s.receipts.Get(req.GetReceipt())
 	if !ok {
 		return nil, status.Errorf(codes.NotFound,
-			"no such receipt here: it is of another instance, older than %s, or one of "+
-				"too many", limit.MaxReceiptAge)
+			"the receipt is not known here: it comes from another instance, is older than %s, or was "+
+				"dropped to make room for newer ones", limit.MaxReceiptAge)
 	}
 	back, err := s.c.Store.Refund(ctx, receipt, req.GetUnits(), s.c.Now())
 	if errors.Is(err, limit.ErrRefundsFull) {
 		return nil, status.Error(codes.ResourceExhausted, "too many refunds at the moment; the receipt stays valid")
 	}
 	if err != nil {
-		return nil, status.Error(codes.Unavailable, "the store of counters did not answer; to try again is safe")
+		return nil, status.Error(codes.Unavailable, "the store of counters failed; it is safe to try again")
 	}
 	out := &limitsv1.RefundResponse{Repeated: back.Repeated, Expired: back.Expired}
 	for _, n := range back.Units {
@@ -157,10 +156,10 @@ func (s *Service) Refund(ctx context.Context, req *limitsv1.RefundRequest) (*lim
 	return out, nil
 }
 
-// read checks a call.
+// read converts a call to a request to the authorizer. An error says what is invalid.
 func read(c *limitsv1.Call) (*authorizer.Request, error) {
 	if c == nil {
-		return nil, status.Error(codes.InvalidArgument, "there is no call")
+		return nil, status.Error(codes.InvalidArgument, "the call is missing")
 	}
 	if n := c.GetCost(); n < 0 || n > limit.MaxUnits {
 		return nil, status.Errorf(codes.InvalidArgument, "the cost %d is outside 0..%d", n, int64(limit.MaxUnits))
@@ -179,15 +178,15 @@ func read(c *limitsv1.Call) (*authorizer.Request, error) {
 	}, nil
 }
 
-// decide returns the decision on a call, and the receipt of what it charged, or nil.
+// decide returns the decision on a call, and the receipt of its charges, or nil if it has charged nothing.
 func (s *Service) decide(
 	ctx context.Context, call *authorizer.Request, peek bool,
 ) (*limitsv1.Decision, *limit.Receipt) {
-	ask := s.c.Plans.Authorize
+	decide := s.c.Plans.Authorize
 	if peek {
-		ask = s.c.Plans.Peek
+		decide = s.c.Plans.Peek
 	}
-	a := ask(ctx, call)
+	a := decide(ctx, call)
 	defer a.Release()
 	out := &limitsv1.Decision{
 		Allowed: a.Allowed(), Reason: a.Kind.String(), Status: int32(a.Kind.Status()), Tenant: a.Tenant, Plan: a.Plan,
@@ -212,7 +211,7 @@ func (s *Service) decide(
 	return out, nil
 }
 
-// addLimits adds how each limit stands, the binding one first.
+// addLimits adds the state of each limit to the decision. The binding limit comes first.
 func addLimits(out *limitsv1.Decision, a *authorizer.Answer) {
 	ip, all := a.IPDecision(), a.Decision()
 	_, first := answer.Binding(ip, all)
@@ -233,8 +232,8 @@ func addLimits(out *limitsv1.Decision, a *authorizer.Answer) {
 	}
 }
 
-// keep keeps a receipt until it is refunded or too old, and writes its name to the decision. The name cannot be
-// guessed: whoever knows it may refund.
+// keep stores a receipt, which may be nil, under a random name, and writes that name to the decision. The name cannot
+// be guessed, because whoever knows it may refund the charges.
 func (s *Service) keep(d *limitsv1.Decision, receipt *limit.Receipt) {
 	if receipt == nil {
 		return

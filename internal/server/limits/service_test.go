@@ -77,15 +77,14 @@ func newWorld(t *testing.T, maxReceipts int) *world {
 	}
 	w := &world{t: t, now: time.Date(2026, 3, 1, 0, 0, 10, 0, time.UTC)}
 	now := func() time.Time { return w.now }
-	decides, err := authorizer.New(authorizer.Config{Store: store, Now: now, Log: quiet,
+	plansAuthorizer, err := authorizer.New(authorizer.Config{Store: store, Now: now, Log: quiet,
 		Source: authorizer.Current(func() *authorizer.Snapshot {
-			return &authorizer.Snapshot{Config: parsed,
-				Keys: keys}
+			return &authorizer.Snapshot{Config: parsed, Keys: keys}
 		})})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.Service, err = limits.New(limits.Config{Plans: decides, Store: store, MaxReceipts: maxReceipts,
+	if w.Service, err = limits.New(limits.Config{Plans: plansAuthorizer, Store: store, MaxReceipts: maxReceipts,
 		Now: now}); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +109,7 @@ func (w *world) refund(receipt string, units int64) *limitsv1.RefundResponse {
 	return out
 }
 
-// left is what remains of the limit with the policy.
+// left returns the units that remain of the limit with that policy, or -1 if the decision does not list it.
 func left(d *limitsv1.Decision, policy string) int64 {
 	for _, l := range d.GetLimits() {
 		if l.GetPolicy() == policy {
@@ -120,7 +119,8 @@ func left(d *limitsv1.Decision, policy string) int64 {
 	return -1
 }
 
-// Guarantees that a check and a peek are decided as the library decides the same call, for random calls over time.
+// Guarantees that a check and a peek are decided as the library decides the same call, for random calls over
+// time.
 func TestLikeLibrary(t *testing.T) {
 	w := newWorld(t, 0)
 	library, err := sluice.New(sluice.Config{PlansData: []byte(plans), Now: func() time.Time { return w.now },
@@ -135,8 +135,7 @@ func TestLikeLibrary(t *testing.T) {
 	for step := range 3000 {
 		w.now = w.now.Add(time.Duration(rng.IntN(5000)) * time.Millisecond)
 		c := &limitsv1.Call{Tenant: one("acme", "acme", "gone", "unknown", ""), Subject: one("", "u"),
-			Method: one("GET",
-				"POST"), Path: one("/", "/items/1"),
+			Method: one("GET", "POST"), Path: one("/", "/items/1"),
 			Address: one("", "10.0.0.1", "10.0.0.2"), Cost: rng.Int64N(3),
 			Claims: map[string]string{"role": one("a", "b")}}
 		who := sluice.Identity{Tenant: c.Tenant, Subject: c.Subject, Claims: c.Claims, Anonymous: c.Tenant == ""}
@@ -156,13 +155,13 @@ func TestLikeLibrary(t *testing.T) {
 		header := http.Header{}
 		l.SetHeaders(header)
 		delete(header, "Access-Control-Expose-Headers")
-		told := map[string]string{}
+		wantHeaders := map[string]string{}
 		for name, values := range header {
-			told[name] = values[0]
+			wantHeaders[name] = values[0]
 		}
 		gotText := fmt.Sprint(d.GetAllowed(), d.GetReason(), d.GetStatus(), d.GetTenant(), d.GetPlan(),
 			d.GetRetryAfter().AsDuration(), d.GetHeaders(), d.GetProblem() == "")
-		wantText := fmt.Sprint(l.Allowed, l.Reason, l.Status(), l.Tenant, l.Plan, l.RetryAfter, told,
+		wantText := fmt.Sprint(l.Allowed, l.Reason, l.Status(), l.Tenant, l.Plan, l.RetryAfter, wantHeaders,
 			l.Problem() == nil)
 		if gotText != wantText {
 			t.Fatalf("step %d, %v:\n got %s\nwant %s", step, c, gotText, wantText)
@@ -175,12 +174,13 @@ func TestLikeLibrary(t *testing.T) {
 	}
 	for _, r := range []string{"allowed", "limited", "ip_limited", "unknown_tenant", "suspended_tenant"} {
 		if reasons[r] < 20 {
-			t.Errorf("%d decisions are %s: the calls are no test", reasons[r], r)
+			t.Errorf("only %d random calls were %s, want at least 20: the test shows too little", reasons[r], r)
 		}
 	}
 }
 
-// Guarantees refunds: all or some units, once, not of another instance, not too late.
+// Guarantees that a receipt can be refunded once, in whole or in part, and that unknown, dropped and old receipts are
+// not.
 func TestRefund(t *testing.T) {
 	w := newWorld(t, 2)
 	d := w.check(&limitsv1.Call{Tenant: "acme", Cost: 3})
@@ -205,20 +205,23 @@ func TestRefund(t *testing.T) {
 	for range 2 {
 		w.check(&limitsv1.Call{Tenant: "acme", Cost: 1})
 	}
-	for _, receipt := range []string{first.GetReceipt(), "", "x"} { // the first one is beyond the bound
-		if _, err := w.Refund(t.Context(), &limitsv1.RefundRequest{Receipt: receipt}); status.Code(err) != codes.NotFound {
+	// the service keeps two receipts, so the first one was dropped
+	for _, receipt := range []string{first.GetReceipt(), "", "x"} {
+		_, err := w.Refund(t.Context(), &limitsv1.RefundRequest{Receipt: receipt})
+		if status.Code(err) != codes.NotFound {
 			t.Errorf("receipt %q: %v", receipt, err)
 		}
 	}
 	for _, units := range []int64{-1, limit.MaxUnits + 1} {
-		if _, err := w.Refund(t.Context(), &limitsv1.RefundRequest{Receipt: "x",
-			Units: units}); status.Code(err) != codes.InvalidArgument {
+		_, err := w.Refund(t.Context(), &limitsv1.RefundRequest{Receipt: "x", Units: units})
+		if status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%d units: %v", units, err)
 		}
 	}
 }
 
-// Guarantees batches: each call by itself, or all or none.
+// Guarantees that the calls of a batch are charged one by one, or on request all or none, and that invalid batches
+// charge nothing.
 func TestBatch(t *testing.T) {
 	calls := []*limitsv1.Call{{Tenant: "acme", Cost: 2}, {Tenant: "acme", Cost: 3}, {Tenant: "acme", Cost: 1},
 		{Tenant: "unknown"}}
@@ -256,7 +259,7 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// Guarantees the API over HTTP.
+// Guarantees that each method of the API is served over HTTP, and that errors have the right status and code.
 func TestHTTP(t *testing.T) {
 	w := newWorld(t, 0)
 	mux := http.NewServeMux()
@@ -298,10 +301,10 @@ func TestHTTP(t *testing.T) {
 		status     int
 		code       string
 	}{
-		{"/v1/check", "{", 400, "invalidargument"}, {"/v1/check", "{}", 400, "invalidargument"}, {"/v1/check",
-			`{"call": {"cost": "-1"}}`, 400, "invalidargument"},
-		{"/v1/check", `{"calls": {}}`, 400, "invalidargument"}, {"/v1/refund", `{"receipt": "x"}`, 404,
-			"notfound"}, {"/v1/check-batch", `{}`, 400, "invalidargument"},
+		{"/v1/check", "{", 400, "invalidargument"}, {"/v1/check", "{}", 400, "invalidargument"},
+		{"/v1/check", `{"call": {"cost": "-1"}}`, 400, "invalidargument"},
+		{"/v1/check", `{"calls": {}}`, 400, "invalidargument"},
+		{"/v1/refund", `{"receipt": "x"}`, 404, "notfound"}, {"/v1/check-batch", `{}`, 400, "invalidargument"},
 		{"/v1/peek", strings.Repeat(" ", 5<<20), 400, "invalidargument"},
 	} {
 		if code, out := post(bad.path, bad.body); code != bad.status || out["code"] != bad.code ||

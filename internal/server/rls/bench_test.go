@@ -9,7 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
 
-// One decision, without the network: of one descriptor and of three, over 10,000 values, all admitted.
+// BenchmarkShouldRateLimit measures an admitted request, without the network: with one descriptor and with three, each
+// with 10,000 values.
 func BenchmarkShouldRateLimit(b *testing.B) {
 	const file = "domain: d\ndescriptors:\n" +
 		"  - {key: a, rate_limit: {unit: year, requests_per_unit: 4000000000}}\n" +

@@ -15,34 +15,40 @@ import (
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 )
 
-// call is one request while it is decided. Its memory is used again.
+// call holds the state of one request. Calls are pooled and reused, with the memory of their slices.
 type call struct {
 	service *Service
 	ctx     context.Context
 	request *rlsv3.RateLimitRequest
 	now     time.Time
-	items   []item
+	items   []item // one for each descriptor, in their order
 
-	denied     bool
-	denialsAt  []int64 // for each item, when its counters last denied, µs since 1970
-	order      []int   // the items that deny by themselves, in the order in which they are charged
-	match      envoyconfig.Match
-	entries    []envoyconfig.Entry
-	key        []byte
-	ask        limit.Request
-	corrected  limit.Decision
-	replacedBy []string // names of rules that do not apply
+	denied        bool    // in global shadow mode, the request is admitted nevertheless
+	lastDenied    []int64 // for each item, when its counters last denied, µs since 1970; 0 if not known
+	order         []int   // indexes of the items that can deny alone, in the order in which they are charged
+	match         envoyconfig.Match
+	entries       []envoyconfig.Entry // of the descriptor that beginItem reads
+	key           []byte              // of the counters of that descriptor
+	storeRequest  limit.Request
+	correction    limit.Decision // receives the store's answer to negative hits
+	replacedNames []string       // names of the rules that do not apply, because a rule of the request replaces them
 
-	left, policies []byte // values of headers
+	left, policies []byte // buffers for the values of the headers RateLimit and RateLimit-Policy
 }
 
+// maxPooledItems bounds the items of a call that is kept for reuse. Envoy sends one descriptor for each action list of
+// a route, which 64 covers. The memory of a larger request, of up to MaxDescriptors items, is left to the garbage
+// collector.
+const maxPooledItems = 64
+
+// release returns the call to the pool. Its response must not refer to its memory.
 func (c *call) release() {
 	c.ctx, c.request = nil, nil
-	clear(c.entries[:cap(c.entries)]) // texts of the request
+	clear(c.entries[:cap(c.entries)]) // they refer to texts of the request
 	for i := range c.items {
 		c.items[i].reset()
 	}
-	if cap(c.items) <= 64 { // else the memory of one large request would be kept for all
+	if cap(c.items) <= maxPooledItems {
 		c.service.calls.Put(c)
 	}
 }
@@ -51,15 +57,16 @@ func (c *call) release() {
 func (c *call) begin(ctx context.Context, req *rlsv3.RateLimitRequest) error {
 	c.ctx, c.request, c.now, c.denied = ctx, req, c.service.config.Now(), false
 	descriptors := req.GetDescriptors()
-	at := c.service.current.Load()
+	snapshot := c.service.current.Load()
 	switch {
 	case req.GetDomain() == "":
 		return errNoDomain
 	case len(descriptors) == 0:
 		return errNoDescriptors
 	case len(descriptors) > MaxDescriptors:
-		return status.Errorf(codes.InvalidArgument, "%d descriptors, want at most %d", len(descriptors), MaxDescriptors)
-	case at == nil:
+		return status.Errorf(codes.InvalidArgument, "the request has %d descriptors, at most %d are allowed",
+			len(descriptors), MaxDescriptors)
+	case snapshot == nil:
 		return errNoConfig
 	}
 	if n := len(descriptors); n <= cap(c.items) {
@@ -67,29 +74,29 @@ func (c *call) begin(ctx context.Context, req *rlsv3.RateLimitRequest) error {
 	} else {
 		c.items = append(c.items[:cap(c.items)], make([]item, n-cap(c.items))...)
 	}
-	c.replacedBy = c.replacedBy[:0]
+	c.replacedNames = c.replacedNames[:0]
 	for i := range descriptors {
-		if err := c.beginItem(i, at); err != nil {
+		if err := c.beginItem(i, snapshot); err != nil {
 			return err
 		}
 	}
 	for i := range c.items {
-		if it := &c.items[i]; it.counts() && it.rule.Name != "" && slices.Contains(c.replacedBy, it.rule.Name) {
+		if it := &c.items[i]; it.hasCounters() && it.rule.Name != "" && slices.Contains(c.replacedNames, it.rule.Name) {
 			it.rule = nil
 		}
 	}
 	for i := range c.items {
 		it := &c.items[i]
 		it.quota = !it.unlimited && (c.service.config.QuotaMode || it.rule != nil && it.rule.QuotaMode)
-		if it.counts() && it.planned == nil {
-			it.countHits()
+		if it.hasCounters() && it.planned == nil {
+			it.recordHits()
 		}
 	}
 	return nil
 }
 
-// beginItem finds the rule of one descriptor.
-func (c *call) beginItem(i int, at *snapshot) error {
+// beginItem finds the rule and the counters of one descriptor.
+func (c *call) beginItem(i int, snapshot *snapshot) error {
 	it, d := &c.items[i], c.request.GetDescriptors()[i]
 	it.reset()
 	c.entries = c.entries[:0]
@@ -97,18 +104,18 @@ func (c *call) beginItem(i int, at *snapshot) error {
 		c.entries = append(c.entries, envoyconfig.Entry{Key: e.GetKey(), Value: e.GetValue()})
 	}
 	domain := c.request.GetDomain()
-	if mapping := at.config.Mapping(domain); mapping != nil && c.service.config.Plans != nil {
-		if told, mapped := mapping.Read(c.entries); mapped {
+	if mapping := snapshot.config.Mapping(domain); mapping != nil && c.service.config.Plans != nil {
+		if mappedCall, mapped := mapping.Read(c.entries); mapped {
 			it.setHits(d, c.request)
 			cost := it.hits
 			if d.GetHitsAddend() == nil && c.request.GetHitsAddend() == 0 {
-				cost = 0 // the plan says
+				cost = 0 // use the cost that the plan defines
 			}
-			it.plan(domain, &told, cost)
+			it.decideByPlan(domain, &mappedCall, cost)
 			return nil
 		}
 	}
-	if !at.config.Match(domain, c.entries, &c.match) {
+	if !snapshot.config.Match(domain, c.entries, &c.match) {
 		c.service.stats.domainNotFound(domain)
 		return nil
 	}
@@ -119,13 +126,13 @@ func (c *call) beginItem(i int, at *snapshot) error {
 			return err
 		}
 		it.stats = c.service.stats.dynamic(envoyconfig.OverrideStatsKey(domain, c.entries), nil)
-		shared = nil
+		shared = nil // share_threshold belongs to the rule that the descriptor's own limit takes the place of
 	} else if it.rule = c.match.Rule; it.rule == nil {
 		return nil
-	} else if it.stats = at.stats[it.rule]; c.match.StatsKey != it.rule.Path {
+	} else if it.stats = snapshot.stats[it.rule]; c.match.StatsKey != it.rule.Path {
 		it.stats = c.service.stats.dynamic(c.match.StatsKey, it.stats)
 	}
-	c.replacedBy = append(c.replacedBy, it.rule.Replaces...)
+	c.replacedNames = append(c.replacedNames, it.rule.Replaces...)
 	if it.unlimited = it.rule.Unlimited; it.unlimited {
 		return nil
 	}
@@ -135,7 +142,7 @@ func (c *call) beginItem(i int, at *snapshot) error {
 	return nil
 }
 
-// decide charges the items, in the order that the package comment gives.
+// decide charges the items in four passes, see the package comment. If an error stops it, the charges are undone.
 func (c *call) decide() error {
 	err := c.chargeItems()
 	if err != nil {
@@ -144,17 +151,20 @@ func (c *call) decide() error {
 	return err
 }
 
+// chargeItems charges, in this order: the items that do not depend on the others, those that can deny alone, those with
+// quota_mode, and those with shadow_mode. Once the request is denied, it undoes the charges and skips the other passes,
+// unless the whole service is in shadow mode.
 func (c *call) chargeItems() error {
 	global := c.service.config.ShadowMode
 	for i := range c.items {
 		it := &c.items[i]
-		if !it.counts() || !it.negative && it.hits > 0 && !c.countsDenied(it) {
+		if !it.hasCounters() || !c.isUnconditional(it) {
 			continue
 		}
-		if err := c.chargeAlways(it); err != nil {
+		if err := c.chargeUnconditional(it); err != nil {
 			return err
 		}
-		c.denied = c.denied || it.state == over && it.denies()
+		c.denied = c.denied || it.state == over && it.canDeny()
 	}
 	if !c.denied || global {
 		if err := c.chargeDenying(); err != nil {
@@ -173,26 +183,30 @@ func (c *call) chargeItems() error {
 	return c.chargeEach(func(it *item) bool { return it.rule.ShadowMode })
 }
 
-// countsDenied reports whether hits of the item are counted also if they do not fit.
-func (c *call) countsDenied(it *item) bool {
-	return c.service.config.CountDenied || it.rule.CountDenied
+// chargesDeniedHits reports whether hits of the item are charged also if they do not fit. A plan never charges such
+// hits.
+func (c *call) chargesDeniedHits(it *item) bool {
+	return it.planned == nil && (c.service.config.CountDenied || it.rule.CountDenied)
 }
 
-// chargeDenying charges the rules that can deny by themselves, until one of them does. In shadow mode it charges all.
+// chargeDenying charges the items that can deny alone, until one of them does. In the service's shadow mode it charges
+// all of them.
 func (c *call) chargeDenying() error {
-	c.order, c.denialsAt = c.order[:0], c.denialsAt[:0]
+	c.order, c.lastDenied = c.order[:0], c.lastDenied[:0]
 	for i := range c.items {
-		c.denialsAt = append(c.denialsAt, 0)
-		if it := &c.items[i]; it.denies() && it.state == undecided {
+		c.lastDenied = append(c.lastDenied, 0)
+		if it := &c.items[i]; it.canDeny() && it.state == undecided {
 			c.order = append(c.order, i)
 		}
 	}
 	if len(c.order) > 1 {
 		for _, i := range c.order {
-			c.denialsAt[i] = c.service.denials.last(&c.items[i].owner)
+			c.lastDenied[i] = c.service.denials.last(&c.items[i].owner)
 		}
-		slices.SortStableFunc(c.order, func(a, b int) int { // the latest denial first
-			return int(min(max(c.denialsAt[b]-c.denialsAt[a], -1), 1))
+		// The latest denial comes first: those counters will probably deny this request, too, and nothing has been
+		// charged by then that would have to be refunded.
+		slices.SortStableFunc(c.order, func(a, b int) int {
+			return int(min(max(c.lastDenied[b]-c.lastDenied[a], -1), 1))
 		})
 	}
 	for _, i := range c.order {
@@ -214,29 +228,30 @@ func (c *call) chargeDenying() error {
 	return nil
 }
 
-// chargeQuotas charges the rules with quota_mode. The request is denied if there are such rules and all of them deny.
+// chargeQuotas charges the items with quota_mode. The request is denied if there are such items and all of them deny.
+// As in envoyproxy/ratelimit, an item with both quota_mode and shadow_mode never denies, and so prevents that denial.
 func (c *call) chargeQuotas() error {
 	if err := c.chargeEach(func(it *item) bool { return it.quota && !it.rule.ShadowMode }); err != nil {
 		return err
 	}
-	all, failed := 0, 0
+	quotas, denying := 0, 0
 	for i := range c.items {
 		it := &c.items[i]
 		if it.quota {
-			all++
+			quotas++
 		}
 		if it.quota && it.state == over && !it.rule.ShadowMode {
-			failed++
+			denying++
 		}
 	}
-	c.denied = c.denied || all > 0 && failed == all
+	c.denied = c.denied || quotas > 0 && denying == quotas
 	return nil
 }
 
-// chargeEach charges the undecided items that choose accepts, whatever comes of each.
+// chargeEach charges every undecided item that choose accepts, also after one of them has denied.
 func (c *call) chargeEach(choose func(*item) bool) error {
 	for i := range c.items {
-		if it := &c.items[i]; it.counts() && it.state == undecided && choose(it) {
+		if it := &c.items[i]; it.hasCounters() && it.state == undecided && choose(it) {
 			if err := c.charge(it); err != nil {
 				return err
 			}
@@ -245,32 +260,33 @@ func (c *call) chargeEach(choose func(*item) bool) error {
 	return nil
 }
 
-// charge charges the hits of an item, if they fit.
+// charge charges the hits of an item if they fit.
 func (c *call) charge(it *item) error {
 	if it.planned != nil {
-		return c.decidePlan(it, false)
+		return c.chargePlan(it)
 	}
 	if it.rule.DeniesAll() {
-		it.state, it.never = over, true
+		it.state, it.permanent = over, true
 		return nil
 	}
-	c.askFor(it, it.hits)
-	err := c.service.config.Store.Decide(c.ctx, &c.ask, c.now, &it.decision)
-	return c.decided(it, err, charged)
+	c.buildStoreRequest(it, it.hits)
+	err := c.service.config.Store.Decide(c.ctx, &c.storeRequest, c.now, &it.decision)
+	return c.setOutcome(it, err, charged)
 }
 
-// decided reads what the store has decided about an item. as is what becomes of an item that is admitted.
-func (c *call) decided(it *item, err error, as state) error {
+// setOutcome sets the state of an item from the store's decision, which is in it.decision, or from the store's error.
+// An admitted item gets the state ifAdmitted.
+func (c *call) setOutcome(it *item, err error, ifAdmitted state) error {
 	switch {
 	case err == nil:
-		it.known = true
+		it.countersKnown = true
 		c.noteClock(&it.decision)
-		it.state = as
+		it.state = ifAdmitted
 		if !it.decision.Allowed {
-			it.state, it.never = over, it.decision.Never
+			it.state, it.permanent = over, it.decision.Never
 		}
-	case errors.Is(err, limit.ErrInvalidCost): // more than the limit can count, and so more than it can ever admit
-		it.state, it.never = over, true
+	case errors.Is(err, limit.ErrInvalidCost): // more hits than the limit can count, so it can never admit them
+		it.state, it.permanent = over, true
 	case errors.Is(err, resilience.ErrFailClosed):
 		it.state = over
 	default:
@@ -279,15 +295,16 @@ func (c *call) decided(it *item, err error, as state) error {
 	return nil
 }
 
-// askFor makes c.ask the request for so many units of each limit of the item.
-func (c *call) askFor(it *item, units int64) {
-	c.ask.Owner, c.ask.Charges, c.ask.Leases = it.owner, c.ask.Charges[:0], nil
+// buildStoreRequest sets c.storeRequest to a request that charges each limit of the item that number of units.
+func (c *call) buildStoreRequest(it *item, units int64) {
+	c.storeRequest.Owner, c.storeRequest.Charges, c.storeRequest.Leases = it.owner, c.storeRequest.Charges[:0], nil
 	for _, l := range it.rule.Limits {
-		c.ask.Charges = append(c.ask.Charges, limit.Charge{Limit: l, Cost: units})
+		c.storeRequest.Charges = append(c.storeRequest.Charges, limit.Charge{Limit: l, Cost: units})
 	}
 }
 
-// noteClock remembers how far the store's clock is ahead of ours.
+// noteClock remembers how far the store's clock is ahead of the service's. It writes only what has changed, because
+// all processors share the fields.
 func (c *call) noteClock(d *limit.Decision) {
 	if ahead := d.Now - c.now.UnixMicro(); c.service.clockOffset.Load() != ahead {
 		c.service.clockOffset.Store(ahead)
@@ -297,17 +314,19 @@ func (c *call) noteClock(d *limit.Decision) {
 	}
 }
 
-// refund gives back what items with all or nothing were charged.
+// refund undoes the charges of this request. It skips items that count denied hits: their charges stay.
 func (c *call) refund() {
-	ctx := context.WithoutCancel(c.ctx) // a caller who has left must not burn units
+	ctx := context.WithoutCancel(c.ctx) // if the caller cancels, the units must be given back nevertheless
 	for i := range c.items {
 		it := &c.items[i]
-		if it.state != charged || !it.known || c.countsDenied(it) {
+		if it.state != charged || !it.countersKnown || c.chargesDeniedHits(it) {
 			continue
 		}
 		d := &it.decision
 		if it.planned != nil {
-			d = it.planned.answer.Decision() // what ipLimits have counted stays counted, as after every denial
+			// The plan's own charge is refunded. That of the ipLimits stays: they count each call of an address, also
+			// one that is denied.
+			d = it.planned.answer.Decision()
 		}
 		if d != nil {
 			if _, err := c.service.config.Store.Refund(ctx, d.Receipt(), 0, c.now); err != nil {
@@ -318,32 +337,34 @@ func (c *call) refund() {
 				d.Results[j].Uncharge()
 			}
 		}
-		it.state = passed
+		it.state = uncharged
 	}
 }
 
-// peekRest looks at the items that were not asked because of a denial.
+// peekRest finds out, if PeekAfterDenial is set, what the counters of the items say that were not reached because an
+// earlier one denied. It charges nothing.
 func (c *call) peekRest() error {
 	if !c.service.config.PeekAfterDenial {
 		return nil
 	}
 	for i := range c.items {
 		it := &c.items[i]
-		if !it.counts() || it.state != undecided {
+		if !it.hasCounters() || it.state != undecided {
 			continue
 		}
 		if it.planned != nil {
-			if err := c.decidePlan(it, true); err != nil {
+			if err := c.peekPlan(it); err != nil {
 				return err
 			}
 			continue
 		}
 		if it.rule.DeniesAll() {
-			it.state, it.never = over, true
+			it.state, it.permanent = over, true
 			continue
 		}
-		c.askFor(it, it.hits)
-		if err := c.decided(it, c.service.config.Store.Peek(c.ctx, &c.ask, c.now, &it.decision), passed); err != nil {
+		c.buildStoreRequest(it, it.hits)
+		err := c.service.config.Store.Peek(c.ctx, &c.storeRequest, c.now, &it.decision)
+		if err := c.setOutcome(it, err, uncharged); err != nil {
 			return err
 		}
 		for j := range it.decision.Results {

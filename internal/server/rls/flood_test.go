@@ -12,10 +12,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
 
-// Guarantees that a flood of new addresses, or of other new values, neither makes errors, nor lets anybody over a
-// limit, nor takes the counters of others.
+// Guarantees that a flood of new addresses, or of other new values, causes no errors, admits nobody above a limit, and
+// does not evict the counters of others.
 func TestFlood(t *testing.T) {
-	for key, least := range map[string]int{"remote_address": 100, "a": 1000} { // addresses share counters
+	for key, minimum := range map[string]int{"remote_address": 100, "a": 1000} { // addresses share counters
 		quiet := slog.New(slog.DiscardHandler)
 		own, err := memory.New(memory.Config{MaxBytes: 256 << 10, Log: quiet})
 		if err != nil {
@@ -33,8 +33,8 @@ func TestFlood(t *testing.T) {
 				admitted++
 			}
 		}
-		if admitted < least {
-			t.Errorf("%s: %d of 20,000 new values are admitted", key, admitted)
+		if admitted < minimum {
+			t.Errorf("%s: %d of 20,000 new values are admitted, want at least %d", key, admitted, minimum)
 		}
 		last := fmt.Sprintf("%s=%d", key, 19_999)
 		for range 5 {
@@ -45,7 +45,7 @@ func TestFlood(t *testing.T) {
 		}
 		w.want("ok: ok 0", hits("b=early", 3))
 		if n := own.Bytes(); n > 256<<10 {
-			t.Errorf("%s: the counters take %d bytes", key, n)
+			t.Errorf("%s: the counters take %d bytes, more than their maximum", key, n)
 		}
 	}
 }

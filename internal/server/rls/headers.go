@@ -12,51 +12,54 @@ import (
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 )
 
-// Headers says which headers an answer tells Envoy to add to the response of the client.
+// Headers says which headers Envoy is told to add to the response for the client.
 type Headers struct {
-	// Plain are the three headers of envoyproxy/ratelimit, whose values are plain numbers: of the limit with least
-	// left, or of the last one that denied.
+	// Plain selects the three headers of envoyproxy/ratelimit, whose values are plain numbers. They are about the last
+	// limit that denied the request, or else about the limit with the fewest units left.
 	Plain bool
 
 	// Names of the plain headers; "" selects RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset.
 	Limit, Remaining, Reset string
 
-	// Exact are RateLimit and RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers) for each limit that was asked,
-	// and Retry-After if the request is denied: the seconds until the same request fits, if nobody else spends.
+	// Exact selects the headers RateLimit and RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers), which have an
+	// entry for each limit that was asked. A denied request also gets Retry-After: the seconds until the same request
+	// fits, if nobody else spends units.
 	Exact bool
 }
 
-// maxFieldBytes bounds the values of RateLimit and RateLimit-Policy each. The limit with least left comes first, and is
-// never left out.
+// maxFieldBytes bounds each of the values of RateLimit and RateLimit-Policy: servers and clients commonly refuse
+// headers of more than 8 KiB in all, and the response has others. The binding limit comes first, and is never left out.
 const maxFieldBytes = 3072
 
-// mostHeaders is how many headers an answer can have.
-const mostHeaders = 6
+// maxHeaders is the largest number of headers of a response: three plain and three exact ones.
+const maxHeaders = 6
 
-func named(name, preset string) string {
+// orDefault returns name, or preset if name is empty.
+func orDefault(name, preset string) string {
 	if name == "" {
 		return preset
 	}
 	return name
 }
 
+// headers returns the headers of the response whose code and statuses are in out.
 func (c *call) headers(out *rlsv3.RateLimitResponse) []*corev3.HeaderValue {
 	h := &c.service.config.Headers
 	if !h.Plain && !h.Exact {
 		return nil
 	}
-	memory, list := make([]corev3.HeaderValue, mostHeaders), make([]*corev3.HeaderValue, 0, mostHeaders)
+	memory, list := make([]corev3.HeaderValue, maxHeaders), make([]*corev3.HeaderValue, 0, maxHeaders)
 	add := func(name, value string) {
 		v := &memory[len(list)]
 		v.Key, v.Value = name, value
 		list = append(list, v)
 	}
 	if h.Plain {
-		if s := c.telling(out); s != nil {
-			add(named(h.Limit, "RateLimit-Limit"), strconv.FormatUint(uint64(s.GetCurrentLimit().GetRequestsPerUnit()),
-				10))
-			add(named(h.Remaining, "RateLimit-Remaining"), strconv.FormatUint(uint64(s.GetLimitRemaining()), 10))
-			add(named(h.Reset, "RateLimit-Reset"), strconv.FormatInt(s.GetDurationUntilReset().GetSeconds(), 10))
+		if s := c.plainStatus(out); s != nil {
+			capacity, remaining := s.GetCurrentLimit().GetRequestsPerUnit(), s.GetLimitRemaining()
+			add(orDefault(h.Limit, "RateLimit-Limit"), strconv.FormatUint(uint64(capacity), 10))
+			add(orDefault(h.Remaining, "RateLimit-Remaining"), strconv.FormatUint(uint64(remaining), 10))
+			add(orDefault(h.Reset, "RateLimit-Reset"), strconv.FormatInt(s.GetDurationUntilReset().GetSeconds(), 10))
 		}
 	}
 	if !h.Exact {
@@ -74,30 +77,31 @@ func (c *call) headers(out *rlsv3.RateLimitResponse) []*corev3.HeaderValue {
 	return list
 }
 
-// telling is the status that the plain headers are about, or nil: the last one that denied the request, or else the
-// first one with least left.
-func (c *call) telling(out *rlsv3.RateLimitResponse) *rlsv3.RateLimitResponse_DescriptorStatus {
+// plainStatus returns the status that the plain headers are about: the last one that denied the request, or else the
+// first one with the fewest units left. It returns nil if no status has a limit.
+func (c *call) plainStatus(out *rlsv3.RateLimitResponse) *rlsv3.RateLimitResponse_DescriptorStatus {
 	least, remaining := (*rlsv3.RateLimitResponse_DescriptorStatus)(nil), uint32(math.MaxUint32)
 	for i, s := range out.GetStatuses() {
 		if s.GetCurrentLimit() == nil {
 			continue
 		}
-		if denied := c.items[i].state == over && c.items[i].denies(); denied || s.GetLimitRemaining() < remaining {
+		if denied := c.items[i].state == over && c.items[i].canDeny(); denied || s.GetLimitRemaining() < remaining {
 			least, remaining = s, s.GetLimitRemaining()
 		}
 	}
 	return least
 }
 
-// retryAfter returns how long the request must wait, s. It reports false if no wait helps, or if that is not known.
+// retryAfter returns how long the request must wait, in seconds. It reports false if no wait helps, or if the wait is
+// not known.
 func (c *call) retryAfter() (seconds int64, ok bool) {
-	wait := int64(0)
+	wait := int64(0) // µs
 	for i := range c.items {
 		it := &c.items[i]
 		if it.state != over || it.rule.ShadowMode {
 			continue
 		}
-		if it.never || !it.known {
+		if it.permanent || !it.countersKnown {
 			return 0, false
 		}
 		if it.planned != nil {
@@ -106,7 +110,7 @@ func (c *call) retryAfter() (seconds int64, ok bool) {
 			continue
 		}
 		at := it.decision.RetryAt
-		if r := it.binding(); it.decision.Allowed { // its hits were counted although they do not fit
+		if r := it.binding(); it.decision.Allowed { // the store was made to charge hits that do not fit
 			if it.hits > r.Tier.Capacity() {
 				return 0, false
 			}
@@ -117,19 +121,19 @@ func (c *call) retryAfter() (seconds int64, ok bool) {
 	return max(ceilSeconds(wait), 1), true
 }
 
-// fields writes the values of RateLimit and RateLimit-Policy, the limit that binds first.
+// fields returns the values of RateLimit and RateLimit-Policy. The entry of the binding limit comes first.
 func (c *call) fields() (left, policies string) {
-	first := c.first()
+	first := c.bindingResult()
 	l, p := c.left[:0], c.policies[:0]
 	for pass := range 2 {
 		for i := range c.items {
 			it := &c.items[i]
-			if !it.known || it.rule.ShadowMode {
+			if !it.countersKnown || it.rule.ShadowMode {
 				continue
 			}
 			if it.planned != nil {
-				if h := &it.planned.answer.Header; pass == 0 && it.state != passed {
-					l, p = joined(l, h.RateLimit), joined(p, h.Policy)
+				if h := &it.planned.answer.Header; pass == 0 && it.state != uncharged {
+					l, p = appendList(l, h.RateLimit), appendList(p, h.Policy)
 				}
 				continue
 			}
@@ -150,35 +154,38 @@ func (c *call) fields() (left, policies string) {
 	return string(l), string(p)
 }
 
-// joined appends the items of a list to those of another one.
-func joined(list []byte, items string) []byte {
-	if len(list) > 0 && items != "" {
+// appendList appends the entries of a list, separated by commas, to another list.
+func appendList(list []byte, entries string) []byte {
+	if len(list) > 0 && entries != "" {
 		list = append(list, ", "...)
 	}
-	return append(list, items...)
+	return append(list, entries...)
 }
 
-// first is the result that denied, or else the one with least left of its capacity.
-func (c *call) first() *limit.Result {
-	var first *limit.Result
+// bindingResult returns the first result that denied, or else the one with the smallest part left. It returns nil if
+// no result is known.
+func (c *call) bindingResult() *limit.Result {
+	var least *limit.Result
 	for i := range c.items {
 		it := &c.items[i]
 		r := it.binding()
 		if r == nil || it.rule.ShadowMode {
 			continue
 		}
-		if it.state == over && it.denies() {
+		if it.state == over && it.canDeny() {
 			return r
 		}
-		if first == nil ||
-			float64(r.Remaining())/float64(r.Tier.Capacity()) < float64(first.Remaining())/float64(first.Tier.Capacity()) {
-			first = r
+		if least == nil || partLeft(r) < partLeft(least) {
+			least = r
 		}
 	}
-	return first
+	return least
 }
 
-// appendFields appends the item of a result to the values of both headers.
+// partLeft returns the part of a result's capacity that is left, 0..1.
+func partLeft(r *limit.Result) float64 { return float64(r.Remaining()) / float64(r.Tier.Capacity()) }
+
+// appendFields appends the entry of a result to the values of both headers.
 func (it *item) appendFields(left, policies []byte, r *limit.Result) (l, p []byte) {
 	if len(left) > 0 {
 		left, policies = append(left, ", "...), append(policies, ", "...)
@@ -192,7 +199,8 @@ func (it *item) appendFields(left, policies []byte, r *limit.Result) (l, p []byt
 	return left, policies
 }
 
-// windowSeconds is the length of a result's window, s, rounded up; for a bucket, the time in which an empty one fills.
+// windowSeconds returns the length of a result's window in seconds, rounded up. For a bucket this is the time in which
+// an empty bucket fills.
 func windowSeconds(r *limit.Result, now int64) int64 {
 	t := r.Tier
 	if t.Calendar != nil {
@@ -201,7 +209,7 @@ func windowSeconds(r *limit.Result, now int64) int64 {
 	}
 	if t.Algorithm.HasBurst() {
 		hi, lo := bits.Mul64(uint64(t.Burst), uint64(t.Period.Microseconds()))
-		fills, rest := bits.Div64(hi, lo, uint64(t.Threshold)) // limit.New bounds it far below 2^63
+		fills, rest := bits.Div64(hi, lo, uint64(t.Threshold)) // does not overflow: limit.New bounds the quotient
 		if rest > 0 {
 			fills++
 		}
@@ -210,8 +218,9 @@ func windowSeconds(r *limit.Result, now int64) int64 {
 	return ceilSeconds(t.Period.Microseconds())
 }
 
-// appendName appends the name of a policy as a quoted string: that of the rule, or else the path of its descriptors
-// without the domain; and the id of a limit of the key "sluice".
+// appendName appends the name of a policy as a quoted string. It is the name of the rule, or else the path of its
+// descriptors without the domain. The id of the limit follows if the limit is one of the key "sluice", and the tier's
+// period if the limit has several tiers.
 func (it *item) appendName(b []byte, r *limit.Result) []byte {
 	name := it.rule.Name
 	if name == "" {
@@ -231,7 +240,7 @@ func (it *item) appendName(b []byte, r *limit.Result) []byte {
 	return append(b, '"')
 }
 
-// appendPrintable appends what a quoted string of a header can have, and "_" for every other byte.
+// appendPrintable appends a text, with "_" in place of every byte that a quoted string of a header cannot hold.
 func appendPrintable(b []byte, text string) []byte {
 	for i := range len(text) {
 		ch := text[i]

@@ -11,53 +11,53 @@ import (
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 )
 
-// item is one descriptor of a request: what applies to it, and what was decided.
+// item is one descriptor of a request, with what applies to it and the outcome.
 type item struct {
-	rule      *envoyconfig.Rule // nil if no limit applies
-	unlimited bool
-	quota     bool // has quota_mode, by itself or by the service's
-	stats     *Counts
-	owner     limit.Owner
-	hits      int64 // 0..limit.MaxUnits
-	negative  bool  // the hits are given back
+	rule      *envoyconfig.Rule // nil if no rule applies
+	unlimited bool              // the rule admits everything, and nothing is counted
+	quota     bool              // the rule or the service has quota_mode
+	stats     *Counts           // nil if there is no room for the statistics of another name
+	owner     limit.Owner       // whom the counters belong to
+	hits      int64             // 0..limit.MaxUnits
+	negative  bool              // the hits are given back
 
-	planned *planned // of a descriptor that a plan decides; otherwise nil
+	planned *planned // set if the descriptor is decided by a tenant's plan
 
-	state    state
-	never    bool // over, and no wait would help
-	decision limit.Decision
-	known    bool // decision says how the counters stand
+	state         state
+	permanent     bool // the state is over, and no wait changes that
+	decision      limit.Decision
+	countersKnown bool // decision, or the answer of the plan, says how much the counters have left
 }
 
-// state is what became of an item.
+// state is the outcome for an item.
 type state uint8
 
 const (
 	undecided state = iota
-	charged         // its hits are counted, and fit
-	passed          // its hits fit, and are not counted
+	charged         // its hits fit, and are charged
+	uncharged       // its hits fit, and are not charged: they were only peeked at, given back, or refunded
 	over            // its hits do not fit
 )
 
-// counts reports whether the item has counters.
-func (it *item) counts() bool { return it.rule != nil && !it.unlimited }
+// hasCounters reports whether a limit applies to the item.
+func (it *item) hasCounters() bool { return it.rule != nil && !it.unlimited }
 
-// denies reports whether the item alone can deny the request.
-func (it *item) denies() bool { return it.counts() && !it.quota && !it.rule.ShadowMode }
+// canDeny reports whether the item alone can deny the request.
+func (it *item) canDeny() bool { return it.hasCounters() && !it.quota && !it.rule.ShadowMode }
 
-// reset makes the item one of a descriptor that no limit applies to. Its memory is kept.
+// reset makes the item that of a descriptor to which no rule applies. The memory of its decision is kept for reuse.
 func (it *item) reset() {
 	it.rule, it.stats, it.owner = nil, nil, limit.Owner{}
 	if it.planned != nil && it.planned.answer != nil {
 		it.planned.answer.Release()
 	}
 	it.planned = nil
-	it.unlimited, it.quota, it.negative, it.never, it.known = false, false, false, false, false
+	it.unlimited, it.quota, it.negative, it.permanent, it.countersKnown = false, false, false, false, false
 	it.hits, it.state = 0, undecided
 }
 
-// setHits reads how many hits the descriptor asks for. Above limit.MaxUnits no limit can admit them, whatever their
-// number is.
+// setHits reads the number of hits of the descriptor. A number above limit.MaxUnits becomes limit.MaxUnits: no limit
+// admits so many.
 func (it *item) setHits(d *ratelimitv3.RateLimitDescriptor, req *rlsv3.RateLimitRequest) {
 	hits := uint64(max(1, req.GetHitsAddend()))
 	if own := d.GetHitsAddend(); own != nil {
@@ -66,15 +66,15 @@ func (it *item) setHits(d *ratelimitv3.RateLimitDescriptor, req *rlsv3.RateLimit
 	it.hits, it.negative = int64(min(hits, limit.MaxUnits)), d.GetIsNegativeHits()
 }
 
-// keys by which Envoy's own actions send the address of a client.
+// The keys of entries in which Envoy's own actions send the address of a client.
 const (
 	remoteAddress       = "remote_address"
 	maskedRemoteAddress = "masked_remote_address"
 )
 
-// ownerOf returns who the counters of a descriptor belong to. A descriptor with the address of a client is an owner of
-// the kind Address: a client can have many addresses, and when the memory of a store is used up, they share counters
-// instead of taking the room of others.
+// ownerOf returns the owner of a descriptor's counters. If an entry holds the address of a client, the owner is of the
+// kind Address: one client can have many addresses, and when the memory of a store is used up, addresses share counters
+// and leave the counters of other owners alone.
 func ownerOf(key []byte, entries []envoyconfig.Entry) limit.Owner {
 	o := limit.Owner{Kind: limit.AnyKey}
 	for i := range entries {
@@ -86,7 +86,8 @@ func ownerOf(key []byte, entries []envoyconfig.Entry) limit.Owner {
 		o.Name = string(key)
 		return o
 	}
-	// A name that is too long is told by its hash. No other name begins with "#": a netstring begins with a digit.
+	// The hash takes the place of a key that is too long for a name. No other name begins with "#", because a key is a
+	// list of netstrings, and a netstring begins with a digit.
 	sum := sha256.Sum256(key)
 	o.Name = "#" + base64.RawURLEncoding.EncodeToString(sum[:])
 	return o

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// metadata makes the dynamic metadata of an answer: the request, and the metadata of the rules that do not deny.
+// metadata returns the dynamic metadata of a response: the request, and the metadata of the rules that do not deny.
 func (c *call) metadata() *structpb.Struct {
 	fields := map[string]*structpb.Value{"domain": structpb.NewStringValue(c.request.GetDomain())}
 	var descriptors []*structpb.Value
@@ -21,15 +21,15 @@ func (c *call) metadata() *structpb.Struct {
 	if n := c.request.GetHitsAddend(); n != 0 {
 		fields["hitsAddend"] = structpb.NewNumberValue(float64(n))
 	}
-	of := &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	merged := &structpb.Struct{Fields: map[string]*structpb.Value{}}
 	for i := range c.items {
 		it := &c.items[i]
-		if it.counts() && (it.state != over || it.rule.ShadowMode) {
-			mergeMetadata(of, it.rule.Metadata)
+		if it.hasCounters() && (it.state != over || it.rule.ShadowMode) {
+			mergeMetadata(merged, it.rule.Metadata)
 		}
 	}
-	if len(of.GetFields()) > 0 {
-		fields["metadata"] = structpb.NewStructValue(of)
+	if len(merged.GetFields()) > 0 {
+		fields["metadata"] = structpb.NewStructValue(merged)
 	}
 	return &structpb.Struct{Fields: fields}
 }
@@ -41,8 +41,8 @@ func describe(d *ratelimitv3.RateLimitDescriptor) *structpb.Struct {
 	}
 	fields := map[string]*structpb.Value{"entries": structpb.NewListValue(&structpb.ListValue{Values: entries})}
 	if o := d.GetLimit(); o != nil {
-		fields["limit"] = structpb.NewStringValue(fmt.Sprintf("requests_per_unit:%d unit:%s", o.GetRequestsPerUnit(),
-			o.GetUnit()))
+		text := fmt.Sprintf("requests_per_unit:%d unit:%s", o.GetRequestsPerUnit(), o.GetUnit())
+		fields["limit"] = structpb.NewStringValue(text)
 	}
 	if n := d.GetHitsAddend(); n != nil {
 		fields["hitsAddend"] = structpb.NewNumberValue(float64(n.GetValue()))
@@ -50,17 +50,17 @@ func describe(d *ratelimitv3.RateLimitDescriptor) *structpb.Struct {
 	return &structpb.Struct{Fields: fields}
 }
 
-// mergeMetadata adds to dst what it does not have yet. Structs that both have are merged; of all other values the one
-// that was there first stays.
-func mergeMetadata(dst, from *structpb.Struct) {
-	for name, v := range from.GetFields() {
-		old, there := dst.GetFields()[name]
-		if !there {
-			dst.Fields[name] = proto.Clone(v).(*structpb.Value) // the rule's own must not change with dst
+// mergeMetadata copies to dst the fields of src that dst does not have. Structs that both have are merged. Of all other
+// values that both have, that of dst stays.
+func mergeMetadata(dst, src *structpb.Struct) {
+	for name, v := range src.GetFields() {
+		old, exists := dst.GetFields()[name]
+		if !exists {
+			dst.Fields[name] = proto.Clone(v).(*structpb.Value) // a clone: a later merge must not change the rule
 			continue
 		}
-		if into, more := old.GetStructValue(), v.GetStructValue(); into != nil && more != nil {
-			mergeMetadata(into, more)
+		if oldStruct, newStruct := old.GetStructValue(), v.GetStructValue(); oldStruct != nil && newStruct != nil {
+			mergeMetadata(oldStruct, newStruct)
 		}
 	}
 }

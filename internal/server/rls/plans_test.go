@@ -54,7 +54,7 @@ descriptors:
   - {key: a, rate_limit: {unit: hour, requests_per_unit: 3}}
 `
 
-// newPlanned is a service whose domain d is mapped to the plans.
+// newPlanned returns a service that decides the domain d by the plans.
 func newPlanned(t *testing.T, c rls.Config) *world {
 	t.Helper()
 	own, err := memory.New(memory.Config{Log: slog.New(slog.DiscardHandler)})
@@ -78,8 +78,7 @@ func newPlanned(t *testing.T, c rls.Config) *world {
 	c.Store, c.Now, c.Log = store, now, slog.New(slog.DiscardHandler)
 	c.Plans, err = authorizer.New(authorizer.Config{Store: store, Now: now, Log: c.Log,
 		Source: authorizer.Current(func() *authorizer.Snapshot {
-			return &authorizer.Snapshot{Config: parsed,
-				Keys: keys}
+			return &authorizer.Snapshot{Config: parsed, Keys: keys}
 		})})
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +95,7 @@ func newPlanned(t *testing.T, c rls.Config) *world {
 	return w
 }
 
-// Guarantees that a mapped descriptor is decided, and told to clients, exactly as the library decides a call with the
+// Guarantees that a mapped descriptor gets the same decision and the same headers as a call of the library with the
 // same tenant, subject, method, path and address, for random calls over time.
 func TestMappedLikeLibrary(t *testing.T) {
 	w := newPlanned(t, rls.Config{Headers: rls.Headers{Exact: true}})
@@ -126,11 +125,11 @@ func TestMappedLikeLibrary(t *testing.T) {
 		want := library.Decide(t.Context(), sluice.Identity{Tenant: tenant, Subject: user, Anonymous: tenant == ""},
 			sluice.Request{Method: method, Path: path, Peer: address})
 		reasons[want.Reason]++
-		told := http.Header{}
-		want.SetHeaders(told)
+		wantHeader := http.Header{}
+		want.SetHeaders(wantHeader)
 		wantText := fmt.Sprint(want.Allowed)
 		for _, name := range ietf {
-			wantText += fmt.Sprint(" ", map[string][]string(told)[name])
+			wantText += fmt.Sprint(" ", map[string][]string(wantHeader)[name])
 		}
 		header := map[string][]string{}
 		for _, h := range got.GetResponseHeadersToAdd() {
@@ -150,7 +149,7 @@ func TestMappedLikeLibrary(t *testing.T) {
 	for _, r := range []sluice.Reason{sluice.Allowed, sluice.Limited, sluice.AddressLimited, sluice.UnknownTenant,
 		sluice.SuspendedTenant} {
 		if reasons[r] < 20 {
-			t.Errorf("%d decisions are %s: the calls are no test", reasons[r], r)
+			t.Errorf("only %d random calls were %s, want at least 20: the test shows too little", reasons[r], r)
 		}
 	}
 }
@@ -176,8 +175,8 @@ func TestMappedAllOrNothing(t *testing.T) {
 	}
 }
 
-// Guarantees hits of a mapped descriptor: none looks, several are charged, negative ones are refused; and the
-// statistics.
+// Guarantees that a mapped descriptor without hits is only peeked at, that several hits are charged, that negative hits
+// are refused, and that the statistics are those of the plan.
 func TestMappedHits(t *testing.T) {
 	w := newPlanned(t, rls.Config{})
 	w.want("ok: ok 4", hits("tenant=acme", 0))
@@ -197,4 +196,12 @@ func TestMappedHits(t *testing.T) {
 			t.Errorf("%s is %d, want %d: %v", name, n, want, got)
 		}
 	}
+}
+
+// Guarantees that a mapped descriptor is charged also if the service counts denied hits.
+func TestMappedCountDenied(t *testing.T) {
+	w := newPlanned(t, rls.Config{CountDenied: true})
+	w.want("ok: ok 1", hits("tenant=acme", 3))
+	w.want("ok: ok 0", descriptor("tenant=acme"))
+	w.want("over: over 0", descriptor("tenant=acme"))
 }

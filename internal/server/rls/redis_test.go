@@ -17,16 +17,17 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// onRedis is the store chain of a process on a Redis, whose clock is not that of the tests.
+// onRedis returns the store chain of a process with a Redis. The clock of that Redis is not the clock of the test.
 func onRedis(t *testing.T, server *redistest.Server, leases bool) limit.Store {
 	t.Helper()
 	store, err := redis.New(t.Context(), redis.Config{Addrs: []string{server.Addr}, Deadline: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain, err := resilience.NewChain(resilience.ChainConfig{Rates: resilience.NamedStore{Name: "Redis", Store: store},
-		NoLeases:     !leases,
-		MaxInstances: 2, Log: slog.New(slog.DiscardHandler)})
+	chain, err := resilience.NewChain(resilience.ChainConfig{
+		Rates:    resilience.NamedStore{Name: "Redis", Store: store},
+		NoLeases: !leases, MaxInstances: 2, Log: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +38,7 @@ func onRedis(t *testing.T, server *redistest.Server, leases bool) limit.Store {
 	return chain.Fallback
 }
 
-// Guarantees that counting denied hits and giving hits back works on Redis, with leases and without, also if its clock
+// Guarantees that denied hits are counted and hits are given back on Redis, with leases and without, also if its clock
 // is months away from that of the service.
 func TestCorrectionsOnRedis(t *testing.T) {
 	const yaml = "domain: d\ndescriptors:\n  - {key: a, rate_limit: {unit: year, requests_per_unit: 3}}\n" +
@@ -53,15 +54,15 @@ func TestCorrectionsOnRedis(t *testing.T) {
 		w.want("ok: ok 3", negative("b=x", 4))
 
 		w = newWorld(t, rls.Config{Store: onRedis(t, server, leases)}, yaml)
-		w.want("ok: ok 5", negative("b=y", 2)) // of a counter that is not there
+		w.want("ok: ok 5", negative("b=y", 2)) // the counter does not exist yet
 		w.want("ok: ok 1", hits("b=y", 4))
 		w.want("ok: ok 4", negative("b=y", 3))
 		w.want("ok: ok 5", negative("b=y", 7))
 	}
 }
 
-// Guarantees that two processes that lease from one Redis hold two limits of a request together: never more than
-// either, and in the end all of the smaller one.
+// Guarantees that two processes that lease from one Redis never admit more than either of the two limits of a request,
+// and in the end admit all of the smaller one.
 func TestLeasesAllOrNothing(t *testing.T) {
 	const yaml = "domain: d\ndescriptors: [{key: a, rate_limit: {unit: year, requests_per_unit: 400}}, " +
 		"{key: b, rate_limit: {unit: year, requests_per_unit: 250}}]"
@@ -93,7 +94,8 @@ func TestLeasesAllOrNothing(t *testing.T) {
 		}
 	}
 	group.Wait()
-	// A process that was denied remembers that for a moment, and then gets what the other one has given back.
+	// A denied process remembers the denial for a moment, and then gets the units that the other process has given
+	// back.
 	for end := time.Now().Add(20 * time.Second); admitted.Load() < 250 && time.Now().Before(end); {
 		for i, w := range both {
 			w.now = time.Now()

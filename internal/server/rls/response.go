@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 )
 
-// response makes the answer of a call that is decided, and counts what became of each descriptor.
+// response returns the response to a call after decide, and records the outcome of each descriptor.
 func (c *call) response() *rlsv3.RateLimitResponse {
 	s := c.service
 	out := &rlsv3.RateLimitResponse{
@@ -25,8 +25,8 @@ func (c *call) response() *rlsv3.RateLimitResponse {
 	for i := range c.items {
 		it := &c.items[i]
 		out.Statuses[i] = it.status(c.now, memory, i)
-		if it.counts() {
-			it.countOutcome(s.config.NearLimitRatio, c.countsDenied(it))
+		if it.hasCounters() {
+			it.recordOutcome(s.config.NearLimitRatio, c.chargesDeniedHits(it))
 		}
 	}
 	if c.denied {
@@ -46,7 +46,7 @@ func (c *call) response() *rlsv3.RateLimitResponse {
 	return out
 }
 
-// addProblem adds the body of a denial by a plan, application/problem+json.
+// addProblem adds the body of a denial by a plan, which is of the type application/problem+json.
 func (c *call) addProblem(out *rlsv3.RateLimitResponse) {
 	for i := range c.items {
 		it := &c.items[i]
@@ -59,7 +59,7 @@ func (c *call) addProblem(out *rlsv3.RateLimitResponse) {
 	}
 }
 
-// statuses is the memory of the statuses of one answer: few allocations, however many descriptors there are.
+// statuses is the memory for the statuses of one response. It is allocated at once, not for each descriptor.
 type statuses struct {
 	statuses []rlsv3.RateLimitResponse_DescriptorStatus
 	limits   []rlsv3.RateLimitResponse_RateLimit
@@ -67,11 +67,14 @@ type statuses struct {
 }
 
 func newStatuses(n int) *statuses {
-	return &statuses{make([]rlsv3.RateLimitResponse_DescriptorStatus, n), make([]rlsv3.RateLimitResponse_RateLimit, n),
-		make([]durationpb.Duration, n)}
+	return &statuses{
+		statuses: make([]rlsv3.RateLimitResponse_DescriptorStatus, n),
+		limits:   make([]rlsv3.RateLimitResponse_RateLimit, n),
+		resets:   make([]durationpb.Duration, n),
+	}
 }
 
-// status is the answer about one descriptor at the time now, in place i of the memory.
+// status returns the status of the i-th descriptor at the time now. It uses the i-th element of each slice of memory.
 func (it *item) status(now time.Time, memory *statuses, i int) *rlsv3.RateLimitResponse_DescriptorStatus {
 	out := &memory.statuses[i]
 	out.Code = rlsv3.RateLimitResponse_OK
@@ -79,7 +82,7 @@ func (it *item) status(now time.Time, memory *statuses, i int) *rlsv3.RateLimitR
 		out.LimitRemaining = math.MaxUint32
 		return out
 	}
-	if !it.counts() || it.state == undecided {
+	if !it.hasCounters() || it.state == undecided {
 		return out
 	}
 	if it.state == over && !it.rule.ShadowMode {
@@ -87,9 +90,9 @@ func (it *item) status(now time.Time, memory *statuses, i int) *rlsv3.RateLimitR
 	}
 	r := it.binding()
 	if r == nil {
-		if unit := it.rule.Unit.Length(); unit > 0 { // not of a plan
+		if unit := it.rule.Unit.Length(); unit > 0 { // a plan's rule has no unit
 			out.CurrentLimit, out.DurationUntilReset = &memory.limits[i], &memory.resets[i]
-			it.windowOfRule(out.CurrentLimit)
+			it.describeRule(out.CurrentLimit)
 			left := unit.Microseconds() - now.UnixMicro()%unit.Microseconds()
 			out.DurationUntilReset.Seconds = ceilSeconds(left)
 		}
@@ -98,17 +101,17 @@ func (it *item) status(now time.Time, memory *statuses, i int) *rlsv3.RateLimitR
 	out.CurrentLimit, out.DurationUntilReset = &memory.limits[i], &memory.resets[i]
 	describeLimit(out.CurrentLimit, r, it.rule.Name)
 	if it.state != over {
-		// A lease that is held beside a counter that was given back too much could make it more than the limit.
+		// More than the capacity can remain if negative hits lowered a counter, and a lease holds units of it besides.
 		out.LimitRemaining = uint32(min(r.Remaining(), r.Tier.Capacity(), math.MaxUint32))
 	}
 	out.DurationUntilReset.Seconds = ceilSeconds(r.MoreAt() - it.decidedAt())
 	return out
 }
 
-// binding is the result that the answer about the item is taken from, or nil if nothing is known of its counters.
+// binding returns the result of the item's binding limit, or nil if nothing is known of its counters.
 func (it *item) binding() *limit.Result {
 	switch {
-	case !it.known:
+	case !it.countersKnown:
 		return nil
 	case it.planned != nil:
 		_, r := answer.Binding(it.planned.answer.IPDecision(), it.planned.answer.Decision())
@@ -117,22 +120,23 @@ func (it *item) binding() *limit.Result {
 	return it.decision.Binding()
 }
 
-// decidedAt is the time of the decision that binding is part of, by the store's clock, µs since 1970.
+// decidedAt returns the time of the decision that the result of binding is part of, by the store's clock, µs since
+// 1970.
 func (it *item) decidedAt() int64 {
 	if it.planned != nil {
-		d, _ := it.planStands()
+		d, _ := it.planDecision()
 		return d.Now
 	}
 	return it.decision.Now
 }
 
-// windowOfRule writes to out the limit of a rule whose counters are not known.
-func (it *item) windowOfRule(out *rlsv3.RateLimitResponse_RateLimit) {
+// describeRule writes to out the window of a rule whose counters are not known.
+func (it *item) describeRule(out *rlsv3.RateLimitResponse_RateLimit) {
 	out.Name, out.RequestsPerUnit = it.rule.Name, it.rule.RequestsPerUnit
 	out.Unit = rlsv3.RateLimitResponse_RateLimit_Unit(it.rule.Unit)
 }
 
-// describeLimit writes to out the limit of a result: what it admits at once, and its period.
+// describeLimit writes to out the limit of a result: how many units it admits at once, and its period.
 func describeLimit(out *rlsv3.RateLimitResponse_RateLimit, r *limit.Result, name string) {
 	out.Name, out.RequestsPerUnit = name, uint32(min(r.Tier.Capacity(), math.MaxUint32))
 	if c := r.Tier.Calendar; c != nil {
@@ -151,7 +155,8 @@ var calendarUnits = map[limit.Every]rlsv3.RateLimitResponse_RateLimit_Unit{
 	limit.Month: rlsv3.RateLimitResponse_RateLimit_MONTH, limit.Year: rlsv3.RateLimitResponse_RateLimit_YEAR,
 }
 
-// unitsOf writes a period as a number of units. A period that is no whole number of seconds is Unknown.
+// unitsOf expresses a period as a number of units, the largest unit that divides it. The unit is Unknown if the period
+// is not a whole number of seconds.
 func unitsOf(period time.Duration) (unit envoyconfig.Unit, times uint32) {
 	if u := envoyconfig.UnitOf(period); u != envoyconfig.Unknown {
 		return u, 1
@@ -164,7 +169,7 @@ func unitsOf(period time.Duration) (unit envoyconfig.Unit, times uint32) {
 	return envoyconfig.Unknown, 0
 }
 
-// ceilSeconds is µs in whole seconds, rounded up, never negative.
+// ceilSeconds converts µs to whole seconds, rounded up. It returns 0 for a negative time.
 func ceilSeconds(us int64) int64 {
 	if us <= 0 {
 		return 0

@@ -1,36 +1,39 @@
-// Package rls answers the gRPC service envoy.service.ratelimit.v3, by which Envoy asks whether a request may pass.
+// Package rls implements the gRPC service envoy.service.ratelimit.v3, which Envoy calls to ask whether a request may
+// pass.
 //
 // A request has a domain and a list of descriptors. Package envoyconfig finds the rule of each descriptor, and a
-// [limit.Store] counts. A [Service] answers as envoyproxy/ratelimit does, with one difference that is meant: it charges
-// all descriptors of a request or none. If one of them denies, the others keep their units. [Config.CountDenied] or the
-// key countDenied of a descriptor turns that off.
+// [limit.Store] counts. A [Service] answers as envoyproxy/ratelimit does, with one intended difference: it charges all
+// descriptors of a request or none. If one of them denies, the others keep their units. [Config.CountDenied], or the
+// key countDenied of a descriptor, turns this off.
 //
 // # How a request is decided
 //
-// Each descriptor has counters of its own, under an owner of its own (see [envoyconfig.AppendKey]), so that they are
-// spread evenly over a cluster and no descriptor slows down another. The rules of one request are therefore charged one
-// after the other (call.decide):
+// Each descriptor has counters of its own, under an owner of its own (see [envoyconfig.AppendKey]), so that the
+// counters are spread evenly over a cluster and no descriptor slows down another. The rules of one request are
+// therefore charged one after the other, in four passes (call.decide):
 //
-//  1. Rules with countDenied, which are charged whatever the others say.
-//  2. Rules that can deny by themselves. If one denies, what was charged before is refunded and the request is denied.
-//     The rules that denied most recently go first, so a refund is rare: it happens at the first denial of a window.
-//  3. Rules with quota_mode. The request is denied, and what was charged is refunded, if all of them deny.
+//  1. Rules that do not depend on the others: those with countDenied are charged in any case, negative hits are given
+//     back, and rules without hits are only peeked at.
+//  2. Rules that can deny alone. If one denies, the request is denied, and the charges made so far are refunded. The
+//     rules that denied most recently come first, so a refund is rare: it happens at the first denial of a window.
+//  3. Rules with quota_mode. If all of them deny, the request is denied, and the charges made so far are refunded.
 //  4. Rules with shadow_mode, which cannot deny.
 //
-// A refunded unit is missing for the time between its charge and its refund. So another request can be denied a little
-// too early at such a moment, and never too late.
+// If the store fails, the charges made so far are refunded, too. A refunded unit is missing between its charge and its
+// refund. At such a moment another request can be denied too early, but none is admitted that should be denied.
 //
 // # Tenants and plans
 //
 // A file can map the entries of descriptors to tenant, subject, method, path and address ([envoyconfig.Mapping]). Such
 // a descriptor is decided by package authorizer, as behind API Gateway: by the plan of the tenant, from the same plans
-// files. Envoy has found out who calls. What has no limit to tell, such as an unknown tenant, is denied, too.
+// files. Envoy has authenticated the caller. A call that no limit is about, such as one of an unknown tenant, is denied
+// without a limit in its status.
 //
-// # What is not asked
+// # Rules that a denial leaves out
 //
-// After a denial the rules that were not reached have no say. If [Config.PeekAfterDenial] is set, the answer says how
-// they stand; otherwise their status is OK, without a limit, because to look them up would cost the store a call for
-// each request of a client that is denied.
+// After a denial the remaining rules are not charged. If [Config.PeekAfterDenial] is set, the response says how much
+// their counters have left. Otherwise their status is OK, without a limit, because a peek would cost one more call to
+// the store for every denied request.
 package rls
 
 import (
@@ -54,14 +57,15 @@ import (
 )
 
 const (
-	// MaxDescriptors is how many descriptors one request can have. Envoy sends one for each action list of a route, a
-	// few dozens at most.
+	// MaxDescriptors is the largest number of descriptors of one request. Envoy sends one for each action list of a
+	// route: a few dozens at most.
 	MaxDescriptors = 1000
 
-	// maxOverrides bounds the limits that requests have brought themselves and that are kept for the next request.
+	// maxOverrides bounds the cache of the limits that descriptors set themselves, and so the memory that callers can
+	// fill.
 	maxOverrides = 10_000
 
-	// defaultNearLimitRatio is that of envoyproxy/ratelimit.
+	// defaultNearLimitRatio is the default of envoyproxy/ratelimit.
 	defaultNearLimitRatio = 0.8
 )
 
@@ -76,23 +80,26 @@ var (
 type Config struct {
 	Store limit.Store // required
 
-	// Plans decides on descriptors that a mapping tells, by the plan of their tenant. It must have the same Store. If
-	// nil, mappings have no effect.
+	// Plans decides the descriptors of a mapping, by the plan of their tenant. It must have the same Store. If nil,
+	// mappings have no effect.
 	Plans *authorizer.Authorizer
 
-	CountDenied     bool // count each request, also one that is denied, as envoyproxy/ratelimit does
+	// CountDenied charges the hits of every request, also of a denied one, as envoyproxy/ratelimit does. Descriptors
+	// that a plan decides ignore it.
+	CountDenied bool
+
 	ShadowMode      bool // the overall code is always OK
 	QuotaMode       bool // every rule has quota_mode
-	DynamicMetadata bool // answers have dynamic metadata
+	DynamicMetadata bool // responses have dynamic metadata
 	PeekAfterDenial bool // see the package comment
 	Headers         Headers
 
-	// NearLimitRatio is the share of a limit from which on hits count as near_limit in the statistics, 0..1; 0 selects
+	// NearLimitRatio is the part of a limit above which hits count as near_limit in the statistics, 0..1; 0 selects
 	// 0.8.
 	NearLimitRatio float32
 
-	// MaxStats bounds how many names of statistics can come from values of requests; 0 selects 10,000. What is beyond
-	// is counted under the name of the rule.
+	// MaxStats bounds how many names of statistics are made of values of requests; 0 selects 10,000. Further values are
+	// counted under the name of the rule.
 	MaxStats int
 
 	Now func() time.Time // if nil, time.Now
@@ -111,9 +118,9 @@ type Service struct {
 	denials   recentDenials
 	stats     *Stats
 
-	clockOffset atomic.Int64 // what the store's clock is ahead of ours, µs, as of the last decision
-	clockKnown  atomic.Bool  // there was a decision
-	lastLogged  atomic.Int64 // when the log got its last line about a store, seconds since 1970
+	clockOffset atomic.Int64 // how far the store's clock was ahead of Config.Now at the last decision, µs
+	clockKnown  atomic.Bool  // clockOffset has been set
+	lastLogged  atomic.Int64 // when an error of the store was last logged, seconds since 1970
 }
 
 // snapshot is a configuration with the statistics of its rules.
@@ -122,13 +129,13 @@ type snapshot struct {
 	stats  map[*envoyconfig.Rule]*Counts
 }
 
-// override is a limit that a request has brought itself.
+// override is a limit that a descriptor of a request sets itself.
 type override struct {
 	requestsPerUnit uint32
 	unit            envoyconfig.Unit
 }
 
-// New makes a service without a configuration. Until it has one, every request is an error.
+// New returns a service without a configuration. Until it has one, every request is an error.
 func New(c Config) (*Service, error) {
 	switch {
 	case c.Store == nil:
@@ -152,28 +159,28 @@ func New(c Config) (*Service, error) {
 	return s, err
 }
 
-// SetConfig puts a configuration in force. Requests that are under way keep the one that they began with.
+// SetConfig puts a configuration in force. Requests that have already begun keep the previous one.
 func (s *Service) SetConfig(c *envoyconfig.Config) {
 	s.current.Store(&snapshot{config: c, stats: s.stats.setRules(c)})
 	s.stats.ConfigLoadSuccess.Add(1)
 }
 
-// NoteConfigError counts a configuration that was not put in force because something is wrong with it.
+// NoteConfigError counts a configuration that was refused because of an error in it.
 func (s *Service) NoteConfigError() { s.stats.ConfigLoadError.Add(1) }
 
-// Current is the configuration in force, or nil.
+// Current returns the configuration in force, or nil.
 func (s *Service) Current() *envoyconfig.Config {
-	if at := s.current.Load(); at != nil {
-		return at.config
+	if snapshot := s.current.Load(); snapshot != nil {
+		return snapshot.config
 	}
 	return nil
 }
 
-// Stats are the statistics of the service.
+// Stats returns the statistics of the service.
 func (s *Service) Stats() *Stats { return s.stats }
 
-// ShouldRateLimit decides on a request. An error says that nothing could be decided; Envoy then does what its
-// failure_mode_deny says.
+// ShouldRateLimit decides a request. After an error, nothing is decided, and Envoy does what its failure_mode_deny
+// says.
 func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	c := s.calls.Get().(*call)
 	defer c.release()
@@ -182,26 +189,26 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 		return nil, err
 	}
 	if err := c.decide(); err != nil {
-		if _, ours := status.FromError(err); ours { // what the request asks for is not possible
+		if _, invalid := status.FromError(err); invalid { // the request asks for something impossible
 			s.stats.ServiceError.Add(1)
 			return nil, err
 		}
 		s.stats.StoreError.Add(1)
 		s.logStore(err)
-		return nil, status.Error(codes.Unknown, "the store of counters did not decide")
+		return nil, status.Error(codes.Unknown, "the store of counters failed: the request is not decided")
 	}
 	return c.response(), nil
 }
 
-// logStore logs an error of the store, at most one line in a second.
+// logStore logs an error of the store, at most one line per second.
 func (s *Service) logStore(err error) {
 	last, now := s.lastLogged.Load(), s.config.Now().Unix()
 	if now != last && s.lastLogged.CompareAndSwap(last, now) {
-		s.config.Log.Error("the store of counters did not decide", "error", err, "failures", s.stats.StoreError.Load())
+		s.config.Log.Error("the store of counters failed", "error", err, "failures", s.stats.StoreError.Load())
 	}
 }
 
-// ruleOf returns the rule of a limit that the request has brought itself.
+// ruleOf returns a rule for a limit that a descriptor of a request sets itself.
 func (s *Service) ruleOf(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*envoyconfig.Rule, error) {
 	key := override{o.GetRequestsPerUnit(), envoyconfig.Unit(o.GetUnit())}
 	if r, ok := s.overrides.Get(key); ok {

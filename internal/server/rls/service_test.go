@@ -64,7 +64,7 @@ func (w *world) load(yaml string) {
 	w.SetConfig(config)
 }
 
-// descriptor is made of entries as in "key=value,key=value".
+// descriptor returns a descriptor with the entries, which are written as "key=value,key=value".
 func descriptor(entries string) *ratelimitv3.RateLimitDescriptor {
 	d := new(ratelimitv3.RateLimitDescriptor)
 	for pair := range strings.SplitSeq(entries, ",") {
@@ -95,9 +95,9 @@ func (w *world) ask(descriptors ...*ratelimitv3.RateLimitDescriptor) *rlsv3.Rate
 	return out
 }
 
-// says writes an answer in short: the overall code, and of each status the code and what remains, or "-" if it has no
-// limit.
-func says(r *rlsv3.RateLimitResponse) string {
+// summary writes a response in short, such as "over: ok 2 over 0": the overall code, and of each status the code and
+// the units that remain, or "-" if the status has no limit.
+func summary(r *rlsv3.RateLimitResponse) string {
 	code := func(c rlsv3.RateLimitResponse_Code) string {
 		if c == rlsv3.RateLimitResponse_OK {
 			return "ok"
@@ -119,7 +119,7 @@ func says(r *rlsv3.RateLimitResponse) string {
 func (w *world) want(want string, descriptors ...*ratelimitv3.RateLimitDescriptor) *rlsv3.RateLimitResponse {
 	w.t.Helper()
 	out := w.ask(descriptors...)
-	if got := says(out); got != want {
+	if got := summary(out); got != want {
 		w.t.Errorf("%v: %q, want %q", descriptors, got, want)
 	}
 	return out
@@ -145,7 +145,8 @@ descriptors:
   - {key: part, value: 'x*', share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 2}}
 `
 
-// Guarantees the statuses of one descriptor: what remains, when the window ends, and that the next window is new.
+// Guarantees that the status of one descriptor says how many units remain and when the window ends, and that all units
+// are free in the next window.
 func TestOneDescriptor(t *testing.T) {
 	w := newWorld(t, rls.Config{}, file)
 	for _, want := range []string{"ok: ok 2", "ok: ok 1", "ok: ok 0", "over: over 0"} {
@@ -203,8 +204,8 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
-// Guarantees that without PeekAfterDenial the descriptors that were not asked after a denial have no limit in the
-// answer, and cost the store nothing; and that the one that denied last is asked first.
+// Guarantees that without PeekAfterDenial the descriptors that a denial leaves out have no limit in the response, and
+// cost no call to the store, and that the descriptor that denied last is charged first.
 func TestAfterDenial(t *testing.T) {
 	inner, err := memory.New(memory.Config{})
 	if err != nil {
@@ -220,7 +221,7 @@ func TestAfterDenial(t *testing.T) {
 	before := store.calls
 	w.want("over: ok - over 0", descriptor("b=x"), descriptor("a=x"))
 	if n := store.calls - before; n != 1 {
-		t.Errorf("%d calls for a request that is denied again", n)
+		t.Errorf("a request that is denied once more makes %d calls to the store, want 1", n)
 	}
 	w.want("ok: ok 1", descriptor("b=x"))
 }
@@ -244,7 +245,8 @@ func TestCountDenied(t *testing.T) {
 	w.want("over: over 0", hits("tokens=x", 0))
 }
 
-// Guarantees hits per descriptor and per request, and that a cost that never fits denies without charging.
+// Guarantees that a descriptor's number of hits takes precedence over that of the request, that 0 hits charge nothing,
+// and that hits that can never fit are denied without a charge.
 func TestHits(t *testing.T) {
 	w := newWorld(t, rls.Config{}, file)
 	w.want("ok: ok 1", hits("b=x", 4))
@@ -255,13 +257,13 @@ func TestHits(t *testing.T) {
 	w.want("ok: ok 0", hits("b=x", 0))
 	out, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{
 		Domain: "d", HitsAddend: 2, Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor("b=y"), hits("b=z", 5)}})
-	if err != nil || says(out) != "ok: ok 3 ok 0" {
+	if err != nil || summary(out) != "ok: ok 3 ok 0" {
 		t.Errorf("%v, %v", out, err)
 	}
 }
 
-// Guarantees negative hits: they are subtracted, never below 0, and the answer is OK; and that limits that cannot know
-// which hits still count refuse them.
+// Guarantees that negative hits are subtracted from a counter, which stays at least 0, that their status is OK, and
+// that limits that do not know which hits still count refuse them.
 func TestNegativeHits(t *testing.T) {
 	w := newWorld(t, rls.Config{},
 		"domain: d\ndescriptors: [{key: key1, value: foo, rate_limit: {unit: minute, requests_per_unit: 50}}, "+
@@ -278,8 +280,8 @@ func TestNegativeHits(t *testing.T) {
 	}
 }
 
-// Guarantees that shadow_mode never denies, that quota_mode denies only if all such rules do, and the service's own
-// shadow mode.
+// Guarantees that shadow_mode never denies, that quota_mode denies only if all rules with quota_mode deny, and that the
+// service's own modes apply to all rules.
 func TestModes(t *testing.T) {
 	w := newWorld(t, rls.Config{}, file)
 	w.want("ok: ok 0 ok 2", descriptor("shadow=x"), descriptor("a=x"))
@@ -289,7 +291,7 @@ func TestModes(t *testing.T) {
 	w.want("ok: ok 0 ok 1", descriptor("q1=x"), descriptor("q2=x"))
 	w.want("ok: over 0 ok 0", descriptor("q1=x"), descriptor("q2=x"))
 	w.want("over: over 0 over 0 ok 1", descriptor("q1=x"), descriptor("q2=x"), descriptor("a=x"))
-	w.want("ok: ok 0", descriptor("a=x")) // the quotas' denial gave its unit back
+	w.want("ok: ok 0", descriptor("a=x")) // its unit was refunded when the quotas denied
 	w.want("over: over 0", descriptor("q1=x"))
 
 	w = newWorld(t, rls.Config{ShadowMode: true}, file)
@@ -305,7 +307,8 @@ func TestModes(t *testing.T) {
 	w.want("ok: over 0 ok -", descriptor("a=x"), descriptor("unknown=x"))
 }
 
-// Guarantees that a rule drops those that it replaces, whichever comes first, also if it is unlimited.
+// Guarantees that rules do not apply if another rule of the request replaces them, in whatever order they come, also if
+// that rule is unlimited.
 func TestReplaces(t *testing.T) {
 	w := newWorld(t, rls.Config{}, file)
 	w.want("ok: ok - ok 4294967295", descriptor("b=x"), descriptor("free=x"))
@@ -313,8 +316,8 @@ func TestReplaces(t *testing.T) {
 	w.want("ok: ok 4", descriptor("b=x"))
 }
 
-// Guarantees that a request can bring its own limit, which counts with the configured one of the same unit, and that a
-// limit without a unit is an error.
+// Guarantees that a descriptor can set a limit itself, which shares its counter with the configured limit of the same
+// unit, and that a limit without a unit is an error.
 func TestOverride(t *testing.T) {
 	w := newWorld(t, rls.Config{}, file)
 	own := func(entries string, n uint32, unit typev3.RateLimitUnit) *ratelimitv3.RateLimitDescriptor {
@@ -335,12 +338,13 @@ func TestOverride(t *testing.T) {
 	}
 	out, err := w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "e",
 		Descriptors: []*ratelimitv3.RateLimitDescriptor{own("a=x", 0, 1)}})
-	if err != nil || says(out) != "ok: ok -" {
+	if err != nil || summary(out) != "ok: ok -" {
 		t.Errorf("an unknown domain: %v, %v", out, err)
 	}
 }
 
-// Guarantees that several limits of one descriptor are charged together or not at all, and how they are told.
+// Guarantees that several limits of one descriptor are charged together or not at all, that the status is about the
+// binding one, and that the headers list all of them.
 func TestSeveralLimits(t *testing.T) {
 	w := newWorld(t, rls.Config{Headers: rls.Headers{Exact: true}}, file)
 	w.want("ok: ok 1", descriptor("mixed=x"))
@@ -369,19 +373,23 @@ func headers(r *rlsv3.RateLimitResponse) string {
 	return b.String()
 }
 
-// Guarantees the headers: those of envoyproxy/ratelimit, of the limit with least left or of the last that denied, and
-// the exact ones.
+// Guarantees that the plain headers are about the limit with the fewest units left or the last one that denied, and
+// that the exact headers list every limit, the binding one first.
 func TestHeaders(t *testing.T) {
 	w := newWorld(t, rls.Config{PeekAfterDenial: true, Headers: rls.Headers{Plain: true, Exact: true,
-		Limit: "X-Limit"}},
-		file)
+		Limit: "X-Limit"}}, file)
 	a, b := descriptor("a=x"), descriptor("b=x")
-	if got, want := headers(w.ask(b, a)), "X-Limit: 3\nRateLimit-Remaining: 2\nRateLimit-Reset: 50\n"+"RateLimit: \"a\";r=2;t=50, \"b\";r=4;t=3590\nRateLimit-Policy: \"a\";q=3;w=60, \"b\";q=5;w=3600\n"; got != want {
+	want := "X-Limit: 3\nRateLimit-Remaining: 2\nRateLimit-Reset: 50\n" +
+		"RateLimit: \"a\";r=2;t=50, \"b\";r=4;t=3590\nRateLimit-Policy: \"a\";q=3;w=60, \"b\";q=5;w=3600\n"
+	if got := headers(w.ask(b, a)); got != want {
 		t.Errorf("admitted:\n%s want\n%s", got, want)
 	}
 	w.ask(a)
 	w.ask(a)
-	if got, want := headers(w.ask(b, a)), "X-Limit: 3\nRateLimit-Remaining: 0\nRateLimit-Reset: 50\n"+"RateLimit: \"a\";r=0;t=50, \"b\";r=4;t=3590\nRateLimit-Policy: \"a\";q=3;w=60, \"b\";q=5;w=3600\nRetry-After: 50\n"; got != want {
+	want = "X-Limit: 3\nRateLimit-Remaining: 0\nRateLimit-Reset: 50\n" +
+		"RateLimit: \"a\";r=0;t=50, \"b\";r=4;t=3590\nRateLimit-Policy: \"a\";q=3;w=60, \"b\";q=5;w=3600\n" +
+		"Retry-After: 50\n"
+	if got := headers(w.ask(b, a)); got != want {
 		t.Errorf("denied:\n%s want\n%s", got, want)
 	}
 	if got := headers(w.ask(descriptor("free=x"), descriptor("unknown=x"))); got != "" {
@@ -392,8 +400,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// Guarantees the dynamic metadata: the request, and the metadata of rules that do not deny, merged, the first one
-// first.
+// Guarantees that the dynamic metadata holds the request and the merged metadata of the rules that do not deny, and
+// that of two values of one name the first rule's stays.
 func TestDynamicMetadata(t *testing.T) {
 	w := newWorld(t, rls.Config{DynamicMetadata: true}, file)
 	text := func(r *rlsv3.RateLimitResponse) string {
@@ -414,7 +422,7 @@ func TestDynamicMetadata(t *testing.T) {
 	}
 }
 
-// Guarantees the errors of requests that are wrong in themselves.
+// Guarantees that invalid requests are errors that say what is wrong with them, and that they are counted.
 func TestBadRequests(t *testing.T) {
 	w := newWorld(t, rls.Config{}, file)
 	one := []*ratelimitv3.RateLimitDescriptor{descriptor("a=x")}
@@ -428,7 +436,8 @@ func TestBadRequests(t *testing.T) {
 	}{
 		{&rlsv3.RateLimitRequest{Descriptors: one}, "rate limit domain must not be empty"},
 		{&rlsv3.RateLimitRequest{Domain: "d"}, "rate limit descriptor list must not be empty"},
-		{&rlsv3.RateLimitRequest{Domain: "d", Descriptors: many}, "10000 descriptors, want at most 1000"},
+		{&rlsv3.RateLimitRequest{Domain: "d", Descriptors: many},
+			"the request has 10000 descriptors, at most 1000 are allowed"},
 	} {
 		if _, err := w.ShouldRateLimit(t.Context(), c.request); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error %v, want %q", err, c.want)
@@ -438,7 +447,7 @@ func TestBadRequests(t *testing.T) {
 		t.Errorf("%d service errors", n)
 	}
 	if out := w.ask(many[:1000]...); out.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT {
-		t.Error("1000 times the same descriptor of a limit of 3 is admitted")
+		t.Error("a request with one descriptor 1000 times is admitted by a limit of 3")
 	}
 	w.want("ok: ok 2", many[0]) // and none of it was charged
 	w.want("ok: ok - ok -", &ratelimitv3.RateLimitDescriptor{}, nil)
@@ -453,7 +462,8 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// Guarantees that long keys, and keys that look alike when they are joined, have counters of their own.
+// Guarantees that descriptors have separate counters if their keys are long, or if their keys and values would be equal
+// when joined with "_".
 func TestKeysAreApart(t *testing.T) {
 	w := newWorld(t, rls.Config{}, "domain: d\ndescriptors: [{key: a_b, rate_limit: {unit: day, requests_per_unit: "+
 		"1}}, {key: a, rate_limit: {unit: day, requests_per_unit: 1}, descriptors: [{key: c, rate_limit: {unit: "+
@@ -464,23 +474,23 @@ func TestKeysAreApart(t *testing.T) {
 	}
 }
 
-// failing is a store that fails from the given call on.
+// failing is a store whose Decide fails from the call with the number from on, counted from 1.
 type failing struct {
 	limit.Store
 	calls, from int
 }
 
-var errAway = errors.New("the store is away")
+var errUnavailable = errors.New("the store is unavailable")
 
 func (f *failing) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	if f.calls++; f.calls >= f.from {
-		return errAway
+		return errUnavailable
 	}
 	return f.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that a request on which the store fails halfway is an error that tells clients nothing of the store, and
-// that it charges nothing.
+// Guarantees that a request is an error if the store fails after its first charge, that the error does not tell clients
+// the cause, and that the charge is refunded.
 func TestStoreFails(t *testing.T) {
 	inner, err := memory.New(memory.Config{})
 	if err != nil {
@@ -490,15 +500,16 @@ func TestStoreFails(t *testing.T) {
 	w := newWorld(t, rls.Config{Store: store}, file)
 	_, err = w.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d",
 		Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor("a=x"), descriptor("b=x")}})
-	if status.Code(err) != codes.Unknown || strings.Contains(err.Error(), "away") || w.Stats().StoreError.Load() != 1 {
+	if status.Code(err) != codes.Unknown || strings.Contains(err.Error(), "unavailable") ||
+		w.Stats().StoreError.Load() != 1 {
 		t.Errorf("error %v, %d counted", err, w.Stats().StoreError.Load())
 	}
 	store.from = 1 << 30
 	w.want("ok: ok 2 ok 4", descriptor("a=x"), descriptor("b=x"))
 }
 
-// Guarantees the names and numbers of statistics, that they survive a new configuration, and that values of requests
-// cannot make ever more of them.
+// Guarantees the names and numbers of the statistics, that they survive a new configuration, and that values of
+// requests cannot add names without bound.
 func TestStats(t *testing.T) {
 	const yaml = "domain: d\ndescriptors:\n  - {key: a, rate_limit: {unit: minute, requests_per_unit: 10}}\n" +
 		"  - {key: ip, value_to_metric: true, rate_limit: {unit: minute, requests_per_unit: 10}}\n" +
@@ -534,8 +545,8 @@ func TestStats(t *testing.T) {
 	}
 }
 
-// Guarantees that concurrent requests over two descriptors never get more than either limit, and that what denied
-// requests give back is not lost.
+// Guarantees that concurrent requests with two descriptors never get more than either limit, and that the refunds of
+// denied requests are not lost.
 func TestConcurrent(t *testing.T) {
 	w := newWorld(t, rls.Config{}, "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: "+
 		"500}}, {key: b, rate_limit: {unit: day, requests_per_unit: 300}}]")

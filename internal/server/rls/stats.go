@@ -19,29 +19,29 @@ const (
 	maxStatsKeyBytes = 512 // a longer name is counted under that of its rule
 )
 
-// Stats are the statistics of a [Service], under the names that envoyproxy/ratelimit has for them.
+// Stats holds the statistics of a [Service], under the names that envoyproxy/ratelimit has for them.
 type Stats struct {
 	ConfigLoadSuccess, ConfigLoadError atomic.Int64
-	ServiceError                       atomic.Int64 // requests that are wrong in themselves
-	StoreError                         atomic.Int64 // requests on which the store did not decide
-	GlobalShadowMode                   atomic.Int64 // requests that the service's shadow mode let pass
-	// charges that could not be given back after another rule had denied
-	RefundError atomic.Int64
+
+	ServiceError     atomic.Int64 // invalid requests
+	StoreError       atomic.Int64 // requests that were not decided, because the store failed
+	GlobalShadowMode atomic.Int64 // requests that the service's shadow mode let pass
+	RefundError      atomic.Int64 // charges that could not be refunded after another rule had denied
 
 	max    int
 	mu     sync.RWMutex
 	rules  map[string]*Counts // by the path of a rule
-	values map[string]*Counts // by a name with values of requests in it, at most max
+	values map[string]*Counts // by a name that holds values of requests, at most max
 
 	unknownDomains map[string]*atomic.Int64 // at most max
 }
 
-// Counts are the statistics of one rule, or of one descriptor.
+// Counts holds the statistics of one rule or of one descriptor: numbers of hits.
 type Counts struct {
 	TotalHits, TotalNegativeHits atomic.Int64
 	WithinLimit, NearLimit       atomic.Int64
 	OverLimit                    atomic.Int64
-	OverLimitWithLocalCache      atomic.Int64 // always 0: there is no local cache; the lease layer takes its place
+	OverLimitWithLocalCache      atomic.Int64 // always 0: the lease layer takes the place of the local cache
 	ShadowMode                   atomic.Int64
 }
 
@@ -56,16 +56,16 @@ func (c *Counts) each(f func(name string, n int64)) {
 	f("within_limit", c.WithinLimit.Load())
 }
 
-func newStats(most int) *Stats {
-	if most == 0 {
-		most = defaultMaxStats
+func newStats(maxNames int) *Stats {
+	if maxNames == 0 {
+		maxNames = defaultMaxStats
 	}
-	return &Stats{max: most, rules: map[string]*Counts{}, values: map[string]*Counts{},
+	return &Stats{max: maxNames, rules: map[string]*Counts{}, values: map[string]*Counts{},
 		unknownDomains: map[string]*atomic.Int64{}}
 }
 
-// setRules returns the counts of each rule of a configuration. Rules that were there before go on counting, and those
-// that are gone are forgotten.
+// setRules returns the counts of each rule of a configuration. A rule whose path was in the previous configuration
+// keeps its counts; the counts of other rules of the previous configuration are dropped.
 func (s *Stats) setRules(c *envoyconfig.Config) map[*envoyconfig.Rule]*Counts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,8 +81,8 @@ func (s *Stats) setRules(c *envoyconfig.Config) map[*envoyconfig.Rule]*Counts {
 	return byRule
 }
 
-// dynamic returns the counts of a name that has values of requests in it. If there is no room for another name, it
-// returns those of the rule, which may be nil.
+// dynamic returns the counts of a name that holds values of requests. If there is no room for another name, it returns
+// ofRule, which may be nil.
 func (s *Stats) dynamic(name string, ofRule *Counts) *Counts {
 	if len(name) > maxStatsKeyBytes {
 		return ofRule
@@ -109,7 +109,7 @@ func (s *Stats) dynamic(name string, ofRule *Counts) *Counts {
 	return counts
 }
 
-// domainNotFound counts a request for a domain that no file is for.
+// domainNotFound counts a request for a domain that is not in the configuration.
 func (s *Stats) domainNotFound(domain string) {
 	if len(domain) > maxStatsKeyBytes {
 		return
@@ -138,7 +138,7 @@ const (
 	rulesScope   = serviceScope + "rate_limit."
 )
 
-// Each calls f for each statistic that has a name of envoyproxy/ratelimit, in the order of the names.
+// Each calls f for each statistic, under its name of envoyproxy/ratelimit, in the order of the names.
 func (s *Stats) Each(f func(name string, n int64)) {
 	all := map[string]int64{
 		serviceScope + "call.should_rate_limit.redis_error":   s.StoreError.Load(),
@@ -163,8 +163,8 @@ func (s *Stats) Each(f func(name string, n int64)) {
 	}
 }
 
-// EachCount calls f for each count of a rule or a descriptor, with the name of its statistics, in the order of the
-// names.
+// EachCount calls f for each count of a rule or a descriptor. key names the rule or the descriptor, and what is the
+// name of the count, such as "over_limit". The calls are sorted by key, then by what.
 func (s *Stats) EachCount(f func(key, what string, n int64)) {
 	all := map[[2]string]int64{}
 	s.mu.RLock()
@@ -182,7 +182,7 @@ func (s *Stats) EachCount(f func(key, what string, n int64)) {
 	}
 }
 
-// Write lists the statistics, one line each.
+// Write writes the statistics, one per line.
 func (s *Stats) Write(w io.Writer) {
 	s.Each(func(name string, n int64) { fmt.Fprintf(w, "%s: %d\n", name, n) })
 }
@@ -192,8 +192,8 @@ var (
 	unsafeNames = strings.NewReplacer(":", "_", "|", "_")
 )
 
-// cleanName replaces what the protocol of statsd cannot have in a name, and the dots of addresses, as
-// envoyproxy/ratelimit does.
+// cleanName replaces the characters that the statsd protocol does not allow in a name, and the dots of IPv4 addresses,
+// as envoyproxy/ratelimit does.
 func cleanName(name string) string {
 	return ipv4.ReplaceAllStringFunc(unsafeNames.Replace(name), func(address string) string {
 		return strings.ReplaceAll(address, ".", "_")

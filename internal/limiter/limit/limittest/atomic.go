@@ -9,14 +9,14 @@ import (
 )
 
 var atomicCases = []testCase{
-	{"a denial by one limit charges none", testDenierChargesNone},
-	{"a denial by one tier charges none", testTierChargesNone},
+	{"a denial by one limit charges no other limit", testDenierChargesNone},
+	{"a denial by one tier charges no other tier", testTierChargesNone},
 	{"a decision charges every limit", testChargesAll},
 	{"a denial names when the cost fits in all limits", testRetryOverAll},
-	{"a reused decision carries nothing over", testReuse},
+	{"a reused decision keeps nothing of its previous use", testReuse},
 }
 
-// One limit's denial must never burn another's budget, wherever in the request the denier stands.
+// A denial of one limit must not charge the other limits of the request, wherever in the request it comes.
 func testDenierChargesNone(tb testing.TB, c Config) {
 	samples := c.samples()
 	each(tb, c, func(s *subject, k sample) {
@@ -29,7 +29,7 @@ func testDenierChargesNone(tb testing.TB, c Config) {
 		all := append([]limit.Charge{charge(denier, 1)}, others...)
 		before := s.counters(Start, all...)
 		for at := range all {
-			// the denier first, between, and last
+			// the denying limit comes first, in between, and last
 			mixed := append(append([]limit.Charge{}, others[:at]...), charge(denier, 1))
 			mixed = append(mixed, others[at:]...)
 			d := s.denied(Start, mixed...)
@@ -45,7 +45,7 @@ func testDenierChargesNone(tb testing.TB, c Config) {
 func testTierChargesNone(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		if k.algorithm == limit.Quota || k.oneAtATime() {
-			return // two quotas of a day are one counter; a leaky bucket's tiers deny together
+			return // two quotas of a day are one counter, and the tiers of a leaky bucket deny together
 		}
 		short, long := k.tier(3), k.tier(5)
 		long.Period = 6 * k.period
@@ -59,7 +59,7 @@ func testTierChargesNone(tb testing.TB, c Config) {
 			later := Start.Add(2 * k.period)
 			s.allowed(later, charge(l, 2))
 			before = s.counters(later, charge(l, 1))
-			if k.algorithm != limit.TokenBucket { // its long tier has refilled a little
+			if k.algorithm != limit.TokenBucket { // the long tier has refilled a little
 				s.denied(later, charge(l, 1)) // by the long tier
 			}
 			s.unchanged("a denial by the long tier", before, s.counters(later, charge(l, 1)))
@@ -83,7 +83,7 @@ func testChargesAll(tb testing.TB, c Config) {
 			s.Errorf("%s: %d remain in the decision, want %d", charges[i].Limit.ID, got, want)
 		}
 		if got := s.remaining(Start, charges[i].Limit); got != want {
-			s.Errorf("%s: %d remain at a look, want %d", charges[i].Limit.ID, got, want)
+			s.Errorf("%s: a peek says that %d remain, want %d", charges[i].Limit.ID, got, want)
 		}
 	}
 	if got := len(d.Receipt().Entries()); got != len(charges) {
@@ -104,7 +104,7 @@ func testRetryOverAll(tb testing.TB, c Config) {
 			at := Start.Add(2 * time.Second)
 			alone := max(s.denied(at, charge(a, 5)).RetryAt, s.denied(at, charge(b, 5)).RetryAt)
 			if got := s.denied(at, charge(a, 5), charge(b, 5)).RetryAt; got != alone {
-				s.Errorf("both fit at %d, want %d, the later of the two", got, alone)
+				s.Errorf("the retry is at %d, want %d, the later of the two", got, alone)
 			}
 			s.allowed(time.UnixMicro(alone), charge(a, 5), charge(b, 5))
 		}
@@ -135,19 +135,19 @@ func testReuse(tb testing.TB, c Config) {
 			}
 			fresh := twin.decide(step.at, step.charges...)
 			if got, want := render(&d), render(fresh); got != want {
-				s.Errorf("step %d: a decision that was used before says\n%s\na new one\n%s", i+1, got, want)
+				s.Errorf("step %d: a reused decision says\n%s\nand a new one\n%s", i+1, got, want)
 			}
 		}
 		s.clock(Start)
 		if err := s.store.Decide(s.Context(), s.request([]limit.Charge{{Limit: l}}), Start, &d); err == nil {
 			s.Errorf("a cost of 0 is accepted")
 		} else if d.Allowed && len(d.Receipt().Entries()) > 0 {
-			s.Errorf("after an error the decision still is allowed and has a receipt")
+			s.Errorf("after an error the decision is still allowed, or has a receipt")
 		}
 	})
 }
 
-// render is everything a caller can see of a decision but the receipt's name.
+// render returns everything that a caller can see of a decision, except for the name of its receipt.
 func render(d *limit.Decision) string {
 	out := fmt.Sprintf("allowed %t never %t retry %d now %d owner %v receipt %d", d.Allowed, d.Never, d.RetryAt,
 		d.Now, d.Owner, len(d.Receipt().Entries()))

@@ -9,18 +9,18 @@ import (
 )
 
 var basicCases = []testCase{
-	{"accepts what it says", testAccepts},
+	{"Accepts agrees with Config.Refuses", testAccepts},
 	{"a limit admits its units and no more", testUnits},
-	{"a cost is charged whole", testCosts},
-	{"a cost above the capacity is never, and poisons nothing", testNever},
+	{"a cost is charged in whole", testCosts},
+	{"a cost above the capacity is never admitted and charges nothing", testNever},
 	{"a peek changes nothing", testPeek},
 	{"a denial changes nothing", testDenial},
-	{"remaining is what is admitted", testRemaining},
-	{"a retry fits at the time named and not before", testRetry},
-	{"a counter is fresh after its reset", testReset},
+	{"Remaining is the largest cost that is admitted", testRemaining},
+	{"a denied cost fits at RetryAt and not before", testRetry},
+	{"a counter is like an unused one at ResetAt", testReset},
 }
 
-// Without it a store that accepts nothing would pass every other case by skipping it.
+// Without this case, a store that accepts no algorithm would pass every other case by skipping it.
 func testAccepts(tb testing.TB, c Config) {
 	store := c.New(tb)
 	for _, a := range limit.Algorithms() {
@@ -36,7 +36,7 @@ func testUnits(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		l := k.limit(tb, "five", 5)
 		if k.oneAtATime() {
-			for i := range 5 { // evenly spread
+			for i := range 5 { // evenly spread over the period
 				at := Start.Add(time.Duration(i) * k.period / 5)
 				s.allowed(at, charge(l, 1))
 				s.denied(at, charge(l, 1))
@@ -56,7 +56,7 @@ func testCosts(tb testing.TB, c Config) {
 		l := k.limit(tb, "five", 5)
 		s.allowed(Start, charge(l, 3))
 		s.denied(Start, charge(l, 3))
-		if k.oneAtATime() { // three fifths of the period to drain three units
+		if k.oneAtATime() { // three units take three fifths of the period to drain
 			d := s.denied(Start, charge(l, 1))
 			if want := k.period * 3 / 5; d.RetryAfter() != want {
 				s.Errorf("after a charge of 3 the wait is %s, want %s", d.RetryAfter(), want)
@@ -81,7 +81,7 @@ func testNever(tb testing.TB, c Config) {
 		}
 		s.unchanged("a charge that is never", before, s.counters(Start, charge(l, 1), charge(wide, 1)))
 		s.allowed(Start, charge(l, 5), charge(wide, 5))
-		// Used up for now by one limit, out of reach for ever by another: no wait would help.
+		// One limit is used up for now, and the other can never admit the cost: no wait would help.
 		if d := s.denied(Start, charge(l, 1), charge(wide, 101)); !d.Never {
 			s.Errorf("denied by one limit until %d, and never by another: never=false, want true", d.RetryAt)
 		}
@@ -119,7 +119,7 @@ func testPeek(tb testing.TB, c Config) {
 	})
 }
 
-// Else a client that hammers would be punished beyond its limit, and never be let in again.
+// If denials were charged, a client that retries without a pause would never be admitted.
 func testDenial(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		l := k.limit(tb, "five", 5)
@@ -145,7 +145,7 @@ func testRemaining(tb testing.TB, c Config) {
 			d := s.decide(at, charge(l, 1+r.Int64N(8)))
 			left := d.Results[0].Remaining()
 			if seen := s.remaining(at, l); seen != left {
-				s.Errorf("at %s: the decision says %d remain, a look right after it %d", stamp(at), left, seen)
+				s.Errorf("at %s: the decision says that %d remain, a peek right after it %d", stamp(at), left, seen)
 			}
 			if left > 0 && !s.peek(at, charge(l, left)).Allowed {
 				s.Errorf("at %s: %d remain, but a cost of %d is denied", stamp(at), left, left)
@@ -157,7 +157,7 @@ func testRemaining(tb testing.TB, c Config) {
 	})
 }
 
-// A retry that is too early costs a request; one that is too late costs the tenant what it paid for.
+// A client that retries too early is denied once more; one that retries too late does not get all that its plan allows.
 func testRetry(tb testing.TB, c Config) {
 	check := func(s *subject, r *rand.Rand, period time.Duration, limits ...*limit.Limit) {
 		at, denials := Start, 0
@@ -188,7 +188,7 @@ func testRetry(tb testing.TB, c Config) {
 			}
 		}
 		if denials == 0 {
-			s.Fatalf("the script denied nothing, so it tests nothing")
+			s.Fatalf("the script denied nothing, so the test shows nothing")
 		}
 	}
 	r := rand.New(rand.NewPCG(3, 4))

@@ -8,9 +8,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// OverBound names the first interval in which some counter admitted and kept more than the algorithm's bound of
-// design §5,
-// or is empty. Limits that were changed are held to the largest number they had.
+// OverBound describes the first interval in which a counter admitted more, net of refunds, than the bound of its
+// algorithm allows (design §5). It returns "" if there is none. The bound of a limit that was changed is that of its
+// largest numbers.
 func (m *Model) OverBound() string {
 	for name, c := range m.counters {
 		if over := c.overBound(); over != "" {
@@ -20,15 +20,15 @@ func (m *Model) OverBound() string {
 	return ""
 }
 
-// overBound looks at every interval that begins and ends with a charge.
+// overBound checks every interval that begins and ends with a charge.
 func (c *counter) overBound() string { return c.overBoundIf(0) }
 
-// overBoundIf does so where each charge may have happened later than it says.
+// overBoundIf checks the same if each charge may have happened up to that much later than its time says.
 func (c *counter) overBoundIf(later time.Duration) string {
 	if len(c.spends) == 0 {
 		return ""
 	}
-	largest := c.spends[0].tier // every number as large as it ever was
+	largest := c.spends[0].tier // each number is the largest that the tier had
 	cost := int64(0)
 	for _, s := range c.spends {
 		largest.Threshold, largest.Burst = max(largest.Threshold, s.tier.Threshold), max(largest.Burst, s.tier.Burst)
@@ -59,8 +59,8 @@ func (s *spend) net() *big.Rat {
 	return rat(s.units)
 }
 
-// boundOf is the most that may be admitted within [from, to], or nil if the interval is longer than the bound speaks
-// of.
+// boundOf returns the most that may be admitted within [from, to], or nil if the bound does not apply to so long an
+// interval.
 func (c *counter) boundOf(t *limit.Tier, from, to, cost int64) *big.Rat {
 	within := to-from < t.Period.Microseconds()
 	switch t.Algorithm {

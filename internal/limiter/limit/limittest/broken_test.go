@@ -15,7 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 )
 
-// fault is one way to be a broken store.
+// fault is one way in which a store can be wrong.
 type fault string
 
 const (
@@ -79,7 +79,8 @@ const (
 	emptiedEndsLate    fault = "a quota that was corrected to 0 ends late"
 )
 
-// naive is a store as simple as can be, one lock and one map by key, with at most one fault. Without any it is right.
+// naive is the simplest possible store: one lock, and one map by key. It has at most one fault. Without a fault it is
+// right.
 type naive struct {
 	fault    fault
 	mu       sync.Mutex
@@ -90,7 +91,7 @@ type naive struct {
 	boot     uint64
 	serial   uint64
 	first    time.Time
-	ahead    []limit.LeaseRequest // of the decision under way
+	leases   []limit.LeaseRequest // the lease requests of the present decision
 }
 
 func newNaive(f fault) *naive {
@@ -119,7 +120,7 @@ func (n *naive) key(owner limit.Owner, t *limit.Tier, v limit.Value) string {
 	return k.String()
 }
 
-// value is the one to count for: the shared one, where there are too many.
+// value returns the value whose counter is charged: the shared one if there are too many values.
 func (n *naive) value(owner limit.Owner, t *limit.Tier, v limit.Value, add bool) limit.Value {
 	if v.Kind == limit.NoValue || n.fault == valuesUnbounded {
 		return v
@@ -172,8 +173,8 @@ func (n *naive) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	us = n.bend(now)
-	req = n.bendAhead(req, us)
+	us = n.storeTime(now)
+	req = n.falsifyRequest(req, us)
 	d.BeginChecked(req, us)
 	keys, states := n.read(d, charge)
 	seen := map[string]bool{}
@@ -186,17 +187,17 @@ func (n *naive) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	}
 	if n.fault == race {
 		n.mu.Unlock()
-		runtime.Gosched() // others come in here
+		runtime.Gosched() // lets other goroutines run between the read and the write
 		n.mu.Lock()
 	}
 	for i := range states {
 		d.Revise().Evaluate(i, states[i], charge)
 		if n.states[keys[i]] != nil && charge && n.fault != repairLost && n.fault != race {
-			n.states[keys[i]] = states[i] // repaired or as it was
+			n.states[keys[i]] = states[i] // as it was, or repaired
 		}
 	}
 	d.Revise().Settle()
-	n.bendOutcome(d)
+	n.falsifyOutcome(d)
 	d.Now = now.UnixMicro()
 	if charge {
 		n.write(d, keys, states)
@@ -207,8 +208,8 @@ func (n *naive) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	return nil
 }
 
-// bend is the time the store believes it is.
-func (n *naive) bend(now time.Time) int64 {
+// storeTime returns the time that the store assumes, which is now unless the fault changes it.
+func (n *naive) storeTime(now time.Time) int64 {
 	if n.first.IsZero() {
 		n.first = now
 	}
@@ -246,8 +247,8 @@ func (n *naive) read(d *limit.Decision, charge bool) (keys []string, states []*l
 	return keys, states
 }
 
-// bendOutcome makes the decision wrong.
-func (n *naive) bendOutcome(d *limit.Decision) {
+// falsifyOutcome changes the decision as the fault says.
+func (n *naive) falsifyOutcome(d *limit.Decision) {
 	switch n.fault {
 	case retryEarly:
 		n.shift(d, -1)
@@ -284,8 +285,8 @@ func (n *naive) shift(d *limit.Decision, by int64) {
 	}
 }
 
-// bendAhead is what the store makes of the leases it is asked for.
-func (n *naive) bendAhead(req *limit.Request, now int64) *limit.Request {
+// falsifyRequest returns the request as the fault changes its lease requests.
+func (n *naive) falsifyRequest(req *limit.Request, now int64) *limit.Request {
 	bent := *req
 	bent.Leases = slices.Clone(req.Leases)
 	for i := range bent.Leases {
@@ -319,12 +320,12 @@ func (n *naive) bendAhead(req *limit.Request, now int64) *limit.Request {
 			bent.Leases[i].Need = bent.Charges[i].Cost
 		}
 	}
-	n.ahead = bent.Leases
+	n.leases = bent.Leases
 	return &bent
 }
 
-// bendLease miscounts the lease of a result that was charged, or misreports it.
-func (n *naive) bendLease(d *limit.Decision, i int, s *limit.State) {
+// falsifyLease changes the state or the result of a charged lease as the fault says.
+func (n *naive) falsifyLease(d *limit.Decision, i int, s *limit.State) {
 	g, t := d.Lease(i), d.Results[i].Tier
 	switch n.fault {
 	case leaseRampAtOnce:
@@ -333,7 +334,7 @@ func (n *naive) bendLease(d *limit.Decision, i int, s *limit.State) {
 	case leaseUncharged:
 		n.uncharge(t, s, g.Units*max(t.Params(d.Owner).Den, 1))
 	case emptiedEndsLate:
-		if t.Algorithm != limit.Quota || i >= len(n.ahead) || n.ahead[i].Correction >= 0 {
+		if t.Algorithm != limit.Quota || i >= len(n.leases) || n.leases[i].Correction >= 0 {
 			return
 		}
 		if st := s.Quota(); st.Count == 0 {
@@ -354,7 +355,7 @@ func (n *naive) bendLease(d *limit.Decision, i int, s *limit.State) {
 	}
 }
 
-// uncharge gives back what a lease took; of a token bucket parts are grains, else units.
+// uncharge takes back what a lease charged. parts are grains for a token bucket, and units otherwise.
 func (n *naive) uncharge(t *limit.Tier, s *limit.State, parts int64) {
 	switch t.Algorithm {
 	case limit.TokenBucket:
@@ -376,7 +377,7 @@ func (n *naive) uncharge(t *limit.Tier, s *limit.State, parts int64) {
 	}
 }
 
-// write charges what the store, in its way, believes it should.
+// write charges the states, except as the fault says.
 func (n *naive) write(d *limit.Decision, keys []string, states []*limit.State) {
 	denied := false
 	for i := range d.Results {
@@ -402,10 +403,10 @@ func (n *naive) write(d *limit.Decision, keys []string, states []*limit.State) {
 		if n.fault == leaseOnDenial && !d.Allowed {
 			d.Revise().AdoptLease(i, limit.Lease{Units: 1, Upfront: 1, Until: d.Now + 1})
 		}
-		if n.fault == backOnDenial && !d.Allowed && i < len(n.ahead) && n.ahead[i].Correction < 0 &&
+		if n.fault == backOnDenial && !d.Allowed && i < len(n.leases) && n.leases[i].Correction < 0 &&
 			r.Tier.Algorithm == limit.FixedWindow {
 			st := states[i].Window()
-			st.Count = max(st.Count+n.ahead[i].Correction, 0)
+			st.Count = max(st.Count+n.leases[i].Correction, 0)
 			*states[i] = st.State()
 			n.states[keys[i]] = states[i]
 		}
@@ -416,7 +417,7 @@ func (n *naive) write(d *limit.Decision, keys []string, states []*limit.State) {
 			d.Revise().Charge(i, states[i].Clone())
 		} else {
 			d.Revise().Charge(i, states[i])
-			n.bendLease(d, i, states[i])
+			n.falsifyLease(d, i, states[i])
 		}
 		n.states[keys[i]], n.numbers[keys[i]] = states[i], r.Tier.Threshold
 	}
@@ -491,16 +492,15 @@ func config(f fault) limittest.Config {
 		Repeats: 40, Leases: true}
 }
 
-// The suite must hold for any right store, not only for the one it was written beside.
+// Guarantees that the suite passes for a right store that shares no code with the stores of this module.
 func TestContractOfNaiveStore(t *testing.T) {
 	limittest.RunStoreContract(t, config(none))
 }
 
-// every makes TestBrokenStores go on after the first guarantee that catches a fault: one is enough, all are good to
-// know.
+// -every makes TestBrokenStores run all guarantees for each fault, and not stop at the first one that catches it.
 var every = flag.Bool("every", false, "name every guarantee that catches a fault")
 
-// TestBrokenStores shows the suite catch each way of being broken. A suite that passes a broken store guards nothing.
+// Guarantees that the suite catches each fault.
 func TestBrokenStores(t *testing.T) {
 	for _, f := range []fault{
 		denialConsumes, partialCharge, lateDenial, offByOne, costIgnored, tenantIgnored, kindIgnored, namesJoined,
@@ -529,7 +529,7 @@ func TestBrokenStores(t *testing.T) {
 				}
 			}
 			if len(by) == 0 {
-				t.Fatalf("the contract passes a store with this fault: %s", f)
+				t.Fatalf("no guarantee catches a store with this fault: %s", f)
 			}
 			t.Logf("caught by %d guarantees: %s", len(by), strings.Join(by, "; "))
 		})

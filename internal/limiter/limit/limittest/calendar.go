@@ -7,9 +7,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// calendarPeriod is the period of a quota that holds now, in µs: the last first-day whose beginning is not after
-// now, and
-// the first one whose beginning is. It looks at the days themselves.
+// calendarPeriod returns the period of a quota that contains now, in µs. It starts at the last first day of a period
+// that has begun, and ends at the next one. The function searches day by day.
 func calendarPeriod(c *limit.Calendar, now int64) (start, end int64) {
 	y, m, _ := time.UnixMicro(now).UTC().Date()
 	from, until := time.Date(y, m-2, 1, 0, 0, 0, 0, time.UTC), time.Date(y, m+3, 1, 0, 0, 0, 0, time.UTC)
@@ -33,10 +32,10 @@ func calendarPeriod(c *limit.Calendar, now int64) (start, end int64) {
 	panic("no period of " + c.String() + " holds " + time.UnixMicro(now).UTC().String())
 }
 
-// beginsPeriod reports whether a period begins on the civil day.
+// beginsPeriod reports whether a period begins on the day.
 func beginsPeriod(c *limit.Calendar, day time.Time) bool {
 	anchor := max(c.AnchorDay, 1)
-	// The anchor's day, or the last day of a month that does not have it.
+	// The first day is the anchor's day, or the last day of a month that is too short for it.
 	onAnchor := day.Day() == anchor || (day.Day() < anchor && day.AddDate(0, 0, 1).Day() == 1)
 	switch c.Every {
 	case limit.Day:
@@ -55,11 +54,11 @@ type civilDay struct {
 	zone string
 }
 
-var firstInstants sync.Map // civilDay to int64: the walk below is slow
+var firstInstants sync.Map // from civilDay to int64: the search of firstInstant is slow
 
-// firstInstant is the first time at which the clocks of loc show the civil day or a later one. It looks at the clocks
-// every half minute, to which every change since 1970 is a multiple; hours in which they are not changed, and at whose
-// end the day has not begun, it leaves out.
+// firstInstant returns the first time at which the clocks of loc show the day or a later one. It reads the clock every
+// half minute, because since 1970 every change of a clock has been at a multiple of that. It skips hours without a
+// change at whose end the day has not begun.
 func firstInstant(day time.Time, loc *time.Location) int64 {
 	key := civilDay{day, loc.String()}
 	if at, ok := firstInstants.Load(key); ok {

@@ -10,20 +10,20 @@ import (
 )
 
 var changeCases = []testCase{
-	{"a changed number keeps what was consumed", testChangedNumber},
+	{"a changed number keeps the used units", testChangedNumber},
 	{"a changed burst cuts the level", testChangedBurst},
 	{"a changed rate keeps the level", testChangedRate},
 	{"a rate that changes back and forth after a refund", testAlternatingRate},
-	{"a changed identity starts afresh", testChangedIdentity},
-	{"a changed align keeps what was consumed", testChangedAlign},
-	{"windows of both grids hold after a change of align", testChangedAlignBound},
+	{"a changed identity begins with an unused counter", testChangedIdentity},
+	{"a changed align keeps the used units", testChangedAlign},
+	{"no window of either grid exceeds the limit after a change of align", testChangedAlignBound},
 }
 
-// Else a plan change would be a gift, or a punishment.
+// A plan change must neither add units nor take any away.
 func testChangedNumber(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		if k.algorithm == limit.TokenBucket || k.oneAtATime() {
-			return // cases of their own
+			return // the cases below test these algorithms
 		}
 		five, eight, two := k.limit(tb, "l", 5), k.limit(tb, "l", 8), k.limit(tb, "l", 2)
 		s.allowed(Start, charge(five, 4))
@@ -68,9 +68,9 @@ func testChangedBurst(tb testing.TB, c Config) {
 	}
 }
 
-// While a new plan arrives, processes with the old one and with the new one charge the same counter in turn. After each
-// change of the rate, receipts from before it are worthless. However many changes there are, the counter stays
-// readable, and a new receipt is worth its charge.
+// While a new plan is distributed, processes with the old and the new plan charge the same counter alternately. Each
+// change of the rate ends the receipts from before it. However many changes there are, the counter stays readable, and
+// a new receipt gives back all of its charge.
 func testAlternatingRate(tb testing.TB, c Config) {
 	if !c.accepts(limit.TokenBucket) {
 		return
@@ -79,7 +79,8 @@ func testAlternatingRate(tb testing.TB, c Config) {
 	const burst = 100_000
 	rates := [2]*limit.Limit{bucketOf(tb, 10, burst), bucketOf(tb, 20, burst)}
 	s.refund(Start, s.allowed(Start, charge(rates[0], 10)), 10)
-	// the counter's total of refunds begins at 0 again after 256, and 2^11 eras do not fit 64 bits
+	// The total of refunds that a counter keeps is reset after 256 changes, and 2^11 changes would not fit into 64
+	// bits.
 	const changes = 2_100
 	old := s.allowed(Start, charge(rates[0], 1))
 	for i := range changes {
@@ -113,7 +114,7 @@ func testChangedRate(tb testing.TB, c Config) {
 				s.Errorf("rate changed from 10 to %d: one more unit takes %s, want %s", rate, got, want)
 			}
 		}
-		// A tenth of a µs's refill must not be lost and found by changing back and forth.
+		// The refill of a tenth of a µs must neither be lost nor gained when the rate changes back and forth.
 		for i := range 200 {
 			s.decide(Start, charge(bucketOf(tb, []int64{7, 9, 11, 13}[i%4], 10), 4))
 		}
@@ -128,7 +129,7 @@ func testChangedRate(tb testing.TB, c Config) {
 				Threshold: rate, Period: 10 * time.Second}}})
 		}
 		s.allowed(Start, charge(leaky(10), 3))
-		for _, rate := range []int64{3, 7, 10, 1000} { // the wait was set by the rate at which it was charged
+		for _, rate := range []int64{3, 7, 10, 1000} { // the rate at the charge sets the wait
 			if got, want := s.denied(Start, charge(leaky(rate), 1)).RetryAfter(), 3*time.Second; got != want {
 				s.Errorf("rate changed from 10 to %d: the wait is %s, want %s", rate, got, want)
 			}
@@ -179,7 +180,7 @@ func testChangedIdentity(tb testing.TB, c Config) {
 	})
 }
 
-// alignedPair is one limit with windows of ten seconds on the wall clock, and the same limit with align: tenant.
+// alignedPair returns a limit with windows of ten seconds on the wall clock, and the same limit with align: tenant.
 func alignedPair(tb testing.TB, a limit.Algorithm, threshold int64) [2]*limit.Limit {
 	tb.Helper()
 	l := limit.Limit{ID: "aligned", MaxCost: threshold, Tiers: []limit.Tier{{Algorithm: a, Threshold: threshold,
@@ -189,7 +190,7 @@ func alignedPair(tb testing.TB, a limit.Algorithm, threshold int64) [2]*limit.Li
 	return [2]*limit.Limit{clock, build(tb, l)}
 }
 
-// The windows of a limit that gets align: tenant, or loses it, move. What they count must move with them.
+// The windows of a limit move when it gets align: tenant, or loses it. The units that they count must move with them.
 func testChangedAlign(tb testing.TB, c Config) {
 	for _, a := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow} {
 		if !c.accepts(a) {
@@ -205,14 +206,15 @@ func testChangedAlign(tb testing.TB, c Config) {
 				s.denied(at, charge(pair[to], 1))
 				d := s.denied(at.Add(2*time.Microsecond), charge(pair[to], 10))
 				s.allowed(time.UnixMicro(d.RetryAt), charge(pair[to], 10))
-				s.denied(time.UnixMicro(d.RetryAt), charge(pair[from], 1)) // and back
+				s.denied(time.UnixMicro(d.RetryAt), charge(pair[from], 1)) // and back to the first alignment
 			}
 		}
 	}
 }
 
-// Random charges before and after a change of align. A fixed window of the old grid that has begun at the change, and
-// every one of the new grid, holds its threshold. At the latest three periods later nothing is left of the old grid.
+// Charges at random before and after a change of align. Neither the fixed window of the old grid that is open at the
+// change, nor any window of the new grid, counts more than the threshold. At most three periods later, nothing of the
+// old grid is counted.
 func testChangedAlignBound(tb testing.TB, c Config) {
 	const threshold, period = 12, 10 * time.Second
 	for _, a := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow} {
@@ -225,7 +227,7 @@ func testChangedAlignBound(tb testing.TB, c Config) {
 			s := newSubject(named{tb, fmt.Sprintf("%s/seed %d", a, seed)}, c)
 			s = s.of(limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint("tenant-", seed)})
 			from := r.IntN(2)
-			grids := [2]time.Time{} // one edge of each grid
+			grids := [2]time.Time{} // a time at which a window of each grid begins
 			for i, l := range pair {
 				grids[i] = time.UnixMicro(s.peek(Start, charge(l, 1)).Results[0].ResetAt())
 			}
@@ -242,12 +244,12 @@ func testChangedAlignBound(tb testing.TB, c Config) {
 				}
 				return units
 			}
-			window := func(grid int, at time.Time) time.Time { // that contains at
+			window := func(grid int, at time.Time) time.Time { // the window of a grid that contains a time
 				return grids[grid].Add(time.Duration(floorDiv(int64(at.Sub(grids[grid])), int64(period))) * period)
 			}
 			at, change := Start, 8+r.IntN(8)
 			var changed time.Time
-			begun := false // something was charged in the old window that is open at the change
+			begun := false // something was charged in the window of the old grid that is open at the change
 			for step := range change + 12 {
 				at = at.Add(time.Duration(r.Int64N(int64(period / 2))).Truncate(time.Microsecond))
 				now := from
@@ -270,7 +272,7 @@ func testChangedAlignBound(tb testing.TB, c Config) {
 				} else {
 					continue
 				}
-				if a == limit.SlidingWindow { // its bound in any interval is twice the threshold
+				if a == limit.SlidingWindow { // for which any interval may hold twice the threshold
 					last := int64(0)
 					for _, x := range spends {
 						if x.at.After(at.Add(-period)) {

@@ -8,15 +8,16 @@ import (
 )
 
 var clockCases = []testCase{
-	{"a clock that steps back a little gives nothing away", testStepBack},
-	{"a clock that leapt ahead locks nobody out", testLeapAhead},
+	{"a clock that steps back admits nothing in addition", testStepBack},
+	{"a clock that was far ahead denies nobody for long", testLeapAhead},
 	{"times before 1970 and far ahead", testFarTimes},
 }
 
-// Servers' clocks differ by milliseconds to seconds, so time runs back between two requests every day.
+// The clocks of servers differ by milliseconds to seconds. A counter therefore sees time step back between two requests
+// every day.
 func testStepBack(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
-		// after a window's edge
+		// distance from the edge of a window
 		for n, edge := range []time.Duration{0, time.Microsecond, time.Second, 4 * time.Second} {
 			l := k.limit(tb, "five"+string(rune('a'+n)), 5)
 			at := Start.Add(edge)
@@ -25,10 +26,11 @@ func testStepBack(tb testing.TB, c Config) {
 				2 * time.Second, limit.MaxSkew} {
 				d := s.decide(at.Add(-back), charge(l, 1))
 				if d.Allowed {
-					s.Errorf("used up %s after an edge: a clock %s behind is let in", edge, back)
+					s.Errorf("used up %s after an edge: a request by a clock %s behind is admitted", edge, back)
 				}
 				if again := s.decide(at, charge(l, 1)); again.Allowed {
-					s.Errorf("used up %s after an edge: let in again after a clock %s behind asked", edge, back)
+					s.Errorf("used up %s after an edge: admitted again after a request by a clock %s behind", edge,
+						back)
 				}
 			}
 			reset := time.UnixMicro(first.Results[0].ResetAt())
@@ -39,7 +41,7 @@ func testStepBack(tb testing.TB, c Config) {
 	})
 }
 
-// A clock that was a day ahead for one request must not shut a tenant out for that day, nor open the door for good.
+// One request by a clock that is a day ahead must neither deny a tenant for that day nor admit without bound.
 func testLeapAhead(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		leap := 24*time.Hour + 1234*time.Millisecond
@@ -49,7 +51,7 @@ func testLeapAhead(tb testing.TB, c Config) {
 		l := k.limit(tb, "five", 5)
 		s.allowed(Start, charge(l, 5))
 		s.allowed(Start.Add(leap), charge(l, 5))
-		// Back in the present: one charge a tenth of a period for eight periods.
+		// The clock is right again: one charge each tenth of a period, for eight periods.
 		admitted, gap, last := int64(0), time.Duration(0), Start
 		const periods, steps = 8, 10
 		for i := range periods * steps {
@@ -61,9 +63,9 @@ func testLeapAhead(tb testing.TB, c Config) {
 			gap = max(gap, at.Sub(last))
 		}
 		if longest := 2*k.period + 2*limit.MaxSkew + k.period/steps; gap > longest {
-			s.Errorf("after a leap of %s and back a tenant is shut out for %s, want at most %s", leap, gap, longest)
+			s.Errorf("after a leap of %s and back a tenant is denied for %s, want at most %s", leap, gap, longest)
 		}
-		// Five a period, what was forgotten once by the leap, and one window for the edges.
+		// Five units in each period, those that the leap has made the store forget once, and one window for the edges.
 		if most := int64(5 * (periods + 3)); admitted > most {
 			s.Errorf("after a leap of %s and back %d units were admitted in %d periods, want at most %d", leap,
 				admitted,
@@ -72,10 +74,10 @@ func testLeapAhead(tb testing.TB, c Config) {
 	})
 }
 
-// Replaying an old log or a broken clock must be an answer, not a panic or an endless loop.
+// The replay of an old log, or a broken clock, must get a decision. It must not cause a panic or an endless loop.
 func testFarTimes(tb testing.TB, c Config) {
 	if c.SetClock != nil {
-		return // a store with a clock of its own sees the present only
+		return // a store with a clock of its own does not use the given times
 	}
 	each(tb, c, func(s *subject, k sample) {
 		for i, at := range []time.Time{

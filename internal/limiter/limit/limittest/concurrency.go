@@ -13,13 +13,14 @@ import (
 )
 
 var concurrencyCases = []testCase{
-	{"many at once never admit one too many", testConcurrent},
-	{"many at once over three limits are all or nothing", testConcurrentAll},
-	{"many at once while time passes stay within the bound", testConcurrentTime},
-	{"many at once who charge and refund lose no unit", testConcurrentRefunds},
+	{"concurrent requests never exceed a limit", testConcurrent},
+	{"concurrent requests over three limits charge all or nothing", testConcurrentAll},
+	{"concurrent requests stay within the bound while time passes", testConcurrentTime},
+	{"concurrent charges and refunds lose no unit", testConcurrentRefunds},
 }
 
-// handles are four ways to the same counters, as many processes would have them, or the store alone.
+// handles returns four handles on the same counters, as four processes would have them, or the store alone if
+// Config.Peer is nil.
 func (s *subject) handles() []limit.Store {
 	all := []limit.Store{s.store}
 	if s.c.Peer != nil {
@@ -30,7 +31,7 @@ func (s *subject) handles() []limit.Store {
 	return all
 }
 
-// crowd runs f on every goroutine, each with a handle, after all of them are there.
+// crowd runs f on Config.Goroutines goroutines, each with one of the handles. They begin together.
 func (s *subject) crowd(f func(g int, store limit.Store)) {
 	handles := s.handles()
 	var wg sync.WaitGroup
@@ -45,7 +46,7 @@ func (s *subject) crowd(f func(g int, store limit.Store)) {
 	wg.Wait()
 }
 
-// try decides; an error counts as not admitted where the store may fail, and fails the test otherwise.
+// try decides. An error fails the test, unless Config.MayFail is set: then nothing counts as admitted.
 func (s *subject) try(store limit.Store, now time.Time, d *limit.Decision, charges ...limit.Charge) bool {
 	err := store.Decide(s.Context(), s.request(charges), now, d)
 	if err != nil && !s.c.MayFail {
@@ -95,7 +96,7 @@ func testConcurrentAll(tb testing.TB, c Config) {
 			var admitted atomic.Int64
 			s.crowd(func(g int, store limit.Store) {
 				var d limit.Decision
-				for i := range 4 { // in every order, so that locks taken one by one would meet
+				for i := range 4 { // in every order: if a store locked counter by counter, two requests could deadlock
 					charges := []limit.Charge{charge(limits[g%3], 1), charge(limits[(g+1+i%2)%3], 1),
 						charge(limits[(g+2-i%2)%3], 1)}
 					if s.try(store, Start, &d, charges...) {
@@ -118,12 +119,12 @@ func testConcurrentAll(tb testing.TB, c Config) {
 
 func testConcurrentTime(tb testing.TB, c Config) {
 	if c.SetClock != nil {
-		return // its time stands still in concurrent steps
+		return // the clock of such a store stands still in concurrent steps
 	}
 	each(tb, c, func(s *subject, k sample) {
-		// Three seconds, three periods: a goroutine that is held up is then never beyond MaxSkew late.
+		// Three periods of one second. A goroutine that is delayed is then never late by more than MaxSkew.
 		const span = 3 * time.Second
-		begin := Start.Add(14*time.Hour - span/2) // midnight in the middle, for the quota
+		begin := Start.Add(14*time.Hour - span/2) // midnight is in the middle, for the quota
 		if k.algorithm != limit.Quota {
 			k.period = time.Second
 		}
@@ -131,7 +132,7 @@ func testConcurrentTime(tb testing.TB, c Config) {
 		var mu sync.Mutex
 		h := &counter{tb: tb, tier: l.Tiers[0]}
 		var ticks, late atomic.Int64
-		turns := min(40, max(10, c.Repeats/3)) // with the fewest they still ask for several times what is admitted
+		turns := min(40, max(10, c.Repeats/3)) // also with the fewest turns, several times the limit is asked for
 		step := span / time.Duration(turns*s.c.Goroutines)
 		s.crowd(func(g int, store limit.Store) {
 			var d limit.Decision
@@ -156,9 +157,9 @@ func testConcurrentTime(tb testing.TB, c Config) {
 		})
 		slices.SortFunc(h.spends, func(a, b *spend) int { return cmp.Compare(a.at, b.at) })
 		if len(h.spends) == 0 {
-			s.Fatalf("nothing was admitted, so nothing is tested")
+			s.Fatalf("nothing was admitted, so the test shows nothing")
 		}
-		// The store saw the times out of order, each at most this much later than it says.
+		// The store saw the times out of order. Each charge happened at most that much later than its time says.
 		if over := h.overBoundIf(time.Duration(late.Load()) * step); over != "" {
 			s.Errorf("%s", over)
 		}

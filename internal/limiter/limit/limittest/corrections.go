@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// coreCounter is one counter that package limit itself keeps. Stores are compared with it where the model of this
-// package does not say what is right: the model knows no corrections.
+// coreCounter is one counter that package limit itself keeps. Stores are compared with it for corrections, which the
+// model of this package does not have.
 type coreCounter struct {
 	owner limit.Owner
 	state limit.State
@@ -28,7 +28,7 @@ func (c *coreCounter) decide(now time.Time, a limit.LeaseRequest, ch limit.Charg
 	return d
 }
 
-// likeCore decides in the store and in the core, and fails unless both say the same of a limit with one tier.
+// likeCore decides in the store and in the core, and fails unless the two agree about a limit with one tier.
 func (s *subject) likeCore(what string, core *coreCounter, now time.Time, a limit.LeaseRequest, ch limit.Charge) {
 	s.Helper()
 	got, want := outcome(s.ask(now, []limit.LeaseRequest{a}, ch)), outcome(core.decide(now, a, ch))
@@ -38,14 +38,15 @@ func (s *subject) likeCore(what string, core *coreCounter, now time.Time, a limi
 	}
 }
 
-// outcome is what a caller sees of a decision about one tier.
+// outcome returns what a caller sees of a decision over one tier.
 func outcome(d *limit.Decision) string {
 	r := &d.Results[0]
 	return fmt.Sprintf("allowed %t, never %t, charged %d, used %d, remaining %d, retry at %d, reset at %d",
 		d.Allowed, d.Never, r.Charged, r.Used(), r.Remaining(), d.RetryAt, r.ResetAt())
 }
 
-// countsOn decides at times of more than two periods, so that whatever a correction did to the state is seen.
+// countsOn decides at times over more than two periods, so that every effect of a correction on the state becomes
+// visible.
 func (s *subject) countsOn(what string, core *coreCounter, k sample, l *limit.Limit, from time.Time) {
 	s.Helper()
 	for _, step := range []struct {
@@ -59,7 +60,7 @@ func (s *subject) countsOn(what string, core *coreCounter, k sample, l *limit.Li
 	}
 }
 
-// distances are times before or after a charge, of up to one and a half periods.
+// distances returns times before or after a charge, of up to one and a half periods.
 func (k sample) distances() []time.Duration {
 	return []time.Duration{0, time.Microsecond, time.Second, k.period / 2, k.period - time.Microsecond, k.period,
 		k.period * 3 / 2}

@@ -17,10 +17,10 @@ var keyCases = []testCase{
 	{"values beyond the bound share one counter", testManyValues},
 	{"anonymous values beyond the bound share many counters", testManyAnonymousValues},
 	{"two values of one limit in one decision", testTwoValues},
-	{"a window aligned to the owner is exact too", testAlign},
+	{"a window aligned to the owner is exact", testAlign},
 }
 
-// Else one tenant could use up what another pays for.
+// One tenant must not use up the units of another.
 func testOwners(tb testing.TB, c Config) {
 	long := strings.Repeat("x", limit.MaxNameBytes)
 	owners := []limit.Owner{
@@ -76,7 +76,7 @@ func testIdentities(tb testing.TB, c Config) {
 	var limits []limit.Limit
 	for _, k := range c.samples() {
 		limits = append(limits, limit.Limit{ID: "five", MaxCost: 5,
-			Tiers: []limit.Tier{k.tier(5)}}) // one id, other algorithms
+			Tiers: []limit.Tier{k.tier(5)}}) // the same id for all algorithms
 	}
 	k := c.samples()[0]
 	longer := k.tier(5)
@@ -105,7 +105,7 @@ func testIdentities(tb testing.TB, c Config) {
 	}
 }
 
-// Else an attacker who invents values takes the store's memory, or gets a fresh counter with each.
+// An attacker who invents values must neither use up the memory of the store nor get an unused counter with each value.
 func testManyValues(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		l := build(tb, limit.Limit{ID: "five", Per: "subject", MaxCost: 5, MaxValues: 3,
@@ -132,15 +132,16 @@ func testManyValues(tb testing.TB, c Config) {
 		}
 		if !k.oneAtATime() {
 			for i := range 3 {
-				s.allowed(Start, chargeValue(l, limit.ValueOf(fmt.Sprint("known-", i)), 4)) // theirs still
+				// each of them still has a counter of its own
+				s.allowed(Start, chargeValue(l, limit.ValueOf(fmt.Sprint("known-", i)), 4))
 			}
 		}
 		s.of(limit.Owner{Kind: limit.Tenant, Name: "other"}).allowed(Start, chargeValue(l, limit.ValueOf("new-1"), 5))
 	})
 }
 
-// Values of calls without a credential cost a caller nothing to make up, so those beyond the bound share many
-// counters and not one: else one caller with many addresses locks out each address that the store has not seen.
+// Anybody can invent values of calls without a credential. Those beyond the bound therefore share many counters and not
+// one: a caller with many addresses could otherwise make all new addresses be denied.
 func testManyAnonymousValues(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		s = s.of(limit.Owner{Kind: limit.Anonymous})
@@ -170,13 +171,13 @@ func testManyAnonymousValues(tb testing.TB, c Config) {
 			s.Errorf("40 values beyond the bound share %d counters, want at least 20", len(seen))
 		}
 		if !k.oneAtATime() {
-			s.allowed(Start, chargeValue(l, limit.ValueOf("known-1"), 4)) // its own still
+			s.allowed(Start, chargeValue(l, limit.ValueOf("known-1"), 4)) // the value still has a counter of its own
 		}
 	})
 }
 
-// A request may name one limit for two values. Both count, also where both are beyond the bound and so share a counter;
-// a store may refuse that last with ErrDuplicateCounter.
+// A request may have charges for two values of one limit. Both are counted, also if both values are beyond the bound
+// and so share a counter. A store may refuse that last case with ErrDuplicateCounter.
 func testTwoValues(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		l := build(tb, limit.Limit{ID: "five", Per: "subject", MaxCost: 5, MaxValues: 2,
@@ -187,7 +188,7 @@ func testTwoValues(tb testing.TB, c Config) {
 		if !k.oneAtATime() {
 			s.allowed(Start, v("a", 2), v("b", 1))
 		}
-		// c and d are beyond the bound of two.
+		// The values c and d are beyond the bound of two.
 		units, errs := int64(0), 0
 		for range 10 {
 			s.clock(Start)
@@ -208,7 +209,7 @@ func testTwoValues(tb testing.TB, c Config) {
 				units, left)
 		}
 		if k.oneAtATime() {
-			return // its two slots of one decision would be the same slot
+			return // both charges would need the same next free time
 		}
 		if errs == 0 && (units != 4 || left != 1) {
 			s.Errorf("two values that share a counter of 5: %d units admitted in pairs, %d remain; want 4 and 1",
@@ -217,7 +218,8 @@ func testTwoValues(tb testing.TB, c Config) {
 	})
 }
 
-// Alignment moves the windows of an owner as a whole: the same length, the same count, the same place for ever.
+// Alignment moves the windows of an owner, all by the same time and for ever. Their length and their counts stay the
+// same.
 func testAlign(tb testing.TB, c Config) {
 	for _, a := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow} {
 		if !c.accepts(a) {
@@ -230,7 +232,7 @@ func testAlign(tb testing.TB, c Config) {
 		offsets := map[time.Duration]bool{}
 		for i := range 20 {
 			s := s.of(limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint("tenant-", i)})
-			// of an empty counter: the window's end
+			// for an empty counter, this is the end of the window
 			edge := time.UnixMicro(s.peek(Start, charge(l, 1)).Results[0].ResetAt())
 			if wait := edge.Sub(Start); wait <= 0 || wait > period {
 				s.Fatalf("the window ends %s after now, want within the period", wait)

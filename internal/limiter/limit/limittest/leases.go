@@ -11,33 +11,33 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// leaseCases are run where Config.Leases says that the store honours [limit.Request.Leases].
+// leaseCases are run if Config.Leases says that the store honours [limit.Request.Leases].
 var leaseCases = []testCase{
-	{"leases: as much as the rule says", testLeaseRule},
+	{"leases: the grant follows the rule", testLeaseRule},
 	{"leases: a denial leases nothing", testLeaseDenied},
 	{"leases: a denial gives nothing back", testLeaseDeniedBack},
 	{"leases: units count until they end", testLeaseEnds},
-	{"leases: a ramp is what comes free until it ends", testLeaseRamp},
-	{"leases: what comes back is there again", testLeaseBack},
-	{"leases: a slot comes earlier by what comes back", testSlotBack},
-	{"leases: all that is counted comes back", testAllBack},
-	{"leases: what was admitted elsewhere counts", testLeaseOwed},
-	{"leases: what was admitted elsewhere before now counts in an unused counter", testReplayBeforeNow},
-	{"leases: a counter that was corrected to 0 counts on", testCorrectionToZero},
+	{"leases: a ramp grants the units that become free until it ends", testLeaseRamp},
+	{"leases: units that are given back can be charged again", testLeaseBack},
+	{"leases: units given back make the next free time of a leaky bucket earlier", testNextFreeTimeBack},
+	{"leases: all units of a counter can be given back", testAllBack},
+	{"leases: units that were admitted elsewhere count", testLeaseOwed},
+	{"leases: units that were admitted elsewhere before now count in an unused counter", testReplayBeforeNow},
+	{"leases: a counter that was corrected to 0 goes on counting", testCorrectionToZero},
 	{"leases: a peek leases nothing", testLeasePeek},
-	{"leases: who needs nothing is admitted", testLeaseNeedsNothing},
+	{"leases: a request that needs nothing is admitted", testLeaseNeedsNothing},
 	{"leases: spent units are refunded once", testLeaseRefund},
-	{"leases: bad requests are refused", testLeaseBadRequests},
-	{"leases: many at once never lease one unit too many", testLeaseConcurrent},
-	{"leases: random scripts agree with a count", testLeaseScripts},
+	{"leases: invalid requests are refused", testLeaseBadRequests},
+	{"leases: concurrent requests never lease too many units", testLeaseConcurrent},
+	{"leases: random scripts agree with a count of each window", testLeaseScripts},
 }
 
-// runs reports whether the store is held to the guarantee.
+// runs reports whether the store must keep the guarantee.
 func (c Config) runs(tc testCase) bool {
 	return c.Leases || !slices.ContainsFunc(leaseCases, func(l testCase) bool { return l.name == tc.name })
 }
 
-// eachLeased is each without the algorithm that is never leased.
+// eachLeased is like each, without the algorithm that cannot be leased.
 func eachLeased(tb testing.TB, c Config, f func(s *subject, k sample)) {
 	tb.Helper()
 	each(tb, c, func(s *subject, k sample) {
@@ -47,7 +47,8 @@ func eachLeased(tb testing.TB, c Config, f func(s *subject, k sample)) {
 	})
 }
 
-// life is for how long the scripts lease what has stamps; other leases end by themselves.
+// life returns for how long the scripts lease from a counter with stamps, in µs. The leases of other counters end by
+// themselves.
 func (k sample) life() int64 {
 	if k.algorithm == limit.SlidingLog || k.algorithm == limit.SlidingBuckets {
 		return (2 * time.Second).Microseconds()
@@ -55,26 +56,26 @@ func (k sample) life() int64 {
 	return 0
 }
 
-// most asks for a need and so many units beyond.
+// most returns a request for a need and for up to so many units beyond it.
 func (k sample) most(need, units int64) limit.LeaseRequest {
 	return limit.LeaseRequest{Need: need, Ample: units, Share: limit.ShareOne, Life: k.life()}
 }
 
-// ask decides on charges that lease, one Ahead for each.
-func (s *subject) ask(now time.Time, ahead []limit.LeaseRequest, charges ...limit.Charge) *limit.Decision {
+// ask decides on charges with lease requests, one for each charge.
+func (s *subject) ask(now time.Time, leases []limit.LeaseRequest, charges ...limit.Charge) *limit.Decision {
 	s.Helper()
 	s.clock(now)
 	d := new(limit.Decision)
 	req := s.request(charges)
-	req.Leases = ahead
+	req.Leases = leases
 	if err := s.store.Decide(s.Context(), req, now, d); err != nil {
-		s.Fatalf("Decide(%s, ahead %+v at %s): %v", describe(charges), ahead, stamp(now), err)
+		s.Fatalf("Decide(%s, leases %+v at %s): %v", describe(charges), leases, stamp(now), err)
 	}
-	if len(d.Results) != len(ahead) {
-		s.Fatalf("%s, ahead %+v: %d results", describe(charges), ahead, len(d.Results))
+	if len(d.Results) != len(leases) {
+		s.Fatalf("%s, leases %+v: %d results", describe(charges), leases, len(d.Results))
 	}
 	for i := range d.Results {
-		r, g, a := &d.Results[i], d.Lease(i), &ahead[i]
+		r, g, a := &d.Results[i], d.Lease(i), &leases[i]
 		most := a.Largest()
 		switch {
 		case !d.Allowed && s.c.KeepsAhead:
@@ -88,7 +89,7 @@ func (s *subject) ask(now time.Time, ahead []limit.LeaseRequest, charges ...limi
 		}
 		if r.Charged != want || g.Units < 0 || g.Units > most || g.Upfront < 0 || g.Upfront > g.Units || (g.Units > 0 &&
 			g.Until < d.Now) {
-			s.Fatalf("%s, ahead %+v at %s: allowed %t, result %d is charged %d, want %d, and leases %+v, want at "+
+			s.Fatalf("%s, leases %+v at %s: allowed %t, result %d is charged %d, want %d, and leases %+v, want at "+
 				"most %d",
 				describe(charges), *a, stamp(now), d.Allowed, i+1, r.Charged, want, g, most)
 		}
@@ -96,19 +97,19 @@ func (s *subject) ask(now time.Time, ahead []limit.LeaseRequest, charges ...limi
 	return d
 }
 
-// leased is ask, allowed, for one limit, with the units that must come of it.
+// leased asks for a lease of one limit, and fails unless the request is allowed and gets want units.
 func (s *subject) leased(now time.Time, a limit.LeaseRequest, want int64, c limit.Charge) *limit.Decision {
 	s.Helper()
 	d := s.ask(now, []limit.LeaseRequest{a}, c)
 	if g := d.Lease(0); !d.Allowed || g.Units != want {
-		s.Fatalf("%s, ahead %+v at %s: allowed %t, leases %+v; want %d units", describe([]limit.Charge{c}), a,
+		s.Fatalf("%s, leases %+v at %s: allowed %t, leases %+v; want %d units", describe([]limit.Charge{c}), a,
 			stamp(now), d.Allowed, g,
 			want)
 	}
 	return d
 }
 
-// left fails unless so many units remain.
+// left fails unless want units remain.
 func (s *subject) left(what string, now time.Time, l *limit.Limit, want int64) {
 	s.Helper()
 	if got := s.remaining(now, l); got != want {
@@ -144,15 +145,15 @@ func testLeaseRule(tb testing.TB, c Config) {
 			tt.ask.Life = k.life()
 			g := s.leased(Start, tt.ask, tt.want, charge(l, max(tt.ask.Need, 1))).Lease(0)
 			if g.Upfront != g.Units {
-				s.Errorf("ahead %+v, no ramp: %d of %d may be spent at once", tt.ask, g.Upfront, g.Units)
+				s.Errorf("leases %+v, without a ramp, %d of %d may be spent at once", tt.ask, g.Upfront, g.Units)
 			}
-			s.left(fmt.Sprintf("ahead %+v", tt.ask), Start, l, 16-tt.ask.Need-tt.want)
+			s.left(fmt.Sprintf("leases %+v", tt.ask), Start, l, 16-tt.ask.Need-tt.want)
 		}
 	})
 }
 
-// A limit that denies must not burn another's units by a lease. A store that keeps what it leased says so: then it
-// counts.
+// A limit that denies must not lease units of another limit. A store that leases them nevertheless must report it; the
+// units then count as leased.
 func testLeaseDenied(tb testing.TB, c Config) {
 	samples := c.samples()
 	eachLeased(tb, c, func(s *subject, k sample) {
@@ -165,8 +166,8 @@ func testLeaseDenied(tb testing.TB, c Config) {
 			for _, order := range [][]int{{0, 1}, {1, 0}} {
 				before := s.remaining(Start, l)
 				charges := []limit.Charge{charge(l, 4), charge(full, 4)}
-				ahead := []limit.LeaseRequest{k.most(4, 2), other.most(3, 2)}
-				d := s.ask(Start, []limit.LeaseRequest{ahead[order[0]], ahead[order[1]]}, charges[order[0]],
+				leases := []limit.LeaseRequest{k.most(4, 2), other.most(3, 2)}
+				d := s.ask(Start, []limit.LeaseRequest{leases[order[0]], leases[order[1]]}, charges[order[0]],
 					charges[order[1]])
 				if d.Allowed {
 					s.Fatalf("a need of 3 of %s where 2 are left is allowed", other.algorithm)
@@ -178,9 +179,9 @@ func testLeaseDenied(tb testing.TB, c Config) {
 	})
 }
 
-// What rides back on a request that is denied stays with its holder, who would have it twice if it came back all the
-// same. Counters of several values are where a store might write one after the other; a handle that has not seen them
-// yet might try.
+// Units that a denied request would have given back stay with their holder. If they came back nevertheless, there would
+// be twice as many. A store might write counters of several values one after the other, and do it wrong for a handle
+// that has not seen these counters.
 func testLeaseDeniedBack(tb testing.TB, c Config) {
 	samples := c.samples()
 	eachLeased(tb, c, func(s *subject, k sample) {
@@ -227,7 +228,7 @@ func testLeaseEnds(tb testing.TB, c Config) {
 		g := s.leased(Start, k.most(4, 50), 16, charge(l, 4)).Lease(0)
 		until := time.UnixMicro(g.Until)
 		s.denied(until.Add(-time.Microsecond), charge(l, 1))
-		half, all := until, until // when ten, and all twenty, are there again
+		half, all := until, until // the times at which ten and all twenty units are free again
 		switch k.algorithm {
 		case limit.SlidingWindow:
 			half, all = until.Add(k.period/2), until.Add(k.period)
@@ -258,10 +259,11 @@ func testLeaseRamp(tb testing.TB, c Config) {
 		l := k.limit(tb, "twenty", 20)
 		until := int64(0)
 		switch k.algorithm {
-		case limit.SlidingWindow: // 20 in the last window weigh 15 after a quarter of this one, and 13 when a ramp ends
+		// 20 units in the previous window weigh 15 after a quarter of this window, and 13 at the end of a ramp
+		case limit.SlidingWindow:
 			now, upfront, units = Start.Add(k.period*5/4), 5, 7
 			until = Start.Add(k.period * 11 / 8).UnixMicro()
-		case limit.TokenBucket: // two a second
+		case limit.TokenBucket: // it refills two units a second
 			now = Start
 			until = l.Tiers[0].RampEnd(s.owner.Name, now.UnixMicro())
 			units = (until - now.UnixMicro()) * 2 / 1_000_000
@@ -293,7 +295,7 @@ func testLeaseBack(tb testing.TB, c Config) {
 		g := s.leased(Start, k.most(2, 12), 12, charge(l, 2)).Lease(0)
 		s.leased(Start, limit.LeaseRequest{Correction: -5, CorrectionAt: g.At}, 0, charge(l, 1))
 		s.left("5 of 12 came back", Start, l, 7)
-		more := k.most(8, 1) // 2 come back, 8 are needed, and one is leased: all of what is there
+		more := k.most(8, 1) // 2 come back, 8 are needed, and one is leased: that is all there is
 		more.Correction, more.CorrectionAt = -2, g.At
 		s.leased(Start, more, 1, charge(l, 8))
 		s.left("all is used", Start, l, 0)
@@ -301,7 +303,7 @@ func testLeaseBack(tb testing.TB, c Config) {
 			end := time.UnixMicro(g.Until)
 			before := s.remaining(end, l)
 			s.leased(end, limit.LeaseRequest{Correction: -5, CorrectionAt: g.At}, 0, charge(l, 1))
-			// a slot may take it
+			// the store may ignore units that come back after the end of a slot
 			if left := s.remaining(end, l); left != before && (k.algorithm != limit.TokenBucket || left != before+5) {
 				s.Errorf("5 of 16 come back when their window or slot is over: %d are left, %d were before", left,
 					before)
@@ -310,9 +312,9 @@ func testLeaseBack(tb testing.TB, c Config) {
 	})
 }
 
-// A leaky bucket is never leased, but an operator gives back to it, too: its slot comes earlier, and is free now at the
-// earliest.
-func testSlotBack(tb testing.TB, c Config) {
+// A leaky bucket is never leased, but an operator can give units back to it: its next free time then comes earlier, but
+// never before now.
+func testNextFreeTimeBack(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		if !k.oneAtATime() {
 			return
@@ -327,7 +329,7 @@ func testSlotBack(tb testing.TB, c Config) {
 				s.Errorf("at %s the wait is %s, want %s, for %d units", stamp(at), got, want, units)
 			}
 		}
-		give(Start, 5) // of a counter that nobody used
+		give(Start, 5) // to a counter that was never used
 		s.allowed(Start, charge(l, 10))
 		wait(Start, 10)
 		give(Start, 4)
@@ -336,15 +338,15 @@ func testSlotBack(tb testing.TB, c Config) {
 		give(later, 1)
 		wait(later, 3)
 		give(later, limit.MaxUnits)
-		s.allowed(later, charge(l, 20)) // what came back beyond that is no credit
+		s.allowed(later, charge(l, 20)) // units that come back beyond that are lost
 		wait(later, 20)
 	})
 }
 
-// What operators do to empty a counter: give back more than there can be, window by window and stamp by stamp.
+// Operators empty a counter in this way: they give back more than it can hold, window by window and stamp by stamp.
 func testAllBack(tb testing.TB, c Config) {
 	eachLeased(tb, c, func(s *subject, k sample) {
-		if k.algorithm == limit.TokenBucket { // only what is leased comes back to it
+		if k.algorithm == limit.TokenBucket { // only leased units can be given back to it
 			return
 		}
 		l, other := k.limit(tb, "twenty", 20), k.limit(tb, "others", 20)
@@ -390,7 +392,7 @@ func testLeasePeek(tb testing.TB, c Config) {
 		req.Leases = []limit.LeaseRequest{k.most(2, 10)}
 		d := new(limit.Decision)
 		if err := s.store.Peek(s.Context(), req, Start, d); err != nil || !d.Allowed {
-			s.Fatalf("Peek ahead: allowed %t, %v", d.Allowed, err)
+			s.Fatalf("a peek with lease requests: allowed %t, %v", d.Allowed, err)
 		}
 		s.unchanged("a peek", before, s.counters(Start, charge(l, 1)))
 	})
@@ -410,7 +412,8 @@ func testLeaseNeedsNothing(tb testing.TB, c Config) {
 	})
 }
 
-// The receipt of what was spent from a lease is the holder's own; the store that charged the lease gives it back.
+// The holder of a lease has a receipt for the units that it spent from the lease. The store that charged the lease
+// refunds them.
 func testLeaseRefund(tb testing.TB, c Config) {
 	eachLeased(tb, c, func(s *subject, k sample) {
 		l := k.limit(tb, "twenty", 20)
@@ -427,10 +430,10 @@ func testLeaseRefund(tb testing.TB, c Config) {
 		}
 		s.left("10 leased and 2 needed, 4 refunded", Start, l, 12)
 		if back := s.refund(Start, spent, 0); back.Units[0] != 0 || !back.Repeated {
-			s.Errorf("again: %+v", back)
+			s.Errorf("a repeated refund: %+v", back)
 		}
 		if back := s.refund(Start, d, 0); back.Units[0] != 2 {
-			s.Errorf("the need of 2: %+v", back)
+			s.Errorf("the refund of the need of 2: %+v", back)
 		}
 		s.left("the need, too", Start, l, 14)
 	})
@@ -441,22 +444,23 @@ func testLeaseBadRequests(tb testing.TB, c Config) {
 		l := k.limit(tb, "twenty", 20)
 		s.allowed(Start, charge(l, 4))
 		before := s.counters(Start, charge(l, 1))
-		for _, ahead := range [][]limit.LeaseRequest{
+		for _, leases := range [][]limit.LeaseRequest{
 			{{Need: 3}}, {{Need: -1}}, {{Most: limit.MaxUnits + 1}}, {{Share: limit.ShareOne + 1}}, {{Least: -1}},
 			{{}, {}},
 			{{Correction: limit.MaxUnits + 1}}, {{Life: -1}},
 		} {
 			req := s.request([]limit.Charge{charge(l, 2)})
-			req.Leases = ahead
+			req.Leases = leases
 			if err := s.store.Decide(s.Context(), req, Start, new(limit.Decision)); err == nil {
-				s.Errorf("ahead %+v of a cost of 2 is taken", ahead)
+				s.Errorf("leases %+v of a cost of 2 is accepted", leases)
 			}
 		}
 		s.unchanged("a bad request", before, s.counters(Start, charge(l, 1)))
 	})
 }
 
-// A crowd leases, and gives back in the second round. What was leased may be spent at any time, so it counts at once.
+// Many goroutines lease, and give back in the second round. Leased units may be spent at any time, so they count at
+// once.
 func testLeaseConcurrent(tb testing.TB, c Config) {
 	eachLeased(tb, c, func(s *subject, k sample) {
 		for round, gives := range []bool{false, true} {
@@ -494,22 +498,22 @@ func testLeaseConcurrent(tb testing.TB, c Config) {
 					returned.Load(), left)
 			}
 			if !gives && !s.c.MayFail && s.c.Goroutines >= 64 && net != 50 {
-				s.Errorf("%d goroutines that want more than 50 were given %d", s.c.Goroutines, net)
+				s.Errorf("%d goroutines that want more than 50 got %d", s.c.Goroutines, net)
 			}
 		}
 	})
 }
 
-// tryLease decides; an error counts as nothing taken where the store may fail, and fails the test otherwise.
+// tryLease decides. An error fails the test, unless Config.MayFail is set: then nothing counts as taken.
 func (s *subject) tryLease(store limit.Store, req *limit.Request, d *limit.Decision) bool {
 	err := store.Decide(s.Context(), req, Start, d)
 	if err != nil && !s.c.MayFail {
-		s.Errorf("Decide(%s, ahead %+v): %v", describe(req.Charges), req.Leases, err)
+		s.Errorf("Decide(%s, leases %+v): %v", describe(req.Charges), req.Leases, err)
 	}
 	return err == nil && d.Allowed
 }
 
-// testLeaseScripts leases at random from fixed windows and quotas, beside a count of each window.
+// testLeaseScripts leases at random from fixed windows and quotas, and compares the store with a count of each window.
 func testLeaseScripts(tb testing.TB, c Config) {
 	if !c.accepts(limit.FixedWindow) || !c.accepts(limit.Quota) {
 		return
@@ -524,13 +528,14 @@ func testLeaseScripts(tb testing.TB, c Config) {
 				Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}}),
 		}
 		periods := []time.Duration{10 * time.Second, 24 * time.Hour}
-		used := map[time.Time]int64{} // by the window's start; a quota's is a µs later, to tell them apart
+		// by the start of the window; that of a quota is a µs later, so that the two differ
+		used := map[time.Time]int64{}
 		now := Start.Add(14*time.Hour - time.Minute)
-		var held []limit.Lease // of the first limit
+		var held []limit.Lease // leases of the first limit
 		for step := range c.Steps {
 			now = now.Add(time.Duration(r.IntN(3)) * time.Duration(r.IntN(3_000_000)) * time.Microsecond)
 			var charges []limit.Charge
-			var ahead []limit.LeaseRequest
+			var leases []limit.LeaseRequest
 			var windows []time.Time
 			allowed := true
 			for i, l := range limits {
@@ -548,24 +553,24 @@ func testLeaseScripts(tb testing.TB, c Config) {
 				} else if r.IntN(8) == 0 {
 					a.Correction, a.CorrectionAt = r.Int64N(4), now.UnixMicro()
 				}
-				charges, ahead, windows = append(charges, charge(l, cost)), append(ahead, a), append(windows, window)
+				charges, leases, windows = append(charges, charge(l, cost)), append(leases, a), append(windows, window)
 				allowed = allowed && (a.Need == 0 || used[window]+a.Correction+a.Need <= l.Tiers[0].Threshold)
 			}
-			d := s.ask(now, ahead, charges...)
+			d := s.ask(now, leases, charges...)
 			if d.Allowed != allowed {
-				s.Fatalf("seed %d, step %d: %s, ahead %+v, used %v: allowed %t, want %t", seed, step+1,
-					describe(charges), ahead, used, d.Allowed,
+				s.Fatalf("seed %d, step %d: %s, leases %+v, used %v: allowed %t, want %t", seed, step+1,
+					describe(charges), leases, used, d.Allowed,
 					allowed)
 			}
 			for i := range charges {
-				g, a, n := d.Lease(i), &ahead[i], used[windows[i]]
+				g, a, n := d.Lease(i), &leases[i], used[windows[i]]
 				if allowed {
 					n += a.Correction + a.Need
 					if want := byRule(a, limits[i].Tiers[0].Threshold-n); g.Units != want {
-						s.Fatalf("seed %d, step %d: ahead %+v with %d used leases %+v, want %d units", seed, step+1,
+						s.Fatalf("seed %d, step %d: leases %+v with %d used leases %+v, want %d units", seed, step+1,
 							*a, n, g, want)
 					}
-				} else if a.Correction < 0 { // nothing came back
+				} else if a.Correction < 0 { // the fixed window has no units to take back
 					h := slices.IndexFunc(held, func(h limit.Lease) bool { return h.At == a.CorrectionAt })
 					held[h].Units -= a.Correction
 				}
@@ -580,7 +585,7 @@ func testLeaseScripts(tb testing.TB, c Config) {
 	}
 }
 
-// byRule is how much of what is left is leased.
+// byRule returns how many of the left units are leased.
 func byRule(a *limit.LeaseRequest, left int64) int64 {
 	want := a.Most
 	if left >= a.Plenty {

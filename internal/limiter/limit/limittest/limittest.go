@@ -1,9 +1,9 @@
-// Package limittest is the contract that every [limit.Store] must keep, for every algorithm it accepts, and a reference
-// model that is obviously right.
+// Package limittest tests that a [limit.Store] keeps its contract, for every algorithm that the store accepts. It has a
+// reference model that is simple enough to be obviously right.
 //
-// A store's own test is a few lines: [RunStoreContract] with a [Config] that makes fresh stores. The suite drives the
-// store through scripts at given times; a store that reads a clock of its own takes them through Config.SetClock.
-// [Record] runs the suite without failing a test, and tells what a broken store was caught at.
+// The test of a store calls [RunStoreContract] with a [Config] that makes empty stores. The suite runs scripts at given
+// times. A store with a clock of its own gets these times through Config.SetClock. [Record] runs the suite without
+// failing a test, and returns what failed.
 package limittest
 
 import (
@@ -18,44 +18,45 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// Config plugs a store into the suite.
+// Config describes the store to the suite.
 type Config struct {
-	// New makes an empty store. Required. It may skip or fail tb, and register clean-ups there.
+	// New returns an empty store. Required. It may skip or fail tb, and register clean-ups with it.
 	New func(tb testing.TB) limit.Store
 
-	// Peer makes another handle on the counters of s, as a second process would have. Nil where a store has only one.
-	// The concurrent cases then spread their goroutines over four handles.
+	// Peer returns another handle on the counters of s, like that of a second process. It is nil if the store allows
+	// only one. The concurrent cases then spread their goroutines over four handles.
 	Peer func(tb testing.TB, s limit.Store) limit.Store
 
-	// SetClock makes the store's own clock show now, from the next call on. Nil for a store that goes by the time it is
-	// given. It is called before each step of a script; concurrent steps share one time.
+	// SetClock sets the store's own clock for the following calls. It is nil if the store uses the time that it is
+	// given. The suite calls it before each step of a script; concurrent steps share one time.
 	SetClock func(s limit.Store, now time.Time)
 
-	// Refuses lists the algorithms that the store does not accept; it must accept all others, and refuse these.
+	// Refuses lists the algorithms that the store does not accept. The store must accept all others, and refuse these.
 	Refuses []limit.Algorithm
 
-	// MayFail is set for a store that may answer with an error where many charge one counter at once. Such an answer
-	// must have charged nothing, or else have counted too much, never too little.
+	// MayFail is set if the store may return an error when many callers charge one counter at once. With such an error,
+	// the store must have charged nothing, or too much, but never too little.
 	MayFail bool
 
-	// Leases is set for a store that honours limit.Request.Leases; without it the cases named "leases: …" are skipped.
+	// Leases is set if the store honours limit.Request.Leases. Otherwise the cases named "leases: …" are skipped.
 	Leases bool
 
-	// KeepsAhead is set for a store that may lease although it denies: what Decision.Lease then says was charged.
+	// KeepsAhead is set if the store may lease although it denies. Decision.Lease then reports leased units, which were
+	// charged.
 	KeepsAhead bool
 
-	// Home is the cell that keeps limits of the suite (limit.Limit.Home); "" is the one that decides. Homed says which
+	// Home is the cell that keeps limits of the suite (limit.Limit.Home); "" is the cell that decides. Homed says which
 	// limits it keeps; if nil, it keeps the quotas.
 	Home  string
 	Homed func(l *limit.Limit) bool
 
-	// Parallel runs the cases side by side, for a store that waits much.
+	// Parallel runs the cases in parallel, for a store that waits much.
 	Parallel bool
 
-	Goroutines int // in concurrent cases; 0 means 64
-	Scripts    int // random scripts that are run beside the model; 0 means 150
-	Steps      int // steps in each; 0 means 60
-	Repeats    int // of what scripts do again and again at other times; 0 means 150
+	Goroutines int // in concurrent cases; 0 selects 64
+	Scripts    int // random scripts that are compared with the model; 0 selects 150
+	Steps      int // steps of each script; 0 selects 60
+	Repeats    int // of steps that scripts repeat at other times; 0 selects 150
 	Seed       uint64
 }
 
@@ -81,13 +82,13 @@ type testCase struct {
 	run  func(tb testing.TB, c Config)
 }
 
-// cases are the contract.
+// cases returns all guarantees of the contract.
 func cases() []testCase {
 	return slices.Concat(basicCases, atomicCases, keyCases, shadowCases, refundCases, changeCases, clockCases,
 		requestCases, concurrencyCases, scriptCases, leaseCases)
 }
 
-// Names lists the guarantees of the contract, in the order they are run.
+// Names lists the guarantees of the contract, in the order in which they are run.
 func Names() []string {
 	var names []string
 	for _, tc := range cases() {
@@ -96,14 +97,14 @@ func Names() []string {
 	return names
 }
 
-// RunStoreContract runs the whole contract, each guarantee as a subtest on stores of its own.
+// RunStoreContract runs the whole contract. Each guarantee is a subtest with stores of its own.
 func RunStoreContract(t *testing.T, c Config) {
 	t.Helper()
 	if c.New == nil {
 		t.Fatal("limittest: Config.New is required")
 	}
 	for _, tc := range cases() {
-		if !c.runs(tc) { // a contract that the store does not make
+		if !c.runs(tc) { // the store does not make this guarantee
 			continue
 		}
 		t.Run(tc.name, func(t *testing.T) { tc.run(placed{t, c.Home, c.Homed}, c.withDefaults()) })
@@ -113,10 +114,10 @@ func RunStoreContract(t *testing.T, c Config) {
 // Failure is one message of a case that failed.
 type Failure struct{ Case, Message string }
 
-// String is the case and its message.
+// String returns the case and its message.
 func (f Failure) String() string { return f.Case + ": " + f.Message }
 
-// Record runs the cases whose names are given, or all of them, and returns what failed instead of failing tb.
+// Record runs the named cases, or all cases, and returns their failures. It does not fail tb.
 func Record(tb testing.TB, c Config, names ...string) []Failure {
 	tb.Helper()
 	var all []Failure
@@ -126,7 +127,7 @@ func Record(tb testing.TB, c Config, names ...string) []Failure {
 		}
 		r := &recorder{TB: tb}
 		done := make(chan struct{})
-		go func() { // a goroutine of its own, so that FailNow ends the case and not the caller
+		go func() { // in a goroutine of its own, so that FailNow ends the case and not the caller
 			defer close(done)
 			defer func() {
 				if p := recover(); p != nil {
@@ -143,7 +144,7 @@ func Record(tb testing.TB, c Config, names ...string) []Failure {
 	return all
 }
 
-// recorder is a testing.TB that keeps failures to itself. It may be used by several goroutines.
+// recorder is a testing.TB that records failures and does not report them. It is safe for concurrent use.
 type recorder struct {
 	testing.TB
 	mu       sync.Mutex

@@ -9,21 +9,20 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Model decides by the formulas of the algorithms alone, from the full list of what was ever admitted. It is slow,
-// holds
-// everything for ever, and shares no code with the core but the exported fields of limits. Its time may not step back.
+// Model decides by the formulas of the algorithms, from a list of all charges that it has ever admitted. It is slow,
+// forgets nothing, and shares no code with the core except for the exported fields of limits. Its time must not step
+// back.
 //
-// It knows no bound on values and no alignment to owners; scripts for it use neither.
+// It has neither a bound on values nor an alignment to owners, so scripts that are compared with it use neither.
 type Model struct {
 	tb       testing.TB
 	counters map[counterName]*counter
 }
 
-// NewModel returns a model in which nothing was ever charged. The model fails tb if it is asked about an algorithm that
-// it does not know.
+// NewModel returns a model without charges. The model fails tb if it is asked about an algorithm that it does not know.
 func NewModel(tb testing.TB) *Model { return &Model{tb: tb, counters: map[counterName]*counter{}} }
 
-// counterName is what makes a counter this counter: the owner, the value, and the identity of design §3.
+// counterName identifies a counter: the owner, the value, and the identity of design §3.
 type counterName struct {
 	owner    limit.Owner
 	value    limit.Value
@@ -31,29 +30,29 @@ type counterName struct {
 	shadow   bool
 }
 
-// counter is the history of one tier for one value.
+// counter holds the history of one tier for one value.
 type counter struct {
 	tb       testing.TB
-	tier     limit.Tier // as it was at the last charge: the period and calendar are always these
-	spends   []*spend   // ascending by time
-	level    *big.Rat   // token_bucket: at levelAt
+	tier     limit.Tier // as at the last charge; period and calendar never change
+	spends   []*spend   // in ascending order of time
+	level    *big.Rat   // token_bucket: the level at levelAt
 	levelAt  int64
-	refunded *big.Rat // token_bucket: all that was ever given back
-	slot     *big.Rat // leaky_bucket: when the next charge may come; nil is at once
+	refunded *big.Rat // token_bucket: all units that were ever given back
+	nextFree *big.Rat // leaky_bucket: when the next charge is admitted; nil: at once
 }
 
 // spend is one admitted charge.
 type spend struct {
 	at    int64
-	units int64    // net of refunds; a token bucket's are in kept
+	units int64    // net of refunds; those of a token bucket are in kept
 	kept  *big.Rat // token_bucket: units net of refunds
 	tier  limit.Tier
 
-	headroom *big.Rat // token_bucket: what the bucket could gain before the charge
-	refunded *big.Rat // token_bucket: what had been given back before the charge
+	headroom *big.Rat // token_bucket: how much the bucket could gain before the charge
+	refunded *big.Rat // token_bucket: the units that had been given back before the charge
 }
 
-// Outcome is what the model answers.
+// Outcome is a decision of the model.
 type Outcome struct {
 	Allowed, Never bool
 	RetryAt        int64
@@ -74,7 +73,7 @@ type entry struct {
 	spend   *spend
 }
 
-// Decide answers for all charges, and charges them if it admits and commit is set.
+// Decide decides all charges. It charges them if it admits them and commit is set.
 func (m *Model) Decide(owner limit.Owner, charges []limit.Charge, now int64, commit bool) *Outcome {
 	o := &Outcome{Allowed: true}
 	type ask struct {
@@ -121,7 +120,7 @@ func (m *Model) Decide(owner limit.Owner, charges []limit.Charge, now int64, com
 	return o
 }
 
-// counter finds or makes the counter that a tier of a charge is about.
+// counter returns the counter for a tier of a charge, which it adds if it is missing.
 func (m *Model) counter(owner limit.Owner, ch limit.Charge, t *limit.Tier) *counter {
 	name := counterName{owner: owner, value: ch.Value, id: ch.Limit.ID, shadow: ch.Limit.Mode == limit.Shadow}
 	name.tier = fmt.Sprintf("%d %d %d per %q", t.Algorithm, t.Period, t.Buckets, ch.Limit.Per)
@@ -136,8 +135,8 @@ func (m *Model) counter(owner limit.Owner, ch limit.Charge, t *limit.Tier) *coun
 	return c
 }
 
-// mayBeForgotten reports whether a store may or may not have forgotten the counter by now, and it makes a difference: a
-// bucket that was full at its old rate or burst is asked about at another.
+// mayBeForgotten reports whether the decision depends on whether a store has forgotten the counter by now. This is so
+// if a bucket that was full at its old rate or burst is charged at another one.
 func (m *Model) mayBeForgotten(owner limit.Owner, ch limit.Charge, now int64) bool {
 	for i := range ch.Limit.Tiers {
 		t := &ch.Limit.Tiers[i]
@@ -166,7 +165,7 @@ func capacity(t *limit.Tier) int64 {
 	return t.Threshold
 }
 
-// admits is the third column of the table in design §5.
+// admits implements the third column of the table in design §5.
 func (c *counter) admits(t *limit.Tier, now, cost int64) bool {
 	if cost > capacity(t) {
 		return false
@@ -175,13 +174,13 @@ func (c *counter) admits(t *limit.Tier, now, cost int64) bool {
 	case limit.TokenBucket:
 		return c.levelOf(t, now).Cmp(rat(cost)) >= 0
 	case limit.LeakyBucket:
-		return c.slot == nil || c.slot.Cmp(rat(now)) <= 0
+		return c.nextFree == nil || c.nextFree.Cmp(rat(now)) <= 0
 	default:
 		return c.used(t, now)+cost <= t.Threshold
 	}
 }
 
-// used is what counts against the threshold at now.
+// used returns the units that count against the threshold at now.
 func (c *counter) used(t *limit.Tier, now int64) int64 {
 	period := t.Period.Microseconds()
 	switch t.Algorithm {
@@ -207,7 +206,7 @@ func (c *counter) used(t *limit.Tier, now int64) int64 {
 	return 0
 }
 
-// bucketWidth is the period's n-th part, in whole µs.
+// bucketWidth returns the n-th part of the period, in whole µs.
 func bucketWidth(t *limit.Tier) int64 {
 	return ceil(big.NewRat(t.Period.Microseconds(), int64(t.Buckets)))
 }
@@ -222,15 +221,15 @@ func (c *counter) sum(counts func(at int64) bool) int64 {
 	return total
 }
 
-// levelOf is what the bucket holds at now under the tier's rate and burst.
+// levelOf returns the level of the bucket at now, under the tier's rate and burst.
 func (c *counter) levelOf(t *limit.Tier, now int64) *big.Rat {
 	if c.level == nil {
 		return rat(t.Burst)
 	}
 	level := new(big.Rat).Set(c.level)
 	if c.tier.Threshold != t.Threshold {
-		// A changed rate keeps the level, rounded down to what the new rate can count: the largest fraction of a unit
-		// that makes the refill of each µs whole.
+		// When the rate changes, the level stays, rounded down to what the new rate can count: the largest fraction of
+		// a unit with which the refill in each µs is a whole number.
 		den := new(big.Rat).SetInt(new(big.Rat).Quo(rat(t.Threshold), rat(t.Period.Microseconds())).Denom())
 		level.Quo(new(big.Rat).SetInt(floor(level.Mul(level, den))), den)
 	}
@@ -238,15 +237,15 @@ func (c *counter) levelOf(t *limit.Tier, now int64) *big.Rat {
 	return least(level, rat(t.Burst))
 }
 
-// fits is the first time after now at which a cost that is denied now, though not never, is admitted. All algorithms
-// only ever use less while time passes, so bisection finds it.
+// fits returns the first time after now at which a cost is admitted that is denied now, but not for ever. With all
+// algorithms, the used units only decrease while time passes, so a binary search finds the time.
 func (c *counter) fits(t *limit.Tier, now, cost int64) int64 {
 	horizon := 2*t.Period.Microseconds() + 1
 	switch t.Algorithm {
 	case limit.TokenBucket:
 		horizon = ceil(new(big.Rat).Quo(rat(t.Burst), rate(t))) + 1
 	case limit.LeakyBucket:
-		horizon = ceil(c.slot) - now
+		horizon = ceil(c.nextFree) - now
 	case limit.SlidingBuckets:
 		horizon = int64(t.Buckets+1) * bucketWidth(t)
 	case limit.Quota:
@@ -256,7 +255,7 @@ func (c *counter) fits(t *limit.Tier, now, cost int64) int64 {
 	return now + int64(sort.Search(int(horizon), func(wait int) bool { return c.admits(t, now+int64(wait), cost) }))
 }
 
-// charge takes the cost.
+// charge charges the cost.
 func (c *counter) charge(t *limit.Tier, now, cost int64) *spend {
 	s := &spend{at: now, units: cost, tier: *t}
 	switch t.Algorithm {
@@ -265,19 +264,19 @@ func (c *counter) charge(t *limit.Tier, now, cost int64) *spend {
 		s.kept, s.headroom, s.refunded = rat(cost), new(big.Rat).Sub(rat(t.Burst), level), new(big.Rat).Set(c.refunded)
 		c.level, c.levelAt = level.Sub(level, rat(cost)), now
 	case limit.LeakyBucket:
-		c.slot = c.slotAfter(s, cost)
+		c.nextFree = c.nextFreeAfter(s, cost)
 	}
 	c.tier = *t
 	c.spends = append(c.spends, s)
 	return s
 }
 
-// slotAfter is when the next charge may come after s, had s been of so many units.
-func (c *counter) slotAfter(s *spend, units int64) *big.Rat {
+// nextFreeAfter returns when the next charge is admitted after s, if s had that many units.
+func (c *counter) nextFreeAfter(s *spend, units int64) *big.Rat {
 	return new(big.Rat).Add(rat(s.at), new(big.Rat).Quo(rat(units), rate(&s.tier)))
 }
 
-// remaining is the largest cost that is admitted now.
+// remaining returns the largest cost that is admitted now.
 func (c *counter) remaining(t *limit.Tier, now int64) int64 {
 	switch t.Algorithm {
 	case limit.TokenBucket:
@@ -292,7 +291,7 @@ func (c *counter) remaining(t *limit.Tier, now int64) int64 {
 	}
 }
 
-// resetAt is when the counter will be as if never used; windows that have an edge end there even if they are empty.
+// resetAt returns when the counter will be like an unused one. A window ends at its edge even if it is empty.
 func (c *counter) resetAt(t *limit.Tier, now int64) int64 {
 	period := t.Period.Microseconds()
 	switch t.Algorithm {
@@ -308,10 +307,10 @@ func (c *counter) resetAt(t *limit.Tier, now int64) int64 {
 		missing := new(big.Rat).Sub(rat(t.Burst), c.levelOf(t, now))
 		return now + ceil(missing.Quo(missing, rate(t)))
 	case limit.LeakyBucket:
-		if c.slot == nil {
+		if c.nextFree == nil {
 			return now
 		}
-		return max(now, ceil(c.slot))
+		return max(now, ceil(c.nextFree))
 	case limit.Quota:
 		_, end := calendarPeriod(t.Calendar, now)
 		return end
@@ -328,8 +327,8 @@ func (c *counter) resetAt(t *limit.Tier, now int64) int64 {
 	return 0
 }
 
-// Refund gives back at most units of each thing that the outcome charged; 0 means all. After limit.MaxReceiptAge it
-// gives back nothing.
+// Refund gives back at most units of each counter that the outcome charged; 0 selects all. Later than
+// limit.MaxReceiptAge after the charge it gives back nothing.
 func (m *Model) Refund(o *Outcome, units, now int64) []int64 {
 	out := make([]int64, len(o.receipt))
 	for i, e := range o.receipt {
@@ -352,17 +351,17 @@ func (e entry) refund(units, now int64) int64 {
 	switch t.Algorithm {
 	case limit.TokenBucket:
 		return e.refundBucket(units, now)
-	case limit.LeakyBucket: // only the last charge can be undone: for the others, the wait has been served
-		if c.slot.Cmp(c.slotAfter(s, s.units)) != 0 {
+	case limit.LeakyBucket: // only the last charge can be undone: the waits after the others are over
+		if c.nextFree.Cmp(c.nextFreeAfter(s, s.units)) != 0 {
 			return 0
 		}
-		c.slot = c.slotAfter(s, s.units-units)
+		c.nextFree = c.nextFreeAfter(s, s.units-units)
 	}
 	s.units -= units
 	return units
 }
 
-// end is when the window that was charged closes.
+// end returns the time at which the window of the charge ends.
 func (e entry) end() int64 {
 	s, t := e.spend, &e.spend.tier
 	period := t.Period.Microseconds()
@@ -376,7 +375,7 @@ func (e entry) end() int64 {
 	case limit.SlidingLog:
 		return s.at + period
 	case limit.LeakyBucket:
-		return floor(e.counter.slotAfter(s, s.units)).Int64() + 1
+		return floor(e.counter.nextFreeAfter(s, s.units)).Int64() + 1
 	case limit.Quota:
 		_, end := calendarPeriod(t.Calendar, s.at)
 		return end
@@ -388,9 +387,9 @@ func (e entry) end() int64 {
 	return 0
 }
 
-// refundBucket gives back what the bucket would hold more without the charge. It could have gained headroom then;
-// what it
-// gained since beyond that, by time and by other refunds, would have run over.
+// refundBucket gives back the units that the bucket would hold in addition if there had been no charge. At the time of
+// the charge it could have gained headroom units. What it has gained since then beyond that, by time and by other
+// refunds, would have overflowed.
 func (e entry) refundBucket(units, now int64) int64 {
 	c, s, t := e.counter, e.spend, &e.spend.tier
 	if c.tier.Threshold != t.Threshold {
@@ -416,7 +415,7 @@ func (e entry) refundBucket(units, now int64) int64 {
 
 func rat(v int64) *big.Rat { return new(big.Rat).SetInt64(v) }
 
-// rate is units per µs.
+// rate returns the units per µs.
 func rate(t *limit.Tier) *big.Rat { return big.NewRat(t.Threshold, t.Period.Microseconds()) }
 
 func least(a, b *big.Rat) *big.Rat {
@@ -429,7 +428,7 @@ func least(a, b *big.Rat) *big.Rat {
 func floor(r *big.Rat) *big.Int {
 	return new(big.Int).Div(r.Num(),
 		r.Denom())
-} // Div rounds down: the denominator is above 0
+} // Div rounds down, because the denominator is positive
 
 func ceil(r *big.Rat) int64 { return -floor(new(big.Rat).Neg(r)).Int64() }
 

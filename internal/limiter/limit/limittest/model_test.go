@@ -8,7 +8,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// The model is what stores are judged by, so it is held to the worked examples itself, computed by hand.
+// Guarantees that the model, against which stores are compared, agrees with worked examples that were computed by hand.
 func TestModelByHand(t *testing.T) {
 	type step struct {
 		at        time.Duration
@@ -28,7 +28,8 @@ func TestModelByHand(t *testing.T) {
 				3, 0},
 		}},
 		{"sliding_window", limit.Tier{Algorithm: limit.SlidingWindow, Threshold: 10, Period: 10 * time.Second}, []step{
-			// 10 in the first window; 4 s into the next they weigh 6, and 4.000001 s into it still 6 (rounded up).
+			// 10 units in the first window. 4 s into the next window they weigh 6, and 4.000001 s into it still 6,
+			// because the weight is rounded up.
 			{5 * time.Second, 10, true, 0, 0}, {14 * time.Second, 5, false, 4, 15 * time.Second}, {14 * time.Second, 4,
 				true, 0, 0},
 			{14*time.Second + 1, 1, false, 0, 15 * time.Second},
@@ -85,7 +86,7 @@ func TestModelByHand(t *testing.T) {
 	}
 }
 
-// Guarantees that the fixtures that are made of Stored hold a counter of each algorithm.
+// Guarantees that the cases of Stored, of which fixtures are made, have a counter of each algorithm.
 func TestStoredCoversAlgorithms(t *testing.T) {
 	stored := map[limit.Algorithm]bool{}
 	for _, c := range Stored(t, func(*limit.Limit) error { return nil }) {
@@ -105,7 +106,7 @@ func TestStoredCoversAlgorithms(t *testing.T) {
 	}
 }
 
-// The bound checker must be able to fail.
+// Guarantees that the check of the bound fails if the bound is exceeded.
 func TestBoundCheckerCatches(t *testing.T) {
 	for _, k := range (Config{}).samples() {
 		t.Run(k.algorithm.String(), func(t *testing.T) {
@@ -117,7 +118,7 @@ func TestBoundCheckerCatches(t *testing.T) {
 			add(0, 5)
 			add(k.period, 5)
 			if over := c.overBound(); over != "" {
-				t.Fatalf("5 units in each of two periods: %s", over)
+				t.Fatalf("5 units in each of two periods are not within the bound: %s", over)
 			}
 			add(k.period+time.Microsecond, 6)
 			if c.overBound() == "" {
@@ -127,7 +128,7 @@ func TestBoundCheckerCatches(t *testing.T) {
 	}
 }
 
-// Two ways to find a quota's period, one by arithmetic and one by looking at every day, must agree.
+// Guarantees that the search by days finds the same period of a quota as package limit, which computes it.
 func TestCalendarAgainstTheDays(t *testing.T) {
 	zones := []string{"UTC", "Europe/Paris", "America/Sao_Paulo", "Africa/Cairo", "Asia/Beirut", "America/Havana",
 		"America/St_Johns",

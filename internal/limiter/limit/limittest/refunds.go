@@ -15,13 +15,13 @@ var refundCases = []testCase{
 	{"a refund gives back what was charged", testRefund},
 	{"a refund happens once", testRefundOnce},
 	{"a refund gives back part", testRefundPart},
-	{"a refund reaches open windows only", testRefundClosed},
-	{"a refund of nothing gives nothing", testRefundNothing},
+	{"a refund gives nothing back to a window that has ended", testRefundClosed},
+	{"a refund without a valid charge gives nothing back", testRefundNothing},
 	{"a receipt expires", testRefundExpired},
 	{"refunds of one bucket do not add up to more than its burst", testRefundBucket},
 	{"a bucket whose rate was changed refunds nothing", testRefundChangedRate},
-	{"refunded charges leave no burst behind", testRefundBound},
-	{"refunding and charging in turn never runs out", testRefundTurns},
+	{"charges and refunds of a bucket stay within its bound", testRefundBound},
+	{"alternate charges and refunds lose no unit", testRefundTurns},
 }
 
 func testRefund(tb testing.TB, c Config) {
@@ -39,7 +39,7 @@ func testRefund(tb testing.TB, c Config) {
 		}
 	}
 	if r.Repeated {
-		s.Errorf("the first refund is said to be repeated")
+		s.Errorf("the first refund is reported as a repeated one")
 	}
 	s.unchanged("a charge and its refund", before, s.counters(Start, charges...))
 	s.allowed(Start, charges...)
@@ -48,7 +48,7 @@ func testRefund(tb testing.TB, c Config) {
 	}
 }
 
-// A retried refund must not turn into free units.
+// A refund that is retried must not give the units back twice.
 func testRefundOnce(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		l := k.limit(tb, "ten", 10)
@@ -101,7 +101,7 @@ func testRefundPart(tb testing.TB, c Config) {
 		if r := s.refund(Start, d, 4); r.Units[0] != 4 {
 			s.Errorf("a refund of 4 of 7 gave back %d", r.Units[0])
 		}
-		if k.oneAtATime() { // three tenths of the period are left to drain
+		if k.oneAtATime() { // three tenths of the period are left until it has drained
 			if got, want := s.denied(Start, charge(l, 1)).RetryAfter(), k.period*3/10; got != want {
 				s.Errorf("after a refund of 4 of 7 the wait is %s, want %s", got, want)
 			}
@@ -109,7 +109,8 @@ func testRefundPart(tb testing.TB, c Config) {
 			s.Errorf("after a refund of 4 of 7 there remain %d of 10, want 7", left)
 		}
 		if r := s.refund(Start, d, 3); !r.Repeated || r.Units[0] != 0 {
-			s.Errorf("the rest of a partial refund: repeated=%t, %d units; a receipt is refunded once", r.Repeated,
+			s.Errorf("a second refund of a receipt that was refunded in part: repeated=%t, %d units; want true and 0",
+				r.Repeated,
 				r.Units[0])
 		}
 
@@ -120,7 +121,7 @@ func testRefundPart(tb testing.TB, c Config) {
 	})
 }
 
-// What a window has forgotten cannot be given back in another: that would be free units there.
+// Units of a window that has ended must not be given back to a later window, which they were not charged to.
 func testRefundClosed(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		l := k.limit(tb, "ten", 10)
@@ -151,9 +152,9 @@ func testRefundNothing(tb testing.TB, c Config) {
 			s.Errorf("the receipt of a decision never made gave back %v", r.Units)
 		}
 		if got := s.refund(Start, d, 0); got.Units[0] != 5 {
-			s.Errorf("after refunds that were refused, the right one gave back %d, want 5", got.Units[0])
+			s.Errorf("after refused refunds, a valid one gave back %d, want 5", got.Units[0])
 		}
-		// A receipt of counters that this store has never seen.
+		// The receipt names counters that this store has never had.
 		foreign := newSubject(s.TB, c).allowed(Start, charge(k.limit(tb, "foreign", 10), 5))
 		before := s.counters(Start, charge(l, 1), charge(foreign.Results[0].Limit(), 1))
 		if r := s.refund(Start, foreign, 0); r.Units[0] != 0 {
@@ -164,8 +165,8 @@ func testRefundNothing(tb testing.TB, c Config) {
 	})
 }
 
-// What stores remember of refunds must not grow with the windows of limits. So a receipt expires, and once it has, a
-// store that has forgotten its refund must not give the units back again.
+// The memory that stores need for refunds must not grow with the windows of limits. A receipt therefore expires. A
+// store that has forgotten a refund must not give the units of its expired receipt back once more.
 func testRefundExpired(tb testing.TB, c Config) {
 	if !c.accepts(limit.SlidingBuckets) {
 		return
@@ -192,8 +193,8 @@ func testRefundExpired(tb testing.TB, c Config) {
 	}
 }
 
-// The smallest case in which refunds, each right alone, add up to too much: what one gave back has made the room into
-// which the other's units would have run over.
+// This is the smallest case in which two refunds, each of them right, give back too much together: the first refund
+// fills the room into which the second one's units would have overflowed.
 func testRefundBucket(tb testing.TB, c Config) {
 	if !c.accepts(limit.TokenBucket) {
 		return
@@ -205,7 +206,8 @@ func testRefundBucket(tb testing.TB, c Config) {
 	s.refund(Start, first, 0)
 	full := Start.Add(5 * time.Second)
 	s.allowed(full, charge(l, 10))
-	s.refund(full, second, 0) // the bucket was full before the 10: had the second never been, it would be empty now
+	// the bucket was full before the charge of 10, so without the second charge it would be empty now
+	s.refund(full, second, 0)
 	s.denied(full, charge(l, 1))
 }
 
@@ -214,7 +216,7 @@ func testRefundChangedRate(tb testing.TB, c Config) {
 		return
 	}
 	s := newSubject(tb, c)
-	bucket := func(rate int64) *limit.Limit { // 1, 3 and 5 per second all count in millionths of a unit
+	bucket := func(rate int64) *limit.Limit { // rates of 1, 3 and 5 per second are all counted in millionths of a unit
 		return build(tb, limit.Limit{ID: "bucket", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket,
 			Threshold: rate, Burst: 10, Period: time.Second}}})
 	}
@@ -222,13 +224,14 @@ func testRefundChangedRate(tb testing.TB, c Config) {
 	full := Start.Add(2 * time.Second)
 	s.allowed(full, charge(bucket(5), 10))
 	if r := s.refund(full, d, 0); r.Units[0] != 0 {
-		s.Errorf("at 5 per second the bucket was full again, yet a charge made at 1 per second gave back %d",
+		s.Errorf("at 5 per second the bucket was full, yet a refund of a charge at 1 per second gave back %d",
 			r.Units[0])
 	}
 	s.denied(full, charge(bucket(5), 1))
 }
 
-// Random charges and refunds of a bucket: what was admitted and kept is within burst + rate·t in every interval.
+// Random charges and refunds of a bucket: the units that are admitted and not refunded stay within burst + rate·t in
+// every interval.
 func testRefundBound(tb testing.TB, c Config) {
 	if !c.accepts(limit.TokenBucket) {
 		return
@@ -239,7 +242,8 @@ func testRefundBound(tb testing.TB, c Config) {
 		rates := []int64{1, 2, 4, 5, 8, 10}
 		t := limit.Tier{Algorithm: limit.TokenBucket, Threshold: rates[r.IntN(len(rates))], Burst: 1 + r.Int64N(12),
 			Period: time.Second}
-		unit := t.Period / time.Duration(t.Threshold) // a step of time refills a whole unit, so refunds are whole too
+		// a step of time refills a whole unit, so that refunds are whole, too
+		unit := t.Period / time.Duration(t.Threshold)
 		l := build(tb, limit.Limit{ID: "bucket", MaxCost: t.Burst, Tiers: []limit.Tier{t}})
 		h := &counter{tb: tb, tier: t}
 		var open []*limit.Decision
@@ -269,12 +273,13 @@ func testRefundBound(tb testing.TB, c Config) {
 	}
 }
 
-// A limit that is charged and refunded all day must neither grow without bound nor lose units.
+// A limit that is charged and refunded for a long time must neither grow without bound nor lose units.
 func testRefundTurns(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		l := k.limit(tb, "five", 5)
 		for i := range 2 * c.Repeats {
-			at := Start.Add(time.Duration(i) * k.period / time.Duration(5*c.Repeats)) // all within the first two fifths
+			// all charges are within the first two fifths of the period
+			at := Start.Add(time.Duration(i) * k.period / time.Duration(5*c.Repeats))
 			if r := s.refund(at, s.allowed(at, charge(l, 5)), 0); r.Units[0] != 5 {
 				s.Fatalf("refund %d gave back %d of 5 units", i+1, r.Units[0])
 			}

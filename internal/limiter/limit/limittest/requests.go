@@ -14,9 +14,9 @@ import (
 )
 
 var requestCases = []testCase{
-	{"a request that is wrong is an error and charges nothing", testBadRequests},
+	{"an invalid request is an error and charges nothing", testBadRequests},
 	{"a cancelled request charges nothing", testCancelled},
-	{"a request of any size counts whole, and makes the store forget nothing", testSizes},
+	{"a request of any size is charged in whole, and the store forgets no counter", testSizes},
 }
 
 func testBadRequests(tb testing.TB, c Config) {
@@ -25,7 +25,7 @@ func testBadRequests(tb testing.TB, c Config) {
 		tiers := []limit.Tier{k.tier(5)}
 		off := build(tb, limit.Limit{ID: "off", Mode: limit.Off, Tiers: tiers})
 		valued := build(tb, limit.Limit{ID: "valued", Per: "subject", Tiers: tiers})
-		again := k.limit(tb, "good", 70) // another threshold, the same counter
+		again := k.limit(tb, "good", 70) // another threshold, but the same counter
 		v := limit.ValueOf
 		bad := []struct {
 			name    string
@@ -69,14 +69,14 @@ func testBadRequests(tb testing.TB, c Config) {
 		}
 		long := limit.Owner{Kind: limit.Tenant, Name: strings.Repeat("x", limit.MaxNameBytes+1)}
 		s.refused("an owner's name that is too long", long, []limit.Charge{charge(good, 1)}, limit.ErrInvalidRequest)
-		// Two values of one limit, and one counter in two modes, are no duplicates.
+		// Two values of one limit are no duplicates, and neither is one counter in two modes.
 		s.allowed(Start, chargeValue(valued, v("x"), 1), chargeValue(valued, v("y"), 1))
 		s.allowed(Start, charge(good, 1), charge(build(tb, limit.Limit{ID: "good", Mode: limit.Shadow, MaxCost: 50,
 			Tiers: []limit.Tier{k.tier(50)}}), 1))
 	})
 }
 
-// refused checks that neither Decide nor Peek takes the request, and that no outcome is left behind.
+// refused fails unless Decide and Peek refuse the request and leave no outcome in the decision.
 func (s *subject) refused(name string, owner limit.Owner, charges []limit.Charge, want error) {
 	s.Helper()
 	s.clock(Start)
@@ -124,23 +124,24 @@ func testCancelled(tb testing.TB, c Config) {
 	})
 }
 
-// An owner may have many limits, and each request names those that apply to it. What a request does not name must not
-// be forgotten for it. A store may have a bound on what one request names ([limit.ErrTooLarge]), and keeps to it. The
-// values of a limit are as many as its bound, 10,000 if nothing else is said.
+// An owner may have many limits, and a request names only those that apply to it. The counters of the others must not
+// be forgotten. If a store bounds what one request may name ([limit.ErrTooLarge]), it must keep to that bound. A limit
+// can have as many values as its bound says, which is 10,000 by default.
 func testSizes(tb testing.TB, c Config) {
 	for i, size := range []struct{ limits, tiers int }{
 		{1, 1}, {1, limit.MaxTiers}, {10, 2}, {10, limit.MaxTiers}, {64, 1}, {65, 1}, {65, 3}, {100, 1}, {500, 1},
 		{500, limit.MaxTiers},
 	} {
 		for _, leases := range []bool{false, true} {
-			if leases && !c.Leases || !leases && c.Leases && size.limits*size.tiers > 1000 { // the largest takes long
+			// the largest size takes long
+			if leases && !c.Leases || !leases && c.Leases && size.limits*size.tiers > 1000 {
 				continue
 			}
 			s := newSubject(named{tb, fmt.Sprintf("%d limits of %d tiers, leases=%t", size.limits, size.tiers,
 				leases)}, c)
 			m := &sizes{subject: s, leases: leases, used: map[*limit.Limit]int64{}}
 			all := m.limits(size.limits, size.tiers)
-			// thousands of counters, asked in many small parts, take long
+			// thousands of counters in many small requests take long
 			if size.limits*size.tiers > 1000 && m.tooLarge(all) {
 				all = all[:50]
 				size.limits = len(all)
@@ -174,13 +175,13 @@ func testSizes(tb testing.TB, c Config) {
 		}
 		for i := range values {
 			if d := s.denied(Start, chargeValue(l, limit.ValueOf(fmt.Sprint("u-", i)), 1)); d.Results[0].Other {
-				s.Fatalf("value %d of %d is counted with all others", i+1, values)
+				s.Fatalf("value %d of %d is counted in the shared counter", i+1, values)
 			}
 		}
 	}
 }
 
-// sizes asks for limits of three units, and knows how many of them are used.
+// sizes charges limits of three units, and counts how many units of each are used.
 type sizes struct {
 	*subject
 	leases bool
@@ -189,7 +190,8 @@ type sizes struct {
 
 const sizeUnits = 3
 
-// limits are so many, over the algorithms that can be charged twice at once and whose tiers can have any period.
+// limits returns n limits. It uses the algorithms that can be charged twice at once and whose tiers can have any
+// period.
 func (m *sizes) limits(n, tiers int) (all []*limit.Limit) {
 	m.Helper()
 	samples := slices.DeleteFunc(m.c.samples(), func(k sample) bool {
@@ -218,7 +220,7 @@ func (m *sizes) request(limits []*limit.Limit) *limit.Request {
 	return req
 }
 
-// tooLarge reports whether the store refuses one request for all of the limits. It asks for an owner of its own.
+// tooLarge reports whether the store refuses one request for all of the limits. It uses an owner that has no counters.
 func (m *sizes) tooLarge(limits []*limit.Limit) bool {
 	probe := sizes{subject: m.of(limit.Owner{Kind: limit.Tenant, Name: "probe"}), leases: m.leases}
 	probe.clock(Start)
@@ -226,7 +228,7 @@ func (m *sizes) tooLarge(limits []*limit.Limit) bool {
 	return errors.Is(probe.store.Decide(probe.Context(), probe.request(limits), Start, &d), limit.ErrTooLarge)
 }
 
-// ask charges a unit of each limit. Where that is too large for the store it asks for each half.
+// ask charges a unit of each limit. If that is too large for the store, it charges each half.
 func (m *sizes) ask(limits []*limit.Limit) {
 	m.Helper()
 	m.clock(Start)
@@ -236,10 +238,10 @@ func (m *sizes) ask(limits []*limit.Limit) {
 	if errors.Is(err, limit.ErrTooLarge) && len(limits) > 1 {
 		var again, look limit.Decision
 		if err := m.store.Decide(m.Context(), req, Start, &again); !errors.Is(err, limit.ErrTooLarge) {
-			m.Errorf("%d limits at once are too large first, and then: %v", len(limits), err)
+			m.Errorf("%d limits at once are too large for an unused owner, but then: %v", len(limits), err)
 		}
 		if err := m.store.Peek(m.Context(), req, Start, &look); err != nil && !errors.Is(err, limit.ErrTooLarge) {
-			m.Errorf("%d limits at once are too large for Decide, and a look is another error: %v", len(limits), err)
+			m.Errorf("%d limits at once are too large for Decide, but the error of Peek is: %v", len(limits), err)
 		}
 		m.ask(limits[:len(limits)/2])
 		m.ask(limits[len(limits)/2:])
@@ -263,7 +265,7 @@ func (m *sizes) ask(limits []*limit.Limit) {
 	m.compare(limits, &d)
 }
 
-// look compares what the store says of the limits with what was charged.
+// look compares what a peek says about the limits with what was charged.
 func (m *sizes) look(limits []*limit.Limit) {
 	m.Helper()
 	m.clock(Start)
@@ -280,7 +282,7 @@ func (m *sizes) look(limits []*limit.Limit) {
 	m.compare(limits, &d)
 }
 
-// compare fails for the first counter that is not what was charged.
+// compare fails at the first counter that differs from what was charged.
 func (m *sizes) compare(limits []*limit.Limit, d *limit.Decision) {
 	m.Helper()
 	i, wrong := 0, 0

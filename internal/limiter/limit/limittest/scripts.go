@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-	_ "time/tzdata" // quotas in zones, on any machine
+	_ "time/tzdata" // so that every machine has the time zones of the quotas
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
@@ -16,8 +16,8 @@ var scriptCases = []testCase{
 	{"random scripts agree with the model", testScripts},
 }
 
-// testScripts runs random charges, looks, refunds, changes and steps of time beside the model. A failure names the seed
-// and prints the script up to the step that differs; scripts are short, so that is what there is to read.
+// testScripts compares random charges, peeks, refunds, changes and steps of time with the model. A failure reports the
+// seed and prints the script up to the step that differs. Scripts are short, because a person has to read them.
 func testScripts(tb testing.TB, c Config) {
 	differing := 0
 	for i := range uint64(c.Scripts) {
@@ -26,22 +26,22 @@ func testScripts(tb testing.TB, c Config) {
 			continue
 		}
 		if differing++; differing == 3 {
-			tb.Fatalf("three scripts differ; the rest were not run")
+			tb.Fatalf("three scripts differ; the remaining ones were not run")
 		}
 	}
 }
 
-// world is one script: a store, the model, and the limits that are in play.
+// world holds one script: a store, the model, and the limits.
 type world struct {
 	s      *subject
 	r      *rand.Rand
 	seed   uint64
 	model  *Model
 	now    int64
-	plans  []limit.Limit // as of now
+	plans  []limit.Limit // the present versions of the limits
 	limits []*limit.Limit
 	owners []limit.Owner
-	made   []made // decisions that may be refunded
+	made   []made // decisions that can be refunded
 	times  []int64
 	trace  strings.Builder
 	diffs  []string
@@ -67,9 +67,8 @@ func newWorld(tb testing.TB, c Config, seed uint64) *world {
 	return w
 }
 
-// randomLimit makes one that New and the store accept. Most are small, so that scripts meet their edges; some are as
-// large as
-// the arithmetic carries.
+// randomLimit returns a limit that New and the store accept. Most limits are small, so that scripts reach their edges;
+// some are as large as the arithmetic allows.
 func (w *world) randomLimit(id string) limit.Limit {
 	samples := w.s.c.samples()
 	for range 1000 {
@@ -96,7 +95,7 @@ func (w *world) randomLimit(id string) limit.Limit {
 }
 
 func (w *world) randomTier(a limit.Algorithm, large bool) limit.Tier {
-	// Up to a second a sliding window's weight is counted by the µs, as the model does.
+	// Up to a period of a second, the weight of a sliding window changes every µs, as in the model.
 	periods := []time.Duration{time.Millisecond, 7 * time.Millisecond, 100 * time.Millisecond,
 		333 * time.Millisecond, time.Second}
 	t := limit.Tier{Algorithm: a, Period: periods[w.r.IntN(len(periods))]}
@@ -143,7 +142,7 @@ func (w *world) randomCalendar() *limit.Calendar {
 	return c
 }
 
-// run plays the script and reports whether store and model agreed.
+// run runs the script and reports whether the store and the model agreed.
 func (w *world) run() bool {
 	for step := range w.s.c.Steps {
 		switch p := w.r.IntN(100); {
@@ -179,7 +178,7 @@ func (w *world) differ(what string, got, want any) {
 	w.diffs = append(w.diffs, fmt.Sprintf("%s: the store says %v, the model %v", what, got, want))
 }
 
-// pass lets time pass: a little, or to where something is about to change.
+// pass lets time pass: a little, or until something is about to change.
 func (w *world) pass() {
 	if len(w.times) > 0 && w.r.IntN(2) == 0 {
 		to := w.times[w.r.IntN(len(w.times))] - w.r.Int64N(2)
@@ -205,7 +204,7 @@ func (w *world) decide(commit bool) {
 			ch.Value = []limit.Value{limit.ValueOf("u-1"), limit.ValueOf("u-2"), {Kind: limit.ValueAbsent}}[w.r.IntN(3)]
 		}
 		if w.model.mayBeForgotten(owner, ch, w.now) {
-			continue // then store and model may rightly differ
+			continue // in that case store and model may differ
 		}
 		charges = append(charges, ch)
 	}
@@ -272,7 +271,7 @@ func (w *world) refund() {
 	if len(w.made) == 0 {
 		return
 	}
-	m := &w.made[max(w.r.IntN(len(w.made)), w.r.IntN(len(w.made)))] // rather a recent one
+	m := &w.made[max(w.r.IntN(len(w.made)), w.r.IntN(len(w.made)))] // most often a recent one
 	units := int64(0)
 	if w.r.IntN(2) == 0 {
 		units = 1 + w.r.Int64N(12)
@@ -299,7 +298,7 @@ func (w *world) refund() {
 	m.refunded = true
 }
 
-// change gives a limit other numbers, or another identity.
+// change changes the numbers of a limit, or its identity.
 func (w *world) change() {
 	i := w.r.IntN(len(w.plans))
 	l := w.plans[i]

@@ -8,9 +8,9 @@ import (
 
 var shadowCases = []testCase{
 	{"a shadow limit only reports", testShadow},
-	{"a shadow limit counts apart", testShadowApart},
-	{"a shadow limit is charged whole or not at all", testShadowTiers},
-	{"shadow limits do not touch each other", testShadowsIndependent},
+	{"a shadow limit has a counter of its own", testShadowApart},
+	{"the tiers of a shadow limit are charged together or not at all", testShadowTiers},
+	{"shadow limits are charged independently of each other", testShadowsIndependent},
 }
 
 func shadowOf(tb testing.TB, l limit.Limit) *limit.Limit {
@@ -24,12 +24,12 @@ func testShadow(tb testing.TB, c Config) {
 		shadow := shadowOf(tb, limit.Limit{ID: "shadow", MaxCost: 5, Tiers: []limit.Tier{k.tier(5)}})
 		wide := k.limit(tb, "wide", 1000)
 		s.allowed(Start, charge(shadow, 5))
-		for _, cost := range []int64{1, 6} { // would be denied, would never be admitted
+		for _, cost := range []int64{1, 6} { // the first would be denied, the second can never be admitted
 			before := s.counters(Start, charge(shadow, 1))
 			d := s.allowed(Start, charge(shadow, cost))
 			r := &d.Results[0]
 			if r.Admits || r.Charged != 0 || r.Never != (cost > 5) || (!r.Never && r.RetryAt <= d.Now) {
-				s.Errorf("shadow with cost %d: admits=%t charged=%d never=%t retry=%d; want a report of a denial", cost,
+				s.Errorf("shadow with cost %d: admits=%t charged=%d never=%t retry=%d; want a shadow denial", cost,
 					r.Admits, r.Charged, r.Never, r.RetryAt)
 			}
 			s.unchanged("a shadow that would deny", before, s.counters(Start, charge(shadow, 1)))
@@ -44,7 +44,8 @@ func testShadow(tb testing.TB, c Config) {
 	})
 }
 
-// A shadow sees only what was admitted, else its report would count requests that never reached the backend.
+// A shadow limit must count only admitted requests: its report would otherwise count requests that never reached the
+// backend.
 func testShadowApart(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		l := limit.Limit{ID: "five", MaxCost: 5, Tiers: []limit.Tier{k.tier(5)}}

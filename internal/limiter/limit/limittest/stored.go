@@ -15,26 +15,27 @@ import (
 // StoredAt is the time at which [StoredCase.Fill] charges.
 var StoredAt = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// StoredCase is a set of counters that covers one stored form. It is what fixtures of stored counters are made of: a
-// store's test fills an empty store by it once, commits what the store then holds, and holds later versions to it.
+// StoredCase is a set of counters that together have every stored form. Tests make fixtures of it: [StoredCase.Fill]
+// fills an empty store, and the stored data is committed once. Later versions of the store must read it.
 type StoredCase struct {
 	Name  string
-	Owner limit.Owner // of this case alone
+	Owner limit.Owner // used by this case only
 
-	// Charges have, one request after another, every counter that Fill charges.
+	// Charges lists, for each request in turn, every counter that Fill charges.
 	Charges [][]limit.Charge
 
 	fill func(c *StoredCase, ask asker, refund func(*limit.Receipt) error) error
 }
 
-// asker makes a decision, and fails unless it is admitted. Each Ahead is for a tier of the charges, and may be missing.
-type asker func(after time.Duration, charges []limit.Charge, ahead ...limit.LeaseRequest) (*limit.Decision, error)
+// asker makes a decision, and fails unless the request is admitted. There is one lease request for each tier of the
+// charges, or none.
+type asker func(after time.Duration, charges []limit.Charge, leases ...limit.LeaseRequest) (*limit.Decision, error)
 
-// Fill charges the counters of the case in a store that has none of them.
+// Fill charges the counters of the case in a store that does not have them yet.
 func (c *StoredCase) Fill(ctx context.Context, s limit.Store) error {
-	ask := func(after time.Duration, charges []limit.Charge, ahead ...limit.LeaseRequest) (*limit.Decision, error) {
+	ask := func(after time.Duration, charges []limit.Charge, leases ...limit.LeaseRequest) (*limit.Decision, error) {
 		d := new(limit.Decision)
-		err := s.Decide(ctx, &limit.Request{Owner: c.Owner, Charges: charges, Leases: ahead}, StoredAt.Add(after), d)
+		err := s.Decide(ctx, &limit.Request{Owner: c.Owner, Charges: charges, Leases: leases}, StoredAt.Add(after), d)
 		if err == nil && !d.Allowed {
 			err = fmt.Errorf("a charge of %s is denied", charges[0].Limit.ID)
 		}
@@ -63,7 +64,7 @@ func (c *StoredCase) Fill(ctx context.Context, s limit.Store) error {
 	return nil
 }
 
-// Stored are the cases for a store that accepts these limits; limits that it does not accept are left out.
+// Stored returns the cases with the limits that the store accepts.
 func Stored(tb testing.TB, accepts func(*limit.Limit) error) []StoredCase {
 	tb.Helper()
 	paris, err := time.LoadLocation("Europe/Paris")
@@ -117,20 +118,20 @@ func Stored(tb testing.TB, accepts func(*limit.Limit) error) []StoredCase {
 		{Name: "scoped", Charges: [][]limit.Charge{
 			{windows[2], whole(1, limit.Limit{ID: "writes",
 				Tiers: []limit.Tier{tier(limit.SlidingWindow, 60, time.Minute)}}), routes[0][0]}}},
-		{Name: "values", Charges: [][]limit.Charge{ // "carol" is beyond MaxValues
+		{Name: "values", Charges: [][]limit.Charge{ // the value "carol" is beyond MaxValues
 			{windows[2], charge(1, limit.ValueOf("alice"), per)}, {charge(2, limit.Value{Kind: limit.ValueAbsent},
 				per)},
 			{charge(1, limit.ValueOf("bob"), per)}, {charge(3, limit.ValueOf("carol"), per)}}},
 		{Name: "routes", Charges: routes},
 		{Name: "leased", Charges: [][]limit.Charge{append(stamps, windows[:3]...)}, fill: func(c *StoredCase, ask asker,
 			_ func(*limit.Receipt) error) error {
-			var ahead []limit.LeaseRequest
+			var leases []limit.LeaseRequest
 			for _, charge := range c.Charges[0] {
 				for range charge.Limit.Tiers {
-					ahead = append(ahead, limit.LeaseRequest{Need: charge.Cost, Least: 5})
+					leases = append(leases, limit.LeaseRequest{Need: charge.Cost, Least: 5})
 				}
 			}
-			_, err := ask(0, c.Charges[0], ahead...)
+			_, err := ask(0, c.Charges[0], leases...)
 			return err
 		}},
 		{Name: "late", Charges: [][]limit.Charge{{windows[2]}}, fill: func(c *StoredCase, ask asker,
@@ -177,7 +178,7 @@ func Stored(tb testing.TB, accepts func(*limit.Limit) error) []StoredCase {
 	return cases
 }
 
-// StoredLines is a list in JSON, with a line for each of its entries.
+// StoredLines returns a JSON array with one line for each element.
 func StoredLines[T any](tb testing.TB, list []T) []byte {
 	tb.Helper()
 	lines := make([][]byte, len(list))

@@ -9,13 +9,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Start is when the scripts begin: a Monday at ten, so on the edge of every window whose period divides an hour.
+// Start is the time at which the scripts begin: a Monday at ten o'clock. It is an edge of every window whose period
+// divides an hour.
 var Start = time.Date(2026, time.March, 2, 10, 0, 0, 0, time.UTC)
 
-// acme owns the counters of most scripts.
+// acme is the owner of the counters in most scripts.
 var acme = limit.Owner{Kind: limit.Tenant, Name: "acme"}
 
-// subject is a store under test, with the wishes that scripts have.
+// subject is a store under test, with methods for the steps of scripts.
 type subject struct {
 	testing.TB
 	c     Config
@@ -28,14 +29,14 @@ func newSubject(tb testing.TB, c Config) *subject {
 	return &subject{TB: tb, c: c, store: c.New(tb), owner: acme}
 }
 
-// of is the same store for another owner.
+// of returns the same store for another owner.
 func (s *subject) of(owner limit.Owner) *subject {
 	o := *s
 	o.owner = owner
 	return &o
 }
 
-// clock makes the store believe that it is now.
+// clock sets the store's own clock to now.
 func (s *subject) clock(now time.Time) {
 	if s.c.SetClock != nil {
 		s.c.SetClock(s.store, now)
@@ -68,7 +69,7 @@ func (s *subject) peek(now time.Time, charges ...limit.Charge) *limit.Decision {
 	return d
 }
 
-// sane checks what holds for every decision.
+// sane checks the properties that every decision has.
 func (s *subject) sane(now time.Time, charges []limit.Charge, d *limit.Decision) {
 	s.Helper()
 	tiers := 0
@@ -150,13 +151,13 @@ func (s *subject) refund(now time.Time, d *limit.Decision, units int64) limit.Re
 	return r
 }
 
-// remaining is what a look at one limit shows, for its first tier.
+// remaining returns what a peek says about the first tier of a limit.
 func (s *subject) remaining(now time.Time, l *limit.Limit) int64 {
 	s.Helper()
 	return s.peek(now, charge(l, 1)).Results[0].Remaining()
 }
 
-// counters is what looks at limits one by one show: everything that a caller can see of their counters.
+// counters returns everything that a caller can see of the counters, from a peek at each limit.
 func (s *subject) counters(now time.Time, charges ...limit.Charge) []string {
 	s.Helper()
 	var seen []string
@@ -172,7 +173,7 @@ func (s *subject) counters(now time.Time, charges ...limit.Charge) []string {
 	return seen
 }
 
-// unchanged fails if two looks differ.
+// unchanged fails if before and after differ.
 func (s *subject) unchanged(what string, before, after []string) {
 	s.Helper()
 	for i := range before {
@@ -192,14 +193,14 @@ func (c Config) accepts(a limit.Algorithm) bool {
 	return true
 }
 
-// placed is a test some of whose limits another cell keeps.
+// placed is a test in which another cell keeps some of the limits.
 type placed struct {
 	testing.TB
 	home  string
-	homed func(l *limit.Limit) bool // nil: quotas
+	homed func(l *limit.Limit) bool // if nil, the quotas
 }
 
-// homeIn is which cell keeps the limit in the test; "" for the one that decides.
+// homeIn returns the cell that keeps the limit in the test, or "" for the cell that decides.
 func homeIn(tb testing.TB, l *limit.Limit) string {
 	p, ok := tb.(placed)
 	if !ok || len(l.Tiers) == 0 {
@@ -211,7 +212,7 @@ func homeIn(tb testing.TB, l *limit.Limit) string {
 	return ""
 }
 
-// build is limit.New, for limits that are right.
+// build returns a limit, or fails the test if limit.New refuses it.
 func build(tb testing.TB, l limit.Limit) *limit.Limit {
 	tb.Helper()
 	l.Home = homeIn(tb, &l)
@@ -268,13 +269,13 @@ func stamp(t time.Time) string {
 	return fmt.Sprintf("%s (start%+dµs)", t.UTC().Format("2006-01-02T15:04:05.000000"), t.Sub(Start).Microseconds())
 }
 
-// sample is a limit of five units with one tier of the algorithm, and with what follows from that for scripts.
+// sample is a limit of five units with one tier of the algorithm, together with the values that scripts derive from it.
 type sample struct {
 	algorithm limit.Algorithm
-	period    time.Duration // how long the five units last; for a quota, a day
+	period    time.Duration // after which five units are free again; for a quota, a day
 }
 
-// samples are one sample for each algorithm that the store accepts.
+// samples returns one sample for each algorithm that the store accepts.
 func (c Config) samples() []sample {
 	var all []sample
 	for _, a := range limit.Algorithms() {
@@ -290,7 +291,7 @@ func (c Config) samples() []sample {
 	return all
 }
 
-// tier is a tier of the sample's algorithm and period with capacity for so many units.
+// tier returns a tier with the sample's algorithm and period, and with that capacity.
 func (s sample) tier(units int64) limit.Tier {
 	t := limit.Tier{Algorithm: s.algorithm, Threshold: units, Period: s.period}
 	switch s.algorithm {
@@ -302,16 +303,16 @@ func (s sample) tier(units int64) limit.Tier {
 	return t
 }
 
-// limit is a limit with one such tier. It may be asked for any cost up to its units.
+// limit returns a limit with one such tier. Its largest cost is its capacity.
 func (s sample) limit(tb testing.TB, id string, units int64) *limit.Limit {
 	tb.Helper()
 	return build(tb, limit.Limit{ID: id, MaxCost: units, Tiers: []limit.Tier{s.tier(units)}})
 }
 
-// oneAtATime reports whether the algorithm admits a single charge until it has drained.
+// oneAtATime reports whether the algorithm admits only a single charge until the counter has drained.
 func (s sample) oneAtATime() bool { return s.algorithm == limit.LeakyBucket }
 
-// each runs f for each sample on a fresh store; what fails names the algorithm.
+// each runs f for each sample on an empty store. Failures begin with the name of the algorithm.
 func each(tb testing.TB, c Config, f func(s *subject, k sample)) {
 	tb.Helper()
 	for _, k := range c.samples() {

@@ -8,7 +8,8 @@ import "github.com/sluicelimits/sluice/internal/limiter/limit"
 // Code outside those files also reads the fields by their names (see fields.go). A new algorithm takes a name only for
 // what the name means there:
 //
-//   - expectedGrowth expects that a counter with fieldCount, and without fieldPrevious and fieldEnd, gets a second window.
+//   - expectedGrowth expects that a counter with fieldCount, and without fieldPrevious and fieldEnd, gets a second
+//     window.
 //   - subtractCount requires for a refund that fieldStart is unchanged, and compareWhole keeps a counter's
 //     fieldLateCharges.
 //

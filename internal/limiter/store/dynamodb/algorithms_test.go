@@ -10,7 +10,7 @@ import (
 func TestAlgorithmsHaveEntries(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		if int(a) >= len(algorithms) {
-			t.Errorf("the table in algorithms.go has no entry for %s: add one, which is nil if DynamoDB cannot count it", a)
+			t.Errorf("the table in algorithms.go has no entry for %s: add one, nil if DynamoDB cannot count it", a)
 		}
 	}
 }

@@ -72,7 +72,7 @@ func TestSlowClock(t *testing.T) {
 	}
 }
 
-// Guarantees that what processes with different clocks do to charge one bucket together may only admit less: over every
+// Guarantees that processes with different clocks that charge one bucket never admit too much together: in every
 // interval between two decisions, at most the burst and what the rate refills in that time.
 func TestBoundTogether(t *testing.T) {
 	t.Parallel()
@@ -95,7 +95,7 @@ func TestBoundTogether(t *testing.T) {
 			var d limit.Decision
 			for range each {
 				mu.Lock()
-				step++ // first on average less than the rate, then more
+				step++ // first less than the rate on average, then more
 				at := noon.Add(time.Duration(step)*(2+time.Duration(step/400%2)*6)*time.Millisecond + skew)
 				mu.Unlock()
 				cost := 1 + r.Int64N(9)
@@ -114,7 +114,7 @@ func TestBoundTogether(t *testing.T) {
 	}
 	wg.Wait()
 	slices.SortFunc(spends, func(a, b spend) int { return cmp.Compare(a.at, b.at) })
-	const late = 2 * writers * 8 * 1000 // µs by which clocks differ and decisions overtake each other
+	const late = 2 * writers * 8 * 1000 // µs by which clocks differ and decisions can overtake each other
 	for i := range spends {
 		units := int64(0)
 		for j := i; j < len(spends); j++ {
@@ -125,6 +125,6 @@ func TestBoundTogether(t *testing.T) {
 		}
 	}
 	if len(spends) < writers*each/4 {
-		t.Errorf("%d of %d decisions were admitted: the script tests little", len(spends), writers*each)
+		t.Errorf("%d of %d decisions were admitted: the script shows too little", len(spends), writers*each)
 	}
 }

@@ -12,7 +12,7 @@ import (
 func TestContract(t *testing.T) {
 	t.Parallel()
 	client := server(t)
-	var configs sync.Map // by store, to open further stores on the same counters
+	var configs sync.Map // by store, to open further stores with the same counters
 	limittest.RunStoreContract(t, limittest.Config{
 		New: func(tb testing.TB) limit.Store {
 			c := config(client)
@@ -27,7 +27,7 @@ func TestContract(t *testing.T) {
 		Refuses:    []limit.Algorithm{limit.SlidingLog},
 		MayFail:    true,
 		Leases:     true,
-		KeepsAhead: true, // of the items that were written before the one that denies
+		KeepsAhead: true, // of items that were written before the one that denies
 		Parallel:   true,
 		Scripts:    20,
 		Repeats:    25,

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// decoded has one tier of each algorithm, and the same tiers with uneven numbers.
+// decoded returns one tier of each algorithm, and the same tiers with numbers that are not round.
 func decoded(tb testing.TB) []*limit.Tier {
 	var tiers []*limit.Tier
 	for _, t := range []limit.Tier{
@@ -39,7 +39,8 @@ func decoded(tb testing.TB) []*limit.Tier {
 	return tiers
 }
 
-// attributes makes an item from JSON: numbers become N as they are written, texts S, objects M, and the rest NULL.
+// attributes makes an item from JSON: numbers become N as they are written, texts become S, objects M, and everything
+// else NULL.
 func attributes(raw json.RawMessage) types.AttributeValue {
 	text := strings.TrimSpace(string(raw))
 	var s string
@@ -211,8 +212,8 @@ func TestBucketName(t *testing.T) {
 	}
 }
 
-// Guarantees that an update does to a copy of the item what DynamoDB does to the item: every assignment reads the
-// fields as they were before the update. (copiesAreItems compares whole items.)
+// Guarantees that an update changes a copy of the item as DynamoDB changes the item: every assignment reads the fields
+// as they were before the update. copiesAreItems compares whole items.
 func TestWriteApply(t *testing.T) {
 	update := newItemUpdate(itemKey{"p", "s0"})
 	counter := update.counterUpdate("a/f1")
@@ -253,9 +254,9 @@ func TestServiceClock(t *testing.T) {
 		if got := time.Duration(c.offset()) * time.Microsecond; got < test.least || got > test.most {
 			t.Errorf("%s: corrected by %s, want %s to %s", name, got, test.least, test.most)
 		}
-		reply(&c, at, test.ahead+time.Hour) // one wrong Date
+		reply(&c, at, test.ahead+time.Hour) // one wrong Date header
 		if moved := time.Duration(c.offset())*time.Microsecond - test.ahead; moved > 31*time.Minute {
-			t.Errorf("%s: one Date that is an hour off moved the clock by %s", name, moved)
+			t.Errorf("%s: one Date header that is an hour off moved the clock by %s", name, moved)
 		}
 		for range 20 {
 			reply(&c, at, test.ahead)

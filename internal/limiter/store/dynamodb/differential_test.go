@@ -73,7 +73,7 @@ func summary(d *limit.Decision) string {
 // changed limits, clocks that step back a little or leap a day, shadow limits, values, and processes that start without
 // copies. With a difference, a tenant would pay for what it did not get, or get what it did not pay for.
 func TestAgreesWithMemory(t *testing.T) {
-	const groups = 4 // run in parallel
+	const groups = 4 // groups of scripts that run in parallel
 	for first := range uint64(groups) {
 		t.Run(fmt.Sprint("group ", first), func(t *testing.T) {
 			t.Parallel()
@@ -111,8 +111,8 @@ func agreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 		case n == 30:
 			now = now.Add(time.Duration(r.IntN(20)) * time.Second)
 		case n == 31:
-			// No further back: the memory store forgets what was last used five seconds ago. The contract tests leaps
-			// back.
+			// Not further back, because the memory store forgets counters that were last used five seconds ago. The
+			// contract tests larger leaps back.
 			now = now.Add([]time.Duration{24 * time.Hour, -4 * time.Second}[r.IntN(2)])
 		case n == 32:
 			i := r.IntN(len(limits))

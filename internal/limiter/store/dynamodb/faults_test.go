@@ -54,7 +54,8 @@ func TestThrottled(t *testing.T) {
 		calls.Add(1)
 		w.Header().Set("Content-Type", "application/x-amz-json-1.0")
 		w.WriteHeader(http.StatusBadRequest)
-		_, _ = io.WriteString(w, `{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException","message":"too fast"}`)
+		_, _ = io.WriteString(w, `{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException",`+
+			`"message":"too fast"}`)
 		return true
 	})
 	s := open(t, config(connect(t, at)))
@@ -113,11 +114,11 @@ func breakOff(t *testing.T, w http.ResponseWriter) {
 		return
 	}
 	_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"Attr")
-	_ = conn.(*net.TCPConn).SetLinger(0) // a reset, not a close
+	_ = conn.(*net.TCPConn).SetLinger(0) // so that Close resets the connection
 	conn.Close()
 }
 
-// Guarantees that an item is read a second time if the answer breaks off, but not a third time.
+// Guarantees that an item is read a second time if the answer is cut off, but not a third time.
 func TestReadBreaksOff(t *testing.T) {
 	server(t)
 	var left, calls atomic.Int64
@@ -156,7 +157,7 @@ func TestResetInMidReply(t *testing.T) {
 		if !broken.Load() || !isUpdate(r) {
 			return false
 		}
-		forward.ServeHTTP(httptest.NewRecorder(), r) // carried out
+		forward.ServeHTTP(httptest.NewRecorder(), r) // the write is carried out
 		breakOff(t, w)
 		return true
 	})

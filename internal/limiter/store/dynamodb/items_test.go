@@ -33,7 +33,9 @@ func items(tb testing.TB, c *sdk.Client, namespace string) map[string]map[string
 	pk := fmt.Sprintf("%d:%s,t4:acme,", len(namespace), namespace)
 	out, err := c.Query(tb.Context(), &sdk.QueryInput{
 		TableName: aws.String(table), KeyConditionExpression: aws.String("PK = :pk"), ConsistentRead: aws.Bool(true),
-		ExpressionAttributeValues: map[string]types.AttributeValue{":pk": &types.AttributeValueMemberB{Value: []byte(pk)}},
+		ExpressionAttributeValues: map[string]types.AttributeValue{
+			":pk": &types.AttributeValueMemberB{Value: []byte(pk)},
+		},
 	})
 	if err != nil {
 		tb.Fatal(err)
@@ -71,7 +73,7 @@ func TestForeignItems(t *testing.T) {
 		return map[string]types.AttributeValue{"five/f10000": m(f)}
 	}
 	for name, test := range map[string]struct {
-		change map[string]types.AttributeValue // nil: taken away
+		change map[string]types.AttributeValue // nil: the attribute is removed
 		want   string
 	}{
 		"a newer layout": {map[string]types.AttributeValue{"v": num(3)},
@@ -113,7 +115,8 @@ func TestForeignItems(t *testing.T) {
 					}
 					if !limit.Answered(err) || !strings.Contains(err.Error(), `t4:acme," "s0"`) ||
 						!strings.Contains(err.Error(), "table "+table) {
-						t.Errorf("%s: Decide = %v; want an error that says the store answered, and names table and key", what, err)
+						t.Errorf("%s: Decide = %v; want an error that says the store answered, and names table and key",
+							what, err)
 					}
 				}
 				if err := s.Peek(t.Context(), one(l), noon, &d); !errors.Is(err, dynamodb.ErrBadItem) {
@@ -133,7 +136,7 @@ func TestHugeItem(t *testing.T) {
 	t.Parallel()
 	client := server(t)
 	var err error
-	// sometimes DynamoDB Local resets the connection within a reply of 400 KB, and the store does not repeat writes
+	// DynamoDB Local sometimes resets the connection during a reply of 400 KB, and the store does not repeat writes
 	for range 3 {
 		if err = chargeHugeItem(t, client); !errors.Is(err, net.ErrClosed) {
 			break

@@ -15,8 +15,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 )
 
-// outdate gives every item of the namespace whose sort key begins with prefix the previous layout version, in which a
-// fixed_window had no count of the previous window.
+// outdate changes every item of the namespace whose sort key begins with prefix to the previous layout version, in
+// which a fixed_window had no count of the previous window.
 func outdate(tb testing.TB, c *sdk.Client, namespace, prefix string) {
 	tb.Helper()
 	found := false
@@ -50,7 +50,7 @@ func everyForm(tb testing.TB) (charges []limit.Charge) {
 				tier.Buckets = 3
 			}
 			if a.HasBurst() {
-				tier.Threshold = 100 // several stores fill a larger bucket only to 31/32
+				tier.Threshold = 100 // several stores fill a larger bucket only up to 31/32
 			}
 			if a.HasCalendar() {
 				tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Day, Location: time.UTC}
@@ -66,8 +66,8 @@ func everyForm(tb testing.TB) (charges []limit.Charge) {
 	return charges
 }
 
-// ahead asks for the units of each charge, and for a lease if the algorithm has leases.
-func ahead(charges []limit.Charge) []limit.LeaseRequest {
+// leaseRequests returns requests for the units of each charge, and for a lease if the algorithm has leases.
+func leaseRequests(charges []limit.Charge) []limit.LeaseRequest {
 	out := make([]limit.LeaseRequest, len(charges))
 	for i, c := range charges {
 		switch out[i].Need = c.Cost; c.Limit.Tiers[0].Algorithm {
@@ -111,7 +111,7 @@ func TestEarlierLayout(t *testing.T) {
 				receipt := d.Receipt()
 				outdate(t, client, c.Namespace, old.prefix)
 				before := items(t, client, c.Namespace)
-				leases := &limit.Request{Owner: acme, Charges: of, Leases: ahead(of)}
+				leases := &limit.Request{Owner: acme, Charges: of, Leases: leaseRequests(of)}
 				for who, s := range map[string]*dynamodb.Store{"one that knew the item": s, "a new one": open(t, c)} {
 					for at, now := range map[string]time.Time{"at the same time": noon.Add(time.Millisecond),
 						"in the next window": noon.Add(10 * time.Second),
@@ -179,7 +179,8 @@ func TestEarlierRefund(t *testing.T) {
 		s.Decide(t.Context(), one(l), noon.Add(time.Second), &second)); err != nil {
 		t.Fatal(err)
 	}
-	// Of a charge before the last one nothing comes back, by a plain write; of the last one a unit, by a transaction.
+	// A refund of the first charge gives nothing back, by a plain write. A refund of the second charge gives back a
+	// unit, by a transaction.
 	for want, d := range []*limit.Decision{&first, &second} {
 		if back, err := s.Refund(t.Context(), d.Receipt(), 0, noon.Add(time.Second)); err != nil ||
 			back.Units[0] != int64(want) {

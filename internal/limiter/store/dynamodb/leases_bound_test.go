@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 )
 
-// grantTo is one decision of a process: what it may spend, and from when to when.
+// grantTo holds a decision of a process: what it may spend, and from when to when.
 type grantTo struct {
 	limit.Lease
 	now  int64
@@ -21,7 +21,7 @@ type grantTo struct {
 	ramp bool
 }
 
-// lessees are processes that lease from one counter at the same time.
+// lessees holds processes that lease from one counter at the same time.
 type lessees struct {
 	*testing.T
 	l      *limit.Limit
@@ -31,7 +31,7 @@ type lessees struct {
 	failed int
 	denied int
 
-	asking map[int]time.Time // the times of the decisions that are under way, by process
+	asking map[int]time.Time // by process, the times of the decisions in progress
 	done   *sync.Cond        // signalled when a decision is done
 }
 
@@ -39,10 +39,10 @@ const (
 	lesseeCount = 8
 	lesseeCalls = 120
 	lesseeStep  = 5 * time.Millisecond
-	lesseeSkew  = 2 * time.Millisecond  // by which the clocks of two neighbouring processes differ
-	lesseeLead  = 40 * time.Millisecond // by how much time may advance during one decision
+	lesseeSkew  = 2 * time.Millisecond  // difference between the clocks of two neighbouring processes
+	lesseeLead  = 40 * time.Millisecond // time that may pass during a decision
 
-	// µs by which decisions overtake each other
+	// µs by which decisions can overtake each other
 	lesseeLate = int64((lesseeLead + lesseeCount*lesseeSkew) / time.Microsecond)
 )
 
@@ -67,8 +67,8 @@ func (w *lessees) inTheWay() bool {
 	return false
 }
 
-// run lets each process ask at times that advance for all of them together, by clocks that differ, and return some of
-// what it was granted.
+// run lets the processes decide at times that advance for all of them together, with clocks that differ, and give back
+// some of the units that they were granted.
 func (w *lessees) run() {
 	c := config(server(w.T))
 	var wg sync.WaitGroup
@@ -88,7 +88,7 @@ func (w *lessees) run() {
 		w.Errorf("%d of %d decisions were not made", w.failed, lesseeCount*lesseeCalls)
 	}
 	if len(w.grants) < 30 || w.denied == 0 {
-		w.Errorf("%d grants and %d denials: the script tests little", len(w.grants), w.denied)
+		w.Errorf("%d grants and %d denials: the script shows too little", len(w.grants), w.denied)
 	}
 }
 
@@ -141,7 +141,7 @@ func (w *lessees) ask(s *dynamodb.Store, r *rand.Rand, i int, own *grantTo) *gra
 // spend is units that are spent at a time.
 type spend struct{ at, units int64 }
 
-// spends returns what is spent if some leases are spent at once, and others at their very end.
+// spends returns what is spent if some leases are spent at once, and others at their end.
 func (w *lessees) spends() []spend {
 	var all []spend
 	for i, g := range w.grants {
@@ -201,7 +201,7 @@ func TestLeasedBounds(t *testing.T) {
 		for i := range all {
 			units := int64(0)
 			for _, s := range all[i:] {
-				// a process whose clock is ahead drops buckets that another one still counts
+				// a process whose clock is ahead drops buckets that another process still counts
 				if s.at-all[i].at >= 1_000_000-lesseeLate {
 					break
 				}

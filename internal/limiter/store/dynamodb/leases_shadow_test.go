@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
-// valueless is a client that throttles writes to the items of values.
+// valueless is a client that rejects writes to the items of values as throttled.
 type valueless struct{ *dynamodbtest.Meter }
 
 func (v valueless) UpdateItem(

@@ -43,7 +43,7 @@ func addRandomLeases(
 			if own := held[key]; len(own) > 0 && r.IntN(3) == 0 {
 				i := r.IntN(len(own))
 				a.Correction, a.CorrectionAt = -1-r.Int64N(own[i].Units+1), own[i].At
-				// this store ignores units that come back to a token bucket after their slot
+				// this store ignores units that are given back to a token bucket after their slot
 				if t.Algorithm == limit.TokenBucket && own[i].At <= newest {
 					a.Correction, a.CorrectionAt = 0, 0
 				}
@@ -67,7 +67,7 @@ func grants(d *limit.Decision) (out string) {
 // mixed with charges, refunds and corrections. A bound that holds for one of the two stores therefore holds for the
 // other. One process decides, and no decision spans items.
 func TestLeasesAgreeWithMemory(t *testing.T) {
-	const groups = 4 // run in parallel
+	const groups = 4 // groups of scripts that run in parallel
 	for first := range uint64(groups) {
 		t.Run(fmt.Sprint("group ", first), func(t *testing.T) {
 			t.Parallel()
@@ -99,7 +99,7 @@ func leasesAgreeWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 				Buckets: l.Tiers[0].Buckets, Calendar: l.Tiers[0].Calendar,
 			}}}))
 	}
-	rests := r.IntN(2) == 0 // a counter that is charged nothing is not written, so it does not learn the time
+	rests := r.IntN(2) == 0 // a counter with a charge of zero is not written, so it does not learn the time
 	now := noon
 	type pair struct{ ours, theirs *limit.Receipt }
 	var receipts []pair

@@ -29,7 +29,7 @@ func TestLedgerContract(t *testing.T) {
 	})
 }
 
-// An item that nobody has set a limit of expires, and one with a limit does not. An item of another version is an
+// Guarantees that an item expires if nobody has set its limit, and does not otherwise. An item of another version is an
 // error.
 func TestLedgerItems(t *testing.T) {
 	client := server(t)

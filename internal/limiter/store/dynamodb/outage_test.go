@@ -19,7 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
-// fault is what happens to a call. call makes it.
+// fault makes a call, or fails instead. call makes the call.
 type fault func(ctx context.Context, call func() error) error
 
 var errRefused = errors.New("dial tcp 192.0.2.1:443: connect: connection refused")
@@ -27,7 +27,7 @@ var errRefused = errors.New("dial tcp 192.0.2.1:443: connect: connection refused
 // faults are ways in which DynamoDB can fail.
 var faults = map[string]struct {
 	fault
-	mayCount bool // the table may have counted a call that it did not answer
+	mayCount bool // the table may have counted a call whose answer is lost
 	partly   bool // some calls are answered, so the circuit breaker need not open
 }{
 	"throttled": {fault: func(context.Context,
@@ -93,20 +93,20 @@ func (f *faulty) GetItem(
 	return out, err
 }
 
-// When things happen to the instances under load.
+// The times at which the fault begins and ends, and the load ends.
 const (
 	awayFrom  = 5 * time.Second
 	awayUntil = 15 * time.Second
-	// by then every circuit breaker has sent a probe: the longest cooldown is 4 s and a fifth
+	// At the time healed, every circuit breaker has sent a probe: the longest cooldown is 4 s and a fifth.
 	healed   = 22 * time.Second
 	loadEnds = 26 * time.Second
 
 	outageInstances = 3
-	// of each limit, in a period that does not end during the test; about what is requested before the fault
+	// of each limit, in a period that does not end during the test; about as many as are requested before the fault
 	outageUnits = 240
 )
 
-// outageLoad is the requests for one limit at all instances, and their outcomes.
+// outageLoad holds the requests for one limit at all instances, and their outcomes.
 type outageLoad struct {
 	*testing.T
 	policy limit.FailurePolicy
@@ -236,8 +236,8 @@ func testOutage(t *testing.T, c dynamodb.Config, client *faulty, away fault, may
 			t.Errorf("policy %d: no decision is marked", w.policy)
 		}
 	}
-	// A charge that was sent during the failure is dropped: one that was under way when it began, and one that was the
-	// circuit breaker's probe.
+	// A charge that was sent during the failure is dropped: the one in progress when the failure began, and the circuit
+	// breaker's probe.
 	owed := loads[limit.Backstop].degraded + loads[limit.Open].degraded
 	if sum.Waiting > 0 || sum.ChargedBack+sum.Dropped != owed || owed > 100 && sum.ChargedBack == 0 {
 		t.Errorf("%d units were admitted without the store: %+v", owed, sum)
@@ -257,7 +257,7 @@ func (w *outageLoad) judge(direct limit.Store, dropped int64, mayCount bool) {
 	w.Logf("%s: %d and %d units admitted with and without the store, which counts %d; %d decisions marked, %d of "+
 		"them errors; the slowest took %s",
 		id, w.stored, w.degraded, used, w.marked, w.closed, w.slowest)
-	// it may wait for another request's call, and then make its own
+	// a decision may wait for another request's call, and then make its own
 	if longest := 2 * dynamodb.DefaultTimeout; w.slowest > longest {
 		w.Errorf("%s: a decision took %s, want at most %s", id, w.slowest, longest)
 	}

@@ -28,7 +28,7 @@ func kindOf(a limit.Algorithm, per string) kind {
 	}
 }
 
-// mixed alternates between kinds.
+// mixed uses the kinds in turn.
 func mixed(kinds ...kind) kind {
 	return func(tb testing.TB, i int, threshold int64) *limit.Limit {
 		return kinds[i%len(kinds)](tb, i, threshold)
@@ -173,7 +173,8 @@ func TestLargestPlans(t *testing.T) {
 	}
 }
 
-// patiently repeats a call if the connection to DynamoDB Local broke within a large reply, as happens sometimes.
+// patiently repeats a call if the connection to DynamoDB Local was closed during a large reply, which sometimes
+// happens.
 func patiently(call func() error) (err error) {
 	for range 4 {
 		if err = call(); !errors.Is(err, net.ErrClosed) {
@@ -267,7 +268,7 @@ func TestTooLarge(t *testing.T) {
 			t.Errorf("per %s: %d items were written", per, len(all))
 		}
 	}
-	huge := make([]*limit.Limit, 100) // no request has more than one of them
+	huge := make([]*limit.Limit, 100) // a request cannot have more than one of them
 	for i := range huge {
 		huge[i] = must(t, limit.Limit{ID: fmt.Sprint("l", i), Per: "subject", Tiers: []limit.Tier{
 			{Algorithm: limit.SlidingBuckets, Threshold: 5, Period: time.Hour, Buckets: limit.MaxBuckets}}})

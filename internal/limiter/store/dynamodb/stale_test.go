@@ -43,7 +43,7 @@ func staleWriter(t *testing.T, after time.Duration) {
 		at   time.Duration
 		cost int64
 	}{
-		{ahead, 0, 50}, {behind, after, 1}, // both have a copy of the bucket
+		{ahead, 0, 50}, {behind, after, 1}, // both processes have a copy of the bucket
 		{ahead, 3 * time.Second, 1}, {behind, time.Second, 1}, {behind, 1500 * time.Millisecond, 50},
 		{ahead, 3 * time.Second, 20},
 	} {
@@ -114,7 +114,7 @@ func TestStaleTimeOfAContendedBucket(t *testing.T) {
 	client := server(t)
 	c := config(client)
 	behind, other := open(t, c), open(t, c)
-	const rate = 100_000 // a second, so that the level rises by 100 units in a ms
+	const rate = 100_000 // per second, so that the level rises by 100 units in a ms
 	l := must(t, limit.Limit{ID: "burst", MaxCost: rate, Tiers: []limit.Tier{
 		{Algorithm: limit.TokenBucket, Threshold: rate, Burst: rate, Period: time.Second},
 	}})
@@ -131,9 +131,9 @@ func TestStaleTimeOfAContendedBucket(t *testing.T) {
 		}
 	}
 	charge(other, noon, 1)
-	charge(behind, noon, 1) // it finds that another process charges the bucket
+	charge(behind, noon, 1) // notices that another process charges the bucket
 	charge(other, noon, 50_000)
-	alone := open(t, c) // it has not seen another process charge, so it sets the bucket's time
+	alone := open(t, c) // has not seen another process charge the bucket, so it sets the bucket's time
 	if err := alone.Peek(t.Context(), ask(1), latest, &d); err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +147,10 @@ func TestStaleTimeOfAContendedBucket(t *testing.T) {
 	}
 	_, err := client.UpdateItem(t.Context(), &sdk.UpdateItemInput{
 		TableName: aws.String(table), Key: key, UpdateExpression: aws.String("SET #c.t = :t"),
-		ExpressionAttributeNames:  map[string]string{"#c": "burst/t1000"},
-		ExpressionAttributeValues: map[string]types.AttributeValue{":t": num(latest.Add(-20 * time.Millisecond).UnixMicro())},
+		ExpressionAttributeNames: map[string]string{"#c": "burst/t1000"},
+		ExpressionAttributeValues: map[string]types.AttributeValue{
+			":t": num(latest.Add(-20 * time.Millisecond).UnixMicro()),
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

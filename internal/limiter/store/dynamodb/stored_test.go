@@ -71,7 +71,7 @@ func TestWriteStored(t *testing.T) {
 		return
 	}
 	if _, err := os.Stat(storedFile(*writeStored)); err == nil {
-		t.Fatalf("%s is there: a fixture never changes", storedFile(*writeStored))
+		t.Fatalf("%s exists already, and a fixture must not be changed", storedFile(*writeStored))
 	}
 	client := server(t)
 	c := config(client)

@@ -15,18 +15,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
-// hot is one tenant's requests at many instances.
+// hot holds the requests of one tenant at many instances.
 type hot struct {
 	instances int
 	rate      int // requests per second at all instances together
 	length    time.Duration
 	charges   []limit.Charge
 
-	calls                     atomic.Int64 // that leases made
+	calls                     atomic.Int64 // made by the lease layer
 	requests, allowed, failed atomic.Int64
 }
 
-// calling counts the calls that the lease store makes.
+// calling counts the calls that the lease layer makes.
 type calling struct {
 	limit.Store
 	calls *atomic.Int64
@@ -37,7 +37,7 @@ func (c calling) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 	return c.Store.Decide(ctx, req, now, d)
 }
 
-// run lets the instances ask at random times of their own, in a synctest bubble.
+// run lets the instances send requests at random times, in a synctest bubble.
 func (h *hot) run(t *testing.T, c dynamodb.Config) {
 	var asking sync.WaitGroup
 	var leases []*lease.Store
@@ -51,7 +51,8 @@ func (h *hot) run(t *testing.T, c dynamodb.Config) {
 		asking.Go(func() {
 			at := time.Now()
 			for end := at.Add(h.length); ; {
-				at = at.Add(time.Duration(rand.ExpFloat64() * float64(h.instances) * float64(time.Second) / float64(h.rate)))
+				pause := rand.ExpFloat64() * float64(h.instances) * float64(time.Second) / float64(h.rate)
+				at = at.Add(time.Duration(pause))
 				if at.After(end) {
 					return
 				}
@@ -81,16 +82,16 @@ func (h *hot) ask(t *testing.T, store limit.Store) {
 	}
 }
 
-// Guarantees that a hot tenant is cheap with leases, and that twenty instances that ask at the same times hardly
-// disturb each other: a call of the lease store costs about one write unit, over three limits, whichever of them
-// denies. How often the lease store calls is not tested here. The time is that of a synctest bubble, so a busy machine
-// does not change the counts.
+// Guarantees that leases make a hot tenant cheap, and that twenty instances that call at the same times hardly disturb
+// each other: a call of the lease layer costs about one write unit, over three limits, whichever of them denies. How
+// often the lease layer calls is not tested here. The time is that of a synctest bubble, so a busy machine does not
+// change the counts.
 func TestUnitsLeased(t *testing.T) {
 	const rate = 1000
-	const start = 250.0 // write units that twenty instances use until they know how busy they are
+	const start = 250.0 // write units that twenty instances use until they have estimated the demand
 	for name, test := range map[string]struct {
 		binds limit.Algorithm
-		most  float64 // write units per 1,000 decisions, not counting start
+		most  float64 // write units per 1,000 decisions, without start
 	}{
 		"no limit binds":       {limit.LeakyBucket, 60},
 		"token_bucket binds":   {limit.TokenBucket, 150},
@@ -131,17 +132,18 @@ func TestUnitsLeased(t *testing.T) {
 				"failed", used.Writes, used.Failed,
 				used.Reads, requests, calls, h.allowed.Load(), h.failed.Load())
 			if requests < 7500 || requests > 8500 || calls < 200 {
-				t.Fatalf("%d requests and %d calls: this is not the load that is bounded", requests, calls)
+				t.Fatalf("%d requests and %d calls: the bound below is for another load", requests, calls)
 			}
-			// A few are denied although there is room: their leased units of one counter ended while units of others
-			// were fetched.
+			// A few requests are denied although there is room: their leased units of one counter ended during a call
+			// for units of others.
 			if denied := requests - h.allowed.Load(); (denied > requests/500) != (test.binds != limit.LeakyBucket) {
 				t.Errorf("%d of %d were denied", denied, requests)
 			}
 			if h.failed.Load() > requests/1000 {
 				t.Errorf("%d of %d decisions were not made", h.failed.Load(), requests)
 			}
-			// 1.27 to 1.43 if a bucket denies, depending on which of the calls at one moment come first.
+			// The measured values are 1.27 to 1.43 if a bucket denies. They depend on the order of calls at the same
+			// time.
 			if per := used.Writes / float64(calls); per > 1.6 {
 				t.Errorf("%.2f write units for each call, want at most 1.6", per)
 			}

@@ -27,7 +27,7 @@ func must(tb testing.TB, l limit.Limit) *limit.Limit {
 	return out
 }
 
-// three returns limits per tenant of three algorithms, as a plan has them, wide enough for rate units per second.
+// three returns limits per tenant of three algorithms, as a plan has them. They admit rate units per second.
 func three(tb testing.TB, rate int64) []limit.Charge {
 	wide := func(id string, t limit.Tier) limit.Charge {
 		return limit.Charge{Limit: must(tb, limit.Limit{ID: id, Tiers: []limit.Tier{t}}), Cost: 1}
@@ -54,7 +54,7 @@ func load(tb testing.TB, c dynamodb.Config, writers, each int, charges []limit.C
 			for range each {
 				err := s.Decide(tb.Context(), &limit.Request{Owner: acme, Charges: charges}, next(), &d)
 				switch {
-				case errors.Is(err, dynamodb.ErrUndecided): // when eight processes start at once without copies
+				case errors.Is(err, dynamodb.ErrUndecided): // eight processes start at once without copies
 					o.failed.Add(1)
 				case err != nil:
 					tb.Errorf("Decide: %v", err)
@@ -96,7 +96,8 @@ func TestUnitsExact(t *testing.T) {
 			}
 			used := m.Take()
 			per := used.Writes / float64(o.allowed.Load()+o.denied.Load()) * 1000
-			t.Logf("%.0f write units per 1,000 decisions (%d allowed, %d denied, %d conditions failed), %.0f read units",
+			t.Logf("%.0f write units per 1,000 decisions (%d allowed, %d denied, %d conditions failed), %.0f read "+
+				"units",
 				per, o.allowed.Load(), o.denied.Load(), used.Failed, used.Reads)
 			if per > 1100 {
 				t.Errorf("%.0f write units per 1,000 decisions of three limits, want at most 1100", per)
@@ -121,7 +122,8 @@ func TestUnitsDenied(t *testing.T) {
 	}
 	m.Take()
 	var ticks atomic.Int64
-	o := load(t, c, 8, 59_000/8, charges, func() time.Time { return noon.Add(time.Duration(ticks.Add(1)) * time.Millisecond) })
+	next := func() time.Time { return noon.Add(time.Duration(ticks.Add(1)) * time.Millisecond) }
+	o := load(t, c, 8, 59_000/8, charges, next)
 	if o.failed.Load() > 0 || o.allowed.Load() > 0 {
 		t.Errorf("%d decisions failed and %d were admitted in a window that is used up", o.failed.Load(),
 			o.allowed.Load())

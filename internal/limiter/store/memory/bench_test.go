@@ -12,8 +12,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
-// benchmarkLimits decides over n limits like in, each with another period, of which all admit. If each is set, the last
-// one has a counter for each of ten values.
+// benchmarkLimits decides over n limits like in, each with another period. All decisions are admissions. If each is
+// set, the last limit has a counter for each of ten values.
 func benchmarkLimits(b *testing.B, n int, in limit.Tier, each bool) {
 	const keys = 10_000
 	s, err := memory.New(memory.Config{})

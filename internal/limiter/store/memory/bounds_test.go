@@ -58,8 +58,8 @@ func TestNewErrors(t *testing.T) {
 	}
 }
 
-// A full store must refuse rather than forget a counter in use: forgetting one is a free pass, and whoever can make up
-// owners could make it forget.
+// Guarantees that a full store refuses requests and does not forget a counter in use. A forgotten counter would admit
+// its limit once more, and anybody who can invent owners could cause that.
 func TestFullStoreForgetsNothingInUse(t *testing.T) {
 	const maxBytes = 64 << 10
 	for _, l := range []*limit.Limit{
@@ -79,7 +79,7 @@ func TestFullStoreForgetsNothingInUse(t *testing.T) {
 			refused := 0
 			for i := range 2000 {
 				at := start.Add(time.Duration(i) * time.Millisecond)
-				owner := tenant(20_000 + i) // all names are of the same length
+				owner := tenant(20_000 + i) // all names have the same length
 				ok, err := spend(t, s, owner, at, l)
 				switch {
 				case errors.Is(err, limit.ErrFull):
@@ -94,7 +94,7 @@ func TestFullStoreForgetsNothingInUse(t *testing.T) {
 				}
 			}
 			if refused == 0 || len(in) < 50 {
-				t.Fatalf("%d owners let in and %d refused by %d bytes: the case fills nothing", len(in), refused,
+				t.Fatalf("%d owners let in and %d refused by %d bytes: so the store was never full", len(in), refused,
 					maxBytes)
 			}
 			for _, owner := range in {
@@ -103,8 +103,8 @@ func TestFullStoreForgetsNothingInUse(t *testing.T) {
 						len(in))
 				}
 			}
-			// Once they are no different from unused, there is room for as many others; it may take a few tries to
-			// find.
+			// When the counters are like unused ones, there is room for as many new owners. The store may need a few
+			// requests to find it.
 			again, tries := 0, 0
 			for ; again < len(in) && tries < 4*len(in); tries++ {
 				later := start.Add(26*time.Hour + time.Duration(tries)*200*time.Millisecond)
@@ -121,9 +121,9 @@ func TestFullStoreForgetsNothingInUse(t *testing.T) {
 	}
 }
 
-// Guarantees that a store under pressure is exact: it answers as the model does, or says that it is full and charges
-// nothing. Values that have no room share a counter, as the answer says. Sliding logs without room are stricter than
-// the model (see TestSlidingLogsWithoutRoom), and so are sliding buckets; a store with one budget has no such logs.
+// Guarantees that a small store is exact: it answers as the model does, or says that it is full and charges nothing.
+// Values without room share a counter, and the answer says so. Sliding logs without room are stricter than the model
+// (see TestSlidingLogsWithoutRoom), and so are sliding buckets; a store with one budget has no such logs.
 func TestSmallStoreAgreesWithTheModel(t *testing.T) {
 	for _, oneBudget := range []bool{false, true} {
 		t.Run(fmt.Sprintf("one budget %t", oneBudget), func(t *testing.T) { agreesWithTheModel(t, oneBudget) })
@@ -206,16 +206,15 @@ func agreesWithTheModel(t *testing.T, oneBudget bool) {
 			}
 		}
 		if full == 0 || denied == 0 || decided < 1000 || (shared > 0) == oneBudget {
-			t.Errorf("seed %d: %d decided, %d denied, %d times full, %d shared: the script does not press", seed,
+			t.Errorf("seed %d: %d decided, %d denied, %d times full, %d shared: the script shows too little", seed,
 				decided,
 				denied, full, shared)
 		}
 	}
 }
 
-// What is forgotten must be given back to the byte, else a store that runs for weeks counts itself full, or, worse,
-// empty
-// and grows without bound.
+// Guarantees that the store's count of bytes stays exact when counters come and go: otherwise the store would report
+// that it is full, or grow without bound, after some weeks.
 func TestBytesDoNotDrift(t *testing.T) {
 	const maxBytes = 256 << 10
 	limits := []*limit.Limit{
@@ -232,7 +231,7 @@ func TestBytesDoNotDrift(t *testing.T) {
 			s := newStore(t, maxBytes)
 			now, first := start, 0
 			for round := range 30 {
-				held := 0 // owners in use at once
+				held := 0 // owners in use at the same time
 				for i := range 1500 {
 					now = now.Add(time.Millisecond)
 					charges := []limit.Charge{{Limit: subject, Value: limit.ValueOf(fmt.Sprint("user-", i%17)),
@@ -275,7 +274,7 @@ func TestBytesDoNotDrift(t *testing.T) {
 	}
 }
 
-// The bound is in bytes of the estimate, so the estimate must be about what the process really takes.
+// Guarantees that the estimate of bytes, to which the bound applies, is about what the process takes.
 func TestBytesEstimate(t *testing.T) {
 	if memory.RaceEnabled {
 		t.Skip("the race detector's own memory is in the heap's figures")
@@ -325,7 +324,7 @@ func TestBytesEstimate(t *testing.T) {
 		}},
 		{"logs of which most has ended at once", func(s *memory.Store) {
 			for i := range 400 {
-				for j := range 700 { // which fill the room that a log has then
+				for j := range 700 { // which fill the memory that a log has after that
 					mustSpend(t, s, tenant(i), start.Add(time.Duration(j)*time.Microsecond), log)
 				}
 				mustSpend(t, s, tenant(i), start.Add(30*time.Minute), log)
@@ -337,7 +336,7 @@ func TestBytesEstimate(t *testing.T) {
 		{"logs of which most has ended bit by bit", func(s *memory.Store) {
 			for i := range 400 {
 				at := start
-				for n := 263; n > 0; n = n * 5 / 8 { // fewer end in each minute than stay
+				for n := 263; n > 0; n = n * 5 / 8 { // fewer units end in each minute than stay
 					at = at.Add(time.Minute)
 					for j := range n {
 						mustSpend(t, s, tenant(i), at.Add(time.Duration(j)*time.Microsecond), log)
@@ -408,7 +407,7 @@ func mustSpend(tb testing.TB, s *memory.Store, owner limit.Owner, now time.Time,
 	}
 }
 
-// mustSpendAs is mustSpend for one of the owner's subjects.
+// mustSpendAs is mustSpend for a subject of the owner.
 func mustSpendAs(tb testing.TB, s *memory.Store, owner limit.Owner, now time.Time, l *limit.Limit, subject int) {
 	tb.Helper()
 	var d limit.Decision
@@ -419,7 +418,7 @@ func mustSpendAs(tb testing.TB, s *memory.Store, owner limit.Owner, now time.Tim
 	}
 }
 
-// Whoever makes up values for one tenant gets one shared counter, not the store's memory.
+// Guarantees that invented values of one tenant get one shared counter, and do not use up the store's memory.
 func TestValuesAreBounded(t *testing.T) {
 	s := newStore(t, 0)
 	l := newLimit(t, limit.Limit{ID: "subject", Per: "subject", MaxValues: 100,
@@ -443,7 +442,7 @@ func TestValuesAreBounded(t *testing.T) {
 	if most > 64<<10 {
 		t.Errorf("50000 values took %d bytes, want what 101 take", most)
 	}
-	// Values that are no different from unused make room for others.
+	// Values whose counters are like unused ones make room for others.
 	var d limit.Decision
 	later := start.Add(3 * time.Hour)
 	for i := range 500 {
@@ -459,13 +458,14 @@ func TestValuesAreBounded(t *testing.T) {
 	}
 }
 
-// Sweeping while others decide must not lose a counter in use nor let one be charged twice.
+// Guarantees that sweeps during concurrent decisions neither lose a counter in use nor charge one twice.
 func TestManyOwnersAtOnceWithSweeping(t *testing.T) {
 	const owners, goroutines, each, capacity = 300, 32, 1500, 4
 	s := newStore(t, 48<<10)
 	kept := newLimit(t, limit.Limit{ID: "kept", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow,
 		Threshold: capacity, Period: 24 * time.Hour}}})
-	passing := bucket(t, "passing", 1000, 1, time.Second) // full again in a ms, so soon stale
+	// full again after a ms, so that its counters can soon be forgotten
+	passing := bucket(t, "passing", 1000, 1, time.Second)
 	var admitted [owners]atomic.Int64
 	var full, ticks atomic.Int64
 	var wg sync.WaitGroup
@@ -507,14 +507,14 @@ func TestManyOwnersAtOnceWithSweeping(t *testing.T) {
 		}
 	}
 	if spent < 20 {
-		t.Errorf("%d owners used up their limit, %d times full: the test presses nothing", spent, full.Load())
+		t.Errorf("%d owners used up their limit, %d times full: the test shows too little", spent, full.Load())
 	}
 	if got := s.Bytes(); got > 48<<10 || got < 0 {
 		t.Errorf("the store takes %d bytes, want at most %d", got, 48<<10)
 	}
 }
 
-// The hot path allocates nothing: garbage at a million decisions a second would be the limiter's largest cost.
+// Guarantees that a decision allocates nothing. At a million decisions a second, garbage would be the largest cost.
 func TestDecideDoesNotAllocate(t *testing.T) {
 	if memory.RaceEnabled {
 		t.Skip("the race detector allocates")
@@ -553,7 +553,7 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// The calendar period of a quota is looked up for each decision, and computed once for the period.
+// Guarantees that a decision over a quota allocates nothing: the calendar period is computed once for each period.
 func TestQuotaDecisionDoesNotAllocate(t *testing.T) {
 	if memory.RaceEnabled {
 		t.Skip("the race detector allocates")
@@ -581,8 +581,8 @@ func TestQuotaDecisionDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// Guarantees that a request which names the shared counter of all other values, and a value that is sent to it because
-// the limit has no room for more, is refused in either order: one counter would be charged twice for one request.
+// Guarantees that a request is refused if it names the shared counter of all other values together with a value that is
+// counted there because the limit has no room for more, in either order. One counter would otherwise be charged twice.
 func TestSharedCounterTwiceInARequest(t *testing.T) {
 	s := newStore(t, 0)
 	l := newLimit(t, limit.Limit{ID: "l", Per: "subject", MaxValues: 1, Tiers: []limit.Tier{
@@ -599,7 +599,7 @@ func TestSharedCounterTwiceInARequest(t *testing.T) {
 	if err := ask(ann); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // without the shared counter, and with it
+	for range 2 { // before the shared counter exists, and after
 		for _, values := range [][]limit.Value{{bob, others}, {others, bob}} {
 			if err := ask(values...); !errors.Is(err, limit.ErrDuplicateCounter) {
 				t.Errorf("values %v: %v, want ErrDuplicateCounter", values, err)

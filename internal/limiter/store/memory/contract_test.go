@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
-// newStore is a store that holds at most so many bytes; 0 means the default.
+// newStore returns a store that holds at most maxBytes bytes; 0 selects the default.
 func newStore(tb testing.TB, maxBytes int64) *memory.Store {
 	tb.Helper()
 	s, err := memory.New(memory.Config{MaxBytes: maxBytes, Log: slog.New(slog.DiscardHandler)})

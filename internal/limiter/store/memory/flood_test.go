@@ -20,14 +20,14 @@ func address(i int) limit.Owner {
 	return limit.Owner{Kind: limit.Address, Name: fmt.Sprintf("%032x", i)}
 }
 
-// daily is an ipLimit whose counters stay in use for days.
+// daily returns an ipLimit whose counters stay in use for days.
 func daily(tb testing.TB, threshold int64) *limit.Limit {
 	tb.Helper()
 	return newLimit(tb, limit.Limit{ID: "per-address", Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Threshold: threshold, Period: 24 * time.Hour}}})
 }
 
-// flood has so many addresses spend one unit each, and returns how many were let in.
+// flood lets that many addresses spend one unit each, and returns how many were admitted.
 func flood(tb testing.TB, s *memory.Store, first, addresses int, now time.Time, limits ...*limit.Limit) (in int) {
 	tb.Helper()
 	for i := range addresses {
@@ -42,12 +42,12 @@ func flood(tb testing.TB, s *memory.Store, first, addresses int, now time.Time, 
 	return in
 }
 
-// Guarantees that a tenant is decided exactly after any number of addresses: without it, anybody who can send from many
-// addresses locks out every tenant that the process has not seen yet.
+// Guarantees that the decisions for a tenant are exact after requests from any number of addresses. Otherwise a caller
+// with many addresses could make every tenant be denied that has no counter yet.
 func TestFloodOfAddressesLeavesRoomForTenants(t *testing.T) {
 	const maxBytes = 1 << 20
 	s := newStore(t, maxBytes)
-	flood(t, s, 0, 20_000, start, daily(t, 1000)) // 20,000 owners take 10 MB
+	flood(t, s, 0, 20_000, start, daily(t, 1000)) // 20,000 owners would take 10 MB
 	l := newLimit(t, limit.Limit{ID: "hourly", Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Threshold: 3, Period: time.Hour}}})
 	const tenants = 1000 // about 500 KB
@@ -68,8 +68,9 @@ func TestFloodOfAddressesLeavesRoomForTenants(t *testing.T) {
 	}
 }
 
-// Guarantees that a counter which addresses share comes free with its windows, also if the windows of each address
-// begin at a time of its own (align: tenant): those of the shared counter must not move with whoever asks.
+// Guarantees that a counter which addresses share becomes free with its windows, also if the windows of each address
+// begin at another time (align: tenant). The windows of the shared counter must not move with the address of the
+// request.
 func TestSharedCounterComesFree(t *testing.T) {
 	for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow} {
 		t.Run(algorithm.String(), func(t *testing.T) {
@@ -82,8 +83,8 @@ func TestSharedCounterComesFree(t *testing.T) {
 			for i := range periods * 60 {
 				in += flood(t, s, 1_000_000+i*10, 10, start.Add(time.Duration(i)*time.Minute), l)
 			}
-			// There is one group at least. Where its windows begin is not known, so the first and the last one may be
-			// cut short.
+			// There is at least one group. Nobody knows where its windows begin, so the first and the last one may be
+			// shorter.
 			if least := threshold * (periods - 2); in < least {
 				t.Errorf("%d of the addresses without room were admitted in %d periods, want at least %d", in, periods,
 					least)
@@ -92,7 +93,7 @@ func TestSharedCounterComesFree(t *testing.T) {
 	}
 }
 
-// Guarantees that an address which has a counter keeps it through a flood, exactly.
+// Guarantees that an address that has a counter keeps it during a flood.
 func TestFloodForgetsNoAddress(t *testing.T) {
 	s, l := newStore(t, 256<<10), daily(t, 2)
 	const early = 20
@@ -106,8 +107,8 @@ func TestFloodForgetsNoAddress(t *testing.T) {
 	}
 }
 
-// Guarantees that addresses without room share many counters and not one, so that one of them does not use up the limit
-// of all the others. Which counter an address shares differs from process to process, so nobody can aim at another's.
+// Guarantees that addresses without room share many counters, so that one address does not use up the limit of all
+// others. The counter that an address shares differs from process to process, so nobody can choose a victim.
 func TestNewAddressesShareManyCounters(t *testing.T) {
 	const maxBytes = 8 << 20
 	l := daily(t, 1)
@@ -135,8 +136,8 @@ func TestNewAddressesShareManyCounters(t *testing.T) {
 	}
 }
 
-// Guarantees that an address never gets more by sharing: what the shared counter admitted still counts when the address
-// gets a counter of its own.
+// Guarantees that an address never gets more by sharing a counter: the units that the shared counter admitted still
+// count when the address gets a counter of its own.
 func TestAddressTakesItsSharedCounterAlong(t *testing.T) {
 	for _, tier := range []limit.Tier{
 		{Algorithm: limit.FixedWindow, Threshold: 4, Period: time.Hour},
@@ -165,8 +166,9 @@ func TestAddressTakesItsSharedCounterAlong(t *testing.T) {
 				if n != 3 {
 					t.Fatalf("%d of 3 units passed in the shared counter", n)
 				}
-				now := start.Add(5 * time.Minute) // the fillers are as if unused, and make room
-				for i := range 400 {              // whoever comes sweeps
+				// the counters of the other addresses are like unused ones, and make room
+				now := start.Add(5 * time.Minute)
+				for i := range 400 { // each new owner makes the store sweep
 					now = now.Add(200 * time.Millisecond)
 					if _, err := spend(t, s, tenant(i), now, passing); err != nil && !errors.Is(err, limit.ErrFull) {
 						t.Fatal(err)
@@ -183,9 +185,10 @@ func TestAddressTakesItsSharedCounterAlong(t *testing.T) {
 					t.Errorf("%d units of 4 passed in one hour, in the shared counter and then in its own", n)
 				}
 				if in := flood(t, s, 8888, 1, now, l); in != 1 {
-					t.Error("the address was still counted in the shared counter, which has one unit left: the case shows nothing")
+					t.Error("the address was still counted in the shared counter, which has one unit left: so the " +
+						"test shows nothing")
 				}
-				over := 80 * time.Minute // of a sliding window, most of what it admitted
+				over := 80 * time.Minute // after this time most of what a sliding window admitted counts no longer
 				if tier.Algorithm == limit.SlidingLog {
 					over = 62 * time.Minute
 				}
@@ -197,7 +200,8 @@ func TestAddressTakesItsSharedCounterAlong(t *testing.T) {
 	}
 }
 
-// Guarantees that an address cannot leave its own used-up counter by asking for a limit that it has no counter of yet.
+// Guarantees that an address whose counter is used up gets no shared counter if it asks for a limit that it has no
+// counter of yet.
 func TestFloodDoesNotFreeAUsedUpCounter(t *testing.T) {
 	s, used := newStore(t, 128<<10), daily(t, 1)
 	other := newLimit(t, limit.Limit{ID: "writes", Tiers: []limit.Tier{
@@ -211,13 +215,13 @@ func TestFloodDoesNotFreeAUsedUpCounter(t *testing.T) {
 	}
 }
 
-// Guarantees that a look tells what a decision would.
+// Guarantees that a peek at a shared counter says what a decision would.
 func TestPeekAtASharedCounter(t *testing.T) {
 	s, l := newStore(t, 128<<10), daily(t, 1)
-	flood(t, s, 0, 5000, start, l) // the shared counters are used up, too
+	flood(t, s, 0, 5000, start, l) // uses up the shared counters, too
 	each := perValue(t, limit.Tier{Algorithm: limit.FixedWindow, Threshold: 1, Period: 24 * time.Hour})
 	for _, owner := range []limit.Owner{{Kind: limit.Anonymous}, tenant(1)} {
-		values(t, s, owner, each, 1000, 1, start) // and so are those of other values
+		values(t, s, owner, each, 1000, 1, start) // uses up the shared counters of other values
 	}
 	lacking := []limit.Charge{{Limit: each, Value: limit.ValueOf("new"), Cost: 1}}
 	for _, req := range []limit.Request{
@@ -227,18 +231,18 @@ func TestPeekAtASharedCounter(t *testing.T) {
 	} {
 		var d limit.Decision
 		if err := s.Peek(t.Context(), &req, start, &d); err != nil || d.Allowed {
-			t.Errorf("%c: a look says allowed %t, %v; a decision is denied", req.Owner.Kind, d.Allowed, err)
+			t.Errorf("%c: a peek says allowed %t, %v; a decision is denied", req.Owner.Kind, d.Allowed, err)
 		}
 	}
 }
 
-// perValue is a limit with a counter for each value, of which there may be very many.
+// perValue returns a limit with a counter for each value, of which there may be very many.
 func perValue(tb testing.TB, tier limit.Tier) *limit.Limit {
 	tb.Helper()
 	return newLimit(tb, limit.Limit{ID: "each", Per: "ip", MaxValues: 1_000_000, Tiers: []limit.Tier{tier}})
 }
 
-// values has the owner spend units of so many values, one at a time and a µs apart, and returns how many were admitted.
+// values spends units of n values, one unit at a time and a µs apart, and returns how many were admitted.
 func values(tb testing.TB, s *memory.Store, o limit.Owner, l *limit.Limit, n, units int, now time.Time) (admitted int) {
 	tb.Helper()
 	var d limit.Decision
@@ -255,11 +259,12 @@ func values(tb testing.TB, s *memory.Store, o limit.Owner, l *limit.Limit, n, un
 	return admitted
 }
 
-// longLog is a tier that may have an entry for each of many requests, for a day.
+// longLog is a tier that may keep an entry for each of many requests for a day.
 var longLog = limit.Tier{Algorithm: limit.SlidingLog, Threshold: limit.MaxLogEntries, Period: 24 * time.Hour}
 
-// Guarantees that the entries of sliding logs are part of the memory of addresses and anonymous calls: no number of
-// requests without a credential takes the room of tenants, or ends in an error, so that onStoreFailure would decide.
+// Guarantees that the entries of sliding logs count as memory of addresses and anonymous calls: requests without a
+// credential, however many, neither take the memory of tenants nor end in an error, which would leave the decision to
+// onStoreFailure.
 func TestFloodOfSlidingLogs(t *testing.T) {
 	const maxBytes = 1 << 20
 	all := newLimit(t, limit.Limit{ID: "all", Tiers: []limit.Tier{longLog}})
@@ -290,7 +295,7 @@ func TestFloodOfSlidingLogs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t, maxBytes)
 			fill(t, s)
-			// A few counters are always made: those that the plans ask for.
+			// The first counters of each limit are always made.
 			if got := s.Bytes(); got < maxBytes/10 || got > maxBytes/4+2048 {
 				t.Errorf("the flood takes %d bytes of %d, want a tenth at least, and a quarter at most", got, maxBytes)
 			}
@@ -299,7 +304,7 @@ func TestFloodOfSlidingLogs(t *testing.T) {
 	}
 }
 
-// roomForOthers checks that so many new tenants are decided exactly.
+// roomForOthers checks that the decisions for that many new tenants are exact.
 func roomForOthers(tb testing.TB, s *memory.Store, tenants int) {
 	tb.Helper()
 	l := daily(tb, 2)
@@ -312,16 +317,16 @@ func roomForOthers(tb testing.TB, s *memory.Store, tenants int) {
 	}
 }
 
-// Guarantees that a sliding log without room is stricter than it says, and not looser: whatever the memory, an address
-// never gets more than its threshold within a period. It gets at least one threshold and then a period's wait, so a
-// flood does not lock out an address that has a counter.
+// Guarantees that a sliding log without room is stricter than its limit, never looser: however small the memory is, an
+// address never gets more than its threshold within a period. It gets at least one threshold and then has to wait for a
+// period, so a flood does not deny an address for long that has a counter.
 func TestSlidingLogsWithoutRoom(t *testing.T) {
 	const threshold, period, addresses = 20, time.Minute, 30
 	l := newLimit(t, limit.Limit{ID: "log", Tiers: []limit.Tier{
 		{Algorithm: limit.SlidingLog, Threshold: threshold, Period: period}}})
 	s := newStore(t, 128<<10)
 	r := rand.New(rand.NewPCG(1, 2))
-	flood(t, s, 0, addresses, start, l) // each has a counter of its own
+	flood(t, s, 0, addresses, start, l) // each address has a counter of its own
 	flood(t, s, 1000, 500, start, daily(t, 1))
 	admitted := make([][]time.Time, addresses)
 	for i := range admitted {
@@ -344,7 +349,7 @@ func TestSlidingLogsWithoutRoom(t *testing.T) {
 				period)
 		}
 	}
-	// 1,000 s are 16 periods, and in two of them there is one threshold at least.
+	// 1,000 s are 16 periods, and two periods admit at least one threshold.
 	for i := range admitted {
 		if n := len(admitted[i]); n < 8*threshold {
 			t.Errorf("address %d was admitted %d times in %s, want %d at least", i, n, now.Sub(start), 8*threshold)
@@ -352,8 +357,8 @@ func TestSlidingLogsWithoutRoom(t *testing.T) {
 	}
 }
 
-// Guarantees that one tenant cannot take the memory of all others, whatever its callers send: without it, one stolen
-// key is enough to have every new tenant denied. What the tenant was counted for stays counted.
+// Guarantees that one tenant cannot take the memory of all others, whatever its callers send. Otherwise a stolen key
+// would be enough to make every new tenant be denied. What the tenant has spent stays counted.
 func TestOneTenantLeavesRoomForOthers(t *testing.T) {
 	const maxBytes = 1 << 20
 	window := limit.Tier{Algorithm: limit.FixedWindow, Threshold: 1, Period: 24 * time.Hour}
@@ -407,8 +412,8 @@ func TestOneTenantLeavesRoomForOthers(t *testing.T) {
 	}
 }
 
-// Guarantees that calls without a credential can make up values, and neither take the tenants' room nor be locked out
-// by addresses: a value without room shares a counter with some of the other values.
+// Guarantees that calls without a credential can invent values without taking the memory of tenants, and that addresses
+// cannot make them be denied: a value without room shares a counter with some of the other values.
 func TestFloodOfAnonymousValues(t *testing.T) {
 	s := newStore(t, 512<<10)
 	anonymous := limit.Owner{Kind: limit.Anonymous}
@@ -445,7 +450,7 @@ func TestFloodOfAnonymousValues(t *testing.T) {
 	}
 }
 
-// Guarantees that a store that counts addresses alone gives them all of its room.
+// Guarantees that a store that only counts addresses gives them all of its memory.
 func TestUnidentifiedBytes(t *testing.T) {
 	owners := func(share int64) int64 {
 		s, err := memory.New(memory.Config{MaxBytes: 1 << 20, UnidentifiedBytes: share,
@@ -467,8 +472,8 @@ func TestUnidentifiedBytes(t *testing.T) {
 	}
 }
 
-// Guarantees that shared counters admit no unit too many, however many ask at once, while addresses get counters of
-// their own again.
+// Guarantees that concurrent requests never exceed the limits of shared counters, while addresses get counters of their
+// own again.
 func TestSharedCountersAtOnce(t *testing.T) {
 	const addresses, goroutines, capacity = 200, 16, 3
 	s, l := newStore(t, 64<<10), daily(t, capacity)
@@ -507,7 +512,7 @@ func TestSharedCountersAtOnce(t *testing.T) {
 	}
 }
 
-// Guarantees that the operator hears of a flood, and that the flood cannot fill the log.
+// Guarantees that a flood is logged, once a minute.
 func TestFloodIsLoggedOnceAMinute(t *testing.T) {
 	var log bytes.Buffer
 	s, err := memory.New(memory.Config{MaxBytes: 128 << 10, Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -517,7 +522,7 @@ func TestFloodIsLoggedOnceAMinute(t *testing.T) {
 	l := daily(t, 1000)
 	flood(t, s, 0, 40, start, l)
 	if log.Len() > 0 {
-		t.Errorf("there is room, and the log has %s", log.String())
+		t.Errorf("there is room, but the log says %s", log.String())
 	}
 	for i := range 3 {
 		flood(t, s, 1000*(i+1), 500, start.Add(time.Duration(i)*time.Minute), l)
@@ -535,7 +540,7 @@ func TestFloodIsLoggedOnceAMinute(t *testing.T) {
 	}
 }
 
-// Guarantees that a decision says why it could not be made where tenants have filled the store.
+// Guarantees that the error says why no decision was possible if tenants have filled the store.
 func TestFullOfTenants(t *testing.T) {
 	s, l := newStore(t, 64<<10), daily(t, 1)
 	var err error

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Guarantees that the room of counters that have gone is given back: other owners get it, as far as the store counts.
+// Guarantees that the memory of counters that were dropped is freed, and that the store's count of bytes says so.
 func TestOwnerGivesRoomBack(t *testing.T) {
 	if RaceEnabled {
 		t.Skip("the race detector's own memory is in the heap's figures")
@@ -54,7 +54,7 @@ func TestOwnerGivesRoomBack(t *testing.T) {
 	}
 }
 
-// Guarantees that receipts have names of their own when more than 2^32 numbers were given out.
+// Guarantees that receipts have different names after more than 2^32 numbers were used.
 func TestManyReceipts(t *testing.T) {
 	s, err := New(Config{})
 	if err != nil {
@@ -69,7 +69,7 @@ func TestManyReceipts(t *testing.T) {
 		}
 	}
 	given[s.nextID(nil)] = true
-	// the second and the third have some in common
+	// the second and the third range overlap
 	if want := 4*2*receiptsAtOnce - receiptsAtOnce + 1; len(given) != want {
 		t.Errorf("%d different names, want %d", len(given), want)
 	}

@@ -12,12 +12,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Guarantees that no charge is lost or made twice while records move: owners get counters one after the other, are
-// swept, and come back, while others decide about the same owners and refund.
+// Guarantees that no charge is lost or made twice while records move in memory: owners get counters one after the
+// other, are swept and come back, while others decide about the same owners and refund.
 func TestRecordsMoveWhileOthersDecide(t *testing.T) {
 	const owners, goroutines, each = 40, 16, 4000
 	var limits []*limit.Limit
-	for i := range 11 { // more than lie behind a record
+	for i := range 11 { // more than fit behind a record
 		limits = append(limits, newLimit(t, limit.Limit{ID: fmt.Sprint("daily-", i), Tiers: []limit.Tier{
 			{Algorithm: limit.FixedWindow, Threshold: 200, Period: 24 * time.Hour}}}))
 	}
@@ -43,7 +43,7 @@ func TestRecordsMoveWhileOthersDecide(t *testing.T) {
 				}
 				owner := r.IntN(owners)
 				req := limit.Request{Owner: tenant(owner)}
-				first := r.IntN(1 + min(len(limits)-1, i*len(limits)/each*2)) // counters come bit by bit
+				first := r.IntN(1 + min(len(limits)-1, i*len(limits)/each*2)) // counters are added step by step
 				for j := first; j < len(limits) && j < first+3; j++ {
 					req.Charges = append(req.Charges, limit.Charge{Limit: limits[j], Cost: 1})
 				}
@@ -92,8 +92,8 @@ func TestRecordsMoveWhileOthersDecide(t *testing.T) {
 	}
 }
 
-// Guarantees that an owner's counters are the same ones whatever requests name first: in any order, in a new version of
-// the plan, and with more limits than lie behind a record.
+// Guarantees that an owner keeps its counters whatever requests name first: in any order, after a new version of the
+// plan, and with more limits than fit behind a record.
 func TestCountersInAnyOrder(t *testing.T) {
 	version := func(threshold int64) (limits []*limit.Limit) {
 		for i := range 12 {
@@ -144,7 +144,7 @@ func numberOf(l *limit.Limit) (n int) {
 	return n
 }
 
-// Guarantees that look-ups stay short, and the memory small, however many owners come and go.
+// Guarantees that look-ups stay short and the memory small, however many owners come and go.
 func TestOwnersComeAndGo(t *testing.T) {
 	s, l := newStore(t, 4<<20), bucket(t, "passing", 1000, 1, time.Second)
 	most := int64(0)
@@ -167,8 +167,8 @@ func TestOwnersComeAndGo(t *testing.T) {
 	}
 }
 
-// Guarantees that a counter counts by the version of its limit that was charged last: the store forgets it when that
-// version says that it is as if unused, and not earlier.
+// Guarantees that a counter follows the version of its limit that was charged last: the store forgets it when the
+// counter is like an unused one by that version, and not earlier.
 func TestCounterOfAChangedLimitIsRemembered(t *testing.T) {
 	quick, slow := bucket(t, "bucket", 3600, 2, time.Hour), bucket(t, "bucket", 1, 2, time.Hour)
 	subject := func(rate int64) *limit.Limit {
@@ -203,8 +203,8 @@ func TestCounterOfAChangedLimitIsRemembered(t *testing.T) {
 	}
 }
 
-// Guarantees that two values which share the counter of other values are not charged to it twice in one decision,
-// whether that counter exists already or not.
+// Guarantees that two values of a request that share the counter of other values are not both charged to it, whether or
+// not that counter exists.
 func TestValuesOfOneRequestShareNoCounter(t *testing.T) {
 	s, l := newStore(t, 0), newLimit(t, limit.Limit{ID: "subject", Per: "subject", MaxValues: 1, Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Hour}}})

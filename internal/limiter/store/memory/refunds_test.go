@@ -11,14 +11,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
-// monthly is a quota of n units a month.
+// monthly returns a quota of n units a month.
 func monthly(tb testing.TB, n int64) *limit.Limit {
 	tb.Helper()
 	return newLimit(tb, limit.Limit{ID: "monthly", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: n,
 		Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}})
 }
 
-// charge takes a unit of l. It fails tb if the store does not admit it.
+// charge charges a unit of l. It fails tb if the store does not admit it.
 func charge(tb testing.TB, s *memory.Store, owner limit.Owner, now time.Time, l *limit.Limit) *limit.Receipt {
 	tb.Helper()
 	var d limit.Decision
@@ -39,15 +39,15 @@ func usedOf(tb testing.TB, s *memory.Store, owner limit.Owner, now time.Time, l 
 	return d.Results[0].Used()
 }
 
-// What a store remembers of refunds must not take the room of its counters. Two million refunds within the life of a
-// receipt, or at a clock that stands still, leave decisions as they were. A refund that is refused has given nothing
-// back, and one that was made is never made again.
+// Guarantees that refunds do not take the memory of counters. After two million refunds within the life of a receipt,
+// or with a clock that stands still, the store decides as before. A refused refund has given nothing back, and a refund
+// is never made twice.
 func TestRefundsNeverFailDecisions(t *testing.T) {
 	const maxBytes = 64 << 20
 	for _, tc := range []struct {
 		name     string
 		refunds  int
-		between  int // decisions that are not refunded, for each that is
+		between  int // decisions that are not refunded, for each one that is
 		maxBytes int64
 		step     time.Duration
 		refused  bool
@@ -84,7 +84,7 @@ func TestRefundsNeverFailDecisions(t *testing.T) {
 			if got := usedOf(t, s, owner, now, l); got != kept {
 				t.Errorf("the quota has counted %d units, and %d were charged and not given back", got, kept)
 			}
-			for i := range 1000 { // there is room for others' counters
+			for i := range 1000 { // there is room for counters of others
 				charge(t, s, tenant(2+i), now, l)
 			}
 			if (refused > 0) != tc.refused {
@@ -102,7 +102,8 @@ func TestRefundsNeverFailDecisions(t *testing.T) {
 			if _, err := s.Refund(t.Context(), lastRefused, 0, now); !errors.Is(err, limit.ErrRefundsFull) {
 				t.Errorf("the refund that was refused, again: %v, want ErrRefundsFull", err)
 			}
-			// Four minutes later it is refused still, and once the first refunds are forgotten it is made.
+			// Four minutes later the refund is still refused. It is made when the store has forgotten the first
+			// refunds.
 			now = now.Add(4 * time.Minute)
 			late := charge(t, s, owner, now, l)
 			if _, err := s.Refund(t.Context(), late, 0, now); !errors.Is(err, limit.ErrRefundsFull) {
@@ -120,8 +121,8 @@ func TestRefundsNeverFailDecisions(t *testing.T) {
 	}
 }
 
-// Whatever the clock does, however many receipts come and go, and whoever is forgotten meanwhile: no receipt gives
-// anything back twice.
+// Guarantees that no receipt gives anything back twice, whatever the clock does, however many receipts there are, and
+// whichever counters are forgotten meanwhile.
 func TestRefundedOnceWhateverTheClock(t *testing.T) {
 	for seed := range uint64(8) {
 		r := rand.New(rand.NewPCG(seed, 23))
@@ -142,7 +143,7 @@ func TestRefundedOnceWhateverTheClock(t *testing.T) {
 				if r.IntN(8) == 0 {
 					now = now.Add(leap - 2*leap*time.Duration(r.IntN(2)))
 				}
-			case 3: // sweeps
+			case 3: // sweeps counters
 				_, _ = spend(t, s, tenant(1000+step), now, passing)
 			}
 			if r.IntN(3) > 0 || len(all) == 0 {
@@ -172,14 +173,14 @@ func TestRefundedOnceWhateverTheClock(t *testing.T) {
 			}
 		}
 		if refunds == 0 || expired == 0 || repeated == 0 {
-			t.Errorf("seed %d: %d refunds, %d expired, %d repeated, %d refused: the script tests little", seed,
+			t.Errorf("seed %d: %d refunds, %d expired, %d repeated, %d refused: the script shows too little", seed,
 				refunds, expired, repeated, full)
 		}
 	}
 }
 
-// A receipt names itself. Receipts of other stores, which a store of leases or of two halves hands on, are told apart
-// from the store's own, and from each other.
+// Guarantees that a store tells receipts of other stores from its own ones and from each other. A lease layer and a
+// router hand such receipts on.
 func TestRefundsOfOtherStores(t *testing.T) {
 	s, l, owner := newStore(t, 0), monthly(t, 1000), tenant(1)
 	var receipts []*limit.Receipt
@@ -205,8 +206,8 @@ func TestRefundsOfOtherStores(t *testing.T) {
 	}
 }
 
-// A bucket to which something was refunded is full earlier, and yet is remembered for as long as receipts from before
-// may be refunded: they go by what came back since.
+// Guarantees that a bucket with a refund is remembered for as long as earlier receipts may be refunded, although the
+// refund makes the bucket full earlier: the amount that such a receipt gives back depends on what was refunded since.
 func TestRefundedBucketIsRemembered(t *testing.T) {
 	s, l, owner := newStore(t, 0), bucket(t, "bucket", 1, 100, time.Second), tenant(1)
 	spendUnits := func(after time.Duration, units int64) *limit.Receipt {
@@ -224,7 +225,7 @@ func TestRefundedBucketIsRemembered(t *testing.T) {
 	subject := newLimit(t, limit.Limit{ID: "subject", Per: "subject",
 		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1,
 			Period: time.Second}}})
-	for i := range 100 { // each new counter makes the store look for some that it may forget
+	for i := range 100 { // each new counter makes the store look for counters that it may forget
 		var d limit.Decision
 		req := limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: subject,
 			Value: limit.ValueOf(fmt.Sprint("user-", i)), Cost: 1}}}
@@ -232,7 +233,7 @@ func TestRefundedBucketIsRemembered(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	spendUnits(57*time.Second, 100) // the bucket was full
+	spendUnits(57*time.Second, 100) // the bucket was full before
 	if back, err := s.Refund(t.Context(), late, 0, start.Add(60*time.Second)); err != nil || back.Units[0] != 0 {
 		t.Errorf("%+v, %v; want nothing: without the charge the bucket would have been full, too", back, err)
 	}

@@ -113,6 +113,7 @@ func (s *Store) logSharing(o limit.Owner, now int64) {
 		return
 	}
 	s.log.Warn("the counters of addresses and of anonymous calls have used up their memory: new ones share "+
-		"counters, which makes their limits stricter; shorten the periods of these limits, or give counters more memory",
+		"counters, which makes their limits stricter; shorten the periods of these limits, or give counters more "+
+		"memory",
 		"bytes", b.used.Load(), "most", b.maxBytes, "groups", len(s.shared.groups))
 }

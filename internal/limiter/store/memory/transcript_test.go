@@ -17,14 +17,15 @@ import (
 
 var (
 	record     = flag.Bool("record", false, "write the digests of the scripts to testdata instead of comparing them")
-	transcript = flag.Int64("transcript", -1, "print the transcript of the script with this number instead of comparing")
+	transcript = flag.Int64("transcript", -1,
+		"print the transcript of the script with this number instead of comparing")
 )
 
 const digests = "testdata/decisions-71d6d5d.txt"
 
-// Guarantees that nothing which was rewritten since commit 71d6d5d has changed a decision: what it remembers, how it
-// counts, and what it tells. The digests were written by the code of that commit. To see what differs, put this file
-// into its internal/store/memory, with the import paths of then, and run the test with -transcript there and here.
+// Guarantees that decisions are the same as those of commit 71d6d5d: what the store remembers, how it counts, and what
+// it answers. The code of that commit has written the digests. To find a difference, copy this file into
+// internal/store/memory of that commit, change the import paths, and run the test there and here with -transcript.
 func TestDecisionsAsOfCommit71d6d5d(t *testing.T) {
 	const scripts, steps = 300, 400
 	if *transcript >= 0 {
@@ -58,8 +59,8 @@ func TestDecisionsAsOfCommit71d6d5d(t *testing.T) {
 	}
 }
 
-// runScript makes random limits, and then decides, peeks and refunds, at a clock that steps back at times. The limits
-// change while it runs. All that a caller can read of the answers is written to out, a line for each step.
+// runScript makes random limits, and then decides, peeks and refunds, with a clock that sometimes steps back. The
+// limits change while it runs. It writes all that a caller can read of the answers to out, one line for each step.
 func runScript(tb testing.TB, seed uint64, steps int, out io.Writer) {
 	r := rand.New(rand.NewPCG(seed, 71))
 	s, err := memory.New(memory.Config{})
@@ -123,7 +124,7 @@ func runScript(tb testing.TB, seed uint64, steps int, out io.Writer) {
 	}
 }
 
-// stepClock returns the time of the next step, at most MaxSkew before the latest time of all.
+// stepClock returns the time of the next step, which is at most MaxSkew before the latest time so far.
 func stepClock(r *rand.Rand, now, latest time.Time) time.Time {
 	most := []time.Duration{time.Second, time.Second, time.Second, 40 * 24 * time.Hour,
 		-4 * time.Second}[max(0, r.IntN(60)-55)]

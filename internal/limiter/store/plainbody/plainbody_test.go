@@ -11,8 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/plainbody"
 )
 
-// answersEarly is an HTTP client that closes the body of the request when all of it has been read but its end not seen,
-// as the SDK does when the reply begins early, and then reads on, as net/http does.
+// answersEarly is an HTTP client that closes the body of a request after its last byte was read and before its end was
+// seen, as the SDK does when the reply begins early. It then reads on, as net/http does.
 type answersEarly struct{ err error }
 
 func (c *answersEarly) Do(r *http.Request) (*http.Response, error) {
@@ -26,7 +26,7 @@ func (c *answersEarly) Do(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK}, nil
 }
 
-// Guarantees that reading on after the last byte of a request is no error, although the SDK has closed the request.
+// Guarantees that reading beyond the last byte of a request is no error, although the SDK has closed the request.
 func TestReplyBeforeEndOfRequest(t *testing.T) {
 	send := func(client func(plainbody.HTTPClient) plainbody.HTTPClient) error {
 		request, err := smithyhttp.NewStackRequest().(*smithyhttp.Request).SetStream(strings.NewReader("body"))
@@ -40,11 +40,12 @@ func TestReplyBeforeEndOfRequest(t *testing.T) {
 		}
 		return early.err
 	}
-	if err := send(func(c plainbody.HTTPClient) plainbody.HTTPClient { return plainbody.Client{HTTPClient: c} }); err != nil {
+	err := send(func(c plainbody.HTTPClient) plainbody.HTTPClient { return plainbody.Client{HTTPClient: c} })
+	if err != nil {
 		t.Errorf("reading on: %v, want no error", err)
 	}
-	// Without the package it is an error. When this fails, the SDK is mended, and the package can be deleted.
+	// Without the package this is an error. If it is not, the SDK has been corrected, and the package can be deleted.
 	if err := send(func(c plainbody.HTTPClient) plainbody.HTTPClient { return c }); err == nil {
-		t.Error("the SDK is mended: delete this package")
+		t.Error("the SDK has been corrected: delete this package")
 	}
 }

@@ -164,7 +164,9 @@ if a# > far or u# < 0 or now < before# or now >= after# then return 0 end
 local b#, v#, w# = a#, u#, m#
 if (m# == 0 and u# == 0) or now >= m# then
   v# = 0
-  if now < start# then b#, w# = before#, start# elseif now < stop# then b#, w# = start#, stop# else b#, w# = stop#, after# end
+  if now < start# then b#, w# = before#, start#
+  elseif now < stop# then b#, w# = start#, stop#
+  else b#, w# = stop#, after# end
 end
 v# = v# + cost#
 local ok#, f# = v# <= threshold#, w#

@@ -35,7 +35,7 @@ func TestBadData(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.Set(t.Context(), key, f(was), 0).Err(); err != nil { // and for ever
+			if err := c.Set(t.Context(), key, f(was), 0).Err(); err != nil { // and without an expiry
 				t.Fatal(err)
 			}
 		}
@@ -63,7 +63,7 @@ func TestBadData(t *testing.T) {
 		charges []limit.Charge
 		key     string
 		spoil   func(*testing.T, *goredis.Client, string)
-		answers bool // the right one, with what was counted
+		answers bool // the decision is right, with the units that were counted
 	}{
 		{"a list", three(t), shared, command("RPUSH", "x"), false},
 		{"a hash", three(t), shared, command("HSET", "x", "y"), false},
@@ -138,7 +138,7 @@ func TestBadData(t *testing.T) {
 				}
 				tt.spoil(t, admin, key)
 				charges := tt.charges
-				if charges[0].Limit.ID == "user" { // the set is asked for a value that is new
+				if charges[0].Limit.ID == "user" { // the sorted set is asked for a new value
 					charges = []limit.Charge{{Limit: charges[0].Limit, Value: limit.ValueOf("v"), Cost: 1}}
 				}
 				var d limit.Decision
@@ -156,12 +156,12 @@ func TestBadData(t *testing.T) {
 					t.Errorf("allowed %t, %v; want limit.ErrUnreadable and the owner", d.Allowed, err)
 				}
 				if _, err := try(t, s, charges); err == nil {
-					return // repaired
+					return // the value was repaired
 				}
 				if ttl, err := admin.PTTL(t.Context(), key).Result(); err != nil || ttl <= 0 || ttl > time.Minute {
 					t.Errorf("%q is there for %s, %v; want a minute at most", key, ttl, err)
 				}
-				if err := admin.Del(t.Context(), key).Err(); err != nil { // the minute is over
+				if err := admin.Del(t.Context(), key).Err(); err != nil { // as after the minute
 					t.Fatal(err)
 				}
 				if _, err := try(t, s, charges); err != nil {
@@ -228,7 +228,7 @@ func TestSpoiledPacks(t *testing.T) {
 				spoiled = spoiled[:at]
 			case 2:
 				spoiled = slices.Insert(spoiled, at, spoiled[r.IntN(len(spoiled))])
-			case 3: // a number of another kind
+			case 3: // a number of another type
 				at = min(at, len(spoiled)-8)
 				binary.LittleEndian.PutUint64(spoiled[at:],
 					math.Float64bits([]float64{math.NaN(), math.Inf(1), -1e300, 0.5}[r.IntN(4)]))
@@ -257,7 +257,7 @@ func TestSpoiledPacks(t *testing.T) {
 		}
 	}
 	if unreadable < 100 {
-		t.Errorf("%d packs could not be read, which is hardly a test", unreadable)
+		t.Errorf("%d packs could not be read, so the test shows too little", unreadable)
 	}
 }
 

@@ -18,10 +18,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// unhurried is a deadline that no decision of these tests reaches.
+// unhurried is a time limit that no decision of these tests reaches.
 const unhurried = 20 * time.Second
 
-// ownerNumber returns one of some owners.
+// ownerNumber returns the owner with the number i.
 func ownerNumber(i int) limit.Owner {
 	return limit.Owner{Kind: limit.Tenant, Name: "tenant-" + strconv.Itoa(i)}
 }
@@ -72,7 +72,7 @@ func TestDecisionsShareAWrite(t *testing.T) {
 	const n = 20
 	server := redistest.Start(t)
 	s, admin := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: unhurried}), server.Client(t)
-	for round := range int64(3) { // the first use of the counters, and by the script of their shape
+	for round := range int64(3) { // first with counters that do not exist yet, and then with the script of their shape
 		before := statistic(t, admin, "stats", "total_reads_processed")
 		left, errs := together(t, s, n)
 		for i := range int64(n) {
@@ -80,7 +80,7 @@ func TestDecisionsShareAWrite(t *testing.T) {
 				t.Errorf("round %d, owner %d: %d left, %v; want %d", round, i, left[i], errs[i], want)
 			}
 		}
-		// one read is that of this test's INFO
+		// one of the reads is that of this test's INFO
 		if reads := statistic(t, admin, "stats", "total_reads_processed") - before - 1; round == 2 && reads >= n/2 {
 			t.Errorf("the server read %d times for %d decisions, want them to share a write", reads, n)
 		}
@@ -123,7 +123,7 @@ func TestLostRepliesOfABatch(t *testing.T) {
 	direct := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: unhurried})
 	together(t, direct, n) // the server has the counters, and knows the scripts
 	together(t, direct, n)
-	p.cut.Store(400) // bytes: about two replies, which may arrive or be lost with the reset
+	p.cut.Store(400) // bytes, about two replies: they may arrive, or be lost when the connection is reset
 	left, errs := together(t, s, n)
 	p.cut.Store(-1)
 	failed := 0
@@ -136,7 +136,7 @@ func TestLostRepliesOfABatch(t *testing.T) {
 		}
 	}
 	if failed == 0 {
-		t.Error("no decision fails: nothing is tested")
+		t.Error("no decision fails: the test shows nothing")
 	}
 	left, errs = together(t, direct, n)
 	for i := range int64(n) {
@@ -162,14 +162,14 @@ func TestEarlyDeadlineBesideABatch(t *testing.T) {
 	}
 	hurried, cancel := context.WithTimeout(t.Context(), unhurried/2)
 	defer cancel()
-	decide(hurried, 2) // leads no batch: it would wait for company here
+	decide(hurried, 2) // begins no batch, in which it would wait for further commands
 	wg.Go(func() { decide(t.Context(), 1) })
-	for s.Gathered() == 0 { // until the first caller leads a batch
+	for s.Gathered() == 0 { // until the first caller has begun a batch
 		runtime.Gosched()
 	}
 	decide(hurried, 2)
 	if n := s.Gathered(); n != 1 {
-		t.Errorf("after the decision of the caller in a hurry, %d commands wait for company, want 1", n)
+		t.Errorf("after the decision with the early deadline, %d commands wait in a batch, want 1", n)
 	}
 	decide(t.Context(), 3)
 	wg.Wait()

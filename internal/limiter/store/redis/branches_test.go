@@ -54,7 +54,7 @@ func TestScriptsNameUnknownAlgorithms(t *testing.T) {
 	q := new(query)
 	q.begin(s, req, time.Now().UnixMicro(), true)
 	q.encodeGeneral()
-	const numbersBefore = 3 + 6 // of the request and its pack
+	const numbersBefore = 3 + 6 // numbers of the request and its pack
 	binary.LittleEndian.PutUint64(q.numbers[8*numbersBefore:], math.Float64bits(unknown))
 	q.heads[0] = unknown
 	_, err = s.runScript(ctx, newScript(table+decideSource), q.generalScriptArgs())

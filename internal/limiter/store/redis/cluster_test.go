@@ -54,7 +54,7 @@ func TestSlotMigration(t *testing.T) {
 		})
 	}
 	m := migration{TB: t, servers: servers, slot: slotOf(t, servers[0].Client(t), "{rl:t4:acme,}")}
-	for range 3 { // around the cluster
+	for range 3 { // through all nodes of the cluster
 		m.move()
 	}
 	close(stop)
@@ -99,7 +99,7 @@ func slotOf(tb testing.TB, c *goredis.Client, key string) int64 {
 	return slot
 }
 
-// migration moves a slot from node to node, as the tools of an operator do.
+// migration moves a slot from node to node, as operators' tools do.
 type migration struct {
 	testing.TB
 	servers []*redistest.Server
@@ -120,7 +120,7 @@ func (m *migration) id(s *redistest.Server) string { return fmt.Sprint(m.do(s, "
 func (m *migration) move() {
 	m.Helper()
 	from := 0
-	for i, s := range m.servers { // the owner answers with its keys, the others know of none
+	for i, s := range m.servers { // the owner of the slot returns its keys, the other nodes none
 		if keys, ok := m.do(s, "CLUSTER", "GETKEYSINSLOT", m.slot, 100).([]any); ok && len(keys) > 0 {
 			from = i
 		}

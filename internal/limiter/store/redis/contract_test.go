@@ -40,22 +40,25 @@ func contract(t *testing.T, c redis.Config) {
 				Peer: func(tb testing.TB, s limit.Store) limit.Store {
 					return connect(tb, s.(*redis.Store).Space())
 				},
-				SetClock: func(limit.Store, time.Time) {}, // its time is below 2^53 µs, and the test's own
+				// the callers' clock is that of the test, whose times are below 2^53 µs
+				SetClock: func(limit.Store, time.Time) {},
 				Seed:     uint64(time.Now().UnixNano()),
 				Leases:   true,
-				// of another seed each time; the scripts of both are the same
+				// with another seed each time; both ways use the same scripts
 				Scripts: map[bool]int{true: 15, false: 60}[c.Cluster],
 				Repeats: map[bool]int{true: 20, false: 50}[c.Cluster],
 			}
 			limittest.RunStoreContract(t, config)
 			t.Run("while time passes", func(t *testing.T) {
 				config.SetClock = nil
-				for _, f := range limittest.Record(t, config, "many at once while time passes stay within the bound") {
+				for _, f := range limittest.Record(t, config,
+					"concurrent requests stay within the bound while time passes") {
 					t.Error(f)
 				}
 			})
 			if s, g := shaped.Load(), general.Load(); g == 0 || (s == 0) != way.general {
-				t.Errorf("scripts of shapes answered %d times and decide.lua %d times: one of them was not tested", s,
+				t.Errorf("scripts of shapes answered %d times and decide.lua %d times: one of the two was not tested",
+					s,
 					g)
 			}
 		})

@@ -36,7 +36,7 @@ func TestLikeMemory(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	for i := range soak.Times(uint64(120)) {
 		s.SetSpace(newSpace())
-		redis.ForgetShapes() // else those of other scripts and tests leave no room
+		redis.ForgetShapes() // otherwise the shapes of other scripts and tests leave no room
 		algorithms := limit.Algorithms()
 		if i%2 == 0 {
 			algorithms = slices.DeleteFunc(algorithms, func(a limit.Algorithm) bool { return !redis.HasShapes(a) })
@@ -49,7 +49,8 @@ func TestLikeMemory(t *testing.T) {
 	}
 	t.Logf("scripts of shapes answered %d times, decide.lua %d times", shaped, general)
 	if shaped < 100 || general < 100 {
-		t.Errorf("scripts of shapes answered %d times, decide.lua %d times: one is hardly tested", shaped, general)
+		t.Errorf("scripts of shapes answered %d times, decide.lua %d times: the test shows too little of one of them",
+			shaped, general)
 	}
 }
 
@@ -86,7 +87,7 @@ func TestLeasesLikeCore(t *testing.T) {
 		"given back", "given back late", "slots moved back",
 		"counted from elsewhere", "needs of nothing", "denied"} {
 		if seen[what] < 20 {
-			t.Errorf("%s: %d, which is hardly tested", what, seen[what])
+			t.Errorf("%s: %d, so the test shows too little", what, seen[what])
 		}
 	}
 }
@@ -101,7 +102,7 @@ func TestRefundsLikeCore(t *testing.T) {
 	for i := range uint64(200) {
 		s.SetSpace(newSpace())
 		algorithms := limit.Algorithms()
-		if i%2 == 0 { // what has most to it
+		if i%2 == 0 { // algorithms with which refunds are most complex
 			algorithms = []limit.Algorithm{limit.TokenBucket}
 		}
 		p := newPair(t, s, server.Client(t), seed+i, []int64{12, 10_000, 1 << 30, 1 << 39}[i/2%4], algorithms)
@@ -118,12 +119,12 @@ func TestRefundsLikeCore(t *testing.T) {
 	t.Log(seen)
 	for _, a := range limit.Algorithms() {
 		if n := seen["refunds of a "+a.String()]; n < 20 {
-			t.Errorf("%d refunds of a %s gave anything back, which is hardly tested", n, a)
+			t.Errorf("%d refunds of a %s gave anything back, so the test shows too little", n, a)
 		}
 	}
 }
 
-// core is a store without bounds that forgets nothing: the core and a map.
+// core is a store without bounds that forgets nothing: package limit and a map.
 type core struct {
 	states   map[string]*limit.State
 	refunded map[limit.ReceiptID]bool
@@ -185,20 +186,22 @@ func (c *core) Accepts(*limit.Limit) error { return nil }
 // pair runs one script on two stores.
 type pair struct {
 	*testing.T
-	ours   *redis.Store
-	model  limit.Store
-	admin  *goredis.Client
-	r      *rand.Rand
-	now    time.Time
-	latest time.Time // it has been: clocks that are further behind may find a counter forgotten, see limit.Tier.FreshAt
+	ours  *redis.Store
+	model limit.Store
+	admin *goredis.Client
+	r     *rand.Rand
+	now   time.Time
+	// the latest time of a call: with a clock that is further behind, a counter may be forgotten, see
+	// limit.Tier.FreshAt
+	latest time.Time
 	limits []limit.Limit
 	built  []*limit.Limit
 	made   [][2]*limit.Receipt
 	trace  []string
-	most   int64                    // units of a limit
+	most   int64                    // the largest threshold
 	sizes  bool                     // the sizes of buckets change
 	skip   []bool                   // limits that the last request did not name
-	leases map[string][]limit.Lease // of each counter, where requests ask for some
+	leases map[string][]limit.Lease // the leases of each counter, if requests ask for leases
 	seen   map[string]int
 	large  bool // costs up to all that a limit admits, and many refunds
 }
@@ -251,7 +254,7 @@ func (p *pair) run(steps int) {
 		switch {
 		case p.large && n == 0:
 			p.forget()
-		case p.large && n < 4: // while receipts are good for something
+		case p.large && n < 4: // while receipts are still valid
 			p.now = p.now.Add(time.Duration(p.r.Int64N(int64([]time.Duration{time.Millisecond, 300 * time.Millisecond,
 				4 * time.Second}[n-1])))).Truncate(time.Microsecond)
 		case n < 6:
@@ -314,7 +317,7 @@ func (p *pair) decide(charge bool) {
 	}
 	req := &limit.Request{Owner: acme, Charges: charges}
 	if p.leases != nil && p.r.IntN(4) > 0 {
-		req.Leases = p.ahead(charges, charge)
+		req.Leases = p.leaseRequests(charges, charge)
 	}
 	var a, b limit.Decision
 	stores := []struct {
@@ -334,7 +337,7 @@ func (p *pair) decide(charge bool) {
 	}
 	p.log("charge=%t %s %+v: %t", charge, describe(charges), req.Leases, a.Allowed)
 	if after := p.dump(!charge && !p.large); !maps.Equal(before, after) {
-		p.Errorf("a look changes keys: %q before, %q after", before, after)
+		p.Errorf("a peek changes keys: %q before, %q after", before, after)
 	}
 	if got, want := render(&a), render(&b); got != want {
 		p.Errorf("Redis says\n%s\n%T\n%s", got, p.model, want)
@@ -347,7 +350,7 @@ func (p *pair) decide(charge bool) {
 	}
 }
 
-// largeCost is one that the charge may have, up to what its limit admits.
+// largeCost returns a cost that the charge may have, up to the capacity of its limit.
 func (p *pair) largeCost(c limit.Charge) int64 {
 	most := int64(limit.MaxUnits)
 	for i := range c.Limit.Tiers {
@@ -355,13 +358,14 @@ func (p *pair) largeCost(c limit.Charge) int64 {
 	}
 	c.Cost = 1 + p.r.Int64N(1+p.r.Int64N(most))
 	if req := (limit.Request{Owner: acme, Charges: []limit.Charge{c}}); req.Check() != nil {
-		return 1 // more than its arithmetic carries
+		return 1 // larger than its arithmetic allows
 	}
 	return c.Cost
 }
 
-// ahead asks for leases: at random, or, in a look, for whatever there is, which shows all that a counter knows.
-func (p *pair) ahead(charges []limit.Charge, charge bool) []limit.LeaseRequest {
+// leaseRequests returns lease requests: random ones, or, for a peek, requests for all units, whose answers show the
+// whole state of a counter.
+func (p *pair) leaseRequests(charges []limit.Charge, charge bool) []limit.LeaseRequest {
 	var out []limit.LeaseRequest
 	some := func(most int64) int64 { return max(0, p.r.Int64N(2*most)-most) }
 	for _, c := range charges {
@@ -403,7 +407,7 @@ func (p *pair) ahead(charges []limit.Charge, charge bool) []limit.LeaseRequest {
 
 func counter(t *limit.Tier, v limit.Value) string { return fmt.Sprint(t.Identity(), v) }
 
-// count remembers what was granted, and what of all there is was tried.
+// count records how much was granted, and which features the script has used.
 func (p *pair) count(req *limit.Request, d *limit.Decision) {
 	if !d.Allowed {
 		p.seen["denied"]++
@@ -435,7 +439,7 @@ func (p *pair) count(req *limit.Request, d *limit.Decision) {
 	}
 }
 
-// dump is every key of this script, as the server would write it to a file.
+// dump returns every key of this script, as the server would write it to a file.
 func (p *pair) dump(wanted bool) map[string]string {
 	if !wanted {
 		return nil
@@ -447,7 +451,7 @@ func (p *pair) dump(wanted bool) map[string]string {
 	}
 	for _, k := range keys {
 		if strings.Contains(k, "}refunded:") {
-			continue // remembered for as long as the receipt matters, which may end between two looks
+			continue // remembered for as long as the receipt matters, which may end between two dumps
 		}
 		value, err := p.admin.Dump(p.Context(), k).Result()
 		if err != nil {
@@ -464,7 +468,7 @@ func (p *pair) refund() {
 	}
 	r := p.made[p.r.IntN(len(p.made))]
 	units := p.r.Int64N(4)
-	if p.large { // a recent one, mostly
+	if p.large { // most often a recent one
 		r = p.made[max(p.r.IntN(len(p.made)), len(p.made)-1-p.r.IntN(4))]
 		units = p.r.Int64N(2) * (1 + p.r.Int64N(p.most))
 	}
@@ -484,7 +488,7 @@ func (p *pair) refund() {
 	}
 }
 
-// forget takes all counters away, as a server does that comes back empty.
+// forget drops all counters, like a server that comes back empty.
 func (p *pair) forget() {
 	if p.r.IntN(8) > 0 {
 		return
@@ -498,7 +502,7 @@ func (p *pair) forget() {
 	p.log("all counters are gone")
 }
 
-// change gives a limit another number of units; what is consumed stays.
+// change changes the threshold of a limit. The used units stay.
 func (p *pair) change() {
 	i := p.r.IntN(len(p.limits))
 	l := p.limits[i]
@@ -506,7 +510,7 @@ func (p *pair) change() {
 	for j := range l.Tiers {
 		l.Tiers[j].Threshold = 1 + p.r.Int64N(p.most)
 		if a := l.Tiers[j].Algorithm; a == limit.TokenBucket || a == limit.LeakyBucket {
-			if !p.sizes { // a full bucket may be forgotten or not, which makes a difference when its size changes
+			if !p.sizes { // whether a full bucket was forgotten matters if its size changes
 				l.Tiers[j].Threshold = p.limits[i].Tiers[j].Threshold
 			} else if a == limit.TokenBucket {
 				l.Tiers[j].Burst = p.r.Int64N(3 * p.most)
@@ -532,7 +536,7 @@ func describe(charges []limit.Charge) string {
 	return strings.Join(out, " + ")
 }
 
-// render is everything a caller can see of a decision but the receipt's name.
+// render returns everything that a caller can see of a decision, except for the name of its receipt.
 func render(d *limit.Decision) string {
 	out := fmt.Sprintf("allowed %t never %t retry %d now %d receipt %d", d.Allowed, d.Never, d.RetryAt, d.Now,
 		len(d.Receipt().Entries()))

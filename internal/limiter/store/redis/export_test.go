@@ -35,7 +35,7 @@ func ForgetShapes() {
 
 // Gather makes the store send the next n commands of callers that do not shorten the deadline as one batch.
 func (s *Store) Gather(n int) {
-	s.batches.underWay.Add(1) // as if another caller were under way
+	s.batches.underWay.Add(1) // as if another caller's command were in progress
 	s.batches.yield = func() {
 		for s.Gathered() < n {
 			runtime.Gosched()
@@ -55,7 +55,7 @@ func (s *Store) Gathered() int {
 	return len(s.batches.open.commands)
 }
 
-// MayHaveLeases reports whether the store takes an owner for one whose token buckets have leased units.
+// MayHaveLeases reports whether the store assumes that units of the owner's token buckets are leased.
 func (s *Store) MayHaveLeases(o limit.Owner, now time.Time) bool {
 	return s.leased.ofOwner(s.appendPrefix(nil, o)).Load() > now.UnixMicro()
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// three are charges of one unit of 1,000 that do not come back while a test runs.
+// three returns charges of one unit of 1,000. The units do not become free again while a test runs.
 func three(tb testing.TB) []limit.Charge {
 	tb.Helper()
 	var charges []limit.Charge
@@ -33,7 +33,7 @@ func three(tb testing.TB) []limit.Charge {
 	return charges
 }
 
-// try makes one decision and returns what is left of the tightest limit, or -1 after an error.
+// try makes one decision and returns what remains of the limit with the fewest units, or -1 after an error.
 func try(tb testing.TB, s *redis.Store, charges []limit.Charge) (int64, error) {
 	tb.Helper()
 	var d limit.Decision
@@ -49,7 +49,7 @@ func try(tb testing.TB, s *redis.Store, charges []limit.Charge) (int64, error) {
 	return d.Results[0].Remaining(), nil
 }
 
-// recovers waits until the store decides again, and returns what is left then.
+// recovers waits until the store decides again, and returns what remains then.
 func recovers(tb testing.TB, s *redis.Store, charges []limit.Charge) int64 {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patient)
@@ -106,7 +106,7 @@ func TestScriptFlush(t *testing.T) {
 	}
 }
 
-// Guarantees that a replica is never asked: its data is old, and it loses what it is told.
+// Guarantees that a replica is never used: its data is old, and its changes are lost.
 func TestReplicaRefused(t *testing.T) {
 	primary, replica := redistest.Start(t), redistest.Start(t)
 	host, port, _ := net.SplitHostPort(primary.Addr)
@@ -143,7 +143,7 @@ func TestFailover(t *testing.T) {
 	}
 	hostB, portB, _ := net.SplitHostPort(b.Addr)
 	follow(t, adminA, hostB, portB)
-	// On the old connections, and then on new ones.
+	// First on the old connections, and then on new ones.
 	for i := range 3 {
 		if _, err := try(t, sa, charges); !errors.Is(err, redis.ErrReplica) {
 			t.Errorf("charge %d at a demoted server: %v, want ErrReplica", i+1, err)
@@ -151,7 +151,7 @@ func TestFailover(t *testing.T) {
 		var d limit.Decision
 		if err := sa.Peek(t.Context(), &limit.Request{Owner: acme, Charges: charges}, time.Now(), &d); !errors.Is(err,
 			redis.ErrReplica) {
-			t.Errorf("look %d at a demoted server: %v, want ErrReplica", i+1, err)
+			t.Errorf("peek %d at a demoted server: %v, want ErrReplica", i+1, err)
 		}
 	}
 	sb := open(t, redis.Config{Addrs: []string{b.Addr}})
@@ -179,7 +179,7 @@ func follow(tb testing.TB, c *goredis.Client, host, port string) {
 	err := redistest.Until(ctx, func() error {
 		info, err := c.Info(ctx, "replication").Result()
 		if err == nil && !strings.Contains(info, "master_link_status:up") {
-			err = errors.New("the replica is not in step")
+			err = errors.New("the replica does not have all data yet")
 		}
 		return err
 	})
@@ -195,7 +195,8 @@ func TestLostReply(t *testing.T) {
 	p := newProxy(t, server.Addr)
 	s := open(t, redis.Config{Addrs: []string{p.addr}, Deadline: time.Second})
 	charges := three(t)
-	if _, err := try(t, s, charges); err != nil { // the server knows the script, the pool has a connection
+	// afterwards the server knows the script, and the pool has a connection
+	if _, err := try(t, s, charges); err != nil {
 		t.Fatal(err)
 	}
 	asked, admitted := int64(1), int64(1)
@@ -238,12 +239,12 @@ func TestLostRepliesNeverOver(t *testing.T) {
 				p.cut.Store(-1)
 				return
 			case <-tick.C:
-				p.cut.Store(i%4*9 - 1) // -1: whole again
+				p.cut.Store(i%4*9 - 1) // -1: the whole reply passes
 			}
 		}
 	})
 	var admitted, failed atomic.Int64
-	// a pool that has lost all of its connections fails all for a second
+	// a pool that has lost all connections fails every call for a second
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for range 8 {
@@ -264,7 +265,7 @@ func TestLostRepliesNeverOver(t *testing.T) {
 	close(stop)
 	disturb.Wait()
 	if failed.Load() == 0 || admitted.Load() == 0 {
-		t.Fatalf("%d failed and %d were admitted: nothing is tested", failed.Load(), admitted.Load())
+		t.Fatalf("%d failed and %d were admitted: the test shows nothing", failed.Load(), admitted.Load())
 	}
 	var d limit.Decision
 	if err := open(t, redis.Config{Addrs: []string{server.Addr}}).Peek(t.Context(),
@@ -294,7 +295,7 @@ func TestPause(t *testing.T) {
 		if err == nil {
 			t.Fatalf("decision %d at a paused server is answered", i+1)
 		}
-		if took := time.Since(began); took > 500*time.Millisecond { // and what a busy machine adds
+		if took := time.Since(began); took > 500*time.Millisecond { // with some extra time for a busy machine
 			t.Errorf("decision %d took %s, want about 50ms", i+1, took)
 		}
 	}
@@ -306,7 +307,7 @@ func TestPause(t *testing.T) {
 
 // Guarantees that the first decision ends in time, too, if no server is at the address.
 func TestUnreachable(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, by its backlog, and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and sends nothing
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func fuzzRequest(tb testing.TB, withLog bool) *limit.Request {
 	return &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: charges}
 }
 
-// The kinds of requests that a reply may answer.
+// The kinds of requests that a reply belongs to.
 const (
 	fuzzShape byte = iota
 	fuzzGeneral
@@ -53,7 +53,7 @@ func FuzzReply(f *testing.F) {
 	}
 	f.Add(string(unused), fuzzShape)
 	const now = 1772452800000000
-	// the time, and that it admits; who shares; states, a bucket's first; a log
+	// the time and whether it admits; which counters are shared; the states, first that of a bucket; a log
 	general := func(bucket ...int64) string {
 		var b []byte
 		for _, v := range slices.Concat([]int64{now, 1, 0, 0}, bucket, make([]int64, 3*3+4)) {
@@ -74,7 +74,7 @@ func FuzzReply(f *testing.F) {
 		leased.Leases = append(leased.Leases, limit.LeaseRequest{Need: 1, Least: 3, Most: 8, Share: limit.ShareOne})
 	}
 	leased.Leases[0].Ramp, leased.Leases[0].Correction, leased.Leases[0].CorrectionAt = true, -2, now+300_000
-	leased.Leases[2] = limit.LeaseRequest{Need: 1} // a leaky bucket's
+	leased.Leases[2] = limit.LeaseRequest{Need: 1} // of a leaky bucket
 	leased.Leases[3].Correction, leased.Leases[3].CorrectionAt = 1, now
 	f.Fuzz(func(t *testing.T, reply string, kind byte) {
 		req, general := plain, kind != fuzzShape
@@ -112,8 +112,8 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// Guarantees that a script that comes to another conclusion than package limit is an error that the owner's counters
-// cannot be read, and not a failure of the server: counters that are intact lead to no such reply.
+// Guarantees that a script whose decision contradicts package limit leads to the error that the owner's counters cannot
+// be read, and not to a failure of the server: intact counters never lead to such a reply.
 func TestContradictionIsUnreadable(t *testing.T) {
 	var q query
 	q.begin(&Store{}, fuzzRequest(t, false), 1772452800000000, true)
@@ -121,13 +121,13 @@ func TestContradictionIsUnreadable(t *testing.T) {
 		t.Fatal("no shape")
 	}
 	var d limit.Decision
-	denied := appendDouble(appendDouble(nil, 2*1772452800000000), 0) // and no counter was ever used
+	denied := appendDouble(appendDouble(nil, 2*1772452800000000), 0) // no counter was ever used
 	if err := q.decode(string(denied), false, &d); !errors.Is(err, limit.ErrUnreadable) {
 		t.Errorf("%v; want limit.ErrUnreadable", err)
 	}
 }
 
-// FuzzFirst guarantees that what a server says while a connection is made ready is bounded, whatever it is.
+// FuzzFirst guarantees that the text from a server's first reply on a connection is bounded, whatever the server sends.
 func FuzzFirst(f *testing.F) {
 	f.Add([]byte("+OK\r\n"))
 	f.Add([]byte("*3\r\n$6\r\nmaster\r\n:0\r\n*1\r\n*3\r\n$9\r\n127.0.0.1\r\n$4\r\n6380\r\n$1\r\n0\r\n"))

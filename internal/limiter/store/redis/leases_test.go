@@ -14,14 +14,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// ten is a token bucket of ten units that refills one unit per second.
+// ten returns a charge of a token bucket of ten units that refills one unit per second.
 func ten(tb testing.TB) []limit.Charge {
 	tb.Helper()
 	return []limit.Charge{{Cost: 1, Limit: build(tb, limit.Limit{ID: "ten", Tiers: []limit.Tier{
 		{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 10, Period: time.Second}}})}}
 }
 
-// lease asks for units of the first charge's only tier, at noon and some.
+// lease asks for units of the first charge's only tier, at a time after noon.
 func lease(
 	tb testing.TB, s *redis.Store, charges []limit.Charge, after time.Duration, units int64,
 ) (limit.Lease, error) {
@@ -32,8 +32,8 @@ func lease(
 	return d.Lease(0), err
 }
 
-// What a pack says of leases may be anything: then the answer is an error, and gone in a minute, or it admits no more
-// than the bucket has, and is right again when a slot has passed.
+// Guarantees that damaged data about leases in a pack leads to an error that ends within a minute, or admits no more
+// than the bucket has and is corrected after a slot.
 func TestBadLeases(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -76,7 +76,7 @@ func TestBadLeases(t *testing.T) {
 				copy(pack, tt.magic)
 				binary.LittleEndian.PutUint64(pack[len(pack)-16:], math.Float64bits(tt.until))
 				binary.LittleEndian.PutUint64(pack[len(pack)-8:], math.Float64bits(tt.units))
-				if err := admin.Set(t.Context(), key, pack, 0).Err(); err != nil { // and for ever
+				if err := admin.Set(t.Context(), key, pack, 0).Err(); err != nil { // without an expiry
 					t.Fatal(err)
 				}
 				spend := func(after time.Duration) (admitted int, failed error) {
@@ -101,7 +101,7 @@ func TestBadLeases(t *testing.T) {
 						t.Errorf("%d admitted beside errors", n)
 					}
 					if _, err := lease(t, s, charges, 0, 5); err == nil {
-						t.Error("a lease of it is no error")
+						t.Error("a lease of it succeeds")
 					}
 					if ttl, err := admin.PTTL(t.Context(), key).Result(); err != nil || ttl <= 0 || ttl > time.Minute {
 						t.Errorf("it is there for %s, %v; want a minute at most", ttl, err)
@@ -119,7 +119,7 @@ func TestBadLeases(t *testing.T) {
 // Guarantees that a bucket does not refill in place of leased units, also for decisions without leases, and that the
 // generated script decides over the bucket when their slot has ended.
 func TestLeasedUnitsAreHeld(t *testing.T) {
-	redis.ForgetShapes() // else those of other tests may leave no room
+	redis.ForgetShapes() // otherwise those of other tests may leave no room
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())
 	var last string
@@ -154,7 +154,7 @@ func TestLeasedUnitsAreHeld(t *testing.T) {
 // Guarantees that a decision over a bucket of which units are leased takes one round trip: the generated script of its
 // shape, which would decline it, is not asked first. Another owner's decision still runs that script.
 func TestLeasedUnitsTakeOneRoundTrip(t *testing.T) {
-	redis.ForgetShapes() // else those of other tests may leave no room
+	redis.ForgetShapes() // otherwise those of other tests may leave no room
 	server := redistest.Start(t)
 	s, admin := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: unhurried}), server.Client(t)
 	s.UseCallerClock()
@@ -164,7 +164,7 @@ func TestLeasedUnitsTakeOneRoundTrip(t *testing.T) {
 	if g, err := lease(t, s, charges, 0, 5); err != nil || g.Units != 5 {
 		t.Fatalf("%+v, %v; want 5 units", g, err)
 	}
-	// calls decides once for each of some owners, and returns how many scripts the server ran.
+	// calls decides once for each owner, and returns how many scripts the server ran.
 	calls := func(owners ...limit.Owner) (n int) {
 		if err := admin.ConfigResetStat(t.Context()).Err(); err != nil {
 			t.Fatal(err)
@@ -188,13 +188,13 @@ func TestLeasedUnitsTakeOneRoundTrip(t *testing.T) {
 	if n := calls(acme, acme); n != 2 || !general {
 		t.Errorf("2 decisions over a leased bucket ran %d scripts, want decide.lua twice", n)
 	}
-	var unleased limit.Owner // whose hash does not end like acme's
+	var unleased limit.Owner // an owner whose hash does not end like that of acme
 	for i := 0; unleased.Name == ""; i++ {
 		if o := ownerNumber(i); !s.MayHaveLeases(o, noon) {
 			unleased = o
 		}
 	}
-	calls(unleased) // the first use of the counter
+	calls(unleased) // makes the counter
 	if n := calls(unleased, unleased); n != 2 || general {
 		t.Errorf("2 decisions of another owner ran %d scripts, want that of the shape twice", n)
 	}
@@ -270,7 +270,7 @@ func TestStampsExpire(t *testing.T) {
 // has no round tick.
 func TestWeightAtTheStart(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
-	const period = 1_048_583 * time.Millisecond // a prime
+	const period = 1_048_583 * time.Millisecond // a prime number
 	charges := []limit.Charge{{Cost: 1, Limit: build(t, limit.Limit{ID: "odd", MaxCost: 1 << 20, Tiers: []limit.Tier{
 		{Algorithm: limit.SlidingWindow, Threshold: 1 << 20, Period: period}}})}}
 	start := noon.Truncate(time.Microsecond)

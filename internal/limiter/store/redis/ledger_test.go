@@ -27,8 +27,8 @@ func TestLedgerContract(t *testing.T) {
 	})
 }
 
-// An entry that nobody has set a limit of expires, and one with a limit does not. What is no entry is an error, and is
-// left as it is.
+// Guarantees that an entry expires if nobody has set its limit, and does not otherwise. A value that is not an entry is
+// an error, and stays as it is.
 func TestLedgerEntries(t *testing.T) {
 	addr := address(t)
 	client := goredis.NewClient(&goredis.Options{Addr: addr})
@@ -56,9 +56,9 @@ func TestLedgerEntries(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := l.Claim(t.Context(), "api", claim); !errors.Is(err, limit.ErrUnreadable) {
-		t.Errorf("a key that is no entry: %v, want ErrUnreadable", err)
+		t.Errorf("a value that is not an entry: %v, want ErrUnreadable", err)
 	}
 	if text := client.Get(t.Context(), keys[0]).Val(); text != "something else" {
-		t.Errorf("a key that is no entry was changed to %q", text)
+		t.Errorf("a value that is not an entry was changed to %q", text)
 	}
 }

@@ -51,7 +51,7 @@ func TestUnusedBucketIsFull(t *testing.T) {
 				t.Errorf("after a charge of %d there are %d left, want %d", cost, d.Results[0].Remaining(), left)
 			}
 		}
-		// A shadow that did not admit lies in the pack, and was never used.
+		// The record of a shadow limit that has not admitted is in the pack, and was never used.
 		for _, cost := range []int64{40_001, 39_999, 1} {
 			d := decide(limit.Charge{Limit: beside, Cost: 1}, limit.Charge{Limit: shadow, Cost: cost})
 			if want := cost <= 40_000; d.Results[1].Admits != want {
@@ -72,7 +72,7 @@ func TestLeaseAtTheEndOfASlot(t *testing.T) {
 	charges := []limit.Charge{{Cost: 1, Limit: build(t, limit.Limit{ID: "ten", Tiers: []limit.Tier{
 		{Algorithm: limit.TokenBucket, Threshold: 10, Period: time.Second}}})}}
 	ends := time.Duration(0)
-	for _, units := range []int64{1, 5, 2, 6} { // the bucket is almost full where a slot of few units ends
+	for _, units := range []int64{1, 5, 2, 6} { // the bucket is almost full when a slot of few units ends
 		g, err := lease(t, s, charges, ends, units)
 		if err != nil || g.Units != units {
 			t.Fatalf("a lease at %s: %+v, %v; want %d units", ends, g, err, units)
@@ -153,13 +153,13 @@ func TestWindowsOutliveAChangeOfAlign(t *testing.T) {
 		clock := build(t, l)
 		l.AlignOwner = true
 		aligned := build(t, l)
-		var others []*limit.Limit // each of which moves the records of all that lie before it
+		var others []*limit.Limit // each of them moves the records of all limits before it
 		for i := range 2 {
 			others = append(others, build(t, limit.Limit{ID: fmt.Sprint("other-", i), Tiers: []limit.Tier{
 				{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Second}}}))
 		}
 		owner := limit.Owner{Kind: limit.Tenant}
-		for i := 0; ; i++ { // whose windows begin at about half past
+		for i := 0; ; i++ { // until the windows begin at about half past
 			owner.Name = fmt.Sprint("tenant-", i)
 			if at := aligned.Tiers[0].Params(owner).Offset / time.Minute.Microseconds(); at >= 25 && at < 35 {
 				break
@@ -174,7 +174,7 @@ func TestWindowsOutliveAChangeOfAlign(t *testing.T) {
 			return &d.Results[0]
 		}
 		decide(-10*time.Hour, clock, 1)
-		decide(0, clock, 1) // arms the expiry, by the script of the shape if there is one
+		decide(0, clock, 1) // sets the expiry, by the script of the shape if there is one
 		decide(2*time.Hour+59*time.Minute, clock, 9)
 		decide(3*time.Hour, others[0], 1)
 		decide(4*time.Hour+2*time.Minute, others[1], 1)
@@ -201,7 +201,8 @@ func TestShapesServe(t *testing.T) {
 		if !redis.HasShapes(a) {
 			continue
 		}
-		for _, packs := range []int{1, 2, 10} { // one pack of all limits that are per tenant, and one for each other
+		// all limits per tenant are in one pack, and each other limit is in a pack of its own
+		for _, packs := range []int{1, 2, 10} {
 			s.SetSpace(newSpace())
 			tier := limit.Tier{Algorithm: a, Threshold: 1000, Period: time.Millisecond}
 			if a == limit.Quota {
@@ -218,7 +219,7 @@ func TestShapesServe(t *testing.T) {
 				all = append(all, c)
 			}
 			at, requests := noon, [][]limit.Charge{all, all[:2], all[1:], all[:5], all}
-			// the first has what is used for the first time, and the records that leave the front
+			// the first round makes the counters, and moves records from the front of the packs
 			for round := range 3 {
 				shaped, general = 0, 0
 				for _, charges := range requests {
@@ -250,8 +251,8 @@ func TestShapesServe(t *testing.T) {
 	}
 }
 
-// Guarantees that a pack has a largest size, that the error says so, and that nothing is charged then. What is in the
-// pack stays.
+// Guarantees that a pack has a largest size, that the error says so and charges nothing, and that the counters in the
+// pack stay.
 func TestPackIsFull(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())
@@ -339,7 +340,7 @@ func TestLargestRequests(t *testing.T) {
 			}
 			req.Leases = nil
 			if err := s.Peek(t.Context(), req, noon, &d); err != nil {
-				t.Errorf("a look: %v", err)
+				t.Errorf("a peek: %v", err)
 			}
 			for i := range d.Results {
 				if r := &d.Results[i]; r.Used() != 3 {

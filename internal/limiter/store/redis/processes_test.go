@@ -25,8 +25,8 @@ const childEnv = "SLUICE_TEST_CHILD"
 
 const (
 	processes  = 4
-	goroutines = 8   // of each
-	tries      = 400 // of each process
+	goroutines = 8   // goroutines of each process
+	tries      = 400 // decisions of each process
 	units      = 500
 )
 
@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	if args := os.Getenv(childEnv); args != "" {
 		os.Exit(child(strings.Fields(args)))
 	}
-	// A pool that lost its server tries to reach it once a second, until it does or finds itself closed: for a second
-	// after Close.
+	// A pool that has lost its server tries to reach it once a second, until it succeeds or notices that it was closed,
+	// which may be a second after Close.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
@@ -44,8 +44,8 @@ var (
 	noon = time.Date(2026, time.March, 2, 12, 0, 0, 0, time.UTC)
 )
 
-// tier is one of 500 units that do not come back while a test runs, but those of a leaky bucket: that has one, for a
-// day.
+// tier returns a tier of 500 units that do not become free while a test runs. That of a leaky bucket has one unit, for
+// a day.
 func tier(a limit.Algorithm) limit.Tier {
 	t := limit.Tier{Algorithm: a, Threshold: units, Period: 24 * time.Hour}
 	switch a {
@@ -108,7 +108,7 @@ func charge(args []string) (int64, error) {
 	}
 	defer s.Close()
 	s.SetSpace(args[1])
-	s.UseCallerClock() // so that no window ends in between
+	s.UseCallerClock() // so that no window ends during the test
 	var wg sync.WaitGroup
 	var admitted atomic.Int64
 	errs := make(chan error, goroutines)

@@ -11,7 +11,7 @@ import (
 // proxy forwards between a store and its server, and can lose replies.
 type proxy struct {
 	addr string
-	cut  atomic.Int64 // bytes of each reply that pass before the connection is reset; negative: all
+	cut  atomic.Int64 // bytes of each reply that pass before the connection is reset; negative: all bytes
 
 	mu    sync.Mutex
 	conns []net.Conn
@@ -67,7 +67,7 @@ func (p *proxy) serve(in net.Conn, server string, wg *sync.WaitGroup) {
 		}
 		return b[:min(int(n), len(b))], errors.New("cut")
 	})
-	_ = in.(*net.TCPConn).SetLinger(0) // a reset, not an orderly end
+	_ = in.(*net.TCPConn).SetLinger(0) // so that Close sends a reset
 	_ = in.Close()
 	_ = out.Close()
 }

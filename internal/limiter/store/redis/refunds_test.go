@@ -15,8 +15,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// spacious is one charge of every algorithm that admits more than one request at a time, each with room for a million
-// units, in three packs. A subject has a counter of its own.
+// spacious returns one charge of every algorithm that admits more than one request at a time. Each has room for a
+// million units. They are in three packs, and a subject has a counter of its own.
 func spacious(tb testing.TB) []limit.Charge {
 	tb.Helper()
 	var charges []limit.Charge
@@ -40,7 +40,7 @@ func spacious(tb testing.TB) []limit.Charge {
 	return charges
 }
 
-// charged makes a receipt of a charge of cost units of each limit.
+// charged charges cost units of each limit, and returns the receipt.
 func charged(tb testing.TB, s *redis.Store, charges []limit.Charge, cost int64, now time.Time) (*limit.Receipt, error) {
 	tb.Helper()
 	own := make([]limit.Charge, len(charges))
@@ -110,7 +110,7 @@ func TestRefundsBesideCharges(t *testing.T) {
 			kept[i].Add(-units)
 		}
 	}
-	giveBack(<-receipts) // from here on the server knows every script
+	giveBack(<-receipts) // afterwards the server knows every script
 	before := calls(t, server)
 	var wg sync.WaitGroup
 	for range refunding {
@@ -170,7 +170,7 @@ func TestRefundLostReply(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// the server knows the script, the pool has a connection
+	// makes sure that the server knows the script and the pool has a connection
 	if _, err := s.Refund(t.Context(), warm, 0, noon); err != nil {
 		t.Fatal(err)
 	}
@@ -205,12 +205,12 @@ func TestRefundLostReply(t *testing.T) {
 	}
 }
 
-// What was refunded to a bucket is counted in two numbers, the lower one below 2^52. A receipt from before the lower
-// one starts again still knows what came back since.
+// Guarantees that a receipt still knows what was refunded since, after the lower of the two numbers that count a
+// bucket's refunds, which is below 2^52, has started again at 0.
 func TestRefundsBeyondTheLowerNumber(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())
-	const burst, tenth = 1 << 31, 1 << 31 / 10 // counted in millionths: 2.1 bursts are more than 2^52
+	const burst, tenth = 1 << 31, 1 << 31 / 10 // counted in millionths of a unit, so that 2.1 bursts are more than 2^52
 	charges := []limit.Charge{{Cost: 1, Limit: build(t, limit.Limit{ID: "b", MaxCost: burst, Tiers: []limit.Tier{
 		{Algorithm: limit.TokenBucket, Threshold: 1, Burst: burst, Period: time.Second}}})}}
 	charge := func(units int64) *limit.Receipt {
@@ -311,7 +311,7 @@ func TestRefundOfALeaseGivenBack(t *testing.T) {
 	if g.Units != 5 {
 		t.Fatalf("%+v, want 5 units", g)
 	}
-	ask(limit.LeaseRequest{Correction: -7, CorrectionAt: g.At}) // one of the eight is held still
+	ask(limit.LeaseRequest{Correction: -7, CorrectionAt: g.At}) // one of the eight units is still held
 	if back, err := s.Refund(t.Context(), r, 0, noon); err != nil || back.Units[0] != 1 {
 		t.Errorf("%+v, %v; want 1 unit", back, err)
 	}
@@ -320,8 +320,8 @@ func TestRefundOfALeaseGivenBack(t *testing.T) {
 	}
 }
 
-// Guarantees that the receipt of a counter that is gone gives nothing back to the counter made since: neither if that
-// was refunded to before, nor if the clock has stepped back.
+// Guarantees that the receipt of a counter that does not exist any more gives nothing back to a newer counter in its
+// place, neither if the newer one had refunds, nor after the clock has stepped back.
 func TestRefundToACounterMadeAnew(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -386,7 +386,7 @@ func TestRefundOfManyLimits(t *testing.T) {
 	}
 }
 
-// Refunds of one tenant by 64 callers, while 16 charge it.
+// BenchmarkRefundUnderLoad measures the refunds of one tenant by 64 callers, while 16 others charge it.
 func BenchmarkRefundUnderLoad(b *testing.B) {
 	const refunding, charging = 64, 16
 	server := redistest.Start(b)
@@ -408,11 +408,11 @@ func BenchmarkRefundUnderLoad(b *testing.B) {
 	for range charging {
 		busy.Go(func() {
 			for ctx.Err() == nil {
-				_, _ = charged(b, s, charges, 1, time.Now()) // what is late or denied is load, too
+				_, _ = charged(b, s, charges, 1, time.Now()) // late or denied decisions are load, too
 			}
 		})
 	}
-	for range refunding { // each opens a connection
+	for range refunding { // opens the connections
 		wg.Go(func() { _, _ = s.Refund(ctx, receipts[0], 0, time.Now()) })
 	}
 	wg.Wait()
@@ -436,8 +436,8 @@ func BenchmarkRefundUnderLoad(b *testing.B) {
 	b.ReportMetric(100*float64(failed.Load())/float64(b.N), "%failed")
 }
 
-// FuzzPack guarantees that a refund, whatever lies under our keys, is an error and changes nothing, or changes records
-// of its entries and no other.
+// FuzzPack guarantees that a refund is an error that changes nothing, or changes only the records of its entries,
+// whatever values are at the keys.
 func FuzzPack(f *testing.F) {
 	server := redistest.Start(f)
 	admin := server.Client(f)
@@ -465,7 +465,7 @@ func FuzzPack(f *testing.F) {
 		}
 		return value
 	}
-	look := func(tb testing.TB) string { // at a limit that is not refunded
+	look := func(tb testing.TB) string { // a peek at a limit that is not refunded
 		var d limit.Decision
 		if err := s.Peek(tb.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{other}}, noon,
 			&d); err != nil {
@@ -487,7 +487,7 @@ func FuzzPack(f *testing.F) {
 	if _, err := s.Refund(context.Background(), decide(f, refunded[:1], nil), 0, noon); err != nil {
 		f.Fatal(err)
 	}
-	decide(f, []limit.Charge{other}, nil) // the others are no longer in front
+	decide(f, []limit.Charge{other}, nil) // moves the others from the front of the pack
 	f.Add(pack(f), int64(0))
 	f.Add("SLU3\xff\xff", int64(0))
 	f.Add("", int64(3))
@@ -497,7 +497,7 @@ func FuzzPack(f *testing.F) {
 		}
 		for _, r := range receipts {
 			flush(t)
-			decide(t, refunded, nil) // a log's entry
+			decide(t, refunded, nil) // adds an entry of a log
 			if err := admin.Set(t.Context(), key, pack, time.Hour).Err(); err != nil {
 				t.Fatal(err)
 			}

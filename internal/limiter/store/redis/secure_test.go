@@ -64,7 +64,7 @@ func certificate(tb testing.TB) (cert, key string, trust *x509.CertPool) {
 	return write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", secret), trust
 }
 
-// secured is a server that speaks TLS and has the user sluice.
+// secured starts a server that requires TLS and has the user sluice.
 func secured(tb testing.TB) (server *redistest.Server, trust *x509.CertPool) {
 	tb.Helper()
 	cert, key, trust := certificate(tb)
@@ -79,7 +79,7 @@ func secured(tb testing.TB) (server *redistest.Server, trust *x509.CertPool) {
 	return server, trust
 }
 
-// login returns a password that can change, as tokens do.
+// login returns a password that can change, like a token.
 type login struct {
 	mu    sync.Mutex
 	token string
@@ -122,7 +122,8 @@ func TestTLSAndCredentials(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 3 { // the first finds the old connection dead, and nobody knows what became of its charge
+	// the first decision uses the old connection, which is closed, and nobody knows whether it was charged
+	for range 3 {
 		_, err := try(t, s, charges)
 		if err == nil {
 			t.Fatal("the old password opens a new connection")
@@ -197,7 +198,8 @@ func TestSlowConnect(t *testing.T) {
 		}})
 	defer once.Do(func() { close(slow) })
 	charges := three(t)
-	// New's ping has waited for the first connection in vain; this decision does not wait longer than it may.
+	// The ping of New has waited for the first connection in vain. This decision does not wait longer than its time
+	// limit.
 	began := time.Now()
 	if _, err := try(t, s, charges); err == nil {
 		t.Fatal("it decides without a connection")

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// patient is a time limit for tests that do not test time limits, on a busy machine.
+// patient is a time limit for tests of other things than time limits, also on a busy machine.
 const patient = 20 * time.Second
 
 // open returns a store that is connected to the address.
@@ -31,7 +31,7 @@ func open(tb testing.TB, c redis.Config) *redis.Store {
 	return s
 }
 
-// openAt is open for a store that decides by the time that the test gives.
+// openAt is like open, for a store that uses the times that the test gives.
 func openAt(tb testing.TB, c redis.Config) *redis.Store {
 	tb.Helper()
 	s := open(tb, c)

@@ -27,8 +27,8 @@ var writeStored = flag.String("stored", "",
 // the keys for the cases of limittest.Stored. Expiries are not kept.
 type storedKey struct {
 	Key     []byte        `json:"key"`
-	Value   []byte        `json:"value,omitempty"`   // of a string
-	Members []storedEntry `json:"members,omitempty"` // of a sorted set
+	Value   []byte        `json:"value,omitempty"`   // the value of a string
+	Members []storedEntry `json:"members,omitempty"` // the members of a sorted set
 }
 
 type storedEntry struct {
@@ -36,7 +36,7 @@ type storedEntry struct {
 	Member []byte  `json:"member"`
 }
 
-// loadStored puts what the code of a commit stored into a server, and returns the names of the keys.
+// loadStored copies what the code of a commit has stored to a server, and returns the names of the keys.
 func loadStored(tb testing.TB, c *goredis.Client, commit string) (keys []string) {
 	tb.Helper()
 	text, err := os.ReadFile(storedFile(commit))
@@ -99,10 +99,10 @@ func dumpStored(tb testing.TB, c *goredis.Client) (all []storedKey) {
 // TestWriteStored writes the fixture of a commit if the flag -stored is given. Otherwise it does nothing.
 func TestWriteStored(t *testing.T) {
 	if *writeStored == "" {
-		return // nothing is to be made
+		return // the flag is not given
 	}
 	if _, err := os.Stat(storedFile(*writeStored)); err == nil {
-		t.Fatalf("%s is there: a fixture never changes", storedFile(*writeStored))
+		t.Fatalf("%s exists already, and a fixture must not be changed", storedFile(*writeStored))
 	}
 	server := redistest.Start(t)
 	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
@@ -121,14 +121,14 @@ func TestWriteStored(t *testing.T) {
 func TestStoredFormsAreComplete(t *testing.T) {
 	c := redistest.Start(t).Client(t)
 	keys := loadStored(t, c, "71d6d5d")
-	var burst string // what the records of the token bucket are found by
+	var burst string // part of the keys of a token bucket's records
 	for _, stored := range limittest.Stored(t, func(*limit.Limit) error { return nil }) {
 		if stored.Name == "late" {
 			digest := stored.Charges[0][0].Limit.Tiers[0].Digest()
 			burst = string(digest[:])
 		}
 	}
-	for _, want := range []struct{ what, key, value string }{ // how the key begins, and what is in the value
+	for _, want := range []struct{ what, key, value string }{ // how the key begins, and what the value contains
 		{"a pack of all algorithms", "{rl:t14:stored windows,}", "SLU1\x07\x00"},
 		{"a pack with leased units", "{rl:t13:stored leased,}", "SLU2"},
 		{"a pack with units that may come late", "{rl:t11:stored late,}", "\xe5" + burst},
@@ -185,7 +185,7 @@ func TestStoredPacksAreRefused(t *testing.T) {
 		for _, stored := range limittest.Stored(t, s.Accepts) {
 			key := "{rl:" + string(stored.Owner.AppendKey(nil)) + "}"
 			if !slices.ContainsFunc(before, func(k storedKey) bool { return strings.HasPrefix(string(k.Key), key) }) {
-				continue // TestStoredFormsAreComplete lists the cases that the fixture has
+				continue // TestStoredFormsAreComplete checks that the fixture has all cases
 			}
 			for _, charges := range stored.Charges {
 				plain := &limit.Request{Owner: stored.Owner, Charges: charges}
@@ -229,8 +229,8 @@ func TestStoredPacksAreRefused(t *testing.T) {
 	}
 }
 
-// Guarantees that a limit whose counters an earlier version kept in a pack of their own is not taken for a limit that
-// was never used.
+// Guarantees that counters of a limit which an earlier version kept in a pack of their own lead to an error, and are
+// not taken for a limit that was never used.
 func TestStoredPackOfALimit(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -257,7 +257,7 @@ func TestStoredPackOfALimit(t *testing.T) {
 		t.Errorf("%v; want an error about %s", err, shared)
 	}
 	remove(shared)
-	for range 2 { // also beside a limit that has its record
+	for range 2 { // also beside a limit that has a record
 		if err := decide(charges...); !errors.Is(err, limit.ErrUnreadable) ||
 			!contains(err, own+` holds a pack of version "SLU1"`) {
 			t.Errorf("%v; want an error about %s", err, own)
@@ -285,7 +285,7 @@ func TestEntriesWithoutAPack(t *testing.T) {
 		if n, err := admin.Del(t.Context(), "{rl:t13:stored stamps,}").Result(); err != nil || n != 1 {
 			t.Fatalf("DEL: %d, %v", n, err)
 		}
-		for i, want := range []int64{3, 4} { // two of each are stored
+		for i, want := range []int64{3, 4} { // two entries of each are stored
 			var d limit.Decision
 			at := limittest.StoredAt.Add(2 * time.Second)
 			req := &limit.Request{Owner: stored.Owner, Charges: stored.Charges[0][:2]}

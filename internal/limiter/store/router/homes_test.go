@@ -11,10 +11,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 )
 
-// cells are a cell's own store and those of other cells. Each of them can be made to fail.
+// cells holds a cell's own store and the stores of other cells. Each of them can be made to fail.
 type cells struct {
 	*router.Store
-	own, a, b *away
+	own, a, b *unavailable
 }
 
 func newCells(tb testing.TB, holdFor time.Duration) *cells {
@@ -60,8 +60,8 @@ func TestContractOfHomes(t *testing.T) {
 	}
 }
 
-// Guarantees that a limit which the deciding cell itself keeps for all cells is counted where other cells reach it,
-// which is where its quotas are, and not with its other rates: counted in two places it would be granted twice.
+// Guarantees that a limit which the deciding cell keeps for all cells is counted in the store of its quotas, which
+// other cells call, and not with its other rates. Counted in two places, its units would be granted twice.
 func TestKeptHere(t *testing.T) {
 	for name, holdFor := range map[string]time.Duration{"holding": 0, "not holding": -1} {
 		t.Run(name, func(t *testing.T) {
@@ -106,8 +106,8 @@ func TestKeptHere(t *testing.T) {
 	}
 }
 
-// Guarantees that a process which has no way to other cells counts a limit with a home where it counts its quotas: it
-// is the cell that keeps the limit, and others reach it there.
+// Guarantees that a process without other cells' stores counts a limit with a home in the store of its quotas: its own
+// cell keeps the limit.
 func TestHomesAreNotLookedAt(t *testing.T) {
 	p := newPair(t)
 	l := rate(t, 9).KeptIn("anywhere")
@@ -141,7 +141,7 @@ func TestRatesOfAHomeAreNotHeld(t *testing.T) {
 			if err := c.Decide(t.Context(), question(r, tiny), start, &d); err != nil {
 				t.Fatal(err)
 			}
-			synctest.Wait() // of two units that come back at once, the older one is lost if it arrives second
+			synctest.Wait() // if two units come back at the same time, the older one is lost if it arrives second
 		}
 		if got := c.used(t, c.a, tiny); got != 1 {
 			t.Errorf("%d of the bucket are charged for one request that was admitted", got)
@@ -175,7 +175,7 @@ func kept(tb testing.TB, id, home string, units int64) *limit.Limit {
 	}).KeptIn(home)
 }
 
-func (c *cells) used(tb testing.TB, s *away, l *limit.Limit) int64 {
+func (c *cells) used(tb testing.TB, s *unavailable, l *limit.Limit) int64 {
 	tb.Helper()
 	var d limit.Decision
 	if err := s.Store.Peek(tb.Context(), question(l), start, &d); err != nil {
@@ -184,12 +184,12 @@ func (c *cells) used(tb testing.TB, s *away, l *limit.Limit) int64 {
 	return d.Results[0].Used()
 }
 
-// want fails unless these amounts are charged in the cell's own store and in each home, and nothing anywhere else.
+// want fails unless these amounts, and no others, are charged in the cell's own store and in each home.
 func (c *cells) want(tb testing.TB, what string, r, qa, qb *limit.Limit, own, a, b int64) {
 	tb.Helper()
 	for _, x := range []struct {
 		name string
-		s    *away
+		s    *unavailable
 		l    *limit.Limit
 		want int64
 	}{{"own", c.own, r, own}, {"a", c.a, qa, a}, {"b", c.b, qb, b}, {"own", c.own, qa, 0}, {"own", c.own, qb, 0},
@@ -226,14 +226,14 @@ func TestHomesAllOrNothing(t *testing.T) {
 				t.Fatalf("the first: allowed %t, %v", d.Allowed, err)
 			}
 			c.want(t, "after the first", r, qa, qb, 1, 1, 1)
-			fails := map[string]*away{"own": c.own, "a": c.a, "b": c.b}[tt.away]
+			fails := map[string]*unavailable{"own": c.own, "a": c.a, "b": c.b}[tt.away]
 			if fails != nil {
 				fails.failing.Store(true)
 			}
 			err := c.Decide(t.Context(), req, start, &d)
 			switch {
 			case tt.away != "":
-				if !errors.Is(err, errAway) || d.Allowed {
+				if !errors.Is(err, errUnavailable) || d.Allowed {
 					t.Errorf("allowed %t, %v; want the error", d.Allowed, err)
 				}
 				c.want(t, "after a failure", r, qa, qb, 1, 1, 1)

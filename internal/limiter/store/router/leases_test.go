@@ -12,29 +12,29 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 )
 
-// leaseOf requests a need, and a lease of so many units more.
+// leaseOf requests a need and a lease of so many units more.
 func leaseOf(need, units int64) limit.LeaseRequest {
 	return limit.LeaseRequest{Need: need, Ample: units, Share: limit.ShareOne}
 }
 
 // ask decides over limits that each cost 1, with a lease request for each.
-func (p *pair) ask(now time.Time, limits []*limit.Limit, ahead ...limit.LeaseRequest) (*limit.Decision, error) {
+func (p *pair) ask(now time.Time, limits []*limit.Limit, leases ...limit.LeaseRequest) (*limit.Decision, error) {
 	req, d := question(limits...), new(limit.Decision)
-	req.Leases = ahead
+	req.Leases = leases
 	err := p.Decide(context.Background(), req, now, d)
 	return d, err
 }
 
-func (p *pair) leases(now time.Time, limits []*limit.Limit, ahead ...limit.LeaseRequest) *limit.Decision {
+func (p *pair) leases(now time.Time, limits []*limit.Limit, leases ...limit.LeaseRequest) *limit.Decision {
 	p.tb.Helper()
-	d, err := p.ask(now, limits, ahead...)
+	d, err := p.ask(now, limits, leases...)
 	if err != nil {
-		p.tb.Fatalf("Decide ahead %+v: %v", ahead, err)
+		p.tb.Fatalf("Decide with leases %+v: %v", leases, err)
 	}
 	return d
 }
 
-// counts fails unless this many units of the limit are charged.
+// counts fails unless want units of the limit are charged.
 func (p *pair) counts(what string, now time.Time, l *limit.Limit, want int64) {
 	p.tb.Helper()
 	if got := p.used(now, l); got != want {
@@ -71,8 +71,9 @@ func TestLeasesOfBothParts(t *testing.T) {
 	p.counts("a peek", start, q, 21)
 }
 
-// Guarantees that after a denial by the rate the caller keeps what the quota was charged as a lease, and spends it with
-// the next request. A client that hammers against the rate therefore costs no calls and no units.
+// Guarantees that after a denial by the rate the caller keeps the charge of the quota as a lease, and spends it with
+// the next request. A client that retries without a pause against the rate therefore causes no calls and loses no
+// units.
 func TestRateDenialLeavesTheQuotasLease(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 1), quota(t, 100)
@@ -112,7 +113,8 @@ func TestRateDenialRefundsWhatIsNotLeased(t *testing.T) {
 	p.counts("after Close", start, leased, 6)
 }
 
-// Guarantees that a client that hammers against a rate under an exact quota costs the quotas' store one call.
+// Guarantees that a client that retries without a pause against a rate beside an exact quota causes one call of the
+// quotas' store.
 func TestRateDenialHoldsAnExactQuota(t *testing.T) {
 	p := newPair(t)
 	r, exact := rate(t, 2), quota(t, 100)
@@ -163,7 +165,7 @@ func TestRateDenialRechargesReturnedUnits(t *testing.T) {
 				t.Errorf("allowed %t, leases %+v; want a denial that leases nothing", d.Allowed, d.Lease(1))
 			}
 			p.counts("a denial", start, q, 11)
-			if tt.name == "less than was charged" { // the rest of the charge is returned by another call
+			if tt.name == "less than was charged" { // another call returns the rest of the charge
 				tt.calls++
 			}
 			if n := p.quotas.decided.Load(); n != tt.calls {
@@ -189,7 +191,7 @@ func TestUnitsReturnedTooLateAreNotChargedAgain(t *testing.T) {
 	p.counts("the new day", morning, q, 4)
 }
 
-// between is a store that calls do before each decision.
+// between is a store that runs a function before each decision.
 type between struct {
 	limit.Store
 	do func()
@@ -232,12 +234,12 @@ func TestReturnedUnitsThatOthersSpent(t *testing.T) {
 		back := leaseOf(0, 0)
 		back.Correction, back.CorrectionAt = -10, held.At
 		d, err := p.ask(start, []*limit.Limit{r, q, week}, limit.LeaseRequest{Need: 1}, back, leaseOf(1, 4))
-		if err == nil || d.Allowed || len(d.Results) != 0 || away != errors.Is(err, errAway) {
+		if err == nil || d.Allowed || len(d.Results) != 0 || away != errors.Is(err, errUnavailable) {
 			t.Errorf("away %t: Decide = %v, allowed %t with %d results; want an error and none", away, err, d.Allowed,
 				len(d.Results))
 		}
 		quotas.failing.Store(false)
-		want, lost := int64(2), int64(0) // the unit admitted first, and the one that was admitted meanwhile
+		want, lost := int64(2), int64(0) // the unit that was admitted first, and the one that was admitted meanwhile
 		if away {
 			want, lost = 1, 5
 		}
@@ -264,7 +266,7 @@ func TestReturnedUnitsAreNotChargedInTheNextWindow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pair{Store: s, rates: rates, quotas: &away{Store: quotas}, tb: t}
+	p := &pair{Store: s, rates: rates, quotas: &unavailable{Store: quotas}, tb: t}
 	limits := []*limit.Limit{r, q}
 	leased := p.leases(start, limits, limit.LeaseRequest{Need: 1}, leaseOf(1, 10)).Lease(1)
 	isOver = true
@@ -285,8 +287,8 @@ func TestRatesFailUnderLeases(t *testing.T) {
 		limits := []*limit.Limit{r, q}
 		p.rates.failing.Store(true)
 		for range 50 {
-			if d, err := p.ask(start, limits, leaseOf(1, 3), leaseOf(1, 20)); !errors.Is(err, errAway) || d.Allowed ||
-				d.Lease(1).Units != 0 {
+			d, err := p.ask(start, limits, leaseOf(1, 3), leaseOf(1, 20))
+			if !errors.Is(err, errUnavailable) || d.Allowed || d.Lease(1).Units != 0 {
 				t.Fatalf("Decide = allowed %t, %v; want the error", d.Allowed, err)
 			}
 		}
@@ -328,7 +330,7 @@ func TestSharedCounterIsNotGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.rates.failing.Store(true)
-	if _, err := ask("two"); !errors.Is(err, errAway) {
+	if _, err := ask("two"); !errors.Is(err, errUnavailable) {
 		t.Fatal(err)
 	}
 	req, d := question(values), new(limit.Decision)
@@ -339,22 +341,22 @@ func TestSharedCounterIsNotGivenBack(t *testing.T) {
 	}
 }
 
-// Guarantees that leases of a store that is away can be spent: nothing is asked of it.
+// Guarantees that leases of a store that does not answer can be spent without calling it.
 func TestLeasesOfAStoreThatIsAwayCanBeSpent(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 10), quota(t, 100)
 	limits := []*limit.Limit{r, q}
 	for _, tt := range []struct {
-		away  *away
-		ahead [2]limit.LeaseRequest
-		lacks *limit.Limit
+		away   *unavailable
+		leases [2]limit.LeaseRequest
+		lacks  *limit.Limit
 	}{
 		{p.quotas, [2]limit.LeaseRequest{leaseOf(1, 2), {}}, r},
 		{p.rates, [2]limit.LeaseRequest{{}, leaseOf(1, 2)}, q},
 	} {
 		tt.away.failing.Store(true)
 		for try := range 2 { // also after the rates have failed once
-			d := p.leases(start, limits, tt.ahead[:]...)
+			d := p.leases(start, limits, tt.leases[:]...)
 			i := 0
 			if tt.lacks == q {
 				i = 1
@@ -392,7 +394,7 @@ func TestCloseIsBounded(t *testing.T) {
 		rates.failing.Store(true)
 		began := time.Now()
 		if _, err := p.ask(start, []*limit.Limit{rate(t, 10), quota(t, 100)}, leaseOf(1, 3),
-			leaseOf(1, 20)); !errors.Is(err, errAway) {
+			leaseOf(1, 20)); !errors.Is(err, errUnavailable) {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took != 0 {
@@ -432,10 +434,10 @@ func TestCorrectionsReachBothParts(t *testing.T) {
 		rates, quotas, want error // want is what errors.Is finds in the returned error
 	}{
 		{"both answer", nil, nil, nil},
-		{"the rates are away", errAway, nil, nil},
-		{"the quotas are away", nil, errAway, nil},
-		{"both are away", errAway, errAway, errAway},
-		{"both fail otherwise", other, errAway, nil},
+		{"the rates are away", errUnavailable, nil, nil},
+		{"the quotas are away", nil, errUnavailable, nil},
+		{"both are away", errUnavailable, errUnavailable, errUnavailable},
+		{"both fail otherwise", other, errUnavailable, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			quotas, rates := newMemory(t), newMemory(t)
@@ -452,7 +454,7 @@ func TestCorrectionsReachBothParts(t *testing.T) {
 			if (err == nil) != (tt.rates == nil && tt.quotas == nil) || d.Allowed != (err == nil) {
 				t.Errorf("Decide = allowed %t, %v", d.Allowed, err)
 			}
-			if errors.Is(err, errAway) != (tt.want != nil) || errors.Is(err, other) {
+			if errors.Is(err, errUnavailable) != (tt.want != nil) || errors.Is(err, other) {
 				t.Errorf("%q must be what both halves say, and only that", err)
 			}
 			for _, half := range []struct {
@@ -470,7 +472,7 @@ func TestCorrectionsReachBothParts(t *testing.T) {
 	}
 }
 
-// failing is a store that returns err, if it is not nil.
+// failing is a store that returns err if err is not nil.
 type failing struct {
 	limit.Store
 	err error

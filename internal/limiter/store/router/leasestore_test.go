@@ -124,7 +124,7 @@ func TestLeaseStoreOverBoth(t *testing.T) {
 			t.Logf("seed %d: %d decisions, %d local, %d errors, %d calls to the quotas, %d units lost", seed,
 				decided.Load(), local, failed.Load(),
 				calls, lost)
-			// a decision whose returned units others have spent is an error
+			// a decision is an error if others have spent the units that it returned
 			if !fails && failed.Load() > decided.Load()/100 {
 				t.Errorf("%d of %d decisions are errors", failed.Load(), decided.Load())
 			}

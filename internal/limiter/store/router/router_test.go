@@ -17,42 +17,42 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 )
 
-// away is a store that can be made to fail, and that counts its decisions.
-type away struct {
+// unavailable is a store that can be made to fail, and that counts its decisions.
+type unavailable struct {
 	limit.Store
 	failing atomic.Bool
 	decided atomic.Int64
 }
 
-var errAway = errors.New("away")
+var errUnavailable = errors.New("unavailable")
 
-func (a *away) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+func (a *unavailable) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	a.decided.Add(1)
 	if a.failing.Load() {
-		return errAway
+		return errUnavailable
 	}
 	return a.Store.Decide(ctx, req, now, d)
 }
 
-func (a *away) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+func (a *unavailable) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	if a.failing.Load() {
-		return errAway
+		return errUnavailable
 	}
 	return a.Store.Peek(ctx, req, now, d)
 }
 
-func newMemory(tb testing.TB) *away {
+func newMemory(tb testing.TB) *unavailable {
 	tb.Helper()
 	s, err := memory.New(memory.Config{})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &away{Store: s}
+	return &unavailable{Store: s}
 }
 
 type pair struct {
 	*router.Store
-	rates, quotas *away
+	rates, quotas *unavailable
 	tb            testing.TB
 }
 
@@ -196,10 +196,10 @@ func TestReturnsThatWaitAreBounded(t *testing.T) {
 		}
 		r, q := rate(t, 1), quota(t, 1_000_000_000)
 		var d limit.Decision
-		// the first one is admitted, and the rate denies all others
+		// the first request is admitted, and the rate denies all others
 		for i := range 1 + held + underWay + waiting + beyond {
 			req := question(r, q)
-			req.Charges[1].Cost = 1 + int64(i) // different costs, so that no request spends another one's charge
+			req.Charges[1].Cost = 1 + int64(i) // the costs differ, so that no request spends the charge of another one
 			if err := s.Decide(t.Context(), req, start, &d); err != nil || d.Allowed != (i == 0) {
 				t.Fatalf("request %d: allowed %t, %v", i, d.Allowed, err)
 			}
@@ -226,8 +226,8 @@ func TestUnspentChargesAreBounded(t *testing.T) {
 	for o := range 2 * inAll / perOwner {
 		req := question(r, q)
 		req.Owner = limit.Owner{Kind: limit.Tenant, Name: strconv.Itoa(o)}
-		for i := range 1 + perOwner + 1 { // the rate admits the first one and denies all others
-			req.Charges[1].Cost = 1 + int64(i) // different costs, so that no request spends another one's charge
+		for i := range 1 + perOwner + 1 { // the rate admits the first request and denies all others
+			req.Charges[1].Cost = 1 + int64(i) // the costs differ, so that no request spends the charge of another one
 			if err := p.Decide(t.Context(), req, start, &d); err != nil || d.Allowed != (i == 0) {
 				t.Fatalf("owner %d, request %d: allowed %t, %v", o, i, d.Allowed, err)
 			}
@@ -239,8 +239,8 @@ func TestUnspentChargesAreBounded(t *testing.T) {
 	p.close()
 }
 
-// Guarantees that a client that hammers against a rate neither uses up its quota nor costs a write to the quotas' store
-// for each request.
+// Guarantees that a client that retries without a pause against a rate neither uses up its quota nor causes a write to
+// the quotas' store for each request.
 func TestRateDenialKeepsTheQuota(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 3), quota(t, 100)
@@ -293,7 +293,7 @@ func TestRatesAway(t *testing.T) {
 	r, q := rate(t, 10), quota(t, 10)
 	p.rates.failing.Store(true)
 	for range 5 {
-		if d, err := p.try(start, r, q); !errors.Is(err, errAway) || d.Allowed {
+		if d, err := p.try(start, r, q); !errors.Is(err, errUnavailable) || d.Allowed {
 			t.Fatalf("Decide = allowed %t, %v; want the error", d.Allowed, err)
 		}
 	}
@@ -324,7 +324,7 @@ func TestQuotasAway(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 10), quota(t, 10)
 	p.quotas.failing.Store(true)
-	if d, err := p.try(start, r, q); !errors.Is(err, errAway) || d.Allowed || p.used(start, r) != 0 {
+	if d, err := p.try(start, r, q); !errors.Is(err, errUnavailable) || d.Allowed || p.used(start, r) != 0 {
 		t.Errorf("Decide = allowed %t, %v, rate %d used; want the error and nothing charged", d.Allowed, err,
 			p.used(start, r))
 	}
@@ -384,7 +384,7 @@ func TestRefundOverBoth(t *testing.T) {
 	}
 }
 
-// late is a store whose clock is so far ahead that every receipt is too old for it.
+// late is a store whose clock is so far ahead that every receipt has expired for it.
 type late struct{ limit.Store }
 
 func (late) Refund(_ context.Context, r *limit.Receipt, _ int64, _ time.Time) (limit.Refund, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// mixture is limits of both stores: rates of several algorithms, and quotas that are leased and that are not.
+// mixture holds limits of both stores: rates of several algorithms, and quotas with and without leases.
 type mixture struct {
 	limits []*limit.Limit
 	exact  []bool
@@ -44,7 +44,7 @@ func newMixture(tb testing.TB) *mixture {
 	return m
 }
 
-// ledger is what one caller has leased and what it was admitted.
+// ledger records what one caller has leased and what it was admitted.
 type ledger struct {
 	r     *rand.Rand
 	m     *mixture
@@ -62,7 +62,7 @@ func newLedger(m *mixture, seed uint64) *ledger {
 func (k *ledger) request(now time.Time) *limit.Request {
 	req := &limit.Request{Owner: owner}
 	leases := k.r.IntN(5) > 0
-	some := k.r.IntN(3) // which part of the limits is left out: none, a third, or two thirds
+	some := k.r.IntN(3) // the part of the limits that is left out: none, a third, or two thirds
 	for i, l := range k.m.limits {
 		if k.r.IntN(3) < some {
 			continue
@@ -71,14 +71,14 @@ func (k *ledger) request(now time.Time) *limit.Request {
 		req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: cost})
 		for j := range l.Tiers {
 			if leases {
-				req.Leases = append(req.Leases, k.ahead(&l.Tiers[j], cost, k.m.exact[i], now))
+				req.Leases = append(req.Leases, k.leaseRequest(&l.Tiers[j], cost, k.m.exact[i], now))
 			}
 		}
 	}
 	return req
 }
 
-func (k *ledger) ahead(t *limit.Tier, cost int64, exact bool, now time.Time) limit.LeaseRequest {
+func (k *ledger) leaseRequest(t *limit.Tier, cost int64, exact bool, now time.Time) limit.LeaseRequest {
 	if exact || k.r.IntN(6) == 0 {
 		return limit.LeaseRequest{Need: cost}
 	}
@@ -97,9 +97,9 @@ func (k *ledger) ahead(t *limit.Tier, cost int64, exact bool, now time.Time) lim
 	return a
 }
 
-// settle enters the leases of a decision. After an error, the units that were returned with the request count as lost.
+// settle records the leases of a decision. After an error, the units that were returned with the request count as lost.
 func (k *ledger) settle(req *limit.Request, d *limit.Decision, err error) {
-	if len(req.Leases) == 0 && !d.Allowed { // the denial has no results of rates that are away
+	if len(req.Leases) == 0 && !d.Allowed { // the denial has no results of the rates if their store does not answer
 		return
 	}
 	i := 0
@@ -159,7 +159,7 @@ func TestScriptsAgreeWithOneStore(t *testing.T) {
 	for seed := range soak.Times(uint64(60)) {
 		p, one, m := newPairHolding(t, -1), newMemory(t), newMixture(t)
 		k := newLedger(m, seed)
-		now := start.Add(12*time.Hour - 10*time.Second) // shortly before the day ends
+		now := start.Add(12*time.Hour - 10*time.Second) // shortly before the end of the day
 		var receipts [][2]*limit.Receipt
 		for step := range 150 {
 			now = now.Add(time.Duration(k.r.IntN(4)) * time.Duration(k.r.IntN(200_000)) * time.Microsecond)

@@ -35,7 +35,7 @@ func (s *spoiled) Peek(ctx context.Context, req *limit.Request, now time.Time, d
 }
 
 // Guarantees that rates that cannot be decided for one owner soon cost the owner's quotas nothing, and cause no probe
-// for other owners: the store is not away.
+// for other owners, because the store answers.
 func TestUndecidableRates(t *testing.T) {
 	rates, quotas := &spoiled{Store: newMemory(t), bad: limit.Owner{Kind: limit.Tenant, Name: "bad"}},
 		&spoiled{Store: newMemory(t)}
@@ -92,7 +92,8 @@ func TestNoProbeAfterTheRatesAnswered(t *testing.T) {
 			t.Fatalf("request %d: allowed %t, %v", i, d.Allowed, err)
 		}
 		if n := rates.peeks.Load(); n != 1 {
-			t.Errorf("request %d: the rates were probed %d times, want once, before the first request that they decided", i, n)
+			t.Errorf("request %d: the rates were probed %d times, want once, before the first request that they "+
+				"decided", i, n)
 		}
 	}
 }
@@ -107,7 +108,7 @@ func TestUndecidableCorrection(t *testing.T) {
 		"the rates cannot be read":                       {limit.ErrUnreadable, nil, true},
 		"the quotas are too many":                        {nil, limit.ErrTooLarge, true},
 		"both, for different reasons":                    {limit.ErrUnreadable, limit.ErrTooLarge, true},
-		"the quotas are away and the rates are not read": {limit.ErrUnreadable, errAway, false},
+		"the quotas are away and the rates are not read": {limit.ErrUnreadable, errUnavailable, false},
 	} {
 		s, err := router.New(router.Config{Rates: router.Backend{Store: &failing{newMemory(t), c.rates}},
 			Quotas: router.Backend{Store: &failing{newMemory(t), c.quotas}}})
@@ -120,7 +121,7 @@ func TestUndecidableCorrection(t *testing.T) {
 			{Limit: quota(t, 10), Cost: 1}},
 			Leases: []limit.LeaseRequest{{Correction: 1, CorrectionAt: at},
 				{Correction: 1, CorrectionAt: at}}}, start, &d)
-		if err == nil || limit.Answered(err) != c.answered || errors.Is(err, errAway) {
+		if err == nil || limit.Answered(err) != c.answered || errors.Is(err, errUnavailable) {
 			t.Errorf("%s: %v says that the stores answered: %t, want %t", name, err, limit.Answered(err), c.answered)
 		}
 	}
