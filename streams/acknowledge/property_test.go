@@ -18,11 +18,7 @@ import (
 // tables, balancer, configuration readers, leases and stores. It also shows that the shares do move, and that the whole
 // of a limit is granted when they are at rest.
 func TestCellsTogetherKeepTheLimits(t *testing.T) {
-	seeds := uint64(3)
-	if testing.Short() {
-		seeds = 1
-	}
-	for seed := range soak.Times(seeds) {
+	for seed := range soak.Times(uint64(3)) {
 		w := newWorld(t, seed)
 		w.cell("eu-1", 2)
 		w.run(15*time.Second, true)
@@ -79,11 +75,7 @@ func TestCellsTogetherKeepTheLimits(t *testing.T) {
 // deaf, weights change, and messages are lost. The shares of everybody else move, and those of the tenant as soon as
 // the item is mended.
 func TestCellsTogetherKeepTheLimitsOfUnreadablePlacements(t *testing.T) {
-	seeds := uint64(3)
-	if testing.Short() {
-		seeds = 1
-	}
-	for seed := range seeds {
+	for seed := range soak.Times(uint64(3)) {
 		w := newWorld(t, seed)
 		w.cell("eu-1", 2)
 		lags := w.cell("us-1", 1)

@@ -107,10 +107,7 @@ func play(tb testing.TB, seed uint64, f fault, a limit.Algorithm, alone, changed
 
 // However instances behave, and whatever their clocks say, each algorithm's own bound holds for what they admit in all.
 func TestLeasesKeepTheBound(t *testing.T) {
-	scripts := uint64(50)
-	if testing.Short() {
-		scripts = 6
-	}
+	scripts := soak.Times(uint64(50))
 	for _, a := range leased {
 		for _, kind := range []struct {
 			name           string
@@ -119,7 +116,7 @@ func TestLeasesKeepTheBound(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", a, kind.name), func(t *testing.T) {
 				t.Parallel()
 				var sum tally
-				for seed := range soak.Times(scripts) {
+				for seed := range scripts {
 					w, wrong := play(t, seed, noFault, a, kind.alone, kind.changed, false)
 					if len(wrong) > 0 {
 						t.Errorf("seed %d: %s", seed, strings.Join(wrong, "\n"))

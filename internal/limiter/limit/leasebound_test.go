@@ -698,16 +698,13 @@ var leased = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.Sli
 
 // However late leased units are spent, and whoever holds them, the algorithm's own bound holds for what is spent.
 func TestLeasesKeepTheBound(t *testing.T) {
-	scripts := uint64(3000)
-	if testing.Short() {
-		scripts = 300
-	}
+	scripts := soak.Times(uint64(3000))
 	for _, a := range leased {
 		for _, changed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s changed=%t", a, changed), func(t *testing.T) {
 				t.Parallel()
 				var sum leaseWorld
-				for seed := range soak.Times(scripts) {
+				for seed := range scripts {
 					w := randomLeaseWorld(t, rand.New(rand.NewPCG(seed, uint64(a))), noLeaseFault, a, changed)
 					wrong := w.run(60)
 					if len(wrong) > 0 {

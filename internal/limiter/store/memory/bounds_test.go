@@ -231,7 +231,7 @@ func TestBytesDoNotDrift(t *testing.T) {
 		t.Run(fmt.Sprintf("refunds %t", refunds), func(t *testing.T) {
 			s := newStore(t, maxBytes)
 			now, first := start, 0
-			for round := range 30 {
+			for round := range soak.Times(30) {
 				held := 0 // owners in use at once
 				for i := range 1500 {
 					now = now.Add(time.Millisecond)
@@ -277,7 +277,7 @@ func TestBytesDoNotDrift(t *testing.T) {
 
 // The bound is in bytes of the estimate, so the estimate must be about what the process really takes.
 func TestBytesEstimate(t *testing.T) {
-	if memory.RaceEnabled {
+	if soak.RaceEnabled {
 		t.Skip("the race detector's own memory is in the heap's figures")
 	}
 	three := []*limit.Limit{bucket(t, "a", 1, 5, time.Hour), bucket(t, "b", 1, 5, time.Hour), bucket(t, "c", 1, 5,
@@ -516,7 +516,7 @@ func TestManyOwnersAtOnceWithSweeping(t *testing.T) {
 
 // The hot path allocates nothing: garbage at a million decisions a second would be the limiter's largest cost.
 func TestDecideDoesNotAllocate(t *testing.T) {
-	if memory.RaceEnabled {
+	if soak.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	for _, n := range []int{1, 3} {
@@ -555,7 +555,7 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 
 // The calendar period of a quota is looked up for each decision, and computed once for the period.
 func TestQuotaDecisionDoesNotAllocate(t *testing.T) {
-	if memory.RaceEnabled {
+	if soak.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	zone, err := time.LoadLocation("America/New_York")

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // Guarantees that the room of counters that have gone is given back: other owners get it, as far as the store counts.
 func TestOwnerGivesRoomBack(t *testing.T) {
-	if RaceEnabled {
+	if soak.RaceEnabled {
 		t.Skip("the race detector's own memory is in the heap's figures")
 	}
 	heap := func() int64 {
