@@ -437,6 +437,9 @@ func TestBrokenHomesAreCaught(t *testing.T) {
 // loaded evenly or one of them has nearly all requests, and that a limit with large costs does not need a call for
 // each request. Units of a small one that one cell has leased are missing in the others.
 func TestKeptLimitsAreUsed(t *testing.T) {
+	if soak.RaceEnabled {
+		t.Skip("one goroutine, and the race detector takes a minute for it")
+	}
 	cells := []string{"a", "b", "c"}
 	doc := &shares.Document{Version: shares.Layout, Epoch: 1, Phase: shares.Steady, Members: cells,
 		Generations: []shares.Generation{{
