@@ -62,9 +62,8 @@ NESTED = ':!bench' ':!browser' ':!examples' ':!infra'
 PACKAGES = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)))
 
 .PHONY: quick
-quick: ## The short tests of every package, without the race detector: a minute, and nothing from a cache
-	go test -p $(PACKAGES) -short -count=1 -vet=off -shuffle=on ./...
-	cd examples && go test -short -count=1 -vet=off ./...
+quick: ## The short tests of every package and module, without the race detector; no result from a cache
+	@scripts/quick
 
 # Under the race detector, which makes what only computes seven times as slow, tests run short. Those that do less then, or nothing, run
 # once more in full without it: the tests that scripts/shortened names, and no others.
