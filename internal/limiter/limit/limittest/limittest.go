@@ -55,9 +55,12 @@ type Config struct {
 	Goroutines int // in concurrent cases; 0 means 64
 	Scripts    int // random scripts that are run beside the model; 0 means 150
 	Steps      int // steps in each; 0 means 60
-	Repeats    int // of what scripts do again and again at other times; 0 means 150
+	Repeats    int // of what scripts do again and again at other times; 0 means 150, and 20 is the least
 	Seed       uint64
 }
+
+// leastRepeats is the fewest Repeats that the suite makes: with fewer, some cases deny nothing, and so test nothing.
+const leastRepeats = 20
 
 func (c Config) withDefaults() Config {
 	if c.Goroutines == 0 {
@@ -72,6 +75,7 @@ func (c Config) withDefaults() Config {
 	if c.Repeats == 0 {
 		c.Repeats = soak.Times(150)
 	}
+	c.Repeats = max(c.Repeats, leastRepeats)
 	return c
 }
 
