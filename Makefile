@@ -58,18 +58,20 @@ check: lint test bench-smoke ## All that must pass before a merge; no Docker, no
 # Modules of their own.
 NESTED = ':!bench' ':!browser' ':!examples' ':!infra'
 
-# The packages with tests that do less in a short run, or leave out what the race detector falsifies. It makes what only computes
-# seven times as slow, so under it they run short, and then once more in full without it.
-FULL = $(shell git grep -lE --untracked 'testing\.Short\(\)|\b[rR]aceEnabled\b' -- '*_test.go' $(NESTED) | xargs -n 1 dirname | sort -u | sed 's|^|./|')
-
 # How many packages are tested at once: more than there are processors, because the longest wait more than they compute.
 PACKAGES = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)))
 
+.PHONY: quick
+quick: ## The short tests of every package and module, without the race detector; no result from a cache
+	@scripts/quick
+
+# Under the race detector, which makes what only computes seven times as slow, tests run short. Those that do less then, or nothing, run
+# once more in full without it: the tests that scripts/shortened names, and no others.
 .PHONY: test
-test: ## Unit tests in random order, with the race detector; what is short under it once more in full
+test: ## Unit tests in random order, with the race detector; what is shortened under it once more in full
 	$(if $(RACE),,@echo 'make test: no C compiler, so the tests run without the race detector' >&2)
 	go test -p $(PACKAGES) $(if $(RACE),-race -short) -shuffle=on ./...
-	$(if $(RACE),go test -p $(PACKAGES) -shuffle=on $(FULL))
+	$(if $(RACE),go test -p $(PACKAGES) -shuffle=on -run '$(shell scripts/shortened tests)' $(shell scripts/shortened packages))
 	cd examples && go test -shuffle=on ./...
 
 .PHONY: soak

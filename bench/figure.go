@@ -14,6 +14,7 @@ type Figure struct {
 	None   bool    // the goal is 0
 	Floor  bool    // the goal is the least, not the most
 	Digits int     // after the point
+	Alone  bool    // it takes many minutes, or all of the machine: measured only if it is named
 
 	// Measure takes the number. A short measurement only shows that it can be taken. An error means that the workload
 	// was not what it should be, so that there is no number.
@@ -86,6 +87,12 @@ func Figures() []Figure {
 		{Name: "propagation_publishes", Unit: "publishes", Goal: 60, Digits: 0, Measure: burstFigure(publishes)},
 		{Name: "reconcile_reads_per_item", Unit: "reads", Goal: 1, Digits: 3, Measure: reconcileFigure(readsPerItem)},
 		{Name: "reconcile_writes", Unit: "writes", None: true, Measure: reconcileFigure(reconcileWrites)},
+		{Name: "quick_s", Unit: "s", Goal: 60, Alone: true, Measure: quickFigure},
+		{Name: "test_s", Unit: "s", Goal: 360, Alone: true, Measure: commandFigure("make", "test")},
+		{Name: "ci_s", Unit: "s", Goal: 1500, Alone: true, Measure: ciFigure},
+		{Name: "internal_folders", Unit: "folders", Goal: 11, Measure: internalFoldersFigure},
+		{Name: "long_lines", Unit: "lines", None: true, Measure: longLinesFigure},
+		{Name: "product_lines", Unit: "lines", Measure: productLinesFigure},
 	}
 }
 

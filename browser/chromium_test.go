@@ -30,6 +30,9 @@ import (
 // findChromium is the browser's path, or ends the test: skipped, or failed where a browser is required.
 func findChromium(t *testing.T) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("a short run starts no browser")
+	}
 	names := []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome",
 		"headless-shell"}
 	if p := os.Getenv("SLUICE_CHROMIUM"); p != "" {

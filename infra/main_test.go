@@ -41,6 +41,10 @@ func outdir(tb testing.TB) *string {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if testing.Short() {
+		fmt.Println("a short run makes no templates: that takes Node.js and minutes")
+		return
+	}
 	os.Exit(run(m))
 }
 

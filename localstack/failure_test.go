@@ -29,7 +29,7 @@ import (
 	"github.com/sluicelimits/sluice/localstack/stand"
 )
 
-var applierFails = flag.Duration("applier-fails", time.Minute, "for how long the applier of a cell fails")
+var applierFails = flag.Duration("applier-fails", 20*time.Second, "for how long the applier of a cell fails")
 
 // ours skips the test, or fails it where REQUIRE_LOCALSTACK is set, unless the LocalStack's processes are this
 // machine's.
@@ -586,8 +586,8 @@ func reconcileRuns(ctx context.Context, s *stand.Stand, c stand.Cell, runs bool)
 // other cell hears of each change meanwhile; and that afterwards every change is there, the newest of each, by a change
 // log without a gap.
 //
-// What a failed applier had comes again when it is visible again, which is after three minutes; here it is after half
-// of one.
+// What a failed applier had comes again when it is visible again, which is after three minutes; here it is after ten
+// seconds.
 func TestApplierFails(t *testing.T) {
 	s := open(t)
 	failing, other := smallAndFull(t, s)
@@ -617,7 +617,7 @@ tenants:
 	}
 	before := map[string]cellconfig.Head{failing.ID: position(t, s, failing), other.ID: position(t, s, other)}
 
-	was, err := visibility(t.Context(), s, failing, "30")
+	was, err := visibility(t.Context(), s, failing, "10")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -24,6 +25,10 @@ var update = flag.Bool("update", false, "rewrite golden files; then read the dif
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if testing.Short() {
+		fmt.Println("a short run makes no templates: that takes Node.js and minutes")
+		return
+	}
 	code := m.Run()
 	jsii.Close()
 	os.Exit(code)

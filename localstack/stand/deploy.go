@@ -156,7 +156,8 @@ func (s *Stand) build(ctx context.Context) error {
 	return s.run(ctx, "build", nil, "go", "build", "-o", s.file("sluice"), "./cmd/sluice")
 }
 
-// cdk makes the templates and deploys them, and the templates of the sample APIs, which are not deployed.
+// cdk makes the templates and deploys them, and the templates of the sample APIs, which are not deployed. The Lambdas are
+// built the first time alone: the source does not change while a stand is up.
 func (s *Stand) cdk(ctx context.Context) error {
 	env := s.environment(s.deployed.control, "DEPLOYMENT="+s.file("deployment.yaml"), "CI=true")
 	regions := map[string]bool{s.deployed.control: true}
@@ -167,13 +168,17 @@ func (s *Stand) cdk(ctx context.Context) error {
 	for _, region := range slices.Sorted(maps.Keys(regions)) {
 		bootstrap = append(bootstrap, "aws://"+s.account+"/"+region)
 	}
+	lambdas := "all"
+	if s.built {
+		lambdas = "missing"
+	}
 	samples := append(slices.Clone(env), "SLUICE_DEPLOYMENT="+s.file("deployment.yaml"))
 	for _, step := range []struct {
 		name string
 		env  []string
 		args []string
 	}{
-		{"synth", env, []string{"--lambdas", "all", "synth", "--quiet", "--output", s.file("cdk.out")}},
+		{"synth", env, []string{"--lambdas", lambdas, "synth", "--quiet", "--output", s.file("cdk.out")}},
 		{"bootstrap", env, bootstrap},
 		{"deploy", env, []string{
 			"deploy", "--all", "--concurrency", "1", "--require-approval", "never", "--app", s.file("cdk.out"),
@@ -186,6 +191,7 @@ func (s *Stand) cdk(ctx context.Context) error {
 			return err
 		}
 	}
+	s.built = true
 	return nil
 }
 

@@ -60,6 +60,7 @@ type Stand struct {
 	client   *http.Client
 
 	deployed deployed
+	built    bool // the Lambdas were built
 	gateways *gateways
 	missing  []string       // behaviours of AWS that the endpoint was found not to have, a sentence each
 	ports    map[string]int // of the gateways, by stack

@@ -18,11 +18,7 @@ import (
 // balancer, configuration readers, leases and stores. It also guarantees that the shares change, and that the whole of
 // a limit is granted when they do not change any more.
 func TestCellsTogetherKeepTheLimits(t *testing.T) {
-	seeds := uint64(3)
-	if testing.Short() {
-		seeds = 1
-	}
-	for seed := range soak.Times(seeds) {
+	for seed := range soak.Times(uint64(3)) {
 		w := newWorld(t, seed)
 		w.cell("eu-1", 2)
 		w.run(15*time.Second, true)
@@ -79,11 +75,7 @@ func TestCellsTogetherKeepTheLimits(t *testing.T) {
 // gets no messages, weights change, and messages are lost. The shares of all other tenants change, and those of the
 // tenant do as soon as the item is corrected.
 func TestCellsTogetherKeepTheLimitsOfUnreadablePlacements(t *testing.T) {
-	seeds := uint64(3)
-	if testing.Short() {
-		seeds = 1
-	}
-	for seed := range seeds {
+	for seed := range soak.Times(uint64(3)) {
 		w := newWorld(t, seed)
 		w.cell("eu-1", 2)
 		lags := w.cell("us-1", 1)

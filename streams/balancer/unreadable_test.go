@@ -15,6 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // fleet is cells that hear of shares and placements at different times, and store them as appliers do: an unreadable
@@ -144,7 +145,7 @@ func TestUnreadablePlacement(t *testing.T) {
 		"absent until it was": func(f *fleet, _ string) { f.tables.bad = shares.PlacementKey("acme") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(3) {
+			for seed := range soak.Times(uint64(3)) {
 				r := rand.New(rand.NewPCG(seed, 7))
 				f := newFleet(t, "acme", "a", "b", "c")
 				before := map[string]int64{"a": 90, "b": 0, "c": 0}

@@ -108,10 +108,7 @@ func play(tb testing.TB, seed uint64, f fault, a limit.Algorithm, alone, changed
 // Guarantees that the admitted units of all instances stay within the bound of each algorithm, however the instances
 // behave and whatever their clocks say.
 func TestLeasesKeepTheBound(t *testing.T) {
-	scripts := uint64(50)
-	if testing.Short() {
-		scripts = 6
-	}
+	scripts := soak.Times(uint64(50))
 	for _, a := range leasable {
 		for _, kind := range []struct {
 			name           string
@@ -120,7 +117,7 @@ func TestLeasesKeepTheBound(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", a, kind.name), func(t *testing.T) {
 				t.Parallel()
 				var sum tally
-				for seed := range soak.Times(scripts) {
+				for seed := range scripts {
 					w, wrong := play(t, seed, noFault, a, kind.alone, kind.changed, false)
 					if len(wrong) > 0 {
 						t.Errorf("seed %d: %s", seed, strings.Join(wrong, "\n"))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -263,7 +264,7 @@ func TestIdleCountersAreForgotten(t *testing.T) {
 
 // Guarantees that a decision from leases allocates nothing.
 func TestLocalAllocatesNothing(t *testing.T) {
-	if raceEnabled {
+	if soak.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Rule: greedy{}})

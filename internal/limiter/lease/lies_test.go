@@ -10,6 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // liar is a store that gives impossible answers.
@@ -248,7 +249,7 @@ func TestLies(t *testing.T) {
 	for lie := range lies {
 		t.Run(lies[lie].name, func(t *testing.T) {
 			r, told := rand.New(rand.NewPCG(uint64(lie), 1)), 0
-			for range 50 {
+			for range max(soak.Times(50), 10) {
 				script := make([]byte, 120)
 				for i := range script {
 					script[i] = byte(r.Uint32())

@@ -702,16 +702,13 @@ var leasable = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.S
 // Guarantees that the spent units stay within the bound of the algorithm, whoever spends leased units, and however
 // late.
 func TestLeasesKeepTheBound(t *testing.T) {
-	scripts := uint64(3000)
-	if testing.Short() {
-		scripts = 300
-	}
+	scripts := soak.Times(uint64(3000))
 	for _, a := range leasable {
 		for _, changed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s changed=%t", a, changed), func(t *testing.T) {
 				t.Parallel()
 				var sum leaseWorld
-				for seed := range soak.Times(scripts) {
+				for seed := range scripts {
 					w := randomLeaseWorld(t, rand.New(rand.NewPCG(seed, uint64(a))), noLeaseFault, a, changed)
 					wrong := w.run(60)
 					if len(wrong) > 0 {

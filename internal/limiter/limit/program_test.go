@@ -2,6 +2,7 @@ package limit
 
 import (
 	"fmt"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 	"math/rand/v2"
 	"reflect"
 	"testing"
@@ -76,7 +77,7 @@ func told(d *Decision) string {
 // sometimes steps back.
 func TestProgramDecidesLikeTheSequence(t *testing.T) {
 	decided, denied := map[Algorithm]int{}, 0
-	for seed := range uint64(300) {
+	for seed := range max(soak.Times(uint64(300)), 100) { // fewer decide too little by some algorithm
 		r := rand.New(rand.NewPCG(seed, 1))
 		limits := programLimits(r, 1+r.IntN(5))
 		var tiers []*Tier

@@ -17,6 +17,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 var (
@@ -125,7 +126,7 @@ func decide(b limit.Store, req *limit.Request) error {
 func TestBreakerContract(t *testing.T) {
 	limittest.RunStoreContract(t, limittest.Config{
 		New:     func(tb testing.TB) limit.Store { return newBreaker(tb, newFlaky(tb, nil)) },
-		Scripts: 20, // the wrapped store runs all of them in its own test
+		Scripts: soak.Times(20), // the wrapped store runs all of them in its own test
 	})
 }
 
@@ -474,14 +475,14 @@ func TestBreakerAllocatesNothing(t *testing.T) {
 	ctx, now := context.Background(), time.Now()
 	ask := func() { _ = b.Decide(ctx, req, now, &d) }
 	ask()
-	if n := testing.AllocsPerRun(100, ask); n > 0 && !raceEnabled {
+	if n := testing.AllocsPerRun(100, ask); n > 0 && !soak.RaceEnabled {
 		t.Errorf("%.1f allocations for a call through a closed breaker, want 0", n)
 	}
 	store := newFlaky(t, nil)
 	store.down.Store(true)
 	b = newBreaker(t, store)
 	openBreaker(b, req)
-	if n := testing.AllocsPerRun(100, ask); n > 0 && !raceEnabled {
+	if n := testing.AllocsPerRun(100, ask); n > 0 && !soak.RaceEnabled {
 		t.Errorf("%.1f allocations for a call that an open breaker refuses, want 0", n)
 	}
 }

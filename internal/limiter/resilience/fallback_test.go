@@ -16,6 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/request/answer"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -74,7 +75,7 @@ func TestStoreContract(t *testing.T) {
 		New: func(tb testing.TB) limit.Store {
 			return newStore(tb, resilience.FallbackConfig{Store: newFlaky(tb, nil)})
 		},
-		Scripts: 20, // the wrapped store runs all of them in its own test
+		Scripts: soak.Times(20), // the wrapped store runs all of them in its own test
 	})
 }
 
@@ -574,7 +575,7 @@ func TestStoreAllocatesNothing(t *testing.T) {
 	var d limit.Decision
 	ask := func() { _ = s.Decide(context.Background(), req, noon, &d) }
 	ask()
-	if n := testing.AllocsPerRun(100, ask); n > 0 && !raceEnabled {
+	if n := testing.AllocsPerRun(100, ask); n > 0 && !soak.RaceEnabled {
 		t.Errorf("%.1f allocations for a decision that the store made, want 0", n)
 	}
 }

@@ -185,11 +185,7 @@ func TestForgottenBucket(t *testing.T) {
 // Guarantees the bound of a token bucket over any interval, through changes at any time, for cells that take all or a
 // little or rest, and whose stores forget as early as they may.
 func TestTokenBucketsOverCells(t *testing.T) {
-	runs := 1500
-	if testing.Short() {
-		runs = 500
-	}
-	for seed := range soak.Times(runs) {
+	for seed := range soak.Times(1500) {
 		if words := chaos(t, uint64(seed)); len(words) > 0 {
 			t.Fatalf("run %d: %s (and %d more)", seed, words[0], len(words)-1)
 		}

@@ -100,11 +100,7 @@ func (w *world) thirsty() {
 // in whatever order messages arrive, if at all, while every cell hears within the grace. A broken one is a customer's
 // backend that gets more than was agreed on, on the day on which a cell is added.
 func TestNeverPassesTheLimit(t *testing.T) {
-	worlds := 10
-	if testing.Short() {
-		worlds = 4
-	}
-	for seed := range soak.Times(worlds) {
+	for seed := range soak.Times(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			w := populate(t, uint64(seed), counted...)

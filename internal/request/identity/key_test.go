@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -114,7 +115,7 @@ func TestVerify(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if allocs > 0 && !raceEnabled {
+	if allocs > 0 && !soak.RaceEnabled {
 		t.Errorf("Verify allocates %v times, want 0", allocs)
 	}
 }
@@ -255,7 +256,7 @@ func TestHashes(t *testing.T) {
 			t.Error(len(got), err)
 		}
 	})
-	if allocs > 0 && !raceEnabled {
+	if allocs > 0 && !soak.RaceEnabled {
 		t.Errorf("AppendHashes allocates %v times, want 0", allocs)
 	}
 	if none, err := identity.NewPeppers(nil); err != nil {

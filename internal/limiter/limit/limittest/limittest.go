@@ -56,9 +56,12 @@ type Config struct {
 	Goroutines int // in concurrent cases; 0 selects 64
 	Scripts    int // random scripts that are compared with the model; 0 selects 150
 	Steps      int // steps of each script; 0 selects 60
-	Repeats    int // of steps that scripts repeat at other times; 0 selects 150
+	Repeats    int // of steps that scripts repeat at other times, at least 20; 0 selects 150
 	Seed       uint64
 }
+
+// leastRepeats is the fewest Repeats that the suite makes: with fewer, some cases deny nothing, and so test nothing.
+const leastRepeats = 20
 
 func (c Config) withDefaults() Config {
 	if c.Goroutines == 0 {
@@ -73,6 +76,7 @@ func (c Config) withDefaults() Config {
 	if c.Repeats == 0 {
 		c.Repeats = soak.Times(150)
 	}
+	c.Repeats = max(c.Repeats, leastRepeats)
 	return c
 }
 

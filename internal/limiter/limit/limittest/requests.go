@@ -132,6 +132,9 @@ func testSizes(tb testing.TB, c Config) {
 		{1, 1}, {1, limit.MaxTiers}, {10, 2}, {10, limit.MaxTiers}, {64, 1}, {65, 1}, {65, 3}, {100, 1}, {500, 1},
 		{500, limit.MaxTiers},
 	} {
+		if testing.Short() && size.limits*size.tiers > 1000 { // thousands of counters take long
+			continue
+		}
 		for _, leases := range []bool{false, true} {
 			// the largest size takes long
 			if leases && !c.Leases || !leases && c.Leases && size.limits*size.tiers > 1000 {

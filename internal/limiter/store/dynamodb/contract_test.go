@@ -7,6 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 func TestContract(t *testing.T) {
@@ -29,7 +30,7 @@ func TestContract(t *testing.T) {
 		Leases:     true,
 		KeepsAhead: true, // of items that were written before the one that denies
 		Parallel:   true,
-		Scripts:    20,
-		Repeats:    25,
+		Scripts:    soak.Times(20),
+		Repeats:    soak.Times(25),
 	})
 }

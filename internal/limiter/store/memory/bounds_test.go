@@ -230,7 +230,7 @@ func TestBytesDoNotDrift(t *testing.T) {
 		t.Run(fmt.Sprintf("refunds %t", refunds), func(t *testing.T) {
 			s := newStore(t, maxBytes)
 			now, first := start, 0
-			for round := range 30 {
+			for round := range soak.Times(30) {
 				held := 0 // owners in use at the same time
 				for i := range 1500 {
 					now = now.Add(time.Millisecond)
@@ -276,7 +276,7 @@ func TestBytesDoNotDrift(t *testing.T) {
 
 // Guarantees that the estimate of bytes, to which the bound applies, is about what the process takes.
 func TestBytesEstimate(t *testing.T) {
-	if memory.RaceEnabled {
+	if soak.RaceEnabled {
 		t.Skip("the race detector's own memory is in the heap's figures")
 	}
 	three := []*limit.Limit{bucket(t, "a", 1, 5, time.Hour), bucket(t, "b", 1, 5, time.Hour), bucket(t, "c", 1, 5,
@@ -516,7 +516,7 @@ func TestManyOwnersAtOnceWithSweeping(t *testing.T) {
 
 // Guarantees that a decision allocates nothing. At a million decisions a second, garbage would be the largest cost.
 func TestDecideDoesNotAllocate(t *testing.T) {
-	if memory.RaceEnabled {
+	if soak.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	for _, n := range []int{1, 3} {
@@ -555,7 +555,7 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 
 // Guarantees that a decision over a quota allocates nothing: the calendar period is computed once for each period.
 func TestQuotaDecisionDoesNotAllocate(t *testing.T) {
-	if memory.RaceEnabled {
+	if soak.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	zone, err := time.LoadLocation("America/New_York")

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // Guarantees that the memory of counters that were dropped is freed, and that the store's count of bytes says so.
 func TestOwnerGivesRoomBack(t *testing.T) {
-	if RaceEnabled {
+	if soak.RaceEnabled {
 		t.Skip("the race detector's own memory is in the heap's figures")
 	}
 	heap := func() int64 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // monthly returns a quota of n units a month.
@@ -43,6 +44,9 @@ func usedOf(tb testing.TB, s *memory.Store, owner limit.Owner, now time.Time, l 
 // or with a clock that stands still, the store decides as before. A refused refund has given nothing back, and a refund
 // is never made twice.
 func TestRefundsNeverFailDecisions(t *testing.T) {
+	if soak.RaceEnabled {
+		t.Skip("one goroutine, and the race detector takes minutes for it")
+	}
 	const maxBytes = 64 << 20
 	for _, tc := range []struct {
 		name     string
@@ -57,9 +61,6 @@ func TestRefundsNeverFailDecisions(t *testing.T) {
 		{"few decisions are refunded", 15_000, 63, 4 << 20, 0, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if memory.RaceEnabled && tc.refunds > 200_000 {
-				t.Skip("one goroutine, and the race detector takes minutes for it")
-			}
 			s, l, owner, now := newStore(t, tc.maxBytes), monthly(t, limit.MaxUnits), tenant(1), start
 			kept, refused := int64(0), 0
 			var last, lastRefused *limit.Receipt

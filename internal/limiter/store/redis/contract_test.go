@@ -9,6 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // contract runs the contract suite on a server or cluster, once with the generated scripts and once with decide.lua
@@ -45,8 +46,8 @@ func contract(t *testing.T, c redis.Config) {
 				Seed:     uint64(time.Now().UnixNano()),
 				Leases:   true,
 				// with another seed each time; both ways use the same scripts
-				Scripts: map[bool]int{true: 15, false: 60}[c.Cluster],
-				Repeats: map[bool]int{true: 20, false: 50}[c.Cluster],
+				Scripts: soak.Times(map[bool]int{true: 15, false: 60}[c.Cluster]),
+				Repeats: soak.Times(map[bool]int{true: 20, false: 50}[c.Cluster]),
 			}
 			limittest.RunStoreContract(t, config)
 			t.Run("while time passes", func(t *testing.T) {

@@ -34,7 +34,7 @@ func TestLikeMemory(t *testing.T) {
 		}
 	})
 	seed := uint64(time.Now().UnixNano())
-	for i := range soak.Times(uint64(120)) {
+	for i := range max(soak.Times(uint64(120)), 24) { // with fewer one sort of script hardly answers
 		s.SetSpace(newSpace())
 		redis.ForgetShapes() // otherwise the shapes of other scripts and tests leave no room
 		algorithms := limit.Algorithms()
@@ -70,7 +70,7 @@ func TestLeasesLikeCore(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	algorithms := append(limit.Algorithms(), limit.TokenBucket, limit.TokenBucket, limit.TokenBucket,
 		limit.SlidingWindow)
-	for i := range soak.Times(uint64(200)) {
+	for i := range max(soak.Times(uint64(200)), 100) { // fewer would hardly test some branches
 		s.SetSpace(newSpace())
 		p := newPair(t, s, server.Client(t), seed+i, []int64{12, 300, 300}[i%3], algorithms)
 		p.leases, p.seen = map[string][]limit.Lease{}, seen
@@ -99,7 +99,7 @@ func TestRefundsLikeCore(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
 	seen := map[string]int{}
 	seed := uint64(time.Now().UnixNano())
-	for i := range uint64(200) {
+	for i := range max(soak.Times(uint64(200)), 100) { // fewer would hardly test some branches
 		s.SetSpace(newSpace())
 		algorithms := limit.Algorithms()
 		if i%2 == 0 { // algorithms with which refunds are most complex

@@ -10,6 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // eachWay runs a test with the generated scripts, and with decide.lua alone.
@@ -254,6 +255,9 @@ func TestShapesServe(t *testing.T) {
 // Guarantees that a pack has a largest size, that the error says so and charges nothing, and that the counters in the
 // pack stay.
 func TestPackIsFull(t *testing.T) {
+	if soak.RaceEnabled {
+		t.Skip("one goroutine, and the race detector takes half a minute for its 16,400 tiers")
+	}
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())
 	limits := func(from, n int) *limit.Request {
@@ -294,6 +298,9 @@ func TestPackIsFull(t *testing.T) {
 // Guarantees that every valid request fits into one script call, also with leases: it is decided, or its time limit
 // ends.
 func TestLargestRequests(t *testing.T) {
+	if soak.RaceEnabled {
+		t.Skip("one goroutine, and the race detector takes half a minute for its 16,400 tiers")
+	}
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	kinds := []struct {
 		algorithm limit.Algorithm

@@ -11,6 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // counting is a guard that counts the calls that pass it, or refuses all calls.
@@ -116,7 +117,7 @@ func TestContractOfOneBackend(t *testing.T) {
 			}
 			return s
 		},
-		Scripts: 20, Leases: true,
+		Scripts: soak.Times(20), Leases: true,
 	})
 }
 

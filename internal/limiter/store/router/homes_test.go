@@ -9,6 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // cells holds a cell's own store and the stores of other cells. Each of them can be made to fail.
@@ -36,7 +37,7 @@ func TestContractOfHomes(t *testing.T) {
 		t.Run(home, func(t *testing.T) {
 			limittest.RunStoreContract(t, limittest.Config{
 				New:    func(tb testing.TB) limit.Store { return newCells(tb, -1) },
-				Leases: true, KeepsAhead: true, Home: home, Scripts: 60, Goroutines: 16,
+				Leases: true, KeepsAhead: true, Home: home, Scripts: soak.Times(60), Goroutines: 16,
 			})
 		})
 	}
@@ -54,7 +55,7 @@ func TestContractOfHomes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			limittest.RunStoreContract(t, limittest.Config{
 				New:    func(tb testing.TB) limit.Store { return newCells(tb, -1) },
-				Leases: true, KeepsAhead: true, Home: "a", Homed: homed, Scripts: 60, Goroutines: 16,
+				Leases: true, KeepsAhead: true, Home: "a", Homed: homed, Scripts: soak.Times(60), Goroutines: 16,
 			})
 		})
 	}

@@ -1,5 +1,0 @@
-//go:build !race
-
-package identity_test
-
-const raceEnabled = false
