@@ -113,7 +113,7 @@ var broken = []struct {
 
 const ledgerFile = "../internal/limiter/ledger/ledger.go"
 
-// Each test of the guarantees can fail: with a mistake planted in the code, some test does.
+// At least one test fails for each mistake that is planted in the code. So the tests of the guarantees can fail.
 func TestMistakesAreFound(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles this package once for each mistake")
@@ -149,8 +149,7 @@ func TestMistakesAreFound(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := exec.CommandContext(t.Context(), "go", "test", "-short", "-vet=off", "-count=1", "-failfast",
-				"-timeout=3m",
-				"-overlay="+overlay, ".", "../internal/limiter/ledger")
+				"-timeout=3m", "-overlay="+overlay, ".", "../internal/limiter/ledger")
 			c.Env = append(os.Environ(), "SLUICE_PACER_BROKEN=1")
 			out, err := c.CombinedOutput()
 			if err == nil || strings.Contains(string(out), "[build failed]") || !strings.Contains(string(out), "FAIL") {

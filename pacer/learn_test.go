@@ -18,7 +18,7 @@ import (
 // provider is an HTTP server in virtual time that limits its clients by itself.
 type provider struct {
 	admit func() bool
-	delay time.Duration // each way
+	delay time.Duration // of a request to the provider, and of its reply
 
 	mu      sync.Mutex
 	refused int
@@ -37,14 +37,14 @@ func (p *provider) RoundTrip(*http.Request) (*http.Response, error) {
 	return r, nil
 }
 
-// refusals is how many requests were refused.
+// refusals returns the number of requests that were refused.
 func (p *provider) refusals() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.refused
 }
 
-// windowed admits so many requests in each second.
+// windowed returns a function that admits *limit requests in each second.
 func windowed(limit *int) func() bool {
 	var window int64
 	var n int
@@ -57,7 +57,7 @@ func windowed(limit *int) func() bool {
 	}
 }
 
-// bucketed admits so many requests per second, and a tenth of a second's at once.
+// bucketed returns a token bucket of *limit requests per second, with room for those of a tenth of a second.
 func bucketed(limit *int) func() bool {
 	last, tokens := time.Now(), 0.0
 	return func() bool {
@@ -71,7 +71,7 @@ func bucketed(limit *int) func() bool {
 	}
 }
 
-// saturate sends so many requests at once, all the time, until the time is over. It returns how many were not refused.
+// saturate keeps so many requests waiting or on their way for a time. It returns the number that were not refused.
 func saturate(t *testing.T, c *http.Client, workers int, d time.Duration) (accepted int) {
 	t.Helper()
 	end := time.Now().Add(d)
@@ -98,8 +98,8 @@ func saturate(t *testing.T, c *http.Client, workers int, d time.Duration) (accep
 	return accepted
 }
 
-// A limit that falls to 40 % and rises to 375 % of that without notice is found again, against providers that count in
-// windows and in buckets. Nearly all of it is used, with few refusals.
+// The limit of a provider falls to 40 % and then rises to 375 % of that, without notice. The pacer finds the new limit,
+// against providers that count in windows and in buckets. It uses nearly all of it, with few refusals.
 func TestLearns(t *testing.T) {
 	for name, kind := range map[string]func(*int) func() bool{"window": windowed, "bucket": bucketed} {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestNeverProbesWhoBans(t *testing.T) {
 	})
 }
 
-// A provider that is idle, or of which little is asked, teaches nothing: the rate does not rise.
+// While few or no requests are sent, nothing can be learned, and the rate does not rise.
 func TestLearnsNothingFromLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := 1000
@@ -178,7 +178,7 @@ func TestLearnsNothingFromLittle(t *testing.T) {
 	})
 }
 
-// What a provider says is obeyed: its Retry-After, and how much is left. Nothing is refused then.
+// The pacer obeys the Retry-After of a provider and the number of units left, so that nothing is refused.
 func TestObeysHeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -225,8 +225,8 @@ func TestObeysHeaders(t *testing.T) {
 	})
 }
 
-// A provider that lies makes the pacer pause for an hour at most, never send more than the limit, and never stop for
-// good.
+// False headers of a provider make the pacer pause for an hour at most. They never make it send more than the limit,
+// or stop it forever.
 func TestLyingProvider(t *testing.T) {
 	for _, lie := range []struct{ name, value string }{
 		{"Retry-After", "31536000"}, {"RateLimit", `"a";r=0;t=31536000`}, {"RateLimit-Policy", `"a";q=1;w=31536000`},
@@ -253,8 +253,8 @@ func TestLyingProvider(t *testing.T) {
 	}
 }
 
-// A reply that is older than the latest, or that says how much is left of what others have taken since, is not believed
-// too much.
+// A reply that arrives late does not replace what a later request's reply said. Units that were granted after a reply's
+// request are subtracted from the units that the reply says are left.
 func TestUnitsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.PerSecond(100)})
@@ -276,7 +276,7 @@ func TestUnitsInFlight(t *testing.T) {
 	})
 }
 
-// A request that never is sent has its body closed, and the error is the pacer's.
+// RoundTrip closes the body of a request that it does not send, and returns the pacer's error.
 func TestTransportRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.PerSecond(1)})
