@@ -147,6 +147,7 @@ type Reply struct {
 //     may not have counted them yet.
 //   - A limit that the reply states bounds the units that are granted in each window, until a reply states another.
 //   - With Config.Learning, refusals lower the rate. Without refusals the rate rises again.
+//   - With Config.MeasureClock, the Date of the reply narrows the difference of the clocks.
 //
 // The stated and the learned limit are at least one unit in each window. A request that costs more than these limits
 // gets a window of its own.
@@ -155,8 +156,14 @@ func (p *Pacer) Observe(r Reply) {
 	p.mu.Lock()
 	now := p.now()
 	received := min(max(r.Received.Sub(p.origin), 0), now)
+	sent := r.Sent.Sub(p.origin)
 	if p.learner != nil {
-		p.learner.observe(a.Refused, r.Permit.cost, r.Sent.Sub(p.origin))
+		p.learner.observe(a.Refused, r.Permit.cost, sent)
+	}
+	if m := p.core.supply.measure; m != nil && sent >= 0 && sent <= received {
+		if date, ok := dateOf(r.Header); ok {
+			m.observe(date, sent, received)
+		}
 	}
 	p.core.supply.advise(&a, received, r.Permit.total, p.core.counts.Granted)
 	p.serveAndUnlock(now)

@@ -309,3 +309,79 @@ type closed struct {
 }
 
 func (c *closed) Close() error { c.closed = true; return nil }
+
+// A pacer that has probed the provider's clock never exceeds the limit by that clock, and uses nearly the whole window.
+// This holds also if the clocks differ by more than the guard says.
+func TestMeasuresTheClock(t *testing.T) {
+	for _, ahead := range []time.Duration{0, 190 * time.Millisecond, -190 * time.Millisecond, 450 * time.Millisecond,
+		-3 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			const limit = 50
+			guard := pacer.Guard{ClockError: 200 * time.Millisecond, MaxDelay: 5 * time.Millisecond}
+			p := open(t, pacer.Config{Limit: pacer.PerSecond(limit), Smoothing: pacer.Spread, Guard: guard,
+				MeasureClock: true})
+			send := func(context.Context) (http.Header, error) {
+				<-time.After(3 * time.Millisecond)
+				date := time.Now().Add(ahead).UTC().Format(http.TimeFormat)
+				<-time.After(time.Millisecond)
+				return http.Header{"Date": {date}}, nil
+			}
+			if err := p.Probe(t.Context(), send); err != nil {
+				t.Fatal(err)
+			}
+			s := p.Status()
+			off := max(s.ClockAhead-ahead, ahead-s.ClockAhead)
+			if off > s.ClockError || s.ClockError > 8*time.Millisecond {
+				t.Errorf("the provider's clock is %s ahead, and measured as %s, wrong by %s at most", ahead,
+					s.ClockAhead, s.ClockError)
+			}
+			arrived := map[int64]int{}
+			late := 0 // requests in the last tenth of a window of the provider
+			for began := time.Now(); time.Since(began) < time.Minute; {
+				permit, err := p.Acquire(t.Context(), "", 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sent := time.Now()
+				header, _ := send(t.Context())
+				at := sent.Add(ahead + 3*time.Millisecond)
+				arrived[at.Unix()]++
+				if at.Nanosecond() > 900_000_000 {
+					late++
+				}
+				p.Observe(pacer.Reply{Status: 200, Permit: permit, Sent: sent, Received: time.Now(), Header: header})
+			}
+			for window, n := range arrived {
+				if n > limit {
+					t.Errorf("%s ahead: %d requests in window %d", ahead, n, window)
+				}
+			}
+			if late < 120 {
+				t.Errorf("%s ahead: %d requests in the last tenths of 60 windows, want 120", ahead, late)
+			}
+		})
+	}
+}
+
+// Probe says why it cannot measure.
+func TestProbeFails(t *testing.T) {
+	if _, err := pacer.New(pacer.Config{Limit: pacer.PerSecond(1), MeasureClock: true}); !errors.Is(err,
+		pacer.ErrConfig) {
+		t.Errorf("MeasureClock without a guard: %v, want ErrConfig", err)
+	}
+	none := func(context.Context) (http.Header, error) { return nil, nil }
+	if err := open(t, pacer.Config{Limit: pacer.PerSecond(1)}).Probe(t.Context(), none); !errors.Is(err,
+		pacer.ErrConfig) {
+		t.Errorf("Probe without MeasureClock: %v, want ErrConfig", err)
+	}
+	p := open(t, pacer.Config{Limit: pacer.PerSecond(1), MeasureClock: true,
+		Guard: pacer.Guard{ClockError: time.Millisecond}})
+	if err := p.Probe(t.Context(), none); err == nil {
+		t.Error("a reply without a Date is no error")
+	}
+	broken := errors.New("no route")
+	if err := p.Probe(t.Context(), func(context.Context) (http.Header, error) { return nil, broken }); !errors.Is(err,
+		broken) {
+		t.Errorf("%v, want %v", err, broken)
+	}
+}

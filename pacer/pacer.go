@@ -20,6 +20,14 @@ type Config struct {
 	// not change the rate.
 	Learning *Learning
 
+	// MeasureClock makes the pacer measure the difference of the provider's clock and this machine's by the Date of the
+	// replies that Observe and Probe see. It then uses the part of Guard.ClockError that the measurement leaves.
+	// Guard.ClockError must be above 0. It is the bound until there are replies, and a measurement that contradicts it
+	// moves the windows.
+	//
+	// Set it only if the clock that writes Date is the clock that counts requests, and not that of a cache or a proxy.
+	MeasureClock bool
+
 	// Shared makes the pacer share the limit with other pacers. If nil, this pacer alone uses the limit.
 	Shared *Shared
 
@@ -85,6 +93,9 @@ type Status struct {
 	Window int64 // number of the provider's window
 	Units  int64 // units that may be granted in the window
 	Used   int64 // units of the window that are granted
+
+	ClockAhead time.Duration // of the provider's clock, as measured; 0: Config.MeasureClock is false
+	ClockError time.Duration // by how much ClockAhead may be wrong, in either direction
 }
 
 // Pacer makes requests wait until they fit under a limit. It is safe for concurrent use. Make it with [New].
@@ -99,7 +110,8 @@ type Pacer struct {
 
 	mu      sync.Mutex
 	core    core
-	learner *learner           // nil: Config.Learning is nil
+	learner *learner // nil: Config.Learning is nil
+
 	share   *shareRun          // nil: the limit is not shared
 	readAt  time.Duration      // the monotonic time until which the latest reading of the wall clock is used
 	timer   *time.Timer        // nil until a request waits
@@ -135,6 +147,9 @@ func New(c Config) (*Pacer, error) {
 	if c.Smoothing > Spread {
 		return nil, fmt.Errorf("%w: %s is neither FrontLoaded nor Spread", ErrConfig, c.Smoothing)
 	}
+	if c.MeasureClock && c.Guard.ClockError <= 0 {
+		return nil, fmt.Errorf("%w: MeasureClock needs a Guard.ClockError above 0", ErrConfig)
+	}
 	if err := errors.Join(c.Limit.check(), c.Guard.check(c.Limit.Period), c.Learning.check(c.Limit),
 		c.Shared.check(&c)); err != nil {
 		return nil, err
@@ -147,7 +162,10 @@ func New(c Config) (*Pacer, error) {
 		p.learn(&p.learning)
 	}
 	p.core.supply.shared = c.Shared != nil
-	p.core.supply.advance(clock.Instant{Wall: time.Duration(now.UnixNano())})
+	if c.MeasureClock {
+		p.core.supply.measure = new(measurement)
+	}
+	p.core.supply.advance(p.core.supply.correct(clock.Instant{Wall: time.Duration(now.UnixNano())}))
 	if c.Shared != nil {
 		p.beginSharing(c.Shared, c.Limit.Units)
 	}
@@ -386,6 +404,7 @@ func (p *Pacer) Status() Status {
 		Counts: p.core.counts, Limit: s.limit, Learned: s.learned,
 		Waiting: q.waiting, WaitingUnits: q.units, WaitingKeys: len(q.busy.items),
 		Window: s.number, Units: s.units, Used: s.used,
+		ClockAhead: s.read.Wall - s.raw.Wall, ClockError: s.clockError(),
 	}
 }
 
@@ -416,9 +435,10 @@ func (p *Pacer) now() time.Duration {
 func (p *Pacer) readBoth() clock.Instant {
 	s := &p.core.supply
 	now := p.instant()
-	if s.jumped(s.read, now) {
+	if step(s.raw, now) > clockStep {
 		now = p.instant()
 	}
+	now = s.correct(now)
 	if p.learner != nil && p.learner.judge(now.Mono) {
 		s.learned = int64(p.learner.rate)
 		s.resize()
