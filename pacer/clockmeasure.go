@@ -15,15 +15,15 @@ import (
 const clockDrift = 100e-6
 
 const (
-	mostProbes = 12                   // of a call of Probe. Each halves what is left of a second, down to the round trip
+	mostProbes = 12                   // of a call of Probe; each halves the difference that is left of a second
 	probeGoal  = 2 * time.Millisecond // beyond the shortest round trip: the measurement is as good as it gets
 )
 
 // measurement narrows the difference of the provider's clock and this machine's by the Date of replies. A Date D has
 // whole seconds, so the provider's clock was in [D, D+1s) when it was written, which was after the request was sent and
 // before the reply was received. By this machine's monotonic clock, the provider's time at monotonic time 0 is
-// therefore above D - received and below D + 1s - sent. The intersection of these intervals over many replies is narrow: with
-// requests at random times, 300 of them leave some 20 ms (TestMeasuredClock).
+// therefore above D - received and below D + 1s - sent. The intersection of these intervals over many replies is
+// narrow: with requests at random times, 300 of them leave at most 30 ms (TestMeasuredClock).
 //
 // The zero measurement knows nothing.
 type measurement struct {
