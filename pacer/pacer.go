@@ -31,6 +31,10 @@ type Config struct {
 	// Shared makes the pacer share the limit with other pacers. If nil, this pacer alone uses the limit.
 	Shared *Shared
 
+	// Part makes the pacer use a part of the limit, which is divided among several instances. If nil, the limit is not
+	// divided.
+	Part *Part
+
 	// MaxWaiting is the number of requests that may wait at once, 1..2^31; 0 means DefaultMaxWaiting. Further requests
 	// fail with ErrFull. A waiting ticket takes 64 bytes, and each key some 150 more.
 	MaxWaiting int
@@ -151,7 +155,7 @@ func New(c Config) (*Pacer, error) {
 		return nil, fmt.Errorf("%w: MeasureClock needs a Guard.ClockError above 0", ErrConfig)
 	}
 	if err := errors.Join(c.Limit.check(), c.Guard.check(c.Limit.Period), c.Learning.check(c.Limit),
-		c.Shared.check(&c)); err != nil {
+		c.Shared.check(&c), c.Part.check(&c)); err != nil {
 		return nil, err
 	}
 	now := time.Now()
@@ -162,6 +166,9 @@ func New(c Config) (*Pacer, error) {
 		p.learn(&p.learning)
 	}
 	p.core.supply.shared = c.Shared != nil
+	if c.Part != nil {
+		p.core.supply.part = &parts{index: c.Part.Index, total: c.Limit.Units, instances: c.Part.Instances}
+	}
 	if c.MeasureClock {
 		p.core.supply.measure = new(measurement)
 	}
@@ -354,12 +361,13 @@ func (p *Pacer) cancel(t place) bool {
 // SetLimit replaces the limit at once, also for requests that wait already. Units that were granted in the open window
 // count towards the new limit. If the period changes, nothing is granted until a window of the new period begins. A
 // pacer that learns starts the learning anew, from Learning.Start or from the new limit if that is less. The error
-// wraps ErrConfig; the old limit then stays. Use [Pacer.SetSharedLimit] to change a shared limit.
+// wraps ErrConfig; the old limit then stays. Use [Pacer.SetSharedLimit] to change a shared limit, and [Pacer.SetPlan]
+// to change one that is divided.
 func (p *Pacer) SetLimit(l Limit) error {
 	p.mu.Lock()
-	if p.share != nil {
+	if p.share != nil || p.core.supply.part != nil {
 		p.mu.Unlock()
-		return fmt.Errorf("%w: the limit is shared with others, so SetSharedLimit changes it", ErrConfig)
+		return fmt.Errorf("%w: the limit is that of several instances: SetSharedLimit or SetPlan changes it", ErrConfig)
 	}
 	if err := errors.Join(l.check(), p.core.supply.guard.check(l.Period)); err != nil {
 		p.mu.Unlock()

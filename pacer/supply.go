@@ -35,8 +35,9 @@ type supply struct {
 	raw      clock.Instant // the latest reading of the clocks, without the correction by measure
 	narrowed time.Duration // the part of guard.ClockError that measure has ruled out
 
-	shared bool  // units are leased from a ledger
-	next   lease // lease of a window that has not opened yet
+	part   *parts // nil: the limit is not divided among instances
+	shared bool   // units are leased from a ledger
+	next   lease  // lease of a window that has not opened yet
 
 	pausedUntil time.Duration // nothing is granted before this time
 	learned     int64         // learned limit, in units per window; 0: no bound
@@ -139,8 +140,12 @@ func (s *supply) setLimit(l Limit) {
 
 // ready returns the number of units that a window has when it opens.
 func (s *supply) ready(number int64) int64 {
+	if s.part != nil {
+		s.part.begin(number)
+		s.limit.Units = s.part.largest()
+	}
 	if !s.shared {
-		return s.each()
+		return min(s.each(), s.most(number))
 	}
 	if s.next.window != number {
 		return 0
@@ -151,7 +156,15 @@ func (s *supply) ready(number int64) int64 {
 	return s.next.units
 }
 
-// each returns the number of units that each window has if the limit is not shared.
+// most returns the number of units that the limit allows in a window.
+func (s *supply) most(number int64) int64 {
+	if s.part != nil {
+		return s.part.of(number)
+	}
+	return s.limit.Units
+}
+
+// each returns the number of units that each window has if the limit is neither shared nor divided with a remainder.
 func (s *supply) each() int64 {
 	units := s.limit.Units
 	for _, bound := range [...]int64{s.learned, s.stated} {
@@ -165,7 +178,7 @@ func (s *supply) each() int64 {
 // resize applies changed bounds to the open window, unless the window has no units because the clock jumped.
 func (s *supply) resize() {
 	if s.units > 0 && !s.shared {
-		s.units = s.each()
+		s.units = min(s.each(), s.most(s.number))
 	}
 }
 
@@ -229,7 +242,7 @@ func (s *supply) take(cost int64, now time.Duration) bool {
 // fits reports whether the open window has room for a cost. A cost above the learned or stated limit, and not above the
 // limit itself, needs a window of its own.
 func (s *supply) fits(cost int64) bool {
-	return cost <= s.units-s.used || s.used == 0 && s.units > 0 && cost > s.units && cost <= s.limit.Units
+	return cost <= s.units-s.used || s.used == 0 && s.units > 0 && cost > s.units && cost <= s.most(s.number)
 }
 
 // pass accounts for the time until now. Waiting says whether requests waited in that time.
