@@ -29,6 +29,8 @@ type simulation struct {
 	awayUntil time.Duration // when it answers again
 	lossEvery int           // one of so many replies of the store is lost; 0: none
 	cost      int64         // of each request; 0: an instance asks once in each tick, for all that it needs
+	smoothing Smoothing
+	granted   []int64 // units by millisecond; nil: they are not counted
 
 	random  *rand.Rand
 	entry   ledger.Entry
@@ -62,7 +64,8 @@ const simulationBegin = 1_800_000_000 * time.Second
 func (m *simulation) begin(number int) *instance {
 	i := &instance{number: number, s: newSharer(m.limit, m.random.Uint64())}
 	i.ahead = time.Duration(m.random.Int64N(int64(2*m.clocks+1))) - m.clocks
-	i.c = core{queue: newQueue(), supply: supply{limit: PerSecond(m.limit), guard: m.guard, shared: true}}
+	i.c = core{queue: newQueue(), supply: supply{limit: PerSecond(m.limit), guard: m.guard, shared: true,
+		smoothing: m.smoothing}}
 	return i
 }
 
@@ -192,6 +195,9 @@ func (m *simulation) tick(i *instance, now time.Duration) float64 {
 			window := int64((simulationBegin + at) / time.Second)
 			m.arrived[window] += o.permit.cost
 			m.got[i.number] += o.permit.cost
+			if m.granted != nil {
+				m.granted[now/ms] += o.permit.cost
+			}
 		}
 	}
 	if claim, ok := i.s.due(c, now); ok {

@@ -170,7 +170,8 @@ func TestStream(t *testing.T) {
 			}
 			ended := time.Now()
 			if _, err := p.Acquire(t.Context(), "", 1); err != nil || time.Since(ended) < 4*time.Second {
-				t.Errorf("after the end of the stream %s passed, want the 4 s of its trailer; %v", time.Since(ended), err)
+				t.Errorf("%s passed after the end of the stream, want the 4 s of its trailer; %v",
+					time.Since(ended), err)
 			}
 		})
 	}
