@@ -126,6 +126,10 @@ bench-smoke: ## Every benchmark once, so that none rots
 	go test -run='^$$' -bench=. -benchtime=1x $(BENCHED)
 	cd bench && go test -bench=. -benchtime=1x ./...
 
+.PHONY: plots
+plots: ## Write the plots of docs/consumer.md anew
+	@go test -count=1 -run TestPlots ./pacer -plots
+
 .PHONY: figures
 figures: ## Measure against the goals, peers beside ours (ONLY=NAME for one)
 	@cd bench && go run ./figures $(if $(ONLY),-only $(ONLY)) $(FIGURESFLAGS)

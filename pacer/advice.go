@@ -10,24 +10,24 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// Advice is what a reply of a provider says about its limits.
+// Advice holds what one reply of a provider says about the provider's limits.
 type Advice struct {
 	// Refused means that the request was refused because of a limit: the status is 429 (Too Many Requests) or 503
 	// (Service Unavailable), by which many providers ask for fewer requests.
 	Refused bool
 
-	RetryAfter time.Duration // nothing is to be sent for so long, 0..MaxPeriod
+	RetryAfter time.Duration // how long the client must send nothing, 0..MaxPeriod
 	Limits     []Limit       // limits that the provider states, with a period; at most maxAdvised
 	Left       []Left        // what the provider says is left; at most maxAdvised
 }
 
-// Left is how many units a provider says are left of a limit, until the limit has units again.
+// Left says how many units the client may still spend until the provider refills the limit.
 type Left struct {
 	Units int64         // 0..MaxUnits
-	Until time.Duration // from the reply on, 0..MaxPeriod
+	Until time.Duration // time from the reply to the refill, 0..MaxPeriod
 }
 
-// maxAdvised bounds what is believed of one reply. No real provider states more limits.
+// maxAdvised is the largest number of limits that are read from one reply. No known provider states more.
 const maxAdvised = 16
 
 // ParseAdvice reads the status and the header of a reply that was received at the given time. It understands
@@ -39,7 +39,7 @@ const maxAdvised = 16
 //     front, where a reset may be a number of seconds, a time since 1970 in seconds or milliseconds, or a date;
 //   - X-RateLimit-Reset-After, in seconds.
 //
-// Whatever it does not understand, and numbers outside their bounds, it takes as not said. It never fails.
+// It ignores fields that it does not understand, and numbers outside their bounds. It never fails.
 func ParseAdvice(status int, h http.Header, received time.Time) Advice {
 	a := Advice{Refused: status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable}
 	if wait, ok := parseWait(h.Get("Retry-After"), received); ok {
@@ -97,7 +97,7 @@ func (a *Advice) addStructured(h http.Header) {
 	}
 }
 
-// listItems parses a structured field that is a list of items. What is not is empty.
+// listItems returns the items of a structured field that is a list, or nil if the field is something else.
 func listItems(values []string) (items []httpsfv.Item) {
 	list, err := httpsfv.UnmarshalList(values)
 	if err != nil {
@@ -111,6 +111,7 @@ func listItems(values []string) (items []httpsfv.Item) {
 	return items
 }
 
+// integerOf returns the parameter of an item that has the given name and is an integer.
 func integerOf(item httpsfv.Item, name string) (int64, bool) {
 	if item.Params == nil {
 		return 0, false
@@ -120,7 +121,7 @@ func integerOf(item httpsfv.Item, name string) (int64, bool) {
 	return n, ok
 }
 
-// addFields reads the fields that have a name each.
+// addFields reads the older fields, which have a name for each number: prefix+"Limit", "Remaining" and "Reset".
 func (a *Advice) addFields(h http.Header, prefix string, received time.Time) {
 	units, ok := parseUnits(h.Get(prefix + "Remaining"))
 	if ok {
@@ -132,7 +133,7 @@ func (a *Advice) addFields(h http.Header, prefix string, received time.Time) {
 			a.addLeft(units, until)
 		}
 	}
-	// "100, 100;w=60": the number that counts now, and after it all limits with their periods.
+	// In "100, 100;w=60" the first number is the limit that applies now, and all limits follow with their periods.
 	for _, item := range listItems(h.Values(prefix + "Limit")) {
 		number, isNumber := item.Value.(int64)
 		for _, name := range [...]string{"w", "window"} {
@@ -148,7 +149,7 @@ func parseUnits(text string) (int64, bool) {
 	return n, err == nil && n >= 0 && n <= MaxUnits
 }
 
-// inSeconds is a number of seconds, or -1 if it is out of bounds.
+// inSeconds returns n seconds, or -1 if n is not within 0..MaxPeriod. Callers ignore limits with a negative time.
 func inSeconds(n int64) time.Duration {
 	if n < 0 || n > int64(MaxPeriod/time.Second) {
 		return -1
@@ -156,16 +157,16 @@ func inSeconds(n int64) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// parseWait reads how long to wait: a number of seconds, perhaps with a fraction; a time in seconds or milliseconds
-// since 1970; or a date. A time in the past is no wait. It reports whether the text is one of these, and within
-// MaxPeriod.
+// parseWait reads how long to wait: a number of seconds, which may have a fraction; a time in seconds or milliseconds
+// since 1970; or a date. The wait until a time in the past is 0. It reports whether the text is one of these, and the
+// wait at most MaxPeriod.
 func parseWait(text string, received time.Time) (time.Duration, bool) {
 	text = strings.TrimSpace(text)
 	if text == "" {
 		return 0, false
 	}
-	// Numbers that are larger than the longest wait are times. 1e11 seconds since 1970 are the year 5138, and as many
-	// milliseconds the year 1973.
+	// Numbers of seconds above MaxPeriod are times since 1970. 1e11 seconds after 1970 is the year 5138, and 1e11
+	// milliseconds after 1970 is the year 1973, so larger numbers are milliseconds.
 	const largestSeconds = 1e11
 	var until time.Time
 	if n, err := strconv.ParseFloat(text, 64); err == nil {

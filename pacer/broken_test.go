@@ -21,10 +21,10 @@ var broken = []struct {
 		" || now >= s.closes {\n\t\treturn false\n\t}\n\ts.used = max",
 		" {\n\t\treturn false\n\t}\n\ts.used = max"},
 	{"no guard at the beginning of a window", "supply.go",
-		"s.opens = s.begin + s.guard.ClockError",
+		"s.opens = s.begin + s.clockError()",
 		"s.opens = s.begin"},
 	{"no guard for the clock at the end", "supply.go",
-		"period - s.guard.ClockError - s.guard",
+		"period - s.clockError() - s.guard",
 		"period - s.guard"},
 	{"no guard for the delay", "supply.go", " - s.guard.MaxDelay", ""},
 	{"UseBy is the end of the window", "permit.go",
@@ -57,7 +57,7 @@ var broken = []struct {
 		"s.open(floorDiv(s.read.Wall, l.Period), l.Units)"},
 	{"nobody is refused", "pacer.go", "if earliest > latest {", "if earliest > latest && p.closed {"},
 	{"all who wait count as being ahead", "core.go", "c.queue.unitsBefore(key), cost", "c.queue.units, cost"},
-	{"a jump of the clock is not noticed", "supply.go", "return max(step, -step) >", "return -max(step, -step) >"},
+	{"a jump of the clock is not noticed", "supply.go", "return step(last, now) >", "return -step(last, now) >"},
 	{"a window is opened twice", "supply.go", "case number > s.number:", "case number != s.number:"},
 	{"the rate to catch up has no bound", "smooth.go",
 		"return most, true",
@@ -106,14 +106,30 @@ var broken = []struct {
 	{"a limit changes in a window that was leased", ledgerFile, "if from <= latest {", "if from < latest {"},
 	{"units come back in any window", ledgerFile, "case r.Limit != 0 && r.Window > window:\n\t\treturn nil",
 		"case r.Limit != 0 && r.Window > window:\n\t\treturn r"},
+	{"a Date is taken as exact", measureFile, "date + time.Second - sent", "date - sent"},
+	{"the delay of a Date is forgotten", measureFile, "bound{date - received, received}",
+		"bound{date - sent, received}"},
+	{"a measurement never ages", measureFile, "const clockDrift = 100e-6", "const clockDrift = 0.0"},
+	{"a measurement survives a jump", "supply.go", "*s.measure = measurement{}", "_ = measurement{}"},
+	{"the Date of a cache is believed", measureFile, `if h.Get("Age") != "" {`, `if h.Get("Age") == "-" {`},
+	{"a measurement beyond the guard is ignored", measureFile, "case lowest > high:", "case lowest < 0:"},
+	{"the remainder stays with the same instances", "part.go", "moved := (window % p.instances) * rest % p.instances",
+		"moved := int64(0)"},
+	{"each part is rounded up", "part.go", "%p.instances < rest {", "%p.instances < rest || rest > 0 {"},
+	{"a plan holds at once", "supply.go", "\t\ts.part.begin(number)\n",
+		"\t\ts.part.from = 0\n\t\ts.part.begin(number)\n"},
+	{"an instance that is not in the plan has a part", "part.go", "if p.index >= p.instances {", "if p.index < 0 {"},
 	{"Close leaves tickets behind", "core.go",
 		"\t\tout[n] = outcome{waker: c.queue.at(i).waker, err: err}\n",
 		"\t\t_ = err\n\t\tout[n] = outcome{waker: WakerFunc(func(Permit, error) {})}\n"},
 }
 
-const ledgerFile = "../internal/limiter/ledger/ledger.go"
+const (
+	ledgerFile  = "../internal/limiter/ledger/ledger.go"
+	measureFile = "clockmeasure.go"
+)
 
-// Each test of the guarantees can fail: with a mistake planted in the code, some test does.
+// At least one test fails for each mistake that is planted in the code. So the tests of the guarantees can fail.
 func TestMistakesAreFound(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles this package once for each mistake")
@@ -149,8 +165,7 @@ func TestMistakesAreFound(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := exec.CommandContext(t.Context(), "go", "test", "-short", "-vet=off", "-count=1", "-failfast",
-				"-timeout=3m",
-				"-overlay="+overlay, ".", "../internal/limiter/ledger")
+				"-timeout=3m", "-overlay="+overlay, ".", "../internal/limiter/ledger")
 			c.Env = append(os.Environ(), "SLUICE_PACER_BROKEN=1")
 			out, err := c.CombinedOutput()
 			if err == nil || strings.Contains(string(out), "[build failed]") || !strings.Contains(string(out), "FAIL") {

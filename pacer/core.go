@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// core is a pacer without a lock, a timer and a clock: the queue, the supply, and what was counted.
+// core is the part of a pacer that has no lock, no timer and no clock: the queue, the supply of units, and the counts.
 type core struct {
 	queue  *queue
 	supply supply
 	counts Counts
 }
 
-// outcome is what a waker is told.
+// outcome holds a waker and the arguments of its call.
 type outcome struct {
 	waker  Waker
 	permit Permit
 	err    error
 }
 
-// grant takes units, if they are free now.
+// grant takes units from the open window and returns a permit for them. It returns false if they are not free now.
 func (c *core) grant(cost int64, now time.Duration) (Permit, bool) {
 	if !c.supply.take(cost, now) {
 		return Permit{}, false
@@ -28,13 +28,13 @@ func (c *core) grant(cost int64, now time.Duration) (Permit, bool) {
 	return Permit{cost: cost, serial: c.supply.serial, useBy: c.supply.closes, total: c.counts.Granted}, true
 }
 
-// earliest is when a new ticket could be served at the earliest, see [LateError].
+// earliest returns the earliest possible time of the grant of a new ticket, see [LateError].
 func (c *core) earliest(key string, cost int64, now time.Duration) time.Duration {
 	return c.supply.freeAt(c.queue.unitsBefore(key), cost, now)
 }
 
-// serve grants what can be granted and removes what has expired, until out is full. It returns how many outcomes it has
-// written.
+// serve takes tickets out of the queue whose units are free, that have expired, or whose cost is above the limit, until
+// out is full. It returns the number of outcomes that it has written to out.
 func (c *core) serve(now time.Duration, out []outcome) (n int) {
 	c.supply.pass(now, c.queue.waiting > 0)
 	for n < len(out) {
@@ -67,7 +67,7 @@ func (c *core) serve(now time.Duration, out []outcome) (n int) {
 	return n
 }
 
-// nextServe is when serve has something to do if nothing else happens, or never.
+// nextServe returns the next time at which serve has something to do if nothing else happens, or never.
 func (c *core) nextServe(now time.Duration) time.Duration {
 	i := c.queue.next()
 	if i == 0 {
@@ -84,7 +84,7 @@ func (c *core) neverError(cost int64) error {
 	return fmt.Errorf("%w: %d units, and the limit is %s", ErrNever, cost, c.supply.limit)
 }
 
-// giveBack returns units of a permit that will not be used.
+// giveBack returns units of a permit that will not be used. It reports whether others can still be granted them.
 func (c *core) giveBack(units int64, serial uint64, now time.Duration) (servable bool) {
 	if c.supply.giveBack(units, serial, now) {
 		c.counts.Returned += units
@@ -94,6 +94,7 @@ func (c *core) giveBack(units int64, serial uint64, now time.Duration) (servable
 	return false
 }
 
+// cancelAll takes all tickets out of the queue, until out is full. It returns the number of outcomes in out.
 func (c *core) cancelAll(out []outcome, err error) (n int) {
 	for n < len(out) {
 		i := c.queue.next()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The Go code in docs/consumer.md is that of examples, which compile.
+// All Go code in docs/consumer.md is part of an example, so it compiles.
 func TestConsumerPage(t *testing.T) {
 	flat := func(code string) string {
 		lines := strings.Split(strings.TrimSpace(code), "\n")
@@ -21,7 +21,8 @@ func TestConsumerPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var examples strings.Builder
-	for _, name := range []string{"example_test.go", "sqsworker/example_test.go", "../redisstore/example_test.go"} {
+	for _, name := range []string{"example_test.go", "awspacer/example_test.go", "grpcpacer/example_test.go",
+		"sqsworker/example_test.go", "../redisstore/example_test.go"} {
 		code, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -128,4 +129,17 @@ func ExampleTransport() {
 		return
 	}
 	log.Print(resp.Status, resp.Body.Close())
+}
+
+// One of 96 instances that divide a limit among themselves, with a plan in a file.
+func ExamplePacer_FollowPlan() {
+	ctx := context.Background()
+	p, err := pacer.New(pacer.Config{
+		Limit: pacer.PerSecond(1000), // of all instances together
+		Part:  &pacer.Part{Instances: 96, Index: 17},
+	})
+	if err != nil {
+		panic(err)
+	}
+	go p.FollowPlan(ctx, time.Second, pacer.PlanFile("plan.json"), func(err error) { slog.Error("plan", "error", err) })
 }

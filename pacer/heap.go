@@ -1,10 +1,10 @@
 package pacer
 
-// indexedHeap is a binary heap whose items know their position, so that any of them can be removed.
+// indexedHeap is a binary heap that tells its items their positions, so that any of them can be removed.
 type indexedHeap[T any] struct {
 	items []T
 	less  func(a, b T) bool
-	place func(item T, position int) // remembers an item's position; -1: it has left the heap
+	place func(item T, position int) // stores the position of an item; -1: the item is no longer in the heap
 }
 
 func (h *indexedHeap[T]) push(item T) {
@@ -71,7 +71,7 @@ func (h *indexedHeap[T]) down(start int) bool {
 	return i > start
 }
 
-// empty removes all items, and gives back their memory if it is much.
+// empty removes all items, and frees the heap's memory if it had room for more than slabSize items.
 func (h *indexedHeap[T]) empty() {
 	clear(h.items)
 	h.items = h.items[:0]

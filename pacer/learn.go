@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// Learning has a pacer find out a provider's limit from its replies, see [Pacer.Observe]. Config.Limit is then the most
-// that the pacer ever sends, and what it learns is at most that.
+// Learning makes a pacer find out a provider's limit from the provider's replies, see [Pacer.Observe]. The learned
+// limit is at most Config.Limit.
 //
 // Replies are judged once in each interval, which is the longer of the limit's period and a second:
 //
 //   - Before the first refusal the rate grows by half in each interval.
-//   - If requests were refused, the rate falls to 99 % of what was accepted in the interval, but to no less than 70 %
-//     of itself. Requests that were sent before the rate fell do not make it fall again.
-//   - Then the rate climbs back to 99 % of what it was at the refusal, by a quarter of the gap in each interval. It stays
-//     there for ten intervals. After that it probes: it grows by 1 %, and by 1.3 times as much in each further interval,
-//     up to 25 %.
+//   - If requests were refused, the rate falls to 99 % of the units that were accepted in the interval, but to no less
+//     than 70 % of the rate before. Refusals of requests that were sent before the rate fell are ignored.
+//   - Then the rate climbs back to 99 % of what it was at the refusal, by a quarter of the gap in each interval. It
+//     stays there for ten intervals. After that it probes whether the limit has risen: it grows by 1 %, and by
+//     1.3 times as much in each further interval, up to 25 %.
 //
-// The rate grows only after intervals in which most of it was used. Otherwise nothing was learned.
+// The rate grows only after intervals in which at least 90 % of it was used. Other intervals prove nothing.
 type Learning struct {
 	// Start is the rate to begin with, in units per period, 1..Config.Limit.Units; 0 means a tenth of
 	// Config.Limit.Units.
 	Start int64
 
-	// Bans means that the provider punishes those who exceed its limit. The rate then begins at Config.Limit, unless
-	// Start is set, and only ever falls. SetLimit makes it begin anew.
+	// Bans means that the provider bans clients that exceed its limit. The rate then begins at Config.Limit, unless
+	// Start is set, and never rises. SetLimit starts the learning anew.
 	Bans bool
 }
 
@@ -48,7 +48,7 @@ const (
 // shortestJudgement is the shortest interval in which replies are judged.
 const shortestJudgement = time.Second
 
-// LongestPause bounds how long a provider can make a pacer pause by one reply.
+// LongestPause is the longest time for which one reply can make a pacer pause.
 const LongestPause = time.Hour
 
 func (l *Learning) check(limit Limit) error {
@@ -64,13 +64,13 @@ type learner struct {
 	most   float64 // units per period; the configured limit
 	bans   bool
 	target float64 // what the rate climbs to; 0 before the first refusal
-	held   int     // intervals at the target
-	probe  float64 // the last one, as a part of the rate; 0 while it does not probe
+	held   int     // number of intervals at the target
+	probe  float64 // latest growth, as a part of the rate; 0 while the learner does not probe
 
 	interval time.Duration
-	perJudge float64 // periods per interval
-	judgeAt  time.Duration
-	cutAt    time.Duration // when the rate fell last: refusals of requests that were sent before do not count
+	perJudge float64       // periods per interval
+	judgeAt  time.Duration // end of the present interval
+	cutAt    time.Duration // when the rate fell last; refusals of requests that were sent earlier are ignored
 
 	accepted float64 // units in the present interval
 	refused  float64 // units in the present interval
@@ -89,7 +89,7 @@ func newLearner(l Learning, limit Limit, now time.Duration) *learner {
 	return r
 }
 
-// observe counts a reply to a request that was sent at a time.
+// observe counts the reply to a request of the given cost that was sent at the given time.
 func (r *learner) observe(refused bool, cost int64, sent time.Duration) {
 	switch {
 	case !refused:
@@ -99,12 +99,12 @@ func (r *learner) observe(refused bool, cost int64, sent time.Duration) {
 	}
 }
 
-// judge changes the rate once per interval, and reports whether it did.
+// judge applies the rule once per interval, and reports whether the rate may have changed.
 func (r *learner) judge(now time.Duration) bool {
 	if now < r.judgeAt {
 		return false
 	}
-	idle := now-r.judgeAt >= r.interval // nobody asked for an interval or more: what was counted is spread over longer
+	idle := now-r.judgeAt >= r.interval // judge was not called for an interval: the counts are those of a longer time
 	accepted, refused := r.accepted/r.perJudge, r.refused
 	r.accepted, r.refused, r.judgeAt = 0, 0, now+r.interval
 	switch {
@@ -129,33 +129,41 @@ func (r *learner) judge(now time.Duration) bool {
 	return true
 }
 
-// Reply is what [Pacer.Observe] learns from.
+// Reply describes a reply of the provider, for [Pacer.Observe]. Both times have a reading of the monotonic clock, as
+// those of time.Now do.
 type Reply struct {
-	Status   int
-	Header   http.Header
-	Permit   Permit    // of the request
-	Sent     time.Time // with a reading of the monotonic clock, as time.Now gives it
-	Received time.Time // the same
+	Status   int         // of HTTP
+	Header   http.Header // may be nil
+	Permit   Permit      // of the request
+	Sent     time.Time   // when the request was sent
+	Received time.Time   // when the header of the reply had arrived
 }
 
-// Observe learns from a reply of the provider. It can only make the pacer send less than Config.Limit:
+// Observe learns from a reply of the provider. It never makes the pacer send more than Config.Limit:
 //
-//   - After a Retry-After nothing is granted for so long, LongestPause at most.
-//   - No more units are granted than the provider says are left, until it says that there are new ones, for LongestPause
-//     at most. Units that were granted after the request of the reply are taken off, because the provider may not have
-//     counted them yet.
-//   - A limit that the provider states bounds what is granted in each window, until a reply states another.
+//   - After a Retry-After, nothing is granted for the time that it states, LongestPause at most.
+//   - No more units are granted than the reply says are left, until the time of the refill that it states, for
+//     LongestPause at most. Units that were granted after the request of the reply are subtracted, because the provider
+//     may not have counted them yet.
+//   - A limit that the reply states bounds the units that are granted in each window, until a reply states another.
 //   - With Config.Learning, refusals lower the rate. Without refusals the rate rises again.
+//   - With Config.MeasureClock, the Date of the reply narrows the difference of the clocks.
 //
-// The stated and the learned limit are never less than one unit in each window. A request that costs more than the two
+// The stated and the learned limit are at least one unit in each window. A request that costs more than these limits
 // gets a window of its own.
 func (p *Pacer) Observe(r Reply) {
 	a := ParseAdvice(r.Status, r.Header, r.Received)
 	p.mu.Lock()
 	now := p.now()
 	received := min(max(r.Received.Sub(p.origin), 0), now)
+	sent := r.Sent.Sub(p.origin)
 	if p.learner != nil {
-		p.learner.observe(a.Refused, r.Permit.cost, r.Sent.Sub(p.origin))
+		p.learner.observe(a.Refused, r.Permit.cost, sent)
+	}
+	if m := p.core.supply.measure; m != nil && sent >= 0 && sent <= received {
+		if date, ok := dateOf(r.Header); ok {
+			m.observe(date, sent, received)
+		}
 	}
 	p.core.supply.advise(&a, received, r.Permit.total, p.core.counts.Granted)
 	p.serveAndUnlock(now)

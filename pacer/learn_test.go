@@ -18,7 +18,7 @@ import (
 // provider is an HTTP server in virtual time that limits its clients by itself.
 type provider struct {
 	admit func() bool
-	delay time.Duration // each way
+	delay time.Duration // of a request to the provider, and of its reply
 
 	mu      sync.Mutex
 	refused int
@@ -37,14 +37,14 @@ func (p *provider) RoundTrip(*http.Request) (*http.Response, error) {
 	return r, nil
 }
 
-// refusals is how many requests were refused.
+// refusals returns the number of requests that were refused.
 func (p *provider) refusals() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.refused
 }
 
-// windowed admits so many requests in each second.
+// windowed returns a function that admits *limit requests in each second.
 func windowed(limit *int) func() bool {
 	var window int64
 	var n int
@@ -57,7 +57,7 @@ func windowed(limit *int) func() bool {
 	}
 }
 
-// bucketed admits so many requests per second, and a tenth of a second's at once.
+// bucketed returns a token bucket of *limit requests per second, with room for those of a tenth of a second.
 func bucketed(limit *int) func() bool {
 	last, tokens := time.Now(), 0.0
 	return func() bool {
@@ -71,7 +71,7 @@ func bucketed(limit *int) func() bool {
 	}
 }
 
-// saturate sends so many requests at once, all the time, until the time is over. It returns how many were not refused.
+// saturate keeps so many requests waiting or on their way for a time. It returns the number that were not refused.
 func saturate(t *testing.T, c *http.Client, workers int, d time.Duration) (accepted int) {
 	t.Helper()
 	end := time.Now().Add(d)
@@ -98,8 +98,8 @@ func saturate(t *testing.T, c *http.Client, workers int, d time.Duration) (accep
 	return accepted
 }
 
-// A limit that falls to 40 % and rises to 375 % of that without notice is found again, against providers that count in
-// windows and in buckets. Nearly all of it is used, with few refusals.
+// The limit of a provider falls to 40 % and then rises to 375 % of that, without notice. The pacer finds the new limit,
+// against providers that count in windows and in buckets. It uses nearly all of it, with few refusals.
 func TestLearns(t *testing.T) {
 	for name, kind := range map[string]func(*int) func() bool{"window": windowed, "bucket": bucketed} {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestNeverProbesWhoBans(t *testing.T) {
 	})
 }
 
-// A provider that is idle, or of which little is asked, teaches nothing: the rate does not rise.
+// While few or no requests are sent, nothing can be learned, and the rate does not rise.
 func TestLearnsNothingFromLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := 1000
@@ -178,7 +178,7 @@ func TestLearnsNothingFromLittle(t *testing.T) {
 	})
 }
 
-// What a provider says is obeyed: its Retry-After, and how much is left. Nothing is refused then.
+// The pacer obeys the Retry-After of a provider and the number of units left, so that nothing is refused.
 func TestObeysHeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -225,8 +225,8 @@ func TestObeysHeaders(t *testing.T) {
 	})
 }
 
-// A provider that lies makes the pacer pause for an hour at most, never send more than the limit, and never stop for
-// good.
+// False headers of a provider make the pacer pause for an hour at most. They never make it send more than the limit,
+// or stop it forever.
 func TestLyingProvider(t *testing.T) {
 	for _, lie := range []struct{ name, value string }{
 		{"Retry-After", "31536000"}, {"RateLimit", `"a";r=0;t=31536000`}, {"RateLimit-Policy", `"a";q=1;w=31536000`},
@@ -253,8 +253,8 @@ func TestLyingProvider(t *testing.T) {
 	}
 }
 
-// A reply that is older than the latest, or that says how much is left of what others have taken since, is not believed
-// too much.
+// A reply that arrives late does not replace what a later request's reply said. Units that were granted after a reply's
+// request are subtracted from the units that the reply says are left.
 func TestUnitsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.PerSecond(100)})
@@ -276,7 +276,7 @@ func TestUnitsInFlight(t *testing.T) {
 	})
 }
 
-// A request that never is sent has its body closed, and the error is the pacer's.
+// RoundTrip closes the body of a request that it does not send, and returns the pacer's error.
 func TestTransportRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.PerSecond(1)})
@@ -309,3 +309,79 @@ type closed struct {
 }
 
 func (c *closed) Close() error { c.closed = true; return nil }
+
+// A pacer that has probed the provider's clock never exceeds the limit by that clock, and uses nearly the whole window.
+// This holds also if the clocks differ by more than the guard says.
+func TestMeasuresTheClock(t *testing.T) {
+	for _, ahead := range []time.Duration{0, 190 * time.Millisecond, -190 * time.Millisecond, 450 * time.Millisecond,
+		-3 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			const limit = 50
+			guard := pacer.Guard{ClockError: 200 * time.Millisecond, MaxDelay: 5 * time.Millisecond}
+			p := open(t, pacer.Config{Limit: pacer.PerSecond(limit), Smoothing: pacer.Spread, Guard: guard,
+				MeasureClock: true})
+			send := func(context.Context) (http.Header, error) {
+				<-time.After(3 * time.Millisecond)
+				date := time.Now().Add(ahead).UTC().Format(http.TimeFormat)
+				<-time.After(time.Millisecond)
+				return http.Header{"Date": {date}}, nil
+			}
+			if err := p.Probe(t.Context(), send); err != nil {
+				t.Fatal(err)
+			}
+			s := p.Status()
+			off := max(s.ClockAhead-ahead, ahead-s.ClockAhead)
+			if off > s.ClockError || s.ClockError > 8*time.Millisecond {
+				t.Errorf("the provider's clock is %s ahead, and measured as %s, wrong by %s at most", ahead,
+					s.ClockAhead, s.ClockError)
+			}
+			arrived := map[int64]int{}
+			late := 0 // requests in the last tenth of a window of the provider
+			for began := time.Now(); time.Since(began) < time.Minute; {
+				permit, err := p.Acquire(t.Context(), "", 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sent := time.Now()
+				header, _ := send(t.Context())
+				at := sent.Add(ahead + 3*time.Millisecond)
+				arrived[at.Unix()]++
+				if at.Nanosecond() > 900_000_000 {
+					late++
+				}
+				p.Observe(pacer.Reply{Status: 200, Permit: permit, Sent: sent, Received: time.Now(), Header: header})
+			}
+			for window, n := range arrived {
+				if n > limit {
+					t.Errorf("%s ahead: %d requests in window %d", ahead, n, window)
+				}
+			}
+			if late < 120 {
+				t.Errorf("%s ahead: %d requests in the last tenths of 60 windows, want 120", ahead, late)
+			}
+		})
+	}
+}
+
+// Probe says why it cannot measure.
+func TestProbeFails(t *testing.T) {
+	if _, err := pacer.New(pacer.Config{Limit: pacer.PerSecond(1), MeasureClock: true}); !errors.Is(err,
+		pacer.ErrConfig) {
+		t.Errorf("MeasureClock without a guard: %v, want ErrConfig", err)
+	}
+	none := func(context.Context) (http.Header, error) { return nil, nil }
+	if err := open(t, pacer.Config{Limit: pacer.PerSecond(1)}).Probe(t.Context(), none); !errors.Is(err,
+		pacer.ErrConfig) {
+		t.Errorf("Probe without MeasureClock: %v, want ErrConfig", err)
+	}
+	p := open(t, pacer.Config{Limit: pacer.PerSecond(1), MeasureClock: true,
+		Guard: pacer.Guard{ClockError: time.Millisecond}})
+	if err := p.Probe(t.Context(), none); err == nil {
+		t.Error("a reply without a Date is no error")
+	}
+	broken := errors.New("no route")
+	if err := p.Probe(t.Context(), func(context.Context) (http.Header, error) { return nil, broken }); !errors.Is(err,
+		broken) {
+		t.Errorf("%v, want %v", err, broken)
+	}
+}

@@ -10,7 +10,7 @@ import (
 func TestLearner(t *testing.T) {
 	r := newLearner(Learning{Start: 100}, PerSecond(1000), 0)
 	now := time.Duration(0)
-	// next lets an interval pass in which so much was accepted and refused, of requests that were sent at a time.
+	// next lets an interval pass with so many accepted and refused units, of requests that were sent at the given time.
 	next := func(accepted, refused int64, sent time.Duration, want float64) {
 		t.Helper()
 		r.observe(false, accepted, sent)
@@ -62,8 +62,8 @@ func TestLearner(t *testing.T) {
 	}
 }
 
-// With a period of a minute, replies are judged once in a minute, so that a provider's window is never judged by the
-// end of it in which all is refused.
+// With a period of a minute, replies are judged once in a minute. Otherwise a window whose units are all spent could be
+// judged by its end alone, in which everything is refused.
 func TestLearnerOfLongPeriods(t *testing.T) {
 	r := newLearner(Learning{}, Limit{Units: 600, Period: time.Minute}, 0)
 	if r.rate != 60 || r.judge(59*time.Second) ||

@@ -17,17 +17,17 @@ const (
 	MinPeriod = time.Millisecond
 	MaxPeriod = 366 * 24 * time.Hour
 
-	// DefaultMaxWaiting is how many requests may wait if Config.MaxWaiting is 0. They take 256 MiB.
+	// DefaultMaxWaiting is the number of requests that may wait if Config.MaxWaiting is 0. They take 256 MiB.
 	DefaultMaxWaiting = 1 << 22
 )
 
-// Limit is what a provider allows.
+// Limit is a number of units that a provider allows in each window.
 type Limit struct {
 	Units  int64         // units in each window, 1..MaxUnits
 	Period time.Duration // length of a window, MinPeriod..MaxPeriod
 }
 
-// PerSecond is a limit with windows of one second.
+// PerSecond returns a limit with windows of one second.
 func PerSecond(units int64) Limit { return Limit{Units: units, Period: time.Second} }
 
 // ParseLimit reads a limit such as "100/s", "5000/m", "1/h", "2/d" or "10/500ms": units, and a period that is s, m,
@@ -57,7 +57,7 @@ func ParseLimit(text string) (Limit, error) {
 	return l, l.check()
 }
 
-// String is the limit as people write it, such as "100 per 1s".
+// String returns the limit in a form such as "100 per 1s".
 func (l Limit) String() string { return fmt.Sprintf("%d per %s", l.Units, l.Period) }
 
 // Guard says which times of a window are not used, so that every request arrives at the provider in the window that it
@@ -65,30 +65,29 @@ func (l Limit) String() string { return fmt.Sprintf("%d per %s", l.Units, l.Peri
 // end minus ClockError and MaxDelay. The zero Guard uses the whole window, and promises nothing about the provider's
 // count.
 type Guard struct {
-	// the most by which this machine's clock and the provider's may differ, in either direction
-	ClockError time.Duration
+	ClockError time.Duration // the largest difference of this machine's clock and the provider's, in either direction
 	MaxDelay   time.Duration // the longest time from sending a request until the provider counts it
 }
 
 // Errors of a pacer.
 var (
-	// ErrConfig means that a limit, a guard or a bound is out of its range. The error says which.
+	// ErrConfig means that a limit, a guard or a bound is out of its range. The error's text says which.
 	ErrConfig = errors.New("pacer: bad configuration")
 
 	// ErrCost means that a cost is not within 1..MaxUnits.
 	ErrCost = errors.New("pacer: bad cost")
 
-	// ErrNever means that a cost is larger than the limit, so that no window has room for it. A request that already
-	// waits fails with it when it is next and the limit was lowered below its cost.
+	// ErrNever means that a cost is larger than the limit, so that no window has room for it. A waiting request fails
+	// with ErrNever when its turn comes and the limit has been lowered below its cost.
 	ErrNever = errors.New("pacer: cost above the limit")
 
 	// ErrWeight means that a weight is not within 1..MaxWeight.
 	ErrWeight = errors.New("pacer: bad weight")
 
-	// ErrFull means that Config.MaxWaiting requests wait already.
+	// ErrFull means that Config.MaxWaiting requests are waiting.
 	ErrFull = errors.New("pacer: too many requests wait")
 
-	// ErrExpired means that a ticket's longest wait has passed before its turn came.
+	// ErrExpired means that the longest wait of a ticket has passed before its turn came.
 	ErrExpired error = timeoutError("pacer: the longest wait has passed")
 
 	// ErrClosed means that the pacer was closed.
@@ -103,21 +102,21 @@ func (e timeoutError) Error() string { return string(e) }
 // Is reports whether target is context.DeadlineExceeded.
 func (timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// LateError means that a request would wait longer than it may. It is returned at once, and no place in the queue is
-// taken. It is also [context.DeadlineExceeded].
+// LateError means that a request would have to wait longer than it may. It is returned at once, and the request takes
+// no place in the queue. errors.Is says that it is [context.DeadlineExceeded].
 type LateError struct {
 	Key  string
 	Cost int64
 
-	// Earliest is the earliest possible time of the grant: the time at which the request would be served if nobody but
-	// the requests of its own key that came before it took any units.
+	// Earliest is the earliest possible time of the grant: the time at which the request would be served if no other
+	// requests took units than those that wait for the same key.
 	Earliest time.Time
 
 	// Late is how far Earliest lies beyond the time until which the request may wait.
 	Late time.Duration
 }
 
-// Error says when the request could be served.
+// Error returns a text with the earliest time of the grant.
 func (e *LateError) Error() string {
 	return fmt.Sprintf("pacer: %d units for key %q are free at %s at the earliest, %s too late", e.Cost, e.Key,
 		e.Earliest.Format(time.RFC3339Nano), e.Late)
@@ -146,5 +145,5 @@ func (g Guard) check(period time.Duration) error {
 	return nil
 }
 
-// unused is how much of each window is left out.
+// unused returns the length of the time in each window that is not used.
 func (g Guard) unused() time.Duration { return 2*g.ClockError + g.MaxDelay }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// model says what a pacer must do, in the plainest way: it looks at everything, each time, and counts in fractions. Its
-// times are multiples of a grid, and it is asked at each point of the grid.
+// model computes what a pacer must do in the simplest way: it looks at all tickets each time, and counts in fractions.
+// Its times are multiples of a grid, and it is asked at each point of the grid.
 type model struct {
 	units         int64
 	period        time.Duration
@@ -30,7 +30,7 @@ type modelTicket struct {
 	deadline time.Duration // since 1970; 0: none
 }
 
-// modelOutcome is what became of a ticket.
+// modelOutcome says how the wait of a ticket ended.
 type modelOutcome struct {
 	id   int
 	what string // granted, expired or never
@@ -56,7 +56,7 @@ func (m *model) weight(key string) *big.Rat {
 	return new(big.Rat).SetInt64(1)
 }
 
-// tag is the start tag of a key: where it went on, but not before the virtual time if it was away.
+// tag returns the start tag of a key, which is not before the virtual time if the key had no tickets.
 func (m *model) tag(key string) *big.Rat {
 	if t := m.tags[key]; t != nil {
 		return t
@@ -85,7 +85,7 @@ func (m *model) remove(id int) bool {
 	return true
 }
 
-// earliest is when a cost would be granted if only the key's own tickets were before it.
+// earliest returns the time at which a cost would be granted if only the key's own tickets were ahead of it.
 func (m *model) earliest(key string, cost int64) time.Duration {
 	for _, t := range m.waiting {
 		if t.key == key {
@@ -106,8 +106,8 @@ func (m *model) earliest(key string, cost int64) time.Duration {
 	}
 }
 
-// turn is the ticket that is served next: of the first tickets of all keys the one with the smallest tag, and of those
-// with the same tag the one that came first.
+// turn returns the ticket that is served next. Of the first tickets of all keys, this is the one with the smallest tag,
+// and of several with that tag the one that came first.
 func (m *model) turn() *modelTicket {
 	var best *modelTicket
 	seen := map[string]bool{}
@@ -132,7 +132,7 @@ func (m *model) fits(cost int64) bool {
 	return true
 }
 
-// serve does all that is to be done at the present time.
+// serve grants and expires all tickets that are due at the present time.
 func (m *model) serve() (out []modelOutcome) {
 	for _, t := range slices.Clone(m.waiting) {
 		if t.deadline != 0 && t.deadline < m.now {
@@ -160,7 +160,7 @@ func (m *model) serve() (out []modelOutcome) {
 	}
 }
 
-// setLimit changes the limit. Windows of another length are numbered anew, and the first of them is lost.
+// setLimit changes the limit. Windows of another length are numbered anew, and nothing is granted in the first of them.
 func (m *model) setLimit(units int64, period time.Duration) {
 	m.units = units
 	if period != m.period {
@@ -175,7 +175,7 @@ func (m *model) renumber() {
 	m.opened++
 }
 
-// giveBack returns units of a window, and reports whether that helped anybody.
+// giveBack returns units of a window, and reports whether others can still be granted them.
 func (m *model) giveBack(units, window int64, opened int) bool {
 	if window != m.window() || opened != m.opened || m.now >= time.Duration(window+1)*m.period-m.after {
 		return false

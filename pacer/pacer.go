@@ -16,15 +16,27 @@ type Config struct {
 	Guard     Guard
 	Smoothing Smoothing // FrontLoaded, the default, or Spread
 
-	// Learning has the pacer find out the provider's limit from its replies, see [Pacer.Observe]. If nil, refusals do
+	// Learning makes the pacer find out the provider's limit from its replies, see [Pacer.Observe]. If nil, refusals do
 	// not change the rate.
 	Learning *Learning
 
-	// Shared has the pacer share the limit with others. If nil, the limit is the pacer's alone.
+	// MeasureClock makes the pacer measure the difference of the provider's clock and this machine's by the Date of the
+	// replies that Observe and Probe see. It then uses the part of Guard.ClockError that the measurement leaves.
+	// Guard.ClockError must be above 0. It is the bound until there are replies, and a measurement that contradicts it
+	// moves the windows.
+	//
+	// Set it only if the clock that writes Date is the clock that counts requests, and not that of a cache or a proxy.
+	MeasureClock bool
+
+	// Shared makes the pacer share the limit with other pacers. If nil, this pacer alone uses the limit.
 	Shared *Shared
 
-	// MaxWaiting is how many requests may wait at once, 1..2^31; 0 means DefaultMaxWaiting. Those beyond it fail with
-	// ErrFull. A waiting ticket takes 64 bytes, and its key some 150 more.
+	// Part makes the pacer use a part of the limit, which is divided among several instances. If nil, the limit is not
+	// divided.
+	Part *Part
+
+	// MaxWaiting is the number of requests that may wait at once, 1..2^31; 0 means DefaultMaxWaiting. Further requests
+	// fail with ErrFull. A waiting ticket takes 64 bytes, and each key some 150 more.
 	MaxWaiting int
 }
 
@@ -34,11 +46,11 @@ type Waker interface {
 	// is granted. Otherwise err wraps ErrExpired, ErrNever or ErrClosed, and nothing is granted.
 	//
 	// Wake may be called before Enqueue returns, and by any goroutine that uses the pacer. It must not block or panic,
-	// because nobody else is woken until it returns. It may call methods of the pacer.
+	// because no other waker is called until it returns. It may call methods of the pacer.
 	Wake(p Permit, err error)
 }
 
-// WakerFunc is a function that is a [Waker].
+// WakerFunc makes a [Waker] of a function.
 type WakerFunc func(p Permit, err error)
 
 // Wake calls f.
@@ -46,7 +58,7 @@ func (f WakerFunc) Wake(p Permit, err error) { f(p, err) }
 
 // Ticket is a place in the queue.
 type Ticket struct {
-	// Earliest is the earliest possible time of the grant as it looked when the ticket was made, see [LateError]. It
+	// Earliest is the earliest possible time of the grant, as estimated when the ticket was made, see [LateError]. It
 	// carries a reading of the monotonic clock.
 	Earliest time.Time
 
@@ -58,13 +70,13 @@ const Forever = never
 
 // Counts are numbers of units and requests since the pacer was made.
 type Counts struct {
-	Asked    int64 // units that were asked for, less what was refused at once
+	Asked    int64 // units of the requests that were granted at once or took a place in the queue
 	Granted  int64 // units that were granted
 	Returned int64 // of Granted: units that were given back in time to be granted again
 	Lost     int64 // of Granted: units that were given back after their window had closed
-	Excess   int64 // units that were spent beyond what was granted, see [Permit.Settle]
+	Excess   int64 // units that were spent in addition to those granted, see [Permit.Settle]
 
-	Refused  int64 // requests that failed at once, because they would have come too late
+	Refused  int64 // requests that failed at once with a LateError
 	Expired  int64 // tickets whose longest wait passed
 	Canceled int64 // tickets that were canceled, also by the end of a context
 
@@ -72,12 +84,12 @@ type Counts struct {
 	LedgerErrors int64 // of LedgerCalls: those that failed
 }
 
-// Status is what a pacer is doing.
+// Status describes the present state of a pacer.
 type Status struct {
 	Counts
 
 	Limit        Limit
-	Learned      int64 // units in each window that were learned; 0: none were, because Config.Learning is nil
+	Learned      int64 // the learned limit, in units per window; 0: Config.Learning is nil
 	Waiting      int   // tickets in the queue
 	WaitingUnits int64 // their cost
 	WaitingKeys  int   // keys with tickets in the queue
@@ -85,43 +97,47 @@ type Status struct {
 	Window int64 // number of the provider's window
 	Units  int64 // units that may be granted in the window
 	Used   int64 // units of the window that are granted
+
+	ClockAhead time.Duration // of the provider's clock, as measured; 0: Config.MeasureClock is false
+	ClockError time.Duration // by how much ClockAhead may be wrong, in either direction
 }
 
 // Pacer makes requests wait until they fit under a limit. It is safe for concurrent use. Make it with [New].
 //
-// A pacer has one timer, which runs only while requests wait. One that shares its limit has a goroutine, too, which
+// A pacer has one timer, which runs only while requests wait. A pacer that shares its limit also has a goroutine, which
 // Close ends.
 type Pacer struct {
 	origin     time.Time // monotonic times are counted from here
 	maxWaiting int
 	learning   Learning
-	waiters    sync.Pool // *waiter; of this pacer alone, because testing/synctest does not let tests share channels
+	waiters    sync.Pool // *waiter; one pool per pacer, because testing/synctest does not let tests share channels
 
 	mu      sync.Mutex
 	core    core
-	learner *learner           // nil: none
-	share   *shareRun          // nil: the limit is the pacer's alone
+	learner *learner // nil: Config.Learning is nil
+
+	share   *shareRun          // nil: the limit is not shared
 	readAt  time.Duration      // the monotonic time until which the latest reading of the wall clock is used
-	timer   *time.Timer        // nil until somebody waits
+	timer   *time.Timer        // nil until a request waits
 	timerAt time.Duration      // when the timer fires; never: it is stopped
-	serving bool               // a goroutine is waking tickets, and looks again when it has woken them
-	batch   [wakeBatch]outcome // of that goroutine. On its stack it would double what a goroutine in Acquire takes
+	serving bool               // a goroutine is calling wakers, and will look for further tickets to serve
+	batch   [wakeBatch]outcome // used by that goroutine; not on its stack, because this would double its stack's size
 	closed  bool
 }
 
 const (
-	// wallInterval is how long one reading of the wall clock is used. To read only the monotonic clock saves half of
-	// the time that both take.
+	// wallInterval is how long one reading of the wall clock is used. Reading only the monotonic clock takes half of
+	// the time that it takes to read both.
 	wallInterval = 10 * time.Millisecond
 
-	// shortestSleep bounds how often the timer fires. An idle Go program rounds its timers to a millisecond, so a
-	// shorter sleep would gain little. All that came due during a sleep is served after it.
+	// shortestSleep is the shortest time for which the timer is set. An idle Go program rounds its timers to a
+	// millisecond, so a shorter time would gain little. All tickets that are due after a sleep are served together.
 	shortestSleep = 500 * time.Microsecond
 
-	// longestSleep bounds how late a pacer notices that the wall clock was set forward.
+	// longestSleep is the longest time until a pacer notices that the wall clock was set forward.
 	longestSleep = time.Second
 
-	wakeBatch = 32 // how many tickets are taken out of the queue before the lock is released to wake them
+	wakeBatch = 32 // number of tickets that are taken out of the queue before the lock is released to wake them
 )
 
 // New makes a pacer. The error wraps ErrConfig.
@@ -135,8 +151,11 @@ func New(c Config) (*Pacer, error) {
 	if c.Smoothing > Spread {
 		return nil, fmt.Errorf("%w: %s is neither FrontLoaded nor Spread", ErrConfig, c.Smoothing)
 	}
+	if c.MeasureClock && c.Guard.ClockError <= 0 {
+		return nil, fmt.Errorf("%w: MeasureClock needs a Guard.ClockError above 0", ErrConfig)
+	}
 	if err := errors.Join(c.Limit.check(), c.Guard.check(c.Limit.Period), c.Learning.check(c.Limit),
-		c.Shared.check(&c)); err != nil {
+		c.Shared.check(&c), c.Part.check(&c)); err != nil {
 		return nil, err
 	}
 	now := time.Now()
@@ -147,7 +166,13 @@ func New(c Config) (*Pacer, error) {
 		p.learn(&p.learning)
 	}
 	p.core.supply.shared = c.Shared != nil
-	p.core.supply.advance(clock.Instant{Wall: time.Duration(now.UnixNano())})
+	if c.Part != nil {
+		p.core.supply.part = &parts{index: c.Part.Index, total: c.Limit.Units, instances: c.Part.Instances}
+	}
+	if c.MeasureClock {
+		p.core.supply.measure = new(measurement)
+	}
+	p.core.supply.advance(p.core.supply.correct(clock.Instant{Wall: time.Duration(now.UnixNano())}))
 	if c.Shared != nil {
 		p.beginSharing(c.Shared, c.Limit.Units)
 	}
@@ -179,11 +204,11 @@ func (p *Pacer) Acquire(ctx context.Context, key string, cost int64) (Permit, er
 	return p.wait(ctx, w, t, key, cost)
 }
 
-// A goroutine that is blocked in Acquire has a stack of 2 KiB only if none of the calls before it needed more than
-// about
-// 1 KiB, because the runtime does not give that back. So what builds errors is not inlined into the functions below.
+// A goroutine that is blocked in Acquire has a stack of 2 KiB only if none of its earlier calls needed more than about
+// 1 KiB, because the runtime does not shrink a stack below that. Functions that build errors need more, and are
+// therefore not inlined into the functions below.
 
-// TryAcquire grants cost units if that is possible at once: if nobody waits, and the units are free.
+// TryAcquire grants cost units if no request waits and the units are free. It never waits.
 func (p *Pacer) TryAcquire(cost int64) (Permit, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -270,8 +295,8 @@ func (p *Pacer) Enqueue(key string, cost int64, maxWait time.Duration, w Waker) 
 	return t, nil
 }
 
-// enqueue appends a ticket to the queue of its key, and returns the earliest time of its grant. latest is the time
-// after which a grant is too late; at expires the ticket leaves the queue by itself.
+// enqueue appends a ticket to the queue of its key, and returns the earliest possible time of its grant. A grant after
+// latest is too late. After expires, the ticket leaves the queue with ErrExpired.
 func (p *Pacer) enqueue(key string, cost int64, latest, expires, now time.Duration, w Waker) (time.Duration, error) {
 	if p.closed || cost < 1 || cost > p.core.supply.limit.Units || p.core.queue.waiting >= p.maxWaiting {
 		return 0, p.refusal(cost)
@@ -288,7 +313,7 @@ func (p *Pacer) enqueue(key string, cost int64, latest, expires, now time.Durati
 	return earliest, nil
 }
 
-// refusal says why no ticket with the cost can be taken.
+// refusal returns the reason why a ticket with the given cost was not accepted.
 //
 //go:noinline
 func (p *Pacer) refusal(cost int64) error {
@@ -309,9 +334,9 @@ func (p *Pacer) lateError(key string, cost int64, earliest, latest time.Duration
 	return &LateError{Key: key, Cost: cost, Earliest: p.timeOf(earliest), Late: earliest - latest}
 }
 
-// Cancel takes a ticket out of the queue, so that those behind it move up. It reports whether it did: then the ticket's
-// waker is never called. Otherwise the waker has been called or is about to be, and what it is granted is the caller's
-// to use or to release. To cancel a ticket that is canceled already does nothing.
+// Cancel takes a ticket out of the queue, so that the tickets behind it move up. If it returns true, the ticket's waker
+// is never called. If it returns false, the waker has been called or is about to be called, and the caller uses or
+// releases the permit that the waker gets. Canceling a ticket a second time does nothing and returns false.
 func (p *Pacer) Cancel(t Ticket) bool { return p.cancel(t.place) }
 
 func (p *Pacer) cancel(t place) bool {
@@ -326,22 +351,23 @@ func (p *Pacer) cancel(t place) bool {
 	q.remove(i)
 	p.core.counts.Canceled++
 	if next := q.next(); first && next != 0 && q.at(next).cost < cost {
-		p.serveAndUnlock(p.now()) // the units that are left may be enough for it
+		p.serveAndUnlock(p.now()) // the units that are left may be enough for the next ticket
 	} else {
 		p.mu.Unlock()
 	}
 	return true
 }
 
-// SetLimit replaces the limit, at once and for all who wait: what was granted in the open window counts towards the
-// new limit. If the period changes, nothing is granted until a window of the new period begins. A pacer that learns
-// begins to learn anew, from Learning.Start or the new limit if that is less. The error wraps ErrConfig; the old limit
-// then stays. A shared limit is changed by [Pacer.SetSharedLimit].
+// SetLimit replaces the limit at once, also for requests that wait already. Units that were granted in the open window
+// count towards the new limit. If the period changes, nothing is granted until a window of the new period begins. A
+// pacer that learns starts the learning anew, from Learning.Start or from the new limit if that is less. The error
+// wraps ErrConfig; the old limit then stays. Use [Pacer.SetSharedLimit] to change a shared limit, and [Pacer.SetPlan]
+// to change one that is divided.
 func (p *Pacer) SetLimit(l Limit) error {
 	p.mu.Lock()
-	if p.share != nil {
+	if p.share != nil || p.core.supply.part != nil {
 		p.mu.Unlock()
-		return fmt.Errorf("%w: the limit is shared with others, so SetSharedLimit changes it", ErrConfig)
+		return fmt.Errorf("%w: the limit is that of several instances: SetSharedLimit or SetPlan changes it", ErrConfig)
 	}
 	if err := errors.Join(l.check(), p.core.supply.guard.check(l.Period)); err != nil {
 		p.mu.Unlock()
@@ -358,14 +384,14 @@ func (p *Pacer) SetLimit(l Limit) error {
 	return nil
 }
 
-// learn begins to learn.
+// learn starts the learning anew.
 func (p *Pacer) learn(l *Learning) {
 	p.learner = newLearner(*l, p.core.supply.limit, time.Since(p.origin))
 	p.core.supply.learned = int64(p.learner.rate)
 }
 
-// SetWeight gives a key a weight, 1..MaxWeight, for all that is granted from now on. Keys have weight 1. A weight other
-// than 1 is remembered for good. The error wraps ErrWeight.
+// SetWeight gives a key a weight, 1..MaxWeight, for all grants that follow. By default, keys have weight 1. The pacer
+// remembers any other weight until SetWeight is called again for the key. The error wraps ErrWeight.
 func (p *Pacer) SetWeight(key string, weight int64) error {
 	if weight < 1 || weight > MaxWeight {
 		return fmt.Errorf("%w: %d for key %q is not within 1..%d", ErrWeight, weight, key, MaxWeight)
@@ -376,7 +402,7 @@ func (p *Pacer) SetWeight(key string, weight int64) error {
 	return nil
 }
 
-// Status says what the pacer is doing.
+// Status returns the present state of the pacer.
 func (p *Pacer) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -386,11 +412,12 @@ func (p *Pacer) Status() Status {
 		Counts: p.core.counts, Limit: s.limit, Learned: s.learned,
 		Waiting: q.waiting, WaitingUnits: q.units, WaitingKeys: len(q.busy.items),
 		Window: s.number, Units: s.units, Used: s.used,
+		ClockAhead: s.read.Wall - s.raw.Wall, ClockError: s.clockError(),
 	}
 }
 
-// Close fails all who wait and all who come with ErrClosed. Units that a shared limit has leased to the pacer are given
-// back, as far as its ledger answers within a period.
+// Close makes all waiting and all further requests fail with ErrClosed. It returns the leased units of a shared limit
+// to the ledger, if the ledger answers within a period.
 func (p *Pacer) Close() {
 	p.mu.Lock()
 	now, first := p.now(), !p.closed
@@ -401,7 +428,8 @@ func (p *Pacer) Close() {
 	}
 }
 
-// now reads the clocks, and takes the reading into account. It returns the monotonic time.
+// now returns the monotonic time. It reads the wall clock, too, if the latest reading is too old to be used. It is
+// called with the lock held.
 func (p *Pacer) now() time.Duration {
 	mono := time.Since(p.origin)
 	if mono < p.readAt {
@@ -410,14 +438,15 @@ func (p *Pacer) now() time.Duration {
 	return p.readBoth().Mono
 }
 
-// readBoth reads both clocks. If one of them seems to have jumped, it reads them once more: the goroutine may have been
-// held up between the readings of the two.
+// readBoth reads both clocks, and updates the supply. If one of the clocks seems to have jumped, it reads them once
+// more, because the goroutine may have been suspended between the readings of the two.
 func (p *Pacer) readBoth() clock.Instant {
 	s := &p.core.supply
 	now := p.instant()
-	if s.jumped(s.read, now) {
+	if step(s.raw, now) > clockStep {
 		now = p.instant()
 	}
+	now = s.correct(now)
 	if p.learner != nil && p.learner.judge(now.Mono) {
 		s.learned = int64(p.learner.rate)
 		s.resize()
@@ -432,17 +461,18 @@ func (p *Pacer) readBoth() clock.Instant {
 	return now
 }
 
-// instant is one reading of both clocks.
+// instant returns one reading of both clocks.
 func (p *Pacer) instant() clock.Instant {
 	now := time.Now()
 	return clock.Instant{Mono: now.Sub(p.origin), Wall: time.Duration(now.UnixNano())}
 }
 
-// timeOf is the time of day at a monotonic time.
+// timeOf returns the time of day at a monotonic time.
 func (p *Pacer) timeOf(mono time.Duration) time.Time { return p.origin.Add(mono) }
 
-// serveAndUnlock wakes whoever's turn it is, sets the timer, and releases the lock. Wakers are called without the lock,
-// in the order of their grants. If another goroutine is at it already, that one does the work.
+// serveAndUnlock wakes the tickets whose turn has come, sets the timer, and releases the lock. It calls wakers without
+// holding the lock, in the order of their grants. If another goroutine is already doing this, it leaves the work to
+// that goroutine.
 func (p *Pacer) serveAndUnlock(now time.Duration) {
 	if p.serving {
 		p.mu.Unlock()
@@ -479,7 +509,8 @@ func (p *Pacer) serveAndUnlock(now time.Duration) {
 	p.mu.Unlock()
 }
 
-// setTimer has the timer fire when there is something to do. A timer that fires before that is left as it is.
+// setTimer sets the timer to the next time at which there is something to do. If the timer fires earlier than that, it
+// is left as it is.
 func (p *Pacer) setTimer(now time.Duration) {
 	at := p.core.nextServe(now)
 	if at == never {

@@ -43,7 +43,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// A bad argument is an error, whether anybody waits or not, and changes nothing.
+// A bad argument is an error, whether requests wait or not, and changes nothing.
 func TestRefusesBadArguments(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.PerSecond(10), MaxWaiting: 2})
@@ -101,7 +101,7 @@ func acquire(t *testing.T, p *pacer.Pacer, key string, cost int64) pacer.Permit 
 	return permit
 }
 
-// Who cannot be served in time learns that at once, and not when the time is over.
+// A request that cannot be served in time fails at once, and not when its time is over.
 func TestLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.PerSecond(10)})
@@ -160,7 +160,7 @@ func TestHugeBacklog(t *testing.T) {
 	})
 }
 
-// A higher limit serves those who wait, at once. A lower one fails those whose cost it cannot hold, when they are next.
+// A higher limit serves waiting requests at once. With a lower one, a request that costs more fails when it is next.
 func TestSetLimitReachesWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.Limit{Units: 10, Period: time.Hour}})
@@ -189,8 +189,8 @@ func TestSetLimitReachesWhoWaits(t *testing.T) {
 	})
 }
 
-// Between keys that both wait, what is granted per weight differs by at most one cost of each: in every interval, with
-// any weights and costs, also after one of them was away.
+// While two keys both wait, the units that they get per weight differ by at most one cost of each. This holds in every
+// interval, with any weights and costs, and also after one of the keys had no requests for a while.
 func TestFairShares(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -199,7 +199,7 @@ func TestFairShares(t *testing.T) {
 			const most = 20 // units of a cost
 			weights := map[string]int64{"a": 1 + random.Int64N(9), "b": 1 + random.Int64N(1000), "c": pacer.MaxWeight}
 			granted := map[string]float64{}
-			lowest, highest := 0.0, 0.0 // of the difference between a and b while both wait
+			lowest, highest := 0.0, 0.0 // difference between a and b while both wait
 			watching := false
 			var mu sync.Mutex // held to use the variables above
 			draw := func() int64 { return 1 + random.Int64N(most) }
@@ -254,8 +254,8 @@ func TestFairShares(t *testing.T) {
 	}
 }
 
-// With a guard, no window of the provider ever counts more than the limit, whatever the clocks say within the guard,
-// and whenever a request is sent until UseBy. The count is the provider's own.
+// With a guard, no window of the provider ever counts more than the limit. This holds for all differences of the clocks
+// within the guard, and for requests that are sent at any time until UseBy. The provider counts by itself.
 func TestNeverOverOnArrival(t *testing.T) {
 	for seed := range uint64(30) {
 		synctest.Test(t, func(t *testing.T) {
@@ -309,8 +309,8 @@ func TestNeverOverOnArrival(t *testing.T) {
 	}
 }
 
-// Units are never lost in a race between a grant and the end of a context, and everybody gets an answer: all units that
-// are granted were spent, given back, or lost with their window.
+// No units are lost in a race between a grant and the end of a context, and each request gets an answer. All granted
+// units are spent, given back, or lost with their window.
 func TestRaces(t *testing.T) {
 	p := open(t, pacer.Config{Limit: pacer.Limit{Units: 50, Period: time.Millisecond}})
 	var spent, released, canceled atomic.Int64
@@ -349,7 +349,7 @@ func TestRaces(t *testing.T) {
 	}
 }
 
-// A ticket is good for one cancellation, also when its place has been taken by another ticket.
+// A ticket can be canceled once, also if another ticket has taken its place in the meantime.
 func TestCancelTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.Limit{Units: 1, Period: time.Hour}})
@@ -371,7 +371,7 @@ func TestCancelTwice(t *testing.T) {
 	})
 }
 
-// Units that were spent beyond the cost are taken from others in the window, and a permit gives nothing back twice.
+// If a request cost more than was granted, others get less in the window. A permit gives nothing back twice.
 func TestSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.PerSecond(10)})
@@ -406,7 +406,7 @@ func TestSettle(t *testing.T) {
 	})
 }
 
-// Close answers everybody who waits, and everybody who comes.
+// Close fails all requests that wait, and all that come later.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.Limit{Units: 1, Period: time.Hour}})
@@ -453,7 +453,7 @@ func TestWakerCallsPacer(t *testing.T) {
 	})
 }
 
-// A request that need not wait costs no memory.
+// A request that does not have to wait allocates no memory.
 func TestAcquireAllocatesNothing(t *testing.T) {
 	p := open(t, pacer.Config{Limit: pacer.PerSecond(pacer.MaxUnits)})
 	ctx := context.Background()

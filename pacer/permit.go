@@ -2,25 +2,26 @@ package pacer
 
 import "time"
 
-// Permit is the right to spend units until [Permit.UseBy]. Nothing has to be done with a permit that is used as it was
-// granted.
+// Permit is the right to spend units until [Permit.UseBy]. If the request is sent in time and costs what was granted,
+// nothing has to be done with its permit.
 //
-// Its methods may be called by one goroutine at a time. A copy of a permit stands for the same units: release or settle
-// only one of them.
+// The methods of a permit may be called by one goroutine at a time. A copy of a permit stands for the same units, so
+// only one of the copies may be released or settled.
 type Permit struct {
 	pacer  *Pacer
-	cost   int64
-	serial uint64        // of the window
+	cost   int64         // units that are granted and not given back
+	serial uint64        // of the window, see supply.serial
 	useBy  time.Duration // by the monotonic clock
-	total  int64         // units that the pacer had granted with this permit, since it was made
+	total  int64         // units that the pacer had granted in its lifetime, with this permit
 }
 
-// Cost is the number of units that are granted and not given back.
+// Cost returns the number of units that are granted and not given back.
 func (p *Permit) Cost() int64 { return p.cost }
 
-// UseBy is the latest time at which the request may be sent. A request that is sent later may arrive in the provider's
-// next window, and exceed the limit there. A process that was held up beyond UseBy must release the permit and acquire
-// another. The time carries a reading of the monotonic clock, so [time.Until] is right even if the wall clock is set.
+// UseBy returns the latest time at which the request may be sent. A request that is sent later may arrive in the
+// provider's next window, and exceed the limit there. A process that was suspended beyond UseBy must release the permit
+// and acquire another. The time carries a reading of the monotonic clock, so [time.Until] is right even if the wall
+// clock is set.
 func (p *Permit) UseBy() time.Time {
 	if p.pacer == nil {
 		return time.Time{}
@@ -28,13 +29,13 @@ func (p *Permit) UseBy() time.Time {
 	return p.pacer.timeOf(p.useBy)
 }
 
-// Release gives back all units, because nothing was sent. Whoever waits gets them, if their window is still open.
+// Release gives back all units of a request that was not sent. Waiting requests get them if their window is still open.
 // A second call does nothing.
 func (p *Permit) Release() { p.Settle(0) }
 
-// Settle says how many units were spent in fact, 0..MaxUnits. Units that were not spent are given back. Units that were
-// spent beyond the cost are taken from the open window, so that others get less, as far as it has any left. Settle may
-// be called again when the number changes.
+// Settle states how many units the request really cost, 0..MaxUnits. Units that were not spent are given back. If the
+// request cost more than was granted, the difference is taken from the open window, as far as units are left in it, so
+// that other requests get less. Settle may be called again when the number changes.
 func (p *Permit) Settle(spent int64) {
 	spent = min(max(spent, 0), MaxUnits)
 	unspent := p.cost - spent

@@ -68,7 +68,7 @@ func (s *script) woken(id int, p pacer.Permit, err error) {
 
 func (s *script) key() string { return string(rune('a' + s.rand.IntN(4))) }
 
-// step lets one point of the grid pass: first what is due by itself, then perhaps a call.
+// step moves on to the next point of the grid, compares what is due by then, and may make a call.
 func (s *script) step() {
 	s.now += grid
 	s.m.now = s.now
@@ -79,7 +79,7 @@ func (s *script) step() {
 	}
 }
 
-// compare demands that the pacer did what the model says.
+// compare fails the test if the pacer did something else than the model.
 func (s *script) compare(after string, want []modelOutcome) {
 	s.t.Helper()
 	synctest.Wait()
@@ -102,8 +102,8 @@ func (s *script) compare(after string, want []modelOutcome) {
 	}
 }
 
-// inOrder puts the tickets that Enqueue made and that were granted first, in the order in which they were. The others
-// follow by number: goroutines in Acquire come back in any order, and so do tickets that expire at the same time.
+// inOrder sorts outcomes. First come the granted tickets of Enqueue, in the order of their grants. The others follow by
+// number, because goroutines return from Acquire in any order, and so do tickets that expire at the same time.
 func (s *script) inOrder(all []modelOutcome) (ordered []modelOutcome) {
 	var others []modelOutcome
 	for _, o := range all {
@@ -163,7 +163,7 @@ func (s *script) enqueue() {
 	s.compare("Enqueue", s.m.serve())
 }
 
-// refused reports whether a request is refused because it would come too late, and demands that this is right.
+// refused reports whether a request is refused with a LateError, and fails the test if the model says otherwise.
 func (s *script) refused(err error, t *modelTicket, earliest time.Duration) bool {
 	s.t.Helper()
 	var late *pacer.LateError
@@ -252,9 +252,9 @@ func (s *script) setLimit() {
 	s.compare("SetLimit", s.m.serve())
 }
 
-// Whatever is called in whatever order, the pacer does what a model says that looks at everything each time: who is
-// served, in which order and when; who is refused, and who expires. The model is asked at each point of the grid, the
-// pacer only by its own timer. So a timer that is late, or keeps an old time, shows.
+// A pacer does what a model does, for random calls in random order: who is served, in which order and when, who is
+// refused, and who expires. The model is asked at each point of the grid, and the pacer acts by its own timer. So the
+// test finds a timer that is late or keeps an old time.
 func TestModel(t *testing.T) {
 	for seed := range soak.Times(uint64(60)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

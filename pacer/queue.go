@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// ticket is one waiting request. It takes 64 bytes, so a slab of them has no gaps.
+// ticket is one waiting request. It takes 64 bytes, which is a line of the processor's cache.
 type ticket struct {
 	waker    Waker
 	key      *keyQueue
 	cost     int64
-	deadline time.Duration // the monotonic time after which the ticket has expired; never: the largest value
-	serial   uint64        // of all tickets; 0 while the node is free
+	deadline time.Duration // the monotonic time after which the ticket has expired; never: it does not expire
+	serial   uint64        // number of the ticket, counted from 1 over all tickets; 0: the node is free
 	next     uint32        // the ticket behind this one, of the same key; in a free node, the next free one; 0: none
 	prev     uint32        // the ticket before this one; 0: none
 	expiry   uint32        // 1 + the position in the heap of deadlines; 0: not in it
@@ -27,17 +27,17 @@ type keyQueue struct {
 	name     string
 	weight   int64
 	start    int64  // the start tag of the first ticket, or of the next one that comes
-	rest     int64  // what the tag has yet to advance, in fractions of a tag that are too small for it
-	oldest   uint64 // serial of the first ticket: of keys with the same tag, the one that has waited longest is first
+	rest     int64  // remainder of the latest division by weight, which the start tag has yet to advance
+	oldest   uint64 // serial of the first ticket; of keys with the same start tag, the smallest serial is served first
 	head     uint32 // the first ticket; 0: none
 	tail     uint32
 	units    int64 // cost of all tickets
-	position int   // in the heap of keys that have tickets, or else in that of keys that have none
+	position int   // in queue.busy if the key has tickets, or else in queue.idle
 }
 
-// tagBits is how many bits of a tag are fractions of unit/weight. The largest cost, 2^40, then advances a tag by at
-// most 2^60. All tags in the heap lie within that distance of the virtual time, so they can be compared after they
-// overflow.
+// tagBits is the number of bits of a tag that are a fraction of unit/weight. The largest cost, 2^40, then advances a
+// tag by at most 2^60. All tags in the heap lie within that distance of the virtual time, so their order is known also
+// after they overflow.
 const tagBits = 20
 
 // before reports whether tag a comes before tag b. Tags may overflow.
@@ -47,19 +47,19 @@ const slabSize = 1024 // tickets: 64 KiB
 
 // queue holds all waiting tickets. It does no locking, and reads no clock.
 type queue struct {
-	keys    map[string]*keyQueue   // those in one of the two heaps
-	weights map[string]int64       // those that are not 1
+	keys    map[string]*keyQueue   // all keys in one of the two heaps
+	weights map[string]int64       // weights other than 1, by key
 	busy    indexedHeap[*keyQueue] // keys with tickets; the first is served next
 	idle    indexedHeap[*keyQueue] // keys without tickets whose start tag is after the virtual time
 	virtual int64                  // the virtual time: start tag of the ticket that was served last
-	spare   *keyQueue              // for the next key, where one after the other waits alone
+	spare   *keyQueue              // reused for the next key; saves an allocation if only one request waits at a time
 
-	slabs     [][]ticket // node i is slabs[i/slabSize][i%slabSize]
-	free      uint32     // first free node; 0: none
-	waiting   int
-	units     int64 // cost of all waiting tickets
-	latest    place // of the ticket that was pushed last
-	deadlines indexedHeap[uint32]
+	slabs     [][]ticket          // node i is slabs[i/slabSize][i%slabSize]
+	free      uint32              // first free node; 0: none
+	waiting   int                 // number of tickets
+	units     int64               // cost of all waiting tickets
+	latest    place               // of the ticket that was pushed last
+	deadlines indexedHeap[uint32] // nodes of tickets that can expire; the first expires next
 }
 
 func newQueue() *queue {
@@ -80,7 +80,7 @@ func newQueue() *queue {
 
 func (q *queue) at(i uint32) *ticket { return &q.slabs[i/slabSize][i%slabSize] }
 
-// place is where a ticket is. The serial tells whether it still is there.
+// place names the node of a ticket. The serial tells whether the ticket is still in that node.
 type place struct {
 	node   uint32
 	serial uint64
@@ -153,7 +153,7 @@ func (q *queue) serve(i uint32) {
 	}
 }
 
-// remove takes a ticket out. Those behind it move up.
+// remove takes a ticket out. The tickets behind it move up.
 func (q *queue) remove(i uint32) {
 	t := q.at(i)
 	k := t.key
@@ -188,10 +188,10 @@ func (q *queue) remove(i uint32) {
 	}
 }
 
-// reset forgets all keys when nobody waits, and gives back memory. Every key that comes next starts at the same tag.
+// reset forgets all keys when no tickets wait, and frees memory. All keys that come later start at the same tag.
 func (q *queue) reset(last *keyQueue) {
 	if cap(q.idle.items) > slabSize {
-		q.keys = make(map[string]*keyQueue) // a map keeps the room of the most keys that it ever had
+		q.keys = make(map[string]*keyQueue) // a map never shrinks
 	}
 	clear(q.keys)
 	q.busy.empty()
@@ -211,7 +211,7 @@ func (q *queue) expired(now time.Duration) uint32 {
 	return 0
 }
 
-// nextDeadline is the earliest deadline, or never.
+// nextDeadline returns the earliest deadline, or never.
 func (q *queue) nextDeadline() time.Duration {
 	if len(q.deadlines.items) == 0 {
 		return never
@@ -219,7 +219,7 @@ func (q *queue) nextDeadline() time.Duration {
 	return q.at(q.deadlines.items[0]).deadline
 }
 
-// unitsBefore is what waits ahead of a new ticket of a key.
+// unitsBefore returns the cost of all tickets ahead of a new ticket of a key.
 func (q *queue) unitsBefore(key string) int64 {
 	if k := q.keys[key]; k != nil {
 		return k.units
@@ -227,7 +227,7 @@ func (q *queue) unitsBefore(key string) int64 {
 	return 0
 }
 
-// setWeight changes the weight of a key for what is served from now on.
+// setWeight changes the weight of a key for all tickets that are served later.
 func (q *queue) setWeight(key string, weight int64) {
 	if weight == 1 {
 		delete(q.weights, key)

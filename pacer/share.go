@@ -8,55 +8,55 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/ledger"
 )
 
-// sharer decides which calls an instance makes to the ledger of a limit that it shares with others. Package ledger says
-// why there are these calls, and what they get. A sharer reads no clock and makes no call.
+// sharer decides which calls an instance makes to the ledger of a shared limit. The comment of package ledger explains
+// these calls. A sharer reads no clock and makes no calls itself.
 type sharer struct {
 	random *rand.Rand
-	limit  int64  // that the configuration says, units per window
-	serial uint64 // of the supply's window that the share of the present window is for
-	shares [2]share
-	asked  int64   // units that were asked for when the window opened
-	last   float64 // units that were asked for in the window before
-	late   float64 // by how much the stages of the present window begin later, see mostLate
-	busy   bool    // a call is under way
+	limit  int64    // of the configuration, in units per window
+	serial uint64   // supply.serial of the window that shares[0] belongs to
+	shares [2]share // of the open window, and of the next one
+	asked  int64    // Counts.Asked when the window opened
+	last   float64  // units that were asked for in the window before
+	late   float64  // delay of the stages of the present window, as a part of the window, see mostLate
+	busy   bool     // a call is under way
 }
 
-// share is what an instance has of a window: shares[0] of the open one, shares[1] of the next.
+// share is an instance's share of one window.
 type share struct {
-	window     int64
-	told       int64         // units that the ledger was told are needed
-	leased     int64         // units, less those that were given back
+	window     int64         // number of the window
+	told       int64         // needs that the ledger was told, in units
+	leased     int64         // leased units, less those that were given back
 	prefetchAt time.Duration // when to prefetch the window
 	prefetched bool
-	surprised  bool // the ledger was asked before its time, because nothing had been needed before
-	asked      ledger.Stage
-	returns    int // how many times it was looked whether there are units to give back
+	surprised  bool         // the instance asked the ledger before shareFrom, because it had told a need of 0
+	asked      ledger.Stage // the latest stage in which the instance asked the ledger
+	returns    int          // number of elements of returnFrom that have passed
 }
 
-// When calls are made. Prefetches are times before a window, at most these parts of a period; the others are parts of
-// the time in which units of the window are granted.
+// These constants say when calls are made. The times of prefetches are before the window begins, for a period of a
+// second or more. The other constants are parts of the time in which units of the window are granted.
 const (
 	prefetchFirst = 350 * time.Millisecond
 	prefetchLast  = 150 * time.Millisecond
-	prefetchParts = 1.0 // of the period at least for the two times above; shorter periods shorten them
+	prefetchParts = 1.0 // bound of the factor by which periods below a second shorten the two times above
 
 	shareFrom    = 0.40
 	leftoverFrom = 0.65
 	anythingFrom = 0.80
 )
 
-// mostLate is by which part of a window a stage begins later at most, at random. Without it, the instance whose clock
-// is the most ahead would ask first in every window, and get all that is left.
+// mostLate is the largest random delay of the stages, as a part of the window. Without it, the instance whose clock is
+// the most ahead would ask first in every window, and get all units that are left.
 const mostLate = 0.06
 
-// returnFrom is when to look for units to give back.
+// returnFrom holds the parts of a window at which an instance looks for units to give back.
 var returnFrom = [...]float64{0.30, 0.60, 0.75}
 
 func newSharer(limit int64, seed uint64) *sharer {
 	return &sharer{limit: limit, random: rand.New(rand.NewPCG(seed, 96))}
 }
 
-// roll notices that a window has opened.
+// roll moves on to the next window if one has opened.
 func (s *sharer) roll(c *core) {
 	if s.serial == c.supply.serial {
 		return
@@ -78,36 +78,37 @@ func (s *sharer) roll(c *core) {
 	s.shares[1].prefetchAt = c.supply.begin + period - time.Duration(before*scale)
 }
 
-// part is which part of the usable time of the open window has passed.
+// part returns the part of the usable time of the open window that has passed.
 func (s *sharer) part(c *core, now time.Duration) float64 {
 	return float64(now-c.supply.opens) / float64(c.supply.closes-c.supply.opens)
 }
 
-// at is when a part of the usable time has passed. It is a microsecond late, so that fractions that are rounded do not
-// make it early.
+// at returns the time at which a part of the usable time has passed. It adds a microsecond, so that rounding never
+// makes the time too early.
 func (s *sharer) at(c *core, part float64) time.Duration {
 	return c.supply.opens + time.Duration(part*float64(c.supply.closes-c.supply.opens)) + time.Microsecond
 }
 
-// demand is how many units are asked for in a period, judged by the last one.
+// demand estimates how many units are asked for in a period: those of this window, and for the rest of it those of the
+// window before.
 func (s *sharer) demand(c *core, now time.Duration) float64 {
 	passed := min(max(float64(now-c.supply.begin)/float64(c.supply.limit.Period), 0), 1)
 	return float64(c.counts.Asked-s.asked) + s.last*(1-passed)
 }
 
-// expected is how many units will be spent until the window closes, if they are there.
+// expected estimates how many units will be spent until the window closes, if the instance has so many.
 func (s *sharer) expected(c *core, now time.Duration) float64 {
 	rest := max(float64(c.supply.closes-now)/float64(c.supply.limit.Period), 0)
 	return float64(c.queue.units) + s.demand(c, now)*rest
 }
 
-// lacks reports whether somebody waits for units that the instance has not.
+// lacks reports whether the first request in the queue costs more units than the instance has left.
 func (s *sharer) lacks(c *core) bool {
 	i := c.queue.next()
 	return i != 0 && c.queue.at(i).cost > c.supply.units-c.supply.used
 }
 
-// due returns the call that is to be made now, if any. The caller makes it, and then calls done.
+// due returns the call that has to be made now, if any. The caller makes the call, and then calls done.
 func (s *sharer) due(c *core, now time.Duration) (ledger.Claim, bool) {
 	s.roll(c)
 	if s.busy {
@@ -146,7 +147,7 @@ func (s *sharer) prefetch(c *core, now time.Duration) (ledger.Claim, bool) {
 	return ledger.Claim{Window: next.window, Stage: ledger.Prefetch, Need: need, Want: need}, true
 }
 
-// units rounds a number of units up, to the limit at most.
+// units rounds a number of units up, and bounds it by the limit.
 func (s *sharer) units(n float64) int64 { return int64(math.Ceil(min(n, float64(s.limit)))) }
 
 func (s *sharer) refill(c *core, now time.Duration) (ledger.Claim, bool) {
@@ -172,7 +173,7 @@ func (s *sharer) refill(c *core, now time.Duration) (ledger.Claim, bool) {
 	return claim, true
 }
 
-// stage is the stage that a part of a window belongs to.
+// stage returns the stage of a call that is made when a part of the window has passed; false before the first stage.
 func (s *sharer) stage(part float64) (ledger.Stage, bool) {
 	switch {
 	case part >= anythingFrom:
@@ -200,7 +201,7 @@ func (s *sharer) giveBack(c *core, now time.Duration) (ledger.Claim, bool) {
 	if excess < 1 {
 		return ledger.Claim{}, false
 	}
-	// The units are gone whether the call succeeds or not: if its reply is lost, others may have them.
+	// The instance must not spend the units even if the call fails, because others may have got them.
 	held := present.leased
 	c.supply.units -= excess
 	present.leased -= excess
@@ -208,7 +209,7 @@ func (s *sharer) giveBack(c *core, now time.Duration) (ledger.Claim, bool) {
 		true
 }
 
-// done takes in what a call got, or that it failed.
+// done records the result of a call, or that the call failed.
 func (s *sharer) done(c *core, claim *ledger.Claim, got ledger.Lease, err error) {
 	s.roll(c)
 	s.busy = false
@@ -231,22 +232,21 @@ func (s *sharer) done(c *core, claim *ledger.Claim, got ledger.Lease, err error)
 	}
 }
 
-// rest is the calls that give back everything, when the instance ends.
+// rest returns the calls that give back all units when the instance ends.
 func (s *sharer) rest(c *core) (claims []ledger.Claim) {
 	s.roll(c)
 	for i, units := range [...]int64{c.supply.units - c.supply.used, c.supply.nextUnits(s.shares[1].window)} {
 		held := s.shares[i].leased
 		if units = min(units, held); units > 0 {
 			claims = append(claims, ledger.Claim{Window: s.shares[i].window, Limit: s.limit, Stage: ledger.Share,
-				Told: s.shares[i].told,
-				Held: held, Return: units, Unit: 1})
+				Told: s.shares[i].told, Held: held, Return: units, Unit: 1})
 		}
 	}
 	c.supply.units, c.supply.next = c.supply.used, lease{}
 	return claims
 }
 
-// wakeAt is when due is to be asked again if nothing happens.
+// wakeAt returns the time at which due has to be called again if nothing happens until then.
 func (s *sharer) wakeAt(c *core, now time.Duration) time.Duration {
 	s.roll(c)
 	at := c.supply.begin + c.supply.limit.Period

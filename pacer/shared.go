@@ -9,19 +9,20 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/ledger"
 )
 
-// Ledger leases the units of shared limits to instances. Ledgers are of this module: redisstore.Store and
-// dynamodbstore.Store have one each, and [NewMemoryLedger] makes one for instances in the same process.
+// Ledger leases the units of shared limits to instances. Only this module can implement it: the methods Ledger of
+// redisstore.Store and dynamodbstore.Store return one, and [NewMemoryLedger] returns one for pacers in one process.
 type Ledger = ledger.Ledger
 
 // ErrTooSoon means that a shared limit cannot change from a window on of which units have been leased already.
 var ErrTooSoon = ledger.ErrTooSoon
 
-// Shared has pacers in many processes share one limit, so that all of them together never grant more than it has in any
-// window. Units are leased ahead, to whoever needs them, with some four calls to the ledger per second and pacer. While
-// the ledger is away, requests wait.
+// Shared makes pacers in many processes share one limit, so that all of them together never grant more units than the
+// limit in any window. The pacers lease units ahead from the ledger, according to their needs. This takes some four
+// calls to the ledger per second and pacer. While the ledger is unavailable, requests wait.
 //
-// The windows of a shared limit are by each pacer's clock, so Guard must allow for the differences of clocks. Without a
-// Guard the sum is exact only in windows as the ledger numbers them, and not as the provider sees them.
+// Each pacer counts the windows of a shared limit by its own clock, so Guard must allow for the differences of the
+// clocks. Without a Guard, the sum is exact only in the windows as the ledger numbers them, and not as the provider
+// counts them.
 //
 // A shared limit begins to grant units two to three windows after its first use. It cannot be used with Learning.
 type Shared struct {
@@ -29,8 +30,8 @@ type Shared struct {
 	Key    string // names the limit in the ledger; the same in all pacers that share it
 }
 
-// Bounds of the period of a shared limit. A shorter one leaves no time for calls to a ledger. A longer one would wait
-// too long after a ledger was lost.
+// Bounds of the period of a shared limit. A shorter period leaves no time for calls to the ledger. With a longer one,
+// requests would wait too long after the ledger's data was lost.
 const (
 	minSharedPeriod = 100 * time.Millisecond
 	maxSharedPeriod = time.Minute
@@ -51,17 +52,17 @@ func (s *Shared) check(c *Config) error {
 	return nil
 }
 
-// shareRun makes the calls that a sharer decides on, one after the other, in a goroutine.
+// shareRun makes the calls of a sharer, one after the other, in a goroutine.
 type shareRun struct {
 	*sharer
 	ledger Ledger
 	key    string
-	wake   chan struct{} // something has changed: there may be a call to make
+	wake   chan struct{} // tells the goroutine that there may be a call to make
 	stop   context.CancelFunc
-	ended  chan struct{}
+	ended  chan struct{} // closed when the goroutine has ended
 }
 
-// look wakes the goroutine if there is a call to make. It is called with the lock held.
+// look wakes the goroutine if there may be a call to make. It is called with the pacer's lock held.
 func (r *shareRun) look(c *core) {
 	if r.busy || !r.lacks(c) {
 		return
@@ -75,8 +76,7 @@ func (r *shareRun) look(c *core) {
 func (p *Pacer) beginSharing(s *Shared, limit int64) {
 	ctx, stop := context.WithCancel(context.Background())
 	p.share = &shareRun{sharer: newSharer(limit, rand.Uint64()), ledger: s.Ledger, key: s.Key,
-		wake: make(chan struct{}, 1),
-		stop: stop, ended: make(chan struct{})}
+		wake: make(chan struct{}, 1), stop: stop, ended: make(chan struct{})}
 	go p.callLedger(ctx)
 }
 
@@ -101,7 +101,7 @@ func (p *Pacer) callLedger(ctx context.Context) {
 			timer.Reset(min(max(next-now, shortestSleep), longestSleep))
 			continue
 		}
-		// A reply after half a window is of little use.
+		// A call may take half a window at most, because the units of a later reply could hardly be spent.
 		callCtx, cancel := context.WithTimeout(ctx, period/2)
 		lease, err := p.share.ledger.Claim(callCtx, p.share.key, claim)
 		cancel()
@@ -116,7 +116,8 @@ func (p *Pacer) callLedger(ctx context.Context) {
 	}
 }
 
-// endSharing ends the goroutine, and gives back what was leased and is not spent.
+// endSharing ends the goroutine, and gives back the leased units that are not spent. It is called with the lock held,
+// and releases it.
 func (p *Pacer) endSharing() {
 	r := p.share
 	r.stop()
@@ -130,15 +131,15 @@ func (p *Pacer) endSharing() {
 	defer cancel()
 	for _, claim := range claims {
 		if _, err := r.ledger.Claim(ctx, r.key, claim); err != nil {
-			return // the units are lost, which is safe
+			return // the units are lost: too few are used, and the limit still holds
 		}
 	}
 }
 
-// SetSharedLimit changes the limit for all pacers that share it, from a time on. The time is rounded up to the next
-// window. Units of the window after the present one may be leased already, so it must be two periods from now at least.
-// The error wraps ErrTooSoon if it is not, or ErrConfig. After any other error it is not known whether the limit
-// changes; to repeat the call is safe.
+// SetSharedLimit changes the limit for all pacers that share it, from the first window that begins at the given time or
+// later. Units of the window after the present one may be leased already, so the time must be at least two periods from
+// now. The error wraps ErrTooSoon if the time is too early, or ErrConfig. After any other error it is unknown whether
+// the limit changes; the call can then be repeated.
 func (p *Pacer) SetSharedLimit(ctx context.Context, units int64, from time.Time) error {
 	if p.share == nil {
 		return fmt.Errorf("%w: the limit is not shared", ErrConfig)

@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/pacer"
 )
 
-// away is a ledger that can be away.
+// away is a ledger that can be made unavailable.
 type away struct {
 	pacer.Ledger
 	mu sync.Mutex
@@ -37,7 +37,7 @@ func (a *away) Claim(ctx context.Context, key string, c ledger.Claim) (ledger.Le
 	return a.Ledger.Claim(ctx, key, c)
 }
 
-// three pacers that share a limit, and how much each window has granted.
+// three holds three pacers that share a limit, and the units that they granted in each window.
 type three struct {
 	t       *testing.T
 	ledger  *away
@@ -49,13 +49,13 @@ type three struct {
 func share(t *testing.T, limit int64) *three {
 	s := &three{t: t, ledger: &away{Ledger: pacer.NewMemoryLedger()}, granted: map[int64]int64{}}
 	for i := range s.pacers {
-		s.pacers[i] = open(t, pacer.Config{Limit: pacer.PerSecond(limit), Shared: &pacer.Shared{Ledger: s.ledger,
-			Key: "api"}})
+		s.pacers[i] = open(t, pacer.Config{Limit: pacer.PerSecond(limit),
+			Shared: &pacer.Shared{Ledger: s.ledger, Key: "api"}})
 	}
 	return s
 }
 
-// want has requests wait at a pacer.
+// want makes n requests wait at a pacer.
 func (s *three) want(at, n int) {
 	s.t.Helper()
 	for range n {
@@ -72,7 +72,7 @@ func (s *three) want(at, n int) {
 	}
 }
 
-// since returns what was granted in each second since then.
+// since returns the units that were granted in each second since began.
 func (s *three) since(began time.Time, seconds int) (granted []int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +82,7 @@ func (s *three) since(began time.Time, seconds int) (granted []int64) {
 	return granted
 }
 
-// Pacers that share a limit grant it together, wherever the requests wait.
+// Pacers that share a limit use all of it, whichever of them the requests wait at.
 func TestShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := share(t, 100)
@@ -94,7 +94,7 @@ func TestShared(t *testing.T) {
 		var sum int64
 		for second, n := range s.since(began, 7) {
 			least := int64(99)
-			if second < 3 { // the second pacer keeps some units for requests such as those that it has just had
+			if second < 3 { // the second pacer keeps some units for requests like its latest ones
 				least = 75
 			}
 			if sum += n; n > 100 || second < 5 && n < least {
@@ -107,7 +107,8 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// A limit that is halved with notice is halved for all, at the same window, and reaches those who wait.
+// A shared limit that is halved with notice is halved for all pacers from the same window on, also for requests that
+// wait already.
 func TestSetSharedLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := share(t, 100)
@@ -137,7 +138,7 @@ func TestSetSharedLimit(t *testing.T) {
 	})
 }
 
-// While the ledger is away requests wait, and no unit too many is granted. Afterwards they go on.
+// While the ledger is unavailable, requests wait, and the limit is not exceeded. Afterwards they are served again.
 func TestLedgerAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := share(t, 100)
@@ -167,7 +168,7 @@ func TestLedgerAway(t *testing.T) {
 func TestCloseGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := share(t, 100)
-		for range 12 { // it gets used to a demand
+		for range 12 { // the pacer learns to expect this demand
 			pass(time.Second)
 			s.want(0, 50)
 		}
@@ -206,8 +207,8 @@ func TestSharedRefuses(t *testing.T) {
 	}
 	shared := open(t, good())
 	for _, units := range []int64{0, -1, pacer.MaxUnits + 1} {
-		if err := shared.SetSharedLimit(t.Context(), units, time.Now().Add(time.Hour)); !errors.Is(err,
-			pacer.ErrConfig) {
+		err := shared.SetSharedLimit(t.Context(), units, time.Now().Add(time.Hour))
+		if !errors.Is(err, pacer.ErrConfig) {
 			t.Errorf("a shared limit of %d: %v", units, err)
 		}
 	}

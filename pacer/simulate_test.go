@@ -20,23 +20,25 @@ type simulation struct {
 	seconds int
 	limit   int64
 	guard   Guard
-	// instances' clocks are up to so far ahead of the provider's, or behind
-	clocks    time.Duration
-	demand    func(instance int, at time.Duration) float64 // units per second
-	kills     int                                          // instances that die, with all they hold, and begin anew
-	halveAt   time.Duration                                // when the limit is halved, with notice; 0: never
-	awayFrom  time.Duration                                // when the store does not answer
-	awayUntil time.Duration
-	lossEvery int   // of so many replies of the store one is lost; 0: none
-	cost      int64 // of each request; 0: an instance asks once in each tick, for all that it needs
+	clocks  time.Duration                                // largest difference to the provider's clock, either way
+	demand  func(instance int, at time.Duration) float64 // units per second
+
+	kills     int           // number of instances that die, with the units that they hold, and begin anew
+	halveAt   time.Duration // when the limit is halved, with notice; 0: never
+	awayFrom  time.Duration // when the store stops answering
+	awayUntil time.Duration // when it answers again
+	lossEvery int           // one of so many replies of the store is lost; 0: none
+	cost      int64         // of each request; 0: an instance asks once in each tick, for all that it needs
+	smoothing Smoothing
+	granted   []int64 // units by millisecond; nil: they are not counted
 
 	random  *rand.Rand
 	entry   ledger.Entry
 	all     []*instance
 	calls   []call
 	arrived map[int64]int64 // by the provider's window
-	got     []int64         // by instance
-	count   int             // calls to the store
+	got     []int64         // units, by instance
+	count   int             // number of calls to the store
 }
 
 type instance struct {
@@ -62,14 +64,15 @@ const simulationBegin = 1_800_000_000 * time.Second
 func (m *simulation) begin(number int) *instance {
 	i := &instance{number: number, s: newSharer(m.limit, m.random.Uint64())}
 	i.ahead = time.Duration(m.random.Int64N(int64(2*m.clocks+1))) - m.clocks
-	i.c = core{queue: newQueue(), supply: supply{limit: PerSecond(m.limit), guard: m.guard, shared: true}}
+	i.c = core{queue: newQueue(), supply: supply{limit: PerSecond(m.limit), guard: m.guard, shared: true,
+		smoothing: m.smoothing}}
 	return i
 }
 
-// result is what a simulation gave.
+// result is the outcome of a simulation.
 type result struct {
 	over     int64   // units beyond the limit, in all windows together
-	used     float64 // part of what could be used, after the first seconds
+	used     float64 // part of the usable units that were used, after the first seconds
 	calls    float64 // per instance and second
 	fairness float64 // largest share divided by the smallest one
 }
@@ -84,8 +87,8 @@ func (m *simulation) run() result {
 	var wanted, usable float64
 	for now := time.Duration(0); now < time.Duration(m.seconds)*time.Second; now += ms {
 		m.reply(now)
-		if m.kills > 0 && now%(time.Duration(m.seconds)*time.Second/time.Duration(m.kills+1)) == 700*ms &&
-			now > time.Second {
+		killEvery := time.Duration(m.seconds) * time.Second / time.Duration(m.kills+1)
+		if m.kills > 0 && now%killEvery == 700*ms && now > time.Second {
 			victim := m.random.IntN(instances)
 			m.all[victim] = m.begin(victim)
 		}
@@ -99,7 +102,7 @@ func (m *simulation) run() result {
 			wanted += m.tick(i, now)
 		}
 	}
-	// The first seconds are the ledger's own, and the last window is not complete.
+	// The ledger leases nothing in the first seconds, and the last window is not complete.
 	const skip = 5
 	var over, used int64
 	first := int64(simulationBegin / time.Second)
@@ -126,7 +129,7 @@ func (m *simulation) run() result {
 		fairness: float64(slices.Max(m.got)) / float64(max(slices.Min(m.got), 1))}
 }
 
-// reply carries out calls, and hands on replies.
+// reply carries out the calls to the ledger that have arrived there, and delivers the replies that have come back.
 func (m *simulation) reply(now time.Duration) {
 	kept := m.calls[:0]
 	var due []call
@@ -160,7 +163,8 @@ func (m *simulation) reply(now time.Duration) {
 	}
 }
 
-// tick has an instance ask for units, spend what it can, and call the ledger. It returns what was asked for.
+// tick makes an instance ask for units, spend the units that it has, and call the ledger. It returns the number of
+// units that it asked for.
 func (m *simulation) tick(i *instance, now time.Duration) float64 {
 	c := &i.c
 	c.supply.advance(clock.Instant{Mono: now, Wall: simulationBegin + now + i.ahead})
@@ -191,6 +195,9 @@ func (m *simulation) tick(i *instance, now time.Duration) float64 {
 			window := int64((simulationBegin + at) / time.Second)
 			m.arrived[window] += o.permit.cost
 			m.got[i.number] += o.permit.cost
+			if m.granted != nil {
+				m.granted[now/ms] += o.permit.cost
+			}
 		}
 	}
 	if claim, ok := i.s.due(c, now); ok {
@@ -214,7 +221,7 @@ func poisson(r *rand.Rand, mean float64) int64 {
 	return n
 }
 
-// demands are ways in which the demand is spread over 96 instances; each adds up to total.
+// demands are ways to spread a demand over 96 instances. The sum over all instances is total units per second.
 var demands = map[string]func(total float64) func(instance int, at time.Duration) float64{
 	"even": func(total float64) func(int, time.Duration) float64 {
 		return func(int, time.Duration) float64 { return total / instances }
@@ -247,9 +254,8 @@ var demands = map[string]func(total float64) func(instance int, at time.Duration
 const instances = 96
 
 // 96 instances that share a limit never exceed it in any window of the provider, by the provider's own count, and use
-// nearly all of it: whatever the limit, however the demand is spread and jumps, with clocks that differ by up to 200
-// ms, with instances that die with units in hand, replies that are lost, a store that is away, and a limit that is
-// halved.
+// nearly all of it. This holds for several limits and demands, with clocks that differ by up to 200 ms, instances that
+// die with units in hand, lost replies, a store that is unavailable for a while, and a limit that is halved.
 func TestManyInstances(t *testing.T) {
 	limits := []int64{10, 1000, 300_000}
 	if testing.Short() {
@@ -290,7 +296,7 @@ func TestManyInstances(t *testing.T) {
 	}
 }
 
-// Instances that all want more than their share get nearly the same, whichever clock is ahead.
+// Instances that all want more than their share get nearly the same number of units, whichever clock is ahead.
 func TestSharesAreFair(t *testing.T) {
 	if testing.Short() {
 		t.Skip("simulates minutes of 96 instances")
@@ -301,19 +307,17 @@ func TestSharesAreFair(t *testing.T) {
 		most    float64 // largest share divided by the smallest
 	}{{10, 900, 2.5}, {1000, 400, 1.08}, {300_000, 120, 1.03}} {
 		m := simulation{limit: tt.limit, seconds: tt.seconds, demand: demands["even"](2 * float64(tt.limit)),
-			clocks: 10 * ms,
-			guard:  Guard{ClockError: 10 * ms, MaxDelay: 12 * ms}, random: rand.New(rand.NewPCG(1, uint64(tt.limit)))}
+			clocks: 10 * ms, guard: Guard{ClockError: 10 * ms, MaxDelay: 12 * ms},
+			random: rand.New(rand.NewPCG(1, uint64(tt.limit)))}
 		if tt.limit < instances {
 			m.cost = 1
 		}
 		r := m.run()
 		t.Logf("limit %d over %d s: the largest share is %.3f times the smallest; over %d, used %.2f %%, %.2f calls",
-			tt.limit,
-			tt.seconds, r.fairness, r.over, 100*r.used, r.calls)
+			tt.limit, tt.seconds, r.fairness, r.over, 100*r.used, r.calls)
 		if r.fairness > tt.most || r.over != 0 || r.used < 0.99 {
 			t.Errorf("limit %d: shares differ by %.3f, want at most %.2f; over %d, used %.2f %%", tt.limit, r.fairness,
-				tt.most,
-				r.over, 100*r.used)
+				tt.most, r.over, 100*r.used)
 		}
 	}
 }

@@ -16,7 +16,7 @@ type response struct {
 	now     time.Duration
 	lost    func() bool // whether this tick is lost
 	granted []int64     // by tick
-	offered int64       // units per tick that come; -1: so many that some always wait
+	offered int64       // units that are asked for in each tick; -1: some requests always wait
 }
 
 func respond(t *testing.T, units int64) *response {
@@ -62,9 +62,8 @@ func (r *response) rate(from, to time.Duration) float64 {
 	return float64(sum) / (to - from).Seconds()
 }
 
-// A limit that changes between windows is followed at once, without overshoot: in each interval of 20 ms the rate is
-// that of the limit, to one unit, from the first interval after 50 ms on; and in no interval is it higher by more than
-// a unit.
+// The rate follows a limit that changes between windows at once, without overshoot. In each interval of 20 ms from the
+// 60th millisecond on, the rate is that of the limit, to one unit. In no interval is it higher by more than a unit.
 func TestStepsOfTheLimit(t *testing.T) {
 	r := respond(t, 1000)
 	want := []float64{1000, 500, 1500}
@@ -79,7 +78,7 @@ func TestStepsOfTheLimit(t *testing.T) {
 		begin := time.Duration(i) * time.Second
 		for at := time.Duration(0); at < time.Second; at += interval {
 			got := r.rate(begin+at, begin+at+interval)
-			last := at+interval == time.Second // in which the line ends
+			last := at+interval == time.Second // the line ends in this interval
 			if got > limit+unit || at >= settled && got < limit-unit && !last {
 				t.Errorf("%s after a step to %.0f/s the rate is %.0f/s", at, limit, got)
 			}
@@ -95,8 +94,8 @@ func TestStepsOfTheLimit(t *testing.T) {
 func TestStepOfTheDemand(t *testing.T) {
 	for _, tt := range []struct {
 		begin   time.Duration // of the demand
-		settled time.Duration // when the rate is that of the line
-		used    float64       // part of the window's units, at least
+		settled time.Duration // time from which on the rate is that of the line
+		used    float64       // smallest part of the window's units that is used
 	}{
 		// From half of the window on, twice the slope is just enough to use everything; the rate falls before the line
 		// is reached, which costs less than 2 %. From 70 % on, 60 % of the units are left to use.
@@ -130,8 +129,8 @@ func TestStepOfTheDemand(t *testing.T) {
 	}
 }
 
-// A process that is held up again and again uses the whole limit nevertheless, and is never ahead of the line by more
-// than a request.
+// A process that is suspended again and again still uses the whole limit, and is never ahead of the line by more than
+// one request.
 func TestLostTicks(t *testing.T) {
 	for _, units := range []int64{10, 100, 1000, 30_000} {
 		random := rand.New(rand.NewPCG(1, uint64(units)))
@@ -153,7 +152,7 @@ func TestLostTicks(t *testing.T) {
 	}
 }
 
-// Who comes alone does not wait, and what nobody used is not granted in a burst later.
+// A single request does not wait. Units that no request waited for are not granted in a burst later.
 func TestSpreadAfterIdling(t *testing.T) {
 	r := respond(t, 1000)
 	r.offered = 0
@@ -177,8 +176,8 @@ func TestSpreadAfterIdling(t *testing.T) {
 	}
 }
 
-// No ticket is served before the time that it was told. If all cost one unit, each is served within
-// two ticks of that time.
+// No ticket is served before its stated earliest time. If all tickets cost one unit, each is served within two ticks
+// of that time.
 func TestEarliestUnderSpread(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 9))

@@ -8,11 +8,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
-// clockStep is the smallest step of the wall clock that counts as a jump. Smaller ones are followed.
+// clockStep is the largest step of the wall clock that is followed. A larger one is a jump.
 const clockStep = time.Millisecond
 
-// lineMargin is how long before the end of a window the line of Spread ends, but at most 2 % of the window. Two
-// milliseconds are four times the shortest sleep of the timer.
+// lineMargin is the time between the end of the line of Spread and the end of the window. It is at most 2 % of the
+// window. Two milliseconds are four times the shortest sleep of the timer.
 const lineMargin = 2 * time.Millisecond
 
 // supply holds the units of the provider's open window. It does no locking, and reads no clock.
@@ -22,28 +22,33 @@ type supply struct {
 	smoothing Smoothing
 
 	read   clock.Instant // the latest reading of both clocks; zero before the first
-	number int64         // of the open window
-	serial uint64        // how many windows were opened: unlike numbers, serials never come twice
-	begin  time.Duration // of the window, by the monotonic clock
+	number int64         // number of the open window
+	serial uint64        // number of windows that were opened; unlike number, it differs for any two windows
+	begin  time.Duration // beginning of the window, by the monotonic clock
 	opens  time.Duration // units of the window are granted in [opens, closes)
 	closes time.Duration
-	units  int64 // that may be granted in the window
-	used   int64 // that were granted, and not given back
-	smooth smoother
+	units  int64    // units that may be granted in the window
+	used   int64    // units that were granted, and not given back
+	smooth smoother // used by Spread alone
 
-	shared bool  // units are leased from a ledger
-	next   lease // what was leased of a window that has not opened yet
+	measure  *measurement  // nil: Config.MeasureClock is false
+	raw      clock.Instant // the latest reading of the clocks, without the correction by measure
+	narrowed time.Duration // the part of guard.ClockError that measure has ruled out
 
-	pausedUntil time.Duration // nothing is granted before
-	learned     int64         // units per window that were learned; 0: no bound
-	stated      int64         // units per window that the provider states; 0: no bound
-	budgets     []budget      // what the provider says is left, in the order in which its replies say it
+	part   *parts // nil: the limit is not divided among instances
+	shared bool   // units are leased from a ledger
+	next   lease  // lease of a window that has not opened yet
+
+	pausedUntil time.Duration // nothing is granted before this time
+	learned     int64         // learned limit, in units per window; 0: no bound
+	stated      int64         // limit that the provider states, in units per window; 0: no bound
+	budgets     []budget      // units that the provider says are left, in the order of its replies' fields
 }
 
-// lease is what a ledger has leased of a window, and the limit of the window; 0: it is not known.
+// lease holds the leased units of a window, and the limit of the window, which is 0 if it is unknown.
 type lease struct{ window, units, limit int64 }
 
-// nextUnits is what was leased of a window that has not opened yet.
+// nextUnits returns the leased units of a window that has not opened yet.
 func (s *supply) nextUnits(window int64) int64 {
 	if s.next.window == window {
 		return s.next.units
@@ -51,14 +56,14 @@ func (s *supply) nextUnits(window int64) int64 {
 	return 0
 }
 
-// budget is what a provider says is left of one of its limits.
+// budget holds the units that a provider says are left of one of its limits.
 type budget struct {
 	left  int64
-	until time.Duration
-	total int64 // that the pacer had granted with the request of the reply
+	until time.Duration // when the provider refills the limit
+	total int64         // Permit.total of the reply's request
 }
 
-// advance takes a reading of the clocks into account.
+// advance opens a window if one has begun by a reading of the clocks, and updates the window's times.
 func (s *supply) advance(now clock.Instant) {
 	period := s.limit.Period
 	number := floorDiv(now.Wall, period)
@@ -76,26 +81,50 @@ func (s *supply) advance(now clock.Instant) {
 		opened = false
 	}
 	s.begin = now.Mono + time.Duration(s.number)*period - now.Wall
-	s.opens = s.begin + s.guard.ClockError
-	s.closes = s.begin + period - s.guard.ClockError - s.guard.MaxDelay
+	s.opens = s.begin + s.clockError()
+	s.closes = s.begin + period - s.clockError() - s.guard.MaxDelay
 	if opened {
 		s.smooth.begin(s.opens)
 	}
 }
 
-// jumped reports whether the wall clock was set, or the monotonic clock stood still, between two readings.
-func (s *supply) jumped(last, now clock.Instant) bool {
-	step := (now.Wall - last.Wall) - (now.Mono - last.Mono)
-	return max(step, -step) > max(clockStep, s.guard.ClockError)
+// correct returns a reading of the clocks with the provider's wall clock, as far as it was measured.
+func (s *supply) correct(raw clock.Instant) clock.Instant {
+	last := s.raw
+	s.raw = raw
+	if s.measure == nil {
+		return raw
+	}
+	if (last != clock.Instant{}) && step(last, raw) > clockStep {
+		*s.measure = measurement{} // it relies on the monotonic clock, which may have stood still
+	}
+	wall, clockError := s.measure.correct(raw, s.guard.ClockError)
+	s.narrowed = s.guard.ClockError - clockError
+	return clock.Instant{Mono: raw.Mono, Wall: wall}
 }
 
+// clockError returns the largest difference of the clocks that is still possible.
+func (s *supply) clockError() time.Duration { return s.guard.ClockError - s.narrowed }
+
+// jumped reports whether the wall clock was set, or the monotonic clock stood still, between two readings.
+func (s *supply) jumped(last, now clock.Instant) bool {
+	return step(last, now) > max(clockStep, s.guard.ClockError)
+}
+
+// step returns the time by which the wall clock and the monotonic clock have moved apart between two readings.
+func step(last, now clock.Instant) time.Duration {
+	step := (now.Wall - last.Wall) - (now.Mono - last.Mono)
+	return max(step, -step)
+}
+
+// open begins a window with so many units.
 func (s *supply) open(number, units int64) {
 	s.number, s.units, s.used = number, units, 0
 	s.serial++
 }
 
-// setLimit changes the limit. What was granted in the open window counts towards the new limit. If the period changes,
-// windows have other numbers, so nothing is granted until one of the new windows begins.
+// setLimit changes the limit. Units that were granted in the open window count towards the new limit. If the period
+// changes, windows have other numbers, so nothing is granted until one of the new windows begins.
 func (s *supply) setLimit(l Limit) {
 	old := s.limit
 	s.limit = l
@@ -109,10 +138,14 @@ func (s *supply) setLimit(l Limit) {
 	}
 }
 
-// ready is how many units a window has when it opens.
+// ready returns the number of units that a window has when it opens.
 func (s *supply) ready(number int64) int64 {
+	if s.part != nil {
+		s.part.begin(number)
+		s.limit.Units = s.part.largest()
+	}
 	if !s.shared {
-		return s.each()
+		return min(s.each(), s.most(number))
 	}
 	if s.next.window != number {
 		return 0
@@ -123,7 +156,15 @@ func (s *supply) ready(number int64) int64 {
 	return s.next.units
 }
 
-// each is how many units each window has.
+// most returns the number of units that the limit allows in a window.
+func (s *supply) most(number int64) int64 {
+	if s.part != nil {
+		return s.part.of(number)
+	}
+	return s.limit.Units
+}
+
+// each returns the number of units that each window has if the limit is neither shared nor divided with a remainder.
 func (s *supply) each() int64 {
 	units := s.limit.Units
 	for _, bound := range [...]int64{s.learned, s.stated} {
@@ -134,15 +175,15 @@ func (s *supply) each() int64 {
 	return units
 }
 
-// resize applies changed bounds to the open window, unless it is lost, see advance.
+// resize applies changed bounds to the open window, unless the window has no units because the clock jumped.
 func (s *supply) resize() {
 	if s.units > 0 && !s.shared {
-		s.units = s.each()
+		s.units = min(s.each(), s.most(s.number))
 	}
 }
 
-// advise applies what a reply says that was received at a time. The request of the reply was granted when the pacer had
-// granted so many units in total, and now it has granted granted.
+// advise applies the advice of a reply that was received at the given time. When the request of the reply was granted,
+// the pacer had granted total units in its lifetime. At present it has granted granted units.
 func (s *supply) advise(a *Advice, received time.Duration, total, granted int64) {
 	if a.RetryAfter > 0 {
 		s.pausedUntil = max(s.pausedUntil, received+min(a.RetryAfter, LongestPause))
@@ -165,7 +206,8 @@ func (s *supply) advise(a *Advice, received time.Duration, total, granted int64)
 	}
 }
 
-// budgeted is until when the budgets do not have a number of units; the result may be in the past.
+// budgeted returns the time from which on the provider's pause and budgets allow a number of units. It may be in the
+// past.
 func (s *supply) budgeted(units int64, now time.Duration) time.Duration {
 	until := s.pausedUntil
 	for i := range s.budgets {
@@ -176,7 +218,7 @@ func (s *supply) budgeted(units int64, now time.Duration) time.Duration {
 	return until
 }
 
-// take grants units, if they are free now. Under Spread, pass must have been called with the same time.
+// take grants units if they are free now. With Spread, pass must have been called with the same time.
 func (s *supply) take(cost int64, now time.Duration) bool {
 	if now < s.opens || now >= s.closes || !s.fits(cost) {
 		return false
@@ -197,13 +239,13 @@ func (s *supply) take(cost int64, now time.Duration) bool {
 	return true
 }
 
-// fits reports whether the open window has room for a cost. One that is above what was learned or stated, and not above
-// the limit, needs a window of its own.
+// fits reports whether the open window has room for a cost. A cost above the learned or stated limit, and not above the
+// limit itself, needs a window of its own.
 func (s *supply) fits(cost int64) bool {
-	return cost <= s.units-s.used || s.used == 0 && s.units > 0 && cost > s.units && cost <= s.limit.Units
+	return cost <= s.units-s.used || s.used == 0 && s.units > 0 && cost > s.units && cost <= s.most(s.number)
 }
 
-// pass accounts for the time until now, in which requests waited or not.
+// pass accounts for the time until now. Waiting says whether requests waited in that time.
 func (s *supply) pass(now time.Duration, waiting bool) {
 	if s.smoothing == Spread {
 		s.smooth.update(s.line(), s.used, now, waiting)
@@ -212,8 +254,8 @@ func (s *supply) pass(now time.Duration, waiting bool) {
 
 func (s *supply) line() line { return s.lineFrom(s.opens, s.units) }
 
-// lineFrom is the line of progress through a window that opens at a time. The line ends a little before the window
-// closes. Otherwise the units that are due after the last tick of the timer would be lost.
+// lineFrom returns the line of a window that opens at the given time. The line ends a little before the window closes.
+// Otherwise the units that are due after the last tick of the timer would be lost.
 func (s *supply) lineFrom(opens time.Duration, units int64) line {
 	usable := s.closes - s.opens
 	return line{opens, opens + usable - min(lineMargin, usable/50), units}
@@ -229,27 +271,27 @@ func (s *supply) giveBack(units int64, serial uint64, now time.Duration) bool {
 	return true
 }
 
-// overspend takes units that were spent without a grant. They count in the open window, in which others get less.
+// overspend counts units that were spent without a grant in the open window.
 func (s *supply) overspend(units int64) {
 	if s.used < 1<<61 { // beyond that the sum could overflow, and no limit is as large
 		s.used += units
 	}
 }
 
-// freeAt is the earliest time at which a cost can be granted after all units before it, if nobody else takes any.
+// freeAt returns the earliest time at which a cost can be granted if only before units are granted ahead of it.
 func (s *supply) freeAt(before, cost int64, now time.Duration) time.Duration {
 	from := max(now, s.budgeted(before+cost, now))
 	each := s.each()
 	cost = min(cost, each)
 	opens, closes, units, used := s.opens, s.closes, s.units, s.used
-	if from >= closes { // in which window from lies, or which comes after it
+	if from >= closes { // move on to the window that contains from, or else the next one
 		ahead := times(int64((from-closes)/s.limit.Period)+1, s.limit.Period)
 		opens, units, used = after(opens, ahead), each, 0
 	}
 	if missing := before + cost - max(units-used, 0); missing > 0 {
 		windows := (missing + each - 1) / each
 		opens, units = after(opens, times(windows, s.limit.Period)), each
-		used = max(missing-(windows-1)*each-cost, 0) // units that this window grants before these
+		used = max(missing-(windows-1)*each-cost, 0) // units of before that are granted in the last window
 		before = 0
 	}
 	at := max(from, opens)
@@ -259,7 +301,7 @@ func (s *supply) freeAt(before, cost int64, now time.Duration) time.Duration {
 	return at
 }
 
-// readyAt is when to try next to grant the cost that is first in the queue.
+// readyAt returns the time at which to try next to grant the cost that is first in the queue.
 func (s *supply) readyAt(cost int64, now time.Duration) time.Duration {
 	if s.smoothing == Spread && now >= s.opens && now < s.closes && s.fits(cost) && s.budgeted(cost, now) <= now {
 		if at := s.smooth.dueAt(s.line(), s.used, now); at < s.closes {
@@ -270,7 +312,7 @@ func (s *supply) readyAt(cost int64, now time.Duration) time.Duration {
 	return s.freeAt(0, cost, now)
 }
 
-// after is t + d, or never if that is too large.
+// after returns t + d, or never if that is too large.
 func after(t, d time.Duration) time.Duration {
 	if t > 0 && d > never-t {
 		return never
@@ -278,7 +320,7 @@ func after(t, d time.Duration) time.Duration {
 	return t + d
 }
 
-// times is n·d, or never if that is too large. Neither may be negative.
+// times returns n·d, or never if that is too large. Neither may be negative.
 func times(n int64, d time.Duration) time.Duration {
 	high, low := bits.Mul64(uint64(n), uint64(d))
 	if high != 0 || low > math.MaxInt64 {
@@ -287,6 +329,7 @@ func times(n int64, d time.Duration) time.Duration {
 	return time.Duration(low)
 }
 
+// floorDiv returns wall/period, rounded down.
 func floorDiv(wall, period time.Duration) int64 {
 	number := int64(wall / period)
 	if wall%period < 0 {

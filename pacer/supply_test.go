@@ -12,7 +12,7 @@ import (
 
 const ms = time.Millisecond
 
-// A clock that jumps costs the rest of its window, and never lets more through than the limit.
+// After a jump of the clock, nothing is granted in the rest of the window, so the limit is not exceeded.
 func TestClockJumps(t *testing.T) {
 	for _, jump := range []time.Duration{time.Hour, -time.Hour, 300 * ms, -300 * ms, 2 * ms, 400 * 24 * time.Hour} {
 		t.Run(fmt.Sprint(jump), func(t *testing.T) {
@@ -38,8 +38,8 @@ func TestClockJumps(t *testing.T) {
 	}
 }
 
-// Small steps of the wall clock, forwards and backwards, are followed. No window is opened twice, whichever way the
-// clock goes over its edge.
+// The supply follows small steps of the wall clock, forwards and backwards. No window is opened twice, in whichever
+// direction the clock passes its edge.
 func TestClockDrifts(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 3))
@@ -107,14 +107,14 @@ func TestTagsOverflow(t *testing.T) {
 	}
 }
 
-// A ticket takes 64 bytes: the documented figure.
+// A ticket takes 64 bytes, as documented.
 func TestTicketSize(t *testing.T) {
 	if n := unsafe.Sizeof(ticket{}); n != 64 {
 		t.Errorf("a ticket takes %d bytes, want 64", n)
 	}
 }
 
-// Memory is given back when nobody waits, and tickets of that time are not mistaken for new ones.
+// Memory is freed when no tickets wait. Old tickets are not mistaken for new ones afterwards.
 func TestQueueShrinks(t *testing.T) {
 	q := newQueue()
 	q.push("first", 1, never, nil)

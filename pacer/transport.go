@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Transport is an [http.RoundTripper] whose requests wait for their turn, and which learns from the replies. It sends
-// each request once: whether to try again after a refusal is for its caller to decide.
+// Transport is an [http.RoundTripper] whose requests wait for their turn. It passes the replies to [Pacer.Observe]. It
+// sends each request once: the caller decides whether to try again after a refusal.
 type Transport struct {
 	Pacer *Pacer
 
@@ -20,7 +20,7 @@ type Transport struct {
 	Cost func(*http.Request) int64
 }
 
-// RoundTrip waits until the request may be sent, and sends it. Its errors are those of [Pacer.Acquire] and of Base.
+// RoundTrip waits until the request may be sent, and sends it. It returns the errors of [Pacer.Acquire] and of Base.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	key, cost := "", int64(1)
 	if t.Key != nil {
@@ -36,11 +36,11 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	var permit Permit
 	sent := time.Now()
 	for useBy := (time.Time{}); !sent.Before(useBy); sent = time.Now() {
-		permit.Release() // it came too late to be used
+		permit.Release() // the goroutine was suspended until it was too late to send the request
 		var err error
 		if permit, err = t.Pacer.Acquire(r.Context(), key, cost); err != nil {
 			if r.Body != nil {
-				_ = r.Body.Close() // a RoundTripper closes the body of a request also if it does not send it
+				_ = r.Body.Close() // a RoundTripper must close the body even if it does not send the request
 			}
 			return nil, err
 		}

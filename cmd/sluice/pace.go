@@ -19,16 +19,16 @@ import (
 
 const paceLong = `Pass on lines of standard input no faster than a limit, or run a command for each of them.
 
-Without a command, each line is written to standard output when its turn has come. With a command, the command is run once
-for each line, with the line as its last argument, or in place of each argument that is {}. Up to --parallel commands run at
-the same time.
+Without a command, each line is written to standard output when its turn has come. With a command, the command is run
+once for each line, with the line as its last argument, or in place of each argument that is {}. Up to --parallel
+commands run at the same time.
 
-A limit is a number of lines and a period: 100/s, 5000/m, 1/h, 2/d, 10/500ms. It holds in each window of that length by this
-machine's clock: windows of a second begin with the second. Lines of a window are passed on as soon as it begins, or evenly
-over the window with --spread.
+A limit is a number of lines and a period: 100/s, 5000/m, 1/h, 2/d, 10/500ms. It holds in each window of that length by
+this machine's clock: windows of a second begin with the second. Lines of a window are passed on as soon as it begins,
+or evenly over the window with --spread.
 
-With --redis, all processes that give the same --name share the limit: together they never exceed it in any window. Lines
-wait while Redis is away. A shared limit begins after two to three windows.
+With --redis, all processes that give the same --name share the limit: together they never exceed it in any window.
+Lines wait while Redis is away. A shared limit begins after two to three windows.
 
 The exit code is 1 if a command failed; all lines are tried nevertheless.`
 

@@ -1,16 +1,16 @@
 // Package sqsworker handles the messages of an SQS queue no faster than a provider allows.
 //
-// The usual worker receives messages first, and hands back those that it may not send yet. That is a trap. Each message
-// that is handed back is received again later, and counts as a receive each time, so messages that nothing is wrong
-// with end in the dead-letter queue (maxReceiveCount is 1,000 at most). Until then they are in flight, of which a queue
-// allows 120,000.
+// A common worker receives messages first, and makes those visible again that it may not send yet. That is a trap. SQS
+// counts each of the repeated receives, so healthy messages reach the dead-letter queue (maxReceiveCount is 1,000 at
+// most). Until then they are in flight, and a queue allows 120,000 messages in flight.
 //
-// A worker of this package takes units first ([pacer.Pacer]), and receives only as many messages as it has units for.
-// So each message is received once, unless its handling fails. Messages wait in the queue, where they cost nothing.
+// A worker of this package takes units from a [pacer.Pacer] first, and receives only as many messages as it has units
+// for. Each message is therefore received once, unless its handling fails. Messages wait in the queue, where they cost
+// nothing.
 //
-// If the queue was empty, the worker waits for the next message without holding units, which others may need. It then
-// takes the units for this one message. If it does not get them within a third of the visibility timeout, it makes the
-// message visible again: the only case in which a receive is wasted, and for one message at a time.
+// If the queue was empty, the worker waits for the next message without holding units, because others may need them.
+// It then takes the units for this one message. If it does not get them within a third of the visibility timeout, it
+// makes the message visible again. Only in this case is a receive wasted, and for one message at a time.
 package sqsworker
 
 import (
@@ -37,20 +37,21 @@ type Client interface {
 	) (*sqs.ChangeMessageVisibilityOutput, error)
 }
 
-// Config sets up a worker. What is not said to have a default is required.
+// Config sets up a worker. Fields without a stated default are required, except Key.
 type Config struct {
 	Client Client
 	Queue  string // URL of the queue
 	Pacer  *pacer.Pacer
 	Key    string // of the worker's requests, in the pacer
 
-	// Handle handles one message. If it returns nil, the message is deleted. If it fails, the message stays in flight
-	// until its visibility timeout ends, and is received again then. It must end within the visibility timeout.
+	// Handle handles one message. If it returns nil, the message is deleted. If it returns an error, the message stays
+	// in flight until its visibility timeout ends, and is then received again. Handle must end within the visibility
+	// timeout.
 	Handle func(ctx context.Context, m *types.Message) error
 
 	Cost int64 // of one message, in units; default 1
 
-	// Parallel is how many messages are handled at once, 1..10,000; default 10.
+	// Parallel is the number of messages that are handled at once, 1..10,000; default 10.
 	Parallel int
 
 	// Visibility is the visibility timeout of received messages, 10 s to 12 h in whole seconds; default 30 s.
@@ -60,12 +61,13 @@ type Config struct {
 }
 
 const (
-	mostAtOnce   = 10               // messages that SQS gives in one receive
-	longPoll     = 20 * time.Second // the longest that SQS waits for a message
-	firstBackoff = time.Second      // after a call to SQS that failed; doubled each time
+	mostAtOnce   = 10               // the largest number of messages in one receive
+	longPoll     = 20 * time.Second // the longest time that SQS waits for a message
+	firstBackoff = time.Second      // wait after a call to SQS that failed; doubled each time
 	lastBackoff  = time.Minute
 )
 
+// complete sets the defaults, and returns an error if a field is missing or out of its range.
 func (c *Config) complete() error {
 	if c.Cost == 0 {
 		c.Cost = 1
@@ -92,17 +94,17 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// worker is one call of Run.
+// worker is the state of one call of Run.
 type worker struct {
 	Config
-	slots   chan struct{} // one for each message that may be handled
+	slots   chan struct{} // holds an element for each message that is being handled
 	running sync.WaitGroup
-	batch   int // how many messages to ask for next; 0: the queue was empty
+	batch   int // number of messages to ask for next; 0: the queue was empty
 }
 
-// Run handles messages until ctx ends, and then waits for those that are being handled, whose ctx has ended, too. It
-// returns nil then. Before that, it returns an error if the configuration is wrong, if a message costs more than the
-// pacer's limit, or if the pacer is closed. Calls to SQS that fail are logged and repeated.
+// Run handles messages until ctx ends. It then waits for the messages that are being handled, and returns nil. The
+// contexts of their handlers end with ctx. Run returns an error at once if the configuration is wrong, if a message
+// costs more than the pacer's limit, or if the pacer is closed. Calls to SQS that fail are logged and repeated.
 func Run(ctx context.Context, c Config) error {
 	if err := c.complete(); err != nil {
 		return err
@@ -168,7 +170,7 @@ func (w *worker) round(ctx context.Context) error {
 	return nil
 }
 
-// takeSlots waits for one slot, and takes up to n that are free.
+// takeSlots waits for one slot, and takes up to n if more are free. It returns 0 if ctx ends.
 func (w *worker) takeSlots(ctx context.Context, n int) (taken int) {
 	select {
 	case w.slots <- struct{}{}:
@@ -191,7 +193,7 @@ func (w *worker) freeSlots(n int) {
 	}
 }
 
-// takeUnits waits for the units of one message, and takes those of up to n that are free at once.
+// takeUnits waits for the units of one message, and takes the units of up to n messages if they are free.
 func (w *worker) takeUnits(ctx context.Context, n int) ([]pacer.Permit, error) {
 	first, err := w.Pacer.Acquire(ctx, w.Key, w.Cost)
 	if err != nil {
@@ -223,7 +225,7 @@ func (w *worker) receive(ctx context.Context, n int, wait time.Duration) ([]type
 	return out.Messages, nil
 }
 
-// waitForOne waits for a message of a queue that was empty, and takes its units afterwards.
+// waitForOne waits for a message of a queue that was empty, and takes the units for it afterwards.
 func (w *worker) waitForOne(ctx context.Context) error {
 	if w.takeSlots(ctx, 1) == 0 {
 		return ctx.Err()
@@ -248,7 +250,7 @@ func (w *worker) waitForOne(ctx context.Context) error {
 		w.Log.Warn("a message stays in flight until its visibility timeout ends", "queue", w.Queue, "error", back)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return nil // the units are far away; the next round waits for them
+		return nil // the next round waits for the units before it receives a message
 	}
 	return err
 }
@@ -259,9 +261,8 @@ func (w *worker) begin(ctx context.Context, m *types.Message, permit pacer.Permi
 	w.running.Go(func() {
 		defer w.freeSlots(1)
 		if err := w.handle(ctx, m, permit, received); err != nil {
-			w.Log.Warn("a message was not handled; it is received again when its visibility timeout ends", "queue",
-				w.Queue,
-				"message", aws.ToString(m.MessageId), "error", err)
+			w.Log.Warn("a message was not handled; it is received again when its visibility timeout ends",
+				"queue", w.Queue, "message", aws.ToString(m.MessageId), "error", err)
 		}
 	})
 }

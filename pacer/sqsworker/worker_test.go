@@ -23,7 +23,7 @@ type queue struct {
 	mu       sync.Mutex
 	messages []*message
 	receives int           // calls
-	away     bool          // calls fail
+	away     bool          // the queue is unavailable: calls fail
 	delay    time.Duration // of a receive
 }
 
@@ -163,8 +163,8 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// A backlog that takes minutes is handled at the limit, and each message is received once: none comes closer to the
-// dead-letter queue by waiting.
+// A backlog of several minutes is handled at the limit, and each message is received once. So waiting does not bring
+// messages closer to the dead-letter queue.
 func TestBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queue{delay: 20 * time.Millisecond}
@@ -189,8 +189,8 @@ func TestBacklog(t *testing.T) {
 	})
 }
 
-// An empty queue is polled for as long as SQS allows, and no units are held meanwhile. A message that comes is handled
-// at once.
+// The worker polls an empty queue for as long as SQS allows, and holds no units meanwhile. It handles a new message at
+// once.
 func TestEmptyQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queue{}
@@ -212,7 +212,7 @@ func TestEmptyQueue(t *testing.T) {
 	})
 }
 
-// A message whose handling fails is received again after its visibility timeout, and others are not held up.
+// A message whose handling fails is received again after its visibility timeout. It does not delay other messages.
 func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queue{}
@@ -239,7 +239,7 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// A queue that is away is asked again, ever more seldom. No units are lost to it.
+// The worker keeps asking a queue that is unavailable, with longer and longer pauses, and loses no units by that.
 func TestQueueAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queue{away: true}
@@ -264,7 +264,7 @@ func TestQueueAway(t *testing.T) {
 	})
 }
 
-// A receive that takes longer than the window of its permits does not send in another window: new units are taken.
+// If a receive takes longer than the window of its permits, the worker takes new units before it handles the messages.
 func TestSlowReceive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queue{delay: 1500 * time.Millisecond}

@@ -1,5 +1,5 @@
-// Package ledger is how many processes ("instances") share one limit of a provider, and never exceed it in any of its
-// windows.
+// Package ledger lets many processes ("instances") share one limit of a provider, so that their sum never exceeds the
+// limit in any of its windows.
 //
 // # Design
 //
@@ -7,40 +7,40 @@
 // kept in a store that all instances share. It has one entry for each limit, with a record for each of the latest
 // windows: how many of the window's units have been leased to instances. An instance spends only units that it has
 // leased, and it spends units of a window only in that window. So the sum over all instances is within the limit if the
-// ledger never leases more units of a window than the limit has. That is the invariant, and nothing else is needed for
-// it: not the number of instances, not their clocks, and no message between them. What clocks are needed for is that a
-// unit is spent in its window as the provider sees it, see pacer.Guard.
+// ledger never leases more units of a window than the limit has. This invariant depends neither on the number of
+// instances, nor on their clocks, nor on messages between them. Clocks matter only for the question whether a unit is
+// spent in its window as the provider sees it, see pacer.Guard.
 //
-// Everything can be lost: a call, a reply, an instance with units in hand. The units are then lost with it, and too few
-// are spent. A call is never repeated, because the first one may have been carried out. While the store is away,
-// instances have no units, and wait. A ledger that comes back empty does not know what it has leased, so it leases
-// nothing of the windows that may have been leased before ([Entry.Claim]).
+// Calls, replies, and instances that hold units can be lost. Their units are lost with them, and too few units are
+// spent in that window. A call is never repeated, because the store may have carried out the first one. While the store
+// is unavailable, instances have no units, and their requests wait. A ledger whose data was lost does not know what it
+// has leased, so it leases nothing of the windows that it may have leased before ([Entry.Claim]).
 //
-// What remains is to lease units where they are needed, with few calls. Every instance makes these calls for a window:
+// The stages of a window lease units where they are needed, with few calls. Every instance makes these calls:
 //
-//  1. [Prefetch], 0.15 to 0.35 s before the window begins, at a time that depends on the instance and the window: the
-//     instance says what it needs. The sum of all needs of the window before tells the ledger which part that is. The
-//     instance gets the same part of the limit, less a reserve for surprises.
-//  2. [Share], if somebody waits at an instance that has no units left, from 40 % of the window on: up to its part of the
-//     limit by the needs of this window, which are complete by then. An instance whose need was 0 until now does not wait
-//     for 40 %: the reserve is for it.
-//  3. [Leftover], from 65 %: up to a quarter of what is left.
-//  4. [Anything], from 80 %: all that is left.
-//  5. Units that an instance will not use are given back, from 30 % of the window on, with any of these calls or by
-//     themselves.
+//  1. [Prefetch], 0.15 to 0.35 s before the window begins, at a time that depends on the instance and the window. The
+//     instance tells the ledger how many units it needs. The ledger divides this need by the sum of all needs of the
+//     window before, and leases the same part of the limit, less a reserve for needs that no prefetch told.
+//  2. [Share], from 40 % of the window on, if requests wait at an instance that has no units left. The ledger leases up
+//     to the instance's part of the limit by the needs of this window, which all instances have told by then. An
+//     instance that told a need of 0 in its prefetch does not wait for 40 %, because the reserve is meant for it.
+//  3. [Leftover], from 65 %: up to a quarter of the units that are left.
+//  4. [Anything], from 80 %: all units that are left.
+//  5. Units that an instance will not use are given back, from 30 % of the window on, with any of these calls or with a
+//     call of their own.
 //
-// The reserve follows the surprises: one and a half times the largest need of the two windows before that was not told
-// in a prefetch, 2 to 25 % of the limit.
+// The reserve is one and a half times the largest need that was told after the prefetches ("surprise") of the two
+// windows before, and 2 to 25 % of the limit.
 //
-// A share is rounded up or down at random, to a multiple of what the first request in the instance's queue costs. So an
-// instance whose share is smaller than that gets enough for a request now and then, and the mean of its shares is
-// right.
+// A share is rounded up or down at random, to a multiple of the cost of the first request in the instance's queue. An
+// instance whose share is smaller than that cost therefore gets enough for a request in some of the windows, and the
+// mean of its shares is right.
 //
 // # Changes of the limit
 //
-// The ledger keeps the limit, so all instances go by the same one. A change names the window from which on it holds.
-// That must be a window of which nothing was leased yet, so a lower limit is not exceeded either ([Entry.SetLimit]).
-// Prefetches lease the next window at most, so the window after that is always early enough.
+// The ledger keeps the limit, so all instances use the same one. A change names the first window for which it holds.
+// Nothing of that window may have been leased yet, so that no window exceeds a lower limit either ([Entry.SetLimit]).
+// Prefetches lease the next window at most. The window after the next one is therefore always late enough.
 package ledger
 
 import (
@@ -49,14 +49,14 @@ import (
 	"fmt"
 )
 
-// Errors of a [Ledger] that answered. Any other error means that the store could not answer: it is not known whether
-// the call was carried out, and it must not be repeated.
+// Errors of a [Ledger] that answered. Any other error means that the store could not answer. It is then unknown whether
+// the call was carried out, and the call must not be repeated.
 var (
 	// ErrInvalid means that a claim or a limit is out of its bounds.
 	ErrInvalid = errors.New("invalid claim on a ledger")
 
-	// ErrTooSoon means that units of the window from which on a limit was to change have been leased already. The error
-	// names the earliest window that is possible.
+	// ErrTooSoon means that a limit cannot change from a window on because units of that window have been leased
+	// already. The error names the earliest possible window.
 	ErrTooSoon = errors.New("the limit cannot change so soon")
 )
 
@@ -64,16 +64,16 @@ var (
 const MaxUnits = 1 << 40
 
 // Ledger leases units of windows. Implementations are safe for concurrent use, also by several processes. Each call is
-// atomic. Each passes the suite of package ledgertest.
+// atomic. Every implementation passes the suite of package ledgertest.
 type Ledger interface {
-	// Claim gives back, reports a need, and leases, in this order.
+	// Claim gives units back, tells the ledger a need, and leases units, in this order.
 	Claim(ctx context.Context, key string, c Claim) (Lease, error)
 
 	// SetLimit changes the limit of a key from a window on.
 	SetLimit(ctx context.Context, key string, units, from int64) error
 }
 
-// Stage says how much of a window a claim may get, see the package comment.
+// Stage says how many units of a window a claim may lease, see the package comment.
 type Stage uint8
 
 // The stages, in their order.
@@ -90,56 +90,57 @@ type Claim struct {
 	Limit  int64 // units of each window if nobody has called SetLimit, 1..MaxUnits
 	Stage  Stage
 
-	// Need is how many more units the instance needs in the window than it has told before, 0..MaxUnits. In a Share or
-	// later it counts as a surprise.
+	// Need is the number of units that the instance needs in the window beyond those of Told, 0..MaxUnits. From the
+	// stage Share on, it counts as a surprise.
 	Need int64
 
-	// Told is what the instance told before of the same window, and Held what it has leased of it, both 0..MaxUnits.
+	// Told is the sum of the needs that the instance has told of this window before, and Held is the number of units
+	// of the window that it has leased. Both are 0..MaxUnits.
 	Told, Held int64
 
-	Want   int64 // the most units to lease, 0..MaxUnits
+	Want   int64 // the largest number of units to lease, 0..MaxUnits
 	Return int64 // units of the window to give back, 0..Held
 
-	// A share is rounded to a multiple of Unit, 1..MaxUnits, because the request that waits first costs so much. Round
-	// is a random number, 0..RoundOne-1, that decides whether it is rounded up.
+	// Unit is the cost of the request that waits first, 1..MaxUnits. A share is rounded to a multiple of it. Round is a
+	// random number, 0..RoundOne-1, that decides whether the share is rounded up.
 	Unit, Round int64
 }
 
-// RoundOne is the bound of Claim.Round.
+// RoundOne is the upper bound of Claim.Round, exclusive.
 const RoundOne = 1 << 10
 
-// Lease is what a claim got.
+// Lease is the result of a claim.
 type Lease struct {
-	Units     int64 // leased by this call
-	Limit     int64 // of the window
-	NextLimit int64 // of the window after it
+	Units     int64 // units that this call has leased
+	Limit     int64 // limit of the window, in units
+	NextLimit int64 // limit of the window after it, in units
 	Left      int64 // units of the window that nobody has leased
-	Need      int64 // that all instances have told of the window
+	Need      int64 // sum of the needs that all instances have told of the window, in units
 }
 
-// windows is how many windows an entry remembers: the one that is prefetched, the present one, and the two before,
-// whose needs and surprises are the forecast.
+// windows is the number of windows that an entry remembers: the window that is prefetched, the present one, and the two
+// before it, whose needs and surprises are the forecast.
 const windows = 4
 
-// Record is what a ledger knows of one window.
+// Record describes one window of an entry.
 type Record struct {
-	Window   int64
-	Limit    int64 // of the window, from its first claim on; 0: there was none
+	Window   int64 // number of the window
+	Limit    int64 // limit of the window, in units, from its first claim on; 0: there was no claim
 	Leased   int64 // units that instances hold or have spent
-	Need     int64 // that instances have told
-	Surprise int64 // of Need: told after the prefetch
+	Need     int64 // sum of the needs that instances have told, in units
+	Surprise int64 // the part of Need that was told after the prefetches
 }
 
-// Entry is what a ledger keeps of one limit. It does no locking. The zero Entry is that of a new limit.
+// Entry is the state of one limit in a ledger. It does no locking. The zero Entry is the state of a new limit.
 type Entry struct {
-	First   int64 // the first window of which units are leased; 0: there was no claim
+	First   int64 // number of the first window whose units may be leased; 0: there was no claim
 	Records [windows]Record
-	Units   int64 // the limit; 0: nobody has set one
+	Units   int64 // the limit, in units per window; 0: nobody has set one
 	Next    int64 // the limit from window From on; 0: no change is planned
-	From    int64
+	From    int64 // number of the first window for which Next holds
 }
 
-// Check reports what is wrong with a claim.
+// Check returns an error that wraps ErrInvalid if a field of the claim is out of its bounds.
 func (c *Claim) Check() error {
 	for _, units := range [...]int64{c.Need, c.Told, c.Held, c.Want, c.Return} {
 		if units < 0 || units > MaxUnits {
@@ -153,12 +154,12 @@ func (c *Claim) Check() error {
 	return nil
 }
 
-// maxWindow bounds the numbers of windows, so that stores that count in doubles are exact. A window of a millisecond
-// reaches it after 142,000 years.
+// maxWindow bounds the numbers of windows, so that stores that count in 64-bit floating point are exact. Windows of a
+// millisecond reach it after 142,000 years.
 const maxWindow = 1 << 52
 
-// record returns the record of a window, which is a new one if the entry has none. It returns nil if the window is too
-// old to be remembered.
+// record returns the record of a window, and makes a new one if the entry has none. It returns nil if the window is too
+// old to be remembered. The limit of a new record is units if nobody has set one.
 func (e *Entry) record(window, units int64) *Record {
 	r := &e.Records[uint64(window)%windows]
 	switch {
@@ -171,7 +172,7 @@ func (e *Entry) record(window, units int64) *Record {
 	return r
 }
 
-// look is the record of a window that is only read.
+// look returns a copy of the record of a window, which is empty if the entry has none.
 func (e *Entry) look(window int64) Record {
 	if r := e.Records[uint64(window)%windows]; r.Window == window {
 		return r
@@ -179,7 +180,7 @@ func (e *Entry) look(window int64) Record {
 	return Record{Window: window}
 }
 
-// limit is the limit of a window; units is what it is if nobody has set one.
+// limit returns the limit of a window, in units. It returns units if nobody has set a limit.
 func (e *Entry) limit(window, units int64) int64 {
 	if r := e.look(window); r.Limit != 0 {
 		return r.Limit
@@ -193,11 +194,12 @@ func (e *Entry) limit(window, units int64) int64 {
 	return units
 }
 
-// Claim carries out a claim that was checked.
+// Claim carries out a claim. The caller has called c.Check.
 //
-// An entry may have been lost, and units may have been leased before that. So nothing is leased of the windows of which
-// this is possible. The latest one is the window after the present one, which was prefetched. The present window of
-// another instance may be later by one than that of the instance whose claim is the first, because their clocks differ.
+// The first claim on an entry may come after the store lost an older entry. Units of some windows may have been leased
+// from the lost entry, so nothing is leased of these windows. The latest of them is the window after the present one,
+// because it may have been prefetched. The clocks of instances differ, so the present window of another instance may be
+// later by one than that of the instance that makes the first claim.
 func (e *Entry) Claim(c *Claim) Lease {
 	limit := e.limit(c.Window, c.Limit)
 	lease := Lease{Limit: limit, NextLimit: e.limit(c.Window+1, c.Limit)}
@@ -224,14 +226,14 @@ func (e *Entry) Claim(c *Claim) Lease {
 	return lease
 }
 
-// allowed is the most that a claim may lease.
+// allowed returns the largest number of units that a claim may lease.
 func (e *Entry) allowed(c *Claim, r *Record, limit int64) int64 {
 	left := max(limit-r.Leased, 0)
 	reserve := e.reserve(c.Window, limit)
 	need := min(c.Told+c.Need, limit)
 	switch c.Stage {
 	case Prefetch:
-		// The needs of the window before are complete, those of this window not yet.
+		// All instances have told their needs of the window before, but not yet those of this window.
 		sum := max(e.look(c.Window-1).Need, r.Need)
 		return min(part(limit-reserve, need, sum, c), max(left-reserve, 0))
 	case Share:
@@ -243,13 +245,15 @@ func (e *Entry) allowed(c *Claim, r *Record, limit int64) int64 {
 	return left
 }
 
-// reserve is what prefetches leave for surprises.
+// reserve returns the number of units that prefetches leave for surprises. It is one and a half times the larger of the
+// last two surprises, within 2 and 25 % of the limit. These constants were found by simulation (TestManyInstances of
+// package pacer).
 func (e *Entry) reserve(window, limit int64) int64 {
 	surprise := max(e.look(window-1).Surprise, e.look(window-2).Surprise)
 	return max(min(surprise+surprise/2, limit/4), limit/50)
 }
 
-// part is need out of sum of the units, rounded at random; need itself if the sum is not above the units.
+// part returns units·need/sum, rounded at random to a multiple of c.Unit. It returns need if the sum is at most units.
 func part(units, need, sum int64, c *Claim) int64 {
 	if sum <= units {
 		return need
@@ -262,7 +266,7 @@ func part(units, need, sum int64, c *Claim) int64 {
 	return whole * c.Unit
 }
 
-// CheckLimit reports what is wrong with the arguments of SetLimit.
+// CheckLimit returns an error that wraps ErrInvalid if an argument of SetLimit is out of its bounds.
 func CheckLimit(units, from int64) error {
 	if units < 1 || units > MaxUnits || from < -maxWindow || from > maxWindow {
 		return fmt.Errorf("%w: a limit of %d from window %d on", ErrInvalid, units, from)
@@ -270,7 +274,8 @@ func CheckLimit(units, from int64) error {
 	return nil
 }
 
-// SetLimit plans a change of the limit.
+// SetLimit plans a change of the limit to units per window, for the window from and all later ones. The error wraps
+// ErrInvalid or ErrTooSoon.
 func (e *Entry) SetLimit(units, from int64) error {
 	if err := CheckLimit(units, from); err != nil {
 		return err
@@ -286,7 +291,7 @@ func (e *Entry) SetLimit(units, from int64) error {
 	return nil
 }
 
-// latest is the latest window of which there was a claim.
+// latest returns the number of the latest window that a claim named, or less than any valid number if there is none.
 func (e *Entry) latest() int64 {
 	latest := int64(-maxWindow - 1)
 	for _, r := range e.Records {

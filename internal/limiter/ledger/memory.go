@@ -7,8 +7,8 @@ import (
 
 var _ Ledger = (*Memory)(nil)
 
-// Memory is a [Ledger] in memory, for instances in one process, and the model that other ledgers are compared with. It
-// keeps an entry of some 200 bytes for each key that was ever used. The zero Memory is empty and ready for use.
+// Memory is a [Ledger] in memory, for instances in one process. Tests compare other ledgers with it. It keeps an entry
+// of some 200 bytes for each key that was ever used. The zero Memory is empty and ready for use.
 type Memory struct {
 	mu      sync.Mutex
 	entries map[string]*Entry

@@ -224,6 +224,14 @@ var only = map[string][]string{
 		"std", "caller", "internal/request/answer", "internal/request/apigw", "github.com/tidwall/gjson",
 	},
 	"pacer": {"std", "internal/limiter/clock", "internal/limiter/ledger", "github.com/dunglas/httpsfv"},
+	"pacer/awspacer": {
+		"std", "pacer", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/aws/retry",
+		"github.com/aws/aws-sdk-go-v2/aws/transport/http",
+	},
+	"pacer/grpcpacer": {
+		"std", "pacer", "google.golang.org/genproto/googleapis/rpc/errdetails", "google.golang.org/grpc",
+		"google.golang.org/grpc/codes", "google.golang.org/grpc/metadata", "google.golang.org/grpc/status",
+	},
 	"pacer/sqsworker": {
 		"std", "pacer", "github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/sqs/...",
 	},

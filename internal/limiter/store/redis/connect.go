@@ -30,6 +30,8 @@ const connectionLifetime = 10 * time.Hour
 // Options returns the settings of a store's client for one server.
 func Options(c Config) *goredis.Options {
 	c = c.withDefaults()
+	// The context of each call bounds its time more tightly. These bounds must not be shorter than that of any call.
+	longest := max(c.Deadline, ledgerDeadline)
 	return &goredis.Options{
 		Addr:                  c.Addrs[0],
 		Dialer:                c.dial,
@@ -37,8 +39,8 @@ func Options(c Config) *goredis.Options {
 		DialerRetries:         1,
 		Protocol:              2, // RESP2: this package needs no pushed messages
 		ContextTimeoutEnabled: true,
-		ReadTimeout:           c.Deadline,
-		WriteTimeout:          c.Deadline,
+		ReadTimeout:           longest,
+		WriteTimeout:          longest,
 		PoolTimeout:           c.Deadline,
 		PoolSize:              c.PoolSize,
 		PipelinePoolSize:      -1,

@@ -11,6 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/ledger/ledgertest"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
 func TestLedgerContract(t *testing.T) {
@@ -60,5 +61,21 @@ func TestLedgerEntries(t *testing.T) {
 	}
 	if text := client.Get(t.Context(), keys[0]).Val(); text != "something else" {
 		t.Errorf("a value that is not an entry was changed to %q", text)
+	}
+}
+
+// A slow server loses no units: a call to a ledger may take much longer than a decision, because the units of a call
+// without a reply are lost.
+func TestLedgerOnASlowServer(t *testing.T) {
+	proxy := redistest.StartProxy(t, address(t))
+	l := open(t, redis.Config{Addrs: []string{proxy.Addr}, Namespace: newSpace(),
+		Deadline: redis.DefaultDeadline}).Ledger()
+	claim := ledger.Claim{Window: 5, Limit: 10, Unit: 1}
+	if _, err := l.Claim(t.Context(), "api", claim); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Delay(10 * redis.DefaultDeadline)
+	if _, err := l.Claim(t.Context(), "api", claim); err != nil {
+		t.Errorf("a server that answers after %s: %v", 10*redis.DefaultDeadline, err)
 	}
 }

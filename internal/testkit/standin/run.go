@@ -1,0 +1,177 @@
+package standin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/sluicelimits/sluice/pacer"
+	"github.com/sluicelimits/sluice/redisstore"
+)
+
+// Options describe a run. All windows are seconds.
+type Options struct {
+	Redis     string // address
+	Key       string // of the shared limit; another one for each run on a Redis
+	Limit     int64  // per second
+	Processes int
+	Guard     pacer.Guard
+	Windows   int           // that are counted, after the first ones, in which the ledger begins
+	Kill      int           // processes that are killed while they hold units, in different windows
+	Halve     bool          // halve the limit in the middle, with a notice of three windows
+	Ahead     time.Duration // of the provider's clock
+
+	alone bool // see orders
+}
+
+// Result is the outcome of a run.
+type Result struct {
+	Banned       bool
+	Over         int64   // requests beyond the limit, in all windows together
+	Used         float64 // of the limit, %, in the counted windows together
+	Least        float64 // the same of the counted window in which it was least
+	Late         int64   // permits that came too late to be used, of the processes that were not killed
+	Calls        float64 // calls to the ledger per process and second, of the same processes
+	FailedCalls  int64   // of these processes
+	FinalProcess int     // how many processes there were at the end
+}
+
+// begin is the number of windows before those that are counted: the ledger leases nothing in the first three, and the
+// shares follow the needs of the one after that.
+const begin = 5
+
+// process is a client that runs.
+type process struct {
+	cmd    *exec.Cmd
+	stdin  io.Closer
+	stdout bytes.Buffer
+}
+
+// Run runs clients against a provider. Each of them is this program again, see [Main].
+func Run(ctx context.Context, o Options) (r Result, err error) {
+	provider, err := Listen(o.Limit, o.Ahead)
+	if err != nil {
+		return r, err
+	}
+	defer provider.Close()
+	text, err := json.Marshal(orders{Provider: provider.Addr(), Redis: o.Redis, Key: o.Key, Limit: o.Limit,
+		Guard: o.Guard, Waiting: 2000, Alone: o.alone})
+	if err != nil {
+		return r, err
+	}
+	var running []*process
+	defer func() {
+		for _, p := range running {
+			p.kill()
+		}
+	}()
+	for range o.Processes {
+		p, err := start(ctx, string(text))
+		if err != nil {
+			return r, err
+		}
+		running = append(running, p)
+	}
+	first := time.Now().Unix() + begin
+	last := first + int64(o.Windows) - 1
+	wait := func(window int64, into time.Duration) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Until(time.Unix(window, int64(into)))):
+		}
+	}
+	// Half of the victims die in the first half, and all of them at a time at which they hold units of the next window.
+	killed := 0
+	kill := func(of int64) {
+		for ; killed < o.Kill && int64(killed) < of; killed++ {
+			wait(first+int64(o.Windows)*int64(killed+1)/int64(o.Kill+2), 900*time.Millisecond)
+			running[0].kill()
+			running = running[1:]
+		}
+	}
+	kill(int64(o.Kill+1) / 2)
+	if o.Halve {
+		middle := first + int64(o.Windows)/2
+		wait(middle-3, 0)
+		if err := halve(ctx, o, middle); err != nil {
+			return r, err
+		}
+		provider.Announce(o.Limit/2, middle)
+	}
+	kill(math.MaxInt64)
+	wait(last+1, 0)
+	_, r.Banned = provider.Banned()
+	r.FinalProcess = len(running)
+	for len(running) > 0 {
+		var rep report
+		if rep, err = running[0].stop(); err != nil && !r.Banned {
+			return r, err
+		}
+		running = running[1:]
+		r.Late += rep.Late
+		r.FailedCalls += rep.LedgerErrors
+		r.Calls += float64(rep.LedgerCalls)
+	}
+	r.Calls /= float64(max(r.FinalProcess, 1) * (o.Windows + begin))
+	r.Over = provider.Over()
+	var used, usable int64
+	r.Least = 100
+	for window := first; window <= last; window++ {
+		n, limit := provider.Count(window)
+		used, usable = used+n, usable+limit
+		r.Least = min(r.Least, 100*float64(n)/float64(limit))
+	}
+	r.Used = 100 * float64(used) / float64(usable)
+	return r, ctx.Err()
+}
+
+// halve changes the shared limit, as an operator's program would.
+func halve(ctx context.Context, o Options, from int64) error {
+	store, err := redisstore.New(ctx, redisstore.Config{Addrs: []string{o.Redis}})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = store.Close() }()
+	p, err := pacer.New(pacer.Config{Limit: pacer.PerSecond(o.Limit), Guard: o.Guard,
+		Shared: &pacer.Shared{Ledger: store.Ledger(), Key: o.Key}})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return p.SetSharedLimit(ctx, o.Limit/2, time.Unix(from, 0))
+}
+
+func start(ctx context.Context, text string) (*process, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{cmd: exec.CommandContext(ctx, program)}
+	p.cmd.Env = append(os.Environ(), clientVar+"="+text)
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, os.Stderr
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	return p, p.cmd.Start()
+}
+
+// kill kills a client with all that it holds.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+// stop tells a client to end.
+func (p *process) stop() (r report, err error) {
+	_ = p.stdin.Close()
+	if err := p.cmd.Wait(); err != nil {
+		return r, fmt.Errorf("client: %w", err)
+	}
+	return r, json.Unmarshal(p.stdout.Bytes(), &r)
+}

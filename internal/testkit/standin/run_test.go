@@ -1,0 +1,60 @@
+package standin
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
+	"github.com/sluicelimits/sluice/pacer"
+)
+
+func TestMain(m *testing.M) {
+	Main()
+	os.Exit(m.Run())
+}
+
+// guard allows for a machine that is busy with other tests: requests arrive late there.
+var guard = pacer.Guard{ClockError: 10 * time.Millisecond, MaxDelay: 250 * time.Millisecond}
+
+// Eight processes with a shared limit are never banned by a provider that bans a client for one request too many,
+// although its clock is ahead of theirs, two of them are killed with units in hand, and the limit is halved. `make soak`
+// runs for a minute, and the figure pacer_used_pct says how much of the limit is used; here the machine may be too busy.
+func TestNeverBanned(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds of real time")
+	}
+	for _, limit := range []int64{1000, 50_000} {
+		t.Run(fmt.Sprint(limit), func(t *testing.T) {
+			server := redistest.Start(t)
+			r, err := Run(t.Context(), Options{Redis: server.Addr, Key: "provider", Limit: limit, Processes: 8,
+				Guard: guard, Windows: soak.Times(6), Kill: 2, Halve: true, Ahead: 7 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%+v", r)
+			if r.Banned || r.Over != 0 {
+				t.Errorf("%d requests beyond the limit; banned: %t", r.Over, r.Banned)
+			}
+			if r.FinalProcess != 6 || r.Used < 50 {
+				t.Errorf("%d processes are left, want 6; %.1f %% of the limit were used", r.FinalProcess, r.Used)
+			}
+		})
+	}
+}
+
+// The provider notices what it must not let pass: processes that each use the whole limit are banned.
+func TestBanned(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds of real time")
+	}
+	r, err := Run(t.Context(), Options{Limit: 1000, Processes: 2, Guard: guard, Windows: 1, alone: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Banned || r.Over == 0 {
+		t.Errorf("two processes that each use the whole limit were not banned: %+v", r)
+	}
+}

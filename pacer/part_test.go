@@ -1,0 +1,195 @@
+package pacer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/pacer"
+)
+
+// divided are instances that divide a limit, and what all of them granted in each window.
+type divided struct {
+	t       *testing.T
+	pacers  []*pacer.Pacer
+	mu      sync.Mutex
+	granted map[int64]int64
+	by      []int64 // instance
+}
+
+// divide makes instances with many waiting requests. All that are in the plan use all of their parts.
+func divide(t *testing.T, total int64, instances, running int) *divided {
+	d := &divided{t: t, granted: map[int64]int64{}, by: make([]int64, running)}
+	for i := range running {
+		p := open(t, pacer.Config{Limit: pacer.PerSecond(total),
+			Part: &pacer.Part{Instances: int64(instances), Index: int64(i)}})
+		d.pacers = append(d.pacers, p)
+		if i < instances {
+			d.saturate(i)
+		}
+	}
+	return d
+}
+
+func (d *divided) saturate(i int) {
+	for range 3000 {
+		_, err := d.pacers[i].Enqueue("a", 1, pacer.Forever, pacer.WakerFunc(func(_ pacer.Permit, err error) {
+			if err == nil {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				d.granted[time.Now().Unix()]++
+				d.by[i]++
+			}
+		}))
+		if err != nil {
+			d.t.Fatal(err)
+		}
+	}
+}
+
+// windows returns what was granted in each of the latest windows.
+func (d *divided) windows(n int64) (all []int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for window := time.Now().Unix() - n; window < time.Now().Unix(); window++ {
+		all = append(all, d.granted[window])
+	}
+	return all
+}
+
+// The parts of all instances add up to the total in each window, and the remainder goes round: also if there are fewer
+// units than instances.
+func TestParts(t *testing.T) {
+	for _, tt := range []struct{ total, instances int64 }{{100, 4}, {100, 7}, {3, 7}, {6, 4}, {1, 5}} {
+		synctest.Test(t, func(t *testing.T) {
+			d := divide(t, tt.total, int(tt.instances), int(tt.instances))
+			pass(time.Duration(4*tt.instances) * time.Second)
+			for _, n := range d.windows(4*tt.instances - 1) {
+				if n != tt.total {
+					t.Fatalf("%d units for %d instances: windows had %v", tt.total, tt.instances,
+						d.windows(4*tt.instances-1))
+				}
+			}
+			for i, n := range d.by {
+				if want := 4 * tt.total; n < want-1 || n > want+tt.total/tt.instances+1 {
+					t.Errorf("%d units for %d instances: instance %d got %d in %d windows, want %d", tt.total,
+						tt.instances, i, n, 4*tt.instances, want)
+				}
+			}
+		})
+	}
+}
+
+// A plan that all instances hear of in the same window holds for all from the second window after it on, and one with a
+// time from that time on. No window has more than its total, also when the number of instances grows.
+func TestSetPlan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := divide(t, 100, 4, 6)
+		d.saturate(4) // these two have no part before there is a plan with six instances
+		d.saturate(5)
+		pass(3*time.Second + 300*time.Millisecond)
+		set := func(plan pacer.Plan) {
+			t.Helper()
+			for _, p := range d.pacers {
+				if err := p.SetPlan(plan); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		set(pacer.Plan{Total: 50, Instances: 4})
+		pass(4 * time.Second)
+		if got, want := fmt.Sprint(d.windows(5)), "[100 100 100 50 50]"; got != want {
+			t.Errorf("a total that was halved: %s, want %s", got, want)
+		}
+		set(pacer.Plan{Total: 80, Instances: 6, From: time.Now().Add(3500 * time.Millisecond)})
+		pass(6 * time.Second)
+		got := d.windows(6)
+		if got[4] != 80 || got[5] != 80 {
+			t.Errorf("more instances: %v, want 80 at the end", got)
+		}
+		early := d.pacers[0].SetPlan(pacer.Plan{Total: 10, Instances: 6, From: time.Now()})
+		if !errors.Is(early, pacer.ErrTooSoon) {
+			t.Errorf("a plan for the next window: %v, want ErrTooSoon", early)
+		}
+		for _, plan := range []pacer.Plan{{}, {Total: 1}, {Instances: 1}, {Total: 1, Instances: pacer.MaxInstances + 1},
+			{Total: pacer.MaxUnits + 1, Instances: 1}} {
+			if err := d.pacers[0].SetPlan(plan); !errors.Is(err, pacer.ErrConfig) {
+				t.Errorf("%+v: %v, want ErrConfig", plan, err)
+			}
+		}
+	})
+}
+
+// A plan in a file is followed, and stays as it is while the file cannot be read.
+func TestFollowPlan(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "plan.json")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		d := divide(t, 100, 2, 2)
+		write(`{"total": 40, "instances": 2}`)
+		ctx, cancel := context.WithCancel(t.Context())
+		var mu sync.Mutex
+		failures := 0
+		var all sync.WaitGroup
+		for _, p := range d.pacers {
+			all.Go(func() {
+				p.FollowPlan(ctx, time.Second, pacer.PlanFile(path), func(error) {
+					mu.Lock()
+					defer mu.Unlock()
+					failures++
+				})
+			})
+		}
+		pass(5*time.Second + time.Millisecond)
+		if got, want := fmt.Sprint(d.windows(5)), "[100 100 40 40 40]"; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		write(`{"total": `)
+		pass(3 * time.Second)
+		write(`{"total": 60, "instances": 2}`)
+		pass(5 * time.Second)
+		if got, want := fmt.Sprint(d.windows(8)), "[40 40 40 40 40 40 60 60]"; got != want || failures != 6 {
+			t.Errorf("%s, %d failures; want %s and 6", got, failures, want)
+		}
+		cancel()
+		all.Wait()
+	})
+}
+
+func TestPartRefuses(t *testing.T) {
+	for name, bend := range map[string]func(*pacer.Config){
+		"no instances":   func(c *pacer.Config) { c.Part.Instances = 0 },
+		"too many":       func(c *pacer.Config) { c.Part.Instances = pacer.MaxInstances + 1 },
+		"index too high": func(c *pacer.Config) { c.Part.Index = pacer.MaxInstances },
+		"index below 0":  func(c *pacer.Config) { c.Part.Index = -1 },
+		"learning":       func(c *pacer.Config) { c.Learning = &pacer.Learning{} },
+		"shared":         func(c *pacer.Config) { c.Shared = &pacer.Shared{Ledger: pacer.NewMemoryLedger()} },
+	} {
+		c := pacer.Config{Limit: pacer.PerSecond(10), Part: &pacer.Part{Instances: 3}}
+		bend(&c)
+		if _, err := pacer.New(c); !errors.Is(err, pacer.ErrConfig) {
+			t.Errorf("%s: %v, want ErrConfig", name, err)
+		}
+	}
+	alone := open(t, pacer.Config{Limit: pacer.PerSecond(10)})
+	if err := alone.SetPlan(pacer.Plan{Total: 1, Instances: 1}); !errors.Is(err, pacer.ErrConfig) {
+		t.Errorf("SetPlan of a limit that is not divided: %v", err)
+	}
+	part := open(t, pacer.Config{Limit: pacer.PerSecond(10), Part: &pacer.Part{Instances: 3}})
+	if err := part.SetLimit(pacer.PerSecond(5)); !errors.Is(err, pacer.ErrConfig) {
+		t.Errorf("SetLimit of a limit that is divided: %v", err)
+	}
+	if _, err := part.Acquire(t.Context(), "", 5); !errors.Is(err, pacer.ErrNever) {
+		t.Errorf("a cost above the largest part: %v, want ErrNever", err)
+	}
+}
