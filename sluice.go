@@ -39,8 +39,8 @@ type Limiter struct {
 }
 
 // New reads the plans and makes a limiter. It starts goroutines that watch the plans files and, if there is a Store,
-// count the processes that share it. Close the limiter to end them. The error wraps ErrConfig or ErrPlans. A Store that
-// does not answer is no error.
+// count the processes that share it. Close the limiter to end them. An error wraps ErrConfig or ErrPlans. A Store that
+// does not answer is not an error.
 func New(c Config) (*Limiter, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (l *Limiter) closeStores(ctx context.Context) error {
 type Identity struct {
 	Tenant  string            // who pays and is limited; 1..128 bytes of any text
 	Subject string            // who acts inside the tenant, for limits `per: subject`; "" if nobody in particular
-	KeyID   string            // names the credential, never the credential itself, for limits `per: api_key`
+	KeyID   string            // names the API key; "" if there is none. For limits `per: api_key`
 	Claims  map[string]string // for limits `per: claim:NAME`
 
 	// Plan is the id of the plan that applies if the plans files do not list the tenant. If they do, the plan that they

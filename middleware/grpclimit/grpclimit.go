@@ -1,14 +1,15 @@
-// Package grpclimit puts Sluice in front of the methods of a gRPC server, by interceptors.
+// Package grpclimit limits the calls of a gRPC server, by interceptors.
 //
 // A call is a request with the method POST and the full method as its path, such as "/shop.v1.Orders/Get", so that
-// plans can match it by pathPattern. Credentials are in its metadata: x-api-key, authorization. Handlers find out who
-// calls by middleware.FromContext.
+// plans can match it by pathPattern. Credentials are in its metadata: x-api-key, authorization. Handlers get the caller
+// from middleware.FromContext.
 //
 // A call that is denied ends with a status: ResourceExhausted over a limit, with the exact wait as
 // google.rpc.RetryInfo, if waiting helps; Unauthenticated without a good credential; PermissionDenied for tenants that
-// may not call; NotFound for methods that the plans do not declare; Unavailable if the store is away and a limit is
-// closed, or if the caller could not be looked up in time; Internal for a call that the limiter cannot decide. Answers,
-// denials included, have the rate-limit headers as metadata: ratelimit, ratelimit-policy, retry-after and so on.
+// may not call; NotFound for methods that the plans do not declare; Unavailable if the store does not answer and a
+// limit has onStoreFailure closed, or if the caller could not be looked up in time; Internal for a call that the
+// limiter cannot decide. Answers, denials included, have the rate-limit headers as metadata: ratelimit,
+// ratelimit-policy, retry-after and so on.
 package grpclimit
 
 import (
@@ -39,27 +40,28 @@ type options struct {
 	perMessage bool
 }
 
-// WithIdentity is for a server with an authentication of its own: f says who calls, and credentials in the metadata are
-// not looked at. It is called after the ipLimits let the call pass. Its error is sluice.ErrNoCredential or
-// ErrUnidentified, or wraps one of them; any other is a credential that is refused.
+// WithIdentity is for a server that authenticates its callers itself. f returns the caller, and credentials in the
+// metadata are ignored. f is called after the ipLimits have admitted the call. Its error is sluice.ErrNoCredential or
+// ErrUnidentified, or wraps one of them. Any other error refuses the credential.
 func WithIdentity(f func(ctx context.Context, method string) (sluice.Identity, error)) Option {
 	return func(o *options) { o.identify = f }
 }
 
-// WithCost says how many units a call spends of each limit, 1..2^40; 0 is what the plan says. The message is that of a
-// unary call or, with PerMessage, of a stream; nil if a stream begins. Never let a client choose the cost.
+// WithCost sets a function that returns how many units a call spends of each limit, 1..2^40; 0 means the cost that the
+// plan defines. The message is that of a unary call or, with PerMessage, of a stream. It is nil when a stream begins.
+// Never let a client choose the cost.
 func WithCost(f func(method string, message any) int64) Option {
 	return func(o *options) { o.cost = f }
 }
 
-// Exempt lets calls of these methods pass without looking at them, such as those of health checks. A name that ends in
-// "/" is that of a service and is for all of its methods: "/grpc.health.v1.Health/".
+// Exempt lets calls of these methods pass without a check, such as health checks. A name that ends in "/" names a
+// service, and exempts all of its methods: "/grpc.health.v1.Health/".
 func Exempt(methods ...string) Option {
 	return func(o *options) { o.exempt = append(o.exempt, methods...) }
 }
 
-// PerMessage makes a call of each message that the server receives on a stream, in addition to the stream itself. A
-// message that is denied ends the stream, if the handler returns the error of RecvMsg.
+// PerMessage counts each message that the server receives on a stream as a call, in addition to the stream itself. A
+// denied message ends the stream if the handler returns the error of RecvMsg.
 func PerMessage() Option { return func(o *options) { o.perMessage = true } }
 
 func read(opts []Option) *options {
@@ -76,7 +78,7 @@ func (o *options) exempts(method string) bool {
 	})
 }
 
-// Unary returns an interceptor that decides about each unary call before its handler.
+// Unary returns an interceptor that decides each unary call before its handler.
 func Unary(limiter *sluice.Limiter, opts ...Option) grpc.UnaryServerInterceptor {
 	o := read(opts)
 	return func(ctx context.Context, message any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
@@ -84,7 +86,7 @@ func Unary(limiter *sluice.Limiter, opts ...Option) grpc.UnaryServerInterceptor 
 			return handle(ctx, message)
 		}
 		d := o.ask(ctx, limiter, info.FullMethod, message)
-		// It fails only if headers were sent before, which nobody has done yet.
+		// SetHeader fails only if headers were sent before. Nothing has sent any yet.
 		_ = grpc.SetHeader(ctx, headers(&d))
 		if !d.Allowed {
 			return nil, denial(&d)
@@ -93,8 +95,8 @@ func Unary(limiter *sluice.Limiter, opts ...Option) grpc.UnaryServerInterceptor 
 	}
 }
 
-// Stream returns an interceptor that decides about each stream before its handler and, with [PerMessage], about each
-// message that arrives on it.
+// Stream returns an interceptor that decides each stream before its handler and, with [PerMessage], each message that
+// arrives on it.
 func Stream(limiter *sluice.Limiter, opts ...Option) grpc.StreamServerInterceptor {
 	o := read(opts)
 	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
@@ -102,7 +104,7 @@ func Stream(limiter *sluice.Limiter, opts ...Option) grpc.StreamServerIntercepto
 			return handle(server, stream)
 		}
 		d := o.ask(stream.Context(), limiter, info.FullMethod, nil)
-		_ = stream.SetHeader(headers(&d)) // as above
+		_ = stream.SetHeader(headers(&d)) // cannot fail here, as in Unary
 		if !d.Allowed {
 			return denial(&d)
 		}
@@ -112,7 +114,7 @@ func Stream(limiter *sluice.Limiter, opts ...Option) grpc.StreamServerIntercepto
 	}
 }
 
-// limited is a stream whose handler knows who calls.
+// limited is a stream whose context holds the caller.
 type limited struct {
 	grpc.ServerStream
 
@@ -122,10 +124,10 @@ type limited struct {
 	method  string
 }
 
-// Context is that of the stream, with who calls.
+// Context returns the context of the stream, with the caller.
 func (s *limited) Context() context.Context { return s.ctx }
 
-// RecvMsg receives a message and, with PerMessage, decides about it.
+// RecvMsg receives a message and, with PerMessage, decides it.
 func (s *limited) RecvMsg(message any) error {
 	if err := s.ServerStream.RecvMsg(message); err != nil || !s.options.perMessage {
 		return err
@@ -136,7 +138,7 @@ func (s *limited) RecvMsg(message any) error {
 	return nil
 }
 
-// ask decides about a call.
+// ask decides a call.
 func (o *options) ask(ctx context.Context, limiter *sluice.Limiter, method string, message any) sluice.Decision {
 	req := sluice.Request{Method: http.MethodPost, Path: method, Header: http.Header{}}
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -164,19 +166,19 @@ func withCaller(ctx context.Context, d *sluice.Decision) context.Context {
 	})
 }
 
-// headers are the rate-limit headers as metadata.
+// headers returns the rate-limit headers as metadata.
 func headers(d *sluice.Decision) metadata.MD {
 	h, md := http.Header{}, metadata.MD{}
 	d.SetHeaders(h)
 	for name, values := range h {
-		if name != "Access-Control-Expose-Headers" { // for browsers
+		if name != "Access-Control-Expose-Headers" { // that header is for browsers
 			md[strings.ToLower(name)] = values
 		}
 	}
 	return md
 }
 
-// codeOf has a code for each reason; the others are over a limit.
+// codeOf maps reasons to codes. All other reasons are ResourceExhausted.
 var codeOf = map[sluice.Reason]codes.Code{
 	sluice.NoCredential: codes.Unauthenticated, sluice.BadCredential: codes.Unauthenticated,
 	sluice.UnknownTenant: codes.PermissionDenied, sluice.SuspendedTenant: codes.PermissionDenied,
@@ -184,7 +186,7 @@ var codeOf = map[sluice.Reason]codes.Code{
 	sluice.Unavailable: codes.Unavailable, sluice.Unidentified: codes.Unavailable, sluice.Internal: codes.Internal,
 }
 
-// denial is the status of a call that is denied.
+// denial returns the status of a denied call.
 func denial(d *sluice.Decision) error {
 	code, ok := codeOf[d.Reason]
 	if !ok {

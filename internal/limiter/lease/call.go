@@ -11,8 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/singleflight"
 )
 
-// errAnswer means that the store's reply cannot be one to the call: nothing is admitted because of it.
-var errAnswer = errors.New("the store's answer makes no sense")
+// errAnswer means that the store's reply cannot belong to the call. Nothing is admitted because of such a reply.
+var errAnswer = errors.New("the store's answer is invalid")
 
 // call is one call to the store, on behalf of a request or of a prefetch. Calls are reused, see [call.release].
 type call struct {

@@ -10,13 +10,13 @@ import (
 // as the period or, where it names t, in any interval of length t. In the rows of the buckets rate means rate/period,
 // units per time.
 //
-//	fixed_window     count of the window ⌊now/period⌋ + cost ≤ threshold                bound 2×, exact inside a window
-//	sliding_window   ⌈prev·(period−elapsed)/period⌉ + cur + cost ≤ threshold            bound 2× at worst
-//	sliding_buckets  sum of the current bucket and the n before it + cost ≤ threshold   bound threshold
-//	sliding_log      units charged after now−period + cost ≤ threshold                  bound threshold
-//	token_bucket     level ≥ cost; the level refills by rate·time, up to burst          bound burst + rate·t
-//	leaky_bucket     nextFree ≤ now; a charge sets nextFree = now + cost/rate           bound rate·t + largest cost
-//	quota            count of the calendar period + cost ≤ units                        exact inside a period
+//	fixed_window     count of the window ⌊now/period⌋ + cost ≤ threshold               bound 2×, exact inside a window
+//	sliding_window   ⌈prev·(period−elapsed)/period⌉ + cur + cost ≤ threshold           bound 2× at worst
+//	sliding_buckets  sum of the current bucket and the n before it + cost ≤ threshold  bound threshold
+//	sliding_log      units charged after now−period + cost ≤ threshold                 bound threshold
+//	token_bucket     level ≥ cost; the level refills by rate·time, up to burst         bound burst + rate·t
+//	leaky_bucket     nextFree ≤ now; a charge sets nextFree = now + cost/rate          bound rate·t + largest cost
+//	quota            count of the calendar period + cost ≤ units                       exact inside a period
 //
 // Each algorithm is one file of this package, with what some of them share in window.go and entries.go. No other Go
 // code has its rules. Elsewhere are only the names of its numbers, and its implementations in Redis's Lua and in

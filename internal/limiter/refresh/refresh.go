@@ -1,8 +1,9 @@
-// Package refresh keeps a value that is read over a network: cached, read again as it ages, and used on where it cannot
-// be.
+// Package refresh keeps a value that is read over a network: it caches the value, reads it again as it ages, and goes
+// on using it while reads fail.
 //
-// Time arrives from callers, and nothing runs between their calls but a read under way: a process that is frozen after
-// each request, as a Lambda is, would stop it. A read that a freeze cut is given up, and another takes its place.
+// Callers pass the time. Between their calls, nothing runs except for a read in progress: a process that is frozen
+// after each request, as on Lambda, would stop it. A read that was cut off by a freeze is given up, and another one
+// takes its place.
 package refresh
 
 import (
@@ -17,61 +18,63 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/singleflight"
 )
 
-// What holds for every value.
+// Constants for all values.
 const (
 	ReadTimeout = 5 * time.Second        // of one read, whoever waits for it
-	FrozenAfter = 6 * time.Second        // a read that began longer ago was in a freeze, and its connection is no good
-	MaxBackoff  = time.Minute            // between reads that fail, and up to a fifth more
-	ReplaceWait = 500 * time.Millisecond // for a value that is old, not missing
+	FrozenAfter = 6 * time.Second        // above ReadTimeout: a read that began longer ago was cut off by a freeze
+	MaxBackoff  = time.Minute            // the longest time between reads that fail, to which up to a fifth is added
+	ReplaceWait = 500 * time.Millisecond // how long callers wait for a value that replaces an old one
 
 	firstBackoff = time.Second // doubled after each further failure
 )
 
 var (
-	errSlow  = errors.New("the read takes longer than may be waited")
-	errCut   = errors.New("the read was cut off")
+	errSlow  = errors.New("the read takes longer than callers wait")
+	errCut   = errors.New("the read was cut off by a freeze or by Close")
 	errPanic = errors.New("the read panicked")
 )
 
-// Config sets up a [Cache]. All of it but RefreshOf is required.
+// Config sets up a [Cache]. All fields except for RefreshOf are required.
 type Config[V any] struct {
-	// Read gets the value, or an error why there is none. before is the one in use, nil where there is none yet; where
-	// nothing changed it may be returned again. ctx ends after ReadTimeout, with Close, and when the read is given up.
-	// A panic is an error that holds nothing of it.
+	// Read reads the value. before is the value in use, or nil if there is none yet; Read may return it if nothing has
+	// changed. ctx ends after ReadTimeout, with Close, and when the read is given up. A panic becomes an error without
+	// the value of the panic.
 	Read func(ctx context.Context, before *V) (*V, error)
 
-	// Ended is told how a read ended, before those who wait for it go on. Nothing is told of reads that were given up,
-	// or that Close ended. Calls may overlap.
+	// Ended is called when a read has ended, before those who wait for it go on. It is not called for reads that were
+	// given up, or that Close ended. Calls may overlap.
 	Ended func(End[V])
 
-	Wait time.Duration // that First and Renew wait at most
-	// age at which the value is read again, and up to a fifth more; it is overdue at twice this age
+	Wait time.Duration // how long First and Renew wait at most
+	// Refresh is the age at which the value is read again, to which up to a fifth is added. The value is overdue at
+	// twice Refresh.
 	Refresh  time.Duration
-	Cooldown time.Duration // least time between two reads, for as long as there is a value
+	Cooldown time.Duration // the shortest time between two reads while there is a value
 
-	// RefreshOf is Refresh for one value, where that says it itself; nil is Refresh for all. It is not below Cooldown.
+	// RefreshOf returns the Refresh of one value, which must be at least Cooldown. If nil, Refresh is used for every
+	// value.
 	RefreshOf func(*V) time.Duration
 }
 
-// End is how a read ended.
+// End describes how a read ended.
 type End[V any] struct {
-	Before   *V    // the value in use until then; nil where there was none
-	Value    *V    // what was read; nil where Err says why there is none
-	Failures int   // in a row: with this one, or before the success that ended them
-	Err      error // of Config.Read
+	Before   *V    // the value in use until then; nil if there was none
+	Value    *V    // the value that was read; nil if Err is set
+	Failures int   // how many reads failed in a row: up to this one, or before this success
+	Err      error // the error of Config.Read
 }
 
-// Cache has the value. It is safe for concurrent use. Make it with [New].
+// Cache keeps the value. It is safe for concurrent use. Create it with [New].
 type Cache[V any] struct {
 	c    Config[V]
 	held atomic.Pointer[held[V]] // nil until a read succeeds
 
 	mu       sync.Mutex
-	flight   *flight       // the read under way; nil while there is none
-	begun    clock.Instant // when the latest read was asked for
-	gap      time.Duration // after begun, before the next; none before a read ended
-	row      int           // failures in a row
-	last     error         // of the latest read
+	flight   *flight       // the read in progress, or nil
+	begun    clock.Instant // when the latest read was requested
+	gap      time.Duration // from begun until the next read may begin; 0 before a read has ended
+	row      int           // failed reads in a row
+	last     error         // the error of the latest read
 	reads    int64
 	failures int64
 	base     context.Context // ends with Close
@@ -79,44 +82,44 @@ type Cache[V any] struct {
 	running  sync.WaitGroup
 }
 
-// held is what was read, and how old it may become.
+// held is the value that was read, with the ages at which it is read again.
 type held[V any] struct {
 	value     *V
-	from      time.Time     // when the read of it was asked for, by the wall clock
-	asked     clock.Instant // the same
-	soft, due time.Duration // ages at which it is read again, and at which it is overdue
+	from      time.Time     // when the read was requested, by the wall clock
+	asked     clock.Instant // the same time, by both clocks
+	soft, due time.Duration // the ages at which the value is read again, and at which it is overdue
 }
 
-// flight is a read under way.
+// flight is a read in progress.
 type flight struct {
 	*singleflight.Call // by the caller's clock
 
-	from   time.Time     // when it began, by the caller's wall clock
-	since  clock.Instant // when it began, by this process's clock
+	from   time.Time     // when the read began, by the caller's wall clock
+	since  clock.Instant // when the read began, by this process's clock
 	cancel context.CancelFunc
 }
 
-// Reading is a read that is under way, or none.
+// Reading refers to a read in progress, or to none.
 type Reading struct {
 	flight *flight
-	Began  bool // by the call that returned it
+	Began  bool // the call that returned the Reading has begun the read
 }
 
-// New makes a cache, which reads nothing yet.
+// New returns a cache that has not read anything yet.
 func New[V any](c Config[V]) *Cache[V] {
 	base, stop := context.WithCancel(context.Background()) //nolint:gosec // Close calls stop
 	return &Cache[V]{c: c, base: base, stop: stop}
 }
 
-// Close ends a read under way and waits for its end. A value that is there stays.
+// Close cancels a read in progress and waits for its end. The value stays.
 func (k *Cache[V]) Close() {
-	k.mu.Lock() // after it, no read begins
+	k.mu.Lock() // after this, no read begins
 	k.stop()
 	k.mu.Unlock()
 	k.running.Wait()
 }
 
-// Value is the latest that was read; nil while there is none.
+// Value returns the latest value that was read, or nil if there is none.
 func (k *Cache[V]) Value() *V {
 	if have := k.held.Load(); have != nil {
 		return have.value
@@ -124,14 +127,15 @@ func (k *Cache[V]) Value() *V {
 	return nil
 }
 
-// Warm begins to read the value if there is none yet, and does not wait for it.
+// Warm begins to read the value if there is none yet. It does not wait for the read.
 func (k *Cache[V]) Warm(now time.Time) {
 	if k.Value() == nil {
 		k.Look(now)
 	}
 }
 
-// First is the value. Where there is none yet it is read and waited for; the error is why there is still none.
+// First returns the value. If there is none yet, First reads it and waits for the read. The error says why there is
+// still no value.
 func (k *Cache[V]) First(ctx context.Context, now time.Time) (*V, error) {
 	if v := k.Value(); v != nil {
 		return v, nil
@@ -146,8 +150,9 @@ func (k *Cache[V]) First(ctx context.Context, now time.Time) (*V, error) {
 	return nil, err
 }
 
-// Renew is [Cache.Look], waited for. The error is why the value may not be the newest: the wait ended, or the latest
-// read failed or was cut off. One that began less than Config.Cooldown ago is new enough.
+// Renew does what [Cache.Look] does, and waits for the read. The error says why the value may not be the newest one:
+// the wait has ended, or the latest read failed or was cut off. A read that began less than Config.Cooldown ago is new
+// enough.
 func (k *Cache[V]) Renew(ctx context.Context, now time.Time) error {
 	if err := wait(ctx, k.Look(now).flight, k.c.Wait); err != nil {
 		return err
@@ -157,8 +162,8 @@ func (k *Cache[V]) Renew(ctx context.Context, now time.Time) error {
 	return k.last
 }
 
-// Upkeep is [Cache.Look] where the value is old or there is none. A value that is overdue, as in a process that thawed,
-// is one to [Cache.Await] the end of the read for.
+// Upkeep does what [Cache.Look] does if the value is old or missing. If the value is overdue, as in a process that
+// thawed, the caller should wait for the read with [Cache.Await].
 func (k *Cache[V]) Upkeep(now time.Time) (r Reading, overdue bool) {
 	have := k.held.Load()
 	if have == nil {
@@ -171,17 +176,17 @@ func (k *Cache[V]) Upkeep(now time.Time) (r Reading, overdue bool) {
 	return k.Look(now), at.Due(have.asked, have.due)
 }
 
-// Await waits for the end of a read while it is young, up to ReplaceWait from its beginning: with a source that hangs,
-// those who come one after the other are not held up one after the other.
+// Await waits for the end of a read, until ReplaceWait after its beginning. If the source does not answer, one caller
+// after another would otherwise be delayed.
 func (k *Cache[V]) Await(ctx context.Context, r Reading) {
 	if r.flight != nil {
-		// the old value is used on
+		// after an error, the old value stays in use
 		_ = wait(ctx, r.flight, min(k.c.Wait, ReplaceWait)-clock.Read().Since(r.flight.since))
 	}
 }
 
-// Look is the read under way. Where there is none it begins one, unless the latest began less than Config.Cooldown ago,
-// or failed and is not to be tried again yet.
+// Look returns the read in progress. If there is none, it begins one, unless the latest one began less than
+// Config.Cooldown ago, or failed and must not be repeated yet.
 func (k *Cache[V]) Look(now time.Time) Reading {
 	at := clock.At(now)
 	k.mu.Lock()
@@ -193,7 +198,7 @@ func (k *Cache[V]) Look(now time.Time) Reading {
 		if !at.Due(k.flight.Began, FrozenAfter) {
 			return Reading{flight: k.flight}
 		}
-		k.flight.cancel() // it ends, and nobody asks how
+		k.flight.cancel() // its result is ignored
 		k.flight, k.last = nil, errCut
 	}
 	if !at.Due(k.begun, k.gap) {
@@ -207,13 +212,13 @@ func (k *Cache[V]) Look(now time.Time) Reading {
 	return Reading{flight: f, Began: true}
 }
 
-// wait waits for the end of a read, if there is one. The error is why it did not.
+// wait waits for the end of a read, if there is one. The error says why it stopped waiting.
 func wait(ctx context.Context, f *flight, most time.Duration) error {
 	if f == nil {
 		return nil
 	}
 	if err := ctx.Err(); err != nil {
-		return err // also if the read has just ended, so that a caller that is gone always hears why
+		return err // also if the read has just ended, so that a caller whose context has ended always gets that error
 	}
 	timer := time.NewTimer(most)
 	defer timer.Stop()
@@ -239,15 +244,14 @@ func (k *Cache[V]) run(ctx context.Context, f *flight) {
 
 func (k *Cache[V]) read(ctx context.Context) (value *V, err error) {
 	defer func() {
-		if p := recover(); p != nil { // which may hold anything
+		if p := recover(); p != nil { // the value of the panic may hold anything
 			value, err = nil, errPanic
 		}
 	}()
 	return k.c.Read(ctx, k.Value())
 }
 
-// finish ends a read, with a value or with the error why there is none. One that was given up meanwhile changes
-// nothing.
+// finish ends a read, with a value or with an error. If the read was given up meanwhile, it changes nothing.
 func (k *Cache[V]) finish(f *flight, value *V, err error) (end End[V], tell bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -258,8 +262,7 @@ func (k *Cache[V]) finish(f *flight, value *V, err error) (end End[V], tell bool
 	k.reads++
 	before := k.Value()
 	if k.last = err; err != nil {
-		// The longer it lasts, the longer the next one is away; while there is a value to go on with, at least a
-		// cooldown.
+		// The pause grows with each failure. While there is a value, it is at least the cooldown.
 		k.gap = spread(min(firstBackoff<<min(k.row, 10), MaxBackoff))
 		if before != nil {
 			k.gap = max(k.gap, k.c.Cooldown)
@@ -278,15 +281,16 @@ func (k *Cache[V]) finish(f *flight, value *V, err error) (end End[V], tell bool
 	return end, true
 }
 
-// spread is d and up to a fifth more, so that instances which began together do not go on together.
+// spread returns d plus up to a fifth, at random, so that instances that began at the same time do not read at the same
+// times.
 func spread(d time.Duration) time.Duration { return d + rand.N(d/5+1) }
 
-// Stats are counts since New, and what is in use.
+// Stats holds counts since New, and the value in use.
 type Stats[V any] struct {
-	Reads    int64 // that ended and were not given up
-	Failures int64 // of Reads
+	Reads    int64 // reads that ended and were not given up
+	Failures int64 // failed reads, included in Reads
 	Value    *V
-	From     time.Time // when the read of Value was asked for; zero while there is none
+	From     time.Time // when the read of Value was requested; zero if there is none
 }
 
 // Stats returns the counts.

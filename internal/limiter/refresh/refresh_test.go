@@ -154,7 +154,7 @@ func TestFirst(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 20 {
 			all.Go(func() {
-				ctx, want, cause := t.Context(), maxWait, "longer than may be waited"
+				ctx, want, cause := t.Context(), maxWait, "longer than callers wait"
 				if i%2 == 0 {
 					want, cause = time.Second, context.DeadlineExceeded.Error()
 					timely, cancel := context.WithTimeout(ctx, want)

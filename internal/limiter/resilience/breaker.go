@@ -17,10 +17,10 @@ import (
 )
 
 // ErrBreakerOpen is in the error of a call that a [Breaker] did not make. Nothing was sent to the store.
-var ErrBreakerOpen = errors.New("not asked, for it has been failing")
+var ErrBreakerOpen = errors.New("not called, because it keeps failing")
 
 // errNoFailure tells gobreaker that a call ended with an error that says nothing about the store.
-var errNoFailure = errors.New("the caller's own affair")
+var errNoFailure = errors.New("the error concerns the caller only")
 
 // BreakerConfig sets up a [Breaker].
 type BreakerConfig struct {
@@ -338,7 +338,7 @@ func (b *Breaker) logChange(cause error) {
 		b.config.Log.Info("the store answers again", "store", b.config.Name)
 		return
 	}
-	b.config.Log.Warn("the store is not asked for a while, for it keeps failing", "store", b.config.Name, "error",
+	b.config.Log.Warn("the store keeps failing and is not called for a while", "store", b.config.Name, "error",
 		cause)
 }
 

@@ -19,7 +19,7 @@ var _ limit.Store = (*Fallback)(nil)
 
 // ErrFailClosed is in the error of a decision if the store did not decide and the fallback limiter must not or cannot:
 // a limit is [limit.Closed], or there is no memory left to count in. The fallback limiter charged nothing.
-var ErrFailClosed = errors.New("denied, since the limits cannot be counted")
+var ErrFailClosed = errors.New("denied, because the limits cannot be counted")
 
 const (
 	// DefaultFallbackBytes holds the counters of some 20,000 owners with one limit each, and the pending units of some
@@ -331,7 +331,7 @@ func (f *Fallback) decideAlone(req *limit.Request, now time.Time, d *limit.Decis
 	return nil
 }
 
-var errLimitClosed = errors.New("a limit is closed then")
+var errLimitClosed = errors.New("a limit has onStoreFailure closed")
 
 // chooseCharges writes to x the request to the local store: for each charge of a backstop limit, a charge of this
 // instance's part of the limit. It returns an error if a limit is closed or has no part.

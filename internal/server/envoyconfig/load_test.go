@@ -104,8 +104,8 @@ func TestExtensionErrors(t *testing.T) {
 			t.Errorf("%s: error %v, want one with %q", c.descriptor, err, c.want)
 		}
 	}
-	_, err := envoyconfig.Load([]envoyconfig.File{{Name: "a.yaml",
-		Data: []byte("domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, sluice: {}}}]\n")}}, envoyconfig.Options{})
+	text := "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, sluice: {}}}]\n"
+	_, err := envoyconfig.Load([]envoyconfig.File{{Name: "a.yaml", Data: []byte(text)}}, envoyconfig.Options{})
 	if err == nil || !strings.Contains(err.Error(), "unknown key 'sluice'") {
 		t.Errorf("sluice in rate_limit: %v", err)
 	}

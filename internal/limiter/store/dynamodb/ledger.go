@@ -31,8 +31,8 @@ import (
 //
 // A call reads the item, asks the core what the claim may lease, and writes that on a condition that keeps the limit:
 // what is leased already is no more than leaves room for the units. So calls of many instances at the same time do not
-// disturb each other as long as there is room. If the condition does not hold, the reply has the item as it is, and the
-// call goes by that.
+// disturb each other as long as there is room. If the condition does not hold, the reply has the present item, and the
+// call uses it.
 //
 // A record of a new window, and a change of the limit, are written on the condition that nothing was changed meanwhile
 // that they depend on.

@@ -18,8 +18,8 @@ const maxBatch = 64
 // that wait for them.
 //
 // The first caller of a batch, its leader, lets the other goroutines that are ready to run go first, and then sends
-// what they have added meanwhile. It does not wait: if nobody has added anything, its command is sent alone. A caller
-// that finds no other one under way does not even let others go first.
+// what they have added meanwhile. It does not wait: if nobody has added anything, its command is sent alone. If no
+// other command is in progress, the caller does not even let other goroutines go first.
 //
 // A command of a batch is sent once, and has a reply or an error of its own. If the connection breaks, each command
 // whose reply has not come fails.
