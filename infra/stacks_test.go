@@ -153,14 +153,14 @@ func TestRefusals(t *testing.T) {
 		lambdas    string
 		want       string
 	}{
-		"a cell twice": {world("a-1", "a-1"), "", `cells[1].id: cell "a-1" is there twice, first as cells[0]`},
+		"a cell twice": {world("a-1", "a-1"), "", `cells[1].id: the id "a-1" is used twice, first in cells[0]`},
 		"unknown region": {&config.Deployment{Control: config.Control{Region: "eu-west-1"},
-			Cells: []config.Cell{{ID: "a", Region: "x"}}}, "", `cells[0].region: "x" is not a region`},
-		"no zip":             {world("a-1"), t.TempDir(), "publisher.zip is not there: run make lambdas ARCH=arm64"},
-		"too many variables": {many, "", "its variables have "},
+			Cells: []config.Cell{{ID: "a", Region: "x"}}}, "", `cells[0].region: "x" is not a known region`},
+		"no zip":             {world("a-1"), t.TempDir(), "publisher.zip does not exist: run make lambdas ARCH=arm64"},
+		"too many variables": {many, "", "its environment variables have "},
 		"COMPLIANCE": {&config.Deployment{Control: config.Control{Region: "eu-west-1",
 			Audit: config.Audit{Mode: config.Compliance}}, Cells: []config.Cell{{ID: "a", Region: "eu-west-1"}}}, "",
-			"control.audit.mode: COMPLIANCE cannot be taken back"},
+			"control.audit.mode: nobody can undo COMPLIANCE"},
 		"an issuer that no token can be of": {issuing(world("a-1"), "HS256"), "",
 			`cells[0].issuers[0].algorithms[0]: "HS256" is not RS, PS or ES`},
 	} {
