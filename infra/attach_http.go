@@ -186,7 +186,8 @@ func (h *httpAPI) api(n apis.CfnApi) {
 	for _, key := range h.preflightRoutes {
 		awscdk.Annotations_Of(n).AddWarningV2(jsii.String("sluice:preflight:"+key), jsii.String(fmt.Sprintf(
 			"%s takes OPTIONS, so preflight requests reach the authorizer, which refuses them: browsers send no "+
-				"credential "+"with them. Make routes for the methods that you use, or add OPTIONS /{proxy+} to Except", key)))
+				"credential "+"with them. Make routes for the methods that you use, or add OPTIONS /{proxy+} to Except",
+			key)))
 	}
 }
 

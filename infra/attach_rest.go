@@ -149,7 +149,8 @@ func (props *AttachRESTProps) method(c *cover, m awsapigateway.CfnMethod, author
 			value = "'" + noDecision + "'"
 		}
 		if covered || header == callerHeader {
-			m.AddPropertyOverride(jsii.String("Integration.RequestParameters."+escapeKey("integration.request.header."+header)), &value)
+			m.AddPropertyOverride(jsii.String("Integration.RequestParameters."+escapeKey("integration.request.header."+
+				header)), &value)
 		}
 	}
 }

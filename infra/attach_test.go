@@ -42,7 +42,8 @@ func newAPIStack(outdir string) *apiStack {
 	s := &apiStack{app: app, stack: awscdk.NewStack(app, jsii.String("Shop"), &awscdk.StackProps{
 		Env:                &awscdk.Environment{Account: jsii.String("123456789012"), Region: jsii.String("eu-west-1")},
 		AnalyticsReporting: jsii.Bool(false),
-		Synthesizer:        awscdk.NewDefaultStackSynthesizer(&awscdk.DefaultStackSynthesizerProps{GenerateBootstrapVersionRule: jsii.Bool(false)}),
+		Synthesizer: awscdk.NewDefaultStackSynthesizer(&awscdk.DefaultStackSynthesizerProps{
+			GenerateBootstrapVersionRule: jsii.Bool(false)}),
 	})}
 	s.authorizer = awslambda.Function_FromFunctionArn(s.stack, jsii.String("Sluice"), jsii.String(authorizerARN))
 	s.orders = awslambda.Function_FromFunctionAttributes(s.stack, jsii.String("Orders"), &awslambda.FunctionAttributes{
@@ -54,12 +55,15 @@ func newAPIStack(outdir string) *apiStack {
 func (s *apiStack) rest() awsapigateway.RestApi {
 	api := awsapigateway.NewRestApi(s.stack, jsii.String("Rest"),
 		&awsapigateway.RestApiProps{CloudWatchRole: jsii.Bool(false),
-			DefaultCorsPreflightOptions: &awsapigateway.CorsOptions{AllowOrigins: jsii.Strings("https://app.example.com")}})
+			DefaultCorsPreflightOptions: &awsapigateway.CorsOptions{
+				AllowOrigins: jsii.Strings("https://app.example.com")}})
 	product := api.Root().AddResource(jsii.String("product"), nil).AddResource(jsii.String("{id}"), nil)
 	product.AddMethod(jsii.String("GET"), awsapigateway.NewHttpIntegration(jsii.String(shopURL+"/v1/product/{id}"),
 		&awsapigateway.HttpIntegrationProps{
-			Options: &awsapigateway.IntegrationOptions{RequestParameters: &map[string]*string{"integration.request.path.id": jsii.String("method.request.path.id")}},
-		}), &awsapigateway.MethodOptions{RequestParameters: &map[string]*bool{"method.request.path.id": jsii.Bool(true)}})
+			Options: &awsapigateway.IntegrationOptions{RequestParameters: &map[string]*string{
+				"integration.request.path.id": jsii.String("method.request.path.id")}},
+		}), &awsapigateway.MethodOptions{RequestParameters: &map[string]*bool{"method.request.path.id": jsii.Bool(
+		true)}})
 	api.Root().AddResource(jsii.String("orders"), nil).AddMethod(jsii.String("POST"),
 		awsapigateway.NewLambdaIntegration(s.orders, nil), nil)
 	api.Root().AddResource(jsii.String("healthz"), nil).AddMethod(jsii.String("GET"),
@@ -90,7 +94,8 @@ func (s *apiStack) socket() apis.WebSocketApi {
 		&apis.WebSocketApiProps{ConnectRouteOptions: &apis.WebSocketRouteOptions{
 			Integration: awsapigatewayv2integrations.NewWebSocketLambdaIntegration(jsii.String("Connect"), s.orders,
 				nil)}})
-	api.AddRoute(jsii.String("say"), &apis.WebSocketRouteOptions{Integration: awsapigatewayv2integrations.NewWebSocketLambdaIntegration(jsii.String("Say"), s.orders, nil)})
+	api.AddRoute(jsii.String("say"), &apis.WebSocketRouteOptions{
+		Integration: awsapigatewayv2integrations.NewWebSocketLambdaIntegration(jsii.String("Say"), s.orders, nil)})
 	apis.NewWebSocketStage(s.stack, jsii.String("SocketStage"), &apis.WebSocketStageProps{WebSocketApi: api,
 		StageName: jsii.String("prod"), AutoDeploy: jsii.Bool(true)})
 	return api
@@ -257,7 +262,8 @@ func wrongResponses(template part, say func(string, ...any)) {
 			say("%s has another origin", id)
 		}
 		if templates, _ := p["ResponseTemplates"].(part); kind == "ACCESS_DENIED" &&
-			templates["application/json"] != `{"message":$context.error.messageString$context.authorizer.problemMembers}` {
+			templates["application/json"] != `{"message":$context.error.messageString`+
+				`$context.authorizer.problemMembers}` {
 			say("%s has the body %s", id, asText(templates))
 		}
 	})
@@ -345,7 +351,8 @@ func TestAttachHolds(t *testing.T) {
 		{"another status", `"StatusCode":"429"`, `"StatusCode":"403"`},
 		{"a case without response", `"ResponseType":"AUTHORIZER_FAILURE"`, `"ResponseType":"AUTHORIZER_FAILURES"`},
 		{"a header that is not mapped", `"gatewayresponse.header.Retry-After":"context.authorizer.retryAfter",`, ``},
-		{"one that is mapped wrongly", `"gatewayresponse.header.X-RateLimit-Reset":"context.authorizer.rateLimitReset"`, `"gatewayresponse.header.X-RateLimit-Reset":"context.authorizer.rateLimitLimit"`},
+		{"one that is mapped wrongly", `"gatewayresponse.header.X-RateLimit-Reset":"context.authorizer.rateLimitReset"`,
+			`"gatewayresponse.header.X-RateLimit-Reset":"context.authorizer.rateLimitLimit"`},
 		{"one that is not exposed", `, Retry-After,`, `,`},
 		{"another origin", `"gatewayresponse.header.Access-Control-Allow-Origin":"'https://app.example.com'"`,
 			`"gatewayresponse.header.Access-Control-Allow-Origin":"'*'"`},
@@ -536,7 +543,9 @@ func TestAttachPassDenials(t *testing.T) {
 			Environment: &map[string]*string{"SLUICE_PASS_DENIALS": jsii.String("a1b2c3")}})
 	for i, pass := range []bool{true, false, true} {
 		id := fmt.Sprintf("Api%d", i)
-		api := apis.NewHttpApi(s.stack, &id, &apis.HttpApiProps{DefaultIntegration: awsapigatewayv2integrations.NewHttpUrlIntegration(jsii.String("U"), jsii.String(shopURL), nil)})
+		api := apis.NewHttpApi(s.stack, &id,
+			&apis.HttpApiProps{DefaultIntegration: awsapigatewayv2integrations.NewHttpUrlIntegration(jsii.String("U"),
+				jsii.String(shopURL), nil)})
 		if err := second(infra.AttachHTTP(s.stack, "Attachment"+id, &infra.AttachHTTPProps{API: api,
 			Authorizer: function, PassDenials: pass})); err != nil {
 			t.Fatal(err)

@@ -21,11 +21,14 @@ func (c *ControlPlane) audit(p *place) {
 	c.Audit = newLockedBucket(c, a, "Audit", p.names.AuditBucket(p.region()), &awss3.BucketProps{})
 	if a.Mode == config.Governance {
 		awscdk.Annotations_Of(c.Construct).AddWarningV2(jsii.String("sluice:governance"), jsii.String(
-			"The audit trail is locked in the mode GOVERNANCE: whoever has s3:BypassGovernanceRetention and may change "+"the bucket's policy can remove records. See docs/audit.md for the mode COMPLIANCE, which nobody "+"can undo."))
+			"The audit trail is locked in the mode GOVERNANCE: whoever has s3:BypassGovernanceRetention and may "+
+				"change "+"the bucket's policy can remove records. See docs/audit.md for the mode COMPLIANCE, which "+
+				"nobody "+"can undo."))
 	}
 	if !a.Anchors {
 		awscdk.Annotations_Of(c.Construct).AddWarningV2(jsii.String("sluice:anchors"), jsii.String(
-			"The audit trail has no anchors: whoever can write both the control tables and the trail's bucket can "+"rewrite the history unnoticed. Set control.audit.anchors, which costs 1.50 USD a month."))
+			"The audit trail has no anchors: whoever can write both the control tables and the trail's bucket can "+
+				"rewrite the history unnoticed. Set control.audit.anchors, which costs 1.50 USD a month."))
 	}
 }
 

@@ -62,7 +62,8 @@ func TestArchitecture(t *testing.T) {
 	}
 	for architecture, want := range map[string]string{config.ARM64: "arm64 ../dist/lambdas",
 		config.X8664: "amd64 ../dist/lambdas-amd64"} {
-		if goarch, folder := infra.BuildTarget(&config.Deployment{Architecture: architecture}); goarch+" "+folder != want {
+		if goarch, folder := infra.BuildTarget(&config.Deployment{Architecture: architecture}); goarch+" "+
+			folder != want {
 			t.Errorf("for %s %s is built in %s, want %s", architecture, goarch, folder, want)
 		}
 	}

@@ -142,7 +142,8 @@ func (f *function) readQueue(queue awssqs.Queue) {
 	awslambda.NewCfnEventSourceMapping(f.Construct, jsii.String("Queue"), &awslambda.CfnEventSourceMappingProps{
 		FunctionName: f.lambda.FunctionName(), EventSourceArn: queue.QueueArn(),
 		BatchSize: jsii.Number(q.Batch), MaximumBatchingWindowInSeconds: jsii.Number(q.Window.Seconds()),
-		ScalingConfig:         &awslambda.CfnEventSourceMapping_ScalingConfigProperty{MaximumConcurrency: jsii.Number(q.MaxConcurrent)},
+		ScalingConfig: &awslambda.CfnEventSourceMapping_ScalingConfigProperty{MaximumConcurrency: jsii.Number(
+			q.MaxConcurrent)},
 		FunctionResponseTypes: jsii.Strings("ReportBatchItemFailures"),
 	})
 }

@@ -45,11 +45,12 @@ func newKillSwitch(scope, alarms constructs.Construct, p *place) (*killSwitch, e
 	role := awsiam.NewRole(own, jsii.String("Watching"), &awsiam.RoleProps{
 		AssumedBy:   awsiam.NewServicePrincipal(jsii.String("appconfig.amazonaws.com"), nil),
 		Description: jsii.String("Sluice: reads the alarms that take back a mode of " + name),
-		InlinePolicies: &map[string]awsiam.PolicyDocument{"sluice": awsiam.NewPolicyDocument(&awsiam.PolicyDocumentProps{
-			Statements: &[]awsiam.PolicyStatement{awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
-				Actions: jsii.Strings("cloudwatch:DescribeAlarms"), Resources: jsii.Strings(arns...),
+		InlinePolicies: &map[string]awsiam.PolicyDocument{"sluice": awsiam.NewPolicyDocument(
+			&awsiam.PolicyDocumentProps{
+				Statements: &[]awsiam.PolicyStatement{awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
+					Actions: jsii.Strings("cloudwatch:DescribeAlarms"), Resources: jsii.Strings(arns...),
+				})},
 			})},
-		})},
 	})
 	for _, arn := range arns {
 		monitors = append(monitors, &awsappconfig.CfnEnvironment_MonitorsProperty{AlarmArn: jsii.String(arn),

@@ -254,11 +254,12 @@ func service(p *place, name string) *string {
 // policy returns an endpoint policy that lets this account take the given actions. The roles of the functions allow
 // less. The policy names the account in a condition, because gateway endpoints accept no principals but "*".
 func (n *network) policy(p *place, actions []string, resources ...string) awsiam.PolicyDocument {
-	return awsiam.NewPolicyDocument(&awsiam.PolicyDocumentProps{Statements: &[]awsiam.PolicyStatement{awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
-		Principals: &[]awsiam.IPrincipal{awsiam.NewAnyPrincipal()}, Actions: jsii.Strings(actions...),
-		Resources:  jsii.Strings(resources...),
-		Conditions: &map[string]any{"StringEquals": map[string]any{"aws:PrincipalAccount": p.names.Account}},
-	})}})
+	return awsiam.NewPolicyDocument(&awsiam.PolicyDocumentProps{Statements: &[]awsiam.PolicyStatement{
+		awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
+			Principals: &[]awsiam.IPrincipal{awsiam.NewAnyPrincipal()}, Actions: jsii.Strings(actions...),
+			Resources:  jsii.Strings(resources...),
+			Conditions: &map[string]any{"StringEquals": map[string]any{"aws:PrincipalAccount": p.names.Account}},
+		})}})
 }
 
 // callsCache reports whether a function calls the cache. Exactly these functions are in the VPC of a full cell.

@@ -29,7 +29,8 @@ func newTable(scope constructs.Construct, id, name string, props *awsdynamodb.Ta
 	props.BillingMode = awsdynamodb.BillingMode_PAY_PER_REQUEST
 	// AWS's own key: uses of it are on record, and it costs nothing
 	props.Encryption = awsdynamodb.TableEncryption_AWS_MANAGED
-	props.PointInTimeRecoverySpecification = &awsdynamodb.PointInTimeRecoverySpecification{PointInTimeRecoveryEnabled: jsii.Bool(true)}
+	props.PointInTimeRecoverySpecification = &awsdynamodb.PointInTimeRecoverySpecification{
+		PointInTimeRecoveryEnabled: jsii.Bool(true)}
 	props.DeletionProtection = jsii.Bool(true)
 	props.RemovalPolicy = keep
 	return awsdynamodb.NewTable(scope, &id, props)

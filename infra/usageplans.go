@@ -135,7 +135,8 @@ func (props *UsagePlansProps) rates() (map[string]rate, error) {
 		case sum.perSecond > 0:
 			all[p.ID] = sum.withHeadroom(headroom)
 			if all[p.ID].burst > math.MaxInt32 || all[p.ID].perSecond > math.MaxInt32 {
-				errs = append(errs, fmt.Errorf("plan %s: its tenants' limits together, %.0f/s and %.0f at once, exceed "+"what API Gateway accepts", p.ID, sum.perSecond, sum.burst))
+				errs = append(errs, fmt.Errorf("plan %s: its tenants' limits together, %.0f/s and %.0f at once, "+
+					"exceed "+"what API Gateway accepts", p.ID, sum.perSecond, sum.burst))
 			}
 		}
 	}

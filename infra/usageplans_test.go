@@ -22,7 +22,9 @@ var examplePlans = `plans:
       - { id: minute, tiers: [ { period: 1m, threshold: 60000 } ] }
       - { id: put, match: { methods: [PUT] }, tiers: [ { period: 1s, threshold: 1 } ] }
   - id: free
-    limits: [ { id: second, tiers: [ { period: 10s, threshold: 20 } ] }, { id: each, per: subject, tiers: [ { period: 1s, threshold: 1 } ] } ]
+    limits:
+      - { id: second, tiers: [ { period: 10s, threshold: 20 } ] }
+      - { id: each, per: subject, tiers: [ { period: 1s, threshold: 1 } ] }
   - id: slow
     limits: [ { id: leak, algorithm: leaky_bucket, rate: 5, period: 1s } ]
   - id: nobody
@@ -31,7 +33,8 @@ tenants:
   - { id: acme, plan: pro }
   - { id: initech, plan: pro, overrides: [ { id: burst, rate: 300, burst: 400 } ] }
   - { id: globex, plan: free }
-  - { id: umbrella, plan: slow, boosts: [ { id: leak, factor: 2, until: ` + time.Now().AddDate(0, 1, 0).UTC().Format(time.RFC3339) + ` } ] }
+  - { id: umbrella, plan: slow, boosts: [ { id: leak, factor: 2, until: ` +
+	time.Now().AddDate(0, 1, 0).UTC().Format(time.RFC3339) + ` } ] }
 `
 
 // apiWithMethods returns a stack with a REST API whose one method requires an API key or not.

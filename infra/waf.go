@@ -31,10 +31,11 @@ func newWAF(scope constructs.Construct, p *place) string {
 			Name: jsii.String("rate"), Priority: jsii.Number(0),
 			Action:           &awswafv2.CfnWebACL_RuleActionProperty{Block: map[string]any{}},
 			VisibilityConfig: visible(name + "-rate"),
-			Statement: &awswafv2.CfnWebACL_StatementProperty{RateBasedStatement: &awswafv2.CfnWebACL_RateBasedStatementProperty{
-				AggregateKeyType: jsii.String("IP"), Limit: jsii.Number(p.cell.WAF.Rate),
-				EvaluationWindowSec: jsii.Number(wafWindow),
-			}},
+			Statement: &awswafv2.CfnWebACL_StatementProperty{
+				RateBasedStatement: &awswafv2.CfnWebACL_RateBasedStatementProperty{
+					AggregateKeyType: jsii.String("IP"), Limit: jsii.Number(p.cell.WAF.Rate),
+					EvaluationWindowSec: jsii.Number(wafWindow),
+				}},
 		}},
 	})
 	for _, stage := range p.cell.WAF.Stages {

@@ -68,7 +68,8 @@ func writeTable(page string, measured io.Reader, figures []bench.Figure) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", page, err)
 	}
-	return os.WriteFile(page, text, 0o600) //nolint:gosec // the caller names the page, which is there and keeps its mode
+	// the caller names the page, which is there and keeps its mode
+	return os.WriteFile(page, text, 0o600) //nolint:gosec
 }
 
 func newTable(page []byte, measured io.Reader, figures []bench.Figure) ([]byte, error) {
@@ -171,7 +172,8 @@ func line(f *bench.Figure, r row) string {
 			*cell = unmeasured
 		}
 	}
-	return fmt.Sprintf("| `%s` | %s | %s | %s | %s | %s |\n", f.Name, r.measured, goalCell(f, r.measured), r.on, r.what, r.notes)
+	return fmt.Sprintf("| `%s` | %s | %s | %s | %s | %s |\n", f.Name, r.measured, goalCell(f, r.measured), r.on, r.what,
+		r.notes)
 }
 
 var numbers = regexp.MustCompile(`\d[\d,]*(?:\.\d+)?`)

@@ -299,7 +299,8 @@ func functionAlarm(
 	a := Alarm{Name: from.Metric, Target: target, Metrics: ownMetrics(d, from.Metric, cmp.Or(from.Stat, "SampleCount"),
 		dimensions),
 		Threshold: from.Above, OnSilence: from.Stat == "",
-		Period: 5 * minute, DatapointsToAlarm: 1, EvaluationPeriods: 1, TreatMissing: NotBreaching, Description: strings.ReplaceAll(from.Means, "`", "")}
+		Period: 5 * minute, DatapointsToAlarm: 1, EvaluationPeriods: 1, TreatMissing: NotBreaching,
+		Description: strings.ReplaceAll(from.Means, "`", "")}
 	if from.Silence {
 		a.Period, a.TreatMissing = grants.SilentAfter(f.Schedule), Breaching
 	}
@@ -307,14 +308,18 @@ func functionAlarm(
 }
 
 // sparseMetricAlarm returns an alarm on a metric that is written only if its value is not 0.
-func sparseMetricAlarm(d *config.Deployment, name, stat string, at []Dimension, period time.Duration, points int, means string) Alarm {
-	return Alarm{Name: name, Metrics: ownMetrics(d, name, stat, at), Period: period, DatapointsToAlarm: points, EvaluationPeriods: points, TreatMissing: NotBreaching, Description: means}
+func sparseMetricAlarm(d *config.Deployment, name, stat string, at []Dimension, period time.Duration, points int,
+	means string) Alarm {
+	return Alarm{Name: name, Metrics: ownMetrics(d, name, stat, at), Period: period, DatapointsToAlarm: points,
+		EvaluationPeriods: points, TreatMissing: NotBreaching, Description: means}
 }
 
 // queueAlarm returns the alarm of a queue that holds messages only if an operator has to look at them.
 func queueAlarm(name, physical, means string) Alarm {
-	return Alarm{Name: name, Period: minute, DatapointsToAlarm: 1, EvaluationPeriods: 1, TreatMissing: Ignore, Description: means,
-		Metrics: []Metric{{Namespace: "AWS/SQS", Name: "ApproximateNumberOfMessagesVisible", Stat: "Maximum", Dimensions: []Dimension{{"QueueName", physical}}}}}
+	return Alarm{Name: name, Period: minute, DatapointsToAlarm: 1, EvaluationPeriods: 1, TreatMissing: Ignore,
+		Description: means,
+		Metrics: []Metric{{Namespace: "AWS/SQS", Name: "ApproximateNumberOfMessagesVisible", Stat: "Maximum",
+			Dimensions: []Dimension{{"QueueName", physical}}}}}
 }
 
 func ownMetrics(d *config.Deployment, name, stat string, at []Dimension) []Metric {

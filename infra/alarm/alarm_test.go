@@ -155,10 +155,13 @@ func TestSomebodyWritesIt(t *testing.T) {
 	}
 
 	for what, spoil := range map[string]func(*alarm.Alarm){
-		"misspelt":                     func(a *alarm.Alarm) { a.Metrics[0].Name += "s" },
-		"of another namespace":         func(a *alarm.Alarm) { a.Metrics[0].Namespace = "AWS/Lambda" },
-		"of another function":          func(a *alarm.Alarm) { a.Metrics[0].Dimensions[1].Value = "sluice-a-1-ops" },
-		"of a function of nobody":      func(a *alarm.Alarm) { a.Metrics[0].Dimensions[1].Value = "sluice-a-1-limiter" },
+		"misspelt":             func(a *alarm.Alarm) { a.Metrics[0].Name += "s" },
+		"of another namespace": func(a *alarm.Alarm) { a.Metrics[0].Namespace = "AWS/Lambda" },
+		"of another function":  func(a *alarm.Alarm) { a.Metrics[0].Dimensions[1].Value = "sluice-a-1-ops" },
+		"of a function of nobody": func(a *alarm.Alarm) {
+			a.Metrics[0].Dimensions[1].Value =
+				"sluice-a-1-limiter"
+		},
 		"of another cell":              func(a *alarm.Alarm) { a.Metrics[0].Dimensions[0].Value = "us-1" },
 		"without a dimension":          func(a *alarm.Alarm) { a.Metrics[0].Dimensions = a.Metrics[0].Dimensions[1:] },
 		"by another statistic":         func(a *alarm.Alarm) { a.Metrics[0].Stat = "Average" },
@@ -220,21 +223,25 @@ func TestMissing(t *testing.T) {
 func TestBounds(t *testing.T) {
 	d := deployment(t)
 	for _, a := range every(d) {
-		if a.Period%time.Minute != 0 || a.Period*time.Duration(a.EvaluationPeriods) > 24*time.Hour || a.DatapointsToAlarm < 1 ||
+		if a.Period%time.Minute != 0 || a.Period*time.Duration(a.EvaluationPeriods) > 24*time.Hour ||
+			a.DatapointsToAlarm < 1 ||
 			a.DatapointsToAlarm > a.EvaluationPeriods {
 			t.Errorf("%s: %d of %d periods of %s", a.Name, a.DatapointsToAlarm, a.EvaluationPeriods, a.Period)
 		}
-		if a.Description == "" || strings.HasSuffix(a.Description, ".") || strings.Contains(a.Description, "`") || (len(a.Metrics) > 1) != (a.Expression != "") {
+		if a.Description == "" || strings.HasSuffix(a.Description, ".") || strings.Contains(a.Description, "`") ||
+			(len(a.Metrics) > 1) != (a.Expression != "") {
 			t.Errorf("%+v: its words, or its expression", a)
 		}
 	}
-	for name, above := range map[string]float64{"over_admission": 1.5, "iterator_age": 30_000, "propagation_seconds": 5, "config_stale": 0, "backstop_share": 1} {
+	for name, above := range map[string]float64{"over_admission": 1.5, "iterator_age": 30_000, "propagation_seconds": 5,
+		"config_stale": 0, "backstop_share": 1} {
 		if got := named(t, every(d), name).Threshold; got != above {
 			t.Errorf("%s rings above %v, want %v", name, got, above)
 		}
 	}
 	small, full := alarm.Cell(d, &d.Cells[0]), alarm.Cell(d, &d.Cells[1])
-	if named(t, small, alarm.LimiterErrors).Metrics[0].Name != "store_errors_dynamodb" || named(t, full, alarm.LimiterErrors).Metrics[0].Name != "store_errors_redis" {
+	if named(t, small, alarm.LimiterErrors).Metrics[0].Name != "store_errors_dynamodb" ||
+		named(t, full, alarm.LimiterErrors).Metrics[0].Name != "store_errors_redis" {
 		t.Error("the errors are of another store than the one that counts")
 	}
 	named(t, full, "failover")
@@ -254,7 +261,10 @@ func TestAllAreThere(t *testing.T) {
 				t.Errorf("%s of %s rings above something else", a.Metric, f.Name)
 			}
 		}
-		if f.Streams != nil && !slices.ContainsFunc(all, func(a alarm.Alarm) bool { return a.Name == "iterator_age" && a.Target == f.Name }) {
+		if f.Streams != nil && !slices.ContainsFunc(all, func(a alarm.Alarm) bool {
+			return a.Name == "iterator_age" &&
+				a.Target == f.Name
+		}) {
 			t.Errorf("nobody hears that %s is behind", f.Name)
 		}
 	}
@@ -384,7 +394,8 @@ func TestRunbooks(t *testing.T) {
 	found := strings.Join(runbooks(all, spoiled), "\n")
 	for _, want := range []string{
 		"the runbook gone is of no alarm", "no runbook for kept", "no runbook for leaked_pepper",
-		"forged_cell_documents.md has no # Forged", "drift.md has no ## When it is harmless", "failed.md has no # `failed`",
+		"forged_cell_documents.md has no # Forged", "drift.md has no ## When it is harmless",
+		"failed.md has no # `failed`",
 		"failed.md does not name the metric Approx",
 	} {
 		if !strings.Contains(found, want) {

@@ -53,8 +53,9 @@ var (
 	topics     = regexp.MustCompile(`^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}$`)
 	principals = regexp.MustCompile(`^arn:aws[a-z-]*:iam::([0-9]{12}):(?:role|user)/[!-~]{1,512}$`)
 	// alarm names without * and ?, which are wildcards in policies
-	alarmARNs  = regexp.MustCompile(`^arn:aws[a-z-]*:cloudwatch:([a-z0-9-]+):[0-9]{12}:alarm:[!-)+->@-~ ]{1,255}$`)
-	stageARNs  = regexp.MustCompile(`^arn:aws[a-z-]*:apigateway:([a-z0-9-]+)::/restapis/[a-z0-9]+/stages/[A-Za-z0-9_-]{1,128}$`)
+	alarmARNs = regexp.MustCompile(`^arn:aws[a-z-]*:cloudwatch:([a-z0-9-]+):[0-9]{12}:alarm:[!-)+->@-~ ]{1,255}$`)
+	stageARNs = regexp.MustCompile(`^arn:aws[a-z-]*:apigateway:([a-z0-9-]+)::/restapis/[a-z0-9]+/` +
+		`stages/[A-Za-z0-9_-]{1,128}$`)
 	httpStages = regexp.MustCompile(`^arn:aws[a-z-]*:apigateway:[a-z0-9-]*::/apis/`)
 	algorithms = regexp.MustCompile(`^((RS|PS|ES)(256|384|512)|EdDSA)$`)
 )
@@ -157,7 +158,9 @@ func (d *Deployment) checkDeadlines(c *checks) {
 			{"redis", cell.Deadlines.Redis, map[bool]string{true: "a small cell counts in DynamoDB alone: say " +
 				"profile: full"}[cell.Profile == Small]},
 			{"dynamodb", cell.Deadlines.DynamoDB, ""},
-			{"home", cell.Deadlines.Home, map[bool]string{true: "there is no other cell, and so no other home of quotas"}[len(d.Cells)+len(d.Retired) == 1]},
+			{"home", cell.Deadlines.Home,
+				map[bool]string{true: "there is no other cell, and so no other home of quotas"}[len(d.Cells)+
+					len(d.Retired) == 1]},
 		} {
 			switch {
 			case of.wait == 0: // the function's default
@@ -265,12 +268,14 @@ func (cell *Cell) checkProtection(c *checks, path string) {
 	for i, arn := range cell.WAF.Stages {
 		if m := httpStages.FindStringSubmatch(arn); m != nil {
 			c.problem(fmt.Sprintf("%s.waf.stages[%d]", path, i),
-				"%s is a stage of an HTTP or WebSocket API, which AWS WAF does not support: put CloudFront in "+"front of the API", configfile.Quote(arn))
+				"%s is a stage of an HTTP or WebSocket API, which AWS WAF does not support: put CloudFront in "+
+					"front of the API", configfile.Quote(arn))
 			return
 		}
 	}
 	c.texts(path+".waf.stages", cell.WAF.Stages,
-		"the ARN of a stage of a REST API in "+cell.Region+": arn:aws:apigateway:"+cell.Region+"::/restapis/ID/stages/NAME", here(stageARNs))
+		"the ARN of a stage of a REST API in "+cell.Region+": arn:aws:apigateway:"+cell.Region+
+			"::/restapis/ID/stages/NAME", here(stageARNs))
 }
 
 func (i *Issuer) check(c *checks, path string) {

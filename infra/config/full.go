@@ -200,7 +200,8 @@ func (d *Deployment) checkEgress(c *checks, cell *Cell, path string) {
 		return
 	}
 	if len(cell.Issuers) > 0 {
-		c.problem(path+".issuers", "their keys are on the internet, which the cell's VPC cannot reach: set "+"network: { egress: nat }")
+		c.problem(path+".issuers", "their keys are on the internet, which the cell's VPC cannot reach: set "+
+			"network: { egress: nat }")
 	}
 	elsewhere := ""
 	if d.Control.Region != cell.Region {

@@ -74,7 +74,8 @@ func TestFullProblems(t *testing.T) {
 			`cells[0].issuers: their keys are on the internet, which the cell's VPC cannot reach: set network: { ` +
 				`egress: nat }`},
 		"issuers and no way out of one": {full(issuer + ", network: { vpc: vpc-01234567, subnets: [subnet-01234567, " +
-			"subnet-89abcdef] }"), `cells[0].issuers: their keys are on the internet, which the cell's VPC cannot reach`},
+			"subnet-89abcdef] }"), `cells[0].issuers: their keys are on the internet, which the cell's VPC cannot ` +
+			`reach`},
 		"the control plane elsewhere": {with("", "  - { id: a, region: us-east-1, profile: full }\n"),
 			`cells[0]: the control plane's tables are in another region, to which there is no way out of the cell's ` +
 				`VPC: say network: { egress: nat }`},
@@ -162,10 +163,12 @@ const own = ", network: { vpc: vpc-01234567, subnets: [subnet-01234567, subnet-8
 // left.
 func TestGivenCache(t *testing.T) {
 	for cache, want := range map[string]config.Valkey{
-		"endpoint: 'a.example.com:6379', auth: iam, name: counters, user: Sluice-1, securityGroup: sg-0123456789abcdef0": {
+		"endpoint: 'a.example.com:6379', auth: iam, name: counters, user: Sluice-1, securityGroup: " +
+			"sg-0123456789abcdef0": {
 			Endpoint: "a.example.com:6379", Auth: "iam", Name: "counters", User: "Sluice-1",
 			SecurityGroup: "sg-0123456789abcdef0"},
-		"endpoint: 'a.example.com:6379', cluster: true, auth: secret, secret: team/login": {Endpoint: "a.example.com:6379", Cluster: true, Auth: "secret", Secret: "team/login"},
+		"endpoint: 'a.example.com:6379', cluster: true, auth: secret, secret: team/login": {
+			Endpoint: "a.example.com:6379", Cluster: true, Auth: "secret", Secret: "team/login"},
 		"endpoint: '[fd00::1]:6379', auth: none, tls: false": {Endpoint: "[fd00::1]:6379",
 			Auth: "none", PlainText: true},
 		"endpoint: 'localhost:1', auth: secret, secret: x, tls: false": {Endpoint: "localhost:1",
@@ -216,7 +219,8 @@ func TestGivenCacheProblems(t *testing.T) {
 		"two": {cell("auth: none, cluster: true, endpoint: 'a:6379,b:6379'"),
 			`cells[0].cache.endpoint: is not host:port`},
 		"no way to show": {cell("endpoint: 'a:6379'"),
-			`cells[0].cache.auth: is missing: say how functions authenticate to the cache, by one of iam, secret, none`},
+			`cells[0].cache.auth: is missing: say how functions authenticate to the cache, by one of iam, secret, ` +
+				`none`},
 		"another way": {cell("endpoint: 'a:6379', auth: password"),
 			`cells[0].cache.auth: "password" is not one of iam, secret, none`},
 		"iam without a name": {cell("endpoint: 'a:6379', auth: iam, user: u"),

@@ -93,7 +93,10 @@ cells:
     killSwitch: false
 retired: [ { id: us-0, region: us-west-2 } ]
 alarms: { set: all, topics: ["arn:aws:sns:us-east-1:123456789012:ops"] }
-operators: { principals: ["arn:aws:iam::123456789012:role/ci-*"], addresses: [203.0.113.7, "2001:db8::/32"], accessLogs: true }
+operators:
+  principals: ["arn:aws:iam::123456789012:role/ci-*"]
+  addresses: [203.0.113.7, "2001:db8::/32"]
+  accessLogs: true
 dashboards: true
 `
 
@@ -273,7 +276,8 @@ func TestReadProblems(t *testing.T) {
 				`own region only`},
 		"a topic's name": {least + "alarms: { topics: [ops] }\n",
 			`d.yaml:3:20: alarms.topics[0]: "ops" is not the ARN of a topic`},
-		"topics and address": {least + "alarms: { email: a@b.c, topics: ['arn:aws:sns:eu-west-1:123456789012:ops'] }\n", `d.yaml:3:18: alarms.email: cannot be combined with topics: subscribe the address to your topics instead`},
+		"topics and address": {least + "alarms: { email: a@b.c, topics: ['arn:aws:sns:eu-west-1:123456789012:ops'] }\n",
+			`d.yaml:3:18: alarms.email: cannot be combined with topics: subscribe the address to your topics instead`},
 		"alarms of nothing": {with("", "  - { id: a, region: eu-west-1, killSwitch: false, rollbackAlarms: "+
 			"['arn:aws:cloudwatch:eu-west-1:123456789012:alarm:x'] }\n"), `d.yaml:3:68: cells[0].rollbackAlarms: ` +
 			`need the kill switch, but killSwitch is false`},
@@ -397,7 +401,9 @@ func TestDocumentation(t *testing.T) {
 	if !strings.Contains(string(text), config.Confirmation(365)) {
 		t.Errorf("%s does not say how COMPLIANCE is confirmed", file)
 	}
-	_, err = config.Read("d.yaml", []byte("x: 1\nalarms: { x: 1 }\ncontrol: { x: 1, audit: { x: 1 } }\n"+"cells: [ { x: 1, issuers: [ { x: 1 } ], deadlines: { x: 1 }, waf: { x: 1 }, cache: { x: 1 }, network: { x: 1 }, attach: [ { x: 1 } ] } ]\nretired: [ { x: 1 } ]\noperators: { x: 1 }\n"))
+	_, err = config.Read("d.yaml", []byte("x: 1\nalarms: { x: 1 }\ncontrol: { x: 1, audit: { x: 1 } }\ncells: [ { x: "+
+		"1, issuers: [ { x: 1 } ], deadlines: { x: 1 }, waf: { x: 1 }, cache: { x: 1 }, network: { x: 1 }, attach: [ "+
+		"{ x: 1 } ] } ]\nretired: [ { x: 1 } ]\noperators: { x: 1 }\n"))
 	known := 0
 	for line := range strings.SplitSeq(fmt.Sprint(err), "\n") {
 		_, keys, _ := strings.Cut(line, "; known: ")

@@ -86,7 +86,8 @@ func newStack(app awscdk.App, d *config.Deployment, cell *config.Cell) error {
 // newAPI makes an API like any without Sluice: all of its methods lead to one service.
 func newAPI(scope constructs.Construct) awsapigateway.RestApi {
 	api := awsapigateway.NewRestApi(scope, jsii.String("Api"), &awsapigateway.RestApiProps{
-		CloudWatchRole: jsii.Bool(false), EndpointTypes: &[]awsapigateway.EndpointType{awsapigateway.EndpointType_REGIONAL},
+		CloudWatchRole: jsii.Bool(false), EndpointTypes: &[]awsapigateway.EndpointType{
+			awsapigateway.EndpointType_REGIONAL},
 		// This answers preflight requests. The attachment adds CORS headers to the answers that API Gateway gives by
 		// itself, and the service adds them to its own.
 		DefaultCorsPreflightOptions: &awsapigateway.CorsOptions{
