@@ -180,11 +180,11 @@ var numbers = regexp.MustCompile(`\d[\d,]*(?:\.\d+)?`)
 
 // goalCell is the goal, and whether one of the measured values misses it.
 func goalCell(f *bench.Figure, measured string) string {
-	if f.Goal == 0 && !f.None {
+	if f.Goal == 0 && !f.ZeroGoal {
 		return unmeasured
 	}
 	sign, missed := "≤ ", false
-	if f.Floor {
+	if f.MinimumGoal {
 		sign = "≥ "
 	}
 	value, _, _ := strings.Cut(measured, " ")
