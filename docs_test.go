@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// flat returns Go code without indentation, so that code of a function can be found in a page.
+// flat returns Go code without indentation, so that code inside a function can be compared with code on a page.
 func flat(code string) string {
 	lines := strings.Split(strings.TrimSpace(code), "\n")
 	for i := range lines {
@@ -19,8 +19,8 @@ func flat(code string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Guarantees that the Go code in docs/library.md is that of the examples, which compile and run, and that the page and
-// the comment of Behind list the same mappings.
+// Guarantees that the Go code in docs/library.md is copied from the examples, which compile and run, and that the page
+// lists the same header mappings as the comment of middleware.MappedHeaders.
 func TestLibraryPage(t *testing.T) {
 	page, err := os.ReadFile("docs/library.md")
 	if err != nil {
@@ -40,7 +40,7 @@ func TestLibraryPage(t *testing.T) {
 	}
 	for _, b := range blocks {
 		if !strings.Contains(examples.String(), flat(b[1])) {
-			t.Errorf("in no example:\n%s", b[1])
+			t.Errorf("docs/library.md has code that is in no example:\n%s", b[1])
 		}
 	}
 	source, err := os.ReadFile("middleware/behind.go")
@@ -60,8 +60,8 @@ func TestLibraryPage(t *testing.T) {
 	}
 }
 
-// Guarantees that the Go code of the README is that of a program in examples, which the tests of that module run, that
-// the README is short, and that it shows its pictures.
+// Guarantees that the Go code in README.md is copied from examples/nethttp, whose tests run it, that README.md has at
+// most 120 lines, and that it shows its pictures.
 func TestReadme(t *testing.T) {
 	page, err := os.ReadFile("README.md")
 	if err != nil {

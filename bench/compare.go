@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// contender is one limiter under load. Its counters are new, and used for one comparison only.
+// contender is one of the two limiters of a comparison. Its counters are new, and used for one comparison only.
 type contender struct {
 	name    string
 	keys    int
@@ -40,7 +40,8 @@ func (c *contender) goroutines() int {
 	return runtime.GOMAXPROCS(0)
 }
 
-// timing is how long one operation took, in ns. On n cores at once the processor time is n times the wall time.
+// timing is the duration of one operation, in ns. If n cores work at the same time, the processor time is n times the
+// wall time.
 type timing struct{ wall, processor float64 }
 
 // cores is how many cores the goroutines can use.
@@ -98,7 +99,7 @@ func (c *contender) verify(ops, admitted, limit int) error {
 	return nil
 }
 
-// load says how much is measured.
+// load configures how much a comparison measures.
 type load struct {
 	rounds int           // pairs of trials that count; odd, so that the median is one of them
 	trial  time.Duration // about how long one trial takes
@@ -126,7 +127,7 @@ func (l load) decisions() int {
 	return 1000
 }
 
-// comparison is what measuring two contenders gave: medians over the rounds that count.
+// comparison is the result of measuring two contenders: medians over the rounds that count.
 type comparison struct {
 	ratio        float64 // time of ours ÷ time of theirs, within a round
 	low, high    float64 // quartiles of the ratio

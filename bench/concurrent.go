@@ -28,8 +28,8 @@ const (
 	narrowShare   = 10
 )
 
-// crowd is many calls at once of one function.
-type crowd struct {
+// concurrentCallers is many callers that call one function at the same time.
+type concurrentCallers struct {
 	d            *deployment
 	f            *inProcess
 	wide, narrow [][]byte
@@ -40,12 +40,12 @@ type crowd struct {
 // tally is what came of calls.
 type tally struct{ wide, wideDenied, narrow, narrowAllowed, degraded atomic.Int64 }
 
-func newCrowd(pairs ...string) (*crowd, error) {
+func newCrowd(pairs ...string) (*concurrentCallers, error) {
 	d, err := deploy(tokentest.NewEC("one", elliptic.P256()), manyTenants, narrowTenants)
 	if err != nil {
 		return nil, err
 	}
-	c := &crowd{d: d}
+	c := &concurrentCallers{d: d}
 	if c.f, err = d.here(pairs...); err == nil {
 		c.wide, err = d.calls("wide", manyTenants)
 	}
@@ -64,7 +64,7 @@ func newCrowd(pairs ...string) (*crowd, error) {
 
 // connect has each caller on a connection of its own, as a server of requests has them. Callers that never wait for the
 // network would keep Go from looking at it, and Redis's answers would lie there.
-func (c *crowd) connect() error {
+func (c *concurrentCallers) connect() error {
 	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (c *crowd) connect() error {
 }
 
 // serve answers events until the connection ends. One that is not answered with a policy is answered with the error.
-func (c *crowd) serve(conn net.Conn) {
+func (c *concurrentCallers) serve(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	for {
 		event, err := receive(conn)
@@ -119,7 +119,7 @@ func receive(from io.Reader) ([]byte, error) {
 	return text, err
 }
 
-func (c *crowd) close() {
+func (c *concurrentCallers) close() {
 	for _, caller := range c.callers {
 		_ = caller.Close()
 	}
@@ -131,7 +131,7 @@ func (c *crowd) close() {
 
 // run has the callers call until the time has passed: each by itself with pauses of random lengths, or all at the same
 // moment, again and again. An error, or an answer that is none of the limiter's, ends it.
-func (c *crowd) run(length time.Duration, seed uint64, together bool) (*tally, error) {
+func (c *concurrentCallers) run(length time.Duration, seed uint64, together bool) (*tally, error) {
 	var t tally
 	errs := make([]error, len(c.callers))
 	var all sync.WaitGroup
@@ -174,7 +174,7 @@ var (
 )
 
 // one makes one call.
-func (c *crowd) one(t *tally, random *rand.Rand, caller net.Conn) error {
+func (c *concurrentCallers) one(t *tally, random *rand.Rand, caller net.Conn) error {
 	events, isNarrow := c.wide, random.IntN(narrowShare) == 0
 	if isNarrow {
 		events = c.narrow
@@ -211,7 +211,7 @@ func (c *crowd) one(t *tally, random *rand.Rand, caller net.Conn) error {
 
 // warmUp has every JWT seen and the connections made, and waits for the second to end, so that what follows is in other
 // lines of metrics. It returns the second that follows.
-func (c *crowd) warmUp(length time.Duration) (second int64, err error) {
+func (c *concurrentCallers) warmUp(length time.Duration) (second int64, err error) {
 	for _, events := range [][][]byte{c.wide, c.narrow} {
 		for _, event := range events {
 			if _, err := c.f.Invoke(context.Background(), event); err != nil {
@@ -232,7 +232,7 @@ func (c *crowd) warmUp(length time.Duration) (second int64, err error) {
 
 // told ends the function and checks that its metrics since the second are those of t. Where Redis was away, leases may
 // be lost.
-func (c *crowd) told(t *tally, second int64) (line, error) {
+func (c *concurrentCallers) told(t *tally, second int64) (line, error) {
 	if err := c.f.close(); err != nil && c.sum.degraded.Load() == 0 {
 		return line{}, err
 	}
@@ -244,7 +244,7 @@ func (c *crowd) told(t *tally, second int64) (line, error) {
 }
 
 // counted checks that Redis has counted each call that was admitted, and no other.
-func (c *crowd) counted() error {
+func (c *concurrentCallers) counted() error {
 	for _, of := range []struct {
 		word    string
 		tenants int
@@ -343,7 +343,7 @@ func means(leases bool) string {
 	return "without leases"
 }
 
-func (c *crowd) summary(t *tally, l *line, length time.Duration) string {
+func (c *concurrentCallers) summary(t *tally, l *line, length time.Duration) string {
 	calls := t.wide.Load() + t.narrow.Load()
 	var b strings.Builder
 	fmt.Fprintf(&b, "p50 %.3f ms, p99 %.2f ms, p99.9 %.2f ms; %.0f calls/s, denied %d of %d of narrow tenants and "+

@@ -41,36 +41,36 @@ func (c *cellStore) Commit(ctx context.Context, step cellconfig.Step) error {
 	return err
 }
 
-// asFar is a cell's table whose calls take as long as those of DynamoDB do in the same region, rather more than less.
-type asFar struct{ cellconfig.Store }
+// distantTable is a cell's table whose calls take about as long as DynamoDB's in the same region, or a little longer.
+type distantTable struct{ cellconfig.Store }
 
 const (
 	readAway  = 5 * time.Millisecond
 	writeAway = 25 * time.Millisecond // a transaction
 )
 
-func dynamoFar(s cellconfig.Store) cellconfig.Store { return asFar{s} }
+func dynamoFar(s cellconfig.Store) cellconfig.Store { return distantTable{s} }
 
 // Head implements [cellconfig.Table].
-func (s asFar) Head(ctx context.Context) (cellconfig.Head, error) {
+func (s distantTable) Head(ctx context.Context) (cellconfig.Head, error) {
 	<-time.After(readAway)
 	return s.Store.Head(ctx)
 }
 
 // Log implements [cellconfig.Table].
-func (s asFar) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry, error) {
+func (s distantTable) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry, error) {
 	<-time.After(readAway)
 	return s.Store.Log(ctx, after, upTo)
 }
 
 // Get implements [cellconfig.Table].
-func (s asFar) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+func (s distantTable) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
 	<-time.After(readAway)
 	return s.Store.Get(ctx, refs...)
 }
 
 // Commit implements [cellconfig.Store].
-func (s asFar) Commit(ctx context.Context, step cellconfig.Step) error {
+func (s distantTable) Commit(ctx context.Context, step cellconfig.Step) error {
 	<-time.After(writeAway)
 	return s.Store.Commit(ctx, step)
 }

@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// Figure is one number that the project promises, with its goal.
+// Figure is a measured number for which the project has a goal.
 type Figure struct {
-	Name   string
-	Unit   string
-	Goal   float64 // 0: none, unless None; only a figure that is read beside another one has none
-	None   bool    // the goal is 0
-	Floor  bool    // the goal is the least, not the most
-	Digits int     // after the point
-	Alone  bool    // it takes many minutes, or all of the machine: measured only if it is named
+	Name        string
+	Unit        string
+	Goal        float64 // 0 means that there is no goal, unless ZeroGoal is set
+	ZeroGoal    bool    // the goal is 0
+	MinimumGoal bool    // the goal is a minimum; otherwise it is a maximum
+	Digits      int     // digits after the decimal point
+	Alone       bool    // takes many minutes or the whole machine: measured only if it is named
 
-	// Measure takes the number. A short measurement only shows that it can be taken. An error means that the workload
-	// was not what it should be, so that there is no number.
+	// Measure measures the number. A short measurement only shows that the measurement works. An error means that the
+	// workload was not the intended one, so that there is no number.
 	Measure func(short bool) (Result, error)
 }
 
-// Result is a measured number, and what a reader should know beside it.
+// Result is a measured number with notes for the reader.
 type Result struct {
 	Value float64
 	Notes []string
@@ -45,22 +45,23 @@ func Figures() []Figure {
 		{Name: "memory_hot", Unit: "x", Goal: 1.2, Digits: 2, Measure: memoryKeysFigure(1, tiers[:1]...)},
 		{Name: "memory_bytes", Unit: "bytes/key", Goal: 110, Digits: 0, Measure: memoryBytesFigure(tiers[:1]...)},
 		{Name: "memory_bytes_3", Unit: "bytes/key", Goal: 150, Digits: 0, Measure: memoryBytesFigure(tiers[:]...)},
-		{Name: "pacer_acquires", Unit: "acquires/s", Goal: 20_000_000, Floor: true,
+		{Name: "pacer_acquires", Unit: "acquires/s", Goal: 20_000_000, MinimumGoal: true,
 			Measure: pacerFigure(acquiresPerSecond)},
 		{Name: "pacer_acquires_x", Unit: "x", Goal: 0.5, Digits: 2, Measure: pacerFigure(acquiresRatio)},
 		{Name: "pacer_waiters", Unit: "bytes/ticket", Goal: 100, Digits: 0, Measure: pacerTicketsFigure(ticketBytes)},
 		{Name: "pacer_cancel_ms", Unit: "ms", Goal: 100, Digits: 0, Measure: pacerTicketsFigure(cancelTime)},
 		{Name: "pacer_acquire_bytes", Unit: "bytes", Goal: 400, Digits: 0, Measure: pacerBlockedFigure},
 		{Name: "pacer_wake_p99_ms", Unit: "ms", Goal: 5, Digits: 2, Measure: pacerWakeFigure},
-		{Name: "pacer_over", Unit: "units", None: true, Measure: pacerSharedFigure(overLimit)},
-		{Name: "pacer_used_pct", Unit: "%", Goal: 99, Floor: true, Digits: 2, Measure: pacerSharedFigure(usedOfLimit)},
+		{Name: "pacer_over", Unit: "units", ZeroGoal: true, Measure: pacerSharedFigure(overLimit)},
+		{Name: "pacer_used_pct", Unit: "%", Goal: 99, MinimumGoal: true, Digits: 2,
+			Measure: pacerSharedFigure(usedOfLimit)},
 		{Name: "redis_3_limits", Unit: "x", Goal: 0.85, Digits: 2, Measure: redisFigure},
-		{Name: "redis_leased_hot_key", Unit: "x", Goal: 400, Floor: true, Digits: 0, Measure: redisHotFigure},
+		{Name: "redis_leased_hot_key", Unit: "x", Goal: 400, MinimumGoal: true, Digits: 0, Measure: redisHotFigure},
 		{Name: "lease_local_3", Unit: "x", Goal: 1.0, Digits: 2, Measure: leaseLocalFigure},
 		{Name: "shared_ops_per_s", Unit: "calls/s", Goal: 20, Digits: 1, Measure: workloadFigure(0, 1, storeOps)},
 		{Name: "shared_ops_per_s_binding", Unit: "calls/s", Goal: 75, Digits: 1,
 			Measure: workloadFigure(1, 4, storeOps)},
-		{Name: "shared_over", Unit: "units", None: true, Measure: workloadFigure(0, 4, over)},
+		{Name: "shared_over", Unit: "units", ZeroGoal: true, Measure: workloadFigure(0, 4, over)},
 		{Name: "shared_early_pct", Unit: "%", Goal: 1, Digits: 2, Measure: workloadFigure(1, 4, earlyPct)},
 		{Name: "shared_early_jump_pct", Unit: "%", Goal: 3, Digits: 2, Measure: jumpFigure},
 		{Name: "shared_short_pct", Unit: "%", Goal: 1, Digits: 2, Measure: workloadFigure(1, 4, shortPct)},
@@ -77,7 +78,7 @@ func Figures() []Figure {
 		{Name: "authorizer_p99_ms", Unit: "ms", Goal: 10, Digits: 2, Measure: concurrentFigure},
 		{Name: "authorizer_p99_paused_ms", Unit: "ms", Goal: 10, Digits: 2, Measure: pausedFigure},
 		{Name: "authorizer_zip_mb", Unit: "MB", Goal: 5, Digits: 1, Measure: zipFigure},
-		{Name: "simulate_lines_per_s", Unit: "lines/s", Goal: 300_000, Floor: true, Measure: simulateFigure},
+		{Name: "simulate_lines_per_s", Unit: "lines/s", Goal: 300_000, MinimumGoal: true, Measure: simulateFigure},
 		{Name: "small_cell_idle_usd", Unit: "USD/month", Goal: 5, Digits: 2, Measure: idleCostFigure},
 		{Name: "localstack_propagation_p99_s", Unit: "s", Goal: 5, Digits: 1, Measure: localStackFigure},
 		{Name: "synth_cold_s", Unit: "s", Goal: 180, Digits: 0, Measure: coldSynthFigure},
@@ -86,37 +87,37 @@ func Figures() []Figure {
 		{Name: "propagation_p99_s", Unit: "s", Goal: 5, Digits: 2, Measure: burstFigure(propagationP99)},
 		{Name: "propagation_publishes", Unit: "publishes", Goal: 60, Digits: 0, Measure: burstFigure(publishes)},
 		{Name: "reconcile_reads_per_item", Unit: "reads", Goal: 1, Digits: 3, Measure: reconcileFigure(readsPerItem)},
-		{Name: "reconcile_writes", Unit: "writes", None: true, Measure: reconcileFigure(reconcileWrites)},
+		{Name: "reconcile_writes", Unit: "writes", ZeroGoal: true, Measure: reconcileFigure(reconcileWrites)},
 		{Name: "quick_s", Unit: "s", Goal: 60, Alone: true, Measure: quickFigure},
 		{Name: "test_s", Unit: "s", Goal: 360, Alone: true, Measure: commandFigure("make", "test")},
 		{Name: "ci_s", Unit: "s", Goal: 1500, Alone: true, Measure: ciFigure},
 		{Name: "internal_folders", Unit: "folders", Goal: 11, Measure: internalFoldersFigure},
-		{Name: "long_lines", Unit: "lines", None: true, Measure: longLinesFigure},
+		{Name: "long_lines", Unit: "lines", ZeroGoal: true, Measure: longLinesFigure},
 		{Name: "product_lines", Unit: "lines", Measure: productLinesFigure},
 	}
 }
 
-func (f *Figure) goalless() bool { return f.Goal == 0 && !f.None }
+func (f *Figure) hasNoGoal() bool { return f.Goal == 0 && !f.ZeroGoal }
 
 // Met reports whether v reaches the goal.
 func (f *Figure) Met(v float64) bool {
 	switch {
-	case f.goalless():
+	case f.hasNoGoal():
 		return true
-	case f.Floor:
+	case f.MinimumGoal:
 		return v >= f.Goal
 	default:
 		return v <= f.Goal
 	}
 }
 
-// Line is the figure as it is printed: "figure NAME VALUE UNIT GOAL", or a remark where it has no goal.
+// Line returns the figure as it is printed: "figure NAME VALUE UNIT GOAL", or a comment if it has no goal.
 func (f *Figure) Line(v float64) string {
-	if f.goalless() {
+	if f.hasNoGoal() {
 		return fmt.Sprintf("# %s %.*f %s", f.Name, f.Digits, v, f.Unit)
 	}
 	sign := "<="
-	if f.Floor {
+	if f.MinimumGoal {
 		sign = ">="
 	}
 	goal := strconv.FormatFloat(f.Goal, 'f', -1, 64)

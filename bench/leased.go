@@ -14,21 +14,21 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 )
 
-// asked counts the calls of a store.
-type asked struct {
+// callCounter counts the calls of a store.
+type callCounter struct {
 	limit.Store
 	calls atomic.Int64
 }
 
-func (a *asked) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+func (a *callCounter) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	a.calls.Add(1)
 	return a.Store.Decide(ctx, req, now, d)
 }
 
 // leasing is a contender that decides by leases of a store, over a number of limits for each key. The store is asked
 // only for leases.
-func leasing(store limit.Store, keys int, with ...limit.Tier) (*contender, *asked, error) {
-	beneath := &asked{Store: store}
+func leasing(store limit.Store, keys int, with ...limit.Tier) (*contender, *callCounter, error) {
+	beneath := &callCounter{Store: store}
 	leases, err := lease.New(lease.Config{Store: beneath})
 	if err != nil {
 		return nil, nil, err
@@ -118,7 +118,7 @@ func leaseLocalFigure(short bool) (Result, error) {
 	return r, nil
 }
 
-func leasedAgainstMemory(keys int, l load) (c comparison, beneath *asked, err error) {
+func leasedAgainstMemory(keys int, l load) (c comparison, beneath *callCounter, err error) {
 	var pair [2]limit.Store
 	for i := range pair {
 		if pair[i], err = memory.New(memory.Config{}); err != nil {

@@ -228,11 +228,11 @@ func against(
 		ours.close()
 		return comparison{}, err
 	}
-	return contest(ours, theirs, l, workers, units)
+	return compareAndClose(ours, theirs, l, workers, units)
 }
 
-// contest compares two contenders with so many goroutines each, and closes them.
-func contest(ours, theirs *contender, l load, workers int, units int64) (comparison, error) {
+// compareAndClose compares two contenders, each with the given number of goroutines, and closes them.
+func compareAndClose(ours, theirs *contender, l load, workers int, units int64) (comparison, error) {
 	defer ours.close()
 	defer theirs.close()
 	ours.workers, theirs.workers = workers, workers
@@ -275,9 +275,9 @@ func memoryFigure(workers int, with ...limit.Tier) func(short bool) (Result, err
 	}
 }
 
-// farApart is a stride by which each key lies far from the one before it. It is a prime, so that all keys have their
-// turn.
-const farApart = 368_789
+// farStride is a stride between keys, so that each key lies far from the one before it. It is a prime, so that every
+// key is used.
+const farStride = 368_789
 
 // memoryKeysFigure measures our memory store with the given tiers against go-limiter's over a number of keys, on all
 // cores at once. If there are many keys, each lies far from the one before it, also in the order in which they were
@@ -299,9 +299,9 @@ func memoryKeysFigure(keys int, with ...limit.Tier) func(short bool) (Result, er
 			return r, err
 		}
 		if keys > memoryKeys {
-			ours.inTurn, theirs.inTurn = farApart, farApart
+			ours.inTurn, theirs.inTurn = farStride, farStride
 		}
-		c, err := contest(ours, theirs, l, 0, plenty)
+		c, err := compareAndClose(ours, theirs, l, 0, plenty)
 		if err != nil {
 			return r, err
 		}

@@ -82,7 +82,7 @@ func pacerFigure(value func(comparison) float64) func(short bool) (Result, error
 		if ours, err = pacerContender(); err != nil {
 			return r, err
 		}
-		c, err := contest(ours, rateWaitContender(), loadFor(short), 1, plenty)
+		c, err := compareAndClose(ours, rateWaitContender(), loadFor(short), 1, plenty)
 		if err != nil {
 			return r, err
 		}

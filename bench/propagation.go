@@ -19,12 +19,12 @@ import (
 
 const (
 	burstChanges   = 500
-	burstOperators = 10                    // who write at once
-	burstRequests  = 20 * time.Millisecond // between two requests of a cell: those poll
-	burstRate      = 77                    // that the tenants have after it
+	burstOperators = 10                    // operators that write at the same time
+	burstRequests  = 20 * time.Millisecond // between two requests of a cell; a request also polls the config table
+	burstRate      = 77                    // the tenants' rate after the burst
 )
 
-// burst is what a burst of changes took.
+// burst has the measured times and calls of a burst of changes.
 type burst struct {
 	// from before a change is written to the first request that is held to it, of all cells, ascending
 	took      []time.Duration

@@ -61,7 +61,8 @@ func newLogLoad(lines int, tenants bool) (*logLoad, error) {
 			user = fmt.Sprintf("tenant-%d", name)
 		}
 		fmt.Fprintf(&text, "10.%d.%d.%d - %s [%s] \"GET /v1/orders/%d/items?page=%d HTTP/1.1\" 200 %d "+
-			"\"https://shop.example/cart\" \"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko)\"\n",
+			"\"https://shop.example/cart\" \"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like "+
+			"Gecko)\"\n",
 			name>>16, name>>8&255, name&255, user, stamp, i%500, i%7, i%4000)
 		w := window{int64(second) / 60, name}
 		if counts[w]++; counts[w] > units {
@@ -89,7 +90,11 @@ func logPlans(tenants bool) string {
   - id: pro
     limits:
       - { id: per-minute, tiers: [ { period: 1m, threshold: %d } ] }
-      - { id: orders, match: { methods: [GET], pathPattern: "/v1/orders/**" }, algorithm: token_bucket, rate: 1000, period: 1s }
+      - id: orders
+        match: { methods: [GET], pathPattern: "/v1/orders/**" }
+        algorithm: token_bucket
+        rate: 1000
+        period: 1s
       - { id: monthly, quota: { units: 1000000000, every: month } }
 tenants:
 `, perTenant)

@@ -16,7 +16,8 @@ const megabyte = 1e6
 // zipFigure is the size of the authorizer's bundle for arm64, as `make lambdas` builds it.
 func zipFigure(bool) (Result, error) {
 	var r Result
-	cmd := exec.Command(filepath.Join(tree(), "scripts", "lambdas"), "authorizer") //nolint:gosec // a path of this repository, from no input
+	// a path of this repository, from no input
+	cmd := exec.Command(filepath.Join(tree(), "scripts", "lambdas"), "authorizer") //nolint:gosec
 	cmd.Env = append(os.Environ(), "PLANS=", "ISSUERS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return r, fmt.Errorf("scripts/lambdas authorizer: %w\n%s", err, out)

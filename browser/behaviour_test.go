@@ -21,7 +21,8 @@ func TestInspectFindsFaults(t *testing.T) {
 	const broken = `<!doctype html><html><head><link rel="icon" href="data:,"></head><body style="background:#fff">
 		<h1>One</h1><h3 id="a">Three</h3><div id="a" aria-labelledby="nowhere" style="width:2000px">wide</div>
 		<img src="data:,"><svg width="20" height="20"></svg><input><button></button><div role="meter">m</div>
-		<table><tr><td>cell</td></tr></table><p style="color:#999">pale</p><p style="font-size:9px">small</p></body></html>`
+		<table><tr><td>cell</td></tr></table><p style="color:#999">pale</p>
+		<p style="font-size:9px">small</p></body></html>`
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = w.Write([]byte(broken))
@@ -114,7 +115,8 @@ func TestLivePageSaysWhy(t *testing.T) {
 		"/2": "put-product 10s · globex|wait 2.0 s", "/3": "reason not known · globex|",
 	}
 	got := eval[map[string]string](p, `Object.fromEntries([...document.querySelectorAll('#denial-rows li')].map((e) =>
-		[e.querySelector('.req bdi').textContent, e.querySelector('.why').textContent + '|' + e.querySelector('.times small').textContent]))`)
+		[e.querySelector('.req bdi').textContent,
+			e.querySelector('.why').textContent + '|' + e.querySelector('.times small').textContent]))`)
 	if !maps.Equal(got, want) {
 		t.Errorf("the page says %q, want %q", got, want)
 	}

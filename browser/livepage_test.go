@@ -118,7 +118,8 @@ func (p *tab) compareBars(s *scene, window string) {
 	}
 	// Heights: the ratio of the coloured areas is the ratio of the counts.
 	drawn := eval[struct{ Allowed, Denied, Other float64 }](p, `(() => {
-		const sum = (s) => [...document.querySelectorAll('.bar-' + s)].reduce((n, b) => n + Number(b.getAttribute('height')), 0);
+		const sum = (s) => [...document.querySelectorAll('.bar-' + s)]
+			.reduce((n, b) => n + Number(b.getAttribute('height')), 0);
 		return { Allowed: sum('allowed'), Denied: sum('denied'), Other: sum('other') };
 	})()`)
 	allowed, denied := s.count(window, is(livepage.Allowed)), s.count(window, is(livepage.Limited, livepage.IPLimited))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,7 +84,8 @@ func newScene(t *testing.T) *scene {
 		{id: "globex", plan: "free", limits: free},
 		{id: "initech", plan: "free", limits: free, suspended: true},
 		{id: hostile, plan: "free", limits: free},
-		{id: "a-tenant-whose-name-is-as-long-as-a-name-may-be-and-has-no-place-to-break-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", plan: "free", limits: free},
+		{id: "a-tenant-whose-name-is-as-long-as-a-name-may-be-and-has-no-place-to-break-" + strings.Repeat("x", 51),
+			plan: "free", limits: free},
 	}
 	s.paths = [2]string{"/<b>bold</b>", "/v1/reports/" + hostile}
 	return s

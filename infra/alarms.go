@@ -15,24 +15,26 @@ import (
 	"github.com/sluicelimits/sluice/infra/config"
 )
 
-// Runbooks is where each alarm's description says what to do: Runbooks, its name, and ".md".
+// Runbooks is the URL of the folder of the runbooks. The description of each alarm ends with the URL of its runbook:
+// Runbooks, the alarm's name, and ".md".
 const Runbooks = "https://github.com/sluicelimits/sluice/blob/main/docs/runbooks/"
 
-// newAlarms makes the place's alarms, and the topic on which they are heard. They need nothing but names.
+// newAlarms makes the alarms of a cell or of the control plane, and the topic to which they publish. They refer to
+// other resources by name only, so no other resource has to exist before them.
 func newAlarms(scope constructs.Construct, p *place) constructs.Construct {
 	own := constructs.NewConstruct(scope, jsii.String("Alarms"))
 	all := alarm.Control(p.deployment)
 	if p.cell != nil {
 		all = alarm.Cell(p.deployment, p.cell)
 	}
-	heard := p.heard(own)
+	actions := p.alarmActions(own)
 	for i := range all {
-		p.alarm(own, &all[i], heard)
+		p.newAlarm(own, &all[i], actions)
 	}
 	return own
 }
 
-// alarmName is the name of an alarm of this place.
+// alarmName returns the name in AWS of an alarm.
 func (p *place) alarmName(name, of string) string {
 	if p.cell != nil {
 		return p.names.CellAlarm(p.cell.ID, name, of)
@@ -40,20 +42,21 @@ func (p *place) alarmName(name, of string) string {
 	return p.names.ControlAlarm(name, of)
 }
 
-// alarm makes one. It speaks when it begins and when it is over.
-func (p *place) alarm(scope constructs.Construct, a *alarm.Alarm, heard *[]any) {
+// newAlarm makes one alarm. It notifies the actions when it begins to ring and when it stops.
+func (p *place) newAlarm(scope constructs.Construct, a *alarm.Alarm, actions *[]any) {
 	id := a.Name
-	if a.Of != "" {
-		id += "-" + a.Of
+	if a.Target != "" {
+		id += "-" + a.Target
 	}
 	props := &awscloudwatch.CfnAlarmProps{
-		AlarmName:        jsii.String(p.alarmName(a.Name, a.Of)),
-		AlarmDescription: jsii.String(strings.ToUpper(a.Means[:1]) + a.Means[1:] + ". " + Runbooks + a.Name + ".md"),
-		Threshold:        jsii.Number(a.Above), ComparisonOperator: jsii.String("GreaterThanThreshold"),
-		EvaluationPeriods: jsii.Number(a.Within), DatapointsToAlarm: jsii.Number(a.Points),
-		TreatMissingData: jsii.String(string(a.Missing)), AlarmActions: heard, OkActions: heard,
+		AlarmName: jsii.String(p.alarmName(a.Name, a.Target)),
+		AlarmDescription: jsii.String(strings.ToUpper(a.Description[:1]) + a.Description[1:] + ". " + Runbooks +
+			a.Name + ".md"),
+		Threshold: jsii.Number(a.Threshold), ComparisonOperator: jsii.String("GreaterThanThreshold"),
+		EvaluationPeriods: jsii.Number(a.EvaluationPeriods), DatapointsToAlarm: jsii.Number(a.DatapointsToAlarm),
+		TreatMissingData: jsii.String(string(a.TreatMissing)), AlarmActions: actions, OkActions: actions,
 	}
-	if a.Unheard {
+	if a.OnSilence {
 		props.Threshold, props.ComparisonOperator = jsii.Number(1), jsii.String("LessThanThreshold")
 	}
 	if a.Expression == "" {
@@ -66,13 +69,14 @@ func (p *place) alarm(scope constructs.Construct, a *alarm.Alarm, heard *[]any) 
 			props.Statistic = &m.Stat
 		}
 	} else {
-		props.Metrics = queries(a)
+		props.Metrics = metricQueries(a)
 	}
 	awscloudwatch.NewCfnAlarm(scope, &id, props)
 }
 
-// queries are the metrics of an expression, and the expression itself, whose value is alarming.
-func queries(a *alarm.Alarm) []any {
+// metricQueries returns the metrics of an alarm's expression, and the expression itself, whose value the alarm compares
+// with its threshold.
+func metricQueries(a *alarm.Alarm) []any {
 	all := []any{&awscloudwatch.CfnAlarm_MetricDataQueryProperty{
 		Id: jsii.String("alarming"), Expression: &a.Expression, Label: &a.Name, ReturnData: jsii.Bool(true),
 	}}
@@ -97,9 +101,9 @@ func dimensionsOf(m *alarm.Metric) []any {
 	return all
 }
 
-// heard are the topics on which the place's alarms are heard; none where nobody wants to. A cell beside the control
-// plane has no topic of its own, and needs nothing of the control plane's stack but the name.
-func (p *place) heard(scope constructs.Construct) *[]any {
+// alarmActions returns the topics to which the alarms publish, or nil if the deployment names neither topics nor an
+// address. A cell in the control plane's region uses the control plane's topic, which it knows by its name.
+func (p *place) alarmActions(scope constructs.Construct) *[]any {
 	a, region := &p.deployment.Alarms, p.region()
 	switch {
 	case len(a.Topics) > 0:
@@ -112,22 +116,22 @@ func (p *place) heard(scope constructs.Construct) *[]any {
 	return &[]any{p.alarmTopic(scope, a.Email)}
 }
 
-// alarmTopic makes the topic, with a key: AWS's own key for topics does not let CloudWatch in, and an alarm would be
-// lost without a word. Assumption: alarm-topics.
+// alarmTopic makes the topic and a KMS key for it. AWS's own key for topics does not admit CloudWatch, and an alarm
+// would be lost without any error. Assumption: alarm-topics.
 func (p *place) alarmTopic(scope constructs.Construct, email string) *string {
 	alarms := p.names.ARN("cloudwatch", p.region(), "alarm:"+p.alarmName("*", ""))
 	cloudWatch := &[]awsiam.IPrincipal{awsiam.NewServicePrincipal(jsii.String("cloudwatch.amazonaws.com"), nil)}
-	if p.cell == nil { // and the cells beside it, whose names begin alike
+	if p.cell == nil { // also for the alarms of cells in this region: their names have the same prefix
 		alarms = p.names.ARN("cloudwatch", p.region(), "alarm:"+p.names.Prefix+"-*")
 	}
 	key := awskms.NewKey(scope, jsii.String("Key"), &awskms.KeyProps{
 		Description: jsii.String("Sluice: " + p.name(config.AlarmTopic)), EnableKeyRotation: jsii.Bool(true),
-		RemovalPolicy: awscdk.RemovalPolicy_DESTROY, // nothing that it encrypts is kept
+		RemovalPolicy: awscdk.RemovalPolicy_DESTROY, // it encrypts messages on their way only
 	})
 	key.AddToResourcePolicy(awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
 		Sid: jsii.String("AlarmsAreHeard"), Principals: cloudWatch, Actions: jsii.Strings("kms:Decrypt",
 			"kms:GenerateDataKey"),
-		Resources:  jsii.Strings("*"), // this key: it is its policy
+		Resources:  jsii.Strings("*"), // in a key's policy, "*" is this key
 		Conditions: &map[string]any{"ArnLike": map[string]any{"aws:SourceArn": alarms}},
 	}), nil)
 	name := p.name(config.AlarmTopic)
@@ -144,14 +148,14 @@ func (p *place) alarmTopic(scope constructs.Construct, email string) *string {
 				Resources:  &[]*string{&arn},
 				Conditions: &map[string]any{"ArnLike": map[string]any{"aws:SourceArn": alarms}},
 			}),
-			neverInClear(arn),
+			denyUnencryptedPublish(arn),
 		}}),
 	})
 	return topic.Ref()
 }
 
-// neverInClear denies to publish other than by TLS.
-func neverInClear(topic string) awsiam.PolicyStatement {
+// denyUnencryptedPublish denies publishing without TLS.
+func denyUnencryptedPublish(topic string) awsiam.PolicyStatement {
 	return awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
 		Sid: jsii.String("NeverInClear"), Effect: awsiam.Effect_DENY,
 		Principals: &[]awsiam.IPrincipal{awsiam.NewAnyPrincipal()},

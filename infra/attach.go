@@ -17,23 +17,23 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// Attachment is Sluice's authorizer in front of one API. It covers every route of the API that is in the stack when
-// templates are made, those added later too, and refuses a stack in which one is not covered: [AttachREST],
-// [AttachHTTP] and [AttachWebSocket] say which.
+// Attachment is Sluice's authorizer in front of one API. [AttachREST], [AttachHTTP] and [AttachWebSocket] make it. It
+// puts the authorizer on every route of the API that is in the stack when CDK makes the template, including routes that
+// are added later. If a route cannot have the authorizer, CDK refuses the stack.
 //
-// The routes of an API that is only named by its id are elsewhere, and no construct can change them: Attachment then
-// makes the authorizer, what it needs, and an output with its id, and docs/attach.md has the two commands that put it
-// on a route.
+// If the API is only imported by its id, its routes are elsewhere, and no construct can change them. Attachment then
+// makes only the authorizer, the permission to invoke the function, and an output with the authorizer's id.
+// docs/attach.md has the two commands that put the authorizer on a route.
 type Attachment struct {
 	Construct constructs.Construct
 
-	AuthorizerID  *string // a token
-	AuthorizerARN *string // the one source that may invoke the function for this authorizer; a token
+	AuthorizerID  *string // a CDK token
+	AuthorizerARN *string // the only source that may invoke the function for this authorizer; a CDK token
 }
 
-// mapped are the headers in which middleware.Behind(middleware.MappedHeaders) finds a decision, and the members of the
-// authorizer's context that they are overwritten with.
-var mapped = map[string]string{
+// contextMembers maps the headers that tell a backend of the decision to the members of the authorizer's context from
+// which API Gateway fills them. middleware.Behind(middleware.MappedHeaders) reads the headers.
+var contextMembers = map[string]string{
 	callerHeader:                "caller",
 	"x-sluice-limit":            "rateLimitLimit",
 	"x-sluice-remaining":        "rateLimitRemaining",
@@ -46,29 +46,30 @@ var mapped = map[string]string{
 
 const (
 	callerHeader = "x-sluice-caller"
-	// in callerHeader where no authorizer was asked: no decision, so the middleware lets nobody through
-	nobody = "none"
+	// noDecision is the value of callerHeader on routes without the authorizer. The middleware denies such requests,
+	// because there is no decision about them.
+	noDecision = "none"
 )
 
-// ExposedHeaders are those of answers that browsers must be allowed to show to scripts, for an API's own setting of
-// CORS.
+// ExposedHeaders returns the names of the response headers that CORS must expose, so that scripts in browsers can read
+// them. Add them to the CORS setting of an API that Sluice does not change.
 func ExposedHeaders() []string { return strings.Split(answer.ExposeHeaders, ", ") }
 
-// cover puts the authorizer on what is in an API's stack. CDK calls it when the stack is made into a template, and asks
-// it for what is wrong then.
+// cover puts the authorizer on the routes in an API's stack. CDK calls Visit when it makes the template, and asks
+// Validate for problems afterwards.
 type cover struct {
 	stack    awscdk.Stack
-	api      any    // the API's id, resolved
-	function string // its ARN, resolved, as JSON
+	api      any    // the API's id as it will be in the template
+	function string // the authorizer function's ARN as it will be in the template, as JSON
 	except   []string
-	what     func(all []constructs.IConstruct) // does it
+	visitAll func(all []constructs.IConstruct) // puts the authorizer on the constructs of the stack
 
-	found    map[string]bool // of except
-	covered  int
+	found    map[string]bool // entries of except that name a route of the API
+	covered  int             // how many routes have the authorizer
 	problems []string
 }
 
-// attach makes what all kinds of APIs have in common. api is in the same stack, or imported into it.
+// attach makes what all kinds of APIs have in common. The error says that the API is in another stack.
 func attach(
 	scope constructs.Construct, id string, api constructs.IConstruct, function awslambda.IFunction, apiID *string,
 	except []string,
@@ -76,8 +77,8 @@ func attach(
 	own := constructs.NewConstruct(scope, &id)
 	c := &cover{stack: awscdk.Stack_Of(own), except: except, found: make(map[string]bool)}
 	if of := awscdk.Stack_Of(api); *of.Node().Addr() != *c.stack.Node().Addr() {
-		return nil, nil, fmt.Errorf("the API is in the stack %s, and it is attached to in %s: use its stack, where "+
-			"its routes are", *of.StackName(), *c.stack.StackName())
+		return nil, nil, fmt.Errorf("the API is in the stack %s, and the attachment in the stack %s: make the "+
+			"attachment in the API's stack, "+"where its routes are", *of.StackName(), *c.stack.StackName())
 	}
 	c.api, c.function = c.stack.Resolve(apiID), asJSON(c.stack.Resolve(function.FunctionArn()))
 	awscdk.Aspects_Of(c.stack).Add(c, nil)
@@ -85,16 +86,17 @@ func attach(
 	return own, c, nil
 }
 
-// Visit implements awscdk.IAspect. The stack is the first that CDK shows, and all is done then.
+// Visit implements awscdk.IAspect. CDK visits the stack before all constructs in it, and Visit does all of its work
+// then.
 func (c *cover) Visit(node constructs.IConstruct) {
 	if *node.Node().Addr() != *c.stack.Node().Addr() {
 		return
 	}
 	c.covered, c.problems = 0, nil
-	c.what(*c.stack.Node().FindAll(constructs.ConstructOrder_PREORDER))
+	c.visitAll(*c.stack.Node().FindAll(constructs.ConstructOrder_PREORDER))
 	for _, name := range c.except {
 		if !c.found[name] {
-			c.problem("Except names %s, which the API has not", name)
+			c.problem("Except names %s, but the API has no such route", name)
 		}
 	}
 }
@@ -106,32 +108,32 @@ func (c *cover) problem(format string, args ...any) {
 	c.problems = append(c.problems, fmt.Sprintf(format, args...))
 }
 
-// of reports whether a property names the API.
-func (c *cover) of(apiID *string) bool {
+// isOfAPI reports whether a property holds the id of the API.
+func (c *cover) isOfAPI(apiID *string) bool {
 	return apiID != nil && reflect.DeepEqual(c.stack.Resolve(apiID), c.api)
 }
 
-// resolved is a property as it will be in the template; nil where it is not there.
+// resolved returns a property as it will be in the template, or nil if it is not set.
 func (c *cover) resolved(v any) any { return resolved(c.stack, v) }
 
 func resolved(stack awscdk.Stack, v any) any {
-	if none(v) {
+	if isNil(v) {
 		return nil
 	}
 	return stack.Resolve(v)
 }
 
-// text is one that is plain text; "" where it is not there or not that.
-func (c *cover) text(v any) string {
+// plainText returns a property that is a plain string in the template, and "" for any other one.
+func (c *cover) plainText(v any) string {
 	s, _ := c.resolved(v).(string)
 	return s
 }
 
-func none(v any) bool {
+func isNil(v any) bool {
 	return v == nil || reflect.ValueOf(v).Kind() == reflect.Pointer && reflect.ValueOf(v).IsNil()
 }
 
-// excepted reports whether a route is to be left alone.
+// excepted reports whether Except names a route.
 func (c *cover) excepted(name string) bool {
 	if slices.Contains(c.except, name) {
 		c.found[name] = true
@@ -140,44 +142,47 @@ func (c *cover) excepted(name string) bool {
 	return false
 }
 
-// authorize decides about one route: true puts the authorizer on it. kind and authorizer are what it has.
+// authorize decides about one route, and reports whether it gets the authorizer. kind and authorizer are the route's
+// present authorization type and authorizer.
 func (c *cover) authorize(name, kind string, authorizer any, own *string) bool {
 	switch {
 	case c.excepted(name):
 		return false
 	case kind == "CUSTOM" && reflect.DeepEqual(c.resolved(authorizer), c.resolved(own)):
 	case kind != "" && kind != "NONE":
-		c.problem("%s already has an authorizer (%s): take it off, or leave the route alone by Except", name, kind)
+		c.problem("%s already has an authorizer (%s): remove that authorizer, or name the route in Except", name, kind)
 		return false
 	}
 	c.covered++
 	return true
 }
 
-// invokedBy refuses another authorizer with our function: answers to one may be cached, or tell of no address.
-func (c *cover) invokedBy(path string, uri any) {
+// refuseOtherAuthorizer reports a problem if another authorizer of the API invokes Sluice's function. API Gateway may
+// cache its results, or pass it no client address.
+func (c *cover) refuseOtherAuthorizer(path string, uri any) {
 	if strings.Contains(asJSON(c.resolved(uri)), strings.Trim(c.function, `"`)) {
-		c.problem("%s is another authorizer with Sluice's function: of type TOKEN it sees no address and no route, "+
-			"so ipLimits, per: ip and anonymousPlan would not hold; attach instead", path)
+		c.problem("%s is another authorizer that invokes Sluice's function. An authorizer of type TOKEN sees "+
+			"neither the "+"client's address nor the route, so ipLimits, per: ip and anonymousPlan would not hold: "+
+			"remove it", path)
 	}
 }
 
 func asJSON(v any) string {
 	b, err := json.Marshal(v)
-	if err != nil { // not reached: it came from a template
+	if err != nil { // not reached: the value came from a template
 		return err.Error()
 	}
 	return string(b)
 }
 
-// invoke is the URI by which API Gateway invokes the function.
-func invoke(s awscdk.Stack, function awslambda.IFunction) *string {
+// invocationURI returns the URI by which API Gateway invokes a function.
+func invocationURI(s awscdk.Stack, function awslambda.IFunction) *string {
 	return jsii.String("arn:" + *s.Partition() + ":apigateway:" + *s.Region() + ":lambda:path/2015-03-31/functions/" +
 		*function.FunctionArn() + "/invocations")
 }
 
-// permit lets exactly one authorizer invoke the function.
-func permit(own constructs.Construct, function awslambda.IFunction, apiID, authorizerID *string) *Attachment {
+// allowInvocation lets exactly one authorizer invoke the function.
+func allowInvocation(own constructs.Construct, function awslambda.IFunction, apiID, authorizerID *string) *Attachment {
 	arn := awscdk.Stack_Of(own).FormatArn(&awscdk.ArnComponents{Service: jsii.String("execute-api"), Resource: apiID,
 		ResourceName: jsii.String("authorizers/" + *authorizerID)})
 	awslambda.NewCfnPermission(own, jsii.String("MayInvoke"), &awslambda.CfnPermissionProps{
@@ -187,28 +192,25 @@ func permit(own constructs.Construct, function awslambda.IFunction, apiID, autho
 	return &Attachment{Construct: own, AuthorizerID: authorizerID, AuthorizerARN: arn}
 }
 
-// given refuses props without what is required.
-func given(api, function any) error {
-	none := func(v any) bool {
-		return v == nil || reflect.ValueOf(v).Kind() == reflect.Pointer && reflect.ValueOf(v).IsNil()
-	}
+// checkRequired returns an error if a required property is missing.
+func checkRequired(api, function any) error {
 	switch {
-	case none(api):
-		return errors.New("no API is given")
-	case none(function):
-		return errors.New("no Authorizer is given: the Authorizer of a Cell, or its function by ARN")
+	case isNil(api):
+		return errors.New("API is missing")
+	case isNil(function):
+		return errors.New("Authorizer is missing: give the Authorizer of a Cell, or that function imported by its ARN")
 	}
 	return nil
 }
 
-// byHand is the output of an attachment to an API whose routes are elsewhere.
-func byHand(own constructs.Construct, authorizerID *string, what string) {
+// outputAuthorizerID adds an output with the authorizer's id, for an API whose routes are in no stack of the app.
+func outputAuthorizerID(own constructs.Construct, authorizerID *string, what string) {
 	awscdk.NewCfnOutput(own, jsii.String("AuthorizerId"), &awscdk.CfnOutputProps{Value: authorizerID,
 		Description: &what})
 }
 
-// Synth makes the templates of an app. Where CDK panics, as it does in Go, the error has what it says, and of what
-// attachments refuse a line each.
+// Synth makes the templates of an app. CDK reports errors in Go by panicking. Synth turns a panic into an error. If
+// constructs refused the app, the error has one line for each problem.
 func Synth(app awscdk.App) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -228,8 +230,8 @@ func Synth(app awscdk.App) (err error) {
 	return nil
 }
 
-// escaped is a key that is one step of the path of a property override, whatever dots it has.
-func escaped(key string) string { return strings.ReplaceAll(key, ".", `\.`) }
+// escapeKey escapes the dots in a key, so that a property override takes it as one step of its path.
+func escapeKey(key string) string { return strings.ReplaceAll(key, ".", `\.`) }
 
-// sorted are the names of mapped.
-func sorted() []string { return slices.Sorted(maps.Keys(mapped)) }
+// headerNames returns the keys of contextMembers in order.
+func headerNames() []string { return slices.Sorted(maps.Keys(contextMembers)) }

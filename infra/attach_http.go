@@ -12,38 +12,41 @@ import (
 	"github.com/aws/jsii-runtime-go"
 )
 
-// AttachHTTPProps say which HTTP API, and how.
+// AttachHTTPProps are the parameters of [AttachHTTP].
 type AttachHTTPProps struct {
-	API        apis.IHttpApi       // required: made in this stack, or imported into it
-	Authorizer awslambda.IFunction // required: the Authorizer of a Cell, or that function by ARN
+	API        apis.IHttpApi       // required; made in this stack, or imported into it
+	Authorizer awslambda.IFunction // required; the Authorizer of a Cell, or that function imported by its ARN
 
-	// Except are keys of routes that are left as they are, as "GET /healthz" each: anybody may call them, unless they
-	// have an authorizer of their own. One to HTTP_PROXY has an integration of its own, in which no client passes for
-	// one with a decision.
+	// Except lists the keys of routes that stay as they are, such as "GET /healthz". Anybody may call such a route,
+	// unless it has an authorizer of its own. If such a route leads to HTTP_PROXY, it needs an integration of its own:
+	// there the header x-sluice-caller is overwritten, so that no client can forge a decision.
 	Except []string
 
-	// NoMapping leaves the requests to services behind HTTP_PROXY without the x-sluice-… headers, which the middleware
-	// in them reads.
+	// NoMapping leaves out the x-sluice-… headers in requests to services behind HTTP_PROXY. The middleware in these
+	// services reads the decision from them.
 	NoMapping bool
 
-	// PassDenials lets denials through to the middleware in the backend, which gives the true 429s: the one way on an
-	// HTTP API, whose own answer to a denial is a 403. It is an open door to a backend without the middleware: see
-	// docs/attach.md for the order of steps. Where the function is made in this stack its SLUICE_PASS_DENIALS gets the
-	// API's id; else, and for a Cell of another stack, the id belongs into the cell's passDenials in the deployment
-	// file, which is not seen from here. Refused with a route whose backend cannot have the middleware: one to an AWS
-	// service, or to HTTP_PROXY with NoMapping.
+	// PassDenials passes denied requests on to the backend, where the middleware answers 429. An HTTP API cannot do
+	// that by itself: it answers a denial with 403. A backend without the middleware would serve the denied requests,
+	// so follow the order of steps in docs/attach.md. If the function is made in this stack, the API's id is added to
+	// its SLUICE_PASS_DENIALS. Otherwise add the id to the cell's passDenials in the deployment file; this construct
+	// cannot see whether it is there. Refused if a route leads to a backend that cannot have the middleware: an AWS
+	// service, or HTTP_PROXY with NoMapping.
 	PassDenials bool
 }
 
-// AttachHTTP puts Sluice in front of an HTTP API: a REQUEST authorizer with payload 2.0 and simple responses, without
-// identity source, whose results are not cached, on every route; the mapping of its decision to services behind
-// HTTP_PROXY; and its headers among those that the API's CORS exposes, where it has a setting of CORS.
+// AttachHTTP puts Sluice in front of an HTTP API:
 //
-// The error says what of the props is wrong. Refused when the template is made, by one line each: a route that has an
-// authorizer already, an exception that there is no such route for, an API without routes.
+//   - an authorizer of type REQUEST on every route, with payload format 2.0, simple responses and no identity source;
+//     its results are not cached
+//   - headers with the decision, in requests to services behind HTTP_PROXY
+//   - Sluice's headers among those that the API's CORS setting exposes, if it has such a setting
+//
+// The error says what is wrong with the props. The template is refused, with one line for each problem, if a route
+// already has an authorizer, if Except names a route that does not exist, or if the API has no route.
 func AttachHTTP(scope constructs.Construct, id string, props *AttachHTTPProps) (a *Attachment, err error) {
-	defer recovered(id, &err)
-	if err := given(props.API, props.Authorizer); err != nil {
+	defer recoverError(id, &err)
+	if err := checkRequired(props.API, props.Authorizer); err != nil {
 		return nil, fmt.Errorf("%s: %w", id, err)
 	}
 	if l1, ok := props.API.Node().DefaultChild().(apis.CfnApi); ok && (l1.Body() != nil || l1.BodyS3Location() != nil) {
@@ -55,118 +58,119 @@ func AttachHTTP(scope constructs.Construct, id string, props *AttachHTTPProps) (
 	}
 	authorizer := apis.NewCfnAuthorizer(own, jsii.String("Authorizer"), &apis.CfnAuthorizerProps{
 		ApiId: props.API.ApiId(), Name: jsii.String("sluice"), AuthorizerType: jsii.String("REQUEST"),
-		AuthorizerUri:                  invoke(c.stack, props.Authorizer),
+		AuthorizerUri:                  invocationURI(c.stack, props.Authorizer),
 		AuthorizerPayloadFormatVersion: jsii.String("2.0"), EnableSimpleResponses: jsii.Bool(true),
-		AuthorizerResultTtlInSeconds: jsii.Number(0), // an answer is about one call. Assumption: cache-off.
+		AuthorizerResultTtlInSeconds: jsii.Number(0), // a decision is about one request. Assumption: cache-off.
 	})
-	a = permit(own, props.Authorizer, props.API.ApiId(), authorizer.Ref())
+	a = allowInvocation(own, props.Authorizer, props.API.ApiId(), authorizer.Ref())
 	if props.PassDenials {
 		passDenials(c.stack, props.Authorizer, props.API.ApiId())
 	}
 	made := props.API.Node().DefaultChild() != nil
 	if !made {
-		byHand(own, authorizer.Ref(), "To put on the routes of the HTTP API")
+		outputAuthorizerID(own, authorizer.Ref(), "To put on the routes of the HTTP API")
 	}
-	c.what = func(all []constructs.IConstruct) {
-		h := &httpAPI{cover: c, props: props, authorizer: authorizer, users: make(map[string][]use)}
+	c.visitAll = func(all []constructs.IConstruct) {
+		h := &httpAPI{cover: c, props: props, authorizer: authorizer, users: make(map[string][]integrationUser)}
 		for _, node := range all {
 			h.route(node)
 		}
-		for _, node := range all { // which routes an integration is of is known now
-			h.look(node)
+		for _, node := range all { // after all routes: an integration depends on the routes that use it
+			h.visit(node)
 		}
 		if made && c.covered == 0 {
-			c.problem("the HTTP API has no route that is behind Sluice")
+			c.problem("no route of the HTTP API is behind Sluice")
 		}
 	}
 	return a, nil
 }
 
-// use is a route of an integration.
-type use struct {
+// integrationUser is a route that uses an integration.
+type integrationUser struct {
 	key     string
-	covered bool
+	covered bool // the route has the authorizer
 }
 
-// httpAPI is one HTTP API while its stack is made into a template.
+// httpAPI collects what is known of one HTTP API while CDK makes the template of its stack.
 type httpAPI struct {
 	*cover
 
-	props      *AttachHTTPProps
-	authorizer apis.CfnAuthorizer
-	users      map[string][]use // by the target, resolved, as JSON
-	open       []string         // routes that take OPTIONS and are behind the authorizer
+	props           *AttachHTTPProps
+	authorizer      apis.CfnAuthorizer
+	users           map[string][]integrationUser // by the route's target as JSON
+	preflightRoutes []string                     // keys of routes with the authorizer that also take OPTIONS
 }
 
 func (h *httpAPI) route(node constructs.IConstruct) {
 	r, ok := node.(apis.CfnRoute)
-	if !ok || !h.of(r.ApiId()) {
+	if !ok || !h.isOfAPI(r.ApiId()) {
 		return
 	}
-	key := h.text(r.RouteKey())
-	covered := h.authorize(key, h.text(r.AuthorizationType()), r.AuthorizerId(), h.authorizer.Ref())
+	key := h.plainText(r.RouteKey())
+	covered := h.authorize(key, h.plainText(r.AuthorizationType()), r.AuthorizerId(), h.authorizer.Ref())
 	if covered {
 		r.SetAuthorizationType(jsii.String("CUSTOM"))
 		r.SetAuthorizerId(h.authorizer.Ref())
 		if key == "$default" || strings.HasPrefix(key, "ANY ") {
-			h.open = append(h.open, key)
+			h.preflightRoutes = append(h.preflightRoutes, key)
 		}
 	}
 	target := asJSON(h.resolved(r.Target()))
-	h.users[target] = append(h.users[target], use{key, covered})
+	h.users[target] = append(h.users[target], integrationUser{key, covered})
 }
 
-// look does what is to be done about a construct that is no route.
-func (h *httpAPI) look(node constructs.IConstruct) {
+// visit handles a construct that is no route.
+func (h *httpAPI) visit(node constructs.IConstruct) {
 	switch n := node.(type) {
 	case apis.CfnIntegration:
-		if h.of(n.ApiId()) {
+		if h.isOfAPI(n.ApiId()) {
 			h.integration(n)
 		}
 	case apis.CfnApi:
-		if h.of(n.Ref()) {
+		if h.isOfAPI(n.Ref()) {
 			h.api(n)
 		}
 	case apis.CfnAuthorizer:
-		if h.of(n.ApiId()) && *n.Node().Addr() != *h.authorizer.Node().Addr() {
-			h.invokedBy(*n.Node().Path(), n.AuthorizerUri())
+		if h.isOfAPI(n.ApiId()) && *n.Node().Addr() != *h.authorizer.Node().Addr() {
+			h.refuseOtherAuthorizer(*n.Node().Path(), n.AuthorizerUri())
 		}
 	}
 }
 
-// integration maps what the authorizer decided to a service, and takes out what a client sent in its place.
+// integration makes an integration send the headers with the decision to its service, and overwrite those that a client
+// sent.
 func (h *httpAPI) integration(n apis.CfnIntegration) {
-	var used []use
+	var used []integrationUser
 	for target, routes := range h.users {
 		if strings.Contains(target, asJSON(h.resolved(n.Ref()))) {
 			used = append(used, routes...)
 		}
 	}
-	covered := slices.ContainsFunc(used, func(u use) bool { return u.covered })
-	left := slices.IndexFunc(used, func(u use) bool { return !u.covered })
-	kind, service := h.text(n.IntegrationType()), h.text(n.IntegrationSubtype())
+	covered := slices.ContainsFunc(used, func(u integrationUser) bool { return u.covered })
+	left := slices.IndexFunc(used, func(u integrationUser) bool { return !u.covered })
+	kind, service := h.plainText(n.IntegrationType()), h.plainText(n.IntegrationSubtype())
 	switch {
 	case !covered && left < 0:
 		return
 	case h.props.PassDenials && covered && (service != "" || kind == "HTTP_PROXY" && h.props.NoMapping):
-		h.problem("PassDenials: what is behind %s cannot have the middleware, and would serve who is denied",
+		h.problem("PassDenials: the backend of %s cannot have the middleware, and would serve denied requests",
 			used[0].key)
 	case kind != "HTTP_PROXY" || h.props.NoMapping:
 	case covered && left >= 0:
-		h.problem("%s is left alone and shares its integration with routes that are behind Sluice: give it one of "+
-			"its own", used[left].key)
+		h.problem("%s is in Except, but shares its integration with routes that are behind Sluice: give it an "+
+			"integration of its own", used[left].key)
 	case !covered:
-		n.AddPropertyOverride(jsii.String("RequestParameters."+escaped("overwrite:header."+callerHeader)),
-			jsii.String(nobody))
+		n.AddPropertyOverride(jsii.String("RequestParameters."+escapeKey("overwrite:header."+callerHeader)),
+			jsii.String(noDecision))
 	default:
-		for _, header := range sorted() { // Assumption: absent-values.
-			n.AddPropertyOverride(jsii.String("RequestParameters."+escaped("overwrite:header."+header)),
-				jsii.String("$context.authorizer."+mapped[header]))
+		for _, header := range headerNames() { // Assumption: absent-values.
+			n.AddPropertyOverride(jsii.String("RequestParameters."+escapeKey("overwrite:header."+header)),
+				jsii.String("$context.authorizer."+contextMembers[header]))
 		}
 	}
 }
 
-// api adds our headers to those that the API's CORS exposes.
+// api adds Sluice's headers to those that the API's CORS setting exposes.
 func (h *httpAPI) api(n apis.CfnApi) {
 	cors, ok := h.resolved(n.CorsConfiguration()).(map[string]any)
 	if !ok {
@@ -179,40 +183,45 @@ func (h *httpAPI) api(n apis.CfnApi) {
 		}
 	}
 	n.AddPropertyOverride(jsii.String("CorsConfiguration.ExposeHeaders"), exposed)
-	for _, key := range h.open {
+	for _, key := range h.preflightRoutes {
 		awscdk.Annotations_Of(n).AddWarningV2(jsii.String("sluice:preflight:"+key), jsii.String(fmt.Sprintf(
-			"%s takes OPTIONS, so preflights reach the authorizer and are refused: browsers send no credential with "+
-				"them. Name methods, or add OPTIONS /{proxy+} to Except", key)))
+			"%s takes OPTIONS, so preflight requests reach the authorizer, which refuses them: browsers send no "+
+				"credential "+"with them. Make routes for the methods that you use, or add OPTIONS /{proxy+} to Except",
+			key)))
 	}
 }
 
-// passing is what is noted at a function for each API whose denials it passes.
-const passing = "sluice:passDenials"
+// passDenialsNote is the type of the construct metadata that a function has for each API whose denials pass.
+const passDenialsNote = "sluice:passDenials"
 
-// passDenials opts an API in, at a function that is made in the stack: any other one cannot be changed from here.
+// passDenials adds an API's id to SLUICE_PASS_DENIALS of a function that is made in this stack. The variables of any
+// other function cannot be changed from here.
 func passDenials(stack awscdk.Stack, function awslambda.IFunction, apiID *string) {
 	f, ok := function.(awslambda.Function)
 	if !ok || *awscdk.Stack_Of(f).Node().Addr() != *stack.Node().Addr() {
 		return
 	}
-	if l1, ok := f.Node().DefaultChild().(awslambda.CfnFunction); ok && len(notes(f)) == 0 { // what it had before
+	// keep the ids that it already has
+	if l1, ok := f.Node().DefaultChild().(awslambda.CfnFunction); ok && len(passDenialsAPIs(f)) == 0 {
 		environment, _ := resolved(stack, l1.Environment()).(map[string]any)
 		variables, _ := environment["variables"].(map[string]any)
 		if before, ok := variables[passDenialsVariable].(string); ok {
-			f.Node().AddMetadata(jsii.String(passing), before, nil)
+			f.Node().AddMetadata(jsii.String(passDenialsNote), before, nil)
 		}
 	}
-	if !slices.Contains(notes(f), *apiID) {
-		f.Node().AddMetadata(jsii.String(passing), *apiID, nil)
+	if !slices.Contains(passDenialsAPIs(f), *apiID) {
+		f.Node().AddMetadata(jsii.String(passDenialsNote), *apiID, nil)
 	}
-	f.AddEnvironment(jsii.String(passDenialsVariable), awscdk.Fn_Join(jsii.String(","), jsii.Strings(notes(f)...)), nil)
+	f.AddEnvironment(jsii.String(passDenialsVariable), awscdk.Fn_Join(jsii.String(","),
+		jsii.Strings(passDenialsAPIs(f)...)), nil)
 }
 
 const passDenialsVariable = "SLUICE_PASS_DENIALS"
 
-func notes(f constructs.IConstruct) (all []string) {
+// passDenialsAPIs returns the APIs whose denials pass at a function.
+func passDenialsAPIs(f constructs.IConstruct) (all []string) {
 	for _, m := range *f.Node().Metadata() {
-		if id, ok := m.Data.(string); ok && *m.Type == passing {
+		if id, ok := m.Data.(string); ok && *m.Type == passDenialsNote {
 			all = append(all, id)
 		}
 	}

@@ -14,38 +14,42 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// AttachRESTProps say which REST API, and how.
+// AttachRESTProps are the parameters of [AttachREST].
 type AttachRESTProps struct {
-	API        awsapigateway.IRestApi // required: made in this stack, or imported into it
-	Authorizer awslambda.IFunction    // required: the Authorizer of a Cell, or that function by ARN
+	API        awsapigateway.IRestApi // required; made in this stack, or imported into it
+	Authorizer awslambda.IFunction    // required; the Authorizer of a Cell, or that function imported by its ARN
 
-	// Except are methods that are left as they are, as "GET /healthz" each: anybody may call them, unless they have an
-	// authorizer of their own. Methods OPTIONS with a MOCK, which answer preflights, need not be named.
+	// Except lists methods that stay as they are, such as "GET /healthz". Anybody may call such a method, unless it has
+	// an authorizer of its own. OPTIONS methods with a MOCK integration, which answer preflights, stay as they are
+	// without being named.
 	Except []string
 
-	// AllowOrigin is in Access-Control-Allow-Origin of the gateway's own answers: one origin, or "*". Default: no such
-	// header.
+	// AllowOrigin is the value of Access-Control-Allow-Origin in the answers that API Gateway gives by itself: one
+	// origin, or "*". If empty, these answers have no such header.
 	AllowOrigin string
 
-	// NoMapping leaves the requests to services behind HTTP_PROXY without the X-Sluice-… headers, which the middleware
-	// in them reads.
+	// NoMapping leaves out the X-Sluice-… headers in requests to services behind HTTP_PROXY. The middleware in these
+	// services reads the decision from them.
 	NoMapping bool
 
-	// OwnDefaults leaves the gateway responses DEFAULT_4XX and DEFAULT_5XX to you.
-	OwnDefaults bool
+	// NoDefaultResponses leaves the gateway responses DEFAULT_4XX and DEFAULT_5XX as they are.
+	NoDefaultResponses bool
 }
 
-// AttachREST puts Sluice in front of a REST API: a REQUEST authorizer without identity source whose results are not
-// cached, on every method; gateway responses, so that what it denies is a 429 with all headers and a problem body, and
-// what has no good credential a 401; and the mapping of its decision to services behind HTTP_PROXY.
+// AttachREST puts Sluice in front of a REST API:
 //
-// The error says what of the props is wrong. Refused when the template is made, by one line each: a method that has an
-// authorizer already, an exception that there is no such method for, a gateway response of your own for a case that is
-// Sluice's, an API without methods. What an OpenAPI document has (SpecRestApi) cannot be seen, and is refused as a
-// whole.
+//   - an authorizer of type REQUEST on every method, without identity source; its results are not cached
+//   - gateway responses, so that a denied request is answered 429 with all headers and a problem body, and a request
+//     without a valid credential 401
+//   - headers with the decision, in requests to services behind HTTP_PROXY
+//
+// The error says what is wrong with the props. The routes of an API that is made from an OpenAPI document (SpecRestApi)
+// cannot be seen here, so such an API is refused. The template is refused, with one line for each problem, if a method
+// already has an authorizer, if Except names a method that does not exist, if the stack has a gateway response that
+// Sluice makes, too, or if the API has no method.
 func AttachREST(scope constructs.Construct, id string, props *AttachRESTProps) (a *Attachment, err error) {
-	defer recovered(id, &err)
-	if err := given(props.API, props.Authorizer); err != nil {
+	defer recoverError(id, &err)
+	if err := checkRequired(props.API, props.Authorizer); err != nil {
 		return nil, fmt.Errorf("%s: %w", id, err)
 	}
 	if l1, ok := props.API.Node().DefaultChild().(awsapigateway.CfnRestApi); ok &&
@@ -61,55 +65,56 @@ func AttachREST(scope constructs.Construct, id string, props *AttachRESTProps) (
 	}
 	authorizer := awsapigateway.NewCfnAuthorizer(own, jsii.String("Authorizer"), &awsapigateway.CfnAuthorizerProps{
 		RestApiId: props.API.RestApiId(), Name: jsii.String("sluice"), Type: jsii.String("REQUEST"),
-		AuthorizerUri: invoke(c.stack, props.Authorizer),
-		// An answer is about one call; the default is five minutes. Assumption: cache-off.
+		AuthorizerUri: invocationURI(c.stack, props.Authorizer),
+		// A decision is about one request. The default would be five minutes. Assumption: cache-off.
 		AuthorizerResultTtlInSeconds: jsii.Number(0),
 	})
-	a = permit(own, props.Authorizer, props.API.RestApiId(), authorizer.Ref())
+	a = allowInvocation(own, props.Authorizer, props.API.RestApiId(), authorizer.Ref())
 	responses := props.responses(own)
 	made := props.API.Node().DefaultChild() != nil
-	if d := props.API.LatestDeployment(); d != nil { // another setting is another deployment
+	if d := props.API.LatestDeployment(); d != nil { // a changed setting needs a new deployment of the API
 		d.AddToLogicalId(map[string]any{"sluice": []any{props.Except, props.NoMapping, props.AllowOrigin,
-			props.OwnDefaults}})
+			props.NoDefaultResponses}})
 	}
 	if !made {
-		byHand(own, authorizer.Ref(), "To put on the methods of the REST API, which is then to be deployed")
+		outputAuthorizerID(own, authorizer.Ref(), "The authorizer to put on the methods of the REST API. Deploy the "+
+			"API afterwards.")
 	}
-	c.what = func(all []constructs.IConstruct) {
+	c.visitAll = func(all []constructs.IConstruct) {
 		for _, node := range all {
-			props.look(c, node, authorizer, responses)
+			props.visit(c, node, authorizer, responses)
 		}
 		if made && c.covered == 0 {
-			c.problem("the REST API has no method that is behind Sluice")
+			c.problem("no method of the REST API is behind Sluice")
 		}
 	}
 	return a, nil
 }
 
-// look does what is to be done about one construct of the stack. responses are the paths of ours, by type.
-func (props *AttachRESTProps) look(
+// visit handles one construct of the stack. responses has the paths of Sluice's gateway responses, by type.
+func (props *AttachRESTProps) visit(
 	c *cover, node constructs.IConstruct, authorizer awsapigateway.CfnAuthorizer, responses map[string]string,
 ) {
 	switch n := node.(type) {
 	case awsapigateway.CfnMethod:
-		if c.of(n.RestApiId()) {
+		if c.isOfAPI(n.RestApiId()) {
 			props.method(c, n, authorizer.Ref())
 		}
 	case awsapigateway.CfnGatewayResponse:
-		kind := c.text(n.ResponseType())
-		if mine := responses[kind]; c.of(n.RestApiId()) && mine != "" && mine != *n.Node().Path() {
-			c.problem("the API has a gateway response %s of its own at %s: it must go, or (DEFAULT_4XX and _5XX) "+
-				"stay by OwnDefaults", kind, *n.Node().Path())
+		kind := c.plainText(n.ResponseType())
+		if mine := responses[kind]; c.isOfAPI(n.RestApiId()) && mine != "" && mine != *n.Node().Path() {
+			c.problem("the stack has a gateway response %s at %s, which Sluice makes, too: remove it, or "+
+				"(DEFAULT_4XX and "+"DEFAULT_5XX only) set NoDefaultResponses", kind, *n.Node().Path())
 		}
 	case awsapigateway.CfnAuthorizer:
-		if c.of(n.RestApiId()) && *n.Node().Addr() != *authorizer.Node().Addr() {
-			c.invokedBy(*n.Node().Path(), n.AuthorizerUri())
+		if c.isOfAPI(n.RestApiId()) && *n.Node().Addr() != *authorizer.Node().Addr() {
+			c.refuseOtherAuthorizer(*n.Node().Path(), n.AuthorizerUri())
 		}
 	}
 }
 
-var errDocument = errors.New("the API's routes are in an OpenAPI document, where no construct can put an authorizer " +
-	"on them")
+var errDocument = errors.New("the API's routes are in an OpenAPI document, where constructs cannot put an " +
+	"authorizer on them")
 
 func (props *AttachRESTProps) check() error {
 	if strings.ContainsAny(props.AllowOrigin, "', \t\r\n") {
@@ -118,11 +123,11 @@ func (props *AttachRESTProps) check() error {
 	return nil
 }
 
-// method puts the authorizer on a method, and maps what it decided.
+// method puts the authorizer on a method, and adds the headers with the decision to its integration.
 func (props *AttachRESTProps) method(c *cover, m awsapigateway.CfnMethod, authorizer *string) {
 	integration, _ := c.resolved(m.Integration()).(map[string]any)
 	kind, _ := integration["type"].(string)
-	verb, kept := c.text(m.HttpMethod()), c.text(m.AuthorizationType())
+	verb, kept := c.plainText(m.HttpMethod()), c.plainText(m.AuthorizationType())
 	if verb == "OPTIONS" && kind == "MOCK" && (kept == "" || kept == "NONE") {
 		return
 	}
@@ -138,19 +143,20 @@ func (props *AttachRESTProps) method(c *cover, m awsapigateway.CfnMethod, author
 	if props.NoMapping || kind != "HTTP_PROXY" {
 		return
 	}
-	for _, header := range sorted() {
-		value := "context.authorizer." + mapped[header]
-		if !covered { // what a client sends under that name must not pass for a decision
-			value = "'" + nobody + "'"
+	for _, header := range headerNames() {
+		value := "context.authorizer." + contextMembers[header]
+		if !covered { // overwrite what a client sends, so that it cannot forge a decision
+			value = "'" + noDecision + "'"
 		}
 		if covered || header == callerHeader {
-			m.AddPropertyOverride(jsii.String("Integration.RequestParameters."+escaped("integration.request.header."+header)), &value)
+			m.AddPropertyOverride(jsii.String("Integration.RequestParameters."+escapeKey("integration.request.header."+
+				header)), &value)
 		}
 	}
 }
 
-// responses makes the gateway responses: for each case of the authorizer's, and for what is left. It returns their
-// paths by type.
+// responses makes the gateway responses: one for each outcome of the authorizer, and the two defaults. It returns their
+// construct paths by type.
 func (props *AttachRESTProps) responses(own constructs.Construct) map[string]string {
 	paths := make(map[string]string)
 	common := map[string]string{
@@ -189,18 +195,20 @@ func (props *AttachRESTProps) responses(own constructs.Construct) map[string]str
 		awsapigateway.ResponseType_AUTHORIZER_CONFIGURATION_ERROR()} {
 		add(kind, "500", problemBody(answer.Internal, "Internal error"), nil)
 	}
-	if !props.OwnDefaults {
+	if !props.NoDefaultResponses {
 		add(awsapigateway.ResponseType_DEFAULT_4XX(), "", "", nil)
 		add(awsapigateway.ResponseType_DEFAULT_5XX(), "", "", nil)
 	}
 	return paths
 }
 
-// deniedBody is the body of a denied call: API Gateway's message, and after it the members of the authorizer's problem.
-// If a resource policy denies the call, the authorizer was not asked, and the message alone is still JSON.
+// deniedBody is the body template of a denied request: API Gateway's message, followed by the members of the
+// authorizer's problem document. If a resource policy denies the request, the authorizer was not called, and the
+// message alone is still valid JSON.
 const deniedBody = `{"message":$context.error.messageString$context.authorizer.problemMembers}`
 
-// problemBody is the body of an answer that the authorizer cannot write: it has none, or failed.
+// problemBody returns the body of an answer about which the authorizer cannot say anything, because the request has no
+// valid credential or the authorizer failed.
 func problemBody(kind answer.Kind, title string) string {
 	return fmt.Sprintf(`{"type":%q,"title":%q,"status":%d}`, kind.Type(), title, kind.Status())
 }

@@ -42,7 +42,8 @@ func newAPIStack(outdir string) *apiStack {
 	s := &apiStack{app: app, stack: awscdk.NewStack(app, jsii.String("Shop"), &awscdk.StackProps{
 		Env:                &awscdk.Environment{Account: jsii.String("123456789012"), Region: jsii.String("eu-west-1")},
 		AnalyticsReporting: jsii.Bool(false),
-		Synthesizer:        awscdk.NewDefaultStackSynthesizer(&awscdk.DefaultStackSynthesizerProps{GenerateBootstrapVersionRule: jsii.Bool(false)}),
+		Synthesizer: awscdk.NewDefaultStackSynthesizer(&awscdk.DefaultStackSynthesizerProps{
+			GenerateBootstrapVersionRule: jsii.Bool(false)}),
 	})}
 	s.authorizer = awslambda.Function_FromFunctionArn(s.stack, jsii.String("Sluice"), jsii.String(authorizerARN))
 	s.orders = awslambda.Function_FromFunctionAttributes(s.stack, jsii.String("Orders"), &awslambda.FunctionAttributes{
@@ -54,12 +55,15 @@ func newAPIStack(outdir string) *apiStack {
 func (s *apiStack) rest() awsapigateway.RestApi {
 	api := awsapigateway.NewRestApi(s.stack, jsii.String("Rest"),
 		&awsapigateway.RestApiProps{CloudWatchRole: jsii.Bool(false),
-			DefaultCorsPreflightOptions: &awsapigateway.CorsOptions{AllowOrigins: jsii.Strings("https://app.example.com")}})
+			DefaultCorsPreflightOptions: &awsapigateway.CorsOptions{
+				AllowOrigins: jsii.Strings("https://app.example.com")}})
 	product := api.Root().AddResource(jsii.String("product"), nil).AddResource(jsii.String("{id}"), nil)
 	product.AddMethod(jsii.String("GET"), awsapigateway.NewHttpIntegration(jsii.String(shopURL+"/v1/product/{id}"),
 		&awsapigateway.HttpIntegrationProps{
-			Options: &awsapigateway.IntegrationOptions{RequestParameters: &map[string]*string{"integration.request.path.id": jsii.String("method.request.path.id")}},
-		}), &awsapigateway.MethodOptions{RequestParameters: &map[string]*bool{"method.request.path.id": jsii.Bool(true)}})
+			Options: &awsapigateway.IntegrationOptions{RequestParameters: &map[string]*string{
+				"integration.request.path.id": jsii.String("method.request.path.id")}},
+		}), &awsapigateway.MethodOptions{RequestParameters: &map[string]*bool{"method.request.path.id": jsii.Bool(
+		true)}})
 	api.Root().AddResource(jsii.String("orders"), nil).AddMethod(jsii.String("POST"),
 		awsapigateway.NewLambdaIntegration(s.orders, nil), nil)
 	api.Root().AddResource(jsii.String("healthz"), nil).AddMethod(jsii.String("GET"),
@@ -90,7 +94,8 @@ func (s *apiStack) socket() apis.WebSocketApi {
 		&apis.WebSocketApiProps{ConnectRouteOptions: &apis.WebSocketRouteOptions{
 			Integration: awsapigatewayv2integrations.NewWebSocketLambdaIntegration(jsii.String("Connect"), s.orders,
 				nil)}})
-	api.AddRoute(jsii.String("say"), &apis.WebSocketRouteOptions{Integration: awsapigatewayv2integrations.NewWebSocketLambdaIntegration(jsii.String("Say"), s.orders, nil)})
+	api.AddRoute(jsii.String("say"), &apis.WebSocketRouteOptions{
+		Integration: awsapigatewayv2integrations.NewWebSocketLambdaIntegration(jsii.String("Say"), s.orders, nil)})
 	apis.NewWebSocketStage(s.stack, jsii.String("SocketStage"), &apis.WebSocketStageProps{WebSocketApi: api,
 		StageName: jsii.String("prod"), AutoDeploy: jsii.Bool(true)})
 	return api
@@ -257,7 +262,8 @@ func wrongResponses(template part, say func(string, ...any)) {
 			say("%s has another origin", id)
 		}
 		if templates, _ := p["ResponseTemplates"].(part); kind == "ACCESS_DENIED" &&
-			templates["application/json"] != `{"message":$context.error.messageString$context.authorizer.problemMembers}` {
+			templates["application/json"] != `{"message":$context.error.messageString`+
+				`$context.authorizer.problemMembers}` {
 			say("%s has the body %s", id, asText(templates))
 		}
 	})
@@ -345,7 +351,8 @@ func TestAttachHolds(t *testing.T) {
 		{"another status", `"StatusCode":"429"`, `"StatusCode":"403"`},
 		{"a case without response", `"ResponseType":"AUTHORIZER_FAILURE"`, `"ResponseType":"AUTHORIZER_FAILURES"`},
 		{"a header that is not mapped", `"gatewayresponse.header.Retry-After":"context.authorizer.retryAfter",`, ``},
-		{"one that is mapped wrongly", `"gatewayresponse.header.X-RateLimit-Reset":"context.authorizer.rateLimitReset"`, `"gatewayresponse.header.X-RateLimit-Reset":"context.authorizer.rateLimitLimit"`},
+		{"one that is mapped wrongly", `"gatewayresponse.header.X-RateLimit-Reset":"context.authorizer.rateLimitReset"`,
+			`"gatewayresponse.header.X-RateLimit-Reset":"context.authorizer.rateLimitLimit"`},
 		{"one that is not exposed", `, Retry-After,`, `,`},
 		{"another origin", `"gatewayresponse.header.Access-Control-Allow-Origin":"'https://app.example.com'"`,
 			`"gatewayresponse.header.Access-Control-Allow-Origin":"'*'"`},
@@ -411,27 +418,28 @@ func TestAttachRefuses(t *testing.T) {
 				&awsapigateway.MethodOptions{AuthorizationType: awsapigateway.AuthorizationType_IAM})
 			return attachREST(s, api, rest{Except: []string{"GET /mine"}})
 		}},
-		{"an exception for nothing", "Except names GET /nothing, which the API has not", 0,
+		{"an exception for nothing", "Except names GET /nothing, but the API has no such route", 0,
 			func(s *apiStack) error { return attachREST(s, s.rest(), rest{Except: []string{"GET /nothing"}}) }},
 		{"an API twice", "already has an authorizer (CUSTOM)", 20, func(s *apiStack) error {
 			api := s.rest()
-			if err := attachREST(s, api, rest{OwnDefaults: true}); err != nil {
+			if err := attachREST(s, api, rest{NoDefaultResponses: true}); err != nil {
 				return err
 			}
 			return second(infra.AttachREST(s.stack, "Again", &rest{API: api, Authorizer: s.authorizer,
-				OwnDefaults: true}))
+				NoDefaultResponses: true}))
 		}},
-		{"a TOKEN authorizer of ours", "of type TOKEN it sees no address", 0, func(s *apiStack) error {
-			api := s.rest()
-			awsapigateway.NewCfnAuthorizer(s.stack, jsii.String("Token"),
-				&awsapigateway.CfnAuthorizerProps{RestApiId: api.RestApiId(), Name: jsii.String("t"),
-					Type:           jsii.String("TOKEN"),
-					IdentitySource: jsii.String("method.request.header.Authorization"),
-					AuthorizerUri: jsii.String("arn:aws:apigateway:eu-west-1:lambda:path/2015-03-31/functions/" +
-						authorizerARN + "/invocations")})
-			return attachREST(s, api, rest{})
-		}},
-		{"a gateway response", "the API has a gateway response DEFAULT_4XX of its own at Shop/Rest/Own/Resource", 0,
+		{"a TOKEN authorizer of ours", "An authorizer of type TOKEN sees neither the client's address nor the route",
+			0, func(s *apiStack) error {
+				api := s.rest()
+				awsapigateway.NewCfnAuthorizer(s.stack, jsii.String("Token"),
+					&awsapigateway.CfnAuthorizerProps{RestApiId: api.RestApiId(), Name: jsii.String("t"),
+						Type:           jsii.String("TOKEN"),
+						IdentitySource: jsii.String("method.request.header.Authorization"),
+						AuthorizerUri: jsii.String("arn:aws:apigateway:eu-west-1:lambda:path/2015-03-31/functions/" +
+							authorizerARN + "/invocations")})
+				return attachREST(s, api, rest{})
+			}},
+		{"a gateway response", "the stack has a gateway response DEFAULT_4XX at Shop/Rest/Own/Resource", 0,
 			func(s *apiStack) error {
 				api := s.rest()
 				api.AddGatewayResponse(jsii.String("Own"),
@@ -442,7 +450,7 @@ func TestAttachRefuses(t *testing.T) {
 			api := s.rest()
 			api.AddGatewayResponse(jsii.String("Own"),
 				&awsapigateway.GatewayResponseOptions{Type: awsapigateway.ResponseType_DEFAULT_4XX()})
-			return attachREST(s, api, rest{OwnDefaults: true})
+			return attachREST(s, api, rest{NoDefaultResponses: true})
 		}},
 		{"a document", "Attachment: the API's routes are in an OpenAPI document", 0, func(s *apiStack) error {
 			return attachREST(s, awsapigateway.NewSpecRestApi(s.stack, jsii.String("Spec"),
@@ -452,14 +460,15 @@ func TestAttachRefuses(t *testing.T) {
 		{"two origins", "Attachment: AllowOrigin is neither", 0, func(s *apiStack) error {
 			return attachREST(s, s.rest(), rest{AllowOrigin: "https://a.example, https://b.example"})
 		}},
-		{"no API", "Attachment: no API is given", 0, func(s *apiStack) error { return attachREST(s, nil, rest{}) }},
-		{"no function", "Attachment: no Authorizer is given", 0, func(s *apiStack) error {
+		{"no API", "Attachment: API is missing", 0, func(s *apiStack) error { return attachREST(s, nil, rest{}) }},
+		{"no function", "Attachment: Authorizer is missing", 0, func(s *apiStack) error {
 			return second(infra.AttachWebSocket(s.stack, "Attachment", &infra.AttachWebSocketProps{API: s.socket()}))
 		}},
-		{"another stack", "the API is in the stack Shop, and it is attached to in Other", 0, func(s *apiStack) error {
-			other := awscdk.NewStack(s.app, jsii.String("Other"), nil)
-			return second(infra.AttachREST(other, "Attachment", &rest{API: s.rest(), Authorizer: s.authorizer}))
-		}},
+		{"another stack", "the API is in the stack Shop, and the attachment in the stack Other", 0,
+			func(s *apiStack) error {
+				other := awscdk.NewStack(s.app, jsii.String("Other"), nil)
+				return second(infra.AttachREST(other, "Attachment", &rest{API: s.rest(), Authorizer: s.authorizer}))
+			}},
 		{"an API by its id", "", 0, func(s *apiStack) error {
 			return attachREST(s, awsapigateway.RestApi_FromRestApiId(s.stack, jsii.String("There"),
 				jsii.String("abcde12345")), rest{})
@@ -471,16 +480,16 @@ func TestAttachRefuses(t *testing.T) {
 			get(api, "/mine", url("Mine"), awsapigatewayv2authorizers.NewHttpIamAuthorizer())
 			return attachHTTP(s, api, http{})
 		}},
-		{"an HTTP API without routes", "the HTTP API has no route that is behind Sluice", 0, func(s *apiStack) error {
+		{"an HTTP API without routes", "no route of the HTTP API is behind Sluice", 0, func(s *apiStack) error {
 			return attachHTTP(s, apis.NewHttpApi(s.stack, jsii.String("Http"), nil), http{})
 		}},
-		{"an integration of both", "GET /open is left alone and shares its integration", 0, func(s *apiStack) error {
+		{"an integration of both", "GET /open is in Except, but shares its integration", 0, func(s *apiStack) error {
 			api, one := s.http(), url("One")
 			get(api, "/open", one, nil)
 			get(api, "/closed", one, nil)
 			return attachHTTP(s, api, http{Except: []string{"GET /open"}})
 		}},
-		{"denials to a service that is not told", "PassDenials: what is behind GET /product/{id} cannot have the " +
+		{"denials to a service that is not told", "PassDenials: the backend of GET /product/{id} cannot have the " +
 			"middleware", 1, func(s *apiStack) error {
 			return attachHTTP(s, s.http(),
 				http{PassDenials: true, NoMapping: true})
@@ -489,7 +498,7 @@ func TestAttachRefuses(t *testing.T) {
 			return attachHTTP(s, s.http(),
 				http{NoMapping: true})
 		}},
-		{"denials to a queue", "PassDenials: what is behind POST /queue cannot have the middleware", 0,
+		{"denials to a queue", "PassDenials: the backend of POST /queue cannot have the middleware", 0,
 			func(s *apiStack) error {
 				api := s.http()
 				api.AddRoutes(&apis.AddRoutesOptions{Path: jsii.String("/queue"),
@@ -534,7 +543,9 @@ func TestAttachPassDenials(t *testing.T) {
 			Environment: &map[string]*string{"SLUICE_PASS_DENIALS": jsii.String("a1b2c3")}})
 	for i, pass := range []bool{true, false, true} {
 		id := fmt.Sprintf("Api%d", i)
-		api := apis.NewHttpApi(s.stack, &id, &apis.HttpApiProps{DefaultIntegration: awsapigatewayv2integrations.NewHttpUrlIntegration(jsii.String("U"), jsii.String(shopURL), nil)})
+		api := apis.NewHttpApi(s.stack, &id,
+			&apis.HttpApiProps{DefaultIntegration: awsapigatewayv2integrations.NewHttpUrlIntegration(jsii.String("U"),
+				jsii.String(shopURL), nil)})
 		if err := second(infra.AttachHTTP(s.stack, "Attachment"+id, &infra.AttachHTTPProps{API: api,
 			Authorizer: function, PassDenials: pass})); err != nil {
 			t.Fatal(err)
@@ -553,7 +564,7 @@ func TestAttachPassDenials(t *testing.T) {
 	})
 }
 
-// Guarantees that the code in docs/attach.md is that of the examples, which compile.
+// Guarantees that the Go code in docs/attach.md is copied from the examples, which compile.
 func TestAttachPage(t *testing.T) {
 	page, err := os.ReadFile("../docs/attach.md")
 	if err != nil {

@@ -9,44 +9,45 @@ import (
 	"github.com/aws/jsii-runtime-go"
 )
 
-// AttachWebSocketProps say which WebSocket API.
+// AttachWebSocketProps are the parameters of [AttachWebSocket].
 type AttachWebSocketProps struct {
-	API        apis.IWebSocketApi  // required: made in this stack, or imported into it
-	Authorizer awslambda.IFunction // required: the Authorizer of a Cell, or that function by ARN
+	API        apis.IWebSocketApi  // required; made in this stack, or imported into it
+	Authorizer awslambda.IFunction // required; the Authorizer of a Cell, or that function imported by its ARN
 }
 
-// AttachWebSocket puts Sluice in front of a WebSocket API: a REQUEST authorizer without identity source on $connect,
-// the one route that is authorized. What it denies is a 403, what has no good credential a 401. Messages are not
-// counted.
+// AttachWebSocket puts Sluice in front of a WebSocket API. It puts an authorizer of type REQUEST, without identity
+// source, on $connect, the only route that API Gateway authorizes. A denied connection is answered 403, and one without
+// a valid credential 401. Messages are not counted.
 //
-// The error says what of the props is wrong. Refused when the template is made: a route $connect that has an authorizer
-// already, and an API without that route, which everybody could connect to.
+// The error says what is wrong with the props. The template is refused if the route $connect already has an authorizer,
+// or if the API has no such route: anybody could then connect.
 func AttachWebSocket(scope constructs.Construct, id string, props *AttachWebSocketProps) (a *Attachment, err error) {
-	defer recovered(id, &err)
-	if err := given(props.API, props.Authorizer); err != nil {
+	defer recoverError(id, &err)
+	if err := checkRequired(props.API, props.Authorizer); err != nil {
 		return nil, fmt.Errorf("%s: %w", id, err)
 	}
 	own, c, err := attach(scope, id, props.API, props.Authorizer, props.API.ApiId(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", id, err)
 	}
-	// Results of a WebSocket API's authorizer are not cached, and CloudFormation takes no TTL for one.
+	// API Gateway does not cache the results of a WebSocket API's authorizer, and CloudFormation accepts no TTL for it.
 	authorizer := apis.NewCfnAuthorizer(own, jsii.String("Authorizer"), &apis.CfnAuthorizerProps{
 		ApiId: props.API.ApiId(), Name: jsii.String("sluice"), AuthorizerType: jsii.String("REQUEST"),
-		AuthorizerUri: invoke(c.stack, props.Authorizer),
+		AuthorizerUri: invocationURI(c.stack, props.Authorizer),
 	})
-	a = permit(own, props.Authorizer, props.API.ApiId(), authorizer.Ref())
+	a = allowInvocation(own, props.Authorizer, props.API.ApiId(), authorizer.Ref())
 	made := props.API.Node().DefaultChild() != nil
 	if !made {
-		byHand(own, authorizer.Ref(), "To put on $connect of the WebSocket API, which is then to be deployed")
+		outputAuthorizerID(own, authorizer.Ref(), "The authorizer to put on $connect of the WebSocket API. Deploy "+
+			"the API afterwards.")
 	}
-	c.what = func(all []constructs.IConstruct) {
+	c.visitAll = func(all []constructs.IConstruct) {
 		for _, node := range all {
 			r, ok := node.(apis.CfnRoute)
-			if !ok || !c.of(r.ApiId()) || c.text(r.RouteKey()) != "$connect" {
+			if !ok || !c.isOfAPI(r.ApiId()) || c.plainText(r.RouteKey()) != "$connect" {
 				continue
 			}
-			if c.authorize("$connect", c.text(r.AuthorizationType()), r.AuthorizerId(), authorizer.Ref()) {
+			if c.authorize("$connect", c.plainText(r.AuthorizationType()), r.AuthorizerId(), authorizer.Ref()) {
 				r.SetAuthorizationType(jsii.String("CUSTOM"))
 				r.SetAuthorizerId(authorizer.Ref())
 			}

@@ -14,28 +14,28 @@ import (
 	"github.com/sluicelimits/sluice/infra/config"
 )
 
-// audit makes the bucket of the audit trail. Records are locked as they are written, and what is written without a lock
-// of its own has the bucket's.
+// audit makes the bucket of the audit trail. The archiver locks each record when it writes it. An object that is
+// written without a lock of its own gets the bucket's default lock.
 func (c *ControlPlane) audit(p *place) {
 	a := &p.deployment.Control.Audit
 	c.Audit = newLockedBucket(c, a, "Audit", p.names.AuditBucket(p.region()), &awss3.BucketProps{})
 	if a.Mode == config.Governance {
 		awscdk.Annotations_Of(c.Construct).AddWarningV2(jsii.String("sluice:governance"), jsii.String(
-			"The audit trail is locked in the mode GOVERNANCE: whoever may s3:BypassGovernanceRetention and change "+
-				"the bucket's policy can remove records. See docs/audit.md for the mode COMPLIANCE, which nobody "+
-				"can take back."))
+			"The audit trail is locked in the mode GOVERNANCE: whoever has s3:BypassGovernanceRetention and may "+
+				"change "+"the bucket's policy can remove records. See docs/audit.md for the mode COMPLIANCE, which "+
+				"nobody "+"can undo."))
 	}
 	if !a.Anchors {
 		awscdk.Annotations_Of(c.Construct).AddWarningV2(jsii.String("sluice:anchors"), jsii.String(
-			"The audit trail has no anchors: whoever can write the control tables and its bucket can rewrite both "+
-				"unnoticed. Set control.audit.anchors, for 1.50 USD a month."))
+			"The audit trail has no anchors: whoever can write both the control tables and the trail's bucket can "+
+				"rewrite the history unnoticed. Set control.audit.anchors, which costs 1.50 USD a month."))
 	}
 }
 
-// newLockedBucket makes a bucket with Object Lock in the deployment's mode, whose objects only the break-glass role may
-// remove before their retention ends, and only in GOVERNANCE. Nobody else may choose the lock of an object, since a
-// writer could choose a shorter one than the bucket's, or write and hide objects as replicas. Its policy can be
-// changed: that is an event in the trail.
+// newLockedBucket makes a bucket with Object Lock in the deployment's mode. Only the break-glass role may remove
+// objects before their retention ends, and only in the mode GOVERNANCE. Nobody else may choose the lock of an object: a
+// writer could otherwise choose a lock that is shorter than the bucket's, or write and hide objects as replicas. The
+// bucket's policy can be changed, but CloudTrail records that.
 func newLockedBucket(c *ControlPlane, a *config.Audit, id, name string, props *awss3.BucketProps) awss3.Bucket {
 	days := awscdk.Duration_Days(jsii.Number(a.RetentionDays))
 	lock := awss3.ObjectLockRetention_Governance(days)
@@ -56,12 +56,12 @@ func newLockedBucket(c *ControlPlane, a *config.Audit, id, name string, props *a
 	return bucket
 }
 
-// principals are the ARNs that are not empty.
+// principals returns the ARNs that are not empty.
 func principals(arns ...string) []string {
 	return slices.DeleteFunc(arns, func(arn string) bool { return arn == "" })
 }
 
-// deny is a statement that denies actions to everybody but some roles.
+// deny returns a statement that denies actions to everybody except some roles.
 func deny(sid string, but, actions []string, resources ...string) awsiam.PolicyStatement {
 	props := &awsiam.PolicyStatementProps{
 		Sid: &sid, Effect: awsiam.Effect_DENY, Principals: &[]awsiam.IPrincipal{awsiam.NewAnyPrincipal()},
@@ -73,9 +73,9 @@ func deny(sid string, but, actions []string, resources ...string) awsiam.PolicyS
 	return awsiam.NewPolicyStatement(props)
 }
 
-// keepOut denies everybody but the functions that keep the audit trail, and the break-glass role, to write into its
-// bucket; and of these functions each to write what the other one does.
-func (c *ControlPlane) keepOut(p *place) {
+// restrictTrailWriters lets only the archiver, the anchor function and the break-glass role write into the bucket of
+// the audit trail, and each of the two functions only under its own prefixes.
+func (c *ControlPlane) restrictTrailWriters(p *place) {
 	glass, put := p.deployment.Control.Audit.BreakGlass, []string{"s3:PutObject"}
 	under := func(prefix string) string { return *c.Audit.ArnForObjects(jsii.String(prefix + "*")) }
 	archiver, signer := c.role(config.Archiver), c.role(config.Anchor)
@@ -87,16 +87,17 @@ func (c *ControlPlane) keepOut(p *place) {
 		c.Audit.AddToResourcePolicy(deny("OnlyTheAnchorFunctionAnchors", principals(signer, glass), put,
 			under("anchors/")))
 	}
-	c.onlyWhatCanBeRead(under(""), principals(glass))
+	c.denyUnreadableObjects(under(""), principals(glass))
 }
 
-// onlyWhatCanBeRead denies everybody but some roles to put objects that those who read the audit trail cannot read: in
-// a class of storage that has to be restored first, under a key that only the writer has, or under a key in KMS. A
-// request that says nothing of these, as our functions' requests, gets what the bucket gives. CloudTrail's bucket needs
-// none of this: nobody but CloudTrail may put anything there.
-func (c *ControlPlane) onlyWhatCanBeRead(objects string, but []string) {
+// denyUnreadableObjects denies everybody except some roles to put objects that readers of the audit trail cannot read:
+// objects in a storage class from which they must be restored first, and objects that are encrypted with a customer's
+// or a KMS key. Requests that name neither a class nor a key get the bucket's defaults, and the functions' requests
+// name neither. CloudTrail's bucket needs no such policy, because only CloudTrail may put objects there.
+func (c *ControlPlane) denyUnreadableObjects(objects string, but []string) {
 	const customerKey = "s3:x-amz-server-side-encryption-customer-algorithm"
-	present := func(key string) map[string]any { return map[string]any{key: "false"} } // of Null: it is not absent
+	// as a condition Null: the key is present
+	present := func(key string) map[string]any { return map[string]any{key: "false"} }
 	only := func(sid, key, value string) {
 		s := deny(sid, but, []string{"s3:PutObject"}, objects)
 		s.AddCondition(jsii.String("Null"), present(key))
@@ -110,7 +111,7 @@ func (c *ControlPlane) onlyWhatCanBeRead(objects string, but []string) {
 	c.Audit.AddToResourcePolicy(own)
 }
 
-// role is the ARN of a function's role; empty where there is no such function.
+// role returns the ARN of a function's role, or "" if the deployment has no such function.
 func (c *ControlPlane) role(function string) string {
 	if f := c.Functions[function]; f != nil {
 		return *f.Role().RoleArn()
@@ -118,8 +119,8 @@ func (c *ControlPlane) role(function string) string {
 	return ""
 }
 
-// administration is what the account's administrators may do with the key of the anchors: all but to sign with it,
-// and to let others do so by a grant.
+// administration lists what the account's administrators may do with the anchor key: everything except signing with it
+// and granting that to others.
 var administration = []string{
 	"kms:CancelKeyDeletion", "kms:CreateAlias", "kms:DeleteAlias", "kms:DescribeKey", "kms:DisableKey",
 	"kms:EnableKey", "kms:GetKeyPolicy",
@@ -130,7 +131,8 @@ var administration = []string{
 	"kms:UpdateKeyDescription", "kms:Verify",
 }
 
-// newAnchorKey makes the key that signs anchors. It stays when the stack goes: what it signed does, too.
+// newAnchorKey makes the key that signs anchors. Deleting the stack keeps the key, because the anchors that it signed
+// stay, too.
 func newAnchorKey(scope constructs.Construct, p *place) awskms.Key {
 	return awskms.NewKey(scope, jsii.String("AnchorKey"), &awskms.KeyProps{
 		Description: jsii.String("Sluice: signs the anchors of the audit trail in " + p.names.AuditBucket(p.region())),
@@ -138,15 +140,16 @@ func newAnchorKey(scope constructs.Construct, p *place) awskms.Key {
 		Policy: awsiam.NewPolicyDocument(&awsiam.PolicyDocumentProps{Statements: &[]awsiam.PolicyStatement{
 			awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
 				Sid: jsii.String("Administration"), Principals: &[]awsiam.IPrincipal{awsiam.NewAccountRootPrincipal()},
-				Actions: jsii.Strings(administration...), Resources: jsii.Strings("*"), // this key: it is its policy
+				// in a key's policy, "*" is this key
+				Actions: jsii.Strings(administration...), Resources: jsii.Strings("*"),
 			}),
 		}}),
 	})
 }
 
-// onlySigner lets the anchor function's role sign with the key of the anchors, and nobody else, whatever other
-// policies say.
-func (c *ControlPlane) onlySigner() {
+// restrictSigning lets the anchor function's role sign with the anchor key, and denies it to everybody else, whatever
+// other policies allow.
+func (c *ControlPlane) restrictSigning() {
 	signer := c.role(config.Anchor)
 	if signer == "" {
 		return
@@ -159,7 +162,7 @@ func (c *ControlPlane) onlySigner() {
 		"*"), nil)
 }
 
-// newBucket makes a bucket that nobody reaches from outside, in clear, or by an ACL.
+// newBucket makes a bucket that is not public, accepts requests by TLS only, and has no ACLs.
 func newBucket(c *ControlPlane, id, name string, props *awss3.BucketProps) awss3.Bucket {
 	props.BucketName = &name
 	props.BlockPublicAccess = awss3.BlockPublicAccess_BLOCK_ALL()
@@ -172,25 +175,27 @@ func newBucket(c *ControlPlane, id, name string, props *awss3.BucketProps) awss3
 }
 
 const (
-	trailDays  = 365 // for which CloudTrail's records stay at the least
+	trailDays  = 365 // the shortest retention of CloudTrail's records, in days
 	cloudTrail = "cloudtrail.amazonaws.com"
 )
 
-// trail records, in a bucket that is locked as the audit trail is, what could get around the audit trail:
+// trail makes a CloudTrail trail that records every way around the audit trail. Its bucket is locked like the audit
+// trail's. It records:
 //
-//   - who writes to the control tables and the cells' config tables, and who writes or deletes audit records or their
-//     locks;
-//   - who calls the operators' functions, past the APIs or through them;
-//   - who changes any resource (management events): the kill switch, secrets, the functions' code and variables,
-//     roles and policies, keys, this trail.
+//   - writes to the control tables and to the cells' config tables, and writes and deletions of audit records and their
+//     locks
+//   - calls of the operators' functions, through their APIs or directly
+//   - changes of any resource (management events): the kill switch, secrets, the functions' code and variables, roles
+//     and policies, keys, this trail
 //
-// Counters are left out: each decision would be a record that costs more than the decision. So is who reads, a secret
-// for one: CloudTrail cannot select the reads of one service alone.
+// Writes to counters are left out: the record of a decision would cost more than the decision. Reads are left out, too,
+// even of the secret, because CloudTrail cannot select the reads of a single service.
 func (c *ControlPlane) trail(p *place) {
 	name := p.name(config.Trail)
 	arn := p.names.ARN("cloudtrail", p.region(), "trail/"+name)
 	audit := &p.deployment.Control.Audit
-	days := awscdk.Duration_Days(jsii.Number(max(trailDays, audit.RetentionDays))) // hidden versions stay as long
+	// versions under a delete marker stay as long
+	days := awscdk.Duration_Days(jsii.Number(max(trailDays, audit.RetentionDays)))
 	bucket := newLockedBucket(c, audit, "TrailRecords", p.names.TrailBucket(p.region()), &awss3.BucketProps{
 		LifecycleRules: &[]*awss3.LifecycleRule{{Expiration: days, NoncurrentVersionExpiration: days}},
 	})
@@ -206,7 +211,7 @@ func (c *ControlPlane) trail(p *place) {
 		Conditions: &map[string]any{"StringEquals": map[string]any{"aws:SourceArn": arn,
 			"s3:x-amz-acl": "bucket-owner-full-control"}},
 	}))
-	onlyCloudTrailWrites(bucket, arn, principals(audit.BreakGlass))
+	restrictToCloudTrail(bucket, arn, principals(audit.BreakGlass))
 	var tables, functions []string
 	for _, t := range config.ControlTables() {
 		tables = append(tables, p.names.ControlTableARN(p.region(), t))
@@ -229,7 +234,7 @@ func (c *ControlPlane) trail(p *place) {
 			selector("Writes of audit records", field("eventCategory", "Data"),
 				field("resources.type", "AWS::S3::Object"), field("readOnly", "false"),
 				objectsOf(p.names.AuditBucket(p.region()), p)),
-			// CloudTrail's own writes are left out: each would be a record, and be written.
+			// CloudTrail's own writes are left out: recording a write would cause another write.
 			selector("Removal of trail records", field("eventCategory", "Data"), field("resources.type",
 				"AWS::S3::Object"),
 				field("eventName", "DeleteObject", "DeleteObjects", "PutObjectRetention", "PutObjectLegalHold"),
@@ -242,10 +247,10 @@ func (c *ControlPlane) trail(p *place) {
 	made.Node().AddDependency(bucket.Policy())
 }
 
-// onlyCloudTrailWrites denies everybody but CloudTrail, on behalf of one trail, and some roles to put objects into a
-// bucket. Otherwise whoever may put objects could cover a file of the trail with another version, and who reads the
-// file would read that version. A request that no service makes has neither of the two keys, and is denied.
-func onlyCloudTrailWrites(bucket awss3.Bucket, trail string, but []string) {
+// restrictToCloudTrail lets only CloudTrail, on behalf of one trail, and some roles put objects into a bucket.
+// Otherwise somebody could put another version over a file of the trail, and readers would read that version. A request
+// that no AWS service makes has neither of the two condition keys, and is therefore denied.
+func restrictToCloudTrail(bucket awss3.Bucket, trail string, but []string) {
 	objects, put := *bucket.ArnForObjects(jsii.String("*")), []string{"s3:PutObject"}
 	other := deny("OnlyTheTrailWrites", but, put, objects)
 	other.AddCondition(jsii.String("ArnNotEquals"), map[string]any{"aws:SourceArn": trail})
@@ -259,7 +264,7 @@ func selector(name string, fields ...any) *awscloudtrail.CfnTrail_AdvancedEventS
 	return &awscloudtrail.CfnTrail_AdvancedEventSelectorProperty{Name: &name, FieldSelectors: fields}
 }
 
-// objectsOf selects the objects of a bucket.
+// objectsOf selects all objects of a bucket.
 func objectsOf(bucket string, p *place) any {
 	return &awscloudtrail.CfnTrail_AdvancedFieldSelectorProperty{
 		Field: jsii.String("resources.ARN"), StartsWith: jsii.Strings(p.names.ARN("s3", "", bucket) + "/"),

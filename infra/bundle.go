@@ -14,14 +14,14 @@ import (
 	"github.com/sluicelimits/sluice/infra/config"
 )
 
-// DefaultLambdas is the folder in which make lambdas puts the functions' zips for arm64, as seen from infra.
+// DefaultLambdas is the folder in which make lambdas puts the functions' zips for arm64, relative to the folder infra.
 const DefaultLambdas = "../dist/lambdas"
 
-// architecture is what a deployment's functions are built for.
+// architecture is a processor architecture for which the functions can be built.
 type architecture struct {
 	goarch  string // GOARCH
 	machine elf.Machine
-	lambdas string // the folder in which make lambdas puts them, as seen from infra
+	lambdas string // the folder in which make lambdas puts the zips, relative to infra
 	lambda  func() awslambda.Architecture
 }
 
@@ -30,27 +30,27 @@ var architectures = map[string]architecture{
 	config.X8664: {"amd64", elf.EM_X86_64, DefaultLambdas + "-amd64", awslambda.Architecture_X86_64},
 }
 
-// Bundles are the GOARCH that a complete deployment's functions are built for, and the folder in which make lambdas
-// puts them for it, as seen from infra.
-func Bundles(d *config.Deployment) (goarch, folder string) {
+// BuildTarget returns the GOARCH for which a deployment's functions have to be built, and the folder in which make
+// lambdas puts them, relative to infra. The deployment must be complete: see [config.Deployment.Complete].
+func BuildTarget(d *config.Deployment) (goarch, folder string) {
 	a := architectures[d.Architecture]
 	return a.goarch, a.lambdas
 }
 
-const bootstrap = "bootstrap" // what Lambda starts
+const bootstrap = "bootstrap" // the file in a function's zip that Lambda starts
 
-// checkBundle checks that a function's zip is there, and that its program is for the architecture. AWS takes one for
-// another, and no call of it is answered.
+// checkBundle checks that a function's zip exists and that its program is built for the architecture. AWS would accept
+// a program for another architecture, and every call of it would then fail.
 func checkBundle(path string, a *architecture) error {
 	advice := "run make lambdas ARCH=" + a.goarch
 	z, err := zip.OpenReader(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is not there: %s", path, advice)
+		return fmt.Errorf("%s does not exist: %s", path, advice)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w: %s", path, err, advice)
 	}
-	defer func() { _ = z.Close() }() // it was read only
+	defer func() { _ = z.Close() }() // nothing was written
 	machine, err := machineOf(z)
 	switch {
 	case err != nil:
@@ -62,7 +62,7 @@ func checkBundle(path string, a *architecture) error {
 	return nil
 }
 
-// machineOf is what the program of a zip is built for, by the beginning of its ELF header.
+// machineOf returns the machine for which the program in a zip is built, from the beginning of its ELF header.
 func machineOf(z fs.FS) (elf.Machine, error) {
 	f, err := z.Open(bootstrap)
 	if err != nil {
@@ -74,11 +74,11 @@ func machineOf(z fs.FS) (elf.Machine, error) {
 		Type    uint16
 		Machine uint16
 	}
-	err = binary.Read(f, binary.LittleEndian, &header) // as both architectures have it
+	err = binary.Read(f, binary.LittleEndian, &header) // both architectures are little-endian
 	switch {
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || err == nil &&
 		string(header.Ident[:len(elf.ELFMAG)]) != elf.ELFMAG:
-		return 0, fmt.Errorf("%s is no program for Linux", bootstrap)
+		return 0, fmt.Errorf("%s is not a program for Linux", bootstrap)
 	case err != nil:
 		return 0, fmt.Errorf("%s: %w", bootstrap, err)
 	}

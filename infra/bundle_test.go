@@ -40,9 +40,9 @@ func TestArchitecture(t *testing.T) {
 		"no program": {config.ARM64, spoiled(zipped("main", "x")),
 			"publisher.zip: open bootstrap: file does not exist: run make lambdas"},
 		"a script": {config.ARM64, spoiled(zipped("bootstrap", "#!/bin/sh\nexec sleep 100\n")),
-			"publisher.zip: bootstrap is no program for Linux: run make lambdas"},
+			"publisher.zip: bootstrap is not a program for Linux: run make lambdas"},
 		"an empty program": {config.ARM64, spoiled(zipped("bootstrap", "")),
-			"publisher.zip: bootstrap is no program for Linux: run make lambdas"},
+			"publisher.zip: bootstrap is not a program for Linux: run make lambdas"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := world("a-1")
@@ -62,7 +62,8 @@ func TestArchitecture(t *testing.T) {
 	}
 	for architecture, want := range map[string]string{config.ARM64: "arm64 ../dist/lambdas",
 		config.X8664: "amd64 ../dist/lambdas-amd64"} {
-		if goarch, folder := infra.Bundles(&config.Deployment{Architecture: architecture}); goarch+" "+folder != want {
+		if goarch, folder := infra.BuildTarget(&config.Deployment{Architecture: architecture}); goarch+" "+
+			folder != want {
 			t.Errorf("for %s %s is built in %s, want %s", architecture, goarch, folder, want)
 		}
 	}

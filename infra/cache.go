@@ -17,24 +17,24 @@ const (
 	cacheEngine   = "valkey"
 	cacheVersion  = "8.2"
 	cacheFamily   = "valkey8"
-	replicas      = 1  // of each shard, in another zone
-	passwordChars = 64 // letters and digits; ElastiCache takes 16 to 128
+	replicas      = 1  // per shard, in another zone than the primary
+	passwordChars = 64 // letters and digits; ElastiCache accepts 16 to 128
 	cacheUserName = "sluice"
 )
 
-// cache is where a full cell counts rates.
+// cache is the Valkey or Redis cache in which a full cell counts rates.
 type cache struct {
-	Construct constructs.Construct // nil of one that was there already
+	Construct constructs.Construct // nil if the cache existed before
 
-	group    awselasticache.CfnReplicationGroup // the same
-	endpoint string                             // host:port; a token of one that is made
-	password awssecretsmanager.Secret           // nil where none is made
+	group    awselasticache.CfnReplicationGroup // nil if the cache existed before
+	endpoint string                             // host:port; a CDK token if the cache is made here
+	password awssecretsmanager.Secret           // nil if no password is made
 
-	name, user string // with AuthIAM: the replication group's and its user's
-	secret     string // with AuthSecret: the name of the one with the login
+	name, user string // with AuthIAM: the names of the replication group and of its user
+	secret     string // with AuthSecret: the name of the secret with user name and password
 }
 
-// newCache is the cache of a full cell: the one that is there already, or one that is made.
+// newCache returns the cache of a full cell. It makes one unless the deployment file names an existing cache.
 func newCache(scope constructs.Construct, p *place, n *network) *cache {
 	if of := p.cell.Cache; of.Endpoint != "" {
 		return &cache{endpoint: of.Endpoint, name: of.Name, user: of.User, secret: of.Secret}
@@ -42,17 +42,18 @@ func newCache(scope constructs.Construct, p *place, n *network) *cache {
 	return makeCache(scope, p, n)
 }
 
-// makeCache makes the replication group of a full cell. Its name is given, so a change that needs another one is
-// refused by CloudFormation instead of made with the loss of all counters. What counters it has are worth a snapshot
-// when it goes: windows of a day are there, too.
+// makeCache makes the replication group of a full cell. The group has a fixed name. CloudFormation therefore refuses a
+// change that needs a new group, instead of making one and losing all counters. When the stack is deleted, a snapshot
+// is taken, because some counters are of windows as long as a day.
 func makeCache(scope constructs.Construct, p *place, n *network) *cache {
 	of, name := p.cell.Cache, p.name(config.Cache)
 	c := &cache{Construct: constructs.NewConstruct(scope, jsii.String("Cache")), name: name, user: name, secret: name}
 	subnets := awselasticache.NewCfnSubnetGroup(c.Construct, jsii.String("Subnets"),
 		&awselasticache.CfnSubnetGroupProps{
-			CacheSubnetGroupName: &name, Description: jsii.String("Sluice: " + name), SubnetIds: anys(n.subnets),
+			CacheSubnetGroupName: &name, Description: jsii.String("Sluice: " + name), SubnetIds: toAny(n.subnets),
 		})
-	settings := map[string]any{"maxmemory-policy": "noeviction"} // a counter that is dropped is a limit that is passed
+	// an evicted counter would let a tenant exceed its limit
+	settings := map[string]any{"maxmemory-policy": "noeviction"}
 	if of.Cluster {
 		settings["cluster-enabled"] = "yes"
 	}
@@ -84,7 +85,7 @@ func makeCache(scope constructs.Construct, p *place, n *network) *cache {
 	host, port := c.group.AttrPrimaryEndPointAddress(), c.group.AttrPrimaryEndPointPort()
 	if of.Cluster {
 		host, port = c.group.AttrConfigurationEndPointAddress(), c.group.AttrConfigurationEndPointPort()
-		// more shards are not another cache
+		// shards are added to the same cache, without replacing it
 		c.group.CfnOptions().SetUpdatePolicy(&awscdk.CfnUpdatePolicy{UseOnlineResharding: jsii.Bool(true)})
 	}
 	c.endpoint = *host + ":" + *port
@@ -92,11 +93,11 @@ func makeCache(scope constructs.Construct, p *place, n *network) *cache {
 	return c
 }
 
-// users makes the one user of the cache, and its group.
+// users makes the cache's only user, and the user group that contains it.
 func (c *cache) users(p *place, name string) awselasticache.CfnUserGroup {
 	props := &awselasticache.CfnUserProps{
 		UserId: &name, UserName: &name, Engine: jsii.String(cacheEngine), AccessString: jsii.String(grants.CacheAccess),
-		AuthenticationMode: map[string]any{"Type": "iam"}, // id and name are the same, as IAM wants it
+		AuthenticationMode: map[string]any{"Type": "iam"}, // IAM authentication requires that id and name are equal
 	}
 	if p.cell.Cache.Auth == config.AuthSecret {
 		c.password = awssecretsmanager.NewSecret(c.Construct, jsii.String("Password"), &awssecretsmanager.SecretProps{
@@ -108,7 +109,7 @@ func (c *cache) users(p *place, name string) awselasticache.CfnUserGroup {
 				PasswordLength:       jsii.Number(passwordChars), ExcludePunctuation: jsii.Bool(true),
 				IncludeSpace: jsii.Bool(false),
 			},
-			RemovalPolicy: awscdk.RemovalPolicy_DESTROY, // it opens nothing but the cache
+			RemovalPolicy: awscdk.RemovalPolicy_DESTROY, // it is of use for this cache only
 		})
 		props.UserName = jsii.String(cacheUserName)
 		props.AuthenticationMode = map[string]any{"Type": "password",
@@ -120,7 +121,7 @@ func (c *cache) users(p *place, name string) awselasticache.CfnUserGroup {
 	})
 }
 
-// variables are what functions know of the cache.
+// variables returns the environment variables by which functions find the cache.
 func (c *cache) variables(p *place) map[string]string {
 	of := p.cell.Cache
 	all := map[string]string{

@@ -19,50 +19,53 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/operations"
 )
 
-// CellProps say which cell.
+// CellProps are the parameters of [NewCell].
 type CellProps struct {
-	Deployment *config.Deployment // required; NewCell completes it
-	Cell       string             // id of one of its cells; required
-	Lambdas    string             // folder of the functions' zips, each NAME.zip; default that of Bundles
+	Deployment *config.Deployment // required; NewCell fills in its defaults and checks it
+	Cell       string             // required; the id of one of the deployment's cells
+	Lambdas    string             // folder of the functions' zips, each NAME.zip; if empty, the folder of BuildTarget
 }
 
-// Cell is what decides: counters, configuration, and the authorizer in front of APIs. It goes on without the control
-// plane.
+// Cell has everything that decides about requests in one region: the counters, the configuration, and the authorizer to
+// attach to APIs. It keeps deciding while the control plane is unavailable.
 type Cell struct {
 	Construct constructs.Construct
 
 	Counters, Config awsdynamodb.Table
-	Functions        map[string]awslambda.Function // by config.Authorizer and so on
-	Authorizer       awslambda.Function            // the same as in Functions: what APIs are attached to
-	Changes          awssqs.Queue                  // what the topic brings
-	API              awsapigateway.RestApi         // of operators, for the counters; who may call it is a matter of IAM
+	// keys: config.Authorizer and the other names of config.CellFunctions
+	Functions map[string]awslambda.Function
+	// the function that attachments put in front of APIs; it is in Functions, too
+	Authorizer awslambda.Function
+	Changes    awssqs.Queue          // the queue to which the topic delivers changes of the configuration
+	API        awsapigateway.RestApi // the operators' API for the counters; IAM decides who may call it
 
-	// KillSwitch is the ids of the configuration with the mode of the cell's limits, application/environment/profile;
-	// "" where there is none. Tokens.
+	// KillSwitch names the AppConfig configuration with the mode of the cell's limits, as
+	// application/environment/profile. The ids are CDK tokens. It is empty if the cell has no kill switch.
 	KillSwitch string
 
-	// of a full cell; nil in a small one, and where the cache was there already
+	// the replication group of a full cell; nil in a small cell, or if the cache existed before
 	Cache awselasticache.CfnReplicationGroup
 
-	// the id of the security group of a full cell's functions in the VPC; "" in a small one. A token
+	// the id of the security group of a full cell's functions, a CDK token; "" in a small cell
 	FunctionsGroup string
 
-	WAF string // the ARN of the firewall, to be put before stages of REST APIs; "" where there is none. A token
+	WAF string // the ARN of the firewall for stages of REST APIs, a CDK token; "" if the cell has none
 
-	// Queues in which something is only ever when it needs a look: config.Kept, config.Refused.
+	// Queues are the queues of dead letters: messages in them need an operator. The keys are config.Kept and
+	// config.Refused.
 	Queues map[string]awssqs.Queue
 }
 
-// NewCell makes a cell in a scope that is in the cell's region. The deployment's control plane must be there first. The
-// error says what is wrong with the deployment, which zip is missing, or what CDK says.
+// NewCell makes a cell. The scope must be in the cell's region, and the deployment's control plane must be deployed
+// before. The error says what is wrong with the deployment, which zip is missing, or what CDK reports.
 func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cell, err error) {
-	defer recovered(id, &err)
+	defer recoverError(id, &err)
 	if err := props.Deployment.Complete(); err != nil {
 		return nil, err
 	}
 	d, lambdas := props.Deployment, props.Lambdas
 	if lambdas == "" {
-		_, lambdas = Bundles(d)
+		_, lambdas = BuildTarget(d)
 	}
 	p := &place{deployment: d, names: namesOf(d), cell: d.Cell(props.Cell)}
 	if p.cell == nil {
@@ -71,7 +74,7 @@ func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cel
 	c := &Cell{Functions: map[string]awslambda.Function{}, Queues: map[string]awssqs.Queue{}}
 	c.Construct = constructs.NewConstruct(scope, &id)
 	c.tables(p)
-	if err := c.watch(p); err != nil {
+	if err := c.newMonitoring(p); err != nil {
 		return nil, err
 	}
 	var vpc *network
@@ -89,13 +92,13 @@ func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cel
 			return nil, err
 		}
 		if vpc != nil && f.callsCache() {
-			vpc.hold(f)
+			vpc.connect(f)
 		}
 		made[name], c.Functions[name] = f, f.lambda
 	}
 	c.Authorizer = c.Functions[config.Authorizer]
 	c.updateAuthorizerFirst()
-	tablesLast([]awsdynamodb.Table{c.Counters, c.Config}, c.Functions)
+	createTablesLast([]awsdynamodb.Table{c.Counters, c.Config}, c.Functions)
 	c.queues(p, made[config.Applier])
 	serveOperators(c.API, c.Functions[config.Ops], operations.Cell())
 	return c, c.attach(p)
@@ -111,7 +114,7 @@ func (c *Cell) updateAuthorizerFirst() {
 	}
 }
 
-// attach puts the cell's authorizer in front of APIs that are there already.
+// attach puts the cell's authorizer in front of the existing APIs that the deployment file names.
 func (c *Cell) attach(p *place) error {
 	for i := range p.cell.Attach {
 		a := &p.cell.Attach[i]
@@ -120,8 +123,8 @@ func (c *Cell) attach(p *place) error {
 		switch {
 		case a.REST != "":
 			_, err = AttachREST(own, "Attached", &AttachRESTProps{Authorizer: c.Authorizer, AllowOrigin: a.AllowOrigin,
-				OwnDefaults: a.NoDefaultResponses,
-				API:         awsapigateway.RestApi_FromRestApiId(own, jsii.String("API"), &id)})
+				NoDefaultResponses: a.NoDefaultResponses,
+				API:                awsapigateway.RestApi_FromRestApiId(own, jsii.String("API"), &id)})
 		case a.HTTP != "":
 			_, err = AttachHTTP(own, "Attached", &AttachHTTPProps{Authorizer: c.Authorizer,
 				API: apis.HttpApi_FromHttpApiAttributes(own, jsii.String("API"),
@@ -138,8 +141,8 @@ func (c *Cell) attach(p *place) error {
 	return nil
 }
 
-// watch makes what tells how the cell is, and what stands or is done where it is not well.
-func (c *Cell) watch(p *place) (err error) {
+// newMonitoring makes the alarms, the dashboard, the firewall and the kill switch.
+func (c *Cell) newMonitoring(p *place) (err error) {
 	alarms := newAlarms(c.Construct, p)
 	if p.deployment.Dashboards {
 		if err := newDashboard(c.Construct, p); err != nil {
@@ -172,13 +175,13 @@ func (c *Cell) tables(p *place) {
 	})
 }
 
-// queues are how changes come: the topic sends to the cell's queue, and the applier reads it. What the topic cannot
-// deliver goes to a queue beside the topic, where SNS wants it.
+// queues makes the path of changes: the topic sends to the cell's queue, and the applier reads the queue. What the
+// topic cannot deliver goes to a queue in the topic's region, as SNS requires.
 func (c *Cell) queues(p *place, applier *function) {
 	for _, name := range []string{config.Kept, config.Refused} {
 		c.Queues[name] = newKeepingQueue(c.Construct, "Queue-"+name, p.name(name))
 	}
-	settings := applier.of.Queue
+	settings := applier.spec.Queue
 	c.Changes = newQueue(c.Construct, "Queue-"+config.Changes, p.name(config.Changes), &awssqs.QueueProps{
 		VisibilityTimeout: duration(settings.Visibility), RetentionPeriod: duration(settings.Retention),
 		DeadLetterQueue: &awssqs.DeadLetterQueue{Queue: c.Queues[config.Refused],
@@ -186,7 +189,7 @@ func (c *Cell) queues(p *place, applier *function) {
 	})
 	control := p.deployment.Control.Region
 	topic := p.names.TopicARN(control)
-	onlyFromTopic(c.Changes, topicPrincipal(control, p.cell.Region), topic)
+	allowOnlyTopic(c.Changes, topicPrincipal(control, p.cell.Region), topic)
 	awssns.NewCfnSubscription(c.Construct, jsii.String("Subscription"), &awssns.CfnSubscriptionProps{
 		TopicArn: topic, Region: &control, Protocol: jsii.String("sqs"), Endpoint: c.Changes.QueueArn(),
 		RawMessageDelivery: jsii.Bool(true),
@@ -196,7 +199,7 @@ func (c *Cell) queues(p *place, applier *function) {
 	applier.readQueue(c.Changes)
 }
 
-// CellStack is a stack with a cell and nothing else.
+// CellStack is a stack that contains one cell.
 type CellStack struct {
 	Stack awscdk.Stack
 	Cell  *Cell
@@ -212,13 +215,14 @@ func newCellStack(app constructs.Construct, props *CellProps) (*CellStack, error
 		return nil, fmt.Errorf("cell %s: %w", props.Cell, err)
 	}
 	s.Cell = cell
-	output(s.Stack, "Authorizer", "The function that APIs are attached to", *cell.Authorizer.FunctionArn())
-	output(s.Stack, "Ops", "What sluice cell add is given as --ops", strings.TrimSuffix(*cell.API.Url(), "/"))
+	output(s.Stack, "Authorizer", "The authorizer function, to attach to APIs", *cell.Authorizer.FunctionArn())
+	output(s.Stack, "Ops", "The value of --ops in sluice cell add", strings.TrimSuffix(*cell.API.Url(), "/"))
 	if own := d.Cell(props.Cell).Cache; own != nil && own.Endpoint != "" && own.SecurityGroup == "" {
-		output(s.Stack, "FunctionsGroup", "The security group that the cache's is to let in", cell.FunctionsGroup)
+		output(s.Stack, "FunctionsGroup", "The security group of the functions: let it in to the cache",
+			cell.FunctionsGroup)
 	}
 	if cell.WAF != "" {
-		output(s.Stack, "WAF", "The firewall, to be put before stages of REST APIs", cell.WAF)
+		output(s.Stack, "WAF", "The firewall, to attach to stages of REST APIs", cell.WAF)
 	}
 	if cell.KillSwitch != "" {
 		output(s.Stack, "KillSwitch", "The mode of the cell's limits in AppConfig: application/environment/profile",

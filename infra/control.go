@@ -22,41 +22,43 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/operations"
 )
 
-// ControlPlaneProps say which control plane.
+// ControlPlaneProps are the parameters of [NewControlPlane].
 type ControlPlaneProps struct {
-	Deployment *config.Deployment // required; NewControlPlane completes it
-	Lambdas    string             // folder of the functions' zips, each NAME.zip; default that of Bundles
+	Deployment *config.Deployment // required; NewControlPlane fills in its defaults and checks it
+	Lambdas    string             // folder of the functions' zips, each NAME.zip; if empty, the folder of BuildTarget
 }
 
-// ControlPlane is where operators write: the control tables, what brings their changes to the cells, and the audit
-// trail. There is one for all cells of a deployment. No cell needs it to decide.
+// ControlPlane has the control tables, to which operators write, the functions that bring changes to the cells, and the
+// audit trail. A deployment has one control plane. Cells do not need it to decide.
 type ControlPlane struct {
 	Construct constructs.Construct
 
-	Tables    map[string]awsdynamodb.Table  // by config.Plans and so on
-	Functions map[string]awslambda.Function // by config.Publisher and so on
-	Topic     awssns.CfnTopic               // of changes; its subscriptions are the cells'
-	Audit     awss3.Bucket                  // of the audit trail
-	Secret    awssecretsmanager.Secret      // the peppers and the key for addresses, in each region that has a cell
-	AnchorKey awskms.Key                    // that signs the audit trail's anchors; nil where there are none
-	API       awsapigateway.RestApi         // of operators; who may call it is a matter of IAM
+	Tables    map[string]awsdynamodb.Table  // keys: the names of config.ControlTables
+	Functions map[string]awslambda.Function // keys: the names of config.ControlFunctions, and config.Anchor
+	Topic     awssns.CfnTopic               // announces changes; each cell has a subscription
+	Audit     awss3.Bucket                  // holds the audit trail
+	// holds the peppers and the key for addresses; replicated to each region with a cell
+	Secret    awssecretsmanager.Secret
+	AnchorKey awskms.Key            // signs the audit trail's anchors; nil if the deployment has no anchors
+	API       awsapigateway.RestApi // the operators' API; IAM decides who may call it
 
-	// Queues in which something is only ever when it needs a look: config.Kept, config.Failed, config.Undelivered.
+	// Queues are the queues of dead letters: messages in them need an operator. The keys are config.Kept, config.Failed
+	// and config.Undelivered.
 	Queues map[string]awssqs.Queue
 }
 
-// NewControlPlane makes the control plane in a scope that is in the region of the deployment's control plane. The error
-// says what is wrong with the deployment, which zip is missing, or what CDK says.
+// NewControlPlane makes the control plane. The scope must be in the region of the deployment's control plane. The error
+// says what is wrong with the deployment, which zip is missing, or what CDK reports.
 func NewControlPlane(
 	scope constructs.Construct, id string, props *ControlPlaneProps,
 ) (control *ControlPlane, err error) {
-	defer recovered(id, &err)
+	defer recoverError(id, &err)
 	if err := props.Deployment.Complete(); err != nil {
 		return nil, err
 	}
 	d, lambdas := props.Deployment, props.Lambdas
 	if lambdas == "" {
-		_, lambdas = Bundles(d)
+		_, lambdas = BuildTarget(d)
 	}
 	c := &ControlPlane{
 		Tables: map[string]awsdynamodb.Table{}, Functions: map[string]awslambda.Function{},
@@ -87,14 +89,14 @@ func NewControlPlane(
 			return nil, err
 		}
 		c.Functions[name] = f.lambda
-		if f.of.Streams != nil {
+		if f.spec.Streams != nil {
 			f.readStreams(c.Tables, c.Queues[config.Failed])
 		}
 	}
-	tablesLast(slices.Collect(maps.Values(c.Tables)), c.Functions)
+	createTablesLast(slices.Collect(maps.Values(c.Tables)), c.Functions)
 	c.topicPolicy(p)
-	c.onlySigner()
-	c.keepOut(p)
+	c.restrictSigning()
+	c.restrictTrailWriters(p)
 	serveOperators(c.API, c.Functions[config.Admin], operations.Control())
 	if !d.Control.NoTrail {
 		c.trail(p)
@@ -108,17 +110,17 @@ func NewControlPlane(
 	return c, nil
 }
 
-// topic makes the topic of changes, and the right to keep what it cannot deliver.
+// topic makes the topic of changes, and lets the topic put messages that it cannot deliver into a queue.
 func (c *ControlPlane) topic(p *place) {
 	c.Topic = awssns.NewCfnTopic(c.Construct, jsii.String("Changes"), &awssns.CfnTopicProps{
 		TopicName: jsii.String(p.name(config.Changes)), KmsMasterKeyId: jsii.String("alias/aws/sns"),
 	})
-	onlyFromTopic(c.Queues[config.Undelivered], "sns.amazonaws.com", p.names.TopicARN(p.region()))
+	allowOnlyTopic(c.Queues[config.Undelivered], "sns.amazonaws.com", p.names.TopicARN(p.region()))
 }
 
-// topicPolicy lets this account subscribe to the topic, and nobody publish on it but the roles of the publisher and
-// the balancer, which their own policies allow. Whoever administers the account can change that, which CloudTrail
-// records.
+// topicPolicy lets this account subscribe to the topic, and only the roles of the publisher and the balancer publish to
+// it. These roles' own policies allow that. An administrator of the account can change the topic's policy; CloudTrail
+// records that.
 func (c *ControlPlane) topicPolicy(p *place) {
 	arn := p.names.TopicARN(p.region())
 	publishers := []*string{c.Functions[config.Publisher].Role().RoleArn(),
@@ -136,14 +138,14 @@ func (c *ControlPlane) topicPolicy(p *place) {
 				Actions:    jsii.Strings("sns:Publish"), Resources: jsii.Strings(arn),
 				Conditions: &map[string]any{"ArnNotEquals": map[string]any{"aws:PrincipalArn": publishers}},
 			}),
-			neverInClear(arn),
+			denyUnencryptedPublish(arn),
 		}}),
 	})
 }
 
-// onlyFromTopic lets a topic send to a queue, and nobody else. A request that comes by itself has no source, and is
-// denied, too.
-func onlyFromTopic(queue awssqs.Queue, principal, topic string) {
+// allowOnlyTopic lets only one topic send to a queue. A request that no topic sent has no source ARN, and is denied,
+// too.
+func allowOnlyTopic(queue awssqs.Queue, principal, topic string) {
 	send, source := jsii.Strings("sqs:SendMessage"), map[string]any{"aws:SourceArn": topic}
 	queue.AddToResourcePolicy(awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
 		Sid: jsii.String("FromTheTopic"), Principals: &[]awsiam.IPrincipal{awsiam.NewServicePrincipal(&principal, nil)},
@@ -156,19 +158,20 @@ func onlyFromTopic(queue awssqs.Queue, principal, topic string) {
 	}))
 }
 
-const addressKeyLength = 64 // letters and digits, which are base64 of 48 bytes
+const addressKeyLength = 64 // characters; letters and digits are valid base64, here of 48 bytes
 
-// secret makes the secret that all cells share: a key that one of them issues is good in every one. Secrets Manager
-// makes the key for addresses, so that no template has a value, and copies the secret to the cells' regions. It cannot
-// make the peppers, of which each has a name: they are put in by infra/pepper, once, and until then no API key can be
-// made and none is known.
+// secret makes the secret that all cells share, so that every cell accepts an API key. Secrets Manager generates the
+// key for addresses, so that no template contains it, and replicates the secret to the cells' regions. Secrets Manager
+// cannot generate the peppers, because each has a name. An operator adds the first one with infra/pepper. Until then no
+// API key can be made.
 func (c *ControlPlane) secret(p *place) {
 	var replicas []*awssecretsmanager.ReplicaRegion
 	for _, region := range p.deployment.Regions()[1:] {
 		replicas = append(replicas, &awssecretsmanager.ReplicaRegion{Region: &region})
 	}
 	slices.SortFunc(replicas, func(a, b *awssecretsmanager.ReplicaRegion) int {
-		return slices.Compare([]byte(*a.Region), []byte(*b.Region)) // the cells' order in the file is nothing to it
+		// the template does not depend on the order of the cells in the file
+		return slices.Compare([]byte(*a.Region), []byte(*b.Region))
 	})
 	props := &awssecretsmanager.SecretProps{
 		SecretName:  jsii.String(p.name(config.Secret)),
@@ -187,7 +190,7 @@ func (c *ControlPlane) secret(p *place) {
 	c.Secret = awssecretsmanager.NewSecret(c.Construct, jsii.String("Identity"), props)
 }
 
-// ControlStack is a stack with a control plane and nothing else.
+// ControlStack is a stack that contains a control plane.
 type ControlStack struct {
 	Stack        awscdk.Stack
 	ControlPlane *ControlPlane
@@ -203,9 +206,9 @@ func newControlStack(app constructs.Construct, props *ControlPlaneProps) (*Contr
 	}
 	s.ControlPlane = control
 	if control.AnchorKey != nil {
-		output(s.Stack, "AnchorKey", "The key whose public half sluice audit verify is given as --anchor-key",
+		output(s.Stack, "AnchorKey", "The anchor key: sluice audit verify takes its public half as --anchor-key",
 			*control.AnchorKey.KeyArn())
 	}
-	output(s.Stack, "Endpoint", "What the operator's commands are given as --endpoint", *control.API.Url())
+	output(s.Stack, "Endpoint", "The value of --endpoint in the operator's commands", *control.API.Url())
 	return s, nil
 }

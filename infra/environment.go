@@ -16,16 +16,17 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 )
 
-// maxEnvironment is what Lambda takes, names and values, in bytes.
+// maxEnvironment is Lambda's limit for the names and values of all variables of a function, in bytes.
 const maxEnvironment = 4 << 10
 
-// namesOf are the deployment's names in whatever partition and account it is deployed to.
+// namesOf returns the names of a deployment. Partition, account and URL suffix are CDK tokens, so one template fits
+// every account.
 func namesOf(d *config.Deployment) config.Names {
 	return d.Names(*awscdk.Aws_PARTITION(), *awscdk.Aws_ACCOUNT_ID(), *awscdk.Aws_URL_SUFFIX())
 }
 
-// environment are the variables of a function. They are read as the function will read them, so that what is deployed
-// starts.
+// environment returns the environment variables of a function. It checks them with the code by which the function reads
+// them, so that a deployed function can start.
 func (p *place) environment(function string) (map[string]string, error) {
 	variables, err := p.variables(function)
 	if err != nil {
@@ -53,7 +54,8 @@ func (p *place) environment(function string) (map[string]string, error) {
 		given, size = append(given, name+"="+value), size+len(name)+len(value)
 	}
 	if size > maxEnvironment {
-		return nil, fmt.Errorf("%s: its variables have %d bytes, and Lambda takes %d: fewer issuers or cells",
+		return nil, fmt.Errorf("%s: its environment variables have %d bytes, and Lambda accepts at most %d: "+
+			"configure fewer issuers or cells",
 			function, size, maxEnvironment)
 	}
 	if err := readEnvironment(function, given); err != nil {
@@ -64,7 +66,7 @@ func (p *place) environment(function string) (map[string]string, error) {
 
 // readEnvironment reads variables as the function does when it starts.
 func readEnvironment(function string, variables []string) (err error) {
-	var bundle fs.FS // nothing of ours is beside the binary
+	var bundle fs.FS // the zip contains no plans and no issuers
 	switch function {
 	case config.Publisher:
 		_, err = environ.ParsePublisher(variables)
@@ -87,12 +89,12 @@ func readEnvironment(function string, variables []string) (err error) {
 	case config.Ops:
 		_, err = environ.ParseOps(variables, bundle)
 	default:
-		err = fmt.Errorf("nobody reads its variables")
+		err = fmt.Errorf("the function is unknown")
 	}
 	return err
 }
 
-// variables are what each function alone has.
+// variables returns the variables that differ between functions.
 func (p *place) variables(function string) (map[string]string, error) {
 	n, control := p.names, &p.deployment.Control
 	switch function {
@@ -100,7 +102,7 @@ func (p *place) variables(function string) (map[string]string, error) {
 		return map[string]string{
 			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_TENANTS_TABLE": n.Control(config.Tenants),
 			"SLUICE_KEYS_TABLE": n.Control(config.Keys), "SLUICE_TOPIC": n.TopicARN(control.Region),
-			"SLUICE_KEPT_QUEUE": p.kept(),
+			"SLUICE_KEPT_QUEUE": p.keptQueueURL(),
 		}, nil
 	case config.Archiver:
 		return map[string]string{
@@ -120,7 +122,7 @@ func (p *place) variables(function string) (map[string]string, error) {
 	case config.Balancer:
 		return map[string]string{
 			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_CELLS_TABLE": n.Control(config.Cells),
-			"SLUICE_TOPIC": n.TopicARN(control.Region), "SLUICE_KEPT_QUEUE": p.kept(),
+			"SLUICE_TOPIC": n.TopicARN(control.Region), "SLUICE_KEPT_QUEUE": p.keptQueueURL(),
 		}, nil
 	case config.Admin:
 		return map[string]string{
@@ -143,21 +145,21 @@ func (p *place) variables(function string) (map[string]string, error) {
 		if p.kill != nil {
 			own["SLUICE_KILL_SWITCH"] = p.kill.setting()
 		}
-		return own, p.counting(own)
+		return own, p.addDecisionVariables(own)
 	case config.Ops:
 		own["SLUICE_API"], own["SLUICE_OPERATIONS_TABLE"] = p.api, p.controlTable(config.Operations)
-		return own, p.counting(own)
+		return own, p.addDecisionVariables(own)
 	case config.Applier:
-		own["SLUICE_KEPT_QUEUE"] = p.kept()
-		p.truth(own)
+		own["SLUICE_KEPT_QUEUE"] = p.keptQueueURL()
+		p.addControlTables(own)
 	case config.Reconcile:
-		p.truth(own)
+		p.addControlTables(own)
 	}
 	return own, nil
 }
 
-// truth adds the variables of what compares the cell with the control tables.
-func (p *place) truth(to map[string]string) {
+// addControlTables adds the variables of functions that compare the cell with the control tables.
+func (p *place) addControlTables(to map[string]string) {
 	for name, table := range map[string]string{
 		"SLUICE_PLANS_TABLE": config.Plans, "SLUICE_TENANTS_TABLE": config.Tenants, "SLUICE_KEYS_TABLE": config.Keys,
 		"SLUICE_CELLS_TABLE": config.Cells,
@@ -166,11 +168,12 @@ func (p *place) truth(to map[string]string) {
 	}
 }
 
-// counting adds the variables of what decides: the authorizer, and ops, which must come to the same counters.
-func (p *place) counting(to map[string]string) error {
+// addDecisionVariables adds the variables of functions that count requests: the authorizer, and ops, which must find
+// the same counters.
+func (p *place) addDecisionVariables(to map[string]string) error {
 	c := p.cell
 	if homes := p.homes(); len(homes) > 1 {
-		to["SLUICE_HOMES"] = tables(homes)
+		to["SLUICE_HOMES"] = formatHomes(homes)
 	}
 	to["SLUICE_COUNTERS_TABLE"], to["SLUICE_SECRET"] = p.name(config.Counters), p.names.Control(config.Secret)
 	to["SLUICE_MAX_INSTANCES"] = strconv.Itoa(c.MaxInstances)
@@ -203,28 +206,29 @@ func (p *place) counting(to map[string]string) error {
 	return nil
 }
 
-// kept is the URL of the place's queue of what cannot be used.
-func (p *place) kept() string { return p.names.QueueURL(p.region(), p.name(config.Kept)) }
+// keptQueueURL returns the URL of the queue for messages and records that a function cannot use.
+func (p *place) keptQueueURL() string { return p.names.QueueURL(p.region(), p.name(config.Kept)) }
 
-// controlTable is a control table as a cell's function calls it: by its ARN, which has its region.
+// controlTable returns how a cell's function names a control table: by its ARN, because the table may be in another
+// region.
 func (p *place) controlTable(table string) string {
 	return p.names.ControlTableARN(p.deployment.Control.Region, table)
 }
 
-// configTables are each cell's config table as the control plane's functions call them.
+// configTables returns the config tables of all cells, in the form of SLUICE_STATUS_CELLS.
 func (p *place) configTables() string {
 	var all []home
 	for i := range p.deployment.Cells {
 		all = append(all, p.home(p.deployment.Cells[i].ID, p.deployment.Cells[i].Region, config.Config))
 	}
-	return tables(all)
+	return formatHomes(all)
 }
 
-// home is a cell and one of its tables.
+// home is a cell with one of its tables. The field table is what the function's variables contain.
 type home struct{ cell, table, arn string }
 
-// homes are the counters tables in which a quota may be: the cells', and those of the cells that are gone, in the order
-// of their ids, so that their order in the file is nothing to it.
+// homes returns the counters tables that can hold a quota: those of the cells, and those of retired cells. They are in
+// the order of the cells' ids, so that the order in the deployment file does not change the template.
 func (p *place) homes() []home {
 	var all []home
 	for i := range p.deployment.Cells {
@@ -237,7 +241,8 @@ func (p *place) homes() []home {
 	return all
 }
 
-// home is called by name where it is in the place's region, since variables have 4 KB, and else by ARN.
+// home returns a cell's table, by name if it is in the function's own region, and otherwise by ARN. Names save space,
+// because Lambda allows 4 KB of variables.
 func (p *place) home(cell, region, table string) home {
 	h := home{cell: cell, table: p.names.Cell(cell, table), arn: p.names.CellTableARN(region, cell, table)}
 	if region != p.region() {
@@ -246,7 +251,7 @@ func (p *place) home(cell, region, table string) home {
 	return h
 }
 
-func tables(of []home) string {
+func formatHomes(of []home) string {
 	all := make([]string, len(of))
 	for i, h := range of {
 		all[i] = h.cell + "=" + h.table

@@ -40,7 +40,7 @@ var madeFull = sync.OnceValue(func() synthesized {
 
 // given is a deployment of two cells whose caches were there already: one of ElastiCache that lets functions in by its
 // group, and a cluster of somebody else's that asks for a password, on a port of its own.
-func given() *config.Deployment {
+func checkRequired() *config.Deployment {
 	d := world("g-1", "g-2")
 	for i := range d.Cells {
 		c := &d.Cells[i]
@@ -59,7 +59,7 @@ func given() *config.Deployment {
 
 // madeGiven are its templates, made once for all tests.
 var madeGiven = sync.OnceValue(func() synthesized {
-	raw, manifest, err := synthesize(given())
+	raw, manifest, err := synthesize(checkRequired())
 	return synthesized{raw, manifest, err}
 })
 

@@ -21,22 +21,22 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
-// function is one Lambda with what belongs to it alone.
+// function is a Lambda function with its role and its log group.
 type function struct {
 	Construct constructs.Construct
 
-	of     grants.Function
+	spec   grants.Function
 	lambda awslambda.Function
 }
 
-// newFunction makes the function of that name, its role and its log group.
+// newFunction makes a function, its role and its log group.
 func newFunction(scope constructs.Construct, p *place, name, lambdas string) (*function, error) {
-	of, ok := grants.Of(name)
+	spec, ok := grants.Of(name)
 	if !ok {
-		return nil, fmt.Errorf("%s: internal/aws/grants has no function of that name", name)
+		return nil, fmt.Errorf("%s: internal/aws/grants does not define this function", name)
 	}
 	if name == config.Canary {
-		of.Schedule = time.Duration(p.deployment.Control.CanaryMinutes) * time.Minute
+		spec.Schedule = time.Duration(p.deployment.Control.CanaryMinutes) * time.Minute
 	}
 	variables, err := p.environment(name)
 	if err != nil {
@@ -48,12 +48,12 @@ func newFunction(scope constructs.Construct, p *place, name, lambdas string) (*f
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	physical := p.name(name)
-	allowed, err := p.policy(&of, physical, variables)
+	allowed, err := p.policy(&spec, physical, variables)
 	if err != nil {
 		return nil, err
 	}
 
-	f := &function{of: of}
+	f := &function{spec: spec}
 	f.Construct = constructs.NewConstruct(scope, jsii.String(strings.ToUpper(name[:1])+name[1:]))
 	role := awsiam.NewRole(f.Construct, jsii.String("Role"), &awsiam.RoleProps{
 		AssumedBy:      awsiam.NewServicePrincipal(jsii.String("lambda.amazonaws.com"), nil),
@@ -65,40 +65,40 @@ func newFunction(scope constructs.Construct, p *place, name, lambdas string) (*f
 		FunctionName: &physical, Role: role, LogGroup: group,
 		Runtime: awslambda.Runtime_PROVIDED_AL2023(), Architecture: built.lambda(),
 		Handler: jsii.String(bootstrap), Code: awslambda.Code_FromAsset(&zip, nil),
-		MemorySize: jsii.Number(of.MemoryMB), Timeout: duration(of.Timeout),
-		ReservedConcurrentExecutions: jsii.Number(of.Reserved),
+		MemorySize: jsii.Number(spec.MemoryMB), Timeout: duration(spec.Timeout),
+		ReservedConcurrentExecutions: jsii.Number(spec.Reserved),
 		Environment:                  pointers(variables),
 	}
-	if of.Reserved == 0 && p.cell != nil { // the cell's size
+	if spec.Reserved == 0 && p.cell != nil { // the authorizer: the deployment file gives its size
 		props.ReservedConcurrentExecutions, props.MemorySize = jsii.Number(p.cell.MaxInstances),
 			jsii.Number(p.cell.MemoryMB)
 	}
 	if p.deployment.Control.NoPlatformLogs {
 		// Assumption: emf-metrics.
 		props.LoggingFormat, props.SystemLogLevelV2 = awslambda.LoggingFormat_JSON, awslambda.SystemLogLevel_WARN
-		props.ApplicationLogLevelV2 = awslambda.ApplicationLogLevel_TRACE // SLUICE_LOG_LEVEL has left out what is to be
+		props.ApplicationLogLevelV2 = awslambda.ApplicationLogLevel_TRACE // all: SLUICE_LOG_LEVEL is the filter
 	}
-	if of.Schedule > 0 {
-		props.RetryAttempts = jsii.Number(0) // the next run makes up for one that failed
-		props.MaxEventAge = duration(f.lateAfter())
+	if spec.Schedule > 0 {
+		props.RetryAttempts = jsii.Number(0) // the next run repeats the work of a failed one
+		props.MaxEventAge = duration(f.maxEventAge())
 	}
 	f.lambda = awslambda.NewFunction(f.Construct, jsii.String("Function"), props)
-	if of.Schedule > 0 {
+	if spec.Schedule > 0 {
 		f.schedule()
 	}
 	return f, nil
 }
 
-// schedule has EventBridge call the function at its rate.
+// schedule makes EventBridge invoke the function regularly.
 func (f *function) schedule() {
-	rate := awsevents.Schedule_Rate(duration(f.of.Schedule)).ExpressionString()
+	rate := awsevents.Schedule_Rate(duration(f.spec.Schedule)).ExpressionString()
 	rule := awsevents.NewCfnRule(f.Construct, jsii.String("Schedule"), &awsevents.CfnRuleProps{
 		ScheduleExpression: rate, State: jsii.String("ENABLED"), Description: jsii.String("Sluice: calls the " +
-			f.of.Name),
+			f.spec.Name),
 		Targets: []any{&awsevents.CfnRule_TargetProperty{
 			Id: jsii.String("function"), Arn: f.lambda.FunctionArn(),
 			RetryPolicy: &awsevents.CfnRule_RetryPolicyProperty{
-				MaximumRetryAttempts: jsii.Number(0), MaximumEventAgeInSeconds: jsii.Number(f.lateAfter().Seconds()),
+				MaximumRetryAttempts: jsii.Number(0), MaximumEventAgeInSeconds: jsii.Number(f.maxEventAge().Seconds()),
 			},
 		}},
 	})
@@ -108,15 +108,17 @@ func (f *function) schedule() {
 	})
 }
 
-// lateAfter is how old a call of the schedule may become before it is dropped: the next one is due then. Without it
-// Lambda holds calls for six hours where the function's concurrency is used up, and then makes all of them.
-func (f *function) lateAfter() time.Duration { return max(f.of.Schedule, minEventAge) }
+// maxEventAge returns how old a scheduled invocation may become before it is dropped: until the next one is due.
+// Otherwise Lambda would hold invocations for up to six hours while the function's concurrency is used up, and then
+// make all of them.
+func (f *function) maxEventAge() time.Duration { return max(f.spec.Schedule, minEventAge) }
 
-const minEventAge = time.Minute // the least that EventBridge and Lambda take
+const minEventAge = time.Minute // the minimum of EventBridge and Lambda
 
-// readStreams has Lambda bring the streams of tables, which are by their names.
+// readStreams makes Lambda invoke the function with the records of the tables' streams. Records that fail too often go
+// to the queue failed.
 func (f *function) readStreams(tables map[string]awsdynamodb.Table, failed awssqs.Queue) {
-	s := f.of.Streams
+	s := f.spec.Streams
 	for _, t := range s.Of {
 		awslambda.NewCfnEventSourceMapping(f.Construct, jsii.String("Stream-"+string(t)),
 			&awslambda.CfnEventSourceMappingProps{
@@ -134,13 +136,14 @@ func (f *function) readStreams(tables map[string]awsdynamodb.Table, failed awssq
 	}
 }
 
-// readQueue has Lambda bring the messages of a queue.
+// readQueue makes Lambda invoke the function with the messages of a queue.
 func (f *function) readQueue(queue awssqs.Queue) {
-	q := f.of.Queue
+	q := f.spec.Queue
 	awslambda.NewCfnEventSourceMapping(f.Construct, jsii.String("Queue"), &awslambda.CfnEventSourceMappingProps{
 		FunctionName: f.lambda.FunctionName(), EventSourceArn: queue.QueueArn(),
 		BatchSize: jsii.Number(q.Batch), MaximumBatchingWindowInSeconds: jsii.Number(q.Window.Seconds()),
-		ScalingConfig:         &awslambda.CfnEventSourceMapping_ScalingConfigProperty{MaximumConcurrency: jsii.Number(q.MaxConcurrent)},
+		ScalingConfig: &awslambda.CfnEventSourceMapping_ScalingConfigProperty{MaximumConcurrency: jsii.Number(
+			q.MaxConcurrent)},
 		FunctionResponseTypes: jsii.Strings("ReportBatchItemFailures"),
 	})
 }
@@ -148,7 +151,7 @@ func (f *function) readQueue(queue awssqs.Queue) {
 // tablesLast makes CloudFormation create the tables after the functions. A first deployment fails most often because
 // of the account's concurrency, which functions use. Tables are protected from deletion, so if they were there by then,
 // CloudFormation could not take the stack back.
-func tablesLast(tables []awsdynamodb.Table, functions map[string]awslambda.Function) {
+func createTablesLast(tables []awsdynamodb.Table, functions map[string]awslambda.Function) {
 	for _, t := range tables {
 		for _, name := range slices.Sorted(maps.Keys(functions)) {
 			function := functions[name].Node().DefaultChild().(awslambda.CfnFunction)

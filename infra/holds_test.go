@@ -68,7 +68,8 @@ var holds = map[string]checked{
 	"buckets are private, versioned, encrypted and kept": {
 		everyOf("AWS::S3::Bucket", bucketHolds), 2, 0, map[string]func(*template){
 			"public access": func(one *template) {
-				first(one, "AWS::S3::Bucket").get("PublicAccessBlockConfiguration").(map[string]any)["BlockPublicPolicy"] = false
+				first(one, "AWS::S3::Bucket").get(
+					"PublicAccessBlockConfiguration").(map[string]any)["BlockPublicPolicy"] = false
 			},
 			"versions":        without("AWS::S3::Bucket", "VersioningConfiguration"),
 			"encryption":      without("AWS::S3::Bucket", "BucketEncryption"),
@@ -89,7 +90,8 @@ var holds = map[string]checked{
 				for _, r := range one.of("AWS::S3::BucketPolicy") {
 					for _, s := range list(r.get("PolicyDocument", "Statement")) {
 						if get(s, "Sid") == "NobodyRemoves" {
-							s.(map[string]any)["Condition"] = map[string]any{"StringNotEquals": map[string]any{"aws:username": "ann"}}
+							s.(map[string]any)["Condition"] = map[string]any{"StringNotEquals": map[string]any{
+								"aws:username": "ann"}}
 						}
 					}
 				}
@@ -214,7 +216,8 @@ var holds = map[string]checked{
 					"Action": "s3:PutObject", "Resource": "arn:aws:s3:::x/y"})
 			},
 			"a managed policy": func(one *template) {
-				first(one, "AWS::IAM::Role").Properties["ManagedPolicyArns"] = []any{"arn:aws:iam::aws:policy/AdministratorAccess"}
+				first(one, "AWS::IAM::Role").Properties["ManagedPolicyArns"] = []any{
+					"arn:aws:iam::aws:policy/AdministratorAccess"}
 			},
 			"a bound of keys": func(one *template) {
 				for _, r := range one.of("AWS::IAM::Role") {
@@ -224,8 +227,9 @@ var holds = map[string]checked{
 				}
 			},
 			"somebody else": func(one *template) {
-				first(one, "AWS::IAM::Role").Properties["AssumeRolePolicyDocument"] = map[string]any{"Statement": []any{map[string]any{
-					"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": map[string]any{"AWS": "*"}}}}
+				first(one, "AWS::IAM::Role").Properties["AssumeRolePolicyDocument"] = map[string]any{
+					"Statement": []any{map[string]any{
+						"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": map[string]any{"AWS": "*"}}}}
 			},
 		},
 	},
@@ -235,7 +239,8 @@ var holds = map[string]checked{
 		},
 		"one action": func(one *template) { denial(one)["Action"] = "ec2:DescribeSubnets" },
 		"another function": func(one *template) {
-			get(denial(one), "Condition", "ArnEquals").(map[string]any)["lambda:SourceFunctionArn"] = "arn:aws:lambda:eu-west-1:123456789012:function:other"
+			get(denial(one), "Condition", "ArnEquals").(map[string]any)["lambda:SourceFunctionArn"] =
+				"arn:aws:lambda:eu-west-1:123456789012:function:other"
 		},
 		"Lambda": func(one *template) { delete(denial(one), "Condition") },
 	}},
@@ -604,7 +609,8 @@ func subscriptionHolds(one *template, _ string, r *resource, wrong func(string, 
 	if r.get("RawMessageDelivery") != true {
 		wrong("the applier gets envelopes")
 	}
-	if to := one.text(r.get("RedrivePolicy", "deadLetterTargetArn")); to != "arn:aws:sqs:eu-west-1:123456789012:sluice-undelivered" {
+	if to := one.text(
+		r.get("RedrivePolicy", "deadLetterTargetArn")); to != "arn:aws:sqs:eu-west-1:123456789012:sluice-undelivered" {
 		wrong("what cannot be delivered goes to %s", to)
 	}
 	if one.text(r.get("TopicArn")) != "arn:aws:sns:eu-west-1:123456789012:sluice-changes" ||
@@ -707,7 +713,8 @@ func queuePolicyHolds(one *template) (wrong []string, looked int) {
 }
 
 // wild are the only ends in which a resource may have a wildcard.
-var wild = regexp.MustCompile(`^[^*?]+(:log-group:/aws/lambda/[a-z0-9-]+:\*|/stream/\*|/audit/\*|/rejected/\*|/anchors/\*|-\?{6})$`)
+var wild = regexp.MustCompile(
+	`^[^*?]+(:log-group:/aws/lambda/[a-z0-9-]+:\*|/stream/\*|/audit/\*|/rejected/\*|/anchors/\*|-\?{6})$`)
 
 // anywhere are the only actions on any resource: what Lambda does for a function in a VPC, for which AWS has nothing
 // narrower.

@@ -12,23 +12,24 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// killSwitch is a cell's configuration in AppConfig with the mode of its limits, which the authorizer reads:
+// killSwitch is the AppConfig configuration with the mode of a cell's limits, which the authorizer reads. See
 // docs/authorizer.md.
-type killSwitch struct{ application, environment, profile string } // ids; CDK's tokens
+type killSwitch struct{ application, environment, profile string } // ids, as CDK tokens
 
-// The two ways in which a mode is deployed. Watched is taken back where an alarm rings, until its time is over. AtOnce
-// is over when it begins, so no alarm is waited for: for when one rings already.
+// The names of the two strategies by which AppConfig deploys a mode. AppConfig takes a watched deployment back if an
+// alarm rings before the deployment ends. A deployment "atonce" ends at once and does not look at alarms: use it if an
+// alarm rings already.
 const (
 	atOnce  = "atonce"
 	watched = "watched"
 
-	watchedMinutes = 10 // until the last environment has heard of it
-	watchedStep    = 20 // percent
-	bakeMinutes    = 10 // more; alarms take 3 to 5
+	watchedMinutes = 10 // until every function environment receives the mode
+	watchedStep    = 20 // percent of the environments that receive the mode at each step
+	bakeMinutes    = 10 // after the last step; alarms need 3 to 5 minutes to ring
 )
 
-// newKillSwitch makes it in the mode enforce. A template that does not change deploys no mode, so it does not undo what
-// operators have set.
+// newKillSwitch makes the kill switch in the mode enforce. CloudFormation deploys a mode only if the template changes,
+// so a later deployment of the stack does not undo what operators have set.
 func newKillSwitch(scope, alarms constructs.Construct, p *place) (*killSwitch, error) {
 	own := constructs.NewConstruct(scope, jsii.String("KillSwitch"))
 	name := p.names.Cell(p.cell.ID, "limits")
@@ -43,12 +44,13 @@ func newKillSwitch(scope, alarms constructs.Construct, p *place) (*killSwitch, e
 	arns := p.rollbackAlarms()
 	role := awsiam.NewRole(own, jsii.String("Watching"), &awsiam.RoleProps{
 		AssumedBy:   awsiam.NewServicePrincipal(jsii.String("appconfig.amazonaws.com"), nil),
-		Description: jsii.String("Sluice: looks at the alarms that take back a mode of " + name),
-		InlinePolicies: &map[string]awsiam.PolicyDocument{"sluice": awsiam.NewPolicyDocument(&awsiam.PolicyDocumentProps{
-			Statements: &[]awsiam.PolicyStatement{awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
-				Actions: jsii.Strings("cloudwatch:DescribeAlarms"), Resources: jsii.Strings(arns...),
+		Description: jsii.String("Sluice: reads the alarms that take back a mode of " + name),
+		InlinePolicies: &map[string]awsiam.PolicyDocument{"sluice": awsiam.NewPolicyDocument(
+			&awsiam.PolicyDocumentProps{
+				Statements: &[]awsiam.PolicyStatement{awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
+					Actions: jsii.Strings("cloudwatch:DescribeAlarms"), Resources: jsii.Strings(arns...),
+				})},
 			})},
-		})},
 	})
 	for _, arn := range arns {
 		monitors = append(monitors, &awsappconfig.CfnEnvironment_MonitorsProperty{AlarmArn: jsii.String(arn),
@@ -65,6 +67,7 @@ func newKillSwitch(scope, alarms constructs.Construct, p *place) (*killSwitch, e
 			Validators: []any{&awsappconfig.CfnConfigurationProfile_ValidatorsProperty{Type: jsii.String("JSON_SCHEMA"),
 				Content: &schema}},
 		})
+	// A changed description would replace the version, and so deploy the mode enforce over what operators have set.
 	first := awsappconfig.NewCfnHostedConfigurationVersion(own, jsii.String("Enforce"),
 		&awsappconfig.CfnHostedConfigurationVersionProps{
 			ApplicationId: application.Ref(), ConfigurationProfileId: profile.Ref(),
@@ -93,8 +96,8 @@ func strategy(
 		})
 }
 
-// rollbackAlarms are the ARNs of what takes back a mode: the limiter fails or is slow, as it may when it is switched on
-// again, and what the operator names.
+// rollbackAlarms returns the ARNs of the alarms that take back a mode: those that ring if the limiter fails or is slow,
+// which can happen when it is switched on, and those that the deployment file names.
 func (p *place) rollbackAlarms() []string {
 	var all []string
 	for _, name := range []string{alarm.LimiterErrors, alarm.LimiterP99} {
@@ -103,7 +106,7 @@ func (p *place) rollbackAlarms() []string {
 	return append(all, p.cell.RollbackAlarms...)
 }
 
-// modeSchema is what AppConfig accepts, in the draft of JSON Schema that it knows.
+// modeSchema returns the JSON schema by which AppConfig checks a mode. AppConfig supports draft 4.
 func modeSchema() (string, error) {
 	var modes []string
 	for _, m := range []limit.Mode{limit.Enforce, limit.Shadow, limit.Off} {
@@ -117,10 +120,10 @@ func modeSchema() (string, error) {
 	return string(schema), err
 }
 
-// setting is SLUICE_KILL_SWITCH.
+// setting returns the value of SLUICE_KILL_SWITCH.
 func (k *killSwitch) setting() string { return k.application + "/" + k.environment + "/" + k.profile }
 
-// arn is what a role is allowed to read.
+// arn returns the ARN that the authorizer's role must be allowed to read.
 func (k *killSwitch) arn(p *place) string {
 	return p.names.ARN("appconfig", p.region(),
 		"application/"+k.application+"/environment/"+k.environment+"/configuration/"+k.profile)

@@ -16,48 +16,49 @@ import (
 )
 
 const (
-	redisPort = 6379
+	redisPort = 6379 // of the cache that is made here
 	httpsPort = 443
-	world     = "0.0.0.0/0"
+	world     = "0.0.0.0/0" // every IPv4 address
 )
 
-// network is where the cache of a full cell is, and the functions that call it.
+// network is the VPC of a full cell, with the security groups of its cache and of the functions that call the cache.
 type network struct {
 	Construct constructs.Construct
 
 	vpc      *string
-	subnets  []*string // private ones, one in each zone
-	routes   []*string // their route tables; none of a VPC that was there already
+	subnets  []*string // private subnets, one in each zone
+	routes   []*string // the route tables of the subnets; empty if the VPC existed before
 	function *string   // the security group of functions
-	cache    *string   // that of the cache; nil of one that was there already and is let in by its owner
+	cache    *string   // the security group of the cache; nil if the cache existed before and its group is not known
 }
 
-// newNetwork makes the network of a cell. It has no construct of CDK's for a VPC: that one looks the account's zones up
-// when templates are made, which then differ from one account to another.
+// newNetwork makes or imports the network of a full cell. It does not use CDK's construct for a VPC, because that
+// construct looks up the account's zones when templates are made, so that templates differ between accounts.
 func newNetwork(scope constructs.Construct, p *place) *network {
 	n := &network{Construct: constructs.NewConstruct(scope, jsii.String("Network"))}
 	of := p.cell.Network
 	if of.VPC == "" {
-		n.make(p)
+		n.createVPC(p)
 	} else {
 		n.vpc = &of.VPC
 		for _, id := range of.Subnets {
 			n.subnets = append(n.subnets, &id)
 		}
 	}
-	n.groups(p)
+	n.securityGroups(p)
 	if of.VPC == "" {
 		n.endpoints(p)
 	}
 	return n
 }
 
-// make makes the VPC, a private subnet in each zone, and the way out where there is to be one. Assumption: quotas.
-func (n *network) make(p *place) {
-	of, tags := p.cell.Network, n.named(p)
+// createVPC makes the VPC, a private subnet in each zone, and NAT gateways if the deployment file asks for them.
+// Assumption: quotas.
+func (n *network) createVPC(p *place) {
+	of, tags := p.cell.Network, n.nameTags(p)
 	private, public := of.Ranges()
 	vpc := awsec2.NewCfnVPC(n.Construct, jsii.String("VPC"), &awsec2.CfnVPCProps{
-		// endpoints have private names
+		// interface endpoints need private DNS names
 		CidrBlock: &of.CIDR, EnableDnsSupport: jsii.Bool(true), EnableDnsHostnames: jsii.Bool(true), Tags: tags,
 	})
 	n.vpc = vpc.Ref()
@@ -78,7 +79,7 @@ func (n *network) make(p *place) {
 	}
 }
 
-// flowLogs has the VPC's connections written to CloudWatch Logs.
+// flowLogs makes the VPC write its connections to CloudWatch Logs.
 func (n *network) flowLogs(p *place) {
 	name := "/aws/vpc/" + p.names.Cell(p.cell.ID, "network")
 	group := newLogGroup(n.Construct, "FlowLogs", name, p)
@@ -95,16 +96,16 @@ func (n *network) flowLogs(p *place) {
 	awsec2.NewCfnFlowLog(n.Construct, jsii.String("FlowLog"), &awsec2.CfnFlowLogProps{
 		ResourceType: jsii.String("VPC"), ResourceId: n.vpc, TrafficType: jsii.String("ALL"),
 		LogDestinationType: jsii.String("cloud-watch-logs"), LogGroupName: group.LogGroupName(),
-		DeliverLogsPermissionArn: role.RoleArn(), Tags: n.named(p),
+		DeliverLogsPermissionArn: role.RoleArn(), Tags: n.nameTags(p),
 	})
 }
 
-// named are the tags of what has no name of its own.
-func (n *network) named(p *place) *[]*awscdk.CfnTag {
+// nameTags returns the tag Name, for resources that have no name of their own.
+func (n *network) nameTags(p *place) *[]*awscdk.CfnTag {
 	return &[]*awscdk.CfnTag{{Key: jsii.String("Name"), Value: jsii.String(p.names.Cell(p.cell.ID, "network"))}}
 }
 
-// subnet makes the subnet of a zone, whose hosts have no public addresses, and its route table.
+// subnet makes a subnet in a zone, and its route table. Hosts in the subnet get no public addresses.
 func (n *network) subnet(id string, zone int, cidr string, tags *[]*awscdk.CfnTag) (subnet, routes *string) {
 	zones := awscdk.Fn_GetAzs(awscdk.Aws_REGION())
 	s := awsec2.NewCfnSubnet(n.Construct, &id, &awsec2.CfnSubnetProps{
@@ -118,7 +119,7 @@ func (n *network) subnet(id string, zone int, cidr string, tags *[]*awscdk.CfnTa
 	return s.Ref(), t.Ref()
 }
 
-// gateway is the way to the world.
+// gateway is the VPC's internet gateway.
 type gateway struct {
 	id       *string
 	attached awsec2.CfnVPCGatewayAttachment
@@ -133,7 +134,8 @@ func (n *network) gateway(tags *[]*awscdk.CfnTag) *gateway {
 		})}
 }
 
-// nat makes the NAT gateway of a zone, in a public subnet that has nothing else, and the private subnet's way to it.
+// nat makes the NAT gateway of a zone in a public subnet that contains nothing else, and a route to it from the private
+// subnet.
 func (g *gateway) nat(n *network, zone string, i int, cidr string, private *string, tags *[]*awscdk.CfnTag) {
 	subnet, routes := n.subnet("Public"+zone, i, cidr, tags)
 	awsec2.NewCfnRoute(n.Construct, jsii.String("Public"+zone+"Out"), &awsec2.CfnRouteProps{
@@ -150,11 +152,11 @@ func (g *gateway) nat(n *network, zone string, i int, cidr string, private *stri
 	})
 }
 
-// groups make the security groups: functions may call the cache and https, the cache is called by the functions and
-// calls nobody. Https goes as far as there are routes: the addresses of a gateway endpoint are public ones, and their
-// list has another id in each region.
-func (n *network) groups(p *place) {
-	tags := n.named(p)
+// securityGroups makes the security groups. Functions may call the cache, and port 443 of any address that a route
+// reaches. The rule cannot be narrower, because the addresses of the gateway endpoint of DynamoDB are public, and their
+// prefix list has another id in each region. The cache accepts calls of the functions, and calls nobody.
+func (n *network) securityGroups(p *place) {
+	tags := n.nameTags(p)
 	function := awsec2.NewCfnSecurityGroup(n.Construct, jsii.String("Functions"), &awsec2.CfnSecurityGroupProps{
 		GroupDescription: jsii.String("Sluice: functions of cell " + p.cell.ID), VpcId: n.vpc, Tags: tags,
 		SecurityGroupEgress: []any{&awsec2.CfnSecurityGroup_EgressProperty{
@@ -169,19 +171,20 @@ func (n *network) groups(p *place) {
 	case of.Endpoint == "":
 		n.cache = awsec2.NewCfnSecurityGroup(n.Construct, jsii.String("Cache"), &awsec2.CfnSecurityGroupProps{
 			GroupDescription: jsii.String("Sluice: cache of cell " + p.cell.ID), VpcId: n.vpc, Tags: tags,
-			SecurityGroupEgress: nobodyCalled(),
+			SecurityGroupEgress: noEgress(),
 		}).AttrGroupId()
 	case of.SecurityGroup != "":
 		n.cache, port = &of.SecurityGroup, float64(of.Port())
 	default:
 		port = float64(of.Port())
 	}
-	n.toCache(port)
+	n.allowCache(port)
 }
 
-// toCache lets functions call the cache, and the cache take their calls. Where the group of one that was there already
-// is not known, its owner lets them in, and its port may be called as far as there are routes, like https.
-func (n *network) toCache(port float64) {
+// allowCache lets the functions call the cache, and the cache accept their calls. If the cache existed before and its
+// security group is not known, its owner has to let the functions in, and the functions may call the cache's port at
+// any address that a route reaches.
+func (n *network) allowCache(port float64) {
 	props := &awsec2.CfnSecurityGroupEgressProps{
 		GroupId: n.function, IpProtocol: jsii.String("tcp"), FromPort: &port, ToPort: &port,
 		DestinationSecurityGroupId: n.cache, Description: jsii.String("The cache"),
@@ -191,12 +194,13 @@ func (n *network) toCache(port float64) {
 	}
 	awsec2.NewCfnSecurityGroupEgress(n.Construct, jsii.String("FunctionsToCache"), props)
 	if n.cache != nil {
-		n.fromFunctions("CacheFromFunctions", n.cache, port)
+		n.allowFunctions("CacheFromFunctions", n.cache, port)
 	}
 }
 
-// nobodyCalled is an egress that reaches nobody: without one, a group may call everybody.
-func nobodyCalled() []any {
+// noEgress returns an egress rule that allows no connection. A security group without any egress rule would allow all
+// connections.
+func noEgress() []any {
 	return []any{&awsec2.CfnSecurityGroup_EgressProperty{
 		IpProtocol: jsii.String("icmp"), FromPort: jsii.Number(252), ToPort: jsii.Number(86),
 		CidrIp:      jsii.String("255.255.255.255/32"),
@@ -204,7 +208,7 @@ func nobodyCalled() []any {
 	}}
 }
 
-func (n *network) fromFunctions(id string, group *string, port float64) {
+func (n *network) allowFunctions(id string, group *string, port float64) {
 	awsec2.NewCfnSecurityGroupIngress(n.Construct, &id, &awsec2.CfnSecurityGroupIngressProps{
 		GroupId: group, IpProtocol: jsii.String("tcp"), FromPort: &port, ToPort: &port,
 		SourceSecurityGroupId: n.function,
@@ -212,33 +216,33 @@ func (n *network) fromFunctions(id string, group *string, port float64) {
 	})
 }
 
-// endpoints are the ways to the services that functions in the VPC call. Each takes calls of this account on this
-// deployment's resources only. S3 has none: no function in the VPC calls it.
+// endpoints makes the VPC endpoints of the services that functions in the VPC call. Each endpoint accepts only calls of
+// this account on this deployment's resources. S3 has no endpoint, because no function in the VPC calls it.
 func (n *network) endpoints(p *place) {
 	tables := p.names.ARN("dynamodb", p.cell.Region, "table/"+p.names.Prefix+"-*")
 	awsec2.NewCfnVPCEndpoint(n.Construct, jsii.String("DynamoDB"), &awsec2.CfnVPCEndpointProps{
 		VpcId: n.vpc, VpcEndpointType: jsii.String("Gateway"), ServiceName: service(p, "dynamodb"),
-		RouteTableIds:  anys(n.routes),
-		PolicyDocument: n.policy(p, calls(grants.Counters, grants.Config, grants.Operations), tables),
+		RouteTableIds:  toAny(n.routes),
+		PolicyDocument: n.policy(p, vpcActions(grants.Counters, grants.Config, grants.Operations), tables),
 	})
 	group := awsec2.NewCfnSecurityGroup(n.Construct, jsii.String("Endpoints"), &awsec2.CfnSecurityGroupProps{
-		GroupDescription: jsii.String("Sluice: endpoints of cell " + p.cell.ID), VpcId: n.vpc, Tags: n.named(p),
-		SecurityGroupEgress: nobodyCalled(),
+		GroupDescription: jsii.String("Sluice: endpoints of cell " + p.cell.ID), VpcId: n.vpc, Tags: n.nameTags(p),
+		SecurityGroupEgress: noEgress(),
 	})
-	n.fromFunctions("EndpointsFromFunctions", group.AttrGroupId(), httpsPort)
-	n.endpoint(p, "Secrets", "secretsmanager", group, n.policy(p, calls(grants.Secret, grants.Login),
+	n.allowFunctions("EndpointsFromFunctions", group.AttrGroupId(), httpsPort)
+	n.endpoint(p, "Secrets", "secretsmanager", group, n.policy(p, vpcActions(grants.Secret, grants.Login),
 		p.names.ARN("secretsmanager", p.cell.Region, "secret:"+p.names.Prefix+"-*")))
 	if !p.cell.NoKillSwitch {
-		n.endpoint(p, "KillSwitch", "appconfigdata", group, n.policy(p, calls(grants.Switch),
+		n.endpoint(p, "KillSwitch", "appconfigdata", group, n.policy(p, vpcActions(grants.Switch),
 			p.names.ARN("appconfig", p.cell.Region, "application/*")))
 	}
 }
 
-// endpoint makes an interface in each zone, by the name that the service has everywhere.
+// endpoint makes an interface endpoint with one network interface in each zone. The service keeps its usual DNS name.
 func (n *network) endpoint(p *place, id, name string, group awsec2.CfnSecurityGroup, policy awsiam.PolicyDocument) {
 	awsec2.NewCfnVPCEndpoint(n.Construct, &id, &awsec2.CfnVPCEndpointProps{
 		VpcId: n.vpc, VpcEndpointType: jsii.String("Interface"), ServiceName: service(p, name),
-		SubnetIds:        anys(n.subnets),
+		SubnetIds:        toAny(n.subnets),
 		SecurityGroupIds: &[]any{group.AttrGroupId()}, PrivateDnsEnabled: jsii.Bool(true), PolicyDocument: policy,
 	})
 }
@@ -247,26 +251,26 @@ func service(p *place, name string) *string {
 	return jsii.String("com.amazonaws." + p.cell.Region + "." + name)
 }
 
-// policy lets this account do what functions do, each of which may do less. Gateway endpoints know principals by
-// conditions only.
+// policy returns an endpoint policy that lets this account take the given actions. The roles of the functions allow
+// less. The policy names the account in a condition, because gateway endpoints accept no principals but "*".
 func (n *network) policy(p *place, actions []string, resources ...string) awsiam.PolicyDocument {
-	return awsiam.NewPolicyDocument(&awsiam.PolicyDocumentProps{Statements: &[]awsiam.PolicyStatement{awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
-		Principals: &[]awsiam.IPrincipal{awsiam.NewAnyPrincipal()}, Actions: jsii.Strings(actions...),
-		Resources:  jsii.Strings(resources...),
-		Conditions: &map[string]any{"StringEquals": map[string]any{"aws:PrincipalAccount": p.names.Account}},
-	})}})
+	return awsiam.NewPolicyDocument(&awsiam.PolicyDocumentProps{Statements: &[]awsiam.PolicyStatement{
+		awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
+			Principals: &[]awsiam.IPrincipal{awsiam.NewAnyPrincipal()}, Actions: jsii.Strings(actions...),
+			Resources:  jsii.Strings(resources...),
+			Conditions: &map[string]any{"StringEquals": map[string]any{"aws:PrincipalAccount": p.names.Account}},
+		})}})
 }
 
-// callsCache reports whether a function is to be in the VPC of a full cell: those that call the cache are, and no
-// other.
+// callsCache reports whether a function calls the cache. Exactly these functions are in the VPC of a full cell.
 func (f *function) callsCache() bool {
-	return slices.ContainsFunc(f.of.Grants, func(g grants.Grant) bool { return g.On == grants.Cache })
+	return slices.ContainsFunc(f.spec.Grants, func(g grants.Grant) bool { return g.On == grants.Cache })
 }
 
-// calls are the actions that functions in the VPC may take on those kinds of resources, each once.
-func calls(kinds ...grants.Resource) (all []string) {
+// vpcActions returns the actions that functions in the VPC may take on some kinds of resources, each action once.
+func vpcActions(kinds ...grants.Resource) (all []string) {
 	for _, f := range grants.Functions() {
-		if one := (function{of: f}); !one.callsCache() {
+		if one := (function{spec: f}); !one.callsCache() {
 			continue
 		}
 		for _, g := range f.Grants {
@@ -279,14 +283,14 @@ func calls(kinds ...grants.Resource) (all []string) {
 	return slices.Compact(all)
 }
 
-// hold puts a function into the network.
-func (n *network) hold(f *function) {
+// connect puts a function into the network.
+func (n *network) connect(f *function) {
 	f.lambda.Node().DefaultChild().(awslambda.CfnFunction).SetVpcConfig(&awslambda.CfnFunction_VpcConfigProperty{
 		SubnetIds: &n.subnets, SecurityGroupIds: &[]*string{n.function},
 	})
 }
 
-func anys(texts []*string) *[]any {
+func toAny(texts []*string) *[]any {
 	all := make([]any, len(texts))
 	for i, t := range texts {
 		all[i] = t

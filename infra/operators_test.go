@@ -37,7 +37,8 @@ func operatorsAPIOf(one *template) *operatorsAPI {
 		return ""
 	}
 	for _, m := range one.of("AWS::ApiGateway::Method") {
-		api.methods[fmt.Sprint(m.get("HttpMethod"))+" "+path(m.get("ResourceId"))] = fmt.Sprint(m.get("AuthorizationType"))
+		api.methods[fmt.Sprint(m.get("HttpMethod"))+" "+path(m.get("ResourceId"))] = fmt.Sprint(
+			m.get("AuthorizationType"))
 	}
 	for _, s := range list(first(one, "AWS::ApiGateway::Stage").get("MethodSettings")) {
 		at := strings.NewReplacer("~1", "/", "~0", "~").Replace(strings.TrimPrefix(fmt.Sprint(get(s, "ResourcePath")),

@@ -17,24 +17,26 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/operations"
 )
 
-// keep is what happens to data when its stack goes, or another resource takes its place: it stays. What a failed first
-// deployment made is removed, so that the next one can make it; but not tables, which are protected and therefore made
-// last.
+// keep makes CloudFormation keep data when it deletes the stack or replaces the resource. Resources of a failed first
+// deployment are deleted, so that the next attempt can make them. Tables cannot be deleted even then, because they are
+// protected, and therefore they are made last.
 const keep = awscdk.RemovalPolicy_RETAIN_ON_UPDATE_OR_DELETE
 
-// newTable makes a table with what all of ours have. An on-demand table costs nothing while nobody uses it, but for
-// what is stored.
+// newTable makes a table with the settings that all tables have. An on-demand table costs nothing while it is not used,
+// except for its storage.
 func newTable(scope constructs.Construct, id, name string, props *awsdynamodb.TableProps) awsdynamodb.Table {
 	props.TableName = &name
 	props.BillingMode = awsdynamodb.BillingMode_PAY_PER_REQUEST
-	props.Encryption = awsdynamodb.TableEncryption_AWS_MANAGED // in the trail of KMS, and without a key to pay for
-	props.PointInTimeRecoverySpecification = &awsdynamodb.PointInTimeRecoverySpecification{PointInTimeRecoveryEnabled: jsii.Bool(true)}
+	// AWS's own key: uses of it are on record, and it costs nothing
+	props.Encryption = awsdynamodb.TableEncryption_AWS_MANAGED
+	props.PointInTimeRecoverySpecification = &awsdynamodb.PointInTimeRecoverySpecification{
+		PointInTimeRecoveryEnabled: jsii.Bool(true)}
 	props.DeletionProtection = jsii.Bool(true)
 	props.RemovalPolicy = keep
 	return awsdynamodb.NewTable(scope, &id, props)
 }
 
-// newControlTable makes a control table: package internal/control/row has its layout.
+// newControlTable makes a control table. Package internal/control/row describes its layout.
 func newControlTable(scope constructs.Construct, id, name string) awsdynamodb.Table {
 	return newTable(scope, id, name, &awsdynamodb.TableProps{
 		PartitionKey: attribute("id", awsdynamodb.AttributeType_STRING),
@@ -46,9 +48,9 @@ func attribute(name string, of awsdynamodb.AttributeType) *awsdynamodb.Attribute
 	return &awsdynamodb.Attribute{Name: &name, Type: of}
 }
 
-const keptDays = 14 // the longest that SQS keeps a message
+const keptDays = 14 // the longest retention that SQS offers
 
-// newKeepingQueue makes a queue for what somebody has to look at.
+// newKeepingQueue makes a queue of dead letters, which an operator has to look at.
 func newKeepingQueue(scope constructs.Construct, id, name string) awssqs.Queue {
 	return newQueue(scope, id, name, &awssqs.QueueProps{RetentionPeriod: awscdk.Duration_Days(jsii.Number(keptDays))})
 }
@@ -62,9 +64,9 @@ func newQueue(scope constructs.Construct, id, name string, props *awssqs.QueuePr
 
 const operatorsStage = "v1"
 
-// newOperatorsAPI makes the REST API in front of a function for operators, with a throttle for each operation. Who
-// may call one is a matter of IAM: execute-api:Invoke. The function behind it comes later, by serveOperators, since
-// it is told which API is its own.
+// newOperatorsAPI makes a REST API for operators, with a throttle for each operation. IAM decides who may call an
+// operation (execute-api:Invoke). serveOperators adds the function behind the API later, because the function's
+// variables contain the API's id.
 func newOperatorsAPI(scope constructs.Construct, p *place, all []operations.Operation) awsapigateway.RestApi {
 	throttles := map[string]*awsapigateway.MethodDeploymentOptions{}
 	for _, o := range all {
@@ -86,15 +88,16 @@ func newOperatorsAPI(scope constructs.Construct, p *place, all []operations.Oper
 	})
 }
 
-// accessLog is a line of an operators' API: who called what, and what API Gateway answered. Bodies are not in it.
+// accessLog is the format of an access log line of an operators' API: who called which operation, and what API Gateway
+// answered. It contains no bodies.
 const accessLog = `{"requestId":"$context.requestId","time":"$context.requestTime",` +
 	`"operator":"$context.identity.userArn",` +
 	`"address":"$context.identity.sourceIp","method":"$context.httpMethod","path":"$context.path",` +
 	`"status":"$context.status",` +
 	`"error":"$context.error.responseType","latencyMs":"$context.responseLatency"}`
 
-// newLogGroup makes a log group that goes with its stack: what must outlast it is in the audit bucket, and a group that
-// stayed would be in the way of the next stack.
+// newLogGroup makes a log group that is deleted with its stack. What has to outlast the stack is in the audit bucket,
+// and a group that stayed would make the next deployment of the stack fail.
 func newLogGroup(scope constructs.Construct, id, name string, p *place) awslogs.ILogGroup {
 	group := awslogs.NewCfnLogGroup(scope, &id, &awslogs.CfnLogGroupProps{
 		LogGroupName: &name, RetentionInDays: jsii.Number(p.deployment.Control.LogDays),
@@ -103,14 +106,14 @@ func newLogGroup(scope constructs.Construct, id, name string, p *place) awslogs.
 	return awslogs.LogGroup_FromLogGroupName(scope, jsii.String(id[:len(id)-1]+"Group"), group.Ref())
 }
 
-// operatorsAPI is the API as its function is told of it: SLUICE_API.
+// operatorsAPI returns the value of SLUICE_API: the API's id and its stage.
 func operatorsAPI(api awsapigateway.RestApi) string { return *api.RestApiId() + "/" + operatorsStage }
 
-// serveOperators puts a function behind an operators' API, with a resource for each operation, so that API Gateway
-// finds no other path.
+// serveOperators puts a function behind an operators' API, with one resource for each operation, so that API Gateway
+// refuses every other path.
 func serveOperators(api awsapigateway.RestApi, function awslambda.Function, all []operations.Operation) {
-	// A LambdaIntegration would make a permission for each method, or one for every stage, that of the console's tests
-	// included.
+	// A LambdaIntegration would make one permission for each method, or one for all stages, including the stage of the
+	// console's tests.
 	function.AddPermission(jsii.String("Gateway"), &awslambda.Permission{
 		Principal: awsiam.NewServicePrincipal(jsii.String("apigateway.amazonaws.com"), nil),
 		SourceArn: api.ArnForExecuteApi(jsii.String("POST"), jsii.String("/*"), jsii.String(operatorsStage)),
@@ -125,15 +128,16 @@ func serveOperators(api awsapigateway.RestApi, function awslambda.Function, all 
 	}
 }
 
-// operatorsPolicy is the resource policy of an operators' API. It has nothing but denials: what it allowed, it would
-// allow beside IAM. A call without a signature has no account, and is denied like one of another account.
+// operatorsPolicy returns the resource policy of an operators' API. It only denies: a statement that allows would admit
+// callers whom IAM does not allow. A call without a signature has no account, so it is denied like a call from another
+// account.
 func operatorsPolicy(account *string, let *config.Callers) awsiam.PolicyDocument {
 	policy := awsiam.NewPolicyDocument(nil)
 	deny := func(id, operator, key string, but any) {
 		policy.AddStatements(awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
 			Sid: &id, Effect: awsiam.Effect_DENY, Principals: &[]awsiam.IPrincipal{awsiam.NewAnyPrincipal()},
 			Actions:    jsii.Strings("execute-api:Invoke"),
-			Resources:  jsii.Strings("execute-api:/*"), // of this API: API Gateway fills that in
+			Resources:  jsii.Strings("execute-api:/*"), // API Gateway adds the id of this API
 			Conditions: &map[string]any{operator: map[string]any{key: but}},
 		}))
 	}
@@ -147,8 +151,8 @@ func operatorsPolicy(account *string, let *config.Callers) awsiam.PolicyDocument
 	return policy
 }
 
-// optIn are the regions that an account has to ask for. Where one is on either side, SNS speaks between regions under a
-// name of a region's own.
+// optIn lists the regions that an account has to enable. If the topic or the queue is in such a region, SNS delivers
+// between regions under the region's own service principal.
 var optIn = []string{
 	"af-south-1", "ap-east-1", "ap-east-2", "ap-south-2", "ap-southeast-3", "ap-southeast-4", "ap-southeast-5",
 	"ap-southeast-6",
@@ -156,9 +160,10 @@ var optIn = []string{
 	"me-south-1", "mx-central-1",
 }
 
-// topicPrincipal is who delivers from a topic in one region to a queue in another: as SNS documents it, the queue's
-// region where an account has to ask for that, else the topic's where it has to ask for that. A policy that names
-// another one lets nothing in.
+// topicPrincipal returns the service principal that delivers from a topic in one region to a queue in another one. As
+// SNS documents it, this is the principal of the queue's region if an account has to enable that region, and otherwise
+// that of the topic's region if an account has to enable that one. A queue policy that names another principal admits
+// nothing.
 func topicPrincipal(topic, queue string) string {
 	switch {
 	case topic == queue:

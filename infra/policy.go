@@ -11,18 +11,19 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
-// place is where a function is, which says what ARN is meant by each kind of resource.
+// place is where a function runs: in a cell, or beside the control tables. It decides which ARNs a function's grants
+// refer to.
 type place struct {
 	deployment *config.Deployment
 	names      config.Names
-	cell       *config.Cell // nil beside the control tables
-	kill       *killSwitch  // nil: none
+	cell       *config.Cell // nil for the control plane
+	kill       *killSwitch  // nil if the cell has none
 	cache      *cache       // nil in a small cell
-	anchorKey  string       // that signs anchors; CDK's token, empty where there are none
-	api        string       // the operators' API, with its stage; CDK's token
+	anchorKey  string       // the ARN of the key that signs anchors, a CDK token; empty if there are no anchors
+	api        string       // the id of the operators' API and its stage, a CDK token
 }
 
-// region is the one that the function is in.
+// region returns the region of the cell or of the control plane.
 func (p *place) region() string {
 	if p.cell != nil {
 		return p.cell.Region
@@ -30,7 +31,7 @@ func (p *place) region() string {
 	return p.deployment.Control.Region
 }
 
-// name is the physical name of one of the place's things.
+// name returns the physical name of a resource of the cell or of the control plane.
 func (p *place) name(what string) string {
 	if p.cell != nil {
 		return p.names.Cell(p.cell.ID, what)
@@ -38,7 +39,7 @@ func (p *place) name(what string) string {
 	return p.names.Control(what)
 }
 
-// controlTables are the kinds of resources that are control tables and their streams.
+// controlTables maps the kinds of resources that are control tables or their streams to the names of the tables.
 var controlTables = map[grants.Resource]string{
 	grants.Plans: config.Plans, grants.Tenants: config.Tenants, grants.Keys: config.Keys, grants.Cells: config.Cells,
 	grants.Operations:  config.Operations,
@@ -46,23 +47,25 @@ var controlTables = map[grants.Resource]string{
 	grants.CellsStream: config.Cells, grants.OperationsStream: config.Operations,
 }
 
-// arns are those of a kind of resource, for a function of that name. An error is a kind that this place does not have.
+// arns returns the ARNs of a kind of resource, for one function. It returns an error if this place has no such
+// resource.
 func (p *place) arns(kind grants.Resource, function string) ([]string, error) {
-	all := p.shared(kind, function)
+	all := p.sharedARNs(kind, function)
 	if all == nil && p.cell != nil {
-		all = p.ofCell(kind)
+		all = p.cellARNs(kind)
 	}
 	if all == nil && p.cell == nil && kind == grants.Failed {
 		all = []string{p.names.ARN("sqs", p.region(), p.name(config.Failed))}
 	}
 	if all == nil {
-		return nil, fmt.Errorf("%s may do something on %s, of which there is none here", function, kind)
+		return nil, fmt.Errorf("internal/aws/grants lets %s use %s, which does not exist here", function, kind)
 	}
 	return all, nil
 }
 
-// shared are the ARNs of what a function may be allowed wherever it is; nil for another kind.
-func (p *place) shared(kind grants.Resource, function string) []string {
+// sharedARNs returns the ARNs of a kind of resource that both cells and the control plane have or use, and nil for
+// other kinds.
+func (p *place) sharedARNs(kind grants.Resource, function string) []string {
 	control := p.deployment.Control.Region
 	if table := controlTables[kind]; table != "" {
 		arn := p.names.ControlTableARN(control, table)
@@ -88,7 +91,7 @@ func (p *place) shared(kind grants.Resource, function string) []string {
 	case grants.Logs:
 		return []string{p.names.ARN("logs", p.region(), "log-group:/aws/lambda/"+function+":*")}
 	case grants.Network:
-		return []string{"*"} // Lambda makes them, and AWS has nothing narrower for it
+		return []string{"*"} // network interfaces, which Lambda makes: AWS supports no narrower resource
 	case grants.AllConfig:
 		var all []string
 		for i := range p.deployment.Cells {
@@ -101,13 +104,13 @@ func (p *place) shared(kind grants.Resource, function string) []string {
 	}
 }
 
-// ofCell are the ARNs of what is in the cell; nil for another kind.
-func (p *place) ofCell(kind grants.Resource) []string {
+// cellARNs returns the ARNs of a kind of resource that only a cell has, and nil for other kinds.
+func (p *place) cellARNs(kind grants.Resource) []string {
 	switch kind {
 	case grants.Config:
 		return []string{p.names.CellTableARN(p.cell.Region, p.cell.ID, config.Config)}
 	case grants.Counters:
-		var all []string // with those of the other cells, from which their quotas are leased
+		var all []string // also the tables of other cells, from which this cell leases quotas
 		for _, h := range p.homes() {
 			all = append(all, h.arn)
 		}
@@ -122,13 +125,13 @@ func (p *place) ofCell(kind grants.Resource) []string {
 	case grants.Login:
 		return []string{p.names.ARN("secretsmanager", p.cell.Region, "secret:"+p.cache.secret+"-??????")}
 	case grants.Switch:
-		return []string{p.kill.arn(p)} // asked for where the variable is there, and so the switch
+		return []string{p.kill.arn(p)} // only reached if the cell has a kill switch
 	default:
 		return nil
 	}
 }
 
-// policy is what the function's role may do, with its variables.
+// policy returns the policy of a function's role. Some grants depend on the function's variables.
 func (p *place) policy(f *grants.Function, name string, variables map[string]string) (awsiam.PolicyDocument, error) {
 	document := awsiam.NewPolicyDocument(nil)
 	for i := range f.Grants {
@@ -137,7 +140,7 @@ func (p *place) policy(f *grants.Function, name string, variables map[string]str
 			variables[variable] != value) {
 			continue
 		}
-		if g.On == grants.Signing { // by the key's policy, which names the role, so the role cannot name the key
+		if g.On == grants.Signing { // the key's policy allows it; role and key cannot both name the other one
 			continue
 		}
 		arns, err := p.arns(g.On, name)
@@ -158,15 +161,16 @@ func (p *place) policy(f *grants.Function, name string, variables map[string]str
 		}
 		document.AddStatements(awsiam.NewPolicyStatement(statement))
 		if g.On == grants.Network {
-			document.AddStatements(p.notByItself(name, g.Actions))
+			document.AddStatements(p.denyOwnCalls(name, g.Actions))
 		}
 	}
 	return document, nil
 }
 
-// notByItself keeps from the function's own code what Lambda does for it by its role: only calls that the code makes
-// have the condition's key. A function that was taken over could else delete network interfaces of the whole account.
-func (p *place) notByItself(function string, actions []string) awsiam.PolicyStatement {
+// denyOwnCalls denies the function's own code what Lambda does for the function with the same role. Only calls that the
+// code makes have the condition's key. Without this, a compromised function could delete network interfaces of the
+// whole account.
+func (p *place) denyOwnCalls(function string, actions []string) awsiam.PolicyStatement {
 	return awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
 		Effect: awsiam.Effect_DENY, Actions: jsii.Strings(actions...), Resources: jsii.Strings("*"),
 		Conditions: &map[string]any{"ArnEquals": map[string]any{"lambda:SourceFunctionArn": p.names.ARN("lambda",

@@ -8,20 +8,20 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
-// Quota is what a deployment needs of a quota of the account in one region. What others in the account use comes on
-// top.
+// Quota is a service quota of the account in one region, and how much of it a deployment needs. What else the account
+// uses comes on top.
 type Quota struct {
 	Region string
-	Name   string // as Service Quotas calls it, after the service
+	Name   string // the service, and the quota's name in Service Quotas
 	Needed int
-	New    int // what a new account has, as of November 2026
+	New    int // the quota of a new account, as of November 2026
 }
 
-const unreserved = 100 // concurrency that Lambda always leaves to functions without a reservation
+const unreserved = 100 // the concurrency that Lambda always keeps for functions without a reservation
 
-// Quotas are those that a deployment can exceed, in the order in which its first deployment meets them: by region, and
-// in each as CloudFormation creates what needs them. A VPC and its addresses come before the functions, and the
-// concurrency of the control plane before that of the cells. The deployment is a complete one.
+// Quotas returns the quotas that a deployment can exceed, in the order in which its first deployment reaches them: by
+// region, and within a region in CloudFormation's order. CloudFormation makes a VPC and its addresses before the
+// functions, and the control plane before the cells. The deployment must be complete: see [config.Deployment.Complete].
 func Quotas(d *config.Deployment) []Quota {
 	var all []Quota
 	for _, region := range d.Regions() {
@@ -59,8 +59,8 @@ func Quotas(d *config.Deployment) []Quota {
 	return all
 }
 
-// reserved is the concurrency that functions reserve whatever the deployment file says: those of each cell, or those of
-// the control plane, without the function that signs anchors.
+// reserved returns the concurrency that functions reserve whatever the deployment file says: the functions of one cell,
+// or those of the control plane without the anchor function.
 func reserved(perCell bool) (sum int) {
 	for _, f := range grants.Functions() {
 		if f.PerCell == perCell && f.Name != config.Anchor {
@@ -70,10 +70,10 @@ func reserved(perCell bool) (sum int) {
 	return sum
 }
 
-// PrintQuotas writes a line for each quota, and marks those that are more than a new account has.
+// PrintQuotas writes a line for each quota. Lines of quotas that exceed those of a new account begin with "!".
 func PrintQuotas(w io.Writer, d *config.Deployment) error {
-	_, err := fmt.Fprintln(w, "Quotas that this deployment needs, in the order in which its first deployment meets "+
-		"them (! is more than a new account has):")
+	_, err := fmt.Fprintln(w, "Service quotas that this deployment needs, in the order of its first deployment "+
+		"(! is more than a new account has):")
 	for _, q := range Quotas(d) {
 		if err != nil {
 			return err

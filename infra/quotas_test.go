@@ -54,7 +54,8 @@ func TestQuotasInOrder(t *testing.T) {
 	if err := infra.PrintQuotas(&b, d); err != nil {
 		t.Fatal(err)
 	}
-	want := `Quotas that this deployment needs, in the order in which its first deployment meets them (! is more than a new account has):
+	want := "Service quotas that this deployment needs, in the order of its first deployment " +
+		"(! is more than a new account has):" + `
 ! eu-west-1  Lambda: Concurrent executions: 254, new accounts have 10
   us-east-1  VPC: VPCs per Region: 2, new accounts have 5
 ! us-east-1  VPC: EC2-VPC Elastic IPs: 6, new accounts have 5

@@ -100,7 +100,8 @@ var review = map[string]checked{
 	"nothing secret is written in a template": {plainHolds, 1, 1, map[string]func(*template){
 		"a password": func(one *template) {
 			one.Resources["X"] = &resource{Type: "AWS::ElastiCache::User",
-				Properties: map[string]any{"AuthenticationMode": map[string]any{"Passwords": []any{"correct-horse-battery"}}}}
+				Properties: map[string]any{"AuthenticationMode": map[string]any{
+					"Passwords": []any{"correct-horse-battery"}}}}
 		},
 		"an access token": func(one *template) {
 			one.Resources["X"] = &resource{Type: "AWS::ElastiCache::ReplicationGroup",
@@ -130,7 +131,8 @@ var review = map[string]checked{
 		},
 		"a token": func(one *template) { first(one, "AWS::ApiGateway::Authorizer").Properties["Type"] = "TOKEN" },
 		"a source": func(one *template) {
-			first(one, "AWS::ApiGatewayV2::Authorizer").Properties["IdentitySource"] = []any{"$request.header.Authorization"}
+			first(one, "AWS::ApiGatewayV2::Authorizer").Properties["IdentitySource"] = []any{
+				"$request.header.Authorization"}
 		},
 	}},
 	"functions are not traced, and APIs log no bodies": {choicesHold, 7, 5, map[string]func(*template){
@@ -138,7 +140,8 @@ var review = map[string]checked{
 			first(one, "AWS::Lambda::Function").Properties["TracingConfig"] = map[string]any{"Mode": "Active"}
 		},
 		"bodies": func(one *template) {
-			first(one, "AWS::ApiGateway::Stage").Properties["MethodSettings"] = []any{map[string]any{"DataTraceEnabled": true}}
+			first(one, "AWS::ApiGateway::Stage").Properties["MethodSettings"] = []any{
+				map[string]any{"DataTraceEnabled": true}}
 		},
 	}},
 	"security groups take nothing from addresses, and one port each": {
@@ -186,7 +189,8 @@ var review = map[string]checked{
 				}
 			},
 			"ingress": func(one *template) {
-				first(one, "AWS::EC2::SecurityGroup").Properties["SecurityGroupIngress"] = []any{map[string]any{"CidrIp": "0.0.0.0/0"}}
+				first(one, "AWS::EC2::SecurityGroup").Properties["SecurityGroupIngress"] = []any{
+					map[string]any{"CidrIp": "0.0.0.0/0"}}
 			},
 		},
 	},
@@ -222,7 +226,8 @@ var review = map[string]checked{
 	"functions that call the cache are in private subnets, and no other is in the VPC": {
 		everyOf("AWS::Lambda::Function", placeHolds), 6, 4, map[string]func(*template){
 			"a VPC": func(one *template) {
-				first(one, "AWS::Lambda::Function").Properties["VpcConfig"] = map[string]any{"SubnetIds": []any{"subnet-1"}}
+				first(one, "AWS::Lambda::Function").Properties["VpcConfig"] = map[string]any{
+					"SubnetIds": []any{"subnet-1"}}
 			},
 		},
 	},
@@ -272,13 +277,15 @@ var review = map[string]checked{
 				delete(p, "NumCacheClusters")
 			},
 			"eviction": func(one *template) {
-				first(one, "AWS::ElastiCache::ParameterGroup").get("Properties").(map[string]any)["maxmemory-policy"] = "volatile-lru"
+				first(one, "AWS::ElastiCache::ParameterGroup").get("Properties").(map[string]any)["maxmemory-policy"] =
+					"volatile-lru"
 			},
 			"a user for everything": func(one *template) {
 				first(one, "AWS::ElastiCache::User").Properties["AccessString"] = "on ~* +@all"
 			},
 			"a user without a password": func(one *template) {
-				first(one, "AWS::ElastiCache::User").Properties["AuthenticationMode"] = map[string]any{"Type": "no-password-required"}
+				first(one, "AWS::ElastiCache::User").Properties["AuthenticationMode"] = map[string]any{
+					"Type": "no-password-required"}
 			},
 			"who takes its place": func(one *template) {
 				first(one,

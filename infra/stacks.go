@@ -8,17 +8,17 @@ import (
 	"github.com/sluicelimits/sluice/infra/config"
 )
 
-// Stacks are all of a deployment.
+// Stacks are all stacks of a deployment.
 type Stacks struct {
 	Control *ControlStack
-	Cells   []*CellStack // in the deployment's order
+	Cells   []*CellStack // in the order of the deployment file
 }
 
-// NewStacks makes the stacks of a deployment in an app: the control plane's, and one for each cell. A cell's stack
-// waits for the one before it and so for the control plane's: cells change one at a time, and the first that fails ends
-// it. The order is not in the templates, so a cell may come or go anywhere in the list.
+// NewStacks makes the stacks of a deployment in an app: one for the control plane, and one for each cell. Each cell's
+// stack depends on the stack before it, so CDK deploys them one after the other and stops at the first that fails. The
+// templates do not contain this order, so you can add and remove cells anywhere in the list.
 func NewStacks(app constructs.Construct, d *config.Deployment, lambdas string) (stacks *Stacks, err error) {
-	defer recovered("stacks", &err)
+	defer recoverError("stacks", &err)
 	if err := d.Complete(); err != nil {
 		return nil, err
 	}
@@ -32,13 +32,13 @@ func NewStacks(app constructs.Construct, d *config.Deployment, lambdas string) (
 		if err != nil {
 			return nil, err
 		}
-		cell.Stack.AddStackDependency(before, jsii.String("one at a time"))
+		cell.Stack.AddStackDependency(before, jsii.String("stacks are deployed one at a time"))
 		s.Cells, before = append(s.Cells, cell), cell.Stack
 	}
 	return s, nil
 }
 
-// newStack makes a stack whose templates are the same wherever they are made.
+// newStack makes a stack whose template does not depend on the machine on which it is made.
 func newStack(app constructs.Construct, name string, d *config.Deployment, region, description string) awscdk.Stack {
 	env := &awscdk.Environment{Region: &region}
 	if d.Account != "" {

@@ -153,14 +153,14 @@ func TestRefusals(t *testing.T) {
 		lambdas    string
 		want       string
 	}{
-		"a cell twice": {world("a-1", "a-1"), "", `cells[1].id: cell "a-1" is there twice, first as cells[0]`},
+		"a cell twice": {world("a-1", "a-1"), "", `cells[1].id: the id "a-1" is used twice, first in cells[0]`},
 		"unknown region": {&config.Deployment{Control: config.Control{Region: "eu-west-1"},
-			Cells: []config.Cell{{ID: "a", Region: "x"}}}, "", `cells[0].region: "x" is not a region`},
-		"no zip":             {world("a-1"), t.TempDir(), "publisher.zip is not there: run make lambdas ARCH=arm64"},
-		"too many variables": {many, "", "its variables have "},
+			Cells: []config.Cell{{ID: "a", Region: "x"}}}, "", `cells[0].region: "x" is not a known region`},
+		"no zip":             {world("a-1"), t.TempDir(), "publisher.zip does not exist: run make lambdas ARCH=arm64"},
+		"too many variables": {many, "", "its environment variables have "},
 		"COMPLIANCE": {&config.Deployment{Control: config.Control{Region: "eu-west-1",
 			Audit: config.Audit{Mode: config.Compliance}}, Cells: []config.Cell{{ID: "a", Region: "eu-west-1"}}}, "",
-			"control.audit.mode: COMPLIANCE cannot be taken back"},
+			"control.audit.mode: nobody can undo COMPLIANCE"},
 		"an issuer that no token can be of": {issuing(world("a-1"), "HS256"), "",
 			`cells[0].issuers[0].algorithms[0]: "HS256" is not RS, PS or ES`},
 	} {
@@ -202,8 +202,8 @@ func TestPanicsStayInside(t *testing.T) {
 	}
 }
 
-// Guarantees the concurrency that the documentation tells to ask for, and that it says what to do where a first
-// deployment fails with protected tables behind it.
+// Guarantees that docs/deploy.md names the concurrency that the functions reserve, and says what to do if a first
+// deployment fails after its protected tables were made.
 func TestReservedConcurrency(t *testing.T) {
 	control, cell := 0, 0
 	for _, f := range grants.Functions() {
@@ -218,13 +218,14 @@ func TestReservedConcurrency(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	page := strings.Join(strings.Fields(string(text)), " ") // wherever its lines break
 	for _, want := range []string{
 		fmt.Sprintf("%d in the control plane's region with anchors, and for each cell `maxInstances` and %d more",
 			control, cell),
 		fmt.Sprintf("a quota of %d.", control+cell+instances+unreserved),
 		"`make deploy CDKFLAGS=--no-rollback`", "--no-deletion-protection-enabled",
 	} {
-		if !strings.Contains(string(text), want) {
+		if !strings.Contains(page, want) {
 			t.Errorf("docs/deploy.md does not say %q", want)
 		}
 	}

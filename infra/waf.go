@@ -10,15 +10,16 @@ import (
 	"github.com/sluicelimits/sluice/infra/config"
 )
 
-const wafWindow = 300 // s
+const wafWindow = 300 // seconds over which the firewall counts the requests of an address
 
-// newWAF makes the cell's firewall: one rule, which counts addresses. It asks nothing of ours, and so stands when
-// everything of ours is away. Requests that it blocks reach no authorizer. It returns its ARN.
+// newWAF makes the cell's firewall and returns its ARN. The firewall has one rule, which counts the requests of each
+// address. It uses no store of Sluice, so it works while all stores are unavailable. Requests that it blocks do not
+// reach the authorizer.
 func newWAF(scope constructs.Construct, p *place) string {
 	own, name := constructs.NewConstruct(scope, jsii.String("WAF")), p.name(config.Firewall)
 	visible := func(metric string) *awswafv2.CfnWebACL_VisibilityConfigProperty {
 		return &awswafv2.CfnWebACL_VisibilityConfigProperty{
-			// samples have addresses
+			// sampled requests would contain addresses
 			MetricName: &metric, CloudWatchMetricsEnabled: jsii.Bool(true), SampledRequestsEnabled: jsii.Bool(false),
 		}
 	}
@@ -30,14 +31,15 @@ func newWAF(scope constructs.Construct, p *place) string {
 			Name: jsii.String("rate"), Priority: jsii.Number(0),
 			Action:           &awswafv2.CfnWebACL_RuleActionProperty{Block: map[string]any{}},
 			VisibilityConfig: visible(name + "-rate"),
-			Statement: &awswafv2.CfnWebACL_StatementProperty{RateBasedStatement: &awswafv2.CfnWebACL_RateBasedStatementProperty{
-				AggregateKeyType: jsii.String("IP"), Limit: jsii.Number(p.cell.WAF.Rate),
-				EvaluationWindowSec: jsii.Number(wafWindow),
-			}},
+			Statement: &awswafv2.CfnWebACL_StatementProperty{
+				RateBasedStatement: &awswafv2.CfnWebACL_RateBasedStatementProperty{
+					AggregateKeyType: jsii.String("IP"), Limit: jsii.Number(p.cell.WAF.Rate),
+					EvaluationWindowSec: jsii.Number(wafWindow),
+				}},
 		}},
 	})
 	for _, stage := range p.cell.WAF.Stages {
-		// API/stages/NAME, so that a stage more is nothing to the others
+		// API/stages/NAME: the id of an association must not depend on the other stages
 		_, which, _ := strings.Cut(stage, "/restapis/")
 		awswafv2.NewCfnWebACLAssociation(own, jsii.String("Stage-"+strings.ReplaceAll(which, "/", "-")),
 			&awswafv2.CfnWebACLAssociationProps{

@@ -1,5 +1,5 @@
-# Sourced by localstack/up and localstack/down: where things are, and which processes are the stand's. up's head says what the
-# variables mean.
+# Sourced by localstack/up and localstack/down: folders, and which processes belong to a stand, which is all that one
+# localstack/up started. The comment in localstack/up explains the variables.
 # shellcheck shell=bash
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -41,7 +41,7 @@ require() { # require COMMAND PACKAGE
   command -v "$1" >/dev/null || die "$1 is missing: install it (Debian: $2)"
 }
 
-# lock lets one up or down work at a time. Whatever starts a process closes descriptor 9 for it.
+# lock lets only one up or down run at a time. Processes are started with descriptor 9, the lock, closed.
 lock() {
   exec 9>"$home/lock"
   flock -n 9 && return
@@ -49,8 +49,8 @@ lock() {
   flock 9
 }
 
-# stand RUN: the ids of all processes of the stand of that folder: up gave LocalStack and Redis the variable, the JVM has it from
-# LocalStack, and functions, which must not see it, are programs below the folder.
+# stand RUN: prints the ids of all processes of the stand with the folder RUN. LocalStack, its JVM and Redis have the
+# variable SLUICE_LOCALSTACK_RUN. Functions must not see the variable; their programs are below the folder.
 stand() {
   {
     grep -lszxF "SLUICE_LOCALSTACK_RUN=$1" /proc/[0-9]*/environ || true
@@ -58,7 +58,8 @@ stand() {
   } | cut -d/ -f3 | sort -un
 }
 
-# alive NAME: prints the id in $run/NAME.pid if that is still a process of this stand, and no other program that got the number.
+# alive NAME: prints the id in $run/NAME.pid if it is still a process of this stand, and not another program that has got
+# the same number.
 alive() {
   local pid
   pid=$(cat "$run/$1.pid" 2>/dev/null) && [[ $pid =~ ^[0-9]+$ ]] &&
@@ -75,7 +76,7 @@ await() {
   done
 }
 
-# signal NAME: to every process of the stand; one that ended in between does not matter.
+# signal NAME: sends a signal to every process of the stand, and ignores processes that have ended.
 signal() {
   local pid
   for pid in $(stand "$run"); do kill -s "$1" "$pid" 2>/dev/null || true; done
@@ -83,14 +84,15 @@ signal() {
 
 gone() { [[ -z $(stand "$run") ]]; }
 
-# ended PID: it is not there, or only so that its parent can ask how it ended.
+# ended PID: succeeds if the process does not exist, or is a zombie.
 ended() {
   local stat
   stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
   [[ ${stat##*) } == [ZX]* ]]
 }
 
-# finish ends every process of the stand and removes its folder. LocalStack is asked first, so that it ends its functions as Lambda does.
+# finish ends every process of the stand and removes its folder. It ends LocalStack first, so that LocalStack ends its
+# functions as Lambda does.
 finish() {
   local pid
   if [[ -e $run/ready ]] && pid=$(alive localstack); then # while it starts, it does not listen to SIGTERM

@@ -25,7 +25,8 @@ func TestDeployed(t *testing.T) {
 	apply(t, s, fmt.Sprintf(`
 plans:
   - id: deployed
-    limits: [ { id: few, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: %s, threshold: 6 } ] } ]
+    limits:
+      - { id: few, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: %s, threshold: 6 } ] }
 tenants: [ { id: deployed-1, plan: deployed } ]
 `, period()))
 	k := key(t, s, "deployed-1")
@@ -63,7 +64,8 @@ func TestDoctorOnLocalStack(t *testing.T) {
 	apply(t, s, fmt.Sprintf(`
 plans:
   - id: doctor
-    limits: [ { id: few, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: %s, threshold: 4 } ] } ]
+    limits:
+      - { id: few, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: %s, threshold: 4 } ] }
 tenants: [ { id: doctor-1, plan: doctor } ]
 `, period()))
 	k := key(t, s, "doctor-1")

@@ -1,3 +1,3 @@
-// Package localstack brings LocalStack up on a machine without Docker (localstack/up, localstack/down) and holds the
-// tests that run against it.
+// Package localstack contains the integration tests, which run against Sluice deployed to LocalStack. The scripts up
+// and down beside it start and end LocalStack without Docker.
 package localstack

@@ -597,7 +597,8 @@ func TestApplierFails(t *testing.T) {
 plans:
   - id: %s
     limits:
-      - { id: few, match: { methods: [GET], pathPattern: "/product/*" }, algorithm: token_bucket, rate: %d, period: 1s, burst: %d }
+      - { id: few, match: { methods: [GET], pathPattern: "/product/*" },
+          algorithm: token_bucket, rate: %d, period: 1s, burst: %d }
       - %s
 tenants:
   - { id: %s, plan: %s }

@@ -46,7 +46,8 @@ func (l *life) plans(few int) string {
 plans:
   - id: %[1]s
     limits:
-      - { id: few, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: %[5]s, threshold: %[2]d } ] }
+      - { id: few, match: { methods: [GET], pathPattern: "/product/*" },
+          tiers: [ { period: %[5]s, threshold: %[2]d } ] }
       - { id: writes, match: { methods: [POST], pathPattern: "/orders" }, tiers: [ { period: %[5]s, threshold: 8 } ] }
 tenants: [ { id: %[3]s, plan: %[1]s }, { id: %[4]s, plan: %[1]s } ]
 `, l.plan, few, l.tenant, l.other, l.period)

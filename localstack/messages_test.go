@@ -59,7 +59,8 @@ func limited(t *testing.T, s *stand.Stand, name string, period time.Duration, li
 plans:
   - id: %s
     limits:
-      - { id: few, match: { methods: [GET], pathPattern: "/product/*" }, algorithm: token_bucket, rate: %d, period: 1s, burst: %d }
+      - { id: few, match: { methods: [GET], pathPattern: "/product/*" },
+          algorithm: token_bucket, rate: %d, period: 1s, burst: %d }
       - %s
 tenants:
   - { id: %s, plan: %s }

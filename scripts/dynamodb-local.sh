@@ -5,11 +5,10 @@
 #   scripts/dynamodb-local.sh stop      stops it
 #   scripts/dynamodb-local.sh status    prints the endpoint if it runs, else exits 1
 #   scripts/dynamodb-local.sh jars      installs its jars unless they are there; prints their folder
+# Example: SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh) go test ./internal/limiter/store/dynamodb
 #
-# So: SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh) go test ./internal/limiter/store/dynamodb
-#
-# Needs Java 17 or later with its compiler, and mvn. SLUICE_DYNAMODB_PORT (default 18000) is where it listens;
-# SLUICE_DYNAMODB_HOME (default the user's cache folder) keeps its jars, its log and its process id.
+# Needs Java 17 or later with its compiler, and mvn. SLUICE_DYNAMODB_PORT (default 18000) is its port.
+# SLUICE_DYNAMODB_HOME (default: the user's cache folder) is the folder of its jars, its log and its process id.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 home=${SLUICE_DYNAMODB_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice/dynamodb-local}
@@ -19,13 +18,14 @@ jars=$home/jars-$(sha256sum "$here/dynamodb-local.xml" | cut -c1-12)
 pidfile=$home/$port.pid
 log=$home/$port.log
 
-# ours: the process id in the file is a server of this script on this port, and no other program that got the number.
+# ours succeeds if the process id in the file belongs to a server that this script started on this port, and not to
+# another program that has got the same number.
 ours() {
   [ -f "$pidfile" ] && [ "$(cat "$pidfile")" ] &&
     ps -o args= -p "$(cat "$pidfile")" | grep -q "dynamodb-local.java $port\$"
 }
 
-# answers: an unsigned request gets DynamoDB's own refusal, status 400, from a server that is up.
+# answers succeeds if the server is up: DynamoDB answers an unsigned request with status 400.
 answers() {
   [ "$(curl -s -m 2 -o /dev/null -w '%{http_code}' "$endpoint/" || true)" = 400 ]
 }

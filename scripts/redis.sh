@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
-# Redis for trying things out, on the loopback address and in memory: a primary, its replica, and a cluster of three.
+# Redis for experiments, on the loopback address and in memory: a primary, its replica, and a cluster of three.
 #
-#   scripts/redis.sh [start]   starts what does not run yet; prints three lines on stdout: "primary ADDR", "replica ADDR",
+#   scripts/redis.sh [start]   starts the servers that do not run yet; prints three lines on stdout: "primary ADDR", "replica ADDR",
 #                              "cluster ADDR ADDR ADDR"
 #   scripts/redis.sh stop      stops them
 #   scripts/redis.sh status    prints the lines if all run, else exits 1
+# Example: SLUICE_REDIS=$(scripts/redis.sh | sed -n 's/^primary //p') go test ./internal/limiter/store/redis The tests
+# start servers of their own where SLUICE_REDIS is not set.
 #
-# So: SLUICE_REDIS=$(scripts/redis.sh | sed -n 's/^primary //p') go test ./internal/limiter/store/redis
-# The tests start servers of their own where SLUICE_REDIS is not set.
-#
-# Needs redis-server and redis-cli 7.0 or later; installs Debian's packages if they are missing and it may.
-# SLUICE_REDIS_PORT (default 17000) is the first of five ports (and of three more, 10 further up, for the cluster's talk);
-# SLUICE_REDIS_HOME (default the user's cache folder) keeps logs and process ids.
+# Needs redis-server and redis-cli 7.0 or later; installs Debian's packages if they are missing and the user may install
+# packages. SLUICE_REDIS_PORT (default 17000) is the first of five ports (and of three more, 10 further up, for the
+# cluster's talk); SLUICE_REDIS_HOME (default the user's cache folder) keeps logs and process ids.
 set -euo pipefail
 port=${SLUICE_REDIS_PORT:-17000}
 home=${SLUICE_REDIS_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice/redis}/$port
@@ -20,7 +19,8 @@ cluster=("127.0.0.1:${ports[2]}" "127.0.0.1:${ports[3]}" "127.0.0.1:${ports[4]}"
 
 ask() { redis-cli -h 127.0.0.1 -p "$@" 2>/dev/null; }
 
-# ours PORT: the process id in the file is a server of this script on this port, and no other program that got the number.
+# ours PORT succeeds if the process id in the file belongs to a server that this script started on this port, and not to
+# another program that has got the same number.
 ours() {
   [ -f "$home/$1.pid" ] && tr '\0' ' ' <"/proc/$(cat "$home/$1.pid")/cmdline" 2>/dev/null | grep -q "redis-server.*:$1 "
 }

@@ -42,7 +42,8 @@ func start() (*authorizer.Handler, *telemetry.Recorder, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	data, err := os.ReadFile(os.Getenv("LAMBDA_TASK_ROOT") + "/" + s.ConfigFile) //nolint:gosec // the folder of this program
+	// the folder of this program
+	data, err := os.ReadFile(os.Getenv("LAMBDA_TASK_ROOT") + "/" + s.ConfigFile) //nolint:gosec
 	if err != nil {
 		return nil, nil, err
 	}

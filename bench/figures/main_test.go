@@ -9,7 +9,7 @@ import (
 )
 
 func figure(name string, value, goal float64, floor bool, err error) bench.Figure {
-	return bench.Figure{Name: name, Unit: "x", Goal: goal, Floor: floor, Digits: 2,
+	return bench.Figure{Name: name, Unit: "x", Goal: goal, MinimumGoal: floor, Digits: 2,
 		Measure: func(bool) (bench.Result, error) { return bench.Result{Value: value, Notes: []string{"a note"}}, err }}
 }
 
@@ -20,7 +20,7 @@ func TestRun(t *testing.T) {
 	floor := figure("floor", 299, 300, true, nil)
 	goalless := figure("goalless", 1.5, 0, false, nil)
 	none, some := figure("none", 0, 0, false, nil), figure("some", 1, 0, false, nil)
-	none.None, some.None, none.Digits, some.Digits = true, true, 0, 0
+	none.ZeroGoal, some.ZeroGoal, none.Digits, some.Digits = true, true, 0, 0
 	alone := figure("alone", 0.5, 1, false, nil)
 	alone.Alone = true
 	broken := figure("broken", 0.1, 1, false, errors.New("only one key was hit"))

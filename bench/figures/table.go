@@ -68,7 +68,8 @@ func writeTable(page string, measured io.Reader, figures []bench.Figure) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", page, err)
 	}
-	return os.WriteFile(page, text, 0o600) //nolint:gosec // the caller names the page, which is there and keeps its mode
+	// the caller names the page, which is there and keeps its mode
+	return os.WriteFile(page, text, 0o600) //nolint:gosec
 }
 
 func newTable(page []byte, measured io.Reader, figures []bench.Figure) ([]byte, error) {
@@ -171,18 +172,19 @@ func line(f *bench.Figure, r row) string {
 			*cell = unmeasured
 		}
 	}
-	return fmt.Sprintf("| `%s` | %s | %s | %s | %s | %s |\n", f.Name, r.measured, goalCell(f, r.measured), r.on, r.what, r.notes)
+	return fmt.Sprintf("| `%s` | %s | %s | %s | %s | %s |\n", f.Name, r.measured, goalCell(f, r.measured), r.on, r.what,
+		r.notes)
 }
 
 var numbers = regexp.MustCompile(`\d[\d,]*(?:\.\d+)?`)
 
 // goalCell is the goal, and whether one of the measured values misses it.
 func goalCell(f *bench.Figure, measured string) string {
-	if f.Goal == 0 && !f.None {
+	if f.Goal == 0 && !f.ZeroGoal {
 		return unmeasured
 	}
 	sign, missed := "≤ ", false
-	if f.Floor {
+	if f.MinimumGoal {
 		sign = "≥ "
 	}
 	value, _, _ := strings.Cut(measured, " ")

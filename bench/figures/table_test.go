@@ -54,7 +54,7 @@ func TestNewTable(t *testing.T) {
 	met, floor, none := figure("met", 0, 1, false, nil), figure("floor", 0, 300, true, nil), figure("none", 0, 0,
 		false, nil)
 	goalless := figure("goalless", 0, 0, false, nil)
-	none.None, none.Digits, floor.Digits = true, 0, 0
+	none.ZeroGoal, none.Digits, floor.Digits = true, 0, 0
 	figures := []bench.Figure{met, floor, none, goalless}
 	const (
 		before   = "# Page\n\n" + tableBegins

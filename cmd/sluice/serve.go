@@ -85,8 +85,8 @@ file with anything wrong is reported, and the last good configuration stays. Cer
 Counters are in memory, in Redis or in DynamoDB. Of a shared store the service leases units ahead, so that most requests
 are decided without a call. While the store is away, limits are held approximately, each instance its part.
 
-Without TLS anybody who reaches the ports can spend the units of any descriptor: the default addresses are those of this
-machine alone.`,
+Without TLS, anybody who can connect to the ports can spend the units of any descriptor. Therefore the service listens
+by default on this machine's loopback address only.`,
 		Example: "  sluice serve --config limits.yaml\n" + "  sluice serve --config /etc/sluice/limits --grpc :8081 " +
 			"--http :8080 --redis redis.internal:6379\n" + "  sluice serve --config limits.yaml --grpc :8081 " +
 			"--tls-cert s.pem --tls-key s.key --tls-client-ca clients.pem",

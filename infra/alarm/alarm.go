@@ -1,8 +1,9 @@
-// Package alarm says which alarms a deployment has, on which metrics, and what is made of missing data. It is data, of
-// which templates, runbooks and tests are made.
+// Package alarm defines the CloudWatch alarms of a deployment as plain data. The infra package makes templates from
+// this data, and tests compare it with the runbooks and with the metrics that functions write.
 //
-// What internal/aws/grants finds alarming about a function is taken from there. Here is what is of no single function,
-// or needs arithmetic: the request path, the streams, and the queues of what somebody has to look at.
+// The alarms of a single function are listed in internal/aws/grants and copied from there. This package adds the alarms
+// that concern several functions or need arithmetic: the request path, the streams, and the queues whose messages an
+// operator has to look at.
 package alarm
 
 import (
@@ -15,71 +16,70 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
-// Alarm is one of CloudWatch.
+// Alarm describes one CloudWatch alarm.
 type Alarm struct {
-	Name string // of the alarm and of its runbook, docs/runbooks/NAME.md
-	Of   string // which of several of that name: a function, or a cell; "" where there is one
+	Name   string // of the alarm, and of its runbook docs/runbooks/NAME.md
+	Target string // tells apart alarms of one name: a function, a cell or a shard; otherwise ""
 
-	// Metrics are what it looks at, each of which is billed. More than one have an Expression over their IDs, and else
-	// there is one.
+	// Metrics are the metrics that the alarm evaluates. AWS bills each of them. If there are several, Expression
+	// combines them by their IDs. If Expression is empty, there is exactly one metric.
 	Metrics    []Metric
 	Expression string
 
-	Above   float64       // of the statistic or the expression is alarming
-	Unheard bool          // instead of Above: fewer than one value in a period is alarming
-	Period  time.Duration // of each datapoint: 10 s, 20 s, 30 s, or whole minutes
-	Points  int           // so many of the last Within datapoints
-	Within  int
-	Missing Missing
+	Threshold         float64       // the alarm rings if the statistic, or the value of Expression, is above it
+	OnSilence         bool          // the alarm rings if a period has no value; Threshold is then not used
+	Period            time.Duration // the length of one datapoint: 10 s, 20 s, 30 s, or whole minutes
+	DatapointsToAlarm int           // how many of the last EvaluationPeriods datapoints make the alarm ring
+	EvaluationPeriods int
+	TreatMissing      MissingData
 
-	Means string // one sentence, for whoever is woken
+	Description string // one sentence without a full stop, for the person whom the alarm wakes
 }
 
-// Metric is one of CloudWatch, with its statistic.
+// Metric is a CloudWatch metric, with the statistic that an alarm evaluates.
 type Metric struct {
-	ID         string // in an expression: m1 and so on; "" where there is none
+	ID         string // the name in Alarm.Expression, m1 and so on; "" without an expression
 	Namespace  string
 	Name       string
 	Stat       string // Sum, Maximum, SampleCount, p99
 	Dimensions []Dimension
 }
 
-// Dimension is one of a metric.
+// Dimension is a dimension of a CloudWatch metric.
 type Dimension struct{ Name, Value string }
 
-// Missing is what CloudWatch makes of a period without data.
-type Missing string
+// MissingData says how CloudWatch treats a period without data.
+type MissingData string
 
-// What there is. A metric of ours that is not told is 0 or nobody called; one that is always told is missing where
-// nothing runs; and of a queue that nobody asks about, CloudWatch hears nothing after six hours, though something may
-// be in it.
+// How CloudWatch treats a period without data. The right choice depends on who writes the metric.
 const (
-	Good  Missing = "notBreaching"
-	Bad   Missing = "breaching"
-	Stays Missing = "ignore"
+	NotBreaching MissingData = "notBreaching" // for metrics that are written only if there is something to report
+	Breaching    MissingData = "breaching"    // for metrics that a schedule writes: without data nothing runs
+	// for queues: after six idle hours SQS reports nothing, though messages may be left
+	Ignore MissingData = "ignore"
 )
 
-// Names of alarms that others are about.
+// Names of the alarms that also take back a mode of the kill switch.
 const (
 	LimiterErrors = "limiter_errors"
 	LimiterP99    = "limiter_p99"
 )
 
-// What is alarming about the request path.
+// Thresholds of the alarms about the request path and the streams.
 const (
-	errorsInAMinute = 10     // calls that a store did not answer, in a cell
-	slowSmall       = 50_000 // µs of the limits' part of a request, where a call of DynamoDB is a part of it
-	slowFull        = 10_000 // µs, where Redis is asked, whose deadline is 8 ms by default
-	backstopPercent = 1
-	overAdmission   = 1.5
-	busyPercent     = 80     // of the one processor that a cache's node uses for commands
-	behindMs        = 30_000 // age of a stream's iterator
+	maxErrorsPerMinute = 10     // failed calls to the store of counters, per cell
+	maxLatencySmall    = 50_000 // µs that limits take in a small cell, where a decision may call DynamoDB
+	maxLatencyFull     = 10_000 // µs in a full cell: above the default deadline of Redis, 8 ms
+	maxBackstopPercent = 1      // of the decisions of a minute
+	maxAdmissionRatio  = 1.5    // admitted units divided by the limit
+	maxNodeCPUPercent  = 80     // of the one processor core on which a cache node runs commands
+	maxIteratorAgeMs   = 30_000 // of the oldest stream record that a function has not read
 )
 
 const minute = time.Minute
 
-// Control are the alarms beside the control tables. The canary's are there too, one for each cell, since its metrics
-// are.
+// Control returns the alarms of the control plane. They include the canary's alarms, one for each cell, because the
+// canary runs and writes its metrics beside the control tables.
 func Control(d *config.Deployment) []Alarm {
 	n := d.Names("", "", "")
 	var all []Alarm
@@ -91,138 +91,150 @@ func Control(d *config.Deployment) []Alarm {
 			f.Schedule = canarySchedule(d)
 		}
 		if f.Streams != nil {
-			all = append(all, behind(d, &f, n.Control(f.Name)))
+			all = append(all, iteratorAgeAlarm(d, &f, n.Control(f.Name)))
 		}
 		for _, a := range f.Alarms {
 			if f.Name != config.Canary {
-				all = append(all, own(d, &f, &a, "", dimensions("", n.Control(f.Name))))
+				all = append(all, functionAlarm(d, &f, &a, "", functionDimensions("", n.Control(f.Name))))
 				continue
 			}
 			for i := range d.Cells {
 				cell := d.Cells[i].ID
-				all = append(all, own(d, &f, &a, cell, dimensions(cell, n.Control(f.Name))))
+				all = append(all, functionAlarm(d, &f, &a, cell, functionDimensions(cell, n.Control(f.Name))))
 			}
 		}
 	}
 	for _, q := range [...][2]string{
-		{config.Kept, "records of a stream cannot be used, and were put aside"},
-		{config.Failed, "records of a stream failed until their time or their retries were over"},
+		{config.Kept, "a function could not use some records of a stream, and put them into a queue for an operator"},
+		{config.Failed, "a function failed on some records of a stream until their age or their retries reached the " +
+			"limit"},
 		{config.Undelivered, "the topic could not deliver changes to a cell's queue"},
 	} {
-		all = append(all, queue(q[0], n.Control(q[0]), q[1]))
+		all = append(all, queueAlarm(q[0], n.Control(q[0]), q[1]))
 	}
 	if d.Alarms.Set == config.AllAlarms {
-		all = append(all, told(d, "shares_awaited", "Maximum", dimensions("", n.Control(config.Balancer)), 10*minute, 3,
-			"a change of the shares has waited for a cell for half an hour: no other change goes on"))
+		all = append(all, sparseMetricAlarm(d, "shares_awaited", "Maximum",
+			functionDimensions("", n.Control(config.Balancer)), 10*minute, 3,
+			"a change of the shares has waited for a cell for half an hour, and other changes wait for it"))
 	}
 	return all
 }
 
-// Cell are the alarms of a cell.
+// Cell returns the alarms of one cell.
 func Cell(d *config.Deployment, cell *config.Cell) []Alarm {
 	n := d.Names("", "", "")
-	authorizer := dimensions(cell.ID, n.Cell(cell.ID, config.Authorizer))
-	all := requests(d, cell, authorizer)
+	authorizer := functionDimensions(cell.ID, n.Cell(cell.ID, config.Authorizer))
+	all := requestAlarms(d, cell, authorizer)
 	for _, f := range grants.Functions() {
 		for _, a := range f.Alarms {
 			if f.PerCell {
-				all = append(all, own(d, &f, &a, "", dimensions(cell.ID, n.Cell(cell.ID, f.Name))))
+				all = append(all, functionAlarm(d, &f, &a, "", functionDimensions(cell.ID, n.Cell(cell.ID, f.Name))))
 			}
 		}
 	}
 	all = append(all,
-		queue(config.Kept, n.Cell(cell.ID, config.Kept), "messages to the cell cannot be used, and were put aside"),
-		queue(config.Refused, n.Cell(cell.ID, config.Refused),
-			"the applier was given messages again and again, and could not apply them"))
+		queueAlarm(config.Kept, n.Cell(cell.ID, config.Kept),
+			"the applier could not use some messages to the cell, and put them into a queue for an operator"),
+		queueAlarm(config.Refused, n.Cell(cell.ID, config.Refused),
+			"the applier failed on some messages each time that SQS delivered them"))
 	if d.Alarms.Set == config.AllAlarms {
-		applier, reconcile := dimensions(cell.ID, n.Cell(cell.ID, config.Applier)), dimensions(cell.ID,
+		applier, reconcile := functionDimensions(cell.ID, n.Cell(cell.ID, config.Applier)), functionDimensions(cell.ID,
 			n.Cell(cell.ID, config.Reconcile))
 		all = append(all,
-			told(d, "panics", "Sum", authorizer, minute, 1, "requests ended in a panic, and were refused: a mistake "+
-				"in the program"),
-			told(d, "events_refused", "Sum", authorizer, 5*minute, 1,
-				"the authorizer is attached to what it cannot answer"),
-			told(d, "events_forged", "Sum", applier, 5*minute, 1,
-				"somebody else published changes, or the control tables were restored"),
-			told(d, "events_unknown", "Sum", applier, 5*minute, 1, "publisher and applier are of different versions"),
-			told(d, "reconcile_unfinished", "Maximum", reconcile, 15*minute, 4,
-				"for an hour, no run of reconcile has come to its end"))
+			sparseMetricAlarm(d, "panics", "Sum", authorizer, minute, 1,
+				"requests ended in a panic and were refused: a mistake in the program"),
+			sparseMetricAlarm(d, "events_refused", "Sum", authorizer, 5*minute, 1,
+				"something that is no supported API invokes the authorizer"),
+			sparseMetricAlarm(d, "events_forged", "Sum", applier, 5*minute, 1,
+				"a message contradicts the control tables: somebody else published it, or the tables were restored"),
+			sparseMetricAlarm(d, "events_unknown", "Sum", applier, 5*minute, 1,
+				"the applier does not know the kind of a message: publisher and applier are of different versions"),
+			sparseMetricAlarm(d, "reconcile_unfinished", "Maximum", reconcile, 15*minute, 4,
+				"no run of reconcile has finished for an hour"))
 		if !cell.NoKillSwitch {
 			all = append(all,
-				told(d, "kill_switch", "Maximum", authorizer, 5*minute, 12,
-					"for an hour, the cell's limits have not been enforced: they are in shadow, or off"),
-				told(d, "kill_switch_unheard", "Sum", authorizer, 5*minute, 3,
-					"the mode of the limits cannot be read: what AppConfig says now is not known"))
+				sparseMetricAlarm(d, "kill_switch", "Maximum", authorizer, 5*minute, 12,
+					"the kill switch has kept the cell's limits in shadow or off for an hour"),
+				sparseMetricAlarm(d, "kill_switch_unheard", "Sum", authorizer, 5*minute, 3,
+					"the authorizer cannot read the mode of the limits from AppConfig, and keeps the last one"))
 		}
 	}
 	return all
 }
 
-// requests are the alarms of what answers requests.
-func requests(d *config.Deployment, cell *config.Cell, authorizer []Dimension) []Alarm {
+// requestAlarms returns the alarms about the functions that answer requests.
+func requestAlarms(d *config.Deployment, cell *config.Cell, authorizer []Dimension) []Alarm {
 	n := d.Names("", "", "")
-	errors, slow := "store_errors_dynamodb", float64(slowSmall)
+	errors, slow := "store_errors_dynamodb", float64(maxLatencySmall)
 	if cell.Profile == config.Full {
-		errors, slow = "store_errors_redis", slowFull
+		errors, slow = "store_errors_redis", maxLatencyFull
 	}
 	const few, of = 3, 5
 	all := []Alarm{
-		{Name: LimiterErrors, Metrics: ours(d, errors, "Sum", authorizer), Above: errorsInAMinute, Period: minute,
-			Points: few, Within: of, Missing: Good,
-			Means: "the store of the counters does not answer, or not in time"},
-		{Name: LimiterP99, Metrics: ours(d, "limiter_latency", "p99", authorizer), Above: slow, Period: minute,
-			Points: few, Within: of, Missing: Good,
-			Means: "limits take long: 1 in 100 requests waits for them longer than " +
+		{Name: LimiterErrors, Metrics: ownMetrics(d, errors, "Sum", authorizer), Threshold: maxErrorsPerMinute,
+			Period:            minute,
+			DatapointsToAlarm: few, EvaluationPeriods: of, TreatMissing: NotBreaching,
+			Description: "the store of the counters fails, or answers too late"},
+		{Name: LimiterP99, Metrics: ownMetrics(d, "limiter_latency", "p99", authorizer), Threshold: slow,
+			Period:            minute,
+			DatapointsToAlarm: few, EvaluationPeriods: of, TreatMissing: NotBreaching,
+			Description: "deciding is slow: 1 in 100 requests waits longer than " +
 				(time.Duration(slow) * time.Microsecond).String()},
-		{Name: "config_stale", Metrics: ours(d, "config_stale", "Maximum", authorizer), Period: minute, Points: 2,
-			Within: few, Missing: Good,
-			Means: "requests are decided on a configuration that is older than 30 s"},
-		{Name: "backstop_share", Above: backstopPercent, Period: minute, Points: few, Within: of, Missing: Good,
+		{Name: "config_stale", Metrics: ownMetrics(d, "config_stale", "Maximum", authorizer), Period: minute,
+			DatapointsToAlarm: 2,
+			EvaluationPeriods: few, TreatMissing: NotBreaching,
+			Description: "the authorizer decides by a configuration that is older than 30 s"},
+		{Name: "backstop_share", Threshold: maxBackstopPercent, Period: minute, DatapointsToAlarm: few,
+			EvaluationPeriods: of, TreatMissing: NotBreaching,
 			Expression: "IF(m1 > 0, 100 * m2 / m1, 0)",
-			Metrics: []Metric{our(d, "m1", "decisions", "Sum", authorizer),
-				our(d, "m2", "requests_served_by_backstop", "Sum", authorizer)},
-			Means: "more than 1 % of the decisions were made without a store, by counting in each instance"},
-		{Name: "over_admission", Metrics: ours(d, "over_admission_ratio", "Maximum", authorizer), Above: overAdmission,
-			Period: minute, Points: 1, Within: 1, Missing: Good,
-			Means: "half as much again as a limit holds was admitted, or more"},
-		{Name: "throttles", Period: minute, Points: 1, Within: 1, Missing: Good,
+			Metrics: []Metric{ownMetric(d, "m1", "decisions", "Sum", authorizer),
+				ownMetric(d, "m2", "requests_served_by_backstop", "Sum", authorizer)},
+			Description: "the fallback limiter made more than 1 % of the decisions, because the store did not answer"},
+		{Name: "over_admission", Metrics: ownMetrics(d, "over_admission_ratio", "Maximum", authorizer),
+			Threshold: maxAdmissionRatio,
+			Period:    minute, DatapointsToAlarm: 1, EvaluationPeriods: 1, TreatMissing: NotBreaching,
+			Description: "more than one and a half times a limit was admitted"},
+		{Name: "throttles", Period: minute, DatapointsToAlarm: 1, EvaluationPeriods: 1, TreatMissing: NotBreaching,
 			Metrics: []Metric{{Namespace: "AWS/Lambda", Name: "Throttles", Stat: "Sum",
 				Dimensions: []Dimension{{"FunctionName", n.Cell(cell.ID, config.Authorizer)}}}},
-			Means: "the authorizer has no environment left, and API Gateway answers 500"},
+			Description: "Lambda throttles the authorizer, because all of its reserved concurrency is in use: API " +
+				"Gateway answers 500"},
 	}
-	all = append(all, saturation(d, cell, errors, authorizer)...)
+	all = append(all, saturationAlarms(d, cell, errors, authorizer)...)
 	if cell.Profile == config.Full {
-		all = append(all, Alarm{Name: "failover", Metrics: ours(d, "requests_served_by_backstop", "Sum", authorizer),
-			Period: minute, Points: few, Within: few, Missing: Good,
-			Means: "for three minutes in a row decisions were made without the cache: a failover that takes longer " +
-				"than one should, or none that comes"})
+		all = append(all, Alarm{Name: "failover", Metrics: ownMetrics(d, "requests_served_by_backstop", "Sum",
+			authorizer),
+			Period: minute, DatapointsToAlarm: few, EvaluationPeriods: few, TreatMissing: NotBreaching,
+			Description: "for three minutes, the fallback limiter decided without the cache: a failover takes too " +
+				"long, or does not happen"})
 	}
 	return all
 }
 
-// saturation is errors of a store that is at its limit: one alarm over its metrics, which costs less than a composite
-// of two alarms. What is not told is 0. Of a cache there is one for each shard, since one may be busy alone; whichever
-// of its nodes is the primary is the busy one.
-func saturation(d *config.Deployment, cell *config.Cell, errors string, authorizer []Dimension) []Alarm {
+// saturationAlarms returns the alarms that ring if a store fails and is overloaded at the same time. Each is one alarm
+// over several metrics, which costs less than a composite alarm over two. FILL turns a missing value into 0. A cache
+// has one alarm per shard, because one shard may be overloaded alone. The alarm looks at both nodes of a shard, because
+// either can be the primary.
+func saturationAlarms(d *config.Deployment, cell *config.Cell, errors string, authorizer []Dimension) []Alarm {
 	const points, within = 2, 5
 	n := d.Names("", "", "")
-	one := func(of, means, busy string, nodes ...Metric) Alarm {
-		return Alarm{Name: "saturation", Of: of, Period: minute, Points: points, Within: within, Missing: Good,
-			Means:      means,
-			Expression: "IF(FILL(m1, 0) > 0 AND " + busy + ", 1, 0)",
-			Metrics:    append([]Metric{our(d, "m1", errors, "Sum", authorizer)}, nodes...)}
+	newAlarm := func(target, description, overloaded string, nodes ...Metric) Alarm {
+		return Alarm{Name: "saturation", Target: target, Period: minute, DatapointsToAlarm: points,
+			EvaluationPeriods: within, TreatMissing: NotBreaching,
+			Description: description, Expression: "IF(FILL(m1, 0) > 0 AND " + overloaded + ", 1, 0)",
+			Metrics: append([]Metric{ownMetric(d, "m1", errors, "Sum", authorizer)}, nodes...)}
 	}
 	if cell.Profile != config.Full {
-		return []Alarm{one("", "the store of the counters does not answer, and it is DynamoDB that throttles it",
+		return []Alarm{newAlarm("", "calls to the counters table fail because DynamoDB throttles them",
 			"FILL(m2, 0) > 0",
 			Metric{ID: "m2", Namespace: "AWS/DynamoDB", Name: "WriteThrottleEvents", Stat: "Sum",
 				Dimensions: []Dimension{{"TableName", n.Cell(cell.ID, config.Counters)}}})}
 	}
 	if cell.Cache != nil && cell.Cache.Endpoint != "" {
-		return nil // whoever made it knows its nodes
+		return nil // the cache existed before, and its nodes are not known here
 	}
 	var all []Alarm
-	for _, shard := range shards(cell) {
+	for _, shard := range shardSuffixes(cell) {
 		var nodes []Metric
 		var busy []string
 		for i := range nodesOfShard {
@@ -231,10 +243,10 @@ func saturation(d *config.Deployment, cell *config.Cell, errors string, authoriz
 				Stat: "Maximum",
 				Dimensions: []Dimension{{"CacheClusterId", fmt.Sprintf("%s%s-%03d", n.Cell(cell.ID, config.Cache),
 					shard, 1+i)}}})
-			busy = append(busy, fmt.Sprintf("FILL(%s, 0) > %d", id, busyPercent))
+			busy = append(busy, fmt.Sprintf("FILL(%s, 0) > %d", id, maxNodeCPUPercent))
 		}
-		all = append(all, one(strings.TrimPrefix(shard, "-"),
-			"the store of the counters does not answer, and the processor of a node is busy", "("+strings.Join(busy,
+		all = append(all, newAlarm(strings.TrimPrefix(shard, "-"),
+			"the cache fails, and the processor of one of its nodes is busy", "("+strings.Join(busy,
 				" OR ")+")", nodes...))
 	}
 	return all
@@ -242,8 +254,9 @@ func saturation(d *config.Deployment, cell *config.Cell, errors string, authoriz
 
 const nodesOfShard = 2 // a primary and a replica
 
-// shards are what is in the names of a cache's nodes, of each shard: nothing where it is no cluster.
-func shards(cell *config.Cell) []string {
+// shardSuffixes returns what the names of a cache's nodes contain for each shard: "-0001" and so on in a cluster, and
+// one empty string otherwise.
+func shardSuffixes(cell *config.Cell) []string {
 	if cell.Cache == nil || !cell.Cache.Cluster {
 		return []string{""}
 	}
@@ -254,59 +267,71 @@ func shards(cell *config.Cell) []string {
 	return all
 }
 
-// behind is a function that does not keep up with a stream: the age is CloudWatch's own metric. Where the canary's
-// changes come by, no word of it is alarming, too. Assumption: stream-age.
-func behind(d *config.Deployment, f *grants.Function, function string) Alarm {
+// iteratorAgeAlarm returns the alarm of a function that does not keep up with a stream, by Lambda's own metric. The
+// canary regularly changes a plan. A function that reads these changes therefore has data in every period, and missing
+// data is alarming, too. Assumption: stream-age.
+func iteratorAgeAlarm(d *config.Deployment, f *grants.Function, function string) Alarm {
 	const points, within = 2, 3
-	a := Alarm{Name: "iterator_age", Of: f.Name, Above: behindMs, Period: minute, Points: points, Within: within,
-		Missing: Good,
+	a := Alarm{Name: "iterator_age", Target: f.Name, Threshold: maxIteratorAgeMs, Period: minute,
+		DatapointsToAlarm: points, EvaluationPeriods: within,
+		TreatMissing: NotBreaching,
 		Metrics: []Metric{{Namespace: "AWS/Lambda", Name: "IteratorAge", Stat: "Maximum",
 			Dimensions: []Dimension{{"FunctionName", function}}}},
-		Means: "the " + f.Name + " is more than 30 s behind a stream"}
+		Description: "the " + f.Name + " reads a stream more than 30 s late"}
 	if f.Streams.Silence {
-		a.Period, a.Points, a.Within, a.Missing = grants.SilentAfter(canarySchedule(d)), 1, 1, Bad
-		a.Means += ", or nothing comes to it any more"
+		a.Period, a.DatapointsToAlarm, a.EvaluationPeriods, a.TreatMissing = grants.SilentAfter(canarySchedule(d)), 1,
+			1, Breaching
+		a.Description += ", or receives nothing from it"
 	}
 	return a
 }
 
-// canarySchedule is how often the canary runs.
+// canarySchedule returns the time between two runs of the canary.
 func canarySchedule(d *config.Deployment) time.Duration {
 	return time.Duration(d.Control.CanaryMinutes) * minute
 }
 
-// own is what internal/aws/grants finds alarming about a function.
-func own(d *config.Deployment, f *grants.Function, of *grants.Alarm, which string, at []Dimension) Alarm {
-	a := Alarm{Name: of.Metric, Of: which, Metrics: ours(d, of.Metric, cmp.Or(of.Stat, "SampleCount"), at),
-		Above: of.Above, Unheard: of.Stat == "",
-		Period: 5 * minute, Points: 1, Within: 1, Missing: Good, Means: strings.ReplaceAll(of.Means, "`", "")}
-	if of.Silence {
-		a.Period, a.Missing = grants.SilentAfter(f.Schedule), Bad
+// functionAlarm returns an alarm that internal/aws/grants defines for a function. target is a cell if the function has
+// the alarm once for each cell.
+func functionAlarm(
+	d *config.Deployment, f *grants.Function, from *grants.Alarm, target string, dimensions []Dimension,
+) Alarm {
+	a := Alarm{Name: from.Metric, Target: target, Metrics: ownMetrics(d, from.Metric, cmp.Or(from.Stat, "SampleCount"),
+		dimensions),
+		Threshold: from.Above, OnSilence: from.Stat == "",
+		Period: 5 * minute, DatapointsToAlarm: 1, EvaluationPeriods: 1, TreatMissing: NotBreaching,
+		Description: strings.ReplaceAll(from.Means, "`", "")}
+	if from.Silence {
+		a.Period, a.TreatMissing = grants.SilentAfter(f.Schedule), Breaching
 	}
 	return a
 }
 
-// told is a metric that is told only where it is not 0.
-func told(d *config.Deployment, name, stat string, at []Dimension, period time.Duration, points int, means string) Alarm {
-	return Alarm{Name: name, Metrics: ours(d, name, stat, at), Period: period, Points: points, Within: points, Missing: Good, Means: means}
+// sparseMetricAlarm returns an alarm on a metric that is written only if its value is not 0.
+func sparseMetricAlarm(d *config.Deployment, name, stat string, at []Dimension, period time.Duration, points int,
+	means string) Alarm {
+	return Alarm{Name: name, Metrics: ownMetrics(d, name, stat, at), Period: period, DatapointsToAlarm: points,
+		EvaluationPeriods: points, TreatMissing: NotBreaching, Description: means}
 }
 
-// queue is one in which something is only where somebody has to look.
-func queue(name, physical, means string) Alarm {
-	return Alarm{Name: name, Period: minute, Points: 1, Within: 1, Missing: Stays, Means: means,
-		Metrics: []Metric{{Namespace: "AWS/SQS", Name: "ApproximateNumberOfMessagesVisible", Stat: "Maximum", Dimensions: []Dimension{{"QueueName", physical}}}}}
+// queueAlarm returns the alarm of a queue that holds messages only if an operator has to look at them.
+func queueAlarm(name, physical, means string) Alarm {
+	return Alarm{Name: name, Period: minute, DatapointsToAlarm: 1, EvaluationPeriods: 1, TreatMissing: Ignore,
+		Description: means,
+		Metrics: []Metric{{Namespace: "AWS/SQS", Name: "ApproximateNumberOfMessagesVisible", Stat: "Maximum",
+			Dimensions: []Dimension{{"QueueName", physical}}}}}
 }
 
-func ours(d *config.Deployment, name, stat string, at []Dimension) []Metric {
-	return []Metric{our(d, "", name, stat, at)}
+func ownMetrics(d *config.Deployment, name, stat string, at []Dimension) []Metric {
+	return []Metric{ownMetric(d, "", name, stat, at)}
 }
 
-func our(d *config.Deployment, id, name, stat string, at []Dimension) Metric {
+func ownMetric(d *config.Deployment, id, name, stat string, at []Dimension) Metric {
 	return Metric{ID: id, Namespace: d.Control.MetricsNamespace, Name: name, Stat: stat, Dimensions: at}
 }
 
-// dimensions are those of a function's metrics, by its name in AWS.
-func dimensions(cell, function string) []Dimension {
+// functionDimensions returns the dimensions of the metrics that a function writes; function is its name in AWS.
+func functionDimensions(cell, function string) []Dimension {
 	if cell == "" {
 		return []Dimension{{"function", function}}
 	}

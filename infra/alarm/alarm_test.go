@@ -42,7 +42,7 @@ func TestShards(t *testing.T) {
 	var got []string
 	for _, a := range alarm.Cell(d, &d.Cells[1]) {
 		if a.Name == "saturation" {
-			got = append(got, fmt.Sprint(a.Of, " ", a.Metrics[1].Dimensions, " ", a.Metrics[2].Dimensions, " ",
+			got = append(got, fmt.Sprint(a.Target, " ", a.Metrics[1].Dimensions, " ", a.Metrics[2].Dimensions, " ",
 				a.Expression))
 		}
 	}
@@ -119,7 +119,7 @@ func unheard(d *config.Deployment, a *alarm.Alarm, m *alarm.Metric) string {
 			return fmt.Sprintf("its dimensions are %v", told.Dimensions)
 		case !fits(told.Form, m.Stat):
 			return m.Stat + " tells nothing of a " + string(told.Form)
-		case a.Missing == alarm.Bad && (!told.Always || f.Schedule == 0):
+		case a.TreatMissing == alarm.Breaching && (!told.Always || f.Schedule == 0):
 			return "it may be missing though all is well"
 		}
 		return ""
@@ -149,16 +149,19 @@ func TestSomebodyWritesIt(t *testing.T) {
 		a := &all[i]
 		for j := range a.Metrics {
 			if why := unheard(d, a, &a.Metrics[j]); why != "" {
-				t.Errorf("%s %s: %s %s: %s", a.Name, a.Of, a.Metrics[j].Namespace, a.Metrics[j].Name, why)
+				t.Errorf("%s %s: %s %s: %s", a.Name, a.Target, a.Metrics[j].Namespace, a.Metrics[j].Name, why)
 			}
 		}
 	}
 
 	for what, spoil := range map[string]func(*alarm.Alarm){
-		"misspelt":                     func(a *alarm.Alarm) { a.Metrics[0].Name += "s" },
-		"of another namespace":         func(a *alarm.Alarm) { a.Metrics[0].Namespace = "AWS/Lambda" },
-		"of another function":          func(a *alarm.Alarm) { a.Metrics[0].Dimensions[1].Value = "sluice-a-1-ops" },
-		"of a function of nobody":      func(a *alarm.Alarm) { a.Metrics[0].Dimensions[1].Value = "sluice-a-1-limiter" },
+		"misspelt":             func(a *alarm.Alarm) { a.Metrics[0].Name += "s" },
+		"of another namespace": func(a *alarm.Alarm) { a.Metrics[0].Namespace = "AWS/Lambda" },
+		"of another function":  func(a *alarm.Alarm) { a.Metrics[0].Dimensions[1].Value = "sluice-a-1-ops" },
+		"of a function of nobody": func(a *alarm.Alarm) {
+			a.Metrics[0].Dimensions[1].Value =
+				"sluice-a-1-limiter"
+		},
 		"of another cell":              func(a *alarm.Alarm) { a.Metrics[0].Dimensions[0].Value = "us-1" },
 		"without a dimension":          func(a *alarm.Alarm) { a.Metrics[0].Dimensions = a.Metrics[0].Dimensions[1:] },
 		"by another statistic":         func(a *alarm.Alarm) { a.Metrics[0].Stat = "Average" },
@@ -200,9 +203,9 @@ func TestMissing(t *testing.T) {
 		"kept": "ignore 1m0s", "failed": "ignore 1m0s", "undelivered": "ignore 1m0s", "refused": "ignore 1m0s",
 	}
 	for _, a := range every(d) {
-		name := strings.TrimSpace(a.Name + " " + a.Of)
-		got := fmt.Sprint(a.Missing, " ", a.Period)
-		if w := want[name]; w == "" && a.Missing != alarm.Good || w != "" && got != w {
+		name := strings.TrimSpace(a.Name + " " + a.Target)
+		got := fmt.Sprint(a.TreatMissing, " ", a.Period)
+		if w := want[name]; w == "" && a.TreatMissing != alarm.NotBreaching || w != "" && got != w {
 			t.Errorf("%s: %s, want %s", name, got, w)
 		}
 	}
@@ -220,21 +223,25 @@ func TestMissing(t *testing.T) {
 func TestBounds(t *testing.T) {
 	d := deployment(t)
 	for _, a := range every(d) {
-		if a.Period%time.Minute != 0 || a.Period*time.Duration(a.Within) > 24*time.Hour || a.Points < 1 ||
-			a.Points > a.Within {
-			t.Errorf("%s: %d of %d periods of %s", a.Name, a.Points, a.Within, a.Period)
+		if a.Period%time.Minute != 0 || a.Period*time.Duration(a.EvaluationPeriods) > 24*time.Hour ||
+			a.DatapointsToAlarm < 1 ||
+			a.DatapointsToAlarm > a.EvaluationPeriods {
+			t.Errorf("%s: %d of %d periods of %s", a.Name, a.DatapointsToAlarm, a.EvaluationPeriods, a.Period)
 		}
-		if a.Means == "" || strings.HasSuffix(a.Means, ".") || strings.Contains(a.Means, "`") || (len(a.Metrics) > 1) != (a.Expression != "") {
+		if a.Description == "" || strings.HasSuffix(a.Description, ".") || strings.Contains(a.Description, "`") ||
+			(len(a.Metrics) > 1) != (a.Expression != "") {
 			t.Errorf("%+v: its words, or its expression", a)
 		}
 	}
-	for name, above := range map[string]float64{"over_admission": 1.5, "iterator_age": 30_000, "propagation_seconds": 5, "config_stale": 0, "backstop_share": 1} {
-		if got := named(t, every(d), name).Above; got != above {
+	for name, above := range map[string]float64{"over_admission": 1.5, "iterator_age": 30_000, "propagation_seconds": 5,
+		"config_stale": 0, "backstop_share": 1} {
+		if got := named(t, every(d), name).Threshold; got != above {
 			t.Errorf("%s rings above %v, want %v", name, got, above)
 		}
 	}
 	small, full := alarm.Cell(d, &d.Cells[0]), alarm.Cell(d, &d.Cells[1])
-	if named(t, small, alarm.LimiterErrors).Metrics[0].Name != "store_errors_dynamodb" || named(t, full, alarm.LimiterErrors).Metrics[0].Name != "store_errors_redis" {
+	if named(t, small, alarm.LimiterErrors).Metrics[0].Name != "store_errors_dynamodb" ||
+		named(t, full, alarm.LimiterErrors).Metrics[0].Name != "store_errors_redis" {
 		t.Error("the errors are of another store than the one that counts")
 	}
 	named(t, full, "failover")
@@ -250,11 +257,14 @@ func TestAllAreThere(t *testing.T) {
 	all := every(d)
 	for _, f := range grants.Functions() {
 		for _, a := range f.Alarms {
-			if named(t, all, a.Metric).Above != a.Above {
+			if named(t, all, a.Metric).Threshold != a.Above {
 				t.Errorf("%s of %s rings above something else", a.Metric, f.Name)
 			}
 		}
-		if f.Streams != nil && !slices.ContainsFunc(all, func(a alarm.Alarm) bool { return a.Name == "iterator_age" && a.Of == f.Name }) {
+		if f.Streams != nil && !slices.ContainsFunc(all, func(a alarm.Alarm) bool {
+			return a.Name == "iterator_age" &&
+				a.Target == f.Name
+		}) {
 			t.Errorf("nobody hears that %s is behind", f.Name)
 		}
 	}
@@ -267,11 +277,11 @@ func TestAllAreThere(t *testing.T) {
 		seen[name] = true
 	}
 	for _, a := range alarm.Control(d) {
-		tell(names.ControlAlarm(a.Name, a.Of))
+		tell(names.ControlAlarm(a.Name, a.Target))
 	}
 	for i := range d.Cells {
 		for _, a := range alarm.Cell(d, &d.Cells[i]) {
-			tell(names.CellAlarm(d.Cells[i].ID, a.Name, a.Of))
+			tell(names.CellAlarm(d.Cells[i].ID, a.Name, a.Target))
 		}
 	}
 	d.Alarms.Set = config.UsualAlarms
@@ -384,7 +394,8 @@ func TestRunbooks(t *testing.T) {
 	found := strings.Join(runbooks(all, spoiled), "\n")
 	for _, want := range []string{
 		"the runbook gone is of no alarm", "no runbook for kept", "no runbook for leaked_pepper",
-		"forged_cell_documents.md has no # Forged", "drift.md has no ## When it is harmless", "failed.md has no # `failed`",
+		"forged_cell_documents.md has no # Forged", "drift.md has no ## When it is harmless",
+		"failed.md has no # `failed`",
 		"failed.md does not name the metric Approx",
 	} {
 		if !strings.Contains(found, want) {

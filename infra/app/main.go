@@ -1,10 +1,10 @@
-// Command app is the program that cdk runs: it makes the stacks of the deployment file.
+// Command app is the program that the CDK CLI runs. It makes the stacks of a deployment file.
 //
-//	app          makes them
-//	app lambdas  says what scripts/cdk has to build before: the functions' GOARCH, and the folder of their zips
+//	app          makes the stacks
+//	app lambdas  prints what scripts/cdk has to build first: the GOARCH of the functions, and the folder of their zips
 //
-// SLUICE_DEPLOYMENT is the file, by default deployment.yaml; SLUICE_LAMBDAS the folder of the functions' zips, by
-// default that of make lambdas for the deployment's architecture.
+// SLUICE_DEPLOYMENT is the deployment file, by default deployment.yaml. SLUICE_LAMBDAS is the folder of the functions'
+// zips. Its default is the folder into which make lambdas writes for the deployment's architecture.
 package main
 
 import (
@@ -34,7 +34,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	goarch, folder := infra.Bundles(d)
+	goarch, folder := infra.BuildTarget(d)
 	folder = cmp.Or(os.Getenv("SLUICE_LAMBDAS"), folder)
 	switch {
 	case len(args) == 0:
@@ -59,7 +59,7 @@ func deployment() (*config.Deployment, error) {
 func synth(d *config.Deployment, lambdas string) error {
 	app := awscdk.NewApp(&awscdk.AppProps{
 		AnalyticsReporting: jsii.Bool(false),
-		StackTraces:        jsii.Bool(false), // they are of jsii's kernel, not of this program
+		StackTraces:        jsii.Bool(false), // they show the kernel of jsii, not this program
 	})
 	if _, err := infra.NewStacks(app, d, lambdas); err != nil {
 		return err

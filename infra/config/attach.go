@@ -8,24 +8,26 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile"
 )
 
-// Attachment is an API that is there already, in the cell's account and region, and gets the cell's authorizer. One of
-// REST, HTTP and WebSocket is its id. Its routes are elsewhere: they get the authorizer by the commands of
-// docs/attach.md. Where an API is made by CDK, attach to it there, by infra.AttachREST and its like, which covers its
-// routes, too.
+// Attachment is an existing API, in the cell's account and region, that gets the cell's authorizer. Exactly one of
+// REST, HTTP and WebSocket is set, to the API's id. Put the authorizer on the API's routes with the commands in
+// docs/attach.md. If CDK makes the API, use infra.AttachREST, AttachHTTP or AttachWebSocket there instead: they cover
+// the routes, too.
 type Attachment struct {
 	REST, HTTP, WebSocket string
 
-	// Of a REST API alone.
-	// in Access-Control-Allow-Origin of the gateway's own answers: one origin, or "*"; default: no such header
+	// The remaining fields are for REST APIs only.
+
+	// AllowOrigin is the value of Access-Control-Allow-Origin in the answers that API Gateway gives by itself: one
+	// origin, or "*". If empty, these answers have no such header.
 	AllowOrigin        string
 	NoDefaultResponses bool // leaves the gateway responses DEFAULT_4XX and DEFAULT_5XX as they are
 }
 
-// maxAttached is how many APIs a cell's authorizer may be invoked by: each is a statement of up to 490 bytes in the
-// function's own policy, of which Lambda takes 20 KB.
+// maxAttached is how many APIs may invoke a cell's authorizer. Each needs a statement of up to 490 bytes in the
+// function's resource policy, which Lambda limits to 20 KB.
 const maxAttached = 40
 
-// ID is the API's.
+// ID returns the API's id.
 func (a *Attachment) ID() string { return a.REST + a.HTTP + a.WebSocket }
 
 func (r *reader) attach(to *[]Attachment) func(value) {
@@ -36,33 +38,35 @@ func (r *reader) attach(to *[]Attachment) func(value) {
 			r.mapping(v, "an API", keys{
 				"rest": r.text(&a.REST), "http": r.text(&a.HTTP), "webSocket": r.text(&a.WebSocket),
 				"allowOrigin":      r.text(&a.AllowOrigin),
-				"defaultResponses": r.not(&a.NoDefaultResponses),
+				"defaultResponses": r.negated(&a.NoDefaultResponses),
 			})
 		})
 	}
 }
 
-// attached checks what cells are attached to: an API has one authorizer of ours, and so one cell.
-func (d *Deployment) attached(c *checks) {
+// checkAttachments checks the APIs of all cells. An API may be attached only once, because it has one authorizer of
+// Sluice and therefore belongs to one cell.
+func (d *Deployment) checkAttachments(c *checks) {
 	first := map[string]string{}
 	for i := range d.Cells {
 		cell := &d.Cells[i]
 		if n := len(cell.Attach); n > maxAttached {
-			c.problem(fmt.Sprintf("cells[%d].attach", i), "there are %d, want at most %d: Lambda takes no longer "+
-				"policy on one function", n, maxAttached)
+			c.problem(fmt.Sprintf("cells[%d].attach", i),
+				"there are %d, want at most %d: Lambda accepts no longer "+"policy on one function", n, maxAttached)
 			continue
 		}
 		for j := range cell.Attach {
 			a, path := &cell.Attach[j], fmt.Sprintf("cells[%d].attach[%d]", i, j)
 			a.check(c, path)
 			if before := first[a.ID()]; before != "" {
-				c.problem(path, "the API %s is attached twice, first as %s, and asks one cell only",
+				c.problem(path, "the API %s is attached twice, first as %s, but an API can have the authorizer of "+
+					"one cell only",
 					configfile.Quote(a.ID()), before)
 			}
 			first[a.ID()] = path
 			if a.REST != "" && slices.Contains(cell.PassDenials, a.REST) {
-				c.problem(path+".rest", "is in passDenials: a REST API gives true 429s by itself, and denials are "+
-					"not to pass it")
+				c.problem(path+".rest", "is in passDenials, which is for HTTP and WebSocket APIs: a REST API "+
+					"answers denials with 429 by itself")
 			}
 		}
 	}
@@ -77,10 +81,10 @@ func (a *Attachment) check(c *checks, path string) {
 		}
 	}
 	if kinds != 1 {
-		c.problem(path, "say one of rest, http and webSocket: the API's id")
+		c.problem(path, "want exactly one of rest, http and webSocket, with the API's id")
 	}
 	if a.REST == "" && (a.AllowOrigin != "" || a.NoDefaultResponses) {
-		c.problem(path, "allowOrigin and defaultResponses are of a REST API alone, which has gateway responses")
+		c.problem(path, "allowOrigin and defaultResponses are for REST APIs only: other APIs have no gateway responses")
 	}
 	if strings.ContainsAny(a.AllowOrigin, "', \t\r\n") {
 		c.problem(path+".allowOrigin", "%s is neither one origin nor \"*\"", configfile.Quote(a.AllowOrigin))

@@ -6,7 +6,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile"
 )
 
-// deployment reads what a file has; whether it makes sense is for [Deployment.Complete].
+// deployment reads the content of a file. [Deployment.Complete] checks it afterwards.
 func (r *reader) deployment(root value) *Deployment {
 	d := &Deployment{}
 	r.mapping(root, "a deployment", keys{
@@ -52,10 +52,10 @@ func (r *reader) control(v value, c *Control) {
 				"anchors": r.boolean(&c.Audit.Anchors), "breakGlass": r.text(&c.Audit.BreakGlass),
 			})
 		},
-		"trail": r.not(&c.NoTrail), "pepper": r.text(&c.Pepper),
+		"trail": r.negated(&c.NoTrail), "pepper": r.text(&c.Pepper),
 		"metricsNamespace": r.text(&c.MetricsNamespace), "logLevel": r.text(&c.LogLevel),
 		"logDays":       r.number(&c.LogDays),
-		"canaryMinutes": r.number(&c.CanaryMinutes), "platformLogs": r.not(&c.NoPlatformLogs),
+		"canaryMinutes": r.number(&c.CanaryMinutes), "platformLogs": r.negated(&c.NoPlatformLogs),
 	})
 }
 
@@ -64,7 +64,7 @@ func (r *reader) cell(v value, c *Cell) {
 		"id": r.text(&c.ID), "region": r.text(&c.Region), "profile": r.text(&c.Profile),
 		"maxInstances": r.number(&c.MaxInstances), "memoryMB": r.number(&c.MemoryMB),
 		"trustedHops": r.numberOrZero(&c.TrustedHops), "retryJitter": r.numberOrZero(&c.RetryJitter),
-		"leases": r.not(&c.NoLeases),
+		"leases": r.negated(&c.NoLeases),
 		"issuers": func(v value) {
 			r.list(v, "issuers", func(v value) {
 				c.Issuers = append(c.Issuers, Issuer{})
@@ -79,7 +79,7 @@ func (r *reader) cell(v value, c *Cell) {
 			})
 		},
 		"cache": r.cache(&c.Cache), "network": r.network(&c.Network), "attach": r.attach(&c.Attach),
-		"killSwitch": r.not(&c.NoKillSwitch), "rollbackAlarms": r.texts(&c.RollbackAlarms),
+		"killSwitch": r.negated(&c.NoKillSwitch), "rollbackAlarms": r.texts(&c.RollbackAlarms),
 		"waf": func(v value) {
 			c.WAF = &WAF{}
 			r.mapping(v, "a firewall", keys{"rate": r.number(&c.WAF.Rate), "stages": r.texts(&c.WAF.Stages)})
@@ -127,7 +127,7 @@ func (r *reader) boolean(to *bool) func(value) {
 	}
 }
 
-// duration reads a time with its unit. One of 0 would be taken for the default.
+// duration reads a time with its unit, and refuses 0, which would be taken for "use the default".
 func (r *reader) duration(to *time.Duration) func(value) {
 	return func(v value) {
 		d, err := time.ParseDuration(v.Node.Text)
@@ -139,8 +139,8 @@ func (r *reader) duration(to *time.Duration) func(value) {
 	}
 }
 
-// not reads what is true by default.
-func (r *reader) not(to *bool) func(value) {
+// negated reads a key whose default is true into a field that means the opposite.
+func (r *reader) negated(to *bool) func(value) {
 	return func(v value) {
 		is := true
 		r.boolean(&is)(v)

@@ -12,79 +12,83 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile"
 )
 
-// Valkey is where a full cell counts rates. Without an Endpoint it is made: Valkey on nodes of ElastiCache, each shard
-// a primary and a replica in another zone, reached by TLS alone.
+// Valkey configures the cache in which a full cell counts rates. If Endpoint is empty, the cache is made: Valkey on
+// ElastiCache nodes, each shard with a primary and a replica in another zone, which accepts TLS only.
 type Valkey struct {
-	Node string // type of the nodes; default "cache.r7g.large"
+	Node string // node type; default "cache.r7g.large"
 
-	// Cluster divides tenants among Shards, each a primary and a replica: 1 to 250, default 1; more can be added later.
-	// Without it there is one. A cache cannot become a cluster, or cease to be one, under the same name.
+	// Cluster distributes the tenants over several shards. Shards is their number, 1 to 250, default 1; shards can be
+	// added later. Without Cluster the cache has one shard. ElastiCache cannot turn a cache into a cluster, or a
+	// cluster into a single shard, under the same name.
 	Cluster bool
 	Shards  int
 
-	Auth         string // of one that is made: AuthIAM (default) or AuthSecret; of one that is there: required
-	SnapshotDays int    // for which daily snapshots stay: 1 to 35; default 1
+	Auth         string // if the cache is made: AuthIAM (default) or AuthSecret; required for an existing cache
+	SnapshotDays int    // retention of daily snapshots in days, 1 to 35; default 1
 
-	// Endpoint is host:port of a cache that is there already, instead of one that is made: the primary's, or with
-	// Cluster the configuration endpoint. It is in the VPC of Network, or has a way from there. Node, Shards and
-	// SnapshotDays are then the affair of whoever made it. Its maxmemory-policy must be noeviction, and it must take
-	// Connections from each instance; templates do not see either.
+	// Endpoint is host:port of an existing cache: of its primary, or with Cluster its configuration endpoint. The cache
+	// must be reachable from the VPC of Network. Node, Shards and SnapshotDays must then be left out. The cache's
+	// maxmemory-policy must be noeviction, and it must accept Connections connections from each instance; nothing
+	// checks these two.
 	Endpoint string
 
-	PlainText bool // of one that is there: no TLS. With a password only on this machine
-	// with AuthIAM: the id of the replication group of ElastiCache, and of its user, whose name is the same
+	PlainText bool // existing caches only: use no TLS. Not allowed with a password or IAM, except on a loopback address
+	// existing caches with AuthIAM only: the ids of the ElastiCache replication group and of the user, whose user
+	// name must equal its id
 	Name, User string
-	Secret     string // with AuthSecret: the name of a secret in the cell's region, {"username": …, "password": …}
-	// of the cache: functions are let in, and may call it. Without one the cache's owner lets the functions' group in
+	// existing caches with AuthSecret only: the name of a secret in the cell's region, {"username": …, "password": …}
+	Secret string
+	// existing caches only: the id of the cache's security group, which gets a rule that admits the functions. If
+	// empty, the cache's owner has to admit the functions' security group
 	SecurityGroup string
 }
 
-// How functions show the cache who they are.
+// How functions authenticate to the cache.
 const (
-	AuthIAM = "iam" // by their roles
-	// by a password, which Secrets Manager has and no template; of a cache that is made it makes it
+	AuthIAM = "iam" // by the functions' IAM roles
+	// by user name and password in Secrets Manager; if the cache is made, Secrets Manager generates the password
 	AuthSecret = "secret"
-	AuthNone   = "none" // not at all: of a cache that is there already
+	AuthNone   = "none" // not at all; existing caches only
 )
 
-// Network is where the cache of a full cell is, and the functions that call it.
+// Network configures the VPC of a full cell's cache and of the functions that call the cache.
 type Network struct {
 	Zones  int    // 2 or 3; default 2
-	CIDR   string // of the VPC that is made: a private range of /16 to /24; default 10.0.0.0/20
+	CIDR   string // range of the VPC that is made: private, /16 to /24; default 10.0.0.0/20
 	Egress string // EgressNone (default) or EgressNAT
 
-	// VPC and Subnets are those of a VPC that is there already, instead of one that is made. Subnets are private ones,
-	// in two zones or three. They need gateway or interface endpoints for DynamoDB, Secrets Manager, and AppConfig Data
-	// where there is a kill switch, or a way out; nothing of that is seen when templates are made. Egress says whether
-	// there is a way out.
+	// VPC and Subnets are the ids of an existing VPC and of its private subnets in two or three zones. If empty, a VPC
+	// is made. The subnets need VPC endpoints for DynamoDB, for Secrets Manager and, with a kill switch, for AppConfig
+	// Data, or a route to the internet. Nothing checks that. Egress says whether they have a route to the internet.
 	VPC     string
 	Subnets []string
 
-	FlowLogs bool // of the VPC that is made, to CloudWatch Logs: who called whom, by address and port
+	FlowLogs bool // writes the connections of the VPC that is made, by address and port, to CloudWatch Logs
 }
 
-// Ways out of a VPC.
+// What functions in the VPC can reach.
 const (
-	EgressNone = "none" // to the services of AWS that functions call, in this region, by endpoints
-	EgressNAT  = "nat"  // to the world: the keys of issuers, tables in other regions; a NAT gateway in each zone
+	EgressNone = "none" // only the AWS services that functions call, in the cell's region, by VPC endpoints
+	// also the internet, for the keys of issuers and for tables in other regions; a NAT gateway in each zone
+	EgressNAT = "nat"
 )
 
-// Bounds of a full cell. Those of AWS are as of November 2026.
+// Bounds of a full cell. Limits of AWS are as of November 2026.
 const (
-	// Connections are those of an instance to a node of the cache, at most; OpsInstances the instances of ops. Tests
-	// hold them to what the functions have.
+	// Connections is the most that an instance opens to a node of the cache. OpsInstances is the reserved
+	// concurrency of ops. Tests compare both with the functions' settings.
 	Connections  = 32
 	OpsInstances = 2
 
-	ownConnections   = 4 // that ElastiCache itself uses
+	ownConnections   = 4 // used by ElastiCache itself
 	maxClients       = 65_000
-	maxClientsSmall  = 46_000 // of small nodes of the third generation
+	maxClientsSmall  = 46_000 // of t3 nodes except cache.t3.micro
 	maxClientsMicro  = 20_000
-	maxShards        = 250 // of 500 nodes
+	maxShards        = 250 // a cluster may have 500 nodes, here two for each shard
 	maxSnapshotDays  = 35
 	minZones         = 2
 	maxZones         = 3
-	minCIDR, maxCIDR = 16, 24 // lengths of the prefix
+	minCIDR, maxCIDR = 16, 24 // lengths of the network prefix
 	maxCacheID       = 40     // characters
 	defaultNode      = "cache.r7g.large"
 	defaultCIDR      = "10.0.0.0/20"
@@ -96,9 +100,9 @@ var (
 	subnets   = regexp.MustCompile(`^subnet-([0-9a-f]{8}|[0-9a-f]{17})$`)
 	groups    = regexp.MustCompile(`^sg-([0-9a-f]{8}|[0-9a-f]{17})$`)
 	hosts     = regexp.MustCompile(`^[A-Za-z0-9.:-]{1,253}$`)
-	// of ElastiCache's replication groups, as it spells them
+	// ids of ElastiCache's replication groups, in lower case as ElastiCache stores them
 	groupIDs = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
-	userIDs  = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9-]{0,38}[A-Za-z0-9])?$`) // of its users
+	userIDs  = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9-]{0,38}[A-Za-z0-9])?$`) // ids of ElastiCache's users
 	secrets  = regexp.MustCompile(`^[A-Za-z0-9/_+=.@-]{1,512}$`)
 )
 
@@ -110,7 +114,7 @@ func (r *reader) cache(to **Valkey) func(value) {
 			"node": r.text(&c.Node), "cluster": r.boolean(&c.Cluster), "shards": r.number(&c.Shards),
 			"auth":         r.text(&c.Auth),
 			"snapshotDays": r.number(&c.SnapshotDays),
-			"endpoint":     r.text(&c.Endpoint), "tls": r.not(&c.PlainText), "name": r.text(&c.Name),
+			"endpoint":     r.text(&c.Endpoint), "tls": r.negated(&c.PlainText), "name": r.text(&c.Name),
 			"user":   r.text(&c.User),
 			"secret": r.text(&c.Secret), "securityGroup": r.text(&c.SecurityGroup),
 		})
@@ -129,16 +133,17 @@ func (r *reader) network(to **Network) func(value) {
 	}
 }
 
-// full fills in and checks what only full cells have.
-func (d *Deployment) full(c *checks) {
+// checkFullCells fills in and checks the settings that only full cells have.
+func (d *Deployment) checkFullCells(c *checks) {
 	for i := range d.Cells {
 		cell, path := &d.Cells[i], fmt.Sprintf("cells[%d]", i)
 		if cell.Profile != Full {
 			if cell.Cache != nil {
-				c.problem(path+".cache", "has no use in a small cell, which counts in DynamoDB alone: say profile: full")
+				c.problem(path+".cache", "is for full cells only, because a small cell counts in DynamoDB: set "+
+					"profile: full")
 			}
 			if cell.Network != nil {
-				c.problem(path+".network", "has no use in a small cell, which is in no VPC: say profile: full")
+				c.problem(path+".network", "is for full cells only, because a small cell has no VPC: set profile: full")
 			}
 			continue
 		}
@@ -150,51 +155,52 @@ func (d *Deployment) full(c *checks) {
 		}
 		given := cell.Cache.Endpoint != ""
 		if id := (Names{Prefix: d.Prefix}).Cell(cell.ID, Cache); !given && len(id) > maxCacheID {
-			c.problem(path+".id", "the cache's name would be %s, and ElastiCache takes %d characters: a shorter id "+
-				"or prefix", configfile.Quote(id), maxCacheID)
+			c.problem(path+".id", "the cache's name would be %s, and ElastiCache accepts %d characters: use a "+
+				"shorter id "+"or prefix", configfile.Quote(id), maxCacheID)
 		}
 		cell.Cache.complete(c, path+".cache")
 		cell.Network.complete(c, path+".network")
 		if cell.Network.VPC == "" && slices.Contains(regions, cell.Region) && partition(cell.Region) == china {
-			c.problem(path+".network", "endpoints have other names in China: give a VPC that has them, by vpc and "+
-				"subnets")
+			c.problem(path+".network", "cannot be made in China, where VPC endpoints have other names: give an "+
+				"existing VPC that has them, with "+"vpc and subnets")
 		}
 		if given {
-			cell.reaches(c, path+".cache.endpoint", d.Cells[:i])
+			cell.checkCacheReachable(c, path+".cache.endpoint", d.Cells[:i])
 		}
 		if most := cell.Cache.maxInstances(); !given && cell.MaxInstances > most &&
 			cell.MaxInstances <= maxConcurrency {
-			c.problem(path+".maxInstances", "%d instances may open %d connections to a node each, beside those of "+
-				"ops, and %s takes as many as %d have: a larger node, or more cells",
+			c.problem(path+".maxInstances", "%d instances may open %d connections each to a node, in addition to "+
+				"those of "+"ops, but %s accepts those of %d: use a larger node, or more cells",
 				cell.MaxInstances, Connections, cell.Cache.Node, most)
 		}
-		d.wayOut(c, cell, path)
+		d.checkEgress(c, cell, path)
 	}
 }
 
-// reaches checks that a cache that is there already is where the cell's functions are, and is the cache of no cell
-// before.
-func (cell *Cell) reaches(c *checks, path string, before []Cell) {
+// checkCacheReachable checks that an existing cache comes with an existing VPC, and that no earlier cell uses the same
+// cache.
+func (cell *Cell) checkCacheReachable(c *checks, path string, before []Cell) {
 	if cell.Network.VPC == "" && len(cell.Network.Subnets) == 0 {
-		c.problem(path, "is of a cache that is there already, which no VPC has that is made: give the cache's, by "+
-			"network: { vpc, subnets }; or leave endpoint out, and one is made in the VPC that is made")
+		c.problem(path, "names an existing cache, which cannot be in a VPC that is yet to be made: give the cache's "+
+			"VPC, with "+"network: { vpc, subnets }; or leave out endpoint, and a cache is made")
 	}
 	for i := range before {
 		if other := &before[i]; other.Profile == Full && other.Cache.Endpoint == cell.Cache.Endpoint &&
 			other.Network.VPC == cell.Network.VPC {
-			c.problem(path, "is the cache of cell %s, too, and counters have no cell in their names: a cache for each",
+			c.problem(path, "is the cache of cell %s, too, and cells would overwrite each other's counters: give "+
+				"each cell a cache of its own",
 				configfile.Quote(other.ID))
 		}
 	}
 }
 
-// wayOut says what a cell would not reach without a way out of its VPC.
-func (d *Deployment) wayOut(c *checks, cell *Cell, path string) {
+// checkEgress reports what a cell without a route to the internet needs but cannot reach from its VPC.
+func (d *Deployment) checkEgress(c *checks, cell *Cell, path string) {
 	if cell.Network.Egress != EgressNone {
 		return
 	}
 	if len(cell.Issuers) > 0 {
-		c.problem(path+".issuers", "their keys are outside of the cell's VPC, to which there is no way: say "+
+		c.problem(path+".issuers", "their keys are on the internet, which the cell's VPC cannot reach: set "+
 			"network: { egress: nat }")
 	}
 	elsewhere := ""
@@ -233,46 +239,48 @@ func (cache *Valkey) complete(c *checks, path string) {
 			c.problem(path+"."+of.key, "is of a cache that is there already: say its endpoint, or leave this out")
 		}
 	}
-	standard(&cache.Node, defaultNode)
-	standard(&cache.Auth, AuthIAM)
-	standard(&cache.SnapshotDays, 1)
+	setDefault(&cache.Node, defaultNode)
+	setDefault(&cache.Auth, AuthIAM)
+	setDefault(&cache.SnapshotDays, 1)
 	c.text(path+".node", cache.Node, "a type of node such as "+defaultNode, nodeTypes.MatchString)
 	c.oneOf(path+".auth", cache.Auth, AuthIAM, AuthSecret)
-	c.within(path+".snapshotDays", cache.SnapshotDays, 1, maxSnapshotDays)
+	c.inRange(path+".snapshotDays", cache.SnapshotDays, 1, maxSnapshotDays)
 	if cache.Shards > 1 && !cache.Cluster {
 		c.problem(path+".shards", "%d shards are a cluster: say cluster: true", cache.Shards)
 	}
-	standard(&cache.Shards, 1)
-	c.within(path+".shards", cache.Shards, 1, maxShards)
+	setDefault(&cache.Shards, 1)
+	c.inRange(path+".shards", cache.Shards, 1, maxShards)
 }
 
 // given checks what is said of a cache that is there already.
 func (cache *Valkey) given(c *checks, path string) {
 	host, port, err := net.SplitHostPort(cache.Endpoint)
 	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || !hosts.MatchString(host) {
-		c.problem(path+".endpoint", "is not host:port, such as cache.example.com:6379") // it may have a password
+		// the value is left out: it may contain a password
+		c.problem(path+".endpoint", "is not host:port, such as cache.example.com:6379")
 	}
 	for _, of := range []struct {
 		key  string
 		said bool
 	}{{"node", cache.Node != ""}, {"shards", cache.Shards != 0}, {"snapshotDays", cache.SnapshotDays != 0}} {
 		if of.said {
-			c.problem(path+"."+of.key, "is of a cache that is made, and endpoint names one that is there already")
+			c.problem(path+"."+of.key, "is only for a cache that is made, but endpoint names an existing cache")
 		}
 	}
 	if cache.PlainText && cache.Auth != AuthNone && cache.Auth != "" && !loopback(host) {
-		c.problem(path+".tls", "must be true: what shows the cache who functions are must not travel in clear")
+		c.problem(path+".tls", "must be true: the functions' credentials must not be sent unencrypted")
 	}
 	if cache.SecurityGroup != "" {
 		c.text(path+".securityGroup", cache.SecurityGroup, "the id of a security group", groups.MatchString)
 	}
-	cache.shows(c, path)
+	cache.checkAuth(c, path)
 }
 
-// shows checks how functions show a cache that is there already who they are.
-func (cache *Valkey) shows(c *checks, path string) {
+// checkAuth checks how functions authenticate to an existing cache.
+func (cache *Valkey) checkAuth(c *checks, path string) {
 	if cache.Auth == "" {
-		c.problem(path+".auth", "is missing: how do functions show the cache who they are? One of %s, %s, %s", AuthIAM,
+		c.problem(path+".auth", "is missing: say how functions authenticate to the cache, by one of %s, %s, %s",
+			AuthIAM,
 			AuthSecret, AuthNone)
 		return
 	}
@@ -288,29 +296,30 @@ func (cache *Valkey) shows(c *checks, path string) {
 	} {
 		switch {
 		case cache.Auth == of.auth && of.value == "":
-			c.problem(path+"."+of.key, "is missing, which auth: %s needs", of.auth)
+			c.problem(path+"."+of.key, "is missing, but auth: %s needs it", of.auth)
 		case cache.Auth == of.auth && !of.ok(of.value):
-			c.problem(path+"."+of.key, "is not %s", of.want) // it may be a password
+			c.problem(path+"."+of.key, "is not %s", of.want) // the value is left out: it may be a password
 		case cache.Auth != of.auth && of.value != "":
-			c.problem(path+"."+of.key, "has no use without auth: %s", of.auth)
+			c.problem(path+"."+of.key, "is only for auth: %s", of.auth)
 		}
 	}
 }
 
-// loopback reports whether a host is this machine, as functions in LocalStack see one.
+// loopback reports whether a host is the local machine, which functions in LocalStack may use.
 func loopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// Port is that of Endpoint; 0 of a cache that is made.
+// Port returns the port of Endpoint, or 0 if the cache is made.
 func (cache *Valkey) Port() int {
 	_, port, _ := net.SplitHostPort(cache.Endpoint)
-	n, _ := strconv.Atoi(port) // complete has read it
+	n, _ := strconv.Atoi(port) // complete has checked it
 	return n
 }
 
-// maxInstances is how many instances of the authorizer a node has connections for. Each may connect to each shard.
+// maxInstances returns how many instances of the authorizer can connect to a node of the cache that is made. Each
+// instance may connect to every shard.
 func (cache *Valkey) maxInstances() int {
 	clients := maxClients
 	family, size, _ := strings.Cut(strings.TrimPrefix(cache.Node, "cache."), ".")
@@ -324,26 +333,28 @@ func (cache *Valkey) maxInstances() int {
 }
 
 func (n *Network) complete(c *checks, path string) {
-	standard(&n.Egress, EgressNone)
+	setDefault(&n.Egress, EgressNone)
 	c.oneOf(path+".egress", n.Egress, EgressNone, EgressNAT)
 	if n.VPC != "" || len(n.Subnets) > 0 {
 		c.text(path+".vpc", n.VPC, "the id of a VPC", vpcs.MatchString)
 		c.texts(path+".subnets", n.Subnets, "the id of a subnet", subnets.MatchString)
 		if len(n.Subnets) < minZones || len(n.Subnets) > maxZones {
-			c.problem(path+".subnets", "there are %d, want one in each of %d or %d zones", len(n.Subnets), minZones,
+			c.problem(path+".subnets", "there are %d, want one subnet in each of %d or %d zones", len(n.Subnets),
+				minZones,
 				maxZones)
 		}
 		if n.Zones != 0 || n.CIDR != "" {
-			c.problem(path+".vpc", "is there already: leave out zones and cidr, which are of one that is made")
+			c.problem(path+".vpc", "names an existing VPC: leave out zones and cidr, which are for a VPC that is made")
 		}
 		if n.FlowLogs {
-			c.problem(path+".flowLogs", "are of a VPC that is made: turn on those of yours where it is made")
+			c.problem(path+".flowLogs", "are for a VPC that is made: turn on flow logs of an existing VPC where you "+
+				"manage it")
 		}
 		return
 	}
-	standard(&n.Zones, minZones)
-	standard(&n.CIDR, defaultCIDR)
-	c.within(path+".zones", n.Zones, minZones, maxZones)
+	setDefault(&n.Zones, minZones)
+	setDefault(&n.CIDR, defaultCIDR)
+	c.inRange(path+".zones", n.Zones, minZones, maxZones)
 	c.text(path+".cidr", n.CIDR, "a private range of /16 to /24 such as "+defaultCIDR, func(s string) bool {
 		p, err := netip.ParsePrefix(s)
 		return err == nil && p == p.Masked() && p.Addr().Is4() && p.Addr().IsPrivate() && p.Bits() >= minCIDR &&
@@ -351,14 +362,15 @@ func (n *Network) complete(c *checks, path string) {
 	})
 }
 
-// Ranges are those of the network's subnets, of one size: first the private ones of each zone, then as many public
-// ones, which only a VPC with a way out has. A range does not depend on how many zones there are.
+// Ranges returns the address ranges of the network's subnets, all of one size: the private ones of each zone, and as
+// many public ones, which only a VPC with NAT gateways has. The range of a zone does not depend on how many zones the
+// network has.
 func (n *Network) Ranges() (private, public []string) {
 	whole, err := netip.ParsePrefix(n.CIDR)
-	if err != nil { // not reached: complete has read it
+	if err != nil { // not reached: complete has checked it
 		return nil, nil
 	}
-	const bits = 3 // eight ranges: four of each kind, of which three are used at most
+	const bits = 3 // 2^3 = 8 ranges: four private and four public; a network has at most three zones
 	size := uint32(1) << (32 - whole.Bits() - bits)
 	b := whole.Addr().As4()
 	first := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])

@@ -48,9 +48,9 @@ func TestFullProblems(t *testing.T) {
 	issuer := ", issuers: [ { issuer: x, audiences: [a], jwksUrl: 'https://x/', allTenants: true } ]"
 	for name, tt := range map[string]struct{ text, want string }{
 		"a cache of a small cell": {with("", "  - { id: a, region: eu-west-1, cache: {} }\n"),
-			`cells[0].cache: has no use in a small cell, which counts in DynamoDB alone: say profile: full`},
+			`cells[0].cache: is for full cells only, because a small cell counts in DynamoDB: set profile: full`},
 		"a network of a small cell": {with("", "  - { id: a, region: eu-west-1, network: {} }\n"),
-			`cells[0].network: has no use in a small cell, which is in no VPC: say profile: full`},
+			`cells[0].network: is for full cells only, because a small cell has no VPC: set profile: full`},
 		"a node": {full(", cache: { node: r7g.large }"),
 			`cells[0].cache.node: "r7g.large" is not a type of node such as cache.r7g.large`},
 		"shards without a cluster": {full(", cache: { shards: 2 }"),
@@ -62,19 +62,20 @@ func TestFullProblems(t *testing.T) {
 		"snapshots": {full(", cache: { snapshotDays: 36 }"),
 			`cells[0].cache.snapshotDays: 36 is outside 1 to 35`},
 		"connections": {full(", maxInstances: 2030"),
-			`cells[0].maxInstances: 2030 instances may open 32 connections to a node each, beside those of ops, and ` +
-				`cache.r7g.large takes as many as 2029 have: a larger node, or more cells`},
+			`cells[0].maxInstances: 2030 instances may open 32 connections each to a node, in addition to those of ` +
+				`ops, but cache.r7g.large accepts those of 2029: use a larger node, or more cells`},
 		"connections of a small node": {full(", maxInstances: 623, cache: { node: cache.t4g.micro }"),
-			`cells[0].maxInstances: 623 instances may open 32 connections to a node each, beside those of ops, and ` +
-				`cache.t4g.micro takes as many as 622 have`},
+			`cells[0].maxInstances: 623 instances may open 32 connections each to a node, in addition to those of ` +
+				`ops, but cache.t4g.micro accepts those of 622: use a larger node, or more cells`},
 		"connections of an older node": {full(", maxInstances: 1436, cache: { node: cache.t3.medium }"),
-			`cells[0].maxInstances: 1436 instances may open 32 connections to a node each, beside those of ops, and ` +
-				`cache.t3.medium takes as many as 1435 have`},
+			`cells[0].maxInstances: 1436 instances may open 32 connections each to a node, in addition to those of ` +
+				`ops, but cache.t3.medium accepts those of 1435: use a larger node, or more cells`},
 		"issuers and no way out": {full(issuer),
-			`cells[0].issuers: their keys are outside of the cell's VPC, to which there is no way: say network: { ` +
+			`cells[0].issuers: their keys are on the internet, which the cell's VPC cannot reach: set network: { ` +
 				`egress: nat }`},
 		"issuers and no way out of one": {full(issuer + ", network: { vpc: vpc-01234567, subnets: [subnet-01234567, " +
-			"subnet-89abcdef] }"), `cells[0].issuers: their keys are outside of the cell's VPC`},
+			"subnet-89abcdef] }"), `cells[0].issuers: their keys are on the internet, which the cell's VPC cannot ` +
+			`reach`},
 		"the control plane elsewhere": {with("", "  - { id: a, region: us-east-1, profile: full }\n"),
 			`cells[0]: the control plane's tables are in another region, to which there is no way out of the cell's ` +
 				`VPC: say network: { egress: nat }`},
@@ -92,42 +93,47 @@ func TestFullProblems(t *testing.T) {
 		"egress": {full(", network: { egress: yes }"),
 			`cells[0].network.egress: "yes" is not one of none, nat`},
 		"a VPC without subnets": {full(", network: { vpc: vpc-01234567 }"),
-			`cells[0].network.subnets: there are 0, want one in each of 2 or 3 zones`},
+			`cells[0].network.subnets: there are 0, want one subnet in each of 2 or 3 zones`},
 		"subnets without a VPC": {full(", network: { subnets: [subnet-01234567, subnet-89abcdef] }"),
 			`cells[0].network.vpc: is missing`},
 		"a VPC and a range": {full(", network: { vpc: vpc-01234567, subnets: [subnet-01234567, subnet-89abcdef], " +
-			"cidr: 10.0.0.0/20 }"), `cells[0].network.vpc: is there already: leave out zones and cidr`},
+			"cidr: 10.0.0.0/20 }"), `cells[0].network.vpc: names an existing VPC: leave out zones and cidr, which ` +
+			`are for a VPC that is made`},
 		"flow logs of a VPC": {full(", network: { vpc: vpc-01234567, subnets: [subnet-01234567, subnet-89abcdef], " +
 			"flowLogs: true }"),
-			`cells[0].network.flowLogs: are of a VPC that is made: turn on those of yours where it is made`},
+			`cells[0].network.flowLogs: are for a VPC that is made: turn on flow logs of an existing VPC where you ` +
+				`manage it`},
 		"a VPC by its name": {full(", network: { vpc: main, subnets: [subnet-01234567, subnet-89abcdef] }"),
 			`cells[0].network.vpc: "main" is not the id of a VPC`},
 		"a subnet by its name": {full(", network: { vpc: vpc-01234567, subnets: [subnet-01234567, b] }"),
 			`cells[0].network.subnets[1]: "b" is not the id of a subnet`},
 		"China": {"control: { region: cn-north-1 }\ncells: [ { id: a, region: cn-north-1, profile: full } ]\n",
-			`cells[0].network: endpoints have other names in China: give a VPC that has them, by vpc and subnets`},
+			`cells[0].network: cannot be made in China, where VPC endpoints have other names: give an existing VPC ` +
+				`that has them, with vpc and subnets`},
 		"a long name": {"prefix: abcdefghijklmnop\n" +
 			with("", "  - { id: abcdefghijklmnopqr, region: eu-west-1, profile: full }\n"),
 			`cells[0].id: the cache's name would be "abcdefghijklmnop-abcdefghijklmnopqr-cache", and ElastiCache ` +
-				`takes 40 characters`},
+				`accepts 40 characters: use a shorter id or prefix`},
 		"an API of no kind": {with("", "  - { id: a, region: eu-west-1, attach: [ {} ] }\n"),
-			`cells[0].attach[0]: say one of rest, http and webSocket: the API's id`},
+			`cells[0].attach[0]: want exactly one of rest, http and webSocket, with the API's id`},
 		"an API of two": {with("", "  - { id: a, region: eu-west-1, attach: [ { rest: x, http: y } ] }\n"),
-			`cells[0].attach[0]: say one of rest, http and webSocket: the API's id`},
+			`cells[0].attach[0]: want exactly one of rest, http and webSocket, with the API's id`},
 		"an API by its ARN": {with("", "  - { id: a, region: eu-west-1, attach: [ { rest: 'arn:x' } ] }\n"),
 			`cells[0].attach[0].rest: "arn:x" is not an API's id`},
 		"an API twice": {with("", "  - { id: a, region: eu-west-1, attach: [ { rest: x } ] }\n  - { id: b, region: "+
 			"eu-west-1, attach: [ { rest: x } ] }\n"), `cells[1].attach[0]: the API "x" is attached twice, first as ` +
-			`cells[0].attach[0], and asks one cell only`},
+			`cells[0].attach[0], but an API can have the authorizer of one cell only`},
 		"an origin of an HTTP API": {with("", "  - { id: a, region: eu-west-1, attach: [ { http: x, allowOrigin: "+
-			"'*' } ] }\n"), `cells[0].attach[0]: allowOrigin and defaultResponses are of a REST API alone`},
+			"'*' } ] }\n"), `cells[0].attach[0]: allowOrigin and defaultResponses are for REST APIs only: other ` +
+			`APIs have no gateway responses`},
 		"two origins": {with("", "  - { id: a, region: eu-west-1, attach: [ { rest: x, allowOrigin: "+
 			"'a, b' } ] }\n"), `cells[0].attach[0].allowOrigin: "a, b" is neither one origin nor "*"`},
-		"denials past a REST API": {with("", "  - { id: a, region: eu-west-1, passDenials: [x], attach: [ { rest: "+
-			"x } ] }\n"), `cells[0].attach[0].rest: is in passDenials: a REST API gives true 429s by itself`},
+		"denials past a REST API": {with("", "  - { id: a, region: eu-west-1, passDenials: [x], attach: [ { rest: x "+
+			"} ] }\n"), `cells[0].attach[0].rest: is in passDenials, which is for HTTP and WebSocket APIs: a REST ` +
+			`API answers denials with 429 by itself`},
 		"more APIs than a cell has": {with("",
 			"  - { id: a, region: eu-west-1, attach: [ "+strings.Repeat("{ rest: x }, ",
-				41)+" ] }\n"), `cells[0].attach: there are 41, want at most 40: Lambda takes no longer policy on ` +
+				41)+" ] }\n"), `cells[0].attach: there are 41, want at most 40: Lambda accepts no longer policy on ` +
 			`one function`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -157,10 +163,12 @@ const own = ", network: { vpc: vpc-01234567, subnets: [subnet-01234567, subnet-8
 // left.
 func TestGivenCache(t *testing.T) {
 	for cache, want := range map[string]config.Valkey{
-		"endpoint: 'a.example.com:6379', auth: iam, name: counters, user: Sluice-1, securityGroup: sg-0123456789abcdef0": {
+		"endpoint: 'a.example.com:6379', auth: iam, name: counters, user: Sluice-1, securityGroup: " +
+			"sg-0123456789abcdef0": {
 			Endpoint: "a.example.com:6379", Auth: "iam", Name: "counters", User: "Sluice-1",
 			SecurityGroup: "sg-0123456789abcdef0"},
-		"endpoint: 'a.example.com:6379', cluster: true, auth: secret, secret: team/login": {Endpoint: "a.example.com:6379", Cluster: true, Auth: "secret", Secret: "team/login"},
+		"endpoint: 'a.example.com:6379', cluster: true, auth: secret, secret: team/login": {
+			Endpoint: "a.example.com:6379", Cluster: true, Auth: "secret", Secret: "team/login"},
 		"endpoint: '[fd00::1]:6379', auth: none, tls: false": {Endpoint: "[fd00::1]:6379",
 			Auth: "none", PlainText: true},
 		"endpoint: 'localhost:1', auth: secret, secret: x, tls: false": {Endpoint: "localhost:1",
@@ -211,48 +219,50 @@ func TestGivenCacheProblems(t *testing.T) {
 		"two": {cell("auth: none, cluster: true, endpoint: 'a:6379,b:6379'"),
 			`cells[0].cache.endpoint: is not host:port`},
 		"no way to show": {cell("endpoint: 'a:6379'"),
-			`cells[0].cache.auth: is missing: how do functions show the cache who they are? One of iam, secret, none`},
+			`cells[0].cache.auth: is missing: say how functions authenticate to the cache, by one of iam, secret, ` +
+				`none`},
 		"another way": {cell("endpoint: 'a:6379', auth: password"),
 			`cells[0].cache.auth: "password" is not one of iam, secret, none`},
 		"iam without a name": {cell("endpoint: 'a:6379', auth: iam, user: u"),
-			`cells[0].cache.name: is missing, which auth: iam needs`},
+			`cells[0].cache.name: is missing, but auth: iam needs it`},
 		"iam without a user": {cell("endpoint: 'a:6379', auth: iam, name: n"),
-			`cells[0].cache.user: is missing, which auth: iam needs`},
+			`cells[0].cache.user: is missing, but auth: iam needs it`},
 		"any cache": {cell("endpoint: 'a:6379', auth: iam, user: u, name: '*'"),
 			`cells[0].cache.name: is not the id of a replication group`},
 		"any user": {cell("endpoint: 'a:6379', auth: iam, user: '*', name: n"),
 			`cells[0].cache.user: is not the id of a user`},
 		"no secret": {cell("endpoint: 'a:6379', auth: secret"),
-			`cells[0].cache.secret: is missing, which auth: secret needs`},
+			`cells[0].cache.secret: is missing, but auth: secret needs it`},
 		"any secret": {cell("endpoint: 'a:6379', auth: secret, secret: '*'"),
 			`cells[0].cache.secret: is not the name of a secret`},
 		"a password": {cell("endpoint: 'a:6379', auth: secret, secret: '" + marker + "!'"),
 			`cells[0].cache.secret: is not the name of a secret`},
 		"a secret of nobody": {cell("endpoint: 'a:6379', auth: none, secret: x"),
-			`cells[0].cache.secret: has no use without auth: secret`},
+			`cells[0].cache.secret: is only for auth: secret`},
 		"a user of nobody": {cell("endpoint: 'a:6379', auth: none, user: x"),
-			`cells[0].cache.user: has no use without auth: iam`},
+			`cells[0].cache.user: is only for auth: iam`},
 		"a name of nobody": {cell("endpoint: 'a:6379', auth: secret, secret: x, name: y"),
-			`cells[0].cache.name: has no use without auth: iam`},
+			`cells[0].cache.name: is only for auth: iam`},
 		"a password in clear": {cell("endpoint: 'a:6379', auth: secret, secret: x, tls: false"),
-			`cells[0].cache.tls: must be true: what shows the cache who functions are must not travel in clear`},
+			`cells[0].cache.tls: must be true: the functions' credentials must not be sent unencrypted`},
 		"a token in clear": {cell("endpoint: '10.0.0.1:6379', auth: iam, name: n, user: u, tls: false"),
-			`cells[0].cache.tls: must be true: what shows the cache who functions are`},
+			`cells[0].cache.tls: must be true: the functions' credentials must not be sent unencrypted`},
 		"a group's name": {cell("endpoint: 'a:6379', auth: none, securityGroup: cache"),
 			`cells[0].cache.securityGroup: "cache" is not the id of a security group`},
 		"nodes": {cell("endpoint: 'a:6379', auth: none, node: cache.r7g.large"),
-			`cells[0].cache.node: is of a cache that is made, and endpoint names one that is there already`},
+			`cells[0].cache.node: is only for a cache that is made, but endpoint names an existing cache`},
 		"shards": {cell("endpoint: 'a:6379', auth: none, cluster: true, shards: 1"),
-			`cells[0].cache.shards: is of a cache that is made`},
+			`cells[0].cache.shards: is only for a cache that is made, but endpoint names an existing cache`},
 		"snapshots": {cell("endpoint: 'a:6379', auth: none, snapshotDays: 1"),
-			`cells[0].cache.snapshotDays: is of a cache that is made`},
+			`cells[0].cache.snapshotDays: is only for a cache that is made, but endpoint names an existing cache`},
 		"a VPC that is made": {"  - { id: a, region: eu-west-1, profile: full, cache: { endpoint: 'a:6379', auth: " +
-			"none } }\n", `cells[0].cache.endpoint: is of a cache that is there already, which no VPC has that is ` +
-			`made: give the cache's, by network: { vpc, subnets }`},
+			"none } }\n", `cells[0].cache.endpoint: names an existing cache, which cannot be in a VPC that is yet ` +
+			`to be made: give the cache's VPC, with network: { vpc, subnets }; or leave out endpoint, and a ` +
+			`cache is made`},
 		"one for two cells": {cell("endpoint: 'a:6379', auth: none") +
 			strings.Replace(cell("endpoint: 'a:6379', auth: none"), "id: a", "id: b", 1),
-			`cells[1].cache.endpoint: is the cache of cell "a", too, and counters have no cell in their names: a ` +
-				`cache for each`},
+			`cells[1].cache.endpoint: is the cache of cell "a", too, and cells would overwrite each other's ` +
+				`counters: give each cell a cache of its own`},
 		"no endpoint, no TLS": {cell("tls: false"),
 			`cells[0].cache.tls: is of a cache that is there already: say its endpoint, or leave this out`},
 		"only a name": {cell("name: x"), `cells[0].cache.name: is of a cache that is there already`},

@@ -75,13 +75,16 @@ func deployment(prefix string, cells ...string) *config.Deployment {
 func TestNames(t *testing.T) {
 	n := config.Names{Prefix: "sluice", Partition: "aws", Account: "123456789012", Suffix: "amazonaws.com"}
 	for got, want := range map[string]string{
-		n.TopicARN("eu-west-1"):                            "arn:aws:sns:eu-west-1:123456789012:sluice-changes",
-		n.ControlTableARN("eu-west-1", config.Plans):       "arn:aws:dynamodb:eu-west-1:123456789012:table/sluice-plans",
-		n.CellTableARN("us-east-1", "us-1", config.Config): "arn:aws:dynamodb:us-east-1:123456789012:table/sluice-us-1-config",
+		n.TopicARN("eu-west-1"): "arn:aws:sns:eu-west-1:123456789012:sluice-changes",
+		n.ControlTableARN("eu-west-1",
+			config.Plans): "arn:aws:dynamodb:eu-west-1:123456789012:table/sluice-plans",
+		n.CellTableARN("us-east-1", "us-1",
+			config.Config): "arn:aws:dynamodb:us-east-1:123456789012:table/sluice-us-1-config",
 		n.CellFunctionARN("us-east-1", "us-1",
 			config.Authorizer): "arn:aws:lambda:us-east-1:123456789012:function:sluice-us-1-authorizer",
 		n.ControlFunctionARN("eu-west-1", config.Admin): "arn:aws:lambda:eu-west-1:123456789012:function:sluice-admin",
-		n.SecretARN("us-east-1"):                        "arn:aws:secretsmanager:us-east-1:123456789012:secret:sluice-identity-??????",
+		n.SecretARN(
+			"us-east-1"): "arn:aws:secretsmanager:us-east-1:123456789012:secret:sluice-identity-??????",
 		n.ARN("s3", "", n.AuditBucket("eu-west-1")):     "arn:aws:s3:::sluice-audit-123456789012-eu-west-1",
 		n.TrailBucket("eu-west-1"):                      "sluice-trail-123456789012-eu-west-1",
 		n.QueueURL("eu-west-1", n.Control(config.Kept)): "https://sqs.eu-west-1.amazonaws.com/123456789012/sluice-kept",

@@ -13,8 +13,8 @@ import (
 
 const maxFileBytes = 256 << 10
 
-// Read reads a deployment file, with its defaults filled in. Name is what problems call it by. The error is an
-// *[Error], with everything that is wrong.
+// Read reads a deployment file and fills in its defaults. name is the file's name in problems. The error is an *[Error]
+// with all problems.
 func Read(name string, data []byte) (*Deployment, error) {
 	r := &reader{places: map[string]value{}}
 	r.MaxBytes = maxFileBytes
@@ -22,7 +22,7 @@ func Read(name string, data []byte) (*Deployment, error) {
 	var d *Deployment
 	if document.Root != nil {
 		d = r.deployment(value{Doc: document, Node: document.Root})
-		r.sense(d.Complete(), document)
+		r.addCheckProblems(d.Complete(), document)
 	}
 	if err := r.Err(); err != nil {
 		return nil, err
@@ -30,17 +30,18 @@ func Read(name string, data []byte) (*Deployment, error) {
 	return d, nil
 }
 
-// value is a node and the way to it.
+// value is a node of the file, with its path.
 type value = configfile.Value
 
 type reader struct {
 	configfile.Reader
-	places map[string]value // of each path
+	places map[string]value // the values that were read, by path
 }
 
-// sense adds what makes no sense, with its place: that of the thing itself, or of what it is missing in. Where the file
-// has a problem already, what follows from it is left out.
-func (r *reader) sense(err error, document *configfile.Document) {
+// addCheckProblems adds the problems that Deployment.Complete found, with their positions in the file. The position of
+// a missing key is that of the mapping that lacks it. A problem that follows from one that reading has already found is
+// left out.
+func (r *reader) addCheckProblems(err error, document *configfile.Document) {
 	var all, before *Error
 	if !errors.As(err, &all) {
 		return
@@ -69,10 +70,10 @@ func (r *reader) sense(err error, document *configfile.Document) {
 	}
 }
 
-// keys are how each key of a mapping is read.
+// keys maps the keys of a mapping to the functions that read their values.
 type keys map[string]func(value)
 
-// mapping reads a mapping strictly.
+// mapping reads a mapping and reports unknown keys.
 func (r *reader) mapping(v value, what string, known keys) {
 	r.places[v.Path] = v
 	o, _ := r.Object(v, &configfile.Schema{What: what, Keys: slices.Sorted(maps.Keys(known))})
@@ -91,7 +92,7 @@ func (r *reader) list(v value, what string, item func(value)) {
 	}
 }
 
-// number reads a decimal integer other than 0, which would be taken for the default.
+// number reads a decimal integer and refuses 0, which would be taken for "use the default".
 func (r *reader) number(to *int) func(value) {
 	return func(v value) {
 		if r.numberOrZero(to)(v); v.Node.Text == "0" {

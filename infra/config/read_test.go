@@ -93,7 +93,10 @@ cells:
     killSwitch: false
 retired: [ { id: us-0, region: us-west-2 } ]
 alarms: { set: all, topics: ["arn:aws:sns:us-east-1:123456789012:ops"] }
-operators: { principals: ["arn:aws:iam::123456789012:role/ci-*"], addresses: [203.0.113.7, "2001:db8::/32"], accessLogs: true }
+operators:
+  principals: ["arn:aws:iam::123456789012:role/ci-*"]
+  addresses: [203.0.113.7, "2001:db8::/32"]
+  accessLogs: true
 dashboards: true
 `
 
@@ -191,27 +194,27 @@ func TestReadProblems(t *testing.T) {
 	const cell = "  - { id: eu-1, region: eu-west-1 }\n"
 	for name, tt := range map[string]struct{ text, want string }{
 		"a cell twice": {with("", cell+"  - { id: us-1, region: us-east-1 }\n"+cell),
-			`d.yaml:5:11: cells[2].id: cell "eu-1" is there twice, first as cells[0]`},
+			`d.yaml:5:11: cells[2].id: the id "eu-1" is used twice, first in cells[0]`},
 		"a retired cell that serves": {with("", cell+"retired: [ { id: eu-1, region: eu-west-1 } ]\n"),
-			`d.yaml:4:18: retired[0].id: cell "eu-1" is there twice, first as cells[0]`},
+			`d.yaml:4:18: retired[0].id: the id "eu-1" is used twice, first in cells[0]`},
 		"a retired cell of nowhere": {with("", cell+"retired: [ { id: eu-0 } ]\n"),
 			`d.yaml:4:12: retired[0].region: is missing`},
 		"an unknown region": {with("", "  - { id: eu-1, region: eu-west-9 }\n"),
-			`d.yaml:3:25: cells[0].region: "eu-west-9" is not a region of AWS that is known here`},
+			`d.yaml:3:25: cells[0].region: "eu-west-9" is not a known region of AWS`},
 		"an unknown region of the control plane": {"control: { region: mars }\ncells:\n" + cell,
-			`d.yaml:1:20: control.region: "mars" is not a region of AWS that is known here`},
+			`d.yaml:1:20: control.region: "mars" is not a known region of AWS`},
 		"COMPLIANCE without a confirmation": {with(", audit: { mode: COMPLIANCE }", cell),
-			`d.yaml:1:46: control.audit.mode: COMPLIANCE cannot be taken back, by anybody: confirm it with the key ` +
-				`confirm, "nobody can delete audit records for 365 days"`},
+			`d.yaml:1:46: control.audit.mode: nobody can undo COMPLIANCE: confirm it with the key confirm, "nobody ` +
+				`can delete audit records for 365 days"`},
 		"the confirmation of another time": {with(", audit: { mode: COMPLIANCE, retentionDays: 7, confirm: nobody "+
 			"can delete audit records for 365 days }", cell),
-			`d.yaml:1:46: control.audit.mode: COMPLIANCE cannot be taken back, by anybody: confirm it with the key ` +
-				`confirm, "nobody can delete audit records for 7 days"`},
+			`d.yaml:1:46: control.audit.mode: nobody can undo COMPLIANCE: confirm it with the key confirm, "nobody ` +
+				`can delete audit records for 7 days"`},
 		"a user who breaks the glass": {with(", audit: { breakGlass: arn:aws:iam::123456789012:user/ann }", cell),
-			`d.yaml:1:52: control.audit.breakGlass: "arn:aws:iam::123456789012:user/ann" is not a role's ARN, ` +
+			`d.yaml:1:52: control.audit.breakGlass: "arn:aws:iam::123456789012:user/ann" is not a role's ARN such ` +
 				`as arn:aws:iam::123456789012:role/break-glass`},
 		"a confirmation of nothing": {with(", audit: { confirm: x }", cell),
-			`d.yaml:1:49: control.audit.confirm: has no use without the mode COMPLIANCE`},
+			`d.yaml:1:49: control.audit.confirm: is only for the mode COMPLIANCE`},
 		"zero concurrency": {with("", "  - { id: eu-1, region: eu-west-1, maxInstances: 0 }\n"),
 			`d.yaml:3:50: cells[0].maxInstances: must not be 0`},
 		"negative concurrency": {with("", "  - { id: eu-1, region: eu-west-1, maxInstances: -1 }\n"),
@@ -224,8 +227,8 @@ func TestReadProblems(t *testing.T) {
 		"no control plane": {"cells:\n" + cell, `d.yaml:1:1: control.region: is missing`},
 		"no id":            {with("", "  - { region: eu-west-1 }\n"), `d.yaml:3:5: cells[0].id: is missing`},
 		"another partition": {with("", "  - { id: cn-1, region: cn-north-1 }\n"),
-			`d.yaml:3:25: cells[0].region: cn-north-1 is of the partition aws-cn and the control plane's eu-west-1 ` +
-				`of aws, and nothing goes from one to the other`},
+			`d.yaml:3:25: cells[0].region: cn-north-1 is in the partition aws-cn, and the control plane's region ` +
+				`eu-west-1 in aws: AWS has no connection between partitions`},
 		"an unknown key": {with("", "  - { id: eu-1, region: eu-west-1, size: 3 }\n"),
 			`d.yaml:3:36: cells[0]: unknown key "size" in a cell; known: attach, cache, claims, deadlines, id, ` +
 				`issuers, killSwitch, leases, maxInstances, memoryMB, network, passDenials, profile, region, ` +
@@ -233,7 +236,8 @@ func TestReadProblems(t *testing.T) {
 		"a key twice": {with("", "  - { id: eu-1, id: eu-2, region: eu-west-1 }\n"),
 			`d.yaml:3:17: cells[0]: key "id" is there twice, first at line 3`},
 		"an id of ours": {with("", "  - { id: EU_1, region: eu-west-1 }\n"),
-			`d.yaml:3:11: cells[0].id: "EU_1" is not 1 to 24 of a-z 0-9 and single hyphens between them, a letter first`},
+			`d.yaml:3:11: cells[0].id: "EU_1" is not 1 to 24 of a-z 0-9 and single hyphens between them, beginning ` +
+				`with a letter`},
 		"two hyphens": {with("", "  - { id: eu--1, region: eu-west-1 }\n"),
 			`d.yaml:3:11: cells[0].id: "eu--1" is not 1 to 24`},
 		"a set of alarms": {least + "alarms: { set: some }\n",
@@ -241,9 +245,8 @@ func TestReadProblems(t *testing.T) {
 
 		"an operator of another account": {
 			"account: '123456789012'\n" + least + "operators: { principals: ['arn:aws:iam::210987654321:role/x'] }\n",
-			`d.yaml:4:27: operators.principals[0]: "arn:aws:iam::210987654321:role/x" is not of the account ` +
-				`123456789012, ` +
-				`and callers of another one are not let in`,
+			`d.yaml:4:27: operators.principals[0]: "arn:aws:iam::210987654321:role/x" is not in the account ` +
+				`123456789012, and callers of another account are never admitted`,
 		},
 		"an operator's session": {
 			least + "operators: { principals: ['arn:aws:sts::123456789012:assumed-role/x/y'] }\n",
@@ -253,29 +256,31 @@ func TestReadProblems(t *testing.T) {
 		"an operator twice": {
 			least + "operators: { principals: ['arn:aws:iam::123456789012:user/a', " +
 				"'arn:aws:iam::123456789012:user/a'] }\n",
-			`d.yaml:3:63: operators.principals[1]: "arn:aws:iam::123456789012:user/a" is there twice`,
+			`d.yaml:3:63: operators.principals[1]: "arn:aws:iam::123456789012:user/a" is listed twice`,
 		},
 		"an address within a network": {
 			least + "operators: { addresses: [203.0.113.7/24] }\n",
-			`d.yaml:3:26: operators.addresses[0]: "203.0.113.7/24" is not an address, or a network without bits ` +
-				`behind its length, as in 203.0.113.0/24`,
+			`d.yaml:3:26: operators.addresses[0]: "203.0.113.7/24" is not an IP address, or a network such as ` +
+				`203.0.113.0/24 whose host bits are 0`,
 		},
 		"a host as an address": {
 			least + "operators: { addresses: [vpn.example.com] }\n",
-			`d.yaml:3:26: operators.addresses[0]: "vpn.example.com" is not an address`,
+			`d.yaml:3:26: operators.addresses[0]: "vpn.example.com" is not an IP address, or a network such as ` +
+				`203.0.113.0/24 whose host bits are 0`,
 		},
 
 		"an address": {least + "alarms: { email: ops }\n",
 			`d.yaml:3:18: alarms.email: "ops" is not an address of e-mail`},
 		"a topic elsewhere": {least + "alarms: { topics: ['arn:aws:sns:us-east-1:123456789012:ops'] }\n",
-			`d.yaml:3:19: alarms.topics: there is none in eu-west-1, and an alarm speaks to topics of its own ` +
-				`region only`},
+			`d.yaml:3:19: alarms.topics: there is no topic in eu-west-1, and an alarm can publish to topics of its ` +
+				`own region only`},
 		"a topic's name": {least + "alarms: { topics: [ops] }\n",
 			`d.yaml:3:20: alarms.topics[0]: "ops" is not the ARN of a topic`},
-		"topics and address": {least + "alarms: { email: a@b.c, topics: ['arn:aws:sns:eu-west-1:123456789012:ops'] }\n", `d.yaml:3:18: alarms.email: has no use beside topics of your own: subscribe it to them`},
+		"topics and address": {least + "alarms: { email: a@b.c, topics: ['arn:aws:sns:eu-west-1:123456789012:ops'] }\n",
+			`d.yaml:3:18: alarms.email: cannot be combined with topics: subscribe the address to your topics instead`},
 		"alarms of nothing": {with("", "  - { id: a, region: eu-west-1, killSwitch: false, rollbackAlarms: "+
 			"['arn:aws:cloudwatch:eu-west-1:123456789012:alarm:x'] }\n"), `d.yaml:3:68: cells[0].rollbackAlarms: ` +
-			`have no use without the kill switch`},
+			`need the kill switch, but killSwitch is false`},
 		"an alarm elsewhere": {with("", "  - { id: a, region: eu-west-1, rollbackAlarms: "+
 			"['arn:aws:cloudwatch:us-east-1:123456789012:alarm:x'] }\n"),
 			`d.yaml:3:50: cells[0].rollbackAlarms[0]: "arn:aws:cloudwatch:us-east-1:123456789012:alarm:x" is not ` +
@@ -289,8 +294,8 @@ func TestReadProblems(t *testing.T) {
 			`d.yaml:3:38: cells[0].waf.rate: 0 is outside 10 to 2000000000`},
 		"a stage of an HTTP API": {with("", "  - { id: a, region: eu-west-1, waf: { rate: 100, stages: "+
 			"['arn:aws:apigateway:eu-west-1::/apis/abc/stages/v1'] } }\n"),
-			`d.yaml:3:60: cells[0].waf.stages[0]: "arn:aws:apigateway:eu-west-1::/apis/abc/stages/v1" is of an HTTP ` +
-				`or WebSocket API, which AWS lets no firewall stand before: put CloudFront in front of it`},
+			`d.yaml:3:60: cells[0].waf.stages[0]: "arn:aws:apigateway:eu-west-1::/apis/abc/stages/v1" is a stage of ` +
+				`an HTTP or WebSocket API, which AWS WAF does not support: put CloudFront in front of the API`},
 		"a stage elsewhere": {with("", "  - { id: a, region: eu-west-1, waf: { rate: 100, stages: "+
 			"['arn:aws:apigateway:us-east-1::/restapis/abc/stages/v1'] } }\n"),
 			`d.yaml:3:60: cells[0].waf.stages[0]: "arn:aws:apigateway:us-east-1::/restapis/abc/stages/v1" is not ` +
@@ -316,10 +321,11 @@ func TestReadProblems(t *testing.T) {
 		"log days": {with(", logDays: 31", cell),
 			`d.yaml:1:40: control.logDays: 31 is not a retention of CloudWatch Logs: 1 3 5 7 14 30 60`},
 		"claims of nobody": {with("", "  - { id: eu-1, region: eu-west-1, claims: [region] }\n"),
-			`d.yaml:3:44: cells[0].claims: have no use without issuers`},
+			`d.yaml:3:44: cells[0].claims: need issuers, because claims come from JWTs`},
 		"an open issuer": {with("", "  - { id: eu-1, region: eu-west-1, issuers: [ { issuer: x, audiences: [a], "+
 			"jwksUrl: 'https://x/' } ] }\n"),
-			`d.yaml:3:47: cells[0].issuers[0]: say for which tenants it may speak: either tenants, or allTenants: true`},
+			`d.yaml:3:47: cells[0].issuers[0]: want either tenants, the ids for which the issuer may issue tokens, ` +
+				`or allTenants: true`},
 		"keys in clear": {with("", "  - { id: eu-1, region: eu-west-1, issuers: [ { issuer: x, audiences: [a], "+
 			"jwksUrl: 'http://x/', allTenants: true } ] }\n"),
 			`d.yaml:3:85: cells[0].issuers[0].jwksUrl: "http://x/" is not an https URL`},
@@ -341,7 +347,7 @@ func TestReadProblems(t *testing.T) {
 		"homes of one cell": {with("", "  - { id: a, region: eu-west-1, deadlines: { home: 1s } }\n"),
 			`d.yaml:3:52: cells[0].deadlines.home: has no use: there is no other cell, and so no other home of quotas`},
 		"an API twice": {with("", "  - { id: eu-1, region: eu-west-1, passDenials: [a, a] }\n"),
-			`d.yaml:3:53: cells[0].passDenials[1]: "a" is there twice`},
+			`d.yaml:3:53: cells[0].passDenials[1]: "a" is listed twice`},
 		"nothing":  {"", `d.yaml:1:1: the file is empty: it needs control and cells`},
 		"comments": {"# nothing\n", `d.yaml:1:1: the file is empty: it needs control and cells`},
 		"two files": {least + "---\n" + least,
@@ -395,7 +401,9 @@ func TestDocumentation(t *testing.T) {
 	if !strings.Contains(string(text), config.Confirmation(365)) {
 		t.Errorf("%s does not say how COMPLIANCE is confirmed", file)
 	}
-	_, err = config.Read("d.yaml", []byte("x: 1\nalarms: { x: 1 }\ncontrol: { x: 1, audit: { x: 1 } }\n"+"cells: [ { x: 1, issuers: [ { x: 1 } ], deadlines: { x: 1 }, waf: { x: 1 }, cache: { x: 1 }, network: { x: 1 }, attach: [ { x: 1 } ] } ]\nretired: [ { x: 1 } ]\noperators: { x: 1 }\n"))
+	_, err = config.Read("d.yaml", []byte("x: 1\nalarms: { x: 1 }\ncontrol: { x: 1, audit: { x: 1 } }\ncells: [ { x: "+
+		"1, issuers: [ { x: 1 } ], deadlines: { x: 1 }, waf: { x: 1 }, cache: { x: 1 }, network: { x: 1 }, attach: [ "+
+		"{ x: 1 } ] } ]\nretired: [ { x: 1 } ]\noperators: { x: 1 }\n"))
 	known := 0
 	for line := range strings.SplitSeq(fmt.Sprint(err), "\n") {
 		_, keys, _ := strings.Cut(line, "; known: ")

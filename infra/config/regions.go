@@ -2,8 +2,8 @@ package config
 
 import "strings"
 
-// regions are those of the commercial partition as of November 2026, and of China and GovCloud. One that AWS has opened
-// since is added here.
+// regions lists the regions of the commercial partition as of November 2026, and those of China and GovCloud. Add
+// regions that AWS has opened since.
 var regions = []string{
 	"af-south-1", "ap-east-1", "ap-east-2", "ap-northeast-1", "ap-northeast-2", "ap-northeast-3", "ap-south-1",
 	"ap-south-2",
@@ -18,7 +18,7 @@ var regions = []string{
 
 const china = "aws-cn"
 
-// partition is the partition of a region, which no stack of another may reach.
+// partition returns the partition of a region. Resources cannot be reached from another partition.
 func partition(region string) string {
 	switch {
 	case strings.HasPrefix(region, "cn-"):
@@ -30,6 +30,6 @@ func partition(region string) string {
 	}
 }
 
-// logDays are the retentions that CloudWatch Logs takes, up to ten years.
+// logDays lists the retentions that CloudWatch Logs accepts, up to ten years, in days.
 var logDays = []int{1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288,
 	3653}

@@ -1,16 +1,16 @@
-// Command pepper adds a new pepper to a deployment's secret, from its text on stdin to its text on stdout, so that no
-// value is in a file, an argument or a template:
+// Command pepper adds a new pepper to a deployment's secret. It reads the secret's text from stdin and writes the new
+// text to stdout, so that no secret value is in a file, an argument or a template:
 //
 //	aws secretsmanager get-secret-value --secret-id sluice-identity --query SecretString --output text |
 //	  go run ./pepper p1 |
 //	  aws secretsmanager put-secret-value --secret-id sluice-identity --secret-string file:///dev/stdin
 //
-// API keys are hashed with the pepper that the deployment file names (control.pepper). One that is there is never
-// replaced: its keys would be unknown from then on.
+// New API keys are hashed with the pepper that the deployment file names (control.pepper). The command never replaces a
+// pepper that the secret has, because the keys that were hashed with it would become unknown.
 //
-// In the same way "go run ./pepper -remove p1" takes a pepper out, after which every key that is hashed with it is
-// unknown, and "go run ./pepper -address-key" replaces the key for addresses, after which every address is counted
-// anew. They are for a secret that leaked: docs/runbooks/leaked_pepper.md.
+// In the same way "go run ./pepper -remove p1" removes a pepper; every key that was hashed with it then becomes
+// unknown. "go run ./pepper -address-key" replaces the key for addresses; every address then begins with new counters.
+// Use these two after the secret has leaked: see docs/runbooks/leaked_pepper.md.
 package main
 
 import (
@@ -34,8 +34,8 @@ import (
 )
 
 const (
-	randomBytes = 32       // of a pepper, and of the key for addresses
-	maxBytes    = 64 << 10 // of a secret, in Secrets Manager
+	randomBytes = 32       // length of a pepper, and of the key for addresses
+	maxBytes    = 64 << 10 // the size limit of Secrets Manager for a secret
 )
 
 const usage = "usage: pepper ID | pepper -remove ID | pepper -address-key   < the secret's text > its new text"
@@ -52,13 +52,14 @@ func main() {
 	}
 }
 
-// content is what a secret holds.
+// content is the content of the secret.
 type content struct {
-	members map[string]json.RawMessage // all of them; those of peppers are out of date
-	peppers map[string][]byte          // by id
+	// all members; the member peppers is replaced by the next field when the secret is written
+	members map[string]json.RawMessage
+	peppers map[string][]byte // by id
 }
 
-// change changes what a secret holds. Its error has no value of the secret.
+// change changes the content of the secret. Its error contains no value of the secret.
 type change func(*content) error
 
 // parse returns the change that a command line asks for.
@@ -93,18 +94,18 @@ func run(by change, from io.Reader, to io.Writer) error {
 	return err
 }
 
-// edit returns the text of a secret after a change. The error has no value of the secret.
+// edit returns the text of a secret after a change. The error contains no value of the secret.
 func edit(text []byte, by change) ([]byte, error) {
-	if err := check(text); err != nil { // strictly, before anything is taken for what it is not
+	if err := check(text); err != nil { // as strictly as the functions read it
 		return nil, fmt.Errorf("the secret on stdin: %w", err)
 	}
 	c := content{peppers: map[string][]byte{}}
 	if err := json.Unmarshal(text, &c.members); err != nil {
-		return nil, errors.New("the secret on stdin is no JSON object")
+		return nil, errors.New("the secret on stdin is not a JSON object")
 	}
 	if there, ok := c.members["peppers"]; ok {
 		if err := json.Unmarshal(there, &c.peppers); err != nil {
-			return nil, errors.New("the secret's peppers are no base64")
+			return nil, errors.New("the secret's peppers are not base64")
 		}
 	}
 	if err := by(&c); err != nil {
@@ -131,17 +132,17 @@ func add(id string, pepper []byte) change {
 		case !limit.ValidID(id):
 			return errors.New("the pepper's id is to be 1 to 64 of A-Z a-z 0-9 . _ -")
 		case c.peppers[id] != nil:
-			return fmt.Errorf("the secret has a pepper %q: take another id, since every key that was hashed with it "+
-				"would be unknown", id)
+			return fmt.Errorf("the secret already has a pepper %q, and replacing it would make every key that was "+
+				"hashed with it "+"unknown: use another id", id)
 		case len(c.peppers) == identity.MaxPeppers:
-			return fmt.Errorf("the secret has %d peppers, which is as many as there may be", len(c.peppers))
+			return fmt.Errorf("the secret has %d peppers, the most that are allowed: remove one first", len(c.peppers))
 		}
 		c.peppers[id] = pepper
 		return nil
 	}
 }
 
-// remove takes a pepper out, unless it is the only one.
+// remove removes a pepper, unless it is the only one.
 func remove(id string) change {
 	return func(c *content) error {
 		switch {
@@ -150,14 +151,15 @@ func remove(id string) change {
 		case c.peppers[id] == nil:
 			return fmt.Errorf("the secret has no pepper %q", id)
 		case len(c.peppers) == 1:
-			return fmt.Errorf("the secret has no pepper but %q: add another one first, or no API key can be made", id)
+			return fmt.Errorf("%q is the only pepper of the secret, and without a pepper no API key can be made: "+
+				"add another one first", id)
 		}
 		delete(c.peppers, id)
 		return nil
 	}
 }
 
-// replaceAddressKey puts another key in the place of the one for addresses.
+// replaceAddressKey replaces the key for addresses.
 func replaceAddressKey(key []byte) change {
 	return func(c *content) error {
 		text, err := json.Marshal(key)
@@ -169,7 +171,7 @@ func replaceAddressKey(key []byte) change {
 	}
 }
 
-// check reads a text as the functions will.
+// check reads a text as the functions do.
 func check(text []byte) error {
 	cache, err := secrets.New(secrets.Config{Client: fixed(text), ID: "stdin", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -180,7 +182,7 @@ func check(text []byte) error {
 	return err
 }
 
-// fixed is a Secrets Manager with one secret.
+// fixed is a Secrets Manager client that returns one fixed secret.
 type fixed []byte
 
 func (f fixed) GetSecretValue(

@@ -71,7 +71,7 @@ func TestAdd(t *testing.T) {
 		t.Errorf("addresses are named %s, want %s: the key for addresses is another one", got, want)
 	}
 	if _, err := edit(text, add("more", peppers[0])); err == nil ||
-		!strings.Contains(err.Error(), "as many as there may be") {
+		!strings.Contains(err.Error(), "the most that are allowed") {
 		t.Errorf("a ninth pepper: %v", err)
 	}
 }
@@ -140,7 +140,7 @@ func TestLeaked(t *testing.T) {
 			`{"addressKey":"` + base64.StdEncoding.EncodeToString(newKey) + `"}`},
 		{"one that is not there", remove("p3"), before, `!the secret has no pepper "p3"`},
 		{"the only one", remove("p1"), `{"peppers":{"p1":"QUFBQUFBQUFBQUFBQUFBQQ=="}}`,
-			`!the secret has no pepper but "p1"`},
+			`!"p1" is the only pepper of the secret`},
 		{"an id that is none", remove("p 1"), before, "!id is to be"},
 	} {
 		got, err := edit([]byte(tt.text), tt.by)

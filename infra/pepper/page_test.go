@@ -20,7 +20,8 @@ set -euo pipefail
 [[ "$1 $3 $4" == "secretsmanager --secret-id sluice-identity" ]]
 case $2 in
 get-secret-value) cat "$SECRET" ;;
-put-secret-value) [[ "$5 $6" == "--secret-string file:///dev/stdin" ]] && cat >"$SECRET.new" && [[ -s "$SECRET.new" ]] && mv "$SECRET.new" "$SECRET" ;;
+put-secret-value) [[ "$5 $6" == "--secret-string file:///dev/stdin" ]] && cat >"$SECRET.new" &&
+  [[ -s "$SECRET.new" ]] && mv "$SECRET.new" "$SECRET" ;;
 *) exit 2 ;;
 esac
 `

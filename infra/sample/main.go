@@ -1,11 +1,11 @@
-// Command sample is a program for cdk, to be read and copied: a REST API behind the authorizer of each cell of a
-// deployment file.
+// Command sample is an example program for the CDK CLI, to read and to copy. It makes a REST API behind the authorizer
+// of each cell of a deployment file:
 //
 //	scripts/cdk synth --quiet --app "go run ./sample" --output sample.out
 //
-// It stands for an app of yours: it knows nothing of a cell but its name, and its stacks, PREFIX-sample-CELL, hold
-// nothing of Sluice's but what [infra.AttachREST] puts in front of the API. SLUICE_DEPLOYMENT is the deployment file,
-// by default deployment.yaml.
+// It stands for an app of yours. It knows only the name of a cell. Its stacks, PREFIX-sample-CELL, contain nothing of
+// Sluice except what [infra.AttachREST] puts in front of the API. SLUICE_DEPLOYMENT is the deployment file, by default
+// deployment.yaml.
 package main
 
 import (
@@ -51,7 +51,7 @@ func run() error {
 		d)
 }
 
-// synth makes the templates: a stack for each cell.
+// synth makes the templates, with one stack for each cell.
 func synth(app awscdk.App, d *config.Deployment) error {
 	for i := range d.Cells {
 		if err := newStack(app, d, &d.Cells[i]); err != nil {
@@ -61,7 +61,7 @@ func synth(app awscdk.App, d *config.Deployment) error {
 	return infra.Synth(app)
 }
 
-// newStack makes the API of a cell, in that cell's region.
+// newStack makes the stack with the API in front of which a cell's authorizer is put, in the cell's region.
 func newStack(app awscdk.App, d *config.Deployment, cell *config.Cell) error {
 	env := &awscdk.Environment{Region: &cell.Region}
 	if d.Account != "" {
@@ -73,8 +73,7 @@ func newStack(app awscdk.App, d *config.Deployment, cell *config.Cell) error {
 	})
 	api := newAPI(stack)
 
-	// Names are all that one stack knows of another, so this one can be deployed before, after and without the cell's
-	// own.
+	// This stack refers to the cell's stack by names only, so each can be deployed without the other.
 	names := config.Names{Prefix: d.Prefix, Partition: *stack.Partition(), Account: *stack.Account(),
 		Suffix: *stack.UrlSuffix()}
 	authorizer := awslambda.Function_FromFunctionArn(stack, jsii.String("Authorizer"),
@@ -84,12 +83,13 @@ func newStack(app awscdk.App, d *config.Deployment, cell *config.Cell) error {
 	return err
 }
 
-// newAPI makes an API as anybody would without Sluice: all of its methods lead to one service.
+// newAPI makes an API like any without Sluice: all of its methods lead to one service.
 func newAPI(scope constructs.Construct) awsapigateway.RestApi {
 	api := awsapigateway.NewRestApi(scope, jsii.String("Api"), &awsapigateway.RestApiProps{
-		CloudWatchRole: jsii.Bool(false), EndpointTypes: &[]awsapigateway.EndpointType{awsapigateway.EndpointType_REGIONAL},
-		// This answers preflights. What the gateway answers by itself has its headers of CORS from the attachment, and
-		// the service its own.
+		CloudWatchRole: jsii.Bool(false), EndpointTypes: &[]awsapigateway.EndpointType{
+			awsapigateway.EndpointType_REGIONAL},
+		// This answers preflight requests. The attachment adds CORS headers to the answers that API Gateway gives by
+		// itself, and the service adds them to its own.
 		DefaultCorsPreflightOptions: &awsapigateway.CorsOptions{
 			AllowOrigins: jsii.Strings(page), AllowHeaders: jsii.Strings("Authorization", "Content-Type", "X-API-Key"),
 		},
@@ -105,7 +105,8 @@ func newAPI(scope constructs.Construct) awsapigateway.RestApi {
 	return api
 }
 
-// route passes a method of a resource on to a path of the service, which has the parameters of those names.
+// route forwards a method of a resource to a path of the service. parameters are the path parameters that the path
+// contains.
 func route(at awsapigateway.Resource, method, path string, parameters ...string) {
 	declared, filled := map[string]*bool{}, map[string]*string{}
 	for _, name := range parameters {

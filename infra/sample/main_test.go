@@ -79,7 +79,7 @@ func read(t *testing.T) map[string][]byte {
 	return all
 }
 
-// Guarantees that each cell has a stack of its own, and that every change of what is in one shows as a change of a
+// Guarantees that each cell has its own stack, and that every change of a stack's content shows as a change of a
 // file, which the local gateway is tested with, too.
 func TestTemplate(t *testing.T) {
 	all := read(t)
@@ -102,6 +102,9 @@ func TestTemplate(t *testing.T) {
 		t.Errorf("%s is not what is made now (%v): make golden, and read the diff", file, err)
 	}
 }
+
+// callerParameter maps the decision and the caller to the service's request.
+const callerParameter = "integration.request.header.x-sluice-caller"
 
 // Guarantees that the local gateway reads each template whole: that the function behind every method is the one that
 // the cell deploys, by its name and in its region, and that each method leads to its place in the service.
@@ -133,7 +136,7 @@ func TestServable(t *testing.T) {
 			}
 			leads[r.Key] = r.Integration.Method + " " + r.Integration.URL
 			if r.Authorizer == "" || r.Integration.Type != stage.HTTPProxy ||
-				r.Integration.RequestParameters["integration.request.header.x-sluice-caller"] != "context.authorizer.caller" {
+				r.Integration.RequestParameters[callerParameter] != "context.authorizer.caller" {
 				t.Errorf("%s: %+v", tt.stack, r)
 			}
 		}
@@ -154,7 +157,7 @@ func TestServable(t *testing.T) {
 	}
 }
 
-// Guarantees that what is wrong with the deployment file is told, and by its place.
+// Guarantees that problems of the deployment file are reported with their position.
 func TestDeploymentFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "deployment.yaml")
 	t.Setenv("SLUICE_DEPLOYMENT", file)

@@ -71,7 +71,8 @@ func run(ctx context.Context, out io.Writer) error {
 		"SLUICE_ENDPOINT=" + s.Endpoint(), "AWS_REGION=" + s.Region(), "AWS_ACCESS_KEY_ID=" + o.AccessKeyID,
 		"AWS_SECRET_ACCESS_KEY=" + o.SecretAccessKey,
 	}, " "))
-	fmt.Fprintf(out, "    %s tenant set acme --override '{ id: burst, rate: 40, burst: 40 }' --reason 'more for acme'\n", s.Command())
+	fmt.Fprintf(out, "    %s tenant set acme --override '{ id: burst, rate: 40, burst: 40 }' --reason 'more for "+
+		"acme'\n", s.Command())
 	fmt.Fprintf(out, "    %s audit verify --archive s3://%s --tables sluice- --aws-endpoint %s\n\nCtrl-C ends it.\n",
 		s.Command(), s.Bucket(), os.Getenv("SLUICE_LOCALSTACK"))
 	<-ctx.Done()

@@ -13,7 +13,7 @@ import (
 )
 
 // A key for each plan of a file, on a REST API whose methods require one.
-func ExampleNewFloor() {
+func ExampleNewUsagePlans() {
 	app := awscdk.NewApp(nil)
 	stack := awscdk.NewStack(app, jsii.String("Shop"), nil)
 	api := awsapigateway.NewRestApi(stack, jsii.String("Api"), &awsapigateway.RestApiProps{
@@ -24,24 +24,24 @@ func ExampleNewFloor() {
 		panic(err)
 	}
 
-	floor, err := infra.NewFloor(stack, "Floor", &infra.FloorProps{
+	usagePlans, err := infra.NewUsagePlans(stack, "UsagePlans", &infra.UsagePlansProps{
 		Stage: api.DeploymentStage(), Plans: plans, Tenants: map[string]int{"free": 10_000},
 	})
 	if err != nil {
 		panic(err)
 	}
-	// its id; the value is in API Gateway
-	awscdk.NewCfnOutput(stack, jsii.String("FreeKey"), &awscdk.CfnOutputProps{Value: floor.Keys["free"].Ref()})
+	// the output is the id of the key; API Gateway has its value
+	awscdk.NewCfnOutput(stack, jsii.String("FreeKey"), &awscdk.CfnOutputProps{Value: usagePlans.Keys["free"].Ref()})
 	app.Synth(nil)
 }
 
-// Guarantees that the page's code is the example's, which compiles.
-func TestFloorPage(t *testing.T) {
+// Guarantees that the Go code in docs/operate.md is copied from the example, which compiles.
+func TestUsagePlansPage(t *testing.T) {
 	page, err := os.ReadFile("../docs/operate.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := os.ReadFile("floor_example_test.go")
+	source, err := os.ReadFile("usageplans_example_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,6 +55,6 @@ func TestFloorPage(t *testing.T) {
 	_, code, _ := strings.Cut(string(page), "```go\n")
 	code, _, found := strings.Cut(code, "```")
 	if !found || !strings.Contains(flat(string(source)), flat(code)) {
-		t.Errorf("in no example:\n%s", code)
+		t.Errorf("docs/operate.md has code that is in no example:\n%s", code)
 	}
 }

@@ -15,14 +15,16 @@ import (
 	"github.com/sluicelimits/sluice/infra"
 )
 
-var floorPlans = `plans:
+var examplePlans = `plans:
   - id: pro
     limits:
       - { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }
       - { id: minute, tiers: [ { period: 1m, threshold: 60000 } ] }
       - { id: put, match: { methods: [PUT] }, tiers: [ { period: 1s, threshold: 1 } ] }
   - id: free
-    limits: [ { id: second, tiers: [ { period: 10s, threshold: 20 } ] }, { id: each, per: subject, tiers: [ { period: 1s, threshold: 1 } ] } ]
+    limits:
+      - { id: second, tiers: [ { period: 10s, threshold: 20 } ] }
+      - { id: each, per: subject, tiers: [ { period: 1s, threshold: 1 } ] }
   - id: slow
     limits: [ { id: leak, algorithm: leaky_bucket, rate: 5, period: 1s } ]
   - id: nobody
@@ -31,11 +33,12 @@ tenants:
   - { id: acme, plan: pro }
   - { id: initech, plan: pro, overrides: [ { id: burst, rate: 300, burst: 400 } ] }
   - { id: globex, plan: free }
-  - { id: umbrella, plan: slow, boosts: [ { id: leak, factor: 2, until: ` + time.Now().AddDate(0, 1, 0).UTC().Format(time.RFC3339) + ` } ] }
+  - { id: umbrella, plan: slow, boosts: [ { id: leak, factor: 2, until: ` +
+	time.Now().AddDate(0, 1, 0).UTC().Format(time.RFC3339) + ` } ] }
 `
 
-// floored is a stack with a REST API of which a method wants a key, or none does.
-func floored(id string, wants bool, app awscdk.App) (awscdk.Stack, awsapigateway.RestApi) {
+// apiWithMethods returns a stack with a REST API whose one method requires an API key or not.
+func apiWithMethods(id string, wants bool, app awscdk.App) (awscdk.Stack, awsapigateway.RestApi) {
 	s := awscdk.NewStack(app, &id, &awscdk.StackProps{Env: &awscdk.Environment{Account: jsii.String("123456789012"),
 		Region: jsii.String("eu-west-1")}})
 	api := awsapigateway.NewRestApi(s, jsii.String("Api"),
@@ -45,19 +48,20 @@ func floored(id string, wants bool, app awscdk.App) (awscdk.Stack, awsapigateway
 	return s, api
 }
 
-// Guarantees the numbers of the floor: for each plan that has tenants, above what they are admitted together in any
-// time, by the limit that holds for all their calls; and a key of its own on the stage.
-func TestFloor(t *testing.T) {
+// Guarantees the rates of the usage plans: for each plan with tenants, more than what the tenants are admitted together
+// in any interval, by the limit that covers all their requests. Each plan has its own key on the stage.
+func TestUsagePlans(t *testing.T) {
 	out := *outdir(t)
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &out})
-	s, api := floored("Floored", true, app)
-	floor, err := infra.NewFloor(s, "Floor", &infra.FloorProps{Stage: api.DeploymentStage(), Plans: []byte(floorPlans),
+	s, api := apiWithMethods("Floored", true, app)
+	made, err := infra.NewUsagePlans(s, "Floor", &infra.UsagePlansProps{Stage: api.DeploymentStage(),
+		Plans:   []byte(examplePlans),
 		Tenants: map[string]int{"free": 1000}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(floor.Keys) != 3 || floor.Keys["nobody"] != nil {
-		t.Errorf("there are keys for %v", floor.Keys)
+	if len(made.Keys) != 3 || made.Keys["nobody"] != nil {
+		t.Errorf("there are keys for %v", made.Keys)
 	}
 	app.Synth(nil)
 	raw, err := os.ReadFile(filepath.Join(out, "Floored.template.json"))
@@ -75,7 +79,7 @@ func TestFloor(t *testing.T) {
 		plan, key := fmt.Sprint(get(r.get("UsagePlanId"), "Ref")), fmt.Sprint(get(r.get("KeyId"), "Ref"))
 		if one.Resources[key].get("Value") != nil || one.Resources[key].get("Enabled") != true || keys[key] ||
 			r.get("KeyType") != "API_KEY" {
-			t.Errorf("%s: a key that is no secret, of no use, or of two plans", id)
+			t.Errorf("%s: the key has a fixed value, is disabled, or belongs to two plans", id)
 		}
 		keys[key] = true
 		usage := one.Resources[plan]
@@ -83,28 +87,28 @@ func TestFloor(t *testing.T) {
 		name := description[strings.LastIndex(description, " ")+1:]
 		if got := fmt.Sprint(usage.get("Throttle", "RateLimit"), " ",
 			usage.get("Throttle", "BurstLimit")); got != want[name] {
-			t.Errorf("the floor of %s is %s, want %s", name, got, want[name])
+			t.Errorf("the usage plan of %s admits %s, want %s", name, got, want[name])
 		}
 		if get(usage.get("ApiStages", 0, "ApiId"), "Ref") == nil || get(usage.get("ApiStages", 0, "Stage"),
 			"Ref") == nil {
-			t.Errorf("the floor of %s is of no stage", name)
+			t.Errorf("the usage plan of %s names no stage", name)
 		}
 		delete(want, name)
 	}
 	if len(want) != 0 {
-		t.Errorf("no floor for %v", want)
+		t.Errorf("no usage plan for %v", want)
 	}
 }
 
-// Guarantees that a floor of which no number can be had is refused, in one line that says why: too low it denies who
-// may call, and too high it holds nothing.
-func TestFloorRefusals(t *testing.T) {
+// Guarantees that a plan for which no rate can be computed is refused, in one line that says why. A rate that is too
+// low would deny requests within the limits, and one that is too high would not protect anything.
+func TestUsagePlansRefusals(t *testing.T) {
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: outdir(t)})
-	s, api := floored("Refused", true, app)
+	s, api := apiWithMethods("Refused", true, app)
 	plans := func(limits string) string {
 		return "plans: [ { id: p, limits: [ " + limits + " ] } ]\ntenants: [ { id: acme, plan: p } ]\n"
 	}
-	const unbounded = `plan p: tenant "acme": no limit of it holds for all calls of a tenant`
+	const unbounded = `plan p: tenant "acme": no limit covers all requests of a tenant`
 	n := 0
 	for name, tt := range map[string]struct {
 		plans    string
@@ -118,41 +122,41 @@ func TestFloorRefusals(t *testing.T) {
 		"shadow":   {plans("{ id: l, mode: shadow, tiers: [ { period: 1s, threshold: 1 } ] }"), nil, 0, unbounded},
 		"quota":    {plans("{ id: l, quota: { units: 5, every: month } }"), nil, 0, unbounded},
 		"others": {"plans: [ { id: p, limits: [ { id: l, quota: { units: 5, every: month } } ] } ]\n",
-			map[string]int{"p": 3}, 0, "plan p: no limit of it holds"},
-		"too few": {floorPlans, map[string]int{"pro": 1}, 0,
-			"plan pro: there may be 1 tenants, says Tenants, and the file has 2"},
-		"negative": {floorPlans, map[string]int{"nobody": -1}, 0,
-			"plan nobody: there may be -1 tenants, says Tenants, and the file has 0"},
-		"misspelt": {floorPlans, map[string]int{"por": 1}, 0,
-			"the plan por, of which Tenants speaks, is not in plans.yaml"},
+			map[string]int{"p": 3}, 0, "plan p: no limit covers all requests of a tenant"},
+		"too few": {examplePlans, map[string]int{"pro": 1}, 0,
+			"plan pro: Tenants allows 1 tenants, and the file has 2"},
+		"negative": {examplePlans, map[string]int{"nobody": -1}, 0,
+			"plan nobody: Tenants allows -1 tenants, and the file has 0"},
+		"misspelt": {examplePlans, map[string]int{"por": 1}, 0,
+			"Tenants names the plan por, which is not in plans.yaml"},
 		"nobody": {"plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\n", nil, 0,
 			"plans.yaml has no tenants"},
 		"too much": {plans("{ id: l, tiers: [ { period: 1s, threshold: 2000000000 } ] }"), nil, 0,
-			"are more than API Gateway can be told"},
-		"headroom":  {floorPlans, nil, -1, "the headroom is -1"},
+			"exceed what API Gateway accepts"},
+		"headroom":  {examplePlans, nil, -1, "Headroom is -1"},
 		"no plans":  {"", nil, 0, "plans.yaml"},
 		"a mistake": {"plans: [ { id: p, limit: [] } ]\n", nil, 0, "plans.yaml:1:19: "},
 	} {
 		n++
-		_, err := infra.NewFloor(s, fmt.Sprintf("Floor%d", n), &infra.FloorProps{Stage: api.DeploymentStage(),
+		_, err := infra.NewUsagePlans(s, fmt.Sprintf("Floor%d", n), &infra.UsagePlansProps{Stage: api.DeploymentStage(),
 			Plans: []byte(tt.plans), Tenants: tt.tenants, Headroom: tt.headroom})
 		if err == nil || !strings.Contains(err.Error(), tt.want) || tt.plans != "" && name != "a mistake" &&
 			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v\nwant one line with %q", name, err, tt.want)
 		}
 	}
-	if _, err := infra.NewFloor(s, "NoStage", &infra.FloorProps{Plans: []byte(floorPlans)}); err == nil ||
+	if _, err := infra.NewUsagePlans(s, "NoStage", &infra.UsagePlansProps{Plans: []byte(examplePlans)}); err == nil ||
 		err.Error() != "NoStage: Stage is missing" {
 		t.Errorf("without a stage: %v", err)
 	}
 
 	open := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: outdir(t)})
-	s, api = floored("Open", false, open)
-	if _, err := infra.NewFloor(s, "Floor", &infra.FloorProps{Stage: api.DeploymentStage(),
-		Plans: []byte(floorPlans)}); err != nil {
+	s, api = apiWithMethods("Open", false, open)
+	if _, err := infra.NewUsagePlans(s, "Floor", &infra.UsagePlansProps{Stage: api.DeploymentStage(),
+		Plans: []byte(examplePlans)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := infra.Synth(open); err == nil || !strings.Contains(err.Error(), "no method of the API requires a key") {
-		t.Errorf("a floor that throttles nobody: %v", err)
+		t.Errorf("usage plans that throttle nobody: %v", err)
 	}
 }
