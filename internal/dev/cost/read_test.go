@@ -136,7 +136,7 @@ prices:
 		"2026-03-02": "as of 2025-06-01 (9 months old) to 2026-03-01 (1 day old), not checked",
 		"2026-05-01": "as of 2025-06-01 (10 months old) to 2026-03-01 (61 days old), not checked",
 		"2026-05-02": "as of 2025-06-01 (11 months old) to 2026-03-01 (2 months old), not checked",
-		"2026-02-28": "as of 2025-06-01 (8 months old) to 2026-03-01 (a day that is still to come), not checked",
+		"2026-02-28": "as of 2025-06-01 (8 months old) to 2026-03-01 (in the future), not checked",
 	} {
 		b, err := New(&w, p)
 		if err != nil {
