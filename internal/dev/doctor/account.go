@@ -19,7 +19,7 @@ import (
 
 // Operators is the operators' API.
 type Operators struct {
-	Dated *Answer // to a call that nobody signed, for its Date; nil if there was none
+	Dated *Answer // the answer to an unsigned call, for its Date header; nil if there was none
 	Cells func(context.Context) (*admin.CellsResponse, error)
 }
 
@@ -32,11 +32,10 @@ type Account struct {
 	In        func(region string) Services
 }
 
-// Cell is one of the deployment.
+// Cell is a cell of the deployment.
 type Cell struct{ ID, Region string }
 
-// Services are what is asked in one region. Each is the part of the SDK's client that is used, and each call only
-// reads.
+// Services are the AWS clients for one region. Each interface has only the calls that are used, which only read.
 type Services struct {
 	Lambda interface {
 		GetAccountSettings(context.Context, *lambda.GetAccountSettingsInput, ...func(*lambda.Options)) (
@@ -74,7 +73,7 @@ type Services struct {
 	}
 }
 
-// ofTheAccount are the assumptions that show in the account, and at the operators' API.
+// ofTheAccount returns the assumptions that are checked in the account and at the operators' API.
 func ofTheAccount() []Assumption {
 	return []Assumption{{
 		ID: "emf-metrics",
@@ -150,7 +149,7 @@ func ofTheAccount() []Assumption {
 	}}
 }
 
-// function is the name of one of the deployment's functions.
+// function returns the deployed name of a function.
 func (a *Account) function(cell, name string) string {
 	if cell == "" {
 		return a.Prefix + "-" + name
@@ -158,7 +157,7 @@ func (a *Account) function(cell, name string) string {
 	return a.Prefix + "-" + cell + "-" + name
 }
 
-// regions are the control plane's and those of the cells.
+// regions returns the regions of the control plane and of the cells.
 func (a *Account) regions() []string {
 	all := []string{a.Region}
 	for _, c := range a.Cells {
@@ -168,13 +167,13 @@ func (a *Account) regions() []string {
 	return slices.Compact(all)
 }
 
-// noAccount is the finding where there is no account to look at.
+// noAccount returns the finding of a check that needs an account if there is none.
 func noAccount() Finding {
 	return unknown("give --prefix and --region (and --cell for each cell), with AWS credentials that may read",
 		"no account was given")
 }
 
-// failed is the finding where a call failed. action is what the call needs.
+// failed returns the finding for a failed call to AWS. action is the IAM action that the call needs.
 func failed(err error, action string) Finding {
 	var api smithy.APIError
 	if errors.As(err, &api) {
@@ -188,7 +187,7 @@ func failed(err error, action string) Finding {
 		}
 	}
 	text := err.Error()
-	if api != nil { // without what the SDK says around it
+	if api != nil { // the SDK's text around the service's error is left out
 		text = api.ErrorCode() + ": " + api.ErrorMessage()
 	}
 	text, _, _ = strings.Cut(text, "\n")
