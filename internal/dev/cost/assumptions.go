@@ -41,7 +41,8 @@ const (
 
 // Assumptions. None of them has been measured on AWS.
 const (
-	// billed ms of a decision without a call to a store: Lambda bills whole milliseconds, and processor time is far below
+	// billed ms of a decision without a call to a store: Lambda bills whole milliseconds, and processor time is far
+	// below
 	localMs  = 1
 	dynamoMs = 7 // additional billed ms with a call to DynamoDB; AWS says "single-digit milliseconds"
 	redisMs  = 2 // additional billed ms with a call to ElastiCache
@@ -49,7 +50,8 @@ const (
 	// concurrent requests has a Poisson distribution if requests arrive at random.
 	burst = 3
 
-	// decisions per second of a shard of the cache; a script takes 9 µs (figure redis_3_limits), plus the network's work
+	// decisions per second of a shard of the cache; a script takes 9 µs (figure redis_3_limits), plus the network's
+	// work
 	callsPerShard  = 50_000
 	callBytes      = 1024 // sent and received for a decision in the cache, TLS included
 	otherZone      = 2    // of 3 calls, how many go to a node in another zone, if there are three zones
@@ -114,8 +116,8 @@ type AlarmMetrics struct {
 // Alarms returns the metrics of the alarms that the deployment creates and package grants does not list. For each cell:
 // limiter errors, limiter p99, stale configuration, backstop share (2), over-admission, errors with saturation of the
 // backend (2), throttles of the authorizer, kept messages and dead letters. For a full cell: the failover time, and 3
-// for the saturation of each shard (errors, and both nodes). For the control plane: the iterator age of three functions,
-// kept, failed and undelivered messages. The alarm on a silent iterator looks at the metric of its age.
+// for the saturation of each shard (errors, and both nodes). For the control plane: the iterator age of three
+// functions, kept, failed and undelivered messages. The alarm on a silent iterator looks at the metric of its age.
 func Alarms() AlarmMetrics { return AlarmMetrics{Cell: 11, Full: 2, Shard: 3, Control: 6} }
 
 // alarmMetrics counts the metrics that alarms look at. shards is the number of shards in the cache of each full cell.
@@ -138,8 +140,8 @@ func alarmMetrics(w *Workload, shards int64) int64 {
 	return perCell*w.Cells + once
 }
 
-// metrics counts the metrics that are written. CloudWatch bills a metric only for the hours in which it is written, so a
-// metric counts by the share of those hours. Only functions that are called write metrics: the ones that they always
+// metrics counts the metrics that are written. CloudWatch bills a metric only for the hours in which it is written, so
+// a metric counts by the share of those hours. Only functions that are called write metrics: the ones that they always
 // write, and the ones of ordinary requests. Metrics of errors are assumed to be rare, and changes to come in different
 // hours. A value that is only in a line of the log is not a metric.
 func metrics(w *Workload, u *Usage) *big.Rat {

@@ -244,7 +244,8 @@ func (b *Bill) fullCell() {
 		"%d shards in each cell, each a primary and a replica: %s; %s calls/s a shard at peak",
 		u.Shards, b.explainCalls("calls"), grouped(callsPerShard))
 	b.add("Network", "between zones", "transfer.zones", over(product(b.month(u.calls), num(callBytes*otherZone)),
-		num(zones<<30)), "%d bytes a call, %d of %d to another zone; billed at the function's side", callBytes, otherZone, zones)
+		num(zones<<30)), "%d bytes a call, %d of %d to another zone; billed at the function's side", callBytes,
+		otherZone, zones)
 	b.add("Network", "interface endpoints", "vpc.endpoint.hours", num(endpoints*endpointZones*hours*w.Cells),
 		"%d in each cell, in %d zones; DynamoDB by a gateway endpoint, which is free", endpoints, endpointZones)
 	gateways := num(w.NAT * hours * w.Cells)
@@ -253,8 +254,8 @@ func (b *Bill) fullCell() {
 	b.vpcData()
 }
 
-// vpcData adds the lines of data through interface endpoints and NAT gateways, which are billed in every zone. Log lines
-// do not pass them: Lambda sends those through its own network.
+// vpcData adds the lines of data through interface endpoints and NAT gateways, which are billed in every zone. Log
+// lines do not pass them: Lambda sends those through its own network.
 func (b *Bill) vpcData() {
 	w, u := &b.Workload, b.Usage
 	gigabytes := func(calls *big.Rat, bytes int64) *big.Rat {

@@ -1,13 +1,13 @@
 // Package cost calculates what a deployment of Sluice costs in a month, line by line, from AWS's list prices and from
 // measurements of Sluice.
 //
-// It does no I/O: it makes a [Bill] from a [Workload] and [Prices]. The prices are in prices.yaml, and a file can replace
-// some of them; see [ReadPrices]. Amounts are exact: quantities are fractions, each line is rounded half up to a
-// millionth of a dollar, and the total is a sum of integers.
+// It does no I/O: it makes a [Bill] from a [Workload] and [Prices]. The prices are in prices.yaml, and a file can
+// replace some of them; see [ReadPrices]. Amounts are exact: quantities are fractions, each line is rounded half up to
+// a millionth of a dollar, and the total is a sum of integers.
 //
 // Memory sizes, schedules and alarms come from package grants, with which functions are deployed; metrics come from
-// package telemetry, with which functions write them. All other assumptions are in assumptions.go, each with its source,
-// and are printed with the bill.
+// package telemetry, with which functions write them. All other assumptions are in assumptions.go, each with its
+// source, and are printed with the bill.
 package cost
 
 import (
@@ -19,8 +19,8 @@ import (
 // Micros is an amount of money in millionths of a US dollar.
 type Micros int64
 
-// String returns the amount in dollars with two digits after the point and commas between thousands, rounded half up. An
-// amount above 0 that would be shown as 0.00 is shown as <0.01.
+// String returns the amount in dollars with two digits after the point and commas between thousands, rounded half up.
+// An amount above 0 that would be shown as 0.00 is shown as <0.01.
 func (m Micros) String() string {
 	if m > 0 && m < 5_000 {
 		return "<0.01"

@@ -84,8 +84,8 @@ func knownPrices() []string {
 	}
 }
 
-// laterPrices returns those of knownPrices that price files of earlier releases do not have. A region need not have them:
-// New returns an error if a bill needs a missing one.
+// laterPrices returns those of knownPrices that price files of earlier releases do not have. A region need not have
+// them: New returns an error if a bill needs a missing one.
 func laterPrices() []string { return []string{"vpc.endpoint.data", "vpc.nat.data", "vpc.ipv4.hours"} }
 
 // retiredPrices returns ids of prices that price files of earlier releases may have and no line of a bill uses.

@@ -83,11 +83,11 @@ func (b *Bill) Notes(now time.Time) []string {
 	notes = append(notes, fmt.Sprintf("The authorizer is billed %s ms for each request (%s). At peak there are %d "+
 		"environments in each cell.", decimal(u.MeanMs, 2), how,
 		u.Environments))
-	notes = append(notes, "All tenants send equally many requests, spread evenly over the environments. Leases save more "+
-		"calls if a few tenants send most requests, or if Lambda prefers some environments.")
+	notes = append(notes, "All tenants send equally many requests, spread evenly over the environments. Leases save "+
+		"more calls if a few tenants send most requests, or if Lambda prefers some environments.")
 	if u.denied.Sign() > 0 {
-		notes = append(notes, "API Gateway does not bill requests that an authorizer denies. Without Sluice they would be "+
-			"billed, and reach the backend.")
+		notes = append(notes, "API Gateway does not bill requests that an authorizer denies. Without Sluice they "+
+			"would be billed, and reach the backend.")
 	}
 	requests := b.month(u.perCell)
 	if w.PlatformLogs {
@@ -111,7 +111,8 @@ func (b *Bill) quotas() (notes []string) {
 		notes = append(notes, "Exceeds a default quota: API Gateway admits 10,000 requests/s in a region and account.")
 	}
 	if u.Environments*w.Cells > 1000 {
-		notes = append(notes, "Exceeds a default quota: Lambda runs 1,000 environments at once in a region and account.")
+		notes = append(notes, "Exceeds a default quota: Lambda runs 1,000 environments at once in a region and "+
+			"account.")
 	}
 	if w.Profile == Small && over(product(u.calls, w.Peak), num(w.Tenants)).Cmp(num(1000)) > 0 {
 		notes = append(notes, "Exceeds a limit: DynamoDB accepts 1,000 write units/s for one item, and a tenant needs "+
@@ -132,8 +133,8 @@ func (b *Bill) Title() string {
 // textWidth is the most characters in a line of WriteText, unless one word is longer.
 const textWidth = 120
 
-// WriteText writes the bill as a table, and the comparison below it if c is not nil. It calculates the ages of prices as
-// of now.
+// WriteText writes the bill as a table, and the comparison below it if c is not nil. It calculates the ages of prices
+// as of now.
 func (b *Bill) WriteText(out io.Writer, c *Comparison, now time.Time) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s\n\n", b.Title())
@@ -285,7 +286,8 @@ func (b *Bill) WriteJSON(out io.Writer, c *Comparison, now time.Time) error {
 	oldest, newest := b.PricesOf()
 	r := report{
 		Title: b.Title(), Region: w.Region, RPS: plainDecimal(w.RPS.FloatString(6)),
-		PricesOf: oldest.Format(time.DateOnly), PricesTo: newest.Format(time.DateOnly), OldestDays: daysOld(oldest, now),
+		PricesOf: oldest.Format(time.DateOnly), PricesTo: newest.Format(time.DateOnly), OldestDays: daysOld(oldest,
+			now),
 		Tenants: w.Tenants, Cells: w.Cells, Profile: w.Profile, API: w.API, Environments: u.Environments,
 		MeanMs: plainDecimal(u.MeanMs.FloatString(3)), Total: b.Total, Anyway: b.Anyway, Notes: b.Notes(now),
 		Published: c,

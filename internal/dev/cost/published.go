@@ -11,8 +11,8 @@ const (
 	PublishedTenants = 10_000
 )
 
-// Published is a line of a comparison with the bill in a published design review of rate limiting at gateway scale. That
-// bill is for one cell and a month at 1,000,000 requests per second.
+// Published is a line of a comparison with the bill in a published design review of rate limiting at gateway scale.
+// That bill is for one cell and a month at 1,000,000 requests per second.
 type Published struct {
 	Line    string `json:"line"`
 	Low     Micros `json:"printedLowUsd"` // the amount as printed; a range if it differs from High
@@ -78,8 +78,8 @@ func (b *Bill) Compare() (*Comparison, error) {
 				"many, most of them at the price of the last step", decimal(dayRequests, 0), daysOfMonth)},
 		{"CloudFront and WAF", 130_000 * dollar, 130_000 * dollar,
 			micros(sum(product(month, cloudFrontUSD), priced("waf.requests", month))), ours("WAF"),
-			"the printed amount is for about a day (1.00 and 0.60 per million; without the fee for the ACL); ours has " +
-				"no CloudFront, and WAF only with --waf"},
+			"the printed amount is for about a day (1.00 and 0.60 per million; without the fee for the ACL); ours " +
+				"has no CloudFront, and WAF only with --waf"},
 		{"ElastiCache", 14_000 * dollar, 20_000 * dollar,
 			micros(priced(nodePrice+publishedNode, num(publishedNodes*hours))), ours("ElastiCache"),
 			fmt.Sprintf("the printed amount is for a month of %d nodes and 8 operations per decision; ours has one "+
@@ -89,15 +89,15 @@ func (b *Bill) Compare() (*Comparison, error) {
 			fmt.Sprintf("the printed amount is for %d TB: 1.9 KB for each request of a day, billed once; ours is for "+
 				"%d bytes per call, and for interface endpoints", publishedDayTB, callBytes)},
 		{"metrics (EMF)", 2_000 * dollar, 12_000 * dollar, 12_000 * dollar, ours("CloudWatch"),
-			"ours is for a line per second and environment, metrics without tenants, and alarms; the printed amount is " +
-				"taken to be for a month"},
+			"ours is for a line per second and environment, metrics without tenants, and alarms; the printed amount " +
+				"is taken to be for a month"},
 		{"DynamoDB, configuration", 50 * dollar, 500 * dollar, 500 * dollar, ours("DynamoDB"),
 			"in ours, each environment reads each tenant's documents and polls every second; the printed amount is " +
 				"taken to be for a month"},
 		{"Envoy, or the authorizer", publishedEnvoyL * dollar, publishedEnvoyH * dollar, publishedEnvoyH * dollar,
 			ours("Lambda"),
-			"the printed amount is for servers, which are paid by the hour; ours is for a Lambda call per request, at " +
-				"0.20 per million, and its duration"},
+			"the printed amount is for servers, which are paid by the hour; ours is for a Lambda call per request, " +
+				"at 0.20 per million, and its duration"},
 	}}
 	for _, l := range c.Lines {
 		c.Low, c.High, c.Monthly = c.Low+l.Low, c.High+l.High, c.Monthly+l.Monthly

@@ -22,8 +22,8 @@ const maxSteps = 20
 type PriceError = configfile.Error
 
 // ReadPrices reads a price file, and returns a copy of base in which the file's prices replace others. If base is nil,
-// the file must have every price. If the file adds a region, it must have every price for it. Unknown keys are problems.
-// The error is a *PriceError.
+// the file must have every price. If the file adds a region, it must have every price for it. Unknown keys are
+// problems. The error is a *PriceError.
 func ReadPrices(base *Prices, name string, data []byte) (*Prices, error) {
 	r := &reader{whole: base == nil, next: &Prices{prices: map[string]*price{}}}
 	if base != nil {

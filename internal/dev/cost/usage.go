@@ -57,7 +57,8 @@ func usage(w *Workload) *Usage {
 	u.beats = least(over(num(u.Environments), beatEvery), u.perCell)
 
 	u.MeanMs = most
-	if w.Duration == 0 { // a poll of the config table runs in parallel with a call to the store, and takes as long or longer
+	// a poll of the config table runs in parallel with a call to the store, and takes as long or longer
+	if w.Duration == 0 {
 		u.MeanMs = sum(num(localMs), product(u.CallShare, num(storeMs)))
 		if u.perCell.Sign() > 0 {
 			longer := minus(num(localMs+dynamoMs), u.MeanMs)
@@ -84,8 +85,8 @@ func (u *Usage) asking(seconds int64) *big.Rat {
 	return least(over(num(u.Environments), num(seconds)), u.perCell)
 }
 
-// environments returns how many environments a load needs. load is the mean number of concurrent requests; the result is
-// burst standard deviations of a Poisson distribution above that mean.
+// environments returns how many environments a load needs. load is the mean number of concurrent requests; the result
+// is burst standard deviations of a Poisson distribution above that mean.
 func environments(load *big.Rat) int64 {
 	if load.Sign() == 0 {
 		return 0
@@ -93,8 +94,8 @@ func environments(load *big.Rat) int64 {
 	return up(sum(load, product(num(burst), root(load)))).Int64()
 }
 
-// storeCalls returns Usage.calls and Usage.quotas. It assumes that the requests of each tenant are spread evenly over the
-// environments: then leases save least.
+// storeCalls returns Usage.calls and Usage.quotas. It assumes that the requests of each tenant are spread evenly over
+// the environments: then leases save least.
 func storeCalls(w *Workload, u *Usage) (rates, quotas *big.Rat) {
 	exact := product(u.admitted, exactUnits)
 	if w.Profile == Full {

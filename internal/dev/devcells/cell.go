@@ -38,8 +38,8 @@ type Cell struct {
 
 var _ authorizer.Source = (*cellconfig.Reader)(nil)
 
-// AddCell makes a cell, copies the control tables to it, and sends it every change from then on. Its reader sees a change
-// as soon as the change is applied, before its next poll.
+// AddCell makes a cell, copies the control tables to it, and sends it every change from then on. Its reader sees a
+// change as soon as the change is applied, before its next poll.
 func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	table, err := memtable.New(0)
 	if err != nil {

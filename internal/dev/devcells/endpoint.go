@@ -43,8 +43,8 @@ func FindEndpoint(folder string) (Endpoint, error) {
 	return e, nil
 }
 
-// AnswersAt writes the URL at which Operate is served, and the file of its token, to the folder, where FindEndpoint reads
-// them. Close removes them. It writes nothing to a temporary folder.
+// AnswersAt writes the URL at which Operate is served, and the file of its token, to the folder, where FindEndpoint
+// reads them. Close removes them. It writes nothing to a temporary folder.
 func (p *Plane) AnswersAt(url, tokenFile string) error {
 	if p.temporary {
 		return nil

@@ -42,10 +42,11 @@ type version struct {
 // ApplyFiles writes the entries of plans files to the control tables, and returns how many items it changed. name names
 // the files in messages.
 //
-// An item is written only if the files' entry for it differs from the entry that was applied last, by this process or an
-// earlier one. An operator's change therefore stays until the entry changes, and items that the files never named are
-// left alone. If an entry was removed from the files, its item is deleted; a key is revoked. All changes are checked
-// together before anything is written: if there is a problem, nothing is written and the error is a *plan.Error.
+// An item is written only if the files' entry for it differs from the entry that was applied last, by this process or
+// an earlier one. An operator's change therefore stays until the entry changes, and items that the files never named
+// are left alone. If an entry was removed from the files, its item is deleted; a key is revoked. All changes are
+// checked together before anything is written: if there is a problem, nothing is written and the error is a
+// *plan.Error.
 func (p *Plane) ApplyFiles(ctx context.Context, name string, sources []plan.Source) (int, error) {
 	documents, err := plan.Split(p.c.Now(), sources...)
 	if err != nil {
@@ -183,8 +184,8 @@ func reason(name string) string {
 	return text
 }
 
-// changes returns the entries of the documents that differ from those applied last, and the entries of all documents. The
-// order is such that no change names an item that a later change creates.
+// changes returns the entries of the documents that differ from those applied last, and the entries of all documents.
+// The order is such that no change names an item that a later change creates.
 func (p *Plane) changes(
 	ctx context.Context, documents []plan.Document,
 ) (changes []admin.Change, revokes []control.Change, now map[place]version, err error) {

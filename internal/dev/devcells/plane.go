@@ -1,5 +1,5 @@
-// Package devcells runs the control plane and its cells in one process, for `sluice dev`. It connects the same parts that
-// are deployed: control tables (in a file), publisher, appliers, archiver and operators' calls.
+// Package devcells runs the control plane and its cells in one process, for `sluice dev`. It connects the same parts
+// that are deployed: control tables (in a file), publisher, appliers, archiver and operators' calls.
 //
 // A folder holds everything that is kept after the process ends:
 //
@@ -147,8 +147,8 @@ func (p *Plane) open() (err error) {
 	}
 	if p.temporary {
 		p.tables.Unsynced()
-		// The name of the open file is removed, so that a killed process leaves no file. On systems where that fails, Close
-		// removes the file.
+		// The name of the open file is removed, so that a killed process leaves no file. On systems where that fails,
+		// Close removes the file.
 		_ = p.remove()
 	}
 	if err := p.answersNowhere(); err != nil {
@@ -254,8 +254,8 @@ func (p *Plane) service(cells map[string]admin.CellTable) (*admin.Service, error
 	})
 }
 
-// Operate returns the handler of operators' calls (package admin). It expects paths without the prefix that it is mounted
-// at. It does not check who calls: see call.RequireToken.
+// Operate returns the handler of operators' calls (package admin). It expects paths without the prefix that it is
+// mounted at. It does not check who calls: see call.RequireToken.
 func (p *Plane) Operate() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		(*p.operate.Load()).ServeHTTP(w, r)

@@ -23,8 +23,8 @@ const (
 // canaryActor is the actor of the canary's changes in the audit trail.
 const canaryActor = "function:canary"
 
-// Checked is the last result of the canary and of the reconcile function for a cell. A time is zero if there is no result
-// yet.
+// Checked is the last result of the canary and of the reconcile function for a cell. A time is zero if there is no
+// result yet.
 type Checked struct {
 	CanaryAt time.Time     // when its change was written
 	Applied  time.Duration // until the cell's table had the change; 0 if it does not have it, or if Missed

@@ -29,8 +29,8 @@ func (p *Plane) poke() {
 	}
 }
 
-// Join asks the balancer to let the named cells serve, unless the tables already have cells. It returns the names of the
-// cells that should run.
+// Join asks the balancer to let the named cells serve, unless the tables already have cells. It returns the names of
+// the cells that should run.
 func (p *Plane) Join(ctx context.Context, names []string) ([]string, error) {
 	running, err := p.wanted(ctx)
 	if err != nil || len(running) > 0 {
@@ -80,8 +80,8 @@ func (p *Plane) Shares(ctx context.Context) (*admin.CellsResponse, error) {
 	return service.Cells(ctx, FileActor, &admin.CellsRequest{})
 }
 
-// Balance changes the shares as operators ask, until ctx ends. It calls each with the names of the cells that should run
-// whenever they may have changed.
+// Balance changes the shares as operators ask, until ctx ends. It calls each with the names of the cells that should
+// run whenever they may have changed.
 func (p *Plane) Balance(ctx context.Context, each func(names []string)) {
 	for {
 		wait := lookEvery

@@ -82,20 +82,23 @@ func ofTheAccount() []Assumption {
 		Code: []string{"infra/function.go", "infra/config/config.go"},
 		Worse: "With the log format JSON all metrics are gone. So it is not the default (`platformLogs: true`), and " +
 			"the alarms on silence ring within three quarters of an hour.",
-		How: "The balancer's log format, and whether CloudWatch has its `active_cell_count` of the last hour, which is " +
+		How: "The balancer's log format, and whether CloudWatch has its `active_cell_count` of the last hour, which " +
+			"is " +
 			"told every minute.",
 		Do: "see whether the balancer runs (docs/runbooks/active_cell_count.md); if it does and the log format is " +
 			"JSON, set `platformLogs: true` in the deployment file and deploy",
 		check: emfMetrics,
 	}, {
 		ID: "leading-keys",
-		Says: "`dynamodb:LeadingKeys` with `ForAllValues:StringLike` and `Null: false` lets a role write the keys that " +
+		Says: "`dynamodb:LeadingKeys` with `ForAllValues:StringLike` and `Null: false` lets a role write the keys " +
+			"that " +
 			"it names, and no others.",
 		Code: []string{"infra/policy.go", "internal/aws/grants/grants.go"},
 		Worse: "The condition does not bind: a function that was taken over can write any item of the cells table. " +
 			"Each item's hash and the audit trail show it afterwards.",
 		How: "IAM's simulator is asked whether the balancer's role may put `@shares`, which it has to, and a cell's " +
-			"name, which it must not. That DynamoDB names the key shows in `shares-acknowledged`: without it no share " +
+			"name, which it must not. That DynamoDB names the key shows in `shares-acknowledged`: without it no " +
+			"share " +
 			"could be written.",
 		Do: "treat each function's role as one that may write the whole cells table, and report it as an issue " +
 			"of Sluice",
@@ -114,7 +117,8 @@ func ofTheAccount() []Assumption {
 		check: alarmTopics,
 	}, {
 		ID: "stream-age",
-		Says: "Lambda tells `IteratorAge` of the functions that read streams, by `FunctionName`, whenever a change of " +
+		Says: "Lambda tells `IteratorAge` of the functions that read streams, by `FunctionName`, whenever a change " +
+			"of " +
 			"the canary comes by.",
 		Code: []string{"infra/alarm/alarm.go"},
 		Worse: "It is told of busy streams alone, or not at all. The alarm on it takes missing data for bad, so that " +
@@ -182,7 +186,8 @@ func failed(err error, action string) Finding {
 			strings.Contains(code, "NotAuthorized"):
 			return unknown("allow "+action+" to who runs this", "%s is not permitted", action)
 		case notThere(err):
-			return unknown("see that --prefix, --region and --cell are those of the deployment, and that it is deployed",
+			return unknown("see that --prefix, --region and --cell are those of the deployment, and that it is "+
+				"deployed",
 				"%s: it is not there", action)
 		}
 	}

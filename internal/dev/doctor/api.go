@@ -44,7 +44,8 @@ func ofTheAPI() []Assumption {
 		check: denialHeaders,
 	}, {
 		ID: "denial-body",
-		Says: "A gateway response's template puts `$context.authorizer.problemMembers` into the body as it is, without " +
+		Says: "A gateway response's template puts `$context.authorizer.problemMembers` into the body as it is, " +
+			"without " +
 			"escapes.",
 		Code: []string{attachREST, "internal/dev/gateway/stage/builtin/rest.yaml", mappings},
 		Worse: "The body cannot be read as JSON. The status and the headers say what a client needs; the problem's " +
@@ -77,7 +78,8 @@ func ofTheAPI() []Assumption {
 		Says: "A call that API Gateway itself denies (ACCESS_DENIED by a resource policy, say) gets a body that says " +
 			"so, though the authorizer gave none.",
 		Code: []string{attachREST, "internal/dev/gateway/stage/builtin/rest.yaml"},
-		Worse: "The body is no JSON: API Gateway's `message`, and behind it the name of a variable. The status is 429 " +
+		Worse: "The body is no JSON: API Gateway's `message`, and behind it the name of a variable. The status is " +
+			"429 " +
 			"in any case, since an API has one for ACCESS_DENIED, whoever denies. Such an answer has no `Retry-After`.",
 		How: "Only seen where the API denies `doctor` by a policy of its own: run it from an address that the policy " +
 			"denies.",
@@ -228,8 +230,8 @@ func cacheOff(_ context.Context, t *Target) Finding {
 		"the answers do not tell what is left, or the limits refill between two calls")
 }
 
-// compare compares two consecutive answers. same says what is equal and should differ, which shows that the first answer
-// was cached; differs says what differs. Both are "" if nothing can be concluded.
+// compare compares two consecutive answers. same says what is equal and should differ, which shows that the first
+// answer was cached; differs says what differs. Both are "" if nothing can be concluded.
 func compare(before, after *Answer) (same, differs string) {
 	p, refused := before.problem()
 	q, again := after.problem()
@@ -250,8 +252,8 @@ func compare(before, after *Answer) (same, differs string) {
 	return "", ""
 }
 
-// slow reports whether some limit of an answer refills by less than one unit in the time d. Then its remaining units must
-// change with every call.
+// slow reports whether some limit of an answer refills by less than one unit in the time d. Then its remaining units
+// must change with every call.
 func slow(a *Answer, d time.Duration) bool {
 	list, err := httpsfv.UnmarshalList(a.Header.Values("RateLimit-Policy"))
 	if err != nil {

@@ -37,9 +37,9 @@ type Answer struct {
 // maxBodyBytes is the most that is read of an answer's body.
 const maxBodyBytes = 64 << 10
 
-// Call makes one GET without a credential, which counts against the API's ipLimits. Then it makes up to charge GETs with
-// the key, which are charged to the key's tenant, until two of them are denied: the second denial shows whether the first
-// was cached.
+// Call makes one GET without a credential, which counts against the API's ipLimits. Then it makes up to charge GETs
+// with the key, which are charged to the key's tenant, until two of them are denied: the second denial shows whether
+// the first was cached.
 func Call(ctx context.Context, client *http.Client, to *url.URL, key string, charge int) *Calls {
 	c := &Calls{Socket: to.Scheme == "ws" || to.Scheme == "wss", HasKey: key != "", Charge: charge}
 	if c.Anonymous, c.Err = Get(ctx, client, to, ""); c.Err != nil || key == "" {

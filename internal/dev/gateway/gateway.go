@@ -19,14 +19,15 @@ import (
 
 // Config sets up a [Gateway].
 type Config struct {
-	Authorizer   *authorizer.Authorizer // required
-	Upstream     *url.URL               // nil selects the echo
-	TrustedHops  int                    // as for the authorizer; above 0, the upstream gets the client's X-Forwarded-For
-	Recorder     *livepage.Recorder     // nil records nothing
-	LivePage     http.Handler           // gets requests below /_sluice/, with that prefix removed; nil: no live page
-	Audience     front.Audience         // who may see the live page; default Loopback
-	MaxBodyBytes int64                  // of a request; 0 selects front.DefaultMaxBodyBytes, below 0 there is no bound
-	Log          *slog.Logger           // default slog.Default()
+	Authorizer *authorizer.Authorizer // required
+	Upstream   *url.URL               // nil selects the echo
+	// as for the authorizer; above 0, the upstream gets the client's X-Forwarded-For
+	TrustedHops  int
+	Recorder     *livepage.Recorder // nil records nothing
+	LivePage     http.Handler       // gets requests below /_sluice/, with that prefix removed; nil: no live page
+	Audience     front.Audience     // who may see the live page; default Loopback
+	MaxBodyBytes int64              // of a request; 0 selects front.DefaultMaxBodyBytes, below 0 there is no bound
+	Log          *slog.Logger       // default slog.Default()
 }
 
 // Gateway is the http.Handler of the local gateway. It is safe for concurrent use. Make it with [New].

@@ -19,18 +19,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 )
 
-// connections is how many idle connections stay open. With the SDK's default of 10, a gateway under load would open a new
-// connection for most calls.
+// connections is how many idle connections stay open. With the SDK's default of 10, a gateway under load would open a
+// new connection for most calls.
 const connections = 1000
 
 // Client calls the functions of one account and region. It is safe for concurrent use. Make it with [New].
 type Client struct{ api *lambda.Client }
 
-// New makes a client with the region, the endpoint and the credentials of the configuration. If the configuration has an
-// HTTP client that is not the SDK's, that client is used unchanged.
+// New makes a client with the region, the endpoint and the credentials of the configuration. If the configuration has
+// an HTTP client that is not the SDK's, that client is used unchanged.
 //
-// The retries of the configuration are not used: a call without an answer may have run, and an authorizer that runs twice
-// charges twice. API Gateway does not repeat calls, either.
+// The retries of the configuration are not used: a call without an answer may have run, and an authorizer that runs
+// twice charges twice. API Gateway does not repeat calls, either.
 func New(config aws.Config) *Client {
 	shared, ok := config.HTTPClient.(*awshttp.BuildableClient)
 	if config.HTTPClient == nil {
@@ -89,8 +89,8 @@ func traced(id string) func(*lambda.Options) {
 	}
 }
 
-// kinds maps the types of errors that Lambda itself reports to their kinds. Only the type distinguishes them from errors
-// that a function reports.
+// kinds maps the types of errors that Lambda itself reports to their kinds. Only the type distinguishes them from
+// errors that a function reports.
 var kinds = map[string]lambdahost.Kind{
 	lambdahost.TypeTimeout:      lambdahost.TimedOut,
 	lambdahost.TypeExit:         lambdahost.Exited,

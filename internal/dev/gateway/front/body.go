@@ -85,7 +85,8 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer. The server's Close reads the rest of a body if it is short, so it needs the deadline, too.
+// Close implements io.Closer. The server's Close reads the rest of a body if it is short, so it needs the deadline,
+// too.
 func (b *timedBody) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

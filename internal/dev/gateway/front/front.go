@@ -145,9 +145,9 @@ func Bounded(s string) string {
 }
 
 // NewServer returns a server for h that slow clients cannot hold up. bodyTimeout is how long the server waits for the
-// body of a request; each KiB that arrives adds a second, up to bodyTimeout. 0 selects DefaultBodyTimeout; below 0 there
-// is no bound. After that time, reading the body fails with ErrSlowBody, and the connection is closed after the answer.
-// There is no bound for an answer, for an upstream that accepts a body slowly, and for an upgraded connection.
+// body of a request; each KiB that arrives adds a second, up to bodyTimeout. 0 selects DefaultBodyTimeout; below 0
+// there is no bound. After that time, reading the body fails with ErrSlowBody, and the connection is closed after the
+// answer. There is no bound for an answer, for an upstream that accepts a body slowly, and for an upgraded connection.
 func NewServer(h http.Handler, bodyTimeout time.Duration, log *slog.Logger) *http.Server {
 	if bodyTimeout >= 0 {
 		h = limitWaiting(h, cmp.Or(bodyTimeout, DefaultBodyTimeout))

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 
-// reservedPrefix begins the paths that the gateway answers itself: no limit applies to them, and no such request reaches
-// the upstream.
+// reservedPrefix begins the paths that the gateway answers itself: no limit applies to them, and no such request
+// reaches the upstream.
 const reservedPrefix = "/_sluice/"
 
 // Audience says who may see the live page. It shows tenants' names and what they use.

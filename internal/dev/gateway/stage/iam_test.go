@@ -24,7 +24,8 @@ import (
 const operators = `{kind: REST, stage: v1, region: eu-west-1, routes: [
 	{route: "POST /{proxy+}", authorization: AWS_IAM, integration: {type: AWS_PROXY, function: backend}},
 	{route: "GET /{proxy+}", authorization: AWS_IAM, integration: {type: AWS_PROXY, function: backend}},
-	{route: "PUT /echo", authorization: AWS_IAM, integration: {type: ECHO, requestParameters: {integration.request.header.X-Actor: context.identity.userArn}}},
+	{route: "PUT /echo", authorization: AWS_IAM, integration: {type: ECHO,
+	  requestParameters: {integration.request.header.X-Actor: context.identity.userArn}}},
 	{route: "GET /open", integration: {type: AWS_PROXY, function: backend}}],
 	gatewayResponses: {INVALID_SIGNATURE: {responseParameters: {gatewayresponse.header.X-Why: "'signature'"}}}}`
 
@@ -259,10 +260,11 @@ func TestNotSigned(t *testing.T) {
 		}), sound, mismatch, 0},
 		{"another query", after(func(r *http.Request) { r.URL.RawQuery = "force=1" }), sound, mismatch, 0},
 		{"another path", after(func(r *http.Request) { r.URL.Path = "/v1/plans/put" }), sound, mismatch, 0},
-		{"another encoding of the path", after(func(r *http.Request) { r.URL.RawPath = "/v1/plans%2Fget" }).with(func(s *signing) {
-			before := s.then
-			s.then = func(r *http.Request) { before(r); r.URL.Path = "/v1/plans/get" }
-		}), sound, mismatch, 0},
+		{"another encoding of the path", after(func(r *http.Request) { r.URL.RawPath = "/v1/plans%2Fget" }).with(
+			func(s *signing) {
+				before := s.then
+				s.then = func(r *http.Request) { before(r); r.URL.Path = "/v1/plans/get" }
+			}), sound, mismatch, 0},
 		{"another method", after(func(r *http.Request) { r.Method = "GET" }), sound, mismatch, 0},
 		{"a signed header that is another", header("X-Amz-Meta",
 			"2").with(func(s *signing) { s.header = []string{"X-Amz-Meta", "1"} }), sound, mismatch, 0},
@@ -432,7 +434,9 @@ func TestCredentialsChecked(t *testing.T) {
 // Guarantees that whoever prints a setting prints no secret.
 func TestCredentialPrinted(t *testing.T) {
 	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
-		if got := fmt.Sprintf(format, stage.Config{Credentials: map[string]stage.Credential{opsKey: ops}}); strings.Contains(got, "s3cr3t") || strings.Contains(got, "t0ken") {
+		if got := fmt.Sprintf(format,
+			stage.Config{Credentials: map[string]stage.Credential{opsKey: ops}}); strings.Contains(got, "s3cr3t") ||
+			strings.Contains(got, "t0ken") {
 			t.Errorf("%s: %s", format, got)
 		}
 	}

@@ -190,8 +190,8 @@ func (r *reader) method(d *stage.Description, res *resource) {
 	r.route(d, res, route)
 }
 
-// authorized returns what protects a method or route: the id of an authorizer, or AWS_IAM. If both are "", everybody may
-// call it.
+// authorized returns what protects a method or route: the id of an authorizer, or AWS_IAM. If both are "", everybody
+// may call it.
 func (r *reader) authorized(p *properties) (authorizer, authorization string) {
 	if p.flag("ApiKeyRequired") {
 		p.problem("ApiKeyRequired", "the local gateway has no usage plans")
@@ -285,7 +285,8 @@ func (r *reader) mock(p *properties, g *stage.Integration, responses []*properti
 	templates := p.table("RequestTemplates")
 	for name, t := range templates {
 		if !mockStatus.MatchString(t) {
-			p.problem("RequestTemplates", `%s: the local gateway only knows {"statusCode": N}, such as {"statusCode": 200}`,
+			p.problem("RequestTemplates", `%s: the local gateway only knows {"statusCode": N}, such as `+
+				`{"statusCode": 200}`,
 				name)
 		}
 	}

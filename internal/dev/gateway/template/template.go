@@ -3,15 +3,18 @@
 //
 // It refuses everything that it does not know: a type of resource of API Gateway, a property, a function of the
 // template's language. The problem names the logical id and the property. If such a setting were ignored, the local
-// gateway would answer otherwise than the deployed API. The following is ignored, since it does not change the answer to
-// a call:
+// gateway would answer otherwise than the deployed API. The following is ignored, since it does not change the answer
+// to a call:
 //
-//   - Of the template: Description, Metadata, Outputs, Rules, and Conditions and Mappings that nothing of the API uses. Of a
-//     resource: Metadata, DeletionPolicy, UpdateReplacePolicy.
-//   - Resources of services that stand beside an API: see beside. A usage plan in front of it is refused, and a firewall where it is associated with this very API.
-//   - AWS::ApiGateway::Account, Model and RequestValidator (a method that uses a validator is refused), and domain names.
-//   - Names, descriptions, tags, settings of logs, traces and metrics, rates and bursts of throttling, request models, whether an API is regional or at the edge.
-//   - Of a WebSocket API: every route but $connect and every integration, since the local gateway passes no messages.
+//   - Description, Metadata, Outputs, Rules, and Conditions and Mappings that nothing of the API uses; Metadata,
+//     DeletionPolicy and UpdateReplacePolicy of a resource.
+//   - Resources of other services: see beside. A usage plan for the API is refused, and so is a firewall that is
+//     associated with it.
+//   - AWS::ApiGateway::Account, Model and RequestValidator, and domain names. A method that uses a validator is
+//     refused.
+//   - Names, descriptions, tags, settings of logs, traces and metrics, throttling, request models, and whether an API
+//     is regional or at the edge.
+//   - All routes of a WebSocket API but $connect, and its integrations, since the local gateway passes no messages.
 //
 // It also reports three mistakes that API Gateway only notices when a client calls, or never: a method or gateway
 // response is not part of the deployment that the stage serves; API Gateway may not invoke an authorizer; a mapping
@@ -38,7 +41,8 @@ type Options struct {
 	// Region is the value of AWS::Region. The default is the region in the template's ARNs, or else "us-east-1".
 	// Signatures of callers must be for this region.
 	Region string
-	// Account is the value of AWS::AccountId. The default is the account in the template's ARNs, or else "000000000000".
+	// Account is the value of AWS::AccountId. The default is the account in the template's ARNs, or else
+	// "000000000000".
 	Account string
 	// Targets maps the beginning of the URL of an integration to the URL to call instead, such as
 	// "https://shop.example.com/v1" to "http://127.0.0.1:9000". A beginning ends with a whole segment of the path; the

@@ -96,12 +96,14 @@ func TestSynthesized(t *testing.T) {
 	}
 	if o := route(rest, "OPTIONS /orders"); o.Integration.Type != stage.Mock || o.Integration.StatusCode != "204" ||
 		o.Authorizer != "" ||
-		o.Integration.ResponseParameters["204"]["method.response.header.Access-Control-Allow-Origin"] != "'https://app.example.com'" {
+		o.Integration.ResponseParameters["204"]["method.response.header.Access-Control-Allow-Origin"] !=
+			"'https://app.example.com'" {
 		t.Errorf("%+v", o)
 	}
 	if denied := rest.Responses["ACCESS_DENIED"]; len(rest.Responses) != 6 || denied.StatusCode != "429" ||
 		denied.Parameters["gatewayresponse.header.Retry-After"] != "context.authorizer.retryAfter" ||
-		denied.Templates["application/json"] != `{"message":$context.error.messageString$context.authorizer.problemMembers}` {
+		denied.Templates["application/json"] !=
+			`{"message":$context.error.messageString$context.authorizer.problemMembers}` {
 		t.Errorf("%+v", rest.Responses)
 	}
 
@@ -129,22 +131,33 @@ func TestSynthesized(t *testing.T) {
 
 // small is a template with the functions of its language, of a REST API and of a WebSocket API.
 const small = `{
- "Parameters": {"Where": {"Type": "String", "Default": "shop"}, "Size": {"Type": "AWS::SSM::Parameter::Value<String>", "Default": "/x"}},
+ "Parameters": {"Where": {"Type": "String", "Default": "shop"}, "Size": {"Type": "AWS::SSM::Parameter::Value<String>",
+   "Default": "/x"}},
  "Resources": {
-  "Api": {"Type": "AWS::ApiGateway::RestApi", "Properties": {"Name": {"Ref": "AWS::StackName"}, "ApiKeySourceType": {"Ref": "AWS::NoValue"}}},
-  "A": {"Type": "AWS::ApiGateway::Resource", "Properties": {"RestApiId": {"Ref": "Api"}, "ParentId": {"Fn::GetAtt": "Api.RootResourceId"}, "PathPart": "a"}},
-  "Get": {"Type": "AWS::ApiGateway::Method", "Properties": {"RestApiId": {"Ref": "Api"}, "ResourceId": {"Fn::GetAtt": ["A", "ResourceId"]}, "HttpMethod": "GET",
+  "Api": {"Type": "AWS::ApiGateway::RestApi", "Properties": {"Name": {"Ref": "AWS::StackName"},
+    "ApiKeySourceType": {"Ref": "AWS::NoValue"}}},
+  "A": {"Type": "AWS::ApiGateway::Resource", "Properties": {"RestApiId": {"Ref": "Api"},
+    "ParentId": {"Fn::GetAtt": "Api.RootResourceId"}, "PathPart": "a"}},
+  "Get": {"Type": "AWS::ApiGateway::Method",
+   "Properties": {"RestApiId": {"Ref": "Api"}, "ResourceId": {"Fn::GetAtt": ["A", "ResourceId"]}, "HttpMethod": "GET",
    "AuthorizationType": "CUSTOM", "AuthorizerId": {"Ref": "Auth"},
-   "Integration": {"Type": "HTTP_PROXY", "IntegrationHttpMethod": "ANY", "Uri": {"Fn::Sub": ["https://${Where}.${Top}${!x}/a", {"Top": "example.com"}]}}}},
-  "Auth": {"Type": "AWS::ApiGateway::Authorizer", "Properties": {"RestApiId": {"Ref": "Api"}, "Type": "REQUEST", "AuthorizerResultTtlInSeconds": 0, "AuthorizerUri":
-   {"Fn::Sub": "arn:${AWS::Partition}:apigateway:${AWS::Region}:lambda:path/2015-03-31/functions/${Live}/invocations"}}},
+   "Integration": {"Type": "HTTP_PROXY", "IntegrationHttpMethod": "ANY",
+     "Uri": {"Fn::Sub": ["https://${Where}.${Top}${!x}/a", {"Top": "example.com"}]}}}},
+  "Auth": {"Type": "AWS::ApiGateway::Authorizer", "Properties": {"RestApiId": {"Ref": "Api"}, "Type": "REQUEST",
+    "AuthorizerResultTtlInSeconds": 0, "AuthorizerUri":
+  {"Fn::Sub":
+   "arn:${AWS::Partition}:apigateway:${AWS::Region}:lambda:path/2015-03-31/functions/${Live}/invocations"}}},
   "Function": {"Type": "AWS::Lambda::Function", "Properties": {}},
   "Live": {"Type": "AWS::Lambda::Alias", "Properties": {"Name": "live", "FunctionName": {"Ref": "Function"}}},
-  "May": {"Type": "AWS::Lambda::Permission", "Properties": {"Action": "lambda:InvokeFunction", "FunctionName": {"Ref": "Live"}, "Principal": "apigateway.amazonaws.com",
+  "May": {"Type": "AWS::Lambda::Permission", "Properties": {"Action": "lambda:InvokeFunction",
+    "FunctionName": {"Ref": "Live"}, "Principal": "apigateway.amazonaws.com",
    "SourceArn": {"Fn::Sub": "arn:aws:execute-api:${AWS::Region}:${AWS::AccountId}:${Api}/authorizers/${Auth}"}}},
-  "Denied": {"Type": "AWS::ApiGateway::GatewayResponse", "Properties": {"RestApiId": {"Ref": "Api"}, "ResponseType": "ACCESS_DENIED", "StatusCode": 429}},
-  "Deployment": {"Type": "AWS::ApiGateway::Deployment", "DependsOn": ["Get", "Denied"], "Properties": {"RestApiId": {"Ref": "Api"}}},
-  "Stage": {"Type": "AWS::ApiGateway::Stage", "Properties": {"RestApiId": {"Ref": "Api"}, "DeploymentId": {"Ref": "Deployment"}, "StageName": {"Fn::Join": ["-", ["prod", {"Ref": "AWS::Region"}]]},
+  "Denied": {"Type": "AWS::ApiGateway::GatewayResponse",
+   "Properties": {"RestApiId": {"Ref": "Api"}, "ResponseType": "ACCESS_DENIED", "StatusCode": 429}},
+  "Deployment": {"Type": "AWS::ApiGateway::Deployment",
+   "DependsOn": ["Get", "Denied"], "Properties": {"RestApiId": {"Ref": "Api"}}},
+  "Stage": {"Type": "AWS::ApiGateway::Stage", "Properties": {"RestApiId": {"Ref": "Api"},
+    "DeploymentId": {"Ref": "Deployment"}, "StageName": {"Fn::Join": ["-", ["prod", {"Ref": "AWS::Region"}]]},
    "Variables": {"v": "1"}, "TracingEnabled": true}}
  }
 }`
@@ -214,7 +227,7 @@ func TestRefused(t *testing.T) {
 		{"a condition", `"DependsOn": [`, `"Condition": "Big", "DependsOn": [`,
 			"Resources.Deployment.Condition: not known"},
 		{"a property of the API", `"Name": {"Ref": "AWS::StackName"}`, `"BinaryMediaTypes": ["a/b"]`,
-			"t.json:4:82: Resources.Api.Properties.BinaryMediaTypes: not known to the local gateway"},
+			"t.json:5:82: Resources.Api.Properties.BinaryMediaTypes: not known to the local gateway"},
 		{"a policy of nothing", `"Name": {"Ref": "AWS::StackName"}`, `"Policy": {}`, "Resources.Api.Properties.Policy"},
 		{"a policy that allows", named, policyOf(denying, "Deny", "Allow"),
 			"Policy.Statement[0].Effect: the local gateway knows only Deny"},
@@ -280,9 +293,11 @@ func TestRefused(t *testing.T) {
 			"IntegrationResponses[0].SelectionPattern: not known"},
 		{"a MOCK with a program", `"Type": "HTTP_PROXY", "IntegrationHttpMethod": "ANY"`,
 			`"Type": "MOCK", "RequestTemplates": {"application/json": "#set($a = 1)"}, "IntegrationResponses": ` +
-				`[{"StatusCode": "200"}]`, "Integration.RequestTemplates: application/json: the local gateway only knows"},
+				`[{"StatusCode": "200"}]`, "Integration.RequestTemplates: application/json: the local gateway only " +
+				"knows"},
 		{"no permission", `"AWS::Lambda::Permission"`, `"AWS::Lambda::Url"`,
-			`Resources.Auth.Properties.AuthorizerUri: no AWS::Lambda::Permission allows API Gateway to invoke "Function" ` +
+			`Resources.Auth.Properties.AuthorizerUri: no AWS::Lambda::Permission allows API Gateway to invoke ` +
+				`"Function" ` +
 				`for this authorizer`},
 		{"a permission for another", `/authorizers/${Auth}`, `/authorizers/other`, "no AWS::Lambda::Permission"},
 		{"a permission for routes", `${Api}/authorizers/${Auth}`, `${Api}/*/GET/a`, "no AWS::Lambda::Permission"},
@@ -319,7 +334,8 @@ func TestRefused(t *testing.T) {
 			`Resources.Get.Properties.RestApiId: "Fn::ImportValue" is not known to the local gateway`},
 		{"a gateway response without an API", `"RestApiId": {"Ref": "Api"}, "ResponseType"`, `"ResponseType"`,
 			"Resources.Denied.Properties.RestApiId: missing"},
-		{"no API", `"AWS::ApiGateway::RestApi"`, `"AWS::ApiGateway::Account"`, "Resources: the template has no API, neither"},
+		{"no API", `"AWS::ApiGateway::RestApi"`, `"AWS::ApiGateway::Account"`,
+			"Resources: the template has no API, neither"},
 	} {
 		if strings.Count(good, c.old) == 0 {
 			t.Errorf("%s: the template has no %s", c.name, c.old)
@@ -365,7 +381,8 @@ func TestRefused(t *testing.T) {
 		}
 		refused(t, c.name, strings.ReplaceAll(all, c.old, c.broken), c.o, c.want)
 	}
-	refused(t, "an API that is not there", all, template.Options{API: "Api"}, `the template has no API "Api"; its APIs are `)
+	refused(t, "an API that is not there", all, template.Options{API: "Api"},
+		`the template has no API "Api"; its APIs are `)
 	refused(t, "a stage that is not there", good, template.Options{Stage: "test"},
 		`the API has no stage "test"; its stages are prod-us-east-1`)
 	refused(t, "too much", good+strings.Repeat(" ", 1<<20), template.Options{}, "want at most 1048576")
@@ -376,7 +393,8 @@ func TestRefused(t *testing.T) {
 	}
 	refused(t, "too many steps", strings.Replace(strings.Replace(good, `"Resources": {`, `"Resources": {`+aliases, 1),
 		`${Live}/inv`, `${L6}/inv`, 1), template.Options{}, "needs more than 100000 steps")
-	refused(t, "too deep", strings.Repeat(`{"a":`, 100), template.Options{}, "more than 64 values are inside each other")
+	refused(t, "too deep", strings.Repeat(`{"a":`, 100), template.Options{},
+		"more than 64 values are inside each other")
 }
 
 func refused(t *testing.T, name, text string, o template.Options, want string) {
