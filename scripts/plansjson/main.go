@@ -1,4 +1,5 @@
-// Command plansjson writes a plans file as canonical JSON, the form that the authorizer function reads from its zip file.
+// Command plansjson writes a plans file as canonical JSON, the form that the authorizer function reads from its zip
+// file.
 //
 //	plansjson FILE > plans.json
 //

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Guarantees that plansjson writes canonical JSON: a plans file, its JSON and the JSON of that JSON are the same text, and
-// the authorizer reads the same plans and tenants from all of them.
+// Guarantees that plansjson writes canonical JSON: a plans file, its JSON and the JSON of that JSON are the same text,
+// and the authorizer reads the same plans and tenants from all of them.
 func TestCanonicalJSON(t *testing.T) {
 	now := time.Date(2026, time.November, 1, 0, 0, 0, 0, time.UTC)
 	files, err := filepath.Glob("../../examples/plans/*.yaml")
