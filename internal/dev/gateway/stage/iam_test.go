@@ -416,9 +416,12 @@ func TestCredentialsChecked(t *testing.T) {
 		t.Errorf("the credential that these begin with: %v", err)
 	}
 	for text, want := range map[string]string{
-		`{kind: REST, routes: [{route: GET /a, authorization: JWT, integration: {type: MOCK}}]}`:            `routes[0].authorization: "JWT" is not known; there is AWS_IAM`,
-		`{kind: HTTP, routes: [{route: GET /a, authorization: AWS_IAM, integration: {type: ECHO}}]}`:        "AWS_IAM is served for REST APIs only",
-		`{kind: WebSocket, routes: [{route: $connect, authorization: AWS_IAM, integration: {type: MOCK}}]}`: "AWS_IAM is served for REST APIs only",
+		`{kind: REST, routes: [{route: GET /a, authorization: JWT, integration: {type: MOCK}}]}` +
+			"": `routes[0].authorization: "JWT" is not known; there is AWS_IAM`,
+		`{kind: HTTP, routes: [{route: GET /a, authorization: AWS_IAM, integration: {type: ECHO}}]}` +
+			"": "AWS_IAM is served for REST APIs only",
+		`{kind: WebSocket, routes: [{route: $connect, authorization: AWS_IAM, integration: {type: MOCK}}]}` +
+			"": "AWS_IAM is served for REST APIs only",
 		`{kind: REST, authorizers: {a: {function: f, resultTtlInSeconds: 0}}, routes: [{route: GET /a, authorizer: ` +
 			`a, authorization: AWS_IAM, integration: {type: MOCK}}]}`: "a route with an authorizer has no AWS_IAM " +
 			"beside it",
