@@ -27,7 +27,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/apigw"
 )
 
-// apiOptions say which API is served as API Gateway serves it, and what its functions are.
+// apiOptions are the flags of 'sluice dev' that select an API to serve as API Gateway would, and its functions.
 type apiOptions struct {
 	api, id, stage       string
 	functions, variables []string
@@ -37,34 +37,35 @@ type apiOptions struct {
 }
 
 func (o *apiOptions) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.api, "api", "", "serve the API described in `FILE` as API Gateway would, or in a template of cdk "+
-		"synth, or a built-in one: "+strings.Join(stage.Builtin(), ", "))
-	f.StringVar(&o.id, "api-id", "", "of a template with several APIs the one of this logical `ID`")
-	f.StringVar(&o.stage, "api-stage", "", "of a template's API with several stages the one of this `NAME`")
-	f.StringArrayVar(&o.targets, "target", nil, "where a template's integrations lead here, `FROM=URL`: FROM is "+
-		"what their URLs begin with; may be repeated. Others are shown, or go to --upstream")
-	f.StringArrayVar(&o.functions, "function", nil, "a Lambda binary for the API's authorizer, `BOOTSTRAP`, or "+
-		"NAME=BOOTSTRAP for the function with a name; may be repeated")
-	f.StringArrayVar(&o.variables, "function-env", nil, "a variable of those binaries, `NAME=VALUE`; may be repeated")
-	f.IntVar(&o.environments, "environments", 4, "most processes of each binary, `N`")
+	f.StringVar(&o.api, "api", "", "serve an API as API Gateway would: `FILE` is a description, a template from cdk "+
+		"synth, or a built-in API ("+strings.Join(stage.Builtin(), ", ")+")")
+	f.StringVar(&o.id, "api-id", "", "logical `ID` of the API to serve, if the template has several")
+	f.StringVar(&o.stage, "api-stage", "", "`NAME` of the stage to serve, if the template's API has several")
+	f.StringArrayVar(&o.targets, "target", nil, "send the template's integrations whose URLs begin with FROM to URL "+
+		"instead, `FROM=URL`; may be repeated. Other integrations go to --upstream, or to the echo")
+	f.StringArrayVar(&o.functions, "function", nil, "Lambda binary of the API's authorizer, `BOOTSTRAP`, or of the "+
+		"function NAME, as NAME=BOOTSTRAP; may be repeated")
+	f.StringArrayVar(&o.variables, "function-env", nil, "environment variable of the binaries of --function, "+
+		"`NAME=VALUE`; may be repeated")
+	f.IntVar(&o.environments, "environments", 4, "run at most `N` processes of each binary")
 	f.BoolVar(&o.passDenials, "pass-denials", false, "on an HTTP or WebSocket API, let denials through to a backend "+
 		"with Sluice's middleware, which answers them")
 }
 
-// servedAPI is an API that is described, and the binaries of its functions.
+// servedAPI is the API of --api, and the binaries of its functions.
 type servedAPI struct {
 	o           apiOptions
 	description *stage.Description
-	binaries    map[string]string // by name of the function
-	variables   map[string]string
-	targets     map[string]string // of a template's integrations, by what their URLs begin with
-	remote      bool              // the authorizer is a binary
+	binaries    map[string]string // name of a function → file of its binary
+	variables   map[string]string // environment of the binaries
+	targets     map[string]string // prefix of the URL of a template's integration → URL to call instead
+	remote      bool              // the authorizer is a binary, not this process
 	hosts       map[string]*lambdahost.Host
-	signers     map[string]stage.Credential // who may sign, where routes have AWS_IAM
+	signers     map[string]stage.Credential // access key id → credential that may sign calls of routes with AWS_IAM
 }
 
-// parse reads what can be read without starting anything; nil without --api. A file with anything wrong is no wrong
-// command line, so that its problems are not followed by how to call for help; start reads it.
+// parse checks the flags; it returns nil if --api is not given. It does not read the file of --api, which start does:
+// problems in that file are not usage errors.
 func (o *apiOptions) parse() (*servedAPI, error) {
 	switch {
 	case o.api == "" && (len(o.functions) > 0 || len(o.variables) > 0 || o.passDenials || o.id != "" ||
@@ -74,7 +75,7 @@ func (o *apiOptions) parse() (*servedAPI, error) {
 	case o.environments < 1 || o.environments > 1000:
 		return nil, fmt.Errorf("--environments %d is outside 1..1000", o.environments)
 	case o.api == "":
-		return nil, nil //nolint:nilnil // no API is the gateway without one
+		return nil, nil //nolint:nilnil // nil selects the gateway without an API
 	case len(o.variables) > 0 && len(o.functions) == 0:
 		return nil, errors.New("--function-env is for --function; without it the authorizer is this process")
 	}
@@ -117,7 +118,7 @@ func (s *servedAPI) parseFunctions() error {
 	}
 	for _, text := range s.o.variables {
 		name, value, ok := strings.Cut(text, "=")
-		if !ok { // what stands there may be a secret without its name
+		if !ok { // the text is not shown: it may be a secret value without a name
 			return errors.New("--function-env: want NAME=VALUE")
 		}
 		if _, twice := s.variables[name]; name == "" || twice {
@@ -136,7 +137,7 @@ func (s *servedAPI) start(ctx context.Context, log *slog.Logger) error {
 		var err error
 		name = s.o.api
 		if data, err = os.ReadFile(name); err != nil {
-			return fmt.Errorf("--api: %w; built in are %s", err, strings.Join(stage.Builtin(), ", "))
+			return fmt.Errorf("--api: %w; the built-in APIs are %s", err, strings.Join(stage.Builtin(), ", "))
 		}
 	}
 	if err := s.describe(name, data); err != nil {
@@ -148,18 +149,19 @@ func (s *servedAPI) start(ctx context.Context, log *slog.Logger) error {
 	authorizers, integrations := s.description.Functions()
 	if binary, ok := s.binaries[""]; ok {
 		if len(authorizers) != 1 {
-			return fmt.Errorf("--function %s: the API has %d functions for authorizers; say which as NAME=BOOTSTRAP",
-				binary, len(authorizers))
+			return fmt.Errorf("--function %s: the API's authorizers have %d functions; name one of them with "+
+				"--function NAME=BOOTSTRAP", binary, len(authorizers))
 		}
 		if _, twice := s.binaries[authorizers[0]]; twice {
-			return fmt.Errorf("--function: there are two for %s", authorizers[0])
+			return fmt.Errorf("--function names two binaries for the function %s; name one", authorizers[0])
 		}
 		s.binaries[authorizers[0]] = binary
 		delete(s.binaries, "")
 	}
 	for _, name := range integrations {
 		if s.binaries[name] == "" {
-			return fmt.Errorf("the API has the function %s behind a route: name its binary with --function %s=BOOTSTRAP", name, name)
+			return fmt.Errorf("a route of the API calls the function %s: name its binary with --function "+
+				"%s=BOOTSTRAP", name, name)
 		}
 	}
 	named := 0
@@ -169,17 +171,18 @@ func (s *servedAPI) start(ctx context.Context, log *slog.Logger) error {
 		}
 	}
 	if s.remote = named > 0; s.remote && named < len(authorizers) {
-		return fmt.Errorf("--function: of the authorizers' functions %s only %d have a binary; name all or none",
-			strings.Join(authorizers, ", "), named)
+		return fmt.Errorf("--function names binaries for only %d of the authorizers' functions %s; name all or none",
+			named, strings.Join(authorizers, ", "))
 	}
 	if s.remote && s.o.passDenials {
-		return errors.New("--pass-denials is for the authorizer in this process; a binary has its own setting")
+		return errors.New("--pass-denials sets the authorizer in this process, and --function replaces that one by a " +
+			"binary: set SLUICE_PASS_DENIALS of the binary with --function-env")
 	}
 	return s.startHosts(ctx, append(authorizers, integrations...), log)
 }
 
-// readSigner takes the AWS credentials of the environment for those of whoever may call routes with AWS_IAM: what signs
-// with them on this machine is let through, as a user whom no account has.
+// readSigner makes the AWS credentials of the environment the ones that may sign calls of routes with AWS_IAM. Such
+// calls are admitted as a made-up user named local.
 func (s *servedAPI) readSigner() error {
 	at := slices.IndexFunc(s.description.Routes, func(r stage.Route) bool { return r.Authorization == stage.AWSIAM })
 	if at < 0 {
@@ -187,8 +190,8 @@ func (s *servedAPI) readSigner() error {
 	}
 	key, secret := os.Getenv("AWS_ACCESS_KEY_ID"), os.Getenv("AWS_SECRET_ACCESS_KEY")
 	if key == "" || secret == "" {
-		return fmt.Errorf("the API's route %s is for callers who sign (%s): set AWS_ACCESS_KEY_ID and "+
-			"AWS_SECRET_ACCESS_KEY here to those that they sign with; any will do",
+		return fmt.Errorf("the API's route %s takes signed calls only (%s): set AWS_ACCESS_KEY_ID and "+
+			"AWS_SECRET_ACCESS_KEY for this command to the values that callers sign with; any values will do",
 			s.description.Routes[at].Key, stage.AWSIAM)
 	}
 	account := s.description.Account
@@ -199,7 +202,7 @@ func (s *servedAPI) readSigner() error {
 	return nil
 }
 
-// describe reads a description, or a template.
+// describe parses a description of an API, or a CloudFormation template.
 func (s *servedAPI) describe(name string, data []byte) (err error) {
 	if template.Is(data) {
 		s.description, err = template.Parse(name, data, template.Options{API: s.o.id, Stage: s.o.stage,
@@ -207,7 +210,7 @@ func (s *servedAPI) describe(name string, data []byte) (err error) {
 		return err
 	}
 	if s.o.id != "" || s.o.stage != "" || len(s.targets) > 0 {
-		return fmt.Errorf("--api-id, --api-stage and --target are for a template, and %s is a description", name)
+		return fmt.Errorf("--api-id, --api-stage and --target need a template, and %s is a description", name)
 	}
 	s.description, err = stage.Parse(name, data)
 	return err
@@ -217,12 +220,13 @@ func (s *servedAPI) startHosts(ctx context.Context, known []string, log *slog.Lo
 	s.hosts = make(map[string]*lambdahost.Host)
 	for _, name := range slices.Sorted(maps.Keys(s.binaries)) {
 		if !slices.Contains(known, name) {
-			return fmt.Errorf("--function %s=…: the API has no function of that name", name)
+			return fmt.Errorf("--function %s=…: the API has no function of that name; it has %s", name,
+				strings.Join(known, ", "))
 		}
-		// Not under ctx: at a stop, requests in flight still need their functions. close ends them.
+		// The host outlives ctx: requests in flight still need the function after ctx ends. close stops the host.
 		host, err := lambdahost.Start(context.WithoutCancel(ctx), lambdahost.Config{Binary: s.binaries[name],
-			Name: name, Env: s.variables,
-			Environments: s.o.environments, Queue: queued, Timeout: functionTimeout, Log: log})
+			Name: name, Env: s.variables, Environments: s.o.environments, Queue: queued, Timeout: functionTimeout,
+			Log: log})
 		if err != nil {
 			s.close(log)
 			return fmt.Errorf("--function %s: %w", s.binaries[name], err)
@@ -233,30 +237,30 @@ func (s *servedAPI) startHosts(ctx context.Context, known []string, log *slog.Lo
 }
 
 const (
-	queued          = 1000             // calls that wait for a process; Lambda would start more of them
-	functionTimeout = 30 * time.Second // the gateway's own are shorter
-	closeWithin     = 10 * time.Second
+	queued          = 1000             // most calls that wait for a process; Lambda would start more processes instead
+	functionTimeout = 30 * time.Second // longer than API Gateway waits for any function
+	closeWithin     = 10 * time.Second // how long close waits for processes to end
 )
 
-// close ends the binaries.
+// close stops the processes of the binaries.
 func (s *servedAPI) close(log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
 	defer cancel()
 	for _, h := range s.hosts {
 		if err := h.Close(ctx); err != nil {
-			log.Warn("a function was not ended in order", "error", err)
+			log.Warn("the processes of a function did not end in time", "error", err)
 		}
 	}
 }
 
-// String says what is served.
+// String describes the API in one line.
 func (s *servedAPI) String() string {
 	return fmt.Sprintf("%s API of %s, stage %s: answers as API Gateway's", s.description.Kind, s.o.api,
 		s.description.Stage)
 }
 
-// adapt makes what to try fit the API's kind: a WebSocket's handshake, and the 403 that other kinds than REST have for
-// a denial.
+// adapt fits the example commands to the kind of the API: a WebSocket API needs the headers of a handshake, and every
+// kind but REST answers a denial with 403.
 func (s *servedAPI) adapt(lines attempts) {
 	if s.description.Kind == stage.REST {
 		return
@@ -279,7 +283,7 @@ func (s *servedAPI) adapt(lines attempts) {
 	}
 }
 
-// handler is the stage, with the authorizer in this process where none is a binary.
+// handler returns the stage of the API. z is the authorizer in this process; nil if the authorizers are binaries.
 func (s *servedAPI) handler(z *authorizer.Authorizer, c stage.Config) (http.Handler, error) {
 	c.Description, c.Functions, c.Credentials = s.description, make(map[string]stage.Function), s.signers
 	for name, h := range s.hosts {
@@ -290,19 +294,19 @@ func (s *servedAPI) handler(z *authorizer.Authorizer, c stage.Config) (http.Hand
 		if s.o.passDenials {
 			hc.Encoder = apigw.Encoder{PassDenials: []string{s.description.API}}
 		}
-		own, err := authorizer.NewHandler(hc)
+		function, err := authorizer.NewHandler(hc)
 		if err != nil {
 			return nil, err
 		}
 		authorizers, _ := s.description.Functions()
 		for _, name := range authorizers {
-			c.Functions[name] = own
+			c.Functions[name] = function
 		}
 	}
 	return stage.New(c)
 }
 
-// stageConfig is what the flags of every gateway say. page and recorder may be nil.
+// stageConfig returns the part of the stage's configuration that comes from flags. page and recorder may be nil.
 func (d *dev) stageConfig(
 	recorder *livepage.Recorder, page http.Handler, upstream *url.URL, now func() time.Time, log *slog.Logger,
 ) stage.Config {
@@ -314,8 +318,8 @@ func (d *dev) stageConfig(
 	return c
 }
 
-// observation is what the live page counts of an authorizer's answer: what the context tells, as API Gateway hands it
-// on. Counts of single limits it does not tell.
+// observation converts an authorizer's answer for the live page, from the context that API Gateway would pass on. The
+// context does not contain the counts of single limits.
 func observation(o *stage.Observation) *livepage.Observation {
 	out := &livepage.Observation{At: o.At, Method: o.Method, Path: o.Path, Outcome: livepage.Forbidden}
 	if name, err := url.PathUnescape(o.Context[apigw.ContextTenant]); err == nil {
@@ -341,8 +345,8 @@ func observation(o *stage.Observation) *livepage.Observation {
 	return out
 }
 
-// denied is what the context tells of a denial. The binding limit is named as in the headers: "burst",
-// "put-product/10s", "ip:login".
+// denied reads a denial from the authorizer's context. The context names the binding limit like the RateLimit headers
+// do: "burst", "put-product/10s", "ip:login".
 func denied(o *stage.Observation) (d livepage.Denied) {
 	binding := strings.TrimPrefix(o.Context[apigw.ContextBinding], "ip:")
 	d.Limit, d.Tier, _ = strings.Cut(binding, "/")
@@ -360,7 +364,8 @@ func denied(o *stage.Observation) (d livepage.Denied) {
 	return d
 }
 
-// runRemote serves an API whose authorizer is a binary: plans and stores are that binary's affair.
+// runRemote serves an API whose authorizer is a binary. The binary opens plans and stores itself, so the flags for
+// them are refused.
 func (d *dev) runRemote(ctx context.Context, stdout io.Writer, log *slog.Logger) error {
 	for _, f := range []struct {
 		flag string
@@ -371,7 +376,8 @@ func (d *dev) runRemote(ctx context.Context, stdout io.Writer, log *slog.Logger)
 		{"--retry-jitter", d.jitter != 0},
 	} {
 		if f.set {
-			return fmt.Errorf("%s is for the authorizer in this process; a binary has its settings from --function-env", f.flag)
+			return fmt.Errorf("%s sets the authorizer in this process, and --function replaces that one by a "+
+				"binary: give the binary its settings with --function-env", f.flag)
 		}
 	}
 	upstream, err := d.parseUpstream()
@@ -397,6 +403,6 @@ func (d *dev) runRemote(ctx context.Context, stdout io.Writer, log *slog.Logger)
 		}
 		fmt.Fprintf(&b, "\nTry:\n\n  # put a tenant's key into KEY\n  curl -i -H \"X-API-Key: $KEY\" %s%s/product/1\n",
 			base, d.served.description.Prefix())
-		_, _ = io.WriteString(stdout, b.String()) // nobody reads it: no reason not to serve
+		_, _ = io.WriteString(stdout, b.String()) // a closed standard output is no reason not to serve
 	})
 }

@@ -240,7 +240,7 @@ func TestDevSigned(t *testing.T) {
 	root.SetOut(io.Discard)
 	root.SetErr(io.Discard)
 	if err := root.ExecuteContext(t.Context()); err == nil ||
-		!strings.Contains(err.Error(), "route POST /documents/get is for callers who sign (AWS_IAM): set "+
+		!strings.Contains(err.Error(), "route POST /documents/get takes signed calls only (AWS_IAM): set "+
 			"AWS_ACCESS_KEY_ID") {
 		t.Errorf("without credentials: %v", err)
 	}
@@ -255,7 +255,8 @@ func TestDevSigned(t *testing.T) {
 		empty := sha256.Sum256(nil)
 		if secret != "" {
 			if err := v4.NewSigner().SignHTTP(t.Context(), aws.Credentials{AccessKeyID: "AKIAEXAMPLE",
-				SecretAccessKey: secret}, req, hex.EncodeToString(empty[:]), "execute-api", "eu-west-1", time.Now()); err != nil {
+				SecretAccessKey: secret}, req, hex.EncodeToString(empty[:]), "execute-api", "eu-west-1",
+				time.Now()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -315,11 +316,11 @@ func TestDevAPIProblems(t *testing.T) {
 		{[]string{"--api", "rest", "--function", "x", "--function-env", "s3cr3t"}, "want NAME=VALUE", true},
 		{[]string{"--api", "rest", "--function", "x", "--function-env", "A=s3cr3t", "--function-env", "A=s3cr3t"},
 			`--function-env "A"`, true},
-		{[]string{"--api", filepath.Join(dir, "none.yaml")}, "built in are http, rest, websocket", false},
+		{[]string{"--api", filepath.Join(dir, "none.yaml")}, "the built-in APIs are http, rest, websocket", false},
 		{[]string{"--api", bad}, `bad.yaml:2:1: unknown key "cors" in a description`, false},
-		{[]string{"--api", synthesized}, "there are 3 APIs; say which (--api-id): ", false},
-		{[]string{"--api", synthesized, "--api-id", "Other"}, `there is no API "Other"; there are `, false},
-		{[]string{"--api", "rest", "--api-id", "Other"}, "are for a template, and --api rest is a description", false},
+		{[]string{"--api", synthesized}, "the template has 3 APIs; select one with --api-id: ", false},
+		{[]string{"--api", synthesized, "--api-id", "Other"}, `the template has no API "Other"; its APIs are `, false},
+		{[]string{"--api", "rest", "--api-id", "Other"}, "need a template, and --api rest is a description", false},
 		{[]string{"--api", synthesized, "--target", "https://shop.example.com=nowhere"}, "--target: want FROM=URL",
 			true},
 		{[]string{"--target", "a=http://b"}, "--target need --api", true},
@@ -327,8 +328,9 @@ func TestDevAPIProblems(t *testing.T) {
 		{[]string{"--api", "rest", "--function", "other=" + os.Args[0]}, "no function of that name", false},
 		{[]string{"--api", "rest", "--function", filepath.Join(dir, "none")}, "--function", false},
 		{[]string{"--api", "rest", "--function", os.Args[0], "--plans", "p.yaml"},
-			"--plans is for the authorizer in this process", false},
-		{[]string{"--api", "http", "--function", os.Args[0], "--pass-denials"}, "a binary has its own setting", false},
+			"--plans sets the authorizer in this process", false},
+		{[]string{"--api", "http", "--function", os.Args[0], "--pass-denials"},
+			"set SLUICE_PASS_DENIALS of the binary", false},
 	} {
 		root := newRootCommand()
 		root.SetArgs(append([]string{"dev", "--listen", "127.0.0.1:0"}, c.args...))

@@ -26,7 +26,8 @@ plans:
   - id: pro
     limits:
       - { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }
-      - { id: writes, match: { methods: [PUT] }, tiers: [ { period: 1s, threshold: 5 }, { period: 1m, threshold: 60 } ], onStoreFailure: closed }
+      - { id: writes, match: { methods: [PUT] }, tiers: [ { period: 1s, threshold: 5 }, { period: 1m,
+        threshold: 60 } ], onStoreFailure: closed }
   - { id: public, limits: [ { id: per-ip, per: ip, algorithm: token_bucket, rate: 5, period: 1s } ] }
 tenants:
   - { id: acme, plan: pro, cells: [eu-1] }
@@ -40,7 +41,8 @@ routes:
   - { methods: [GET, PUT], pathPattern: "/product/*" }
   - { pathPattern: "/health" }
 keys:
-  - { id: k1, tenant: acme, subject: ci, hash: 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0, pepper: dev, expires: 2030-01-01T00:00:00Z }
+  - { id: k1, tenant: acme, subject: ci, hash: 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0,
+    pepper: dev, expires: 2030-01-01T00:00:00Z }
 `
 
 // plansFile writes a plans file and returns its path.
@@ -160,7 +162,7 @@ func TestApplyLeavesWhatFilesDoNotName(t *testing.T) {
 		t.Errorf("tiny is %s", tiny)
 	}
 	if out := must(t, "plan", "diff", plansFile(t, "plans: [ { id: basic, limits: [] } ]\n")); !strings.Contains(out,
-		"not in the files, and stay: 2 plans, 2 tenants, 2 ipLimits, ipv6Prefix, anonymousPlan, 3 routes") {
+		"not in the files, and left as they are: 2 plans, 2 tenants, 2 ipLimits, ipv6Prefix, anonymousPlan, 3 routes") {
 		t.Errorf("it does not say what stays: %s", out)
 	}
 }
@@ -174,7 +176,7 @@ func refusal(t *testing.T, args ...string) string {
 		t.Errorf("sluice plan diff %q exits %d: %s", args, diff.code, diff.stderr)
 	}
 	r := sluice(t, "", append([]string{"plan", "apply", "--reason", "x"}, args...)...)
-	if r.code != exitConfirm || !strings.Contains(r.stderr, ": say --yes if that is meant; nothing was written") {
+	if r.code != exitConfirm || !strings.Contains(r.stderr, ": add --yes to confirm; nothing was written") {
 		t.Errorf("sluice plan apply %q exits %d: %s%s; want %d, and what to say", args, r.code, r.stdout, r.stderr,
 			exitConfirm)
 	}
@@ -309,7 +311,9 @@ func TestDiffSaysWhoseItWas(t *testing.T) {
 // first; and that it leaves the keys, and what operators set of the tenants that stay.
 func TestPruneBySection(t *testing.T) {
 	const only = `
-plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }, { id: writes, match: { methods: [PUT] }, tiers: [ { period: 1s, threshold: 5 }, { period: 1m, threshold: 60 } ], onStoreFailure: closed } ] } ]
+plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }, { id: writes,
+  match: { methods: [PUT] }, tiers: [ { period: 1s, threshold: 5 }, { period: 1m,
+    threshold: 60 } ], onStoreFailure: closed } ] } ]
 tenants: [ { id: acme } ]
 ipLimits: [ { id: per-hour, algorithm: sliding_window, threshold: 9000, period: 1h } ]
 `
@@ -416,7 +420,8 @@ func TestTenantsOnly(t *testing.T) {
 			`there is no plan "prro", neither in the files nor on the server (did you mean "pro"?)`,
 		"tenants:\n  - { id: new }\n": `:2:5: tenants[0]: plan ` +
 			`is missing: the id of a plan, since the server has no tenant "new"`,
-		"tenants:\n  - { id: new, plan: pro, overrides: [ { id: bursts, rate: 1 } ] }\n": `:2:46: tenants[0].overrides[0].id: plan pro has no limit "bursts" (did you mean "burst"?)`,
+		"tenants:\n  - { id: new, plan: pro, overrides: [ { id: bursts, rate: 1 } ] }\n": `:2:46: ` +
+			`tenants[0].overrides[0].id: plan pro has no limit "bursts" (did you mean "burst"?)`,
 		"anonymousPlan: none\n": `:1:16: anonymousPlan: ` +
 			`there is no plan "none", neither in the files nor on the server`,
 		"plans: []\nkeys: [ { id: k, tenant: who, hash: " + strings.Repeat("ab", 32) +
@@ -502,7 +507,7 @@ func TestAnotherOperatorBetweenDiffAndWrite(t *testing.T) {
 	}
 	b.before = nil
 	out := must(t, "plan", "apply", file, "--yes", "--reason", "moved")
-	if !strings.Contains(out, "applied: 2 documents written, 1 was as the files say already") {
+	if !strings.Contains(out, "applied: 2 documents written, 1 was already as in the files") {
 		t.Errorf("the second run: %s", out)
 	}
 	if got := stored(t)["tenants/acme"]; got != `{"cells":["eu-1"],"id":"acme","plan":"basic","suspended":true}` {
@@ -520,11 +525,11 @@ func TestApplyWithALostConnection(t *testing.T) {
 		want, again   string
 	}{
 		"the answer to the plans": {lost: 1, want: "written: plan basic\nnot written: tenant one, tenant two\n",
-			again: "applied: 2 documents written, 1 was as the files say already"},
+			again: "applied: 2 documents written, 1 was already as in the files"},
 		"the answer to the tenants": {lost: 2, want: "written: plan basic, tenant one, tenant two\n",
 			again: "nothing to change"},
 		"the way to the tenants": {refused: 2, want: "written: plan basic\nnot written: tenant one, tenant two\n",
-			again: "applied: 2 documents written, 1 was as the files say already"},
+			again: "applied: 2 documents written, 1 was already as in the files"},
 		"the way to the first of it": {refused: 1, want: "not written: plan basic, tenant one, tenant two\n",
 			again: "applied: 3 documents written"},
 	} {
@@ -556,7 +561,7 @@ func TestApplyWithALostConnection(t *testing.T) {
 		}
 		file := plansFile(t, more)
 		r := sluice(t, "", "plan", "apply", file, "--reason", "more")
-		const want = "written: plan basic\nnot known, since the answer was lost: tenant one, tenant two\n"
+		const want = "written: plan basic\nnot known, because the answer was lost: tenant one, tenant two\n"
 		if r.code != exitFailed || !strings.Contains(r.stderr, want) {
 			t.Errorf("exit status %d: %s%s\nwant %s", r.code, r.stdout, r.stderr, want)
 		}

@@ -28,7 +28,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 )
 
-// What a folder of `sluice dev` holds, see package devcells.
+// Names in the data folder of `sluice dev`, which package devcells writes.
 const (
 	dataTables  = "control.db"
 	dataArchive = "audit"
@@ -36,12 +36,12 @@ const (
 
 const auditHelp = `
 
-Where the audit trail is: --data names the folder of a 'sluice dev', which may go on meanwhile: it is asked for the live
-tables then. What is deployed is named by --archive s3://BUCKET and
-read with the AWS credentials of the environment or profile.
+Where to find the audit trail: --data names the data folder of a 'sluice dev'. That process may be
+running; the command then asks it for the live tables. --archive s3://BUCKET names the audit trail
+of a deployment, which is read with the AWS credentials of the environment or profile.
 
-The trail holds who changed what, when and why, with the whole item before and after. API keys are in it as keyed hashes; no
-secret is.`
+The trail records who changed what, when and why, with the whole item before and after the change.
+It contains no secrets: API keys are recorded as keyed hashes.`
 
 func newAuditCommand() *cobra.Command {
 	c := &cobra.Command{
@@ -54,15 +54,15 @@ func newAuditCommand() *cobra.Command {
 	return c
 }
 
-// auditSource says where the archive and the tables are.
+// auditSource names the archive and the control tables.
 type auditSource struct {
 	data, archive, tables, db, endpoint, region string
 }
 
 func (s *auditSource) flags(c *cobra.Command, f *pflag.FlagSet) {
-	f.StringVar(&s.data, "data", "", "`DIR` of a 'sluice dev': its tables and its archive")
-	f.StringVar(&s.archive, "archive", "", "`WHERE` the archive is: s3://BUCKET, or a folder")
-	f.StringVar(&s.endpoint, "aws-endpoint", "", "`URL` of what stands in for S3 and DynamoDB (default: "+
+	f.StringVar(&s.data, "data", "", "data folder `DIR` of a 'sluice dev', with its tables and its archive")
+	f.StringVar(&s.archive, "archive", "", "the archive, `WHERE` is s3://BUCKET or a folder")
+	f.StringVar(&s.endpoint, "aws-endpoint", "", "`URL` of a local substitute for S3 and DynamoDB (default: "+
 		"AWS_ENDPOINT_URL, or AWS)")
 	f.StringVar(&s.region, "region", "", "AWS `REGION` (default: that of the environment or profile)")
 	c.Long += auditHelp
@@ -70,23 +70,23 @@ func (s *auditSource) flags(c *cobra.Command, f *pflag.FlagSet) {
 
 func (s *auditSource) tableFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.tables, "tables", "", "`PREFIX` of the names of the control tables in DynamoDB")
-	f.StringVar(&s.db, "db", "", "`FILE` of control tables, of a 'sluice dev' that runs or not")
+	f.StringVar(&s.db, "db", "", "`FILE` with the control tables of a 'sluice dev', which may be running")
 }
 
-// check returns an error unless exactly one archive is named, and with needsTables one place of tables.
+// check returns an error unless the flags name exactly one archive and, if needsTables, exactly one source of tables.
 func (s *auditSource) check(c *cobra.Command, needsTables bool) error {
 	wrong := func(text string) error { return &usageError{c.CommandPath(), errors.New(text)} }
 	tables := c.Flags().Changed("tables")
 	switch {
 	case s.data != "" && (s.archive != "" || s.db != "" || tables):
-		return wrong("--data names archive and tables: leave --archive, --tables and --db out")
+		return wrong("--data names archive and tables: leave out --archive, --tables and --db")
 	case s.data == "" && s.archive == "":
 		return wrong("name the archive: --data DIR, or --archive s3://BUCKET")
 	case needsTables && s.data == "" && (s.db != "") == tables:
 		return wrong("name the live tables: --tables PREFIX, or --db FILE")
 	}
 	if name, ok := strings.CutPrefix(s.archive, "s3://"); ok && (name == "" || strings.Contains(name, "/")) {
-		return wrong("--archive s3://BUCKET has nothing behind the bucket's name")
+		return wrong("--archive: want s3://BUCKET, with nothing after the bucket's name")
 	}
 	if u, err := url.Parse(s.endpoint); s.endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" &&
 		u.Scheme != "https") {
@@ -95,7 +95,7 @@ func (s *auditSource) check(c *cobra.Command, needsTables bool) error {
 	return nil
 }
 
-// aws is the configuration of clients. A stand-in may be called without credentials of one's own.
+// aws returns the configuration of AWS clients. For --aws-endpoint, made-up credentials are used if there are none.
 func (s *auditSource) aws(ctx context.Context) (aws.Config, error) {
 	var options []func(*awsconfig.LoadOptions) error
 	if s.region != "" {
@@ -128,8 +128,7 @@ func (s *auditSource) openArchive(ctx context.Context) (audit.Archive, error) {
 			return nil, err
 		}
 		client := s3.NewFromConfig(config, func(o *s3.Options) {
-			o.UsePathStyle = s.endpoint != "" ||
-				config.BaseEndpoint != nil
+			o.UsePathStyle = s.endpoint != "" || config.BaseEndpoint != nil
 		})
 		return bucket.New(bucket.Config{Client: client, Bucket: name})
 	}
@@ -138,12 +137,13 @@ func (s *auditSource) openArchive(ctx context.Context) (audit.Archive, error) {
 		dir = filepath.Join(s.data, dataArchive)
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil, fmt.Errorf("there is no folder %s", dir)
+		return nil, fmt.Errorf("there is no archive: %s is not a folder; check --data or --archive", dir)
 	}
 	return folder.New(dir)
 }
 
-// liveTables are those of the 'sluice dev' that has the folder open. The error says that none answers for it.
+// liveTables returns the control tables of the running 'sluice dev' that uses a data folder. It returns an error if
+// none answers.
 func liveTables(ctx context.Context, folder string) (audit.Tables, error) {
 	at, err := devcells.FindEndpoint(folder)
 	if err != nil {
@@ -178,8 +178,8 @@ func (s *auditSource) openTables(ctx context.Context) (tables audit.Tables, done
 		t, err := dynamo.New(awsdynamodb.NewFromConfig(config), dynamo.Names(s.tables))
 		return t, func() error { return nil }, err
 	}
-	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) { // opening it would make it
-		return nil, nil, fmt.Errorf("there are no control tables in %s", file)
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) { // embedded.Open would create the file
+		return nil, nil, fmt.Errorf("there are no control tables: the file %s does not exist", file)
 	}
 	live, asked := liveTables(ctx, filepath.Dir(file))
 	if asked == nil {
@@ -187,7 +187,7 @@ func (s *auditSource) openTables(ctx context.Context) (tables audit.Tables, done
 	}
 	t, err := embedded.Open(file)
 	if errors.Is(err, embedded.ErrInUse) {
-		return nil, nil, fmt.Errorf("%w, and it cannot be asked for them: %w", err, asked)
+		return nil, nil, fmt.Errorf("%w, and that process did not answer: %w", err, asked)
 	}
 	if err != nil {
 		return nil, nil, err

@@ -16,18 +16,20 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/audit/kmskey"
 )
 
-// anchorFlags say what is known of the anchors of an audit trail.
+// anchorFlags hold what the user knows about the anchors of an audit trail.
 type anchorFlags struct{ keys, known, explained []string }
 
 func (a *anchorFlags) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&a.keys, "anchor-key", nil,
-		"public `KEY` of the anchors: a file, or in KMS the ARN or alias/NAME; again for each key there has been")
-	f.StringArrayVar(&a.known, "known-anchor", nil, "an anchor that was seen before, `DAY=HASH`; as often as one likes")
+		"public `KEY` that verifies anchors: a file, or the ARN or alias/NAME of a key in KMS; repeat the flag for "+
+			"each key that was ever used")
+	f.StringArrayVar(&a.known, "known-anchor", nil,
+		"an anchor that an earlier run printed, `DAY=HASH`; may be repeated")
 	f.StringArrayVar(&a.explained, "explained", nil,
-		"a `DAY` without an anchor, of which the reason is known; as often as one likes")
+		"accept that the `DAY` has no anchor, because you know why; may be repeated")
 }
 
-// read puts what the flags say into a configuration.
+// read sets the fields of a configuration that the flags are about.
 func (a *anchorFlags) read(c *cobra.Command, s *auditSource, to *audit.VerifyConfig) error {
 	wrong := func(format string, args ...any) error {
 		return &usageError{c.CommandPath(), fmt.Errorf(format, args...)}
@@ -44,7 +46,7 @@ func (a *anchorFlags) read(c *cobra.Command, s *auditSource, to *audit.VerifyCon
 	}
 	for _, day := range a.explained {
 		if !isDay(day) {
-			return wrong("--explained %q: want a day, as 2026-11-22", day)
+			return wrong("--explained %q: want a day, such as 2026-11-22", day)
 		}
 	}
 	to.Explained = a.explained
@@ -78,12 +80,12 @@ func readAnchorKey(c *cobra.Command, s *auditSource, name string) (*ecdsa.Public
 	}
 	key, err := kmskey.Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("the public key in %s: %w", name, err)
+		return nil, fmt.Errorf("--anchor-key: public key in %s: %w", name, err)
 	}
 	return key, nil
 }
 
-// knownAnchor is what --known-anchor is given later; empty where no anchor holds.
+// knownAnchor returns the newest valid anchor in the form of --known-anchor; "" if there is no valid anchor.
 func knownAnchor(r *audit.Report) string {
 	if r.LastAnchor == "" {
 		return ""

@@ -17,12 +17,13 @@ import (
 
 const showLong = `Show who changed what, when and why, oldest first, with each field that changed.
 
-TABLE is plans, tenants, keys, cells or operations; the key of an item follows behind a slash. Without either, all tables are
-shown. Times are those of the writers' clocks. What was done to a record since (hidden, covered, altered) is said beside it;
-whether something misses is what 'sluice audit verify' finds out.
+TABLE is plans, tenants, keys, cells or operations. The key of one item follows after a slash.
+Without an argument, all tables are shown. Times come from the clocks of the writers. A note below a
+record says if the record was hidden, covered or altered later. 'sluice audit verify' finds out
+whether records are missing.
 
-Changes of the canary, which measures how long a change takes and sets nothing, are left out, and it is said how many: --canary
-or plans/` + events.CanaryKey + ` shows them.`
+The canary measures how long a change takes to arrive, with changes that set nothing. These are left
+out, and the command prints how many there were. --canary or plans/` + events.CanaryKey + ` shows them.`
 
 // showFlags is the command line of show.
 type showFlags struct {
@@ -46,13 +47,13 @@ func newAuditShowCommand() *cobra.Command {
 	}
 	flags := c.Flags()
 	f.flags(c, flags)
-	flags.Int64Var(&f.version, "version", 0, "the version `N` alone")
-	flags.StringVar(&f.from, "from", "", "changes from `TIME` on, as 2026-12-24T00:00:00Z")
-	flags.StringVar(&f.to, "to", "", "changes before `TIME`")
-	flags.StringVar(&f.since, "since", "", "changes of the last `TIME`, as 90m, 24h or 7d")
-	flags.StringVar(&f.with, "actor", "", "changes by those whose name has `TEXT` in it")
-	flags.BoolVar(&f.canary, "canary", false, "changes of the canary, too")
-	flags.BoolVar(&f.json, "json", false, "print one JSON object for each change, on a line")
+	flags.Int64Var(&f.version, "version", 0, "show version `N` only")
+	flags.StringVar(&f.from, "from", "", "show changes at or after `TIME`, such as 2026-12-24T00:00:00Z")
+	flags.StringVar(&f.to, "to", "", "show changes before `TIME`")
+	flags.StringVar(&f.since, "since", "", "show changes of the last `TIME`, such as 90m, 24h or 7d")
+	flags.StringVar(&f.with, "actor", "", "show changes by actors whose names contain `TEXT`")
+	flags.BoolVar(&f.canary, "canary", false, "show changes of the canary, too")
+	flags.BoolVar(&f.json, "json", false, "print each change as one JSON object on one line")
 	return c
 }
 
@@ -63,14 +64,14 @@ func (f *showFlags) filter(args []string, version bool, now time.Time) (audit.Fi
 		table, key, slash := strings.Cut(args[0], "/")
 		filter.Table, filter.Key = events.Table(table), key
 		if slash && key == "" {
-			return filter, fmt.Errorf("%q names no item", args[0])
+			return filter, fmt.Errorf("%q names no item: want TABLE or TABLE/KEY", args[0])
 		}
 	}
 	if version && f.version < 1 {
-		return filter, errors.New("--version is 1 or more")
+		return filter, fmt.Errorf("--version %d is below 1", f.version)
 	}
 	if f.since != "" && (f.from != "" || f.to != "") {
-		return filter, errors.New("--since is without --from and --to")
+		return filter, errors.New("--since cannot be combined with --from or --to")
 	}
 	for _, bound := range []struct {
 		flag, text string
@@ -81,7 +82,7 @@ func (f *showFlags) filter(args []string, version bool, now time.Time) (audit.Fi
 		}
 		t, err := time.Parse(time.RFC3339, bound.text)
 		if err != nil {
-			return filter, fmt.Errorf("%s %q: want a time as in 2026-12-24T00:00:00Z", bound.flag, bound.text)
+			return filter, fmt.Errorf("%s %q: want a time such as 2026-12-24T00:00:00Z", bound.flag, bound.text)
 		}
 		*bound.to = t
 	}
@@ -95,18 +96,18 @@ func (f *showFlags) filter(args []string, version bool, now time.Time) (audit.Fi
 	return filter, filter.Check()
 }
 
-// parseSince reads a duration, also in days.
+// parseSince parses a duration, in whole days ("7d") or as time.ParseDuration does.
 func parseSince(text string) (time.Duration, error) {
-	const most = 36500
+	const maxDays = 36500 // a hundred years; time.Duration ends at 292
 	if days, ok := strings.CutSuffix(text, "d"); ok {
-		if n, err := strconv.Atoi(days); err == nil && n > 0 && n <= most {
+		if n, err := strconv.Atoi(days); err == nil && n > 0 && n <= maxDays {
 			return time.Duration(n) * 24 * time.Hour, nil
 		}
 	}
 	if d, err := time.ParseDuration(text); err == nil && d > 0 {
 		return d, nil
 	}
-	return 0, fmt.Errorf("--since %q: want a time as 90m, 24h or 7d", text)
+	return 0, fmt.Errorf("--since %q: want a duration such as 90m, 24h or 7d", text)
 }
 
 func (f *showFlags) run(c *cobra.Command, args []string, now time.Time) error {
@@ -125,11 +126,11 @@ func (f *showFlags) run(c *cobra.Command, args []string, now time.Time) error {
 	n, skipped := 0, 0
 	if !f.canary && filter.Key != events.CanaryKey {
 		filter.Skip = func(table events.Table, key string) bool {
-			is := table == events.Plans && key == events.CanaryKey
-			if is {
+			canary := table == events.Plans && key == events.CanaryKey
+			if canary {
 				skipped++
 			}
-			return is
+			return canary
 		}
 	}
 	err = audit.Show(c.Context(), archive, filter, func(s audit.Shown) bool {
@@ -149,12 +150,12 @@ func (f *showFlags) run(c *cobra.Command, args []string, now time.Time) error {
 			skipped)
 	}
 	if n == 0 {
-		fmt.Fprintln(c.ErrOrStderr(), "sluice: no change is there that this asks for")
+		fmt.Fprintln(c.ErrOrStderr(), "sluice: the archive has no change that matches the arguments and flags")
 	}
 	return nil
 }
 
-// changeJSON is the machine form of one change.
+// changeJSON is the output of --json for one change.
 type changeJSON struct {
 	Object  string          `json:"object"`
 	Table   string          `json:"table,omitempty"`
@@ -169,8 +170,8 @@ type changeJSON struct {
 	After   json.RawMessage `json:"after,omitempty"`
 	Hash    string          `json:"hash,omitempty"`
 	Hidden  bool            `json:"hidden"`
-	Covered bool            `json:"covered"`          // another content was put on top
-	Unread  bool            `json:"unread,omitempty"` // there is a version that cannot be read
+	Covered bool            `json:"covered"`          // the object was overwritten with other content later
+	Unread  bool            `json:"unread,omitempty"` // a version of the object cannot be read
 	Error   string          `json:"error,omitempty"`
 }
 
@@ -211,10 +212,11 @@ func printShown(out io.Writer, s *audit.Shown) error {
 		is   bool
 		text string
 	}{
-		{r == nil, "the object holds no such record: "}, {r != nil && s.Err != nil,
-			"the record is not what its writer hashed: "},
-		{s.Hidden, "hidden by a delete marker"}, {s.Others, "another content was put on top of it"},
-		{s.Unread, "there is a version of it that cannot be read"},
+		{r == nil, "the object holds no record of a change: "},
+		{r != nil && s.Err != nil, "the record is not what its writer hashed: "},
+		{s.Hidden, "hidden by a delete marker"},
+		{s.Others, "the object was overwritten with other content later"},
+		{s.Unread, "a version of the object cannot be read"},
 	} {
 		if note.is && strings.HasSuffix(note.text, ": ") {
 			note.text += plainText(fmt.Sprint(s.Err))

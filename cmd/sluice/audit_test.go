@@ -166,7 +166,8 @@ func TestAuditShowWithoutTheCanary(t *testing.T) {
 		{nil, 0, true, told},
 		{[]string{"plans"}, 0, true, told},
 		{[]string{"plans/pro"}, 0, true, ""},
-		{[]string{"--actor", "canary"}, 0, false, told + "sluice: no change is there that this asks for\n"},
+		{[]string{"--actor", "canary"}, 0, false, told + "sluice: the archive has no change that matches the " +
+			"arguments and flags\n"},
 		{[]string{"--canary"}, 2, true, ""},
 		{[]string{"--canary", "--actor", "canary"}, 2, false, ""},
 		{[]string{"plans/" + events.CanaryKey}, 2, false, ""},
@@ -192,7 +193,8 @@ func TestAuditVerify(t *testing.T) {
 	if err != nil || !strings.Contains(out, "3 versions of 1 item") ||
 		!strings.Contains(out, "2026-11-20T09:00:00Z to 2026-11-21T10:00:00Z") ||
 		!strings.Contains(out, "locks    none") || !strings.Contains(out, "breaks   none\n") ||
-		!regexp.MustCompile(`\nNOTICE +COUNT .*\nput times not known +1 +- +whoever may .*\nno anchors +1 +- +`).MatchString(out) {
+		!regexp.MustCompile(
+			`\nNOTICE +COUNT .*\nput times not known +1 +- +whoever may .*\nno anchors +1 +- +`).MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if err := os.Remove(filepath.Join(dir, dataArchive,
@@ -236,7 +238,7 @@ func TestAuditBucket(t *testing.T) {
 	}
 	verify = append(verify, "--late", "27h")
 	out, _, err = execute(t, "", verify...)
-	if err != nil || !strings.Contains(out, "COMPLIANCE, the first until") ||
+	if err != nil || !strings.Contains(out, "COMPLIANCE; the first ends") ||
 		!regexp.MustCompile(`archived with a delay +3 +plans/pro version 1 +`).MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -274,7 +276,7 @@ func TestAuditBucket(t *testing.T) {
 	}
 	out, _, err = execute(t, "", append([]string{"audit", "show"}, where...)...)
 	if err != nil || !strings.Contains(out, "! hidden by a delete marker\n    - id") ||
-		!strings.Contains(out, "! another content was put on top of it\n    + id") {
+		!strings.Contains(out, "! the object was overwritten with other content later\n    + id") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -291,11 +293,11 @@ func TestAuditPlaces(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"audit", "verify", "--data", dir}, "no process says where it answers"},
-		{[]string{"audit", "verify", "--data", filepath.Join(dir, "none")}, "there is no folder"},
+		{[]string{"audit", "verify", "--data", dir}, "the folder names no process that answers operators' calls"},
+		{[]string{"audit", "verify", "--data", filepath.Join(dir, "none")}, "is not a folder"},
 		{[]string{"audit", "verify", "--archive", dir, "--db", filepath.Join(dir, "none")},
 			"there are no control tables"},
-		{[]string{"audit", "show", "--archive", filepath.Join(dir, dataTables)}, "there is no folder"},
+		{[]string{"audit", "show", "--archive", filepath.Join(dir, dataTables)}, "is not a folder"},
 	} {
 		if out, _, err := execute(t, "", tt.args...); err == nil || !strings.Contains(err.Error(), tt.want) ||
 			out != "" {

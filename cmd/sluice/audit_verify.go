@@ -16,52 +16,71 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/audit"
 )
 
-const verifyLong = `Check the audit trail: every version of every object in the archive, the hash chain of every item, and the live tables
-against both. Of each kind of break the first place is told, and how many there are.
+const verifyLong = `Check the audit trail: every version of every object in the archive, the hash
+chain of every item, and the live tables against both. For each kind of break, the command prints
+how many there are and where the first one is.
 
-  missing version     one is not there, and later ones are
-  missing tail        the newest ones are not there, and the table has them
-  wrong hash          the hash beside a record is not that of its fields, which are as they were written
-  altered             a field of a record is not what its writer hashed, or the object holds no such record
-  unreadable object   an object cannot be read: its class of storage has to be restored, or its key is not the archive's
-  delete marker       a record is hidden: it is there, and whoever asks for it is told that it is not
-  replaced            another content was put on top of a record, which is still there behind it
-  broken link         a record does not follow the one before it: one of the two was made anew
-  wrong head          the newest record is not what the live table has
-  unreadable head     what the live table has was not written by Sluice
-  unknown to the table  there are records that the live table does not have
-  not an item's name  an object that no item can have
-  not locked          an object without a retention, in a bucket with Object Lock
-  weak lock           an object's lock ends earlier than the bucket's default would have it, or has another mode
-  no default lock     the bucket has Object Lock and no default retention, so new objects are not locked
-  archived late       an object was put later than --late after its change, so the archiver cannot have put it
-  archived before its change  an object was put more than 5 minutes before the time that its record says
-  not as anchored     an anchor has another version of an item than the archive: history was rewritten, or removed
-  put after its anchor  a record was there when an anchor was made, was removed, and was put again
-  missing anchor      an anchor is not there that a later one names, or the newest that holds is older than yesterday
-  days without an anchor  none was made, or all were removed; name days of which you know why with --explained
-  broken chain of anchors  an anchor is not the one that the next one names, or that --known-anchor names
-  bad signature       an anchor was signed by none of the keys
-  unreadable anchor   an anchor or its list of heads is damaged, or of another version of Sluice, or something else took
-                      its name
-  anchor of a later day  an object was put under the name of an anchor before the day of that anchor
+  missing version         a version of an item is missing, and later versions exist
+  missing tail            the newest versions of an item are missing, and the table has them
+  wrong hash              the hash stored beside a record does not match its unchanged fields
+  altered                 a field of a record is not what its writer hashed, or the object holds
+                          no record
+  unreadable object       an object cannot be read: it has to be restored from its storage class,
+                          or it is encrypted with another key than the archive's
+  delete marker           a record is hidden behind a delete marker: it still exists, but reading
+                          it says that it does not
+  replaced                an object was overwritten with other content; the record still exists
+                          as an older version of the object
+  broken link             a record does not contain the hash of the record before it: one of the
+                          two was rewritten
+  wrong head              the newest record differs from the item in the live table
+  unreadable head         the item in the live table was not written by Sluice
+  unknown to the table    the archive has records of an item that the live table does not have
+  not an item's name      an object has a name that no item can have
+  not locked              an object has no retention, though the bucket has Object Lock
+  weak lock               an object's lock ends earlier than the bucket's default lock would, or
+                          has another mode
+  no default lock         the bucket has Object Lock but no default retention, so new objects are
+                          not locked
+  archived late           an object was put more than --late after its change, so the archiver
+                          cannot have put it
+  archived before its change
+                          an object was put more than 5 minutes before the time in its record
+  not as anchored         an anchor names another version of an item than the archive has:
+                          records were rewritten or removed
+  put after its anchor    a record existed when an anchor was made, was removed, and was put again
+  missing anchor          a later anchor names an anchor that does not exist, or the newest valid
+                          anchor is older than yesterday
+  days without an anchor  no anchor was made, or all were removed; if you know why, name the days
+                          with --explained
+  broken chain of anchors
+                          an anchor is not the one that the next anchor or --known-anchor names
+  bad signature           an anchor was signed by none of the keys
+  unreadable anchor       an anchor or its list of heads is damaged or of another version of
+                          Sluice, or another object has its name
+  anchor of a later day   an object was put under the name of an anchor before that anchor's day
 
-Anchors are what the anchor function signs once a day: the newest version of every item. --anchor-key is the public key.
-It is best kept in a file outside of the account, since who can exchange the key in KMS can exchange anchors:
+An anchor is a signed list of the newest versions of all items, made once a day by the anchor
+function. --anchor-key is the public key. Keep it in a file outside of the AWS account: somebody who
+can replace the key in KMS can also replace anchors.
 
   aws kms get-public-key --key-id KEY --output text --query PublicKey > anchors.pub
 
-The hash of the newest anchor that holds is printed. Keep it, too: --known-anchor then finds anchors begun anew.
+The command prints the hash of the newest valid anchor. Keep it, too, and give it to the next run
+with --known-anchor: the run then detects a chain of anchors that was made anew.
 
-Notices break nothing. They say what could not be checked, and which objects the archiver put more than an hour after
-their change. The times at which objects were put are S3's. Those of files can be set by anybody and are not compared.
+Notices are not breaks. They say what could not be checked, and which objects the archiver put more
+than an hour after their change. The times at which objects were put come from S3. In a folder,
+anybody can set the times of files, so they are not compared.
 
-The lock of each object is compared with the bucket's default of today. If the default was another one earlier, say until
-when, and what it was: --earlier-lock 2027-03-01=GOVERNANCE:365.
+The lock of each object is compared with the bucket's present default lock. If the default was
+changed, say what it was before, and until which day: --earlier-lock 2027-03-01=GOVERNANCE:365.
 
-Changes may go on meanwhile. A version younger than --grace that is missing is waited for.
+The tables may be changed while the command runs. It waits for a missing version that is younger
+than --grace.
 
-The exit status is 0 where everything holds, 1 where something does not or could not be checked, 2 for a wrong command line.`
+The exit status is 0 if there is no break, 1 if there is one or a check could not be made, and 2 for
+a wrong command line.`
 
 func newAuditVerifyCommand() *cobra.Command {
 	var s auditSource
@@ -83,13 +102,13 @@ func newAuditVerifyCommand() *cobra.Command {
 				return err
 			}
 			if parallel < 1 || parallel > 1000 || grace < 0 || grace > time.Hour {
-				return &usageError{c.CommandPath(), errors.New("--parallel is 1 to 1000, and --grace 0s to 1h")}
+				return &usageError{c.CommandPath(), errors.New("want --parallel in 1..1000 and --grace in 0s..1h")}
 			}
 			if grace == 0 {
-				grace = -1 // none
+				grace = -1 // VerifyConfig reads 0 as its default, and a negative time as none
 			}
 			if late <= 0 {
-				return &usageError{c.CommandPath(), errors.New("--late is more than 0s")}
+				return &usageError{c.CommandPath(), fmt.Errorf("--late %s is not above 0s", late)}
 			}
 			earlier, err := readEarlierLocks(locks)
 			if err != nil {
@@ -112,7 +131,7 @@ func newAuditVerifyCommand() *cobra.Command {
 				err = printReport(out, report)
 			}
 			if err == nil && !report.OK() {
-				err = errors.New("the audit trail does not hold")
+				err = errors.New("the audit trail has breaks: docs/audit.md says what each kind means")
 			}
 			return err
 		},
@@ -121,16 +140,16 @@ func newAuditVerifyCommand() *cobra.Command {
 	s.flags(c, f)
 	s.tableFlags(f)
 	anchors.flags(f)
-	f.DurationVar(&grace, "grace", 30*time.Second, "how long after its write a version may be missing, `TIME`")
-	f.DurationVar(&late, "late", audit.MostDelay, "how long after its change an object may have been put, `TIME`")
+	f.DurationVar(&grace, "grace", 30*time.Second, "longest `TIME` between a write and its record in the archive")
+	f.DurationVar(&late, "late", audit.MostDelay, "longest `TIME` after a change for the archiver to put its object")
 	f.StringArrayVar(&locks, "earlier-lock", nil,
-		"what the bucket's default lock was until a day, `DAY=MODE:DAYS`; as often as one likes")
-	f.IntVar(&parallel, "parallel", 32, "objects that are read at once, `N`")
+		"the bucket's default lock until the end of a day, `DAY=MODE:DAYS`; may be repeated")
+	f.IntVar(&parallel, "parallel", 32, "read `N` objects at once")
 	f.BoolVar(&asJSON, "json", false, "print one JSON document")
 	return c
 }
 
-// readEarlierLocks reads the values of --earlier-lock. A day is over at its end, in UTC.
+// readEarlierLocks parses the values of --earlier-lock. Such a lock was the default until the end of its day, in UTC.
 func readEarlierLocks(given []string) (all []audit.EarlierLock, err error) {
 	for _, text := range given {
 		day, lock, _ := strings.Cut(text, "=")
@@ -138,7 +157,7 @@ func readEarlierLocks(given []string) (all []audit.EarlierLock, err error) {
 		until, noDay := time.Parse(time.DateOnly, day)
 		n, noNumber := strconv.Atoi(days)
 		if noDay != nil || noNumber != nil || n < 1 || n > 36500 || mode != "GOVERNANCE" && mode != "COMPLIANCE" {
-			return nil, fmt.Errorf("--earlier-lock %q: want DAY=MODE:DAYS, as 2027-03-01=GOVERNANCE:365", text)
+			return nil, fmt.Errorf("--earlier-lock %q: want DAY=MODE:DAYS, such as 2027-03-01=GOVERNANCE:365", text)
 		}
 		all = append(all, audit.EarlierLock{
 			Lock:  audit.Lock{Enabled: true, Mode: mode, Period: time.Duration(n) * 24 * time.Hour},
@@ -148,7 +167,7 @@ func readEarlierLocks(given []string) (all []audit.EarlierLock, err error) {
 	return all, nil
 }
 
-// verify opens the archive and the tables, and verifies them as config says.
+// verify opens the archive and the tables, and verifies them.
 func (s *auditSource) verify(c *cobra.Command, config audit.VerifyConfig) (*audit.Report, error) {
 	archive, err := s.openArchive(c.Context())
 	if err != nil {
@@ -161,8 +180,7 @@ func (s *auditSource) verify(c *cobra.Command, config audit.VerifyConfig) (*audi
 	config.Archive, config.Tables = archive, tables
 	if isTerminal(c.ErrOrStderr()) {
 		config.Progress = func(objects, items int) {
-			fmt.Fprintf(c.ErrOrStderr(), "\r%d objects, %d items", objects,
-				items)
+			fmt.Fprintf(c.ErrOrStderr(), "\r%d objects, %d items", objects, items)
 		}
 		defer fmt.Fprint(c.ErrOrStderr(), "\r\x1b[K")
 	}
@@ -170,7 +188,7 @@ func (s *auditSource) verify(c *cobra.Command, config audit.VerifyConfig) (*audi
 	return report, errors.Join(err, done())
 }
 
-// verified is the machine form of a report.
+// verified is the output of --json.
 type verified struct {
 	OK          bool        `json:"ok"`
 	Objects     int64       `json:"objects"`
@@ -202,10 +220,9 @@ type breakJSON struct {
 func reportJSON(r *audit.Report) verified {
 	v := verified{
 		OK: r.OK(), Objects: r.Objects, Items: r.Items, Bytes: r.Bytes, From: timeText(r.From), To: timeText(r.To),
-		Locks: r.Locks,
-		Modes: append([]string{}, r.Modes...), LockedUntil: timeText(r.LockedUntil), Repeated: r.Repeated,
-		Rejected: r.Rejected,
-		Anchors:  r.Anchors, LastAnchor: knownAnchor(r),
+		Anchors: r.Anchors, LastAnchor: knownAnchor(r),
+		Locks: r.Locks, Modes: append([]string{}, r.Modes...), LockedUntil: timeText(r.LockedUntil),
+		Repeated: r.Repeated, Rejected: r.Rejected,
 		Breaks: findingsJSON(r.Findings), Notices: findingsJSON(r.Notices),
 	}
 	return v
@@ -235,16 +252,16 @@ func printReport(out io.Writer, r *audit.Report) error {
 	}
 	switch {
 	case !r.Locks:
-		fmt.Fprintf(w, "locks\tnone: whoever may write this archive may rewrite it; what they cannot forge is the "+
-			"live tables and the chain\n")
+		fmt.Fprintf(w, "locks\tnone: whoever may write this archive may also rewrite it; only the live tables and "+
+			"the hash chain then show it\n")
 	case len(r.Modes) > 0:
-		fmt.Fprintf(w, "locks\t%s, the first until %s\n", strings.Join(r.Modes, " and "), timeText(r.LockedUntil))
+		fmt.Fprintf(w, "locks\t%s; the first ends %s\n", strings.Join(r.Modes, " and "), timeText(r.LockedUntil))
 	}
 	if r.LastAnchor != "" {
-		fmt.Fprintf(w, "anchors\t%d, the newest that holds %s\n", r.Anchors, knownAnchor(r))
+		fmt.Fprintf(w, "anchors\t%d, newest valid one: %s\n", r.Anchors, knownAnchor(r))
 	}
 	if r.Repeated > 0 {
-		fmt.Fprintf(w, "repeated\t%s put on top of an equal one\n", counted(r.Repeated, "object"))
+		fmt.Fprintf(w, "repeated\t%s put twice with equal content\n", counted(r.Repeated, "object"))
 	}
 	if r.Rejected > 0 {
 		fmt.Fprintf(w, "rejected\t%s that could not be archived: see %s in the archive\n",
@@ -262,7 +279,7 @@ func printReport(out io.Writer, r *audit.Report) error {
 	return printFindings(w, "BREAK", r.Findings)
 }
 
-// printFindings prints a table of findings under a heading; without any it prints nothing.
+// printFindings prints a table of findings below a heading, or nothing if there are no findings.
 func printFindings(w *tabwriter.Writer, heading string, all []audit.Finding) error {
 	if len(all) == 0 {
 		return nil
@@ -285,7 +302,7 @@ func counted(n int64, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// plainText is a text from the archive as it is, or quoted where it could do something to a terminal.
+// plainText returns a text from the archive, quoted if it contains characters that could control a terminal.
 func plainText(s string) string {
 	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
 		return strconv.Quote(s)

@@ -17,16 +17,17 @@ func newCellCommand() *cobra.Command {
 	return c
 }
 
-const cellHelp = " The balancer carries requests out one after the\nother, in two phases, so that the limits hold " +
-	"meanwhile; 'sluice cell list' shows how far it is."
+// cellHelp ends the help of the commands that ask the balancer for a change.
+const cellHelp = ` The balancer carries out one request after the other, in two phases, so that the
+limits hold at all times; 'sluice cell list' shows its progress.`
 
 func newCellListCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
-		Use: "list", Short: "List the cells: what was asked for, and what the balancer made of it",
-		Long: "Lists the cells. A state of waiting says that the balancer has not come to the request, or has " +
-			"refused it.\n" + "Items that it cannot read are listed below the cells. Nothing changes for the tenant " +
-			"of a placement that cannot be read.",
+		Use: "list", Short: "List the cells: what operators asked for, and what the balancer has done",
+		Long: `Lists the cells. The state "waiting" means that the balancer has not reached the
+request yet, or has refused it. Items that the balancer cannot read are listed below the cells. If
+the placement of a tenant cannot be read, nothing changes for that tenant.`,
 		Example: "  sluice cell list",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -60,9 +61,9 @@ func newCellListCommand() *cobra.Command {
 	return c
 }
 
-// unreadable is a line about an item of the table cells that cannot be read.
+// unreadable returns a line about an item of the table cells that the balancer cannot read.
 func unreadable(u *admin.UnreadableCell) string {
-	what := "cannot be read, so nothing of it is carried out: "
+	what := "cannot be read, so it is not carried out: "
 	if u.Key != "" {
 		what += u.Key + ", version " + strconv.FormatInt(u.Version, 10)
 	}
@@ -80,12 +81,13 @@ func newCellAddCommand() *cobra.Command {
 	var weight int64
 	var opsURL string
 	c := &cobra.Command{
-		Use: "add CELL", Short: "Ask for a cell to serve, or for another weight",
+		Use: "add CELL", Short: "Ask for a cell to serve requests, or change its weight",
 		Long: "Asks for a cell to get a share of every limit, in proportion to its weight." + cellHelp + `
 
---ops is where operators' calls about counters of the cell go, signed. It must be the URL that API Gateway itself gives
-the cell's operators' API, in the cell's region; of a 'sluice dev', a URL of this machine. Where it takes the place of
-another URL, nothing is written without --yes, and the exit status is 5.`,
+--ops is the URL that operators' commands call about the cell's counters. In a deployment, it must be the URL that API
+Gateway gave the cell's operators' API, in the cell's region, since these calls are signed. For a cell of 'sluice dev',
+it must be a URL of this machine. If the cell has another URL already, the new one is only written with --yes; without
+--yes the exit status is 5.`,
 		Example: "  sluice cell add eu-1 --ops https://abc.execute-api.eu-west-1.amazonaws.com/v1 --reason 'first " +
 			"cell'\n" + "  sluice cell add us-1 --weight 3 --reason 'three quarters of the traffic'",
 		Args: usageArgs(cobra.ExactArgs(1)),
@@ -101,18 +103,19 @@ another URL, nothing is written without --yes, and the exit status is 5.`,
 		},
 	}
 	r.writes(c)
-	c.Flags().Int64Var(&weight, "weight", 1, "`WEIGHT` of its share, beside those of the other cells")
+	c.Flags().Int64Var(&weight, "weight", 1, "`WEIGHT` of the cell's share, relative to the other cells' weights")
 	c.Flags().StringVar(&opsURL, "ops", "",
-		"`URL` of its operators' API, as the stack's output Ops has it (default: as before)")
-	c.Flags().BoolVarP(&r.yes, "yes", "y", false, "let the URL of --ops take the place of another one")
+		"`URL` of the cell's operators' API: the output Ops of its stack (default: keep the present URL)")
+	c.Flags().BoolVarP(&r.yes, "yes", "y", false, "let --ops replace another URL")
 	return c
 }
 
 func newCellDrainCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
-		Use: "drain CELL", Short: "Ask for a cell's share to go to the others",
-		Long:    "Asks for a cell to serve no more." + cellHelp,
+		Use: "drain CELL", Short: "Ask for a cell's share to move to the other cells",
+		Long: "Asks for a cell to stop serving, and for its share of every limit to move to the other cells." +
+			cellHelp,
 		Example: "  sluice cell drain us-1 --reason 'moves to us-2'",
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -131,10 +134,10 @@ func newCellRemoveCommand() *cobra.Command {
 	var r remote
 	var force bool
 	c := &cobra.Command{
-		Use: "remove CELL", Short: "Ask for a drained cell to be forgotten",
-		Long: "Asks for a drained cell to be forgotten. --force removes one that has stopped for good and can no " +
-			"longer be heard: if it still\n" + "runs, what its last share grants comes on top of the limits." +
-			cellHelp,
+		Use: "remove CELL", Short: "Ask for a drained cell to be removed",
+		Long: `Asks for a drained cell to be removed. --force removes a cell that has stopped for
+good and cannot acknowledge that it is drained. If such a cell still runs, it goes on admitting
+requests from its last share, in addition to the limits.` + cellHelp,
 		Example: "  sluice cell remove us-1 --reason 'moved'\n  sluice cell remove us-1 --force --reason 'the " +
 			"region is gone'",
 		Args: usageArgs(cobra.ExactArgs(1)),
@@ -147,18 +150,19 @@ func newCellRemoveCommand() *cobra.Command {
 		},
 	}
 	r.writes(c)
-	c.Flags().BoolVar(&force, "force", false, "do not wait to hear from the cell")
+	c.Flags().BoolVar(&force, "force", false, "do not wait for the cell's acknowledgement")
 	return c
 }
 
 func newConfigCommand() *cobra.Command {
-	c := group("config", "Show how far the cells' configuration is")
+	c := group("config", "Show whether the cells have the present configuration")
 	var r remote
 	status := &cobra.Command{
 		Use: "status [CELL]", Short: "Compare each cell's copy of the configuration with the control tables",
-		Long: "Compares each cell's copy of plans, tenants and keys with the control tables: what has not arrived, " +
-			"for how long, and what\n" + "nobody wrote so. The exit status is 1 where a cell cannot be asked or has " +
-			"drifted. It reads every document of both.",
+		Long: `Compares each cell's copy of plans, tenants and keys with the control tables. It shows
+which changes have not arrived, and for how long, and which documents of a cell differ from
+everything that was ever written (drift). It reads every document on both sides. The exit status is
+1 if a cell did not answer or has drifted.`,
 		Example: "  sluice config status\n  sluice config status eu-1 --json | jq '.cells[0].lag_s'",
 		Args:    usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -202,7 +206,7 @@ func writeStatus(w io.Writer, a *admin.StatusResponse) error {
 		}
 		lag := (time.Duration(k.LagS * float64(time.Second))).Round(time.Millisecond).String()
 		if k.Behind > 0 {
-			notes = append(notes, fmt.Sprintf("%s: %s is the oldest that has not arrived", k.Cell, k.Oldest))
+			notes = append(notes, fmt.Sprintf("%s: the oldest change that has not arrived is %s", k.Cell, k.Oldest))
 		}
 		for _, d := range k.Drift {
 			notes = append(notes, k.Cell+": "+d)
@@ -220,12 +224,12 @@ func writeStatus(w io.Writer, a *admin.StatusResponse) error {
 }
 
 func newShadowCommand() *cobra.Command {
-	c := group("shadow", "See what shadow limits would deny, and have them enforce")
+	c := group("shadow", "Show what shadow limits would deny, and make them enforce")
 	var r, p remote
 	report := &cobra.Command{
 		Use: "report", Short: "Show what shadow limits would have denied",
-		Long: "Shows what shadow limits would have denied. 'sluice dev' counts the requests that it has seen " +
-			"itself; in AWS the counts are\n" + "the metric shadow_denied, which this command does not read.",
+		Long: `Shows what shadow limits would have denied, as 'sluice dev' counted it. A deployment
+counts it in the metric shadow_denied, which this command does not read.`,
 		Example: "  sluice shadow report",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -246,9 +250,10 @@ func newShadowCommand() *cobra.Command {
 	}
 	r.flags(report)
 	promote := &cobra.Command{
-		Use: "promote PLAN LIMIT", Short: "Have a shadow limit of a plan enforce",
-		Long: "Makes the mode of a shadow limit enforce, for every tenant of the plan that has no mode of its own. " +
-			"Its counters begin empty:\n" + "those of a shadow are counted apart.",
+		Use: "promote PLAN LIMIT", Short: "Make a shadow limit of a plan enforce",
+		Long: `Changes the mode of a shadow limit to enforce. This holds for every tenant of the plan
+whose overrides do not set a mode. The counters of the limit begin empty, because a shadow limit has
+counters of its own.`,
 		Example: "  sluice shadow promote pro writes --reason 'a week without a false alarm'",
 		Args:    usageArgs(cobra.ExactArgs(2)),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -22,22 +22,25 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-const checkLong = `Check plans files. Several files are read as one configuration: plans in one, tenants in another. "-" is standard
-input.
+const checkLong = `Check plans files. All files together are one configuration: one file may hold the
+plans, another one the tenants. "-" is standard input.
 
-Every problem is printed on standard error, one a line, as file:line:column: path: message, and the exit status is 1. A
-warning is about a setting that is valid but cannot do what it seems to, and about limits that requests pass in another
-spelling; it fails the check only with --strict. A good configuration gives one line for each file.
+Problems are printed on standard error, one per line, as file:line:column: path: message, and the
+exit status is then 1. Warnings are printed in the same form. A warning is about a valid setting
+that does not do what it seems to do, or about a limit that a request escapes if it spells its path
+in another way. Warnings fail the check only with --strict. If there are no problems, one line is
+printed for each file.
 
-Use --strict for files that go to production. Warnings then fail the check, and there are two more: for the API keys of
-the example, which anyone can compute, and for plans without ipLimits, which leave attempts to guess a credential
-unlimited. Give it all files together.
+Use --strict for files that go to production, and give it all files together. Warnings then fail the
+check. --strict also warns of the API keys of the example plans, which anyone can compute, and of
+plans without ipLimits, since nothing then limits attempts to guess a credential.
 
-A plan is refused if its limits are too many for one decision on DynamoDB, which keeps all counters of a small cell and the
-quotas of a full one. With --dynamodb=quotas only quotas are looked at, with --dynamodb=none nothing.
+A plan is refused if it has more limits than DynamoDB can decide in one transaction. DynamoDB keeps
+all counters of a small cell, and the quotas of a full cell. --dynamodb=quotas checks quotas only,
+and --dynamodb=none skips this check.
 
---effective prints what holds for each tenant, after overrides and the boosts that are active, and where each value comes
-from.`
+--effective prints the limits of each tenant, with its overrides and active boosts, and where each
+value comes from.`
 
 const checkExample = `  sluice check plans.yaml
   sluice check plans.yaml tenants.yaml
@@ -52,14 +55,14 @@ type checkFlags struct {
 	tenant, at, dynamodb           string
 }
 
-// planExtensions are the endings that shell completion offers.
+// planExtensions are the file extensions that shell completion offers for plans files.
 var planExtensions = []string{"yaml", "yml", "json"}
 
 func newCheckCommand() *cobra.Command {
 	var f checkFlags
 	c := &cobra.Command{
 		Use:     "check FILE...",
-		Short:   "Validate plans files and show the limits that come out",
+		Short:   "Check plans files, and show each tenant's limits",
 		Long:    checkLong,
 		Example: checkExample,
 		Args:    usageArgs(cobra.MinimumNArgs(1)),
@@ -71,17 +74,18 @@ func newCheckCommand() *cobra.Command {
 	flags := c.Flags()
 	flags.BoolVar(&f.effective, "effective", false, "print the effective limits of all tenants, and where each "+
 		"value comes from")
-	flags.StringVar(&f.tenant, "tenant", "", "with --effective: only tenant `ID`")
-	flags.StringVar(&f.at, "at", "", "with --effective: boosts as of `TIME`, as 2026-12-24T00:00:00Z (default now)")
+	flags.StringVar(&f.tenant, "tenant", "", "with --effective: show only the tenant `ID`")
+	flags.StringVar(&f.at, "at", "", "with --effective: use the boosts that are active at `TIME`, such as "+
+		"2026-12-24T00:00:00Z (default: now)")
 	flags.BoolVar(&f.json, "json", false, "print problems, warnings and limits as one JSON document on standard output")
-	flags.StringVar(&f.dynamodb, "dynamodb", dynamodbAll, "what DynamoDB keeps: `all`, quotas or none")
+	flags.StringVar(&f.dynamodb, "dynamodb", dynamodbAll, "counters that DynamoDB keeps: `all`, quotas or none")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but problems")
-	flags.BoolVar(&f.strict, "strict", false, "fail on warnings, and also warn of example keys and of missing ipLimits")
+	flags.BoolVar(&f.strict, "strict", false, "fail on warnings, and also warn of example keys and missing ipLimits")
 	completeTenants(c, func() []string { return c.Flags().Args() })
 	return c
 }
 
-// completeTenants completes --tenant with the ids of the files.
+// completeTenants completes --tenant with the tenants of the files.
 func completeTenants(c *cobra.Command, files func() []string) {
 	complete := func(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		names := slices.Clone(files())
@@ -89,7 +93,7 @@ func completeTenants(c *cobra.Command, files func() []string) {
 			names = slices.Clone(args)
 		}
 		slices.Sort(names)
-		names = slices.Compact(names) // flags are read twice for a completion, so each is there twice
+		names = slices.Compact(names) // cobra parses the flags twice for a completion, so each file is there twice
 		config, err := loadPlans(c, names)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -107,7 +111,7 @@ func completeTenants(c *cobra.Command, files func() []string) {
 	}
 }
 
-// checked is the machine form of a check.
+// checked is the output of --json.
 type checked struct {
 	OK        bool            `json:"ok"`
 	Problems  []plan.Problem  `json:"problems"`
@@ -135,10 +139,10 @@ func (f *checkFlags) run(c *cobra.Command, files []string) error {
 		return err
 	}
 	if !f.effective && (f.tenant != "" || f.at != "") {
-		return &usageError{c.CommandPath(), errors.New("--tenant and --at go with --effective")}
+		return &usageError{c.CommandPath(), errors.New("--tenant and --at need --effective")}
 	}
 	if !slices.Contains([]string{dynamodbAll, dynamodbQuotas, dynamodbNone}, f.dynamodb) {
-		return &usageError{c.CommandPath(), fmt.Errorf("--dynamodb %q is none of all, quotas and none", f.dynamodb)}
+		return &usageError{c.CommandPath(), fmt.Errorf("--dynamodb %q is not all, quotas or none", f.dynamodb)}
 	}
 	config, err := loadPlans(c, files)
 	if err == nil {
@@ -161,19 +165,19 @@ func (f *checkFlags) run(c *cobra.Command, files []string) error {
 		return err
 	}
 	if !report.OK {
-		return fmt.Errorf("%s, and --strict is given", count(len(report.Warnings), "warning"))
+		return fmt.Errorf("%s, which --strict makes fail the check", count(len(report.Warnings), "warning"))
 	}
 	return nil
 }
 
-// What DynamoDB keeps, for --dynamodb.
+// Values of --dynamodb: the counters that DynamoDB keeps.
 const (
 	dynamodbAll    = "all"
 	dynamodbQuotas = "quotas"
 	dynamodbNone   = "none"
 )
 
-// decidable returns a *plan.Error with each plan and tenant whose limits are too many for one decision on DynamoDB.
+// decidable returns a *plan.Error that names each plan and tenant with more limits than DynamoDB can decide at once.
 func (f *checkFlags) decidable(config *plan.Config, at time.Time) error {
 	var problems []plan.Problem
 	seen := map[*plan.Set]bool{}
@@ -201,7 +205,7 @@ func (f *checkFlags) decidable(config *plan.Config, at time.Time) error {
 	return &plan.Error{Problems: problems}
 }
 
-// fileNames names all files of a configuration, for what is about them together.
+// fileNames joins the names of all files of a configuration, for a problem that no single file causes.
 func fileNames(config *plan.Config) string {
 	var names []string
 	for _, file := range config.Files() {
@@ -227,13 +231,13 @@ func notForProduction(config *plan.Config) []plan.Problem {
 	for _, k := range config.Keys() {
 		if tenant, ok := public[k.Hash]; ok && !k.Revoked {
 			warn("keys."+k.ID, "this is the example key of tenant %s, which anyone can compute: "+
-				"remove it, and make another with `sluice key create`", tenant)
+				"remove it, and create another key with `sluice key create`", tenant)
 		}
 	}
 	if len(config.Plans()) > 0 && len(config.IPLimits().Limits) == 0 {
 		warn("ipLimits", "there are plans and no ipLimits, so attempts to guess an API key are not limited: add a "+
-			"limit for each address, as in { id: per-address, algorithm: token_bucket, rate: 50, period: 1s, burst: "+
-			"100 }")
+			"limit for each address, such as { id: per-address, algorithm: token_bucket, rate: 50, period: 1s, "+
+			"burst: 100 }")
 	}
 	return out
 }
@@ -255,7 +259,7 @@ func (f *checkFlags) acceptsPlan(all []*limit.Limit, together ...[]*limit.Limit)
 	return dynamodb.AcceptsPlan(quotas(all), lists...)
 }
 
-// loadPlans reads files as one configuration; "-" is the command's input.
+// loadPlans reads files as one configuration; "-" is the command's standard input.
 func loadPlans(c *cobra.Command, files []string) (*plan.Config, error) {
 	sources, err := configyaml.ReadFiles(c.InOrStdin(), files...)
 	if err != nil {
@@ -264,7 +268,7 @@ func loadPlans(c *cobra.Command, files []string) (*plan.Config, error) {
 	return plan.Parse(sources...)
 }
 
-// refuse prints the problems of a configuration.
+// refuse prints the problems of a configuration, and returns an error that counts them.
 func (f *checkFlags) refuse(c *cobra.Command, err error) error {
 	var bad *plan.Error
 	if !errors.As(err, &bad) {
@@ -305,7 +309,7 @@ func (f *checkFlags) print(c *cobra.Command, report *checked) error {
 	return nil
 }
 
-// contents says in words what a file holds.
+// contents counts the entries of a file, as text.
 func contents(f *plan.File) string {
 	var parts []string
 	for _, p := range []struct {
@@ -320,7 +324,7 @@ func contents(f *plan.File) string {
 		}
 	}
 	if len(parts) == 0 {
-		return "nothing in it"
+		return "empty"
 	}
 	return strings.Join(parts, ", ")
 }
@@ -332,7 +336,7 @@ func count(n int, what string) string {
 	return strconv.Itoa(n) + " " + what + "s"
 }
 
-// effectiveOf lists the limits of every owner, or of one tenant.
+// effectiveOf lists the limits of every owner, or of one tenant if tenant is not "".
 func effectiveOf(config *plan.Config, tenant string, at time.Time) ([]effectiveJSON, error) {
 	if tenant != "" {
 		t, err := findTenant(config, tenant)
@@ -367,7 +371,7 @@ func limitsOf(set *plan.Set) []limitJSON {
 	return out
 }
 
-// findTenant looks up a tenant, and names similar ids where there is none.
+// findTenant looks up a tenant. The error for an unknown tenant names a similar id.
 func findTenant(config *plan.Config, id string) (*plan.Tenant, error) {
 	if t, ok := config.Tenant(id); ok {
 		return t, nil
@@ -378,7 +382,7 @@ func findTenant(config *plan.Config, id string) (*plan.Tenant, error) {
 	case near != "":
 		return nil, fmt.Errorf("there is no tenant %q (did you mean %q?)", id, near)
 	}
-	return nil, fmt.Errorf("there is no tenant %q among %d", id, len(config.Tenants()))
+	return nil, fmt.Errorf("there is no tenant %q among the %d tenants of the files", id, len(config.Tenants()))
 }
 
 func writeEffective(w io.Writer, all []effectiveJSON) error {
@@ -404,7 +408,7 @@ func writeEffective(w io.Writer, all []effectiveJSON) error {
 	return table.Flush()
 }
 
-// shown is text as it is safe to print on a terminal: quoted where it holds anything that is not graphic.
+// shown returns a text that is safe to print on a terminal: quoted if it contains a character that is not graphic.
 func shown(s string) string {
 	if strings.ContainsFunc(s, func(c rune) bool { return !unicode.IsGraphic(c) || c == unicode.ReplacementChar }) {
 		return strconv.Quote(s)
@@ -412,7 +416,7 @@ func shown(s string) string {
 	return s
 }
 
-// atFlag reads --at; "" is now.
+// atFlag parses the value of --at; "" means now.
 func atFlag(c *cobra.Command, text string) (time.Time, error) {
 	if text == "" {
 		return time.Now(), nil

@@ -69,7 +69,7 @@ func TestCheckGood(t *testing.T) {
 		{"standard input", string(text), []string{"-"}, ran{0, "<stdin>" + summary, ""}},
 		{"quiet", "", []string{"-q", goodPlans}, ran{0, "", ""}},
 		{"two files", "plans: []\n", []string{goodPlans, "-"},
-			ran{0, goodPlans + summary + "<stdin>: ok: nothing in it\n", ""}},
+			ran{0, goodPlans + summary + "<stdin>: ok: empty\n", ""}},
 		{"the same twice", "", []string{"-q", goodPlans, goodPlans}, ran{code: exitFailed}},
 		{"missing", "", []string{"nowhere.yaml"}, ran{exitFailed, "", "nowhere.yaml: cannot be read: no such file " +
 			"or directory\nsluice: 1 problem\n"}},
@@ -78,7 +78,7 @@ func TestCheckGood(t *testing.T) {
 		{"no file", "", nil, ran{exitUsage, "", "sluice: requires at least 1 arg(s), only received 0\n"}},
 		{"unknown flag", "", []string{"--frobnicate"}, ran{exitUsage, "", "sluice: unknown flag: --frobnicate\n"}},
 		{"tenant without effective", "", []string{"--tenant", "acme", goodPlans},
-			ran{exitUsage, "", "sluice: --tenant and --at go with --effective\n"}},
+			ran{exitUsage, "", "sluice: --tenant and --at need --effective\n"}},
 		{"bad time", "", []string{"--effective", "--at", "now", goodPlans},
 			ran{exitUsage, "", "sluice: --at \"now\" is not a time such as 2026-12-24T00:00:00Z\n"}},
 		{"unknown tenant", "", []string{"--effective", "--tenant", "acne", goodPlans},
@@ -86,7 +86,7 @@ func TestCheckGood(t *testing.T) {
 		{"warning", "", []string{warned}, ran{0, warned + ": ok: 1 plan, 1 limit\n", says}},
 		{"warning, quiet", "", []string{"-q", warned}, ran{0, "", ""}},
 		{"warning, strict", "", []string{"-q", "--strict", warned}, ran{exitFailed, "", says + noIPLimits(warned) +
-			"sluice: 2 warnings, and --strict is given\n"}},
+			"sluice: 2 warnings, which --strict makes fail the check\n"}},
 		{"strict", "", []string{"-q", "--strict", goodPlans}, ran{0, "", ""}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestCheckGood(t *testing.T) {
 // noIPLimits is the warning of --strict where no attempt is limited.
 func noIPLimits(file string) string {
 	return file + ": ipLimits: there are plans and no ipLimits, so attempts to guess an API key are not limited: " +
-		"add a limit for each address, as in { id: per-address, algorithm: token_bucket, rate: 50, period: 1s, " +
+		"add a limit for each address, such as { id: per-address, algorithm: token_bucket, rate: 50, period: 1s, " +
 		"burst: 100 } (warning)\n"
 }
 
@@ -130,7 +130,7 @@ func TestCheckStrict(t *testing.T) {
 	}
 	public := func(id, tenant string) string {
 		return "<stdin>: keys." + id + ": this is the example key of tenant " + tenant +
-			", which anyone can compute: remove it, and make another with `sluice key create` (warning)\n"
+			", which anyone can compute: remove it, and create another key with `sluice key create` (warning)\n"
 	}
 	hash := func(tenant string) string { return identity.HashKey(identity.DevPepper(), identity.ExampleKey(tenant)) }
 	const plans = "plans: [ { id: p, limits: [] } ]\ntenants: [ { id: t, plan: p }, { id: u, plan: p } ]\n"
@@ -150,7 +150,8 @@ func TestCheckStrict(t *testing.T) {
 			want := ran{0, "", c.want}
 			if n := strings.Count(c.want, "\n"); n > 0 {
 				want.code = exitFailed
-				want.stderr = fmt.Sprintf("%ssluice: %s, and --strict is given\n", c.want, count(n, "warning"))
+				want.stderr = fmt.Sprintf("%ssluice: %s, which --strict makes fail the check\n", c.want,
+					count(n, "warning"))
 			}
 			if got := sluice(t, c.text, "check", "-q", "--strict", "-"); got != want {
 				t.Errorf("check --strict\ngot  %+v\nwant %+v", got, want)
@@ -248,7 +249,7 @@ func TestCheckDecidable(t *testing.T) {
 			"id: m")), "may lie in 100 items", nil},
 		"a tail each":  {limits: limits(300, methods)},
 		"alternatives": {limits: limits(300, group)},
-		"what DynamoDB keeps, in words": {limits(1, person), "is none of all, quotas and none",
+		"what DynamoDB keeps, in words": {limits(1, person), "is not all, quotas or none",
 			[]string{"--dynamodb=some"}},
 	} {
 		t.Run(name, func(t *testing.T) {

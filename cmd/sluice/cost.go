@@ -13,12 +13,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/cost"
 )
 
-const costLong = `Say what a month of a deployment costs, by line, from list prices of AWS and from what was measured here. Nothing is sent
-anywhere, and no account is looked at.
+const costLong = `Calculate the monthly cost of a deployment, line by line, from AWS's list prices
+and from measurements of Sluice. Nothing is sent anywhere, and no AWS account is looked at.
 
-Prices are those that came with this program, each as of its own day, and the bill says how old they are; a file with
---price-file replaces some of them, or adds a region (--print-prices shows its form). What is assumed stands beside
-each line and below the table. What the API costs without Sluice is shown apart.`
+The prices come with this program. Each has a date, and the bill says how old they are. The file of
+--price-file replaces some of them, or adds a region; --print-prices shows the form of such a file.
+Assumptions are printed with each line and below the table. The cost of the API without Sluice is
+shown separately.`
 
 const costExample = `  sluice cost --rps 50 --tenants 20
   sluice cost --rps 0                          # a deployment that nobody uses
@@ -34,48 +35,48 @@ type costFlags struct {
 	now                          func() time.Time
 }
 
-// newCostCommand makes the cost command, which reads now for the ages of prices.
+// newCostCommand returns the cost command. It calls now to calculate the ages of prices.
 func newCostCommand(now func() time.Time) *cobra.Command {
 	f := costFlags{w: cost.NewWorkload(nil), now: now}
 	c := &cobra.Command{
 		Use:     "cost --rps N",
-		Short:   "Say what a month costs, by line",
+		Short:   "Calculate the monthly cost of a deployment",
 		Long:    costLong,
 		Example: costExample,
 		Args:    usageArgs(cobra.NoArgs),
 		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
 	w, flags := &f.w, c.Flags()
-	flags.StringVar(&f.rps, "rps", "", "requests per second, `N` on average over the month and all cells; 0 is an "+
-		"idle deployment")
-	flags.Int64Var(&w.Tenants, "tenants", w.Tenants, "active tenants, `N`")
-	flags.Int64Var(&w.Cells, "cells", w.Cells, "cells, `N`")
-	flags.StringVar(&f.profile, "profile", string(w.Profile), "how cells are made: small or full")
-	flags.StringVar(&f.api, "api", string(w.API), "what is in front: rest, http or websocket (of which a request is "+
-		"a connection)")
-	flags.StringVar(&w.Region, "region", w.Region, "`REGION` of AWS, of which there are prices")
-	flags.BoolVar(&w.Leases, "leases", w.Leases, "limits are leased; false asks the stores for each decision")
-	flags.StringVar(&f.denied, "denied-share", "0", "`SHARE` of the requests that is denied, 0 to 1")
-	flags.StringVar(&f.peak, "peak", "2", "`RATIO` of the busiest time to the average")
-	flags.DurationVar(&w.Duration, "duration", 0, "billed time of a request on average, such as 5ms (default: by "+
-		"what stores are called for)")
-	flags.Int64Var(&w.Changes, "changes", w.Changes, "changes of plans, tenants and keys a day, `N`")
-	flags.DurationVar(&w.Canary, "canary", w.Canary, "time between two runs of the canary; 0 is none")
-	flags.StringVar(&w.Node, "node", w.Node, "`TYPE` of the cache's nodes, in a full cell")
-	flags.BoolVar(&w.Quotas, "quotas", false, "requests are under a quota, too, in a full cell")
-	flags.Int64Var(&w.NAT, "nat", 0, "NAT gateways in each full cell, `N`")
-	flags.BoolVar(&w.WAF, "waf", false, "a web ACL with a rate rule is on the API")
+	flags.StringVar(&f.rps, "rps", "", "`N` requests per second, on average over the month and over all cells; 0: an "+
+		"idle deployment (required)")
+	flags.Int64Var(&w.Tenants, "tenants", w.Tenants, "`N` active tenants")
+	flags.Int64Var(&w.Cells, "cells", w.Cells, "`N` cells")
+	flags.StringVar(&f.profile, "profile", string(w.Profile), "profile of the cells: small or full")
+	flags.StringVar(&f.api, "api", string(w.API), "kind of the API in front: rest, http or websocket; a request to a "+
+		"websocket API is a new connection")
+	flags.StringVar(&w.Region, "region", w.Region, "AWS `REGION` whose prices are used")
+	flags.BoolVar(&w.Leases, "leases", w.Leases, "decide from leased units; false: a call to a store for each decision")
+	flags.StringVar(&f.denied, "denied-share", "0", "`SHARE` of the requests that are denied, 0 to 1")
+	flags.StringVar(&f.peak, "peak", "2", "`RATIO` of the requests per second at the busiest time to the average")
+	flags.DurationVar(&w.Duration, "duration", 0, "average billed time of the authorizer per request, such as 5ms "+
+		"(default: calculated from its calls to stores)")
+	flags.Int64Var(&w.Changes, "changes", w.Changes, "`N` changes of plans, tenants and keys a day")
+	flags.DurationVar(&w.Canary, "canary", w.Canary, "time between two runs of the canary; 0: no canary")
+	flags.StringVar(&w.Node, "node", w.Node, "`TYPE` of the cache nodes in a full cell")
+	flags.BoolVar(&w.Quotas, "quotas", false, "requests also charge a quota, in a full cell")
+	flags.Int64Var(&w.NAT, "nat", 0, "`N` NAT gateways in each full cell")
+	flags.BoolVar(&w.WAF, "waf", false, "the API has a web ACL with a rate rule")
 	flags.BoolVar(&w.Dashboard, "dashboard", false, "there is a dashboard in CloudWatch")
-	flags.BoolVar(&w.CustomerKeys, "customer-keys", false, "data is encrypted by KMS keys of your own")
+	flags.BoolVar(&w.CustomerKeys, "customer-keys", false, "data is encrypted with customer managed KMS keys")
 	flags.BoolVar(&w.Anchors, "anchors", w.Anchors,
 		"the audit trail has signed anchors (control.audit.anchors of the deployment file)")
 	flags.BoolVar(&w.PlatformLogs, "platform-logs", w.PlatformLogs, "Lambda's own log lines for each call are kept")
-	flags.BoolVar(&w.FreeTier, "free-tier", false, "take off what AWS gives away each month without an end date")
+	flags.BoolVar(&w.FreeTier, "free-tier", false, "subtract AWS's monthly free tier that has no end date")
 	flags.StringVar(&f.priceFile, "price-file", "", "`FILE` with prices that replace those of this program")
-	flags.BoolVar(&f.printPrices, "print-prices", false, "print the prices of this program, as a form for "+
-		"--price-file, and nothing else")
-	flags.BoolVar(&f.published, "published", false, "print a published bill beside it, for its design point")
-	flags.BoolVar(&f.json, "json", false, "write JSON")
+	flags.BoolVar(&f.printPrices, "print-prices", false, "only print the prices of this program, in the form of "+
+		"--price-file")
+	flags.BoolVar(&f.published, "published", false, "compare with a bill that others published for the same workload")
+	flags.BoolVar(&f.json, "json", false, "print JSON")
 	_ = c.MarkFlagFilename("price-file", "yaml", "yml", "json") // fails only for a flag that does not exist
 	_ = c.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions([]string{"small", "full"},
 		cobra.ShellCompDirectiveNoFileComp))
@@ -116,10 +117,10 @@ func (f *costFlags) run(c *cobra.Command) error {
 	return bill.WriteText(c.OutOrStdout(), published, f.now())
 }
 
-// numbers reads those that are exact decimals.
+// numbers parses the flags that are exact decimal numbers.
 func (f *costFlags) numbers() (err error) {
 	if f.rps == "" {
-		return errors.New("--rps is needed: requests per second, 0 for an idle deployment")
+		return errors.New("--rps is missing: give the requests per second, or 0 for an idle deployment")
 	}
 	if f.w.RPS, err = cost.ParseNumber(f.rps); err != nil {
 		return fmt.Errorf("--rps: %w", err)
@@ -134,7 +135,7 @@ func (f *costFlags) numbers() (err error) {
 	return nil
 }
 
-// prices are those of the program, with a file's in their place.
+// prices returns the prices of the program, in which those of --price-file replace others.
 func (f *costFlags) prices() (*cost.Prices, error) {
 	listed, err := cost.ListPrices()
 	if err != nil || f.priceFile == "" {
@@ -144,7 +145,7 @@ func (f *costFlags) prices() (*cost.Prices, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--price-file: %w", err)
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // the file was only read
 	var text strings.Builder
 	if _, err := io.Copy(&text, io.LimitReader(file, cost.MaxFileBytes+1)); err != nil {
 		return nil, fmt.Errorf("--price-file: %w", err)

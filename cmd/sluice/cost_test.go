@@ -104,7 +104,8 @@ func TestCostIsQuoted(t *testing.T) {
 		if err := os.WriteFile(path, []byte(form), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := sluice(t, "", "cost", "--rps", "50", "--price-file", path); got.code != 0 || !strings.Contains(got.stdout, "$0.18 for 1,000,000") {
+		if got := sluice(t, "", "cost", "--rps", "50", "--price-file", path); got.code != 0 || !strings.Contains(
+			got.stdout, "$0.18 for 1,000,000") {
 			t.Errorf("the price file of %s: %+v", file, got)
 		}
 	}
@@ -113,8 +114,10 @@ func TestCostIsQuoted(t *testing.T) {
 // The twin of the test above: a bill that is quoted wrongly is found.
 func TestCostMisquoted(t *testing.T) {
 	right := costTotal(t, "cost", "--rps", "7")
-	page := "| `sluice cost --rps 7` | " + right + " |\n| `sluice cost --rps 8` | " + right + " |\nand `sluice cost --rps 9` comes to **1.00**"
-	if wrong, quoted := misquoted(t, page); len(wrong) != 2 || quoted != 3 || !strings.Contains(wrong[0], "--rps 8") || !strings.Contains(wrong[1], "--rps 9") {
+	page := "| `sluice cost --rps 7` | " + right + " |\n| `sluice cost --rps 8` | " + right + " |\nand `sluice cost " +
+		"--rps 9` comes to **1.00**"
+	if wrong, quoted := misquoted(t, page); len(wrong) != 2 || quoted != 3 || !strings.Contains(wrong[0], "--rps "+
+		"8") || !strings.Contains(wrong[1], "--rps 9") {
 		t.Errorf("%q, %d quoted", wrong, quoted)
 	}
 }
@@ -137,22 +140,23 @@ func TestCostRefuses(t *testing.T) {
 		args string
 		want string
 	}{
-		{"", "--rps is needed: requests per second, 0 for an idle deployment"},
-		{"--rps -1", `--rps: "-1" is no number of 0 or more: write one such as 50, 0.25 or 1_000_000`},
-		{"--rps NaN", `--rps: "NaN" is no number`},
-		{"--rps 1e6", `--rps: "1e6" is no number`},
+		{"", "--rps is missing: give the requests per second, or 0 for an idle deployment"},
+		{"--rps -1", `--rps: "-1" is not a number of 0 or more: write one such as 50, 0.25 or 1_000_000`},
+		{"--rps NaN", `--rps: "NaN" is not a number`},
+		{"--rps 1e6", `--rps: "1e6" is not a number`},
 		{"--rps 2_000_000_000", "--rps is outside 0..1000000000"},
 		{"--rps 50 --tenants 0", "--tenants is outside 1..10000000"},
 		{"--rps 50 --cells 0", "--cells is outside 1..1000"},
 		{"--rps 50 --cells -1", "--cells is outside 1..1000"},
 		{"--rps 50 --cells two", `invalid argument "two" for "--cells" flag`},
-		{"--rps 50 --region nowhere-1", `--region "nowhere-1" has no prices; there are eu-west-1, us-east-1, and --price-file adds others`},
+		{"--rps 50 --region nowhere-1", `--region "nowhere-1" has no prices; there are eu-west-1, us-east-1, and ` +
+			`--price-file adds others`},
 		{"--rps 50 --profile medium", `--profile "medium" is neither small nor full`},
 		{"--rps 50 --api soap", `--api "soap" is none of rest, http and websocket`},
 		{"--rps 50 --denied-share 2", "--denied-share is outside 0..1"},
-		{"--rps 50 --denied-share x", `--denied-share: "x" is no number`},
+		{"--rps 50 --denied-share x", `--denied-share: "x" is not a number`},
 		{"--rps 50 --peak 0.5", "--peak is outside 1..1000"},
-		{"--rps 50 --peak x", `--peak: "x" is no number`},
+		{"--rps 50 --peak x", `--peak: "x" is not a number`},
 		{"--rps 50 --duration -5ms", "--duration -5ms is outside 1ms..10s"},
 		{"--rps 50 --nat 1", "--quotas and nat are for --profile full"},
 		{"--rps 50 --profile full --node cache.big", `--node "cache.big" has no price in us-east-1`},
@@ -161,7 +165,8 @@ func TestCostRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		got := sluice(t, "", append([]string{"cost"}, strings.Fields(tt.args)...)...)
-		if got.code != exitUsage || got.stdout != "" || !strings.Contains(got.stderr, "sluice: "+tt.want) || strings.Count(got.stderr, "\n") != 1 {
+		if got.code != exitUsage || got.stdout != "" || !strings.Contains(got.stderr, "sluice: "+tt.want) ||
+			strings.Count(got.stderr, "\n") != 1 {
 			t.Errorf("cost %s: %+v; want exit %d and one line with %q", tt.args, got, exitUsage, tt.want)
 		}
 	}
@@ -193,7 +198,8 @@ func TestCostPriceFile(t *testing.T) {
 	}
 	write("date: 2026-10-01\nprices:\n  - { id: lambda.requests, usd: { us-east-1: cheap } }\n")
 	got = sluice(t, "", "cost", "--rps", "50", "--price-file", file)
-	if want := file + `:3:46: prices[0].usd.us-east-1: "cheap" is no number`; got.code != exitFailed || got.stdout != "" || !strings.Contains(got.stderr, want) {
+	if want := file + `:3:46: prices[0].usd.us-east-1: "cheap" is not a number`; got.code != exitFailed ||
+		got.stdout != "" || !strings.Contains(got.stderr, want) {
 		t.Errorf("%+v, want %s", got, want)
 	}
 	got = sluice(t, "", "cost", "--rps", "50", "--price-file", file+".none")

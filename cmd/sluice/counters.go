@@ -21,13 +21,19 @@ import (
 
 const countersHelp = `
 
-Counters are those of one cell: the only one that serves, or that of --cell. Of several, the tenant's home cell counts
-its quotas, and each counts its own part of other limits. Without --path they are those of the limits per tenant. With
---path, and --method, --subject, --key-id and --ip as need be, they are those that such a request would be charged to.
-With --ip-limits and --ip they are those of ipLimits, which have no tenant. Each use is an item in the table operations,
-and so in the audit trail; an address is there by its keyed hash only.`
+The command works on the counters of one cell: the cell of --cell, or the only cell that serves. If
+several cells serve, the tenant's home cell counts its quotas, and each cell counts its own share of
+every other limit.
 
-// countersFlags say which counters are meant.
+Without --path, the counters are those of limits that are per tenant. With --path, they are the
+counters that such a request would be charged to; --method, --subject, --key-id and --ip describe
+the request further. With --ip-limits and --ip, they are the counters of ipLimits, which belong to
+an address and not to a tenant.
+
+Each use is recorded in the table operations, and therefore in the audit trail, which holds only a
+keyed hash of an address.`
+
+// countersFlags name the counters that a command works on.
 type countersFlags struct {
 	remote
 	cell, ops string
@@ -41,33 +47,34 @@ func (f *countersFlags) flags(c *cobra.Command, changes bool) {
 		f.writes(c)
 	} else {
 		f.remote.flags(c)
-		c.Flags().StringVar(&f.reason, "reason", "", "`WHY`, for the record (default: peek)")
+		c.Flags().StringVar(&f.reason, "reason", "", "`WHY` you look, for the audit trail (default: peek)")
 	}
 	flags := c.Flags()
-	whose := "the only one, else it must be said"
+	cellDefault := "the only cell that serves; required if there are several"
 	if !changes {
-		whose = "the only one, else the tenant's home"
+		cellDefault = "the only cell that serves, or else the tenant's home cell"
 	}
-	flags.StringVar(&f.cell, "cell", "", "`CELL` whose counters are meant (default: "+whose+")")
+	flags.StringVar(&f.cell, "cell", "", "`CELL` whose counters are meant (default: "+cellDefault+")")
 	flags.StringVar(&f.ops, "ops-endpoint", "", "`URL` of the cell's operators' API, which may be a custom "+
-		"domain of yours (default: SLUICE_OPS_ENDPOINT, or as 'sluice cell add' stored it)")
+		"domain of yours (default: SLUICE_OPS_ENDPOINT, or the URL that 'sluice cell add' stored)")
 	flags.StringVar(&f.counters.Method, "method", "", "`METHOD` of the request (default GET)")
 	flags.StringVar(&f.counters.Path, "path", "", "`PATH` of the request")
 	flags.StringVar(&f.counters.Subject, "subject", "", "`SUBJECT` of the request")
 	flags.StringVar(&f.counters.APIKey, "key-id", "", "`ID` of the request's API key")
-	flags.StringVar(&f.counters.Address, "ip", "", "source `ADDRESS` of the request; on record is its keyed hash")
-	flags.BoolVar(&f.ipLimits, "ip-limits", false, "counters of ipLimits for --ip: no TENANT, only a LIMIT")
+	flags.StringVar(&f.counters.Address, "ip", "", "source `ADDRESS` of the request; the audit trail gets its keyed "+
+		"hash")
+	flags.BoolVar(&f.ipLimits, "ip-limits", false, "work on the counters of ipLimits for --ip; give no TENANT then")
 }
 
-// takes is which arguments are right: a tenant and a limit, or with --ip-limits a limit; the limit may be left out
-// where it need not be named.
+// takes checks the arguments: a tenant and a limit, or with --ip-limits only a limit. named says whether the limit is
+// required.
 func (f *countersFlags) takes(named bool) cobra.PositionalArgs {
 	return usageArgs(func(_ *cobra.Command, args []string) error {
 		most, form := 2, "TENANT [LIMIT]"
 		if f.ipLimits {
 			most, form = 1, "[LIMIT]"
 			if f.counters.Address == "" {
-				return errors.New("--ip-limits goes with --ip")
+				return errors.New("--ip-limits needs --ip")
 			}
 		}
 		least := most - 1
@@ -81,7 +88,7 @@ func (f *countersFlags) takes(named bool) cobra.PositionalArgs {
 	})
 }
 
-// name says which counters the arguments mean.
+// name sets the tenant and the limit from the arguments, which takes has checked.
 func (f *countersFlags) name(args []string) {
 	if !f.ipLimits {
 		f.counters.Tenant, args = args[0], args[1:]
@@ -91,24 +98,21 @@ func (f *countersFlags) name(args []string) {
 	}
 }
 
-// run calls the cell's ops function.
-func (f *countersFlags) run(c *cobra.Command, does string) error {
-	to, err := f.connectOps(c, does == "peek")
+// run calls an operation of the cell's ops function: peek, reset or refund.
+func (f *countersFlags) run(c *cobra.Command, operation string) error {
+	to, err := f.connectOps(c, operation == "peek")
 	if err != nil {
 		return err
 	}
 	f.counters.Reason = f.reason
-	return operateAt(c, &f.remote, to, "counters/"+does, &f.counters, writeCounters)
+	return operateAt(c, &f.remote, to, "counters/"+operation, &f.counters, writeCounters)
 }
 
-// connectOps is a client of the cell's ops function: below the admin endpoint, unless the cell has a URL of its own.
-func (f *countersFlags) connectOps(c *cobra.Command, looks bool) (*client.Client, error) {
-	own := f.ops
-	if own == "" {
-		own = os.Getenv("SLUICE_OPS_ENDPOINT")
-	}
-	if own != "" {
-		return f.at(c, own, cmp.Or(f.tokenFile, os.Getenv(tokenFileVariable)))
+// connectOps returns a client of the cell's ops function. The function has a URL of its own, or else a path below the
+// admin endpoint. readOnly says that the operation changes no counter.
+func (f *countersFlags) connectOps(c *cobra.Command, readOnly bool) (*client.Client, error) {
+	if endpoint := cmp.Or(f.ops, os.Getenv("SLUICE_OPS_ENDPOINT")); endpoint != "" {
+		return f.at(c, endpoint, cmp.Or(f.tokenFile, os.Getenv(tokenFileVariable)))
 	}
 	to, err := f.connect(c)
 	if err != nil {
@@ -117,10 +121,10 @@ func (f *countersFlags) connectOps(c *cobra.Command, looks bool) (*client.Client
 	request := admin.CellsRequest{Tenant: f.counters.Tenant}
 	cells, err := client.Do[admin.CellsResponse](c.Context(), to, "cells/list", request)
 	if err != nil {
-		cells = &admin.CellsResponse{} // whoever answers below says what is wrong
+		cells = &admin.CellsResponse{} // the call of the operation reports what is wrong
 	}
 	if f.cell == "" {
-		if f.cell, err = f.choose(c, cells, looks); err != nil {
+		if f.cell, err = f.choose(c, cells, readOnly); err != nil {
 			return nil, err
 		}
 	}
@@ -129,18 +133,18 @@ func (f *countersFlags) connectOps(c *cobra.Command, looks bool) (*client.Client
 			if err := checkStoredOps(row, to.Signs()); err != nil {
 				return nil, err
 			}
-			return f.at(c, row.Ops, "") // the token that the command line names is for the endpoint that it names
+			return f.at(c, row.Ops, "") // --token-file is for --endpoint, not for this URL
 		}
 	}
 	return to.At("ops", f.cell), nil
 }
 
-// checkStoredOps checks the URL that the admin endpoint tells of a cell. Others than the operator chose the URL, so a
-// signed call goes only to API Gateway in the cell's region. What answers on this machine without a signature may be
-// another user's program: calls that it leads to stay on this machine, and carry no signature. The operator's own
-// choice, by --ops-endpoint or SLUICE_OPS_ENDPOINT, is not checked so: it may be a custom domain.
+// checkStoredOps checks the URL of a cell's operators' API that the admin endpoint returned. Somebody else may have
+// stored that URL. A signed call is therefore only made to API Gateway in the cell's region. An admin endpoint on this
+// machine, which is called without a signature, may be another user's program, so an unsigned call is only made to
+// this machine. A URL from --ops-endpoint or SLUICE_OPS_ENDPOINT is not checked: it may be a custom domain.
 func checkStoredOps(row *admin.CellRow, signed bool) error {
-	err := fmt.Errorf("%.80q is not of this machine, as the admin endpoint is", row.Ops)
+	err := fmt.Errorf("%.80q is not a URL of this machine, and the admin endpoint is on this machine", row.Ops)
 	if signed {
 		var stage executeapi.Stage
 		stage, err = executeapi.ParseStage(row.Ops)
@@ -153,14 +157,15 @@ func checkStoredOps(row *admin.CellRow, signed bool) error {
 	if err == nil {
 		return nil
 	}
-	const what = "the URL that is stored for operators' calls about cell %s: %w; nothing was sent there. " +
-		"--ops-endpoint or SLUICE_OPS_ENDPOINT says where to call, and 'sluice cell add --ops' stores another URL"
+	const what = "the stored URL of the operators' API of cell %s cannot be used: %w; nothing was sent there. " +
+		"Name a URL with --ops-endpoint or SLUICE_OPS_ENDPOINT, or store another one with 'sluice cell add --ops'"
 	return fmt.Errorf(what, shown(row.Cell), err)
 }
 
-// choose picks the cell where the command line names none: the only one that serves. Where several serve, a look goes
-// to the tenant's home and says so, and what changes counters is refused: the operator must know in which cell.
-func (f *countersFlags) choose(c *cobra.Command, cells *admin.CellsResponse, looks bool) (string, error) {
+// choose picks a cell if --cell is not given: the only cell that serves. If several cells serve, it picks the tenant's
+// home cell for an operation that changes nothing, and prints that; it refuses an operation that changes counters,
+// since the operator must know in which cell.
+func (f *countersFlags) choose(c *cobra.Command, cells *admin.CellsResponse, readOnly bool) (string, error) {
 	if cells.Alone != "" {
 		return cells.Alone, nil
 	}
@@ -177,16 +182,17 @@ func (f *countersFlags) choose(c *cobra.Command, cells *admin.CellsResponse, loo
 		return aloneCell, nil
 	case len(serving) == 1:
 		return serving[0], nil
-	case looks && cells.Home != "":
-		fmt.Fprintf(c.ErrOrStderr(), "sluice: counters of cell %s, the home of tenant %q: it counts the quotas, "+
-			"and of other limits its own part; --cell shows another of %s\n", cells.Home, f.counters.Tenant, names)
+	case readOnly && cells.Home != "":
+		fmt.Fprintf(c.ErrOrStderr(), "sluice: these are the counters of cell %s, the home cell of tenant %q: it "+
+			"counts the quotas, and its own share of other limits; --cell selects one of %s\n", cells.Home,
+			f.counters.Tenant, names)
 		return cells.Home, nil
 	}
 	home := ""
 	if cells.Home != "" {
-		home = fmt.Sprintf("; %s is the home of tenant %q, which counts its quotas", cells.Home, f.counters.Tenant)
+		home = fmt.Sprintf("; %s is the home cell of tenant %q, and counts its quotas", cells.Home, f.counters.Tenant)
 	}
-	err := fmt.Errorf("several cells count: say which with --cell, one of %s%s", names, home)
+	err := fmt.Errorf("several cells serve, each with its own counters: select one with --cell: %s%s", names, home)
 	return "", &usageError{c.CommandPath(), err}
 }
 
@@ -195,8 +201,7 @@ func writeCounters(w io.Writer, r *ops.Response) error {
 	head := "LIMIT WINDOW ALGORITHM MODE USED OF REMAINING RESETS"
 	for i, k := range r.Counters {
 		rows[i] = []string{k.Limit, k.Tier, k.Algorithm, k.Mode, strconv.FormatInt(k.Used, 10),
-			strconv.FormatInt(k.Capacity, 10),
-			strconv.FormatInt(k.Remaining, 10), day(k.ResetAt)}
+			strconv.FormatInt(k.Capacity, 10), strconv.FormatInt(k.Remaining, 10), day(k.ResetAt)}
 		if k.UsedBefore != nil {
 			head = "LIMIT WINDOW ALGORITHM MODE USED OF REMAINING RESETS BEFORE"
 			rows[i] = append(rows[i], strconv.FormatInt(*k.UsedBefore, 10))
@@ -215,10 +220,11 @@ func writeCounters(w io.Writer, r *ops.Response) error {
 func newPeekCommand() *cobra.Command {
 	var f countersFlags
 	c := &cobra.Command{
-		Use: "peek TENANT [LIMIT]", Short: "Show what of a tenant's limits is used in a cell",
+		Use: "peek TENANT [LIMIT]", Short: "Show how much of a tenant's limits is used in a cell",
 		Long: "Shows counters, and changes none.",
-		Example: "  sluice peek acme\n  sluice peek acme put-product --method PUT --path /product/1 --cell eu-1\n  " +
-			"sluice peek --ip-limits --ip 192.0.2.1",
+		Example: "  sluice peek acme\n" +
+			"  sluice peek acme put-product --method PUT --path /product/1 --cell eu-1\n" +
+			"  sluice peek --ip-limits --ip 192.0.2.1",
 		Args: f.takes(false),
 		RunE: func(c *cobra.Command, args []string) error {
 			f.name(args)
@@ -233,11 +239,12 @@ func newResetCommand() *cobra.Command {
 	var f countersFlags
 	c := &cobra.Command{
 		Use: "reset TENANT LIMIT", Short: "Empty a counter of a tenant in a cell",
-		Long: "Makes a counter as if it had never been used. What instances have leased then may be spent on top, " +
-			"or come back from what is\n" + "counted later, until the leases end, within 10 s; of a token_bucket it " +
-			"stays used until then.",
-		Example: "  sluice reset acme burst --reason 'their loop is fixed'\n  sluice reset acme monthly --cell eu-1 " +
-			"--reason 'our test used it up'",
+		Long: `Sets a counter back to unused. Instances may still hold leased units of the counter.
+Until these leases end, within 10 seconds, such units may be spent in addition to the limit, or be
+given back and so lower what is counted after the reset. For a token_bucket, leased units stay used
+until their leases end.`,
+		Example: "  sluice reset acme burst --reason 'their loop is fixed'\n" +
+			"  sluice reset acme monthly --cell eu-1 --reason 'our test used it up'",
 		Args: f.takes(true),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := f.why(c); err != nil {
@@ -255,9 +262,10 @@ func newRefundCommand() *cobra.Command {
 	var f countersFlags
 	c := &cobra.Command{
 		Use: "refund TENANT LIMIT", Short: "Give units back to a tenant in a cell",
-		Long: "Gives units back in the windows that are open now. A counter does not go below zero. Of a log and of " +
-			"sliding_buckets the newest\n" + "units come back first; a leaky_bucket's slot comes nearer. A " +
-			"token_bucket refills by itself, and can be reset or boosted.",
+		Long: `Gives units back to the open windows of a limit. A counter does not go below zero. A
+sliding_log or sliding_buckets gets its newest units back first; the next free time of a
+leaky_bucket moves nearer. A token_bucket cannot be refunded: it refills by itself, and can be reset
+or boosted instead.`,
 		Example: "  sluice refund acme monthly --units 5000 --cell eu-1 --reason 'retries of our outage'",
 		Args:    f.takes(true),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -272,7 +280,6 @@ func newRefundCommand() *cobra.Command {
 		},
 	}
 	f.flags(c, true)
-	c.Flags().Int64Var(&f.counters.Units, "units", 0, "how many `UNITS` come back to each window of the limit "+
-		"(required)")
+	c.Flags().Int64Var(&f.counters.Units, "units", 0, "give `UNITS` back to each window of the limit (required)")
 	return c
 }

@@ -38,10 +38,10 @@ import (
 //go:embed example.yaml
 var examplePlans []byte
 
-// exampleName is what the example is called in messages.
+// exampleName is the file name of the example plans in messages.
 const exampleName = "example.yaml"
 
-// grace is how long requests in flight may take once a stop was asked for.
+// grace is how long requests in flight may take after a signal has asked the process to stop.
 const grace = 15 * time.Second
 
 type devOptions struct {
@@ -60,48 +60,59 @@ func newDevCommand() *cobra.Command {
 	var o devOptions
 	c := &cobra.Command{
 		Use:   "dev",
-		Short: "Run the whole of Sluice in this process, in front of an upstream or a built-in echo",
-		Long: `Runs an HTTP gateway that checks every request against its tenant's plan, all in this process. Without flags it starts
-on an example plan, answers with an echo, and prints what to try.
+		Short: "Run all of Sluice in one process, in front of your service or a built-in echo",
+		Long: `Runs an HTTP gateway that checks every request against its tenant's plan. Everything
+runs in this process. Without flags, the gateway starts with example plans, answers requests with an
+echo, and prints commands to try.
 
-The plans files are watched (SIGHUP rereads them, too). A change is in force within a second and counters survive it; a
-file with anything wrong is reported and the last good one stays.
+Plans files are watched, and read again on SIGHUP. A change takes effect within a second, and
+counters keep their values. If a file has a problem, the problem is logged and the last good version
+stays in force.
 
-Behind the gateway runs the control plane that is deployed: a change is a version of an item in the control tables, with
-who made it and why, and goes by events to the cell. 'sluice plan apply', 'tenant set', 'key create' and the other
-operators' commands find a dev on this machine by themselves, and what they change is enforced at once. A plans file
-writes an item when what the file says of it changes: an operator's change stays until then, also over a restart with the
-same file, and what the file never named is the operators' alone. What a file drops is deleted, and a key revoked.
+The process also runs the control plane of a deployment. Every change is a version of an item in the
+control tables, with its author and reason, and travels to the cell as an event. 'sluice plan
+apply', 'tenant set', 'key create' and the other operators' commands find a 'sluice dev' on this
+machine without flags, and their changes take effect at once. A plans file writes an item only when
+the file's entry for that item changes. Until then an operator's change stays, also after a restart
+with the same file. Items that the file never named are changed by operators only. If an entry is
+removed from the file, its item is deleted; an API key is revoked.
 
-Each call of an operator carries a token. Every dev makes one of its own and keeps it, until it ends, in a file that only
-its user can read: dev-ADDRESS-PORT.token in $XDG_STATE_HOME/sluice or ~/.local/state/sluice (on macOS and Windows in the
-folder of programs' settings). Commands of the same user find it by themselves. Where they do not share
-that folder, --token-file names the file, both here and in the commands. --admin=false turns the operators' API off.
+Operators' calls need a token. Each 'sluice dev' makes a new token, and keeps it until it ends in a
+file that only its user can read: dev-ADDRESS-PORT.token in $XDG_STATE_HOME/sluice or
+~/.local/state/sluice, on macOS and Windows in the user's folder for settings. Commands of the same
+user find that file without flags. If the commands cannot see that folder, name the file with
+--token-file, for this command and for theirs. --admin=false turns the operators' API off.
 
-With --data everything but counters outlives the process: plans, tenants, keys, cells, and the audit trail, which 'sluice
-audit show' and 'verify' read while it runs and afterwards. Without --plans, what is there is then in force.
+With --data, everything but counters is kept after the process ends: plans, tenants, keys, cells and
+the audit trail. 'sluice audit show' and 'sluice audit verify' can read the trail at any time, also
+while the process runs. If --plans is not given, the kept plans are in force.
 
-With --cells there are several cells, each with a port and counters of its own, that share each tenant's limits; 'sluice
-cell add', 'drain' and 'remove' move the shares while they run. A quota is counted whole in the tenant's home cell,
-and the other cells lease from there. Cells that --data has from before are there again, whichever --cells names; without
---cells none of them runs, and one cell has all limits. Every
-minute a change of the canary is sent through all of them, and every 15 minutes each is compared with the control tables,
-as in AWS; the live page shows what came of it, and /_sluice/metrics what all functions have counted.
+With --cells, several cells run, each with a port and counters of its own. They share each tenant's
+limits, and 'sluice cell add', 'drain' and 'remove' change the shares while they run. A tenant's
+home cell counts the tenant's quotas as a whole, and the other cells lease units from it. If --data
+has cells of an earlier run, those cells run again, not the ones of --cells. Without --cells, one
+cell has all limits, and kept cells do not run. As in AWS, a change of the canary is sent through
+all cells every minute, and every 15 minutes each cell is compared with the control tables. The live
+page shows the results, and /_sluice/metrics shows the metrics of all functions.
 
-Who calls is told by an API key (X-API-Key, or Authorization: Bearer), see 'sluice key'. Backends get X-Sluice-Tenant,
-X-Sluice-Subject, X-Sluice-Plan and X-Sluice-Key-Id, percent-encoded; the same headers from clients are dropped, and so
-is the credential. As long as there is no key at all, credentials are the upstream's own: they are not looked at, and
-the upstream gets them. Calls then get the anonymousPlan; where there are no plans and no tenants either, only ipLimits
-limit them.
+An API key identifies the caller (X-API-Key, or Authorization: Bearer); see 'sluice key'. Your
+service gets the headers X-Sluice-Tenant, X-Sluice-Subject, X-Sluice-Plan and X-Sluice-Key-Id,
+percent-encoded. These headers, and the key, are removed from what clients send. While there are no
+API keys at all, Sluice does not look at credentials and passes them on to your service. All calls
+then get the anonymousPlan; if there are no plans and no tenants either, only ipLimits limit them.
 
-With --api the requests go through what stands for AWS's API Gateway instead: routes, authorizer, gateway responses and
-mappings as described, so that each answer is what a client would get there; the headers that backends get are those that
-the mappings hand on. With --function the authorizer is the real Lambda binary, configured by --function-env; without, it
-is this process, on the plans and stores of the other flags. A function behind a route needs a binary.`,
-		Example: "  sluice dev\n  sluice dev --plans plans.yaml --upstream http://localhost:3000\n  sluice dev " +
-			"--listen :0\n" + "  sluice dev --data ./sluice-data --cells 3\n" +
-			"  sluice dev --api rest\n  sluice dev --api api.yaml --function ./bootstrap --function-env " +
-			"SLUICE_CELL=local --function-env …",
+With --api, requests pass through a local imitation of AWS's API Gateway, with the routes,
+authorizers, gateway responses and mappings of the described API. A client gets the answers that API
+Gateway would give, and your service gets the headers that the mappings set. With --function, the
+authorizer is the real Lambda binary, with the settings of --function-env. Without it, the
+authorizer runs in this process, with the plans and stores of the other flags. A route that calls a
+Lambda function needs the function's binary.`,
+		Example: "  sluice dev\n" +
+			"  sluice dev --plans plans.yaml --upstream http://localhost:3000\n" +
+			"  sluice dev --listen :0\n" +
+			"  sluice dev --data ./sluice-data --cells 3\n" +
+			"  sluice dev --api rest\n" +
+			"  sluice dev --api api.yaml --function ./bootstrap --function-env SLUICE_CELL=local",
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			d, err := o.parse()
@@ -112,53 +123,53 @@ is this process, on the plans and stores of the other flags. A function behind a
 		},
 	}
 	f := c.Flags()
-	f.StringArrayVar(&o.plans, "plans", nil, "plans `FILE`; may be repeated (default: the example plan)")
-	f.StringVar(&o.data, "data", "", "keep plans, tenants, keys, cells and the audit trail in `DIR`, which is made "+
-		"if need be (default: nothing is kept)")
-	f.StringVar(&o.cells, "cells", "", "run several cells that share the limits: `N`, or their names as in "+
-		"eu-1,us-1 (default: one that has them alone)")
-	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`ADDRESS` to listen on; port 0 takes a free one")
+	f.StringArrayVar(&o.plans, "plans", nil, "plans `FILE`; may be repeated (default: the example plans)")
+	f.StringVar(&o.data, "data", "", "keep plans, tenants, keys, cells and the audit trail in `DIR`, which is created "+
+		"if it does not exist (default: nothing is kept)")
+	f.StringVar(&o.cells, "cells", "", "run several cells that share the limits: `N`, or their names, such as "+
+		"eu-1,us-1 (default: one cell that has all limits)")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`ADDRESS` to listen on; port 0 selects a free port")
 	f.StringVar(&o.upstream, "upstream", "", "`URL` of the service behind the gateway (default: a built-in echo)")
-	f.IntVar(&o.hops, "trusted-hops", 0, "`N` proxies of your own in front: the client is the Nth X-Forwarded-For "+
-		"entry from the right")
+	f.IntVar(&o.hops, "trusted-hops", 0, "take the client's address from the `N`th X-Forwarded-For entry from the "+
+		"right, because N proxies of yours are in front; 0 takes the address of the connection")
 	f.StringArrayVar(&o.pepperFiles, "pepper", nil, "pepper of API keys, as `ID=FILE`; may be repeated (\"dev\" is "+
 		"built in)")
-	f.StringVar(&o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/, `WHO`: loopback, all "+
+	f.StringVar(&o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/: `WHO` is loopback, all "+
 		"or off")
 	f.BoolVar(&o.admin, "admin", true, "answer operators' commands at "+adminPath+"/")
 	f.StringVar(&o.tokenFile, "token-file", "",
-		"keep the token of operators' calls in `FILE` (default: "+tokenFileVariable+", or a file that commands find)")
+		"keep the token for operators' calls in `FILE` (default: "+tokenFileVariable+", or a file that commands find)")
 	f.IntVar(&o.jitter, "retry-jitter", 0, "lengthen Retry-After by a random share of up to `PERCENT`, 0..100")
-	f.Int64Var(&o.maxBody, "max-body", front.DefaultMaxBodyBytes, "largest request body, `BYTES`; 0 is no bound")
+	f.Int64Var(&o.maxBody, "max-body", front.DefaultMaxBodyBytes, "largest request body, in `BYTES`; 0: no limit")
 	f.DurationVar(&o.bodyTimeout, "body-timeout", front.DefaultBodyTimeout,
-		"how long a request body may keep the gateway waiting, `DURATION`; "+
-			"each KiB that arrives gives a second back; 0 is no bound")
-	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "memory for counters, `MiB`")
+		"longest time that the gateway waits for a request body, `DURATION`; "+
+			"each KiB that arrives adds a second; 0: no limit")
+	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "most memory for counters, in `MiB`")
 	o.stores.flags(f)
 	o.api.flags(f)
-	f.StringVar(&o.logging, "log-level", "info", "`LEVEL`: debug (each denial), info, warn or error")
+	f.StringVar(&o.logging, "log-level", "info", "`LEVEL` is debug (logs each denial), info, warn or error")
 	_ = c.MarkFlagFilename("plans", planExtensions...) // fails only for a flag that does not exist
 	for flag, words := range map[string][]string{
 		"live-page": {"loopback", "all", "off"}, "log-level": {"debug", "info", "warn", "error"},
 	} {
-		// the same
+		// fails only for a flag that does not exist
 		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
 	return c
 }
 
-// dev is the options, checked.
+// dev holds the options after they were checked.
 type dev struct {
 	devOptions
 	level    slog.Level
-	audience front.Audience // of what is below /_sluice/: operators' calls, and the live page
+	audience front.Audience // who may call what is below /_sluice/: the operators' API and the live page
 	pageOff  bool           // nobody may see the live page
 	peppers  []pepperFlag
-	names    []string   // of several cells
-	served   *servedAPI // nil: the authorizer is asked without an API Gateway in between
+	names    []string   // of the cells of --cells; none without --cells
+	served   *servedAPI // the API of --api; nil without --api
 }
 
-// parse checks what can be checked without touching anything; its errors are wrong command lines.
+// parse checks the flags without opening anything. Its errors are usage errors.
 func (o devOptions) parse() (*dev, error) {
 	d := &dev{devOptions: o}
 	if err := d.level.UnmarshalText([]byte(o.logging)); err != nil {
@@ -185,7 +196,7 @@ func (o devOptions) parse() (*dev, error) {
 	}
 	for _, p := range o.plans {
 		if p == "" || p == "-" {
-			return nil, fmt.Errorf("--plans %q is not a file that can be watched", p)
+			return nil, fmt.Errorf("--plans %q: want the name of a file, which is watched for changes", p)
 		}
 	}
 	for _, s := range o.pepperFiles {
@@ -199,7 +210,6 @@ func (o devOptions) parse() (*dev, error) {
 	return d, err
 }
 
-// checkNumbers refuses what is outside its range.
 func (o *devOptions) checkNumbers() error {
 	switch {
 	case o.hops < 0 || o.hops > identity.MaxHops:
@@ -216,8 +226,7 @@ func (o *devOptions) checkNumbers() error {
 	return nil
 }
 
-// parseAudience reads who may see what. Without the live page operators are still to be answered, who call from this
-// machine.
+// parseAudience parses --live-page. If the live page is off, operators' calls from this machine are still answered.
 func (d *dev) parseAudience() error {
 	who, err := front.ParseAudience(d.livePage)
 	if err != nil {
@@ -229,7 +238,7 @@ func (d *dev) parseAudience() error {
 	return nil
 }
 
-// run serves until the context ends, and then until what is in flight is done.
+// run serves until the context ends and the requests in flight are done.
 func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: d.level}))
 	if d.served != nil {
@@ -256,8 +265,7 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	defer operators.forgetAll()
 	f := &fleet{dev: d, upstream: upstream, log: log, operators: operators, homes: map[string]*memory.Store{},
-		away:  map[string]*router.Store{},
-		cells: map[string]*servedCell{}, failed: make(chan error, 1)}
+		away: map[string]*router.Store{}, cells: map[string]*servedCell{}, failed: make(chan error, 1)}
 	if err := f.openPlane(ctx, counters.tenants); err != nil {
 		counters.close(log)
 		return err
@@ -266,18 +274,18 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	return errors.Join(err, f.plane.Close())
 }
 
-// several reports whether there are cells that share the limits.
+// several reports whether --cells is given, so that cells share the limits.
 func (d *dev) several() bool { return len(d.names) > 0 }
 
-// parseCells reads a number of cells, or their names; none where there is to be one that is alone.
+// parseCells parses --cells, and returns the names of the cells: none if --cells is not given.
 func (o *devOptions) parseCells() ([]string, error) {
 	text := o.cells
 	switch {
 	case text == "":
 		return nil, nil
 	case o.stores.redis != "" || o.stores.dynamodb != "" || o.api.api != "":
-		return nil, errors.New("--cells goes without --redis, --dynamodb and --api: each cell counts in memory, " +
-			"behind a gateway of its own")
+		return nil, errors.New("--cells cannot be combined with --redis, --dynamodb or --api: each cell counts in " +
+			"memory, behind a gateway of its own")
 	}
 	var names []string
 	if n, err := strconv.Atoi(text); err == nil {
@@ -292,16 +300,15 @@ func (o *devOptions) parseCells() ([]string, error) {
 	for name := range strings.SplitSeq(text, ",") {
 		if events.CheckKey(events.Cells, name) != nil || shares.Reserved(name) || slices.Contains(names, name) ||
 			len(names) == shares.MaxCells {
-			return nil, fmt.Errorf("--cells %.80q: want a number or names of 1 to 64 of A-Z a-z 0-9 . _ -, each "+
-				"once, at most %d", text, shares.MaxCells)
+			return nil, fmt.Errorf("--cells %.80q: want a number, or at most %d different names, each of 1 to 64 "+
+				"characters A-Z a-z 0-9 . _ -", text, shares.MaxCells)
 		}
 		names = append(names, name)
 	}
 	return names, nil
 }
 
-// serve serves until the context ends, and then until what is in flight is done. begun is called once requests are
-// served.
+// serve serves until the context ends and the requests in flight are done. It calls begun when it has begun to serve.
 func (d *dev) serve(
 	ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger, begun func(),
 ) error {
@@ -317,7 +324,7 @@ func (d *dev) serve(
 	}
 }
 
-// openPlane opens the control plane and brings the plans files into it.
+// openPlane opens the control plane and applies the plans files to it.
 func (f *fleet) openPlane(ctx context.Context, store limit.Store) error {
 	peppers, newKeys := map[string][]byte{identity.DevPepperID: identity.DevPepper()}, identity.DevPepperID
 	for i, p := range f.peppers {
@@ -351,9 +358,9 @@ func planAccepter(s limit.Store) func(all []*limit.Limit, together ...[]*limit.L
 	}
 }
 
-// openPlans reads the plans files; without any the example, unless something is kept from before.
+// openPlans reads the plans files. If there are none, it reads the example plans, unless the data folder has plans.
 func (f *fleet) openPlans(ctx context.Context, peppers map[string][]byte, store limit.Store) error {
-	if f.several() { // tenants may be pinned to them
+	if f.several() { // the cells must exist first, since the files may pin tenants to them
 		if _, err := f.plane.Join(ctx, f.names); err != nil {
 			return err
 		}
@@ -370,8 +377,8 @@ func (f *fleet) openPlans(ctx context.Context, peppers map[string][]byte, store 
 	}
 	var err error
 	f.plans, err = planfile.Open(planfile.Config{Files: f.dev.plans, Source: configyaml.Source(exampleName,
-		examplePlans),
-		Peppers: peppers, Accepts: store.Accepts, AcceptsPlan: planAccepter(store), Log: f.log, Now: f.clock.Now,
+		examplePlans), Peppers: peppers, Accepts: store.Accepts, AcceptsPlan: planAccepter(store), Log: f.log,
+		Now: f.clock.Now,
 		Apply: func(sources []plan.Source) error {
 			_, err := f.plane.ApplyFiles(context.WithoutCancel(ctx), name, sources)
 			return err
@@ -379,7 +386,7 @@ func (f *fleet) openPlans(ctx context.Context, peppers map[string][]byte, store 
 	return err
 }
 
-// run serves the cells until the context ends, and then until what is in flight is done.
+// run serves the cells until the context ends and the requests in flight are done.
 func (f *fleet) run(ctx context.Context, stdout io.Writer, counters *counters) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -398,7 +405,7 @@ func (f *fleet) run(ctx context.Context, stdout io.Writer, counters *counters) e
 		f.watch(ctx)
 	}
 	if err := f.sayWhereItAnswers(); err != nil {
-		f.log.Warn("'sluice audit verify' has to wait until this process has ended", "error", err)
+		f.log.Warn("'sluice audit verify' cannot read this data folder until this process has ended", "error", err)
 	}
 	f.greet(stdout)
 	select {
@@ -423,7 +430,8 @@ func (f *fleet) begin(ctx context.Context, counters *counters) error {
 		names, err := f.plane.Join(ctx, f.names)
 		if err == nil {
 			if !slices.Equal(names, slices.Sorted(slices.Values(f.names))) {
-				f.log.Warn("the cells of the data folder run, not those of --cells", "cells", strings.Join(names, " "))
+				f.log.Warn("the cells of the data folder run, not the cells of --cells", "cells",
+					strings.Join(names, " "))
 			}
 			err = f.plane.Divide(ctx)
 		}
@@ -454,11 +462,11 @@ func (f *fleet) begin(ctx context.Context, counters *counters) error {
 
 func (d *dev) parseUpstream() (*url.URL, error) {
 	if d.upstream == "" {
-		return nil, nil //nolint:nilnil // no upstream is the echo
+		return nil, nil //nolint:nilnil // nil selects the echo
 	}
 	u, err := url.Parse(d.upstream)
 	if err != nil {
-		return nil, fmt.Errorf("upstream: %w", err)
+		return nil, fmt.Errorf("--upstream: %w", err)
 	}
 	return u, front.CheckUpstream(u)
 }
@@ -481,12 +489,12 @@ func (f *fleet) watch(ctx context.Context) {
 	go func() {
 		defer signal.Stop(hangup)
 		if err := f.plans.Watch(ctx, hangup, nil); err != nil {
-			f.log.Warn("changes of the plans are not seen; restart to load them", "error", err)
+			f.log.Warn("plans files are no longer watched: restart to load changes", "error", err)
 		}
 	}()
 }
 
-// stop lets what is in flight finish, for a while. A second signal ends the wait.
+// stop waits until the requests in flight are done, for at most grace. A second signal ends the wait.
 func stop(server *http.Server, log *slog.Logger) error {
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
@@ -499,12 +507,12 @@ func stop(server *http.Server, log *slog.Logger) error {
 	select {
 	case err := <-done:
 		if err != nil {
-			_ = server.Close() // the wait is over; the error that matters is the one below
+			_ = server.Close() // the error below matters more
 			return fmt.Errorf("requests were still in flight after %s and were cut off", grace)
 		}
 		return nil
 	case <-again:
-		_ = server.Close() // as above
+		_ = server.Close() // the error below matters more
 		return errors.New("stopped at once by a second signal; requests in flight were cut off")
 	}
 }

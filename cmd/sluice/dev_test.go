@@ -194,7 +194,8 @@ func TestDevWithoutFlags(t *testing.T) {
 		t.Fatalf("%d curl lines, want one for each of 3 tenants and one without a key:\n%s", len(lines), r.stdout)
 	}
 	tryAll(t, lines)
-	loop := regexp.MustCompile(`for i in ([\d ]+); do curl .* -H "X-API-Key: (\S+)" (\S+); done`).FindStringSubmatch(r.stdout.String())
+	loop := regexp.MustCompile(
+		`for i in ([\d ]+); do curl .* -H "X-API-Key: (\S+)" (\S+); done`).FindStringSubmatch(r.stdout.String())
 	if loop == nil {
 		t.Fatalf("no loop:\n%s", r.stdout)
 	}
@@ -376,7 +377,7 @@ func TestDevExitCodes(t *testing.T) {
 		{[]string{"--upstream", "http://"}, 1, "has no host"},
 		{[]string{"--plans", filepath.Join(t.TempDir(), "missing.yaml")}, 1, "missing.yaml"},
 		{[]string{"--plans", bad}, 1, "bad.yaml:1:8"},
-		{[]string{"--pepper", "prod=" + short}, 1, "holds 5 bytes, want 16..4096"},
+		{[]string{"--pepper", "prod=" + short}, 1, "has 5 bytes; want 16..4096"},
 		{[]string{"--pepper", "prod"}, 2, "want ID=FILE"},
 		{[]string{"--pepper", "dev=x"}, 2, "built in"},
 		{[]string{"--trusted-hops", "-1"}, 2, "outside 0..16"},
@@ -384,7 +385,7 @@ func TestDevExitCodes(t *testing.T) {
 		{[]string{"--log-level", "loud"}, 2, "not debug, info, warn or error"},
 		{[]string{"--nope"}, 2, "unknown flag"},
 		{[]string{"extra"}, 2, "unknown command"},
-		{[]string{"--plans", "-"}, 2, "not a file"},
+		{[]string{"--plans", "-"}, 2, "want the name of a file"},
 	} {
 		stderr := captureStderr(t, func() {
 			if got := run(append([]string{"dev"}, c.args...)); got != c.want {
@@ -470,7 +471,7 @@ func TestDevWithoutKeys(t *testing.T) {
 			t.Errorf("with key %q: %d %v, and the upstream sees %q", key, code, h, body)
 		}
 	}
-	if out := r.stdout.String(); strings.Contains(out, "No call can get in") || !curlLine.MatchString(out) {
+	if out := r.stdout.String(); strings.Contains(out, "Every call is refused") || !curlLine.MatchString(out) {
 		t.Errorf("it says nothing to try: %s", out)
 	}
 	write("plans: [ { id: p, limits: [] } ]\ntenants: [ { id: acme, plan: p } ]\nkeys: [ { id: k, tenant: acme, " +

@@ -120,7 +120,8 @@ func TestAuditOfTablesInUse(t *testing.T) {
 	}
 	defer tables.Close()
 	for file, want := range map[string]string{
-		"": "no process says where it answers", `{"url":"http://127.0.0.1:1/_sluice/admin","of":"x"}`: "refused",
+		"": "the folder names no process that answers operators' calls",
+		`{"url":"http://127.0.0.1:1/_sluice/admin","of":"x"}`: "refused",
 	} {
 		if file != "" {
 			if err := os.WriteFile(filepath.Join(dir, "endpoint.json"), []byte(file), 0o600); err != nil {

@@ -35,49 +35,49 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// aloneCell is the one cell where there are not several; operators' commands know it by that.
+// aloneCell is the name of the only cell if --cells is not given. Operators' commands use the same name.
 const aloneCell = "local"
 
 const (
-	maxPorts    = 100 // beyond the first one's are tried for further cells
-	maxPageRows = 8   // limits of the busiest tenant that a cell's row shows
+	maxPorts    = 100 // ports after that of --listen that are tried for further cells
+	maxPageRows = 8   // most limits of the busiest tenant that the live page shows for a cell
 )
 
-// fleet is the cells of this process, each with a gateway of its own.
+// fleet holds the cells of this process, each with a gateway of its own.
 type fleet struct {
 	*dev
 	plane     *devcells.Plane
-	plans     *planfile.Plans // nil: there is no file
+	plans     *planfile.Plans // nil if no plans file is read
 	upstream  *url.URL
 	log       *slog.Logger
 	clock     clock.Clock
 	operators *operators
-	homes     map[string]*memory.Store // of several cells: the counters of each, also of those that were removed
-	away      map[string]*router.Store // what each cell sees of them
 
 	mu      sync.Mutex
+	homes   map[string]*memory.Store // with --cells: cell → its counters, also of cells that were removed
+	away    map[string]*router.Store // with --cells: cell → its router to the counters of all cells
 	cells   map[string]*servedCell
-	failed  chan error // of a server
+	failed  chan error // the first error of a server
 	serving sync.WaitGroup
 }
 
-// servedCell is a cell and its gateway.
+// servedCell is a cell and the gateway in front of it.
 type servedCell struct {
 	*devcells.Cell
 	counters *counters
 	recorder *livepage.Recorder
 	listener net.Listener
 	lines    attempts
-	first    bool // listens where --listen says
+	first    bool // it listens at the address of --listen
 	handler  http.Handler
-	operate  http.Handler // calls about its counters
+	operate  http.Handler // answers operators' calls about the cell's counters
 	status   func() livepage.Status
 	stop     context.CancelFunc
 }
 
 func (c *servedCell) url() string { return baseURL(c.listener.Addr()) }
 
-// add makes a cell on a listener, which it closes if it cannot.
+// add makes a cell that will serve on listener. If it fails, it closes the listener.
 func (f *fleet) add(ctx context.Context, name string, counters *counters, listener net.Listener) (*servedCell, error) {
 	own, err := f.plane.AddCell(ctx, name)
 	if err != nil {
@@ -106,16 +106,16 @@ func (f *fleet) add(ctx context.Context, name string, counters *counters, listen
 	return c, nil
 }
 
-// try is what to try with the tenants of now, each at the URL that at says.
+// try returns example commands for the cell's present tenants. at returns the URL for the example of a tenant.
 func (c *servedCell) try(ctx context.Context, now time.Time, base string, at func(*plan.Tenant) string) attempts {
 	if view, _ := c.Reader.Begin(ctx, now); !view.HasKeys() && !view.HasPlans() {
-		const about = "no key: the plans identify nobody, so ipLimits are all that limits calls"
+		const about = "no key: there are no plans, tenants and keys, so only ipLimits limit calls"
 		return attempts{{about, "curl -i " + base + "/product/1"}}
 	}
 	return tryLines(c.Overview(ctx, now, maxTryTenants*4), c.Keys(ctx), anonymousPlan(ctx, c.Cell, now), base, at)
 }
 
-// anonymousPlan is the plan of calls without a key; "" where there is none.
+// anonymousPlan returns the plan of calls without a key; "" if there is none.
 func anonymousPlan(ctx context.Context, c *devcells.Cell, now time.Time) string {
 	view, _ := c.Reader.Begin(ctx, now)
 	id, _, err := view.Anonymous(ctx)
@@ -125,7 +125,7 @@ func anonymousPlan(ctx context.Context, c *devcells.Cell, now time.Time) string 
 	return id
 }
 
-// configuration is what the cell enforces now.
+// configuration returns what the cell enforces at a time.
 func (c *servedCell) configuration(ctx context.Context, now time.Time) authorizer.Configuration {
 	configuration, join := c.Reader.Begin(ctx, now)
 	if join != nil {
@@ -134,18 +134,18 @@ func (c *servedCell) configuration(ctx context.Context, now time.Time) authorize
 	return configuration
 }
 
-// handler wires a cell's parts: counters, authorizer, gateway, live page, operators' calls.
+// handler connects the parts of a cell: counters, authorizer, gateway, live page and operators' API.
 func (f *fleet) handler(c *servedCell) (http.Handler, error) {
 	names := identity.NewAnonymiser()
 	z, err := authorizer.New(authorizer.Config{Source: c.Reader, Store: c.counters.tenants,
-		Addresses: c.counters.addresses, Sources: names,
-		Now: f.clock.Now, Log: f.log, TrustedHops: f.hops, Jitter: f.jitter})
+		Addresses: c.counters.addresses, Sources: names, Now: f.clock.Now, Log: f.log, TrustedHops: f.hops,
+		Jitter: f.jitter})
 	if err != nil {
 		return nil, err
 	}
 	status := &gateway.StatusSource{Overview: f.overview(c), Store: c.counters.tenants, Chain: c.counters.chain,
-		Bytes:    c.counters.bytes,
-		Upstream: f.upstream, Listen: c.listener.Addr().String(), Try: c.lines.commands(), Now: f.clock.Now}
+		Bytes: c.counters.bytes, Upstream: f.upstream, Listen: c.listener.Addr().String(), Try: c.lines.commands(),
+		Now: f.clock.Now}
 	if f.several() {
 		status.Cells = func() []livepage.CellStatus { return f.status(c) }
 	}
@@ -161,27 +161,25 @@ func (f *fleet) handler(c *servedCell) (http.Handler, error) {
 		LivePage: page, Audience: f.audience, MaxBodyBytes: f.maxBody, Log: f.log})
 }
 
-// reserved is what is below /_sluice/: operators' calls below admin, which need the token, those about the cell's own
-// counters below admin/ops/CELL, the metrics of the control plane's functions, and the live page.
+// reserved returns the handler of what is below /_sluice/: the operators' API below admin, which needs the token, with
+// the API of the cell's counters below admin/ops/CELL; the metrics of the control plane's functions; the live page.
 func (f *fleet) reserved(c *servedCell, names *identity.Anonymiser, page http.Handler) (http.Handler, error) {
 	addresses := c.counters.addresses
 	if addresses == c.counters.tenants {
 		addresses = c.counters.base
 	}
 	service, err := ops.New(ops.Config{Cell: c.Name, Store: c.counters.base, Tables: f.plane.Tables(),
-		Now: f.clock.Now, Log: f.log,
+		Now: f.clock.Now, Log: f.log, Addresses: addresses,
 		Tenant: func(ctx context.Context, id string) (*plan.Tenant, error) {
-			return c.Tenant(ctx, id,
-				f.clock.Now())
+			return c.Tenant(ctx, id, f.clock.Now())
 		},
 		NameAddress: func(_ context.Context, a netip.Addr) (string, error) { return names.Anonymise(a), nil },
 		IPv6Prefix: func(ctx context.Context) (int, error) {
-			return c.configuration(ctx, f.clock.Now()).IPv6Prefix(),
-				nil
+			return c.configuration(ctx, f.clock.Now()).IPv6Prefix(), nil
 		},
 		IPLimits: func(ctx context.Context) (*plan.Set, error) {
 			return c.configuration(ctx, f.clock.Now()).IPLimits(), nil
-		}, Addresses: addresses})
+		}})
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +190,8 @@ func (f *fleet) reserved(c *servedCell, names *identity.Anonymiser, page http.Ha
 		case strings.HasPrefix(r.URL.Path, "/admin/"):
 			operators.ServeHTTP(w, r)
 		case f.pageOff:
-			http.Error(w, "there is no live page: --live-page off", http.StatusNotFound)
+			http.Error(w, "the live page is turned off: sluice dev was started with --live-page off",
+				http.StatusNotFound)
 		case r.URL.Path == "/metrics":
 			f.metrics(w, r)
 		default:
@@ -201,7 +200,7 @@ func (f *fleet) reserved(c *servedCell, names *identity.Anonymiser, page http.Ha
 	}), nil
 }
 
-// admin answers operators' calls.
+// admin returns the handler of the operators' API.
 func (f *fleet) admin() http.Handler {
 	operators := http.StripPrefix("/admin", f.plane.Operate())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -220,23 +219,24 @@ func (f *fleet) admin() http.Handler {
 	})
 }
 
-// refuseCells answers what would wait for ever where there is no balancer.
+// refuseCells refuses a change of cells. Without --cells there is no balancer, so the change would never happen.
 func refuseCells(w http.ResponseWriter) {
 	call.Deny(w, call.Refuse(call.Unsupported,
-		"this sluice dev has one cell, alone: start it with --cells to add, drain and remove cells"))
+		"this 'sluice dev' has only one cell: start it with --cells to add, drain and remove cells"))
 }
 
-// refuseOps answers a call about the counters of a cell that does not run.
+// refuseOps refuses a call about the counters of a cell that does not run.
 func (f *fleet) refuseOps(w http.ResponseWriter, name string) {
 	var names []string
 	for _, c := range f.all() {
 		names = append(names, c.Name)
 	}
 	call.Deny(w, call.Refuse(call.NotFound,
-		"no cell %.80q runs in this sluice dev; --cell is one of %s", name, strings.Join(names, ", ")))
+		"no cell %.80q runs in this 'sluice dev'; name one of %s with --cell", name, strings.Join(names, ", ")))
 }
 
-// warnOfCells says that cells of the data folder do not run, though they are listed as serving.
+// warnOfCells logs a warning if the data folder has cells: without --cells they do not run, though 'sluice cell list'
+// shows them.
 func (f *fleet) warnOfCells(ctx context.Context) error {
 	kept, err := f.plane.Shares(ctx)
 	if err != nil {
@@ -249,13 +249,13 @@ func (f *fleet) warnOfCells(ctx context.Context) error {
 		}
 	}
 	if len(names) > 0 {
-		f.log.Warn("the cells of the data folder do not run without --cells: one cell has all limits", "cells",
-			strings.Join(names, " "))
+		f.log.Warn("without --cells, the cells of the data folder do not run, and one cell has all limits",
+			"cells", strings.Join(names, " "))
 	}
 	return nil
 }
 
-// all are the cells, by name.
+// all returns the cells, sorted by name.
 func (f *fleet) all() []*servedCell {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -268,7 +268,7 @@ func (f *fleet) find(name string) *servedCell {
 	return f.cells[name]
 }
 
-// overview is what the live page of a cell shows of what is in force.
+// overview returns the function that lists for the live page of a cell what is in force there.
 func (f *fleet) overview(c *servedCell) func(most int) gateway.Overview {
 	return func(most int) gateway.Overview {
 		o := c.Overview(context.Background(), f.clock.Now(), most)
@@ -281,7 +281,7 @@ func (f *fleet) overview(c *servedCell) func(most int) gateway.Overview {
 	}
 }
 
-// source is where the configuration comes from, in words.
+// source names the plans files or the data folder that the configuration comes from.
 func (f *fleet) source() string {
 	if f.plans != nil {
 		return f.plans.Name()
@@ -289,13 +289,13 @@ func (f *fleet) source() string {
 	return f.plane.Folder()
 }
 
-// status is the cells as the live page of one of them shows them: with what each may grant of that one's busiest
-// tenant.
+// status returns the state of all cells for the live page of one cell. For each cell it says how much it may grant of
+// the limits of one tenant: the busiest tenant of the cell that shows the page.
 func (f *fleet) status(here *servedCell) []livepage.CellStatus {
 	ctx, now := context.Background(), f.clock.Now()
 	balanced, err := f.plane.Shares(ctx)
 	if err != nil {
-		f.log.Warn("the cells cannot be shown", "error", err)
+		f.log.Warn("the live page shows no cells: their shares cannot be read", "error", err)
 		return nil
 	}
 	var busiest string
@@ -321,7 +321,7 @@ func (f *fleet) status(here *servedCell) []livepage.CellStatus {
 	return out
 }
 
-// measured shows what was measured of a cell.
+// measured adds to s what the canary and the reconcile function measured of a cell.
 func measured(s *livepage.CellStatus, c *devcells.Checked) {
 	if !c.CanaryAt.IsZero() {
 		s.CanaryMs, s.Missed = c.CanaryAt.UnixMilli(), c.Missed
@@ -332,10 +332,10 @@ func measured(s *livepage.CellStatus, c *devcells.Checked) {
 	}
 }
 
-// wholeMs rounds up, so that what was measured is never 0.
+// wholeMs returns milliseconds, rounded up: 0 means that nothing was measured.
 func wholeMs(d time.Duration) int64 { return (d + time.Millisecond - 1).Milliseconds() }
 
-// metrics answers with what the functions of this process have counted since its start.
+// metrics answers with the sums of the metrics that the functions of this process have written since its start.
 func (f *fleet) metrics(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
@@ -348,10 +348,10 @@ func (f *fleet) metrics(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Type", "application/json")
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
-	_ = e.Encode(map[string]any{"version": 1, "metrics": f.plane.Metrics()}) // nobody is left to be told
+	_ = e.Encode(map[string]any{"version": 1, "metrics": f.plane.Metrics()}) // fails only if the client has gone
 }
 
-// granted is what a cell may grant of a tenant's limits.
+// granted lists how much a cell may grant of each of a tenant's limits.
 func granted(ctx context.Context, c *servedCell, tenant string, now time.Time) []livepage.CellLimit {
 	t, err := c.Tenant(ctx, tenant, now)
 	if err != nil || t == nil {
@@ -361,7 +361,7 @@ func granted(ctx context.Context, c *servedCell, tenant string, now time.Time) [
 	for _, e := range t.Limits(now).Limits {
 		part := e.Limit
 		if s := e.Share(); s != nil {
-			part = s.Limit // nil: nothing
+			part = s.Limit // nil if the cell may grant nothing
 		}
 		for i := range e.Whole().Tiers {
 			if len(out) == maxPageRows {
@@ -378,7 +378,7 @@ func granted(ctx context.Context, c *servedCell, tenant string, now time.Time) [
 	return out
 }
 
-// shadows is what shadow limits did in the last ten minutes, in all cells.
+// shadows counts what shadow limits admitted and would have denied in the last ten minutes, over all cells.
 func (f *fleet) shadows(context.Context) (*admin.ShadowReport, error) {
 	sums := map[string]admin.ShadowLimit{}
 	for _, c := range f.all() {
@@ -399,8 +399,8 @@ func (f *fleet) shadows(context.Context) (*admin.ShadowReport, error) {
 	return out, nil
 }
 
-// memoryCounters are the counters of one of several cells: those of its own, and for quotas that others keep a lease
-// from theirs.
+// memoryCounters returns the stores of one of several cells: counters of its own, and leases from the counters of other
+// cells for the quotas that those keep.
 func (f *fleet) memoryCounters(name string) (*counters, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -435,7 +435,8 @@ func (f *fleet) memoryCounters(name string) (*counters, error) {
 	return c, nil
 }
 
-// counts is where a cell counts. The others can lease from there from then on. f.mu is held.
+// counts returns the counters of a cell. If the cell has none yet, counts makes them, and lets the other cells lease
+// from them. The caller holds f.mu.
 func (f *fleet) counts(name string) (*memory.Store, error) {
 	if own := f.homes[name]; own != nil {
 		return own, nil
@@ -453,8 +454,8 @@ func (f *fleet) counts(name string) (*memory.Store, error) {
 	return own, err
 }
 
-// reaches makes sure that there are counters of that cell to lease quotas from: one that was removed before this
-// process began has none here, and still keeps quotas.
+// reaches makes sure that cells can lease quotas from the counters of home, and reports whether they can. A cell that
+// was removed before this process started is still the home of quotas, but has no counters here yet.
 func (f *fleet) reaches(home string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -462,15 +463,15 @@ func (f *fleet) reaches(home string) bool {
 	return err == nil
 }
 
-// follow starts cells that are to run and do not, and stops those that are removed. The one at --listen stays, for
-// operators call there; it knows that it has no share.
+// follow starts the named cells that do not run, and stops running cells that are not named. The cell at the address of
+// --listen keeps running, since operators call it; the balancer has left it no share.
 func (f *fleet) follow(ctx context.Context, names []string) {
 	for _, name := range names {
 		if f.find(name) != nil {
 			continue
 		}
 		if err := f.startCell(ctx, name); err != nil {
-			f.log.Error("a cell does not start; it is tried again", "cell", name, "error", err)
+			f.log.Error("a cell does not start; the next run of the balancer tries again", "cell", name, "error", err)
 			continue
 		}
 		f.log.Info("a cell was added", "cell", name, "url", f.find(name).url())
@@ -487,7 +488,7 @@ func (f *fleet) follow(ctx context.Context, names []string) {
 	for _, c := range over {
 		c.stop()
 		if err := f.plane.RemoveCell(c.Name); err != nil {
-			f.log.Warn("a removed cell did not end in order", "cell", c.Name, "error", err)
+			f.log.Warn("a removed cell did not close properly", "cell", c.Name, "error", err)
 		}
 		f.log.Info("a cell was removed", "cell", c.Name)
 	}
@@ -512,7 +513,7 @@ func (f *fleet) startCell(ctx context.Context, name string) error {
 	return nil
 }
 
-// listenNext is a listener for another cell: the port of --listen, or the first free one after it.
+// listenNext listens for another cell: at the port of --listen for the first one, else at the next free port after it.
 func (f *fleet) listenNext() (net.Listener, error) {
 	f.mu.Lock()
 	first := len(f.cells) == 0
@@ -537,13 +538,15 @@ func (f *fleet) listenNext() (net.Listener, error) {
 			return listener, nil
 		}
 	}
-	return nil, fmt.Errorf("none of the %d ports after %s is free", maxPorts, f.listen)
+	return nil, fmt.Errorf("none of the %d ports after %s is free; choose another port with --listen", maxPorts,
+		f.listen)
 }
 
-// adminPath is where a gateway answers operators.
+// adminPath is the path of the operators' API in a gateway's URL.
 const adminPath = "/_sluice/admin"
 
-// sayWhereItAnswers has whoever audits the data folder find the operators' API, if there is one.
+// sayWhereItAnswers writes the URL of the operators' API, if there is one, to the data folder, where commands that read
+// the audit trail look for it.
 func (f *fleet) sayWhereItAnswers() error {
 	for _, c := range f.all() {
 		if c.first && f.operators.refuses() == "" {
@@ -562,7 +565,7 @@ func (f *fleet) serve(ctx context.Context, c *servedCell) {
 		if err := f.dev.serve(ctx, c.listener, c.handler, f.log, func() {}); err != nil {
 			select {
 			case f.failed <- err:
-			default: // another is told of already
+			default: // an earlier error is already there
 			}
 		}
 		c.counters.close(f.log)

@@ -455,15 +455,16 @@ func TestDevCellsFromBefore(t *testing.T) {
 	dir := t.TempDir()
 	for _, tt := range []struct{ cells, says, run string }{
 		{"2", "", "cell-1, cell-2"},
-		{"a", `those of --cells" cells="cell-1 cell-2"`, "cell-1, cell-2"},
-		{"", `do not run without --cells: one cell has all limits" cells="cell-1 cell-2"`, "local"},
+		{"a", `not the cells of --cells" cells="cell-1 cell-2"`, "cell-1, cell-2"},
+		{"", `do not run, and one cell has all limits" cells="cell-1 cell-2"`, "local"},
 	} {
 		r := startDev(t, "--data", dir, "--cells", tt.cells)
 		if got := r.stderr.String(); !strings.Contains(got, tt.says) || tt.says == "" && strings.Contains(got, "WARN") {
 			t.Errorf("--cells %q: want %q, got\n%s", tt.cells, tt.says, got)
 		}
 		peek := sluice(t, "", "peek", "globex", "--cell", "gone", "--endpoint", r.base+"/_sluice/admin")
-		if want := `no cell "gone" runs in this sluice dev; --cell is one of ` + tt.run; peek.code != exitFailed ||
+		if want := `no cell "gone" runs in this 'sluice dev'; name one of ` + tt.run +
+			" with --cell"; peek.code != exitFailed ||
 			!strings.Contains(peek.stderr, want) {
 			t.Errorf("peek with --cells %q: %d %q, want %q", tt.cells, peek.code, peek.stderr, want)
 		}

@@ -269,7 +269,7 @@ func TestDevOnTheNetwork(t *testing.T) {
 	}
 	var out strings.Builder
 	(&fleet{dev: d, operators: o}).greetOperators(&out, nil)
-	if text := out.String(); !strings.Contains(text, "operate    not here") ||
+	if text := out.String(); !strings.Contains(text, "operate    off") ||
 		!strings.Contains(text, "--listen :8080") {
 		t.Errorf("it says %q", text)
 	}
@@ -376,9 +376,9 @@ func TestDevWithoutOperators(t *testing.T) {
 			t.Setenv("XDG_STATE_HOME", c.state)
 			r := startDev(t, c.args...)
 			got := sluice(t, "", "tenant", "list", "--endpoint", r.base+adminPath)
-			wantError(t, "a command", got, exitFailed, "answers no operators", c.says)
+			wantError(t, "a command", got, exitFailed, "the operators' API of this 'sluice dev' is off", c.says)
 			out := r.stdout.String()
-			if !strings.Contains(out, "operate    not here") || strings.Contains(out, "token    ") {
+			if !strings.Contains(out, "operate    off") || strings.Contains(out, "token    ") {
 				t.Errorf("it says\n%s", out)
 			}
 			for _, page := range []string{"", "data.json", "healthz"} {
@@ -507,7 +507,7 @@ func TestCommandsWithoutAToken(t *testing.T) {
 			return errors.Join(devtoken.Write(file, devtoken.New(), at), os.Chmod(file, 0o644))
 		}, file + ": other users may read or write it (mode 0644)"},
 		"another token": {func() error { return devtoken.Write(file, devtoken.New(), at) },
-			"the token in " + file + " is not that of the process at " + strings.TrimPrefix(r.base, "http://")},
+			"the process at " + strings.TrimPrefix(r.base, "http://") + " does not accept the token in " + file},
 	} {
 		if err := os.RemoveAll(file); err != nil {
 			t.Fatal(err)

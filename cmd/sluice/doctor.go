@@ -28,27 +28,31 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 
-const doctorLong = `Check what Sluice assumes about AWS where AWS's documentation does not settle it; docs/assumptions.md
-lists it. For each assumption it prints whether it holds, does not hold, or could not be told; what was seen; and what to
-do. What was not given, or is not permitted, does not end the command: what needs it could not be told.
+const doctorLong = `Check what Sluice assumes about AWS and AWS's documentation leaves open
+(docs/assumptions.md). For each assumption, the command prints whether it holds, does not hold or
+could not be checked, what it saw, and what to do. If an argument is not given, or a call is not
+permitted, the checks that need it are skipped, and the others are made.
 
-  URL          a route of the API that is behind the authorizer; wss://… of a WebSocket API. It gets one GET without a
-               credential, which counts against the API's ipLimits and is charged to no tenant.
-  --key-file   an API key, for refusals. No call carries it without --charge N: then up to N GETs do, until two are
-               refused, and each is charged to the key's tenant. Take a test tenant with a small limit.
-  --endpoint   the operators' API, which is asked for the cells. The token of a 'sluice dev' is found as elsewhere.
-  --prefix     the deployment, in the account of the AWS credentials of the environment or profile, with --region and
-               each --cell. Only calls that read are made.
+  URL          a route of the API behind the authorizer (wss://… for a WebSocket API). It gets one
+               GET without a credential, which counts against the API's ipLimits and is charged
+               to no tenant.
+  --key-file   an API key, to see how the API denies. It is only sent with --charge N: then up to
+               N GETs carry it, until two are denied, and each is charged to the key's tenant.
+               Use a test tenant with a small limit.
+  --endpoint   the operators' API, which is asked for the cells. The token of a 'sluice dev' is
+               found as by other commands.
+  --prefix     the deployment to look at, in the account of the AWS credentials of the environment
+               or profile; see also --region and --cell. Only calls that read are made.
 
-Nothing is written anywhere. Before there is a deployment, the account's quotas can be checked already. The exit status
-is 1 if an assumption does not hold, 2 for a wrong command line.`
+The command changes nothing. It can check the quotas of an account before anything is deployed
+there. The exit status is 1 if an assumption does not hold, and 2 for a wrong command line.`
 
 const doctorExample = `  sluice doctor https://abc.execute-api.eu-west-1.amazonaws.com/v1/orders
   sluice doctor https://abc.execute-api.eu-west-1.amazonaws.com/v1/orders --key-file key.txt --charge 20
   sluice doctor --prefix sluice --region eu-west-1 --cell eu-1 --cell us-1=us-east-1 --json
   sluice doctor http://127.0.0.1:8080/dev/product/1 --key-file key.txt --charge 20     # 'sluice dev --api rest'`
 
-// keyVariable holds an API key for doctor where no file does.
+// keyVariable is the environment variable with the API key if --key-file is not given.
 const keyVariable = "SLUICE_KEY"
 
 // doctorFlags is the command line of doctor.
@@ -63,31 +67,33 @@ type doctorFlags struct {
 func newDoctorCommand() *cobra.Command {
 	var f doctorFlags
 	c := &cobra.Command{
-		Use: "doctor [URL]", Short: "Check what is assumed about AWS, against what is deployed",
+		Use: "doctor [URL]", Short: "Check Sluice's assumptions about AWS against an account and a deployment",
 		Long: doctorLong, Example: doctorExample, Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error { return f.run(c, args) },
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.keyFile, "key-file", "",
 		"`FILE` whose first line is an API key (default: the key in "+keyVariable+")")
-	flags.IntVar(&f.charge, "charge", 0, "make up to `N` calls with the key, which are charged to its tenant, 0..1000")
+	flags.IntVar(&f.charge, "charge", 0, "make up to `N` calls with the key, charged to its tenant, 0..1000")
 	flags.StringVar(&f.endpoint, "endpoint", "", "`URL` of the operators' API (default: SLUICE_ENDPOINT)")
 	flags.StringVar(&f.tokenFile, "token-file", "",
-		"`FILE` with the token of 'sluice dev' (default: "+tokenFileVariable+", or found by the endpoint)")
-	flags.BoolVar(&f.signs, "sign", false, "sign calls to an operators' API on this machine, too (default: SLUICE_SIGN)")
+		"`FILE` with the token of 'sluice dev' (default: "+tokenFileVariable+", or the file for the endpoint)")
+	flags.BoolVar(&f.signs, "sign", false, "sign calls to an operators' API on this machine, too (default: "+
+		"SLUICE_SIGN)")
 	flags.StringVar(&f.prefix, "prefix", "",
-		"look at the account, too, for a deployment of this `PREFIX`; sluice is the usual one")
-	flags.StringVar(&f.region, "region", "", "AWS `REGION` of the control plane (default: by the environment)")
+		"also check the AWS account, and the deployment there whose names begin with `PREFIX`, usually sluice")
+	flags.StringVar(&f.region, "region", "",
+		"AWS `REGION` of the control plane (default: that of the environment or profile)")
 	flags.StringArrayVar(&f.cells, "cell", nil,
-		"cell `ID[=REGION]` in the account; may be repeated (default region: --region)")
-	flags.StringVar(&f.namespace, "metrics-namespace", "Sluice", "`NAMESPACE` of metrics, as in the deployment file")
+		"`ID[=REGION]` of a cell in the account; may be repeated (default region: --region)")
+	flags.StringVar(&f.namespace, "metrics-namespace", "Sluice", "`NAMESPACE` of metrics in the deployment file")
 	flags.StringVar(&f.awsEndpoint, "aws-endpoint", "",
-		"`URL` of what stands in for AWS (default: AWS_ENDPOINT_URL, or AWS)")
+		"`URL` of a local substitute for AWS (default: AWS_ENDPOINT_URL, or AWS)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON document")
 	return c
 }
 
-// diagnosis is one assumption, and what was found.
+// diagnosis is an assumption and the finding about it, as --json prints them.
 type diagnosis struct {
 	ID         string `json:"id"`
 	Assumption string `json:"assumption"`
@@ -111,7 +117,10 @@ func (f *doctorFlags) run(c *cobra.Command, args []string) error {
 		err = writeDiagnoses(c.OutOrStdout(), all, found)
 	}
 	if n := found[doctor.DoesNotHold]; err == nil && n > 0 {
-		err = fmt.Errorf("found %s that cannot be relied on", count(n, "assumption"))
+		err = fmt.Errorf("found %s that does not hold", count(n, "assumption"))
+		if n > 1 {
+			err = fmt.Errorf("found %d assumptions that do not hold", n)
+		}
 	}
 	return err
 }
@@ -125,12 +134,12 @@ func writeDiagnoses(w io.Writer, all []diagnosis, found map[doctor.Result]int) e
 			writeWrapped(w, "do:  ", shown(d.Do))
 		}
 	}
-	_, err := fmt.Fprintf(w, "%d assumptions: %d hold, %d do not hold, %d could not be told\n",
+	_, err := fmt.Fprintf(w, "%d assumptions: %d hold, %d do not hold, %d could not be checked\n",
 		len(all), found[doctor.Holds], found[doctor.DoesNotHold], found[doctor.CouldNotTell])
 	return err
 }
 
-// writeWrapped writes a text below the column of results, in lines of at most 110 characters unless a word is longer.
+// writeWrapped writes a text, indented, in lines of at most 110 characters unless one word is longer.
 func writeWrapped(w io.Writer, label, text string) {
 	const indent, width = 16, 110
 	line := strings.Repeat(" ", indent) + label
@@ -145,7 +154,7 @@ func writeWrapped(w io.Writer, label, text string) {
 	fmt.Fprintln(w, strings.TrimRight(line, " "))
 }
 
-// target makes the calls to the API, and readies what else was given.
+// target collects what the checks look at: it calls the API, and prepares clients for the operators' API and AWS.
 func (f *doctorFlags) target(c *cobra.Command, args []string) (*doctor.Target, error) {
 	usage := func(format string, args ...any) error {
 		return &usageError{c.CommandPath(), fmt.Errorf(format, args...)}
@@ -161,7 +170,7 @@ func (f *doctorFlags) target(c *cobra.Command, args []string) (*doctor.Target, e
 		return nil, usage("--charge %d is outside 0..1000", f.charge)
 	}
 	if f.prefix == "" && len(f.cells) > 0 {
-		return nil, usage("--cell is for --prefix, which says how the deployment is named")
+		return nil, usage("--cell needs --prefix, which names the deployment")
 	}
 	key, err := f.key()
 	if err != nil {
@@ -183,15 +192,15 @@ func (f *doctorFlags) target(c *cobra.Command, args []string) (*doctor.Target, e
 	return t, nil
 }
 
-// caller is what calls the API: without redirects, since the key is for one place.
+// caller returns the client that calls the API. It follows no redirect, so that the key is sent to the given URL only.
 func caller() *http.Client {
-	return &http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request,
-		[]*http.Request) error {
-		return http.ErrUseLastResponse
-	}}
+	return &http.Client{
+		Timeout:       30 * time.Second, // API Gateway answers within 29 seconds
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
-// apiURL reads the URL of a route. A key is sent in plain text to this machine alone.
+// apiURL parses the URL of a route. It accepts plain HTTP for this machine only, so that no key is sent unencrypted.
 func apiURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
@@ -201,12 +210,11 @@ func apiURL(text string) (*url.URL, error) {
 		return u, nil
 	}
 	const want = "https://abc.execute-api.eu-west-1.amazonaws.com/v1/orders"
-	return nil, fmt.Errorf("%.200q: want the URL of a route such as %s (http only on this machine; wss of a "+
-		"WebSocket API)",
-		text, want)
+	return nil, fmt.Errorf("%.200q: want the URL of a route, such as %s (wss for a WebSocket API; http only for this "+
+		"machine)", text, want)
 }
 
-// key is the API key that was given; "" if none was.
+// key returns the API key of --key-file or the environment; "" if there is none.
 func (f *doctorFlags) key() (string, error) {
 	if f.keyFile == "" {
 		return os.Getenv(keyVariable), nil
@@ -217,12 +225,12 @@ func (f *doctorFlags) key() (string, error) {
 	}
 	line, _, _ := strings.Cut(string(text), "\n")
 	if line = strings.TrimSpace(line); line == "" {
-		return "", fmt.Errorf("--key-file %s: its first line is empty, and should be an API key", f.keyFile)
+		return "", fmt.Errorf("--key-file %s: the first line is empty; want an API key there", f.keyFile)
 	}
 	return line, nil
 }
 
-// operators is the operators' API, if one was given.
+// operators returns the operators' API of --endpoint or the environment; nil if there is none.
 func (f *doctorFlags) operators(c *cobra.Command) (*doctor.Operators, error) {
 	endpoint := cmp.Or(f.endpoint, os.Getenv("SLUICE_ENDPOINT"))
 	if endpoint == "" {
@@ -239,14 +247,13 @@ func (f *doctorFlags) operators(c *cobra.Command) (*doctor.Operators, error) {
 	o := &doctor.Operators{Cells: func(ctx context.Context) (*admin.CellsResponse, error) {
 		return client.Do[admin.CellsResponse](ctx, to, "cells/list", admin.CellsRequest{})
 	}}
-	if dated, err := doctor.Get(c.Context(), caller(), u,
-		""); err == nil { // an error shows when the cells are asked for
+	if dated, err := doctor.Get(c.Context(), caller(), u, ""); err == nil { // Cells reports an endpoint that is away
 		o.Dated = dated
 	}
 	return o, nil
 }
 
-// account is the account of the AWS credentials.
+// account returns the account that the AWS credentials belong to.
 func (f *doctorFlags) account(ctx context.Context) (*doctor.Account, error) {
 	var options []func(*awsconfig.LoadOptions) error
 	if f.region != "" {
@@ -276,8 +283,7 @@ func services(config aws.Config, region string) doctor.Services {
 	config.Region = region
 	return doctor.Services{
 		Lambda: lambda.NewFromConfig(config), Metrics: cloudwatch.NewFromConfig(config),
-		Topics: sns.NewFromConfig(config),
-		Keys:   kms.NewFromConfig(config), Roles: iam.NewFromConfig(config),
+		Topics: sns.NewFromConfig(config), Keys: kms.NewFromConfig(config), Roles: iam.NewFromConfig(config),
 		Quotas: servicequotas.NewFromConfig(config),
 	}
 }

@@ -79,7 +79,7 @@ func TestDoctorDoesNotHold(t *testing.T) {
 		c.Assumption == "" {
 		t.Errorf("%+v", c)
 	}
-	if !strings.Contains(got.stderr, "found 1 assumption that cannot be relied on") {
+	if !strings.Contains(got.stderr, "found 1 assumption that does not hold") {
 		t.Error(got.stderr)
 	}
 }
@@ -125,11 +125,11 @@ func TestDoctorCommandLine(t *testing.T) {
 		{exitUsage, "want the URL of a route", []string{"https://key@api.example.com/"}},
 		{exitUsage, "want the URL of a route", []string{"api.example.com"}},
 		{exitUsage, "--charge 1001 is outside", []string{"--charge", "1001"}},
-		{exitUsage, "--cell is for --prefix", []string{"--cell", "eu-1"}},
+		{exitUsage, "--cell needs --prefix", []string{"--cell", "eu-1"}},
 		{exitUsage, "want https", []string{"--endpoint", "http://192.0.2.1/v1"}},
 		{exitUsage, "accepts at most 1 arg", []string{"https://a.example.com", "https://b.example.com"}},
 		{exitFailed, "--key-file", []string{"--key-file", filepath.Join(t.TempDir(), "none")}},
-		{exitFailed, "its first line is empty", []string{"--key-file", keyFile(t, "\nslk_x\n")}},
+		{exitFailed, "the first line is empty", []string{"--key-file", keyFile(t, "\nslk_x\n")}},
 	} {
 		if got := sluice(t, "", append([]string{"doctor"}, c.args...)...); got.code != c.code ||
 			!strings.Contains(got.stderr, c.says) {

@@ -18,17 +18,21 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-const explainLong = `Explain what a request is charged: which limits apply and why, which counter and how many units of
-each, what is skipped and why, and where each value of a limit comes from. Nothing is counted.
+const explainLong = `Explain what a request is charged: which limits apply, and to which counter each
+charges how many units; which limits do not apply, and why; where each value of a limit comes from.
+Nothing is counted.
 
-A limit applies (it is charged and may deny), reports (a shadow, counted apart), does not match, is displaced (a more
-specific limit of its group applies), or is off. A path is read as every proxy and server might read it; where there is
-more than one reading, all are shown, and what any of them hits applies.
+A limit either applies (it is charged and may deny), reports (a shadow limit, with counters of its
+own), does not match, is displaced (a more specific limit of its group applies), or is off. Proxies
+and servers may read a path in different ways. If a path has several readings, all are shown, and a
+limit applies if it matches any of them.
 
-Without --tenant the request has no credential: it gets the anonymousPlan. Where the files have no plans, no tenants and
-no keys, and no issuer of JWTs is configured beside them, only ipLimits limit it.`
+Without --tenant the request has no credential, and gets the anonymousPlan. If the files have no
+plans, tenants and keys, only ipLimits limit it, unless an issuer of JWTs is configured beside the
+files.`
 
-const explainExample = `  sluice explain --plans plans.yaml --tenant acme --method PUT --path /v1/organizations/7/product/1
+const explainExample = "" +
+	`  sluice explain --plans plans.yaml --tenant acme --method PUT --path /v1/organizations/7/product/1
   sluice explain --plans plans.yaml --tenant acme --path '/product/%31' --subject ci --header 'x-query-cost: 25'
   sluice explain --plans plans.yaml --path /product/1 --ip 203.0.113.9
   sluice explain --plans plans.yaml --tenant acme --path / --at 2026-12-24T00:00:00Z --json`
@@ -47,23 +51,23 @@ func newExplainCommand() *cobra.Command {
 	var f explainFlags
 	c := &cobra.Command{
 		Use:     "explain --plans FILE [--tenant ID] --path PATH",
-		Short:   "Say which limits a request meets, why, and where each value comes from",
+		Short:   "Show which limits apply to a request, why, and where each value comes from",
 		Long:    explainLong,
 		Example: explainExample,
 		Args:    usageArgs(cobra.NoArgs),
 		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
 	flags := c.Flags()
-	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE`, or - for standard input (may be given again)")
-	flags.StringVar(&f.tenant, "tenant", "", "`ID` of the tenant; without it the call has no credential")
+	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE`, or - for standard input; may be repeated")
+	flags.StringVar(&f.tenant, "tenant", "", "`ID` of the tenant (default: the request has no credential)")
 	flags.StringVar(&f.method, "method", "GET", "HTTP `METHOD`")
 	flags.StringVar(&f.path, "path", "", "request `PATH`, as it is sent")
-	flags.StringVar(&f.at, "at", "", "`TIME` of the request, as 2026-12-24T00:00:00Z (default now)")
-	flags.StringVar(&f.subject, "subject", "", "`SUBJECT`: who acts inside the tenant")
+	flags.StringVar(&f.at, "at", "", "`TIME` of the request, such as 2026-12-24T00:00:00Z (default: now)")
+	flags.StringVar(&f.subject, "subject", "", "`SUBJECT` that acts inside the tenant: a user, a machine")
 	flags.StringVar(&f.apiKey, "api-key", "", "`ID` of the API key, not the key itself")
-	flags.StringVar(&f.ip, "ip", "", "source `ADDRESS` (counters hold its keyed hash, IPv6 by the plans' ipv6Prefix)")
-	flags.StringArrayVar(&f.claims, "claim", nil, "claim of the token, as `NAME=VALUE` (may be given again)")
-	flags.StringArrayVar(&f.headers, "header", nil, "header of the request, as `NAME:VALUE` (may be given again)")
+	flags.StringVar(&f.ip, "ip", "", "source `ADDRESS` of the request")
+	flags.StringArrayVar(&f.claims, "claim", nil, "claim of the token, `NAME=VALUE`; may be repeated")
+	flags.StringArrayVar(&f.headers, "header", nil, "header of the request, `NAME:VALUE`; may be repeated")
 	flags.BoolVar(&f.json, "json", false, "print one JSON document")
 	if err := c.MarkFlagFilename("plans", planExtensions...); err != nil {
 		panic(err) // the flag is not defined: a mistake in this package
@@ -72,17 +76,17 @@ func newExplainCommand() *cobra.Command {
 	return c
 }
 
-// explanation is the machine form of an explanation.
+// explanation is the output of --json.
 type explanation struct {
 	Tenant    string        `json:"tenant,omitempty"`
 	Plan      string        `json:"plan,omitempty"`
 	Suspended bool          `json:"suspended"`
 	Method    string        `json:"method"`
 	Path      string        `json:"path"`
-	Readings  []string      `json:"readings"` // every form of the path that is matched
+	Readings  []string      `json:"readings"` // every form of the path that patterns are matched with
 	Ambiguous bool          `json:"ambiguous"`
 	At        time.Time     `json:"at"`
-	Routed    bool          `json:"routed"` // false: the local gateway answers 404
+	Routed    bool          `json:"routed"` // false if no declared route matches: the local gateway answers 404
 	Outcome   string        `json:"outcome"`
 	IPLimits  []verdictJSON `json:"ip_limits"`
 	Limits    []verdictJSON `json:"limits"`
@@ -92,8 +96,8 @@ type verdictJSON struct {
 	ID       string       `json:"id"`
 	Status   plan.Status  `json:"status"`
 	Why      string       `json:"why"`
-	Counter  string       `json:"counter,omitempty"` // which of the limit's counters, where it is charged
-	Cost     int64        `json:"cost,omitempty"`    // units, where it is charged
+	Counter  string       `json:"counter,omitempty"` // if the limit is charged: which of its counters
+	Cost     int64        `json:"cost,omitempty"`    // if the limit is charged: units
 	Settings []plan.Value `json:"settings"`
 }
 
@@ -127,9 +131,9 @@ func (f *explainFlags) check(c *cobra.Command) (time.Time, error) {
 	}
 	switch {
 	case len(f.plans) == 0:
-		return usage("--plans is missing: the plans file")
+		return usage("--plans is missing: name the plans file")
 	case f.path == "":
-		return usage("--path is missing: the request's path, such as /product/1")
+		return usage("--path is missing: give the path of the request, such as /product/1")
 	case f.method == "" || strings.ContainsAny(f.method, " \t\r\n/"):
 		return usage("--method %q is not an HTTP method", f.method)
 	}
@@ -160,8 +164,7 @@ func (f *explainFlags) explain(config *plan.Config, at time.Time) (*explanation,
 	path := route.Clean(f.path)
 	x := &explanation{
 		Tenant: f.tenant, Method: f.method, Path: f.path, Readings: path.Forms(), Ambiguous: path.Ambiguous(),
-		At:     at.UTC(),
-		Routed: config.Routed(f.method, &path), IPLimits: []verdictJSON{}, Limits: []verdictJSON{},
+		At: at.UTC(), Routed: config.Routed(f.method, &path), IPLimits: []verdictJSON{}, Limits: []verdictJSON{},
 	}
 	a := &plan.Attributes{
 		Method: f.method, Path: &path, Subject: f.subject, APIKey: f.apiKey, IP: f.ip,
@@ -182,7 +185,7 @@ func (f *explainFlags) explain(config *plan.Config, at time.Time) (*explanation,
 	return x, nil
 }
 
-// owner finds whose limits hold: the tenant's, or those of calls without a credential (nil where there are none).
+// owner returns the limits of the tenant, or those of calls without a credential; nil if these have none.
 func (f *explainFlags) owner(config *plan.Config, x *explanation, at time.Time) (*plan.Set, error) {
 	if f.tenant == "" {
 		x.Plan = config.AnonymousPlan()
@@ -196,8 +199,8 @@ func (f *explainFlags) owner(config *plan.Config, x *explanation, at time.Time) 
 	return t.Limits(at), nil
 }
 
-// identifiesNobody reports whether the files leave nothing to identify callers for: calls are then limited by ipLimits
-// alone.
+// identifiesNobody reports whether the files have no keys, plans and tenants. Then callers are not identified, and only
+// ipLimits limit calls.
 func identifiesNobody(config *plan.Config) bool {
 	return len(config.Keys()) == 0 && len(config.Plans()) == 0 && len(config.Tenants()) == 0
 }
@@ -211,7 +214,7 @@ func (x *explanation) outcome(known bool) string {
 	}
 	switch {
 	case !x.Routed && len(x.Readings) > 1:
-		return "no declared route for each reading of the path: the local gateway answers 404, after ipLimits"
+		return "some reading of the path has no declared route: the local gateway answers 404, after ipLimits"
 	case !x.Routed:
 		return "no declared route: the local gateway answers 404, after ipLimits"
 	case !known:
@@ -219,12 +222,12 @@ func (x *explanation) outcome(known bool) string {
 	case x.Suspended:
 		return "the tenant is suspended: 403, after ipLimits"
 	case charged == 0:
-		return "nothing limits the request"
+		return "no limit applies to the request"
 	}
 	return "decided by " + count(charged, "limit")
 }
 
-// verdicts are the machine form; whole names the counter of a limit that has one for its owner.
+// verdicts converts verdicts for the output. whole names the counter of a limit that has one counter per owner.
 func verdicts(all []plan.Verdict, whole string) []verdictJSON {
 	out := make([]verdictJSON, len(all))
 	for i, v := range all {
@@ -236,7 +239,7 @@ func verdicts(all []plan.Verdict, whole string) []verdictJSON {
 	return out
 }
 
-// counterOf names the counter in words.
+// counterOf names a counter for the output.
 func counterOf(c *limit.Charge, whole string) string {
 	switch c.Value.Kind {
 	case limit.NoValue:
@@ -265,7 +268,7 @@ func (x *explanation) write(w io.Writer) error {
 		}
 	}
 	if x.Ambiguous {
-		fmt.Fprintf(table, "Readings\ttoo many: the path counts for every pattern\n")
+		fmt.Fprintf(table, "Readings\ttoo many: the path matches every pattern\n")
 	}
 	fmt.Fprintf(table, "Time\t%s\n", x.At.Format(time.RFC3339))
 	fmt.Fprintf(table, "Outcome\t%s\n", x.Outcome)
@@ -281,7 +284,7 @@ func (x *explanation) write(w io.Writer) error {
 	return err
 }
 
-// writeVerdicts prints what each limit does, then where the values of those that are charged come from.
+// writeVerdicts prints what each limit does. Then it prints the settings of the limits that are charged.
 func writeVerdicts(w io.Writer, title string, all []verdictJSON) error {
 	fmt.Fprintf(w, "\n%s\n", title)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

@@ -19,7 +19,7 @@ import (
 
 const maxTryTenants = 5
 
-// attempt is something to try: a command and what it shows.
+// attempt is an example command, and what it shows.
 type attempt struct{ about, command string }
 
 type attempts []attempt
@@ -31,9 +31,9 @@ func (t attempts) commands() (out []string) {
 	return out
 }
 
-// tryLines makes a curl line for each of the first tenants, and one that goes over a limit. Keys are known only where
-// they are those of the example plan; others were shown once and are the reader's. A tenant is tried at the URL that at
-// says.
+// tryLines returns a curl command for each of the first tenants, and one that exceeds a limit. A command contains the
+// key of an example tenant; the keys of other tenants are not known here, so their commands contain $KEY. at returns
+// the URL to call for a tenant.
 func tryLines(
 	now devcells.Overview, keys []*plan.Key, anonymousPlan, base string, at func(*plan.Tenant) string,
 ) attempts {
@@ -65,8 +65,8 @@ func tryLines(
 		}
 		header, base := `-H "X-API-Key: `+key+`"`, at(t)
 		out = append(out, attempt{about, "curl -i " + header + " " + base + "/product/1"})
-		if !t.Suspended { // the last tenant's is kept: in the example it is the one with the smallest limit
-			loop = &attempt{"more than tenant " + printable(t.ID) + " may: 200s, then 429s",
+		if !t.Suspended { // the last tenant wins: in the example plans it has the smallest limit
+			loop = &attempt{"more calls than tenant " + printable(t.ID) + " may make: 200s, then 429s",
 				"for i in 1 2 3 4 5 6 7 8; do curl -s -o /dev/null -w '%{http_code}\\n' " + header + " " + base +
 					"/product/1; done"}
 		}
@@ -83,7 +83,7 @@ func tryLines(
 	return out
 }
 
-// greet says on stdout where everything is and what to try.
+// greet prints where everything is and what to try.
 func (f *fleet) greet(w io.Writer) {
 	cells := f.all()
 	at := slices.IndexFunc(cells, func(c *servedCell) bool { return c.first })
@@ -107,14 +107,14 @@ func (f *fleet) greet(w io.Writer) {
 	switch {
 	case f.pageOff:
 	case f.audience == front.Loopback && !reachesLoopback(first.listener.Addr()):
-		b.WriteString("  live page  not here: it is shown at a loopback address alone (--live-page all: at any)\n")
+		b.WriteString("  live page  off: it is only shown at a loopback address (--live-page all: at any address)\n")
 	default:
 		fmt.Fprintf(&b, "  live page  %s/_sluice/\n", base)
 	}
 	f.greetOperators(&b, first)
 	if !onlyLocal(first.listener.Addr()) && usesDevPepper(first.Keys(context.Background())) {
-		b.WriteString("\nOthers can reach this address, and keys under the built-in pepper \"dev\" are no secret to " +
-			"them:\n" + "make keys with 'sluice key create --pepper ID=FILE'.\n")
+		b.WriteString("\nOther machines can reach this address, and anybody can compute keys under the built-in " +
+			"pepper \"dev\":\ncreate keys with 'sluice key create --pepper ID=FILE'.\n")
 	}
 	lines := first.lines
 	if f.several() {
@@ -123,22 +123,22 @@ func (f *fleet) greet(w io.Writer) {
 			func(t *plan.Tenant) string { return f.granting(cells, t, now, base) })
 	}
 	if len(lines) == 0 {
-		b.WriteString("\nNo call can get in: the plans have no keys and no anonymousPlan. 'sluice key create " +
-			"--tenant T' makes a key.\n")
+		b.WriteString("\nEvery call is refused: the plans have no keys and no anonymousPlan. Create a key with " +
+			"'sluice key create --tenant T'.\n")
 	} else {
 		b.WriteString("\nTry:\n")
 	}
 	for _, a := range lines {
 		fmt.Fprintf(&b, "\n  # %s\n  %s\n", a.about, a.command)
 	}
-	_, _ = io.WriteString(w, b.String()) // nobody reads it: no reason not to serve
+	_, _ = io.WriteString(w, b.String()) // a closed standard output is no reason not to serve
 }
 
-// greetOperators says how operators' commands find this process. The token itself is not printed: terminals and logs
-// are kept.
+// greetOperators prints how operators' commands find this process. It does not print the token itself, since the output
+// of terminals may be recorded.
 func (f *fleet) greetOperators(w io.Writer, first *servedCell) {
 	if why := f.operators.refuses(); why != "" {
-		fmt.Fprintf(w, "  operate    not here: %s\n", why)
+		fmt.Fprintf(w, "  operate    off: %s\n", why)
 		return
 	}
 	flags := endpointFlag(first.url())
@@ -149,9 +149,9 @@ func (f *fleet) greetOperators(w io.Writer, first *servedCell) {
 	fmt.Fprintf(w, "  token      in the first line of %s, for curl\n", f.operators.fileFor(first.listener.Addr()))
 }
 
-// granting returns the URL of the first cell that grants something of each of the tenant's limits, or none if no cell
-// does. Cells that the tenant is not pinned to grant nothing, and only one cell grants a sliding_log too small to be
-// divided.
+// granting returns the URL of the first cell that grants a part of every limit of the tenant; none if no cell does. A
+// cell that the tenant is not pinned to grants nothing. A sliding_log that is too small to be divided is granted by one
+// cell only.
 func (f *fleet) granting(cells []*servedCell, t *plan.Tenant, now time.Time, none string) string {
 	for _, c := range cells {
 		view, _ := c.Reader.Begin(context.Background(), now)
@@ -163,26 +163,26 @@ func (f *fleet) granting(cells []*servedCell, t *plan.Tenant, now time.Time, non
 	return none
 }
 
-// plansFrom says what decides on plans.
+// plansFrom describes where the plans come from.
 func (f *fleet) plansFrom() string {
 	switch {
 	case len(f.dev.plans) > 0:
 		return f.plans.Name()
 	case f.plans != nil:
-		return "example plan (start with --plans FILE for yours)"
+		return "example plans (start with --plans FILE to use yours)"
 	}
 	return "those of the data folder"
 }
 
-// dataIn says what outlives the process.
+// dataIn describes where the control tables and the audit trail are kept.
 func (f *fleet) dataIn() string {
 	if f.data == "" {
-		return "in memory: what operators change is gone at the end (--data DIR keeps it, and the audit trail)"
+		return "in memory: operators' changes are lost at the end (--data DIR keeps them, and the audit trail)"
 	}
 	return f.data
 }
 
-// endpointFlag is what operators' commands need to find this process; "" where they find it by themselves.
+// endpointFlag returns the flag with which operators' commands find this process; "" if they need none.
 func endpointFlag(base string) string {
 	if endpoint := base + adminPath; endpoint != defaultEndpoint {
 		return " --endpoint " + endpoint
@@ -204,7 +204,7 @@ func onlyLocal(addr net.Addr) bool {
 	return err == nil && a.Addr().Unmap().IsLoopback()
 }
 
-// baseURL is where a browser on this machine finds the listener.
+// baseURL returns the URL of a listener for a browser on this machine.
 func baseURL(addr net.Addr) string {
 	a, err := netip.ParseAddrPort(addr.String())
 	if err != nil || a.Addr().IsUnspecified() {
@@ -214,7 +214,7 @@ func baseURL(addr net.Addr) string {
 	return "http://" + a.String()
 }
 
-// printable is a tenant's id for a terminal, which could take control characters for commands.
+// printable returns an id that is safe to print on a terminal: quoted if it contains a control character.
 func printable(id string) string {
 	for _, r := range id {
 		if !strconv.IsPrint(r) {

@@ -18,14 +18,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-const pepperHelp = `A key is stored as HMAC-SHA256(pepper, key). The pepper is a secret of 16 bytes or more, kept in a file apart from
-the plans. Without --pepper the built-in pepper "dev" is used: it is public, and only 'sluice dev' on your own machine
-should accept keys under it.`
+const pepperHelp = `A key is stored as HMAC-SHA256(pepper, key). The pepper is a secret of 16 bytes
+or more, in a file that is kept apart from the plans. Without --pepper, the built-in pepper "dev" is
+used. That pepper is public, so only 'sluice dev' on your own machine should accept keys under it.`
 
 func newKeyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "key",
-		Short: "Make, list and revoke API keys, and hash them for a plans file",
+		Short: "Create, list and revoke API keys, and hash them for a plans file",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -38,12 +38,15 @@ func newKeyCreateCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
 		Use:   "create --tenant TENANT [--subject SUBJECT]",
-		Short: "Make a new API key and print it once, stored or with its entry for a plans file",
-		Long: "Makes a new API key and prints it, once, with the entry that goes below keys: in a plans file. The " +
-			"entry holds\n" + "only the key's hash, so the key cannot be found again.\n\n" +
-			"With --reason or --endpoint the key is stored for every cell instead, and only the key is printed. " +
-			"It is then made where it\n" + "is stored, with the pepper that is there, or with --pepper " +
-			"here, so that only its hash is sent.\n\n" + pepperHelp,
+		Short: "Create an API key, and print it with its entry for a plans file, or store it",
+		Long: `Creates a new API key and prints it, together with an entry for the section "keys" of
+a plans file. The entry contains only the hash of the key, so the key cannot be shown a second time.
+
+With --reason or --endpoint, the key is stored for all cells instead, and only the key itself is
+printed. The server then creates and hashes the key with its own pepper. With --pepper, this command
+does that, and sends only the hash.
+
+` + pepperHelp,
 		Example: "  sluice key create --tenant acme --subject ci\n" +
 			"  sluice key create --tenant acme --subject ci --reason 'for their pipeline'\n" +
 			"  (umask 077; head -c 32 /dev/urandom | base64 > prod.pepper)\n" +
@@ -58,11 +61,11 @@ func newKeyCreateCommand() *cobra.Command {
 				return usage(err)
 			}
 			if id != "" && !limit.ValidID(id) {
-				return usage(fmt.Errorf("--id %q is not 1 to 64 of A-Z a-z 0-9 . _ -", id))
+				return usage(fmt.Errorf("--id %q: want 1 to 64 characters A-Z a-z 0-9 . _ -", id))
 			}
 			if expires != "" {
 				if _, err := time.Parse(time.RFC3339, expires); err != nil {
-					return usage(fmt.Errorf("--expires %q: want a time as in 2027-01-01T00:00:00Z", expires))
+					return usage(fmt.Errorf("--expires %q: want a time such as 2027-01-01T00:00:00Z", expires))
 				}
 			}
 			if c.Flags().Changed("reason") || c.Flags().Changed("endpoint") {
@@ -70,7 +73,7 @@ func newKeyCreateCommand() *cobra.Command {
 					pepper)
 			}
 			if r.json {
-				return usage(errors.New("--json goes with --reason"))
+				return usage(errors.New("--json needs --reason"))
 			}
 			pepperID, secret, err := choosePepper(c, pepper)
 			if err != nil {
@@ -78,7 +81,7 @@ func newKeyCreateCommand() *cobra.Command {
 			}
 			key := identity.NewKey()
 			if id == "" {
-				id = "key-" + identity.NewKey()[4:12] // a random name, unrelated to the key
+				id = "key-" + identity.NewKey()[4:12] // random characters of another key, which is not used
 			}
 			_, err = c.OutOrStdout().Write(keyEntry(key, id, tenant, subject, pepperID, expires, secret))
 			return err
@@ -86,19 +89,20 @@ func newKeyCreateCommand() *cobra.Command {
 	}
 	r.writes(c)
 	f := c.Flags()
-	f.StringVar(&tenant, "tenant", "", "id of the tenant that the key speaks for (required)")
-	f.StringVar(&subject, "subject", "", "who acts inside the tenant: a user, a service")
+	f.StringVar(&tenant, "tenant", "", "id of the tenant that calls with the key belong to (required)")
+	f.StringVar(&subject, "subject", "", "user or machine that acts inside the tenant")
 	f.StringVar(&id, "id", "", "id of the key (default: a random one)")
-	f.StringVar(&expires, "expires", "", "time from which the key is refused, as in 2027-01-01T00:00:00Z (default: "+
-		"never)")
+	f.StringVar(&expires, "expires", "", "time from which on the key is refused, such as 2027-01-01T00:00:00Z "+
+		"(default: never)")
 	f.StringVar(&pepper, "pepper", "", "pepper to hash with, as `ID=FILE` (default: the built-in, public pepper dev)")
 	return c
 }
 
-// keyEntry is the key, and its entry for a plans file. Texts are written as JSON strings, which YAML reads as they are.
+// keyEntry returns the key and its entry for a plans file. It writes texts as JSON strings, which are valid YAML.
 func keyEntry(key, id, tenant, subject, pepperID, expires string, pepper []byte) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s\n\n# The key is shown once. Its entry for the plans file:\nkeys:\n  - id: %s\n    tenant: %s\n", key, quoted(id), quoted(tenant))
+	fmt.Fprintf(&b, "%s\n\n# The key is shown once. Its entry for the plans file:\nkeys:\n", key)
+	fmt.Fprintf(&b, "  - id: %s\n    tenant: %s\n", quoted(id), quoted(tenant))
 	if subject != "" {
 		fmt.Fprintf(&b, "    subject: %s\n", quoted(subject))
 	}
@@ -122,20 +126,21 @@ func checkName(flag, name string, required bool) error {
 	case name == "" && required:
 		return fmt.Errorf("%s is missing", flag)
 	case len(name) > limit.MaxNameBytes:
-		return fmt.Errorf("%s has %d bytes, want at most %d", flag, len(name), limit.MaxNameBytes)
+		return fmt.Errorf("%s has %d bytes; want at most %d", flag, len(name), limit.MaxNameBytes)
 	case !utf8.ValidString(name):
 		return fmt.Errorf("%s %q is not UTF-8", flag, name)
 	case strings.ContainsFunc(name, unicode.IsControl):
-		return fmt.Errorf("%s %q holds a control character", flag, name) // a plans file would refuse it
+		return fmt.Errorf("%s %q contains a control character", flag, name) // plans files must not contain any
 	}
 	return nil
 }
 
-// choosePepper is the one that the flag names, or the built-in one, which is said on stderr.
+// choosePepper returns the pepper of the flag --pepper. Without the flag it returns the built-in pepper, and prints a
+// warning.
 func choosePepper(c *cobra.Command, flag string) (id string, pepper []byte, err error) {
 	if flag == "" {
 		fmt.Fprintln(c.ErrOrStderr(), "sluice: the built-in pepper \"dev\" is public: use this key on your own "+
-			"machine only (see --pepper)")
+			"machine only; --pepper names another pepper")
 		return identity.DevPepperID, identity.DevPepper(), nil
 	}
 	p, err := parsePepper(flag)
@@ -150,9 +155,11 @@ func newKeyHashCommand() *cobra.Command {
 	var pepper string
 	c := &cobra.Command{
 		Use:   "hash",
-		Short: "Read an API key from stdin and print its hash",
-		Long: "Reads an API key from stdin, so that it stays out of the shell's history, and prints the hash to " +
-			"store.\n\n" + pepperHelp,
+		Short: "Read an API key from standard input and print its hash",
+		Long: `Reads an API key from standard input, so that the key does not get into the shell's
+history, and prints the hash to put into a plans file.
+
+` + pepperHelp,
 		Example: "  sluice key hash --pepper prod=prod.pepper < key.txt",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -162,11 +169,11 @@ func newKeyHashCommand() *cobra.Command {
 			}
 			b, err := io.ReadAll(io.LimitReader(c.InOrStdin(), 2*identity.MaxKeyBytes))
 			if err != nil {
-				return fmt.Errorf("read the key from stdin: %w", err)
+				return fmt.Errorf("read the key from standard input: %w", err)
 			}
 			key := string(bytes.TrimSpace(b))
 			if key == "" {
-				return errors.New("no key on stdin")
+				return errors.New("standard input is empty: want an API key there")
 			}
 			if err := identity.CheckKey(key); err != nil {
 				return err

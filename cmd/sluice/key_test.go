@@ -64,7 +64,7 @@ func TestKeyHash(t *testing.T) {
 	if !strings.Contains(warning, "public") {
 		t.Errorf("nothing says that the built-in pepper is public: %q", warning)
 	}
-	for stdin, want := range map[string]string{"": "no key", "slk_typo": "malformed",
+	for stdin, want := range map[string]string{"": "standard input is empty", "slk_typo": "malformed",
 		strings.Repeat("k", 10_000): "malformed"} {
 		if out, _, err := execute(t, stdin, "key", "hash"); err == nil || !strings.Contains(err.Error(), want) ||
 			out != "" {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -15,8 +16,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// storeKey creates a key in the control tables. Its text is made there, or here where there is a pepper at hand; it is
-// printed once it is stored, and nowhere else.
+// storeKey creates a key in the control tables and prints it. If pepper is not "", the key is created and hashed here,
+// and only its hash is sent; otherwise the server creates it.
 func storeKey(c *cobra.Command, r *remote, request *admin.CreateKeyRequest, expires, pepper string) error {
 	if err := r.why(c); err != nil {
 		return err
@@ -39,7 +40,7 @@ func storeKey(c *cobra.Command, r *remote, request *admin.CreateKeyRequest, expi
 		request.Hash, request.Pepper = identity.HashKey(secret, own), id
 	}
 	return operate(c, r, "keys/create", request, func(w io.Writer, k *admin.CreateKeyResponse) error {
-		fmt.Fprintf(c.ErrOrStderr(), "sluice: key %s is stored, version %d; its text is shown this once\n",
+		fmt.Fprintf(c.ErrOrStderr(), "sluice: key %s is stored, version %d; the key itself is shown only now\n",
 			shown(k.Item.Key), k.Item.Version)
 		_, err := fmt.Fprintln(w, k.Key)
 		return err
@@ -54,8 +55,8 @@ func newKeyListCommand() *cobra.Command {
 	var r remote
 	var tenant string
 	c := &cobra.Command{
-		Use: "list", Short: "List the stored API keys", Long: "Lists the stored API keys by their ids. What a key " +
-			"is cannot be found again.",
+		Use: "list", Short: "List the stored API keys",
+		Long:    "Lists the ids of the stored API keys. The keys themselves are not stored and cannot be shown.",
 		Example: "  sluice key list --tenant acme",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -84,21 +85,22 @@ func newKeyListCommand() *cobra.Command {
 		},
 	}
 	r.flags(c)
-	c.Flags().StringVar(&tenant, "tenant", "", "only the keys of tenant `ID`")
+	c.Flags().StringVar(&tenant, "tenant", "", "list only the keys of tenant `ID`")
 	return c
 }
 
 func newKeyRevokeCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
-		Use: "revoke KEY-ID", Short: "Refuse an API key from now on, for good",
-		Long:    "Revokes a key by its id, as 'sluice key list' shows it. There is no way back: create another.",
+		Use: "revoke KEY-ID", Short: "Refuse an API key from now on",
+		Long: "Revokes a key by its id, which 'sluice key list' shows. A revoked key stays revoked; create another " +
+			"key instead.",
 		Example: "  sluice key revoke key-7hq2mzw4bd --reason 'it was in a log'",
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
 			if identity.CheckKey(args[0]) == nil && len(args[0]) > 40 {
-				return &usageError{c.CommandPath(), fmt.Errorf("that is a key, not the id of one; whoever sees your " +
-					"shell's history has it now: revoke it by its id")}
+				return &usageError{c.CommandPath(), errors.New("the argument is an API key, not the id of a key; it " +
+					"is now in your shell's history, so revoke it: 'sluice key list' shows its id")}
 			}
 			if err := r.why(c); err != nil {
 				return err

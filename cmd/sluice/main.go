@@ -1,4 +1,4 @@
-// Command sluice runs and operates Sluice: the whole of it in one process, checks of plans files, simulations.
+// Command sluice runs Sluice on this machine, checks and simulates plans files, and operates a deployed Sluice.
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -21,12 +22,12 @@ import (
 
 // Exit codes.
 const (
-	exitFailed = 1 // the command ran and failed, or what it checked is bad
+	exitFailed = 1 // the command failed, or it found problems in what it checked
 	exitUsage  = 2 // the command line is wrong; nothing was done
 
-	exitConflict = 3 // another operator changed it; nothing was overwritten
+	exitConflict = 3 // another operator changed the same item first; nothing was overwritten
 	exitDiffers  = 4 // `plan diff --exit-code` found that the files and the server differ
-	exitConfirm  = 5 // it takes something away, and neither --yes nor a terminal said that it may; nothing was written
+	exitConfirm  = 5 // the change removes or weakens something and nobody confirmed it; nothing was written
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -39,7 +40,7 @@ func run(args []string) int {
 	err := root.ExecuteContext(ctx)
 	var u *usageError
 	switch {
-	case err == nil, errors.Is(err, errDiffers): // the diff says how
+	case err == nil, errors.Is(err, errDiffers): // the printed diff already says what differs
 	case errors.As(err, &u):
 		fmt.Fprintf(os.Stderr, "sluice: %v\nRun '%s --help' for usage.\n", u.err, u.command)
 	default:
@@ -48,7 +49,7 @@ func run(args []string) int {
 	return exitCode(err)
 }
 
-// exitCode is what a process ends with whose command gave err.
+// exitCode returns the exit code of a process whose command returned err.
 func exitCode(err error) int {
 	var u *usageError
 	var refused *call.Error
@@ -89,36 +90,72 @@ func newRootCommand() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if unknown := knownCommand(c, c.Flags().Args()); c.HasSubCommands() && unknown != nil {
-			err = unknown // the flag is perhaps the right command's
+			err = unknown // the misspelled command may well have the flag
 		}
 		return &usageError{c.CommandPath(), err}
 	})
 	root.AddCommand(newDevCommand(), newServeCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(),
 		newPaceCommand(), newKeyCommand())
 	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newPeekCommand(), newResetCommand(),
-		newRefundCommand(),
-		newShadowCommand(), newCellCommand(), newConfigCommand(), newAuditCommand(), newCostCommand(time.Now),
-		newDoctorCommand())
+		newRefundCommand(), newShadowCommand(), newCellCommand(), newConfigCommand(), newAuditCommand(),
+		newCostCommand(time.Now), newDoctorCommand())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	refuseUnknown(root)
 	completeFilesAlone(root)
+	wrapHelp(root)
 	return root
 }
 
-// refuseUnknown makes an unknown subcommand a usage error that suggests the right one, below c and at c itself.
+// helpWidth is the most characters in a line of help, unless one word is longer.
+const helpWidth = 100
+
+// wrapHelp breaks the lines of the help texts of c and its subcommands. It leaves lines that begin with a space as
+// they are.
+func wrapHelp(c *cobra.Command) {
+	c.SetUsageTemplate(strings.ReplaceAll(c.UsageTemplate(), "FlagUsages |",
+		fmt.Sprintf("FlagUsagesWrapped %d |", helpWidth)))
+	c.Long = wrapParagraphs(c.Long)
+	for _, sub := range c.Commands() {
+		wrapHelp(sub)
+	}
+}
+
+// wrapParagraphs joins the lines of each paragraph of text, and breaks them again at helpWidth characters.
+func wrapParagraphs(text string) string {
+	var lines []string
+	open := false // the last line belongs to a paragraph, which the next word continues
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" || strings.HasPrefix(line, " ") {
+			lines, open = append(lines, line), false
+			continue
+		}
+		for word := range strings.FieldsSeq(line) {
+			last := len(lines) - 1
+			if open && utf8.RuneCountInString(lines[last])+1+utf8.RuneCountInString(word) <= helpWidth {
+				lines[last] += " " + word
+			} else {
+				lines, open = append(lines, word), true
+			}
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// refuseUnknown makes an unknown subcommand of c, or of a command below c, a usage error that suggests similar names.
 func refuseUnknown(c *cobra.Command) {
 	switch {
 	case c.HasSubCommands():
-		c.SuggestionsMinimumDistance = 2 // the most letters that differ; cobra's own default
+		c.SuggestionsMinimumDistance = 2 // names that differ in at most 2 letters are suggested; cobra's default
 		c.Args = usageArgs(knownCommand)
 		if !c.Runnable() {
 			c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 		}
 	case c.Name() == "help" && c.Parent() == c.Root():
 		c.Args = func(c *cobra.Command, args []string) error {
-			if of, rest, err := c.Root().Find(args); err == nil && of.HasSubCommands() {
-				return usageArgs(knownCommand)(of, rest)
+			if found, rest, err := c.Root().Find(args); err == nil && found.HasSubCommands() {
+				return usageArgs(knownCommand)(found, rest)
 			}
 			return nil
 		}
@@ -128,9 +165,9 @@ func refuseUnknown(c *cobra.Command) {
 	}
 }
 
-// completeFilesAlone keeps shells from offering files for what is none, in c and below: cobra offers them wherever
-// nothing says what is offered. A flag whose value is named FILE, or with a FILE in it, is left as it is; DIR is
-// completed with folders.
+// completeFilesAlone keeps shells from completing file names for arguments and flags of c and its subcommands that
+// take no file: that is cobra's default. Flags whose value's name contains FILE are still completed with files, and
+// those whose value is DIR with folders.
 func completeFilesAlone(c *cobra.Command) {
 	if c.ValidArgsFunction == nil && !c.HasSubCommands() {
 		c.ValidArgsFunction = cobra.NoFileCompletions
@@ -141,7 +178,7 @@ func completeFilesAlone(c *cobra.Command) {
 		case name == "DIR":
 			_ = c.MarkFlagDirname(f.Name) // fails only for a flag that does not exist
 		default:
-			// It fails where the flag has a completion, which then stays.
+			// This fails if the flag already has a completion, which then stays.
 			_ = c.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions)
 		}
 	})
@@ -150,7 +187,8 @@ func completeFilesAlone(c *cobra.Command) {
 	}
 }
 
-// knownCommand is the check of a command's arguments where it has subcommands: whatever is there is no subcommand.
+// knownCommand checks the arguments of a command that has subcommands. Cobra calls it only if the first argument names
+// no subcommand, so any argument is an error.
 func knownCommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -169,7 +207,7 @@ func knownCommand(c *cobra.Command, args []string) error {
 	return errors.New(text)
 }
 
-// usageArgs makes a wrong number of arguments a usage error.
+// usageArgs returns a check like check, whose errors are usage errors.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if err := check(c, args); err != nil {

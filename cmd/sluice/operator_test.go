@@ -127,12 +127,13 @@ func TestOperatorCommands(t *testing.T) {
 // Guarantees that an operator is told which items of the cells cannot be read, and whose they are.
 func TestUnreadableCells(t *testing.T) {
 	for want, u := range map[string]admin.UnreadableCell{
-		`cannot be read, so nothing of it is carried out: placed.0a, version 7, the placement of tenant b <c>: ` +
+		`cannot be read, so it is not carried out: placed.0a, version 7, the placement of tenant b <c>: ` +
 			`unknown layout 2`: {
 			Key: "placed.0a", Tenant: "b <c>", Version: 7, Error: "unknown layout 2"},
-		`cannot be read, so nothing of it is carried out: us-1, version 1: no JSON`: {Key: "us-1", Version: 1,
+		`cannot be read, so it is not carried out: us-1, version 1: no JSON`: {Key: "us-1", Version: 1,
 			Error: "no JSON"},
-		`cannot be read, so nothing of it is carried out: cells/"odd": attribute layout is 2`: {Error: `cells/"odd": attribute layout is 2`},
+		`cannot be read, so it is not carried out: cells/"odd": attribute layout is 2`: {Error: `cells/"odd": ` +
+			`attribute layout is 2`},
 	} {
 		if got := unreadable(&u); got != want {
 			t.Errorf("%+v is told as\n%s\nwant\n%s", u, got, want)
@@ -348,10 +349,10 @@ func TestStoredOpsURLs(t *testing.T) {
 		{evil.URL, "", false, ""},
 		{strings.Replace(evil.URL, "http:", "https:", 1), "", true, "is not the URL of an API Gateway stage"},
 		{"https://evil.example.com/v1", "", true, "is not the URL of an API Gateway stage"},
-		{"https://evil.example.com/v1", "", false, "is not of this machine"},
+		{"https://evil.example.com/v1", "", false, "is not a URL of this machine"},
 		{good + "/tenants", "", true, "is not the URL of an API Gateway stage"},
 		{good, "us-east-1", true, "is in eu-west-1, and the cell is in us-east-1"},
-		{good, "", false, "is not of this machine"},
+		{good, "", false, "is not a URL of this machine"},
 	} {
 		row.Ops, row.Region, got = tt.url, tt.region, nil
 		r := sluice(t, "", "reset", "acme", "burst", "--reason", "x", "--endpoint", control.URL,
@@ -363,7 +364,7 @@ func TestStoredOpsURLs(t *testing.T) {
 			continue
 		}
 		if r.code != 1 || len(got) > 0 || !strings.Contains(r.stderr, tt.says) ||
-			!strings.Contains(r.stderr, "nothing was sent there. --ops-endpoint") {
+			!strings.Contains(r.stderr, "nothing was sent there. Name a URL with --ops-endpoint") {
 			t.Errorf("%s, signed %t: exit code %d, calls with %q: %s; want none, and %q", tt.url, tt.signed, r.code,
 				got,
 				r.stderr, tt.says)

@@ -18,18 +18,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 )
 
-// operators says who may call the operators' API of this process: whoever can read its token, or nobody.
+// operators guards the operators' API of this process: callers need the token, which files pass on to commands.
 type operators struct {
 	token string
 	file  string // of --token-file; "" if each listener has a file of its own in the user's folder
 	log   *slog.Logger
 
 	mu    sync.Mutex
-	off   string                    // why nobody is answered; "" if operators are
-	files map[netip.AddrPort]string // that hold the token, by the addresses of their listeners
+	off   string                    // why the API is off; "" if it is on
+	files map[netip.AddrPort]string // address of a listener → the file that holds the token for it
 }
 
-// newOperators makes the token of this process. No file holds it yet.
+// newOperators makes the token of this process. It writes no file yet.
 func (d *dev) newOperators(log *slog.Logger) (*operators, error) {
 	o := &operators{token: devtoken.New(), log: log, files: map[netip.AddrPort]string{}}
 	if !d.admin {
@@ -45,8 +45,9 @@ func (d *dev) newOperators(log *slog.Logger) (*operators, error) {
 	return o, nil
 }
 
-// tell puts the token where operators' commands find it for a listener. A file that the command line names must be
-// written. If the user's folder cannot be used, requests are served all the same, and operators are not.
+// tell writes the token into the file where operators' commands look for it, for a listener. It returns an error if it
+// cannot write the file of --token-file. If it cannot write to the user's folder, it turns the operators' API off, and
+// the gateway serves without it.
 func (o *operators) tell(at net.Addr) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -55,8 +56,8 @@ func (o *operators) tell(at net.Addr) error {
 	}
 	if !reachesLoopback(at) {
 		if len(o.files) == 0 {
-			o.off = fmt.Sprintf("operators are answered at a loopback address alone, and %s is none: listen on "+
-				"127.0.0.1, or on all addresses (--listen :8080)", at)
+			o.off = fmt.Sprintf("operators' calls are only answered at a loopback address, and %s is not one: "+
+				"listen on 127.0.0.1, or on all addresses (--listen :8080)", at)
 		}
 		return nil
 	}
@@ -77,21 +78,21 @@ func (o *operators) tell(at net.Addr) error {
 		return fmt.Errorf("--token-file %s: %w", o.file, err)
 	default:
 		if len(o.files) == 0 {
-			o.off = "their token cannot be kept in a file; name one with --token-file"
+			o.off = "the file of its token cannot be written; name another file with --token-file"
 		}
-		o.log.Warn("operators' commands do not find this process: name a file for their token with --token-file",
-			"listen", at, "error", err)
+		o.log.Warn("operators' commands cannot find this process, since the file of its token cannot be written: "+
+			"name another file with --token-file", "listen", at, "error", err)
 	}
 	return nil
 }
 
-// reachesLoopback reports whether a listener takes calls to a loopback address of this machine.
+// reachesLoopback reports whether a listener accepts calls to a loopback address of this machine.
 func reachesLoopback(at net.Addr) bool {
 	addr, err := netip.ParseAddrPort(at.String())
 	return err != nil || addr.Addr().Unmap().IsLoopback() || addr.Addr().IsUnspecified()
 }
 
-// write writes the file with the addresses of all listeners that it is for. o.mu is held.
+// write writes the token and the addresses of all listeners of the file. The caller holds o.mu.
 func (o *operators) write(file string) error {
 	var addresses []netip.AddrPort
 	for at, of := range o.files {
@@ -103,15 +104,15 @@ func (o *operators) write(file string) error {
 	return devtoken.Write(file, o.token, addresses...)
 }
 
-// rewrite writes the file unless another process has replaced it. o.mu is held.
+// rewrite writes the file, unless another process has replaced it. The caller holds o.mu.
 func (o *operators) rewrite(file string) error {
 	if have, err := devtoken.Read(file); err != nil || have.Secret != o.token {
-		return nil //nolint:nilerr // the file is not that of this process
+		return nil //nolint:nilerr // the file belongs to another process
 	}
 	return o.write(file)
 }
 
-// makeTokenFile names the file of a listener in the user's folder, which is made if need be.
+// makeTokenFile returns the name of a listener's file in the user's folder. It creates the folder, not the file.
 func makeTokenFile(at netip.AddrPort) (string, error) {
 	folder, err := devtoken.Folder()
 	if err != nil {
@@ -120,8 +121,8 @@ func makeTokenFile(at netip.AddrPort) (string, error) {
 	return devtoken.File(folder, at), devtoken.MakeFolder(folder)
 }
 
-// forget takes a listener out of its file, which is removed if it was the last one: another program can listen at that
-// address then.
+// forget removes a listener that has closed from its file, since another program can listen at its address from then
+// on. If the file has no other listener, forget deletes the file.
 func (o *operators) forget(at net.Addr) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -131,7 +132,7 @@ func (o *operators) forget(at net.Addr) {
 	}
 }
 
-// forgetAll removes all files that hold the token.
+// forgetAll deletes all files that hold the token.
 func (o *operators) forgetAll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -140,7 +141,7 @@ func (o *operators) forgetAll() {
 	}
 }
 
-// remove takes an address out of its file, and removes the file if it was the last one. o.mu is held.
+// remove removes an address from its file, and deletes the file if it was the last address. The caller holds o.mu.
 func (o *operators) remove(at netip.AddrPort, file string) {
 	delete(o.files, at)
 	remove := func() error { return devtoken.Remove(file, o.token) }
@@ -148,12 +149,12 @@ func (o *operators) remove(at netip.AddrPort, file string) {
 		remove = func() error { return o.rewrite(file) }
 	}
 	if err := remove(); err != nil {
-		o.log.Warn("the file of the operators' token stays; the token opens nothing once this process has ended",
+		o.log.Warn("the file of the operators' token cannot be removed; the token is useless after this process ends",
 			"error", err)
 	}
 }
 
-// fileFor is the file that holds the token for a listener.
+// fileFor returns the file that holds the token for a listener.
 func (o *operators) fileFor(at net.Addr) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -161,29 +162,29 @@ func (o *operators) fileFor(at net.Addr) string {
 	return o.files[addr]
 }
 
-// refuses says why nobody is answered; "" if operators are.
+// refuses returns why the operators' API is off; "" if it is on.
 func (o *operators) refuses() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.off
 }
 
-// guard passes on the calls of operators.
+// guard passes calls with the token on to next.
 func (o *operators) guard(next http.Handler) http.Handler {
 	guarded := call.RequireToken(o.token, next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if why := o.refuses(); why != "" {
-			call.Deny(w, call.Refuse(call.NotFound, "this 'sluice dev' answers no operators: %s", why))
+			call.Deny(w, call.Refuse(call.NotFound, "the operators' API of this 'sluice dev' is off: %s", why))
 			return
 		}
 		guarded.ServeHTTP(w, r)
 	})
 }
 
-// checkAdmin refuses flags that contradict each other.
 func (o *devOptions) checkAdmin() error {
 	if !o.admin && o.tokenFile != "" {
-		return errors.New("--token-file goes without --admin=false: there is no token then")
+		return errors.New("--token-file cannot be combined with --admin=false: without the operators' API there is " +
+			"no token")
 	}
 	return nil
 }

@@ -17,20 +17,22 @@ import (
 	"github.com/sluicelimits/sluice/redisstore"
 )
 
-const paceLong = `Pass on lines of standard input no faster than a limit, or run a command for each of them.
+const paceLong = `Pass on lines of standard input no faster than a limit, or run a command for each
+of them.
 
-Without a command, each line is written to standard output when its turn has come. With a command, the command is run
-once for each line, with the line as its last argument, or in place of each argument that is {}. Up to --parallel
-commands run at the same time.
+Without a command, each line is written to standard output when its turn has come. With a command,
+the command is run once for each line. The line becomes its last argument, or replaces each argument
+that is {}. Up to --parallel commands run at the same time.
 
-A limit is a number of lines and a period: 100/s, 5000/m, 1/h, 2/d, 10/500ms. It holds in each window of that length by
-this machine's clock: windows of a second begin with the second. Lines of a window are passed on as soon as it begins,
-or evenly over the window with --spread.
+A limit is a number of lines and a period: 100/s, 5000/m, 1/h, 2/d, 10/500ms. It holds in every
+window of that length by this machine's clock: a window of a second begins with the second. Lines
+are passed on as soon as their window begins, or with --spread evenly over the window.
 
-With --redis, all processes that give the same --name share the limit: together they never exceed it in any window.
-Lines wait while Redis is away. A shared limit begins after two to three windows.
+With --redis, all processes that give the same --name share the limit: together they do not exceed
+it in any window. Lines wait while Redis does not answer. With a shared limit, the first line is
+passed on after two to three windows.
 
-The exit code is 1 if a command failed; all lines are tried nevertheless.`
+The exit code is 1 if a command failed. The command is still run for all lines.`
 
 const paceExample = `  sluice pace --limit 100/s < urls.txt | xargs -n 1 curl -sO
   sluice pace --limit 5/s --parallel 10 -- curl -sO < urls.txt
@@ -55,11 +57,11 @@ func newPaceCommand() *cobra.Command {
 		RunE:    func(c *cobra.Command, command []string) error { return f.run(c, command) },
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.limit, "limit", "", "the `LIMIT`, such as 100/s")
-	flags.BoolVar(&f.spread, "spread", false, "pass lines on evenly over each window")
+	flags.StringVar(&f.limit, "limit", "", "pass on lines no faster than `LIMIT`, such as 100/s (required)")
+	flags.BoolVar(&f.spread, "spread", false, "spread lines evenly over each window")
 	flags.IntVar(&f.parallel, "parallel", 1, "run up to `N` commands at the same time")
 	flags.StringVar(&f.redis, "redis", "", "share the limit through the Redis at `HOST:PORT`")
-	flags.StringVar(&f.name, "name", "", "share it with all processes that give the same `NAME`")
+	flags.StringVar(&f.name, "name", "", "share the limit with all processes that give the same `NAME`")
 	return c
 }
 
@@ -92,13 +94,13 @@ func (f *paceFlags) run(c *cobra.Command, command []string) error {
 func (f *paceFlags) config(command []string) (c pacer.Config, err error) {
 	switch {
 	case f.limit == "":
-		return c, errors.New("--limit is needed, such as --limit 100/s")
+		return c, errors.New("--limit is missing: give one such as --limit 100/s")
 	case f.parallel < 1 || f.parallel > 10_000:
 		return c, fmt.Errorf("--parallel %d is outside 1..10000", f.parallel)
 	case f.parallel > 1 && len(command) == 0:
 		return c, errors.New("--parallel has no use without a command")
 	case (f.redis == "") != (f.name == ""):
-		return c, errors.New("--redis and --name go together: where the limit is shared, and under which name")
+		return c, errors.New("--redis and --name need each other: where the limit is shared, and under which name")
 	}
 	if c.Limit, err = pacer.ParseLimit(f.limit); err != nil {
 		return c, fmt.Errorf("--limit: %w", err)
@@ -109,20 +111,20 @@ func (f *paceFlags) config(command []string) (c pacer.Config, err error) {
 	return c, nil
 }
 
-// pacedLines passes on lines.
+// pacedLines passes on lines at the pace of a limit.
 type pacedLines struct {
 	p         *pacer.Pacer
 	in        io.Reader
 	out, errs io.Writer
-	command   []string      // none: lines are written to out
-	slots     chan struct{} // one for each command that may run
+	command   []string      // with its arguments; empty if lines are written to out
+	slots     chan struct{} // holds one element for each command that runs
 
-	mu     sync.Mutex // held to write to out and errs
+	mu     sync.Mutex // held while writing to out and errs
 	ran    int
 	failed int
 }
 
-// run passes on all lines. It ends early if ctx does; commands that run are waited for.
+// run passes on all lines, or until ctx ends. It waits for commands that run.
 func (l *pacedLines) run(ctx context.Context) error {
 	in := bufio.NewReader(l.in)
 	var running sync.WaitGroup
@@ -150,8 +152,8 @@ func (l *pacedLines) run(ctx context.Context) error {
 	return nil
 }
 
-// pass passes on one line when its turn has come. A command first waits until it may run at all, so that no turn is
-// wasted.
+// pass passes on one line when its turn has come. It first waits for a free slot, so that a permit is only acquired for
+// a command that can run at once.
 func (l *pacedLines) pass(ctx context.Context, line string, running *sync.WaitGroup) error {
 	select {
 	case l.slots <- struct{}{}:
@@ -176,7 +178,8 @@ func (l *pacedLines) pass(ctx context.Context, line string, running *sync.WaitGr
 	return nil
 }
 
-// start runs the command for a line. What it writes is passed on when it has ended, so that commands do not mix.
+// start runs the command for a line. It prints the command's output after the command has ended, so that the outputs of
+// commands do not mix.
 func (l *pacedLines) start(ctx context.Context, line string) {
 	args := slices.Clone(l.command[1:])
 	placed := false

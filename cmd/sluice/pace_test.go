@@ -99,14 +99,14 @@ func TestPaceCommands(t *testing.T) {
 
 func TestPaceRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
-		"--limit is needed":     {},
-		"is not a limit":        {"--limit", "fast"},
-		"0 units":               {"--limit", "0/s"},
-		"outside 1..10000":      {"--limit", "1/s", "--parallel", "0", "--", "true"},
-		"no use without a":      {"--limit", "1/s", "--parallel", "2"},
-		"go together":           {"--limit", "1/s", "--redis", "127.0.0.1:1"},
-		"period of a shared":    {"--limit", "1/d", "--redis", "REDIS", "--name", "a"},
-		"--redis and --name go": {"--limit", "1/s", "--name", "a"},
+		"--limit is missing":      {},
+		"is not a limit":          {"--limit", "fast"},
+		"0 units":                 {"--limit", "0/s"},
+		"outside 1..10000":        {"--limit", "1/s", "--parallel", "0", "--", "true"},
+		"no use without a":        {"--limit", "1/s", "--parallel", "2"},
+		"need each other":         {"--limit", "1/s", "--redis", "127.0.0.1:1"},
+		"period of a shared":      {"--limit", "1/d", "--redis", "REDIS", "--name", "a"},
+		"--redis and --name need": {"--limit", "1/s", "--name", "a"},
 	} {
 		for i := range args {
 			if args[i] == "REDIS" {

@@ -37,9 +37,10 @@ func TestCountersFindTheirCell(t *testing.T) {
 	for _, c := range []struct{ tenant, home string }{{"acme", "cell-[123]"}, {"pinned", "cell-3"},
 		{"narrow", "cell-2"}} {
 		got := on("peek", c.tenant)
-		said := regexp.MustCompile(`^sluice: counters of cell (` + c.home + `), the home of tenant "` + c.tenant +
-			`": it counts the quotas, and of other limits ` +
-			`its own part; --cell shows another of (cell-\d, cell-\d, cell-\d)\n$`).FindStringSubmatch(got.stderr)
+		said := regexp.MustCompile(`^sluice: these are the counters of cell (` + c.home +
+			`), the home cell of tenant "` + c.tenant +
+			`": it counts the quotas, and its own share of other limits; ` +
+			`--cell selects one of (cell-\d, cell-\d, cell-\d)\n$`).FindStringSubmatch(got.stderr)
 		if got.code != 0 || !strings.Contains(got.stdout, "monthly") || said == nil ||
 			said[2] != "cell-1, cell-2, cell-3" {
 			t.Fatalf("peek %s: exit code %d\n%s%s", c.tenant, got.code, got.stdout, got.stderr)
@@ -60,9 +61,9 @@ func TestCountersFindTheirCell(t *testing.T) {
 		got := on(args...)
 		home := ""
 		if args[1] == "pinned" {
-			home = `; cell-3 is the home of tenant "pinned", which counts its quotas`
+			home = `; cell-3 is the home cell of tenant "pinned", and counts its quotas`
 		}
-		if want := "several cells count: say which with --cell, one of cell-1, cell-2, cell-3" +
+		if want := "several cells serve, each with its own counters: select one with --cell: cell-1, cell-2, cell-3" +
 			home; got.code != exitUsage || !strings.Contains(got.stderr, want) {
 			t.Errorf("sluice %q: exit code %d: %s, want %q", args, got.code, got.stderr, want)
 		}

@@ -24,46 +24,51 @@ import (
 )
 
 func newPlanCommand() *cobra.Command {
-	c := group("plan", "Bring plans files to the cells, and show what is there")
+	c := group("plan", "Apply plans files to the cells, and show the stored plans")
 	c.AddCommand(newPlanApplyCommand(false), newPlanApplyCommand(true), newPlanListCommand(), newPlanGetCommand())
 	return c
 }
 
-// group is a command that only has others.
+// group returns a command that only has subcommands.
 func group(use, short string) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Args: usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
 }
 
-const layLong = `What the files do not name stays as it is on the server: plans, tenants, API keys, single ipLimits (by their ids) and
-routes, ipv6Prefix, anonymousPlan, and of a tenant or key in the files each setting that its entry does not have: plan,
-overrides, boosts, cells, suspended; subject, expires, revoked. So a file may hold tenants alone, on plans of the server.
-A setting that is named is replaced as a whole: 'overrides: []' removes the overrides. A plan in the files is all of its
-limits.
+const mergeLong = `Everything that the files do not name stays as it is on the server: plans,
+tenants, API keys, single routes, single ipLimits (by their ids), ipv6Prefix and anonymousPlan. If a
+file names a tenant or a key, the settings that its entry does not have stay, too: plan, overrides,
+boosts, cells and suspended of a tenant; subject, expires and revoked of a key. A file may therefore
+contain only tenants, which use plans of the server. A setting that an entry has is replaced as a
+whole: 'overrides: []' removes all overrides. A plan in a file replaces all limits of that plan.
 
---prune removes from the server what the files do not have: of every section, or of those that --prune=SECTION,… names
-(plans, tenants, ipLimits, ipv6Prefix, anonymousPlan, routes; a file without the section has none of its entries). API
-keys are never pruned: see 'sluice key revoke'. Neither are the settings of tenants that stay.`
+--prune removes from the server what the files do not have: in every section, or in those of
+--prune=SECTION,… (plans, tenants, ipLimits, ipv6Prefix, anonymousPlan, routes). If no file has a
+section, all its entries are removed. --prune never removes API keys (see 'sluice key revoke'), nor
+single settings of a tenant that stays.`
 
-const applyLong = `Makes the plans, settings, tenants and keys of the files what the cells enforce. Several files are read as one
-configuration; "-" is standard input.
+const applyLong = `Makes the cells enforce the plans, settings, tenants and keys of the files. All
+files together are one configuration; "-" is standard input.
 
-First the files are checked, as by 'sluice check' but together with what is on the server, and compared with it. The
-differences are printed, and on a terminal the command asks before it writes. What does not differ costs no write.
+The command first checks the files as 'sluice check' does, together with what is on the server. Then
+it prints the differences between the files and the server. On a terminal it asks before it writes.
+It writes only documents that differ.
 
-` + layLong + `
+` + mergeLong + `
 
-Lines that begin with "!" say what is removed or weakened, and which counters would begin anew since what a limit is has
-changed. They need --yes, or a yes on the terminal; without either nothing is written and the exit status is 5.
+Lines that begin with "!" say what is removed or weakened, and which counters start again from zero because the limit
+has changed its nature. Such changes need --yes, or a yes on the terminal; without either, nothing is written and the
+exit status is 5.
 
-A document that another operator changed in between is not overwritten: the command says whose change it was. Where an
-apply ends in the middle, by that or since the connection broke, it says which documents were written and which were not;
-the same command again writes the rest.`
+If another operator has changed a document in the meantime, the document is not overwritten, and the command says whose
+change it was. If an apply stops in the middle for that reason, or because the connection broke, the command says which
+documents were written and which were not. To write the rest, run the same command again.`
 
-const diffLong = `Compares plans files with what is there, and writes nothing. The exit status is 1 where an apply would be refused even with
---yes. With --exit-code it is 4 where the files differ from what is there, and 0 where they do not.
+const diffLong = `Compares plans files with the server, and writes nothing. The exit status is 1 if
+an apply would be refused even with --yes. With --exit-code, it is 4 if the files differ from the
+server, and 0 if they do not.
 
-` + layLong
+` + mergeLong
 
 type applyFlags struct {
 	remote
@@ -71,14 +76,15 @@ type applyFlags struct {
 	prune            []string
 }
 
-// newPlanApplyCommand makes apply, or diff, which is an apply that never writes.
+// newPlanApplyCommand returns the command apply, or the command diff: an apply that never writes.
 func newPlanApplyCommand(onlyDiff bool) *cobra.Command {
 	f := applyFlags{dryRun: onlyDiff}
 	c := &cobra.Command{
-		Use: "apply FILE...", Short: "Make what plans files say what the cells enforce", Long: applyLong,
-		Example: "  sluice plan apply plans.yaml --reason 'pro gets 200 a second'\n  sluice plan apply --dry-run " +
-			"plans.yaml tenants.yaml\n" + "  sluice plan apply --prune=plans --yes plans.yaml --reason 'the plan " +
-			"basic ends'\n" + "  generate-tenants | sluice plan apply - --reason nightly",
+		Use: "apply FILE...", Short: "Make the cells enforce plans files", Long: applyLong,
+		Example: "  sluice plan apply plans.yaml --reason 'pro gets 200 a second'\n" +
+			"  sluice plan apply --dry-run plans.yaml tenants.yaml\n" +
+			"  sluice plan apply --prune=plans --yes plans.yaml --reason 'the plan basic ends'\n" +
+			"  generate-tenants | sluice plan apply - --reason nightly",
 		Args: usageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(c *cobra.Command, files []string) error { return f.run(c, files) },
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -91,14 +97,14 @@ func newPlanApplyCommand(onlyDiff bool) *cobra.Command {
 			"  sluice plan diff --exit-code plans.yaml || echo 'somebody has to look'\n" +
 			"  sluice plan diff --json plans.yaml | jq -r '.diff.changes[].losses[]?.text'"
 		f.flags(c)
-		c.Flags().BoolVar(&f.exitCode, "exit-code", false, "exit with 4 if the files differ from what is there")
+		c.Flags().BoolVar(&f.exitCode, "exit-code", false, "exit with 4 if the files differ from the server")
 	} else {
 		f.writes(c)
 		c.Flags().BoolVar(&f.dryRun, "dry-run", false, "show what would change, and write nothing")
-		c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask: remove, weaken and let counters begin anew as shown")
+		c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask: remove, weaken and reset counters as shown")
 	}
-	c.Flags().StringSliceVar(&f.prune, "prune", nil,
-		"remove what the files do not have: of every section, or of `SECTIONS` as in --prune=plans,tenants")
+	c.Flags().StringSliceVar(&f.prune, "prune", nil, "remove from the server what the files do not have: in every "+
+		"section, or in `SECTIONS`, such as --prune=plans,tenants")
 	c.Flags().Lookup("prune").NoOptDefVal = pruneAll
 	complete := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return sectionNames(), cobra.ShellCompDirectiveNoFileComp
@@ -109,7 +115,7 @@ func newPlanApplyCommand(onlyDiff bool) *cobra.Command {
 	return c
 }
 
-// pruneAll is the value of a --prune that names no section.
+// pruneAll is the value of --prune if no section is given.
 const pruneAll = "all"
 
 func sectionNames() []string {
@@ -120,7 +126,7 @@ func sectionNames() []string {
 	return names
 }
 
-// sections are those that --prune names.
+// sections returns the sections that --prune names.
 func (f *applyFlags) sections(c *cobra.Command) ([]client.Section, error) {
 	var out []client.Section
 	for _, name := range f.prune {
@@ -132,22 +138,22 @@ func (f *applyFlags) sections(c *cobra.Command) ([]client.Section, error) {
 		default:
 			all := strings.Join(sectionNames(), ", ")
 			return nil, &usageError{c.CommandPath(),
-				fmt.Errorf("--prune=%s: want %s, or all; FILE comes after a space", name, all)}
+				fmt.Errorf("--prune=%s: want %s, or all; put a space before FILE", name, all)}
 		}
 	}
 	return out, nil
 }
 
-// applied is the machine form of an apply.
+// applied is the output of --json.
 type applied struct {
 	DryRun bool           `json:"dry_run"`
 	Diff   *client.Diff   `json:"diff"`
-	Result *client.Result `json:"result"`          // null where nothing was tried
-	Error  *call.Error    `json:"error,omitempty"` // it ended with, in the middle or before
+	Result *client.Result `json:"result"`          // null if the command did not begin to write
+	Error  *call.Error    `json:"error,omitempty"` // why the command stopped before it had written everything
 }
 
-// errDiffers is the outcome of a diff that was asked for its exit status.
-var errDiffers = errors.New("the files differ from what is there")
+// errDiffers makes a diff with --exit-code end with exitDiffers.
+var errDiffers = errors.New("the files differ from the server")
 
 func (f *applyFlags) run(c *cobra.Command, files []string) error {
 	prune, err := f.sections(c)
@@ -155,7 +161,7 @@ func (f *applyFlags) run(c *cobra.Command, files []string) error {
 		return err
 	}
 	if !f.dryRun && f.reason == "" && !isTerminal(c.InOrStdin()) {
-		return f.why(c) // before anything is read
+		return f.why(c) // reports the missing reason before the files are read
 	}
 	sources, err := configyaml.ReadFiles(c.InOrStdin(), files...)
 	if err != nil {
@@ -185,7 +191,7 @@ func (f *applyFlags) run(c *cobra.Command, files []string) error {
 	out := applied{DryRun: f.dryRun, Diff: diff}
 	switch {
 	case len(diff.Problems) > 0:
-		refused := call.Refuse(call.Invalid, "the files do not fit what is there; nothing was written")
+		refused := call.Refuse(call.Invalid, "the files contradict what is on the server; nothing was written")
 		refused.Problems = diff.Problems
 		return f.failed(c, refused)
 	case len(diff.Edits) == 0 || f.dryRun:
@@ -206,7 +212,7 @@ func (f *applyFlags) badFile(c *cobra.Command, err error) error {
 	return check.refuse(c, err)
 }
 
-// warnings returns one line for each change in a diff that the operator has to agree to.
+// warnings returns one line for each change of a diff that the operator has to confirm.
 func warnings(diff *client.Diff) []string {
 	var lines []string
 	for _, l := range diff.Losses() {
@@ -215,7 +221,8 @@ func warnings(diff *client.Diff) []string {
 	return append(lines, diff.Afresh...)
 }
 
-// confirm asks where somebody is there to answer, and makes sure that what is lost is meant.
+// confirm makes sure that there is a reason, and that the operator agrees to the changes. It asks on a terminal.
+// Otherwise, changes that remove or weaken something need --yes.
 func (f *applyFlags) confirm(c *cobra.Command, diff *client.Diff) error {
 	if err := f.why(c); err != nil {
 		return err
@@ -227,14 +234,14 @@ func (f *applyFlags) confirm(c *cobra.Command, diff *client.Diff) error {
 	if isTerminal(c.InOrStdin()) {
 		question := "Apply these changes? [y/N] "
 		if len(lines) > 0 {
-			question = "Apply these changes, with what the lines with ! say? [y/N] "
+			question = "Apply these changes, including those marked with \"!\"? [y/N] "
 		}
 		answer, err := askFor(c, question)
 		if err != nil {
 			return err
 		}
 		if answer != "y" && answer != "Y" && answer != "yes" {
-			return errors.New("not applied; nothing was written")
+			return errors.New("not confirmed; nothing was written")
 		}
 		f.yes = true
 		return nil
@@ -242,14 +249,14 @@ func (f *applyFlags) confirm(c *cobra.Command, diff *client.Diff) error {
 	if len(lines) == 0 {
 		return nil
 	}
-	refused := call.Refuse(call.Confirm, "%s: say --yes if that is meant; nothing was written", lossesText(diff))
+	refused := call.Refuse(call.Confirm, "%s: add --yes to confirm; nothing was written", lossesText(diff))
 	if refused.Problems = lines; len(lines) > mostShown {
 		refused.Problems = append(lines[:mostShown:mostShown], fmt.Sprintf("and %d more", len(lines)-mostShown))
 	}
 	return f.failed(c, refused)
 }
 
-// lossesText counts what a diff removes, weakens and starts anew.
+// lossesText counts the things that a diff removes and weakens, and the counters that it resets.
 func lossesText(diff *client.Diff) string {
 	counts := map[admin.LossKind]int{}
 	for _, l := range diff.Losses() {
@@ -262,7 +269,7 @@ func lossesText(diff *client.Diff) string {
 	}{
 		{counts[admin.Removes], "remove " + count(counts[admin.Removes], "thing")},
 		{counts[admin.Weakens], "weaken " + count(counts[admin.Weakens], "setting")},
-		{len(diff.Afresh), "begin the counters of " + count(len(diff.Afresh), "limit") + " anew"},
+		{len(diff.Afresh), "reset the counters of " + count(len(diff.Afresh), "limit")},
 	} {
 		if part.n > 0 {
 			parts = append(parts, part.text)
@@ -279,22 +286,22 @@ func (f *applyFlags) write(c *cobra.Command, to *client.Client, diff *client.Dif
 	var bar *progressbar.ProgressBar
 	if out := c.ErrOrStderr(); isTerminal(out) && !f.json {
 		bar = progressbar.NewOptions(len(diff.Edits), progressbar.OptionSetWriter(out),
-			progressbar.OptionSetDescription("applying"),
-			progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("documents"),
-			progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth())
+			progressbar.OptionSetDescription("applying"), progressbar.OptionShowCount(), progressbar.OptionShowIts(),
+			progressbar.OptionSetItsString("documents"), progressbar.OptionClearOnFinish(),
+			progressbar.OptionFullWidth())
 	}
 	result, err := diff.Apply(c.Context(), to, f.reason, f.yes, func(n int) {
 		if bar != nil {
-			_ = bar.Add(n) // a bar that cannot be drawn is not missed
+			_ = bar.Add(n) // a bar that cannot be drawn does no harm
 		}
 	})
 	if bar != nil {
-		_ = bar.Finish() // as above
+		_ = bar.Finish() // a bar that cannot be drawn does no harm
 	}
 	return result, err
 }
 
-// cut says what became of an apply that ended with an error, which it returns.
+// cut reports what an apply has written before it ended with err, and returns err.
 func (f *applyFlags) cut(c *cobra.Command, out *applied, err error) error {
 	if f.json {
 		out.Error = jsonError(err)
@@ -302,18 +309,18 @@ func (f *applyFlags) cut(c *cobra.Command, out *applied, err error) error {
 	}
 	var refused *call.Error
 	if errors.As(err, &refused) && out.Result.Written == 0 && outcomes(out.Result, client.NotKnown) == "" {
-		return err // which says that nothing was written
+		return err // its text says that nothing was written
 	}
 	if refused == nil {
-		fmt.Fprintln(c.ErrOrStderr(), "The connection broke, and the server may have gone on. Looked at again, the "+
-			"documents were:")
+		fmt.Fprintln(c.ErrOrStderr(), "The connection broke, and the server may have continued. The state of the "+
+			"documents after that:")
 	}
 	for _, state := range []struct {
 		client.State
 		text string
 	}{
-		{client.Written, "written"}, {client.Already, "as the files say already"}, {client.NotWritten, "not written"},
-		{client.NotKnown, "not known, since the answer was lost"},
+		{client.Written, "written"}, {client.Already, "already as in the files"}, {client.NotWritten, "not written"},
+		{client.NotKnown, "not known, because the answer was lost"},
 	} {
 		if names := outcomes(out.Result, state.State); names != "" {
 			fmt.Fprintf(c.ErrOrStderr(), "%s: %s\n", state.text, names)
@@ -323,7 +330,7 @@ func (f *applyFlags) cut(c *cobra.Command, out *applied, err error) error {
 	return err
 }
 
-// outcomes are the names of the documents in a state.
+// outcomes returns the names of the documents in a state.
 func outcomes(result *client.Result, state client.State) string {
 	var names []string
 	for _, d := range result.Documents {
@@ -332,12 +339,12 @@ func outcomes(result *client.Result, state client.State) string {
 		}
 	}
 	if more := len(names) - mostShown; more > 0 {
-		names = append(names[:mostShown], fmt.Sprintf("and %d more (--json names all)", more))
+		names = append(names[:mostShown], fmt.Sprintf("and %d more (--json lists all)", more))
 	}
 	return strings.Join(names, ", ")
 }
 
-// end says what came of it.
+// end prints the outcome.
 func (f *applyFlags) end(c *cobra.Command, out *applied) error {
 	var err error
 	if f.json {
@@ -356,9 +363,9 @@ func outcomeText(out *applied) string {
 	case out.Result != nil:
 		text := "applied: " + count(out.Result.Written, "document") + " written"
 		if same := out.Diff.Unchanged + out.Result.Unchanged; same == 1 {
-			text += ", 1 was as the files say already"
+			text += ", 1 was already as in the files"
 		} else if same > 1 {
-			text += fmt.Sprintf(", %d were as the files say already", same)
+			text += fmt.Sprintf(", %d were already as in the files", same)
 		}
 		return text
 	case len(out.Diff.Edits) > 0:
@@ -367,10 +374,10 @@ func outcomeText(out *applied) string {
 	return "nothing to change"
 }
 
-// mostShown bounds how many documents of a diff are listed.
+// mostShown is the most documents, and the most warnings, of a diff that are listed.
 const mostShown = 100
 
-// documentName is a document in words.
+// documentName names a document in messages.
 func documentName(kind plan.Kind, id string) string {
 	if kind == plan.KindSettings {
 		return string(kind)
@@ -406,13 +413,13 @@ func writeDiff(w io.Writer, d *client.Diff) error {
 	fmt.Fprintf(&b, "%d to create, %d to change, %d to delete, %d unchanged\n",
 		totals[client.Create], totals[client.Change], totals[client.Delete], d.Unchanged)
 	if stay := stayText(d); stay != "" {
-		b.WriteString("not in the files, and stay: " + stay + "\n")
+		b.WriteString("not in the files, and left as they are: " + stay + "\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// writeEdit prints a document that differs, and whose it was.
+// writeEdit prints how a document differs, and who changed it last.
 func writeEdit(b *strings.Builder, e *client.Edit) {
 	sign := map[client.Action]string{client.Create: "+", client.Change: "~", client.Delete: "-"}
 	fmt.Fprintf(b, "%s %s\n", sign[e.Action], documentName(e.Kind, e.ID))
@@ -423,7 +430,8 @@ func writeEdit(b *strings.Builder, e *client.Edit) {
 		return
 	}
 	fmt.Fprintf(b, "    version %d is %s\n", e.Was.Version, authorText(e.Was))
-	// A change of these writes both items within a second, with the same author and reason.
+	// A tenant has two items. An operator's change writes both within seconds, with one actor and reason; then the
+	// second one is not printed.
 	if o := e.Own; o != nil && (o.Actor != e.Was.Actor || o.Reason != e.Was.Reason ||
 		e.Was.ChangedAt.Sub(o.ChangedAt) > time.Minute) {
 		fmt.Fprintf(b, "    overrides, boosts, cells and plan were last changed %s\n", authorText(o))
@@ -434,7 +442,7 @@ func authorText(a *client.Author) string {
 	return fmt.Sprintf("by %s at %s: %s", shown(a.Actor), day(a.ChangedAt), shown(a.Reason))
 }
 
-// stayText counts what the files do not have.
+// stayText counts what the server has and the files do not have.
 func stayText(d *client.Diff) string {
 	var parts []string
 	for _, s := range client.Sections() {
@@ -463,8 +471,8 @@ func orNone(value string) string {
 func newPlanListCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
-		Use: "list", Short: "List the plans", Long: "Lists the plans that are in force, with who changed each last, " +
-			"and why.",
+		Use: "list", Short: "List the plans",
+		Long:    "Lists the stored plans, with who last changed each of them, and why.",
 		Example: "  sluice plan list\n  sluice plan list --json | jq -r '.items[].key'",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -473,7 +481,7 @@ func newPlanListCommand() *cobra.Command {
 					return nil
 				}
 				var p struct{ Limits []json.RawMessage }
-				_ = json.Unmarshal(i.Body, &p) // one that cannot be read has none to count
+				_ = json.Unmarshal(i.Body, &p) // a plan that cannot be read is shown with 0 limits
 				return []string{i.Key, strconv.Itoa(len(p.Limits)), strconv.FormatInt(i.Version, 10), day(i.ChangedAt),
 					i.Actor, i.Reason}
 			})
@@ -499,7 +507,7 @@ func newPlanGetCommand() *cobra.Command {
 	return c
 }
 
-// writeItem prints a stored document as YAML, below who wrote it.
+// writeItem prints a stored document as YAML, after a line that says who wrote it.
 func writeItem(w io.Writer, i *call.Item) error {
 	what := "changed"
 	if i.Deleted {
@@ -509,7 +517,7 @@ func writeItem(w io.Writer, i *call.Item) error {
 		day(i.ChangedAt), shown(i.Reason)); err != nil || i.Deleted {
 		return err
 	}
-	var body yaml.Node // JSON is YAML, and a node keeps numbers as they are written
+	var body yaml.Node // JSON is valid YAML, and a node keeps the spelling of numbers
 	if err := yaml.Unmarshal(i.Body, &body); err != nil {
 		return err
 	}
@@ -519,7 +527,8 @@ func writeItem(w io.Writer, i *call.Item) error {
 	return errors.Join(e.Encode(&body), e.Close())
 }
 
-// block takes the style of JSON off a node, and begins what has an id with it; what has to be quoted still is.
+// block gives a node of JSON the block style of YAML, and moves the field id to the front of each mapping. The encoder
+// still quotes texts where YAML needs it.
 func block(n *yaml.Node) {
 	n.Style = 0
 	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {

@@ -30,58 +30,63 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/client"
 )
 
-// defaultEndpoint is that of `sluice dev`.
+// defaultEndpoint is the admin endpoint of a `sluice dev` with the default --listen.
 const defaultEndpoint = "http://127.0.0.1:8080/_sluice/admin"
 
 const remoteHelp = `
 
-The command calls the admin endpoint: that of 'sluice dev' on this machine, or the one of --endpoint or SLUICE_ENDPOINT.
-A 'sluice dev' wants its token, which the command finds by itself if the same user started it; otherwise --token-file
-names the file that holds the token. A deployed endpoint is called with a signature by the AWS credentials of the
-environment or profile, and their identity is the actor on record; --sign has calls to this machine signed, too, for a
-gateway here that serves what is deployed. With --json the answer is one JSON document, {"error": …} where it failed. The
-exit status is 1 for what failed or was refused, 2 for a wrong command line, 3 where another operator changed the same
-thing first.`
+The command calls the admin endpoint of --endpoint or SLUICE_ENDPOINT, or of the 'sluice dev' on
+this machine. A 'sluice dev' needs its token. The command finds the token without flags if the same
+user started both; otherwise --token-file names the file with the token. Calls to a deployed
+endpoint are signed with the AWS credentials of the environment or profile, and the audit trail
+names their identity as the actor. --sign signs calls to this machine, too, for a deployment on
+LocalStack. With --json, the output is one JSON document; if the command fails, it is {"error": …}.
 
-// remote is how a command calls the admin endpoint.
+The exit status is 1 if the command failed or was refused, 2 for a wrong command line, and 3 if
+another operator changed the same thing first.`
+
+// remote holds the flags with which a command calls the admin endpoint.
 type remote struct {
 	endpoint, region, reason, tokenFile string
 	json, yes, signs                    bool
 }
 
-// flags adds what every such command has.
+// flags adds the flags of every command that calls the admin endpoint.
 func (r *remote) flags(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&r.endpoint, "endpoint", "", "`URL` of the admin endpoint (default: SLUICE_ENDPOINT, or "+defaultEndpoint+")")
+	f.StringVar(&r.endpoint, "endpoint", "", "`URL` of the admin endpoint (default: SLUICE_ENDPOINT, or "+
+		defaultEndpoint+")")
 	f.StringVar(&r.tokenFile, "token-file", "",
-		"`FILE` with the token of 'sluice dev' (default: "+tokenFileVariable+", or found by the endpoint)")
-	f.StringVar(&r.region, "region", "", "AWS `REGION` of the endpoint (default: told by its name, or by the "+
-		"environment)")
+		"`FILE` with the token of 'sluice dev' (default: "+tokenFileVariable+", or the file for the endpoint)")
+	f.StringVar(&r.region, "region", "", "AWS `REGION` of the endpoint (default: the region in its name, or that of "+
+		"the environment)")
 	f.BoolVar(&r.signs, "sign", false, "sign calls to this machine, too (default: SLUICE_SIGN)")
 	f.BoolVar(&r.json, "json", false, "print one JSON document")
 	c.Long += remoteHelp
 }
 
-// writes adds what a command has that writes.
+// writes adds the flags of a command that changes something.
 func (r *remote) writes(c *cobra.Command) {
 	r.flags(c)
-	c.Flags().StringVar(&r.reason, "reason", "", "`WHY`, for the record; required, and asked for on a terminal")
+	c.Flags().StringVar(&r.reason, "reason", "", "`WHY` the change is made, for the audit trail (required; on a "+
+		"terminal the command asks for it)")
 }
 
-// connect makes the client.
+// connect returns a client of the admin endpoint.
 func (r *remote) connect(c *cobra.Command) (*client.Client, error) {
 	to := cmp.Or(r.endpoint, os.Getenv("SLUICE_ENDPOINT"), defaultEndpoint)
 	return r.at(c, to, cmp.Or(r.tokenFile, os.Getenv(tokenFileVariable)))
 }
 
-// at makes the client of an endpoint. 'sluice dev' wants its token, which lies in tokenFile, or is found if that is "";
-// nobody should need AWS credentials for it. A gateway on this machine that serves what is deployed wants calls signed.
+// at returns a client of an endpoint. Calls to this machine carry the token in tokenFile, or, if tokenFile is "", the
+// token that a 'sluice dev' left for its user. Other calls are signed with AWS credentials; so are calls to this
+// machine with --sign.
 func (r *remote) at(c *cobra.Command, endpoint, tokenFile string) (*client.Client, error) {
 	signs := r.signs
 	if text := os.Getenv("SLUICE_SIGN"); text != "" && !c.Flags().Changed("sign") {
 		var err error
 		if signs, err = strconv.ParseBool(text); err != nil {
-			return nil, &usageError{c.CommandPath(), fmt.Errorf("SLUICE_SIGN is %.20q, want true or false", text)}
+			return nil, &usageError{c.CommandPath(), fmt.Errorf("SLUICE_SIGN is %.20q; want true or false", text)}
 		}
 	}
 	var made *client.Client
@@ -97,7 +102,7 @@ func (r *remote) at(c *cobra.Command, endpoint, tokenFile string) (*client.Clien
 	return made, nil
 }
 
-// why makes sure that there is a reason.
+// why makes sure that there is a reason. On a terminal it asks for it.
 func (r *remote) why(c *cobra.Command) error {
 	if r.reason == "" && isTerminal(c.InOrStdin()) {
 		line, err := askFor(c, "Reason: ")
@@ -107,7 +112,7 @@ func (r *remote) why(c *cobra.Command) error {
 		r.reason = line
 	}
 	if r.reason == "" {
-		return &usageError{c.CommandPath(), errors.New("--reason is missing: every change says why")}
+		return &usageError{c.CommandPath(), errors.New("--reason is missing: say why you make the change")}
 	}
 	if err := events.CheckText(r.reason); err != nil {
 		return &usageError{c.CommandPath(), fmt.Errorf("--reason: %w", err)}
@@ -120,7 +125,7 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// askFor reads a line from the terminal.
+// askFor prints a question and reads a line of input.
 func askFor(c *cobra.Command, question string) (string, error) {
 	fmt.Fprint(c.ErrOrStderr(), question)
 	line, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')
@@ -130,7 +135,8 @@ func askFor(c *cobra.Command, question string) (string, error) {
 	return strings.TrimSpace(line), nil
 }
 
-// operate calls one operation and prints its answer: as JSON, or as show writes it. look sees it before.
+// operate calls an operation of the admin endpoint, passes its answer to each function of look, and prints it: with
+// show, or as JSON.
 func operate[Response any](
 	c *cobra.Command, r *remote, path string, request any, show func(io.Writer, *Response) error,
 	look ...func(*Response),
@@ -159,7 +165,7 @@ func operateAt[Response any](
 	return show(c.OutOrStdout(), out)
 }
 
-// failed prints an error as JSON where that is asked for, and returns it.
+// failed returns err. With --json it also prints err as JSON.
 func (r *remote) failed(c *cobra.Command, err error) error {
 	if !r.json {
 		return err
@@ -170,7 +176,7 @@ func (r *remote) failed(c *cobra.Command, err error) error {
 	return err
 }
 
-// jsonError is the machine form of an error.
+// jsonError returns an error in the form of --json.
 func jsonError(err error) *call.Error {
 	var refused *call.Error
 	if errors.As(err, &refused) {
@@ -179,7 +185,7 @@ func jsonError(err error) *call.Error {
 	return &call.Error{Code: "failed", Message: err.Error()}
 }
 
-// written says what became of an item.
+// written returns a function that prints the version and the actor of a written item, after the text what.
 func written(what string) func(io.Writer, *call.Item) error {
 	return func(w io.Writer, i *call.Item) error {
 		_, err := fmt.Fprintf(w, "%s: version %d, by %s\n", what, i.Version, shown(i.Actor))
@@ -187,7 +193,7 @@ func written(what string) func(io.Writer, *call.Item) error {
 	}
 }
 
-// listAll reads a table, without tombstones.
+// listAll reads all items of a table that are not deleted.
 func listAll(ctx context.Context, to *client.Client, t control.Table) ([]*call.Item, error) {
 	items := []*call.Item{}
 	for after := ""; ; {
@@ -209,7 +215,7 @@ func listAll(ctx context.Context, to *client.Client, t control.Table) ([]*call.I
 	}
 }
 
-// listing is a command that shows a table. Row is the cells of an item; nil leaves it out.
+// listing reads a control table and prints it. row returns the columns of an item; nil leaves the item out.
 func listing(c *cobra.Command, r *remote, t control.Table, head string, row func(*call.Item) []string) error {
 	to, err := r.connect(c)
 	if err != nil {
@@ -231,7 +237,7 @@ func listing(c *cobra.Command, r *remote, t control.Table, head string, row func
 	return table(c.OutOrStdout(), head, rows)
 }
 
-// table prints rows below a head whose columns are separated by spaces.
+// table prints rows below a head. The columns of head are separated by spaces.
 func table(w io.Writer, head string, rows [][]string) error {
 	tabs := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tabs, strings.ReplaceAll(head, " ", "\t"))
@@ -244,7 +250,7 @@ func table(w io.Writer, head string, rows [][]string) error {
 	return tabs.Flush()
 }
 
-// day is a time as tables show it.
+// day formats a time for tables: in UTC, to the second; "" for the zero time.
 func day(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -252,7 +258,7 @@ func day(t time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05Z")
 }
 
-// signer signs calls for API Gateway with the credentials of the environment, read when they are first needed.
+// signer signs calls for API Gateway with the AWS credentials of the environment, which it reads at its first call.
 type signer struct {
 	region string
 	once   sync.Once
@@ -270,7 +276,8 @@ func (s *signer) sign(ctx context.Context, r *http.Request, bodyHash string) err
 		return err
 	}
 	if s.config.Credentials == nil {
-		return errors.New("there are no AWS credentials")
+		return errors.New("there are no AWS credentials: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and " +
+			"AWS_SECRET_ACCESS_KEY")
 	}
 	credentials, err := s.config.Credentials.Retrieve(ctx)
 	if err != nil {
@@ -289,5 +296,5 @@ func (s *signer) regionFor(u *url.URL) (string, error) {
 	if s.config.Region != "" {
 		return s.config.Region, nil
 	}
-	return "", errors.New("the endpoint's name does not tell its region: say it with --region")
+	return "", fmt.Errorf("the region of the endpoint %s is not known: name it with --region", u.Hostname())
 }

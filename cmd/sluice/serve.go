@@ -35,10 +35,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
 
-// realDynamoDB is the value of --dynamodb for the service of AWS, in place of the URL of DynamoDB Local.
+// realDynamoDB is the value of --dynamodb that selects AWS's service instead of DynamoDB Local.
 const realDynamoDB = "aws"
 
-// certificatesEvery is how often the files of certificates are read again. Those that renew them do so days ahead.
+// certificatesEvery is how often certificate files are read again. A minute is short enough, since certificates are
+// usually renewed days before they expire.
 const certificatesEvery = time.Minute
 
 type serveOptions struct {
@@ -69,27 +70,32 @@ func newServeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the rate limit service for Envoy (envoy.service.ratelimit.v3)",
-		Long: `Runs a rate limit service that takes the place of envoyproxy/ratelimit: Envoy asks it over gRPC whether a request
-may pass. It reads the configuration files of envoyproxy/ratelimit as they are, and finds limits as that server does.
+		Long: `Runs a rate limit service that replaces envoyproxy/ratelimit: Envoy asks it over gRPC
+whether a request may pass. It reads the configuration files of envoyproxy/ratelimit without
+changes, and selects limits as that server does.
 
-With --plans, the mapping of a file says which entries of a descriptor tell tenant, subject, method, path and address.
-The plan of the tenant then decides, as it does behind API Gateway. Sluice's own API is served, too: sluice.limits.v1
-over gRPC, and /v1/check, check-batch, peek and refund over HTTP.
+With --plans, a configuration file can have a mapping, which says which entries of a descriptor
+contain the tenant, the subject, the method, the path and the address of a request. The tenant's
+plan then decides, as it does behind API Gateway. With --plans, Sluice's own API is served, too:
+sluice.limits.v1 over gRPC, and /v1/check, /v1/check-batch, /v1/peek and /v1/refund over HTTP.
 
-A request charges all of its descriptors or none: when one of them denies, the others keep their units. --count-denied
-counts every request, as envoyproxy/ratelimit does.
+A request charges all of its descriptors or none: if one of them denies, the others are not charged.
+--count-denied charges every request, as envoyproxy/ratelimit does.
 
-The files are looked at every second (SIGHUP rereads them, too). A change is in force at once and counters survive it; a
-file with anything wrong is reported, and the last good configuration stays. Certificates are read again every minute.
+Configuration files are checked for changes every second, and on SIGHUP. A change takes effect at
+once, and counters keep their values. If a file has a problem, the problem is logged and the last
+good configuration stays in force. Certificates are read again every minute.
 
-Counters are in memory, in Redis or in DynamoDB. Of a shared store the service leases units ahead, so that most requests
-are decided without a call. While the store is away, limits are held approximately, each instance its part.
+Counters are in memory, in Redis or in DynamoDB. From a store that is shared, the service leases
+units ahead, so that it decides most requests without a call. While the store does not answer,
+limits hold approximately: each instance admits its part of a limit.
 
-Without TLS, anybody who can connect to the ports can spend the units of any descriptor. Therefore the service listens
-by default on this machine's loopback address only.`,
-		Example: "  sluice serve --config limits.yaml\n" + "  sluice serve --config /etc/sluice/limits --grpc :8081 " +
-			"--http :8080 --redis redis.internal:6379\n" + "  sluice serve --config limits.yaml --grpc :8081 " +
-			"--tls-cert s.pem --tls-key s.key --tls-client-ca clients.pem",
+Without TLS, anybody who can connect to the ports can spend the units of any descriptor. Therefore the
+service listens by default on this machine's loopback address only.`,
+		Example: "  sluice serve --config limits.yaml\n" +
+			"  sluice serve --config /etc/sluice/limits --grpc :8081 --http :8080 --redis redis.internal:6379\n" +
+			"  sluice serve --config limits.yaml --grpc :8081 --tls-cert s.pem --tls-key s.key " +
+			"--tls-client-ca clients.pem",
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
@@ -105,7 +111,7 @@ by default on this machine's loopback address only.`,
 		"log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"},
 		"headers": {"exact", "plain", "both", "none"},
 	} {
-		// the same
+		// fails only for a flag that does not exist
 		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
 	return c
@@ -113,56 +119,63 @@ by default on this machine's loopback address only.`,
 
 func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.configs, "config", nil,
-		"configuration `FILE`, or a folder of files *.yaml and *.yml; may be repeated")
-	f.StringArrayVar(&o.plans, "plans", nil, "plans `FILE`, for the mapping of a configuration file; may be repeated")
+		"configuration `FILE`, or a folder with files *.yaml and *.yml; may be repeated")
+	f.StringArrayVar(&o.plans, "plans", nil, "plans `FILE`, for configuration files with a mapping; may be repeated")
 	f.StringArrayVar(&o.pepperFiles, "pepper", nil,
 		"pepper of API keys in the plans, as `ID=FILE`; may be repeated (\"dev\" is built in)")
-	f.BoolVar(&o.merge, "merge-domains", false, "let several files be for one domain (MERGE_DOMAIN_CONFIG)")
+	f.BoolVar(&o.merge, "merge-domains", false, "allow several files for one domain (MERGE_DOMAIN_CONFIG)")
 	f.BoolVar(&o.countDenied, "count-denied", false,
-		"count each request, also one that is denied, as envoyproxy/ratelimit does")
+		"charge every request, also denied ones, as envoyproxy/ratelimit does")
 	f.BoolVar(&o.shadow, "shadow-mode", false, "deny nothing: the overall code is always OK (SHADOW_MODE)")
-	f.BoolVar(&o.quota, "quota-mode", false, "every limit has quota_mode (QUOTA_MODE)")
-	f.BoolVar(&o.metadata, "dynamic-metadata", false, "answers have dynamic metadata (RESPONSE_DYNAMIC_METADATA)")
+	f.BoolVar(&o.quota, "quota-mode", false, "treat every limit as one with quota_mode (QUOTA_MODE)")
+	f.BoolVar(&o.metadata, "dynamic-metadata", false, "add dynamic metadata to answers (RESPONSE_DYNAMIC_METADATA)")
 	f.StringVar(&o.headers, "headers", "exact",
-		"response headers, `WHICH`: exact (RateLimit, RateLimit-Policy, Retry-After), "+
+		"response headers, `WHICH` is exact (RateLimit, RateLimit-Policy, Retry-After), "+
 			"plain (LIMIT_RESPONSE_HEADERS_ENABLED), both or none")
-	f.StringVar(&o.names.Limit, "header-limit", "RateLimit-Limit", "`NAME` of a plain header (LIMIT_LIMIT_HEADER)")
+	f.StringVar(&o.names.Limit, "header-limit", "RateLimit-Limit",
+		"`NAME` of the plain header with the limit (LIMIT_LIMIT_HEADER)")
 	f.StringVar(&o.names.Remaining, "header-remaining", "RateLimit-Remaining",
-		"`NAME` of a plain header (LIMIT_REMAINING_HEADER)")
-	f.StringVar(&o.names.Reset, "header-reset", "RateLimit-Reset", "`NAME` of a plain header (LIMIT_RESET_HEADER)")
+		"`NAME` of the plain header with the remaining units (LIMIT_REMAINING_HEADER)")
+	f.StringVar(&o.names.Reset, "header-reset", "RateLimit-Reset",
+		"`NAME` of the plain header with the time until the reset (LIMIT_RESET_HEADER)")
 	f.Float32Var(&o.nearLimit, "near-limit-ratio", 0.8,
-		"`SHARE` of a limit from which on hits count as near_limit (NEAR_LIMIT_RATIO)")
-	f.IntVar(&o.maxStats, "max-stats", 10_000, "most names of statistics with values of requests in them, `N`")
-	f.StringVar(&o.grpc, "grpc", "127.0.0.1:8081", "`ADDRESS` of the gRPC server, or unix:PATH; empty: none")
-	f.StringVar(&o.http, "http", "127.0.0.1:8080", "`ADDRESS` of /json and /healthcheck; empty: none")
+		"count a hit as near_limit if more than this `SHARE` of the limit is used (NEAR_LIMIT_RATIO)")
+	f.IntVar(&o.maxStats, "max-stats", 10_000, "keep at most `N` statistics whose names contain values of requests")
+	f.StringVar(&o.grpc, "grpc", "127.0.0.1:8081", "`ADDRESS` of the gRPC server, or unix:PATH; empty: no gRPC server")
+	f.StringVar(&o.http, "http", "127.0.0.1:8080",
+		"`ADDRESS` of /json, /healthcheck and /v1; empty: no HTTP server")
 	f.StringVar(&o.debug, "debug", "127.0.0.1:6070",
-		"`ADDRESS` of /rlconfig, /stats, /metrics and /debug/pprof; empty: none")
-	f.StringVar(&o.cert, "tls-cert", "", "certificate of the gRPC and HTTP servers, PEM `FILE`")
-	f.StringVar(&o.key, "tls-key", "", "its key, PEM `FILE`")
-	f.StringVar(&o.clientCA, "tls-client-ca", "", "admit only clients with a certificate of these authorities, PEM "+
-		"`FILE`")
-	f.IntVar(&o.maxConnections, "max-connections", server.DefaultMaxConnections, "most connections of each server, `N`")
+		"`ADDRESS` of /rlconfig, /stats, /metrics and /debug/pprof; empty: no debug server")
+	f.StringVar(&o.cert, "tls-cert", "", "PEM `FILE` with the certificate of the gRPC and HTTP servers")
+	f.StringVar(&o.key, "tls-key", "", "PEM `FILE` with the key of that certificate")
+	f.StringVar(&o.clientCA, "tls-client-ca", "", "PEM `FILE` with authorities: admit only clients with a certificate "+
+		"of one of them")
+	f.IntVar(&o.maxConnections, "max-connections", server.DefaultMaxConnections,
+		"accept at most `N` connections for each server")
 	f.DurationVar(&o.maxAge, "max-connection-age", 0,
 		"end a gRPC connection after `TIME`, so that clients find new servers; 0: never")
-	f.DurationVar(&o.drain, "drain", 0, "`TIME` between the first unhealthy answer and the end of service")
-	f.DurationVar(&o.grace, "grace", server.DefaultGrace, "how long requests in flight may take at the end, `TIME`")
-	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "memory for counters that are kept in memory, `MiB`")
-	f.StringVar(&o.logLevel, "log-level", "info", "`LEVEL`: debug, info, warn or error")
-	f.StringVar(&o.logFormat, "log-format", "text", "`FORMAT`: text or json")
+	f.DurationVar(&o.drain, "drain", 0, "at the end, answer health checks with unhealthy for `TIME` before service "+
+		"stops")
+	f.DurationVar(&o.grace, "grace", server.DefaultGrace, "at the end, wait up to `TIME` for requests in flight")
+	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20,
+		"most memory for counters that are kept in memory, in `MiB`")
+	f.StringVar(&o.logLevel, "log-level", "info", "`LEVEL` is debug, info, warn or error")
+	f.StringVar(&o.logFormat, "log-format", "text", "`FORMAT` is text or json")
 	o.stores.flags(f)
-	f.Lookup("redis").Usage = "keep counters in Redis at `HOST:PORT`; with --redis-cluster several, with commas"
+	f.Lookup("redis").Usage = "keep counters in Redis at `HOST:PORT`; with --redis-cluster several addresses, " +
+		"separated by commas"
 	f.Lookup("dynamodb").Usage = "keep counters in DynamoDB: `aws`, or the URL of DynamoDB Local; " +
 		"beside --redis: quotas only"
-	f.BoolVar(&o.redisCluster, "redis-cluster", false, "--redis is a cluster")
+	f.BoolVar(&o.redisCluster, "redis-cluster", false, "--redis names nodes of a cluster")
 	f.BoolVar(&o.redisTLS, "redis-tls", false, "connect to Redis with TLS")
 	f.StringVar(&o.redisCA, "redis-ca", "",
-		"authorities of Redis's certificate, PEM `FILE` (default: those of the system)")
-	f.StringVar(&o.redisUser, "redis-user", "", "`NAME` of the user of Redis")
+		"PEM `FILE` with authorities for the certificate of Redis (default: those of the system)")
+	f.StringVar(&o.redisUser, "redis-user", "", "`NAME` of the user at Redis")
 	f.StringVar(&o.redisPasswordFile, "redis-password-file", "",
-		"`FILE` with the password of Redis; read for each connection")
+		"`FILE` with the password for Redis, which is read again for each connection")
 }
 
-// check says what is wrong on the command line, and touches nothing.
+// check checks the flags without opening anything. Its errors are usage errors.
 func (o *serveOptions) check() error {
 	var level slog.Level
 	which := map[string][2]bool{"exact": {true, false}, "plain": {false, true}, "both": {true, true}, "none": {}}
@@ -170,7 +183,7 @@ func (o *serveOptions) check() error {
 	o.names.Exact, o.names.Plain = exactPlain[0], exactPlain[1]
 	switch {
 	case len(o.configs) == 0:
-		return errors.New("--config is missing")
+		return errors.New("--config is missing: name a configuration file or a folder of them")
 	case !known:
 		return fmt.Errorf("--headers %q is not exact, plain, both or none", o.headers)
 	case level.UnmarshalText([]byte(o.logLevel)) != nil:
@@ -178,11 +191,11 @@ func (o *serveOptions) check() error {
 	case o.logFormat != "text" && o.logFormat != "json":
 		return fmt.Errorf("--log-format %q is not text or json", o.logFormat)
 	case (o.cert == "") != (o.key == ""):
-		return errors.New("--tls-cert and --tls-key go together")
+		return errors.New("--tls-cert and --tls-key need each other")
 	case o.clientCA != "" && o.cert == "":
 		return errors.New("--tls-client-ca needs --tls-cert and --tls-key")
 	case o.grpc == "" && o.http == "":
-		return errors.New("--grpc and --http are both empty: nobody could ask")
+		return errors.New("--grpc and --http are both empty: give at least one an address")
 	}
 	return errors.Join(o.checkNumbers(), o.checkFiles(), o.checkStores())
 }
@@ -196,7 +209,7 @@ func (o *serveOptions) checkNumbers() error {
 	case o.maxConnections < 1:
 		return fmt.Errorf("--max-connections %d is below 1", o.maxConnections)
 	case o.maxAge < 0 || o.drain < 0 || o.grace <= 0:
-		return errors.New("--max-connection-age and --drain cannot be below 0, and --grace must be above")
+		return errors.New("want --max-connection-age and --drain at 0 or above, and --grace above 0")
 	case o.storeMB < 1 || o.storeMB > 1<<20:
 		return fmt.Errorf("--store-mb %d is outside 1..%d", o.storeMB, 1<<20)
 	}
@@ -211,7 +224,7 @@ func (o *serveOptions) checkFiles() error {
 	}
 	for _, p := range o.plans {
 		if p == "" || p == "-" {
-			return fmt.Errorf("--plans %q is not a file that can be watched", p)
+			return fmt.Errorf("--plans %q: want the name of a file, which is watched for changes", p)
 		}
 	}
 	return nil
@@ -240,16 +253,16 @@ func (o *serveOptions) checkStores() error {
 		return errors.New("--redis-password-file needs --redis-tls: the password would travel in plain text")
 	}
 	if len(o.redisAddresses()) > 1 && !o.redisCluster {
-		return errors.New("--redis has several addresses, which only a cluster has: --redis-cluster")
+		return errors.New("--redis has several addresses, which needs --redis-cluster")
 	}
 	return nil
 }
 
-// redisAddresses are the addresses of --redis; one that is empty if there is no Redis.
+// redisAddresses returns the addresses of --redis. Without --redis it returns one empty address.
 func (o *serveOptions) redisAddresses() []string { return strings.Split(o.stores.redis, ",") }
 
-// redisOnThisMachine reports whether what is sent to Redis stays on this machine. The nodes that a cluster names may be
-// anywhere.
+// redisOnThisMachine reports whether what is sent to Redis stays on this machine. A cluster may name nodes on other
+// machines.
 func (o *serveOptions) redisOnThisMachine() bool {
 	host, _, _ := net.SplitHostPort(o.stores.redis)
 	address, err := netip.ParseAddr(host)
@@ -258,14 +271,14 @@ func (o *serveOptions) redisOnThisMachine() bool {
 
 func (o *serveOptions) logger(to io.Writer) *slog.Logger {
 	var level slog.Level
-	_ = level.UnmarshalText([]byte(o.logLevel)) // checked before
+	_ = level.UnmarshalText([]byte(o.logLevel)) // check has checked the text
 	if o.logFormat == "json" {
 		return slog.New(slog.NewJSONHandler(to, &slog.HandlerOptions{Level: level}))
 	}
 	return slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level}))
 }
 
-// run serves until the context ends, and then until what is in flight is done.
+// run serves until the context ends and the requests in flight are done.
 func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	log := o.logger(stderr)
 	metrics := new(server.Metrics)
@@ -279,10 +292,8 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	service, err := rls.New(rls.Config{Store: counters.tenants, Plans: byPlan, CountDenied: o.countDenied,
-		ShadowMode: o.shadow, QuotaMode: o.quota,
-		DynamicMetadata: o.metadata, PeekAfterDenial: counters.chain == nil, Headers: o.names,
-		NearLimitRatio: o.nearLimit,
-		MaxStats:       o.maxStats, Log: log})
+		ShadowMode: o.shadow, QuotaMode: o.quota, DynamicMetadata: o.metadata, Headers: o.names,
+		PeekAfterDenial: counters.chain == nil, NearLimitRatio: o.nearLimit, MaxStats: o.maxStats, Log: log})
 	if err != nil {
 		return err
 	}
@@ -324,7 +335,7 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	return s.Serve(ctx, secondSignal(ctx, over))
 }
 
-// openPlans loads the plans, if there are any, and makes what decides by them.
+// openPlans loads the plans files, and makes the authorizer that decides by them. Without --plans it returns nil.
 func (o *serveOptions) openPlans(c *counters, log *slog.Logger) (*planfile.Plans, *authorizer.Authorizer, error) {
 	if len(o.plans) == 0 {
 		return nil, nil, nil
@@ -349,7 +360,7 @@ func (o *serveOptions) openPlans(c *counters, log *slog.Logger) (*planfile.Plans
 	return plans, decides, err
 }
 
-// openLimits makes Sluice's own API, if there are plans.
+// openLimits makes the service of Sluice's own API; nil without --plans.
 func openLimits(c *counters, byPlan *authorizer.Authorizer) (*limits.Service, error) {
 	if byPlan == nil {
 		return nil, nil
@@ -357,7 +368,8 @@ func openLimits(c *counters, byPlan *authorizer.Authorizer) (*limits.Service, er
 	return limits.New(limits.Config{Plans: byPlan, Store: c.tenants})
 }
 
-// accepts says whether a store can keep the counters of the limits of one descriptor, and decide over them together.
+// accepts returns a function that checks whether a store can keep the counters of a descriptor's limits, and decide
+// over all of them at once.
 func accepts(s limit.Store) func([]*limit.Limit) error {
 	return func(together []*limit.Limit) error {
 		for _, l := range together {
@@ -375,7 +387,7 @@ func watchPlans(ctx context.Context, plans *planfile.Plans, log *slog.Logger) {
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
 	if err := plans.Watch(ctx, hangup, nil); err != nil {
-		log.Warn("changes of the plans are not seen; restart to load them", "error", err)
+		log.Warn("plans files are no longer watched: restart to load changes", "error", err)
 	}
 }
 
@@ -387,7 +399,7 @@ func watchConfig(ctx context.Context, files *server.Files) {
 	files.Watch(ctx, server.CheckEvery, hangup)
 }
 
-// renew reads certificates again now and then, until the context ends.
+// renew reads the certificate files again every certificatesEvery, until the context ends.
 func renew(ctx context.Context, certificates *server.Certificates) {
 	tick := time.NewTicker(certificatesEvery)
 	defer tick.Stop()
@@ -396,13 +408,13 @@ func renew(ctx context.Context, certificates *server.Certificates) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			_ = certificates.Reload() // logged there
+			_ = certificates.Reload() // it logs its errors
 		}
 	}
 }
 
-// secondSignal returns a channel that is closed by a signal that comes after ctx has ended. It stops to wait for one
-// when over ends.
+// secondSignal returns a channel that closes when the process gets a signal after ctx has ended. It stops listening for
+// signals when over ends.
 func secondSignal(ctx, over context.Context) <-chan struct{} {
 	came := make(chan struct{})
 	go func() {
@@ -419,8 +431,8 @@ func secondSignal(ctx, over context.Context) <-chan struct{} {
 	return came
 }
 
-// openCounters opens the stores: memory where nothing else is named, quotas in DynamoDB and rates in Redis where both
-// are.
+// openCounters opens the stores. Without --redis and --dynamodb, counters are in memory. With both, quotas are in
+// DynamoDB and rates in Redis.
 func (o *serveOptions) openCounters(ctx context.Context, m *server.Metrics, log *slog.Logger) (*counters, error) {
 	c := new(counters)
 	if o.stores.redis == "" && o.stores.dynamodb == "" {
@@ -462,8 +474,8 @@ func (o *serveOptions) openCounters(ctx context.Context, m *server.Metrics, log 
 	return c, nil
 }
 
-// openRedis connects to Redis. A Redis that is away is no error: limits are held approximately until it is back, as
-// when it goes away later.
+// openRedis makes the store in Redis. It is no error if Redis does not answer: until it does, limits hold
+// approximately.
 func (o *serveOptions) openRedis(ctx context.Context) (*redis.Store, error) {
 	c := redis.Config{Addrs: o.redisAddresses(), Cluster: o.redisCluster, Namespace: o.stores.redisNamespace,
 		Deadline: o.stores.redisDeadline}

@@ -17,33 +17,39 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/simulate"
 )
 
-const simulateLong = `Replay access logs through the limits of a plans file, on the logs' own clock, and report what would have been
-allowed and denied: by limit, by tenant, by address, and when. Nothing is sent anywhere, and no limit is touched.
+const simulateLong = `Replay access logs through the limits of a plans file, by the times in the
+logs, and report what would have been allowed and denied: by limit, by tenant, by address, and over
+time. Nothing is sent anywhere, and no counter of a deployment is charged.
 
-Logs are in the Common or Combined Log Format, plain or gzip, with their lines in any order; "-" is standard input.
-Lines that cannot be replayed are counted, and the first of them are shown; logs without one line that can be replayed
-are an error (exit code 1), and there is no report then. Requests are decided in the order of
-production: ipLimits first (each address, IPv6 by the plans' ipv6Prefix), then the declared routes, then the limits of the tenant.
+Logs are in the Common or Combined Log Format, plain or gzip, with their lines in any order; "-" is
+standard input. Lines that cannot be replayed are counted, and the first of them are shown. If no
+line can be replayed, the command fails without a report (exit code 1). Requests are decided in the
+order of production: first ipLimits (each IPv4 address, IPv6 addresses by the plans' ipv6Prefix),
+then the declared routes, then the limits of the tenant.
 
-The tenant of a line is found by --tenant-from:
+--tenant-from says where the tenant of a line is found:
+
   user               the user that the server authenticated: the third field of a line
   address            each client address is a tenant
-  path:REGEX         the group named tenant, or the first group, of an expression on the path
-  target:REGEX       the same on path and query
-  referer:REGEX      the same on the referer
-  agent:REGEX        the same on the user agent
-  header:FIELD:REGEX the same on a header field that logs hold: referer or user-agent
+  path:REGEX         a group of a regular expression, matched with the path: the group named
+                     tenant, or else the first group
+  target:REGEX       like path:, matched with path and query
+  referer:REGEX      like path:, matched with the referer
+  agent:REGEX        like path:, matched with the user agent
+  header:FIELD:REGEX like path:, matched with a header field of the log: referer or user-agent
   fixed:NAME         one tenant for all requests
   none               no line has a tenant
-Without it, the user is the tenant if the plans file has tenants, and no line has one otherwise.
 
-A line without a tenant is a call without a credential: it gets the anonymousPlan if there is one, and only ipLimits
-otherwise. A tenant that the plans file does not name gets the plan of --default-plan; without one it is counted apart,
-neither allowed nor denied (but each address is taken for a call without a credential). A plans file without tenants
-and with a single plan has that as its default plan.
+Without --tenant-from, it is user if the plans file has tenants, and none otherwise.
 
-A denial counts against the limit that bound. A limit in shadow mode denies nothing: what it would have denied of the
-requests that were admitted is counted apart.`
+A line without a tenant is a call without a credential: it gets the anonymousPlan, or only ipLimits
+if there is no anonymousPlan. A tenant that the plans file does not name gets the plan of
+--default-plan. Without --default-plan, its requests are counted separately, neither as allowed nor
+as denied; with --tenant-from address, they are calls without a credential. If a plans file has no
+tenants and a single plan, that plan is the default.
+
+A denial is counted for the limit that bound. A limit in shadow mode denies nothing: the report
+counts separately how many admitted requests it would have denied.`
 
 const simulateExample = `  sluice simulate --plans plans.yaml --log access.log
   sluice simulate --plans plans.yaml --log access.log.1.gz --log access.log --html report.html
@@ -70,7 +76,7 @@ func newSimulateCommand() *cobra.Command {
 		Example: simulateExample,
 		Args:    cobra.ArbitraryArgs,
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return nil, cobra.ShellCompDirectiveDefault // logs have any extension
+			return nil, cobra.ShellCompDirectiveDefault // logs may have any extension
 		},
 		RunE: func(c *cobra.Command, more []string) error {
 			f.logs = append(f.logs, more...)
@@ -78,18 +84,18 @@ func newSimulateCommand() *cobra.Command {
 		},
 	}
 	flags := c.Flags()
-	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE` (may be given again: all are read as one)")
-	flags.StringArrayVar(&f.logs, "log", nil, "access log `FILE`, plain or gzip, or - for standard input (may be "+
-		"given again)")
-	flags.StringVar(&f.tenantFrom, "tenant-from", "", "where a line's tenant is found: `HOW` is listed above")
+	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE`; may be repeated: all files are one configuration")
+	flags.StringArrayVar(&f.logs, "log", nil, "access log `FILE`, plain or gzip, or - for standard input; may be "+
+		"repeated")
+	flags.StringVar(&f.tenantFrom, "tenant-from", "", "where the tenant of a line is found: `HOW` is listed above")
 	flags.StringVar(&f.defaultPlan, "default-plan", "", "`PLAN` of tenants that the plans file does not name")
 	flags.BoolVar(&f.json, "json", false, "write the report to standard output as JSON")
-	flags.StringVar(&f.html, "html", "", "also write the report with plots as one page to `FILE`")
-	flags.IntVar(&f.top, "top", 20, "tenants and addresses to list, `N` of each")
+	flags.StringVar(&f.html, "html", "", "also write the report, with plots, as an HTML page to `FILE`")
+	flags.IntVar(&f.top, "top", 20, "list `N` tenants and `N` addresses")
 	flags.Int64Var(&f.counterMiB, "counter-memory", simulate.DefaultStoreBytes>>20,
-		"most memory that counters may take, in `MIB`")
-	flags.StringVar(&f.tempDir, "temp-dir", "", "`DIR` for temporary files, needed for pipes and for logs far out "+
-		"of order (default: the system's)")
+		"most memory for counters, in `MIB`")
+	flags.StringVar(&f.tempDir, "temp-dir", "", "`DIR` for temporary files, which are needed for pipes and for logs "+
+		"that are far out of order (default: the system's)")
 	_ = c.MarkFlagFilename("plans", "yaml", "yml", "json") // fails only for a flag that does not exist
 	_ = c.MarkFlagFilename("html", "html")
 	_ = c.MarkFlagDirname("temp-dir")
@@ -128,19 +134,20 @@ func (f *simulateFlags) run(c *cobra.Command) error {
 		return err
 	}
 	if len(report.Incomplete) > 0 {
-		return fmt.Errorf("the report lacks what could not be read: %s", strings.Join(report.Incomplete, "; "))
+		return fmt.Errorf("the report is incomplete, because logs could not be read to their ends: %s",
+			strings.Join(report.Incomplete, "; "))
 	}
 	return nil
 }
 
-// options checks what can be checked before any file is opened.
+// options checks the flags and makes the options of the simulation. It opens no file.
 func (f *simulateFlags) options() (simulate.Options, error) {
 	o := simulate.Options{DefaultPlan: f.defaultPlan, Top: f.top, TempDir: f.tempDir, StoreBytes: f.counterMiB << 20}
 	switch {
 	case len(f.plans) == 0:
-		return o, errors.New("--plans is needed: the file with the limits to try")
+		return o, errors.New("--plans is missing: name the file with the limits to try")
 	case len(f.logs) == 0:
-		return o, errors.New("--log is needed: the access log to replay")
+		return o, errors.New("--log is missing: name the access log to replay")
 	case f.top < 1 || f.top > 100_000:
 		return o, fmt.Errorf("--top %d is outside 1..100000", f.top)
 	case f.counterMiB < 1 || f.counterMiB > 1<<20:
@@ -161,33 +168,34 @@ func (f *simulateFlags) options() (simulate.Options, error) {
 		o.Logs = append(o.Logs, simulate.FileLog(name))
 	}
 	if stdin > 1 {
-		return o, errors.New("--log - is given twice: standard input can be read once")
+		return o, errors.New("--log - is given twice, and standard input can only be read once")
 	}
 	return o, nil
 }
 
-// keepInputs refuses a report that would be written over one of the files it is made from.
+// keepInputs returns an error if --html would overwrite one of the input files.
 func (f *simulateFlags) keepInputs() error {
 	report, err := os.Stat(f.html)
 	if f.html == "" || err != nil {
-		return nil //nolint:nilerr // what is not there is not an input
+		return nil //nolint:nilerr // a file that does not exist is no input
 	}
 	for _, name := range append(append([]string(nil), f.plans...), f.logs...) {
 		if input, err := os.Stat(name); err == nil && os.SameFile(input, report) {
-			return fmt.Errorf("--html %s would be written over the input %s", f.html, name)
+			return fmt.Errorf("--html %s would overwrite the input %s; choose another name", f.html, name)
 		}
 	}
 	return nil
 }
 
-// write puts the report where it is wanted.
+// write writes the report to standard output, and to the file of --html.
 func (f *simulateFlags) write(out io.Writer, report *simulate.Report) error {
 	if f.html != "" {
 		var page bytes.Buffer
 		if err := report.WriteHTML(&page); err != nil {
 			return err
 		}
-		if err := os.WriteFile(f.html, page.Bytes(), 0o644); err != nil { //nolint:gosec // a report is for others to read
+		if err := os.WriteFile(f.html, page.Bytes(),
+			0o644); err != nil { //nolint:gosec // a report is for others to read
 			return fmt.Errorf("write the report: %w", err)
 		}
 	}
@@ -202,7 +210,7 @@ func (f *simulateFlags) write(out io.Writer, report *simulate.Report) error {
 	return nil
 }
 
-// showProgress draws a bar where a person looks on, and nothing anywhere else.
+// showProgress draws a progress bar if out is a terminal. The caller calls done at the end.
 func showProgress(o *simulate.Options, logs []string, out io.Writer) (done func()) {
 	f, ok := out.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -210,10 +218,9 @@ func showProgress(o *simulate.Options, logs []string, out io.Writer) (done func(
 	}
 	bar := progressbar.NewOptions64(totalBytes(logs),
 		progressbar.OptionSetWriter(out), progressbar.OptionSetDescription("replaying"),
-		progressbar.OptionShowBytes(true),
-		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(),
-		progressbar.OptionFullWidth())
-	o.OnRead = func(n int) { _ = bar.Add(n) } // a bar that cannot be drawn harms nobody
+		progressbar.OptionShowBytes(true), progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth())
+	o.OnRead = func(n int) { _ = bar.Add(n) } // a bar that cannot be drawn does no harm
 	o.OnRestart = func() {
 		bar.Reset()
 		bar.Describe("sorting")
@@ -221,7 +228,7 @@ func showProgress(o *simulate.Options, logs []string, out io.Writer) (done func(
 	return func() { _ = bar.Finish() }
 }
 
-// totalBytes is the size of the logs, or -1 where one has none to know.
+// totalBytes returns the size of the logs; -1 if the size of one is not known.
 func totalBytes(logs []string) (total int64) {
 	for _, name := range logs {
 		info, err := os.Stat(name)

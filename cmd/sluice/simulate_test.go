@@ -89,7 +89,8 @@ func TestSimulate(t *testing.T) {
 	}
 	stdout, _, err = simulateOutput(t, "--plans", plans, log)
 	if err != nil || !strings.Contains(stdout, "per-address") || !strings.Contains(stdout, "access.log:3: bad_time") {
-		t.Errorf("the tables, with the log as an argument, are %v:\n%s\nwant the limit, and the odd line with its place", err, stdout)
+		t.Errorf("the tables, with the log as an argument, are %v:\n%s\nwant the limit, and the odd line with its "+
+			"place", err, stdout)
 	}
 }
 
@@ -103,8 +104,8 @@ func TestSimulateErrors(t *testing.T) {
 		usage bool
 		says  string
 	}{
-		{"nothing", nil, true, "--plans is needed"},
-		{"no log", []string{"--plans", plans}, true, "--log is needed"},
+		{"nothing", nil, true, "--plans is missing"},
+		{"no log", []string{"--plans", plans}, true, "--log is missing"},
 		{"unknown flag", []string{"--plan", plans}, true, "--plan"},
 		{"bad way to a tenant", []string{"--plans", plans, "--log", log, "--tenant-from", "path:("}, true, "path:("},
 		{"unknown plan", []string{"--plans", plans, "--log", log, "--default-plan", "gold"}, true, "gold"},

@@ -24,7 +24,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 )
 
-// storeOptions say where counters are kept.
+// storeOptions are the flags that say where counters are kept.
 type storeOptions struct {
 	redis, redisNamespace string
 	dynamodb, table       string
@@ -35,24 +35,26 @@ type storeOptions struct {
 }
 
 func (o *storeOptions) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.redis, "redis", "", "keep counters in Redis at `HOST:PORT`; several gateways then hold one limit "+
-		"together")
+	f.StringVar(&o.redis, "redis", "", "keep counters in Redis at `HOST:PORT`, so that several gateways share each "+
+		"limit")
 	f.StringVar(&o.redisNamespace, "redis-namespace", "",
-		"`TEXT` in the names of the counters, to keep them apart from other programs' in one Redis")
+		"`TEXT` that begins the names of the counters, so that several programs can use one Redis")
 	f.DurationVar(&o.redisDeadline, "redis-deadline", redis.DefaultDeadline,
-		"how long a decision waits for Redis, `TIME`")
+		"longest `TIME` that a decision waits for Redis")
 	f.StringVar(&o.dynamodb, "dynamodb", "", "keep counters in DynamoDB Local at `URL`; beside --redis: quotas only")
 	f.DurationVar(&o.dynamodbDeadline, "dynamodb-deadline", time.Second,
-		"how long a decision waits for DynamoDB, `TIME` (deployed: "+dynamodb.DefaultTimeout.String()+")")
-	f.StringVar(&o.table, "dynamodb-table", "sluice-dev", "`TABLE` for --dynamodb; made if it is not there")
-	f.BoolVar(&o.leases, "leases", true, "decide from units leased of a shared store, not asking it each time")
-	f.IntVar(&o.maxInstances, "max-instances", 1, "most gateways that share a store, `N`, to divide limits by while "+
-		"it is away and they are not counted")
+		"longest `TIME` that a decision waits for DynamoDB (in a deployment: "+dynamodb.DefaultTimeout.String()+")")
+	f.StringVar(&o.table, "dynamodb-table", "sluice-dev", "`TABLE` for --dynamodb, which is created if it does not "+
+		"exist")
+	f.BoolVar(&o.leases, "leases", true, "decide from units leased from a shared store, without a call for each "+
+		"request")
+	f.IntVar(&o.maxInstances, "max-instances", 1, "at most `N` gateways share the store: while it does not answer and "+
+		"the instance count is not known, each admits 1/N of a limit")
 }
 
-const maxNamespaceBytes = 64 // of a namespace, in the store too
+const maxNamespaceBytes = 64 // the store refuses longer ones, too
 
-// check says what is wrong on the command line. It never repeats --redis, which may have a password in it.
+// check checks the flags. Its errors never contain the value of --redis, which may have a password in it.
 func (o *storeOptions) check() error {
 	if o.maxInstances < 1 {
 		return fmt.Errorf("--max-instances %d is below 1", o.maxInstances)
@@ -69,8 +71,8 @@ func (o *storeOptions) check() error {
 	host, port, err := net.SplitHostPort(o.redis)
 	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 ||
 		strings.ContainsAny(host, "@/") {
-		return errors.New("--redis is not HOST:PORT, such as 127.0.0.1:6379: it takes no URL, and sluice dev " +
-			"connects in plain text, without a password")
+		return errors.New("--redis is not HOST:PORT, such as 127.0.0.1:6379: want no URL and no password, since " +
+			"'sluice dev' connects without TLS and without a password")
 	}
 	return nil
 }
@@ -78,19 +80,19 @@ func (o *storeOptions) check() error {
 // counters are the stores of a gateway.
 type counters struct {
 	tenants, addresses limit.Store
-	// what tenants is in the end: without leases and what decides while a store is away
-	base    limit.Store
-	chain   *resilience.Chain // over the stores that are shared; nil where none is
-	bytes   func() int64
-	closers []func(context.Context) error
+	base               limit.Store       // the counters behind tenants, without lease layer and fallback limiter
+	chain              *resilience.Chain // nil if all counters are in memory
+	bytes              func() int64      // memory that counters take
+	closers            []func(context.Context) error
 }
 
-// open connects to the stores: memory where nothing else is named, quotas in DynamoDB and rates in Redis where both
-// are, and addresses in memory where only DynamoDB is, which would pay a write for each attempt.
+// open opens the stores. Without --redis and --dynamodb, counters are in memory. With both, quotas are in DynamoDB and
+// rates in Redis. With --dynamodb alone, the counters of addresses stay in memory, because DynamoDB would need a paid
+// write for every call of an attacker.
 func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logger) (*counters, error) {
 	inMemory := memory.Config{MaxBytes: maxBytes, Log: log}
 	if o.dynamodb != "" {
-		inMemory.UnidentifiedBytes = maxBytes // it counts addresses alone
+		inMemory.UnidentifiedBytes = maxBytes // the store in memory counts only addresses
 	}
 	own, err := memory.New(inMemory)
 	if err != nil {
@@ -148,7 +150,7 @@ func (o *storeOptions) openRedis(ctx context.Context) (*redis.Store, error) {
 	return s, nil
 }
 
-// openDynamoDB uses an endpoint that checks no credentials, as DynamoDB Local is one.
+// openDynamoDB opens a table in DynamoDB Local, which accepts any credentials.
 func (o *storeOptions) openDynamoDB(ctx context.Context) (limit.Store, error) {
 	if u, err := url.Parse(o.dynamodb); err != nil || u.Host == "" {
 		return nil, fmt.Errorf("--dynamodb %q is not a URL such as http://127.0.0.1:8000", o.dynamodb)
@@ -165,13 +167,13 @@ func (o *storeOptions) openDynamoDB(ctx context.Context) (limit.Store, error) {
 	return dynamodb.New(dynamodb.Config{Client: client, Table: o.table, Timeout: o.dynamodbDeadline})
 }
 
-// close gives back what is held and ends the connections.
+// close gives leased units back and closes the connections.
 func (c *counters) close(log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	for _, f := range c.closers {
 		if err := f(ctx); err != nil {
-			log.Warn("a store was not closed in order", "error", err)
+			log.Warn("a store did not close properly", "error", err)
 		}
 	}
 }

@@ -17,13 +17,13 @@ import (
 )
 
 func newTenantCommand() *cobra.Command {
-	c := group("tenant", "Show tenants, set their plan and overrides, suspend them")
+	c := group("tenant", "Show tenants, set their plans and overrides, suspend them")
 	c.AddCommand(newTenantListCommand(), newTenantGetCommand(), newTenantSetCommand(), newTenantSuspendCommand(false),
 		newTenantSuspendCommand(true))
 	return c
 }
 
-// tenantBody is what tables show of a tenant.
+// tenantBody holds the settings of a tenant that 'sluice tenant list' prints.
 type tenantBody struct {
 	Plan      string
 	Suspended bool
@@ -39,9 +39,11 @@ type tenantBody struct {
 func newTenantListCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
-		Use: "list", Short: "List the tenants", Long: "Lists the tenants, with who changed each last.",
-		Example: "  sluice tenant list\n  sluice tenant list --json | jq -r '.items[] | select(.body.suspended) | .key'",
-		Args:    usageArgs(cobra.NoArgs),
+		Use: "list", Short: "List the tenants",
+		Long: "Lists the stored tenants, with who last changed each of them.",
+		Example: "  sluice tenant list\n  sluice tenant list --json | jq -r '.items[] | select(.body.suspended) | " +
+			".key'",
+		Args: usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return listing(c, &r, control.Tenants, "TENANT PLAN STATE OVERRIDES BOOSTS CELLS VERSION CHANGED BY",
 				func(i *call.Item) []string {
@@ -59,8 +61,7 @@ func newTenantListCommand() *cobra.Command {
 						}
 					}
 					return []string{i.Key, t.Plan, state, strconv.Itoa(len(t.Overrides)), strconv.Itoa(active),
-						strings.Join(t.Cells, ","),
-						strconv.FormatInt(i.Version, 10), day(i.ChangedAt), i.Actor}
+						strings.Join(t.Cells, ","), strconv.FormatInt(i.Version, 10), day(i.ChangedAt), i.Actor}
 				})
 		},
 	}
@@ -72,7 +73,7 @@ func newTenantGetCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
 		Use: "get TENANT", Short: "Print a tenant as it is stored",
-		Long:    "Prints a tenant in the form of a plans file, with who changed it last, and why.",
+		Long:    "Prints a tenant in the form of a plans file, with who last changed it, and why.",
 		Example: "  sluice tenant get acme",
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -95,10 +96,10 @@ func newTenantSetCommand() *cobra.Command {
 	var f tenantSetFlags
 	c := &cobra.Command{
 		Use: "set TENANT", Short: "Set a tenant's plan, cells and overrides",
-		Long: "Changes what the flags name of a tenant, and leaves the rest. An override is written as in a plans " +
-			"file; settings that it does\n" + "not name stay. --expect makes the change fail if the tenant is not " +
-			"at that version any more.\n" + "Where counters would begin anew, nothing is written without --yes, " +
-			"and the exit status is 5.",
+		Long: `Changes the settings of a tenant that the flags name, and leaves the others as they
+are. An override is written as in a plans file; settings of the limit that it does not name stay.
+With --expect, the change fails if the tenant is at another version. If the change would reset
+counters, it needs --yes; without --yes nothing is written and the exit status is 5.`,
 		Example: "  sluice tenant set acme --plan enterprise --reason 'contract 4711'\n" +
 			"  sluice tenant set acme --override '{ id: burst, rate: 500 }' --reason 'their launch'\n" +
 			"  sluice tenant set acme --drop burst --reason 'the launch is over'\n" +
@@ -109,14 +110,13 @@ func newTenantSetCommand() *cobra.Command {
 	f.writes(c)
 	flags := c.Flags()
 	flags.StringVar(&f.plan, "plan", "", "`ID` of the plan")
-	flags.StringSliceVar(&f.cells, "cells", nil, "`CELLS` that the tenant is pinned to, the home cell first, as in "+
-		"eu-1,us-1")
-	flags.BoolVar(&f.allCells, "all-cells", false, "unpin the tenant: every cell serves it")
-	flags.StringArrayVar(&f.overrides, "override", nil, "settings of a limit, `YAML` as in '{ id: burst, rate: 500 "+
-		"}'; may be repeated")
-	flags.StringArrayVar(&f.drop, "drop", nil, "`LIMIT` whose override ends; may be repeated")
-	flags.BoolVar(&f.create, "create", false, "make the tenant if there is none")
-	flags.BoolVarP(&f.yes, "yes", "y", false, "let counters begin anew")
+	flags.StringSliceVar(&f.cells, "cells", nil, "pin the tenant to `CELLS`, the home cell first, such as eu-1,us-1")
+	flags.BoolVar(&f.allCells, "all-cells", false, "remove the tenant's pin, so that every cell serves it")
+	flags.StringArrayVar(&f.overrides, "override", nil, "override settings of a limit: `YAML` such as "+
+		"'{ id: burst, rate: 500 }'; may be repeated")
+	flags.StringArrayVar(&f.drop, "drop", nil, "remove the override of `LIMIT`; may be repeated")
+	flags.BoolVar(&f.create, "create", false, "create the tenant if it does not exist")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "reset counters if the change needs it")
 	flags.Int64Var(&f.expect, "expect", 0, "`VERSION` that the tenant must be at (default: any)")
 	return c
 }
@@ -129,7 +129,7 @@ func (f *tenantSetFlags) run(c *cobra.Command, tenant string) error {
 	}
 	switch {
 	case f.allCells && f.cells != nil:
-		return usage(errors.New("--cells and --all-cells do not go together"))
+		return usage(errors.New("--cells and --all-cells cannot be combined"))
 	case f.allCells:
 		r.Cells = &[]string{}
 	case f.cells != nil:
@@ -138,7 +138,8 @@ func (f *tenantSetFlags) run(c *cobra.Command, tenant string) error {
 	for _, text := range f.overrides {
 		var settings map[string]any
 		if err := yaml.Unmarshal([]byte(text), &settings); err != nil || settings["id"] == nil {
-			return usage(fmt.Errorf("--override %q: want settings with an id, as in '{ id: burst, rate: 500 }'", text))
+			return usage(fmt.Errorf("--override %q: want settings with an id, such as '{ id: burst, rate: 500 }'",
+				text))
 		}
 		raw, err := json.Marshal(settings)
 		if err != nil {
@@ -162,10 +163,11 @@ func (f *tenantSetFlags) run(c *cobra.Command, tenant string) error {
 func newTenantSuspendCommand(resume bool) *cobra.Command {
 	var r remote
 	use, path, short := "suspend", "tenants/suspend", "Refuse every call of a tenant"
-	long := "Has every call of the tenant answered with 403 until it is resumed. Its plan, overrides and counters stay."
+	long := "Every call of the tenant is answered with 403 until the tenant is resumed. Its plan, overrides and " +
+		"counters stay."
 	if resume {
 		use, path, short, long = "resume", "tenants/resume", "End a tenant's suspension",
-			"Lets the tenant's calls through again, within its limits."
+			"Ends a suspension: the tenant's calls are again decided by its limits."
 	}
 	c := &cobra.Command{
 		Use: use + " TENANT", Short: short, Long: long,
@@ -194,15 +196,15 @@ func newBoostAddCommand() *cobra.Command {
 	var factor, from, until string
 	var lasts time.Duration
 	c := &cobra.Command{
-		Use: "add TENANT LIMIT", Short: "Add a boost, or replace that of the same limit",
-		Long: "Raises a limit of a tenant by a factor, until a time. Nothing has to be done when it is over.",
-		Example: "  sluice boost add acme burst --factor 2 --for 48h --reason 'their launch'\n  sluice boost add " +
-			"acme burst --factor 1.5 --from 2026-11-27T00:00:00Z --until 2026-11-30T00:00:00Z --reason 'black friday'",
+		Use: "add TENANT LIMIT", Short: "Add a boost, or replace the boost of the same limit",
+		Long: "Multiplies a limit of a tenant by a factor until a given time. The boost ends by itself.",
+		Example: "  sluice boost add acme burst --factor 2 --for 48h --reason 'their launch'\n" +
+			"  sluice boost add acme burst --factor 1.5 --from 2026-11-27T00:00:00Z \\\n" +
+			"    --until 2026-11-30T00:00:00Z --reason 'black friday'",
 		Args: usageArgs(cobra.ExactArgs(2)),
 		RunE: func(c *cobra.Command, args []string) error {
 			usage := func(format string, a ...any) error {
-				return &usageError{c.CommandPath(),
-					fmt.Errorf(format, a...)}
+				return &usageError{c.CommandPath(), fmt.Errorf(format, a...)}
 			}
 			b := admin.BoostRequest{Tenant: args[0], Limit: args[1], Factor: json.Number(factor)}
 			if _, err := strconv.ParseFloat(factor, 64); err != nil {
@@ -211,7 +213,7 @@ func newBoostAddCommand() *cobra.Command {
 			var err error
 			switch {
 			case (until == "") == (lasts == 0):
-				return usage("give one of --for and --until")
+				return usage("give either --for or --until")
 			case lasts < 0:
 				return usage("--for %s is negative", lasts)
 			case lasts > 0:
@@ -237,19 +239,19 @@ func newBoostAddCommand() *cobra.Command {
 		},
 	}
 	r.writes(c)
-	c.Flags().StringVar(&factor, "factor", "2", "`FACTOR` above 1 and at most 100, with up to three digits after "+
-		"the point")
-	c.Flags().DurationVar(&lasts, "for", 0, "how long, `DURATION` as in 48h")
-	c.Flags().StringVar(&until, "until", "", "`TIME` when it ends, as in 2026-12-24T00:00:00Z")
-	c.Flags().StringVar(&from, "from", "", "`TIME` when it begins (default: now)")
+	c.Flags().StringVar(&factor, "factor", "2", "multiply the limit by `FACTOR`: above 1 and at most 100, with up to "+
+		"three digits after the point")
+	c.Flags().DurationVar(&lasts, "for", 0, "end the boost after `DURATION`, such as 48h")
+	c.Flags().StringVar(&until, "until", "", "end the boost at `TIME`, such as 2026-12-24T00:00:00Z")
+	c.Flags().StringVar(&from, "from", "", "begin the boost at `TIME` (default: now)")
 	return c
 }
 
 func newBoostRemoveCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
-		Use: "remove TENANT LIMIT", Short: "End a boost before its time",
-		Long:    "Removes the boost of a limit of a tenant.",
+		Use: "remove TENANT LIMIT", Short: "Remove a boost before it ends",
+		Long:    "Removes the boost of a tenant's limit.",
 		Example: "  sluice boost remove acme burst --reason 'called off'",
 		Args:    usageArgs(cobra.ExactArgs(2)),
 		RunE: func(c *cobra.Command, args []string) error {

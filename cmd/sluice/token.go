@@ -14,10 +14,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 )
 
-// tokenFileVariable names the file of the token, for 'sluice dev' and for operators' commands.
+// tokenFileVariable is the environment variable that names the file of the token if --token-file is not given.
 const tokenFileVariable = "SLUICE_TOKEN_FILE"
 
-// ownFile is what to do if no token is found.
+// ownFile says in error texts what to do if no token is found.
 const ownFile = "Run this command as the user who started 'sluice dev', or name the file of its token with " +
 	"--token-file or " + tokenFileVariable + "."
 
@@ -26,7 +26,7 @@ const ownFile = "Run this command as the user who started 'sluice dev', or name 
 // client calls no other address than that of the process that the token is for.
 func localClient(u *url.URL, file string) (*client.Client, error) {
 	token, hint := "", ""
-	// Another path can lead to an upstream, and the gateway hands credentials on.
+	// A call to another path must not carry the token: the gateway may pass the call and its headers to its upstream.
 	if p := path.Clean("/" + u.Path); p == adminPath || strings.HasPrefix(p, adminPath+"/") {
 		var err error
 		if token, hint, u, err = tokenFor(u, file); err != nil {
@@ -40,9 +40,9 @@ func localClient(u *url.URL, file string) (*client.Client, error) {
 	return made.WithToken(token, hint)
 }
 
-// tokenFor finds the token for an endpoint of a 'sluice dev'. If it finds no token, token is "". The hint is added to
-// the error of a call that is refused: it says which file was read and what to do. The token may be sent to the URL
-// at alone. If file holds the token for another address, that is an error.
+// tokenFor finds the token for an endpoint of a 'sluice dev'. If it finds no token, token is "". The caller adds hint
+// to the error of a call that is refused: hint says which file was read, and what to do. The token may only be sent to
+// the URL at. If file holds a token for another address, tokenFor returns an error.
 func tokenFor(u *url.URL, file string) (token, hint string, at *url.URL, err error) {
 	port, err := strconv.ParseUint(u.Port(), 10, 16)
 	if err != nil {
@@ -60,18 +60,18 @@ func tokenFor(u *url.URL, file string) (token, hint string, at *url.URL, err err
 		found = devtoken.Open(file, u.Hostname(), uint16(port))
 	}
 	if file != "" && errors.Is(found.Err, devtoken.ErrElsewhere) {
-		return "", "", u, fmt.Errorf("%w. --endpoint says what to call, and --token-file or %s names the file of the "+
-			"process there; without both, it is found by the endpoint", found.Err, tokenFileVariable)
+		return "", "", u, fmt.Errorf("%w. Name the file of the process at --endpoint with --token-file or %s; without "+
+			"both, the command looks for it by the endpoint", found.Err, tokenFileVariable)
 	}
 	if found.Token == "" {
 		return "", hintFor(found.File, found.Err, u), u, nil
 	}
-	pinned := *u // "localhost" can lead to two addresses, and somebody else can listen at the other one
+	pinned := *u // "localhost" can mean two addresses, and another user's program can listen at the other one
 	pinned.Host = net.JoinHostPort(found.Host.String(), strconv.FormatUint(port, 10))
 	return found.Token, hintFor(found.File, nil, &pinned), &pinned, nil
 }
 
-// hintFor says what is wrong if a call with the token in file is refused. err is why there is no token in it.
+// hintFor returns the hint for a call that is refused. err says why file has no token; nil if the call carried one.
 func hintFor(file string, err error, u *url.URL) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -79,6 +79,6 @@ func hintFor(file string, err error, u *url.URL) string {
 	case err != nil:
 		return fmt.Sprintf("this call needs the token of 'sluice dev', and no token can be sent: %v. %s", err, ownFile)
 	}
-	return fmt.Sprintf("the token in %s is not that of the process at %s: another user started that process, or it "+
-		"has another --token-file, or it is in a container. %s", file, u.Host, ownFile)
+	return fmt.Sprintf("the process at %s does not accept the token in %s: another user started that process, or it "+
+		"has another --token-file, or it runs in a container. %s", u.Host, file, ownFile)
 }

@@ -5,8 +5,8 @@ import (
 	"runtime/debug"
 )
 
-// version is what --version says: the module's version, or the commit that the program was built from, as the go
-// command put them in.
+// version returns the text of --version: the module's version, or the commit that the program was built from. The go
+// command records both in the program.
 func version(read func() (*debug.BuildInfo, bool)) string {
 	info, ok := read()
 	if !ok {

@@ -1,12 +1,14 @@
-// Command plansjson writes a plans file as canonical JSON, which is what the authorizer function reads from its zip.
+// Command plansjson writes a plans file as canonical JSON, the form that the authorizer function reads from its zip
+// file.
 //
 //	plansjson FILE > plans.json
 //
-// What is wrong with the file goes to standard error, each with its place, and the exit status is then 1.
+// If the file has problems, they are printed on standard error, each with its place, and the exit status is 1.
 package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -19,21 +21,22 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: plansjson FILE")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1]); err != nil {
+	if err := run(os.Args[1], os.Stdin, os.Stdout, time.Now()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(name string) error {
-	sources, err := configyaml.ReadFiles(os.Stdin, name)
+// run writes the plans file of that name, or in for "-", to out. now decides which boosts are over.
+func run(name string, in io.Reader, out io.Writer, now time.Time) error {
+	sources, err := configyaml.ReadFiles(in, name)
 	if err != nil {
 		return err
 	}
-	text, err := plan.JSON(time.Now(), sources...)
+	text, err := plan.JSON(now, sources...)
 	if err != nil {
 		return err
 	}
-	_, err = os.Stdout.Write(text)
+	_, err = out.Write(text)
 	return err
 }

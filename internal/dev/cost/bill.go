@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
-// Line is one thing that AWS bills.
+// Line is a line of the bill: one thing that AWS charges for.
 type Line struct {
 	Service  string `json:"service"`
 	What     string `json:"what"`
@@ -15,28 +15,28 @@ type Line struct {
 	Unit     string `json:"unit"`
 	Price    string `json:"price"`
 	Amount   Micros `json:"usd"`
-	Anyway   bool   `json:"paidWithoutSluice"` // is paid for the API without Sluice, too
-	How      string `json:"how"`               // the quantity is made
+	Anyway   bool   `json:"paidWithoutSluice"` // the API costs this without Sluice, too
+	How      string `json:"how"`               // how the quantity is calculated
 
 	exact *big.Rat
 	id    string // of the price
 }
 
-// mostDollars bounds a line, so that the sum of all is within Micros.
+// mostDollars bounds a line, so that the sum of all lines fits into Micros.
 const mostDollars = 100_000_000_000
 
-// Bill is what a month costs.
+// Bill is the cost of a month.
 type Bill struct {
 	Workload Workload
 	Usage    *Usage
 	Lines    []Line
-	Total    Micros // of what is paid for Sluice
-	Anyway   Micros // of what is paid without it, too
+	Total    Micros // sum of the lines that are paid for Sluice
+	Anyway   Micros // sum of the lines that are paid for the API without Sluice, too
 	Prices   *Prices
 }
 
-// New makes the bill of a workload. The error is a *WorkloadError, or names a line that has no price or costs more
-// than can be counted.
+// New calculates the bill of a workload. The error is a *WorkloadError, or names a line that has no price or exceeds
+// mostDollars.
 func New(w *Workload, p *Prices) (*Bill, error) {
 	if err := w.check(p); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func New(w *Workload, p *Prices) (*Bill, error) {
 	return b, nil
 }
 
-// add appends a line; one of nothing is left out.
+// add appends a line, unless its quantity is 0.
 func (b *Bill) add(service, what, id string, quantity *big.Rat, how string, args ...any) {
 	if quantity.Sign() <= 0 {
 		return
@@ -68,8 +68,8 @@ func (b *Bill) add(service, what, id string, quantity *big.Rat, how string, args
 		How: fmt.Sprintf(how, args...)})
 }
 
-// settle puts prices on the lines. What several lines have of one price is billed together, since steps and free units
-// hold for the sum: each line pays for what it adds to those before it.
+// settle calculates the amounts of the lines. Lines with the same price are billed together, since price steps and free
+// units apply to their sum: each line costs what it adds to the lines before it.
 func (b *Bill) settle() error {
 	before := map[string]*big.Rat{}
 	for i := range b.Lines {
@@ -83,7 +83,7 @@ func (b *Bill) settle() error {
 		before[l.id] = all
 		region, free := b.Workload.Region, b.Workload.FreeTier
 		if p.usd[region] == nil {
-			return fmt.Errorf("%s, %s: there is no price %s in %s; --price-file adds it", l.Service, l.What, l.id,
+			return fmt.Errorf("%s, %s: there is no price %s for %s; add it with --price-file", l.Service, l.What, l.id,
 				region)
 		}
 		dollars := minus(p.amount(region, all, free), p.amount(region, had, free))
@@ -101,12 +101,12 @@ func (b *Bill) settle() error {
 	return nil
 }
 
-// month is a rate a second and cell, over all cells and a month.
+// month returns the monthly total over all cells of a rate per second and cell.
 func (b *Bill) month(rate *big.Rat) *big.Rat {
 	return product(rate, num(b.Workload.Cells), num(seconds))
 }
 
-// gateway is what the API costs by itself. Requests that the authorizer denies are not billed by API Gateway.
+// gateway adds the lines of the API itself. API Gateway does not bill requests that the authorizer denies.
 func (b *Bill) gateway() {
 	w, u := &b.Workload, b.Usage
 	from := len(b.Lines)
@@ -131,7 +131,7 @@ func (b *Bill) gateway() {
 	}
 }
 
-// lambda is the authorizer and the functions of the control plane.
+// lambda adds the lines of the authorizer and of the functions of the control plane.
 func (b *Bill) lambda() {
 	w, u := &b.Workload, b.Usage
 	requests := b.month(u.perCell)
@@ -153,7 +153,7 @@ func (b *Bill) lambda() {
 		"canary %d ms, reconcile %d ms, others %d ms each", callMs("canary"), callMs("reconcile"), callMs(""))
 }
 
-// callsOf is how often a function of the control plane is called in a month.
+// callsOf returns how often a function of the control plane is called in a month.
 func (b *Bill) callsOf(f *grants.Function) *big.Rat {
 	w, u := &b.Workload, b.Usage
 	n := new(big.Rat)
@@ -220,18 +220,17 @@ func (b *Bill) dynamo() {
 		"of all tables; streams are read by Lambda, which is free")
 }
 
-// explainCalls says how the calls of the rates' store come about.
+// explainCalls describes how the calls to the store of rates are calculated.
 func (b *Bill) explainCalls(what string) string {
 	w, u := &b.Workload, b.Usage
 	if !w.Leases {
 		return what + " of exact decisions"
 	}
-	return fmt.Sprintf("by leases: %s %% of the requests call, since each tenant asks %s times a second in each of "+
-		"%d environments",
-		decimal(product(u.CallShare, num(100)), 1), decimal(b.asks(), 3), u.Environments)
+	return fmt.Sprintf("with leases, %s %% of the requests need a call: each tenant sends %s requests/s to each of "+
+		"%d environments", decimal(product(u.CallShare, num(100)), 1), decimal(b.asks(), 3), u.Environments)
 }
 
-// asks is how often a tenant asks in an environment, a second.
+// asks returns the requests per second of one tenant in one environment.
 func (b *Bill) asks() *big.Rat {
 	if b.Usage.Environments == 0 {
 		return new(big.Rat)
@@ -245,7 +244,8 @@ func (b *Bill) fullCell() {
 		"%d shards in each cell, each a primary and a replica: %s; %s calls/s a shard at peak",
 		u.Shards, b.explainCalls("calls"), grouped(callsPerShard))
 	b.add("Network", "between zones", "transfer.zones", over(product(b.month(u.calls), num(callBytes*otherZone)),
-		num(zones<<30)), "%d bytes a call, %d of %d to another zone; billed at the function's side", callBytes, otherZone, zones)
+		num(zones<<30)), "%d bytes a call, %d of %d to another zone; billed at the function's side", callBytes,
+		otherZone, zones)
 	b.add("Network", "interface endpoints", "vpc.endpoint.hours", num(endpoints*endpointZones*hours*w.Cells),
 		"%d in each cell, in %d zones; DynamoDB by a gateway endpoint, which is free", endpoints, endpointZones)
 	gateways := num(w.NAT * hours * w.Cells)
@@ -254,8 +254,8 @@ func (b *Bill) fullCell() {
 	b.vpcData()
 }
 
-// vpcData is what passes interface endpoints and NAT gateways, whatever the zone. Lambda sends log lines by a network
-// of its own.
+// vpcData adds the lines of data through interface endpoints and NAT gateways, which are billed in every zone. Log
+// lines do not pass them: Lambda sends those through its own network.
 func (b *Bill) vpcData() {
 	w, u := &b.Workload, b.Usage
 	gigabytes := func(calls *big.Rat, bytes int64) *big.Rat {

@@ -1,13 +1,13 @@
-// Package cost says what a deployment of Sluice costs in a month, line by line, from list prices and from what was
-// measured here.
+// Package cost calculates what a deployment of Sluice costs in a month, line by line, from AWS's list prices and from
+// measurements of Sluice.
 //
-// It is pure: a [Workload] and [Prices] give a [Bill]. Prices are data (prices.yaml), which a file can replace in part;
-// see [ReadPrices]. Amounts are exact: quantities are fractions, each line is rounded half up to a millionth of a
-// dollar, and the sum is one of integers.
+// It does no I/O: it makes a [Bill] from a [Workload] and [Prices]. The prices are in prices.yaml, and a file can
+// replace some of them; see [ReadPrices]. Amounts are exact: quantities are fractions, each line is rounded half up to
+// a millionth of a dollar, and the total is a sum of integers.
 //
-// Memory, schedules and alarms are those that functions are deployed with (package grants), metrics those that they
-// write (package telemetry). What else is assumed stands in assumptions.go, each number with where it comes from, and
-// in the bill.
+// Memory sizes, schedules and alarms come from package grants, with which functions are deployed; metrics come from
+// package telemetry, with which functions write them. All other assumptions are in assumptions.go, each with its
+// source, and are printed with the bill.
 package cost
 
 import (
@@ -19,8 +19,8 @@ import (
 // Micros is an amount of money in millionths of a US dollar.
 type Micros int64
 
-// String is the amount in dollars with two digits after the point and commas between thousands, rounded half up; what
-// is above 0 and would be shown as 0.00 is <0.01.
+// String returns the amount in dollars with two digits after the point and commas between thousands, rounded half up.
+// An amount above 0 that would be shown as 0.00 is shown as <0.01.
 func (m Micros) String() string {
 	if m > 0 && m < 5_000 {
 		return "<0.01"
@@ -29,12 +29,12 @@ func (m Micros) String() string {
 	return fmt.Sprintf("%s.%02d", grouped(cents/100), cents%100)
 }
 
-// Dollars is the exact amount, with six digits after the point and nothing between thousands.
+// Dollars returns the exact amount in dollars, with six digits after the point and nothing between thousands.
 func (m Micros) Dollars() string {
 	return fmt.Sprintf("%d.%06d", int64(m)/1_000_000, int64(m)%1_000_000)
 }
 
-// MarshalText implements [encoding.TextMarshaler] by Dollars, which no reader of JSON rounds.
+// MarshalText implements [encoding.TextMarshaler]. JSON then holds the text of Dollars, which no reader rounds.
 func (m Micros) MarshalText() ([]byte, error) { return []byte(m.Dollars()), nil }
 
 // grouped writes n, 0 or more, with commas between thousands.
@@ -46,7 +46,7 @@ func grouped(n int64) string {
 	return s
 }
 
-// maxDigits bounds a number that is read, on each side of the point.
+// maxDigits is the most digits of a number on each side of the point.
 const maxDigits = 18
 
 // ParseNumber reads a decimal number of 0 or more, such as 50, 0.25 or 1_000_000, exactly. The error shows what was
@@ -59,16 +59,16 @@ func ParseNumber(s string) (*big.Rat, error) {
 			strings.IndexFunc(s, func(c rune) bool { return c < '0' || c > '9' }) < 0
 	}
 	if !digits(plain) || whole[0] == '_' || (point && !digits(part)) {
-		return nil, fmt.Errorf("%q is no number of 0 or more: write one such as 50, 0.25 or 1_000_000", clip(s))
+		return nil, fmt.Errorf("%q is not a number of 0 or more: write one such as 50, 0.25 or 1_000_000", clip(s))
 	}
 	r, ok := new(big.Rat).SetString(plain + "." + part + "0")
 	if !ok {
-		return nil, fmt.Errorf("%q is no number", clip(s))
+		return nil, fmt.Errorf("%q is not a number", clip(s))
 	}
 	return r, nil
 }
 
-const clipped = 40 // characters of somebody's text in a message
+const clipped = 40 // most characters of the user's text in a message
 
 func clip(s string) string {
 	if r := []rune(s); len(r) > clipped {
@@ -77,7 +77,7 @@ func clip(s string) string {
 	return s
 }
 
-// The arithmetic of fractions, as expressions. None of it changes its arguments.
+// Arithmetic with fractions, in functions that can be nested. They do not change their arguments.
 
 func num(n int64) *big.Rat         { return new(big.Rat).SetInt64(n) }
 func frac(a, b int64) *big.Rat     { return big.NewRat(a, b) }
@@ -99,7 +99,7 @@ func least(a, b *big.Rat) *big.Rat {
 	return b
 }
 
-// up is the least integer that is not below a.
+// up rounds a up to an integer.
 func up(a *big.Rat) *big.Int {
 	q, r := new(big.Int).QuoRem(a.Num(), a.Denom(), new(big.Int))
 	if r.Sign() > 0 {
@@ -108,7 +108,7 @@ func up(a *big.Rat) *big.Int {
 	return q
 }
 
-// root is the square root of a, to a thousandth, rounded up.
+// root returns the square root of a, rounded up to a thousandth.
 func root(a *big.Rat) *big.Rat {
 	scaled := up(product(a, num(1_000_000)))
 	s := new(big.Int).Sqrt(scaled)

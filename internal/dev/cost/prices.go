@@ -13,45 +13,45 @@ import (
 //go:embed prices.yaml
 var listed []byte
 
-// Prices are what AWS asks for, by region. The zero Prices has none.
+// Prices are AWS's prices, by region. The zero Prices has none.
 type Prices struct {
-	From []Replacement // the files that replaced a part of the list, in their order
+	From []Replacement // the files that replaced some of the prices, in the order in which they were read
 
 	prices  map[string]*price
-	regions []string // that have all prices but laterPrices, sorted
+	regions []string // regions that have all prices, perhaps without laterPrices; sorted
 }
 
-// Replacement is a price file that replaced a part of a list.
+// Replacement is a price file that replaced some of the prices.
 type Replacement struct {
 	File string
-	Date time.Time // as of which its prices are that name no day of their own
+	Date time.Time // the day of its prices that have no day of their own
 }
 
-// price is what a unit costs.
+// price is the price of one kind of unit.
 type price struct {
 	id, unit, published string
-	per                 *big.Rat             // units that a price is for
-	free                *big.Rat             // units of a month that are free without an end
+	per                 *big.Rat             // number of units that usd is for
+	free                *big.Rat             // units that are free every month, without an end date
 	usd                 map[string][]step    // by region
 	asOf                map[string]time.Time // the day on which that was the price, by region
 }
 
-// step holds for the units of a month up to an amount.
+// step is the price of the units of a month up to an amount.
 type step struct {
-	upTo *big.Rat // nil: for all that are beyond
+	upTo *big.Rat // nil in the last step, which has no upper bound
 	usd  *big.Rat
 }
 
-// ListPrices are those that come with the program.
+// ListPrices returns the prices that come with the program.
 func ListPrices() (*Prices, error) { return ReadPrices(nil, "prices.yaml", listed) }
 
-// ListedPrices is the text of which [ListPrices] is made, as a form for a file of one's own.
+// ListedPrices returns the text that [ListPrices] parses. Users can take it as the form of their own price file.
 func ListedPrices() string { return string(listed) }
 
-// Regions are those for which there is every price.
+// Regions returns the regions that have every price.
 func (p *Prices) Regions() []string { return slices.Clone(p.regions) }
 
-// Nodes are the types of cache nodes that have a price, sorted.
+// Nodes returns the types of cache nodes that have a price, sorted.
 func (p *Prices) Nodes() []string {
 	var nodes []string
 	for _, id := range slices.Sorted(maps.Keys(p.prices)) {
@@ -67,9 +67,9 @@ func (p *Prices) hasNode(node, region string) bool {
 	return of != nil && of.usd[region] != nil
 }
 
-const nodePrice = "elasticache." // and the type of the node
+const nodePrice = "elasticache." // begins the id of the price of a node; the type of the node follows
 
-// knownPrices are the ids that lines of a bill use, but those of nodes.
+// knownPrices returns the ids of the prices that lines of a bill use, except for those of nodes.
 func knownPrices() []string {
 	return []string{
 		"apigateway.rest", "apigateway.http", "apigateway.websocket.messages", "apigateway.websocket.minutes",
@@ -84,16 +84,16 @@ func knownPrices() []string {
 	}
 }
 
-// laterPrices are those of knownPrices that files of earlier releases do not have. A region may be without them: a
-// bill that needs one says so.
+// laterPrices returns those of knownPrices that price files of earlier releases do not have. A region need not have
+// them: New returns an error if a bill needs a missing one.
 func laterPrices() []string { return []string{"vpc.endpoint.data", "vpc.nat.data", "vpc.ipv4.hours"} }
 
-// retiredPrices are the ids that price files of earlier releases may have and no line of a bill uses. Functions are
-// called on a schedule by EventBridge's rules, which are free; only EventBridge Scheduler has a price.
+// retiredPrices returns ids of prices that price files of earlier releases may have and no line of a bill uses.
+// EventBridge's rules call functions on a schedule, and are free; only EventBridge Scheduler has a price.
 func retiredPrices() []string { return []string{"eventbridge.schedules"} }
 
-// amount is what a quantity of a month costs in a region, in dollars. Steps hold for the units that are paid; free ones
-// come first.
+// amount returns the cost of a monthly quantity in a region, in dollars. Free units come first; steps count the units
+// after them.
 func (p *price) amount(region string, quantity *big.Rat, freeTier bool) *big.Rat {
 	paid := quantity
 	if freeTier {
@@ -114,7 +114,7 @@ func (p *price) amount(region string, quantity *big.Rat, freeTier bool) *big.Rat
 	return total
 }
 
-// shown is the price as a bill shows it: with steps, that of the first and the last.
+// shown formats the price for a bill. A price with steps is shown as that of the first step and of the last.
 func (p *price) shown(region string) string {
 	steps := p.usd[region]
 	text := "$" + cents(steps[0].usd)
@@ -124,14 +124,14 @@ func (p *price) shown(region string) string {
 	return text + " for " + decimal(p.per, 0)
 }
 
-// cents writes a with two digits after the point, or more where it has them.
+// cents formats a with at least two digits after the point, and as many as it has.
 func cents(a *big.Rat) string {
 	s := a.FloatString(maxDigits)
 	point := strings.IndexByte(s, '.')
 	return s[:max(point+3, len(strings.TrimRight(s, "0")))]
 }
 
-// decimal writes a with at most so many digits after the point, and none that say nothing.
+// decimal formats a with at most digits digits after the point, without zeros at the end.
 func decimal(a *big.Rat, digits int) string {
 	s := a.FloatString(digits)
 	if strings.Contains(s, ".") {

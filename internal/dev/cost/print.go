@@ -7,6 +7,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 )
 
 // PricesOf returns the days of the oldest and of the newest price that the bill uses.
@@ -23,17 +24,17 @@ func (b *Bill) PricesOf() (oldest, newest time.Time) {
 	return oldest, newest
 }
 
-// daysOld is how many days before now a day is; below 0 if it is after.
+// daysOld returns the number of days from day to now; below 0 if day is in the future.
 func daysOld(day, now time.Time) int64 {
 	return int64(now.UTC().Truncate(24*time.Hour).Sub(day) / (24 * time.Hour))
 }
 
-// aged is a day with how long before now it is: in days up to two months, and then in whole months.
+// aged formats a day with its age: in days up to two months, and in whole months after that.
 func aged(day, now time.Time) string {
 	text, days := day.Format(time.DateOnly), daysOld(day, now)
 	switch {
 	case days < 0:
-		return text + " (a day that is still to come)"
+		return text + " (in the future)"
 	case days < 62:
 		return fmt.Sprintf("%s (%s old)", text, plural(days, "day"))
 	default:
@@ -41,7 +42,7 @@ func aged(day, now time.Time) string {
 	}
 }
 
-// plural is n of what, in words for one and for others.
+// plural returns the number n with the noun what, in the singular or in the plural.
 func plural(n int64, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -49,12 +50,12 @@ func plural(n int64, what string) string {
 	return grouped(n) + " " + what + "s"
 }
 
-// Notes are what to know beside the numbers. Ages of prices count up to now.
+// Notes returns the assumptions behind the bill, and hints. It calculates the ages of prices as of now.
 func (b *Bill) Notes(now time.Time) []string {
 	w, u := &b.Workload, b.Usage
 	free := "no free tier"
 	if w.FreeTier {
-		free = "what AWS gives away each month without an end taken off, as if nothing else used it"
+		free = "with AWS's monthly free tier that has no end date, as if nothing else in the account used it"
 	}
 	oldest, newest := b.PricesOf()
 	asOf := aged(oldest, now)
@@ -62,10 +63,9 @@ func (b *Bill) Notes(now time.Time) []string {
 		asOf += " to " + aged(newest, now)
 	}
 	notes := []string{
-		fmt.Sprintf("List prices of %s as of %s, not checked against AWS today: without tax, discounts and savings "+
-			"plans; %s.",
-			w.Region, asOf, free),
-		fmt.Sprintf("A month of %d hours. All cells are in one region and account, and each tenant asks in each of "+
+		fmt.Sprintf("List prices of %s as of %s, not checked against AWS today; without tax, discounts and savings "+
+			"plans; %s.", w.Region, asOf, free),
+		fmt.Sprintf("A month of %d hours. All cells are in one region and account, and each tenant calls each of "+
 			"them. Nothing of this has been measured on AWS.", hours),
 	}
 	for _, f := range b.Prices.From {
@@ -74,18 +74,19 @@ func (b *Bill) Notes(now time.Time) []string {
 	if w.RPS.Sign() == 0 {
 		return notes
 	}
-	how := fmt.Sprintf("%d ms without a call of a store, %d ms more with one", localMs,
+	how := fmt.Sprintf("assumed: %d ms without a call to a store, %d ms more with one; the processor time that was "+
+		"measured is 0.02 ms", localMs,
 		map[Profile]int{Small: dynamoMs, Full: redisMs}[w.Profile])
 	if w.Duration > 0 {
-		how = "as given"
+		how = "as given by --duration"
 	}
-	notes = append(notes, fmt.Sprintf("A request of the authorizer is billed with %s ms (%s: assumed; the processor "+
-		"time measured here is 0.02 ms). At peak %d environments in each cell.", decimal(u.MeanMs, 2), how,
+	notes = append(notes, fmt.Sprintf("The authorizer is billed %s ms for each request (%s). At peak there are %d "+
+		"environments in each cell.", decimal(u.MeanMs, 2), how,
 		u.Environments))
-	notes = append(notes, "Tenants ask alike, and in each environment alike: leases save more where a few ask most, "+
-		"or where Lambda uses the same environments again.")
+	notes = append(notes, "All tenants send equally many requests, spread evenly over the environments. Leases save "+
+		"more calls if a few tenants send most requests, or if Lambda prefers some environments.")
 	if u.denied.Sign() > 0 {
-		notes = append(notes, "API Gateway does not bill what an authorizer denies; without Sluice those requests "+
+		notes = append(notes, "API Gateway does not bill requests that an authorizer denies. Without Sluice they "+
 			"would be billed, and reach the backend.")
 	}
 	requests := b.month(u.perCell)
@@ -98,28 +99,29 @@ func (b *Bill) Notes(now time.Time) []string {
 		}
 	}
 	trail := b.Prices.prices["cloudtrail.data"].amount(w.Region, requests, w.FreeTier)
-	notes = append(notes, fmt.Sprintf("CloudTrail does not record calls of the authorizer; if it did, they would "+
-		"cost $%s more.", micros(trail)))
+	notes = append(notes, fmt.Sprintf("CloudTrail is assumed not to record invocations of the authorizer. Recording "+
+		"them would cost $%s more.", micros(trail)))
 	return append(notes, b.quotas()...)
 }
 
-// quotas are limits of AWS that the workload is beyond.
+// quotas returns notes about quotas of AWS that the workload exceeds.
 func (b *Bill) quotas() (notes []string) {
 	w, u := &b.Workload, b.Usage
 	if product(w.RPS, w.Peak).Cmp(num(10_000)) > 0 {
-		notes = append(notes, "Beyond a default quota: API Gateway takes 10,000 requests/s in a region and account.")
+		notes = append(notes, "Exceeds a default quota: API Gateway admits 10,000 requests/s in a region and account.")
 	}
 	if u.Environments*w.Cells > 1000 {
-		notes = append(notes, "Beyond a default quota: Lambda runs 1,000 environments at once in a region and account.")
+		notes = append(notes, "Exceeds a default quota: Lambda runs 1,000 environments at once in a region and "+
+			"account.")
 	}
 	if w.Profile == Small && over(product(u.calls, w.Peak), num(w.Tenants)).Cmp(num(1000)) > 0 {
-		notes = append(notes, "Beyond a limit: DynamoDB takes 1,000 write units/s for an item, and a tenant needs "+
-			"more; a full cell does not.")
+		notes = append(notes, "Exceeds a limit: DynamoDB accepts 1,000 write units/s for one item, and a tenant needs "+
+			"more. A full cell does not have this limit.")
 	}
 	return notes
 }
 
-// Title is what the bill is for.
+// Title describes the workload of the bill in one line.
 func (b *Bill) Title() string {
 	w := &b.Workload
 	return fmt.Sprintf("A month of %s requests/s by %s, in %s, %s API, %s", decimal(w.RPS, 3),
@@ -128,85 +130,129 @@ func (b *Bill) Title() string {
 			WebSocket: "WebSocket"}[w.API], w.Region)
 }
 
-// WriteText writes the bill as a table, with the comparison below it where there is one. Ages of prices count up to
-// now.
+// textWidth is the most characters in a line of WriteText, unless one word is longer.
+const textWidth = 120
+
+// WriteText writes the bill as a table, and the comparison below it if c is not nil. It calculates the ages of prices
+// as of now.
 func (b *Bill) WriteText(out io.Writer, c *Comparison, now time.Time) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s\n\n", b.Title())
-	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "USD\tSERVICE\tLINE\tQUANTITY\tPRICE\tHOW")
-	row := func(l *Line) {
-		fmt.Fprintf(table, "%14s\t%s\t%s\t%s %s\t%s\t%s\n", l.Amount, l.Service, l.What, l.Quantity, l.Unit, l.Price,
-			l.How)
-	}
+	t := newDetailedTable("USD\tSERVICE\tLINE\tQUANTITY", 18)
 	for i := range b.Lines {
 		if !b.Lines[i].Anyway {
-			row(&b.Lines[i])
+			t.billLine(&b.Lines[i])
 		}
 	}
-	fmt.Fprintf(table, "%14s\tpaid for Sluice\t\t\t\t\n", b.Total)
+	t.row(fmt.Sprintf("%14s\tpaid for Sluice\t\t", b.Total), "")
 	if b.Anyway > 0 {
 		for i := range b.Lines {
 			if b.Lines[i].Anyway {
-				row(&b.Lines[i])
+				t.billLine(&b.Lines[i])
 			}
 		}
-		fmt.Fprintf(table, "%14s\tpaid for the API anyway, without Sluice\t\t\t\t\n", b.Anyway)
+		t.row(fmt.Sprintf("%14s\tAPI Gateway\tpaid for the API anyway, without Sluice\t", b.Anyway), "")
 	}
-	if err := table.Flush(); err != nil {
+	if err := t.write(&text); err != nil {
 		return fmt.Errorf("write the bill: %w", err)
 	}
 	fmt.Fprintln(&text)
 	for _, n := range b.Notes(now) {
-		fmt.Fprintf(&text, "- %s\n", n)
+		writeIndented(&text, "- ", n)
 	}
 	if c != nil {
 		if err := c.writeText(&text); err != nil {
 			return err
 		}
 	}
-	if _, err := io.WriteString(out, trimmed(text.String())); err != nil {
+	if _, err := io.WriteString(out, text.String()); err != nil {
 		return fmt.Errorf("write the bill: %w", err)
 	}
 	return nil
 }
 
-func (c *Comparison) writeText(out io.Writer) error {
-	fmt.Fprintln(out, "\nBeside the bill of a published design review, for the same requests")
+func (c *Comparison) writeText(out *strings.Builder) error {
+	fmt.Fprintln(out, "\nCompared with the bill of a published design review, for the same requests")
 	fmt.Fprintln(out)
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "PRINTED\tWHOLE MONTH\tOURS\tLINE\tWHY")
+	t := newDetailedTable("PRINTED\tWHOLE MONTH\tOURS\tLINE", 4)
 	for _, l := range c.Lines {
-		said := l.Low.whole()
+		printed := l.Low.whole()
 		if l.High != l.Low {
-			said += "-" + l.High.whole()
+			printed += "-" + l.High.whole()
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", said, l.Monthly.whole(), l.Ours.whole(), l.Line, l.Why)
+		t.row(fmt.Sprintf("%s\t%s\t%s\t%s", printed, l.Monthly.whole(), l.Ours.whole(), l.Line), l.Why)
 	}
-	fmt.Fprintf(table, "%s-%s\t%s\t%s\tsum\t\n", c.Low.whole(), c.High.whole(), c.Monthly.whole(), c.Ours.whole())
-	if err := table.Flush(); err != nil {
+	t.row(fmt.Sprintf("%s-%s\t%s\t%s\tsum", c.Low.whole(), c.High.whole(), c.Monthly.whole(), c.Ours.whole()), "")
+	if err := t.write(out); err != nil {
 		return fmt.Errorf("write the comparison: %w", err)
 	}
 	fmt.Fprintln(out)
 	for _, n := range c.Notes {
-		fmt.Fprintf(out, "- %s\n", n)
+		writeIndented(out, "- ", n)
 	}
 	return nil
 }
 
-// whole is the amount in whole dollars, rounded half up.
-func (m Micros) whole() string { return grouped((int64(m) + 500_000) / 1_000_000) }
-
-// trimmed is text without blanks at the ends of lines, which a table leaves.
-func trimmed(text string) string {
-	lines := strings.Split(text, "\n")
-	for i, l := range lines {
-		lines[i] = strings.TrimRight(l, " ")
-	}
-	return strings.Join(lines, "\n")
+// detailedTable is a table whose rows have details, which are printed below each row, so that lines stay short.
+type detailedTable struct {
+	cells   strings.Builder
+	writer  *tabwriter.Writer
+	details []string // of each row, the head first
+	indent  int      // of the details, in blanks
 }
 
-// report is the bill as JSON. Amounts are strings of dollars with six digits after the point.
+func newDetailedTable(head string, indent int) *detailedTable {
+	t := &detailedTable{indent: indent}
+	t.writer = tabwriter.NewWriter(&t.cells, 0, 0, 2, ' ', 0)
+	t.row(head, "")
+	return t
+}
+
+// row adds a row, whose cells are separated by tabs.
+func (t *detailedTable) row(cells, details string) {
+	fmt.Fprintln(t.writer, cells)
+	t.details = append(t.details, details)
+}
+
+func (t *detailedTable) billLine(l *Line) {
+	t.row(fmt.Sprintf("%14s\t%s\t%s\t%s %s", l.Amount, l.Service, l.What, l.Quantity, l.Unit), l.Price+": "+l.How)
+}
+
+func (t *detailedTable) write(out *strings.Builder) error {
+	if err := t.writer.Flush(); err != nil {
+		return err
+	}
+	lines := strings.Split(strings.TrimSuffix(t.cells.String(), "\n"), "\n")
+	for i, line := range lines {
+		fmt.Fprintln(out, strings.TrimRight(line, " "))
+		if t.details[i] != "" {
+			writeIndented(out, strings.Repeat(" ", t.indent), t.details[i])
+		}
+	}
+	return nil
+}
+
+// writeIndented writes a text in lines of at most textWidth characters. The first line begins with label, and the
+// others with as many blanks.
+func writeIndented(out *strings.Builder, label, text string) {
+	line, empty := label, true
+	for word := range strings.FieldsSeq(text) {
+		if !empty && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > textWidth {
+			fmt.Fprintln(out, line)
+			line, empty = strings.Repeat(" ", len(label)), true
+		}
+		if !empty {
+			line += " "
+		}
+		line, empty = line+word, false
+	}
+	fmt.Fprintln(out, line)
+}
+
+// whole formats the amount in whole dollars, rounded half up.
+func (m Micros) whole() string { return grouped((int64(m) + 500_000) / 1_000_000) }
+
+// report is the bill as JSON. Amounts are strings, in dollars with six digits after the point.
 type report struct {
 	Title        string       `json:"title"`
 	Region       string       `json:"region"`
@@ -233,7 +279,8 @@ type reportLine struct {
 	AsOf      string `json:"priceAsOf"` // the day
 }
 
-// WriteJSON writes the bill, and the comparison where there is one, as one JSON value. Ages of prices count up to now.
+// WriteJSON writes the bill, and the comparison if c is not nil, as one JSON value. It calculates the ages of prices as
+// of now.
 func (b *Bill) WriteJSON(out io.Writer, c *Comparison, now time.Time) error {
 	w, u := &b.Workload, b.Usage
 	oldest, newest := b.PricesOf()
@@ -260,5 +307,5 @@ func (b *Bill) WriteJSON(out io.Writer, c *Comparison, now time.Time) error {
 	return nil
 }
 
-// plainDecimal drops what says nothing behind the point.
+// plainDecimal removes zeros at the end of a decimal fraction.
 func plainDecimal(s string) string { return strings.TrimRight(strings.TrimRight(s, "0"), ".") }

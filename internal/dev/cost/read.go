@@ -13,17 +13,17 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 )
 
-// MaxFileBytes is the most that a price file may have.
+// MaxFileBytes is the largest size of a price file.
 const MaxFileBytes = 1 << 20
 
 const maxSteps = 20
 
-// PriceError is every problem of a price file.
+// PriceError holds all problems of a price file.
 type PriceError = configfile.Error
 
-// ReadPrices reads a price file, strictly, and returns base with what it names replaced; base stays what it is. With a
-// nil base the file must have everything. A region that base does not have needs every price. The error is a
-// *PriceError with all that is wrong.
+// ReadPrices reads a price file, and returns a copy of base in which the file's prices replace others. If base is nil,
+// the file must have every price. If the file adds a region, it must have every price for it. Unknown keys are
+// problems. The error is a *PriceError.
 func ReadPrices(base *Prices, name string, data []byte) (*Prices, error) {
 	r := &reader{whole: base == nil, next: &Prices{prices: map[string]*price{}}}
 	if base != nil {
@@ -50,14 +50,14 @@ func ReadPrices(base *Prices, name string, data []byte) (*Prices, error) {
 	return r.next, nil
 }
 
-// value is a node and the way to it.
+// value is a node with its path in the file.
 type value = configfile.Value
 
 type reader struct {
 	configfile.Reader
-	whole bool // there is nothing that the file adds to
+	whole bool // there is no base, so the file must have every price
 	next  *Prices
-	date  time.Time // of the prices that name no day
+	date  time.Time // the day of prices that have no day of their own
 }
 
 // The keys of each mapping of a price file.
@@ -79,7 +79,7 @@ func (r *reader) text(v value) string {
 	return text
 }
 
-// number reads one of 0 or more, or of above 0. It may be in quotes.
+// number reads a number of 0 or more, or above 0 if positive. It may be in quotes.
 func (r *reader) number(v value, positive bool) *big.Rat {
 	if !v.IsNumber() && v.Node.Kind != configfile.String {
 		r.Problem(v, "want a number, got %s", configfile.Describe(v.Node))
@@ -120,7 +120,7 @@ func (r *reader) file(root value) {
 	}
 	entries, ok := r.List(v, "prices")
 	if ok && len(entries) == 0 {
-		r.Problem(v, "there is no price")
+		r.Problem(v, "want at least one price")
 	}
 	seen := map[string]bool{}
 	for _, entry := range entries {
@@ -144,11 +144,11 @@ func (r *reader) price(entry value, seen map[string]bool) {
 	case id == "" || slices.Contains(retiredPrices(), id):
 		return
 	case !slices.Contains(knownPrices(), id) && !nodeType.MatchString(id):
-		r.Problem(v, "no price is called %s; there are %s and elasticache.cache.TYPE",
+		r.Problem(v, "%s is not the id of a price; the ids are %s and elasticache.cache.TYPE",
 			configfile.Quote(id), strings.Join(knownPrices(), ", "))
 		return
 	case seen[id]:
-		r.Problem(v, "price %q is there twice", id)
+		r.Problem(v, "the file has two prices %q", id)
 		return
 	}
 	seen[id] = true
@@ -160,7 +160,7 @@ func (r *reader) price(entry value, seen map[string]bool) {
 	regions, _ := r.Object(usd, regionSchema)
 	for _, region := range regions.Entries {
 		if !regionName.MatchString(region.Key) {
-			r.ProblemAt(region.KeyAt, "%s is no name of a region", configfile.Quote(region.Key))
+			r.ProblemAt(region.KeyAt, "%s is not the name of a region", configfile.Quote(region.Key))
 			continue
 		}
 		p.usd[region.Key] = r.steps(region.Value)
@@ -171,7 +171,7 @@ func (r *reader) price(entry value, seen map[string]bool) {
 	}
 }
 
-// asOf reads the day of a price: one for all regions of the entry, or one for each of some.
+// asOf reads the day of a price: one day for all regions of the entry, or days for some regions.
 func (r *reader) asOf(v value, p *price, regions configfile.Object) {
 	if v.Node.IsScalar() {
 		date := r.day(v)
@@ -183,14 +183,15 @@ func (r *reader) asOf(v value, p *price, regions configfile.Object) {
 	named, _ := r.Object(v, daySchema)
 	for _, region := range named.Entries {
 		if _, ok := regions.Get(region.Key); !ok {
-			r.ProblemAt(region.KeyAt, "there is no price in %s here", configfile.Quote(region.Key))
+			r.ProblemAt(region.KeyAt, "the entry has no price for %s", configfile.Quote(region.Key))
 			continue
 		}
 		p.asOf[region.Key] = r.day(region.Value)
 	}
 }
 
-// described is the price of that id, with what the entry says of it but amounts; a new one must say all of it.
+// described returns the price with an id, with everything that the entry says except for amounts. The entry of a new
+// price must have all these keys.
 func (r *reader) described(o configfile.Object, id string) *price {
 	p := r.next.prices[id]
 	if p == nil {
@@ -246,13 +247,13 @@ func (r *reader) steps(v value) []step {
 		case !there && !final:
 			r.Problem(entry, "upTo is missing: only the last step has none")
 		case there && final:
-			r.Problem(upTo, "the last step holds for all that is beyond, and has no upTo")
+			r.Problem(upTo, "the last step has no upper bound: remove its upTo")
 		case there:
 			if s.upTo = r.number(upTo, true); s.upTo == nil {
 				break
 			}
 			if s.upTo.Cmp(last) <= 0 {
-				r.Problem(upTo, "want more than the step before")
+				r.Problem(upTo, "want a larger number than in the step before")
 			}
 			last = s.upTo
 		}
@@ -261,7 +262,7 @@ func (r *reader) steps(v value) []step {
 	return steps
 }
 
-// complete finds the regions, and what a region lacks.
+// complete lists the regions that have every price, and reports a problem for each other region.
 func (r *reader) complete(whole configfile.Place) {
 	regions := map[string]bool{}
 	for _, p := range r.next.prices {

@@ -136,7 +136,7 @@ prices:
 		"2026-03-02": "as of 2025-06-01 (9 months old) to 2026-03-01 (1 day old), not checked",
 		"2026-05-01": "as of 2025-06-01 (10 months old) to 2026-03-01 (61 days old), not checked",
 		"2026-05-02": "as of 2025-06-01 (11 months old) to 2026-03-01 (2 months old), not checked",
-		"2026-02-28": "as of 2025-06-01 (8 months old) to 2026-03-01 (a day that is still to come), not checked",
+		"2026-02-28": "as of 2025-06-01 (8 months old) to 2026-03-01 (in the future), not checked",
 	} {
 		b, err := New(&w, p)
 		if err != nil {
@@ -236,8 +236,8 @@ func TestPriceFilesOfEarlierReleases(t *testing.T) {
 		t.Errorf("a small cell: %v", err)
 	}
 	w.Profile = Full
-	want := "Network, interface endpoints, data: there is no price vpc.endpoint.data in ap-northeast-1; " +
-		"--price-file adds it"
+	want := "Network, interface endpoints, data: there is no price vpc.endpoint.data for ap-northeast-1; " +
+		"add it with --price-file"
 	if _, err := New(&w, p); err == nil || err.Error() != want {
 		t.Errorf("a full cell: got %v, want %s", err, want)
 	}
@@ -265,36 +265,36 @@ func TestPriceProblems(t *testing.T) {
 		{"a day of a region without a price",
 			"date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: { eu-west-1: 2026-01-01 }, usd: { us-east-1: 1 " +
 				"} } ]",
-			`f.yaml:2:40: prices[0].asOf: there is no price in "eu-west-1" here`},
+			`f.yaml:2:40: prices[0].asOf: the entry has no price for "eu-west-1"`},
 		{"days in a list", "date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: [ 2026-01-01 ], usd: { " +
 			"us-east-1: 1 } } ]",
 			"prices[0].asOf: want a day, or days by region (a mapping), got a list"},
 		{"unknown price", "date: 2026-01-01\nprices: [ { id: sns.hugs, usd: {} } ]",
-			`f.yaml:2:17: prices[0].id: no price is called "sns.hugs"; there are apigateway.rest`},
+			`f.yaml:2:17: prices[0].id: "sns.hugs" is not the id of a price; the ids are apigateway.rest`},
 		{"twice", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: 1 } }, { id: sns.publishes, " +
 			"usd: { us-east-1: 1 } } ]",
-			`f.yaml:2:63: prices[1].id: price "sns.publishes" is there twice`},
+			`f.yaml:2:63: prices[1].id: the file has two prices "sns.publishes"`},
 		{"a key twice", "date: 2026-01-01\ndate: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: 1 } } ]",
 			"date"},
 		{"negative", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: -1 } } ]",
-			`f.yaml:2:50: prices[0].usd.us-east-1: "-1" is no number of 0 or more: write one such as 50, 0.25 or ` +
+			`f.yaml:2:50: prices[0].usd.us-east-1: "-1" is not a number of 0 or more: write one such as 50, 0.25 or ` +
 				`1_000_000`},
 		{"not a number", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: .nan } } ]",
-			`prices[0].usd.us-east-1: ".nan" is no number`},
+			`prices[0].usd.us-east-1: ".nan" is not a number`},
 		{"an exponent", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: 1e-7 } } ]",
-			`"1e-7" is no number`},
+			`"1e-7" is not a number`},
 		{"per nothing", "date: 2026-01-01\nprices: [ { id: sns.publishes, per: 0, usd: { us-east-1: 1 } } ]",
 			"f.yaml:2:37: prices[0].per: want a number above 0"},
 		{"per a part", "date: 2026-01-01\nprices: [ { id: sns.publishes, per: 0.5, usd: { us-east-1: 1 } } ]",
 			"prices[0].per: want a whole number"},
 		{"no region", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { Ireland: 1 } } ]",
-			`f.yaml:2:39: prices[0].usd: "Ireland" is no name of a region`},
+			`f.yaml:2:39: prices[0].usd: "Ireland" is not the name of a region`},
 		{"steps that fall", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [ { upTo: 5, usd: 1 " +
 			"}, { upTo: 5, usd: 1 }, { usd: 1 } ] } } ]",
-			"f.yaml:2:81: prices[0].usd.us-east-1[1].upTo: want more than the step before"},
+			"f.yaml:2:81: prices[0].usd.us-east-1[1].upTo: want a larger number than in the step before"},
 		{"steps that end", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [ { upTo: 5, usd: 1 " +
 			"} ] } } ]",
-			"prices[0].usd.us-east-1[0].upTo: the last step holds for all that is beyond, and has no upTo"},
+			"prices[0].usd.us-east-1[0].upTo: the last step has no upper bound: remove its upTo"},
 		{"a step without an end", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [ { usd: 1 }, " +
 			"{ usd: 2 } ] } } ]",
 			"prices[0].usd.us-east-1[0]: upTo is missing: only the last step has none"},

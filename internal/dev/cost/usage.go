@@ -6,30 +6,30 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
-// Usage is what a workload comes to, before prices.
+// Usage holds the quantities of a workload, without prices.
 type Usage struct {
 	Environments int64 // of the authorizer in each cell, at the busiest time
 	MemoryMB     int64 // of the authorizer
 	Shards       int64 // of the cache in each full cell
 	Nodes        int64 // of all caches
-	AlarmMetrics int64
+	AlarmMetrics int64 // metrics that alarms look at
 
 	Metrics   *big.Rat // each by the share of a month's hours in which it is written
 	MeanMs    *big.Rat // billed for a request
 	CallShare *big.Rat // of the admitted requests that call a store
 	Changes   *big.Rat // in a month, those of the canary included
 
-	perCell  *big.Rat // requests a second of a cell
-	admitted *big.Rat // of these
-	denied   *big.Rat
-	calls    *big.Rat // of the rates' store a second and cell; write units, where that is DynamoDB
-	quotas   *big.Rat // write units of quotas a second and cell, in a full one
-	polls    *big.Rat // of the config table a second and cell
-	beats    *big.Rat // a second and cell
-	runs     *big.Rat // of the canary in a month
+	perCell  *big.Rat // requests per second of a cell
+	admitted *big.Rat // requests per second of a cell that are admitted
+	denied   *big.Rat // requests per second of a cell that are denied
+	calls    *big.Rat // per second and cell: calls to the store of rates, or write units if that is DynamoDB
+	quotas   *big.Rat // per second and full cell: write units of quotas
+	polls    *big.Rat // per second and cell: polls of the config table
+	beats    *big.Rat // per second and cell: announcements of environments
+	runs     *big.Rat // runs of the canary in a month
 }
 
-// usage derives what the lines are made of.
+// usage derives the quantities of a workload.
 func usage(w *Workload) *Usage {
 	u := &Usage{}
 	authorizer, _ := grants.Of("authorizer")
@@ -57,7 +57,8 @@ func usage(w *Workload) *Usage {
 	u.beats = least(over(num(u.Environments), beatEvery), u.perCell)
 
 	u.MeanMs = most
-	if w.Duration == 0 { // a poll of the config table goes beside the store's call, and takes at least as long
+	// a poll of the config table runs in parallel with a call to the store, and takes as long or longer
+	if w.Duration == 0 {
 		u.MeanMs = sum(num(localMs), product(u.CallShare, num(storeMs)))
 		if u.perCell.Sign() > 0 {
 			longer := minus(num(localMs+dynamoMs), u.MeanMs)
@@ -84,8 +85,8 @@ func (u *Usage) asking(seconds int64) *big.Rat {
 	return least(over(num(u.Environments), num(seconds)), u.perCell)
 }
 
-// environments is how many a load of so many requests at once needs: the mean and some standard deviations of a Poisson
-// number.
+// environments returns how many environments a load needs. load is the mean number of concurrent requests; the result
+// is burst standard deviations of a Poisson distribution above that mean.
 func environments(load *big.Rat) int64 {
 	if load.Sign() == 0 {
 		return 0
@@ -93,8 +94,8 @@ func environments(load *big.Rat) int64 {
 	return up(sum(load, product(num(burst), root(load)))).Int64()
 }
 
-// storeCalls is what a cell's stores are called, a second, and what its quotas cost in a store of their own. Each
-// tenant asks in each environment as often as in any other, which is when leases save least.
+// storeCalls returns Usage.calls and Usage.quotas. It assumes that the requests of each tenant are spread evenly over
+// the environments: then leases save least.
 func storeCalls(w *Workload, u *Usage) (rates, quotas *big.Rat) {
 	exact := product(u.admitted, exactUnits)
 	if w.Profile == Full {

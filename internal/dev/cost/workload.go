@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
-// Profile is how a cell is made.
+// Profile is the kind of a cell.
 type Profile string
 
 // The profiles.
@@ -19,7 +19,7 @@ const (
 	Full  Profile = "full"  // ElastiCache in a VPC, DynamoDB for quotas
 )
 
-// Profiles lists them.
+// Profiles lists the profiles.
 func Profiles() []Profile { return []Profile{Small, Full} }
 
 // API is the kind of API in front.
@@ -32,7 +32,7 @@ const (
 	WebSocket API = "websocket"
 )
 
-// APIs lists them.
+// APIs lists the kinds of APIs.
 func APIs() []API { return []API{REST, HTTP, WebSocket} }
 
 // Bounds of a workload.
@@ -45,7 +45,7 @@ const (
 	MaxPeak    = 1_000
 )
 
-// Workload is what is asked of a deployment, and how it is made. [NewWorkload] has the defaults.
+// Workload describes the requests to a deployment, and the deployment. [NewWorkload] returns the defaults.
 type Workload struct {
 	RPS     *big.Rat // requests a second on average over the month, all cells together, denied ones included; 0..MaxRPS
 	Tenants int64    // that are active, each in every cell; 1..MaxTenants
@@ -56,8 +56,8 @@ type Workload struct {
 	API         API
 	Leases      bool
 	DeniedShare *big.Rat      // of the requests, 0..1
-	Peak        *big.Rat      // of the busiest time to the average: for how much environments are there; 1..MaxPeak
-	Duration    time.Duration // billed for a request on average, 1 ms..10 s; 0: by what stores are called for
+	Peak        *big.Rat      // requests/s at the busiest time divided by the average, 1..MaxPeak
+	Duration    time.Duration // average billed time of a request, 1 ms..10 s; 0: calculated from the calls to stores
 	Changes     int64         // of plans, tenants and keys a day, 0..MaxChanges
 	Canary      time.Duration // between two runs, 1 min..24 h; 0: none
 
@@ -69,12 +69,12 @@ type Workload struct {
 	Dashboard    bool // of CloudWatch, one in all
 	CustomerKeys bool // KMS keys of one's own, one beside the control tables and one in each cell
 	Anchors      bool // the audit trail has signed anchors, which need a key of KMS
-	// Lambda's own lines for each call of the authorizer are kept, as they are unless its LoggingConfig says otherwise
+	// PlatformLogs says that Lambda's own lines for each call of the authorizer are kept, which is Lambda's default.
 	PlatformLogs bool
-	FreeTier     bool // what AWS gives away each month without an end date is taken off
+	FreeTier     bool // AWS's monthly free tier that has no end date is subtracted
 }
 
-// NewWorkload is so many requests a second in one small cell of us-east-1.
+// NewWorkload returns a workload of rps requests per second in one small cell in us-east-1.
 func NewWorkload(rps *big.Rat) Workload {
 	canary, _ := grants.Of("canary")
 	return Workload{
@@ -84,12 +84,12 @@ func NewWorkload(rps *big.Rat) Workload {
 	}
 }
 
-// WorkloadError says which number of a workload makes no sense. It begins with the name of the command's flag.
+// WorkloadError says which value of a workload is not valid. Its text begins with the name of the command's flag.
 type WorkloadError struct{ text string }
 
 func (e *WorkloadError) Error() string { return e.text }
 
-// check returns what makes no sense, the first of it, in terms of the command's flags.
+// check returns an error for the first value that is not valid.
 func (w *Workload) check(p *Prices) error {
 	bad := func(format string, args ...any) error { return &WorkloadError{fmt.Sprintf(format, args...)} }
 	within := func(name string, v *big.Rat, low, high int64) error {
@@ -114,7 +114,7 @@ func (w *Workload) check(p *Prices) error {
 	return w.made(p)
 }
 
-// made checks how the deployment is made.
+// made checks the values that describe the deployment.
 func (w *Workload) made(p *Prices) error {
 	bad := func(format string, args ...any) error { return &WorkloadError{fmt.Sprintf(format, args...)} }
 	switch {

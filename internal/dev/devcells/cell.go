@@ -13,11 +13,11 @@ import (
 	"github.com/sluicelimits/sluice/streams/acknowledge"
 )
 
-// What a reader may keep: everything, since its table is in the same memory. Past that it reads again.
+// Bounds of a reader. Its cache may hold everything, since the table is in the same memory.
 const (
 	keptDocuments = 200_000
 	keptBytes     = 1 << 30
-	readTimeout   = time.Second // the table answers at once; a machine may not
+	readTimeout   = time.Second // the table answers at once, but the machine may be busy
 )
 
 // Cell is the configuration of one cell: its table, the applier that fills it, and a reader for its authorizer.
@@ -26,9 +26,9 @@ type Cell struct {
 	Reader *cellconfig.Reader // an [authorizer.Source]
 
 	table   *memtable.Table
-	store   *told                     // the table, as changes are written to it
-	heard   *acknowledge.Acknowledger // nil: the cell is alone
-	applied chan struct{}             // has room for one: the table changed
+	store   *told                     // the table, which signals each write
+	heard   *acknowledge.Acknowledger // acknowledges shares; nil if the cell is the only one
+	applied chan struct{}             // holds at most one signal that the table changed
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
@@ -38,8 +38,8 @@ type Cell struct {
 
 var _ authorizer.Source = (*cellconfig.Reader)(nil)
 
-// AddCell makes a cell, brings it up to what the control tables hold, and has it told of every change. Its reader knows
-// of a change when it was applied, and not only with the next poll.
+// AddCell makes a cell, copies the control tables to it, and sends it every change from then on. Its reader sees a
+// change as soon as the change is applied, before its next poll.
 func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	table, err := memtable.New(0)
 	if err != nil {
@@ -75,7 +75,7 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	run, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	if err := p.follow(run, c); err != nil { // before the first request
-		c.store.tell() // look again
+		c.store.tell() // makes the reader look again
 	}
 	c.running.Go(func() { p.followAll(run, c) })
 	p.mu.Lock()
@@ -87,7 +87,7 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	return c, nil
 }
 
-// followAll follows what is applied until ctx ends.
+// followAll calls follow after each change of the table, until ctx ends.
 func (p *Plane) followAll(ctx context.Context, c *Cell) {
 	var again <-chan time.Time
 	for {
@@ -99,17 +99,18 @@ func (p *Plane) followAll(ctx context.Context, c *Cell) {
 		}
 		again = nil
 		if err := p.follow(ctx, c); err != nil && ctx.Err() == nil {
-			p.c.Log.Warn("a cell's shares are not acknowledged yet", "cell", c.Name, "error", err)
+			p.c.Log.Warn("a cell's shares are not acknowledged; the next change tries again", "cell", c.Name, "error",
+				err)
 			again = time.After(lookEvery)
 		}
 	}
 }
 
-// follow has the reader look at what was applied, and the balancer hear of it where it concerns shares. A reader whose
-// table has nothing in it looks again by itself.
+// follow makes the reader read the changes of its table, and acknowledges new shares to the balancer. A reader whose
+// table is still empty looks again by itself.
 func (p *Plane) follow(ctx context.Context, c *Cell) error {
 	if err := c.Reader.Load(ctx, p.c.Now()); err != nil || c.heard == nil {
-		return nil //nolint:nilerr // the reader has logged it, and goes on with what it has
+		return nil //nolint:nilerr // the reader has logged the error, and goes on with what it has
 	}
 	wrote, err := c.heard.Run(ctx)
 	if wrote {
@@ -118,7 +119,7 @@ func (p *Plane) follow(ctx context.Context, c *Cell) error {
 	return err
 }
 
-// told is a table that tells of what is written to it.
+// told is a table that signals each write to it.
 type told struct {
 	*memtable.Table
 	applied chan<- struct{}
@@ -134,11 +135,11 @@ func (t *told) Commit(ctx context.Context, step cellconfig.Step) error {
 func (t *told) tell() {
 	select {
 	case t.applied <- struct{}{}:
-	default: // it is to look already
+	default: // a signal is already waiting
 	}
 }
 
-// RemoveCell ends a cell: it is told of nothing more.
+// RemoveCell ends a cell. It gets no more changes.
 func (p *Plane) RemoveCell(name string) error {
 	p.mu.Lock()
 	c := p.cells[name]
@@ -152,7 +153,7 @@ func (p *Plane) RemoveCell(name string) error {
 	return p.serveOperators()
 }
 
-// Store is the cell's config table, as its applier writes it.
+// Store returns the cell's config table.
 func (c *Cell) Store() cellconfig.Store { return c.store }
 
 func (c *Cell) close() {
@@ -160,7 +161,7 @@ func (c *Cell) close() {
 	c.running.Wait()
 }
 
-// Settle waits until every cell has applied what was written before the call, and knows of it.
+// Settle waits until every cell enforces what was written before the call.
 func (p *Plane) Settle(ctx context.Context) error {
 	if err := p.pump.Settle(ctx); err != nil {
 		return err

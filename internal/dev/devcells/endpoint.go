@@ -11,19 +11,19 @@ import (
 
 const endpointFile = "endpoint.json"
 
-// Endpoint is where the process that has a folder open answers operators' calls.
+// Endpoint says where the process that has a data folder open answers operators' calls.
 type Endpoint struct {
 	URL string `json:"url"`
-	// names the folder as that process has it open, for package audit/livetables
+	// Of identifies the open folder, so that package audit/livetables notices if another process has it open by now.
 	Of        string `json:"of"`
-	TokenFile string `json:"token_file,omitempty"` // holds the token that calls carry; "" if none is wanted
+	TokenFile string `json:"token_file,omitempty"` // file of the token that calls must carry; "" if they need none
 }
 
-// ErrNoEndpoint is wrapped by the error of FindEndpoint where no process has said where it answers.
-var ErrNoEndpoint = errors.New("no process says where it answers")
+// ErrNoEndpoint is wrapped by the error of FindEndpoint if no process has written its endpoint to the folder.
+var ErrNoEndpoint = errors.New("the folder names no process that answers operators' calls")
 
-// FindEndpoint reads where the process that has the folder open answers. Where none has, what it returns may be that of
-// one which was killed.
+// FindEndpoint reads the endpoint of the process that has the folder open. If no process has it open, FindEndpoint may
+// return the endpoint of one that was killed.
 func FindEndpoint(folder string) (Endpoint, error) {
 	file := filepath.Join(folder, endpointFile)
 	text, err := os.ReadFile(file)
@@ -43,8 +43,8 @@ func FindEndpoint(folder string) (Endpoint, error) {
 	return e, nil
 }
 
-// AnswersAt has others on this machine find out where Operate is served, until Close, and which file holds the token
-// for it. Of a temporary folder nobody is told.
+// AnswersAt writes the URL at which Operate is served, and the file of its token, to the folder, where FindEndpoint
+// reads them. Close removes them. It writes nothing to a temporary folder.
 func (p *Plane) AnswersAt(url, tokenFile string) error {
 	if p.temporary {
 		return nil
@@ -65,7 +65,8 @@ func (p *Plane) AnswersAt(url, tokenFile string) error {
 
 const endpointMode = 0o600
 
-// answersNowhere takes back AnswersAt, also that of a process which was killed. The folder is this one's.
+// answersNowhere removes what AnswersAt wrote, also in an earlier process that was killed. This process has the folder
+// open.
 func (p *Plane) answersNowhere() error {
 	err := os.Remove(filepath.Join(p.folder, endpointFile))
 	if errors.Is(err, fs.ErrNotExist) {

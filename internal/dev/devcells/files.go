@@ -19,33 +19,34 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// FileActor is who writes what plans files say, as the audit trail has it.
+// FileActor is the actor of changes that come from plans files, in the audit trail.
 const FileActor = "dev"
 
 const (
 	tries   = 5
-	applyIn = time.Minute // of one time through the files
+	applyIn = time.Minute // bounds one attempt to apply the files
 )
 
-// place is that of an item.
+// place names an item: its table and its key.
 type place struct {
 	table control.Table
 	key   string
 }
 
-// version is what plans files made of an item last.
+// version is the last version of an item that a plans file wrote.
 type version struct {
 	body [sha256.Size]byte
-	gone bool // deleted, or a key revoked
+	gone bool // the item was deleted, or the key revoked
 }
 
-// ApplyFiles brings into the control tables what plans files say, and returns how many items that changed. name is
-// theirs.
+// ApplyFiles writes the entries of plans files to the control tables, and returns how many items it changed. name names
+// the files in messages.
 //
-// An item is written when what the files say of it is not what they said of it last, in this process or one before it;
-// so what operators have changed since stays until then, and what the files never said anything about is theirs alone.
-// What the files do not hold any more is deleted, and a key is revoked. All of it is checked together first: where
-// anything is wrong, the error is a *plan.Error and nothing is written.
+// An item is written only if the files' entry for it differs from the entry that was applied last, by this process or
+// an earlier one. An operator's change therefore stays until the entry changes, and items that the files never named
+// are left alone. If an entry was removed from the files, its item is deleted; a key is revoked. All changes are
+// checked together before anything is written: if there is a problem, nothing is written and the error is a
+// *plan.Error.
 func (p *Plane) ApplyFiles(ctx context.Context, name string, sources []plan.Source) (int, error) {
 	documents, err := plan.Split(p.c.Now(), sources...)
 	if err != nil {
@@ -80,7 +81,7 @@ func (p *Plane) ApplyFiles(ctx context.Context, name string, sources []plan.Sour
 	}
 }
 
-// problems is a refusal as an error of the files.
+// problems converts a refusal of the changes to an error about the files.
 func problems(name string, refused *call.Error) error {
 	out := &plan.Error{}
 	for _, text := range refused.Problems {
@@ -92,7 +93,7 @@ func problems(name string, refused *call.Error) error {
 	return out
 }
 
-// knowsPeppers refuses keys that no request could show.
+// knowsPeppers returns an error for keys whose pepper this process does not have: no request could use them.
 func (p *Plane) knowsPeppers(name string, documents []plan.Document) error {
 	bad := &plan.Error{}
 	for i := range documents {
@@ -111,7 +112,7 @@ func (p *Plane) knowsPeppers(name string, documents []plan.Document) error {
 	return nil
 }
 
-// remember is what plans files made of each item last, from the history.
+// remember reads from the history which version of each item a plans file wrote last.
 func (p *Plane) remember(ctx context.Context) (map[place]version, error) {
 	written := map[place]version{}
 	for after := ""; ; {
@@ -137,7 +138,7 @@ func revoked(body []byte) bool {
 	return json.Unmarshal(body, &key) == nil && key.Revoked
 }
 
-// applyFiles is one try.
+// applyFiles makes one attempt.
 func (p *Plane) applyFiles(ctx context.Context, name string, documents []plan.Document) (int, error) {
 	changes, revokes, now, err := p.changes(ctx, documents)
 	if err != nil {
@@ -172,7 +173,7 @@ func (p *Plane) applyFiles(ctx context.Context, name string, documents []plan.Do
 	return written, nil
 }
 
-// reason is a line of the audit trail.
+// reason returns the reason of a change for the audit trail.
 func reason(name string) string {
 	const most = 400
 	text := strings.ToValidUTF8("plans file "+name, "?")
@@ -183,8 +184,8 @@ func reason(name string) string {
 	return text
 }
 
-// changes are what the documents say that they did not say last, in an order in which none names what comes after it,
-// and what all of them will have said last then.
+// changes returns the entries of the documents that differ from those applied last, and the entries of all documents.
+// The order is such that no change names an item that a later change creates.
 func (p *Plane) changes(
 	ctx context.Context, documents []plan.Document,
 ) (changes []admin.Change, revokes []control.Change, now map[place]version, err error) {
@@ -229,7 +230,7 @@ func (p *Plane) changes(
 	return append(changes, order(gone)...), revokes, now, nil
 }
 
-// have is an item, or one of version 0.
+// have returns an item; one with version 0 if it does not exist.
 func (p *Plane) have(ctx context.Context, at place) (control.Item, error) {
 	item, err := p.tables.Get(ctx, at.table, at.key)
 	if errors.Is(err, control.ErrNotFound) {
@@ -249,7 +250,7 @@ func revoke(body []byte) ([]byte, error) {
 	return canonical.Marshal(key)
 }
 
-// order has tenants go before plans, each by its key.
+// order sorts deletions: tenants before plans, and by key.
 func order(gone []admin.Change) []admin.Change {
 	slices.SortFunc(gone, func(a, b admin.Change) int {
 		return cmp.Or(-cmp.Compare(a.Table, b.Table), cmp.Compare(a.Key, b.Key))

@@ -13,12 +13,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// Overview is what a cell enforces, for people to look at.
+// Overview describes what a cell enforces, for the live page.
 type Overview struct {
 	ChangedAt time.Time      // when the last change arrived
 	Head      int64          // number of that change
 	InForce   int64          // number of the last change that decisions follow
-	Age       time.Duration  // since the cell looked last
+	Age       time.Duration  // time since the cell last looked for changes
 	Tenants   []*plan.Tenant // the first ones by id, with the limits that this cell grants
 	Total     int            // of tenants
 	IPLimits  *plan.Set
@@ -28,7 +28,7 @@ type Overview struct {
 	Checked   Checked
 }
 
-// Overview looks at the cell; it shows at most so many tenants.
+// Overview describes the cell, with at most most tenants.
 func (c *Cell) Overview(ctx context.Context, now time.Time, most int) Overview {
 	view, join := c.Reader.Begin(ctx, now)
 	if join != nil {
@@ -64,7 +64,7 @@ func (c *Cell) Overview(ctx context.Context, now time.Time, most int) Overview {
 	return out
 }
 
-// ids are those of a kind's documents, sorted.
+// ids returns the ids of the documents of a kind, sorted.
 func (c *Cell) ids(ctx context.Context, kind cellconfig.Kind) []string {
 	var ids []string
 	for d, err := range c.table.List(ctx, kind) {
@@ -76,7 +76,7 @@ func (c *Cell) ids(ctx context.Context, kind cellconfig.Kind) []string {
 	return ids
 }
 
-// Keys are the stored API keys, by id.
+// Keys returns the stored API keys, sorted by id.
 func (c *Cell) Keys(ctx context.Context) []*plan.Key {
 	var keys []*plan.Key
 	for d, err := range c.table.List(ctx, plan.KindKey) {
@@ -91,7 +91,7 @@ func (c *Cell) Keys(ctx context.Context) []*plan.Key {
 	return keys
 }
 
-// Tenant is a tenant with the limits that the cell enforces; nil where there is none.
+// Tenant returns a tenant with the limits that the cell enforces; nil if there is no such tenant.
 func (c *Cell) Tenant(ctx context.Context, id string, now time.Time) (*plan.Tenant, error) {
 	view, join := c.Reader.Begin(ctx, now)
 	if join != nil {

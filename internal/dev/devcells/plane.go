@@ -1,14 +1,14 @@
-// Package devcells is the control plane and its cells in one process, put together of the parts that are deployed:
-// control tables in a file, publisher, appliers, archiver and operators' calls. It is what `sluice dev` runs.
+// Package devcells runs the control plane and its cells in one process, for `sluice dev`. It connects the same parts
+// that are deployed: control tables (in a file), publisher, appliers, archiver and operators' calls.
 //
-// A folder holds all that outlives the process:
+// A folder holds everything that is kept after the process ends:
 //
 //	control.db     the control tables (package control/embedded)
 //	audit/         the archive of every version (package audit/folder)
 //	endpoint.json  where operators' calls are answered, while a process has the folder
 //
-// A write is on the disk when it is acknowledged, and everything else is made of what is written: cells are filled from
-// the tables at each start, and what was not archived when the process ended is archived by the next one.
+// A write is on the disk when it is acknowledged. Everything else is derived from the control tables: cells are filled
+// from them at each start, and the next process archives what this one did not.
 package devcells
 
 import (
@@ -49,18 +49,18 @@ const (
 	tablesFile  = "control.db"
 	auditFolder = "audit"
 	folderMode  = 0o700
-	archiveFor  = 5 * time.Second // of a Close, for what was written last
+	archiveFor  = 5 * time.Second // how long Close waits until the last writes are archived
 )
 
 // Config sets up a Plane.
 type Config struct {
-	// made if it is not there; "": a temporary one without an archive, removed by Close
+	// Folder is created if it does not exist. If it is "", a temporary folder without an archive is used until Close.
 	Folder  string
 	Peppers map[string][]byte        // of API keys, by id; required
-	NewKeys string                   // id of the pepper that new keys are made with; required
-	Several bool                     // cells share the limits; else there is one, which grants all of them
-	Accepts func(*limit.Limit) error // whether the cells' stores can keep a limit; nil is any
-	// AcceptsPlan is [limit.PlanAccepter] of the cells' stores; nil is any.
+	NewKeys string                   // id of the pepper for new keys; required
+	Several bool                     // several cells share the limits; if false, one cell has all limits
+	Accepts func(*limit.Limit) error // checks that the cells' stores can keep a limit; nil accepts every limit
+	// AcceptsPlan is the [limit.PlanAccepter] of the cells' stores; nil accepts every plan.
 	AcceptsPlan func(all []*limit.Limit, together ...[]*limit.Limit) error
 
 	Reaches   func(home string) bool // whether quotas that a cell keeps can be leased by the others; nil is of none
@@ -81,7 +81,7 @@ type Config struct {
 type Plane struct {
 	c         Config
 	folder    string
-	of        string // names the folder as this process has it open
+	of        string // identifies the open folder: see Endpoint.Of
 	temporary bool
 	peppers   *identity.Peppers
 	board     *telemetry.Board
@@ -89,21 +89,21 @@ type Plane struct {
 	archive   *folder.Archive
 	pump      *local.Pump
 	balancer  *balancer.Balancer
-	look      chan struct{} // has room for one: the cells' table may have changed
+	look      chan struct{} // holds at most one signal that the table of cells may have changed
 	operate   atomic.Pointer[http.Handler]
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
-	mu    sync.Mutex // over cells
+	mu    sync.Mutex // guards cells
 	cells map[string]*Cell
 
-	writing sync.Mutex        // over what a plans file writes
-	written map[place]version // nil: not known yet
+	writing sync.Mutex        // held while plans files are applied
+	written map[place]version // what plans files wrote last; nil until the history was read
 }
 
-// Open opens the folder and carries changes to cells and to the archive from then on. The error names the file; it
-// wraps ErrInUse where another process has it.
+// Open opens the folder. From then on, changes are sent to the cells and to the archive. The error names the file; it
+// wraps ErrInUse if another process has the file open.
 func Open(c Config) (*Plane, error) {
 	c.Log, c.Operators = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Operators, call.LocalActor())
 	if c.Now == nil {
@@ -147,7 +147,8 @@ func (p *Plane) open() (err error) {
 	}
 	if p.temporary {
 		p.tables.Unsynced()
-		// an open file needs no name, and a killed process leaves none; where it needs one, Close removes it
+		// The name of the open file is removed, so that a killed process leaves no file. On systems where that fails,
+		// Close removes the file.
 		_ = p.remove()
 	}
 	if err := p.answersNowhere(); err != nil {
@@ -156,7 +157,7 @@ func (p *Plane) open() (err error) {
 	return nil
 }
 
-// start begins what carries changes.
+// start starts the background tasks that send changes to cells and to the archive.
 func (p *Plane) start(ctx context.Context) error {
 	var err error
 	if p.pump, err = local.New(local.Config{
@@ -180,26 +181,25 @@ func (p *Plane) start(ctx context.Context) error {
 	}
 	p.running.Go(func() {
 		if err := p.pump.Run(ctx); err != nil && ctx.Err() == nil {
-			p.c.Log.Error("changes do not reach the cells any more", "error", err)
+			p.c.Log.Error("changes no longer reach the cells: restart", "error", err)
 		}
 	})
 	if p.c.Several {
 		p.running.Go(func() { p.every(ctx, cmp.Or(p.c.CanaryEvery, canaryEvery), p.canary) })
 		p.running.Go(func() { p.every(ctx, cmp.Or(p.c.ReconcileEvery, reconcileEvery), p.reconcile) })
 	}
-	if p.temporary { // the archive would go with the folder
+	if p.temporary { // the archive would be deleted with the folder
 		return nil
 	}
 	p.running.Go(func() {
 		if err := keep.Follow(ctx, p.tables); err != nil && ctx.Err() == nil {
-			p.c.Log.Error("changes are not archived any more; the next start archives them", "error", err)
+			p.c.Log.Error("changes are no longer archived; the next start archives them", "error", err)
 		}
 	})
 	return nil
 }
 
-// drain waits for a while until the archive has what was written: what it does not have by then, the next start
-// archives.
+// drain waits up to archiveFor until everything is archived. The next start archives the rest.
 func (p *Plane) drain() {
 	ctx, cancel := context.WithTimeout(context.Background(), archiveFor)
 	defer cancel()
@@ -217,7 +217,7 @@ func (p *Plane) drain() {
 	}
 }
 
-// serveOperators makes the handler of operators' calls for the cells that there are.
+// serveOperators makes the handler of operators' calls for the present cells.
 func (p *Plane) serveOperators() error {
 	tables := map[string]admin.CellTable{}
 	p.mu.Lock()
@@ -254,8 +254,8 @@ func (p *Plane) service(cells map[string]admin.CellTable) (*admin.Service, error
 	})
 }
 
-// Operate answers operators' calls (package admin), below the path that it is mounted at, which is already stripped.
-// Whoever mounts it lets only operators in, see call.RequireToken.
+// Operate returns the handler of operators' calls (package admin). It expects paths without the prefix that it is
+// mounted at. It does not check who calls: see call.RequireToken.
 func (p *Plane) Operate() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		(*p.operate.Load()).ServeHTTP(w, r)
@@ -263,10 +263,10 @@ func (p *Plane) Operate() http.Handler {
 	})
 }
 
-// Tables are the control tables.
+// Tables returns the control tables.
 func (p *Plane) Tables() control.Tables { return p.tables }
 
-// Metrics are those of all functions that run here, since the start, and what each cell grants now.
+// Metrics returns the metrics of all functions of this process since its start, and what each cell grants now.
 func (p *Plane) Metrics() []telemetry.MetricValue {
 	now := p.c.Now()
 	for _, c := range p.all() {
@@ -277,17 +277,17 @@ func (p *Plane) Metrics() []telemetry.MetricValue {
 	return p.board.All()
 }
 
-// all are the cells, by name.
+// all returns the cells, sorted by name.
 func (p *Plane) all() []*Cell {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.SortedFunc(maps.Values(p.cells), func(a, b *Cell) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// Folder is where everything is that outlives the process.
+// Folder returns the data folder.
 func (p *Plane) Folder() string { return p.folder }
 
-// Close archives what is left, ends what carries changes, and closes the file. Cells learn nothing more.
+// Close archives the rest, stops the background tasks and closes the file. Cells get no more changes.
 func (p *Plane) Close() error {
 	if !p.temporary {
 		p.drain()

@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/streams/reconcile"
 )
 
-// What runs on a schedule, as often as it does in AWS. The first time comes sooner, for people who look.
+// Schedules, as in AWS. The first run comes earlier, so that the live page soon shows a result.
 const (
 	canaryEvery    = time.Minute
 	reconcileEvery = 15 * time.Minute
@@ -20,20 +20,20 @@ const (
 	underWay         = 2 * time.Minute // what is younger is no drift
 )
 
-// Who changes the canary, as the audit trail has it.
+// canaryActor is the actor of the canary's changes in the audit trail.
 const canaryActor = "function:canary"
 
-// Checked is what the canary and reconcile have found out about a cell last. The times are zero where they have not
-// yet.
+// Checked is the last result of the canary and of the reconcile function for a cell. A time is zero if there is no
+// result yet.
 type Checked struct {
 	CanaryAt time.Time     // when its change was written
-	Applied  time.Duration // from that write to when the cell's table had it; 0 where it has not, or Missed
-	Enforced time.Duration // to when a reader enforced it that looks once per second, as authorizers do; 0 where Missed
-	Missed   bool          // it was not enforced within 30 s
+	Applied  time.Duration // until the cell's table had the change; 0 if it does not have it, or if Missed
+	Enforced time.Duration // until a reader that looks once per second, as authorizers do, enforced it; 0 if Missed
+	Missed   bool          // the change was not enforced within 30 s
 
-	ReconciledAt time.Time // when the last comparison began that came to an end
-	Drift        int64     // differences that it found and that were not under way
-	Repaired     int64     // of these, documents that it wrote
+	ReconciledAt time.Time // when the last complete comparison began
+	Drift        int64     // differences that it found and that are not changes on their way
+	Repaired     int64     // how many of these documents it wrote
 }
 
 func (c *Cell) lastChecked() Checked {
@@ -48,7 +48,7 @@ func (c *Cell) check(change func(*Checked)) {
 	change(&c.checked)
 }
 
-// every does something on a schedule, until ctx ends.
+// every calls do on a schedule, until ctx ends.
 func (p *Plane) every(ctx context.Context, interval time.Duration, do func(context.Context)) {
 	next := time.NewTimer(min(interval, firstAfter))
 	defer next.Stop()
@@ -63,7 +63,7 @@ func (p *Plane) every(ctx context.Context, interval time.Duration, do func(conte
 	}
 }
 
-// canary sends a change of its own through all cells that there are.
+// canary sends a change of the canary through all cells, and measures how long it takes.
 func (p *Plane) canary(ctx context.Context) {
 	cells := p.all()
 	if len(cells) == 0 {
@@ -81,7 +81,7 @@ func (p *Plane) canary(ctx context.Context) {
 		seen, err = run.Run(ctx)
 	}
 	if err != nil && ctx.Err() == nil {
-		p.c.Log.Warn("how long changes take was not measured", "error", err)
+		p.c.Log.Warn("the canary failed, so it is not known how long changes take", "error", err)
 	}
 	for i, s := range seen {
 		if !errors.Is(s.Err, context.Canceled) {

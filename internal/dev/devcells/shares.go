@@ -11,17 +11,17 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// lookEvery is how often the balancer looks without being told to.
+// lookEvery is how often the balancer runs without a signal.
 const lookEvery = time.Second
 
-// grace is that of cells in one process: their clocks are one, and nothing that is divided is leased from their
-// counters. A reader may decide on a copy of this age without looking.
+// grace returns the balancer's settings for cells in one process. They share one clock, and lease no units of divided
+// limits, so the balancer only has to wait as long as a reader may decide by an old copy.
 func grace() shares.Settings {
 	return shares.Settings{Copy: cellconfig.Fresh, Lease: time.Millisecond, Decision: time.Second,
 		Skew: time.Millisecond}
 }
 
-// poke has the balancer look.
+// poke makes the balancer run soon.
 func (p *Plane) poke() {
 	select {
 	case p.look <- struct{}{}:
@@ -29,8 +29,8 @@ func (p *Plane) poke() {
 	}
 }
 
-// Join asks the balancer to have the cells serve, unless cells are in the tables from before. It returns the cells that
-// are to run.
+// Join asks the balancer to let the named cells serve, unless the tables already have cells. It returns the names of
+// the cells that should run.
 func (p *Plane) Join(ctx context.Context, names []string) ([]string, error) {
 	running, err := p.wanted(ctx)
 	if err != nil || len(running) > 0 {
@@ -49,14 +49,14 @@ func (p *Plane) Join(ctx context.Context, names []string) ([]string, error) {
 	return slices.Sorted(slices.Values(names)), nil
 }
 
-// Divide has the balancer look once. It comes after Join and before any AddCell: a cell that knows of no shares would
-// have all limits alone.
+// Divide runs the balancer once. Call it after Join and before any AddCell: a cell that does not know any shares grants
+// all limits whole.
 func (p *Plane) Divide(ctx context.Context) error {
 	_, err := p.balancer.Run(ctx)
 	return err
 }
 
-// wanted are the cells that are to run: all but those that were removed.
+// wanted returns the cells that should run: all that were not removed.
 func (p *Plane) wanted(ctx context.Context) ([]string, error) {
 	now, err := p.Shares(ctx)
 	if err != nil {
@@ -71,7 +71,7 @@ func (p *Plane) wanted(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// Shares are the cells, and where the balancer is.
+// Shares returns the cells and the progress of the balancer.
 func (p *Plane) Shares(ctx context.Context) (*admin.CellsResponse, error) {
 	service, err := p.service(nil)
 	if err != nil {
@@ -80,8 +80,8 @@ func (p *Plane) Shares(ctx context.Context) (*admin.CellsResponse, error) {
 	return service.Cells(ctx, FileActor, &admin.CellsRequest{})
 }
 
-// Balance changes the shares as operators ask, until ctx ends. each is told which cells are to run, whenever that may
-// have changed.
+// Balance changes the shares as operators ask, until ctx ends. It calls each with the names of the cells that should
+// run whenever they may have changed.
 func (p *Plane) Balance(ctx context.Context, each func(names []string)) {
 	for {
 		wait := lookEvery

@@ -6,7 +6,7 @@
 //
 //	sldev2_wqT0…                               the token
 //	address 127.0.0.1:8080                     where its process listens; one line for each address
-//	boot 6d3f0f8e-5c6a-4f0e-9f5e-1d5f6d1c2b3a  the boot ID of the machine, which changes at each start; absent if there is none
+//	boot 6d3f0f8e-5c6a-4f0e-9f5e-1d5f6d1c2b3a  the boot ID of the machine, if it has one
 //
 // The addresses keep a token from being sent elsewhere: somebody who can write to the folder, or who makes a command
 // read another file, cannot choose the address that a token is sent to.

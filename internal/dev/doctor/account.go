@@ -19,7 +19,7 @@ import (
 
 // Operators is the operators' API.
 type Operators struct {
-	Dated *Answer // to a call that nobody signed, for its Date; nil if there was none
+	Dated *Answer // the answer to an unsigned call, for its Date header; nil if there was none
 	Cells func(context.Context) (*admin.CellsResponse, error)
 }
 
@@ -32,11 +32,10 @@ type Account struct {
 	In        func(region string) Services
 }
 
-// Cell is one of the deployment.
+// Cell is a cell of the deployment.
 type Cell struct{ ID, Region string }
 
-// Services are what is asked in one region. Each is the part of the SDK's client that is used, and each call only
-// reads.
+// Services are the AWS clients for one region. Each interface has only the calls that are used, which only read.
 type Services struct {
 	Lambda interface {
 		GetAccountSettings(context.Context, *lambda.GetAccountSettingsInput, ...func(*lambda.Options)) (
@@ -74,7 +73,7 @@ type Services struct {
 	}
 }
 
-// ofTheAccount are the assumptions that show in the account, and at the operators' API.
+// ofTheAccount returns the assumptions that are checked in the account and at the operators' API.
 func ofTheAccount() []Assumption {
 	return []Assumption{{
 		ID: "emf-metrics",
@@ -83,20 +82,23 @@ func ofTheAccount() []Assumption {
 		Code: []string{"infra/function.go", "infra/config/config.go"},
 		Worse: "With the log format JSON all metrics are gone. So it is not the default (`platformLogs: true`), and " +
 			"the alarms on silence ring within three quarters of an hour.",
-		How: "The balancer's log format, and whether CloudWatch has its `active_cell_count` of the last hour, which is " +
+		How: "The balancer's log format, and whether CloudWatch has its `active_cell_count` of the last hour, which " +
+			"is " +
 			"told every minute.",
 		Do: "see whether the balancer runs (docs/runbooks/active_cell_count.md); if it does and the log format is " +
 			"JSON, set `platformLogs: true` in the deployment file and deploy",
 		check: emfMetrics,
 	}, {
 		ID: "leading-keys",
-		Says: "`dynamodb:LeadingKeys` with `ForAllValues:StringLike` and `Null: false` lets a role write the keys that " +
+		Says: "`dynamodb:LeadingKeys` with `ForAllValues:StringLike` and `Null: false` lets a role write the keys " +
+			"that " +
 			"it names, and no others.",
 		Code: []string{"infra/policy.go", "internal/aws/grants/grants.go"},
 		Worse: "The condition does not bind: a function that was taken over can write any item of the cells table. " +
 			"Each item's hash and the audit trail show it afterwards.",
 		How: "IAM's simulator is asked whether the balancer's role may put `@shares`, which it has to, and a cell's " +
-			"name, which it must not. That DynamoDB names the key shows in `shares-acknowledged`: without it no share " +
+			"name, which it must not. That DynamoDB names the key shows in `shares-acknowledged`: without it no " +
+			"share " +
 			"could be written.",
 		Do: "treat each function's role as one that may write the whole cells table, and report it as an issue " +
 			"of Sluice",
@@ -115,7 +117,8 @@ func ofTheAccount() []Assumption {
 		check: alarmTopics,
 	}, {
 		ID: "stream-age",
-		Says: "Lambda tells `IteratorAge` of the functions that read streams, by `FunctionName`, whenever a change of " +
+		Says: "Lambda tells `IteratorAge` of the functions that read streams, by `FunctionName`, whenever a change " +
+			"of " +
 			"the canary comes by.",
 		Code: []string{"infra/alarm/alarm.go"},
 		Worse: "It is told of busy streams alone, or not at all. The alarm on it takes missing data for bad, so that " +
@@ -150,7 +153,7 @@ func ofTheAccount() []Assumption {
 	}}
 }
 
-// function is the name of one of the deployment's functions.
+// function returns the deployed name of a function.
 func (a *Account) function(cell, name string) string {
 	if cell == "" {
 		return a.Prefix + "-" + name
@@ -158,7 +161,7 @@ func (a *Account) function(cell, name string) string {
 	return a.Prefix + "-" + cell + "-" + name
 }
 
-// regions are the control plane's and those of the cells.
+// regions returns the regions of the control plane and of the cells.
 func (a *Account) regions() []string {
 	all := []string{a.Region}
 	for _, c := range a.Cells {
@@ -168,13 +171,13 @@ func (a *Account) regions() []string {
 	return slices.Compact(all)
 }
 
-// noAccount is the finding where there is no account to look at.
+// noAccount returns the finding of a check that needs an account if there is none.
 func noAccount() Finding {
 	return unknown("give --prefix and --region (and --cell for each cell), with AWS credentials that may read",
 		"no account was given")
 }
 
-// failed is the finding where a call failed. action is what the call needs.
+// failed returns the finding for a failed call to AWS. action is the IAM action that the call needs.
 func failed(err error, action string) Finding {
 	var api smithy.APIError
 	if errors.As(err, &api) {
@@ -183,12 +186,13 @@ func failed(err error, action string) Finding {
 			strings.Contains(code, "NotAuthorized"):
 			return unknown("allow "+action+" to who runs this", "%s is not permitted", action)
 		case notThere(err):
-			return unknown("see that --prefix, --region and --cell are those of the deployment, and that it is deployed",
+			return unknown("see that --prefix, --region and --cell are those of the deployment, and that it is "+
+				"deployed",
 				"%s: it is not there", action)
 		}
 	}
 	text := err.Error()
-	if api != nil { // without what the SDK says around it
+	if api != nil { // the SDK's text around the service's error is left out
 		text = api.ErrorCode() + ": " + api.ErrorMessage()
 	}
 	text, _, _ = strings.Cut(text, "\n")

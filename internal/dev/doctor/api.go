@@ -15,7 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// ofTheAPI are the assumptions that show in an API's answers.
+// ofTheAPI returns the assumptions that are checked with an API's answers.
 func ofTheAPI() []Assumption {
 	const (
 		attachREST = "infra/attach_rest.go"
@@ -44,7 +44,8 @@ func ofTheAPI() []Assumption {
 		check: denialHeaders,
 	}, {
 		ID: "denial-body",
-		Says: "A gateway response's template puts `$context.authorizer.problemMembers` into the body as it is, without " +
+		Says: "A gateway response's template puts `$context.authorizer.problemMembers` into the body as it is, " +
+			"without " +
 			"escapes.",
 		Code: []string{attachREST, "internal/dev/gateway/stage/builtin/rest.yaml", mappings},
 		Worse: "The body cannot be read as JSON. The status and the headers say what a client needs; the problem's " +
@@ -77,7 +78,8 @@ func ofTheAPI() []Assumption {
 		Says: "A call that API Gateway itself denies (ACCESS_DENIED by a resource policy, say) gets a body that says " +
 			"so, though the authorizer gave none.",
 		Code: []string{attachREST, "internal/dev/gateway/stage/builtin/rest.yaml"},
-		Worse: "The body is no JSON: API Gateway's `message`, and behind it the name of a variable. The status is 429 " +
+		Worse: "The body is no JSON: API Gateway's `message`, and behind it the name of a variable. The status is " +
+			"429 " +
 			"in any case, since an API has one for ACCESS_DENIED, whoever denies. Such an answer has no `Retry-After`.",
 		How: "Only seen where the API denies `doctor` by a policy of its own: run it from an address that the policy " +
 			"denies.",
@@ -129,7 +131,7 @@ func denialHeaders(_ context.Context, t *Target) Finding {
 	for _, r := range refusals {
 		p, ok := r.problem()
 		if !ok || p.Limit == nil || p.Remaining == nil {
-			continue // a body that cannot be read is denial-body's affair
+			continue // the check of denial-body reports bodies that cannot be read
 		}
 		seen++
 		for name, want := range map[string]int64{"X-RateLimit-Limit": *p.Limit, "X-RateLimit-Remaining": *p.Remaining} {
@@ -228,8 +230,8 @@ func cacheOff(_ context.Context, t *Target) Finding {
 		"the answers do not tell what is left, or the limits refill between two calls")
 }
 
-// compare says what two answers in a row have in common that they should not, or what differs. Both are "" if the
-// answers do not tell.
+// compare compares two consecutive answers. same says what is equal and should differ, which shows that the first
+// answer was cached; differs says what differs. Both are "" if nothing can be concluded.
 func compare(before, after *Answer) (same, differs string) {
 	p, refused := before.problem()
 	q, again := after.problem()
@@ -250,8 +252,8 @@ func compare(before, after *Answer) (same, differs string) {
 	return "", ""
 }
 
-// slow reports whether some limit of an answer gives less than one unit back in that time, so that what is left has
-// to change with a call.
+// slow reports whether some limit of an answer refills by less than one unit in the time d. Then its remaining units
+// must change with every call.
 func slow(a *Answer, d time.Duration) bool {
 	list, err := httpsfv.UnmarshalList(a.Header.Values("RateLimit-Policy"))
 	if err != nil {
@@ -292,7 +294,7 @@ func foreignDenials(_ context.Context, t *Target) Finding {
 		"no call was denied by API Gateway itself")
 }
 
-// maxSkew is as much as stores repair, and shares reckon with.
+// maxSkew is the clock skew that stores correct, and that changes of shares allow for.
 const maxSkew = limit.MaxSkew
 
 func clocks(_ context.Context, t *Target) Finding {

@@ -191,9 +191,12 @@ var all = map[string]standIns{
 	"denial-body": {
 		holds: api(9),
 		violates: targets{
-			"escaped":      api(9, refused(func(r *reply) { r.body = strings.ReplaceAll(r.body, `"`, `\"`) })),
-			"a string":     api(9, refused(func(r *reply) { r.body = fmt.Sprintf("%q", r.body) })),
-			"the variable": api(9, refused(func(r *reply) { r.body = `{"message":"m"$context.authorizer.problemMembers}` })),
+			"escaped":  api(9, refused(func(r *reply) { r.body = strings.ReplaceAll(r.body, `"`, `\"`) })),
+			"a string": api(9, refused(func(r *reply) { r.body = fmt.Sprintf("%q", r.body) })),
+			"the variable": api(9, refused(func(
+				r *reply) {
+				r.body = `{"message":"m"$context.authorizer.problemMembers}`
+			})),
 			"empty":        api(9, refused(func(r *reply) { r.body = "" })),
 			"another type": api(9, set("Content-Type", "application/json")),
 		},

@@ -16,14 +16,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// Calls are an API's answers to the calls that doctor makes. They are made once, and all checks look at them.
+// Calls holds an API's answers. The calls are made once, and all checks use their answers.
 type Calls struct {
 	Socket    bool     // the API is a WebSocket API
-	HasKey    bool     // a key was given
-	Charge    int      // how many calls with the key were allowed
-	Anonymous *Answer  // to a call without a credential
-	Keyed     []Answer // to calls with the key, in order
-	Err       error    // ended the calls early
+	HasKey    bool     // there is an API key
+	Charge    int      // the most calls with the key that the user allowed
+	Anonymous *Answer  // the answer to the call without a credential
+	Keyed     []Answer // the answers to calls with the key, in order
+	Err       error    // the error that ended the calls early; nil if none did
 }
 
 // Answer is the answer to one call.
@@ -34,12 +34,12 @@ type Answer struct {
 	Sent, Got time.Time
 }
 
-// maxBodyBytes bounds what is read of an answer's body.
+// maxBodyBytes is the most that is read of an answer's body.
 const maxBodyBytes = 64 << 10
 
-// Call makes one GET of the URL without a credential, which counts against the API's ipLimits, and up to charge
-// GETs with the key, each of which is charged to the key's tenant. It stops when two of these were refused: the
-// second shows whether the first was cached.
+// Call makes one GET without a credential, which counts against the API's ipLimits. Then it makes up to charge GETs
+// with the key, which are charged to the key's tenant, until two of them are denied: the second denial shows whether
+// the first was cached.
 func Call(ctx context.Context, client *http.Client, to *url.URL, key string, charge int) *Calls {
 	c := &Calls{Socket: to.Scheme == "ws" || to.Scheme == "wss", HasKey: key != "", Charge: charge}
 	if c.Anonymous, c.Err = Get(ctx, client, to, ""); c.Err != nil || key == "" {
@@ -59,8 +59,8 @@ func Call(ctx context.Context, client *http.Client, to *url.URL, key string, cha
 	return c
 }
 
-// Get makes one call. Where the URL begins with ws, it asks for a WebSocket connection, and goes no further than
-// the answer.
+// Get makes one call. If the scheme of the URL is ws or wss, the call is the handshake of a WebSocket connection, which
+// is closed after the answer.
 func Get(ctx context.Context, client *http.Client, to *url.URL, key string) (*Answer, error) {
 	at := *to
 	at.Scheme = strings.Replace(to.Scheme, "ws", "http", 1)
@@ -83,7 +83,7 @@ func Get(ctx context.Context, client *http.Client, to *url.URL, key string) (*An
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = res.Body.Close() }() // what was read of it is all that is wanted
+	defer func() { _ = res.Body.Close() }() // everything that is needed was read
 	a.Status, a.Header, a.Got = res.StatusCode, res.Header, time.Now()
 	if a.Status == http.StatusSwitchingProtocols { // the connection has no body, and no end
 		return a, nil
@@ -94,7 +94,7 @@ func Get(ctx context.Context, client *http.Client, to *url.URL, key string) (*An
 	return a, nil
 }
 
-// kind is what answered.
+// kind is the kind of the API that answered.
 type kind string
 
 const (
@@ -104,7 +104,7 @@ const (
 	socket    kind = "a WebSocket API"
 )
 
-// kind goes by the headers that API Gateway adds to each answer.
+// kind finds out the kind of the API by the headers that API Gateway adds to each answer.
 func (c *Calls) kind() kind {
 	switch {
 	case c.Socket:
@@ -119,12 +119,12 @@ func (c *Calls) kind() kind {
 	return noGateway
 }
 
-// badKey reports whether the key opens nothing.
+// badKey reports whether the API does not accept the key.
 func (c *Calls) badKey() bool {
 	return slices.ContainsFunc(c.Keyed, func(a Answer) bool { return a.Status == http.StatusUnauthorized })
 }
 
-// what a check needs that the command line did not give.
+// Findings about what a check needs and the command line did not give.
 const (
 	giveURL     = "give the URL of a route that is behind the authorizer"
 	giveKey     = "give an API key with --key-file, and with --charge how many calls may be charged to its tenant"
@@ -133,7 +133,7 @@ const (
 		"--api rest`"
 )
 
-// ready says why a check of the API's answers cannot begin; nil if it can.
+// ready returns a finding if the API's answers cannot be checked; nil if they can.
 func (t *Target) ready() *Finding {
 	var f Finding
 	switch c := t.Calls; {
@@ -149,7 +149,7 @@ func (t *Target) ready() *Finding {
 	return &f
 }
 
-// all are the answers to all calls.
+// all returns the answers to all calls.
 func (c *Calls) all() []*Answer {
 	all := []*Answer{c.Anonymous}
 	for i := range c.Keyed {
@@ -158,8 +158,8 @@ func (c *Calls) all() []*Answer {
 	return all
 }
 
-// refusals are the authorizer's denials that a REST API answered by its gateway response ACCESS_DENIED. The finding
-// says why there are none.
+// refusals returns the authorizer's denials that a REST API answered with its gateway response ACCESS_DENIED. If there
+// are none, the finding says why.
 func (t *Target) refusals() ([]*Answer, *Finding) {
 	if f := t.ready(); f != nil {
 		return nil, f
@@ -188,19 +188,19 @@ func (t *Target) refusals() ([]*Answer, *Finding) {
 	return nil, &f
 }
 
-// denied reports whether the answer is API Gateway's ACCESS_DENIED, by whomever: the authorizer, or a resource policy.
+// denied reports whether the answer is API Gateway's ACCESS_DENIED, whether the authorizer or a resource policy denied.
 func (a *Answer) denied() bool {
 	return a.Header.Get("X-Amzn-Errortype") == "AccessDeniedException" ||
 		(a.Status == http.StatusForbidden || a.Status == http.StatusTooManyRequests) && a.ours()
 }
 
-// ours reports whether the answer has something of the authorizer's in it, be it garbled.
+// ours reports whether the answer contains something that the authorizer wrote, even if it is damaged.
 func (a *Answer) ours() bool {
 	return bytes.Contains(a.Body, []byte("docs/problems.md#")) || bytes.Contains(a.Body, []byte("#quota-exceeded")) ||
 		a.Header.Get("RateLimit") != ""
 }
 
-// problem is the body of a refusal.
+// problem is the body of a denial.
 type problem struct {
 	Type, Title, Instance string
 	Status                int    // not that of the answer: all denials of a REST API have one
@@ -208,7 +208,7 @@ type problem struct {
 	RetryAfterMs          *int64 `json:"retry-after-ms"`
 }
 
-// problem reads the body. The second result is whether it is a problem of ours, whole.
+// problem parses the body. ok says whether it is a complete problem that the authorizer wrote.
 func (a *Answer) problem() (p problem, ok bool) {
 	if json.Unmarshal(a.Body, &p) != nil || p.Title == "" || p.Status == 0 {
 		return p, false

@@ -1,8 +1,8 @@
-// Package doctor checks what Sluice assumes about AWS where AWS's documentation does not settle it.
+// Package doctor checks Sluice's assumptions about AWS that AWS's documentation does not settle.
 //
-// [Assumptions] is the list. docs/assumptions.md is made from it, and each file that relies on an assumption names
-// it in a comment, "Assumption: ID". A check reads only. It looks at a [Target], of which any part may be missing:
-// what was not given, or is not permitted, makes the check say that it could not tell.
+// [Assumptions] is the list of them. docs/assumptions.md is generated from it. Each file that relies on an assumption
+// names it in a comment, "Assumption: ID". A check only reads. It looks at a [Target]. If a part of the target that the
+// check needs is missing, or a call is not permitted, the result of the check is [CouldNotTell].
 package doctor
 
 import (
@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Result is what a check found out.
+// Result is the result of a check.
 type Result string
 
 // The results.
@@ -34,22 +34,22 @@ type Assumption struct {
 	ID    string
 	Says  string   // the sentence
 	Code  []string // the files that rely on it
-	Worse string   // the worse case, which the code is made for
+	Worse string   // the worse case, for which the code is written
 	How   string   // how the check looks
 	Do    string   // what to do if the sentence is not true
 
 	check func(context.Context, *Target) Finding
 }
 
-// Target is what is looked at. A part that is nil was not given.
+// Target is what checks look at. A part is nil if the user did not name it.
 type Target struct {
-	Calls     *Calls     // what an API answered
+	Calls     *Calls     // the answers of an API
 	Operators *Operators // the operators' API
 	Account   *Account   // the account, by the AWS SDK
 	Now       time.Time
 }
 
-// Check looks at the target.
+// Check checks the assumption against the target.
 func (a *Assumption) Check(ctx context.Context, t *Target) Finding {
 	f := a.check(ctx, t)
 	if f.Result == DoesNotHold {
@@ -58,7 +58,7 @@ func (a *Assumption) Check(ctx context.Context, t *Target) Finding {
 	return f
 }
 
-// Assumptions are all of them, in the order of the page.
+// Assumptions returns all assumptions, in the order of docs/assumptions.md.
 func Assumptions() []Assumption {
 	return append(ofTheAPI(), ofTheAccount()...)
 }
@@ -67,7 +67,7 @@ func holds(format string, args ...any) Finding {
 	return Finding{Result: Holds, Saw: fmt.Sprintf(format, args...)}
 }
 
-// violated is filled in with what to do by [Assumption.Check].
+// violated returns a finding without Do, which [Assumption.Check] fills in.
 func violated(format string, args ...any) Finding {
 	return Finding{Result: DoesNotHold, Saw: fmt.Sprintf(format, args...)}
 }

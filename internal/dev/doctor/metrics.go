@@ -11,10 +11,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/lambda"
 )
 
-// recent is how far back metrics are looked at.
+// recent is the period of metrics that are read.
 const recent = time.Hour
 
-// told is how often a metric of a function was told lately, and its maximum.
+// told returns how often a metric of a function was written recently, and its maximum.
 func (a *Account) told(ctx context.Context, namespace, metric, dimension, function string, now time.Time) (
 	times, most float64, err error,
 ) {

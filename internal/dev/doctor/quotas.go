@@ -12,13 +12,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
-// What AWS and the deployment file take if nothing else is said.
+// Defaults of AWS and of the deployment file.
 const (
-	unreserved   = 100 // Lambda keeps so many executions for functions that reserve none
-	maxInstances = 100 // of a cell
+	unreserved   = 100 // executions that Lambda keeps for functions without a reservation
+	maxInstances = 100 // most environments of the authorizer in a cell
 )
 
-// need is what one region needs of quotas.
+// need holds the quotas that a deployment needs in one region.
 type need struct{ executions, vpcs, addresses int }
 
 func quotas(ctx context.Context, t *Target) Finding {
@@ -83,8 +83,8 @@ func (s Services) networkQuotas(ctx context.Context, n need) Finding {
 	return holds("%s", strings.Join(saw, "; "))
 }
 
-// need adds up what the functions reserve in the region, and what full cells have there: a VPC each, and an address for
-// the way out of each of its zones.
+// need adds up the executions that functions reserve in the region, and for each full cell there a VPC and one address
+// for the NAT gateway of each zone.
 func (a *Account) need(ctx context.Context, region string) (need, error) {
 	n := need{executions: unreserved}
 	perCell := 0

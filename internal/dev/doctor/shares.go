@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// settled is how long a change of the shares may take before it is one that does not come.
+// settled is how long a change of the shares may take. After that time the check reports it.
 const settled = 2 * time.Minute
 
 func sharesAcknowledged(ctx context.Context, t *Target) Finding {

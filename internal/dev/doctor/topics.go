@@ -43,7 +43,7 @@ func alarmTopics(ctx context.Context, t *Target) Finding {
 		strings.Join(topics, ", "))
 }
 
-// alarmTopics are the topics on which alarms are published whose names begin with prefix.
+// alarmTopics returns the topics that alarms publish to whose names begin with prefix.
 func (s Services) alarmTopics(ctx context.Context, prefix string) ([]string, error) {
 	found := map[string]bool{}
 	pages := cloudwatch.NewDescribeAlarmsPaginator(s.Metrics, &cloudwatch.DescribeAlarmsInput{AlarmNamePrefix: &prefix})
@@ -63,7 +63,7 @@ func (s Services) alarmTopics(ctx context.Context, prefix string) ([]string, err
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// heard is why CloudWatch cannot publish on the topic, or why that is not known; nil if it can.
+// heard returns a finding if CloudWatch cannot publish to the topic, or if that is not known; nil if it can.
 func (s Services) heard(ctx context.Context, topic string) *Finding {
 	out, err := s.Topics.GetTopicAttributes(ctx, &sns.GetTopicAttributesInput{TopicArn: &topic})
 	if err != nil {
@@ -71,7 +71,7 @@ func (s Services) heard(ctx context.Context, topic string) *Finding {
 	}
 	key := out.Attributes["KmsMasterKeyId"]
 	switch {
-	case key == "": // nothing is encrypted by a key
+	case key == "": // the topic is not encrypted with a key in KMS
 		return nil
 	case strings.HasSuffix(key, "alias/aws/sns"):
 		return ptr(violated("%s is encrypted with AWS's own key for topics, which does not let CloudWatch in", topic))
@@ -96,7 +96,7 @@ func (s Services) heard(ctx context.Context, topic string) *Finding {
 	return nil
 }
 
-// actionsFailed is a finding if an alarm could not be published lately.
+// actionsFailed returns a finding if an alarm could not be published recently; nil if all could.
 func (s Services) actionsFailed(ctx context.Context, prefix string, now time.Time) *Finding {
 	const far = 14 * 24 * time.Hour
 	pages := cloudwatch.NewDescribeAlarmHistoryPaginator(s.Metrics, &cloudwatch.DescribeAlarmHistoryInput{

@@ -19,23 +19,24 @@ import (
 
 // Config sets up a [Gateway].
 type Config struct {
-	Authorizer   *authorizer.Authorizer // required
-	Upstream     *url.URL               // nil is the echo
-	TrustedHops  int                    // as the authorizer's: with it the upstream sees the whole X-Forwarded-For
-	Recorder     *livepage.Recorder     // nil records nothing
-	LivePage     http.Handler           // at /_sluice/, with the prefix stripped; nil is none
-	Audience     front.Audience         // of the live page; default Loopback
-	MaxBodyBytes int64                  // of a request; 0 is front.DefaultMaxBodyBytes, below 0 no bound
-	Log          *slog.Logger           // default slog.Default()
+	Authorizer *authorizer.Authorizer // required
+	Upstream   *url.URL               // nil selects the echo
+	// as for the authorizer; above 0, the upstream gets the client's X-Forwarded-For
+	TrustedHops  int
+	Recorder     *livepage.Recorder // nil records nothing
+	LivePage     http.Handler       // gets requests below /_sluice/, with that prefix removed; nil: no live page
+	Audience     front.Audience     // who may see the live page; default Loopback
+	MaxBodyBytes int64              // of a request; 0 selects front.DefaultMaxBodyBytes, below 0 there is no bound
+	Log          *slog.Logger       // default slog.Default()
 }
 
-// Gateway is an http.Handler. It is safe for concurrent use. Make it with [New].
+// Gateway is the http.Handler of the local gateway. It is safe for concurrent use. Make it with [New].
 type Gateway struct {
 	*front.Front
 	serving
 }
 
-// serving is what a gateway does with a request that reaches it.
+// serving is the gateway's [front.Handler].
 type serving struct {
 	c       Config
 	backend http.Handler
@@ -50,8 +51,8 @@ func New(c Config) (*Gateway, error) {
 		c.Log = slog.Default()
 	}
 	g := &Gateway{serving: serving{c: c}}
-	g.backend = &front.Echo{Message: "Allowed. There is no upstream (--upstream), so this is what it would have seen.",
-		Refuse: g.Refuse}
+	g.backend = &front.Echo{Message: "Allowed. There is no upstream (--upstream), so this is the request that it " +
+		"would have got.", Refuse: g.Refuse}
 	if c.Upstream != nil {
 		if err := front.CheckUpstream(c.Upstream); err != nil {
 			return nil, err
@@ -63,25 +64,25 @@ func New(c Config) (*Gateway, error) {
 	return g, nil
 }
 
-// rewrite makes the upstream's request of one that may pass.
+// rewrite makes the request to the upstream from an admitted request.
 func (g *serving) rewrite(p *httputil.ProxyRequest) {
 	p.SetURL(g.c.Upstream)
-	for _, name := range forward.Names { // a client can name any header in Connection, and that takes it out
+	for _, name := range forward.Names { // the proxy removes headers that the client names in Connection
 		if v := p.In.Header[name]; v != nil {
 			p.Out.Header[name] = v
 		}
 	}
-	if g.c.TrustedHops > 0 { // what the operator's own proxies said; else it is a client's claim, and is dropped
+	if g.c.TrustedHops > 0 { // the operator's own proxies wrote it; without them, a client may have forged it
 		p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
 	}
 	p.SetXForwarded()
 }
 
-// Serve implements [front.Handler]: it asks the authorizer and does what that says. A path that leads above the root is
-// refused before.
+// Serve implements [front.Handler]: it asks the authorizer, and passes the request on or denies it. It refuses a path
+// that leads above the root, without asking.
 func (g *serving) Serve(w *front.Response, r *http.Request) {
 	path := r.URL.EscapedPath()
-	if clean := route.Clean(path); clean.Climbs() { // it would lead out of the upstream's own path
+	if clean := route.Clean(path); clean.Climbs() { // such a path could lead out of the path of Upstream
 		g.Refuse(w, r, answer.BadRequest, answer.NewInstance())
 		return
 	}
@@ -100,7 +101,7 @@ func (g *serving) Serve(w *front.Response, r *http.Request) {
 	g.backend.ServeHTTP(w, r)
 }
 
-// Refuse implements [front.Handler]: it answers with a problem, and with the limits where some were asked about.
+// Refuse implements [front.Handler]: it answers with a problem, and with the RateLimit headers if there was a decision.
 func (g *serving) Refuse(w *front.Response, _ *http.Request, k answer.Kind, instance string) {
 	if w.Last == nil {
 		w.Last = new(answer.Header)
@@ -114,7 +115,7 @@ func (g *serving) logDenied(a *authorizer.Answer, r *http.Request) {
 		"path", front.Bounded(a.Path()), "source", a.Source, "instance", a.Instance)
 }
 
-// observe tells the live page.
+// observe passes a decision to the live page.
 func (g *serving) observe(a *authorizer.Answer, r *http.Request) {
 	if g.c.Recorder == nil {
 		return
@@ -123,7 +124,7 @@ func (g *serving) observe(a *authorizer.Answer, r *http.Request) {
 		Path: a.Path(), Decision: a.Decision(), IPDecision: a.IPDecision(), Denied: denied(a)})
 }
 
-// denied is what a decision does not tell of a denial.
+// denied returns the details of a denial that a.Decision does not contain.
 func denied(a *authorizer.Answer) (d livepage.Denied) {
 	switch {
 	case a.Kind == answer.NotHere:

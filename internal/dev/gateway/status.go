@@ -17,55 +17,53 @@ import (
 )
 
 const (
-	// maxStatusTenants bounds what one look at the live page costs: each tenant is a peek at the store.
+	// maxStatusTenants bounds the work for one status: each tenant takes a peek at the store.
 	maxStatusTenants = 200
-
-	// lookFor is how long a look goes on asking; the tenants that are left are shown as they were, and asked first next
-	// time.
+	// lookFor is how long one status goes on with peeks. The other tenants are shown as at their last peek, and the
+	// next status begins with them.
 	lookFor = 500 * time.Millisecond
-
-	// peekWithin is for a store without a deadline of its own. It is longer than those, so that it is the store's that
-	// a breaker counts.
+	// peekWithin bounds peeks at a store without a deadline of its own. It is longer than the deadlines of stores, so
+	// that a circuit breaker sees the store's own timeout.
 	peekWithin = 2 * time.Second
 )
 
-// Overview is what is in force, as far as the live page shows it.
+// Overview is the configuration in force, as far as the live page shows it.
 type Overview struct {
-	Name      string // of where it is kept
+	Name      string // of the plans files or the data folder
 	LoadedAt  time.Time
-	LastError error          // what is wrong with a later one that is not in force
-	Tenants   []*plan.Tenant // the first of them, by id
-	Total     int            // of tenants
+	LastError error          // what is wrong with a newer configuration, which is therefore not in force
+	Tenants   []*plan.Tenant // the first tenants by id, as many as were asked for
+	Total     int            // number of all tenants
 	IPLimits  *plan.Set
-	Routes    int // that are declared
+	Routes    int // number of declared routes
 }
 
-// StatusSource gathers what the live page shows beside its counts. Do not copy it once it is in use.
+// StatusSource collects what the live page shows besides the counts of requests. Do not copy it after its first use.
 type StatusSource struct {
-	Overview func(most int) Overview      // with at most so many tenants; required
-	Cells    func() []livepage.CellStatus // nil where there is only this one
+	Overview func(most int) Overview      // lists at most that many tenants; required
+	Cells    func() []livepage.CellStatus // nil if there is only one cell
 	Store    limit.Store
-	// what stands before shared stores, and is looked at instead of Store; nil where there are none
+	// Chain is the store chain in front of shared stores. If it is not nil, it is peeked at instead of Store.
 	Chain    *resilience.Chain
-	Bytes    func() int64 // of the store
-	Upstream *url.URL     // nil is the echo
+	Bytes    func() int64 // memory that the store takes
+	Upstream *url.URL     // nil selects the echo
 	Listen   string
 	Try      []string
 	Now      func() time.Time
 
-	mu    sync.Mutex // over looks at tenants
-	next  int        // the tenant to begin with
+	mu    sync.Mutex // held while the tenants are described
+	next  int        // index of the tenant at which the next status begins
 	known map[string]known
 }
 
-// known is a tenant as it was last looked at.
+// known is what the last status found out about a tenant.
 type known struct {
 	set    *plan.Set
 	limits []livepage.LimitStatus
 	at     time.Time
 }
 
-// Status looks at the configuration and the counters; it charges nothing. It is safe for concurrent use.
+// Status describes the configuration and the counters. It charges nothing. It is safe for concurrent use.
 func (s *StatusSource) Status() livepage.Status {
 	now := s.Now()
 	over := s.Overview(maxStatusTenants)
@@ -91,7 +89,7 @@ func (s *StatusSource) Status() livepage.Status {
 		out.Cells = s.Cells()
 	}
 	if s.Chain != nil {
-		out.Store = storeStatus(s.Chain) // after the peeks: one of them may have found out that a store is away
+		out.Store = storeStatus(s.Chain) // after the peeks, since a peek may notice that a store does not answer
 	}
 	return out
 }
@@ -122,7 +120,7 @@ func storeStatus(l *resilience.Chain) *livepage.StoreStatus {
 	return out
 }
 
-// tenants describes the tenants, each with a peek at its counters while there is time.
+// tenants describes the tenants, with peeks at their counters while there is time.
 func (s *StatusSource) tenants(list []*plan.Tenant, now time.Time) []livepage.TenantStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +148,7 @@ func (s *StatusSource) tenants(list []*plan.Tenant, now time.Time) []livepage.Te
 	return out
 }
 
-// since is what was known, as of now.
+// since returns the known limits, with their times until a reset brought forward to now.
 func (k *known) since(now time.Time) []livepage.LimitStatus {
 	gone := now.Sub(k.at).Milliseconds()
 	if gone <= 0 {
@@ -163,12 +161,12 @@ func (k *known) since(now time.Time) []livepage.LimitStatus {
 	return out
 }
 
-// look is one look at the counters of many tenants.
+// look holds what the peeks of one status have in common.
 type look struct {
 	store  limit.Store
-	chain  *resilience.Chain // nil: store is in this process
-	leased map[leasedTier]int64
-	away   bool // the only store there is did not answer: it is not asked again
+	chain  *resilience.Chain    // nil if the store is in this process
+	leased map[leasedTier]int64 // units that this process has leased
+	away   bool                 // the only store did not answer, so it is not asked again
 }
 
 type leasedTier struct{ tenant, identity string }
@@ -191,21 +189,21 @@ func (s *StatusSource) look() *look {
 	return l
 }
 
-// passed is a context whose time is over: nothing is asked with it, so that the backstop answers and no breaker counts
-// a call.
+// passed returns a context whose deadline has passed. A peek with it does not call the store: the fallback limiter
+// answers, and no circuit breaker counts a call.
 func passed() (context.Context, context.CancelFunc) {
 	return context.WithDeadline(context.Background(), time.Unix(0, 0))
 }
 
-// asked is what a tenant's counters say.
+// asked is the result of a peek at a tenant's counters.
 type asked struct {
 	limit.Decision
 	results map[*limit.Limit][]limit.Result
 	away    bool // a store that is needed did not answer
 }
 
-// limits describes a tenant's limits, with a peek at those that have one counter: in the store, or where that does not
-// answer in the backstop.
+// limits describes a tenant's limits, with a peek at those that have one counter. If the store does not answer, it
+// peeks at the counters of the fallback limiter instead.
 func (l *look) limits(ctx context.Context, owner limit.Owner, set *plan.Set, now time.Time) []livepage.LimitStatus {
 	var a asked
 	if !l.away {
@@ -216,24 +214,24 @@ func (l *look) limits(ctx context.Context, owner limit.Owner, set *plan.Set, now
 		l.away = len(l.chain.Breakers) == 1
 	}
 	a.away = true
-	if l.away { // of two stores one may answer, and a call may give back what it holds of the tenant's
+	if l.away { // otherwise one of two stores may still answer, so it is called
 		var cancel context.CancelFunc
 		ctx, cancel = passed()
 		defer cancel()
 	}
-	_ = l.peek(ctx, owner, set, backstopped, now, &a) // without an answer nothing is known of them
+	_ = l.peek(ctx, owner, set, backstopped, now, &a) // after an error the limits are shown without counts
 	return l.describe(owner.Name, set, &a, now)
 }
 
 // counted reports whether the limit has one counter for a tenant.
 func counted(l *limit.Limit) bool { return l.Per == limit.PerTenant && l.Mode != limit.Off }
 
-// backstopped reports whether the backstop counts so, too.
+// backstopped reports whether the fallback limiter, too, has one counter of the limit for a tenant.
 func backstopped(l *limit.Limit) bool {
 	return counted(l) && l.Mode == limit.Enforce && l.OnStoreFailure == limit.Backstop
 }
 
-// peek looks at some of the limits' counters.
+// peek peeks at the counters of the limits that which selects, and sets a.
 func (l *look) peek(
 	ctx context.Context, owner limit.Owner, set *plan.Set, which func(*limit.Limit) bool, now time.Time, a *asked,
 ) error {
@@ -252,13 +250,13 @@ func (l *look) peek(
 	}
 	rest := a.Results
 	for i := range req.Charges {
-		of := req.Charges[i].Limit
-		a.results[of], rest = rest[:len(of.Tiers)], rest[len(of.Tiers):]
+		charged := req.Charges[i].Limit
+		a.results[charged], rest = rest[:len(charged.Tiers)], rest[len(charged.Tiers):]
 	}
 	return nil
 }
 
-// describe puts what the counters say beside what is configured.
+// describe combines the configured limits with what the peek found out.
 func (l *look) describe(tenant string, set *plan.Set, a *asked, now time.Time) []livepage.LimitStatus {
 	var out []livepage.LimitStatus
 	for _, e := range set.Limits {
@@ -270,7 +268,7 @@ func (l *look) describe(tenant string, set *plan.Set, a *asked, now time.Time) [
 			}
 			row := livepage.StatusOf(t, peeked, now, applies(e))
 			switch {
-			case peeked != nil && a.Degraded: // the backstop's result is of its own tier
+			case peeked != nil && a.Degraded: // the fallback limiter has a smaller tier: the instance's part
 				row.Counted, row.Capacity = livepage.CountedHere, peeked.Tier.Capacity()
 			case peeked == nil && counted(e.Limit):
 				row.Counted = uncounted(e.Limit, a.away)
@@ -282,7 +280,7 @@ func (l *look) describe(tenant string, set *plan.Set, a *asked, now time.Time) [
 	return out
 }
 
-// uncounted is what there is instead of a result.
+// uncounted says why there is no count of a limit.
 func uncounted(l *limit.Limit, away bool) livepage.Counting {
 	switch {
 	case away && l.Mode == limit.Enforce && l.OnStoreFailure == limit.Open:
@@ -293,7 +291,7 @@ func uncounted(l *limit.Limit, away bool) livepage.Counting {
 	return livepage.CountedUnknown
 }
 
-// applies says in words which requests a limit is for.
+// applies describes the requests that a limit counts.
 func applies(e *plan.Effective) string {
 	methods := strings.Join(e.Methods(), ", ")
 	switch {

@@ -1,20 +1,20 @@
-// Package lambdahost runs a Lambda binary as processes on this machine, over the Lambda Runtime API, so that what is
-// called is what is deployed.
+// Package lambdahost runs the deployed binary of a Lambda function as processes on this machine, over the Lambda
+// Runtime API.
 //
 // Each process is an environment, with a Runtime API of its own on a loopback port, and serves one call at a time. As
 // on Lambda:
 //
-//   - A call goes to the idle environment that was used last. A new one is started only where none is idle or has just
-//     answered, and a call takes whichever is ready first.
-//   - When Environments are busy, further calls are throttled at once with [ErrThrottled], unless Queue lets them wait.
-//   - A call that the function cannot end fails with an [*Error], and that environment is replaced when a call needs another.
-//     A caller that leaves does not stop the function.
-//   - The environment sees nothing of this process's own variables, and runs in the folder of its binary.
-//   - SIGTERM is for functions that register an extension (lambda.WithEnableSIGTERM does). Others get SIGKILL, as there.
+//   - A call goes to the idle environment that was used last. A new environment is started only if none is idle or has
+//     just answered. The call then takes the environment that is ready first.
+//   - If all Environments are busy, further calls fail at once with [ErrThrottled], unless Queue lets them wait.
+//   - If the function does not end a call, the call fails with an [*Error], and the environment is replaced when a call
+//     needs another one. A caller that stops waiting does not stop the function.
+//   - An environment gets none of this process's environment variables, and runs in the folder of its binary.
+//   - Functions that register an extension get SIGTERM (lambda.WithEnableSIGTERM registers one). Others get SIGKILL.
 //
-// Unlike Lambda it tells the caller of a failed init at once instead of trying again within the call, and starts
-// nothing for a while after one. It has no memory limit, no credentials, no response streaming, and no extensions that
-// wait for events.
+// Unlike Lambda, the host reports a failed init at once instead of trying again within the call, and starts no
+// environment for a while after it. There is no memory limit, there are no credentials and no response streaming, and
+// extensions cannot wait for events.
 package lambdahost
 
 import (

@@ -1,6 +1,6 @@
-// Package lambdaremote calls deployed Lambda functions through Lambda's Invoke API, as a service in front of them does.
+// Package lambdaremote calls deployed Lambda functions through Lambda's Invoke API.
 //
-// Each call is made once, whatever becomes of it: see [New].
+// A call that fails is not repeated: see [New].
 package lambdaremote
 
 import (
@@ -19,18 +19,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 )
 
-// connections are how many stay open between calls. The SDK keeps 10, and a gateway under load would open one for most
-// calls.
+// connections is how many idle connections stay open. With the SDK's default of 10, a gateway under load would open a
+// new connection for most calls.
 const connections = 1000
 
 // Client calls the functions of one account and region. It is safe for concurrent use. Make it with [New].
 type Client struct{ api *lambda.Client }
 
-// New makes a client for the region, the endpoint and the credentials of the configuration. Where that has an HTTP
-// client of its own making, that is used as it is.
+// New makes a client with the region, the endpoint and the credentials of the configuration. If the configuration has
+// an HTTP client that is not the SDK's, that client is used unchanged.
 //
-// The retries of the configuration are not: a call that got no answer may have run, and an authorizer that runs twice
-// charges twice. API Gateway does not repeat a call, either.
+// The retries of the configuration are not used: a call without an answer may have run, and an authorizer that runs
+// twice charges twice. API Gateway does not repeat calls, either.
 func New(config aws.Config) *Client {
 	shared, ok := config.HTTPClient.(*awshttp.BuildableClient)
 	if config.HTTPClient == nil {
@@ -44,8 +44,8 @@ func New(config aws.Config) *Client {
 	return &Client{lambda.NewFromConfig(config, func(o *lambda.Options) { o.Retryer = aws.NopRetryer{} })}
 }
 
-// Function is the function of a name, which may be an ARN and may end in ":" and an alias or version. Whether there is
-// one, its first call says.
+// Function returns the function of a name. The name may be an ARN, and may end in ":" and an alias or version. Only the
+// first call finds out whether the function exists.
 func (c *Client) Function(name string) *Function { return &Function{c.api, name} }
 
 // Function is one deployed function. It is safe for concurrent use.
@@ -59,7 +59,7 @@ type Function struct {
 //   - a [*lambdahost.Error]: the function reported an error, or could not end the call
 //   - [lambdahost.ErrTooLarge]: the function was not called
 //   - an error of the SDK: Lambda throttled or refused the call, failed, or was not reached
-//   - ctx's own: the call was left, and the function may go on with it
+//   - ctx's error: Invoke no longer waits, and the function may still be running
 func (f *Function) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	if len(payload) > lambdahost.MaxRequestBytes {
 		return nil, fmt.Errorf("invoke %s: %w: %d bytes, at most %d", f.name, lambdahost.ErrTooLarge, len(payload),
@@ -74,13 +74,13 @@ func (f *Function) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	case out.FunctionError != nil:
 		return nil, fmt.Errorf("invoke %s: %w", f.name, failed(out))
 	case out.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("invoke %s: the answer has the status %d, that of a call that is waited for is %d",
+		return nil, fmt.Errorf("invoke %s: Lambda answered with status %d; a synchronous call is answered with %d",
 			f.name, out.StatusCode, http.StatusOK)
 	}
 	return out.Payload, nil
 }
 
-// traced hands a trace id on, where there is one.
+// traced adds a trace id to a call, unless id is "".
 func traced(id string) func(*lambda.Options) {
 	return func(o *lambda.Options) {
 		if id != "" {
@@ -89,8 +89,8 @@ func traced(id string) func(*lambda.Options) {
 	}
 }
 
-// kinds are those of the errors that Lambda writes for a function that cannot. The type is all that tells them from a
-// function's own.
+// kinds maps the types of errors that Lambda itself reports to their kinds. Only the type distinguishes them from
+// errors that a function reports.
 var kinds = map[string]lambdahost.Kind{
 	lambdahost.TypeTimeout:      lambdahost.TimedOut,
 	lambdahost.TypeExit:         lambdahost.Exited,
@@ -98,7 +98,7 @@ var kinds = map[string]lambdahost.Kind{
 	lambdahost.TypeResponseSize: lambdahost.ResponseSize,
 }
 
-// failed is the error of a call that ended in the function.
+// failed returns the error of a call that failed in the function.
 func failed(out *lambda.InvokeOutput) *lambdahost.Error {
 	var d struct {
 		Type    string `json:"errorType"`

@@ -128,7 +128,8 @@ func TestFailures(t *testing.T) {
 		want string
 	}{
 		{"Unauthorized", reply{status: 200, header: unhandled,
-			body: `{"errorMessage":"Unauthorized","errorType":"errorString"}`}, lambdahost.Reported, "errorString: Unauthorized (request r-1)"},
+			body: `{"errorMessage":"Unauthorized","errorType":"errorString"}`}, lambdahost.Reported, "errorString: " +
+			"Unauthorized (request r-1)"},
 		{"an error without a type", reply{status: 200, header: unhandled, body: `{"errorMessage":"no"}`},
 			lambdahost.Reported, "Runtime.Unknown: no"},
 		{"an error that is none", reply{status: 200, header: unhandled, body: `<p>`}, lambdahost.Reported,
@@ -139,11 +140,14 @@ func TestFailures(t *testing.T) {
 			body: `{"errorType":"Sandbox.Timedout","errorMessage":"RequestId: r Error: Task timed out after 3.00 ` +
 				`seconds"}`}, lambdahost.TimedOut, "timed out"},
 		{"exit", reply{status: 200, header: unhandled,
-			body: `{"errorType":"Runtime.ExitError","errorMessage":"Unauthorized"}`}, lambdahost.Exited, "process ended"},
+			body: `{"errorType":"Runtime.ExitError","errorMessage":"Unauthorized"}`}, lambdahost.Exited, "process " +
+			"ended"},
 		{"no binary", reply{status: 200, header: unhandled,
-			body: `{"errorType":"Runtime.InvalidEntrypoint","errorMessage":"x"}`}, lambdahost.InitFailed, "init failed"},
+			body: `{"errorType":"Runtime.InvalidEntrypoint","errorMessage":"x"}`}, lambdahost.InitFailed, "init " +
+			"failed"},
 		{"large answer", reply{status: 200, header: unhandled,
-			body: `{"errorType":"Function.ResponseSizeTooLarge","errorMessage":"x"}`}, lambdahost.ResponseSize, "too large"},
+			body: `{"errorType":"Function.ResponseSizeTooLarge","errorMessage":"x"}`}, lambdahost.ResponseSize,
+			"too large"},
 		{"throttled", reply{status: 429, header: map[string]string{"X-Amzn-Errortype": "TooManyRequestsException"},
 			body: `{"Reason":"ReservedFunctionConcurrentInvocationLimitExceeded","Type":"User","message":"Rate ` +
 				`Exceeded."}`}, 0, "Rate Exceeded."},
@@ -154,7 +158,7 @@ func TestFailures(t *testing.T) {
 			body:   `{"Message":"Function not found"}`}, 0, "Function not found"},
 		{"a 500 that is no answer of Lambda's", reply{status: 500, body: "<html>"}, 0, "500"},
 		{"a 403 that is no answer of Lambda's", reply{status: 403, body: "\x00"}, 0, "403"},
-		{"an event that was only taken", reply{status: 202}, 0, "the status 202"},
+		{"an event that was only taken", reply{status: 202}, 0, "status 202"},
 		{"no answer", reply{cuts: true}, 0, "EOF"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -230,7 +230,8 @@ func TestTimelineWidens(t *testing.T) {
 		}
 	}
 	if len(tl.points) > maxPoints || all != n || denials != denied || limits != denials {
-		t.Errorf("%d points of %d minutes hold %d requests, %d denials, %d by limit; want at most %d points, %d, %d, %d",
+		t.Errorf("%d points of %d minutes hold %d requests, %d denials, %d by limit; want at most %d points, %d, "+
+			"%d, %d",
 			len(tl.points), tl.width, all, denials, limits, maxPoints, n, denied, denied)
 	}
 	if tl.width%1440 != 0 {

@@ -110,7 +110,8 @@ func (r *replay) resolve() error {
 	r.planID = r.DefaultPlan
 	if r.planID == "" && !hasTenants && len(plans) == 1 && r.from.kind != noTenant {
 		r.planID = plans[0].ID
-		r.notes = append(r.notes, fmt.Sprintf("the plans file has no tenants and one plan, so every tenant gets plan %s", r.planID))
+		r.notes = append(r.notes, fmt.Sprintf("the plans file has no tenants and one plan, so every tenant gets "+
+			"plan %s", r.planID))
 	}
 	if r.planID == "" {
 		return r.checkFixed()

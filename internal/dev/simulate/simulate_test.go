@@ -161,7 +161,8 @@ func TestTenants(t *testing.T) {
 plans:
   - { id: one, limits: [ { id: l, quota: { units: 1, every: day } } ] }
   - { id: two, limits: [ { id: l, quota: { units: 2, every: day } } ] }
-tenants: [ { id: ann, plan: one }, { id: r1, plan: one }, { id: x1, plan: one }, { id: "192.0.2.1", plan: one }, { id: "of york", plan: one } ]
+tenants: [ { id: ann, plan: one }, { id: r1, plan: one }, { id: x1, plan: one }, { id: "192.0.2.1", plan: one },
+  { id: "of york", plan: one } ]
 `
 	log := line("192.0.2.1", "ann", "10:00:00", "GET /orgs/ann/a?t=ann HTTP/1.1") +
 		line("192.0.2.1", "ann", "10:00:01", "GET /orgs/ann/b?t=ann HTTP/1.1") +

@@ -38,16 +38,26 @@ const (
 authorizers: { sluice: { function: authorizer, resultTtlInSeconds: 0 } }
 routes: [ { route: "ANY /{proxy+}", authorizer: sluice, integration: { type: AWS_PROXY, function: backend } } ]
 `
-	httpLambda1 = `{ kind: HTTP, api: ` + apiID + `, authorizers: { sluice: { function: authorizer, payloadFormatVersion: "1.0", resultTtlInSeconds: 0 } },
-		routes: [ { route: "ANY /{proxy+}", authorizer: sluice, integration: { type: AWS_PROXY, function: backend, payloadFormatVersion: "1.0" } } ] }`
-	httpLambda2 = `{ kind: HTTP, api: ` + apiID + `, authorizers: { sluice: { function: authorizer, payloadFormatVersion: "2.0", enableSimpleResponses: true, resultTtlInSeconds: 0 } },
-		routes: [ { route: "ANY /{proxy+}", authorizer: sluice, integration: { type: AWS_PROXY, function: backend, payloadFormatVersion: "2.0" } } ] }`
-	mapping = `"overwrite:header.x-sluice-caller": $context.authorizer.caller, "overwrite:header.x-sluice-limit": $context.authorizer.rateLimitLimit,
-		"overwrite:header.x-sluice-remaining": $context.authorizer.rateLimitRemaining, "overwrite:header.x-sluice-reset": $context.authorizer.rateLimitReset,
-		"overwrite:header.x-sluice-ratelimit": $context.authorizer.rateLimit, "overwrite:header.x-sluice-ratelimit-policy": $context.authorizer.rateLimitPolicy,
-		"overwrite:header.x-sluice-retry-after": $context.authorizer.retryAfter, "overwrite:header.x-sluice-problem": $context.authorizer.problem`
-	httpService = `{ kind: HTTP, api: ` + apiID + `, authorizers: { sluice: { function: authorizer, payloadFormatVersion: "2.0", enableSimpleResponses: true, resultTtlInSeconds: 0 } },
-		routes: [ { route: "ANY /{proxy+}", authorizer: sluice, integration: { type: HTTP_PROXY, url: "%s/{proxy}", requestParameters: { ` + mapping + ` } } } ] }`
+	httpLambda1 = `{ kind: HTTP, api: ` + apiID + `, authorizers: { sluice: { function: authorizer,
+	  payloadFormatVersion: "1.0", resultTtlInSeconds: 0 } },
+		routes: [ { route: "ANY /{proxy+}", authorizer: sluice, integration: { type: AWS_PROXY, function: backend,
+		  payloadFormatVersion: "1.0" } } ] }`
+	httpLambda2 = `{ kind: HTTP, api: ` + apiID + `, authorizers: { sluice: { function: authorizer,
+	  payloadFormatVersion: "2.0", enableSimpleResponses: true, resultTtlInSeconds: 0 } },
+		routes: [ { route: "ANY /{proxy+}", authorizer: sluice, integration: { type: AWS_PROXY, function: backend,
+		  payloadFormatVersion: "2.0" } } ] }`
+	mapping = `"overwrite:header.x-sluice-caller": $context.authorizer.caller,
+	  "overwrite:header.x-sluice-limit": $context.authorizer.rateLimitLimit,
+		"overwrite:header.x-sluice-remaining": $context.authorizer.rateLimitRemaining,
+		  "overwrite:header.x-sluice-reset": $context.authorizer.rateLimitReset,
+		"overwrite:header.x-sluice-ratelimit": $context.authorizer.rateLimit,
+		  "overwrite:header.x-sluice-ratelimit-policy": $context.authorizer.rateLimitPolicy,
+		"overwrite:header.x-sluice-retry-after": $context.authorizer.retryAfter,
+		  "overwrite:header.x-sluice-problem": $context.authorizer.problem`
+	httpService = `{ kind: HTTP, api: ` + apiID + `, authorizers: { sluice: { function: authorizer,
+	  payloadFormatVersion: "2.0", enableSimpleResponses: true, resultTtlInSeconds: 0 } },
+		routes: [ { route: "ANY /{proxy+}", authorizer: sluice, integration: { type: HTTP_PROXY, url: "%s/{proxy}",
+		  requestParameters: { ` + mapping + ` } } } ] }`
 )
 
 // builtin is a description that is part of the program, with the API's id.

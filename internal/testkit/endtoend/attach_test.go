@@ -226,7 +226,8 @@ func (a *attached) world(at, table, environment string) *world {
 	if want := a.one("dynamodb", "create-table").arg("--table-name"); e.Variables["SLUICE_COUNTERS_TABLE"] != want {
 		a.t.Errorf("the function's table is %s, and the page makes %s", e.Variables["SLUICE_COUNTERS_TABLE"], want)
 	}
-	if want := a.one("lambda", "put-function-concurrency").arg("--reserved-concurrent-executions"); e.Variables["SLUICE_MAX_INSTANCES"] != want {
+	if want := a.one("lambda", "put-function-concurrency").arg(
+		"--reserved-concurrent-executions"); e.Variables["SLUICE_MAX_INSTANCES"] != want {
 		a.t.Errorf("SLUICE_MAX_INSTANCES is %s, and the reserved concurrency %s", e.Variables["SLUICE_MAX_INSTANCES"],
 			want)
 	}
@@ -398,7 +399,8 @@ func (a *attached) rest(w *world) {
 		}
 	}
 	api := w.serve(description(stage.REST, id, map[string]any{
-		"type": create.arg("--type"), "resultTtlInSeconds": json.Number(create.arg("--authorizer-result-ttl-in-seconds")),
+		"type": create.arg("--type"), "resultTtlInSeconds": json.Number(create.arg(
+			"--authorizer-result-ttl-in-seconds")),
 	}, stage.Route{Key: "ANY /{proxy+}", Integration: stage.Integration{Type: stage.AWSProxy, Function: "backend"}},
 		map[string]any{"gatewayResponses": responses,
 			"stage": a.one("apigateway", "create-deployment").arg("--stage-name")}), w.function(behind))
@@ -547,7 +549,9 @@ func (a *attached) alarms(w *world) {
 		if !slices.ContainsFunc(known, func(m telemetry.Metric) bool { return m.Name == metric && !m.LineOnly }) {
 			a.t.Errorf("there is no metric %s", metric)
 		}
-		if got := c.arg("--dimensions"); got != "Name=cell,Value="+w.env["SLUICE_CELL"]+" Name=function,Value="+a.one("lambda", "create-function").arg("--function-name") {
+		if got := c.arg(
+			"--dimensions"); got != "Name=cell,Value="+w.env["SLUICE_CELL"]+" Name=function,Value="+a.one("lambda",
+			"create-function").arg("--function-name") {
 			a.t.Errorf("the alarm on %s has the dimensions %s", metric, got)
 		}
 	}

@@ -85,7 +85,8 @@ const (
 plans:
   - { id: wide, limits: [ { id: burst, tiers: [ { period: ` + year + `, threshold: 1000000 } ] } ] }
   - { id: tight, limits: [ { id: burst, tiers: [ { period: ` + year + `, threshold: 60 } ] } ] }
-  - { id: closed, limits: [ { id: burst, onStoreFailure: closed, tiers: [ { period: ` + year + `, threshold: 1000000 } ] } ] }
+  - { id: closed, limits: [ { id: burst, onStoreFailure: closed, tiers: [ { period: ` + year + `,
+    threshold: 1000000 } ] } ] }
 tenants:
   - { id: wide, plan: wide }
   - { id: tight, plan: tight }

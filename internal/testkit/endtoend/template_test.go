@@ -81,7 +81,8 @@ func TestAttachedTemplate(t *testing.T) {
 		none.header.Get("Content-Type") != answer.ContentType {
 		t.Errorf("no credential: %s", none)
 	}
-	if got := rest.is(204, "OPTIONS", "/product/1"); got.header.Get("Access-Control-Allow-Origin") != "https://app.example.com" {
+	if got := rest.is(204, "OPTIONS", "/product/1"); got.header.Get(
+		"Access-Control-Allow-Origin") != "https://app.example.com" {
 		t.Errorf("a preflight: %s", got)
 	}
 	forged := []string{"X-Sluice-Caller", "d=allowed;t=acme"}
@@ -104,7 +105,8 @@ func TestAttachedTemplate(t *testing.T) {
 	}
 	denied = http.is(429, "GET", "/product/1", append(w.key("globex"), "Origin", "https://app.example.com")...)
 	// as the API's setting writes it
-	denied.header["Access-Control-Expose-Headers"] = []string{strings.ReplaceAll(denied.header.Get("Access-Control-Expose-Headers"), ",", ", ")}
+	denied.header["Access-Control-Expose-Headers"] = []string{strings.ReplaceAll(denied.header.Get(
+		"Access-Control-Expose-Headers"), ",", ", ")}
 	wantDenial(t, denied)
 	http.is(401, "GET", "/product/1", forged...)
 	if got := http.is(403, "GET", "/healthz", forged...); !strings.Contains(got.body, "no-decision") {

@@ -84,7 +84,9 @@ func (s *sink) leaks() (found []string) {
 // whichever of the things it prints is looked for, and one that does not is not.
 func TestLeaksAreFound(t *testing.T) {
 	for what, value := range map[string]string{
-		"an API key": "slk_0123456789abcdef", "a token": "eyJhbGciOiJub25lIn0.eyJ0ZW5hbnRfaWQiOiJhY21lIn0.c2lnbmF0dXJlc2lnbmF0dXJl", "an address": "203.0.113.77",
+		"an API key":         "slk_0123456789abcdef",
+		"a token":            "eyJhbGciOiJub25lIn0.eyJ0ZW5hbnRfaWQiOiJhY21lIn0.c2lnbmF0dXJlc2lnbmF0dXJl",
+		"an address":         "203.0.113.77",
 		"an address of IPv6": "2001:db8:9:8::77",
 	} {
 		for name, sent := range map[string]string{"whole": value, "none": "nothing to see"} {

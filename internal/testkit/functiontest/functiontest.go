@@ -40,7 +40,8 @@ type Function struct {
 func Start(t testing.TB, endpoint string, env map[string]string) *Function {
 	t.Helper()
 	bootstrap := filepath.Join(t.TempDir(), "bootstrap")
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2", "-o", bootstrap, ".") //nolint:gosec // the test names its own folder
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2",
+		"-o", bootstrap, ".") //nolint:gosec // the test names its own folder
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
@@ -211,5 +212,7 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.published = append(a.published, r.FormValue(prefix+"Message"))
 		fmt.Fprintf(&members, "<member><Id>%s</Id><MessageId>m</MessageId></member>", r.FormValue(prefix+"Id"))
 	}
-	fmt.Fprintf(w, `<PublishBatchResponse><PublishBatchResult><Successful>%s</Successful><Failed/></PublishBatchResult></PublishBatchResponse>`, members.String())
+	fmt.Fprintf(w,
+		`<PublishBatchResponse><PublishBatchResult><Successful>%s</Successful><Failed/></PublishBatchResult>`+
+			`</PublishBatchResponse>`, members.String())
 }

@@ -175,11 +175,13 @@ func TestAlgorithmPlaces(t *testing.T) {
 		{"list", "p/p.go", user + "var t = []limit.Algorithm{limit.Steady}\n", "p/p.go:5"},
 		{"index", "p/p.go", user + "func f(t []int) int { return t[limit.Steady] }\n", "p/p.go:5"},
 		{"another name of the package", "p/p.go", renamed + "var t = own == l.Steady\n", "p/p.go:5"},
-		{"inside the package", "internal/limiter/limit/x.go", "package limit\n\nvar t = own == Steady\n", "internal/limiter/limit/x.go:3"},
+		{"inside the package", "internal/limiter/limit/x.go", "package limit\n\nvar t = own == Steady\n",
+			"internal/limiter/limit/x.go:3"},
 		{"a tier is made", "p/p.go", user + "var t = limit.Tier{Algorithm: limit.Steady}\n", ""},
 		{"assigned", "p/p.go", user + "func f(a *limit.Algorithm) { *a = limit.Steady }\n", ""},
 		{"no algorithm", "p/p.go", user + "func f(m limit.Mode) bool { return m == limit.Enforce }\n", ""},
-		{"another package", "p/p.go", "package p\n\nimport \"example.com/limits\"\n\nvar t = own == limits.Steady\n", ""},
+		{"another package", "p/p.go", "package p\n\nimport \"example.com/limits\"\n\nvar t = own == " +
+			"limits.Steady\n", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// DefaultBodyTimeout is how long the body of a request may keep the gateway waiting, unless a flag says otherwise.
+// DefaultBodyTimeout is how long the gateway waits for the body of a request by default.
 const DefaultBodyTimeout = 30 * time.Second
 
-// bytesPerSecond is how much of a body has to arrive to earn a second of waiting back: slower than any network that
-// people wait for, and fast enough that a client cannot hold a connection by a byte now and then.
+// bytesPerSecond is how many bytes of a body extend the wait for the rest by a second. Any usable network is faster,
+// and a client that only sends a byte now and then cannot hold a connection.
 const bytesPerSecond = 1 << 10
 
 // ErrSlowBody is the error of reading a body for which the gateway has waited too long.
 var ErrSlowBody = errors.New("the body of the request did not arrive in time")
 
-// limitWaiting has next wait no longer than timeout for the body of a request, see [NewServer].
+// limitWaiting returns a handler that lets next wait no longer than timeout for the body of a request; see [NewServer].
 func limitWaiting(next http.Handler, timeout time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength == 0 { // an upgrade has no body, either
@@ -28,16 +28,16 @@ func limitWaiting(next http.Handler, timeout time.Duration) http.Handler {
 			return
 		}
 		b := &timedBody{body: r.Body, conn: http.NewResponseController(w), most: timeout, left: timeout}
-		b.setDeadline(time.Now().Add(timeout)) // also if nobody reads the body: the server does, before it answers
+		b.setDeadline(time.Now().Add(timeout)) // if next does not read the body, the server does before it answers
 		defer b.finish()
-		// A copy: the server looks at the body of its own request, to know whether more of it has to be read.
+		// The request is copied, because the server checks whether the body of its own request has been read.
 		r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, b))
 		r.Body = b
 		next.ServeHTTP(w, r)
 	})
 }
 
-// bodyKey is where the context of a request has its *timedBody.
+// bodyKey is the key of the *timedBody in the context of a request.
 type bodyKey struct{}
 
 // cameTooLate reports whether the body of a request did not arrive in time. The server then ends the context of the
@@ -47,13 +47,13 @@ func cameTooLate(ctx context.Context) bool {
 	if !ok {
 		return false
 	}
-	b.mu.Lock() // until a Read that goes on knows
+	b.mu.Lock() // waits for a Read that is under way
 	defer b.mu.Unlock()
 	return b.late
 }
 
-// timedBody is a body that is waited for as long as its client has time left. The time runs only while something waits
-// for the client, not while an upstream is slow to take what has arrived.
+// timedBody is the body of a request that has to arrive in a limited time. The time only runs while a Read waits for
+// the client, not while an upstream is slow to accept what has arrived.
 type timedBody struct {
 	body io.ReadCloser
 	conn *http.ResponseController
@@ -61,16 +61,16 @@ type timedBody struct {
 
 	mu   sync.Mutex // a proxy's transport may read while the handler ends
 	left time.Duration
-	done bool // it was closed, or read to its end, or the handler has ended
+	done bool // the body was closed or read to its end, or the handler has ended
 	late bool // a Read has failed with ErrSlowBody
 }
 
-// Read implements io.Reader. Its error is ErrSlowBody once the time is over.
+// Read implements io.Reader. It returns ErrSlowBody after the time is over.
 func (b *timedBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.done {
-		return b.body.Read(p) // waits for nothing: it is an error, or the end
+		return b.body.Read(p) // returns an error or io.EOF at once
 	}
 	began := time.Now()
 	b.setDeadline(began.Add(b.left))
@@ -85,7 +85,8 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer. Closing reads on to the end, if that is near.
+// Close implements io.Closer. The server's Close reads the rest of a body if it is short, so it needs the deadline,
+// too.
 func (b *timedBody) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -98,7 +99,7 @@ func (b *timedBody) Close() error {
 	return err
 }
 
-// finish leaves what nobody has read to the server, for as long as there is time.
+// finish lets the server read the rest of the body, for as long as there is time.
 func (b *timedBody) finish() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -108,12 +109,12 @@ func (b *timedBody) finish() {
 	}
 }
 
-// end takes the deadline off: a response may take as long as it likes.
+// end removes the deadline, since a response may take any time.
 func (b *timedBody) end() {
 	b.done = true
 	b.setDeadline(time.Time{})
 }
 
 func (b *timedBody) setDeadline(at time.Time) {
-	_ = b.conn.SetReadDeadline(at) // the connection is gone where this fails
+	_ = b.conn.SetReadDeadline(at) // fails only if the connection has gone
 }

@@ -1,5 +1,5 @@
-// Package front is what every local gateway has around its own answers: the server, the reserved pages, caught panics,
-// bounded bodies, and the proxy to what stands behind it.
+// Package front holds what all local gateways have in common: the server, the reserved pages below /_sluice/, recovery
+// from panics, bounds of request bodies, and the proxy to an upstream.
 package front
 
 import (
@@ -14,29 +14,28 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
-// DefaultMaxBodyBytes is what API Gateway takes, too.
+// DefaultMaxBodyBytes is API Gateway's bound of a request body, too.
 const DefaultMaxBodyBytes = 10 << 20
 
-// Handler is a gateway's own part.
+// Handler is the part in which gateways differ.
 type Handler interface {
-	// Serve answers a request that is not for a reserved page. Its body is bounded where bodies are.
+	// Serve answers a request that is not for a reserved page. If request bodies are bounded, r.Body is.
 	Serve(w *Response, r *http.Request)
-
-	// Refuse answers a request that goes no further: kind is one of answer.BadRequest, TooLarge, SlowBody, Internal,
-	// UpstreamDown and UpstreamTimeout. instance is the URI of this occurrence, which the log may name.
+	// Refuse answers a request that cannot be served. kind is one of answer.BadRequest, TooLarge, SlowBody, Internal,
+	// UpstreamDown and UpstreamTimeout. instance is the URI of this occurrence; a line in the log may name it, too.
 	Refuse(w *Response, r *http.Request, kind answer.Kind, instance string)
 }
 
 // Config sets up a [Front].
 type Config struct {
 	Handler      Handler      // required
-	LivePage     http.Handler // at /_sluice/, with the prefix stripped; nil is none
-	Audience     Audience     // of the live page; default Loopback
-	MaxBodyBytes int64        // of a request; 0 is DefaultMaxBodyBytes, below 0 no bound
+	LivePage     http.Handler // gets requests below /_sluice/, with that prefix removed; nil: there is no live page
+	Audience     Audience     // who may see the live page; default Loopback
+	MaxBodyBytes int64        // of a request; 0 selects DefaultMaxBodyBytes, below 0 there is no bound
 	Log          *slog.Logger // default slog.Default()
 }
 
-// Front is an http.Handler. It is safe for concurrent use. Make it with [New].
+// Front is the http.Handler of a gateway. It is safe for concurrent use. Make it with [New].
 type Front struct {
 	c      Config
 	panics atomic.Int64
@@ -56,17 +55,17 @@ func New(c Config) *Front {
 	return &Front{c: c}
 }
 
-// Panics is how many requests ended in a panic that was caught.
+// Panics returns how many requests ended in a panic that was caught.
 func (f *Front) Panics() int64 { return f.panics.Load() }
 
-// ServeHTTP answers one request. Whatever a request holds, it has an answer: a panic is caught, logged and answered.
+// ServeHTTP implements http.Handler. It catches and logs a panic of the handler, and answers the request nevertheless.
 func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out := &Response{ResponseWriter: w}
 	defer f.recover(out, r)
 	switch bounded := f.c.MaxBodyBytes > 0; {
 	case reserved(r.URL.Path):
 		f.serveReserved(out, r)
-	// the latter is a URL inside a URL, and has no path to count
+	// Neither a CONNECT nor an opaque URL has a path that limits could match.
 	case r.Method == http.MethodConnect || r.URL.Opaque != "":
 		f.c.Handler.Refuse(out, r, answer.BadRequest, answer.NewInstance())
 	case bounded && r.ContentLength > f.c.MaxBodyBytes:
@@ -79,36 +78,35 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// recover turns a panic into a 500, where the answer has not begun, and a line in the log.
+// recover logs a panic. If the answer has not begun, it answers with 500; otherwise it cuts the connection.
 func (f *Front) recover(w *Response, r *http.Request) {
 	p := recover()
 	if p == nil {
 		return
 	}
-	if p == http.ErrAbortHandler { //nolint:errorlint // the very value is how a handler asks to cut the connection
+	if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares the same value: a handler asks to be cut off
 		panic(p)
 	}
 	f.panics.Add(1)
 	instance := answer.NewInstance()
-	f.c.Log.Error("a request made the gateway panic", "instance", instance, "method", r.Method, "path",
-		Bounded(r.URL.Path),
-		"panic", p, "stack", redact(string(debug.Stack())))
+	f.c.Log.Error("the gateway panicked while it served a request", "instance", instance, "method", r.Method,
+		"path", Bounded(r.URL.Path), "panic", p, "stack", redact(string(debug.Stack())))
 	if w.status != 0 {
-		panic(http.ErrAbortHandler) // half an answer is out: cutting the connection is the only way to say so
+		panic(http.ErrAbortHandler) // part of the answer was sent: only a cut connection tells the client of the error
 	}
 	f.c.Handler.Refuse(w, r, answer.Internal, instance)
 }
 
-// Response sets headers at the last moment, over whatever a backend said, and remembers the status.
+// Response sets headers right before an answer is sent, so that they replace those of a backend. It remembers the
+// status.
 type Response struct {
 	http.ResponseWriter
-
-	// Last is given the headers of the final answer before they are sent; nil changes nothing.
+	// Last.Set is called with the headers of the final answer before they are sent; nil changes nothing.
 	Last   interface{ Set(http.Header) }
-	status int // 0 as long as nothing was sent
+	status int // 0 while nothing was sent
 }
 
-// ResponseOf is the writer as a Response: the front's own, unless a handler in between put another around it.
+// ResponseOf returns w if it is a Response already, and otherwise a new Response around it.
 func ResponseOf(w http.ResponseWriter) *Response {
 	if out, ok := w.(*Response); ok {
 		return out
@@ -116,7 +114,7 @@ func ResponseOf(w http.ResponseWriter) *Response {
 	return &Response{ResponseWriter: w}
 }
 
-// Unwrap lets http.ResponseController reach what the server's own writer can do.
+// Unwrap lets http.ResponseController use the methods of the server's writer.
 func (w *Response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // WriteHeader adds the headers to the final answer. An interim one (1xx) passes as it is.
@@ -137,19 +135,19 @@ func (w *Response) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// Bounded cuts a text for logs and pages.
+// Bounded cuts a text of a client for logs and pages, to 200 bytes.
 func Bounded(s string) string {
-	const most = 200
+	const most = 200 // long enough for most paths, short enough for a line of a log
 	if len(s) <= most {
 		return s
 	}
 	return s[:most] + "…"
 }
 
-// NewServer wraps a handler in a server that a slow or greedy client cannot hold up. bodyTimeout is how long the body
-// of a request may keep the server waiting, where each KiB that arrives gives a second back; 0 is DefaultBodyTimeout,
-// below 0 no bound. Then reading the body is ErrSlowBody, and the connection is closed after the answer. Answers may
-// take any time, as may an upstream that takes a body slowly, and connections that were upgraded.
+// NewServer returns a server for h that slow clients cannot hold up. bodyTimeout is how long the server waits for the
+// body of a request; each KiB that arrives adds a second, up to bodyTimeout. 0 selects DefaultBodyTimeout; below 0
+// there is no bound. After that time, reading the body fails with ErrSlowBody, and the connection is closed after the
+// answer. There is no bound for an answer, for an upstream that accepts a body slowly, and for an upgraded connection.
 func NewServer(h http.Handler, bodyTimeout time.Duration, log *slog.Logger) *http.Server {
 	if bodyTimeout >= 0 {
 		h = limitWaiting(h, cmp.Or(bodyTimeout, DefaultBodyTimeout))

@@ -19,10 +19,10 @@ import (
 
 const (
 	dialTimeout = 5 * time.Second
-	slowAfter   = time.Minute // until an upstream's headers are there
+	slowAfter   = time.Minute // default of Proxy.Timeout
 )
 
-// CheckUpstream says what is wrong with an upstream's address, if anything.
+// CheckUpstream returns an error if u is not the base URL of an upstream.
 func CheckUpstream(u *url.URL) error {
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https":
@@ -30,7 +30,7 @@ func CheckUpstream(u *url.URL) error {
 	case u.Hostname() == "":
 		return fmt.Errorf("upstream %q has no host", u.Redacted())
 	case u.User != nil:
-		return fmt.Errorf("upstream %q: a password in the address is not supported", u.Redacted())
+		return fmt.Errorf("upstream %q: a user or password in the URL is not supported", u.Redacted())
 	case u.RawQuery != "" || u.Fragment != "":
 		return fmt.Errorf("upstream %q: a query or fragment is not supported", u.Redacted())
 	}
@@ -40,15 +40,15 @@ func CheckUpstream(u *url.URL) error {
 // Proxy sets up [NewProxy].
 type Proxy struct {
 	Rewrite func(*httputil.ProxyRequest)
-	Modify  func(*http.Response) error // of the upstream's answer; nil leaves it as it is
-
-	// Refuse answers where the upstream did not, as [Handler.Refuse] does.
+	Modify  func(*http.Response) error // changes the upstream's answer; nil changes nothing
+	// Refuse answers a request that the upstream did not answer, as [Handler.Refuse] does.
 	Refuse  func(w *Response, r *http.Request, kind answer.Kind, instance string)
-	Timeout time.Duration // until the upstream's headers are there; 0 is a minute
+	Timeout time.Duration // how long to wait for the headers of the upstream's answer; 0 selects a minute
 	Log     *slog.Logger
 }
 
-// NewProxy passes requests to an upstream. Bodies stream in both directions, upgrades (WebSocket) work.
+// NewProxy returns a handler that passes requests to an upstream. It streams bodies in both directions, and passes
+// upgrades to WebSocket.
 func NewProxy(p Proxy) http.Handler {
 	if p.Timeout == 0 {
 		p.Timeout = slowAfter
@@ -62,14 +62,15 @@ func NewProxy(p Proxy) http.Handler {
 			MaxIdleConnsPerHost:   256,
 			IdleConnTimeout:       90 * time.Second,
 			ForceAttemptHTTP2:     true,
-			DisableCompression:    true, // what the client asked for, it gets as the upstream sent it
+			DisableCompression:    true, // the client gets the encoding that the upstream sent
 		},
 		ErrorHandler: p.failed,
 		ErrorLog:     log.New(proxyLog{p.Log}, "", 0),
 	}
 }
 
-// BodyKind is the answer to a request whose body cannot be read: TooLarge, SlowBody, or else BadRequest and false.
+// BodyKind returns the kind of answer to a request whose body cannot be read. known is false for an error that is
+// neither about the size of the body nor about its time.
 func BodyKind(err error) (kind answer.Kind, known bool) {
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -91,7 +92,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case ofBody:
 		kind = body
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
-		panic(http.ErrAbortHandler) // the client is gone: there is nobody to answer, and nothing wrong upstream
+		panic(http.ErrAbortHandler) // the client has gone: nobody to answer, and the upstream did nothing wrong
 	case errors.As(err, &timeout) && timeout.Timeout():
 		kind = answer.UpstreamTimeout
 	}
@@ -103,7 +104,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	p.Refuse(ResponseOf(w), r, kind, instance)
 }
 
-// proxyLog takes the few lines that the reverse proxy writes itself.
+// proxyLog logs the lines that httputil.ReverseProxy writes by itself.
 type proxyLog struct{ log *slog.Logger }
 
 func (l proxyLog) Write(b []byte) (int, error) {
@@ -111,14 +112,14 @@ func (l proxyLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TenantHeader is where a backend finds the tenant, percent-encoded.
+// TenantHeader is the header in which a backend gets the tenant, percent-encoded.
 const TenantHeader = "X-Sluice-Tenant"
 
-// Echo stands in for an upstream: it answers with what one would have seen.
+// Echo takes the place of an upstream: it answers with the request that an upstream would have got.
 type Echo struct {
 	Message string
 	Refuse  func(w *Response, r *http.Request, kind answer.Kind, instance string) // as [Handler.Refuse] does
-	// who the backend takes for the caller; default TenantHeader
+	// Tenant returns the tenant that a backend would read from the headers; default: the value of TenantHeader.
 	Tenant func(http.Header) string
 }
 
@@ -148,5 +149,5 @@ func (e *Echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write(append(body, '\n')) // the client may be gone
+	_, _ = w.Write(append(body, '\n')) // fails only if the client has gone
 }

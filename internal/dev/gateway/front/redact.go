@@ -6,14 +6,14 @@ import (
 	"regexp"
 )
 
-// addresses are IP addresses as the net packages write them: IPv4 with or without port, IPv6 in brackets.
+// addresses matches IP addresses as the net packages write them: IPv4 with or without a port, IPv6 in brackets.
 var addresses = regexp.MustCompile(`\b\d{1,3}(\.\d{1,3}){3}` +
 	`(:\d+)?\b|\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[^\]\s]*)?\](:\d+)?`)
 
-// redact takes addresses out of texts of others that go to a log: errors of the net packages name both ends.
+// redact removes addresses from texts that go to a log. Errors of the net packages name both ends of a connection.
 func redact(s string) string { return addresses.ReplaceAllString(s, "[address]") }
 
-// redactor is a slog.Handler that redacts messages: net/http logs the peers of connections that went wrong.
+// redactor is a slog.Handler that redacts messages, because net/http logs the clients' addresses of failed connections.
 type redactor struct{ slog.Handler }
 
 func (h redactor) Handle(ctx context.Context, r slog.Record) error {

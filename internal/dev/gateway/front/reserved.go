@@ -9,7 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 
-// reservedPrefix is the gateway's own: no limit applies below it and nothing below it reaches the upstream.
+// reservedPrefix begins the paths that the gateway answers itself: no limit applies to them, and no such request
+// reaches the upstream.
 const reservedPrefix = "/_sluice/"
 
 // Audience says who may see the live page. It shows tenants' names and what they use.
@@ -17,12 +18,12 @@ type Audience uint8
 
 // The audiences.
 const (
-	Loopback Audience = iota // requests from this machine, to a name of this machine
-	All
-	Off
+	Loopback Audience = iota // only requests from this machine, to a name of this machine
+	All                      // everybody
+	Off                      // nobody
 )
 
-// ParseAudience reads "loopback", "all" or "off".
+// ParseAudience parses "loopback", "all" or "off".
 func ParseAudience(s string) (Audience, error) {
 	switch s {
 	case "loopback":
@@ -44,7 +45,7 @@ func (f *Front) serveReserved(w *Response, r *http.Request) {
 	case r.URL.Path == reservedPrefix+"healthz":
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
-		_, _ = w.Write([]byte("{\"status\":\"ok\"}\n")) // the client may be gone
+		_, _ = w.Write([]byte("{\"status\":\"ok\"}\n")) // fails only if the client has gone
 	case f.c.LivePage == nil || f.c.Audience == Off:
 		reservedProblem(w, answer.NoRoute)
 	case f.c.Audience == Loopback && !loopback.Direct(r):
@@ -56,10 +57,11 @@ func (f *Front) serveReserved(w *Response, r *http.Request) {
 	}
 }
 
-// reservedProblem is the front's own answer: reserved pages are no part of the API that is served beside them.
+// reservedProblem answers a request for a reserved page with a problem. It does not use the gateway's Refuse, since
+// reserved pages are no part of the API that the gateway serves.
 func reservedProblem(w *Response, k answer.Kind) {
 	var none answer.Header
-	none.Set(w.Header()) // exposes what scripts may read
+	none.Set(w.Header()) // also an answer without limits lists the headers that scripts may read
 	p := answer.Problem{Kind: k, Instance: answer.NewInstance()}
 	answer.Write(w, k, p.Append(nil))
 }

@@ -11,10 +11,13 @@ import (
 
 const cors = `
 kind: HTTP
-corsConfiguration: { allowOrigins: ["https://app.example.com", "http://*"], allowMethods: [GET, PUT], allowHeaders: [x-api-key], exposeHeaders: [Retry-After, RateLimit], allowCredentials: true, maxAge: 60 }
-authorizers: { a: { function: authorizer, payloadFormatVersion: "2.0", enableSimpleResponses: true, resultTtlInSeconds: 0 } }
+corsConfiguration: { allowOrigins: ["https://app.example.com", "http://*"], allowMethods: [GET, PUT],
+  allowHeaders: [x-api-key], exposeHeaders: [Retry-After, RateLimit], allowCredentials: true, maxAge: 60 }
+authorizers: { a: { function: authorizer, payloadFormatVersion: "2.0", enableSimpleResponses: true,
+  resultTtlInSeconds: 0 } }
 routes:
-  - { route: "GET /shop", authorizer: a, integration: { type: AWS_PROXY, function: backend, payloadFormatVersion: "2.0" } }
+  - { route: "GET /shop", authorizer: a, integration: { type: AWS_PROXY, function: backend,
+    payloadFormatVersion: "2.0" } }
   - { route: "ANY /any", authorizer: a, integration: { type: ECHO } }
   - { route: "OPTIONS /open", integration: { type: AWS_PROXY, function: backend, payloadFormatVersion: "2.0" } }
 `
@@ -102,9 +105,12 @@ func TestIntegrationSettings(t *testing.T) {
 kind: REST
 routes:
   - route: OPTIONS /a
-    integration: { type: MOCK, statusCode: "204", responseParameters: { "204": { method.response.header.Access-Control-Allow-Origin: "'*'" }, "200": { method.response.header.X: "'1'" } } }
+    integration: { type: MOCK, statusCode: "204",
+      responseParameters: { "204": { method.response.header.Access-Control-Allow-Origin: "'*'" },
+        "200": { method.response.header.X: "'1'" } } }
   - { route: ANY /b, integration: { type: HTTP_PROXY, url: "` + up.URL + `/there", httpMethod: GET } }
-  - { route: "ANY /c/{id}", integration: { type: ECHO, url: "https://shop.example.com/v1/{id}", httpMethod: POST, requestParameters: { integration.request.path.id: method.request.path.id } } }
+  - { route: "ANY /c/{id}", integration: { type: ECHO, url: "https://shop.example.com/v1/{id}", httpMethod: POST,
+    requestParameters: { integration.request.path.id: method.request.path.id } } }
 `
 	base, _ := serve(t, describe(t, text), nil, nil, nil)
 	if r := send(t, "OPTIONS", base+"/dev/a", ""); r.status != 204 ||

@@ -110,17 +110,22 @@ func TestProblems(t *testing.T) {
 		{"a mapping", integration("REST", `"GET /a"`, `{ type: ECHO, requestParameters: { header.X: "'a'" } }`),
 			"is not integration.request.header.NAME"},
 		{"a value", integration("REST", `"GET /a"`,
-			`{ type: ECHO, requestParameters: { integration.request.header.X: method.request.body } }`), "parts of bodies are not supported"},
+			`{ type: ECHO, requestParameters: { integration.request.header.X: method.request.body } }`), "parts of " +
+			"bodies are not supported"},
 		{"a context variable", integration("REST", `"GET /a"`,
-			`{ type: ECHO, requestParameters: { integration.request.header.X: context.identity.cognitoIdentityId } }`), "this context variable is not supported"},
+			`{ type: ECHO, requestParameters: { integration.request.header.X: context.identity.cognitoIdentityId } `+
+				`}`), "this context variable is not supported"},
 		{"an HTTP API's form on REST", integration("REST", `"GET /a"`,
 			`{ type: ECHO, requestParameters: { integration.request.header.X: $context.requestId } }`), "is not known"},
 		{"a header that frames", integration("REST", `"GET /a"`,
-			`{ type: ECHO, requestParameters: { integration.request.header.Transfer-Encoding: "'a'" } }`), "belongs to the connection"},
+			`{ type: ECHO, requestParameters: { integration.request.header.Transfer-Encoding: "'a'" } }`), "belongs " +
+			"to the connection"},
 		{"a header's name", integration("REST", `"GET /a"`,
-			`{ type: ECHO, requestParameters: { "integration.request.header.X Y": "'a'" } }`), "not the name of a header"},
+			`{ type: ECHO, requestParameters: { "integration.request.header.X Y": "'a'" } }`), "not the name of a " +
+			"header"},
 		{"a literal that ends a line", integration("REST", `"GET /a"`,
-			`{ type: ECHO, requestParameters: { integration.request.header.X: "'a\nb'" } }`), "is not a value between quotes"},
+			`{ type: ECHO, requestParameters: { integration.request.header.X: "'a\nb'" } }`), "is not a value " +
+			"between quotes"},
 		{"a reserved header", integration("HTTP", `"GET /a"`,
 			`{ type: ECHO, requestParameters: { "overwrite:header.authorization": x } }`), "reserved"},
 		{"a query mapping", integration("HTTP", `"GET /a"`,
@@ -129,9 +134,11 @@ func TestProblems(t *testing.T) {
 			`{ type: ECHO, requestParameters: { "append:header.q": $request.body.a } }`), "parts of bodies are not " +
 			"supported"},
 		{"a response mapping of a proxy", integration("REST", `"GET /a"`,
-			`{ type: ECHO, responseParameters: { "200": { method.response.header.X: "'a'" } } }`), "what a proxy answers passes as it is"},
+			`{ type: ECHO, responseParameters: { "200": { method.response.header.X: "'a'" } } }`), "what a proxy " +
+			"answers passes as it is"},
 		{"a status", integration("HTTP", `"GET /a"`,
-			`{ type: ECHO, responseParameters: { default: { "overwrite:header.x": a } } }`), `"default" is not a status`},
+			`{ type: ECHO, responseParameters: { default: { "overwrite:header.x": a } } }`), `"default" is not a ` +
+			`status`},
 		{"gateway responses of an HTTP API", strings.Replace(integration("HTTP", `"GET /a"`, "{ type: ECHO }"),
 			"routes", "gatewayResponses: { DEFAULT_4XX: {} }\nroutes", 1), "gatewayResponses: a HTTP API has none"},
 		{"a type of gateway response", good + "gatewayResponses: { QUOTA_EXCEEDED: {} }\n",

@@ -24,7 +24,8 @@ import (
 const operators = `{kind: REST, stage: v1, region: eu-west-1, routes: [
 	{route: "POST /{proxy+}", authorization: AWS_IAM, integration: {type: AWS_PROXY, function: backend}},
 	{route: "GET /{proxy+}", authorization: AWS_IAM, integration: {type: AWS_PROXY, function: backend}},
-	{route: "PUT /echo", authorization: AWS_IAM, integration: {type: ECHO, requestParameters: {integration.request.header.X-Actor: context.identity.userArn}}},
+	{route: "PUT /echo", authorization: AWS_IAM, integration: {type: ECHO,
+	  requestParameters: {integration.request.header.X-Actor: context.identity.userArn}}},
 	{route: "GET /open", integration: {type: AWS_PROXY, function: backend}}],
 	gatewayResponses: {INVALID_SIGNATURE: {responseParameters: {gatewayresponse.header.X-Why: "'signature'"}}}}`
 
@@ -259,10 +260,11 @@ func TestNotSigned(t *testing.T) {
 		}), sound, mismatch, 0},
 		{"another query", after(func(r *http.Request) { r.URL.RawQuery = "force=1" }), sound, mismatch, 0},
 		{"another path", after(func(r *http.Request) { r.URL.Path = "/v1/plans/put" }), sound, mismatch, 0},
-		{"another encoding of the path", after(func(r *http.Request) { r.URL.RawPath = "/v1/plans%2Fget" }).with(func(s *signing) {
-			before := s.then
-			s.then = func(r *http.Request) { before(r); r.URL.Path = "/v1/plans/get" }
-		}), sound, mismatch, 0},
+		{"another encoding of the path", after(func(r *http.Request) { r.URL.RawPath = "/v1/plans%2Fget" }).with(
+			func(s *signing) {
+				before := s.then
+				s.then = func(r *http.Request) { before(r); r.URL.Path = "/v1/plans/get" }
+			}), sound, mismatch, 0},
 		{"another method", after(func(r *http.Request) { r.Method = "GET" }), sound, mismatch, 0},
 		{"a signed header that is another", header("X-Amz-Meta",
 			"2").with(func(s *signing) { s.header = []string{"X-Amz-Meta", "1"} }), sound, mismatch, 0},
@@ -414,9 +416,12 @@ func TestCredentialsChecked(t *testing.T) {
 		t.Errorf("the credential that these begin with: %v", err)
 	}
 	for text, want := range map[string]string{
-		`{kind: REST, routes: [{route: GET /a, authorization: JWT, integration: {type: MOCK}}]}`:            `routes[0].authorization: "JWT" is not known; there is AWS_IAM`,
-		`{kind: HTTP, routes: [{route: GET /a, authorization: AWS_IAM, integration: {type: ECHO}}]}`:        "AWS_IAM is served for REST APIs only",
-		`{kind: WebSocket, routes: [{route: $connect, authorization: AWS_IAM, integration: {type: MOCK}}]}`: "AWS_IAM is served for REST APIs only",
+		`{kind: REST, routes: [{route: GET /a, authorization: JWT, integration: {type: MOCK}}]}` +
+			"": `routes[0].authorization: "JWT" is not known; there is AWS_IAM`,
+		`{kind: HTTP, routes: [{route: GET /a, authorization: AWS_IAM, integration: {type: ECHO}}]}` +
+			"": "AWS_IAM is served for REST APIs only",
+		`{kind: WebSocket, routes: [{route: $connect, authorization: AWS_IAM, integration: {type: MOCK}}]}` +
+			"": "AWS_IAM is served for REST APIs only",
 		`{kind: REST, authorizers: {a: {function: f, resultTtlInSeconds: 0}}, routes: [{route: GET /a, authorizer: ` +
 			`a, authorization: AWS_IAM, integration: {type: MOCK}}]}`: "a route with an authorizer has no AWS_IAM " +
 			"beside it",
@@ -432,7 +437,9 @@ func TestCredentialsChecked(t *testing.T) {
 // Guarantees that whoever prints a setting prints no secret.
 func TestCredentialPrinted(t *testing.T) {
 	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
-		if got := fmt.Sprintf(format, stage.Config{Credentials: map[string]stage.Credential{opsKey: ops}}); strings.Contains(got, "s3cr3t") || strings.Contains(got, "t0ken") {
+		if got := fmt.Sprintf(format,
+			stage.Config{Credentials: map[string]stage.Credential{opsKey: ops}}); strings.Contains(got, "s3cr3t") ||
+			strings.Contains(got, "t0ken") {
 			t.Errorf("%s: %s", format, got)
 		}
 	}

@@ -138,7 +138,8 @@ func TestHTTPProxy(t *testing.T) {
 	up := newUpstream(t)
 	base, log := serve(t, describe(t, `
 kind: HTTP
-authorizers: { a: { function: authorizer, payloadFormatVersion: "2.0", enableSimpleResponses: true, resultTtlInSeconds: 0 } }
+authorizers: { a: { function: authorizer, payloadFormatVersion: "2.0", enableSimpleResponses: true,
+  resultTtlInSeconds: 0 } }
 routes:
   - route: "ANY /shop/{proxy+}"
     authorizer: a
@@ -150,10 +151,12 @@ routes:
         append:header.x-more: "${request.querystring.q}-${context.authorizer.cost}"
         remove:header.x-doomed: "''"
       responseParameters:
-        "200": { "overwrite:header.X-Tenant": $context.authorizer.tenant, "remove:header.x-doomed": "''", "append:header.x-own": "2" }
+        "200": { "overwrite:header.X-Tenant": $context.authorizer.tenant, "remove:header.x-doomed": "''",
+          "append:header.x-own": "2" }
         "404": { "overwrite:statuscode": "410" }
   - route: "ANY /moved"
-    integration: { type: HTTP_PROXY, url: `+up.URL+`, requestParameters: { "overwrite:path": "/a b/${request.header.x-more}" } }
+    integration: { type: HTTP_PROXY, url: `+up.URL+`,
+      requestParameters: { "overwrite:path": "/a b/${request.header.x-more}" } }
 `), &answers{out: `{"isAuthorized":true,"context":{"tenant":"acme","cost":3}}`}, nil, nil)
 	got := send(t, "GET", base+"/shop/a%20b?q=1&q=2", "", "X-Tenant", "evil", "X-More", "0", "X-Doomed", "1")
 	if got.status != 200 {
@@ -232,7 +235,8 @@ authorizers: { a: { function: authorizer, resultTtlInSeconds: 0 } }
 routes:
   - route: GET /a
     authorizer: a
-    integration: { type: MOCK, responseParameters: { "200": { method.response.header.X-Tenant: context.authorizer.tenant } } }
+    integration: { type: MOCK,
+      responseParameters: { "200": { method.response.header.X-Tenant: context.authorizer.tenant } } }
 `), &answers{out: policy("Allow", all, `{"tenant":"acme"}`)}, nil, nil)
 	if got := send(t, "GET", base+"/dev/a", ""); got.status != 200 || got.header.Get("X-Tenant") != "acme" ||
 		got.body != "" {

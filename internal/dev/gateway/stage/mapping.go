@@ -384,7 +384,8 @@ type part struct {
 
 var (
 	variables  = regexp.MustCompile(`\$\{?(?:context|stageVariables|method)[A-Za-z0-9_.-]*\}?`)
-	directives = regexp.MustCompile(`#(?:set|if|else|elseif|end|foreach|macro|parse|include)\b|\$!?\{?(?:input|util)\b|##`)
+	directives = regexp.MustCompile(
+		`#(?:set|if|else|elseif|end|foreach|macro|parse|include)\b|\$!?\{?(?:input|util)\b|##`)
 )
 
 // parseTemplate reads a template. Those of gateway responses are not run by the template engine that others are for, so

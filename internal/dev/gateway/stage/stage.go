@@ -1,26 +1,29 @@
-// Package stage is one stage of one API, served as API Gateway serves it: routes, authorizer, gateway responses,
-// mappings.
+// Package stage serves one stage of an API as API Gateway would: routes, authorizers, gateway responses and mappings.
 //
-// It is driven by a [Description] and does what no emulator does: it turns an authorizer's Deny into the gateway
-// response that is set up for it, with status, headers and body from the authorizer's context. Whatever a description
-// cannot say is refused when it is read, not ignored when it is served.
+// A [Description] says what to serve. Unlike other emulators, this package answers an authorizer's Deny with the
+// gateway response that is configured for it, with status, headers and body from the authorizer's context. A setting
+// that a description cannot contain is refused when the description is read, and not ignored.
 //
-// It follows AWS's documentation, and where that is silent what others have observed; it has not been compared with API
-// Gateway itself. Where it knowingly differs:
+// The package follows AWS's documentation, and otherwise what others have observed. It has not been compared with API
+// Gateway itself. These differences are known:
 //
 //   - Names of headers come in canonical form. API Gateway hands a REST API's on as the client wrote them.
-//   - An HTTP API's path is decoded and cut at an encoded question mark, as observed. On a custom domain, payload 2.0 has the
-//     stage in rawPath, unless that is $default, and never the base path.
-//   - The status of a request whose headers are too large is not documented: 431 here, with a REST API's DEFAULT_4XX.
+//   - An HTTP API's path is decoded and cut at an encoded question mark, as observed. On a custom domain, rawPath of
+//     payload 2.0 has the stage, unless that is $default, and never the base path.
+//   - The status of a request whose headers are too large is not documented. It is 431 here, with DEFAULT_4XX for a
+//     REST API.
 //   - Scheme and port are always https and 443, as with API Gateway, whatever this process listens on.
-//   - Of a WebSocket API only $connect is served: a connection that is authorized gets its 101, and is then closed.
-//   - Who signs a request with the credentials of [Config] may call every route with AWS_IAM: the signature is checked, an IAM policy is
-//     not evaluated. Only signature version 4 in the Authorization header is known, and the body's digest is always its own: UNSIGNED-PAYLOAD is a wrong signature. The answer to a wrong one does not show what would have been signed.
+//   - For a WebSocket API, only $connect is served: an authorized connection gets its 101, and is then closed.
+//   - A request that is signed with the credentials of [Config] may call every route with AWS_IAM: the signature is
+//     checked, but no IAM policy is evaluated. Only signature version 4 in the Authorization header is known. The
+//     digest of the body is always calculated, so UNSIGNED-PAYLOAD is a wrong signature. The answer to a wrong
+//     signature does not show what should have been signed.
 //   - A policy with conditions is refused as an invalid answer, since only IAM can evaluate it.
-//   - An upstream that stands for echoes (Config.Upstream) gets no path that leads above the root: such a call is a bad
-//     request. All other integrations get ".." as it came, since API Gateway is not documented to resolve or refuse it.
-//   - Authorizers are of type REQUEST and have no identity sources, since Sluice must see requests without a credential, too.
-//   - Authorizer results are never cached, binary media types are not known, and nothing is throttled.
+//   - A path that leads above the root is a bad request for an ECHO integration with Config.Upstream. Other
+//     integrations get ".." unchanged, since API Gateway is not documented to resolve or refuse it.
+//   - Authorizers are of type REQUEST and have no identity sources, since Sluice must also see requests without a
+//     credential.
+//   - Results of authorizers are never cached, binary media types are not known, and nothing is throttled.
 package stage
 
 import (
@@ -133,7 +136,8 @@ func (s *serving) ready() error {
 		r := &route{Route: s.d.Routes[i], id: fmt.Sprintf("r%05d", i+1),
 			authorizer: authorizers[s.d.Routes[i].Authorizer]}
 		if r.Authorization == AWSIAM && len(s.c.Credentials) == 0 {
-			return fmt.Errorf("stage: route %s has authorization %s, and there are no Credentials: nobody could call it", shown(r.Key), AWSIAM)
+			return fmt.Errorf("stage: route %s has authorization %s, and there are no Credentials: nobody could "+
+				"call it", shown(r.Key), AWSIAM)
 		}
 		var err error
 		if r.target, err = s.d.parseKey(r.Key); err != nil {

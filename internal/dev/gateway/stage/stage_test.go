@@ -167,13 +167,17 @@ const all = "arn:aws:execute-api:*"
 var apis = map[string]string{
 	"REST": `{kind: REST, authorizers: {a: {function: authorizer, resultTtlInSeconds: 0, timeoutInMillis: 500}},
 		routes: [{route: "ANY /{proxy+}", authorizer: a, integration: {type: ECHO}}]}`,
-	"HTTP 1.0": `{kind: HTTP, authorizers: {a: {function: authorizer, payloadFormatVersion: "1.0", resultTtlInSeconds: 0, timeoutInMillis: 500}},
+	"HTTP 1.0": `{kind: HTTP, authorizers: {a: {function: authorizer, payloadFormatVersion: "1.0",
+	  resultTtlInSeconds: 0, timeoutInMillis: 500}},
 		routes: [{route: $default, authorizer: a, integration: {type: ECHO}}]}`,
-	"HTTP 2.0 with policies": `{kind: HTTP, authorizers: {a: {function: authorizer, payloadFormatVersion: "2.0", resultTtlInSeconds: 0, timeoutInMillis: 500}},
+	"HTTP 2.0 with policies": `{kind: HTTP, authorizers: {a: {function: authorizer, payloadFormatVersion: "2.0",
+	  resultTtlInSeconds: 0, timeoutInMillis: 500}},
 		routes: [{route: $default, authorizer: a, integration: {type: ECHO}}]}`,
-	"HTTP 2.0": `{kind: HTTP, authorizers: {a: {function: authorizer, payloadFormatVersion: "2.0", enableSimpleResponses: true, resultTtlInSeconds: 0, timeoutInMillis: 500}},
+	"HTTP 2.0": `{kind: HTTP, authorizers: {a: {function: authorizer, payloadFormatVersion: "2.0",
+	  enableSimpleResponses: true, resultTtlInSeconds: 0, timeoutInMillis: 500}},
 		routes: [{route: $default, authorizer: a, integration: {type: ECHO}}]}`,
-	"WebSocket": `{kind: WebSocket, authorizers: {a: {function: authorizer, resultTtlInSeconds: 0, timeoutInMillis: 500}},
+	"WebSocket": `{kind: WebSocket, authorizers: {a: {function: authorizer, resultTtlInSeconds: 0,
+	  timeoutInMillis: 500}},
 		routes: [{route: $connect, authorizer: a, integration: {type: MOCK}}]}`,
 }
 
@@ -331,7 +335,9 @@ gatewayResponses:
       gatewayresponse.header.X-Stage: stageVariables.v
       gatewayresponse.header.RateLimit: context.authorizer.rateLimit
     responseTemplates:
-      application/json: '{"who":"$context.authorizer.principalId","n":$context.authorizer.number,"none":"$context.authorizer.absent","raw":$context.authorizer.raw,"type":"$context.error.responseType","cost":"5$","m":$context.error.messageString}'
+      application/json: '{"who":"$context.authorizer.principalId","n":$context.authorizer.number,` +
+	`"none":"$context.authorizer.absent","raw":$context.authorizer.raw,` +
+	`"type":"$context.error.responseType","cost":"5$","m":$context.error.messageString}'
       text/plain: "${context.authorizer.number} and $context.authorizer.flag."
   DEFAULT_4XX:
     responseParameters: { gatewayresponse.header.X-Default: "'4'" }

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// noValue stands for a property that is not there.
+// noValue is the pseudo parameter that makes CloudFormation leave a property out.
 const noValue = "AWS::NoValue"
 
-// absent reports whether a value is not there, or stands for that.
+// absent reports whether a value is missing, or is a Ref to noValue.
 func (n *node) absent() bool {
 	return n == nil || n.form == object && len(n.names) == 1 && n.names[0] == "Ref" && n.fields["Ref"].text == noValue
 }
 
-// references are the logical ids that a value names, in DependsOn or by Ref, Fn::GetAtt and Fn::Sub.
+// references appends to found the logical ids that a value names, in DependsOn or by Ref, Fn::GetAtt and Fn::Sub.
 func references(n *node, found []string) []string {
 	for _, item := range n.items {
 		found = references(item, found)
@@ -49,7 +49,7 @@ func references(n *node, found []string) []string {
 	return found
 }
 
-// getAtt reads both forms: ["Id", "Attribute"] and "Id.Attribute".
+// getAtt parses both forms of Fn::GetAtt: ["Id", "Attribute"] and "Id.Attribute".
 func getAtt(n *node) (id, attribute string, ok bool) {
 	switch {
 	case n.form == text:
@@ -60,7 +60,7 @@ func getAtt(n *node) (id, attribute string, ok bool) {
 	return "", "", false
 }
 
-// subVariables are the ${names} in the text of a Fn::Sub.
+// subVariables returns the names of all ${NAME} in the text of a Fn::Sub.
 func subVariables(n *node) (names []string) {
 	if n.form == list && len(n.items) > 0 {
 		n = n.items[0]
@@ -98,23 +98,22 @@ func substitute(s string, value func(name string) (string, error)) (string, erro
 	}
 }
 
-// resolve makes a text of a scalar or of a function of the template's language.
+// resolve returns the text of a scalar, or of a function of the template's language such as Ref.
 func (r *reader) resolve(n *node) (string, error) { return r.resolveAt(n, 0) }
 
-// maxHops bounds how many steps lead from a value to what it is, and maxSteps those of a whole template: a few lines
-// can stand for billions.
+// Bounds of resolving: a few lines of a template can expand to billions of steps.
 const (
-	maxHops  = 16
-	maxSteps = 100_000
+	maxHops  = 16      // functions inside each other until a value is a text; real templates have two or three
+	maxSteps = 100_000 // of a whole template
 )
 
 func (r *reader) resolveAt(n *node, hops int) (string, error) {
 	r.steps++
 	switch {
 	case hops > maxHops:
-		return "", fmt.Errorf("it refers to itself, or by more than %d steps", maxHops)
+		return "", fmt.Errorf("the value refers to itself, or needs more than %d references to resolve", maxHops)
 	case r.steps > maxSteps:
-		return "", fmt.Errorf("the template's references are more than %d steps", maxSteps)
+		return "", fmt.Errorf("the template needs more than %d steps to resolve its references", maxSteps)
 	case n.form == text || n.form == number || n.form == boolean:
 		return n.text, nil
 	case n.form != object || len(n.names) != 1:
@@ -138,11 +137,11 @@ func (r *reader) resolveAt(n *node, hops int) (string, error) {
 	case "Fn::Sub":
 		return r.sub(value, hops)
 	}
-	return "", fmt.Errorf("%s is not known to the local gateway; there are Ref, Fn::GetAtt, Fn::Join and Fn::Sub",
+	return "", fmt.Errorf("%s is not known to the local gateway, which knows Ref, Fn::GetAtt, Fn::Join and Fn::Sub",
 		shown(name))
 }
 
-// quiet resolves what is reported elsewhere if it is wrong.
+// quiet resolves a value whose problems are reported elsewhere. It returns "" for a value that cannot be resolved.
 func (r *reader) quiet(n *node) string {
 	s, err := r.resolve(n)
 	if err != nil {
@@ -167,8 +166,8 @@ func (r *reader) pseudo(name string) (string, bool) {
 	return "", false
 }
 
-// ref is the value of a Ref: of an API, an authorizer and the like its logical id, which stands for the id that it will
-// have.
+// ref returns the value of a Ref. For an API, an authorizer and similar resources it is the logical id, in place of the
+// id that a deployment would create.
 func (r *reader) ref(name string, hops int) (string, error) {
 	if v, ok := r.pseudo(name); ok {
 		return v, nil
@@ -179,7 +178,7 @@ func (r *reader) ref(name string, hops int) (string, error) {
 	res := r.resources[name]
 	switch {
 	case res == nil:
-		return "", fmt.Errorf("Ref: there is no %s", shown(name))
+		return "", fmt.Errorf("Ref: the template has no resource and no parameter %s", shown(name))
 	case res.is("AWS::Lambda::Function"):
 		return r.functionName(res, hops), nil
 	case res.is("AWS::Lambda::Alias", "AWS::Lambda::Version"):
@@ -188,22 +187,22 @@ func (r *reader) ref(name string, hops int) (string, error) {
 		if n := res.properties().field("StageName"); n != nil {
 			return r.resolveAt(n, hops+1)
 		}
-		return "", fmt.Errorf("Ref: the stage %s has no name", shown(name))
+		return "", fmt.Errorf("Ref: the stage %s has no StageName", shown(name))
 	case res.is(read...):
 		return res.id, nil
 	}
-	return "", fmt.Errorf("Ref: %s is a %s, whose value is not known here", shown(name), res.typ)
+	return "", fmt.Errorf("Ref: %s is a %s, whose Ref the local gateway does not know", shown(name), res.typ)
 }
 
-// parameter is the default of a parameter: the local gateway is given no other value.
+// parameter returns the default of a parameter. The local gateway knows no other value of it.
 func parameter(name string, p *node) (string, error) {
 	kind, value := p.field("Type"), p.field("Default")
 	switch {
 	case kind == nil || kind.form != text || kind.text != "String" && kind.text != "Number":
-		return "", fmt.Errorf("Ref: the parameter %s is a %s, and the local gateway knows String and Number",
+		return "", fmt.Errorf("Ref: the parameter %s is a %s, and the local gateway only knows String and Number",
 			shown(name), kind.describe())
 	case value == nil || value.form == list || value.form == object || value.form == null:
-		return "", fmt.Errorf("Ref: the parameter %s has no default, and the local gateway knows no other value",
+		return "", fmt.Errorf("Ref: the parameter %s has no default, and the local gateway cannot be given a value",
 			shown(name))
 	}
 	return value.text, nil
@@ -213,7 +212,7 @@ func (r *reader) attribute(id, attribute string, hops int) (string, error) {
 	res := r.resources[id]
 	switch {
 	case res == nil:
-		return "", fmt.Errorf("Fn::GetAtt: there is no %s", shown(id))
+		return "", fmt.Errorf("Fn::GetAtt: the template has no resource %s", shown(id))
 	case res.is("AWS::Lambda::Function") && attribute == "Arn":
 		return r.functionARN(r.functionName(res, hops)), nil
 	case res.is("AWS::Lambda::Alias") && (attribute == "AliasArn" || attribute == "Arn"),
@@ -232,7 +231,7 @@ func (r *reader) attribute(id, attribute string, hops int) (string, error) {
 		res.typ)
 }
 
-// functionName is a function's name where the template has it as text, else its logical id.
+// functionName returns the FunctionName of a function, or its logical id if the name is missing or not a text.
 func (r *reader) functionName(res *resource, hops int) string {
 	if n := res.properties().field("FunctionName"); !n.absent() {
 		if s, err := r.resolveAt(n, hops+1); err == nil {
@@ -246,24 +245,24 @@ func (r *reader) functionARN(name string) string {
 	return "arn:aws:lambda:" + r.o.Region + ":" + r.o.Account + ":function:" + name
 }
 
-// qualified is the ARN of an alias or version.
+// qualified returns the ARN of an alias or version.
 func (r *reader) qualified(res *resource, hops int) (string, error) {
 	qualifier := "1"
 	n := res.properties().field("FunctionName")
 	if n == nil {
 		return "", fmt.Errorf("%s has no FunctionName", shown(res.id))
 	}
-	of, err := r.resolveAt(n, hops+1)
+	function, err := r.resolveAt(n, hops+1)
 	if err != nil {
 		return "", err
 	}
 	if alias := res.properties().field("Name"); alias != nil && alias.form == text {
 		qualifier = alias.text
 	}
-	if !strings.HasPrefix(of, "arn:") {
-		of = r.functionARN(of)
+	if !strings.HasPrefix(function, "arn:") {
+		function = r.functionARN(function)
 	}
-	return of + ":" + qualifier, nil
+	return function + ":" + qualifier, nil
 }
 
 func (r *reader) join(n *node, hops int) (string, error) {
@@ -300,7 +299,7 @@ func (r *reader) sub(n *node, hops int) (string, error) {
 	})
 }
 
-// lambda is the name of the function that a URI or an ARN names.
+// lambda returns the name of the function in the URI of an integration or authorizer, or in an ARN.
 func lambda(uri string) (string, error) {
 	arn := uri
 	if _, rest, ok := strings.Cut(uri, ":lambda:path/"); ok && strings.HasPrefix(uri, "arn:") &&
@@ -308,19 +307,19 @@ func lambda(uri string) (string, error) {
 		_, rest, _ = strings.Cut(rest, "/functions/")
 		arn, ok = strings.CutSuffix(rest, "/invocations")
 		if !ok {
-			return "", fmt.Errorf("%s is not the URI that invokes a function", shown(uri))
+			return "", fmt.Errorf("%s is not a URI that invokes a Lambda function", shown(uri))
 		}
 	}
 	// arn:partition:lambda:region:account:function:name[:qualifier]
 	parts := strings.Split(arn, ":")
 	if len(parts) < 7 || len(parts) > 8 || parts[0] != "arn" || parts[2] != "lambda" || parts[5] != "function" ||
 		parts[6] == "" {
-		return "", fmt.Errorf("%s is not a function's", shown(uri))
+		return "", fmt.Errorf("%s is neither the ARN of a Lambda function nor a URI that invokes one", shown(uri))
 	}
 	return parts[6], nil
 }
 
-// properties reads an object and knows which of its members were read.
+// properties reads the members of an object, and remembers which of them were read.
 type properties struct {
 	r    *reader
 	n    *node
@@ -344,7 +343,7 @@ func (p *properties) problem(name, format string, args ...any) {
 	p.r.problem(n, path, format, args...)
 }
 
-// node is a member; nil where it is not there.
+// node returns a member; nil if there is none.
 func (p *properties) node(name string) *node {
 	p.seen = append(p.seen, name)
 	if n := p.n.field(name); !n.absent() {
@@ -353,7 +352,8 @@ func (p *properties) node(name string) *node {
 	return nil
 }
 
-// formed is a member of that form; nil, and a problem that says what is wanted, where it has another.
+// formed returns a member of the wanted form; nil if there is none. For a member of another form it reports a problem,
+// in which what names the wanted form.
 func (p *properties) formed(name string, want form, what string) *node {
 	n := p.node(name)
 	if n != nil && n.form != want {
@@ -363,7 +363,7 @@ func (p *properties) formed(name string, want form, what string) *node {
 	return n
 }
 
-// text is a member as text; "" where it is not there.
+// text returns a member as text; "" if there is none.
 func (p *properties) text(name string) string {
 	n := p.node(name)
 	if n == nil {
@@ -376,7 +376,7 @@ func (p *properties) text(name string) string {
 	return s
 }
 
-// flag is a member that is true or false.
+// flag returns a member that is true or false; false if there is none.
 func (p *properties) flag(name string) bool {
 	s := p.text(name)
 	if s != "" && s != "true" && s != "false" {
@@ -385,7 +385,7 @@ func (p *properties) flag(name string) bool {
 	return s == "true"
 }
 
-// integer is a member that is a whole number; nil where it is not there.
+// integer returns a member that is a whole number; nil if there is none.
 func (p *properties) integer(name string) *int {
 	s := p.text(name)
 	if s == "" {
@@ -399,7 +399,7 @@ func (p *properties) integer(name string) *int {
 	return &i
 }
 
-// texts is a member that is a list.
+// texts returns a member that is a list of texts.
 func (p *properties) texts(name string) (all []string) {
 	n := p.formed(name, list, "a list")
 	if n == nil {
@@ -415,7 +415,7 @@ func (p *properties) texts(name string) (all []string) {
 	return all
 }
 
-// table is a member that maps names to texts.
+// table returns a member that maps names to texts.
 func (p *properties) table(name string) map[string]string {
 	n := p.formed(name, object, "an object")
 	if n == nil {
@@ -434,7 +434,7 @@ func (p *properties) table(name string) map[string]string {
 	return all
 }
 
-// part is a member that is an object with properties of its own; nil where it is not there.
+// part returns a member that is an object with members of its own; nil if there is none.
 func (p *properties) part(name string) *properties {
 	n := p.formed(name, object, "an object")
 	if n == nil {
@@ -443,7 +443,7 @@ func (p *properties) part(name string) *properties {
 	return &properties{r: p.r, n: n, path: p.path + "." + name}
 }
 
-// parts is a member that is a list of such objects.
+// parts returns a member that is a list of objects.
 func (p *properties) parts(name string) (all []*properties) {
 	n := p.formed(name, list, "a list")
 	if n == nil {
@@ -459,14 +459,15 @@ func (p *properties) parts(name string) (all []*properties) {
 	return all
 }
 
-// only holds that a member, where it is there, has one of the values.
+// only reports a problem, with the reason why, if a member exists and has none of the values.
 func (p *properties) only(name, why string, values ...string) {
 	if s := p.text(name); s != "" && !slices.Contains(values, s) {
 		p.problem(name, "%s: %s", shown(s), why)
 	}
 }
 
-// end refuses every member that was neither read nor is among those without a bearing.
+// end reports a problem for every member that was not read, except for those named in passedOver, which do not change
+// what API Gateway answers.
 func (p *properties) end(passedOver ...string) {
 	if p == nil || p.n == nil {
 		return

@@ -6,8 +6,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
 )
 
-// resourcePolicy reads the resource policy of a REST API, of which the local gateway knows those statements that deny
-// everybody but some the whole API.
+// resourcePolicy reads the resource policy of a REST API. The local gateway only knows statements that deny the whole
+// API to everybody but some callers.
 func (r *reader) resourcePolicy(p *properties) (all []stage.Denial) {
 	policy := p.part("Policy")
 	if policy == nil {
@@ -16,7 +16,7 @@ func (r *reader) resourcePolicy(p *properties) (all []stage.Denial) {
 	policy.must("Version", "2012-10-17")
 	statements := policy.parts("Statement")
 	if len(statements) == 0 {
-		policy.problem("Statement", "the policy has none")
+		policy.problem("Statement", "the policy has no statement")
 	}
 	for _, s := range statements {
 		s.must("Effect", "Deny")
@@ -39,14 +39,14 @@ func (r *reader) resourcePolicy(p *properties) (all []stage.Denial) {
 	return all
 }
 
-// must holds that a member of a policy has the value.
+// must reports a problem unless a member of a policy has the value.
 func (p *properties) must(name, value string) {
 	if s := p.text(name); s != value {
-		p.problem(name, "the local gateway knows %s, got %s", value, shown(s))
+		p.problem(name, "the local gateway knows only %s, got %s", value, shown(s))
 	}
 }
 
-// denial reads a condition of one operator and one key.
+// denial reads the condition of a statement: the callers that it does not deny.
 func (p *properties) denial() (d stage.Denial) {
 	for _, known := range []struct {
 		operator, key string
@@ -56,16 +56,16 @@ func (p *properties) denial() (d stage.Denial) {
 		{"ArnNotLike", "aws:PrincipalArn", &d.Principals},
 		{"NotIpAddress", "aws:SourceIp", &d.Addresses},
 	} {
-		if of := p.part(known.operator); of != nil {
-			*known.to = of.oneOrMore(known.key)
-			of.end()
+		if condition := p.part(known.operator); condition != nil {
+			*known.to = condition.oneOrMore(known.key)
+			condition.end()
 		}
 	}
 	p.end()
 	return d
 }
 
-// oneOrMore is a member that is a text or a list of texts.
+// oneOrMore returns a member that is a text or a list of texts.
 func (p *properties) oneOrMore(name string) []string {
 	if n := p.node(name); n != nil && n.form == list {
 		return p.texts(name)

@@ -13,9 +13,9 @@ import (
 func (r *reader) rest(d *stage.Description) {
 	d.Kind, d.Responses = stage.REST, make(map[string]stage.GatewayResponse)
 	p := r.properties(r.api)
-	p.only("ApiKeySourceType", "the local gateway knows no usage plans; want HEADER", "HEADER")
+	p.only("ApiKeySourceType", "the local gateway has no usage plans; want HEADER", "HEADER")
 	if p.flag("DisableExecuteApiEndpoint") {
-		p.problem("DisableExecuteApiEndpoint", "the local gateway serves that endpoint")
+		p.problem("DisableExecuteApiEndpoint", "the local gateway serves this endpoint, and cannot disable it")
 	}
 	if e := p.part("EndpointConfiguration"); e != nil {
 		for _, t := range e.texts("Types") {
@@ -51,7 +51,7 @@ func (r *reader) rest(d *stage.Description) {
 	}
 }
 
-// restStage reads the stage and returns what it serves.
+// restStage reads the stage and returns the deployment that it serves.
 func (r *reader) restStage(d *stage.Description) (deployment *resource) {
 	stages := make(map[string]*resource)
 	for _, res := range r.of(restType("Deployment"), "RestApiId") {
@@ -73,11 +73,11 @@ func (r *reader) restStage(d *stage.Description) (deployment *resource) {
 	d.Stage, d.StageVariables = p.text("StageName"), p.table("Variables")
 	p.text("RestApiId")
 	if p.flag("CacheClusterEnabled") {
-		p.problem("CacheClusterEnabled", "the local gateway caches nothing")
+		p.problem("CacheClusterEnabled", "the local gateway has no cache")
 	}
 	for _, s := range p.parts("MethodSettings") {
 		if s.flag("CachingEnabled") {
-			s.problem("CachingEnabled", "the local gateway caches nothing")
+			s.problem("CachingEnabled", "the local gateway has no cache")
 		}
 		s.end("HttpMethod", "ResourcePath", "LoggingLevel", "DataTraceEnabled", "MetricsEnabled",
 			"ThrottlingBurstLimit", "ThrottlingRateLimit")
@@ -86,7 +86,7 @@ func (r *reader) restStage(d *stage.Description) (deployment *resource) {
 	p.end("AccessLogSetting", "Description", "DocumentationVersion", "Tags", "TracingEnabled")
 	deployment = r.resources[id]
 	if deployment == nil || !deployment.is(restType("Deployment")) {
-		p.problem("DeploymentId", "%s is no deployment of this template", shown(id))
+		p.problem("DeploymentId", "the template has no AWS::ApiGateway::Deployment %s", shown(id))
 		return nil
 	}
 	return deployment
@@ -114,7 +114,7 @@ func (r *reader) restAuthorizer(d *stage.Description, res *resource) {
 	d.Authorizers[res.id] = a
 }
 
-// authorizerFunction is the function of an authorizer, which the API must be allowed to invoke.
+// authorizerFunction returns the name of an authorizer's function. It reports a problem if the API may not invoke it.
 func (r *reader) authorizerFunction(p *properties, res *resource) string {
 	uri := p.text("AuthorizerUri")
 	if uri == "" {
@@ -133,24 +133,24 @@ func (r *reader) authorizerFunction(p *properties, res *resource) string {
 	p.seen = append(p.seen, credentials)
 	if p.n.field(credentials).absent() && !r.mayInvoke(name,
 		"arn:aws:execute-api:"+r.o.Region+":"+r.o.Account+":"+r.api.id+"/authorizers/"+res.id) {
-		p.problem("AuthorizerUri", "no AWS::Lambda::Permission lets API Gateway invoke %s for this authorizer: "+
-			"every call would be a 500", shown(name))
+		p.problem("AuthorizerUri", "no AWS::Lambda::Permission allows API Gateway to invoke %s for this authorizer: "+
+			"every call would be answered with 500", shown(name))
 	}
 	return name
 }
 
-// mayInvoke reports whether a permission of the template is for the function and the source.
+// mayInvoke reports whether a permission of the template allows API Gateway to invoke the function for the source.
 func (r *reader) mayInvoke(function, source string) bool {
 	for _, res := range r.order {
 		if !res.is("AWS::Lambda::Permission") {
 			continue
 		}
 		value := func(name string) string { return r.quiet(orNull(res.properties().field(name))) }
-		of := value("FunctionName")
-		if name, err := lambda(of); err == nil {
-			of = name
+		permitted := value("FunctionName")
+		if name, err := lambda(permitted); err == nil {
+			permitted = name
 		}
-		if of == function && value("Principal") == "apigateway.amazonaws.com" &&
+		if permitted == function && value("Principal") == "apigateway.amazonaws.com" &&
 			slices.Contains([]string{"lambda:InvokeFunction", "lambda:*"}, value("Action")) &&
 			(res.properties().field("SourceArn").absent() || stage.LikeARN(value("SourceArn"), source)) {
 			return true
@@ -166,7 +166,7 @@ func (r *reader) method(d *stage.Description, res *resource) {
 	route := stage.Route{Key: p.text("HttpMethod") + " " + path}
 	route.Authorizer, route.Authorization = r.authorized(p)
 	declared := p.table("RequestParameters")
-	statuses := make(map[string][]string) // the headers that a method response declares
+	statuses := make(map[string][]string) // status of a method response → headers that it declares
 	for _, m := range p.parts("MethodResponses") {
 		status := m.text("StatusCode")
 		statuses[status] = []string{}
@@ -190,34 +190,34 @@ func (r *reader) method(d *stage.Description, res *resource) {
 	r.route(d, res, route)
 }
 
-// authorized is who may call a method or route: whom an authorizer lets pass, or who signs. Neither lets everybody
-// pass.
+// authorized returns what protects a method or route: the id of an authorizer, or AWS_IAM. If both are "", everybody
+// may call it.
 func (r *reader) authorized(p *properties) (authorizer, authorization string) {
 	if p.flag("ApiKeyRequired") {
-		p.problem("ApiKeyRequired", "the local gateway knows no usage plans")
+		p.problem("ApiKeyRequired", "the local gateway has no usage plans")
 	}
 	id := p.text("AuthorizerId")
 	switch kind := p.text("AuthorizationType"); {
 	case kind == "CUSTOM" && id == "":
-		p.problem("AuthorizerId", "missing, and AuthorizationType is CUSTOM")
+		p.problem("AuthorizerId", "missing, though AuthorizationType is CUSTOM")
 	case kind == "CUSTOM":
 		return id, ""
 	case kind == stage.AWSIAM && r.api.is(restType("RestApi")):
 		return "", stage.AWSIAM
 	case kind != "NONE" && kind != "":
-		p.problem("AuthorizationType", "%s: the local gateway knows CUSTOM and NONE, and of a REST API %s",
+		p.problem("AuthorizationType", "%s: the local gateway knows CUSTOM and NONE, and %s for a REST API",
 			shown(kind), stage.AWSIAM)
 	}
 	return "", ""
 }
 
-// resourcePath is a resource's path, by its parents.
+// resourcePath returns the path of a resource, which it puts together from the resource and its parents.
 func (r *reader) resourcePath(p *properties, id string) string {
 	var parts []string
 	for id != r.api.id+"/" {
 		res := r.resources[id]
 		if res == nil || !res.is(restType("Resource")) || len(parts) > maxDepth {
-			p.problem("ResourceId", "%s leads to no resource of the API", shown(id))
+			p.problem("ResourceId", "%s is not a resource of the API, nor its root", shown(id))
 			return "/"
 		}
 		parts = append(parts, r.quiet(orNull(res.properties().field("PathPart"))))
@@ -236,7 +236,7 @@ func (r *reader) restIntegration(p *properties, statuses map[string][]string) (g
 		g.TimeoutMillis = *i
 	}
 	if len(responses) > 0 && kind != stage.Mock {
-		p.problem("IntegrationResponses", "what a proxy answers passes as it is")
+		p.problem("IntegrationResponses", "the answer of a proxy integration cannot be changed")
 	}
 	passedOver := []string{"CacheKeyParameters", "CacheNamespace"}
 	switch kind {
@@ -264,7 +264,7 @@ func (r *reader) restIntegration(p *properties, statuses map[string][]string) (g
 	return g
 }
 
-// proxy is an integration with a URL, or the echo of what it would be sent.
+// proxy sets an integration with a URL: an HTTP_PROXY to the target for that URL, or an ECHO if there is no target.
 func (r *reader) proxy(g *stage.Integration, uri, method string) {
 	g.Type, g.URL = stage.Echo, uri
 	if target, ok := r.target(uri); ok {
@@ -275,22 +275,23 @@ func (r *reader) proxy(g *stage.Integration, uri, method string) {
 	}
 }
 
-// mockStatus is a MOCK's template that chooses its response: the only form that is read.
+// mockStatus matches a request template of a MOCK that selects a status: the only form that the local gateway reads.
 var mockStatus = regexp.MustCompile(`^\s*\{\s*"?statusCode"?\s*:\s*"?([0-9]{3})"?\s*\}\s*$`)
 
-// mock reads what a MOCK answers: its templates choose a status, and the response without a pattern is for every
-// status.
+// mock reads what a MOCK answers: its request template selects a status, and its only response applies to every status.
 func (r *reader) mock(p *properties, g *stage.Integration, responses []*properties, statuses map[string][]string) {
-	p.only("PassthroughBehavior", "the local gateway does not look at what a MOCK is sent", "WHEN_NO_MATCH",
+	p.only("PassthroughBehavior", "the local gateway ignores what is sent to a MOCK", "WHEN_NO_MATCH",
 		"WHEN_NO_TEMPLATES", "NEVER")
 	templates := p.table("RequestTemplates")
 	for name, t := range templates {
 		if !mockStatus.MatchString(t) {
-			p.problem("RequestTemplates", `%s: the local gateway knows {"statusCode": 200} and the like`, name)
+			p.problem("RequestTemplates", `%s: the local gateway only knows {"statusCode": N}, such as `+
+				`{"statusCode": 200}`,
+				name)
 		}
 	}
 	if len(templates) == 0 || len(responses) != 1 {
-		p.problem("IntegrationResponses", "want one, and a request template that has a statusCode, got %d and %d",
+		p.problem("IntegrationResponses", "want one response and at least one request template, got %d and %d",
 			len(responses), len(templates))
 		return
 	}
@@ -299,7 +300,7 @@ func (r *reader) mock(p *properties, g *stage.Integration, responses []*properti
 	parameters := one.table("ResponseParameters")
 	declared, ok := statuses[g.StatusCode]
 	if !ok {
-		one.problem("StatusCode", "%s has no method response", shown(g.StatusCode))
+		one.problem("StatusCode", "the method has no response with status %s", shown(g.StatusCode))
 	}
 	for name := range parameters {
 		if !slices.Contains(declared, name) {
@@ -317,7 +318,7 @@ func (r *reader) gatewayResponse(d *stage.Description, res *resource) {
 	p.text("RestApiId")
 	kind := p.text("ResponseType")
 	if _, twice := d.Responses[kind]; twice {
-		p.problem("ResponseType", "%s is there twice", kind)
+		p.problem("ResponseType", "the API has two gateway responses of type %s", kind)
 	}
 	r.places["gatewayResponses."+kind] = at{res.node, res.path() + ".Properties"}
 	d.Responses[kind] = stage.GatewayResponse{StatusCode: p.text("StatusCode"),

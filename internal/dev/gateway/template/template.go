@@ -1,20 +1,24 @@
 // Package template reads a stage of an API from a CloudFormation template, as `cdk synth` writes it, so that the local
 // gateway serves what will be deployed.
 //
-// Whatever it does not know (a type of resource of API Gateway, a property, a function of the template's language) is
-// refused by logical id and name: a setting that is passed over would make the stand-in lie. What has no bearing on the
-// answer to a call is passed over by name:
+// It refuses everything that it does not know: a type of resource of API Gateway, a property, a function of the
+// template's language. The problem names the logical id and the property. If such a setting were ignored, the local
+// gateway would answer otherwise than the deployed API. The following is ignored, since it does not change the answer
+// to a call:
 //
-//   - Of the template: Description, Metadata, Outputs, Rules, and Conditions and Mappings that nothing of the API uses. Of a
-//     resource: Metadata, DeletionPolicy, UpdateReplacePolicy.
-//   - Resources of services that stand beside an API: see beside. A usage plan in front of it is refused, and a firewall where it is associated with this very API.
-//   - AWS::ApiGateway::Account, Model and RequestValidator (a method that uses a validator is refused), and domain names.
-//   - Names, descriptions, tags, settings of logs, traces and metrics, rates and bursts of throttling, request models, whether an API is regional or at the edge.
-//   - Of a WebSocket API: every route but $connect and every integration, since the local gateway passes no messages.
+//   - Description, Metadata, Outputs, Rules, and Conditions and Mappings that nothing of the API uses; Metadata,
+//     DeletionPolicy and UpdateReplacePolicy of a resource.
+//   - Resources of other services: see beside. A usage plan for the API is refused, and so is a firewall that is
+//     associated with it.
+//   - AWS::ApiGateway::Account, Model and RequestValidator, and domain names. A method that uses a validator is
+//     refused.
+//   - Names, descriptions, tags, settings of logs, traces and metrics, throttling, request models, and whether an API
+//     is regional or at the edge.
+//   - All routes of a WebSocket API but $connect, and its integrations, since the local gateway passes no messages.
 //
-// Beyond that it holds three things that API Gateway finds out only in front of a client, or never: that every method
-// and gateway response is part of the deployment which the stage serves, that API Gateway may invoke each authorizer,
-// and that a header which a mapping names is declared.
+// It also reports three mistakes that API Gateway only notices when a client calls, or never: a method or gateway
+// response is not part of the deployment that the stage serves; API Gateway may not invoke an authorizer; a mapping
+// names a header that is not declared.
 package template
 
 import (
@@ -30,21 +34,23 @@ import (
 	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
 )
 
-// Options say what a template leaves open.
+// Options select a stage of the template, and set what the template does not contain.
 type Options struct {
-	API   string // logical id of the API; "" where the template has one
-	Stage string // name of the stage; "" where the API has one
-	// AWS::Region; default the one that the template's ARNs name, else "us-east-1"; a signature is for it
-	Region  string
-	Account string // AWS::AccountId; default the one that they name, else "000000000000"
-
-	// Targets says where URLs of integrations lead on this machine, by what they begin with, up to the end of a
-	// segment, as in "https://shop.example.com/v1" to "http://127.0.0.1:9000". The longest that fits applies. A URL
-	// that none fits is not asked: the route is an ECHO of the request that would have been made.
+	API   string // logical id of the API; "" if the template has only one
+	Stage string // name of the stage; "" if the API has only one
+	// Region is the value of AWS::Region. The default is the region in the template's ARNs, or else "us-east-1".
+	// Signatures of callers must be for this region.
+	Region string
+	// Account is the value of AWS::AccountId. The default is the account in the template's ARNs, or else
+	// "000000000000".
+	Account string
+	// Targets maps the beginning of the URL of an integration to the URL to call instead, such as
+	// "https://shop.example.com/v1" to "http://127.0.0.1:9000". A beginning ends with a whole segment of the path; the
+	// longest one that matches applies. A URL without a match is not called: the route is an ECHO of the request.
 	Targets map[string]string
 }
 
-// Is reports whether a text is a template, which has Resources at its top, rather than a description.
+// Is reports whether a text is a template and not a description: a template is an object with Resources.
 func Is(data []byte) bool {
 	var top struct {
 		Resources map[string]json.RawMessage `json:"Resources"`
@@ -52,9 +58,9 @@ func Is(data []byte) bool {
 	return json.Unmarshal(data, &top) == nil && top.Resources != nil
 }
 
-// Parse reads a template. name is the file's, for the *[stage.Error] that it returns, whose problems name the logical
-// id and the property. A function in the description is called by its FunctionName where that is plain text, else by
-// its logical id; one of another stack by the name in its ARN. The API's id is its logical id.
+// Parse reads a template. name is the name of the file, for the *[stage.Error] that Parse returns; each problem names
+// the logical id and the property. The description names a function by its FunctionName, or by its logical id if the
+// FunctionName is not a text; a function of another stack by the name in its ARN. The id of the API is its logical id.
 func Parse(name string, data []byte, o Options) (*stage.Description, error) {
 	root, err := readTree(data)
 	if err != nil {
@@ -75,13 +81,12 @@ func Parse(name string, data []byte, o Options) (*stage.Description, error) {
 	return d, nil
 }
 
-// homes are the region and account in ARNs of what is called, and the region alone in those by which API Gateway calls
-// it.
+// homes matches ARNs in the template: of APIs and functions, with region and account, and of the URIs with which API
+// Gateway invokes a function, with the region only.
 var homes = regexp.MustCompile(`:(?:execute-api|lambda):([a-z]{2,}(?:-[a-z]+)+-[0-9]+):([0-9]{12}` +
 	`):|:apigateway:([a-z]{2,}(?:-[a-z]+)+-[0-9]+):lambda:`)
 
-// home is where the template's ARNs say that it is for; "" where they do not agree, or do not say: a stack may be for
-// any.
+// home returns the region and the account in the template's ARNs; "" if ARNs contradict each other, or there are none.
 func home(data []byte) (region, account string) {
 	agrees := func(with *string, found []byte) bool {
 		if *with == "" {
@@ -97,7 +102,7 @@ func home(data []byte) (region, account string) {
 	return region, account
 }
 
-// reader is one template on its way to a description.
+// reader converts one template to a description.
 type reader struct {
 	file      string
 	data      []byte
@@ -106,9 +111,9 @@ type reader struct {
 	resources map[string]*resource
 	order     []*resource
 	api       *resource
-	places    map[string]at // of what the description has, by its path there
+	places    map[string]at // path of a value in the description → its place in the template
 	problems  []stage.Problem
-	steps     int // of resolving, so far
+	steps     int // made by resolve so far
 }
 
 // at is a place in the template.
@@ -117,7 +122,7 @@ type at struct {
 	path string
 }
 
-// resource is one of the template's.
+// resource is a resource of the template.
 type resource struct {
 	id, typ string
 	node    *node
@@ -141,7 +146,7 @@ func (r *reader) problem(n *node, path, format string, args ...any) {
 	r.problems = append(r.problems, p)
 }
 
-// take translates the problems that a description's own check found.
+// take adds the problems that the description's own check found, at their places in the template.
 func (r *reader) take(err error) {
 	if err == nil {
 		return
@@ -184,7 +189,8 @@ func (r *reader) top(root *node) {
 	}
 	for _, name := range root.names {
 		if !slices.Contains(topLevel, name) {
-			r.problem(root.fields[name], name, "not known; there are %s", strings.Join(topLevel, ", "))
+			r.problem(root.fields[name], name, "not a section of a template; the sections are %s",
+				strings.Join(topLevel, ", "))
 		}
 	}
 	all := root.field("Resources")
@@ -210,33 +216,31 @@ func (r *reader) top(root *node) {
 	}
 }
 
-// beside are services whose resources stand beside an API: nothing of them changes what API Gateway answers, but for
-// the functions that are invoked, which the local gateway is given.
+// beside are services whose resources do not change what API Gateway answers. Functions do, but the local gateway gets
+// their binaries in another way.
 var beside = []string{"AppConfig", "ApplicationAutoScaling", "CDK", "CloudTrail", "CloudWatch", "DynamoDB", "EC2",
-	"ElastiCache", "Events", "IAM", "KMS",
-	"Kinesis", "KinesisFirehose", "Lambda", "Logs", "S3", "SNS", "SQS", "SSM", "Scheduler", "SecretsManager",
-	"StepFunctions", "XRay"}
+	"ElastiCache", "Events", "IAM", "KMS", "Kinesis", "KinesisFirehose", "Lambda", "Logs", "S3", "SNS", "SQS", "SSM",
+	"Scheduler", "SecretsManager", "StepFunctions", "XRay"}
 
-// passedOver are types of API Gateway that have no bearing by themselves.
+// passedOver are types of resources in front of APIs that are ignored: they change no answer by themselves.
 var passedOver = []string{restType("Account"), restType("Model"), restType("RequestValidator"), restType("DomainName"),
-	v2Type("DomainName"), v2Type("Model"),
-	"AWS::WAFv2::WebACL"}
+	v2Type("DomainName"), v2Type("Model"), "AWS::WAFv2::WebACL"}
 
-// association puts a firewall in front of a stage: see walled.
+// association is the type of a resource that puts a firewall in front of a stage: see walled.
 const association = "AWS::WAFv2::WebACLAssociation"
 
-// read are those of which a description is made.
+// read are the types of resources that a description is made from.
 var read = []string{restType("RestApi"), restType("Resource"), restType("Method"), restType("Authorizer"),
-	restType("GatewayResponse"),
-	restType("Deployment"), restType("Stage"), v2Type("Api"), v2Type("Route"), v2Type("Integration"),
-	v2Type("Authorizer"),
-	v2Type("Deployment"), v2Type("Stage"), v2Type("IntegrationResponse"), v2Type("RouteResponse")}
+	restType("GatewayResponse"), restType("Deployment"), restType("Stage"), v2Type("Api"), v2Type("Route"),
+	v2Type("Integration"), v2Type("Authorizer"), v2Type("Deployment"), v2Type("Stage"),
+	v2Type("IntegrationResponse"), v2Type("RouteResponse")}
 
 func restType(name string) string { return "AWS::ApiGateway::" + name }
 
 func v2Type(name string) string { return "AWS::ApiGatewayV2::" + name }
 
-// known refuses types that it does not know, and what may stand beside a resource's properties and is not evaluated.
+// known reports a problem for a type of resource that is not known, and for an attribute of a resource, such as
+// Condition, that the local gateway does not evaluate.
 func (r *reader) known(res *resource) {
 	parts := strings.Split(res.typ, "::")
 	if len(parts) == 3 && parts[0] == "AWS" && slices.Contains(beside, parts[1]) ||
@@ -256,19 +260,31 @@ func (r *reader) known(res *resource) {
 	}
 }
 
-// of lists the resources of a type that belong to the API, by the property that names it.
+// of returns the resources of a type that belong to the API. property is the property that names the API. If it cannot
+// be resolved, of reports a problem, because the resource may belong to the API.
 func (r *reader) of(typ, property string) (all []*resource) {
 	for _, res := range r.order {
-		if res.is(typ) && r.api != nil {
-			if n := res.properties().field(property); n != nil && r.quiet(n) == r.api.id {
-				all = append(all, res)
-			}
+		if !res.is(typ) || r.api == nil {
+			continue
+		}
+		n := res.properties().field(property)
+		if n.absent() {
+			r.problem(res.node, res.path()+".Properties."+property, "missing: it names the API of the resource")
+			continue
+		}
+		id, err := r.resolve(n)
+		if err != nil {
+			r.problem(n, res.path()+".Properties."+property, "%v", err)
+			continue
+		}
+		if id == r.api.id {
+			all = append(all, res)
 		}
 	}
 	return all
 }
 
-// description makes the description of the API that is meant.
+// description makes the description of the selected API.
 func (r *reader) description() *stage.Description {
 	d := &stage.Description{Region: r.o.Region, Account: r.o.Account, Authorizers: make(map[string]stage.Authorizer)}
 	var names []string
@@ -285,14 +301,15 @@ func (r *reader) description() *stage.Description {
 	case len(r.problems) > 0 && r.api == nil:
 		return d
 	case len(names) == 0:
-		r.problem(nil, "Resources", "there is no API: one that is only named by its id has its routes elsewhere")
+		r.problem(nil, "Resources", "the template has no API, neither %s nor %s", restType("RestApi"), v2Type("Api"))
 		return d
 	case r.o.API == "" && len(names) > 1:
-		r.problem(nil, "Resources", "there are %d APIs; say which (--api-id): %s", len(names),
+		r.problem(nil, "Resources", "the template has %d APIs; select one with --api-id: %s", len(names),
 			strings.Join(names, ", "))
 		return d
 	case r.api == nil:
-		r.problem(nil, "Resources", "there is no API %s; there are %s", shown(r.o.API), strings.Join(names, ", "))
+		r.problem(nil, "Resources", "the template has no API %s; its APIs are %s", shown(r.o.API),
+			strings.Join(names, ", "))
 		return d
 	}
 	d.API = r.api.id
@@ -305,7 +322,7 @@ func (r *reader) description() *stage.Description {
 	return d
 }
 
-// walled refuses a firewall in front of the API. One in front of another is nothing to it.
+// walled reports a problem if the template puts a firewall in front of the selected API.
 func (r *reader) walled() {
 	for _, res := range r.order {
 		if !res.is(association) {
@@ -313,31 +330,31 @@ func (r *reader) walled() {
 		}
 		p := r.properties(res)
 		if strings.Contains(p.text("ResourceArn")+"/", "/restapis/"+r.api.id+"/") {
-			p.problem("ResourceArn", "the local gateway has no firewall, and this one stands in front of %s", r.api.id)
+			p.problem("ResourceArn", "the local gateway has no firewalls, and this one is in front of %s", r.api.id)
 		}
 	}
 }
 
-// stages picks the stage, among those by name.
+// pick returns the selected stage. stages holds the stages of the API by their names.
 func (r *reader) pick(stages map[string]*resource) *resource {
 	names := slices.Sorted(maps.Keys(stages))
 	switch {
 	case len(names) == 0:
 		r.problem(r.api.node, r.api.path(), "the API has no stage in this template")
 	case r.o.Stage == "" && len(names) > 1:
-		r.problem(r.api.node, r.api.path(), "the API has %d stages; say which (--api-stage): %s", len(names),
+		r.problem(r.api.node, r.api.path(), "the API has %d stages; select one with --api-stage: %s", len(names),
 			strings.Join(names, ", "))
 	case r.o.Stage == "":
 		return stages[names[0]]
 	case stages[r.o.Stage] == nil:
-		r.problem(r.api.node, r.api.path(), "the API has no stage %s; there are %s", shown(r.o.Stage),
+		r.problem(r.api.node, r.api.path(), "the API has no stage %s; its stages are %s", shown(r.o.Stage),
 			strings.Join(names, ", "))
 	}
 	return stages[r.o.Stage]
 }
 
-// deployed holds that a deployment takes in what is to be served: CloudFormation may make it first of what it does not
-// depend on.
+// deployed reports a problem for each resource that a deployment does not depend on: CloudFormation may create the
+// deployment before that resource, and the deployment then does not contain it.
 func (r *reader) deployed(deployment *resource, parts ...[]*resource) {
 	reached := make(map[string]bool)
 	var visit func(id string)
@@ -355,14 +372,14 @@ func (r *reader) deployed(deployment *resource, parts ...[]*resource) {
 	for _, list := range parts {
 		for _, res := range list {
 			if !reached[res.id] {
-				r.problem(res.node, res.path(), "%s does not depend on it, and may be made before it and without it",
-					deployment.id)
+				r.problem(res.node, res.path(), "the deployment %s does not depend on this resource, so it may be "+
+					"created before the resource and not contain it", deployment.id)
 			}
 		}
 	}
 }
 
-// target says where a URL leads on this machine; false where no one said.
+// target returns the URL to call instead of url; false if Options.Targets has none.
 func (r *reader) target(url string) (string, bool) {
 	best, to := "", ""
 	for from, target := range r.o.Targets {
@@ -374,7 +391,7 @@ func (r *reader) target(url string) (string, bool) {
 	return to, best != ""
 }
 
-// routeAt notes where a route stands, and appends it.
+// route appends a route to the description, and remembers its place in the template.
 func (r *reader) route(d *stage.Description, res *resource, route stage.Route) {
 	r.places["routes["+strconv.Itoa(len(d.Routes))+"]"] = at{res.node, res.path()}
 	d.Routes = append(d.Routes, route)

@@ -32,7 +32,7 @@ func api(t *testing.T, data []byte, prefix string) string {
 	if err == nil {
 		t.Fatal("a template with three APIs is read without saying which")
 	}
-	_, list, _ := strings.Cut(err.Error(), "there are 3 APIs; say which (--api-id): ")
+	_, list, _ := strings.Cut(err.Error(), "the template has 3 APIs; select one with --api-id: ")
 	for id := range strings.SplitSeq(list, ", ") {
 		if strings.HasPrefix(id, prefix) {
 			return id
@@ -96,12 +96,14 @@ func TestSynthesized(t *testing.T) {
 	}
 	if o := route(rest, "OPTIONS /orders"); o.Integration.Type != stage.Mock || o.Integration.StatusCode != "204" ||
 		o.Authorizer != "" ||
-		o.Integration.ResponseParameters["204"]["method.response.header.Access-Control-Allow-Origin"] != "'https://app.example.com'" {
+		o.Integration.ResponseParameters["204"]["method.response.header.Access-Control-Allow-Origin"] !=
+			"'https://app.example.com'" {
 		t.Errorf("%+v", o)
 	}
 	if denied := rest.Responses["ACCESS_DENIED"]; len(rest.Responses) != 6 || denied.StatusCode != "429" ||
 		denied.Parameters["gatewayresponse.header.Retry-After"] != "context.authorizer.retryAfter" ||
-		denied.Templates["application/json"] != `{"message":$context.error.messageString$context.authorizer.problemMembers}` {
+		denied.Templates["application/json"] !=
+			`{"message":$context.error.messageString$context.authorizer.problemMembers}` {
 		t.Errorf("%+v", rest.Responses)
 	}
 
@@ -129,22 +131,33 @@ func TestSynthesized(t *testing.T) {
 
 // small is a template with the functions of its language, of a REST API and of a WebSocket API.
 const small = `{
- "Parameters": {"Where": {"Type": "String", "Default": "shop"}, "Size": {"Type": "AWS::SSM::Parameter::Value<String>", "Default": "/x"}},
+ "Parameters": {"Where": {"Type": "String", "Default": "shop"}, "Size": {"Type": "AWS::SSM::Parameter::Value<String>",
+   "Default": "/x"}},
  "Resources": {
-  "Api": {"Type": "AWS::ApiGateway::RestApi", "Properties": {"Name": {"Ref": "AWS::StackName"}, "ApiKeySourceType": {"Ref": "AWS::NoValue"}}},
-  "A": {"Type": "AWS::ApiGateway::Resource", "Properties": {"RestApiId": {"Ref": "Api"}, "ParentId": {"Fn::GetAtt": "Api.RootResourceId"}, "PathPart": "a"}},
-  "Get": {"Type": "AWS::ApiGateway::Method", "Properties": {"RestApiId": {"Ref": "Api"}, "ResourceId": {"Fn::GetAtt": ["A", "ResourceId"]}, "HttpMethod": "GET",
+  "Api": {"Type": "AWS::ApiGateway::RestApi", "Properties": {"Name": {"Ref": "AWS::StackName"},
+    "ApiKeySourceType": {"Ref": "AWS::NoValue"}}},
+  "A": {"Type": "AWS::ApiGateway::Resource", "Properties": {"RestApiId": {"Ref": "Api"},
+    "ParentId": {"Fn::GetAtt": "Api.RootResourceId"}, "PathPart": "a"}},
+  "Get": {"Type": "AWS::ApiGateway::Method",
+   "Properties": {"RestApiId": {"Ref": "Api"}, "ResourceId": {"Fn::GetAtt": ["A", "ResourceId"]}, "HttpMethod": "GET",
    "AuthorizationType": "CUSTOM", "AuthorizerId": {"Ref": "Auth"},
-   "Integration": {"Type": "HTTP_PROXY", "IntegrationHttpMethod": "ANY", "Uri": {"Fn::Sub": ["https://${Where}.${Top}${!x}/a", {"Top": "example.com"}]}}}},
-  "Auth": {"Type": "AWS::ApiGateway::Authorizer", "Properties": {"RestApiId": {"Ref": "Api"}, "Type": "REQUEST", "AuthorizerResultTtlInSeconds": 0, "AuthorizerUri":
-   {"Fn::Sub": "arn:${AWS::Partition}:apigateway:${AWS::Region}:lambda:path/2015-03-31/functions/${Live}/invocations"}}},
+   "Integration": {"Type": "HTTP_PROXY", "IntegrationHttpMethod": "ANY",
+     "Uri": {"Fn::Sub": ["https://${Where}.${Top}${!x}/a", {"Top": "example.com"}]}}}},
+  "Auth": {"Type": "AWS::ApiGateway::Authorizer", "Properties": {"RestApiId": {"Ref": "Api"}, "Type": "REQUEST",
+    "AuthorizerResultTtlInSeconds": 0, "AuthorizerUri":
+  {"Fn::Sub":
+   "arn:${AWS::Partition}:apigateway:${AWS::Region}:lambda:path/2015-03-31/functions/${Live}/invocations"}}},
   "Function": {"Type": "AWS::Lambda::Function", "Properties": {}},
   "Live": {"Type": "AWS::Lambda::Alias", "Properties": {"Name": "live", "FunctionName": {"Ref": "Function"}}},
-  "May": {"Type": "AWS::Lambda::Permission", "Properties": {"Action": "lambda:InvokeFunction", "FunctionName": {"Ref": "Live"}, "Principal": "apigateway.amazonaws.com",
+  "May": {"Type": "AWS::Lambda::Permission", "Properties": {"Action": "lambda:InvokeFunction",
+    "FunctionName": {"Ref": "Live"}, "Principal": "apigateway.amazonaws.com",
    "SourceArn": {"Fn::Sub": "arn:aws:execute-api:${AWS::Region}:${AWS::AccountId}:${Api}/authorizers/${Auth}"}}},
-  "Denied": {"Type": "AWS::ApiGateway::GatewayResponse", "Properties": {"RestApiId": {"Ref": "Api"}, "ResponseType": "ACCESS_DENIED", "StatusCode": 429}},
-  "Deployment": {"Type": "AWS::ApiGateway::Deployment", "DependsOn": ["Get", "Denied"], "Properties": {"RestApiId": {"Ref": "Api"}}},
-  "Stage": {"Type": "AWS::ApiGateway::Stage", "Properties": {"RestApiId": {"Ref": "Api"}, "DeploymentId": {"Ref": "Deployment"}, "StageName": {"Fn::Join": ["-", ["prod", {"Ref": "AWS::Region"}]]},
+  "Denied": {"Type": "AWS::ApiGateway::GatewayResponse",
+   "Properties": {"RestApiId": {"Ref": "Api"}, "ResponseType": "ACCESS_DENIED", "StatusCode": 429}},
+  "Deployment": {"Type": "AWS::ApiGateway::Deployment",
+   "DependsOn": ["Get", "Denied"], "Properties": {"RestApiId": {"Ref": "Api"}}},
+  "Stage": {"Type": "AWS::ApiGateway::Stage", "Properties": {"RestApiId": {"Ref": "Api"},
+    "DeploymentId": {"Ref": "Deployment"}, "StageName": {"Fn::Join": ["-", ["prod", {"Ref": "AWS::Region"}]]},
    "Variables": {"v": "1"}, "TracingEnabled": true}}
  }
 }`
@@ -199,9 +212,9 @@ func TestRefused(t *testing.T) {
 	for _, c := range []struct{ name, old, broken, want string }{
 		{"no JSON", `{`, `[`, "t.json: line "},
 		{"a name twice", `"DependsOn": ["Get", "Denied"]`, `"DependsOn": ["Get", "Denied"], "DependsOn": []`,
-			`"DependsOn" stands here twice`},
+			`the object has two members "DependsOn"`},
 		{"a section", `"Parameters"`, `"Transform": "AWS::Serverless-2016-10-31", "Parameters"`,
-			"Transform: not known"},
+			"Transform: not a section of a template"},
 		{"a type of API Gateway", `"AWS::ApiGateway::GatewayResponse"`, `"AWS::ApiGateway::UsagePlan"`,
 			`Resources.Denied.Type: "AWS::ApiGateway::UsagePlan" is not known`},
 		{"a firewall", `"Deployment": {`, `"Wall": {"Type": "AWS::WAFv2::WebACLAssociation", "Properties": ` +
@@ -214,12 +227,12 @@ func TestRefused(t *testing.T) {
 		{"a condition", `"DependsOn": [`, `"Condition": "Big", "DependsOn": [`,
 			"Resources.Deployment.Condition: not known"},
 		{"a property of the API", `"Name": {"Ref": "AWS::StackName"}`, `"BinaryMediaTypes": ["a/b"]`,
-			"t.json:4:82: Resources.Api.Properties.BinaryMediaTypes: not known to the local gateway"},
+			"t.json:5:82: Resources.Api.Properties.BinaryMediaTypes: not known to the local gateway"},
 		{"a policy of nothing", `"Name": {"Ref": "AWS::StackName"}`, `"Policy": {}`, "Resources.Api.Properties.Policy"},
 		{"a policy that allows", named, policyOf(denying, "Deny", "Allow"),
-			"Policy.Statement[0].Effect: the local gateway knows Deny"},
+			"Policy.Statement[0].Effect: the local gateway knows only Deny"},
 		{"a policy of some paths", named, policyOf(denying, ":/*", ":/*/POST/*"),
-			"Policy.Statement[0].Resource: the local gateway knows execute-api:/*"},
+			"Policy.Statement[0].Resource: the local gateway knows only execute-api:/*"},
 		{"a policy with another condition", named, policyOf(denying, "PrincipalAccount", "PrincipalOrgID"),
 			"Condition.StringNotEquals.aws:PrincipalOrgID: not known"},
 		{"a policy with a signed and an open route", named, policyOf(denying, "", ""), "for routes with AWS_IAM alone"},
@@ -238,20 +251,20 @@ func TestRefused(t *testing.T) {
 		{"a function of the language", `{"Ref": "Deployment"}`, `{"Fn::ImportValue": "x"}`,
 			`DeploymentId: "Fn::ImportValue" is not known to the local gateway`},
 		{"what is not there", `{"Ref": "Deployment"}`, `{"Ref": "Nothing"}`,
-			`DeploymentId: Ref: there is no "Nothing"`},
+			`DeploymentId: Ref: the template has no resource and no parameter "Nothing"`},
 		{"an attribute", `{"Fn::GetAtt": ["A", "ResourceId"]}`, `{"Fn::GetAtt": ["A", "Name"]}`,
 			`ResourceId: Fn::GetAtt: "Name" of "A"`},
 		{"a parameter without a value", `"Variables": {"v": "1"}`, `"Variables": {"v": {"Ref": "Size"}}`,
-			"is a \"AWS::SSM::Parameter::Value<String>\", and the local gateway knows String and Number"},
+			"is a \"AWS::SSM::Parameter::Value<String>\", and the local gateway only knows String and Number"},
 		{"a parameter without a default", `"Default": "shop"`, `"MinLength": 1`,
-			"has no default, and the local gateway knows no other value"},
+			"has no default, and the local gateway cannot be given a value"},
 		{"a deployment with a stage", `"DependsOn": ["Get", "Denied"], "Properties": {`,
 			`"DependsOn": ["Get", "Denied"], "Properties": {"StageName": "prod", `,
 			"Resources.Deployment.Properties.StageName: not known"},
 		{"a resource without a value", `"Variables": {"v": "1"}`, `"Variables": {"v": {"Ref": "May"}}`,
-			"whose value is not known here"},
+			"whose Ref the local gateway does not know"},
 		{"itself", `"FunctionName": {"Ref": "Function"}`, `"FunctionName": {"Ref": "Live"}`,
-			"AuthorizerUri: it refers to itself"},
+			"AuthorizerUri: the value refers to itself"},
 		{"a Sub that is open", `${Live}/inv`, `${Live/inv`, "is not closed"},
 		{"a cached result", `"AuthorizerResultTtlInSeconds": 0`, `"AuthorizerResultTtlInSeconds": 300`,
 			"Resources.Auth.Properties.AuthorizerResultTtlInSeconds: 300: answers"},
@@ -280,9 +293,11 @@ func TestRefused(t *testing.T) {
 			"IntegrationResponses[0].SelectionPattern: not known"},
 		{"a MOCK with a program", `"Type": "HTTP_PROXY", "IntegrationHttpMethod": "ANY"`,
 			`"Type": "MOCK", "RequestTemplates": {"application/json": "#set($a = 1)"}, "IntegrationResponses": ` +
-				`[{"StatusCode": "200"}]`, "Integration.RequestTemplates: application/json: the local gateway knows"},
+				`[{"StatusCode": "200"}]`, "Integration.RequestTemplates: application/json: the local gateway only " +
+				"knows"},
 		{"no permission", `"AWS::Lambda::Permission"`, `"AWS::Lambda::Url"`,
-			`Resources.Auth.Properties.AuthorizerUri: no AWS::Lambda::Permission lets API Gateway invoke "Function" ` +
+			`Resources.Auth.Properties.AuthorizerUri: no AWS::Lambda::Permission allows API Gateway to invoke ` +
+				`"Function" ` +
 				`for this authorizer`},
 		{"a permission for another", `/authorizers/${Auth}`, `/authorizers/other`, "no AWS::Lambda::Permission"},
 		{"a permission for routes", `${Api}/authorizers/${Auth}`, `${Api}/*/GET/a`, "no AWS::Lambda::Permission"},
@@ -292,13 +307,13 @@ func TestRefused(t *testing.T) {
 		{"a response twice", `"Deployment": {`,
 			`"Again": {"Type": "AWS::ApiGateway::GatewayResponse", "Properties": {"RestApiId": {"Ref": "Api"}, ` +
 				`"ResponseType": "ACCESS_DENIED"}}, "Deployment": {`,
-			"Resources.Again.Properties.ResponseType: ACCESS_DENIED is there twice"},
+			"Resources.Again.Properties.ResponseType: the API has two gateway responses of type ACCESS_DENIED"},
 		{"a response that does not exist", `"ResponseType": "ACCESS_DENIED"`, `"ResponseType": "DENIED"`,
 			"Resources.Denied.Properties: not known"},
 		{"a response that is not deployed", `["Get", "Denied"]`, `["Get"]`,
-			"Resources.Denied: Deployment does not depend on it"},
+			"Resources.Denied: the deployment Deployment does not depend on this resource"},
 		{"a method that is not deployed", `["Get", "Denied"]`, `"Denied"`,
-			"Resources.Get: Deployment does not depend on it"},
+			"Resources.Get: the deployment Deployment does not depend on this resource"},
 		{"no stage", `"AWS::ApiGateway::Stage"`, `"AWS::ApiGateway::Model"`, "Resources.Api: the API has no stage"},
 		{"a cache", `"TracingEnabled": true`, `"CacheClusterEnabled": true`, "CacheClusterEnabled: "},
 		{"no list of objects", `"TracingEnabled": true`, `"MethodSettings": {"HttpMethod": "*"}`,
@@ -313,8 +328,14 @@ func TestRefused(t *testing.T) {
 			`"MethodSettings": [{"HttpMethod": "*", "CacheTtlInSeconds": 5}]`,
 			"Resources.Stage.Properties.MethodSettings[0].CacheTtlInSeconds: not known"},
 		{"a path in a circle", `{"Fn::GetAtt": "Api.RootResourceId"}`, `{"Ref": "A"}`,
-			"leads to no resource of the API"},
-		{"no API", `"AWS::ApiGateway::RestApi"`, `"AWS::ApiGateway::Account"`, "Resources: there is no API"},
+			"is not a resource of the API, nor its root"},
+		{"a method of an API that is not known", `"Properties": {"RestApiId": {"Ref": "Api"}, "ResourceId"`,
+			`"Properties": {"RestApiId": {"Fn::ImportValue": "shop-api"}, "ResourceId"`,
+			`Resources.Get.Properties.RestApiId: "Fn::ImportValue" is not known to the local gateway`},
+		{"a gateway response without an API", `"RestApiId": {"Ref": "Api"}, "ResponseType"`, `"ResponseType"`,
+			"Resources.Denied.Properties.RestApiId: missing"},
+		{"no API", `"AWS::ApiGateway::RestApi"`, `"AWS::ApiGateway::Account"`,
+			"Resources: the template has no API, neither"},
 	} {
 		if strings.Count(good, c.old) == 0 {
 			t.Errorf("%s: the template has no %s", c.name, c.old)
@@ -334,12 +355,12 @@ func TestRefused(t *testing.T) {
 		o                       template.Options
 	}{
 		{"a JWT authorizer", `"AuthorizerType": "REQUEST"`, `"AuthorizerType": "JWT"`,
-			`AuthorizerType: "JWT": the local gateway knows REQUEST`, http},
+			`AuthorizerType: "JWT": the local gateway only knows REQUEST`, http},
 		{"a queue behind a route", `"IntegrationType": "HTTP_PROXY"`,
 			`"IntegrationSubtype": "SQS-SendMessage", "IntegrationType": "AWS_PROXY"`, "IntegrationSubtype: not known",
 			http},
 		{"signatures on an HTTP API", `"AuthorizationType": "CUSTOM"`, `"AuthorizationType": "AWS_IAM"`,
-			`AuthorizationType: "AWS_IAM": the local gateway knows CUSTOM and NONE, and of a REST API`, http},
+			`AuthorizationType: "AWS_IAM": the local gateway knows CUSTOM and NONE, and AWS_IAM for a REST API`, http},
 		{"scopes", `"RouteKey": "GET /product/{id}"`, `"AuthorizationScopes": ["a"], "RouteKey": "GET /product/{id}"`,
 			"AuthorizationScopes: not known", http},
 		{"a target", `"integrations/"`, `"integration/"`, "Target: want integrations/", http},
@@ -360,18 +381,20 @@ func TestRefused(t *testing.T) {
 		}
 		refused(t, c.name, strings.ReplaceAll(all, c.old, c.broken), c.o, c.want)
 	}
-	refused(t, "an API that is not there", all, template.Options{API: "Api"}, `there is no API "Api"; there are `)
+	refused(t, "an API that is not there", all, template.Options{API: "Api"},
+		`the template has no API "Api"; its APIs are `)
 	refused(t, "a stage that is not there", good, template.Options{Stage: "test"},
-		`the API has no stage "test"; there are prod-us-east-1`)
-	refused(t, "too much", good+strings.Repeat(" ", 1<<20), template.Options{}, "at most 1048576 are read")
+		`the API has no stage "test"; its stages are prod-us-east-1`)
+	refused(t, "too much", good+strings.Repeat(" ", 1<<20), template.Options{}, "want at most 1048576")
 	aliases := `"L0": {"Type": "AWS::Lambda::Alias", "Properties": {"Name": "live", "FunctionName": "f"}},`
 	for i := range 6 {
 		aliases += fmt.Sprintf(`"L%d": {"Type": "AWS::Lambda::Alias", "Properties": {"Name": "live", `+
 			`"FunctionName": {"Fn::Sub": "%s"}}},`, i+1, strings.Repeat(fmt.Sprintf("${L%d}", i), 20))
 	}
 	refused(t, "too many steps", strings.Replace(strings.Replace(good, `"Resources": {`, `"Resources": {`+aliases, 1),
-		`${Live}/inv`, `${L6}/inv`, 1), template.Options{}, "are more than 100000 steps")
-	refused(t, "too deep", strings.Repeat(`{"a":`, 100), template.Options{}, "more than 64 levels")
+		`${Live}/inv`, `${L6}/inv`, 1), template.Options{}, "needs more than 100000 steps")
+	refused(t, "too deep", strings.Repeat(`{"a":`, 100), template.Options{},
+		"more than 64 values are inside each other")
 }
 
 func refused(t *testing.T, name, text string, o template.Options, want string) {

@@ -9,11 +9,11 @@ import (
 	"strconv"
 )
 
-// The bounds of a template. CloudFormation takes at most a megabyte.
+// Bounds of a template.
 const (
-	maxBytes    = 1 << 20
-	maxDepth    = 64
-	maxProblems = 50
+	maxBytes    = 1 << 20 // CloudFormation's own bound
+	maxDepth    = 64      // levels of values inside each other; templates of `cdk synth` have fewer than 20
+	maxProblems = 50      // more are not reported
 )
 
 type form uint8
@@ -27,20 +27,20 @@ const (
 	object
 )
 
-// node is a value of the template, with the place where it stands.
+// node is a value of the template, with its place in the file.
 type node struct {
 	form   form
 	text   string // of texts, numbers and booleans
 	items  []*node
 	names  []string // of an object, in order
 	fields map[string]*node
-	offset int64 // of its end in the file
+	offset int64 // in the file: after the value's first token
 }
 
-// readTree reads JSON. A name that stands twice in an object is an error, which encoding/json would pass over.
+// readTree reads JSON. Unlike encoding/json, it returns an error for an object that has two members of one name.
 func readTree(data []byte) (*node, error) {
 	if len(data) > maxBytes {
-		return nil, fmt.Errorf("%d bytes, at most %d are read", len(data), maxBytes)
+		return nil, fmt.Errorf("the template has %d bytes; want at most %d", len(data), maxBytes)
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
@@ -53,14 +53,14 @@ func readTree(data []byte) (*node, error) {
 		return nil, fmt.Errorf("line %d, column %d: %w", line, column, err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("want one JSON value, got more")
+		return nil, errors.New("want one JSON value, and the file goes on after it")
 	}
 	return root, nil
 }
 
 func readNode(d *json.Decoder, depth int) (*node, error) {
 	if depth > maxDepth {
-		return nil, fmt.Errorf("more than %d levels", maxDepth)
+		return nil, fmt.Errorf("more than %d values are inside each other", maxDepth)
 	}
 	token, err := d.Token()
 	if err != nil {
@@ -95,7 +95,7 @@ func (n *node) readItems(d *json.Decoder, depth int) error {
 		}
 		n.items = append(n.items, item)
 	}
-	_, err := d.Token() // the bracket
+	_, err := d.Token() // the closing bracket
 	return err
 }
 
@@ -107,11 +107,11 @@ func (n *node) readFields(d *json.Decoder, depth int) error {
 			return err
 		}
 		name, ok := token.(string)
-		if !ok { // not reached: the decoder takes nothing else here
+		if !ok { // not reached: the decoder refuses anything else here
 			return errors.New("a name must be a string")
 		}
 		if n.fields[name] != nil {
-			return fmt.Errorf("%s stands here twice", shown(name))
+			return fmt.Errorf("the object has two members %s", shown(name))
 		}
 		value, err := readNode(d, depth+1)
 		if err != nil {
@@ -120,11 +120,11 @@ func (n *node) readFields(d *json.Decoder, depth int) error {
 		n.names = append(n.names, name)
 		n.fields[name] = value
 	}
-	_, err := d.Token() // the brace
+	_, err := d.Token() // the closing brace
 	return err
 }
 
-// field is a member of an object; nil where it is not there.
+// field returns a member of an object; nil if there is none.
 func (n *node) field(name string) *node {
 	if n == nil {
 		return nil
@@ -144,13 +144,13 @@ func (n *node) describe() string {
 	return shown(n.text)
 }
 
-// place is the line and column, from 1, of the byte before an offset.
+// place returns the line and the column, counted from 1, of the byte before an offset.
 func place(data []byte, offset int64) (line, column int) {
 	before := data[:max(min(int(offset), len(data))-1, 0)]
 	return bytes.Count(before, []byte("\n")) + 1, len(before) - bytes.LastIndexByte(before, '\n')
 }
 
-// shown is a part of a template for a message.
+// shown quotes a part of a template for a message, and cuts it to 100 characters.
 func shown(s string) string {
 	const most = 100
 	if r := []rune(s); len(r) > most {

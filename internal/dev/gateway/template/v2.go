@@ -13,7 +13,7 @@ func (r *reader) v2(d *stage.Description) {
 	switch kind := p.text("ProtocolType"); kind {
 	case "HTTP":
 		d.Kind = stage.HTTP
-		p.only("RouteSelectionExpression", "an HTTP API has one only", "$request.method $request.path",
+		p.only("RouteSelectionExpression", "not known for an HTTP API", "$request.method $request.path",
 			"${request.method} ${request.path}")
 		d.CORS = r.cors(p.part("CorsConfiguration"))
 		r.places["corsConfiguration"] = at{p.n.field("CorsConfiguration"), p.path + ".CorsConfiguration"}
@@ -25,7 +25,7 @@ func (r *reader) v2(d *stage.Description) {
 		return
 	}
 	if p.flag("DisableExecuteApiEndpoint") {
-		p.problem("DisableExecuteApiEndpoint", "the local gateway serves that endpoint")
+		p.problem("DisableExecuteApiEndpoint", "the local gateway serves this endpoint, and cannot disable it")
 	}
 	p.end(passedOver...)
 
@@ -41,7 +41,7 @@ func (r *reader) v2(d *stage.Description) {
 	var routes []*resource
 	for _, res := range r.of(v2Type("Route"), "ApiId") {
 		if d.Kind == stage.WebSocket && r.quiet(orNull(res.properties().field("RouteKey"))) != "$connect" {
-			continue // messages are not passed
+			continue // the local gateway passes no messages
 		}
 		r.v2Route(d, res, integrations)
 		routes = append(routes, res)
@@ -56,9 +56,8 @@ func (r *reader) cors(p *properties) *stage.CORS {
 		return nil
 	}
 	c := &stage.CORS{AllowOrigins: p.texts("AllowOrigins"), AllowMethods: p.texts("AllowMethods"),
-		AllowHeaders:  p.texts("AllowHeaders"),
-		ExposeHeaders: p.texts("ExposeHeaders"), AllowCredentials: p.flag("AllowCredentials"),
-		MaxAgeSeconds: p.integer("MaxAge")}
+		AllowHeaders: p.texts("AllowHeaders"), ExposeHeaders: p.texts("ExposeHeaders"),
+		AllowCredentials: p.flag("AllowCredentials"), MaxAgeSeconds: p.integer("MaxAge")}
 	p.end()
 	return c
 }
@@ -68,17 +67,17 @@ func (r *reader) v2Authorizer(d *stage.Description, res *resource) {
 	p := r.properties(res)
 	p.text("ApiId")
 	a := stage.Authorizer{Type: p.text("AuthorizerType"), Payload: p.text("AuthorizerPayloadFormatVersion"),
-		Simple:     p.flag("EnableSimpleResponses"),
-		TTLSeconds: p.integer("AuthorizerResultTtlInSeconds"), IdentitySource: p.texts("IdentitySource")}
+		Simple: p.flag("EnableSimpleResponses"), TTLSeconds: p.integer("AuthorizerResultTtlInSeconds"),
+		IdentitySource: p.texts("IdentitySource")}
 	if a.Type != "REQUEST" {
-		p.problem("AuthorizerType", "%s: the local gateway knows REQUEST", shown(a.Type))
+		p.problem("AuthorizerType", "%s: the local gateway only knows REQUEST", shown(a.Type))
 		return
 	}
 	a.Function = r.authorizerFunction(p, res)
 	r.places["authorizers."+res.id+".resultTtlInSeconds"] = at{p.n.field("AuthorizerResultTtlInSeconds"),
 		p.path + ".AuthorizerResultTtlInSeconds"}
 	if d.Kind == stage.WebSocket && a.TTLSeconds == nil {
-		a.TTLSeconds = new(int) // nothing of a WebSocket API is cached
+		a.TTLSeconds = new(int) // API Gateway does not cache authorizers' answers of a WebSocket API
 	}
 	p.end("Name")
 	d.Authorizers[res.id] = a
@@ -96,7 +95,7 @@ func (r *reader) v2Route(d *stage.Description, res *resource, integrations map[s
 		p.problem("Target", "want integrations/ and an integration of this template, got %s", shown(p.text("Target")))
 	case d.Kind == stage.HTTP:
 		if route.Integration, ok = integrations[id]; !ok {
-			p.problem("Target", "%s is of another API", shown(id))
+			p.problem("Target", "the integration %s belongs to another API", shown(id))
 		}
 	}
 	if d.Kind == stage.WebSocket {
@@ -129,7 +128,8 @@ func (r *reader) v2Integration(res *resource) (g stage.Integration) {
 	case stage.HTTPProxy:
 		r.proxy(&g, uri, method)
 		if payload != "" && payload != "1.0" {
-			p.problem("PayloadFormatVersion", "%s: that of %s is 1.0", shown(payload), stage.HTTPProxy)
+			p.problem("PayloadFormatVersion", "%s: %s has payload format version 1.0", shown(payload),
+				stage.HTTPProxy)
 		}
 	default:
 		p.problem("IntegrationType", "%s: the local gateway knows %s and %s", shown(kind), stage.AWSProxy,
@@ -159,7 +159,7 @@ func (r *reader) responseParameters(byStatus *properties) map[string]map[string]
 	return all
 }
 
-// v2Stage reads the stage and returns the deployment that it serves; nil where each change is deployed by itself.
+// v2Stage reads the stage and returns the deployment that it serves; nil if changes are deployed automatically.
 func (r *reader) v2Stage(d *stage.Description) (deployment *resource) {
 	stages := make(map[string]*resource)
 	for _, res := range r.of(v2Type("Deployment"), "ApiId") {
@@ -188,7 +188,8 @@ func (r *reader) v2Stage(d *stage.Description) (deployment *resource) {
 		return nil
 	}
 	if deployment = r.resources[id]; deployment == nil || !deployment.is(v2Type("Deployment")) {
-		p.problem("DeploymentId", "%s is no deployment of this template, and AutoDeploy is off", shown(id))
+		p.problem("DeploymentId", "the template has no AWS::ApiGatewayV2::Deployment %s, and AutoDeploy is off",
+			shown(id))
 		return nil
 	}
 	return deployment
