@@ -70,7 +70,7 @@ func TestSchemas(t *testing.T) {
 			}
 		}
 	}
-	if got := without([]string{"a", "b", "c"}, "b"); !reflect.DeepEqual(got, []string{"a", "c"}) {
+	if got := withoutKeys([]string{"a", "b", "c"}, "b"); !reflect.DeepEqual(got, []string{"a", "c"}) {
 		t.Errorf("without = %v", got)
 	}
 }

@@ -288,7 +288,7 @@ func TestBadDocuments(t *testing.T) {
 	}{
 		{plan.KindPlan, "p", `{"id":"p","limits":[{"id":"a","tiers":[{"period":1,"threshold":0}]}]}`,
 			`plan "p":1:64: limits[0].tiers[0].threshold: 0 is outside`},
-		{plan.KindPlan, "q", `{"id":"p","limits":[]}`, `plan "q":1:7: id: the id is "p", want that of the document`},
+		{plan.KindPlan, "q", `{"id":"p","limits":[]}`, `plan "q":1:7: id: the id is "p", want "q"`},
 		{plan.KindPlan, "p", ``, `plan "p": the document is not valid JSON`},
 		{plan.KindPlan, "p", "id: p\nlimits: []", `plan "p": the document is not valid JSON`},
 		{plan.KindPlan, "p", `null`, `plan "p": the document is empty`},

@@ -66,7 +66,7 @@ func readShares(c *Config, d *Document) (s *sharing, err error) {
 func (s *sharing) divided(t *plan.Tenant, placed *shares.Placement) (out *plan.Tenant, own int) {
 	v := s.doc.View(s.cell, t.ID, placed)
 	key, shared := v.Key()
-	return t.Divided(func(set *plan.Set) []plan.Part {
+	return t.WithParts(func(set *plan.Set) []plan.Part {
 		shared := shared && !slices.ContainsFunc(set.Limits, func(e *plan.Effective) bool { return e.Limit.AlignOwner })
 		if !shared {
 			parts := s.parts(v, t.Plan, t.ID, set)
@@ -132,7 +132,7 @@ func (s *sharing) parts(v *shares.View, planID, owner string, set *plan.Set) []p
 	weight, all := v.Weight()
 	var out []plan.Part
 	for _, edge := range slices.Compact(edges) {
-		out = append(out, plan.Part{From: edge, Set: set.Shared(func(e *plan.Effective) plan.Share {
+		out = append(out, plan.Part{From: edge, Set: set.WithShares(func(e *plan.Effective) plan.Share {
 			in, until := shares.At(spans[e], edge)
 			sh := plan.Share{Limit: in.Limit}
 			switch {

@@ -20,8 +20,8 @@ func TestLimitsOfOtherCells(t *testing.T) {
 	c := w.settings(w.store, w.tables)
 	c.Tenant = func(_ context.Context, id string) (*plan.Tenant, error) {
 		tenant, _ := w.config.Tenant(id)
-		return tenant.Divided(func(set *plan.Set) []plan.Part {
-			return []plan.Part{{Set: set.Shared(func(e *plan.Effective) plan.Share {
+		return tenant.WithParts(func(set *plan.Set) []plan.Part {
+			return []plan.Part{{Set: set.WithShares(func(e *plan.Effective) plan.Share {
 				if e.Limit.ID == "long" {
 					return plan.Share{Why: "kept in another cell"}
 				}
