@@ -29,6 +29,10 @@ const (
 	KindSettings Kind = "settings"
 )
 
+// Kinds are all kinds, in the order of [Split]: a document refers only to documents of kinds before its own. Do not
+// change the slice.
+var Kinds = []Kind{KindPlan, KindSettings, KindTenant, KindKey}
+
 // SettingsID is the id of the only document of KindSettings.
 const SettingsID = "settings"
 
@@ -308,7 +312,7 @@ func parseBody(body []byte) (*configfile.Node, *Problem) {
 // finish returns the problems that were found in the document, among them an id that is not the document's.
 func (d Document) finish(r *reader, id field[string]) error {
 	if r.Found() == 0 && id.v != d.ID {
-		r.problemAt(id.from, "the id is %s, want %s", configfile.Quote(id.v), configfile.Quote(d.ID))
+		r.problemAt(id.from, "the document's id is %s, want %s", configfile.Quote(id.v), configfile.Quote(d.ID))
 	}
 	r.dropTrees()
 	return r.Err()

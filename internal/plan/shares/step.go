@@ -311,9 +311,9 @@ func (b *balancer) target() Generation {
 	return g
 }
 
-// nextKept returns the next generation's Kept. Before the first generation no cell has granted anything, so no cell needs
-// to be able to ask. After that, every cell that serves must have declared that it can ask: a cell that cannot would
-// go on with the previous generation, and a transition would wait for it. Kept never becomes false again.
+// nextKept returns the next generation's Kept. Before the first generation no cell has granted anything, so no cell
+// needs to be able to ask. After that, every cell that serves must have declared that it can ask: a cell that cannot
+// would go on with the previous generation, and a transition would wait for it. Kept never becomes false again.
 func (b *balancer) nextKept() bool {
 	n := len(b.s.Generations)
 	if n == 0 || b.s.Generations[n-1].Kept {
@@ -366,8 +366,8 @@ func sizeOf(v any) int {
 	return len(text)
 }
 
-// carryOutQueue carries out the queued requests. It changes the members, and returns the placements that change. A request for
-// a tenant whose stored placement is not known stays in the queue.
+// carryOutQueue carries out the queued requests. It changes the members, and returns the placements that change. A
+// request for a tenant whose stored placement is not known stays in the queue.
 func (b *balancer) carryOutQueue() (placements []Placement, moved bool) {
 	bytes := 0
 	b.s.Queue = slices.DeleteFunc(b.s.Queue, func(r Request) bool {
