@@ -104,9 +104,9 @@ type Diff struct {
 	// Damaged are items that cannot be read and are left alone, one sentence each.
 	Damaged []string `json:"damaged,omitempty"`
 
-	first  map[string]bool       // ids of tenants that must be written together with the plans
-	stored map[string]*call.Item // by at(table, key)
-	prune  []Section
+	withPlan map[string]bool       // ids of tenants that must be written together with the plans
+	stored   map[string]*call.Item // by at(table, key)
+	prune    []Section
 }
 
 // Losses returns what the edits remove and weaken, in their order.
@@ -128,13 +128,14 @@ func at(t control.Table, key string) string { return string(t) + "\x00" + key }
 // tables will refuse an edit of such an item. With a prune, they are an error.
 func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Section) (*Diff, error) {
 	d := &Diff{prune: prune, Edits: []Edit{}, Stay: map[Section]int{}, Afresh: []string{}, Problems: []string{},
-		first: map[string]bool{}}
+		withPlan: map[string]bool{}}
 	var err error
 	if d.stored, d.Damaged, err = load(ctx, remote, control.Plans, control.Tenants, control.Keys); err != nil {
 		return nil, err
 	}
 	if len(prune) > 0 && len(d.Damaged) > 0 {
-		return nil, fmt.Errorf("cannot tell what a prune would delete, because an item cannot be read: %s", d.Damaged[0])
+		return nil, fmt.Errorf("cannot tell what a prune would delete, because an item cannot be read: %s",
+			d.Damaged[0])
 	}
 	named := map[string]bool{}
 	for _, doc := range draft.Documents() {
@@ -150,7 +151,7 @@ func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Sec
 		}
 	}
 	d.Edits = append(d.Edits, d.deletes(named)...)
-	if err := d.depend(draft); err != nil {
+	if err := d.checkDependents(draft); err != nil {
 		return nil, err
 	}
 	return d, d.authors(ctx, remote)
@@ -159,7 +160,7 @@ func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Sec
 func (d *Diff) prunes(s Section) bool { return slices.Contains(d.prune, s) }
 
 // eachLive calls f for the stored documents that are not deleted, in the order of their keys.
-func (d *Diff) live(f func(item *call.Item, doc plan.Document)) {
+func (d *Diff) eachLive(f func(item *call.Item, doc plan.Document)) {
 	for _, key := range slices.Sorted(maps.Keys(d.stored)) {
 		item := d.stored[key]
 		if doc, ok := admin.DocumentOf(item.Table, item.Key, item.Body); ok && !item.Deleted {
@@ -172,7 +173,7 @@ func (d *Diff) live(f func(item *call.Item, doc plan.Document)) {
 func (d *Diff) base(named map[string]bool) plan.Base {
 	b := plan.Base{Plans: map[string]*plan.Plan{}, Tenants: map[string]string{}}
 	b.Pruned = d.prunes(Plans) || d.prunes(Tenants)
-	d.live(func(item *call.Item, doc plan.Document) {
+	d.eachLive(func(item *call.Item, doc plan.Document) {
 		stays := named[at(item.Table, item.Key)]
 		switch {
 		case doc.Kind == plan.KindPlan && (stays || !d.prunes(Plans)):
@@ -192,7 +193,7 @@ func (d *Diff) base(named map[string]bool) plan.Base {
 // plans and tenants that are not in the files and stay.
 func (d *Diff) deletes(named map[string]bool) []Edit {
 	var plans, tenants []Edit
-	d.live(func(item *call.Item, doc plan.Document) {
+	d.eachLive(func(item *call.Item, doc plan.Document) {
 		into, section := &plans, Plans
 		if doc.Kind == plan.KindTenant {
 			into, section = &tenants, Tenants
@@ -228,7 +229,8 @@ func load(
 			}
 			for _, item := range page.Items {
 				if !item.Deleted {
-					if item.Body, err = canonical.Object(item.Body); err != nil { // in the answer, < is written as \u003c
+					// in the answer, < is written as \u003c
+					if item.Body, err = canonical.Object(item.Body); err != nil {
 						return nil, nil, fmt.Errorf("%s/%q: %w", item.Table, item.Key, err)
 					}
 				}
@@ -433,9 +435,9 @@ func (d *Diff) authors(ctx context.Context, remote Remote) error {
 
 // checkDependents finds what the edits mean for other documents: which counters start afresh, what is lost, which
 // documents no longer fit, and which tenants must be written together with a plan.
-func (d *Diff) depend(draft *plan.Draft) error {
+func (d *Diff) checkDependents(draft *plan.Draft) error {
 	will := map[string]*plan.Plan{} // id → the plan after the edits; absent if it will not exist
-	d.live(func(_ *call.Item, doc plan.Document) {
+	d.eachLive(func(_ *call.Item, doc plan.Document) {
 		if doc.Kind == plan.KindPlan {
 			if p, err := plan.CompilePlan(doc); err == nil {
 				will[doc.ID] = p
@@ -461,7 +463,7 @@ func (d *Diff) depend(draft *plan.Draft) error {
 			}
 		}
 	}
-	d.live(func(item *call.Item, doc plan.Document) {
+	d.eachLive(func(item *call.Item, doc plan.Document) {
 		if doc.Kind == plan.KindTenant {
 			d.tenant(draft, item, edited[at(item.Table, item.Key)], will, changed)
 		}
@@ -560,7 +562,7 @@ func (d *Diff) tenant(
 	}
 	before, err := compile(doc, plans)
 	if err != nil {
-		d.first[item.Key] = true // the plan must not be written without the tenant
+		d.withPlan[item.Key] = true // the plan must not be written without the tenant
 		return
 	}
 	now := time.Now()
