@@ -243,7 +243,7 @@ func TestAway(t *testing.T) {
 	w.away(false)
 	now := noon.Add(2 * time.Minute)
 	w.want(now, "other", "5")
-	if c, _ := w.begin(now); c.Stale() || !strings.Contains(w.logged(), "is read again") {
+	if c, _ := w.begin(now); c.Stale() || !strings.Contains(w.logged(), "can be read again") {
 		t.Errorf("the table is back, stale %v\n%s", c.Stale(), w.logged())
 	}
 }
@@ -396,13 +396,13 @@ func TestStartsAnew(t *testing.T) {
 		"hole": {after: 3 * time.Second, says: "gap", tamper: func(w *world) {
 			w.onLog = func(_ context.Context, e *[]cellconfig.Entry) error { (*e)[0].Seq = 7; return nil }
 		}},
-		"another table": {after: 3 * time.Second, says: "another table", tamper: func(w *world) {
+		"another table": {after: 3 * time.Second, says: "repaired or replaced", tamper: func(w *world) {
 			w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Incarnation = "restored"; return nil }
 		}},
 		"older than half the log": {after: 13 * time.Hour, says: "older than half", tamper: func(w *world) {
 			w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Retention = 24 * time.Hour; return nil }
 		}},
-		"far behind": {after: 3 * time.Second, says: "far behind", tamper: func(w *world) {
+		"far behind": {after: 3 * time.Second, says: "too many log entries behind", tamper: func(w *world) {
 			for v := range int64(600) {
 				w.apply(cellconfigtest.Tenant("busy", "p", v+1))
 			}
@@ -568,7 +568,7 @@ func TestBadDocuments(t *testing.T) {
 			t.Errorf("anonymous: %q, %v", id, err)
 		}
 	}
-	if s := w.r.Stats(noon); s.BadDocuments != 4 || strings.Count(w.logged(), "is not good") != 4 ||
+	if s := w.r.Stats(noon); s.BadDocuments != 4 || strings.Count(w.logged(), "is not valid") != 4 ||
 		!strings.Contains(w.logged(), "version=2") {
 		t.Errorf("%d bad documents, want 4, each logged once\n%s", s.BadDocuments, w.logged())
 	}
@@ -604,7 +604,7 @@ func TestBadSettingsAtFirst(t *testing.T) {
 	for i := range 4 {
 		w.want(noon.Add(time.Duration(i-3)*time.Second), "t", "not loaded")
 	}
-	if n := strings.Count(w.logged(), "is not good"); n != 1 || w.r.Stats(noon).BadDocuments != 1 {
+	if n := strings.Count(w.logged(), "is not valid"); n != 1 || w.r.Stats(noon).BadDocuments != 1 {
 		t.Errorf("one bad document is logged %d times and counted as %d", n, w.r.Stats(noon).BadDocuments)
 	}
 	w.apply(settings(2, `{"ipLimits":[{"id":"x","tiers":[{"period":1,"threshold":4}]}],"routes":[{"pathPattern":"/a"}]}`))

@@ -61,7 +61,7 @@ func TestParse(t *testing.T) {
 
 // problems are all errors of Parse, without their numbers.
 var problems = regexp.MustCompile(`^(byte \d+: )?(the document (has \d+ bytes, want at most 4096|is empty|has no ` +
-	`"mode"|is not JSON|is no object|goes on after its end)|` +
+	`"mode"|is not JSON|is not an object)|text follows the document|` +
 	`a member that is not "mode"|"mode" is there twice|"mode" must be "enforce", "shadow" or "off")$`)
 
 // FuzzParse guarantees that any document is either one of the three modes, however it is spelled, or an error that

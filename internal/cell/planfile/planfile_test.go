@@ -99,7 +99,7 @@ func TestHotReload(t *testing.T) {
 	if _, err := w.Status(); !strings.Contains(err.Error(), "plans.yaml:8:") {
 		t.Errorf("status = %v, want the file and line 8", err)
 	}
-	if text := w.logs.String(); !strings.Contains(text, "plans.yaml:8:") || !strings.Contains(text, "last good") {
+	if text := w.logs.String(); !strings.Contains(text, "plans.yaml:8:") || !strings.Contains(text, "last valid") {
 		t.Errorf("the log does not say where: %s", text)
 	}
 

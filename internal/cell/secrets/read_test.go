@@ -351,7 +351,7 @@ func TestTold(t *testing.T) {
 		}
 		want := func(when string, fresh, failed, again int) {
 			t.Helper()
-			f, x, a := log.count("has a version the secret has a new version"), log.count("cannot be read"),
+			f, x, a := log.count("has a new version"), log.count("cannot be read"),
 				log.count("can be read again")
 			if f != fresh || x != failed || a != again {
 				t.Errorf("%s the log tells of %d versions, %d failures and %d times of their end; want %d, %d, %d: %s",

@@ -235,7 +235,7 @@ func TestForeignItems(t *testing.T) {
 				return last
 			},
 		} {
-			if err := call(); err == nil || !strings.Contains(err.Error(), "an item is not of this layout") {
+			if err := call(); err == nil || !strings.Contains(err.Error(), "an item does not have this layout") {
 				t.Errorf("%s: %s = %v, want an error about the layout", name, what, err)
 			}
 		}

@@ -66,7 +66,7 @@ func (c shortsighted) ListObjectVersions(
 func TestContractFindsBrokenArchives(t *testing.T) {
 	for want, c := range map[string]bucket.Config{
 		"one of several": {Bucket: s3test.Name, Client: careless{}},
-		"lists":              {Bucket: s3test.Name, Client: shortsighted{}},
+		"lists":          {Bucket: s3test.Name, Client: shortsighted{}},
 	} {
 		broken := audittest.Broken(t, func(t *testing.T) func() audit.Archive {
 			client := s3test.New(t, s3test.Config{PageSize: 3}).Client()
