@@ -16,7 +16,7 @@ import (
 // says.
 func requestWithShare(f *fixture, number int, share func(*plan.Effective) plan.Share) *authorizer.Request {
 	p := f.snap.Config.Plans()[number]
-	return identifiedAs(authorizer.Caller{Tenant: "of its own", Plan: p.ID, Limits: p.Set().Shared(share)}, nil)
+	return identifiedAs(authorizer.Caller{Tenant: "of its own", Plan: p.ID, Limits: p.Set().WithShares(share)}, nil)
 }
 
 // Guarantees that a limit of which the cell grants nothing denies every request without asking a store, also if its

@@ -225,7 +225,7 @@ func tightestLimit(set *plan.Set) (rate, error) {
 	least, found := rate{}, false
 	for _, e := range set.Limits {
 		l := e.Limit
-		if l.Mode != limit.Enforce || !e.ForAll() || l.Per != limit.PerTenant && l.Per != "" {
+		if l.Mode != limit.Enforce || !e.CountsAll() || l.Per != limit.PerTenant && l.Per != "" {
 			continue
 		}
 		for i := range l.Tiers {

@@ -232,7 +232,7 @@ func TestApplyAsksForWhatItTakesAway(t *testing.T) {
 		"override": {of("overrides: [ { id: writes, mode: shadow } ]", "overrides: []"),
 			`removes tenant "tiny": the override of limit writes (mode shadow)`},
 		"cells": {of("cells: [eu-1]", "cells: []"),
-			`removes tenant "acme": cells (eu-1), so every cell serves it`},
+			`removes tenant "acme": cells (eu-1), so every cell serves the tenant`},
 		"own rate": {of("cells: [eu-1]", "overrides: [ { id: burst, rate: 500 } ]"),
 			`weakens tenant "acme": limit burst: rate rises from 100 to 500 per 1s`},
 		"boost": {of("cells: [eu-1]", "boosts: [ { id: burst, factor: 2, from: 2030-01-01T00:00:00Z, until: "+
@@ -265,12 +265,12 @@ func TestApplyAsksForWhatItTakesAway(t *testing.T) {
 	}
 	operated(t)
 	applyAll(t, strings.Replace(base, "anonymousPlan: public\n", "", 1))
-	want := `weakens settings: anonymousPlan goes from none to public, so calls without a credential are let in`
+	want := `weakens settings: anonymousPlan goes from none to public, so calls without a credential are admitted`
 	if got := refusal(t, plansFile(t, base)); got != want {
 		t.Errorf("it says\n%s\nwant\n%s", got, want)
 	}
 	must(t, "tenant", "suspend", "acme", "--reason", "invoice 4712")
-	want = `weakens tenant "acme": it is resumed`
+	want = `weakens tenant "acme": the tenant is resumed`
 	if got := refusal(t, plansFile(t, "tenants: [ { id: acme, suspended: false } ]\n")); got != want {
 		t.Errorf("it says\n%s\nwant\n%s", got, want)
 	}
@@ -325,7 +325,7 @@ ipLimits: [ { id: per-hour, algorithm: sliding_window, threshold: 9000, period: 
 			"weakens settings: ipv6Prefix rises from 56 to 64, so a network of IPv6 has more counters"
 		anonymous = `removes settings: anonymousPlan (public), so calls without a credential get 401`
 		routes    = "removes settings: the route GET, PUT /product/*\nremoves settings: the route /health\nweakens " +
-			"settings: no route is declared, so every request is let through"
+			"settings: no route is declared, so every request is passed on"
 	)
 	for flag, want := range map[string]string{
 		"--prune": strings.Join([]string{anonymous, address, network, routes, tiny, public},

@@ -156,7 +156,7 @@ func (f *fleet) granting(cells []*servedCell, t *plan.Tenant, now time.Time, non
 	for _, c := range cells {
 		view, _ := c.Reader.Begin(context.Background(), now)
 		if own, err := view.Tenant(context.Background(), t.ID); err == nil && own != nil &&
-			!own.Limits(now).Withholds() {
+			!own.Limits(now).HasWithheld() {
 			return c.url()
 		}
 	}

@@ -258,7 +258,7 @@ func newBoostRemoveCommand() *cobra.Command {
 			if err := r.why(c); err != nil {
 				return err
 			}
-			return operate(c, &r, "boosts/remove", admin.UnboostRequest{Tenant: args[0], Limit: args[1],
+			return operate(c, &r, "boosts/remove", admin.RemoveBoostRequest{Tenant: args[0], Limit: args[1],
 				Reason: r.reason}, written("tenant "+shown(args[0])))
 		},
 	}

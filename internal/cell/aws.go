@@ -31,7 +31,7 @@ func newAmazon(env func(string) string) (*amazon, error) {
 
 func (a *amazon) dynamodb() *dynamodb.Client { return a.DynamoDB("") }
 
-// homes are the counters tables of other cells, with a client for each region.
+// homes returns the counters tables of other cells, by cell. It makes one client for each region.
 func (a *amazon) homes(tables []environ.CellTable, timeout time.Duration) (map[string]limit.Store, error) {
 	clients := map[string]*dynamodb.Client{}
 	out := make(map[string]limit.Store, len(tables))
@@ -49,14 +49,14 @@ func (a *amazon) homes(tables []environ.CellTable, timeout time.Duration) (map[s
 	return out, nil
 }
 
-// reaches is which homes there is a way to.
+// reaches returns a function that reports whether there is a counters table for a home cell.
 func reaches(homes []environ.CellTable) func(home string) bool {
 	return func(home string) bool {
 		return slices.ContainsFunc(homes, func(t environ.CellTable) bool { return t.Cell == home })
 	}
 }
 
-// newKillSwitch makes the switch, whose client is made by its first poll; nil without one.
+// newKillSwitch makes the kill switch, or returns nil if none is configured. The first poll makes its client.
 func newKillSwitch(of *environ.AppConfig, a *amazon, log *slog.Logger) (*killswitch.Switch, error) {
 	if of == nil {
 		return nil, nil

@@ -1,11 +1,11 @@
-// Package cell puts the deployed authorizer of a cell together, from its settings: clients, stores, secrets,
-// configuration, and the handler that answers API Gateway.
+// Package cell assembles the deployed authorizer of a cell from its settings: clients, stores, secrets, configuration,
+// and the handler that answers API Gateway.
 //
-// Nothing waits for the network while the function starts. What has to be fetched begins then, and the first request
-// waits for it, for a bounded time.
+// Nothing waits for the network while the function starts. Calls begin at the start, and the first request waits for
+// their answers for a bounded time.
 //
-// Below it are the parts of a cell that are read while requests are answered: its configuration (cellconfig), plans
-// files that are watched (planfile), its secrets (secrets), and the kill switch (killswitch).
+// The packages below it are the parts that a cell reads while it answers requests: its configuration (cellconfig),
+// plans files that are watched (planfile), its secrets (secrets), and the kill switch (killswitch).
 package cell
 
 import (
@@ -30,22 +30,22 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// How long the first request waits for what began with the function. Afterwards it is decided as it would be if the
-// service were away, and what comes later serves the requests after it.
+// How long the first request waits for what began with the function. After that time it is decided as if the service
+// were unavailable, and what arrives later serves later requests.
 const (
-	secretWithin = 500 * time.Millisecond // to name addresses as other instances do
-	storesWithin = 100 * time.Millisecond // for connections, which may take longer than a decision waits
+	secretWithin = 500 * time.Millisecond // for the secret, so that addresses are named as by other instances
+	storesWithin = 100 * time.Millisecond // for connections to the stores, which may take longer than a decision waits
 )
 
-// Config is what an authorizer is made of.
+// Config says what an authorizer is made of.
 type Config struct {
 	Settings *environ.Settings
-	Env      func(string) string // variables that are AWS's own; required
-	Bundle   fs.FS               // the folder of the function's code
-	Output   io.Writer           // of metrics; each line is one Write
+	Env      func(string) string // environment variables, which include AWS's own; required
+	Bundle   fs.FS               // the folder with the function's code
+	Output   io.Writer           // receives metrics; each line is one Write
 	Log      *slog.Logger
 
-	// InvocationID is the id of the call that a context belongs to; nil where there is none.
+	// InvocationID returns the id of the call that a context belongs to. It may be nil.
 	InvocationID func(context.Context) string
 }
 
@@ -55,17 +55,17 @@ type Function struct {
 	recorder *telemetry.Recorder
 	stores   *stores
 	secret   *secrets.Cache
-	tokens   *token.Verifier // nil without issuers
+	tokens   *token.Verifier // nil if no issuers are configured
 	gauges   gauges
-	kill     *killswitch.Switch // nil: limits are enforced
+	kill     *killswitch.Switch // nil: limits are always enforced
 
-	stop            context.CancelFunc // what warms up
+	stop            context.CancelFunc // ends the calls that began with the function
 	secretIn, ready *warming
 }
 
-// New makes the authorizer, and begins to read the secret, the issuers' keys and the configuration, and to connect to
-// the stores; it waits for none of these. It bounds the memory of the whole process. The error says what in the
-// environment, or in a file of the bundle, is wrong.
+// New makes the authorizer. It begins to read the secret, the issuers' keys and the configuration, and to connect to
+// the stores, and waits for none of these. It sets the memory limit of the whole process. The error says what is wrong
+// in the environment or in a file of the bundle.
 func New(c Config) (*Function, error) {
 	s := c.Settings
 	a, err := newAmazon(c.Env)
@@ -73,7 +73,7 @@ func New(c Config) (*Function, error) {
 		return nil, err
 	}
 	m := divide(c.Env("AWS_LAMBDA_FUNCTION_MEMORY_SIZE"))
-	m.hold()
+	m.setLimits()
 	f := &Function{}
 	if f.secret, err = secrets.New(secrets.Config{Client: a.secretsManager(), ID: s.Secret, Log: c.Log}); err != nil {
 		return nil, err
@@ -109,14 +109,14 @@ func New(c Config) (*Function, error) {
 	return f, nil
 }
 
-// A read of the configuration may take as long as a decision waits for DynamoDB, within these: where the table is
-// slower than that for good, the copy would never be renewed.
+// Bounds of the time for a read of the configuration. Within them it is the deadline of DynamoDB for decisions. If it
+// were below the first bound and the table were always slower, the copy would never be renewed.
 const (
 	leastRead = 100 * time.Millisecond
 	mostRead  = time.Second
 )
 
-// source is the configuration, and what prepares it beside the start.
+// source makes the configuration source, and a function that prepares it while the function starts.
 func (f *Function) source(
 	c *Config, m memory, a *amazon,
 ) (_ authorizer.Source, prepare func(context.Context), err error) {
@@ -146,7 +146,7 @@ func (f *Function) source(
 	}
 	f.gauges.grants = reader.Grants
 	return reader, func(ctx context.Context) {
-		_ = reader.Load(ctx, time.Now()) // the first request waits for it, and says what is wrong
+		_ = reader.Load(ctx, time.Now()) // the first request waits for the load and reports its error
 	}, nil
 }
 
@@ -176,15 +176,15 @@ func (f *Function) newHandler(c *Config, m memory, source authorizer.Source) (*a
 	})
 }
 
-// beat has the stores told that this instance runs, but where they are not to be asked. What is leased meanwhile ends
-// by itself.
+// beat runs the background tasks of the stores, unless the kill switch is off and the stores must not be asked. Units
+// that are leased in that time expire.
 func (f *Function) beat(ctx context.Context, now time.Time) {
 	if f.kill.Mode() != limit.Off {
 		f.stores.chain.RunBackgroundTasks(ctx, now)
 	}
 }
 
-// totals are what has been counted, for the metrics.
+// totals returns the counts for the metrics.
 func (f *Function) totals() telemetry.Totals {
 	t := f.stores.totals()
 	if f.kill != nil {
@@ -193,7 +193,7 @@ func (f *Function) totals() telemetry.Totals {
 	return t
 }
 
-// warm begins what the first request would have to wait for.
+// warm begins what the first request would otherwise have to wait for.
 func (f *Function) warm(prepare func(context.Context), log *slog.Logger) {
 	ctx, stop := context.WithCancel(context.Background())
 	f.stop = stop
@@ -202,7 +202,8 @@ func (f *Function) warm(prepare func(context.Context), log *slog.Logger) {
 		f.tokens.Warm(now)
 	}
 	f.secret.Warm(now)
-	f.secretIn = begin(secretWithin, func() { _, _ = f.secret.Get(ctx, now) }) // who needs it gets the error
+	// a request that needs the secret gets the error
+	f.secretIn = begin(secretWithin, func() { _, _ = f.secret.Get(ctx, now) })
 	f.ready = begin(storesWithin, func() { f.stores.warm(ctx, log) })
 	go prepare(ctx)
 }
@@ -210,19 +211,18 @@ func (f *Function) warm(prepare func(context.Context), log *slog.Logger) {
 // Invoke implements aws-lambda-go's Handler. See [authorizer.Handler.Invoke].
 func (f *Function) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	if f.kill != nil {
-		f.kill.Begin(time.Now()) // so that the first call hears it while it waits for other things
+		f.kill.Begin(time.Now()) // so that the first call gets the mode while it waits for other things
 	}
 	f.secretIn.wait(ctx)
 	f.ready.wait(ctx)
 	return f.handler.Invoke(ctx, payload)
 }
 
-// Close gives back what was leased, writes the last metrics and ends connections, as far as that is done before ctx
-// ends.
+// Close gives back leased units, writes the last metrics and closes connections, as far as possible before ctx ends.
 func (f *Function) Close(ctx context.Context) error {
 	f.stop()
-	// First what is known: a store that is away may take all the time there is, and then the metrics that tell of it
-	// would be lost.
+	// Flush first, since a store that does not answer may take all the time, and the metrics that report it would be
+	// lost.
 	errs := []error{f.recorder.Flush(ctx), f.stores.chain.Close(ctx), f.recorder.Flush(ctx)}
 	if f.stores.redis != nil {
 		errs = append(errs, f.stores.redis.Close())
@@ -231,7 +231,7 @@ func (f *Function) Close(ctx context.Context) error {
 		f.kill.Close()
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("not everything ended in order: %w", err)
+		return fmt.Errorf("the function did not shut down cleanly: %w", err)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )
 
-// env is an environment as Lambda gives it, with changes as pairs.
+// env returns the environment of a Lambda function, changed by pairs of names and values.
 func env(changes ...string) func(string) string {
 	m := map[string]string{"AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key",
 		"AWS_SESSION_TOKEN": "token"}
@@ -36,13 +36,13 @@ func env(changes ...string) func(string) string {
 	return func(name string) string { return m[name] }
 }
 
-// Guarantees that clients are as the SDK's own loader would make them from a Lambda's environment: it is not used for
-// what it costs, and nobody should notice.
+// Guarantees that clients are configured as the SDK's own loader would configure them from a Lambda function's
+// environment. The loader is not used because of its cost.
 func TestClientsOfAWS(t *testing.T) {
 	for _, tt := range []struct {
 		name              string
 		env               []string
-		dynamodb, secrets string // base endpoints; "" the service's own
+		dynamodb, secrets string // base endpoints; "": the service's own
 		fips, dual        uint
 	}{
 		{name: "nothing said"},
@@ -89,7 +89,8 @@ func TestClientsOfAWS(t *testing.T) {
 	}
 }
 
-// Guarantees that the first request waits for what began with the function, not longer than it may, and none after it.
+// Guarantees that the first request waits for the work that began with the function, no longer than its bound, and
+// that later requests do not wait.
 func TestWarming(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waits := func(w *warming, ctx context.Context) time.Duration {
@@ -118,7 +119,8 @@ const (
 	two = "pepper-number-two"
 )
 
-// secret is a cache of a secret with these peppers, by id and value as pairs, and what sets it again.
+// secret returns a cache of a secret with these peppers, by id and value as pairs, and a function that changes the
+// secret.
 func secret(t *testing.T, cooldown time.Duration, peppers ...string) (*secrets.Cache, func(peppers ...string)) {
 	t.Helper()
 	m := &secretstest.Manager{}
@@ -152,7 +154,7 @@ func secret(t *testing.T, cooldown time.Duration, peppers ...string) (*secrets.C
 
 func anything(*limit.Limit) error { return nil }
 
-// withKeys is a plans file with these keys, each in YAML.
+// withKeys returns a plans file with these keys, each in YAML.
 func withKeys(t *testing.T, keys ...string) fstest.MapFS {
 	t.Helper()
 	return fstest.MapFS{"plans.json": {Data: configfiletest.JSON(t, `
@@ -166,8 +168,8 @@ func key(id, pepper, value, presented string) string {
 		presented))
 }
 
-// Guarantees that a key is known by its hash under the pepper it names and no other, and that expired and revoked ones
-// are not.
+// Guarantees that a key is found only by its hash under the pepper that it names, and that expired and revoked keys
+// are refused.
 func TestKeysOfAFile(t *testing.T) {
 	cache, _ := secret(t, 0, "p1", one, "p2", two)
 	keys := make([]string, 5)
@@ -197,8 +199,8 @@ func TestKeysOfAFile(t *testing.T) {
 	}
 }
 
-// Guarantees that a key may be used as soon as its pepper is in the secret, and that keys which nobody knows have that
-// looked at once in its cooldown only.
+// Guarantees that a key is accepted as soon as its pepper is in the secret, and that unknown keys cause at most one
+// read of the secret per cooldown.
 func TestNewPepper(t *testing.T) {
 	const cooldown = time.Minute
 	cache, set := secret(t, cooldown, "p1", one)
@@ -235,7 +237,7 @@ func TestNewPepper(t *testing.T) {
 	}
 }
 
-// Guarantees that a secret which cannot be had is not told as an unknown key: the client's key may be good.
+// Guarantees that a secret that cannot be read is not reported as an unknown key, since the client's key may be valid.
 func TestKeyWithoutSecret(t *testing.T) {
 	cache, _ := secret(t, 0, "p1", one)
 	cache.Close()
@@ -251,8 +253,8 @@ func TestKeyWithoutSecret(t *testing.T) {
 	}
 }
 
-// Guarantees that a file with anything wrong is refused with what and where, and one that is good tells what of it has
-// no use.
+// Guarantees that a file with errors is refused with all errors and their places, and that a valid file is loaded with
+// its warnings logged.
 func TestFile(t *testing.T) {
 	cache, _ := secret(t, 0, "p1", one)
 	same := identity.NewKey()
@@ -275,7 +277,7 @@ func TestFile(t *testing.T) {
 		{"a limit that the store cannot keep", withKeys(t), picky, []string{"plan pro", "limit l cannot be kept"}},
 		{"one key twice", withKeys(t, key("a", "p1", one, same), key("b", "p1", one, same)), anything,
 			[]string{"keys[1].hash", `"a"`}},
-		{"the dev pepper", withKeys(t, key("a", "dev", one, same)), anything, []string{`"a"`, "everybody knows"}},
+		{"the dev pepper", withKeys(t, key("a", "dev", one, same)), anything, []string{`"a"`, "which is public"}},
 	} {
 		_, err := readFile(tt.bundle, "plans.json", tt.accepts, cache, slog.New(slog.DiscardHandler))
 		for _, want := range tt.want {
@@ -294,7 +296,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// Guarantees that the operator is told of keys that cannot be known, and of no others.
+// Guarantees that the operator is told of keys whose pepper is missing, and of no others.
 func TestMissingPepperIsTold(t *testing.T) {
 	cache, _ := secret(t, 0, "p1", one)
 	var log bytes.Buffer
@@ -309,7 +311,7 @@ func TestMissingPepperIsTold(t *testing.T) {
 	}
 }
 
-// Guarantees that what grows with the users of a function stays within half of its memory, whatever that is.
+// Guarantees that everything that grows with the users of a function stays within half of its memory.
 func TestMemory(t *testing.T) {
 	for _, mb := range []string{"", "none", "-1", "0", "128", "129", "512", "10240", "999999999999999999999"} {
 		m := divide(mb)
@@ -327,8 +329,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// Guarantees that an authorizer on a plans file without issuers leaves credentials alone as long as the file has no
-// key, and that one on a file with a key does not.
+// Guarantees that an authorizer with a plans file and without issuers ignores credentials if the file has no keys, and
+// only then.
 func TestFileWithoutKeys(t *testing.T) {
 	cache, _ := secret(t, 0, "p1", one)
 	store, err := memstore.New(memstore.Config{})

@@ -14,19 +14,19 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Counters is where a cell counts, and what it enforces, for operators: without leases, backstop or cache in between,
-// so that what is seen is what is stored. Make it with NewCounters.
+// Counters gives operators access to the counters of a cell and to the limits that the cell enforces. There are no
+// leases, backstop or cache in between, so that operators see what is stored. Make it with NewCounters.
 type Counters struct {
 	Store  limit.Store
 	reader *cellconfig.Reader
 }
 
-// patience is how long an operator waits for a store; what a request has no time for, such as a new connection, fits
-// in.
+// patience is how long an operator's call waits for a store. It is longer than a request may wait, so that a new
+// connection can be made.
 const patience = 2 * time.Second
 
-// NewCounters makes them from the settings of the cell's authorizer, which name a config table. It waits for nothing.
-// Config's Bundle, Output and InvocationID are not used.
+// NewCounters makes Counters from the settings of the cell's authorizer, which must name a config table. It makes no
+// calls. It ignores Config's Bundle, Output and InvocationID.
 func NewCounters(c Config) (*Counters, error) {
 	a, err := newAmazon(c.Env)
 	if err != nil {
@@ -44,7 +44,7 @@ func NewCounters(c Config) (*Counters, error) {
 			return nil, err
 		}
 	}
-	if len(c.Settings.Homes) > 0 { // limits that other cells keep are looked at, and changed, there
+	if len(c.Settings.Homes) > 0 { // limits that other cells keep are read and changed in those cells
 		homes, err := a.homes(c.Settings.Homes, patience)
 		if err != nil {
 			return nil, err
@@ -63,7 +63,7 @@ func NewCounters(c Config) (*Counters, error) {
 		return nil, err
 	}
 	reader, err := cellconfig.New(cellconfig.Config{
-		// operators see limits also before there are shares: nothing is granted here
+		// Operators may see limits even if there are no shares, since nothing is granted here.
 		Table: documents, Cell: c.Settings.Cell, Alone: true,
 		Accepts: all.Accepts, Log: c.Log, Timeout: patience, FirstTimeout: patience, Reaches: reaches(c.Settings.Homes),
 	})
@@ -73,7 +73,7 @@ func NewCounters(c Config) (*Counters, error) {
 	return &Counters{Store: all, reader: reader}, nil
 }
 
-// newRates opens the cell's Redis, which counts its rates.
+// newRates makes the store of the cell's Redis, which counts its rates.
 func newRates(c Config, a *amazon) (*redis.Store, error) {
 	secret, err := secrets.New(secrets.Config{Client: a.secretsManager(), ID: c.Settings.Secret, Log: c.Log})
 	if err != nil {
@@ -84,7 +84,7 @@ func newRates(c Config, a *amazon) (*redis.Store, error) {
 	return newRedis(&of, a, secret, c.Log)
 }
 
-// Tenant is a tenant with the limits that the cell enforces now; nil where there is none.
+// Tenant returns a tenant with the limits that the cell enforces at present; nil if there is none.
 func (k *Counters) Tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 	configuration, join := k.reader.Begin(ctx, time.Now())
 	if join != nil {

@@ -20,17 +20,17 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// file is the configuration that lies in the bundle: whole, in memory, and the same for as long as the process runs.
+// file is the configuration from a file of the bundle. It is in memory as a whole and never changes.
 type file struct {
-	authorizer.Snapshot // without Keys: their peppers are in the secret
+	authorizer.Snapshot // without Keys, since their peppers are in the secret
 
 	keys    map[identity.KeyHash]*identity.Key
-	peppers []string // that keys name
+	peppers []string // ids of the peppers that the keys name
 	secret  *secrets.Cache
 	log     *slog.Logger
 }
 
-// readFile reads and compiles a plans file of the bundle, which is JSON. The error names every problem.
+// readFile reads and compiles a plans file of the bundle, which must be JSON. The error names every problem.
 func readFile(
 	bundle fs.FS, name string, accepts func(*limit.Limit) error, secret *secrets.Cache, log *slog.Logger,
 ) (*file, error) {
@@ -38,13 +38,13 @@ func readFile(
 	if err != nil {
 		return nil, err
 	}
-	// one more, so that Parse sees that it is too large
+	// Read one byte more than allowed, so that Parse reports a file that is too large.
 	data, err := io.ReadAll(io.LimitReader(in, plan.MaxFileBytes+1))
 	if err := errors.Join(err, in.Close()); err != nil {
 		return nil, err
 	}
 	if len(data) <= plan.MaxFileBytes && !json.Valid(data) {
-		return nil, fmt.Errorf("%s is not valid JSON, and no YAML is read here: "+
+		return nil, fmt.Errorf("%s is not valid JSON, and the function does not read YAML: "+
 			"make lambdas PLANS=FILE writes FILE as JSON into the zip, under its name with .json, "+
 			"which SLUICE_CONFIG_FILE must name", name)
 	}
@@ -58,12 +58,13 @@ func readFile(
 	peppers := make(map[string]bool)
 	for _, k := range c.Keys() {
 		at := identity.KeyHash{Pepper: k.Pepper}
-		if _, err := hex.Decode(at.Hash[:], []byte(k.Hash)); err != nil { // Parse has counted its digits
+		if _, err := hex.Decode(at.Hash[:], []byte(k.Hash)); err != nil { // not reached: Parse has checked the digits
 			errs = append(errs, fmt.Errorf("%s: the hash of key %q: %w", name, k.ID, err))
 		}
 		if k.Pepper == identity.DevPepperID {
-			errs = append(errs, fmt.Errorf("%s: key %q is hashed with the pepper %q, which everybody knows", name,
-				k.ID, k.Pepper))
+			errs = append(errs, fmt.Errorf("%s: key %q is hashed with the pepper %q, which is public: create "+
+				"another key",
+				name, k.ID, k.Pepper))
 		}
 		f.keys[at] = &identity.Key{ID: k.ID, Tenant: k.Tenant, Subject: k.Subject, Hash: k.Hash, Pepper: k.Pepper,
 			ExpiresAt: k.ExpiresAt, Revoked: k.Revoked}
@@ -76,13 +77,13 @@ func readFile(
 	return f, errors.Join(errs...)
 }
 
-// refused is what a store says of each limit that it cannot keep, once.
+// refused returns one error for each limit that the store cannot keep.
 func refused(c *plan.Config, accepts func(*limit.Limit) error) (errs []error) {
 	seen := make(map[string]bool)
 	check := func(where string, set *plan.Set) {
 		for _, e := range set.Limits {
 			if err := accepts(e.Limit); err != nil && !seen[err.Error()] {
-				seen[err.Error()] = true // a plan's limit, and not for each of its tenants
+				seen[err.Error()] = true // report a plan's limit once, not for each of its tenants
 				errs = append(errs, fmt.Errorf("%s: %w", where, err))
 			}
 		}
@@ -116,11 +117,11 @@ func (f *file) Key(ctx context.Context, presented string, now time.Time) (*ident
 	return nil, identity.ErrUnknownKey
 }
 
-// prepare tells which keys cannot be known, once the secret is there.
+// prepare logs which keys cannot be verified, once the secret is read.
 func (f *file) prepare(ctx context.Context) {
 	v, err := f.secret.Get(ctx, time.Now())
 	if err != nil {
-		return // each request that needs it says so
+		return // each request that needs the secret reports the error
 	}
 	have, err := v.Peppers().Hashes(identity.ExampleKey("nobody"))
 	if err != nil {
@@ -128,15 +129,15 @@ func (f *file) prepare(ctx context.Context) {
 	}
 	for _, p := range f.peppers {
 		if !slices.ContainsFunc(have, func(h identity.KeyHash) bool { return h.Pepper == p }) {
-			f.log.Error("the secret does not have a pepper, and no key that is hashed with it is known", "pepper", p)
+			f.log.Error("the secret lacks a pepper, so keys that are hashed with it are unknown", "pepper", p)
 		}
 	}
 }
 
-// hashes are what the presented key may be stored under.
+// hashes returns the hashes under which the presented key may be stored.
 func hashes(ctx context.Context, secret *secrets.Cache, now time.Time, presented string) ([]identity.KeyHash, error) {
 	if err := identity.CheckKey(presented); err != nil {
-		return nil, err // it costs no wait
+		return nil, err // without waiting for the secret
 	}
 	v, err := secret.Get(ctx, now)
 	if err != nil {

@@ -7,13 +7,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// lookEvery is how often it is told what the cell grants: it changes with the plans and the shares, and takes a while
-// to add up.
+// lookEvery is how often the granted part is computed for the metrics. It changes only with plans and shares, and
+// takes a while to compute.
 const lookEvery = time.Minute
 
-// gauges tells how things stand. One goroutine at a time may ask.
+// gauges computes current values for the metrics. Only one goroutine at a time may call it.
 type gauges struct {
-	grants      func(now time.Time) []cellconfig.Grant // nil: the plans are a file's
+	grants      func(now time.Time) []cellconfig.Grant // nil: the plans are in a file
 	chargedBack func() int64
 	looked      time.Time
 }
@@ -23,7 +23,8 @@ func (g *gauges) at(now time.Time) telemetry.Gauges {
 	if g.grants == nil || now.Sub(g.looked).Abs() < lookEvery {
 		return out
 	}
-	if part, ok := cellconfig.Part(g.grants(now)); ok { // else no plan was read yet: look again
+	// otherwise no plan has been read yet, and the next call tries again
+	if part, ok := cellconfig.Part(g.grants(now)); ok {
 		out.LimitEffective, g.looked = part, now
 	}
 	return out

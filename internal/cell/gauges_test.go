@@ -7,8 +7,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 )
 
-// Guarantees that the cell's part is told once a minute, from when a plan is known; and each time what was charged
-// back.
+// Guarantees that the cell's part is reported once a minute, from when a plan is known, and FullestReplayed at each
+// call.
 func TestGaugesOnceAMinute(t *testing.T) {
 	began := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	back, asked := int64(0), 0

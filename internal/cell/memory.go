@@ -8,35 +8,35 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
-// memory is how a function's memory is divided: what grows with its users is bounded, so that a small function is not
-// killed.
+// memory says how a function's memory is divided. Everything that grows with the number of users is bounded, so that a
+// small function is not killed.
 type memory struct {
-	all       int64 // bytes, of which Go is to take at most four fifths
-	documents int64 // of the configuration
-	addresses int64 // of a small cell's ipLimits
+	all       int64 // bytes; Go may use at most four fifths of them
+	documents int64 // bytes of the configuration
+	addresses int64 // bytes of the counters of a small cell's ipLimits
 	backstop  int64
-	leases    int // counters
+	leases    int // number of counters
 }
 
 const (
-	leastMemory    = 128 << 20 // a Lambda function has
-	leaseBytes     = 512       // about, of a counter with its owner
+	leastMemory    = 128 << 20 // the smallest Lambda function
+	leaseBytes     = 512       // of a counter with its owner, about
 	mostDocuments  = 64 << 20
-	mostAddresses  = 16 << 20 // some 100,000 addresses
+	mostAddresses  = 16 << 20 // about 100,000 addresses
 	documentsPart  = 8
 	addressesPart  = 16
 	backstopPart   = 16
 	leasesPart     = 16
-	collectedParts = 5 // of which one is left to what Go does not count
+	collectedParts = 5 // one fifth is left for memory that Go does not count
 
-	// garbagePercent is how much garbage there may be beside what is kept, as long as the memory limit allows it. At
-	// Go's own, a function that keeps a few MB collects every few MB: a fifth of a call's processor time.
+	// garbagePercent is how much garbage there may be, relative to live memory, as long as the memory limit allows it.
+	// With Go's default, a function with a few MB of live memory collects every few MB, which takes a fifth of a
+	// call's processor time.
 	garbagePercent   = 400
 	goGarbagePercent = 100
 )
 
-// divide reads AWS_LAMBDA_FUNCTION_MEMORY_SIZE, in MB. Where it says nothing usable the function is taken for the
-// smallest.
+// divide reads AWS_LAMBDA_FUNCTION_MEMORY_SIZE, in MB. If the text is not a number, it assumes the smallest function.
 func divide(mb string) memory {
 	all := int64(leastMemory)
 	if n, err := strconv.ParseInt(mb, 10, 32); err == nil {
@@ -49,9 +49,9 @@ func divide(mb string) memory {
 	}
 }
 
-// hold has Go collect garbage sooner where there is little left, and later where there is room: a function has its
-// memory to itself, and what it keeps is a small part of it. A GOGC of the operator's own stays.
-func (m memory) hold() {
+// setLimits sets the limits of Go's garbage collector: it collects more often when little memory is left, and less
+// often otherwise, since a function has its memory to itself and keeps little. A GOGC of the operator stays in force.
+func (m memory) setLimits() {
 	debug.SetMemoryLimit(m.all / collectedParts * (collectedParts - 1))
 	if theirs := debug.SetGCPercent(garbagePercent); theirs != goGarbagePercent {
 		debug.SetGCPercent(theirs)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// asBefore has the process collect as it did before the test.
+// asBefore restores the settings of the garbage collector at the end of the test.
 func asBefore(t *testing.T) {
 	memory, percent := debug.SetMemoryLimit(-1), debug.SetGCPercent(goGarbagePercent)
 	t.Cleanup(func() {
@@ -16,18 +16,18 @@ func asBefore(t *testing.T) {
 	})
 }
 
-// Guarantees that garbage is collected rarely, once and again, unless the operator has said how often.
+// Guarantees that garbage is collected rarely, also after repeated calls, unless the operator has set GOGC.
 func TestGarbagePercent(t *testing.T) {
 	asBefore(t)
 	for range 2 {
-		divide("512").hold()
+		divide("512").setLimits()
 		if got := debug.SetGCPercent(garbagePercent); got != garbagePercent {
 			t.Errorf("GOGC is %d, want %d", got, garbagePercent)
 		}
 	}
 	for _, theirs := range []int{50, 1000, -1} {
 		debug.SetGCPercent(theirs)
-		divide("512").hold()
+		divide("512").setLimits()
 		if got := debug.SetGCPercent(theirs); got != theirs {
 			t.Errorf("GOGC is %d, and the operator's was %d", got, theirs)
 		}
@@ -39,7 +39,7 @@ var (
 	garbage []byte
 )
 
-// churn keeps some MB, makes 400 MB of garbage, and returns the most that the heap was.
+// churn keeps some MB, makes 400 MB of garbage, and returns the largest size of the heap.
 func churn(keepMB int) (most uint64) {
 	kept = make([][]byte, keepMB)
 	for i := range kept {
@@ -55,12 +55,12 @@ func churn(keepMB int) (most uint64) {
 	return most
 }
 
-// Guarantees that the smallest function stays within its memory while it collects rarely, with a half of it in use;
+// Guarantees that the smallest function stays within its memory while it collects rarely and uses half of its memory;
 // without the limit it would not.
 func TestGarbageStaysWithinMemory(t *testing.T) {
 	asBefore(t)
 	m := divide("128")
-	m.hold()
+	m.setLimits()
 	const half = 64
 	runtime.GC()
 	if most := churn(half); most > uint64(m.all) {
@@ -69,6 +69,6 @@ func TestGarbageStaysWithinMemory(t *testing.T) {
 	debug.SetMemoryLimit(math.MaxInt64)
 	runtime.GC()
 	if most := churn(half); most <= uint64(m.all) {
-		t.Errorf("without a limit the heap was %d MB of %d: nothing was tried", most>>20, m.all>>20)
+		t.Errorf("without a limit the heap was %d MB of %d: the test proves nothing", most>>20, m.all>>20)
 	}
 }

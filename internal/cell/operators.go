@@ -10,7 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// IPLimits are the limits before authentication that the cell enforces now. The error wraps [authorizer.ErrNotLoaded].
+// IPLimits returns the limits before authentication that the cell enforces at present. The error wraps
+// [authorizer.ErrNotLoaded].
 func (k *Counters) IPLimits(ctx context.Context) (*plan.Set, error) {
 	configuration, err := k.configuration(ctx)
 	if err != nil {
@@ -19,8 +20,8 @@ func (k *Counters) IPLimits(ctx context.Context) (*plan.Set, error) {
 	return configuration.IPLimits(), nil
 }
 
-// IPv6Prefix is the length of the prefix, in bits, by which the cell counts IPv6 addresses now. The error wraps
-// [authorizer.ErrNotLoaded].
+// IPv6Prefix returns the length of the prefix, in bits, by which the cell counts IPv6 addresses at present. The error
+// wraps [authorizer.ErrNotLoaded].
 func (k *Counters) IPv6Prefix(ctx context.Context) (int, error) {
 	configuration, err := k.configuration(ctx)
 	if err != nil {
@@ -40,10 +41,11 @@ func (k *Counters) configuration(ctx context.Context) (authorizer.Configuration,
 	return configuration, nil
 }
 
-// AddressNames name addresses as the cell's authorizer does, for operators. Make them with [NewAddressNames].
+// AddressNames names addresses as the cell's authorizer does, for operators. Make it with [NewAddressNames].
 type AddressNames struct{ secret *secrets.Cache }
 
-// NewAddressNames makes them from the settings of the cell's authorizer, which name a secret. Nothing is read yet.
+// NewAddressNames makes AddressNames from the settings of the cell's authorizer, which must name a secret. It makes no
+// calls.
 func NewAddressNames(c Config) (*AddressNames, error) {
 	a, err := newAmazon(c.Env)
 	if err != nil {
@@ -57,8 +59,8 @@ func NewAddressNames(c Config) (*AddressNames, error) {
 	return &AddressNames{secret}, nil
 }
 
-// Name is the name of an address in the form of [identity.Canonical], "" where the secret has no addressKey: the cell's
-// instances then name it each in its own way.
+// Name returns the name of an address, which must be in the form of [identity.Canonical]. It returns "" if the secret
+// has no addressKey: then each of the cell's instances uses names of its own.
 func (n *AddressNames) Name(ctx context.Context, address netip.Addr) (string, error) {
 	values, err := n.secret.Get(ctx, time.Now())
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// renewing is a source in which a key that nobody knows has the secret looked at again: it may be the first one under a
-// pepper that is new. The secret bounds how often.
+// renewing is a source that reads the secret again when a key is unknown, since the key may be the first one with a
+// new pepper. The secret's cache bounds how often.
 type renewing struct {
 	authorizer.Source
 	secret *secrets.Cache

@@ -19,14 +19,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// stores are where a cell counts.
+// stores are the stores of a cell.
 type stores struct {
 	chain     *resilience.Chain
-	addresses limit.Store  // nil: with everything else
+	addresses limit.Store  // nil: addresses are counted in the chain
 	redis     *redis.Store // nil in a small cell
 }
 
-// newStores connects to nobody yet.
+// newStores makes the stores. It opens no connections.
 func newStores(
 	s *environ.Settings, m memory, a *amazon, secret *secrets.Cache, recorder func() *telemetry.Recorder,
 	log *slog.Logger,
@@ -70,10 +70,10 @@ func newStores(
 	return made, nil
 }
 
-// homePrefix is before the name of a cell, in that of its counters in logs.
+// homePrefix begins the name of another cell's counters in logs.
 const homePrefix = "home "
 
-// kindOf is what metrics call a store.
+// kindOf returns the name of a store in metrics.
 func kindOf(name string) telemetry.Store {
 	switch {
 	case name == telemetry.Redis.String():
@@ -84,7 +84,7 @@ func kindOf(name string) telemetry.Store {
 	return telemetry.DynamoDB
 }
 
-// newRedis makes the store of rates. The secret is that of the cell, which has the login where Redis has none of its
+// newRedis makes the store of rates. secret is the cell's secret, which has the login unless Redis has a secret of its
 // own.
 func newRedis(r *environ.Redis, a *amazon, secret *secrets.Cache, log *slog.Logger) (*redis.Store, error) {
 	c := redis.Config{Addrs: r.Addrs, Cluster: r.Cluster, Deadline: r.Deadline, PoolSize: environ.RedisConnections}
@@ -112,14 +112,14 @@ func newRedis(r *environ.Redis, a *amazon, secret *secrets.Cache, log *slog.Logg
 		}
 		c.Credentials = signer.Credentials
 	}
-	// New looks at the server, and this is no time to wait for it: with a context that has ended it only makes the
-	// client. Each connection is checked when it is made, see warm.
+	// New checks the connection to the server, for which there is no time here. With a context that has ended it only
+	// makes the client. Each connection is checked when it is made, see warm.
 	ended, end := context.WithCancel(context.Background())
 	end()
 	return redis.New(ended, c)
 }
 
-// warm opens connections and says that this instance runs, so that the first decision waits for neither.
+// warm opens connections and registers this instance, so that the first decision waits for neither.
 func (s *stores) warm(ctx context.Context, log *slog.Logger) {
 	if s.redis != nil {
 		if err := s.redis.Ping(ctx); err != nil {
@@ -129,7 +129,7 @@ func (s *stores) warm(ctx context.Context, log *slog.Logger) {
 	s.chain.RunBackgroundTasks(ctx, time.Now())
 }
 
-// totals are what the store chain has counted, for the metrics.
+// totals returns the counts of the store chain, for the metrics.
 func (s *stores) totals() telemetry.Totals {
 	of := s.chain.Stats()
 	t := telemetry.Totals{Backstop: of.Backstop, Undecidable: of.Undecidable}

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// warming is something that began before the first request, and for which that waits.
+// warming is work that began with the function, and for which the first request waits.
 type warming struct {
 	done   chan struct{}
 	within time.Duration
-	over   atomic.Bool // nobody waits any more
+	over   atomic.Bool // requests no longer wait for it
 }
 
 func begin(within time.Duration, do func()) *warming {
@@ -22,7 +22,7 @@ func begin(within time.Duration, do func()) *warming {
 	return w
 }
 
-// wait waits until it is done, for as long as one request may.
+// wait waits until the work is done, at most for the bound of one request.
 func (w *warming) wait(ctx context.Context) {
 	if w.over.Load() {
 		return

@@ -2,7 +2,7 @@ package control
 
 import "fmt"
 
-// BadItemError is an item that cannot be read, by its key in the table. It is ErrBadItem.
+// BadItemError says why an item cannot be read. It wraps ErrBadItem.
 type BadItemError struct {
 	Table Table
 	Key   string
@@ -13,13 +13,13 @@ func (e *BadItemError) Error() string {
 	return fmt.Sprintf("%s/%.140q: %s: %v", e.Table, e.Key, ErrBadItem, e.Err)
 }
 
-// Unwrap is ErrBadItem, and what is wrong.
+// Unwrap returns ErrBadItem and the reason.
 func (e *BadItemError) Unwrap() []error { return []error{ErrBadItem, e.Err} }
 
-// BadItems returns the items that an error of List names. It is whole if the error is about these items alone: then
-// every other item was listed.
+// BadItems returns the items that an error of List names. whole is true if the error is about these items only: List
+// has then returned every other item.
 func BadItems(err error) (items []*BadItemError, whole bool) {
-	switch e := err.(type) { //nolint:errorlint // this takes the tree of errors apart, which errors.As cannot
+	switch e := err.(type) { //nolint:errorlint // errors.As cannot list all errors of a tree
 	case nil:
 		return nil, true
 	case *BadItemError:

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// follow runs the chain over versions as they lie in the archive, with the table's head.
+// follow checks the versions in the archive and the table's head.
 func follow(items []control.Item, head *control.Item) []control.Break {
 	chain := control.NewChain(control.Tenants, "acme")
 	var breaks []control.Break
@@ -20,11 +20,11 @@ func follow(items []control.Item, head *control.Item) []control.Break {
 	return append(breaks, chain.End(head)...)
 }
 
-// rehash gives an item the hash that fits what it says now, as whoever hides a change would.
+// rehash sets the hash that fits the item's fields, as somebody who hides a change would do.
 func rehash(i *control.Item) { i.Hash = i.ComputeHash() }
 
-// Guarantees that each way of tampering with the archive is told by kind and place. A break that is not named is a
-// record that was rewritten unnoticed.
+// Guarantees that each way of tampering with the archive is reported by kind and place. A break that is not reported
+// is a record that was rewritten without being noticed.
 func TestChain(t *testing.T) {
 	forge := func(i *control.Item) { i.Body = json.RawMessage(`{"n":1000}`) }
 	zero := strings.Repeat("0", 64)
@@ -112,7 +112,7 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// Guarantees that a live table which was altered, or is behind its archive, is found out by the archive.
+// Guarantees that the archive reveals a live table that was altered or is behind.
 func TestChainAgainstTheTable(t *testing.T) {
 	items := history(t, 3)
 	altered := items[2]
@@ -136,11 +136,11 @@ func TestChainAgainstTheTable(t *testing.T) {
 		}
 	}
 	if got := follow(nil, nil); len(got) > 0 {
-		t.Errorf("no item and no record: %v", got)
+		t.Errorf("no item and no record: %v, want nothing", got)
 	}
 }
 
-// Guarantees that a record whose account of what it replaced was altered is found, although no hash is over it.
+// Guarantees that a record with an altered before member is found, although no hash covers it.
 func TestChainOfRecords(t *testing.T) {
 	items := history(t, 3)
 	chain := control.NewChain(control.Tenants, "acme")
@@ -162,8 +162,8 @@ func TestChainOfRecords(t *testing.T) {
 	}
 }
 
-// Guarantees that no single change of a bit, a field or a place goes unnoticed, and that an untouched chain never
-// alarms.
+// Guarantees that every single change of a bit, a field or a position is found, and that an unaltered chain has no
+// breaks.
 func TestChainFindsAnyChange(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 2000 {

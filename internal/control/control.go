@@ -1,43 +1,43 @@
-// Package control is the control tables: what operators write, one version after the other, each linked to the one
-// before.
+// Package control defines the control tables. They hold everything that operators write, as versions: each version of
+// an item is linked to the previous one.
 //
-// Below it is the rest of the control plane: the tables in DynamoDB (dynamo, row, streamrecord) and in a file
-// (embedded), operators' calls (admin, ops, call, client, operations), the audit trail (audit), and the documents that
-// the tables become in a cell (celldoc).
+// The packages below it are the rest of the control plane: the tables in DynamoDB (dynamo, row, streamrecord) and in a
+// file (embedded), operators' calls (admin, ops, call, client, operations), the audit trail (audit), and the
+// conversion of items into the documents of a cell (celldoc).
 //
 // # Items
 //
-// A table holds items by key. Each write makes the next version of an item: 1, 2, 3, without gaps, conditional on the
-// version that its writer saw. A delete is a version too, a tombstone that stays; creating the item again is the
-// version after it. So any two copies of an item can be told older from newer by the version alone, whatever clocks
-// say.
+// A table holds items by key. Each write makes the next version of an item (1, 2, 3, without gaps), on the condition
+// that the item is still at the version that the writer saw. A deletion is a version too: a tombstone, which is kept;
+// creating the item again makes the version after the tombstone. The version therefore always tells which of two
+// copies of an item is newer, without clocks.
 //
 //	table       key                          body
 //	plans       the plan's id                a plan, as in a plans file
 //	plans       events.SettingsKey           ipLimits, ipv6Prefix, anonymousPlan and routes
-//	plans       events.CanaryKey             a mark whose way to the cells is timed
+//	plans       events.CanaryKey             a mark, used to measure how long changes take to reach the cells
 //	tenants     the tenant's id              a tenant, as in a plans file
 //	keys        the key's id                 an API key, as its hash
 //	cells       the cell's name              a cell
-//	cells       events.SharesKey             the shares of all tenants and the transition under way
+//	cells       events.SharesKey             the shares of all tenants and the present transition
 //	cells       pin.…, placed.…, ack.…       see package streams/balancer
 //	operations  the operation's id           what was done to a cell's counters
 //
-// Keys are kept by id, which is what operators and the audit trail name them by; a hash would name another item
-// whenever a pepper is replaced. Cells look them up by hash. So that a cell can always find what a change is about,
-// even when events are lost or come in another order, a key's hash and pepper never change, and a key is never deleted:
-// it is revoked, which is a change of its body like any other.
+// Keys are stored by id, which is the name that operators and the audit trail use; a hash would change whenever a
+// pepper is replaced. Cells look keys up by hash. So that a cell can always tell which key a change is about, even
+// when events are lost or arrive in another order, the hash and the pepper of a key never change, and a key is never
+// deleted: it is revoked, which is an ordinary change of its body.
 //
 // # Hash chain
 //
-// An item's hash is hex of SHA-256 over this canonical JSON object (see package canonical), so that anyone can compute
-// it:
+// An item's hash is the SHA-256, in hex, of this canonical JSON object (see package canonical), so that anyone can
+// compute it:
 //
 //	{"actor":…,"body":{…},"changed_at":"2026-11-21T18:00:00.000000Z","deleted":false,"key":…,"layout":1,"prev_hash":…,
 //	"reason":…,"table":…,"version":2}
 //
-// without the line break; body is null in a tombstone. prev_hash is the hash of the version before, empty in version 1.
-// The writer computes both, so the chain is there before anything is copied. [Chain] tells what is wrong with one.
+// without the line break. body is null in a tombstone. prev_hash is the hash of the previous version, empty in version
+// 1. The writer computes both, so the chain exists before anything is copied. [Chain] checks a chain.
 package control
 
 import (
@@ -50,7 +50,7 @@ import (
 	"github.com/sluicelimits/sluice/events"
 )
 
-// Table is a control table; package events names them.
+// Table is a control table; package events has the list.
 type Table = events.Table
 
 // The control tables.
@@ -64,89 +64,92 @@ const (
 
 // Bounds.
 const (
-	MaxBodyBytes  = events.MaxBodyBytes // of a body in canonical form, so that an event about it fits into a message
-	maxInputBytes = 1 << 20             // of a body as it is given: spaces and escapes take room
+	MaxBodyBytes  = events.MaxBodyBytes // of a body in canonical form; an event with such a body fits into a message
+	maxInputBytes = 1 << 20             // of a body before it is made canonical: spaces and escapes take space
 	MaxPage       = 1000                // items of one List
 )
 
-// Errors of [Tables]. What wraps them names the table and the key.
+// Errors of [Tables]. Errors that wrap them name the table and the key.
 var (
 	ErrNotFound = errors.New("no such item")
 	ErrConflict = errors.New("changed by another writer") // a *ConflictError
 	ErrInvalid  = errors.New("invalid change")            // nothing was written
 	ErrTooLarge = errors.New("body too large")            // nothing was written
-	ErrBadItem  = errors.New("item cannot be read")       // what is stored was not written by this package
+	ErrBadItem  = errors.New("item cannot be read")       // the stored item was not written by this package
 )
 
-// ConflictError is a write that expected another version than there is. Nothing was written. It is ErrConflict.
+// ConflictError says that a write expected another version than the item has. Nothing was written. It wraps
+// ErrConflict.
 type ConflictError struct {
 	Table  Table
 	Key    string
 	Expect int64
-	Have   int64 // the version that is there; 0 where there is none
+	Have   int64 // the present version; 0: there is none
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("%s/%q: %s: expected version %d, and it is at version %d", e.Table, e.Key, ErrConflict,
+	return fmt.Sprintf("%s/%q: %s: expected version %d, but it is at version %d", e.Table, e.Key, ErrConflict,
 		e.Expect, e.Have)
 }
 
-// Unwrap is ErrConflict.
+// Unwrap returns ErrConflict.
 func (e *ConflictError) Unwrap() error { return ErrConflict }
 
-// Change is what a writer wants: the version after the one that it saw.
+// Change is a request to write the version after Expect.
 type Change struct {
 	Table  Table
 	Key    string    // see events.CheckKey
-	Expect int64     // the version that the writer saw, a tombstone's included; 0: there was never one
+	Expect int64     // the version that the writer saw, including that of a tombstone; 0: there has never been one
 	Body   []byte    // a JSON object in any spelling, at most MaxBodyBytes in canonical form; empty with Delete
-	Delete bool      // makes a tombstone of an item that is there; keys are revoked instead
-	Actor  string    // who: the caller's signed identity, never what a request says; see events.CheckText
-	Reason string    // why
-	Now    time.Time // by the writer's clock; microseconds count
+	Delete bool      // writes a tombstone; keys are revoked instead
+	Actor  string    // the signed identity of the caller, never taken from a request's content; see events.CheckText
+	Reason string    // see events.CheckText
+	Now    time.Time // by the writer's clock; stored in microseconds
 }
 
-// Tables are the control tables. Implementations are safe for concurrent use, by several processes where they say so.
-// Each passes controltest.Run.
+// Tables are the control tables. Implementations are safe for concurrent use; those that say so, also by several
+// processes. Each passes controltest.Run.
 //
-// Every Put that makes a version yields a [Record], to each consumer at least once, and in order for each key.
+// Every Put that makes a version delivers a [Record] to each consumer: at least once, and in order for each key.
 type Tables interface {
-	// Get returns the newest version of an item, which may be a tombstone, after every Put that has returned. The error
-	// wraps ErrNotFound where there never was one.
+	// Get returns the newest version of an item, which may be a tombstone. It sees every Put that has returned. The
+	// error wraps ErrNotFound if there has never been such an item.
 	Get(ctx context.Context, t Table, key string) (Item, error)
 
-	// List returns some of a table's items, tombstones included, no more than most (1..MaxPage), and where to go on:
-	// next is the after of the next call, and empty at the end. After is empty in the first call. A page may be empty
-	// before the end. The order is the table's own. An item that is there when the first call begins comes exactly
-	// once, as it was at some time since; one that is created meanwhile comes at most once. Items that cannot be read
-	// are left out: the error then wraps ErrBadItem and names them ([BadItems]), and comes beside the others and next.
+	// List returns a page of a table, tombstones included: at most most (1..MaxPage) items. Pass "" as after for the
+	// first page, and the previous page's next for each following page; next is "" at the end. A page may be empty
+	// before the end. The order is the table's own. An item that exists when the first call begins is returned exactly
+	// once, in a state that it has had since then; an item that is created later is returned at most once. Items that
+	// cannot be read are left out: the error then wraps ErrBadItem and names them ([BadItems]), and the other items
+	// and next are returned too.
 	List(ctx context.Context, t Table, after string, most int) (items []Item, next string, err error)
 
-	// Put makes the version after c.Expect, and returns it. The error wraps ErrInvalid, ErrTooLarge, ErrNotFound (for
-	// the delete of what is not there), or is a *ConflictError. A Put that is repeated with every field as it was,
-	// because the answer to the first was lost, returns the version that the first one made, as long as it is the
-	// newest. After any other error the version may have been made: repeat the Put.
+	// Put writes the version after c.Expect and returns it. The error wraps ErrInvalid, ErrTooLarge, or ErrNotFound
+	// (for a deletion of an item that does not exist), or is a *ConflictError. A Put may be repeated with equal
+	// fields, because the answer to the first was lost: it returns the version that the first one made, as long as
+	// that is the newest. After any other error the version may have been made: repeat the Put.
 	Put(ctx context.Context, c Change) (Item, error)
 }
 
-// Feed is the changes of all tables in one process, in the order in which they were made, from the first one on. In AWS
-// there is none: streams call functions, and package streamrecord reads what they bring.
+// Feed returns the changes of all tables in one process, in the order in which they were made, from the first one on.
+// There is no Feed in AWS, where streams call functions; package streamrecord reads what streams bring.
 type Feed interface {
-	// Read returns up to most (1..MaxPage) records behind a position, which is the Sequence of one, or empty for the
-	// beginning. It returns none where there are none yet.
+	// Read returns up to most (1..MaxPage) records after a position. A position is the Sequence of a record, or "" for
+	// the beginning. Read returns no records if there are none yet.
 	Read(ctx context.Context, after string, most int) ([]Delivery, error)
 
-	// Wait returns as soon as there are records behind the position, or the error of ctx.
+	// Wait returns when there are records after the position, or returns the error of ctx.
 	Wait(ctx context.Context, after string) error
 
-	// Cursor is the position that the consumer has committed; empty at the beginning.
+	// Cursor returns the position that the consumer has committed; "" at the beginning.
 	Cursor(ctx context.Context, consumer string) (string, error)
 
-	// Commit remembers that the consumer is done with all up to the position. It may go back, to have records again.
+	// Commit stores that the consumer has processed all records up to the position. The position may be an earlier
+	// one, to receive records again.
 	Commit(ctx context.Context, consumer, position string) error
 }
 
-// All goes through a table page by page. After an error that does not wrap ErrBadItem it ends.
+// All returns all items of a table, reading page by page. It ends after an error that does not wrap ErrBadItem.
 func All(ctx context.Context, tables Tables, t Table) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		for after := ""; ; {
@@ -167,7 +170,7 @@ func All(ctx context.Context, tables Tables, t Table) iter.Seq2[Item, error] {
 	}
 }
 
-// CheckList returns an error unless a List may be called so.
+// CheckList returns an error unless List accepts the arguments.
 func CheckList(t Table, most int) error {
 	if err := events.CheckTable(t); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -178,7 +181,7 @@ func CheckList(t Table, most int) error {
 	return nil
 }
 
-// CheckGet returns an error unless a Get may be called so.
+// CheckGet returns an error unless Get accepts the arguments.
 func CheckGet(t Table, key string) error {
 	if err := events.CheckKey(t, key); err != nil {
 		return fmt.Errorf("%w: key of %s: %w", ErrInvalid, t, err)

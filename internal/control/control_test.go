@@ -39,7 +39,7 @@ func next(tb testing.TB, current *control.Item, table control.Table, key, body s
 	return i
 }
 
-// history is n versions of an item.
+// history returns n versions of an item.
 func history(tb testing.TB, n int) []control.Item {
 	tb.Helper()
 	var items []control.Item
@@ -51,8 +51,8 @@ func history(tb testing.TB, n int) []control.Item {
 	return items
 }
 
-// Guarantees that an error which is not about items by their keys alone is not taken for one: who asks goes on
-// without what the error names, and must not go on without anything else.
+// Guarantees that BadItems recognises an error that is about other things than items: its caller goes on without the
+// named items, and must not ignore anything else.
 func TestBadItems(t *testing.T) {
 	a := &control.BadItemError{Table: control.Cells, Key: "ack.a", Err: errors.New("layout is 2")}
 	other := errors.New("throttled")
@@ -76,7 +76,7 @@ func TestBadItems(t *testing.T) {
 	}
 }
 
-// Guarantees what is hashed, byte for byte. Whoever changes it breaks every chain that there is.
+// Guarantees what is hashed, byte for byte. A change would break every existing chain.
 func TestHash(t *testing.T) {
 	first := next(t, nil, control.Tenants, "acmé/1", `{"b":1.50,"a":"<é>"}`)
 	gone := next(t, &first, control.Tenants, "acmé/1", "")
@@ -105,7 +105,7 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// Guarantees that every field counts: whoever alters one is found out.
+// Guarantees that every field is hashed, so that altering one is found.
 func TestEveryFieldIsHashed(t *testing.T) {
 	items := history(t, 2)
 	for name, edit := range map[string]func(*control.Item){
@@ -130,11 +130,11 @@ func TestEveryFieldIsHashed(t *testing.T) {
 		}
 	}
 	if n := reflect.TypeFor[control.Item]().NumField(); n != 10 {
-		t.Errorf("an item has %d fields, and 10 are tried", n)
+		t.Errorf("an item has %d fields, but 10 are tested", n)
 	}
 }
 
-// Guarantees that an item out of bounds is not taken for one, whatever its hash.
+// Guarantees that an item out of bounds is refused, whatever its hash.
 func TestItemBounds(t *testing.T) {
 	for name, edit := range map[string]func(*control.Item){
 		"no table":            func(i *control.Item) { i.Table = "" },
@@ -163,7 +163,7 @@ func TestItemBounds(t *testing.T) {
 	}
 }
 
-// Guarantees that an item is read as it was written, and nothing else is read as one.
+// Guarantees that an item is read as it was written, and that nothing else is read as an item.
 func TestEncode(t *testing.T) {
 	first := next(t, nil, control.Plans, "pro", `{"a":1}`)
 	gone := next(t, &first, control.Plans, "pro", "")
@@ -188,8 +188,8 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// Guarantees that a record in a feed is the change that was made, and that what was written past the tables never
-// passes for one.
+// Guarantees that a record in a feed is the change that was made, and that what was written without the tables is
+// refused.
 func TestRecordCheck(t *testing.T) {
 	items := history(t, 3)
 	other := next(t, nil, control.Tenants, "other", `{}`)
@@ -200,12 +200,12 @@ func TestRecordCheck(t *testing.T) {
 	tests := []struct {
 		name string
 		r    control.Record
-		want string // part of the error; none: in order
+		want string // part of the error; "": no error
 	}{
 		{"the first", control.Record{New: items[0]}, ""},
 		{"the next", control.Record{Old: &items[1], New: items[2]}, ""},
 		{"over one that was altered", control.Record{Old: &altered, New: items[1]}, ""},
-		{"a later one in the place of none", control.Record{New: items[1]}, "the place of none"},
+		{"a later one in the place of none", control.Record{New: items[1]}, "replaces no version"},
 		{"one left out", control.Record{Old: &items[0], New: items[2]}, "not linked"},
 		{"the same again", control.Record{Old: &items[1], New: items[1]}, "not linked"},
 		{"backwards", control.Record{Old: &items[2], New: items[1]}, "not linked"},
@@ -225,8 +225,7 @@ func TestRecordCheck(t *testing.T) {
 	}
 }
 
-// Guarantees that a repeated change is not taken for done where its version was altered meanwhile: its writer would go
-// home.
+// Guarantees that a repeated change is not reported as done if its version was altered in between.
 func TestRepeatedOverAltered(t *testing.T) {
 	c, err := control.Change{Table: control.Plans, Key: "pro", Body: []byte(`{"n":1}`), Actor: "jo", Reason: "r",
 		Now: noon}.Check()
@@ -240,13 +239,14 @@ func TestRepeatedOverAltered(t *testing.T) {
 	if again, done, err := control.Next(&first, c); err != nil || !done || !again.Equal(&first) {
 		t.Errorf("repeated: %+v, %t, %v", again, done, err)
 	}
-	first.Body = json.RawMessage(`{"n":1000}`) // under the hash that it had
+	first.Body = json.RawMessage(`{"n":1000}`) // under the old hash
 	if again, done, err := control.Next(&first, c); !errors.Is(err, control.ErrConflict) || done {
 		t.Errorf("repeated over what was altered: %+v, %t, %v; want a conflict", again, done, err)
 	}
 }
 
-// Guarantees who is told of what: one event for each change, and none for what only the balancer or the archive reads.
+// Guarantees who is told of what: each change has one event, except for items that only the balancer or the archive
+// reads.
 func TestEvent(t *testing.T) {
 	tests := []struct {
 		table control.Table
@@ -257,7 +257,7 @@ func TestEvent(t *testing.T) {
 		{control.Plans, events.SettingsKey, events.SettingsChanged},
 		{control.Plans, events.CanaryKey, events.Canary},
 		{control.Tenants, "acme", events.TenantChanged},
-		{control.Tenants, events.SettingsKey, events.TenantChanged}, // a tenant may be called anything
+		{control.Tenants, events.SettingsKey, events.TenantChanged}, // a tenant may have any name
 		{control.Keys, "k1", events.KeyChanged},
 		{control.Cells, events.SharesKey, events.SharesChanged},
 		{control.Cells, "eu-1", ""},
@@ -294,7 +294,7 @@ func TestEvent(t *testing.T) {
 	}
 }
 
-// Guarantees that a record of the archive holds all that the hash is over, and what it took the place of.
+// Guarantees that an archived record holds everything that is hashed, and the body that was replaced.
 func TestAudit(t *testing.T) {
 	items := history(t, 2)
 	gone := next(t, &items[1], control.Tenants, "acme", "")
@@ -321,12 +321,12 @@ func TestAudit(t *testing.T) {
 			t.Errorf("from the archive: %+v, want %+v", got, tt.r.New)
 		}
 		if string(record.Before) != tt.before {
-			t.Errorf("version %d says it took the place of %q, want %q", tt.r.New.Version, record.Before, tt.before)
+			t.Errorf("version %d says it replaced %q, want %q", tt.r.New.Version, record.Before, tt.before)
 		}
 	}
 }
 
-// pages are tables whose List is scripted: one page for each call.
+// pages are tables whose List returns prepared pages, one for each call.
 type pages struct {
 	control.Tables
 	errs []error
@@ -341,8 +341,8 @@ func (p *pages) List(_ context.Context, _ control.Table, after string, _ int) ([
 	return []control.Item{{Version: int64(n) + 1}}, next, p.errs[n]
 }
 
-// Guarantees that what cannot be read stops nobody from reading the rest, and that any other error ends the list as
-// one.
+// Guarantees that items that cannot be read prevent nobody from reading the others, and that any other error ends the
+// list.
 func TestAll(t *testing.T) {
 	down := errors.New("down")
 	for _, tt := range []struct {
@@ -375,7 +375,7 @@ func TestAll(t *testing.T) {
 	}
 }
 
-// The chain is computed at each write, and for each object of the archive.
+// BenchmarkVerify measures the check of an item, which is made at each write and for each object of the archive.
 func BenchmarkVerify(b *testing.B) {
 	i := next(b, nil, control.Tenants, "acme", `{"a":"`+strings.Repeat("x", 1000)+`"}`)
 	b.ReportAllocs()

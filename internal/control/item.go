@@ -13,24 +13,26 @@ import (
 	"github.com/sluicelimits/sluice/events/canonical"
 )
 
-// layout is that of the hashed object. Another one would be another hash for the same item.
+// layout is the version of the hashed object. Another layout gives another hash for the same item.
 const layout = 1
 
-// TimeLayout is how times are hashed and stored: RFC 3339 in UTC with microseconds, always of one length.
+// TimeLayout is the format in which times are hashed and stored: RFC 3339 in UTC with microseconds, of constant
+// length.
 const TimeLayout = "2006-01-02T15:04:05.000000Z"
 
-// Item is a version of an item. Items are compared with [Item.Equal], and Body is not to be changed.
+// Item is a version of an item. Compare items with [Item.Equal]. Do not change Body.
 type Item struct {
 	Table         Table
 	Key           string
 	Version       int64 // 1..events.MaxVersion
 	Actor, Reason string
-	// by its writer's clock, UTC, in microseconds; it may be before that of the version before
+	// ChangedAt is by the writer's clock, in UTC and microseconds. It may be earlier than that of the previous
+	// version.
 	ChangedAt time.Time
-	Deleted   bool            // a tombstone
+	Deleted   bool            // the version is a tombstone
 	Body      json.RawMessage // canonical; nil iff Deleted
-	PrevHash  string          // Hash of the version before; empty iff Version is 1
-	Hash      string          // over all of the above; see the package comment
+	PrevHash  string          // hash of the previous version; empty iff Version is 1
+	Hash      string          // over all fields above; see the package comment
 }
 
 // Equal reports whether two items are the same version with the same content. Hashes cover every other field.
@@ -38,7 +40,7 @@ func (i *Item) Equal(o *Item) bool {
 	return i.Version == o.Version && i.Hash == o.Hash && i.ComputeHash() == o.ComputeHash()
 }
 
-// ComputeHash is the hash that the item should have.
+// ComputeHash returns the hash of the item's other fields.
 func (i *Item) ComputeHash() string {
 	b := make([]byte, 0, len(i.Body)+512)
 	text := func(name, s string) {
@@ -67,10 +69,10 @@ func (i *Item) ComputeHash() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Check returns an error that wraps ErrBadItem and names the first field that is out of bounds. It does not compute the
+// Check returns an error that wraps ErrBadItem and names the first field that is out of bounds. It does not check the
 // hash.
 func (i *Item) Check() error {
-	if err := events.Check(i.record(nil)); err != nil { // the bounds of an item are those of its audit record
+	if err := events.Check(i.record(nil)); err != nil { // an item has the bounds of its audit record
 		return &BadItemError{i.Table, i.Key, err}
 	}
 	return i.checkTime()
@@ -83,20 +85,20 @@ func (i *Item) checkTime() error {
 	return nil
 }
 
-// Verify returns an error that wraps ErrBadItem unless every field is within its bounds and the hash is that of the
-// others.
+// Verify returns an error that wraps ErrBadItem unless every field is within its bounds and Hash is the hash of the
+// other fields.
 func (i *Item) Verify() error {
 	if err := i.Check(); err != nil {
 		return err
 	}
 	if want := i.ComputeHash(); i.Hash != want {
 		return &BadItemError{i.Table, i.Key, fmt.Errorf(
-			"version %d says its hash is %s, and it is %s: it was altered", i.Version, i.Hash, want)}
+			"version %d has the stored hash %s, but its fields have %s: it was altered", i.Version, i.Hash, want)}
 	}
 	return nil
 }
 
-// record is the item as the audit has it, in place of a version with the body before.
+// record returns the audit record of the item. before is the body of the version that it replaced.
 func (i *Item) record(before json.RawMessage) *events.AuditRecord {
 	return &events.AuditRecord{
 		Table: i.Table, Key: i.Key, ItemVersion: i.Version, Time: i.ChangedAt, Actor: i.Actor, Reason: i.Reason,
@@ -104,7 +106,7 @@ func (i *Item) record(before json.RawMessage) *events.AuditRecord {
 	}
 }
 
-// Encode is the item as text, for stores that keep it whole. The error is that of Check.
+// Encode returns the item as text, for stores that keep an item as a whole. The error is that of Check.
 func (i *Item) Encode() ([]byte, error) {
 	if err := i.checkTime(); err != nil {
 		return nil, err
@@ -116,7 +118,7 @@ func (i *Item) Encode() ([]byte, error) {
 	return data, nil
 }
 
-// DecodeItem is the inverse of [Item.Encode]. The error wraps ErrBadItem. The hash is not computed.
+// DecodeItem is the inverse of [Item.Encode]. The error wraps ErrBadItem. The hash is not checked.
 func DecodeItem(data []byte) (Item, error) {
 	e, err := events.Decode(data)
 	r, ok := e.(*events.AuditRecord)
@@ -129,7 +131,7 @@ func DecodeItem(data []byte) (Item, error) {
 	return FromAudit(r), nil
 }
 
-// FromAudit is the version of the item that the record tells of.
+// FromAudit returns the version of the item that an audit record describes.
 func FromAudit(r *events.AuditRecord) Item {
 	return Item{
 		Table: r.Table, Key: r.Key, Version: r.ItemVersion, Actor: r.Actor, Reason: r.Reason, ChangedAt: r.Time,

@@ -12,8 +12,8 @@ import (
 	"github.com/sluicelimits/sluice/events/canonical"
 )
 
-// Check returns the change with its body in canonical form and its time in microseconds, or an error that wraps
-// ErrInvalid or ErrTooLarge and names the field.
+// Check returns the change with its body in canonical form and its time in microseconds. The error wraps ErrInvalid or
+// ErrTooLarge and names the field.
 func (c Change) Check() (Change, error) {
 	invalid := func(field string, err error) (Change, error) {
 		return Change{}, fmt.Errorf("%s/%.140q: %w: %s: %w", c.Table, c.Key, ErrInvalid, field, err)
@@ -37,9 +37,9 @@ func (c Change) Check() (Change, error) {
 	if c.Delete {
 		switch {
 		case len(c.Body) > 0:
-			return invalid("body", errors.New("a delete has none"))
+			return invalid("body", errors.New("a deletion has no body"))
 		case c.Table == Keys:
-			return invalid("delete", errors.New("a key is revoked, not deleted: cells find it by the hash in its body"))
+			return invalid("delete", errors.New("revoke the key instead: cells find a key by the hash in its body"))
 		}
 		c.Body = nil
 		return c, nil
@@ -65,24 +65,24 @@ func (c Change) Check() (Change, error) {
 	return c, nil
 }
 
-// CheckExpect returns an error unless there is a version after this one, or 0.
+// CheckExpect returns an error unless the version is 0 or one that another version can follow.
 func CheckExpect(version int64) error {
 	switch {
 	case version < 0:
-		return fmt.Errorf("%d is no version, want 0..%d", version, int64(events.MaxVersion)-1)
+		return fmt.Errorf("%d is not a version, want 0..%d", version, int64(events.MaxVersion)-1)
 	case version >= events.MaxVersion:
-		return fmt.Errorf("%d: nothing can follow it, and no number of changes leads there, so the item was forged: "+
-			"put the row of before back, as the runbook on forged cell documents says", version)
+		return fmt.Errorf("%d: no version can follow it, and no number of changes leads to it, so the item was "+
+			"forged: restore the previous row, as the runbook on forged cell documents says", version)
 	}
 	return nil
 }
 
-// Next is the version that a checked change makes of current, nil where there is none. It is what every implementation
-// of [Tables] writes. done: current is that version already, from an earlier try of the same change. The error is a
-// *ConflictError, or wraps ErrInvalid or ErrNotFound.
+// Next returns the version that a checked change makes of current, which is nil if there is no item. Every
+// implementation of [Tables] writes this version. done says that current is this version already, from an earlier try
+// of the same change. The error is a *ConflictError, or wraps ErrInvalid or ErrNotFound.
 //
-// What current holds is not judged. Where it was altered by hand, the next version takes its place, and the archive
-// keeps both.
+// Next does not check the content of current. If somebody has altered it, the next version replaces it, and the
+// archive keeps both.
 func Next(current *Item, c Change) (next Item, done bool, err error) {
 	next = Item{
 		Table: c.Table, Key: c.Key, Version: c.Expect + 1, Actor: c.Actor, Reason: c.Reason, ChangedAt: c.Now,
@@ -115,15 +115,15 @@ func Next(current *Item, c Change) (next Item, done bool, err error) {
 	return next, false, nil
 }
 
-// identity is what finds an API key in a cell.
+// identity holds the members of an API key by which a cell finds it.
 type identity struct {
 	Hash   string `json:"hash"`
 	Pepper string `json:"pepper"`
 }
 
-// identify reads it from the body of a key. The error repeats nothing of the body.
+// identify reads the identity from the body of a key. The error contains nothing of the body.
 func identify(body []byte) (identity, error) {
-	// encoding/json would take "HASH" for hash: each is asked for by its own name.
+	// encoding/json would accept "HASH" for hash, so each member is read by its exact name.
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil {
 		return identity{}, errors.New("not an object")
@@ -135,19 +135,20 @@ func identify(body []byte) (identity, error) {
 	}
 	pepper, err := canonical.String(fields["pepper"])
 	if err != nil || pepper == "" {
-		return identity{}, errors.New("pepper: want the id of one")
+		return identity{}, errors.New("pepper: want the id of a pepper")
 	}
 	return identity{hash, pepper}, nil
 }
 
+// sameKey returns an error if a change of a key's body changes its identity.
 func sameKey(old, body []byte) error {
 	before, err := identify(old)
 	if err != nil {
-		return nil //nolint:nilerr // what is stored was altered by hand: the next version is its repair
+		return nil //nolint:nilerr // somebody altered the stored key, and the next version repairs it
 	}
 	after, err := identify(body)
 	if err == nil && after != before {
-		err = errors.New("hash and pepper never change: make another key, and revoke this one")
+		err = errors.New("hash and pepper of a key cannot change: create another key, and revoke this one")
 	}
 	return err
 }

@@ -8,31 +8,32 @@ import (
 	"github.com/sluicelimits/sluice/events"
 )
 
-// ObjectPrefix is what the names of all audit objects begin with.
+// ObjectPrefix begins the names of all audit objects.
 const ObjectPrefix = "audit/"
 
-// versionDigits hold events.MaxVersion, so that names sort as versions do.
+// versionDigits is the number of digits of events.MaxVersion. Versions are padded to it, so that names sort like
+// versions.
 const versionDigits = 16
 
-// ObjectName is the name of the object that holds the audit record of a version:
+// ObjectName returns the name of the object that holds the audit record of a version:
 // audit/<table>/<key>/<version with 16 digits>.json, in at most 423 bytes.
 //
-// In the key, A-Z a-z 0-9 - _ stand for themselves, as does a point that is not first; any other byte is ! and two hex
-// digits. All of these are safe in names of S3, none of them is a slash, and no segment is . or .. — so no two keys
-// share a name, and every name has one key. Names differ by case: a copy on a file system that ignores it does not hold
-// them all.
+// In the key, A-Z a-z 0-9 - _ stand for themselves, as does a point that is not the first character; any other byte is
+// written as ! and two hex digits. All of these are safe in names of S3 objects, none is a slash, and no segment is .
+// or .., so that every name belongs to exactly one key. Names differ by case: a file system that ignores case cannot
+// hold all of them.
 func ObjectName(t Table, key string, version int64) string {
 	return fmt.Sprintf("%s%s.json", ObjectFolder(t, key), fmt.Sprintf("%0*d", versionDigits, version))
 }
 
-// ObjectFolder is what the names of all versions of an item begin with, and no others.
+// ObjectFolder returns the prefix that the names of all versions of an item have, and no other names.
 func ObjectFolder(t Table, key string) string {
 	return ObjectPrefix + string(t) + "/" + escape(key) + "/"
 }
 
 // ParseObjectName is the inverse of [ObjectName]. Anything that ObjectName never returns is an error.
 func ParseObjectName(name string) (t Table, key string, version int64, err error) {
-	bad := fmt.Errorf("%.200q is no name of an audit object", name)
+	bad := fmt.Errorf("%.200q is not the name of an audit object", name)
 	rest, ok := strings.CutPrefix(name, ObjectPrefix)
 	parts := strings.Split(rest, "/")
 	if !ok || len(parts) != 3 {
@@ -66,7 +67,7 @@ func escape(key string) string {
 	return b.String()
 }
 
-// unescape may accept what escape never returns; names are compared whole afterwards.
+// unescape may accept text that escape never returns, since ParseObjectName compares whole names.
 func unescape(s string) (string, bool) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {

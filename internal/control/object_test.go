@@ -8,7 +8,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// Guarantees the names of what lies under Object Lock for years.
+// Guarantees the names of objects, which are under Object Lock for years.
 func TestObjectName(t *testing.T) {
 	for _, tt := range []struct {
 		table   control.Table
@@ -34,7 +34,7 @@ func TestObjectName(t *testing.T) {
 	}
 }
 
-// Guarantees that what we did not write is not taken for a record of ours.
+// Guarantees that a name that Sluice did not write is not taken for one of its records.
 func TestParseObjectName(t *testing.T) {
 	for _, name := range []string{
 		"", "audit/", "plans/pro/0000000000000001.json", "audit/plans/pro", "audit/plans/pro/1.json",
@@ -81,7 +81,7 @@ func FuzzObjectName(f *testing.F) {
 	})
 }
 
-// FuzzParseObjectName guarantees that each name has one meaning: what is read is written as it was.
+// FuzzParseObjectName guarantees that each name has one meaning: parsing and writing a name gives the same name.
 func FuzzParseObjectName(f *testing.F) {
 	f.Add("audit/tenants/a!2F1/0000000000000001.json")
 	f.Add("audit/tenants/a!2f1/0000000000000001.json")

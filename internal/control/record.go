@@ -7,15 +7,15 @@ import (
 	"github.com/sluicelimits/sluice/events"
 )
 
-// Record is one change as it comes out of a feed: the item before and after.
+// Record is one change in a feed: the item before and after.
 type Record struct {
-	Sequence string // where it stands in its feed; increases for each key, and is compared by nobody but the feed
+	Sequence string // position in the feed; increases for each key; only the feed compares positions
 	Old      *Item  // nil: New is the first version
 	New      Item
 }
 
-// Check returns an error that wraps ErrBadItem unless New is in order, its hash included, and the version after Old.
-// Old's own content is not judged: a version that takes the place of one altered by hand must get through.
+// Check returns an error that wraps ErrBadItem unless New is valid, including its hash, and follows Old. It does not
+// check the content of Old, since a version that replaces an altered one must pass.
 func (r *Record) Check() error {
 	if err := r.New.Verify(); err != nil {
 		return err
@@ -25,22 +25,23 @@ func (r *Record) Check() error {
 	case r.Old == nil && n.Version == 1:
 		return nil
 	case r.Old == nil:
-		return fmt.Errorf("%s/%q: %w: version %d has taken the place of none", n.Table, n.Key, ErrBadItem, n.Version)
+		return fmt.Errorf("%s/%q: %w: version %d replaces no version, although it is not the first", n.Table, n.Key,
+			ErrBadItem, n.Version)
 	case r.Old.Table != n.Table || r.Old.Key != n.Key:
-		return fmt.Errorf("%s/%q: %w: it has taken the place of %s/%q", n.Table, n.Key, ErrBadItem, r.Old.Table,
+		return fmt.Errorf("%s/%q: %w: it replaces the other item %s/%q", n.Table, n.Key, ErrBadItem, r.Old.Table,
 			r.Old.Key)
 	case r.Old.Version != n.Version-1 || r.Old.Hash != n.PrevHash:
-		return fmt.Errorf("%s/%q: %w: version %d has taken the place of version %d, and is not linked to it", n.Table,
+		return fmt.Errorf("%s/%q: %w: version %d replaces version %d, but is not linked to it", n.Table,
 			n.Key, ErrBadItem, n.Version, r.Old.Version)
 	}
 	return nil
 }
 
-// Event is what the publisher tells the cells and subscribers; nil where nobody is told, see events.ChangedType. It is
-// the same each time. It always fits into a message.
+// Event returns the event that the publisher sends to the cells and subscribers; nil if nobody is told, see
+// events.ChangedType. It is the same at each call, and always fits into a message.
 func (r *Record) Event() *events.Changed { return r.New.Event() }
 
-// Event is what tells of this version of the item; nil where nobody is told. Reconcile sends it again.
+// Event returns the event about this version of the item; nil if nobody is told. Reconcile sends it again.
 func (i *Item) Event() *events.Changed {
 	t, ok := events.ChangedType(i.Table, i.Key)
 	if !ok {
@@ -51,7 +52,7 @@ func (i *Item) Event() *events.Changed {
 	}
 }
 
-// Audit is the record that the archiver keeps under [ObjectName].
+// Audit returns the record that the archiver stores under [ObjectName].
 func (r *Record) Audit() *events.AuditRecord {
 	var before json.RawMessage
 	if r.Old != nil {
@@ -60,16 +61,16 @@ func (r *Record) Audit() *events.AuditRecord {
 	return r.New.record(before)
 }
 
-// Delivery is what a feed hands to its consumers: a record, or one that cannot be read, which must neither stop those
-// behind it nor be dropped.
+// Delivery is what a feed gives to its consumers: a record, or a record that cannot be read. Consumers must neither
+// stop at such a record nor drop it.
 type Delivery struct {
-	Sequence string  // names the record to the feed, to have it again; empty where not even that can be read
-	Record   *Record // nil with Err
+	Sequence string  // names the record to the feed; empty if even that cannot be read
+	Record   *Record // nil if Err is set
 	Err      error   // a *RecordError
-	Raw      []byte  // with Err: the record as it came, to be kept
+	Raw      []byte  // if Err is set: the record as it came, to be kept
 }
 
-// RecordError is a record that cannot be read. What is not known of it is empty.
+// RecordError says why a record cannot be read. Unknown fields are empty.
 type RecordError struct {
 	Table    Table
 	Key      string
@@ -81,5 +82,5 @@ func (e *RecordError) Error() string {
 	return fmt.Sprintf("record %q of %q/%.140q: %v", e.Sequence, e.Table, e.Key, e.Err)
 }
 
-// Unwrap is the cause.
+// Unwrap returns Err.
 func (e *RecordError) Unwrap() error { return e.Err }

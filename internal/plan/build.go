@@ -8,12 +8,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// build turns a spec into a limit. What limit.New refuses becomes a problem at the setting that is meant; where that
-// setting is not of the layer that is being built (an override that makes the plan's burst impossible), at the layer's
-// own place. It returns nil where something is wrong.
+// build makes a limit of a spec. If limit.New refuses a setting, build reports the problem at that setting; but if the
+// setting belongs to another layer than the one that is being built (an override that makes the plan's burst
+// impossible), at layer. build returns nil if something is wrong.
 func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 	if s.algorithm.bad || len(s.tiers) == 0 || s.buckets.bad {
-		return nil // reported when it was read
+		return nil // this was reported when the spec was read
 	}
 	before := r.Found()
 	l := limit.Limit{
@@ -30,7 +30,7 @@ func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 		sound = sound && ok
 	}
 	made, err := limit.New(l)
-	r.refused(s, err, layer)
+	r.reportRefused(s, err, layer)
 	if !sound || made == nil || r.Found() > before {
 		return nil
 	}
@@ -41,7 +41,7 @@ func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 	return &Effective{Limit: made, Cost: cost, Group: s.group.v, spec: s, shape: shape}
 }
 
-// sound reports whether all of the limit's own settings could be read.
+// sound reports whether all settings of the limit itself, apart from its tiers, could be read.
 func (s *spec) sound() bool {
 	for _, bad := range []bool{
 		s.id.bad, s.per.bad, s.mode.bad, s.onFailure.bad, s.cost.bad, s.maxValues.bad, s.align.bad, s.exact.bad,
@@ -53,7 +53,7 @@ func (s *spec) sound() bool {
 	return true
 }
 
-// tier is the tier for limit.New, with harmless stand-ins for what could not be read.
+// tier returns the tier for limit.New, with zero values for settings that could not be read. sound: all could be read.
 func (t *tierSpec) tier(s *spec) (out limit.Tier, sound bool) {
 	sound = !t.amount.bad && !t.period.bad && !t.burst.bad &&
 		!t.every.bad && !t.timezone.bad && !t.anchorDay.bad && !t.anchorMonth.bad
@@ -66,23 +66,23 @@ func (t *tierSpec) tier(s *spec) (out limit.Tier, sound bool) {
 			at = time.UTC
 		}
 		out.Calendar = &limit.Calendar{
-			Every: t.every.v, Location: at, AnchorDay: sound0(t.anchorDay),
-			AnchorMonth: time.Month(sound0(t.anchorMonth)),
+			Every: t.every.v, Location: at, AnchorDay: valueOrZero(t.anchorDay),
+			AnchorMonth: time.Month(valueOrZero(t.anchorMonth)),
 		}
 	}
 	return out, sound
 }
 
-// sound0 is the field's number, or 0 where it is bad.
-func sound0(f field[int]) int {
+// valueOrZero returns the number of the field, or 0 if the field is bad.
+func valueOrZero(f field[int]) int {
 	if f.bad {
 		return 0
 	}
 	return f.v
 }
 
-// refused reports each FieldError, unless what it is about was reported when it was read.
-func (r *reader) refused(s *spec, err error, layer *place) {
+// reportRefused reports each FieldError of limit.New, unless the field was reported when it was read.
+func (r *reader) reportRefused(s *spec, err error, layer *place) {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return
@@ -97,7 +97,7 @@ func (r *reader) refused(s *spec, err error, layer *place) {
 			if t := &s.tiers[fe.Tier]; t.amount.bad || t.period.bad || t.burst.bad || t.every.bad {
 				continue
 			}
-		} else if s.own(fe.Field).bad {
+		} else if s.fieldNamed(fe.Field).bad {
 			continue
 		}
 		at, exact := s.locate(fe)
@@ -112,7 +112,7 @@ func (r *reader) refused(s *spec, err error, layer *place) {
 	}
 }
 
-// mark is a field's place whatever its type.
+// mark is the state and the place of a field of any type.
 type mark struct {
 	set, bad bool
 	from     place
@@ -120,8 +120,8 @@ type mark struct {
 
 func markOf[T any](f *field[T]) mark { return mark{f.set, f.bad, f.from} }
 
-// own is the limit's own field by the name that limit.New uses.
-func (s *spec) own(name string) mark {
+// fieldNamed returns the limit's own field that has this name in limit.New.
+func (s *spec) fieldNamed(name string) mark {
 	switch name {
 	case "id":
 		return markOf(&s.id)
@@ -139,11 +139,12 @@ func (s *spec) own(name string) mark {
 	return mark{set: true, from: s.tiersAt}
 }
 
-// locate is the place of the field that limit.New refused, and whether it is that of the very field.
+// locate returns the place of the field that limit.New refused, and true; or, if the field is not set, the place of
+// the limit or tier around it, and false.
 func (s *spec) locate(fe *limit.FieldError) (place, bool) {
 	m, parent := mark{}, s.from
 	if fe.Tier < 0 {
-		m = s.own(fe.Field)
+		m = s.fieldNamed(fe.Field)
 	} else {
 		t := &s.tiers[fe.Tier]
 		parent = t.from
@@ -168,8 +169,8 @@ func (s *spec) locate(fe *limit.FieldError) (place, bool) {
 	return parent, false
 }
 
-// boosted is the limit with every amount raised, rounded down.
-func (r *reader) boosted(e *Effective, b *boost) *Effective {
+// applyBoost returns the limit with every amount multiplied by the boost's factor and rounded down.
+func (r *reader) applyBoost(e *Effective, b *boost) *Effective {
 	l := *e.Limit
 	l.Tiers = make([]limit.Tier, len(e.Limit.Tiers))
 	for i, t := range e.Limit.Tiers {
@@ -180,7 +181,7 @@ func (r *reader) boosted(e *Effective, b *boost) *Effective {
 	}
 	made, err := limit.New(l)
 	if err != nil {
-		r.refused(e.spec, err, &b.factorAt)
+		r.reportRefused(e.spec, err, &b.factorAt)
 		return nil
 	}
 	out := *e
@@ -188,14 +189,14 @@ func (r *reader) boosted(e *Effective, b *boost) *Effective {
 	return &out
 }
 
-// raise is n·milli/1000, rounded down; n is at most MaxUnits and milli at most 100,000, so it fits.
+// raise returns n·milli/1000, rounded down. n is at most MaxUnits and milli at most 100,000, so the result fits.
 func raise(n, milli int64) int64 {
 	hi, lo := bits.Mul64(uint64(n), uint64(milli))
 	q, _ := bits.Div64(hi, lo, 1000)
 	return int64(q)
 }
 
-// warn tells of limits that are sound but cannot do what they seem to.
+// warn reports limits that are valid but cannot do what they seem to do.
 func (r *reader) warn(s *spec, e *Effective) {
 	if s.kind == ipLimit {
 		r.warnLasting(s, e)
@@ -222,11 +223,13 @@ func (r *reader) warn(s *spec, e *Effective) {
 	}
 }
 
-// fewCosts is of how many of its largest costs a sliding_log is warned of: ten cells of one weight can divide it.
+// fewCosts is the multiple of its largest cost below which a sliding_log gets a warning. Ten cells of equal weight can
+// divide a limit that holds ten of its largest costs.
 const fewCosts = 10
 
-// neverBinds reports whether a can never deny what b admits, of two tiers of one limit. It is sure of tiers with one
-// window each, if the windows nest, and of tiers that know the time of each charge.
+// neverBinds reports whether tier a can never deny a request that tier b of the same limit admits. It can tell this of
+// tiers that count one window each, if the windows nest, and of tiers that know the time of each charge. Of others it
+// reports false.
 func neverBinds(a, b *limit.Tier) bool {
 	if a.Period == b.Period {
 		return false

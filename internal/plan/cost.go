@@ -8,15 +8,15 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile"
 )
 
-// CostRule says how many units a request spends. It is never chosen by the client: the header is one that the
-// operator's own edge overwrites.
+// CostRule says how many units a request spends. The client never chooses the cost: the operator's own edge must
+// overwrite the header.
 type CostRule struct {
-	Header  string // canonical name; "" where the cost is fixed
-	Max     int64  // largest cost, units
-	Default int64  // units where the header is absent or malformed, and the fixed cost
+	Header  string // canonical name; "": the cost is fixed
+	Max     int64  // largest cost, in units
+	Default int64  // the fixed cost, or the cost of a request without a valid header; in units
 }
 
-// String is the rule in the words of a plan.
+// String describes the rule in the words of a plan.
 func (c CostRule) String() string {
 	if c.Header == "" {
 		return fmt.Sprint(c.Default)
@@ -24,8 +24,8 @@ func (c CostRule) String() string {
 	return fmt.Sprintf("header %s up to %d, default %d", strings.ToLower(c.Header), c.Max, c.Default)
 }
 
-// of is the cost of a request.
-func (c CostRule) of(a *Attributes) int64 {
+// costOf returns the cost of a request, in units.
+func (c CostRule) costOf(a *Attributes) int64 {
 	if c.Header == "" || a.Header == nil {
 		return c.Default
 	}
@@ -47,7 +47,7 @@ func (c CostRule) of(a *Attributes) int64 {
 	return min(n, c.Max)
 }
 
-// cost reads an integer, or {trustedHeader, max, default}.
+// cost reads an integer, or a mapping {trustedHeader, max, default}.
 func (r *reader) cost(v value) (CostRule, bool) {
 	if !isMapping(v) {
 		n, ok := r.units(v)
@@ -80,7 +80,7 @@ func (r *reader) cost(v value) (CostRule, bool) {
 	return CostRule{Header: header.v, Max: most.v, Default: usual.v}, true
 }
 
-// validHeader accepts a token of RFC 9110, at most 64 bytes.
+// validHeader accepts a token of RFC 9110 of at most 64 bytes.
 func validHeader(s string) bool {
 	if s == "" || len(s) > 64 {
 		return false

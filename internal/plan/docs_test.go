@@ -12,7 +12,7 @@ import (
 
 const reference = "../../docs/plans.md"
 
-// Every example of the reference loads without a warning, or a newcomer's first copy of one fails.
+// Guarantees that every example of the reference loads without a warning, so that a copy of one works.
 func TestReferenceExamples(t *testing.T) {
 	for file, least := range map[string]int{reference: 8, "../../README.md": 1} {
 		text, err := os.ReadFile(file)
@@ -35,7 +35,7 @@ func TestReferenceExamples(t *testing.T) {
 	}
 }
 
-// Every key that a file may hold stands in the reference, in the section of its mapping.
+// Guarantees that every key that a file may hold is described in the reference, in the section of its mapping.
 func TestReferenceKeys(t *testing.T) {
 	text, err := os.ReadFile(reference)
 	if err != nil {
@@ -61,7 +61,7 @@ func TestReferenceKeys(t *testing.T) {
 	}
 }
 
-// A key that the schema refuses with an answer of its own must not be one that it accepts, which would hide the answer.
+// Guarantees that no key is both accepted and refused with an answer of its own.
 func TestSchemas(t *testing.T) {
 	for _, s := range []*schema{limitSchema, ipLimitSchema, overrideSchema, quotaOverrideSchema} {
 		for _, key := range s.Keys {
@@ -70,7 +70,7 @@ func TestSchemas(t *testing.T) {
 			}
 		}
 	}
-	if got := without([]string{"a", "b", "c"}, "b"); !reflect.DeepEqual(got, []string{"a", "c"}) {
+	if got := withoutKeys([]string{"a", "b", "c"}, "b"); !reflect.DeepEqual(got, []string{"a", "c"}) {
 		t.Errorf("without = %v", got)
 	}
 }

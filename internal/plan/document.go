@@ -24,21 +24,27 @@ const (
 	KindPlan   Kind = "plan"
 	KindTenant Kind = "tenant"
 	KindKey    Kind = "key"
-	// ipLimits, ipv6Prefix, anonymousPlan and routes; there is one, with the id SettingsID
+	// KindSettings holds ipLimits, ipv6Prefix, anonymousPlan and routes. There is one such document; its id is
+	// SettingsID.
 	KindSettings Kind = "settings"
 )
 
-// SettingsID is the id of the one document of KindSettings.
+// Kinds are all kinds, in the order of [Split]: a document refers only to documents of kinds before its own. Do not
+// change the slice.
+var Kinds = []Kind{KindPlan, KindSettings, KindTenant, KindKey}
+
+// SettingsID is the id of the only document of KindSettings.
 const SettingsID = "settings"
 
-// Document is one plan, tenant or key, or the settings, as it is stored and sent by itself.
+// Document is a part of a plans file that is stored and sent by itself: one plan, one tenant, one key, or the
+// settings.
 type Document struct {
 	Kind Kind
 	ID   string
-	Body []byte // canonical JSON (package canonical) with instants in UTC; the keys are those of a plans file
+	Body []byte // canonical JSON (package canonical), instants in UTC; the members are the keys of a plans file
 }
 
-// Name is the document in words, as in `tenant "acme"`. It stands for the file in problems.
+// Name describes the document, as in `tenant "acme"`. Problems have it in place of a file's name.
 func (d Document) Name() string {
 	if d.Kind == KindSettings {
 		return string(d.Kind)
@@ -46,9 +52,10 @@ func (d Document) Name() string {
 	return string(d.Kind) + " " + strconv.Quote(configfile.Clip(d.ID))
 }
 
-// Split parses the sources as one configuration, as [ParseAt] does, and takes it apart: plans first, then the settings,
-// tenants and keys, each kind in file order, so that none names what comes after it. The SLA form becomes the plan that
-// it stands for. The error is an *Error with all problems at once, and their places in the sources.
+// Split parses the sources as one configuration, as [ParseAt] does, and divides it into documents: plans first, then
+// the settings, tenants and keys, each kind in file order. A document therefore refers only to documents before it.
+// The SLA form becomes the plan that it stands for. The error is an *Error with all problems and their places in the
+// sources.
 func Split(now time.Time, sources ...Source) ([]Document, error) {
 	r := &reader{now: now}
 	raw, err := r.parse(sources)
@@ -58,7 +65,7 @@ func Split(now time.Time, sources ...Source) ([]Document, error) {
 	return r.split(raw), nil
 }
 
-// split takes sources apart that were parsed and are valid.
+// split divides valid sources, which parse has read, into documents.
 func (r *reader) split(raw *rawConfig) []Document {
 	s := splitter{r: r, settings: map[string]any{}, slas: raw.slas != nil, slasAt: -1}
 	for _, d := range r.documents {
@@ -72,9 +79,9 @@ func (r *reader) split(raw *rawConfig) []Document {
 }
 
 // JSON parses the sources as one configuration, as [ParseAt] does, and writes it as one plans file in canonical JSON:
-// keys sorted, no spaces, instants in UTC, the SLA form as the plan that it stands for, each plan, tenant and key on a
-// line of its own. Sources with the same meaning and order give the same bytes. The error is an *Error with all
-// problems at once.
+// keys sorted, no spaces, instants in UTC, the SLA form as the plan that it stands for, and each plan, tenant and key
+// on a line of its own. Sources with the same meaning and order give the same bytes. The error is an *Error with all
+// problems.
 func JSON(now time.Time, sources ...Source) ([]byte, error) {
 	documents, err := Split(now, sources...)
 	if err != nil {
@@ -110,14 +117,14 @@ func JSON(now time.Time, sources ...Source) ([]byte, error) {
 	return slices.Concat([]byte("{"), out, []byte("}\n")), nil
 }
 
-// splitter takes valid sources apart.
+// splitter divides valid sources into documents.
 type splitter struct {
 	r                    *reader
 	plans, tenants, keys []Document
 	settings             map[string]any
-	slas                 bool  // there is an SLA form, so a tenant without a plan is one of its
-	slasAt               int   // its place among the plans; -1 before it came
-	slaLimits            []any // of all sources
+	slas                 bool  // the sources have an SLA form; it is the plan of tenants without one
+	slasAt               int   // index of the SLA form's plan in plans; -1 until the form is read
+	slaLimits            []any // the SLAs of all sources, as limits
 }
 
 func newDocument(kind Kind, id string, body map[string]any) Document {
@@ -145,7 +152,7 @@ func (s *splitter) source(root *configfile.Node) {
 		case "slas":
 			if s.slasAt < 0 {
 				s.slasAt = len(s.plans)
-				s.plans = append(s.plans, Document{}) // replaced when every source is read
+				s.plans = append(s.plans, Document{}) // split puts the plan here when every source is read
 			}
 			for _, one := range list {
 				s.slaLimits = append(s.slaLimits, slaAsLimit(one.(map[string]any)))
@@ -181,7 +188,8 @@ func slaAsLimit(sla map[string]any) map[string]any {
 	return sla
 }
 
-// tree is a valid node as what encoding/json would make of it; numbers stay text. key is the one that it belongs to.
+// tree returns a valid node in the types that encoding/json decodes to; numbers stay text. key is the key whose value
+// the node is.
 func tree(key string, n *configfile.Node) any {
 	switch n.Kind {
 	case configfile.Mapping:
@@ -211,7 +219,7 @@ func tree(key string, n *configfile.Node) any {
 	return n.Text
 }
 
-// canonicalNumber writes a decimal that the reader accepts (1_000, +5, 2.50) in one way.
+// canonicalNumber writes a decimal that the reader accepts (1_000, +5, 2.50) in its shortest form (1000, 5, 2.5).
 func canonicalNumber(text string) string {
 	whole, fraction, _ := strings.Cut(strings.TrimLeft(strings.ReplaceAll(text, "_", ""), "+"), ".")
 	if whole = strings.TrimLeft(whole, "0"); whole == "" {
@@ -253,8 +261,8 @@ func appendJSON(b []byte, v any) []byte {
 	}
 }
 
-// appendJSONString writes a string as package canonical does, which this package must not import: the body of a
-// document is hashed as it is.
+// appendJSONString writes a string exactly as package canonical does, since the body of a document is hashed. This
+// package must not import package canonical.
 func appendJSONString(b []byte, s string) []byte {
 	b = append(b, '"')
 	for _, c := range s {
@@ -269,7 +277,7 @@ func appendJSONString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// open reads the body. What it returns is good only if no problem was found.
+// open reads the body. The value is valid only if its Node is not nil.
 func (d Document) open(kind Kind) (*reader, value) {
 	r := &reader{stored: true}
 	bad := func(format string, args ...any) (*reader, value) {
@@ -289,7 +297,7 @@ func (d Document) open(kind Kind) (*reader, value) {
 	return r, value{Doc: doc, Node: doc.Root}
 }
 
-// parseBody is configfile.ParseJSON for a stored document, which is of one line: its problems name no place.
+// parseBody parses a stored document. Its problems have no line and column, since the document is one line.
 func parseBody(body []byte) (*configfile.Node, *Problem) {
 	root, problem := configfile.ParseJSON(body)
 	switch {
@@ -301,16 +309,17 @@ func parseBody(body []byte) (*configfile.Node, *Problem) {
 	return root, nil
 }
 
-// closed is what open and reading found, and whether the document is what it is called.
-func (d Document) closed(r *reader, id field[string]) error {
+// finish returns the problems that were found in the document, among them an id that is not the document's.
+func (d Document) finish(r *reader, id field[string]) error {
 	if r.Found() == 0 && id.v != d.ID {
-		r.problemAt(id.from, "the id is %s, want that of the document", configfile.Quote(id.v))
+		r.problemAt(id.from, "the document's id is %s, want %s", configfile.Quote(id.v), configfile.Quote(d.ID))
 	}
-	r.drop()
+	r.dropTrees()
 	return r.Err()
 }
 
-// CompilePlan makes the plan of a document. The error is an *Error in which the document's name stands for the file.
+// CompilePlan makes a plan of a document. The error is an *Error whose problems have the document's name in place of a
+// file's.
 func CompilePlan(d Document) (*Plan, error) {
 	r, v := d.open(KindPlan)
 	if v.Node == nil {
@@ -320,18 +329,18 @@ func CompilePlan(d Document) (*Plan, error) {
 	if !ok {
 		return nil, r.Err()
 	}
-	p := r.made(raw, nil)
-	if err := d.closed(r, raw.id); err != nil {
+	p := r.buildPlan(raw, nil)
+	if err := d.finish(r, raw.id); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// TenantDocument is a tenant that was read and not yet resolved against its plan. It is immutable.
+// TenantDocument is a tenant that is read but not yet resolved against its plan. It is immutable.
 type TenantDocument struct{ raw *rawTenant }
 
-// ReadTenant reads the document of a tenant, as far as that can be done without its plan. A boost without a from is not
-// measured again: it was when it was written. The error is an *Error.
+// ReadTenant reads the document of a tenant, as far as that is possible without the tenant's plan. It does not check
+// how long a boost without a from lasts: that is checked when the document is written. The error is an *Error.
 func ReadTenant(d Document) (*TenantDocument, error) {
 	r, v := d.open(KindTenant)
 	if v.Node == nil {
@@ -341,19 +350,19 @@ func ReadTenant(d Document) (*TenantDocument, error) {
 	if raw == nil {
 		return nil, r.Err()
 	}
-	if err := d.closed(r, raw.id); err != nil {
+	if err := d.finish(r, raw.id); err != nil {
 		return nil, err
 	}
 	return &TenantDocument{raw}, nil
 }
 
-// PlanID is the id of the plan that Compile is to be given; "" where the tenant has none.
+// PlanID returns the id of the plan that Compile needs; "" if the tenant has no plan.
 func (t *TenantDocument) PlanID() string { return t.raw.plan.v }
 
-// Compile makes the tenant's effective limits from those of its plan, which is the one with PlanID. Where it has
-// neither overrides nor boosts it shares the plan's set, so that many tenants of one plan cost little. A tenant without
-// a plan is compiled with nil and has no limits. The error is an *Error: an override or a boost that does not fit the
-// plan.
+// Compile makes the tenant's effective limits from the limits of its plan, whose id must be PlanID. A tenant with
+// neither overrides nor boosts shares the plan's set, so that many tenants of one plan need little memory. If the
+// tenant has no plan, p is nil and the tenant has no limits. The error is an *Error: an override or a boost does not
+// fit the plan.
 func (t *TenantDocument) Compile(p *Plan) (*Tenant, error) {
 	raw, tenant := *t.raw, *t.raw.tenant
 	raw.tenant = &tenant
@@ -376,7 +385,7 @@ func (t *TenantDocument) Compile(p *Plan) (*Tenant, error) {
 	return &tenant, nil
 }
 
-// Sets are the sets that Limits returns, over all time.
+// Sets returns every set that Limits returns at some time, in the order of time.
 func (t *Tenant) Sets() []*Set {
 	sets := make([]*Set, len(t.spans))
 	for i := range t.spans {
@@ -385,33 +394,34 @@ func (t *Tenant) Sets() []*Set {
 	return sets
 }
 
-// Settings are what of a configuration is neither plan, tenant nor key. They are immutable and safe for concurrent use.
+// Settings are the parts of a configuration that are neither plans, tenants nor keys. They are immutable and safe for
+// concurrent use.
 type Settings struct {
 	ipLimits  *Set
 	prefix    int
 	anonymous string
-	routes    *route.Index // nil where none are declared
-	rules     []route.Rule // of routes
+	routes    *route.Index // nil if no routes are declared
+	rules     []route.Rule // the rules of routes, in the order of the document
 }
 
-// NoSettings are those of an empty document: no ipLimits, no anonymousPlan, every route, DefaultIPv6Prefix.
+// NoSettings returns the settings of an empty document: no ipLimits, no anonymousPlan, no declared routes (so that
+// every request is routed), and DefaultIPv6Prefix.
 func NoSettings() *Settings {
 	return &Settings{ipLimits: &Set{match: emptyMatcher}, prefix: DefaultIPv6Prefix}
 }
 
-// IPLimits returns the limits before authentication; it may be empty, never nil.
+// IPLimits returns the limits that are checked before authentication. The set may be empty; it is never nil.
 func (s *Settings) IPLimits() *Set { return s.ipLimits }
 
 // IPv6Prefix returns the length of the prefix, in bits, by which IPv6 addresses are counted:
 // MinIPv6Prefix..MaxIPv6Prefix.
 func (s *Settings) IPv6Prefix() int { return s.prefix }
 
-// AnonymousPlan returns the id of the plan for calls without a credential, or "". Whether there is such a plan is not
-// known here.
+// AnonymousPlan returns the id of the plan of calls without a credential, or "". The plan need not exist.
 func (s *Settings) AnonymousPlan() string { return s.anonymous }
 
-// Routes returns the declared routes in words, as in "GET, PUT /product/*", in the order of the document. No two of
-// them are the same.
+// Routes describes the declared routes, as in "GET, PUT /product/*", in the order of the document. No two of them are
+// equal.
 func (s *Settings) Routes() []string {
 	out := make([]string, len(s.rules))
 	for i, r := range s.rules {
@@ -421,7 +431,8 @@ func (s *Settings) Routes() []string {
 	return out
 }
 
-// Routed reports whether the request is for a declared route. It is true for all where no routes are declared.
+// Routed reports whether the request is for a declared route. It returns true for every request if no routes are
+// declared.
 func (s *Settings) Routed(method string, path *route.Path) bool {
 	return routed(s.routes, method, path)
 }
@@ -443,7 +454,7 @@ func CompileSettings(d Document) (*Settings, error) {
 	}
 	if list, ok := o.Get("ipLimits"); ok {
 		if limits := each(r, list, "limits", r.limitsOf(ipLimit, "ipLimits", routeOptions{})); len(limits) > 0 {
-			s.ipLimits = r.set(limits, nil)
+			s.ipLimits = r.buildSet(limits, nil)
 		}
 	}
 	if list, ok := o.Get("routes"); ok {
@@ -451,14 +462,13 @@ func CompileSettings(d Document) (*Settings, error) {
 			s.routes, s.rules = route.NewIndex(rules), rules
 		}
 	}
-	if err := d.closed(r, field[string]{v: SettingsID, from: placeOf(v, "")}); err != nil {
+	if err := d.finish(r, field[string]{v: SettingsID, from: placeOf(v, "")}); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// CompileKey makes the stored API key of a document. Whether there is its tenant is not known here. The error is an
-// *Error.
+// CompileKey makes the stored API key of a document. The tenant of the key need not exist. The error is an *Error.
 func CompileKey(d Document) (*Key, error) {
 	r, v := d.open(KindKey)
 	if v.Node == nil {
@@ -468,7 +478,7 @@ func CompileKey(d Document) (*Key, error) {
 	if !ok {
 		return nil, r.Err()
 	}
-	if err := d.closed(r, raw.id); err != nil {
+	if err := d.finish(r, raw.id); err != nil {
 		return nil, err
 	}
 	return &raw.key, nil

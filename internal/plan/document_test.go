@@ -19,8 +19,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-// FuzzSplit guarantees that a plans file loses nothing on its way through documents: taken apart and compiled one by
-// one, it limits every tenant, address and anonymous call by the same numbers as the file does, and splitting is
+// FuzzSplit guarantees that a plans file loses nothing when it is split into documents: if these are compiled one by
+// one, they limit every tenant, address and anonymous call by the same numbers as the file does; and that splitting is
 // repeatable.
 func FuzzSplit(f *testing.F) {
 	for _, text := range splitCases(f) {
@@ -37,14 +37,14 @@ func FuzzSplit(f *testing.F) {
 			return
 		}
 		if splitErr != nil {
-			t.Fatalf("%q: Split says %v, Parse takes it", data, splitErr)
+			t.Fatalf("%q: Split says %v, Parse accepts it", data, splitErr)
 		}
 		checkSplit(t, c, documents, method, raw)
 		checkJSON(t, src, documents)
 	})
 }
 
-// splitCases are plans files, with spellings that a document writes otherwise.
+// splitCases are plans files with spellings that a document writes in another way.
 func splitCases(tb testing.TB) []string {
 	tb.Helper()
 	cases := []string{designExample, boosted, many(3), reads("  caseInsensitive: true\n", ", impliesHead: true"),
@@ -65,7 +65,7 @@ func splitCases(tb testing.TB) []string {
 	return cases
 }
 
-// compiled is a configuration that was put together from documents.
+// compiled is a configuration that was compiled from documents.
 type compiled struct {
 	plans    map[string]*plan.Plan
 	tenants  []*plan.Tenant
@@ -106,7 +106,7 @@ func compile(t testing.TB, documents []plan.Document) compiled {
 func checkSplit(t *testing.T, want *plan.Config, documents []plan.Document, method, raw string) {
 	t.Helper()
 	for _, d := range documents {
-		if err := canonical.Check(d.Body); err != nil { // it is stored and hashed as it is
+		if err := canonical.Check(d.Body); err != nil { // the body is stored and hashed as it is
 			t.Fatalf("%s: %v\n%s", d.Name(), err, d.Body)
 		}
 	}
@@ -157,7 +157,7 @@ func checkSplit(t *testing.T, want *plan.Config, documents []plan.Document, meth
 	}
 }
 
-// describe is everything that a set says, but for where it was written.
+// describe returns everything that a set says, except for the places of its settings.
 func describe(s *plan.Set, a *plan.Attributes) string {
 	var b strings.Builder
 	for _, e := range s.Limits {
@@ -171,7 +171,8 @@ func describe(s *plan.Set, a *plan.Attributes) string {
 	return b.String()
 }
 
-// Guarantees that what means the same is written the same, so that a file that was only spelled anew changes nothing.
+// Guarantees that equal configurations give equal documents, so that changing only the spelling of a file changes no
+// document.
 func TestSplitIsCanonical(t *testing.T) {
 	one := `plans: [{limits: [{rate: 1_000, period: 1s, algorithm: token_bucket, id: a}], id: p}]
 tenants: [{id: t, plan: p, boosts: [{id: a, factor: 2.50, until: 2026-07-01T02:00:00+02:00}]}]`
@@ -196,8 +197,8 @@ tenants: [{id: t, plan: p, boosts: [{id: a, factor: 2.50, until: 2026-07-01T02:0
 	}
 }
 
-// Guarantees that a plans file and its JSON mean the same, and that the JSON is already in its one spelling: what lies
-// in the zip of a function decides as the file that it was made of.
+// Guarantees that a plans file and its JSON mean the same, and that the JSON is in canonical form: a function with the
+// JSON in its zip decides as the original file says.
 func TestJSON(t *testing.T) {
 	for _, text := range append(splitCases(t), "ipv6Prefix: 56\n", "tenants: []\nplans: []\n") {
 		source := configyaml.Source("f", []byte(text))
@@ -228,7 +229,7 @@ func checkJSON(t *testing.T, source plan.Source, want []plan.Document) {
 	}
 }
 
-// Guarantees that several files split as the one configuration that they are: lists join, whichever file they stand in.
+// Guarantees that several files are split as one configuration: lists of the same name are joined.
 func TestSplitOfSeveralFiles(t *testing.T) {
 	sources := []plan.Source{
 		configyaml.Source("a", []byte("slas: [{id: a, tiers: [{period: 1, threshold: 1}]}]\nipLimits: [{id: x, "+
@@ -250,8 +251,8 @@ func TestSplitOfSeveralFiles(t *testing.T) {
 	}
 }
 
-// Guarantees that a boost that was good when it was written stays good: neither time that passed nor a clock that runs
-// behind may take a tenant's limits away.
+// Guarantees that a boost that was valid when it was written stays valid: neither the passing of time nor a clock that
+// is behind may take a tenant's limits away.
 func TestStoredBoostIsNotMeasuredAgain(t *testing.T) {
 	text := "plans: [{id: p, limits: [{id: a, tiers: [{period: 1s, threshold: 3}]}]}]\n" +
 		"tenants: [{id: t, plan: p, boosts: [{id: a, factor: 2, until: 2026-07-01T00:00:00Z}]}]"
@@ -273,7 +274,7 @@ func TestStoredBoostIsNotMeasuredAgain(t *testing.T) {
 	}
 }
 
-// Guarantees that a document that is not good is refused with its name and what is wrong in it.
+// Guarantees that a document that is not valid is refused, with its name and with what is wrong in it.
 func TestBadDocuments(t *testing.T) {
 	p, err := plan.CompilePlan(plan.Document{Kind: plan.KindPlan, ID: "p",
 		Body: []byte(`{"id":"p","limits":[{"id":"a","tiers":[{"period":1,"threshold":3}]}]}`)})
@@ -288,7 +289,7 @@ func TestBadDocuments(t *testing.T) {
 	}{
 		{plan.KindPlan, "p", `{"id":"p","limits":[{"id":"a","tiers":[{"period":1,"threshold":0}]}]}`,
 			`plan "p":1:64: limits[0].tiers[0].threshold: 0 is outside`},
-		{plan.KindPlan, "q", `{"id":"p","limits":[]}`, `plan "q":1:7: id: the id is "p", want that of the document`},
+		{plan.KindPlan, "q", `{"id":"p","limits":[]}`, `plan "q":1:7: id: the document's id is "p", want "q"`},
 		{plan.KindPlan, "p", ``, `plan "p": the document is not valid JSON`},
 		{plan.KindPlan, "p", "id: p\nlimits: []", `plan "p": the document is not valid JSON`},
 		{plan.KindPlan, "p", `null`, `plan "p": the document is empty`},
@@ -332,7 +333,7 @@ func TestBadDocuments(t *testing.T) {
 	}
 }
 
-// Guarantees that a tenant may have no plan yet: it is then compiled without limits, and says that it has none.
+// Guarantees that a tenant may have no plan yet: it is then compiled without limits, and PlanID is empty.
 func TestTenantWithoutPlan(t *testing.T) {
 	read, err := plan.ReadTenant(plan.Document{Kind: plan.KindTenant, ID: "t",
 		Body: []byte(`{"id":"t","cells":["eu-1"]}`)})
@@ -346,8 +347,8 @@ func TestTenantWithoutPlan(t *testing.T) {
 	}
 }
 
-// Guarantees that 10,000 tenants of one plan share its limits: each costs less than 1,500 bytes, read document
-// included.
+// Guarantees that 10,000 tenants of one plan share its limits: each takes less than 1,500 bytes, including its read
+// document.
 func TestTenantsShareTheirPlan(t *testing.T) {
 	p := bigPlan(t)
 	const tenants = 10_000
@@ -401,7 +402,7 @@ func compileTenant(t testing.TB, p *plan.Plan, id string) (*plan.TenantDocument,
 	return read, tenant
 }
 
-// What reading and compiling the document of a tenant costs, on a plan of 20 limits.
+// BenchmarkCompileTenant reads and compiles the document of a tenant, with a plan of 20 limits.
 func BenchmarkCompileTenant(b *testing.B) {
 	p := bigPlan(b)
 	for b.Loop() {
@@ -411,8 +412,8 @@ func BenchmarkCompileTenant(b *testing.B) {
 	}
 }
 
-// FuzzDocument guarantees that no body, of whatever kind, can stop the program that compiles it: each gives what it
-// should or problems under the document's name, and limits that the core accepts.
+// FuzzDocument guarantees that no body, of whatever kind, can stop the program that compiles it: each gives a result
+// with limits that the core accepts, or problems under the document's name.
 func FuzzDocument(f *testing.F) {
 	for _, text := range splitCases(f) {
 		documents, err := plan.Split(noon, configyaml.Source("f", []byte(text)))
@@ -466,8 +467,8 @@ func FuzzDocument(f *testing.F) {
 	})
 }
 
-// Guarantees that a document is read the same whether its body escapes characters or not: the control tables store a
-// form that escapes the fewest, and a tenant whose name held one of these was another tenant to its cell.
+// Guarantees that a document is read in the same way whether its body escapes characters or not. The control tables
+// store the form with the fewest escapes, in which the name of a tenant must be read unchanged.
 func TestUnescapedBodies(t *testing.T) {
 	for _, id := range []string{"a\u2028b", "a\u2029", " \u2028 c", "\ufeffd", "e\ufffe", "f\uffff", "<g> & h"} {
 		body := []byte(`{"id":"` + id + `"}`)

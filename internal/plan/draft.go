@@ -10,16 +10,16 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile"
 )
 
-// Draft is plans files that are to be laid over the configuration of a server. They may name plans and tenants that
-// only the server has, and a tenant that the server has needs no plan. A Draft is immutable.
+// Draft is a set of plans files that will be added to the configuration of a server. The files may name plans and
+// tenants that only the server has, and may leave out the plan of a tenant that the server has. A Draft is immutable.
 type Draft struct {
 	now       time.Time
 	raw       *rawConfig
 	documents []Document
 }
 
-// ReadDraft parses the sources as one configuration and takes it apart, as [Split] does. The error is an *Error with
-// all problems that can be seen without the server; [Draft.Check] finds the others.
+// ReadDraft parses the sources as one configuration and divides it into documents, as [Split] does. The error is an
+// *Error with all problems that can be found without the server's configuration; [Draft.Check] finds the others.
 func ReadDraft(now time.Time, sources ...Source) (*Draft, error) {
 	r := &reader{now: now, draft: true}
 	raw, err := r.parse(sources)
@@ -27,26 +27,26 @@ func ReadDraft(now time.Time, sources ...Source) (*Draft, error) {
 		return nil, err
 	}
 	d := &Draft{now, raw, r.split(raw)}
-	r.drop()
+	r.dropTrees()
 	return d, nil
 }
 
 // Documents returns the documents of the files, in the order of [Split].
 func (d *Draft) Documents() []Document { return d.documents }
 
-// Base is the configuration of a server that a draft is laid over.
+// Base is the configuration of a server that a draft is added to.
 type Base struct {
-	Plans   map[string]*Plan  // by id; nil for a plan that cannot be read
-	Tenants map[string]string // the id of the plan of each tenant, by the tenant's id
+	Plans   map[string]*Plan  // by id; nil: the plan cannot be read
+	Tenants map[string]string // tenant id → id of its plan; "": the tenant has no plan
 
-	// Settings have the routes that stay beside those of the files; nil for none.
+	// Settings hold the server's routes that stay in force beside those of the files. nil: there are none.
 	Settings *Settings
 
-	Pruned bool // plans or tenants of the server are left out above, since they will not stay
+	Pruned bool // plans or tenants that the prune will delete are left out of Plans and Tenants
 }
 
-// Check looks in the base for what the files name and do not hold. The error is an *Error with all problems, in file
-// order.
+// Check looks in the base for everything that the files refer to and do not define. The error is an *Error with all
+// problems, in file order.
 func (d *Draft) Check(b Base) error {
 	c := checker{r: &reader{now: d.now}, base: b, own: map[string]*Plan{}, ids: slices.Sorted(maps.Keys(b.Plans))}
 	c.nowhere = "neither in the files nor on the server"
@@ -62,7 +62,7 @@ func (d *Draft) Check(b Base) error {
 		rules = slices.Concat(rules, b.Settings.rules)
 	}
 	for _, p := range d.raw.plans {
-		c.r.unrouted(p.limits, rules)
+		c.r.reportUnrouted(p.limits, rules)
 	}
 	for _, f := range d.raw.anonymous {
 		c.plan(f)
@@ -78,18 +78,18 @@ func (d *Draft) Check(b Base) error {
 	return c.r.Err()
 }
 
-// checker holds a draft to a base.
+// checker checks a draft against a base.
 type checker struct {
 	r    *reader
 	base Base
 	own  map[string]*Plan // the plans of the files, by id
-	ids  []string         // of all plans
+	ids  []string         // of the plans in the files and in the base
 
-	nowhere string // where plans and tenants were looked for
+	nowhere string // for messages: where plans and tenants were looked for
 }
 
-// plan finds a plan in the files or in the base. It reports one that is in neither, and returns nil for that and for
-// one that cannot be read.
+// plan finds a plan in the files or in the base. It reports a plan that is in neither. It returns nil for such a plan,
+// and for one that cannot be read.
 func (c *checker) plan(f field[string]) *Plan {
 	if p := c.own[f.v]; p != nil {
 		return p
@@ -116,13 +116,13 @@ func (c *checker) tenant(t *rawTenant) {
 				configfile.Quote(t.id.v))
 			return
 		case stored == "":
-			return // it has no plan, and gets none
+			return // the tenant keeps having no plan
 		}
 		id = field[string]{v: stored, from: t.at}
 	}
 	p := c.plan(id)
 	if p == nil || t.plan.set && c.own[id.v] != nil {
-		return // or ReadDraft has compiled it
+		return // ReadDraft has compiled a tenant whose plan is in the files
 	}
 	tenant := *t.tenant
 	copied := *t
@@ -130,9 +130,10 @@ func (c *checker) tenant(t *rawTenant) {
 	c.r.effective(&copied, p)
 }
 
-// Kept returns the problems of a tenant that is compiled with what it keeps from the server. They are placed at the
-// tenant's entry in the files, since the files do not hold what does not fit.
-func (d *Draft) Kept(tenant string, err error) error {
+// PlaceKeptProblems changes the places of the problems in err, which occurred when a tenant was compiled together with
+// the settings that it keeps from the server. It places them at the tenant's entry in the files, since the settings
+// themselves are not in the files.
+func (d *Draft) PlaceKeptProblems(tenant string, err error) error {
 	var bad *Error
 	i := slices.IndexFunc(d.raw.tenants, func(t *rawTenant) bool { return t.id.v == tenant })
 	if i < 0 || !errors.As(err, &bad) {

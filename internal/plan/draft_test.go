@@ -9,8 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Guarantees that a draft of files which need no server has the documents of these files, and that a draft of others is
-// checked as often as one likes, each time with all problems and their places.
+// Guarantees that a draft of files that need no server has the documents of these files, and that any other draft can
+// be checked repeatedly, each time with all problems and their places.
 func TestDraft(t *testing.T) {
 	whole := configyaml.Source("whole.yaml", []byte(`
 plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 100, period: 1s } ] } ]

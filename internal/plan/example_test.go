@@ -1,6 +1,6 @@
 package plan_test
 
-// designExample is the example of the design, with a plan and a hash where it leaves them out.
+// designExample is the example of the design, with a plan and a hash added where the design omits them.
 const designExample = `plans:
   - id: pro
     limits:

@@ -12,25 +12,26 @@ import (
 // Status says what a limit does with a request.
 type Status string
 
-// The statuses.
+// What a limit does with a request.
 const (
 	Applies   Status = "applies"   // charged, and may deny
-	Reports   Status = "reports"   // a shadow: charged apart, never denies
-	NoMatch   Status = "no match"  // its match does not hit the request
+	Reports   Status = "reports"   // a shadow limit: counted apart, never denies
+	NoMatch   Status = "no match"  // the limit's match does not match the request
 	Displaced Status = "displaced" // another limit of its group applies
-	IsOff     Status = "off"
+	// mode off
+	IsOff Status = "off"
 )
 
-// Verdict is one limit's part in a request.
+// Verdict says what one limit does with a request, and why.
 type Verdict struct {
 	Limit  *Effective
 	Status Status
 	Why    string       // one sentence without a full stop
-	Charge limit.Charge // with Applies and Reports
+	Charge limit.Charge // zero unless Status is Applies or Reports
 }
 
-// Explain says of every limit of the set, in its order, whether it applies to the request, and why. It agrees with
-// AppendCharges.
+// Explain returns, for every limit of the set and in its order, whether the limit applies to the request, and why. The
+// result agrees with AppendCharges.
 func (s *Set) Explain(a *Attributes) []Verdict {
 	path := a.Path
 	if path == nil {
@@ -97,7 +98,7 @@ func (e *Effective) whyNot(method string, path *route.Path) string {
 	return fmt.Sprintf("path %s is not %s", configfile.Clip(path.String()), pathText(rule))
 }
 
-// whyDisplaced names the limit of the group that applies instead.
+// whyDisplaced names the limit of the group that applies in place of e.
 func (s *Set) whyDisplaced(e *Effective, charges []limit.Charge) string {
 	for _, o := range s.Limits {
 		if o.Group != e.Group || o.Limit.Mode != limit.Enforce {

@@ -3,16 +3,16 @@ package plan
 import (
 	"time"
 
-	// A quota names its time zone, and a plan must mean the same on every machine, with and without zone files: Lambda
-	// has none. So each program that reads plans carries Go's zone data, some 400 KB, the programs of the library's
-	// users included. The zone files of a machine that has some are preferred, as everywhere in Go.
+	// A quota names its time zone, and a plan must mean the same on every machine, with and without zone files (Lambda
+	// has none). Each program that reads plans therefore carries Go's zone data, about 400 KB; this includes the
+	// programs of the library's users. If a machine has zone files, Go uses those.
 	_ "time/tzdata"
 
 	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// formOf reads how the limit counts, in exactly one of the three forms.
+// formOf reads how the limit counts. A limit has exactly one of three forms: algorithm, tiers or quota.
 func (r *reader) formOf(o object, s *spec, layer string) {
 	tiers, hasTiers := o.Get("tiers")
 	quota, hasQuota := o.Get("quota")
@@ -20,12 +20,12 @@ func (r *reader) formOf(o object, s *spec, layer string) {
 	switch {
 	case hasQuota:
 		s.form = formQuota
-		r.clash(o, "quota", "algorithm", "rate", "threshold", "period", "burst", "buckets", "tiers", "align")
+		r.refuseBeside(o, "quota", "algorithm", "rate", "threshold", "period", "burst", "buckets", "tiers", "align")
 		s.algorithm = field[limit.Algorithm]{v: limit.Quota, set: true, from: placeOf(quota, layer)}
 		s.tiers, s.tiersAt = r.quota(quota, layer), placeOf(quota, layer)
 	case hasTiers:
 		s.form = formTiers
-		r.clash(o, "tiers", "rate", "threshold", "period", "burst")
+		r.refuseBeside(o, "tiers", "rate", "threshold", "period", "burst")
 		if a := s.algorithm; !a.set {
 			s.algorithm.v = limit.FixedWindow
 		} else if a.bad {
@@ -37,7 +37,7 @@ func (r *reader) formOf(o object, s *spec, layer string) {
 		s.tiers, s.tiersAt = r.tiers(tiers, layer), placeOf(tiers, layer)
 	case s.algorithm.set:
 		s.form = formSingle
-		s.tiers, s.tiersAt = r.single(o, s.algorithm, layer), s.from
+		s.tiers, s.tiersAt = r.singleTier(o, s.algorithm, layer), s.from
 	default:
 		r.Problem(o.Value, "the limit counts nothing: give it algorithm (with rate or threshold, and period), "+
 			"tiers, or quota")
@@ -53,7 +53,7 @@ func (r *reader) formOf(o object, s *spec, layer string) {
 	}
 }
 
-func (r *reader) clash(o object, with string, keys ...string) {
+func (r *reader) refuseBeside(o object, with string, keys ...string) {
 	for _, key := range keys {
 		if v, ok := o.Get(key); ok {
 			r.Problem(v, "%s cannot be beside %s: a limit has one form", key, with)
@@ -75,11 +75,11 @@ func (r *reader) algorithm(v value) (limit.Algorithm, bool) {
 	return choice(r, v, limit.ParseAlgorithm, words)
 }
 
-// single reads algorithm, rate or threshold, period, burst.
-func (r *reader) single(o object, a field[limit.Algorithm], layer string) []tierSpec {
+// singleTier reads the form of one tier: algorithm, rate or threshold, period, burst.
+func (r *reader) singleTier(o object, a field[limit.Algorithm], layer string) []tierSpec {
 	t := tierSpec{from: placeOf(o.Value, layer)}
 	amount, other := "threshold", "rate"
-	if a.bad { // which of the two it should be is not known
+	if a.bad { // without the algorithm, rate and threshold are equally good
 		if _, ok := o.Get("rate"); ok {
 			amount, other = "rate", ""
 		}
@@ -161,7 +161,7 @@ func (r *reader) quota(v value, layer string) []tierSpec {
 	return []tierSpec{t}
 }
 
-// timezone reads a name of the IANA database. "Local" would mean another zone on another machine.
+// timezone reads a name of the IANA database. It refuses "Local", which is a different zone on each machine.
 func (r *reader) timezone(v value) (*time.Location, bool) {
 	s, ok := r.Text(v)
 	if !ok {

@@ -13,7 +13,7 @@ import (
 )
 
 // FuzzParse guarantees that no file can stop the program that reads it: every input gives a configuration or problems
-// that name their place, and what a good one says of any request is what the core accepts.
+// that name their places, and the core accepts all charges of a valid configuration.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(designExample), "PUT", "/v1/organizations/7/product/1", "12")
 	f.Add([]byte(boosted), "GET", "/", "")
@@ -21,7 +21,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(group("match: {pathPattern: /a/**}", "match: {pathPattern: /a/b}")), "get", "/a/b", "0")
 	for _, c := range problemCases(one("tiers: [{period: 1s, threshold: 1}]")) {
 		if len(c.text) > 2000 {
-			continue // mutations of a long input find nothing that those of a short one do not
+			continue // mutations of a long input find nothing more than those of a short one
 		}
 		f.Add([]byte(strings.ReplaceAll(c.text, "▸", "")), "GET", "/a", "1")
 	}

@@ -8,18 +8,19 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-// matcher finds the limits of a set for a request. A plan and all its tenants share one: nothing that an override may
-// change is in it.
+// matcher finds the limits of a set for a request. A plan and all its tenants share one matcher, since it holds
+// nothing that an override may change.
 type matcher struct {
 	index *route.Index
-	order []int32 // the set's limit for each rule of the index
-	group []int32 // the group of each rule of the index, or -1
+	order []int32 // rule number → index of the limit in the set
+	group []int32 // rule number → number of the group, or -1
 }
 
 var emptyMatcher = &matcher{index: route.NewIndex(nil)}
 
-// newMatcher numbers the rules so that each group is together, the most specific first. A request's matches come in
-// ascending numbers, so one pass over them resolves every group. Limits without a group stay in file order.
+// newMatcher numbers the rules so that the limits of a group are adjacent, the most specific first. The matches of a
+// request come in ascending numbers, so that one pass over them resolves every group. Limits without a group stay in
+// file order.
 func newMatcher(specs []*spec) *matcher {
 	m := &matcher{}
 	var groups []string
@@ -50,7 +51,7 @@ func (m *matcher) add(at int, group int32) {
 	m.group = append(m.group, group)
 }
 
-// ranked are the numbers of a group's limits, the most specific first.
+// ranked returns the indexes of a group's limits, the most specific first.
 func ranked(specs []*spec, group string) []int {
 	var at []int
 	for i, s := range specs {
@@ -62,9 +63,9 @@ func ranked(specs []*spec, group string) []int {
 	return at
 }
 
-// set makes the limits of a plan, and checks them against each other and the declared routes.
-func (r *reader) set(specs []*spec, routes []route.Rule) *Set {
-	unique(r, specs, "limit", func(s *spec) field[string] { return s.id })
+// buildSet makes the limits of a plan, and checks them against each other and against the declared routes.
+func (r *reader) buildSet(specs []*spec, routes []route.Rule) *Set {
+	reportDuplicates(r, specs, "limit", func(s *spec) field[string] { return s.id })
 	if len(specs) > maxLimits {
 		r.problemAt(specs[maxLimits].from, "%d limits in one list, want at most %d", len(specs), maxLimits)
 		return &Set{Limits: make([]*Effective, len(specs)), match: emptyMatcher}
@@ -77,14 +78,14 @@ func (r *reader) set(specs []*spec, routes []route.Rule) *Set {
 			r.warn(s, e)
 		}
 	}
-	if r.ties(specs) {
-		r.displaced(specs)
+	if r.reportTies(specs) {
+		r.reportUnreachable(specs)
 	}
-	r.unrouted(specs, routes)
+	r.reportUnrouted(specs, routes)
 	return set
 }
 
-// matchPlace is where a limit's match is written.
+// matchPlace returns where the limit's match is written.
 func (s *spec) matchPlace() place {
 	switch {
 	case s.pattern.set:
@@ -97,9 +98,9 @@ func (s *spec) matchPlace() place {
 
 func (s *spec) matchBad() bool { return s.pattern.bad || s.methods.bad || s.group.bad }
 
-// ties reports limits of one group that some request matches with equal right. It holds for every mode, so that no
-// override of a mode and no promoted shadow can bring a tie about later. It returns whether there are none.
-func (r *reader) ties(specs []*spec) bool {
+// reportTies reports limits of one group that are equally specific for some request. It checks limits of every mode,
+// so that no change of a mode can cause a tie later. It returns whether there are no ties.
+func (r *reader) reportTies(specs []*spec) bool {
 	before := r.Found()
 	for i, s := range specs {
 		for _, o := range specs[:i] {
@@ -107,8 +108,8 @@ func (r *reader) ties(specs []*spec) bool {
 				continue
 			}
 			if route.Compare(s.rule, o.rule) == 0 && route.Overlap(s.rule, o.rule) {
-				r.problemAt(s.matchPlace(), "a tie in group %s: limit %s (line %d) is as specific for the same requests",
-					s.group.v, o.id.v, o.from.Line)
+				r.problemAt(s.matchPlace(), "a tie in group %s: limit %s (line %d) is as specific "+
+					"for the same requests", s.group.v, o.id.v, o.from.Line)
 				break
 			}
 		}
@@ -116,9 +117,9 @@ func (r *reader) ties(specs []*spec) bool {
 	return r.Found() == before
 }
 
-// displaced reports limits that can never apply because more specific enforcing ones of their group match every request
-// that they match.
-func (r *reader) displaced(specs []*spec) {
+// reportUnreachable reports limits that never apply because more specific enforcing limits of their group match every
+// request that they match.
+func (r *reader) reportUnreachable(specs []*spec) {
 	for _, s := range specs {
 		if s.group.v == "" || s.matchBad() {
 			continue
@@ -132,25 +133,25 @@ func (r *reader) displaced(specs []*spec) {
 		}
 		if len(above) > 0 && !reachable(s.rule, above) {
 			r.problemAt(s.matchPlace(), "unreachable: more specific limits of group %s match every request that "+
-				"this one does",
-				s.group.v)
+				"this one does", s.group.v)
 		}
 	}
 }
 
-// leavesCases reports whether the rule above leaves cases of a path to the one below, which matches in any case.
+// leavesCases reports whether some spelling in upper or lower case matches the rule below, which ignores case, and not
+// the rule above.
 func leavesCases(above, below route.Rule) bool {
 	return below.Pattern.IsAnyCase() && above.Pattern.HasCase() && !above.Pattern.IsAnyCase()
 }
 
-// Stand-ins for what no rule names. A rule that matches them there has a wildcard there, so if each request made of
-// them is taken by another rule, every request is.
+// Stand-ins for segments and methods that no rule names. A rule that matches a stand-in has a wildcard in its place.
+// So if other rules match each request that is made of stand-ins, they match every request.
 const (
 	anySegment = "any-segment-that-no-pattern-names"
 	anyMethod  = "ANY-METHOD-THAT-NO-RULE-NAMES"
 )
 
-// reachable reports whether some request that the rule matches is not matched by any of those above it.
+// reachable reports whether some request matches the rule and none of the rules above.
 func reachable(rule route.Rule, above []route.Rule) bool {
 	longest := 0
 	for _, a := range above {
@@ -172,7 +173,8 @@ func reachable(rule route.Rule, above []route.Rule) bool {
 	return false
 }
 
-// witnesses are paths for a pattern, with a stand-in at each wildcard and tails of every length up to longest segments.
+// witnesses returns paths that match a pattern: a stand-in at each wildcard, and for "**" every length up to longest
+// segments.
 func witnesses(pattern string, longest int) []string {
 	var b strings.Builder
 	tail := false
@@ -194,8 +196,8 @@ func witnesses(pattern string, longest int) []string {
 	return out
 }
 
-// unrouted reports limits that no declared route can lead to.
-func (r *reader) unrouted(specs []*spec, routes []route.Rule) {
+// reportUnrouted reports limits that match no request of any declared route.
+func (r *reader) reportUnrouted(specs []*spec, routes []route.Rule) {
 	if len(routes) == 0 {
 		return
 	}
@@ -209,7 +211,7 @@ func (r *reader) unrouted(specs []*spec, routes []route.Rule) {
 	}
 }
 
-// pathText is the path of a rule in words.
+// pathText describes the path of a rule.
 func pathText(rule route.Rule) string {
 	if rule.Pattern.IsAnyCase() {
 		return patternText(rule) + " in any case"
@@ -217,7 +219,7 @@ func pathText(rule route.Rule) string {
 	return patternText(rule)
 }
 
-// patternText is the pattern of a rule; "/**" where it is for any path.
+// patternText returns the pattern of a rule; "/**" if the rule is for any path.
 func patternText(rule route.Rule) string {
 	if rule.Any || rule.Pattern.IsZero() {
 		return "/**"

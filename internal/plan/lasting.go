@@ -7,27 +7,27 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// What a flood of addresses has to do to fill the memory that a process has for their counters. TestAddressesByDefault
-// of package sluice holds the two numbers against a limiter.
+// The memory that a process has for the counters of addresses. TestAddressesByDefault of package sluice checks the
+// first two numbers against a limiter.
 const (
-	addressesByDefault = 130_000 // that the library keeps with its default memory, each with a counter of one tier
-	addressBytes       = 110     // of each of them, about
+	addressesByDefault = 130_000 // counters of one tier that fit the library's default memory
+	addressBytes       = 110     // of each such counter, about
 
-	lastsLong = time.Hour // from here on there is a warning: 37 new addresses a second or fewer fill the memory
+	longLifetime = time.Hour // longer gets a warning: 37 new addresses a second fill the memory in an hour
 )
 
-// warnLasting tells of a limit of ipLimits whose counters stay in memory for long.
+// warnLasting reports a limit of ipLimits whose counters stay in memory for long.
 func (r *reader) warnLasting(s *spec, e *Effective) {
 	if e.Limit.Mode == limit.Off {
 		return
 	}
 	at, longest := s.from, time.Duration(0)
 	for i := range e.Limit.Tiers {
-		if d := lasts(&e.Limit.Tiers[i]); d > longest {
+		if d := lifetime(&e.Limit.Tiers[i]); d > longest {
 			at, longest = s.tiers[i].from, d
 		}
 	}
-	if longest > lastsLong {
+	if longest > longLifetime {
 		r.warnAt(at, "the counter of an address stays in memory for up to %s: where addresses are counted in "+
 			"memory, %s uses up what the library has for them by default (%d addresses of some %d bytes), and later "+
 			"addresses share counters; prefer a shorter period, see ipLimits in docs/plans.md",
@@ -35,7 +35,7 @@ func (r *reader) warnLasting(s *spec, e *Effective) {
 	}
 }
 
-// pace says how often a new address must come to fill the memory while counters last so long.
+// pace says how often a new address must come to fill the memory if counters last so long.
 func pace(lasts time.Duration) string {
 	if n := addressesByDefault / int64(lasts/time.Second); n > 0 {
 		return fmt.Sprintf("%d new addresses a second", n)
@@ -43,25 +43,24 @@ func pace(lasts time.Duration) string {
 	return fmt.Sprintf("a new address every %s", limit.DurationText((lasts / addressesByDefault).Round(time.Second)))
 }
 
-// lasts is how long a counter that was used up may be told from an unused one; see [limit.Tier.FreshAt].
-func lasts(t *limit.Tier) time.Duration {
+// lifetime returns how long a counter that was used up differs from an unused one; see [limit.Tier.FreshAt].
+func lifetime(t *limit.Tier) time.Duration {
 	counting := t.Counting()
 	switch {
 	case t.Calendar != nil:
 		longest, _ := lengths(t)
 		return longest
-	case counting.Entries: // the width of an entry, by which it may last longer, is left out
+	case counting.Entries: // up to the width of an entry less than the counter's true lifetime
 		return t.Period
 	default:
 		return time.Duration(counting.Lasts) * time.Microsecond
 	}
 }
 
-// warnPrefix tells of a prefix by which one customer has many counters.
+// warnPrefix reports a prefix with which one customer has many counters.
 func (r *reader) warnPrefix(f field[int]) {
 	if more := f.v - DefaultIPv6Prefix; more > 0 {
 		r.warnAt(f.from, "a customer has a /%d of IPv6 at least, and with a /%d that is 2^%d counters, each with "+
-			"the whole limit",
-			DefaultIPv6Prefix, f.v, more)
+			"the whole limit", DefaultIPv6Prefix, f.v, more)
 	}
 }

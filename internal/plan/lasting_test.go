@@ -8,7 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Guarantees that an operator hears of limits of addresses whose counters a slow flood can pile up, and of no others.
+// Guarantees that an operator is warned of limits of addresses whose counters a slow flood can accumulate, and of no
+// others.
 func TestWarningsOfLongIPLimits(t *testing.T) {
 	const daily = "ipLimits: [{id: a, tiers: [{period: 1s, threshold: 1}, {period: 24h, threshold: 1000}]}]\n"
 	for _, tt := range []struct{ text, want string }{
@@ -35,7 +36,7 @@ func TestWarningsOfLongIPLimits(t *testing.T) {
 	}
 }
 
-// wantWarning fails if the document warns of anything but what is wanted; "" is no warning.
+// wantWarning fails if the document has other warnings than the wanted one; "" stands for none.
 func wantWarning(t *testing.T, text, want string) {
 	t.Helper()
 	c, err := plan.Parse(configyaml.Source("f.yaml", []byte(text)))
@@ -52,7 +53,8 @@ func wantWarning(t *testing.T, text, want string) {
 	}
 }
 
-// Guarantees that a tier is said never to bind only if that is sure: one of fixed windows that nest, or of a log.
+// Guarantees that a tier is reported as never binding only if that is certain: for fixed windows that nest, and for
+// logs.
 func TestWarningsOfTiersThatNeverBind(t *testing.T) {
 	for _, tt := range []struct{ algorithm, tiers, want string }{
 		{"fixed_window", "[{period: 1s, threshold: 5}, {period: 10s, threshold: 50}]",

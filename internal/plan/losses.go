@@ -11,19 +11,19 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-// Loss is something that limits no longer do after a change.
+// Loss is a protection that limits no longer give after a change.
 type Loss struct {
-	Removed bool   // a limit or a tier is gone; false: it is there and admits more
-	Text    string // without a final stop, as in "limit burst: rate rises from 100 to 150 per 1s"
+	Removed bool   // a limit or a tier is gone; false: it exists and admits more
+	Text    string // without a full stop, as in "limit burst: rate rises from 100 to 150 per 1s"
 }
 
-// Losses returns what is lost when the limits of before become those of after: limits and tiers that are gone, and
-// settings with which a limit admits requests that it denied, or denies fewer while its store is away. Limits are
-// compared by their ids, in the order of before. The numbers of a limit that does not enforce are not compared, since
-// they deny nothing.
+// Losses returns what is lost if the limits of before are replaced by those of after: limits and tiers that are gone,
+// and changed settings with which a limit admits requests that it denied, or denies fewer requests while its store is
+// unavailable. Limits are compared by their ids, in the order of before. The numbers of a limit that does not enforce
+// are not compared, since they deny nothing.
 func Losses(before, after *Set) []Loss {
 	c := comparison{before: before.byID(), after: after.byID(), groups: map[string][]*Effective{}}
-	for _, now := range after.Limits { // a tenant's set shares with its plan's what the tenant does not override
+	for _, now := range after.Limits { // a limit that the tenant does not override is the plan's own *Effective
 		if now.Group != "" && now != c.before[now.Limit.ID] {
 			c.groups[now.Group] = append(c.groups[now.Group], now)
 		}
@@ -38,7 +38,7 @@ func Losses(before, after *Set) []Loss {
 		if now != old {
 			c.limit(old, now)
 		}
-		c.displaced(old, now)
+		c.displacements(old, now)
 		c.prefix = ""
 	}
 	return c.losses
@@ -52,11 +52,11 @@ func (s *Set) byID() map[string]*Effective {
 	return out
 }
 
-// comparison collects losses.
+// comparison compares two sets and collects the losses.
 type comparison struct {
 	before, after map[string]*Effective
-	groups        map[string][]*Effective // the limits of each group that are new or have changed
-	prefix        string
+	groups        map[string][]*Effective // group → its limits that are new or changed
+	prefix        string                  // of the text of each loss
 	losses        []Loss
 }
 
@@ -68,7 +68,7 @@ func (c *comparison) weakens(format string, args ...any) {
 	c.losses = append(c.losses, Loss{false, c.prefix + fmt.Sprintf(format, args...)})
 }
 
-// limit compares two limits of one id.
+// limit compares two limits with the same id.
 func (c *comparison) limit(old, now *Effective) {
 	if now.Limit.Mode > old.Limit.Mode {
 		what := "denies"
@@ -108,7 +108,7 @@ func (c *comparison) limit(old, now *Effective) {
 	}
 }
 
-// strictness orders the policies by how little they admit while the store is away.
+// strictness orders the policies by how much they deny while the store is unavailable.
 func strictness(p limit.FailurePolicy) int {
 	return slices.Index([]limit.FailurePolicy{limit.Open, limit.Backstop, limit.Closed}, p)
 }
@@ -120,7 +120,7 @@ func orNone(text string) string {
 	return text
 }
 
-// mayBeBelow reports whether some request may spend less by c than by the other rule.
+// mayBeBelow reports whether some request may spend less by c than by other.
 func (c CostRule) mayBeBelow(other CostRule) bool {
 	otherHeader := c.Header != "" && other.Header != "" && c.Header != other.Header
 	return c.least() < other.least() || c.Default < other.Default || c.Max < other.Max || otherHeader
@@ -133,7 +133,7 @@ func (c CostRule) least() int64 {
 	return 1
 }
 
-// tiers compares the windows and buckets of two limits.
+// tiers compares the tiers of two limits.
 func (c *comparison) tiers(old, now *Effective) {
 	before, after := old.Limit.Tiers, now.Limit.Tiers
 	if was, is := before[0].Algorithm, after[0].Algorithm; !is.NeverLooser(was) {
@@ -158,8 +158,8 @@ func (c *comparison) tiers(old, now *Effective) {
 	}
 }
 
-// tier compares two tiers: their amounts, and what they admit at once. burst: one of the two limits has a burst of its
-// own, which is not its rate.
+// tier compares two tiers: the units per period, and the units at once. burst says that one of the two limits has a
+// burst that differs from its rate.
 func (c *comparison) tier(t, o *limit.Tier, burst bool) {
 	name := o.Algorithm.AmountField()
 	rises, goes := "rises", "goes"
@@ -178,7 +178,7 @@ func (c *comparison) tier(t, o *limit.Tier, burst bool) {
 	}
 }
 
-// faster reports whether o may admit more than t over some time, what both admit at once aside.
+// faster reports whether o may admit more than t over some time, apart from what both admit at once.
 func faster(t, o *limit.Tier) bool {
 	longest, _ := lengths(t)
 	_, shortest := lengths(o)
@@ -188,8 +188,8 @@ func faster(t, o *limit.Tier) bool {
 		highT, lowT := bits.Mul64(uint64(t.Threshold), uint64(shortest/time.Millisecond))
 		return highO > highT || highO == highT && lowO > lowT
 	}
-	// A window admits its threshold at once. So many windows of o begin while one of t lasts, and if they hold no more
-	// together than the one of t, then so it is for any number of windows of t.
+	// A window admits its threshold at once. While one window of t lasts, this many windows of o begin. If together
+	// they hold no more than the one window of t, the same is true of any number of windows of t.
 	begin := int64((longest + shortest - 1) / shortest)
 	if periodText(t) == periodText(o) {
 		begin = 1
@@ -197,8 +197,9 @@ func faster(t, o *limit.Tier) bool {
 	return o.Threshold > t.Threshold/begin // begin·o.Threshold > t.Threshold, without overflow
 }
 
-// lengths are the longest and the shortest of a tier's periods, but for the hours that daylight saving adds and takes.
-// The shortest month is a twelfth of a year: there are no more than twelve of them in one.
+// lengths returns the longest and the shortest duration of a tier's period, apart from the hours that daylight saving
+// adds and takes. For a month the shortest is a twelfth of a year, not 28 days: twelve months never take less than a
+// year.
 func lengths(t *limit.Tier) (longest, shortest time.Duration) {
 	const day = 24 * time.Hour
 	if t.Calendar == nil {
@@ -216,8 +217,8 @@ func lengths(t *limit.Tier) (longest, shortest time.Duration) {
 	}
 }
 
-// displaced finds limits that newly take the place of one in its group.
-func (c *comparison) displaced(old, now *Effective) {
+// displacements reports other limits of the group that apply instead of the limit after the change and not before it.
+func (c *comparison) displacements(old, now *Effective) {
 	if now.Group != old.Group || old.Limit.Mode != limit.Enforce || now.Limit.Mode != limit.Enforce {
 		return
 	}
@@ -225,7 +226,7 @@ func (c *comparison) displaced(old, now *Effective) {
 		if !other.displaces(now) {
 			continue
 		}
-		// Whether it has taken the place for all of these requests before.
+		// The other limit may have applied to all of these requests before the change too.
 		was := c.before[other.Limit.ID]
 		if was == nil || !was.displaces(old) || !route.Covers(was.spec.rule, other.spec.rule) {
 			c.weakens("limit %s of its group takes its place for %s", other.Limit.ID, ruleText(other.spec.rule))
@@ -233,13 +234,13 @@ func (c *comparison) displaced(old, now *Effective) {
 	}
 }
 
-// displaces reports whether e takes the place of another limit of its group for some request.
+// displaces reports whether, for some request, e applies instead of o, which is in the same group.
 func (e *Effective) displaces(o *Effective) bool {
 	a, b := e.spec.rule, o.spec.rule
 	return e.Group == o.Group && e.Limit.Mode == limit.Enforce && route.Compare(a, b) < 0 && route.Overlap(a, b)
 }
 
-// describe says what the limit admits, as in "token_bucket: 100 per 1s, burst 200".
+// describe returns what the limit admits, as in "token_bucket: 100 per 1s, burst 200".
 func (e *Effective) describe() string {
 	var tiers []string
 	for i := range e.Limit.Tiers {
@@ -264,7 +265,7 @@ func periodText(t *limit.Tier) string {
 	return limit.DurationText(t.Period)
 }
 
-// ruleText is a match in words, as in "GET, PUT /product/*".
+// ruleText describes a match, as in "GET, PUT /product/*".
 func ruleText(r route.Rule) string {
 	return strings.TrimSpace(strings.Join(r.Methods, ", ") + " " + pathText(r))
 }

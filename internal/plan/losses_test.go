@@ -24,7 +24,7 @@ func setOf(t *testing.T, limits string) *Set {
 	return c.plans[0].set
 }
 
-// said is losses, a line each.
+// said writes losses, one on each line.
 func said(losses []Loss) string {
 	var lines []string
 	for _, l := range losses {
@@ -33,8 +33,8 @@ func said(losses []Loss) string {
 	return strings.Join(lines, "\n")
 }
 
-// lossCases are changes of a limit, by the key of a plans file that is changed. Where back is empty, nothing is lost
-// the other way round.
+// lossCases are changes of a limit, by the key of a plans file that is changed. If back is empty, the opposite change
+// loses nothing.
 var lossCases = map[string][]struct{ before, after, want, back string }{
 	"id": {{"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }", "{ id: b, tiers: [ { period: 1s, threshold: 1 } ] }",
 		"removes limit a (fixed_window: 1 per 1s)", "removes limit b (fixed_window: 1 per 1s)"}},
@@ -179,8 +179,8 @@ var lossCases = map[string][]struct{ before, after, want, back string }{
 		"weakens limit a: maxValues rises from 100 to 10000", ""}},
 }
 
-// Guarantees that every setting of a limit that is loosened or goes away is said with its old and its new value, that
-// nothing is said of what gets stricter, and that no key of a limit is forgotten.
+// Guarantees that every setting of a limit that is loosened or removed is reported with its old and its new value,
+// that nothing is reported for settings that become stricter, and that the cases cover every key of a limit.
 func TestLosses(t *testing.T) {
 	for _, key := range limitSchema.Keys {
 		if len(lossCases[key]) == 0 {
@@ -189,7 +189,7 @@ func TestLosses(t *testing.T) {
 	}
 	for key, cases := range lossCases {
 		if !slices.Contains(limitSchema.Keys, key) && key != "units" {
-			t.Errorf("%s is no key of a limit", key)
+			t.Errorf("%s is not a key of a limit", key)
 		}
 		for _, tt := range cases {
 			before, after := setOf(t, tt.before), setOf(t, tt.after)
@@ -206,8 +206,8 @@ func TestLosses(t *testing.T) {
 	}
 }
 
-// Guarantees that a change of which nothing is said admits no more: over no length of time can the limit as it is admit
-// more requests than the limit as it was could.
+// Guarantees that a change without a reported loss admits no more: over no length of time does the new limit admit
+// more requests than the old one.
 func TestChangesWithoutALossAdmitNoMore(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	periods := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 5 * time.Second}
@@ -244,7 +244,7 @@ func TestChangesWithoutALossAdmitNoMore(t *testing.T) {
 	for _, a := range []string{"fixed_window", "sliding_window", "sliding_buckets", "sliding_log"} {
 		kinds[a] = func() string { return window(a) }
 	}
-	for _, kind := range slices.Sorted(maps.Keys(kinds)) { // in one order, so that each run tries the same
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) { // sorted, so that each run tries the same changes
 		changed := 0
 		for quiet := 0; quiet < 15; {
 			one, two := kinds[kind](), kinds[kind]()
@@ -271,8 +271,8 @@ func TestChangesWithoutALossAdmitNoMore(t *testing.T) {
 	}
 }
 
-// most is how many requests a limit can admit within so many steps of half a second: of all times to begin,
-// asking without a pause.
+// most returns how many requests a limit can admit within each number of steps of half a second, if it is asked
+// without a pause, over all times to begin.
 func most(t *testing.T, set *Set) (sums [24]int) {
 	t.Helper()
 	const step = time.Second / 2

@@ -11,16 +11,17 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
+// methodNames are the standard methods, in the order of methodNumber.
 var methodNames = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"}
 
-// routeOptions say which other spellings of a request a match counts. What is not written is off: a document that was
-// stored before there was an option must go on to mean what it meant.
+// routeOptions say which other spellings of a request a match counts. An option that is not written is off, so that a
+// stored document without the option keeps its meaning.
 type routeOptions struct {
-	caseInsensitive field[bool] // paths in any case
-	impliesHead     field[bool] // HEAD where GET is named
+	caseInsensitive field[bool] // match paths regardless of case
+	impliesHead     field[bool] // match HEAD if GET is named
 }
 
-// routeOptions reads the options of a plan or a match; what is not there is taken from the outer ones.
+// routeOptions reads the options of a plan or of a match. An option that is absent is taken from outer.
 func (r *reader) routeOptions(o object, layer string, outer routeOptions) routeOptions {
 	own := routeOptions{take(o, "caseInsensitive", layer, r.Boolean), take(o, "impliesHead", layer, r.Boolean)}
 	if !own.caseInsensitive.set {
@@ -62,8 +63,9 @@ func (s *spec) lacksHead() bool {
 // headAsGet reports whether the limit counts HEAD only because it counts GET.
 func (s *spec) headAsGet() bool { return s.options.impliesHead.v && s.lacksHead() }
 
-// warnOfSpellings tells of limits that requests may pass in another spelling, once for a list of limits, unless its
-// author has said whether the options are wanted. The place and the words where say where the options can be written.
+// warnOfSpellings reports the limits of a list that a request avoids with another spelling, in one warning. It leaves
+// out limits whose author has written the option, either way. at is where the warning is placed; where says in which
+// mapping the options can be written.
 func (r *reader) warnOfSpellings(specs []*spec, at place, where string) {
 	var paths, heads []string
 	for _, s := range specs {
@@ -93,7 +95,7 @@ func (r *reader) warnOfSpellings(specs []*spec, at place, where string) {
 	}
 }
 
-// limitsText names up to three limits, and counts the others.
+// limitsText names up to three limits and gives the number of the others.
 func limitsText(ids []string) string {
 	const most = 3
 	text := "limits "
@@ -106,7 +108,7 @@ func limitsText(ids []string) string {
 	return fmt.Sprintf("%s%s and %d more", text, strings.Join(ids[:most], ", "), len(ids)-most)
 }
 
-// routeRule reads methods and pathPattern of a match or a route.
+// routeRule reads the methods and pathPattern of a match or of a route.
 func (r *reader) routeRule(o object, layer string) (methods field[[]string], pattern field[string], rule route.Rule) {
 	rule.Any = true
 	methods = take(o, "methods", layer, r.methods)

@@ -12,35 +12,35 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// MaxFileBytes is the most that a plans file may have.
+// MaxFileBytes is the largest size of a plans file.
 const MaxFileBytes = configfile.MaxFileBytes
 
-// Source is one file's name and content. Without a Parse it is JSON; configyaml.Parse is for YAML.
+// Source is the name and content of one file. If Parse is nil, the content is JSON; configyaml.Parse reads YAML.
 type Source = configfile.Source
 
 // Problem is one thing that is wrong in a plans file.
 type Problem = configfile.Problem
 
-// Error is every problem of one load, in file order.
+// Error holds every problem of the sources, in file order.
 type Error = configfile.Error
 
-// What package configfile calls by the same words.
+// Short names for types of package configfile.
 type (
 	value  = configfile.Value
 	object = configfile.Object
 	schema = configfile.Schema
 )
 
-// reader collects what the sources hold, and everything that is wrong with it.
+// reader collects what the sources hold and every problem in them.
 type reader struct {
 	configfile.Reader
 	documents []*configfile.Document
 	now       time.Time
-	draft     bool // plans and tenants that the sources name may be elsewhere: see Draft
-	stored    bool // a stored document is read: what holds only of the moment of writing is not asked again
+	draft     bool // plans and tenants that the sources name may be on a server: see Draft
+	stored    bool // the source is a stored document: checks against the present time are left out
 }
 
-// place is where something was written, and who says so.
+// place is a position in a source, and the layer of settings that it belongs to.
 type place struct {
 	configfile.Place
 	layer string // "plan pro", "override of tenant acme"
@@ -48,11 +48,11 @@ type place struct {
 
 func placeOf(v value, layer string) place { return place{v.Place(), layer} }
 
-// field is a setting that may be there, and its place.
+// field is an optional setting and its place.
 type field[T any] struct {
 	v    T
-	set  bool // it is there (and may be bad)
-	bad  bool // it is there and unreadable, or missed; v is then a stand-in
+	set  bool // the setting is present (and may be bad)
+	bad  bool // the setting cannot be read, or is required and absent; v is then a placeholder
 	from place
 }
 
@@ -62,7 +62,7 @@ func (r *reader) problemAt(at place, format string, args ...any) {
 
 func (r *reader) warnAt(at place, format string, args ...any) { r.WarnAt(at.Place, format, args...) }
 
-// name reads text for people and machines alike: 1 to MaxNameBytes bytes without control characters.
+// name reads text that people and machines use: 1 to MaxNameBytes bytes without control characters.
 func (r *reader) name(v value, what string) (string, bool) {
 	s, ok := r.Text(v)
 	switch {
@@ -82,7 +82,7 @@ func (r *reader) name(v value, what string) (string, bool) {
 	return s, false
 }
 
-// id reads an id of plans, limits and the like.
+// id reads the id of a plan, limit, key or cell.
 func (r *reader) id(v value) (string, bool) {
 	s, ok := r.Text(v)
 	if ok && !limit.ValidID(s) {
@@ -92,10 +92,9 @@ func (r *reader) id(v value) (string, bool) {
 	return s, ok
 }
 
-// units reads a number of units.
 func (r *reader) units(v value) (int64, bool) { return r.Integer(v, 1, limit.MaxUnits) }
 
-// duration reads 500ms, 10s, 1m, 24h; a bare integer is seconds.
+// duration reads 500ms, 10s, 1m, 24h. A bare integer is a number of seconds.
 func (r *reader) duration(v value) (time.Duration, bool) {
 	if v.Node.Kind == configfile.Integer {
 		n, ok := r.Integer(v, math.MinInt64, math.MaxInt64)
@@ -122,7 +121,7 @@ func (r *reader) duration(v value) (time.Duration, bool) {
 	return d, true
 }
 
-// instant reads a time of RFC 3339, which names its offset.
+// instant reads a time of RFC 3339, which includes its offset from UTC.
 func (r *reader) instant(v value) (time.Time, bool) {
 	if v.Node.Kind == configfile.Timestamp || v.Node.Kind == configfile.String {
 		if at, err := time.Parse(time.RFC3339, v.Node.Text); err == nil {
@@ -135,7 +134,7 @@ func (r *reader) instant(v value) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// choice reads one of a list of words.
+// choice reads one word of a list.
 func choice[T any](r *reader, v value, parse func(string) (T, bool), words []string) (T, bool) {
 	var zero T
 	s, ok := r.Text(v)

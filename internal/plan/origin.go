@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Origin is where a value comes from. The zero Origin is the default.
+// Origin is the place that a setting comes from. A setting without a place is a default.
 type Origin struct {
 	File   string `json:"file,omitempty"`
 	Line   int    `json:"line,omitempty"`
@@ -17,7 +17,7 @@ type Origin struct {
 	Layer  string `json:"layer"` // "default", "plan pro", "override of tenant acme", "boost ×2 until …"
 }
 
-// String is "layer (file:line:column)".
+// String returns "layer (file:line:column)".
 func (o Origin) String() string {
 	if o.File == "" {
 		return o.Layer
@@ -27,13 +27,13 @@ func (o Origin) String() string {
 
 // Value is one setting of an effective limit.
 type Value struct {
-	Name   string `json:"name"` // as in rate, or tiers[0].threshold
+	Name   string `json:"name"` // as in "rate" or "tiers[0].threshold"
 	Text   string `json:"value"`
 	Origin Origin `json:"from"`
 }
 
-// Values lists every setting of the limit, in the order in which a plan is best written, with where each comes from.
-// Defaults are listed where they say what the limit does.
+// Values lists the settings of the limit in the order in which a plan is best written, each with its origin. Defaults
+// are listed if they affect what the limit does.
 func (e *Effective) Values() []Value {
 	s := e.spec
 	l := &lister{e: e}
@@ -66,7 +66,7 @@ func (e *Effective) Values() []Value {
 	return l.values
 }
 
-// match lists which requests the limit is for.
+// match lists the settings that say which requests the limit counts.
 func (l *lister) match() {
 	s := l.e.spec
 	if len(s.methods.v) > 0 {
@@ -113,7 +113,7 @@ func (m mark) origin() Origin {
 	return Origin{m.from.Doc.Name, m.from.Line, m.from.Column, layer}
 }
 
-// tier lists one tier. Amounts come from the limit itself, which knows what a boost made of them.
+// tier lists one tier. It takes the amounts from the limit itself, since a boost may have raised them.
 func (l *lister) tier(i int) {
 	s, t, spec := l.e.spec, &l.e.Limit.Tiers[i], &l.e.spec.tiers[i]
 	prefix := ""
@@ -122,7 +122,7 @@ func (l *lister) tier(i int) {
 		prefix = fmt.Sprintf("tiers[%d].", i)
 	case formQuota:
 		prefix = "quota."
-	default: // the settings are the limit's own
+	default: // the tier's settings are keys of the limit
 	}
 	l.amount(prefix+t.Algorithm.AmountField(), i, markOf(&spec.amount),
 		func(t *limit.Tier) int64 { return t.Threshold })
@@ -143,8 +143,8 @@ func (l *lister) tier(i int) {
 	}
 }
 
-// amount lists what a boost raises and cells divide: its origin is then that, which names what it was before and whose
-// it is.
+// amount lists an amount that a boost may raise and that cells may divide. The origin then names the boost or the
+// share, the amount before it, and the layer that set that amount.
 func (l *lister) amount(name string, i int, m mark, of func(*limit.Tier) int64) {
 	n := of(&l.e.Limit.Tiers[i])
 	from := m.origin()

@@ -11,28 +11,29 @@ import (
 )
 
 const (
-	slasPlan     = "slas" // id of the plan that the SLA form becomes
-	maxLimits    = 2000   // limits of one plan, entries of ipLimits and of slas
+	slasPlan     = "slas" // id of the plan that is made of the SLA form
+	maxLimits    = 2000   // of one plan, of ipLimits, and of slas
 	maxRoutes    = 5000   // declared routes
 	hashHexBytes = 64
 )
 
-// Parse parses the sources as one configuration. The error is an *Error with all problems at once.
+// Parse parses the sources as one configuration, at the present time. The error is an *Error with all problems.
 func Parse(sources ...Source) (*Config, error) { return ParseAt(time.Now(), sources...) }
 
-// ParseAt is Parse at a time. The time matters only to boosts without a from: they may last 366 days from now. A file
-// that is good at one time is good at any later one.
+// ParseAt parses the sources as one configuration. The time now matters only to boosts without a from: they may last
+// at most 366 days from now. A file that is valid at one time is valid at any later time. The error is an *Error with
+// all problems.
 func ParseAt(now time.Time, sources ...Source) (*Config, error) {
 	r := &reader{now: now}
 	raw, err := r.parse(sources)
 	if err != nil {
 		return nil, err
 	}
-	r.drop()
+	r.dropTrees()
 	return raw.config, nil
 }
 
-// parse reads the sources and resolves them. The trees stay, until drop.
+// parse reads the sources and resolves the ids in them. The syntax trees stay in memory until dropTrees is called.
 func (r *reader) parse(sources []Source) (*rawConfig, error) {
 	raw := &rawConfig{config: &Config{byID: map[string]*Tenant{}, ipLimits: &Set{match: emptyMatcher},
 		prefix: DefaultIPv6Prefix}}
@@ -54,21 +55,20 @@ func (r *reader) parse(sources []Source) (*rawConfig, error) {
 	return raw, nil
 }
 
-// open parses one source.
 func (r *reader) open(src Source) *configfile.Document {
 	d := r.Open(src, "it needs at least one of "+strings.Join(topSchema.Keys, ", "))
 	r.documents = append(r.documents, d)
 	return d
 }
 
-// drop lets go of the trees: places need only their documents' names.
-func (r *reader) drop() {
+// dropTrees releases the syntax trees of the sources. The places of problems need only the names of the documents.
+func (r *reader) dropTrees() {
 	for _, d := range r.documents {
 		d.Root = nil
 	}
 }
 
-// rawConfig is what the files hold, before ids are looked up across them.
+// rawConfig is what the files hold, before the ids in them are looked up.
 type rawConfig struct {
 	config    *Config
 	plans     []*rawPlan
@@ -100,14 +100,14 @@ type rawKey struct {
 	hash   field[string]
 }
 
-// read reads one file's sections.
+// read reads the sections of one file.
 func (r *reader) read(root value, raw *rawConfig) {
 	o, ok := r.Object(root, topSchema)
 	if !ok {
 		return
 	}
 	file := &raw.config.files[root.Doc.Number]
-	for _, e := range o.Entries { // in file order, so that the plan of slas comes where it is written
+	for _, e := range o.Entries { // in file order, so that the plan of the SLA form gets the place of its list
 		switch e.Key {
 		case "plans":
 			plans := each(r, e.Value, "plans", r.plan)
@@ -134,8 +134,7 @@ func (r *reader) read(root value, raw *rawConfig) {
 		case "tenants":
 			tenants := each(r, e.Value, "tenants", func(v value) (*rawTenant, bool) {
 				t := r.tenant(v)
-				return t,
-					t != nil
+				return t, t != nil
 			})
 			raw.tenants = append(raw.tenants, tenants...)
 			file.Tenants = len(tenants)
@@ -153,7 +152,7 @@ func (r *reader) read(root value, raw *rawConfig) {
 	}
 }
 
-// each reads the items of a list; what cannot be read at all is left out.
+// each reads the items of a list with the function read, and leaves out the items that cannot be read at all.
 func each[T any](r *reader, v value, what string, read func(value) (T, bool)) []T {
 	items, ok := r.List(v, what)
 	if !ok {
@@ -168,8 +167,8 @@ func each[T any](r *reader, v value, what string, read func(value) (T, bool)) []
 	return out
 }
 
-// unique reports ids that are there twice.
-func unique[T any](r *reader, items []T, what string, id func(T) field[string]) {
+// reportDuplicates reports every id that occurs more than once.
+func reportDuplicates[T any](r *reader, items []T, what string, id func(T) field[string]) {
 	first := make(map[string]place, len(items))
 	for _, item := range items {
 		f := id(item)
@@ -185,7 +184,7 @@ func unique[T any](r *reader, items []T, what string, id func(T) field[string]) 
 	}
 }
 
-// limitsOf reads the limits of one list, for each.
+// limitsOf returns a function for each that reads the limits of one list.
 func (r *reader) limitsOf(k kind, layer string, options routeOptions) func(value) (*spec, bool) {
 	return func(v value) (*spec, bool) {
 		s := r.limit(v, k, layer, options)
@@ -249,22 +248,22 @@ func (r *reader) hash(v value) (string, bool) {
 	return s, ok
 }
 
-// resolve looks up ids over all files and makes the limits.
+// resolve looks up ids over all files and builds the limits.
 func (r *reader) resolve(raw *rawConfig) {
 	c := raw.config
 	rules := r.routes(raw.routes)
 	if len(rules) > 0 {
 		c.routes = route.NewIndex(rules)
 	}
-	unique(r, raw.plans, "plan", func(p *rawPlan) field[string] { return p.id })
+	reportDuplicates(r, raw.plans, "plan", func(p *rawPlan) field[string] { return p.id })
 	plans := make(map[string]*Plan, len(raw.plans))
 	ids := make([]string, 0, len(raw.plans))
 	raw.rules = rules
 	if r.draft {
-		rules = nil // Draft.Check has those of the server, too
+		rules = nil // Draft.Check uses the routes of the server too
 	}
 	for _, rp := range raw.plans {
-		p := r.made(rp, rules)
+		p := r.buildPlan(rp, rules)
 		where := "in the plan"
 		if rp == raw.slas {
 			where = "in each match"
@@ -277,7 +276,7 @@ func (r *reader) resolve(raw *rawConfig) {
 		}
 	}
 	if len(raw.ipLimits) > 0 {
-		c.ipLimits = r.set(raw.ipLimits, nil)
+		c.ipLimits = r.buildSet(raw.ipLimits, nil)
 		r.warnOfSpellings(raw.ipLimits, raw.ipLimits[0].from, "in the match of each entry of ipLimits")
 	}
 	r.ipv6Prefixes(raw)
@@ -286,9 +285,9 @@ func (r *reader) resolve(raw *rawConfig) {
 	r.keys(raw)
 }
 
-// made is the plan with its limits.
-func (r *reader) made(raw *rawPlan, routes []route.Rule) *Plan {
-	p := &Plan{ID: raw.id.v, set: r.set(raw.limits, routes)}
+// buildPlan makes a plan and its limits.
+func (r *reader) buildPlan(raw *rawPlan, routes []route.Rule) *Plan {
+	p := &Plan{ID: raw.id.v, set: r.buildSet(raw.limits, routes)}
 	p.ids, p.at = make([]string, 0, len(raw.limits)), make(map[string]int, len(raw.limits))
 	for i, s := range raw.limits {
 		if _, twice := p.at[s.id.v]; !twice {
@@ -312,7 +311,6 @@ func (r *reader) ipv6Prefixes(raw *rawConfig) {
 	}
 }
 
-// ipv6Prefix reads the length of a prefix.
 func (r *reader) ipv6Prefix(v value) (int, bool) {
 	n, ok := r.Integer(v, MinIPv6Prefix, MaxIPv6Prefix)
 	return int(n), ok
@@ -325,7 +323,7 @@ func (r *reader) anonymous(raw *rawConfig, plans map[string]*Plan, ids []string)
 			first := raw.anonymous[0].from
 			r.problemAt(f.from, "anonymousPlan is there twice, first at %s:%d", first.Doc.Name, first.Line)
 		case f.bad:
-		case p == nil && r.draft: // Draft.Check looks elsewhere
+		case p == nil && r.draft: // Draft.Check looks for the plan on the server
 		case p == nil:
 			r.unknownPlan(f, ids)
 		default:
@@ -349,7 +347,7 @@ func (r *reader) unknownPlan(f field[string], ids []string) {
 
 func (r *reader) tenants(raw *rawConfig, plans map[string]*Plan, ids []string) {
 	c := raw.config
-	unique(r, raw.tenants, "tenant", func(t *rawTenant) field[string] { return t.id })
+	reportDuplicates(r, raw.tenants, "tenant", func(t *rawTenant) field[string] { return t.id })
 	c.tenants = make([]*Tenant, 0, len(raw.tenants))
 	c.byID = make(map[string]*Tenant, len(raw.tenants))
 	for _, t := range raw.tenants {
@@ -358,7 +356,7 @@ func (r *reader) tenants(raw *rawConfig, plans map[string]*Plan, ids []string) {
 			t.tenant.Plan = slasPlan
 		}
 		switch p := plans[t.plan.v]; {
-		case r.draft && (!t.plan.set || p == nil): // Draft.Check looks elsewhere
+		case r.draft && (!t.plan.set || p == nil): // Draft.Check looks for the plan on the server
 		case !t.plan.set:
 			r.problemAt(t.at, "plan is missing: the id of a plan")
 		case t.plan.bad:
@@ -374,7 +372,7 @@ func (r *reader) tenants(raw *rawConfig, plans map[string]*Plan, ids []string) {
 }
 
 func (r *reader) keys(raw *rawConfig) {
-	unique(r, raw.keys, "key", func(k rawKey) field[string] { return k.id })
+	reportDuplicates(r, raw.keys, "key", func(k rawKey) field[string] { return k.id })
 	type stored struct{ hash, pepper string }
 	first := map[stored]string{}
 	for _, k := range raw.keys {
@@ -390,7 +388,7 @@ func (r *reader) keys(raw *rawConfig) {
 	}
 }
 
-// routes checks the declared routes against each other.
+// routes returns the rules of the declared routes. It reports routes that occur twice.
 func (r *reader) routes(raw []rawRoute) []route.Rule {
 	if len(raw) > maxRoutes {
 		r.problemAt(raw[maxRoutes].at, "%d routes, want at most %d", len(raw), maxRoutes)

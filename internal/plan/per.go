@@ -8,7 +8,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// part is one component of a per.
+// part is one word of a limit's per.
 type part struct {
 	kind  partKind
 	claim string
@@ -31,7 +31,8 @@ const (
 	maxClaimName = 64
 )
 
-// per reads what names the counter: one word or a list. The canonical text is sorted and joined with "+".
+// per reads the words that say which counters a limit has: one word, or a list of them. The text holds the words
+// sorted and joined with "+".
 func (r *reader) per(v value) (text string, parts []part, ok bool) {
 	items := []value{v}
 	if isList(v) {
@@ -99,7 +100,7 @@ func (r *reader) perWord(v value) (string, part, bool) {
 	return w.text, w.part, ok
 }
 
-// validClaim keeps "+" out, which joins the words of a list.
+// validClaim excludes "+" from names, since "+" joins the words of a per.
 func validClaim(name string) bool {
 	if name == "" || len(name) > maxClaimName {
 		return false

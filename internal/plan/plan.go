@@ -1,9 +1,10 @@
-// Package plan reads plans files: who is limited, by what, and where each number comes from.
+// Package plan reads plans files. A plans file says who is limited and by which limits; the package keeps, for each
+// setting, the place in the file that it comes from.
 //
-// A file is read strictly and as a whole: every problem is reported at once, with its place, and a configuration comes
-// out only where there is none. What comes out is immutable.
+// A file is read strictly and as a whole. If anything is wrong with it, the reader reports every problem at once, each
+// with its place, and returns no configuration. A configuration is immutable.
 //
-// Below it, package route matches requests to the patterns of a plan, and package shares divides a limit between cells.
+// Package route matches requests to the patterns of a plan, and package shares divides a limit between cells.
 package plan
 
 import (
@@ -13,11 +14,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-// The prefix of IPv6 networks that are counted as one address, in bits.
+// IPv6 addresses are counted by their network. These are the lengths of its prefix, in bits.
 const (
-	DefaultIPv6Prefix = 64  // the network that one customer has at least
-	MinIPv6Prefix     = 32  // the network that a provider has, as a rule
-	MaxIPv6Prefix     = 128 // each address by itself
+	DefaultIPv6Prefix = 64  // the smallest network that a provider gives to one customer
+	MinIPv6Prefix     = 32  // the network that a provider usually has
+	MaxIPv6Prefix     = 128 // counts each address by itself
 )
 
 // Config is one loaded, valid set of plans, tenants, IP limits, routes and keys. It is immutable and safe for
@@ -25,21 +26,21 @@ const (
 type Config struct {
 	files     []File
 	plans     []*Plan
-	tenants   []*Tenant // by id
+	tenants   []*Tenant // sorted by id
 	byID      map[string]*Tenant
 	anonymous *Plan
 	ipLimits  *Set
 	prefix    int
-	routes    *route.Index // nil where none are declared
+	routes    *route.Index // nil if no routes are declared
 	keys      []Key
 	warnings  []Problem
 }
 
-// File says what one source held.
+// File counts what one source holds.
 type File struct {
 	Name     string `json:"file"`
 	Plans    int    `json:"plans"`
-	Limits   int    `json:"limits"` // of its plans
+	Limits   int    `json:"limits"` // in all plans of the file
 	SLAs     int    `json:"slas"`
 	Tenants  int    `json:"tenants"`
 	IPLimits int    `json:"ip_limits"`
@@ -47,27 +48,27 @@ type File struct {
 	Keys     int    `json:"keys"`
 }
 
-// Files says what each source held, in the order given.
+// Files counts what each source holds, in the order in which the sources were given.
 func (c *Config) Files() []File { return c.files }
 
-// Warnings are settings that are valid but cannot do what they seem to, in file order: a tier that another tier of its
-// limit always beats, a usual cost above what a limit can ever hold, limits of routes that another spelling of a
-// request passes.
+// Warnings returns the settings that are valid but cannot do what they seem to do, in file order: a tier that can
+// never deny because another tier of its limit denies first, a default cost above what a limit can ever hold, a limit
+// that another spelling of a request avoids.
 func (c *Config) Warnings() []Problem { return c.warnings }
 
-// Tenant returns the tenant with the id.
+// Tenant returns the tenant with the id, and whether there is one.
 func (c *Config) Tenant(id string) (*Tenant, bool) {
 	t, ok := c.byID[id]
 	return t, ok
 }
 
-// Tenants returns all tenants, by id.
+// Tenants returns all tenants, sorted by id.
 func (c *Config) Tenants() []*Tenant { return c.tenants }
 
-// Plans returns all plans, in file order; that of the SLA form comes where its list first does.
+// Plans returns all plans, in file order. The plan made of the SLA form has the place of the first list of SLAs.
 func (c *Config) Plans() []*Plan { return c.plans }
 
-// Anonymous returns the effective limits for calls without a credential, or nil where there is no anonymousPlan.
+// Anonymous returns the effective limits of calls without a credential, or nil if there is no anonymousPlan.
 func (c *Config) Anonymous() *Set {
 	if c.anonymous == nil {
 		return nil
@@ -75,7 +76,7 @@ func (c *Config) Anonymous() *Set {
 	return c.anonymous.set
 }
 
-// AnonymousPlan returns the id of the plan for calls without a credential, or "".
+// AnonymousPlan returns the id of the plan of calls without a credential, or "".
 func (c *Config) AnonymousPlan() string {
 	if c.anonymous == nil {
 		return ""
@@ -83,15 +84,15 @@ func (c *Config) AnonymousPlan() string {
 	return c.anonymous.ID
 }
 
-// IPLimits returns the limits before authentication; it may be empty, never nil.
+// IPLimits returns the limits that are checked before authentication. The set may be empty; it is never nil.
 func (c *Config) IPLimits() *Set { return c.ipLimits }
 
 // IPv6Prefix returns the length of the prefix, in bits, by which IPv6 addresses are counted:
 // MinIPv6Prefix..MaxIPv6Prefix.
 func (c *Config) IPv6Prefix() int { return c.prefix }
 
-// Routed reports whether the request is for a declared route. Each way to read the path must be a declared one.
-// Routed is true for all requests where no routes are declared.
+// Routed reports whether the request is for a declared route. If its path can be read in several ways, each reading
+// must match a declared route. If no routes are declared, Routed returns true for every request.
 func (c *Config) Routed(method string, path *route.Path) bool { return routed(c.routes, method, path) }
 
 func routed(routes *route.Index, method string, path *route.Path) bool {
@@ -101,12 +102,12 @@ func routed(routes *route.Index, method string, path *route.Path) bool {
 // Keys returns the API keys that the file holds (local use only).
 func (c *Config) Keys() []Key { return c.keys }
 
-// Key is an API key as stored: never the key itself.
+// Key is an API key as it is stored: its hash, never the key itself.
 type Key struct {
 	ID, Tenant, Subject string
 	Hash                string    // hex of HMAC-SHA256(pepper, key)
 	Pepper              string    // id of the pepper
-	ExpiresAt           time.Time // zero is never
+	ExpiresAt           time.Time // zero: never expires
 	Revoked             bool
 }
 
@@ -115,14 +116,14 @@ type Plan struct {
 	ID string
 
 	set *Set
-	ids []string
-	at  map[string]int
+	ids []string       // the ids of the limits, in file order
+	at  map[string]int // the index in ids of each id
 }
 
 // Set returns the plan's own limits, without a tenant's overrides.
 func (p *Plan) Set() *Set { return p.set }
 
-// find is the number of the limit with the id, or -1.
+// find returns the index of the limit with the id, or -1.
 func (p *Plan) find(id string) int {
 	if i, ok := p.at[id]; ok {
 		return i
@@ -130,18 +131,19 @@ func (p *Plan) find(id string) int {
 	return -1
 }
 
-// Tenant is who pays and is limited.
+// Tenant is a customer with a plan.
 type Tenant struct {
 	ID, Plan  string
 	Suspended bool
-	Cells     []string // ids of the cells it is pinned to; empty is all
-	File      string   // where it is defined
+	Cells     []string // ids of the cells that serve the tenant; empty: all cells
+	File      string   // where the tenant is defined
 	Line      int
 
-	spans []span // ascending; the first begins before all time
+	spans []span // in ascending order; the first begins at math.MinInt64
 }
 
-// NearestTenant is the id of a tenant that was probably meant by one that is not there, or "".
+// NearestTenant returns the id of the tenant that the caller probably meant by an unknown id, or "" if none is
+// similar.
 func (c *Config) NearestTenant(id string) string {
 	ids := make([]string, len(c.tenants))
 	for i, t := range c.tenants {

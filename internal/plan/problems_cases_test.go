@@ -206,7 +206,7 @@ func tenantCases() []problemCase {
 	return cases
 }
 
-// group is a plans file of limits in one group, by id and match.
+// group returns a plans file with limits in one group, given by id and match.
 func group(limits ...string) string {
 	var b strings.Builder
 	b.WriteString("plans:\n- id: p\n  limits:\n")

@@ -16,10 +16,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// noon is the time of every test that needs one.
+// noon is the time of every test that needs a time.
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
-// marked takes the ▸ marks out of a text and returns the line:column that each stood before.
+// marked removes the ▸ marks from a text and returns the line:column after each mark.
 func marked(text string) (clean string, places []string) {
 	line, column := 1, 1
 	var b strings.Builder
@@ -40,12 +40,12 @@ func marked(text string) (clean string, places []string) {
 	return b.String(), places
 }
 
-// one is a plans file of one limit, written in flow style after its id.
+// one returns a plans file with one limit, written in flow style after its id.
 func one(limit string) string {
 	return "plans:\n- id: p\n  limits:\n  - {id: a, " + limit + "}\n"
 }
 
-// tenant is a plans file of one tenant of a plan with a token bucket a, tiers b and a quota c.
+// tenant returns a plans file with one tenant, whose plan has a token bucket a, tiers b and a quota c.
 func tenant(rest string) string {
 	return `plans:
 - id: p
@@ -57,9 +57,8 @@ tenants:
 - {id: t, plan: p, ` + rest + "}\n"
 }
 
-// Each kind of mistake is reported at the very place of the mistake, with what to write instead, or an operator
-// searches a file of ten thousand lines for it. Marks ▸ in the text are the places; testdata/problems.golden holds the
-// messages.
+// Guarantees that each kind of mistake is reported at its exact place, with the correct spelling. The marks ▸ in the
+// text are the places; testdata/problems.golden holds the messages.
 func TestProblems(t *testing.T) {
 	ok := one("tiers: [{period: 1s, threshold: 1}]")
 	var all strings.Builder
@@ -86,7 +85,7 @@ func TestProblems(t *testing.T) {
 		})
 	}
 	golden(t, "problems.golden", all.String())
-	for _, good := range []string{ok, tenant("suspended: true")} { // else the cases would show nothing
+	for _, good := range []string{ok, tenant("suspended: true")} { // otherwise the cases would prove nothing
 		if _, err := plan.ParseAt(noon, configyaml.Source("f.yaml", []byte(good))); err != nil {
 			t.Errorf("%s\nthe base of these cases is refused: %v", good, err)
 		}
@@ -120,8 +119,8 @@ func golden(t *testing.T, name, got string) {
 	t.Fatalf("%s: got %d lines, want %d (-update rewrites it)", path, len(g), len(w))
 }
 
-// A few kilobytes of aliases that stand for a million limits cost no more than a quarter of a million values, or one
-// upload would take a control plane down.
+// Guarantees that a few kilobytes of aliases that stand for a million limits cost no more than a quarter of a million
+// values, so that one upload cannot stop a control plane.
 func TestAliasBomb(t *testing.T) {
 	text := "plans:\n- &p\n  id: p\n  limits:\n  - &l {id: l, tiers: [{period: 1s, threshold: 1}]}\n" +
 		strings.Repeat("  - *l\n", 999) + strings.Repeat("- *p\n", 999)
@@ -135,7 +134,7 @@ func TestAliasBomb(t *testing.T) {
 	}
 }
 
-// A file in which every line is wrong gives a list that a person can still receive, and says that it was cut.
+// Guarantees that a file in which every line is wrong gives a list of bounded length, which says that it was cut.
 func TestManyProblems(t *testing.T) {
 	text := "plans:\n" + strings.Repeat("- x\n", 100_000)
 	var bad *plan.Error
@@ -150,7 +149,7 @@ func TestManyProblems(t *testing.T) {
 	}
 }
 
-// What is too much is refused as such, at once: not by running out of memory, nor by a panic where it is used.
+// Guarantees that too large an input is refused immediately, instead of exhausting memory or causing a panic later.
 func TestTooMuch(t *testing.T) {
 	var limits strings.Builder
 	limits.WriteString("plans:\n- id: p\n  limits:\n")
@@ -179,7 +178,7 @@ func TestTooMuch(t *testing.T) {
 	}
 }
 
-// A good file survives what editors on other systems do to it.
+// Guarantees that a valid file stays valid after editors on other systems have changed its line endings and encoding.
 func TestOddFiles(t *testing.T) {
 	good := one("tiers: [{period: 1s, threshold: 1}]")
 	for name, text := range map[string]string{

@@ -2,7 +2,7 @@ package plan
 
 import "github.com/sluicelimits/sluice/internal/configfile"
 
-// The keys of each mapping of a plans file. docs/plans.md describes them; a test holds the two together.
+// The keys of each mapping of a plans file. docs/plans.md describes them; a test compares the two.
 var (
 	topSchema = &schema{
 		What: "a plans file",
@@ -14,8 +14,7 @@ var (
 	limitSchema = &schema{
 		What: "a limit",
 		Keys: []string{"id", "per", "match", "group", "algorithm", "rate", "threshold", "period", "burst", "buckets",
-			"tiers",
-			"quota", "align", "mode", "onStoreFailure", "cost", "exact", "maxValues"},
+			"tiers", "quota", "align", "mode", "onStoreFailure", "cost", "exact", "maxValues"},
 		Refused: map[string]string{
 			"methods":     "write it inside match: {methods: […]}",
 			"pathPattern": "write it inside match: {pathPattern: …}",
@@ -31,25 +30,29 @@ var (
 	}
 	ipLimitSchema = &schema{
 		What:    "a limit of ipLimits",
-		Keys:    without(limitSchema.Keys, "per", "maxValues"),
+		Keys:    withoutKeys(limitSchema.Keys, "per", "maxValues"),
 		Refused: map[string]string{"per": ipOnly, "maxValues": ipOnly},
 	}
 	slaSchema   = &schema{What: "an SLA", Keys: []string{"id", "enabled", "match", "tiers"}}
-	matchSchema = &schema{What: "a match", Keys: []string{"methods", "pathPattern", "caseInsensitive",
-		"impliesHead"}}
+	matchSchema = &schema{
+		What: "a match",
+		Keys: []string{"methods", "pathPattern", "caseInsensitive", "impliesHead"},
+	}
 	routeSchema  = &schema{What: "a route", Keys: []string{"methods", "pathPattern"}}
 	tierSchema   = &schema{What: "a tier", Keys: []string{"period", "threshold"}}
 	quotaSchema  = &schema{What: "a quota", Keys: []string{"units", "every", "timezone", "anchorDay", "anchorMonth"}}
 	costSchema   = &schema{What: "a cost", Keys: []string{"trustedHeader", "max", "default"}}
-	tenantSchema = &schema{What: "a tenant", Keys: []string{"id", "plan", "suspended", "overrides", "boosts",
-		"cells"}}
+	tenantSchema = &schema{
+		What: "a tenant",
+		Keys: []string{"id", "plan", "suspended", "overrides", "boosts", "cells"},
+	}
 	overrideSchema = &schema{
 		What: "an override",
 		Keys: []string{"id", "rate", "threshold", "burst", "tiers", "quota", "mode", "onStoreFailure", "cost",
 			"maxValues"},
 		Refused: map[string]string{
-			"per": identity, "match": identity, "group": identity, "algorithm": identity, "period": identity,
-			"buckets": identity, "align": identity, "exact": identity,
+			"per": changesIdentity, "match": changesIdentity, "group": changesIdentity, "algorithm": changesIdentity, "period": changesIdentity,
+			"buckets": changesIdentity, "align": changesIdentity, "exact": changesIdentity,
 			"units": "write it inside quota: {units}",
 		},
 	}
@@ -57,23 +60,25 @@ var (
 		What: "an override's quota",
 		Keys: []string{"units"},
 		Refused: map[string]string{
-			"every": identity, "timezone": identity, "anchorDay": identity, "anchorMonth": identity,
+			"every": changesIdentity, "timezone": changesIdentity, "anchorDay": changesIdentity, "anchorMonth": changesIdentity,
 		},
 	}
 	boostSchema = &schema{What: "a boost", Keys: []string{"id", "factor", "from", "until"}}
-	keySchema   = &schema{What: "a key", Keys: []string{"id", "tenant", "subject", "hash", "pepper", "expires",
-		"revoked"}}
+	keySchema   = &schema{
+		What: "a key",
+		Keys: []string{"id", "tenant", "subject", "hash", "pepper", "expires", "revoked"},
+	}
 
 	limitSchemas = [...]*schema{planLimit: limitSchema, ipLimit: ipLimitSchema, slaLimit: slaSchema}
 )
 
 const (
-	identity = "an override changes numbers, mode, onStoreFailure, cost and maxValues, not what a limit is: make " +
+	changesIdentity = "an override changes numbers, mode, onStoreFailure, cost and maxValues, not what a limit is: make " +
 		"another limit"
 	ipOnly = "ipLimits have one counter for each address: leave it out"
 )
 
-func without(keys []string, not ...string) []string {
+func withoutKeys(keys []string, not ...string) []string {
 	var out []string
 next:
 	for _, k := range keys {

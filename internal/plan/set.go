@@ -10,35 +10,35 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-// inlineMatches is the number of matches of one request that need no memory.
+// inlineMatches is the largest number of matches of one request that need no allocation.
 const inlineMatches = 64
 
-// Set is a list of effective limits with their index by route. It is immutable and safe for concurrent use.
+// Set is a list of effective limits and their index by route. It is immutable and safe for concurrent use.
 type Set struct {
 	Limits []*Effective // in file order
 
 	match    *matcher
-	withheld bool // of one of the limits nothing is granted
+	withheld bool // this cell grants nothing of at least one limit
 }
 
-// Effective is one limit as it applies, with where each value comes from.
+// Effective is one limit as it applies to a tenant, and the place that each of its settings comes from.
 type Effective struct {
 	Limit *limit.Limit
 	Cost  CostRule
-	Group string // "" for none
+	Group string // "": no group
 
-	spec  *spec // as written, overrides merged in
+	spec  *spec // as written, with overrides merged in
 	shape *shape
-	boost *boost // nil without
-	base  *Effective
-	share *Share     // nil where this cell grants all of the limit
+	boost *boost     // nil: no boost
+	base  *Effective // with boost: the limit before it was boosted
+	share *Share     // nil if this cell grants all of the limit
 	whole *Effective // with share: the limit before it was divided
 }
 
-// shape is what of a limit names its counters; overrides cannot change it.
+// shape is the part of a limit that names its counters. Overrides cannot change it.
 type shape struct {
 	parts     []part
-	endpoints []string // "METHOD pattern" by methodNumber; nil where the limit is not per endpoint
+	endpoints []string // "METHOD pattern", indexed by methodNumber; nil if the limit is not per endpoint
 }
 
 func newShape(s *spec) *shape {
@@ -49,18 +49,19 @@ func newShape(s *spec) *shape {
 			out.endpoints = append(out.endpoints, bounded(m+" "+pattern))
 		}
 		out.endpoints = append(out.endpoints, bounded(otherMethod+" "+pattern))
-		if s.headAsGet() { // or HEAD would have as many units again
+		if s.headAsGet() { // otherwise HEAD and GET would have the limit once each
 			out.endpoints[methodNumber("HEAD")] = out.endpoints[methodNumber("GET")]
 		}
 	}
 	return out
 }
 
-// otherMethod stands for every method that is not standard, so that a client cannot make counters by inventing some.
+// otherMethod stands for every method that is not standard. A client therefore cannot get new counters by inventing
+// methods.
 const otherMethod = "OTHER"
 
-// methodNumber is the index into methodNames, or their number for another method. "get" counts as GET, since it matches
-// rules for GET.
+// methodNumber returns the index of the method in methodNames, or len(methodNames) for any other method. "get" counts
+// as GET, since it matches rules for GET.
 func methodNumber(method string) int {
 	switch route.CanonicalMethod(method) {
 	case "GET":
@@ -85,39 +86,40 @@ func methodNumber(method string) int {
 	return 9
 }
 
-// Methods are the methods of the limit's match; none is any.
+// Methods returns the methods of the limit's match; none means any method.
 func (e *Effective) Methods() []string { return e.spec.rule.Methods }
 
-// Pattern is the path pattern of the limit's match; "/**" where it is for any path.
+// Pattern returns the path pattern of the limit's match; "/**" if the limit is for any path.
 func (e *Effective) Pattern() string { return patternText(e.spec.rule) }
 
-// ForAll reports whether every request counts against the limit: it has no match, and no group in which another limit
-// could apply in its place.
-func (e *Effective) ForAll() bool {
+// CountsAll reports whether every request counts against the limit: the limit has no match, and no group in which
+// another limit could apply instead.
+func (e *Effective) CountsAll() bool {
 	return e.spec.rule.Any && len(e.spec.rule.Methods) == 0 && e.Group == ""
 }
 
-// Attributes are what of a request names counters and costs. Funcs may be nil.
+// Attributes are the parts of a request that decide which counters it is charged to and what it costs. The functions
+// may be nil.
 type Attributes struct {
 	Method  string
-	Path    *route.Path // nil is "/"
-	Subject string      // "" is absent
-	APIKey  string      // id of the key; "" is absent
-	IP      string      // keyed hash of the source address; "" is absent
+	Path    *route.Path // nil: "/"
+	Subject string      // "": absent
+	APIKey  string      // id of the key; "": absent
+	IP      string      // keyed hash of the source address; "": absent
 	Claim   func(name string) (string, bool)
-	Header  func(name string) (string, bool) // the name is canonical, as in X-Query-Cost
+	Header  func(name string) (string, bool) // name is in canonical form, as in X-Query-Cost
 }
 
 var rootPath route.Path
 
-// AppendCharges appends one charge for each limit that applies to the request (groups resolved, limits that are off
-// left out) and returns the slice. A limit of which the cell grants nothing is charged what no store takes: see
-// [Set.Withheld]. It does not allocate when dst has room, at most 64 limits match, the path has one reading, and no
-// limit is per a list of values or per a value longer than limit.MaxNameBytes.
+// AppendCharges appends one charge for each limit that applies to the request, and returns the slice. It resolves
+// groups and leaves out limits that are off. If this cell grants nothing of a limit, the cost of its charge is one
+// that no store admits: see [Set.Withheld]. AppendCharges does not allocate if dst has room, at most 64 limits match,
+// the path has one reading, and no limit is per a list of values or per a value longer than limit.MaxNameBytes.
 //
-// A group is resolved in each reading of the path by itself, and what any reading gives applies: a client cannot trade
-// a strict limit for a generous one by a path that can be read in two ways. A path with too many readings is charged to
-// every limit of its method.
+// A group is resolved for each reading of the path by itself, and every limit that results from any reading applies. A
+// client therefore cannot exchange a strict limit for a generous one with a path that can be read in two ways. A path
+// with too many readings is charged to every limit of its method.
 func (s *Set) AppendCharges(dst []limit.Charge, a *Attributes) []limit.Charge {
 	path := a.Path
 	if path == nil {
@@ -137,18 +139,18 @@ func (s *Set) AppendCharges(dst []limit.Charge, a *Attributes) []limit.Charge {
 		switch {
 		case e.Limit.Mode == limit.Off:
 		case e.share != nil && e.share.Limit == nil:
-			if e.Limit.Mode == limit.Enforce { // a shadow has nothing to report here
+			if e.Limit.Mode == limit.Enforce { // a shadow limit has nothing to report here
 				dst = append(dst, limit.Charge{Limit: e.Limit, Value: e.shape.value(a), Cost: withheldCost})
 			}
 		default:
-			dst = append(dst, limit.Charge{Limit: e.Limit, Value: e.shape.value(a), Cost: e.Cost.of(a)})
+			dst = append(dst, limit.Charge{Limit: e.Limit, Value: e.shape.value(a), Cost: e.Cost.costOf(a)})
 		}
 	}
 	return dst
 }
 
-// choose keeps, of the matches of one reading, those that apply. Of a group these are the most specific enforcing one,
-// and each shadow that is more specific: it would be the one to apply if it enforced.
+// choose keeps the matches of one reading of the path that apply. Of each group it keeps the most specific limit that
+// enforces, and every shadow limit that is more specific than that one, since it would apply if it enforced.
 func (s *Set) choose(hits []int32) []int32 {
 	kept := hits[:0]
 	group, decided := int32(-1), false
@@ -171,7 +173,7 @@ func (s *Set) choose(hits []int32) []int32 {
 	return kept
 }
 
-// chooseInForms is choose for each form of the path, and the union of what they give.
+// chooseInForms returns the union of what choose keeps for each form of the path. first are the matches of form 0.
 func (s *Set) chooseInForms(first []int32, method string, path *route.Path) []int32 {
 	all := s.choose(first)
 	for i := 1; i < path.NumForms(); i++ {
@@ -183,7 +185,7 @@ func (s *Set) chooseInForms(first []int32, method string, path *route.Path) []in
 	return slices.Compact(all)
 }
 
-// value names the counter of the request.
+// value returns the value that names the counter of the request.
 func (sh *shape) value(a *Attributes) limit.Value {
 	switch len(sh.parts) {
 	case 0:
@@ -220,11 +222,12 @@ func (sh *shape) part(p *part, a *Attributes) limit.Value {
 	return limit.ValueOf(bounded(text))
 }
 
-// hashed begins the stored form of a value that is too long to store.
+// hashed is the prefix of the stored form of a value that is too long to store.
 const hashed = "sha256:"
 
-// bounded is the text itself, or its hash where it is longer than limit.MaxNameBytes. What begins like a hash is
-// hashed, too, so no text can pass for another's hash: two texts share a counter only if SHA-256 collides.
+// bounded returns the text itself, or its hash if the text is longer than limit.MaxNameBytes. A text that begins with
+// the prefix of a hash is hashed too, so that no text can equal the hash of another: two texts share a counter only if
+// SHA-256 collides.
 func bounded(text string) string {
 	if len(text) <= limit.MaxNameBytes && !strings.HasPrefix(text, hashed) {
 		return text

@@ -17,7 +17,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
-// parse parses a good file, or fails the test.
+// parse parses a valid file.
 func parse(t testing.TB, text string) *plan.Config {
 	t.Helper()
 	c, err := plan.ParseAt(noon, configyaml.Source("f.yaml", []byte(text)))
@@ -27,7 +27,7 @@ func parse(t testing.TB, text string) *plan.Config {
 	return c
 }
 
-// request is the attributes of a request.
+// request returns the attributes of a request.
 func request(method, raw string) *plan.Attributes {
 	path := route.Clean(raw)
 	return &plan.Attributes{Method: method, Path: &path}
@@ -53,7 +53,8 @@ func valueText(v limit.Value) string {
 	}
 }
 
-// The example of the SLA form: 1,000 GETs and 100 PUTs per 10 s, per tenant, each counted per endpoint, not per path.
+// Guarantees that the SLA form means what its example says: 1,000 GETs and 100 PUTs per 10 s, per tenant, each counted
+// per endpoint and not per path.
 func TestSLAs(t *testing.T) {
 	c := parse(t, `
 slas:
@@ -82,7 +83,8 @@ tenants: [{id: acme}, {id: other, plan: slas}]
 	}
 }
 
-// What names a counter: a mistake here lets one user spend another's units, or a client make counters without end.
+// Guarantees which values name a counter: a mistake lets one user spend another's units, or lets a client create any
+// number of counters.
 func TestValues(t *testing.T) {
 	long := strings.Repeat("s", 129)
 	claims := func(name string) (string, bool) {
@@ -134,8 +136,8 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// A client chooses what stands in the header where the operator's edge does not overwrite it: whatever it is, the cost
-// stays within what the plan says.
+// Guarantees that the cost stays within the plan's bounds whatever the header contains, since a client chooses the
+// header unless the operator's edge overwrites it.
 func TestCost(t *testing.T) {
 	set := parse(t, one("tiers: [{period: 1s, threshold: 5000}], cost: {trustedHeader: x-query-cost, max: 1000, "+
 		"default: 3}")).Plans()[0].Set()
@@ -160,8 +162,8 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// A path that can be read in two ways is charged for both: a specific, generous limit hit through one reading must not
-// displace the strict one that the other reading hits.
+// Guarantees that a path with two readings is charged for both: a specific, generous limit that one reading matches
+// must not displace the strict limit that the other reading matches.
 func TestGroupsWithAliases(t *testing.T) {
 	set := parse(t, group("match: {pathPattern: /a/**}", "match: {pathPattern: /a/free/x}")).Plans()[0].Set()
 	for path, want := range map[string][]string{
@@ -174,7 +176,7 @@ func TestGroupsWithAliases(t *testing.T) {
 	} {
 		got := charged(set.AppendCharges(nil, request("GET", path)))
 		if p := route.Clean(path); len(path) > 100 && !p.Ambiguous() {
-			continue // the last case needs an ambiguous path, whatever makes one
+			continue // the last case only needs an ambiguous path
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%.40s charges %q, want %q", path, got, want)
@@ -182,8 +184,9 @@ func TestGroupsWithAliases(t *testing.T) {
 	}
 }
 
-// Groups, against a slow reading of the design: among the enforcing matches of a group the one that no other beats;
-// each shadow if it would be that one. Displacing wrongly lets requests through or denies them twice.
+// Guarantees that groups are resolved as a slow implementation of the design does: of the enforcing matches of a group
+// the most specific one applies, and each shadow that would apply if it enforced. A wrong result lets requests pass or
+// denies them twice.
 func TestGroupsAgainstBruteForce(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	segments := []string{"a", "b", "*", "{x}"}
@@ -207,7 +210,7 @@ func TestGroupsAgainstBruteForce(t *testing.T) {
 		}
 		c, err := plan.ParseAt(noon, configyaml.Source("f", []byte(b.String())))
 		if err != nil {
-			continue // ties and unreachable limits are refused, which TestProblems holds
+			continue // ties and unreachable limits are refused, see TestProblems
 		}
 		checked++
 		set := c.Plans()[0].Set()
@@ -281,7 +284,7 @@ func ruleOf(e *plan.Effective) route.Rule {
 	return route.Rule{Methods: e.Methods(), Pattern: p}
 }
 
-// A limit that is off costs nothing and displaces nothing.
+// Guarantees that a limit with mode off costs nothing and displaces nothing.
 func TestOff(t *testing.T) {
 	set := parse(t, group("match: {pathPattern: /a/**}", "mode: off, match: {pathPattern: /a/b}")).Plans()[0].Set()
 	if got := charged(set.AppendCharges(nil, request("GET", "/a/b"))); !slices.Equal(got, []string{"l0=-:1"}) {
@@ -308,8 +311,8 @@ func TestRouted(t *testing.T) {
 	}
 }
 
-// Guarantees that declared routes let no path in that a server behind the gateway could read as an undeclared one: each
-// reading of a path must be on the list.
+// Guarantees that declared routes admit no path that a server behind the gateway could read as an undeclared one: each
+// reading of a path must be declared.
 func TestEveryReadingIsRouted(t *testing.T) {
 	c := parse(t, one("tiers: [{period: 1s, threshold: 1}]")+`routes:
 - {methods: [GET], pathPattern: /a/*}
@@ -345,7 +348,7 @@ func TestEveryReadingIsRouted(t *testing.T) {
 	}
 }
 
-// many is a plan of n limits on as many routes, and a few for all of them.
+// many returns a plan of n limits on as many routes, and a few limits for all routes.
 func many(n int) string {
 	var b strings.Builder
 	b.WriteString("plans:\n- id: p\n  limits:\n  - {id: all, algorithm: token_bucket, rate: 10, period: 1s}\n")
@@ -358,7 +361,8 @@ func many(n int) string {
 	return b.String()
 }
 
-// The hot path makes no garbage: at 100,000 requests/s one allocation each would be felt.
+// Guarantees that charging does not allocate, since one allocation for each of 100,000 requests per second would be
+// noticeable.
 func TestAppendChargesDoesNotAllocate(t *testing.T) {
 	set := parse(t, many(500)).Plans()[0].Set()
 	hit, miss := request("GET", "/v1/r77/5/x"), request("PUT", "/v1/r77/5/x")
@@ -393,8 +397,8 @@ func BenchmarkAppendCharges500(b *testing.B) {
 	}
 }
 
-// Guarantees that a limit that gets a match or a group, or loses it, keeps what was consumed: where a counter lies
-// follows from its identity alone.
+// Guarantees that a limit that gets or loses a match or a group keeps what was consumed: only its identity names its
+// counters.
 func TestMatchAndGroupKeepCounters(t *testing.T) {
 	inMemory, err := memory.New(memory.Config{})
 	if err != nil {

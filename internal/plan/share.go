@@ -7,25 +7,26 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// withheldCost is a cost that every store refuses: whoever does not look whether a limit is withheld does not grant it.
+// withheldCost is a cost that every store refuses. A caller that does not call Withheld therefore still denies the
+// request.
 const withheldCost = limit.MaxUnits + 1
 
-// Share is what of a limit one cell grants.
+// Share is the part of one limit that a cell grants.
 type Share struct {
-	Limit *limit.Limit // nil: nothing
-	Why   string       // "share 1/3 of cell eu-1, epoch 7"
-	// of a limit of which nothing is granted: when something is, µs since 1970; 0 where that is not known
-	Until int64
+	Limit *limit.Limit // nil: the cell grants nothing of the limit
+	Why   string       // for people, as in "share 1/3 of cell eu-1, epoch 7"
+	Until int64        // if Limit is nil: when the cell grants something, in µs since 1970; 0: unknown
 }
 
-// Part is the set that holds from a time until the next part's.
+// Part is the set that holds from a time until the time of the next part.
 type Part struct {
-	From int64 // µs since 1970; of the first before all time
+	From int64 // µs since 1970; the first part holds before its From too
 	Set  *Set
 }
 
-// Shared is the set as one cell grants it: share says what of each limit. It is s itself where that is all of each.
-func (s *Set) Shared(share func(*Effective) Share) *Set {
+// WithShares returns the set as one cell grants it. share returns the cell's part of each limit. If the cell grants
+// all of every limit, WithShares returns s itself.
+func (s *Set) WithShares(share func(*Effective) Share) *Set {
 	out := s
 	for i, e := range s.Limits {
 		sh := share(e)
@@ -47,8 +48,8 @@ func (s *Set) Shared(share func(*Effective) Share) *Set {
 	return out
 }
 
-// Divided is the tenant with each of its sets in the parts that divide makes of it.
-func (t *Tenant) Divided(divide func(*Set) []Part) *Tenant {
+// WithParts returns the tenant with each of its sets replaced by the parts that divide makes of the set.
+func (t *Tenant) WithParts(divide func(*Set) []Part) *Tenant {
 	out := *t
 	out.spans = nil
 	for i := range t.spans {
@@ -67,8 +68,8 @@ func (t *Tenant) Divided(divide func(*Set) []Part) *Tenant {
 	return &out
 }
 
-// Withheld is a limit of which the cell grants nothing, and that is among the charges of a request; nil where there is
-// none. Such a request is to be denied without asking a store.
+// Withheld returns a limit that is among the charges of a request and of which the cell grants nothing, or nil if
+// there is none. A request with such a limit is denied without asking a store.
 func (s *Set) Withheld(charges []limit.Charge) *Effective {
 	if !s.withheld {
 		return nil
@@ -86,13 +87,13 @@ func (s *Set) Withheld(charges []limit.Charge) *Effective {
 	return nil
 }
 
-// Withholds reports whether there is a limit of which the cell grants nothing.
-func (s *Set) Withholds() bool { return s.withheld }
+// HasWithheld reports whether there is a limit of which the cell grants nothing.
+func (s *Set) HasWithheld() bool { return s.withheld }
 
-// Share is what the cell grants of the limit; nil where that is all of it.
+// Share returns the cell's part of the limit; nil if the cell grants all of it.
 func (e *Effective) Share() *Share { return e.share }
 
-// Whole is the limit as it is in all cells together.
+// Whole returns the limit of all cells together.
 func (e *Effective) Whole() *limit.Limit {
 	if e.whole != nil {
 		return e.whole.Limit
@@ -100,7 +101,7 @@ func (e *Effective) Whole() *limit.Limit {
 	return e.Limit
 }
 
-// FitsWhole reports whether a cost that can never fit the tier could, if the cell granted all of the limit.
+// FitsWhole reports whether a cost that is too large for the cell's part of a tier fits the whole tier.
 func (s *Set) FitsWhole(t *limit.Tier, cost int64) bool {
 	for _, e := range s.Limits {
 		if e.share == nil || e.share.Limit == nil {

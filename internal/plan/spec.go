@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-// form is how a limit's counting is written.
+// form says which of the three ways to write a limit's counting is used.
 type form uint8
 
 const (
@@ -25,26 +25,26 @@ type spec struct {
 	from      place
 	form      form
 	id        field[string]
-	per       field[string] // canonical
+	per       field[string] // sorted words joined with "+"
 	parts     []part
 	methods   field[[]string]
 	pattern   field[string]
 	options   routeOptions
-	rule      route.Rule // with the options
+	rule      route.Rule // methods and pattern, with the options applied
 	group     field[string]
 	algorithm field[limit.Algorithm]
 	buckets   field[int]
 	tiersAt   place
-	tiers     []tierSpec // one for the forms single and quota
+	tiers     []tierSpec // exactly one for formSingle and formQuota
 	mode      field[limit.Mode]
 	onFailure field[limit.FailurePolicy]
 	cost      field[CostRule]
-	align     field[bool] // to the tenant
+	align     field[bool] // true: periods begin at a time that depends on the tenant
 	exact     field[bool]
 	maxValues field[int]
 }
 
-// tierSpec is one window of a spec.
+// tierSpec is one tier of a spec.
 type tierSpec struct {
 	from        place
 	amount      field[int64] // rate, threshold or units
@@ -65,7 +65,7 @@ const (
 	slaLimit
 )
 
-// take reads a key into a field where it is there.
+// take reads an optional key. If the key is absent, set is false in the result.
 func take[T any](o object, key, layer string, read func(value) (T, bool)) field[T] {
 	v, ok := o.Get(key)
 	if !ok {
@@ -75,7 +75,7 @@ func take[T any](o object, key, layer string, read func(value) (T, bool)) field[
 	return field[T]{v: got, set: true, bad: !ok, from: placeOf(v, layer)}
 }
 
-// need is take, and a problem where the key is not there.
+// need reads a required key. It reports a problem if the key is absent; what says what is wanted.
 func need[T any](r *reader, o object, key, layer, what string, read func(value) (T, bool)) field[T] {
 	if _, ok := r.Required(o, key, what); !ok {
 		return field[T]{bad: true, from: placeOf(o.Value, layer)}
@@ -83,8 +83,8 @@ func need[T any](r *reader, o object, key, layer, what string, read func(value) 
 	return take(o, key, layer, read)
 }
 
-// limit reads one limit of a plan, of ipLimits or of slas; nil where it is not even a mapping. The options hold where
-// its match has none of its own.
+// limit reads one limit of a plan, of ipLimits or of slas. It returns nil if the value is not a mapping. The options
+// apply where the limit's match does not set them.
 func (r *reader) limit(v value, k kind, layer string, options routeOptions) *spec {
 	o, ok := r.Object(v, limitSchemas[k])
 	if !ok {
@@ -113,7 +113,7 @@ func (r *reader) limit(v value, k kind, layer string, options routeOptions) *spe
 	return s
 }
 
-// sla reads the rest of the SLA form: fixed windows for each endpoint.
+// sla reads the remaining keys of an SLA, which stands for fixed windows for each endpoint.
 func (r *reader) sla(o object, s *spec, layer string) {
 	s.per = field[string]{v: "endpoint", set: true, from: s.from}
 	s.parts = []part{{kind: perEndpoint}}
@@ -131,7 +131,7 @@ func (r *reader) sla(o object, s *spec, layer string) {
 	}
 }
 
-// policies reads what says how a limit's outcome is used; overrides may change these.
+// policies reads the settings that an override may change, apart from the amounts.
 func (r *reader) policies(o object, s *spec, layer string) {
 	s.mode = take(o, "mode", layer, func(v value) (limit.Mode, bool) {
 		return choice(r, v, limit.ParseMode, []string{"enforce", "shadow", "off"})

@@ -11,7 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// reads is a plan with a limit on GET and one on PUT; options and match are put into the plan and into each match.
+// reads returns a plan with a limit on GET and one on PUT; options are added to the plan, and match to each match.
 func reads(options, match string) string {
 	return "plans:\n- id: p\n" + options + `  limits:
   - id: get
@@ -28,9 +28,8 @@ func reads(options, match string) string {
 `
 }
 
-// TestSpellings guarantees that caseInsensitive and impliesHead count what a backend takes for the same request, that
-// HEAD gets no units beside those of GET, and that a plan without the options means what it meant before there were
-// any.
+// TestSpellings guarantees that caseInsensitive and impliesHead count what a backend treats as the same request, that
+// HEAD shares the units of GET, and that a plan without the options keeps its meaning.
 func TestSpellings(t *testing.T) {
 	const both = "  caseInsensitive: true\n  impliesHead: true\n"
 	for _, tt := range []struct {
@@ -84,7 +83,7 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
-// TestSpellingsElsewhere guarantees that the lists which are no plan take the options in each match.
+// TestSpellingsElsewhere guarantees that ipLimits and slas, which are not plans, take the options in each match.
 func TestSpellingsElsewhere(t *testing.T) {
 	const match = "match: { methods: [GET], pathPattern: /login, caseInsensitive: true, impliesHead: true }"
 	c := parse(t, "slas: [ { id: s, "+match+", tiers: [ { period: 1, threshold: 1 } ] } ]\n"+
@@ -100,8 +99,8 @@ func TestSpellingsElsewhere(t *testing.T) {
 	}
 }
 
-// TestSpellingWarnings guarantees that the author of a plan hears once of limits that another spelling passes, whatever
-// their number, and no more after saying whether that is meant.
+// TestSpellingWarnings guarantees that the author of a plan is warned once of limits that another spelling avoids,
+// however many there are, and no longer after setting the options.
 func TestSpellingWarnings(t *testing.T) {
 	const (
 		pass  = "requests may pass limits uncounted: "
@@ -156,7 +155,7 @@ func TestSpellingWarnings(t *testing.T) {
 	}
 }
 
-// TestExampleHasOptions guarantees that who starts from the example of `sluice dev` starts with both options on.
+// TestExampleHasOptions guarantees that a plan made from the example of `sluice dev` has both options on.
 func TestExampleHasOptions(t *testing.T) {
 	text, err := os.ReadFile("../../cmd/sluice/example.yaml")
 	if err != nil {
@@ -177,8 +176,8 @@ func TestExampleHasOptions(t *testing.T) {
 	}
 }
 
-// TestSpellingsInGroups guarantees that a limit in any case is reachable below one for a single spelling, and that two
-// which count the same requests are a tie.
+// TestSpellingsInGroups guarantees that a limit that ignores case is reachable below one for a single spelling, and
+// that two limits that count the same requests are a tie.
 func TestSpellingsInGroups(t *testing.T) {
 	group := func(options string, matches ...string) string {
 		text := "plans:\n- id: p\n" + options + "  limits:\n"
@@ -219,7 +218,7 @@ func TestSpellingsInGroups(t *testing.T) {
 	}
 }
 
-// TestSpellingValues guarantees that `check --effective` shows the options where they matter, and where they come from.
+// TestSpellingValues guarantees that `check --effective` shows the options if they matter, with their origins.
 func TestSpellingValues(t *testing.T) {
 	set := parse(t, reads("  caseInsensitive: true\n  impliesHead: true\n", "")).Plans()[0].Set()
 	for i, want := range []string{

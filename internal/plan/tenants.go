@@ -13,14 +13,14 @@ import (
 
 // Bounds of tenants.
 const (
-	MaxBoost    = 366 * 24 * time.Hour // longest time that a boost may last
+	MaxBoost    = 366 * 24 * time.Hour // longest duration of a boost
 	maxFactor   = 100                  // largest factor of a boost
 	maxBoosts   = 64                   // boosts of one tenant
 	maxCells    = 64                   // cells of one tenant
-	milliFactor = 1000                 // factors have three digits after the point
+	milliFactor = 1000                 // a factor has up to three digits after the point
 )
 
-// override is what a tenant changes of a limit of its plan.
+// override holds what a tenant changes in a limit of its plan.
 type override struct {
 	from      place
 	id        field[string]
@@ -35,12 +35,12 @@ type override struct {
 	maxValues field[int]
 }
 
-// boost is a temporary raise of a limit of a tenant.
+// boost temporarily raises a limit of a tenant.
 type boost struct {
 	id          field[string]
 	milli       int64 // factor in thousandths
 	factorAt    place
-	from, until field[time.Time] // active in [from, until); from may be missing
+	from, until field[time.Time] // active in [from, until); without from, active at any time before until
 }
 
 func (b *boost) active(at int64) bool {
@@ -52,7 +52,7 @@ func (b *boost) factor() string {
 		strconv.FormatInt(milliFactor+b.milli%milliFactor, 10)[1:], "0"), ".")
 }
 
-// rawTenant is a tenant as written; its plan is found when every file is read.
+// rawTenant is a tenant as written. Its plan is looked up when every file is read.
 type rawTenant struct {
 	tenant    *Tenant
 	at        place
@@ -76,11 +76,11 @@ func (r *reader) tenant(v value) *rawTenant {
 	if list, ok := o.Get("overrides"); ok {
 		layer := "override of tenant " + configfile.Clip(t.id.v)
 		t.overrides = each(r, list, "overrides", func(v value) (*override, bool) { return r.override(v, layer) })
-		unique(r, t.overrides, "override of limit", func(o *override) field[string] { return o.id })
+		reportDuplicates(r, t.overrides, "override of limit", func(o *override) field[string] { return o.id })
 	}
 	if list, ok := o.Get("boosts"); ok {
 		t.boosts = each(r, list, "boosts", r.boost)
-		unique(r, t.boosts, "boost of limit", func(b *boost) field[string] { return b.id })
+		reportDuplicates(r, t.boosts, "boost of limit", func(b *boost) field[string] { return b.id })
 		if len(t.boosts) > maxBoosts {
 			r.Problem(list, "%d boosts, want at most %d", len(t.boosts), maxBoosts)
 			t.boosts = nil
@@ -97,7 +97,7 @@ func (r *reader) cells(v value) []string {
 		s, ok := r.id(v)
 		return field[string]{v: s, set: true, from: placeOf(v, "")}, ok
 	})
-	unique(r, cells, "cell", func(f field[string]) field[string] { return f })
+	reportDuplicates(r, cells, "cell", func(f field[string]) field[string] { return f })
 	if len(cells) > maxCells {
 		r.Problem(v, "%d cells, want at most %d", len(cells), maxCells)
 	}
@@ -140,7 +140,8 @@ func (r *reader) override(v value, layer string) (*override, bool) {
 	return out, true
 }
 
-// merge is the plan's limit with what the override changes. It reports what does not fit the limit's form.
+// merge returns the plan's limit with the changes of the override. It reports amounts that do not fit the limit's
+// form.
 func (r *reader) merge(base *spec, o *override) (*spec, bool) {
 	if !r.fits(base, o) {
 		return nil, false
@@ -164,7 +165,8 @@ func (r *reader) merge(base *spec, o *override) (*spec, bool) {
 	return &s, !o.tiers.bad && !o.quota.bad
 }
 
-// fits reports whether the override's numbers are those of the limit's form.
+// fits reports whether the override's amounts are written in the limit's form, and adds a problem for each that is
+// not.
 func (r *reader) fits(s *spec, o *override) bool {
 	before := r.Found()
 	unfit := func(at place, is bool, key, want string) {
@@ -242,14 +244,14 @@ func (r *reader) factor(v value) (int64, bool) {
 	return 0, false
 }
 
-// span is the set that holds from a time until the next span's.
+// span is a set that applies from a time until the beginning of the next span.
 type span struct {
 	from int64 // µs since 1970
 	set  *Set
 }
 
-// Limits returns the tenant's effective limits at now: plan, then overrides, then boosts that are active. It does not
-// allocate: the sets between any two edges of boosts are made when the file is loaded.
+// Limits returns the tenant's effective limits at now: those of the plan, with overrides, then with the boosts that
+// are active. It does not allocate, since the sets between the edges of boosts are made when the file is read.
 func (t *Tenant) Limits(now time.Time) *Set {
 	if len(t.spans) == 1 {
 		return t.spans[0].set
@@ -266,7 +268,8 @@ func (t *Tenant) Limits(now time.Time) *Set {
 	return t.spans[low].set
 }
 
-// effective resolves a tenant against its plan: overrides first, then the set of each span between boosts' edges.
+// effective resolves a tenant against its plan. It applies the overrides, and then makes the set of each span between
+// the edges of boosts.
 func (r *reader) effective(t *rawTenant, p *Plan) {
 	set := p.set
 	if changed := r.overridden(t, p); changed != nil {
@@ -284,7 +287,7 @@ func (r *reader) effective(t *rawTenant, p *Plan) {
 			continue
 		}
 		if e := set.Limits[at[i]]; e != nil {
-			raised[i] = r.boosted(e, b)
+			raised[i] = r.applyBoost(e, b)
 		}
 		edges = append(edges, b.until.v.UnixMicro())
 		if b.from.set {
@@ -306,7 +309,7 @@ func (r *reader) effective(t *rawTenant, p *Plan) {
 	}
 }
 
-// overridden is the plan's set with the tenant's overrides, or nil where there are none.
+// overridden returns the plan's set with the tenant's overrides, or nil if it has none.
 func (r *reader) overridden(t *rawTenant, p *Plan) *Set {
 	var set *Set
 	for _, o := range t.overrides {
@@ -323,7 +326,7 @@ func (r *reader) overridden(t *rawTenant, p *Plan) *Set {
 		}
 		base := p.set.Limits[i]
 		if base == nil {
-			continue // reported where the plan has it
+			continue // reported at the plan
 		}
 		set.Limits[i] = nil
 		if s, ok := r.merge(base.spec, o); ok {

@@ -39,7 +39,7 @@ tenants:
   - {id: steps, factor: 1.5, from: 2026-06-15T00:00:00Z, until: 2026-08-01T00:00:00+02:00}
 `
 
-// numbers writes the amounts of a set's limits.
+// numbers lists the amounts of a set's limits.
 func numbers(s *plan.Set) string {
 	var out []string
 	for _, e := range s.Limits {
@@ -55,8 +55,8 @@ func numbers(s *plan.Set) string {
 	return strings.Join(out, ", ")
 }
 
-// A boost holds from its first instant to just before its last, and never after: a raise that stays is money lost, one
-// that ends early an outage of the customer who paid for it.
+// Guarantees that a boost applies from its first instant until just before its end: a boost that stays loses money,
+// and one that ends early is an outage for the customer who paid for it.
 func TestBoostEdges(t *testing.T) {
 	c := parse(t, boosted)
 	acme, _ := c.Tenant("acme")
@@ -97,8 +97,8 @@ func TestBoostEdges(t *testing.T) {
 	}
 }
 
-// An override or a boost keeps the counter: a customer who is given more must not lose what was counted, nor gain a
-// fresh window.
+// Guarantees that an override or a boost keeps the counter: a customer who is given more must neither lose what was
+// counted nor get a new window.
 func TestOverridesKeepIdentity(t *testing.T) {
 	c := parse(t, boosted)
 	acme, _ := c.Tenant("acme")
@@ -113,7 +113,8 @@ func TestOverridesKeepIdentity(t *testing.T) {
 	}
 }
 
-// Where each number comes from is what an operator asks first when a customer complains.
+// Guarantees that each number is listed with its origin, which is what an operator asks first when a customer
+// complains.
 func TestOrigins(t *testing.T) {
 	acme, _ := parse(t, boosted).Tenant("acme")
 	var b strings.Builder
@@ -126,7 +127,7 @@ func TestOrigins(t *testing.T) {
 	golden(t, "origins.golden", b.String())
 }
 
-// Tenants without changes of their own are no more than their id: they share the plan's set.
+// Guarantees that tenants without changes of their own share the plan's set.
 func TestTenantsShare(t *testing.T) {
 	c := parse(t, boosted)
 	plain, _ := c.Tenant("plain")
@@ -135,7 +136,7 @@ func TestTenantsShare(t *testing.T) {
 	}
 }
 
-// Plans in one file, tenants in another, one configuration: how it is kept in a repository.
+// Guarantees that plans in one file and tenants in another are one configuration, as repositories often have them.
 func TestSeveralFiles(t *testing.T) {
 	plans := configyaml.Source("plans.yaml", []byte("plans: [{id: pro, limits: []}]\nanonymousPlan: "+
 		"pro\nipv6Prefix: 56\n"))
@@ -160,7 +161,7 @@ func TestSeveralFiles(t *testing.T) {
 	}
 }
 
-// tenThousand is a file of 10,000 tenants; every tenth has overrides and a boost.
+// tenThousand returns a file with 10,000 tenants; every tenth has overrides and a boost.
 func tenThousand() string {
 	var b strings.Builder
 	b.WriteString(many(100) + "tenants:\n")
@@ -175,7 +176,7 @@ func tenThousand() string {
 	return b.String()
 }
 
-// 10,000 tenants load before a caller gives up waiting for a cold start, and take little memory.
+// Guarantees that 10,000 tenants load before a caller gives up waiting for a cold start, and take little memory.
 func TestTenThousandTenants(t *testing.T) {
 	text := tenThousand()
 	var before, after runtime.MemStats
@@ -191,7 +192,7 @@ func TestTenThousandTenants(t *testing.T) {
 	if len(c.Tenants()) != 10_000 {
 		t.Fatalf("%d tenants, want 10000", len(c.Tenants()))
 	}
-	if took > 10*time.Second { // far above what it takes, so that a busy machine does not fail it
+	if took > 10*time.Second { // far above the usual time, so that a busy machine does not fail the test
 		t.Errorf("loaded in %v, want at most 10 s", took)
 	}
 	if heap > 64<<20 {
@@ -209,7 +210,7 @@ func BenchmarkParse10000Tenants(b *testing.B) {
 	}
 }
 
-// What is exact is so for the store, too, also while a boost makes another limit of it.
+// Guarantees that exact reaches the store, also for the raised limit of a boost.
 func TestExactReachesTheLimit(t *testing.T) {
 	c := parse(t, `
 plans:

@@ -5,9 +5,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-// AcceptedBy asks whether a store can decide over the limits that may apply to one request, however they match. A path
-// that can be read in several ways may be charged to more of them: a store that cannot decide then says so of that
-// request.
+// AcceptedBy asks accepts whether a store can decide over the limits that may apply to one request. accepts gets all
+// limits of the set, and the largest groups of them that one reading of a path can match. A path with several readings
+// may be charged to more limits; if the store cannot decide over those, it reports that when it gets the request.
 func (s *Set) AcceptedBy(accepts func(all []*limit.Limit, together ...[]*limit.Limit) error) error {
 	var on []*Effective
 	for _, e := range s.Limits {
@@ -21,14 +21,15 @@ func (s *Set) AcceptedBy(accepts func(all []*limit.Limit, together ...[]*limit.L
 	}
 	var together [][]*limit.Limit
 	for _, e := range on {
-		together = append(together, limitsOf(besides(e, on)))
+		together = append(together, limitsOf(matchingWith(e, on)))
 	}
 	return accepts(all, together...)
 }
 
-// besides are the limits that may apply to a request of whose limits e is the most specific one: whichever request it
-// is, its limits are among those of one e. Of a group the largest of each Per stands for the one that applies.
-func besides(e *Effective, on []*Effective) (out []*Effective) {
+// matchingWith returns the limits that may apply to a request whose most specific limit is e. The limits of any
+// request are among those of one such e. Of the limits of a group with the same Per, only the one with the most tiers
+// is returned, since one of them applies at a time.
+func matchingWith(e *Effective, on []*Effective) (out []*Effective) {
 	type class struct{ group, per string }
 	largest := map[class]int{}
 	for _, o := range on {

@@ -11,29 +11,29 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
-// A document in use is read again when it is renewFrom old, or up to renewSpread more, so that what was loaded at once
-// is not read at once. That is beside requests, with a poll. Nobody waits for it unless the document is tooOld: then it
-// was not in use, or could not be read. What it costs is one read every 12 minutes (package cost: renewEvery) for each
-// document that an environment uses.
+// A document in use is read again when it is renewFrom old, or up to renewSpread older, so that documents that were
+// loaded together are not read again together. The read is made after a poll, beside requests. No request waits for it
+// unless the document is older than tooOld: then it was not in use, or could not be read. The cost is one read every
+// 12 minutes on average (package cost: renewEvery) for each document that an environment uses.
 const (
 	renewFrom   = 10 * time.Minute
 	renewSpread = 4 * time.Minute
-	renewAgain  = 20 * time.Second   // after a read that failed
+	renewAgain  = 20 * time.Second   // the time between tries, after a read that failed
 	tooOld      = MaxAge - PollEvery // a request may begin to wait for the table this long before MaxAge
-	maxRenewed  = 100                // documents of one poll: one read of DynamoDB
+	maxRenewed  = 100                // documents that are read after one poll: one BatchGetItem of DynamoDB
 )
 
-// age is how long ago the table was found to have what the copy has.
+// age says when the table was last found to have the same document as the copy.
 type age struct {
-	read  time.Time     // when the request began that had it read
-	renew time.Duration // the age from which it is to be read again
-	tried time.Time     // the last request that asked for that
+	read  time.Time     // time of the request that began the read
+	renew time.Duration // age from which the document is to be read again
+	tried time.Time     // time of the last request that asked for a read
 }
 
 func newAge(read time.Time) age { return age{read: read, renew: renewFrom + rand.N(renewSpread)} }
 
-// old reports whether what the copy says of a document must be read again before it is used. What must be read again
-// soon is noted for the next poll. r.mu is held.
+// old reports whether a document of the copy must be read again before it is used. If it must be read again soon, old
+// adds it to those that the next poll reads. r.mu is held.
 func (r *Reader) old(k cacheKey, a *age) bool {
 	passed := clock.Between(a.read, r.begun)
 	if passed < a.renew {
@@ -50,22 +50,23 @@ func (r *Reader) old(k cacheKey, a *age) bool {
 	return false
 }
 
-// renew reads documents again which are getting old, beside requests. Those that cannot be read stay.
+// renew reads documents that are getting old again, beside requests. Documents that cannot be read stay in the copy.
 func (r *Reader) renew(keys []cacheKey) {
 	if len(keys) == 0 {
 		return
 	}
 	r.mu.Lock()
-	keys = slices.DeleteFunc(keys, func(k cacheKey) bool { return !r.known.Contains(k) }) // pushed out meanwhile
+	// dropped from the cache in between
+	keys = slices.DeleteFunc(keys, func(k cacheKey) bool { return !r.known.Contains(k) })
 	flights := r.depart(nil, keys)
 	r.mu.Unlock()
 	for _, f := range flights {
-		_ = f.Wait(context.Background()) // its budget ends it
+		_ = f.Wait(context.Background()) // the read ends with its budget
 	}
 }
 
-// keep has the copy's answers be used for another PollEvery, since the table could not be asked. It returns the error
-// unless there is one to each key.
+// keep lets the copy's documents be used for another PollEvery, since the table cannot be read. It returns err if the
+// copy does not have an answer for each key.
 func (r *Reader) keep(keys []cacheKey, err error) (lacking error) {
 	if denied(err) {
 		return err
@@ -87,14 +88,16 @@ func (r *Reader) keep(keys []cacheKey, err error) (lacking error) {
 	return lacking
 }
 
-// errUnnamed is a document that was changed past the log.
+// errUnnamed says that a document was changed without a log entry.
 var errUnnamed = errors.New("a document was changed without a log entry")
 
-// denied reports whether the table has answered, and not with what the copy has: then the copy is not used.
+// denied reports whether the table has answered with something that contradicts the copy. The copy must not be used
+// then.
 func denied(err error) bool { return errors.Is(err, errOlder) || errors.Is(err, errUnnamed) }
 
-// expected is the version that a document must have at least, since the log names it, or else its read is tried again.
-// What the log has named for MaxAge, and the table does not have, is not expected any more. r.mu is held.
+// expected returns the least version that a read of the document must return, because the log names it; a read of an
+// older version is repeated. It returns 0 if the log has named a version for MaxAge without the table having it. r.mu
+// is held.
 func (r *Reader) expected(e *entry) int64 {
 	if e.version >= e.need || clock.Between(e.age.read, r.begun) >= tooOld {
 		return 0
@@ -102,9 +105,9 @@ func (r *Reader) expected(e *entry) int64 {
 	return e.need
 }
 
-// unnamed reports whether a document is another one than the copy has, and the log did not say so, or has said for
-// MaxAge what the table does not have. The log is known up to the document's entry, and the document was read after
-// what the copy has of it, so somebody has written past the log. r.mu is held.
+// unnamed reports whether the table has another document than the copy, although the log did not name a change, or has
+// named for MaxAge a version that the table does not have. The log is known up to the document's entry, and the
+// document was read later than the copy's, so somebody has changed the table without the log. r.mu is held.
 func (r *Reader) unnamed(k cacheKey, d *Document) bool {
 	if _, ok := r.absent.Peek(k); ok {
 		return d.Version > 0 && !d.Deleted
@@ -119,13 +122,14 @@ func (r *Reader) unnamed(k cacheKey, d *Document) bool {
 	return d.Version != e.version || r.sum(d) != e.sum
 }
 
-// has reports whether the copy has a document with the content of this one. r.mu is held.
+// has reports whether the copy has a document with this version and content. r.mu is held.
 func (r *Reader) has(k *cacheKey, d *Document) bool {
 	e, ok := r.known.Peek(*k)
 	return ok && e.version == d.Version && e.sum == r.sum(d)
 }
 
-// confirm has a document be as young as its last read; false where the copy does not have it. r.mu is held.
+// confirm sets the age of a document of the copy to that of a read with the same result. It returns false if the copy
+// has another document, or none. r.mu is held.
 func (r *Reader) confirm(k cacheKey, d *Document, read time.Time) bool {
 	if !r.has(&k, d) {
 		return false
@@ -135,7 +139,7 @@ func (r *Reader) confirm(k cacheKey, d *Document, read time.Time) bool {
 	return true
 }
 
-// sum tells contents apart. Nobody else knows the seed, so nobody can make two contents of one sum.
+// sum returns a hash of the content. Its seed is secret, so nobody can construct two contents with equal hashes.
 func (r *Reader) sum(d *Document) uint64 {
 	sum := maphash.Bytes(r.seed, d.Body)
 	if d.Deleted {

@@ -18,15 +18,15 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// forgedVersion is higher than any version that an honest change will have.
+// forgedVersion is higher than the version of any regular change.
 const forgedVersion = 1 << 50
 
-// hashOf is the document of the key that is presented as a digit.
+// hashOf returns the document of the key that is presented as a digit.
 func hashOf(digit string) cellconfig.Ref {
 	return cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat(digit, 64)}
 }
 
-// says is what a request at now is decided by, in words.
+// says describes what decides a request at now.
 func (w *world) says(now time.Time) string {
 	c, join := w.begin(now)
 	defer join()
@@ -50,9 +50,9 @@ func (w *world) says(now time.Time) string {
 	return out
 }
 
-// Guarantees that an environment which has loaded what somebody forged, together with log entries, gives it up within
-// MaxAge after the rows were put back without an entry, whatever its traffic. Nothing else would tell: the table is
-// right by then, and all that reconcile compares.
+// Guarantees that an environment that has loaded forged documents, together with log entries, drops them within MaxAge
+// after the rows were restored without an entry, whatever its traffic. Nothing else would reveal them: the table is
+// correct by then, and reconcile compares only the table.
 func TestForgedAndPutBack(t *testing.T) {
 	const (
 		honest = `t 5, u 7, none unknown, anonymous "p", a k, b unknown, c l`
@@ -108,13 +108,13 @@ func TestForgedAndPutBack(t *testing.T) {
 	}
 }
 
-// Guarantees the same of a cell's shares and placements.
+// Guarantees the same for a cell's shares and placements.
 func TestForgedSharesArePutBack(t *testing.T) {
 	pinned := newBalanced(t, "eu-1", "us-1")
 	before := pinned.document(1)
 	pinned.do(shares.Request{Kind: shares.Place, Tenant: "t", Cells: []string{"eu-1"}})
 	for name, c := range map[string]struct {
-		honest cellconfig.Document // shares
+		honest cellconfig.Document // the shares
 		forged []cellconfig.Document
 	}{
 		"shares":    {before, []cellconfig.Document{newBalanced(t, "eu-1").document(forgedVersion)}},
@@ -142,8 +142,8 @@ func TestForgedSharesArePutBack(t *testing.T) {
 	}
 }
 
-// Guarantees that a change which an entry of the log leaves out, or whose entry was taken away, arrives within MaxAge:
-// a revocation, too.
+// Guarantees that a change without a log entry, or whose entry was removed, arrives within MaxAge. This includes
+// revocations.
 func TestHiddenChanges(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -164,8 +164,7 @@ func TestHiddenChanges(t *testing.T) {
 	w.want(now, "later", "6")
 }
 
-// Guarantees that a log entry which names versions that the table does not have keeps nobody from being served for
-// longer than MaxAge.
+// Guarantees that a log entry that names versions which the table does not have prevents answers for at most MaxAge.
 func TestEntryOfNothing(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -190,7 +189,7 @@ func TestEntryOfNothing(t *testing.T) {
 	}
 }
 
-// Guarantees that a table which cannot be read takes nothing away, however old the copy is.
+// Guarantees that the copy is used, however old it is, if the table cannot be read.
 func TestAgeWithoutATable(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -210,7 +209,7 @@ func TestAgeWithoutATable(t *testing.T) {
 	}
 	check(now.Add(24 * time.Hour))
 	w.away(false)
-	w.mu.Lock() // the head can be read, and no document
+	w.mu.Lock() // the head can be read, but no document
 	w.onGet = func(context.Context, []cellconfig.Document) error { return errAway }
 	w.mu.Unlock()
 	for now = now.Add(25 * time.Hour); now.Sub(noon) < 26*time.Hour; now = now.Add(20 * time.Second) {
@@ -224,8 +223,8 @@ func TestAgeWithoutATable(t *testing.T) {
 	}
 }
 
-// Guarantees that a document which the table does not have is not used although the copy cannot be dropped yet, since
-// the head cannot be read, and that the copy is dropped as soon as it can.
+// Guarantees that a copy of a document which the table does not have is not used, even though the copy cannot be
+// dropped while the head cannot be read, and that the copy is dropped as soon as the head can be read.
 func TestForgedWithoutAHead(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -244,8 +243,7 @@ func TestForgedWithoutAHead(t *testing.T) {
 	w.want(now.Add(cellconfig.PollEvery), "t", "5")
 }
 
-// Guarantees that a log which cannot be read holds up nothing for longer than MaxAge: neither what is put right, nor
-// what is changed.
+// Guarantees that a log that cannot be read delays corrections and changes for at most MaxAge.
 func TestUnreadableLog(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -267,8 +265,8 @@ func TestUnreadableLog(t *testing.T) {
 	w.want(now.Add(cellconfig.MaxAge), "t", "6")
 }
 
-// Guarantees that a tenant is served by the limits that it had where all is old, the table cannot be read, and the
-// copy does not know any more that its plan was deleted.
+// Guarantees that a tenant keeps its limits if everything is old, the table cannot be read, and the copy no longer
+// knows that its plan was deleted.
 func TestAgeOfAPlanThatIsGone(t *testing.T) {
 	w := newWorld(t, func(c *cellconfig.Config) { c.MaxAbsent = 16 })
 	w.seed()
@@ -284,7 +282,7 @@ func TestAgeOfAPlanThatIsGone(t *testing.T) {
 	w.want(now.Add(cellconfig.MaxAge), "t", "5")
 }
 
-// Guarantees that a read which comes back when nobody waits for it any more undoes nothing that a later one has found.
+// Guarantees that a read that returns when nobody waits for it any more does not replace the result of a later one.
 func TestLateReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(c *cellconfig.Config) { c.Timeout, c.FirstTimeout = 0, 100*time.Millisecond })
@@ -313,8 +311,8 @@ func TestLateReads(t *testing.T) {
 	})
 }
 
-// Guarantees that one row which was changed past the log is enough for all of the copy to be dropped, for nobody knows
-// what else was: within 14 minutes where there are requests.
+// Guarantees that one row that was changed without a log entry causes the whole copy to be dropped, since others may
+// have been changed too: within 14 minutes if there are requests.
 func TestOneRowPastTheLog(t *testing.T) {
 	for name, change := range map[string]cellconfig.Document{
 		"another plan":       cellconfigtest.Plan("p", 500, 2),
@@ -347,7 +345,8 @@ func TestOneRowPastTheLog(t *testing.T) {
 	}
 }
 
-// Guarantees that a row which is no document, and that requests need, keeps nothing else from being read again.
+// Guarantees that a row that is not a document, and that requests need, does not prevent other documents from being
+// read again.
 func TestAgeBesideABadRow(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -383,7 +382,7 @@ func TestAgeBesideABadRow(t *testing.T) {
 	}
 }
 
-// Guarantees that a table that hangs costs requests little, though all that they need is old.
+// Guarantees that a table that hangs costs requests little time, even if everything that they need is old.
 func TestAgeWithAHangingTable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(c *cellconfig.Config) { c.Timeout, c.FirstTimeout = 0, 0 })
@@ -409,8 +408,8 @@ func TestAgeWithAHangingTable(t *testing.T) {
 	})
 }
 
-// Guarantees what the age of documents costs: one in use is read again every 10 to 14 minutes, beside requests, and not
-// compiled again where it is as it was. What nobody uses costs nothing.
+// Guarantees the cost of reading documents again: a document in use is read every 10 to 14 minutes, beside requests,
+// and is not compiled again if it has not changed. Documents that are not used cost nothing.
 func TestCostOfAge(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -446,14 +445,14 @@ func TestCostOfAge(t *testing.T) {
 	now := noon.Add(hours * time.Hour)
 	c, _ = w.begin(now)
 	if again, err := c.Tenant(t.Context(), "0"); err != nil || again != first {
-		t.Errorf("a tenant that is as it was was compiled again, %v", err)
+		t.Errorf("an unchanged tenant was compiled again, %v", err)
 	}
 	if s := w.r.Stats(now); s.Resets != 0 || s.BadDocuments != 0 {
 		t.Errorf("%+v", s)
 	}
 }
 
-// Guarantees that a request does not wait while a document that it uses, and that is not yet too old, is read again.
+// Guarantees that a request does not wait while a document that it uses, and that is not too old, is read again.
 func TestAgeBesideRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -484,8 +483,8 @@ func TestAgeBesideRequests(t *testing.T) {
 	})
 }
 
-// Guarantees that an honest table never has the copy dropped, and that nothing in it goes back to an earlier version:
-// with changes at any time, reads that fail or that take long, and pauses of any length.
+// Guarantees that regular changes never cause the copy to be dropped, and that nothing in it returns to an earlier
+// version: with changes at any time, reads that fail or take long, and pauses of any length.
 func TestAgeNeverFlaps(t *testing.T) {
 	for seed := range soak.Times(uint64(200)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -502,7 +501,7 @@ func TestAgeNeverFlaps(t *testing.T) {
 			w.mu.Lock()
 			w.onGet = func(context.Context, []cellconfig.Document) error {
 				if n := slow.Load(); n > 0 {
-					<-time.After(time.Duration(n)) // what was read arrives late, though nobody waits for it any more
+					<-time.After(time.Duration(n)) // the answer arrives late, when nobody waits for it
 				}
 				if failing.Load() > 0 {
 					return errAway

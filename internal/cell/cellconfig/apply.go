@@ -12,19 +12,20 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Bounds of one step, so that it fits a transaction of DynamoDB: 100 items and 4 MB, the head and the entry included.
+// Bounds of one step, so that it fits a transaction of DynamoDB: 100 items and 4 MB, including the head and the log
+// entry.
 const (
 	maxStepItems = 96
 	maxStepBytes = 3 << 20
-	itemsOfKey   = 3 // the key, its hash, and the hash that it had before
+	itemsOfKey   = 3 // the key, its hash, and its previous hash
 )
 
-// Apply writes documents where they are newer than what is there, and returns how many were. Duplicates and older
-// versions are left out; where nothing is newer, nothing is written. What does not fit one step is written in several,
-// in the order given, and each of them is whole. Several may write at once: who comes second tries again, until ctx
-// ends.
+// Apply writes the documents that are newer than those in the table, and returns how many it has written. It ignores
+// duplicates and older versions; if nothing is newer, it writes nothing. Documents that do not fit one step are
+// written in several steps, in the order given, and each step is atomic. Several writers may run at once: one that
+// comes second tries again, until ctx ends.
 //
-// An error that wraps [ErrInvalid] names a document, and then nothing was written of the step that it is in.
+// An error that wraps [ErrInvalid] names a document. Nothing of that document's step is written.
 func Apply(ctx context.Context, s Store, documents []Document, now func() time.Time) (int, error) {
 	newest, err := newestOf(documents)
 	if err != nil {
@@ -42,7 +43,7 @@ func Apply(ctx context.Context, s Store, documents []Document, now func() time.T
 	return written, nil
 }
 
-// newestOf checks the documents and keeps, of several with one name, the newest, where the first of them stood.
+// newestOf checks the documents. Of several documents with one name it keeps the newest, in the place of the first.
 func newestOf(documents []Document) ([]Document, error) {
 	at := make(map[Ref]int, len(documents))
 	out := make([]Document, 0, len(documents))
@@ -64,7 +65,7 @@ func newestOf(documents []Document) ([]Document, error) {
 	return out, errors.Join(errs...)
 }
 
-// fits is how many of the documents go into one step; at least one.
+// fits returns how many of the documents fit one step; at least one.
 func fits(documents []Document) int {
 	items, bytes := 0, 0
 	for i := range documents {
@@ -81,7 +82,7 @@ func fits(documents []Document) int {
 	return len(documents)
 }
 
-// applyStep reads what is there and commits what is newer.
+// applyStep reads the stored documents and commits those that are newer.
 func applyStep(ctx context.Context, s Store, documents []Document, now func() time.Time) (int, error) {
 	return commit(ctx, s, now, func(ctx context.Context, head Head) (Step, int, error) {
 		newer := func(i int, there *Document) bool { return documents[i].Version > there.Version }
@@ -89,8 +90,9 @@ func applyStep(ctx context.Context, s Store, documents []Document, now func() ti
 	})
 }
 
-// commit commits what is staged from the head, until nobody else has written in between. The head is read first: if
-// anything is written after that, the commit is refused, so what was read is what is replaced.
+// commit commits the step that staged returns, and repeats this until no other writer has written in between. It reads
+// the head first: if anything is written after that, the commit is refused, so that it replaces only what staged has
+// read.
 func commit(
 	ctx context.Context, s Store, now func() time.Time, staged func(context.Context, Head) (Step, int, error),
 ) (int, error) {
@@ -112,15 +114,15 @@ func commit(
 		}
 		select {
 		case <-ctx.Done():
-			return 0, fmt.Errorf("apply: others write all the time: %w", ctx.Err())
+			return 0, fmt.Errorf("apply: other writers were faster each time: %w", ctx.Err())
 		case <-time.After(wait/2 + rand.N(wait)):
 		}
 	}
 }
 
-// stage is the step that brings in those of the documents that take the place of what is there, and how many these
-// are. given are the documents that may be replaced, where a key may have another one's hash; nil where Apply wrote
-// them all.
+// stage returns the step that writes those of the documents for which replaces returns true, and their number. given
+// are documents that may be replaced and whose keys may have wrong hashes; it is nil if Apply wrote all stored
+// documents.
 func stage(
 	ctx context.Context, s Store, head Head, documents, given []Document, replaces func(i int, there *Document) bool,
 ) (Step, int, error) {
@@ -150,7 +152,7 @@ func stage(
 			continue
 		}
 		if d.Seq = step.Entry.Seq; d.Kind == KindKeyHash {
-			d.Version = min(d.Version, 1) * step.Entry.Seq // that of its entry, or none
+			d.Version = min(d.Version, 1) * step.Entry.Seq // the number of its entry, or 0 for a removal
 		}
 		step.add(d)
 		if d.Kind == plan.KindKey {
@@ -170,8 +172,8 @@ func stage(
 	return step, n, nil
 }
 
-// rehash is what each hash of the keys is to stand for: a key's body, or nil for nothing any more. A hash that a key
-// gives up may be taken by another.
+// rehash returns what each hash of the keys is to stand for: the body of a key, or nil for none. A hash that a key
+// gives up may be taken by another key.
 func rehash(keys []Document, before map[Ref]*Document) (map[string][]byte, error) {
 	hashes := make(map[string][]byte, len(keys))
 	for i := range keys {
@@ -181,7 +183,7 @@ func rehash(keys []Document, before map[Ref]*Document) (map[string][]byte, error
 		}
 		if holder, known := before[Ref{KindKeyHash, old}]; known {
 			if id, _ := keyOf(holder.Body); id != keys[i].ID {
-				continue // it is another key's
+				continue // the hash belongs to another key
 			}
 		}
 		hashes[old] = nil
@@ -197,15 +199,15 @@ func rehash(keys []Document, before map[Ref]*Document) (map[string][]byte, error
 			holder = before[Ref{KindKeyHash, hash}].Body
 		}
 		if other, _ := keyOf(holder); other != "" && other != d.ID {
-			return nil, fmt.Errorf("%w %s: key %q has its hash", ErrInvalid, d.name(), other)
+			return nil, fmt.Errorf("%w %s: key %q has the same hash", ErrInvalid, d.name(), other)
 		}
 		hashes[hash] = d.Body
 	}
 	return hashes, nil
 }
 
-// KeyHash is the hash of a key that is not deleted, 64 hex digits; else "". It is "" for the document of one key with
-// the body of another, which nobody can apply.
+// KeyHash returns the hash of a key that is not deleted, 64 hex digits; otherwise "". It returns "" if the body
+// belongs to another key, since such a document cannot be applied.
 func (d *Document) KeyHash() string {
 	if d.Kind != plan.KindKey || d.Deleted {
 		return ""

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// warm is a reader with the tenant and its key in the cache, whose hashes cost nothing.
+// warm returns a reader with the tenant and its key in the cache. Computing the key's hashes costs nothing.
 func warm(tb testing.TB) *world {
 	tb.Helper()
 	var known []identity.KeyHash
@@ -30,7 +30,7 @@ func warm(tb testing.TB) *world {
 	return w
 }
 
-// request is what a request asks of its configuration.
+// request makes the calls that a request makes to its configuration.
 func request(tb testing.TB, w *world) {
 	c, join := w.r.Begin(context.Background(), noon)
 	key, err := c.Key(context.Background(), "a", noon)
@@ -51,7 +51,8 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// A request's configuration from a warm cache: settings, key and tenant, without the hash of the key.
+// BenchmarkWarm measures a request's configuration from a warm cache: settings, key and tenant, without hashing the
+// key.
 func BenchmarkWarm(b *testing.B) {
 	w := warm(b)
 	b.ReportAllocs()
@@ -60,7 +61,7 @@ func BenchmarkWarm(b *testing.B) {
 	}
 }
 
-// The same, on all processors at once.
+// BenchmarkWarmParallel is BenchmarkWarm on all processors.
 func BenchmarkWarmParallel(b *testing.B) {
 	w := warm(b)
 	b.ReportAllocs()
@@ -71,7 +72,7 @@ func BenchmarkWarmParallel(b *testing.B) {
 	})
 }
 
-// A tenant that is not in the cache, from a table in memory.
+// BenchmarkMiss measures a tenant that is not in the cache, from a table in memory.
 func BenchmarkMiss(b *testing.B) {
 	w := newWorld(b)
 	w.seed()
@@ -93,8 +94,8 @@ func BenchmarkMiss(b *testing.B) {
 	}
 }
 
-// Guarantees that 10,000 tenants of one plan fit the cache's default bound, and that its estimate of what they take is
-// not below what they do take: a bound that is passed unseen is none.
+// Guarantees that 10,000 tenants of one plan fit the cache's default size, and that the estimate of their memory is
+// not below the real one: otherwise the bound could be exceeded unnoticed.
 func TestMemory(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -123,7 +124,7 @@ func TestMemory(t *testing.T) {
 	weigh(t, w, "a plan of 1,000 limits", func() { w.want(noon.Add(time.Minute), "big", "5") })
 }
 
-// weigh compares what the cache says that it takes with what it takes.
+// weigh compares the cache's estimate of its memory with the memory that it takes.
 func weigh(t *testing.T, w *world, what string, load func()) {
 	t.Helper()
 	heap := func() int64 {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// cacheKey names what is cached. A key's hash is no text, so that looking one up allocates nothing.
+// cacheKey names a cached document. The hash of a key is stored as bytes, so that looking it up does not allocate.
 type cacheKey struct {
 	kind cachedKind
 	id   string
@@ -28,57 +28,57 @@ const (
 	cachedPlan cachedKind = iota + 1
 	cachedTenant
 	cachedKey
-	cachedPlacement // that there is none is an entry, too: most tenants have none
+	cachedPlacement // the absence of a placement is an entry too, since most tenants have none
 )
 
-// entry is a document in the cache, compiled. r.mu guards it; what it points to is immutable.
-type entry struct {
-	version int64 // newest that was looked at
-	need    int64 // newest that the log names
-	size    int64 // bytes, estimated
+// entry is a compiled document in the cache. r.mu guards it; what it points to is immutable.
+type entry struct { // the newest version that was read
+	version int64 // the newest version that the log names
+	need    int64 // estimated bytes
+	size    int64 // the part of size that weigh added
 	own     int64 // of these, what weigh added
 	sum     uint64
 	age     age
-	err     error // why the newest is not good; the forms are then of an earlier one, or nil
+	err     error // why version is not valid; the forms below are then of an earlier version, or nil
 
 	plan *plan.Plan
 	key  *identity.Key
 
 	read   *plan.TenantDocument
-	tenant *plan.Tenant // the last that compiled
-	with   *plan.Plan   // the plan that it was compiled with last
-	unfit  error        // and why that failed
+	tenant *plan.Tenant // the last one that compiled
+	with   *plan.Plan   // the plan with which the tenant was last compiled
+	unfit  error        // why that compilation failed
 
-	placed *shares.Placement // of a placement; nil: none
+	placed *shares.Placement // of a placement; nil: there is none
 
-	placedAt  cacheKey // of a tenant: its placement's
+	placedAt  cacheKey // of a tenant: the key of its placement
 	placedOf  string
-	divided   *plan.Tenant // of a tenant: as the cell grants it, made of the three that follow
+	divided   *plan.Tenant // of a tenant: the tenant as this cell grants it; made of the three fields that follow
 	dividedOf *plan.Tenant
 	dividedBy *sharing
 	dividedAt *shares.Placement
-	shared    int64 // bytes, of size, that dividing added
+	shared    int64 // the part of size that dividing added
 }
 
-// found is what the cache knows of a document.
+// found says what the cache knows about a document.
 type found uint8
 
 const (
 	isUnknown found = iota
 	isCurrent
-	isSuperseded // it is here, and the log names a newer one
-	isAbsent     // the table has none
-	isOld        // the copy has an answer, which is too old to be used without another look at the table
+	isSuperseded // in the cache, but the log names a newer version
+	isAbsent     // the table has no such document
+	isOld        // in the cache, or known to be absent, but too old to be used without reading the table again
 )
 
 var (
-	errNoPlan   = errors.New("its plan is not there")
-	errUnplaced = errors.New("where the tenant is served is not known here: its placement was deleted, or could not " +
+	errNoPlan   = errors.New("its plan does not exist")
+	errUnplaced = errors.New("which cells serve the tenant is unknown, because its placement was deleted or cannot " +
 		"be read")
-	errOlder = errors.New("the table has an older version than its log says")
+	errOlder = errors.New("the table has an older version than its log names")
 )
 
-// refused is the error where no earlier tenant is left.
+// refused returns err if there is no earlier tenant to use.
 func (e *entry) refused(err error) error {
 	if e.tenant != nil {
 		return nil
@@ -86,7 +86,7 @@ func (e *entry) refused(err error) error {
 	return err
 }
 
-// find looks a document up. r.mu is held.
+// find looks up a document. r.mu is held.
 func (r *Reader) find(k cacheKey) (*entry, found) {
 	if e, ok := r.known.Get(k); ok {
 		switch {
@@ -106,7 +106,7 @@ func (r *Reader) find(k cacheKey) (*entry, found) {
 	return nil, isUnknown
 }
 
-// supersede takes note of what the log says. r.mu is held.
+// supersede records a change that the log names. r.mu is held.
 func (r *Reader) supersede(c Change) {
 	k, ok := c.cached()
 	if !ok {
@@ -121,7 +121,7 @@ func (r *Reader) supersede(c Change) {
 	}
 }
 
-// form is a document compiled.
+// form is a compiled document.
 type form struct {
 	plan *plan.Plan
 	read *plan.TenantDocument
@@ -130,12 +130,12 @@ type form struct {
 	placed *shares.Placement
 	err    error
 
-	kept bool // the copy has it as it is: nothing was compiled
+	kept bool // the copy already has this document, so it was not compiled again
 }
 
-// compile makes what the document holds.
+// compile compiles a document.
 func (r *Reader) compile(k *cacheKey, d *Document) (f form) {
-	defer func() { // a document is what others wrote: it may not end the process
+	defer func() { // a panic over a stored document must not end the process
 		if p := recover(); p != nil {
 			f = form{err: fmt.Errorf("it cannot be compiled: %v", p)}
 		}
@@ -178,7 +178,7 @@ func (r *Reader) compileSettings(d Document) (s *plan.Settings, err error) {
 	return s, r.acceptedSet(s.IPLimits())
 }
 
-// acceptedSet asks the store about every limit.
+// acceptedSet asks the store about every limit of the set.
 func (r *Reader) acceptedSet(s *plan.Set) error {
 	if r.c.Accepts == nil {
 		return nil
@@ -191,7 +191,7 @@ func (r *Reader) acceptedSet(s *plan.Set) error {
 	return nil
 }
 
-// accepted asks the store about a tenant's limits, where they are not the plan's own.
+// accepted asks the store about the limits of a tenant that differ from its plan's.
 func (r *Reader) accepted(t *plan.Tenant, p *plan.Plan) error {
 	for _, s := range t.Sets() {
 		if s == p.Set() {
@@ -204,14 +204,15 @@ func (r *Reader) accepted(t *plan.Tenant, p *plan.Plan) error {
 	return nil
 }
 
-// What an entry takes, roughly and rather more; a test holds it against what tenants and large plans do take.
+// Estimates of the memory that an entry takes, rather too high. A test compares them with the memory of real tenants
+// and large plans.
 const (
 	entryBytes = 1000
 	bodyFactor = 40
-	limitBytes = 8 // for each limit of a set that a tenant has for itself
+	limitBytes = 8 // for each limit of a set that only one tenant has
 )
 
-// weigh counts the sets that a tenant does not share with its plan. r.mu is held.
+// weigh adds the sets that a tenant does not share with its plan to the entry's size. r.mu is held.
 func (r *Reader) weigh(e *entry, p *plan.Plan) {
 	own := int64(0)
 	for _, s := range e.tenant.Sets() {
@@ -223,12 +224,13 @@ func (r *Reader) weigh(e *entry, p *plan.Plan) {
 	e.size, e.own = e.size+own-e.own, own
 }
 
-// store puts a document into the cache that was read at a time. r.mu is held. It returns what is to be logged of one
-// that is not good.
+// store puts a document that was read at a time into the cache. It returns the error to be logged if the document is
+// not valid. r.mu is held.
 func (r *Reader) store(k cacheKey, d *Document, f form, read time.Time) (refused error) {
 	if (d.Version == 0 || d.Deleted) && k.kind != cachedPlacement {
 		r.known.Remove(k)
-		r.absent.Add(k, &age{read: read, renew: tooOld}) // not read again beside requests: what nobody has may be much
+		// not renewed beside requests, since there may be many absent documents
+		r.absent.Add(k, &age{read: read, renew: tooOld})
 		return nil
 	}
 	r.absent.Remove(k)
@@ -238,7 +240,7 @@ func (r *Reader) store(k cacheKey, d *Document, f form, read time.Time) (refused
 	}
 	e.version, e.sum, e.age, e.err = d.Version, r.sum(d), newAge(read), f.err
 	switch {
-	case d.Deleted: // a placement: older ones may have been missed, too
+	case d.Deleted: // a placement: the cell may lack earlier ones too
 		e.placed, e.err = nil, errUnplaced
 		refused = errUnplaced
 	case f.err != nil:
@@ -261,20 +263,20 @@ func (r *Reader) store(k cacheKey, d *Document, f form, read time.Time) (refused
 	return refused
 }
 
-// flight is one read of one document, for all who wait.
+// flight is one read of one document, on behalf of all requests that wait for it.
 type flight struct {
 	*singleflight.Call
 
 	key  cacheKey
-	need int64     // newest version that the log names since it began; r.mu guards it
-	void bool      // the copy was dropped since it began; r.mu guards it
-	read time.Time // when its read of the table began; r.mu guards it
+	need int64     // the newest version that the log has named since the read began; guarded by r.mu
+	void bool      // the copy was dropped after the read began; guarded by r.mu
+	read time.Time // when its read of the table began; guarded by r.mu
 
-	older   atomic.Bool // the table gave an older version than its log says
-	unnamed atomic.Bool // the table gave another document than the copy has, and its log says nothing of that
+	older   atomic.Bool // the table returned an older version than its log names
+	unnamed atomic.Bool // the table returned another document than the copy has, without a log entry
 }
 
-// result is why the flight failed, be it that it has not ended.
+// result returns the flight's error, or an error if it has not ended.
 func (f *flight) result() error {
 	if ended, err := f.Result(); ended {
 		return err
@@ -282,7 +284,7 @@ func (f *flight) result() error {
 	return f.why(context.DeadlineExceeded)
 }
 
-// why is err, or what is known better.
+// why returns a more precise error than err, if there is one.
 func (f *flight) why(err error) error {
 	switch {
 	case f.unnamed.Load():
@@ -293,9 +295,9 @@ func (f *flight) why(err error) error {
 	return err
 }
 
-// load reads documents into the cache, at most maxLoad of them. It returns when they are there, or with why they are
-// not. It is no error if the table cannot be read and the copy has an answer to each, however old: it is used for
-// another PollEvery before the table is asked again.
+// load reads documents into the cache, at most maxLoad of them. It returns when they are there, or with the error. If
+// the table cannot be read and the copy has an answer for each document, however old, load returns nil: the answers
+// are used for another PollEvery before the table is read again.
 func (r *Reader) load(ctx context.Context, keys ...cacheKey) error {
 	var flights [maxLoad]*flight
 	r.mu.Lock()
@@ -305,7 +307,7 @@ func (r *Reader) load(ctx context.Context, keys ...cacheKey) error {
 		if err := f.Wait(ctx); err != nil {
 			return err
 		}
-		if err := f.result(); err != nil { // if it ended and is late both at once, what came in time counts
+		if err := f.result(); err != nil { // checked even if the wait ended too, since an answer in time counts
 			return r.keep(keys, err)
 		}
 	}
@@ -314,10 +316,11 @@ func (r *Reader) load(ctx context.Context, keys ...cacheKey) error {
 
 const maxLoad = max(identity.MaxPeppers, 3) // a tenant, its placement and its plan
 
-// depart appends the flights of documents: those that are under way, and one new read of all others. r.mu is held.
+// depart appends the flights of documents: the flights in progress, and new flights with one common read for the
+// others. r.mu is held.
 func (r *Reader) depart(flights []*flight, keys []cacheKey) []*flight {
 	var mine []*flight
-	// The budget is the read's own: others wait for it, too, and a client that goes away takes nothing with it.
+	// The read has a budget of its own, since several requests wait for it: a client that goes away must not end it.
 	budget, cancel := context.WithTimeout(context.Background(), r.patience())
 	for _, k := range keys {
 		f := r.flights[k]
@@ -342,8 +345,8 @@ func (r *Reader) depart(flights []*flight, keys []cacheKey) []*flight {
 	return flights
 }
 
-// patience is how long a read may take: a good key is not turned away because its environment has only just begun. r.mu
-// is held.
+// patience returns how long a read may take. Right after a start or a thaw it is longer, so that a valid key is not
+// refused because the process is still slow. r.mu is held.
 func (r *Reader) patience() time.Duration {
 	if clock.Between(r.woke, r.begun) < wakes {
 		return r.c.FirstTimeout
@@ -351,9 +354,9 @@ func (r *Reader) patience() time.Duration {
 	return r.c.Timeout
 }
 
-const wakes = 2 * time.Second // of requests, until a process that began or thawed is as quick as it will be
+const wakes = 2 * time.Second // time of requests after a start or a thaw until a process runs at full speed
 
-// fetch reads the documents of the flights and ends them.
+// fetch reads the documents of the flights and ends the flights.
 func (r *Reader) fetch(ctx context.Context, flights []*flight) {
 	var err error
 	for wait := 2 * time.Millisecond; wait <= 16*time.Millisecond; wait *= 2 {
@@ -387,7 +390,7 @@ func (r *Reader) fetch(ctx context.Context, flights []*flight) {
 	}
 }
 
-// settle stores what may be, and returns the flights that must read again, with why.
+// settle stores the documents that may be used. It returns the flights that must read again, and why.
 func (r *Reader) settle(ctx context.Context, flights []*flight, documents []Document, forms []form) ([]*flight, error) {
 	newest := int64(0)
 	for i := range documents {
@@ -409,14 +412,14 @@ func (r *Reader) settle(ctx context.Context, flights []*flight, documents []Docu
 		case d.Version < f.need:
 			f.older.Store(true)
 			why = errOlder
-		case d.Seq > r.head.Seq: // why it could not be caught up with is known
+		case d.Seq > r.head.Seq: // why already says why catchUp did not reach this entry
 		case r.unnamed(f.key, d):
 			f.unnamed.Store(true)
 			r.doubted, why = true, errUnnamed
 		case forms[i].kept && r.confirm(f.key, d, f.read):
 			landed = append(landed, f)
 			continue
-		case forms[i].kept: // it was pushed out of the cache meanwhile
+		case forms[i].kept: // dropped from the cache in between
 			why = errRestless
 		default:
 			if err := r.store(f.key, d, forms[i], f.read); err != nil {
@@ -456,7 +459,7 @@ func (r *Reader) get(ctx context.Context, flights []*flight) ([]Document, error)
 	}
 	r.mu.Unlock()
 	var documents []Document
-	// the flights' budget ends before that
+	// The budget of the flights ends before this timeout.
 	err := r.gate.do(ctx, r.c.FirstTimeout, func(ctx context.Context) (err error) {
 		if documents, err = r.c.Table.Get(ctx, refs...); err == nil && len(documents) != len(refs) {
 			err = fmt.Errorf("%d documents for %d", len(documents), len(refs))
@@ -471,9 +474,9 @@ func (r *Reader) get(ctx context.Context, flights []*flight) ([]Document, error)
 	return documents, err
 }
 
-// catchUp follows the log until it is at entry seq: a document of a later state than the copy may only be used together
-// with what else that state changed. A copy that is in doubt is dropped. It is the one poll that may come less than
-// PollEvery after another.
+// catchUp reads the log until it has reached entry seq: a document of a later state than the copy may be used only
+// together with the other changes of that state. It drops a copy that contradicts the table. This is the only poll
+// that may follow another within less than PollEvery.
 func (r *Reader) catchUp(ctx context.Context, seq int64) error {
 	for range 3 {
 		r.mu.Lock()

@@ -1,68 +1,71 @@
-// Package cellconfig is the configuration of one cell as a table of documents with a change log: what is in it, how it
-// is written, and a [Reader] that keeps a copy of what requests need.
+// Package cellconfig holds the configuration of one cell: a table of documents with a change log. It defines the
+// table's content and how it is written, and has a [Reader] that keeps a copy of what requests need.
 //
 // # The table
 //
-// A table holds documents (plans, tenants, API keys, the settings; other kinds are kept and not read here), a change
-// log, and a head. A [Document] has a version of its own, counted where it is edited. The log counts the table's
-// states: entry n names every document, with its version, that the n-th change replaced; the head is the number of the
-// last entry. Documents, entry and the step of the head from n to n+1 are one transaction, so a table is in state n or
-// in state n+1 and nothing between. A document knows the entry that it came with ([Document.Seq]).
+// A table holds documents (plans, tenants, API keys, the settings; documents of other kinds are stored, but not read
+// by this package), a change log, and a head. A [Document] has a version, which is counted where the document is
+// edited. The log counts the table's states: entry n names every document that the n-th change replaced, with its
+// version; the head is the number of the last entry. The documents, the entry, and the step of the head from n to n+1
+// are written in one transaction, so a table is always in exactly one state. A document stores the number of the entry
+// that it was written with ([Document.Seq]).
 //
-// An API key is there twice: under its id, for those who manage it, and under its hash ([KindKeyHash]), since that is
-// all that a request shows. The second is made by [Apply]; its version is the number of its entry.
+// An API key is stored twice: under its id, for management, and under its hash ([KindKeyHash]), which is all that is
+// known of the key of a request. [Apply] makes the second document; its version is the number of its entry.
 //
-// A deleted document stays as a tombstone, so that a message from before the deletion is still known to be old. Entries
-// of the log are dropped some time after they were written ([Head.Retention]).
+// A deleted document is kept as a tombstone, so that a message from before the deletion is still recognised as old.
+// Log entries are dropped some time after they were written ([Head.Retention]).
 //
 // # Repairs
 //
-// [Apply] only ever raises a document's version, and readers rely on it. A document that the control tables do not
-// have, or of which they have a lower version or another content, cannot be set right in this way: it was forged, or
-// the control tables were restored to an earlier time. [Repair] writes over it, or removes it, in a step that also
-// gives the table another [Head.Incarnation]. So a repair is to readers what the restore of a whole table is: they
-// drop their copy and read again what they need, with whatever versions are there. No reader has to know of repairs,
-// and nothing that is stored has another form: readers as old as the first release follow them, too.
+// [Apply] only ever raises a document's version, and readers rely on that. It cannot correct a document that the
+// control tables do not have, or have in a lower version or with another content: such a document was forged, or the
+// control tables were restored to an earlier time. [Repair] replaces or removes it, in a step that also gives the
+// table another [Head.Incarnation]. Readers treat a repair like the restore of a whole table: they drop their copy and
+// read what they need again, whatever its versions. Readers need no special support for repairs, and stored forms do
+// not change, so even readers of the first release handle them.
 //
-// A row that is put right past this package leaves no trace in the head or the log. Readers find it by the age of what
-// they have: see below.
+// A row that is corrected without this package leaves no trace in the head or the log. Readers find such changes
+// because they read documents again when these are old: see below.
 //
-// Whoever writes to a table past this package can also make rows that are no documents ([BadRow]). [DeleteRows] deletes
-// them in the same way.
+// Whoever writes to a table without this package can also make rows that are not documents ([BadRow]). [DeleteRows]
+// deletes them, also in steps with another incarnation.
 //
 // # Reading
 //
 // A [Reader] loads documents when a request needs them, and learns from the log which of them it must read again. It
-// holds:
+// guarantees:
 //
-//   - The head is read before any document, and documents are read consistently. So what is read is at least as new as the
-//     head, and what changes later is in the log.
-//   - A document that is ahead of the head that is known here is not used before the log has been read up to it. So all that
-//     the copy holds is of one state of the table: a tenant is never resolved against a plan of another state.
-//   - After an entry, a document that it names is read again, and one that is older than the entry says is not accepted.
-//   - A document is used for at most [MaxAge] without another look at the table, and so is the knowledge that there is none.
-//     One in use is read again when it is 10 to 14 minutes old, beside requests; one that gets older is read again in front of
-//     the request that needs it. If the table does not have what the copy has, and the log did not say so, somebody has
-//     written past this package: the whole copy is dropped, and what the table has is loaded, with whatever versions are
-//     there. An honest change is never taken for that: reads are consistent, and the log is read up to the document's
-//     entry first. If the table cannot be read, what is here goes on being used.
-//   - A log that names what the table does not have, or that cannot be read, is believed for at most MaxAge, too.
-//   - A gap in the log, a copy older than half the log's retention, a head that went backwards, or another table in its place:
-//     the whole copy is dropped.
-//   - The log is polled at most once per second: beside the decision while the copy is at most 2 s old, in front of it when
-//     the copy is older, by the wall clock or the monotonic one, whichever went further; a process that was frozen has a
-//     monotonic clock that stood still. One poll serves all requests.
-//   - Where the table does not answer, what is here goes on being used, and is stale after 30 s. What is not here gives
-//     [authorizer.ErrNotLoaded]. No read is waited for longer than [Config.Timeout], or at the beginning
+//   - The head is read before any document, and reads are consistent. What is read is therefore at least as new as the
+//     head, and later changes are in the log.
+//   - A document with a higher entry number than the known head is used only after the log has been read up to that
+//     entry. Everything in the copy is therefore of one state of the table: a tenant is never resolved against a plan
+//     of another state.
+//   - Documents that a new entry names are read again, and a document that is older than the entry says is refused.
+//   - A document is used for at most [MaxAge] without reading the table again; the same is true of the knowledge that
+//     there is no document. A document in use is read again when it is 10 to 14 minutes old, beside requests; an older
+//     one is read again before the request that needs it. If the table does not have what the copy has, and the log did
+//     not say so, somebody has changed the table without this package: the whole copy is dropped, and what the table
+//     has is loaded, whatever its versions. This cannot happen by a regular change, since reads are consistent and the log
+//     is first read up to the document's entry. If the table cannot be read, the copy is used on.
+//   - A log that names documents that the table does not have, or that cannot be read, is trusted for at most MaxAge.
+//   - The whole copy is dropped after a gap in the log, if the copy is older than half the log's retention, if the head
+//     went backwards, or if the table was replaced.
+//   - The log is polled at most once per second: beside the decision while the copy is at most 2 s old, and before the
+//     decision if the copy is older. The age is the larger of those by the wall clock and by the monotonic clock, since
+//     the monotonic clock of a process stands still while it is frozen. One poll serves all requests.
+//   - If the table does not answer, the copy is used on, and is stale after 30 s. For what is not in the copy the error
+//     is [authorizer.ErrNotLoaded]. No read is waited for longer than [Config.Timeout], or, after a start,
 //     [Config.FirstTimeout], and a table that keeps failing is not asked for a while.
-//   - A cell that is one of several grants nothing before it has heard its shares, and goes on with those that it heard last where
-//     they are not there any more. See [Config.Cell] and [Config.Alone].
-//   - A document that does not compile never replaces one that did. Where there is none, only what needs it is not loaded.
-//   - Shares or a placement that cannot be read are not absent ones. A tombstone of either says that the cell does not know
-//     them: shares that were heard before stay in force, and nothing is decided about the tenant of the placement.
+//   - A cell that is one of several grants nothing before it has read its shares. It goes on with the shares that it
+//     last read if they are missing later. See [Config.Cell] and [Config.Alone].
+//   - A document that does not compile never replaces one that did. If there is no earlier one, only what needs the
+//     document is not loaded.
+//   - Shares or a placement that cannot be read are not treated as absent. A tombstone of either means that they are
+//     unknown: shares that were read before stay in force, and requests of the placement's tenant cannot be decided.
 //
 // A request keeps the settings that it began with. Its key and its tenant are looked up in the newest state that is
-// known when they are asked for, so a change in between may be seen by the second and not by the first.
+// known at that time, so a change between the two look-ups may affect only the second.
 package cellconfig
 
 import (
@@ -78,14 +81,15 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Kind is that of a document. The kinds of package plan are read here.
+// Kind is the kind of a document. This package reads the kinds of package plan.
 type Kind = plan.Kind
 
-// KindKeyHash is an API key under its hash, 64 hex digits in lower case, as id. It is never applied by itself.
+// KindKeyHash is the kind of an API key stored under its hash: the id is 64 hex digits in lower case. Such a document
+// is never given to Apply.
 const KindKeyHash Kind = "keyhash"
 
-// Documents about the cells' shares of limits: what [shares.State] is to all of them, and the placement of each tenant
-// that not every cell serves, under [shares.PlacementKey].
+// Documents about the cells' shares of limits: the [shares.State] of all cells, and, for each tenant that not every
+// cell serves, its placement, under [shares.PlacementKey].
 const (
 	KindShares    Kind = "shares"
 	SharesID           = "shares"
@@ -101,13 +105,13 @@ const (
 )
 
 var (
-	// ErrEmpty is a table that nothing was ever written to.
+	// ErrEmpty says that nothing was ever written to the table.
 	ErrEmpty = errors.New("the cell configuration is empty: nothing was ever written to it")
 
-	// ErrConflict is a [Step] that is not from the head that the table is at.
+	// ErrConflict says that a [Step] does not follow the table's present head.
 	ErrConflict = errors.New("the head moved")
 
-	// ErrInvalid is a document that is refused. What wraps it names the document and says why.
+	// ErrInvalid says that a document is refused. Errors that wrap it name the document and the reason.
 	ErrInvalid = errors.New("invalid document")
 )
 
@@ -120,13 +124,13 @@ type Ref struct {
 // Document is one document of the table.
 type Document struct {
 	Ref
-	Version int64  // from 1, rising with each edit; 0 where there is none and never was
-	Seq     int64  // number of the log entry that it came with
+	Version int64  // from 1, rising with each edit; 0: there has never been such a document
+	Seq     int64  // number of the log entry that the document was written with
 	Deleted bool   // a tombstone
-	Body    []byte // JSON; of a tombstone, nil
+	Body    []byte // JSON; nil for a tombstone
 }
 
-// Change is what a log entry says of a document.
+// Change is a document that a log entry names.
 type Change struct {
 	Ref
 	Version int64
@@ -142,42 +146,42 @@ type Entry struct {
 
 // Head is the state of a table.
 type Head struct {
-	Incarnation string        // of the table: another one is another table, or a repaired one; see [Repair]
+	Incarnation string        // changes if the table is replaced or repaired; see [Repair]
 	Seq         int64         // number of the last log entry
-	Retention   time.Duration // how long a log entry stays; 0 is for ever
+	Retention   time.Duration // how long a log entry is kept; 0: for ever
 }
 
-// Table is what a [Reader] needs. It is safe for concurrent use. Every read is consistent: it sees what was written
-// before it began.
+// Table is the part of a table that a [Reader] uses. It is safe for concurrent use. Every read is consistent: it sees
+// everything that was written before it began.
 type Table interface {
-	// Head is the table's state. The error wraps ErrEmpty where nothing was ever written.
+	// Head returns the table's state. The error wraps ErrEmpty if nothing was ever written.
 	Head(ctx context.Context) (Head, error)
 
-	// Log is the entries after..upTo, the first left out, in order. What is not there any more is missing.
+	// Log returns the entries after+1..upTo in order. Entries that were dropped are missing.
 	Log(ctx context.Context, after, upTo int64) ([]Entry, error)
 
-	// Get is the documents, in the order asked for. One that never was has Version 0. The error wraps a *BadRow if a
-	// row in the place of one of them cannot be read.
+	// Get returns the documents in the order of refs. A document that has never existed has Version 0. The error wraps
+	// a *BadRow if the row of a document cannot be read.
 	Get(ctx context.Context, refs ...Ref) ([]Document, error)
 }
 
-// Lister lists documents: for reconciling and for operators.
+// Lister lists documents, for reconcile and for operators.
 type Lister interface {
-	// List is all documents of a kind, tombstones included, in no order. What is written meanwhile may be in it or
-	// not. A row that is no document is an error that wraps a *BadRow, and the list goes on. It ends after any other
-	// error.
+	// List returns all documents of a kind, including tombstones, in any order. Documents that are written during the
+	// call may be left out. For a row that is not a document it yields an error that wraps a *BadRow, and goes on. It
+	// ends after any other error.
 	List(ctx context.Context, kind Kind) iter.Seq2[Document, error]
 }
 
-// Store is a table that can be written. Use [Apply].
+// Store is a table that can be written. Use [Apply] to write it.
 type Store interface {
 	Table
 	Lister
 
-	// Commit writes the step's documents and log entry and moves the head, all or nothing, where the head is still at
-	// Entry.Seq-1 of the incarnation; else the error wraps ErrConflict and nothing is written. The incarnation may be
-	// "" where the table is empty; it is then made. A step with Repair makes another one, and a document of version 0
-	// in it is removed. Rows are deleted by their own keys, whatever is in them.
+	// Commit writes the step's documents and log entry and moves the head, in one transaction, if the head is still at
+	// Entry.Seq-1 of the step's incarnation. Otherwise it writes nothing and the error wraps ErrConflict. If the table
+	// is empty, the incarnation may be ""; Commit then makes one. A step with Repair gets another incarnation, and its
+	// documents of version 0 are removed. Rows are deleted by their keys, whatever their content.
 	Commit(ctx context.Context, step Step) error
 }
 
@@ -190,7 +194,7 @@ type Step struct {
 	Repair      bool     // gives the table another incarnation; see [Repair]
 }
 
-// Check says what is wrong with a document that is to be applied; the error wraps ErrInvalid and names it.
+// Check returns an error if the document cannot be applied. It wraps ErrInvalid and names the document.
 func (d *Document) Check() error {
 	why := d.wrong()
 	if why == "" && !d.Deleted {
@@ -236,12 +240,12 @@ func (d *Document) wrongBody() string {
 
 func (r Ref) name() string {
 	if r.Kind == KindKeyHash {
-		return string(r.Kind) // what is stored of a key is nobody's to read
+		return string(r.Kind) // the hash of a key must not be shown
 	}
 	return plan.Document{Kind: r.Kind, ID: r.ID}.Name()
 }
 
-// keyOf is the id and the hash in the body of a key; both "" where it is none.
+// keyOf returns the id and the hash in the body of a key; both "" if the body is not a key's.
 func keyOf(body []byte) (id, hash string) {
 	var key struct{ ID, Hash string }
 	if json.Unmarshal(body, &key) != nil {

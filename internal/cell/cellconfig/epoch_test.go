@@ -18,8 +18,8 @@ import (
 type leasing struct {
 	*world
 	leases *lease.Store
-	stuck  *plan.Set   // what it goes on with, if it hears nothing any more
-	spent  []time.Time // of each unit
+	stuck  *plan.Set   // the set that it goes on with if it receives nothing any more
+	spent  []time.Time // time of each unit
 }
 
 const epochPlan = `{"id":"p","limits":[{"id":"l","algorithm":%q,%s}]}`
@@ -40,7 +40,7 @@ func newLeasing(t *testing.T, cell, limits string, now *time.Time) *leasing {
 	return l
 }
 
-// spend is how many of so many requests are admitted at now.
+// spend returns how many of the requests are admitted at now.
 func (l *leasing) spend(now time.Time, requests int) (admitted int) {
 	l.t.Helper()
 	c, join := l.begin(now)
@@ -76,7 +76,7 @@ func (l *leasing) hears(d cellconfig.Document) {
 	l.apply(d)
 }
 
-// between is what the cells granted together in a time.
+// between counts what the cells granted together in a span of time.
 func between(from time.Time, d time.Duration, cells ...*leasing) (n int) {
 	for _, c := range cells {
 		for _, at := range c.spent {
@@ -88,14 +88,14 @@ func between(from time.Time, d time.Duration, cells ...*leasing) (n int) {
 	return n
 }
 
-// phases is the balancer of two cells, one transition at a time.
+// phases is the balancer of two cells. It makes one transition at a time.
 type phases struct {
 	*balanced
 	now     *time.Time
 	version int64
 }
 
-// step asks, or lets all cells acknowledge, and returns the document that follows.
+// step makes requests, or lets all cells acknowledge, and returns the next document.
 func (p *phases) step(requests ...shares.Request) cellconfig.Document {
 	p.t.Helper()
 	in := shares.Input{Requests: requests}
@@ -112,16 +112,15 @@ func (p *phases) step(requests ...shares.Request) cellconfig.Document {
 	return p.document(p.version)
 }
 
-// Guarantees that a change of the shares' epoch ends leases that were granted by the shares before: an instance that
-// holds units of the whole limit spends no more than its cell's share of the new epoch, and exactly that, so what it
-// had not spent is returned and not lost; that nothing is leased of a limit that the cell does not grant any more; and
-// that the cells together pass the limit in no window, from the one in which the epoch changes on, and grant all of it
-// once they are at rest.
+// Guarantees that a change of the shares' epoch ends leases of the previous epoch: an instance that holds units of the
+// whole limit spends exactly its cell's share of the new epoch, and returns what it has not spent; that nothing is
+// leased of a limit that the cell no longer grants; and that the cells together exceed the limit in no window from the
+// change on, and grant all of it after the transition.
 func TestLeasesThroughEpochs(t *testing.T) {
 	const whole, share, period = 100, 25, time.Minute
 	for _, tt := range []struct {
 		algorithm, numbers string
-		most               int // in any window of the clock
+		most               int // largest number of units in any window
 	}{
 		{"fixed_window", `"threshold":100,"period":"1m"`, whole},
 		{"sliding_window", `"threshold":100,"period":"1m"`, whole},
@@ -141,10 +140,10 @@ func TestLeasesThroughEpochs(t *testing.T) {
 			tell(p.step(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1}))
 			now = start
 			spent, held := 0, 0
-			enough := func() bool { // of a bucket only little is leased ahead
+			enough := func() bool { // only little of a bucket is leased ahead
 				return spent+held > share || bucket && spent >= share/2 && held > 0
 			}
-			for spent < share-1 && !enough() { // as fast as that, the instance leases ahead
+			for spent < share-1 && !enough() { // at this rate the instance leases ahead
 				n := 5
 				if spent >= share-n {
 					n = 1
@@ -159,15 +158,15 @@ func TestLeasesThroughEpochs(t *testing.T) {
 				t.Fatalf("%d are spent and %d are leased: by these no share is passed", spent, held)
 			}
 
-			// The epoch changes in the middle of the window. The cell knows with its next poll.
+			// The epoch changes in the middle of the window. The cell learns it at its next poll.
 			tell(p.step(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 3}))
 			now = now.Add(2 * time.Second)
-			eu.spend(now, whole) // in the meantime: beside the poll, or after it
+			eu.spend(now, whole) // in between: beside the poll, or after it
 			now = now.Add(2 * time.Second)
 			eu.spend(now, whole)
 			refill := 0
 			if bucket {
-				refill = 4 // of the time that has passed, at most
+				refill = 4 // for the time that has passed, at most
 			}
 			if got := len(eu.spent); got > share+refill || got < share-2 {
 				t.Errorf("%d were spent, %d held, and of the new share of %d the cell granted %d: want all of it "+
@@ -190,7 +189,7 @@ func TestLeasesThroughEpochs(t *testing.T) {
 				eu.spend(now, 7)
 				us.spend(now, 7)
 			}
-			// And the first cell is drained, with units in hand.
+			// Then the first cell is drained, while it holds units.
 			before := len(eu.spent)
 			tell(p.step(shares.Request{Kind: shares.Drain, Cell: "eu-1"}))
 			now = now.Add(4 * time.Second)
@@ -219,8 +218,8 @@ func TestLeasesThroughEpochs(t *testing.T) {
 	}
 }
 
-// Guarantees that the test above can fail: an instance that goes on with the limit of the epoch before spends what it
-// has leased by it, and more.
+// Guarantees that TestLeasesThroughEpochs can fail: an instance that goes on with the limit of the previous epoch
+// spends more than its share.
 func TestLeasesOfTheEpochBefore(t *testing.T) {
 	now := noon
 	limits := fmt.Sprintf(epochPlan, "fixed_window", `"threshold":100,"period":"1m"`)
@@ -241,9 +240,9 @@ func TestLeasesOfTheEpochBefore(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell which ran alone and is added by itself, and the second one after it, keep the limit in every
-// window; and what it costs to add both at once: in the window that is open the second one's part on top, and nothing
-// in the next.
+// Guarantees that two cells keep the limit in every window if the first one ran alone, is added by itself, and the
+// second one is added after it. If both are added at once, the second one's part is granted in addition in the open
+// window, and nothing in the next.
 func TestAloneAndThenNot(t *testing.T) {
 	const whole, period = 100, time.Minute
 	limits := fmt.Sprintf(epochPlan, "fixed_window", `"threshold":100,"period":"1m"`)

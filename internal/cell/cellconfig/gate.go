@@ -11,14 +11,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
-var errRefused = errors.New("the table is not asked for a while, for it keeps failing")
+var errRefused = errors.New("the table is not read for a while, because it keeps failing")
 
 const (
-	gateFailures = 5           // in a row, which stop the asking
-	gateCooldown = time.Second // for how long, at least
+	gateFailures = 5           // consecutive failures that open the circuit breaker
+	gateCooldown = time.Second // how long it stays open, at least
 )
 
-// gate stops asking a table that keeps failing, so that not every request waits for it.
+// gate is a circuit breaker in front of the table, so that not every request waits for a table that keeps failing.
 type gate struct {
 	breaker  *resilience.Breaker
 	refused  atomic.Int64
@@ -28,7 +28,7 @@ type gate struct {
 func newGate() (*gate, error) {
 	b, err := resilience.NewBreaker(resilience.BreakerConfig{
 		Name: "cell configuration", Failures: gateFailures, Cooldown: gateCooldown, MaxCooldown: gateCooldown,
-		Log: slog.New(slog.DiscardHandler), // the reader tells when it cannot read the table, and when it can again
+		Log: slog.New(slog.DiscardHandler), // the reader logs when the table cannot be read, and when it can again
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cellconfig: %w", err)
@@ -36,13 +36,13 @@ func newGate() (*gate, error) {
 	return &gate{breaker: b}, nil
 }
 
-// do calls the table. A panic in it is an error, and a table without a head has answered.
+// do calls the table. A panic of the table is returned as an error. ErrEmpty does not count as a failure.
 func (g *gate) do(ctx context.Context, timeout time.Duration, call func(context.Context) error) error {
 	var answered error
 	err := g.breaker.Do(ctx, func() (err error) {
 		defer func() {
 			if p := recover(); p != nil {
-				err = fmt.Errorf("the table panics: %v", p)
+				err = fmt.Errorf("the table panicked: %v", p)
 			}
 		}()
 		ctx, cancel := context.WithTimeout(ctx, timeout)

@@ -16,9 +16,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// Guarantees that a quota which another cell keeps is given to the store as one of that cell where there is a way to
-// it, under the same identity, and is not granted where there is none, which the log says once: each tenant's calls
-// would else be refused for no reason that anybody sees.
+// Guarantees that a quota that another cell keeps is passed to the store with that cell as its home if the cell is
+// reachable, with the same identity, and is otherwise not granted, which the log says once.
 func TestQuotasOfOtherCells(t *testing.T) {
 	text := `{"id":"p","limits":[{"id":"month","quota":{"units":100,"every":"month"}},{"id":"rate",` +
 		`"algorithm":"fixed_window","period":"1s","threshold":10}]}`
@@ -85,13 +84,13 @@ func TestQuotasOfOtherCells(t *testing.T) {
 	}
 }
 
-// Guarantees that no request waits while limits are divided among the cells, for which calendar periods are computed:
-// the reader answers meanwhile, both for a tenant and for calls without a credential.
+// Guarantees that requests do not wait while limits are divided between the cells, which computes calendar periods:
+// the reader answers in the meantime, for a tenant and for calls without a credential.
 func TestDividingHoldsNoLock(t *testing.T) {
 	b := newBalanced(t, "eu-1")
-	b.now = noon.AddDate(0, -2, 0) // so that a quota's period has begun since
+	b.now = noon.AddDate(0, -2, 0) // a quota's period has begun since then
 	b.do(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
-	cell := "eu-1" // one in which neither is at home, so that their quotas are kept elsewhere
+	cell := "eu-1" // a cell that is not the home of either, so that their quotas are kept elsewhere
 	if b.state.Document().View(cell, "", nil).Home() == cell {
 		cell = "us-1"
 	}
@@ -136,9 +135,9 @@ func TestDividingHoldsNoLock(t *testing.T) {
 	}
 }
 
-// Guarantees that a rate too small to be divided is given to the store as one of its home cell, in that cell, too,
-// since there it is counted where the others reach it; and that a cell without a way to the home grants nothing of
-// it, or everything where the limit says open, and says so in its log.
+// Guarantees that a rate too small to be divided is passed to the store with its home cell, also in the home cell
+// itself, since the other cells use the same counter there; and that a cell that cannot reach the home grants nothing
+// of it, or everything if the limit says open, and logs that.
 func TestSmallLimitsOfOtherCells(t *testing.T) {
 	text := `{"id":"p","limits":[{"id":"tiny","algorithm":"token_bucket","rate":1,"period":"1s","burst":5},` +
 		`{"id":"open","algorithm":"fixed_window","period":"1s","threshold":1,"onStoreFailure":"open"}]}`

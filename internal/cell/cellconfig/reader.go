@@ -21,69 +21,72 @@ import (
 
 var _ authorizer.Source = (*Reader)(nil)
 
-// The ages of a copy.
+// Ages of a copy.
 const (
-	PollEvery  = time.Second      // the log is not polled more often
-	Fresh      = 2 * time.Second  // a copy that is older is renewed in front of a decision
-	StaleAfter = 30 * time.Second // decisions on one that is older are marked
-	MaxAge     = 15 * time.Minute // a document is used no longer without another look at the table, if that can be read
+	PollEvery  = time.Second      // least time between two polls of the log
+	Fresh      = 2 * time.Second  // an older copy is renewed before a decision
+	StaleAfter = 30 * time.Second // decisions with an older copy are marked as stale
+	MaxAge     = 15 * time.Minute // longest use of a document without reading the table again, if the table can be read
 
-	thawed    = 5 * time.Second // without a request: what failed before says nothing about now
-	maxBehind = 500             // log entries; who is further behind starts anew
+	thawed    = 5 * time.Second // after this time without a request, earlier failures of the table no longer count
+	maxBehind = 500             // log entries; a copy that is further behind is dropped
 )
 
 // Config sets up a [Reader].
 type Config struct {
 	Table Table // required
 
-	// Cell is the id of the cell, whose share of each limit tenants are given; see package shares. Before the table has
-	// shares nothing is loaded: a cell that is one of several must not grant what others grant, too. Where Cell is "",
-	// shares are not looked at, and a tenant has the whole of each limit.
+	// Cell is the id of the cell. Tenants get this cell's share of each limit; see package shares. While the table has
+	// no shares, nothing is loaded, since one of several cells must not grant what others grant. If Cell is "", shares
+	// are ignored, and a tenant has the whole of each limit.
 	Cell string
 
-	// Alone says that there is no other cell: as long as the table has no shares, a tenant has the whole of each limit.
-	// Once it has some, they count.
+	// Alone says that there is no other cell. Then a tenant has the whole of each limit as long as the table has no
+	// shares. Once it has shares, they apply.
 	Alone bool
 
-	// Reaches says whether there is a way to the counters of another cell: quotas, and limits too small to be divided,
-	// that are kept there are then given to the store with that limit.Limit.Home. Of such limits of any other cell this
-	// one grants nothing, and the log says so. nil is of none. Of limits that the cell keeps itself for all cells, the
-	// Home is Cell.
+	// Reaches reports whether this cell has access to the counters of another cell. If so, quotas, and limits too
+	// small to be divided, that the other cell keeps are passed to the store with that limit.Limit.Home. Of limits
+	// that an unreachable cell keeps, this cell grants nothing, and the log says so. If nil, no cell is reachable. For
+	// limits that this cell keeps for all cells, Home is Cell.
 	Reaches func(home string) bool
 
-	// Hashes are what the presented key may be stored under. nil knows no key. An error other than
-	// identity.ErrMalformedKey is taken for authorizer.ErrNotLoaded.
+	// Hashes returns the hashes under which the presented key may be stored. If nil, every key is unknown. An error
+	// other than identity.ErrMalformedKey is treated as authorizer.ErrNotLoaded.
 	Hashes func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error)
 
-	// Holds reports whether the table holds a document of the kind that is not deleted, for a table that knows this
-	// without a read. If nil, the table may hold documents of every kind.
+	// Holds reports whether the table has a document of the kind that is not deleted, for a table that knows this
+	// without a read. If nil, the table may have documents of every kind.
 	Holds func(Kind) bool
 
-	// Accepts says whether the store can keep a limit; a document with one that it cannot keep does not compile. nil is
-	// any.
+	// Accepts returns an error if the store cannot keep a limit; a document with such a limit does not compile. If
+	// nil, every limit is accepted.
 	Accepts func(*limit.Limit) error
 
-	// OnApply is called for each log entry that was seen, with the time of that: for how long changes take to arrive.
-	// It is not called for what a first or fresh start passes over. It may be called by several goroutines at once.
+	// OnApply is called for each log entry with the time at which it was read, to measure how long changes take to
+	// arrive. It is not called for entries that are skipped because the copy is loaded anew. It may be called by
+	// several goroutines at once.
 	OnApply func(e Entry, now time.Time)
 
 	Log *slog.Logger // default slog.Default()
 
-	// Timeout bounds one read of the table, 1 ms to 10 s; 0 is 100 ms. A poll is at most two of it, and a request that
-	// finds nothing in the cache waits for at most five in all: a poll, its key, its tenant and the tenant's plan.
+	// Timeout bounds one read of the table, 1 ms to 10 s; 0 selects 100 ms. A poll takes at most two Timeouts, and a
+	// request that finds nothing in the cache waits for at most five: for a poll, its key, its tenant and the tenant's
+	// plan.
 	Timeout time.Duration
 
-	// FirstTimeout bounds the first poll, which opens the connections, and in its stead each read in the first two
-	// seconds of requests after a start or a thaw, when the process is slow by itself; 1 ms to 60 s; 0 is 1 s. One
-	// below Timeout is Timeout.
+	// FirstTimeout bounds the first poll, which opens connections. It also replaces Timeout in the first two seconds
+	// of requests after a start or a thaw, when the process is slow. 1 ms to 60 s; 0 selects 1 s; a value below
+	// Timeout means Timeout.
 	FirstTimeout time.Duration
 
-	MaxDocuments int   // in the cache, 16 or more; 0 is 20,000
-	MaxAbsent    int   // ids and hashes that are known to be nobody's, 16 or more; 0 is 10,000
-	MaxBytes     int64 // of the cache, by an estimate of what documents take compiled, 1 MiB or more; 0 is 64 MiB
+	MaxDocuments int // largest number of documents in the cache, 16 or more; 0 selects 20,000
+	MaxAbsent    int // largest number of ids and hashes that are remembered as absent, 16 or more; 0 selects 10,000
+	// largest size of the cache, by an estimate of the memory of compiled documents, 1 MiB or more; 0 selects 64 MiB
+	MaxBytes int64
 }
 
-// Reader keeps a copy of what requests need of a table. It is safe for concurrent use. Make it with [New].
+// Reader keeps a copy of the part of a table that requests need. It is safe for concurrent use. Make it with [New].
 type Reader struct {
 	c    Config
 	gate *gate
@@ -91,31 +94,31 @@ type Reader struct {
 	mu        sync.Mutex
 	known     *simplelru.LRU[cacheKey, *entry]
 	absent    *simplelru.LRU[cacheKey, *age]
-	aging     []cacheKey   // to be read again with the next poll
+	aging     []cacheKey   // to be read again after the next poll
 	seed      maphash.Seed // of sum
 	bytes     int64
 	flights   map[cacheKey]*flight
-	poll      *poll // the one under way, or nil
+	poll      *poll // the poll in progress, or nil
 	loaded    bool
-	doubted   bool // the table was changed past its log: the next poll drops the copy
+	doubted   bool // the table was changed without its log: the next poll drops the copy
 	head      Head
-	central             // shares of nil: every limit is whole here
-	told      [2]int64  // versions of the settings and shares that were refused last
-	fresh     *view     // of the settings in force
-	stale     *view     // the same, marked
-	synced    time.Time // when the last poll that succeeded began: the copy holds all that was written before
+	central             // if its shares are nil, every limit is granted as a whole
+	told      [2]int64  // versions of the settings and shares that were last logged as refused
+	fresh     *view     // the view with the settings in force
+	stale     *view     // the same view, marked as stale
+	synced    time.Time // when the last successful poll began: the copy reflects everything written before
 	tried     time.Time // when the last poll began
-	begun     time.Time // the last request
-	woke      time.Time // the first one since the process began, or thawed
+	begun     time.Time // time of the last request
+	woke      time.Time // time of the first request since the process began or thawed
 	failing   bool      // the last poll failed
 	polls     int64
 	failures  int64
 	resets    int64
 	bad       int64
-	documents int64 // read
+	documents int64 // number of documents read
 }
 
-// New makes a reader. It reads nothing yet. The error names the field.
+// New makes a reader. It does not read anything. The error names the field of c that is wrong.
 func New(c Config) (*Reader, error) {
 	set := func(d *time.Duration, to time.Duration) {
 		if *d == 0 {
@@ -157,7 +160,7 @@ func New(c Config) (*Reader, error) {
 	}
 	r := &Reader{c: c, gate: gate, flights: map[cacheKey]*flight{}, seed: maphash.MakeSeed()}
 	size := c.MaxDocuments
-	if c.Cell != "" { // for each tenant, whether it has a placement
+	if c.Cell != "" { // for each tenant, a placement or its absence
 		size *= 2
 	}
 	if r.known, err = simplelru.NewLRU(size, func(_ cacheKey, e *entry) { r.bytes -= e.size }); err != nil {
@@ -177,7 +180,7 @@ func (r *Reader) holds(kind Kind) bool { return r.c.Holds == nil || r.c.Holds(ki
 func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configuration, func()) {
 	r.mu.Lock()
 	if clock.Between(r.begun, now) > thawed {
-		r.gate.breaker.Reset() // what failed before says nothing about now
+		r.gate.breaker.Reset() // failures before the freeze say nothing about the present
 		r.woke = now
 	}
 	r.begun = now
@@ -185,7 +188,7 @@ func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configura
 	p, mine := r.due(now, false)
 	if p != nil && front {
 		r.mu.Unlock()
-		_ = p.wait(ctx) // the copy that is here is used on
+		_ = p.wait(ctx) // after an error, the copy is used on
 		r.mu.Lock()
 	}
 	v := r.fresh
@@ -199,8 +202,8 @@ func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configura
 	return v, nil
 }
 
-// Load brings the copy up to what was written before the call; it is what a process does before its first request. The
-// error says why the copy is not up to date.
+// Load updates the copy to everything that was written before the call, as a process does before its first request.
+// The error says why the copy is not up to date.
 func (r *Reader) Load(ctx context.Context, now time.Time) error {
 	for {
 		r.mu.Lock()
@@ -211,23 +214,23 @@ func (r *Reader) Load(ctx context.Context, now time.Time) error {
 		if !ended {
 			return fmt.Errorf("read the cell configuration: %w", context.DeadlineExceeded)
 		}
-		if mine { // one that was under way may have read the head too early
+		if mine { // a poll that was in progress may have read the head before the call
 			return err
 		}
 	}
 }
 
-// poll is one look at the log, for all who wait.
+// poll is one read of the log, on behalf of all requests that wait for it.
 type poll struct {
 	*singleflight.Call
 
 	began time.Time // by the clock of the request that began it
 
-	aging   []cacheKey    // documents that are read again after it
-	renewed chan struct{} // when that is done
+	aging   []cacheKey    // documents that are read again after the poll
+	renewed chan struct{} // closed when they have been read
 }
 
-// join waits for all of the poll, which a process may be frozen after.
+// join waits for the poll and the reads after it. The process may be frozen once join returns.
 func (p *poll) join(ctx context.Context) {
 	_ = p.wait(ctx)
 	if len(p.aging) == 0 {
@@ -239,7 +242,7 @@ func (p *poll) join(ctx context.Context) {
 	}
 }
 
-// wait waits for the end of the poll and returns its error, or why there is none to wait for.
+// wait waits for the end of the poll and returns its error, or an error if the poll has not ended.
 func (p *poll) wait(ctx context.Context) error {
 	_ = p.Wait(ctx) // the result says whether the poll has ended
 	ended, err := p.Result()
@@ -249,13 +252,14 @@ func (p *poll) wait(ctx context.Context) error {
 	return err
 }
 
-// due is the poll that is under way, or a new one where it is time or forced; mine says that it is new. r.mu is held.
+// due returns the poll in progress, or a new one if it is time for one or force is set; otherwise nil. mine says that
+// the poll is new. r.mu is held.
 func (r *Reader) due(now time.Time, force bool) (p *poll, mine bool) {
 	timeout := 2 * r.c.Timeout
 	if !r.loaded {
 		timeout = r.c.FirstTimeout
 	}
-	// One that began too long ago is of a process that was frozen since: its connection is gone.
+	// A poll that began too long ago is from before a freeze of the process, and its connection is lost.
 	if r.poll != nil && clock.Between(r.poll.began, now) < timeout+PollEvery {
 		return r.poll, false
 	}
@@ -273,7 +277,7 @@ func (r *Reader) start(now time.Time, timeout time.Duration) *poll {
 	r.poll, r.tried, r.aging = p, now, nil
 	r.polls++
 	each := min(r.c.Timeout, timeout)
-	if !r.loaded { // connections are to be opened
+	if !r.loaded { // connections must be opened
 		each = timeout
 	}
 	go func() {
@@ -288,7 +292,7 @@ func (r *Reader) start(now time.Time, timeout time.Duration) *poll {
 	return p
 }
 
-// sync is a poll. What it found is forgotten if another one took its place.
+// sync carries out a poll. Its result is ignored if another poll has replaced it.
 func (r *Reader) sync(ctx context.Context, p *poll, timeout time.Duration) error {
 	start := time.Now()
 	entries, err := r.follow(ctx, p, timeout)
@@ -317,13 +321,13 @@ func (r *Reader) sync(ctx context.Context, p *poll, timeout time.Duration) error
 
 func (r *Reader) tell(err error) {
 	if err != nil {
-		r.c.Log.Warn("the cell configuration cannot be read; decisions go on with what is here", "error", err)
+		r.c.Log.Warn("the cell configuration cannot be read; decisions use the present copy", "error", err)
 		return
 	}
-	r.c.Log.Info("the cell configuration is read again")
+	r.c.Log.Info("the cell configuration can be read again")
 }
 
-// base is what a poll starts from.
+// base is the state that a poll starts from.
 type base struct {
 	loaded  bool
 	doubted bool
@@ -332,7 +336,7 @@ type base struct {
 	synced time.Time
 }
 
-// central is what is not read when it is needed, but with the log, or when it is getting old.
+// central holds the documents that are read together with the log, and again when they get old.
 type central struct {
 	settings   *plan.Settings
 	shares     *sharing
@@ -340,14 +344,14 @@ type central struct {
 	centralAge age
 }
 
-// centralDocument is the version and content of a document that was looked at last.
+// centralDocument is the version and content that a document had when it was last read.
 type centralDocument struct {
 	version int64
 	sum     uint64
 }
 
-// follow reads the log up to the head and puts it into force; the entries are those that were new. What is written
-// between its reads may make it start again.
+// follow reads the log up to the head and puts the new state into force. It returns the new entries. It starts again
+// if the documents change between its reads.
 func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]Entry, error) {
 	for range 3 {
 		r.mu.Lock()
@@ -370,7 +374,7 @@ func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]
 		need, named := centralVersions(entries)
 		if anew != "" || named || clock.Between(from.centralAge.read, p.began) >= from.centralAge.renew {
 			least := need
-			// the log has said for too long what the table does not have
+			// The log has named versions that the table does not have for too long.
 			if clock.Between(from.synced, p.began) >= tooOld {
 				least = [len(need)]int64{}
 			}
@@ -379,7 +383,7 @@ func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]
 			switch {
 			case err != nil && (anew != "" || named):
 				return nil, err
-			case err != nil: // what is here stays, and the next poll looks again
+			case err != nil: // the state stays, and the next poll reads again
 				now = from.central
 			case ahead:
 				continue
@@ -392,26 +396,27 @@ func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]
 		}
 		return entries, r.advance(p, head, now, entries, anew)
 	}
-	return nil, errors.New("read the settings: they change faster than they can be read")
+	return nil, errors.New("read the settings: they changed during each of the reads")
 }
 
-// entries are those from the known head to the new one; where that is not the way on, anew says why.
+// entries returns the log entries from the known head to the new one. If the copy must be dropped instead, anew says
+// why.
 func (r *Reader) entries(
 	ctx context.Context, p *poll, timeout time.Duration, from *base, head Head,
 ) (entries []Entry, anew string, err error) {
 	switch {
 	case !from.loaded:
-		return nil, "it is read for the first time", nil
+		return nil, "this is the first read", nil
 	case from.doubted:
 		return nil, errUnnamed.Error(), nil
 	case head.Incarnation != from.head.Incarnation:
-		return nil, "it was repaired, or is another table", nil
+		return nil, "the table was repaired or replaced", nil
 	case head.Seq < from.head.Seq:
-		return nil, "its head went back", nil
+		return nil, "the table's head went backwards", nil
 	case head.Retention > 0 && clock.Between(from.synced, p.began) > head.Retention/2:
-		return nil, "the copy is older than half of the log", nil
+		return nil, "the copy is older than half of the log's retention", nil
 	case head.Seq-from.head.Seq > maxBehind:
-		return nil, "the copy is far behind", nil
+		return nil, "the copy is too many log entries behind", nil
 	case head.Seq == from.head.Seq:
 		return nil, "", nil
 	}
@@ -420,26 +425,26 @@ func (r *Reader) entries(
 		return err
 	})
 	if err != nil && clock.Between(from.synced, p.began) >= tooOld {
-		return nil, "its log cannot be read", nil
+		return nil, "the table's log cannot be read", nil
 	}
 	if err != nil {
 		return nil, "", fmt.Errorf("read the log: %w", err)
 	}
 	if int64(len(entries)) != head.Seq-from.head.Seq {
-		return nil, "its log has a gap", nil
+		return nil, "the table's log has a gap", nil
 	}
 	for i := range entries {
 		if entries[i].Seq != from.head.Seq+1+int64(i) {
-			return nil, "its log has a gap", nil
+			return nil, "the table's log has a gap", nil
 		}
 	}
 	return entries, "", nil
 }
 
-// central are the documents that are read with the log. The second is only where there is a cell.
+// centralRefs are the documents that are read with the log. The second one is read only if Config.Cell is set.
 var centralRefs = [...]Ref{{plan.KindSettings, plan.SettingsID}, {KindShares, SharesID}}
 
-// centralVersions are the newest versions of them that the entries name.
+// centralVersions returns the newest versions of the central documents that the entries name.
 func centralVersions(entries []Entry) (need [2]int64, named bool) {
 	for i := range entries {
 		for _, c := range entries[i].Changes {
@@ -453,8 +458,8 @@ func centralVersions(entries []Entry) (need [2]int64, named bool) {
 	return need, named
 }
 
-// unnamed reports whether what was read differs from what was there though the log did not say so. need are the
-// versions that it says.
+// unnamed reports whether a document that was read differs from the copy's although the log does not name that change.
+// need are the versions that the log names.
 func (c *central) unnamed(now *central, need [len(centralRefs)]int64) bool {
 	for i := range c.documents {
 		if was, is := c.documents[i], now.documents[i]; was != is &&
@@ -465,12 +470,13 @@ func (c *central) unnamed(now *central, need [len(centralRefs)]int64) bool {
 	return false
 }
 
-// errNoShares is a cell that does not know what it may grant, or does not any more.
-var errNoShares = errors.New("there are no shares: what this cell may grant of each limit is not known, and it is " +
-	"not alone")
+// errNoShares says that a cell does not know what it may grant.
+var errNoShares = errors.New("the table has no shares: this cell is one of several and does not know what it may " +
+	"grant of each limit")
 
-// readCentral reads the settings and the shares, at least versions need. ahead says that they are of a later state than
-// head. One that does not compile leaves the last good one in force; where there is none, that is an error.
+// readCentral reads the settings and the shares, in at least the versions need. ahead says that they are of a later
+// state than head. If a document does not compile, the last good one stays in force; if there is none, readCentral
+// returns an error.
 func (r *Reader) readCentral(
 	ctx context.Context, timeout time.Duration, head Head, before central, need [2]int64,
 ) (now central, ahead bool, err error) {
@@ -493,7 +499,8 @@ func (r *Reader) readCentral(
 			return before, true, nil
 		}
 		if got[i].Version < need[i] {
-			return before, false, fmt.Errorf("read the %s: version %d, and the log says %d", refs[i].Kind,
+			return before, false, fmt.Errorf("read the %s: the table has version %d, but the log names %d",
+				refs[i].Kind,
 				got[i].Version, need[i])
 		}
 	}
@@ -520,9 +527,9 @@ func (r *Reader) readCentral(
 	return now, false, nil
 }
 
-// heard are the shares of the document, or those of before where it has none that are good. Without either a cell
-// that is not alone does not know what it may grant, which is an error. A cell that is alone has the whole of each
-// limit if the table has no shares, also after a repair has removed some that were forged.
+// heard returns the shares of the document, or, if it has no valid ones, those of before. Without either, a cell that
+// is not alone does not know what it may grant, which is an error. A cell that is alone has the whole of each limit if
+// the table has no shares, also after a repair has removed forged ones.
 func (r *Reader) heard(d *Document, before *sharing) (*sharing, error) {
 	s, err := readShares(&r.c, d)
 	if err == nil && (s != nil || r.c.Alone && (before == nil || d.Version == 0)) {
@@ -531,7 +538,7 @@ func (r *Reader) heard(d *Document, before *sharing) (*sharing, error) {
 	if err == nil {
 		err = errNoShares
 	}
-	if d.Version > 0 { // a cell that has just begun has heard nothing yet
+	if d.Version > 0 { // a cell that has just started has not received its shares yet
 		r.refuseOnce(1, d, err)
 	}
 	if before == nil {
@@ -540,7 +547,7 @@ func (r *Reader) heard(d *Document, before *sharing) (*sharing, error) {
 	return before, nil
 }
 
-// refuseOnce tells of a document that is read with each poll where no good one is in force.
+// refuseOnce logs a refused document once for each version, since it is read with each poll until there is a good one.
 func (r *Reader) refuseOnce(which int, d *Document, err error) {
 	r.mu.Lock()
 	told := r.told[which] == d.Version
@@ -551,12 +558,12 @@ func (r *Reader) refuseOnce(which int, d *Document, err error) {
 	}
 }
 
-// advance puts a new state into force: what the log names is read again before it is used.
+// advance puts a new state into force. Documents that the log names are read again before they are used.
 func (r *Reader) advance(p *poll, head Head, now central, entries []Entry, anew string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.poll != p {
-		return errors.New("another poll took its place")
+		return errors.New("another poll replaced this one")
 	}
 	if anew != "" {
 		r.doubted = false
@@ -584,45 +591,45 @@ func (r *Reader) advance(p *poll, head Head, now central, entries []Entry, anew 
 	return nil
 }
 
-// unloaded is the state before anything was read. r.mu is held.
+// unloaded sets the state before anything was read. r.mu is held.
 func (r *Reader) unloaded(err error) {
 	r.fresh = &view{r: r, settings: plan.NoSettings(), stale: true, err: fmt.Errorf("%w: %w", authorizer.ErrNotLoaded,
 		err)}
 	r.stale = r.fresh
 }
 
-// refuse tells of a document that does not compile.
+// refuse logs a document that does not compile.
 func (r *Reader) refuse(ref Ref, version int64, err error) {
 	r.mu.Lock()
 	r.bad++
 	r.mu.Unlock()
-	what := "a document of the cell configuration is not good; the last good one stays"
+	what := "a document of the cell configuration is not valid; the last valid one stays in force"
 	if errors.Is(err, errUnplaced) {
-		what = "a placement is not known; nothing is decided about its tenant"
+		what = "a placement is unknown; requests of its tenant cannot be decided"
 	}
 	r.c.Log.Error(what, "document", ref.name(), "version", version, "error", err)
 }
 
-// Stats is what a reader holds, and what it did since it was made.
+// Stats says what a reader holds, and counts what it has done since it was made.
 type Stats struct {
 	Loaded   bool
-	Seq      int64         // of the last log entry that is in force
-	Age      time.Duration // of the copy: since the last poll that succeeded began; 0 where nothing was loaded
+	Seq      int64         // number of the last log entry in force
+	Age      time.Duration // time since the last successful poll began; 0 if nothing was loaded
 	Stale    bool
 	Polls    int64
 	Failures int64 // of polls
 	Resets   int64 // times that the whole copy was dropped
 
 	Documents    int   // in the cache
-	Absent       int   // known to be nobody's
+	Absent       int   // ids and hashes known to be absent
 	Bytes        int64 // of the cache, estimated
-	Reads        int64 // documents that were read, those that are not there included
+	Reads        int64 // documents that were read, including absent ones
 	ReadFailures int64 // reads of the table that failed
-	Refused      int64 // reads that were not tried, since the table kept failing
+	Refused      int64 // reads that were not tried because the table kept failing
 	BadDocuments int64 // versions of documents that do not compile
 }
 
-// Stats tells what the reader holds at now.
+// Stats returns what the reader holds at now.
 func (r *Reader) Stats(now time.Time) Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()

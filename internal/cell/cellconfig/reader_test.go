@@ -23,7 +23,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// Guarantees that nothing is decided on a configuration that was never there, and that it is found as soon as it is.
+// Guarantees that nothing is decided without a configuration, and that a configuration is found as soon as it exists.
 func TestBeforeTheFirstDocument(t *testing.T) {
 	w := newWorld(t)
 	c, _ := w.begin(noon)
@@ -49,7 +49,7 @@ func TestBeforeTheFirstDocument(t *testing.T) {
 	}
 }
 
-// Guarantees that a request reads what it needs and nothing else, once: the second of the same reads nothing.
+// Guarantees that a request reads only what it needs, and only once: an equal request reads nothing.
 func TestLazy(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -75,8 +75,8 @@ func TestLazy(t *testing.T) {
 	}
 }
 
-// Guarantees what a poll costs a request: none within a second, one beside the decision up to two, one before it after
-// that.
+// Guarantees the cost of polls: none within a second, one beside the decision up to two seconds, and one before the
+// decision after that.
 func TestPolls(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -86,7 +86,7 @@ func TestPolls(t *testing.T) {
 	if n := w.heads.Load(); n != 1 {
 		t.Fatalf("%d polls within a second, want 1", n)
 	}
-	// Beside: the decision may see either, the answer waits for the poll, and the next request sees the change.
+	// Beside: the decision may see either state, the answer waits for the poll, and the next request sees the change.
 	c, join := w.r.Begin(t.Context(), noon.Add(time.Second))
 	if join == nil || c.Stale() {
 		t.Fatal("no poll after a second")
@@ -101,12 +101,12 @@ func TestPolls(t *testing.T) {
 	if got := threshold(c, "t", noon); got != "7" || join != nil {
 		t.Errorf("a copy older than 2 s decides %q, join %v; want 7 and nothing to join", got, join != nil)
 	}
-	// The wall clock alone may tell that time passed, or be set back: neither makes a copy young that is not.
+	// Neither an advance of the wall clock alone nor setting it back makes an old copy young.
 	w.apply(cellconfigtest.Plan("p", 8, 4))
 	w.want(noon.AddDate(0, 0, 1), "t", "8")
 }
 
-// Guarantees that concurrent requests share one poll, and one read of what all of them miss.
+// Guarantees that concurrent requests share one poll, and one read of what they all lack.
 func TestShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -143,7 +143,7 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// Guarantees that a revoked key stops within two seconds of its log entry, at whatever times requests come.
+// Guarantees that a revoked key is refused within two seconds of its log entry, at whatever times requests come.
 func TestRevokedKeyStops(t *testing.T) {
 	for seed := range soak.Times(uint64(300)) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -170,17 +170,17 @@ func TestRevokedKeyStops(t *testing.T) {
 				t.Fatalf("seed %d: the key is %q", seed, got)
 			}
 			if !stopped && now.Sub(at) > cellconfig.Fresh {
-				t.Fatalf("seed %d: %s after it was revoked the key is good", seed, now.Sub(at))
+				t.Fatalf("seed %d: %s after its revocation the key is accepted", seed, now.Sub(at))
 			}
 			now = now.Add(pause())
 		}
 		if now = now.Add(3 * time.Second); w.keyAt(now, "a") != "revoked API key" {
-			t.Fatalf("seed %d: the key is good for ever", seed)
+			t.Fatalf("seed %d: the key is accepted for ever", seed)
 		}
 	}
 }
 
-// Guarantees that a deleted key is nobody's, and a new one is found although it was known to be absent.
+// Guarantees that a deleted key is unknown, and that a new key is found even if it was known to be absent.
 func TestKeysComeAndGo(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -192,7 +192,7 @@ func TestKeysComeAndGo(t *testing.T) {
 	if a, b := w.keyAt(now, "a"), w.keyAt(now, "b"); a != "unknown API key" || b != "new" {
 		t.Errorf("keys are %q and %q, want unknown and new", a, b)
 	}
-	w.apply(cellconfigtest.Key("new", "t", 'c', 2)) // replaced by another
+	w.apply(cellconfigtest.Key("new", "t", 'c', 2)) // replaced by another hash
 	now = now.Add(3 * time.Second)
 	if b, c := w.keyAt(now, "b"), w.keyAt(now, "c"); b != "unknown API key" || c != "new" {
 		t.Errorf("keys are %q and %q, want unknown and new", b, c)
@@ -213,8 +213,8 @@ func TestKeysComeAndGo(t *testing.T) {
 	}
 }
 
-// Guarantees that without a table what is here goes on being used, is marked after 30 s, and what is not here is not
-// made up.
+// Guarantees that without a table the copy is used on and marked as stale after 30 s, and that what is not in the copy
+// is an error.
 func TestAway(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -243,18 +243,18 @@ func TestAway(t *testing.T) {
 	w.away(false)
 	now := noon.Add(2 * time.Minute)
 	w.want(now, "other", "5")
-	if c, _ := w.begin(now); c.Stale() || !strings.Contains(w.logged(), "is read again") {
+	if c, _ := w.begin(now); c.Stale() || !strings.Contains(w.logged(), "can be read again") {
 		t.Errorf("the table is back, stale %v\n%s", c.Stale(), w.logged())
 	}
 }
 
-// Guarantees that a table which does not answer costs each request a bounded time, and soon next to none.
+// Guarantees that a table that does not answer costs each request a bounded time, and soon almost none.
 func TestHanging(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(c *cellconfig.Config) { c.Timeout, c.FirstTimeout = 0, 0 })
 		w.seed()
 		w.want(time.Now(), "t", "5")
-		<-time.After(2 * time.Second) // it has begun
+		<-time.After(2 * time.Second) // the process is no longer new
 		w.want(time.Now(), "t", "5")
 		w.hang()
 		var total, longest time.Duration
@@ -276,8 +276,8 @@ func TestHanging(t *testing.T) {
 	})
 }
 
-// Guarantees that a table to which nothing was ever written has answered: once it is filled, nobody waits for a table
-// that was thought to be failing.
+// Guarantees that an empty table counts as answering: once it is filled, no request waits because of the circuit
+// breaker.
 func TestAnEmptyTableAnswers(t *testing.T) {
 	w := newWorld(t)
 	for i := range 20 {
@@ -290,8 +290,8 @@ func TestAnEmptyTableAnswers(t *testing.T) {
 	w.want(noon.Add(41*time.Second), "t", "5")
 }
 
-// Guarantees that a good key is not turned away because the process has only just begun, or thawed, and is slow by
-// itself: a read may take longer then, and only then.
+// Guarantees that a valid key is not refused because the process has just started or thawed and is slow: a read may
+// take longer then, and only then.
 func TestSlowBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(c *cellconfig.Config) { c.Timeout, c.FirstTimeout = 0, 0 })
@@ -325,8 +325,7 @@ func TestSlowBeginning(t *testing.T) {
 	})
 }
 
-// Guarantees that a process which was frozen while the table was away asks it when it thaws: what failed yesterday says
-// nothing about today.
+// Guarantees that a process that was frozen while the table did not answer asks it again when it thaws.
 func TestThaws(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -338,7 +337,7 @@ func TestThaws(t *testing.T) {
 			false: "not loaded"}[false])
 	}
 	if w.r.Stats(noon).Refused == 0 {
-		t.Fatal("the table is asked all the time")
+		t.Fatal("the table is asked at each request")
 	}
 	w.away(false)
 	w.apply(cellconfigtest.Plan("p", 9, 2), revoked("k", "t", 'a', 2))
@@ -349,7 +348,7 @@ func TestThaws(t *testing.T) {
 	}
 }
 
-// Guarantees that a poll which was under way when the process froze is not waited for by those who come after the thaw.
+// Guarantees that requests after a thaw do not wait for a poll that was in progress when the process was frozen.
 func TestThawsInAPoll(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -360,7 +359,7 @@ func TestThawsInAPoll(t *testing.T) {
 	w.onHead = func(_ context.Context, h *cellconfig.Head) error {
 		if !first.Swap(true) {
 			old := *h
-			<-release // its connection is gone, and nobody said so
+			<-release // its connection is lost without an error
 			*h = old
 		}
 		return nil
@@ -380,11 +379,11 @@ func TestThawsInAPoll(t *testing.T) {
 	join()
 	w.want(noon.AddDate(0, 0, 1), "t", "9")
 	if s := w.r.Stats(noon.AddDate(0, 0, 1)); s.Seq != 2 || s.Age != 0 {
-		t.Errorf("the old poll took the copy back: %+v", s)
+		t.Errorf("the old poll restored an older copy: %+v", s)
 	}
 }
 
-// Guarantees that the copy is dropped where the log cannot say what changed.
+// Guarantees that the copy is dropped if the log cannot say what changed.
 func TestStartsAnew(t *testing.T) {
 	for name, c := range map[string]struct {
 		tamper func(w *world)
@@ -397,13 +396,13 @@ func TestStartsAnew(t *testing.T) {
 		"hole": {after: 3 * time.Second, says: "gap", tamper: func(w *world) {
 			w.onLog = func(_ context.Context, e *[]cellconfig.Entry) error { (*e)[0].Seq = 7; return nil }
 		}},
-		"another table": {after: 3 * time.Second, says: "another table", tamper: func(w *world) {
+		"another table": {after: 3 * time.Second, says: "repaired or replaced", tamper: func(w *world) {
 			w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Incarnation = "restored"; return nil }
 		}},
 		"older than half the log": {after: 13 * time.Hour, says: "older than half", tamper: func(w *world) {
 			w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Retention = 24 * time.Hour; return nil }
 		}},
-		"far behind": {after: 3 * time.Second, says: "far behind", tamper: func(w *world) {
+		"far behind": {after: 3 * time.Second, says: "too many log entries behind", tamper: func(w *world) {
 			for v := range int64(600) {
 				w.apply(cellconfigtest.Tenant("busy", "p", v+1))
 			}
@@ -451,7 +450,7 @@ func TestStartsAnew(t *testing.T) {
 	})
 }
 
-// Guarantees that a table which was emptied takes nothing away: it is not read until there is something in it.
+// Guarantees that a copy is used on if its table was emptied, until the table has content again.
 func TestEmptied(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -463,11 +462,11 @@ func TestEmptied(t *testing.T) {
 	w.table = empty
 	w.want(noon.Add(time.Minute), "t", "5")
 	if c, _ := w.begin(noon.Add(time.Minute)); !c.Stale() {
-		t.Error("a copy of a table that is gone is not stale")
+		t.Error("a copy of an emptied table is not stale")
 	}
 }
 
-// Guarantees that a document older than its log entry says is not believed, and is believed once it is new.
+// Guarantees that a document that is older than its log entry says is not used, and is used once it is current.
 func TestOlderThanItsEntry(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -503,7 +502,8 @@ func TestOlderThanItsEntry(t *testing.T) {
 	w.want(noon.Add(6*time.Second), "t", "6")
 }
 
-// Guarantees that a key which is known to have changed is not used as it was when it cannot be read, and a tenant is.
+// Guarantees that a key that is known to have changed and cannot be read is refused, while a tenant in this state
+// keeps its limits.
 func TestChangedAndUnreadable(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -526,7 +526,7 @@ func TestChangedAndUnreadable(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell counts IPv6 by the prefix of its settings, and by /64 where settings from before have none.
+// Guarantees that a cell counts IPv6 addresses by the prefix in its settings, and by /64 if the settings have none.
 func TestIPv6Prefix(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -542,8 +542,8 @@ func TestIPv6Prefix(t *testing.T) {
 	}
 }
 
-// Guarantees that a bad document never replaces a good one, is told of once for each version, and costs only those who
-// need it where there was no good one.
+// Guarantees that a document with errors never replaces a valid one, is logged once for each version, and affects only
+// what needs it if there was no valid one.
 func TestBadDocuments(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -568,7 +568,7 @@ func TestBadDocuments(t *testing.T) {
 			t.Errorf("anonymous: %q, %v", id, err)
 		}
 	}
-	if s := w.r.Stats(noon); s.BadDocuments != 4 || strings.Count(w.logged(), "is not good") != 4 ||
+	if s := w.r.Stats(noon); s.BadDocuments != 4 || strings.Count(w.logged(), "is not valid") != 4 ||
 		!strings.Contains(w.logged(), "version=2") {
 		t.Errorf("%d bad documents, want 4, each logged once\n%s", s.BadDocuments, w.logged())
 	}
@@ -595,8 +595,8 @@ func TestBadDocuments(t *testing.T) {
 	}
 }
 
-// Guarantees that settings which never were good leave the whole configuration unloaded: without them nobody knows
-// which limits protect it.
+// Guarantees that settings that were never valid leave the whole configuration unloaded, since the limits that protect
+// the cell are unknown.
 func TestBadSettingsAtFirst(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -604,7 +604,7 @@ func TestBadSettingsAtFirst(t *testing.T) {
 	for i := range 4 {
 		w.want(noon.Add(time.Duration(i-3)*time.Second), "t", "not loaded")
 	}
-	if n := strings.Count(w.logged(), "is not good"); n != 1 || w.r.Stats(noon).BadDocuments != 1 {
+	if n := strings.Count(w.logged(), "is not valid"); n != 1 || w.r.Stats(noon).BadDocuments != 1 {
 		t.Errorf("one bad document is logged %d times and counted as %d", n, w.r.Stats(noon).BadDocuments)
 	}
 	w.apply(settings(2, `{"ipLimits":[{"id":"x","tiers":[{"period":1,"threshold":4}]}],"routes":[{"pathPattern":"/a"}]}`))
@@ -613,11 +613,11 @@ func TestBadSettingsAtFirst(t *testing.T) {
 	c, _ := w.begin(now)
 	a, b := route.Clean("/a"), route.Clean("/b")
 	if len(c.IPLimits().Limits) != 1 || !c.Routed("GET", &a) || c.Routed("GET", &b) {
-		t.Error("the settings are not those of the document")
+		t.Error("the settings differ from the document")
 	}
 }
 
-// Guarantees that a tenant which does not go with its plan keeps its last limits, and gets the new ones when it does.
+// Guarantees that a tenant that does not fit its plan keeps its last limits, and gets the new ones when it fits.
 func TestTenantAndPlanDisagree(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -654,7 +654,7 @@ func TestTenantAndPlanDisagree(t *testing.T) {
 	w.want(noon.Add(50*time.Second), "new", "unknown")
 }
 
-// Guarantees that a limit which the store cannot keep is found when it is read, and not in each request.
+// Guarantees that a limit that the store cannot keep is found when it is read, not at each request.
 func TestAccepts(t *testing.T) {
 	refuse := func(l *limit.Limit) error {
 		if l.Tiers[0].Threshold > 100 {
@@ -678,8 +678,8 @@ func TestAccepts(t *testing.T) {
 	}
 }
 
-// Guarantees that a tenant is never resolved against a plan of another state of the table: here each state's tenant
-// overrides a limit that only the same state's plan has.
+// Guarantees that a tenant is never resolved against a plan of another state of the table: the tenant of each state
+// overrides a limit that only that state's plan has.
 func TestOneState(t *testing.T) {
 	w := newWorld(t)
 	state := func(v int64) []cellconfig.Document {
@@ -707,10 +707,10 @@ func TestOneState(t *testing.T) {
 				now := noon.Add(time.Duration(i) * 700 * time.Millisecond)
 				r := w.r
 				if i%3 == 0 {
-					r = w.reader() // nothing in its cache: documents are read while they change
+					r = w.reader() // an empty cache, so that documents are read while they change
 				}
 				c, join := r.Begin(t.Context(), now)
-				// A table that changes as fast as it is read may not be caught up with.
+				// A table that changes as fast as it is read may never be loaded completely.
 				if got := threshold(c, "t", now); got == "unknown" || got == "no limits" {
 					t.Errorf("tenant is %q", got)
 				}
@@ -727,26 +727,26 @@ func TestOneState(t *testing.T) {
 		t.Errorf("a tenant met a plan of another state\n%.2000s", w.logged())
 	}
 	if w.at(noon.Add(time.Hour), "t") == "not loaded" {
-		t.Error("a table that is quiet again is not loaded")
+		t.Error("a table that no longer changes is not loaded")
 	}
 }
 
-// Guarantees that a document which is ahead of the log is used with what changed beside it.
+// Guarantees that a document that is newer than the known log is used together with the other changes of its entry.
 func TestAheadOfTheHead(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
-	w.want(noon, "t", "5") // the plan is in the cache
+	w.want(noon, "t", "5") // the plan is now in the cache
 	w.apply(cellconfigtest.Plan("p", 6, 2), cellconfigtest.Tenant("new", "p", 1))
-	w.want(noon.Add(time.Millisecond), "new", "6") // and not 5, with which there never was such a tenant
+	w.want(noon.Add(time.Millisecond), "new", "6") // not 5, which no state of the table had with this tenant
 	if n := w.heads.Load(); n != 2 {
 		t.Errorf("%d polls, want one more", n)
 	}
-	w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Seq = 2; return nil } // a head that stands still
+	w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Seq = 2; return nil } // the head does not change
 	w.apply(cellconfigtest.Tenant("newer", "p", 1))
 	w.want(noon.Add(2*time.Millisecond), "newer", "not loaded")
 }
 
-// Guarantees that ids and keys that nobody has push nothing out of the cache, however many come.
+// Guarantees that ids and keys that do not exist displace nothing from the cache, however many come.
 func TestFloodOfUnknown(t *testing.T) {
 	w := newWorld(t, func(c *cellconfig.Config) { c.MaxDocuments, c.MaxAbsent = 16, 50 })
 	w.seed()
@@ -770,7 +770,7 @@ func TestFloodOfUnknown(t *testing.T) {
 	}
 }
 
-// Guarantees that the cache is bounded by number and by bytes, and what was pushed out is read again.
+// Guarantees that the cache is bounded by number and by bytes, and that dropped documents are read again.
 func TestBounds(t *testing.T) {
 	w := newWorld(t, func(c *cellconfig.Config) { c.MaxDocuments, c.MaxBytes = 100, 1<<20 })
 	w.seed()
@@ -805,7 +805,7 @@ func TestBounds(t *testing.T) {
 	w.want(noon.Add(20*time.Second), "t1", "unknown")
 }
 
-// Guarantees that each change is told of once, in order, with the time at which it was seen.
+// Guarantees that OnApply is called once for each change, in order, with the time at which it was read.
 func TestOnApply(t *testing.T) {
 	var mu sync.Mutex
 	var seen []int64
@@ -842,7 +842,7 @@ func TestPinnedSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	if id, set, err := c.Anonymous(t.Context()); len(c.IPLimits().Limits) != 0 || id != "" || set != nil || err != nil {
-		t.Error("a request under way has other settings than at its beginning")
+		t.Error("the settings of a request have changed")
 	}
 	if c, _ = w.begin(noon.Add(time.Second)); len(c.IPLimits().Limits) != 1 {
 		t.Error("the next request has the old settings")
@@ -850,11 +850,11 @@ func TestPinnedSettings(t *testing.T) {
 	w.apply(settings(2, `{"anonymousPlan":"gone"}`))
 	c, _ = w.begin(noon.Add(5 * time.Second))
 	if _, _, err := c.Anonymous(t.Context()); !errors.Is(err, authorizer.ErrNotLoaded) {
-		t.Errorf("an anonymousPlan that is not there: %v, want ErrNotLoaded", err)
+		t.Errorf("an anonymousPlan that does not exist: %v, want ErrNotLoaded", err)
 	}
 }
 
-// Guarantees that a table that panics is one that fails.
+// Guarantees that a panic of the table counts as a failure.
 func TestPanics(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -870,7 +870,7 @@ func TestPanics(t *testing.T) {
 	w.want(now.Add(10*time.Second), "other", "not loaded")
 }
 
-// Guarantees that a request that is given up waits for nothing more, and takes nothing from the others.
+// Guarantees that a cancelled request stops waiting, and does not affect other requests.
 func TestGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -901,7 +901,7 @@ func TestGivenUp(t *testing.T) {
 	})
 }
 
-// Guarantees that a set-up which cannot work is refused with the field's name.
+// Guarantees that an invalid configuration is refused with the name of the field.
 func TestConfig(t *testing.T) {
 	w := newWorld(t)
 	for want, c := range map[string]cellconfig.Config{
@@ -919,8 +919,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// Guarantees that what was read before a change and arrives after it is not taken for what is: be it that the log names
-// it, or that the whole copy was dropped meanwhile.
+// Guarantees that a document that was read before a change and arrives after it is not used, whether the log names the
+// change or the whole copy was dropped in between.
 func TestChangedWhileRead(t *testing.T) {
 	for name, restore := range map[string]bool{"named by the log": false, "another table": true} {
 		t.Run(name, func(t *testing.T) {
@@ -934,7 +934,7 @@ func TestChangedWhileRead(t *testing.T) {
 				if d[0].Kind != plan.KindTenant {
 					return nil
 				}
-				once.Do(func() { // this read has the tenant as it was
+				once.Do(func() { // this read returns the tenant before the change
 					w.apply(cellconfigtest.Plan("q", 8, 1), cellconfigtest.Tenant("t", "q", 2))
 					if restore {
 						w.mu.Lock()
@@ -964,7 +964,7 @@ func TestPepperOfAnotherKey(t *testing.T) {
 	w := newWorld(t, func(c *cellconfig.Config) {
 		c.Hashes = func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error) {
 			all, err := hashes(ctx, now, presented)
-			return all[:1], err // under the pepper old, and the same hash
+			return all[:1], err // the same hash under the pepper "old"
 		}
 	})
 	w.seed()
@@ -973,7 +973,7 @@ func TestPepperOfAnotherKey(t *testing.T) {
 	}
 }
 
-// Guarantees that settings are of the same state as the head, and at least as new as the log says.
+// Guarantees that the settings are of the same state as the head, and at least as new as the log says.
 func TestSettingsOfTheHead(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
@@ -1000,7 +1000,7 @@ func TestSettingsOfTheHead(t *testing.T) {
 	var once sync.Once
 	w.onGet = func(_ context.Context, d []cellconfig.Document) error {
 		var err error
-		once.Do(func() { // the settings change between the head and their reading
+		once.Do(func() { // the settings change between the reads of the head and of the settings
 			w.apply(cellconfigtest.Plan("q", 8, 1), settings(3, `{"anonymousPlan":"q"}`))
 			var now []cellconfig.Document
 			now, err = w.table.Get(context.Background(), d[0].Ref)
@@ -1016,8 +1016,8 @@ func TestSettingsOfTheHead(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell whose table may hold a key or a plan says that it has one, and that a cell whose table knows
-// better says what the table knows.
+// Guarantees that a cell whose table may have a key or a plan says so, and that a table with Holds gives exact
+// answers.
 func TestWhatATableHolds(t *testing.T) {
 	table, err := memtableOf(t, settings(1, `{}`))
 	if err != nil {

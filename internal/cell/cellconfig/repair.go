@@ -12,7 +12,7 @@ import (
 // Replacement says which wrong document to replace, and with what.
 type Replacement struct {
 	Found Document // the wrong document as it was read; if the table has changed it since, Repair leaves it alone
-	// the right document, with the name of Found and any version; with nothing but a name it removes Found
+	// Want is the right document, with the name of Found and any version. If it has only a name, Found is removed.
 	Want Document
 }
 

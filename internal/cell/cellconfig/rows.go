@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// BadRow is the error about a row that lies among a table's documents and is none: it cannot be read, or it lies
-// where no document with its name can lie. Only somebody who writes to the table past this package makes such a row.
+// BadRow is the error about a row that is among a table's documents and is not a document: it cannot be read, or its
+// key is not the key of a document with its name. Only somebody who writes to the table without this package makes
+// such rows.
 type BadRow struct {
 	Kind Kind      // of the documents among which the row lies
 	Ref  Ref       // the document whose place the row takes; the zero Ref if the row takes no document's place
@@ -22,9 +23,9 @@ func (b *BadRow) Error() string { return fmt.Sprintf("a row of kind %s: %v", b.K
 
 func (b *BadRow) Unwrap() error { return b.Err }
 
-// DeleteRows deletes rows that are no documents, by their own keys, and returns how many it deleted. It leaves a row
-// alone if a document can be read in its place by now. Each step gives the table another incarnation, as a step of
-// [Repair] does: a reader may have a copy of what was in the row's place before.
+// DeleteRows deletes rows that are not documents, by their own keys, and returns how many it has deleted. It leaves a
+// row alone if a document can be read in its place in the meantime. Each step gives the table another incarnation, as
+// a step of [Repair] does, since a reader may have a copy of what was in the row's place before.
 func DeleteRows(ctx context.Context, s Store, rows []BadRow, now func() time.Time) (int, error) {
 	deleted := 0
 	for some := range slices.Chunk(rows, maxStepItems) {

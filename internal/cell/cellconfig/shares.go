@@ -13,11 +13,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// maxSharedSets bounds the sets that are kept for tenants which have the same.
+// maxSharedSets is the largest number of divided sets that are kept for tenants with equal ones.
 const maxSharedSets = 4096
 
-// sharing is the shares in force, and what was divided by them. Limits are divided without any lock held, since that
-// computes calendar periods; mu guards only the maps.
+// sharing holds the shares in force, and what was divided by them. Limits are divided without holding a lock, since
+// that computes calendar periods; mu guards only the maps.
 type sharing struct {
 	cell    string
 	doc     *shares.Document
@@ -25,18 +25,18 @@ type sharing struct {
 	log     *slog.Logger
 
 	mu        sync.Mutex
-	told      map[string]bool // homes that cannot be reached, and of which the log has it
+	told      map[string]bool // home cells that were logged as unreachable
 	sets      map[setKey][]plan.Part
 	anonymous map[*plan.Plan][]plan.Part
 }
 
-// setKey names a set as all tenants have it that are at home in the same cells.
+// setKey names a divided set. All tenants with the same set and the same home cells have it in common.
 type setKey struct {
 	set  *plan.Set
 	home shares.Key
 }
 
-// readShares makes the document that holds the state of the shares. A nil sharing grants all of each limit.
+// readShares decodes the document with the state of the shares. A nil sharing grants all of each limit.
 func readShares(c *Config, d *Document) (s *sharing, err error) {
 	if d.Version == 0 {
 		return nil, nil
@@ -62,11 +62,12 @@ func readShares(c *Config, d *Document) (s *sharing, err error) {
 		anonymous: map[*plan.Plan][]plan.Part{}}, nil
 }
 
-// divided is the tenant as the cell grants it; own is the number of limits that it shares with no other tenant.
+// divided returns the tenant with the parts that the cell grants. own is the number of limits that it shares with no
+// other tenant.
 func (s *sharing) divided(t *plan.Tenant, placed *shares.Placement) (out *plan.Tenant, own int) {
 	v := s.doc.View(s.cell, t.ID, placed)
 	key, shared := v.Key()
-	return t.Divided(func(set *plan.Set) []plan.Part {
+	return t.WithParts(func(set *plan.Set) []plan.Part {
 		shared := shared && !slices.ContainsFunc(set.Limits, func(e *plan.Effective) bool { return e.Limit.AlignOwner })
 		if !shared {
 			parts := s.parts(v, t.Plan, t.ID, set)
@@ -78,8 +79,8 @@ func (s *sharing) divided(t *plan.Tenant, placed *shares.Placement) (out *plan.T
 	}), own
 }
 
-// remembered returns what a map of s has under the key. What is missing is made, without s.mu held, and put there; the
-// map is emptied first if it has that many entries, which may be of plans that were replaced.
+// remembered returns the parts that the map has under the key. If there are none it makes them, without holding s.mu,
+// and stores them. A map with most entries is emptied first; some may be of replaced plans.
 func remembered[K comparable](
 	s *sharing, in map[K][]plan.Part, key K, most int, divide func() []plan.Part,
 ) []plan.Part {
@@ -92,7 +93,7 @@ func remembered[K comparable](
 	made := divide()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if parts, ok = in[key]; ok { // another request has made them meanwhile
+	if parts, ok = in[key]; ok { // another request has made them in between
 		return parts
 	}
 	if len(in) >= most {
@@ -102,11 +103,10 @@ func remembered[K comparable](
 	return made
 }
 
-// anonymousSet is the plan of calls without a credential as the cell grants it at now.
+// anonymousSet returns the plan of calls without a credential as the cell grants it at now.
 func (s *sharing) anonymousSet(p *plan.Plan, now int64) *plan.Set {
 	parts := remembered(s, s.anonymous, p, 1, func() []plan.Part {
-		return s.parts(s.doc.View(s.cell, "", nil), p.ID,
-			"", p.Set())
+		return s.parts(s.doc.View(s.cell, "", nil), p.ID, "", p.Set())
 	})
 	i := 1
 	for i < len(parts) && parts[i].From <= now {
@@ -115,7 +115,7 @@ func (s *sharing) anonymousSet(p *plan.Plan, now int64) *plan.Set {
 	return parts[i-1].Set
 }
 
-// parts are what the cell grants of the set, over time.
+// parts returns what the cell grants of the set, over time.
 func (s *sharing) parts(v *shares.View, planID, owner string, set *plan.Set) []plan.Part {
 	spans := make(map[*plan.Effective][]shares.Span, len(set.Limits))
 	var edges []int64
@@ -132,7 +132,7 @@ func (s *sharing) parts(v *shares.View, planID, owner string, set *plan.Set) []p
 	weight, all := v.Weight()
 	var out []plan.Part
 	for _, edge := range slices.Compact(edges) {
-		out = append(out, plan.Part{From: edge, Set: set.Shared(func(e *plan.Effective) plan.Share {
+		out = append(out, plan.Part{From: edge, Set: set.WithShares(func(e *plan.Effective) plan.Share {
 			in, until := shares.At(spans[e], edge)
 			sh := plan.Share{Limit: in.Limit}
 			switch {
@@ -162,10 +162,10 @@ func (s *sharing) parts(v *shares.View, planID, owner string, set *plan.Set) []p
 	return out
 }
 
-// spans are what the cell grants of one limit. A quota is whole where it is kept, and leased from there by the
-// others, and so is a rate too small to be divided, which every cell asks for there. A cell that has no way to there
-// grants none of it: it is as if the store were away, and since nobody could add up what local buckets of a whole
-// cell grant in a month, the backstop grants nothing.
+// spans returns what the cell grants of one limit. A quota is kept as a whole in one cell, and the others lease from
+// it; a rate too small to be divided is also kept in one cell, and every cell asks that cell. A cell without access to
+// that cell grants nothing, as if the store were unavailable; the backstop grants nothing either, since nobody could
+// add up what the local buckets of a whole cell grant in a month.
 func (s *sharing) spans(v *shares.View, planID, owner string, l *limit.Limit) []shares.Span {
 	if l.Tiers[0].Calendar == nil {
 		out := v.Limit(planID, l, owner)
@@ -182,7 +182,7 @@ func (s *sharing) spans(v *shares.View, planID, owner string, l *limit.Limit) []
 	for _, h := range v.QuotaSpans(&l.Tiers[0]) {
 		at := shares.Span{From: h.From, Limit: without}
 		switch {
-		case h.Home == "": // until its next period begins
+		case h.Home == "": // nothing is granted until its next period begins
 		case h.Home == s.cell:
 			at.Limit = l
 		case s.reaches != nil && s.reaches(h.Home):
@@ -195,18 +195,18 @@ func (s *sharing) spans(v *shares.View, planID, owner string, l *limit.Limit) []
 	return out
 }
 
-// unreached is what a cell grants of a limit to whose home it has no way: nil for nothing.
+// unreached returns what a cell grants of a limit whose home it cannot reach; nil for nothing.
 func unreached(l *limit.Limit) *limit.Limit {
 	if l.OnStoreFailure != limit.Open {
 		return nil
 	}
 	off := *l
 	off.Mode, off.Tiers = limit.Off, slices.Clone(l.Tiers)
-	without, _ := limit.New(off) // what cannot be made grants nothing
+	without, _ := limit.New(off) // nil, if New refuses it, grants nothing
 	return without
 }
 
-// tell says once of a document that limits are kept where there is no way to.
+// tell logs, once for each home cell, that limits are kept in a cell that cannot be reached.
 func (s *sharing) tell(home string) {
 	s.mu.Lock()
 	told := s.told[home]
@@ -215,12 +215,12 @@ func (s *sharing) tell(home string) {
 	if told {
 		return
 	}
-	s.log.Warn("tenants' quotas, and limits too small to be divided, are kept in a cell whose counters this one has "+
-		"no way to; it grants none of them", "home", home, "cell", s.cell)
+	s.log.Warn("this cell grants nothing of tenants' quotas, and of limits too small to be divided, that are kept "+
+		"in a cell whose counters it cannot reach", "home", home, "cell", s.cell)
 }
 
-// share divides a tenant that was resolved. missing is its placement where that must be read first. r.mu is held, but
-// not while the tenant's limits are divided: what the caller knows of the cache may have changed when share returns.
+// share divides a resolved tenant. missing is the key of its placement if that must be read first. r.mu is held,
+// except while the tenant's limits are divided: the cache may have changed when share returns.
 func (r *Reader) share(e *entry, t *plan.Tenant) (out *plan.Tenant, missing cacheKey, err error) {
 	if r.shares == nil || t == nil || t.Plan == "" {
 		return t, missing, nil
@@ -232,7 +232,7 @@ func (r *Reader) share(e *entry, t *plan.Tenant) (out *plan.Tenant, missing cach
 	if found != isCurrent {
 		missing = e.placedAt
 	}
-	if p == nil || (p.placed == nil && p.err != nil) { // where the tenant is served is not known
+	if p == nil || (p.placed == nil && p.err != nil) { // which cells serve the tenant is unknown
 		if p != nil {
 			err = p.err
 		}
@@ -243,7 +243,7 @@ func (r *Reader) share(e *entry, t *plan.Tenant) (out *plan.Tenant, missing cach
 		r.mu.Unlock()
 		divided, own := by.divided(t, p.placed)
 		r.mu.Lock()
-		// it was dropped meanwhile
+		// The entry was dropped from the cache in between.
 		if now, ok := r.known.Peek(cacheKey{kind: cachedTenant, id: t.ID}); !ok || now != e {
 			return divided, missing, nil
 		}
@@ -254,20 +254,20 @@ func (r *Reader) share(e *entry, t *plan.Tenant) (out *plan.Tenant, missing cach
 	return e.divided, missing, nil
 }
 
-// sharedLimitBytes is what a divided limit takes that no other tenant has, roughly.
+// sharedLimitBytes is a rough estimate of the memory of a divided limit that only one tenant has.
 const sharedLimitBytes = 1000
 
-// Grant is what a cell grants of a limit of a plan to a tenant that has no placement.
+// Grant says what a cell grants of a limit of a plan to a tenant without a placement.
 type Grant struct {
 	Plan, Limit string
 	Tier        int
 	Whole       int64 // threshold, rate or units of all cells together
-	Granted     int64 // of this cell's; of a homed limit, to the tenants that are at home here
-	Homed       bool  // not divided: each tenant's is whole in one cell
+	Granted     int64 // the part of this cell; for a homed limit: to tenants whose home is this cell
+	Homed       bool  // not divided: counted as a whole in each tenant's home cell
 }
 
-// Grants is what the cell grants of the plan at now, by a document of the shares; nil is a cell that is alone. It is
-// for metrics (per_cell_limit_effective) and for operators.
+// Grants returns what the cell grants of the plan at now, according to a document of the shares. A nil document means
+// that the cell is alone. It is for metrics (per_cell_limit_effective) and for operators.
 func Grants(doc *shares.Document, cell string, p *plan.Plan, now time.Time) []Grant {
 	var v *shares.View
 	if doc != nil {
@@ -293,10 +293,10 @@ func Grants(doc *shares.Document, cell string, p *plan.Plan, now time.Time) []Gr
 	return out
 }
 
-// maxGrants bounds the plans that are looked at for metrics.
+// maxGrants is the largest number of plans that Reader.Grants covers.
 const maxGrants = 100
 
-// Grants is what the cell grants of the plans that are in the cache, at most 100 of them, by the shares in force. See
+// Grants returns what the cell grants of the plans in the cache, at most 100 of them, by the shares in force. See
 // [Grants].
 func (r *Reader) Grants(now time.Time) []Grant {
 	r.mu.Lock()
@@ -310,7 +310,7 @@ func (r *Reader) Grants(now time.Time) []Grant {
 			plans = append(plans, e.plan)
 		}
 	}
-	r.mu.Unlock() // requests do not wait for the arithmetic
+	r.mu.Unlock() // so that requests do not wait for the computation
 	var out []Grant
 	for _, p := range plans {
 		out = append(out, Grants(doc, r.c.Cell, p, now)...)
@@ -321,8 +321,8 @@ func (r *Reader) Grants(now time.Time) []Grant {
 	return out
 }
 
-// Part is the mean of what is granted of each tier, in hundredths of a percent of the whole, rounded to the nearest;
-// what is homed does not count. It reports false where there is nothing to take a mean of.
+// Part returns the mean of the granted parts of all tiers, in hundredths of a percent, rounded to the nearest. Homed
+// limits do not count. ok is false if there are no tiers to average.
 func Part(grants []Grant) (hundredths int64, ok bool) {
 	sum, n := 0.0, 0
 	for i := range grants {
@@ -337,7 +337,7 @@ func Part(grants []Grant) (hundredths int64, ok bool) {
 	return int64(math.Round(sum / float64(n) * 10_000)), true
 }
 
-// Shares is the epoch and phase that are in force; 0 where there are none.
+// Shares returns the epoch and phase in force; 0 if there are none.
 func (r *Reader) Shares() (epoch int64, phase shares.Phase) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,7 +15,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// balanced is the state of shares after requests whose every cell hears, and placements of its last transition.
+// balanced holds the state of the shares after requests that every cell acknowledges, and the placements of its last
+// transition.
 type balanced struct {
 	t      *testing.T
 	state  shares.State
@@ -83,8 +84,8 @@ func inCell(id string) func(*cellconfig.Config) {
 	return func(c *cellconfig.Config) { c.Cell = id }
 }
 
-// Guarantees that a tenant has its cell's share of each limit as soon as the cell knows the shares, all of it in a cell
-// that is alone and knows none, and that tenants who may have the same set do.
+// Guarantees that a tenant has its cell's share of each limit as soon as the cell knows the shares, that it has the
+// whole limit in a cell that is alone and has no shares, and that tenants with equal sets share them.
 func TestShares(t *testing.T) {
 	w := newWorld(t, inCell("eu-1"), alone)
 	w.apply(cellconfigtest.Plan("p", 11, 1), cellconfigtest.Tenant("t", "p", 1), cellconfigtest.Tenant("u", "p", 1))
@@ -95,7 +96,7 @@ func TestShares(t *testing.T) {
 	b.do(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
 	w.apply(b.document(2))
 	later := noon.Add(6 * time.Second)
-	w.want(later, "t", "6") // the largest remainder is the first cell's
+	w.want(later, "t", "6") // the largest remainder goes to the first cell
 	c, _ := w.begin(later)
 	one, err := c.Tenant(t.Context(), "t")
 	if err != nil {
@@ -129,7 +130,7 @@ func TestShares(t *testing.T) {
 	}
 	grants[0].Homed = true
 	if part, ok := cellconfig.Part(grants); ok {
-		t.Errorf("the cell's part of what is homed is %d", part)
+		t.Errorf("the cell's part of homed limits is %d", part)
 	}
 	b.do(shares.Request{Kind: shares.Drain, Cell: "eu-1"})
 	w.apply(b.document(3))
@@ -146,9 +147,9 @@ func TestShares(t *testing.T) {
 
 func alone(c *cellconfig.Config) { c.Alone = true }
 
-// Guarantees that a cell which is one of several grants nothing before it has heard its shares, and then no more than
-// they give it: also where tenants came first, where it has none of them, and where they are not there any more or the
-// table is another one. One that is alone grants all until there are shares, and then does as they say.
+// Guarantees that a cell that is one of several grants nothing before it knows its shares, and then no more than they
+// allow: also if tenants came first, if the cell has no share, and if the shares are missing later or the table was
+// replaced. A cell that is alone grants everything until there are shares, and then its share.
 func TestBeforeShares(t *testing.T) {
 	two := newBalanced(t, "eu-1", "us-1").document(1)
 	gone := cellconfig.Document{Ref: two.Ref, Version: 2, Deleted: true}
@@ -158,7 +159,7 @@ func TestBeforeShares(t *testing.T) {
 		name   string
 		cell   string
 		alone  bool
-		shares []cellconfig.Document // that come one after the other, after the tenant
+		shares []cellconfig.Document // documents that are written one after the other, after the tenant
 		want   string
 	}{
 		{"none", "eu-1", false, nil, "not loaded"},
@@ -201,7 +202,7 @@ func TestBeforeShares(t *testing.T) {
 	}
 }
 
-// granted is the threshold that the cell grants of the tenant's first limit, in words.
+// granted describes the threshold that the cell grants of the tenant's first limit.
 func (w *world) granted(now time.Time, tenant string) string {
 	w.t.Helper()
 	c, join := w.begin(now)
@@ -215,8 +216,7 @@ func (w *world) granted(now time.Time, tenant string) string {
 	return threshold(c, tenant, now)
 }
 
-// Guarantees that a table which takes the place of another, and has no shares yet, leaves those in force that were
-// heard last.
+// Guarantees that the shares that were last read stay in force if the table is replaced by one without shares.
 func TestSharesOfAnotherTable(t *testing.T) {
 	w := newWorld(t, inCell("eu-1"))
 	w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1),
@@ -227,12 +227,12 @@ func TestSharesOfAnotherTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.table = other
-	w.want(noon.Add(3*time.Second), "t", "10") // half of the new one
+	w.want(noon.Add(3*time.Second), "t", "10") // half of the new limit
 }
 
-// Guarantees that an environment which thaws after a day, in which its cell's share went to others, grants by the
-// shares of now from its first decision on; and where the table does not answer it, no more than by those it heard
-// last, which is the bound that is stated.
+// Guarantees that an environment that thaws after a day, in which its cell's share went to others, grants by the
+// present shares from its first decision on; and, if the table does not answer, no more than by the shares that it
+// last read, which is the documented bound.
 func TestThawsWithShares(t *testing.T) {
 	for away, want := range map[bool]string{false: "withheld", true: "5"} {
 		w := newWorld(t, inCell("eu-1"))
@@ -248,8 +248,8 @@ func TestThawsWithShares(t *testing.T) {
 	}
 }
 
-// Guarantees that tenants of one plan share the divided set, and that a request which finds everything allocates
-// nothing.
+// Guarantees that tenants of one plan share the divided set, and that a request that finds everything in the cache
+// does not allocate.
 func TestSharedSetsCostNothing(t *testing.T) {
 	w := newWorld(t, inCell("eu-1"))
 	b := newBalanced(t, "eu-1", "us-1")
@@ -266,7 +266,7 @@ func TestSharedSetsCostNothing(t *testing.T) {
 		}
 		sets[got.Limits(noon)]++
 	}
-	if len(sets) > 4 { // by where they are at home
+	if len(sets) > 4 { // one for each combination of home cells
 		t.Errorf("40 tenants of one plan have %d sets", len(sets))
 	}
 	if n := testing.AllocsPerRun(100, func() {
@@ -279,8 +279,8 @@ func TestSharedSetsCostNothing(t *testing.T) {
 	}
 }
 
-// Guarantees that a tenant's placement counts from the state of the table in which it is, that one which is not there
-// means none, and that what is known of it goes on where the table does not answer.
+// Guarantees that a tenant's placement applies from the state of the table in which it was written, that an absent
+// placement means none, and that the last known one is used if the table does not answer.
 func TestPlacements(t *testing.T) {
 	w := newWorld(t, inCell("us-1"))
 	b := newBalanced(t, "eu-1", "us-1")
@@ -293,7 +293,7 @@ func TestPlacements(t *testing.T) {
 	w.want(noon.Add(6*time.Second), "t", "10")
 	w.away(false)
 	w.apply(body(cellconfig.KindPlacement, shares.PlacementKey("t"), 2, `{"version":1,"tenant":"other"}`))
-	w.want(noon.Add(60*time.Second), "t", "10") // what cannot be read does not replace what could
+	w.want(noon.Add(60*time.Second), "t", "10") // an unreadable placement does not replace a readable one
 	r := w.reader(inCell("us-1"))
 	c, _ := r.Begin(t.Context(), noon)
 	if _, err := c.Tenant(t.Context(), "t"); !errors.Is(err, authorizer.ErrNotLoaded) {
@@ -301,9 +301,9 @@ func TestPlacements(t *testing.T) {
 	}
 }
 
-// Guarantees that a tombstone of the shares or of a placement is never taken for there being none: it says that the
-// cell does not know them. A cell that is said to be alone then decides nothing, and no cell decides about the tenant
-// of the placement, even if it knew an older one: a cell that joins may have missed what came after that.
+// Guarantees that a tombstone of the shares or of a placement is never treated as their absence: it says that the cell
+// does not know them. A cell that is alone then decides nothing, and no cell decides for the tenant of the placement,
+// even if it knew an older one, since a cell that joins may have missed later ones.
 func TestTombstonesAreNotAbsent(t *testing.T) {
 	b := newBalanced(t, "eu-1", "us-1")
 	tombstone := func(d cellconfig.Document, version int64) cellconfig.Document {
@@ -350,8 +350,8 @@ func TestTombstonesAreNotAbsent(t *testing.T) {
 	}
 }
 
-// Guarantees that shares which cannot be read leave the last good ones in force, and that without any nothing is
-// decided: a cell that does not know its share must not grant the whole.
+// Guarantees that shares that cannot be read leave the last valid ones in force, and that nothing is decided without
+// any: a cell that does not know its share must not grant the whole limit.
 func TestUnreadableShares(t *testing.T) {
 	w := newWorld(t, inCell("eu-1"))
 	b := newBalanced(t, "eu-1", "us-1")
@@ -366,8 +366,8 @@ func TestUnreadableShares(t *testing.T) {
 	}
 }
 
-// Guarantees that a quota is whole in its tenant's home cell and nothing elsewhere, or open where it says so, and that
-// a limit which is too small to be divided is whole in one cell.
+// Guarantees that a quota is granted as a whole in its tenant's home cell and not elsewhere, or is open if its limit
+// says so, and that a limit that is too small to be divided is granted as a whole in one cell.
 func TestQuotasAndHomedLimits(t *testing.T) {
 	text := `{"id":"p","limits":[{"id":"month","quota":{"units":100,"every":"month"}},
 		{"id":"loose","onStoreFailure":"open","quota":{"units":100,"every":"month"}},
@@ -395,7 +395,7 @@ func TestQuotasAndHomedLimits(t *testing.T) {
 			set := got.Limits(noon)
 			charges := set.AppendCharges(nil, &plan.Attributes{Method: "GET"})
 			held := set.Withheld(charges) != nil
-			if here[held]++; !held && len(charges) != 3 || held && len(charges) != 2 { // loose is left out
+			if here[held]++; !held && len(charges) != 3 || held && len(charges) != 2 { // the limit loose is left out
 				t.Errorf("%s in %s: %d charges, withheld %t", id, cell, len(charges), held)
 			}
 			if home := b.state.Document().View(cell, id, nil).Home(); (home == cell) == held {

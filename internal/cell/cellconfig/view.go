@@ -16,7 +16,7 @@ import (
 
 var _ authorizer.Configuration = (*view)(nil)
 
-// view is what a request sees: the settings that it began with, and the rest from the reader.
+// view is what a request sees: the settings that it began with, and everything else through the reader.
 type view struct {
 	r        *Reader
 	settings *plan.Settings
@@ -59,7 +59,7 @@ func (v *view) Anonymous(ctx context.Context) (string, *plan.Set, error) {
 	return id, v.r.anonymous(p), nil
 }
 
-// anonymous is the plan of calls without a credential, as the cell grants it to the request that began last.
+// anonymous returns the plan of calls without a credential, as the cell grants it at the time of the last request.
 func (r *Reader) anonymous(p *plan.Plan) *plan.Set {
 	r.mu.Lock()
 	by, now := r.shares, r.begun
@@ -112,13 +112,13 @@ func (v *view) Key(ctx context.Context, presented string, now time.Time) (*ident
 	return key, key.Check(now)
 }
 
-// rounds bound how often one look-up asks for what it finds missing: a tenant, then its plan, its placement, and once
-// more for two of them where they change meanwhile.
+// rounds bounds how often one look-up reads what it finds missing: a tenant, its plan, its placement, and two of them
+// once more if they change in between.
 const rounds = 5
 
-var errRestless = errors.New("it changes faster than it can be read")
+var errRestless = errors.New("the document changed during each of the reads")
 
-// plan is the plan, read if need be.
+// plan returns a plan, and reads it if necessary.
 func (r *Reader) plan(ctx context.Context, id string) (*plan.Plan, error) {
 	at := cacheKey{kind: cachedPlan, id: id}
 	for range rounds {
@@ -145,7 +145,7 @@ func (r *Reader) plan(ctx context.Context, id string) (*plan.Plan, error) {
 	return nil, errRestless
 }
 
-// tenant is the tenant, resolved against its plan; nil where there is none.
+// tenant returns a tenant, resolved against its plan; nil if there is none.
 func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 	at := cacheKey{kind: cachedTenant, id: id}
 	for range rounds {
@@ -158,7 +158,7 @@ func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 				return t, err
 			}
 			if err := r.load(ctx, missing); err != nil {
-				if t != nil && !denied(err) { // on the plan, or the placement, as it was last known
+				if t != nil && !denied(err) { // use the plan, or the placement, that was last known
 					return t, nil
 				}
 				return nil, err
@@ -178,7 +178,7 @@ func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 			switch {
 			case lastGood(found, err) && before != nil:
 				return before, nil
-			case found == isOld && !denied(err): // it was only the plan or the placement that could not be read
+			case found == isOld && !denied(err): // only the plan or the placement cannot be read
 				continue
 			}
 			return nil, err
@@ -187,7 +187,7 @@ func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 	return nil, errRestless
 }
 
-// needed is what is read at once with a tenant, e, that is not current. r.mu is held.
+// needed returns the keys of documents to read together with a tenant, e, that is not current. r.mu is held.
 func (r *Reader) needed(at cacheKey, e *entry, found found) []cacheKey {
 	keys := []cacheKey{at}
 	if r.shares != nil && (e == nil || found == isOld) {
@@ -199,12 +199,12 @@ func (r *Reader) needed(at cacheKey, e *entry, found found) []cacheKey {
 	return keys
 }
 
-// lastGood reports whether what is here may be used although it is known to have changed: the table does not answer.
-// One that answers with what is older than its log says is not believed.
+// lastGood reports whether a document that is known to have changed may still be used, because the table does not
+// answer. It may not be used if the table answers with something that contradicts its log.
 func lastGood(found found, err error) bool { return found == isSuperseded && !denied(err) }
 
-// resolve is the tenant with the limits of its plan. missing is a plan that must be read first; t is then what was
-// resolved last, or nil. r.mu is held.
+// resolve returns the tenant with the limits of its plan. missing is the key of a plan that must be read first; t is
+// then the tenant that was last resolved, or nil. r.mu is held.
 func (r *Reader) resolve(e *entry) (t *plan.Tenant, missing cacheKey, err error) {
 	if e.read == nil {
 		return nil, missing, e.err
@@ -244,7 +244,7 @@ func (r *Reader) resolve(e *entry) (t *plan.Tenant, missing cacheKey, err error)
 	return e.tenant, missing, e.refused(e.unfit)
 }
 
-// whole is resolve and then share: a tenant as the cell limits it.
+// whole returns the tenant as the cell limits it: the result of resolve and share.
 func (r *Reader) whole(e *entry) (t *plan.Tenant, missing cacheKey, err error) {
 	t, missing, err = r.resolve(e)
 	t, placed, unplaced := r.share(e, t)
@@ -256,18 +256,19 @@ func (r *Reader) whole(e *entry) (t *plan.Tenant, missing cacheKey, err error) {
 	return t, missing, err
 }
 
-// planless stands for the plan of a tenant that has none.
+// planless stands for the plan of a tenant without a plan.
 var planless = &plan.Plan{}
 
-// unfit takes note of a tenant that does not go with its plan. r.mu is held.
+// unfit records and logs that a tenant does not compile with its plan. r.mu is held.
 func (r *Reader) unfit(e *entry, p *plan.Plan, err error) {
 	e.with, e.unfit = p, err
 	r.bad++
-	r.c.Log.Error("a tenant does not go with its plan; its last good limits stay", "plan", e.read.PlanID(), "version",
+	r.c.Log.Error("a tenant does not fit its plan; its last valid limits stay in force", "plan", e.read.PlanID(),
+		"version",
 		e.version, "error", err)
 }
 
-// key is the stored key of one of the hashes; nil where there is none.
+// key returns the stored key with one of the hashes; nil if there is none.
 func (r *Reader) key(ctx context.Context, hashes []identity.KeyHash) (*identity.Key, error) {
 	for range rounds {
 		var missing [identity.MaxPeppers]cacheKey
@@ -296,7 +297,7 @@ func (r *Reader) key(ctx context.Context, hashes []identity.KeyHash) (*identity.
 		if n == 0 {
 			return nil, bad
 		}
-		// A key that the log names is never used as it was: it may be revoked.
+		// A key that the log names is never used without reading it again: it may be revoked.
 		if err := r.load(ctx, missing[:n]...); err != nil {
 			return nil, err
 		}
@@ -304,7 +305,7 @@ func (r *Reader) key(ctx context.Context, hashes []identity.KeyHash) (*identity.
 	return nil, errRestless
 }
 
-// cached is the cache's name of what the log names; false where it is nothing that is cached.
+// cached returns the cache's name of a document; false if documents of this kind are not cached.
 func (r Ref) cached() (cacheKey, bool) {
 	switch r.Kind {
 	case plan.KindPlan:
@@ -317,7 +318,7 @@ func (r Ref) cached() (cacheKey, bool) {
 		k := cacheKey{kind: cachedKey}
 		n, err := hex.Decode(k.hash[:], []byte(r.ID[:min(len(r.ID), hashHexBytes)]))
 		return k, err == nil && n == len(k.hash) && len(r.ID) == hashHexBytes
-	default: // a key under its id, the settings, and what others read
+	default: // a key under its id, the settings, and kinds that only others read
 		return cacheKey{}, false
 	}
 }

@@ -25,7 +25,7 @@ var (
 	errAway = errors.New("the table is away")
 )
 
-// world is a table that can be tampered with, and a reader of it.
+// world is a table that tests can tamper with, and a reader of it.
 type world struct {
 	t     testing.TB
 	table *memtable.Table
@@ -33,12 +33,12 @@ type world struct {
 	log   bytes.Buffer
 	logMu sync.Mutex
 
-	heads, logs, gets atomic.Int64 // calls
-	read              atomic.Int64 // documents
+	heads, logs, gets atomic.Int64 // number of calls
+	read              atomic.Int64 // number of documents
 
-	// Each may change what a call returns, or make it wait; nil leaves it.
+	// Each function may change what a call returns, or make the call wait; nil does nothing.
 	mu     sync.Mutex
-	rows   map[cellconfig.Ref]cellconfig.Document // written past the log; of version 0: removed
+	rows   map[cellconfig.Ref]cellconfig.Document // rows written without a log entry; version 0: removed
 	onHead func(ctx context.Context, h *cellconfig.Head) error
 	onLog  func(ctx context.Context, e *[]cellconfig.Entry) error
 	onGet  func(ctx context.Context, d []cellconfig.Document) error
@@ -67,12 +67,12 @@ func newWorld(t testing.TB, change ...func(*cellconfig.Config)) *world {
 	return w
 }
 
-// reader is another one of the same table.
+// reader returns another reader of the same table.
 func (w *world) reader(change ...func(*cellconfig.Config)) *cellconfig.Reader {
 	w.t.Helper()
 	c := cellconfig.Config{
 		Table: w, Log: slog.New(slog.NewTextHandler(w, nil)), Hashes: hashes,
-		Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second, // for a machine that does much else
+		Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second, // for slow machines
 	}
 	for _, f := range change {
 		f(&c)
@@ -84,7 +84,7 @@ func (w *world) reader(change ...func(*cellconfig.Config)) *cellconfig.Reader {
 	return r
 }
 
-// hashes takes a presented key of one character for the hash that is this digit 64 times.
+// hashes returns, for a presented key of one character, the hash that consists of 64 times this digit.
 func hashes(_ context.Context, _ time.Time, presented string) ([]identity.KeyHash, error) {
 	switch {
 	case presented == "":
@@ -93,7 +93,7 @@ func hashes(_ context.Context, _ time.Time, presented string) ([]identity.KeyHas
 		return nil, errAway
 	}
 	h := identity.KeyHash{Pepper: "dev"}
-	if len(presented) > 1 { // a key that nobody has
+	if len(presented) > 1 { // a key that does not exist
 		copy(h.Hash[:], presented)
 		return []identity.KeyHash{h}, nil
 	}
@@ -101,7 +101,7 @@ func hashes(_ context.Context, _ time.Time, presented string) ([]identity.KeyHas
 	for i := range h.Hash {
 		h.Hash[i] = byte(digit<<4 | digit)
 	}
-	old := identity.KeyHash{Pepper: "old", Hash: h.Hash} // what is stored under dev is not found by it
+	old := identity.KeyHash{Pepper: "old", Hash: h.Hash} // keys stored under the pepper "dev" are not found by it
 	return []identity.KeyHash{old, h}, nil
 }
 
@@ -147,7 +147,7 @@ func (w *world) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.D
 	return d, err
 }
 
-// away makes every call fail at once, or answers again.
+// away makes every call fail immediately, or answer again.
 func (w *world) away(is bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -159,7 +159,7 @@ func (w *world) away(is bool) {
 	}
 }
 
-// hang makes every call wait until it is given up.
+// hang makes every call wait until it is cancelled.
 func (w *world) hang() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -176,7 +176,7 @@ func (w *world) apply(documents ...cellconfig.Document) {
 	}
 }
 
-// rewrite writes rows past the log, as somebody does who may write to the table.
+// rewrite writes rows without log entries, as somebody with access to the table could.
 func (w *world) rewrite(rows ...cellconfig.Document) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -188,7 +188,7 @@ func (w *world) rewrite(rows ...cellconfig.Document) {
 	}
 }
 
-// there are the rows as they are.
+// there returns the rows as they are.
 func (w *world) there(refs ...cellconfig.Ref) []cellconfig.Document {
 	w.t.Helper()
 	got, err := w.table.Get(context.Background(), refs...)
@@ -198,8 +198,7 @@ func (w *world) there(refs ...cellconfig.Ref) []cellconfig.Document {
 	return got
 }
 
-// commit writes documents as they are, whatever their versions, with a log entry that names them unless they are
-// hidden.
+// commit writes documents unchanged, whatever their versions, with a log entry that names them unless hidden is set.
 func (w *world) commit(hidden bool, documents ...cellconfig.Document) {
 	w.t.Helper()
 	h, err := w.table.Head(context.Background())
@@ -223,7 +222,7 @@ func (w *world) commit(hidden bool, documents ...cellconfig.Document) {
 	}
 }
 
-// seed writes a plan with a threshold of 5, the tenant t of it, and its key "a".
+// seed writes a plan with a threshold of 5, its tenant t, and the tenant's key "a".
 func (w *world) seed() {
 	w.t.Helper()
 	w.apply(cellconfigtest.Plan("p", 5, 1), cellconfigtest.Tenant("t", "p", 1), cellconfigtest.Key("k", "t", 'a', 1))
@@ -237,7 +236,7 @@ func (w *world) begin(now time.Time) (authorizer.Configuration, func()) {
 	return c, join
 }
 
-// at is the tenant's threshold in words, in a request from beginning to end.
+// at describes the tenant's threshold in a complete request.
 func (w *world) at(now time.Time, tenant string) string {
 	c, join := w.begin(now)
 	defer join()
@@ -268,7 +267,7 @@ func (w *world) want(now time.Time, tenant, want string) {
 	}
 }
 
-// keyAt is what becomes of the presented key in a request.
+// keyAt describes the result for the presented key in a request.
 func (w *world) keyAt(now time.Time, presented string) string {
 	c, join := w.begin(now)
 	defer join()

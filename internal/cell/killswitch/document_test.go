@@ -11,8 +11,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Guarantees that a document is what it must be and nothing else, and that the error says where it is not without
-// repeating it: a mistake in it must not turn limits off, and what was pasted into it by mistake must not be in a log.
+// Guarantees that only a correct document is accepted, and that the error names the place of the mistake without
+// repeating the document: a mistake must not turn limits off, and text that was pasted by mistake must not appear in a
+// log.
 func TestParse(t *testing.T) {
 	for _, tt := range []struct {
 		document, wrong string
@@ -27,22 +28,22 @@ func TestParse(t *testing.T) {
 		{"{}", `the document has no "mode"`, limit.Enforce},
 		{"off", "byte 0: the document is not JSON", limit.Enforce},
 		{"mode: off", "byte 0: the document is not JSON", limit.Enforce},
-		{`"off"`, "the document is no object", limit.Enforce},
-		{`["off"]`, "the document is no object", limit.Enforce},
-		{"null", "the document is no object", limit.Enforce},
+		{`"off"`, "the document is not an object", limit.Enforce},
+		{`["off"]`, "the document is not an object", limit.Enforce},
+		{"null", "the document is not an object", limit.Enforce},
 		{`{"mode":"off"`, "byte 13: the document is not JSON", limit.Enforce},
 		{`{"mode":"off",}`, "byte 14: the document is not JSON", limit.Enforce},
-		{`{"mode":"off"} x`, "byte 15: the document goes on after its end", limit.Enforce},
-		{`{"mode":"off"}{"mode":"off"}`, "byte 15: the document goes on after its end", limit.Enforce},
+		{`{"mode":"off"} x`, "byte 15: text follows the document", limit.Enforce},
+		{`{"mode":"off"}{"mode":"off"}`, "byte 15: text follows the document", limit.Enforce},
 		{`{"mode":"off","hunter2":1}`, `byte 23: a member that is not "mode"`, limit.Enforce},
 		{`{"Mode":"off"}`, `byte 7: a member that is not "mode"`, limit.Enforce},
-		{`{"mode":"off","mode":"enforce"}`, `byte 20: "mode" for the second time`, limit.Enforce},
-		{`{"mode":"hunter2"}`, `byte 17: "mode" is to be "enforce", "shadow" or "off"`, limit.Enforce},
-		{`{"mode":"OFF"}`, `byte 13: "mode" is to be "enforce", "shadow" or "off"`, limit.Enforce},
-		{`{"mode":""}`, `byte 10: "mode" is to be "enforce", "shadow" or "off"`, limit.Enforce},
-		{`{"mode":2}`, `byte 9: "mode" is to be "enforce", "shadow" or "off"`, limit.Enforce},
-		{`{"mode":null}`, `byte 12: "mode" is to be "enforce", "shadow" or "off"`, limit.Enforce},
-		{`{"mode":{"mode":"off"}}`, `byte 9: "mode" is to be "enforce", "shadow" or "off"`, limit.Enforce},
+		{`{"mode":"off","mode":"enforce"}`, `byte 20: "mode" is there twice`, limit.Enforce},
+		{`{"mode":"hunter2"}`, `byte 17: "mode" must be "enforce", "shadow" or "off"`, limit.Enforce},
+		{`{"mode":"OFF"}`, `byte 13: "mode" must be "enforce", "shadow" or "off"`, limit.Enforce},
+		{`{"mode":""}`, `byte 10: "mode" must be "enforce", "shadow" or "off"`, limit.Enforce},
+		{`{"mode":2}`, `byte 9: "mode" must be "enforce", "shadow" or "off"`, limit.Enforce},
+		{`{"mode":null}`, `byte 12: "mode" must be "enforce", "shadow" or "off"`, limit.Enforce},
+		{`{"mode":{"mode":"off"}}`, `byte 9: "mode" must be "enforce", "shadow" or "off"`, limit.Enforce},
 		{"\ufeff" + `{"mode":"off"}`, "byte 0: the document is not JSON", limit.Enforce},
 		{strings.Repeat(" ", killswitch.MaxDocumentBytes) + `{}`, "the document has 4098 bytes, want at most 4096",
 			limit.Enforce},
@@ -58,13 +59,13 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// problems are all that Parse says, without its numbers.
+// problems are all errors of Parse, without their numbers.
 var problems = regexp.MustCompile(`^(byte \d+: )?(the document (has \d+ bytes, want at most 4096|is empty|has no ` +
-	`"mode"|is not JSON|is no object|goes on after its end)|` +
-	`a member that is not "mode"|"mode" for the second time|"mode" is to be "enforce", "shadow" or "off")$`)
+	`"mode"|is not JSON|is not an object)|text follows the document|` +
+	`a member that is not "mode"|"mode" is there twice|"mode" must be "enforce", "shadow" or "off")$`)
 
-// FuzzParse guarantees that whatever is deployed is either one of three documents, however it is written, or an error
-// that repeats nothing of it and enforces.
+// FuzzParse guarantees that any document is either one of the three modes, however it is spelled, or an error that
+// repeats nothing of it, with the mode enforce.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{`{"mode":"shadow"}`, `{"mode":"off"}`, `{"Mode":"off"}`, `{"mode":"off","mode":"off"}`,
 		`{"mode":"x"}`, `[]`, `{"mode"`, `{"mode":"off"}}`} {

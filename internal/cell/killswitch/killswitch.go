@@ -1,17 +1,16 @@
-// Package killswitch has the mode in which a cell's limits are: enforced, in shadow, or off. It is read from AWS
-// AppConfig while calls are answered, and one deployment there changes it in the whole cell.
+// Package killswitch provides the mode of all limits of a cell: enforce, shadow, or off. It reads the mode from AWS
+// AppConfig while calls are answered, so that one deployment there changes it in the whole cell.
 //
-// The configuration is a free-form document of JSON, {"mode":"shadow"}. The modes:
+// The configuration is a free-form JSON document, {"mode":"shadow"}. The modes:
 //
-//	enforce  limits deny; this holds until another mode was heard
-//	shadow   limits are charged as by enforce, and deny nobody
-//	off      limits are not looked at, and no store is asked
+//	enforce  limits deny; this is the mode until another one is read
+//	shadow   limits are charged as in enforce, but deny nothing
+//	off      limits are ignored, and no store is asked
 //
-// A document that has not this form, and an AppConfig that does not answer, change nothing: the mode that was heard
-// last stays.
+// If the document does not have this form, or AppConfig does not answer, the last mode that was read stays.
 //
-// The client is that of the AWS SDK. Nothing but a poll makes it, and nothing runs between two calls of a function but
-// a poll under way, which a freeze may cut; see package refresh.
+// The first poll makes the client of the AWS SDK. Between two calls of a function nothing runs except a poll in
+// progress, which a freeze may interrupt; see package refresh.
 package killswitch
 
 import (
@@ -28,18 +27,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/refresh"
 )
 
-// Every is how often AppConfig is asked, the shortest that it grants, and up to a fifth more, so that instances spread.
-// It says itself when it wants to be asked next.
+// Every is the time between two polls of AppConfig: the shortest that AppConfig allows, and up to a fifth more, so
+// that instances spread. AppConfig may ask for another time.
 const Every = 15 * time.Second
 
-// Bounds of the time between two polls, whatever AppConfig says; after one that failed it begins at the least, see
+// Bounds of the time between two polls, whatever AppConfig asks for. After a failed poll the time begins at least; see
 // package refresh.
 const (
 	least = time.Second
 	most  = 24 * time.Hour
 )
 
-// Client is the part of [appconfigdata.Client] that is used here.
+// Client is the part of [appconfigdata.Client] that this package uses.
 type Client interface {
 	StartConfigurationSession(context.Context, *appconfigdata.StartConfigurationSessionInput,
 		...func(*appconfigdata.Options)) (*appconfigdata.StartConfigurationSessionOutput, error)
@@ -52,32 +51,32 @@ type Config struct {
 	Client                            func() Client // called once, by the first poll; required
 	Application, Environment, Profile string        // ids in AppConfig; required
 
-	// Wait is for how long after its beginning those who come by a poll wait for it, above 0: long enough for an
-	// AppConfig that is well, and what all calls together lose by one that hangs.
+	// Wait is how long callers of Poll wait for a poll, from the beginning of the poll; it must be above 0. It should
+	// be long enough for a healthy AppConfig, and is what all calls together lose if AppConfig hangs.
 	Wait time.Duration
 
 	Log *slog.Logger // default slog.Default()
 }
 
-// Switch has the mode. It is safe for concurrent use. Make it with [New].
+// Switch holds the mode. It is safe for concurrent use. Make it with [New].
 type Switch struct {
 	c      Config
 	client func() Client
 	heard  *refresh.Cache[heard]
-	bad    atomic.Int64 // polls at which the document could not be used
+	bad    atomic.Int64 // number of polls that returned an unusable document
 }
 
-// heard is what one poll came to. It is not changed.
+// heard is the result of one poll. It is immutable.
 type heard struct {
 	mode  limit.Mode
-	token string        // for the next poll; "" is a new session
-	every time.Duration // until the next poll, at least
+	token string        // for the next poll; "": begin a new session
+	every time.Duration // least time until the next poll
 
 	document [32]byte // hash of the latest document
-	wrong    error    // why that is not used, and mode is the one before; nil where it is
+	wrong    error    // why the latest document is not used, so that mode is from an earlier one; nil if it is used
 }
 
-// New checks the configuration and makes a switch, which asks nobody yet. The error names the field.
+// New checks the configuration and makes a switch. It makes no calls. The error names the field of c that is wrong.
 func New(c Config) (*Switch, error) {
 	switch {
 	case c.Client == nil:
@@ -85,7 +84,7 @@ func New(c Config) (*Switch, error) {
 	case c.Application == "" || c.Environment == "" || c.Profile == "":
 		return nil, errors.New("killswitch: Application, Environment or Profile is missing")
 	case c.Wait <= 0:
-		return nil, errors.New("killswitch: Wait is to be above 0")
+		return nil, errors.New("killswitch: Wait must be above 0")
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -98,7 +97,7 @@ func New(c Config) (*Switch, error) {
 	return s, nil
 }
 
-// Mode is the latest that was heard; Enforce before. It never waits.
+// Mode returns the latest mode that was read; Enforce if none was. It never waits.
 func (s *Switch) Mode() limit.Mode {
 	if h := s.heard.Value(); h != nil {
 		return h.mode
@@ -106,17 +105,18 @@ func (s *Switch) Mode() limit.Mode {
 	return limit.Enforce
 }
 
-// Begin polls for the first time, where nothing was heard yet, and does not wait for it.
+// Begin starts the first poll, unless a mode was read, and does not wait for it.
 func (s *Switch) Begin(now time.Time) { s.heard.Warm(now) }
 
-// Poll polls where it is time, and waits for a poll that is younger than Config.Wait. Call it beside each request.
+// Poll starts a poll if it is time, and waits for a poll that is younger than Config.Wait. Call it beside each
+// request.
 func (s *Switch) Poll(ctx context.Context, now time.Time) {
 	poll, _ := s.heard.Upkeep(now)
 	s.heard.Await(ctx, poll)
 }
 
-// Failures is how many polls came to nothing: AppConfig did not answer, or its document cannot be used.
+// Failures returns the number of failed polls: AppConfig did not answer, or its document cannot be used.
 func (s *Switch) Failures() int64 { return s.heard.Stats().Failures + s.bad.Load() }
 
-// Close ends a poll under way and waits for its end. The mode stays.
+// Close ends a poll in progress and waits for its end. The mode stays.
 func (s *Switch) Close() { s.heard.Close() }

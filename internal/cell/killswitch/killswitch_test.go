@@ -24,29 +24,29 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/killswitchtest"
 )
 
-// Guarantees that nothing goes on after Close: a Lambda that was told to end has little time.
+// Guarantees that nothing runs after Close, since a Lambda function that must end has little time.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// wait is what those who come by a poll wait for it.
+// wait is Config.Wait in these tests.
 const wait = 50 * time.Millisecond
 
-// world is a switch over the SDK's own client, which reaches the stand-in without a network, so that time can be
-// virtual.
+// world is a switch with the SDK's own client, which calls a local substitute for AppConfig without a network, so that
+// time can be virtual.
 type world struct {
 	*killswitch.Switch
 	t       *testing.T
 	service killswitchtest.AppConfig
-	made    int // clients
+	made    int // number of clients made
 
 	mu  sync.Mutex
 	log bytes.Buffer
 }
 
-// RoundTrip hands a call to the stand-in. It ends with its context, as one over a network does.
+// RoundTrip passes a call to the substitute. It ends with its context, as a call over a network does.
 func (w *world) RoundTrip(r *http.Request) (response *http.Response, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			if p != http.ErrAbortHandler { //nolint:errorlint // it is the very value
+			if p != http.ErrAbortHandler { //nolint:errorlint // the panic value is this error itself
 				panic(p)
 			}
 			response, err = nil, errors.New("the connection was closed")
@@ -69,7 +69,7 @@ func (w *world) Write(p []byte) (int, error) {
 	return w.log.Write(p)
 }
 
-// lines are how many lines were written that have this text.
+// lines returns the number of log lines with this text.
 func (w *world) lines(text string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,14 +105,14 @@ func virtually(t *testing.T, test func(t *testing.T, w *world)) {
 	})
 }
 
-// poll is a call that comes by, and how long it is held up.
+// poll makes a call of Poll, and returns how long it waited.
 func (w *world) poll() time.Duration {
 	began := time.Now()
 	w.Poll(w.t.Context(), began)
 	return time.Since(began)
 }
 
-// busy are calls, ten in a second.
+// busy makes ten calls in each second.
 func (w *world) busy(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		w.poll()
@@ -129,8 +129,8 @@ func (w *world) is(want limit.Mode) {
 
 func document(m limit.Mode) string { return fmt.Sprintf(`{"mode":%q}`, m) }
 
-// Guarantees that a busy environment acts by a new mode within 18 s, the bound that the documentation states, and that
-// AppConfig is not asked more often than it grants.
+// Guarantees that a busy environment has a new mode within 18 s, as the documentation states, and that AppConfig is
+// not asked more often than it allows.
 func TestBusyHearsWithinTheBound(t *testing.T) {
 	virtually(t, func(t *testing.T, w *world) {
 		w.is(limit.Enforce)
@@ -141,7 +141,7 @@ func TestBusyHearsWithinTheBound(t *testing.T) {
 		began := time.Now()
 		w.busy(time.Second)
 		for i, mode := range []limit.Mode{limit.Shadow, limit.Off, limit.Enforce, limit.Shadow} {
-			w.busy(time.Duration(i) * 4 * time.Second) // at any time between two polls
+			w.busy(time.Duration(i) * 4 * time.Second) // at various times between two polls
 			w.service.Set(document(mode))
 			w.busy(18*time.Second + 200*time.Millisecond)
 			w.is(mode)
@@ -159,7 +159,7 @@ func TestBusyHearsWithinTheBound(t *testing.T) {
 	})
 }
 
-// Guarantees that AppConfig is asked as seldom as it says.
+// Guarantees that AppConfig is asked as rarely as it wants.
 func TestIntervalIsTheServices(t *testing.T) {
 	virtually(t, func(t *testing.T, w *world) {
 		w.service.Interval = 5 * time.Minute
@@ -172,8 +172,8 @@ func TestIntervalIsTheServices(t *testing.T) {
 	})
 }
 
-// Guarantees that an environment that thaws hears the mode beside its first call, however long it was frozen: after a
-// day its session is over, and another begins.
+// Guarantees that an environment that thaws reads the mode beside its first call, however long it was frozen: after a
+// day its session has expired, and another one begins.
 func TestThawHearsAtOnce(t *testing.T) {
 	for _, frozen := range []time.Duration{time.Minute, time.Hour, 25 * time.Hour} {
 		virtually(t, func(t *testing.T, w *world) {
@@ -191,7 +191,7 @@ func TestThawHearsAtOnce(t *testing.T) {
 	}
 }
 
-// Guarantees that a poll which a freeze cut is given up when the environment thaws, and does not keep it from hearing.
+// Guarantees that a poll that a freeze has cut is abandoned when the environment thaws, and does not prevent another.
 func TestFreezeWithinAPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cut{}
@@ -206,7 +206,7 @@ func TestFreezeWithinAPoll(t *testing.T) {
 		if c.begun.Load() != 1 || s.Mode() != limit.Enforce {
 			t.Fatalf("%d sessions, mode %s", c.begun.Load(), s.Mode())
 		}
-		// The wall clock goes on while the process, and its monotonic clock with it, stands still.
+		// The wall clock advances while the process and its monotonic clock stand still.
 		s.Poll(t.Context(), now.Round(0).Add(time.Hour))
 		if c.begun.Load() != 2 || s.Mode() != limit.Off {
 			t.Errorf("%d sessions, mode %s; want a second one, and off", c.begun.Load(), s.Mode())
@@ -214,7 +214,7 @@ func TestFreezeWithinAPoll(t *testing.T) {
 	})
 }
 
-// cut is a client whose first call never ends by itself.
+// cut is a client whose first call never returns by itself.
 type cut struct{ begun atomic.Int64 }
 
 func (c *cut) StartConfigurationSession(
@@ -233,7 +233,7 @@ func (c *cut) GetLatestConfiguration(
 	return &appconfigdata.GetLatestConfigurationOutput{Configuration: []byte(`{"mode":"off"}`)}, nil
 }
 
-// faults are what can be wrong with AppConfig.
+// faults are the ways in which AppConfig can fail.
 var faults = map[string]killswitchtest.Fault{
 	"down": killswitchtest.Down(), "throttles": killswitchtest.Throttled(), "drops": {Drop: true},
 	"hangs": {Hang: true}, "slow": {Delay: time.Minute},
@@ -246,8 +246,8 @@ var faults = map[string]killswitchtest.Fault{
 	"bad requests":       {Code: "BadRequestException", Message: "it is bad", Status: http.StatusBadRequest},
 }
 
-// Guarantees that whatever AppConfig does, the mode stays what was heard last, it is logged once, counted, and over
-// with the fault.
+// Guarantees that for any fault of AppConfig the mode stays the last one that was read, and that the fault is logged
+// once, counted, and ends with its cause.
 func TestFaultsKeepTheMode(t *testing.T) {
 	for name, fault := range faults {
 		for _, known := range []bool{true, false} {
@@ -260,7 +260,7 @@ func TestFaultsKeepTheMode(t *testing.T) {
 						w.busy(time.Second)
 						w.is(want)
 					}
-					w.service.Expire() // so that sessions are begun, too
+					w.service.Expire() // so that sessions are begun too
 					w.service.Fail(fault, -1)
 					w.service.Set(document(limit.Off))
 					w.busy(3 * time.Minute)
@@ -283,8 +283,7 @@ func TestFaultsKeepTheMode(t *testing.T) {
 	}
 }
 
-// Guarantees that an answer that is lost takes no mode with it: its token is used up, and a new session has the whole
-// document again.
+// Guarantees that a lost answer loses no mode: its token is used up, and a new session has the whole document again.
 func TestLostAnswer(t *testing.T) {
 	virtually(t, func(t *testing.T, w *world) {
 		w.service.Set(document(limit.Enforce))
@@ -299,8 +298,8 @@ func TestLostAnswer(t *testing.T) {
 	})
 }
 
-// Guarantees that a document which cannot be used leaves the mode as it is, for as long as it is there: it is logged
-// once, counted at each poll, never shown, and the next good one is heard as soon as always.
+// Guarantees that an unusable document leaves the mode unchanged for as long as it exists: it is logged once, counted
+// at each poll, never shown, and the next valid document is read as usual.
 func TestBadDocumentKeepsTheMode(t *testing.T) {
 	for _, bad := range []string{`{"mode":"not-to-be-seen"}`, `{"mode":"off","not-to-be-seen":1}`, "not-to-be-seen",
 		"", `{"mode":"off"`, strings.Repeat("x", 1<<20)} {
@@ -313,7 +312,7 @@ func TestBadDocumentKeepsTheMode(t *testing.T) {
 					w.busy(time.Second)
 				}
 				w.service.Set(bad)
-				w.service.Expire() // an empty document is told from "as before" in a new session only
+				w.service.Expire() // an empty document differs from "unchanged" only in a new session
 				w.busy(2 * time.Minute)
 				w.is(want)
 				if n := w.Failures(); n < 6 || w.lines("level=ERROR") != 1 {
@@ -340,7 +339,7 @@ func TestBadDocumentKeepsTheMode(t *testing.T) {
 	}
 }
 
-// Guarantees that an AppConfig that hangs holds up one call for a moment, and not each one after the other.
+// Guarantees that an AppConfig that hangs delays one call briefly, and not every call.
 func TestPollHoldsNobodyUp(t *testing.T) {
 	virtually(t, func(t *testing.T, w *world) {
 		w.service.Fail(killswitchtest.Fault{Hang: true}, -1)
@@ -361,7 +360,7 @@ func TestPollHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// Guarantees that calls of many goroutines see one mode or the other, and share a poll.
+// Guarantees that concurrent calls see one mode or the other, and share a poll.
 func TestManyAtOnce(t *testing.T) {
 	virtually(t, func(t *testing.T, w *world) {
 		w.service.Set(document(limit.Shadow))
@@ -384,7 +383,7 @@ func TestManyAtOnce(t *testing.T) {
 	})
 }
 
-// Guarantees that what is missing in a configuration is named.
+// Guarantees that missing settings are named.
 func TestConfig(t *testing.T) {
 	client := func() killswitch.Client { return &cut{} }
 	for want, c := range map[string]killswitch.Config{

@@ -17,7 +17,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/refresh"
 )
 
-// attempts are for one call: a connection that a freeze cut needs a second.
+// attempts is the number of attempts of one call. A connection that a freeze has cut needs a second one.
 const attempts = 2
 
 var (
@@ -25,8 +25,8 @@ var (
 	errNothing = errors.New("a new session has no document")
 )
 
-// read is one poll. A token that AppConfig refuses, such as one of more than a day ago, is one of a session that is
-// over: another is begun, and its first answer has the whole document.
+// read carries out one poll. If AppConfig refuses the token, for example one that is more than a day old, the session
+// has ended: read begins another one, whose first answer has the whole document.
 func (s *Switch) read(ctx context.Context, before *heard) (*heard, error) {
 	if before != nil && before.token != "" {
 		out, err := s.latest(ctx, before.token)
@@ -60,15 +60,15 @@ func (s *Switch) latest(ctx context.Context, token string) (*appconfigdata.GetLa
 		&appconfigdata.GetLatestConfigurationInput{ConfigurationToken: &token}, options)
 }
 
-// sessionOver reports whether a call failed for its token, or for what was there when its session began and is not any
-// more.
+// sessionOver reports whether a call failed because of its token, or because something that existed when the session
+// began no longer does.
 func sessionOver(err error) bool {
 	var bad *types.BadRequestException
 	var gone *types.ResourceNotFoundException
 	return errors.As(err, &bad) || errors.As(err, &gone)
 }
 
-// take is what an answer changes. An empty one is "as before", unless it is the first of a session.
+// take returns the state after an answer. An empty answer means "unchanged", except for the first answer of a session.
 func (s *Switch) take(before *heard, out *appconfigdata.GetLatestConfigurationOutput, first bool) *heard {
 	now := &heard{mode: limit.Enforce}
 	if before != nil {
@@ -94,7 +94,7 @@ func (s *Switch) take(before *heard, out *appconfigdata.GetLatestConfigurationOu
 	return now
 }
 
-// ended tells of a poll: each change, and the first of failures that come one after the other.
+// ended logs the result of a poll: each change, and the first of consecutive failures.
 func (s *Switch) ended(e refresh.End[heard]) {
 	before := e.Before
 	if before == nil {
@@ -117,15 +117,15 @@ func (s *Switch) ended(e refresh.End[heard]) {
 	}
 }
 
-// options keep a client that is told to log bodies from logging tokens, and bound its attempts: more would end with the
-// time for a poll, and without the cause of the failure.
+// options keep tokens out of the log even if the client is configured to log bodies. They also bound the number of
+// attempts: more attempts would use up the time for a poll and hide the cause of the failure.
 func options(o *appconfigdata.Options) {
 	o.ClientLogMode = 0
 	o.RetryMaxAttempts = cmp.Or(o.RetryMaxAttempts, attempts)
 }
 
-// tellable is an error of the client without the token, which is in the URL of a call, and without what could hold a
-// part of an answer.
+// tellable returns an error of the client without the token, which is in the URL of a call, and without text that
+// could contain a part of an answer.
 func tellable(err error) error {
 	var unread *smithy.DeserializationError
 	if errors.As(err, &unread) {

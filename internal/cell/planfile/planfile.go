@@ -1,4 +1,4 @@
-// Package planfile holds the configuration that a plans file sets, and replaces it when the file changes.
+// Package planfile loads the configuration of plans files, and replaces it when the files change.
 package planfile
 
 import (
@@ -23,47 +23,47 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// settle is how long after a file changed it is read: an editor writes in several steps.
+// settle is the time between a change of a file and its read, since an editor writes in several steps.
 const settle = 100 * time.Millisecond
 
-// Plans holds the configuration that is in force, and replaces it when its files change. A configuration with anything
-// wrong never replaces a good one. It is safe for concurrent use. Make it with [Open].
+// Plans holds the configuration in force, and replaces it when its files change. A configuration with errors never
+// replaces a valid one. It is safe for concurrent use. Make it with [Open].
 type Plans struct {
 	c       Config
 	current atomic.Pointer[authorizer.Snapshot]
 
-	mu       sync.Mutex // over a reload
+	mu       sync.Mutex // held during a reload
 	loadedAt time.Time
 	lastErr  error
 	seen     []fileState
 }
 
-// Config sets up [Plans]: either Files or Source.
+// Config sets up [Plans]. Set either Files or Source.
 type Config struct {
-	Files   []string                 // watched
-	Source  plan.Source              // where there are no files
+	Files   []string                 // these files are watched
+	Source  plan.Source              // used if there are no Files
 	Peppers map[string][]byte        // by id
-	Accepts func(*limit.Limit) error // whether the store can keep a tenant's limit; default: any
+	Accepts func(*limit.Limit) error // returns an error if the store cannot keep a limit; default: accepts any
 
-	// AcceptsPlan is [limit.PlanAccepter] of the store; default: any.
+	// AcceptsPlan is the [limit.PlanAccepter] of the store. By default every plan is accepted.
 	AcceptsPlan func(all []*limit.Limit, together ...[]*limit.Limit) error
 
-	// Apply is given what each configuration was read from, once it is known to be good, before it is in force. What it
-	// refuses goes as one with something wrong. nil: nothing else is to be done.
+	// Apply is called with the sources of each valid configuration before it is put into force. If it returns an
+	// error, the configuration is refused. It may be nil.
 	Apply func([]plan.Source) error
 
 	Now func() time.Time // default time.Now
 	Log *slog.Logger     // default slog.Default()
 }
 
-// fileState tells whether a file changed; the zero fileState is a file that cannot be looked at.
+// fileState is used to see whether a file has changed. The zero fileState stands for a file that cannot be read.
 type fileState struct {
 	size     int64
 	modified time.Time
 	inode    os.FileInfo
 }
 
-// Open loads the configuration for the first time. The error is a *plan.Error, or says which file or key is wrong.
+// Open loads the configuration for the first time. The error is a *plan.Error, or names the file or key that is wrong.
 func Open(c Config) (*Plans, error) {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -78,10 +78,10 @@ func Open(c Config) (*Plans, error) {
 	return p, nil
 }
 
-// Current is the configuration in force.
+// Current returns the configuration in force.
 func (p *Plans) Current() *authorizer.Snapshot { return p.current.Load() }
 
-// Status is when the configuration in force was loaded, and what was wrong with a later one, if anything.
+// Status returns when the configuration in force was loaded, and the error of a later reload, if any.
 func (p *Plans) Status() (loadedAt time.Time, lastErr error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +89,7 @@ func (p *Plans) Status() (loadedAt time.Time, lastErr error) {
 }
 
 func (p *Plans) load() error {
-	p.seen = p.look() // before reading: a change in between is then seen as one
+	p.seen = p.look() // stored before reading, so that a change during the read is noticed next time
 	sources, err := p.read()
 	if err != nil {
 		return err
@@ -124,14 +124,14 @@ func (p *Plans) load() error {
 	return nil
 }
 
-// accepted asks the store about every limit of a plan and of a tenant.
+// accepted asks the store about every limit of each plan and tenant.
 func (p *Plans) accepted(cfg *plan.Config) error {
 	var errs []error
 	refused := make(map[string]bool)
 	check := func(where string, set *plan.Set) {
 		refuse := func(err error) {
 			if err != nil && !refused[err.Error()] {
-				refused[err.Error()] = true // a plan's limit once, and not for each of its tenants
+				refused[err.Error()] = true // report a plan's limit once, not for each of its tenants
 				errs = append(errs, fmt.Errorf("%s: %w", where, err))
 			}
 		}
@@ -161,7 +161,7 @@ func (p *Plans) read() ([]plan.Source, error) {
 	return configyaml.ReadFiles(os.Stdin, p.c.Files...)
 }
 
-// Name is what the configuration was loaded from.
+// Name returns the names of the files or of the source.
 func (p *Plans) Name() string {
 	if len(p.c.Files) == 0 {
 		return p.c.Source.Name
@@ -169,7 +169,8 @@ func (p *Plans) Name() string {
 	return strings.Join(p.c.Files, ", ")
 }
 
-// Reload reads the files again, now. Where anything is wrong, the configuration in force stays, and the log says what.
+// Reload reads the files again immediately. If anything is wrong, the configuration in force stays, and the problems
+// are logged.
 func (p *Plans) Reload() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -180,10 +181,11 @@ func (p *Plans) Reload() error {
 	}
 	var bad *plan.Error
 	if !errors.As(p.lastErr, &bad) {
-		p.c.Log.Error("plans not reloaded, the last good ones stay in force", "file", p.Name(), "error", p.lastErr)
+		p.c.Log.Error("the plans were not reloaded; the last valid ones stay in force", "file", p.Name(), "error",
+			p.lastErr)
 		return p.lastErr
 	}
-	p.c.Log.Error("plans not reloaded, the last good ones stay in force", "file", p.Name(), "problems",
+	p.c.Log.Error("the plans were not reloaded; the last valid ones stay in force", "file", p.Name(), "problems",
 		len(bad.Problems))
 	for _, problem := range bad.Problems {
 		p.c.Log.Error(problem.String())
@@ -191,32 +193,33 @@ func (p *Plans) Reload() error {
 	return p.lastErr
 }
 
-// Watch reloads when a file changes, until the context ends; a value on now reloads at once. It watches the folders,
-// since an editor replaces a file and a mounted volume replaces a link. ready, if not nil, is closed once it watches.
-// The error says why watching is not possible; without files there is nothing to watch and it only waits.
+// Watch reloads the files when one changes, until the context ends; a value on now causes an immediate reload. It
+// watches the folders of the files, since an editor replaces a file and a mounted volume replaces a link. ready, if
+// not nil, is closed once Watch is watching. The error says why watching is impossible. Without files, Watch only
+// waits.
 func (p *Plans) Watch(ctx context.Context, now <-chan os.Signal, ready chan<- struct{}) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", p.Name(), err)
 	}
-	defer func() { _ = w.Close() }() // nothing more is watched either way
+	defer func() { _ = w.Close() }() // an error does not matter, since watching has ended
 	if err := p.watchFolders(w); err != nil {
 		return err
 	}
 	if ready != nil {
 		close(ready)
 	}
-	settled := p.recheck(nil) // what changed before the watch began
+	settled := p.recheck(nil) // for changes before the watch began
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-now:
 			_ = p.Reload() // logged there
-		case <-w.Events: // of any file in the folders: whether it is about ours, the files themselves say
+		case <-w.Events: // events are about all files in the folders, so the states of the files decide
 			settled = p.recheck(settled)
 		case err := <-w.Errors:
-			p.c.Log.Warn("watching the plans", "file", p.Name(), "error", err)
+			p.c.Log.Warn("cannot watch the plans files", "file", p.Name(), "error", err)
 			settled = p.recheck(settled) // events may be lost
 		case <-settled:
 			settled = nil
@@ -226,15 +229,15 @@ func (p *Plans) Watch(ctx context.Context, now <-chan os.Signal, ready chan<- st
 			// A link may have turned to another folder. That folder is watched before its files are read, so that a
 			// change after the reading is seen.
 			if err := p.watchFolders(w); err != nil {
-				p.c.Log.Warn("watching the plans", "file", p.Name(), "error", err)
+				p.c.Log.Warn("cannot watch the plans files", "file", p.Name(), "error", err)
 			}
 			_ = p.Reload() // logged there
 		}
 	}
 }
 
-// recheck is a channel that fires when the files should be looked at; one that runs already is kept, so that a folder
-// in which something always changes cannot put it off forever.
+// recheck returns a channel that fires when the files should be checked. It keeps a running timer, so that constant
+// changes in a folder cannot postpone the check for ever.
 func (p *Plans) recheck(running <-chan time.Time) <-chan time.Time {
 	if running != nil || len(p.c.Files) == 0 {
 		return running

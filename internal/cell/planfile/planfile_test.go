@@ -20,7 +20,7 @@ import (
 const onePlan = "plans:\n  - id: free\n    limits:\n      - { id: burst, algorithm: token_bucket, rate: 1, period: " +
 	"1s, burst: 5 }\n"
 
-// watched is plans that watch a file, and the signal that makes them read it again.
+// watched are plans that watch a file, and the signal that reloads them.
 type watched struct {
 	*planfile.Plans
 	file   string
@@ -64,7 +64,7 @@ func newFile(t *testing.T) string {
 	return file
 }
 
-// eventually polls until the condition holds: file events have no other end to wait for.
+// eventually polls until the condition holds, since nothing else signals the end of file events.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -73,7 +73,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 		select {
 		case <-tick.C:
 		case <-end:
-			t.Fatalf("10 s and still not: %s", what)
+			t.Fatalf("not within 10 s: %s", what)
 		}
 	}
 }
@@ -84,8 +84,8 @@ func two(id string) string {
 	return onePlan + strings.Replace(onePlan[len("plans:\n"):], "free", id, 1)
 }
 
-// Guarantees that an edit takes effect while it runs, that a bad file changes nothing and is reported with its
-// place, and that a good one after it is taken. If a bad file got through, a typo would lift or drop every limit.
+// Guarantees that an edit takes effect at run time, that a file with errors changes nothing and is reported with the
+// place, and that a later valid file is loaded.
 func TestHotReload(t *testing.T) {
 	w := watch(t, newFile(t))
 	write(t, w.file, two("pro"))
@@ -99,7 +99,7 @@ func TestHotReload(t *testing.T) {
 	if _, err := w.Status(); !strings.Contains(err.Error(), "plans.yaml:8:") {
 		t.Errorf("status = %v, want the file and line 8", err)
 	}
-	if text := w.logs.String(); !strings.Contains(text, "plans.yaml:8:") || !strings.Contains(text, "last good") {
+	if text := w.logs.String(); !strings.Contains(text, "plans.yaml:8:") || !strings.Contains(text, "last valid") {
 		t.Errorf("the log does not say where: %s", text)
 	}
 
@@ -107,7 +107,7 @@ func TestHotReload(t *testing.T) {
 	eventually(t, "the good file in force", func() bool { _, err := w.Status(); return err == nil && w.plans() == 1 })
 }
 
-// Guarantees that a key under a pepper that is not known here is an error of the file, not a key that never works.
+// Guarantees that a key with an unknown pepper is an error of the file, and not a key that never works.
 func TestReloadRefusesUnknownPepper(t *testing.T) {
 	w := watch(t, newFile(t))
 	write(t, w.file, onePlan+"tenants: [ { id: acme, plan: free } ]\nkeys: [ { id: k, tenant: acme, hash: "+
@@ -118,7 +118,8 @@ func TestReloadRefusesUnknownPepper(t *testing.T) {
 	})
 }
 
-// Guarantees that files replaced by renaming, as editors do, and by turning a link, as mounted volumes do, are seen.
+// Guarantees that files that are replaced by renaming, as editors do, and by changing a link, as mounted volumes do,
+// are noticed.
 func TestReloadSeesRenamesAndLinks(t *testing.T) {
 	dir := t.TempDir()
 	for _, v := range []string{"v1", "v2"} {
@@ -208,8 +209,8 @@ func TestReloadOnSignal(t *testing.T) {
 	eventually(t, "a reload", func() bool { at, _ := w.Status(); return at.After(before) })
 }
 
-// Guarantees that a configuration which is refused where it is to be applied does not replace the one in force, and is
-// reported; and that what is applied is what was read.
+// Guarantees that a configuration that Apply refuses does not replace the one in force, and is reported; and that
+// Apply gets the sources that were read.
 func TestApplyMayRefuse(t *testing.T) {
 	file := newFile(t)
 	var applied [][]plan.Source

@@ -2,10 +2,10 @@ package secrets
 
 import "github.com/sluicelimits/sluice/internal/limiter/refresh"
 
-// Parse is parse, for its fuzz target.
+// Parse exports parse for its fuzz target.
 func Parse(text string) (*Values, error) { return parse(text, "v") }
 
-// Login is the login for Redis.
+// Login returns the login for Redis.
 func (v *Values) Login() (username, password string, ok bool) {
 	if v.in.login == nil {
 		return "", "", false
@@ -13,7 +13,7 @@ func (v *Values) Login() (username, password string, ok bool) {
 	return v.in.login.username, v.in.login.password, true
 }
 
-// HasAddressKey reports whether there is one.
+// HasAddressKey reports whether the values have an addressKey.
 func (v *Values) HasAddressKey() bool { return v.in.addresses != nil }
 
 // Timing of reads.

@@ -21,12 +21,12 @@ const (
 )
 
 var (
-	errStage  = errors.New("the answer is not of the stage AWSCURRENT")
-	errBinary = errors.New("it is binary, not text")
+	errStage  = errors.New("the answer does not have the stage AWSCURRENT")
+	errBinary = errors.New("the secret is binary, not text")
 	errAnswer = errors.New("the answer cannot be read")
 )
 
-// first is the first values, waited for.
+// first returns the first values, and waits for them.
 func (s *Cache) first(ctx context.Context, now time.Time) (*Values, error) {
 	values, err := s.values.First(ctx, now)
 	if err != nil {
@@ -35,17 +35,18 @@ func (s *Cache) first(ctx context.Context, now time.Time) (*Values, error) {
 	return values, nil
 }
 
-// ended tells of a read.
+// ended logs the result of a read.
 func (s *Cache) ended(e refresh.End[Values]) {
 	switch {
 	case e.Err != nil:
 		s.c.Log.Warn("the secret cannot be read", "secret", s.c.ID, "in_use", e.Before.Version(), "failures",
 			e.Failures, "error", e.Err)
 	case e.Value != e.Before:
-		s.c.Log.Info("the secret has a version that is new here", "secret", s.c.ID, "version", e.Value.version,
+		s.c.Log.Info("the secret has a new version", "secret", s.c.ID, "version", e.Value.version,
 			"before", e.Before.Version())
 		if e.Value.in.public {
-			s.c.Log.Error("a pepper is the public one of sluice dev: hashes made with it protect nothing", "secret",
+			s.c.Log.Error("a pepper is the public one of 'sluice dev', so its hashes protect nothing: replace it",
+				"secret",
 				s.c.ID)
 		}
 	case e.Failures > 0:
@@ -54,7 +55,7 @@ func (s *Cache) ended(e refresh.End[Values]) {
 	}
 }
 
-// read reads the secret. Errors hold nothing of it.
+// read reads the secret. Errors contain nothing of it.
 func (s *Cache) read(ctx context.Context, before *Values) (*Values, error) {
 	out, err := s.c.Client.GetSecretValue(ctx, &secretsmanager.GetSecretValueInput{SecretId: &s.c.ID,
 		VersionStage: aws.String(current)}, options)
@@ -76,15 +77,15 @@ func (s *Cache) read(ctx context.Context, before *Values) (*Values, error) {
 	return parse(*out.SecretString, *out.VersionId)
 }
 
-// options keep a client that is told to log bodies from logging this one. Where nothing else is said it tries again
-// once, which a connection needs that a freeze cut; more would end with the time for a read, and without the cause of
-// the failure.
+// options keep the secret out of the log even if the client is configured to log bodies. Unless configured otherwise,
+// a call is attempted twice, since a freeze may have cut the connection; more attempts would use up the time for a
+// read and hide the cause of the failure.
 func options(o *secretsmanager.Options) {
 	o.ClientLogMode = 0
 	o.RetryMaxAttempts = cmp.Or(o.RetryMaxAttempts, attempts)
 }
 
-// tellable is an error of the client without what could hold a part of an answer.
+// tellable returns an error of the client without text that could contain a part of an answer.
 func tellable(err error) error {
 	var unread *smithy.DeserializationError
 	if errors.As(err, &unread) {

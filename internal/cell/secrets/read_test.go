@@ -20,7 +20,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )
 
-// broken is each way in which the secret cannot be read, and a part of the cause that is told.
+// broken are the ways in which the secret cannot be read, each with a part of its error.
 var broken = map[string]struct {
 	arrange func(*secretstest.Manager)
 	cause   string
@@ -33,7 +33,7 @@ var broken = map[string]struct {
 	"dropped":        {fails(secretstest.Fault{Drop: true}), "EOF"},
 	"hangs":          {fails(secretstest.Fault{Hang: true}), "longer than"},
 	"removed":        {func(m *secretstest.Manager) { m.Remove(name) }, "ResourceNotFoundException"},
-	"binary":         {func(m *secretstest.Manager) { m.SetBinary(name, pepper2) }, "it is binary"},
+	"binary":         {func(m *secretstest.Manager) { m.SetBinary(name, pepper2) }, "the secret is binary"},
 	"garbage inside": {func(m *secretstest.Manager) { m.Set(name, string(pepper2)) }, "not JSON at byte 1"},
 	"another form": {func(m *secretstest.Manager) { m.Set(name, `{"redis":{"password":1}}`) },
 		"redis.password: not a string"},
@@ -46,7 +46,7 @@ var broken = map[string]struct {
 	"another type": {fails(secretstest.Fault{Body: `{"SecretString": {"PEPPER-two": "PEPPER-two"}, "VersionId": "x",` +
 		` "VersionStages": ["AWSCURRENT"]}`}),
 		"the answer cannot be read"},
-	"an empty answer": {fails(secretstest.Fault{Body: `{}`}), "not of the stage"},
+	"an empty answer": {fails(secretstest.Fault{Body: `{}`}), "does not have the stage"},
 	"no value": {fails(secretstest.Fault{Body: `{"VersionId": "x", "VersionStages": ["AWSCURRENT"]}`}),
 		"the answer cannot be read"},
 	"no version": {fails(secretstest.Fault{Body: `{"SecretString": "{}", "VersionStages": ["AWSCURRENT"]}`}),
@@ -54,15 +54,15 @@ var broken = map[string]struct {
 	"a pending one": {func(m *secretstest.Manager) {
 		m.Stage(name, form{AddressKey: pepper2}.text())
 		m.Fail(secretstest.Fault{Stage: secretstest.Pending}, -1)
-	}, "not of the stage AWSCURRENT"},
+	}, "does not have the stage AWSCURRENT"},
 }
 
 func fails(f secretstest.Fault) func(*secretstest.Manager) {
 	return func(m *secretstest.Manager) { m.Fail(f, -1) }
 }
 
-// Guarantees that a secret that cannot be had is an error that says why within the wait, and shows nothing of an
-// answer.
+// Guarantees that a secret that cannot be read gives an error with the cause within the wait, which contains nothing
+// of an answer.
 func TestUnavailable(t *testing.T) {
 	for what, b := range broken {
 		t.Run(what, func(t *testing.T) {
@@ -91,8 +91,8 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-// Guarantees that a Secrets Manager that fails later costs nothing but the news: values that were read stay in use,
-// nobody waits longer than half a second for others, and it is told again and again, but not with each request.
+// Guarantees that if Secrets Manager fails later, values that were read stay in use, no caller waits longer than half
+// a second, and the failure is logged repeatedly, but not at each request.
 func TestLastKnownGood(t *testing.T) {
 	for what, b := range broken {
 		t.Run(what, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestLastKnownGood(t *testing.T) {
 						t.Fatalf("Get took %v although there are values", took)
 					}
 				}
-				pass(secrets.ReadTimeout) // which ends a read under way
+				pass(secrets.ReadTimeout) // ends a read in progress
 				stats := s.Stats()
 				if stats.Failures < 50 || stats.Failures > 200 || stats.Version != first ||
 					time.Since(stats.From) < 3*time.Hour {
@@ -135,13 +135,13 @@ func TestLastKnownGood(t *testing.T) {
 	}
 }
 
-// Guarantees that a Secrets Manager that is away is asked less and less often, at times that differ between instances,
-// and that those who ask meanwhile are told at once.
+// Guarantees that a Secrets Manager that does not answer is asked less and less often, at times that differ between
+// instances, and that callers in the meantime get the error immediately.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gaps [2][]time.Duration
 		for i := range gaps {
-			m := new(secretstest.Manager) // which answers at once that there is no such secret
+			m := new(secretstest.Manager) // answers immediately that there is no such secret
 			s, _ := open(t, sdk(m))
 			var last time.Time
 			for range 3000 {
@@ -174,8 +174,8 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// Guarantees that what is AWSPENDING is never used, that a version which became AWSCURRENT is within a refresh, and
-// that an unchanged one is prepared once.
+// Guarantees that a version with the stage AWSPENDING is never used, that a version that becomes AWSCURRENT is used
+// within a refresh, and that an unchanged version is parsed once.
 func TestRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
@@ -219,14 +219,11 @@ func TestRotation(t *testing.T) {
 	})
 }
 
-// Guarantees what a refresh costs the caller: nothing while the values are young enough, and a bounded wait where they
-// are so old that the environment was frozen; a clock set back does not stop refreshes.
+// Guarantees the cost of a refresh for callers: nothing while the values are young enough, and a bounded wait if they
+// are so old that the environment was frozen. A clock that is set back does not stop refreshes.
 func TestUpkeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := new(secretstest.Manager)
-		m.Set(name, whole().text())
-		s, _ := open(t, sdk(m))
-		get(t, s)
+		m, s := opened(t)
 		var last string
 		step := func(what string, after time.Duration, delay, wait time.Duration, renewed bool) {
 			t.Helper()
@@ -261,14 +258,11 @@ func TestUpkeep(t *testing.T) {
 	})
 }
 
-// Guarantees that each read holds callers up only while it is young: with a Secrets Manager that hangs, those who come
-// later are not held up one after the other.
+// Guarantees that callers wait only for a read that is young: if Secrets Manager hangs, later callers do not wait one
+// after the other.
 func TestOnlyAYoungReadIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := new(secretstest.Manager)
-		m.Set(name, whole().text())
-		s, _ := open(t, sdk(m))
-		get(t, s)
+		m, s := opened(t)
 		pass(24 * time.Hour)
 		m.Fail(secretstest.Fault{Hang: true}, -1)
 		var waited time.Duration
@@ -284,8 +278,8 @@ func TestOnlyAYoungReadIsWaitedFor(t *testing.T) {
 	})
 }
 
-// Guarantees that a read which a freeze cut does not stand in the way of the next: the caller's clock jumps, this
-// process's does not, and the answer never comes.
+// Guarantees that a read that a freeze has cut does not prevent the next one: the caller's clock jumps, the clock of
+// this process does not, and the answer never comes.
 func TestFrozenRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
@@ -314,7 +308,7 @@ func TestFrozenRead(t *testing.T) {
 		thaw = thaw.Add(2 * time.Hour)
 		m.Fail(secretstest.Fault{Hang: true}, -1)
 		calls := m.Calls()
-		for n := range 40 { // frozen after each request, of which there is one in ten seconds
+		for n := range 40 { // frozen after each request, with one request in ten seconds
 			get2(thaw.Add(time.Duration(n) * 10 * time.Second))
 		}
 		synctest.Wait()
@@ -322,7 +316,7 @@ func TestFrozenRead(t *testing.T) {
 			t.Errorf("%d reads in 400 seconds of freezes, want one per cooldown", n)
 		}
 		m.Fail(secretstest.Fault{}, 0)
-		get2(thaw.Add(time.Hour)) // gives the last of them up
+		get2(thaw.Add(time.Hour)) // abandons the last of them
 		pass(secrets.ReadTimeout)
 		if f := s.Stats().Failures; f != 0 || log.count("cannot be read") != 0 {
 			t.Errorf("%d failures, want none for reads that were given up: %s", f, log)
@@ -330,14 +324,11 @@ func TestFrozenRead(t *testing.T) {
 	})
 }
 
-// Guarantees that Get waits for values that are overdue also where the naming of an address, which comes first in a
-// request and waits for nothing, began to read them.
+// Guarantees that Get waits for overdue values even if the naming of an address, which comes first in a request and
+// does not wait, has begun to read them.
 func TestOverdueBesideAnonymise(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := new(secretstest.Manager)
-		m.Set(name, whole().text())
-		s, _ := open(t, sdk(m))
-		get(t, s)
+		m, s := opened(t)
 		pass(24 * time.Hour)
 		version := m.Set(name, whole().text())
 		m.Fail(secretstest.Fault{Delay: 100 * time.Millisecond}, -1)
@@ -348,7 +339,7 @@ func TestOverdueBesideAnonymise(t *testing.T) {
 	})
 }
 
-// Guarantees that the log tells what changed, and no more: a version once, failures as they add up, and their end once.
+// Guarantees that the log reports exactly the changes: a version once, failures with their number, and their end once.
 func TestTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
@@ -360,7 +351,7 @@ func TestTold(t *testing.T) {
 		}
 		want := func(when string, fresh, failed, again int) {
 			t.Helper()
-			f, x, a := log.count("has a version that is new here"), log.count("cannot be read"),
+			f, x, a := log.count("has a new version"), log.count("cannot be read"),
 				log.count("can be read again")
 			if f != fresh || x != failed || a != again {
 				t.Errorf("%s the log tells of %d versions, %d failures and %d times of their end; want %d, %d, %d: %s",
@@ -418,8 +409,8 @@ func TestWarm(t *testing.T) {
 	})
 }
 
-// Guarantees that a new pepper is found by the first key that needs it, and that a flood of keys which nobody knows
-// costs one read per cooldown, whether Secrets Manager answers or not.
+// Guarantees that a new pepper is found by the first key that needs it, and that a flood of unknown keys costs one
+// read per cooldown, whether Secrets Manager answers or not.
 func TestRenew(t *testing.T) {
 	for what, fault := range map[string]secretstest.Fault{"well": {}, "down": secretstest.Down(),
 		"hangs": {Hang: true}} {
@@ -435,7 +426,7 @@ func TestRenew(t *testing.T) {
 					}
 					return v
 				}
-				renew() // before there is anything it is Get
+				renew() // before the first read, Renew works as Get
 				pass(secrets.DefaultCooldown)
 				second := m.Set(name, whole().text())
 				if v := renew(); v.Version() != second {
@@ -461,7 +452,7 @@ func TestRenew(t *testing.T) {
 					pass(100 * time.Millisecond)
 				}
 				reads := m.Calls() - before
-				// waits add some time
+				// Waiting adds some time.
 				if most := int(minutes*time.Minute/secrets.DefaultCooldown) + 2; reads < 5 || reads > most {
 					t.Errorf("%d reads in %d minutes, want at most %d", reads, minutes, most)
 				}
@@ -473,8 +464,8 @@ func TestRenew(t *testing.T) {
 	}
 }
 
-// Guarantees that Close ends what is under way and returns after it, that nothing begins afterwards, and that values
-// which are there stay.
+// Guarantees that Close ends reads in progress and waits for them, that no read begins afterwards, and that present
+// values stay.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
@@ -507,7 +498,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// panics is a client with a mistake, which may say anything.
+// panics is a client that panics with arbitrary text.
 type panics struct{}
 
 func (panics) GetSecretValue(
@@ -516,14 +507,14 @@ func (panics) GetSecretValue(
 	panic(string(pepper1))
 }
 
-// Guarantees that a mistake of a client does not end the process, which may have good values, and that nothing of it is
-// told.
+// Guarantees that a panic of a client does not end the process, which may have valid values, and that its text is not
+// shown.
 func TestPanic(t *testing.T) {
 	s, _ := open(t, panics{})
 	wantUnavailable(t, s, "panicked")
 }
 
-// Guarantees that a client that was told to log what it sends and receives does not log secrets.
+// Guarantees that a client that is configured to log its messages does not log secrets.
 func TestClientLogsNothing(t *testing.T) {
 	m := new(secretstest.Manager)
 	m.Set(name, whole().text())
@@ -542,7 +533,7 @@ func TestClientLogsNothing(t *testing.T) {
 	wantSilent(t, "the client's log", log.String()[before:])
 }
 
-// Guarantees that reads, rotations, failures and all that uses the values go on at once without a race.
+// Guarantees that reads, rotations, failures and all uses of the values run concurrently without a race.
 func TestConcurrently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
@@ -582,7 +573,7 @@ func TestConcurrently(t *testing.T) {
 	})
 }
 
-// Guarantees over a real connection that the client of the SDK and the stand-in understand each other.
+// Guarantees, over a real connection, that the SDK's client and the local substitute understand each other.
 func TestOverHTTP(t *testing.T) {
 	m := new(secretstest.Manager)
 	m.Set(name, whole().text())
@@ -600,7 +591,7 @@ func TestOverHTTP(t *testing.T) {
 	client := sdk(m, func(o *secretsmanager.Options) {
 		o.BaseEndpoint, o.HTTPClient = &url, &http.Client{Transport: transport}
 	})
-	m.Fail(secretstest.Fault{Drop: true}, 1) // as a connection that a freeze cut: the client tries again
+	m.Fail(secretstest.Fault{Drop: true}, 1) // like a connection that a freeze has cut: the client tries again
 	patient := func(c *secrets.Config) { c.ID, c.Wait = secretstest.ARN(name), 30*time.Second }
 	s, _ := open(t, client, patient, func(c *secrets.Config) { c.Log = slog.New(slog.DiscardHandler) })
 	v := get(t, s)

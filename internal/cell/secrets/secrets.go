@@ -1,6 +1,6 @@
-// Package secrets has what a cell keeps secret, read from AWS Secrets Manager, cached, and followed when it is rotated.
+// Package secrets reads the secrets of a cell from AWS Secrets Manager, caches them, and follows their rotation.
 //
-// It is one secret, of this form. Each member may be left out, but not all of them; any other member is an error.
+// There is one secret, of this form. Each member may be absent, but not all of them; any other member is an error.
 //
 //	{
 //	  "peppers":    {"p1": "<base64 of 16 to 1024 bytes>"},
@@ -8,26 +8,27 @@
 //	  "redis":      {"username": "<up to 128 characters>", "password": "<16 to 128 characters>"}
 //	}
 //
-// peppers are what API keys are hashed with, by id, at most eight. A hash cannot be taken to another pepper, since the
-// key itself is kept nowhere: to rotate, add a pepper with a new id, issue keys with it, and remove the old one when no
-// key that is in use names it. Never change the bytes of an id: all its keys are unknown from then on. The commands are
-// in docs/runbooks/leaked_pepper.md.
+// peppers are the keys with which API keys are hashed, by id, at most eight. A hash cannot be converted to another
+// pepper, since the key itself is stored nowhere. To rotate, add a pepper with a new id, issue keys with it, and
+// remove the old pepper when no key in use names it. Never change the bytes of an existing id: all its keys would
+// become unknown. The commands are in docs/runbooks/leaked_pepper.md.
 //
-// addressKey is what addresses are named with where they are counted, so that counters and logs hold none. It may be
-// replaced at any time: counters of addresses begin anew, and for as long as instances differ an address has two.
+// addressKey is the key with which addresses are named where they are counted, so that counters and logs contain no
+// addresses. It may be replaced at any time: counters of addresses then start afresh, and while instances have
+// different keys an address has two counters.
 //
-// redis is the login of the counters' ElastiCache user; without "username" it is that of the default user, and with IAM
-// there is none. The rotation of AWS replaces the password, and lets the old one in for a while. Each new connection
-// shows the password of its time, and sets off a look at the secret, at most one per Cooldown: a login that is refused
-// for an old password is good at one of the next.
+// redis is the login of the counters' ElastiCache user. Without "username" it is the login of the default user; with
+// IAM there is no login. AWS's rotation replaces the password and accepts the old one for a while. Each new connection
+// uses the present password, and causes a read of the secret, at most one per Cooldown: a login that is refused
+// because of an old password succeeds in one of the next tries.
 //
-// Only the version that is AWSCURRENT is ever used. A secret that cannot be read, or does not have the form, never
-// replaces one that was: the last good version stays in use until there is another. No value is in any error, log line
-// or print.
+// Only the version with the stage AWSCURRENT is ever used. A secret that cannot be read, or does not have the form,
+// never replaces a valid one: the last valid version stays in use until there is another. No value appears in any
+// error, log line or print.
 //
-// The client is that of the AWS SDK. Beside DynamoDB's it adds 0.26 MB to a Lambda on arm64 (0.07 MB zipped) and 0.4 ms
-// of initialisation. A request signed by hand would add nothing, and would have to retry, throttle and find endpoints
-// by itself.
+// The client is that of the AWS SDK. In addition to DynamoDB's client it adds 0.26 MB to a Lambda on arm64 (0.07 MB
+// zipped) and 0.4 ms of initialisation. A hand-written signed request would add nothing, but would have to implement
+// retries, throttling and endpoints itself.
 package secrets
 
 import (
@@ -47,10 +48,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// ErrUnavailable is a secret that could not be had in time, and of which there is no earlier copy.
+// ErrUnavailable says that the secret could not be read in time, and that there is no earlier copy.
 var ErrUnavailable = errors.New("secret not available")
 
-// ErrNoRedis is a secret without a login for Redis.
+// ErrNoRedis says that the secret has no login for Redis.
 var ErrNoRedis = errors.New(`the secret has no "redis"`)
 
 // Defaults and bounds of a [Config].
@@ -64,42 +65,42 @@ const (
 	maxIDBytes = 2048
 )
 
-// Client is the part of [secretsmanager.Client] that is used here.
+// Client is the part of [secretsmanager.Client] that this package uses.
 type Client interface {
 	GetSecretValue(context.Context, *secretsmanager.GetSecretValueInput,
 		...func(*secretsmanager.Options)) (*secretsmanager.GetSecretValueOutput, error)
 }
 
-// Config sets up a [Cache]. Zero values are the defaults.
+// Config sets up a [Cache]. A zero value selects the default.
 type Config struct {
 	Client Client // required
 	ID     string // the secret's name or ARN; required
 
-	Wait time.Duration // that Get waits at most where there are no values yet, up to 30 s
+	Wait time.Duration // longest time that Get waits for the first values, up to 30 s
 
-	// Refresh is the age at which the secret is read again, up to a fifth later so that instances spread, at most 24 h.
-	// That goes beside the caller. At twice this age, as in an environment that thawed, Get waits for it, half a second
-	// at most.
+	// Refresh is the age at which the secret is read again, and up to a fifth more so that instances spread; at most
+	// 24 h. The read does not delay the caller. At twice this age, for example in an environment that was thawed, Get
+	// waits for the read, half a second at most.
 	Refresh time.Duration
 
-	// Cooldown is the least time between two looks because something was unknown or refused, at most Refresh. It is how
-	// late a new pepper or password can be, and all that a flood of unknown keys costs.
+	// Cooldown is the least time between two reads that are caused by an unknown key or a refused password; at most
+	// Refresh. It is how late a new pepper or password can be, and bounds what a flood of unknown keys costs.
 	Cooldown time.Duration
 
-	Now func() time.Time // for calls that bring no time; default time.Now
+	Now func() time.Time // for calls without a time argument; default time.Now
 	Log *slog.Logger     // default slog.Default()
 }
 
-// Cache has the values of one secret. It is safe for concurrent use. Make it with [New].
+// Cache holds the values of one secret. It is safe for concurrent use. Make it with [New].
 type Cache struct {
 	c      Config
 	values *refresh.Cache[Values]
-	random *identity.Anonymiser // for as long as there is no key
-	said   [reasons]atomic.Bool // why random is used
+	random *identity.Anonymiser // used while there is no addressKey
+	said   [reasons]atomic.Bool // whether each reason for using random was logged
 }
 
-// New checks the configuration and makes a cache, which reads nothing yet; see [Cache.Warm]. The error names the field
-// and joins all that is wrong.
+// New checks the configuration and makes a cache. It does not read the secret; see [Cache.Warm]. The error names the
+// fields and joins everything that is wrong.
 func New(c Config) (*Cache, error) {
 	if errs := c.complete(); len(errs) > 0 {
 		return nil, fmt.Errorf("secrets: %w", errors.Join(errs...))
@@ -110,7 +111,7 @@ func New(c Config) (*Cache, error) {
 	return s, nil
 }
 
-// complete puts defaults where nothing is said, and says what is out of bounds.
+// complete sets defaults, and returns errors for values out of bounds.
 func (c *Config) complete() (errs []error) {
 	if c.Client == nil {
 		errs = append(errs, errors.New("Client is missing"))
@@ -138,14 +139,14 @@ func bound(name string, value *time.Duration, standard, most time.Duration) erro
 	return nil
 }
 
-// Close ends a read under way and waits for its end. Values that are there stay.
+// Close ends a read in progress and waits for its end. Present values stay.
 func (s *Cache) Close() { s.values.Close() }
 
-// Warm begins to read the secret if it was not yet, and does not wait for it: while a Lambda starts there is time.
+// Warm begins the first read of the secret and does not wait for it: it uses the time while a Lambda function starts.
 func (s *Cache) Warm(now time.Time) { s.values.Warm(now) }
 
-// Get is the values, as fresh as Config.Refresh says. It waits at most Config.Wait, and only for the first ones; where
-// those cannot be had the error wraps ErrUnavailable.
+// Get returns the values, as fresh as Config.Refresh says. It waits at most Config.Wait, and only for the first
+// values; if they cannot be read, the error wraps ErrUnavailable.
 func (s *Cache) Get(ctx context.Context, now time.Time) (*Values, error) {
 	if s.values.Value() == nil {
 		return s.first(ctx, now)
@@ -156,9 +157,9 @@ func (s *Cache) Get(ctx context.Context, now time.Time) (*Values, error) {
 	return s.values.Value(), nil
 }
 
-// Renew is Get after something was unknown or refused that a newer version may know: a key's hash under no pepper, a
-// password. It looks again unless a look began less than Config.Cooldown ago, and waits for that half a second at most.
-// Where the outcome has the Version that the caller had, there is nothing new.
+// Renew is Get after a key's hash was unknown or a password was refused, which a newer version may know. It reads the
+// secret unless a read began less than Config.Cooldown ago, and waits for it half a second at most. If the returned
+// Version is the one that the caller had, there is nothing new.
 func (s *Cache) Renew(ctx context.Context, now time.Time) (*Values, error) {
 	if s.values.Value() == nil {
 		return s.first(ctx, now)
@@ -167,12 +168,11 @@ func (s *Cache) Renew(ctx context.Context, now time.Time) (*Values, error) {
 	return s.values.Value(), nil
 }
 
-// RedisCredentials returns the login for a new connection to Redis, in the form that the Redis store takes. Without one
-// in the secret the error is ErrNoRedis; before the secret was read it waits as Get does, and the error wraps
-// ErrUnavailable.
+// RedisCredentials returns the login for a new connection to Redis, as the Redis store expects it. If the secret has
+// no login, the error is ErrNoRedis. Before the first read it waits as Get does, and the error wraps ErrUnavailable.
 func (s *Cache) RedisCredentials(ctx context.Context) (username, password string, err error) {
 	now := s.c.Now()
-	s.values.Look(now) // the password may be about to be refused
+	s.values.Look(now) // the present password may be refused soon
 	v, err := s.first(ctx, now)
 	if err != nil {
 		return "", "", err
@@ -183,16 +183,16 @@ func (s *Cache) RedisCredentials(ctx context.Context) (username, password string
 	return v.in.login.username, v.in.login.password, nil
 }
 
-// Why addresses are named with a random key.
+// Reasons for naming addresses with a random key.
 const (
 	notRead = iota
 	noAddressKey
 	reasons
 )
 
-// Anonymise names an address with the secret's addressKey, and implements the authorizer's Sources. Where there is
-// none, or before the secret was read, it is a key of this process alone, which the log says once: then instances count
-// an address apart. It never waits; it begins a read where one is due, since nobody else may ask.
+// Anonymise names an address with the secret's addressKey. It implements the authorizer's Sources. Without an
+// addressKey, or before the first read, it uses a random key of this process, and logs that once: each instance then
+// counts an address separately. It never waits; it begins a read if one is due, since there may be no other caller.
 func (s *Cache) Anonymise(addr netip.Addr) string {
 	s.values.Upkeep(s.c.Now())
 	v := s.values.Value()
@@ -209,18 +209,19 @@ func (s *Cache) Anonymise(addr netip.Addr) string {
 
 func (s *Cache) say(reason int, why string) {
 	if !s.said[reason].Swap(true) {
-		s.c.Log.Warn("addresses are named with a key of this process alone", "secret", s.c.ID, "reason", why)
+		s.c.Log.Warn("addresses are named with a random key of this process", "secret", s.c.ID, "reason", why)
 	}
 }
 
-// Format writes which secret it is, whatever the verb: a print may neither show values nor walk through what changes.
+// Format writes the name of the secret, for every verb, so that printing a Cache neither shows values nor reads fields
+// that change.
 func (s *Cache) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "cache of the secret %q", s.c.ID) }
 
 // Stats are counts since New.
 type Stats struct {
 	Reads    int64
 	Failures int64     // of Reads
-	From     time.Time // age of the values in use; zero while there are none
+	From     time.Time // when the values in use were read; zero if there are none
 	Version  string    // of the values in use
 }
 

@@ -24,12 +24,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )
 
-// Guarantees that nothing goes on after Close: a Lambda that was told to end has little time.
+// Guarantees that nothing runs after Close, since a Lambda function that must end has little time.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const name = "sluice/eu-1"
 
-// What tests keep secret. Nothing that is told or printed may hold any of it.
+// Values that must be kept secret. Nothing that is logged or printed may contain any of them.
 var (
 	pepper1    = []byte("PEPPER-one-is-not-for-logs")
 	pepper2    = []byte("PEPPER-two-is-not-for-logs")
@@ -37,7 +37,7 @@ var (
 	passwords  = []string{"PASSWORD-first-one", "PASSWORD-second-one"}
 )
 
-// form is a secret in the making.
+// form is the content of a secret that a test makes.
 type form struct {
 	Peppers    map[string][]byte `json:"peppers,omitempty"`
 	AddressKey []byte            `json:"addressKey,omitempty"`
@@ -62,7 +62,7 @@ func whole() form {
 		Redis: &redisForm{"sluice", passwords[0]}}
 }
 
-// shown is what of the secrets a text holds, in any form that they have on their way; "" if nothing.
+// shown returns which of the secret values a text contains, in any encoding in which they occur; "" if none.
 func shown(text string) string {
 	for _, secret := range append([]string{string(pepper1), string(pepper2), string(addressKey)}, passwords...) {
 		for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(secret)), secret[:9]} {
@@ -81,7 +81,7 @@ func wantSilent(t *testing.T, what, text string) {
 	}
 }
 
-// inside is a transport that calls the stand-in without a network, so that a bubble's clock stands for both.
+// inside is a transport that calls the local substitute without a network, so that both use the virtual clock.
 type inside struct{ m *secretstest.Manager }
 
 func (i inside) RoundTrip(r *http.Request) (resp *http.Response, err error) {
@@ -102,7 +102,7 @@ func (i inside) RoundTrip(r *http.Request) (resp *http.Response, err error) {
 	return w.Result(), nil
 }
 
-// sdk is the real client.
+// sdk returns the real client.
 func sdk(m *secretstest.Manager, change ...func(*secretsmanager.Options)) *secretsmanager.Client {
 	return secretsmanager.New(secretsmanager.Options{
 		Region: "eu-west-1", BaseEndpoint: aws.String("http://secrets.test"),
@@ -111,12 +111,12 @@ func sdk(m *secretstest.Manager, change ...func(*secretsmanager.Options)) *secre
 	}, change...)
 }
 
-// lines collects what is logged.
+// lines collects log lines.
 type lines struct{ logtest.Buffer }
 
 func (l *lines) count(part string) int { return strings.Count(l.String(), part) }
 
-// open makes a cache, which is closed at the end, when its log is looked through.
+// open makes a cache. At the end of the test it closes the cache and checks the log.
 func open(t *testing.T, client secrets.Client, change ...func(*secrets.Config)) (*secrets.Cache, *lines) {
 	t.Helper()
 	log := new(lines)
@@ -135,13 +135,22 @@ func open(t *testing.T, client secrets.Client, change ...func(*secrets.Config)) 
 	return s, log
 }
 
+// opened returns a Secrets Manager that has the whole secret, and a cache that has read it.
+func opened(t *testing.T) (*secretstest.Manager, *secrets.Cache) {
+	m := new(secretstest.Manager)
+	m.Set(name, whole().text())
+	s, _ := open(t, sdk(m))
+	get(t, s)
+	return m, s
+}
+
 func pass(d time.Duration) {
 	timer := time.NewTimer(d)
 	<-timer.C
 	synctest.Wait()
 }
 
-// get is what Get returns now, which must be there.
+// get returns the present values, which must exist.
 func get(t *testing.T, s *secrets.Cache) *secrets.Values {
 	t.Helper()
 	v, err := s.Get(context.Background(), time.Now())
@@ -151,7 +160,7 @@ func get(t *testing.T, s *secrets.Cache) *secrets.Values {
 	return v
 }
 
-// wantUnavailable fails unless nothing is there, for the cause.
+// wantUnavailable fails unless Get returns ErrUnavailable with the cause.
 func wantUnavailable(t *testing.T, s *secrets.Cache, cause string) {
 	t.Helper()
 	v, err := s.Get(context.Background(), time.Now())

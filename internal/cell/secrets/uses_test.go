@@ -19,8 +19,8 @@ var _ authorizer.Sources = (*secrets.Cache)(nil)
 
 var loopback = netip.MustParseAddr("127.0.0.1")
 
-// Guarantees that operators name an address as the cell does, or know that they cannot: a name of their own process
-// would find the counter of nobody.
+// Guarantees that operators name an address as the cell does, or know that they cannot: a random name would find no
+// counter.
 func TestAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		named, err := identity.NewAnonymiserFrom(addressKey)
@@ -44,8 +44,8 @@ func TestAddresses(t *testing.T) {
 	})
 }
 
-// Guarantees that addresses always have a name, that it is the secret's as soon as there is one and follows it, and
-// that names which only this process gives are told of once.
+// Guarantees that addresses always have a name, that names use the secret's key as soon as there is one and when it
+// changes, and that the use of a random key is logged once for each reason.
 func TestAnonymise(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		named, err := identity.NewAnonymiserFrom(addressKey)
@@ -88,13 +88,13 @@ func TestAnonymise(t *testing.T) {
 		}
 		other, _ := open(t, sdk(new(secretstest.Manager)))
 		if other.Anonymise(loopback) == own {
-			t.Error("two processes without the key give one name")
+			t.Error("two processes without the key give equal names")
 		}
 	})
 }
 
-// Guarantees that a connection waits for the first login and not for a later one, that it looks for a new one at most
-// once per cooldown, and that a secret without one is told apart from one that is away.
+// Guarantees that a connection waits for the first login and not for later ones, that it causes at most one read per
+// cooldown, and that a secret without a login is distinguished from one that cannot be read.
 func TestRedisCredentials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
@@ -118,7 +118,7 @@ func TestRedisCredentials(t *testing.T) {
 			login(passwords[0], 0)
 		}
 		pass(secrets.DefaultCooldown)
-		login(passwords[0], 0) // refused, if the old one is not good any more
+		login(passwords[0], 0) // this login is refused if the old password is no longer valid
 		pass(time.Second)
 		login(passwords[1], 0)
 		if n := m.Calls(); n != 2 {
@@ -140,8 +140,8 @@ func TestRedisCredentials(t *testing.T) {
 	})
 }
 
-// Guarantees that a real Redis lets us in again after its user's password was replaced, though the old one was good for
-// no moment longer.
+// Guarantees that a real Redis accepts new connections after its user's password was replaced, even if the old one
+// becomes invalid immediately.
 func TestRedisPasswordRotates(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -165,7 +165,7 @@ func TestRedisPasswordRotates(t *testing.T) {
 		}
 	}()
 	entered := func() (err error) {
-		for range 1000 { // a dial that failed may hold the next one up for a moment
+		for range 1000 { // a failed dial may delay the next one
 			if err = store.Ping(t.Context()); err == nil {
 				return nil
 			}
@@ -185,7 +185,7 @@ func TestRedisPasswordRotates(t *testing.T) {
 	}
 }
 
-// Guarantees that a pepper which everybody knows is told of, since keys hashed with it are protected by nothing.
+// Guarantees that a public pepper is logged, since hashes made with it protect nothing.
 func TestPublicPepper(t *testing.T) {
 	for want, pepper := range map[int][]byte{0: pepper1, 1: identity.DevPepper()} {
 		m := new(secretstest.Manager)
@@ -199,13 +199,13 @@ func TestPublicPepper(t *testing.T) {
 	}
 }
 
-// Guarantees that values which are there cost a request nothing that a collector has to find again.
+// Guarantees that reading present values does not allocate.
 func TestGetAllocatesNothing(t *testing.T) {
 	m := new(secretstest.Manager)
 	m.Set(name, whole().text())
 	s, _ := open(t, sdk(m))
 	get(t, s)
-	s.Close() // what goes on beside would be counted
+	s.Close() // otherwise background work would be counted
 	now := time.Now()
 	if n := testing.AllocsPerRun(100, func() {
 		if v, err := s.Get(t.Context(), now); err != nil || v == nil {

@@ -18,32 +18,34 @@ import (
 
 // Bounds of a secret.
 const (
-	maxSecretBytes  = 64 << 10 // what Secrets Manager itself takes
+	maxSecretBytes  = 64 << 10 // the limit of Secrets Manager
 	maxKeyBytes     = 1024     // of a pepper and of an addressKey
 	maxUsername     = 128
-	minPassword     = 16 // what ElastiCache takes
+	minPassword     = 16 // the bounds of ElastiCache
 	maxPassword     = 128
-	maxNamed        = 20 // characters of a name that an error shows; a longer one may be a value in the wrong place
+	maxNamed        = 20 // longest name that an error shows, in characters; a longer name may be a misplaced value
 	maxEncodedBytes = (maxKeyBytes + 2) / 3 * 4
 )
 
-// Values are those of one version of the secret. They are immutable. However they are printed, formatted, logged or
-// encoded, only the version is shown.
+// Values are the values of one version of the secret. They are immutable. Printing, formatting, logging or encoding
+// them shows only the version.
 type Values struct {
 	version string
-	in      *inside // a pointer to pointers: printing a struct that holds Values reaches through one, with a wrong verb
+	// a pointer to a struct of pointers, so that printing a struct that contains Values with a wrong verb shows only
+	// addresses
+	in *inside
 }
 
 type inside struct {
 	peppers   *identity.Peppers
-	addresses *identity.Anonymiser // nil without an addressKey
-	login     *login               // nil without "redis"
-	public    bool                 // a pepper is the public one
+	addresses *identity.Anonymiser // nil if the secret has no addressKey
+	login     *login               // nil if the secret has no login
+	public    bool                 // a pepper is the public one of 'sluice dev'
 }
 
 type login struct{ username, password string }
 
-// Version is the version's id in Secrets Manager; "" of no values.
+// Version returns the version's id in Secrets Manager; "" if v is nil.
 func (v *Values) Version() string {
 	if v == nil {
 		return ""
@@ -51,32 +53,32 @@ func (v *Values) Version() string {
 	return v.version
 }
 
-// Peppers hash presented keys; never nil, and none of them where the secret has none.
+// Peppers returns the peppers that hash presented keys. It is never nil; it is empty if the secret has no peppers.
 func (v *Values) Peppers() *identity.Peppers { return v.in.peppers }
 
-// Addresses names addresses; nil where the secret has no addressKey.
+// Addresses returns the key that names addresses; nil if the secret has no addressKey.
 func (v *Values) Addresses() *identity.Anonymiser { return v.in.addresses }
 
-// String is the version alone.
+// String returns only the version.
 func (v Values) String() string { return "secret values, version " + v.version }
 
 // Format writes String, whatever the verb.
 func (v Values) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, v.String()) }
 
-// LogValue is the version alone.
+// LogValue returns only the version.
 func (v Values) LogValue() slog.Value { return slog.StringValue(v.String()) }
 
-// MarshalText is the version alone, for JSON and the like.
+// MarshalText returns only the version, for JSON and other encodings.
 func (v Values) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 
-// parse reads the secret's text. The error names the member and never the value.
+// parse reads the secret's text. The error names the member and never contains the value.
 func parse(text, version string) (*Values, error) {
 	if len(text) > maxSecretBytes {
 		return nil, fmt.Errorf("%d bytes, want at most %d", len(text), maxSecretBytes)
 	}
 	var whole json.RawMessage
 	if err := json.Unmarshal([]byte(text), &whole); err != nil {
-		var syntax *json.SyntaxError // its text has a character of the value
+		var syntax *json.SyntaxError // its text contains a character of the value
 		if errors.As(err, &syntax) {
 			return nil, fmt.Errorf("not JSON at byte %d", syntax.Offset)
 		}
@@ -106,7 +108,7 @@ func parse(text, version string) (*Values, error) {
 	case err != nil:
 		return nil, err
 	case members == 0:
-		return nil, errors.New("it has no member")
+		return nil, errors.New("the secret has no member")
 	case in.peppers == nil:
 		if in.peppers, err = identity.NewPeppers(nil); err != nil {
 			return nil, err
@@ -132,7 +134,7 @@ func (in *inside) readPeppers(d *document) error {
 		return nil
 	})
 	if err == nil && len(peppers) == 0 {
-		err = errors.New("peppers: it has no member; without API keys, leave it out")
+		err = errors.New("peppers: the object is empty; if you use no API keys, leave it out")
 	}
 	if err != nil {
 		return err
@@ -159,12 +161,12 @@ func (in *inside) readLogin(d *document) error {
 	return err
 }
 
-// takeLogin takes the login of a secret that is Redis's alone, in the form in which Secrets Manager generates
+// takeLogin takes the login of a secret that holds only Redis's login, in the form in which Secrets Manager generates
 // passwords.
 func (in *inside) takeLogin(l *login) error {
 	switch {
 	case in.login != nil:
-		return errors.New("redis: beside username and password, which are the same")
+		return errors.New("redis: the secret also has username and password: give only one of the two")
 	case l.password == "":
 		return errors.New("password: missing")
 	}
@@ -185,10 +187,10 @@ func (l *login) member(d *document, name, path string) (err error) {
 	return err
 }
 
-// document is a text that is known to be JSON, read from its beginning.
+// document reads a text that is known to be JSON.
 type document struct{ *json.Decoder }
 
-// object reads an object and calls member for each, which reads the value. No name may be there twice.
+// object reads an object and calls member for each name; member reads the value. No name may occur twice.
 func (d *document) object(path string, member func(name, path string) error) error {
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return notAnObject(path)
@@ -202,7 +204,7 @@ func (d *document) object(path string, member func(name, path string) error) err
 		}
 		at := join(path, name, len(seen)+1)
 		if slices.Contains(seen, name) {
-			return fmt.Errorf("%s: it is there twice", at)
+			return fmt.Errorf("%s: the member is there twice", at)
 		}
 		seen = append(seen, name)
 		if err := member(name, at); err != nil {
@@ -220,8 +222,7 @@ func notAnObject(path string) error {
 	return fmt.Errorf("%s: not an object", path)
 }
 
-// join is the path of a member, which is named by its place where its name may be a value that was put in the wrong
-// one.
+// join returns the path of a member. A member whose name may be a misplaced value is named by its number.
 func join(path, name string, place int) string {
 	if len(name) > maxNamed || !limit.ValidID(name) {
 		name = "member " + strconv.Itoa(place)
@@ -241,7 +242,7 @@ func (d *document) text(path string) (string, error) {
 	return s, nil
 }
 
-// bytes reads base64, padded and of one line.
+// bytes reads base64 with padding and without line breaks.
 func (d *document) bytes(path string, least int) ([]byte, error) {
 	s, err := d.text(path)
 	if err != nil {
@@ -252,7 +253,7 @@ func (d *document) bytes(path string, least int) ([]byte, error) {
 	}
 	b, err := base64.StdEncoding.Strict().DecodeString(s)
 	switch {
-	case err != nil || strings.ContainsAny(s, "\r\n"): // of which the decoder takes no notice
+	case err != nil || strings.ContainsAny(s, "\r\n"): // the decoder ignores line breaks
 		return nil, fmt.Errorf("%s: not base64", path)
 	case len(b) < least || len(b) > maxKeyBytes:
 		return nil, fmt.Errorf("%s: %d bytes, want %d..%d", path, len(b), least, maxKeyBytes)
@@ -260,7 +261,7 @@ func (d *document) bytes(path string, least int) ([]byte, error) {
 	return b, nil
 }
 
-// visible reads a text of visible ASCII.
+// visible reads a text of visible ASCII characters.
 func (d *document) visible(path string, least, most int) (string, error) {
 	s, err := d.text(path)
 	switch {

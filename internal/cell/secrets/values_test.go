@@ -69,8 +69,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Guarantees that a secret which is not as it should be is refused, naming the member that is wrong and showing no
-// value, also not one that stands where a name should.
+// Guarantees that a malformed secret is refused with the name of the wrong member and without any value, even if a
+// value is misplaced as a name.
 func TestParseRefuses(t *testing.T) {
 	b64 := func(n int) string { return base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("K"), n)) }
 	p1 := base64.StdEncoding.EncodeToString(pepper1)
@@ -87,19 +87,19 @@ func TestParseRefuses(t *testing.T) {
 		{"null", "null", "not an object"},
 		{"a list", `["` + p1 + `"]`, "not an object"},
 		{"a string", `"` + p1 + `"`, "not an object"},
-		{"no member", "{}", "it has no member"},
+		{"no member", "{}", "the secret has no member"},
 		{"an unknown member", `{"pepper":{"p1":"` + p1 + `"}}`, "pepper: unknown"},
 		{"another case", `{"Peppers":{"p1":"` + p1 + `"}}`, "Peppers: unknown"},
 		{"a member twice", `{"addressKey":"` + b64(32) + `","addressKey":"` + b64(33) + `"}`,
-			"addressKey: it is there twice"},
+			"addressKey: the member is there twice"},
 		{"a member twice, written differently", `{"addressKey":"` + b64(32) + `","address\u004bey":"` + b64(33) + `"}`,
-			"addressKey: it is there twice"},
+			"addressKey: the member is there twice"},
 		{"a value as a member", `{"` + p1 + `":"p1"}`, "member 1: unknown"},
 		{"peppers is a string", `{"peppers":"` + p1 + `"}`, "peppers: not an object"},
 		{"peppers is null", `{"peppers":null}`, "peppers: not an object"},
-		{"no peppers", `{"peppers":{}}`, "peppers: it has no member"},
+		{"no peppers", `{"peppers":{}}`, "peppers: the object is empty"},
 		{"too many peppers", `{"peppers":{` + strings.Join(many, ",") + `}}`, "peppers.p8: want at most 8"},
-		{"a pepper twice", `{"peppers":{"p1":"` + p1 + `","p1":"` + p1 + `"}}`, "peppers.p1: it is there twice"},
+		{"a pepper twice", `{"peppers":{"p1":"` + p1 + `","p1":"` + p1 + `"}}`, "peppers.p1: the member is there twice"},
 		{"a pepper is a number", `{"peppers":{"p1":12345678901234567890}}`, "peppers.p1: not a string"},
 		{"a pepper is an object", `{"peppers":{"p1":{"value":"` + p1 + `"}}}`, "peppers.p1: not a string"},
 		{"a pepper is null", `{"peppers":{"p1":null}}`, "peppers.p1: not a string"},
@@ -132,7 +132,7 @@ func TestParseRefuses(t *testing.T) {
 		{"a user alone", `{"username":"sluice"}`, "password: missing"},
 		{"a short password alone", `{"password":"PASSWORD-first"}`, "password: 14 characters, want 16..128"},
 		{"two logins", `{"redis":{"password":"` + pw + `"},"username":"sluice","password":"` + pw + `"}`,
-			"redis: beside username and password"},
+			"redis: the secret also has username and password"},
 		{"another member of redis", `{"redis":{"password":"` + pw + `","host":"` + pw + `"}}`, "redis.host: unknown"},
 		{"huge", `{"x":"` + strings.Repeat("x", 64<<10) + `"}`, "bytes, want at most 65536"},
 		{"deep", strings.Repeat(`{"peppers":`, 5900), "not JSON"},
@@ -148,14 +148,14 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// Guarantees that no way to print, log or encode what has values shows any: a line that does is a leak that rotation
-// alone ends.
+// Guarantees that printing, logging or encoding something that contains values never shows one: a shown value stays
+// valid until it is rotated.
 func TestNothingShows(t *testing.T) {
 	m := new(secretstest.Manager)
 	m.Set(name, whole().text())
 	s, _ := open(t, sdk(m))
 	v := get(t, s)
-	s.Close() // a print with a wrong verb walks through whatever holds the cache
+	s.Close() // a print with a wrong verb follows the fields of what contains the cache
 	holder := struct {
 		values  *secrets.Values
 		Value   secrets.Values
@@ -191,7 +191,7 @@ func TestNothingShows(t *testing.T) {
 	}
 }
 
-// unhex adds what hex digits and lists of bytes in a text say.
+// unhex appends what hex digits and lists of bytes in a text decode to.
 func unhex(s string) string {
 	for _, run := range regexp.MustCompile(`[0-9A-Fa-f]{16,}`).FindAllString(s, -1) {
 		if b, err := hex.DecodeString(run[:len(run)/2*2]); err == nil {
@@ -211,7 +211,7 @@ func unhex(s string) string {
 	return s
 }
 
-// Guarantees that wantSilent can fail: what the tests above rest on finds a value in each form.
+// Guarantees that wantSilent can fail: the check finds a value in each encoding.
 func TestShownIsFound(t *testing.T) {
 	for _, text := range []string{
 		unhex(fmt.Sprint(pepper1)), unhex(fmt.Sprintf("%x", struct{ k string }{string(addressKey)})),
@@ -224,16 +224,17 @@ func TestShownIsFound(t *testing.T) {
 	}
 }
 
-// An error shows names of members, lengths and places, and what it always says.
-var shape = regexp.MustCompile(`^(\d+ bytes, want at most 65536|not JSON( at byte \d+)?|not an object|it has no member|` +
-	`([A-Za-z0-9._-]{1,20}|member \d+)(\.([A-Za-z0-9._-]{1,20}|member \d+))?: (unknown, want [a-zA-Z, ]+|not an ` +
-	`object|not a string|not base64|` +
-	`it is there twice|missing|want at most 8|it has no member; without API keys, leave it out|more than 1024 bytes|` +
-	`\d+ (bytes|characters), want \d+\.\.\d+|a character that is not visible ASCII|its id is not 1 to 64 of A-Z a-z ` +
-	`0-9 \. _ -))$`)
+// Patterns of the errors: they contain only names of members, lengths, positions, and fixed text.
+var shape = regexp.MustCompile(`^(\d+ bytes, want at most 65536|not JSON( at byte \d+)?|not an object|` +
+	`the secret has no member|` +
+	`([A-Za-z0-9._-]{1,20}|member \d+)(\.([A-Za-z0-9._-]{1,20}|member \d+))?: (unknown, want [a-zA-Z, ]+|` +
+	`not an object|not a string|not base64|the member is there twice|missing|want at most 8|` +
+	`the object is empty; if you use no API keys, leave it out|more than 1024 bytes|` +
+	`\d+ (bytes|characters), want \d+\.\.\d+|a character that is not visible ASCII|` +
+	`its id is not 1 to 64 of A-Z a-z 0-9 \. _ -))$`)
 
-// FuzzParse holds that no text makes the parser panic, that its errors have room for nothing but names and numbers, and
-// that what it takes is what a common parser of JSON reads.
+// FuzzParse guarantees that no text makes the parser panic, that its errors contain only names and numbers, and that
+// accepted texts have the same meaning for a common JSON parser.
 func FuzzParse(f *testing.F) {
 	f.Add(whole().text())
 	f.Add(form{Peppers: map[string][]byte{"p1": pepper1, "p2": pepper2}}.text())
@@ -252,12 +253,12 @@ func FuzzParse(f *testing.F) {
 		}
 		var of struct {
 			form
-			redisForm // of a secret that is Redis's alone
+			redisForm // of a secret with only Redis's login
 		}
 		d := json.NewDecoder(strings.NewReader(text))
 		d.DisallowUnknownFields()
 		if err := d.Decode(&of); err != nil {
-			t.Fatalf("taken, and not what it should be: %v", err)
+			t.Fatalf("accepted although malformed: %v", err)
 		}
 		want := of.form
 		if of.redisForm != (redisForm{}) {
@@ -281,7 +282,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// Guarantees that a configuration that cannot work is refused as a whole, by the names of its fields.
+// Guarantees that an invalid configuration is refused with the names of all wrong fields.
 func TestNewRefuses(t *testing.T) {
 	_, err := secrets.New(secrets.Config{Wait: time.Minute, Refresh: 25 * time.Hour, Cooldown: -1})
 	for _, want := range []string{"Client", "ID has 0", "Wait is 1m0s, want at most 30s", "Refresh is 25h",
@@ -293,7 +294,7 @@ func TestNewRefuses(t *testing.T) {
 	s, _ := open(t, sdk(new(secretstest.Manager)), func(c *secrets.Config) { c.Log = nil })
 	if _, err := s.Get(canceled(), time.Now()); !errors.Is(err, secrets.ErrUnavailable) ||
 		!errors.Is(err, context.Canceled) {
-		t.Errorf("Get of a caller that is gone = %v, want ErrUnavailable and why", err)
+		t.Errorf("Get with a canceled context = %v, want ErrUnavailable and why", err)
 	}
 }
 

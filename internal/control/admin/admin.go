@@ -1,32 +1,32 @@
-// Package admin is what operators do to the control tables: each operation is a conditional write with an actor, a
-// reason and a version that the operator saw.
+// Package admin contains the operations with which operators change the control tables. Each operation is a
+// conditional write with an actor, a reason, and the version that the operator saw.
 //
 // # Operations
 //
-// Each is a POST of a JSON object to a path of its own (package call says how, and who the actor is); its Go form is
-// the method of [Service] that is named.
+// Each operation is a POST of a JSON object to a path of its own. Package call defines the form of calls, and who the
+// actor is. In Go, each operation is a method of [Service].
 //
 //	path                  method           does
-//	/documents/get        Get              one item
-//	/documents/list       List             a page of a table
-//	/apply                Apply            plans, settings, tenants and keys: all that is asked for is checked together first,
-//	                                       and what it removes or weakens is refused unless the call accepts that
-//	/tenants/set          SetTenant        plan, cells and overrides of one tenant
-//	/tenants/suspend      Suspend          all of its calls are refused; and /tenants/resume
-//	/boosts/add           AddBoost         raises a limit of a tenant for a while; and /boosts/remove
-//	/limits/promote       Promote          a shadow limit of a plan enforces from now on
-//	/keys/create          CreateKey        the key is in the answer, and nowhere else
-//	/keys/revoke          RevokeKey
-//	/cells/add            AddCell          asks the balancer for a share; and /cells/drain, /cells/remove
-//	/cells/list           Cells            what was asked for, and where the balancer is
-//	/config/status        ConfigStatus     how far each cell's copy is
-//	/shadow/report        ShadowReport     what shadow limits would have denied
+//	/documents/get        Get              returns one item
+//	/documents/list       List             returns a page of a table
+//	/apply                Apply            changes plans, settings, tenants and keys: the changes of a call are checked
+//	                                       together; what they remove or weaken is refused unless the call accepts it
+//	/tenants/set          SetTenant        sets plan, cells and overrides of one tenant
+//	/tenants/suspend      Suspend          has all calls of a tenant refused; see also /tenants/resume
+//	/boosts/add           AddBoost         raises a limit of a tenant for a while; see also /boosts/remove
+//	/limits/promote       Promote          has a shadow limit of a plan enforce
+//	/keys/create          CreateKey        creates a key; only the answer holds its text
+//	/keys/revoke          RevokeKey        has a key refused for good
+//	/cells/add            AddCell          asks the balancer for a share; see also /cells/drain, /cells/remove
+//	/cells/list           Cells            lists the cells, the requests for them, and what the balancer did
+//	/config/status        ConfigStatus     says how far each cell's copy of the tables is
+//	/shadow/report        ShadowReport     says what shadow limits would have denied
 //
 // # Cells
 //
-// An item of the table cells holds what a cell is to be, as the request of package shares that would make it so: see
-// [CellDocument]. The balancer reads it, and carries it out in its own time. A tenant's pin is such a request, too, in
-// an item of its own: see [PinKey].
+// An item of the table cells holds the desired state of a cell, as the request of package shares that leads to it: see
+// [CellDocument]. The balancer reads the item and carries out the request in its own time. A tenant's pin is also such
+// a request, in an item of its own: see [PinKey].
 package admin
 
 import (
@@ -49,31 +49,32 @@ import (
 type Config struct {
 	Tables control.Tables // required
 
-	// Accepts says whether the cells' stores can keep a limit; plans with one that they cannot are refused. nil is any.
+	// Accepts returns an error if the cells' stores cannot keep a limit. Plans with such a limit are refused. If nil,
+	// every limit is accepted.
 	Accepts func(*limit.Limit) error
 
-	// AcceptsPlan is [limit.PlanAccepter] of the cells' stores: plans of which they cannot decide a request are
-	// refused. nil is any.
+	// AcceptsPlan is the [limit.PlanAccepter] of the cells' stores. Plans are refused if the stores cannot decide some
+	// request over their limits. If nil, every plan is accepted.
 	AcceptsPlan func(all []*limit.Limit, together ...[]*limit.Limit) error
 
-	// Hash is what a new key is stored as: hex of HMAC-SHA256(pepper, key), and the pepper's id. Without it, CreateKey
-	// takes hashes that were made elsewhere.
+	// Hash returns the hash under which a new key is stored, hex of HMAC-SHA256(pepper, key), and the id of the
+	// pepper. If nil, CreateKey requires hashes that the caller has made.
 	Hash func(ctx context.Context, key string) (pepper, hash string, err error)
 
-	// CellTables are the cells' copies, by cell, for ConfigStatus.
+	// CellTables are the cells' copies of the tables, by cell. ConfigStatus reads them.
 	CellTables map[string]CellTable
 
-	// Regions are the cells' regions of AWS, by cell. A cell that is not there may be in any region.
+	// Regions are the AWS regions of the cells, by cell. A cell that is not listed may be in any region.
 	Regions map[string]string
 
-	// Local says that the control plane runs in one process with its cells: URLs of operators' APIs may then be of this
-	// machine, too. Without it they are of API Gateway.
+	// Local says that the control plane runs in one process with its cells. Then URLs of operators' APIs may be on
+	// this machine; otherwise they must be URLs of API Gateway.
 	Local bool
 
-	// Alone is the one cell that there is, where cells do not share the limits; "" where they may.
+	// Alone is the id of the only cell, if cells do not share limits; "" if they do.
 	Alone string
 
-	// Shadow counts what shadow limits did, where that can be had; nil: ShadowReport says where to look instead.
+	// Shadow counts the outcomes of shadow limits. If nil, ShadowReport says where to find the counts instead.
 	Shadow func(ctx context.Context) (*ShadowReport, error)
 
 	Now func() time.Time // default time.Now
@@ -83,7 +84,7 @@ type Config struct {
 // Service carries out operations. It is safe for concurrent use. Make it with New.
 type Service struct{ c Config }
 
-// New makes a service. It calls nothing yet. The error names the field.
+// New makes a service. It does not read or write anything. The error names the field of c that is wrong.
 func New(c Config) (*Service, error) {
 	if c.Tables == nil {
 		return nil, errors.New("admin: Tables is missing")
@@ -95,7 +96,7 @@ func New(c Config) (*Service, error) {
 	return &Service{c}, nil
 }
 
-// NewMux is the operations of a service by their paths, for call.Lambda and call.Local.
+// NewMux returns the operations of a service by their paths, for call.Lambda and call.Local.
 func NewMux(s *Service) *call.Mux {
 	m := call.NewMux(s.c.Log)
 	call.Register(m, "/documents/get", s.Get)
@@ -118,10 +119,10 @@ func NewMux(s *Service) *call.Mux {
 	return m
 }
 
-// Write is what every operation that writes says.
+// Write holds the parameters that every operation that writes has.
 type Write struct {
 	Reason string // 1..512 characters, one line
-	Expect *int64 // the version that the operator saw; nil: whatever is there when the operation begins
+	Expect *int64 // the version that the operator saw; nil: whichever there is when the operation begins
 }
 
 // GetRequest names an item.
@@ -145,21 +146,21 @@ func (s *Service) Get(ctx context.Context, _ string, r *GetRequest) (*call.Item,
 	return call.ItemOf(item), nil
 }
 
-// ListRequest asks for a page.
+// ListRequest asks for a page of a table.
 type ListRequest struct {
 	Table control.Table `json:"table"`
-	After string        `json:"after,omitempty"` // Next of the page before
-	Most  int           `json:"most,omitempty"`  // items, 1..1000; 0 is 500
+	After string        `json:"after,omitempty"` // Next of the previous page; "" for the first page
+	Most  int           `json:"most,omitempty"`  // largest number of items, 1..1000; 0 selects 500
 }
 
-// ListResponse is a page.
+// ListResponse is a page of a table.
 type ListResponse struct {
 	Items   []*call.Item `json:"items"`
-	Next    string       `json:"next,omitempty"`    // empty at the end
+	Next    string       `json:"next,omitempty"`    // After of the next request; empty at the end
 	Damaged []string     `json:"damaged,omitempty"` // items that cannot be read, one sentence each
 }
 
-// maxPageBytes is where a page ends, so that an answer fits into what Lambda carries.
+// maxPageBytes is the largest size of a page. Lambda limits an answer to 6 MB.
 const maxPageBytes = 2 << 20
 
 // List returns a page of a table, tombstones included, in the table's own order.
@@ -175,7 +176,7 @@ func (s *Service) List(ctx context.Context, _ string, r *ListRequest) (*ListResp
 		case errors.Is(err, control.ErrBadItem):
 			out.Damaged = []string{err.Error()}
 		case err != nil:
-			return nil, s.failed(ctx, "list "+string(r.Table), err)
+			return nil, s.tableError(ctx, "list "+string(r.Table), err)
 		}
 		size := 0
 		for i := range items {
@@ -185,25 +186,25 @@ func (s *Service) List(ctx context.Context, _ string, r *ListRequest) (*ListResp
 		if size <= maxPageBytes || most == 1 {
 			return out, nil
 		}
-		// a page from the same place, of fewer: where a page ends is the table's affair
+		// Read a smaller page from the same place: only the table can say where a page ends.
 		most = max(1, most*maxPageBytes/size/2)
 	}
 }
 
-// item reads an item; nil where there never was one.
+// item reads an item. It returns nil if there has never been one.
 func (s *Service) item(ctx context.Context, t control.Table, key string) (*control.Item, error) {
 	item, err := s.c.Tables.Get(ctx, t, key)
 	switch {
 	case errors.Is(err, control.ErrNotFound):
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // callers check for nil
 	case err != nil:
-		return nil, s.failed(ctx, fmt.Sprintf("get %s/%q", t, key), err)
+		return nil, s.tableError(ctx, fmt.Sprintf("get %s/%q", t, key), err)
 	}
 	return &item, nil
 }
 
-// live is item, and refuses tombstones.
-func (s *Service) live(ctx context.Context, t control.Table, key, what string) (*control.Item, error) {
+// liveItem reads an item and refuses an absent or deleted one. what names the item in the refusal.
+func (s *Service) liveItem(ctx context.Context, t control.Table, key, what string) (*control.Item, error) {
 	if err := events.CheckKey(t, key); err != nil {
 		return nil, call.Refuse(call.Invalid, "%s: %v", what, err)
 	}
@@ -220,7 +221,7 @@ func (s *Service) live(ctx context.Context, t control.Table, key, what string) (
 	return item, nil
 }
 
-// put writes a version. What it returns in place of a conflict says what is there now.
+// put writes a version. After a conflict, the error says which version the table has.
 func (s *Service) put(ctx context.Context, c control.Change) (*control.Item, error) {
 	c.Now = s.c.Now()
 	item, err := s.c.Tables.Put(ctx, c)
@@ -240,7 +241,7 @@ func (s *Service) put(ctx context.Context, c control.Change) (*control.Item, err
 	case errors.Is(err, control.ErrNotFound):
 		return nil, call.Refuse(call.NotFound, "%v", err)
 	}
-	return nil, s.failed(ctx, fmt.Sprintf("put %s/%q", c.Table, c.Key), err)
+	return nil, s.tableError(ctx, fmt.Sprintf("put %s/%q", c.Table, c.Key), err)
 }
 
 func conflict(clashes ...call.Clash) *call.Error {
@@ -249,8 +250,9 @@ func conflict(clashes ...call.Clash) *call.Error {
 	return e
 }
 
-// failed is a table that did not answer. The log has the cause, which may name what operators need not see.
-func (s *Service) failed(ctx context.Context, what string, err error) error {
+// tableError logs the error of a table and returns the refusal for the operator. The refusal leaves out the cause,
+// which may contain what operators need not see.
+func (s *Service) tableError(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -268,8 +270,8 @@ func checkReason(reason string) error {
 	return nil
 }
 
-// seen refuses an item that is not at the version that the operator saw.
-func seen(t control.Table, key string, have *control.Item, expect *int64) error {
+// checkVersion refuses an item that is not at the version that the operator saw.
+func checkVersion(t control.Table, key string, have *control.Item, expect *int64) error {
 	version := int64(0)
 	if have != nil {
 		version = have.Version
@@ -284,15 +286,16 @@ func seen(t control.Table, key string, have *control.Item, expect *int64) error 
 	return conflict(clash)
 }
 
-// each goes through the items of a table that are not deleted. One that cannot be read is an error, because what it
-// holds is not known; with readable it is left out, and is in the log.
-func (s *Service) each(ctx context.Context, t control.Table, readable bool, f func(*control.Item) error) error {
+// eachLive calls f for each item of a table that is not deleted. If skipDamaged is set, items that cannot be read are
+// logged and left out; otherwise they are an error, because their content is unknown.
+func (s *Service) eachLive(ctx context.Context, t control.Table, skipDamaged bool, f func(*control.Item) error) error {
 	for item, err := range control.All(ctx, s.c.Tables, t) {
 		switch {
-		case readable && errors.Is(err, control.ErrBadItem):
-			s.c.Log.ErrorContext(ctx, "items cannot be read, and are left out", "table", t, "error", err)
+		case skipDamaged && errors.Is(err, control.ErrBadItem):
+			s.c.Log.ErrorContext(ctx, "items of a control table cannot be read and are left out", "table", t, "error",
+				err)
 		case err != nil:
-			return s.failed(ctx, "list "+string(t), err)
+			return s.tableError(ctx, "list "+string(t), err)
 		case item.Deleted:
 		default:
 			if err := f(&item); err != nil {
@@ -303,7 +306,7 @@ func (s *Service) each(ctx context.Context, t control.Table, readable bool, f fu
 	return nil
 }
 
-// body reads a stored body as a tree, numbers as they are written.
+// body decodes a stored body.
 func body(item *control.Item, into any) error {
 	if err := json.Unmarshal(item.Body, into); err != nil {
 		return call.Refuse(call.Internal, "%s/%q cannot be read: %v", item.Table, item.Key, err)
@@ -311,8 +314,8 @@ func body(item *control.Item, into any) error {
 	return nil
 }
 
-// few is the first of a list, and how many more there are.
-func few(all []string) []string {
+// firstFew returns the first 20 elements of a list, and the number of the others in words.
+func firstFew(all []string) []string {
 	const most = 20
 	if len(all) <= most {
 		return all

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/sluicelimits/sluice/events"
@@ -15,70 +16,72 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// MaxChanges of one Apply.
+// MaxChanges is the largest number of changes in one Apply.
 const MaxChanges = 1000
 
-// pinBytes is what a tenant's pin has beside what it repeats of the tenant, at most: see [Service.pin].
+// pinBytes is the most that a tenant's pin has in addition to what it repeats of the tenant: see [Service.pin].
 const pinBytes = 8 << 10
 
-// writers is how many items are written at once.
+// writers is the number of items that are written concurrently.
 const writers = 16
 
-// Change is one item as it is to be.
+// Change is the desired state of one item.
 type Change struct {
-	Table  control.Table   `json:"table"` // plans, tenants or keys
-	Key    string          `json:"key"`
-	Expect int64           `json:"expect"` // the version that the operator saw, a tombstone's included; 0: none
+	Table control.Table `json:"table"` // plans, tenants or keys
+	Key   string        `json:"key"`
+	// the version that the operator saw, including that of a tombstone; 0: no version
+	Expect int64           `json:"expect"`
 	Body   json.RawMessage `json:"body,omitempty"`
-	Delete bool            `json:"delete,omitempty"` // of a plan or a tenant
+	Delete bool            `json:"delete,omitempty"` // only for a plan or a tenant
 }
 
-// ApplyRequest asks for changes that are looked at together.
+// ApplyRequest asks for changes that are checked together.
 type ApplyRequest struct {
 	Reason  string   `json:"reason"`
 	Changes []Change `json:"changes"`           // 1..MaxChanges
-	DryRun  bool     `json:"dry_run,omitempty"` // all checks, and nothing is written
-	Yes     bool     `json:"yes,omitempty"`     // counters may start afresh
+	DryRun  bool     `json:"dry_run,omitempty"` // check everything and write nothing
+	Yes     bool     `json:"yes,omitempty"`     // accept that counters start afresh
 
-	// AcceptLosses says that the operator has seen what the changes remove and weaken (see [Losses]), and agrees. It is
-	// apart from Yes, which commands send that do not show it.
+	// AcceptLosses says that the operator has seen what the changes remove and weaken (see [Losses]), and agrees. It
+	// is separate from Yes because some commands that set Yes do not show the losses.
 	AcceptLosses bool `json:"accept_losses,omitempty"`
 }
 
-// Applied is what became of a change.
+// Applied is the result of one change.
 type Applied struct {
-	Table     control.Table `json:"table"`
-	Key       string        `json:"key"`
-	Version   int64         `json:"version"`             // that is there now; of a dry run: that would be
-	Unchanged bool          `json:"unchanged,omitempty"` // it was so already, and nothing was written
+	Table control.Table `json:"table"`
+	Key   string        `json:"key"`
+	// the item's version after the call, or after the call that a dry run checks
+	Version   int64 `json:"version"`
+	Unchanged bool  `json:"unchanged,omitempty"` // the item had this content already, and nothing was written
 }
 
-// ApplyResponse is what became of all of them, in their order.
+// ApplyResponse holds the results of all changes, in the order of the request.
 type ApplyResponse struct {
 	Results []Applied `json:"results"`
 	Written int       `json:"written"`
-	Afresh  []string  `json:"afresh,omitempty"` // counters that begin anew, one sentence each
+	Afresh  []string  `json:"afresh,omitempty"` // counters that start afresh, one sentence for each limit
 	Losses  []Loss    `json:"losses,omitempty"` // what the changes remove and weaken
 }
 
-// Apply makes the changes. First all of them are checked, by themselves, together, and with what is stored and depends
-// on them; then their versions; and where anything is wrong nothing is written. What is so already costs no write,
-// whatever version was expected, so an Apply that was cut can be repeated.
+// Apply makes the changes. It first checks each change, then all together with the stored documents that depend on
+// them, and then the versions. If anything is wrong, it writes nothing. A change to the content that an item already
+// has costs no write, whichever version was expected, so that an interrupted Apply can be repeated.
 //
-// Nothing is written, either, where something is lost that the request does not accept: see [Losses].
+// It also writes nothing if the changes lose something that the request does not accept: see [Losses].
 //
-// The items are then written one by one, plans before tenants before keys, and deletes last. Another operator's write
-// in that moment, a table that does not answer, or the end of the call's time can stop it in the middle; the error
-// counts what was written, and the rest can be applied again.
+// It then writes the items one by one: plans before tenants before keys, and deletions last. A concurrent write by
+// another operator, a table that does not answer, or the end of the call's time can stop it in between. The error then
+// says how many items were written; apply the rest again.
 //
-// A key under a hash that another key has is refused. Two calls at the same moment may both find it free; the cells
-// then keep the key that they have, and reconcile reports the other one as refused.
+// Apply refuses a key with the hash of another key. Two concurrent calls may both find the hash unused; the cells then
+// keep the key that they have, and reconcile reports the other key as refused.
 func (s *Service) Apply(ctx context.Context, actor string, r *ApplyRequest) (*ApplyResponse, error) {
 	return s.apply(ctx, actor, r, false)
 }
 
-// apply is Apply; made says that the change is a key with a hash that was made here.
-func (s *Service) apply(ctx context.Context, actor string, r *ApplyRequest, made bool) (*ApplyResponse, error) {
+// apply is Apply. ownHash says that the only change is a key whose hash this service has just made.
+func (s *Service) apply(ctx context.Context, actor string, r *ApplyRequest, ownHash bool) (*ApplyResponse, error) {
 	if err := checkReason(r.Reason); err != nil {
 		return nil, err
 	}
@@ -86,14 +89,14 @@ func (s *Service) apply(ctx context.Context, actor string, r *ApplyRequest, made
 	if err != nil {
 		return nil, err
 	}
-	var open []*edit // those that change anything
+	var open []*edit // the edits that change something
 	out := &ApplyResponse{Results: make([]Applied, len(edits))}
 	for i, e := range edits {
 		out.Results[i] = Applied{Table: e.Table, Key: e.Key}
 		if e.have != nil {
 			out.Results[i].Version = e.have.Version
 		}
-		if e.already() {
+		if e.changesNothing() {
 			out.Results[i].Unchanged = true
 			continue
 		}
@@ -102,17 +105,17 @@ func (s *Service) apply(ctx context.Context, actor string, r *ApplyRequest, made
 	if len(open) == 0 {
 		return out, nil
 	}
-	w := s.world(open)
-	w.made = made
+	w := s.preview(open)
+	w.ownHash = ownHash
 	if err := w.check(ctx); err != nil {
 		return nil, err
 	}
 	if len(w.problems) > 0 {
-		e := call.Refuse(call.Invalid, "the changes do not fit; nothing of this call was written")
-		e.Problems = few(w.problems)
+		e := call.Refuse(call.Invalid, "the changes are not valid; this call wrote nothing")
+		e.Problems = firstFew(w.problems)
 		return nil, e
 	}
-	if err := unseen(open); err != nil {
+	if err := checkVersions(open); err != nil {
 		return nil, err
 	}
 	if out.Afresh, err = w.afresh(ctx); err != nil {
@@ -122,7 +125,7 @@ func (s *Service) apply(ctx context.Context, actor string, r *ApplyRequest, made
 		return nil, err
 	}
 	if !r.DryRun {
-		if err := unaccepted(r, out); err != nil {
+		if err := checkConsent(r, out); err != nil {
 			return nil, err
 		}
 	}
@@ -140,8 +143,9 @@ func (s *Service) apply(ctx context.Context, actor string, r *ApplyRequest, made
 	return out, nil
 }
 
-// unaccepted refuses changes that lose something, or have counters start afresh, unless the request says that they may.
-func unaccepted(r *ApplyRequest, out *ApplyResponse) error {
+// checkConsent refuses changes that lose something, or with which counters start afresh, unless the request accepts
+// that.
+func checkConsent(r *ApplyRequest, out *ApplyResponse) error {
 	losses, afresh := out.Losses, out.Afresh
 	if r.AcceptLosses {
 		losses = nil
@@ -152,9 +156,10 @@ func unaccepted(r *ApplyRequest, out *ApplyResponse) error {
 	if len(losses)+len(afresh) == 0 {
 		return nil
 	}
-	e := call.Refuse(call.Confirm, "counters would start afresh, and yes is not said; nothing was written")
+	e := call.Refuse(call.Confirm, "counters would start afresh, and the call does not accept that (yes); nothing "+
+		"was written")
 	if len(losses) > 0 {
-		e = call.Refuse(call.Confirm, "something would be removed or weakened that the call does not agree to "+
+		e = call.Refuse(call.Confirm, "something would be removed or weakened, and the call does not accept that "+
 			"(accept_losses); nothing was written. A 'sluice' that did not ask about it is older than this "+
 			"endpoint: update it")
 	}
@@ -162,11 +167,11 @@ func unaccepted(r *ApplyRequest, out *ApplyResponse) error {
 	for _, l := range losses {
 		all = append(all, l.String())
 	}
-	e.Problems = few(append(all, afresh...))
+	e.Problems = firstFew(append(all, afresh...))
 	return e
 }
 
-// edits reads what the changes are about.
+// edits checks the form of each change and reads the item that it is about.
 func (s *Service) edits(ctx context.Context, changes []Change) ([]*edit, error) {
 	if len(changes) == 0 || len(changes) > MaxChanges {
 		return nil, call.Refuse(call.Invalid, "changes: %d, want 1..%d", len(changes), MaxChanges)
@@ -189,14 +194,14 @@ func (s *Service) edits(ctx context.Context, changes []Change) ([]*edit, error) 
 			return bad("expect: %v", err)
 		}
 		if seen[place(c.Table, c.Key)] {
-			return bad("%s comes twice", name(c.Table, c.Key))
+			return bad("%s is there twice", name(c.Table, c.Key))
 		}
 		seen[place(c.Table, c.Key)] = true
 		switch {
 		case c.Delete && len(c.Body) > 0:
-			return bad("a delete has no body")
+			return bad("delete: a deletion has no body")
 		case c.Delete && c.Table == control.Keys:
-			return bad("a key is revoked, not deleted")
+			return bad("a key cannot be deleted: revoke it")
 		case !c.Delete:
 			body, err := canonical.Object(c.Body)
 			if err != nil {
@@ -213,22 +218,22 @@ func (s *Service) edits(ctx context.Context, changes []Change) ([]*edit, error) 
 		}
 		edits[i] = &edit{Change: c, doc: doc}
 	}
-	return edits, each(edits, func(e *edit) (err error) {
+	return edits, concurrently(edits, func(e *edit) (err error) {
 		e.have, err = s.item(ctx, e.Table, e.Key)
 		return err
 	})
 }
 
-// already reports whether there is nothing to write.
-func (e *edit) already() bool {
+// changesNothing reports whether the item already has the desired content.
+func (e *edit) changesNothing() bool {
 	if e.Delete {
-		return e.gone()
+		return e.absent()
 	}
-	return !e.gone() && bytes.Equal(e.have.Body, e.Body)
+	return !e.absent() && bytes.Equal(e.have.Body, e.Body)
 }
 
-// unseen refuses changes of what another has changed.
-func unseen(edits []*edit) error {
+// checkVersions refuses changes of items that are not at the version that the operator saw.
+func checkVersions(edits []*edit) error {
 	var clashes []call.Clash
 	for _, e := range edits {
 		version := int64(0)
@@ -250,25 +255,21 @@ func unseen(edits []*edit) error {
 	return nil
 }
 
-// writeAll writes in an order in which nothing names what is not there. It returns how many were.
+// writeAll writes the edits in an order in which no document refers to one that is absent. It returns the number of
+// edits written.
 func (s *Service) writeAll(ctx context.Context, actor, reason string, edits []*edit) (int, error) {
-	stages := make([][]*edit, 5)
+	stages := make([][]*edit, 2*len(plan.Kinds)) // writes in the order of the kinds, then deletions in reverse order
 	for _, e := range edits {
-		stage := map[plan.Kind]int{plan.KindPlan: 0, plan.KindSettings: 1, plan.KindTenant: 2,
-			plan.KindKey: 3}[e.doc.Kind]
+		stage := slices.Index(plan.Kinds, e.doc.Kind)
 		if e.Delete {
-			stage = 4
-			if e.doc.Kind == plan.KindTenant {
-				stages = append(stages[:4:4], append([]*edit{e}, stages[4]...)) // before plans
-				continue
-			}
+			stage = len(stages) - 1 - stage
 		}
 		stages[stage] = append(stages[stage], e)
 	}
 	var mu sync.Mutex
 	written := 0
 	for _, stage := range stages {
-		err := each(stage, func(e *edit) error {
+		err := concurrently(stage, func(e *edit) error {
 			if e.doc.Kind == plan.KindTenant {
 				if err := s.pinEdit(ctx, actor, reason, e); err != nil {
 					return err
@@ -295,7 +296,7 @@ func (s *Service) writeAll(ctx context.Context, actor, reason string, edits []*e
 			if ctx.Err() == nil {
 				return written, err
 			}
-			refused = call.Refuse(call.Unavailable, "the time for the call was over")
+			refused = call.Refuse(call.Unavailable, "the call ran out of time: repeat it")
 		}
 		refused.Written = written
 		return written, refused
@@ -303,9 +304,9 @@ func (s *Service) writeAll(ctx context.Context, actor, reason string, edits []*e
 	return written, nil
 }
 
-// each calls f for all, several at once, and returns the first error in their order. After one, those not begun are
-// left out.
-func each[T any](all []T, f func(T) error) error {
+// concurrently calls f for all elements, several at once, and returns the error of the first element that failed.
+// After an error it does not start the calls that have not begun.
+func concurrently[T any](all []T, f func(T) error) error {
 	errs := make([]error, len(all))
 	next := make(chan int)
 	stop := make(chan struct{})

@@ -15,8 +15,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/call"
 )
 
-// Guarantees that of two operators at once the second is told what the first one did, by whom and why, and overwrites
-// nothing.
+// Guarantees that of two operators at once, the second one is told what the first one did, by whom and why, and
+// overwrites nothing.
 func TestTwoOperatorsAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -43,10 +43,11 @@ func TestTwoOperatorsAtOnce(t *testing.T) {
 		Expect: new(int64(1))})
 	w.refused(err, call.Conflict, "you saw version 1")
 	w.refused(w.apply(control.Tenants, "new", 3, `{"id":"new","plan":"pro"}`), call.Conflict,
-		"you saw version 3, and there is none")
+		"you saw version 3, but there is no such item")
 }
 
-// Guarantees that who comes second in the moment between look and write is told so as well, with how much was written.
+// Guarantees that an operator who is overtaken between the check and the write is told so, with the number of items
+// written.
 func TestAnotherWriterInBetween(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -66,12 +67,12 @@ func TestAnotherWriterInBetween(t *testing.T) {
 		{Table: control.Tenants, Key: "acme", Expect: 1, Body: json.RawMessage(`{"id":"acme","plan":"more"}`)},
 	}})
 	if codeOf(err) != call.Conflict || !strings.Contains(err.Error(), "I was faster") ||
-		!strings.HasSuffix(err.Error(), "written before that: 1") {
+		!strings.HasSuffix(err.Error(), "items written before the error: 1") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// Guarantees that what is so already costs no write, so that an apply may be repeated.
+// Guarantees that a change to the present content costs no write, so that an apply may be repeated.
 func TestApplyAgainWritesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -91,7 +92,7 @@ func TestApplyAgainWritesNothing(t *testing.T) {
 	}
 }
 
-// Guarantees that a dry run checks all, says what versions would come, and writes nothing.
+// Guarantees that a dry run makes all checks, returns the versions that would be written, and writes nothing.
 func TestDryRunWritesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -107,8 +108,8 @@ func TestDryRunWritesNothing(t *testing.T) {
 	w.refused(err, call.Invalid, `there is no plan "none"`)
 }
 
-// Guarantees that a plan cannot be changed so that a tenant's override no longer fits: the tenant would be left on its
-// last limits. Both together can be changed.
+// Guarantees that a plan cannot be changed so that a tenant's override no longer fits, since cells would go on with
+// the tenant's last limits. Both can be changed together.
 func TestAPlanChangeThatBreaksAnOverride(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -119,7 +120,7 @@ func TestAPlanChangeThatBreaksAnOverride(t *testing.T) {
 	w.refused(err, call.Invalid, `tenant "acme": overrides[0].id: plan pro has no limit "burst"`)
 	_, err = w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x",
 		Changes: []admin.Change{{Table: control.Plans, Key: "pro", Expect: 1, Delete: true}}})
-	w.refused(err, call.Invalid, `plan "pro": tenant "acme" is on it`)
+	w.refused(err, call.Invalid, `plan "pro": tenant "acme" uses it`)
 	out, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Yes: true, AcceptLosses: true,
 		Changes: []admin.Change{change,
 			{Table: control.Tenants, Key: "acme", Expect: 1,
@@ -132,8 +133,8 @@ func TestAPlanChangeThatBreaksAnOverride(t *testing.T) {
 	}
 }
 
-// Guarantees that an edit which makes counters begin anew is named and not made without a yes, and that one which keeps
-// them needs none.
+// Guarantees that an edit with which counters start afresh is listed and not made without a yes, and that one which
+// keeps the counters needs none.
 func TestCountersThatBeginAnew(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -153,8 +154,8 @@ func TestCountersThatBeginAnew(t *testing.T) {
 	}
 }
 
-// Guarantees that a limit whose counters are named by its pattern is said to begin anew where the pattern changes, and
-// no other limit is.
+// Guarantees that a limit whose pattern names its counters is reported as starting afresh when the pattern changes,
+// and that no other limit is.
 func TestCountersThatAreNamedByAPattern(t *testing.T) {
 	w := newWorld(t)
 	w.seed(`plans: [ { id: p, limits: [ { id: a, per: [ ip, endpoint ], match: { pathPattern: "/a/*" }, tiers: [ { period: 1s, threshold: 1 } ] },
@@ -168,7 +169,7 @@ func TestCountersThatAreNamedByAPattern(t *testing.T) {
 	}
 }
 
-// Guarantees that every bad field of a change is refused in words, and that nothing of its call is written.
+// Guarantees that every bad field of a change is refused with an explanation, and that the call writes nothing.
 func TestBadChanges(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans + "anonymousPlan: free\nkeys: [ { id: k1, tenant: acme, hash: " + strings.Repeat("ab", 32) +
@@ -191,16 +192,16 @@ func TestBadChanges(t *testing.T) {
 			"changes[1]: key"},
 		"no key": {admin.Change{Table: control.Tenants, Body: json.RawMessage("{}")}, "changes[1]: key"},
 		"version": {admin.Change{Table: control.Tenants, Key: "t", Expect: -1, Body: json.RawMessage("{}")},
-			"no version"},
+			"is not a version"},
 		"no body": {admin.Change{Table: control.Tenants, Key: "t"}, "want a JSON object"},
-		"twice":   {good, `tenant "good" comes twice`},
+		"twice":   {good, `tenant "good" is there twice`},
 		"delete with body": {admin.Change{Table: control.Tenants, Key: "t", Delete: true,
-			Body: json.RawMessage("{}")}, "a delete has no body"},
+			Body: json.RawMessage("{}")}, "a deletion has no body"},
 		"delete of a key": {admin.Change{Table: control.Keys, Key: "k1", Expect: 1, Delete: true},
-			"revoked, not deleted"},
+			"cannot be deleted: revoke it"},
 		"large": {tenant(`{"id":"t","plan":"` + strings.Repeat("p", control.MaxBodyBytes) + `"}`),
 			"want at most"},
-		"another id":     {tenant(`{"id":"u","plan":"pro"}`), "want that of the document"},
+		"another id":     {tenant(`{"id":"u","plan":"pro"}`), `want "t"`},
 		"unknown member": {tenant(`{"id":"t","plan":"pro","colour":1}`), "colour"},
 		"no such plan":   {tenant(`{"id":"t","plan":"none"}`), `there is no plan "none"`},
 		"no such limit": {tenant(`{"id":"t","plan":"pro","overrides":[{"id":"bursts","rate":1}]}`),
@@ -219,7 +220,7 @@ func TestBadChanges(t *testing.T) {
 				`","pepper":"p"}`)}, `there is no tenant "nobody"`},
 		"revoked for good": {admin.Change{Table: control.Keys, Key: "k1", Expect: 1,
 			Body: json.RawMessage(`{"id":"k1","tenant":"acme","hash":"` + strings.Repeat("ab", 32) +
-				`","pepper":"p1"}`)}, "revoked, for good"},
+				`","pepper":"p1"}`)}, "a revoked key cannot be restored"},
 		"anonymous": {admin.Change{Table: control.Plans, Key: events.SettingsKey, Expect: 1,
 			Body: json.RawMessage(`{"anonymousPlan":"none"}`)}, `no plan "none"`},
 		"plan of anonymous": {admin.Change{Table: control.Plans, Key: "free", Expect: 1, Delete: true},
@@ -247,7 +248,8 @@ func TestBadChanges(t *testing.T) {
 	}
 }
 
-// Guarantees that a table that goes away is said so, without its own words, and that what is left can be applied again.
+// Guarantees that a table that stops answering is reported without its own error text, and that the rest can be
+// applied again.
 func TestATableThatGoesAway(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -277,9 +279,8 @@ func TestATableThatGoesAway(t *testing.T) {
 	}
 }
 
-// Guarantees that a tenant's pin is that of the tenant as it is stored, also where another operator has changed the
-// tenant after the apply had read it: the balancer would otherwise place the tenant by a document that nobody has
-// written.
+// Guarantees that a tenant's pin agrees with the stored tenant even if another operator has changed the tenant after
+// the apply read it: otherwise the balancer would place the tenant by a document that was never written.
 func TestAPinAfterAConflict(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -306,11 +307,11 @@ func TestAPinAfterAConflict(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := string(pin.Tenant), w.body(control.Tenants, "acme"); got != want {
-		t.Errorf("the pin says %s, and stored is %s", got, want)
+		t.Errorf("the pin says %s, but the stored tenant is %s", got, want)
 	}
 }
 
-// Guarantees that a call whose time is over in the middle of an apply says how many items it has written by then.
+// Guarantees that a call that runs out of time during an apply says how many items it has written.
 func TestTheTimeIsOverInTheMiddle(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -327,7 +328,7 @@ func TestTheTimeIsOverInTheMiddle(t *testing.T) {
 	}})
 	var e *call.Error
 	if !errors.As(err, &e) || e.Code != call.Unavailable || e.Written != 1 ||
-		!strings.Contains(e.Message, "the time for the call was over") {
+		!strings.Contains(e.Message, "the call ran out of time") {
 		t.Errorf("got %v", err)
 	}
 }

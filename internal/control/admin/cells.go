@@ -22,49 +22,49 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 
-// CellDocument is the body of an item of the table cells: of a cell, under its name, or of a tenant's pin, under
-// PinKey.
+// CellDocument is the body of an item of the table cells. The item belongs to a cell, under the cell's name, or to a
+// tenant's pin, under PinKey.
 type CellDocument struct {
 	ID      string         `json:"id"`            // the item's key
 	Ops     string         `json:"ops,omitempty"` // of a cell: URL of its operators' API
-	Request shares.Request `json:"request"`       // the newest; its id is key@version
+	Request shares.Request `json:"request"`       // the newest request; its id is key@version
 
-	// Tenant is, of a pin, what of the tenant's document says which of its limits are not those of its plan. The
-	// balancer has those homed that are too small to be divided.
+	// Tenant is set in a pin if the tenant has limits that differ from its plan's. It holds the parts of the tenant's
+	// document that say so. The balancer homes those of the limits that are too small to be divided.
 	Tenant json.RawMessage `json:"tenant,omitempty"`
 }
 
-// PinKey is the key, in the table cells, of the requests that place a tenant.
+// PinKey returns the key, in the table cells, of the requests that place a tenant.
 func PinKey(tenant string) string {
 	sum := sha256.Sum256([]byte(tenant))
 	return shares.PinPrefix + hex.EncodeToString(sum[:20])
 }
 
-// ReadCell reads the body of an item of the table cells, but that of events.SharesKey. For the balancer it is enough:
-// the request is what to put into shares.Input.
+// ReadCell decodes the body of an item of the table cells, except for the item events.SharesKey. Of the result, the
+// balancer uses the Request, as an element of shares.Input.
 func ReadCell(body []byte) (*CellDocument, error) {
 	var c CellDocument
 	decoder := json.NewDecoder(strings.NewReader(string(body)))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&c); err != nil {
-		return nil, fmt.Errorf("not the document of a cell: %w", err)
+		return nil, fmt.Errorf("not a valid document of a cell: %w", err)
 	}
 	return &c, nil
 }
 
-// AddCellRequest asks for a share.
+// AddCellRequest asks for a cell to serve, or for a new weight.
 type AddCellRequest struct {
 	Cell   string `json:"cell"`
-	Weight int64  `json:"weight,omitempty"` // 1..shares.MaxWeight; 0 is 1
-	Ops    string `json:"ops,omitempty"`    // URL of the cell's operators' API; empty: as it was
-	Yes    bool   `json:"yes,omitempty"`    // Ops may take the place of another URL
+	Weight int64  `json:"weight,omitempty"` // 1..shares.MaxWeight; 0 selects 1
+	Ops    string `json:"ops,omitempty"`    // URL of the cell's operators' API; empty: keep the stored one
+	Yes    bool   `json:"yes,omitempty"`    // Ops may replace another URL
 	Reason string `json:"reason"`
 	Expect *int64 `json:"expect,omitempty"`
 }
 
-// AddCell asks the balancer to have the cell serve, or, where it serves, for another weight. Its share comes through
-// the two phases of package shares, not at once. It is refused with [call.Confirm] if the URL of the operators' API
-// would change and the request does not say yes.
+// AddCell asks the balancer to let the cell serve, or, if the cell serves already, to change its weight. The cell's
+// share changes in the two phases of package shares, not at once. The call is refused with [call.Confirm] if it would
+// change the URL of the operators' API and does not say yes.
 func (s *Service) AddCell(ctx context.Context, actor string, r *AddCellRequest) (*call.Item, error) {
 	weight := r.Weight
 	if weight == 0 {
@@ -89,32 +89,33 @@ func (s *Service) AddCell(ctx context.Context, actor string, r *AddCellRequest) 
 			doc.Ops = have.Ops
 		}
 		if !r.Yes && strings.TrimSuffix(doc.Ops, "/") != strings.TrimSuffix(have.Ops, "/") {
-			return nil, call.Refuse(call.Confirm, "operators' calls about counters of cell %q would go to %s, and "+
-				"no longer to %s: say yes (--yes) if that is meant; nothing was written", r.Cell, doc.Ops, have.Ops)
+			return nil, call.Refuse(call.Confirm, "operators' calls about counters of cell %q would go to %s instead "+
+				"of %s: say yes (--yes) if you intend that; nothing was written", r.Cell, doc.Ops, have.Ops)
 		}
 		return doc, nil
 	})
 }
 
-// checkOps checks the URL of a cell's operators' API. Operators' calls go there with a signature, so whoever may add
-// a cell must not be able to have them go to any server.
+// checkOps checks the URL of a cell's operators' API. Signed calls of operators go to this URL, so whoever may add a
+// cell must not be able to send them to an arbitrary server.
 func (s *Service) checkOps(cell, text string) error {
 	if text == "" || s.c.Local && ofThisMachine(text) {
 		return nil
 	}
 	stage, err := executeapi.ParseStage(text)
 	if err != nil && s.c.Local {
-		return call.Refuse(call.Invalid, "ops: %v, nor of this machine, such as http://127.0.0.1:8080/ops", err)
+		return call.Refuse(call.Invalid, "ops: %v, nor a URL on this machine such as http://127.0.0.1:8080/ops", err)
 	} else if err != nil {
 		return call.Refuse(call.Invalid, "ops: %v", err)
 	}
 	if region := s.c.Regions[cell]; region != "" && region != stage.Region {
-		return call.Refuse(call.Invalid, "ops: %s is in %s, and cell %s is in %s", text, stage.Region, cell, region)
+		return call.Refuse(call.Invalid, "ops: %s is in region %s, but cell %s is in %s", text, stage.Region, cell,
+			region)
 	}
 	return nil
 }
 
-// ofThisMachine reports whether the text is a URL of a server on this machine.
+// ofThisMachine reports whether the text is the URL of a server on this machine.
 func ofThisMachine(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && len(text) <= 1024 && u.User == nil && u.RawQuery == "" && u.Fragment == "" &&
@@ -124,58 +125,59 @@ func ofThisMachine(text string) bool {
 // CellRequest names a cell.
 type CellRequest struct {
 	Cell string `json:"cell"`
-	// of a removal: nobody waits to hear from it; see package shares on what that may cost
+	// Force is for a removal: the balancer does not wait for the cell. Package shares says what that may cost.
 	Force  bool   `json:"force,omitempty"`
 	Reason string `json:"reason"`
 	Expect *int64 `json:"expect,omitempty"`
 }
 
-// DrainCell asks the balancer to give the cell's share to the others.
+// DrainCell asks the balancer to give the cell's share to the other cells.
 func (s *Service) DrainCell(ctx context.Context, actor string, r *CellRequest) (*call.Item, error) {
 	if r.Force {
-		return nil, call.Refuse(call.Invalid, "force goes with a removal: a drain waits until the cell was heard")
+		return nil, call.Refuse(call.Invalid, "force is only for a removal: a drain waits for the cell to acknowledge")
 	}
-	return s.askMore(ctx, actor, r, shares.Drain)
+	return s.askKind(ctx, actor, r, shares.Drain)
 }
 
-// RemoveCell asks the balancer to forget a drained cell, or with force any.
+// RemoveCell asks the balancer to forget a drained cell, or any cell if Force is set.
 func (s *Service) RemoveCell(ctx context.Context, actor string, r *CellRequest) (*call.Item, error) {
 	if r.Force {
-		return s.askMore(ctx, actor, r, shares.Force)
+		return s.askKind(ctx, actor, r, shares.Force)
 	}
-	return s.askMore(ctx, actor, r, shares.Remove)
+	return s.askKind(ctx, actor, r, shares.Remove)
 }
 
-func (s *Service) askMore(ctx context.Context, actor string, r *CellRequest, kind shares.Kind) (*call.Item, error) {
+func (s *Service) askKind(ctx context.Context, actor string, r *CellRequest, kind shares.Kind) (*call.Item, error) {
 	return s.ask(ctx, actor, r.Cell, r.Reason, r.Expect, func(have *CellDocument) (*CellDocument, error) {
 		switch {
 		case have == nil:
 			return nil, call.Refuse(call.NotFound, "there is no cell %q", r.Cell)
 		case kind == shares.Remove && have.Request.Kind != shares.Drain && have.Request.Kind != shares.Remove:
-			return nil, call.Refuse(call.Invalid, "cell %q serves: drain it first, or remove it by force if it has "+
-				"stopped for good", r.Cell)
+			return nil, call.Refuse(call.Invalid, "cell %q serves: drain it first, or, if it has stopped for good, "+
+				"remove it by force", r.Cell)
 		}
 		return &CellDocument{Ops: have.Ops, Request: shares.Request{Kind: kind, Cell: r.Cell}}, nil
 	})
 }
 
-// ask writes what a cell is to be.
+// ask writes the desired state of a cell. next returns the new document, given the stored one, or nil if there is
+// none.
 func (s *Service) ask(
-	ctx context.Context, actor, cell, reason string, expect *int64, next func(have *CellDocument) (*CellDocument,
-		error),
+	ctx context.Context, actor, cell, reason string, expect *int64,
+	next func(have *CellDocument) (*CellDocument, error),
 ) (*call.Item, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, err
 	}
 	if err := events.CheckKey(control.Cells, cell); err != nil || shares.Reserved(cell) {
-		return nil, call.Refuse(call.Invalid, "cell: %.80q is no name of a cell: 1 to 64 of A-Z a-z 0-9 . _ -, and "+
-			"none that begins with pin., placed. or ack.", cell)
+		return nil, call.Refuse(call.Invalid, "cell: %.80q is not the name of a cell: want 1 to 64 of A-Z a-z 0-9 . "+
+			"_ -, not beginning with pin., placed. or ack.", cell)
 	}
 	item, err := s.item(ctx, control.Cells, cell)
 	if err != nil {
 		return nil, err
 	}
-	if err := seen(control.Cells, cell, item, expect); err != nil {
+	if err := checkVersion(control.Cells, cell, item, expect); err != nil {
 		return nil, err
 	}
 	var have *CellDocument
@@ -191,11 +193,11 @@ func (s *Service) ask(
 	if err != nil {
 		return nil, err
 	}
-	return s.request(ctx, actor, reason, cell, version, doc)
+	return s.writeRequest(ctx, actor, reason, cell, version, doc)
 }
 
-// request writes a document of the table cells.
-func (s *Service) request(
+// writeRequest writes a document to the table cells.
+func (s *Service) writeRequest(
 	ctx context.Context, actor, reason, key string, version int64, doc *CellDocument,
 ) (*call.Item, error) {
 	doc.ID, doc.Request.ID = key, fmt.Sprintf("%s@%d", key, version+1)
@@ -211,37 +213,38 @@ func (s *Service) request(
 	return call.ItemOf(written), nil
 }
 
-// pinEdit tells the balancer where the tenant of an edit is to be served, and which limits it has for itself. It comes
-// before the document is written: an Apply that is cut between the two is found and repeated by whoever compares the
-// documents.
+// pinEdit tells the balancer which cells are to serve the tenant of an edit, and which limits the tenant has for
+// itself. It is called before the tenant's document is written. If an Apply stops between the two, a later comparison
+// still finds that the document differs, and the Apply is repeated.
 func (s *Service) pinEdit(ctx context.Context, actor, reason string, e *edit) error {
-	now := placed(e.Body)
-	var before placing
-	if !e.gone() {
-		before = placed(e.have.Body)
+	now := placementOf(e.Body)
+	var before placementFields
+	if !e.absent() {
+		before = placementOf(e.have.Body)
 	}
-	if !now.needed() && !before.needed() {
-		return nil // most tenants: nothing to read
+	if !now.isSpecial() && !before.isSpecial() {
+		return nil // most tenants: there is no pin to read
 	}
 	return s.pin(ctx, actor, reason, e.Key, &now)
 }
 
-// repin makes the pin that of the tenant as it is stored. It follows a tenant's document that was not written, as
-// another operator had changed it, after its pin was.
+// repin writes the pin again, from the tenant's stored document. It is called when the pin was written and the
+// document was not, because another operator had changed it.
 func (s *Service) repin(ctx context.Context, actor, reason, tenant string) {
 	item, err := s.item(ctx, control.Tenants, tenant)
 	if err == nil && item != nil {
-		now := placed(item.Body)
+		now := placementOf(item.Body)
 		err = s.pin(ctx, actor, reason, tenant, &now)
 	}
 	if err != nil {
-		s.c.Log.ErrorContext(ctx, "a tenant's pin is not that of its document; the next change of the tenant mends it",
+		s.c.Log.ErrorContext(ctx, "a tenant's pin does not agree with its document; the next change of the tenant "+
+			"corrects it",
 			"tenant", tenant, "error", err)
 	}
 }
 
-// placing is what of a tenant's document decides where its limits are granted.
-type placing struct {
+// placementFields are the members of a tenant's document that decide which cells grant its limits.
+type placementFields struct {
 	ID        string          `json:"id"`
 	Plan      string          `json:"plan,omitempty"`
 	Cells     []string        `json:"cells,omitempty"`
@@ -249,23 +252,25 @@ type placing struct {
 	Boosts    json.RawMessage `json:"boosts,omitempty"`
 }
 
-func placed(body []byte) (p placing) {
-	_ = json.Unmarshal(body, &p) // a tombstone has none of it, and others were compiled
+// placementOf returns the placement fields of a tenant's document; empty for a tombstone.
+func placementOf(body []byte) (p placementFields) {
+	_ = json.Unmarshal(body, &p) // a tombstone has no body, and other bodies were compiled
 	return p
 }
 
-// needed reports whether the tenant is not placed as every other.
-func (p *placing) needed() bool { return len(p.Cells) > 0 || p.own() }
+// isSpecial reports whether the tenant is placed differently from a tenant without any of the fields.
+func (p *placementFields) isSpecial() bool { return len(p.Cells) > 0 || p.hasOwnLimits() }
 
-// own reports whether limits of the tenant may be smaller, in a cell, than those of its plan.
-func (p *placing) own() bool {
+// hasOwnLimits reports whether the tenant's share of a limit, in some cell, may be smaller than its plan's limit
+// gives.
+func (p *placementFields) hasOwnLimits() bool {
 	return len(p.Cells) != 1 && (len(p.Cells) > 1 || len(p.Overrides) > 0 || len(p.Boosts) > 0)
 }
 
-// document is the pin of a tenant that is placed so. The request has no id yet.
-func (p *placing) document(tenant string) (*CellDocument, error) {
+// document returns the tenant's pin. Its request has no id yet.
+func (p *placementFields) document(tenant string) (*CellDocument, error) {
 	doc := &CellDocument{Request: shares.Request{Kind: shares.Place, Tenant: tenant, Cells: p.Cells}}
-	if p.own() {
+	if p.hasOwnLimits() {
 		own := *p
 		own.Cells = nil
 		text, err := canonical.Marshal(own)
@@ -277,27 +282,27 @@ func (p *placing) document(tenant string) (*CellDocument, error) {
 	return doc, nil
 }
 
-// same reports whether two pins place their tenant in the same way.
-func (d *CellDocument) same(o *CellDocument) bool {
+// samePlacement reports whether two pins place their tenant in the same way.
+func (d *CellDocument) samePlacement(o *CellDocument) bool {
 	return d.Request.Tenant == o.Request.Tenant && slices.Equal(d.Request.Cells, o.Request.Cells) &&
 		bytes.Equal(d.Tenant, o.Tenant)
 }
 
-// PinOf reports whether a pin holds all of a tenant's document that decides its limits. The author of such a pin is the
-// last who changed the tenant's plan, cells, overrides or boosts. A tenant without overrides and boosts has none, and
-// neither has one of a single cell.
+// PinOf reports whether a pin agrees with the placement fields of a tenant's document. The author of such a pin is the
+// operator who last changed the tenant's plan, cells, overrides or boosts. PinOf returns false for a tenant without
+// overrides and boosts, and for a tenant that is served by a single cell, since their pins do not hold these fields.
 func PinOf(pin []byte, tenant string, body []byte) bool {
 	have, err := ReadCell(pin)
-	now := placed(body)
-	if err != nil || !now.own() {
+	now := placementOf(body)
+	if err != nil || !now.hasOwnLimits() {
 		return false
 	}
 	doc, err := now.document(tenant)
-	return err == nil && have.same(doc)
+	return err == nil && have.samePlacement(doc)
 }
 
-// pin writes the tenant's placement, where it is not so already.
-func (s *Service) pin(ctx context.Context, actor, reason, tenant string, p *placing) error {
+// pin writes the tenant's pin unless the stored pin already agrees with it.
+func (s *Service) pin(ctx context.Context, actor, reason, tenant string, p *placementFields) error {
 	doc, err := p.document(tenant)
 	if err != nil {
 		return err
@@ -310,68 +315,69 @@ func (s *Service) pin(ctx context.Context, actor, reason, tenant string, p *plac
 	version := int64(0)
 	if item != nil {
 		version = item.Version
-		if have, err := ReadCell(item.Body); err == nil && have.same(doc) {
+		if have, err := ReadCell(item.Body); err == nil && have.samePlacement(doc) {
 			return nil
 		}
-	} else if !p.needed() {
+	} else if !p.isSpecial() {
 		return nil
 	}
-	_, err = s.request(ctx, actor, reason, key, version, doc)
+	_, err = s.writeRequest(ctx, actor, reason, key, version, doc)
 	return err
 }
 
 // CellsRequest asks for all cells.
 type CellsRequest struct {
-	Tenant string `json:"tenant,omitempty"` // whose home is told; "": nobody's
+	Tenant string `json:"tenant,omitempty"` // the answer has this tenant's home cell; "": no tenant's
 }
 
 // CellRow is one cell.
 type CellRow struct {
 	Cell      string      `json:"cell"`
-	Asked     shares.Kind `json:"asked"` // the newest request
+	Asked     shares.Kind `json:"asked"` // kind of the newest request
 	Weight    int64       `json:"weight,omitempty"`
 	Version   int64       `json:"version"`
 	Actor     string      `json:"actor"`
 	ChangedAt time.Time   `json:"changed_at"`
-	Region    string      `json:"region,omitempty"` // of AWS; "" where it is not known
-	Ops       string      `json:"ops,omitempty"`    // as it is stored: an older version may have stored any URL
-	// of the balancer: joining, active, draining, drained; "waiting": it has not come to it, or refused; "removed"
+	Region    string      `json:"region,omitempty"` // AWS region; "" if unknown
+	Ops       string      `json:"ops,omitempty"`    // as stored: an older version may have stored any URL
+	// State is the balancer's: joining, active, draining or drained. "waiting": the balancer has not carried out the
+	// newest request, or has refused it. "removed": it has removed the cell.
 	State   string `json:"state"`
-	Share   int64  `json:"share,omitempty"`   // weight that counts now
-	Awaited bool   `json:"awaited,omitempty"` // the transition under way waits to hear from it
+	Share   int64  `json:"share,omitempty"`   // the weight in effect
+	Awaited bool   `json:"awaited,omitempty"` // the present transition waits for this cell's acknowledgement
 }
 
-// CellsResponse is all cells, by name.
+// CellsResponse holds all cells, sorted by name.
 type CellsResponse struct {
 	Cells []CellRow    `json:"cells"`
 	Epoch int64        `json:"epoch"` // 0: the balancer has not begun
 	Phase shares.Phase `json:"phase,omitempty"`
 	Note  string       `json:"note,omitempty"`
 
-	// Home is the cell that counts the tenant's quotas once everything that is under way has taken effect; "" if no
+	// Home is the cell that counts the tenant's quotas after the present transition has taken effect. It is "" if no
 	// cell serves the tenant, if the balancer has not begun, or if the tenant's placement cannot be read.
 	Home string `json:"home,omitempty"`
 
-	// Alone is the one cell that runs and grants all of every limit, whatever Cells says: Config.Alone.
+	// Alone is the only cell that runs. It grants all of every limit, whatever Cells says: see Config.Alone.
 	Alone string `json:"alone,omitempty"`
 
-	Unreadable []UnreadableCell `json:"unreadable,omitempty"` // by key
+	Unreadable []UnreadableCell `json:"unreadable,omitempty"` // sorted by key
 }
 
-// UnreadableCell is an item of the table cells that cannot be read, so that the balancer carries out nothing of it.
+// UnreadableCell is an item of the table cells that cannot be read. The balancer ignores it.
 type UnreadableCell struct {
-	Key     string `json:"key,omitempty"` // empty where only Error names it
+	Key     string `json:"key,omitempty"` // empty if only Error contains it
 	Tenant  string `json:"tenant,omitempty"`
 	Version int64  `json:"version,omitempty"`
 	Error   string `json:"error"`
 }
 
-// add lists an item of the table cells. The error says why it cannot be read, as the balancer reads it.
+// add adds an item of the table cells to the list. The error says why the balancer cannot read the item.
 func (out *CellsResponse) add(i *control.Item, tenants, regions map[string]string) error {
 	switch {
 	case strings.HasPrefix(i.Key, shares.PlacementPrefix):
 		if i.Deleted {
-			return errors.New("a placement was deleted, and it says what cells may still grant")
+			return errors.New("a placement was deleted, although cells need it to know what they may grant")
 		}
 		if err := i.Verify(); err != nil {
 			return err
@@ -395,7 +401,7 @@ func (out *CellsResponse) add(i *control.Item, tenants, regions map[string]strin
 	return nil
 }
 
-// Cells lists the cells: what was asked for, and what the balancer made of it.
+// Cells lists the cells: the newest request for each, and what the balancer has done.
 func (s *Service) Cells(ctx context.Context, _ string, r *CellsRequest) (*CellsResponse, error) {
 	out := &CellsResponse{Cells: []CellRow{}, Alone: s.c.Alone}
 	placement := ""
@@ -408,20 +414,20 @@ func (s *Service) Cells(ctx context.Context, _ string, r *CellsRequest) (*CellsR
 	var state *shares.State
 	var placed *shares.Placement
 	placeKnown := true
-	tenants := map[string]string{} // by the keys of their placements
+	tenants := map[string]string{} // keys of placements → tenants
 	for i, err := range control.All(ctx, s.c.Tables, control.Cells) {
 		switch {
 		case errors.Is(err, control.ErrBadItem):
 			out.Unreadable = append(out.Unreadable, UnreadableCell{Error: err.Error()})
 			continue
 		case err != nil:
-			return nil, s.failed(ctx, "list "+string(control.Cells), err)
+			return nil, s.tableError(ctx, "list "+string(control.Cells), err)
 		case i.Key == events.SharesKey && !i.Deleted:
 			if state, err = shares.DecodeState(i.Body); err != nil {
-				out.Note = "what the balancer wrote cannot be read here: " + err.Error()
+				out.Note = "the balancer's state cannot be read here: " + err.Error()
 			}
 			continue
-		case i.Key == placement: // whether it can be read is said below
+		case i.Key == placement: // out.add below reports a placement that cannot be read
 			placed, err = shares.ReadPlacement(i.Key, i.Body)
 			placeKnown = err == nil && !i.Deleted
 		}
@@ -445,7 +451,7 @@ func (s *Service) Cells(ctx context.Context, _ string, r *CellsRequest) (*CellsR
 	return out, nil
 }
 
-// addShares tells of each cell what the balancer has made of its request.
+// addShares adds to each cell what the balancer has done.
 func (out *CellsResponse) addShares(state *shares.State) {
 	awaited := state.Awaited()
 	for i := range out.Cells {

@@ -15,18 +15,17 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// DocumentOf is the document of an item of plans, tenants or keys; false for any other.
+// DocumentOf returns the document that an item of plans, tenants or keys holds; false for an item of another kind.
 func DocumentOf(t control.Table, key string, body []byte) (plan.Document, bool) {
 	d, id, ok := events.DocumentOf(t, key)
-	switch kind := plan.Kind(d.Kind); kind {
-	case plan.KindPlan, plan.KindSettings, plan.KindTenant, plan.KindKey:
-		return plan.Document{Kind: kind, ID: id, Body: body}, ok
-	default:
+	kind := plan.Kind(d.Kind)
+	if !ok || !slices.Contains(plan.Kinds, kind) {
 		return plan.Document{}, false
 	}
+	return plan.Document{Kind: kind, ID: id, Body: body}, true
 }
 
-// Place is the table and key of a document's item.
+// Place returns the table and key of the item that holds a document.
 func Place(d plan.Document) (control.Table, string) {
 	if d.Kind == plan.KindSettings {
 		d.ID = plan.SettingsID
@@ -35,7 +34,7 @@ func Place(d plan.Document) (control.Table, string) {
 	return t, key
 }
 
-// name is an item in words.
+// name names an item for people.
 func name(t control.Table, key string) string {
 	if d, ok := DocumentOf(t, key, nil); ok {
 		return d.Name()
@@ -43,43 +42,44 @@ func name(t control.Table, key string) string {
 	return fmt.Sprintf("%s/%q", t, key)
 }
 
-// edit is a change that is looked at together with others.
+// edit is a change, and the item that it changes.
 type edit struct {
 	*Change
 	doc  plan.Document
-	have *control.Item // what is there now, nil where there is nothing
+	have *control.Item // the stored item; nil: there has never been one
 }
 
-func (e *edit) gone() bool { return e.have == nil || e.have.Deleted }
+func (e *edit) absent() bool { return e.have == nil || e.have.Deleted }
 
-// world is the tables as they will be once edits are written: what the edits say, and beneath it what is stored.
-type world struct {
+// preview is the content of the tables as it will be after the edits are written: the edits, and what is stored apart
+// from them.
+type preview struct {
 	s        *Service
 	now      time.Time
 	edits    []*edit
 	byPlace  map[string]*edit
-	plans    map[string]*plan.Plan // nil: there is none, or it is bad
-	cells    map[string]bool       // nil: not read yet; empty: none is registered
-	made     bool                  // the edit is a key with a hash that was made here
+	plans    map[string]*plan.Plan // by id, compiled; nil: the plan does not exist or is not valid
+	cells    map[string]bool       // ids of the registered cells; nil: not read yet
+	ownHash  bool                  // the only edit is a key whose hash this service has just made
 	problems []string
 }
 
 func place(t control.Table, key string) string { return string(t) + "\x00" + key }
 
-func (s *Service) world(edits []*edit) *world {
-	w := &world{s: s, now: s.c.Now(), edits: edits, byPlace: map[string]*edit{}, plans: map[string]*plan.Plan{}}
+func (s *Service) preview(edits []*edit) *preview {
+	w := &preview{s: s, now: s.c.Now(), edits: edits, byPlace: map[string]*edit{}, plans: map[string]*plan.Plan{}}
 	for _, e := range edits {
 		w.byPlace[place(e.Table, e.Key)] = e
 	}
 	return w
 }
 
-func (w *world) problem(format string, args ...any) {
+func (w *preview) problem(format string, args ...any) {
 	w.problems = append(w.problems, fmt.Sprintf(format, args...))
 }
 
-// bad takes the problems of a document.
-func (w *world) bad(err error) {
+// addProblems adds the problems of a document.
+func (w *preview) addProblems(err error) {
 	var list *plan.Error
 	if !errors.As(err, &list) {
 		w.problem("%v", err)
@@ -90,14 +90,14 @@ func (w *world) bad(err error) {
 	}
 }
 
-// shown is a problem without the line of a stored document: it has only one.
+// shown returns a problem without its line and column, since a stored document is one line.
 func shown(p plan.Problem) string {
 	p.Line, p.Column = 0, 0
 	return p.String()
 }
 
-// stored is the body of an item as it will be; nil where there will be none.
-func (w *world) stored(ctx context.Context, t control.Table, key string) ([]byte, error) {
+// bodyAfter returns the body of an item after the edits; nil if the item will not exist.
+func (w *preview) bodyAfter(ctx context.Context, t control.Table, key string) ([]byte, error) {
 	if e := w.byPlace[place(t, key)]; e != nil {
 		return e.Body, nil
 	}
@@ -108,12 +108,13 @@ func (w *world) stored(ctx context.Context, t control.Table, key string) ([]byte
 	return item.Body, nil
 }
 
-// plan is a plan as it will be; nil where there will be none. What is wrong with one of the edits is reported once.
-func (w *world) plan(ctx context.Context, id string) (*plan.Plan, error) {
+// plan returns a plan after the edits; nil if the plan will not exist or is not valid. Each plan is compiled, and its
+// problems reported, once.
+func (w *preview) plan(ctx context.Context, id string) (*plan.Plan, error) {
 	if p, known := w.plans[id]; known {
 		return p, nil
 	}
-	body, err := w.stored(ctx, control.Plans, id)
+	body, err := w.bodyAfter(ctx, control.Plans, id)
 	if err != nil {
 		return nil, err
 	}
@@ -125,19 +126,19 @@ func (w *world) plan(ctx context.Context, id string) (*plan.Plan, error) {
 	return p, nil
 }
 
-func (w *world) compilePlan(d plan.Document) *plan.Plan {
+func (w *preview) compilePlan(d plan.Document) *plan.Plan {
 	p, err := plan.CompilePlan(d)
 	if err != nil {
-		w.bad(err)
+		w.addProblems(err)
 		return nil
 	}
-	w.accepted(d.Name(), p.Set())
-	w.decidable(d.Name(), p.Set())
+	w.checkAccepted(d.Name(), p.Set())
+	w.checkDecidable(d.Name(), p.Set())
 	return p
 }
 
-// decidable reports a plan or tenant of which the cells' stores cannot decide a request.
-func (w *world) decidable(name string, set *plan.Set) {
+// checkDecidable reports a plan or tenant if the cells' stores cannot decide some request over its limits.
+func (w *preview) checkDecidable(name string, set *plan.Set) {
 	if w.s.c.AcceptsPlan == nil {
 		return
 	}
@@ -146,8 +147,8 @@ func (w *world) decidable(name string, set *plan.Set) {
 	}
 }
 
-// accepted reports limits that the cells' stores cannot keep.
-func (w *world) accepted(name string, set *plan.Set) {
+// checkAccepted reports limits that the cells' stores cannot keep.
+func (w *preview) checkAccepted(name string, set *plan.Set) {
 	if w.s.c.Accepts == nil {
 		return
 	}
@@ -158,9 +159,9 @@ func (w *world) accepted(name string, set *plan.Set) {
 	}
 }
 
-// check finds all problems of the edits, and of what is stored and depends on them.
-func (w *world) check(ctx context.Context) error {
-	for _, kind := range []plan.Kind{plan.KindPlan, plan.KindSettings, plan.KindTenant, plan.KindKey} {
+// check finds all problems of the edits, and of stored documents that depend on them.
+func (w *preview) check(ctx context.Context) error {
+	for _, kind := range plan.Kinds {
 		for _, e := range w.edits {
 			if e.doc.Kind != kind || e.Delete {
 				continue
@@ -182,22 +183,22 @@ func (w *world) check(ctx context.Context) error {
 // hashOf returns the hash in the body of a key, or "" if the body has none.
 func hashOf(body []byte) string {
 	var key struct{ Hash string }
-	_ = json.Unmarshal(body, &key) // what is no key has no hash
+	_ = json.Unmarshal(body, &key) // a body that is not a key's has no hash
 	return key.Hash
 }
 
-// checkHashes refuses a key under the hash of another one, be that revoked: requests find keys by the hash, and a cell
-// takes the first that it reads. Where a key comes with a hash of its own, all keys are read. The hash of a key that is
-// made here is nobody else's.
-func (w *world) checkHashes(ctx context.Context) error {
+// checkHashes refuses a key with the hash of another key, including a revoked one. Requests find keys by hash, and a
+// cell keeps the first key that it reads for a hash. If an edit brings a hash of its own, checkHashes reads all keys.
+// A hash that this service has just made needs no check.
+func (w *preview) checkHashes(ctx context.Context) error {
 	edited := map[string]*edit{} // by hash
 	for _, e := range w.edits {
 		hash := hashOf(e.Body)
-		if e.doc.Kind != plan.KindKey || w.made || hash == "" || !e.gone() && hashOf(e.have.Body) == hash {
+		if e.doc.Kind != plan.KindKey || w.ownHash || hash == "" || !e.absent() && hashOf(e.have.Body) == hash {
 			continue
 		}
 		if other := edited[hash]; other != nil {
-			w.problem("%s: key %q has its hash", e.doc.Name(), other.Key)
+			w.problem("%s: key %q has the same hash", e.doc.Name(), other.Key)
 			continue
 		}
 		edited[hash] = e
@@ -205,15 +206,15 @@ func (w *world) checkHashes(ctx context.Context) error {
 	if len(edited) == 0 || len(w.problems) > 0 {
 		return nil
 	}
-	return w.s.each(ctx, control.Keys, true, func(i *control.Item) error {
+	return w.s.eachLive(ctx, control.Keys, true, func(i *control.Item) error {
 		if e := edited[hashOf(i.Body)]; e != nil && e.Key != i.Key {
-			w.problem("%s: key %q has its hash", e.doc.Name(), i.Key)
+			w.problem("%s: key %q has the same hash", e.doc.Name(), i.Key)
 		}
 		return nil
 	})
 }
 
-func (w *world) checkOne(ctx context.Context, e *edit) error {
+func (w *preview) checkOne(ctx context.Context, e *edit) error {
 	switch e.doc.Kind {
 	case plan.KindPlan:
 		_, err := w.plan(ctx, e.Key)
@@ -221,42 +222,42 @@ func (w *world) checkOne(ctx context.Context, e *edit) error {
 	case plan.KindSettings:
 		settings, err := plan.CompileSettings(e.doc)
 		if err != nil {
-			w.bad(err)
+			w.addProblems(err)
 			return nil
 		}
-		w.accepted(e.doc.Name(), settings.IPLimits())
+		w.checkAccepted(e.doc.Name(), settings.IPLimits())
 	case plan.KindTenant:
 		return w.tenant(ctx, e.doc, true)
 	case plan.KindKey:
 		key, err := plan.CompileKey(e.doc)
 		if err != nil {
-			w.bad(err)
+			w.addProblems(err)
 			return nil
 		}
-		tenant, err := w.stored(ctx, control.Tenants, key.Tenant)
+		tenant, err := w.bodyAfter(ctx, control.Tenants, key.Tenant)
 		if err != nil {
 			return err
 		}
 		if tenant == nil {
 			w.problem("%s: there is no tenant %q", e.doc.Name(), key.Tenant)
 		}
-		if !e.gone() && !key.Revoked {
+		if !e.absent() && !key.Revoked {
 			old := e.doc
 			old.Body = e.have.Body
 			if was, err := plan.CompileKey(old); err == nil && was.Revoked {
-				w.problem("%s: it is revoked, for good: create another", e.doc.Name())
+				w.problem("%s: a revoked key cannot be restored: create another", e.doc.Name())
 			}
 		}
 	}
 	return nil
 }
 
-// tenant compiles a tenant with the plan that it will have, and keeps its problems. New ones are also held to what
-// depends on the time and on cells.
-func (w *world) tenant(ctx context.Context, d plan.Document, isNew bool) error {
+// tenant compiles a tenant with the plan that it will have, and adds the problems. If the tenant is edited (isNew), it
+// also checks what depends on the time, on the cells and on their stores.
+func (w *preview) tenant(ctx context.Context, d plan.Document, isNew bool) error {
 	doc, err := plan.ReadTenant(d)
 	if err != nil {
-		w.bad(err)
+		w.addProblems(err)
 		return nil
 	}
 	var p *plan.Plan
@@ -265,28 +266,29 @@ func (w *world) tenant(ctx context.Context, d plan.Document, isNew bool) error {
 			return err
 		}
 		if p == nil {
-			w.planless(d, id)
+			w.reportMissingPlan(d, id)
 			return nil
 		}
 	}
 	t, err := doc.Compile(p)
 	if err != nil {
-		w.bad(err)
+		w.addProblems(err)
 		return nil
 	}
 	if !isNew {
 		return nil
 	}
 	for _, set := range t.Sets() {
-		w.accepted(d.Name(), set)
-		w.decidable(d.Name(), set)
+		w.checkAccepted(d.Name(), set)
+		w.checkDecidable(d.Name(), set)
 	}
-	w.measure(d)
-	return w.pinned(ctx, d.Name(), t.Cells)
+	w.checkBoostLengths(d)
+	return w.checkCells(ctx, d.Name(), t.Cells)
 }
 
-// planless says why a tenant has no plan to be compiled with. Where the plan itself is bad, that was said.
-func (w *world) planless(d plan.Document, id string) {
+// reportMissingPlan reports why a tenant's plan is missing. If the plan exists and is not valid, that was reported
+// before.
+func (w *preview) reportMissingPlan(d plan.Document, id string) {
 	switch e := w.byPlace[place(control.Plans, id)]; {
 	case e == nil:
 		w.problem("%s: plan: there is no plan %q", d.Name(), id)
@@ -295,13 +297,13 @@ func (w *world) planless(d plan.Document, id string) {
 	}
 }
 
-// measure holds boosts without a beginning to their longest time, which is counted from now.
-func (w *world) measure(d plan.Document) {
+// checkBoostLengths reports boosts without a from that last too long, counted from now.
+func (w *preview) checkBoostLengths(d plan.Document) {
 	var tenant struct {
 		Boosts []struct{ ID, From, Until string }
 	}
 	if json.Unmarshal(d.Body, &tenant) != nil {
-		return // not reached: it was compiled
+		return // not reached: the tenant was compiled
 	}
 	for i, b := range tenant.Boosts {
 		until, err := time.Parse(time.RFC3339, b.Until)
@@ -311,15 +313,15 @@ func (w *world) measure(d plan.Document) {
 	}
 }
 
-// pinned refuses cells that nobody added. Where none was, a tenant may name any: there is nothing yet to tell a typo
-// by.
-func (w *world) pinned(ctx context.Context, name string, cells []string) error {
+// checkCells reports cells that are not registered. If no cell is registered, a tenant may name any, since there is
+// nothing to compare the names with.
+func (w *preview) checkCells(ctx context.Context, name string, cells []string) error {
 	if len(cells) == 0 {
 		return nil
 	}
 	if w.cells == nil {
 		w.cells = map[string]bool{}
-		err := w.s.each(ctx, control.Cells, true, func(i *control.Item) error {
+		err := w.s.eachLive(ctx, control.Cells, true, func(i *control.Item) error {
 			if doc, err := ReadCell(i.Body); err == nil && doc.ID == i.Key && doc.Request.Kind != "" &&
 				doc.Request.Cell == i.Key {
 				w.cells[i.Key] = true
@@ -338,15 +340,16 @@ func (w *world) pinned(ctx context.Context, name string, cells []string) error {
 	return nil
 }
 
-// checkAnonymous holds the settings, as they will be, to a plan that will be there, where one of the two changes.
-func (w *world) checkAnonymous(ctx context.Context) error {
+// checkAnonymous checks that the anonymousPlan of the settings will exist, if the settings change or a plan is
+// deleted.
+func (w *preview) checkAnonymous(ctx context.Context) error {
 	concerned := slices.ContainsFunc(w.edits, func(e *edit) bool {
 		return e.doc.Kind == plan.KindSettings || e.doc.Kind == plan.KindPlan && e.Delete
 	})
 	if !concerned {
 		return nil
 	}
-	stored, err := w.stored(ctx, control.Plans, events.SettingsKey)
+	stored, err := w.bodyAfter(ctx, control.Plans, events.SettingsKey)
 	if err != nil || stored == nil {
 		return err
 	}
@@ -354,21 +357,21 @@ func (w *world) checkAnonymous(ctx context.Context) error {
 		AnonymousPlan string `json:"anonymousPlan"`
 	}
 	if json.Unmarshal(stored, &settings) != nil || settings.AnonymousPlan == "" {
-		return nil //nolint:nilerr // reported where it was compiled
+		return nil //nolint:nilerr // the problem was reported when the settings were compiled
 	}
-	body, err := w.stored(ctx, control.Plans, settings.AnonymousPlan)
+	body, err := w.bodyAfter(ctx, control.Plans, settings.AnonymousPlan)
 	if err == nil && body == nil {
 		w.problem("settings: anonymousPlan: there will be no plan %q", settings.AnonymousPlan)
 	}
 	return err
 }
 
-// checkDependents holds every stored tenant that is not edited itself to the plans that change. A tenant whose override
-// no longer fits would be left on its last limits, cell by cell for as long as each remembers them.
-func (w *world) checkDependents(ctx context.Context) error {
+// checkDependents checks every stored tenant that is not edited against the plans that change. If its overrides no
+// longer fit, cells would go on with the last limits that each of them remembers.
+func (w *preview) checkDependents(ctx context.Context) error {
 	changed := map[string]*edit{}
 	for _, e := range w.edits {
-		if e.doc.Kind == plan.KindPlan && !e.gone() {
+		if e.doc.Kind == plan.KindPlan && !e.absent() {
 			changed[e.Key] = e
 		}
 	}
@@ -380,10 +383,10 @@ func (w *world) checkDependents(ctx context.Context) error {
 		deletes = deletes || e.Delete
 	}
 	var without []string
-	// A tenant whose item cannot be read was written past Sluice. It cannot be checked, and keeps nobody from changing
-	// a plan: where its overrides no longer fit, cells go on with its last limits until the item is mended. It may be
-	// on a plan that is deleted.
-	err := w.s.each(ctx, control.Tenants, !deletes, func(i *control.Item) error {
+	// A tenant's item that cannot be read was written by something else than Sluice. It cannot be checked, and must
+	// not prevent the change of a plan: if its overrides no longer fit, cells go on with its last limits until the
+	// item is repaired. But such a tenant may use a plan that is being deleted, so a deletion is refused.
+	err := w.s.eachLive(ctx, control.Tenants, !deletes, func(i *control.Item) error {
 		if w.byPlace[place(i.Table, i.Key)] != nil {
 			return nil
 		}
@@ -398,7 +401,7 @@ func (w *world) checkDependents(ctx context.Context) error {
 		switch {
 		case e == nil:
 		case e.Delete:
-			without = append(without, fmt.Sprintf("plan %q: tenant %q is on it", t.Plan, i.Key))
+			without = append(without, fmt.Sprintf("plan %q: tenant %q uses it", t.Plan, i.Key))
 		case len(t.Overrides)+len(t.Boosts) > 0:
 			return w.tenant(ctx, plan.Document{Kind: plan.KindTenant, ID: i.Key, Body: i.Body}, false)
 		}
@@ -408,9 +411,9 @@ func (w *world) checkDependents(ctx context.Context) error {
 	return err
 }
 
-// Afresh says which counters begin anew when the limits of before become those of after: those whose limit is in both
-// under one id, with another identity, or with another pattern where that names its counters. A limit that is off has
-// none.
+// Afresh lists the limits whose counters start afresh when the limits of before are replaced by those of after. These
+// are the limits with the same id in both whose tiers have another identity, or whose pattern changes if the pattern
+// is part of the names of their counters. A limit that is off has no counters.
 func Afresh(before, after *plan.Set) []string {
 	had := map[string]*plan.Effective{}
 	for _, e := range before.Limits {
@@ -442,7 +445,7 @@ func Afresh(before, after *plan.Set) []string {
 	return out
 }
 
-// AfreshSettings says which counters begin anew when the settings change.
+// AfreshSettings lists what counters start afresh when the settings change.
 func AfreshSettings(before, after *plan.Settings) []string {
 	out := Afresh(before.IPLimits(), after.IPLimits())
 	if was, is := before.IPv6Prefix(), after.IPv6Prefix(); was != is {
@@ -457,7 +460,7 @@ func perEndpoint(l *limit.Limit) bool {
 	return slices.Contains(strings.Split(l.Per, "+"), "endpoint")
 }
 
-// counters says in words what makes a limit's counters these.
+// counters describes everything that identifies the counters of a limit.
 func counters(l *limit.Limit) string {
 	var windows []string
 	for i := range l.Tiers {
@@ -474,8 +477,8 @@ func counters(l *limit.Limit) string {
 	return text
 }
 
-// afresh says it of every edit.
-func (w *world) afresh(ctx context.Context) ([]string, error) {
+// afresh lists the counters that start afresh, over all edits.
+func (w *preview) afresh(ctx context.Context) ([]string, error) {
 	var out []string
 	add := func(e *edit, before, after *plan.Set) {
 		for _, line := range Afresh(before, after) {
@@ -483,7 +486,7 @@ func (w *world) afresh(ctx context.Context) ([]string, error) {
 		}
 	}
 	for _, e := range w.edits {
-		if e.Delete || e.gone() {
+		if e.Delete || e.absent() {
 			continue
 		}
 		old := e.doc
@@ -505,23 +508,23 @@ func (w *world) afresh(ctx context.Context) ([]string, error) {
 			if err := w.tenantAfresh(ctx, e, old, add); err != nil {
 				return nil, err
 			}
-		case plan.KindKey: // has no counters
+		case plan.KindKey: // a key has no counters
 		}
 	}
 	return out, nil
 }
 
-// tenantAfresh compares a tenant's limits with overrides under one and the same plan: what the plan itself changes is
-// said of the plan, and a tenant that moves to another plan has that plan's limits.
-func (w *world) tenantAfresh(
+// tenantAfresh compares a tenant's limits with overrides. Both sides are compiled with plans as they will be: changes
+// of a plan are listed for the plan, and a tenant that moves to another plan gets that plan's counters.
+func (w *preview) tenantAfresh(
 	ctx context.Context, e *edit, old plan.Document, add func(e *edit, before, after *plan.Set),
 ) error {
 	was, err := plan.ReadTenant(old)
 	if err != nil {
-		return nil //nolint:nilerr // what was there was damaged, and is replaced
+		return nil //nolint:nilerr // the stored tenant is damaged and is being replaced
 	}
 	now, err := plan.ReadTenant(e.doc)
-	if err != nil || now.PlanID() == "" || was.PlanID() == "" {
+	if err != nil || now.PlanID() == "" || was.PlanID() == "" { // reported before
 		return nil //nolint:nilerr // checked before
 	}
 	p, err := w.plan(ctx, now.PlanID())
@@ -534,22 +537,22 @@ func (w *world) tenantAfresh(
 	}
 	before, err := was.Compile(q)
 	if err != nil {
-		return nil //nolint:nilerr // it does not fit the plan as it will be, so nothing can be compared
+		return nil //nolint:nilerr // the old tenant does not fit the new plan, so nothing can be compared
 	}
 	after, err := now.Compile(p)
 	if err != nil {
-		return nil //nolint:nilerr // checked before
+		return nil //nolint:nilerr // reported before
 	}
 	add(e, before.Limits(w.now), after.Limits(w.now))
 	return nil
 }
 
-// losses says what the edits remove and weaken.
-func (w *world) losses(ctx context.Context) ([]Loss, error) {
+// losses lists what the edits remove and weaken.
+func (w *preview) losses(ctx context.Context) ([]Loss, error) {
 	var out []Loss
 	for _, e := range w.edits {
 		var stored []byte
-		if !e.gone() {
+		if !e.absent() {
 			stored = e.have.Body
 		}
 		was := func(id string) (*plan.Plan, error) { return w.planBefore(ctx, id) }
@@ -563,18 +566,18 @@ func (w *world) losses(ctx context.Context) ([]Loss, error) {
 	return out, nil
 }
 
-// planBefore is a plan as it is stored; nil where there is none, or it cannot be read.
-func (w *world) planBefore(ctx context.Context, id string) (*plan.Plan, error) {
+// planBefore returns a plan as it is stored; nil if there is none or it cannot be read.
+func (w *preview) planBefore(ctx context.Context, id string) (*plan.Plan, error) {
 	e := w.byPlace[place(control.Plans, id)]
 	if e == nil {
 		return w.plan(ctx, id)
 	}
-	if e.gone() {
-		return nil, nil //nolint:nilnil // there is none
+	if e.absent() {
+		return nil, nil //nolint:nilnil // callers check for nil
 	}
 	p, err := plan.CompilePlan(plan.Document{Kind: plan.KindPlan, ID: id, Body: e.have.Body})
 	if err != nil {
-		return nil, nil //nolint:nilerr,nilnil // what is stored was damaged
+		return nil, nil //nolint:nilerr,nilnil // the stored plan is damaged
 	}
 	return p, nil
 }

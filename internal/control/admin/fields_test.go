@@ -20,13 +20,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// fieldCase is an operation: a call that is carried out, and for each member what it may not be. Absent is "": the
-// member is left out.
+// fieldCase is an operation: a valid call, and bad values for each member. The bad value "" stands for an absent
+// member.
 type fieldCase struct {
-	request any // of the operation's type
+	request any // a value of the operation's request type
 	good    string
 	bad     map[string][]string
-	says    map[string]string // a word of the error, where that is not the member's name
+	says    map[string]string // member → a word of the error, if that is not the member's name
 }
 
 const (
@@ -51,7 +51,7 @@ var (
 	badTable = slices.Concat(notText, []string{absent, `null`, `""`, `"users"`, `"Tenants"`})
 )
 
-// fieldCases are all operations. Tests of the operations have what the members mean together.
+// fieldCases returns all operations. The tests of the operations check how members depend on each other.
 func fieldCases() map[string]fieldCase {
 	cell := fieldCase{admin.CellRequest{}, `{"cell":"eu-1","reason":"x","expect":1}`, map[string][]string{
 		"cell": append(slices.Clone(badCell), `"us-1"`), "reason": badReason, "expect": badExpected,
@@ -117,7 +117,7 @@ func fieldCases() map[string]fieldCase {
 			map[string]string{"expect": "version", "limit": "boosts[0].id", "from": "boosts[0]"},
 		},
 		"/boosts/remove": {
-			admin.UnboostRequest{}, `{"tenant":"raised","limit":"burst","reason":"x","expect":1}`,
+			admin.RemoveBoostRequest{}, `{"tenant":"raised","limit":"burst","reason":"x","expect":1}`,
 			map[string][]string{
 				"tenant": badTenant, "reason": badReason, "expect": badExpected,
 				"limit": slices.Concat(notText, []string{absent, `null`, `""`, `"none"`}),
@@ -169,7 +169,7 @@ func fieldCases() map[string]fieldCase {
 	}
 }
 
-// fieldWorld is what the calls of fieldCases are about.
+// fieldWorld returns the tables that the calls of fieldCases refer to.
 func fieldWorld(t *testing.T) (*world, http.Handler) {
 	w := newWorld(t)
 	table, err := memtable.New(0)
@@ -190,7 +190,7 @@ keys: [ { id: k0, tenant: acme, hash: "` + strings.Repeat("cd", 32) + `", pepper
 }
 
 // Guarantees that the list of operations, from which the API's resources and the page about permissions are made, has
-// each, under its own path.
+// each operation under its path.
 func TestOperationsAreListed(t *testing.T) {
 	var listed []string
 	for _, o := range operations.Control() {
@@ -198,19 +198,18 @@ func TestOperationsAreListed(t *testing.T) {
 	}
 	slices.Sort(listed)
 	if paths := admin.NewMux(newWorld(t).Service).Paths(); !slices.Equal(paths, listed) {
-		t.Errorf("the operations are %v, and listed are %v", paths, listed)
+		t.Errorf("the operations are %v, but the list has %v", paths, listed)
 	}
 }
 
-// Guarantees that every member of every operation's call is refused where it is of another type, absent though it is
-// needed, out of bounds, or no name of what it names: by an error of the caller's that says which, and with nothing
-// written. Each call is carried out without the bad member, so it is that which is refused; and no operation and no
-// member is left out.
+// Guarantees that every member of every operation's call is refused if it has another type, is absent although
+// required, is out of bounds, or names something that does not exist. The error must be the caller's, name the member,
+// and nothing may be written. The call must succeed without the bad value. No operation and no member may be left out.
 func TestEveryFieldOfEveryCall(t *testing.T) {
 	w, h := fieldWorld(t)
 	cases := fieldCases()
 	if paths := admin.NewMux(w.Service).Paths(); !slices.Equal(paths, slices.Sorted(maps.Keys(cases))) {
-		t.Fatalf("the operations are %v, and those that are tried %v", paths, slices.Sorted(maps.Keys(cases)))
+		t.Fatalf("the operations are %v, but the cases cover %v", paths, slices.Sorted(maps.Keys(cases)))
 	}
 	for path, c := range cases {
 		t.Run(path, func(t *testing.T) {
@@ -222,14 +221,14 @@ func TestEveryFieldOfEveryCall(t *testing.T) {
 				}
 			}
 			if len(c.bad) != request.NumField() {
-				t.Errorf("bad values for %d members, and there are %d", len(c.bad), request.NumField())
+				t.Errorf("bad values for %d of %d members", len(c.bad), request.NumField())
 			}
 			var members map[string]json.RawMessage
 			if err := json.Unmarshal([]byte(c.good), &members); err != nil {
 				t.Fatal(err)
 			}
 			for name, values := range c.bad {
-				// a number that is spelled so that it could be read in two ways
+				// This number could be read in two ways.
 				words := []string{name, "call is not a json object: byte "}
 				if other, ok := c.says[name]; ok {
 					words = append(words, other)
@@ -254,13 +253,13 @@ func TestEveryFieldOfEveryCall(t *testing.T) {
 			_, h := fieldWorld(t)
 			answer := httptest.NewRecorder()
 			if h.ServeHTTP(answer, local(t, path, c.good)); answer.Code != http.StatusOK {
-				t.Errorf("what is to be right is refused: %d %s", answer.Code, answer.Body)
+				t.Errorf("the valid call is refused: %d %s", answer.Code, answer.Body)
 			}
 		})
 	}
 }
 
-// object writes members without a care for what they are.
+// object writes members as an object, whatever their content.
 func object(members map[string]json.RawMessage) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(members)) {
@@ -269,7 +268,7 @@ func object(members map[string]json.RawMessage) string {
 	return "{" + strings.TrimPrefix(b.String(), ",") + "}"
 }
 
-// refusedCall fails unless the call is refused as the caller's mistake, with one of the words, and nothing is written.
+// refusedCall fails unless the call is refused as the caller's mistake with one of the words, and nothing is written.
 func refusedCall(t *testing.T, w *world, h http.Handler, path, body string, words ...string) {
 	t.Helper()
 	answer := httptest.NewRecorder()
@@ -280,7 +279,7 @@ func refusedCall(t *testing.T, w *world, h http.Handler, path, body string, word
 	case err != nil || out.Error == nil || answer.Code < 400 || answer.Code >= 500:
 		t.Errorf("%s %.200s gives %d %.200s, want a refusal", path, body, answer.Code, answer.Body)
 	case !slices.ContainsFunc(words, func(word string) bool { return strings.Contains(strings.ToLower(out.Error.Error()), word) }):
-		t.Errorf("%s %.200s: %q says none of %q", path, body, out.Error.Error(), words)
+		t.Errorf("%s %.200s: %q contains none of %q", path, body, out.Error.Error(), words)
 	}
 	if w.tables.puts > 0 {
 		t.Errorf("%s %.200s wrote %+v", path, body, w.tables.changes)
@@ -288,7 +287,7 @@ func refusedCall(t *testing.T, w *world, h http.Handler, path, body string, word
 	}
 }
 
-// Guarantees the same of the members of a change in an apply.
+// Guarantees the same for the members of a change in an apply.
 func TestEveryFieldOfAChange(t *testing.T) {
 	w, h := fieldWorld(t)
 	bad := map[string][]string{

@@ -19,7 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/call"
 )
 
-// local is a request of a process on this machine.
+// local returns a request from a process on this machine.
 func local(t *testing.T, path, body string) *http.Request {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1:8080"+path,
@@ -39,7 +39,7 @@ func post(t *testing.T, h http.Handler, path, body string) string {
 
 const suspend = `{"tenant":"acme","reason":"x"}`
 
-// Guarantees that who calls is told by the process alone: no member and no header names another actor.
+// Guarantees that only the process determines the actor: no member and no header can name another one.
 func TestTheActorCannotBeForged(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -68,7 +68,7 @@ func TestTheActorCannotBeForged(t *testing.T) {
 	}
 }
 
-// Guarantees that only processes of this machine are answered, and no web page that its browser shows.
+// Guarantees that only processes on this machine are answered, and no web page in a browser on it.
 func TestOnlyThisMachineIsAnswered(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -102,7 +102,7 @@ func TestOnlyThisMachineIsAnswered(t *testing.T) {
 	}
 }
 
-// Guarantees that each way a call can be wrong has its own answer, and writes nothing.
+// Guarantees that each kind of bad call has an answer of its own and writes nothing.
 func TestBadCalls(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -148,11 +148,11 @@ func TestBadCalls(t *testing.T) {
 		t.Errorf("a forged actor in a change: %s", got)
 	}
 	if got := post(t, h, "/boosts/add", `{"tenant":"acme","limit":"burst","factor":2,"until":"tomorrow","reason":"x"}`); !strings.Contains(got, `"invalid"`) {
-		t.Errorf("a time that is none: %s", got)
+		t.Errorf("an invalid time: %s", got)
 	}
 }
 
-// event is the documented event of a REST API's Lambda proxy integration with IAM authorization, changed.
+// event returns the documented event of a REST API's Lambda proxy integration with IAM authorization, after a change.
 func event(t *testing.T, change func(e, identity map[string]any)) []byte {
 	t.Helper()
 	text, err := os.ReadFile("testdata/rest-iam.json")
@@ -172,11 +172,11 @@ func event(t *testing.T, change func(e, identity map[string]any)) []byte {
 	return text
 }
 
-// api is the one of testdata/rest-iam.json.
+// api is the API of testdata/rest-iam.json.
 const api = "abc123/prod"
 
-// Guarantees that an event which is not of the function's own API and stage is an error and changes nothing: so is what
-// somebody makes up who invokes the function directly, without knowing the API.
+// Guarantees that an event that is not from the function's own API and stage is an error and changes nothing. This
+// includes events that somebody forges who invokes the function directly without knowing the API.
 func TestEventsOfNoAPIOfOurs(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -209,8 +209,9 @@ func TestEventsOfNoAPIOfOurs(t *testing.T) {
 	}
 }
 
-// Guarantees that the actor is the IAM identity that API Gateway reports, of a user and of a role's session, whatever
-// the path in front and however the body comes; and that a method which is open lets nobody in.
+// Guarantees that the actor is the IAM identity that API Gateway reports, for a user and for a role's session,
+// whatever base path the call has and however the body is encoded; and that a method without authorization admits
+// nobody.
 func TestEventsOfAPIGateway(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -281,8 +282,8 @@ func TestEventsOfAPIGateway(t *testing.T) {
 	}
 }
 
-// FuzzLocal guarantees that whatever a call holds, the answer is JSON of a documented status, and that nothing is
-// written by one that is refused.
+// FuzzLocal guarantees that the answer to any call is JSON with a documented status, and that a refused call writes
+// nothing.
 func FuzzLocal(f *testing.F) {
 	for _, path := range []string{"/apply", "/tenants/set", "/boosts/add", "/keys/create", "/cells/add",
 		"/documents/list", "/limits/promote"} {
@@ -325,7 +326,7 @@ func FuzzLocal(f *testing.F) {
 	})
 }
 
-// FuzzInvoke guarantees that an event never gets an operation carried out for anybody but whom its identity names.
+// FuzzInvoke guarantees that an event is carried out only for the actor that its identity names.
 func FuzzInvoke(f *testing.F) {
 	text, err := os.ReadFile("testdata/rest-iam.json")
 	if err != nil {
@@ -352,7 +353,7 @@ func FuzzInvoke(f *testing.F) {
 				t.Errorf("%q was carried out for %q", payload, actor)
 			}
 			if c := said.RequestContext; c.APIID+"/"+c.Stage != api {
-				t.Errorf("%q was carried out, which is not of the API %s", payload, api)
+				t.Errorf("%q was carried out, although it is not of the API %s", payload, api)
 			}
 			return actor, nil
 		})
@@ -362,8 +363,8 @@ func FuzzInvoke(f *testing.F) {
 
 var discard = slog.New(slog.DiscardHandler)
 
-// Guarantees that a call without the token is refused before anything that it brings is read, and that the token
-// alone opens: no second credential beside it, and no part of it.
+// Guarantees that a call without the token is refused before its body is read, and that only the complete token is
+// accepted, without a second credential.
 func TestRequireToken(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)

@@ -13,25 +13,26 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// CreateKeyRequest asks for a key. Hash and pepper are those of a key that was made elsewhere; without them one is
-// made.
+// CreateKeyRequest asks for a key. If Hash and Pepper are set, the caller has made the key; otherwise CreateKey makes
+// it.
 type CreateKeyRequest struct {
 	Tenant  string     `json:"tenant"`
 	Subject string     `json:"subject,omitempty"`
-	ID      string     `json:"id,omitempty"` // empty: a random one
+	ID      string     `json:"id,omitempty"` // empty: a random id
 	Expires *time.Time `json:"expires,omitempty"`
 	Hash    string     `json:"hash,omitempty"`   // 64 hex digits
 	Pepper  string     `json:"pepper,omitempty"` // id of the pepper
 	Reason  string     `json:"reason"`
 }
 
-// CreateKeyResponse is the new key. It is the only place that ever has its text.
+// CreateKeyResponse holds the new key. Its text is stored nowhere else.
 type CreateKeyResponse struct {
-	Key  string     `json:"key,omitempty"` // empty where it was made elsewhere
+	Key  string     `json:"key,omitempty"` // empty if the caller has made the key
 	Item *call.Item `json:"item"`
 }
 
-// CreateKey stores a key as its hash. Where the answer is lost, the key is: revoke it, and create another.
+// CreateKey stores the hash of a key. If the answer is lost, the text of the key is lost too: revoke the key and
+// create another.
 func (s *Service) CreateKey(ctx context.Context, actor string, r *CreateKeyRequest) (*CreateKeyResponse, error) {
 	if err := checkReason(r.Reason); err != nil {
 		return nil, err
@@ -45,13 +46,13 @@ func (s *Service) CreateKey(ctx context.Context, actor string, r *CreateKeyReque
 		return nil, call.Refuse(call.Invalid, "hash and pepper go together")
 	case hash == "":
 		if s.c.Hash == nil {
-			return nil, call.Refuse(call.Unsupported, "no pepper is at hand here: make the key on your side, and "+
-				"send its hash and the pepper's id")
+			return nil, call.Refuse(call.Unsupported, "no pepper is available here: make the key yourself, and send "+
+				"its hash and the id of the pepper")
 		}
 		text = identity.NewKey()
 		var err error
 		if pepper, hash, err = s.c.Hash(ctx, text); err != nil {
-			return nil, s.failed(ctx, "read the pepper", err)
+			return nil, s.tableError(ctx, "read the pepper", err)
 		}
 	}
 	id := r.ID
@@ -81,7 +82,7 @@ func (s *Service) CreateKey(ctx context.Context, actor string, r *CreateKeyReque
 	return &CreateKeyResponse{text, item}, nil
 }
 
-// randomID is 10 characters that say nothing.
+// randomID returns 10 random characters.
 func randomID() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -95,7 +96,7 @@ type KeyRequest struct {
 	Expect *int64 `json:"expect,omitempty"`
 }
 
-// RevokeKey has the key refused from now on. There is no way back: create another.
+// RevokeKey has the key refused. A revoked key cannot be restored: create another.
 func (s *Service) RevokeKey(ctx context.Context, actor string, r *KeyRequest) (*call.Item, error) {
 	return s.change(ctx, actor, change{control.Keys, r.ID, "key", r.Reason, r.Expect, false, func(body tree) error {
 		body["revoked"] = true

@@ -13,40 +13,40 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// LossKind says in which way something is lost.
+// LossKind says whether something is removed or weakened.
 type LossKind string
 
 // The kinds of losses.
 const (
-	Removes LossKind = "removes" // it is gone
-	Weakens LossKind = "weakens" // it is there, and admits more
+	Removes LossKind = "removes" // it no longer exists
+	Weakens LossKind = "weakens" // it exists and admits more
 )
 
-// Loss is something that a change of a document takes away or loosens. No change is made with one unless the operator
-// has agreed.
+// Loss is a protection that a change of a document removes or weakens. Apply makes no change with a loss unless the
+// operator has agreed to it.
 type Loss struct {
 	Kind LossKind `json:"kind"`
 	Text string   `json:"text"` // names the document, as in `plan "pro": limit burst: rate rises from 1 to 2 per 1s`
 }
 
-// String is the loss as a sentence without a subject, as in `removes plan "pro"`.
+// String returns the loss as a predicate, as in `removes plan "pro"`.
 func (l Loss) String() string { return string(l.Kind) + " " + l.Text }
 
-// Plans returns a plan by its id. It returns nil for a plan that is not there or cannot be read.
+// Plans returns a plan by its id, or nil if there is none or it cannot be read.
 type Plans func(id string) (*plan.Plan, error)
 
-// Losses returns what is lost when a stored document becomes d; d without a body is a deletion, and stored is empty
-// where there is nothing yet. was and will are the plans before and after the change. What a plan loses is said of the
-// plan, and not of the tenants that are on it. The error is one of was or will.
+// Losses lists what is lost when a stored document is replaced by d. If d has no body it is deleted; if stored is
+// empty there is no document yet. was and will return the plans before and after the change. The losses of a plan are
+// listed for the plan, not for the tenants that use it. The error is one of was or will.
 func Losses(d plan.Document, stored []byte, was, will Plans, now time.Time) ([]Loss, error) {
-	l := lost{name: d.Name(), was: was, will: will, now: now}
+	l := lossCollector{name: d.Name(), was: was, will: will, now: now}
 	old := d
 	old.Body = stored
 	switch {
 	case len(stored) == 0 && d.Kind != plan.KindSettings:
 		return nil, nil
 	case len(stored) == 0:
-		old.Body = []byte("{}") // where there are no settings, calls without a credential are refused
+		old.Body = []byte("{}") // without settings, calls without a credential are refused
 	case d.Body == nil:
 		return []Loss{{Removes, l.name}}, nil
 	}
@@ -67,19 +67,19 @@ func Losses(d plan.Document, stored []byte, was, will Plans, now time.Time) ([]L
 	return l.all, err
 }
 
-// lost collects losses of one document.
-type lost struct {
+// lost collects the losses of one document.
+type lossCollector struct {
 	name      string
 	was, will Plans
 	now       time.Time
 	all       []Loss
 }
 
-func (l *lost) add(kind LossKind, format string, args ...any) {
+func (l *lossCollector) add(kind LossKind, format string, args ...any) {
 	l.all = append(l.all, Loss{kind, l.name + ": " + fmt.Sprintf(format, args...)})
 }
 
-func (l *lost) sets(prefix string, before, after *plan.Set) {
+func (l *lossCollector) sets(prefix string, before, after *plan.Set) {
 	for _, one := range plan.Losses(before, after) {
 		kind := Weakens
 		if one.Removed {
@@ -89,11 +89,11 @@ func (l *lost) sets(prefix string, before, after *plan.Set) {
 	}
 }
 
-func (l *lost) settings(old, now plan.Document) error {
+func (l *lossCollector) settings(old, now plan.Document) error {
 	before, bad := plan.CompileSettings(old)
 	after, worse := plan.CompileSettings(now)
 	if bad != nil || worse != nil {
-		return nil //nolint:nilerr // what is stored was damaged, and is replaced; what comes was checked
+		return nil //nolint:nilerr // damaged settings are replaced; new ones were reported before
 	}
 	l.sets("ipLimits: ", before.IPLimits(), after.IPLimits())
 	if had, has := before.IPv6Prefix(), after.IPv6Prefix(); has > had {
@@ -102,7 +102,7 @@ func (l *lost) settings(old, now plan.Document) error {
 	switch had, has := before.AnonymousPlan(), after.AnonymousPlan(); {
 	case had == has:
 	case had == "":
-		l.add(Weakens, "anonymousPlan goes from none to %s, so calls without a credential are let in", has)
+		l.add(Weakens, "anonymousPlan goes from none to %s, so calls without a credential are admitted", has)
 	case has == "":
 		l.add(Removes, "anonymousPlan (%s), so calls without a credential get 401", had)
 	default:
@@ -122,14 +122,14 @@ func (l *lost) settings(old, now plan.Document) error {
 	return nil
 }
 
-func (l *lost) routes(before, after []string) {
+func (l *lossCollector) routes(before, after []string) {
 	for _, r := range before {
 		if !slices.Contains(after, r) {
 			l.add(Removes, "the route %s", r)
 		}
 	}
 	if len(before) > 0 && len(after) == 0 {
-		l.add(Weakens, "no route is declared, so every request is let through")
+		l.add(Weakens, "no route is declared, so every request is passed on")
 	}
 }
 
@@ -148,7 +148,7 @@ type boostMembers struct {
 	From, Until time.Time
 }
 
-// String is the boost in words.
+// String describes the boost.
 func (b *boostMembers) String() string {
 	text := fmt.Sprintf("limit %s ×%s", b.ID, b.Factor)
 	if !b.From.IsZero() {
@@ -164,23 +164,23 @@ func membersOf(body []byte) (t tenantMembers, err error) {
 	return t, err
 }
 
-func (l *lost) tenant(old, now plan.Document) error {
+func (l *lossCollector) tenant(old, now plan.Document) error {
 	before, err := membersOf(old.Body)
 	if err != nil {
-		return nil //nolint:nilerr // what is stored was damaged, and is replaced
+		return nil //nolint:nilerr // the stored tenant is damaged and is being replaced
 	}
 	after, err := membersOf(now.Body)
 	if err != nil {
-		return nil //nolint:nilerr // what comes was checked
+		return nil //nolint:nilerr // reported before
 	}
 	if before.Suspended && !after.Suspended {
-		l.add(Weakens, "it is resumed")
+		l.add(Weakens, "the tenant is resumed")
 	}
 	if before.Plan == "" && after.Plan != "" {
-		l.add(Weakens, "plan goes from none to %s, so its calls are let in", after.Plan)
+		l.add(Weakens, "plan goes from none to %s, so its calls are admitted", after.Plan)
 	}
 	if len(before.Cells) > 0 && len(after.Cells) == 0 {
-		l.add(Removes, "cells (%s), so every cell serves it", strings.Join(before.Cells, ", "))
+		l.add(Removes, "cells (%s), so every cell serves the tenant", strings.Join(before.Cells, ", "))
 	}
 	l.overrides(before.Overrides, after.Overrides)
 	moved := ""
@@ -194,7 +194,7 @@ func (l *lost) tenant(old, now plan.Document) error {
 	return nil
 }
 
-func (l *lost) overrides(before, after []map[string]any) {
+func (l *lossCollector) overrides(before, after []map[string]any) {
 	for _, old := range before {
 		i := slices.IndexFunc(after, func(o map[string]any) bool { return o["id"] == old["id"] })
 		if i < 0 {
@@ -209,7 +209,7 @@ func (l *lost) overrides(before, after []map[string]any) {
 	}
 }
 
-// settingsOf are the settings of an override in words, as in "rate 500", by name.
+// settingsOf describes the settings of an override, as in "rate 500", sorted by name.
 func settingsOf(override map[string]any) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(override)) {
@@ -218,7 +218,7 @@ func settingsOf(override map[string]any) []string {
 		}
 		text, isText := override[name].(string)
 		if !isText {
-			raw, _ := json.Marshal(override[name]) // it was JSON
+			raw, _ := json.Marshal(override[name]) // cannot fail: the value was decoded from JSON
 			text = string(raw)
 		}
 		out = append(out, name+" "+text)
@@ -226,10 +226,10 @@ func settingsOf(override map[string]any) []string {
 	return out
 }
 
-// effective compares the limits of a tenant, without its boosts, under the plans as they will be: what a plan itself
-// changes is no loss of the tenant. Where the tenant's old overrides do not fit the plan as it will be, they are
-// compared under the plan as it was.
-func (l *lost) effective(prefix string, old, now plan.Document) error {
+// effective compares the limits of a tenant, without its boosts, before and after the change. Both are compiled with
+// the plans after the change, since the changes of a plan are listed for the plan. If the tenant's old overrides do
+// not fit the plans after the change, the old tenant is compiled with the plans before it.
+func (l *lossCollector) effective(prefix string, old, now plan.Document) error {
 	before, err := l.limits(old, l.will)
 	if err == nil && before == nil {
 		before, err = l.limits(old, l.was)
@@ -244,21 +244,22 @@ func (l *lost) effective(prefix string, old, now plan.Document) error {
 	return err
 }
 
-// limits are the limits of a tenant without its boosts; nil where it has no plan, or does not fit it.
-func (l *lost) limits(d plan.Document, plans Plans) (*plan.Set, error) {
+// limits returns the limits of a tenant without its boosts; nil if it has no plan, or its overrides do not fit the
+// plan.
+func (l *lossCollector) limits(d plan.Document, plans Plans) (*plan.Set, error) {
 	var body map[string]json.RawMessage
 	if err := json.Unmarshal(d.Body, &body); err != nil {
-		return nil, nil //nolint:nilerr,nilnil // what is damaged has none
+		return nil, nil //nolint:nilerr,nilnil // a damaged tenant has no limits
 	}
 	delete(body, "boosts")
 	text, err := canonical.Marshal(body)
 	if err != nil {
-		return nil, nil //nolint:nilerr,nilnil // as above
+		return nil, nil //nolint:nilerr,nilnil // a damaged tenant has no limits
 	}
 	d.Body = text
 	doc, err := plan.ReadTenant(d)
 	if err != nil || doc.PlanID() == "" {
-		return nil, nil //nolint:nilerr,nilnil // as above
+		return nil, nil //nolint:nilerr,nilnil // a damaged tenant has no limits
 	}
 	p, err := plans(doc.PlanID())
 	if err != nil || p == nil {
@@ -266,13 +267,13 @@ func (l *lost) limits(d plan.Document, plans Plans) (*plan.Set, error) {
 	}
 	t, err := doc.Compile(p)
 	if err != nil {
-		return nil, nil //nolint:nilerr,nilnil // its overrides do not fit
+		return nil, nil //nolint:nilerr,nilnil // the overrides do not fit
 	}
 	return t.Limits(l.now), nil
 }
 
-// boosts compares boosts that are not over.
-func (l *lost) boosts(before, after []boostMembers) {
+// boosts compares the boosts that have not ended.
+func (l *lossCollector) boosts(before, after []boostMembers) {
 	find := func(list []boostMembers, id string) *boostMembers {
 		i := slices.IndexFunc(list, func(b boostMembers) bool { return b.ID == id && b.Until.After(l.now) })
 		if i < 0 {
@@ -297,28 +298,29 @@ func (l *lost) boosts(before, after []boostMembers) {
 	}
 }
 
-// exceeds compares two factors, which have up to three digits after the point and are below 1,000.
+// exceeds reports whether factor a is above factor b. Factors have up to three digits after the point and are at most
+// 100.
 func exceeds(a, b json.Number) bool {
 	x, errX := a.Float64()
 	y, errY := b.Float64()
 	return errX != nil || errY != nil || x > y
 }
 
-func (l *lost) key(old, now plan.Document) {
+func (l *lossCollector) key(old, now plan.Document) {
 	before, bad := plan.CompileKey(old)
 	after, worse := plan.CompileKey(now)
 	if bad != nil || worse != nil {
 		return
 	}
 	if after.Tenant != before.Tenant {
-		l.add(Weakens, "it is a key of tenant %q, and was one of %q", after.Tenant, before.Tenant)
+		l.add(Weakens, "it moves to tenant %q from tenant %q", after.Tenant, before.Tenant)
 	}
 	switch {
 	case before.ExpiresAt.IsZero():
 	case after.ExpiresAt.IsZero():
-		l.add(Weakens, "it never expires, and did at %s", before.ExpiresAt.Format(time.RFC3339))
+		l.add(Weakens, "it never expires instead of at %s", before.ExpiresAt.Format(time.RFC3339))
 	case after.ExpiresAt.After(before.ExpiresAt):
-		l.add(Weakens, "it expires at %s, and did at %s",
+		l.add(Weakens, "it expires at %s instead of at %s",
 			after.ExpiresAt.Format(time.RFC3339), before.ExpiresAt.Format(time.RFC3339))
 	}
 }

@@ -21,22 +21,22 @@ routes: [ { methods: [PUT, GET], pathPattern: "/product/*" } ]
 keys: [ { id: k1, tenant: acme, hash: 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0, pepper: dev, expires: 2030-01-01T00:00:00Z } ]
 `
 
-// Guarantees that the server holds the rule, whoever calls: a change which removes or weakens something is refused,
-// with everything that is lost, unless the call says that the operator has agreed to that; yes alone, which commands
-// send that do not show it, is not enough. What is tried here is what a command of before sends for a file that does
-// not name what is there.
+// Guarantees that the server enforces the rule for every caller: a change that removes or weakens something is
+// refused, with everything that is lost, unless the call says that the operator has agreed. Yes alone, which some
+// commands send without showing the losses, is not enough. The cases are calls that an older command sends for a file
+// that does not name what the server has.
 func TestNothingIsLostWithoutAgreement(t *testing.T) {
 	const key = `"hash":"0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0","pepper":"dev"`
 	for name, c := range map[string]struct {
 		change string
-		want   []string // all of it
+		want   []string // everything that is lost
 	}{
 		"settings": {`{"table":"plans","key":"` + events.SettingsKey + `","expect":1,"body":{}}`, []string{
 			"removes settings: ipLimits: limit per-address (token_bucket: 50 per 1s)",
 			"weakens settings: ipv6Prefix rises from 48 to 64, so a network of IPv6 has more counters",
 			"removes settings: anonymousPlan (free), so calls without a credential get 401",
 			"removes settings: the route GET, PUT /product/*",
-			"weakens settings: no route is declared, so every request is let through",
+			"weakens settings: no route is declared, so every request is passed on",
 		}},
 		"another anonymous plan": {`{"table":"plans","key":"` + events.SettingsKey +
 			`","expect":1,"body":{"anonymousPlan":"pro","ipv6Prefix":40,"ipLimits":[{"id":"per-address",` +
@@ -54,8 +54,8 @@ func TestNothingIsLostWithoutAgreement(t *testing.T) {
 		}},
 		"a suspension, a boost and cells": {`{"table":"tenants","key":"gone","expect":1,"body":{"id":"gone",` +
 			`"plan":"free"}}`, []string{
-			`weakens tenant "gone": it is resumed`,
-			`removes tenant "gone": cells (eu-1), so every cell serves it`,
+			`weakens tenant "gone": the tenant is resumed`,
+			`removes tenant "gone": cells (eu-1), so every cell serves the tenant`,
 			`removes tenant "gone": the boost of limit burst ×2 until 2026-12-01T00:00:00Z`,
 		}},
 		"a longer boost": {`{"table":"tenants","key":"gone","expect":1,"body":{"id":"gone","plan":"free",` +
@@ -71,11 +71,11 @@ func TestNothingIsLostWithoutAgreement(t *testing.T) {
 		}},
 		"a key that never ends": {`{"table":"keys","key":"k1","expect":1,"body":{"id":"k1","tenant":"acme",` + key +
 			`}}`, []string{
-			`weakens key "k1": it never expires, and did at 2030-01-01T00:00:00Z`,
+			`weakens key "k1": it never expires instead of at 2030-01-01T00:00:00Z`,
 		}},
 		"another tenant's key": {`{"table":"keys","key":"k1","expect":1,"body":{"id":"k1","tenant":"gone",` +
 			`"expires":"2030-01-01T00:00:00Z",` + key + `}}`, []string{
-			`weakens key "k1": it is a key of tenant "gone", and was one of "acme"`,
+			`weakens key "k1": it moves to tenant "gone" from tenant "acme"`,
 		}},
 		"a stricter plan": {`{"table":"plans","key":"free","expect":1,"body":{"id":"free","limits":[{"id":"burst",` +
 			`"algorithm":"token_bucket","rate":9,"period":"1s","burst":20}]}}`, nil},
@@ -104,12 +104,12 @@ func TestNothingIsLostWithoutAgreement(t *testing.T) {
 			if c.want != nil {
 				answer := post(t, h, "/apply", body(`,"yes":true`))
 				if !strings.Contains(answer, `"code":"confirm"`) || w.tables.puts != 0 {
-					t.Errorf("with yes alone: %s, and %d items are written", answer, w.tables.puts)
+					t.Errorf("with only yes: %s, and %d items are written", answer, w.tables.puts)
 				}
 				var refused struct{ Error call.Error }
 				if err := json.Unmarshal([]byte(answer), &refused); err != nil || strings.Join(refused.Error.Problems,
 					"\n") != strings.Join(c.want, "\n") {
-					t.Errorf("with yes alone it says %q, %v; want %q", refused.Error.Problems, err, c.want)
+					t.Errorf("with only yes it says %q, %v; want %q", refused.Error.Problems, err, c.want)
 				}
 			}
 			more := `,"yes":true,"accept_losses":true`
@@ -123,7 +123,7 @@ func TestNothingIsLostWithoutAgreement(t *testing.T) {
 	}
 }
 
-// Guarantees that what an operation is asked for by name needs no further agreement: ending an override, a boost and a
+// Guarantees that operations that name what they end need no further agreement: ending an override, a boost and a
 // suspension.
 func TestOperationsThatNameWhatEnds(t *testing.T) {
 	w := newWorld(t)
@@ -133,7 +133,7 @@ func TestOperationsThatNameWhatEnds(t *testing.T) {
 		Reason: "x"}); err != nil {
 		t.Error(err)
 	}
-	if _, err := w.RemoveBoost(ctx, ann, &admin.UnboostRequest{Tenant: "gone", Limit: "burst",
+	if _, err := w.RemoveBoost(ctx, ann, &admin.RemoveBoostRequest{Tenant: "gone", Limit: "burst",
 		Reason: "x"}); err != nil {
 		t.Error(err)
 	}
@@ -145,14 +145,14 @@ func TestOperationsThatNameWhatEnds(t *testing.T) {
 	}
 }
 
-// Guarantees that the first settings of a server need agreement, too, where they let in calls without a credential.
+// Guarantees that the first settings of a server need agreement too if they admit calls without a credential.
 func TestTheFirstSettings(t *testing.T) {
 	w := newWorld(t)
 	if err := w.apply(control.Plans, "free", 0, `{"id":"free","limits":[]}`); err != nil {
 		t.Fatal(err)
 	}
 	w.tables.puts = 0
-	const says = "weakens settings: anonymousPlan goes from none to free, so calls without a credential are let in"
+	const says = "weakens settings: anonymousPlan goes from none to free, so calls without a credential are admitted"
 	change := admin.Change{Table: control.Plans, Key: events.SettingsKey,
 		Body: json.RawMessage(`{"anonymousPlan":"free"}`)}
 	_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Yes: true, Changes: []admin.Change{change}})

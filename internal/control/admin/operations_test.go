@@ -20,7 +20,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
-// Guarantees that each operation on a tenant changes what it names and nothing else, with actor and reason.
+// Guarantees that each operation on a tenant changes only what it names, and records actor and reason.
 func TestTenantOperations(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -49,7 +49,7 @@ func TestTenantOperations(t *testing.T) {
 		}, `{"boosts":[{"factor":2,"from":"2026-11-21T12:00:00Z","id":"burst","until":"2026-11-23T12:00:00Z"}],` +
 			`"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`},
 		{"end of boost", func() (*call.Item, error) {
-			return w.RemoveBoost(ctx, bob, &admin.UnboostRequest{Tenant: "acme", Limit: "burst", Reason: "over"})
+			return w.RemoveBoost(ctx, bob, &admin.RemoveBoostRequest{Tenant: "acme", Limit: "burst", Reason: "over"})
 		}, `{"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`},
 		{"override", func() (*call.Item, error) {
 			return w.SetTenant(ctx, bob, &admin.SetTenantRequest{Tenant: "acme", Reason: "x",
@@ -79,7 +79,7 @@ func TestTenantOperations(t *testing.T) {
 	}
 }
 
-// Guarantees that what cannot be done to a tenant is refused, and nothing is written.
+// Guarantees that impossible operations on a tenant are refused and write nothing.
 func TestTenantRefusals(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -99,7 +99,7 @@ func TestTenantRefusals(t *testing.T) {
 	w.refused(boost(func(r *admin.BoostRequest) { r.Limit = "none" }), call.Invalid, `no limit "none"`)
 	w.refused(boost(func(r *admin.BoostRequest) { r.Tenant = "none" }), call.NotFound, `no tenant "none"`)
 	w.refused(boost(func(r *admin.BoostRequest) { r.Reason = "" }), call.Invalid, "reason")
-	_, err := w.RemoveBoost(ctx, ann, &admin.UnboostRequest{Tenant: "acme", Limit: "burst", Reason: "x"})
+	_, err := w.RemoveBoost(ctx, ann, &admin.RemoveBoostRequest{Tenant: "acme", Limit: "burst", Reason: "x"})
 	w.refused(err, call.NotFound, "no boost")
 	_, err = w.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Reason: "x"})
 	w.refused(err, call.Invalid, "nothing to set")
@@ -119,7 +119,7 @@ func TestTenantRefusals(t *testing.T) {
 	w.refused(err, call.NotFound, "was deleted by "+ann)
 }
 
-// Guarantees that a promoted shadow enforces, and that only a shadow can be promoted.
+// Guarantees that a promoted shadow limit enforces, and that only a shadow limit can be promoted.
 func TestPromote(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -137,8 +137,8 @@ func TestPromote(t *testing.T) {
 	w.refused(err, call.NotFound, `no plan "none"`)
 }
 
-// Guarantees that the text of a key is in the answer to its creation and nowhere else: not in any table, its history, a
-// log line or an error, so that who reads these has no key.
+// Guarantees that the text of a key is only in the answer to its creation: not in any table, its history, a log line
+// or an error.
 func TestAKeyIsShownOnce(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -177,8 +177,8 @@ func TestAKeyIsShownOnce(t *testing.T) {
 	}
 }
 
-// Guarantees that keys are made and revoked within their bounds, and that a key that was made elsewhere is stored by
-// its hash.
+// Guarantees that keys are created and revoked within their bounds, and that a key that the caller has made is stored
+// by its hash.
 func TestKeys(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -221,12 +221,12 @@ func TestKeys(t *testing.T) {
 	w.refused(create(admin.CreateKeyRequest{Tenant: "acme"}), call.Unavailable, "pepper")
 	w.config.Hash = nil
 	w.remake()
-	w.refused(create(admin.CreateKeyRequest{Tenant: "acme"}), call.Unsupported, "make the key on your side")
+	w.refused(create(admin.CreateKeyRequest{Tenant: "acme"}), call.Unsupported, "make the key yourself")
 }
 
-// Guarantees that no two keys have one hash, whichever way the second comes, also where the first is revoked: requests
-// find keys by the hash alone, and a new cell would take whichever of the two it reads first, so that the caller of one
-// tenant would be another's.
+// Guarantees that no two keys have the same hash, however the second one is added, and even if the first one is
+// revoked: requests find keys only by hash, and a new cell would keep the one that it reads first, so that a caller
+// could be taken for another tenant's.
 func TestTwoKeysOfOneHash(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -252,14 +252,14 @@ func TestTwoKeysOfOneHash(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.tables.puts = 0
-	const says = `key "first" has its hash`
+	const says = `key "first" has the same hash`
 	w.refused(create("second", hash, "mine"), call.Invalid, says)
 	w.refused(create("second", hash, "theirs"), call.Invalid, says)
-	w.refused(create("second", other, "mine"), call.Invalid, `key "old" has its hash`)
+	w.refused(create("second", other, "mine"), call.Invalid, `key "old" has the same hash`)
 	w.refused(apply(false, change("second", hash, 0)), call.Invalid, says)
 	w.refused(apply(true, change("second", hash, 0)), call.Invalid, says)
 	w.refused(apply(false, change("second", third, 0), change("third", third, 0)), call.Invalid,
-		`key "second" has its hash`)
+		`key "second" has the same hash`)
 	err := create("second", hash, "mine")
 	if strings.Contains(fmt.Sprint(err), hash) {
 		t.Errorf("the refusal shows the hash: %v", err)
@@ -272,7 +272,7 @@ func TestTwoKeysOfOneHash(t *testing.T) {
 	w.refused(apply(false, change("first", strings.Repeat("0d", 32), 1), change("second", hash, 1)), call.Invalid, says)
 }
 
-// Guarantees that cells are asked for in a form that the balancer's own package reads, one request for each version.
+// Guarantees that requests for cells have the form that package shares reads, one request for each version.
 func TestCells(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
@@ -337,7 +337,7 @@ func TestCells(t *testing.T) {
 	}
 	list, err := w.Service.Cells(ctx, ann, &admin.CellsRequest{Tenant: "acme"})
 	if err == nil && list.Home != "eu-1" {
-		t.Errorf("the home of a tenant is %q, and there is one cell", list.Home)
+		t.Errorf("the home of a tenant is %q, although there is one cell", list.Home)
 	}
 	if err != nil || len(list.Cells) != 1 || list.Epoch != 1 || list.Cells[0].State != "active" ||
 		list.Cells[0].Asked != shares.Force || list.Cells[0].Share != 1 {
@@ -345,7 +345,7 @@ func TestCells(t *testing.T) {
 	}
 }
 
-// Guarantees that items which cannot be read are listed by name, a placement with its tenant, and that they hide no
+// Guarantees that items that cannot be read are listed by name, a placement with its tenant, and that they hide no
 // cell.
 func TestUnreadableCells(t *testing.T) {
 	w := newWorld(t)
@@ -362,7 +362,7 @@ func TestUnreadableCells(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put(shares.PlacementKey("acme"), `{"version":2,"tenant":"acme"}`) // which has a pin, since it has an override
+	put(shares.PlacementKey("acme"), `{"version":2,"tenant":"acme"}`) // this tenant has a pin, since it has an override
 	put(shares.PlacementKey("nobody"), `{}`)
 	put("us-1", `{"id":7}`)
 	put(shares.AckKey("eu-1"), `{}`)
@@ -386,7 +386,7 @@ func TestUnreadableCells(t *testing.T) {
 	}
 }
 
-// Guarantees that a row of the cells' table which cannot be read at all hides nothing else, and is told.
+// Guarantees that a row of the cells' table that cannot be read hides nothing else, and is reported.
 func TestUnreadableRowOfCells(t *testing.T) {
 	w := newWorldOn(t, &serial{Tables: badRow{inMemory{}}})
 	if _, err := w.AddCell(t.Context(), ann, &admin.AddCellRequest{Cell: "eu-1", Reason: "x"}); err != nil {
@@ -409,7 +409,7 @@ func TestUnreadableRowOfCells(t *testing.T) {
 	}
 }
 
-// badRow are tables with a row that is none of an item.
+// badRow are tables with a row that is not an item.
 type badRow struct{ inMemory }
 
 func (b badRow) List(ctx context.Context, t control.Table, after string, most int) ([]control.Item, string, error) {
@@ -425,12 +425,12 @@ func TestCellRefusals(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	for says, r := range map[string]admin.AddCellRequest{
-		"no name of a cell": {Cell: "a b"},
-		"begins with pin.":  {Cell: "pin.x"},
-		"no name":           {Cell: events.SharesKey},
-		"weight":            {Cell: "c", Weight: -1},
-		"weight: 100":       {Cell: "c", Weight: shares.MaxWeight + 1},
-		"ops":               {Cell: "c", Ops: "ftp://x"},
+		"not the name of a cell": {Cell: "a b"},
+		"begins with pin.":       {Cell: "pin.x"},
+		"is not the name":        {Cell: events.SharesKey},
+		"weight":                 {Cell: "c", Weight: -1},
+		"weight: 100":            {Cell: "c", Weight: shares.MaxWeight + 1},
+		"ops":                    {Cell: "c", Ops: "ftp://x"},
 	} {
 		r.Reason = "x"
 		_, err := w.AddCell(ctx, ann, &r)
@@ -453,8 +453,8 @@ func TestCellRefusals(t *testing.T) {
 // opsURL is the URL of the operators' API of a cell.
 const opsURL = "https://abc123.execute-api.eu-west-1.amazonaws.com/v1"
 
-// Guarantees that whoever may add cells cannot have operators' signed calls go to any server: the URL must be one of
-// API Gateway, in the region of the cell. A URL that takes the place of another is an explicit choice.
+// Guarantees that whoever may add cells cannot redirect operators' signed calls to an arbitrary server: the URL must
+// be one of API Gateway in the cell's region, and replacing a URL needs an explicit yes.
 func TestOpsURLs(t *testing.T) {
 	w := newWorld(t)
 	w.config.Regions = map[string]string{"eu-1": "eu-west-1"}
@@ -477,7 +477,7 @@ func TestOpsURLs(t *testing.T) {
 	elsewhere := strings.Replace(opsURL, "eu-west-1", "us-east-1", 1)
 	w.refused(add(admin.AddCellRequest{Cell: "eu-1", Ops: elsewhere}), call.Invalid, "cell eu-1 is in eu-west-1")
 	if err := add(admin.AddCellRequest{Cell: "us-1", Ops: elsewhere}); err != nil {
-		t.Errorf("a cell whose region is not known: %v", err)
+		t.Errorf("a cell in an unknown region: %v", err)
 	}
 
 	for _, r := range []admin.AddCellRequest{
@@ -489,13 +489,13 @@ func TestOpsURLs(t *testing.T) {
 	}
 	w.tables.puts = 0
 	other := strings.Replace(opsURL, "abc123", "def456", 1)
-	w.refused(add(admin.AddCellRequest{Cell: "eu-1", Ops: other}), call.Confirm, other+", and no longer to "+opsURL)
+	w.refused(add(admin.AddCellRequest{Cell: "eu-1", Ops: other}), call.Confirm, other+" instead of "+opsURL)
 	if _, err := w.RemoveCell(t.Context(), ann, &admin.CellRequest{Cell: "eu-1", Force: true,
 		Reason: "x"}); err != nil {
 		t.Fatal(err)
 	}
 	w.tables.puts = 0
-	w.refused(add(admin.AddCellRequest{Cell: "eu-1", Ops: other}), call.Confirm, "no longer to")
+	w.refused(add(admin.AddCellRequest{Cell: "eu-1", Ops: other}), call.Confirm, "instead of")
 	if err := add(admin.AddCellRequest{Cell: "eu-1", Ops: other, Yes: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -505,8 +505,8 @@ func TestOpsURLs(t *testing.T) {
 	}
 }
 
-// Guarantees that a control plane which runs in one process with its cells takes URLs of this machine, too, and no
-// others than those and API Gateway's.
+// Guarantees that a control plane in one process with its cells accepts URLs on this machine and of API Gateway, and
+// no others.
 func TestLocalOpsURLs(t *testing.T) {
 	w := newWorld(t)
 	w.config.Local = true
@@ -526,8 +526,7 @@ func TestLocalOpsURLs(t *testing.T) {
 	}
 }
 
-// Guarantees that a tenant's pin is asked of the balancer, once, before the tenant says so, and that a cell which is
-// not there cannot be named.
+// Guarantees that a tenant's pin is written once, before the tenant, and that an unknown cell cannot be named.
 func TestPins(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -561,9 +560,9 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// Guarantees that the balancer is told which limits a tenant has for itself, before they count: by overrides and
-// boosts, whoever sets them; that what decides nothing of it writes no pin; and that a tenant without any more has a
-// pin that says so.
+// Guarantees that the balancer is told which limits a tenant has for itself before they apply, whether overrides or
+// boosts set them; that other changes write no pin; and that a tenant that no longer has such limits has a pin that
+// says so.
 func TestPinsOfTheirOwn(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -598,7 +597,7 @@ func TestPinsOfTheirOwn(t *testing.T) {
 	if len(w.tables.changes) != 1 {
 		t.Errorf("a suspension writes %+v, want the tenant alone", w.tables.changes)
 	}
-	if _, err := w.RemoveBoost(ctx, ann, &admin.UnboostRequest{Tenant: "acme", Limit: "burst",
+	if _, err := w.RemoveBoost(ctx, ann, &admin.RemoveBoostRequest{Tenant: "acme", Limit: "burst",
 		Reason: "x"}); err != nil {
 		t.Fatal(err)
 	}
@@ -608,6 +607,6 @@ func TestPinsOfTheirOwn(t *testing.T) {
 	}
 	want("nothing of its own", "")
 	if _, err := w.tables.Get(ctx, control.Cells, admin.PinKey("b & <c>")); !errors.Is(err, control.ErrNotFound) {
-		t.Errorf("a tenant that is as its plan has a pin: %v", err)
+		t.Errorf("a tenant without changes of its own has a pin: %v", err)
 	}
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/call"
 )
 
-// cellTable is a cell's copy.
+// cellTable is the table of a cell.
 type cellTable struct {
 	head      int64
-	later     int64 // written while it is compared
+	later     int64 // written during the comparison
 	documents []cellconfig.Document
 	rows      []cellconfig.BadRow
 	err       error
@@ -56,7 +56,7 @@ func (c *cellTable) List(_ context.Context, kind cellconfig.Kind) iter.Seq2[cell
 	}
 }
 
-// copied is a copy of all that is stored.
+// copied returns a table with everything that is stored.
 func (w *world) copied() *cellTable {
 	w.Helper()
 	c := &cellTable{head: 7}
@@ -77,9 +77,10 @@ func (w *world) copied() *cellTable {
 	return c
 }
 
-// Guarantees that the status shows what only requests meet: a key of nobody's under a hash, a revocation that is undone
-// there, a key that is not found by its hash, and documents of a number above that of the last log entry, with which no
-// environment can begin; and rows that are no documents. And that it takes for none of these what is written meanwhile.
+// Guarantees that the status reports differences that only requests would meet: a hash without a key, a revocation
+// that is undone under the hash, a key without a document under its hash, documents whose number is above that of the
+// last log entry, which no reader can load, and rows that are not documents. Documents that are written during the
+// comparison are none of these.
 func TestConfigStatusOfForgedRows(t *testing.T) {
 	w := newWorld(t)
 	hash := func(digit string) string { return strings.Repeat(digit, 64) }
@@ -124,14 +125,14 @@ func TestConfigStatusOfForgedRows(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	const want = `tenant "acme" is a row that is no document: it lies elsewhere
-a key under its hash is a row that is no document: it lies elsewhere
+	const want = `tenant "acme" is a row that is not a document: it lies elsewhere
+a key under its hash is a row that is not a document: it lies elsewhere
 key "a" has another content under its hash
-a key is found by its hash and is not among the cell's keys
-key "b" is not found by its hash
-plan "free" says that it came with log entry 99, and the last one is 7: nobody can load it
-a key under its hash says that it came with log entry 99, and the last one is 7: nobody can load it
-shares "shares" says that it came with log entry 99, and the last one is 7: nobody can load it`
+a hash leads to a key that is not among the cell's keys
+key "b" has no document under its hash, so requests do not find it
+plan "free" has the number of log entry 99, but the last entry is 7, so no reader loads it
+a key under its hash has the number of log entry 99, but the last entry is 7, so no reader loads it
+shares "shares" has the number of log entry 99, but the last entry is 7, so no reader loads it`
 	if got := strings.Join(out.Cells[2].Drift, "\n"); got != want || out.Cells[2].Drifted != 8 {
 		t.Errorf("got %d\n%s\nwant\n%s", out.Cells[2].Drifted, got, want)
 	}
@@ -141,8 +142,8 @@ shares "shares" says that it came with log entry 99, and the last one is 7: nobo
 	}
 }
 
-// Guarantees that the status tells a cell that has all from one that lags, has drifted, is empty or does not answer:
-// else an operator trusts a change that has not arrived.
+// Guarantees that the status distinguishes a cell that is complete from one that lags, has drifted, is empty, or does
+// not answer; otherwise an operator would trust a change that has not arrived.
 func TestConfigStatus(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
@@ -190,11 +191,11 @@ e-away head 0 has 0, 0 behind for 0s (), drift [] the table did not answer`
 		t.Errorf("of one cell: %+v, %v", one, err)
 	}
 	if _, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{Cell: "none"}); codeOf(err) != call.NotFound {
-		t.Errorf("of a cell that is not there: %v", err)
+		t.Errorf("of an unknown cell: %v", err)
 	}
 }
 
-// Guarantees that what cannot be had here is said, with where it is.
+// Guarantees that counts that are not available are refused with an explanation of where they are.
 func TestShadowReport(t *testing.T) {
 	w := newWorld(t)
 	_, err := w.ShadowReport(t.Context(), ann, &admin.ShadowReportRequest{})

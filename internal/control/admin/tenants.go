@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/call"
 )
 
-// tree is a stored document, to be edited. Numbers stay as they are written.
+// tree is a stored document that is being edited. Numbers keep their text.
 type tree = map[string]any
 
 // change is one edit of one stored document.
@@ -24,20 +24,20 @@ type change struct {
 	what   string // "tenant", "plan"
 	reason string
 	expect *int64
-	yes    bool // counters may start afresh
+	yes    bool // accept that counters start afresh
 	edit   func(body tree) error
 }
 
-// change reads a document, edits it, and applies it as any other change is applied.
+// change reads a document, edits it, and applies it.
 func (s *Service) change(ctx context.Context, actor string, c change) (*call.Item, error) {
 	if err := checkReason(c.reason); err != nil {
 		return nil, err
 	}
-	have, err := s.live(ctx, c.table, c.key, c.what)
+	have, err := s.liveItem(ctx, c.table, c.key, c.what)
 	if err != nil {
 		return nil, err
 	}
-	if err := seen(c.table, c.key, have, c.expect); err != nil {
+	if err := checkVersion(c.table, c.key, have, c.expect); err != nil {
 		return nil, err
 	}
 	decoder := json.NewDecoder(strings.NewReader(string(have.Body)))
@@ -53,7 +53,7 @@ func (s *Service) change(ctx context.Context, actor string, c change) (*call.Ite
 	if err != nil {
 		return nil, call.Refuse(call.Invalid, "%s: %v", name(c.table, c.key), err)
 	}
-	// The command names what it changes, so nothing is lost that its operator has not asked for.
+	// The operation names exactly what it changes, so the operator has asked for every loss.
 	_, err = s.Apply(ctx, actor, &ApplyRequest{Reason: c.reason, Yes: c.yes, AcceptLosses: true,
 		Changes: []Change{{Table: c.table, Key: c.key, Expect: have.Version, Body: text}}})
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *Service) change(ctx context.Context, actor string, c change) (*call.Ite
 	return call.ItemOf(item), nil
 }
 
-// listOf is a member of a document that is a list of objects.
+// listOf returns a member of a document that is a list of objects; nil if the member is absent.
 func listOf(body tree, name string) []any {
 	list, _ := body[name].([]any)
 	return list
@@ -80,7 +80,7 @@ func setList(body tree, name string, list []any) {
 	body[name] = list
 }
 
-// find is the object of a list with the id; -1 where there is none.
+// find returns the index of the object with the id, or -1.
 func find(list []any, id string) int {
 	return slices.IndexFunc(list, func(v any) bool {
 		one, ok := v.(tree)
@@ -88,35 +88,35 @@ func find(list []any, id string) int {
 	})
 }
 
-// SetTenantRequest changes what it names, and leaves the rest. Plan and cells that are null stay.
+// SetTenantRequest changes the named parts of a tenant. If Plan or Cells is null, the stored value stays.
 type SetTenantRequest struct {
 	Tenant string    `json:"tenant"`
 	Reason string    `json:"reason"`
 	Expect *int64    `json:"expect,omitempty"`
-	Create bool      `json:"create,omitempty"` // where there is none yet
+	Create bool      `json:"create,omitempty"` // create the tenant if there is none
 	Plan   *string   `json:"plan,omitempty"`
-	Cells  *[]string `json:"cells,omitempty"` // the home cell first; empty: all
-	// Overrides are settings of limits, as in a plans file, each with its id; what a limit's override does not name
-	// stays.
+	Cells  *[]string `json:"cells,omitempty"` // the home cell first; empty: all cells
+	// Overrides are settings of limits, as in a plans file, each with its id. Settings that an entry does not name
+	// stay.
 	Overrides []json.RawMessage `json:"overrides,omitempty"`
-	Drop      []string          `json:"drop,omitempty"` // limits whose overrides end
-	Yes       bool              `json:"yes,omitempty"`  // counters may start afresh
+	Drop      []string          `json:"drop,omitempty"` // ids of limits whose overrides end
+	Yes       bool              `json:"yes,omitempty"`  // accept that counters start afresh
 }
 
-// SetTenant changes a tenant, or makes one.
+// SetTenant changes a tenant, or creates it.
 func (s *Service) SetTenant(ctx context.Context, actor string, r *SetTenantRequest) (*call.Item, error) {
 	if r.Plan == nil && r.Cells == nil && len(r.Overrides) == 0 && len(r.Drop) == 0 {
-		return nil, call.Refuse(call.Invalid, "none of plan, cells, overrides and drop is there: nothing to set")
+		return nil, call.Refuse(call.Invalid, "nothing to set: give plan, cells, overrides or drop")
 	}
 	if r.Create {
 		if made, err := s.createTenant(ctx, actor, r); made != nil || err != nil {
 			return made, err
 		}
 	}
-	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, r.Yes, r.into})
+	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, r.Yes, r.applyTo})
 }
 
-// createTenant makes a tenant where there is none; nil where there is.
+// createTenant creates a tenant if there is none. It returns nil if there is one.
 func (s *Service) createTenant(ctx context.Context, actor string, r *SetTenantRequest) (*call.Item, error) {
 	if err := control.CheckGet(control.Tenants, r.Tenant); err != nil {
 		return nil, call.Refuse(call.Invalid, "tenant: %v", err)
@@ -125,11 +125,11 @@ func (s *Service) createTenant(ctx context.Context, actor string, r *SetTenantRe
 	if err != nil || have != nil && !have.Deleted {
 		return nil, err
 	}
-	if err := seen(control.Tenants, r.Tenant, have, r.Expect); err != nil {
+	if err := checkVersion(control.Tenants, r.Tenant, have, r.Expect); err != nil {
 		return nil, err
 	}
 	body := tree{"id": r.Tenant}
-	if err := r.into(body); err != nil {
+	if err := r.applyTo(body); err != nil {
 		return nil, err
 	}
 	text, err := canonical.Marshal(body)
@@ -146,7 +146,8 @@ func (s *Service) createTenant(ctx context.Context, actor string, r *SetTenantRe
 	return s.Get(ctx, actor, &GetRequest{control.Tenants, r.Tenant})
 }
 
-func (r *SetTenantRequest) into(body tree) error {
+// applyTo makes the requested changes in a tenant's document.
+func (r *SetTenantRequest) applyTo(body tree) error {
 	if r.Plan != nil {
 		body["plan"] = *r.Plan
 	}
@@ -192,34 +193,39 @@ type TenantRequest struct {
 
 // Suspend has every call of the tenant refused.
 func (s *Service) Suspend(ctx context.Context, actor string, r *TenantRequest) (*call.Item, error) {
-	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false,
-		func(body tree) error {
-			body["suspended"] = true
-			return nil
-		}})
+	return s.changeTenant(ctx, actor, r, func(body tree) error {
+		body["suspended"] = true
+		return nil
+	})
+}
+
+// changeTenant edits the document of a tenant.
+func (s *Service) changeTenant(
+	ctx context.Context, actor string, r *TenantRequest, edit func(body tree) error,
+) (*call.Item, error) {
+	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false, edit})
 }
 
 // Resume ends a suspension.
 func (s *Service) Resume(ctx context.Context, actor string, r *TenantRequest) (*call.Item, error) {
-	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false,
-		func(body tree) error {
-			delete(body, "suspended")
-			return nil
-		}})
+	return s.changeTenant(ctx, actor, r, func(body tree) error {
+		delete(body, "suspended")
+		return nil
+	})
 }
 
-// BoostRequest is a temporary raise of a limit of a tenant.
+// BoostRequest asks for a temporary raise of a limit of a tenant.
 type BoostRequest struct {
 	Tenant string      `json:"tenant"`
 	Limit  string      `json:"limit"`
-	Factor json.Number `json:"factor"` // above 1, at most 100, three digits after the point
+	Factor json.Number `json:"factor"` // above 1, at most 100, up to three digits after the point
 	From   *time.Time  `json:"from,omitempty"`
 	Until  time.Time   `json:"until"`
 	Reason string      `json:"reason"`
 	Expect *int64      `json:"expect,omitempty"`
 }
 
-// AddBoost adds a boost, or replaces that of the same limit. Boosts of the tenant that are over are left out.
+// AddBoost adds a boost, or replaces the boost of the same limit. It drops boosts of the tenant that have ended.
 func (s *Service) AddBoost(ctx context.Context, actor string, r *BoostRequest) (*call.Item, error) {
 	now := s.c.Now()
 	switch {
@@ -230,28 +236,27 @@ func (s *Service) AddBoost(ctx context.Context, actor string, r *BoostRequest) (
 	case r.Factor == "":
 		return nil, call.Refuse(call.Invalid, "factor is missing")
 	}
-	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false,
-		func(body tree) error {
-			boost := tree{"id": r.Limit, "factor": r.Factor, "until": r.Until.UTC().Format(time.RFC3339Nano)}
-			if r.From != nil {
-				boost["from"] = r.From.UTC().Format(time.RFC3339Nano)
+	return s.changeTenant(ctx, actor, &TenantRequest{r.Tenant, r.Reason, r.Expect}, func(body tree) error {
+		boost := tree{"id": r.Limit, "factor": r.Factor, "until": r.Until.UTC().Format(time.RFC3339Nano)}
+		if r.From != nil {
+			boost["from"] = r.From.UTC().Format(time.RFC3339Nano)
+		}
+		var list []any
+		for _, one := range listOf(body, "boosts") {
+			old, _ := one.(tree)
+			text, _ := old["until"].(string)
+			if until, err := time.Parse(time.RFC3339, text); old["id"] != r.Limit &&
+				(err != nil || until.After(now)) {
+				list = append(list, one)
 			}
-			var list []any
-			for _, one := range listOf(body, "boosts") {
-				old, _ := one.(tree)
-				text, _ := old["until"].(string)
-				if until, err := time.Parse(time.RFC3339, text); old["id"] != r.Limit &&
-					(err != nil || until.After(now)) {
-					list = append(list, one)
-				}
-			}
-			setList(body, "boosts", append(list, boost))
-			return nil
-		}})
+		}
+		setList(body, "boosts", append(list, boost))
+		return nil
+	})
 }
 
-// UnboostRequest names a boost.
-type UnboostRequest struct {
+// RemoveBoostRequest names a boost.
+type RemoveBoostRequest struct {
 	Tenant string `json:"tenant"`
 	Limit  string `json:"limit"`
 	Reason string `json:"reason"`
@@ -259,17 +264,16 @@ type UnboostRequest struct {
 }
 
 // RemoveBoost ends a boost before its time.
-func (s *Service) RemoveBoost(ctx context.Context, actor string, r *UnboostRequest) (*call.Item, error) {
-	return s.change(ctx, actor, change{control.Tenants, r.Tenant, "tenant", r.Reason, r.Expect, false,
-		func(body tree) error {
-			list := listOf(body, "boosts")
-			i := find(list, r.Limit)
-			if i < 0 {
-				return call.Refuse(call.NotFound, "tenant %q has no boost of limit %q", r.Tenant, r.Limit)
-			}
-			setList(body, "boosts", slices.Delete(list, i, i+1))
-			return nil
-		}})
+func (s *Service) RemoveBoost(ctx context.Context, actor string, r *RemoveBoostRequest) (*call.Item, error) {
+	return s.changeTenant(ctx, actor, &TenantRequest{r.Tenant, r.Reason, r.Expect}, func(body tree) error {
+		list := listOf(body, "boosts")
+		i := find(list, r.Limit)
+		if i < 0 {
+			return call.Refuse(call.NotFound, "tenant %q has no boost of limit %q", r.Tenant, r.Limit)
+		}
+		setList(body, "boosts", slices.Delete(list, i, i+1))
+		return nil
+	})
 }
 
 // PromoteRequest names a shadow limit.
@@ -280,8 +284,8 @@ type PromoteRequest struct {
 	Expect *int64 `json:"expect,omitempty"`
 }
 
-// Promote has a shadow limit of a plan enforce. Its enforcing counters begin empty: a shadow's are counted apart.
-// Tenants whose override says what mode the limit has keep that.
+// Promote has a shadow limit of a plan enforce. Its enforcing counters begin empty, since a shadow limit has counters
+// of its own. Tenants whose override sets the limit's mode keep that mode.
 func (s *Service) Promote(ctx context.Context, actor string, r *PromoteRequest) (*call.Item, error) {
 	return s.change(ctx, actor, change{control.Plans, r.Plan, "plan", r.Reason, r.Expect, true, func(body tree) error {
 		list := listOf(body, "limits")

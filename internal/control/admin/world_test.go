@@ -29,15 +29,15 @@ const (
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// counting is tables that count what is written to them, and can fail.
+// counting are tables that count writes and can fail.
 type counting struct {
 	control.Tables
 	mu      sync.Mutex
 	puts    int
-	failAt  int                  // the put before which the tables go away; 0: never
+	failAt  int                  // number of the put at which the tables stop answering; 0: never
 	before  func(control.Change) // is called before each put
 	changes []control.Change
-	damaged string // the key of an item of the plans that cannot be read, as a row of another layout
+	damaged string // key of an item of the plans that cannot be read, as if its row had another layout
 }
 
 func (c *counting) List(ctx context.Context, t control.Table, after string, most int) ([]control.Item, string, error) {
@@ -130,7 +130,7 @@ tenants:
   - { id: "b & <c>", plan: free }
 `
 
-// documents are those of a plans file.
+// documents returns the documents of a plans file.
 func (w *world) documents(text string) []plan.Document {
 	w.Helper()
 	documents, err := plan.Split(noon, configyaml.Source("plans.yaml", []byte(text)))
@@ -140,7 +140,7 @@ func (w *world) documents(text string) []plan.Document {
 	return documents
 }
 
-// seed applies a plans file whose documents are not there yet.
+// seed applies a plans file whose documents do not exist yet.
 func (w *world) seed(text string) {
 	w.Helper()
 	r := &admin.ApplyRequest{Reason: "seed", AcceptLosses: true}
@@ -154,7 +154,7 @@ func (w *world) seed(text string) {
 	w.tables.puts, w.tables.changes = 0, nil
 }
 
-// apply changes one document, and agrees to what is lost by it.
+// apply changes one document, and accepts what is lost by the change.
 func (w *world) apply(t control.Table, key string, expect int64, body string) error {
 	w.Helper()
 	_, err := w.Apply(w.Context(), ann, &admin.ApplyRequest{Reason: "why", AcceptLosses: true,
@@ -162,7 +162,7 @@ func (w *world) apply(t control.Table, key string, expect int64, body string) er
 	return err
 }
 
-// body is what is stored.
+// body returns the stored body.
 func (w *world) body(t control.Table, key string) string {
 	w.Helper()
 	item, err := w.Get(w.Context(), ann, &admin.GetRequest{Table: t, Key: key})
@@ -180,7 +180,7 @@ func codeOf(err error) call.Code {
 	return e.Code
 }
 
-// refused fails the test unless err has the code and says so, and nothing was written since the last look.
+// refused fails the test unless err has the code and contains says, and nothing was written since the last check.
 func (w *world) refused(err error, code call.Code, says string) {
 	w.Helper()
 	if codeOf(err) != code || !strings.Contains(err.Error(), says) {
@@ -192,7 +192,7 @@ func (w *world) refused(err error, code call.Code, says string) {
 	}
 }
 
-// inMemory is control tables for fuzzing, which a file would slow down.
+// inMemory are control tables in memory, for fuzzing.
 type inMemory map[string]control.Item
 
 func (m inMemory) Get(_ context.Context, t control.Table, key string) (control.Item, error) {
@@ -240,7 +240,7 @@ func (m inMemory) Put(_ context.Context, c control.Change) (control.Item, error)
 	return next, err
 }
 
-// serial lets one call at a time through.
+// serial allows one call at a time.
 type serial struct {
 	mu sync.Mutex
 	control.Tables

@@ -20,7 +20,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// AnchorPrefix is what the names of anchors and of their lists of heads begin with:
+// AnchorPrefix begins the names of anchors and of their lists of heads:
 //
 //	anchors/2026-11-22.json             the anchor of a day
 //	anchors/2026-11-22/<SHA-256>.json   a list of heads, which the anchor names by its hash
@@ -28,9 +28,9 @@ const AnchorPrefix = "anchors/"
 
 const (
 	anchorLayout  = 1
-	headsPerList  = 10_000 // at most; a list is then below MaxBytes whatever the keys are
-	maxAnchor     = 1 << 20
-	maxLists      = 4_096 // of an anchor, which is 40 million items
+	headsPerList  = 10_000  // of one list; it is then smaller than MaxBytes, whatever the keys are
+	maxAnchor     = 1 << 20 // bytes of an anchor
+	maxLists      = 4_096   // of one anchor, for 40 million items
 	dayForm       = time.DateOnly
 	objectSuffix  = ".json"
 	hashHexDigits = 2 * sha256.Size
@@ -38,10 +38,10 @@ const (
 
 // Errors of anchors.
 var (
-	// ErrAnchor is wrapped by the error for an object that is no anchor, or no list of heads.
+	// ErrAnchor is wrapped by the error for an object that is not an anchor or not a list of heads.
 	ErrAnchor = errors.New("not an anchor")
 
-	// ErrAnchorLayout is wrapped by the error for an anchor in a form that this program does not know.
+	// ErrAnchorLayout is wrapped by the error for an anchor whose layout this program does not know.
 	ErrAnchorLayout = errors.New("an anchor of another version of Sluice")
 )
 
@@ -51,19 +51,22 @@ type Signer interface {
 	Sign(ctx context.Context, digest [sha256.Size]byte) ([]byte, error)
 }
 
-// Anchor is what was signed on one day: the heads of all chains, by the hashes of their lists, and the anchor before.
+// Anchor is the signed statement of one day: the heads of all chains, as the hashes of their lists, and the previous
+// anchor.
 type Anchor struct {
 	Layout int       `json:"layout"` // 1
-	Day    string    `json:"day"`    // in UTC, as 2026-11-22
+	Day    string    `json:"day"`    // in UTC, as in 2026-11-22
 	At     time.Time `json:"at"`     // when the tables were read
 	Heads  int64     `json:"heads"`
 	Lists  []HeadsOf `json:"lists"` // in the order of the items' folders
 
-	// Unread is how many pages of the tables held an item that cannot be read, and so has no head here.
+	// Unread is the number of pages of the tables with an item that cannot be read, whose head is therefore not in the
+	// lists.
 	Unread int `json:"unread,omitempty"`
 
-	PreviousDay string `json:"previous_day,omitempty"` // of the anchor before; empty in the first one
-	Previous    string `json:"previous,omitempty"`     // SHA-256 of its object, in hex; empty in the first one
+	PreviousDay string `json:"previous_day,omitempty"` // day of the previous anchor; empty in the first anchor
+	// SHA-256 of the previous anchor's object, in hex; empty in the first anchor
+	Previous string `json:"previous,omitempty"`
 }
 
 // HeadsOf names a list of heads.
@@ -72,8 +75,8 @@ type HeadsOf struct {
 	Heads  int    `json:"heads"`
 }
 
-// Head is the newest version of an item. Its hash stands for all versions before, since each has the hash of the one
-// before.
+// Head is the newest version of an item. Its hash covers all earlier versions, since each version contains the hash of
+// its predecessor.
 type Head struct {
 	Table   control.Table `json:"table"`
 	Key     string        `json:"key"`
@@ -89,8 +92,8 @@ type headList struct {
 	Heads  []Head `json:"heads"` // sorted by folder, each item once
 }
 
-// signedAnchor is the object of an anchor. The statement is a text, so that its bytes are what was signed, however
-// the object is printed.
+// signedAnchor is the object of an anchor. The statement is a string, so that exactly its bytes are signed, however
+// the object is formatted.
 type signedAnchor struct {
 	Layout    int    `json:"layout"`
 	Statement string `json:"statement"` // an Anchor, in JSON
@@ -127,7 +130,7 @@ func sumOf(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// sealed is an anchor as it was read.
+// sealed is an anchor as it was read from the archive, with its signature.
 type sealed struct {
 	Anchor
 	statement []byte
@@ -135,19 +138,19 @@ type sealed struct {
 	sum       string // of the whole object
 }
 
-// decodeAnchor reads the object of an anchor of a day. The error wraps ErrAnchor or ErrAnchorLayout. Signatures are
-// for verifies.
+// decodeAnchor reads the object of the anchor of a day. The error wraps ErrAnchor or ErrAnchorLayout. decodeAnchor
+// does not check the signature: see isSignedBy.
 func decodeAnchor(day string, data []byte) (*sealed, error) {
 	if len(data) > maxAnchor {
 		return nil, fmt.Errorf("%w: %d bytes, want at most %d", ErrAnchor, len(data), maxAnchor)
 	}
 	var object signedAnchor
-	if err := strictly(data, &object); err != nil {
+	if err := decodeStrictly(data, &object); err != nil {
 		return nil, err
 	}
 	s := &sealed{statement: []byte(object.Statement), signature: object.Signature, sum: sumOf(data)}
-	if err := strictly(s.statement, &s.Anchor); err != nil {
-		return nil, fmt.Errorf("its statement: %w", err)
+	if err := decodeStrictly(s.statement, &s.Anchor); err != nil {
+		return nil, fmt.Errorf("the statement: %w", err)
 	}
 	if err := s.check(day); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrAnchor, err)
@@ -155,16 +158,17 @@ func decodeAnchor(day string, data []byte) (*sealed, error) {
 	return s, nil
 }
 
-// strictly reads a form in JSON whose layout is known.
-func strictly(data []byte, into any) error {
+// decodeStrictly decodes a JSON object with the layout that this program knows.
+func decodeStrictly(data []byte, into any) error {
 	var form struct {
 		Layout *int `json:"layout"`
 	}
 	if err := json.Unmarshal(data, &form); err != nil || form.Layout == nil {
-		return fmt.Errorf("%w: it is not an object in JSON with a layout", ErrAnchor)
+		return fmt.Errorf("%w: it is not a JSON object with a layout", ErrAnchor)
 	}
 	if *form.Layout != anchorLayout {
-		return fmt.Errorf("%w: layout %d, and this program knows %d: update it", ErrAnchorLayout, *form.Layout,
+		return fmt.Errorf("%w: it has layout %d, but this program knows only %d: update the program", ErrAnchorLayout,
+			*form.Layout,
 			anchorLayout)
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -173,7 +177,7 @@ func strictly(data []byte, into any) error {
 		return fmt.Errorf("%w: %w", ErrAnchor, err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%w: something follows it", ErrAnchor)
+		return fmt.Errorf("%w: something follows the JSON object", ErrAnchor)
 	}
 	return nil
 }
@@ -188,21 +192,21 @@ func (a *Anchor) check(day string) error {
 	}
 	switch {
 	case a.Day != day:
-		return fmt.Errorf("it is of the day %.20q", a.Day)
+		return fmt.Errorf("it is the anchor of the day %.20q", a.Day)
 	case a.At.UTC().Format(dayForm) != a.Day:
 		return fmt.Errorf("it was made at %s, on another day", a.At)
 	case len(a.Lists) > maxLists || a.Heads != total || a.Unread < 0:
-		return fmt.Errorf("it has %d lists of %d heads, and says that it has %d", len(a.Lists), total, a.Heads)
+		return fmt.Errorf("it has %d lists with %d heads, but states %d heads", len(a.Lists), total, a.Heads)
 	case a.Previous == "" && a.PreviousDay == "":
 		return nil
 	case !isHash(a.Previous) || !isDay(a.PreviousDay) || a.PreviousDay >= a.Day:
-		return fmt.Errorf("the one before is %.20q of the day %.20q", a.Previous, a.PreviousDay)
+		return fmt.Errorf("it names an invalid previous anchor: %.20q of the day %.20q", a.Previous, a.PreviousDay)
 	}
 	return nil
 }
 
-// verifies reports whether one of the keys made the signature.
-func (s *sealed) verifies(keys []*ecdsa.PublicKey) bool {
+// isSignedBy reports whether one of the keys made the signature.
+func (s *sealed) isSignedBy(keys []*ecdsa.PublicKey) bool {
 	digest := sha256.Sum256(s.statement)
 	return slices.ContainsFunc(keys, func(k *ecdsa.PublicKey) bool {
 		return k != nil && k.Curve == elliptic.P256() && ecdsa.VerifyASN1(k, digest[:], s.signature)
@@ -212,7 +216,7 @@ func (s *sealed) verifies(keys []*ecdsa.PublicKey) bool {
 // decodeHeads reads a list of heads.
 func decodeHeads(data []byte) ([]Head, error) {
 	var list headList
-	if err := strictly(data, &list); err != nil {
+	if err := decodeStrictly(data, &list); err != nil {
 		return nil, err
 	}
 	last := ""
@@ -222,7 +226,8 @@ func decodeHeads(data []byte) ([]Head, error) {
 			return nil, fmt.Errorf("%w: %w", ErrAnchor, err)
 		}
 		if h.Version < 1 || h.Version > events.MaxVersion || !isHash(h.Hash) || h.folder() <= last {
-			return nil, fmt.Errorf("%w: the head of %s/%.140q has no version or hash, or is not in order", ErrAnchor,
+			return nil, fmt.Errorf("%w: the head of %s/%.140q has no valid version or hash, or is not in order",
+				ErrAnchor,
 				h.Table, h.Key)
 		}
 		last = h.folder()
@@ -233,38 +238,38 @@ func decodeHeads(data []byte) ([]Head, error) {
 	return list.Heads, nil
 }
 
-// AnchorConfig says what is anchored. Archive, Tables and Signer are required.
+// AnchorConfig says what WriteAnchor reads and writes. Archive, Tables and Signer are required.
 type AnchorConfig struct {
 	Archive Archive
 	Tables  Tables
 	Signer  Signer
-	Now     func() time.Time // nil is time.Now
+	Now     func() time.Time // nil selects time.Now
 }
 
-// Anchored is what [WriteAnchor] did.
+// Anchored is the result of [WriteAnchor].
 type Anchored struct {
 	Day    string `json:"day"`
-	Made   bool   `json:"made"`   // false: the day had its anchor
-	Heads  int64  `json:"heads"`  // 0 where not Made
-	Unread int    `json:"unread"` // pages of the tables with an item that cannot be read
+	Made   bool   `json:"made"`   // false: today's anchor existed already
+	Heads  int64  `json:"heads"`  // 0 unless Made
+	Unread int    `json:"unread"` // number of pages of the tables with an item that cannot be read
 
-	// Future is the first object that claims to be the anchor of a day after today, and was left out; empty if there is
-	// none. Verify reports each of them.
+	// Future is the first object with the name of an anchor of a later day. WriteAnchor ignores such objects; Verify
+	// reports each of them. Empty if there is none.
 	Future string `json:"future,omitempty"`
 
-	// Bad is an object that has the name of an anchor, is none, and was passed over: of the newest day from the last
-	// anchor up to today; empty if there is none. Verify reports each of them.
+	// Bad is an object with the name of an anchor that is not an anchor. WriteAnchor ignores it; Verify reports each
+	// of them. It is the newest one between the last anchor and today; empty if there is none.
 	Bad string `json:"bad,omitempty"`
 }
 
-// WriteAnchor puts the anchor of today, in UTC, if there is none. It is safe to call it at any time and as often as one
-// likes; call it one at a time, because two at once may both put an anchor over an object that took its name. After an
-// error call it again.
+// WriteAnchor puts the anchor of today, in UTC, unless there is one. It may be called at any time and any number of
+// times, but only one call may run at a time: two could both put an anchor over an object that has taken the name.
+// After an error, call it again.
 //
-// An object with the name of an anchor that is none does not stop it (readAnchor says which version of a name is the
-// anchor): in the chain it is passed over, and today's anchor is put over it.
+// An object with the name of an anchor that is not an anchor does not stop WriteAnchor: the chain of anchors leaves it
+// out, and today's anchor is put over it. See readAnchor for which version of a name is the anchor.
 //
-// It reads the tables and not the archive, so what it signs does not depend on the archiver.
+// It reads the tables and not the archive, so that what it signs does not depend on the archiver.
 func WriteAnchor(ctx context.Context, c AnchorConfig) (Anchored, error) {
 	if c.Archive == nil || c.Tables == nil || c.Signer == nil {
 		return Anchored{}, errors.New("anchor: Archive, Tables or Signer is missing")
@@ -307,7 +312,8 @@ func WriteAnchor(ctx context.Context, c AnchorConfig) (Anchored, error) {
 	return done, nil
 }
 
-// putList puts a list of heads. Its name is its hash, so whatever else has that name is covered.
+// putList puts a list of heads. The name is the hash of the content, so another object with that name is wrong and is
+// covered.
 func putList(ctx context.Context, a Archive, day string, heads []Head) (of HeadsOf, err error) {
 	data, err := json.Marshal(headList{Layout: anchorLayout, Heads: heads})
 	if err != nil {
@@ -322,8 +328,8 @@ func putList(ctx context.Context, a Archive, day string, heads []Head) (of Heads
 	return of, err
 }
 
-// putAnchor signs an anchor and puts it, unless another one was faster; if its name is taken by what is no anchor, over
-// that.
+// putAnchor signs an anchor and puts it, unless a concurrent call was faster. taken says that the name has objects
+// that are not anchors; the anchor is then put over them.
 func putAnchor(ctx context.Context, c *AnchorConfig, a *Anchor, taken bool) (made bool, err error) {
 	statement, err := json.Marshal(a)
 	if err != nil {
@@ -347,24 +353,25 @@ func putAnchor(ctx context.Context, c *AnchorConfig, a *Anchor, taken bool) (mad
 		return made, err
 	}
 	now, failed := readStanding(ctx, c.Archive, a.At)
-	if failed == nil && now.last != nil && now.last.Day == a.Day { // signatures differ each time
+	// a concurrent call was faster: its signature differs, since signatures are random
+	if failed == nil && now.last != nil && now.last.Day == a.Day {
 		return false, nil
 	}
 	return false, errors.Join(err, failed)
 }
 
-// standing is which anchors an archive has at a time.
+// standing is the state of an archive's anchors at a time.
 type standing struct {
-	last   *sealed // the newest up to today; nil if there is none
-	taken  bool    // today's name has objects, of which none is an anchor
+	last   *sealed // the newest anchor up to today; nil if there is none
+	taken  bool    // today's name has objects, but none of them is an anchor
 	bad    string  // see Anchored.Bad
 	future string  // see Anchored.Future
 }
 
-// readStanding reads the newest anchor of the days up to that of now. Objects of later days, and what is no anchor of
-// its day, are left out, because otherwise one such object would stop all anchors after it. An object of a later day
-// that the archive took after now is an error: the clock of now is wrong. So is an archive that does not answer: what
-// it would have said must not be left out.
+// readStanding reads the newest anchor up to the day of now. It leaves out objects of later days and objects that are
+// not anchors of their day; otherwise one such object would prevent all later anchors. If the archive received an
+// object of a later day after now, the clock of now is wrong, and readStanding returns an error. It also returns an
+// error if the archive does not answer, since it must not take an unreadable anchor for an absent one.
 func readStanding(ctx context.Context, a Archive, now time.Time) (is standing, err error) {
 	var days []*name // up to today
 	var clock error
@@ -377,8 +384,8 @@ func readStanding(ctx context.Context, a Archive, now time.Time) (is standing, e
 		case day <= today:
 			days = append(days, n)
 		case put.PutAt.After(now.Add(MostSkew)):
-			clock = fmt.Errorf("%s was put at %s, and it is %s by the clock of this program: set that clock right",
-				n.name, stamp(put.PutAt), stamp(now))
+			clock = fmt.Errorf("%s was put at %s, but the clock of this program says %s: correct that clock", n.name,
+				stamp(put.PutAt), stamp(now))
 		case is.future == "":
 			is.future = n.name
 		}
@@ -394,7 +401,7 @@ func readStanding(ctx context.Context, a Archive, now time.Time) (is standing, e
 		case err != nil:
 			return is, err
 		case c.gone:
-			return is, fmt.Errorf("%s was removed a moment ago: %w", n.name, ErrNotFound)
+			return is, fmt.Errorf("%s was removed while it was read: %w", n.name, ErrNotFound)
 		}
 		if bad := n.early != nil || len(c.passed) > 0; bad && is.bad == "" {
 			is.bad = n.name
@@ -408,7 +415,8 @@ func readStanding(ctx context.Context, a Archive, now time.Time) (is standing, e
 	return is, nil
 }
 
-// readHeads reads the newest version of every item, sorted by folder.
+// readHeads reads the newest version of every item, sorted by folder. unread is the number of pages with unreadable
+// items.
 func readHeads(ctx context.Context, tables Tables) (heads []Head, unread int, err error) {
 	for _, t := range events.AllTables() {
 		after := ""

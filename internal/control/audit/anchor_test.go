@@ -46,7 +46,7 @@ func newSigner(t testing.TB) local {
 
 const day = 24 * time.Hour
 
-// anchored is a world with a signer and what verifies its anchors.
+// anchored is a world with a signer, and with the keys that verify its anchors.
 type anchored struct {
 	*world
 	signer local
@@ -61,7 +61,7 @@ func newAnchored(t testing.TB) *anchored {
 	return w
 }
 
-// anchor makes the anchor of today.
+// anchor makes today's anchor.
 func (w *anchored) anchor() audit.Anchored {
 	w.t.Helper()
 	w.at(w.today)
@@ -74,7 +74,7 @@ func (w *anchored) anchor() audit.Anchored {
 	return a
 }
 
-// set writes and archives the next version of a tenant, today.
+// set writes and archives the next version of a tenant today.
 func (w *anchored) set(tenant, plan string) *control.Record {
 	w.t.Helper()
 	r := w.write(control.Tenants, tenant, `{"id":"`+tenant+`","plan":"`+plan+`"}`, w.today)
@@ -82,7 +82,7 @@ func (w *anchored) set(tenant, plan string) *control.Record {
 	return r
 }
 
-// days lets days go by. On each a tenant is changed, and an anchor made.
+// days lets days pass. On each day it changes a tenant and makes an anchor.
 func (w *anchored) days(n int) {
 	w.t.Helper()
 	for i := range n {
@@ -107,9 +107,9 @@ func (w *anchored) check() *audit.Report {
 	return r
 }
 
-// rewriteHistory makes tables and archive as they would be if the tenant acme had had another plan on the first day:
-// every hash is computed again, and every object is put at the time at which the first one was. This is what somebody
-// can do who can write the tables, may bypass the retention, and has set the clock of S3, which nobody has.
+// rewriteHistory changes tables and archive as if the tenant acme had had another plan on the first day: it computes
+// every hash again, and puts every object at the time of the original. An attacker could do this who can write the
+// tables, may bypass the retention, and controls the clock of S3, which nobody does.
 func (w *anchored) rewriteHistory() {
 	w.t.Helper()
 	p := place{control.Tenants, "acme"}
@@ -128,8 +128,8 @@ func (w *anchored) rewriteHistory() {
 	}
 }
 
-// Guarantees that a history which was rewritten consistently, tables and archive, with every hash computed again, is
-// found by the anchors, from the first version on that is another.
+// Guarantees that anchors reveal a history that was rewritten consistently in tables and archive, with all hashes,
+// from the first changed version on.
 func TestAnchorsFindARewrittenHistory(t *testing.T) {
 	w := newAnchored(t)
 	w.days(4)
@@ -142,8 +142,8 @@ func TestAnchorsFindARewrittenHistory(t *testing.T) {
 	}
 }
 
-// Guarantees that an item is found missing that an anchor has, and of which neither archive nor tables know anything
-// more.
+// Guarantees that an item that an anchor has, and that was removed from both archive and tables, is reported as
+// missing.
 func TestAnchorsFindARemovedItem(t *testing.T) {
 	w := newAnchored(t)
 	w.days(3)
@@ -155,8 +155,8 @@ func TestAnchorsFindARemovedItem(t *testing.T) {
 	}
 }
 
-// Guarantees that an object that was removed and put again as it was, long after, is told from one that the archiver
-// put late.
+// Guarantees that an object that was removed and put again unchanged much later is distinguished from one that the
+// archiver put late.
 func TestAnchorsFindWhatWasPutAgain(t *testing.T) {
 	w := newAnchored(t)
 	w.config.Late = 25 * time.Hour
@@ -164,7 +164,7 @@ func TestAnchorsFindWhatWasPutAgain(t *testing.T) {
 	w.days(3)
 	w.keepAt(late, noon.Add(25*time.Hour))
 	if got, want := told(w.check().Findings), ""; got != want {
-		t.Errorf("the archiver was away for 25 hours: found %q, want %q", got, want)
+		t.Errorf("the archiver was unavailable for 25 hours: found %q, want %q", got, want)
 	}
 	w.bucket.Erase(nameOf(late))
 	w.keepAt(late, noon.Add(48*time.Hour))
@@ -179,7 +179,7 @@ const (
 	never                = "anchors/9999-12-31.json"
 )
 
-// resign changes the statement of an anchor, and signs it with a key.
+// resign changes the statement of an anchor and signs it with a key.
 func (w *anchored) resign(name string, by local, change func(statement map[string]any)) {
 	w.t.Helper()
 	w.bucket.Alter(name, func(data []byte) []byte {
@@ -209,7 +209,7 @@ func (w *anchored) resign(name string, by local, change func(statement map[strin
 	})
 }
 
-// list is the name of the only list of heads of a day.
+// list returns the name of the only list of heads of a day.
 func (w *anchored) list(of string) string {
 	w.t.Helper()
 	begin := strings.TrimSuffix(of, ".json") + "/"
@@ -220,7 +220,8 @@ func (w *anchored) list(of string) string {
 	return all[0]
 }
 
-// Guarantees that each way of tampering with the anchors of three days is found and named, and nothing else is.
+// Guarantees that each way of tampering with the anchors of three days is found and named, and that nothing else is
+// reported.
 func TestAnchorsAreGuarded(t *testing.T) {
 	nothing := func(map[string]any) {}
 	for name, tt := range map[string]struct {
@@ -316,7 +317,7 @@ func TestAnchorsAreGuarded(t *testing.T) {
 	}
 }
 
-// Guarantees that days on which no anchor was made are named, each once, unless the operator knows why.
+// Guarantees that days without an anchor are reported, each once, unless the operator has explained them.
 func TestDaysWithoutAnAnchor(t *testing.T) {
 	w := newAnchored(t)
 	w.days(1)
@@ -336,8 +337,8 @@ func TestDaysWithoutAnAnchor(t *testing.T) {
 	}
 }
 
-// Guarantees that what cannot be known is said: without a key, without anchors, of what was before the first one, and
-// of an item that has no head.
+// Guarantees that everything that cannot be checked is reported: signatures without a key, archives without anchors,
+// changes before the first anchor, and items without a head.
 func TestAnchorNotices(t *testing.T) {
 	w := newAnchored(t)
 	w.days(1)
@@ -370,8 +371,8 @@ func TestAnchorNotices(t *testing.T) {
 	}
 }
 
-// Guarantees that objects with the names of anchors of later days stop no anchor: on its own day such an object is
-// covered by the anchor, and stays a finding, the same on each day.
+// Guarantees that objects with the names of anchors of later days prevent no anchor: on its day the anchor is put over
+// such an object, which stays a finding on every day.
 func TestAnchorsOfLaterDays(t *testing.T) {
 	w := newAnchored(t)
 	w.days(1)
@@ -408,7 +409,7 @@ func TestAnchorsOfLaterDays(t *testing.T) {
 	}
 }
 
-// Guarantees that an anchor which was signed for a day to come, by whoever had the function's role on an earlier day,
+// Guarantees that an anchor which was signed for a later day, by somebody who had the function's role before that day,
 // is not that day's anchor.
 func TestAnchorSignedBeforeItsDay(t *testing.T) {
 	w := newAnchored(t)
@@ -421,12 +422,12 @@ func TestAnchorSignedBeforeItsDay(t *testing.T) {
 	w.today = w.today.Add(day)
 	w.days(2)
 	if r := w.check(); told(r.Findings) != "1 anchor of a later day at //0" || r.LastAnchor != "2026-11-24" {
-		t.Errorf("found %q; the newest that holds is of %s", told(r.Findings), r.LastAnchor)
+		t.Errorf("found %q; the newest valid one is of %s", told(r.Findings), r.LastAnchor)
 	}
 }
 
-// What somebody can put in the place of an anchor who may write below anchors/. Each leaves the newest version of the
-// name as something that is no anchor of its day.
+// Objects that somebody who may write below anchors/ can put in the place of an anchor. With each of them the newest
+// version of the name is not an anchor of its day.
 var takings = []struct {
 	name string
 	take func(w *anchored, name string)
@@ -464,8 +465,8 @@ func sealing(how s3test.Seal) func(*anchored, string) {
 	}
 }
 
-// Guarantees that an object in the place of today's anchor, whatever it is, neither counts as the anchor nor stops it:
-// the anchor is put over it, the chain goes on, and what verify finds is that object and nothing else.
+// Guarantees that any object in the place of today's anchor neither counts as the anchor nor prevents it: the anchor
+// is put over it, the chain continues, and verify reports only that object.
 func TestAnchorOverWhatTookItsName(t *testing.T) {
 	for _, tt := range takings {
 		t.Run(tt.name, func(t *testing.T) {
@@ -489,7 +490,7 @@ func TestAnchorOverWhatTookItsName(t *testing.T) {
 			want := fmt.Sprintf("%d unreadable anchor at //0", bad)
 			r := w.check()
 			if got := told(r.Findings); got != want || r.Findings[0].Object != third || r.LastAnchor != "2026-11-25" {
-				t.Errorf("found %q, want %q; the newest that holds is of %s", got, want, r.LastAnchor)
+				t.Errorf("found %q, want %q; the newest valid one is of %s", got, want, r.LastAnchor)
 			}
 			w.at(w.today)
 			w.bucket.Overwrite(third, []byte("{}"))
@@ -500,8 +501,8 @@ func TestAnchorOverWhatTookItsName(t *testing.T) {
 	}
 }
 
-// Guarantees that a day which has no anchor but what took its name, as earlier releases left it, stops none after it;
-// and that an anchor which names such an object as the one before, as earlier releases made it, is as good.
+// Guarantees that a day whose anchor's name holds only other objects, as earlier releases left it, prevents no later
+// anchor, and that an anchor that names such an object as the previous one, as earlier releases made it, is accepted.
 func TestAnchorAfterABadOne(t *testing.T) {
 	for _, tt := range takings {
 		t.Run(tt.name, func(t *testing.T) {
@@ -521,7 +522,7 @@ func TestAnchorAfterABadOne(t *testing.T) {
 			}
 			if len(bad[0]) > audit.MaxBytes || strings.HasPrefix(tt.name, "an object under") ||
 				strings.HasPrefix(tt.name, "an archived") {
-				return // earlier releases could not read it, or name it
+				return // earlier releases could neither read it nor name it
 			}
 			w.resign("anchors/2026-11-24.json", w.signer, func(s map[string]any) {
 				sum := sha256.Sum256(bad[0])
@@ -539,7 +540,8 @@ func TestAnchorAfterABadOne(t *testing.T) {
 	}
 }
 
-// Guarantees that an anchor which names what is none, and leaves out an anchor in between, breaks the chain.
+// Guarantees that the chain is broken by an anchor that names an object that is not an anchor and leaves out an anchor
+// in between.
 func TestAnchorThatLeavesOneOut(t *testing.T) {
 	w := newAnchored(t)
 	w.days(2)
@@ -557,7 +559,7 @@ func TestAnchorThatLeavesOneOut(t *testing.T) {
 	}
 }
 
-// Guarantees the same of an object that was put before its day, for which earlier releases made no anchor of that day.
+// Guarantees the same for an object that was put before its day, for which earlier releases made no anchor.
 func TestAnchorAfterOneOfALaterDay(t *testing.T) {
 	for name, content := range map[string][]byte{
 		"small": []byte("{}"), "large": make([]byte, 1<<20+1), "too large": make([]byte, audit.MaxBytes+1),
@@ -591,7 +593,7 @@ func TestAnchorAfterOneOfALaterDay(t *testing.T) {
 }
 
 // Guarantees that whatever takes the names of anchors, before their days and on them, each day has its anchor, and
-// verify finds these objects and nothing else.
+// verify reports only these objects.
 func TestAnchorsWhateverTakesTheirNames(t *testing.T) {
 	for seed := range soak.Times(uint64(3)) {
 		r := mathrand.New(mathrand.NewPCG(seed, 1))
@@ -620,13 +622,13 @@ func TestAnchorsWhateverTakesTheirNames(t *testing.T) {
 			}
 		}
 		if report.LastAnchor != w.today.Format(time.DateOnly) {
-			t.Errorf("seed %d: the newest anchor that holds is of %s", seed, report.LastAnchor)
+			t.Errorf("seed %d: the newest valid anchor is of %s", seed, report.LastAnchor)
 		}
 	}
 }
 
-// Guarantees that an archive that refuses, throttles or does not answer leaves the day without an anchor, to be tried
-// again, and is never taken for an object that cannot be read: the chain would begin anew.
+// Guarantees that an archive that refuses, throttles or does not answer leaves the day without an anchor, so that the
+// call is repeated, and that its error is never mistaken for an unreadable object: the chain would start anew.
 func TestAnchorsWhileTheArchiveIsAway(t *testing.T) {
 	for what, fault := range map[string]s3test.Fault{
 		"refused": {Status: 403, Code: "AccessDenied"}, "throttled": {Status: 400, Code: "RequestLimitExceeded"},
@@ -651,14 +653,14 @@ func TestAnchorsWhileTheArchiveIsAway(t *testing.T) {
 	}
 }
 
-// Guarantees that the name of a list of heads, which can be guessed where the tables do not change, is not stopped by
-// what somebody puts there.
+// Guarantees that an object with the name of a list of heads does not prevent the list. The name can be guessed if the
+// tables do not change.
 func TestListsWhoseNameWasTaken(t *testing.T) {
 	for _, tt := range takings {
 		w := newAnchored(t)
 		w.days(1)
 		_, sum, _ := strings.Cut(strings.TrimPrefix(w.list(first), "anchors/"), "/")
-		name := "anchors/2026-11-22/" + sum // nothing has changed since
+		name := "anchors/2026-11-22/" + sum // the tables have not changed since that list
 		w.today = w.today.Add(day)
 		tt.take(w, name)
 		bad := len(w.bucket.Versions(name))
@@ -679,8 +681,8 @@ func TestListsWhoseNameWasTaken(t *testing.T) {
 	}
 }
 
-// Guarantees that a day has one anchor, however often and by however many it is made, and that one is made after a
-// failure.
+// Guarantees that a day has one anchor, however often and by however many callers it is made, and that it is made
+// after a failure.
 func TestOneAnchorADay(t *testing.T) {
 	w := newAnchored(t)
 	w.set("acme", "free")
@@ -707,7 +709,7 @@ func TestOneAnchorADay(t *testing.T) {
 	}
 	w.today = w.today.Add(-day)
 	if a, err := audit.WriteAnchor(t.Context(), c); err == nil {
-		t.Errorf("by a clock of yesterday: %+v", a)
+		t.Errorf("with yesterday's clock: %+v", a)
 	}
 	w.today = w.today.Add(2 * day)
 	c.Tables = away{}
@@ -719,7 +721,7 @@ func TestOneAnchorADay(t *testing.T) {
 	}
 }
 
-// many are tables with so many tenants, each at version 1.
+// many are tables with this many tenants, each at version 1.
 type many int
 
 func (many) key(n int) string { return fmt.Sprintf("t%05d", n) }
@@ -736,12 +738,12 @@ func (m many) List(_ context.Context, t control.Table, after string, _ int) (ite
 	return items, "", nil
 }
 
-// Guarantees that more heads than one list holds are anchored and compared, in any number of lists, and of the next
-// anchor those alone that are new.
+// Guarantees that heads that do not fit one list are anchored and compared in several lists, and that for the next
+// anchor only the new heads are compared.
 func TestAnchorOfManyHeads(t *testing.T) {
 	w := newAnchored(t)
 	memory(t, w.world)
-	w.today = noon.AddDate(-10, 0, 0) // files have the time of this machine
+	w.today = noon.AddDate(-10, 0, 0) // files have the times of this machine
 	const items = 10_050
 	c := audit.AnchorConfig{Archive: w.archive, Signer: w.signer, Now: func() time.Time { return w.today }}
 	for n := range 2 {
@@ -757,15 +759,15 @@ func TestAnchorOfManyHeads(t *testing.T) {
 	}
 }
 
-// statement is what an anchor's signature is over.
+// statement returns the part of an anchor that is signed.
 func statement(anchor []byte) string {
 	var object struct{ Statement string }
 	_ = json.Unmarshal(anchor, &object)
 	return object.Statement
 }
 
-// FuzzAnchor guarantees that whatever is in place of an anchor or of a list of heads, the check comes to its end,
-// finds it, and believes nothing that was not signed.
+// FuzzAnchor guarantees that whatever replaces an anchor or a list of heads, the check completes, reports it, and
+// trusts nothing that was not signed.
 func FuzzAnchor(f *testing.F) {
 	f.Add([]byte(`{"layout":1,"statement":"{\"layout\":1,\"day\":\"2026-11-21\",\"at\":\"2026-11-21T12:00:00Z\",` +
 		`\"heads\":0,\"lists\":[]}","signature":"AA=="}`))
@@ -786,7 +788,8 @@ func FuzzAnchor(f *testing.F) {
 			w.bucket.Alter(name, func([]byte) []byte { return data })
 			r := w.check()
 			w.bucket.Alter(name, func([]byte) []byte { return as })
-			same := string(data) == string(as) || name == first && statement(data) == statement(as) // in other spaces
+			// the same with other spaces
+			same := string(data) == string(as) || name == first && statement(data) == statement(as)
 			if r.OK() && !same || !r.OK() && string(data) == string(as) {
 				t.Errorf("%s is %q: found %q", name, data, told(r.Findings))
 			}
@@ -797,7 +800,7 @@ func FuzzAnchor(f *testing.F) {
 	})
 }
 
-// Guarantees that the form that is stored and signed is this one, which later versions must read.
+// Guarantees the form of anchors that is stored and signed, which later versions must read.
 func TestAnchorForm(t *testing.T) {
 	w := newAnchored(t)
 	w.set("acme", "free")

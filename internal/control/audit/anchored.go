@@ -12,53 +12,56 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// What can be wrong between an archive and its anchors.
+// Findings about an archive and its anchors.
 const (
-	Rewritten     control.BreakKind = "not as anchored"         // a version is missing, or another than an anchor has
-	PutAgain      control.BreakKind = "put after its anchor"    // what was there when the anchor was made was removed
-	MissingAnchor control.BreakKind = "missing anchor"          // a later one names it, or the newest is too old
-	MissedDays    control.BreakKind = "days without an anchor"  // between two that follow each other
-	BrokenAnchors control.BreakKind = "broken chain of anchors" // one does not follow the one before it
-	BadSignature  control.BreakKind = "bad signature"           // of an anchor, by none of the keys
-	// no anchor of its day, or no list of heads that was signed
+	Rewritten control.BreakKind = "not as anchored" // a version is missing, or differs from an anchor
+	// the object that existed when the anchor was made was removed
+	PutAgain control.BreakKind = "put after its anchor"
+	// a later anchor names it, or the newest anchor is too old
+	MissingAnchor control.BreakKind = "missing anchor"
+	MissedDays    control.BreakKind = "days without an anchor"  // between two consecutive anchors
+	BrokenAnchors control.BreakKind = "broken chain of anchors" // an anchor does not follow the previous one
+	BadSignature  control.BreakKind = "bad signature"           // of an anchor; none of the keys made it
+	// an object is not the anchor of its day, or not the list of heads that was signed
 	BadAnchor control.BreakKind = "unreadable anchor"
-	// than that on which it was put: nobody can have made it
+	// an object was put before the day that it names, so that nobody can have made that day's anchor
 	FutureAnchor control.BreakKind = "anchor of a later day"
 )
 
-// What is worth knowing about the anchors of an archive and breaks nothing.
+// Notices about the anchors of an archive.
 const (
-	NoAnchors   control.BreakKind = "no anchors"             // of an earlier version of Sluice, or of a folder
+	// the archive was written by an earlier version of Sluice, or is a folder
+	NoAnchors   control.BreakKind = "no anchors"
 	NotChecked  control.BreakKind = "signatures not checked" // no key was given
-	LateAnchors control.BreakKind = "anchored later"         // there are changes long before the first anchor
+	LateAnchors control.BreakKind = "anchored later"         // some changes were made long before the first anchor
 	NotAnchored control.BreakKind = "heads not anchored"     // an item could not be read when an anchor was made
 )
 
-// headsAtOnce is how many heads are compared before more are read.
+// headsAtOnce is the number of heads that are compared before more are read.
 const headsAtOnce = 256
 
-// anchorDay is what the archive has of a day: its anchor, and lists of heads by their hashes.
+// anchorDay holds the objects of one day in the archive: its anchor, and lists of heads by their hashes.
 type anchorDay struct {
 	day    string
-	anchor *name // nil: lists alone, of an anchor that was not finished
+	anchor *name // nil: there are only lists, of an anchor that was not finished
 	lists  map[string]*name
 }
 
-// anchorWalk goes through the anchors from the first one on.
+// anchorWalk checks the anchors from the first one on.
 type anchorWalk struct {
 	v        *verifier
-	day, sum string     // of the last one; empty before the first
-	heads    *anchorDay // the last one whose heads were compared, with what it lists; nil before the first
+	day, sum string     // of the last anchor; empty before the first
+	heads    *anchorDay // the last anchor whose heads were compared; nil before the first
 	listed   []HeadsOf
-	known    map[string]string // of VerifyConfig.Known, what was not met
+	known    map[string]string // the entries of VerifyConfig.Known that were not found yet
 
-	// bad are the days since the last one that have objects and no anchor, with the hash of the first of these, empty
-	// if it cannot be read. They were told of. Earlier releases named it as the one before: so that it, too, is in what
-	// was signed.
+	// bad holds the days since the last anchor that have objects but no anchor, with the hash of the first object, or
+	// "" if it cannot be read. They have been reported. Earlier releases of Sluice named such an object as the
+	// previous anchor, so its hash may be part of a signed anchor.
 	bad map[string]string
 }
 
-// anchors compares the archive with its anchors.
+// anchors checks the anchors and compares the archive with them.
 func (v *verifier) anchors(ctx context.Context) error {
 	w := &anchorWalk{v: v, known: make(map[string]string), bad: make(map[string]string)}
 	for day, sum := range v.Known {
@@ -80,8 +83,8 @@ func (v *verifier) anchors(ctx context.Context) error {
 			return true
 		}
 		if day > today {
-			v.find(control.Break{Kind: FutureAnchor, Detail: n.name + " is of a day that has not come by " +
-				"this machine's clock, so it is no anchor; on that day the anchor is put over it"}, n.name)
+			v.find(control.Break{Kind: FutureAnchor, Detail: n.name + " names a day that has not begun by this " +
+				"machine's clock, so it is not an anchor; on that day the anchor is put over it"}, n.name)
 			return true
 		}
 		if day != now.day {
@@ -107,17 +110,16 @@ func (v *verifier) anchors(ctx context.Context) error {
 	return nil
 }
 
-// tell finds something about an anchor.
-func (w *anchorWalk) tell(object string) func(kind control.BreakKind, format string, args ...any) {
+// reporter returns a function that adds a finding about an object.
+func (w *anchorWalk) reporter(object string) func(kind control.BreakKind, format string, args ...any) {
 	return func(kind control.BreakKind, format string, args ...any) {
 		w.v.find(control.Break{Kind: kind, Detail: fmt.Sprintf(format, args...)}, object)
 	}
 }
 
-// readAnchor reads the anchor of a day among the versions of its name: the first version that was put on its day or
-// later, and is an anchor of that day. Those before it, which are none, are what somebody put in its place, and are
-// passed over. The function that makes anchors, and Verify, both read anchors so: one chains to what the other finds.
-// The anchor is nil if no version is one.
+// readAnchor reads the anchor of a day among the versions of its name. The anchor is the first version that was put on
+// its day or later and is a valid anchor of that day; earlier versions were put by somebody else and are passed over.
+// WriteAnchor and Verify both use this rule, so that they agree on the chain. s is nil if no version is an anchor.
 func (n *name) readAnchor(ctx context.Context, a Archive, day string) (c *content, s *sealed, err error) {
 	c, err = n.fetch(ctx, a, maxAnchor, func(o Object, err error) error {
 		if err == nil {
@@ -128,7 +130,7 @@ func (n *name) readAnchor(ctx context.Context, a Archive, day string) (c *conten
 	return c, s, err
 }
 
-// firstSum is the hash of a name's first version; empty if it cannot be read.
+// firstSum returns the hash of a name's first version; "" if it cannot be read.
 func (n *name) firstSum(ctx context.Context, a Archive) (string, error) {
 	o, err := getAtMost(ctx, a, *cmp.Or(n.early, n.oldest()), MaxBytes)
 	switch {
@@ -140,16 +142,16 @@ func (n *name) firstSum(ctx context.Context, a Archive) (string, error) {
 	return "", err
 }
 
-// next takes the next day that has an anchor.
+// next checks the next day that has an anchor.
 func (w *anchorWalk) next(ctx context.Context, d *anchorDay) error {
-	v, tell := w.v, w.tell(d.anchor.name)
+	v, tell := w.v, w.reporter(d.anchor.name)
 	c, s, err := d.anchor.readAnchor(ctx, v.Archive, d.day)
 	if err != nil {
 		return err
 	}
 	v.state(c, tell)
 	if e := d.anchor.early; e != nil {
-		tell(FutureAnchor, "version %s of %s was put at %s, before its day, so it is no anchor", e.Version, e.Name,
+		tell(FutureAnchor, "version %s of %s was put at %s, before its day, so it is not an anchor", e.Version, e.Name,
 			stamp(e.PutAt))
 	}
 	for _, p := range c.passed {
@@ -157,7 +159,7 @@ func (w *anchorWalk) next(ctx context.Context, d *anchorDay) error {
 		w.meet(d.day, p.sum)
 	}
 	if c.gone || c.entry == nil && d.anchor.early == nil {
-		return nil // as if it were not there: the next one names it
+		return nil // treated as absent: the next anchor names it
 	}
 	v.report.Anchors++
 	if s == nil {
@@ -171,9 +173,9 @@ func (w *anchorWalk) next(ctx context.Context, d *anchorDay) error {
 	w.follows(s, tell)
 	w.day, w.sum = d.day, s.sum
 	clear(w.bad)
-	if len(v.Keys) > 0 && !s.verifies(v.Keys) {
-		tell(BadSignature, "the anchor of %s was signed by none of the %d keys; its heads are not compared", d.day,
-			len(v.Keys))
+	if len(v.Keys) > 0 && !s.isSignedBy(v.Keys) {
+		tell(BadSignature, "none of the %d keys signed the anchor of %s; its heads are not compared", len(v.Keys),
+			d.day)
 		return nil
 	}
 	if v.report.FirstAnchor.IsZero() {
@@ -181,7 +183,7 @@ func (w *anchorWalk) next(ctx context.Context, d *anchorDay) error {
 	}
 	v.report.LastAnchor, v.report.LastAnchorHash = d.day, s.sum
 	if s.Unread > 0 {
-		tell(NotAnchored, "when the anchor of %s was made, an item of a table could not be read", d.day)
+		tell(NotAnchored, "an item of a table could not be read when the anchor of %s was made", d.day)
 	}
 	if err := w.compare(ctx, d, s); err != nil {
 		return err
@@ -190,28 +192,28 @@ func (w *anchorWalk) next(ctx context.Context, d *anchorDay) error {
 	return nil
 }
 
-// meet takes note of an object of a day, which may be one that the caller knows.
+// meet removes an object of a day from the known anchors that are still to be found.
 func (w *anchorWalk) meet(day, sum string) {
 	if want, asked := w.known[day]; asked && want == sum {
 		delete(w.known, day)
 	}
 }
 
-// putTime compares the time at which an anchor was put with that which it says.
+// putTime compares the time at which an anchor was put with the time that it states.
 func (w *anchorWalk) putTime(c *content, s *sealed, tell func(control.BreakKind, string, ...any)) {
 	switch after := c.entry.PutAt.Sub(s.At); {
 	case after < -MostSkew:
-		tell(Early, "the anchor of %s was put at %s, before %s, of which it says that it is", s.Day,
-			stamp(c.entry.PutAt), stamp(s.At))
-	case after > UsualDelay:
-		tell(Late, "the anchor of %s was put at %s, and says that it is of %s", s.Day, stamp(c.entry.PutAt),
+		tell(Early, "the anchor of %s was put at %s, before the time %s that it states", s.Day, stamp(c.entry.PutAt),
 			stamp(s.At))
+	case after > UsualDelay:
+		tell(Late, "the anchor of %s was put at %s, long after the time %s that it states", s.Day,
+			stamp(c.entry.PutAt), stamp(s.At))
 	}
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// follows compares an anchor with the one before it.
+// follows compares an anchor with the previous one.
 func (w *anchorWalk) follows(s *sealed, tell func(control.BreakKind, string, ...any)) {
 	sum, bad := w.bad[s.PreviousDay]
 	switch {
@@ -219,54 +221,53 @@ func (w *anchorWalk) follows(s *sealed, tell func(control.BreakKind, string, ...
 	case bad && sum != "" && sum == s.Previous:
 		w.missed(w.day, s.Day)
 	case s.PreviousDay > w.day && !bad:
-		w.tell(anchorName(s.PreviousDay))(MissingAnchor, "the anchor of %s names that of %s as the one before it",
-			s.Day, s.PreviousDay)
+		w.reporter(anchorName(s.PreviousDay))(MissingAnchor, "the anchor of %s names the anchor of %s as the previous "+
+			"one, which is missing", s.Day, s.PreviousDay)
 	case s.PreviousDay != w.day:
-		tell(BrokenAnchors, "the anchor of %s names %q as the day of the one before it, which is of %s", s.Day,
+		tell(BrokenAnchors, "the anchor of %s names %q as the day of the previous anchor, which is of %s", s.Day,
 			s.PreviousDay, w.day)
 	case s.Previous != w.sum:
-		tell(BrokenAnchors, "the anchor of %s is not the one that the anchor of %s names: it was exchanged", w.day,
+		tell(BrokenAnchors, "the anchor of %s is not the one that the anchor of %s names: it was replaced", w.day,
 			s.Day)
 	case w.day != "":
 		w.missed(w.day, s.Day)
 	}
 }
 
-// missed tells of the days between two without an anchor that nobody has explained. The later anchor follows the
-// earlier one, so none was made, or all of them were removed before the later one was made.
+// missed reports the days without an anchor between two anchors, except for days that were explained. The later anchor
+// names the earlier one, so none was made in between, or all of them were removed before the later one was made.
 func (w *anchorWalk) missed(from, to string) {
 	for day := nextDay(from); day < to; day = nextDay(day) {
 		if _, bad := w.bad[day]; !bad && !slices.Contains(w.v.Explained, day) {
-			w.tell(anchorName(day))(MissedDays, "there is none of %s, and the next one, of %s, follows that of %s",
-				day, to, from)
+			w.reporter(anchorName(day))(MissedDays, "there is no anchor of %s: the anchor of %s follows that of %s", day,
+				to, from)
 		}
 	}
 }
 
-// nextDay is the day after one that is as anchors have it.
+// nextDay returns the following day, in the form of anchors.
 func nextDay(day string) string {
 	at, _ := time.Parse(dayForm, day)
 	return at.AddDate(0, 0, 1).Format(dayForm)
 }
 
-// end says what can only be said of all anchors.
+// end reports findings about all anchors together.
 func (w *anchorWalk) end() {
-	v, r, tell := w.v, &w.v.report, w.tell("")
+	v, r, tell := w.v, &w.v.report, w.reporter("")
 	for day, sum := range w.known {
-		w.tell(anchorName(day))(BrokenAnchors, "the anchor of %s with the hash %.12s…, which is known, is not there",
-			day, sum)
+		w.reporter(anchorName(day))(BrokenAnchors, "the known anchor of %s with the hash %.12s… is missing", day, sum)
 	}
 	yesterday := v.Now().UTC().AddDate(0, 0, -1).Format(dayForm)
 	switch {
 	case r.Anchors == 0 && len(v.Keys)+len(v.Known) > 0:
 		tell(MissingAnchor, "there is no anchor at all")
 	case r.Anchors == 0 && r.Objects > 0:
-		tell(NoAnchors, "whoever can write the archive and the tables could have rewritten both")
+		tell(NoAnchors, "there are no anchors: whoever can write the archive and the tables could have rewritten both")
 	case r.Anchors > 0 && r.LastAnchor == "":
-		tell(MissingAnchor, "none of the %d anchors holds", r.Anchors)
+		tell(MissingAnchor, "none of the %d anchors is valid", r.Anchors)
 	case r.Anchors > 0 && r.LastAnchor < yesterday && !slices.Contains(v.Explained, yesterday):
-		w.tell(anchorName(r.LastAnchor))(MissingAnchor,
-			"the newest anchor that holds is of %s: those after it are not there, or do not hold", r.LastAnchor)
+		w.reporter(anchorName(r.LastAnchor))(MissingAnchor,
+			"the newest valid anchor is of %s: later ones are missing or not valid", r.LastAnchor)
 	}
 	if r.Anchors == 0 {
 		return
@@ -275,11 +276,11 @@ func (w *anchorWalk) end() {
 		tell(NotChecked, "no public key was given: whoever can write the archive could have made the anchors")
 	}
 	if first := r.FirstAnchor; !first.IsZero() && r.From.Before(first.Add(-MostDelay)) {
-		tell(LateAnchors, "what was changed before %s is proved as it was from then on only", stamp(first))
+		tell(LateAnchors, "changes before %s are proved only from that time on", stamp(first))
 	}
 }
 
-// compare compares the heads of an anchor with the archive, but those that the anchor before had, too.
+// compare compares the heads of an anchor with the archive, except for those that the previous anchor has too.
 func (w *anchorWalk) compare(ctx context.Context, d *anchorDay, s *sealed) error {
 	heads := &headReader{w: w, day: d, lists: s.Lists}
 	before := &headReader{w: w, day: w.heads, lists: w.listed, quiet: true}
@@ -299,8 +300,9 @@ func (w *anchorWalk) compare(ctx context.Context, d *anchorDay, s *sealed) error
 			continue
 		case old.Version > h.Version:
 			w.v.find(control.Break{Kind: Rewritten, Table: h.Table, Key: h.Key, Version: h.Version, Detail: fmt.Sprintf(
-				"the table was at version %d in the anchor before %s, and at %d in that", old.Version, s.Day,
-				h.Version)}, h.object())
+				"the table was at version %d in the anchor before that of %s, in which it is at version %d",
+				old.Version,
+				s.Day, h.Version)}, h.object())
 		}
 		if changed = append(changed, *h); len(changed) == headsAtOnce && err == nil {
 			err = w.v.comparedWith(ctx, s, changed)
@@ -320,15 +322,15 @@ type headReader struct {
 	w     *anchorWalk
 	day   *anchorDay
 	lists []HeadsOf
-	quiet bool // what is wrong was told before
+	quiet bool // findings about the lists were reported before
 	heads []Head
 }
 
-// next is the next head; nil where there is none.
+// next returns the next head, or nil at the end.
 func (r *headReader) next(ctx context.Context) (*Head, error) {
 	for len(r.heads) == 0 {
 		if len(r.lists) == 0 {
-			return nil, nil //nolint:nilnil // there is none
+			return nil, nil //nolint:nilnil // callers check for nil
 		}
 		of := r.lists[0]
 		r.lists = r.lists[1:]
@@ -343,21 +345,21 @@ func (r *headReader) next(ctx context.Context) (*Head, error) {
 	return h, nil
 }
 
-// read reads a list. One that is not what was signed is told of, and has no heads.
+// read reads a list. A list that is missing, or is not the signed one, is reported and gives no heads.
 func (r *headReader) read(ctx context.Context, of HeadsOf) ([]Head, error) {
 	object := listName(r.day.day, of.SHA256)
-	tell := r.w.tell(object)
+	tell := r.w.reporter(object)
 	if r.quiet {
 		tell = func(control.BreakKind, string, ...any) {}
 	}
 	n := r.day.lists[of.SHA256]
 	if n == nil {
-		tell(BadAnchor, "a list of heads of %s is not there", r.day.day)
+		tell(BadAnchor, "a list of heads of %s is missing", r.day.day)
 		return nil, nil
 	}
 	c, err := n.fetch(ctx, r.w.v.Archive, MaxBytes, func(o Object, err error) error {
 		if err == nil && sumOf(o.Data) != of.SHA256 {
-			return errors.New("it is not the one that was signed")
+			return errors.New("it is not the list that was signed")
 		}
 		return err
 	})
@@ -370,7 +372,7 @@ func (r *headReader) read(ctx context.Context, of HeadsOf) ([]Head, error) {
 			p.why)
 	}
 	if c.entry == nil || c.gone {
-		tell(BadAnchor, "a list of heads of %s is not there", r.day.day)
+		tell(BadAnchor, "a list of heads of %s is missing", r.day.day)
 	}
 	if !c.fetched {
 		return nil, nil
@@ -383,7 +385,7 @@ func (r *headReader) read(ctx context.Context, of HeadsOf) ([]Head, error) {
 	return heads, nil
 }
 
-// comparedWith compares heads of an anchor with the archive, several at once.
+// comparedWith compares heads of an anchor with the archive, several at a time.
 func (v *verifier) comparedWith(ctx context.Context, s *sealed, heads []Head) error {
 	found, failed := make([]control.Break, len(heads)), make([]error, len(heads))
 	turns := make(chan struct{}, v.Parallel)
@@ -405,8 +407,8 @@ func (v *verifier) comparedWith(ctx context.Context, s *sealed, heads []Head) er
 	return errors.Join(failed...)
 }
 
-// anchored compares one head with the archive. An object that is missing may be on its way, as long as the anchor is
-// younger than the grace.
+// anchored compares one head with the archive. While the anchor is younger than the grace, a missing object may still
+// arrive, and anchored waits for it.
 func (v *verifier) anchored(ctx context.Context, s *sealed, h *Head) (b control.Break, err error) {
 	for {
 		var c *content
@@ -420,22 +422,23 @@ func (v *verifier) anchored(ctx context.Context, s *sealed, h *Head) (b control.
 			}
 			continue
 		case c == nil:
-			b.Kind, b.Detail = Rewritten, fmt.Sprintf("the anchor of %s has it, and it is not there", s.Day)
-		case c.record == nil: // the walk has said so
+			b.Kind, b.Detail = Rewritten, fmt.Sprintf("the version is in the anchor of %s, but not in the archive",
+				s.Day)
+		case c.record == nil: // reported by the walk
 		case c.record.Hash != h.Hash:
 			b.Kind = Rewritten
-			b.Detail = fmt.Sprintf("the anchor of %s has the hash %.12s…, and the record %.12s…", s.Day, h.Hash,
+			b.Detail = fmt.Sprintf("its hash is %.12s… in the anchor of %s, but %.12s… in the archive", h.Hash, s.Day,
 				c.record.Hash)
 		case v.report.Locks && c.entry.PutAt.After(s.At.Add(v.Late)):
 			b.Kind = PutAgain
-			b.Detail = fmt.Sprintf("it was put at %s, and the anchor of %s has it: what the archiver put was removed",
-				stamp(c.entry.PutAt), s.Day)
+			b.Detail = fmt.Sprintf("it was put at %s, after the anchor of %s that has it: the object that the "+
+				"archiver put was removed", stamp(c.entry.PutAt), s.Day)
 		}
 		return b, nil
 	}
 }
 
-// named reads the object of a record by its name; nil where there is none.
+// named reads the object of a record by its name; nil if there is none.
 func (v *verifier) named(ctx context.Context, object string) (c *content, err error) {
 	var failed error
 	err = names(ctx, v.Archive, object, "", func(n *name) bool {

@@ -8,20 +8,20 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// chain follows the versions of one item through the archive. The archiver writes in any order and a moment later, so
-// where a version misses that may yet come, it is waited for.
+// chain checks the versions of one item in the archive. The archiver writes in any order and with a delay, so chain
+// waits for a missing version that may still arrive.
 type chain struct {
 	v     *verifier
 	of    *control.Chain
 	table control.Table
 	key   string
-	at    int64 // the last version that was there
-	seen  int64 // the last one that was looked at, whether it was there or hidden
-	any   bool  // a version was there
-	good  bool  // one with a record was
+	at    int64 // the last version that exists
+	seen  int64 // the last version that was checked, existing or hidden
+	any   bool  // some version exists
+	good  bool  // some version with a record exists
 
-	// spoiled is how many versions since the last good one are there and hold no record. Nothing can be compared with
-	// them.
+	// spoiled is the number of versions since the last good one that exist without a valid record. Nothing can be
+	// compared with them.
 	spoiled int64
 }
 
@@ -29,7 +29,7 @@ func newChain(v *verifier, t control.Table, key string) *chain {
 	return &chain{v: v, of: control.NewChain(t, key), table: t, key: key}
 }
 
-// next takes the next name of the item.
+// next checks the next name of the item.
 func (c *chain) next(ctx context.Context, n *content) error {
 	if n.version > c.at+1 {
 		written := time.Time{}
@@ -40,7 +40,7 @@ func (c *chain) next(ctx context.Context, n *content) error {
 			return err
 		}
 	}
-	if n.version > c.seen { // else it came with those that were waited for
+	if n.version > c.seen { // otherwise fill has checked it
 		c.add(n)
 	}
 	return nil
@@ -56,7 +56,8 @@ func (c *chain) add(n *content) {
 		c.v.report.Items++
 	}
 	if n.version > c.at+1 && (n.record == nil || c.spoiled > 0) {
-		c.miss(control.MissingVersion, c.at+1, n.version-1) // the chain cannot tell them from those that are spoiled
+		// c.of cannot distinguish missing versions from spoiled ones
+		c.miss(control.MissingVersion, c.at+1, n.version-1)
 	}
 	if n.record != nil {
 		c.tell(c.of.AddRecord(n.record))
@@ -67,7 +68,8 @@ func (c *chain) add(n *content) {
 	c.at = n.version
 }
 
-// tell leaves out that versions miss where add has said so, or they are there and spoiled.
+// tell adds findings. It leaves out findings about missing versions that add has reported, or that exist and are
+// spoiled.
 func (c *chain) tell(breaks []control.Break) {
 	kept := breaks[:0]
 	for _, b := range breaks {
@@ -86,14 +88,14 @@ func (c *chain) broken(kind control.BreakKind, version int64, format string, arg
 }
 
 func (c *chain) miss(kind control.BreakKind, from, to int64) {
-	c.broken(kind, from, "versions %d to %d are not there", from, to)
+	c.broken(kind, from, "versions %d to %d are missing", from, to)
 }
 
-// end compares the item with the table.
+// end compares the item with its version in the table.
 func (c *chain) end(ctx context.Context, h *head) error {
 	if h.bad != nil {
 		c.broken(BadHead, max(c.at, 1), "%v", h.bad)
-		return nil //nolint:nilerr // it is found, and the check goes on
+		return nil //nolint:nilerr // the finding is recorded, and the check continues
 	}
 	if h.item != nil && h.item.Version > c.at {
 		if err := c.fill(ctx, h.item.Version, h.item.ChangedAt); err != nil {
@@ -112,7 +114,7 @@ func (c *chain) close(live *control.Item) {
 	if c.spoiled == 0 {
 		return
 	}
-	switch { // the chain knows nothing of the versions that are spoiled
+	switch { // c.of does not know the spoiled versions
 	case live == nil && !c.good:
 		c.broken(control.Unknown, c.at, "the table has no such item")
 	case live != nil && live.Version > c.at:
@@ -122,14 +124,14 @@ func (c *chain) close(live *control.Item) {
 	}
 }
 
-// pause is between two looks for a version that has yet to come.
+// pause is the time between two checks for a version that has not arrived.
 const pause = 200 * time.Millisecond
 
-// fill takes the versions after the last one up to another that are there by now. The version behind them was written
-// at a time: as long as that is within the grace, those that miss may still be on their way.
+// fill checks the versions up to to that have arrived in the meantime. written is when version to was written: until
+// the grace after that time is over, missing versions may still arrive.
 func (c *chain) fill(ctx context.Context, to int64, written time.Time) error {
 	until := written.Add(c.v.Grace)
-	if latest := c.v.Now().Add(c.v.Grace); until.After(latest) { // a writer whose clock is ahead
+	if latest := c.v.Now().Add(c.v.Grace); until.After(latest) { // the writer's clock is ahead
 		until = latest
 	}
 	for {
@@ -143,7 +145,7 @@ func (c *chain) fill(ctx context.Context, to int64, written time.Time) error {
 	}
 }
 
-// wait waits for a pause, or until ctx ends, whose error it then returns.
+// wait waits for one pause. It returns the error of ctx if ctx ends first.
 func wait(ctx context.Context) error {
 	t := time.NewTimer(pause)
 	defer t.Stop()
@@ -155,7 +157,7 @@ func wait(ctx context.Context) error {
 	}
 }
 
-// take takes those that follow without a gap; the last time all that there are.
+// take checks the versions that follow without a gap; if last is set, all versions that exist.
 func (c *chain) take(ctx context.Context, to int64, last bool) error {
 	after := control.ObjectFolder(c.table, c.key)
 	if c.at > 0 {
@@ -164,7 +166,7 @@ func (c *chain) take(ctx context.Context, to int64, last bool) error {
 	var failed error
 	err := names(ctx, c.v.Archive, control.ObjectFolder(c.table, c.key), after, func(n *name) bool {
 		switch {
-		case n.table == "" || n.version <= c.seen: // the walk's affair
+		case n.table == "" || n.version <= c.seen: // the walk checks these
 			return true
 		case n.version > to || n.version > c.at+1 && !last:
 			return false

@@ -10,16 +10,16 @@ import (
 	"github.com/sluicelimits/sluice/events"
 )
 
-// Field is a difference between two bodies: one value that is new, gone, or another.
+// Field is a difference between two bodies: a value that is new, removed, or changed.
 type Field struct {
-	Path   string `json:"path"`             // limits[burst].rate; a member whose name is no word is quoted
-	Before string `json:"before,omitempty"` // JSON; empty where there was none
-	After  string `json:"after,omitempty"`
+	Path   string `json:"path"`             // as in limits[burst].rate; unusual names of members are quoted
+	Before string `json:"before,omitempty"` // JSON; empty if there was no value
+	After  string `json:"after,omitempty"`  // JSON; empty if there is no value
 }
 
-// Diff is what a change did to the body, field by field, in the order of the paths' first appearance, before and then
-// after. Elements of a list that have ids are compared by them, so that one that moved is no change; others by their
-// place.
+// Diff lists what a change did to the body, field by field: first the paths of the old body, then those that only the
+// new one has. Elements of a list with ids are compared by id, so that moving one is not a change; others are compared
+// by index.
 func Diff(r *events.AuditRecord) []Field {
 	before, after := flat(r.Before), flat(r.After)
 	var all []Field
@@ -36,7 +36,7 @@ func Diff(r *events.AuditRecord) []Field {
 	return all
 }
 
-// values are the leaves of a body.
+// values holds the leaves of a body by path.
 type values struct {
 	paths  []string
 	values map[string]string
@@ -49,7 +49,7 @@ func flat(body json.RawMessage) *values {
 	}
 	var tree any
 	d := json.NewDecoder(bytes.NewReader(body))
-	d.UseNumber() // as they are written
+	d.UseNumber() // keeps numbers as they are written
 	if err := d.Decode(&tree); err != nil {
 		v.put("", string(body)) // not reached: bodies are canonical JSON
 		return v
@@ -93,14 +93,14 @@ func (v *values) add(path string, tree any) {
 		}
 	default:
 		text, err := json.Marshal(tree)
-		if err != nil { // not reached: it came from JSON
+		if err != nil { // not reached: tree was decoded from JSON
 			text = []byte("?")
 		}
 		v.put(path, string(text))
 	}
 }
 
-// ordered are the names of an object, id first.
+// ordered returns the names of an object's members, id first.
 func ordered(o map[string]any) []string {
 	names := make([]string, 0, len(o))
 	for name := range o {
@@ -131,8 +131,8 @@ func member(name string) string {
 	return name
 }
 
-// word is a name as it is, or quoted where it could be taken for something else. An id that is a number could be a
-// place.
+// word returns a name as it is, or quoted if it could be mistaken for something else; an id that is a number could be
+// an index.
 func word(s string) string {
 	plain := s != "" && (s[0] < '0' || s[0] > '9')
 	for _, c := range []byte(s) {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/audit"
 )
 
-// told are findings or notices in one line, but for the notice that there are no anchors.
+// told writes findings or notices in one line, except for the notice that there are no anchors.
 func told(all []audit.Finding) string {
 	var lines []string
 	for _, f := range all {
@@ -22,12 +22,12 @@ func told(all []audit.Finding) string {
 	return strings.Join(lines, "; ")
 }
 
-// Guarantees that the time at which the archive's clock says that an object was put is compared with the time of the
+// Guarantees that the time at which an object was put, by the archive's clock, is compared with the time of the
 // change: a delay that an outage of the archiver explains is a notice, and anything else is a finding.
 func TestPutTimes(t *testing.T) {
 	const late, early, delayed = string(audit.Late), string(audit.Early), string(audit.Delayed)
 	for _, tt := range []struct {
-		after            time.Duration // the change, the object is put
+		after            time.Duration // between the change and the put
 		finding, notices string
 	}{
 		{-2 * time.Hour, early, ""},
@@ -60,8 +60,8 @@ func TestPutTimes(t *testing.T) {
 	}
 }
 
-// Guarantees that a history that was written anew long after, with every hash computed again, is found by the times at
-// which its objects were put.
+// Guarantees that a history that was written anew much later, with all hashes, is found by the times at which its
+// objects were put.
 func TestVerifyFindsAHistoryWrittenAnew(t *testing.T) {
 	w := newWorld(t)
 	for i, plan := range []string{"free", "basic", "pro"} {
@@ -73,7 +73,8 @@ func TestVerifyFindsAHistoryWrittenAnew(t *testing.T) {
 	}
 }
 
-// Guarantees that the caller can say how late an object may be, for a trail that an operator put back from a stream.
+// Guarantees that the caller can say how late an object may be, for an archive that an operator restored from a
+// stream.
 func TestPutTimesHaveATolerance(t *testing.T) {
 	w := newWorld(t)
 	w.keepAt(w.write(control.Tenants, "acme", `{"n":1}`, noon), noon.Add(48*time.Hour))
@@ -86,7 +87,7 @@ func TestPutTimesHaveATolerance(t *testing.T) {
 	}
 }
 
-// Guarantees that nothing is made of the times of files, which anybody can set, and that this is said.
+// Guarantees that the times of files are ignored, since anybody can set them, and that a notice says so.
 func TestPutTimesOfFilesAreNotCompared(t *testing.T) {
 	w := newWorld(t)
 	memory(t, w)

@@ -12,40 +12,41 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// Filter says which changes are shown. Its zero value is all of them.
+// Filter selects the changes that are shown. Its zero value selects all of them.
 type Filter struct {
-	Table    control.Table // with Key or alone
+	Table    control.Table // with or without Key
 	Key      string
-	Version  int64     // of that item; 0 is all
-	From, To time.Time // when it was made, by its writer's clock: From included, To not; zero is no bound
-	Actor    string    // who made it: a part of the name, whatever its case
+	Version  int64     // of that item; 0: all versions
+	From, To time.Time // by the writer's clock: From ≤ time < To; zero: no bound
+	Actor    string    // part of the actor's name, in any case
 
-	// Skip is asked for each version of an item that is there, once, and leaves out those of which it returns true,
-	// which are not read; nil leaves out none.
+	// Skip leaves out the versions of items for which it returns true, without reading them. It is called once for
+	// each version. nil leaves out none.
 	Skip func(table control.Table, key string) bool
 }
 
-// Check returns an error unless the filter makes sense.
+// Check returns an error unless the fields of the filter are consistent.
 func (f *Filter) Check() error {
 	switch {
 	case f.Table == "" && f.Key != "", f.Key == "" && f.Version != 0:
-		return errors.New("a key needs its table, and a version its item")
+		return errors.New("a filter with a key needs a table, and a filter with a version needs a key")
 	case f.Table != "" && events.CheckTable(f.Table) != nil:
 		return events.CheckTable(f.Table)
 	case f.Key != "" && events.CheckKey(f.Table, f.Key) != nil:
 		return events.CheckKey(f.Table, f.Key)
 	case f.Version < 0 || f.Version > events.MaxVersion:
-		return errors.New("a version is 1 or more")
+		return errors.New("the version of a filter must be at least 1")
 	case !f.From.IsZero() && !f.To.IsZero() && !f.From.Before(f.To):
-		return errors.New("nothing is from one time on and before another that is not after it")
+		return errors.New("the filter's end time must be after its start time")
 	}
 	return nil
 }
 
-// skew is by how much clocks of writers may be behind the archive's without a change being left out for its time.
+// skew is the most by which writers' clocks may be ahead of the archive's. Beyond it, From may leave out their
+// changes.
 const skew = 24 * time.Hour
 
-// leavesOut reports whether what is known before reading leaves something out.
+// leavesOut reports whether the filter excludes a name before it is read.
 func (f *Filter) leavesOut(n *name) bool {
 	if n.table == "" || n.oldest() == nil || !f.From.IsZero() && n.oldest().PutAt.Before(f.From.Add(-skew)) {
 		return true
@@ -53,21 +54,22 @@ func (f *Filter) leavesOut(n *name) bool {
 	return f.Skip != nil && f.Skip(n.table, n.key)
 }
 
-// Shown is one change as the archive has it.
+// Shown is one change in the archive.
 type Shown struct {
 	Name   string              // of the object
-	Record *events.AuditRecord // nil: it cannot be read, and Err says so
-	Err    error               // also where it can be read, and is not what its writer hashed
+	Record *events.AuditRecord // nil: the record cannot be read, see Err
+	Err    error               // also set if the record can be read and was altered
 	Hidden bool                // by a delete marker
-	Others bool                // there are other contents of this name: they were put later, and are not shown
-	Unread bool                // there are versions of this name that nobody can read, beside the record
+	Others bool                // the name has later versions with other contents, which are not shown
+	Unread bool                // besides the record, the name has versions that cannot be read
 }
 
-// most is how many bytes of records are held to be sorted. What is beyond it is read twice.
+// most is the largest size, in bytes, of the records that are kept in memory while they are sorted. Further records
+// are read twice.
 const most = 64 << 20
 
-// Show tells the changes that pass the filter, oldest first, to yield until that returns false. It does not compare
-// them with each other or with the tables, as [Verify] does.
+// Show passes the changes that the filter selects to yield, oldest first, until yield returns false. Unlike [Verify],
+// it does not compare them with each other or with the tables.
 func Show(ctx context.Context, a Archive, f Filter, yield func(Shown) bool) error {
 	if err := f.Check(); err != nil {
 		return err
@@ -118,10 +120,10 @@ func Show(ctx context.Context, a Archive, f Filter, yield func(Shown) bool) erro
 	return nil
 }
 
-// match is a change on its way to be shown.
+// match is a change that the filter selects.
 type match struct {
 	*name
-	at    time.Time // it was made, or else put
+	at    time.Time // when the change was made, or, if unknown, when its object was put
 	size  int
 	shown *Shown
 }
@@ -144,7 +146,7 @@ func (m *match) read(ctx context.Context, a Archive) error {
 	return nil
 }
 
-// passes reports whether a change is asked for. One that cannot be read may be any.
+// passes reports whether the filter selects a change. A change that cannot be read is always selected.
 func (m *match) passes(f *Filter) bool {
 	r := m.shown.Record
 	if r == nil {

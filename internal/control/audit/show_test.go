@@ -27,7 +27,7 @@ func (w *world) show(f audit.Filter) []audit.Shown {
 	return all
 }
 
-// Guarantees that a filter shows each change that it asks for, once, oldest first, and no other.
+// Guarantees that each change that a filter selects is shown once, oldest first, and no other.
 func TestShow(t *testing.T) {
 	w := newWorld(t)
 	r := rand.New(rand.NewPCG(5, 5))
@@ -70,7 +70,7 @@ func TestShow(t *testing.T) {
 	}
 }
 
-// Guarantees that what was done to a record shows beside it, and that the record is the first content of its name.
+// Guarantees that tampering is shown beside the record, and that the record is the first content of its name.
 func TestShowTampered(t *testing.T) {
 	w := newWorld(t)
 	for i := range 4 {
@@ -102,7 +102,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// Guarantees that a difference names each field that changed, and no other.
+// Guarantees that a difference names exactly the fields that changed.
 func TestDiff(t *testing.T) {
 	for _, tt := range []struct{ name, before, after, want string }{
 		{"created", ``, `{"id":"pro","n":1}`, `id: → "pro"; n: → 1`},
@@ -135,8 +135,8 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// FuzzDiff guarantees that a change is never hidden: bodies that differ have a difference, but for the order of a list
-// of ids.
+// FuzzDiff guarantees that a change is never hidden: different bodies have a difference, unless only the order of a
+// list with ids differs.
 func FuzzDiff(f *testing.F) {
 	f.Add([]byte(`{"a":1}`), []byte(`{"a":{"b":1}}`))
 	f.Add([]byte(`{"a.b":1}`), []byte(`{"a":{"b":1}}`))

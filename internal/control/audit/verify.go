@@ -16,112 +16,112 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// What can be wrong with an archive beside the breaks of a chain, which package control names.
+// Findings about an archive, in addition to the breaks of a chain, which package control defines.
 const (
-	// the record is there, and whoever asks for it is told that it is not
+	// the record exists, but a reader is told that it does not
 	Hidden   control.BreakKind = "delete marker"
-	Replaced control.BreakKind = "replaced"           // its name has another version, with another content
-	BadName  control.BreakKind = "not an item's name" // an object that no item can have
-	Unlocked control.BreakKind = "not locked"         // in an archive that locks its objects
-	WeakLock control.BreakKind = "weak lock"          // shorter than the archive's own, or of another mode
-	NoLock   control.BreakKind = "no default lock"    // the archive can lock objects, and does not lock new ones
-	BadHead  control.BreakKind = "unreadable head"    // the live table's newest version cannot be read
+	Replaced control.BreakKind = "replaced"           // the name has another version with another content
+	BadName  control.BreakKind = "not an item's name" // an object with a name that no item can have
+	Unlocked control.BreakKind = "not locked"         // an unlocked object in an archive that locks its objects
+	WeakLock control.BreakKind = "weak lock"          // shorter than the archive's own lock, or in another mode
+	NoLock   control.BreakKind = "no default lock"    // the archive can lock objects, but does not lock new ones
+	BadHead  control.BreakKind = "unreadable head"    // the newest version in the live table cannot be read
 
-	// its writer made it so that nobody who reads the archive can read it
+	// the writer made the object so that no reader of the archive can read it
 	BadObject control.BreakKind = "unreadable object"
 
-	Late  control.BreakKind = "archived late"              // put later than a stream holds a change
-	Early control.BreakKind = "archived before its change" // put before the time that the record says
+	Late  control.BreakKind = "archived late"              // put after the time for which a stream holds a change
+	Early control.BreakKind = "archived before its change" // put before the time that the record states
 )
 
-// What is worth knowing about an archive and breaks nothing.
+// Notices about an archive.
 const (
-	Delayed    control.BreakKind = "archived with a delay" // put later than usual: the archiver was away
-	NoPutTimes control.BreakKind = "put times not known"   // they are those of files, which anybody can set
-	LockUnread control.BreakKind = "locks not compared"    // the caller may not ask how the archive locks
+	Delayed    control.BreakKind = "archived with a delay" // put later than usual: the archiver was unavailable
+	NoPutTimes control.BreakKind = "put times not known"   // times of files are unreliable, since anybody can set them
+	LockUnread control.BreakKind = "locks not compared"    // the caller may not read how the archive locks
 )
 
-// What the time at which an object was put is compared with.
+// Bounds for the time at which an object was put.
 const (
-	UsualDelay = time.Hour       // of an object after its change; the archiver needs seconds
-	MostDelay  = 24 * time.Hour  // a stream holds a change no longer, so the archiver cannot put its object later
+	UsualDelay = time.Hour       // after the change; the archiver usually needs seconds
+	MostDelay  = 24 * time.Hour  // a stream holds a change for this long, so the archiver cannot put its object later
 	MostSkew   = 5 * time.Minute // by which a writer's clock may be ahead of the archive's
 )
 
-// Tables is the part of control.Tables that is compared with.
+// Tables is the part of control.Tables that Verify uses.
 type Tables interface {
 	Get(ctx context.Context, t control.Table, key string) (control.Item, error)
 	List(ctx context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error)
 }
 
-// VerifyConfig says what to compare. Archive and Tables are required.
+// VerifyConfig says what Verify compares. Archive and Tables are required.
 type VerifyConfig struct {
 	Archive Archive
 	Tables  Tables
 
-	// Grace is how long after its write a version may be missing: an archiver needs a moment. Verify waits for one that
-	// is younger, by its writer's clock. 0 is 30 s; negative is none.
+	// Grace is how long after its write a version may be missing, since the archiver needs time. Verify waits for a
+	// version that is younger, by its writer's clock. 0 selects 30 s; a negative Grace means none.
 	Grace time.Duration
 
-	// Late is how long after its change an object may have been put, by the archive's clock. 0 is MostDelay. More is
-	// for an archive into which an operator put objects back.
+	// Late is how long after its change an object may have been put, by the archive's clock. 0 selects MostDelay. A
+	// larger value is for an archive into which an operator has restored objects.
 	Late time.Duration
 
-	// EarlierLocks are locks that the archive gave to new objects before it had the one that it has now.
+	// EarlierLocks are locks that the archive gave to new objects before the present one.
 	EarlierLocks []EarlierLock
 
-	// Keys are the public keys of the anchors, on the curve P-256. If empty, signatures are not checked, which is a
-	// notice. With a key, an archive without any anchor is a finding.
+	// Keys are the public keys of the anchors, on the curve P-256. If empty, signatures are not checked, and Verify
+	// reports a notice. With a key, an archive without anchors is a finding.
 	Keys []*ecdsa.PublicKey
 
-	// Known are anchors that were seen before, by their days: the SHA-256 of their objects, in hex.
+	// Known are anchors that the caller knows: day → SHA-256 of the anchor's object, in hex.
 	Known map[string]string
 
-	// Explained are days, as 2026-11-22, without an anchor, of which the reason is known: the function was away.
+	// Explained are days without an anchor, as in 2026-11-22, for which the operator knows the reason.
 	Explained []string
 
-	Parallel int                      // objects that are read at once; 0 is 32
-	Now      func() time.Time         // nil is time.Now
-	Progress func(objects, items int) // told from time to time, by one goroutine; nil is nobody
+	Parallel int                      // objects that are read concurrently; 0 selects 32
+	Now      func() time.Time         // nil selects time.Now
+	Progress func(objects, items int) // called from time to time, by one goroutine; may be nil
 }
 
-// EarlierLock is what the archive locked objects with until a time.
+// EarlierLock is the lock that the archive gave to new objects until a time.
 type EarlierLock struct {
 	Lock
 	Until time.Time
 }
 
-// Finding is what is wrong in one way: the first place, by object name, and how many there are.
+// Finding is one kind of finding: its first place, in the order of object names, and how often it occurs.
 type Finding struct {
 	control.Break
-	Object string // the name that it is about; empty where it is about none
+	Object string // the name that it is about; empty if it is about no object
 	Count  int64
 }
 
-// Report is what was checked, and what is wrong.
+// Report says what was checked and what was found.
 type Report struct {
-	Objects  int64 // versions of items, each once
-	Items    int64 // with an object at least
+	Objects  int64 // versions of items, each counted once
+	Items    int64 // items with at least one object
 	Bytes    int64
-	From, To time.Time // the oldest and the newest change, by their writers' clocks; zero where there is none
+	From, To time.Time // the oldest and the newest change, by their writers' clocks; zero if there is none
 
 	Locks          bool      // the archive locks its objects
-	Modes          []string  // of the locks that were met, sorted
-	LockedUntil    time.Time // the first end of a retention; zero where there is none
-	Repeated       int64     // versions of objects with the same content as the first
-	Rejected       int64     // records that could not be archived and lie beside
+	Modes          []string  // of the locks that were found, sorted
+	LockedUntil    time.Time // the earliest end of a retention; zero if there is none
+	Repeated       int64     // versions of objects with the same content as the record
+	Rejected       int64     // records that could not be archived and were rejected
 	Anchors        int64
-	FirstAnchor    time.Time // when it was made; zero where there is none
-	LastAnchor     string    // the day of the last one that holds; empty where there is none
+	FirstAnchor    time.Time // when the first anchor was made; zero if there is none
+	LastAnchor     string    // the day of the last valid anchor; empty if there is none
 	LastAnchorHash string    // the SHA-256 of its object, for [VerifyConfig].Known
 	Findings       []Finding // one of each kind, in the order of kinds
-	Notices        []Finding // the same of what breaks nothing
+	Notices        []Finding // notices, in the same form
 }
 
-// OK reports whether the archive holds what was written, all of it, and as it was.
+// OK reports whether there are no findings: the archive holds everything that was written, unaltered.
 func (r *Report) OK() bool { return len(r.Findings) == 0 }
 
-// Kinds are all kinds of findings, in the order in which they are told.
+// Kinds returns all kinds of findings, in the order in which they are reported.
 func Kinds() []control.BreakKind {
 	return []control.BreakKind{
 		control.MissingVersion, control.MissingTail, control.WrongHash, control.Altered, BadObject, Hidden, Replaced,
@@ -131,27 +131,26 @@ func Kinds() []control.BreakKind {
 	}
 }
 
-// NoticeKinds are all kinds of notices, in the order in which they are told.
+// NoticeKinds returns all kinds of notices, in the order in which they are reported.
 func NoticeKinds() []control.BreakKind {
 	return []control.BreakKind{Delayed, NoPutTimes, LockUnread, NoAnchors, NotChecked, LateAnchors, NotAnchored}
 }
 
-// Verify walks every version of every object and every item of the tables, and finds what is wrong. It holds a bounded
-// number of objects, however many there are. Changes may go on meanwhile: of what is written after the walk has passed
-// nothing is told.
+// Verify checks every version of every object and every item of the tables. It holds a bounded number of objects in
+// memory. Changes may be made at the same time; Verify ignores changes that are written behind its position.
 //
-// The time at which an object was put, by the archive's clock, is compared with the time that its record says, where
-// the archive locks its objects. The object must not be older than its change by more than MostSkew, nor younger by
-// more than Late. In between a delay of more than UsualDelay is a notice: the archiver was away.
+// If the archive locks its objects, Verify compares the time at which an object was put, by the archive's clock, with
+// the time that its record states. The object must not have been put more than MostSkew before its change, nor more
+// than Late after it. A delay of more than UsualDelay is a notice: the archiver was unavailable.
 //
-// The lock of an object is compared with the one that the archive gives to new objects: it must have the same mode, and
-// last as long at least.
+// The lock of an object must have the same mode as the lock that the archive gives to new objects, and must last at
+// least as long.
 //
-// Of several versions of an object the oldest that can be read is the record: it was there before whoever wrote the
-// others. One that nobody can read is a finding, and the check goes on. Tables are read one item at a time, after the
-// item's objects were listed, so that a version that is not in the table has never been.
+// Of several versions of an object, the oldest one that can be read is the record, since it was there before anybody
+// wrote the others. A version that cannot be read is a finding, and the check continues. The item of the table is read
+// after its objects were listed, so that a version which is not in the table never existed.
 //
-// An error says that the check could not be done, and nothing about the archive.
+// An error says that the check could not be completed, and nothing about the archive.
 func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 	if c.Archive == nil || c.Tables == nil {
 		return nil, errors.New("verify: Archive or Tables is missing")
@@ -194,13 +193,13 @@ func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 	}
 	if !v.report.Locks && v.report.Objects > 0 {
 		v.find(control.Break{Kind: NoPutTimes,
-			Detail: "whoever may write this archive may set them, so they are compared with nothing"}, "")
+			Detail: "whoever may write this archive may set the times of its files, so they are not compared"}, "")
 	}
 	v.report.Findings, v.report.Notices = v.of(Kinds()), v.of(NoticeKinds())
 	return &v.report, nil
 }
 
-// readLock reads how the archive locks new objects. If the caller may not know, each object must be locked somehow.
+// readLock reads how the archive locks new objects. If the caller may not read that, each object must have some lock.
 func (v *verifier) readLock(ctx context.Context) (err error) {
 	v.archiveLock, err = v.Archive.Lock(ctx)
 	v.report.Locks = v.archiveLock.Enabled
@@ -218,7 +217,7 @@ func (v *verifier) readLock(ctx context.Context) (err error) {
 	return nil
 }
 
-// of are the findings of these kinds.
+// of returns the findings of these kinds.
 func (v *verifier) of(kinds []control.BreakKind) (all []Finding) {
 	for _, k := range kinds {
 		if f := v.found[k]; f != nil {
@@ -228,23 +227,24 @@ func (v *verifier) of(kinds []control.BreakKind) (all []Finding) {
 	return all
 }
 
-// verifier is one run. Its fields are those of the goroutine that called Verify.
+// verifier is one run of Verify. Only the goroutine that called Verify may use its fields.
 type verifier struct {
 	VerifyConfig
 
 	report Report
 	found  map[control.BreakKind]*Finding
-	item   *chain // under way; nil between two
+	item   *chain // the item being checked; nil between two items
 
-	archiveLock Lock // that of new objects; zero if it is not known
+	archiveLock Lock // lock of new objects; zero if unknown
 
-	// live counts the items with objects that their table has, too, by their place. Where a place has fewer than the
-	// table has items of it, one of these has no object: so all can be found, however many there are, in little memory.
+	// live counts, for each place, the items that have objects and are in their table. If a table has more items of a
+	// place than this, one of them has no object. This finds missing objects with little memory, however many items
+	// there are.
 	live map[control.Table][]int32
 	seed maphash.Seed
 }
 
-// places is how many places the items of a table are divided among.
+// places is the number of places among which the items of a table are divided, by a hash of the key.
 const places = 1 << 16
 
 func (v *verifier) place(key string) int { return int(maphash.String(v.seed, key) % places) }
@@ -268,37 +268,37 @@ func (v *verifier) find(b control.Break, object string) {
 	f.Count++
 }
 
-// breaks are those of an item's chain.
+// breaks adds the breaks of an item's chain.
 func (v *verifier) breaks(all []control.Break) {
 	for _, b := range all {
 		v.find(b, control.ObjectName(b.Table, b.Key, b.Version))
 	}
 }
 
-// name is one name of an object with its versions as far as they count.
+// name is one name in the archive, with those of its versions that are checked.
 type name struct {
 	name     string
-	table    control.Table // empty where it is no name of an item
+	table    control.Table // empty if it is not the name of an item
 	key      string
 	version  int64
-	versions []Entry // with content, the newest first; of many the newest and the oldest
-	more     bool    // there are others between these
-	hidden   bool    // by a marker somewhere above
+	versions []Entry // versions with content, newest first; if there are many, only the newest and the oldest
+	more     bool    // versions between these were left out
+	hidden   bool    // a delete marker exists
 
-	// from is the time before which nobody can have put the object honestly; zero if it is not known. Versions from
-	// before are not among the others.
+	// from is the earliest time at which the object can have been put honestly; zero if unknown. Versions that were
+	// put earlier are not in versions.
 	from  time.Time
-	early *Entry // the first of them; nil if there is none
+	early *Entry // the first version that was put before from; nil if there is none
 }
 
-// Of one name's versions these many are looked at: the newest, which are compared with the object, and the oldest, of
-// which one is the object. Who writes more has replaced it.
+// Number of versions of a name that are checked: the newest, which are compared with the object, and the oldest, one
+// of which is the object. Whoever writes more versions has replaced the object.
 const (
 	maxNewest = 8
 	maxOldest = 8
 )
 
-// names puts the entries of a list together by name.
+// names groups the entries of a list by name.
 func names(ctx context.Context, a Archive, prefix, after string, yield func(*name) bool) error {
 	var n *name
 	for e, err := range a.List(ctx, prefix, after) {
@@ -333,7 +333,7 @@ func newName(of string) *name {
 	return n
 }
 
-// add takes the next older entry.
+// add adds the next older entry.
 func (n *name) add(e Entry) {
 	switch {
 	case e.DeleteMarker:
@@ -348,7 +348,7 @@ func (n *name) add(e Entry) {
 	}
 }
 
-// oldest is the first version with content; nil if there is none.
+// oldest returns the first version with content; nil if there is none.
 func (n *name) oldest() *Entry {
 	if len(n.versions) == 0 {
 		return nil
@@ -359,27 +359,27 @@ func (n *name) oldest() *Entry {
 // content is what was read of a name.
 type content struct {
 	*name
-	entry    *Entry // the version that is the object; nil: there is nothing but markers
+	entry    *Entry // the version that is the object; nil: the name has only delete markers
 	object   Object
-	record   *events.AuditRecord // nil: it has none, and why says so
+	record   *events.AuditRecord // nil: the object holds no valid record, for the reason why
 	why      error
-	fetched  bool // object is there
-	gone     bool // removed since it was listed
+	fetched  bool // object was read
+	gone     bool // the object was removed after it was listed
 	passed   []passed
 	replaced bool
 	repeated int64
 }
 
-// passed is a version that was passed over: it cannot be read, or is not what its name says.
+// passed is a version that was passed over: it cannot be read, or is not what its name requires.
 type passed struct {
 	Entry
 	why error
-	sum string // of its content; empty if that is not known
+	sum string // hash of its content; empty if unknown
 }
 
-// read reads a name's versions, and the record that they must hold. The record is the first version: it was there
-// before whoever wrote the others. Only a version that nobody can read is passed over, since the archiver puts the
-// record over such a one, and over no other.
+// read reads a name's versions and the record that they must hold. The record is the first version, since it was there
+// before anybody wrote the others. Only a version that cannot be read is passed over, since the archiver puts the
+// record over such a version, and over no other.
 func (n *name) read(ctx context.Context, a Archive) (*content, error) {
 	if n.table == "" {
 		return &content{name: n, replaced: n.more}, nil
@@ -396,9 +396,10 @@ func (n *name) read(ctx context.Context, a Archive) (*content, error) {
 	return c, err
 }
 
-// fetch reads a name's versions. The first one that accept takes is the object. Accept is given the version's content,
-// or why there is none, which wraps ErrUnreadable, or ErrTooLarge if it has more bytes than most; it returns why the
-// version is passed over, or nil. If no version is taken, the object is the first one, without content.
+// fetch reads a name's versions. The first version that accept accepts is the object. accept gets the version's
+// content, or the reason why there is none, which wraps ErrUnreadable, or ErrTooLarge if the version has more than
+// most bytes. It returns nil, or the reason for which the version is passed over. If no version is accepted, the
+// object is the first one, without content.
 func (n *name) fetch(ctx context.Context, a Archive, most int64, accept func(Object, error) error) (*content, error) {
 	c := &content{name: n, replaced: n.more}
 	for i, e := range slices.Backward(n.versions) {
@@ -427,7 +428,7 @@ func (n *name) fetch(ctx context.Context, a Archive, most int64, accept func(Obj
 	return c, nil
 }
 
-// getAtMost reads a version that has no more than so many bytes.
+// getAtMost reads a version of at most most bytes.
 func getAtMost(ctx context.Context, a Archive, e Entry, most int64) (Object, error) {
 	if e.SizeBytes > most {
 		return Object{}, fmt.Errorf("%w: it has %d bytes, want at most %d", ErrTooLarge, e.SizeBytes, most)
@@ -435,7 +436,7 @@ func getAtMost(ctx context.Context, a Archive, e Entry, most int64) (Object, err
 	return a.Get(ctx, e)
 }
 
-// compare compares the object with the versions on top of it.
+// compare compares the object with the newer versions.
 func (c *content) compare(ctx context.Context, a Archive, newer []Entry) error {
 	for _, e := range newer {
 		if e.SizeBytes != c.entry.SizeBytes {
@@ -474,30 +475,31 @@ func decode(n *name, data []byte) (*events.AuditRecord, error) {
 			events.AuditRecorded, events.Version)
 	}
 	if r.Table != n.table || r.Key != n.key || r.ItemVersion != n.version {
-		return nil, fmt.Errorf("it holds version %d of %s/%q", r.ItemVersion, r.Table, r.Key)
+		return nil, fmt.Errorf("it holds the record of version %d of %s/%q", r.ItemVersion, r.Table, r.Key)
 	}
 	return r, nil
 }
 
-// step is what the walk does next, in order: a name that was read, or with head the end of an item.
+// step is the next step of the walk: a name that was read, or, if head is set, the end of an item.
 type step struct {
 	read *content
 	head *head
 	err  error
 }
 
-// head is the newest version of an item in its table; nil where there is none.
+// head is the newest version of an item in its table. Its item is nil if the table has none.
 type head struct {
 	item *control.Item
-	bad  error // it cannot be read
+	bad  error // why the item cannot be read
 }
 
-// walk goes through the archive. Reads are made side by side, and looked at in order.
+// walk checks the archive. It reads objects concurrently and checks them in order.
 func (v *verifier) walk(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	steps := make(chan chan step, v.Parallel) // which bounds what is under way, and waits to be looked at
+	// its capacity bounds the reads that are in progress or wait to be checked
+	steps := make(chan chan step, v.Parallel)
 	var wg sync.WaitGroup
-	var listed error // read when steps is closed
+	var listed error // may be read once steps is closed
 	defer func() {
 		cancel()
 		wg.Wait()
@@ -532,7 +534,7 @@ func (v *verifier) walk(ctx context.Context) error {
 	return errors.Join(listed, ctx.Err())
 }
 
-// produce lists the archive, and has each name read, and each item's head behind its last name.
+// produce lists the archive. It has each name read, and each item's head after the item's last name.
 func (v *verifier) produce(ctx context.Context, put func(work func() step) bool) error {
 	var last *name
 	end := func() bool {
@@ -595,7 +597,7 @@ func (v *verifier) step(ctx context.Context, s step) error {
 	return err
 }
 
-// look takes what a name tells beside its record. It reports whether there is an object.
+// look reports findings about a name apart from its record. It returns whether there is an object.
 func (v *verifier) look(c *content) bool {
 	place := control.Break{Table: c.table, Key: c.key, Version: c.version}
 	told := func(kind control.BreakKind, format string, args ...any) {
@@ -614,10 +616,10 @@ func (v *verifier) look(c *content) bool {
 	v.report.Bytes += c.entry.SizeBytes
 	v.report.Repeated += c.repeated
 	switch {
-	case errors.Is(c.why, ErrUnreadable): // which was told
+	case errors.Is(c.why, ErrUnreadable): // reported above
 		return true
 	case c.record == nil:
-		told(control.Altered, "it is no record of this version: %v", c.why)
+		told(control.Altered, "the object is not the record of this version: %v", c.why)
 		return true
 	}
 	at := c.record.Time
@@ -633,16 +635,16 @@ func (v *verifier) look(c *content) bool {
 	return true
 }
 
-// state tells what was done to an object's versions and their locks.
+// state reports findings about an object's versions and their locks.
 func (v *verifier) state(c *content, told func(kind control.BreakKind, format string, args ...any)) {
 	if c.hidden {
-		told(Hidden, "a delete marker hides it, or did")
+		told(Hidden, "a delete marker hides the object, or has hidden it")
 	}
 	if c.entry == nil || c.gone {
 		return
 	}
 	if c.replaced {
-		told(Replaced, "there are other versions of the object with another content, the newest of %s",
+		told(Replaced, "the object has other versions with another content, the newest put at %s",
 			stamp(c.versions[0].PutAt))
 	}
 	switch {
@@ -654,8 +656,9 @@ func (v *verifier) state(c *content, told func(kind control.BreakKind, format st
 	}
 }
 
-// compareLock compares an object's lock with the one that the archive gives to new objects, or gave when the object was
-// put. Earlier releases of Sluice set the end of the lock by the archiver's clock, which may differ from the archive's.
+// compareLock compares an object's lock with the lock that the archive gives to new objects, or gave when the object
+// was put. Earlier releases of Sluice computed the end of the lock by the archiver's clock, which may differ from the
+// archive's.
 func (v *verifier) compareLock(c *content, told func(kind control.BreakKind, format string, args ...any)) {
 	put, o, want := c.entry.PutAt, &c.object, v.archiveLock
 	holds := func(l Lock) bool { return o.LockMode == l.Mode && !o.LockedUntil.Before(put.Add(l.Period-MostSkew)) }
@@ -663,19 +666,20 @@ func (v *verifier) compareLock(c *content, told func(kind control.BreakKind, for
 	if want.Mode == "" || holds(want) || slices.ContainsFunc(v.EarlierLocks, earlier) {
 		return
 	}
-	told(WeakLock, "%s is locked in %s until %s, and the bucket's default lock for it is %s until %s", c.name.name,
-		o.LockMode, stamp(o.LockedUntil), want.Mode, stamp(put.Add(want.Period)))
+	told(WeakLock, "%s is locked in mode %s until %s, but the bucket's default lock for it is %s until %s",
+		c.name.name, o.LockMode, stamp(o.LockedUntil), want.Mode, stamp(put.Add(want.Period)))
 }
 
-// putTime compares the time at which an object was put with that of its change.
+// putTime compares the time at which an object was put with the time of its change.
 func (v *verifier) putTime(c *content, told func(kind control.BreakKind, format string, args ...any)) {
 	const form = time.RFC3339
 	put, changed := c.entry.PutAt, c.record.Time
 	switch after := put.Sub(changed); {
 	case after < -MostSkew:
-		told(Early, "it was put at %s, and the change says that it is of %s", put.Format(form), changed.Format(form))
+		told(Early, "it was put at %s, before the time %s that the change states", put.Format(form),
+			changed.Format(form))
 	case after > v.Late:
-		told(Late, "it was put at %s, and the change says that it is of %s: the archiver cannot have put it so late",
+		told(Late, "it was put at %s, later than the archiver can have put it: the change states the time %s",
 			put.Format(form), changed.Format(form))
 	case after > min(UsualDelay, v.Late):
 		told(Delayed, "it was put at %s, %s after its change", put.Format(form), after.Round(time.Second))
@@ -699,8 +703,8 @@ func (v *verifier) lock(o Object) {
 	r.Modes = append(r.Modes, o.LockMode)
 }
 
-// table looks for items of a table that have no object. Items are never removed from it, so the walk met all of a place
-// where it met as many as there are now.
+// table looks for items of a table that have no object. Items are never removed from a table, so if the walk has met
+// as many items of a place as the table has, it has met all of them.
 func (v *verifier) table(ctx context.Context, t control.Table) error {
 	there, met := make([]int32, places), v.met(t)
 	all := true
@@ -724,7 +728,7 @@ func (v *verifier) table(ctx context.Context, t control.Table) error {
 	})
 }
 
-// without finds which of the items have no object.
+// without reports the items that have no object.
 func (v *verifier) without(ctx context.Context, items []control.Item) error {
 	none, failed := make([]bool, len(items)), make([]error, len(items))
 	turns := make(chan struct{}, v.Parallel)
@@ -735,7 +739,7 @@ func (v *verifier) without(ctx context.Context, items []control.Item) error {
 			defer func() { <-turns }()
 			none[n] = true
 			for _, err := range v.Archive.List(ctx, control.ObjectFolder(i.Table, i.Key), "") {
-				none[n], failed[n] = false, err // there is one: it was met, or is newer than the walk
+				none[n], failed[n] = false, err // there is an object: the walk has met it, or it is newer than the walk
 				break
 			}
 		})
@@ -758,7 +762,7 @@ func (v *verifier) without(ctx context.Context, items []control.Item) error {
 	return nil
 }
 
-// each goes through a table. Items that cannot be read are told of once, where the walk did not meet them.
+// each reads a table. Items that cannot be read are reported once, unless the walk has reported them.
 func (v *verifier) each(ctx context.Context, t control.Table, f func([]control.Item) error) error {
 	after := ""
 	for {

@@ -25,13 +25,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// tampering does something to a world and says what must be found, and where.
+// tampering changes a world and returns what must be found, and where.
 type tampering struct {
 	name string
 	do   func(w *world, r *rand.Rand) (control.BreakKind, string)
 }
 
-// rewrite changes the record of a version in its place, and computes its hash again if asked.
+// rewrite changes the record of a version in place, and recomputes its hash if rehash is set.
 func (w *world) rewrite(r *control.Record, rehash bool, change func(*events.AuditRecord)) string {
 	record := r.Audit()
 	change(record)
@@ -182,7 +182,7 @@ var tamperings = []tampering{
 		_, h := w.some(r, 1)
 		i := r.IntN(len(h))
 		record := h[i].Audit()
-		record.Reason = "becausE" // of the same size
+		record.Reason = "becausE" // of equal size
 		w.bucket.Overwrite(nameOf(&h[i]), encode(w.t, record))
 		return audit.Replaced, nameOf(&h[i])
 	}},
@@ -224,8 +224,8 @@ var tamperings = []tampering{
 	}},
 }
 
-// Guarantees that an archive that is as it was written is found so, whatever its history, and that each way of
-// tampering with it is named by its kind and its place, and nothing else is.
+// Guarantees that an unaltered archive is reported as such, whatever its history, and that each way of tampering with
+// it is reported by its kind and place, and nothing else is.
 func TestVerifyNamesWhatWasDone(t *testing.T) {
 	for _, tt := range tamperings {
 		t.Run(tt.name, func(t *testing.T) {
@@ -254,8 +254,8 @@ func TestVerifyNamesWhatWasDone(t *testing.T) {
 	}
 }
 
-// Guarantees that versions which are missing behind one that is spoiled are named, from the first of them on, and that
-// the spoiled one is not counted among them: it is there.
+// Guarantees that missing versions after a spoiled one are reported, from the first of them on, and that the spoiled
+// version does not count as missing.
 func TestVerifyNamesATailBehindASpoiltVersion(t *testing.T) {
 	for spoilt := 1; spoilt <= 3; spoilt++ {
 		w := newWorld(t)
@@ -276,14 +276,15 @@ func TestVerifyNamesATailBehindASpoiltVersion(t *testing.T) {
 		}
 		tail, altered := got[control.MissingTail], got[control.Altered]
 		if len(got) != 2 || altered.Object != nameOf(all[4-spoilt]) || altered.Count != int64(spoilt) ||
-			tail.Object != nameOf(all[4]) || tail.Count != 1 || tail.Detail != "versions 5 to 6 are not there" {
+			tail.Object != nameOf(all[4]) || tail.Count != 1 || tail.Detail != "versions 5 to 6 are missing" {
 			t.Errorf("%d of the versions are spoilt, and 5 and 6 are missing; found is %+v", spoilt, got)
 		}
 	}
 }
 
-// Guarantees that an object that cannot be read is a finding, with its version and why, and not the end of the check;
-// and that a record which the archiver has put over such an object is the record, so that nothing else is found.
+// Guarantees that an object that cannot be read is a finding, with its version and the reason, and does not end the
+// check; and that a record which the archiver has put over such an object counts as the record, so that nothing else
+// is found.
 func TestVerifyNamesAnUnreadableObject(t *testing.T) {
 	for _, how := range []s3test.Seal{s3test.Archived, s3test.CustomerKey, s3test.ForeignKey, s3test.DisabledKey} {
 		for at := range 3 {
@@ -336,7 +337,7 @@ func TestVerifyNamesAnUnreadableObject(t *testing.T) {
 	}
 }
 
-// Guarantees that several ways at once are told apart, the first of each by name and how many there are.
+// Guarantees that several kinds of findings are distinguished, with the first place and the number of each.
 func TestVerifyNamesTheFirstOfEachKind(t *testing.T) {
 	w := newWorld(t)
 	for i := range 5 {
@@ -361,7 +362,8 @@ func TestVerifyNamesTheFirstOfEachKind(t *testing.T) {
 	}
 }
 
-// Twin: each of what an archive tells beside its records is needed: without it, Verify finds nothing.
+// Guarantees that everything that an archive returns beside its records is needed: without it, Verify misses a
+// finding.
 func TestVerifyGoesByWhatTheArchiveTells(t *testing.T) {
 	blind := map[control.BreakKind]func(audit.Archive) audit.Archive{
 		audit.Hidden: func(a audit.Archive) audit.Archive {
@@ -447,7 +449,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// Guarantees that a folder, whose files nothing locks, is verified all the same.
+// Guarantees that a folder is verified, although nothing locks its files.
 func TestVerifyFolder(t *testing.T) {
 	w := newWorld(t)
 	a, err := folder.New(t.TempDir())
@@ -461,7 +463,7 @@ func TestVerifyFolder(t *testing.T) {
 	}
 }
 
-// late is an archive that gets what is missing while it is asked.
+// late is an archive that receives a missing object while it is read.
 type late struct {
 	audit.Archive
 	lists atomic.Int64
@@ -473,7 +475,7 @@ func (l *late) List(ctx context.Context, prefix, after string) iter.Seq2[audit.E
 	return l.Archive.List(ctx, prefix, after)
 }
 
-// memory is an archive without a network, for tests in virtual time.
+// memory sets up an archive without a network, for tests with virtual time.
 func memory(t *testing.T, w *world) {
 	a, err := folder.New(t.TempDir())
 	if err != nil {
@@ -482,8 +484,8 @@ func memory(t *testing.T, w *world) {
 	w.archive = a
 }
 
-// Guarantees that a version that was written a moment ago is waited for, at the end and in the middle, and is a break
-// only when it does not come; also from a writer whose clock is an hour ahead.
+// Guarantees that Verify waits for a version that was written recently, at the end and in the middle, and reports it
+// only if it does not arrive; also if the writer's clock is an hour ahead.
 func TestVerifyWaitsForTheArchiver(t *testing.T) {
 	for _, ahead := range []time.Duration{0, time.Hour} {
 		for _, comes := range []bool{true, false} {
@@ -516,18 +518,18 @@ func TestVerifyWaitsForTheArchiver(t *testing.T) {
 				}
 				took := time.Since(began)
 				if comes && (!r.OK() || r.Objects != 6 || took > 5*time.Second) {
-					t.Errorf("ahead %v: what comes late is a break, after %v: %+v", ahead, took, r)
+					t.Errorf("ahead %v: a version that arrives late is a break, after %v: %+v", ahead, took, r)
 				}
 				if !comes && (len(r.Findings) != 2 || r.Objects != 3 || took < 9*time.Second || took > 21*time.Second) {
-					t.Errorf("ahead %v: what does not come: after %v %+v", ahead, took, r)
+					t.Errorf("ahead %v: a version that does not arrive: after %v %+v", ahead, took, r)
 				}
 			})
 		}
 	}
 }
 
-// Guarantees that changes that go on beside a check are no breaks: new versions, new items, and an archiver in another
-// order.
+// Guarantees that changes during a check are not breaks: new versions, new items, and an archiver that works in
+// another order.
 func TestVerifyBesideWriters(t *testing.T) {
 	w := newWorld(t)
 	w.random(rand.New(rand.NewPCG(3, 3)), 20)
@@ -563,7 +565,7 @@ func TestVerifyBesideWriters(t *testing.T) {
 	}
 }
 
-// refusing is a copy of the archive in another bucket, which refuses to be asked for something: get is its objects.
+// refusing returns a copy of the archive in another bucket, which refuses one kind of call.
 func (w *world) refusing(c s3test.Config, refused string) audit.Archive {
 	w.t.Helper()
 	c.Now = w.now
@@ -586,8 +588,8 @@ func (w *world) refusing(c s3test.Config, refused string) audit.Archive {
 	return a
 }
 
-// Guarantees that it is said when nobody may know how the bucket locks, and when it locks nothing by itself; and that
-// objects without any lock are found all the same.
+// Guarantees that Verify reports if the bucket's lock cannot be read, or if new objects are not locked, and that it
+// still finds objects without a lock.
 func TestVerifyTheBucketsLock(t *testing.T) {
 	for _, tt := range []struct {
 		mode, refused     string
@@ -611,8 +613,8 @@ func TestVerifyTheBucketsLock(t *testing.T) {
 	}
 }
 
-// Guarantees that objects that the bucket locked otherwise in earlier days are taken as they are, if the operator says
-// so; and that this goes for those days alone.
+// Guarantees that objects with an earlier lock of the bucket are accepted if the operator names that lock, and only
+// for its time.
 func TestVerifyEarlierLocks(t *testing.T) {
 	w := newWorld(t)
 	r := w.write(control.Plans, "pro", `{"n":1}`, noon)
@@ -624,7 +626,7 @@ func TestVerifyEarlierLocks(t *testing.T) {
 		want bool
 	}{
 		{audit.EarlierLock{Lock: lock, Until: noon.Add(time.Minute)}, true},
-		{audit.EarlierLock{Lock: lock, Until: noon}, false}, // it was put a second later
+		{audit.EarlierLock{Lock: lock, Until: noon}, false}, // the object was put a second later
 		{audit.EarlierLock{Lock: audit.Lock{Mode: "COMPLIANCE", Period: time.Hour}, Until: noon.Add(day)}, false},
 		{audit.EarlierLock{Lock: audit.Lock{Mode: "GOVERNANCE", Period: 2 * time.Hour}, Until: noon.Add(day)}, false},
 	} {
@@ -644,7 +646,7 @@ func kindsOf(all []audit.Finding) (kinds []control.BreakKind) {
 	return kinds
 }
 
-// Guarantees that a check that could not be done is an error, and says nothing good of the archive.
+// Guarantees that a check that could not be completed is an error, and reports nothing.
 func TestVerifyFails(t *testing.T) {
 	for _, refused := range []string{"versions", "get"} {
 		w := newWorld(t)
@@ -658,7 +660,7 @@ func TestVerifyFails(t *testing.T) {
 	w.random(rand.New(rand.NewPCG(4, 4)), 10)
 	if r, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: w.archive, Tables: away{}}); err == nil ||
 		r != nil {
-		t.Errorf("the tables are away: %+v, %v", r, err)
+		t.Errorf("the tables do not answer: %+v, %v", r, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -667,7 +669,7 @@ func TestVerifyFails(t *testing.T) {
 		t.Errorf("cancelled: %+v, %v", r, err)
 	}
 	if _, err := audit.Verify(t.Context(), audit.VerifyConfig{}); err == nil {
-		t.Error("a check of nothing is done")
+		t.Error("a check without archive and tables succeeds")
 	}
 }
 
@@ -681,7 +683,7 @@ func (away) List(context.Context, control.Table, string, int) ([]control.Item, s
 	return nil, "", errors.New("throttled")
 }
 
-// endless is an archive, and its tables, of items that are made when they are asked for: three versions of each.
+// endless is an archive, with its tables, whose items are made when they are read: three versions of each.
 type endless struct {
 	items int
 	peak  atomic.Uint64
@@ -768,7 +770,7 @@ func (e endlessTables) List(
 	return items, "", nil
 }
 
-// Guarantees that memory does not grow with the archive: ten times the objects take no more.
+// Guarantees that memory does not grow with the archive: ten times the objects take no more memory.
 func TestVerifyMemory(t *testing.T) {
 	peak := func(items int) uint64 {
 		e := &endless{items: items}
@@ -784,7 +786,7 @@ func TestVerifyMemory(t *testing.T) {
 	}
 }
 
-// BenchmarkVerify is the time of one object, without the network.
+// BenchmarkVerify measures the time for one object, without a network.
 func BenchmarkVerify(b *testing.B) {
 	e := &endless{items: max(b.N/3, 1)}
 	r, err := audit.Verify(b.Context(), audit.VerifyConfig{Archive: e, Tables: endlessTables{e}})
@@ -794,7 +796,7 @@ func BenchmarkVerify(b *testing.B) {
 	b.ReportMetric(float64(e.peak.Load())/(1<<20), "peak-MiB")
 }
 
-// Guarantees that a file which took the name of a rejected record does not stop those behind it: a folder has no
+// Guarantees that a file that has taken the name of a rejected record does not stop later records: a folder has no
 // versions.
 func TestRejectIntoAFolder(t *testing.T) {
 	a, err := folder.New(t.TempDir())

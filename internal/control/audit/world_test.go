@@ -28,20 +28,20 @@ type place struct {
 	key   string
 }
 
-// world is control tables in memory and the archive of what was written there.
+// world holds control tables in memory and the archive of what was written to them.
 type world struct {
 	t       testing.TB
 	bucket  *s3test.Bucket
 	archive audit.Archive
 
-	away atomic.Pointer[s3test.Fault] // of each read of an object; nil: none
+	away atomic.Pointer[s3test.Fault] // answer to each read of an object; nil: none
 	gets sync.Map                     // the objects that were read, by name
 
 	mu      sync.Mutex
-	clock   time.Time // the bucket's
+	clock   time.Time // time of the bucket's clock
 	live    map[place]control.Item
 	history map[place][]control.Record
-	bad     map[place]bool // cannot be read
+	bad     map[place]bool // items that cannot be read
 }
 
 func newWorld(t testing.TB) *world {
@@ -82,7 +82,7 @@ func (w *world) at(now time.Time) {
 	w.clock = now
 }
 
-// write makes the next version of an item; an empty body is a delete.
+// write makes the next version of an item; an empty body makes a tombstone.
 func (w *world) write(t control.Table, key, body string, at time.Time) *control.Record {
 	w.t.Helper()
 	w.mu.Lock()
@@ -107,7 +107,7 @@ func (w *world) write(t control.Table, key, body string, at time.Time) *control.
 	return &r
 }
 
-// keep archives a record a second after it was written.
+// keep archives a record one second after it was written.
 func (w *world) keep(r *control.Record) {
 	w.t.Helper()
 	w.keepAt(r, r.New.ChangedAt.Add(time.Second))
@@ -135,7 +135,7 @@ func encode(t testing.TB, r *events.AuditRecord) []byte {
 	return data
 }
 
-// random writes a history, and keeps it in random order.
+// random writes a history and archives it in random order.
 func (w *world) random(r *rand.Rand, writes int) {
 	w.t.Helper()
 	keys := []place{
@@ -158,7 +158,7 @@ func (w *world) random(r *rand.Rand, writes int) {
 	}
 }
 
-// some is one of the items, with versions enough.
+// some returns a random item with at least this many versions.
 func (w *world) some(r *rand.Rand, atLeast int) (place, []control.Record) {
 	w.t.Helper()
 	all := slices.Collect(maps.Keys(w.history))

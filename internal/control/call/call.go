@@ -1,12 +1,12 @@
-// Package call is how an operator's call reaches an operation: JSON in, JSON out, and who calls.
+// Package call carries an operator's call to an operation: JSON in, JSON out, and the identity of the caller.
 //
-// Who calls is never read from the call. Behind API Gateway it is the IAM identity that API Gateway checked, see
-// [Lambda]; on one's own machine it is the user whose process answers, see [Local].
+// The identity of the caller is never read from the call itself. Behind API Gateway it is the IAM identity that API
+// Gateway has checked, see [Lambda]; on a developer's machine it is the user who runs the process, see [Local].
 //
-// Every operation is a POST of one JSON object to a path of its own, so that an IAM policy can permit or deny each by
-// itself. There is one spelling of each path, and any other is not found: a policy names paths as they are sent, so a
-// slash more would lead past its Deny. The answer is one JSON object: the operation's own, or {"error": …}, see
-// [Error].
+// Every operation is a POST of one JSON object to a path of its own, so that an IAM policy can permit or deny each
+// operation. There is exactly one spelling of each path, and any other is not found: IAM compares paths as they are
+// sent, so another spelling that leads to the operation would avoid a Deny. The answer is one JSON object: the
+// operation's own, or {"error": …}, see [Error].
 package call
 
 import (
@@ -26,28 +26,28 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// MaxBodyBytes is the largest call. Lambda takes 6 MB with the event around it, in which each quotation mark of the
-// call takes two bytes.
+// MaxBodyBytes is the largest size of a call. Lambda takes 6 MB for the whole event, in which each quotation mark of
+// the call takes two bytes.
 const MaxBodyBytes = 3 << 20
 
-// Code says what became of a call that was not carried out.
+// Code says why a call was not carried out.
 type Code string
 
 // The codes, with their HTTP statuses.
 const (
-	Invalid      Code = "invalid"            // 400: the call, or what it would make; nothing was written
+	Invalid      Code = "invalid"            // 400: the call, or its result, would not be valid; nothing was written
 	Unauthorized Code = "unauthorized"       // 401: the token of RequireToken is missing or wrong
-	Forbidden    Code = "forbidden"          // 403: who calls is not known
+	Forbidden    Code = "forbidden"          // 403: the caller is unknown
 	NotFound     Code = "not_found"          // 404
 	Method       Code = "method_not_allowed" // 405
-	Conflict     Code = "conflict"           // 409: changed by another; Conflicts say what is there now
-	// 409: it loses something that Problems name, and the call does not say that it may
+	Conflict     Code = "conflict"           // 409: changed by another; Conflicts have the present versions
+	// 409: the change loses what Problems name, and the call does not accept that
 	Confirm     Code = "confirm"
 	TooLarge    Code = "too_large"   // 413
 	MediaType   Code = "media_type"  // 415
 	Internal    Code = "internal"    // 500
-	Unsupported Code = "unsupported" // 501: not to be had here; the message says what is
-	Unavailable Code = "unavailable" // 503: what the operation needs did not answer; it may be repeated
+	Unsupported Code = "unsupported" // 501: not available here; the message says what is
+	Unavailable Code = "unavailable" // 503: something that the operation needs did not answer; the call may be repeated
 )
 
 var statuses = map[Code]int{
@@ -58,7 +58,7 @@ var statuses = map[Code]int{
 	Unsupported: http.StatusNotImplemented, Unavailable: http.StatusServiceUnavailable,
 }
 
-// Item is a version of an item of a control table, as calls show it.
+// Item is a version of an item of a control table, as calls return it.
 type Item struct {
 	Table     control.Table   `json:"table"`
 	Key       string          `json:"key"`
@@ -68,30 +68,30 @@ type Item struct {
 	Reason    string          `json:"reason"`
 	ChangedAt time.Time       `json:"changed_at"`
 	Hash      string          `json:"hash"`
-	Body      json.RawMessage `json:"body,omitempty"` // absent of a tombstone
+	Body      json.RawMessage `json:"body,omitempty"` // absent in a tombstone
 }
 
-// ItemOf is the item as calls show it.
+// ItemOf returns an item as calls return it.
 func ItemOf(i *control.Item) *Item {
 	return &Item{i.Table, i.Key, i.Version, i.Deleted, i.Actor, i.Reason, i.ChangedAt, i.Hash, i.Body}
 }
 
-// Clash is an item that another changed.
+// Clash is an item that another operator has changed.
 type Clash struct {
 	Table  control.Table `json:"table"`
 	Key    string        `json:"key"`
-	Expect int64         `json:"expect"` // the version that the caller saw; 0: none
-	Have   *Item         `json:"have"`   // what is there now; null where there is nothing
+	Expect int64         `json:"expect"` // the version that the caller saw; 0: no version
+	Have   *Item         `json:"have"`   // the present version; null: there is none
 }
 
-// String says it in one line.
+// String describes the clash in one line.
 func (c Clash) String() string {
 	saw, name := fmt.Sprintf("version %d", c.Expect), fmt.Sprintf("%s/%q", c.Table, c.Key)
 	if c.Expect == 0 {
 		saw = "none"
 	}
 	if c.Have == nil {
-		return fmt.Sprintf("%s: you saw %s, and there is none", name, saw)
+		return fmt.Sprintf("%s: you saw %s, but there is no such item", name, saw)
 	}
 	what := fmt.Sprintf("it is now version %d", c.Have.Version)
 	if c.Have.Deleted {
@@ -101,16 +101,16 @@ func (c Clash) String() string {
 		c.Have.ChangedAt.Format(time.RFC3339), c.Have.Reason)
 }
 
-// Error is a call that was not carried out.
+// Error says why a call was not carried out.
 type Error struct {
 	Code      Code     `json:"code"`
-	Message   string   `json:"message"`             // one sentence; holds no secret
-	Problems  []string `json:"problems,omitempty"`  // with Invalid and Confirm: each thing by itself
+	Message   string   `json:"message"`             // one sentence; contains no secret
+	Problems  []string `json:"problems,omitempty"`  // with Invalid and Confirm: one sentence for each
 	Conflicts []Clash  `json:"conflicts,omitempty"` // with Conflict
-	Written   int      `json:"written,omitempty"`   // items that were written before it came to this
+	Written   int      `json:"written,omitempty"`   // items that were written before the error
 }
 
-// Error is the message, and below it each problem and conflict on a line of its own.
+// Error returns the message, followed by each problem and conflict on a line of its own.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Message)
@@ -121,7 +121,7 @@ func (e *Error) Error() string {
 		b.WriteString("\n  " + c.String())
 	}
 	if e.Written > 0 {
-		fmt.Fprintf(&b, "\n  written before that: %d", e.Written)
+		fmt.Fprintf(&b, "\n  items written before the error: %d", e.Written)
 	}
 	return b.String()
 }
@@ -140,7 +140,7 @@ type Mux struct {
 	log        *slog.Logger
 }
 
-// NewMux makes an empty one. A nil log is slog.Default().
+// NewMux makes a Mux without operations. If log is nil, it uses slog.Default().
 func NewMux(log *slog.Logger) *Mux {
 	if log == nil {
 		log = slog.Default()
@@ -148,14 +148,14 @@ func NewMux(log *slog.Logger) *Mux {
 	return &Mux{map[string]operation{}, log}
 }
 
-// Register adds an operation. Its request is a struct: members that it does not have are refused, as are names in
-// another case, names that come twice, and texts that are not UTF-8. The path begins with a slash, as in
+// Register adds an operation. Request must be a struct. A call is refused if it has members that Request does not
+// have, names in another case, names that occur twice, or text that is not UTF-8. The path begins with a slash, as in
 // "/keys/create".
 func Register[Request, Response any](
 	m *Mux, path string, do func(ctx context.Context, actor string, r *Request) (Response, error),
 ) {
 	if _, there := m.operations[path]; there {
-		panic("call: " + path + " is registered twice") // a mistake in the program
+		panic("call: " + path + " is registered twice") // a programming error
 	}
 	m.operations[path] = func(ctx context.Context, actor string, body []byte) (any, error) {
 		var r Request
@@ -166,7 +166,7 @@ func Register[Request, Response any](
 	}
 }
 
-// Paths are the paths of all operations, sorted.
+// Paths returns the paths of all operations, sorted.
 func (m *Mux) Paths() []string {
 	var paths []string
 	for p := range m.operations {
@@ -176,7 +176,7 @@ func (m *Mux) Paths() []string {
 	return paths
 }
 
-// input is a call, whichever way it came.
+// input is a call, whether it came through Lambda or Local.
 type input struct {
 	actor, method, path, mediaType string
 	body                           []byte
@@ -194,7 +194,7 @@ func (m *Mux) do(ctx context.Context, in *input) (status int, answer []byte) {
 	switch {
 	case errors.As(err, &refused):
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		refused = Refuse(Unavailable, "the time for the call was over")
+		refused = Refuse(Unavailable, "the call ran out of time: repeat it")
 	default:
 		m.log.ErrorContext(ctx, "an operator's call failed", "operation", in.path, "actor", in.actor, "error", err)
 		refused = Refuse(Internal, "the operation failed; the log of the function says why")
@@ -202,12 +202,12 @@ func (m *Mux) do(ctx context.Context, in *input) (status int, answer []byte) {
 	return refused.answer()
 }
 
-// answer is the status and the body that tell of an error.
+// answer returns the status and the body of the answer that holds the error.
 func (e *Error) answer() (status int, body []byte) {
 	body, err := json.Marshal(struct {
 		Error *Error `json:"error"`
 	}{e})
-	if err != nil { // not reached: texts, numbers, and bodies that were stored as JSON
+	if err != nil { // not reached: the fields are text, numbers, and bodies that were stored as JSON
 		return http.StatusInternalServerError,
 			[]byte(`{"error":{"code":"internal","message":"the answer cannot be written"}}`)
 	}
@@ -221,11 +221,11 @@ func (m *Mux) call(ctx context.Context, in *input) (out any, err error) {
 			out, err = nil, Refuse(Internal, "the operation failed; the log of the function says why")
 		}
 	}()
-	operation, ok := m.operations[in.path] // exactly: IAM decides on a path as it was sent
+	operation, ok := m.operations[in.path] // exactly, since IAM decides on the path as it was sent
 	mediaType, _, _ := strings.Cut(in.mediaType, ";")
 	switch {
 	case events.CheckText(in.actor) != nil:
-		return nil, Refuse(Forbidden, "who calls is not known")
+		return nil, Refuse(Forbidden, "the caller is unknown")
 	case !ok:
 		return nil, Refuse(NotFound, "there is no operation %.80q", in.path)
 	case in.method != http.MethodPost:
@@ -251,16 +251,17 @@ func decode(body []byte, into any) error {
 	if err := json.Unmarshal(clean, into); err != nil {
 		var mistyped *json.UnmarshalTypeError
 		if errors.As(err, &mistyped) {
-			return Refuse(Invalid, "%s: want %s, and it is a %s", mistyped.Field, kindName(mistyped.Type),
+			return Refuse(Invalid, "%s: want %s, got a %s", mistyped.Field, kindName(mistyped.Type),
 				strings.Fields(mistyped.Value + " value")[0])
 		}
-		return unread(reflect.TypeOf(into).Elem(), clean)
+		return unreadableMember(reflect.TypeOf(into).Elem(), clean)
 	}
 	return nil
 }
 
-// unread is the refusal of a call of which one member cannot be read, be it a time or a number: it names that.
-func unread(t reflect.Type, object []byte) error {
+// unreadableMember returns the refusal of a call with a member that cannot be read, which it names. The member is a
+// time or a number.
+func unreadableMember(t reflect.Type, object []byte) error {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(object, &members); err != nil {
 		return Refuse(Invalid, "the call is not a JSON object")
@@ -299,7 +300,8 @@ func kindName(t reflect.Type) string {
 
 var rawType = reflect.TypeFor[json.RawMessage]()
 
-// checkNames refuses members that t does not have. encoding/json would take "Reason" for reason, and leave others out.
+// checkNames refuses members that t does not have. encoding/json would accept "Reason" for reason, and ignore unknown
+// members.
 func checkNames(t reflect.Type, raw []byte, at string) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -309,7 +311,7 @@ func checkNames(t reflect.Type, raw []byte, at string) error {
 	case t.Kind() == reflect.Slice:
 		var list []json.RawMessage
 		if json.Unmarshal(raw, &list) != nil {
-			return nil //nolint:nilerr // its type is what is wrong; json.Unmarshal says so
+			return nil //nolint:nilerr // json.Unmarshal will report that the type is wrong
 		}
 		for i, one := range list {
 			if err := checkNames(t.Elem(), one, fmt.Sprintf("%s[%d]", strings.TrimSuffix(at, "."), i)); err != nil {
@@ -319,7 +321,7 @@ func checkNames(t reflect.Type, raw []byte, at string) error {
 	case t.Kind() == reflect.Struct && t != reflect.TypeFor[time.Time]():
 		var members map[string]json.RawMessage
 		if json.Unmarshal(raw, &members) != nil {
-			return nil //nolint:nilerr // as above
+			return nil //nolint:nilerr // json.Unmarshal will report that the type is wrong
 		}
 		known := map[string]reflect.Type{}
 		for i := range t.NumField() {

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/call"
 )
 
-// spellings are paths of a call of /keys/create, and whether they are the one spelling that there is.
+// spellings are paths of a call of /keys/create, and whether each is the only valid spelling.
 var spellings = map[string]bool{
 	"/keys/create":      true,
 	"/keys/create/":     false,
@@ -33,7 +33,7 @@ var spellings = map[string]bool{
 	"/create":           false,
 }
 
-// creating is a mux whose one operation counts its calls.
+// creating returns a mux with one operation, which counts its calls.
 func creating(ran *int) *call.Mux {
 	m := call.NewMux(slog.New(slog.DiscardHandler))
 	call.Register(m, "/keys/create", func(context.Context, string, *struct{}) (string, error) {
@@ -54,8 +54,8 @@ func judge(t *testing.T, what, spelling string, status, ran int) {
 	}
 }
 
-// TestLambdaPaths guarantees that an operation has one path: an IAM policy names it as it is sent, so with a second
-// spelling a caller would pass the Deny of an operation.
+// TestLambdaPaths guarantees that an operation has only one path: IAM policies name it as it is sent, so with a second
+// spelling a caller would avoid a Deny.
 func TestLambdaPaths(t *testing.T) {
 	for sent := range spellings {
 		decoded, err := url.PathUnescape(sent)
@@ -97,7 +97,7 @@ func TestLambdaPaths(t *testing.T) {
 	}
 }
 
-// TestLocalPaths guarantees the same of a process on one's own machine, which stands in for the deployed function.
+// TestLocalPaths guarantees the same for a local process, which replaces the deployed function.
 func TestLocalPaths(t *testing.T) {
 	for sent := range spellings {
 		ran := 0

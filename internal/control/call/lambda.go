@@ -11,30 +11,32 @@ import (
 	"github.com/sluicelimits/sluice/events"
 )
 
-// Function is a Lambda function's handler behind a REST API with IAM authorization. Make it with Lambda.
+// Function handles the events of a Lambda function behind a REST API with IAM authorization. Make it with Lambda.
 type Function struct {
 	mux *Mux
 	api string
 }
 
-// Lambda answers the events of a REST API's Lambda proxy integration whose methods have AWS_IAM authorization. The
-// actor is requestContext.identity.userArn: API Gateway fills it in after it has checked the signature, and nothing
-// that a client sends gets there. Without it the method is open, and every call is refused.
+// Lambda returns a handler for the events of a REST API's Lambda proxy integration whose methods have AWS_IAM
+// authorization. The actor is requestContext.identity.userArn. API Gateway sets it after it has checked the signature;
+// a client cannot set it. If it is absent, the method has no authorization, and every call is refused.
 //
-// api is the id and the stage of the one API that the function answers, as in "a1b2c3/v1". An event of another one,
-// and a direct invocation with any other payload, is an error of the function. If empty, no event is answered.
+// api is the id and the stage of the only API that the function answers, as in "a1b2c3/v1". For an event of another
+// API, or a direct invocation with any other payload, the function returns an error. If api is empty, no event is
+// answered.
 //
-// What this cannot do: an identity in the account that has lambda:InvokeFunction on the function can make up a whole
-// event, with any userArn in it. Nothing in an event proves that API Gateway sent it, and a function's own policy
-// cannot deny what an identity's policy allows. CloudTrail records who invoked the function: the caller of an honest
-// call is apigateway.amazonaws.com. See docs/audit.md.
+// Limitation: an identity in the account that has lambda:InvokeFunction on the function can forge a whole event with
+// any userArn. Nothing in an event proves that API Gateway sent it, and a function's own policy cannot deny what an
+// identity's policy allows. CloudTrail records who invoked the function: for a call through the API, the caller is
+// apigateway.amazonaws.com. See docs/audit.md.
 //
-// The operation is the resource that API Gateway has found, or, of a resource {proxy+}, its path parameter "proxy". The
-// path of the call must end with exactly that: API Gateway finds a resource for a path with a slash more, too, and
-// decodes parameters.
+// The operation is the resource that API Gateway has found, or, for a resource {proxy+}, its path parameter "proxy".
+// The path of the call must end with exactly that text, since API Gateway also finds a resource for a path with an
+// additional slash, and decodes parameters.
 func Lambda(m *Mux, api string) *Function { return &Function{m, api} }
 
-// event is what of a proxy event is read. Identity's fields are null where the method has another authorization.
+// event is the part of a proxy event that is read. The fields of Identity are null if the method has another kind of
+// authorization.
 type event struct {
 	Resource       string            `json:"resource"`
 	Path           string            `json:"path"`
@@ -46,7 +48,7 @@ type event struct {
 	RequestContext struct {
 		APIID     string `json:"apiId"`
 		Stage     string `json:"stage"`
-		Path      string `json:"path"` // with the stage
+		Path      string `json:"path"` // including the stage
 		RequestID string `json:"requestId"`
 		Identity  struct {
 			AccountID string `json:"accountId"`
@@ -56,7 +58,7 @@ type event struct {
 	} `json:"requestContext"`
 }
 
-// response is what API Gateway makes the answer of.
+// response is the form of an answer to API Gateway.
 type response struct {
 	StatusCode int               `json:"statusCode"`
 	Headers    map[string]string `json:"headers"`
@@ -66,18 +68,18 @@ type response struct {
 
 var (
 	errEvent  = errors.New("not an event of a REST API's Lambda proxy integration")
-	errDirect = errors.New("not an event of this function's own API: call the API, which records who calls; " +
-		"the function answers nobody who invokes it directly")
+	errDirect = errors.New("not an event of this function's own API: call the API, which records the caller; " +
+		"the function does not answer direct invocations")
 )
 
-// Invoke implements aws-lambda-go's Handler. The error is for what is no such event, and for one of another API.
+// Invoke implements aws-lambda-go's Handler. It returns an error for a payload that is not an event of the API.
 func (f *Function) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	var e event
 	if err := json.Unmarshal(payload, &e); err != nil {
 		return nil, errEvent
 	}
 	if e.HTTPMethod == "" || e.Path == "" {
-		return nil, errEvent // an HTTP API's has neither
+		return nil, errEvent // an event of an HTTP API has neither
 	}
 	if from := &e.RequestContext; from.RequestID == "" || f.api == "" || from.APIID+"/"+from.Stage != f.api {
 		return nil, errDirect
@@ -101,8 +103,8 @@ func (f *Function) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	}})
 }
 
-// operation is the path that the call is for below the API's stage, or the path as it was sent if that is another
-// spelling.
+// operation returns the path of the operation, below the API's stage. If the call spells the path in another way, it
+// returns the path as it was sent.
 func (e *event) operation() string {
 	path := e.Resource
 	if proxy := e.PathParameters["proxy"]; proxy != "" {
@@ -119,14 +121,15 @@ func (e *event) operation() string {
 	return path
 }
 
-// stageOrBasePath reports whether a call may have this before the path of its operation: nothing, a stage, or the base
-// path of a domain, in the one spelling that these have.
+// stageOrBasePath reports whether the part of a path before the operation's path is empty, a stage, or the base path
+// of a domain, in their only spelling.
 func stageOrBasePath(above string) bool {
 	return above == "" || above[0] == '/' && above[len(above)-1] != '/' && !strings.ContainsAny(above, "%;") &&
 		!strings.Contains(above, "//") && !strings.Contains(above, "/.")
 }
 
-// actor is the caller's ARN, or, where that is too long for a record, its unique id; "" where nobody signed.
+// actor returns the caller's ARN, or, if that is too long for a record, the caller's unique id; "" if the call is not
+// signed.
 func (e *event) actor() string {
 	id := &e.RequestContext.Identity
 	if id.AccountID == "" || id.Caller == "" || !strings.HasPrefix(id.UserArn, "arn:") {

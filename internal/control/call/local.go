@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 
-// LocalActor is who operates a process on this machine: its user, as in "alice@local".
+// LocalActor returns the user who runs this process, as in "alice@local".
 func LocalActor() string {
 	if u, err := user.Current(); err == nil && u.Username != "" {
 		return u.Username + "@local"
@@ -24,17 +24,17 @@ func LocalActor() string {
 	return "unknown@local"
 }
 
-// Local answers calls that come from this machine, below the path that it is mounted at, which is already stripped. The
-// actor is the one given here, see [LocalActor]; there is no way to say another.
+// Local returns a handler for calls from this machine. It expects that the path at which it is mounted has been
+// stripped. The actor is the one given here, see [LocalActor]; a call cannot name another.
 //
-// Anyone with a process on this machine can call it, and so can anyone behind a proxy here that does not say so: put
-// [RequireToken] around it. A web page cannot call it, though a browser here would carry its call: what has an Origin,
-// a Host that is not this machine's, or was forwarded, is refused.
+// Any process on this machine can call it, and so can any client of a proxy on this machine that does not mark its
+// requests as forwarded: put [RequireToken] around it. It refuses requests with an Origin, with a Host that is not
+// this machine's, or that were forwarded, so that a web page cannot call it through a browser on this machine.
 func Local(m *Mux, actor string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		in := &input{actor: actor, method: r.Method, path: r.URL.EscapedPath(), mediaType: r.Header.Get("Content-Type")}
 		if !loopback.Direct(r) || len(r.Header["Origin"]) > 0 {
-			in.actor = "" // and what it brings is not even read
+			in.actor = "" // refused without reading the body
 		} else if body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBodyBytes+1)); err == nil {
 			in.body = body
 		} else if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
@@ -48,13 +48,14 @@ func Local(m *Mux, actor string) http.Handler {
 }
 
 // RequireToken passes on the calls that carry the token, as in "Authorization: Bearer TOKEN". It refuses all others
-// before it reads what they bring. The token must not be "".
+// before it reads their bodies. The token must not be "".
 func RequireToken(token string, next http.Handler) http.Handler {
 	want := sha256.Sum256([]byte(token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if values := r.Header["Authorization"]; len(values) == 1 {
 			scheme, credential, _ := strings.Cut(values[0], " ")
-			have := sha256.Sum256([]byte(credential)) // of one length, whatever was sent
+			// hashes have equal lengths, so the time of the comparison does not depend on what was sent
+			have := sha256.Sum256([]byte(credential))
 			if strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(have[:], want[:]) == 1 {
 				next.ServeHTTP(w, r)
 				return
@@ -78,5 +79,5 @@ func write(w http.ResponseWriter, status int, body []byte) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // nobody is left to be told
+	_, _ = w.Write(body) // if the client has gone, nobody can be told
 }

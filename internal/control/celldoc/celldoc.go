@@ -1,6 +1,6 @@
-// Package celldoc says which document of a cell's configuration an item of the control tables is, and which item a
-// document is. The kinds are listed in documents.go of package events. Operations and single cells are in no cell's
-// configuration. Version and body of a document are the item's own.
+// Package celldoc converts between items of the control tables and documents of a cell's configuration. The kinds of
+// documents are listed in documents.go of package events. Operations, and the items of single cells, are not part of a
+// cell's configuration. A document has the version and the body of its item.
 package celldoc
 
 import (
@@ -12,13 +12,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// KindPlacement is that of the placements of tenants which not every cell serves.
+// KindPlacement is the kind of the placements of tenants that not every cell serves.
 const KindPlacement = cellconfig.KindPlacement
 
-// KindKey is that of API keys.
+// KindKey is the kind of API keys.
 const KindKey = plan.KindKey
 
-// Kinds of documents that are not those of a plans file, and of which there is one each.
+// Kinds of documents that are not in a plans file. There is one document of each.
 const (
 	KindShares = cellconfig.KindShares
 	SharesID   = cellconfig.SharesID
@@ -27,7 +27,7 @@ const (
 	CanaryID   string          = "canary"
 )
 
-// Of is the document that a changed item is.
+// Of returns the document of a changed item.
 func Of(e *events.Changed) cellconfig.Document {
 	kind, id := e.Document()
 	d := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.Kind(kind), ID: id}, Version: e.ItemVersion,
@@ -38,22 +38,23 @@ func Of(e *events.Changed) cellconfig.Document {
 	return d
 }
 
-// Ref names the document of an item; false where cells have none.
+// Ref names the document of an item; false if cells have no document of it.
 func Ref(t events.Table, key string) (cellconfig.Ref, bool) {
 	d, id, ok := events.DocumentOf(t, key)
 	return cellconfig.Ref{Kind: cellconfig.Kind(d.Kind), ID: id}, ok
 }
 
-// Readable returns an error that says why this version cannot read a document of the shares, or a placement: it is of a
-// newer layout, something else altered it, or it was deleted. Such a document is not an absent one. It must not replace
-// one that can be read, because what the cell knows of the shares stays in force. Documents of other kinds are checked
-// by those who read them.
+// Readable returns an error if this version of the software cannot read a document of the shares, or a placement:
+// because it has a newer layout, was altered, or was deleted. Such a document must not be treated as absent. It must
+// not replace one that can be read, because the shares that the cell knows stay in force. Documents of other kinds are
+// checked by their readers.
 func Readable(d *cellconfig.Document) error {
 	if d.Kind != KindShares && d.Kind != KindPlacement {
 		return nil
 	}
 	if d.Deleted {
-		return fmt.Errorf("the document of kind %s was deleted, and it says what cells may still grant", d.Kind)
+		return fmt.Errorf("the document of kind %s was deleted, although cells need it to know what they may grant",
+			d.Kind)
 	}
 	var err error
 	if d.Kind == KindShares {
@@ -64,13 +65,13 @@ func Readable(d *cellconfig.Document) error {
 	return err
 }
 
-// Unknown is the document that a cell stores in place of a placement that it cannot read, if it may lack the placements
-// from before: a tombstone, by which its readers know that they do not know where the tenant is served.
+// Unknown returns the document that a cell stores instead of a placement that it cannot read, if it may lack the
+// earlier placements too. It is a tombstone, which tells the cell's readers that the tenant's placement is unknown.
 func Unknown(d cellconfig.Document) cellconfig.Document {
 	return cellconfig.Document{Ref: d.Ref, Version: d.Version, Deleted: true}
 }
 
-// Item is the item that a document is; false where there can be none.
+// Item returns the table and key of the item of a document; false if there can be no such item.
 func Item(r cellconfig.Ref) (t events.Table, key string, ok bool) {
 	if t, key, ok = events.ItemOf(string(r.Kind), r.ID); !ok {
 		return "", "", false
@@ -79,7 +80,7 @@ func Item(r cellconfig.Ref) (t events.Table, key string, ok bool) {
 	return t, key, there && back == r && events.CheckKey(t, key) == nil
 }
 
-// Kinds are those of a control table's documents.
+// Kinds returns the kinds of documents of a control table.
 func Kinds(t events.Table) []cellconfig.Kind {
 	var kinds []cellconfig.Kind
 	for _, kind := range events.KindsIn(t) {

@@ -11,13 +11,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-// Guarantees that each item that cells are told of is one document, and that this is the item again: what reconcile
-// finds on one side is looked for under the right name on the other.
+// Guarantees that each item that cells receive is one document, and that Item reverses this: reconcile must find an
+// item and its document under each other's names.
 func TestItems(t *testing.T) {
 	for _, tt := range []struct {
 		table events.Table
 		key   string
-		want  cellconfig.Ref // none: in no cell
+		want  cellconfig.Ref // zero: not in cells
 	}{
 		{events.Plans, "pro", cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}},
 		{events.Plans, "settings", cellconfig.Ref{Kind: plan.KindPlan, ID: "settings"}},
@@ -48,7 +48,8 @@ func TestItems(t *testing.T) {
 	}
 }
 
-// Guarantees that a document which no item can be is told apart, so that nothing in a cell's table passes for another.
+// Guarantees that a document without a possible item is recognised, so that nothing else in a cell's table is mistaken
+// for one.
 func TestNoItems(t *testing.T) {
 	for _, r := range []cellconfig.Ref{
 		{}, {Kind: "keyhash", ID: "00"}, {Kind: plan.KindSettings, ID: "other"}, {Kind: plan.KindPlan, ID: "no id"},
@@ -65,8 +66,8 @@ func TestNoItems(t *testing.T) {
 	}
 }
 
-// Guarantees that shares and placements that this version cannot read are told from those that it can, deleted ones
-// included, and that documents of other kinds are nobody's affair here.
+// Guarantees that shares and placements that this version cannot read, including deleted ones, are distinguished from
+// readable ones, and that documents of other kinds are not checked.
 func TestReadable(t *testing.T) {
 	placement := shares.PlacementKey("acme")
 	for _, tt := range []struct {
@@ -96,7 +97,7 @@ func TestReadable(t *testing.T) {
 	}
 }
 
-// Guarantees that a tombstone has no body, and that version and body go over as they are.
+// Guarantees that a tombstone has no body, and that version and body are copied unchanged.
 func TestOf(t *testing.T) {
 	d := celldoc.Of(&events.Changed{Type: events.TenantChanged, Key: "acme", ItemVersion: 7,
 		Body: []byte(`{"id":"acme"}`)})

@@ -14,22 +14,23 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Bounds of one call of an Apply.
+// Largest number of changes, and of their bytes, that Apply sends in one call. A call stays far below
+// call.MaxBodyBytes, so that it ends within the time of an API call.
 const (
 	callChanges = 250
 	callBytes   = 1 << 20
 )
 
-// Result is what came of an Apply.
+// Result is the result of an Apply.
 type Result struct {
 	Written int `json:"written"`
-	// written by another, or an earlier try, meanwhile; those of the diff not included
+	// Unchanged counts documents that another operator, or an earlier try, wrote after the comparison.
 	Unchanged int       `json:"unchanged"`
 	Calls     int       `json:"calls"`
-	Documents []Outcome `json:"documents"` // all that the diff names, in its order
+	Documents []Outcome `json:"documents"` // all documents of the diff, in its order
 }
 
-// Outcome is what became of one document.
+// Outcome is the result for one document.
 type Outcome struct {
 	Kind  plan.Kind `json:"kind"`
 	ID    string    `json:"id"`
@@ -42,18 +43,19 @@ type State string
 // The states.
 const (
 	Written    State = "written"
-	Already    State = "already so" // by another, or an earlier try, meanwhile
+	Already    State = "already so" // another operator, or an earlier try, wrote it after the comparison
 	NotWritten State = "not written"
-	NotKnown   State = "not known" // the answer was lost, and so was the one to a second look
+	NotKnown   State = "not known" // the answer was lost, and the tables could not be read to find out
 )
 
-// lookAgain is how long a second look may take.
-const lookAgain = 10 * time.Second
+// recheckTimeout bounds reading the tables after a call whose answer was lost.
+const recheckTimeout = 10 * time.Second
 
-// Apply writes a diff, in as many calls as it takes; progress is told of documents that are done. Each document is
-// written on the condition that it is still at the version that was compared. yes: the operator agrees to all that the
-// diff removes and weakens, and to counters that begin anew. Where it ends with an error, what it wrote stays, and the
-// result says what that is: compare again, and apply what is left.
+// Apply writes a diff, in as many calls as necessary. It reports the number of finished documents to progress, which
+// may be nil. Each document is written on the condition that it is still at the version that was compared. yes says
+// that the operator accepts everything that the diff removes and weakens, and that counters start afresh. If Apply
+// returns an error, what it has written stays, and the result says what that is: compare again, and apply what is
+// left.
 func (d *Diff) Apply(
 	ctx context.Context, remote Remote, reason string, yes bool, progress func(done int),
 ) (Result, error) {
@@ -70,7 +72,7 @@ func (d *Diff) Apply(
 	return out, err
 }
 
-// write is Apply. It says what became of the edits that it came to.
+// write is Apply. It stores the states of the edits that it has tried.
 func (d *Diff) write(
 	ctx context.Context, remote Remote, r *admin.ApplyRequest, states map[*Edit]State, progress func(done int),
 ) (out Result, err error) {
@@ -82,16 +84,16 @@ func (d *Diff) write(
 		r.Changes, r.AcceptLosses = nil, false
 		for _, e := range batch {
 			r.Changes = append(r.Changes, e.change)
-			// an older endpoint refuses the member: only if needed
+			// An older endpoint does not know accept_losses and refuses it, so it is sent only if needed.
 			r.AcceptLosses = r.AcceptLosses || r.Yes && len(e.Losses) > 0
 		}
 		answer, err := remote.Apply(ctx, r)
 		out.Calls++
 		if err == nil && len(answer.Results) != len(batch) {
-			err = errors.New("the answer of the admin endpoint is not about the changes of the call")
+			err = errors.New("the answer of the admin endpoint does not match the changes of the call")
 		}
 		if err != nil {
-			d.failed(ctx, remote, batch, err, states)
+			d.findOutcome(ctx, remote, batch, err, states)
 			seen := 0
 			for _, e := range batch {
 				if states[e] == Written {
@@ -103,8 +105,9 @@ func (d *Diff) write(
 				out.Written += max(seen, refused.Written)
 				refused.Written = out.Written
 				if refused.Code == call.Invalid && strings.HasPrefix(refused.Message, "accept_losses: ") {
-					refused.Message = "the admin endpoint is older than this command, and cannot be told that what " +
-						"is removed and weakened is agreed to: deploy it first; nothing of this call was written"
+					refused.Message = "the admin endpoint is older than this command and does not know " +
+						"accept_losses, by which a call accepts what it removes and weakens: deploy the endpoint " +
+						"first; this call wrote nothing"
 				}
 				return out, err
 			}
@@ -125,14 +128,15 @@ func (d *Diff) write(
 	return out, nil
 }
 
-// failed finds out what became of a call that ended with an error: its answer may be lost, or it was cut in the middle.
-func (d *Diff) failed(ctx context.Context, remote Remote, batch []*Edit, err error, states map[*Edit]State) {
+// findOutcome finds out what a call that ended with an error has written: its answer may be lost, or it may have been
+// interrupted.
+func (d *Diff) findOutcome(ctx context.Context, remote Remote, batch []*Edit, err error, states map[*Edit]State) {
 	var refused *call.Error
 	certain := errors.As(err, &refused) && refused.Code != call.Unavailable && refused.Code != call.Internal
 	if certain && refused.Written == 0 {
-		return // nothing of it was written
+		return // nothing was written
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookAgain)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recheckTimeout)
 	defer cancel()
 	stored, _, err := load(ctx, remote, control.Plans, control.Tenants, control.Keys)
 	for _, e := range batch {
@@ -145,13 +149,13 @@ func (d *Diff) failed(ctx context.Context, remote Remote, batch []*Edit, err err
 		case have.Deleted == e.change.Delete && (have.Deleted || bytes.Equal(have.Body, e.change.Body)):
 			states[e] = Written
 		default:
-			states[e] = NotWritten // another has changed it
+			states[e] = NotWritten // another operator has changed it
 		}
 	}
 }
 
-// batches are the calls: plans, with the tenants that must be written together with them, and the settings; then the
-// other tenants; keys; deletes, of tenants before plans.
+// batches divides the edits into calls: first plans and settings, with the tenants that must be written together with
+// a plan; then the other tenants; keys; and deletions, of tenants before plans.
 func (d *Diff) batches() ([][]*Edit, error) {
 	var together, tenants, keys, deletes []*Edit
 	for i := range d.Edits {
@@ -160,7 +164,7 @@ func (d *Diff) batches() ([][]*Edit, error) {
 			deletes = append(deletes, e)
 		case e.Kind == plan.KindKey:
 			keys = append(keys, e)
-		case e.Kind == plan.KindTenant && !d.first[e.ID]:
+		case e.Kind == plan.KindTenant && !d.withPlan[e.ID]:
 			tenants = append(tenants, e)
 		default:
 			together = append(together, e)
@@ -169,7 +173,7 @@ func (d *Diff) batches() ([][]*Edit, error) {
 	var out [][]*Edit
 	if len(together) > 0 {
 		if n := len(together); n > admin.MaxChanges || size(together) > call.MaxBodyBytes*3/4 {
-			return nil, fmt.Errorf("%d plans and tenants that only fit them together are too much for one call: "+
+			return nil, fmt.Errorf("%d plans and tenants must be written together and are too many for one call: "+
 				"apply the file in parts", n)
 		}
 		out = append(out, together)
@@ -188,6 +192,7 @@ func size(edits []*Edit) int {
 	return n
 }
 
+// split divides edits into batches of at most callChanges edits and callBytes bytes.
 func split(edits []*Edit) (out [][]*Edit) {
 	for len(edits) > 0 {
 		n, bytes := 0, 0

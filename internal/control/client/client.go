@@ -1,5 +1,5 @@
-// Package client is the operator's side of packages admin and ops: their calls over HTTP, and plans files brought to
-// the control tables.
+// Package client is the operator's side of packages admin and ops: it makes their calls over HTTP, and applies plans
+// files to the control tables.
 package client
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 
-// Sign signs a request, as AWS's signature version 4 does. bodyHash is hex of SHA-256 of the body.
+// Sign signs a request with AWS Signature Version 4. bodyHash is the SHA-256 of the body in hex.
 type Sign func(ctx context.Context, r *http.Request, bodyHash string) error
 
 // Client calls operations at one endpoint. It is safe for concurrent use. Make it with New.
@@ -33,11 +33,11 @@ type Client struct {
 	http        *http.Client
 }
 
-// maxAnswerBytes bounds what is read of an answer.
+// maxAnswerBytes is the largest size of an answer that is read.
 const maxAnswerBytes = 16 << 20
 
-// New makes a client. The endpoint is a URL, of https unless it is this machine's; sign may be nil only there. Where it
-// is not nil, every call is signed.
+// New makes a client. The endpoint must be an https URL, or a URL on this machine. sign may be nil only for a URL on
+// this machine; if it is not nil, every call is signed.
 func New(endpoint string, sign Sign) (*Client, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Scheme != "http" &&
@@ -46,26 +46,27 @@ func New(endpoint string, sign Sign) (*Client, error) {
 			"https://abc.execute-api.eu-west-1.amazonaws.com/prod", endpoint)
 	}
 	if !Local(u) && u.Scheme != "https" {
-		return nil, fmt.Errorf("endpoint %.200q: want https, for it is not this machine's", endpoint)
+		return nil, fmt.Errorf("endpoint %.200q: want https, which every endpoint needs except on this machine",
+			endpoint)
 	}
 	if !Local(u) && sign == nil {
-		return nil, fmt.Errorf("endpoint %.200q: calls to it have to be signed", endpoint)
+		return nil, fmt.Errorf("endpoint %.200q: calls to it must be signed", endpoint)
 	}
 	return &Client{base: u, sign: sign, http: &http.Client{
 		Timeout: time.Minute,
-		// what was signed is for one place
+		// A signature is for one URL.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// Local reports whether the URL is of this machine: calls to it need no signature.
+// Local reports whether the URL is on this machine. Calls to such a URL need no signature.
 func Local(u *url.URL) bool {
 	return loopback.Host(u.Hostname())
 }
 
-// WithToken has calls carry a bearer token, or none if it is "". hint is the error of a call that is refused for its
-// token: it says where the token came from, or why there is none, and what to do. The client must be one of this
-// machine that does not sign.
+// WithToken returns a client whose calls carry a bearer token, or none if token is "". hint is the error of a call
+// that is refused for its token: it should say where the token came from, or why there is none, and what to do. c must
+// be for this machine and must not sign.
 func (c *Client) WithToken(token, hint string) (*Client, error) {
 	if !Local(c.base) || c.sign != nil {
 		return nil, fmt.Errorf("endpoint %s: a token is sent only to this machine, and not with a signature",
@@ -79,14 +80,14 @@ func (c *Client) WithToken(token, hint string) (*Client, error) {
 // Signs reports whether the client signs its calls.
 func (c *Client) Signs() bool { return c.sign != nil }
 
-// At is a client of the path below this one's endpoint.
+// At returns a client of the path below this client's endpoint.
 func (c *Client) At(path ...string) *Client {
 	below := *c
 	below.base = c.base.JoinPath(path...)
 	return &below
 }
 
-// Do calls an operation. The error is a *call.Error where the operation says so.
+// Do calls an operation. The error is a *call.Error if the operation refused the call.
 func Do[Response any](ctx context.Context, c *Client, path string, request any) (*Response, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -114,12 +115,12 @@ func Do[Response any](ctx context.Context, c *Client, path string, request any) 
 			err = failed.Err
 		}
 		if Local(to) && errors.Is(err, syscall.ECONNREFUSED) {
-			return nil, fmt.Errorf("call %s: %w (is 'sluice dev' running there? --endpoint or SLUICE_ENDPOINT say "+
-				"where else)", to.Redacted(), err)
+			return nil, fmt.Errorf("call %s: %w (is 'sluice dev' running there? --endpoint and SLUICE_ENDPOINT set "+
+				"another address)", to.Redacted(), err)
 		}
 		return nil, fmt.Errorf("call %s: %w", to.Redacted(), err)
 	}
-	defer func() { _ = res.Body.Close() }() // it was read, or is of no use
+	defer func() { _ = res.Body.Close() }() // the body was read, or is not needed
 	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
 	switch {
 	case err != nil:
@@ -131,18 +132,18 @@ func Do[Response any](ctx context.Context, c *Client, path string, request any) 
 	}
 	out := new(Response)
 	if err := json.Unmarshal(answer, out); err != nil {
-		return nil, fmt.Errorf("call %s: the answer is not Sluice's", to.Redacted())
+		return nil, fmt.Errorf("call %s: the answer is not from Sluice", to.Redacted())
 	}
 	return out, nil
 }
 
-// refusal is what an answer that is not 200 says. API Gateway's own answers have a message.
+// refusal returns the error for an answer whose status is not 200. Answers of API Gateway itself have a message.
 func (c *Client) refusal(to *url.URL, status int, answer []byte) error {
 	var said struct {
 		Error   *call.Error
 		Message string
 	}
-	_ = json.Unmarshal(answer, &said) // what is not JSON says nothing
+	_ = json.Unmarshal(answer, &said) // an answer that is not JSON has no message
 	if said.Error != nil && said.Error.Code != "" {
 		if said.Error.Code == call.Unauthorized && c.hint != "" {
 			said.Error.Message = fmt.Sprintf("call %s: %s", to.Redacted(), c.hint)
@@ -155,7 +156,7 @@ func (c *Client) refusal(to *url.URL, status int, answer []byte) error {
 	}
 	switch status {
 	case http.StatusForbidden:
-		text += " (your IAM identity may not call it, or the credentials have ended)"
+		text += " (your IAM identity may not call it, or its credentials have expired)"
 	case http.StatusUnauthorized, http.StatusNotFound:
 		text += " (is this Sluice's admin endpoint?)"
 	}

@@ -22,22 +22,22 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// world is control tables behind HTTP, as `sluice dev` has them.
+// world holds control tables behind HTTP, as in `sluice dev`.
 type world struct {
 	*testing.T
 	tables *tables
 	client *client.Client
 	calls  atomic.Int64
 	reads  atomic.Int64
-	cut    atomic.Int64 // after how many applies the connection breaks; 0: never
+	cut    atomic.Int64 // number of applies after which the connection breaks; 0: never
 }
 
-// tables count what is written, and cannot read some tenants.
+// tables count writes, and cannot read some tenants.
 type tables struct {
 	control.Tables
 	puts    int64
 	w       chan struct{}
-	damaged string // what the keys of those begin with; "" is none
+	damaged string // prefix of the keys of tenants that cannot be read; "": none
 }
 
 func (c *tables) damage(t control.Table, key string) error {
@@ -140,7 +140,7 @@ func (w *world) apply(text string) client.Result {
 	return r
 }
 
-// many is a plans file with n tenants, of which every tenth has an override, and so a pin: see pins.
+// many returns a plans file with n tenants. Every tenth has an override, and therefore a pin: see pins.
 func many(n int, rate int64) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: %d, period: 1s, "+
@@ -155,12 +155,12 @@ func many(n int, rate int64) string {
 	return b.String()
 }
 
-// pins are what n tenants of many have in the table of cells.
+// pins returns the number of pins that n tenants of many have in the table cells.
 func pins(n int64) int64 { return n / 10 }
 
-// Guarantees that items which cannot be read stand in the way of no other change: they are named and left alone, and
-// only a file that names one of them, or a prune, which cannot know what it would delete, is refused. Somebody who
-// writes to a table past Sluice would otherwise take every operator's hands off it.
+// Guarantees that items that cannot be read prevent no other change: they are listed and left alone, and only a file
+// that names one of them is refused, or a prune, which cannot know what it would delete. Otherwise anybody who damages
+// one row could lock out all operators.
 func TestDamagedItems(t *testing.T) {
 	const file = `
 plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: %d, period: 1s, burst: 1000 } ] } ]
@@ -192,7 +192,7 @@ tenants: [ { id: acme, plan: pro }%s ]
 	}
 	_, err = w.client.Apply(t.Context(), &admin.ApplyRequest{Reason: "why",
 		Changes: []admin.Change{{Table: control.Plans, Key: "pro", Expect: 2, Delete: true}}})
-	if err == nil || !strings.Contains(err.Error(), "bad-1") { // who may be on it
+	if err == nil || !strings.Contains(err.Error(), "bad-1") { // the damaged tenant may use the plan
 		t.Errorf("a plan deleted: %v", err)
 	}
 	d = w.compare(fmt.Sprintf(file, 200, ", { id: bad-2, plan: pro, suspended: true }"), false)
@@ -202,8 +202,8 @@ tenants: [ { id: acme, plan: pro }%s ]
 	}
 }
 
-// Guarantees that 10,000 tenants are applied in few calls, that an apply which was cut is taken up where it was, that
-// one which changes a plan of all of them writes one item, and that one which changes nothing writes nothing.
+// Guarantees that 10,000 tenants are applied in few calls, that an interrupted apply continues where it stopped, that
+// a change of a plan of all of them writes one item, and that an apply without changes writes nothing.
 func TestApplyOfTenThousandTenants(t *testing.T) {
 	w := newWorld(t)
 	const n, half = manyTenants, manyTenants / 2
@@ -246,8 +246,8 @@ plans:
 tenants: [ { id: acme, plan: pro, overrides: [ { id: burst, rate: 500 } ] }, { id: "<b> & \u2028c", plan: free } ]
 `
 
-// Guarantees that a diff names each value that changes, and leaves what commands set: an older file must not undo a
-// suspension.
+// Guarantees that a diff names each value that changes, and keeps what operations have set: an older file must not
+// undo a suspension.
 func TestDiff(t *testing.T) {
 	w := newWorld(t)
 	w.apply(small)
@@ -280,7 +280,7 @@ plan "pro": limit day starts afresh: it was a quota of day UTC per tenant, and i
 	}
 }
 
-// Guarantees that pruning deletes tenants before their plans, and that a plan which a tenant outside the file is on
+// Guarantees that pruning deletes tenants before their plans, and that a plan which a tenant outside the file uses
 // stays a problem.
 func TestPrune(t *testing.T) {
 	w := newWorld(t)
@@ -302,8 +302,8 @@ func TestPrune(t *testing.T) {
 	w.apply(small)
 }
 
-// Guarantees that a plan change which breaks the override of a tenant that the file does not have is a problem that
-// names it, and that one which comes with the tenant's own change is written together with it.
+// Guarantees that a plan change that breaks the override of a tenant outside the file is a problem that names the
+// tenant, and that a change of both is written together.
 func TestPlanAndOverride(t *testing.T) {
 	w := newWorld(t)
 	w.apply(small)
@@ -314,7 +314,7 @@ func TestPlanAndOverride(t *testing.T) {
 		t.Errorf("problems %q", d.Problems)
 	}
 	if _, err := d.Apply(t.Context(), w.client, "x", true, nil); codeOf(err) != call.Invalid {
-		t.Errorf("applied all the same: %v", err)
+		t.Errorf("applied anyway: %v", err)
 	}
 	w.calls.Store(0)
 	if r := w.apply(without + "tenants: [ { id: acme, plan: pro, overrides: [ { id: other, rate: 7 } ] } ]\n"); r.Written != 2 || w.calls.Load() != 1 {
@@ -322,7 +322,7 @@ func TestPlanAndOverride(t *testing.T) {
 	}
 }
 
-// Guarantees that what another operator changed after the comparison is not overwritten.
+// Guarantees that changes by another operator after the comparison are not overwritten.
 func TestChangedMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	w.apply(small)
@@ -346,8 +346,8 @@ func codeOf(err error) call.Code {
 	return e.Code
 }
 
-// Guarantees that calls go to nowhere but the endpoint: signed or to this machine, over TLS or not at all, and never
-// where an answer points to.
+// Guarantees that calls go only to the endpoint: signed or on this machine, over TLS or on this machine, and never to
+// the target of a redirect.
 func TestEndpoints(t *testing.T) {
 	sign := func(context.Context, *http.Request, string) error { return errors.New("no credentials") }
 	for endpoint, says := range map[string]string{
@@ -360,7 +360,7 @@ func TestEndpoints(t *testing.T) {
 		}
 	}
 	if _, err := client.New("https://example.com/prod", nil); err == nil {
-		t.Error("an endpoint far away is called without a signature")
+		t.Error("a remote endpoint is called without a signature")
 	}
 	c, err := client.New("https://example.invalid/prod", sign)
 	if err != nil {
@@ -392,7 +392,7 @@ func TestEndpoints(t *testing.T) {
 			_ *http.Request) {
 			w.WriteHeader(http.StatusUnauthorized)
 		},
-		"not Sluice's": func(w http.ResponseWriter, _ *http.Request) {
+		"not from Sluice": func(w http.ResponseWriter, _ *http.Request) {
 			_,
 				_ = w.Write([]byte("<html>"))
 		},
@@ -418,7 +418,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// disturbed is a client whose applies go wrong.
+// disturbed is a client whose applies fail.
 type disturbed struct {
 	*client.Client
 	apply func(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error)
@@ -428,8 +428,8 @@ func (d disturbed) Apply(ctx context.Context, r *admin.ApplyRequest) (*admin.App
 	return d.apply(ctx, r)
 }
 
-// Guarantees that somebody who breaks off an apply is told what it had written by then, though the answer to its last
-// call is lost.
+// Guarantees that an operator who interrupts an apply is told what it had written, even if the answer to the last call
+// is lost.
 func TestAnApplyThatIsBrokenOff(t *testing.T) {
 	w := newWorld(t)
 	d := w.compare(small, false)
@@ -445,7 +445,7 @@ func TestAnApplyThatIsBrokenOff(t *testing.T) {
 			if _, err := w.client.Apply(ctx, r); err != nil {
 				return nil, err
 			}
-			return w.client.Apply(ctx, r) // it is repeated, by whoever: all is so already
+			return w.client.Apply(ctx, r) // repeated: nothing is left to write
 		}}, "x", false, nil)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
@@ -461,8 +461,8 @@ func TestAnApplyThatIsBrokenOff(t *testing.T) {
 	}
 }
 
-// Guarantees that an endpoint of before, which does not know that losses can be accepted, is asked for nothing that it
-// does not know unless something is lost, and that its refusal then says what to do.
+// Guarantees that an older endpoint, which does not know accept_losses, is not sent that member unless something is
+// lost, and that its refusal is then explained.
 func TestAnOlderEndpoint(t *testing.T) {
 	w := newWorld(t)
 	w.apply(small)
@@ -478,7 +478,7 @@ func TestAnOlderEndpoint(t *testing.T) {
 	}
 	d = w.compare(small, false)
 	if _, err := d.Apply(t.Context(), older, "looser", true, nil); codeOf(err) != call.Invalid ||
-		!strings.Contains(err.Error(), "deploy it first") {
+		!strings.Contains(err.Error(), "deploy the endpoint first") {
 		t.Errorf("something is lost: %v", err)
 	}
 	if _, err := d.Apply(t.Context(), w.client, "looser", false, nil); codeOf(err) != call.Confirm {
@@ -489,8 +489,8 @@ func TestAnOlderEndpoint(t *testing.T) {
 	}
 }
 
-// Guarantees that of the settings the entries of the files take the place of the stored ones of the same name, in their
-// places, and that nothing is lost by an entry that is written otherwise and means the same.
+// Guarantees that entries of settings in the files replace the stored entries of the same name, in their places, and
+// that an entry with another spelling and the same meaning loses nothing.
 func TestSettingsAreLaidOver(t *testing.T) {
 	w := newWorld(t)
 	const base = `
@@ -500,7 +500,7 @@ routes: [ { methods: [GET, PUT], pathPattern: "/a/*" }, { pathPattern: "/b" } ]
 	w.apply(base)
 	if d := w.compare(`routes: [ { methods: [PUT, GET], pathPattern: "/a/*/" } ]`, false); len(d.Edits) != 1 ||
 		len(d.Losses()) != 0 {
-		t.Errorf("the same route, written otherwise: %+v", d.Edits)
+		t.Errorf("the same route in another spelling: %+v", d.Edits)
 	}
 	w.apply("ipLimits: [ { id: c, algorithm: token_bucket, rate: 3, period: 1s }, { id: a, algorithm: token_bucket, " +
 		"rate: 4, period: 1s } ]")

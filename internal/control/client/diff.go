@@ -18,13 +18,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Remote is what bringing a plans file to the control tables needs.
+// Remote has the calls with which plans files are compared and applied.
 type Remote interface {
 	List(ctx context.Context, r *admin.ListRequest) (*admin.ListResponse, error)
 	Apply(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error)
 }
 
-// Action is what a change does.
+// Action is the kind of an edit.
 type Action string
 
 // The actions.
@@ -34,14 +34,14 @@ const (
 	Delete Action = "delete"
 )
 
-// Field is one value that a change changes.
+// Field is one value that an edit changes.
 type Field struct {
-	Path   string `json:"path"`             // as in limits[burst].rate
-	Before string `json:"before,omitempty"` // JSON; empty: there was none
-	After  string `json:"after,omitempty"`  // JSON; empty: there will be none
+	Path   string `json:"path"`             // as in "limits[burst].rate"
+	Before string `json:"before,omitempty"` // JSON; empty: absent
+	After  string `json:"after,omitempty"`  // JSON; empty: absent
 }
 
-// Author is who made a version.
+// Author is who wrote a version, when, and why.
 type Author struct {
 	Version   int64     `json:"version"`
 	Actor     string    `json:"actor"`
@@ -56,24 +56,25 @@ type Edit struct {
 	Action  Action       `json:"action"`
 	Kind    plan.Kind    `json:"kind"`
 	ID      string       `json:"id"`
-	Version int64        `json:"version"`          // that is there now; 0: none
+	Version int64        `json:"version"`          // the stored version; 0: none
 	Fields  []Field      `json:"fields,omitempty"` // of a change
 	Losses  []admin.Loss `json:"losses,omitempty"` // what the edit removes and weakens
 
-	Was *Author `json:"was,omitempty"` // of a change and a delete: who made the version that is there
-	// Own is who last changed the plan, the cells, the overrides or the boosts of a tenant, where the edit changes one
-	// of them and this is known: see admin.PinOf. Others may have changed something else since then: see Was.
+	Was *Author `json:"was,omitempty"` // of a change and a deletion: who wrote the stored version
+	// Own is who last changed the plan, the cells, the overrides or the boosts of a tenant, if the edit changes one of
+	// them and the author is known: see admin.PinOf. Was may be somebody else, who has changed another part since
+	// then.
 	Own *Author `json:"own,omitempty"`
 
 	change admin.Change
-	before []byte // the body that is there; nil for none
+	before []byte // the stored body; nil: none
 }
 
 func (e *Edit) document() plan.Document {
 	return plan.Document{Kind: e.Kind, ID: e.ID, Body: e.change.Body}
 }
 
-// Section is a section of a plans file whose entries a prune removes.
+// Section is a section of a plans file whose entries a prune can remove.
 type Section string
 
 // The sections, by their names in a plans file.
@@ -86,27 +87,29 @@ const (
 	Routes        Section = "routes"
 )
 
-// Sections are all sections that can be pruned. API keys are not among them: a key is revoked, by its own command.
+// Sections returns all sections that can be pruned. API keys are not among them, since a key is revoked, with its own
+// command.
 func Sections() []Section {
 	return []Section{Plans, Tenants, IPLimits, IPv6Prefix, AnonymousPlan, Routes}
 }
 
-// Diff is how plans files differ from the control tables.
+// Diff is the difference between plans files and the control tables.
 type Diff struct {
-	Edits     []Edit          `json:"changes"`   // plans, settings, tenants, keys; then deletes
-	Unchanged int             `json:"unchanged"` // documents
-	Elsewhere int             `json:"elsewhere"` // plans and tenants that the files do not have, and that stay
-	Stay      map[Section]int `json:"stay"`      // entries that the files do not have, and that stay
-	Afresh    []string        `json:"afresh"`    // counters that would begin anew, one sentence each
-	Problems  []string        `json:"problems"`  // why it cannot be applied, one sentence each
-	// items that cannot be read and are left alone, one sentence each
+	Edits     []Edit          `json:"changes"`   // plans, settings, tenants, keys; then deletions
+	Unchanged int             `json:"unchanged"` // number of documents
+	Elsewhere int             `json:"elsewhere"` // plans and tenants that are not in the files and stay
+	Stay      map[Section]int `json:"stay"`      // entries that are not in the files and stay
+	Afresh    []string        `json:"afresh"`    // counters that would start afresh, one sentence for each limit
+	Problems  []string        `json:"problems"`  // why the diff cannot be applied, one sentence each
+	// Damaged are items that cannot be read and are left alone, one sentence each.
 	Damaged []string `json:"damaged,omitempty"`
-	first   map[string]bool
-	stored  map[string]*call.Item
-	prune   []Section
+
+	withPlan map[string]bool       // ids of tenants that must be written together with the plans
+	stored   map[string]*call.Item // by at(table, key)
+	prune    []Section
 }
 
-// Losses returns what all edits remove and weaken, in their order.
+// Losses returns what the edits remove and weaken, in their order.
 func (d *Diff) Losses() (all []admin.Loss) {
 	for i := range d.Edits {
 		all = append(all, d.Edits[i].Losses...)
@@ -116,22 +119,23 @@ func (d *Diff) Losses() (all []admin.Loss) {
 
 func at(t control.Table, key string) string { return string(t) + "\x00" + key }
 
-// Compare reads the control tables and compares them with files that are laid over them. What the files do not name
-// stays: documents, entries of the settings, and members of a tenant or key. Of the sections to prune, what the files
-// do not have is removed. The error is a *plan.Error where the files do not fit what is there, as far as a line of them
-// is to blame; others are Problems.
+// Compare reads the control tables and compares them with files that will be merged into them. What the files do not
+// name stays: documents, entries of the settings, and members of a tenant or key. In the sections to prune, everything
+// that is not in the files is removed. The error is a *plan.Error if lines of the files do not fit the tables; other
+// reasons why the diff cannot be applied are its Problems.
 //
-// Items that cannot be read, which somebody wrote past Sluice, are in nobody's way: the diff names them. The tables
-// refuse the change of a file that has one of them. With a prune they are an error.
+// Items that cannot be read were written by something else than Sluice. Compare lists them in Damaged and goes on; the
+// tables will refuse an edit of such an item. With a prune, they are an error.
 func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Section) (*Diff, error) {
 	d := &Diff{prune: prune, Edits: []Edit{}, Stay: map[Section]int{}, Afresh: []string{}, Problems: []string{},
-		first: map[string]bool{}}
+		withPlan: map[string]bool{}}
 	var err error
 	if d.stored, d.Damaged, err = load(ctx, remote, control.Plans, control.Tenants, control.Keys); err != nil {
 		return nil, err
 	}
 	if len(prune) > 0 && len(d.Damaged) > 0 {
-		return nil, fmt.Errorf("what a prune would delete is not known, as an item cannot be read: %s", d.Damaged[0])
+		return nil, fmt.Errorf("cannot tell what a prune would delete, because an item cannot be read: %s",
+			d.Damaged[0])
 	}
 	named := map[string]bool{}
 	for _, doc := range draft.Documents() {
@@ -147,7 +151,7 @@ func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Sec
 		}
 	}
 	d.Edits = append(d.Edits, d.deletes(named)...)
-	if err := d.depend(draft); err != nil {
+	if err := d.checkDependents(draft); err != nil {
 		return nil, err
 	}
 	return d, d.authors(ctx, remote)
@@ -155,8 +159,8 @@ func Compare(ctx context.Context, remote Remote, draft *plan.Draft, prune ...Sec
 
 func (d *Diff) prunes(s Section) bool { return slices.Contains(d.prune, s) }
 
-// live goes through the stored documents, but tombstones, in the order of their keys.
-func (d *Diff) live(f func(item *call.Item, doc plan.Document)) {
+// eachLive calls f for the stored documents that are not deleted, in the order of their keys.
+func (d *Diff) eachLive(f func(item *call.Item, doc plan.Document)) {
 	for _, key := range slices.Sorted(maps.Keys(d.stored)) {
 		item := d.stored[key]
 		if doc, ok := admin.DocumentOf(item.Table, item.Key, item.Body); ok && !item.Deleted {
@@ -165,31 +169,31 @@ func (d *Diff) live(f func(item *call.Item, doc plan.Document)) {
 	}
 }
 
-// base is what stays of the stored documents, for the files to name.
+// base returns the stored documents that stay, to which the files may refer.
 func (d *Diff) base(named map[string]bool) plan.Base {
 	b := plan.Base{Plans: map[string]*plan.Plan{}, Tenants: map[string]string{}}
 	b.Pruned = d.prunes(Plans) || d.prunes(Tenants)
-	d.live(func(item *call.Item, doc plan.Document) {
+	d.eachLive(func(item *call.Item, doc plan.Document) {
 		stays := named[at(item.Table, item.Key)]
 		switch {
 		case doc.Kind == plan.KindPlan && (stays || !d.prunes(Plans)):
-			b.Plans[doc.ID], _ = plan.CompilePlan(doc) // nil is there, and cannot be read
+			b.Plans[doc.ID], _ = plan.CompilePlan(doc) // nil: the plan exists and cannot be read
 		case doc.Kind == plan.KindTenant && (stays || !d.prunes(Tenants)):
 			var t struct{ Plan string }
-			_ = json.Unmarshal(item.Body, &t) // one that cannot be read has none
+			_ = json.Unmarshal(item.Body, &t) // a tenant that cannot be read has no plan
 			b.Tenants[doc.ID] = t.Plan
 		case doc.Kind == plan.KindSettings && !d.prunes(Routes):
-			b.Settings, _ = plan.CompileSettings(doc) // as above
+			b.Settings, _ = plan.CompileSettings(doc) // nil if the settings cannot be read
 		}
 	})
 	return b
 }
 
-// deletes are the plans and tenants that a prune removes: tenants before the plans that they are on. It counts those
-// that stay.
+// deletes returns the edits that delete plans and tenants, tenants before plans, as a prune asks for. It counts the
+// plans and tenants that are not in the files and stay.
 func (d *Diff) deletes(named map[string]bool) []Edit {
 	var plans, tenants []Edit
-	d.live(func(item *call.Item, doc plan.Document) {
+	d.eachLive(func(item *call.Item, doc plan.Document) {
 		into, section := &plans, Plans
 		if doc.Kind == plan.KindTenant {
 			into, section = &tenants, Tenants
@@ -209,7 +213,7 @@ func (d *Diff) deletes(named map[string]bool) []Edit {
 	return append(tenants, plans...)
 }
 
-// load reads tables. Of the items that cannot be read it returns what is wrong.
+// load reads whole tables. damaged says what is wrong with items that cannot be read.
 func load(
 	ctx context.Context, remote Remote, tables ...control.Table,
 ) (stored map[string]*call.Item, damaged []string, err error) {
@@ -225,7 +229,8 @@ func load(
 			}
 			for _, item := range page.Items {
 				if !item.Deleted {
-					if item.Body, err = canonical.Object(item.Body); err != nil { // on the way < became \u003c
+					// in the answer, < is written as \u003c
+					if item.Body, err = canonical.Object(item.Body); err != nil {
 						return nil, nil, fmt.Errorf("%s/%q: %w", item.Table, item.Key, err)
 					}
 				}
@@ -239,7 +244,7 @@ func load(
 	return stored, damaged, nil
 }
 
-// compare adds the edit that makes a document what the files say, if it is not.
+// compare adds the edit for a document of the files, if the stored document differs.
 func (d *Diff) compare(doc plan.Document) error {
 	t, key := admin.Place(doc)
 	body := doc.Body
@@ -262,17 +267,17 @@ func (d *Diff) compare(doc plan.Document) error {
 		}
 		edit.Action, edit.before, edit.Fields, edit.Was = Change, have.Body, Fields(have.Body, body), authorOf(have)
 	} else if !asks {
-		return nil // no settings, and none are asked for
+		return nil // neither the files nor the tables have settings
 	}
 	edit.change = admin.Change{Table: t, Key: key, Expect: edit.Version, Body: body}
 	d.Edits = append(d.Edits, edit)
 	return nil
 }
 
-// lay returns the body of a document that is laid over the stored one.
+// lay returns the body of a document of the files, merged with the stored body.
 func (d *Diff) lay(doc plan.Document, body, stored []byte) ([]byte, error) {
 	if doc.Kind == plan.KindPlan {
-		return body, nil // its limits, which are all that it has, are required
+		return body, nil // a plan in the files is always complete
 	}
 	var now, before map[string]json.RawMessage
 	if err := json.Unmarshal(body, &now); err != nil {
@@ -292,7 +297,7 @@ func (d *Diff) lay(doc plan.Document, body, stored []byte) ([]byte, error) {
 			now[name] = value
 		}
 	}
-	for name, value := range now { // commands leave these out, and files may write them: it is the same
+	for name, value := range now { // files may write members that operations leave out; both mean the same
 		switch have, there := before[name]; {
 		case !empty(value):
 		case there && empty(have):
@@ -304,12 +309,12 @@ func (d *Diff) lay(doc plan.Document, body, stored []byte) ([]byte, error) {
 	return canonical.Marshal(now)
 }
 
-// empty reports whether a member of a tenant or key says no more than its absence.
+// empty reports whether a member of a tenant or key means the same as its absence.
 func empty(value json.RawMessage) bool {
 	return string(value) == "[]" || string(value) == "false"
 }
 
-// laySettings adds to the sections of the files what stays of the stored ones, and counts it.
+// laySettings adds the stored settings that stay to those of the files, and counts them.
 func (d *Diff) laySettings(now, before map[string]json.RawMessage) error {
 	for _, section := range []Section{IPv6Prefix, AnonymousPlan} {
 		if name := string(section); now[name] == nil && before[name] != nil && !d.prunes(section) {
@@ -347,8 +352,8 @@ func (d *Diff) laySettings(now, before map[string]json.RawMessage) error {
 	return nil
 }
 
-// merge puts entries in the place of the stored ones of the same name, and new ones behind them. It counts the stored
-// ones that are not among the entries: these stay, unless they are pruned.
+// merge replaces the stored entries by entries of the same name, in their places, and appends the new ones. stay
+// counts the stored entries that have no counterpart; they are kept unless prune is set.
 func merge(
 	entries, stored []json.RawMessage, name func(json.RawMessage) (string, error), prune bool,
 ) (all []json.RawMessage, stay int, err error) {
@@ -383,24 +388,24 @@ func merge(
 	return all, stay, nil
 }
 
-// idOf is the id of an entry.
+// idOf returns the id of an entry.
 func idOf(entry json.RawMessage) (string, error) {
 	var named struct{ ID string }
 	err := json.Unmarshal(entry, &named)
 	return named.ID, err
 }
 
-// routeOf names a route by what it matches: it has no id.
+// routeOf names a route by what it matches, since it has no id.
 func routeOf(entry json.RawMessage) (string, error) {
 	body := slices.Concat([]byte(`{"routes":[`), entry, []byte(`]}`))
 	s, err := plan.CompileSettings(plan.Document{Kind: plan.KindSettings, ID: plan.SettingsID, Body: body})
 	if err != nil {
-		return string(entry), nil //nolint:nilerr // one that cannot be read is no other than itself
+		return string(entry), nil //nolint:nilerr // a route that cannot be read equals only itself
 	}
 	return s.Routes()[0], nil
 }
 
-// authors finds who last changed what tenants have for themselves, where an edit touches that.
+// authors finds who last changed the placement fields of each tenant whose edit changes one of them.
 func (d *Diff) authors(ctx context.Context, remote Remote) error {
 	var about []*Edit
 	for i := range d.Edits {
@@ -428,11 +433,11 @@ func (d *Diff) authors(ctx context.Context, remote Remote) error {
 	return nil
 }
 
-// depend finds what the edits mean for other documents: whose counters begin anew, what is lost, who no longer fits,
-// and who must be written together with a plan.
-func (d *Diff) depend(draft *plan.Draft) error {
-	will := map[string]*plan.Plan{} // the plans as they will be; without those that there will not be
-	d.live(func(_ *call.Item, doc plan.Document) {
+// checkDependents finds what the edits mean for other documents: which counters start afresh, what is lost, which
+// documents no longer fit, and which tenants must be written together with a plan.
+func (d *Diff) checkDependents(draft *plan.Draft) error {
+	will := map[string]*plan.Plan{} // id → the plan after the edits; absent if it will not exist
+	d.eachLive(func(_ *call.Item, doc plan.Document) {
 		if doc.Kind == plan.KindPlan {
 			if p, err := plan.CompilePlan(doc); err == nil {
 				will[doc.ID] = p
@@ -458,7 +463,7 @@ func (d *Diff) depend(draft *plan.Draft) error {
 			}
 		}
 	}
-	d.live(func(item *call.Item, doc plan.Document) {
+	d.eachLive(func(item *call.Item, doc plan.Document) {
 		if doc.Kind == plan.KindTenant {
 			d.tenant(draft, item, edited[at(item.Table, item.Key)], will, changed)
 		}
@@ -467,14 +472,14 @@ func (d *Diff) depend(draft *plan.Draft) error {
 	return d.losses(was, will)
 }
 
-// anonymous looks for the plan of calls without a credential, which stays or is named, among the plans as they will be.
+// anonymous reports a problem if the plan of calls without a credential will not exist.
 func (d *Diff) anonymous(edited map[string]*Edit, was, will map[string]*plan.Plan) {
 	place := at(admin.Place(plan.Document{Kind: plan.KindSettings}))
 	var settings struct{ AnonymousPlan string }
 	if e := edited[place]; e != nil {
-		_ = json.Unmarshal(e.change.Body, &settings) // it was made here
+		_ = json.Unmarshal(e.change.Body, &settings) // cannot fail: this package made the body
 	} else if item := d.stored[place]; item != nil && !item.Deleted {
-		_ = json.Unmarshal(item.Body, &settings) // what cannot be read names none
+		_ = json.Unmarshal(item.Body, &settings) // settings that cannot be read name no plan
 	}
 	if id := settings.AnonymousPlan; was[id] != nil && will[id] == nil {
 		d.Problems = append(d.Problems, fmt.Sprintf("settings: anonymousPlan: there will be no plan %q", id))
@@ -497,17 +502,17 @@ func (d *Diff) losses(was, will map[string]*plan.Plan) error {
 	return nil
 }
 
-// settings finds whose counters begin anew by a change of the settings.
+// settings finds the counters that start afresh because the settings change.
 func (d *Diff) settings(e *Edit) {
 	old := e.document()
 	old.Body = e.before
 	before, err := plan.CompileSettings(old)
 	if err != nil {
-		return // there were none, or they were damaged and are replaced
+		return // there were no settings, or they are damaged and are replaced
 	}
 	after, err := plan.CompileSettings(e.document())
 	if err != nil {
-		return // the server says what is wrong with them
+		return // the server will report what is wrong
 	}
 	for _, line := range admin.AfreshSettings(before, after) {
 		d.Afresh = append(d.Afresh, e.document().Name()+": "+line)
@@ -520,7 +525,7 @@ func (d *Diff) afresh(e *Edit, before, after *plan.Set) {
 	}
 }
 
-// tenant looks at a stored tenant under the plans as they will be. e is its edit, or nil.
+// tenant checks a stored tenant against the plans after the edits. e is the tenant's edit, or nil.
 func (d *Diff) tenant(
 	draft *plan.Draft, item *call.Item, e *Edit, plans map[string]*plan.Plan, changed map[string]bool,
 ) {
@@ -534,7 +539,7 @@ func (d *Diff) tenant(
 	doc := plan.Document{Kind: plan.KindTenant, ID: item.Key, Body: item.Body}
 	if e == nil {
 		if plans[t.Plan] == nil {
-			d.Problems = append(d.Problems, fmt.Sprintf("plan %q cannot be deleted: tenant %q is on it", t.Plan,
+			d.Problems = append(d.Problems, fmt.Sprintf("plan %q cannot be deleted: tenant %q uses it", t.Plan,
 				item.Key))
 		} else if len(t.Overrides)+len(t.Boosts) > 0 {
 			if _, err := compile(doc, plans); err != nil {
@@ -545,11 +550,11 @@ func (d *Diff) tenant(
 	}
 	var to struct{ Plan string }
 	if json.Unmarshal(e.change.Body, &to) != nil || plans[to.Plan] == nil {
-		return // the tables refuse it
+		return // the server will refuse it
 	}
 	after, err := compile(e.document(), plans)
 	if err != nil {
-		d.Problems = append(d.Problems, strings.Split(draft.Kept(item.Key, err).Error(), "\n")...)
+		d.Problems = append(d.Problems, strings.Split(draft.PlaceKeptProblems(item.Key, err).Error(), "\n")...)
 		return
 	}
 	if plans[t.Plan] == nil {
@@ -557,7 +562,7 @@ func (d *Diff) tenant(
 	}
 	before, err := compile(doc, plans)
 	if err != nil {
-		d.first[item.Key] = true // the plan must not be written without it
+		d.withPlan[item.Key] = true // the plan must not be written without the tenant
 		return
 	}
 	now := time.Now()
@@ -572,7 +577,7 @@ func compile(doc plan.Document, plans map[string]*plan.Plan) (*plan.Tenant, erro
 	return t.Compile(plans[t.PlanID()])
 }
 
-// Fields lists what differs between two bodies, by path.
+// Fields lists the differences between two bodies, sorted by path.
 func Fields(before, after []byte) []Field {
 	was, is := map[string]string{}, map[string]string{}
 	flatten(was, "", before)
@@ -588,7 +593,8 @@ func Fields(before, after []byte) []Field {
 	return out
 }
 
-// flatten writes the values of a JSON text by their paths. Objects in lists go by their id, where they have one.
+// flatten adds the values in a JSON text to a map, by their paths. An object in a list is named by its id, or by its
+// index if it has none.
 func flatten(into map[string]string, path string, raw json.RawMessage) {
 	var object map[string]json.RawMessage
 	if json.Unmarshal(raw, &object) == nil && object != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
-// writes is a client of DynamoDB that adds up what writes cost: a unit for each begun KB of the item.
+// writes is a client of DynamoDB that adds up what writes cost: one unit for each KB of the item or part of one.
 type writes struct {
 	*sdk.Client
 	mu    sync.Mutex
@@ -42,7 +42,7 @@ func (w *writes) PutItem(
 	return out, err
 }
 
-// direct is a service without HTTP in between.
+// direct is a service that is called without HTTP.
 type direct struct{ *admin.Service }
 
 func (d direct) List(ctx context.Context, r *admin.ListRequest) (*admin.ListResponse, error) {
@@ -53,8 +53,8 @@ func (d direct) Apply(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyR
 	return d.Service.Apply(ctx, "ann", r)
 }
 
-// Guarantees what an apply of many tenants costs in DynamoDB: one write unit for each, another for one that has an
-// override, once, and none when it is repeated.
+// Guarantees the cost of an apply of many tenants in DynamoDB: one write unit for each, one more for each that has an
+// override, once, and none when the apply is repeated.
 func TestWriteUnitsOfAnApply(t *testing.T) {
 	url := os.Getenv("SLUICE_DYNAMODB")
 	if url == "" {

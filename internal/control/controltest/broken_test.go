@@ -15,12 +15,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/controltest"
 )
 
-// fault is one way to be broken tables.
+// fault is one way in which tables can be broken.
 type fault string
 
 const (
 	none              fault = ""
-	versionIgnored    fault = "a Put goes by no version"
+	versionIgnored    fault = "a Put ignores the version"
 	versionSkipped    fault = "every third version is left out"
 	race              fault = "the version is looked at apart from the write"
 	haveForgotten     fault = "a conflict carries no version"
@@ -52,7 +52,7 @@ const (
 	tombstoneWithBody fault = "a tombstone keeps its body"
 )
 
-// naive are tables that are obviously right but for their fault: everything under one lock, in memory.
+// naive are tables that are obviously correct except for their fault: everything is in memory, under one lock.
 type naive struct {
 	fault fault
 	mu    sync.Mutex
@@ -127,9 +127,9 @@ func (n *naive) List(ctx context.Context, t control.Table, after string, most in
 	return all, next, nil
 }
 
-// offset is how lists are often cut: an item that is created before it moves all behind it.
+// offset is a frequent mistake in lists: an item that is created before the position shifts all later ones.
 func offset(all []control.Item, after string, most int) ([]control.Item, string, error) {
-	from, _ := strconv.Atoi(after) // empty is the beginning
+	from, _ := strconv.Atoi(after) // "" is the beginning
 	from = min(from, len(all))
 	to := min(from+most, len(all))
 	if to == len(all) {
@@ -138,7 +138,7 @@ func offset(all []control.Item, after string, most int) ([]control.Item, string,
 	return all[from:to], strconv.Itoa(to), nil
 }
 
-// check is the change's own, less what the fault leaves out.
+// check is Change.Check with the fault.
 func (n *naive) check(c control.Change) (control.Change, error) {
 	checked, err := c.Check()
 	switch {
@@ -199,7 +199,7 @@ func (n *naive) Put(ctx context.Context, c control.Change) (control.Item, error)
 	return n.write(head, i), nil
 }
 
-// bend changes what is asked for where the fault is in that.
+// bend changes the request if the fault requires it.
 func (n *naive) bend(head *control.Item, c control.Change) control.Change {
 	if head == nil {
 		return c
@@ -214,7 +214,7 @@ func (n *naive) bend(head *control.Item, c control.Change) control.Change {
 	return c
 }
 
-// next is control.Next, less what the fault leaves out.
+// next is control.Next with the fault.
 func (n *naive) next(head *control.Item, c control.Change) (control.Item, bool, error) {
 	i, done, err := control.Next(head, c)
 	forced := errors.Is(err, control.ErrNotFound) && n.fault == deleteOfNone && head != nil ||
@@ -230,7 +230,7 @@ func (n *naive) next(head *control.Item, c control.Change) (control.Item, bool, 
 	return i, done, err
 }
 
-// write keeps the item, bent by the fault, and its record.
+// write stores the item, changed by the fault, and its record.
 func (n *naive) write(head *control.Item, i control.Item) control.Item {
 	switch n.fault {
 	case versionSkipped:
@@ -288,10 +288,10 @@ func config(f fault) controltest.Config {
 	}
 }
 
-// The suite must hold for any right tables, not only for those it was written beside.
+// Guarantees that correct tables pass, including ones that were not written together with the cases.
 func TestContractOfNaiveTables(t *testing.T) { controltest.Run(t, config(none)) }
 
-// TestBrokenTables shows the suite catch each way of being broken. A suite that passes broken tables guards nothing.
+// TestBrokenTables guarantees that the cases detect each fault.
 func TestBrokenTables(t *testing.T) {
 	for _, f := range []fault{
 		versionIgnored, versionSkipped, race, haveForgotten, conflictWrites, repeatConflicts, repeatWrites,

@@ -15,7 +15,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// Cells and the archive go by versions: one that is left out or made twice is a change lost, or a record overwritten.
+// Cells and the archive rely on versions: a version that is left out is a lost change, and one that is made twice
+// overwrites a record.
 func gapless(s *subject) error {
 	var last *control.Item
 	for i, body := range []string{`{"plan":"free"}`, `{"plan":"pro"}`, "", `{"plan":"pro"}`, `{"plan":"pro"}`, ""} {
@@ -44,7 +45,7 @@ func gapless(s *subject) error {
 	return nil
 }
 
-// Two operators at once: one must hear of the other, and what the other wrote must stay.
+// Two operators write at once: one must be told of the other, and the other's change must stay.
 func conflict(s *subject) error {
 	expects := func(expect, have int64, body string) error {
 		_, err := s.put(control.Plans, "pro", expect, body)
@@ -84,7 +85,7 @@ func conflict(s *subject) error {
 	return err
 }
 
-// A writer whose connection broke does not know whether it wrote. It asks again, and must not have written twice.
+// A writer whose connection broke does not know whether it wrote. It repeats the Put, which must not write twice.
 func repeated(s *subject) error {
 	for i, body := range []string{`{"a":1}`, `{"a":2}`, "", `{"a":1}`} {
 		c := change(control.Plans, "pro", int64(i), body)
@@ -108,7 +109,7 @@ func repeated(s *subject) error {
 			c := c
 			other(&c)
 			if got, err := s.tables.Put(s.ctx, c); !errors.Is(err, control.ErrConflict) {
-				return fmt.Errorf("the same Put again but for its %s returns version %d, %s; want a conflict", what,
+				return fmt.Errorf("the same Put with another %s returns version %d, %s; want a conflict", what,
 					got.Version, said(err))
 			}
 		}
@@ -117,17 +118,17 @@ func repeated(s *subject) error {
 	return err
 }
 
-// Without its tombstone a deleted item would begin again at version 1, and cells that missed the delete would keep the
-// old one for ever.
+// Without a tombstone a deleted item would begin again at version 1, and cells that missed the deletion would keep the
+// old item for ever.
 func tombstones(s *subject) error {
 	none := func(expect int64) error {
 		if _, err := s.put(control.Tenants, "acme", expect, ""); !errors.Is(err, control.ErrNotFound) {
-			return fmt.Errorf("a delete of what is not there returns %s, want ErrNotFound", said(err))
+			return fmt.Errorf("a deletion of an absent item returns %s, want ErrNotFound", said(err))
 		}
 		return nil
 	}
 	if _, err := s.tables.Get(s.ctx, control.Tenants, "acme"); !errors.Is(err, control.ErrNotFound) {
-		return fmt.Errorf("Get of what never was returns %s, want ErrNotFound", said(err))
+		return fmt.Errorf("Get of an item that never existed returns %s, want ErrNotFound", said(err))
 	}
 	if err := none(0); err != nil {
 		return err
@@ -163,7 +164,7 @@ func tombstones(s *subject) error {
 
 const writers = 32
 
-// Whatever happens at once, each version has one writer, and each write that was said to be done is a version.
+// Under concurrency, each version has one writer, and each write that succeeded is a version.
 func concurrent(s *subject) error {
 	handles := []control.Tables{s.tables}
 	if s.Peer != nil {
@@ -202,10 +203,10 @@ func concurrent(s *subject) error {
 	return s.end(chain, control.Tenants, "acme")
 }
 
-// write makes one version, after as many conflicts as it takes.
+// write makes one version, after any number of conflicts.
 func write(ctx context.Context, tables control.Tables, w int) (control.Item, error) {
 	expect := int64(0)
-	for range writers { // each conflict is the version of another writer, and each has one
+	for range writers { // each conflict is a version of another writer, and each writer makes one
 		c := change(control.Tenants, "acme", expect, fmt.Sprintf(`{"writer":%d}`, w))
 		c.Actor = fmt.Sprintf("writer %d", w)
 		i, err := tables.Put(ctx, c)
@@ -218,10 +219,10 @@ func write(ctx context.Context, tables control.Tables, w int) (control.Item, err
 		}
 		expect = lost.Have
 	}
-	return control.Item{}, fmt.Errorf("writer %d met %d conflicts, and there are no more writers", w, writers)
+	return control.Item{}, fmt.Errorf("writer %d had %d conflicts, more than there are other writers", w, writers)
 }
 
-// said is what an error that may be none says.
+// said returns the text of an error that may be nil.
 func said(err error) string { return fmt.Sprint(err) }
 
 // end compares the chain with the table.
@@ -236,7 +237,7 @@ func (s *subject) end(chain *control.Chain, t control.Table, key string) error {
 	return nil
 }
 
-// A writer's clock that is an hour off must neither block the others nor win over them.
+// A writer whose clock is wrong by an hour must neither block the others nor take precedence over them.
 func clocks(s *subject) error {
 	var last *control.Item
 	for i, off := range []time.Duration{time.Hour, 0, -time.Hour, 999 * time.Nanosecond, 0} {
@@ -321,12 +322,12 @@ func bounds(s *subject) error {
 	return err
 }
 
-// large is a body of so many bytes.
+// large returns a body of this many bytes.
 func large(size int) string {
 	return `{"a":"` + strings.Repeat("é", (size-8)/2) + strings.Repeat("x", size%2) + `"}`
 }
 
-// A hash is over bytes: a store that spells a body in another way breaks every chain.
+// Hashes are over bytes: a store that spells a body differently breaks every chain.
 func bodies(s *subject) error {
 	tests := []struct{ in, want string }{
 		{" { \"b\" : [ 1.50 , \"\\u00e9\" ] ,\n\"a\" : null } ", `{"a":null,"b":[1.50,"é"]}`},
@@ -353,7 +354,7 @@ func bodies(s *subject) error {
 	}
 	for i := range records {
 		if string(records[i].New.Body) != tests[i].want {
-			return fmt.Errorf("the body %.80s comes as %.80s, want %.80s", tests[i].in, records[i].New.Body,
+			return fmt.Errorf("the body %.80s is delivered as %.80s, want %.80s", tests[i].in, records[i].New.Body,
 				tests[i].want)
 		}
 		if _, err := events.Encode(records[i].Event()); err != nil {
@@ -366,8 +367,8 @@ func bodies(s *subject) error {
 	return nil
 }
 
-// A cell looks a key up by hash. Were it to change, or go with the body, a cell that misses a message would accept the
-// old key for ever.
+// A cell looks up keys by hash. If the hash could change, or be deleted with the body, a cell that misses a message
+// would accept the old key for ever.
 func apiKeys(s *subject) error {
 	body := func(hash, pepper string, more string) string {
 		return `{"hash":"` + strings.Repeat(hash, 64) + `","pepper":"` + pepper + `","tenant":"acme"` + more + `}`
@@ -397,7 +398,7 @@ func apiKeys(s *subject) error {
 	return err
 }
 
-// No choice of names lets one item reach another.
+// Items with similar names are distinct.
 func apart(s *subject) error {
 	names := []string{"a", "A", "a ", " a", "a/1", "a/", "a.b", "%61", "á", "a\u0301", "😀", "'\"\\", "@settings",
 		strings.Repeat("x", 128)}
@@ -435,7 +436,7 @@ func apart(s *subject) error {
 	return err
 }
 
-// all lists a table in pages of so many, and calls between after each.
+// all lists a table in pages of at most most items, and calls between after each page.
 func (s *subject) all(t control.Table, most int, between func(page int) error) (map[string]control.Item, error) {
 	seen := make(map[string]control.Item)
 	after := ""
@@ -474,11 +475,11 @@ func (s *subject) fill() error {
 			return err
 		}
 	}
-	_, err := s.put(control.Cells, "eu-1", 0, `{}`) // not of this table
+	_, err := s.put(control.Cells, "eu-1", 0, `{}`) // in another table
 	return err
 }
 
-// Reconcile goes through a whole table: what a list leaves out is never repaired.
+// Reconcile reads whole tables: an item that a list leaves out is never repaired.
 func lists(s *subject) error {
 	if err := s.fill(); err != nil {
 		return err
@@ -535,13 +536,13 @@ func listsWhileWriting(s *subject) error {
 	}
 	for n := range listed {
 		if _, ok := seen[fmt.Sprintf("tenant/%d", n)]; !ok {
-			return fmt.Errorf("tenant/%d was there all the time, and is not listed", n)
+			return fmt.Errorf("tenant/%d existed all the time but is not listed", n)
 		}
 	}
 	return nil
 }
 
-// Random histories of several items, written in turns, beside a model.
+// Random histories of several items are written and compared with a model.
 func histories(s *subject) error {
 	r := rand.New(rand.NewPCG(7, uint64(s.Steps)))
 	type name struct {
@@ -611,7 +612,7 @@ func histories(s *subject) error {
 	return nil
 }
 
-// A caller that has given up must not find its change made later.
+// If a caller has given up, its change must not be made later.
 func canceled(s *subject) error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	cancel()
@@ -625,7 +626,7 @@ func canceled(s *subject) error {
 		return fmt.Errorf("List returns %s, want the context's error", said(err))
 	}
 	if _, err := s.tables.Get(s.ctx, control.Plans, "pro"); !errors.Is(err, control.ErrNotFound) {
-		return fmt.Errorf("after a Put that was given up, Get returns %s, want ErrNotFound", said(err))
+		return fmt.Errorf("after a canceled Put, Get returns %s, want ErrNotFound", said(err))
 	}
 	return nil
 }

@@ -1,7 +1,7 @@
-// Package controltest is the contract that every implementation of control.Tables must keep.
+// Package controltest tests the contract of control.Tables.
 //
-// An implementation's own test is a few lines: [Run] with a [Config] that makes fresh tables. [Broken] runs the suite
-// without failing a test, and tells what broken tables were caught at.
+// The test of an implementation calls [Run] with a [Config] that makes new tables. [Broken] runs the cases without
+// failing a test, and returns those that fail for deliberately broken tables.
 package controltest
 
 //lint:file-ignore ST1005 the errors begin with names of methods
@@ -15,62 +15,63 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 )
 
-// Config plugs an implementation into the suite.
+// Config connects an implementation to the cases.
 type Config struct {
-	// New makes empty tables. Required. It may skip or fail tb, and register clean-ups there.
+	// New makes empty tables. It may skip or fail tb, and register clean-ups with it. Required.
 	New func(tb testing.TB) control.Tables
 
-	// Peer makes another handle on the same tables, as a second process would have. Nil where there can be only one.
+	// Peer makes another handle on the same tables, as a second process would have. nil if there can be only one
+	// handle.
 	Peer func(tb testing.TB, tables control.Tables) control.Tables
 
-	// Feed returns what the feed delivers from its beginning on, in order for each key, as soon as there are n
-	// deliveries, or when ctx ends. Required.
+	// Feed returns what the feed delivers from its beginning, in order for each key, as soon as there are n deliveries
+	// or when ctx ends. Required.
 	Feed func(ctx context.Context, tables control.Tables, n int) ([]control.Delivery, error)
 
-	Parallel bool // runs the cases side by side, for tables that wait much
-	Steps    int  // of each random history; 0 means 60
+	Parallel bool // run the cases in parallel, for tables whose calls mostly wait
+	Steps    int  // length of each random history; 0 selects 60
 }
 
-// noon is a time of no meaning.
+// noon is an arbitrary time.
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 123456000, time.UTC)
 
-// timeout bounds one case, for what waits for a delivery that never comes.
+// timeout bounds one case, so that it fails if a delivery never comes.
 const timeout = 2 * time.Minute
 
-// guarantee is a case: it returns what does not hold.
+// guarantee is one case. check returns an error if the guarantee does not hold.
 type guarantee struct {
 	name  string
 	check func(*subject) error
 }
 
-// subject is the tables of one case.
+// subject holds the tables of one case.
 type subject struct {
 	Config
 	tb     testing.TB
-	ctx    context.Context //nolint:containedctx // that of one test case, which is all this is
+	ctx    context.Context //nolint:containedctx // a subject lives as long as one test case
 	tables control.Tables
 }
 
 func guarantees() []guarantee {
 	return []guarantee{
-		{"versions are gapless from 1 on, through deletes", gapless},
-		{"a conflict carries the version that is there, and writes nothing", conflict},
+		{"versions begin at 1 and have no gaps, including deletions", gapless},
+		{"a conflict names the present version, and writes nothing", conflict},
 		{"a repeated Put makes one version", repeated},
-		{"a delete leaves a tombstone that stays", tombstones},
+		{"a deletion leaves a permanent tombstone", tombstones},
 		{"32 writers on one key make 32 versions", concurrent},
 		{"versions decide, not clocks", clocks},
-		{"what is out of bounds is refused, and writes nothing", bounds},
-		{"a body is kept in canonical form, byte for byte", bodies},
+		{"values out of bounds are refused, and nothing is written", bounds},
+		{"a body is stored in canonical form, byte for byte", bodies},
 		{"an API key keeps its hash, and is never deleted", apiKeys},
-		{"keys are kept apart, and tables", apart},
+		{"different keys and tables are separate", apart},
 		{"a list holds each item once", lists},
 		{"a list holds each item once while others write", listsWhileWriting},
-		{"histories keep their chain, and the feed tells all of them in order", histories},
-		{"a Put whose time is over writes nothing", canceled},
+		{"histories keep their chain, and the feed delivers all of them in order", histories},
+		{"a Put with a canceled context writes nothing", canceled},
 	}
 }
 
-// Run runs the whole contract, each case on fresh tables.
+// Run runs all cases, each on new tables.
 func Run(t *testing.T, c Config) {
 	for _, g := range guarantees() {
 		t.Run(g.name, func(t *testing.T) {
@@ -84,7 +85,7 @@ func Run(t *testing.T, c Config) {
 	}
 }
 
-// Broken returns the names of the cases that do not hold, with what was found.
+// Broken returns the names of the cases that fail, with their errors.
 func Broken(t *testing.T, c Config) map[string]error {
 	found := make(map[string]error)
 	for _, g := range guarantees() {
@@ -104,12 +105,12 @@ func run(t *testing.T, c Config, g guarantee) error {
 	return g.check(&subject{Config: c, tb: t, ctx: ctx, tables: c.New(t)})
 }
 
-// put writes a body by a writer of no meaning.
+// put writes a body as an arbitrary writer.
 func (s *subject) put(t control.Table, key string, expect int64, body string) (control.Item, error) {
 	return s.tables.Put(s.ctx, change(t, key, expect, body))
 }
 
-// change is one with a body, or a delete where that is empty.
+// change returns a change to the body, or a deletion if body is "".
 func change(t control.Table, key string, expect int64, body string) control.Change {
 	return control.Change{
 		Table: t, Key: key, Expect: expect, Body: []byte(body), Delete: body == "", Actor: "arn:aws:iam::1:user/jo",
@@ -117,7 +118,7 @@ func change(t control.Table, key string, expect int64, body string) control.Chan
 	}
 }
 
-// is compares the item with what a change should have made of the version before, and with what Get returns.
+// is compares the item with the version that the change should have made, and with what Get returns.
 func (s *subject) is(got control.Item, c control.Change, before *control.Item) error {
 	c, err := c.Check()
 	if err != nil {
@@ -150,7 +151,7 @@ func same(got, want control.Item) error {
 	return nil
 }
 
-// feed returns the records so far, of which there must be n, twice the same.
+// feed reads the feed twice, and returns its records. There must be n records, equal both times.
 func (s *subject) feed(n int) ([]control.Record, error) {
 	first, err := s.Feed(s.ctx, s.tables, n)
 	if err != nil {
@@ -161,7 +162,7 @@ func (s *subject) feed(n int) ([]control.Record, error) {
 		return nil, err
 	}
 	if len(first) != n || len(again) != n {
-		return nil, fmt.Errorf("the feed has %d records, and from the beginning again %d, want %d", len(first),
+		return nil, fmt.Errorf("the feed has %d records, on a second read %d, want %d", len(first),
 			len(again), n)
 	}
 	records := make([]control.Record, n)
@@ -173,14 +174,14 @@ func (s *subject) feed(n int) ([]control.Record, error) {
 		case d.Record == nil || d.Sequence == "" || d.Record.Sequence != d.Sequence:
 			return nil, fmt.Errorf("delivery %+v of the feed: want a record with its sequence", d)
 		case again[i].Sequence != d.Sequence || again[i].Record == nil || !again[i].Record.New.Equal(&d.Record.New):
-			return nil, fmt.Errorf("delivery %d is %+v, and from the beginning again %+v", i, d, again[i])
+			return nil, fmt.Errorf("delivery %d is %+v, on a second read %+v", i, d, again[i])
 		}
 		if err := d.Record.Check(); err != nil {
 			return nil, err
 		}
 		name := string(d.Record.New.Table) + "/" + d.Sequence
 		if sequences[name] {
-			return nil, fmt.Errorf("the sequence %s comes twice", name)
+			return nil, fmt.Errorf("the sequence %s is there twice", name)
 		}
 		sequences[name] = true
 		records[i] = *d.Record

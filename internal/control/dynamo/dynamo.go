@@ -1,7 +1,8 @@
-// Package dynamo keeps the control tables in DynamoDB: package row has the layout.
+// Package dynamo stores the control tables in DynamoDB. Package row defines the layout.
 //
-// A Put is a consistent read and one conditional write, which costs one write unit for each begun KB of the item. Any
-// number of processes may write. The tables' streams are the feed; package streamrecord reads what they bring.
+// A Put is a consistent read and one conditional write, which costs one write unit for each KB of the item or part of
+// one. Any number of processes may write. The tables' streams are the feed; package streamrecord reads what they
+// bring.
 package dynamo
 
 import (
@@ -35,7 +36,7 @@ type Tables struct {
 	names  map[control.Table]string
 }
 
-// Names are the names of the tables in DynamoDB where all begin alike: prefix and the table's own.
+// Names returns the names of the tables in DynamoDB, if each is the prefix followed by the table's own name.
 func Names(prefix string) map[control.Table]string {
 	names := make(map[control.Table]string)
 	for _, t := range events.AllTables() {
@@ -44,8 +45,8 @@ func Names(prefix string) map[control.Table]string {
 	return names
 }
 
-// New makes the tables over a *dynamodb.Client. Names may leave out tables that are not used: these are errors when
-// they are. The client's retries are safe: a Put that is repeated makes one version.
+// New makes the tables over a *dynamodb.Client. names may leave out tables that are not used; using such a table is an
+// error. The client's retries are safe, since a repeated Put makes one version.
 func New(c client, names map[control.Table]string) (*Tables, error) {
 	if c == nil || len(names) == 0 {
 		return nil, errors.New("control tables: need a client and the names of tables")
@@ -83,7 +84,7 @@ func (t *Tables) Get(ctx context.Context, table control.Table, key string) (cont
 	return *i, nil
 }
 
-// get returns nil where there is no item.
+// get returns nil if there is no item.
 func (t *Tables) get(ctx context.Context, table control.Table, key string) (*control.Item, error) {
 	name, err := t.name(table)
 	if err != nil {
@@ -97,7 +98,7 @@ func (t *Tables) get(ctx context.Context, table control.Table, key string) (*con
 		return nil, fmt.Errorf("get %s/%q: %w", table, key, err)
 	}
 	if len(out.Item) == 0 {
-		return nil, nil //nolint:nilnil // no item is an answer, and its callers look
+		return nil, nil //nolint:nilnil // callers check for nil
 	}
 	i, err := read(table, out.Item)
 	if err != nil {
@@ -153,7 +154,7 @@ func (t *Tables) Put(ctx context.Context, c control.Change) (control.Item, error
 		return control.Item{}, err
 	}
 	var current *control.Item
-	if c.Expect > 0 { // the first version needs no look: its condition shows what is there
+	if c.Expect > 0 { // the first version needs no read, since the failed condition returns the present item
 		if current, err = t.get(ctx, c.Table, c.Key); err != nil {
 			return control.Item{}, err
 		}
@@ -170,20 +171,20 @@ func (t *Tables) Put(ctx context.Context, c control.Change) (control.Item, error
 	case !errors.As(err, &refused):
 		return control.Item{}, fmt.Errorf("put %s/%q version %d: %w", c.Table, c.Key, next.Version, err)
 	}
-	// Another writer was faster, or this one, if the answer to its first try was lost.
+	// Another writer was faster; or this writer was, if the answer to its first try was lost.
 	there, err := read(c.Table, refused.Item)
 	if err != nil {
 		return control.Item{}, err
 	}
 	next, done, err = control.Next(&there, c)
 	if err == nil && !done {
-		// The version that was expected, under another hash: it was altered by hand since it was read.
+		// The item has the expected version but another hash: somebody altered it between the read and the write.
 		err = &control.ConflictError{Table: c.Table, Key: c.Key, Expect: c.Expect, Have: there.Version}
 	}
 	return next, err
 }
 
-// write puts next in the place of current, and of nothing else.
+// write returns the conditional write that replaces current, or that makes the first version if current is nil.
 func write(name *string, next, current *control.Item) *dynamodb.PutItemInput {
 	item := make(map[string]types.AttributeValue)
 	for name, v := range row.Of(next) {
@@ -233,20 +234,20 @@ func attribute(v row.Value) types.AttributeValue {
 		return &types.AttributeValueMemberN{Value: v.Text}
 	case row.Bool:
 		return &types.AttributeValueMemberBOOL{Value: v.Bool}
-	default: // package row writes no other
+	default: // package row writes no other kinds
 		return &types.AttributeValueMemberS{Value: v.Text}
 	}
 }
 
-// creator is the part of *dynamodb.Client that makes tables.
+// creator is the part of *dynamodb.Client that Create uses.
 type creator interface {
 	dynamodb.DescribeTableAPIClient
 	CreateTable(context.Context, *dynamodb.CreateTableInput, ...func(*dynamodb.Options)) (*dynamodb.CreateTableOutput,
 		error)
 }
 
-// Create makes the tables, billed per request, with streams of new and old images, and waits until they are there. One
-// that exists is left as it is. Backups and the protection against deletion are the deployment's affair.
+// Create makes the tables, billed per request, with streams of new and old images, and waits until they exist. It
+// leaves existing tables as they are. Backups and deletion protection are set by the deployment.
 func Create(ctx context.Context, c creator, names map[control.Table]string) error {
 	for _, name := range names {
 		_, err := c.CreateTable(ctx, &dynamodb.CreateTableInput{

@@ -31,7 +31,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
-// childEnv makes the test binary a process that writes: it names the prefix of the tables.
+// childEnv makes the test binary a process that writes. Its value is the prefix of the tables.
 const childEnv = "SLUICE_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -49,7 +49,7 @@ var (
 	prefixes atomic.Int64
 )
 
-// endpoint is the DynamoDB to test against: SLUICE_DYNAMODB, as scripts/dynamodb-local.sh prints it.
+// endpoint returns the DynamoDB to test against: SLUICE_DYNAMODB, as scripts/dynamodb-local.sh prints it.
 func endpoint(tb testing.TB) string {
 	tb.Helper()
 	url := os.Getenv("SLUICE_DYNAMODB")
@@ -71,7 +71,7 @@ func connect(tb testing.TB) *sdk.Client {
 	return c
 }
 
-// named are tables under test, with what reads their streams.
+// named are tables under test and the decoder of their streams.
 type named struct {
 	*dynamo.Tables
 	prefix  string
@@ -79,7 +79,7 @@ type named struct {
 	decoder *streamrecord.Decoder
 }
 
-// fresh makes empty tables of their own, and removes them at the end.
+// fresh makes new, empty tables, and removes them at the end.
 func fresh(tb testing.TB) *named {
 	tb.Helper()
 	c := connect(tb)
@@ -133,8 +133,8 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// feed reads the five streams to their present ends, again and again until there are n records, as Lambda would hand
-// them to a function.
+// feed reads the five streams to their present ends, repeatedly until there are n records, and decodes them as a
+// Lambda function would.
 func (t *named) feed(ctx context.Context, n int) ([]control.Delivery, error) {
 	for {
 		var all []control.Delivery
@@ -145,13 +145,13 @@ func (t *named) feed(ctx context.Context, n int) ([]control.Delivery, error) {
 			}
 			all = append(all, some...)
 		}
-		// Across tables a stream knows no order: by name they come the same way each time, each in its own.
+		// Streams of different tables have no common order. Sorting by name gives the same order each time.
 		slices.SortStableFunc(all, func(a, b control.Delivery) int { return strings.Compare(tableOf(a), tableOf(b)) })
 		if len(all) >= n {
 			return all, nil
 		}
 		select {
-		case <-ctx.Done(): // what came in time is the answer
+		case <-ctx.Done(): // return what came in time
 			return all, nil
 		default:
 		}
@@ -212,7 +212,7 @@ func (t *named) stream(ctx context.Context, table string) ([]control.Delivery, e
 	return all, nil
 }
 
-// lambdaEvent is what Lambda calls a function with for these records.
+// lambdaEvent returns the event with which Lambda calls a function for these records.
 func lambdaEvent(arn string, records []streamtypes.Record) ([]byte, error) {
 	type object = map[string]any
 	var list []object
@@ -267,7 +267,7 @@ func change(key string, expect int64) control.Change {
 
 const perProcess = 25
 
-// child makes versions of one item, against the other process, and prints each that it was told it made.
+// child makes versions of one item, in competition with another process, and prints each version that it has made.
 func child(prefix string) int {
 	c, done := dynamodbtest.Connect(os.Getenv("SLUICE_DYNAMODB"))
 	defer done()
@@ -295,7 +295,7 @@ func child(prefix string) int {
 	return 0
 }
 
-// Guarantees that operating system processes which share nothing but the table make each version once.
+// Guarantees that operating system processes that share only the table make each version once.
 func TestProcesses(t *testing.T) {
 	tables := fresh(t)
 	const processes = 2
@@ -347,7 +347,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// reserved are the names in an expression that stand for reserved words.
+// reserved returns names for the reserved words of an expression.
 func reserved(expression string) map[string]string {
 	if strings.Contains(expression, "#h") {
 		return map[string]string{"#h": "hash"}
@@ -355,7 +355,7 @@ func reserved(expression string) map[string]string {
 	return nil
 }
 
-// edit changes attributes of an item past this program, as a hand in the console would.
+// edit changes attributes of an item without this package, as somebody could in the AWS console.
 func edit(t *testing.T, c *sdk.Client, table, key, expression string, values map[string]types.AttributeValue) {
 	t.Helper()
 	_, err := c.UpdateItem(t.Context(), &sdk.UpdateItemInput{
@@ -368,8 +368,8 @@ func edit(t *testing.T, c *sdk.Client, table, key, expression string, values map
 	}
 }
 
-// Guarantees that what is written past this program is named and stops nothing: neither the list of the others, nor the
-// records behind it.
+// Guarantees that what is written without this package is reported and prevents nothing: neither the list of the
+// others, nor later records.
 func TestAltered(t *testing.T) {
 	ctx, tables, c := t.Context(), fresh(t), connect(t)
 	name := dynamo.Names(tables.prefix)[control.Tenants]
@@ -381,8 +381,8 @@ func TestAltered(t *testing.T) {
 	text := func(s string) map[string]types.AttributeValue {
 		return map[string]types.AttributeValue{":x": &types.AttributeValueMemberS{Value: s}}
 	}
-	edit(t, c, name, "a", "SET body = :x", text(`{"plan":"free of charge"}`)) // a raise that nobody signed
-	edit(t, c, name, "b", "SET version = :x", text("1"))                      // of another type
+	edit(t, c, name, "a", "SET body = :x", text(`{"plan":"free of charge"}`)) // a change that nobody signed
+	edit(t, c, name, "b", "SET version = :x", text("1"))                      // with another type
 	if _, err := tables.Get(ctx, control.Tenants, "b"); !errors.Is(err, control.ErrBadItem) ||
 		!strings.Contains(err.Error(), `tenants/"b"`) {
 		t.Errorf("Get of what cannot be read = %v", err)
@@ -401,7 +401,7 @@ func TestAltered(t *testing.T) {
 	if i, err := tables.Get(ctx, control.Tenants, "a"); err != nil || i.Verify() == nil {
 		t.Errorf("Verify of what was altered = %v, %v", i.Verify(), err)
 	}
-	// The next version is the repair of what was altered, and gets through.
+	// The next version repairs the altered item and must pass.
 	if _, err := tables.Put(ctx, change("a", 1)); err != nil {
 		t.Error(err)
 	}
@@ -433,7 +433,7 @@ func TestAltered(t *testing.T) {
 	}
 }
 
-// flaky loses the answer to a write: it was carried out, and the caller does not know.
+// flaky loses the answer to a write that was carried out.
 type flaky struct {
 	*sdk.Client
 	lose func() bool
@@ -451,8 +451,8 @@ func (f *flaky) PutItem(
 	return out, err
 }
 
-// Guarantees that a writer whose answer was lost asks again and learns that its version is there, whether it is the
-// first or a later one, and that the write is not made twice.
+// Guarantees that a writer whose answer was lost repeats the Put and gets its version, whether it is the first or a
+// later one, and that the write is not made twice.
 func TestLostAnswer(t *testing.T) {
 	ctx, made := t.Context(), fresh(t)
 	lose := false
@@ -474,7 +474,7 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// between lets another writer in between the read of a Put and its write.
+// between makes another writer write between the read and the write of a Put.
 type between struct {
 	*sdk.Client
 	do func()
@@ -487,8 +487,8 @@ func (b *between) PutItem(
 	return b.Client.PutItem(ctx, in, o...)
 }
 
-// Guarantees that a write between a Put's read and its own write is a conflict, and is not overwritten; also one by
-// hand that left the version as it was.
+// Guarantees that a write between a Put's read and its own write is a conflict and is not overwritten, even if it was
+// made without this package and kept the version.
 func TestBetweenReadAndWrite(t *testing.T) {
 	ctx, made, c := t.Context(), fresh(t), connect(t)
 	for _, tt := range []struct {
@@ -525,7 +525,8 @@ func TestBetweenReadAndWrite(t *testing.T) {
 	}
 }
 
-// weak counts reads that may miss what was just written. DynamoDB Local has none, so only the request shows it.
+// weak counts reads that are not consistent. All reads of DynamoDB Local are consistent, so only the request shows
+// this.
 type weak struct {
 	*sdk.Client
 	reads, consistent int
@@ -547,7 +548,7 @@ func (w *weak) Scan(ctx context.Context, in *sdk.ScanInput, o ...func(*sdk.Optio
 	return w.Client.Scan(ctx, in, o...)
 }
 
-// Guarantees that every read is consistent, and that a Put reads at most once: a first version not at all.
+// Guarantees that every read is consistent, and that a Put reads at most once, and for a first version not at all.
 func TestReads(t *testing.T) {
 	ctx, made := t.Context(), fresh(t)
 	w := &weak{Client: connect(t)}
@@ -597,7 +598,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// Guarantees that making the tables twice is no error: two deployments at once, or a test that runs again.
+// Guarantees that making the tables twice is not an error, for two deployments at once or a repeated test.
 func TestCreateTwice(t *testing.T) {
 	tables := fresh(t)
 	if err := dynamo.Create(t.Context(), connect(t), dynamo.Names(tables.prefix)); err != nil {
@@ -605,7 +606,7 @@ func TestCreateTwice(t *testing.T) {
 	}
 }
 
-// A Put is a consistent read and a write; apply makes 10,000 of them.
+// BenchmarkPut measures a Put: a consistent read and a write. An apply of 10,000 tenants makes 10,000 of them.
 func BenchmarkPut(b *testing.B) {
 	tables := fresh(b)
 	n := int64(0)

@@ -1,12 +1,13 @@
-// Package embedded keeps the control tables in one file, for a program that runs everything in one process.
+// Package embedded stores the control tables in one file, for a program that runs everything in one process.
 //
-// A Put, its version in the history and its place in the feed are one transaction, on the disk before Put returns: a
-// crash between a write and its delivery loses nothing. One process at a time has the file. The history is kept whole,
-// so that every consumer can begin at the beginning; it grows by about twice the size of each body that is written.
+// A Put, its version in the history and its place in the feed are one transaction, which is on disk before Put
+// returns: a crash between a write and its delivery loses nothing. Only one process can open the file at a time. The
+// whole history is kept, so that every consumer can start at the beginning; it grows by about twice the size of each
+// body that is written.
 //
 // # File
 //
-// A bbolt database (go.etcd.io/bbolt). Items are written as by control.Item.Encode.
+// The file is a bbolt database (go.etcd.io/bbolt). Items are written by control.Item.Encode.
 //
 //	bucket    key                                         value
 //	items     table 0 key                                 the newest version
@@ -14,7 +15,7 @@
 //	feed      sequence (8 bytes, big endian)              key in versions
 //	cursors   consumer                                    sequence
 //
-// No table and no key holds a byte 0.
+// Table names and keys contain no zero byte.
 package embedded
 
 import (
@@ -39,7 +40,7 @@ var (
 	_ control.Feed   = (*Tables)(nil)
 )
 
-// ErrInUse is wrapped by the error of Open for a file that another process has open.
+// ErrInUse is wrapped by the error of Open if another process has the file open.
 var ErrInUse = errors.New("in use by another process")
 
 // Buckets.
@@ -52,7 +53,7 @@ var (
 
 const (
 	lockTimeout = time.Second
-	// batchDelay is how long a Put waits for others to share a write to the disk with.
+	// batchDelay is how long a Put waits for other Puts to share a write to disk.
 	batchDelay       = time.Millisecond
 	maxConsumerBytes = 64
 )
@@ -62,10 +63,11 @@ type Tables struct {
 	db *bolt.DB
 
 	mu      sync.Mutex
-	changed chan struct{} // closed with the next change
+	changed chan struct{} // closed at the next change
 }
 
-// Open opens the file, or makes it, readable by its owner only. The error wraps ErrInUse after a second of trying.
+// Open opens the file, or creates it, readable only by its owner. If another process has it open, the error wraps
+// ErrInUse after one second.
 func Open(path string) (*Tables, error) {
 	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType})
 	if errors.Is(err, bolterrors.ErrTimeout) {
@@ -89,11 +91,11 @@ func Open(path string) (*Tables, error) {
 	return &Tables{db: db, changed: make(chan struct{})}, nil
 }
 
-// Unsynced has Puts return before they are on the disk: for a file that is of no use once the process is over. It is
-// called before any Put.
+// Unsynced lets Puts return before they are on disk, for a file that is not needed after the process ends. Call it
+// before any Put.
 func (t *Tables) Unsynced() { t.db.NoSync = true }
 
-// Close closes the file, after calls that are under way. Calls after it are errors, and so are those that wait.
+// Close closes the file after calls in progress. Later calls, and calls that wait, return errors.
 func (t *Tables) Close() error {
 	err := t.db.Close()
 	t.wake()
@@ -124,15 +126,15 @@ func (t *Tables) Get(ctx context.Context, table control.Table, key string) (i co
 	return i, nil
 }
 
-// get returns nil where there is no item.
+// get returns nil if there is no item.
 func get(tx *bolt.Tx, table control.Table, key string) (*control.Item, error) {
 	data := tx.Bucket(items).Get(itemKey(table, key))
 	if data == nil {
-		return nil, nil //nolint:nilnil // no item is an answer, and its callers look
+		return nil, nil //nolint:nilnil // callers check for nil
 	}
 	i, err := control.DecodeItem(data)
 	if err == nil && (i.Table != table || i.Key != key) {
-		err = fmt.Errorf("%w: it is %s/%q", control.ErrBadItem, i.Table, i.Key)
+		err = fmt.Errorf("%w: the stored item is %s/%q", control.ErrBadItem, i.Table, i.Key)
 	}
 	return &i, err
 }
@@ -193,12 +195,12 @@ func (t *Tables) Put(ctx context.Context, c control.Change) (control.Item, error
 	}
 	var (
 		next   control.Item
-		answer error // of this Put alone: it must not undo the others that share the transaction
+		answer error // of this Put only: it must not undo other Puts in the same transaction
 	)
 	err = t.db.Batch(func(tx *bolt.Tx) error {
 		var done bool
 		if next, done, answer = step(tx, c); answer != nil || done {
-			return nil //nolint:nilerr // answer goes to its own caller, below
+			return nil //nolint:nilerr // answer is returned to its own caller below
 		}
 		return put(tx, &next)
 	})
@@ -212,7 +214,7 @@ func (t *Tables) Put(ctx context.Context, c control.Change) (control.Item, error
 	return next, nil
 }
 
-// step is control.Next on what the file holds.
+// step applies control.Next to the stored item.
 func step(tx *bolt.Tx, c control.Change) (next control.Item, done bool, err error) {
 	current, err := get(tx, c.Table, c.Key)
 	if err != nil {
@@ -272,7 +274,7 @@ func (t *Tables) Read(ctx context.Context, after string, most int) ([]control.De
 	return page, nil
 }
 
-// delivery is the change to the version with the key.
+// delivery returns the delivery of the version with this key.
 func delivery(tx *bolt.Tx, sequence uint64, version []byte) control.Delivery {
 	d := control.Delivery{Sequence: strconv.FormatUint(sequence, 10)}
 	table, key, n := splitVersion(version)
@@ -302,7 +304,7 @@ func (t *Tables) Wait(ctx context.Context, after string) error {
 		t.mu.Lock()
 		changed := t.changed
 		t.mu.Unlock()
-		// Looked at after the channel was taken: a change in between closes it.
+		// Read after taking the channel: a change in between closes the channel.
 		if page, err := t.Read(ctx, after, 1); err != nil || len(page) > 0 {
 			return err
 		}
@@ -340,7 +342,7 @@ func (t *Tables) Commit(ctx context.Context, consumer, after string) error {
 	}
 	err = t.db.Batch(func(tx *bolt.Tx) error {
 		if last := tx.Bucket(feed).Sequence(); at > last {
-			return fmt.Errorf("%w: position %d, and the feed ends at %d", control.ErrInvalid, at, last)
+			return fmt.Errorf("%w: position %d is after the end of the feed, %d", control.ErrInvalid, at, last)
 		}
 		return tx.Bucket(cursors).Put([]byte(consumer), []byte(after))
 	})
@@ -358,14 +360,14 @@ func checkConsumer(ctx context.Context, consumer string) error {
 	return ctx.Err()
 }
 
-// position reads the Sequence of a record; empty is 0, which is before all.
+// position reads the Sequence of a record; "" gives 0, the position before all records.
 func position(after string) (uint64, error) {
 	if after == "" {
 		return 0, nil
 	}
 	n, err := strconv.ParseUint(after, 10, 63)
 	if err != nil || strconv.FormatUint(n, 10) != after {
-		return 0, fmt.Errorf("%w: %.40q is no position in this feed", control.ErrInvalid, after)
+		return 0, fmt.Errorf("%w: %.40q is not a position in this feed", control.ErrInvalid, after)
 	}
 	return n, nil
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 )
 
-// childEnv makes the test binary a process that writes until it is killed: it names the file.
+// childEnv makes the test binary a process that writes until it is killed. Its value is the file.
 const childEnv = "SLUICE_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -59,7 +59,7 @@ func put(tb testing.TB, tables *embedded.Tables, key string, expect int64) {
 	}
 }
 
-// readAll returns the feed from its beginning on, in small pages.
+// readAll returns the feed from its beginning, read in small pages.
 func readAll(ctx context.Context, tables *embedded.Tables, after string, n int) ([]control.Delivery, error) {
 	var all []control.Delivery
 	for {
@@ -73,7 +73,7 @@ func readAll(ctx context.Context, tables *embedded.Tables, after string, n int) 
 				return all, nil
 			}
 			if err := tables.Wait(ctx, after); err != nil {
-				return all, nil //nolint:nilerr // what came in time is the answer
+				return all, nil //nolint:nilerr // return what came in time
 			}
 			continue
 		}
@@ -90,7 +90,7 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// Guarantees that a restart keeps items, history, feed and what each consumer has done.
+// Guarantees that a restart keeps items, history, feed and the position of each consumer.
 func TestRestart(t *testing.T) {
 	ctx, path := t.Context(), filepath.Join(t.TempDir(), "control.db")
 	tables := open(t, path)
@@ -128,7 +128,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// child writes versions of one item for ever, and prints each when it is said to be written.
+// child writes versions of one item for ever, and prints each when Put has returned.
 func child(path string) int {
 	tables, err := embedded.Open(path)
 	if err != nil {
@@ -144,7 +144,7 @@ func child(path string) int {
 	}
 }
 
-// Guarantees that a process which is killed at any moment loses no version that it was told is written, and none of its
+// Guarantees that a process that is killed at any moment loses no version for which Put has returned, and none of its
 // records.
 func TestKilled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
@@ -190,7 +190,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// Guarantees that a second process hears that the file is in use, by name, and does not wait for ever.
+// Guarantees that a second process gets an error that names the file, and does not wait for ever.
 func TestInUse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
 	open(t, path)
@@ -199,7 +199,7 @@ func TestInUse(t *testing.T) {
 	}
 }
 
-// Guarantees that a file of another kind is refused, and left as it is.
+// Guarantees that a file of another kind is refused and left unchanged.
 func TestNotOurs(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
 	text := strings.Repeat("plans: []\n", 2000)
@@ -214,7 +214,8 @@ func TestNotOurs(t *testing.T) {
 	}
 }
 
-// Guarantees that consumers hear of each change: one that waits is woken by it, and by nothing else but its own end.
+// Guarantees that consumers are told of each change: a waiting consumer is woken by a change, or by its own end, and
+// by nothing else.
 func TestWait(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
 	synctest.Test(t, func(t *testing.T) {
@@ -252,7 +253,7 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// Guarantees that a position which is none is an error: a consumer that began in the wrong place would miss changes.
+// Guarantees that an invalid position is an error: a consumer that began in the wrong place would miss changes.
 func TestPositions(t *testing.T) {
 	ctx := t.Context()
 	tables := open(t, filepath.Join(t.TempDir(), "control.db"))
@@ -266,7 +267,7 @@ func TestPositions(t *testing.T) {
 		}
 	}
 	if err := tables.Commit(ctx, "publisher", "2"); !errors.Is(err, control.ErrInvalid) {
-		t.Errorf("Commit of what is not there yet = %v", err)
+		t.Errorf("Commit of a position after the end = %v", err)
 	}
 	for _, consumer := range []string{"", strings.Repeat("x", 65)} {
 		if _, err := tables.Cursor(ctx, consumer); !errors.Is(err, control.ErrInvalid) {
@@ -281,7 +282,7 @@ func TestPositions(t *testing.T) {
 			t.Errorf("Read of %d = %v", most, err)
 		}
 	}
-	for _, after := range []string{"1", "", "1"} { // back to the beginning, to have everything again
+	for _, after := range []string{"1", "", "1"} { // back to the beginning, to read everything again
 		if err := tables.Commit(ctx, "publisher", after); err != nil {
 			t.Fatal(err)
 		}
@@ -291,7 +292,7 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// Guarantees that what was altered in the file is named, and stops nothing beside it.
+// Guarantees that an altered item in the file is reported, and prevents nothing else.
 func TestAltered(t *testing.T) {
 	ctx, path := t.Context(), filepath.Join(t.TempDir(), "control.db")
 	tables := open(t, path)
@@ -363,7 +364,8 @@ func TestAltered(t *testing.T) {
 	}
 }
 
-// One writer after the other waits for the disk each time; many at once share the wait.
+// BenchmarkPut measures writers one after the other, which each wait for the disk, and many at once, which share the
+// wait.
 func BenchmarkPut(b *testing.B) {
 	for _, writers := range []int{1, 64} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {

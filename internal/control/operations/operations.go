@@ -1,26 +1,25 @@
-// Package operations lists what operators may call. It is data, from which the resources and throttles of their REST
-// APIs and docs/permissions.md are made, so that neither can differ from what the functions answer.
+// Package operations lists the operations that operators may call. The resources and throttles of the REST APIs and
+// docs/permissions.md are generated from this list, so that they always agree with what the functions answer.
 package operations
 
 // Operation is one operation of an operators' API.
 type Operation struct {
 	Path   string // below the stage, as in "/keys/create"
-	Writes bool   // it changes something
+	Writes bool   // the operation changes something
 
-	// PerSecond and Burst are API Gateway's throttle: calls of everybody together, in a second and at once.
+	// PerSecond and Burst are API Gateway's throttle, over all callers: calls per second, and calls at once.
 	PerSecond, Burst int
 
-	Does     string   // in Markdown, without a full stop
-	Commands []string // of sluice that call it, without "sluice"
+	Does     string   // for people, in Markdown, without a full stop
+	Commands []string // commands of sluice that call it, without the word sluice
 }
 
-// Throttles. What a command calls one after the other keeps the 50 calls per second that the whole API had. The lower
-// ones are chosen, not measured: for what one command calls once, and for what is seldom called and does much when it
-// is.
+// Throttles. An operation that a command calls in a loop has 50 calls per second. The lower rates are chosen, not
+// measured: for operations that a command calls once, and for rare operations that do much.
 const (
 	oftenPerSecond, oftenBurst   = 50, 50 // a command calls it in a loop
 	singlePerSecond, singleBurst = 20, 40 // one call for each command, of which a script may run many
-	rarePerSecond, rareBurst     = 5, 10  // it reads whole tables, or moves shares of all tenants
+	rarePerSecond, rareBurst     = 5, 10  // reads whole tables, or moves shares of all tenants
 )
 
 // Control returns the operations of the control plane's API, in the order in which they are documented.
@@ -59,14 +58,17 @@ func Cell() []Operation {
 	}
 }
 
+// often is an operation that a command calls in a loop.
 func often(path string, writes bool, does string, commands ...string) Operation {
 	return Operation{path, writes, oftenPerSecond, oftenBurst, does, commands}
 }
 
+// single is an operation that writes and that a command calls once.
 func single(path, does string, commands ...string) Operation {
 	return Operation{path, true, singlePerSecond, singleBurst, does, commands}
 }
 
+// rare is an operation that is seldom called and does much.
 func rare(path string, writes bool, does string, commands ...string) Operation {
 	return Operation{path, writes, rarePerSecond, rareBurst, does, commands}
 }

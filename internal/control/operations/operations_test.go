@@ -14,7 +14,7 @@ var update = flag.Bool("update", false, "rewrite docs/permissions.md; then read 
 
 const file = "../../../docs/permissions.md"
 
-// TestPage guarantees that the page by which permissions are given has every operation, under the path that it has.
+// TestPage guarantees that the page about permissions has every operation under its path.
 func TestPage(t *testing.T) {
 	if *update {
 		if err := os.WriteFile(file, []byte(operations.Page()), 0o644); err != nil {
@@ -26,24 +26,24 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(text) != operations.Page() {
-		t.Errorf("%s is not what is made now: make golden, and read the diff", file)
+		t.Errorf("%s is out of date: run make golden, and read the diff", file)
 	}
 }
 
-// TestOperations guarantees that each operation has a path of the one form that the functions answer, is throttled, and
-// that a throttle lets single calls through.
+// TestOperations guarantees that each operation has a path in the only form that the functions answer, is throttled,
+// and that a throttle admits single calls.
 func TestOperations(t *testing.T) {
 	form := regexp.MustCompile(`^(/[a-z]+){1,2}$`)
 	var paths []string
 	for _, o := range slices.Concat(operations.Control(), operations.Cell()) {
 		if !form.MatchString(o.Path) || slices.Contains(paths, o.Path) {
-			t.Errorf("%q is there twice, or no path of an operation", o.Path)
+			t.Errorf("%q is there twice, or is not the path of an operation", o.Path)
 		}
 		if o.PerSecond < 1 || o.PerSecond > 50 || o.Burst < o.PerSecond || o.Burst > 2*o.PerSecond {
 			t.Errorf("%s: %d calls per second and %d at once", o.Path, o.PerSecond, o.Burst)
 		}
 		if o.Does == "" || len(o.Commands) == 0 {
-			t.Errorf("%s: nothing is said of it", o.Path)
+			t.Errorf("%s: Does is empty", o.Path)
 		}
 		paths = append(paths, o.Path)
 	}

@@ -18,14 +18,14 @@ func Page() string {
 	if err := page.Execute(&b, struct {
 		Control, Cell []Operation
 		Looking       []string
-	}{Control(), Cell(), looking()}); err != nil {
-		panic(err) // a mistake in the template, which TestPage shows
+	}{Control(), Cell(), readPaths()}); err != nil {
+		panic(err) // a mistake in the template, which TestPage would show
 	}
 	return b.String()
 }
 
-// looking returns the paths of what changes nothing.
-func looking() []string {
+// readPaths returns the paths of the operations that change nothing.
+func readPaths() []string {
 	var paths []string
 	for _, o := range slices.Concat(Control(), Cell()) {
 		if !o.Writes {

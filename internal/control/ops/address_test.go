@@ -14,8 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Guarantees that operators reach the counters of an address, those of ipLimits and those of a tenant's limit per
-// address, on every store; and that the address is on no record and in no log, but its keyed name is.
+// Guarantees that operators reach the counters of an address, of ipLimits and of a tenant's limit per address, on
+// every store; and that no record and no log contains the address, while the record contains its keyed name.
 func TestCountersOfAnAddress(t *testing.T) {
 	eachStore(t, func(t *testing.T, store limit.Store) {
 		w := newWorld(t, store)
@@ -61,12 +61,12 @@ func TestCountersOfAnAddress(t *testing.T) {
 	})
 }
 
-// tells fails the test if a record or a log line has the text.
+// tells fails the test if a record or a log line contains the text.
 func (w *world) tells(secret string) {
 	w.Helper()
 	items, _, err := w.tables.List(w.Context(), control.Operations, "", control.MaxPage)
 	if err != nil || len(items) == 0 {
-		w.Fatalf("%d operations are on record, %v", len(items), err)
+		w.Fatalf("%d operations are recorded, %v", len(items), err)
 	}
 	for i := range items {
 		if all, err := json.Marshal(items[i]); err != nil || strings.Contains(string(all), secret) {
@@ -78,8 +78,7 @@ func (w *world) tells(secret string) {
 	}
 }
 
-// Guarantees that an address which cannot be used is refused without repeating it, and that nothing is put on record
-// then.
+// Guarantees that an address that cannot be used is refused without repeating it, and that nothing is recorded.
 func TestAddressesThatAreRefused(t *testing.T) {
 	w, _ := clocked(t)
 	const secret = "203.0.113.77"
@@ -96,25 +95,25 @@ func TestAddressesThatAreRefused(t *testing.T) {
 		says     string
 	}{
 		"a name": {w.settings(w.store, w.tables), ops.Counters{Address: "localhost." + secret}, call.Invalid,
-			"address: want one"},
+			"address: want an address"},
 		"a port": {w.settings(w.store, w.tables), ops.Counters{Address: secret + ":80"}, call.Invalid,
-			"address: want one"},
+			"address: want an address"},
 		"a zone": {w.settings(w.store, w.tables), ops.Counters{Address: "fe80::1%" + secret}, call.Invalid,
-			"address: want one"},
+			"address: want an address"},
 		"in the reason": {w.settings(w.store, w.tables), ops.Counters{Address: secret, Reason: "block of " +
-			secret}, call.Invalid, "reason: has the address"},
+			secret}, call.Invalid, "reason: contains the address"},
 		"mapped, too": {w.settings(w.store, w.tables), ops.Counters{Address: "::ffff:" + secret, Reason: secret +
-			" is loud"}, call.Invalid, "reason: has the address"},
+			" is loud"}, call.Invalid, "reason: contains the address"},
 		"written out": {w.settings(w.store, w.tables), ops.Counters{Address: "2001:db8::5",
-			Reason: "was [2001:0DB8:0:0::5]."}, call.Invalid, "reason: has the address"},
+			Reason: "was [2001:0DB8:0:0::5]."}, call.Invalid, "reason: contains the address"},
 		"in hex": {w.settings(w.store, w.tables),
-			ops.Counters{Address: secret, Reason: "it is ::ffff:cb00:714d."}, call.Invalid, "reason: has the address"},
+			ops.Counters{Address: secret, Reason: "it is ::ffff:cb00:714d."}, call.Invalid, "reason: contains the address"},
 		"in the path": {w.settings(w.store, w.tables), ops.Counters{Address: "2001:DB8::5",
-			Path: "/from/2001:db8::5"}, call.Invalid, "path: has the address"},
+			Path: "/from/2001:db8::5"}, call.Invalid, "path: contains the address"},
 		"no key": {keyless, ops.Counters{Address: secret}, call.Unsupported, "no key to name addresses with"},
 		"no key in it": {nameless, ops.Counters{Address: secret}, call.Unsupported,
 			"no key to name addresses with"},
-		"no key to be had": {away, ops.Counters{Address: secret}, call.Unavailable, "could not be read"},
+		"no key to be had": {away, ops.Counters{Address: secret}, call.Unavailable, "cannot be read"},
 		"in memory": {small, ops.Counters{Address: secret}, call.Unsupported,
 			"in the memory of each of its instances"},
 	} {
@@ -130,7 +129,7 @@ func TestAddressesThatAreRefused(t *testing.T) {
 			}
 			if items, _, err := w.tables.List(t.Context(), control.Operations, "", control.MaxPage); err != nil ||
 				len(items) != 0 {
-				t.Errorf("%d operations are on record, %v", len(items), err)
+				t.Errorf("%d operations are recorded, %v", len(items), err)
 			}
 			if strings.Contains(w.logged.String(), secret) {
 				t.Errorf("the address is in the log: %s", w.logged)
@@ -139,7 +138,7 @@ func TestAddressesThatAreRefused(t *testing.T) {
 	}
 }
 
-// Guarantees that operators reach the counters of a network of IPv6 by any of its addresses, whatever its size.
+// Guarantees that operators reach the counters of an IPv6 network by any of its addresses, whatever its size.
 func TestCountersOfANetwork(t *testing.T) {
 	eachStore(t, func(t *testing.T, store limit.Store) {
 		w := newWorld(t, store)

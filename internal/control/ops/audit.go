@@ -12,25 +12,25 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/call"
 )
 
-// The states of an operation.
+// The states of an operation. The comments say in which version of its item.
 const (
 	begun   = "begun"   // version 1
 	done    = "done"    // version 2
-	refused = "refused" // version 2: nothing was changed, or nothing is known to have been
+	refused = "refused" // version 2: nothing was changed as far as is known
 )
 
-// record is the body of an item of operations.
+// record is the body of an item of the table operations.
 type record struct {
 	ID       string    `json:"id"`
 	Cell     string    `json:"cell"`
-	Does     string    `json:"operation"` // peek, reset or refund
-	Counters Counters  `json:"counters"`  // what was asked for
+	Does     string    `json:"operation"` // "peek", "reset" or "refund"
+	Counters Counters  `json:"counters"`  // the request, with the name of the address in place of the address
 	State    string    `json:"state"`
-	Found    []Counter `json:"found,omitempty"` // with done
-	Error    string    `json:"error,omitempty"` // with refused
+	Found    []Counter `json:"found,omitempty"` // if State is done
+	Error    string    `json:"error,omitempty"` // if State is refused
 }
 
-// audited carries out an operation between two records: nothing is done before the first is stored.
+// audited carries out an operation between two records. It does nothing unless the first record is stored.
 func (s *Service) audited(
 	ctx context.Context, actor, does string, r *Counters, do func(*counters, context.Context) (*Response, error),
 ) (*Response, error) {
@@ -39,7 +39,7 @@ func (s *Service) audited(
 	}
 	asked := *r
 	var err error
-	if asked.Address, err = s.nameOf(ctx, r); err != nil { // the address itself goes no further
+	if asked.Address, err = s.nameOf(ctx, r); err != nil { // only the name of the address is used from here on
 		return nil, err
 	}
 	k, err := s.find(ctx, &asked, asked.Address)
@@ -52,7 +52,7 @@ func (s *Service) audited(
 	}
 	out, failed := do(k, ctx)
 	if rec.State = done; failed != nil {
-		rec.State, rec.Error = refused, "the operation did not end in time"
+		rec.State, rec.Error = refused, "the operation ran out of time"
 		var e *call.Error
 		if errors.As(failed, &e) {
 			rec.Error = e.Message
@@ -60,11 +60,12 @@ func (s *Service) audited(
 	} else {
 		out.Operation, rec.Found = rec.ID, out.Counters
 	}
-	// The outcome is worth a moment even where the caller's time is over: the effect is there.
+	// Record the outcome even if the caller's time is over, since the operation has had its effect.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := s.write(last, actor, &rec, 1); err != nil && failed == nil {
-		out.Notes = append([]string{"the outcome could not be recorded: the operation stands in operations as begun"},
+		out.Notes = append([]string{"the outcome could not be recorded: the table operations still says that the " +
+			"operation is begun"},
 			out.Notes...)
 	}
 	return out, failed
@@ -76,19 +77,18 @@ func (s *Service) write(ctx context.Context, actor string, rec *record, expect i
 		return call.Refuse(call.Invalid, "%v", err)
 	}
 	_, err = s.c.Tables.Put(ctx, control.Change{Table: control.Operations, Key: rec.ID, Expect: expect, Body: body,
-		Actor:  actor,
-		Reason: rec.Counters.Reason, Now: s.c.Now()})
+		Actor: actor, Reason: rec.Counters.Reason, Now: s.c.Now()})
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, control.ErrInvalid):
 		return call.Refuse(call.Invalid, "%v", err)
 	}
-	s.c.Log.ErrorContext(ctx, "an operation could not be recorded", "operation", rec.ID, "error", err)
-	return call.Refuse(call.Unavailable, "the operation could not be recorded, and so was not begun; try again")
+	s.c.Log.ErrorContext(ctx, "an operation cannot be recorded", "operation", rec.ID, "error", err)
+	return call.Refuse(call.Unavailable, "the operation was not begun, because it cannot be recorded; try again")
 }
 
-// operationID sorts by time, and says nothing else.
+// operationID returns a random id. Ids sort by time.
 func operationID(now time.Time) string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails

@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// peek looks at the counters of a request.
+// peek reads the counters of a request.
 func (k *counters) peek(ctx context.Context, req *limit.Request) (*limit.Decision, error) {
 	d := new(limit.Decision)
 	if err := k.store.Peek(ctx, req, k.c.Now(), d); err != nil {
@@ -16,8 +16,8 @@ func (k *counters) peek(ctx context.Context, req *limit.Request) (*limit.Decisio
 	return d, nil
 }
 
-// adjust corrects what is counted: of each tier by what ahead says, and charges nothing. It returns what is counted
-// then.
+// adjust changes what is counted, and charges nothing. ahead returns the correction of tier i of the request. adjust
+// returns the counts after the correction.
 func (k *counters) adjust(
 	ctx context.Context, ahead func(i int, t *limit.Tier) limit.LeaseRequest,
 ) (*limit.Decision, error) {
@@ -34,12 +34,12 @@ func (k *counters) adjust(
 	return d, nil
 }
 
-// reset empties the counters of windows by giving back all that is in each of them, takes the stamps off logs and
-// buckets one by one, frees slots, and fills token buckets.
+// reset empties the counters of windows by giving back all units of each window. It removes the stamps of logs and of
+// the buckets of sliding_buckets one by one, frees the slots of leaky buckets, and fills token buckets.
 func (k *counters) reset(ctx context.Context, now int64) error {
-	var full limit.Request // the charges whose buckets are to be filled
+	var full limit.Request // the charges whose token buckets are to be filled
 	full.Owner = k.req.Owner
-	calls := 0 // as many as the most windows that a tier counts apart
+	calls := 0 // the largest number of windows that a tier counts
 	for _, c := range k.req.Charges {
 		bucket := false
 		for i := range c.Limit.Tiers {
@@ -72,9 +72,9 @@ func (k *counters) reset(ctx context.Context, now int64) error {
 	return k.fill(ctx, &full)
 }
 
-// fill fills token buckets: one unit is charged under a limit that refills at once and holds one unit more, as after a
-// change of the plan. The next request finds a bucket that is full, at its own rate. All tiers of a limit of a plan
-// have one algorithm, so no window is charged.
+// fill fills token buckets. It charges one unit under a limit with the same counters that refills within a millisecond
+// and holds one unit more, as if the plan had changed. The next request finds a full bucket, with its own rate. All
+// tiers of a limit of a plan have the same algorithm, so no window is charged.
 func (k *counters) fill(ctx context.Context, full *limit.Request) error {
 	if len(full.Charges) == 0 {
 		return nil
@@ -84,24 +84,25 @@ func (k *counters) fill(ctx context.Context, full *limit.Request) error {
 		return k.failed(ctx, err)
 	}
 	if !d.Allowed {
-		return call.Refuse(call.Conflict, "the counters were used up again meanwhile")
+		return call.Refuse(call.Conflict, "the counters were used up again during the reset: repeat it")
 	}
 	return nil
 }
 
-// filling is the limit with the same counters, whose buckets hold one unit more and refill within a millisecond.
+// filling returns a limit with the same counters whose token buckets hold one unit more and refill within a
+// millisecond.
 func filling(l *limit.Limit) (*limit.Limit, error) {
 	fast := limit.Limit{ID: l.ID, Per: l.Per, Mode: l.Mode, OnStoreFailure: l.OnStoreFailure, Home: l.Home,
-		Exact:      l.Exact,
-		AlignOwner: l.AlignOwner, MaxCost: l.MaxCost, MaxValues: l.MaxValues, Tiers: make([]limit.Tier, len(l.Tiers))}
-	for divisor := int64(1); divisor <= 1000; divisor *= 10 { // the fastest that the arithmetic has room for
+		Exact: l.Exact, AlignOwner: l.AlignOwner, MaxCost: l.MaxCost, MaxValues: l.MaxValues,
+		Tiers: make([]limit.Tier, len(l.Tiers))}
+	for divisor := int64(1); divisor <= 1000; divisor *= 10 { // the fastest refill that does not overflow
 		fits := true
 		for i := range l.Tiers {
 			t := &l.Tiers[i]
 			fast.Tiers[i] = limit.Tier{Algorithm: t.Algorithm, Period: t.Period, Threshold: t.Threshold,
 				Burst: t.Burst, Buckets: t.Buckets, Calendar: t.Calendar}
 			if t.Algorithm.HasBurst() {
-				rate := t.Period.Microseconds() / divisor // for each unit of burst
+				rate := t.Period.Microseconds() / divisor // units per period for each unit of burst
 				fits = fits && t.Capacity() < limit.MaxUnits/rate
 				fast.Tiers[i].Burst, fast.Tiers[i].Threshold = t.Capacity()+1, max((t.Capacity()+1)*rate, t.Threshold)
 			}

@@ -1,36 +1,38 @@
-// Package ops is what operators do to the counters of one cell: look at them, empty them, give units back.
+// Package ops contains the operations of operators on the counters of one cell: peek, reset and refund.
 //
 // # Operations
 //
-// Each is a POST of a JSON object, see package call.
+// Each operation is a POST of a JSON object, see package call.
 //
 //	path              method   does
-//	/counters/peek    Peek     what is used and what remains; changes nothing
-//	/counters/reset   Reset    counters as if they had never been used
-//	/counters/refund  Refund   gives units back in the windows that are open now
+//	/counters/peek    Peek     says what is used and what remains; changes nothing
+//	/counters/reset   Reset    sets counters to the state of unused ones
+//	/counters/refund  Refund   gives units back in the present windows
 //
-// Each use is an item in the table operations: version 1 says who asks for what and why, and is written before anything
-// is done; version 2 says what came of it. An operation of which there is only version 1 was cut, and may have had its
-// effect.
+// Each use is an item in the table operations. Version 1 says who asks for what and why, and is written before
+// anything is done; version 2 holds the outcome. If there is only version 1, the operation was interrupted and may
+// have had its effect.
 //
-// # What is reached
+// # What the operations reach
 //
-// An operation reaches what the cell's store has, the counters per address included: an address is named as the cell's
-// authorizer names it, by a keyed hash, and is on no record, in no log and in no error. It does not reach
+// An operation reaches the counters in the cell's store, including those per address. An address is named as the cell's
+// authorizer names it, by a keyed hash, and appears in no record, log or error. An operation does not reach
 //
-//   - units that instances have leased. Those of a token_bucket count as used until their slot ends. Those of the other algorithms
-//     stay with who leased them: they may be spent on top of what the counter then admits, or come back from what was counted
-//     since. So after a reset at most the threshold and what was leased then are admitted in a window. Leases end within 10 s,
-//     those of another cell's quota within 60 s;
-//   - denials that instances remember, 5 s at most, and their backstops while the store is away;
-//   - other cells: each has counters of its own, but for a quota's, which are the tenant's home cell's whichever cell is asked, where it
-//     has a way there. Limits of which the cell grants nothing are left out, and refused where the operation is about one;
+//   - units that instances have leased. Leased units of a token_bucket count as used until their slot ends. Those of
+//     other algorithms stay with the instance that leased them: it may spend them in addition to what the counter then
+//     admits, or give them back from what was counted later. So after a reset a window admits at most the threshold and
+//     the units leased at that time. Leases end within 10 s, those of another cell's quota within 60 s;
+//   - denials that instances remember, for at most 5 s, and their backstop counters while the store is unavailable;
+//   - other cells, which have counters of their own. Only a quota is counted in the tenant's home cell, which the
+//     operation reaches from every cell that has access to it. Limits of which the cell grants nothing are left out; an
+//     operation on such a limit is refused;
 //   - ipLimits of a small cell, which each instance counts in its own memory;
 //   - counters per claim.
 //
-// Reset works on every algorithm. Refund works on all but token_bucket: what that has refilled since the units were
-// charged has made up for them, and without a receipt nobody knows how much that is. In what has stamps (sliding_log,
-// sliding_buckets) the newest units come back first; a leaky_bucket's slot comes nearer, to now at most.
+// Reset works on every algorithm. Refund works on all but token_bucket: what the bucket has refilled since the units
+// were charged has already made up for them, and without a receipt nobody knows how much that is. In counters with
+// stamps (sliding_log, sliding_buckets) the newest units are given back first; a leaky_bucket's next free time becomes
+// earlier, at the earliest the present.
 package ops
 
 import (
@@ -55,10 +57,10 @@ import (
 // Config sets up a Service.
 type Config struct {
 	Cell   string         // required
-	Store  limit.Store    // where the cell counts, without leases, backstop or cache in front; required
+	Store  limit.Store    // the cell's counters, without leases, backstop or cache; required
 	Tables control.Tables // for the table operations; required
 
-	// Tenant is a tenant with the limits that the cell enforces; nil where there is none. Required.
+	// Tenant returns a tenant with the limits that the cell enforces; nil if there is none. Required.
 	Tenant func(ctx context.Context, id string) (*plan.Tenant, error)
 
 	// NameAddress returns the name under which the cell counts an address, which is in the form of
@@ -69,8 +71,8 @@ type Config struct {
 	// plan.DefaultIPv6Prefix.
 	IPv6Prefix func(ctx context.Context) (int, error)
 
-	// IPLimits are the limits before authentication, and Addresses is where they are counted. nil: they are not
-	// reached.
+	// IPLimits returns the limits that are checked before authentication, and Addresses is the store that counts them.
+	// If either is nil, these limits are not reached.
 	IPLimits  func(ctx context.Context) (*plan.Set, error)
 	Addresses limit.Store
 
@@ -81,7 +83,7 @@ type Config struct {
 // Service carries out operations. It is safe for concurrent use. Make it with New.
 type Service struct{ c Config }
 
-// New makes a service. It calls nothing yet. The error names the field.
+// New makes a service. It does not read or write anything. The error names the field of c that is wrong.
 func New(c Config) (*Service, error) {
 	switch {
 	case !limit.ValidID(c.Cell):
@@ -100,7 +102,7 @@ func New(c Config) (*Service, error) {
 	return &Service{c}, nil
 }
 
-// NewMux is the operations of a service by their paths, for call.Lambda and call.Local.
+// NewMux returns the operations of a service by their paths, for call.Lambda and call.Local.
 func NewMux(s *Service) *call.Mux {
 	m := call.NewMux(s.c.Log)
 	call.Register(m, "/counters/peek", s.Peek)
@@ -109,70 +111,72 @@ func NewMux(s *Service) *call.Mux {
 	return m
 }
 
-// Counters names counters of a tenant. Without a path they are those of the limits per tenant, whatever their match.
-// With one they are those that a request like this would be charged to. With an address and without a tenant they are
-// those of ipLimits.
+// Counters names counters of a tenant. Without a path these are the counters of the limits per tenant, whatever their
+// match. With a path these are the counters that such a request would be charged to. With an address and without a
+// tenant these are the counters of ipLimits.
 type Counters struct {
 	Tenant  string `json:"tenant,omitempty"`
-	Limit   string `json:"limit,omitempty"` // empty: all limits; required for what changes anything
+	Limit   string `json:"limit,omitempty"` // empty: all limits; required for a reset and a refund
 	Method  string `json:"method,omitempty"`
 	Path    string `json:"path,omitempty"`
 	Subject string `json:"subject,omitempty"`
-	APIKey  string `json:"api_key,omitempty"` // the id of a key, never a key
-	Address string `json:"address,omitempty"` // of a client, IPv4 or IPv6; in the table operations its name
-	Reason  string `json:"reason,omitempty"`  // required for what changes anything
-	Units   int64  `json:"units,omitempty"`   // of a refund: to each tier, 1..limit.MaxUnits
+	APIKey  string `json:"api_key,omitempty"` // the id of a key, never the key itself
+	// of a client, IPv4 or IPv6; in the table operations: the name of the address
+	Address string `json:"address,omitempty"`
+	Reason  string `json:"reason,omitempty"` // required for a reset and a refund
+	Units   int64  `json:"units,omitempty"`  // of a refund: for each tier, 1..limit.MaxUnits
 }
 
-// Counter is one tier of one limit.
+// Counter is the counter of one tier of a limit.
 type Counter struct {
-	Limit      string    `json:"limit"`
-	Tier       string    `json:"tier"` // what makes the counter this one, such as its period
-	Algorithm  string    `json:"algorithm"`
-	Mode       string    `json:"mode"`
-	Capacity   int64     `json:"capacity"` // units
-	Used       int64     `json:"used"`     // units, leased ones included
-	Remaining  int64     `json:"remaining"`
-	ResetAt    time.Time `json:"reset_at"`              // when it is as if never used, if nothing more is charged
-	UsedBefore *int64    `json:"used_before,omitempty"` // of an operation that changed it
+	Limit     string `json:"limit"`
+	Tier      string `json:"tier"` // what distinguishes the tier from others, such as its period
+	Algorithm string `json:"algorithm"`
+	Mode      string `json:"mode"`
+	Capacity  int64  `json:"capacity"` // units
+	Used      int64  `json:"used"`     // units, including leased ones
+	Remaining int64  `json:"remaining"`
+	// when the counter is in the state of an unused one, if nothing more is charged
+	ResetAt    time.Time `json:"reset_at"`
+	UsedBefore *int64    `json:"used_before,omitempty"` // of a reset or a refund: Used before it
 }
 
-// Response is the counters after the operation.
+// Response holds the counters after the operation.
 type Response struct {
 	Operation string    `json:"operation"` // key in the table operations
 	Cell      string    `json:"cell"`
 	Tenant    string    `json:"tenant,omitempty"`
 	At        time.Time `json:"at"` // by the store's clock
 	Counters  []Counter `json:"counters"`
-	Notes     []string  `json:"notes,omitempty"` // what was not reached
+	Notes     []string  `json:"notes,omitempty"` // what the operation did not reach
 }
 
-// Peek looks at counters.
+// Peek reads counters.
 func (s *Service) Peek(ctx context.Context, actor string, r *Counters) (*Response, error) {
 	if r.Units != 0 {
-		return nil, call.Refuse(call.Invalid, "units go with a refund")
+		return nil, call.Refuse(call.Invalid, "units are only for a refund")
 	}
 	asked := *r
 	asked.Reason = cmp.Or(r.Reason, "peek")
 	return s.audited(ctx, actor, "peek", &asked, (*counters).look)
 }
 
-// notReached is said wherever counters were changed.
+// notReached is part of every answer to a reset or a refund.
 var notReached = []string{
-	"units that instances have leased: a token_bucket's count as used until the leases end; others may be spent on " +
-		"top, or come back from what was counted since",
+	"units that instances have leased: a token_bucket's count as used until the leases end; others may be spent in " +
+		"addition, or be given back from what was counted later",
 	"leases end within 10 s, those of another cell's quota within 60 s",
-	"instances may go on denying for up to 5 s out of what they remember",
-	"other cells have counters of their own, but for a quota's, which are the tenant's home cell's whichever cell " +
-		"is asked",
+	"instances may go on denying for up to 5 s because of denials that they remember",
+	"other cells have counters of their own; only a quota is counted in the tenant's home cell, whichever cell is " +
+		"asked",
 }
 
-// Reset empties counters. What is charged while it goes on may be forgotten with the rest, or stay.
+// Reset empties counters. What is charged during the reset may be removed too, or may stay.
 func (s *Service) Reset(ctx context.Context, actor string, r *Counters) (*Response, error) {
 	if r.Units != 0 {
-		return nil, call.Refuse(call.Invalid, "units go with a refund")
+		return nil, call.Refuse(call.Invalid, "units are only for a refund")
 	}
-	if err := r.changes(); err != nil {
+	if err := r.checkChange(); err != nil {
 		return nil, err
 	}
 	return s.audited(ctx, actor, "reset", r, func(k *counters, ctx context.Context) (*Response, error) {
@@ -180,13 +184,13 @@ func (s *Service) Reset(ctx context.Context, actor string, r *Counters) (*Respon
 	})
 }
 
-// Refund gives units back, to each tier of the limit, in the window that is open now. A counter does not go below zero.
-// Where the answer is lost, a second refund is one more: peek first.
+// Refund gives units back to each tier of the limit, in the present window. A counter does not go below zero. A
+// repeated refund gives back units once more: if an answer was lost, peek first.
 func (s *Service) Refund(ctx context.Context, actor string, r *Counters) (*Response, error) {
 	if r.Units < 1 || r.Units > limit.MaxUnits {
 		return nil, call.Refuse(call.Invalid, "units: %d, want 1..%d", r.Units, int64(limit.MaxUnits))
 	}
-	if err := r.changes(); err != nil {
+	if err := r.checkChange(); err != nil {
 		return nil, err
 	}
 	return s.audited(ctx, actor, "refund", r, func(k *counters, ctx context.Context) (*Response, error) {
@@ -194,7 +198,8 @@ func (s *Service) Refund(ctx context.Context, actor string, r *Counters) (*Respo
 	})
 }
 
-func (r *Counters) changes() error {
+// checkChange checks the parameters that a reset and a refund require.
+func (r *Counters) checkChange() error {
 	if r.Limit == "" {
 		return call.Refuse(call.Invalid, "limit is missing")
 	}
@@ -204,16 +209,16 @@ func (r *Counters) changes() error {
 	return nil
 }
 
-// counters are those that an operation is about, each asked for one unit, and where they are.
+// counters are the counters that an operation is about, as a request that charges one unit to each, and their store.
 type counters struct {
 	*Service
-	tenant string // "": an address
+	tenant string // "": the counters are those of an address
 	store  limit.Store
 	req    *limit.Request
 	notes  []string
 }
 
-// find finds the counters that are meant. address is the name of r.Address.
+// find finds the counters that r names. address is the name of r.Address.
 func (s *Service) find(ctx context.Context, r *Counters, address string) (*counters, error) {
 	k := &counters{Service: s, tenant: r.Tenant, store: s.c.Store,
 		req: &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: r.Tenant}}}
@@ -247,8 +252,8 @@ func (s *Service) find(ctx context.Context, r *Counters, address string) (*count
 	return k, k.leaveOut(set, r.Limit)
 }
 
-// leaveOut leaves out limits of which the cell grants nothing: what its store has of them is not what is counted. It
-// refuses where the operation is about one.
+// leaveOut removes limits of which the cell grants nothing, since its store does not have their counters. If the
+// operation names such a limit, it returns an error.
 func (k *counters) leaveOut(set *plan.Set, named string) error {
 	var ids []string
 	var why error
@@ -260,9 +265,8 @@ func (k *counters) leaveOut(set *plan.Set, named string) error {
 		k.req.Charges = slices.DeleteFunc(k.req.Charges, func(c limit.Charge) bool { return c.Limit == e.Limit })
 		if len(k.req.Charges) < before {
 			ids = append(ids, e.Limit.ID)
-			why = call.Refuse(call.Unsupported, "cell %s grants nothing of limit %q and reaches no counter of it "+
-				"(%s): ask a cell that does; nothing was changed",
-				k.c.Cell, e.Limit.ID, e.Share().Why)
+			why = call.Refuse(call.Unsupported, "cell %s grants nothing of limit %q and cannot reach its counters "+
+				"(%s): ask a cell that grants it; nothing was changed", k.c.Cell, e.Limit.ID, e.Share().Why)
 		}
 	}
 	switch {
@@ -271,7 +275,8 @@ func (k *counters) leaveOut(set *plan.Set, named string) error {
 	case named != "":
 		return why
 	}
-	k.notes = append(k.notes, "left out, for this cell grants nothing of them and reaches no counter of theirs: "+strings.Join(ids, ", "))
+	k.notes = append(k.notes, "left out, because this cell grants nothing of them and cannot reach their counters: "+
+		strings.Join(ids, ", "))
 	return nil
 }
 
@@ -279,10 +284,10 @@ func (s *Service) ofTenant(ctx context.Context, id string) (*plan.Set, error) {
 	tenant, err := s.c.Tenant(ctx, id)
 	switch {
 	case err != nil:
-		s.c.Log.ErrorContext(ctx, "a tenant could not be read", "tenant", id, "error", err)
+		s.c.Log.ErrorContext(ctx, "a tenant of the cell's configuration cannot be read", "tenant", id, "error", err)
 		return nil, call.Refuse(call.Unavailable, "the cell's configuration did not answer; try again")
 	case tenant == nil:
-		return nil, call.Refuse(call.NotFound, "cell %s knows no tenant %q", s.c.Cell, id)
+		return nil, call.Refuse(call.NotFound, "cell %s has no tenant %q", s.c.Cell, id)
 	}
 	return tenant.Limits(s.c.Now()), nil
 }
@@ -290,18 +295,18 @@ func (s *Service) ofTenant(ctx context.Context, id string) (*plan.Set, error) {
 func (s *Service) ipLimits(ctx context.Context) (*plan.Set, error) {
 	if s.c.IPLimits == nil || s.c.Addresses == nil {
 		return nil, call.Refuse(call.Unsupported,
-			"cell %s counts ipLimits in the memory of each of its instances, which nothing else reaches: they end "+
-				"with the instance", s.c.Cell)
+			"cell %s counts ipLimits in the memory of each of its instances, where operations cannot reach them: they "+
+				"are lost when the instance ends", s.c.Cell)
 	}
 	set, err := s.c.IPLimits(ctx)
 	if err != nil {
-		s.c.Log.ErrorContext(ctx, "ipLimits could not be read", "error", err)
+		s.c.Log.ErrorContext(ctx, "ipLimits of the cell's configuration cannot be read", "error", err)
 		return nil, call.Refuse(call.Unavailable, "the cell's configuration did not answer; try again")
 	}
 	return set, nil
 }
 
-// check refuses what names no counter of any tenant, or address.
+// check refuses values that no counter can have.
 func (r *Counters) check() error {
 	if err := events.CheckKey(control.Tenants, r.Tenant); err != nil && (r.Tenant != "" || r.Address == "") {
 		return call.Refuse(call.Invalid, "tenant: %v", err)
@@ -314,25 +319,25 @@ func (r *Counters) check() error {
 	case len(r.APIKey) > limit.MaxNameBytes:
 		return call.Refuse(call.Invalid, "api_key: %d bytes, want at most %d", len(r.APIKey), limit.MaxNameBytes)
 	case r.Path != "" && (len(r.Path) > 4096 || r.Path[0] != '/' || len(r.Method) > 32):
-		return call.Refuse(call.Invalid, "path: want one such as /v1/products, of at most 4096 bytes, and a method "+
-			"of at most 32")
+		return call.Refuse(call.Invalid, "path: want a path such as /v1/products of at most 4096 bytes, and a "+
+			"method of at most 32 bytes")
 	}
-	return r.together()
+	return r.checkTogether()
 }
 
-// together refuses what makes no sense beside each other.
-func (r *Counters) together() error {
+// checkTogether refuses combinations that name no counter.
+func (r *Counters) checkTogether() error {
 	switch {
 	case r.Tenant == "" && (r.Subject != "" || r.APIKey != ""):
-		return call.Refuse(call.Invalid, "tenant is missing: ipLimits are counted before anybody is known")
+		return call.Refuse(call.Invalid, "tenant is missing: ipLimits are counted before the caller is known")
 	case r.Path == "" && (r.Method != "" || r.Subject != "" || r.APIKey != "" || r.Tenant != "" && r.Address != ""):
-		return call.Refuse(call.Invalid, "path is missing: a method, a subject, an API key and an address say which "+
-			"counter of a request with that path")
+		return call.Refuse(call.Invalid, "path is missing: a method, a subject, an API key and an address select the "+
+			"counters of a request, which needs a path")
 	}
 	return nil
 }
 
-// perOwner are the charges of the limits that have one counter for the tenant, or for the address.
+// perOwner returns the charges of the limits that have one counter for the tenant, or for the address.
 func (r *Counters) perOwner(set *plan.Set) (out []limit.Charge) {
 	for _, e := range set.Limits {
 		if e.Limit.Per == limit.PerTenant && e.Limit.Mode != limit.Off && (r.Limit == "" || r.Limit == e.Limit.ID) {
@@ -342,7 +347,7 @@ func (r *Counters) perOwner(set *plan.Set) (out []limit.Charge) {
 	return out
 }
 
-// ofRequest are the charges of a request.
+// ofRequest returns the charges of a request.
 func (r *Counters) ofRequest(set *plan.Set, address string) (out []limit.Charge) {
 	path := route.Clean(r.Path)
 	for _, c := range set.AppendCharges(nil, &plan.Attributes{Method: cmp.Or(r.Method, "GET"), Path: &path,
@@ -355,7 +360,7 @@ func (r *Counters) ofRequest(set *plan.Set, address string) (out []limit.Charge)
 	return out
 }
 
-// look peeks.
+// look peeks and returns the answer.
 func (k *counters) look(ctx context.Context) (*Response, error) {
 	out := &Response{Cell: k.c.Cell, Tenant: k.tenant, At: k.c.Now().UTC(), Counters: []Counter{}, Notes: k.notes}
 	if len(k.req.Charges) == 0 {
@@ -384,7 +389,7 @@ func tierName(t *limit.Tier) string {
 	return limit.DurationText(t.Period)
 }
 
-// changed looks before and after. do is given the time by the store's clock.
+// changed reads the counters before and after do. It passes the time of the store's clock to do.
 func (k *counters) changed(ctx context.Context, do func(now int64) error) (*Response, error) {
 	before, err := k.look(ctx)
 	if err != nil {
@@ -409,9 +414,9 @@ func (s *Service) failed(ctx context.Context, err error) error {
 		return ctx.Err()
 	}
 	if limit.Answered(err) {
-		s.c.Log.ErrorContext(ctx, "the cell's store answered that it cannot do this", "error", err)
+		s.c.Log.ErrorContext(ctx, "the cell's store refused an operation on counters", "error", err)
 		return call.Refuse(call.Invalid, "the cell's store cannot do this: %v", err)
 	}
-	s.c.Log.ErrorContext(ctx, "the cell's store failed", "error", err)
+	s.c.Log.ErrorContext(ctx, "the cell's store did not answer an operation on counters", "error", err)
 	return call.Refuse(call.Unavailable, "the cell's store did not answer")
 }

@@ -18,8 +18,8 @@ import (
 
 const actor = "arn:aws:iam::123456789012:user/ann"
 
-// Guarantees that the list of operations, from which the cell's API and the page about permissions are made, has each,
-// under its own path.
+// Guarantees that the list of operations, from which the cell's API and the page about permissions are made, has each
+// operation under its path.
 func TestOperationsAreListed(t *testing.T) {
 	store, err := memory.New(memory.Config{})
 	if err != nil {
@@ -31,12 +31,12 @@ func TestOperationsAreListed(t *testing.T) {
 	}
 	slices.Sort(listed)
 	if paths := ops.NewMux(newWorld(t, store).s).Paths(); !slices.Equal(paths, listed) {
-		t.Errorf("the operations are %v, and listed are %v", paths, listed)
+		t.Errorf("the operations are %v, but the list has %v", paths, listed)
 	}
 }
 
-// Guarantees that a reset counter is as if it had never been used, on every store, for each algorithm that is promised,
-// and that no other counter changes: an operator who helps one tenant must not harm or help another.
+// Guarantees that a reset puts a counter into the state of an unused one, on every store and for each algorithm, and
+// changes no other counter: an operator who helps one tenant must not affect another.
 func TestResetEmptiesOneCounter(t *testing.T) {
 	eachStore(t, func(t *testing.T, store limit.Store) {
 		w := newWorld(t, store)
@@ -91,8 +91,8 @@ func (w *world) used(tenant, id string) int64 {
 	return r.Counters[0].Used
 }
 
-// Guarantees that a refund gives back what is asked for, never more than there is, on every store; so that units cannot
-// be made by giving them back.
+// Guarantees that a refund gives back the requested units, but never more than are used, on every store, so that
+// refunds cannot create units.
 func TestRefundGivesBack(t *testing.T) {
 	eachStore(t, func(t *testing.T, store limit.Store) {
 		w := newWorld(t, store)
@@ -112,7 +112,8 @@ func TestRefundGivesBack(t *testing.T) {
 	})
 }
 
-// Guarantees that each use is on record, by who asked and why, before it has its effect, and with what came of it.
+// Guarantees that each use is recorded before it has its effect, with actor and reason, and afterwards with its
+// outcome.
 func TestEachUseIsRecorded(t *testing.T) {
 	store, err := memory.New(memory.Config{})
 	if err != nil {
@@ -142,7 +143,7 @@ func TestEachUseIsRecorded(t *testing.T) {
 	}
 }
 
-// Guarantees that a store that fails leaves a record that says so.
+// Guarantees that a failure of the store is recorded.
 func TestAFailureIsRecorded(t *testing.T) {
 	store, err := memory.New(memory.Config{})
 	if err != nil {
@@ -161,14 +162,14 @@ func TestAFailureIsRecorded(t *testing.T) {
 	}
 }
 
-// broken is a store that can only be looked at.
+// broken is a store that can only peek.
 type broken struct{ limit.Store }
 
 func (broken) Decide(context.Context, *limit.Request, time.Time, *limit.Decision) error {
 	return errAway
 }
 
-// away is tables that do not answer.
+// away are tables that do not answer.
 type away struct{ control.Tables }
 
 func (away) Put(context.Context, control.Change) (control.Item, error) {
@@ -183,7 +184,7 @@ func codeOf(err error) call.Code {
 	return e.Code
 }
 
-// Guarantees that counters per value are found the way a request finds them.
+// Guarantees that counters per value are found as for a request.
 func TestCountersOfARequest(t *testing.T) {
 	store, err := memory.New(memory.Config{})
 	if err != nil {
@@ -208,7 +209,7 @@ func TestCountersOfARequest(t *testing.T) {
 	}
 }
 
-// Guarantees that what cannot be done is refused in words, and changes and records nothing.
+// Guarantees that impossible operations are refused with an explanation, change nothing, and record nothing.
 func TestRefusals(t *testing.T) {
 	store, err := memory.New(memory.Config{})
 	if err != nil {
@@ -223,7 +224,7 @@ func TestRefusals(t *testing.T) {
 		says string
 	}{
 		"tenant":        {w.s.Peek, ops.Counters{}, call.Invalid, "tenant"},
-		"nobody":        {w.s.Peek, ops.Counters{Tenant: "nobody"}, call.NotFound, "knows no tenant"},
+		"nobody":        {w.s.Peek, ops.Counters{Tenant: "nobody"}, call.NotFound, "has no tenant"},
 		"unknown limit": {w.s.Peek, ops.Counters{Tenant: "acme", Limit: "x"}, call.NotFound, "no limit"},
 		"a key": {w.s.Peek, ops.Counters{Tenant: "acme", Path: "/", APIKey: "slk_secret"}, call.Invalid,
 			"not the key"},

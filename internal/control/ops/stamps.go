@@ -8,10 +8,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Logs and buckets count units under the times at which they came, of which a result tells the newest: by when it
-// leaves.
+// Logs, and the buckets of sliding_buckets, count units under stamps: the times at which the units came. A result
+// gives the newest stamp indirectly, as the time at which that stamp leaves the counter.
 
-// mostStamps bounds the calls of an operation: all that a counter can have, and as many again that came meanwhile.
+// mostStamps bounds the calls of one operation: the most stamps that a counter can have, and as many that come during
+// the operation.
 const mostStamps = 2 * limit.MaxLogEntries
 
 func stamped(t *limit.Tier) bool { return t.Counting().Entries }
@@ -27,10 +28,10 @@ func (k *counters) anyStamped() bool {
 	return false
 }
 
-// newest is the newest stamp of a counter of which something is used, µs since 1970.
+// newest returns the newest stamp of a counter in which something is used, µs since 1970.
 func newest(r *limit.Result) int64 { return r.ResetAt() - r.Tier.Counting().Lasts }
 
-// unstamp empties all logs and buckets.
+// unstamp empties all counters that have stamps.
 func (k *counters) unstamp(ctx context.Context) error {
 	if !k.anyStamped() {
 		return nil
@@ -50,8 +51,8 @@ func (k *counters) unstamp(ctx context.Context) error {
 			return limit.LeaseRequest{}
 		})
 	}
-	return call.Refuse(call.Conflict, "the counters are used as fast as they are emptied; most of what was in them "+
-		"is gone")
+	return call.Refuse(call.Conflict, "the counters are used as fast as they are emptied; most of their units are "+
+		"gone: repeat the reset")
 }
 
 // refund gives units back to each tier.
@@ -60,8 +61,8 @@ func (k *counters) refund(ctx context.Context, units, now int64) error {
 		for i := range c.Limit.Tiers {
 			if t := &c.Limit.Tiers[i]; t.Leasing().Refills {
 				return call.Refuse(call.Unsupported, "limit %s: a %s cannot be refunded without a receipt: what it "+
-					"has refilled since the units were charged has made up for them, and nobody knows how much that "+
-					"is. Reset it, or boost the limit; nothing was changed", c.Limit.ID, t.Algorithm)
+					"has refilled since the units were charged has already made up for them, and nobody knows how "+
+					"much that is. Reset it, or boost the limit; nothing was changed", c.Limit.ID, t.Algorithm)
 			}
 		}
 	}
@@ -88,8 +89,8 @@ func (k *counters) refund(ctx context.Context, units, now int64) error {
 	return nil
 }
 
-// refundStamps gives units back to the tier of result i, the newest first. No step gives back more than is known to be
-// in a stamp, so others who charge meanwhile cannot make it too many.
+// refundStamps gives units back to the tier of result i, the newest first. Each step gives back at most as many units
+// as the newest stamp is known to have, so that charges in between cannot make it too many.
 func (k *counters) refundStamps(ctx context.Context, i int, units int64, r *limit.Result) error {
 	for range mostStamps {
 		if units == 0 || r.Used() <= 0 {
@@ -110,20 +111,20 @@ func (k *counters) refundStamps(ctx context.Context, i int, units int64, r *limi
 		}
 		r, units = &d.Results[i], units-back
 	}
-	return call.Refuse(call.Conflict, "the counter changes too fast; %d of the units were not given back", units)
+	return call.Refuse(call.Conflict, "the counter changes too fast: %d of the units were not given back", units)
 }
 
-// inNewest is how many of the wanted units, at least one of which there is, are in the newest stamp, and that stamp.
+// inNewest returns how many of the wanted units are in the newest stamp, at least 1 of them, and that stamp.
 func (k *counters) inNewest(ctx context.Context, i int, want int64, r *limit.Result) (units, at int64, err error) {
 	at = newest(r)
-	if r.Tier.Counting().EachCharge { // most of its stamps have one
+	if r.Tier.Counting().EachCharge { // most of its stamps have one unit
 		return 1, at, nil
 	}
 	has := func(units int64) (bool, error) {
 		there, stamp, err := k.newestHas(ctx, i, units)
 		return there && stamp == at, err
 	}
-	least, most := int64(1), min(want, r.Used(), r.Tier.Threshold) // between
+	least, most := int64(1), min(want, r.Used(), r.Tier.Threshold) // bounds of the binary search
 	if all, err := has(most); all || err != nil {
 		return most, at, err
 	}
@@ -140,8 +141,9 @@ func (k *counters) inNewest(ctx context.Context, i int, want int64, r *limit.Res
 	return least, at, nil
 }
 
-// newestHas asks whether the newest stamp has so many units, 1..threshold, and which stamp it is: a cost for which all
-// but one less of them must leave fits when the newest does.
+// newestHas reports whether the newest stamp has at least this many units, 1..threshold, and returns that stamp. It
+// peeks a cost of threshold − units + 1: if the newest stamp has so many units, the cost fits only when that stamp
+// leaves.
 func (k *counters) newestHas(ctx context.Context, i int, units int64) (has bool, at int64, err error) {
 	asked := limit.Request{Owner: k.req.Owner, Charges: slices.Clone(k.req.Charges)}
 	for c, first := 0, 0; c < len(asked.Charges); c++ {

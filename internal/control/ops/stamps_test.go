@@ -13,8 +13,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Guarantees that a leaky bucket's slot is free after a reset, and nearer after a refund, on every store; and that
-// neither is credit for later.
+// Guarantees that the next free time of a leaky bucket is the present after a reset, and earlier after a refund, on
+// every store; and that neither is a credit for later.
 func TestALeakyBucketIsFreed(t *testing.T) {
 	eachStore(t, func(t *testing.T, store limit.Store) {
 		w := newWorld(t, store)
@@ -49,7 +49,7 @@ func TestALeakyBucketIsFreed(t *testing.T) {
 	})
 }
 
-// clocked is a world of which the test makes the time; a millisecond goes by whenever somebody looks.
+// clocked returns a world whose time the test sets; a millisecond passes at each reading of the clock.
 func clocked(t *testing.T) (*world, *time.Time) {
 	t.Helper()
 	store, err := memory.New(memory.Config{})
@@ -66,7 +66,8 @@ func clocked(t *testing.T) (*world, *time.Time) {
 	return w, &now
 }
 
-// Guarantees that what comes back of stamps are the newest units, which would have counted for the longest.
+// Guarantees that a refund gives back the newest units of counters with stamps, which would have counted for the
+// longest time.
 func TestARefundTakesTheNewestStamps(t *testing.T) {
 	for _, id := range []string{"buckets", "log"} {
 		w, now := clocked(t)
@@ -80,7 +81,7 @@ func TestARefundTakesTheNewestStamps(t *testing.T) {
 		if err != nil || r.Counters[0].Used != 405 {
 			t.Fatalf("%s: a refund of 100 of 505: %+v, %v", id, r, err)
 		}
-		*now = start.Add(25*time.Hour + time.Minute) // the 300 have left
+		*now = start.Add(25*time.Hour + time.Minute) // the 300 units have left the counter
 		if got := w.used("acme", id); got != 105 {
 			t.Errorf("%s: %d of the later 205 count yet, want 105", id, got)
 		}
@@ -108,8 +109,8 @@ func (b *busy) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 	return b.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that a refund gives back exactly what it was asked for, whatever others charge between its steps: a refund
-// that took their charges for its own would make units. And that a reset ends.
+// Guarantees that a refund gives back exactly the requested units, whatever others charge between its steps: if it
+// gave back their charges too, it would create units. Also guarantees that a reset ends.
 func TestOthersChargeMeanwhile(t *testing.T) {
 	for _, id := range []string{"buckets", "log"} {
 		w, now := clocked(t)
@@ -132,7 +133,7 @@ func TestOthersChargeMeanwhile(t *testing.T) {
 			r.Counters[0].Used != 0 {
 			t.Errorf("%s: a reset while others charge: %+v, %v", id, r, err)
 		}
-		if id == "buckets" { // what others charge is in the bucket that is emptied
+		if id == "buckets" { // charges of others are in the bucket that is emptied
 			continue
 		}
 		w.spend("acme", id, 1)
@@ -144,9 +145,9 @@ func TestOthersChargeMeanwhile(t *testing.T) {
 	}
 }
 
-// Guarantees what a reset means for leases that are out, as the package says: a token bucket's count as used until they
-// end; those of other algorithms may be spent on top, or come back once from what was counted since, and no more than
-// they are.
+// Guarantees the documented effect of a reset on units that are leased: those of a token bucket count as used until
+// the lease ends; those of other algorithms may be spent in addition, or be given back once from what was counted
+// later, and no more than their number.
 func TestResetWithLeasesOut(t *testing.T) {
 	for _, id := range []string{"fixed", "sliding", "buckets", "log", "long", "bucket"} {
 		w, now := clocked(t)
@@ -161,7 +162,7 @@ func TestResetWithLeasesOut(t *testing.T) {
 		r, err := w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Reason: "x"})
 		used := int64(0)
 		if id == "bucket" {
-			used = 100 + 600 // the need of a decision that leases is held with it
+			used = 100 + 600 // the units that a leasing decision needs are held too
 		}
 		if err != nil || g.Units != 100 || *r.Counters[0].UsedBefore != 700 || r.Counters[0].Used != used ||
 			len(r.Notes) == 0 {
@@ -176,7 +177,7 @@ func TestResetWithLeasesOut(t *testing.T) {
 			}
 		}
 		take()
-		// who leased spent nothing
+		// The instance with the lease has spent nothing.
 		w.decide(owner, set, id, limit.LeaseRequest{Correction: -g.Units, CorrectionAt: g.At}, 0)
 		take()
 		if want := 1000 - used; admitted < want || admitted > 1000+g.Units {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Guarantees that an operator who asks a cell about a limit that is kept in another one, to which there is no way, is
-// told so: what the cell's own store has of it is not what is counted, and to change it is to do nothing.
+// Guarantees that an operator who asks a cell about a limit that is kept in another cell, which it cannot reach, gets
+// an error: the cell's own store does not have the counters.
 func TestLimitsOfOtherCells(t *testing.T) {
 	w, _ := clocked(t)
 	if !w.spend("acme", "long", 10) || !w.spend("acme", "fixed", 3) {
@@ -20,8 +20,8 @@ func TestLimitsOfOtherCells(t *testing.T) {
 	c := w.settings(w.store, w.tables)
 	c.Tenant = func(_ context.Context, id string) (*plan.Tenant, error) {
 		tenant, _ := w.config.Tenant(id)
-		return tenant.Divided(func(set *plan.Set) []plan.Part {
-			return []plan.Part{{Set: set.Shared(func(e *plan.Effective) plan.Share {
+		return tenant.WithParts(func(set *plan.Set) []plan.Part {
+			return []plan.Part{{Set: set.WithShares(func(e *plan.Effective) plan.Share {
 				if e.Limit.ID == "long" {
 					return plan.Share{Why: "kept in another cell"}
 				}

@@ -48,7 +48,7 @@ tenants: [ { id: acme, plan: pro }, { id: other, plan: pro } ]
 ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1, period: 24h, burst: 1000 } ]
 `
 
-// world is a cell and its operators.
+// world is a cell with its operators.
 type world struct {
 	*testing.T
 	store  limit.Store
@@ -137,10 +137,10 @@ func (w *world) decide(o limit.Owner, set *plan.Set, id string, a limit.LeaseReq
 	return nil
 }
 
-// client is who calls.
+// client is the actor of calls.
 var client = netip.MustParseAddr("203.0.113.77")
 
-// has leaves out the limits that the store does not take.
+// has returns those of the limits that the store accepts.
 func (w *world) has(ids ...string) []string {
 	t, _ := w.config.Tenant("acme")
 	return slices.DeleteFunc(ids, func(id string) bool {
@@ -151,7 +151,7 @@ func (w *world) has(ids ...string) []string {
 	})
 }
 
-// record is what an operation left, version by version.
+// record returns what an operation has recorded, version by version.
 func (w *world) record(id string) (versions []string) {
 	w.Helper()
 	after := ""
@@ -177,7 +177,7 @@ func (w *world) record(id string) (versions []string) {
 	}
 }
 
-// eachStore runs a test on every store that there is.
+// eachStore runs a test on every store.
 func eachStore(t *testing.T, f func(t *testing.T, store limit.Store)) {
 	t.Helper()
 	missing := func(t *testing.T, name, why string) {

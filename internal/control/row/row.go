@@ -1,22 +1,22 @@
-// Package row is the layout of an item in a DynamoDB table, for the client that reads and writes it and for the stream
-// that tells of it.
+// Package row defines the layout of an item in a DynamoDB table. The client that reads and writes items uses it, and
+// the decoder of stream records.
 //
 // The tables are those of package control, each with the partition key id and no sort key. There is no time to live:
-// items and tombstones stay. A table's stream carries new and old images.
+// items and tombstones are never deleted. A table's stream carries new and old images.
 //
 //	attribute   type  meaning
 //	id          S     the item's key
-//	layout      N     1. Another one is an error, never a guess
+//	layout      N     1. Any other layout is an error
 //	version     N     1, 2, 3 …
 //	actor       S     who wrote this version
-//	reason      S     why
-//	changed_at  S     when, by the writer's clock: 2026-11-21T18:00:00.000000Z
+//	reason      S     the reason
+//	changed_at  S     the time by the writer's clock: 2026-11-21T18:00:00.000000Z
 //	deleted     BOOL  a tombstone
-//	body        S     the body in canonical JSON, as it is hashed; not there in a tombstone
-//	prev_hash   S     hash of the version before; empty in version 1
+//	body        S     the body in canonical JSON, as it is hashed; absent in a tombstone
+//	prev_hash   S     hash of the previous version; empty in version 1
 //	hash        S     hex of SHA-256, see package control
 //
-// Other attributes are left alone: nothing goes by them.
+// Other attributes are ignored.
 package row
 
 import (
@@ -46,7 +46,7 @@ const layout = "1"
 // Kind is the type of an attribute.
 type Kind string
 
-// The kinds that items have. Any other type is Other, without its value.
+// The kinds that the attributes of items have. An attribute of any other type has the kind Other and no value.
 const (
 	S     Kind = "S"
 	N     Kind = "N"
@@ -54,14 +54,14 @@ const (
 	Other Kind = ""
 )
 
-// Value is that of an attribute.
+// Value is the value of an attribute.
 type Value struct {
 	Kind Kind
 	Text string // of S and N
 	Bool bool
 }
 
-// Row is an item as its attributes.
+// Row holds the attributes of an item, by name.
 type Row map[string]Value
 
 // Of returns the attributes of an item.
@@ -83,8 +83,8 @@ func Of(i *control.Item) Row {
 	return r
 }
 
-// Item reads the attributes of an item of the table. The error wraps control.ErrBadItem and names the key, where there
-// is one, and the attribute. The hash is not computed.
+// Item returns the item of the table that has these attributes. The error wraps control.ErrBadItem and names the
+// attribute, and the key if there is one. The hash is not checked.
 func (r Row) Item(t control.Table) (control.Item, error) {
 	get := reader{row: r}
 	i := control.Item{Table: t, Key: get.take(ID, S).Text}
@@ -117,7 +117,7 @@ func (r Row) Item(t control.Table) (control.Item, error) {
 	return i, nil
 }
 
-// reader remembers the first error.
+// reader reads attributes and keeps the first error.
 type reader struct {
 	row Row
 	err error

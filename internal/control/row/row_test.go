@@ -33,7 +33,7 @@ func items(tb testing.TB) (first, gone control.Item) {
 	return first, gone
 }
 
-// Guarantees that an item comes out of its attributes as it went in, hash included.
+// Guarantees that an item is read from its attributes as it was written, including its hash.
 func TestRow(t *testing.T) {
 	first, gone := items(t)
 	for _, i := range []control.Item{first, gone} {
@@ -47,8 +47,8 @@ func TestRow(t *testing.T) {
 	}
 }
 
-// Guarantees that an attribute which is missing, of another type or out of bounds is an error that names the item and
-// the attribute: a guess would reach every cell.
+// Guarantees that an attribute that is missing, of another type or out of bounds is an error that names the item and
+// the attribute.
 func TestBadRow(t *testing.T) {
 	first, gone := items(t)
 	text := func(s string) *row.Value { return &row.Value{Kind: row.S, Text: s} }
@@ -106,6 +106,6 @@ func TestBadRow(t *testing.T) {
 	delete(r, row.Body)
 	r["aws:rep:region"] = row.Value{Kind: row.Other}
 	if got, err := r.Item(control.Tenants); err != nil || !got.Equal(&gone) {
-		t.Errorf("with an attribute of somebody else's: %+v, %v", got, err)
+		t.Errorf("with an unknown attribute: %+v, %v", got, err)
 	}
 }

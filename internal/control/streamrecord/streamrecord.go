@@ -1,9 +1,10 @@
-// Package streamrecord reads what the streams of the control tables bring to a Lambda function.
+// Package streamrecord decodes the records that the streams of the control tables send to a Lambda function.
 //
-// Lambda calls with a batch of records, in order for each key. Each becomes a [control.Delivery]: a change, or an error
-// that names the table, the key and the sequence number as far as they can be read, so that one bad record stops
-// nothing behind it and is not lost. A record is bad unless it tells of a new version that follows the one before and
-// has the hash that it says: what was written past this program, by hand or by another one, reaches no cell.
+// Lambda calls the function with a batch of records, in order for each key. Each record becomes a [control.Delivery]:
+// a change, or an error that names the table, the key and the sequence number as far as they can be read. One bad
+// record therefore neither stops the following ones nor is lost. A record is bad unless it has a new version that
+// follows the previous one and whose hash is correct: what somebody writes to the tables without Sluice reaches no
+// cell.
 package streamrecord
 
 import (
@@ -18,18 +19,20 @@ import (
 
 const (
 	maxSequenceBytes = 128
-	maxNameBytes     = 128 // of a table, as it is shown in an error
+	maxNameBytes     = 128 // of a table's name in an error
 )
 
 // Decoder reads records. It is immutable and safe for concurrent use.
 type Decoder struct{ tables map[string]control.Table }
 
-// New makes a decoder of the streams of the named tables, those that the function reads: table → its name in DynamoDB.
+// New makes a decoder of the streams of the tables that the function reads. names maps each table to its name in
+// DynamoDB.
 func New(names map[control.Table]string) (*Decoder, error) {
 	d := &Decoder{tables: make(map[string]control.Table, len(names))}
 	for t, name := range names {
 		if name == "" || d.tables[name] != "" {
-			return nil, fmt.Errorf("stream records: the table %s has the name %q, which is none or that of another", t,
+			return nil, fmt.Errorf("stream records: the name of the table %s is %q, which is empty or another table's",
+				t,
 				name)
 		}
 		d.tables[name] = t
@@ -40,15 +43,15 @@ func New(names map[control.Table]string) (*Decoder, error) {
 	return d, nil
 }
 
-// Decode reads the event that Lambda calls with. The error is for what is no list of records at all; a bad record is a
-// Delivery with an error.
+// Decode reads the event with which Lambda calls. The error says that the event is not a list of records; a bad record
+// is a Delivery with an error.
 func (d *Decoder) Decode(event []byte) ([]control.Delivery, error) {
 	var batch struct{ Records []json.RawMessage }
 	if err := json.Unmarshal(event, &batch); err != nil {
 		return nil, fmt.Errorf("stream records: %w: %w", control.ErrBadItem, err)
 	}
 	if batch.Records == nil {
-		return nil, fmt.Errorf("stream records: %w: an event without Records", control.ErrBadItem)
+		return nil, fmt.Errorf("stream records: %w: the event has no Records", control.ErrBadItem)
 	}
 	deliveries := make([]control.Delivery, len(batch.Records))
 	for i, raw := range batch.Records {
@@ -57,7 +60,8 @@ func (d *Decoder) Decode(event []byte) ([]control.Delivery, error) {
 	return deliveries, nil
 }
 
-// record is one of Lambda's. Its parts are read one by one, so that what is wrong with one does not hide the others.
+// record is a record of the event. Its parts are decoded one by one, so that an error in one part does not hide the
+// others.
 type record struct {
 	EventName      json.RawMessage `json:"eventName"`
 	EventSource    json.RawMessage `json:"eventSource"`
@@ -67,7 +71,7 @@ type record struct {
 	} `json:"dynamodb"`
 }
 
-// text is a JSON string; empty where there is none.
+// text returns a JSON string; empty if raw is not one.
 func text(raw json.RawMessage) string {
 	var s string
 	if json.Unmarshal(raw, &s) != nil {
@@ -76,7 +80,7 @@ func text(raw json.RawMessage) string {
 	return s
 }
 
-// attribute reads {"S": "text"} and the like: an object with one member, whose name is the type.
+// attribute decodes an object with one member, whose name is the type, as in {"S": "text"}.
 type attribute struct{ row.Value }
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -94,13 +98,14 @@ func (a *attribute) UnmarshalJSON(data []byte) error {
 			return notNull(value, &a.Text)
 		case row.Bool:
 			return notNull(value, &a.Bool)
-		default: // no attribute of ours has another
+		default: // the attributes of items have no other type
 			a.Kind = row.Other
 		}
 	}
 	return nil
 }
 
+// notNull decodes a value. null is an error, since json.Unmarshal would leave into unchanged.
 func notNull(value json.RawMessage, into any) error {
 	if string(value) == "null" {
 		return errors.New("an attribute is null")
@@ -108,7 +113,7 @@ func notNull(value json.RawMessage, into any) error {
 	return json.Unmarshal(value, into)
 }
 
-// rows returns an image's attributes; nil where there is no image.
+// rows returns the attributes of an image; nil if there is no image.
 func rows(name string, raw json.RawMessage) (row.Row, error) {
 	var image map[string]attribute
 	if len(raw) > 0 {
@@ -117,7 +122,7 @@ func rows(name string, raw json.RawMessage) (row.Row, error) {
 		}
 	}
 	if image == nil {
-		return nil, nil //nolint:nilnil // no image is an answer, and its callers look
+		return nil, nil //nolint:nilnil // callers check for nil
 	}
 	r := make(row.Row, len(image))
 	for name, a := range image {
@@ -126,7 +131,7 @@ func rows(name string, raw json.RawMessage) (row.Row, error) {
 	return r, nil
 }
 
-// Record reads one record. What it returns does not share memory with raw, but for Raw.
+// Record decodes one record. Except for Raw, the result shares no memory with raw.
 func (d *Decoder) Record(raw []byte) control.Delivery {
 	got := &control.RecordError{}
 	change, err := d.read(raw, got)
@@ -137,7 +142,7 @@ func (d *Decoder) Record(raw []byte) control.Delivery {
 	return control.Delivery{Sequence: got.Sequence, Record: change}
 }
 
-// read fills in got as far as it gets.
+// read decodes a record. It sets the fields of got as far as they can be read.
 func (d *Decoder) read(raw []byte, got *control.RecordError) (*control.Record, error) {
 	var r record
 	if err := json.Unmarshal(raw, &r); err != nil {
@@ -156,9 +161,9 @@ func (d *Decoder) read(raw []byte, got *control.RecordError) (*control.Record, e
 	case err != nil:
 		return nil, err
 	case source != "aws:dynamodb":
-		return refuse("it comes from %.40q, want aws:dynamodb", source)
+		return refuse("its source is %.40q, want aws:dynamodb", source)
 	case got.Table == "":
-		return refuse("it comes from the table %.*q, which is not one of ours", maxNameBytes, name)
+		return refuse("its table is %.*q, which this function does not read", maxNameBytes, name)
 	case got.Sequence == "":
 		return refuse("it has no sequence number of 1..%d bytes", maxSequenceBytes)
 	}
@@ -169,7 +174,7 @@ func refuse(format string, args ...any) (*control.Record, error) {
 	return nil, fmt.Errorf("%w: %s", control.ErrBadItem, fmt.Sprintf(format, args...))
 }
 
-// change reads the images.
+// change decodes the images.
 func change(r *record, got *control.RecordError) (*control.Record, error) {
 	after, err := rows("NewImage", r.DynamoDB.NewImage)
 	if err != nil {
@@ -181,20 +186,20 @@ func change(r *record, got *control.RecordError) (*control.Record, error) {
 	}
 	switch name := text(r.EventName); {
 	case name == "REMOVE":
-		return refuse("the item was removed, which this program never does: a delete is a tombstone that stays")
+		return refuse("the item was removed, which Sluice never does: it deletes an item by a tombstone")
 	case name != "INSERT" && name != "MODIFY":
 		return refuse("its name is %.40q, want INSERT or MODIFY", name)
 	case after == nil:
 		return refuse("it has no new image: the stream must carry new and old images")
 	case (before != nil) != (name == "MODIFY"):
-		return refuse("%s, and an old image: %t", name, before != nil)
+		return refuse("its name is %s, but the presence of an old image is %t", name, before != nil)
 	}
 	item, err := after.Item(got.Table)
 	if err != nil {
 		return nil, err
 	}
 	if item.Key != got.Key {
-		return refuse("its key is not that of its new image, %.140q", item.Key)
+		return refuse("its key differs from that of its new image, %.140q", item.Key)
 	}
 	c := &control.Record{Sequence: got.Sequence, New: item}
 	if before != nil {
@@ -207,8 +212,8 @@ func change(r *record, got *control.RecordError) (*control.Record, error) {
 	return c, c.Check()
 }
 
-// tableName is the table of a stream's ARN, arn:partition:dynamodb:region:account:table/NAME/stream/LABEL; empty for
-// another.
+// tableName returns the table in the ARN of a stream, arn:partition:dynamodb:region:account:table/NAME/stream/LABEL;
+// empty for any other ARN.
 func tableName(arn string) string {
 	parts := strings.SplitN(arn, ":", 6)
 	if len(parts) != 6 || parts[0] != "arn" || parts[2] != "dynamodb" {

@@ -32,7 +32,7 @@ func decoder(tb testing.TB) *streamrecord.Decoder {
 	return d
 }
 
-// history is n versions of an item, the last of which is a tombstone.
+// history returns n versions of an item, the last of which is a tombstone.
 func history(tb testing.TB, n int) []control.Item {
 	tb.Helper()
 	var items []control.Item
@@ -71,7 +71,7 @@ func image(i *control.Item) object {
 	return out
 }
 
-// record is what Lambda hands over for the change, with every field that it has.
+// record returns the record that Lambda delivers for the change, with every field.
 func record(before, after *control.Item) object {
 	name, change := "INSERT", object{
 		"ApproximateCreationDateTime": 1795262400, "Keys": object{"id": object{"S": after.Key}},
@@ -98,8 +98,8 @@ func marshal(tb testing.TB, v any) []byte {
 	return data
 }
 
-// Guarantees that each change comes out of Lambda's event as it went into the table, in order, with its sequence
-// number.
+// Guarantees that each change is decoded from Lambda's event as it was written to the table, in order, with its
+// sequence number.
 func TestDecode(t *testing.T) {
 	items := history(t, 3)
 	got, err := decoder(t).Decode(marshal(t, object{"Records": []object{
@@ -120,8 +120,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// Guarantees that records are read in the shape that AWS documents, with every field that they have there, and as
-// Lambda's own library for Go writes them.
+// Guarantees that records are decoded in the form that AWS documents, with all fields, and as Lambda's own Go library
+// writes them.
 func TestDocumentedEvent(t *testing.T) {
 	data, err := os.ReadFile("testdata/lambda.event.json")
 	if err != nil {
@@ -156,7 +156,7 @@ func documented(t *testing.T, data []byte) {
 	}
 }
 
-// at returns the object below names, to be edited.
+// at returns the object below these names, for editing.
 func at(o object, names ...string) object {
 	for _, n := range names {
 		o = o[n].(object)
@@ -164,8 +164,8 @@ func at(o object, names ...string) object {
 	return o
 }
 
-// Guarantees that a poison record in the middle of a batch is an error that says which one it was, as far as that can
-// be read, with the record kept as it came; and that those around it get through.
+// Guarantees that a bad record in the middle of a batch is an error that identifies it as far as possible and keeps
+// the record, and that the other records are decoded.
 func TestPoison(t *testing.T) {
 	items := history(t, 3)
 	forged := items[1]
@@ -185,12 +185,12 @@ func TestPoison(t *testing.T) {
 			o["eventSourceARN"] = strings.Replace(arn, "live-", "test-",
 				1)
 		}, want: "test-tenants", noTable: true},
-		{name: "a table's ARN", edit: func(o object) { o["eventSourceARN"] = "arn:aws:dynamodb:eu-west-1:123456789012:table/live-tenants" }, want: "not one of ours", noTable: true},
+		{name: "a table's ARN", edit: func(o object) { o["eventSourceARN"] = "arn:aws:dynamodb:eu-west-1:123456789012:table/live-tenants" }, want: "which this function does not read", noTable: true},
 		{name: "an ARN of another service", edit: func(o object) {
 			o["eventSourceARN"] = strings.Replace(arn,
 				"dynamodb", "s3", 1)
-		}, want: "not one of ours", noTable: true},
-		{name: "no ARN", edit: func(o object) { delete(o, "eventSourceARN") }, want: "not one of ours", noTable: true},
+		}, want: "which this function does not read", noTable: true},
+		{name: "no ARN", edit: func(o object) { delete(o, "eventSourceARN") }, want: "which this function does not read", noTable: true},
 		{name: "no sequence", edit: func(o object) { delete(at(o, "dynamodb"), "SequenceNumber") },
 			want: "sequence number", noSq: true},
 		{name: "a sequence of another type", edit: func(o object) { at(o, "dynamodb")["SequenceNumber"] = 17 },
@@ -202,14 +202,14 @@ func TestPoison(t *testing.T) {
 		{name: "keys only", edit: func(o object) { delete(at(o, "dynamodb"), "NewImage") }, want: "no new image"},
 		{name: "a null image", edit: func(o object) { at(o, "dynamodb")["NewImage"] = nil }, want: "no new image"},
 		{name: "new images only", edit: func(o object) { delete(at(o, "dynamodb"), "OldImage") },
-			want: "old image: false"},
-		{name: "an insert over something", edit: func(o object) { o["eventName"] = "INSERT" }, want: "old image: true"},
+			want: "old image is false"},
+		{name: "an insert over something", edit: func(o object) { o["eventName"] = "INSERT" }, want: "old image is true"},
 		{name: "another key", edit: func(o object) { at(o, "dynamodb", "Keys")["id"] = object{"S": "other"} },
 			want: "acmé/1", noKey: true},
-		{name: "no key", edit: func(o object) { delete(at(o, "dynamodb"), "Keys") }, want: "its key is not",
+		{name: "no key", edit: func(o object) { delete(at(o, "dynamodb"), "Keys") }, want: "its key differs",
 			noKey: true},
 		{name: "a key of bytes", edit: func(o object) { at(o, "dynamodb", "Keys")["id"] = object{"B": "AAEC"} },
-			want: "its key is not", noKey: true},
+			want: "its key differs", noKey: true},
 		{name: "no attribute", edit: func(o object) { delete(at(o, "dynamodb", "NewImage"), "actor") },
 			want: "actor is missing"},
 		{name: "an attribute of another type",
@@ -279,7 +279,7 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// Guarantees that attributes which somebody else puts on an item, such as a replica's, stop nothing.
+// Guarantees that attributes of others on an item, such as a replica's, prevent nothing.
 func TestOtherAttributes(t *testing.T) {
 	items := history(t, 1)
 	r := record(nil, &items[0])
@@ -294,7 +294,7 @@ func TestOtherAttributes(t *testing.T) {
 	}
 }
 
-// Guarantees that what is no event of a stream at all is an error, and not an empty batch that passes for done.
+// Guarantees that an event that is not from a stream is an error, and not an empty batch.
 func TestNoRecords(t *testing.T) {
 	for _, event := range []string{"", "null", "[]", "{}", `{"Records":null}`, `{"Records":{}}`, `{"records"`} {
 		if got, err := decoder(t).Decode([]byte(event)); !errors.Is(err, control.ErrBadItem) {
@@ -316,8 +316,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// FuzzRecord guarantees that any record is a change in order, or a clear error with the record kept: never a panic,
-// never both.
+// FuzzRecord guarantees that any record gives either a valid change or a clear error with the record, and never a
+// panic.
 func FuzzRecord(f *testing.F) {
 	items := history(f, 3)
 	f.Add(marshal(f, record(nil, &items[0])))
@@ -342,7 +342,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// A batch of 100 is what the publisher gets in a burst.
+// BenchmarkDecode decodes a batch of 100, which is what the publisher gets in a burst.
 func BenchmarkDecode(b *testing.B) {
 	items := history(b, 2)
 	var records []object

@@ -1,6 +1,6 @@
 package route
 
-// NumRewrites is how many rewrites there are.
+// NumRewrites is the number of rewrites.
 const NumRewrites = len(rewrites)
 
 // WithoutRewrite runs f while rewrite i does nothing.
@@ -11,8 +11,8 @@ func WithoutRewrite(i int, f func()) {
 	f()
 }
 
-// FoldRune returns the letter that stands for all cases of r.
+// FoldRune exports foldRune.
 func FoldRune(r rune) rune { return foldRune(r) }
 
-// HasCase reports whether s has letters that have a case.
+// HasCase exports hasCase.
 func HasCase(s string) bool { return hasCase(s) }

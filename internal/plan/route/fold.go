@@ -5,12 +5,12 @@ import (
 	"unicode/utf8"
 )
 
-// AnyCase returns the pattern with literals that match in any case of their letters, and the same text.
+// AnyCase returns the pattern with the same text and with literals that match regardless of case.
 //
-// Servers do not agree on what a case is, so all of their readings count as equal: a letter equals its upper, lower and
-// title case and its simple case foldings in Unicode, and what equals one of these. So "k" also equals the Kelvin sign,
-// and "i" the Turkish dotted and dotless letters. Foldings that change the number of letters ("ß" and "ss") are not
-// equal, and bytes that are not UTF-8 are compared as they are.
+// Servers disagree on what equal letters are, so every one of their definitions counts: a letter equals its upper,
+// lower and title case and its simple case foldings in Unicode, and any letter that equals one of these. So "k" also
+// equals the Kelvin sign, and "i" the Turkish dotted and dotless letters. Foldings that change the number of letters
+// ("ß" and "ss") are not equal, and bytes that are not UTF-8 are compared as they are.
 func (p Pattern) AnyCase() Pattern {
 	segments := make([]segment, len(p.segments))
 	copy(segments, p.segments)
@@ -22,7 +22,7 @@ func (p Pattern) AnyCase() Pattern {
 	return Pattern{text: p.text, segments: segments}
 }
 
-// HasCase reports whether a literal of the pattern has letters that have a case.
+// HasCase reports whether a literal of the pattern has letters with an upper and a lower case.
 func (p Pattern) HasCase() bool {
 	for i := range p.segments {
 		if s := &p.segments[i]; s.kind <= anyCaseLiteral && hasCase(s.text) {
@@ -32,7 +32,7 @@ func (p Pattern) HasCase() bool {
 	return false
 }
 
-// IsAnyCase reports whether AnyCase made the pattern from one with letters that have a case.
+// IsAnyCase reports whether AnyCase made the pattern, and the pattern has letters with an upper and a lower case.
 func (p Pattern) IsAnyCase() bool {
 	for i := range p.segments {
 		if p.segments[i].kind == anyCaseLiteral {
@@ -53,7 +53,7 @@ func hasCase(s string) bool {
 
 func foldCase(s string) string { return string(appendFold(nil, s)) }
 
-// appendFold appends s with each letter replaced by the one that stands for all of its cases.
+// appendFold appends s with each letter replaced by its foldRune.
 func appendFold(dst []byte, s string) []byte {
 	for i := 0; i < len(s); {
 		if c := s[i]; c < utf8.RuneSelf {
@@ -75,8 +75,8 @@ func appendFold(dst []byte, s string) []byte {
 	return dst
 }
 
-// foldRune returns the letter that stands for all letters equal to r in [Pattern.AnyCase]: the lower case of the first
-// one of a circle of simple foldings. Going over the upper case first brings the Turkish letters to "i".
+// foldRune returns the letter that represents all letters equal to r in [Pattern.AnyCase]: the lower case of the first
+// letter of the circle of simple foldings. Converting to upper case first maps the Turkish letters to "i".
 func foldRune(r rune) rune {
 	r = unicode.ToLower(unicode.ToUpper(r))
 	first := r

@@ -12,8 +12,8 @@ import (
 
 func anyCase(t testing.TB, s string) route.Pattern { return pattern(t, s).AnyCase() }
 
-// TestAnyCase guarantees that no spelling of a path in another case, encoded or not, escapes a limit that matches in
-// any case, and that such a limit does not match other paths.
+// TestAnyCase guarantees that a limit that ignores case matches every spelling of a path in another case, encoded or
+// not, and no other paths.
 func TestAnyCase(t *testing.T) {
 	for _, tt := range []struct {
 		raw, pattern string
@@ -39,7 +39,7 @@ func TestAnyCase(t *testing.T) {
 		{"/PRODUCTS/1", "/product/*", false},
 		{"/STRASSE", "/straße", false},
 		{"/a\xfeB", "/A%FFb", false},
-		{"/a[", "/a%7B", false}, // one bit apart, as A and a are
+		{"/a[", "/a%7B", false}, // these differ in one bit, as A and a do
 		{"/a@", "/a%60", false},
 	} {
 		path, p := route.Clean(tt.raw), anyCase(t, tt.pattern)
@@ -53,8 +53,9 @@ func TestAnyCase(t *testing.T) {
 	}
 }
 
-// TestAnyCaseRunes guarantees that a letter equals all that any server may take for it, and that a pattern is taken to
-// have no case only where that is so: a letter that is missed is a way around every limit with that letter.
+// TestAnyCaseRunes guarantees that a letter equals every letter that some server treats as equal, and that a pattern
+// is reported as having no case only if that is true: a missing letter would let requests avoid every limit with that
+// letter.
 func TestAnyCaseRunes(t *testing.T) {
 	equal := func(a, b rune) {
 		if a != b && route.FoldRune(a) != route.FoldRune(b) {
@@ -83,8 +84,8 @@ func TestAnyCaseRunes(t *testing.T) {
 	}
 }
 
-// TestAnyCasePattern guarantees that turning a limit to any case keeps the name of its counters, and changes nothing of
-// a pattern without letters.
+// TestAnyCasePattern guarantees that AnyCase keeps the name of a limit's counters, and does not change a pattern
+// without letters.
 func TestAnyCasePattern(t *testing.T) {
 	for text, want := range map[string]bool{
 		"/Product/{Id}": true, "/1/{Name}/**": false, "/*": false, "/": false, "/%C3%89": true, "/%FF": false,
@@ -106,7 +107,8 @@ func TestAnyCasePattern(t *testing.T) {
 	}
 }
 
-// TestAnyCaseDoesNotAllocate holds the hot path's promise for limits in any case, and for segments in capitals.
+// TestAnyCaseDoesNotAllocate guarantees that matching regardless of case does not allocate, also for segments in
+// capitals.
 func TestAnyCaseDoesNotAllocate(t *testing.T) {
 	rules := rules500(t)
 	for i := range rules {
@@ -134,7 +136,7 @@ func TestAnyCaseDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkMatch500AnyCase is BenchmarkMatch500 where every rule matches in any case.
+// BenchmarkMatch500AnyCase is BenchmarkMatch500 with rules that all match regardless of case.
 func BenchmarkMatch500AnyCase(b *testing.B) {
 	rules := rules500(b)
 	for i := range rules {

@@ -2,20 +2,20 @@ package route
 
 import "slices"
 
-// Rule is one entry of an index: methods and a pattern. No methods is any method; the zero Pattern is any path.
-// Methods are compared by their [CanonicalMethod]; HEAD is not implied by GET.
+// Rule is one entry of an index: methods and a pattern. No methods means any method; the zero Pattern means any path.
+// Methods are compared in their form of [CanonicalMethod]. GET does not imply HEAD.
 type Rule struct {
 	Methods []string
 	Pattern Pattern
-	Any     bool // matches every path; Pattern is unused
+	Any     bool // matches every path; Pattern is then ignored
 }
 
 func (r *Rule) anyPath() bool { return r.Any || r.Pattern.IsZero() }
 
 // Index finds the rules that match a request. It is immutable and safe for concurrent use.
 //
-// It is a tree over the segments of the patterns: looking up a form visits a node at most once, and only nodes whose
-// patterns agree with the path so far, whatever the number of rules.
+// It is a tree over the segments of the patterns. Looking up a form visits each node at most once, and only nodes
+// whose patterns agree with the path so far, however many rules there are.
 type Index struct {
 	root    node
 	anyPath []entry // rules that match every path
@@ -25,26 +25,26 @@ type Index struct {
 
 type node struct {
 	literals map[string]*node
-	anyCase  map[string]*node // literals that match in any case, by their foldCase
+	anyCase  map[string]*node // literals that match in any case, keyed by foldCase
 	wildcard *node
 	here     []entry // patterns that end here
-	tail     []entry // patterns that go on with "**"
+	tail     []entry // patterns that end with "**" here
 }
 
-// entry is a rule at its place. All entries are ascending wherever they are listed.
+// entry is a rule in a list of a node or of the index. Every list is in ascending order of the rules.
 type entry struct {
 	methods uint64   // bits of Index.methods; all bits: any method
-	more    []string // methods for which no bit was left
+	more    []string // methods beyond the 63 that have a bit
 	rule    int32
 }
 
 const (
 	anyMethod    = ^uint64(0)
-	otherMethod  = uint64(1) << 63 // a method that has no bit; only rules for any method have this one
+	otherMethod  = uint64(1) << 63 // a method that no rule names; only rules for any method have this bit
 	bitsOfMethod = 63
 )
 
-// NewIndex builds the index; rule i is reported as i.
+// NewIndex builds an index. Match reports rules[i] as i.
 func NewIndex(rules []Rule) *Index {
 	x := &Index{methods: map[string]uint64{}}
 	for i := range rules {
@@ -110,8 +110,8 @@ func (n *node) child(s segment) *node {
 	return (*literals)[text]
 }
 
-// Match appends to dst the numbers of all rules that match, ascending and without duplicates, and returns it. It does
-// not allocate when dst has room (which may need a place for each form that a rule matches) and the method is in upper
+// Match appends to dst the indexes of all rules that match, ascending and without duplicates, and returns dst. It does
+// not allocate if dst has room (a rule may need a place for each form that it matches) and the method is in upper
 // case.
 func (x *Index) Match(dst []int32, method string, path *Path) []int32 {
 	start, m := len(dst), x.method(method)
@@ -125,12 +125,12 @@ func (x *Index) Match(dst []int32, method string, path *Path) []int32 {
 	return ascending(dst, start)
 }
 
-// MatchesEveryForm reports whether each form of the path matches a rule, which need not be the same for all. An
-// allow-list must ask this and not Match: the server behind a gateway may take the path in any of its forms. Of an
-// ambiguous path not every form is known, so only a rule for any path matches it.
+// MatchesEveryForm reports whether each form of the path matches a rule; different forms may match different rules. A
+// list of allowed requests must use it and not Match, since the server behind a gateway may read the path in any of
+// its forms. The forms of an ambiguous path are not all known, so only a rule for any path matches it.
 //
-// A form that has escapes also counts as what its segments are once they are decoded, as the literals of patterns are.
-// Otherwise a rule for "/café" would match no path that a client can send, for "/caf%C3%A9" is one of its forms.
+// A form with escapes also matches if its decoded segments do, since the literals of patterns are decoded. Otherwise a
+// rule for "/café" would match no path that a client can send, for "/caf%C3%A9" is one of its forms.
 func (x *Index) MatchesEveryForm(method string, path *Path) bool {
 	var buf [inlineRules]int32
 	m := x.method(method)
@@ -153,12 +153,12 @@ func (x *Index) MatchesEveryForm(method string, path *Path) bool {
 	return true
 }
 
-// inlineRules is the number of matching rules for which MatchesEveryForm needs no allocation.
+// inlineRules is the largest number of matching rules for which MatchesEveryForm does not allocate.
 const inlineRules = 16
 
-// MatchForm is Match for form i of the path alone. Rules that match the same form overlap, so among them the most
-// specific is well-defined; rules that match different forms of a path need not. For an ambiguous path it, too, returns
-// every rule, whatever the form: see [Path.Ambiguous].
+// MatchForm is Match for form i of the path only. Rules that match the same form overlap, so that one of them is the
+// most specific; rules that match different forms of a path need not overlap. For an ambiguous path MatchForm returns
+// every rule that has the method, as Match does: see [Path.Ambiguous].
 func (x *Index) MatchForm(dst []int32, method string, path *Path, i int) []int32 {
 	start, m := len(dst), x.method(method)
 	if path.ambiguous {
@@ -168,7 +168,7 @@ func (x *Index) MatchForm(dst []int32, method string, path *Path, i int) []int32
 	return ascending(m.walk(dst, &x.root, segmentsOf(path.Form(i))), start)
 }
 
-// ascending sorts what was appended from start on, and drops duplicates.
+// ascending sorts the elements from start on and drops duplicates.
 func ascending(dst []int32, start int) []int32 {
 	added := dst[start:]
 	for i := 1; i < len(added); i++ {
@@ -180,7 +180,7 @@ func ascending(dst []int32, start int) []int32 {
 	return dst
 }
 
-// requestMethod is a request's method as an index compares it.
+// requestMethod is the method of a request in the form that an index compares.
 type requestMethod struct {
 	bit  uint64
 	name string
@@ -203,8 +203,8 @@ func (m requestMethod) appendTo(dst []int32, entries []entry) []int32 {
 	return dst
 }
 
-// walk appends the matching rules below n. It recurses only where several kinds of segments go on, and no deeper than a
-// pattern is long.
+// walk appends the matching rules below n. It recurses only if several kinds of segments continue at a node, and at
+// most as deep as a pattern is long.
 func (m requestMethod) walk(dst []int32, n *node, rest string) []int32 {
 	for n != nil {
 		dst = m.appendTo(dst, n.tail)
@@ -229,7 +229,7 @@ func (m requestMethod) walk(dst []int32, n *node, rest string) []int32 {
 	return dst
 }
 
-// inAnyCase returns the node below n for the literal that s is in some case, or nil.
+// inAnyCase returns the node below n of the literal that equals s regardless of case, or nil.
 func (n *node) inAnyCase(s string) *node {
 	if len(n.anyCase) == 0 {
 		return nil
@@ -238,5 +238,5 @@ func (n *node) inAnyCase(s string) *node {
 	return n.anyCase[string(appendFold(buf[:0], s))]
 }
 
-// inlineFold is the length in bytes up to which a segment is folded without an allocation.
+// inlineFold is the largest length of a segment, in bytes, that is folded without an allocation.
 const inlineFold = 64

@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-// scan is the index done the plain way.
+// scan matches by comparing every rule.
 func scan(rules []route.Rule, method string, path *route.Path) []int32 {
 	var found []int32
 	for i, r := range rules {
@@ -23,7 +23,7 @@ func scan(rules []route.Rule, method string, path *route.Path) []int32 {
 	return found
 }
 
-// TestIndexMethods guarantees that a method picks its limits, and that none gets around them by its spelling.
+// TestIndexMethods guarantees that a method selects its limits, and that no spelling of a method avoids them.
 func TestIndexMethods(t *testing.T) {
 	p := pattern(t, "/a")
 	rules := []route.Rule{
@@ -34,7 +34,7 @@ func TestIndexMethods(t *testing.T) {
 		{Any: true},
 		{}, // the zero Pattern
 	}
-	for i := range 80 { // more than there are bits for
+	for i := range 80 { // more methods than the index has bits for
 		rules = append(rules, route.Rule{Methods: []string{fmt.Sprintf("X%d", i)}, Pattern: p})
 	}
 	x, path := route.NewIndex(rules), route.Clean("/a")
@@ -60,8 +60,8 @@ func TestIndexMethods(t *testing.T) {
 	}
 }
 
-// TestMatchForm guarantees that the rules of one form overlap, so that in a group the most specific of them is defined,
-// and that all forms together are what Match says.
+// TestMatchForm guarantees that rules that match the same form overlap, so that in a group the most specific of them
+// is defined, and that the matches of all forms together are those of Match.
 func TestMatchForm(t *testing.T) {
 	rules := []route.Rule{
 		{Pattern: pattern(t, "/product/*")},
@@ -107,8 +107,8 @@ func TestMatchForm(t *testing.T) {
 	}
 }
 
-// FuzzIndexMatchesScan guarantees that the tree finds what looking at every pattern finds: a rule that it misses is a
-// limit that is not enforced.
+// FuzzIndexMatchesScan guarantees that the tree finds every rule that a comparison of all rules finds: a limit with a
+// missed rule would not be enforced.
 func FuzzIndexMatchesScan(f *testing.F) {
 	f.Add("/a/*\n/a/b\nPUT /**\n/{x}/b/**\nany", "GET", "/a/./b")
 	f.Add("/a\n/a/**\n/\n/*/*/c", "PUT", `/a;x\b%2Fc`)
@@ -160,7 +160,8 @@ func isASCII(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r > 127 })
 }
 
-// rules500 are 500 rules as a big API has them: its services' own, and ten wide ones that match many requests.
+// rules500 returns 500 rules as a big API may have them: those of its services, and ten wide ones that match many
+// requests.
 func rules500(t testing.TB) []route.Rule {
 	t.Helper()
 	var rules []route.Rule
@@ -178,10 +179,12 @@ func rules500(t testing.TB) []route.Rule {
 	return append(rules, route.Rule{Any: true})
 }
 
-// matches500 are the rules that GET /v1/svc244/42/items/7 matches: one service's, five wide ones and any path.
+// matches500 are the rules that GET /v1/svc244/42/items/7 matches: one service's, five wide ones and the one for any
+// path.
 var matches500 = []int32{488, 490, 491, 492, 493, 494, 499}
 
-// TestMatchDoesNotAllocate holds the hot path's promise: garbage per request is latency for every tenant.
+// TestMatchDoesNotAllocate guarantees that matching does not allocate, since garbage of each request adds latency for
+// every tenant.
 func TestMatchDoesNotAllocate(t *testing.T) {
 	x, buffer := route.NewIndex(rules500(t)), make([]int32, 0, 64)
 	odd := route.Clean("/v1/svc244/4%202/items/7;x")
@@ -211,7 +214,7 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkMatch500 is the figure route_match_500: from a raw path to all its limits among 500.
+// BenchmarkMatch500 is the figure route_match_500: it finds all limits of a raw path among 500 rules.
 func BenchmarkMatch500(b *testing.B) {
 	rules := rules500(b)
 	x, buffer := route.NewIndex(rules), make([]int32, 0, 64)
@@ -249,7 +252,8 @@ func BenchmarkMatch500(b *testing.B) {
 	})
 }
 
-// BenchmarkCleanHostile is the most work that a path of 8 KB can make: it must stay far below a store's round trip.
+// BenchmarkCleanHostile measures the most work that a path of 8 KB can cause. It must stay far below a store's round
+// trip.
 func BenchmarkCleanHostile(b *testing.B) {
 	for _, raw := range []string{strings.Repeat(`/%2e%252e%2f;\..//`, 450), strings.Repeat(`/a;%252e%2fa//../\`, 30)} {
 		b.Run(fmt.Sprintf("%d_bytes", len(raw)), func(b *testing.B) {

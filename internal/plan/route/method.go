@@ -1,8 +1,9 @@
 package route
 
-// CanonicalMethod is the method with its ASCII letters in upper case, as rules are loaded and requests are matched.
-// HTTP's methods are case-sensitive, but some servers fold them, and "get" must not escape a limit on GET. Use it where
-// a method names a counter, or each spelling gets a counter of its own. It allocates only where something changes.
+// CanonicalMethod returns the method with its ASCII letters in upper case. Rules and requests are compared in this
+// form: HTTP's methods are case-sensitive, but some servers ignore case, and "get" must not avoid a limit on GET. Use
+// it also where a method names a counter; otherwise each spelling gets a counter of its own. It allocates only if the
+// method has lower-case letters.
 func CanonicalMethod(method string) string {
 	for i := 0; i < len(method); i++ {
 		if isLower(method[i]) {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Places in the order of specificity, from the most specific. They extend the kinds of segments: where one pattern has
-// ended, the other is longer, and its literal or wildcard says more; only "**" says less than the end does.
+// Ranks of segments, from the most specific. They extend the kinds of segments by the end of a pattern: a literal or
+// wildcard is more specific than the end of the pattern, and "**" is less specific.
 const (
 	rankLiteral = iota
 	rankAnyCase
@@ -16,11 +16,11 @@ const (
 	rankAny
 )
 
-// Compare orders two rules by specificity: negative if a is more specific than b, positive if less, 0 if neither
-// (which, if they Overlap, is a tie). Segment by segment from the left, a literal beats one that matches in any case,
-// which beats "{name}" and "*", which beat "**"; a rule for any path is least; then a list of methods beats any method.
-// It is a total order of ranks: it also orders patterns that no request can both match, and there the sign means
-// nothing more.
+// Compare orders two rules by how specific they are: negative if a is more specific than b, positive if less, 0 if
+// neither is (if the rules also Overlap, this is a tie). Segments are compared from the left: a literal is more
+// specific than a literal that matches in any case, which is more specific than "{name}" and "*", which are more
+// specific than "**". A rule for any path is least specific. For equal paths, a list of methods is more specific than
+// any method. The order is total; for two patterns that no request can both match, the result has no further meaning.
 func Compare(a, b Rule) int {
 	for i := 0; ; i++ {
 		rankA, rankB := rank(&a, i), rank(&b, i)
@@ -53,8 +53,8 @@ func rank(r *Rule, i int) int {
 	}
 }
 
-// Overlap reports whether some request matches both rules, by one and the same form of its path. (Through different
-// forms of an odd path, nearly any two rules can meet; see [Index.MatchForm].)
+// Overlap reports whether some request matches both rules with the same form of its path. (With different forms of an
+// odd path, nearly any two rules can match one request; see [Index.MatchForm].)
 func Overlap(a, b Rule) bool {
 	return overlapMethods(a.Methods, b.Methods) && overlapPaths(&a, &b)
 }
@@ -97,7 +97,7 @@ func coversPaths(a, b *Rule) bool {
 		switch {
 		case rankA >= rankTail:
 			return true
-		case rankB > rankA: // b goes on where a does not, or is wider here
+		case rankB > rankA: // b has more segments than a, or is wider in this one
 			return false
 		case rankA == rankEnd:
 			return rankB == rankEnd

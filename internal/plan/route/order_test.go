@@ -8,12 +8,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
-// anyCaseMark in the text of a pattern makes the whole pattern one for any case.
+// anyCaseMark in the text of a pattern makes the whole pattern match regardless of case.
 const anyCaseMark = "~"
 
-// universe is every rule of up to three segments over a small alphabet, with some lists of methods, and every request
-// that can tell two of them apart: paths of up to four segments with a segment that no rule names. The mark
-// stands in a first segment only, which keeps the pairs and triples of rules few.
+// universe returns every rule of up to three segments over a small alphabet, with some lists of methods, and every
+// request that can distinguish two of them: paths of up to four segments, including a segment that no rule names. Only
+// first segments have the mark, which keeps the numbers of pairs and triples of rules small.
 func universe(t testing.TB) (rules []route.Rule, paths []route.Path, methods []string) {
 	t.Helper()
 	texts := []string{"/", "/**"}
@@ -60,7 +60,7 @@ func universe(t testing.TB) (rules []route.Rule, paths []route.Path, methods []s
 	return rules, paths, []string{"GET", "PUT", "OTHER"}
 }
 
-// requests tells for each rule which requests match it, by the index of that rule alone.
+// requests returns, for each rule, which requests match it, according to an index of that rule only.
 func requests(rules []route.Rule, paths []route.Path, methods []string) [][]bool {
 	matches := make([][]bool, len(rules))
 	for i := range rules {
@@ -74,8 +74,9 @@ func requests(rules []route.Rule, paths []route.Path, methods []string) [][]bool
 	return matches
 }
 
-// TestOverlapCovers holds both against the list of all requests. A wrong Overlap lets a tie through, so that which
-// limit of a group applies is chance; a wrong Covers refuses a good plan as unreachable, or accepts a dead limit.
+// TestOverlapCovers guarantees that Overlap and Covers agree with the list of all requests. A wrong Overlap accepts a
+// tie, after which chance decides which limit of a group applies; a wrong Covers refuses a valid plan as unreachable,
+// or accepts a limit that never applies.
 func TestOverlapCovers(t *testing.T) {
 	rules, paths, methods := universe(t)
 	matches := requests(rules, paths, methods)
@@ -122,8 +123,8 @@ func show(r route.Rule) string {
 	return s
 }
 
-// TestCompareLaws guarantees that "the most specific" is one and the same whatever the order of the limits in the file:
-// the order is total, and a rule that matches strictly less, over paths, is more specific.
+// TestCompareLaws guarantees that the most specific limit does not depend on the order of the limits in the file: the
+// order is total, and a rule that matches strictly fewer paths is more specific.
 func TestCompareLaws(t *testing.T) {
 	rules, _, _ := universe(t)
 	for _, a := range rules {
@@ -147,7 +148,7 @@ func TestCompareLaws(t *testing.T) {
 	}
 }
 
-// TestCompare is the order as the design words it.
+// TestCompare guarantees the order that the design defines.
 func TestCompare(t *testing.T) {
 	rule := func(path string, methods ...string) route.Rule {
 		return route.Rule{Pattern: pattern(t, path), Methods: methods}

@@ -2,21 +2,22 @@ package route
 
 import "strings"
 
-// Path is a request's path in the forms that are matched: normalised as it came, and every other way it can be read
-// where that differs. The zero Path is "/". It is immutable; it shares memory with the string it was cleaned from.
+// Path is the path of a request, in the forms that are compared with patterns: the path as it came, normalised, and
+// every other form that it can be read as. The zero Path is "/". A Path is immutable; it shares memory with the string
+// that it was made from.
 type Path struct {
-	form      string   // as it came, normalised; "" is "/"
+	form      string   // as it came, normalised; "": "/"
 	more      []string // the other forms, without duplicates
-	ambiguous bool     // too many to list: matches every pattern
-	climbs    bool     // a reading leads above the root
+	ambiguous bool     // too many readings to list: matches every pattern
+	climbs    bool     // in some reading ".." leads above the root
 }
 
-// Clean normalises a raw request path ("//", ".", "..", trailing slash, percent-encoding). It never fails: any bytes
-// have a defined form. It allocates only where the path is not already clean.
+// Clean normalises a raw request path (slashes, ".", "..", trailing slash, percent-encoding). It never fails: any
+// bytes have a defined form. It allocates only if the path is not already clean.
 //
-// The path should come as it was sent, undecoded, without its query. Where a query is there all the same, the path is
-// read both without it and with it, because after a gateway that decodes first a "?" may be part of the path. A missing
-// leading slash is added.
+// The path should come as it was sent: not decoded, and without its query. If there is a "?" in it, the path is read
+// both up to the "?" and as a whole, because behind a gateway that decodes first a "?" may be part of the path. A
+// missing leading slash is added.
 func Clean(raw string) Path {
 	if form, ok := alreadyClean(raw); ok {
 		return Path{form: form}
@@ -24,8 +25,8 @@ func Clean(raw string) Path {
 	return readAll(raw)
 }
 
-// String is the path as it came, normalised but not decoded, without a query. It is for display; it may hold any byte
-// but "?" and "#", so quote it where it is written.
+// String returns the path as it came, normalised but not decoded, without a query. It is for display. It may hold any
+// byte except "?" and "#", so quote it in output.
 func (p *Path) String() string {
 	if p.form == "" {
 		return "/"
@@ -33,21 +34,21 @@ func (p *Path) String() string {
 	return p.form
 }
 
-// Ambiguous reports whether the path can be read in more ways than are worth following. It then matches every pattern,
-// and a caller that lets specific patterns displace wider ones must let none be displaced.
+// Ambiguous reports whether the path has more readings than Clean follows. Such a path matches every pattern. A caller
+// that lets specific patterns displace wider ones must not displace any for such a path.
 func (p *Path) Ambiguous() bool { return p.ambiguous }
 
-// Climbs reports whether a reading of the path has more ".." than segments before them, and so leads above the root.
-// The forms of such a path stop at the root. A proxy that puts a base path in front of it does not: "/../api/1" behind
-// "/api" is "/api/1" to the server, and no form is "/1". A caller that hands paths to such a proxy must refuse these.
-// Of an ambiguous path not every reading is looked at, so it is taken to lead there.
+// Climbs reports whether some reading of the path has more ".." than segments before them, and so leads above the
+// root. The forms of such a path stop at the root, but a proxy that puts a base path in front of it does not: behind
+// "/api", "/../api/1" is "/api/1" to the server, and no form of the path is "/1". A caller that passes paths to such a
+// proxy must refuse these paths. Climbs returns true for an ambiguous path, since not all its readings are known.
 func (p *Path) Climbs() bool { return p.climbs || p.ambiguous }
 
-// NumForms is the number of forms, from 1 to twice [MaxReadings].
+// NumForms returns the number of forms, 1 to twice [MaxReadings].
 func (p *Path) NumForms() int { return 1 + len(p.more) }
 
 // Form returns form i of NumForms; form 0 is String. Every form begins with a slash and has no empty segment and no
-// trailing slash. String has no "." and no ".."; another form may have them as segments, see the package comment.
+// trailing slash. Form 0 has no "." and no ".."; other forms may have them as segments: see the package comment.
 func (p *Path) Form(i int) string {
 	if i == 0 {
 		return p.String()
@@ -63,8 +64,8 @@ func (p *Path) Forms() []string {
 // odd marks the bytes that give a path more than one reading.
 var odd = [256]bool{'%': true, ';': true, '\\': true, '?': true, '#': true, 0: true}
 
-// alreadyClean returns the path without its trailing slash if nothing else needs doing. It is the usual case and must
-// neither allocate nor miss anything that a rewrite in readings.go would change.
+// alreadyClean returns the path without its trailing slash, and true, if no rewrite in readings.go changes the path.
+// Most paths are clean, so it must not allocate.
 func alreadyClean(raw string) (string, bool) {
 	if raw == "" || raw[0] != '/' {
 		return "", false
@@ -78,7 +79,7 @@ func alreadyClean(raw string) (string, bool) {
 	return trimSlash(raw), true
 }
 
-// dotOrEmptyAt reports whether the segment that starts at i is ".", ".." or empty with more behind it.
+// dotOrEmptyAt reports whether the segment that starts at i is ".", "..", or empty and followed by another segment.
 func dotOrEmptyAt(s string, i int) bool {
 	if i >= len(s) || s[i] != '.' {
 		return i < len(s) && s[i] == '/'
@@ -105,7 +106,7 @@ func nextSegment(rest string) (segment, after string) {
 	return rest[1:], ""
 }
 
-// segmentsOf prepares a form for nextSegment: the root has no segments.
+// segmentsOf returns a form as nextSegment expects it: "" for the root, which has no segments.
 func segmentsOf(form string) string {
 	if form == "/" {
 		return ""

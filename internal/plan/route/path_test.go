@@ -18,8 +18,8 @@ func pattern(t testing.TB, s string) route.Pattern {
 	return p
 }
 
-// aliases are spellings that some server reads as a path that the pattern matches. Each is the way around some router
-// or filter.
+// aliases are spellings that some server reads as a path that the pattern matches. Each of them avoids the limits of
+// some real router or filter.
 var aliases = []struct{ name, raw, pattern string }{
 	{"plain", "/product/1", "/product/*"},
 	{"another id", "/product/2", "/product/*"},
@@ -99,8 +99,8 @@ var aliases = []struct{ name, raw, pattern string }{
 	{"everything at once", `//x;y/%252e%252e/.//product%3Bz/%31`, "/product/1"},
 }
 
-// TestAliases guarantees that no spelling of a path escapes the limits of what a server makes of it. A row that fails
-// is a limit that a client can switch off.
+// TestAliases guarantees that every spelling that a server reads as a path is subject to the limits of that path. A
+// client can avoid a limit with a row that fails.
 func TestAliases(t *testing.T) {
 	for _, tt := range aliases {
 		t.Run(tt.name, func(t *testing.T) {
@@ -120,8 +120,8 @@ func TestAliases(t *testing.T) {
 	}
 }
 
-// TestCleanForms pins what a path is read as, no more and no less: a missing form is an escape, one too many charges
-// clients for limits that are none of their business.
+// TestCleanForms guarantees that a path has exactly its expected forms: a missing form lets a client avoid limits, and
+// an additional one charges clients to unrelated limits.
 func TestCleanForms(t *testing.T) {
 	for _, tt := range []struct {
 		name, raw string
@@ -167,7 +167,7 @@ func TestCleanForms(t *testing.T) {
 	}
 }
 
-// TestClimbs guarantees that a path is said to lead above the root if any way of reading it does, and no other path is.
+// TestClimbs guarantees that a path is reported as leading above the root exactly if some reading of it does.
 func TestClimbs(t *testing.T) {
 	for raw, want := range map[string]bool{
 		"": false, "/": false, "/a/..": false, "/a/../": false, "/a//..": false, "/a/b/../../c": false,
@@ -178,7 +178,7 @@ func TestClimbs(t *testing.T) {
 		`/\..\a`: true, "/..%00": true, "/..%3Fa": true, "/..%23a": true, "http://h/..": true, "//h/..": true,
 		"//h/a/../..":  true,
 		"/a?/../../..": true,
-		"/%2e%2e/a;" + strings.Repeat("b", 16_500): true, // too long for every reading to be looked at
+		"/%2e%2e/a;" + strings.Repeat("b", 16_500): true, // too long for following every reading
 	} {
 		if path := route.Clean(raw); path.Climbs() != want {
 			t.Errorf("Clean(%q).Climbs() = %t, want %t", raw, path.Climbs(), want)
@@ -186,8 +186,8 @@ func TestClimbs(t *testing.T) {
 	}
 }
 
-// TestAmbiguous guarantees that a path built to exhaust the analysis matches everything instead of slipping past what
-// was not looked at, and that honest paths, even strange ones, are never treated so.
+// TestAmbiguous guarantees that a path that is built to exhaust the analysis matches everything, so that it avoids no
+// limit, and that ordinary paths, even strange ones, are never treated in this way.
 func TestAmbiguous(t *testing.T) {
 	nested := "/" + strings.Repeat("%25", 100) + "70roduct"
 	for i := range 200 {
@@ -236,8 +236,8 @@ func TestAmbiguous(t *testing.T) {
 	}
 }
 
-// FuzzClean guarantees that a form is really normalised (or a limit's literal would not meet it), that cleaning is
-// idempotent in what is shown and adds nothing to what a form alone is read as, and that the work is bounded.
+// FuzzClean guarantees that each form is really normalised (a limit's literal would not match it otherwise), that
+// cleaning the shown form again changes nothing, that cleaning a form adds no new forms, and that the work is bounded.
 func FuzzClean(f *testing.F) {
 	for _, s := range []string{
 		"", "/", "//a/../b/./", "/a%2F..%2fb", `\..\x;y/%00?#`, "http://h/a", "/%25%32%65", "\xff%c0%ae",

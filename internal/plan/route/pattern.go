@@ -18,18 +18,18 @@ type kind uint8
 // The kinds of segments, from the most specific.
 const (
 	literal        kind = iota
-	anyCaseLiteral      // a literal with letters, in any case
+	anyCaseLiteral      // a literal with letters, matched regardless of case
 	wildcard            // "*" or "{name}": one segment
-	tail                // "**": any number of segments, also none
+	tail                // "**": any number of segments, including none
 )
 
 type segment struct {
 	kind   kind
-	text   string // a literal, decoded; the name of a "{name}"; "" for "*" and "**"
+	text   string // of a literal: its decoded text; of "{name}": the name; of "*" and "**": ""
 	folded string // of an anyCaseLiteral: foldCase of text
 }
 
-// matches reports whether the segment, which is not a tail, matches that one of a path.
+// matches reports whether the segment, which must not be a tail, matches a segment of a path.
 func (s *segment) matches(got string) bool {
 	switch s.kind {
 	case literal:
@@ -44,26 +44,26 @@ func (s *segment) matches(got string) bool {
 // Pattern is a parsed pathPattern. The zero Pattern stands for any path.
 //
 //	/product/1      these segments
-//	/product/*      one segment, not empty, in the place of the star
+//	/product/*      any one segment that is not empty
 //	/product/{id}   the same, with a name for the reader
-//	/product/**     /product and whatever is below it; "**" is the last segment
-//	/               the root alone
+//	/product/**     /product and all paths below it; "**" is the last segment
+//	/               only the root
 //
-// "*" and braces stand for whole segments. Literals are written as in a URL, and percent-decoded: "/a%20b", "/100%25",
-// "/%2A" for a star. A trailing slash means nothing.
+// "*" and braces stand for whole segments. Literals are written as in a URL and are percent-decoded: "/a%20b",
+// "/100%25", "/%2A" for a star. A trailing slash is ignored.
 type Pattern struct {
 	text     string
 	segments []segment
 }
 
-// SyntaxError says what is wrong with a pattern, and where.
+// SyntaxError describes the first error in a pattern.
 type SyntaxError struct {
 	Pattern  string
 	Position int // in characters, from 1
 	Message  string
 }
 
-// Error is the pattern, the position and the message.
+// Error returns the pattern, the position and the message.
 func (e *SyntaxError) Error() string {
 	const shown = 80
 	text := e.Pattern
@@ -73,7 +73,7 @@ func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("path pattern %q, character %d: %s", text, e.Position, e.Message)
 }
 
-// ParsePattern reads a pattern. The error is a *[SyntaxError] for the first thing that is wrong.
+// ParsePattern reads a pattern. The error is a *[SyntaxError] for the first mistake.
 func ParsePattern(s string) (Pattern, error) {
 	p := parser{text: s}
 	segments, err := p.parse()
@@ -83,14 +83,14 @@ func ParsePattern(s string) (Pattern, error) {
 	return Pattern{text: render(segments), segments: segments}, nil
 }
 
-// String is the pattern as written, normalised: no trailing slash, and escapes only where they are needed. ParsePattern
-// reads it back. It is "" for the zero Pattern.
+// String returns the pattern in its normal form: no trailing slash, and only necessary escapes. ParsePattern reads it
+// back. String returns "" for the zero Pattern.
 func (p Pattern) String() string { return p.text }
 
 // IsZero reports whether p is the zero Pattern, which matches any path. The root's pattern "/" is not zero.
 func (p Pattern) IsZero() bool { return p.text == "" }
 
-// Matches reports whether any form of the path matches. An ambiguous path matches every pattern.
+// Matches reports whether any form of the path matches the pattern. An ambiguous path matches every pattern.
 func (p Pattern) Matches(path *Path) bool {
 	if p.IsZero() || path.ambiguous {
 		return true
@@ -121,7 +121,7 @@ func (p Pattern) matchesForm(form string) bool {
 	return rest == ""
 }
 
-// parser reads one pattern; offsets are bytes from the start of text.
+// parser reads one pattern. Its offsets are in bytes from the start of text.
 type parser struct {
 	text  string
 	names map[string]bool
@@ -155,7 +155,7 @@ func (p *parser) parse() ([]segment, error) {
 	return segments, nil
 }
 
-// checkWhole looks at what can be seen without knowing the segments.
+// checkWhole checks what does not depend on the segments.
 func (p *parser) checkWhole() error {
 	if !strings.HasPrefix(p.text, "/") {
 		return p.errorAt(0, "a path pattern begins with a slash; /** is any path")
@@ -230,8 +230,8 @@ func nameChar(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '.' || r == '_' || r == '-'
 }
 
-// literal reads and decodes a literal. What no form of a path can hold in one segment is an error, because such a limit
-// would never apply.
+// literal reads and decodes a literal. It refuses text that no form of a path can have in one segment, because such a
+// limit would never apply.
 func (p *parser) literal(s string, offset int) (segment, error) {
 	if i := strings.IndexAny(s, "*{}"); i >= 0 {
 		return segment{}, p.errorAt(offset+i,
@@ -262,7 +262,7 @@ func (p *parser) literal(s string, offset int) (segment, error) {
 	return segment{kind: literal, text: text}, nil
 }
 
-// render writes the segments so that parsing them gives the same.
+// render writes segments as text that ParsePattern reads as the same segments.
 func render(segments []segment) string {
 	if len(segments) == 0 {
 		return "/"

@@ -13,8 +13,8 @@ var (
 	mostSegments = strings.Repeat("/a", route.MaxPatternSegments)
 )
 
-// TestParsePattern pins the normalised spelling, which names the counter of a limit that is per endpoint: two spellings
-// of one pattern must not count apart.
+// TestParsePattern guarantees the normalised spelling, which names the counter of a limit per endpoint: two spellings
+// of one pattern must have the same counter.
 func TestParsePattern(t *testing.T) {
 	for _, tt := range []struct{ name, in, want string }{
 		{"root", "/", "/"},
@@ -50,8 +50,8 @@ func TestParsePattern(t *testing.T) {
 	}
 }
 
-// TestParsePatternErrors guarantees that a mistake is told, with its place, where the file is loaded: a pattern that
-// never matches is a limit that silently does not exist.
+// TestParsePatternErrors guarantees that a mistake is reported with its place when the file is loaded: a limit with a
+// pattern that never matches would silently never apply.
 func TestParsePatternErrors(t *testing.T) {
 	for _, tt := range []struct {
 		name, in string
@@ -117,7 +117,7 @@ func TestParsePatternErrors(t *testing.T) {
 	}
 }
 
-// TestMatches is the meaning of patterns. (Aliases have a test of their own.)
+// TestMatches guarantees the meaning of patterns. (TestAliases covers other spellings of paths.)
 func TestMatches(t *testing.T) {
 	for _, tt := range []struct {
 		pattern string
@@ -158,8 +158,8 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// FuzzPattern guarantees that what is printed (in explain, in counters' names) is the pattern that is enforced, and
-// that a pattern of literals matches its own spelling as a path: no literal is out of every path's reach.
+// FuzzPattern guarantees that the printed pattern (in explain, and in names of counters) is the pattern that is
+// enforced, and that a pattern of literals matches its own spelling as a path, so that every literal can be matched.
 func FuzzPattern(f *testing.F) {
 	for _, s := range []string{"/", "/a/*/{b}/**", "/%2A%7B%25%5c%3F/é%ff", "/a;b/%2525", "/{a", "//", "/a%2fb"} {
 		f.Add(s)

@@ -6,21 +6,22 @@ import (
 	"strings"
 )
 
-// Bounds on the readings of one path. Beyond them it is ambiguous. They are far above what an honest client sends: a
-// path with an encoded URL in it that itself has escapes, parameters, a query and a fragment stays below.
+// Bounds on the readings of one path; beyond them the path is ambiguous. They are far above what ordinary clients
+// send: a path that contains an encoded URL, itself with escapes, parameters, a query and a fragment, stays within
+// them.
 const (
-	MaxReadings   = 64       // readings followed; each has one form, or two if it has dots
-	maxReadBytes  = 32 << 10 // bytes of all readings together; bounds the work to well under a millisecond
+	MaxReadings   = 64       // readings that are followed; each has one form, or two if it has dots
+	maxReadBytes  = 32 << 10 // bytes of all readings together; keeps the work well below a millisecond
 	escapeBytes   = 3        // of "%41"
 	schemeDivider = "://"
 )
 
-// A rewrite is what a proxy or server may do to a path before it looks at it. It appends to dst what it makes of s,
-// which begins with a slash, as does the result; changed is false, and dst as it was, where it has nothing to do.
+// A rewrite is one change that a proxy or server may make to a path before using it. It appends to dst the changed
+// form of s; s and the result begin with a slash. If the rewrite changes nothing, it returns dst unchanged and false.
 type rewrite func(dst []byte, s string) (out []byte, changed bool)
 
-// rewrites are listed in the package comment. None makes a path longer, so following them in every order comes to an
-// end.
+// rewrites are the rewrites of the package comment. None of them makes a path longer, so following them in every order
+// ends.
 var rewrites = [...]rewrite{
 	mergeSlashes,
 	removeDots,
@@ -41,12 +42,12 @@ var rewrites = [...]rewrite{
 // reader collects the readings of one path.
 type reader struct {
 	path    Path
-	seen    []string // readings, each to be rewritten in turn
-	left    int      // bytes that further readings may have
-	scratch []byte   // for a result that may turn out to be seen already
+	seen    []string // readings; each is rewritten in turn
+	left    int      // bytes that further readings may have together
+	scratch []byte   // for a result that may have been seen already
 }
 
-// readAll follows every rewrite from the raw path and keeps the distinct normalised results.
+// readAll applies every rewrite, starting from the raw path, and keeps the distinct normalised results.
 func readAll(raw string) Path {
 	r := reader{seen: make([]string, 0, 4), left: maxReadBytes, scratch: make([]byte, 0, len(raw)+1)}
 	r.start(raw)
@@ -61,8 +62,8 @@ func readAll(raw string) Path {
 	return r.path
 }
 
-// start sets the form that is shown, and the first readings: the raw path with a leading slash and, for an
-// absolute-form target, what follows the authority.
+// start sets form 0 and the first readings: the raw path with a leading slash and, if it is a whole URL ("absolute
+// form"), the part after the authority.
 func (r *reader) start(raw string) {
 	shown := raw
 	if !strings.HasPrefix(raw, "/") {
@@ -81,7 +82,7 @@ func (r *reader) start(raw string) {
 	r.path.form = r.normalise(shown)
 }
 
-// add keeps a reading that is new, as long as there is room.
+// add keeps a reading if it is new. If there is no room for it, the path becomes ambiguous.
 func (r *reader) add(reading []byte) {
 	for _, s := range r.seen {
 		if s == string(reading) {
@@ -95,8 +96,8 @@ func (r *reader) add(reading []byte) {
 	r.seen = append(r.seen, string(reading))
 }
 
-// addForms keeps the forms of a reading that are new: the one with its dots resolved, and, if it has any, the one in
-// which they are segments like any other.
+// addForms keeps the new forms of a reading: the form with its dots resolved, and, if the reading has dots, the form
+// in which they are ordinary segments.
 func (r *reader) addForms(reading string) {
 	r.addForm(r.normalise(reading))
 	if hasDots(reading) {
@@ -121,7 +122,7 @@ func hasDots(s string) bool {
 	return false
 }
 
-// climbs reports whether ".." leads above the root in s. Empty segments do not count: some servers merge them away.
+// climbs reports whether ".." leads above the root in s. Empty segments do not count, since some servers merge them.
 func climbs(s string) bool {
 	depth := 0
 	for rest := s; rest != "" && depth >= 0; {
@@ -138,8 +139,8 @@ func climbs(s string) bool {
 	return depth < 0
 }
 
-// normalise gives the form of a reading in which dots are resolved. It allocates only where that is not a part of the
-// reading.
+// normalise returns the form of a reading in which dots are resolved. It allocates only if the form is not a substring
+// of the reading.
 func (r *reader) normalise(s string) string {
 	for i := 0; i < len(s); i++ {
 		if s[i] == '/' && dotOrEmptyAt(s, i+1) {
@@ -169,7 +170,7 @@ func appendNormal(dst []byte, s string, keepDots bool) []byte {
 	return dst
 }
 
-// mergeSlashes makes one slash of several.
+// mergeSlashes replaces several adjacent slashes with one.
 func mergeSlashes(dst []byte, s string) ([]byte, bool) {
 	if !strings.Contains(s, "//") {
 		return dst, false
@@ -182,7 +183,7 @@ func mergeSlashes(dst []byte, s string) ([]byte, bool) {
 	return dst, true
 }
 
-// removeDots resolves "." and ".." and never climbs above the root. An empty segment counts as one, so "/a//.." is
+// removeDots resolves "." and "..", never above the root. An empty segment counts as a segment, so "/a//.." becomes
 // "/a/".
 func removeDots(dst []byte, s string) ([]byte, bool) {
 	if !strings.Contains(s, "/.") {
@@ -206,7 +207,8 @@ func removeDots(dst []byte, s string) ([]byte, bool) {
 	return dst, changed
 }
 
-// decode replaces, once and from the left, the escapes of those bytes that want chooses. Invalid escapes stay.
+// decode replaces the escapes of the bytes that want accepts, once and from the left. Invalid escapes stay as they
+// are.
 func decode(dst []byte, s string, want func(byte) bool) ([]byte, bool) {
 	kept := 0 // s[:kept] is in dst
 	for i := 0; ; {
@@ -231,7 +233,7 @@ func decode(dst []byte, s string, want func(byte) bool) ([]byte, bool) {
 	return append(dst, s[kept:]...), true
 }
 
-// escapeAt returns the byte that a valid escape at i stands for.
+// escapeAt returns the byte that the escape at i stands for, and whether the escape is valid.
 func escapeAt(s string, i int) (byte, bool) {
 	if s[i] != '%' || len(s)-i < escapeBytes {
 		return 0, false
@@ -287,7 +289,7 @@ func turnBackslashes(dst []byte, s string) ([]byte, bool) {
 	return dst, true
 }
 
-// cutAt drops everything from the first such byte on.
+// cutAt drops everything from the first occurrence of c.
 func cutAt(dst []byte, s string, c byte) ([]byte, bool) {
 	i := strings.IndexByte(s, c)
 	if i < 0 {
@@ -296,7 +298,7 @@ func cutAt(dst []byte, s string, c byte) ([]byte, bool) {
 	return append(dst, s[:i]...), true
 }
 
-// dropAuthority reads "//authority/path", with any number of slashes in front, as "/path".
+// dropAuthority turns "//authority/path", with two or more slashes in front, into "/path".
 func dropAuthority(dst []byte, s string) ([]byte, bool) {
 	if !strings.HasPrefix(s, "//") {
 		return dst, false

@@ -20,12 +20,12 @@ var (
 	authority = regexp.MustCompile(`(?s)^//+[^/]*/?`)
 )
 
-// servers are what proxies and servers do to a path, each written in another way than the package does it.
+// servers are changes that proxies and servers make to a path. Each is written in another way than in the package.
 var servers = []func(string) string{
 	0: func(s string) string { return slashes.ReplaceAllLiteralString(s, "/") },
 	1: resolveDots,
 	2: func(s string) string { return unescape(s, anyEscape) },
-	3: func(s string) string { // everything but a slash: split first, then decode each segment
+	3: func(s string) string { // every escape but a slash: split first, then decode each segment
 		return unescape(s, notSlash)
 	},
 	4:  func(s string) string { return unescape(s, slashOnly) },
@@ -53,7 +53,7 @@ func unescape(s string, which *regexp.Regexp) string {
 	})
 }
 
-// resolveDots is remove_dot_segments of RFC 3986 on a list of segments.
+// resolveDots is remove_dot_segments of RFC 3986, on a list of segments.
 func resolveDots(s string) string {
 	in := strings.Split(s, "/")[1:]
 	var out []string
@@ -70,16 +70,16 @@ func resolveDots(s string) string {
 	return "/" + strings.Join(out, "/")
 }
 
-// plainForm is what a simple router that merges slashes sees at last.
+// plainForm returns the path that a simple router sees after it has merged slashes.
 func plainForm(s string) string {
 	return path.Clean("/" + s)
 }
 
-// base is what a proxy puts in front of a path.
+// base is a base path that a proxy puts in front of a path.
 const base = "/base"
 
-// checkBase fails unless what a server reads behind a base path is the base path with a form of the path, or the path
-// is said to climb.
+// checkBase fails unless what a server reads behind a base path is the base path followed by a form of the path, or
+// the path is reported as climbing.
 func checkBase(t *testing.T, raw string, cleaned *route.Path, read string) {
 	t.Helper()
 	below, ok := strings.CutPrefix(plainForm(read), base)
@@ -87,14 +87,14 @@ func checkBase(t *testing.T, raw string, cleaned *route.Path, read string) {
 		below = "/"
 	}
 	if (!ok || !slices.Contains(cleaned.Forms(), below)) && !cleaned.Climbs() {
-		t.Fatalf("%q behind %s can be read as %q, and is not said to climb; its forms are only %q",
+		t.Fatalf("%q behind %s can be read as %q, but is not reported as climbing; its forms are only %q",
 			raw, base, plainForm(read), cleaned.Forms())
 	}
 }
 
-// FuzzChain guarantees the promise of the package: whatever chain of proxies and servers reads the path, in whatever
-// order they decode, resolve, merge, strip and cut, what the last one sees is a form that is matched. A miss is an
-// alias that escapes its limit.
+// FuzzChain guarantees the promise of the package: whatever chain of proxies and servers reads the path, and in
+// whatever order they decode, resolve, merge, strip and cut, the last one sees a form that is matched. A path that
+// fails lets a client avoid limits.
 func FuzzChain(f *testing.F) {
 	f.Add("/product//../1", []byte{1, 0})
 	f.Add("/%252e%252e;x/%70roduct/a%2Fb?c#d", []byte{2, 5, 2, 1})
@@ -122,7 +122,7 @@ func FuzzChain(f *testing.F) {
 	})
 }
 
-// chained is what every chain of up to three servers makes of a path.
+// chained returns the results of every chain of up to three servers.
 func chained(raw string) []string {
 	reached := []string{raw}
 	for range 3 {
@@ -137,8 +137,8 @@ func chained(raw string) []string {
 	return reached
 }
 
-// TestChainsExhaustively runs every chain of up to three servers over every path of a few nasty pieces: the small cases
-// that a fuzzer may not reach in its time.
+// TestChainsExhaustively guarantees the same as FuzzChain for every chain of up to three servers and every path of a
+// few difficult parts: small cases that a fuzzer may not reach.
 func TestChainsExhaustively(t *testing.T) {
 	pieces := []string{"/", "a", "..", "%2e%2e", "%2F", ";", `\`, "%25"}
 	paths := []string{"/"}
@@ -170,9 +170,8 @@ func TestChainsExhaustively(t *testing.T) {
 	}
 }
 
-// TestEachRewriteIsNeeded is the twin of TestAliases: it fails for a cleaner that lacks any one of the rewrites, so the
-// table would notice if one were lost. It also shows that the two forms of the textbook, undecoded and decoded, are not
-// enough.
+// TestEachRewriteIsNeeded guarantees that TestAliases fails if any one of the rewrites is missing. It also shows that
+// two forms, undecoded and decoded, are not enough.
 func TestEachRewriteIsNeeded(t *testing.T) {
 	escaped := func() (names []string) {
 		for _, tt := range aliases {
@@ -210,7 +209,7 @@ func TestEachRewriteIsNeeded(t *testing.T) {
 	}
 }
 
-// matchesAsShown reports whether the pattern matches the one form that a path without readings would have.
+// matchesAsShown reports whether the pattern matches the only form of a path without further readings.
 func matchesAsShown(p route.Pattern, s string) bool {
 	cleaned := route.Clean(s)
 	return len(route.NewIndex([]route.Rule{{Pattern: p}}).MatchForm(nil, "GET", &cleaned, 0)) == 1

@@ -1,14 +1,15 @@
-// Package route matches requests to path patterns: normalisation that an alias cannot escape, specificity, and an index
-// that finds every matching pattern without looking at all of them.
+// Package route matches requests to path patterns. It normalises paths so that no other spelling of a path avoids a
+// limit, orders patterns by how specific they are, and has an index that finds every matching pattern without
+// comparing all of them.
 //
 // # Readings
 //
-// A request path means what the server behind us takes it to mean, and servers differ. "/product;v=2/1" is "/product/1"
-// to a servlet container, "//x/product/1" is "/product/1" to whoever resolves it against a base URL, "/product//../1"
-// is "/1" after merging slashes and "/product/1" before. A limiter that settles on one of these can be walked around
-// through the others. So a path is not normalised to one form but to all that a chain of proxies and servers can make
-// of it, and what any form hits applies. [Clean] applies these rewrites, in every order and as often as they change
-// something:
+// The meaning of a request path depends on the server that receives it, and servers differ. "/product;v=2/1" is
+// "/product/1" to a servlet container, "//x/product/1" is "/product/1" to a program that resolves it against a base
+// URL, "/product//../1" is "/1" if slashes are merged first and "/product/1" if dots are resolved first. If a limiter
+// chooses one of these meanings, a client avoids it with the others. A path is therefore normalised to every form that
+// a chain of proxies and servers can make of it, and a limit applies if any form matches. [Clean] applies these
+// rewrites, in every order and as often as they change something:
 //
 //   - slashes merged: "/a//b" to "/a/b";
 //   - "." and ".." resolved, never above the root, with an empty segment counting as a segment (RFC 3986; where slashes
@@ -21,27 +22,28 @@
 //   - the rest dropped from a "?", a "#" or a NUL;
 //   - a leading "//authority" dropped, and the "scheme://authority" of an absolute-form target.
 //
-// Each result has its slashes merged, its dots resolved and its trailing slash dropped, and equal ones are kept once. A
-// result with dots is kept a second time with the dots as they are, for gateways that do not resolve them: one that
-// routes "/product/.." to "/product/{id}" with the id ".." must not do so uncounted. A usual path has one form and
-// costs no allocation; one with an escape such as "%20" has two. The set is bounded: a path that has more than
-// [MaxReadings] readings, or long ones in number, is [Path.Ambiguous], and matches every pattern there is. So no path
-// escapes a limit by being too odd to analyse: it pays for all of them. A gateway may as well refuse it.
+// In each result slashes are merged, dots resolved and a trailing slash dropped, and equal results are kept once. A
+// result with dots is kept a second time with the dots as they are, for gateways that do not resolve them: a gateway
+// that routes "/product/.." to "/product/{id}" with the id ".." must not do so uncounted. An ordinary path has one
+// form and costs no allocation; a path with an escape such as "%20" has two. The number of forms is bounded: a path
+// with more than [MaxReadings] readings, or with readings that are too long together, is [Path.Ambiguous] and matches
+// every pattern. A path that is too odd to analyse thus counts against all limits. A gateway may instead refuse it.
 //
-// The readings are those of a server that gets the path as it is. A proxy that puts a base path in front adds one more:
-// there ".." can lead out of the base path and back in. [Path.Climbs] finds the paths with which it can.
+// The readings are those of a server that receives the path unchanged. A proxy that puts a base path in front adds one
+// more reading, in which ".." can lead out of the base path and back in. [Path.Climbs] reports the paths for which
+// that is possible.
 //
-// Matching too much costs only the client that wrote the odd path. One thing needs care: where a more specific match
-// displaces a wider one (groups), displacing must happen within one form ([Index.MatchForm]), or a client would pick
-// its limit by adding a form that hits a more generous one.
+// Matching too many patterns harms only the client that wrote the odd path. There is one exception: if a more specific
+// match displaces a wider one (groups), it must do so within one form ([Index.MatchForm]). Otherwise a client chooses
+// its limit by adding a form that matches a more generous one.
 //
-// The other way round it is for lists of paths that are let in: there [Index.MatchesEveryForm] wants a rule for each
+// A list of paths that are allowed needs the opposite: [Index.MatchesEveryForm] requires a matching rule for each
 // form.
 //
 // # What is not covered
 //
-// Paths are case-sensitive, as in RFC 3986; for a server that ignores case there is [Pattern.AnyCase].
-// Bytes are compared as they are: Unicode normalisation, over-long UTF-8, "%uXXXX", trimmed white space and dropped
-// file extensions are not read as equal. A segment for "*" is never empty. A method named in a header
-// (X-HTTP-Method-Override) is not looked at. HEAD is not implied by GET: a rule that means both names both.
+// Paths are case-sensitive, as in RFC 3986; [Pattern.AnyCase] is for servers that ignore case. Bytes are compared as
+// they are: Unicode normalisation, over-long UTF-8, "%uXXXX", trimmed white space and dropped file extensions are not
+// read as equal. A segment for "*" is never empty. A method that a header names (X-HTTP-Method-Override) is ignored.
+// GET does not imply HEAD: a rule for both names both.
 package route

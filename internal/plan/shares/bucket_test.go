@@ -12,8 +12,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// duel is cells that grant one token bucket through transitions, without messages: each cell knows each document at
-// once. Stores forget as soon as they may.
+// duel is a set of cells that grant one token bucket through transitions, without messages: each cell knows each
+// document immediately. Their stores delete states as early as they may.
 type duel struct {
 	limit  *limit.Limit
 	doc    Document
@@ -26,8 +26,8 @@ type duel struct {
 	words  []string
 }
 
-// ideal is the bucket that a cell's must never be ahead of: that of its share, whole, from the time on from which it
-// counts.
+// ideal is the ideal bucket of a cell, which the real bucket must never be ahead of: the bucket of its share from the
+// time at which the share applies.
 type ideal struct{ rate, burst, level, at int64 } // level in 10^-6 units
 
 func (i *ideal) refill(now int64) {
@@ -58,13 +58,13 @@ func newDuel(t *testing.T, rate, burst int64, weights []int64) *duel {
 	return d
 }
 
-// part is the cell's share in the last generation.
+// part returns the cell's share in the last generation.
 func (d *duel) part(cell int) amount {
 	v := d.doc.View(d.cells[cell], "acme", nil)
 	return v.part(&v.gens[len(v.gens)-1], "pro", &d.limit.Tiers[0])
 }
 
-// change publishes a generation that shrinks; a weight of 0 is a cell that does not serve.
+// change publishes a generation that shrinks; a weight of 0 means that the cell does not serve.
 func (d *duel) change(weights []int64) {
 	g := Generation{Epoch: int64(len(d.doc.Generations)) + 1}
 	for i, w := range weights {
@@ -77,7 +77,7 @@ func (d *duel) change(weights []int64) {
 	d.learn()
 }
 
-// grow lets it grow, from now on.
+// grow sets the time from which the last generation applies to the present.
 func (d *duel) grow() {
 	d.doc.Generations[len(d.doc.Generations)-1].From = d.now
 	d.learn()
@@ -89,7 +89,7 @@ func (d *duel) grow() {
 	}
 }
 
-// check is what is wrong: with the cells together, or with one of them.
+// check returns what is wrong, for the cells together or for one of them.
 func (d *duel) check() []string { return append(d.book.check(), d.words...) }
 
 func (d *duel) learn() {
@@ -99,7 +99,7 @@ func (d *duel) learn() {
 	}
 }
 
-// take is what a cell grants of at most so many units.
+// take grants up to most units in a cell.
 func (d *duel) take(t *testing.T, cell int, most int64) {
 	t.Helper()
 	in, _ := At(d.spans[cell], d.now)
@@ -131,10 +131,10 @@ func (d *duel) take(t *testing.T, cell int, most int64) {
 	}
 }
 
-// Guarantees that a bucket whose state was forgotten in the course of a transition has no unit that was not refilled,
-// also where rounding puts shares out of proportion: 4 per second are 2 and 2, then 1 and 3, while 2,000 are 1,000 and
-// 1,000, then 600 and 1,400. Both cells are emptied just before, left alone for as long as it may pay, and emptied
-// again.
+// Guarantees that a bucket whose state was deleted during a transition has no unit that was not refilled, even if
+// rounding puts shares out of proportion: a rate of 4 per second is divided into 2 and 2, then 1 and 3, while a burst
+// of 2,000 is divided into 1,000 and 1,000, then 600 and 1,400. Both cells are emptied just before the change, left
+// alone for as long as that may pay, and emptied again.
 func TestForgottenBucket(t *testing.T) {
 	steps := int64(20)
 	if testing.Short() {
@@ -182,8 +182,8 @@ func TestForgottenBucket(t *testing.T) {
 	}
 }
 
-// Guarantees the bound of a token bucket over any interval, through changes at any time, for cells that take all or a
-// little or rest, and whose stores forget as early as they may.
+// Guarantees the bound of a token bucket over any interval, through changes at any time, for cells that take
+// everything, or little, or pause, and whose stores delete states as early as they may.
 func TestTokenBucketsOverCells(t *testing.T) {
 	for seed := range soak.Times(1500) {
 		if words := chaos(t, uint64(seed)); len(words) > 0 {
@@ -206,7 +206,7 @@ func chaos(t *testing.T, seed uint64) []string {
 	rate := 1 + r.Int64N(12)
 	burst := 1 + r.Int64N(rate*(1+r.Int64N(60)))
 	d := newDuel(t, rate, burst, weights)
-	rests := make([]int64, len(weights)) // until when a cell is not asked
+	rests := make([]int64, len(weights)) // time until which a cell is not asked
 	act := func(seconds int64) {
 		for end := d.now + seconds*second; d.now < end; d.now += 1 + r.Int64N(2*second) {
 			for i := range weights {
@@ -220,7 +220,7 @@ func chaos(t *testing.T, seed uint64) []string {
 			}
 		}
 	}
-	if seed%4 != 0 { // a few times in all, so that a store forgets in between
+	if seed%4 != 0 { // only a few changes, so that a store deletes a state in between
 		act = func(seconds int64) {
 			end := d.now + seconds*second
 			for range r.IntN(4) {
@@ -250,7 +250,7 @@ func chaos(t *testing.T, seed uint64) []string {
 	return d.check()
 }
 
-// Guarantees that a bucket is granted as a whole again some time after a change: nothing is lost for good.
+// Guarantees that a bucket is granted as a whole again some time after a change, so that nothing is lost for ever.
 func TestTokenBucketIsWholeInTheEnd(t *testing.T) {
 	for seed := range soak.Times(uint64(200)) {
 		r := rand.New(rand.NewPCG(seed, 2))

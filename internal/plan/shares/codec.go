@@ -12,10 +12,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// ErrLayout is a document, placement or state of a layout that this version does not know.
+// ErrLayout says that a document, placement or state has a layout that this version of the software does not know.
 var ErrLayout = errors.New("unknown layout")
 
-// DecodeDocument reads a document, strictly: what is unknown, out of order or out of bounds is an error that names it.
+// DecodeDocument reads a document strictly: unknown members, wrong order and values out of bounds are errors that name
+// the place.
 func DecodeDocument(text []byte) (*Document, error) {
 	d := &Document{}
 	if err := decode("shares document", text, d, &d.Version, d.check); err != nil {
@@ -24,7 +25,7 @@ func DecodeDocument(text []byte) (*Document, error) {
 	return d, nil
 }
 
-// DecodePlacement reads a placement, as strictly.
+// DecodePlacement reads a placement as strictly as DecodeDocument reads a document.
 func DecodePlacement(text []byte) (*Placement, error) {
 	p := &Placement{}
 	if err := decode("placement", text, p, &p.Version, p.check); err != nil {
@@ -33,11 +34,12 @@ func DecodePlacement(text []byte) (*Placement, error) {
 	return p, nil
 }
 
-// ReadPlacement reads the placement that is stored under a key. The placement of another tenant is an error.
+// ReadPlacement reads the placement that is stored under a key. It is an error if the placement belongs to another
+// tenant than the key.
 func ReadPlacement(key string, text []byte) (*Placement, error) {
 	p, err := DecodePlacement(text)
 	if err == nil && PlacementKey(p.Tenant) != key {
-		err = errors.New("placement: it is that of another tenant")
+		err = errors.New("placement: it belongs to another tenant than its key")
 	}
 	if err != nil {
 		return nil, err
@@ -45,7 +47,7 @@ func ReadPlacement(key string, text []byte) (*Placement, error) {
 	return p, nil
 }
 
-// DecodeState reads a state, as strictly.
+// DecodeState reads a state as strictly as DecodeDocument reads a document.
 func DecodeState(text []byte) (*State, error) {
 	s := &State{}
 	if err := decode("state of the shares", text, s, &s.Version, s.check); err != nil {
@@ -75,7 +77,7 @@ func decode(what string, text []byte, into any, version *int, check func() error
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return fmt.Errorf("%s: more follows after its end", what)
 	}
-	if *version != Layout { // a second spelling of the field
+	if *version != Layout { // another spelling of "version" has overwritten the field, as encoding/json ignores case
 		return fmt.Errorf("%s: %w %d", what, ErrLayout, *version)
 	}
 	if err := check(); err != nil {
@@ -84,7 +86,7 @@ func decode(what string, text []byte, into any, version *int, check func() error
 	return nil
 }
 
-// check reports what is wrong with a request, if there is anything.
+// check returns an error that says what is wrong with a request, or nil.
 func (r *Request) check() error {
 	if r.ID == "" || len(r.ID) > maxIDBytes || !utf8.ValidString(r.ID) {
 		return fmt.Errorf("id: want 1 to %d bytes of text", maxIDBytes)
@@ -95,7 +97,7 @@ func (r *Request) check() error {
 		least, most = 1, MaxWeight
 	case Drain, Remove, Force, Place:
 	default:
-		return fmt.Errorf("kind: %.80q is none", string(r.Kind))
+		return fmt.Errorf("kind: %.80q is not a kind of request", string(r.Kind))
 	}
 	if r.Weight < least || r.Weight > most {
 		return fmt.Errorf("weight: %d is outside %d..%d for %s", r.Weight, least, most, r.Kind)
@@ -194,8 +196,8 @@ func (g *Generation) check() error {
 	return nil
 }
 
-// order reports whether a generation may follow one of another epoch and time. Only the last may have no time yet, and
-// only while the transition shrinks.
+// order returns an error unless a generation may follow the generation of another epoch and time. Only the last
+// generation may lack a time, and only while the transition shrinks.
 func order(epoch, from, epochBefore, fromBefore int64, last, shrinks bool) error {
 	switch {
 	case epoch <= epochBefore || epoch > maxEpoch:
@@ -235,10 +237,10 @@ func checkHead(epoch int64, phase Phase, skew int64) error {
 		return fmt.Errorf("epoch: %d is outside 1..%d", epoch, int64(maxEpoch))
 	}
 	if phase.order() < 0 {
-		return fmt.Errorf("phase: %.80q is none", string(phase))
+		return fmt.Errorf("phase: %.80q is not a phase", string(phase))
 	}
-	if skew < 0 || skew > mostAhead {
-		return fmt.Errorf("skew_us: %d is outside 0..%d", skew, mostAhead)
+	if skew < 0 || skew > maxAckLead {
+		return fmt.Errorf("skew_us: %d is outside 0..%d", skew, maxAckLead)
 	}
 	return nil
 }
@@ -257,7 +259,7 @@ func checkPlacements(placements []Placement, phase Phase, epoch int64) error {
 		}
 		err := p.checkIn(phase == Shrink)
 		if err == nil && p.Generations[len(p.Generations)-1].Epoch != epoch {
-			err = errors.New("is not of this transition")
+			err = errors.New("belongs to another transition")
 		}
 		if err != nil {
 			return fmt.Errorf("placement %d: %w", i+1, err)
@@ -318,7 +320,7 @@ func (s *State) check() error {
 	}
 	if s.Epoch == 0 {
 		if s.Phase != "" || s.Transition != nil || len(s.Generations) > 0 || len(s.Members) > 0 {
-			return errors.New("epoch: 0, and there are cells")
+			return errors.New("epoch: 0, although there are cells")
 		}
 		return nil
 	}
@@ -338,7 +340,7 @@ func (s *State) checkMembers() error {
 		ids[i] = m.Cell
 		serves := m.State == Joining || m.State == Active
 		if !serves && m.State != Draining && m.State != Drained {
-			return fmt.Errorf("state of cell %.80q: %.80q is none", m.Cell, string(m.State))
+			return fmt.Errorf("state of cell %.80q: %.80q is not a state", m.Cell, string(m.State))
 		}
 		if m.Weight < 0 || m.Weight > MaxWeight || serves != (m.Weight > 0) {
 			return fmt.Errorf("weight of cell %.80q, which is %s: %d", m.Cell, m.State, m.Weight)

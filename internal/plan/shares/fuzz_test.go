@@ -8,7 +8,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// seeds are documents, states and placements of every phase.
+// seeds adds documents, states and placements of every phase.
 func seeds(f *testing.F) {
 	f.Helper()
 	d := &desk{t: f, now: noon}
@@ -33,8 +33,8 @@ func seeds(f *testing.F) {
 	f.Add([]byte(`{"version":1,"epoch":1,"phase":"steady","skew_us":0,"members":[],"generations":[]}`))
 }
 
-// FuzzDocument guarantees that whatever a document says, if it is read at all, it comes back as it was, and that no
-// view of it panics or gives the cells together more than the limit at any time.
+// FuzzDocument guarantees that every document that is read is written unchanged, and that no view of it panics or
+// gives all cells together more than the limit at any time.
 func FuzzDocument(f *testing.F) {
 	seeds(f)
 	l, err := limit.New(limit.Limit{ID: "x", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second,
@@ -89,8 +89,7 @@ func FuzzDocument(f *testing.F) {
 	})
 }
 
-// FuzzState guarantees that whatever state is read can be gone on with: a step does not panic, and makes one that can
-// be read.
+// FuzzState guarantees that a step from any state that is read does not panic, and makes a state that can be read.
 func FuzzState(f *testing.F) {
 	seeds(f)
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -118,7 +117,7 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// FuzzPlacement guarantees that a placement that is read comes back as it was, and can be looked at.
+// FuzzPlacement guarantees that a placement that is read is written unchanged and can be used in a view.
 func FuzzPlacement(f *testing.F) {
 	seeds(f)
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
-// Guarantees that the spans of a quota say at each time what QuotaHome says, through joins, drains and removals: a
-// quota that is counted in two cells at once is granted twice. Also that views of one key give the same spans.
+// Guarantees that the spans of a quota agree with QuotaHome at each time, through joins, drains and removals: a quota
+// that is counted in two cells at once is granted twice. Also guarantees that views with equal keys give equal spans.
 func TestQuotaSpans(t *testing.T) {
 	made, err := limit.New(limit.Limit{ID: "day", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 10,
 		Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}})
@@ -85,9 +85,9 @@ func TestQuotaSpans(t *testing.T) {
 	}
 }
 
-// Guarantees that quotas go on after more changes of weights than a document holds, since those move nobody's home, and
-// that after a change of the cells which was dropped nobody is asked in periods that began before it: who kept them is
-// not known any more.
+// Guarantees that quotas continue after more changes of weights than a document holds, since those changes move no
+// home. After a change of the cells that was dropped from the document, no cell is asked in periods that began before
+// the change, since the cell that kept them is unknown.
 func TestQuotasOutliveOldGenerations(t *testing.T) {
 	made, err := limit.New(limit.Limit{ID: "year", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 10,
 		Calendar: &limit.Calendar{Every: limit.Year, Location: time.UTC}}}})
@@ -127,14 +127,14 @@ func TestQuotasOutliveOldGenerations(t *testing.T) {
 		text := mustJSON(t, d.state)
 		if back, err := DecodeState(text); err != nil || back.Document().View("a", "acme",
 			nil).QuotaHome(&made.Tiers[0], d.now.UnixMicro()) != want {
-			t.Errorf("with another cell %t: what is stored says another thing: %v", grows, err)
+			t.Errorf("with another cell %t: the stored state gives another result: %v", grows, err)
 		}
 	}
 }
 
-// Guarantees that quotas go on after more changes of a tenant's placement than one holds, as long as those move it to
-// no other home: with an override that is made and lifted again, its limits are homed and divided. After a move that
-// was dropped nobody is asked in periods that began before it.
+// Guarantees that quotas continue after more changes of a tenant's placement than a placement holds, as long as the
+// changes move no home: for example when an override is made and removed repeatedly, so that limits are homed and
+// divided. After a move that was dropped, no cell is asked in periods that began before it.
 func TestQuotasOutliveOldPlacements(t *testing.T) {
 	made, err := limit.New(limit.Limit{ID: "year", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 10,
 		Calendar: &limit.Calendar{Every: limit.Year, Location: time.UTC}}}})
@@ -146,9 +146,9 @@ func TestQuotasOutliveOldPlacements(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name    string
-		moved   func(i int) bool // pinned to the other cell by change i
-		weights bool             // change, too, and more often than a document remembers
-		known   bool             // who keeps the quota of this year
+		moved   func(i int) bool // change i pins the tenant to the other cell
+		weights bool             // weights change too, more often than a document remembers
+		known   bool             // it is known which cell keeps this year's quota
 	}{
 		{"nowhere", func(int) bool { return false }, false, true},
 		{"nowhere, while weights change", func(int) bool { return false }, true, true},
@@ -195,11 +195,11 @@ func TestQuotasOutliveOldPlacements(t *testing.T) {
 	}
 }
 
-// change goes through a transition, and returns the placement that the tenant has then.
+// change completes a transition and returns the tenant's placement after it.
 func (d *desk) change(stored *Placement, r Request) *Placement {
 	d.t.Helper()
 	d.step(Input{Requests: []Request{r}, Placements: map[string]*Placement{r.Tenant: stored}})
-	if d.state.Phase != Shrink { // it is so already
+	if d.state.Phase != Shrink { // there is nothing to change
 		return stored
 	}
 	d.ack(Shrink, d.state.Epoch, d.state.Awaited()...)
@@ -214,8 +214,8 @@ func (d *desk) change(stored *Placement, r Request) *Placement {
 	return stored
 }
 
-// Guarantees that what was dropped of the histories of cells and of a placement changes nobody's home: who is said to
-// keep a period's quota keeps it by the whole histories, too.
+// Guarantees that dropping parts of the histories of cells and placements changes no home: a home that is returned
+// agrees with the complete histories.
 func TestDroppedHistoryMovesNobody(t *testing.T) {
 	var tiers []limit.Tier
 	for _, every := range []limit.Every{limit.Day, limit.Month, limit.Year} {
@@ -281,6 +281,6 @@ func TestDroppedHistoryMovesNobody(t *testing.T) {
 	}
 	t.Logf("%d known, %d unknown, %d dropped", known, unknown, dropped)
 	if known == 0 || unknown == 0 || dropped == 0 {
-		t.Errorf("what was to happen did not: %d known, %d unknown, %d dropped", known, unknown, dropped)
+		t.Errorf("the cases that the test needs did not occur: %d known, %d unknown, %d dropped", known, unknown, dropped)
 	}
 }

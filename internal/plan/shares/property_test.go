@@ -21,7 +21,7 @@ func mustJSON(t testing.TB, v any) []byte {
 	return text
 }
 
-// randomLimit is one of every algorithm, with numbers that are small enough to be hit.
+// randomLimit returns a limit with numbers that are small enough to be reached.
 func randomLimit(r *rand.Rand, id string, a limit.Algorithm) limit.Limit {
 	periods := []time.Duration{time.Second, 2500 * time.Millisecond, 7 * time.Second, 20 * time.Second}
 	t := limit.Tier{Algorithm: a, Period: periods[r.IntN(len(periods))], Threshold: 6 + r.Int64N(60)}
@@ -52,7 +52,7 @@ func populate(t *testing.T, seed uint64, algorithms ...limit.Algorithm) *world {
 	return w
 }
 
-// change asks for anything that an operator may ask for.
+// change requests a random change that an operator may request.
 func (w *world) change() {
 	id := w.order[w.r.IntN(len(w.order))]
 	switch w.r.IntN(8) {
@@ -76,8 +76,8 @@ func (w *world) change() {
 	}
 }
 
-// greedy takes from every cell now and then, sometimes all there is, sometimes after a pause: what a bucket has
-// forgotten in one shows after the other.
+// greedy takes units from every cell at times, sometimes all of them, sometimes after a pause: a state that a bucket
+// has deleted during one shows after the other.
 func (w *world) greedy() {
 	for _, s := range w.limits {
 		for _, tenant := range w.tenants {
@@ -88,7 +88,7 @@ func (w *world) greedy() {
 	}
 }
 
-// thirsty rests for long, then takes everything.
+// thirsty waits for long, then takes everything.
 func (w *world) thirsty() {
 	if rests := w.now / (17 * second); rests%3 != 0 {
 		return
@@ -96,9 +96,9 @@ func (w *world) thirsty() {
 	w.greedy()
 }
 
-// Guarantees that cells never grant more than the algorithm's bound of the whole limit, whatever an operator asks for,
-// in whatever order messages arrive, if at all, while every cell hears within the grace. A broken one is a customer's
-// backend that gets more than was agreed on, on the day on which a cell is added.
+// Guarantees that cells never grant more than the algorithm's bound of the whole limit, whatever an operator requests,
+// and in whatever order messages arrive, if at all, while every cell learns of changes within the grace. If this
+// fails, a customer's backend gets more than was agreed when a cell is added.
 func TestNeverPassesTheLimit(t *testing.T) {
 	for seed := range soak.Times(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestNeverPassesTheLimit(t *testing.T) {
 	}
 }
 
-// resize makes the limit too small to be divided, or large enough. Environments hear of it one after the other.
+// resize makes the limit too small to be divided, or large enough. Environments learn of it one after the other.
 func (w *world) resize(s *subject, small bool) {
 	l := *s.limit
 	l.Tiers = slices.Clone(l.Tiers)
@@ -151,7 +151,8 @@ func (w *world) resize(s *subject, small bool) {
 	w.balance(Input{Limits: w.all()})
 }
 
-// settled has every environment hear of the limits' numbers, and as much time pass as any of them counts back.
+// settled lets every environment learn of the limits' numbers, and lets enough time pass for every window before to
+// end.
 func (w *world) settled(client func()) {
 	loss := w.loss
 	w.loss = 0
@@ -164,10 +165,10 @@ func (w *world) settled(client func()) {
 	}
 }
 
-// Guarantees that a limit which is too small to be divided is granted by every cell, and by all of them together
-// never beyond its bound, while cells join and drain, tenants are pinned, and the limit becomes divisible and too
-// small again. A limit counted in two places at once is granted twice; one counted in a place that nobody asks is a
-// customer who is refused.
+// Guarantees that every cell grants a limit that is too small to be divided, and that all cells together never exceed
+// its bound, while cells join and drain, tenants are pinned, and the limit changes between divisible and too small. A
+// limit that is counted in two places at once is granted twice; a limit that is counted in a place that nobody asks is
+// refused to its customer.
 func TestSmallLimitsNeverPass(t *testing.T) {
 	worlds, rounds := 6, 4
 	if testing.Short() {
@@ -205,7 +206,7 @@ func TestSmallLimitsNeverPass(t *testing.T) {
 				}
 				w.settled(client)
 			}
-			for _, id := range w.order { // those that serve refuse it
+			for _, id := range w.order { // cells that serve refuse this
 				w.ask(Request{Kind: Join, Cell: id, Weight: 1})
 			}
 			for _, tenant := range w.tenants {
@@ -220,12 +221,13 @@ func TestSmallLimitsNeverPass(t *testing.T) {
 	}
 }
 
-// everyCellGrants checks that each cell which serves a tenant grants all of its limits that are kept in one.
+// everyCellGrants checks that each cell which serves a tenant grants all of the tenant's limits that are kept in one
+// cell.
 func (w *world) everyCellGrants() {
 	w.t.Helper()
 	asked := 0
 	for _, id := range w.order {
-		w.run(200, nil) // every window of the cell before is over, and every bucket full
+		w.run(200, nil) // every earlier window has ended, and every bucket is full
 		for _, s := range w.limits {
 			for _, tenant := range w.tenants {
 				c := w.cells[id]
@@ -252,8 +254,8 @@ func (w *world) everyCellGrants() {
 	}
 }
 
-// rests lets a quiet time pass, and checks that everything that was asked for is done, that the cells' shares sum to
-// each limit exactly, for every tenant that a cell serves, and that clients get all of it.
+// rests lets time pass without changes, and checks that every request is carried out, that the cells' shares sum to
+// each limit exactly for every tenant that is served, and that clients get all of it.
 func (w *world) rests() {
 	w.t.Helper()
 	w.loss = 0
@@ -261,7 +263,7 @@ func (w *world) rests() {
 	if w.state.Phase != Steady || len(w.state.Queue) > 0 {
 		w.t.Errorf("phase %s, %d requests wait, %v are awaited", w.state.Phase, len(w.state.Queue), w.state.Awaited())
 	}
-	later := w.now + 4000*second // a burst that grows alone may take so long
+	later := w.now + 4000*second // the longest time until a burst that grows alone takes effect
 	for _, s := range w.limits {
 		for _, tenant := range w.tenants {
 			sum, served, kept := amount{}, false, ""

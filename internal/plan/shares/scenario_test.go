@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// calm is a world of two equal cells with a perfect network and one limit of 100 per minute.
+// calm returns a world with two equal cells, a perfect network and one limit of 100 per minute.
 func calm(t *testing.T) (*world, *subject) {
 	w := newWorld(t, 3)
 	w.loss, w.tenants = 0, []string{"acme"}
@@ -33,8 +33,8 @@ func (w *world) nextWindow(s *subject) {
 	w.run((s.books["acme"].window(w.now)+60*second-w.now)/second+6, nil)
 }
 
-// Guarantees that a cell that joins in mid-window, after all of it was consumed, grants nothing in it, and its share in
-// the next; and that the sum is the limit again.
+// Guarantees that a cell that joins in the middle of a window, when the window's units are used up, grants nothing in
+// it and its share in the next window, and that the shares sum to the limit again.
 func TestJoinInMidWindow(t *testing.T) {
 	w, s := calm(t)
 	w.grab(s, "acme", one)
@@ -59,7 +59,7 @@ func TestJoinInMidWindow(t *testing.T) {
 	}
 }
 
-// Guarantees that a drained cell ends at nothing and that the others end at everything.
+// Guarantees that a drained cell grants nothing in the end, and that the other cells grant everything.
 func TestDrainToZero(t *testing.T) {
 	w, s := calm(t)
 	w.ask(Request{Kind: Drain, Cell: "a"})
@@ -75,8 +75,8 @@ func TestDrainToZero(t *testing.T) {
 	}
 }
 
-// Guarantees that a tenant that is pinned to another cell takes nothing along: not in the window that is open, and all
-// of the limit in the next.
+// Guarantees that a tenant that is pinned to another cell gets nothing more in the open window, and the whole limit in
+// the next.
 func TestPinnedToAnotherCell(t *testing.T) {
 	w, s := calm(t)
 	w.take(w.cells["a"], w.cells["a"].envs[0], s, "acme", one) // a's half
@@ -100,7 +100,7 @@ func TestPinnedToAnotherCell(t *testing.T) {
 	}
 }
 
-// Guarantees that shares below a cost do not shut a tenant out: the balancer homes the limit.
+// Guarantees that shares below a cost do not shut out a tenant: the balancer homes the limit.
 func TestSharesSmallerThanACost(t *testing.T) {
 	w := newWorld(t, 4)
 	w.loss, w.tenants = 0, []string{"acme"}
@@ -120,8 +120,8 @@ func TestSharesSmallerThanACost(t *testing.T) {
 	}
 }
 
-// Guarantees that nothing is given away while a cell does not hear, and states the bound when the operator removes it
-// and it still runs: the limit and that cell's last share.
+// Guarantees that nothing is given away while a cell does not learn of changes. If the operator removes the cell and
+// it still runs, the bound is the limit and that cell's last share.
 func TestCellThatDoesNotHear(t *testing.T) {
 	w, s := calm(t)
 	w.cells["b"].deaf = true
@@ -149,8 +149,8 @@ func TestCellThatDoesNotHear(t *testing.T) {
 	}
 }
 
-// Guarantees that an environment that thaws after a day decides on its cell's shares as they are, since it polls first;
-// and states the bound where that poll fails: what its copy gives its cell on top comes on top.
+// Guarantees that an environment that is thawed after a day decides by its cell's present shares, since it polls
+// first. If that poll fails, the bound is the limit and what its copy gives its cell beyond the present share.
 func TestThaw(t *testing.T) {
 	w, s := calm(t)
 	w.cells["a"].frozen = true
@@ -158,7 +158,7 @@ func TestThaw(t *testing.T) {
 	w.run(60, nil)
 	w.now += 24 * 3600 * second
 	w.nextWindow(s)
-	w.grab(s, "acme", one) // the poll fails
+	w.grab(s, "acme", one) // with a failed poll
 	if got, most := s.in(w.now), int64(100+50-20); got != most {
 		t.Errorf("%d granted with a copy of yesterday, want %d", got, most)
 	}
@@ -170,8 +170,8 @@ func TestThaw(t *testing.T) {
 	}
 }
 
-// Guarantees what is stated for a change of the limit's number, which cells hear of one after the other: at most the
-// larger number, and a unit for each other cell.
+// Guarantees the bound for a change of the limit's number, which cells learn of one after the other: at most the
+// larger number, and one unit for each other cell.
 func TestNumberChanges(t *testing.T) {
 	cells := []Weight{{"a", 6}, {"b", 6}, {"c", 2}}
 	paradox := false

@@ -9,13 +9,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Span is what a cell may grant of a limit from a time until the next span's.
+// Span says what a cell may grant of a limit from a time until the next span begins.
 type Span struct {
-	From  int64        // µs since 1970; of the first span before all time
+	From  int64        // µs since 1970; of the first span: the beginning of time
 	Limit *limit.Limit // nil: nothing
 }
 
-// At is the span that holds at a time, µs since 1970.
+// At returns the span that applies at now, µs since 1970, and when it ends.
 func At(spans []Span, now int64) (in Span, until int64) {
 	i := 1
 	for i < len(spans) && spans[i].From <= now {
@@ -27,10 +27,10 @@ func At(spans []Span, now int64) (in Span, until int64) {
 	return spans[i-1], math.MaxInt64
 }
 
-// Limit is what the cell may grant of the limit l of a plan, over time, to the tenant, whose name as an owner of
-// counters is owner. The spans hold until another document or placement is known; there is at least one. Where all of
-// the limit is granted, Limit is l itself, or a copy of l with the Home that keeps its counters: see [View.KeptIn].
-// Quotas are never divided: see [View.QuotaHome].
+// Limit returns what the cell may grant, over time, of the limit l of a plan to a tenant. owner is the tenant's name
+// as an owner of counters. The spans apply until another document or placement is known; there is at least one. If all
+// of the limit is granted, Span.Limit is l itself, or a copy of l with the Home that keeps its counters: see
+// [View.KeptIn]. Quotas are never divided: see [View.QuotaHome].
 func (v *View) Limit(plan string, l *limit.Limit, owner string) []Span {
 	if v == nil {
 		return []Span{{beginning, l}}
@@ -67,7 +67,7 @@ func (v *View) Limit(plan string, l *limit.Limit, owner string) []Span {
 	return out
 }
 
-// sized is l with the amounts, or nil where one is nothing, or cannot be counted exactly.
+// sized returns l with the amounts. It returns nil if an amount is zero, or cannot be counted exactly.
 func sized(l *limit.Limit, amounts []amount) *limit.Limit {
 	same := true
 	for i, a := range amounts {
@@ -81,16 +81,16 @@ func sized(l *limit.Limit, amounts []amount) *limit.Limit {
 	}
 	out, err := resized(l, amounts)
 	if err != nil {
-		return nil // granting nothing is safe, and the balancer homes such a limit, see NeedsHome
+		return nil // nil is safe, since it grants nothing; and the balancer homes such a limit, see NeedsHome
 	}
 	return out
 }
 
-// KeptIn is the cell whose counters keep the limit of a plan for all cells that serve the tenant, once everything
-// that is under way has taken effect: its home cell, in whose DynamoDB every cell asks for it, the home cell itself,
-// too. It is "" where each cell grants from its own counters: a limit that is divided, a tenant that one cell serves
-// alone, a quota (see [View.QuotaHome]), a sliding_log, which DynamoDB cannot keep, and generations that are not
-// [Generation.Kept].
+// KeptIn returns the cell whose counters keep the limit of a plan for all cells that serve the tenant, after the
+// present transition has taken effect. This is the tenant's home cell. Every cell, including the home cell, asks for
+// the limit in the home cell's DynamoDB. KeptIn returns "" if each cell grants from its own counters: for a limit that
+// is divided, a tenant that only one cell serves, a quota (see [View.QuotaHome]), a sliding_log, which DynamoDB cannot
+// keep, and generations that are not [Generation.Kept].
 func (v *View) KeptIn(plan string, l *limit.Limit) string {
 	if v == nil {
 		return ""
@@ -116,21 +116,20 @@ func (e *era) keptIn(plan string, l *limit.Limit) string {
 	return e.home
 }
 
-// askedPerSecond is up to how many units a second a limit that is kept for all cells is never leased: each request
-// asks the home. Leased, so few units lie in one process while another one is asked: in one simulated run of 30 s
-// three processes that leased a window of 2 a second admitted 73 to 100 % of what one counter does, by the load, and
-// of 30 a second 93 to 100 %. At 300 and 1,000 a second it is at least 97 % (TestKeptLimitsAreUsed in package lease).
-// The bound itself is a choice: to be asked for 100 units a second takes a tenth of the 1,000 writes a second that
-// DynamoDB makes to one key.
+// askedPerSecond is the largest rate, in units a second, up to which a limit that is kept for all cells is never
+// leased: each request asks the home cell. At low rates, leased units would lie unused in one process while another
+// needs them. In one simulated run of 30 s, three processes that leased from a window of 2 a second admitted,
+// depending on the load, 73 to 100 % of what one counter admits; with 30 a second, 93 to 100 %. At 300 and 1,000 a
+// second they admit at least 97 % (TestKeptLimitsAreUsed in package lease). The bound itself is a choice: asking for
+// 100 units a second takes a tenth of the 1,000 writes a second that DynamoDB makes to one key.
 const askedPerSecond = 100
 
-// leasable reports whether a limit that is kept for all cells may be leased from its home: where all of its tiers
-// allow more than askedPerSecond, and units that were leased may be charged again after a denial of another store
-// (package router).
+// leasable reports whether a limit that is kept for all cells may be leased from its home: all of its tiers allow more
+// than askedPerSecond, and leased units can be charged again after a denial by another store (package router).
 func leasable(l *limit.Limit) bool {
 	for i := range l.Tiers {
 		t := &l.Tiers[i]
-		if t.Leasing().Longest == 0 { // no lease of it ends by itself within a known time
+		if t.Leasing().Longest == 0 { // its leases do not end by themselves within a known time
 			return false
 		}
 		if t.Threshold*1_000_000 <= askedPerSecond*t.Period.Microseconds() { // both below 2^61
@@ -140,11 +139,11 @@ func leasable(l *limit.Limit) bool {
 	return true
 }
 
-// QuotaHome is the cell that keeps the count of a quota's calendar period at now, µs since 1970; from it others lease.
-// A new home takes over when a period begins, since only the old one knows what is used: also one that was drained or
-// removed keeps it until then. It is "" where no cell serves the tenant, around the edge at which the home changes,
-// while clocks may take each other's period for the next one, and where the period began before all that is known of
-// who kept it.
+// QuotaHome returns the cell that keeps the count of a quota's calendar period at now, µs since 1970. Other cells
+// lease from that count. A new home takes over when a period begins, since only the old home knows what is used; also
+// a home that was drained or removed keeps the count until then. QuotaHome returns "" if no cell serves the tenant;
+// around the time at which the home changes, while clocks may disagree on which period it is; and if the period began
+// before the history of homes that is known.
 func (v *View) QuotaHome(t *limit.Tier, now int64) string {
 	home := v.quotaHome(t, now-v.skew)
 	if home != v.quotaHome(t, now+v.skew) {
@@ -165,13 +164,13 @@ func (v *View) quotaHome(t *limit.Tier, now int64) string {
 	return v.gens[g].home
 }
 
-// HomeSpan is where a quota is kept from a time until the next span's.
+// HomeSpan says where a quota is kept from a time until the next span begins.
 type HomeSpan struct {
-	From int64  // µs since 1970; of the first span before all time
-	Home string // the cell; "": nowhere, and nothing is granted
+	From int64  // µs since 1970; of the first span: the beginning of time
+	Home string // the cell; "": no cell, and nothing is granted
 }
 
-// QuotaSpans is [View.QuotaHome] over time. A nil View, of a cell that is alone, has none.
+// QuotaSpans returns [View.QuotaHome] over time. A nil View, of a cell that is the only one, has no spans.
 func (v *View) QuotaSpans(t *limit.Tier) []HomeSpan {
 	if v == nil {
 		return nil
@@ -192,7 +191,7 @@ func (v *View) QuotaSpans(t *limit.Tier) []HomeSpan {
 	for _, edge := range slices.Compact(edges) {
 		at := edge
 		if edge == beginning {
-			at = always // no calendar goes back for ever, and there was none before
+			at = always // no calendar can compute a period at the beginning of time, and nothing changed before this
 		}
 		home := v.QuotaHome(t, at)
 		if n := len(out); n == 0 || out[n-1].Home != home {
@@ -202,11 +201,12 @@ func (v *View) QuotaSpans(t *limit.Tier) []HomeSpan {
 	return out
 }
 
-// Key stands for everything that two views of one cell and document may differ in, if neither tenant has a placement:
-// where they are at home. Views of one key give the same spans of a limit that is not aligned to its owner.
+// Key identifies everything in which two views of the same cell and document may differ, if neither tenant has a
+// placement: the tenants' home cells. Views with equal keys give the same spans for a limit that is not aligned to its
+// owner.
 type Key struct{ homes string }
 
-// Key returns the view's; false where there is none, as for a tenant that has a placement.
+// Key returns the view's key; ok is false if the view has none, as for a tenant with a placement.
 func (v *View) Key() (k Key, ok bool) {
 	if v == nil {
 		return k, true
@@ -218,13 +218,13 @@ func (v *View) Key() (k Key, ok bool) {
 			return Key{}, false
 		}
 		homes.WriteString(e.home)
-		homes.WriteByte(',') // which no cell's name has
+		homes.WriteByte(',') // no cell's name contains a comma
 	}
 	return Key{homes.String()}, true
 }
 
-// Weight is what part the cell has in limits that are divided, once everything under way has taken effect: its weight
-// and that of all that serve the tenant.
+// Weight returns the cell's part in limits that are divided, after the present transition has taken effect: its own
+// weight, and the sum of the weights of all cells that serve the tenant.
 func (v *View) Weight() (own, all int64) {
 	if v == nil {
 		return 1, 1
@@ -251,7 +251,7 @@ func stepAt(steps []step, at int64) amount {
 	return steps[i-1].amount
 }
 
-// part is the cell's share of a tier in an era.
+// part returns the cell's share of a tier in an era.
 func (v *View) part(e *era, plan string, t *limit.Tier) amount {
 	all := amountOf(t)
 	if e.keptIn(plan, t.Limit()) != "" {
@@ -278,12 +278,12 @@ func (e *era) homes(plan string, t *limit.Tier) bool {
 	return t.Algorithm.Indivisible() || e.isListed(plan, t.Limit().ID)
 }
 
-// isListed reports whether the limit is homed by its id.
+// isListed reports whether the limit is in the list of homed limits of the plan or of the tenant.
 func (e *era) isListed(plan, id string) bool {
 	return slices.Contains(e.homedBy, id) || slices.Contains(e.homed, PlanLimit{plan, id})
 }
 
-// schedule is what the cell may grant of the tier, over time.
+// schedule returns what the cell may grant of the tier, over time.
 func (v *View) schedule(plan string, t *limit.Tier, owner string) []step {
 	if t.Calendar != nil {
 		return []step{{beginning, amountOf(t)}}
@@ -291,8 +291,8 @@ func (v *View) schedule(plan string, t *limit.Tier, owner string) []step {
 	parts := make([]amount, len(v.gens))
 	home := v.KeptIn(plan, t.Limit())
 	for i := range v.gens {
-		// What other counters granted says nothing of these, so the limit moves as between cells: it is closed in each
-		// window that a generation with other counters may still govern.
+		// A cell does not know what other counters granted. The limit therefore moves as it would between cells: it is
+		// closed in each window that a generation with other counters may still govern.
 		if v.gens[i].keptIn(plan, t.Limit()) == home {
 			parts[i] = v.part(&v.gens[i], plan, t)
 		}
@@ -301,7 +301,7 @@ func (v *View) schedule(plan string, t *limit.Tier, owner string) []step {
 		return v.bucketSchedule(t, parts)
 	}
 	var out []step
-	if v.gens[0].from != always { // what was granted in windows from before is not known
+	if v.gens[0].from != always { // what was granted in earlier windows is unknown
 		out = append(out, step{from: beginning})
 	}
 	for g := range parts {
@@ -326,7 +326,7 @@ func (v *View) schedule(plan string, t *limit.Tier, owner string) []step {
 	return out
 }
 
-// countsFrom is when growth of the time from counts for a tier with windows: see the package comment.
+// countsFrom returns when growth at the time from takes effect for a tier with windows: see the package comment.
 func (v *View) countsFrom(t *limit.Tier, owner string, from int64) int64 {
 	return t.ForgottenAt(owner, from) + v.skew
 }
@@ -343,7 +343,7 @@ func (v *View) bucketSchedule(t *limit.Tier, parts []amount) []step {
 	for g := first; g < len(parts); g++ {
 		held := now
 		for i := range out {
-			out[i].amount = hold(out[i].amount, parts[g]) // at once, whatever it comes to
+			out[i].amount = hold(out[i].amount, parts[g]) // a shrink applies at once, whatever the later growth is
 		}
 		if held = hold(held, parts[g]); v.gens[g].from == 0 {
 			break
@@ -354,9 +354,9 @@ func (v *View) bucketSchedule(t *limit.Tier, parts []amount) []step {
 		if held == parts[g] {
 			continue
 		}
-		at := addSat(from+v.skew, ripens(held, parts[g], period))
+		at := addSat(from+v.skew, holdTime(held, parts[g], period))
 		if g+1 < len(parts) && v.gens[g+1].from != 0 && v.gens[g+1].from <= at {
-			continue // it never came to that
+			continue // the next change comes before this growth
 		}
 		out = append(out, step{at, parts[g]})
 		now = parts[g]
@@ -364,19 +364,20 @@ func (v *View) bucketSchedule(t *limit.Tier, parts []amount) []step {
 	return out
 }
 
-// hold is what a bucket of the numbers now has from a shrink on until it grows to next: neither number above either's,
-// and slower to fill than before in nothing, so that a state which is forgotten as full would be full by now. If only
-// the burst is to grow, the rate makes room for that.
+// hold returns the numbers of a bucket from a shrink until it grows from now to next. Neither number is above that of
+// now or of next, and the bucket does not take longer to fill than before, so that a bucket whose state was deleted
+// because it was full would be full at this time too. If only the burst is to grow, the rate is lowered so that the
+// ideal bucket gets ahead.
 func hold(now, next amount) amount {
 	to := amount{min(now.threshold, next.threshold), min(now.burst, next.burst)}.inProportion(now)
 	if to.threshold == next.threshold && to.burst < next.burst {
 		to.threshold--
 		to = to.inProportion(now)
 	}
-	return to.whole()
+	return to.wholeOrZero()
 }
 
-// inProportion is a bucket that does not take longer to fill than that of the numbers before.
+// inProportion lowers the burst so that the bucket does not take longer to fill than one with the numbers before.
 func (a amount) inProportion(before amount) amount {
 	if a.threshold < before.threshold {
 		hi, lo := bits.Mul64(uint64(before.burst), uint64(max(a.threshold, 0)))
@@ -386,8 +387,8 @@ func (a amount) inProportion(before amount) amount {
 	return a
 }
 
-// ripens is how long a bucket is held before it grows to next, µs: see the package comment.
-func ripens(held, next amount, period int64) int64 {
+// holdTime returns how long a bucket is held before it grows to next, in µs: see the package comment.
+func holdTime(held, next amount, period int64) int64 {
 	wait := mulDivUp(next.burst, period, next.threshold)
 	if more := next.threshold - held.threshold; more > 0 {
 		wait = max(wait, mulDivUp(next.burst-held.burst, period, more))
@@ -395,7 +396,7 @@ func ripens(held, next amount, period int64) int64 {
 	return wait
 }
 
-// mulDivUp is a·b/c rounded up, or the largest number where that does not fit.
+// mulDivUp returns a·b/c rounded up, or math.MaxInt64 if the result is larger.
 func mulDivUp(a, b, c int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi >= uint64(c) {

@@ -18,7 +18,7 @@ func mustLimit(t *testing.T, l limit.Limit) *limit.Limit {
 	return out
 }
 
-// text is spans in seconds after worldStart, with amounts.
+// text writes spans in seconds after worldStart, with amounts.
 func text(spans []Span) string {
 	out := ""
 	for _, s := range spans {
@@ -37,8 +37,8 @@ func text(spans []Span) string {
 	return out
 }
 
-// Guarantees when growth counts, for each algorithm: cell a goes from a quarter to half, b the other way, at +3.5 s,
-// with clocks that differ by a second.
+// Guarantees when growth takes effect, for each algorithm: cell a goes from a quarter to half and cell b from three
+// quarters to half, at +3.5 s, with clocks that differ by a second.
 func TestWhenGrowthCounts(t *testing.T) {
 	for _, tc := range []struct {
 		tier        limit.Tier
@@ -51,7 +51,7 @@ func TestWhenGrowthCounts(t *testing.T) {
 			"-: 50; "},
 		{limit.Tier{Algorithm: limit.TokenBucket, Period: time.Second, Burst: 200}, "-: 25/50; 8.5: 50/100; ",
 			"-: 50/100; "},
-		// homed: nothing moves
+		// The limit is homed: nothing changes.
 		{limit.Tier{Algorithm: limit.LeakyBucket, Period: 10 * time.Second}, "-: closed; ", "-: 100; "},
 	} {
 		tc.tier.Threshold = 100
@@ -61,7 +61,7 @@ func TestWhenGrowthCounts(t *testing.T) {
 				{Epoch: 1, From: always, Cells: []Weight{{"a", 1}, {"b", 3}}},
 				{Epoch: 2, From: worldStart + 3*second + second/2, Cells: []Weight{{"a", 1}, {"b", 1}}},
 			}}
-		// filled within 2 s, but only 25 per second are kept back for 50 more: 2 s, too
+		// The bucket fills within 2 s. Only 25 per second are held back for 50 more units, which takes 2 s too.
 		if tc.tier.Algorithm == limit.TokenBucket {
 			tc.grows = "-: 25/50; 6.5: 50/100; "
 		}
@@ -81,7 +81,7 @@ func TestWhenGrowthCounts(t *testing.T) {
 	}
 }
 
-// A cell that is alone grants everything, and so does one that has no shares at all.
+// Guarantees that a cell that is alone grants everything, as does a cell without shares.
 func TestWhole(t *testing.T) {
 	l := mustLimit(t, limit.Limit{ID: "x", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second,
 		Threshold: 5}}})
@@ -99,7 +99,8 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// Guarantees that tiers change together where they do, and that one without a share closes the limit.
+// Guarantees that tiers change together if they change at the same time, and that a tier without a share closes the
+// limit.
 func TestTiers(t *testing.T) {
 	doc := &Document{SkewMicros: second, Generations: []Generation{
 		{Epoch: 1, From: always, Cells: []Weight{{"b", 1}}},
@@ -116,10 +117,10 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// Guarantees that a quota has one home at a time, which changes when its period does, also when the old home was
-// drained or removed: another one would count the period from nothing, and grant its units twice. Around the change
-// nobody asks either, lest clocks that differ count one period in two places; and where nobody knows any more who kept
-// a period, nobody is asked in it.
+// Guarantees that a quota has one home at a time, and that the home changes only when a period begins, even if the old
+// home was drained or removed: another home would count the period from zero and grant its units twice. Around the
+// change no cell is asked, so that clocks that differ cannot count one period in two places; and no cell is asked in a
+// period whose home is unknown.
 func TestQuotaHome(t *testing.T) {
 	midnight := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC).UnixMicro()
 	doc := &Document{SkewMicros: second, Members: []string{"a", "b"}, Generations: []Generation{
@@ -144,14 +145,14 @@ func TestQuotaHome(t *testing.T) {
 	}
 	doc.Generations = doc.Generations[1:]
 	if got := home(midnight - 600*second); got != "" {
-		t.Errorf("home %q in a period that began before all that is known, want none", got)
+		t.Errorf("home %q in a period that began before the known history, want none", got)
 	}
 	if got := home(midnight + second); got != "b" {
 		t.Errorf("home %q in the period after, want b", got)
 	}
 	doc.Generations[0].HomeFrom = always
 	if got := home(midnight - 600*second); got != "b" {
-		t.Errorf("home %q where the generations that were dropped had the same cells, want b", got)
+		t.Errorf("home %q after dropping generations with the same cells, want b", got)
 	}
 	if got := text(doc.View("b", "acme", nil).Limit("pro", q, "acme")); got != "-: 10; " {
 		t.Errorf("a quota is divided: %s", got)

@@ -1,40 +1,42 @@
-// Package shares divides the limits of tenants between the cells that may grant them, so that what the cells grant
-// together never passes a limit over its algorithm's own bound, through any change of the shares that every cell hears
-// within the grace. It is pure: time is an argument, and nothing is read or sent.
+// Package shares divides the limits of tenants between the cells that may grant them. What all cells grant together
+// never exceeds the bound that the limit's algorithm has by itself; this also holds while the shares change, provided
+// that every cell learns of each change within the grace. The package only computes: time is an argument, and it reads
+// and sends nothing.
 //
 // # The rule
 //
-// A cell's share of a limit is limit × weight / Σ weights over the cells that serve the tenant, in integers that sum to
-// the limit: largest remainders first, ties in the order of the cells' ids. Of a token bucket the rate and the burst
-// are both divided. A limit whose smallest share is below its largest cost is homed: it is counted in the tenant's home
-// cell, and every cell that serves the tenant asks that counter for all of it ([View.KeptIn]). The home is the first
-// serving one of the cells that the tenant is pinned to, else the one with the highest hash of cell and tenant. A leaky
-// bucket is always homed, since n cells could each grant its largest cost at once. A quota is never divided: see
-// [View.QuotaHome].
+// A cell's share of a limit is limit × weight / Σ weights over the cells that serve the tenant, in integers that sum
+// to the limit: the largest remainders are rounded up, and ties go by the order of the cells' ids. For a token bucket
+// both the rate and the burst are divided. A limit whose smallest share is below its largest cost is homed: it is
+// counted in the tenant's home cell, and every cell that serves the tenant asks that counter for all of it
+// ([View.KeptIn]). The home is the first of the cells that the tenant is pinned to and that serves; for a tenant that
+// is not pinned it is the cell with the highest hash of cell and tenant. A leaky bucket is always homed, since n cells
+// could each grant its largest cost at once. A quota is never divided: see [View.QuotaHome].
 //
-// Two kinds of homed limits are granted by the home cell alone: those of a generation that is not [Generation.Kept],
-// and a sliding_log, which the counters that other cells reach cannot keep.
+// Two kinds of homed limits are granted only by the home cell: those of a generation that is not [Generation.Kept],
+// and a sliding_log, which the counters that other cells can reach cannot store.
 //
-// Which limits are homed stands in the shares, by plan and limit (by limit in a tenant's placement), and not in the
-// limits' numbers: so a plan or a tenant event never moves one, only a transition does.
+// The shares list the limits that are homed, by plan and limit (in a tenant's placement by limit). The list does not
+// depend on the present numbers of the limits: a changed plan or tenant never moves a limit, only a transition does.
 //
 // # Changing the shares
 //
-// Each change is a [Generation] with an epoch of its own. The [State] goes through one transition at a time:
+// Each change is a [Generation] with an epoch of its own. The [State] makes one transition at a time, in phases:
 //
-//   - shrink: the generation is published without a time. A cell that knows it grants of each limit at most what it gives
-//     it, at once. Each cell acknowledges it, for that epoch and phase.
-//   - the grace: longer than the oldest copy that decides unpolled, the longest lease, a decision under way and the
-//     difference of clocks together. From then on no cell decides on the generation before.
-//   - grow: the generation is published with the time From, at which all of that was over. What it raises counts from the
-//     first window that starts at From or later.
-//   - steady: each cell has acknowledged that, too.
+//   - shrink: the generation is published without a time. A cell that knows it grants at most that generation's share
+//     of each limit from then on. Each cell acknowledges this epoch and phase.
+//   - the grace, which is longer than the sum of four times: the age of the oldest copy that decides without a poll,
+//     the longest lease, the longest decision, and the difference of clocks. After it no cell decides by an earlier
+//     generation alone.
+//   - grow: the generation is published with the time From, the end of the grace. A share that it raises applies from
+//     the first window that starts at From or later.
+//   - steady: each cell has acknowledged the phase grow too.
 //
-// A document holds the generations that a window which is still open may have started under. What a cell may grant in a
-// window is the least of its shares in the generation that governs the start of the window (the last with From ≤ start)
-// and in each one since; generations in which other counters keep the limit give it nothing. So in every window each
-// cell has at most its share in one and the same generation, and those sum to the limit, or are all counted by one
-// counter that has the limit. What is looked at as the start of the window is for
+// A document holds every generation under which a window that is still open may have started. What a cell may grant in
+// a window is the smallest of its shares in the generation that governs the start of the window (the last with From ≤
+// start) and in each later one. Generations in which other counters keep the limit give the cell nothing. In every
+// window each cell therefore grants at most its share in one and the same generation; these shares sum to the limit,
+// or one counter that has the whole limit counts all of them. The start of the window is, for
 //
 //	fixed_window     the window's start
 //	sliding_window   the start of the window before, since its count is read: the formula then holds over all cells
@@ -42,36 +44,37 @@
 //	sliding_log      now − period
 //	leaky_bucket     now − period: one largest cost has leaked out
 //
-// and always as of the difference of clocks ago, so that a store whose clock is behind does not count in the window
-// before.
+// and always less the difference of clocks, so that a store whose clock is slow does not count in an earlier window.
 //
-// A token bucket has no windows. Its argument is an ideal bucket for each cell, with the new rate and the new burst
-// from From on, which begins with what the cell has left then: their rates and bursts sum to the limit's, so what is
-// within them is within the limit's. The real bucket must not be ahead of it. But the core refills lazily: at a higher
-// rate it would refill for the time before it was raised, too, and a bucket whose state was forgotten, since it was
-// full, is full at any burst. So rate and burst are raised together and late, when the ideal bucket of a cell that was
-// empty at From is full, and is as far ahead of the real one as the burst grows: after max(burst/rate, Δburst/Δrate).
-// Where only the burst grows, the rate is one unit lower meanwhile; where the rate shrinks, the burst shrinks in
-// proportion until then. A bucket of a cell that joins starts empty: it is closed for as long as it would take to fill.
+// A token bucket has no windows. The argument for it is an ideal bucket for each cell, which begins at From with what
+// the cell has left at that time, and has the new rate and the new burst. The rates and bursts of all ideal buckets
+// sum to the limit's, so what they admit together is within the limit. The real bucket must not be ahead of the ideal
+// one. But a real bucket is refilled only when it is next used: at a higher rate it would be refilled also for the
+// time before the raise, and a bucket whose state was deleted because it was full counts as full at any burst. Rate
+// and burst are therefore raised together, and late: when the ideal bucket of a cell that was empty at From is full,
+// and is ahead of the real one by the growth of the burst. This is after max(burst/rate, Δburst/Δrate). If only the
+// burst grows, the rate is one unit lower in the meantime; if the rate shrinks, the burst shrinks in proportion until
+// then. The bucket of a cell that joins starts empty: it stays closed for the time that it takes to fill.
 //
-// The price: what a cell that shrank has not granted in a window that is open, nobody grants. A limit that becomes
-// homed, gets another home or becomes divided is granted by nobody from when a cell hears of that until its first
-// window after From (a bucket: until it would be full).
+// The price is that nobody grants what a cell that shrank has not yet granted in an open window. A limit that becomes
+// homed, gets another home, or becomes divided is granted by nobody from when a cell learns of the change until its
+// first window after From (for a bucket: until it would be full).
 //
 // # Bounds
 //
-//   - While every cell hears within the grace: the algorithm's bound of the whole limit.
-//   - Cells that do not hear (a copy that cannot be polled is used for as long as it must be) go on with the shares they
-//     know. A transition waits for them, so nothing is given away; unless the operator removes one by force. Then, for
-//     as long as it still runs, its last share may be granted on top: limit + the shares of the cells so removed. The
-//     same holds for an environment that thaws, if its cell acknowledged and its own poll fails: until it hears, what its copy
-//     gives its cell beyond the cell's present share comes on top.
-//   - A change of a limit's number is heard by each cell in its own time. Each grants its share of the one it knows: at most
-//     max(old, new) plus one unit for each cell but one, since largest remainders may give a cell less of a larger limit.
-//     A tenant that moves to a plan which homes a limit that the old one does not, or the other way round, may be granted
-//     both the old limit and the new one in the windows open at that time.
-//   - A document of a cell's history is bounded. Windows that are open since before its oldest generation, which takes 64
-//     transitions, are granted nothing more.
+//   - While every cell learns of changes within the grace: the algorithm's bound of the whole limit.
+//   - A cell that does not learn of a change (it cannot poll, and must use its copy for as long as that lasts) goes on
+//     with the shares that it knows. A transition waits for it, so that nothing is given away, unless the operator
+//     removes the cell by force. Then the cell may, for as long as it still runs, grant its last share in addition: the
+//     limit + the shares of the cells so removed. The same holds for a Lambda environment that is thawed after its cell
+//     has acknowledged, and whose own poll fails: until it learns of the change, it may grant in addition what its copy
+//     gives its cell beyond the cell's present share.
+//   - Each cell learns of a change of a limit's number at its own time. Each grants its share of the number that it
+//     knows: at most max(old, new) plus one unit for each cell but one, since by largest remainders a cell may get less
+//     of a larger limit. A tenant that moves to a plan which homes a limit that the old plan does not, or the reverse,
+//     may be granted both the old limit and the new one in the windows open at that time.
+//   - The history in a document is bounded. Windows that have been open since before its oldest generation, which takes
+//     64 transitions, are granted nothing more.
 package shares
 
 import (
@@ -83,38 +86,39 @@ import (
 // Layout is the version of the JSON of documents, placements and states.
 const Layout = 1
 
-// Bounds. A state is one item of the control tables, whose body may have 200 KB (204,800 bytes), and an event that
-// carries it: MaxDocumentBytes for what cells must know, and the rest of MaxStateBytes for what waits, what is done,
-// and names. So every state that Step makes fits. Two generations with all that they may hold fit into a document, too.
+// Bounds. A state is stored as one item of the control tables, whose body may have 200 KB (204,800 bytes), and is sent
+// in one event. Of MaxStateBytes, MaxDocumentBytes are for what cells must know; the rest is for the queue, the ids of
+// finished requests, and names. Every state that Step makes therefore fits. Two generations of the largest size fit
+// into a document.
 const (
 	MaxCells         = 64
 	MaxWeight        = 1_000_000
 	MaxGenerations   = 64
-	MaxHomed         = 192     // homed limits of a generation
-	MaxPlaced        = 64      // placements changed by one transition, and homed limits of a placement
+	MaxHomed         = 192     // homed limits of one generation
+	MaxPlaced        = 64      // placements changed by one transition; also homed limits of one placement
 	MaxDocumentBytes = 128_000 // of a document's JSON
 	MaxStateBytes    = 200_000 // of a state's JSON
-	MaxQueue         = 256     // requests that wait
+	MaxQueue         = 256     // requests that wait in the queue
 	MaxTenantBytes   = 128
 
-	mostQueueBytes       = 32_000 // of the JSON of what waits
-	mostPlacedBytes      = 16_000 // of the JSON of a transition's placements, but one
+	mostQueueBytes       = 32_000 // of the JSON of the queue
+	mostPlacedBytes      = 16_000 // of the JSON of a transition's placements, not counting the last one
 	maxPlacedGenerations = 4
 
-	maxDone    = 128     // requests that are remembered as done
+	maxDone    = 128     // ids of finished requests that a state remembers
 	maxIDBytes = 100     // of a request's id
 	maxInstant = 1 << 52 // µs since 1970
 	maxEpoch   = 1 << 52
-	always     = 1 // From of a generation before which there was none
+	always     = 1 // From of a generation that has no predecessor
 )
 
-// Phase is where a transition is.
+// Phase is a phase of a transition.
 type Phase string
 
 // The phases, in their order.
 const (
-	Shrink Phase = "shrink" // what shrinks does so at once
-	Grow   Phase = "grow"   // what grows has a time from which it does
+	Shrink Phase = "shrink" // shares that become smaller do so at once
+	Grow   Phase = "grow"   // shares that become larger do so from a set time
 	Steady Phase = "steady" // no transition
 )
 
@@ -130,7 +134,7 @@ func (p Phase) order() int64 {
 	return -1
 }
 
-// Weight is a cell that serves.
+// Weight is the weight of a cell that serves.
 type Weight struct {
 	Cell   string `json:"cell"`
 	Weight int64  `json:"weight"` // 1..MaxWeight
@@ -142,62 +146,63 @@ type PlanLimit struct {
 	Limit string `json:"limit"`
 }
 
-// Generation is the shares of one epoch.
+// Generation holds the shares of one epoch.
 type Generation struct {
 	Epoch int64       `json:"epoch"`           // above 0, ascending
-	From  int64       `json:"from"`            // µs since 1970; 0: not yet, it only shrinks; 1: there was none before
-	Cells []Weight    `json:"cells"`           // those that serve, by id
-	Homed []PlanLimit `json:"homed,omitempty"` // limits that are not divided, by plan and limit
+	From  int64       `json:"from"`            // µs since 1970; 0: not set yet, shares only shrink; 1: no predecessor
+	Cells []Weight    `json:"cells"`           // the cells that serve, sorted by id
+	Homed []PlanLimit `json:"homed,omitempty"` // limits that are not divided, sorted by plan and limit
 
-	// Kept says that every cell that serves a tenant asks the tenant's home cell for its homed limits. Where it is
-	// false the home cell grants them alone: so it is in generations made before every cell's software could ask.
+	// Kept says that every cell that serves a tenant asks the tenant's home cell for its homed limits. If false, only
+	// the home cell grants them: this is so in generations made before the software of every cell could ask.
 	Kept bool `json:"kept,omitempty"`
 
-	// HomeFrom is, in the oldest generation, since when tenants without a placement are at home where they are in it:
-	// older ones that were dropped had the same cells. 0: From.
+	// HomeFrom is set in the oldest generation. It is the time since which tenants without a placement have had the
+	// same home cells as in this generation: older generations that were dropped had the same cells. 0 stands for
+	// From.
 	HomeFrom int64 `json:"home_from,omitempty"`
 }
 
-// Placement is where a tenant is served that is not served by every cell, or some of whose limits are homed though its
-// plan's are not. It counts together with the document whose transition made it, or any later one.
+// Placement says where a tenant is served if not every cell serves it, or if some of its limits are homed although its
+// plan's are not. It applies together with the document whose transition made it, or with any later document.
 type Placement struct {
 	Version int    `json:"version"`
 	Tenant  string `json:"tenant"`
-	// ascending by epoch; the first is from always, unless older ones were dropped
+	// ascending by epoch; the first applies to all earlier times, unless older ones were dropped
 	Generations []Placed `json:"generations"`
 }
 
-// Placed is a tenant's placement in one epoch and those after it.
+// Placed is a tenant's placement from one epoch on.
 type Placed struct {
-	Epoch int64    `json:"epoch"`           // 0: before the first transition that placed the tenant
+	Epoch int64    `json:"epoch"`           // 0: from before the first transition that placed the tenant
 	From  int64    `json:"from"`            // as in Generation
-	Cells []string `json:"cells,omitempty"` // the cells it is pinned to, the home cell first; none: all
+	Cells []string `json:"cells,omitempty"` // the cells of the pin, the home cell first; empty: all cells
 	Homed []string `json:"homed,omitempty"` // ids of limits, ascending
 
-	// HomeFrom is, in the oldest, since when the tenant is pinned as it is in it: older ones that were dropped had the
-	// same cells. 0: From.
+	// HomeFrom is set in the oldest placement. It is the time since which the tenant has been pinned to the same
+	// cells: older placements that were dropped had the same cells. 0 stands for From.
 	HomeFrom int64 `json:"home_from,omitempty"`
 }
 
-// Document is what every cell must know. One document, together with the placement of a tenant that has one, says what
+// Document is what every cell must know. A document, together with the placement of a tenant if it has one, says what
 // any cell may grant of any limit.
 type Document struct {
 	Version    int   `json:"version"`
-	Epoch      int64 `json:"epoch"` // of the transition that is under way, or was the last
+	Epoch      int64 `json:"epoch"` // of the transition in progress, or of the last one
 	Phase      Phase `json:"phase"`
-	SkewMicros int64 `json:"skew_us"` // by how much clocks may differ
-	// every cell, by id: those that serve, and those that are drained and not removed
+	SkewMicros int64 `json:"skew_us"` // largest difference of clocks, µs
+	// every cell, sorted by id: cells that serve, and cells that are drained and not removed
 	Members     []string     `json:"members"`
 	Generations []Generation `json:"generations"` // oldest first
-	// those that the transition changes, whole: they go before stored ones
+	// the placements that the transition changes, complete; they take precedence over stored ones
 	Placements []Placement `json:"placements,omitempty"`
 }
 
-// Revision orders documents: of two, the one with the higher revision is newer. Documents of one revision are equal.
+// Revision orders documents: the document with the higher revision is newer. Documents of equal revision are equal.
 func (d *Document) Revision() int64 { return d.Epoch*3 + d.Phase.order() }
 
-// Serves reports whether the cell has a share, or is to have one. A cell that stores the first document in which it
-// serves must store every placement before it, for it was not sent those from before: only then may it acknowledge.
+// Serves reports whether the cell has a share or is to have one. Before a cell acknowledges the first document in
+// which it serves, it must store every existing placement, since earlier placements were not sent to it.
 func (d *Document) Serves(cell string) bool {
 	for _, w := range d.Generations[len(d.Generations)-1].Cells {
 		if w.Cell == cell {
@@ -207,28 +212,28 @@ func (d *Document) Serves(cell string) bool {
 	return false
 }
 
-// View is what one cell may grant to one tenant. It is immutable. A nil View grants everything: it is for a cell that
-// is alone.
+// View says what one cell may grant to one tenant. It is immutable. A nil View grants everything: it is for a cell
+// that is the only one.
 type View struct {
 	cell, tenant string
 	skew         int64
 	gens         []era
 }
 
-// era is a generation as it is for one tenant.
+// era is a generation as it applies to one tenant.
 type era struct {
 	from     int64
-	homeFrom int64 // since when home is known to be
+	homeFrom int64 // time since which home has been the tenant's home; 0: unknown
 	cells    []Weight
 	pinned   []string
 	homed    []PlanLimit
 	homedBy  []string
 	home     string
-	kept     bool // every cell asks home for what is homed
+	kept     bool // every cell asks the home cell for homed limits
 }
 
-// View returns what cell may grant to tenant. stored is the placement that the cell has stored for the tenant, or nil;
-// what the document itself says of the tenant goes before it.
+// View returns what cell may grant to tenant. stored is the placement that the cell has stored for the tenant, or nil.
+// A placement of the tenant in the document itself takes precedence.
 func (d *Document) View(cell, tenant string, stored *Placement) *View {
 	v := &View{cell: cell, tenant: tenant, skew: d.SkewMicros}
 	for i := range d.Placements {
@@ -240,11 +245,12 @@ func (d *Document) View(cell, tenant string, stored *Placement) *View {
 	if stored != nil && len(stored.Generations) > 0 {
 		placed = stored.Generations
 	}
-	// One era for each epoch of either history, from the later of the two beginnings on.
+	// One era for each epoch of either history, beginning with the later of the two first ones.
 	i, j := 0, 0
 	for {
 		e := v.era(&d.Generations[i], &placed[j])
-		if n := len(v.gens); n > 0 && e.from != 0 && v.gens[n-1].from == e.from { // of before the other history begins
+		if n := len(v.gens); n > 0 && e.from != 0 && v.gens[n-1].from == e.from {
+			// The previous era ends when it begins: one history begins later than the other.
 			if v.gens[n-1].home == e.home {
 				e.homeFrom = min(v.gens[n-1].homeFrom, e.homeFrom)
 			}
@@ -289,7 +295,7 @@ func (v *View) era(g *Generation, p *Placed) era {
 	return e
 }
 
-// homeFrom is since when tenants are at home where they are in the generation.
+// homeFrom returns the time since which tenants have had the home cells that they have in the generation.
 func (g *Generation) homeFrom() int64 {
 	if g.HomeFrom != 0 {
 		return g.HomeFrom
@@ -297,7 +303,7 @@ func (g *Generation) homeFrom() int64 {
 	return g.From
 }
 
-// homeFrom is since when the tenant is pinned as it is in the placement.
+// homeFrom returns the time since which the tenant has been pinned as in the placement.
 func (p *Placed) homeFrom() int64 {
 	if p.HomeFrom != 0 {
 		return p.HomeFrom
@@ -305,7 +311,7 @@ func (p *Placed) homeFrom() int64 {
 	return p.From
 }
 
-// laterFrom is the later of two times from which generations count; not yet is the latest.
+// laterFrom returns the later of two times From. 0 ("not set yet") is the latest.
 func laterFrom(a, b int64) int64 {
 	if a == 0 || b == 0 {
 		return 0
@@ -313,8 +319,7 @@ func laterFrom(a, b int64) int64 {
 	return max(a, b)
 }
 
-// Home is the tenant's home cell once everything that is under way has taken effect; "" where no cell serves the
-// tenant.
+// Home returns the tenant's home cell after the present transition has taken effect; "" if no cell serves the tenant.
 func (v *View) Home() string {
 	if v == nil {
 		return ""
@@ -322,14 +327,14 @@ func (v *View) Home() string {
 	return v.gens[len(v.gens)-1].home
 }
 
-// Homed reports whether the limit of a plan is whole in the tenant's home cell, once everything under way has taken
-// effect. Quotas always are, see [View.QuotaHome].
+// Homed reports whether the limit of a plan is counted as a whole in the tenant's home cell, after the present
+// transition has taken effect. It does not ask about quotas: see [View.QuotaHome].
 func (v *View) Homed(plan string, l *limit.Limit) bool {
 	return v != nil && v.gens[len(v.gens)-1].homes(plan, &l.Tiers[0])
 }
 
-// homeOf is the first serving one of the pinned cells, or else the one with the highest hash (rendezvous: a cell that
-// joins only takes tenants over, and one that leaves only gives its own away).
+// homeOf returns the first of the pinned cells that serves, or else the cell with the highest hash (rendezvous
+// hashing: a cell that joins only takes tenants over, and a cell that leaves only gives its own tenants away).
 func homeOf(tenant string, serving []Weight, pinned []string) string {
 	for _, cell := range pinned {
 		for _, w := range serving {
@@ -347,8 +352,8 @@ func homeOf(tenant string, serving []Weight, pinned []string) string {
 	return best
 }
 
-// hash is FNV-1a over both names, of which the first has no zero byte, and a final mix. It is part of what cells agree
-// on: it must never change.
+// hash is FNV-1a over both names, the first of which contains no zero byte, and a final mix. All cells must compute
+// the same hash: it must never change.
 func hash(cell, tenant string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(cell) {
@@ -363,5 +368,5 @@ func hash(cell, tenant string) uint64 {
 	return h ^ h>>32
 }
 
-// beginning is before all time.
+// beginning is earlier than any time.
 const beginning = math.MinInt64

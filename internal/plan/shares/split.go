@@ -4,9 +4,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Split divides total, 0..limit.MaxUnits, by the weights: integers that sum to total, in the order of the cells, which
-// must be by id. Each is total × weight / Σ weights, rounded down; what is left over goes to the largest remainders,
-// one each, and among equal ones to the first.
+// Split divides total, 0..limit.MaxUnits, by the weights of the cells, which must be sorted by id. It returns integers
+// that sum to total. Each is total × weight / Σ weights, rounded down; the units left over go, one each, to the
+// largest remainders, and among equal remainders to the first cells.
 func Split(total int64, cells []Weight) []int64 {
 	out := make([]int64, len(cells))
 	for i := range cells {
@@ -15,14 +15,14 @@ func Split(total int64, cells []Weight) []int64 {
 	return out
 }
 
-// share is one cell's part of Split.
+// share returns one element of Split's result.
 func share(total int64, cells []Weight, at int) int64 {
 	sum := int64(0)
 	for i := range cells {
 		sum += cells[i].Weight
 	}
 	left := total
-	before := int64(0) // cells whose remainder goes before this one's
+	before := int64(0) // cells that get a unit left over before this cell does
 	mine := total * cells[at].Weight % sum
 	for i := range cells {
 		product := total * cells[i].Weight // below 2^40 · 10^6
@@ -39,8 +39,8 @@ func share(total int64, cells []Weight, at int) int64 {
 }
 
 // NeedsHome reports whether the limit cannot be divided between the cells: its smallest share would be below its
-// largest cost, could not be counted exactly, or the algorithm is [limit.Algorithm.Indivisible]. A quota is not divided
-// anyway.
+// largest cost or could not be counted exactly, or its algorithm is [limit.Algorithm.Indivisible]. Quotas are ignored,
+// since they are never divided.
 func NeedsHome(l *limit.Limit, cells []Weight) bool {
 	if len(cells) < 2 {
 		return false
@@ -74,8 +74,8 @@ func tooSmall(t *limit.Tier, cells []Weight) bool {
 	return false
 }
 
-// amount is the numbers of a tier.
-type amount struct{ threshold, burst int64 } // burst is 0 for all but token buckets
+// amount holds the numbers of a tier that are divided.
+type amount struct{ threshold, burst int64 } // burst is 0 unless the tier is a token bucket
 
 func amountOf(t *limit.Tier) amount {
 	if t.Algorithm.HasBurst() {
@@ -84,7 +84,7 @@ func amountOf(t *limit.Tier) amount {
 	return amount{threshold: t.Threshold}
 }
 
-// part is the share of cell i. A bucket without a rate or without room is none.
+// part returns the share of cell i. If a bucket's share has no rate or no burst, the result is zero.
 func (a amount) part(cells []Weight, i int) amount {
 	bucket := a.burst > 0
 	a.threshold = share(a.threshold, cells, i)
@@ -92,11 +92,11 @@ func (a amount) part(cells []Weight, i int) amount {
 		return a
 	}
 	a.burst = share(a.burst, cells, i)
-	return a.whole()
+	return a.wholeOrZero()
 }
 
-// whole is a bucket, or nothing where one of its numbers is.
-func (a amount) whole() amount {
+// wholeOrZero returns the bucket, or a zero amount if one of its numbers is not positive.
+func (a amount) wholeOrZero() amount {
 	if a.threshold <= 0 || a.burst <= 0 {
 		return amount{}
 	}
@@ -112,7 +112,7 @@ func (a amount) capacity() int64 {
 	return a.threshold
 }
 
-// resized is the limit with other numbers.
+// resized returns the limit with other amounts.
 func resized(l *limit.Limit, to []amount) (*limit.Limit, error) {
 	out := *l
 	out.Tiers = make([]limit.Tier, len(l.Tiers))

@@ -33,7 +33,8 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// FuzzSplit guarantees that shares sum to the limit exactly, and that none is a whole unit off its part.
+// FuzzSplit guarantees that shares sum to the limit exactly, and that each differs from its exact part by less than
+// one unit.
 func FuzzSplit(f *testing.F) {
 	f.Add(int64(100), []byte{1, 1, 1})
 	f.Add(int64(limit.MaxUnits), []byte{255, 0, 7, 9})
@@ -98,8 +99,8 @@ func TestNeedsHome(t *testing.T) {
 	}
 }
 
-// Guarantees that homes spread over the cells, and that a cell that joins takes some over but moves no other: each move
-// costs a tenant a window.
+// Guarantees that homes are spread over the cells, and that a cell that joins takes some over but moves no others:
+// each move costs a tenant a window.
 func TestHomes(t *testing.T) {
 	three := []Weight{{"eu-1", 1}, {"us-1", 1}, {"us-2", 1}}
 	four := append(slices.Clone(three), Weight{"us-3", 1})
@@ -124,7 +125,7 @@ func TestHomes(t *testing.T) {
 	}
 }
 
-// Homes are agreed on by cells that run different versions: these never change.
+// Guarantees that homes never change: cells with different versions of the software must agree on them.
 func TestHomesAreStable(t *testing.T) {
 	var got []string
 	for _, tenant := range []string{"", "acme", "globex", "Ünï"} {

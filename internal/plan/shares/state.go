@@ -7,13 +7,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Settings are what the grace is made of. The zero value of each is its default.
+// Settings are the durations that the grace is made of. 0 selects the default of each.
 type Settings struct {
-	Copy     time.Duration // oldest copy of the documents that decides without a poll in front; default 2 s
-	Lease    time.Duration // longest life of a lease; default 10 s
+	Copy     time.Duration // oldest copy of the documents on which a cell decides without polling first; default 2 s
+	Lease    time.Duration // longest lifetime of a lease; default 10 s
 	Decision time.Duration // longest time between reading the copy and the charge; default 1 s
-	// by how much two clocks may differ; default 5 s, as much as stores repair. Assumption: clocks
-	Skew time.Duration
+	Skew     time.Duration // largest difference of two clocks; default 5 s, as in stores. Assumption: clocks
 }
 
 func (c Settings) orDefaults() Settings {
@@ -28,48 +27,49 @@ func (c Settings) orDefaults() Settings {
 	return c
 }
 
-// Grace is the time from the last acknowledgement of a shrink to the growth: 18 s by default.
+// Grace returns the time between the last acknowledgement of a shrink and the growth: 18 s by default.
 func (c Settings) Grace() time.Duration {
 	c = c.orDefaults()
 	return c.Copy + c.Lease + c.Decision + c.Skew
 }
 
-// MemberState is what a cell does.
+// MemberState says whether a cell serves.
 type MemberState string
 
 // The states of a member.
 const (
-	Joining  MemberState = "joining"  // the transition under way gives it its first share
+	Joining  MemberState = "joining"  // the present transition gives the cell its first share
 	Active   MemberState = "active"   // serves
-	Draining MemberState = "draining" // the transition under way takes its share
-	Drained  MemberState = "drained"  // serves no more; it still has the counts of quotas whose periods are open
+	Draining MemberState = "draining" // the present transition takes the cell's share away
+	Drained  MemberState = "drained"  // does not serve; it still holds the counts of quotas whose periods are open
 )
 
-// Member is a cell.
+// Member is a cell that the balancer knows.
 type Member struct {
 	Cell   string      `json:"cell"`
 	State  MemberState `json:"state"`
-	Weight int64       `json:"weight"`           // 0 where it drains or is drained
-	Forced bool        `json:"forced,omitempty"` // is being removed by force: nothing waits for it
+	Weight int64       `json:"weight"`           // 0 if the cell is draining or drained
+	Forced bool        `json:"forced,omitempty"` // the cell is being removed by force, and nothing waits for it
 }
 
-// Kind is what a request asks for.
+// Kind is the kind of a request.
 type Kind string
 
 // The kinds of requests.
 const (
-	Join   Kind = "join"   // Cell serves, with Weight; also a drained one, again
-	Weigh  Kind = "weigh"  // Cell gets another Weight
-	Drain  Kind = "drain"  // Cell serves no more
-	Remove Kind = "remove" // the drained Cell is no member any more
-	Force  Kind = "force"  // Cell is removed without being heard: the operator says that it has stopped
-	// Tenant is pinned to Cells, the home cell first, and its limits Homed are homed; both empty: as others
+	Join   Kind = "join"   // Cell begins to serve with Weight; a drained cell may join again
+	Weigh  Kind = "weigh"  // Cell gets a new Weight
+	Drain  Kind = "drain"  // Cell stops serving
+	Remove Kind = "remove" // Cell, which is drained, is forgotten
+	Force  Kind = "force"  // Cell is removed without waiting for it: the operator asserts that it has stopped
+	// Tenant is pinned to Cells, the home cell first, and its limits Homed are homed. If both are empty, the tenant is
+	// treated as every other.
 	Place Kind = "place"
 )
 
 // Request is a change that an operator asks for.
 type Request struct {
-	ID     string   `json:"id"` // 1..100 bytes; a request of the same id is done once
+	ID     string   `json:"id"` // 1..100 bytes; only the first of several requests with the same id is carried out
 	Kind   Kind     `json:"kind"`
 	Cell   string   `json:"cell,omitempty"`
 	Weight int64    `json:"weight,omitempty"`
@@ -78,31 +78,31 @@ type Request struct {
 	Homed  []string `json:"homed,omitempty"`
 }
 
-// Transition is what goes on.
+// Transition is the state of a change of the shares that is in progress.
 type Transition struct {
-	Awaiting []string `json:"awaiting"` // cells that have not acknowledged the phase, by id
-	HeardAt  int64    `json:"heard_at"` // of the acknowledgements so far the last, µs since 1970
-	// shrink: when the grace is over, once nothing is awaited; else 0
+	Awaiting []string `json:"awaiting"` // cells that have not acknowledged the phase, sorted by id
+	HeardAt  int64    `json:"heard_at"` // time of the last acknowledgement so far, µs since 1970
+	// GrowAt is the end of the grace, in the phase shrink and once no acknowledgement is awaited; otherwise 0.
 	GrowAt     int64       `json:"grow_at"`
-	Placements []Placement `json:"placements,omitempty"` // what it changes
+	Placements []Placement `json:"placements,omitempty"` // the placements that it changes
 }
 
-// State is everything that the balancer remembers: one item, written under the condition that nobody else wrote it. The
-// zero State has no cells. Make one of stored JSON with [DecodeState].
+// State is everything that the balancer remembers. It is stored as one item, which is written on the condition that
+// nobody else has written it in between. The zero State has no cells. [DecodeState] reads stored JSON.
 type State struct {
 	Version     int          `json:"version"`
 	Epoch       int64        `json:"epoch"`
 	Phase       Phase        `json:"phase"`
 	SkewMicros  int64        `json:"skew_us"`
-	Members     []Member     `json:"members"`     // by cell
+	Members     []Member     `json:"members"`     // sorted by cell
 	Generations []Generation `json:"generations"` // as in Document
 	Transition  *Transition  `json:"transition,omitempty"`
 	Queue       []Request    `json:"queue,omitempty"`
-	Done        []string     `json:"done,omitempty"` // ids of requests that were done or refused, the last ones
+	Done        []string     `json:"done,omitempty"` // ids of the requests last carried out or refused
 }
 
-// Document is what every cell must know now; nil before there is a cell. It is the same as long as epoch and phase are,
-// and is published again on a schedule: cells that have it lose nothing by that.
+// Document returns what every cell must know at present; nil if there has never been a cell. It depends only on the
+// epoch and the phase. It is published repeatedly; a cell that has it already ignores it.
 func (s *State) Document() *Document {
 	if s.Epoch == 0 {
 		return nil
@@ -120,8 +120,8 @@ func (s *State) Document() *Document {
 	return d
 }
 
-// Awaited are the cells for whose acknowledgement the transition waits, by id. A transition that waits for long waits
-// for one of them: it has to be brought back, or removed by force.
+// Awaited returns the cells whose acknowledgement the transition waits for, sorted by id. If a transition waits for
+// long, one of these cells must be repaired, or removed by force.
 func (s *State) Awaited() []string {
 	if s.Transition == nil {
 		return nil
@@ -133,7 +133,7 @@ func (s *State) member(cell string) (int, bool) {
 	return slices.BinarySearchFunc(s.Members, cell, func(m Member, cell string) int { return compare(m.Cell, cell) })
 }
 
-// clone is a copy that shares no memory with s.
+// clone returns a copy that shares no memory with s.
 func (s *State) clone() State {
 	out := *s
 	out.Version = Layout

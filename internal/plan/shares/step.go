@@ -9,61 +9,65 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// Ack says that a cell has stored the document of an epoch and phase, so that every environment of it that polls knows
-// it.
+// Ack says that a cell has stored the document of an epoch and phase. Every environment of the cell that polls then
+// knows the document.
 type Ack struct {
 	Cell  string
 	Epoch int64
 	Phase Phase
-	At    time.Time // by the cell's clock; zero where it is not known
+	At    time.Time // by the cell's clock; zero if unknown
 }
 
-// mostAhead is how far an acknowledgement's clock is believed to be ahead of the balancer's.
-const mostAhead = int64(time.Hour / time.Microsecond)
+// maxAckLead is the largest lead of an acknowledgement's clock over the balancer's that is believed, in µs. A larger
+// one is cut to it.
+const maxAckLead = int64(time.Hour / time.Microsecond)
 
-// Limited is a limit of a plan.
+// Limited is a limit of a plan, with its numbers.
 type Limited struct {
 	Plan  string
 	Limit *limit.Limit
 }
 
-// Input is what has happened since the last step. It may be empty: time passes, too.
+// Input is what has happened since the last step. It may be empty: time has passed.
 type Input struct {
 	Requests []Request
 	Acks     []Ack
 
-	// Limits are all limits of all plans; nil where they are not known, and then what is homed stays so. A transition
-	// homes those that need it for the cells that it is going to have.
+	// Limits are all limits of all plans. If nil, they are unknown, and the list of homed limits stays as it is. A
+	// transition homes the limits that need it in the cells as they will be after the transition.
 	Limits []Limited
 
-	// Able are the cells whose software can ask another cell for limits that are homed, as they have said so: see
+	// Able are the cells that have declared that their software can ask another cell for homed limits: see
 	// [Generation.Kept].
 	Able []string
 
-	// Placements are the stored placements of tenants; nil for one that has none. See [Output.Load].
+	// Placements are the stored placements of tenants; a nil entry says that the tenant has none. See [Output.Load].
 	Placements map[string]*Placement
 }
 
-// Refusal is a request that changes nothing, and why.
+// Refusal is a request that was refused, and why.
 type Refusal struct {
 	ID, Reason string
 }
 
-// Output is what is to be done after a step.
+// Output is what the caller must do after a step.
 type Output struct {
-	// to every cell, after the state is written; nil where nothing changed. Lost ones are published again on a schedule
+	// Publish is to be sent to every cell after the state is written; nil if nothing changed. Lost documents are
+	// published again on a schedule.
 	Publish *Document
 	Store   []Placement // to be written in one transaction with the state
-	Refused []Refusal   // their ids count as done
-	Later   []string    // requests that found the queue full, and are to be asked again
-	// limits that should be homed, and are not: there are more than MaxHomed. They are safe, but large costs are denied
+	Refused []Refusal   // refused requests; their ids count as done
+	Later   []string    // ids of requests that did not fit the queue, and are to be given to a later step
+	// Divided are limits that should be homed and are not, because there are more than MaxHomed. Their bound still
+	// holds, but large costs are denied.
 	Divided []PlanLimit
-	Load    []string  // tenants whose stored placements the next step must be given, for requests that wait for that
-	Wake    time.Time // when the next step is due though nothing happens; zero: never
+	Load    []string  // tenants whose stored placements the next step needs, for requests that wait for them
+	Wake    time.Time // when the next step is due even if nothing happens; zero: never
 }
 
-// Step is the balancer: it returns the state after what happened, and what is to be done. s itself is not changed. What
-// is repeated, late or of another epoch or phase changes nothing. A step that is not written may be taken again.
+// Step is the balancer. It returns the state after the input, and what the caller must do. It does not change s. Input
+// that is repeated, late, or of another epoch or phase changes nothing. If the caller cannot write the resulting
+// state, it may repeat the step.
 func (s *State) Step(c Settings, in Input, now time.Time) (State, Output) {
 	b := balancer{s: s.clone(), c: c.orDefaults(), in: in, now: min(max(now.UnixMicro(), always+1), maxInstant)}
 	before := int64(-1)
@@ -71,7 +75,7 @@ func (s *State) Step(c Settings, in Input, now time.Time) (State, Output) {
 		before = s.Document().Revision()
 	}
 	b.enqueue()
-	b.hear()
+	b.takeAcks()
 	for b.advance() {
 	}
 	if d := b.s.Document(); d != nil && d.Revision() != before {
@@ -95,13 +99,13 @@ func (b *balancer) refuse(r *Request, format string, args ...any) {
 	b.out.Refused = append(b.out.Refused, Refusal{r.ID, fmt.Sprintf(format, args...)})
 }
 
-func (b *balancer) done(id string) {
+func (b *balancer) markDone(id string) {
 	if b.s.Done = append(b.s.Done, id); len(b.s.Done) > maxDone {
 		b.s.Done = slices.Clone(b.s.Done[len(b.s.Done)-maxDone:])
 	}
 }
 
-// enqueue takes new requests.
+// enqueue adds new requests to the queue.
 func (b *balancer) enqueue() {
 	size := sizeOf(b.s.Queue)
 	for i := range b.in.Requests {
@@ -112,7 +116,7 @@ func (b *balancer) enqueue() {
 		}
 		if err := r.check(); err != nil {
 			b.refuse(r, "%v", err)
-			b.done(r.ID)
+			b.markDone(r.ID)
 			continue
 		}
 		size += sizeOf(r) + 1
@@ -127,7 +131,7 @@ func (b *balancer) enqueue() {
 	}
 }
 
-// force stops waiting for a cell, also in the transition under way.
+// force stops waiting for a cell, including in the present transition.
 func (b *balancer) force(cell string) {
 	i, ok := b.s.member(cell)
 	if !ok || !b.othersServe(cell) {
@@ -135,30 +139,30 @@ func (b *balancer) force(cell string) {
 	}
 	b.s.Members[i].Forced = true
 	if t := b.s.Transition; t != nil {
-		b.acknowledged(cell, b.now)
+		b.recordAck(cell, b.now)
 	}
 }
 
-// othersServe reports whether a cell is left when this one goes.
+// othersServe reports whether a cell remains that serves if this one goes.
 func (b *balancer) othersServe(cell string) bool {
 	return slices.ContainsFunc(b.s.Members, func(m Member) bool { return m.Cell != cell && m.Weight > 0 && !m.Forced })
 }
 
-// hear takes acknowledgements of this very epoch and phase.
-func (b *balancer) hear() {
+// takeAcks records the acknowledgements of the present epoch and phase.
+func (b *balancer) takeAcks() {
 	for _, a := range b.in.Acks {
 		if b.s.Transition == nil || a.Epoch != b.s.Epoch || a.Phase != b.s.Phase {
 			continue
 		}
 		at := b.now
 		if !a.At.IsZero() {
-			at = max(at, min(a.At.UnixMicro(), b.now+mostAhead))
+			at = max(at, min(a.At.UnixMicro(), b.now+maxAckLead))
 		}
-		b.acknowledged(a.Cell, at)
+		b.recordAck(a.Cell, at)
 	}
 }
 
-func (b *balancer) acknowledged(cell string, at int64) {
+func (b *balancer) recordAck(cell string, at int64) {
 	t := b.s.Transition
 	if i, ok := slices.BinarySearch(t.Awaiting, cell); ok {
 		t.Awaiting = slices.Delete(t.Awaiting, i, i+1)
@@ -166,7 +170,7 @@ func (b *balancer) acknowledged(cell string, at int64) {
 	}
 }
 
-// advance takes the next step that is due, if one is.
+// advance carries out the next change that is due, and reports whether there was one.
 func (b *balancer) advance() bool {
 	t := b.s.Transition
 	switch {
@@ -187,9 +191,10 @@ func (b *balancer) advance() bool {
 	return true
 }
 
-// begin starts a transition with everything that waits, if anything does and changes something.
+// begin starts a transition with everything that waits in the queue, and reports whether there was anything that
+// changes the shares.
 func (b *balancer) begin() bool {
-	placements, moved := b.take()
+	placements, moved := b.carryOutQueue()
 	if len(b.s.Members) == 0 {
 		return false
 	}
@@ -202,7 +207,7 @@ func (b *balancer) begin() bool {
 	b.s.Epoch++
 	b.s.SkewMicros = b.c.Skew.Microseconds()
 	next.Epoch = b.s.Epoch
-	if last < 0 { // nobody granted anything before
+	if last < 0 { // nothing was granted before
 		next.From = always
 		b.s.Phase, b.s.Generations = Steady, []Generation{next}
 		b.settle()
@@ -222,7 +227,7 @@ func (b *balancer) begin() bool {
 	return true
 }
 
-// await waits for the cells that serve in one of the generations and are not removed by force.
+// await waits for the cells that serve in one of the generations, except those that are removed by force.
 func (b *balancer) await(gens ...*Generation) {
 	t := b.s.Transition
 	t.Awaiting, t.HeardAt, t.GrowAt = []string{}, b.now, 0
@@ -237,7 +242,8 @@ func (b *balancer) await(gens ...*Generation) {
 	t.Awaiting = slices.Compact(t.Awaiting)
 }
 
-// grow gives what the transition changes a time from which it counts: every cell has heard of it by then.
+// grow gives everything that the transition changes the time from which it applies. By then every cell knows the
+// change.
 func (b *balancer) grow() {
 	t := b.s.Transition
 	from := max(b.now, t.GrowAt)
@@ -263,7 +269,7 @@ func (b *balancer) end() {
 	b.settle()
 }
 
-// settle makes the members what they were becoming. One that is to be removed by force is so by the next transition.
+// settle ends the states joining and draining. Members with Forced are removed by the next transition.
 func (b *balancer) settle() {
 	for i := range b.s.Members {
 		switch m := &b.s.Members[i]; m.State {
@@ -276,9 +282,9 @@ func (b *balancer) settle() {
 	}
 }
 
-// target is the generation that the members make.
+// target returns the generation that results from the members.
 func (b *balancer) target() Generation {
-	g := Generation{Cells: []Weight{}, Kept: b.keeps()}
+	g := Generation{Cells: []Weight{}, Kept: b.nextKept()}
 	for _, m := range b.s.Members {
 		if m.Weight > 0 && !m.Forced {
 			g.Cells = append(g.Cells, Weight{m.Cell, m.Weight})
@@ -291,7 +297,7 @@ func (b *balancer) target() Generation {
 		return g
 	}
 	for _, l := range b.in.Limits {
-		// A limit that cannot be divided is homed wherever it is.
+		// An indivisible limit is homed without being listed.
 		if !l.Limit.Tiers[0].Algorithm.Indivisible() && NeedsHome(l.Limit, g.Cells) {
 			g.Homed = append(g.Homed, PlanLimit{l.Plan, l.Limit.ID})
 		}
@@ -305,11 +311,10 @@ func (b *balancer) target() Generation {
 	return g
 }
 
-// keeps reports whether limits that are homed are to be asked for by every cell. Before the first generation no cell
-// has granted anything, so nothing needs to be waited for. After that every cell that serves must have said that it
-// can ask: a cell that cannot would go on with the generation before, and a transition would wait for it. Once it is
-// so it stays so.
-func (b *balancer) keeps() bool {
+// nextKept returns the next generation's Kept. Before the first generation no cell has granted anything, so no cell
+// needs to be able to ask. After that, every cell that serves must have declared that it can ask: a cell that cannot
+// would go on with the previous generation, and a transition would wait for it. Kept never becomes false again.
+func (b *balancer) nextKept() bool {
 	n := len(b.s.Generations)
 	if n == 0 || b.s.Generations[n-1].Kept {
 		return true
@@ -333,26 +338,26 @@ func sameShares(a, b *Generation) bool {
 	return slices.Equal(a.Cells, b.Cells) && slices.Equal(a.Homed, b.Homed) && a.Kept == b.Kept
 }
 
-// prune drops the oldest generations where there are too many.
+// prune drops the oldest generations if there are too many, or the document is too large.
 func (b *balancer) prune() {
 	for len(b.s.Generations) > 2 {
 		if len(b.s.Generations) <= MaxGenerations && sizeOf(b.s.Document()) <= MaxDocumentBytes {
 			return
 		}
 		dropped, kept := &b.s.Generations[0], &b.s.Generations[1]
-		if sameCells(dropped.Cells, kept.Cells) { // who is at home where has not changed
+		if sameCells(dropped.Cells, kept.Cells) { // the home cells are the same
 			kept.HomeFrom = dropped.homeFrom()
 		}
 		b.s.Generations = slices.Delete(b.s.Generations, 0, 1)
 	}
 }
 
-// sameCells reports whether the same cells serve, whatever their weights.
+// sameCells reports whether the same cells serve, regardless of their weights.
 func sameCells(a, b []Weight) bool {
 	return slices.EqualFunc(a, b, func(a, b Weight) bool { return a.Cell == b.Cell })
 }
 
-// sizeOf is the length of the JSON of what always has one.
+// sizeOf returns the length of the JSON of v, which must be a value that can always be written as JSON.
 func sizeOf(v any) int {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -361,25 +366,25 @@ func sizeOf(v any) int {
 	return len(text)
 }
 
-// take carries out what waits, on the members, and returns the placements that it changes. Placements whose stored form
-// is not known wait on.
-func (b *balancer) take() (placements []Placement, moved bool) {
+// carryOutQueue carries out the queued requests. It changes the members, and returns the placements that change. A
+// request for a tenant whose stored placement is not known stays in the queue.
+func (b *balancer) carryOutQueue() (placements []Placement, moved bool) {
 	bytes := 0
 	b.s.Queue = slices.DeleteFunc(b.s.Queue, func(r Request) bool {
 		if r.Kind != Place {
 			if err := b.carryOut(&r); err != nil {
 				b.refuse(&r, "%v", err)
-			} else if r.Kind == Remove || r.Kind == Force { // others show in the shares
+			} else if r.Kind == Remove || r.Kind == Force { // other kinds change the shares, which begin compares
 				moved = true
 			}
-			b.done(r.ID)
+			b.markDone(r.ID)
 			return true
 		}
 		p, wait := b.place(&r, placements)
 		if wait || len(placements) == MaxPlaced || bytes > mostPlacedBytes {
 			return false
 		}
-		if b.done(r.ID); p != nil {
+		if b.markDone(r.ID); p != nil {
 			placements = append(placements, *p)
 			bytes += sizeOf(p)
 		}
@@ -388,7 +393,7 @@ func (b *balancer) take() (placements []Placement, moved bool) {
 	return placements, moved
 }
 
-// carryOut is one request for a cell.
+// carryOut carries out one request for a cell.
 func (b *balancer) carryOut(r *Request) error {
 	i, there := b.s.member(r.Cell)
 	if r.Kind == Join && !there {
@@ -436,13 +441,14 @@ func (b *balancer) carryOut(r *Request) error {
 	return nil
 }
 
-// place is what the request makes of a tenant's placement: nil for a refusal, or if it waits.
+// place returns a tenant's placement after the request. It returns nil if the request is refused or changes nothing,
+// or if it must wait.
 func (b *balancer) place(r *Request, taken []Placement) (p *Placement, wait bool) {
 	if len(b.s.Generations) == 0 {
 		return nil, true
 	}
 	if slices.ContainsFunc(taken, func(p Placement) bool { return p.Tenant == r.Tenant }) {
-		return nil, true // once in a transition
+		return nil, true // at most one change of a tenant in each transition
 	}
 	stored, known := b.in.Placements[r.Tenant]
 	if !known {
@@ -464,11 +470,11 @@ func (b *balancer) place(r *Request, taken []Placement) (p *Placement, wait bool
 	gens := out.Generations
 	last := &gens[len(gens)-1]
 	if slices.Equal(last.Cells, r.Cells) && slices.Equal(last.Homed, r.Homed) {
-		return nil, false // it is so already
+		return nil, false // nothing changes
 	}
 	gens = append(gens, Placed{Cells: slices.Clone(r.Cells), Homed: slices.Clone(r.Homed)})
 	for len(gens) > maxPlacedGenerations {
-		if dropped, kept := &gens[0], &gens[1]; slices.Equal(dropped.Cells, kept.Cells) { // it was pinned so already
+		if dropped, kept := &gens[0], &gens[1]; slices.Equal(dropped.Cells, kept.Cells) { // pinned to the same cells
 			kept.HomeFrom = dropped.homeFrom()
 		}
 		gens = slices.Delete(gens, 0, 1)

@@ -13,7 +13,7 @@ import (
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// desk is a balancer whose steps a test takes by hand.
+// desk runs a balancer step by step.
 type desk struct {
 	t     testing.TB
 	state State
@@ -58,7 +58,7 @@ func (d *desk) want(phase Phase, epoch int64, awaited ...string) {
 	}
 }
 
-// through goes to the end of the transition under way.
+// through completes the present transition.
 func (d *desk) through() {
 	d.t.Helper()
 	for _, phase := range []Phase{Shrink, Grow} {
@@ -82,9 +82,9 @@ func two(t *testing.T) *desk {
 	return d
 }
 
-// Guarantees the two phases: growth waits for each cell's acknowledgement of this very shrink, and for the grace from
-// the last one on. An acknowledgement of another epoch, another phase or a stranger is none; one that comes twice is
-// one.
+// Guarantees the two phases: growth waits for each cell's acknowledgement of this shrink, and for the grace after the
+// last acknowledgement. Acknowledgements of another epoch or phase, or of an unknown cell, are ignored, and repeated
+// ones count once.
 func TestTwoPhases(t *testing.T) {
 	d := two(t)
 	d.step(Input{Requests: []Request{{Kind: Join, Cell: "c", Weight: 2}}})
@@ -124,8 +124,8 @@ func TestTwoPhases(t *testing.T) {
 	}
 }
 
-// Guarantees that a balancer whose clock is behind does not cut the grace short: the cells' own clocks count, too. Nor
-// does a cell whose clock is years ahead stop the change for years.
+// Guarantees that a balancer whose clock is slow does not shorten the grace, since the cells' clocks count too, and
+// that a cell whose clock is years ahead does not delay the change for years.
 func TestClocks(t *testing.T) {
 	d := two(t)
 	d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 3}}})
@@ -141,7 +141,7 @@ func TestClocks(t *testing.T) {
 	if want := d.now.Add(time.Hour + 18*time.Second); !d.out.Wake.Equal(want) {
 		t.Errorf("growth is due at %s, want %s", d.out.Wake, want)
 	}
-	// A clock that leapt back: the time of a growth is after that of the one before.
+	// A clock has leapt back: the time of a growth must still be after the previous one.
 	d.through()
 	from := d.state.Generations[1].From
 	d.now = noon.Add(-24 * time.Hour)
@@ -152,11 +152,11 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// Guarantees that what is asked for while a transition goes on waits, in order, is done once, and is done together.
+// Guarantees that requests that come during a transition wait in order, and are carried out once and together.
 func TestRequestsWait(t *testing.T) {
 	d := two(t)
 	d.step(Input{Requests: []Request{{ID: "join", Kind: Join, Cell: "c", Weight: 1}}})
-	for range 2 { // the second time it is there already
+	for range 2 { // the second time the request is known already
 		d.step(Input{Requests: []Request{
 			{ID: "join", Kind: Join, Cell: "c", Weight: 1},
 			{ID: "w1", Kind: Weigh, Cell: "c", Weight: 2},
@@ -185,7 +185,7 @@ func TestRequestsWait(t *testing.T) {
 		"[{a drained 0 false} {b active 1 false} {c active 7 false}]"; got != want {
 		t.Errorf("members %s, want %s", got, want)
 	}
-	// A drained cell is a member until it is removed, in a transition of its own, since it may be a quota's home.
+	// A drained cell is a member until it is removed, in a transition of its own, since it may be the home of a quota.
 	d.step(Input{Requests: []Request{{Kind: Remove, Cell: "a"}, {ID: "w1", Kind: Weigh, Cell: "c", Weight: 2}}})
 	d.want(Shrink, 4, "b", "c")
 	if got := d.out.Publish; len(got.Generations) != 3 || !slices.Equal(got.Members, []string{"b", "c"}) {
@@ -193,8 +193,8 @@ func TestRequestsWait(t *testing.T) {
 	}
 }
 
-// Guarantees that no request leaves a tenant without any cell, and that the last cell cannot be drained by two requests
-// at once.
+// Guarantees that no request leaves a tenant without a cell, and that two concurrent requests cannot drain the last
+// cell.
 func TestLastCellStays(t *testing.T) {
 	d := two(t)
 	d.step(Input{Requests: []Request{{Kind: Drain, Cell: "a"}, {Kind: Drain, Cell: "b"}, {Kind: Force, Cell: "b"}}})
@@ -206,9 +206,9 @@ func TestLastCellStays(t *testing.T) {
 	d.want(Shrink, 2, "a")
 }
 
-// Guarantees that a dead cell stops nothing for ever: removed by force it is not waited for, in the transition under
-// way either, and what it had is given away by the next one, after the grace. What it acknowledges then counts for
-// nothing.
+// Guarantees that a dead cell cannot stop transitions for ever: a cell that is removed by force is not waited for,
+// even in the present transition, and the next transition gives its share away after the grace. Its later
+// acknowledgements are ignored.
 func TestForce(t *testing.T) {
 	d := two(t)
 	d.step(Input{Requests: []Request{{Kind: Join, Cell: "c", Weight: 1}}})
@@ -238,8 +238,8 @@ func TestForce(t *testing.T) {
 	}
 }
 
-// Guarantees that a tenant's placement goes through the two phases and is stored when it has a time, and that the
-// balancer asks for the stored one rather than guess.
+// Guarantees that a tenant's placement goes through the two phases and is stored when its time is set, and that the
+// balancer asks for the stored placement.
 func TestPlacements(t *testing.T) {
 	d := two(t)
 	pin := Request{ID: "pin", Kind: Place, Tenant: "acme", Cells: []string{"b"}}
@@ -266,8 +266,8 @@ func TestPlacements(t *testing.T) {
 	if len(d.out.Publish.Placements) > 0 {
 		t.Error("placements are published for good")
 	}
-	// The same again changes nothing; another one follows on the stored one; one at a cell that does not serve is
-	// refused.
+	// An equal request changes nothing; a different one extends the stored placement; one with a cell that does not
+	// serve is refused.
 	with := map[string]*Placement{"acme": &stored}
 	d.step(Input{Requests: []Request{{Kind: Place, Tenant: "acme", Cells: []string{"b"}}}, Placements: with})
 	d.want(Steady, 2)
@@ -285,7 +285,7 @@ func TestPlacements(t *testing.T) {
 	}
 }
 
-// Guarantees that 10,000 tenants are pinned in batches that fit in one event, none lost and each once.
+// Guarantees that 10,000 tenants are pinned in batches that fit one event, each exactly once.
 func TestManyPlacements(t *testing.T) {
 	d := two(t)
 	const tenants = 10_000
@@ -337,8 +337,8 @@ func TestManyPlacements(t *testing.T) {
 	}
 }
 
-// Guarantees that limits are homed by the transition that makes their shares too small, and divided again when they can
-// be.
+// Guarantees that limits are homed by the transition that makes their shares too small, and divided again when that is
+// possible.
 func TestHomedByTransition(t *testing.T) {
 	l, err := limit.New(limit.Limit{ID: "exports", MaxCost: 5,
 		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 10}}})
@@ -352,7 +352,7 @@ func TestHomedByTransition(t *testing.T) {
 		t.Fatalf("homed %v, want %v", got, want)
 	}
 	d.through()
-	d.step(Input{Requests: []Request{{Kind: Drain, Cell: "c"}}}) // the limits are not known now
+	d.step(Input{Requests: []Request{{Kind: Drain, Cell: "c"}}}) // the limits are unknown in this step
 	if got := d.out.Publish.Generations[2].Homed; len(got) != 1 {
 		t.Fatalf("homed %v", got)
 	}
@@ -365,8 +365,8 @@ func TestHomedByTransition(t *testing.T) {
 	}
 }
 
-// Guarantees that the history is bounded, whatever is done, and that what was dropped from it closes windows rather
-// than opening them.
+// Guarantees that the history is bounded, whatever is requested, and that dropping parts of it closes windows rather
+// than opens them.
 func TestHistoryIsBounded(t *testing.T) {
 	d := two(t)
 	for i := range int64(MaxGenerations + 10) {
@@ -392,7 +392,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// Guarantees that a bad request is refused with its place and changes nothing.
+// Guarantees that a bad request is refused with the place of the mistake, and changes nothing.
 func TestBadRequests(t *testing.T) {
 	for name, r := range map[string]Request{
 		"kind":      {Kind: "grow"},
@@ -413,7 +413,7 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// Guarantees that a state, a document and a placement come back from JSON as they were, in every phase.
+// Guarantees that a state, a document and a placement are written and read unchanged, in every phase.
 func TestRoundTrip(t *testing.T) {
 	d := two(t)
 	check := func() {
@@ -445,7 +445,7 @@ func TestRoundTrip(t *testing.T) {
 	check()
 }
 
-// Guarantees that what is not quite a document is refused, with the place, and never half read.
+// Guarantees that a malformed document is refused with the place of the mistake, and never read partially.
 func TestStrict(t *testing.T) {
 	d := two(t)
 	d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 3},
@@ -475,17 +475,17 @@ func TestStrict(t *testing.T) {
 	for _, text := range []string{"", "null", "{}", good + "x", good + good, "[" + good + "]",
 		strings.Repeat(" ", MaxStateBytes+1)} {
 		if _, err := DecodeDocument([]byte(text)); err == nil {
-			t.Errorf("%.40q is read as a document", text)
+			t.Errorf("%.40q is accepted as a document", text)
 		}
 	}
 	if !json.Valid([]byte(good)) {
-		t.Error("the good one is not JSON")
+		t.Error("the unchanged document is refused")
 	}
 }
 
-// Guarantees that homed limits are asked for by every cell only once every cell that serves has said that its
-// software can ask, through a transition, and for good; and that a state of before is read as it is. A cell that
-// cannot ask grants the whole limit from counters of its own.
+// Guarantees that every cell asks for homed limits only once every cell that serves has declared that its software can
+// ask, through a transition and permanently, and that a state of earlier releases is read unchanged. A cell that
+// cannot ask would grant the whole limit from its own counters.
 func TestEveryCellAsksOnceAllCan(t *testing.T) {
 	l := mustLimit(t, limit.Limit{ID: "tiny", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second,
 		Threshold: 1}}})
@@ -529,7 +529,7 @@ func TestEveryCellAsksOnceAllCan(t *testing.T) {
 	if want := fmt.Sprintf("a: 1 of %q; b: 1 of %q; ", home, home); granted() != want {
 		t.Errorf("after it grew: %s, want %s", granted(), want)
 	}
-	d.step(Input{Limits: limits}) // nobody says anything any more
+	d.step(Input{Limits: limits}) // no cell declares anything any more
 	d.want(Steady, 5)
 	d.step(Input{Limits: limits, Requests: []Request{{Kind: Join, Cell: "c", Weight: 1}}})
 	if g := d.out.Publish.Generations; !g[len(g)-1].Kept {
@@ -537,8 +537,8 @@ func TestEveryCellAsksOnceAllCan(t *testing.T) {
 	}
 }
 
-// Guarantees which limits cells ask their home for: those that are homed, but no sliding_log, which DynamoDB cannot
-// keep, no quota, which has spans of its own, and none of a tenant that one cell serves alone.
+// Guarantees which limits cells ask their home for: homed limits, except for a sliding_log, which DynamoDB cannot
+// keep, a quota, which has spans of its own, and limits of a tenant that one cell serves alone.
 func TestKeptIn(t *testing.T) {
 	doc := &Document{Version: Layout, Epoch: 1, Phase: Steady, Members: []string{"a", "b"}, Generations: []Generation{{
 		Epoch: 1, From: always, Cells: []Weight{{"a", 1}, {"b", 1}}, Homed: []PlanLimit{{"pro", "x"}}, Kept: true}}}

@@ -12,9 +12,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
-// The world of these tests: a balancer, cells with their copies of the documents, environments in them that decide on
-// older copies yet, a network that loses, repeats and reorders, clocks that differ, and clients that take whatever any
-// cell grants. What is granted goes to a ledger that knows each algorithm's bound for the whole limit.
+// The world of these tests has a balancer, cells with their copies of the documents, environments that may decide on
+// older copies, a network that loses, repeats and reorders messages, clocks that differ, and clients that take
+// whatever any cell grants. What is granted is recorded in a ledger that knows each algorithm's bound for the whole
+// limit.
 
 const (
 	worldStart = int64(1_790_000_000_000_000) // µs since 1970
@@ -22,19 +23,19 @@ const (
 	second     = int64(1_000_000)
 )
 
-// settings make the grace short, so that a run holds many transitions: 2 + 1 + .5 + 2 s.
+// settings make the grace short (2 + 1 + .5 + 2 s), so that a run contains many transitions.
 var settings = Settings{Copy: 2 * time.Second, Lease: time.Second, Decision: 500 * time.Millisecond,
 	Skew: 2 * time.Second}
 
-// wrong is what a world does wrong on purpose: each must be caught.
+// wrong lists rules that a world breaks on purpose. The tests must detect each of them.
 type wrong struct {
 	noGrace     bool // growth begins as soon as the last cell acknowledged
 	midWindow   bool // growth counts at once
 	fullBucket  bool // a grown bucket grows at once, full
-	anyAck      bool // an acknowledgement counts for whatever epoch and phase is under way
-	pinsAtOnce  bool // a placement counts as soon as a cell hears of it
-	shrinkLater bool // shares shrink only when they grow
-	movesAtOnce bool // a limit that other counters are to keep is granted from them at once
+	anyAck      bool // an acknowledgement counts for any epoch and phase
+	pinsAtOnce  bool // a placement applies as soon as a cell knows it
+	shrinkLater bool // shares shrink only in the phase grow
+	movesAtOnce bool // a limit that moves to other counters is granted from them immediately
 }
 
 type message struct {
@@ -47,7 +48,7 @@ type message struct {
 type environment struct {
 	doc        *Document
 	placements map[string]*Placement
-	limits     map[*subject]*limit.Limit // as the environment has heard of them
+	limits     map[*subject]*limit.Limit // as the environment knows them
 	polled     int64
 }
 
@@ -58,9 +59,9 @@ type cell struct {
 	placements map[string]*Placement
 	envs       []*environment
 	store      limit.Store
-	durable    limit.Store // what other cells reach; of a small cell the same
+	durable    limit.Store // counters that other cells can reach; in a small cell the same
 	deaf       bool        // nothing arrives
-	frozen     bool        // environments do not poll, though the cell hears
+	frozen     bool        // environments do not poll, although the cell receives documents
 	gone       bool
 }
 
@@ -70,7 +71,7 @@ type world struct {
 	wrong     wrong
 	now       int64
 	state     State
-	stored    map[string]*Placement // by tenant, beside the state
+	stored    map[string]*Placement // by tenant, stored beside the state
 	cells     map[string]*cell
 	order     []string
 	net       []message
@@ -78,15 +79,15 @@ type world struct {
 	serial    int
 	tenants   []string
 	limits    []*subject
-	loss      int // of 100 messages
+	loss      int // lost messages of 100
 	longest   int64
-	published int // documents sent, one for all cells
+	published int // documents published, counted once for all cells
 	refused   []Refusal
-	ended     int // transitions
+	ended     int // transitions completed
 	cache     map[cached][]Span
 }
 
-// cached is what the spans of a cell depend on.
+// cached identifies everything that the spans of a cell depend on.
 type cached struct {
 	doc          *Document
 	placement    *Placement
@@ -97,7 +98,7 @@ type cached struct {
 // subject is a limit under test.
 type subject struct {
 	plan  string
-	limit *limit.Limit       // its newest numbers
+	limit *limit.Limit       // its present numbers
 	books map[string]*ledger // by tenant
 }
 
@@ -122,7 +123,7 @@ func (w *world) add(l limit.Limit) *subject {
 	return s
 }
 
-// join makes a cell. forgetful: its store forgets as early as a store may.
+// join adds a cell. forgetful: its store deletes states as early as a store may.
 func (w *world) join(id string, weight int64, forgetful bool) {
 	c := &cell{id: id, skew: w.r.Int64N(second) - second/2, placements: map[string]*Placement{}}
 	c.store = w.counters(forgetful)
@@ -163,10 +164,10 @@ func (w *world) send(m message) {
 	}
 }
 
-// run lets so many seconds pass.
+// run lets this many seconds pass.
 func (w *world) run(seconds int64, client func()) {
 	length := tick
-	if client == nil { // nobody looks so closely
+	if client == nil { // without a client, coarser steps are enough
 		length = second
 	}
 	for end := w.now + seconds*second; w.now < end; w.now += length {
@@ -179,7 +180,7 @@ func (w *world) run(seconds int64, client func()) {
 		for _, id := range w.order {
 			w.cells[id].poll(w)
 		}
-		if schedule { // the schedule: documents are published again, cells acknowledge what they have again
+		if schedule { // on a schedule, documents are published and acknowledged again
 			w.spread(w.state.Document())
 			for _, id := range w.order {
 				w.acknowledge(w.cells[id])
@@ -218,7 +219,7 @@ func (w *world) all() (out []Limited) {
 	return out
 }
 
-// balance is a step of the balancer, through the stored form.
+// balance carries out a step of the balancer, and encodes and decodes the state.
 func (w *world) balance(in Input) {
 	in.Requests, w.queue = w.queue, nil
 	in.Placements = map[string]*Placement{}
@@ -277,7 +278,7 @@ func (w *world) spread(d *Document) {
 	}
 }
 
-// apply is the cell's applier: apply if newer, placements before the document that no longer has them.
+// apply does what a cell's applier does: it applies newer documents, and placements before a document without them.
 func (w *world) apply(c *cell, d *Document) {
 	if c.doc == nil || d.Revision() > c.doc.Revision() {
 		if d.Serves(c.id) && (c.doc == nil || !c.doc.Serves(c.id)) {
@@ -288,7 +289,7 @@ func (w *world) apply(c *cell, d *Document) {
 		if d.Phase == Grow || w.wrong.pinsAtOnce {
 			for i := range d.Placements {
 				p := d.Placements[i].clone()
-				if w.wrong.pinsAtOnce { // as if it had always been so
+				if w.wrong.pinsAtOnce { // as if the placement had always existed
 					last := p.Generations[len(p.Generations)-1]
 					p.Generations = []Placed{{Epoch: last.Epoch, From: always, Cells: last.Cells, Homed: last.Homed}}
 				}
@@ -308,7 +309,7 @@ func (w *world) acknowledge(c *cell) {
 		At: time.UnixMicro(w.now + c.skew)}}})
 }
 
-// poll: a copy that is not older than 2 s may decide, and is renewed at any time before.
+// poll reads the documents again. A copy that is at most 2 s old may be used without a poll.
 func (c *cell) poll(w *world) {
 	for _, e := range c.envs {
 		age := w.now - e.polled
@@ -319,7 +320,7 @@ func (c *cell) poll(w *world) {
 		if e.limits == nil {
 			e.limits = map[*subject]*limit.Limit{}
 		}
-		for _, s := range w.limits { // plans travel by themselves, and not with the shares
+		for _, s := range w.limits { // plans are sent separately from the shares
 			if e.limits[s] == nil || e.limits[s] != s.limit && w.r.IntN(4) == 0 {
 				e.limits[s] = s.limit
 			}
@@ -330,7 +331,7 @@ func (c *cell) poll(w *world) {
 	}
 }
 
-// spans is what an environment may grant, as it stands, or wrongly.
+// spans returns what an environment may grant by its copy, correct or wrong.
 func (w *world) spans(c *cell, e *environment, s *subject, l *limit.Limit, tenant string) []Span {
 	doc := *e.doc
 	if w.wrong.pinsAtOnce {
@@ -361,7 +362,7 @@ func (w *world) spans(c *cell, e *environment, s *subject, l *limit.Limit, tenan
 	return out
 }
 
-// grab takes of a limit, at any environment of any cell, what is granted, with costs as given.
+// grab takes units of a limit from a random environment of a random cell, with the given costs.
 func (w *world) grab(s *subject, tenant string, cost func() int64) {
 	for _, id := range w.order {
 		c := w.cells[id]
@@ -388,7 +389,7 @@ func (w *world) take(c *cell, e *environment, s *subject, tenant string, cost fu
 		if home.gone {
 			return
 		}
-		now, store = w.now+home.skew, home.durable // the counters' clock is one
+		now, store = w.now+home.skew, home.durable // these counters have one clock
 	}
 	var d limit.Decision
 	owner := limit.Owner{Kind: limit.Tenant, Name: tenant}
@@ -411,7 +412,7 @@ func (w *world) take(c *cell, e *environment, s *subject, tenant string, cost fu
 
 func one() int64 { return 1 }
 
-// found is what the ledgers have to say.
+// found returns the violations that the ledgers have found.
 func (w *world) found() []string {
 	var out []string
 	for _, s := range w.limits {
@@ -424,7 +425,7 @@ func (w *world) found() []string {
 	return out
 }
 
-// ledger is everything that was granted of one counter, by the cells' own clocks.
+// ledger records everything that was granted of one counter, by the cells' clocks.
 type ledger struct {
 	tier    *limit.Tier
 	owner   string
@@ -470,7 +471,7 @@ func (b *ledger) window(at int64) int64 {
 	return b.tier.LeaseEnd(b.owner, at) - b.tier.Period.Microseconds()
 }
 
-// windows: no aligned window has more than most.
+// windows returns the aligned windows that have more than most units.
 func (b *ledger) windows(times []int64, most int64) (out []string) {
 	sums := map[int64]int64{}
 	for _, at := range times {
@@ -484,8 +485,8 @@ func (b *ledger) windows(times []int64, most int64) (out []string) {
 	return out
 }
 
-// weighted: at each time, what of the last window counts yet and what is in this one are not more than the threshold
-// together. The cells round up what is left of theirs, so their sum is not smaller.
+// weighted returns the times at which the weighted count of the previous window and the count of the present one are
+// above the threshold together. The cells round up their weighted counts, so the sum of those is not smaller.
 func (b *ledger) weighted(times []int64) (out []string) {
 	sums, period := map[int64]int64{}, b.tier.Period.Microseconds()
 	for _, at := range times {
@@ -499,7 +500,7 @@ func (b *ledger) weighted(times []int64) (out []string) {
 	return out
 }
 
-// intervals: no interval as long as the period has more than the threshold.
+// intervals returns the intervals of one period that have more units than the threshold.
 func (b *ledger) intervals(times []int64) (out []string) {
 	first, sum := 0, int64(0)
 	for _, at := range times {
@@ -514,7 +515,8 @@ func (b *ledger) intervals(times []int64) (out []string) {
 	return out
 }
 
-// level: a bucket of the whole limit is never below empty, so that no interval has more than burst + rate · its length.
+// level returns the times at which a bucket of the whole limit would be below empty. If there are none, no interval
+// has more than burst + rate · its length.
 func (b *ledger) level(times []int64, burst int64) (out []string) {
 	p := b.tier.Params(limit.Owner{Name: b.owner})
 	level, last := burst*p.Den, int64(0)
@@ -529,7 +531,7 @@ func (b *ledger) level(times []int64, burst int64) (out []string) {
 	return out
 }
 
-// forgetfulStore is the core with states that are forgotten as soon as a store may.
+// forgetfulStore runs the core and deletes states as early as a store may.
 type forgetfulStore struct{ states map[string]*kept }
 
 type kept struct {

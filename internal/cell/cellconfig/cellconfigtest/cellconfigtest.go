@@ -1,4 +1,4 @@
-// Package cellconfigtest holds what every cell config table must do, as one suite that each runs.
+// Package cellconfigtest tests the contract of cellconfig.Store.
 package cellconfigtest
 
 import (
@@ -17,25 +17,25 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Run runs the suite. open is called for each test, and gives several handles of one new, empty table.
+// Run runs all cases. open is called for each case, and returns several handles of one new, empty table.
 func Run(t *testing.T, open func(t *testing.T, handles int) []cellconfig.Store) {
 	for name, test := range map[string]func(*testing.T, cellconfig.Store){
-		"an empty table says so":                      empty,
-		"what is applied is there, once":              applied,
-		"tombstones stay and can be followed":         tombstones,
-		"a key is found by its hash":                  keys,
-		"two keys never share a hash":                 sharedHash,
-		"a change that is too large is several steps": large,
-		"large bodies and odd ids come back":          odd,
-		"a step from another head is refused":         conflict,
-		"a bad document is refused by name":           invalid,
-		"a kind is listed with its tombstones":        listed,
-		"a repair replaces whatever was found":        repaired,
-		"a repair gives a key's hash back":            repairedKeys,
-		"a repair leaves alone what came since":       overtaken,
-		"a repair brings keys and hashes together":    repairedHashes,
-		"a bad repair is refused":                     badRepairs,
-		"a row that is a document is not deleted":     goodRows,
+		"an empty table is reported as such":            empty,
+		"a document is applied once":                    applied,
+		"tombstones stay and can be followed":           tombstones,
+		"a key is found by its hash":                    keys,
+		"two keys never share a hash":                   sharedHash,
+		"a change that is too large is several steps":   large,
+		"large bodies and odd ids are stored unchanged": odd,
+		"a step from another head is refused":           conflict,
+		"a bad document is refused by name":             invalid,
+		"a kind is listed with its tombstones":          listed,
+		"a repair replaces whatever was found":          repaired,
+		"a repair gives a key's hash back":              repairedKeys,
+		"a repair leaves later changes alone":           overtaken,
+		"a repair brings keys and hashes together":      repairedHashes,
+		"a bad repair is refused":                       badRepairs,
+		"a row that is a document is not deleted":       goodRows,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t, 1)[0]) })
 	}
@@ -45,26 +45,26 @@ func Run(t *testing.T, open func(t *testing.T, handles int) []cellconfig.Store) 
 
 func ref(kind cellconfig.Kind, id string) cellconfig.Ref { return cellconfig.Ref{Kind: kind, ID: id} }
 
-// Tenant is the document of a tenant on a plan.
+// Tenant returns the document of a tenant with a plan.
 func Tenant(id, planID string, version int64) cellconfig.Document {
 	return cellconfig.Document{Ref: ref(plan.KindTenant, id), Version: version,
 		Body: fmt.Appendf(nil, `{"id":%q,"plan":%q}`, id, planID)}
 }
 
-// Plan is the document of a plan of one limit.
+// Plan returns the document of a plan with one limit.
 func Plan(id string, threshold, version int64) cellconfig.Document {
 	return cellconfig.Document{Ref: ref(plan.KindPlan, id), Version: version,
 		Body: fmt.Appendf(nil, `{"id":%q,"limits":[{"id":"all","tiers":[{"period":"1s","threshold":%d}]}]}`, id,
 			threshold)}
 }
 
-// Key is the document of an API key under 64 hex digits that are all the same.
+// Key returns the document of an API key. Its hash consists of 64 times the same hex digit.
 func Key(id, tenant string, digit byte, version int64) cellconfig.Document {
 	return cellconfig.Document{Ref: ref(plan.KindKey, id), Version: version,
 		Body: fmt.Appendf(nil, `{"hash":%q,"id":%q,"pepper":"dev","tenant":%q}`, hash(digit), id, tenant)}
 }
 
-// Gone is the tombstone of a document.
+// Gone returns the tombstone of a document.
 func Gone(r cellconfig.Ref, version int64) cellconfig.Document {
 	return cellconfig.Document{Ref: r, Version: version, Deleted: true}
 }
@@ -101,7 +101,7 @@ func get(t *testing.T, s cellconfig.Store, refs ...cellconfig.Ref) []cellconfig.
 	return got
 }
 
-// entries is the whole log, which must have no gap.
+// entries returns the whole log, which must have no gap.
 func entries(t *testing.T, s cellconfig.Store) []cellconfig.Entry {
 	t.Helper()
 	h, err := s.Head(t.Context())
@@ -185,7 +185,7 @@ func tombstones(t *testing.T, s cellconfig.Store) {
 	}
 }
 
-// held is the ids of the keys that are found under each digit's hash; "-" for none.
+// held returns the ids of the keys that are stored under each digit's hash; "-" for none.
 func held(t *testing.T, s cellconfig.Store, digits string) string {
 	t.Helper()
 	var out []string
@@ -390,7 +390,7 @@ func listed(t *testing.T, s cellconfig.Store) {
 		if err != nil {
 			t.Error(err)
 		}
-		break // it must not go on
+		break // List must accept that the caller ends the iteration
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -403,7 +403,7 @@ func listed(t *testing.T, s cellconfig.Store) {
 	}
 }
 
-// found are the documents as they are, each to be replaced.
+// found returns replacements of the stored documents by the wanted ones.
 func found(t *testing.T, s cellconfig.Store, want ...cellconfig.Document) (out []cellconfig.Replacement) {
 	t.Helper()
 	for _, d := range want {
@@ -419,8 +419,8 @@ func repair(t *testing.T, s cellconfig.Store, want int, replacements ...cellconf
 	}
 }
 
-// repaired takes a plan back to an earlier version, removes a tenant, and corrects the content of another one, while
-// a reader has all of them.
+// repaired restores a plan to an earlier version, removes a tenant, and corrects the content of another document,
+// while a reader has all of them in its copy.
 func repaired(t *testing.T, s cellconfig.Store) {
 	r, err := cellconfig.New(cellconfig.Config{Table: s, Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
 	if err != nil {
@@ -453,14 +453,14 @@ func repaired(t *testing.T, s cellconfig.Store) {
 	gone := ref(plan.KindTenant, "forged")
 	repair(t, s, 2, found(t, s, Plan("p", 6, 2), cellconfig.Document{Ref: gone})...)
 	if h := head(t, s, 2); h.Incarnation == before.Incarnation {
-		t.Error("a repair leaves the table's incarnation: readers would not see a lower version")
+		t.Error("a repair keeps the table's incarnation: readers would not see a lower version")
 	}
 	if d := get(t, s, gone)[0]; d.Version != 0 || d.Deleted || len(d.Body) != 0 {
-		t.Errorf("what was removed is %+v", d)
+		t.Errorf("the removed document is %+v", d)
 	}
 	for d, err := range s.List(t.Context(), plan.KindTenant) {
 		if err != nil || d.Ref == gone {
-			t.Errorf("what was removed is listed: %+v, %v", d, err)
+			t.Errorf("the removed document is listed: %+v, %v", d, err)
 		}
 	}
 	reads(" 6 none")
@@ -474,7 +474,7 @@ func repaired(t *testing.T, s cellconfig.Store) {
 	}
 }
 
-// goodRows are documents by the time that somebody deletes what was in their place.
+// goodRows: rows that have become documents by the time at which they are to be deleted are kept.
 func goodRows(t *testing.T, s cellconfig.Store) {
 	apply(t, s, 2, Plan("p", 5, 1), Tenant("t", "p", 1))
 	before := head(t, s, 1)
@@ -484,15 +484,15 @@ func goodRows(t *testing.T, s cellconfig.Store) {
 		t.Errorf("%d rows were deleted, %v; want none", n, err)
 	}
 	if after := head(t, s, 1); after.Incarnation != before.Incarnation {
-		t.Error("readers drop their copy for nothing")
+		t.Error("readers drop their copy without a reason")
 	}
-	// A row of no document.
+	// A row that is not in the place of any document.
 	rows = []cellconfig.BadRow{{Kind: plan.KindPlan, Key: [2]string{"plan#none", "p"}}}
 	if n, err := cellconfig.DeleteRows(t.Context(), s, rows, time.Now); n != 1 || err != nil {
 		t.Errorf("%d rows were deleted, %v; want one", n, err)
 	}
 	if after := head(t, s, 2); after.Incarnation == before.Incarnation {
-		t.Error("readers keep their copy of what was deleted")
+		t.Error("readers keep their copy of a deleted row")
 	}
 	got := get(t, s, ref(plan.KindPlan, "p"), ref(plan.KindTenant, "t"))
 	if got[0].Version != 1 || got[1].Version != 1 {
@@ -500,7 +500,7 @@ func goodRows(t *testing.T, s cellconfig.Store) {
 	}
 }
 
-// badRepairs are refused, and change nothing.
+// badRepairs: these repairs are refused and change nothing.
 func badRepairs(t *testing.T, s cellconfig.Store) {
 	apply(t, s, 1, Plan("p", 5, 3))
 	another := found(t, s, Plan("p", 9, 3))
@@ -516,7 +516,7 @@ func badRepairs(t *testing.T, s cellconfig.Store) {
 	head(t, s, 1)
 }
 
-// repairedKeys removes a key that was given the hash of another one, which was changed to make room for that.
+// repairedKeys removes a key that was given the hash of another key, whose own hash was changed to make that possible.
 func repairedKeys(t *testing.T, s cellconfig.Store) {
 	apply(t, s, 1, Key("good", "t", 'a', 1))
 	apply(t, s, 1, Key("good", "t", 'b', 1<<53-1))
@@ -527,8 +527,8 @@ func repairedKeys(t *testing.T, s cellconfig.Store) {
 	}
 }
 
-// repairedHashes repairs what only somebody can have made who writes to the table past this package: a hash without
-// its key, a key without its hash, and a key that was given the hash of another one.
+// repairedHashes repairs states that only a writer without this package can make: a hash without its key, a key
+// without its hash, and a key with the hash of another key.
 func repairedHashes(t *testing.T, s cellconfig.Store) {
 	apply(t, s, 3, Key("one", "t", 'a', 1), Key("two", "t", 'b', 1), Key("three", "t", 'c', 1))
 	thief := Key("one", "t", 'b', 1)
@@ -563,7 +563,7 @@ func repairedHashes(t *testing.T, s cellconfig.Store) {
 	}
 }
 
-// overtaken writes a document between the look at it and its repair.
+// overtaken writes a document after it was read and before its repair.
 func overtaken(t *testing.T, s cellconfig.Store) {
 	apply(t, s, 1, Tenant("t", "forged", 5))
 	before := found(t, s, Tenant("t", "p", 1))
@@ -571,7 +571,7 @@ func overtaken(t *testing.T, s cellconfig.Store) {
 	h := head(t, s, 2)
 	repair(t, s, 0, before...)
 	if again := head(t, s, 2); again.Incarnation != h.Incarnation {
-		t.Error("readers drop their copy for nothing")
+		t.Error("readers drop their copy without a reason")
 	}
 	if d := get(t, s, ref(plan.KindTenant, "t"))[0]; d.Version != 6 {
 		t.Errorf("document %+v, want version 6", d)
@@ -586,7 +586,7 @@ func writers(t *testing.T, handles []cellconfig.Store) {
 			for i := range each {
 				documents := []cellconfig.Document{
 					Tenant(fmt.Sprintf("own-%d-%d", w, i), "p", 1),
-					// every writer has the same versions
+					// every writer uses the same versions
 					Tenant(fmt.Sprintf("shared-%d", i%shared), fmt.Sprintf("p%d", w), int64(i)+1),
 				}
 				if _, err := cellconfig.Apply(t.Context(), s, documents, time.Now); err != nil {
@@ -616,7 +616,7 @@ func writers(t *testing.T, handles []cellconfig.Store) {
 	}
 }
 
-// readers lets two write and a third, with a reader that has all in its cache, look after each write.
+// readers: two writers write, and a reader with all documents in its cache reads after each write.
 func readers(t *testing.T, handles []cellconfig.Store) {
 	r, err := cellconfig.New(cellconfig.Config{Table: handles[2], Timeout: 10 * time.Second,
 		FirstTimeout: 10 * time.Second})
@@ -650,6 +650,6 @@ func readers(t *testing.T, handles []cellconfig.Store) {
 	}
 	wg.Wait()
 	if s := r.Stats(time.Now()); s.BadDocuments != 0 || s.Resets != 0 {
-		t.Errorf("the reader took note of what never was: %+v", s)
+		t.Errorf("the reader reports bad documents or resets: %+v", s)
 	}
 }

@@ -1,9 +1,9 @@
-// Package filetable is a plans file as a cell config table: the authorizer then runs on a file that lies beside it, or
-// that is edited, by the same code as on the table of a deployed cell.
+// Package filetable provides plans files as a cell config table. The authorizer can then use files, including files
+// that are being edited, with the same code as the table of a deployed cell.
 //
-// The files are looked at each time the head is asked for, which a reader does at most once per second. Where one
-// changed, all are read as a whole; what is not good never replaces what was. Only documents that are not the same as
-// before are changes.
+// The files are checked each time the head is read, which a reader does at most once per second. If one has changed,
+// all are read together; files with errors never replace the last good ones. Only documents that differ from before
+// are changes.
 package filetable
 
 import (
@@ -28,25 +28,25 @@ var (
 	_ cellconfig.Lister = (*Table)(nil)
 )
 
-// Table is a table of what files hold. It is safe for concurrent use. Make it with [Open].
+// Table is a table with the content of files. It is safe for concurrent use. Make it with [Open].
 type Table struct {
 	files []string
 	log   *slog.Logger
 	table *memtable.Table
 
-	mu   sync.Mutex // over a look
+	mu   sync.Mutex // held while the files are checked
 	seen []fileState
 	live map[cellconfig.Ref]bool // documents that are not tombstones
 }
 
-// fileState tells whether a file changed; the zero fileState is a file that cannot be looked at.
+// fileState is used to see whether a file has changed. The zero fileState stands for a file that cannot be read.
 type fileState struct {
 	size     int64
 	modified time.Time
 	info     os.FileInfo
 }
 
-// Open reads the files as one configuration. The error is a *plan.Error with all that is wrong. log may be nil.
+// Open reads the files as one configuration. The error is a *plan.Error with all problems. log may be nil.
 func Open(log *slog.Logger, files ...string) (*Table, error) {
 	if len(files) == 0 {
 		return nil, errors.New("filetable: no file is given")
@@ -66,14 +66,14 @@ func Open(log *slog.Logger, files ...string) (*Table, error) {
 	return t, nil
 }
 
-// Head implements [cellconfig.Table]. It reads the files where one of them changed.
+// Head implements [cellconfig.Table]. It reads the files if one of them has changed.
 func (t *Table) Head(ctx context.Context) (cellconfig.Head, error) {
 	t.mu.Lock()
 	if now := t.look(); changed(t.seen, now) {
-		t.seen = now // before reading: a change in between is then seen as one
-		// What is read goes into force even if whoever asked does not wait for it.
+		t.seen = now // stored before reading, so that a change during the read is noticed next time
+		// The read must complete even if the caller stops waiting.
 		if err := t.read(context.WithoutCancel(ctx)); err != nil {
-			t.log.Error("the plans are not good; the last good ones stay in force", "error", err)
+			t.log.Error("the plans files have errors; the last valid plans stay in force", "error", err)
 		}
 	}
 	t.mu.Unlock()
@@ -116,8 +116,8 @@ func changed(before, now []fileState) bool {
 	return false
 }
 
-// read reads the files and applies what is not as it was. Plans come before the tenants that name them, and what is
-// gone goes last.
+// read reads the files and applies the differences. Plans come before the tenants that refer to them, and deletions
+// come last.
 func (t *Table) read(ctx context.Context) error {
 	sources, err := configyaml.ReadFiles(os.Stdin, t.files...)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// files are plans files that are edited, and a table and a reader of them.
+// files are plans files that are edited, with a table and a reader of them.
 type files struct {
 	t     *testing.T
 	names []string
@@ -60,7 +60,7 @@ func open(t *testing.T, texts ...string) *files {
 	return f
 }
 
-// write edits a file; its time moves on even where the clock of the file system is coarse.
+// write edits a file. It always changes the file's time, even if the clock of the file system is coarse.
 func (f *files) write(i int, text string) {
 	f.t.Helper()
 	if err := os.WriteFile(f.names[i], []byte(text), 0o600); err != nil {
@@ -73,7 +73,7 @@ func (f *files) write(i int, text string) {
 	}
 }
 
-// want looks three seconds later.
+// want checks a tenant three seconds later.
 func (f *files) want(tenant, want string) {
 	f.t.Helper()
 	f.now = f.now.Add(3 * time.Second)
@@ -90,7 +90,7 @@ func (f *files) want(tenant, want string) {
 	}
 }
 
-// changes are what the log entries after one name.
+// changes returns the changes in the log entries after an entry.
 func (f *files) changes(after int64) []string {
 	f.t.Helper()
 	head, err := f.table.Head(f.t.Context())
@@ -110,7 +110,7 @@ func (f *files) changes(after int64) []string {
 	return out
 }
 
-// Guarantees that an edit is in force with the next look, and that only what it changed is a change.
+// Guarantees that an edit is in force at the next check, and that only what it changed is a change.
 func TestEdits(t *testing.T) {
 	f := open(t, plans(5, "a", "b"))
 	f.want("a", "5")
@@ -133,11 +133,11 @@ func TestEdits(t *testing.T) {
 		t.Errorf("an edit that changes nothing makes the changes %q", got)
 	}
 	f.write(0, plans(6, "b"))
-	f.want("b", "6") // as the next version after its tombstone
+	f.want("b", "6") // as the version after its tombstone
 	f.want("a", "unknown")
 }
 
-// Guarantees that a file with anything wrong never replaces a good one, and that all of it is logged, once.
+// Guarantees that a file with errors never replaces a valid one, and that all errors are logged once.
 func TestBadEdit(t *testing.T) {
 	f := open(t, plans(5, "a"))
 	f.want("a", "5")
@@ -161,7 +161,7 @@ func TestBadEdit(t *testing.T) {
 	f.want("a", "7")
 }
 
-// Guarantees that the first load fails loudly, with every problem and its place.
+// Guarantees that the first load fails with every problem and its place.
 func TestFirstLoad(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "plans.yaml")
 	if err := os.WriteFile(name, []byte("plans: [{id: p}]\ntenants: [{id: t, plan: q}]\n"), 0o600); err != nil {
@@ -181,8 +181,8 @@ func TestFirstLoad(t *testing.T) {
 	}
 }
 
-// Guarantees that several files are one configuration, of which any may change or be replaced by another of the same
-// size.
+// Guarantees that several files are one configuration, and that a change of any of them is noticed, even a replacement
+// of equal size.
 func TestSeveralFiles(t *testing.T) {
 	f := open(t, plans(5, "a"), "tenants: [{id: x, plan: p}]\n")
 	f.want("x", "5")
@@ -205,7 +205,7 @@ func TestSeveralFiles(t *testing.T) {
 	f.want("z", "5")
 }
 
-// Guarantees that a reader with nothing in its cache, and many at once, see a file whole while it is edited.
+// Guarantees that a reader without a cache, and many readers at once, see complete files while these are edited.
 func TestReadersAtOnce(t *testing.T) {
 	f := open(t, plans(1, "a"))
 	var wg sync.WaitGroup
@@ -230,7 +230,7 @@ func TestReadersAtOnce(t *testing.T) {
 		if err := os.WriteFile(name, []byte(plans(i+2, "a")), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Rename(name, f.names[0]); err != nil { // whole, as an editor does it
+		if err := os.Rename(name, f.names[0]); err != nil { // replaced as a whole, as editors do
 			t.Fatal(err)
 		}
 	}

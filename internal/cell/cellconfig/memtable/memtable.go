@@ -1,5 +1,5 @@
-// Package memtable is a cell config table in the memory of one process: for `sluice dev` and for tests. It keeps its
-// whole log, in the order in which it was written, and holds everything that the table of a deployed cell does.
+// Package memtable is a cell config table in the memory of one process, for `sluice dev` and for tests. It keeps its
+// log in the order in which it was written, and stores everything that the table of a deployed cell does.
 package memtable
 
 import (
@@ -18,7 +18,7 @@ import (
 
 var _ cellconfig.Store = (*Table)(nil)
 
-// DefaultEntries is how many log entries are kept. A reader that is further behind starts anew.
+// DefaultEntries is the number of log entries that are kept. A reader that is further behind drops its copy.
 const DefaultEntries = 10_000
 
 // Table is a table in memory. It is safe for concurrent use. Make it with [New].
@@ -28,10 +28,10 @@ type Table struct {
 	documents map[cellconfig.Ref]cellconfig.Document
 	log       []cellconfig.Entry
 	entries   int
-	live      map[cellconfig.Kind]int // how many documents of a kind are not deleted
+	live      map[cellconfig.Kind]int // number of documents of each kind that are not deleted
 }
 
-// New makes an empty table that keeps the given number of log entries, 1 or more; 0 is DefaultEntries.
+// New makes an empty table that keeps this many log entries, 1 or more; 0 selects DefaultEntries.
 func New(entries int) (*Table, error) {
 	if entries == 0 {
 		entries = DefaultEntries
@@ -43,7 +43,7 @@ func New(entries int) (*Table, error) {
 	return &Table{documents: documents, entries: entries, live: live}, nil
 }
 
-// Apply writes documents where they are newer; see [cellconfig.Apply].
+// Apply writes the documents that are newer than the stored ones; see [cellconfig.Apply].
 func (t *Table) Apply(ctx context.Context, documents []cellconfig.Document) (int, error) {
 	return cellconfig.Apply(ctx, t, documents, time.Now)
 }
@@ -69,10 +69,8 @@ func (t *Table) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry,
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	at := func(seq int64) int {
-		i, _ := slices.BinarySearchFunc(t.log, seq, func(e cellconfig.Entry, seq int64) int {
-			return cmp.Compare(e.Seq,
-				seq)
-		})
+		i, _ := slices.BinarySearchFunc(t.log, seq,
+			func(e cellconfig.Entry, seq int64) int { return cmp.Compare(e.Seq, seq) })
 		return i
 	}
 	from, to := at(after+1), at(upTo+1)
@@ -125,7 +123,7 @@ func (t *Table) Holds(kind cellconfig.Kind) bool {
 	return t.live[kind] > 0
 }
 
-// Commit implements [cellconfig.Store]. This table has no rows but documents, so there are no step.Rows to delete.
+// Commit implements [cellconfig.Store]. All rows of this table are documents, so it ignores step.Rows.
 func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -155,7 +153,7 @@ func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
 	entry := step.Entry
 	entry.Changes = slices.Clone(entry.Changes)
 	t.log = append(t.log, entry)
-	if len(t.log) >= 2*t.entries { // in steps, so that each commit does not move the whole log
+	if len(t.log) >= 2*t.entries { // rarely, so that not every commit copies the whole log
 		t.log = slices.Clone(t.log[len(t.log)-t.entries:])
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 )
 
-// Guarantees that the table in memory does what every table must.
+// Guarantees that the table in memory fulfils the contract of tables.
 func TestContract(t *testing.T) {
 	cellconfigtest.Run(t, func(t *testing.T, handles int) []cellconfig.Store {
 		one, err := memtable.New(0)
@@ -23,7 +23,7 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// Guarantees that the log is bounded, and that what is left has no gap: at least as many entries as were asked for.
+// Guarantees that the log is bounded and that the rest has no gap and at least the requested number of entries.
 func TestLogIsBounded(t *testing.T) {
 	table, err := memtable.New(4)
 	if err != nil {

@@ -20,8 +20,8 @@ type creator interface {
 		...func(*dynamodb.Options)) (*dynamodb.UpdateTimeToLiveOutput, error)
 }
 
-// Create makes the table where there is none, on demand, and waits until it answers: for local use and tests; what is
-// deployed is made by its stack.
+// Create makes the table, billed per request, unless it exists, and waits until it answers. It is for local use and
+// tests; the table of a deployed cell is made by its stack.
 func Create(ctx context.Context, c creator, table string) error {
 	_, err := c.CreateTable(ctx, &dynamodb.CreateTableInput{
 		TableName: &table, BillingMode: types.BillingModePayPerRequest,

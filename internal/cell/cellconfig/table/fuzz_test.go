@@ -9,8 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 )
 
-// FuzzItem guarantees that every document comes back from its item as it was, and that no item, whatever its attributes
-// hold, stops the program or takes more memory than a body may.
+// FuzzItem guarantees that every document is read from its item unchanged, and that no item, whatever its attributes,
+// stops the program or takes more memory than a body may.
 func FuzzItem(f *testing.F) {
 	f.Add("tenant", "t", int64(1), int64(2), false, []byte(`{}`))
 	f.Add("tenant", "#", int64(1<<62), int64(1), true, []byte(nil))
@@ -40,7 +40,7 @@ func FuzzItem(f *testing.F) {
 		}
 		item, err := documentItem(&d)
 		if err != nil {
-			return // too large, even packed
+			return // too large even when compressed
 		}
 		ref, err := refOf(item)
 		if err != nil || ref != d.Ref {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 )
 
-// item reads attributes; bad is the first that is not what it should be.
+// item reads the attributes of an item; bad is the first error.
 type item struct {
 	attributes map[string]types.AttributeValue
 	bad        error
@@ -30,7 +30,7 @@ func (i *item) text(name string) string {
 	return s.Value
 }
 
-// number is a number from 0 up.
+// number returns an attribute that is a number of at least 0.
 func (i *item) number(name string) int64 {
 	s, ok := i.attributes[name].(*types.AttributeValueMemberN)
 	if !ok {
@@ -52,13 +52,13 @@ func (i *item) boolean(name string) bool {
 
 func (i *item) refuse(name, why string) {
 	if i.bad == nil {
-		i.bad = fmt.Errorf("an item is not of this layout: its attribute %s is %s", name, why)
+		i.bad = fmt.Errorf("an item does not have this layout: its attribute %s is %s", name, why)
 	}
 }
 
-// refOf is the name of a document by its item's key. The error is a *cellconfig.BadRow if no document has that key:
-// an item in another shard than its id's would otherwise be taken for the document of that id, which Get reads
-// elsewhere.
+// refOf returns the name of a document by its item's key. The error is a *cellconfig.BadRow if no document can have
+// that key. Without this check, an item in another shard than its id's would be mistaken for the document with that
+// id, which Get reads elsewhere.
 func refOf(attributes map[string]types.AttributeValue) (cellconfig.Ref, error) {
 	i := item{attributes, nil}
 	pk, sk := i.text("pk"), i.text("sk")
@@ -73,13 +73,14 @@ func refOf(attributes map[string]types.AttributeValue) (cellconfig.Ref, error) {
 	return ref, nil
 }
 
-// rowKey is the key of an item as text.
+// rowKey returns the key of an item as text.
 func rowKey(attributes map[string]types.AttributeValue) [2]string {
 	i := item{attributes, nil}
 	return [2]string{i.text("pk"), i.text("sk")}
 }
 
-// documentOf is the document of an item; of none, one that never was. The error is a *cellconfig.BadRow.
+// documentOf returns the document of an item; if there is no item, a document of version 0. The error is a
+// *cellconfig.BadRow.
 func documentOf(ref cellconfig.Ref, attributes map[string]types.AttributeValue) (cellconfig.Document, error) {
 	d := cellconfig.Document{Ref: ref}
 	if len(attributes) == 0 {
@@ -107,9 +108,9 @@ func documentOf(ref cellconfig.Ref, attributes map[string]types.AttributeValue) 
 	return d, nil
 }
 
-var errTooLarge = errors.New("larger than a body may be")
+var errTooLarge = errors.New("the body is larger than the limit")
 
-// unpack never takes more memory than a body may have, whatever was packed.
+// unpack decompresses a body. It uses no more memory than the largest body takes.
 func unpack(packed []byte) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {

@@ -1,27 +1,27 @@
-// Package table keeps a cell's configuration in one DynamoDB table, with its change log.
+// Package table stores a cell's configuration in one DynamoDB table, with its change log.
 //
 // # Layout
 //
-// The keys are pk and sk, both text. Every read is consistent.
+// The keys are pk and sk, both strings. Every read is consistent.
 //
-//	head      pk "head", sk "head": inc (incarnation, S), n (number of the last log entry, N), ret (retention of the log,
-//	          seconds, N), at (when it moved, µs since 1970, N)
-//	log       pk "log", sk the entry's number with leading zeros: at (µs, N), changes (L of M: k kind, i id, v version, d
-//	          whether it is a tombstone), ttl (when DynamoDB may drop it, seconds, N)
-//	documents pk kind#x, sk id: v (version, N), n (the log entry that it came with, N), and body (JSON, B), or gz (the same
-//	          with gzip, B), or d (BOOL) where it is a tombstone. x is one hex digit, a hash of the id: a kind is listed by 16
-//	          queries, and no kind is all on one partition.
+//	head      pk "head", sk "head": inc (incarnation, S), n (number of the last log entry, N), ret (retention of the
+//	          log, seconds, N), at (time of the last move, µs since 1970, N)
+//	log       pk "log", sk the entry's number with leading zeros: at (µs, N), changes (L of M: k kind, i id, v version,
+//	          d tombstone), ttl (when DynamoDB may delete the entry, seconds since 1970, N)
+//	documents pk kind#x, sk id: v (version, N), n (number of its log entry, N), and body (JSON, B), or gz (the same in
+//	          gzip, B), or d (BOOL) for a tombstone. x is one hex digit, a hash of the id: a kind is listed by 16
+//	          queries, and its documents are on 16 partitions.
 //
-// A step is one TransactWriteItems: its documents, its log entry, and the head from n to n+1, on the condition that the
-// head is still at n. Whoever comes second is refused and looks again. So an item needs no condition of its own, and
-// the log has no gap, until its entries' time is over. The step of a repair also gives the head another inc, and may
-// delete items of documents; in its log entry a document that was removed has v 0 and d.
+// A step is one TransactWriteItems: its documents, its log entry, and the head from n to n+1, on the condition that
+// the head is still at n. A writer that comes second is refused and reads again. Items therefore need no conditions of
+// their own, and the log has no gap until its entries expire. The step of a repair also gives the head another inc,
+// and may delete items of documents; in its log entry a removed document has v 0 and d.
 //
-// An item among the documents that is not of this layout, or lies in another shard than that of its id, is no document.
-// List names it as a *cellconfig.BadRow.
+// An item among the documents that does not have this layout, or is in another shard than its id's, is not a document.
+// List returns it as a *cellconfig.BadRow.
 //
-// Each reader's poll reads the head: one read unit per second and process, all of one partition, which gives 3,000 a
-// second.
+// Each reader's poll reads the head: one read unit per second and process, all on one partition, which supports 3,000
+// per second.
 package table
 
 import (
@@ -46,19 +46,19 @@ import (
 
 var _ cellconfig.Store = (*Table)(nil)
 
-// DefaultRetention is how long log entries stay.
+// DefaultRetention is how long log entries are kept.
 const DefaultRetention = 24 * time.Hour
 
 const (
-	gzipFrom     = 1 << 10   // bytes of a body, from which it is packed
-	maxItemBytes = 390 << 10 // DynamoDB takes 400 KB, names and keys included
-	batch        = 100       // items of one BatchGetItem
+	gzipFrom     = 1 << 10   // size of a body, in bytes, from which it is compressed
+	maxItemBytes = 390 << 10 // DynamoDB's limit is 400 KB, including names and keys
+	batch        = 100       // largest number of items of one BatchGetItem
 	shards       = 16
 	headKey      = "head"
 	logKey       = "log"
 )
 
-// client is the part of *dynamodb.Client that is used here.
+// client is the part of *dynamodb.Client that this package uses.
 type client interface {
 	GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error)
 	BatchGetItem(context.Context, *dynamodb.BatchGetItemInput,
@@ -72,13 +72,13 @@ type client interface {
 type Config struct {
 	Client    client        // required
 	Table     string        // required
-	Retention time.Duration // of log entries that are written, a minute or more; 0 is DefaultRetention
+	Retention time.Duration // of log entries that this process writes, a minute or more; 0 selects DefaultRetention
 }
 
 // Table is a cell config table in DynamoDB. It is safe for concurrent use. Make it with [New].
 type Table struct{ c Config }
 
-// New makes one. It calls nothing yet. The error names the field.
+// New makes a Table. It makes no calls. The error names the field of c that is wrong.
 func New(c Config) (*Table, error) {
 	if c.Retention == 0 {
 		c.Retention = DefaultRetention
@@ -94,7 +94,7 @@ func New(c Config) (*Table, error) {
 	return &Table{c}, nil
 }
 
-// Apply writes documents where they are newer; see [cellconfig.Apply].
+// Apply writes the documents that are newer than the stored ones; see [cellconfig.Apply].
 func (t *Table) Apply(ctx context.Context, documents []cellconfig.Document) (int, error) {
 	return cellconfig.Apply(ctx, t, documents, time.Now)
 }
@@ -164,7 +164,7 @@ func (t *Table) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.D
 	found := make(map[cellconfig.Ref]cellconfig.Document, len(refs))
 	var keys []map[string]types.AttributeValue
 	for _, ref := range refs {
-		if _, twice := found[ref]; !twice { // BatchGetItem refuses a key that is there twice
+		if _, twice := found[ref]; !twice { // BatchGetItem refuses duplicate keys
 			found[ref] = cellconfig.Document{Ref: ref}
 			keys = append(keys, documentKey(ref))
 		}
@@ -226,7 +226,7 @@ func (t *Table) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellco
 					if err == nil {
 						d, err = documentOf(ref, attributes)
 					}
-					if !yield(d, err) { // an error here is about one item alone
+					if !yield(d, err) { // an error here is about one item only
 						return
 					}
 				}
@@ -273,7 +273,7 @@ func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
 	return nil
 }
 
-// headStep moves the head, where it is where the step begins.
+// headStep moves the head, on the condition that it is where the step begins.
 func (t *Table) headStep(step *cellconfig.Step) types.TransactWriteItem {
 	values := map[string]types.AttributeValue{
 		":n": number(step.Entry.Seq), ":at": number(step.Entry.At.UnixMicro()),
@@ -317,7 +317,7 @@ func partition(kind cellconfig.Kind, shard uint32) string {
 
 func documentKey(ref cellconfig.Ref) map[string]types.AttributeValue {
 	h := fnv.New32a()
-	_, _ = io.WriteString(h, ref.ID) // a hash takes everything
+	_, _ = io.WriteString(h, ref.ID) // writing to a hash cannot fail
 	return key(partition(ref.Kind, h.Sum32()%shards), ref.ID)
 }
 

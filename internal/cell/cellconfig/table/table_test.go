@@ -25,7 +25,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
-// childEnv makes the test binary a process that writes to the table that it names.
+// childEnv makes the test binary a process that writes to the table that its value names.
 const childEnv = "SLUICE_TEST_CONFIG_WRITER"
 
 func TestMain(m *testing.M) {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 
 var tables atomic.Int64
 
-// endpoint is the DynamoDB to test against: SLUICE_DYNAMODB, as scripts/dynamodb-local.sh prints it.
+// endpoint returns the DynamoDB to test against: SLUICE_DYNAMODB, as scripts/dynamodb-local.sh prints it.
 func endpoint(tb testing.TB) string {
 	tb.Helper()
 	if url := os.Getenv("SLUICE_DYNAMODB"); url != "" {
@@ -51,7 +51,7 @@ func endpoint(tb testing.TB) string {
 	return ""
 }
 
-// newTable is the name of a new table, and a client of it.
+// newTable makes a new table, and returns its name and a client.
 func newTable(tb testing.TB) (*dynamodb.Client, string) {
 	tb.Helper()
 	c, done := dynamodbtest.Connect(endpoint(tb))
@@ -77,7 +77,7 @@ func open(tb testing.TB, c table.Config) *table.Table {
 	return t
 }
 
-// Guarantees that the table in DynamoDB does what every table must.
+// Guarantees that the table in DynamoDB fulfils the contract of tables.
 func TestContract(t *testing.T) {
 	endpoint(t)
 	cellconfigtest.Run(t, func(t *testing.T, handles int) []cellconfig.Store {
@@ -95,7 +95,7 @@ const (
 	writes    = 15
 )
 
-// child writes documents of its own and one that all processes write.
+// child writes documents of its own, and one document that all processes write.
 func child(spec string) int {
 	name, who, _ := strings.Cut(spec, " ")
 	c, done := dynamodbtest.Connect(os.Getenv("SLUICE_DYNAMODB"))
@@ -114,8 +114,8 @@ func child(spec string) int {
 	return 0
 }
 
-// Guarantees that appliers in several processes lose nothing: the log has no gap, each document is there, and what all
-// of them wrote only went forward.
+// Guarantees that appliers in several processes lose nothing: the log has no gap, each document exists, and the
+// version of the document that all write only increases.
 func TestProcesses(t *testing.T) {
 	c, name := newTable(t)
 	self, err := os.Executable()
@@ -161,8 +161,8 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// Guarantees that a log entry carries its end of life, so that a table does not grow for ever, and the head says how
-// long.
+// Guarantees that a log entry has an expiry time, so that the table does not grow for ever, and that the head has the
+// retention.
 func TestRetention(t *testing.T) {
 	c, name := newTable(t)
 	store := open(t, table.Config{Client: c, Table: name, Retention: 90 * time.Minute})
@@ -197,7 +197,7 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// Guarantees that items which are not of the layout are errors that say so, and never a panic or an empty document.
+// Guarantees that items with another layout give errors that say so, and never a panic or an empty document.
 func TestForeignItems(t *testing.T) {
 	s := func(v string) types.AttributeValue { return &types.AttributeValueMemberS{Value: v} }
 	n := func(v string) types.AttributeValue { return &types.AttributeValueMemberN{Value: v} }
@@ -235,14 +235,14 @@ func TestForeignItems(t *testing.T) {
 				return last
 			},
 		} {
-			if err := call(); err == nil || !strings.Contains(err.Error(), "an item is not of this layout") {
+			if err := call(); err == nil || !strings.Contains(err.Error(), "an item does not have this layout") {
 				t.Errorf("%s: %s = %v, want an error about the layout", name, what, err)
 			}
 		}
 	}
 }
 
-// raw puts an item of a document's form under any key; "" for the body leaves all attributes but the key out.
+// raw puts an item in the form of a document under any key. If body is "", the item has no attributes besides the key.
 func raw(tb testing.TB, c *dynamodb.Client, name, pk, sk, body string) {
 	tb.Helper()
 	item := map[string]types.AttributeValue{
@@ -257,9 +257,9 @@ func raw(tb testing.TB, c *dynamodb.Client, name, pk, sk, body string) {
 	}
 }
 
-// Guarantees that an item in another shard than its id's is not listed as the document of that id, which lies
-// elsewhere; that neither it nor an item without attributes ends a list; and that both can be deleted, and nothing
-// else is. Otherwise whoever writes such items hides others from those who compare the table.
+// Guarantees that an item in another shard than its id's is not listed as the document with that id, that neither it
+// nor an item without attributes ends a list, and that both can be deleted without deleting anything else. Otherwise
+// whoever writes such items could hide other documents from comparisons.
 func TestRowsThatAreNoDocuments(t *testing.T) {
 	c, name := newTable(t)
 	store := open(t, table.Config{Client: c, Table: name})
@@ -273,7 +273,7 @@ func TestRowsThatAreNoDocuments(t *testing.T) {
 	if _, err := store.Apply(t.Context(), documents); err != nil {
 		t.Fatal(err)
 	}
-	for shard := range 16 { // one of them is where t00 belongs, and is not to be written over
+	for shard := range 16 { // one of them is the shard of t00, which must not be overwritten
 		pk := fmt.Sprintf("tenant#%x", shard)
 		key := map[string]types.AttributeValue{
 			"pk": &types.AttributeValueMemberS{Value: pk}, "sk": &types.AttributeValueMemberS{Value: "t00"},
@@ -319,7 +319,7 @@ func TestRowsThatAreNoDocuments(t *testing.T) {
 	if !errors.As(err, &row) || row.Ref != documents[0].Ref {
 		t.Errorf("Get says of the row %v", err)
 	}
-	mended := documents[1] // can be read, and is not to be deleted
+	mended := documents[1] // a readable row, which must not be deleted
 	bad = append(bad, cellconfig.BadRow{Kind: "tenant", Ref: mended.Ref, Key: [2]string{"tenant#0", mended.ID}})
 	before, err := store.Head(t.Context())
 	if err != nil {
@@ -340,7 +340,7 @@ func TestRowsThatAreNoDocuments(t *testing.T) {
 	}
 }
 
-// canned is a table that holds one item, wherever one looks.
+// canned is a table that returns one item for every read.
 type canned struct {
 	item map[string]types.AttributeValue
 }
@@ -373,7 +373,7 @@ func (c canned) TransactWriteItems(
 	return nil, errors.New("nothing is written here")
 }
 
-// grudging answers a BatchGetItem with one document of those asked for, as DynamoDB may, and refuses the first
+// grudging answers a BatchGetItem with only one of the requested documents, as DynamoDB may, and refuses the first
 // transaction.
 type grudging struct {
 	*dynamodb.Client
@@ -409,8 +409,8 @@ func (g *grudging) TransactWriteItems(
 	return g.Client.TransactWriteItems(ctx, in, o...)
 }
 
-// Guarantees that keys which DynamoDB leaves unprocessed are asked for again, and a transaction that met another is
-// tried again.
+// Guarantees that keys that DynamoDB leaves unprocessed are requested again, and that a transaction that conflicts
+// with another is repeated.
 func TestUnprocessed(t *testing.T) {
 	c, name := newTable(t)
 	g := &grudging{Client: c}
@@ -432,7 +432,7 @@ func TestUnprocessed(t *testing.T) {
 	}
 }
 
-// Guarantees that a set-up which cannot work is refused with the field's name.
+// Guarantees that an invalid configuration is refused with the name of the field.
 func TestConfig(t *testing.T) {
 	for want, c := range map[string]table.Config{
 		"Client":    {Table: "t"},

@@ -1,4 +1,4 @@
-// Package audittest is the contract that every audit.Archive must keep.
+// Package audittest tests the contract of audit.Archive.
 package audittest
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/audit"
 )
 
-// Run runs the whole contract, each case on a fresh archive. fresh returns another handle on the same archive with each
-// call of what it returns.
+// Run runs all cases, each on a new archive. fresh makes an archive and returns a function; each call of that function
+// returns another handle on the archive.
 func Run(t *testing.T, fresh func(t *testing.T) (handle func() audit.Archive)) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -27,7 +27,7 @@ func Run(t *testing.T, fresh func(t *testing.T) (handle func() audit.Archive)) {
 	}
 }
 
-// Broken returns the names of the cases that do not hold.
+// Broken returns the names of the cases that fail.
 func Broken(t *testing.T, fresh func(t *testing.T) (handle func() audit.Archive)) []string {
 	t.Helper()
 	var names []string
@@ -43,17 +43,17 @@ var cases = []struct {
 	name string
 	run  func(ctx context.Context, handle func() audit.Archive) error
 }{
-	{"what was put is read as it was", reads},
-	{"an equal object again is success, an unequal one is refused and changes nothing", refuses},
-	{"of several writers of one name, one makes it", races},
+	{"an object is read as it was put", reads},
+	{"a put of an equal object succeeds, of a different one is refused and changes nothing", refuses},
+	{"one of several concurrent writers makes the object", races},
 	{"lists are in order, by prefix and from a name on", lists},
-	{"what is not there is said so", missing},
+	{"an absent object is reported as such", missing},
 	{"names and sizes are bounded", bounds},
-	{"what covers a name is on top of what was there, or nothing is done", covers},
+	{"Cover puts a version over the existing ones, or does nothing", covers},
 	{"a call that is cancelled is an error", cancelled},
 }
 
-// Records are read back to be hashed: one byte that differs is a tampered record.
+// Records are read to be hashed: one byte that differs looks like tampering.
 func reads(ctx context.Context, handle func() audit.Archive) error {
 	a := handle()
 	for i, data := range [][]byte{{}, []byte("{}"), []byte("\x00\xff\r\n"), bytes.Repeat([]byte("x"), audit.MaxBytes)} {
@@ -69,7 +69,7 @@ func reads(ctx context.Context, handle func() audit.Archive) error {
 	return nil
 }
 
-// The archiver begins again whenever it likes; nobody may rewrite what it kept.
+// The archiver may repeat any put; and nobody may overwrite its objects.
 func refuses(ctx context.Context, handle func() audit.Archive) error {
 	if _, err := handle().Put(ctx, "audit/a/1", []byte("one")); err != nil {
 		return err
@@ -87,7 +87,7 @@ func refuses(ctx context.Context, handle func() audit.Archive) error {
 	return has(ctx, handle(), "", "", "audit/a/1=one")
 }
 
-// Two archivers at once, after a retry of Lambda's.
+// Two archivers may run at once, after a retry by Lambda.
 func races(ctx context.Context, handle func() audit.Archive) error {
 	var made, unequal, other atomic.Int64
 	var wg sync.WaitGroup
@@ -112,7 +112,7 @@ func races(ctx context.Context, handle func() audit.Archive) error {
 	return nil
 }
 
-// Verify and show go by the order: what comes elsewhere is a version that misses.
+// Verify and Show rely on the order: an object out of order looks like a missing version.
 func lists(ctx context.Context, handle func() audit.Archive) error {
 	a := handle()
 	names := []string{"audit/a-b/1", "audit/a.b/1", "audit/a/1", "audit/a/2", "audit/a!20/1", "audit/b/1", "audit/A/1",
@@ -137,12 +137,12 @@ func lists(ctx context.Context, handle func() audit.Archive) error {
 		}
 	}
 	for _, err := range a.List(ctx, "", "") {
-		return err // ending a list must be possible
+		return err // a caller may end the iteration
 	}
 	return errors.New("the list of all objects is empty")
 }
 
-// has compares a list, with the contents.
+// has compares a list and the contents of its objects.
 func has(ctx context.Context, a audit.Archive, prefix, after string, want ...string) error {
 	var got []string
 	for e, err := range a.List(ctx, prefix, after) {
@@ -164,7 +164,7 @@ func has(ctx context.Context, a audit.Archive, prefix, after string, want ...str
 	return nil
 }
 
-// A version that misses is told from one that cannot be read.
+// A missing version must differ from one that cannot be read.
 func missing(ctx context.Context, handle func() audit.Archive) error {
 	if _, err := handle().Put(ctx, "audit/a/1", []byte("one")); err != nil {
 		return err
@@ -190,7 +190,7 @@ func bounds(ctx context.Context, handle func() audit.Archive) error {
 	return nil
 }
 
-// Where a name was taken, the object that belongs there comes beside: nothing is lost of either.
+// If a name was taken, the right object is stored too, and neither is lost.
 func covers(ctx context.Context, handle func() audit.Archive) error {
 	a := handle()
 	if _, err := a.Put(ctx, "audit/a/1", []byte("one")); err != nil {

@@ -1,13 +1,13 @@
-// Package bucket is the archive of the audit trail as an S3 bucket with Object Lock.
+// Package bucket implements the archive of the audit trail in an S3 bucket with Object Lock.
 //
-// An object is written with If-None-Match: * (but to cover what took its name) and its SHA-256, which S3 compares with
-// what arrived. S3 locks it with the bucket's default retention: no writer chooses how long a lock lasts. The bucket
-// has versions, without which there is no Object Lock: a delete hides an object behind a marker, a write of the same
-// name by somebody else comes on top, and both show in the list of versions. Until its retention ends, nobody removes a
-// version, but in GOVERNANCE mode those who may bypass it.
+// An object is written with If-None-Match: * (except by Cover) and with its SHA-256, which S3 compares with the
+// content that arrived. S3 locks it with the bucket's default retention, so that no writer chooses how long a lock
+// lasts. The bucket is versioned, as Object Lock requires: a deletion hides an object behind a marker, another write
+// to the same name adds a version, and both appear in the list of versions. Until its retention ends nobody can remove
+// a version, except, in GOVERNANCE mode, users who may bypass it.
 //
-// What it needs to write: s3:PutObject, s3:GetObject. To verify: s3:ListBucketVersions, s3:GetObjectVersion,
-// s3:GetObjectRetention (without it S3 does not tell of locks), s3:GetBucketObjectLockConfiguration.
+// Rights to write: s3:PutObject, s3:GetObject. Rights to verify: s3:ListBucketVersions, s3:GetObjectVersion,
+// s3:GetObjectRetention (without it S3 does not return locks), s3:GetBucketObjectLockConfiguration.
 package bucket
 
 import (
@@ -38,7 +38,7 @@ import (
 
 var _ audit.Archive = (*Archive)(nil)
 
-// client is the part of *s3.Client that this package uses. Its retries are safe: an object is made once.
+// client is the part of *s3.Client that this package uses. Its retries are safe, since an object is made once.
 type client interface {
 	PutObject(context.Context, *s3.PutObjectInput, ...func(*s3.Options)) (*s3.PutObjectOutput, error)
 	GetObject(context.Context, *s3.GetObjectInput, ...func(*s3.Options)) (*s3.GetObjectOutput, error)
@@ -49,17 +49,17 @@ type client interface {
 		...func(*s3.Options)) (*s3.GetObjectLockConfigurationOutput, error)
 }
 
-// NewClient makes the client of a function. It calls nobody.
+// NewClient makes the S3 client of a function. It makes no calls.
 func NewClient(env *awsenv.Env) *s3.Client {
 	return s3.NewFromConfig(env.Config(""), func(o *s3.Options) {
 		o.BaseEndpoint = env.Endpoint("S3")
 		o.EndpointOptions.UseFIPSEndpoint = env.FIPS()
 		o.EndpointOptions.UseDualStackEndpoint = env.DualStack()
-		o.UsePathStyle = o.BaseEndpoint != nil // a stand-in has no name for each bucket
+		o.UsePathStyle = o.BaseEndpoint != nil // a local substitute for S3 has no host name for each bucket
 	})
 }
 
-// Config says which bucket. Both are required.
+// Config names the bucket. Both fields are required.
 type Config struct {
 	Client client // a *s3.Client
 	Bucket string
@@ -68,20 +68,20 @@ type Config struct {
 // Archive is a bucket. It is safe for concurrent use.
 type Archive struct{ c Config }
 
-// New makes an archive. It calls nobody.
+// New makes an archive. It makes no calls.
 func New(c Config) (*Archive, error) {
 	switch {
 	case c.Client == nil:
-		return nil, errors.New("audit bucket: no Client")
+		return nil, errors.New("audit bucket: Client is missing")
 	case c.Bucket == "":
-		return nil, errors.New("audit bucket: no Bucket")
+		return nil, errors.New("audit bucket: Bucket is missing")
 	}
 	return &Archive{c}, nil
 }
 
 const (
-	putTries    = 6                     // of a write that meets others of the same name
-	firstPause  = 20 * time.Millisecond // before the second; it doubles, and half of it is random
+	putTries    = 6                     // of a write that conflicts with others of the same name
+	firstPause  = 20 * time.Millisecond // before the second try; it doubles each time, and half of it is random
 	mostPerPage = 1000
 )
 
@@ -98,14 +98,14 @@ func (a *Archive) Put(ctx context.Context, name string, data []byte) (made bool,
 			if err == nil {
 				return true, nil
 			}
-		case http.StatusPreconditionFailed: // there is one, which an earlier try of ours may have made
+		case http.StatusPreconditionFailed: // the object exists, perhaps from an earlier try of this call
 			if err = a.compare(ctx, name, data); err == nil || errors.Is(err, audit.ErrUnequal) {
 				return false, err
 			}
-			if !errors.Is(err, audit.ErrNotFound) { // removed, or hidden, since
+			if !errors.Is(err, audit.ErrNotFound) { // not removed or hidden in between
 				return false, fmt.Errorf("put %s: %w", name, err)
 			}
-		case http.StatusConflict: // somebody is writing, or removing, the same name at this moment
+		case http.StatusConflict: // the same name is being written or removed at this moment
 		default:
 			return false, fmt.Errorf("put %s: %w", name, err)
 		}
@@ -130,7 +130,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// put puts a version. unless is nil, or * where the name must have none.
+// put puts a version. unless is nil, or "*" to fail if the name has a version.
 func (a *Archive) put(ctx context.Context, name string, data []byte, unless *string) error {
 	sum := sha256.Sum256(data)
 	_, err := a.c.Client.PutObject(ctx, &s3.PutObjectInput{
@@ -141,7 +141,7 @@ func (a *Archive) put(ctx context.Context, name string, data []byte, unless *str
 	return err
 }
 
-// Cover implements [audit.Archive]: without a condition S3 makes another version, and keeps those before.
+// Cover implements [audit.Archive]: S3 adds a version and keeps the earlier ones.
 func (a *Archive) Cover(ctx context.Context, name string, data []byte) error {
 	err := audit.CheckPut(name, data)
 	if err == nil {
@@ -154,7 +154,7 @@ func (a *Archive) Cover(ctx context.Context, name string, data []byte) error {
 }
 
 // compare returns nil iff the newest version of the name has this content. The error wraps ErrUnequal or ErrUnreadable
-// if it is sure that a Put cannot be done.
+// if a Put can never succeed.
 func (a *Archive) compare(ctx context.Context, name string, data []byte) error {
 	o, err := a.Get(ctx, audit.Entry{Name: name})
 	if errors.Is(err, audit.ErrTooLarge) || err == nil && !bytes.Equal(o.Data, data) {
@@ -163,7 +163,7 @@ func (a *Archive) compare(ctx context.Context, name string, data []byte) error {
 	return err
 }
 
-// status is that of S3's answer; 0 where there was none.
+// status returns the HTTP status of S3's answer; 0 if there was none.
 func status(err error) int {
 	var r *awshttp.ResponseError
 	if errors.As(err, &r) {
@@ -172,7 +172,7 @@ func status(err error) int {
 	return 0
 }
 
-// Get implements [audit.Archive]. An entry without a version is the newest one.
+// Get implements [audit.Archive]. For an entry without a version it reads the newest one.
 func (a *Archive) Get(ctx context.Context, e audit.Entry) (audit.Object, error) {
 	in := &s3.GetObjectInput{Bucket: &a.c.Bucket, Key: &e.Name, ChecksumMode: types.ChecksumModeEnabled}
 	if e.Version != "" {
@@ -204,27 +204,27 @@ func (a *Archive) Get(ctx context.Context, e audit.Entry) (audit.Object, error) 
 	}, nil
 }
 
-// unreadable says why nobody who reads the archive can read this object, if that is what the error of a GetObject
-// means; otherwise it is empty. It errs on the side of an error that is tried again: S3 that is away, or a right that
-// the reader lacks, must never look as if somebody had made the object so.
+// unreadable returns why no reader of the archive can read this object, if the error of GetObject means that;
+// otherwise "". In doubt it returns "", so that the call is repeated: if S3 does not answer, or this reader lacks a
+// right, it must not look as if somebody had made the object unreadable.
 func (a *Archive) unreadable(ctx context.Context, in *s3.GetObjectInput, err error) string {
 	switch code(err) {
 	case "InvalidObjectState":
-		return "its class of storage has to be restored first"
-	case "InvalidRequest": // of many things: the text tells which
+		return "its storage class requires a restore first"
+	case "InvalidRequest": // S3 uses this code for several errors; the text distinguishes them
 		var api smithy.APIError
 		if errors.As(err, &api) && strings.Contains(strings.ToLower(api.ErrorMessage()), "server side encryption") {
 			return "its writer encrypted it with a key that only the writer has"
 		}
 	case "KMS.DisabledException", "KMS.NotFoundException", "KMS.KMSInvalidStateException", "KMS.InvalidStateException":
-		return "its key in KMS decrypts nothing"
+		return "its KMS key cannot decrypt"
 	case "AccessDenied":
-		// S3 denies the object, or KMS its key. HeadObject needs the same right as GetObject, and no key of KMS.
+		// Either S3 denies the object, or KMS its key. HeadObject needs the same right as GetObject, but no KMS key.
 		out, err := a.c.Client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: in.Bucket, Key: in.Key,
 			VersionId: in.VersionId})
 		kms := []types.ServerSideEncryption{types.ServerSideEncryptionAwsKms, types.ServerSideEncryptionAwsKmsDsse}
 		if err == nil && slices.Contains(kms, out.ServerSideEncryption) {
-			return "its key in KMS is not that of the archive"
+			return "its KMS key is not the archive's key"
 		}
 	}
 	return ""
@@ -266,7 +266,8 @@ func (a *Archive) List(ctx context.Context, prefix, after string) iter.Seq2[audi
 			}
 			marker, err := url.QueryUnescape(aws.ToString(out.NextKeyMarker))
 			if err != nil || marker == "" {
-				yield(audit.Entry{}, fmt.Errorf("list %s: a page that is not the last says %.200q comes next", prefix,
+				yield(audit.Entry{}, fmt.Errorf("list %s: a page that is not the last names %.200q as the next key",
+					prefix,
 					aws.ToString(out.NextKeyMarker)))
 				return
 			}
@@ -275,8 +276,8 @@ func (a *Archive) List(ctx context.Context, prefix, after string) iter.Seq2[audi
 	}
 }
 
-// entries are a page in the order of names. The client has taken versions and markers apart, each newest first within a
-// name.
+// entries returns a page in the order of names. S3 returns versions and markers in separate lists, each with the
+// newest first within a name.
 func entries(out *s3.ListObjectVersionsOutput) ([]audit.Entry, error) {
 	page := make([]audit.Entry, 0, len(out.Versions)+len(out.DeleteMarkers))
 	versions, markers := out.Versions, out.DeleteMarkers
@@ -312,7 +313,7 @@ func entry(name, version *string, at *time.Time) (audit.Entry, error) {
 	return audit.Entry{Name: decoded, Version: aws.ToString(version), PutAt: aws.ToTime(at).UTC()}, nil
 }
 
-// Lock implements [audit.Archive]: the bucket's default retention.
+// Lock implements [audit.Archive]. It returns the bucket's default retention.
 func (a *Archive) Lock(ctx context.Context) (audit.Lock, error) {
 	out, err := a.c.Client.GetObjectLockConfiguration(ctx, &s3.GetObjectLockConfigurationInput{Bucket: &a.c.Bucket})
 	if code(err) == "ObjectLockConfigurationNotFoundError" {
@@ -330,7 +331,7 @@ func (a *Archive) Lock(ctx context.Context) (audit.Lock, error) {
 	}
 	l := audit.Lock{Enabled: true}
 	if c.Rule != nil && c.Rule.DefaultRetention != nil {
-		r := c.Rule.DefaultRetention // which has days or years, and a year is 365 days at the least
+		r := c.Rule.DefaultRetention // in days or in years; a year has at least 365 days
 		l.Mode = string(r.Mode)
 		l.Period = time.Duration(aws.ToInt32(r.Days)+365*aws.ToInt32(r.Years)) * 24 * time.Hour
 	}

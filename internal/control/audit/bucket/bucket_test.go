@@ -38,7 +38,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// careless puts without a condition.
+// careless puts objects without a condition.
 type careless struct{ *s3.Client }
 
 func (c careless) PutObject(
@@ -48,7 +48,7 @@ func (c careless) PutObject(
 	return c.Client.PutObject(ctx, in, o...)
 }
 
-// shortsighted reads the first page of a list.
+// shortsighted reads only the first page of a list.
 type shortsighted struct{ *s3.Client }
 
 func (c shortsighted) ListObjectVersions(
@@ -61,11 +61,12 @@ func (c shortsighted) ListObjectVersions(
 	return out, err
 }
 
-// Twins: the contract finds an archive that overwrites, and one that forgets what is behind the first page.
+// Guarantees that the contract detects an archive that overwrites objects, and one that reads only the first page of a
+// list.
 func TestContractFindsBrokenArchives(t *testing.T) {
 	for want, c := range map[string]bucket.Config{
-		"of several writers": {Bucket: s3test.Name, Client: careless{}},
-		"lists":              {Bucket: s3test.Name, Client: shortsighted{}},
+		"one of several": {Bucket: s3test.Name, Client: careless{}},
+		"lists":          {Bucket: s3test.Name, Client: shortsighted{}},
 	} {
 		broken := audittest.Broken(t, func(t *testing.T) func() audit.Archive {
 			client := s3test.New(t, s3test.Config{PageSize: 3}).Client()
@@ -86,8 +87,8 @@ func TestContractFindsBrokenArchives(t *testing.T) {
 	}
 }
 
-// Guarantees that a kept record cannot be removed while its retention lasts: in COMPLIANCE by nobody, in GOVERNANCE by
-// those who may; and that this retention is the bucket's own, which the writer does not choose.
+// Guarantees that a stored record cannot be removed during its retention: in COMPLIANCE mode by nobody, in GOVERNANCE
+// mode only by users who may bypass it; and that the retention is the bucket's own, which the writer does not choose.
 func TestLocks(t *testing.T) {
 	for _, mode := range []string{"GOVERNANCE", "COMPLIANCE"} {
 		now := time.Now()
@@ -144,7 +145,7 @@ func TestLocks(t *testing.T) {
 	}
 }
 
-// only is the one entry of an archive.
+// only returns the only entry of an archive.
 func only(t *testing.T, a audit.Archive) audit.Entry {
 	t.Helper()
 	var all []audit.Entry
@@ -160,7 +161,8 @@ func only(t *testing.T, a audit.Archive) audit.Entry {
 	return all[0]
 }
 
-// Guarantees that what hides or covers an object shows, newest first, and that the object behind can still be read.
+// Guarantees that versions and markers that hide an object are listed, newest first, and that the hidden object can be
+// read.
 func TestVersions(t *testing.T) {
 	for _, size := range []int{1, 2, 3, 1000} {
 		b := s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1, PageSize: size})
@@ -192,19 +194,19 @@ func TestVersions(t *testing.T) {
 			t.Errorf("pages of %d:\ngot  %s\nwant %s", size, got, want)
 		}
 		if _, err := a.Get(t.Context(), audit.Entry{Name: "audit/a/3"}); !errors.Is(err, audit.ErrNotFound) {
-			t.Errorf("a hidden object without a version: %v, want ErrNotFound", err)
+			t.Errorf("a read without a version of a hidden object: %v, want ErrNotFound", err)
 		}
 	}
 }
 
-// Guarantees that a write meets refusals, conflicts, throttling and lost answers with what each needs: another try
-// where that helps, an error where it does not, and one object in the end.
+// Guarantees that a write handles refusals, conflicts, throttling and lost answers correctly: it tries again if that
+// helps, returns an error if not, and makes one object.
 func TestFaults(t *testing.T) {
 	const forever = 1 << 30
 	tests := []struct {
 		name  string
 		fault s3test.Fault
-		times int64 // of the first writes
+		times int64 // number of writes that fail
 		fails bool
 		made  bool
 	}{
@@ -237,8 +239,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// Guarantees that an object whose content S3 gives to none of its readers is told from an S3 that refuses, throttles or
-// is away: a writer can make such an object, and nobody can make S3 answer so.
+// Guarantees that an object whose content S3 returns to no reader is distinguished from an S3 that refuses, throttles
+// or does not answer: a writer can make such an object, but nobody can make S3 answer in these ways.
 func TestUnreadable(t *testing.T) {
 	const name = "audit/a/1"
 	sealed := func(how s3test.Seal, fault *s3test.Fault) (get, put error) {
@@ -286,8 +288,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// Guarantees that an object of an ordinary key that is refused by itself is not taken for unreadable: the reader may
-// lack a right.
+// Guarantees that a refused object with an ordinary key is not reported as unreadable, since the reader may lack a
+// right.
 func TestRefusedAlone(t *testing.T) {
 	b := s3test.New(t, s3test.Config{Fault: func(r *http.Request) *s3test.Fault {
 		if r.Method == http.MethodGet {
@@ -302,7 +304,7 @@ func TestRefusedAlone(t *testing.T) {
 	}
 }
 
-// Guarantees that an object that is hidden between two tries is written again, and does not count as kept.
+// Guarantees that an object that is hidden between two tries is written again, and does not count as stored.
 func TestHiddenInBetween(t *testing.T) {
 	var b *s3test.Bucket
 	var gets atomic.Int64
@@ -319,7 +321,7 @@ func TestHiddenInBetween(t *testing.T) {
 	}
 }
 
-// Guarantees that a wrong configuration and a wrong bucket are errors, never an archive that keeps nothing.
+// Guarantees that a wrong configuration and a wrong bucket are errors, and never an empty archive.
 func TestConfig(t *testing.T) {
 	client := s3test.New(t, s3test.Config{}).Client()
 	for name, c := range map[string]bucket.Config{
@@ -343,6 +345,6 @@ func TestConfig(t *testing.T) {
 	}
 	if put == nil || get == nil || errors.Is(get, audit.ErrNotFound) || lock == nil ||
 		errors.Is(lock, audit.ErrDenied) || list == nil {
-		t.Errorf("of a bucket that is not there: put %v, get %v, lock %v, list %v", put, get, lock, list)
+		t.Errorf("of an absent bucket: put %v, get %v, lock %v, list %v", put, get, lock, list)
 	}
 }

@@ -1,12 +1,12 @@
-// Package folder is the archive of the audit trail as a folder on disk, for a program that runs everything in one
-// process.
+// Package folder implements the archive of the audit trail as a folder on disk, for a program that runs everything in
+// one process.
 //
-// Its files have the names of the objects, and can only be read. A file is written beside its name, synced, and then
-// linked to it, which fails where there is one: a crash leaves no half of a record. Nothing here is locked. Whoever may
-// write the folder may rewrite it, and a removed file leaves no trace but the gap in its item's versions. What the hash
-// chain and the live tables tell is found out all the same.
+// Its files have the names of the objects and are read-only. A file is written under a temporary name, synced, and
+// then linked to its name, which fails if the name exists: a crash leaves no partial record. Nothing is locked.
+// Whoever may write the folder may rewrite it, and a removed file leaves no trace except a gap in its item's versions.
+// The hash chain and the live tables still reveal alterations.
 //
-// Names differ by case; a file system that ignores it refuses the second of two such items as unequal.
+// Names differ by case; on a file system that ignores case, the second of two such items is refused as unequal.
 package folder
 
 import (
@@ -29,28 +29,28 @@ import (
 
 var _ audit.Archive = (*Archive)(nil)
 
-// Archive is a folder. It is safe for concurrent use, by several processes too.
+// Archive is a folder. It is safe for concurrent use, also by several processes.
 type Archive struct{ dir string }
 
 const (
 	fileMode = 0o400
 	dirMode  = 0o700
-	begun    = ".begun-" // what files begin with that are being written; no object's name has it
+	begun    = ".begun-" // prefix of files that are being written; no object's name has it
 )
 
-// New is the archive in a folder, which is made with the first object.
+// New returns the archive in a folder, which is created with the first object.
 func New(dir string) (*Archive, error) {
 	if dir == "" {
-		return nil, errors.New("audit folder: no folder is named")
+		return nil, errors.New("audit folder: the folder is missing")
 	}
 	return &Archive{dir}, nil
 }
 
-// file is where an object lies.
+// file returns the path of an object's file.
 func (a *Archive) file(name string) (string, error) {
 	if !fs.ValidPath(name) || name == "." || strings.ContainsAny(name, "\\\x00") || strings.HasPrefix(path.Base(name),
 		begun) {
-		return "", fmt.Errorf("%.200q is no name for a file", name)
+		return "", fmt.Errorf("%.200q is not a valid file name", name)
 	}
 	return filepath.Join(a.dir, filepath.FromSlash(name)), nil
 }
@@ -79,7 +79,7 @@ func (a *Archive) Put(ctx context.Context, name string, data []byte) (made bool,
 		return false, fmt.Errorf("put %s: %w", name, err)
 	}
 	err = link(file, data)
-	if errors.Is(err, fs.ErrExist) { // another was faster
+	if errors.Is(err, fs.ErrExist) { // another writer was faster
 		if is, failed := same(file, data); failed != nil || is {
 			return false, failed
 		}
@@ -91,7 +91,7 @@ func (a *Archive) Put(ctx context.Context, name string, data []byte) (made bool,
 	return true, nil
 }
 
-// Cover implements [audit.Archive]: a folder has one file of each name.
+// Cover implements [audit.Archive]. It is not supported: a folder has one file of each name.
 func (*Archive) Cover(_ context.Context, name string, _ []byte) error {
 	return fmt.Errorf("put a version over %s in a folder: %w", name, errors.ErrUnsupported)
 }
@@ -120,7 +120,7 @@ func read(file string) ([]byte, error) {
 	return data, nil
 }
 
-// makeFolder makes a folder and those above it, each of them durable in the one above.
+// makeFolder creates a folder and its parents, and makes each durable in its parent.
 func (a *Archive) makeFolder(dir string) error {
 	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -137,7 +137,7 @@ func (a *Archive) makeFolder(dir string) error {
 	return sync(above)
 }
 
-// link writes the file under another name and then gives it its own, unless it is taken.
+// link writes the content to a temporary file and links it to the name, unless the name exists.
 func link(file string, data []byte) error {
 	dir := filepath.Dir(file)
 	f, err := os.CreateTemp(dir, begun) // with O_EXCL
@@ -155,7 +155,7 @@ func link(file string, data []byte) error {
 	return sync(dir)
 }
 
-// sync makes what was named in a folder durable.
+// sync makes the names in a folder durable.
 func sync(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -183,7 +183,7 @@ func (a *Archive) Get(ctx context.Context, e audit.Entry) (audit.Object, error) 
 	return audit.Object{Data: data}, nil
 }
 
-// List implements [audit.Archive]. It holds the names in the folders on the way to one file, and no others.
+// List implements [audit.Archive]. It holds in memory only the names of the folders on the path to one file.
 func (a *Archive) List(ctx context.Context, prefix, after string) iter.Seq2[audit.Entry, error] {
 	return func(yield func(audit.Entry, error) bool) {
 		w := &walk{ctx, a, prefix, after, yield}
@@ -202,10 +202,10 @@ type walk struct {
 	yield         func(audit.Entry, error) bool
 }
 
-// folder goes through all below a name that is empty or ends in a slash, and reports whether to go on.
+// folder lists everything below a name, which is empty or ends in a slash. It reports whether to continue.
 func (w *walk) folder(name string) bool {
 	inside, err := os.ReadDir(filepath.Join(w.a.dir, filepath.FromSlash(name)))
-	if errors.Is(err, fs.ErrNotExist) && name != "" { // removed meanwhile
+	if errors.Is(err, fs.ErrNotExist) && name != "" { // removed in the meantime
 		return true
 	}
 	if err == nil {
@@ -217,7 +217,7 @@ func (w *walk) folder(name string) bool {
 	}
 	full := func(d fs.DirEntry) string {
 		if d.IsDir() {
-			return name + d.Name() + "/" // so that folders sort as the names below them
+			return name + d.Name() + "/" // so that a folder sorts like the names below it
 		}
 		return name + d.Name()
 	}
@@ -252,5 +252,5 @@ func (w *walk) one(full string, d fs.DirEntry) bool {
 	return w.yield(audit.Entry{Name: full, SizeBytes: info.Size(), PutAt: info.ModTime().UTC()}, nil)
 }
 
-// Lock implements [audit.Archive]: nothing is locked on a disk.
+// Lock implements [audit.Archive]. A folder locks nothing.
 func (*Archive) Lock(context.Context) (audit.Lock, error) { return audit.Lock{}, nil }

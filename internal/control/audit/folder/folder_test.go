@@ -31,7 +31,8 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// Guarantees that no name leads out of the folder, and that a name that files being written have is none of an object.
+// Guarantees that no name leads out of the folder, and that no object can have the name of a file that is being
+// written.
 func TestNames(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, filepath.Join(dir, "archive"))
@@ -50,8 +51,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Guarantees that files cannot be written by mistake, that a crash in the middle of a write shows nothing, and that
-// nothing is left of a write.
+// Guarantees that files are read-only, that a crash during a write leaves no object, and that a write leaves no
+// temporary file.
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir)
@@ -80,11 +81,10 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// Guarantees that a folder that is not there is an error and no empty archive: a wrong path must not look like a good
-// one.
+// Guarantees that an absent folder is an error and not an empty archive, so that a wrong path is noticed.
 func TestNoFolder(t *testing.T) {
 	if _, err := folder.New(""); err == nil {
-		t.Error("a folder without a name is taken")
+		t.Error("a folder without a name is accepted")
 	}
 	a := open(t, filepath.Join(t.TempDir(), "none"))
 	var failed error
@@ -92,6 +92,6 @@ func TestNoFolder(t *testing.T) {
 		failed = err
 	}
 	if failed == nil {
-		t.Error("a folder that is not there is listed as an empty one")
+		t.Error("an absent folder is listed as an empty one")
 	}
 }

@@ -1,8 +1,8 @@
-// Package kmskey has the key of the audit trail's anchors in AWS KMS: an asymmetric key of the curve P-256, whose
-// private half never leaves KMS. The anchor function signs with it, and whoever verifies reads its public half, from
-// KMS or from a file.
+// Package kmskey uses a key of AWS KMS for the audit trail's anchors: an asymmetric key on the curve P-256, whose
+// private half never leaves KMS. The anchor function signs with it. A verifier reads the public half from KMS or from
+// a file.
 //
-// What it needs to sign: kms:Sign. To read the public half: kms:GetPublicKey.
+// Right to sign: kms:Sign. Right to read the public half: kms:GetPublicKey.
 package kmskey
 
 import (
@@ -30,7 +30,7 @@ type client interface {
 	Sign(context.Context, *kms.SignInput, ...func(*kms.Options)) (*kms.SignOutput, error)
 }
 
-// publisher is the part of *kms.Client that tells the public key, for operators.
+// publisher is the part of *kms.Client that returns the public key, for operators.
 type publisher interface {
 	GetPublicKey(context.Context, *kms.GetPublicKeyInput, ...func(*kms.Options)) (*kms.GetPublicKeyOutput, error)
 }
@@ -41,7 +41,7 @@ type Signer struct {
 	key    string
 }
 
-// NewSigner makes a signer with the key of that ARN, id or alias. It calls nobody.
+// NewSigner makes a signer with the key that has this ARN, id or alias. It makes no calls.
 func NewSigner(c client, key string) *Signer { return &Signer{c, key} }
 
 // Sign implements [audit.Signer].
@@ -56,7 +56,7 @@ func (s *Signer) Sign(ctx context.Context, digest [sha256.Size]byte) ([]byte, er
 	return out.Signature, nil
 }
 
-// Public reads the public half of the key of that ARN, id or alias from KMS.
+// Public reads the public half of the key with this ARN, id or alias from KMS.
 func Public(ctx context.Context, c publisher, key string) (*ecdsa.PublicKey, error) {
 	out, err := c.GetPublicKey(ctx, &kms.GetPublicKeyInput{KeyId: &key})
 	if err != nil {
@@ -73,13 +73,13 @@ func Public(ctx context.Context, c publisher, key string) (*ecdsa.PublicKey, err
 func Parse(text []byte) (*ecdsa.PublicKey, error) {
 	if block, rest := pem.Decode(text); block != nil {
 		if block.Type != "PUBLIC KEY" || len(bytes.TrimSpace(rest)) > 0 {
-			return nil, fmt.Errorf("it holds %q, want one PUBLIC KEY and nothing else", block.Type)
+			return nil, fmt.Errorf("the file holds %q, want one PUBLIC KEY and nothing else", block.Type)
 		}
 		return parse(block.Bytes)
 	}
 	der, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(text)))
 	if err != nil {
-		return nil, errors.New("it is neither a public key in PEM nor one in base64")
+		return nil, errors.New("want a public key in PEM or base64")
 	}
 	return parse(der)
 }
@@ -87,11 +87,11 @@ func Parse(text []byte) (*ecdsa.PublicKey, error) {
 func parse(der []byte) (*ecdsa.PublicKey, error) {
 	key, err := x509.ParsePKIXPublicKey(der)
 	if err != nil {
-		return nil, fmt.Errorf("it is no public key: %w", err)
+		return nil, fmt.Errorf("not a public key: %w", err)
 	}
 	public, ok := key.(*ecdsa.PublicKey)
 	if !ok || public.Curve != elliptic.P256() {
-		return nil, errors.New("it is not of ECDSA on the curve P-256 (in KMS: ECC_NIST_P256)")
+		return nil, errors.New("not an ECDSA key on the curve P-256 (in KMS: ECC_NIST_P256)")
 	}
 	return public, nil
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/audit/kmskey"
 )
 
-// inKMS is KMS with one key.
+// inKMS imitates KMS with one key.
 type inKMS struct {
 	*ecdsa.PrivateKey
 	away error
@@ -57,7 +57,7 @@ func newKey(t *testing.T, curve elliptic.Curve) *ecdsa.PrivateKey {
 	return key
 }
 
-// Guarantees that what KMS signs is verified by the public key that it tells, and that its errors are errors.
+// Guarantees that the public key that KMS returns verifies its signatures, and that its errors are returned.
 func TestSigner(t *testing.T) {
 	k := inKMS{PrivateKey: newKey(t, elliptic.P256())}
 	digest := sha256.Sum256([]byte("anchor"))
@@ -78,7 +78,7 @@ func TestSigner(t *testing.T) {
 		t.Errorf("KMS is away: %v, %v", public, err)
 	}
 	if _, err := kmskey.Public(t.Context(), inKMS{PrivateKey: newKey(t, elliptic.P384())}, arn); err == nil {
-		t.Error("a key on another curve is taken")
+		t.Error("a key on another curve is accepted")
 	}
 }
 
@@ -113,7 +113,7 @@ func TestParse(t *testing.T) {
 		"two": append(armour("PUBLIC KEY", good), armour("PUBLIC KEY", good)...), "base64 of nothing": []byte("AAAA"),
 	} {
 		if public, err := kmskey.Parse(text); err == nil {
-			t.Errorf("%s is taken for %v", name, public)
+			t.Errorf("%s is accepted as %v", name, public)
 		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/call"
 )
 
-// RegisterPaged is Register with pages that end after so many bytes.
+// RegisterPaged is Register with pages of at most pageBytes bytes.
 func RegisterPaged(m *call.Mux, of string, tables audit.Tables, pageBytes int) {
 	register(m, &served{of, tables, pageBytes})
 }

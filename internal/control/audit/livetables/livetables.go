@@ -1,7 +1,7 @@
-// Package livetables lets an audit trail be verified against tables that a running process has open: the process
-// answers for them, with operators' calls, and who verifies asks it.
+// Package livetables lets a program verify an audit trail against tables that another process has open. That process
+// answers calls for items and pages; the verifying program makes the calls.
 //
-// Items go as they are kept, every field and the body to the byte, for their hashes are compared.
+// Items are sent exactly as they are stored, since their hashes are compared.
 package livetables
 
 import (
@@ -20,8 +20,8 @@ const (
 	itemPath = "audit/item"
 	pagePath = "audit/page"
 
-	maxPageBytes = 2 << 20 // where a page ends
-	calls        = 2       // at once: as many connections as a client keeps
+	maxPageBytes = 2 << 20 // largest size of a page
+	calls        = 2       // made concurrently: a client keeps as many connections
 )
 
 // itemRequest asks for the newest version of an item.
@@ -39,15 +39,15 @@ type pageRequest struct {
 	Most  int           `json:"most"`
 }
 
-// answer has items as control.Item.Encode writes them.
+// answer holds items in the form of control.Item.Encode.
 type answer struct {
 	Items []string `json:"items"`
 	Next  string   `json:"next,omitempty"`
-	Bad   string   `json:"bad,omitempty"` // what cannot be read of what was asked for
+	Bad   string   `json:"bad,omitempty"` // what is wrong with items that cannot be read
 }
 
-// Register has a mux answer for tables. of names them: a call for others, which has found this process by mistake, is
-// refused.
+// Register makes a mux answer calls about tables. of names the tables: a call about other tables, which has reached
+// this process by mistake, is refused.
 func Register(m *call.Mux, of string, tables audit.Tables) {
 	register(m, &served{of, tables, maxPageBytes})
 }
@@ -65,7 +65,7 @@ type served struct {
 
 func (s *served) check(of string) error {
 	if of != s.of {
-		return call.Refuse(call.NotFound, "this process has other tables than those that are asked for")
+		return call.Refuse(call.NotFound, "this process does not have the requested tables")
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func (a *answer) add(i *control.Item) (size int, err error) {
 	return len(text), err
 }
 
-// told keeps what is said of an item, and returns what is said of the tables.
+// told stores what is wrong with items in the answer. It returns any other error.
 func (a *answer) told(err error) error {
 	if !errors.Is(err, control.ErrBadItem) {
 		return err
@@ -128,7 +128,7 @@ func (a *answer) told(err error) error {
 	return nil
 }
 
-// Tables are those of another process. They are safe for concurrent use. Make them with New.
+// Tables are the tables of another process. They are safe for concurrent use. Make them with New.
 type Tables struct {
 	client *client.Client
 	of     string
@@ -137,12 +137,13 @@ type Tables struct {
 
 var _ audit.Tables = (*Tables)(nil)
 
-// New makes tables of the process that c calls, which it knows by a name. It calls nothing yet.
+// New makes tables of the process that c calls. of is the name under which the process has registered them. New makes
+// no calls.
 func New(c *client.Client, of string) *Tables {
 	return &Tables{c, of, make(chan struct{}, calls)}
 }
 
-// badItem is an error that says of an item what the other process said.
+// badItem is what the other process says about an item that cannot be read.
 type badItem string
 
 func (b badItem) Error() string { return string(b) }
@@ -157,7 +158,7 @@ func (t *Tables) Get(ctx context.Context, table control.Table, key string) (cont
 	case len(items) == 0:
 		return control.Item{}, fmt.Errorf("%s/%q: %w", table, key, control.ErrNotFound)
 	case items[0].Table != table || items[0].Key != key:
-		return control.Item{}, fmt.Errorf("%s/%q was asked for, and the answer is %s/%q", table, key, items[0].Table,
+		return control.Item{}, fmt.Errorf("the answer to a call for %s/%q is %s/%q", table, key, items[0].Table,
 			items[0].Key)
 	}
 	return items[0], nil

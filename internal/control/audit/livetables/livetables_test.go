@@ -20,7 +20,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 )
 
-// served are tables behind a server, asked for under a name.
+// served returns tables behind a server, which are called under a name.
 func served(t *testing.T, tables *embedded.Tables, of string) *livetables.Tables {
 	t.Helper()
 	m := call.NewMux(slog.New(slog.DiscardHandler))
@@ -50,8 +50,8 @@ func open(t *testing.T, path string) *embedded.Tables {
 	return tables
 }
 
-// Guarantees that items arrive as they are kept, whatever is in them: a body that other JSON writers would write
-// otherwise, a name of any text, a tombstone; and that there is none where there is none.
+// Guarantees that items arrive unchanged, whatever they contain: a body that other JSON writers would spell
+// differently, a key of any text, a tombstone; and that an absent item is reported as absent.
 func TestItemsArriveAsTheyAre(t *testing.T) {
 	tables := open(t, filepath.Join(t.TempDir(), "control.db"))
 	keys := []string{"plain", "<b>&amp;\u2028 \"ü\"", strings.Repeat("n", 128)}
@@ -86,7 +86,7 @@ func TestItemsArriveAsTheyAre(t *testing.T) {
 		}
 	}
 	if _, err := live.Get(t.Context(), control.Tenants, "nobody"); !errors.Is(err, control.ErrNotFound) {
-		t.Errorf("an item that never was: %v", err)
+		t.Errorf("an absent item: %v", err)
 	}
 	seen := 0
 	for item, err := range control.All(t.Context(), pages{live}, control.Tenants) {
@@ -100,7 +100,7 @@ func TestItemsArriveAsTheyAre(t *testing.T) {
 	}
 }
 
-// pages has List return two items at a time, so that pages follow one another.
+// pages makes List return two items at a time, so that there are several pages.
 type pages struct{ *livetables.Tables }
 
 func (p pages) List(ctx context.Context, t control.Table, after string, _ int) ([]control.Item, string, error) {
@@ -111,7 +111,7 @@ func (pages) Put(context.Context, control.Change) (control.Item, error) {
 	return control.Item{}, errors.New("nobody writes")
 }
 
-// Guarantees that a page of large items is cut rather than refused, and none of them left out.
+// Guarantees that a page of large items is shortened rather than refused, and that no item is left out.
 func TestLargeItems(t *testing.T) {
 	tables := open(t, filepath.Join(t.TempDir(), "control.db"))
 	const n, size = 12, 2_000
@@ -140,8 +140,8 @@ func TestLargeItems(t *testing.T) {
 	}
 }
 
-// Guarantees that an item which somebody has spoilt in the tables is said to be so by whoever asks over there, and the
-// others are told beside it.
+// Guarantees that an item that somebody has damaged in the tables is reported in the answer, together with the other
+// items.
 func TestSpoiltItem(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
 	tables := open(t, path)
@@ -176,22 +176,22 @@ func TestSpoiltItem(t *testing.T) {
 	}
 }
 
-// Guarantees that a process which has other tables is not taken for the one that is asked for, that bad calls are
-// refused, and that a process which has ended is an error and no empty table.
+// Guarantees that a process with other tables is not mistaken for the right one, that bad calls are refused, and that
+// a process that has ended gives an error and not empty tables.
 func TestOthers(t *testing.T) {
 	tables := open(t, filepath.Join(t.TempDir(), "control.db"))
 	other := served(t, tables, "others")
 	_, err := other.Get(t.Context(), control.Tenants, "a")
-	if err == nil || errors.Is(err, control.ErrNotFound) || !strings.Contains(err.Error(), "other tables") {
+	if err == nil || errors.Is(err, control.ErrNotFound) || !strings.Contains(err.Error(), "requested tables") {
 		t.Errorf("another's item: %v", err)
 	}
 	if _, _, err = other.List(t.Context(), control.Tenants, "", 10); err == nil ||
-		!strings.Contains(err.Error(), "other tables") {
+		!strings.Contains(err.Error(), "requested tables") {
 		t.Errorf("another's table: %v", err)
 	}
 	live := served(t, tables, "these")
 	if _, err := live.Get(t.Context(), "nothing", "a"); err == nil || errors.Is(err, control.ErrNotFound) {
-		t.Errorf("an item of no table: %v", err)
+		t.Errorf("an item of an unknown table: %v", err)
 	}
 	if _, _, err := live.List(t.Context(), control.Tenants, "", control.MaxPage+1); err == nil {
 		t.Error("a page that is too long")
@@ -210,6 +210,6 @@ func TestOthers(t *testing.T) {
 	}
 	gone.Close()
 	if _, _, err := livetables.New(to, "these").List(t.Context(), control.Tenants, "", 10); err == nil {
-		t.Error("a process that is gone has an empty table")
+		t.Error("a process that has ended has an empty table")
 	}
 }
