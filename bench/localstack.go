@@ -22,8 +22,8 @@ func localStackFigure(short bool) (Result, error) {
 		return r, fmt.Errorf("%w: make integration prints it", ErrLong)
 	}
 	var out bytes.Buffer
-	cmd := exec.Command(filepath.Join(tree(), "localstack", "integration"), "-run", "^TestPropagation$", //nolint:gosec // a path of this process's own
-		"-changes-each=6")
+	program := filepath.Join(tree(), "localstack", "integration")
+	cmd := exec.Command(program, "-run", "^TestPropagation$", "-changes-each=6") //nolint:gosec // the repository's own
 	cmd.Stdout, cmd.Stderr = &out, io.MultiWriter(&out, os.Stderr)
 	if err := cmd.Run(); err != nil {
 		return r, fmt.Errorf("localstack/integration: %w\n%s", err, out.String())
