@@ -32,7 +32,8 @@ var changesEach = flag.Int("changes-each", 3, "how often TestPropagation changes
 
 // Guarantees that each change of a tenant's limit, made through the operators' API, is what requests are held to in
 // each cell, small and full; and prints how long that takes: from before the change is sent to the answer of the first
-// request that is held to it. Each request costs 10 and is denied, so that a watch changes nothing. It takes half a minute.
+// request that is held to it. Each request costs 10 and is denied, so that a watch changes nothing. It takes
+// half a minute.
 func TestPropagation(t *testing.T) {
 	s := open(t)
 	id := unique("change")

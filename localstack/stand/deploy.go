@@ -156,8 +156,8 @@ func (s *Stand) build(ctx context.Context) error {
 	return s.run(ctx, "build", nil, "go", "build", "-o", s.file("sluice"), "./cmd/sluice")
 }
 
-// cdk makes the templates and deploys them, and the templates of the sample APIs, which are not deployed. The Lambdas are
-// built the first time alone: the source does not change while a stand is up.
+// cdk makes the templates and deploys them, and the templates of the sample APIs, which are not deployed. The Lambdas
+// are built the first time alone: the source does not change while a stand is up.
 func (s *Stand) cdk(ctx context.Context) error {
 	env := s.environment(s.deployed.control, "DEPLOYMENT="+s.file("deployment.yaml"), "CI=true")
 	regions := map[string]bool{s.deployed.control: true}

@@ -1,5 +1,5 @@
-// Package soak says how often the random tests of the repository repeat: fewer times in a short run, and more often than
-// usual in a soak, for which `make soak` sets SLUICE_SOAK. Only tests import it.
+// Package soak says how often the random tests of the repository repeat: fewer times in a short run, and more often
+// than usual in a soak, for which `make soak` sets SLUICE_SOAK. Only tests import it.
 package soak
 
 import (
