@@ -30,7 +30,7 @@ var broken = []struct {
 	{"UseBy is the end of the window", "permit.go",
 		"p.pacer.timeOf(p.useBy)",
 		"p.pacer.timeOf(p.useBy + p.pacer.core.supply.guard.unused())"},
-	{"requests overtake those who wait", "pacer.go", "p.core.queue.waiting == 0 && ", ""},
+	{"requests overtake those who wait", "pacer.go", "\tif p.core.queue.waiting == 0 && cost", "\tif cost"},
 	{"a new key starts at tag 0", "queue.go", "start: q.virtual", "start: 0"},
 	{"a key that runs empty is forgotten at once", "queue.go", "q.idle.push(k)", "delete(q.keys, k.name)"},
 	{"weights are ignored", "queue.go", "total/k.weight, total%k.weight", "total, 0"},
