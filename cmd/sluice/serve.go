@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -28,6 +30,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
+	"github.com/sluicelimits/sluice/internal/metrics"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/server"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
@@ -56,6 +59,8 @@ type serveOptions struct {
 	cert, key, clientCA    string
 	maxConnections         int
 	maxAge, drain, grace   time.Duration
+	otlp                   string
+	otlpEvery              time.Duration
 	storeMB                int64
 	logLevel, logFormat    string
 	redisCluster, redisTLS bool
@@ -146,6 +151,9 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"end a gRPC connection after `TIME`, so that clients find new servers; 0: never")
 	f.DurationVar(&o.drain, "drain", 0, "`TIME` between the first unhealthy answer and the end of service")
 	f.DurationVar(&o.grace, "grace", server.DefaultGrace, "how long requests in flight may take at the end, `TIME`")
+	f.StringVar(&o.otlp, "otlp", "", "send metrics to the OpenTelemetry collector at `URL`, by OTLP over HTTP "+
+		"(OTEL_EXPORTER_OTLP_ENDPOINT), such as http://127.0.0.1:4318")
+	f.DurationVar(&o.otlpEvery, "otlp-every", metrics.DefaultEvery, "`TIME` between two requests of --otlp")
 	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "memory for counters that are kept in memory, `MiB`")
 	f.StringVar(&o.logLevel, "log-level", "info", "`LEVEL`: debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "`FORMAT`: text or json")
@@ -199,6 +207,8 @@ func (o *serveOptions) checkNumbers() error {
 		return errors.New("--max-connection-age and --drain cannot be below 0, and --grace must be above")
 	case o.storeMB < 1 || o.storeMB > 1<<20:
 		return fmt.Errorf("--store-mb %d is outside 1..%d", o.storeMB, 1<<20)
+	case o.otlpEvery < time.Second:
+		return fmt.Errorf("--otlp-every %s is below 1s", o.otlpEvery)
 	}
 	return nil
 }
@@ -268,8 +278,8 @@ func (o *serveOptions) logger(to io.Writer) *slog.Logger {
 // run serves until the context ends, and then until what is in flight is done.
 func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	log := o.logger(stderr)
-	metrics := new(server.Metrics)
-	counters, err := o.openCounters(ctx, metrics, log)
+	told := new(server.Metrics)
+	counters, err := o.openCounters(ctx, told, log)
 	if err != nil {
 		return err
 	}
@@ -296,7 +306,11 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	config := server.Config{RateLimits: service, Limits: own, Metrics: metrics, Chain: counters.chain, GRPC: o.grpc,
+	exporter, err := o.openExporter(func() []metrics.Metric { return told.Gather(service, counters.chain) }, log)
+	if err != nil {
+		return err
+	}
+	config := server.Config{RateLimits: service, Limits: own, Metrics: told, Chain: counters.chain, GRPC: o.grpc,
 		HTTP: o.http, Debug: o.debug, MaxConnections: o.maxConnections,
 		MaxAge: o.maxAge, DrainFor: o.drain, Grace: o.grace, Log: log}
 	var certificates *server.Certificates
@@ -312,6 +326,12 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	}
 	beside, end := context.WithCancel(ctx)
 	defer end()
+	if exporter != nil {
+		exporting, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the last request is counted
+		sent := make(chan struct{})
+		go func() { exporter.Run(exporting); close(sent) }()
+		defer func() { stop(); <-sent }()
+	}
 	go watchConfig(beside, files)
 	if plans != nil {
 		go watchPlans(beside, plans, log)
@@ -322,6 +342,25 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	over, finish := context.WithCancel(context.WithoutCancel(ctx))
 	defer finish()
 	return s.Serve(ctx, secondSignal(ctx, over))
+}
+
+// openExporter makes what sends metrics to an OpenTelemetry collector; nil if none is named.
+func (o *serveOptions) openExporter(gather func() []metrics.Metric, log *slog.Logger) (*metrics.Exporter, error) {
+	if o.otlp == "" {
+		return nil, nil //nolint:nilnil // nobody is to be told
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		log.Warn("metrics are sent without the attribute host.name", "error", err)
+	}
+	e, err := metrics.NewExporter(metrics.ExporterConfig{Endpoint: o.otlp, Service: "sluice",
+		Version:    version(debug.ReadBuildInfo),
+		Attributes: map[string]string{"host.name": host, "service.instance.id": rand.Text()}, Every: o.otlpEvery,
+		Gather: gather, Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("--otlp: %w", err)
+	}
+	return e, nil
 }
 
 // openPlans loads the plans, if there are any, and makes what decides by them.

@@ -324,7 +324,7 @@ func TestEnvoyPage(t *testing.T) {
 	tests := map[string]bool{} // package.Test
 	for _, dir := range []string{".", "../../internal/server", "../../internal/server/rls",
 		"../../internal/server/envoyconfig", "../../internal/server/limits", "../../internal/server/limitsv1",
-		"../../bench/envoypeer"} {
+		"../../bench/envoypeer", "../../bench/otlppeer"} {
 		files, err := filepath.Glob(dir + "/*_test.go")
 		if err != nil {
 			t.Fatal(err)

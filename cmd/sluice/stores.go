@@ -22,6 +22,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
+	"github.com/sluicelimits/sluice/internal/metrics"
 )
 
 // storeOptions say where counters are kept.
@@ -80,7 +81,8 @@ type counters struct {
 	tenants, addresses limit.Store
 	// what tenants is in the end: without leases and what decides while a store is away
 	base    limit.Store
-	chain   *resilience.Chain // over the stores that are shared; nil where none is
+	chain   *resilience.Chain  // over the stores that are shared; nil where none is
+	calls   metrics.StoreCalls // of the chain
 	bytes   func() int64
 	closers []func(context.Context) error
 }
@@ -100,7 +102,8 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 	if o.dynamodb == "" && o.redis == "" {
 		return c, nil
 	}
-	shared := resilience.ChainConfig{NoLeases: !o.leases, MaxInstances: o.maxInstances, Log: log}
+	shared := resilience.ChainConfig{NoLeases: !o.leases, MaxInstances: o.maxInstances, Observe: c.calls.Observe,
+		Log: log}
 	if o.dynamodb != "" {
 		s, err := o.openDynamoDB(ctx)
 		if err != nil {

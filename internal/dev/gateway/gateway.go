@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
@@ -19,14 +20,16 @@ import (
 
 // Config sets up a [Gateway].
 type Config struct {
-	Authorizer   *authorizer.Authorizer // required
-	Upstream     *url.URL               // nil is the echo
-	TrustedHops  int                    // as the authorizer's: with it the upstream sees the whole X-Forwarded-For
-	Recorder     *livepage.Recorder     // nil records nothing
-	LivePage     http.Handler           // at /_sluice/, with the prefix stripped; nil is none
-	Audience     front.Audience         // of the live page; default Loopback
-	MaxBodyBytes int64                  // of a request; 0 is front.DefaultMaxBodyBytes, below 0 no bound
-	Log          *slog.Logger           // default slog.Default()
+	Authorizer  *authorizer.Authorizer // required
+	Upstream    *url.URL               // nil is the echo
+	TrustedHops int                    // as the authorizer's: with it the upstream sees the whole X-Forwarded-For
+	Recorder    *livepage.Recorder     // nil records nothing
+	// Decided is called after each decision with its reason and how long it took; nil for nobody.
+	Decided      func(reason string, took time.Duration)
+	LivePage     http.Handler   // at /_sluice/, with the prefix stripped; nil is none
+	Audience     front.Audience // of the live page; default Loopback
+	MaxBodyBytes int64          // of a request; 0 is front.DefaultMaxBodyBytes, below 0 no bound
+	Log          *slog.Logger   // default slog.Default()
 }
 
 // Gateway is an http.Handler. It is safe for concurrent use. Make it with [New].
@@ -86,8 +89,12 @@ func (g *serving) Serve(w *front.Response, r *http.Request) {
 		return
 	}
 	req := authorizer.Request{Method: r.Method, Path: path, Header: r.Header, Peer: r.RemoteAddr}
+	began := time.Now()
 	a := g.c.Authorizer.Authorize(r.Context(), &req)
 	defer a.Release()
+	if g.c.Decided != nil {
+		g.c.Decided(a.Kind.String(), time.Since(began))
+	}
 	g.observe(a, r)
 	w.Last = &a.Header
 	a.Header.Set(w.Header())
