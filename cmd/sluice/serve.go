@@ -18,23 +18,18 @@ import (
 	"syscall"
 	"time"
 
-	awsconfig "github.com/aws/aws-sdk-go-v2/config"
-	awsdynamodb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/metrics"
-	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/server"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
-	"github.com/sluicelimits/sluice/internal/server/limits"
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
 
@@ -47,6 +42,8 @@ const certificatesEvery = time.Minute
 type serveOptions struct {
 	configs                []string
 	plans, pepperFiles     []string
+	configTable, cell      string
+	alone                  bool
 	merge                  bool
 	countDenied            bool
 	shadow, quota          bool
@@ -77,7 +74,7 @@ func newServeCommand() *cobra.Command {
 		Long: `Runs a rate limit service that takes the place of envoyproxy/ratelimit: Envoy asks it over gRPC whether a request
 may pass. It reads the configuration files of envoyproxy/ratelimit as they are, and finds limits as that server does.
 
-With --plans, the mapping of a file says which entries of a descriptor tell tenant, subject, method, path and address.
+With --plans or --config-table, the mapping of a file says which entries of a descriptor tell tenant, subject, method, path and address.
 The plan of the tenant then decides, as it does behind API Gateway. Sluice's own API is served, too: sluice.limits.v1
 over gRPC, and /v1/check, check-batch, peek and refund over HTTP.
 
@@ -122,6 +119,11 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.plans, "plans", nil, "plans `FILE`, for the mapping of a configuration file; may be repeated")
 	f.StringArrayVar(&o.pepperFiles, "pepper", nil,
 		"pepper of API keys in the plans, as `ID=FILE`; may be repeated (\"dev\" is built in)")
+	f.StringVar(&o.configTable, "config-table", "",
+		"in place of --plans: follow the config `TABLE` of a cell, in the DynamoDB of --dynamodb (default: of AWS)")
+	f.StringVar(&o.cell, "cell", "", "grant the share of each limit that cell `NAME` of --config-table has "+
+		"(default: the whole limit)")
+	f.BoolVar(&o.alone, "alone", false, "--cell is the only one: as long as the table has no shares, grant the whole limit")
 	f.BoolVar(&o.merge, "merge-domains", false, "let several files be for one domain (MERGE_DOMAIN_CONFIG)")
 	f.BoolVar(&o.countDenied, "count-denied", false,
 		"count each request, also one that is denied, as envoyproxy/ratelimit does")
@@ -214,6 +216,16 @@ func (o *serveOptions) checkNumbers() error {
 }
 
 func (o *serveOptions) checkFiles() error {
+	switch {
+	case o.configTable != "" && len(o.plans) > 0:
+		return errors.New("--config-table and --plans both say what the plans are")
+	case o.configTable == "" && o.cell != "":
+		return errors.New("--cell has no use without --config-table")
+	case o.cell == "" && o.alone:
+		return errors.New("--alone has no use without --cell")
+	case o.configTable != "" && len(o.pepperFiles) > 0:
+		return errors.New("--pepper has no use with --config-table: no API keys are read from it")
+	}
 	for _, text := range o.pepperFiles {
 		if _, err := parsePepper(text); err != nil {
 			return err
@@ -284,9 +296,13 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	defer counters.close(log)
-	plans, byPlan, err := o.openPlans(counters, log)
+	plans, err := o.openPlans(ctx, counters, log)
 	if err != nil {
 		return err
+	}
+	var byPlan *authorizer.Authorizer
+	if plans != nil {
+		byPlan = plans.Authorizer
 	}
 	service, err := rls.New(rls.Config{Store: counters.tenants, Plans: byPlan, CountDenied: o.countDenied,
 		ShadowMode: o.shadow, QuotaMode: o.quota,
@@ -302,7 +318,7 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	own, err := openLimits(counters, byPlan)
+	own, err := openLimits(counters, plans)
 	if err != nil {
 		return err
 	}
@@ -334,7 +350,7 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	}
 	go watchConfig(beside, files)
 	if plans != nil {
-		go watchPlans(beside, plans, log)
+		go plans.follow(beside)
 	}
 	if certificates != nil {
 		go renew(beside, certificates)
@@ -363,39 +379,6 @@ func (o *serveOptions) openExporter(gather func() []metrics.Metric, log *slog.Lo
 	return e, nil
 }
 
-// openPlans loads the plans, if there are any, and makes what decides by them.
-func (o *serveOptions) openPlans(c *counters, log *slog.Logger) (*planfile.Plans, *authorizer.Authorizer, error) {
-	if len(o.plans) == 0 {
-		return nil, nil, nil
-	}
-	peppers := map[string][]byte{identity.DevPepperID: identity.DevPepper()}
-	for _, text := range o.pepperFiles {
-		p, err := parsePepper(text)
-		if err != nil {
-			return nil, nil, err
-		}
-		if peppers[p.id], err = p.read(); err != nil {
-			return nil, nil, err
-		}
-	}
-	plans, err := planfile.Open(planfile.Config{Files: o.plans, Peppers: peppers, Accepts: c.tenants.Accepts,
-		AcceptsPlan: planAccepter(c.tenants), Log: log})
-	if err != nil {
-		return nil, nil, err
-	}
-	decides, err := authorizer.New(authorizer.Config{Source: authorizer.Current(plans.Current), Store: c.tenants,
-		Log: log})
-	return plans, decides, err
-}
-
-// openLimits makes Sluice's own API, if there are plans.
-func openLimits(c *counters, byPlan *authorizer.Authorizer) (*limits.Service, error) {
-	if byPlan == nil {
-		return nil, nil
-	}
-	return limits.New(limits.Config{Plans: byPlan, Store: c.tenants})
-}
-
 // accepts says whether a store can keep the counters of the limits of one descriptor, and decide over them together.
 func accepts(s limit.Store) func([]*limit.Limit) error {
 	return func(together []*limit.Limit) error {
@@ -405,16 +388,6 @@ func accepts(s limit.Store) func([]*limit.Limit) error {
 			}
 		}
 		return limit.AcceptsPlan(s, together, together)
-	}
-}
-
-// watchPlans reloads the plans when they change, and on SIGHUP, until the context ends.
-func watchPlans(ctx context.Context, plans *planfile.Plans, log *slog.Logger) {
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-	if err := plans.Watch(ctx, hangup, nil); err != nil {
-		log.Warn("changes of the plans are not seen; restart to load them", "error", err)
 	}
 }
 
@@ -538,10 +511,9 @@ func (o *serveOptions) openDynamoDB(ctx context.Context) (limit.Store, error) {
 	if o.stores.dynamodb != realDynamoDB {
 		return o.stores.openDynamoDB(ctx)
 	}
-	config, err := awsconfig.LoadDefaultConfig(ctx)
+	client, err := o.dynamoDBClient(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("--dynamodb %s: %w", realDynamoDB, err)
+		return nil, err
 	}
-	return dynamodb.New(dynamodb.Config{Client: awsdynamodb.NewFromConfig(config), Table: o.stores.table,
-		Timeout: o.stores.dynamodbDeadline})
+	return dynamodb.New(dynamodb.Config{Client: client, Table: o.stores.table, Timeout: o.stores.dynamodbDeadline})
 }

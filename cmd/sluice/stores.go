@@ -153,19 +153,27 @@ func (o *storeOptions) openRedis(ctx context.Context) (*redis.Store, error) {
 
 // openDynamoDB uses an endpoint that checks no credentials, as DynamoDB Local is one.
 func (o *storeOptions) openDynamoDB(ctx context.Context) (limit.Store, error) {
-	if u, err := url.Parse(o.dynamodb); err != nil || u.Host == "" {
-		return nil, fmt.Errorf("--dynamodb %q is not a URL such as http://127.0.0.1:8000", o.dynamodb)
+	client, err := o.dynamoDBLocal()
+	if err != nil {
+		return nil, err
 	}
-	client := awsdynamodb.New(awsdynamodb.Options{
-		Region: "local", BaseEndpoint: aws.String(o.dynamodb),
-		Credentials: credentials.NewStaticCredentialsProvider("local", "local", ""),
-	})
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	if err := dynamodb.Create(ctx, client, o.table); err != nil {
 		return nil, fmt.Errorf("--dynamodb %s: table %s: %w", o.dynamodb, o.table, err)
 	}
 	return dynamodb.New(dynamodb.Config{Client: client, Table: o.table, Timeout: o.dynamodbDeadline})
+}
+
+// dynamoDBLocal makes a client of DynamoDB Local.
+func (o *storeOptions) dynamoDBLocal() (*awsdynamodb.Client, error) {
+	if u, err := url.Parse(o.dynamodb); err != nil || u.Host == "" {
+		return nil, fmt.Errorf("--dynamodb %q is not a URL such as http://127.0.0.1:8000", o.dynamodb)
+	}
+	return awsdynamodb.New(awsdynamodb.Options{
+		Region: "local", BaseEndpoint: aws.String(o.dynamodb),
+		Credentials: credentials.NewStaticCredentialsProvider("local", "local", ""),
+	}), nil
 }
 
 // close gives back what is held and ends the connections.
