@@ -18,6 +18,7 @@
 //	alarm           which alarms there are, as data; no CDK
 //	alarms.go       the alarms, and the topic on which they are heard; dashboard.go draws what they look at
 //	killswitch.go   the mode of a cell's limits, in AppConfig
+//	ratelimit.go    RateLimitService: the rate limit service for Envoy on Fargate, behind a network load balancer
 //	waf.go          a firewall in front of REST APIs, and floor.go usage plans under them: what stands when every store is away
 //	attach*.go      AttachREST, AttachHTTP, AttachWebSocket: the authorizer in front of an API
 //	parts.go        tables, queues and the operators' API
