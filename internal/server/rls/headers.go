@@ -33,6 +33,9 @@ const maxFieldBytes = 3072
 // mostHeaders is how many headers an answer can have.
 const mostHeaders = 6
 
+// exactHeaders is how many of them Config.Headers.Exact brings: RateLimit, RateLimit-Policy and Retry-After.
+const exactHeaders = 3
+
 func named(name, preset string) string {
 	if name == "" {
 		return preset
@@ -40,12 +43,15 @@ func named(name, preset string) string {
 	return name
 }
 
-func (c *call) headers(out *rlsv3.RateLimitResponse) []*corev3.HeaderValue {
+func (c *call) headers(out *rlsv3.RateLimitResponse, of statuses) []*corev3.HeaderValue {
 	h := &c.service.config.Headers
 	if !h.Plain && !h.Exact {
 		return nil
 	}
-	memory, list := make([]corev3.HeaderValue, mostHeaders), make([]*corev3.HeaderValue, 0, mostHeaders)
+	memory, list := of.headers, of.list
+	if h.Plain || len(memory) == 0 {
+		memory, list = make([]corev3.HeaderValue, mostHeaders), make([]*corev3.HeaderValue, 0, mostHeaders)
+	}
 	add := func(name, value string) {
 		v := &memory[len(list)]
 		v.Key, v.Value = name, value
@@ -147,7 +153,8 @@ func (c *call) fields() (left, policies string) {
 		}
 	}
 	c.left, c.policies = l, p
-	return string(l), string(p)
+	both := string(append(l, p...)) // one allocation for the two
+	return both[:len(l)], both[len(l):]
 }
 
 // joined appends the items of a list to those of another one.

@@ -17,11 +17,9 @@ import (
 // response makes the answer of a call that is decided, and counts what became of each descriptor.
 func (c *call) response() *rlsv3.RateLimitResponse {
 	s := c.service
-	out := &rlsv3.RateLimitResponse{
-		OverallCode: rlsv3.RateLimitResponse_OK,
-		Statuses:    make([]*rlsv3.RateLimitResponse_DescriptorStatus, len(c.items)),
-	}
 	memory := newStatuses(len(c.items))
+	out := memory.response
+	out.OverallCode = rlsv3.RateLimitResponse_OK
 	for i := range c.items {
 		it := &c.items[i]
 		out.Statuses[i] = it.status(c.now, memory, i)
@@ -36,7 +34,7 @@ func (c *call) response() *rlsv3.RateLimitResponse {
 		out.OverallCode = rlsv3.RateLimitResponse_OK
 		s.stats.GlobalShadowMode.Add(1)
 	}
-	out.ResponseHeadersToAdd = c.headers(out)
+	out.ResponseHeadersToAdd = c.headers(out, memory)
 	if out.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
 		c.addProblem(out)
 	}
@@ -59,20 +57,40 @@ func (c *call) addProblem(out *rlsv3.RateLimitResponse) {
 	}
 }
 
-// statuses is the memory of the statuses of one answer: few allocations, however many descriptors there are.
+// statuses is the memory of one answer: few allocations, however many descriptors there are.
 type statuses struct {
+	response *rlsv3.RateLimitResponse
 	statuses []rlsv3.RateLimitResponse_DescriptorStatus
 	limits   []rlsv3.RateLimitResponse_RateLimit
 	resets   []durationpb.Duration
+	headers  []corev3.HeaderValue
+	list     []*corev3.HeaderValue // of headers, empty
 }
 
-func newStatuses(n int) *statuses {
-	return &statuses{make([]rlsv3.RateLimitResponse_DescriptorStatus, n), make([]rlsv3.RateLimitResponse_RateLimit, n),
-		make([]durationpb.Duration, n)}
+// oneStatus is the memory of an answer about one descriptor, as most are, in one allocation.
+type oneStatus struct {
+	response rlsv3.RateLimitResponse
+	pointer  [1]*rlsv3.RateLimitResponse_DescriptorStatus
+	status   [1]rlsv3.RateLimitResponse_DescriptorStatus
+	limit    [1]rlsv3.RateLimitResponse_RateLimit
+	reset    [1]durationpb.Duration
+	headers  [exactHeaders]corev3.HeaderValue
+	list     [exactHeaders]*corev3.HeaderValue
+}
+
+func newStatuses(n int) statuses {
+	if n == 1 {
+		m := new(oneStatus)
+		m.response.Statuses = m.pointer[:]
+		return statuses{&m.response, m.status[:], m.limit[:], m.reset[:], m.headers[:], m.list[:0]}
+	}
+	return statuses{&rlsv3.RateLimitResponse{Statuses: make([]*rlsv3.RateLimitResponse_DescriptorStatus, n)},
+		make([]rlsv3.RateLimitResponse_DescriptorStatus, n), make([]rlsv3.RateLimitResponse_RateLimit, n),
+		make([]durationpb.Duration, n), nil, nil}
 }
 
 // status is the answer about one descriptor at the time now, in place i of the memory.
-func (it *item) status(now time.Time, memory *statuses, i int) *rlsv3.RateLimitResponse_DescriptorStatus {
+func (it *item) status(now time.Time, memory statuses, i int) *rlsv3.RateLimitResponse_DescriptorStatus {
 	out := &memory.statuses[i]
 	out.Code = rlsv3.RateLimitResponse_OK
 	if it.unlimited {
