@@ -45,7 +45,8 @@ type measured struct {
 func (l *Limiter) Metrics() []Metric {
 	var all []Metric
 	if l.measured != nil {
-		all = l.measured.decisions.Append(all, "sluice_decision_seconds", "Decisions by reason, and how long they took.",
+		all = l.measured.decisions.Append(all, "sluice_decision_seconds",
+			"Decisions by reason, and how long they took.",
 			func(k answer.Kind) []metrics.Label { return []metrics.Label{{Name: "reason", Value: k.String()}} })
 		all = l.measured.calls.Append(all)
 	}

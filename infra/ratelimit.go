@@ -141,8 +141,9 @@ func (s *RateLimitService) addBalancer(
 			// connections that are open stay open until the task ends them
 			DeregistrationDelay: awscdk.Duration_Seconds(jsii.Number(rlsStopSeconds)),
 			HealthCheck: &balancing.HealthCheck{Protocol: balancing.Protocol_HTTP, Path: jsii.String("/healthcheck"),
-				Port:     jsii.String(fmt.Sprint(rlsHealthPort)),
-				Interval: awscdk.Duration_Seconds(jsii.Number(rlsCheckSeconds)), UnhealthyThresholdCount: jsii.Number(3)},
+				Port:                    jsii.String(fmt.Sprint(rlsHealthPort)),
+				Interval:                awscdk.Duration_Seconds(jsii.Number(rlsCheckSeconds)),
+				UnhealthyThresholdCount: jsii.Number(3)},
 		})
 	s.Address = balancer.LoadBalancerDnsName()
 }

@@ -35,8 +35,8 @@ func parsesAsServe(t *testing.T, where string, arguments []string) {
 	}
 }
 
-// Guarantees that the flags of the container recipe, of the Kubernetes manifest and of the Fargate template are those of
-// `sluice serve`, and that the configuration beside them loads.
+// Guarantees that the flags of the container recipe, of the Kubernetes manifest and of the Fargate template are those
+// of `sluice serve`, and that the configuration beside them loads.
 func TestServeDeployments(t *testing.T) {
 	const dir = "../../examples/envoy/"
 	read := func(name string) string {

@@ -17,7 +17,8 @@ func (f *fleet) gather() []metrics.Metric {
 	for _, c := range f.all() {
 		cell := metrics.Label{Name: "cell", Value: c.Name}
 		own := c.decided.Append(nil, "sluice_decision_seconds",
-			"Decisions by reason, and how long they took. Not counted with --api.", func(reason string) []metrics.Label {
+			"Decisions by reason, and how long they took. Not counted with --api.",
+			func(reason string) []metrics.Label {
 				return []metrics.Label{{Name: "reason", Value: reason}}
 			})
 		totals := c.recorder.Totals()

@@ -74,8 +74,8 @@ func newServeCommand() *cobra.Command {
 		Long: `Runs a rate limit service that takes the place of envoyproxy/ratelimit: Envoy asks it over gRPC whether a request
 may pass. It reads the configuration files of envoyproxy/ratelimit as they are, and finds limits as that server does.
 
-With --plans or --config-table, the mapping of a file says which entries of a descriptor tell tenant, subject, method, path and address.
-The plan of the tenant then decides, as it does behind API Gateway. Sluice's own API is served, too: sluice.limits.v1
+With --plans or --config-table, the mapping of a file says which entries of a descriptor tell tenant, subject, method,
+path and address. The plan of the tenant then decides, as it does behind API Gateway. Sluice's own API is served, too: sluice.limits.v1
 over gRPC, and /v1/check, check-batch, peek and refund over HTTP.
 
 A request charges all of its descriptors or none: when one of them denies, the others keep their units. --count-denied
@@ -123,7 +123,8 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"in place of --plans: follow the config `TABLE` of a cell, in the DynamoDB of --dynamodb (default: of AWS)")
 	f.StringVar(&o.cell, "cell", "", "grant the share of each limit that cell `NAME` of --config-table has "+
 		"(default: the whole limit)")
-	f.BoolVar(&o.alone, "alone", false, "--cell is the only one: as long as the table has no shares, grant the whole limit")
+	f.BoolVar(&o.alone, "alone", false,
+		"--cell is the only one: as long as the table has no shares, grant the whole limit")
 	f.BoolVar(&o.merge, "merge-domains", false, "let several files be for one domain (MERGE_DOMAIN_CONFIG)")
 	f.BoolVar(&o.countDenied, "count-denied", false,
 		"count each request, also one that is denied, as envoyproxy/ratelimit does")

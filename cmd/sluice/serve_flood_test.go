@@ -41,7 +41,8 @@ func TestServeFlood(t *testing.T) {
 			for c := range clients {
 				group.Go(func() {
 					for i := range values / clients {
-						if code, err := ask(fmt.Sprintf("%d-%d", c, i)); err != nil || code != rlsv3.RateLimitResponse_OK {
+						if code, err := ask(fmt.Sprintf("%d-%d", c, i)); err != nil ||
+							code != rlsv3.RateLimitResponse_OK {
 							mu.Lock()
 							wrong[fmt.Sprint(code, err)]++
 							mu.Unlock()
@@ -57,7 +58,8 @@ func TestServeFlood(t *testing.T) {
 				t.Errorf("the early value after the flood: %s, %v", code, err)
 			}
 			_, _, after := get(t, s.debug+"/metrics", "")
-			if b, a := strings.Count(before, "\nsluice_hits_total"), strings.Count(after, "\nsluice_hits_total"); a > b+2 {
+			if b, a := strings.Count(before, "\nsluice_hits_total"), strings.Count(after,
+				"\nsluice_hits_total"); a > b+2 {
 				t.Errorf("%d lines of hits became %d", b, a)
 			}
 		})

@@ -42,7 +42,8 @@ func TestGrafana(t *testing.T) {
 	expressions := 0
 	check := func(where, expr string) {
 		expressions++
-		for _, m := range regexp.MustCompile(`((?:sluice|go)_[a-z_]+)(?:\{([^}]*)\})?`).FindAllStringSubmatch(expr, -1) {
+		for _, m := range regexp.MustCompile(`((?:sluice|go)_[a-z_]+)(?:\{([^}]*)\})?`).FindAllStringSubmatch(expr,
+			-1) {
 			if !regexp.MustCompile(`(?m)^` + m[1] + `[{ ]`).MatchString(exposed) {
 				t.Errorf("%s: the service has no metric %s", where, m[1])
 			}
@@ -163,7 +164,8 @@ func TestDevPrometheus(t *testing.T) {
 		t.Errorf("Prometheus gets %s", kind)
 	}
 	for _, want := range []string{`sluice_gateway_requests_total{outcome="`, `sluice_decision_seconds_count{reason="`,
-		`sluice_events_published_total{function="publisher"} `, `sluice_publish_seconds{function="publisher",quantile="0.99"} `,
+		`sluice_events_published_total{function="publisher"} `,
+		`sluice_publish_seconds{function="publisher",quantile="0.99"} `,
 		"go_goroutines "} {
 		if !strings.Contains(text, "\n"+want) {
 			t.Errorf("no %s in\n%s", want, text)

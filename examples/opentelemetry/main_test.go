@@ -45,7 +45,8 @@ func TestExample(t *testing.T) {
 		n += count
 	}
 	reason, _ := p.Attributes.Value("reason")
-	if p.Count != 3 || n != 3 || p.Sum <= 0 || len(p.BucketCounts) != len(p.Bounds)+1 || reason.AsString() != "allowed" {
+	if p.Count != 3 || n != 3 || p.Sum <= 0 || len(p.BucketCounts) != len(p.Bounds)+1 ||
+		reason.AsString() != "allowed" {
 		t.Errorf("%+v", p)
 	}
 }

@@ -134,9 +134,10 @@ func (c *StoreCalls) Observe(store string, took time.Duration, failed bool) {
 
 // Append appends the metrics of the calls.
 func (c *StoreCalls) Append(to []Metric) []Metric {
-	return c.table.Append(to, "sluice_store_call_seconds", "Calls of the stores of counters.", func(s storeCall) []Label {
-		return []Label{{"store", s.store}, {"failed", strconv.FormatBool(s.failed)}}
-	})
+	return c.table.Append(to, "sluice_store_call_seconds", "Calls of the stores of counters.",
+		func(s storeCall) []Label {
+			return []Label{{"store", s.store}, {"failed", strconv.FormatBool(s.failed)}}
+		})
 }
 
 // family appends values of one metric that differ in one label.
@@ -180,7 +181,8 @@ func AppendChain(to []Metric, c *resilience.Chain) []Metric {
 		Help: "Processes that share the store, as far as is known."})
 }
 
-// AppendProcess appends goroutines and memory of this process, under the names that Prometheus's Go client has for them.
+// AppendProcess appends goroutines and memory of this process, under the names that Prometheus's Go client has for
+// them.
 func AppendProcess(to []Metric) []Metric {
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)

@@ -78,7 +78,8 @@ func quality(accept, kind, subtype string) (q float64) {
 	best := 0
 	for _, part := range strings.Split(accept, ",") {
 		name, params, _ := strings.Cut(part, ";")
-		rank := map[string]int{"*/*": 1, kind + "/*": 2, kind + "/" + subtype: 3}[strings.ToLower(strings.TrimSpace(name))]
+		rank := map[string]int{"*/*": 1, kind + "/*": 2,
+			kind + "/" + subtype: 3}[strings.ToLower(strings.TrimSpace(name))]
 		if rank <= best {
 			continue
 		}

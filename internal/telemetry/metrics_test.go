@@ -420,9 +420,9 @@ func TestMetricsPage(t *testing.T) {
 
 const metricsHead = `# Metrics
 
-This page lists what Sluice's functions report to CloudWatch, and what its [other programs](#prometheus-and-opentelemetry)
-report to Prometheus or OpenTelemetry. It is for operators who build dashboards and alarms. The first list is generated
-from the list of which the alarms are made.
+This page lists what Sluice's functions report to CloudWatch, and what its
+[other programs](#prometheus-and-opentelemetry) report to Prometheus or OpenTelemetry. It is for operators who build
+dashboards and alarms. The first list is generated from the list of which the alarms are made.
 
 The functions write metrics in the embedded metric format to their logs. The namespace is
 ` + "`SLUICE_METRICS_NAMESPACE`" + `, by default ` +
@@ -480,8 +480,10 @@ OpenTelemetry gets the same names and labels. Times are in seconds, as histogram
 | ` + "`sluice_hits_total`" + ` | key, outcome | service | Hits by the name of the statistics of a descriptor. |
 | ` + "`sluice_config_loads_total`" + ` | result | service | Configurations that were read: put in force, or refused. |
 | ` + "`sluice_rate_limit_errors_total`" + ` | cause | service | Requests of Envoy that were not decided. |
-| ` + "`sluice_refund_errors_total`" + ` | | service | Charges that could not be given back after another limit had denied. |
-| ` + "`sluice_decision_seconds`" + ` | reason | gateway, library | Decisions. The library needs ` + "`Config.Measure`" +
+| ` + "`sluice_refund_errors_total`" + ` | | service | Charges that could not be given back after ` +
+	`another limit had denied. |
+| ` + "`sluice_decision_seconds`" + ` | reason | gateway, library | Decisions. The library needs ` +
+	"`Config.Measure`" +
 	`; not counted by a gateway with ` + "`--api`" + `. |
 | ` + "`sluice_gateway_requests_total`" + ` | outcome | gateway | Requests. |
 | ` + "`sluice_store_call_seconds`" + ` | store, failed | all | Calls of the stores of counters. |
@@ -491,15 +493,16 @@ OpenTelemetry gets the same names and labels. Times are in seconds, as histogram
 | ` + "`sluice_fallback_decisions_total`" + ` | policy | all | Decisions that a store did not make, by what applied. |
 | ` + "`sluice_breaker_open`" + ` | store | all | 1 while a circuit breaker makes no calls, or only probes. |
 | ` + "`sluice_instances`" + ` | | all | Processes that share the store, as far as is known. |
-| ` + "`go_goroutines`, `go_memstats_alloc_bytes`, `go_memstats_sys_bytes`" + ` | | service, gateway | Goroutines and ` +
-	`memory, under the names of Prometheus's Go client. |
+| ` + "`go_goroutines`, `go_memstats_alloc_bytes`, `go_memstats_sys_bytes`" + ` | | service, ` +
+	`gateway | Goroutines and memory, under the names of Prometheus's Go client. |
 
-The number of metrics is bounded: no tenant and no address is a label. The key of ` + "`sluice_hits_total`" + ` has values
-of requests only where a file says so (` + "`detailed_metric`, `value_to_metric`" + `), and then ` + "`--max-stats`" + `
+The number of metrics is bounded: no tenant and no address is a label. The key of ` +
+	"`sluice_hits_total`" + ` has values of
+requests only where a file says so (` + "`detailed_metric`, `value_to_metric`" + `), and then ` + "`--max-stats`" + `
 bounds them.
 
-[grafana.json](../examples/envoy/grafana.json) is a dashboard of the service for Grafana. Its queries are checked against
-what the service has; it was not looked at in Grafana yet.
+[grafana.json](../examples/envoy/grafana.json) is a dashboard of the service for Grafana. Its queries are checked
+against what the service has; it was not looked at in Grafana yet.
 `
 
 // Guarantees that a line tells the fullest counter of its second, whether a request filled it or what an outage
