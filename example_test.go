@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/sluicelimits/sluice"
@@ -83,6 +86,30 @@ func ExampleLimiter_Refund() {
 	// given back: 2 <nil>
 	// given back: 0 true <nil>
 	// left: 2
+}
+
+// Prometheus reads the metrics of a limiter.
+func ExampleLimiter_WriteMetrics() {
+	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans), Measure: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = limiter.Close(context.Background()) }()
+	limiter.Decide(context.Background(), sluice.Identity{Tenant: "acme"}, sluice.Request{})
+
+	http.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", sluice.MetricsType)
+		_ = limiter.WriteMetrics(w)
+	})
+	scrape := httptest.NewRecorder()
+	http.DefaultServeMux.ServeHTTP(scrape, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	for line := range strings.Lines(scrape.Body.String()) {
+		if strings.Contains(line, "_count") {
+			fmt.Print(line)
+		}
+	}
+	// Output:
+	// sluice_decision_seconds_count{reason="allowed"} 1
 }
 
 // All errors of plans are reported at once, each with its place.

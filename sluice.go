@@ -32,6 +32,7 @@ type Limiter struct {
 	authorizer *authorizer.Authorizer
 	store      *resilience.Fallback
 	chain      *resilience.Chain // nil if counters are in memory only
+	measured   *measured         // nil without Config.Measure
 
 	closed  atomic.Bool
 	stop    context.CancelFunc
@@ -50,6 +51,9 @@ func New(c Config) (*Limiter, error) {
 		return nil, err
 	}
 	l := &Limiter{c: c}
+	if c.Measure {
+		l.measured = new(measured)
+	}
 	addresses, err := l.openStores()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
@@ -81,6 +85,9 @@ func (l *Limiter) openStores() (addresses limit.Store, err error) {
 	rates := l.c.Store.Backend()
 	shared := resilience.ChainConfig{Rates: named(rates), NoLeases: l.c.NoLeases, MaxInstances: l.c.MaxInstances,
 		Fallback: resilience.FallbackConfig{Bytes: bytes}, Log: l.c.Log}
+	if l.measured != nil {
+		shared.Observe = l.measured.calls.Observe
+	}
 	if l.c.Quotas != nil && l.c.Quotas != l.c.Store {
 		shared.Quotas = named(l.c.Quotas.Backend())
 	}
@@ -272,8 +279,15 @@ func (l *Limiter) decide(ctx context.Context, req *authorizer.Request, peek bool
 	if peek {
 		ask = l.authorizer.Peek
 	}
+	if l.measured == nil || peek {
+		a := ask(ctx, req)
+		defer a.Release()
+		return decisionOf(a, peek)
+	}
+	began := time.Now()
 	a := ask(ctx, req)
 	defer a.Release()
+	l.measured.decisions.At(a.Kind).Observe(time.Since(began))
 	return decisionOf(a, peek)
 }
 

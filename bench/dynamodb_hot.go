@@ -141,6 +141,13 @@ type hotOrder struct {
 // Main makes the process the instances that a figure has started, and does not return then. Programs that measure
 // figures call it first of all. The virtual time of testing/synctest is for tests only; so the process is one.
 func Main() {
+	if order := os.Getenv(rlsVar); order != "" {
+		if err := rlsMain(order); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	var order hotOrder
 	text := os.Getenv(hotVar)
 	if text == "" {

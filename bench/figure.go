@@ -78,6 +78,8 @@ func Figures() []Figure {
 		{Name: "authorizer_p99_ms", Unit: "ms", Goal: 10, Digits: 2, Measure: concurrentFigure},
 		{Name: "authorizer_p99_paused_ms", Unit: "ms", Goal: 10, Digits: 2, Measure: pausedFigure},
 		{Name: "authorizer_zip_mb", Unit: "MB", Goal: 5, Digits: 1, Measure: zipFigure},
+		{Name: "rls_decisions", Unit: "x", Digits: 2, Measure: rlsFigure(rlsPeer)},
+		{Name: "rls_of_ceiling", Unit: "x", Goal: 0.8, MinimumGoal: true, Digits: 2, Measure: rlsFigure(rlsUndecided)},
 		{Name: "simulate_lines_per_s", Unit: "lines/s", Goal: 300_000, MinimumGoal: true, Measure: simulateFigure},
 		{Name: "small_cell_idle_usd", Unit: "USD/month", Goal: 5, Digits: 2, Measure: idleCostFigure},
 		{Name: "localstack_propagation_p99_s", Unit: "s", Goal: 5, Digits: 1, Measure: localStackFigure},

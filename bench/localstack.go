@@ -22,8 +22,8 @@ func localStackFigure(short bool) (Result, error) {
 		return r, fmt.Errorf("%w: make integration prints it", ErrLong)
 	}
 	var out bytes.Buffer
-	// a path of this process's own
-	cmd := exec.Command(filepath.Join(tree(), "localstack", "integration"), //nolint:gosec
+
+	cmd := exec.Command(filepath.Join(tree(), "localstack", "integration"), //nolint:gosec // its own
 		"-run", "^TestPropagation$", "-changes-each=6")
 	cmd.Stdout, cmd.Stderr = &out, io.MultiWriter(&out, os.Stderr)
 	if err := cmd.Run(); err != nil {

@@ -16,6 +16,7 @@
 //	alarm           the alarms, as data; no CDK
 //	alarms.go       makes the alarms and their topic; dashboard.go makes the dashboards
 //	killswitch.go   the mode of a cell's limits, in AppConfig
+//	ratelimit.go    RateLimitService: the rate limit service for Envoy on Fargate, behind a network load balancer
 //	waf.go          a firewall in front of REST APIs; it works without any store
 //	usageplans.go   API Gateway usage plans for a REST API; they work without any store
 //	attach*.go      AttachREST, AttachHTTP, AttachWebSocket: the authorizer in front of an API

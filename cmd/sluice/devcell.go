@@ -31,6 +31,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
+	"github.com/sluicelimits/sluice/internal/metrics"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
@@ -66,6 +67,7 @@ type servedCell struct {
 	*devcells.Cell
 	counters *counters
 	recorder *livepage.Recorder
+	decided  metrics.Table[string] // decisions by reason
 	listener net.Listener
 	lines    attempts
 	first    bool // it listens at the address of --listen
@@ -158,6 +160,7 @@ func (f *fleet) handler(c *servedCell) (http.Handler, error) {
 		return f.served.handler(z, f.stageConfig(c.recorder, page, f.upstream, f.clock.Now, f.log))
 	}
 	return gateway.New(gateway.Config{Authorizer: z, Upstream: f.upstream, TrustedHops: f.hops, Recorder: c.recorder,
+		Decided:  func(reason string, took time.Duration) { c.decided.At(reason).Observe(took) },
 		LivePage: page, Audience: f.audience, MaxBodyBytes: f.maxBody, Log: f.log})
 }
 
@@ -343,6 +346,12 @@ func (f *fleet) metrics(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		h.Set("Allow", "GET, HEAD")
 		http.Error(w, "only GET and HEAD are answered here", http.StatusMethodNotAllowed)
+		return
+	}
+	h.Set("Vary", "Accept")
+	if metrics.WantsText(r.Header.Get("Accept")) {
+		h.Set("Content-Type", metrics.TextType)
+		_ = metrics.WriteText(w, f.gather()) // nobody is left to be told
 		return
 	}
 	h.Set("Content-Type", "application/json")

@@ -27,8 +27,15 @@ type envoy struct {
 	client *http.Client
 }
 
-// startEnvoy starts the Envoy that SLUICE_ENVOY names, with rate limit services at these ports.
+// startEnvoy starts the Envoy that SLUICE_ENVOY names, with rate limit services at these ports. It waits 2 s for their
+// answers.
 func startEnvoy(t *testing.T, services ...int) *envoy {
+	t.Helper()
+	return startEnvoyThatWaits(t, "2s", services...)
+}
+
+// startEnvoyThatWaits starts an Envoy that waits so long for the services' answers, and for those to health checks.
+func startEnvoyThatWaits(t *testing.T, wait string, services ...int) *envoy {
 	t.Helper()
 	program := os.Getenv("SLUICE_ENVOY")
 	if program == "" {
@@ -49,7 +56,7 @@ func startEnvoy(t *testing.T, services ...int) *envoy {
 		t.Fatal(err)
 	}
 	err = template.Must(template.ParseFiles("testdata/envoy/envoy.yaml.tmpl")).Execute(file,
-		map[string]any{"Services": services, "Upstream": upstream.Listener.Addr().(*net.TCPAddr).Port})
+		map[string]any{"Timeout": wait, "Services": services, "Upstream": upstream.Listener.Addr().(*net.TCPAddr).Port})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,11 +361,14 @@ func TestEnvoyPlans(t *testing.T) {
 }
 
 // Guarantees that two services are restarted one after the other under requests without one that fails, and without one
-// too many or too few that is admitted. The services drain for 4 s, so that Envoy sees it also on a busy machine: it
-// checks their health ten times a second.
+// too many or too few that is admitted.
+//
+// None of Envoy's timeouts may end on a busy machine. Where a health check took longer than its timeout, Envoy would take
+// the service that stays for dead while the other one drains, and where an answer did, it would deny the request. The
+// services drain for 4 s: Envoy checks their health ten times a second.
 func TestEnvoyRollingRestart(t *testing.T) {
 	ports := []int{redistest.FreePort(t), redistest.FreePort(t)}
-	e := startEnvoy(t, ports...)
+	e := startEnvoyThatWaits(t, "20s", ports...)
 	redis := redistest.Start(t)
 	args := []string{"--config", envoyLimitsFile(t), "--redis", redis.Addr, "--redis-deadline", "10s", "--drain", "4s",
 		"--leases=false"}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -12,26 +13,23 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
 
-	awsconfig "github.com/aws/aws-sdk-go-v2/config"
-	awsdynamodb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
-	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/metrics"
 	"github.com/sluicelimits/sluice/internal/server"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
-	"github.com/sluicelimits/sluice/internal/server/limits"
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
 
@@ -45,6 +43,8 @@ const certificatesEvery = time.Minute
 type serveOptions struct {
 	configs                []string
 	plans, pepperFiles     []string
+	configTable, cell      string
+	alone                  bool
 	merge                  bool
 	countDenied            bool
 	shadow, quota          bool
@@ -57,6 +57,8 @@ type serveOptions struct {
 	cert, key, clientCA    string
 	maxConnections         int
 	maxAge, drain, grace   time.Duration
+	otlp                   string
+	otlpEvery              time.Duration
 	storeMB                int64
 	logLevel, logFormat    string
 	redisCluster, redisTLS bool
@@ -74,9 +76,9 @@ func newServeCommand() *cobra.Command {
 whether a request may pass. It reads the configuration files of envoyproxy/ratelimit without
 changes, and selects limits as that server does.
 
-With --plans, a configuration file can have a mapping, which says which entries of a descriptor
-contain the tenant, the subject, the method, the path and the address of a request. The tenant's
-plan then decides, as it does behind API Gateway. With --plans, Sluice's own API is served, too:
+With --plans or --config-table, a configuration file can have a mapping, which says which entries of
+a descriptor contain the tenant, the subject, the method, the path and the address of a request. The
+tenant's plan then decides, as it does behind API Gateway. Sluice's own API is served then, too:
 sluice.limits.v1 over gRPC, and /v1/check, /v1/check-batch, /v1/peek and /v1/refund over HTTP.
 
 A request charges all of its descriptors or none: if one of them denies, the others are not charged.
@@ -123,6 +125,12 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.plans, "plans", nil, "plans `FILE`, for configuration files with a mapping; may be repeated")
 	f.StringArrayVar(&o.pepperFiles, "pepper", nil,
 		"pepper of API keys in the plans, as `ID=FILE`; may be repeated (\"dev\" is built in)")
+	f.StringVar(&o.configTable, "config-table", "",
+		"instead of --plans: follow the config `TABLE` of a cell, in the DynamoDB of --dynamodb (default: of AWS)")
+	f.StringVar(&o.cell, "cell", "", "admit the share of each limit that cell `NAME` has in --config-table "+
+		"(default: the whole limit)")
+	f.BoolVar(&o.alone, "alone", false,
+		"--cell is the only one: admit the whole limit as long as the table has no shares")
 	f.BoolVar(&o.merge, "merge-domains", false, "allow several files for one domain (MERGE_DOMAIN_CONFIG)")
 	f.BoolVar(&o.countDenied, "count-denied", false,
 		"charge every request, also denied ones, as envoyproxy/ratelimit does")
@@ -157,6 +165,9 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.drain, "drain", 0, "at the end, answer health checks with unhealthy for `TIME` before service "+
 		"stops")
 	f.DurationVar(&o.grace, "grace", server.DefaultGrace, "at the end, wait up to `TIME` for requests in flight")
+	f.StringVar(&o.otlp, "otlp", "", "send metrics to the OpenTelemetry collector at `URL`, by OTLP over HTTP "+
+		"(OTEL_EXPORTER_OTLP_ENDPOINT), such as http://127.0.0.1:4318")
+	f.DurationVar(&o.otlpEvery, "otlp-every", metrics.DefaultEvery, "send metrics to --otlp every `TIME`")
 	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20,
 		"most memory for counters that are kept in memory, in `MiB`")
 	f.StringVar(&o.logLevel, "log-level", "info", "`LEVEL` is debug, info, warn or error")
@@ -212,11 +223,23 @@ func (o *serveOptions) checkNumbers() error {
 		return errors.New("want --max-connection-age and --drain at 0 or above, and --grace above 0")
 	case o.storeMB < 1 || o.storeMB > 1<<20:
 		return fmt.Errorf("--store-mb %d is outside 1..%d", o.storeMB, 1<<20)
+	case o.otlpEvery < time.Second:
+		return fmt.Errorf("--otlp-every %s is below 1s", o.otlpEvery)
 	}
 	return nil
 }
 
 func (o *serveOptions) checkFiles() error {
+	switch {
+	case o.configTable != "" && len(o.plans) > 0:
+		return errors.New("--config-table and --plans both say what the plans are")
+	case o.configTable == "" && o.cell != "":
+		return errors.New("--cell has no use without --config-table")
+	case o.cell == "" && o.alone:
+		return errors.New("--alone has no use without --cell")
+	case o.configTable != "" && len(o.pepperFiles) > 0:
+		return errors.New("--pepper has no use with --config-table: no API keys are read from it")
+	}
 	for _, text := range o.pepperFiles {
 		if _, err := parsePepper(text); err != nil {
 			return err
@@ -281,15 +304,19 @@ func (o *serveOptions) logger(to io.Writer) *slog.Logger {
 // run serves until the context ends and the requests in flight are done.
 func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	log := o.logger(stderr)
-	metrics := new(server.Metrics)
-	counters, err := o.openCounters(ctx, metrics, log)
+	told := new(server.Metrics)
+	counters, err := o.openCounters(ctx, told, log)
 	if err != nil {
 		return err
 	}
 	defer counters.close(log)
-	plans, byPlan, err := o.openPlans(counters, log)
+	plans, err := o.openPlans(ctx, counters, log)
 	if err != nil {
 		return err
+	}
+	var byPlan *authorizer.Authorizer
+	if plans != nil {
+		byPlan = plans.Authorizer
 	}
 	service, err := rls.New(rls.Config{Store: counters.tenants, Plans: byPlan, CountDenied: o.countDenied,
 		ShadowMode: o.shadow, QuotaMode: o.quota, DynamicMetadata: o.metadata, Headers: o.names,
@@ -303,11 +330,15 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	own, err := openLimits(counters, byPlan)
+	own, err := openLimits(counters, plans)
 	if err != nil {
 		return err
 	}
-	config := server.Config{RateLimits: service, Limits: own, Metrics: metrics, Chain: counters.chain, GRPC: o.grpc,
+	exporter, err := o.openExporter(func() []metrics.Metric { return told.Gather(service, counters.chain) }, log)
+	if err != nil {
+		return err
+	}
+	config := server.Config{RateLimits: service, Limits: own, Metrics: told, Chain: counters.chain, GRPC: o.grpc,
 		HTTP: o.http, Debug: o.debug, MaxConnections: o.maxConnections,
 		MaxAge: o.maxAge, DrainFor: o.drain, Grace: o.grace, Log: log}
 	var certificates *server.Certificates
@@ -323,9 +354,15 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	}
 	beside, end := context.WithCancel(ctx)
 	defer end()
+	if exporter != nil {
+		exporting, stop := context.WithCancel(context.WithoutCancel(ctx)) // until the last request is counted
+		sent := make(chan struct{})
+		go func() { exporter.Run(exporting); close(sent) }()
+		defer func() { stop(); <-sent }()
+	}
 	go watchConfig(beside, files)
 	if plans != nil {
-		go watchPlans(beside, plans, log)
+		go plans.follow(beside)
 	}
 	if certificates != nil {
 		go renew(beside, certificates)
@@ -335,37 +372,23 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	return s.Serve(ctx, secondSignal(ctx, over))
 }
 
-// openPlans loads the plans files, and makes the authorizer that decides by them. Without --plans it returns nil.
-func (o *serveOptions) openPlans(c *counters, log *slog.Logger) (*planfile.Plans, *authorizer.Authorizer, error) {
-	if len(o.plans) == 0 {
-		return nil, nil, nil
+// openExporter makes the sender of metrics to the collector of --otlp. Without --otlp it returns nil.
+func (o *serveOptions) openExporter(gather func() []metrics.Metric, log *slog.Logger) (*metrics.Exporter, error) {
+	if o.otlp == "" {
+		return nil, nil //nolint:nilnil // --otlp is optional
 	}
-	peppers := map[string][]byte{identity.DevPepperID: identity.DevPepper()}
-	for _, text := range o.pepperFiles {
-		p, err := parsePepper(text)
-		if err != nil {
-			return nil, nil, err
-		}
-		if peppers[p.id], err = p.read(); err != nil {
-			return nil, nil, err
-		}
-	}
-	plans, err := planfile.Open(planfile.Config{Files: o.plans, Peppers: peppers, Accepts: c.tenants.Accepts,
-		AcceptsPlan: planAccepter(c.tenants), Log: log})
+	host, err := os.Hostname()
 	if err != nil {
-		return nil, nil, err
+		log.Warn("metrics are sent without the attribute host.name", "error", err)
 	}
-	decides, err := authorizer.New(authorizer.Config{Source: authorizer.Current(plans.Current), Store: c.tenants,
-		Log: log})
-	return plans, decides, err
-}
-
-// openLimits makes the service of Sluice's own API; nil without --plans.
-func openLimits(c *counters, byPlan *authorizer.Authorizer) (*limits.Service, error) {
-	if byPlan == nil {
-		return nil, nil
+	e, err := metrics.NewExporter(metrics.ExporterConfig{Endpoint: o.otlp, Service: "sluice",
+		Version:    version(debug.ReadBuildInfo),
+		Attributes: map[string]string{"host.name": host, "service.instance.id": rand.Text()}, Every: o.otlpEvery,
+		Gather: gather, Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("--otlp: %w", err)
 	}
-	return limits.New(limits.Config{Plans: byPlan, Store: c.tenants})
+	return e, nil
 }
 
 // accepts returns a function that checks whether a store can keep the counters of a descriptor's limits, and decide
@@ -378,16 +401,6 @@ func accepts(s limit.Store) func([]*limit.Limit) error {
 			}
 		}
 		return limit.AcceptsPlan(s, together, together)
-	}
-}
-
-// watchPlans reloads the plans when they change, and on SIGHUP, until the context ends.
-func watchPlans(ctx context.Context, plans *planfile.Plans, log *slog.Logger) {
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-	if err := plans.Watch(ctx, hangup, nil); err != nil {
-		log.Warn("plans files are no longer watched: restart to load changes", "error", err)
 	}
 }
 
@@ -511,10 +524,9 @@ func (o *serveOptions) openDynamoDB(ctx context.Context) (limit.Store, error) {
 	if o.stores.dynamodb != realDynamoDB {
 		return o.stores.openDynamoDB(ctx)
 	}
-	config, err := awsconfig.LoadDefaultConfig(ctx)
+	client, err := o.dynamoDBClient(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("--dynamodb %s: %w", realDynamoDB, err)
+		return nil, err
 	}
-	return dynamodb.New(dynamodb.Config{Client: awsdynamodb.NewFromConfig(config), Table: o.stores.table,
-		Timeout: o.stores.dynamodbDeadline})
+	return dynamodb.New(dynamodb.Config{Client: client, Table: o.stores.table, Timeout: o.stores.dynamodbDeadline})
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
+	"github.com/sluicelimits/sluice/internal/metrics"
 )
 
 // storeOptions are the flags that say where counters are kept.
@@ -80,9 +81,10 @@ func (o *storeOptions) check() error {
 // counters are the stores of a gateway.
 type counters struct {
 	tenants, addresses limit.Store
-	base               limit.Store       // the counters behind tenants, without lease layer and fallback limiter
-	chain              *resilience.Chain // nil if all counters are in memory
-	bytes              func() int64      // memory that counters take
+	base               limit.Store        // the counters behind tenants, without lease layer and fallback limiter
+	chain              *resilience.Chain  // nil if all counters are in memory
+	calls              metrics.StoreCalls // calls of the chain
+	bytes              func() int64       // memory that counters take
 	closers            []func(context.Context) error
 }
 
@@ -102,7 +104,8 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 	if o.dynamodb == "" && o.redis == "" {
 		return c, nil
 	}
-	shared := resilience.ChainConfig{NoLeases: !o.leases, MaxInstances: o.maxInstances, Log: log}
+	shared := resilience.ChainConfig{NoLeases: !o.leases, MaxInstances: o.maxInstances, Observe: c.calls.Observe,
+		Log: log}
 	if o.dynamodb != "" {
 		s, err := o.openDynamoDB(ctx)
 		if err != nil {
@@ -152,19 +155,27 @@ func (o *storeOptions) openRedis(ctx context.Context) (*redis.Store, error) {
 
 // openDynamoDB opens a table in DynamoDB Local, which accepts any credentials.
 func (o *storeOptions) openDynamoDB(ctx context.Context) (limit.Store, error) {
-	if u, err := url.Parse(o.dynamodb); err != nil || u.Host == "" {
-		return nil, fmt.Errorf("--dynamodb %q is not a URL such as http://127.0.0.1:8000", o.dynamodb)
+	client, err := o.dynamoDBLocal()
+	if err != nil {
+		return nil, err
 	}
-	client := awsdynamodb.New(awsdynamodb.Options{
-		Region: "local", BaseEndpoint: aws.String(o.dynamodb),
-		Credentials: credentials.NewStaticCredentialsProvider("local", "local", ""),
-	})
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	if err := dynamodb.Create(ctx, client, o.table); err != nil {
 		return nil, fmt.Errorf("--dynamodb %s: table %s: %w", o.dynamodb, o.table, err)
 	}
 	return dynamodb.New(dynamodb.Config{Client: client, Table: o.table, Timeout: o.dynamodbDeadline})
+}
+
+// dynamoDBLocal returns a client of DynamoDB Local.
+func (o *storeOptions) dynamoDBLocal() (*awsdynamodb.Client, error) {
+	if u, err := url.Parse(o.dynamodb); err != nil || u.Host == "" {
+		return nil, fmt.Errorf("--dynamodb %q is not a URL such as http://127.0.0.1:8000", o.dynamodb)
+	}
+	return awsdynamodb.New(awsdynamodb.Options{
+		Region: "local", BaseEndpoint: aws.String(o.dynamodb),
+		Credentials: credentials.NewStaticCredentialsProvider("local", "local", ""),
+	}), nil
 }
 
 // close gives leased units back and closes the connections.

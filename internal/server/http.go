@@ -7,6 +7,8 @@ import (
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/sluicelimits/sluice/internal/metrics"
 )
 
 // clientHandler serves clients without gRPC, and health checks.
@@ -69,8 +71,8 @@ func (s *Server) debugHandler() http.Handler {
 	})
 	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) { s.c.RateLimits.Stats().Write(w) })
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		s.c.Metrics.write(w, s.c.RateLimits, s.c.Chain)
+		w.Header().Set("Content-Type", metrics.TextType)
+		_ = metrics.WriteText(w, s.c.Metrics.Gather(s.c.RateLimits, s.c.Chain)) // as above
 	})
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)

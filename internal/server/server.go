@@ -35,9 +35,9 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluicelimits/sluice/client/limitsv1"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/server/limits"
-	"github.com/sluicelimits/sluice/internal/server/limitsv1"
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
 

@@ -403,6 +403,7 @@ func TestMetricsPage(t *testing.T) {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s%s |\n", m.Name, strings.Join(m.Functions, ", "), m.Unit, m.Form,
 			m.Meaning, always)
 	}
+	b.WriteString(metricsTail)
 	if *update {
 		if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 			t.Fatal(err)
@@ -419,8 +420,9 @@ func TestMetricsPage(t *testing.T) {
 
 const metricsHead = `# Metrics
 
-This page lists what Sluice's functions report to CloudWatch. It is for operators who build dashboards and alarms, and
-is generated from the list of which the alarms are made.
+This page lists what Sluice's functions report to CloudWatch, and what its
+[other programs](#prometheus-and-opentelemetry) report to Prometheus or OpenTelemetry. It is for operators who build
+dashboards and alarms. The first list is generated from the list of which the alarms are made.
 
 The functions write metrics in the embedded metric format to their logs. The namespace is
 ` + "`SLUICE_METRICS_NAMESPACE`" + `, by default ` +
@@ -453,6 +455,54 @@ The age of a stream's iterator is not in the list. CloudWatch has it as ` + "`It
 
 | metric | function | unit | form | what it says |
 |---|---|---|---|---|
+`
+
+const metricsTail = `
+## Prometheus and OpenTelemetry
+
+The functions have no port to scrape. The [rate limit service](envoy.md), the local gateway and the
+[Go library](library.md#metrics) report to Prometheus, in its text format:
+
+| program | where | beside the metrics below |
+|---|---|---|
+| ` + "`sluice serve`" + ` | ` + "`/metrics`" + ` of ` + "`--debug`" + `; by OTLP with ` + "`--otlp`" + ` | |
+| ` + "`sluice dev`" + ` | ` + "`/_sluice/metrics`" + `, if ` + "`Accept`" + ` prefers ` + "`text/plain`" + ` to ` +
+	"`application/json`" + ` | the first list, as ` + "`sluice_NAME`" + ` (a count: ` + "`sluice_NAME_total`" + `; ` +
+	`a spread: with the label ` + "`quantile`" + `), and each metric with the label ` + "`cell`" + ` |
+| the library | ` + "`Limiter.WriteMetrics`, `Limiter.Metrics`" + ` | |
+
+OpenTelemetry gets the same names and labels. Times are in seconds, as histograms.
+
+| metric | labels | of | what it says |
+|---|---|---|---|
+| ` + "`sluice_request_seconds`" + ` | method, code | service | Requests. The code ` + "`OVER_LIMIT`" +
+	` is a decision that denies. |
+| ` + "`sluice_hits_total`" + ` | key, outcome | service | Hits by the name of the statistics of a descriptor. |
+| ` + "`sluice_config_loads_total`" + ` | result | service | Configurations that were read: put in force, or refused. |
+| ` + "`sluice_rate_limit_errors_total`" + ` | cause | service | Requests of Envoy that were not decided. |
+| ` + "`sluice_refund_errors_total`" + ` | | service | Charges that could not be given back after ` +
+	`another limit had denied. |
+| ` + "`sluice_decision_seconds`" + ` | reason | gateway, library | Decisions. The library needs ` +
+	"`Config.Measure`" +
+	`; not counted by a gateway with ` + "`--api`" + `. |
+| ` + "`sluice_gateway_requests_total`" + ` | outcome | gateway | Requests. |
+| ` + "`sluice_store_call_seconds`" + ` | store, failed | all | Calls of the stores of counters. |
+| ` + "`sluice_lease_decisions_total`" + ` | how | all | Decisions from leases alone (` + "`admitted_from_leases`, " +
+	"`denied_from_memory`" + `), and those that called a store (` + "`called`" + `). |
+| ` + "`sluice_lease_units_lost_total`" + ` | | all | Units that were leased, and neither spent nor given back. |
+| ` + "`sluice_fallback_decisions_total`" + ` | policy | all | Decisions that a store did not make, by what applied. |
+| ` + "`sluice_breaker_open`" + ` | store | all | 1 while a circuit breaker makes no calls, or only probes. |
+| ` + "`sluice_instances`" + ` | | all | Processes that share the store, as far as is known. |
+| ` + "`go_goroutines`, `go_memstats_alloc_bytes`, `go_memstats_sys_bytes`" + ` | | service, ` +
+	`gateway | Goroutines and memory, under the names of Prometheus's Go client. |
+
+The number of metrics is bounded: no tenant and no address is a label. The key of ` +
+	"`sluice_hits_total`" + ` has values of
+requests only where a file says so (` + "`detailed_metric`, `value_to_metric`" + `), and then ` + "`--max-stats`" + `
+bounds them.
+
+[grafana.json](../examples/envoy/grafana.json) is a dashboard of the service for Grafana. Its queries are checked
+against what the service has; it was not looked at in Grafana yet.
 `
 
 // Guarantees that a line tells the fullest counter of its second, whether a request filled it or what an outage

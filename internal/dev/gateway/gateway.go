@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
@@ -22,12 +23,14 @@ type Config struct {
 	Authorizer *authorizer.Authorizer // required
 	Upstream   *url.URL               // nil selects the echo
 	// as for the authorizer; above 0, the upstream gets the client's X-Forwarded-For
-	TrustedHops  int
-	Recorder     *livepage.Recorder // nil records nothing
-	LivePage     http.Handler       // gets requests below /_sluice/, with that prefix removed; nil: no live page
-	Audience     front.Audience     // who may see the live page; default Loopback
-	MaxBodyBytes int64              // of a request; 0 selects front.DefaultMaxBodyBytes, below 0 there is no bound
-	Log          *slog.Logger       // default slog.Default()
+	TrustedHops int
+	Recorder    *livepage.Recorder // nil records nothing
+	// Decided is called after each decision with its reason and its duration; nil calls nothing.
+	Decided      func(reason string, took time.Duration)
+	LivePage     http.Handler   // gets requests below /_sluice/, with that prefix removed; nil: no live page
+	Audience     front.Audience // who may see the live page; default Loopback
+	MaxBodyBytes int64          // of a request; 0 selects front.DefaultMaxBodyBytes, below 0 there is no bound
+	Log          *slog.Logger   // default slog.Default()
 }
 
 // Gateway is the http.Handler of the local gateway. It is safe for concurrent use. Make it with [New].
@@ -87,8 +90,12 @@ func (g *serving) Serve(w *front.Response, r *http.Request) {
 		return
 	}
 	req := authorizer.Request{Method: r.Method, Path: path, Header: r.Header, Peer: r.RemoteAddr}
+	began := time.Now()
 	a := g.c.Authorizer.Authorize(r.Context(), &req)
 	defer a.Release()
+	if g.c.Decided != nil {
+		g.c.Decided(a.Kind.String(), time.Since(began))
+	}
 	g.observe(a, r)
 	w.Last = &a.Header
 	a.Header.Set(w.Header())

@@ -55,6 +55,7 @@ const (
 type Recorder struct {
 	mu      sync.Mutex
 	all     series
+	totals  [outcomes]int64 // requests by outcome, since the start
 	tenants table
 	limits  table
 	denials [MaxDenials]denial
@@ -93,6 +94,7 @@ func (r *Recorder) Observe(o *Observation) {
 	second := r.second(o.At)
 	of := r.tenants.at(who, second)
 	r.all.add(second, lane)
+	r.totals[lane]++
 	of.add(second, lane)
 	if degraded(o, lane) {
 		r.all.add(second, laneDegraded)
@@ -103,6 +105,19 @@ func (r *Recorder) Observe(o *Observation) {
 	if lane == laneLimited || lane == laneIPLimited {
 		r.deny(o, who)
 	}
+}
+
+// Totals returns how many requests had each outcome since the start. Outcomes that no request had are missing.
+func (r *Recorder) Totals() map[Outcome]int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := map[Outcome]int64{}
+	for _, o := range []Outcome{Allowed, Limited, IPLimited, Unauthorized, Forbidden, NotFound, StoreFailed} {
+		if n := r.totals[laneOf(o)]; n > 0 {
+			out[o] = n
+		}
+	}
+	return out
 }
 
 // degraded reports whether any part of the request was decided without the store.

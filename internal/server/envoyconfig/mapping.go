@@ -96,7 +96,7 @@ func (l *loader) mapping(n *yaml.Node) (*Mapping, error) {
 		return bad("mapping: tenant and address are missing: without one of them nothing can be counted")
 	}
 	if !l.options.Mapping {
-		return bad("mapping: there are no plans: start the service with --plans")
+		return bad("mapping: there are no plans: start the service with --plans or --config-table")
 	}
 	return m, nil
 }

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluicelimits/sluice/internal/server/limitsv1"
+	"github.com/sluicelimits/sluice/client/limitsv1"
 )
 
 // maxBodyBytes bounds the body of a request over HTTP. It is the default of gRPC.

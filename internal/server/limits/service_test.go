@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluicelimits/sluice"
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/client/limitsv1"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
@@ -25,7 +26,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/server/limits"
-	"github.com/sluicelimits/sluice/internal/server/limitsv1"
 )
 
 const plans = `

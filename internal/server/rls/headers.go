@@ -34,6 +34,9 @@ const maxFieldBytes = 3072
 // maxHeaders is the largest number of headers of a response: three plain and three exact ones.
 const maxHeaders = 6
 
+// exactHeaders is the number of headers that Config.Headers.Exact adds: RateLimit, RateLimit-Policy and Retry-After.
+const exactHeaders = 3
+
 // orDefault returns name, or preset if name is empty.
 func orDefault(name, preset string) string {
 	if name == "" {
@@ -42,13 +45,16 @@ func orDefault(name, preset string) string {
 	return name
 }
 
-// headers returns the headers of the response whose code and statuses are in out.
-func (c *call) headers(out *rlsv3.RateLimitResponse) []*corev3.HeaderValue {
+// headers returns the headers of the response whose code and statuses are in out. It uses the memory of the response.
+func (c *call) headers(out *rlsv3.RateLimitResponse, memoryOf statuses) []*corev3.HeaderValue {
 	h := &c.service.config.Headers
 	if !h.Plain && !h.Exact {
 		return nil
 	}
-	memory, list := make([]corev3.HeaderValue, maxHeaders), make([]*corev3.HeaderValue, 0, maxHeaders)
+	memory, list := memoryOf.headers, memoryOf.list
+	if h.Plain || len(memory) == 0 {
+		memory, list = make([]corev3.HeaderValue, maxHeaders), make([]*corev3.HeaderValue, 0, maxHeaders)
+	}
 	add := func(name, value string) {
 		v := &memory[len(list)]
 		v.Key, v.Value = name, value
@@ -151,7 +157,8 @@ func (c *call) fields() (left, policies string) {
 		}
 	}
 	c.left, c.policies = l, p
-	return string(l), string(p)
+	both := string(append(l, p...)) // one allocation for the two
+	return both[:len(l)], both[len(l):]
 }
 
 // appendList appends the entries of a list, separated by commas, to another list.

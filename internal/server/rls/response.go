@@ -17,11 +17,9 @@ import (
 // response returns the response to a call after decide, and records the outcome of each descriptor.
 func (c *call) response() *rlsv3.RateLimitResponse {
 	s := c.service
-	out := &rlsv3.RateLimitResponse{
-		OverallCode: rlsv3.RateLimitResponse_OK,
-		Statuses:    make([]*rlsv3.RateLimitResponse_DescriptorStatus, len(c.items)),
-	}
 	memory := newStatuses(len(c.items))
+	out := memory.response
+	out.OverallCode = rlsv3.RateLimitResponse_OK
 	for i := range c.items {
 		it := &c.items[i]
 		out.Statuses[i] = it.status(c.now, memory, i)
@@ -36,7 +34,7 @@ func (c *call) response() *rlsv3.RateLimitResponse {
 		out.OverallCode = rlsv3.RateLimitResponse_OK
 		s.stats.GlobalShadowMode.Add(1)
 	}
-	out.ResponseHeadersToAdd = c.headers(out)
+	out.ResponseHeadersToAdd = c.headers(out, memory)
 	if out.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
 		c.addProblem(out)
 	}
@@ -59,23 +57,40 @@ func (c *call) addProblem(out *rlsv3.RateLimitResponse) {
 	}
 }
 
-// statuses is the memory for the statuses of one response. It is allocated at once, not for each descriptor.
+// statuses is the memory of one response. It is allocated at once, not for each descriptor.
 type statuses struct {
+	response *rlsv3.RateLimitResponse
 	statuses []rlsv3.RateLimitResponse_DescriptorStatus
 	limits   []rlsv3.RateLimitResponse_RateLimit
 	resets   []durationpb.Duration
+	headers  []corev3.HeaderValue
+	list     []*corev3.HeaderValue // of headers, empty
 }
 
-func newStatuses(n int) *statuses {
-	return &statuses{
-		statuses: make([]rlsv3.RateLimitResponse_DescriptorStatus, n),
-		limits:   make([]rlsv3.RateLimitResponse_RateLimit, n),
-		resets:   make([]durationpb.Duration, n),
+// oneStatus is the memory of a response about one descriptor, in one allocation. Most responses are about one.
+type oneStatus struct {
+	response rlsv3.RateLimitResponse
+	pointer  [1]*rlsv3.RateLimitResponse_DescriptorStatus
+	status   [1]rlsv3.RateLimitResponse_DescriptorStatus
+	limit    [1]rlsv3.RateLimitResponse_RateLimit
+	reset    [1]durationpb.Duration
+	headers  [exactHeaders]corev3.HeaderValue
+	list     [exactHeaders]*corev3.HeaderValue
+}
+
+func newStatuses(n int) statuses {
+	if n == 1 {
+		m := new(oneStatus)
+		m.response.Statuses = m.pointer[:]
+		return statuses{&m.response, m.status[:], m.limit[:], m.reset[:], m.headers[:], m.list[:0]}
 	}
+	return statuses{&rlsv3.RateLimitResponse{Statuses: make([]*rlsv3.RateLimitResponse_DescriptorStatus, n)},
+		make([]rlsv3.RateLimitResponse_DescriptorStatus, n), make([]rlsv3.RateLimitResponse_RateLimit, n),
+		make([]durationpb.Duration, n), nil, nil}
 }
 
 // status returns the status of the i-th descriptor at the time now. It uses the i-th element of each slice of memory.
-func (it *item) status(now time.Time, memory *statuses, i int) *rlsv3.RateLimitResponse_DescriptorStatus {
+func (it *item) status(now time.Time, memory statuses, i int) *rlsv3.RateLimitResponse_DescriptorStatus {
 	out := &memory.statuses[i]
 	out.Code = rlsv3.RateLimitResponse_OK
 	if it.unlimited {

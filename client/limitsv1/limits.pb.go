@@ -2,7 +2,7 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        v3.21.12
-// source: internal/server/limitsv1/limits.proto
+// source: client/limitsv1/limits.proto
 
 // Sluice's own API: may this tenant spend now? By the plans of the service.
 
@@ -42,7 +42,7 @@ type Call struct {
 
 func (x *Call) Reset() {
 	*x = Call{}
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[0]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -54,7 +54,7 @@ func (x *Call) String() string {
 func (*Call) ProtoMessage() {}
 
 func (x *Call) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[0]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -67,7 +67,7 @@ func (x *Call) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Call.ProtoReflect.Descriptor instead.
 func (*Call) Descriptor() ([]byte, []int) {
-	return file_internal_server_limitsv1_limits_proto_rawDescGZIP(), []int{0}
+	return file_client_limitsv1_limits_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *Call) GetTenant() string {
@@ -135,7 +135,7 @@ type CheckRequest struct {
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[1]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -147,7 +147,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[1]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -160,7 +160,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_internal_server_limitsv1_limits_proto_rawDescGZIP(), []int{1}
+	return file_client_limitsv1_limits_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *CheckRequest) GetCall() *Call {
@@ -179,7 +179,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[2]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -191,7 +191,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[2]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -204,7 +204,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_internal_server_limitsv1_limits_proto_rawDescGZIP(), []int{2}
+	return file_client_limitsv1_limits_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *CheckResponse) GetDecision() *Decision {
@@ -225,7 +225,7 @@ type CheckBatchRequest struct {
 
 func (x *CheckBatchRequest) Reset() {
 	*x = CheckBatchRequest{}
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[3]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -237,7 +237,7 @@ func (x *CheckBatchRequest) String() string {
 func (*CheckBatchRequest) ProtoMessage() {}
 
 func (x *CheckBatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[3]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -250,7 +250,7 @@ func (x *CheckBatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckBatchRequest.ProtoReflect.Descriptor instead.
 func (*CheckBatchRequest) Descriptor() ([]byte, []int) {
-	return file_internal_server_limitsv1_limits_proto_rawDescGZIP(), []int{3}
+	return file_client_limitsv1_limits_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *CheckBatchRequest) GetCalls() []*Call {
@@ -276,7 +276,7 @@ type CheckBatchResponse struct {
 
 func (x *CheckBatchResponse) Reset() {
 	*x = CheckBatchResponse{}
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[4]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -288,7 +288,7 @@ func (x *CheckBatchResponse) String() string {
 func (*CheckBatchResponse) ProtoMessage() {}
 
 func (x *CheckBatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[4]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -301,7 +301,7 @@ func (x *CheckBatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckBatchResponse.ProtoReflect.Descriptor instead.
 func (*CheckBatchResponse) Descriptor() ([]byte, []int) {
-	return file_internal_server_limitsv1_limits_proto_rawDescGZIP(), []int{4}
+	return file_client_limitsv1_limits_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CheckBatchResponse) GetDecisions() []*Decision {
@@ -320,7 +320,7 @@ type PeekRequest struct {
 
 func (x *PeekRequest) Reset() {
 	*x = PeekRequest{}
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[5]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -332,7 +332,7 @@ func (x *PeekRequest) String() string {
 func (*PeekRequest) ProtoMessage() {}
 
 func (x *PeekRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[5]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -345,7 +345,7 @@ func (x *PeekRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekRequest.ProtoReflect.Descriptor instead.
 func (*PeekRequest) Descriptor() ([]byte, []int) {
-	return file_internal_server_limitsv1_limits_proto_rawDescGZIP(), []int{5}
+	return file_client_limitsv1_limits_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PeekRequest) GetCall() *Call {
@@ -364,7 +364,7 @@ type PeekResponse struct {
 
 func (x *PeekResponse) Reset() {
 	*x = PeekResponse{}
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[6]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -376,7 +376,7 @@ func (x *PeekResponse) String() string {
 func (*PeekResponse) ProtoMessage() {}
 
 func (x *PeekResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[6]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -389,7 +389,7 @@ func (x *PeekResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekResponse.ProtoReflect.Descriptor instead.
 func (*PeekResponse) Descriptor() ([]byte, []int) {
-	return file_internal_server_limitsv1_limits_proto_rawDescGZIP(), []int{6}
+	return file_client_limitsv1_limits_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PeekResponse) GetDecision() *Decision {
@@ -420,7 +420,7 @@ type Decision struct {
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[7]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -432,7 +432,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[7]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -445,7 +445,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_internal_server_limitsv1_limits_proto_rawDescGZIP(), []int{7}
+	return file_client_limitsv1_limits_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Decision) GetAllowed() bool {
@@ -532,7 +532,7 @@ type Limit struct {
 
 func (x *Limit) Reset() {
 	*x = Limit{}
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[8]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -544,7 +544,7 @@ func (x *Limit) String() string {
 func (*Limit) ProtoMessage() {}
 
 func (x *Limit) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[8]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -557,7 +557,7 @@ func (x *Limit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limit.ProtoReflect.Descriptor instead.
 func (*Limit) Descriptor() ([]byte, []int) {
-	return file_internal_server_limitsv1_limits_proto_rawDescGZIP(), []int{8}
+	return file_client_limitsv1_limits_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Limit) GetPolicy() string {
@@ -605,7 +605,7 @@ type RefundRequest struct {
 
 func (x *RefundRequest) Reset() {
 	*x = RefundRequest{}
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[9]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -617,7 +617,7 @@ func (x *RefundRequest) String() string {
 func (*RefundRequest) ProtoMessage() {}
 
 func (x *RefundRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[9]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -630,7 +630,7 @@ func (x *RefundRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefundRequest.ProtoReflect.Descriptor instead.
 func (*RefundRequest) Descriptor() ([]byte, []int) {
-	return file_internal_server_limitsv1_limits_proto_rawDescGZIP(), []int{9}
+	return file_client_limitsv1_limits_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RefundRequest) GetReceipt() string {
@@ -658,7 +658,7 @@ type RefundResponse struct {
 
 func (x *RefundResponse) Reset() {
 	*x = RefundResponse{}
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[10]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -670,7 +670,7 @@ func (x *RefundResponse) String() string {
 func (*RefundResponse) ProtoMessage() {}
 
 func (x *RefundResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[10]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -683,7 +683,7 @@ func (x *RefundResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefundResponse.ProtoReflect.Descriptor instead.
 func (*RefundResponse) Descriptor() ([]byte, []int) {
-	return file_internal_server_limitsv1_limits_proto_rawDescGZIP(), []int{10}
+	return file_client_limitsv1_limits_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RefundResponse) GetUnits() int64 {
@@ -718,7 +718,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[11]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -730,7 +730,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_server_limitsv1_limits_proto_msgTypes[11]
+	mi := &file_client_limitsv1_limits_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -743,7 +743,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_internal_server_limitsv1_limits_proto_rawDescGZIP(), []int{11}
+	return file_client_limitsv1_limits_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Error) GetCode() string {
@@ -760,11 +760,11 @@ func (x *Error) GetMessage() string {
 	return ""
 }
 
-var File_internal_server_limitsv1_limits_proto protoreflect.FileDescriptor
+var File_client_limitsv1_limits_proto protoreflect.FileDescriptor
 
-const file_internal_server_limitsv1_limits_proto_rawDesc = "" +
+const file_client_limitsv1_limits_proto_rawDesc = "" +
 	"\n" +
-	"%internal/server/limitsv1/limits.proto\x12\x10sluice.limits.v1\x1a\x1egoogle/protobuf/duration.proto\"\xa0\x02\n" +
+	"\x1cclient/limitsv1/limits.proto\x12\x10sluice.limits.v1\x1a\x1egoogle/protobuf/duration.proto\"\xa0\x02\n" +
 	"\x04Call\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x15\n" +
@@ -828,22 +828,22 @@ const file_internal_server_limitsv1_limits_proto_rawDesc = "" +
 	"\n" +
 	"CheckBatch\x12#.sluice.limits.v1.CheckBatchRequest\x1a$.sluice.limits.v1.CheckBatchResponse\x12E\n" +
 	"\x04Peek\x12\x1d.sluice.limits.v1.PeekRequest\x1a\x1e.sluice.limits.v1.PeekResponse\x12K\n" +
-	"\x06Refund\x12\x1f.sluice.limits.v1.RefundRequest\x1a .sluice.limits.v1.RefundResponseB9Z7github.com/sluicelimits/sluice/internal/server/limitsv1b\x06proto3"
+	"\x06Refund\x12\x1f.sluice.limits.v1.RefundRequest\x1a .sluice.limits.v1.RefundResponseB0Z.github.com/sluicelimits/sluice/client/limitsv1b\x06proto3"
 
 var (
-	file_internal_server_limitsv1_limits_proto_rawDescOnce sync.Once
-	file_internal_server_limitsv1_limits_proto_rawDescData []byte
+	file_client_limitsv1_limits_proto_rawDescOnce sync.Once
+	file_client_limitsv1_limits_proto_rawDescData []byte
 )
 
-func file_internal_server_limitsv1_limits_proto_rawDescGZIP() []byte {
-	file_internal_server_limitsv1_limits_proto_rawDescOnce.Do(func() {
-		file_internal_server_limitsv1_limits_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_internal_server_limitsv1_limits_proto_rawDesc), len(file_internal_server_limitsv1_limits_proto_rawDesc)))
+func file_client_limitsv1_limits_proto_rawDescGZIP() []byte {
+	file_client_limitsv1_limits_proto_rawDescOnce.Do(func() {
+		file_client_limitsv1_limits_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_client_limitsv1_limits_proto_rawDesc), len(file_client_limitsv1_limits_proto_rawDesc)))
 	})
-	return file_internal_server_limitsv1_limits_proto_rawDescData
+	return file_client_limitsv1_limits_proto_rawDescData
 }
 
-var file_internal_server_limitsv1_limits_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
-var file_internal_server_limitsv1_limits_proto_goTypes = []any{
+var file_client_limitsv1_limits_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_client_limitsv1_limits_proto_goTypes = []any{
 	(*Call)(nil),                // 0: sluice.limits.v1.Call
 	(*CheckRequest)(nil),        // 1: sluice.limits.v1.CheckRequest
 	(*CheckResponse)(nil),       // 2: sluice.limits.v1.CheckResponse
@@ -860,7 +860,7 @@ var file_internal_server_limitsv1_limits_proto_goTypes = []any{
 	nil,                         // 13: sluice.limits.v1.Decision.HeadersEntry
 	(*durationpb.Duration)(nil), // 14: google.protobuf.Duration
 }
-var file_internal_server_limitsv1_limits_proto_depIdxs = []int32{
+var file_client_limitsv1_limits_proto_depIdxs = []int32{
 	12, // 0: sluice.limits.v1.Call.claims:type_name -> sluice.limits.v1.Call.ClaimsEntry
 	0,  // 1: sluice.limits.v1.CheckRequest.call:type_name -> sluice.limits.v1.Call
 	7,  // 2: sluice.limits.v1.CheckResponse.decision:type_name -> sluice.limits.v1.Decision
@@ -887,26 +887,26 @@ var file_internal_server_limitsv1_limits_proto_depIdxs = []int32{
 	0,  // [0:11] is the sub-list for field type_name
 }
 
-func init() { file_internal_server_limitsv1_limits_proto_init() }
-func file_internal_server_limitsv1_limits_proto_init() {
-	if File_internal_server_limitsv1_limits_proto != nil {
+func init() { file_client_limitsv1_limits_proto_init() }
+func file_client_limitsv1_limits_proto_init() {
+	if File_client_limitsv1_limits_proto != nil {
 		return
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_server_limitsv1_limits_proto_rawDesc), len(file_internal_server_limitsv1_limits_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_client_limitsv1_limits_proto_rawDesc), len(file_client_limitsv1_limits_proto_rawDesc)),
 			NumEnums:      0,
 			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
-		GoTypes:           file_internal_server_limitsv1_limits_proto_goTypes,
-		DependencyIndexes: file_internal_server_limitsv1_limits_proto_depIdxs,
-		MessageInfos:      file_internal_server_limitsv1_limits_proto_msgTypes,
+		GoTypes:           file_client_limitsv1_limits_proto_goTypes,
+		DependencyIndexes: file_client_limitsv1_limits_proto_depIdxs,
+		MessageInfos:      file_client_limitsv1_limits_proto_msgTypes,
 	}.Build()
-	File_internal_server_limitsv1_limits_proto = out.File
-	file_internal_server_limitsv1_limits_proto_goTypes = nil
-	file_internal_server_limitsv1_limits_proto_depIdxs = nil
+	File_client_limitsv1_limits_proto = out.File
+	file_client_limitsv1_limits_proto_goTypes = nil
+	file_client_limitsv1_limits_proto_depIdxs = nil
 }

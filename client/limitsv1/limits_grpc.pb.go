@@ -2,7 +2,7 @@
 // versions:
 // - protoc-gen-go-grpc v1.6.2
 // - protoc             v3.21.12
-// source: internal/server/limitsv1/limits.proto
+// source: client/limitsv1/limits.proto
 
 // Sluice's own API: may this tenant spend now? By the plans of the service.
 
@@ -245,5 +245,5 @@ var Limits_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
-	Metadata: "internal/server/limitsv1/limits.proto",
+	Metadata: "client/limitsv1/limits.proto",
 }

@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/sluicelimits/sluice/internal/server/limitsv1"
+	"github.com/sluicelimits/sluice/client/limitsv1"
 )
 
 // Guarantees that openapi.yaml has exactly the messages of limits.proto, each with exactly its fields, under the names
@@ -29,7 +29,7 @@ func TestOpenAPI(t *testing.T) {
 	}
 	types := map[protoreflect.Kind]string{protoreflect.StringKind: "string", protoreflect.BoolKind: "boolean",
 		protoreflect.Int32Kind: "integer", protoreflect.Int64Kind: "string"}
-	messages := limitsv1.File_internal_server_limitsv1_limits_proto.Messages()
+	messages := limitsv1.File_client_limitsv1_limits_proto.Messages()
 	for i := range messages.Len() {
 		m := messages.Get(i)
 		schema, ok := page.Components.Schemas[string(m.Name())]

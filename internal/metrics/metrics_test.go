@@ -1,0 +1,100 @@
+package metrics_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/metrics"
+)
+
+// Guarantees which clients get Prometheus's text format, and that all others get JSON.
+func TestWantsText(t *testing.T) {
+	const scraper = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
+	for accept, want := range map[string]bool{
+		scraper: true, "text/plain": true, "TEXT/PLAIN; q=0.1": true, "text/*": true,
+		"application/openmetrics-text": true, "text/plain, application/json;q=0.9": true, "*/*;q=0.5, text/plain": true,
+		"": false, "*/*": false, "application/json": false, "text/html, application/xhtml+xml, */*;q=0.8": false,
+		"text/plain;q=0": false, "text/plain;q=x": false, "application/json, text/plain": false,
+		"text/plain;q=0.4, application/json;q=0.5": false, ";;,,q=": false, "text/*;q=0.2, application/*": false,
+	} {
+		if got := metrics.WantsText(accept); got != want {
+			t.Errorf("%q: %v, want %v", accept, got, want)
+		}
+	}
+}
+
+// Guarantees the lines of each kind of metric, and that a bucket counts observations of exactly its bound.
+func TestWriteText(t *testing.T) {
+	var table metrics.Table[string]
+	for _, took := range []time.Duration{0, 25 * time.Microsecond, 26 * time.Microsecond, time.Minute} {
+		table.At("x").Observe(took)
+	}
+	all := table.Append(nil, "h_seconds", `a \ and a`+"\nline", func(l string) []metrics.Label {
+		return []metrics.Label{{Name: "l", Value: l}}
+	})
+	all = append(all, metrics.Metric{Name: "c_total", Help: "C.", Kind: metrics.Counter, Value: 1e21},
+		metrics.Metric{Name: "c_total", Help: "C.", Kind: metrics.Counter, Value: 2,
+			Labels: []metrics.Label{{Name: "a", Value: "\"\\\n\xff"}, {Name: "b"}}})
+	var out bytes.Buffer
+	if err := metrics.WriteText(&out, all); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"# HELP h_seconds a \\\\ and a\\nline\n# TYPE h_seconds histogram\n",
+		"h_seconds_bucket{l=\"x\",le=\"2.5e-05\"} 2\nh_seconds_bucket{l=\"x\",le=\"5e-05\"} 3\n",
+		"h_seconds_bucket{l=\"x\",le=\"10\"} 3\nh_seconds_bucket{l=\"x\",le=\"+Inf\"} 4\n" +
+			"h_seconds_sum{l=\"x\"} 60.000051\nh_seconds_count{l=\"x\"} 4\n" +
+			"# HELP c_total C.\n# TYPE c_total counter\nc_total 1e+21\nc_total{a=\"\\\"\\\\\\n\uFFFD\",b=\"\"} 2\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+}
+
+// Guarantees that the exporter sends at once when it ends, that a collector that refuses is reported once until it
+// accepts again, and that bad endpoints are refused.
+func TestExporter(t *testing.T) {
+	for _, endpoint := range []string{"", "127.0.0.1:4318", "ftp://a", "http://", "http://a\x7f"} {
+		if _, err := metrics.NewExporter(metrics.ExporterConfig{Endpoint: endpoint}); err == nil {
+			t.Errorf("the endpoint %q is accepted", endpoint)
+		}
+	}
+	status, bodies := http.StatusOK, []string{}
+	collector := func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		bodies = append(bodies, r.Method+" "+r.URL.Path+" "+r.Header.Get("Content-Type")+" "+string(body))
+		w.WriteHeader(status)
+	}
+	server := httptest.NewServer(http.HandlerFunc(collector))
+	defer server.Close()
+	log := new(bytes.Buffer)
+	e, err := metrics.NewExporter(metrics.ExporterConfig{Endpoint: server.URL + "/otlp", Service: "s", Version: "1",
+		Every: time.Hour, Log: slog.New(slog.NewTextHandler(log, nil)), Gather: func() []metrics.Metric {
+			return []metrics.Metric{{Name: "g", Kind: metrics.Gauge, Value: 2}}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, status = range []int{500, 503, 200, 202} {
+		e.Run(ctx)
+	}
+	if len(bodies) != 4 || !strings.HasPrefix(bodies[0], "POST /otlp/v1/metrics application/json {") ||
+		!json.Valid([]byte(bodies[0][strings.Index(bodies[0], "{"):])) {
+		t.Errorf("sent %q", bodies)
+	}
+	if n, again := strings.Count(log.String(), "cannot be sent"), strings.Count(log.String(), "sent again"); n != 1 ||
+		again != 1 {
+		t.Errorf("log:\n%s", log)
+	}
+}
