@@ -84,9 +84,9 @@ type Config struct {
 	// HTTPClient fetches the keys of the issuers. By default, the limiter makes a client.
 	HTTPClient *http.Client
 
-	// TrustedHops is how many of your own proxies are in front of the program, 0..16; default 0. If it is 0, the client's
-	// address is the remote address of the connection. If it is N, each proxy has appended one entry to the header
-	// X-Forwarded-For, and the client's address is the Nth entry from the right.
+	// TrustedHops is how many of your own proxies are in front of the program, 0..16; default 0. If it is 0, the
+	// client's address is the remote address of the connection. If it is N, each proxy has appended one entry to the
+	// header X-Forwarded-For, and the client's address is the Nth entry from the right.
 	TrustedHops int
 
 	// RetryJitter lengthens each Retry-After by a random part, of at most this many percent, 0..100; default 0. It

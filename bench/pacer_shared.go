@@ -27,8 +27,8 @@ func usedOfLimit(runs []standin.Result) float64 {
 	return used
 }
 
-// sharedRuns are what the figures of shared limits are taken from. The runs take two minutes, so that they are made once
-// for all figures of this process.
+// sharedRuns are what the figures of shared limits are taken from. The runs take two minutes, so that they are made
+// once for all figures of this process.
 var sharedRuns = struct {
 	long, short func() (Result, []standin.Result, error)
 }{

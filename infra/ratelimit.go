@@ -60,7 +60,7 @@ func NewRateLimitService(
 	if err := props.check(); err != nil {
 		return nil, err
 	}
-	defer recovered("rate limit service", &err)
+	defer recoverError("rate limit service", &err)
 	s = &RateLimitService{Construct: constructs.NewConstruct(scope, &id)}
 	s.addTask(props)
 	tasks := awsec2.NewSecurityGroup(s.Construct, jsii.String("Tasks"), &awsec2.SecurityGroupProps{Vpc: props.VPC,

@@ -363,9 +363,9 @@ func TestEnvoyPlans(t *testing.T) {
 // Guarantees that two services are restarted one after the other under requests without one that fails, and without one
 // too many or too few that is admitted.
 //
-// None of Envoy's timeouts may end on a busy machine. Where a health check took longer than its timeout, Envoy would take
-// the service that stays for dead while the other one drains, and where an answer did, it would deny the request. The
-// services drain for 4 s: Envoy checks their health ten times a second.
+// None of Envoy's timeouts may end on a busy machine. Where a health check took longer than its timeout, Envoy would
+// take the service that stays for dead while the other one drains, and where an answer did, it would deny the request.
+// The services drain for 4 s: Envoy checks their health ten times a second.
 func TestEnvoyRollingRestart(t *testing.T) {
 	ports := []int{redistest.FreePort(t), redistest.FreePort(t)}
 	e := startEnvoyThatWaits(t, "20s", ports...)

@@ -51,7 +51,8 @@ var (
 		Keys: []string{"id", "rate", "threshold", "burst", "tiers", "quota", "mode", "onStoreFailure", "cost",
 			"maxValues"},
 		Refused: map[string]string{
-			"per": changesIdentity, "match": changesIdentity, "group": changesIdentity, "algorithm": changesIdentity, "period": changesIdentity,
+			"per": changesIdentity, "match": changesIdentity, "group": changesIdentity, "algorithm": changesIdentity,
+			"period":  changesIdentity,
 			"buckets": changesIdentity, "align": changesIdentity, "exact": changesIdentity,
 			"units": "write it inside quota: {units}",
 		},
@@ -60,7 +61,8 @@ var (
 		What: "an override's quota",
 		Keys: []string{"units"},
 		Refused: map[string]string{
-			"every": changesIdentity, "timezone": changesIdentity, "anchorDay": changesIdentity, "anchorMonth": changesIdentity,
+			"every": changesIdentity, "timezone": changesIdentity, "anchorDay": changesIdentity,
+			"anchorMonth": changesIdentity,
 		},
 	}
 	boostSchema = &schema{What: "a boost", Keys: []string{"id", "factor", "from", "until"}}
@@ -73,8 +75,8 @@ var (
 )
 
 const (
-	changesIdentity = "an override changes numbers, mode, onStoreFailure, cost and maxValues, not what a limit is: make " +
-		"another limit"
+	changesIdentity = "an override changes numbers, mode, onStoreFailure, cost and maxValues, not what a limit is: " +
+		"make another limit"
 	ipOnly = "ipLimits have one counter for each address: leave it out"
 )
 

@@ -239,7 +239,8 @@ func (w *anchorWalk) follows(s *sealed, tell func(control.BreakKind, string, ...
 func (w *anchorWalk) missed(from, to string) {
 	for day := nextDay(from); day < to; day = nextDay(day) {
 		if _, bad := w.bad[day]; !bad && !slices.Contains(w.v.Explained, day) {
-			w.reporter(anchorName(day))(MissedDays, "there is no anchor of %s: the anchor of %s follows that of %s", day,
+			w.reporter(anchorName(day))(MissedDays, "there is no anchor of %s: the anchor of %s follows that of %s",
+				day,
 				to, from)
 		}
 	}

@@ -281,6 +281,7 @@ func TestDroppedHistoryMovesNobody(t *testing.T) {
 	}
 	t.Logf("%d known, %d unknown, %d dropped", known, unknown, dropped)
 	if known == 0 || unknown == 0 || dropped == 0 {
-		t.Errorf("the cases that the test needs did not occur: %d known, %d unknown, %d dropped", known, unknown, dropped)
+		t.Errorf("the cases that the test needs did not occur: %d known, %d unknown, %d dropped", known, unknown,
+			dropped)
 	}
 }

@@ -20,8 +20,9 @@ func TestMain(m *testing.M) {
 var guard = pacer.Guard{ClockError: 10 * time.Millisecond, MaxDelay: 250 * time.Millisecond}
 
 // Eight processes with a shared limit are never banned by a provider that bans a client for one request too many,
-// although its clock is ahead of theirs, two of them are killed with units in hand, and the limit is halved. `make soak`
-// runs for a minute, and the figure pacer_used_pct says how much of the limit is used; here the machine may be too busy.
+// although its clock is ahead of theirs, two of them are killed with units in hand, and the limit is halved. `make
+// soak` runs for a minute, and the figure pacer_used_pct says how much of the limit is used; here the machine may be
+// too busy.
 func TestNeverBanned(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds of real time")

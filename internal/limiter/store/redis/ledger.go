@@ -17,8 +17,8 @@ var ledgerSource string
 
 var ledgerScript = sync.OnceValue(func() *script { return newScript(ledgerSource) })
 
-// ledgerDeadline is the time limit of a call to a ledger, unless its context ends before. No decision waits for the call
-// alone, and the units of a call without a reply are lost, so it may take much longer than a decision.
+// ledgerDeadline is the time limit of a call to a ledger, unless its context ends before. No decision waits for the
+// call alone, and the units of a call without a reply are lost, so it may take much longer than a decision.
 const ledgerDeadline = 250 * time.Millisecond
 
 // Ledger is a [ledger.Ledger] on the server or cluster of a store. Each call is one round trip, and the script
