@@ -22,7 +22,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/server/limits"
 )
 
-const plans = "plans: [ { id: p, limits: [ { id: yearly, algorithm: fixed_window, threshold: 3, period: 8784h } ] } ]\n" + "tenants: [ { id: acme, plan: p }, { id: globex, plan: p } ]\n"
+const plans = "plans: [ { id: p, limits: [ { id: yearly, algorithm: fixed_window, threshold: 3, " +
+	"period: 8784h } ] } ]\n" +
+	"tenants: [ { id: acme, plan: p }, { id: globex, plan: p } ]\n"
 
 // serve starts a service that decides by the plans.
 func serve() (address string, stop func(), err error) {

@@ -57,7 +57,11 @@ func TestChain(t *testing.T) {
 			control.WrongHash, 5, nil},
 		{"rewritten with its hash", func(v []control.Item) []control.Item { forge(&v[2]); rehash(&v[2]); return v },
 			control.BrokenLink, 4, nil},
-		{"the last rewritten with its hash", func(v []control.Item) []control.Item { forge(&v[4]); rehash(&v[4]); return v }, control.WrongHead, 5, nil},
+		{"the last rewritten with its hash", func(v []control.Item) []control.Item {
+			forge(&v[4])
+			rehash(&v[4])
+			return v
+		}, control.WrongHead, 5, nil},
 		{"rewritten to the end", func(v []control.Item) []control.Item {
 			forge(&v[2])
 			rehash(&v[2])
@@ -69,8 +73,11 @@ func TestChain(t *testing.T) {
 		}, control.WrongHead, 5, nil},
 		{"a link altered", func(v []control.Item) []control.Item { v[2].PrevHash = zero; return v },
 			control.BrokenLink, 3, []control.BreakKind{control.Altered}},
-		{"a first that names one before", func(v []control.Item) []control.Item { v[0].PrevHash = zero; rehash(&v[0]); return v },
-			control.BrokenLink, 1, []control.BreakKind{control.BrokenLink}},
+		{"a first that names one before", func(v []control.Item) []control.Item {
+			v[0].PrevHash = zero
+			rehash(&v[0])
+			return v
+		}, control.BrokenLink, 1, []control.BreakKind{control.BrokenLink}},
 		{"altered, and the next removed", func(v []control.Item) []control.Item {
 			forge(&v[1])
 			return slices.Delete(v,

@@ -17,7 +17,9 @@ import (
 
 // Guarantees which clients get Prometheus's text format, and that all others get JSON.
 func TestWantsText(t *testing.T) {
-	const scraper = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
+	const scraper = "application/openmetrics-text;version=1.0.0;q=0.5," +
+		"application/openmetrics-text;version=0.0.1;q=0.4," +
+		"text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
 	for accept, want := range map[string]bool{
 		scraper: true, "text/plain": true, "TEXT/PLAIN; q=0.1": true, "text/*": true,
 		"application/openmetrics-text": true, "text/plain, application/json;q=0.9": true, "*/*;q=0.5, text/plain": true,

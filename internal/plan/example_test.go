@@ -5,7 +5,7 @@ const designExample = `plans:
   - id: pro
     limits:
       - id: burst                      # tenant-wide, every route
-        per: tenant                    # tenant (default) | endpoint | subject | api_key | ip | claim:region | a list of these
+        per: tenant                    # tenant (default) | endpoint | subject | api_key | ip | claim:region | a list
         algorithm: token_bucket
         rate: 100                      # units per period
         period: 1s

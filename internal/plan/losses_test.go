@@ -45,8 +45,10 @@ var lossCases = map[string][]struct{ before, after, want, back string }{
 				"their own", ""},
 		{"{ id: a, per: ip, tiers: [ { period: 1s, threshold: 1 } ] }",
 			"{ id: a, per: subject, tiers: [ { period: 1s, threshold: 1 } ] }",
-			"weakens limit a: per goes from ip to subject, so requests that shared a counter have counters of their own",
-			"weakens limit a: per goes from subject to ip, so requests that shared a counter have counters of their own"},
+			"weakens limit a: per goes from ip to subject, so requests that shared a counter have " +
+				"counters of their own",
+			"weakens limit a: per goes from subject to ip, so requests that shared a counter have " +
+				"counters of their own"},
 	},
 	"match": {
 		{"{ id: a, tiers: [ { period: 1s, threshold: 1 } ] }",
@@ -60,7 +62,8 @@ var lossCases = map[string][]struct{ before, after, want, back string }{
 			"{ id: a, match: { methods: [GET] }, tiers: [ { period: 1s, threshold: 1 } ] }",
 			"weakens limit a: match goes from GET, HEAD /** to GET /**, so it leaves out requests that it counted", ""},
 		{`{ id: a, match: { pathPattern: "/a/*", caseInsensitive: true }, tiers: [ { period: 1s, threshold: 1 } ] }`,
-			`{ id: a, match: { pathPattern: "/a/*", caseInsensitive: false }, tiers: [ { period: 1s, threshold: 1 } ] }`,
+			`{ id: a, match: { pathPattern: "/a/*", caseInsensitive: false }, ` +
+				`tiers: [ { period: 1s, threshold: 1 } ] }`,
 			"weakens limit a: match goes from /a/* in any case to /a/*, so it leaves out requests that it counted", ""},
 		{`{ id: a, match: { pathPattern: "/1/*", caseInsensitive: true }, tiers: [ { period: 1s, threshold: 1 } ] }`,
 			`{ id: a, match: { pathPattern: "/1/*" }, tiers: [ { period: 1s, threshold: 1 } ] }`, "", ""},

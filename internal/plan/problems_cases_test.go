@@ -117,7 +117,8 @@ func limitCases() []problemCase {
 		{"cost zero", "tiers: [{period: 1s, threshold: 1}], cost: ▸0"},
 		{"cost without header", "tiers: [{period: 1s, threshold: 1}], cost: ▸{max: 5}"},
 		{"cost header", "tiers: [{period: 1s, threshold: 1}], cost: {trustedHeader: ▸\"x y\", max: 5}"},
-		{"cost default above max", "tiers: [{period: 1s, threshold: 1}], cost: {trustedHeader: x, max: 5, default: ▸6}"},
+		{"cost default above max",
+			"tiers: [{period: 1s, threshold: 1}], cost: {trustedHeader: x, max: 5, default: ▸6}"},
 		{"per unknown", "tiers: [{period: 1s, threshold: 1}], per: ▸user"},
 		{"per empty", "tiers: [{period: 1s, threshold: 1}], per: ▸[]"},
 		{"per twice", "tiers: [{period: 1s, threshold: 1}], per: [ip, ▸ip]"},
@@ -180,7 +181,8 @@ func tenantCases() []problemCase {
 		{"override quota nothing", "overrides: [{id: c, quota: ▸{}}]"},
 		{"override bad number", "overrides: [{id: a, rate: ▸0}]"},
 		{"override burst too large", "overrides: [{id: a, rate: 1000003, burst: ▸4503599628}]"},
-		{"override bad tiers", "overrides: [{id: b, tiers: [{period: 1s, threshold: 1}, {period: ▸1s, threshold: 1}]}]"},
+		{"override bad tiers",
+			"overrides: [{id: b, tiers: [{period: 1s, threshold: 1}, {period: ▸1s, threshold: 1}]}]"},
 		{"boost unknown limit", "boosts: [{id: ▸z, factor: 2, until: 2026-12-01T00:00:00Z}]"},
 		{"boost twice", "boosts: [{id: a, factor: 2, until: 2026-12-01T00:00:00Z}, {id: ▸a, factor: 2, until: " +
 			"2026-12-01T00:00:00Z}]"},
@@ -254,6 +256,7 @@ func otherCases(ok string) []problemCase {
 		{"key hash", ok + "keys: [{id: k, tenant: ▸x, hash: ▸" + strings.ToUpper(hash) +
 			", pepper: dev, subject: ▸\"\", expires: ▸soon, revoked: ▸no}]\n"},
 		{"sla", "slas: [{id: a, enabled: ▸1, tiers: [{period: 10, threshold: ▸0}], ▸mode: off}]\n"},
-		{"sla and plan slas", "plans: [{id: slas, limits: []}]\nslas: ▸[{id: a, tiers: [{period: 10, threshold: 5}]}]\n"},
+		{"sla and plan slas",
+			"plans: [{id: slas, limits: []}]\nslas: ▸[{id: a, tiers: [{period: 10, threshold: 5}]}]\n"},
 	}
 }

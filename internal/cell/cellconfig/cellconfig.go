@@ -46,8 +46,8 @@
 //     there is no document. A document in use is read again when it is 10 to 14 minutes old, beside requests; an older
 //     one is read again before the request that needs it. If the table does not have what the copy has, and the log did
 //     not say so, somebody has changed the table without this package: the whole copy is dropped, and what the table
-//     has is loaded, whatever its versions. This cannot happen by a regular change, since reads are consistent and the log
-//     is first read up to the document's entry. If the table cannot be read, the copy is used on.
+//     has is loaded, whatever its versions. This cannot happen by a regular change, since reads are consistent and the
+//     log is first read up to the document's entry. If the table cannot be read, the copy stays in use.
 //   - A log that names documents that the table does not have, or that cannot be read, is trusted for at most MaxAge.
 //   - The whole copy is dropped after a gap in the log, if the copy is older than half the log's retention, if the head
 //     went backwards, or if the table was replaced.

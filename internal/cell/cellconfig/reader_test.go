@@ -607,7 +607,8 @@ func TestBadSettingsAtFirst(t *testing.T) {
 	if n := strings.Count(w.logged(), "is not valid"); n != 1 || w.r.Stats(noon).BadDocuments != 1 {
 		t.Errorf("one bad document is logged %d times and counted as %d", n, w.r.Stats(noon).BadDocuments)
 	}
-	w.apply(settings(2, `{"ipLimits":[{"id":"x","tiers":[{"period":1,"threshold":4}]}],"routes":[{"pathPattern":"/a"}]}`))
+	w.apply(settings(2,
+		`{"ipLimits":[{"id":"x","tiers":[{"period":1,"threshold":4}]}],"routes":[{"pathPattern":"/a"}]}`))
 	now := noon.Add(2 * time.Second)
 	w.want(now, "t", "5")
 	c, _ := w.begin(now)

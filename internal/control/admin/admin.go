@@ -9,8 +9,9 @@
 //	path                  method           does
 //	/documents/get        Get              returns one item
 //	/documents/list       List             returns a page of a table
-//	/apply                Apply            changes plans, settings, tenants and keys: the changes of a call are checked
-//	                                       together; what they remove or weaken is refused unless the call accepts it
+//	/apply                Apply            changes plans, settings, tenants and keys: the changes of a call are
+//	                                       checked together; what they remove or weaken is refused unless
+//	                                       the call accepts it
 //	/tenants/set          SetTenant        sets plan, cells and overrides of one tenant
 //	/tenants/suspend      Suspend          has all calls of a tenant refused; see also /tenants/resume
 //	/boosts/add           AddBoost         raises a limit of a tenant for a while; see also /boosts/remove

@@ -139,7 +139,8 @@ func TestCountersThatBeginAnew(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
 	if err := w.apply(control.Plans, "free", 1,
-		`{"id":"free","limits":[{"id":"burst","algorithm":"token_bucket","rate":99,"period":"1s","burst":200}]}`); err != nil {
+		`{"id":"free","limits":[{"id":"burst","algorithm":"token_bucket","rate":99,"period":"1s",`+
+			`"burst":200}]}`); err != nil {
 		t.Errorf("another rate: %v", err)
 	}
 	w.tables.puts = 0
@@ -158,7 +159,8 @@ func TestCountersThatBeginAnew(t *testing.T) {
 // and that no other limit is.
 func TestCountersThatAreNamedByAPattern(t *testing.T) {
 	w := newWorld(t)
-	w.seed(`plans: [ { id: p, limits: [ { id: a, per: [ ip, endpoint ], match: { pathPattern: "/a/*" }, tiers: [ { period: 1s, threshold: 1 } ] },
+	w.seed(`plans: [ { id: p, limits: [
+  { id: a, per: [ ip, endpoint ], match: { pathPattern: "/a/*" }, tiers: [ { period: 1s, threshold: 1 } ] },
   { id: b, per: ip, match: { pathPattern: "/a/*" }, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]`)
 	body := w.body(control.Plans, "p")
 	w.refused(w.apply(control.Plans, "p", 1, strings.Replace(body, "/a/*", "/a/**", 1)), call.Confirm,
@@ -210,9 +212,12 @@ func TestBadChanges(t *testing.T) {
 		"long boost": {tenant(`{"id":"t","plan":"pro","boosts":[{"id":"burst","factor":2,` +
 			`"until":"2027-11-24T00:00:00Z"}]}`), "366 days"},
 		"store": {admin.Change{Table: control.Plans, Key: "p",
-			Body: json.RawMessage(`{"id":"p","limits":[{"id":"unkept","tiers":[{"period":"1s","threshold":1}]}]}`)}, "no store keeps it"},
+			Body: json.RawMessage(`{"id":"p","limits":[{"id":"unkept","tiers":[{"period":"1s","threshold":1}]}]}`)},
+			"no store keeps it"},
 		"too many limits": {admin.Change{Table: control.Plans, Key: "p",
-			Body: json.RawMessage(`{"id":"p","limits":[{"id":"undecidable","tiers":[{"period":"1s","threshold":1}]}]}`)}, `plan "p": no store decides it`},
+			Body: json.RawMessage(
+				`{"id":"p","limits":[{"id":"undecidable","tiers":[{"period":"1s","threshold":1}]}]}`)},
+			`plan "p": no store decides it`},
 		"no limits": {admin.Change{Table: control.Plans, Key: "p", Body: json.RawMessage(`{"id":"p"}`)},
 			"limits"},
 		"key's tenant": {admin.Change{Table: control.Keys, Key: "k",

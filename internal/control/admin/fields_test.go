@@ -278,7 +278,9 @@ func refusedCall(t *testing.T, w *world, h http.Handler, path, body string, word
 	switch {
 	case err != nil || out.Error == nil || answer.Code < 400 || answer.Code >= 500:
 		t.Errorf("%s %.200s gives %d %.200s, want a refusal", path, body, answer.Code, answer.Body)
-	case !slices.ContainsFunc(words, func(word string) bool { return strings.Contains(strings.ToLower(out.Error.Error()), word) }):
+	case !slices.ContainsFunc(words, func(word string) bool {
+		return strings.Contains(strings.ToLower(out.Error.Error()), word)
+	}):
 		t.Errorf("%s %.200s: %q contains none of %q", path, body, out.Error.Error(), words)
 	}
 	if w.tables.puts > 0 {

@@ -147,7 +147,9 @@ func TestBadCalls(t *testing.T) {
 		`"actor":"bob"}]}`); !strings.Contains(got, "changes[0].actor: there is no such member") {
 		t.Errorf("a forged actor in a change: %s", got)
 	}
-	if got := post(t, h, "/boosts/add", `{"tenant":"acme","limit":"burst","factor":2,"until":"tomorrow","reason":"x"}`); !strings.Contains(got, `"invalid"`) {
+	got := post(t, h, "/boosts/add",
+		`{"tenant":"acme","limit":"burst","factor":2,"until":"tomorrow","reason":"x"}`)
+	if !strings.Contains(got, `"invalid"`) {
 		t.Errorf("an invalid time: %s", got)
 	}
 }
@@ -288,7 +290,8 @@ func FuzzLocal(f *testing.F) {
 	for _, path := range []string{"/apply", "/tenants/set", "/boosts/add", "/keys/create", "/cells/add",
 		"/documents/list", "/limits/promote"} {
 		f.Add(path, suspend)
-		f.Add(path, `{"reason":"x","changes":[{"table":"tenants","key":"t","expect":0,"body":{"id":"t","plan":"pro"}}]}`)
+		f.Add(path,
+			`{"reason":"x","changes":[{"table":"tenants","key":"t","expect":0,"body":{"id":"t","plan":"pro"}}]}`)
 		f.Add(path, `{"tenant":"acme","reason":"x","overrides":[{"id":"burst","rate":5}],"cells":["a"],`+
 			`"drop":["burst"]}`)
 		f.Add(path, `{"tenant":"acme","limit":"burst","factor":2,"until":"2027-01-01T00:00:00Z","reason":"x"}`)

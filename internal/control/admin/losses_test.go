@@ -13,12 +13,14 @@ import (
 )
 
 const lossy = plans + `
-  - { id: gone, plan: free, suspended: true, cells: [eu-1], boosts: [ { id: burst, factor: 2, until: 2026-12-01T00:00:00Z } ] }
+  - { id: gone, plan: free, suspended: true, cells: [eu-1],
+      boosts: [ { id: burst, factor: 2, until: 2026-12-01T00:00:00Z } ] }
 ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 50, period: 1s } ]
 ipv6Prefix: 48
 anonymousPlan: free
 routes: [ { methods: [PUT, GET], pathPattern: "/product/*" } ]
-keys: [ { id: k1, tenant: acme, hash: 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0, pepper: dev, expires: 2030-01-01T00:00:00Z } ]
+keys: [ { id: k1, tenant: acme, hash: 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0,
+      pepper: dev, expires: 2030-01-01T00:00:00Z } ]
 `
 
 // Guarantees that the server enforces the rule for every caller: a change that removes or weakens something is
@@ -59,7 +61,8 @@ func TestNothingIsLostWithoutAgreement(t *testing.T) {
 			`removes tenant "gone": the boost of limit burst ×2 until 2026-12-01T00:00:00Z`,
 		}},
 		"a longer boost": {`{"table":"tenants","key":"gone","expect":1,"body":{"id":"gone","plan":"free",` +
-			`"suspended":true,"cells":["eu-1"],"boosts":[{"id":"burst","factor":2.5,"until":"2026-12-01T00:00:00Z"}]}}`, []string{
+			`"suspended":true,"cells":["eu-1"],"boosts":[{"id":"burst","factor":2.5,` +
+			`"until":"2026-12-01T00:00:00Z"}]}}`, []string{
 			`weakens tenant "gone": the boost of limit burst ×2 until 2026-12-01T00:00:00Z becomes one of limit ` +
 				`burst ×2.5 until 2026-12-01T00:00:00Z`,
 		}},

@@ -55,7 +55,8 @@ func TestTenantOperations(t *testing.T) {
 			return w.SetTenant(ctx, bob, &admin.SetTenantRequest{Tenant: "acme", Reason: "x",
 				Overrides: []json.RawMessage{
 					json.RawMessage(`{"id":"burst","burst":900}`), json.RawMessage(`{"id":"writes","mode":"off"}`)}})
-		}, `{"id":"acme","overrides":[{"burst":900,"id":"burst","rate":500},{"id":"writes","mode":"off"}],"plan":"pro"}`},
+		}, `{"id":"acme","overrides":[{"burst":900,"id":"burst","rate":500},{"id":"writes","mode":"off"}],` +
+			`"plan":"pro"}`},
 		{"drop", func() (*call.Item, error) {
 			return w.SetTenant(ctx, bob, &admin.SetTenantRequest{Tenant: "acme", Reason: "x",
 				Drop: []string{"burst", "writes"}, Plan: new("free"), Yes: true})
@@ -589,7 +590,9 @@ func TestPinsOfTheirOwn(t *testing.T) {
 	if len(w.tables.changes) != 2 || w.tables.changes[0].Key != admin.PinKey("acme") {
 		t.Errorf("a boost writes %+v, want the pin first", w.tables.changes)
 	}
-	want("a boost", `{"boosts":[{"factor":2,"id":"burst","until":"`+noon.Add(time.Hour).UTC().Format(time.RFC3339)+`"}],"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`)
+	want("a boost", `{"boosts":[{"factor":2,"id":"burst","until":"`+
+		noon.Add(time.Hour).UTC().Format(time.RFC3339)+
+		`"}],"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`)
 	w.tables.changes = nil
 	if _, err := w.Suspend(ctx, ann, &admin.TenantRequest{Tenant: "acme", Reason: "x"}); err != nil {
 		t.Fatal(err)

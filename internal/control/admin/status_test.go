@@ -180,7 +180,9 @@ func TestConfigStatus(t *testing.T) {
 	}
 	const want = `a-same head 7 has 5, 0 behind for 0s (), drift [] 
 b-late head 7 has 5, 1 behind for 10s (tenant "acme"), drift [] 
-c-drifted head 7 has 5, 1 behind for 10s (tenant "acme"), drift ["plan \"free\" has version 9, the control table 1" "plan \"pro\" of version 1 has another content" "tenant \"acne\" is in no control table"] 
+c-drifted head 7 has 5, 1 behind for 10s (tenant "acme"), drift ` +
+		`["plan \"free\" has version 9, the control table 1" "plan \"pro\" of version 1 has another content" ` +
+		`"tenant \"acne\" is in no control table"] 
 d-empty head 0 has 0, 5 behind for 100s (settings), drift [] 
 e-away head 0 has 0, 0 behind for 0s (), drift [] the table did not answer`
 	if all := strings.Join(got, "\n"); all != want {

@@ -40,8 +40,8 @@
 //     (VerifyConfig.Known): write one down outside of the account.
 //   - Archives of earlier releases have no anchors: this is a notice, not a finding.
 //   - Whoever may put anchors can take the name of an anchor beforehand. The anchor is the first version of its name
-//     that was put on its day or later and is a valid anchor of that day. WriteAnchor and Verify use the same code to pass
-//     over other versions: such an object is a finding, and prevents nothing.
+//     that was put on its day or later and is a valid anchor of that day. WriteAnchor and Verify use the same code to
+//     pass over other versions: such an object is a finding, and prevents nothing.
 package audit
 
 import (

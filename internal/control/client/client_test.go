@@ -241,7 +241,8 @@ func TestApplyOfTenThousandTenants(t *testing.T) {
 
 const small = `
 plans:
-  - { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }, { id: "day", quota: { units: 5, every: day } } ] }
+  - { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 },
+      { id: "day", quota: { units: 5, every: day } } ] }
   - { id: "free", limits: [ { id: burst, algorithm: token_bucket, rate: 1, period: 1s } ] }
 tenants: [ { id: acme, plan: pro, overrides: [ { id: burst, rate: 500 } ] }, { id: "<b> & \u2028c", plan: free } ]
 `
@@ -317,7 +318,8 @@ func TestPlanAndOverride(t *testing.T) {
 		t.Errorf("applied anyway: %v", err)
 	}
 	w.calls.Store(0)
-	if r := w.apply(without + "tenants: [ { id: acme, plan: pro, overrides: [ { id: other, rate: 7 } ] } ]\n"); r.Written != 2 || w.calls.Load() != 1 {
+	r := w.apply(without + "tenants: [ { id: acme, plan: pro, overrides: [ { id: other, rate: 7 } ] } ]\n")
+	if r.Written != 2 || w.calls.Load() != 1 {
 		t.Errorf("both: %+v in %d calls", r, w.calls.Load())
 	}
 }
@@ -494,7 +496,8 @@ func TestAnOlderEndpoint(t *testing.T) {
 func TestSettingsAreLaidOver(t *testing.T) {
 	w := newWorld(t)
 	const base = `
-ipLimits: [ { id: a, algorithm: token_bucket, rate: 1, period: 1s }, { id: b, algorithm: token_bucket, rate: 2, period: 1s } ]
+ipLimits: [ { id: a, algorithm: token_bucket, rate: 1, period: 1s },
+            { id: b, algorithm: token_bucket, rate: 2, period: 1s } ]
 routes: [ { methods: [GET, PUT], pathPattern: "/a/*" }, { pathPattern: "/b" } ]
 `
 	w.apply(base)

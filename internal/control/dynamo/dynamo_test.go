@@ -359,7 +359,8 @@ func reserved(expression string) map[string]string {
 func edit(t *testing.T, c *sdk.Client, table, key, expression string, values map[string]types.AttributeValue) {
 	t.Helper()
 	_, err := c.UpdateItem(t.Context(), &sdk.UpdateItemInput{
-		TableName: aws.String(table), Key: map[string]types.AttributeValue{"id": &types.AttributeValueMemberS{Value: key}},
+		TableName:        aws.String(table),
+		Key:              map[string]types.AttributeValue{"id": &types.AttributeValueMemberS{Value: key}},
 		UpdateExpression: aws.String(expression), ExpressionAttributeValues: values,
 		ExpressionAttributeNames: reserved(expression),
 	})
@@ -406,7 +407,8 @@ func TestAltered(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := c.DeleteItem(ctx, &sdk.DeleteItemInput{
-		TableName: aws.String(name), Key: map[string]types.AttributeValue{"id": &types.AttributeValueMemberS{Value: "c"}},
+		TableName: aws.String(name),
+		Key:       map[string]types.AttributeValue{"id": &types.AttributeValueMemberS{Value: "c"}},
 	}); err != nil {
 		t.Fatal(err)
 	}

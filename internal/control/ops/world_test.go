@@ -42,7 +42,8 @@ plans:
       - { id: log, algorithm: sliding_log, threshold: 1000, period: 24h }
       - { id: silent, algorithm: sliding_window, threshold: 1000, period: 24h, mode: shadow }
       - { id: person, per: subject, tiers: [ { period: 24h, threshold: 1000 } ] }
-      - { id: puts, match: { methods: [PUT], pathPattern: /things/* }, per: endpoint, tiers: [ { period: 24h, threshold: 1000 } ] }
+      - { id: puts, match: { methods: [PUT], pathPattern: /things/* }, per: endpoint,
+          tiers: [ { period: 24h, threshold: 1000 } ] }
       - { id: client, per: ip, tiers: [ { period: 24h, threshold: 1000 } ] }
 tenants: [ { id: acme, plan: pro }, { id: other, plan: pro } ]
 ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1, period: 24h, burst: 1000 } ]

@@ -185,7 +185,9 @@ func TestPoison(t *testing.T) {
 			o["eventSourceARN"] = strings.Replace(arn, "live-", "test-",
 				1)
 		}, want: "test-tenants", noTable: true},
-		{name: "a table's ARN", edit: func(o object) { o["eventSourceARN"] = "arn:aws:dynamodb:eu-west-1:123456789012:table/live-tenants" }, want: "which this function does not read", noTable: true},
+		{name: "a table's ARN", edit: func(o object) {
+			o["eventSourceARN"] = "arn:aws:dynamodb:eu-west-1:123456789012:table/live-tenants"
+		}, want: "which this function does not read", noTable: true},
 		{name: "an ARN of another service", edit: func(o object) {
 			o["eventSourceARN"] = strings.Replace(arn,
 				"dynamodb", "s3", 1)

@@ -6,8 +6,8 @@
 //
 //	head      pk "head", sk "head": inc (incarnation, S), n (number of the last log entry, N), ret (retention of the
 //	          log, seconds, N), at (time of the last move, µs since 1970, N)
-//	log       pk "log", sk the entry's number with leading zeros: at (µs, N), changes (L of M: k kind, i id, v version,
-//	          d tombstone), ttl (when DynamoDB may delete the entry, seconds since 1970, N)
+//	log       pk "log", sk the entry's number with leading zeros: at (µs, N), changes (L of M: k kind, i id,
+//	          v version, d tombstone), ttl (when DynamoDB may delete the entry, seconds since 1970, N)
 //	documents pk kind#x, sk id: v (version, N), n (number of its log entry, N), and body (JSON, B), or gz (the same in
 //	          gzip, B), or d (BOOL) for a tombstone. x is one hex digit, a hash of the id: a kind is listed by 16
 //	          queries, and its documents are on 16 partitions.

@@ -404,7 +404,8 @@ func (g *grudging) TransactWriteItems(
 	ctx context.Context, in *dynamodb.TransactWriteItemsInput, o ...func(*dynamodb.Options),
 ) (*dynamodb.TransactWriteItemsOutput, error) {
 	if !g.canceled.Swap(true) {
-		return nil, &types.TransactionCanceledException{CancellationReasons: []types.CancellationReason{{Code: aws.String("TransactionConflict")}}}
+		return nil, &types.TransactionCanceledException{
+			CancellationReasons: []types.CancellationReason{{Code: aws.String("TransactionConflict")}}}
 	}
 	return g.Client.TransactWriteItems(ctx, in, o...)
 }

@@ -23,7 +23,7 @@ func (c *answersEarly) Do(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	_, c.err = io.Copy(io.Discard, r.Body)
-	return &http.Response{StatusCode: http.StatusOK}, nil
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 }
 
 // Guarantees that reading beyond the last byte of a request is no error, although the SDK has closed the request.
@@ -38,6 +38,7 @@ func TestReplyBeforeEndOfRequest(t *testing.T) {
 		if err != nil || response.StatusCode != http.StatusOK {
 			t.Fatal(response, err)
 		}
+		_ = response.Body.Close()
 		return early.err
 	}
 	err := send(func(c plainbody.HTTPClient) plainbody.HTTPClient { return plainbody.Client{HTTPClient: c} })
