@@ -1,0 +1,26 @@
+package fleet
+
+import "time"
+
+// Costs are what the model takes the parts of a decision to cost. The zero value of a field selects the default.
+type Costs struct {
+	// Local is the processor time of a decision from leases. Measured: make calibrate.
+	Local time.Duration `json:"localNanoseconds"`
+
+	// StoreService is how long a node of Redis is busy with one call. Measured: make calibrate.
+	StoreService time.Duration `json:"storeServiceNanoseconds"`
+
+	// RoundTrip is the network's part of a call. A parameter: docs/scale.md says where it comes from.
+	RoundTrip time.Duration `json:"roundTripNanoseconds"`
+
+	// Deadline is how long a process waits for a call: that of the Redis store.
+	Deadline time.Duration `json:"deadlineNanoseconds"`
+}
+
+func (c Costs) withDefaults() Costs {
+	setDefault(&c.Local, 300*time.Nanosecond)
+	setDefault(&c.StoreService, 5*time.Microsecond)
+	setDefault(&c.RoundTrip, 500*time.Microsecond)
+	setDefault(&c.Deadline, 8*time.Millisecond)
+	return c
+}
