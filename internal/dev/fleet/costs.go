@@ -1,6 +1,11 @@
 package fleet
 
-import "time"
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"time"
+)
 
 // Costs are what the model takes the parts of a decision to cost. The zero value of a field selects the default.
 type Costs struct {
@@ -23,4 +28,24 @@ func (c Costs) withDefaults() Costs {
 	setDefault(&c.RoundTrip, 500*time.Microsecond)
 	setDefault(&c.Deadline, 8*time.Millisecond)
 	return c
+}
+
+// ReadCosts reads the file that make calibrate writes, strictly.
+func ReadCosts(name string, data []byte) (Costs, error) {
+	var c Costs
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&c); err != nil {
+		return c, fmt.Errorf("%s: %w", name, err)
+	}
+	for _, f := range []struct {
+		name  string
+		value time.Duration
+	}{{"localNanoseconds", c.Local}, {"storeServiceNanoseconds", c.StoreService},
+		{"roundTripNanoseconds", c.RoundTrip}, {"deadlineNanoseconds", c.Deadline}} {
+		if f.value < 0 || f.value > time.Minute {
+			return c, fmt.Errorf("%s: %s %d is outside 0..%d", name, f.name, f.value, time.Minute)
+		}
+	}
+	return c, nil
 }

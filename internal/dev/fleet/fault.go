@@ -1,6 +1,10 @@
 package fleet
 
-import "time"
+import (
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
 
 // addFault adds the events of a fault.
 func (r *run) addFault(f *Fault) {
@@ -53,9 +57,7 @@ func (r *run) changeShards(f *Fault, begins bool) {
 		case StoreAway, RedisFailover:
 			s.away = begins
 			if f.Loses && !begins {
-				if err := s.forget(); err != nil {
-					r.failed = err
-				}
+				r.forgetShard(s)
 			}
 		case StoreSlow:
 			if s.slower = 1; begins {
@@ -66,6 +68,30 @@ func (r *run) changeShards(f *Fault, begins bool) {
 				s.throttled = f.PerSecond
 			}
 		default:
+		}
+	}
+}
+
+// forgetShard lets a shard lose its counters, and notes what they may have held: in each tier what its bound allows in
+// the windows that are open, which is twice the limit for two that overlap in a sliding one.
+func (r *run) forgetShard(s *shard) {
+	if err := s.forget(); err != nil {
+		r.failed = err
+		return
+	}
+	for i := range r.tenants {
+		t := &r.tenants[i]
+		if r.shardOf(t.req.Owner.Name) != s {
+			continue
+		}
+		for _, c := range t.req.Charges {
+			for j := range c.Limit.Tiers {
+				tier := &c.Limit.Tiers[j]
+				r.forgotten += tier.Capacity()
+				if tier.Algorithm == limit.SlidingWindow {
+					r.forgotten += tier.Capacity()
+				}
+			}
 		}
 	}
 }

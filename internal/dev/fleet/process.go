@@ -19,8 +19,8 @@ type process struct {
 	random  *rand.Rand
 	skew    time.Duration // its clock minus the true time
 	dead    bool
-	ticking bool // background tasks are under way
-	waiters []waiter
+	ticking bool                          // background tasks are under way
+	waiting map[<-chan struct{}][]*worker // by what they wait for
 
 	// Of an environment.
 	busyTo   int64 // when it answers the request that it serves, or answered the last, ns
@@ -34,22 +34,21 @@ const tickEvery = lease.DefaultGiveBackEvery
 // startProcess adds a process. It begins to announce itself at once; the background tasks of several processes are
 // spread over a period.
 func (r *run) startProcess(number int) error {
-	p := &process{run: r, number: number, random: rand.New(rand.NewPCG(r.seed, uint64(number)+1))}
+	p := &process{run: r, number: number, random: rand.New(rand.NewPCG(r.seed, uint64(number)+1)),
+		waiting: make(map[<-chan struct{}][]*worker)}
 	runtime := &clock.Runtime{
-		Now: p.time,
-		Go:  func(f func()) { r.after(0, func() { f(); p.wakeWaiters() }) },
-		Sleep: func(_ context.Context, d time.Duration) {
-			p.wakeWaiters()
-			r.parkUntil(r.now + d.Nanoseconds())
-		},
-		Wait: p.wait,
-		Rand: p.random.Int64N,
-		Hash: hashName,
+		Now:   p.time,
+		Go:    func(f func()) { r.after(0, f) },
+		Sleep: func(_ context.Context, d time.Duration) { r.parkUntil(r.now + d.Nanoseconds()) },
+		Wait:  p.wait,
+		Wake:  p.wake,
+		Rand:  p.random.Int64N,
+		Hash:  hashName,
 	}
 	chain, err := resilience.NewChain(resilience.ChainConfig{
 		Rates:  resilience.NamedStore{Name: "redis", Store: port{p}},
 		Frozen: true, MaxInstances: r.scenario.Instances, Runtime: runtime, Log: slog.New(slog.DiscardHandler),
-		Lease:    lease.Config{MaxCounters: r.maxCounters, Rule: r.scenario.rule, Life: r.scenario.LeaseLife},
+		Lease:    lease.Config{MaxCounters: r.maxCounters, Life: r.scenario.LeaseLife},
 		Fallback: resilience.FallbackConfig{Bytes: r.fallbackBytes},
 	})
 	if err != nil {
@@ -82,7 +81,6 @@ func (p *process) tick() {
 	p.ticking = true
 	p.chain.RunBackgroundTasks(context.Background(), p.time())
 	p.ticking = false
-	p.wakeWaiters()
 }
 
 // die ends a process. The requests that it decides get no answer, and its leases are lost.

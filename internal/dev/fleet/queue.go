@@ -90,31 +90,18 @@ func (r *run) parkUntil(at int64) {
 	r.park()
 }
 
-// waiter is a worker that waits for a channel to be closed: for the call of another request of its process.
-type waiter struct {
-	worker *worker
-	done   <-chan struct{}
-}
-
-// wait is clock.Runtime.Wait for a process. Contexts do not end in a simulation.
+// wait is clock.Runtime.Wait for a process: a request waits for the call of another. Contexts do not end in a
+// simulation.
 func (p *process) wait(_ context.Context, done <-chan struct{}) error {
-	p.waiters = append(p.waiters, waiter{p.run.current, done})
+	p.waiting[done] = append(p.waiting[done], p.run.current)
 	p.run.park()
 	return nil
 }
 
-// wakeWaiters resumes the workers of the process whose channels have been closed, in the order in which they came. It
-// is called whenever a worker of the process has gone on, since only such a worker closes channels.
-func (p *process) wakeWaiters() {
-	left := p.waiters[:0]
-	for _, w := range p.waiters {
-		select {
-		case <-w.done:
-			p.run.queue.push(event{at: p.run.now, resume: w.worker})
-		default:
-			left = append(left, w)
-		}
+// wake is clock.Runtime.Wake: those who wait go on, in the order in which they came.
+func (p *process) wake(done <-chan struct{}) {
+	for _, w := range p.waiting[done] {
+		p.run.queue.push(event{at: p.run.now, resume: w})
 	}
-	clear(p.waiters[len(left):])
-	p.waiters = left
+	delete(p.waiting, done)
 }

@@ -31,6 +31,10 @@ type Report struct {
 	Over       int64 `json:"over"`     // units beyond all limits, by the judge
 	ColdStarts int64 `json:"coldStarts"`
 
+	// From the first request on: what Check allows to be admitted too much.
+	DegradedUnits int64 `json:"degradedUnits"` // admitted by the fallback limiter, over all tiers
+	Forgotten     int64 `json:"forgotten"`     // what counters that were lost may have held
+
 	Limits []*limitCount `json:"limits"`
 
 	// StoreOps is the calls of the store in a second of the measured time; with a sample of the tenants, what all
@@ -170,6 +174,7 @@ func (r *run) report(maxCounters int) *Report {
 		Instances: len(r.live), Tenants: len(r.tenants),
 		Decisions: c.decisions, Allowed: c.allowed, Denied: c.denied, Early: c.early, Failed: c.failed,
 		Degraded: c.degraded, Lost: c.lost, Refused: c.refused, Local: c.local, ColdStarts: r.starts,
+		DegradedUnits: r.degradedUnits, Forgotten: r.forgotten,
 		Limits: r.limits, HotKeys: r.hottest(5), Leases: r.ended, CounterMax: maxCounters,
 	}
 	for _, l := range r.limits {

@@ -43,11 +43,13 @@ const totalFallbackBytes = 1 << 30
 
 // tenant is one tenant, and what was counted of it.
 type tenant struct {
-	req     limit.Request // always the same
-	judges  []judge.Judge // of each tier of the request, in order; nil: not judged
-	limits  []int32       // of each tier, the index in run.limits
-	ops     int64         // calls of the store about its counters
-	decided bool          // false: it is not in the sample, and only occupies environments
+	req        limit.Request // always the same
+	judges     []judge.Judge // of each tier of the request, in order; nil: not judged
+	limits     []int32       // of each tier, the index in run.limits
+	ops        int64         // calls of the store about its counters
+	arrived    int64         // the same from the beginning of the run on
+	degradedIn int64         // the last window in which the fallback limiter admitted a request
+	decided    bool          // false: it is not in the sample, and only occupies environments
 }
 
 // run is one simulation.
@@ -78,6 +80,8 @@ type run struct {
 	fallbackBytes int64
 	traffic       traffic
 	environments
+	degradedUnits, forgotten int64
+
 	measuring bool
 	counts    counts
 	ended     chainCounts // of processes that are dead
@@ -338,9 +342,6 @@ func (r *run) decide(w *worker, p *process, t *tenant) {
 	if r.scenario.Shape == Lambda { // what is due is done beside the request, before the environment is frozen
 		p.chain.RunBackgroundTasks(context.Background(), p.time())
 	}
-	if r.now != began {
-		p.wakeWaiters()
-	}
 	r.release(p)
 	if p.dead {
 		r.counts.lost++
@@ -369,8 +370,13 @@ func (r *run) count(t *tenant, d *limit.Decision, err error, began int64) {
 	// The time of a decision by the store's clock, as far as it is credible: not before the request or after the answer.
 	from := epoch.UnixMicro()
 	at := min(max(d.Now, from+began/1000), from+r.now/1000)
-	if d.Degraded && r.measuring {
-		c.degraded++
+	if d.Degraded {
+		if r.measuring {
+			c.degraded++
+		}
+		if d.Allowed {
+			r.degradedUnits += t.unitsOver(at)
+		}
 	}
 	if !d.Allowed {
 		r.countDenial(t, d, at)
@@ -387,6 +393,27 @@ func (r *run) count(t *tenant, d *limit.Decision, err error, began int64) {
 			r.limits[t.limits[i]].Over += over
 		}
 	}
+}
+
+// unitsOver returns how many units over all tiers a decision of the fallback limiter can bring above the limits. In a
+// sliding window a unit counts twice: when it was admitted, and by its weight in the next window, where the store does
+// not know of it. Weights are rounded up, which can make one unit more of all the units of a window.
+func (t *tenant) unitsOver(at int64) (units int64) {
+	for _, c := range t.req.Charges {
+		for i := range c.Limit.Tiers {
+			tier := &c.Limit.Tiers[i]
+			units += c.Cost
+			if tier.Algorithm != limit.SlidingWindow {
+				continue
+			}
+			units += c.Cost
+			if window := at / tier.Period.Microseconds(); t.degradedIn != window {
+				t.degradedIn = window
+				units++
+			}
+		}
+	}
+	return units
 }
 
 // countDenial counts a denial. It is early if by the judge there was room in every limit at that moment.

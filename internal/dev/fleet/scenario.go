@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 )
@@ -30,7 +29,8 @@ type Scenario struct {
 
 	// The tenants, unless the plans file has some. The tenant in place n asks 1/n^Zipf as often as the first.
 	Tenants  int
-	Requests float64 // per second, of all tenants together
+	Requests float64       // per second, of all tenants together
+	RampUp   time.Duration // how long it takes until so many come
 	Zipf     float64
 	Limits   Limits
 
@@ -38,7 +38,7 @@ type Scenario struct {
 	Day        time.Duration // how long a day takes
 	Faults     []Fault
 
-	rule lease.Rule // if nil, the product's
+	plant defect // if nil, none
 }
 
 // Limits are those of made-up tenants.
@@ -114,6 +114,7 @@ func (s *Scenario) check() error {
 		isDuration bool
 	}{
 		{"warmUp", float64(s.WarmUp), 0, float64(maxLength), true},
+		{"rampUp", float64(s.RampUp), 0, float64(maxLength), true},
 		{"measured", float64(s.Measured), float64(time.Second), float64(maxLength), true},
 		{"instances", float64(s.Instances), 1, maxInstances, false},
 		{"affinity", float64(s.Affinity), 0, float64(s.Instances), false},
@@ -231,7 +232,7 @@ type Fault struct {
 	Factor    float64       // how many times as slow, or as many requests
 	By        time.Duration // by how much a clock is ahead of the true time; below 0: behind
 	PerSecond int64         // calls that each shard takes
-	Loses     bool          // the new primary has none of the counters
+	Loses     bool          // the counters are lost
 	Tenant    int           // by number from 1; 0: all
 }
 
@@ -244,10 +245,13 @@ const (
 	StoreAway      FaultKind = "storeAway"      // no call is answered
 	StoreSlow      FaultKind = "storeSlow"      // service takes longer
 	StoreThrottles FaultKind = "storeThrottles" // calls above a rate are refused
-	ClockSkew      FaultKind = "clockSkew"      // clocks of instances are set
-	InstancesDie   FaultKind = "instancesDie"   // without giving back what they lease
-	InstancesJoin  FaultKind = "instancesJoin"
-	RetryStorm     FaultKind = "retryStorm" // clients ask more often
+
+	// ClockSkew sets the clocks of instances. The simulation gives a process one clock for the time of day and for
+	// pauses, so it cannot set a clock back as an operating system does, which leaves the monotonic clock alone.
+	ClockSkew     FaultKind = "clockSkew"
+	InstancesDie  FaultKind = "instancesDie" // without giving back what they lease
+	InstancesJoin FaultKind = "instancesJoin"
+	RetryStorm    FaultKind = "retryStorm" // clients ask more often
 )
 
 // checkFaults returns an error that names the first fault that is impossible.
@@ -298,6 +302,10 @@ func (f *Fault) check(s *Scenario) error {
 	case ClockSkew, InstancesDie, InstancesJoin:
 		if f.By < -time.Hour || f.By > time.Hour {
 			return fmt.Errorf("by %s is outside -1h0m0s..1h0m0s", f.By)
+		}
+		if f.Kind == ClockSkew && (f.By < 0 && f.At > 0 || f.By > 0 && f.For > 0) {
+			return errors.New("a clock that is set back cannot be simulated: let by be below zero from 0s on, or above " +
+				"zero without an end")
 		}
 		if s.Shape != Serve {
 			return errors.New("it is about instances of serve: the environments of Lambda come and go by themselves")

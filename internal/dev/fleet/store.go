@@ -54,6 +54,7 @@ type storeCall struct {
 	req    *limit.Request
 	d      *limit.Decision
 	peek   bool
+	turn   int64 // calls about the tenant that had arrived when this one was sent
 	sent   int64 // ns
 	oneWay int64 // ns
 	err    error
@@ -86,14 +87,17 @@ func (port) Refund(context.Context, *limit.Receipt, int64, time.Time) (limit.Ref
 func (r *run) callStore(p *process, req *limit.Request, d *limit.Decision, peek bool) error {
 	c := &storeCall{worker: r.current, req: req, d: d, peek: peek, sent: r.now, oneWay: r.costs.RoundTrip.Nanoseconds() / 2}
 	if req.Owner.Kind == limit.Tenant {
-		c.tenant = r.byName[req.Owner.Name]
+		if c.tenant = r.byName[req.Owner.Name]; c.tenant != nil {
+			c.turn = c.tenant.arrived
+		}
 	}
-	c.shard = r.shards[hashName(req.Owner.Name)%uint64(len(r.shards))]
+	c.shard = r.shardOf(req.Owner.Name)
 	r.queue.push(event{at: r.now + c.oneWay, call: c})
-	p.wakeWaiters() // before this worker waits: it may have completed the call of others
 	r.park()
 	return c.err
 }
+
+func (r *run) shardOf(owner string) *shard { return r.shards[hashName(owner)%uint64(len(r.shards))] }
 
 // arrive serves a call that has come to its shard, and adds the event of its reply. What a call that waits longer than
 // its deadline has charged is charged, and nobody hears of it.
@@ -122,6 +126,9 @@ func (r *run) arrive(c *storeCall) {
 	s.ops++
 	if c.tenant != nil {
 		c.tenant.ops++
+		if c.tenant.arrived++; r.scenario.plant != nil {
+			r.scenario.plant(c.req, c.tenant.arrived > c.turn+1)
+		}
 	}
 	now := r.timeAt(start)
 	if c.peek {

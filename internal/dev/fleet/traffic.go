@@ -140,8 +140,11 @@ func (t *traffic) advance(from int64) {
 func (t *traffic) follow(at int64) {
 	t.step = (at/rateStep + 1) * rateStep
 	t.factor = 1
+	if ramp := t.curve.RampUp.Nanoseconds(); at < ramp {
+		t.factor = float64(at+rateStep) / float64(ramp+rateStep)
+	}
 	if c := t.curve; c.DailySwing > 0 {
-		t.factor += c.DailySwing * math.Sin(2*math.Pi*float64(at)/float64(c.Day.Nanoseconds()))
+		t.factor *= 1 + c.DailySwing*math.Sin(2*math.Pi*float64(at)/float64(c.Day.Nanoseconds()))
 	}
 	for i := range t.storms {
 		s := &t.storms[i]

@@ -17,6 +17,7 @@ type Runtime struct {
 
 	// Wait returns nil when done is closed, or ctx.Err() when ctx ends before that.
 	Wait func(ctx context.Context, done <-chan struct{}) error
+	Wake func(done <-chan struct{}) // done, for which others may wait, has just been closed
 
 	Rand func(n int64) int64      // returns a random number from 0 up to, and without, n, which is above 0
 	Hash func(name string) uint64 // of the names that hash tables look for

@@ -319,6 +319,9 @@ func (c *call) completeFlight(err error) {
 	clear(c.leading)
 	if c.leading = c.leading[:0]; c.flight != nil {
 		c.flight.End(err)
+		if r := c.store.config.Runtime; r != nil {
+			r.Wake(c.flight.Done())
+		}
 		c.flight = nil
 	}
 }

@@ -95,7 +95,7 @@ func (j *bucketJudge) Fits(at, units int64) bool {
 	return j.level+blur >= float64(units)
 }
 
-// Spend leaves nothing in a bucket from which too much was taken: what is too much counts once.
+// Spend takes no unit that is too many off the level, so that each counts once.
 func (j *bucketJudge) Spend(at, units int64) int64 {
 	j.turn(at)
 	j.level -= float64(units)
@@ -103,7 +103,7 @@ func (j *bucketJudge) Spend(at, units int64) int64 {
 		return 0
 	}
 	over := int64(math.Ceil(-j.level - blur))
-	j.level = 0
+	j.level += float64(over)
 	return over
 }
 
