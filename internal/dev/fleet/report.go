@@ -19,6 +19,7 @@ type Report struct {
 	Instances int `json:"instances"` // at the end
 	Tenants   int `json:"tenants"`
 
+	Total      int64 `json:"total"` // decisions from the first request on
 	Decisions  int64 `json:"decisions"`
 	Allowed    int64 `json:"allowed"`
 	Denied     int64 `json:"denied"`
@@ -172,7 +173,7 @@ func (r *run) report(maxCounters int) *Report {
 	out := &Report{
 		Scenario: s.Name, Seed: r.seed, Partial: r.partial, Seconds: seconds, Costs: r.costs,
 		Instances: len(r.live), Tenants: len(r.tenants),
-		Decisions: c.decisions, Allowed: c.allowed, Denied: c.denied, Early: c.early, Failed: c.failed,
+		Total: r.total, Decisions: c.decisions, Allowed: c.allowed, Denied: c.denied, Early: c.early, Failed: c.failed,
 		Degraded: c.degraded, Lost: c.lost, Refused: c.refused, Local: c.local, ColdStarts: r.starts,
 		DegradedUnits: r.degradedUnits, Forgotten: r.forgotten,
 		Limits: r.limits, HotKeys: r.hottest(5), Leases: r.ended, CounterMax: maxCounters,

@@ -80,7 +80,7 @@ type run struct {
 	fallbackBytes int64
 	traffic       traffic
 	environments
-	degradedUnits, forgotten int64
+	total, degradedUnits, forgotten int64
 
 	measuring bool
 	counts    counts
@@ -353,6 +353,7 @@ func (r *run) decide(w *worker, p *process, t *tenant) {
 // count judges a decision, and counts it.
 func (r *run) count(t *tenant, d *limit.Decision, err error, began int64) {
 	c := &r.counts
+	r.total++
 	if r.measuring {
 		c.decisions++
 		if r.now == began {
