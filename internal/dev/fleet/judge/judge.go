@@ -139,10 +139,13 @@ func (j *slidingJudge) Fits(at, units int64) bool {
 	return units <= left
 }
 
+// Spend does not count units that are too many in what was spent, so that each is over the limit once, and not again as
+// long as the weight of the window before falls.
 func (j *slidingJudge) Spend(at, units int64) int64 {
 	left, spent := j.left(at)
-	*spent += units
-	return max(units-max(left, 0), 0)
+	over := max(units-max(left, 0), 0)
+	*spent += units - over
+	return over
 }
 
 func (j *slidingJudge) Clone() Judge { c := *j; return &c }
