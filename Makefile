@@ -136,6 +136,10 @@ figures-table: ## Put FROM, which has the output of make figures, into the table
 workload: ## The published workload: processes on a real Redis; SIM=1: in virtual time, old rule and new (WORKLOADFLAGS=-h)
 	@cd bench && go run ./workload $(if $(SIM),-sim) $(WORKLOADFLAGS)
 
+.PHONY: calibrate
+calibrate: ## Service times of the real parts on this machine, for sluice fleet --costs (TO=costs.json)
+	@cd bench && go run ./calibrate >'$(abspath $(or $(TO),costs.json))'
+
 .PHONY: lines
 lines: ## Lines of code, product and tests, of each package
 	@scripts/lines

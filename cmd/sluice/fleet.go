@@ -16,9 +16,9 @@ import (
 	fleetsim "github.com/sluicelimits/sluice/internal/dev/fleet"
 )
 
-const fleetLong = `Simulate many processes of Sluice in virtual time, and report what they decide: the real limiter with its leases,
-circuit breakers and fallback, over a simulated Redis. Nothing is sent anywhere. An independent judge counts what was
-admitted above each limit. One seed is one run: the report is the same byte for byte.
+const fleetLong = `Simulate many processes of Sluice in virtual time, and report what they decide: the real limiter with
+its leases, circuit breakers and fallback, over a simulated Redis. Nothing is sent anywhere. An independent judge counts
+what was admitted above each limit. One seed is one run: the report is the same byte for byte.
 
 A scenario says how many processes, tenants and requests there are, and what goes wrong. --list names those that come
 with Sluice; --script reads one from a YAML file (docs/scale.md has the keys). With --plans, the tenants of the plans

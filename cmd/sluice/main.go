@@ -93,7 +93,8 @@ func newRootCommand() *cobra.Command {
 		}
 		return &usageError{c.CommandPath(), err}
 	})
-	root.AddCommand(newDevCommand(), newServeCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(), newFleetCommand(),
+	root.AddCommand(newDevCommand(), newServeCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(),
+		newFleetCommand(),
 		newPaceCommand(), newKeyCommand())
 	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newPeekCommand(), newResetCommand(),
 		newRefundCommand(),

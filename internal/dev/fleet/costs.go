@@ -10,16 +10,16 @@ import (
 // Costs are what the model takes the parts of a decision to cost. The zero value of a field selects the default.
 type Costs struct {
 	// Local is the processor time of a decision from leases. Measured: make calibrate.
-	Local time.Duration `json:"localNanoseconds"`
+	Local time.Duration `json:"localNanoseconds,omitempty"`
 
 	// StoreService is how long a node of Redis is busy with one call. Measured: make calibrate.
-	StoreService time.Duration `json:"storeServiceNanoseconds"`
+	StoreService time.Duration `json:"storeServiceNanoseconds,omitempty"`
 
 	// RoundTrip is the network's part of a call. A parameter: docs/scale.md says where it comes from.
-	RoundTrip time.Duration `json:"roundTripNanoseconds"`
+	RoundTrip time.Duration `json:"roundTripNanoseconds,omitempty"`
 
 	// Deadline is how long a process waits for a call: that of the Redis store.
-	Deadline time.Duration `json:"deadlineNanoseconds"`
+	Deadline time.Duration `json:"deadlineNanoseconds,omitempty"`
 }
 
 func (c Costs) withDefaults() Costs {

@@ -18,8 +18,9 @@ func TestExplore(t *testing.T) {
 	}
 }
 
-// TestExploreFindsDefect plants a defect of the lease layer: it gives back one unit too many when another call about the
-// same counter overtakes the one that gives units back. The explorer has to find it, and the seed has to show it again.
+// TestExploreFindsDefect plants a defect of the lease layer: it gives back one unit too many when another call about
+// the same counter overtakes the one that gives units back. The explorer has to find it, and the seed has to show it
+// again.
 func TestExploreFindsDefect(t *testing.T) {
 	if testing.Short() {
 		t.Skip("hundreds of runs")

@@ -10,7 +10,8 @@ import (
 func (r *run) addFault(f *Fault) {
 	switch f.Kind {
 	case RetryStorm:
-		s := storm{from: f.At.Nanoseconds(), until: (f.At + f.For).Nanoseconds(), factor: f.Factor, tenant: f.Tenant - 1}
+		s := storm{from: f.At.Nanoseconds(), until: (f.At + f.For).Nanoseconds(), factor: f.Factor,
+			tenant: f.Tenant - 1}
 		if s.tenant >= 0 {
 			s.share = r.traffic.share(s.tenant)
 		}

@@ -252,7 +252,8 @@ func TestReadCosts(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for _, bad := range []string{`{"local": 1}`, `{"localNanoseconds": -1}`, ``} {
-		if _, err := fleet.ReadCosts("costs.json", []byte(bad)); err == nil || !strings.HasPrefix(err.Error(), "costs") {
+		if _, err := fleet.ReadCosts("costs.json", []byte(bad)); err == nil || !strings.HasPrefix(err.Error(),
+			"costs") {
 			t.Errorf("%s: error %v", bad, err)
 		}
 	}

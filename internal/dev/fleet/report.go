@@ -188,7 +188,7 @@ func (r *run) report(maxCounters int) *Report {
 	for _, sh := range r.shards {
 		if seconds > 0 {
 			perSecond := float64(sh.ops) / seconds
-			out.StoreOps += perSecond * float64(s.SampleEvery)
+			out.StoreOps += perSecond + float64(sh.tenantOps)/seconds*(r.unsampled-1)
 			out.Shards = append(out.Shards, ShardCount{perSecond, sh.peak, 100 * perSecond * service})
 		}
 	}

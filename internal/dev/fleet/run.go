@@ -76,7 +76,8 @@ type run struct {
 	shards        []*shard
 	processes     []*process // by number; nil: it is dead
 	live          []*process
-	maxCounters   int // of each process
+	unsampled     float64 // requests of all tenants for each of the tenants that are decided
+	maxCounters   int     // of each process
 	fallbackBytes int64
 	traffic       traffic
 	environments
@@ -177,6 +178,16 @@ type load struct {
 func (r *run) addTenants(loads []load) error {
 	r.tenants = make([]tenant, len(loads))
 	counted := map[string]int32{}
+	all, decided := 0.0, 0.0
+	for i := range loads {
+		if all += loads[i].rate; loads[i].decided {
+			decided += loads[i].rate
+		}
+	}
+	if decided == 0 {
+		return fmt.Errorf("no tenant is in a sample of every %d tenants", r.scenario.SampleEvery)
+	}
+	r.unsampled = all / decided
 	for i := range loads {
 		l, t := &loads[i], &r.tenants[i]
 		t.req = limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: l.name}, Charges: l.charges}
@@ -368,7 +379,8 @@ func (r *run) count(t *tenant, d *limit.Decision, err error, began int64) {
 		}
 		return
 	}
-	// The time of a decision by the store's clock, as far as it is credible: not before the request or after the answer.
+	// The time of a decision by the store's clock, as far as it is credible: not before the request or after the
+	// answer.
 	from := epoch.UnixMicro()
 	at := min(max(d.Now, from+began/1000), from+r.now/1000)
 	if d.Degraded {
@@ -445,7 +457,7 @@ func (r *run) countDenial(t *tenant, d *limit.Decision, at int64) {
 func (r *run) beginMeasuring() {
 	r.measuring = true
 	for _, s := range r.shards {
-		s.ops, s.opsBefore, s.peak = 0, 0, 0
+		s.ops, s.tenantOps, s.opsBefore, s.peak = 0, 0, 0, 0
 	}
 	for i := range r.tenants {
 		r.tenants[i].ops = 0

@@ -168,7 +168,7 @@ func (s *Scenario) loads(o *Options) ([]load, error) {
 	known := map[int64]*limit.Limit{}
 	for i := range loads {
 		l, rate := &loads[i], loads[i].rate
-		l.name, l.decided = fmt.Sprintf("tenant-%d", i+1), i%s.SampleEvery == 0
+		l.name, l.decided = fmt.Sprintf("tenant-%d", i+1), s.sampled(i)
 		share := s.Limits.Ample
 		if i/s.SampleEvery%s.Limits.BindEvery == s.Limits.BindEvery/2 {
 			share = s.Limits.Scarce
@@ -189,6 +189,9 @@ func (s *Scenario) loads(o *Options) ([]load, error) {
 	}
 	return loads, nil
 }
+
+// sampled reports whether the requests of a tenant are decided: those in the middle of each SampleEvery tenants.
+func (s *Scenario) sampled(tenant int) bool { return tenant%s.SampleEvery == s.SampleEvery/2 }
 
 // setRates gives each tenant its part of the requests.
 func (s *Scenario) setRates(loads []load) {
@@ -213,7 +216,7 @@ func (s *Scenario) configured(o *Options) ([]load, error) {
 	s.setRates(loads)
 	limited := false
 	for i, t := range all {
-		loads[i].name, loads[i].decided = t.ID, i%s.SampleEvery == 0
+		loads[i].name, loads[i].decided = t.ID, s.sampled(i)
 		loads[i].charges = chargesOf(t, &path)
 		limited = limited || len(loads[i].charges) > 0
 	}
@@ -304,8 +307,8 @@ func (f *Fault) check(s *Scenario) error {
 			return fmt.Errorf("by %s is outside -1h0m0s..1h0m0s", f.By)
 		}
 		if f.Kind == ClockSkew && (f.By < 0 && f.At > 0 || f.By > 0 && f.For > 0) {
-			return errors.New("a clock that is set back cannot be simulated: let by be below zero from 0s on, or above " +
-				"zero without an end")
+			return errors.New("a clock that is set back cannot be simulated: let by be below zero from 0s on, or " +
+				"above zero without an end")
 		}
 		if s.Shape != Serve {
 			return errors.New("it is about instances of serve: the environments of Lambda come and go by themselves")

@@ -53,7 +53,8 @@ func (r *scriptReader) faultAt(err error) (at configfile.Place, message string) 
 }
 
 var (
-	scriptSchema = &configfile.Schema{What: "a scenario", Keys: []string{"about", "rampUp", "warmUp", "measured", "shape",
+	scriptSchema = &configfile.Schema{What: "a scenario", Keys: []string{"about", "rampUp", "warmUp", "measured",
+		"shape",
 		"instances", "affinity", "shards", "leaseLife", "placement", "busy", "idleDeath", "sampleEvery", "tenants",
 		"requestsPerSecond", "zipf", "dailySwing", "day", "limits", "faults"}}
 	limitsSchema = &configfile.Schema{What: "limits", Keys: []string{"algorithm", "period", "low", "high", "ample",

@@ -31,6 +31,7 @@ type shard struct {
 	second    int64   // which second that is
 
 	ops       int64 // of the measured time
+	tenantOps int64 // of ops, those about tenants
 	opsBefore int64 // ops at the beginning of the present second
 	peak      int64 // most ops in one second
 }
@@ -85,7 +86,8 @@ func (port) Refund(context.Context, *limit.Receipt, int64, time.Time) (limit.Ref
 
 // callStore sends a call, and waits for its reply or its deadline.
 func (r *run) callStore(p *process, req *limit.Request, d *limit.Decision, peek bool) error {
-	c := &storeCall{worker: r.current, req: req, d: d, peek: peek, sent: r.now, oneWay: r.costs.RoundTrip.Nanoseconds() / 2}
+	c := &storeCall{worker: r.current, req: req, d: d, peek: peek, sent: r.now,
+		oneWay: r.costs.RoundTrip.Nanoseconds() / 2}
 	if req.Owner.Kind == limit.Tenant {
 		if c.tenant = r.byName[req.Owner.Name]; c.tenant != nil {
 			c.turn = c.tenant.arrived
@@ -126,6 +128,7 @@ func (r *run) arrive(c *storeCall) {
 	s.ops++
 	if c.tenant != nil {
 		c.tenant.ops++
+		s.tenantOps++
 		if c.tenant.arrived++; r.scenario.plant != nil {
 			r.scenario.plant(c.req, c.tenant.arrived > c.turn+1)
 		}
