@@ -106,8 +106,8 @@ func randomScenario(seed uint64) Scenario {
 //
 //   - No decision ends with an error: the fallback limiter decides if the store does not.
 //   - Without decisions of the fallback limiter, and if no counters are lost, no limit is exceeded.
-//   - Otherwise the limits are exceeded by at most what the fallback limiter admitted, and what had been admitted in the
-//     open windows when counters were lost. See docs/accuracy.md.
+//   - Otherwise the limits are exceeded by at most what the fallback limiter admitted, and what had been admitted in
+//     the open windows when counters were lost. See docs/accuracy.md.
 func (r *Report) Check() error {
 	switch bound := r.DegradedUnits + r.Forgotten; {
 	case r.Failed > 0:

@@ -72,34 +72,18 @@ func (r *scriptReader) scenario(v configfile.Value) {
 	r.Required(o, "instances", "how many processes there are")
 	r.Required(o, "requestsPerSecond", "how often all tenants ask")
 	s := r.s
+	durations := map[string]*time.Duration{"rampUp": &s.RampUp, "warmUp": &s.WarmUp, "measured": &s.Measured,
+		"leaseLife": &s.LeaseLife, "busy": &s.Busy, "idleDeath": &s.IdleDeath, "day": &s.Day}
+	counts := map[string]struct {
+		to   *int
+		most int64
+	}{"instances": {&s.Instances, maxInstances}, "affinity": {&s.Affinity, maxInstances}, "shards": {&s.Shards, maxShards},
+		"sampleEvery": {&s.SampleEvery, maxTenants}, "tenants": {&s.Tenants, maxTenants}}
+	numbers := map[string]*float64{"requestsPerSecond": &s.Requests, "zipf": &s.Zipf, "dailySwing": &s.DailySwing}
 	for _, e := range o.Entries {
 		switch e.Key {
 		case "about":
 			s.About, _ = r.Text(e.Value)
-		case "rampUp":
-			s.RampUp = r.duration(e.Value)
-		case "warmUp":
-			s.WarmUp = r.duration(e.Value)
-		case "measured":
-			s.Measured = r.duration(e.Value)
-		case "leaseLife":
-			s.LeaseLife = r.duration(e.Value)
-		case "busy":
-			s.Busy = r.duration(e.Value)
-		case "idleDeath":
-			s.IdleDeath = r.duration(e.Value)
-		case "day":
-			s.Day = r.duration(e.Value)
-		case "instances":
-			s.Instances = r.count(e.Value, maxInstances)
-		case "affinity":
-			s.Affinity = r.count(e.Value, maxInstances)
-		case "shards":
-			s.Shards = r.count(e.Value, maxShards)
-		case "sampleEvery":
-			s.SampleEvery = r.count(e.Value, maxTenants)
-		case "tenants":
-			s.Tenants = r.count(e.Value, maxTenants)
 		case "shape":
 			s.Shape = Shape(r.word(e.Value, "serve", "lambda"))
 		case "placement":
@@ -108,17 +92,16 @@ func (r *scriptReader) scenario(v configfile.Value) {
 			r.limits(e.Value)
 		case "faults":
 			r.faultList(e.Value)
-		default:
-			r.numberOf(e)
 		}
-	}
-}
-
-// numberOf reads the keys of a scenario that are numbers.
-func (r *scriptReader) numberOf(e configfile.Entry) {
-	to := map[string]*float64{"requestsPerSecond": &r.s.Requests, "zipf": &r.s.Zipf, "dailySwing": &r.s.DailySwing}
-	if field := to[e.Key]; field != nil {
-		*field = r.number(e.Value)
+		if to := durations[e.Key]; to != nil {
+			*to = r.duration(e.Value)
+		}
+		if c := counts[e.Key]; c.to != nil {
+			*c.to = r.count(e.Value, c.most)
+		}
+		if to := numbers[e.Key]; to != nil {
+			*to = r.number(e.Value)
+		}
 	}
 }
 
