@@ -206,7 +206,7 @@ const mostBusy = 0.5
 
 // WriteText writes the report for people.
 func (r *Report) WriteText(w io.Writer) error {
-	p := &printer{w: w}
+	p := &lines{w: w}
 	if r.Partial {
 		p.line("INTERRUPTED: this report is about the first %.1f measured seconds.", r.Seconds)
 	}
@@ -263,13 +263,13 @@ func percent(part, of int64) float64 {
 	return 100 * float64(part) / float64(of)
 }
 
-// printer writes lines until one fails.
-type printer struct {
+// lines writes lines until one fails.
+type lines struct {
 	w   io.Writer
 	err error
 }
 
-func (p *printer) line(format string, args ...any) {
+func (p *lines) line(format string, args ...any) {
 	if p.err == nil {
 		_, p.err = fmt.Fprintf(p.w, format+"\n", args...)
 	}

@@ -145,7 +145,7 @@ func (r *run) prepare(o *Options) error {
 		r.addFault(&s.Faults[i])
 	}
 	r.after(s.WarmUp, r.beginMeasuring)
-	r.after(everySecond, r.countSecond)
+	r.after(countEvery, r.countSecond)
 	progress := func() {}
 	progress = func() {
 		if r.draining {
@@ -158,13 +158,13 @@ func (r *run) prepare(o *Options) error {
 		if o.Progress != nil {
 			o.Progress(float64(r.now) / float64(r.end))
 		}
-		r.after(everySecond/10, progress)
+		r.after(countEvery/10, progress)
 	}
 	r.after(0, progress)
 	return nil
 }
 
-const everySecond = time.Second
+const countEvery = time.Second
 
 // load is one tenant's demand and limits.
 type load struct {
@@ -480,7 +480,7 @@ func (r *run) countSecond() {
 		s.opsBefore = s.ops
 	}
 	r.endIdle()
-	r.after(everySecond, r.countSecond)
+	r.after(countEvery, r.countSecond)
 }
 
 // hottest returns the tenants about which the store was called most.

@@ -272,7 +272,7 @@ func (s *Scenario) checkFaults() error {
 		f := &s.Faults[i]
 		err := f.check(s)
 		if err == nil {
-			alive, err = f.checkInstances(s, alive)
+			alive, err = f.checkInstances(alive)
 		}
 		if err != nil {
 			return fmt.Errorf("faults[%d], %s at %s: %w", i, f.Kind, f.At, err)
@@ -292,7 +292,7 @@ func (f *Fault) check(s *Scenario) error {
 	switch f.Kind {
 	case RedisFailover, StoreAway:
 	case StoreSlow, RetryStorm:
-		if !(f.Factor >= 0 && f.Factor <= 1e6) || f.Factor == 0 {
+		if f.Factor <= 0 || f.Factor > 1e6 {
 			return fmt.Errorf("factor %g is outside 0..1000000", f.Factor)
 		}
 		if f.Tenant < 0 || f.Tenant > maxTenants {
@@ -303,17 +303,7 @@ func (f *Fault) check(s *Scenario) error {
 			return fmt.Errorf("perSecond %d is below 1", f.PerSecond)
 		}
 	case ClockSkew, InstancesDie, InstancesJoin:
-		if f.By < -time.Hour || f.By > time.Hour {
-			return fmt.Errorf("by %s is outside -1h0m0s..1h0m0s", f.By)
-		}
-		if f.Kind == ClockSkew && (f.By < 0 && f.At > 0 || f.By > 0 && f.For > 0) {
-			return errors.New("a clock that is set back cannot be simulated: let by be below zero from 0s on, or " +
-				"above zero without an end")
-		}
-		if s.Shape != Serve {
-			return errors.New("it is about instances of serve: the environments of Lambda come and go by themselves")
-		}
-		return nil
+		return f.checkKind(s)
 	default:
 		return fmt.Errorf("there is no such kind of fault")
 	}
@@ -323,8 +313,22 @@ func (f *Fault) check(s *Scenario) error {
 	return nil
 }
 
+// checkKind checks what a fault of single instances has.
+func (f *Fault) checkKind(s *Scenario) error {
+	switch {
+	case f.By < -time.Hour || f.By > time.Hour:
+		return fmt.Errorf("by %s is outside -1h0m0s..1h0m0s", f.By)
+	case f.Kind == ClockSkew && (f.By < 0 && f.At > 0 || f.By > 0 && f.For > 0):
+		return errors.New("a clock that is set back cannot be simulated: let by be below zero from 0s on, or above " +
+			"zero without an end")
+	case s.Shape != Serve:
+		return errors.New("it is about instances of serve: the environments of Lambda come and go by themselves")
+	}
+	return nil
+}
+
 // checkInstances follows who is alive.
-func (f *Fault) checkInstances(s *Scenario, alive []bool) ([]bool, error) {
+func (f *Fault) checkInstances(alive []bool) ([]bool, error) {
 	switch f.Kind {
 	case ClockSkew, InstancesDie, InstancesJoin:
 	default:

@@ -77,7 +77,8 @@ func (r *scriptReader) scenario(v configfile.Value) {
 	counts := map[string]struct {
 		to   *int
 		most int64
-	}{"instances": {&s.Instances, maxInstances}, "affinity": {&s.Affinity, maxInstances}, "shards": {&s.Shards, maxShards},
+	}{"instances": {&s.Instances, maxInstances}, "affinity": {&s.Affinity, maxInstances},
+		"shards":      {&s.Shards, maxShards},
 		"sampleEvery": {&s.SampleEvery, maxTenants}, "tenants": {&s.Tenants, maxTenants}}
 	numbers := map[string]*float64{"requestsPerSecond": &s.Requests, "zipf": &s.Zipf, "dailySwing": &s.DailySwing}
 	for _, e := range o.Entries {

@@ -71,12 +71,12 @@ func (port) Accepts(*limit.Limit) error { return nil }
 
 // Decide implements [limit.Store].
 func (p port) Decide(_ context.Context, req *limit.Request, _ time.Time, d *limit.Decision) error {
-	return p.process.run.callStore(p.process, req, d, false)
+	return p.process.run.callStore(req, d, false)
 }
 
 // Peek implements [limit.Store].
 func (p port) Peek(_ context.Context, req *limit.Request, _ time.Time, d *limit.Decision) error {
-	return p.process.run.callStore(p.process, req, d, true)
+	return p.process.run.callStore(req, d, true)
 }
 
 // Refund implements [limit.Store]. Simulated clients ask for no refunds.
@@ -85,7 +85,7 @@ func (port) Refund(context.Context, *limit.Receipt, int64, time.Time) (limit.Ref
 }
 
 // callStore sends a call, and waits for its reply or its deadline.
-func (r *run) callStore(p *process, req *limit.Request, d *limit.Decision, peek bool) error {
+func (r *run) callStore(req *limit.Request, d *limit.Decision, peek bool) error {
 	c := &storeCall{worker: r.current, req: req, d: d, peek: peek, sent: r.now,
 		oneWay: r.costs.RoundTrip.Nanoseconds() / 2}
 	if req.Owner.Kind == limit.Tenant {

@@ -194,8 +194,16 @@ func (b *Breaker) replaceAfterFreeze(old *generation) *generation {
 	return g
 }
 
-// replaceAfterWindow replaces a generation of a Breaker with a Runtime of its own, whose window is over.
+// cooldownGoesOn reports whether a cooldown that is over still goes on by gobreaker's clock.
+func (b *Breaker) cooldownGoesOn(now, until clock.Instant) bool {
+	return now.Mono < until.Mono || b.config.Runtime != nil
+}
+
+// replaceAfterWindow replaces a generation of a Breaker with a Runtime of its own, if its window is over.
 func (b *Breaker) replaceAfterWindow(old *generation) *generation {
+	if b.now().Since(old.began) < b.config.Window {
+		return old
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if current := b.current.Load(); current != old || b.openUntil.Load() != nil {
@@ -300,10 +308,10 @@ func (b *Breaker) Do(ctx context.Context, call func() error) error {
 		case now.Before(*until):
 			b.refused.Add(1)
 			return b.refusal
-		case now.Mono < until.Mono || b.config.Runtime != nil: // by gobreaker's clock, the cooldown still goes on
+		case b.cooldownGoesOn(now, *until):
 			g = b.replaceAfterFreeze(g)
 		}
-	} else if b.config.Runtime != nil && b.now().Since(g.began) >= b.config.Window {
+	} else if b.config.Runtime != nil {
 		g = b.replaceAfterWindow(g)
 	}
 	var err error
