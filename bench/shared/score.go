@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/dev/fleet/judge"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
@@ -67,9 +68,9 @@ func grade(s *Scenario, events []Event, measured span) Score {
 	var g Score
 	var took []time.Duration
 	early, missed := int64(0), int64(0)
-	judges := make([]judge, len(s.Rates))
+	judges := make([]judge.Judge, len(s.Rates))
 	for i := range judges {
-		judges[i] = newJudge(s.Algorithm, s.Limits[i])
+		judges[i] = newJudge(s, i)
 	}
 	short := newShortfall(s)
 	for i := range events {
@@ -84,11 +85,11 @@ func grade(s *Scenario, events []Event, measured span) Score {
 		}
 		switch {
 		case e.Allowed:
-			g.Over += j.spend(e.At, int64(e.Units))
+			g.Over += j.Spend(e.At, int64(e.Units))
 			if inside {
 				g.Admitted++
 			}
-		case inside && j.fits(e.At, int64(e.Units)):
+		case inside && j.Fits(e.At, int64(e.Units)):
 			early++
 		}
 	}
@@ -104,10 +105,19 @@ func grade(s *Scenario, events []Event, measured span) Score {
 	return g
 }
 
+// periodUS is Period in µs.
+const periodUS = int64(Period / 1000)
+
+// newJudge returns the judge of one tenant. A token bucket holds the units of one period.
+func newJudge(s *Scenario, tenant int) judge.Judge {
+	most := s.Limits[tenant]
+	return judge.New(judge.Counter{Algorithm: s.Algorithm, Most: most, Burst: most, Period: Period})
+}
+
 // shortfall adds up what was possible and what was admitted, of counters whose limit bound.
 type shortfall struct {
 	fixed    bool
-	ideal    []judge // as the counter was when the measuring began; from there on it admits all that fits
+	ideal    []judge.Judge // as the counter was when the measuring began; from there on it admits all that fits
 	counters map[counter]*tally
 }
 
@@ -121,14 +131,14 @@ type tally struct{ asked, possible, admitted int64 }
 
 func newShortfall(s *Scenario) *shortfall {
 	return &shortfall{
-		fixed: s.Algorithm == limit.FixedWindow, ideal: make([]judge, len(s.Limits)),
+		fixed: s.Algorithm == limit.FixedWindow, ideal: make([]judge.Judge, len(s.Limits)),
 		counters: make(map[counter]*tally),
 	}
 }
 
 // ask takes a request into account; j is the judge of what was admitted before it. It reports whether the request was
 // denied and need not have been.
-func (f *shortfall) ask(e *Event, j judge) (missed bool) {
+func (f *shortfall) ask(e *Event, j judge.Judge) (missed bool) {
 	c := counter{tenant: e.Tenant}
 	if f.fixed {
 		c.window = e.At / periodUS
@@ -139,7 +149,7 @@ func (f *shortfall) ask(e *Event, j judge) (missed bool) {
 		f.counters[c] = t
 	}
 	if f.ideal[e.Tenant] == nil {
-		f.ideal[e.Tenant] = j.clone()
+		f.ideal[e.Tenant] = j.Clone()
 	}
 	units := int64(e.Units)
 	t.asked += units
@@ -147,10 +157,10 @@ func (f *shortfall) ask(e *Event, j judge) (missed bool) {
 		t.admitted += units
 	}
 	one := f.ideal[e.Tenant]
-	if !one.fits(e.At, units) {
+	if !one.Fits(e.At, units) {
 		return false
 	}
-	one.spend(e.At, units)
+	one.Spend(e.At, units)
 	t.possible += units
 	return !e.Allowed
 }

@@ -95,6 +95,7 @@ func newRootCommand() *cobra.Command {
 		return &usageError{c.CommandPath(), err}
 	})
 	root.AddCommand(newDevCommand(), newServeCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(),
+		newFleetCommand(),
 		newPaceCommand(), newKeyCommand())
 	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newPeekCommand(), newResetCommand(),
 		newRefundCommand(), newShadowCommand(), newCellCommand(), newConfigCommand(), newAuditCommand(),

@@ -86,7 +86,7 @@ func (s *Store) decideByStore(
 		var err error
 		sh.stats.Waited++
 		sh.unlocked(func() {
-			err = waitFor(ctx, flight)
+			err = s.waitFor(ctx, flight)
 			at = at.advance(began, s.config.Clock())
 		})
 		if err != nil {
@@ -184,11 +184,17 @@ func (c *call) pendingCall(at requestTime) *singleflight.Call {
 
 // waitFor waits for a call of another request. The error is why ctx ended, or that of the call: to ask again, one
 // request after the other, would take longer than a decision may take.
-func waitFor(ctx context.Context, flight *singleflight.Call) error {
-	if err := flight.Wait(ctx); err != nil {
+func (s *Store) waitFor(ctx context.Context, flight *singleflight.Call) error {
+	var err error
+	if r := s.config.Runtime; r == nil {
+		err = flight.Wait(ctx)
+	} else {
+		err = r.Wait(ctx, flight.Done())
+	}
+	if err != nil {
 		return err
 	}
-	_, err := flight.Result()
+	_, err = flight.Result()
 	return err
 }
 
@@ -313,6 +319,9 @@ func (c *call) completeFlight(err error) {
 	clear(c.leading)
 	if c.leading = c.leading[:0]; c.flight != nil {
 		c.flight.End(err)
+		if r := c.store.config.Runtime; r != nil {
+			r.Wake(c.flight.Done())
+		}
 		c.flight = nil
 	}
 }

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"hash/maphash"
 	"slices"
 	"sync"
 
@@ -69,7 +68,7 @@ const scanLimit = 8
 
 func (s *Store) hashOwner(o limit.Owner) uint64 {
 	const golden = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio: spreads the few kinds over all bits
-	return maphash.String(s.seed, o.Name) ^ uint64(o.Kind)*golden
+	return s.config.Runtime.HashName(s.seed, o.Name) ^ uint64(o.Kind)*golden
 }
 
 // nextID returns a receipt id that no other process and no other shard gives out.

@@ -93,7 +93,9 @@ type Config struct {
 	HomeLife       time.Duration    // the same for home quotas; 0 selects DefaultHomeLife
 	GiveBackEvery  time.Duration    // how often spare units are given back; 0 selects the default; below 0: never
 	MaxCounters    int              // how many counters are held at most; others are not leased; 0 selects the default
-	Clock          func() time.Time // the time of what no request asks for, and how long calls take; if nil, time.Now
+	Clock          func() time.Time // the time of what no request asks for, and how long calls take; if nil, Runtime's
+
+	Runtime *clock.Runtime // if nil, the machine's
 
 	tuning *tuning // if nil, defaultTuning
 }
@@ -173,7 +175,7 @@ func (c *Config) setDefaults() {
 		c.InstancesOf = func(*limit.Limit) int { return instances() }
 	}
 	if c.Clock == nil {
-		c.Clock = time.Now
+		c.Clock = c.Runtime.Time
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,6 +45,10 @@ type BreakerConfig struct {
 	// error by which the store answered, and a call that its caller gave up, are no failures of the store. A decision
 	// waits for Observe. Nil observes nothing.
 	Observe func(took time.Duration, failed bool)
+
+	// Runtime is the machine's if it is nil. gobreaker reads the machine's clock alone. With another Runtime, the end
+	// of a cooldown is found as after a freeze, and Window is not a sliding one: counting begins anew once it is over.
+	Runtime *clock.Runtime
 
 	Log *slog.Logger // gets a line when the breaker opens and when it closes; default slog.Default()
 }
@@ -86,6 +90,8 @@ type generation struct {
 	// failure opens the generation, and the first success ends probing. Until then all calls are made, not one at a
 	// time; a process that has just been frozen seldom has more than one.
 	probing atomic.Bool
+
+	began clock.Instant // when the generation was made
 }
 
 // Name returns the store's name, which the live page shows.
@@ -150,17 +156,21 @@ func NewBreaker(config BreakerConfig) (*Breaker, error) {
 		return nil, fmt.Errorf("breaker of %s: Cooldown %s..%s, want at least 1ms and no more than MaxCooldown",
 			config.Name, config.Cooldown, config.MaxCooldown)
 	}
-	b := &Breaker{config: config, refusal: fmt.Errorf("%s: %w", config.Name, ErrBreakerOpen), now: clock.Read}
+	b := &Breaker{config: config, refusal: fmt.Errorf("%s: %w", config.Name, ErrBreakerOpen), now: config.Runtime.Read}
 	b.current.Store(b.newGeneration(false))
 	return b, nil
 }
 
 func (b *Breaker) newGeneration(probing bool) *generation {
-	g := new(generation)
+	g := &generation{began: b.now()}
 	g.probing.Store(probing)
+	window, timeout := b.config.Window, b.config.Cooldown
+	if b.config.Runtime != nil { // gobreaker shall not look at the machine's clock
+		window, timeout = 0, math.MaxInt64
+	}
 	g.CircuitBreaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: b.config.Name, MaxRequests: 1,
-		Interval: b.config.Window, BucketPeriod: b.config.Window / 10, Timeout: b.config.Cooldown,
+		Interval: window, BucketPeriod: window / 10, Timeout: timeout,
 		ReadyToTrip:   func(n gobreaker.Counts) bool { return g.probing.Load() || b.opensAfter(n) },
 		OnStateChange: func(_ string, from, to gobreaker.State) { b.noteChange(g, from, to) },
 		IsExcluded:    func(err error) bool { return errors.Is(err, errNoFailure) },
@@ -181,6 +191,26 @@ func (b *Breaker) replaceAfterFreeze(old *generation) *generation {
 	b.openUntil.Store(nil)
 	b.state.Store(uint32(StateProbing))
 	b.probes.Add(1)
+	return g
+}
+
+// cooldownGoesOn reports whether a cooldown that is over still goes on by gobreaker's clock.
+func (b *Breaker) cooldownGoesOn(now, until clock.Instant) bool {
+	return now.Mono < until.Mono || b.config.Runtime != nil
+}
+
+// replaceAfterWindow replaces a generation of a Breaker with a Runtime of its own, if its window is over.
+func (b *Breaker) replaceAfterWindow(old *generation) *generation {
+	if b.now().Since(old.began) < b.config.Window {
+		return old
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if current := b.current.Load(); current != old || b.openUntil.Load() != nil {
+		return current
+	}
+	g := b.newGeneration(old.probing.Load())
+	b.current.Store(g)
 	return g
 }
 
@@ -234,7 +264,7 @@ func (b *Breaker) cooldown() time.Duration {
 			break
 		}
 	}
-	return cooldown + rand.N(cooldown/5+1)
+	return cooldown + b.config.Runtime.RandomUpTo(cooldown/5+1)
 }
 
 // noteClosed keeps what follows from closing the breaker. b.mu is held.
@@ -278,9 +308,11 @@ func (b *Breaker) Do(ctx context.Context, call func() error) error {
 		case now.Before(*until):
 			b.refused.Add(1)
 			return b.refusal
-		case now.Mono < until.Mono: // by gobreaker's clock, the cooldown still goes on
+		case b.cooldownGoesOn(now, *until):
 			g = b.replaceAfterFreeze(g)
 		}
+	} else if b.config.Runtime != nil {
+		g = b.replaceAfterWindow(g)
 	}
 	var err error
 	called := false

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
@@ -36,7 +37,7 @@ type ChainConfig struct {
 	NoLeases     bool // each decision asks the stores
 	MaxInstances int  // how many processes may share the stores at most; used until they are counted. 0 means 1
 
-	Breaker  BreakerConfig  // of each store; Name, Observe and Log are set by NewChain
+	Breaker  BreakerConfig  // of each store; Name, Observe, Runtime and Log are set by NewChain
 	Lease    lease.Config   // Store and Instances are set by NewChain
 	Fallback FallbackConfig // Store, ReplayTo, Instances and MaxInstances are set by NewChain
 
@@ -46,6 +47,8 @@ type ChainConfig struct {
 
 	// Observe is called after each call of a store, with the store's name; see BreakerConfig.Observe.
 	Observe func(store string, took time.Duration, failed bool)
+
+	Runtime *clock.Runtime // of every part of the chain; if nil, the machine's. With another one, set Frozen
 
 	Log *slog.Logger // default slog.Default()
 }
@@ -109,7 +112,7 @@ func (c *Chain) addStores(config *ChainConfig) error {
 		to.Quotas = router.Backend{Store: config.Quotas.Store, Guard: breaker}
 		quotas = to.Quotas
 	}
-	if c.Instances, err = countInstances(to.Rates, config.MaxInstances, false); err != nil {
+	if c.Instances, err = countInstances(config, to.Rates, config.MaxInstances, false); err != nil {
 		return err
 	}
 	if len(config.Homes) > 0 {
@@ -126,7 +129,7 @@ func (c *Chain) addStores(config *ChainConfig) error {
 func (c *Chain) addHomes(config *ChainConfig, quotas router.Backend) (map[string]router.Backend, error) {
 	maxInstances := max(config.MaxInstances, 1) * (1 + len(config.Homes)) // each cell may run as many as this one
 	var err error
-	if c.quotaInstances, err = countInstances(quotas, maxInstances, true); err != nil {
+	if c.quotaInstances, err = countInstances(config, quotas, maxInstances, true); err != nil {
 		return nil, err
 	}
 	c.homes = make(map[string]*home, len(config.Homes))
@@ -139,7 +142,7 @@ func (c *Chain) addHomes(config *ChainConfig, quotas router.Backend) (map[string
 		}
 		h := &home{Breaker: breaker}
 		backend := router.Backend{Store: store.Store, Guard: breaker}
-		if h.instances, err = countInstances(backend, maxInstances, true); err != nil {
+		if h.instances, err = countInstances(config, backend, maxInstances, true); err != nil {
 			return nil, fmt.Errorf("home %s: %w", cell, err)
 		}
 		c.homes[cell], backends[cell] = h, router.Backend{Store: store.Store, Guard: h}
@@ -149,7 +152,7 @@ func (c *Chain) addHomes(config *ChainConfig, quotas router.Backend) (map[string
 
 func (c *Chain) newBreaker(config *ChainConfig, name string) (*Breaker, error) {
 	breaker := config.Breaker
-	breaker.Name, breaker.Log = name, config.Log
+	breaker.Name, breaker.Log, breaker.Runtime = name, config.Log, config.Runtime
 	if observe := config.Observe; observe != nil {
 		breaker.Observe = func(took time.Duration, failed bool) { observe(name, took, failed) }
 	}
@@ -161,12 +164,14 @@ func (c *Chain) newBreaker(config *ChainConfig, name string) (*Breaker, error) {
 }
 
 // countInstances makes the instance count of one store. Its calls go through the store's breaker.
-func countInstances(backend router.Backend, maxInstances int, quotas bool) (*Instances, error) {
+func countInstances(
+	config *ChainConfig, backend router.Backend, maxInstances int, quotas bool,
+) (*Instances, error) {
 	guarded, err := router.New(router.Config{Rates: backend})
 	if err != nil {
 		return nil, err
 	}
-	return NewInstances(InstancesConfig{Store: guarded, Max: maxInstances, Quotas: quotas})
+	return NewInstances(InstancesConfig{Store: guarded, Max: maxInstances, Quotas: quotas, Runtime: config.Runtime})
 }
 
 // addLeasesAndFallback makes the lease layer over the router, and the fallback limiter over both.
@@ -178,6 +183,7 @@ func (c *Chain) addLeasesAndFallback(config *ChainConfig) error {
 			c.spareLeases.period = lease.DefaultGiveBackEvery
 		}
 		leases := config.Lease
+		leases.Runtime = config.Runtime
 		if config.Frozen {
 			leases.GiveBackEvery = -1 // RunBackgroundTasks gives back spare leases
 		}
@@ -189,6 +195,7 @@ func (c *Chain) addLeasesAndFallback(config *ChainConfig) error {
 		next = c.Leases
 	}
 	fallback := config.Fallback
+	fallback.Runtime = config.Runtime
 	fallback.Store, fallback.ReplayTo = next, c.router
 	fallback.Instances, fallback.InstancesOf = c.Instances.Count, c.instancesOf
 	fallback.MaxInstances = config.MaxInstances

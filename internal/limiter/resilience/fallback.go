@@ -11,6 +11,7 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
@@ -60,6 +61,8 @@ type FallbackConfig struct {
 
 	Bytes     int64 // bounds the counters and the pending units, at least 32 KiB; 0 means DefaultFallbackBytes
 	PerSecond int   // how many replay requests are sent, 1..10,000; 0 means DefaultReplayPerSecond
+
+	Runtime *clock.Runtime // if nil, the machine's
 
 	Log *slog.Logger // default slog.Default(); gets at most three lines a second, see noteFailure and partOf
 }

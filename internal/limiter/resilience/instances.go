@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -50,6 +49,8 @@ type InstancesConfig struct {
 	// Quotas counts the instances of all cells that share the quotas in the store. If false, the instances of one cell
 	// are counted, which share everything in the store.
 	Quotas bool
+
+	Runtime *clock.Runtime // if nil, the machine's
 }
 
 // Instances counts how many processes share a store, by means of the store alone. Each instance charges one unit of an
@@ -146,9 +147,9 @@ func (i *Instances) Announce(ctx context.Context, now time.Time) error {
 		i.pause = retryAnnouncement
 		return err
 	}
-	i.pause = i.config.Every - rand.N(i.config.Every/announceSpread)
+	i.pause = i.config.Every - i.config.Runtime.RandomUpTo(i.config.Every/announceSpread)
 	if i.latest == 0 { // the first pause: instances that started together spread over the whole period
-		i.pause = i.config.Every - rand.N(i.config.Every)
+		i.pause = i.config.Every - i.config.Runtime.RandomUpTo(i.config.Every)
 	}
 	reading := d.Results[0].Used()
 	bucket := d.Now - d.Now%time.Second.Microseconds() // the beginning of the counter's current bucket

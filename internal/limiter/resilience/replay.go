@@ -33,22 +33,25 @@ func (f *Fallback) startReplay(now time.Time) {
 	r := &f.replay
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	began := clock.Read()
+	runtime := f.config.Runtime
+	began := runtime.Read()
 	if r.closed || r.stop != nil || began.Since(r.failed) < retryReplay {
 		return
 	}
 	requestCtx, cancelRequest := context.WithCancel(context.Background())
 	ctx, stop := context.WithCancel(requestCtx)
 	r.stop, r.cancelRequest = stop, cancelRequest
-	r.running.Go(func() {
+	r.running.Add(1)
+	runtime.Begin(func() {
+		defer r.running.Done()
 		defer cancelRequest()
 		pause := time.Second / time.Duration(f.config.PerSecond)
-		err := f.replayAll(ctx, requestCtx, pause, func() time.Time { return now.Add(clock.Read().Since(began)) })
+		err := f.replayAll(ctx, requestCtx, pause, func() time.Time { return now.Add(runtime.Read().Since(began)) })
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.stop, r.cancelRequest = nil, nil
 		if err != nil {
-			r.failed = clock.Read()
+			r.failed = runtime.Read()
 		}
 	})
 }
@@ -94,10 +97,7 @@ func (f *Fallback) replayAll(ctx, requestCtx context.Context, pause time.Duratio
 				unanswered[request.to], failed = true, cmp.Or(failed, err)
 				continue
 			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-			}
+			f.config.Runtime.Pause(ctx, pause)
 		}
 		if len(o.limits) > 0 {
 			f.pending.putBack(owner, o)

@@ -159,6 +159,11 @@ var only = map[string][]string{
 		"std", "internal/dev/lambdahost", "github.com/aws/aws-sdk-go-v2/...", "github.com/aws/smithy-go/...",
 	},
 	"internal/dev/livepage": {"std", "internal/limiter/limit"},
+	"internal/dev/fleet": {
+		"std", "internal/configfile/...", "internal/dev/fleet/judge", "internal/limiter/...", "internal/plan",
+		"internal/plan/route",
+	},
+	"internal/dev/fleet/judge": {"std", "internal/limiter/limit"},
 	"internal/dev/simulate": {
 		"std", "internal/dev/accesslog", "internal/limiter/limit", "internal/limiter/store/memory", "internal/plan",
 		"internal/plan/route", "internal/request/identity",

@@ -1,0 +1,61 @@
+package bench
+
+import (
+	"math"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/dev/fleet"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+)
+
+// calibratedKeys is how many tenants one process of the scenario million has.
+const calibratedKeys = 10_000
+
+// Calibrate measures on this machine what sluice fleet takes the real parts to cost: the processor time of a decision
+// from leases, and that of a Redis server for one call of the script. Each is the least of some trials, because others
+// use the machine. Round trips are not measured, because a machine has none to itself.
+func Calibrate(short bool) (costs fleet.Costs, err error) {
+	rounds, perKey := 9, 100
+	if short {
+		rounds, perKey = 1, 10
+	}
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		return costs, err
+	}
+	local, _, err := leasing(store, calibratedKeys, tiers[:1]...)
+	if err != nil {
+		return costs, err
+	}
+	defer local.close()
+	local.workers = 1
+	least := math.Inf(1)
+	for range rounds {
+		perOp, _, err := local.trial(perKey * local.unit())
+		if err != nil {
+			return costs, err
+		}
+		least = min(least, perOp.processor)
+	}
+	costs.Local = time.Duration(math.Ceil(least))
+
+	server, end, err := launchRedis()
+	if err != nil {
+		return costs, err
+	}
+	defer end()
+	calls, err := sluiceRedis(server.Addr, tiers[:1]...)
+	if err != nil {
+		return costs, err
+	}
+	defer calls.close()
+	if _, _, err := calls.trial(calls.unit()); err != nil { // the counters exist then
+		return costs, err
+	}
+	usage, err := usageOf(server.Addr, calls, perKey*calls.unit()/10)
+	if err != nil {
+		return costs, err
+	}
+	costs.StoreService = time.Duration(math.Ceil(usage.server * 1e9 / usage.decisions))
+	return costs, nil
+}

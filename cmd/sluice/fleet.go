@@ -1,0 +1,203 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
+	fleetsim "github.com/sluicelimits/sluice/internal/dev/fleet"
+)
+
+const fleetLong = `Simulate many processes of Sluice in virtual time, and report what they decide: the real limiter with
+its leases, circuit breakers and fallback, over a simulated Redis. Nothing is sent anywhere. An independent judge counts
+what was admitted above each limit. One seed is one run: the report is the same byte for byte.
+
+A scenario says how many processes, tenants and requests there are, and what goes wrong. --list names those that come
+with Sluice; --script reads one from a YAML file (docs/scale.md has the keys). With --plans, the tenants of the plans
+file are simulated: they ask with a GET of --path, and the first tenant of the file asks most.
+
+--explore N runs the seeds from --seed on, each with a small scenario of random faults, until one breaks a bound or N
+have been run. A seed that breaks a bound is printed, and the exit code is 1.
+
+Ctrl-C ends the simulation; the report is then about the time until then, and says so.`
+
+const fleetExample = `  sluice fleet --list
+  sluice fleet --scenario million
+  sluice fleet --scenario redis-failover --seed 7 --json
+  sluice fleet --script mine.yaml --plans plans.yaml --path /v1/orders
+  sluice fleet --explore 10000`
+
+type fleetFlags struct {
+	scenario, script, costs, path string
+	plans                         []string
+	seed                          uint64
+	explore, maxCounters          int
+	json, list                    bool
+}
+
+func newFleetCommand() *cobra.Command {
+	var f fleetFlags
+	c := &cobra.Command{
+		Use:     "fleet --scenario NAME | --script FILE",
+		Short:   "Simulate many processes, and what goes wrong with them, in virtual time",
+		Long:    fleetLong,
+		Example: fleetExample,
+		Args:    usageArgs(cobra.NoArgs),
+		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c) },
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.scenario, "scenario", "", "a scenario that comes with Sluice, by its `NAME`")
+	flags.StringVar(&f.script, "script", "", "a scenario of your own: a YAML `FILE`")
+	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE` whose tenants ask (may be given again)")
+	flags.StringVar(&f.path, "path", "/", "`PATH` of the requests, with --plans")
+	flags.Uint64Var(&f.seed, "seed", 1, "`NUMBER` that the run depends on")
+	flags.StringVar(&f.costs, "costs", "", "`FILE` of service times that make calibrate wrote")
+	flags.IntVar(&f.explore, "explore", 0, "run `SEEDS` of random faults until one breaks a bound")
+	flags.IntVar(&f.maxCounters, "max-counters", fleetsim.DefaultMaxCounters,
+		"`COUNTERS` that all processes hold together at most, about 600 bytes each")
+	flags.BoolVar(&f.json, "json", false, "write the report as JSON")
+	flags.BoolVar(&f.list, "list", false, "list the scenarios that come with Sluice")
+	_ = c.MarkFlagFilename("plans", "yaml", "yml", "json") // fails only for a flag that does not exist
+	_ = c.MarkFlagFilename("script", "yaml", "yml", "json")
+	_ = c.MarkFlagFilename("costs", "json")
+	names := make([]string, 0, len(fleetsim.Named()))
+	for _, s := range fleetsim.Named() {
+		names = append(names, s.Name)
+	}
+	_ = c.RegisterFlagCompletionFunc("scenario", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+func (f *fleetFlags) run(c *cobra.Command) error {
+	if f.list {
+		return listScenarios(c.OutOrStdout())
+	}
+	o, err := f.options(c)
+	if err != nil {
+		return err
+	}
+	if f.explore > 0 {
+		return f.exploreSeeds(c, &o)
+	}
+	done := showFleetProgress(&o, c.ErrOrStderr())
+	began := time.Now()
+	report, err := fleetsim.Run(c.Context(), o)
+	done()
+	if err != nil {
+		return err
+	}
+	if !f.json {
+		fmt.Fprintf(c.ErrOrStderr(), "simulated in %s\n", time.Since(began).Round(100*time.Millisecond))
+		if err := report.WriteText(c.OutOrStdout()); err != nil {
+			return err
+		}
+	} else if err := writeJSON(c.OutOrStdout(), report); err != nil {
+		return err
+	}
+	if report.Partial {
+		return errors.New("interrupted: the report is about the time until then")
+	}
+	return nil
+}
+
+// options checks the command line, and reads the files that it names.
+func (f *fleetFlags) options(c *cobra.Command) (o fleetsim.Options, err error) {
+	o = fleetsim.Options{Seed: f.seed, Path: f.path, MaxCounters: f.maxCounters}
+	usage := func(format string, args ...any) error {
+		return &usageError{c.CommandPath(), fmt.Errorf(format, args...)}
+	}
+	chosen := 0
+	for _, is := range []bool{f.scenario != "", f.script != "", f.explore != 0} {
+		if is {
+			chosen++
+		}
+	}
+	switch {
+	case chosen != 1:
+		return o, usage("give one of --scenario, --script and --explore; --list names the scenarios")
+	case f.explore < 0:
+		return o, usage("--explore %d is below zero", f.explore)
+	case f.maxCounters < 1:
+		return o, usage("--max-counters %d is below 1", f.maxCounters)
+	}
+	if f.costs != "" {
+		data, err := os.ReadFile(f.costs)
+		if err != nil {
+			return o, fmt.Errorf("read the service times: %w", err)
+		}
+		if o.Costs, err = fleetsim.ReadCosts(f.costs, data); err != nil {
+			return o, err
+		}
+	}
+	if len(f.plans) > 0 {
+		if o.Config, err = loadPlans(c, f.plans); err != nil {
+			return o, err
+		}
+	}
+	switch {
+	case f.script != "":
+		sources, err := configyaml.ReadFiles(c.InOrStdin(), f.script)
+		if err != nil {
+			return o, err
+		}
+		o.Scenario, err = fleetsim.ReadScript(sources[0].Name, sources[0].Data)
+		return o, err
+	case f.scenario != "":
+		for _, s := range fleetsim.Named() {
+			if s.Name == f.scenario {
+				o.Scenario = &s
+				return o, nil
+			}
+		}
+		return o, usage("there is no scenario %q; --list names them", f.scenario)
+	}
+	return o, nil
+}
+
+func (f *fleetFlags) exploreSeeds(c *cobra.Command, o *fleetsim.Options) error {
+	found, err := fleetsim.Explore(c.Context(), o.Seed, f.explore, o.Costs)
+	if err != nil {
+		return err
+	}
+	if found.Broken == "" {
+		fmt.Fprintf(c.OutOrStdout(), "%d seeds from %d on broke no bound: %d decisions\n", found.Runs, o.Seed,
+			found.Decisions)
+		if c.Context().Err() != nil {
+			return errors.New("interrupted before all seeds were run")
+		}
+		return nil
+	}
+	fmt.Fprintf(c.OutOrStdout(), "seed %d breaks a bound: %s\nIts scenario:\n%s\n", found.Seed, found.Broken,
+		found.Scenario)
+	return fmt.Errorf("seed %d: %s", found.Seed, found.Broken)
+}
+
+func listScenarios(out io.Writer) error {
+	var b strings.Builder
+	for _, s := range fleetsim.Named() {
+		fmt.Fprintf(&b, "%-24s %s\n", s.Name, s.About)
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// showFleetProgress draws a bar where a person looks on, and nothing anywhere else.
+func showFleetProgress(o *fleetsim.Options, out io.Writer) (done func()) {
+	f, ok := out.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return func() {}
+	}
+	bar := progressbar.NewOptions(1000, progressbar.OptionSetWriter(out),
+		progressbar.OptionSetDescription("simulating"), progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth())
+	o.Progress = func(part float64) { _ = bar.Set(int(part * 1000)) } // a bar that cannot be drawn harms nobody
+	return func() { _ = bar.Finish() }
+}

@@ -1,0 +1,51 @@
+package fleet
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Costs are what the model takes the parts of a decision to cost. The zero value of a field selects the default.
+type Costs struct {
+	// Local is the processor time of a decision from leases. Measured: make calibrate.
+	Local time.Duration `json:"localNanoseconds,omitempty"`
+
+	// StoreService is how long a node of Redis is busy with one call. Measured: make calibrate.
+	StoreService time.Duration `json:"storeServiceNanoseconds,omitempty"`
+
+	// RoundTrip is the network's part of a call. A parameter: docs/scale.md says where it comes from.
+	RoundTrip time.Duration `json:"roundTripNanoseconds,omitempty"`
+
+	// Deadline is how long a process waits for a call: that of the Redis store.
+	Deadline time.Duration `json:"deadlineNanoseconds,omitempty"`
+}
+
+func (c Costs) withDefaults() Costs {
+	setDefault(&c.Local, 300*time.Nanosecond)
+	setDefault(&c.StoreService, 5*time.Microsecond)
+	setDefault(&c.RoundTrip, 500*time.Microsecond)
+	setDefault(&c.Deadline, 8*time.Millisecond)
+	return c
+}
+
+// ReadCosts reads the file that make calibrate writes, strictly.
+func ReadCosts(name string, data []byte) (Costs, error) {
+	var c Costs
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&c); err != nil {
+		return c, fmt.Errorf("%s: %w", name, err)
+	}
+	for _, f := range []struct {
+		name  string
+		value time.Duration
+	}{{"localNanoseconds", c.Local}, {"storeServiceNanoseconds", c.StoreService},
+		{"roundTripNanoseconds", c.RoundTrip}, {"deadlineNanoseconds", c.Deadline}} {
+		if f.value < 0 || f.value > time.Minute {
+			return c, fmt.Errorf("%s: %s %d is outside 0..%d", name, f.name, f.value, time.Minute)
+		}
+	}
+	return c, nil
+}

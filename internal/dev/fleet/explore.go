@@ -1,0 +1,126 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// Found is what [Explore] found.
+type Found struct {
+	Runs      int    // seeds that were run
+	Decisions int64  // in all runs
+	Seed      uint64 // that breaks a bound
+	Broken    string // the bound; "" if no seed broke one
+	Scenario  string // of that seed, as JSON
+}
+
+// Explore runs so many seeds, from first on, each with a small scenario of random tenants, limits and faults, until one
+// breaks a bound (see [Report.Check]) or ctx ends. The same seed makes the same scenario and the same run.
+func Explore(ctx context.Context, first uint64, seeds int, costs Costs) (Found, error) {
+	return explore(ctx, first, seeds, costs, nil)
+}
+
+func explore(ctx context.Context, first uint64, seeds int, costs Costs, plant defect) (found Found, err error) {
+	for seed := first; seed-first < uint64(seeds) && ctx.Err() == nil; seed++ {
+		s := randomScenario(seed)
+		s.plant = plant
+		r, err := Run(ctx, Options{Scenario: &s, Seed: seed, Costs: costs})
+		if err != nil {
+			return found, fmt.Errorf("seed %d: %w", seed, err)
+		}
+		found.Runs++
+		found.Decisions += r.Decisions
+		if err := r.Check(); err != nil {
+			text, jsonErr := json.Marshal(&s)
+			if jsonErr != nil {
+				return found, jsonErr
+			}
+			found.Seed, found.Broken, found.Scenario = seed, err.Error(), string(text)
+			return found, nil
+		}
+	}
+	return found, nil
+}
+
+// randomScenario makes a small scenario: few tenants whose limits are near what they ask for, with short windows, and
+// one to four faults.
+func randomScenario(seed uint64) Scenario {
+	random := rand.New(rand.NewPCG(seed, 0xfa17))
+	between := func(low, high int) int { return low + random.IntN(high-low+1) }
+	s := Scenario{
+		Name: "random", Measured: time.Duration(between(4, 8)) * time.Second,
+		Instances: between(2, 8), Shards: between(1, 2), Tenants: between(1, 6), Requests: float64(between(100, 1500)),
+		Zipf: random.Float64(),
+		Limits: Limits{
+			Algorithm: []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.TokenBucket}[random.IntN(3)],
+			Period:    time.Duration(between(1, 3)) * time.Second, Low: 2,
+			Ample: 0.6 + random.Float64(), Scarce: 0.3 + random.Float64()/2, BindEvery: between(1, 3),
+		},
+	}
+	second := func() time.Duration { return time.Duration(random.Int64N(int64(s.Measured - time.Second))) }
+	alive := make([]bool, s.Instances)
+	for i := range alive {
+		alive[i] = true
+	}
+	for range between(1, 4) {
+		f := Fault{At: second(), For: time.Duration(between(1, 2000)) * time.Millisecond}
+		switch random.IntN(7) {
+		case 0:
+			f.Kind, f.Loses = RedisFailover, random.IntN(3) == 0
+		case 1:
+			f.Kind = StoreAway
+		case 2:
+			f.Kind, f.Factor = StoreSlow, float64(between(2, 2000))
+		case 3:
+			f.Kind, f.PerSecond = StoreThrottles, int64(between(1, 200))
+		case 4:
+			f.Kind, f.Factor = RetryStorm, float64(between(2, 10))
+		case 5:
+			f.Kind, f.By, f.For = ClockSkew, time.Duration(between(1, 3000))*time.Millisecond, 0
+			f.Instances = []int{random.IntN(s.Instances)}
+			if random.IntN(2) == 0 {
+				f.At, f.By = 0, -f.By
+			}
+			if !alive[f.Instances[0]] {
+				continue
+			}
+		default:
+			n := random.IntN(s.Instances)
+			if !alive[n] {
+				continue
+			}
+			alive[n] = false
+			f.Kind, f.Instances, f.For, f.At = InstancesDie, []int{n}, 0, s.Measured-time.Second/2
+		}
+		s.Faults = append(s.Faults, f)
+	}
+	return s
+}
+
+// Check returns an error that names the bound that a run broke:
+//
+//   - No decision ends with an error: the fallback limiter decides if the store does not.
+//   - Without decisions of the fallback limiter, and if no counters are lost, no limit is exceeded.
+//   - Otherwise the limits are exceeded by at most what the fallback limiter admitted, and what had been admitted in
+//     the open windows when counters were lost. See docs/accuracy.md.
+func (r *Report) Check() error {
+	switch bound := r.DegradedUnits + r.Forgotten; {
+	case r.Failed > 0:
+		return fmt.Errorf("%d decisions ended with an error", r.Failed)
+	case r.Over > bound:
+		return fmt.Errorf("%d units were admitted above a limit, and the bound is %d", r.Over, bound)
+	case r.Allowed+r.Denied+r.Failed != r.Decisions:
+		return fmt.Errorf("%d allowed, %d denied and %d failed are not %d decisions", r.Allowed, r.Denied, r.Failed,
+			r.Decisions)
+	}
+	return nil
+}
+
+// defect changes the request of a call, to plant a defect of the lease layer that the explorer has to find. overtaken
+// says that another call about the same counters arrived at the store while this one was under way.
+type defect func(req *limit.Request, overtaken bool)

@@ -1,0 +1,241 @@
+package fleet
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/configfile"
+	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// ReadScript reads a scenario from a YAML or JSON file, strictly. The error is a *configfile.Error with all that is
+// wrong in the file, each with its line and column. What is impossible as a whole, such as an instance that dies twice,
+// is named with the number of its fault.
+func ReadScript(name string, data []byte) (*Scenario, error) {
+	r := &scriptReader{s: &Scenario{Name: strings.TrimSuffix(name, ".yaml")}}
+	r.MaxBytes = 1 << 20
+	document := r.Open(configyaml.Source(name, data), "it needs instances and requestsPerSecond")
+	if document.Root != nil {
+		r.scenario(configfile.Value{Doc: document, Node: document.Root})
+	}
+	if r.Found() == 0 {
+		if err := r.s.check(); err != nil {
+			at, message := r.faultAt(err)
+			r.ProblemAt(at, "%s", message)
+		}
+	}
+	if err := r.Err(); err != nil {
+		return nil, err
+	}
+	return r.s, nil
+}
+
+type scriptReader struct {
+	configfile.Reader
+	s      *Scenario
+	root   configfile.Place
+	faults []configfile.Place // where each begins
+}
+
+// faultAt returns the place of the fault that an error of Scenario.check names, and what is wrong with it. Of other
+// errors the place is that of the whole script.
+func (r *scriptReader) faultAt(err error) (at configfile.Place, message string) {
+	for i, at := range r.faults {
+		if message, ok := strings.CutPrefix(err.Error(), "faults["+strconv.Itoa(i)+"], "); ok {
+			return at, message
+		}
+	}
+	return r.root, err.Error()
+}
+
+var (
+	scriptSchema = &configfile.Schema{What: "a scenario", Keys: []string{"about", "rampUp", "warmUp", "measured",
+		"shape",
+		"instances", "affinity", "shards", "leaseLife", "placement", "busy", "idleDeath", "sampleEvery", "tenants",
+		"requestsPerSecond", "zipf", "dailySwing", "day", "limits", "faults"}}
+	limitsSchema = &configfile.Schema{What: "limits", Keys: []string{"algorithm", "period", "low", "high", "ample",
+		"scarce", "bindEvery"}}
+	faultSchema = &configfile.Schema{What: "a fault", Keys: []string{"kind", "at", "for", "instances", "factor", "by",
+		"perSecond", "loses", "tenant"}}
+)
+
+func (r *scriptReader) scenario(v configfile.Value) {
+	r.root = v.Place()
+	o, ok := r.Object(v, scriptSchema)
+	if !ok {
+		return
+	}
+	r.Required(o, "instances", "how many processes there are")
+	r.Required(o, "requestsPerSecond", "how often all tenants ask")
+	s := r.s
+	durations := map[string]*time.Duration{"rampUp": &s.RampUp, "warmUp": &s.WarmUp, "measured": &s.Measured,
+		"leaseLife": &s.LeaseLife, "busy": &s.Busy, "idleDeath": &s.IdleDeath, "day": &s.Day}
+	counts := map[string]struct {
+		to   *int
+		most int64
+	}{"instances": {&s.Instances, maxInstances}, "affinity": {&s.Affinity, maxInstances},
+		"shards":      {&s.Shards, maxShards},
+		"sampleEvery": {&s.SampleEvery, maxTenants}, "tenants": {&s.Tenants, maxTenants}}
+	numbers := map[string]*float64{"requestsPerSecond": &s.Requests, "zipf": &s.Zipf, "dailySwing": &s.DailySwing}
+	for _, e := range o.Entries {
+		switch e.Key {
+		case "about":
+			s.About, _ = r.Text(e.Value)
+		case "shape":
+			s.Shape = Shape(r.word(e.Value, "serve", "lambda"))
+		case "placement":
+			s.Placement = Placement(r.word(e.Value, "mostRecent", "roundRobin"))
+		case "limits":
+			r.limits(e.Value)
+		case "faults":
+			r.faultList(e.Value)
+		}
+		if to := durations[e.Key]; to != nil {
+			*to = r.duration(e.Value)
+		}
+		if c := counts[e.Key]; c.to != nil {
+			*c.to = r.count(e.Value, c.most)
+		}
+		if to := numbers[e.Key]; to != nil {
+			*to = r.number(e.Value)
+		}
+	}
+}
+
+func (r *scriptReader) limits(v configfile.Value) {
+	o, _ := r.Object(v, limitsSchema)
+	l := &r.s.Limits
+	for _, e := range o.Entries {
+		switch e.Key {
+		case "algorithm":
+			algorithms := []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.TokenBucket}
+			names := make([]string, len(algorithms))
+			for i, a := range algorithms {
+				names[i] = a.String()
+			}
+			l.Algorithm = algorithms[r.word(e.Value, names...)]
+		case "period":
+			if l.Period = r.duration(e.Value); l.Period%time.Second != 0 || l.Period == 0 {
+				r.Problem(e.Value, "want whole seconds, at least one")
+			}
+		case "low":
+			l.Low = r.positive(e.Value)
+		case "high":
+			l.High = r.positive(e.Value)
+		case "ample":
+			l.Ample = r.positive(e.Value)
+		case "scarce":
+			l.Scarce = r.positive(e.Value)
+		case "bindEvery":
+			l.BindEvery = r.count(e.Value, maxTenants)
+		}
+	}
+}
+
+func (r *scriptReader) faultList(v configfile.Value) {
+	entries, _ := r.List(v, "faults")
+	for _, entry := range entries {
+		r.faults = append(r.faults, entry.Place())
+		r.s.Faults = append(r.s.Faults, r.fault(entry))
+	}
+}
+
+func (r *scriptReader) fault(v configfile.Value) (f Fault) {
+	o, _ := r.Object(v, faultSchema)
+	r.Required(o, "kind", "what goes wrong")
+	r.Required(o, "at", "when it begins")
+	for _, e := range o.Entries {
+		switch e.Key {
+		case "kind":
+			kinds := []string{string(RedisFailover), string(StoreAway), string(StoreSlow), string(StoreThrottles),
+				string(ClockSkew), string(InstancesDie), string(InstancesJoin), string(RetryStorm)}
+			f.Kind = FaultKind(kinds[r.word(e.Value, kinds...)])
+		case "at":
+			f.At = r.duration(e.Value)
+		case "for":
+			f.For = r.duration(e.Value)
+		case "by":
+			f.By = r.signedDuration(e.Value)
+		case "factor":
+			f.Factor = r.positive(e.Value)
+		case "perSecond":
+			f.PerSecond = int64(r.count(e.Value, maxRequests))
+		case "loses":
+			f.Loses, _ = r.Boolean(e.Value)
+		case "tenant":
+			f.Tenant = r.count(e.Value, maxTenants)
+		case "instances":
+			all, _ := r.List(e.Value, "instances")
+			for _, n := range all {
+				number, _ := r.Integer(n, 0, maxInstances)
+				f.Instances = append(f.Instances, int(number))
+			}
+		}
+	}
+	return f
+}
+
+// word returns which of some words the value is, and 0 if it is none.
+func (r *scriptReader) word(v configfile.Value, words ...string) int {
+	text, ok := r.Text(v)
+	if !ok {
+		return 0
+	}
+	i := slices.Index(words, text)
+	if i < 0 {
+		r.Problem(v, "want one of %s, got %s", strings.Join(words, ", "), configfile.Quote(text))
+	}
+	return max(i, 0)
+}
+
+func (r *scriptReader) duration(v configfile.Value) time.Duration {
+	d := r.signedDuration(v)
+	if d < 0 {
+		r.Problem(v, "%s is below zero", d)
+		return 0
+	}
+	return d
+}
+
+func (r *scriptReader) signedDuration(v configfile.Value) time.Duration {
+	text, ok := r.Text(v)
+	if !ok {
+		return 0
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d > maxLength || d < -maxLength {
+		r.Problem(v, "want a duration such as 30s or 5m, at most %s, got %s", maxLength, configfile.Quote(text))
+		return 0
+	}
+	return d
+}
+
+func (r *scriptReader) count(v configfile.Value, most int64) int {
+	n, _ := r.Integer(v, 1, most)
+	return int(n)
+}
+
+func (r *scriptReader) number(v configfile.Value) float64 {
+	n, err := strconv.ParseFloat(v.Node.Text, 64)
+	if err != nil || !v.IsNumber() || math.IsNaN(n) || math.IsInf(n, 0) {
+		r.Problem(v, "want a number, got %s", configfile.Describe(v.Node))
+		return 0
+	}
+	if n < 0 {
+		r.Problem(v, "%g is below zero", n)
+		return 0
+	}
+	return n
+}
+
+func (r *scriptReader) positive(v configfile.Value) float64 {
+	n := r.number(v)
+	if n == 0 && r.Found() == 0 {
+		r.Problem(v, "want more than zero")
+	}
+	return n
+}

@@ -1,0 +1,176 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+)
+
+// Errors of the simulated store. None of them says that the store answered.
+var (
+	errNoReply   = fmt.Errorf("simulated Redis: no reply in time: %w", context.DeadlineExceeded)
+	errThrottled = errors.New("simulated Redis: refused, since it is asked too often")
+)
+
+// shardBytes bounds the counters of one shard: more than a million tenants with one limit.
+const shardBytes = 1 << 30
+
+// shard is one node of the simulated Redis: the real store in memory, which answers one call after the other.
+type shard struct {
+	store  *memory.Store
+	freeAt int64 // ns; when the calls that have arrived are done
+
+	away      bool    // no call arrives
+	slower    float64 // service takes so many times as long
+	throttled int64   // calls that are taken in a second; 0: all
+	taken     int64   // calls in this second, while throttled
+	second    int64   // which second that is
+
+	ops       int64 // of the measured time
+	tenantOps int64 // of ops, those about tenants
+	opsBefore int64 // ops at the beginning of the present second
+	peak      int64 // most ops in one second
+}
+
+func newShard() (*shard, error) {
+	s := &shard{slower: 1}
+	return s, s.forget()
+}
+
+// forget begins with no counters, as a replica that has received none.
+func (s *shard) forget() (err error) {
+	s.store, err = memory.New(memory.Config{MaxBytes: shardBytes, OneBudget: true})
+	return err
+}
+
+// storeCall is one call of the simulated store. It lies on the stack of the worker that waits for it.
+type storeCall struct {
+	worker *worker
+	shard  *shard
+	tenant *tenant // whose counters; nil for those of the processes themselves
+	req    *limit.Request
+	d      *limit.Decision
+	peek   bool
+	turn   int64 // calls about the tenant that had arrived when this one was sent
+	sent   int64 // ns
+	oneWay int64 // ns
+	err    error
+}
+
+// port is the simulated Redis as one process sees it.
+type port struct{ process *process }
+
+var _ limit.Store = port{}
+
+// Accepts implements [limit.Store].
+func (port) Accepts(*limit.Limit) error { return nil }
+
+// Decide implements [limit.Store].
+func (p port) Decide(_ context.Context, req *limit.Request, _ time.Time, d *limit.Decision) error {
+	return p.process.run.callStore(req, d, false)
+}
+
+// Peek implements [limit.Store].
+func (p port) Peek(_ context.Context, req *limit.Request, _ time.Time, d *limit.Decision) error {
+	return p.process.run.callStore(req, d, true)
+}
+
+// Refund implements [limit.Store]. Simulated clients ask for no refunds.
+func (port) Refund(context.Context, *limit.Receipt, int64, time.Time) (limit.Refund, error) {
+	return limit.Refund{}, errors.New("simulated Redis: there are no refunds")
+}
+
+// callStore sends a call, and waits for its reply or its deadline.
+func (r *run) callStore(req *limit.Request, d *limit.Decision, peek bool) error {
+	c := &storeCall{worker: r.current, req: req, d: d, peek: peek, sent: r.now,
+		oneWay: r.costs.RoundTrip.Nanoseconds() / 2}
+	if req.Owner.Kind == limit.Tenant {
+		if c.tenant = r.byName[req.Owner.Name]; c.tenant != nil {
+			c.turn = c.tenant.arrived
+		}
+	}
+	c.shard = r.shardOf(req.Owner.Name)
+	r.queue.push(event{at: r.now + c.oneWay, call: c})
+	r.park()
+	return c.err
+}
+
+func (r *run) shardOf(owner string) *shard { return r.shards[hashName(owner)%uint64(len(r.shards))] }
+
+// arrive serves a call that has come to its shard, and adds the event of its reply. What a call that waits longer than
+// its deadline has charged is charged, and nobody hears of it.
+func (r *run) arrive(c *storeCall) {
+	s, deadline := c.shard, c.sent+r.costs.Deadline.Nanoseconds()
+	if s.away {
+		c.err = errNoReply
+		c.d.Clear(0)
+		r.queue.push(event{at: deadline, resume: c.worker})
+		return
+	}
+	if s.throttles(r.now) {
+		c.err = errThrottled
+		c.d.Clear(0)
+		r.queue.push(event{at: r.now + c.oneWay, resume: c.worker})
+		return
+	}
+	start := max(r.now, s.freeAt)
+	if start-r.now > maxBacklog.Nanoseconds() { // the server's buffers are full, and it drops the connection
+		c.err = errNoReply
+		c.d.Clear(0)
+		r.queue.push(event{at: deadline, resume: c.worker})
+		return
+	}
+	s.freeAt = start + int64(float64(r.costs.StoreService.Nanoseconds())*s.slower)
+	s.ops++
+	if c.tenant != nil {
+		c.tenant.ops++
+		s.tenantOps++
+		if c.tenant.arrived++; r.scenario.plant != nil {
+			r.scenario.plant(c.req, c.tenant.arrived > c.turn+1)
+		}
+	}
+	now := r.timeAt(start)
+	if c.peek {
+		c.err = s.store.Peek(context.Background(), c.req, now, c.d)
+	} else {
+		c.err = s.store.Decide(context.Background(), c.req, now, c.d)
+	}
+	replied := s.freeAt + c.oneWay
+	if replied > deadline {
+		replied, c.err = deadline, errNoReply
+		c.d.Clear(0)
+	}
+	r.queue.push(event{at: replied, resume: c.worker})
+}
+
+// maxBacklog is how long a queue of a shard may be. Calls wait for some milliseconds, so what is behind that is not
+// waited for any more, and only makes the queue longer.
+const maxBacklog = time.Second
+
+// throttles reports whether a call that has arrived is refused.
+func (s *shard) throttles(now int64) bool {
+	if s.throttled == 0 {
+		return false
+	}
+	if second := now / 1e9; second != s.second {
+		s.second, s.taken = second, 0
+	}
+	s.taken++
+	return s.taken > s.throttled
+}
+
+// hashName is the hash by which the simulation distributes names: FNV-1a, mixed so that the low bits are as good as
+// the high ones.
+func hashName(name string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(name) {
+		h = (h ^ uint64(name[i])) * 1099511628211
+	}
+	h ^= h >> 32
+	h *= 0xd6e8feb86659fd93
+	return h ^ h>>32
+}

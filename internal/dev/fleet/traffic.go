@@ -1,0 +1,165 @@
+package fleet
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+// traffic is the requests of all tenants: a Poisson process whose rate changes every rateStep with the daily curve and
+// with faults. Each request is of a tenant with a probability in proportion to the tenant's demand.
+type traffic struct {
+	random *rand.Rand
+	rate   float64 // requests per ns, without the factors
+	factor float64 // of the present step
+	next   int64   // when the next request comes, ns
+
+	// The alias method (Walker, 1974): a slot is chosen at random, and then the slot's own tenant or its alias.
+	keep  []uint32 // the slot's own tenant is taken if 32 random bits are below this
+	alias []int32
+
+	curve  *Scenario
+	storms []storm
+	step   int64 // when the present step ends, ns
+	bits   rand.PCG
+}
+
+// storm is a time in which the clients of all tenants, or of one, ask more often.
+type storm struct {
+	from, until int64 // ns
+	factor      float64
+	tenant      int     // below 0: all
+	share       float64 // of the tenant in all requests
+}
+
+// rateStep is how often the rate follows the daily curve, ns.
+const rateStep = int64(100 * time.Millisecond)
+
+func (t *traffic) init(s *Scenario, loads []load, random *rand.Rand) error {
+	t.random, t.curve = random, s
+	t.bits.Seed(random.Uint64(), random.Uint64())
+	sum := 0.0
+	for i := range loads {
+		sum += loads[i].rate
+	}
+	if sum <= 0 {
+		return errors.New("no tenant asks for anything")
+	}
+	t.rate = sum / 1e9
+	t.fillAliases(loads, sum)
+	t.follow(0)
+	t.advance(0)
+	return nil
+}
+
+func (t *traffic) fillAliases(loads []load, sum float64) {
+	n := len(loads)
+	t.keep, t.alias = make([]uint32, n), make([]int32, n)
+	weights := make([]float64, n)
+	var small, large []int32
+	for i := range loads {
+		weights[i] = loads[i].rate * float64(n) / sum
+		if weights[i] < 1 {
+			small = append(small, int32(i))
+		} else {
+			large = append(large, int32(i))
+		}
+	}
+	for i := range t.keep {
+		t.keep[i], t.alias[i] = math.MaxUint32, int32(i)
+	}
+	for len(small) > 0 && len(large) > 0 {
+		s, l := small[len(small)-1], large[len(large)-1]
+		small = small[:len(small)-1]
+		t.keep[s], t.alias[s] = uint32(weights[s]*math.MaxUint32), l
+		if weights[l] -= 1 - weights[s]; weights[l] < 1 {
+			large = large[:len(large)-1]
+			small = append(small, l)
+		}
+	}
+}
+
+// fast returns 64 random bits.
+func (t *traffic) fast() uint64 { return t.bits.Uint64() }
+
+// take returns whose request comes now, and makes the next.
+func (t *traffic) take(now int64) (tenant int) {
+	t.advance(now)
+	for i := range t.storms {
+		if s := &t.storms[i]; s.tenant >= 0 && now >= s.from && now < s.until {
+			extra := (s.factor - 1) * s.share
+			if t.random.Float64()*(1+extra) < extra {
+				return s.tenant
+			}
+		}
+	}
+	u := t.bits.Uint64()
+	slot := u >> 32 * uint64(len(t.keep)) >> 32
+	if uint32(u) < t.keep[slot] {
+		return int(slot)
+	}
+	return int(t.alias[slot])
+}
+
+// share returns which part of all requests are a tenant's, from the tables of the alias method.
+func (t *traffic) share(tenant int) float64 {
+	sum := 0.0
+	for i := range t.keep {
+		kept := float64(t.keep[i]) / math.MaxUint32
+		if i == tenant {
+			sum += kept
+		}
+		if int(t.alias[i]) == tenant && t.alias[i] != int32(i) {
+			sum += 1 - kept
+		}
+	}
+	return sum / float64(len(t.keep))
+}
+
+// advance draws the time of the next request after one.
+func (t *traffic) advance(from int64) {
+	at := from
+	for {
+		if at >= t.step {
+			t.follow(at)
+		}
+		next := math.MaxFloat64
+		if rate := t.rate * t.factor; rate > 0 {
+			next = float64(at) + t.random.ExpFloat64()/rate
+		}
+		if next < float64(t.step) {
+			t.next = int64(next)
+			return
+		}
+		at = t.step // a Poisson process has no memory: from the change of the rate on, it is drawn anew
+	}
+}
+
+// follow sets the factor of the step that begins at a time.
+func (t *traffic) follow(at int64) {
+	t.step = (at/rateStep + 1) * rateStep
+	t.factor = 1
+	if ramp := t.curve.RampUp.Nanoseconds(); at < ramp {
+		t.factor = float64(at+rateStep) / float64(ramp+rateStep)
+	}
+	if c := t.curve; c.DailySwing > 0 {
+		t.factor *= 1 + c.DailySwing*math.Sin(2*math.Pi*float64(at)/float64(c.Day.Nanoseconds()))
+	}
+	for i := range t.storms {
+		s := &t.storms[i]
+		switch {
+		case at < s.from || at >= s.until:
+		case s.tenant < 0:
+			t.factor *= s.factor
+		default:
+			t.factor *= 1 + (s.factor-1)*s.share
+		}
+	}
+}
+
+// changeRate draws the next request anew, since the rate changes now.
+func (t *traffic) changeRate(now int64) {
+	t.step = now
+	t.advance(now)
+}
