@@ -228,7 +228,7 @@ func TestApplyAsksForWhatItTakesAway(t *testing.T) {
 		"ip limit": {of("rate: 50", "rate: 80"),
 			`weakens settings: ipLimits: limit per-address: rate rises from 50 to 80 per 1s`},
 		"key": {of("2030-01-01", "2031-01-01"),
-			`weakens key "k1": it expires at 2031-01-01T00:00:00Z, and did at 2030-01-01T00:00:00Z`},
+			`weakens key "k1": it expires at 2031-01-01T00:00:00Z instead of at 2030-01-01T00:00:00Z`},
 		"override": {of("overrides: [ { id: writes, mode: shadow } ]", "overrides: []"),
 			`removes tenant "tiny": the override of limit writes (mode shadow)`},
 		"cells": {of("cells: [eu-1]", "cells: []"),

@@ -125,7 +125,7 @@ func TestDevOperators(t *testing.T) {
 	// A file that operators' tenants could not live with is refused as a whole.
 	write("plans: [ { id: other, limits: [ { id: l, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\ntenants: []\n")
 	until(t, "the bad file is reported", func() bool {
-		return strings.Contains(dataOf(t, r.base).Gateway.LastError, `tenant "newcomer" is on it`)
+		return strings.Contains(dataOf(t, r.base).Gateway.LastError, `tenant "newcomer" uses it`)
 	})
 	if got := limitOf(t, r.base, globex); got != "7" {
 		t.Errorf("globex has a limit of %s after a bad file, want 7", got)

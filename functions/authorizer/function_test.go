@@ -308,7 +308,7 @@ func TestDevPepperIsRefused(t *testing.T) {
 	w := newWorld(t, ten)
 	w.plans(strings.ReplaceAll(plans(ten, w.key), "pepper: p1", "pepper: dev"))
 	w.start()
-	if told := w.refusal().Message; !strings.Contains(told, `"k1"`) || !strings.Contains(told, "everybody knows") {
+	if told := w.refusal().Message; !strings.Contains(told, `"k1"`) || !strings.Contains(told, "which is public") {
 		t.Errorf("Lambda gets: %s", told)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/dev/fleet/judge"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
@@ -57,7 +58,7 @@ func randomScenario(seed uint64) Scenario {
 		Instances: between(2, 8), Shards: between(1, 2), Tenants: between(1, 6), Requests: float64(between(100, 1500)),
 		Zipf: random.Float64(),
 		Limits: Limits{
-			Algorithm: []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.TokenBucket}[random.IntN(3)],
+			Algorithm: judge.Algorithms()[random.IntN(len(judge.Algorithms()))],
 			Period:    time.Duration(between(1, 3)) * time.Second, Low: 2,
 			Ample: 0.6 + random.Float64(), Scarce: 0.3 + random.Float64()/2, BindEvery: between(1, 3),
 		},

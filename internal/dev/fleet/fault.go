@@ -3,7 +3,7 @@ package fleet
 import (
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/dev/fleet/judge"
 )
 
 // addFault adds the events of a fault.
@@ -89,7 +89,7 @@ func (r *run) forgetShard(s *shard) {
 			for j := range c.Limit.Tiers {
 				tier := &c.Limit.Tiers[j]
 				r.forgotten += tier.Capacity()
-				if tier.Algorithm == limit.SlidingWindow {
+				if judge.CountsTwice(tier.Algorithm) {
 					r.forgotten += tier.Capacity()
 				}
 			}

@@ -416,7 +416,7 @@ func (t *tenant) unitsOver(at int64) (units int64) {
 		for i := range c.Limit.Tiers {
 			tier := &c.Limit.Tiers[i]
 			units += c.Cost
-			if tier.Algorithm != limit.SlidingWindow {
+			if !judge.CountsTwice(tier.Algorithm) {
 				continue
 			}
 			units += c.Cost

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/configfile"
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
-	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/dev/fleet/judge"
 )
 
 // ReadScript reads a scenario from a YAML or JSON file, strictly. The error is a *configfile.Error with all that is
@@ -112,7 +112,7 @@ func (r *scriptReader) limits(v configfile.Value) {
 	for _, e := range o.Entries {
 		switch e.Key {
 		case "algorithm":
-			algorithms := []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.TokenBucket}
+			algorithms := judge.Algorithms()
 			names := make([]string, len(algorithms))
 			for i, a := range algorithms {
 				names[i] = a.String()

@@ -3,7 +3,10 @@
 package judge
 
 import (
+	"maps"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -30,19 +33,40 @@ type Counter struct {
 	Period      time.Duration // whole µs
 }
 
+// judged holds the algorithms that have a judge.
+var judged = map[limit.Algorithm]struct {
+	make  func(c Counter, period int64) Judge // period is Counter.Period in microseconds
+	twice bool                                // see CountsTwice
+}{
+	limit.FixedWindow: {make: func(c Counter, period int64) Judge {
+		return &windowJudge{most: c.Most, period: period}
+	}},
+	limit.SlidingWindow: {make: func(c Counter, period int64) Judge {
+		return &slidingJudge{most: c.Most, period: period}
+	}, twice: true},
+	limit.TokenBucket: {make: func(c Counter, period int64) Judge {
+		return &bucketJudge{perUS: float64(c.Most) / float64(period), burst: float64(c.Burst), level: float64(c.Burst)}
+	}},
+}
+
+// Algorithms returns the algorithms that have a judge, in the order of their names.
+func Algorithms() []limit.Algorithm {
+	return slices.SortedFunc(maps.Keys(judged), func(a, b limit.Algorithm) int {
+		return strings.Compare(a.String(), b.String())
+	})
+}
+
+// CountsTwice reports whether a unit of the algorithm counts in two windows: when it was admitted, and by its weight in
+// the next window.
+func CountsTwice(a limit.Algorithm) bool { return judged[a].twice }
+
 // New returns a judge that has seen nothing, or nil for an algorithm that has no judge.
 func New(c Counter) Judge {
-	period := c.Period.Microseconds()
-	switch c.Algorithm {
-	case limit.TokenBucket:
-		return &bucketJudge{perUS: float64(c.Most) / float64(period), burst: float64(c.Burst), level: float64(c.Burst)}
-	case limit.SlidingWindow:
-		return &slidingJudge{most: c.Most, period: period}
-	case limit.FixedWindow:
-		return &windowJudge{most: c.Most, period: period}
-	default:
+	j, ok := judged[c.Algorithm]
+	if !ok {
 		return nil
 	}
+	return j.make(c, c.Period.Microseconds())
 }
 
 // windowJudge counts by windows that are aligned to the clock: the latest, and the one before.
