@@ -272,9 +272,9 @@ func build(module, program, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return err
 	}
-	// our own
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2",
-		"-ldflags=-s -w -buildid=", "-o", to, program) //nolint:gosec
+	arguments := []string{"build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2",
+		"-ldflags=-s -w -buildid=", "-o", to, program}
+	cmd := exec.Command("go", arguments...) //nolint:gosec // the programs are this repository's
 	cmd.Dir = filepath.Join(tree(), module)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {

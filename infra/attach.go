@@ -196,9 +196,9 @@ func allowInvocation(own constructs.Construct, function awslambda.IFunction, api
 func checkRequired(api, function any) error {
 	switch {
 	case isNil(api):
-		return errors.New("API is missing")
+		return errors.New("property API is missing")
 	case isNil(function):
-		return errors.New("Authorizer is missing: give the Authorizer of a Cell, or that function imported by its ARN")
+		return errors.New("property Authorizer is missing: give the Authorizer of a Cell, or that function imported by its ARN")
 	}
 	return nil
 }

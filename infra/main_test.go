@@ -42,7 +42,7 @@ func outdir(tb testing.TB) *string {
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if testing.Short() {
-		fmt.Println("a short run makes no templates: that takes Node.js and minutes")
+		fmt.Fprintln(os.Stderr, "a short run makes no templates: that takes Node.js and minutes")
 		return
 	}
 	os.Exit(run(m))

@@ -110,7 +110,7 @@ func (props *UsagePlansProps) rates() (map[string]rate, error) {
 	headroom := props.Headroom
 	setDefault(&headroom, defaultHeadroom)
 	if headroom < 1 || headroom > maxHeadroom {
-		return nil, fmt.Errorf("Headroom is %d, want 1 to %d percent", headroom, maxHeadroom)
+		return nil, fmt.Errorf("property Headroom is %d, want 1 to %d percent", headroom, maxHeadroom)
 	}
 	name := props.PlansName
 	if name == "" {
@@ -142,7 +142,7 @@ func (props *UsagePlansProps) rates() (map[string]rate, error) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(props.Tenants)) {
 		if !known[id] {
-			errs = append(errs, fmt.Errorf("Tenants names the plan %s, which is not in %s", id, name))
+			errs = append(errs, fmt.Errorf("property Tenants names the plan %s, which is not in %s", id, name))
 		}
 	}
 	if len(errs) == 0 && len(all) == 0 {
@@ -168,7 +168,7 @@ func (props *UsagePlansProps) planRate(p *plan.Plan, tenants []*plan.Tenant) (ra
 	case count == 0 && !given:
 		return rate{}, nil
 	case count < 1 || count < len(tenants):
-		return rate{}, fmt.Errorf("Tenants allows %d tenants, and the file has %d", count, len(tenants))
+		return rate{}, fmt.Errorf("property Tenants allows %d tenants, and the file has %d", count, len(tenants))
 	}
 	return tenantsRate(p, tenants, count)
 }

@@ -34,8 +34,8 @@ func TestMeasuredClock(t *testing.T) {
 			if i >= 300 && i%100 == 99 {
 				mono += time.Duration(random.Int64N(int64(time.Hour)))
 			}
-			if true := provider(mono) - mono; true < m.lowest(mono) || true > m.highest(mono) {
-				t.Fatalf("seed %d: after %d replies the difference is %s, and %s to %s are left", seed, i+1, true,
+			if actual := provider(mono) - mono; actual < m.lowest(mono) || actual > m.highest(mono) {
+				t.Fatalf("seed %d: after %d replies the difference is %s, and %s to %s are left", seed, i+1, actual,
 					m.lowest(mono), m.highest(mono))
 			}
 			now := clock.Instant{Mono: mono, Wall: began + mono}

@@ -245,8 +245,8 @@ func TestAuditBucket(t *testing.T) {
 	name := control.ObjectName(control.Plans, "pro", 2)
 	b.Lock(name, "GOVERNANCE", now().AddDate(0, 0, 7))
 	weak := regexp.MustCompile(`weak lock +1 +plans/pro version 2 +` + name +
-		` is locked in mode GOVERNANCE until 2026-11-28T12:00:00Z, but the bucket's default lock for it is COMPLIANCE ` +
-		`until 2026-11-28T12:00:00Z`)
+		` is locked in mode GOVERNANCE until 2026-11-28T12:00:00Z, but the bucket's default lock for it is ` +
+		`COMPLIANCE until 2026-11-28T12:00:00Z`)
 	if out, _, err = execute(t, "", verify...); err == nil || !weak.MatchString(out) {
 		t.Errorf("an object in another mode: %v\n%s", err, out)
 	}

@@ -53,7 +53,7 @@ func functionMetrics(v telemetry.MetricValue) []metrics.Metric {
 	if v.Cell != "" {
 		m.Labels = append(m.Labels, metrics.Label{Name: "cell", Value: v.Cell})
 	}
-	switch v.Form {
+	switch v.Form { //nolint:exhaustive // the other forms are gauges of one value
 	case telemetry.Counted:
 		m.Name, m.Kind = strings.TrimSuffix(m.Name, "_total")+"_total", metrics.Counter
 	case telemetry.Spread:

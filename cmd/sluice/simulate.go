@@ -194,8 +194,8 @@ func (f *simulateFlags) write(out io.Writer, report *simulate.Report) error {
 		if err := report.WriteHTML(&page); err != nil {
 			return err
 		}
-		if err := os.WriteFile(f.html, page.Bytes(),
-			0o644); err != nil { //nolint:gosec // a report is for others to read
+		err := os.WriteFile(f.html, page.Bytes(), 0o644) //nolint:gosec // a report is for others to read
+		if err != nil {
 			return fmt.Errorf("write the report: %w", err)
 		}
 	}

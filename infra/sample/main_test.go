@@ -26,7 +26,7 @@ var update = flag.Bool("update", false, "rewrite golden files; then read the dif
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if testing.Short() {
-		fmt.Println("a short run makes no templates: that takes Node.js and minutes")
+		fmt.Fprintln(os.Stderr, "a short run makes no templates: that takes Node.js and minutes")
 		return
 	}
 	code := m.Run()

@@ -46,7 +46,8 @@ tenants: [ { id: acme, plan: pro, overrides: [ { id: burst, rate: 500 } ] } ]
 		"plans: [ { id: p, limits: [ { id: a, match: { pathPattern: \"/c\" }, tiers: [ { period: 1s, threshold: 1 } " +
 			"] } ] } ]\nroutes: [ { pathPattern: \"/b\" } ]": "f:1:60: plans[0].limits[0].match.pathPattern: " +
 			"unreachable: no declared route matches any request that this limit does",
-		"anonymousPlan: prro\ntenants: [ { id: new }, { id: acme, overrides: [ { id: bursts, rate: 5 } ] } ]": "f:1:16: anonymousPlan: " +
+		"anonymousPlan: prro\ntenants: [ { id: new }, { id: acme, overrides: [ { id: bursts, rate: 5 } ] } ]": "" +
+			`f:1:16: anonymousPlan: ` +
 			`there is no plan "prro", neither in the files nor on the server (did you mean "pro"?)
 f:2:12: tenants[0]: plan is missing: the id of a plan, since the server has no tenant "new"
 f:2:56: tenants[1].overrides[0].id: plan pro has no limit "bursts" (did you mean "burst"?)`,

@@ -51,8 +51,7 @@ func (s *Stand) Up(ctx context.Context, args ...string) error {
 	if err != nil {
 		return err
 	}
-	// the repository's own
-	c := exec.CommandContext(ctx, filepath.Join(s.o.Root, "localstack", "up"), args...) //nolint:gosec
+	c := exec.CommandContext(ctx, filepath.Join(s.o.Root, "localstack", "up"), args...) //nolint:gosec // its own
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "SLUICE_LOCALSTACK=") && !strings.HasPrefix(v, "SLUICE_LOCALSTACK_REDIS=") {
 			c.Env = append(c.Env, v)

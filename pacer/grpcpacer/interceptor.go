@@ -3,6 +3,7 @@ package grpcpacer
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"strconv"
@@ -173,7 +174,7 @@ func (s *stream) RecvMsg(message any) error {
 		s.observed = true
 		header, _ := s.Header() // the stream has ended, so there is nothing to wait for
 		ended := err
-		if ended == io.EOF {
+		if errors.Is(ended, io.EOF) {
 			ended = nil
 		}
 		s.of.observe(ended, s.permit, s.sent, header, s.Trailer())

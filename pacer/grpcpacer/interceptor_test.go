@@ -102,7 +102,7 @@ func TestUnaryLearns(t *testing.T) {
 				p := open(t, pacer.Config{Limit: pacer.PerSecond(100), Learning: &pacer.Learning{Start: 100}})
 				i := (&grpcpacer.Interceptor{Pacer: p}).Unary()
 				began := time.Now()
-				if err := i(t.Context(), "/a.B/C", nil, nil, nil, answer(tt.err, tt.header)); err != tt.err {
+				if err := i(t.Context(), "/a.B/C", nil, nil, nil, answer(tt.err, tt.header)); !errors.Is(err, tt.err) {
 					t.Errorf("%v, want %v", err, tt.err)
 				}
 				_ = i(t.Context(), "/a.B/C", nil, nil, nil, answer(nil, nil))
@@ -164,7 +164,7 @@ func TestStream(t *testing.T) {
 				t.Errorf("perMessage %t: %d messages took %s, want %s", perMessage, f.sent, took, want)
 			}
 			for range 2 {
-				if err := s.RecvMsg(nil); err != io.EOF {
+				if err := s.RecvMsg(nil); !errors.Is(err, io.EOF) {
 					t.Errorf("%v, want io.EOF", err)
 				}
 			}
@@ -183,7 +183,7 @@ func TestStreamFails(t *testing.T) {
 		p := open(t, pacer.Config{Limit: pacer.Limit{Units: 1, Period: time.Hour}})
 		i := (&grpcpacer.Interceptor{Pacer: p}).Stream()
 		wrong := status.Error(codes.PermissionDenied, "no")
-		if _, err := i(t.Context(), nil, nil, "/a.B/C", streamer(nil, wrong)); err != wrong {
+		if _, err := i(t.Context(), nil, nil, "/a.B/C", streamer(nil, wrong)); !errors.Is(err, wrong) {
 			t.Errorf("%v, want %v", err, wrong)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -176,11 +176,11 @@ func (c *Comparison) writeText(out *strings.Builder) error {
 	fmt.Fprintln(out)
 	t := newDetailedTable("PRINTED\tWHOLE MONTH\tOURS\tLINE", 4)
 	for _, l := range c.Lines {
-		printed := l.Low.whole()
+		price := l.Low.whole()
 		if l.High != l.Low {
-			printed += "-" + l.High.whole()
+			price += "-" + l.High.whole()
 		}
-		t.row(fmt.Sprintf("%s\t%s\t%s\t%s", printed, l.Monthly.whole(), l.Ours.whole(), l.Line), l.Why)
+		t.row(fmt.Sprintf("%s\t%s\t%s\t%s", price, l.Monthly.whole(), l.Ours.whole(), l.Line), l.Why)
 	}
 	t.row(fmt.Sprintf("%s-%s\t%s\t%s\tsum", c.Low.whole(), c.High.whole(), c.Monthly.whole(), c.Ours.whole()), "")
 	if err := t.write(out); err != nil {
@@ -193,7 +193,7 @@ func (c *Comparison) writeText(out *strings.Builder) error {
 	return nil
 }
 
-// detailedTable is a table whose rows have details, which are printed below each row, so that lines stay short.
+// detailedTable is a table whose rows have details, which are price below each row, so that lines stay short.
 type detailedTable struct {
 	cells   strings.Builder
 	writer  *tabwriter.Writer

@@ -40,8 +40,9 @@ type Function struct {
 func Start(t testing.TB, endpoint string, env map[string]string) *Function {
 	t.Helper()
 	bootstrap := filepath.Join(t.TempDir(), "bootstrap")
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2",
-		"-o", bootstrap, ".") //nolint:gosec // the test names its own folder
+	arguments := []string{"build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc,nethttpomithttp2",
+		"-o", bootstrap, "."}
+	build := exec.Command("go", arguments...) //nolint:gosec // the test names its own folder
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)

@@ -230,9 +230,9 @@ func refuse(status int, code string) *answer { return &answer{status, code, code
 func (a *answer) write(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/xml")
 	w.WriteHeader(a.status)
-	fmt.Fprintf(w, "<?xml version=\"1.0\" "+
-		"encoding=\"UTF-8\"?>\n<Error><Code>%s</Code><Message>%s</Message><RequestId>r</RequestId></Error>", a.code,
-		a.message) //nolint:gosec // a code is a word of ours or of the test's
+	const form = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n" +
+		"<Error><Code>%s</Code><Message>%s</Message><RequestId>r</RequestId></Error>"
+	fmt.Fprintf(w, form, a.code, a.message) //nolint:gosec // a code is a word of ours or of the test's
 }
 
 var notImplemented = refuse(http.StatusNotImplemented, "NotImplemented")

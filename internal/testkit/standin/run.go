@@ -152,7 +152,7 @@ func start(ctx context.Context, text string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.CommandContext(ctx, program)}
+	p := &process{cmd: exec.CommandContext(ctx, program)} //nolint:gosec // the test binary itself
 	p.cmd.Env = append(os.Environ(), clientVar+"="+text)
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, os.Stderr
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {

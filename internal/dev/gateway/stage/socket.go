@@ -31,8 +31,8 @@ func (c *call) connect(w *front.Response) {
 	}
 	// either side may have been first
 	defer func() { _ = conn.Close() }()
-	sum := sha1.Sum([]byte(c.r.Header.Get("Sec-WebSocket-Key") +
-		"258EAFA5-E914-47DA-95CA-C5AB0DC85B11")) //nolint:gosec // as above
+	key := c.r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+	sum := sha1.Sum([]byte(key)) //nolint:gosec // RFC 6455 prescribes it
 	const reason = "connected; the local gateway passes no messages"
 	frame := append([]byte{0x88, byte(2 + len(reason))}, binary.BigEndian.AppendUint16(nil, tryAgain)...)
 	_, _ = buffered.WriteString("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: " +
