@@ -198,7 +198,8 @@ func checkRequired(api, function any) error {
 	case isNil(api):
 		return errors.New("property API is missing")
 	case isNil(function):
-		return errors.New("property Authorizer is missing: give the Authorizer of a Cell, or that function imported by its ARN")
+		return errors.New("property Authorizer is missing: give the Authorizer of a Cell, or that " +
+			"function imported by its ARN")
 	}
 	return nil
 }

@@ -460,7 +460,8 @@ func TestAttachRefuses(t *testing.T) {
 		{"two origins", "Attachment: AllowOrigin is neither", 0, func(s *apiStack) error {
 			return attachREST(s, s.rest(), rest{AllowOrigin: "https://a.example, https://b.example"})
 		}},
-		{"no API", "Attachment: property API is missing", 0, func(s *apiStack) error { return attachREST(s, nil, rest{}) }},
+		{"no API", "Attachment: property API is missing", 0,
+			func(s *apiStack) error { return attachREST(s, nil, rest{}) }},
 		{"no function", "Attachment: property Authorizer is missing", 0, func(s *apiStack) error {
 			return second(infra.AttachWebSocket(s.stack, "Attachment", &infra.AttachWebSocketProps{API: s.socket()}))
 		}},

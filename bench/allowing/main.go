@@ -43,7 +43,7 @@ func start() (*authorizer.Handler, *telemetry.Recorder, error) {
 		return nil, nil, err
 	}
 	// the folder of this program
-	data, err := os.ReadFile(os.Getenv("LAMBDA_TASK_ROOT") + "/" + s.ConfigFile) //nolint:gosec
+	data, err := os.ReadFile(os.Getenv("LAMBDA_TASK_ROOT") + "/" + s.ConfigFile) //nolint:gosec // the configuration of this function
 	if err != nil {
 		return nil, nil, err
 	}

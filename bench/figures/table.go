@@ -69,7 +69,7 @@ func writeTable(page string, measured io.Reader, figures []bench.Figure) error {
 		return fmt.Errorf("%s: %w", page, err)
 	}
 	// the caller names the page, which is there and keeps its mode
-	return os.WriteFile(page, text, 0o600) //nolint:gosec
+	return os.WriteFile(page, text, 0o600) //nolint:gosec // the page is given by the caller
 }
 
 func newTable(page []byte, measured io.Reader, figures []bench.Figure) ([]byte, error) {
