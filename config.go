@@ -34,8 +34,8 @@ const DefaultMemory = 64 << 20
 // Config sets up a [Limiter]. A field that is zero has the default that its comment names.
 type Config struct {
 	// Plans are the names of the plans files, YAML or JSON. They are read as one file, and watched. A changed file is
-	// in force a moment later. A file with any mistake changes nothing, and the log reports it. Either Plans or
-	// PlansData is required.
+	// in force a moment later. A file with any mistake changes nothing, and the log reports it. Exactly one of Plans
+	// and PlansData is required.
 	Plans []string
 
 	// PlansData is the content of a plans file, for plans that the program itself contains.
@@ -44,17 +44,18 @@ type Config struct {
 	// Store keeps the counters. If nil, the memory of this process keeps them.
 	Store Store
 
-	// Quotas counts quotas, which are limits over calendar periods. If nil, Store counts them. It is for rates in Redis
-	// with quotas in DynamoDB, which keeps them when Redis restarts. It requires Store.
+	// Quotas counts quotas, which are limits over calendar periods. If nil, Store counts them. Use it to keep quotas in
+	// DynamoDB while rates are in Redis: a restart of Redis then loses no quota. It requires Store.
 	Quotas Store
 
-	// NoLeases makes each decision ask the Store. By default, units are leased: charged ahead and spent locally. That
-	// is as exact, and a busy tenant then costs about one call per second and process. A single limit can say `exact:
-	// true` instead.
+	// NoLeases makes each decision ask the Store. By default, units are leased: charged ahead and spent locally. A
+	// busy tenant then costs about one call per second and process. Leases never admit more than a limit, but close to
+	// it a process may deny while another one has units left. A single limit can say `exact: true` instead.
 	NoLeases bool
 
-	// MaxInstances is the most processes that may share Store, 1 or more; default 1. While the Store does not answer, a
-	// process that does not know the instance count yet divides each limit by it.
+	// MaxInstances is how many processes you expect to share Store at most, 1 or more; default 1. It is used only while
+	// the Store does not answer: a process that does not know the instance count yet divides each limit by it. If more
+	// processes share the Store, they can then admit more than the bound of an outage.
 	MaxInstances int
 
 	// Memory bounds the counters in this process, in bytes, at least 64 KB; default DefaultMemory. An eighth of it is
@@ -66,13 +67,13 @@ type Config struct {
 	//
 	// The values by which the limits of a tenant count (`per`), and the entries of its sliding logs, take at most as
 	// much memory as they leave free for others. After that, new values of a limit share one counter, as values above
-	// maxValues do, and new entries of a log are counted together. When all memory is full, the onStoreFailure of each
+	// `maxValues` in plans do, and new entries of a log are counted together. When all memory is full, the onStoreFailure of each
 	// limit decides about new tenants.
 	Memory int64
 
 	// Peppers are the secrets with which the API keys of the plans are hashed, by id, at least 16 bytes each. See
-	// `sluice key`. If the plans have no key and there are no Issuers, [Limiter.Authorize] ignores credentials, because
-	// they are meant for the program.
+	// `sluice key`. If the plans have no key and there are no Issuers, [Limiter.Authorize] ignores credentials,
+	// because the program itself may use them.
 	Peppers map[string][]byte
 
 	// Issuers are the issuers whose JWTs are accepted. By default, no JWT is accepted.
@@ -93,11 +94,11 @@ type Config struct {
 	// keeps clients that were denied together from returning together.
 	RetryJitter int
 
-	// Measure counts decisions and calls of the Store with their times, for [Limiter.Metrics]. Each decision
-	// then reads the clock twice more.
+	// Measure counts decisions and calls of the Store with their times, for [Limiter.Metrics]. Each decision then
+	// reads the clock twice more.
 	Measure bool
 
-	Now func() time.Time // default time.Now; for tests and replays
+	Now func() time.Time // default time.Now; for tests and simulations
 	Log *slog.Logger     // default slog.Default()
 }
 
@@ -121,7 +122,8 @@ type Issuer struct {
 	AllTenants bool
 }
 
-// complete fills in defaults and checks ranges. The error wraps ErrConfig and names the field.
+// complete fills in defaults, and checks the fields that no other package checks. The error wraps ErrConfig and names
+// the field.
 func (c *Config) complete() error {
 	if c.Memory == 0 {
 		c.Memory = DefaultMemory
@@ -147,7 +149,7 @@ func (c *Config) complete() error {
 		{len(c.Plans) == 0 && len(c.PlansData) == 0, "Plans and PlansData are both missing"},
 		{len(c.Plans) > 0 && len(c.PlansData) > 0, "Plans and PlansData are both set"},
 		{c.Quotas != nil && c.Store == nil, "Quotas is set without Store"},
-		{c.NoLeases && c.Store == nil, "NoLeases is set without Store, and memory has no leases"},
+		{c.NoLeases && c.Store == nil, "NoLeases needs a Store: without one nothing is leased"},
 		{c.MaxInstances < 1, fmt.Sprintf("MaxInstances %d is below 1", c.MaxInstances)},
 		{c.Memory < minMemory, fmt.Sprintf("Memory %d is below %d", c.Memory, minMemory)},
 		{c.TrustedHops < 0 || c.TrustedHops > identity.MaxHops,

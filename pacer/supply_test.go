@@ -134,3 +134,15 @@ func TestQueueShrinks(t *testing.T) {
 		t.Error("an old ticket is taken for a new one")
 	}
 }
+
+// Guarantees that of several bounds the lowest holds: what was learned, what the provider states, and the limit.
+func TestLowestBoundHolds(t *testing.T) {
+	for _, tt := range []struct{ learned, stated, want int64 }{
+		{0, 0, 100}, {50, 80, 50}, {80, 50, 50}, {50, 120, 50}, {120, 50, 50}, {120, 0, 100}, {0, 120, 100},
+	} {
+		s := supply{limit: Limit{Units: 100}, learned: tt.learned, stated: tt.stated}
+		if got := s.each(); got != tt.want {
+			t.Errorf("learned %d, stated %d: a window has %d units, want %d", tt.learned, tt.stated, got, tt.want)
+		}
+	}
+}

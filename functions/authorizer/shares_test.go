@@ -36,7 +36,7 @@ func TestConfigTableWithoutShares(t *testing.T) {
 		}
 	}
 	w.close()
-	if told := strings.Join(w.output(), "\n"); !strings.Contains(told, "there are no shares") {
+	if told := strings.Join(w.output(), "\n"); !strings.Contains(told, "the table has no shares") {
 		t.Errorf("the log does not say why nothing was granted:\n%s", told)
 	}
 }

@@ -114,7 +114,7 @@ func ofTheAccount() []Assumption {
 			"of two weeks has an action that failed.",
 		Do: "give the topic a key whose policy allows cloudwatch.amazonaws.com kms:Decrypt and kms:GenerateDataKey*, " +
 			"then `aws cloudwatch set-alarm-state` as docs/operate.md says",
-		check: alarmTopics,
+		check: checkAlarmTopics,
 	}, {
 		ID: "stream-age",
 		Says: "Lambda tells `IteratorAge` of the functions that read streams, by `FunctionName`, whenever a change " +

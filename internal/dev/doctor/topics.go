@@ -14,7 +14,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 )
 
-func alarmTopics(ctx context.Context, t *Target) Finding {
+// checkAlarmTopics checks the assumption alarm-topics.
+func checkAlarmTopics(ctx context.Context, t *Target) Finding {
 	a := t.Account
 	if a == nil {
 		return noAccount()
@@ -22,12 +23,12 @@ func alarmTopics(ctx context.Context, t *Target) Finding {
 	var topics []string
 	for _, region := range a.regions() {
 		in := a.In(region)
-		of, err := in.alarmTopics(ctx, a.Prefix+"-")
+		of, err := in.topicsOfAlarms(ctx, a.Prefix+"-")
 		if err != nil {
 			return failed(err, "cloudwatch:DescribeAlarms")
 		}
 		for _, topic := range of {
-			if f := in.heard(ctx, topic); f != nil {
+			if f := in.mayPublish(ctx, topic); f != nil {
 				return *f
 			}
 		}
@@ -39,12 +40,12 @@ func alarmTopics(ctx context.Context, t *Target) Finding {
 	if len(topics) == 0 {
 		return unknown("set `alarms` in the deployment file", "no alarm of the deployment is published on a topic")
 	}
-	return holds("CloudWatch may use the keys of %s, and no action of an alarm has failed in two weeks",
+	return holds("CloudWatch can publish on %s, and no action of an alarm has failed in two weeks",
 		strings.Join(topics, ", "))
 }
 
-// alarmTopics returns the topics that alarms publish to whose names begin with prefix.
-func (s Services) alarmTopics(ctx context.Context, prefix string) ([]string, error) {
+// topicsOfAlarms returns the topics to which alarms publish, of the alarms whose names begin with prefix.
+func (s Services) topicsOfAlarms(ctx context.Context, prefix string) ([]string, error) {
 	found := map[string]bool{}
 	pages := cloudwatch.NewDescribeAlarmsPaginator(s.Metrics, &cloudwatch.DescribeAlarmsInput{AlarmNamePrefix: &prefix})
 	for pages.HasMorePages() {
@@ -63,8 +64,8 @@ func (s Services) alarmTopics(ctx context.Context, prefix string) ([]string, err
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// heard returns a finding if CloudWatch cannot publish to the topic, or if that is not known; nil if it can.
-func (s Services) heard(ctx context.Context, topic string) *Finding {
+// mayPublish returns a finding if CloudWatch cannot publish to the topic, or if that is not known; nil if it can.
+func (s Services) mayPublish(ctx context.Context, topic string) *Finding {
 	out, err := s.Topics.GetTopicAttributes(ctx, &sns.GetTopicAttributesInput{TopicArn: &topic})
 	if err != nil {
 		return ptr(failed(err, "sns:GetTopicAttributes of "+topic))
@@ -87,10 +88,11 @@ func (s Services) heard(ctx context.Context, topic string) *Finding {
 	if err != nil {
 		return ptr(failed(err, "kms:GetKeyPolicy of "+key))
 	}
-	// who else the statement names is not read: a failed action of an alarm shows that
+	// The policy is only searched for these words, so a Deny or a condition is not seen. If one prevents alarms,
+	// actionsFailed finds it.
 	text := aws.ToString(policy.Policy)
-	if !strings.Contains(text, "cloudwatch.amazonaws.com") || !strings.Contains(text, "kms:GenerateDataKey") &&
-		!strings.Contains(text, `"kms:*"`) {
+	names := strings.Contains(text, "cloudwatch.amazonaws.com")
+	if !names || (!strings.Contains(text, "kms:GenerateDataKey") && !strings.Contains(text, `"kms:*"`)) {
 		return ptr(violated("the policy of the key of %s does not let cloudwatch.amazonaws.com in", topic))
 	}
 	return nil

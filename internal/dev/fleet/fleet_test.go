@@ -12,6 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/configfile/configyaml"
 	"github.com/sluicelimits/sluice/internal/dev/fleet"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 func named(t *testing.T, name string) *fleet.Scenario {
@@ -36,6 +37,9 @@ func run(t *testing.T, s *fleet.Scenario, seed uint64) *fleet.Report {
 // TestFaults runs the scenarios in which something goes wrong. In all of them the bounds of Report.Check hold. In those
 // that keep the assumptions of docs/assumptions.md, no limit is exceeded and the fallback limiter decides nothing.
 func TestFaults(t *testing.T) {
+	if soak.RaceEnabled {
+		t.Skip("one goroutine at a time, and the race detector makes it twenty times as slow")
+	}
 	for _, test := range []struct {
 		name     string
 		degraded bool    // the fallback limiter decides some requests
@@ -88,6 +92,9 @@ func TestFaults(t *testing.T) {
 
 // TestSameSeed tests that a seed is a run, byte for byte, and that another seed is another.
 func TestSameSeed(t *testing.T) {
+	if soak.RaceEnabled {
+		t.Skip("one goroutine at a time, and the race detector makes it twenty times as slow")
+	}
 	s := named(t, "failover-and-storm")
 	text := func(seed uint64) string {
 		b, err := json.Marshal(run(t, s, seed))
