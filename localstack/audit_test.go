@@ -36,7 +36,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/localstack/stand"
 	"github.com/sluicelimits/sluice/streams/balancer"
-	"github.com/sluicelimits/sluice/streams/kept"
+	"github.com/sluicelimits/sluice/streams/deadletter"
 )
 
 // retention is that of localstack/deployment.yaml.
@@ -620,7 +620,7 @@ func (c *tampering) run(a *trail, tenant string) {
 	tidy()
 	if c.rows > 0 { // they reach no cell and no archive, and are kept for people to look at
 		keptBy(a.T, a.stand, "publisher", a.stand.Region(), a.stand.ControlTable("kept"), c.rows,
-			func(i *kept.Item) bool { return i.Key == tenant })
+			func(i *deadletter.Item) bool { return i.Key == tenant })
 		a.rejected(c.rows, tenant)
 	}
 }

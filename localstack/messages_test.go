@@ -22,7 +22,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/localstack/stand"
-	"github.com/sluicelimits/sluice/streams/kept"
+	"github.com/sluicelimits/sluice/streams/deadletter"
 )
 
 // publish publishes a message on the topic of changes, to all cells.
@@ -122,7 +122,7 @@ func TestPoisonRecords(t *testing.T) {
 		known(t, s, c.ID, after)
 	}
 	rows := poisonRows(t, a.row(name), name)
-	ours := func(i *kept.Item) bool {
+	ours := func(i *deadletter.Item) bool {
 		return i.Key != name && i.Key != name+"-after" && strings.HasPrefix(i.Key, name+"-")
 	}
 	t.Cleanup(func() { // whatever happens: others want the trail to hold
@@ -207,9 +207,9 @@ func TestPoisonMessages(t *testing.T) {
 	}
 	for _, c := range s.Cells() {
 		all := keptBy(t, s, "applier", c.Region, c.Table("kept"), len(bodies)+1,
-			func(i *kept.Item) bool { return bytes.Contains(i.Data, []byte(name)) })
+			func(i *deadletter.Item) bool { return bytes.Contains(i.Data, []byte(name)) })
 		for _, body := range append(slices.Clone(bodies), bodies[0]+" past the topic") {
-			if !slices.ContainsFunc(all, func(i kept.Item) bool {
+			if !slices.ContainsFunc(all, func(i deadletter.Item) bool {
 				return i.Cell == c.ID &&
 					same(string(i.Data), body)
 			}) {
@@ -342,7 +342,7 @@ func TestRedelivery(t *testing.T) {
 	publish(t, s, fence)
 	for _, c := range s.Cells() {
 		keptBy(t, s, "applier", c.Region, c.Table("kept"), 1,
-			func(i *kept.Item) bool { return string(i.Data) == fence })
+			func(i *deadletter.Item) bool { return string(i.Data) == fence })
 	}
 	noneWaits(t, s)
 	for _, c := range s.Cells() {

@@ -8,19 +8,21 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/sluicelimits/sluice/localstack/stand"
-	"github.com/sluicelimits/sluice/streams/kept"
+	"github.com/sluicelimits/sluice/streams/deadletter"
 )
 
 // keptBy waits until a queue of what could not be used has so many different items that are ours, takes them from it,
 // and returns them. Others stay.
-func keptBy(t *testing.T, s *stand.Stand, by, region, queue string, n int, ours func(*kept.Item) bool) []kept.Item {
+func keptBy(
+	t *testing.T, s *stand.Stand, by, region, queue string, n int, ours func(*deadletter.Item) bool,
+) []deadletter.Item {
 	t.Helper()
 	url, err := s.Queue(t.Context(), region, queue)
 	if err != nil {
 		t.Fatal(err)
 	}
 	client := sqs.NewFromConfig(s.AWS(region))
-	found := map[string]kept.Item{}
+	found := map[string]deadletter.Item{}
 	within(t, func(ctx context.Context) error {
 		out, err := client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &url, MaxNumberOfMessages: 10,
 			VisibilityTimeout: 2})
@@ -28,7 +30,7 @@ func keptBy(t *testing.T, s *stand.Stand, by, region, queue string, n int, ours 
 			return err
 		}
 		for _, m := range out.Messages {
-			i, _, err := kept.Decode([]byte(*m.Body))
+			i, _, err := deadletter.Decode([]byte(*m.Body))
 			if err != nil {
 				return fmt.Errorf("%s: %w: %.200q", queue, err, *m.Body)
 			}
@@ -49,7 +51,7 @@ func keptBy(t *testing.T, s *stand.Stand, by, region, queue string, n int, ours 
 		}
 		return nil
 	})
-	all := make([]kept.Item, 0, n)
+	all := make([]deadletter.Item, 0, n)
 	for _, i := range found {
 		all = append(all, i)
 	}

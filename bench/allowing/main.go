@@ -42,8 +42,7 @@ func start() (*authorizer.Handler, *telemetry.Recorder, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// the folder of this program
-	data, err := os.ReadFile(os.Getenv("LAMBDA_TASK_ROOT") + "/" + s.ConfigFile) //nolint:gosec // the configuration of this function
+	data, err := os.ReadFile(os.Getenv("LAMBDA_TASK_ROOT") + "/" + s.ConfigFile) //nolint:gosec // its folder
 	if err != nil {
 		return nil, nil, err
 	}

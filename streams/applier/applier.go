@@ -8,8 +8,8 @@
 //   - The changes of one call are written in as few transactions as possible, each with its entry of the change log. A
 //     message is finished when its transaction is.
 //   - An event of an unknown type or version, and a message that is not an event or not a document, become dead letters
-//     ([kept.Keeper]). They are counted and finished, and do not hold up others. A message that cannot even be kept is
-//     delivered again.
+//     ([deadletter.Keeper]). They are counted and finished, and do not hold up others. A message that cannot even be kept
+//     is delivered again.
 //   - Shares and placements that this version cannot read become dead letters, too, and never replace documents that it
 //     can read: the shares that the cell knows stay in force. Reconcile writes newer ones when they can be read.
 //   - If the table does not accept a transaction, all messages that are not known to be finished are delivered again.
@@ -53,7 +53,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
-	"github.com/sluicelimits/sluice/streams/kept"
+	"github.com/sluicelimits/sluice/streams/deadletter"
 	"github.com/sluicelimits/sluice/streams/sqsevent"
 )
 
@@ -73,7 +73,7 @@ type Config struct {
 	Cell   string // id of the cell, for dead letters
 	Tables Tables // the control tables
 	Store  cellconfig.Store
-	Keep   kept.Keeper
+	Keep   deadletter.Keeper
 	Meter  Meter
 
 	Log   *slog.Logger     // default slog.Default()
@@ -309,7 +309,7 @@ func (r *run) leave(ctx context.Context, u *unreadable) {
 
 // keep keeps a message as a dead letter. If that fails, the message must be delivered again.
 func (r *run) keep(ctx context.Context, m *sqsevent.Message, key string, why error) {
-	err := r.c.Keep.Keep(ctx, kept.Item{
+	err := r.c.Keep.Keep(ctx, deadletter.Item{
 		By: "applier", Cell: r.c.Cell, ID: m.ID, Key: key, Reason: why.Error(), At: r.c.Now(), Data: m.Body,
 	})
 	if err != nil {

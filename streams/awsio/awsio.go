@@ -14,13 +14,13 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/sluicelimits/sluice/internal/aws/awsenv"
-	"github.com/sluicelimits/sluice/streams/kept"
+	"github.com/sluicelimits/sluice/streams/deadletter"
 	"github.com/sluicelimits/sluice/streams/publisher"
 )
 
 var (
-	_ publisher.Topic = (*Topic)(nil)
-	_ kept.Keeper     = (*Queue)(nil)
+	_ publisher.Topic   = (*Topic)(nil)
+	_ deadletter.Keeper = (*Queue)(nil)
 )
 
 // Region returns the region of an ARN, or "" for a name.
@@ -154,8 +154,8 @@ type Queue struct {
 // NewQueue makes a queue with an *sqs.Client.
 func NewQueue(client sendClient, url string) *Queue { return &Queue{client, url} }
 
-// Keep implements [kept.Keeper].
-func (q *Queue) Keep(ctx context.Context, i kept.Item) error {
+// Keep implements [deadletter.Keeper].
+func (q *Queue) Keep(ctx context.Context, i deadletter.Item) error {
 	body, err := i.Encode()
 	if err != nil {
 		return err

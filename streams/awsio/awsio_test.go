@@ -17,7 +17,7 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/streams/awsio"
-	"github.com/sluicelimits/sluice/streams/kept"
+	"github.com/sluicelimits/sluice/streams/deadletter"
 	"github.com/sluicelimits/sluice/streams/publisher"
 )
 
@@ -179,11 +179,12 @@ func (q *queue) SendMessage(_ context.Context, in *sqs.SendMessageInput,
 func TestKeep(t *testing.T) {
 	q := &queue{}
 	k := awsio.NewQueue(q, "https://q")
-	i := kept.Item{By: "applier", ID: "m1", Reason: "why", At: time.Unix(0, 0), Data: bytes.Repeat([]byte("x"), 1<<20)}
+	i := deadletter.Item{By: "applier", ID: "m1", Reason: "why", At: time.Unix(0, 0), Data: bytes.Repeat([]byte("x"),
+		1<<20)}
 	if err := k.Keep(t.Context(), i); err != nil {
 		t.Fatal(err)
 	}
-	got, omitted, err := kept.Decode([]byte(q.bodies[0]))
+	got, omitted, err := deadletter.Decode([]byte(q.bodies[0]))
 	if err != nil || omitted || !bytes.Equal(got.Data, i.Data) || !json.Valid([]byte(q.bodies[0])) {
 		t.Errorf("%v, omitted %t", err, omitted)
 	}

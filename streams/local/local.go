@@ -22,7 +22,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/streams/applier"
-	"github.com/sluicelimits/sluice/streams/kept"
+	"github.com/sluicelimits/sluice/streams/deadletter"
 	"github.com/sluicelimits/sluice/streams/publisher"
 	"github.com/sluicelimits/sluice/streams/reconcile"
 	"github.com/sluicelimits/sluice/streams/sqsevent"
@@ -50,7 +50,7 @@ type Config struct {
 	Feed   control.Feed
 	Tables reconcile.Tables // the same tables
 
-	Keep  kept.Keeper           // default: log lines
+	Keep  deadletter.Keeper     // default: log lines
 	Meter Meter                 // of the publisher; default: nothing is counted
 	Cells func(id string) Meter // of a cell's applier; default: Meter
 	Log   *slog.Logger          // default slog.Default()
@@ -89,7 +89,7 @@ func New(c Config) (*Pump, error) {
 		c.Log = slog.Default()
 	}
 	if c.Keep == nil {
-		c.Keep = kept.Log{Log: c.Log}
+		c.Keep = deadletter.Log{Log: c.Log}
 	}
 	if c.Meter == nil {
 		c.Meter = nothing{}

@@ -8,8 +8,8 @@
 //     a call.
 //   - Events that a call did not publish are sent again, with growing waits, until the time is over. An event that the
 //     topic refuses does not hold up the others.
-//   - A record that cannot be read, and an event that the topic will never accept, become dead letters ([kept.Keeper]).
-//     They are counted, and do not hold up later records. A record that cannot even be kept is delivered again.
+//   - A record that cannot be read, and an event that the topic will never accept, become dead letters
+//     ([deadletter.Keeper]). They are counted, and do not hold up later records. A record that cannot even be kept is delivered again.
 //   - When the time is over, the batch is delivered again from the first unfinished record on. Later records that were
 //     published already are then published twice, which is harmless.
 //
@@ -28,7 +28,7 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/streams/kept"
+	"github.com/sluicelimits/sluice/streams/deadletter"
 	"github.com/sluicelimits/sluice/streams/streamevent"
 )
 
@@ -59,7 +59,7 @@ type Meter interface {
 // Config sets up a Publisher. All fields but the last three are required.
 type Config struct {
 	Topic Topic
-	Keep  kept.Keeper
+	Keep  deadletter.Keeper
 	Meter Meter
 
 	Log   *slog.Logger     // default slog.Default()
@@ -184,7 +184,7 @@ func (r *run) prepare(ctx context.Context, i int) *waiting {
 
 // keep keeps a record as a dead letter. If that fails, the record must be delivered again.
 func (r *run) keep(ctx context.Context, at int, why error, data []byte) {
-	k := kept.Item{By: "publisher", ID: r.deliveries[at].Sequence, At: r.c.Now(), Data: data,
+	k := deadletter.Item{By: "publisher", ID: r.deliveries[at].Sequence, At: r.c.Now(), Data: data,
 		Reason: "no reason is known"}
 	if why != nil {
 		k.Reason = why.Error()

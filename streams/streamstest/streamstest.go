@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/streams/kept"
+	"github.com/sluicelimits/sluice/streams/deadletter"
 )
 
 // Meter keeps what was counted. Its zero value is ready to use.
@@ -69,11 +69,11 @@ func (m *Meter) Want(t testing.TB, want map[string]int64) {
 type Keeper struct {
 	mu    sync.Mutex
 	err   error
-	items []kept.Item
+	items []deadletter.Item
 }
 
-// Keep implements [kept.Keeper].
-func (k *Keeper) Keep(_ context.Context, i kept.Item) error {
+// Keep implements [deadletter.Keeper].
+func (k *Keeper) Keep(_ context.Context, i deadletter.Item) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.err == nil {
@@ -90,7 +90,7 @@ func (k *Keeper) Away(err error) {
 }
 
 // Items returns the items that were kept.
-func (k *Keeper) Items() []kept.Item {
+func (k *Keeper) Items() []deadletter.Item {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.items)

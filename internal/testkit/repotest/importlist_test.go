@@ -251,7 +251,8 @@ var only = map[string][]string{
 	"scripts/plansjson": {"std", "internal/configfile/configyaml", "internal/plan"},
 	"streams/anchor":    {"std", "events", "internal/control", "internal/control/audit"},
 	"streams/applier": {
-		"std", "events", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc", "streams/kept",
+		"std", "events", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc",
+		"streams/deadletter",
 		"streams/sqsevent",
 	},
 	"streams/archiver": {"std", "events", "internal/control", "internal/control/audit", "streams/streamevent"},
@@ -261,12 +262,12 @@ var only = map[string][]string{
 	"streams/canary": {
 		"std", "events", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc",
 	},
-	"streams/kept":        {"std"},
-	"streams/publisher":   {"std", "events", "internal/control", "streams/kept", "streams/streamevent"},
+	"streams/deadletter":  {"std"},
+	"streams/publisher":   {"std", "events", "internal/control", "streams/deadletter", "streams/streamevent"},
 	"streams/reconcile":   {"std", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc"},
 	"streams/sqsevent":    {"std"},
 	"streams/streamevent": {"std", "internal/control"},
-	"streams/streamstest": {"std", "internal/control", "streams/kept"},
+	"streams/streamstest": {"std", "internal/control", "streams/deadletter"},
 }
 
 // ban says what packages must not import, directly or through other packages of the repository.

@@ -273,7 +273,8 @@ func (w *outageLoad) judge(direct limit.Store, dropped, lost int64, mayCount boo
 			w.degraded, without)
 	}
 	if admitted := w.stored + w.degraded; used < admitted-dropped || !mayCount && used > admitted+lost {
-		w.Errorf("%s: %d units were admitted, %d dropped, %d lost, and the store counts %d", id, admitted, dropped, lost,
+		w.Errorf("%s: %d units were admitted, %d dropped, %d lost, and the store counts %d", id, admitted, dropped,
+			lost,
 			used)
 	}
 }

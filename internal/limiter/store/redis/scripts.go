@@ -33,8 +33,8 @@ func newScript(source string) *script {
 	return &script{source: source, hash: goredis.NewScript(source).Hash()}
 }
 
-// widthTable returns the line that goes before decide.lua and refund.lua: the Lua table WIDTH, which says for each kind of
-// record how many doubles its state has.
+// widthTable returns the line that goes before decide.lua and refund.lua: the Lua table WIDTH, which says for each kind
+// of record how many doubles its state has.
 func widthTable() string {
 	var table strings.Builder
 	table.WriteString("local WIDTH = {")

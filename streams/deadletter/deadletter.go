@@ -1,6 +1,6 @@
-// Package kept keeps records and messages that cannot be processed, for an operator to look at. They do not hold up
-// later ones, and none is lost.
-package kept
+// Package deadletter keeps records and messages that cannot be processed, for an operator to look at. They do not hold
+// up later ones, and none is lost.
+package deadletter
 
 import (
 	"bytes"

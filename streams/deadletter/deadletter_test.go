@@ -1,4 +1,4 @@
-package kept_test
+package deadletter_test
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/sluicelimits/sluice/streams/kept"
+	"github.com/sluicelimits/sluice/streams/deadletter"
 )
 
 // FuzzEncode guarantees that everything that is kept can be read unchanged, or is marked as too large, and always fits
@@ -24,13 +24,14 @@ func FuzzEncode(f *testing.F) {
 				return
 			}
 		}
-		i := kept.Item{By: by, Cell: "eu-1", ID: id, Table: table, Key: key, Reason: reason, At: time.Unix(1, 0).UTC(),
+		i := deadletter.Item{By: by, Cell: "eu-1", ID: id, Table: table, Key: key, Reason: reason,
+			At:   time.Unix(1, 0).UTC(),
 			Data: data}
 		out, err := i.Encode()
-		if err != nil || len(out) > kept.MaxBytes {
+		if err != nil || len(out) > deadletter.MaxBytes {
 			t.Fatalf("%d bytes, %v", len(out), err)
 		}
-		got, omitted, err := kept.Decode(out)
+		got, omitted, err := deadletter.Decode(out)
 		if err != nil || omitted {
 			t.Fatalf("%v, omitted %t", err, omitted)
 		}
@@ -46,7 +47,7 @@ func FuzzEncode(f *testing.F) {
 
 // FuzzDecode guarantees that invalid data makes the reader neither panic nor use more memory than the data claims.
 func FuzzDecode(f *testing.F) {
-	i := kept.Item{By: "applier", Reason: "r", Data: []byte("x")}
+	i := deadletter.Item{By: "applier", Reason: "r", Data: []byte("x")}
 	out, err := i.Encode()
 	if err != nil {
 		f.Fatal(err)
@@ -54,7 +55,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(out)
 	f.Add([]byte(`{"kept":1,"data":"AAAA","bytes":-5}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if got, omitted, err := kept.Decode(data); err == nil && !omitted && len(got.Data) > 100*len(data)+1<<20 {
+		if got, omitted, err := deadletter.Decode(data); err == nil && !omitted && len(got.Data) > 100*len(data)+1<<20 {
 			t.Fatalf("%d bytes of %d", len(got.Data), len(data))
 		}
 	})
@@ -64,13 +65,13 @@ func FuzzDecode(f *testing.F) {
 func TestTooLarge(t *testing.T) {
 	data := make([]byte, 1<<20)
 	_, _ = rand.Read(data)
-	i := kept.Item{By: "publisher", ID: "5", Key: strings.Repeat("k", 5000), Reason: strings.Repeat("\xff", 5000),
+	i := deadletter.Item{By: "publisher", ID: "5", Key: strings.Repeat("k", 5000), Reason: strings.Repeat("\xff", 5000),
 		Data: data}
 	out, err := i.Encode()
-	if err != nil || len(out) > kept.MaxBytes {
+	if err != nil || len(out) > deadletter.MaxBytes {
 		t.Fatalf("%d bytes, %v", len(out), err)
 	}
-	got, omitted, err := kept.Decode(out)
+	got, omitted, err := deadletter.Decode(out)
 	if err != nil || !omitted || got.ID != "5" || got.Data != nil ||
 		!strings.Contains(string(out), `"bytes":1048576,"sha256":"`) {
 		t.Errorf("%+v, %t, %v", got, omitted, err)
@@ -79,7 +80,7 @@ func TestTooLarge(t *testing.T) {
 
 // Guarantees that altered data and other formats are refused.
 func TestDecodeRefuses(t *testing.T) {
-	i := kept.Item{By: "applier", Data: []byte("one")}
+	i := deadletter.Item{By: "applier", Data: []byte("one")}
 	out, err := i.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +90,7 @@ func TestDecodeRefuses(t *testing.T) {
 		strings.Replace(string(out), `"sha256":"`, `"sha256":"0`, 1),
 		strings.Replace(string(out), `"bytes":3`, `"bytes":1`, 1),
 	} {
-		if _, _, err := kept.Decode([]byte(bad)); err == nil {
+		if _, _, err := deadletter.Decode([]byte(bad)); err == nil {
 			t.Errorf("Decode(%s) is no error", bad)
 		}
 	}
@@ -98,9 +99,10 @@ func TestDecodeRefuses(t *testing.T) {
 // Guarantees that the log names the records that were not used, without their content.
 func TestLog(t *testing.T) {
 	var out bytes.Buffer
-	l := kept.Log{Log: slog.New(slog.NewJSONHandler(&out, nil))}
-	if err := l.Keep(t.Context(), kept.Item{By: "applier", Cell: "eu-1", Table: "keys", Key: "k\x1b1", Reason: "why",
-		Data: []byte("not-to-be-seen")}); err != nil {
+	l := deadletter.Log{Log: slog.New(slog.NewJSONHandler(&out, nil))}
+	if err := l.Keep(t.Context(), deadletter.Item{By: "applier", Cell: "eu-1", Table: "keys", Key: "k\x1b1",
+		Reason: "why",
+		Data:   []byte("not-to-be-seen")}); err != nil {
 		t.Fatal(err)
 	}
 	if got := out.String(); !strings.Contains(got, `k\\x1b1`) || !strings.Contains(got, "why") ||
