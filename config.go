@@ -67,8 +67,8 @@ type Config struct {
 	//
 	// The values by which the limits of a tenant count (`per`), and the entries of its sliding logs, take at most as
 	// much memory as they leave free for others. After that, new values of a limit share one counter, as values above
-	// `maxValues` in plans do, and new entries of a log are counted together. When all memory is full, the onStoreFailure of
-	// each limit decides about new tenants.
+	// `maxValues` in plans do, and new entries of a log are counted together. When all memory is full, the
+	// onStoreFailure of each limit decides about new tenants.
 	Memory int64
 
 	// Peppers are the secrets with which the API keys of the plans are hashed, by id, at least 16 bytes each. See

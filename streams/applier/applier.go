@@ -8,8 +8,8 @@
 //   - The changes of one call are written in as few transactions as possible, each with its entry of the change log. A
 //     message is finished when its transaction is.
 //   - An event of an unknown type or version, and a message that is not an event or not a document, become dead letters
-//     ([deadletter.Keeper]). They are counted and finished, and do not hold up others. A message that cannot even be kept
-//     is delivered again.
+//     ([deadletter.Keeper]). They are counted and finished, and do not hold up others. A message that cannot even
+//     be kept is delivered again.
 //   - Shares and placements that this version cannot read become dead letters, too, and never replace documents that it
 //     can read: the shares that the cell knows stay in force. Reconcile writes newer ones when they can be read.
 //   - If the table does not accept a transaction, all messages that are not known to be finished are delivered again.

@@ -9,7 +9,8 @@
 //   - Events that a call did not publish are sent again, with growing waits, until the time is over. An event that the
 //     topic refuses does not hold up the others.
 //   - A record that cannot be read, and an event that the topic will never accept, become dead letters
-//     ([deadletter.Keeper]). They are counted, and do not hold up later records. A record that cannot even be kept is delivered again.
+//     ([deadletter.Keeper]). They are counted, and do not hold up later records. A record that cannot even be kept is
+//     delivered again.
 //   - When the time is over, the batch is delivered again from the first unfinished record on. Later records that were
 //     published already are then published twice, which is harmless.
 //
