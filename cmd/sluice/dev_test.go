@@ -232,6 +232,16 @@ func TestDevWithoutFlags(t *testing.T) {
 	}
 }
 
+// edited returns the text with by in place of the first old. The test fails if there is no old, since it would then
+// test no change.
+func edited(t *testing.T, text, old, by string) string {
+	t.Helper()
+	if !strings.Contains(text, old) {
+		t.Fatalf("the plans do not have %q, which this test replaces by %q", old, by)
+	}
+	return strings.Replace(text, old, by, 1)
+}
+
 // Guarantees that an edit of the plans changes limits under a running gateway and counters survive it.
 func TestDevReloads(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "plans.yaml")
@@ -241,7 +251,7 @@ func TestDevReloads(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	text := strings.Replace(string(examplePlans), "rate: 1\n        period: 1s\n", "rate: 1\n        period: 1h\n", 1)
+	text := edited(t, string(examplePlans), "rate: 1\n        period: 1s\n", "rate: 1\n        period: 1h\n")
 	write(text)
 	r := startDev(t, "--plans", file)
 	key := identity.ExampleKey("globex")
@@ -250,7 +260,7 @@ func TestDevReloads(t *testing.T) {
 			t.Fatalf("request %d: %d %s", i+1, code, body)
 		}
 	}
-	write(strings.Replace(text, "burst: 5", "burst: 7", 1))
+	write(edited(t, text, "burst: 5", "burst: 7"))
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.After(10 * time.Second); ; {

@@ -106,11 +106,11 @@ func TestDevOperators(t *testing.T) {
 	}
 
 	// The file changes in another place: what operators said of globex stays. Then it says something of globex.
-	write(strings.Replace(string(examplePlans), "burst: 5", "burst: 6", 1))
+	write(edited(t, string(examplePlans), "burst: 5", "burst: 7"))
 	until(t, "the file's change of the plan is in force", func() bool {
 		for _, row := range dataOf(t, r.base).Tenants {
 			if row.ID == "newcomer" {
-				return row.Limits[0].Capacity == 6
+				return row.Limits[0].Capacity == 7
 			}
 		}
 		return false
@@ -118,17 +118,17 @@ func TestDevOperators(t *testing.T) {
 	if got := limitOf(t, r.base, globex); got != "9" {
 		t.Errorf("globex has a limit of %s after the file changed elsewhere, want the operator's 9", got)
 	}
-	write(strings.Replace(string(examplePlans), "id: globex, plan: free",
-		"id: globex, plan: free, overrides: [ { id: burst, burst: 7 } ]", 1))
-	until(t, "what the file says of globex is in force", func() bool { return limitOf(t, r.base, globex) == "7" })
+	write(edited(t, string(examplePlans), "id: globex, plan: free",
+		"id: globex, plan: free, overrides: [ { id: burst, burst: 8 } ]"))
+	until(t, "what the file says of globex is in force", func() bool { return limitOf(t, r.base, globex) == "8" })
 
 	// A file that operators' tenants could not live with is refused as a whole.
 	write("plans: [ { id: other, limits: [ { id: l, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\ntenants: []\n")
 	until(t, "the bad file is reported", func() bool {
 		return strings.Contains(dataOf(t, r.base).Gateway.LastError, `tenant "newcomer" uses it`)
 	})
-	if got := limitOf(t, r.base, globex); got != "7" {
-		t.Errorf("globex has a limit of %s after a bad file, want 7", got)
+	if got := limitOf(t, r.base, globex); got != "8" {
+		t.Errorf("globex has a limit of %s after a bad file, want 8", got)
 	}
 	write("plans: [ { id: free, limits: [ { id: l, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\ntenants: []\n")
 	until(t, "a tenant and its key that the file drops are gone",
