@@ -3,7 +3,7 @@ package sluice
 import (
 	"io"
 
-	"github.com/sluicelimits/sluice/internal/metrics"
+	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 

@@ -11,7 +11,7 @@ import (
 	metricsv1 "go.opentelemetry.io/proto/otlp/metrics/v1"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/sluicelimits/sluice/internal/metrics"
+	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 )
 
 // Guarantees that what is sent is a message of OTLP: every field is known to OpenTelemetry's own types, 64-bit integers

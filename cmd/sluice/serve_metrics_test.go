@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/metrics"
+	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 

@@ -8,7 +8,7 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/sluicelimits/sluice/internal/metrics"
+	"github.com/sluicelimits/sluice/internal/limiter/metrics"
 )
 
 // clientHandler serves clients without gRPC, and health checks.
