@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -99,7 +100,11 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 	if o.Halve {
 		middle := first + int64(o.Windows)/2
 		wait(middle-3, 0)
-		if err := halve(ctx, o, middle); err != nil {
+		err := halve(ctx, o, middle)
+		for ; errors.Is(err, pacer.ErrTooSoon) && middle < last+2; err = halve(ctx, o, middle) {
+			middle++ // in a run of few windows a process was killed just before; or the machine is busy
+		}
+		if err != nil {
 			return r, err
 		}
 		provider.Announce(o.Limit/2, middle)
