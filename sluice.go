@@ -160,7 +160,7 @@ func (l *Limiter) closeStores(ctx context.Context) error {
 type Identity struct {
 	Tenant  string            // who pays and is limited; 1..128 bytes of any text
 	Subject string            // who acts inside the tenant, for limits `per: subject`; "" if nobody in particular
-	KeyID   string            // names the API key; "" if there is none. For limits `per: api_key`
+	KeyID   string            // id of the API key that was sent, "" if none was; for limits `per: api_key`
 	Claims  map[string]string // for limits `per: claim:NAME`
 
 	// Plan is the id of the plan that applies if the plans files do not list the tenant. If they do, the plan that they

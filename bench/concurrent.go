@@ -230,8 +230,8 @@ func (c *concurrentCallers) warmUp(length time.Duration) (second int64, err erro
 	return next.Unix(), nil
 }
 
-// told ends the function and checks that its metrics since the second are those of t. Where Redis was away, leases may
-// be lost.
+// told stops the function, and checks that the metrics that it wrote since the given second count the same decisions as
+// t. If Redis was unavailable, stopping may fail, because leases could not be given back.
 func (c *concurrentCallers) told(t *tally, second int64) (line, error) {
 	if err := c.f.close(); err != nil && c.sum.degraded.Load() == 0 {
 		return line{}, err

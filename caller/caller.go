@@ -8,7 +8,7 @@ type Caller struct {
 	Tenant      string // "" if Anonymous
 	Subject     string // "" if nobody in particular
 	Plan        string // id of the plan whose limits applied
-	KeyID       string // names the API key; "" if there is none
+	KeyID       string // id of the API key that the caller sent; "" if the caller sent no key
 	Anonymous   bool   // the caller is not identified: the anonymousPlan applies, or ipLimits alone
 	StoreFailed bool   // the limits' store did not answer, and each limit's onStoreFailure applied
 }

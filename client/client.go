@@ -1,9 +1,9 @@
 // Package client asks a rate limit service (`sluice serve` with --plans or --config-table) over gRPC whether calls may
 // pass. A program that should decide by itself, without a service, uses package sluice instead.
 //
-// The messages are those of package limitsv1, generated from limits.proto. A denial is a decision, never an error. An
-// error is a gRPC status: InvalidArgument for a call that cannot be decided, Unavailable or DeadlineExceeded if the
-// service did not answer. The program then chooses whether calls pass.
+// Requests and replies have the types of package limitsv1, which protoc generates from limits.proto. A denial is a
+// decision, never an error. An error is a gRPC status: InvalidArgument for a call that cannot be decided, Unavailable
+// or DeadlineExceeded if the service did not answer. The program then chooses whether calls pass.
 package client
 
 import (

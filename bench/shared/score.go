@@ -136,8 +136,8 @@ func newShortfall(s *Scenario) *shortfall {
 	}
 }
 
-// ask takes a request into account; j is the judge of what was admitted before it. It reports whether the request was
-// denied and need not have been.
+// ask counts a request. The judge j has seen everything that was admitted before the request. ask reports whether the
+// request was denied although its units were available.
 func (f *shortfall) ask(e *Event, j judge.Judge) (missed bool) {
 	c := counter{tenant: e.Tenant}
 	if f.fixed {

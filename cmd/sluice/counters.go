@@ -25,10 +25,10 @@ The command works on the counters of one cell: the cell of --cell, or the only c
 several cells serve, the tenant's home cell counts its quotas, and each cell counts its own share of
 every other limit.
 
-Without --path, the counters are those of limits that are per tenant. With --path, they are the
-counters that such a request would be charged to; --method, --subject, --key-id and --ip describe
-the request further. With --ip-limits and --ip, they are the counters of ipLimits, which belong to
-an address and not to a tenant.
+Without --path, the command works on the counters of limits that count per tenant. With --path, it
+works on the counters that a request to that path would be charged to; --method, --subject, --key-id
+and --ip describe the request further. With --ip-limits and --ip, it works on the counters of
+ipLimits, which belong to an address and not to a tenant.
 
 Each use is recorded in the table operations, and therefore in the audit trail, which holds only a
 keyed hash of an address.`

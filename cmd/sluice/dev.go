@@ -162,7 +162,7 @@ Lambda function needs the function's binary.`,
 type dev struct {
 	devOptions
 	level    slog.Level
-	audience front.Audience // who may call what is below /_sluice/: the operators' API and the live page
+	audience front.Audience // who may call paths below /_sluice/: the operators' API and the live page
 	pageOff  bool           // nobody may see the live page
 	peppers  []pepperFlag
 	names    []string   // of the cells of --cells; none without --cells

@@ -117,7 +117,7 @@ func (c *servedCell) try(ctx context.Context, now time.Time, base string, at fun
 	return tryLines(c.Overview(ctx, now, maxTryTenants*4), c.Keys(ctx), anonymousPlan(ctx, c.Cell, now), base, at)
 }
 
-// anonymousPlan returns the plan of calls without a key; "" if there is none.
+// anonymousPlan returns the id of the plan for calls without a key. It returns "" if such calls have no plan.
 func anonymousPlan(ctx context.Context, c *devcells.Cell, now time.Time) string {
 	view, _ := c.Reader.Begin(ctx, now)
 	id, _, err := view.Anonymous(ctx)
@@ -164,8 +164,9 @@ func (f *fleet) handler(c *servedCell) (http.Handler, error) {
 		LivePage: page, Audience: f.audience, MaxBodyBytes: f.maxBody, Log: f.log})
 }
 
-// reserved returns the handler of what is below /_sluice/: the operators' API below admin, which needs the token, with
-// the API of the cell's counters below admin/ops/CELL; the metrics of the control plane's functions; the live page.
+// reserved returns the handler of all paths below /_sluice/. Below admin is the operators' API, which needs the token,
+// and below admin/ops/CELL the API of the cell's counters. The other paths are the metrics of the control plane's
+// functions and the live page.
 func (f *fleet) reserved(c *servedCell, names *identity.Anonymiser, page http.Handler) (http.Handler, error) {
 	addresses := c.counters.addresses
 	if addresses == c.counters.tenants {

@@ -214,7 +214,7 @@ func apiURL(text string) (*url.URL, error) {
 		"machine)", text, want)
 }
 
-// key returns the API key of --key-file or the environment; "" if there is none.
+// key reads the API key from --key-file or from the environment. It returns "" if neither has one.
 func (f *doctorFlags) key() (string, error) {
 	if f.keyFile == "" {
 		return os.Getenv(keyVariable), nil
