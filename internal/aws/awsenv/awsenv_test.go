@@ -7,6 +7,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/sluicelimits/sluice/internal/aws/awsenv"
+	"github.com/sluicelimits/sluice/internal/limiter/store/plainbody"
 )
 
 // env is an environment like Lambda's, with changes as pairs.
@@ -70,5 +71,16 @@ func TestMissing(t *testing.T) {
 		if _, err := awsenv.New(env(name, "")); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%v, want an error that names %s", err, name)
 		}
+	}
+}
+
+// Guarantees that every client of a function works around the defect of the SDK that package plainbody describes.
+func TestClientsSendPlainBodies(t *testing.T) {
+	e, err := awsenv.New(env())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := e.Config("").HTTPClient.(plainbody.Client); !ok {
+		t.Errorf("the HTTP client is a %T, want a plainbody.Client", e.Config("").HTTPClient)
 	}
 }

@@ -40,3 +40,19 @@ func TestJudge(t *testing.T) {
 		t.Error("there is no judge of leaky buckets")
 	}
 }
+
+// Guarantees that each algorithm of the list has a judge, and that units are expected to count twice only where a
+// window weighs those of the window before.
+func TestAlgorithms(t *testing.T) {
+	for _, a := range judge.Algorithms() {
+		if judge.New(judge.Counter{Algorithm: a, Most: 10, Burst: 10, Period: time.Second}) == nil {
+			t.Errorf("%s is listed and has no judge", a)
+		}
+		if got := judge.CountsTwice(a); got != (a == limit.SlidingWindow) {
+			t.Errorf("CountsTwice(%s) = %t", a, got)
+		}
+	}
+	if judge.New(judge.Counter{Algorithm: limit.LeakyBucket}) != nil || len(judge.Algorithms()) == 0 {
+		t.Error("a leaky_bucket has a judge, or no algorithm has one")
+	}
+}

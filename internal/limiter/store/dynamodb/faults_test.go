@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -178,5 +180,36 @@ func TestResetInMidReply(t *testing.T) {
 		if err := s.Decide(t.Context(), one(l), noon, &d); err != nil || d.Allowed != (i < 4) {
 			t.Errorf("decision %d after it: %v, allowed %t", i+1, err, d.Allowed)
 		}
+	}
+}
+
+// answersEarly is an HTTP client that closes the body of a request when its last byte was read, as the SDK does when
+// the reply begins early, and then reads on, as net/http does.
+type answersEarly struct{ err error }
+
+func (c *answersEarly) Do(r *http.Request) (*http.Response, error) {
+	if _, err := io.CopyN(io.Discard, r.Body, r.ContentLength); err != nil {
+		return nil, err
+	}
+	if err := r.Body.Close(); err != nil {
+		return nil, err
+	}
+	_, c.err = io.Copy(io.Discard, r.Body)
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("{}"))}, nil
+}
+
+// Guarantees that a decision that DynamoDB has charged is no error if the reply begins before net/http has seen the end
+// of the request: see package plainbody.
+func TestReplyBeforeEndOfRequest(t *testing.T) {
+	early := new(answersEarly)
+	s := open(t, config(sdk.New(sdk.Options{
+		Region: "eu-west-1", HTTPClient: early, Credentials: credentials.NewStaticCredentialsProvider("a", "b", ""),
+	})))
+	var d limit.Decision
+	if err := s.Decide(t.Context(), one(window(t, "five", 5)), noon, &d); err != nil || !d.Allowed {
+		t.Errorf("Decide = %v, allowed %t", err, d.Allowed)
+	}
+	if early.err != nil {
+		t.Errorf("reading on after the last byte of the request: %v, want no error", early.err)
 	}
 }
